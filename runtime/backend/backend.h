@@ -1,0 +1,153 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/backend/buffer.h"
+#include "runtime/backend/optimizer.h"
+#include "runtime/backend/step.h"
+#include "runtime/core/tensor.h"
+
+namespace ddptrain {
+
+class CnnKernels;
+struct CnnShape;
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+enum class MemoryFormat : std::uint8_t { nhwc, nchw };
+
+/// View of a queue of device work (a CUDA stream); on the CPU work runs when it is queued and the handle is null.
+struct Stream {
+  void* handle = nullptr;
+};
+
+/// A recorded sequence of device work that can be launched again and again. Launching does not wait.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch() = 0;  ///< On the compute stream.
+};
+
+/// Sums over the samples seen since they were last zeroed.
+struct MetricSums {
+  double loss = 0.0;  ///< Sum of per-sample losses (natural logarithm).
+  std::uint64_t correct = 0;
+  std::uint64_t samples = 0;
+};
+
+struct BackendOptions {
+  Precision precision = Precision::fp32;
+  MemoryFormat memory_format = MemoryFormat::nhwc;  ///< Of cuDNN's convolutions; fused kernels have their own.
+  bool fused = true;  ///< Use fused kernels where there are some for the model and precision.
+  int threads = 1;    ///< CPU only.
+};
+
+/// One device, its streams, and the operations that models are made of. Not thread-safe.
+///
+/// Contract of every operation: tensors are row-major views on this device with the element type
+/// compute_dtype(precision()) unless said otherwise; shapes are checked and a mismatch throws Error; work is queued on
+/// compute_stream() (CPU: done on return) and is deterministic. Gradients of parameters are written (`accumulate`
+/// false) or added to what is there (true). Image tensors are [batch, height, width, channels]; convolution weights
+/// [out, kernel, kernel, in]; linear weights [out, in].
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual DeviceKind kind() const = 0;
+  virtual std::string device_name() const = 0;
+  const BackendOptions& options() const { return options_; }
+  Precision precision() const { return options_.precision; }
+  DType dtype() const { return compute_dtype(options_.precision); }
+  /// Peak rate of dense matrix products at precision(), FLOP/s, from the data sheet; 0 where unknown.
+  virtual double peak_flops() const { return 0.0; }
+
+  // --- memory -------------------------------------------------------------------------------------------------
+  virtual Buffer allocate(std::size_t bytes) = 0;  ///< Zeroed.
+  Buffer allocate(DType dtype, const Shape& shape) {
+    return allocate(static_cast<std::size_t>(element_count(shape)) * size_of(dtype));
+  }
+  /// Both wait for the work queued before and return when done.
+  virtual void copy_to_host(void* host, const void* device, std::size_t bytes) = 0;
+  virtual void copy_to_device(void* device, const void* host, std::size_t bytes) = 0;
+  virtual void zero(void* device, std::size_t bytes, Stream stream) = 0;
+  /// dst = src with conversion between f64, f32 and bf16 (round to nearest even).
+  virtual void convert(const Tensor& src, const Tensor& dst, Stream stream) = 0;
+
+  // --- order --------------------------------------------------------------------------------------------------
+  virtual Stream compute_stream() = 0;
+  virtual Stream communication_stream() = 0;  ///< Higher priority than compute.
+  /// Work queued on `later` from now on starts after everything queued on `earlier` so far. The host does not wait.
+  virtual void wait_for(Stream later, Stream earlier) = 0;
+  virtual void synchronize() = 0;  ///< The host waits for all streams; reports errors of earlier work.
+  /// Records what `work` queues on compute_stream() (and streams that wait for it and are joined back) without running
+  /// it. Null where the backend has no graphs.
+  virtual std::unique_ptr<Graph> capture(const std::function<void()>& work) = 0;
+  /// Called by long operations of the CPU backend now and then, so that messages make progress.
+  void set_progress(std::function<void()> progress) { progress_ = std::move(progress); }
+
+  // --- step and optimizer -------------------------------------------------------------------------------------
+  virtual void advance(StepState* state, std::uint32_t steps, Stream stream) = 0;  ///< state->step += steps
+  virtual void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) = 0;
+  /// *sum (f32) = (accumulate ? *sum : 0) + sum of squares of `values`.
+  virtual void sum_of_squares(const Tensor& values, float* sum, bool accumulate, Stream stream) = 0;
+  /// *scale = min(1, max_norm / (sqrt(*sum_of_squares) + 1e-6)).
+  virtual void clip_scale(const float* sum_of_squares, float max_norm, float* scale, Stream stream) = 0;
+
+  // --- operations ---------------------------------------------------------------------------------------------
+  /// out [count, height, width, 1] = pixels of the batch / 255.
+  virtual void gather_images(const ImageBatch& batch, const Tensor& out) = 0;
+
+  /// y = x * w (valid, stride 1) + bias, then ReLU; bias and ReLU only where `bias` has data.
+  virtual void conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;
+  /// dweight from x and dy; dx where it has data.
+  virtual void conv2d_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
+                               const Tensor& dweight, bool accumulate) = 0;
+  /// In place dy = y > 0 ? dy * scale : 0, and dbias = column sums over the last dimension. y = output of bias + ReLU
+  /// (and dropout, which `scale` undoes).
+  virtual void bias_relu_backward(const Tensor& y, const Tensor& dy, float scale, const Tensor& dbias,
+                                  bool accumulate) = 0;
+  /// out [n, h/2, w/2, c] = dropout(max-pool 2x2(ReLU(x + bias))); features are numbered over [h/2, w/2, c].
+  /// winner (u8, shape of out): position (2 dy + dx) of the first largest element, 4 where the output is 0.
+  virtual void bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
+                                      const Tensor& winner) = 0;
+  /// dx (every element is written) and dbias.
+  virtual void bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
+                                               const Tensor& dx, const Tensor& dbias, bool accumulate) = 0;
+
+  /// y [n, out] = x [n, in] weight^T + bias (where it has data).
+  virtual void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;
+  /// dx where it has data, dweight, and dbias where it has data.
+  virtual void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
+                               const Tensor& dweight, const Tensor& dbias, bool accumulate) = 0;
+  /// In place x [n, features] = dropout(ReLU(x + bias)).
+  virtual void bias_relu_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout) = 0;
+
+  /// Adds the batch's loss, hits and count to *sums (on the device). Where `dlogits` has data:
+  /// dlogits = (softmax(logits) - onehot(label)) * gradient_scale; it may be the same memory as logits.
+  virtual void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale,
+                                     const Tensor& dlogits, MetricSums* sums) = 0;
+
+  /// Fused kernels for the whole CNN, or null where this backend, precision or shape has none.
+  virtual std::unique_ptr<CnnKernels> make_cnn_kernels(const CnnShape&, std::int64_t /*max_batch*/);
+
+ protected:
+  explicit Backend(BackendOptions options) : options_(options) {}
+  void progress() const {
+    if (progress_) progress_();
+  }
+
+ private:
+  BackendOptions options_;
+  std::function<void()> progress_;
+};
+
+std::unique_ptr<Backend> make_cpu_backend(BackendOptions options);
+/// `device`: index among the visible GPUs. Throws UsageError in a build without CUDA.
+std::unique_ptr<Backend> make_cuda_backend(BackendOptions options, int device);
+int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without a GPU.
+bool built_with_cuda();
+
+}  // namespace ddptrain

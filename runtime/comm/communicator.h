@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/backend/backend.h"
+#include "runtime/comm/world.h"
+
+namespace ddptrain {
+
+/// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes.
+/// Errors throw Error with the failing call. Made after, and destroyed before, backend and world.
+class Communicator {
+ public:
+  using Ticket = std::uint64_t;
+
+  virtual ~Communicator() = default;
+
+  virtual int size() const = 0;
+  /// Memory (zeroed) from which collectives are fastest; collective.
+  virtual Buffer allocate(std::size_t bytes) = 0;
+
+  /// Starts values = sum over ranks, in place, after what is queued on `stream`; f64, f32 or bf16.
+  virtual Ticket all_reduce_sum(const Tensor& values, Stream stream) = 0;
+  /// True where work queued on that stream from now on sees the result: at once for NCCL, which works in stream order;
+  /// when the messages have arrived for MPI. Makes progress. Tickets complete in the order they were given.
+  virtual bool test(Ticket ticket) = 0;
+  virtual void wait(Ticket ticket) = 0;  ///< Returns when test(ticket) would be true.
+
+  virtual void broadcast(const Tensor& values, int root, Stream stream) = 0;
+
+  /// Throws Error where the library has seen a peer fail.
+  virtual void check_health() {}
+  virtual std::string library_version() const = 0;
+};
+
+/// CPU memory, MPI messages; overlaps with computation as long as test() is called now and then.
+std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Backend& backend);
+/// GPU memory, NCCL; `symmetric`: use symmetric-memory windows for small all-reduces where all ranks share a node.
+/// Throws UsageError in a build without CUDA.
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Backend& backend, bool symmetric);
+/// One rank: every collective is the identity.
+std::unique_ptr<Communicator> make_self_communicator(Backend& backend);
+std::string nccl_version();  ///< Empty in a build without CUDA.
+
+}  // namespace ddptrain

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+namespace ddptrain {
+
+enum class DType : std::uint8_t { f64, f32, bf16, i32, u8 };
+
+std::size_t size_of(DType dtype);
+const char* name_of(DType dtype);
+
+/// How the arithmetic of a run is done: the type of weights, activations and gradients, and, for tf32, that matrix
+/// products of f32 values may round their inputs to 10 bits of mantissa. bf16 keeps f32 master weights.
+/// fp64 exists on the CPU only and serves gradient checks.
+enum class Precision : std::uint8_t { fp64, fp32, tf32, bf16 };
+
+const char* name_of(Precision precision);
+DType compute_dtype(Precision precision);  ///< Type of weights, activations and gradients.
+DType master_dtype(Precision precision);   ///< Type of master weights and optimizer moments.
+
+using Shape = std::vector<std::int64_t>;
+std::int64_t element_count(const Shape& shape);
+
+/// A view of row-major (contiguous) memory; owns nothing.
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  Shape shape;
+
+  std::int64_t size() const { return element_count(shape); }
+  std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype); }
+  std::int64_t dim(std::size_t i) const { return shape.at(i); }
+  explicit operator bool() const { return data != nullptr; }
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+
+  /// The first `rows` of the leading dimension.
+  Tensor first(std::int64_t rows) const {
+    Tensor view = *this;
+    view.shape.at(0) = rows;
+    return view;
+  }
+};
+
+}  // namespace ddptrain
