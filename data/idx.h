@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+namespace ddptrain {
+
+/// An IDX file (the format of MNIST): a big-endian magic number, one 32-bit size per dimension, then the values.
+struct IdxFile {
+  std::vector<std::uint32_t> dims;
+  std::vector<std::uint8_t> bytes;  ///< Row-major, the product of `dims` in all.
+};
+
+/// Magic number = element type (8: unsigned byte) * 256 + number of dimensions.
+inline constexpr std::uint32_t kIdxLabels = 0x0801;
+inline constexpr std::uint32_t kIdxImages = 0x0803;
+
+/// Reads a file of unsigned bytes, plain or gzip (told apart by content). UsageError, naming the file, where it cannot
+/// be read, has another magic number, is damaged, or holds fewer or more bytes than its header says. Memory grows with
+/// what the file really holds, not with what its header claims.
+IdxFile read_idx(const std::filesystem::path& path, std::uint32_t expected_magic);
+
+}  // namespace ddptrain
