@@ -1,0 +1,34 @@
+#include "models/registry.h"
+
+#include "models/cnn.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+namespace {
+
+struct Entry {
+  const char* name;
+  std::unique_ptr<Model> (*make)(Backend&, const ModelOptions&);
+};
+
+constexpr Entry kModels[] = {
+    {"cnn", [](Backend& backend, const ModelOptions& options) { return make_cnn(backend, options); }},
+};
+
+}  // namespace
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const Entry& entry : kModels) names.emplace_back(entry.name);
+  return names;
+}
+
+std::unique_ptr<Model> make_model(const std::string& name, Backend& backend, const ModelOptions& options) {
+  for (const Entry& entry : kModels) {
+    if (name == entry.name) return entry.make(backend, options);
+  }
+  usage_error("--model {}: there is no such model. Models: {}.", name, fmt::join(model_names(), ", "));
+}
+
+}  // namespace ddptrain

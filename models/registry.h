@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+
+namespace ddptrain {
+
+std::vector<std::string> model_names();
+
+/// Throws UsageError, with the names there are, where `name` is none of them.
+std::unique_ptr<Model> make_model(const std::string& name, Backend& backend, const ModelOptions& options);
+
+}  // namespace ddptrain

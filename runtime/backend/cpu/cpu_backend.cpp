@@ -1,0 +1,58 @@
+#include "runtime/backend/cpu/cpu_backend.h"
+
+#include <fstream>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+namespace {
+
+BackendOptions checked(BackendOptions options) {
+  if (options.precision == Precision::tf32 || options.precision == Precision::bf16) {
+    usage_error(
+        "--precision {}: the CPU computes in fp32. Use --precision fp32, or --device cuda on a machine with a GPU.",
+        name_of(options.precision));
+  }
+  if (options.threads < 1) usage_error("--threads {}: at least 1 is needed.", options.threads);
+  return options;
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(BackendOptions options) : Backend(checked(options)), pool_(options.threads) {}
+
+std::string CpuBackend::device_name() const {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const auto colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "CPU";
+}
+
+void CpuBackend::store_sums(const std::vector<double>& partial, const Tensor& sum, bool accumulate) {
+  const std::int64_t columns = sum.size();
+  with_scalar([&](auto scalar) {
+    using T = decltype(scalar);
+    T* out = sum.as<T>();
+    for (std::int64_t column = 0; column < columns; ++column) {
+      double total = accumulate ? static_cast<double>(out[column]) : 0.0;
+      for (int thread = 0; thread < threads(); ++thread) {
+        total += partial[static_cast<std::size_t>(thread * columns + column)];
+      }
+      out[column] = static_cast<T>(total);
+    }
+  });
+}
+
+void expect_tensor(const Tensor& tensor, const char* what, DType dtype, const Shape& shape) {
+  DDP_CHECK(tensor.data != nullptr, "{} has no data", what);
+  DDP_CHECK(tensor.dtype == dtype, "{} is {}, expected {}", what, name_of(tensor.dtype), name_of(dtype));
+  DDP_CHECK(tensor.shape == shape, "{} has shape [{}], expected [{}]", what, fmt::join(tensor.shape, ", "),
+            fmt::join(shape, ", "));
+}
+
+std::unique_ptr<Backend> make_cpu_backend(BackendOptions options) { return std::make_unique<CpuBackend>(options); }
+
+}  // namespace ddptrain

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "runtime/backend/step.h"
+
+namespace ddptrain {
+
+/// factors[f] = what Dropout::keeps(f, row) multiplies feature f by: scale() or 0. Draws every Philox call once, in
+/// batches that the compiler vectorises.
+template <class T>
+void dropout_factors(const Dropout& dropout, std::uint32_t row, std::int64_t features, T* factors) {
+  if (dropout.rate <= 0.0f) {
+    std::fill_n(factors, features, T{1});
+    return;
+  }
+  constexpr std::uint32_t kCalls = 32;             // in a batch
+  constexpr std::uint32_t kFeatures = kCalls * 8;  // that a batch of calls serves
+  const Dropout here = dropout;
+  const std::uint64_t now = dropout.step.value();
+  const auto step_low = static_cast<std::uint32_t>(now);
+  const std::uint32_t step_high = here.site ^ (static_cast<std::uint32_t>(now >> 32) << 8);
+  const std::uint32_t threshold = here.threshold();
+  const T scale = T{1} / (T{1} - static_cast<T>(here.rate));
+  for (std::int64_t first = 0; first < features; first += kFeatures) {
+    const auto first_call = static_cast<std::uint32_t>(first / 8);
+    std::uint32_t words[4][kCalls];
+    for (std::uint32_t call = 0; call < kCalls; ++call) {
+      const Philox random = philox(first_call + call, here.position + row, step_low, step_high, here.seed);
+      for (int i = 0; i < 4; ++i) words[i][call] = random.word[i];
+    }
+    // The inverse of dropout_slot: features 8 g + 2 q + half of every 32 use word g of call q.
+    T batch[kFeatures];
+    for (std::uint32_t call = 0; call < kCalls; ++call) {
+      T* group = batch + call / 4 * 32 + call % 4 * 2;
+      for (int g = 0; g < 4; ++g) {
+        group[8 * g] = (words[g][call] & 0xFFFFu) >= threshold ? scale : T{0};
+        group[8 * g + 1] = (words[g][call] >> 16) >= threshold ? scale : T{0};
+      }
+    }
+    std::copy_n(batch, std::min<std::int64_t>(kFeatures, features - first), factors + first);
+  }
+}
+
+}  // namespace ddptrain

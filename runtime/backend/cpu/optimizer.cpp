@@ -1,0 +1,161 @@
+#include <cmath>
+
+#include "runtime/backend/cpu/cpu_backend.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+namespace {
+
+/// The settings of one step as factors, and the arrays as T.
+template <class T>
+struct Update {
+  T learning_rate, momentum, beta1, beta2, epsilon, decay, gradient_scale;
+  T correction1, correction2;  ///< 1 / (1 - beta^t)
+  T* master;
+  T* weights;
+  T* first;
+  T* second;
+  const T* gradients;
+
+  Update(const OptimizerSettings& s, const UpdateSlice& slice, std::uint64_t step)
+      : learning_rate(static_cast<T>(s.schedule.at(step))),
+        momentum(static_cast<T>(s.momentum)),
+        beta1(static_cast<T>(s.beta1)),
+        beta2(static_cast<T>(s.beta2)),
+        epsilon(static_cast<T>(s.epsilon)),
+        decay(static_cast<T>(s.weight_decay)),
+        gradient_scale(slice.gradient_scale != nullptr ? static_cast<T>(*slice.gradient_scale) : T{1}),
+        correction1(correction(s.beta1, step)),
+        correction2(correction(s.beta2, step)),
+        master(static_cast<T*>(slice.master)),
+        weights(static_cast<T*>(slice.weights)),
+        first(static_cast<T*>(slice.first_moment)),
+        second(static_cast<T*>(slice.second_moment)),
+        gradients(static_cast<const T*>(slice.gradients)) {}
+
+  static T correction(float beta, std::uint64_t step) {
+    return static_cast<T>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(step + 1))));
+  }
+};
+
+template <class T>
+void sgd(const Update<T>& u, const UpdateChunk& chunk) {
+  const T decay = chunk.decays != 0 ? u.decay : T{0};
+  T* __restrict w = u.master + chunk.begin;
+  T* __restrict m = u.first + chunk.begin;
+  const T* __restrict g = u.gradients + chunk.begin;
+  for (std::uint32_t i = 0; i < chunk.count; ++i) {
+    m[i] = u.momentum * m[i] + g[i] * u.gradient_scale + decay * w[i];
+    w[i] -= u.learning_rate * m[i];
+  }
+}
+
+/// Moments, then weights: `coupled` decay is added to the gradient (adam), decoupled decay to the update (adamw).
+template <class T>
+void adam(const Update<T>& u, const UpdateChunk& chunk, bool coupled) {
+  const T decay = chunk.decays != 0 ? u.decay : T{0};
+  const T gradient_decay = coupled ? decay : T{0};
+  const T update_decay = coupled ? T{0} : decay;
+  T* __restrict w = u.master + chunk.begin;
+  T* __restrict m = u.first + chunk.begin;
+  T* __restrict v = u.second + chunk.begin;
+  const T* __restrict g = u.gradients + chunk.begin;
+  for (std::uint32_t i = 0; i < chunk.count; ++i) {
+    const T gradient = g[i] * u.gradient_scale + gradient_decay * w[i];
+    m[i] = u.beta1 * m[i] + (T{1} - u.beta1) * gradient;
+    v[i] = u.beta2 * v[i] + (T{1} - u.beta2) * gradient * gradient;
+    const T direction = m[i] * u.correction1 / (std::sqrt(v[i] * u.correction2) + u.epsilon);
+    w[i] -= u.learning_rate * (direction + update_decay * w[i]);
+  }
+}
+
+template <class T>
+T lamb_direction(const Update<T>& u, std::uint32_t i, T decay) {
+  return u.first[i] * u.correction1 / (std::sqrt(u.second[i] * u.correction2) + u.epsilon) + decay * u.master[i];
+}
+
+/// All chunks of one parameter: moments and norms first, then the step of length trust ratio.
+template <class T>
+void lamb(const Update<T>& u, const UpdateChunk* chunks, std::uint32_t chunk_count) {
+  double weight_norm = 0.0;
+  double update_norm = 0.0;
+  for (const UpdateChunk* chunk = chunks; chunk != chunks + chunk_count; ++chunk) {
+    const T decay = chunk->decays != 0 ? u.decay : T{0};
+    for (std::uint32_t i = chunk->begin; i < chunk->begin + chunk->count; ++i) {
+      const T gradient = u.gradients[i] * u.gradient_scale;
+      u.first[i] = u.beta1 * u.first[i] + (T{1} - u.beta1) * gradient;
+      u.second[i] = u.beta2 * u.second[i] + (T{1} - u.beta2) * gradient * gradient;
+      const double direction = lamb_direction(u, i, decay);
+      weight_norm += static_cast<double>(u.master[i]) * u.master[i];
+      update_norm += direction * direction;
+    }
+  }
+  const double ratio = weight_norm > 0.0 && update_norm > 0.0 ? std::sqrt(weight_norm / update_norm) : 1.0;
+  const T length = u.learning_rate * static_cast<T>(ratio);
+  for (const UpdateChunk* chunk = chunks; chunk != chunks + chunk_count; ++chunk) {
+    const T decay = chunk->decays != 0 ? u.decay : T{0};
+    for (std::uint32_t i = chunk->begin; i < chunk->begin + chunk->count; ++i) {
+      u.master[i] -= length * lamb_direction(u, i, decay);
+    }
+  }
+}
+
+/// Index of the first chunk of every parameter in the slice, and the end.
+std::vector<std::uint32_t> parameter_bounds(const UpdateSlice& slice) {
+  std::vector<std::uint32_t> bounds;
+  for (std::uint32_t i = 0; i < slice.chunk_count; ++i) {
+    if (i == 0 || slice.chunks[i].parameter != slice.chunks[i - 1].parameter) bounds.push_back(i);
+  }
+  bounds.push_back(slice.chunk_count);
+  return bounds;
+}
+
+}  // namespace
+
+void CpuBackend::advance(StepState* state, std::uint32_t steps, Stream) { state->step += steps; }
+
+void CpuBackend::update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream) {
+  with_scalar([&](auto scalar) {
+    using T = decltype(scalar);
+    const Update<T> u(settings, slice, step.value());
+    if (settings.kind == OptimizerKind::lamb) {
+      const std::vector<std::uint32_t> bounds = parameter_bounds(slice);
+      parallel_each(static_cast<std::int64_t>(bounds.size()) - 1, 1, [&](std::int64_t i, int) {
+        const std::uint32_t begin = bounds[static_cast<std::size_t>(i)];
+        lamb(u, slice.chunks + begin, bounds[static_cast<std::size_t>(i) + 1] - begin);
+      });
+    } else {
+      parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
+        const UpdateChunk& chunk = slice.chunks[i];
+        if (settings.kind == OptimizerKind::sgd) return sgd(u, chunk);
+        adam(u, chunk, settings.kind == OptimizerKind::adam);
+      });
+    }
+    if (u.weights == u.master) return;
+    for (const UpdateChunk* chunk = slice.chunks; chunk != slice.chunks + slice.chunk_count; ++chunk) {
+      RowView<T>(u.weights + chunk->begin, chunk->count) = ConstRowView<T>(u.master + chunk->begin, chunk->count);
+    }
+  });
+}
+
+void CpuBackend::sum_of_squares(const Tensor& values, float* sum, bool accumulate, Stream) {
+  expect_tensor(values, "sum_of_squares: values", dtype(), values.shape);
+  std::vector<double> partial(static_cast<std::size_t>(threads()), 0.0);
+  with_scalar([&](auto scalar) {
+    using T = decltype(scalar);
+    parallel(values.size(), [&](std::int64_t begin, std::int64_t end, int thread) {
+      partial[static_cast<std::size_t>(thread)] =
+          ConstRowView<T>(values.as<T>() + begin, end - begin).template cast<double>().square().sum();
+    });
+  });
+  double total = accumulate ? *sum : 0.0;
+  for (const double part : partial) total += part;
+  *sum = static_cast<float>(total);
+}
+
+void CpuBackend::clip_scale(const float* sum_of_squares, float max_norm, float* scale, Stream) {
+  *scale = std::min(1.0f, max_norm / (std::sqrt(*sum_of_squares) + 1e-6f));
+}
+
+}  // namespace ddptrain

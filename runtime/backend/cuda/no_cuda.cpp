@@ -1,0 +1,16 @@
+#include "runtime/backend/backend.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+std::unique_ptr<Backend> make_cuda_backend(BackendOptions, int) {
+  usage_error(
+      "--device cuda: this program was built without CUDA. Use --device cpu, or configure with -DDDPTRAIN_CUDA=ON on a "
+      "machine that has the CUDA toolkit and build again.");
+}
+
+int cuda_device_count() { return 0; }
+
+bool built_with_cuda() { return false; }
+
+}  // namespace ddptrain
