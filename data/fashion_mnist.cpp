@@ -23,7 +23,7 @@ constexpr std::array<const char*, 4> kFiles = {"train-images-idx3-ubyte", "train
 /// `name` or `name.gz` in `dir`; empty where there is neither.
 fs::path locate(const fs::path& dir, const std::string& name) {
   for (const char* suffix : {"", ".gz"}) {
-    const fs::path path = dir / (name + suffix);
+    fs::path path = dir / (name + suffix);
     std::error_code ignored;
     if (fs::is_regular_file(path, ignored)) return path;
   }

@@ -28,6 +28,7 @@ if(NOT DDPTRAIN_CUDA STREQUAL "OFF")
     message(STATUS "CUDA backend: off (not found: ${missing})")
   endif()
 endif()
+set(DDPTRAIN_CUDA_BACKEND ${DDPTRAIN_WITH_CUDA} CACHE INTERNAL "What DDPTRAIN_CUDA came to; launch/ reads it")
 
 if(DDPTRAIN_WITH_CUDA)
   enable_language(CUDA)

@@ -1,0 +1,43 @@
+# Sourced by the scripts of this folder: what they all need to know about the machine.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+say() { printf '== %s\n' "$*"; }
+warn() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
+die() {
+  warn "$@"
+  exit 2
+}
+
+# The CUDA toolkit installs its compiler outside the PATH.
+if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
+  PATH=$PATH:/usr/local/cuda/bin
+fi
+
+# Open MPI wants to be told twice that root may start it.
+if [[ $(id -u) == 0 ]]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+
+# GPUs that a program started now would see.
+gpu_count() {
+  if ! command -v nvidia-smi >/dev/null; then
+    echo 0
+  elif [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+    tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c . || true
+  else
+    { nvidia-smi -L 2>/dev/null || true; } | grep -c '^GPU' || true
+  fi
+}
+
+# Whether the build in folder $1 has the CUDA backend.
+built_with_cuda() { grep -q '^DDPTRAIN_CUDA_BACKEND:INTERNAL=ON$' "$1/CMakeCache.txt"; }
+
+# configure DIR [CMAKE ARGUMENT...]
+configure() {
+  local dir=$1
+  shift
+  local generator=()
+  [[ -e $dir/CMakeCache.txt ]] || generator=(-G Ninja)
+  cmake -S "$root" -B "$dir" "${generator[@]}" "$@"
+}

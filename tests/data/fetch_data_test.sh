@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# launch/fetch-data against file:// addresses: good files, a damaged one, none. Exit code 77: skipped.
+set -euo pipefail
+fetch=$1/launch/fetch-data
+package=/usr/share/datasets/fashion-mnist
+temp=$(mktemp -d)
+trap 'rm -rf "$temp"' EXIT
+
+[[ -d $package ]] || { echo "skipped: the package dataset-fashion-mnist is not installed" && exit 77; }
+command -v curl >/dev/null || { echo "skipped: wget knows no file:// addresses, and there is no curl" && exit 77; }
+
+# expect CODE PATTERN COMMAND...: exit code and output of the command
+expect() {
+  local code=$1 pattern=$2 status=0 output
+  shift 2
+  output=$("$@" 2>&1) || status=$?
+  if [[ $status != "$code" || $output != *"$pattern"* ]]; then
+    printf 'expected exit code %s and "%s"; got %s and:\n%s\n' "$code" "$pattern" "$status" "$output"
+    exit 1
+  fi
+}
+holds() { [[ $(find "$1" -mindepth 1 | wc -l) == "$2" ]] || { find "$1" && exit 1; }; }
+
+expect 0 "is in $temp/good" env DDPTRAIN_DATA_URL="file://$package" "$fetch" fashion-mnist "$temp/good"
+holds "$temp/good" 4
+# What is there and good is not fetched again; what is damaged is.
+echo damaged >"$temp/good/t10k-labels-idx1-ubyte.gz"
+expect 2 "t10k-labels-idx1-ubyte.gz could not be downloaded" \
+  env DDPTRAIN_DATA_URL="file://$temp/nothing" "$fetch" fashion-mnist "$temp/good"
+expect 0 "t10k-labels" env DDPTRAIN_DATA_URL="file://$package" "$fetch" fashion-mnist "$temp/good"
+expect 0 "is in" env DDPTRAIN_DATA_URL="file://$temp/nothing" "$fetch" fashion-mnist "$temp/good"
+
+mkdir "$temp/foreign"
+echo foreign | gzip >"$temp/foreign/train-images-idx3-ubyte.gz"
+expect 2 "checksum" env DDPTRAIN_DATA_URL="file://$temp/foreign" "$fetch" fashion-mnist "$temp/none"
+holds "$temp/none" 0
+expect 2 "dataset-fashion-mnist" env DDPTRAIN_DATA_URL=http://127.0.0.1:9 "$fetch" fashion-mnist "$temp/none"
+expect 2 "usage" "$fetch" cifar
