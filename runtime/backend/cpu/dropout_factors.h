@@ -1,11 +1,15 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <cstring>
 
 #include "runtime/backend/step.h"
 
 namespace ddptrain {
+
+static_assert(std::endian::native == std::endian::little, "half-words are taken from memory, low half first");
 
 /// factors[f] = what Dropout::keeps(f, row) multiplies feature f by: scale() or 0. Draws every Philox call once, in
 /// batches that the compiler vectorises.
@@ -30,15 +34,14 @@ void dropout_factors(const Dropout& dropout, std::uint32_t row, std::int64_t fea
       const Philox random = philox(first_call + call, here.position + row, step_low, step_high, here.seed);
       for (int i = 0; i < 4; ++i) words[i][call] = random.word[i];
     }
-    // The inverse of dropout_slot: features 8 g + 2 q + half of every 32 use word g of call q.
-    T batch[kFeatures];
-    for (std::uint32_t call = 0; call < kCalls; ++call) {
-      T* group = batch + call / 4 * 32 + call % 4 * 2;
-      for (int g = 0; g < 4; ++g) {
-        group[8 * g] = (words[g][call] & 0xFFFFu) >= threshold ? scale : T{0};
-        group[8 * g + 1] = (words[g][call] >> 16) >= threshold ? scale : T{0};
-      }
+    // The inverse of dropout_slot: word g of the calls 4 b to 4 b + 3 serves the features 32 b + 8 g to + 7, low half
+    // first.
+    std::uint16_t halves[kFeatures];
+    for (std::uint32_t group = 0; group < kCalls; ++group) {
+      std::memcpy(halves + 8 * group, words[group % 4] + group / 4 * 4, 16);
     }
+    T batch[kFeatures];
+    for (std::uint32_t f = 0; f < kFeatures; ++f) batch[f] = halves[f] >= threshold ? scale : T{0};
     std::copy_n(batch, std::min<std::int64_t>(kFeatures, features - first), factors + first);
   }
 }

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint8_t kNoWinner = 4;
 
-/// One output pixel: `window` holds the channels of its four inputs.
+/// One output pixel from the channels of its four inputs. Without branches, so that it vectorises.
 template <class T>
 void pool_pixel(const T* const (&window)[4], const T* __restrict bias, const T* __restrict factors,
                 std::int64_t channels, T* __restrict out, std::uint8_t* __restrict winner) {
@@ -17,13 +17,15 @@ void pool_pixel(const T* const (&window)[4], const T* __restrict bias, const T* 
   const T* __restrict x2 = window[2];
   const T* __restrict x3 = window[3];
   for (std::int64_t c = 0; c < channels; ++c) {
-    const T top = x1[c] > x0[c] ? x1[c] : x0[c];
-    const T bottom = x3[c] > x2[c] ? x3[c] : x2[c];
-    const int top_at = x1[c] > x0[c] ? 1 : 0;
-    const int bottom_at = x3[c] > x2[c] ? 3 : 2;
-    const T largest = (bottom > top ? bottom : top) + bias[c];
-    const int at = bottom > top ? bottom_at : top_at;
-    const T value = (largest > T{0} ? largest : T{0}) * factors[c];
+    const T top = x0[c] > x1[c] ? x0[c] : x1[c];
+    const T bottom = x2[c] > x3[c] ? x2[c] : x3[c];
+    const T largest = top > bottom ? top : bottom;
+    const int after0 = x0[c] != largest;
+    const int after1 = after0 & static_cast<int>(x1[c] != largest);
+    const int after2 = after1 & static_cast<int>(x2[c] != largest);
+    const int at = after0 + after1 + after2;
+    const T active = largest + bias[c];
+    const T value = (active > T{0} ? active : T{0}) * factors[c];
     out[c] = value;
     winner[c] = static_cast<std::uint8_t>(value > T{0} ? at : kNoWinner);
   }
@@ -38,12 +40,16 @@ void unpool_pixel(const T* __restrict dout, const std::uint8_t* __restrict winne
   T* __restrict d3 = window[3];
   for (std::int64_t c = 0; c < channels; ++c) {
     const int at = winner[c];
-    const T gradient = at < kNoWinner ? dout[c] * scale : T{0};
-    d0[c] = at == 0 ? gradient : T{0};
-    d1[c] = at == 1 ? gradient : T{0};
-    d2[c] = at == 2 ? gradient : T{0};
-    d3[c] = at == 3 ? gradient : T{0};
-    sum[c] += gradient;
+    const T gradient = dout[c] * scale;
+    const T g0 = at == 0 ? gradient : T{0};
+    const T g1 = at == 1 ? gradient : T{0};
+    const T g2 = at == 2 ? gradient : T{0};
+    const T g3 = at == 3 ? gradient : T{0};
+    d0[c] = g0;
+    d1[c] = g1;
+    d2[c] = g2;
+    d3[c] = g3;
+    sum[c] += (g0 + g1) + (g2 + g3);
   }
 }
 
