@@ -1,0 +1,169 @@
+#include "runtime/comm/world.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <numeric>
+#include <thread>
+
+#include "runtime/comm/mpi_check.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+namespace {
+
+enum class Outcome : int { good, error, usage_error };
+
+struct Verdict {
+  Outcome outcome = Outcome::good;
+  std::string message;
+};
+
+Verdict outcome_of(const std::function<void()>& check) {
+  try {
+    check();
+    return {};
+  } catch (const UsageError& error) {
+    return {Outcome::usage_error, error.what()};
+  } catch (const std::exception& error) {
+    return {Outcome::error, error.what()};
+  }
+}
+
+double reduce(double value, MPI_Op op) {
+  DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, op, MPI_COMM_WORLD));
+  return value;
+}
+
+}  // namespace
+
+struct World::Impl {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  int node = 0;
+  int nodes = 1;
+  std::string hostname;
+
+  void find_nodes();
+};
+
+void World::Impl::find_nodes() {
+  MPI_Comm local = MPI_COMM_NULL;
+  DDP_MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local));
+  DDP_MPI_CHECK(MPI_Comm_rank(local, &local_rank));
+  DDP_MPI_CHECK(MPI_Comm_size(local, &local_size));
+  int lowest_rank = rank;  // on this host
+  DDP_MPI_CHECK(MPI_Bcast(&lowest_rank, 1, MPI_INT, 0, local));
+  DDP_MPI_CHECK(MPI_Comm_free(&local));
+
+  std::vector<int> hosts(static_cast<std::size_t>(size));
+  DDP_MPI_CHECK(MPI_Allgather(&lowest_rank, 1, MPI_INT, hosts.data(), 1, MPI_INT, MPI_COMM_WORLD));
+  std::sort(hosts.begin(), hosts.end());
+  hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+  nodes = static_cast<int>(hosts.size());
+  node = static_cast<int>(std::lower_bound(hosts.begin(), hosts.end(), lowest_rank) - hosts.begin());
+}
+
+World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
+  int provided = MPI_THREAD_SINGLE;
+  if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) fail("MPI_Init_thread failed");
+  if (provided < MPI_THREAD_FUNNELED) fail("This MPI library does not support threads (MPI_THREAD_FUNNELED)");
+  DDP_MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  DDP_MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &impl_->rank));
+  DDP_MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &impl_->size));
+  char host[MPI_MAX_PROCESSOR_NAME];
+  int length = 0;
+  DDP_MPI_CHECK(MPI_Get_processor_name(host, &length));
+  impl_->hostname.assign(host, static_cast<std::size_t>(length));
+  impl_->find_nodes();
+}
+
+World::~World() {
+  // With an exception on its way up, the other ranks may never reach MPI_Finalize; leaving without it ends them too.
+  if (std::uncaught_exceptions() > 0) return;
+  if (MPI_Finalize() != MPI_SUCCESS) std::fprintf(stderr, "MPI_Finalize failed on rank %d\n", impl_->rank);
+}
+
+int World::rank() const { return impl_->rank; }
+int World::size() const { return impl_->size; }
+int World::local_rank() const { return impl_->local_rank; }
+int World::local_size() const { return impl_->local_size; }
+int World::node() const { return impl_->node; }
+int World::nodes() const { return impl_->nodes; }
+const std::string& World::hostname() const { return impl_->hostname; }
+
+void World::barrier() const { DDP_MPI_CHECK(MPI_Barrier(MPI_COMM_WORLD)); }
+
+void World::quiet_barrier() const {
+  using std::chrono::microseconds;
+  MPI_Request request = MPI_REQUEST_NULL;
+  DDP_MPI_CHECK(MPI_Ibarrier(MPI_COMM_WORLD, &request));
+  microseconds nap{50};
+  for (int done = 0;;) {
+    DDP_MPI_CHECK(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    if (done != 0) return;
+    std::this_thread::sleep_for(nap);
+    nap = std::min(2 * nap, microseconds{1000});
+  }
+}
+
+void World::broadcast(void* data, std::size_t bytes, int root) const {
+  mpi_broadcast_bytes(data, bytes, root, MPI_COMM_WORLD);
+}
+
+std::vector<std::string> World::all_gather(const std::string& mine) const {
+  const auto ranks = static_cast<std::size_t>(size());
+  const int length = static_cast<int>(mine.size());
+  std::vector<int> lengths(ranks);
+  DDP_MPI_CHECK(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, MPI_COMM_WORLD));
+  std::vector<int> offsets(ranks);
+  std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
+  std::string text(static_cast<std::size_t>(offsets.back() + lengths.back()), '\0');
+  DDP_MPI_CHECK(MPI_Allgatherv(mine.data(), length, MPI_CHAR, text.data(), lengths.data(), offsets.data(), MPI_CHAR,
+                               MPI_COMM_WORLD));
+  std::vector<std::string> all(ranks);
+  for (std::size_t i = 0; i < ranks; ++i) {
+    all[i] = text.substr(static_cast<std::size_t>(offsets[i]), static_cast<std::size_t>(lengths[i]));
+  }
+  return all;
+}
+
+double World::sum(double value) const { return reduce(value, MPI_SUM); }
+double World::max(double value) const { return reduce(value, MPI_MAX); }
+double World::min(double value) const { return reduce(value, MPI_MIN); }
+
+void World::agree(const std::function<void()>& check) const {
+  Verdict verdict = outcome_of(check);
+  int first = verdict.outcome == Outcome::good ? size() : rank();
+  DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
+  if (first == size()) return;
+
+  std::uint64_t length = verdict.message.size();
+  broadcast(&verdict.outcome, sizeof(verdict.outcome), first);
+  broadcast(&length, sizeof(length), first);
+  verdict.message.resize(length);
+  broadcast(verdict.message.data(), length, first);
+  if (verdict.outcome == Outcome::usage_error) throw UsageError(verdict.message);
+  throw Error(verdict.message);
+}
+
+void World::abort(int exit_code) const {
+  std::fflush(nullptr);
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::_Exit(exit_code);
+}
+
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  DDP_MPI_CHECK(MPI_Get_library_version(text, &length));
+  const std::string version(text, static_cast<std::size_t>(length));
+  return version.substr(0, version.find_first_of(",\n"));
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,110 @@
+#include "runtime/comm/world.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "runtime/core/error.h"
+#include "tests/support/mpi_main.h"
+
+namespace ddptrain {
+namespace {
+
+TEST(World, RanksOfOneHost) {
+  World& world = test_world();
+  EXPECT_GE(world.rank(), 0);
+  EXPECT_LT(world.rank(), world.size());
+  EXPECT_EQ(world.sum(world.rank()), world.size() * (world.size() - 1) / 2);
+  EXPECT_EQ(world.nodes(), 1);
+  EXPECT_EQ(world.node(), 0);
+  EXPECT_EQ(world.local_rank(), world.rank());
+  EXPECT_EQ(world.local_size(), world.size());
+  EXPECT_FALSE(world.hostname().empty());
+}
+
+TEST(World, Reductions) {
+  World& world = test_world();
+  const double mine = 1.5 * (world.rank() + 1);
+  EXPECT_EQ(world.sum(mine), 0.75 * world.size() * (world.size() + 1));
+  EXPECT_EQ(world.max(mine), 1.5 * world.size());
+  EXPECT_EQ(world.min(mine), 1.5);
+}
+
+TEST(World, BroadcastFromEveryRank) {
+  World& world = test_world();
+  for (int root = 0; root < world.size(); ++root) {
+    std::vector<int> values(1001, world.rank());
+    world.broadcast(values.data(), values.size() * sizeof(int), root);
+    EXPECT_EQ(values, std::vector<int>(1001, root));
+  }
+}
+
+TEST(World, AllGatherOfDifferentLengths) {
+  World& world = test_world();
+  const auto text_of = [](int rank) {
+    return std::string(static_cast<std::size_t>(rank * 3), static_cast<char>('a' + rank));
+  };
+  const auto all = world.all_gather(text_of(world.rank()));
+  ASSERT_EQ(all.size(), static_cast<std::size_t>(world.size()));
+  for (int rank = 0; rank < world.size(); ++rank) EXPECT_EQ(all[static_cast<std::size_t>(rank)], text_of(rank));
+}
+
+TEST(World, QuietBarrierWaitsForTheLastRank) {
+  using Clock = std::chrono::steady_clock;
+  World& world = test_world();
+  world.barrier();
+  const auto start = Clock::now();
+  if (world.rank() == world.size() - 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  world.quiet_barrier();
+  EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(190));
+}
+
+TEST(World, AgreeReturnsWhereAllAreWell) {
+  int runs = 0;
+  test_world().agree([&] { ++runs; });
+  EXPECT_EQ(runs, 1);
+}
+
+template <class Thrown>
+std::string message_of_agree(const std::function<void()>& check) {
+  try {
+    test_world().agree(check);
+  } catch (const Thrown& error) {
+    EXPECT_EQ(typeid(error), typeid(Thrown));
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(World, AgreeSpreadsTheErrorOfOneRank) {
+  World& world = test_world();
+  for (int guilty = 0; guilty < world.size(); ++guilty) {
+    const auto usage = message_of_agree<UsageError>([&] {
+      if (world.rank() == guilty) usage_error("no file on rank {}", guilty);
+    });
+    EXPECT_EQ(usage, "no file on rank " + std::to_string(guilty));
+    const auto error = message_of_agree<Error>([&] {
+      if (world.rank() == guilty) throw std::out_of_range("at " + std::to_string(guilty));
+    });
+    EXPECT_EQ(error, "at " + std::to_string(guilty));
+  }
+}
+
+TEST(World, AgreeTakesTheLowestOfSeveral) {
+  World& world = test_world();
+  const int lowest = world.size() > 1 ? 1 : 0;
+  const auto message = message_of_agree<Error>([&] {
+    if (world.rank() == lowest) fail("rank {} of {}", world.rank(), std::string(5000, 'x'));
+    if (world.rank() > lowest) usage_error("rank {}", world.rank());
+  });
+  EXPECT_EQ(message, "rank " + std::to_string(lowest) + " of " + std::string(5000, 'x'));
+}
+
+TEST(World, MpiVersionNamesLibraryAndNumber) {
+  EXPECT_NE(mpi_version().find_first_of("0123456789"), std::string::npos);
+  EXPECT_LT(mpi_version().size(), 60u);
+}
+
+}  // namespace
+}  // namespace ddptrain
