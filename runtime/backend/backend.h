@@ -110,7 +110,7 @@ class Backend {
   virtual void bias_relu_backward(const Tensor& y, const Tensor& dy, float scale, const Tensor& dbias,
                                   bool accumulate) = 0;
   /// out [n, h/2, w/2, c] = dropout(max-pool 2x2(ReLU(x + bias))); features are numbered over [h/2, w/2, c].
-  /// winner (u8, shape of out): position (2 dy + dx) of the first largest element, 4 where the output is 0.
+  /// winner (u8, shape of out): position (2 dy + dx) of a largest element, 4 where the output is 0.
   virtual void bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
                                       const Tensor& winner) = 0;
   /// dx (every element is written) and dbias.
@@ -149,5 +149,7 @@ std::unique_ptr<Backend> make_cpu_backend(BackendOptions options);
 std::unique_ptr<Backend> make_cuda_backend(BackendOptions options, int device);
 int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without a GPU.
 bool built_with_cuda();
+std::string cuda_version();   ///< Of the runtime library; needs no GPU. Empty in a build without CUDA.
+std::string cudnn_version();
 
 }  // namespace ddptrain

@@ -48,36 +48,68 @@ DDP_HOST_DEVICE std::uint32_t mix(std::uint32_t x) {  // finaliser of MurmurHash
 
 }  // namespace detail
 
-/// Bijection of [0, size) chosen by (seed, epoch): a six-round Feistel network on the smallest even number of bits
-/// that holds `size`, walked until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite domains",
-/// CT-RSA 2002). Needs no table, so every rank and every thread finds its own sample.
+/// Bijection of [0, size): a six-round Feistel network on the smallest even number of bits that holds `size`, walked
+/// until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Needs no table,
+/// so every rank and every thread finds its own sample.
+struct Permutation {
+  std::uint32_t key;
+  std::uint32_t size;
+  std::uint32_t half_bits;
+
+  DDP_HOST_DEVICE Permutation(std::uint64_t seed, std::uint32_t epoch, std::uint32_t size)
+      : key(detail::mix(static_cast<std::uint32_t>(seed) ^ detail::mix(epoch + 0x9E3779B9u)) ^
+            detail::mix(static_cast<std::uint32_t>(seed >> 32) + 0x7F4A7C15u)),
+        size(size),
+        half_bits(1) {
+    while (half_bits < 16 && (1ull << (2 * half_bits)) < size) ++half_bits;
+  }
+
+  DDP_HOST_DEVICE std::uint32_t operator()(std::uint32_t position) const {
+    const std::uint32_t mask = (1u << half_bits) - 1;
+    std::uint32_t x = position;
+    do {
+      std::uint32_t left = x >> half_bits;
+      std::uint32_t right = x & mask;
+      for (std::uint32_t round = 0; round < 6; ++round) {
+        const std::uint32_t next = left ^ (detail::mix(right + key + round * 0x9E3779B9u) & mask);
+        left = right;
+        right = next;
+      }
+      x = (left << half_bits) | right;
+    } while (x >= size);
+    return x;
+  }
+};
+
 DDP_HOST_DEVICE std::uint32_t permute(std::uint64_t seed, std::uint32_t epoch, std::uint32_t position,
                                       std::uint32_t size) {
-  std::uint32_t half_bits = 1;
-  while (half_bits < 16 && (1ull << (2 * half_bits)) < size) ++half_bits;
-  const std::uint32_t mask = (1u << half_bits) - 1;
-  const std::uint32_t key = detail::mix(static_cast<std::uint32_t>(seed) ^ detail::mix(epoch + 0x9E3779B9u)) ^
-                            detail::mix(static_cast<std::uint32_t>(seed >> 32) + 0x7F4A7C15u);
-  std::uint32_t x = position;
-  do {
-    std::uint32_t left = x >> half_bits;
-    std::uint32_t right = x & mask;
-    for (std::uint32_t round = 0; round < 6; ++round) {
-      const std::uint32_t next = left ^ (detail::mix(right + key + round * 0x9E3779B9u) & mask);
-      left = right;
-      right = next;
-    }
-    x = (left << half_bits) | right;
-  } while (x >= size);
-  return x;
+  return Permutation(seed, epoch, size)(position);
 }
+
+/// The rows of one batch: what `order` means at one step, worked out once.
+struct BatchRows {
+  Permutation permutation;
+  std::uint32_t first;
+  bool shuffle;
+
+  DDP_HOST_DEVICE BatchRows(const SampleOrder& order, StepRef step)
+      : BatchRows(order, order.shuffle ? step.value() : 0) {}
+  DDP_HOST_DEVICE BatchRows(const SampleOrder& order, std::uint64_t step)
+      : permutation(order.seed, static_cast<std::uint32_t>(step / order.steps_per_epoch), order.dataset_size),
+        first(order.first + (order.shuffle ? static_cast<std::uint32_t>(step % order.steps_per_epoch) *
+                                                 order.samples_per_step
+                                           : 0)),
+        shuffle(order.shuffle) {}
+
+  /// Index in the data set of row `row`.
+  DDP_HOST_DEVICE std::uint32_t operator[](std::uint32_t row) const {
+    return shuffle ? permutation(first + row) : first + row;
+  }
+};
 
 /// Index in the data set of row `row` of a batch.
 DDP_HOST_DEVICE std::uint32_t sample_index(const SampleOrder& order, std::uint64_t step, std::uint32_t row) {
-  if (!order.shuffle) return order.first + row;
-  const auto epoch = static_cast<std::uint32_t>(step / order.steps_per_epoch);
-  const auto step_in_epoch = static_cast<std::uint32_t>(step % order.steps_per_epoch);
-  return permute(order.seed, epoch, step_in_epoch * order.samples_per_step + order.first + row, order.dataset_size);
+  return BatchRows(order, step)[row];
 }
 
 /// A batch of images: rows of a data set that is resident where the backend computes, found through `order`.
@@ -90,7 +122,7 @@ struct ImageBatch {
 };
 
 /// Dropout of rate `rate`: feature f of the sample at position `order.first + row` of the global batch is dropped where
-/// its 16 random bits (see dropout_slot; counter {call, position, step, site}, key seed) are below rate * 65536, and
+/// its 15 random bits (see dropout_slot; counter {call, position, step, site}, key seed) are below rate * 32768, and
 /// multiplied by 1 / (1 - rate) elsewhere. So masks depend on the sample and the step, not on ranks or schedules.
 struct Dropout {
   float rate = 0.0f;  ///< 0 in evaluation.
@@ -99,7 +131,7 @@ struct Dropout {
   std::uint32_t position = 0;  ///< Position of row 0 in the global batch.
   StepRef step;
 
-  DDP_HOST_DEVICE std::uint32_t threshold() const { return static_cast<std::uint32_t>(rate * 65536.0f + 0.5f); }
+  DDP_HOST_DEVICE std::uint32_t threshold() const { return static_cast<std::uint32_t>(rate * 32768.0f + 0.5f); }
   DDP_HOST_DEVICE float scale() const { return 1.0f / (1.0f - rate); }
   DDP_HOST_DEVICE Philox draw(std::uint32_t call, std::uint32_t row) const {
     const std::uint64_t now = step.value();
@@ -109,7 +141,7 @@ struct Dropout {
   DDP_HOST_DEVICE bool keeps(std::uint32_t feature, std::uint32_t row) const {
     if (rate <= 0.0f) return true;
     const DropoutSlot slot = dropout_slot(feature);
-    return half_word(draw(slot.call, row), slot.lane) >= threshold();
+    return random_bits(draw(slot.call, row), slot.lane) >= threshold();
   }
 };
 

@@ -36,7 +36,7 @@ DDP_HOST_DEVICE Philox philox(std::uint32_t c0, std::uint32_t c1, std::uint32_t 
 /// Uniform in [0, 1) from 32 random bits.
 DDP_HOST_DEVICE float uniform01(std::uint32_t bits) { return static_cast<float>(bits >> 8) * (1.0f / 16777216.0f); }
 
-/// Where feature f of a sample finds its 16 random bits: half-word `lane` (0 to 7) of Philox call `call`. Within
+/// Where feature f of a sample finds its 15 random bits, the low ones of half-word `lane` (0 to 7) of Philox call `call`. Within
 /// every 64 features the eight that share a call are the ones that one thread of a tensor-core tile holds.
 struct DropoutSlot {
   std::uint32_t call;
@@ -47,8 +47,9 @@ DDP_HOST_DEVICE DropoutSlot dropout_slot(std::uint32_t f) {
   return {(f / 64) * 8 + ((f % 64) / 32) * 4 + (f % 8) / 2, ((f / 8) % 4) * 2 + f % 2};
 }
 
-DDP_HOST_DEVICE std::uint32_t half_word(const Philox& random, std::uint32_t lane) {
-  return (random.word[lane / 2] >> (16 * (lane % 2))) & 0xFFFFu;
+/// 15 bits, so that two comparisons fit one 32-bit subtraction.
+DDP_HOST_DEVICE std::uint32_t random_bits(const Philox& random, std::uint32_t lane) {
+  return (random.word[lane / 2] >> (16 * (lane % 2))) & 0x7FFFu;
 }
 
 }  // namespace ddptrain

@@ -41,7 +41,7 @@ void dropout_factors(const Dropout& dropout, std::uint32_t row, std::int64_t fea
       std::memcpy(halves + 8 * group, words[group % 4] + group / 4 * 4, 16);
     }
     T batch[kFeatures];
-    for (std::uint32_t f = 0; f < kFeatures; ++f) batch[f] = halves[f] >= threshold ? scale : T{0};
+    for (std::uint32_t f = 0; f < kFeatures; ++f) batch[f] = (halves[f] & 0x7FFFu) >= threshold ? scale : T{0};
     std::copy_n(batch, std::min<std::int64_t>(kFeatures, features - first), factors + first);
   }
 }

@@ -13,4 +13,8 @@ int cuda_device_count() { return 0; }
 
 bool built_with_cuda() { return false; }
 
+std::string cuda_version() { return {}; }
+
+std::string cudnn_version() { return {}; }
+
 }  // namespace ddptrain

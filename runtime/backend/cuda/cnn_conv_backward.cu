@@ -1,0 +1,258 @@
+#include "runtime/backend/cuda/cnn_launch.h"
+#include "runtime/backend/cuda/cnn_layout.cuh"
+#include "runtime/backend/cuda/cuda_utils.h"
+
+namespace ddptrain::cuda::cnn {
+namespace {
+
+// Gradient of conv2's output on the 26-wide grid: columns 24 and 25, and kHalo rows before and after, are zero, so that
+// every tap of the data gradient reads inside.
+constexpr int kTiles = (kPixels1 + 63) / 64;
+constexpr int kHalo = 2 * kSide1 + 2;
+constexpr int kPlaneBytes2 = (kHalo + kTiles * 64 + 1) * 16;
+static_assert((kPlaneBytes2 / 16) % 2 == 1 && (kPlaneBytes1 / 16) % 2 == 1);
+
+constexpr int kItems = kChunks / kThreads;  // pooled pixels x channel planes per thread
+static_assert(kItems * kThreads == kChunks && kThreads % kPlanes2 == 0);
+constexpr int kTapsPerGroup = 3;
+
+struct BackwardShared {
+  alignas(128) unsigned char weights2[kWeights2Bytes];
+  alignas(128) unsigned char hidden[kPlanes1 * kPlaneBytes1];
+  alignas(128) unsigned char gradient2[kPlanes2 * kPlaneBytes2];
+  alignas(16) __nv_bfloat16 image[kPixels];
+  alignas(16) Conv1Weights conv1;
+};
+
+/// What a thread fetches of the next image while the tensor cores work on this one.
+struct Fetched {
+  std::uint32_t pixels;
+  uint4 gradients[kItems];
+  std::uint32_t winners[kItems];
+};
+
+__device__ __forceinline__ void fetch(Fetched& next, const Images& batch, std::uint64_t step, int row,
+                                      const uint4* dfeatures, const std::uint32_t* winners) {
+  next.pixels = fetch_pixels(batch.images, batch.order, step, row);
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const std::size_t chunk = static_cast<std::size_t>(row) * kChunks + i * kThreads + threadIdx.x;
+    next.gradients[i] = dfeatures[chunk];
+    next.winners[i] = winners[chunk];
+  }
+}
+
+/// Undoes dropout and pooling: writes the gradient of conv2's output and adds its sum per channel to dbias.
+__device__ __forceinline__ void scatter(const Fetched& fetched, float scale, unsigned char* gradient2,
+                                        float (&dbias)[8]) {
+  const int plane = threadIdx.x % kPlanes2;
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int pooled = (i * kThreads + threadIdx.x) / kPlanes2;
+    const int pixel = kHalo + 2 * (pooled / kPooledSide) * kSide1 + 2 * (pooled % kPooledSide);
+    const std::uint32_t packed[4] = {fetched.gradients[i].x, fetched.gradients[i].y, fetched.gradients[i].z,
+                                     fetched.gradients[i].w};
+    const std::uint32_t codes = fetched.winners[i];
+    std::uint32_t scaled[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float2 pair = unpack_bf16(packed[k]);
+      scaled[k] = pack_bf16(pair.x * scale, pair.y * scale);
+      const float2 rounded = unpack_bf16(scaled[k]);
+      dbias[2 * k] += (codes >> (8 * k)) & 0xF ? rounded.x : 0.0f;
+      dbias[2 * k + 1] += (codes >> (8 * k + 4)) & 0xF ? rounded.y : 0.0f;
+    }
+#pragma unroll
+    for (int position = 0; position < 4; ++position) {
+      std::uint32_t out[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const std::uint32_t low = (codes >> (8 * k + position)) & 1 ? 0x0000FFFFu : 0u;
+        const std::uint32_t high = (codes >> (8 * k + 4 + position)) & 1 ? 0xFFFF0000u : 0u;
+        out[k] = scaled[k] & (low | high);
+      }
+      const int at = pixel + (position / 2) * kSide1 + position % 2;
+      *reinterpret_cast<uint4*>(gradient2 + plane * kPlaneBytes2 + at * 16) = make_uint4(out[0], out[1], out[2], out[3]);
+    }
+  }
+}
+
+/// d [64 pixels from `first`, 32 channels] = gradient of conv1's activated output: sum over taps (r, s) of
+/// gradient2[pixel - 26 r - s] times weights2[:, r, s, :].
+__device__ __forceinline__ void data_gradient_tile(float (&d)[16], std::uint32_t gradient2, std::uint32_t weights2,
+                                                   int first) {
+  wgmma_fence();
+#pragma unroll
+  for (int tap = 0; tap < kTaps; ++tap) {
+    const std::uint32_t row = kHalo + first - (tap / 3) * kSide1 - tap % 3;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const auto a = operand(gradient2 + row * 16 + 2 * k * kPlaneBytes2, kPlaneBytes2, 128);
+      const auto b = operand(weights2 + (tap * kPlanes1 * kChannels2 + 16 * k) * 16, 128, kChannels2 * 16);
+      wgmma_m64n32k16_transposed_b(d, a, b, tap + k > 0);
+    }
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+}
+
+/// Applies ReLU's mask to a tile of the data gradient and adds its product with the image's windows: conv1 weight
+/// gradient [tap, channel] in rows 0 to 8 of `dconv1`, bias gradient in row 9.
+__device__ __forceinline__ void conv1_gradient_tile(const float (&d)[16], int first, const unsigned char* hidden,
+                                                    const __nv_bfloat16* image, float (&dconv1)[4][4]) {
+  const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+  const int start = first + ((threadIdx.x / 32) % 4) * 16;  // this warp's 16 pixels
+  std::uint32_t a[4];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int w = window(min(start + 8 * half + 2 * q, kPixels1 - 2));  // even, so the next pixel is in the same row
+    const int tap = tap_offset(g);
+    a[2 * half] = pack_pixels(image, w + tap, w + tap + 1);
+    const std::uint32_t ones = 0x3F803F80u;
+    a[2 * half + 1] = g == 0 ? pack_pixels(image, w + tap_offset(8), w + tap_offset(8) + 1) : (g == 1 ? ones : 0u);
+  }
+  const int p0 = start + g, p1 = p0 + 8;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const unsigned char* plane = hidden + j * kPlaneBytes1 + q * 4;
+    const float2 h0 = unpack_bf16(p0 < kPixels1 ? *reinterpret_cast<const std::uint32_t*>(plane + p0 * 16) : 0u);
+    const float2 h1 = unpack_bf16(p1 < kPixels1 ? *reinterpret_cast<const std::uint32_t*>(plane + p1 * 16) : 0u);
+    const std::uint32_t low = pack_bf16(h0.x > 0.0f ? d[4 * j] : 0.0f, h0.y > 0.0f ? d[4 * j + 1] : 0.0f);
+    const std::uint32_t high = pack_bf16(h1.x > 0.0f ? d[4 * j + 2] : 0.0f, h1.y > 0.0f ? d[4 * j + 3] : 0.0f);
+    mma_m16n8k16(dconv1[j], a, transpose_8x8(low), transpose_8x8(high));
+  }
+}
+
+/// dweights[i] [64 channels2, 32 channels1] += sum over pixels of gradient2[pixel] hidden[pixel + shift of tap i].
+__device__ __forceinline__ void weight_gradient(float (&dweights)[kTapsPerGroup][16], std::uint32_t gradient2,
+                                                std::uint32_t hidden, int first_tap) {
+  const int warp = (threadIdx.x / 32) % 4, lane = threadIdx.x % 32;
+  // Matrix i of ldmatrix: channels 16 warp + 8 (i % 2), image row i / 2 of the pair, eight pixels.
+  const std::uint32_t fragment = gradient2 + (2 * warp + (lane / 8) % 2) * kPlaneBytes2 +
+                                 (kHalo + (lane / 16) * kSide1 + lane % 8) * 16;
+  std::uint32_t shifted[kTapsPerGroup];
+#pragma unroll
+  for (int i = 0; i < kTapsPerGroup; ++i) {
+    shifted[i] = hidden + (((first_tap + i) / 3) * kSide1 + (first_tap + i) % 3) * 16;
+  }
+  std::uint32_t a[2][4];
+#pragma unroll 1
+  for (int row = 0; row < kSide2; row += 4) {
+#pragma unroll
+    for (int k = 0; k < 6; ++k) {  // two pairs of rows, three groups of eight columns
+      const int offset = ((row + 2 * (k / 3)) * kSide1 + 8 * (k % 3)) * 16;
+      ldmatrix_x4_transposed(a[k % 2], fragment + offset);
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kTapsPerGroup; ++i) {
+        wgmma_m64n32k16_transposed_b(dweights[i], a[k % 2], operand(shifted[i] + offset, kSide1 * 16, kPlaneBytes1));
+      }
+      wgmma_commit();
+      wgmma_wait<1>();
+    }
+  }
+  wgmma_wait<0>();
+}
+
+__device__ __forceinline__ void store_conv2_gradients(const float (&dweights)[kTapsPerGroup][16], int first_tap,
+                                                      float* out) {
+  const int warp = (threadIdx.x / 32) % 4, g = (threadIdx.x % 32) / 4, q = threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < kTapsPerGroup; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float* low = out + ((16 * warp + g) * kTaps + first_tap + i) * kChannels1 + 8 * j + 2 * q;
+      float* high = low + 8 * kTaps * kChannels1;
+      *reinterpret_cast<float2*>(low) = make_float2(dweights[i][4 * j], dweights[i][4 * j + 1]);
+      *reinterpret_cast<float2*>(high) = make_float2(dweights[i][4 * j + 2], dweights[i][4 * j + 3]);
+    }
+  }
+}
+
+/// Sums what the warps and threads hold of the small gradients, through `scratch` (shared memory, free by now).
+__device__ __forceinline__ void store_small_gradients(const float (&dconv1)[4][4], const float (&dbias2)[8],
+                                                      float* scratch, float* out) {
+  float* windows = scratch;                     // [warp][16 taps][32 channels]
+  float* biases = scratch + kWarps * 16 * 32;   // [thread / 8][64 channels]
+  const int warp = threadIdx.x / 32, g = (threadIdx.x % 32) / 4, q = threadIdx.x % 4;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      windows[(warp * 16 + g + 8 * (i / 2)) * 32 + 8 * j + 2 * q + i % 2] = dconv1[j][i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) biases[threadIdx.x * 8 + i] = dbias2[i];
+  __syncthreads();
+  for (int i = threadIdx.x; i < 64 + 10 * 32; i += kThreads) {
+    float sum = 0.0f;
+    if (i < 64) {
+      for (int k = 0; k < kThreads / kPlanes2; ++k) sum += biases[k * 64 + i];
+      out[i] = sum;
+    } else {
+      const int tap = (i - 64) / 32, channel = (i - 64) % 32;
+      for (int k = 0; k < kWarps; ++k) sum += windows[(k * 16 + tap) * 32 + channel];
+      out[64 + (tap < kTaps ? channel * kTaps + tap : kTaps * 32 + channel)] = tap < kTaps ? sum / 255.0f : sum;
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    conv_backward_kernel(Images batch, ConvWeights weights, float dropout_scale, const uint4* dfeatures,
+                         const std::uint32_t* winners, float* partials) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto& shared = *reinterpret_cast<BackwardShared*>(memory);
+  const int group = threadIdx.x / 128;
+  const std::uint64_t step = batch.step.value();
+  const std::uint32_t hidden = shared_address(shared.hidden), gradient2 = shared_address(shared.gradient2),
+                      weights2 = shared_address(shared.weights2);
+
+  Fetched next;
+  fetch(next, batch, step, blockIdx.x, dfeatures, winners);
+  load_conv2_weights(static_cast<const __nv_bfloat16*>(weights.conv2_weight), shared.weights2);
+  load_conv1_weights(static_cast<const __nv_bfloat16*>(weights.conv1_weight),
+                     static_cast<const __nv_bfloat16*>(weights.conv1_bias), &shared.conv1);
+  for (int i = threadIdx.x; i < kPlanes2 * kPlaneBytes2 / 16; i += kThreads) {
+    reinterpret_cast<uint4*>(shared.gradient2)[i] = make_uint4(0, 0, 0, 0);
+  }
+
+  float dweights[kTapsPerGroup][16] = {}, dconv1[4][4] = {}, dbias2[8] = {};
+  for (int row = blockIdx.x; row < batch.count; row += gridDim.x) {
+    __syncthreads();  // the last image's products are done
+    store_pixels(next.pixels, shared.image);
+    scatter(next, dropout_scale, shared.gradient2, dbias2);
+    __syncthreads();
+    conv1_forward(shared.image, shared.conv1, shared.hidden);
+    fence_async_proxy();
+    __syncthreads();
+    if (row + gridDim.x < batch.count) fetch(next, batch, step, row + gridDim.x, dfeatures, winners);
+    weight_gradient(dweights, gradient2, hidden, kTapsPerGroup * group);
+#pragma unroll 1
+    for (int tile = group; tile < kTiles; tile += kThreads / 128) {
+      float d[16];
+      data_gradient_tile(d, gradient2, weights2, 64 * tile);
+      conv1_gradient_tile(d, 64 * tile, shared.hidden, shared.image, dconv1);
+    }
+  }
+  __syncthreads();
+  float* out = partials + static_cast<std::size_t>(blockIdx.x) * kConvGradients;
+  store_conv2_gradients(dweights, kTapsPerGroup * group, out);
+  store_small_gradients(dconv1, dbias2, reinterpret_cast<float*>(shared.gradient2), out + kChannels2 * 288);
+}
+
+}  // namespace
+
+int conv_backward(const Images& batch, const ConvWeights& weights, float dropout_scale, const void* dfeatures,
+                  const std::uint32_t* winners, float* partials, int multiprocessors, cudaStream_t stream) {
+  static_assert(sizeof(BackwardShared) <= 227 * 1024);
+  DDP_CUDA(cudaFuncSetAttribute(conv_backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(sizeof(BackwardShared))));
+  const int blocks = std::min(batch.count, multiprocessors);
+  conv_backward_kernel<<<blocks, kThreads, sizeof(BackwardShared), stream>>>(
+      batch, weights, dropout_scale, static_cast<const uint4*>(dfeatures), winners, partials);
+  DDP_CUDA(cudaGetLastError());
+  return blocks;
+}
+
+}  // namespace ddptrain::cuda::cnn

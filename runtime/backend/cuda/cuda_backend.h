@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/backend/backend.h"
+#include "runtime/backend/cuda/cuda_utils.h"
+
+namespace ddptrain {
+
+namespace cuda {
+class ConvPlans;
+class MatmulPlans;
+}  // namespace cuda
+
+/// One GPU of compute capability 9.0. The thread that makes it is the one that uses it. cuBLASLt and cuDNN are
+/// initialised by the first operation that needs them. An operation of a new size may allocate; so everything that is
+/// captured in a graph must have run once before.
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(BackendOptions options, int device);
+  ~CudaBackend() override;
+
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  std::string device_name() const override { return name_; }
+  double peak_flops() const override;
+  int multiprocessors() const { return multiprocessors_; }
+
+  using Backend::allocate;
+  Buffer allocate(std::size_t bytes) override;
+  void copy_to_host(void* host, const void* device, std::size_t bytes) override;
+  void copy_to_device(void* device, const void* host, std::size_t bytes) override;
+  void zero(void* device, std::size_t bytes, Stream stream) override;
+  void convert(const Tensor& src, const Tensor& dst, Stream stream) override;
+
+  Stream compute_stream() override { return {compute_.get()}; }
+  Stream communication_stream() override { return {communication_.get()}; }
+  void wait_for(Stream later, Stream earlier) override;
+  void synchronize() override;
+  std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
+
+  void advance(StepState* state, std::uint32_t steps, Stream stream) override;
+  void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) override;
+  void sum_of_squares(const Tensor& values, float* sum, bool accumulate, Stream stream) override;
+  void clip_scale(const float* sum_of_squares, float max_norm, float* scale, Stream stream) override;
+
+  void gather_images(const ImageBatch& batch, const Tensor& out) override;
+  void conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override;
+  void conv2d_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx, const Tensor& dweight,
+                       bool accumulate) override;
+  void bias_relu_backward(const Tensor& y, const Tensor& dy, float scale, const Tensor& dbias,
+                          bool accumulate) override;
+  void bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
+                              const Tensor& winner) override;
+  void bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
+                                       const Tensor& dx, const Tensor& dbias, bool accumulate) override;
+  void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override;
+  void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
+                       const Tensor& dweight, const Tensor& dbias, bool accumulate) override;
+  void bias_relu_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout) override;
+  void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale,
+                             const Tensor& dlogits, MetricSums* sums) override;
+
+  std::unique_ptr<CnnKernels> make_cnn_kernels(const CnnShape&, std::int64_t max_batch) override;
+
+  cuda::MatmulPlans& matmul();
+
+ private:
+  cuda::ConvPlans& conv();
+  /// dbias (+)= sums over the rows of dy [n, columns].
+  void sum_columns(const Tensor& dy, const Tensor& dbias, bool accumulate);
+
+  std::string name_;
+  int multiprocessors_ = 0;
+  cuda::StreamHandle compute_;
+  cuda::StreamHandle communication_;
+  cuda::EventHandle order_;
+  cuda::Scratch scratch_;                 ///< Of operations on the compute stream.
+  cuda::Scratch compute_norm_scratch_;    ///< Of sum_of_squares, for each stream it may run on.
+  cuda::Scratch communication_norm_scratch_;
+  std::unique_ptr<cuda::MatmulPlans> matmul_;
+  std::unique_ptr<cuda::ConvPlans> conv_;
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace ddptrain::cuda {
+
+/// Throws Error naming call, place and reason.
+[[noreturn]] void fail_call(const char* call, const char* file, int line, const char* reason);
+/// For destructors, which must not throw.
+void log_failed_release(const char* reason);
+
+inline void check(cudaError_t status, const char* call, const char* file, int line) {
+  if (status != cudaSuccess) fail_call(call, file, line, cudaGetErrorString(status));
+}
+/// Of any other library: all of them call success 0.
+const char* reason_of(cudaError_t status);
+template <class Status>
+const char* reason_of(Status) {
+  return "a library handle";
+}
+
+/// Owner of a handle of a C library; move-only.
+template <class T, auto kRelease>
+class Handle {
+ public:
+  Handle() = default;
+  explicit Handle(T raw) : raw_(raw) {}
+  Handle(Handle&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(raw_, other.raw_);
+    return *this;
+  }
+  ~Handle() {
+    if (raw_ == nullptr) return;
+    const auto status = kRelease(raw_);
+    if (static_cast<int>(status) != 0) log_failed_release(reason_of(status));
+  }
+
+  T get() const { return raw_; }
+  /// For the calls that create handles; the handle must be empty.
+  T* out() { return &raw_; }
+  explicit operator bool() const { return raw_ != nullptr; }
+
+ private:
+  T raw_ = nullptr;
+};
+
+using StreamHandle = Handle<cudaStream_t, cudaStreamDestroy>;
+using EventHandle = Handle<cudaEvent_t, cudaEventDestroy>;
+using GraphHandle = Handle<cudaGraph_t, cudaGraphDestroy>;
+using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
+using DeviceMemory = Handle<void*, cudaFree>;
+
+bool is_capturing(cudaStream_t stream);
+
+/// Device memory for intermediate results of one stream, grown on demand. What was handed out before stays allocated,
+/// because captured graphs may still use it.
+class Scratch {
+ public:
+  /// At least `bytes`, aligned to 256; the next call hands out the same memory. Throws Error where it would have to grow
+  /// while `stream` is being captured.
+  void* reserve(std::size_t bytes, cudaStream_t stream);
+  template <class T>
+  T* reserve_elements(std::size_t count, cudaStream_t stream) {
+    return static_cast<T*>(reserve(count * sizeof(T), stream));
+  }
+
+ private:
+  std::vector<DeviceMemory> blocks_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace ddptrain::cuda
+
+/// Throws Error unless the call of the CUDA runtime succeeds.
+#define DDP_CUDA(call) ::ddptrain::cuda::check((call), #call, __FILE__, __LINE__)
