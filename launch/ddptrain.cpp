@@ -1,0 +1,211 @@
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <system_error>
+
+#include "data/distributed_sampler.h"
+#include "data/fashion_mnist.h"
+#include "data/synthetic.h"
+#include "launch/options.h"
+#include "models/registry.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/core/error.h"
+#include "runtime/train/report.h"
+#include "runtime/train/trainer.h"
+#include "runtime/train/training_run.h"
+
+using namespace ddptrain;
+
+namespace {
+
+/// What all ranks have agreed can be run.
+struct Job {
+  Options options;
+  std::unique_ptr<Backend> backend;
+  ImageData data;
+  std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
+};
+
+void set_up_log(const Options& options, int rank) {
+  auto logger = spdlog::stderr_logger_mt("ddptrain");
+  logger->set_pattern("[%H:%M:%S.%e] %v");
+  const auto level = spdlog::level::from_str(options.log_level);
+  logger->set_level(rank == 0 ? level : std::max(level, spdlog::level::warn));
+  spdlog::set_default_logger(logger);
+}
+
+DeviceKind choose_device(const World& world, const Options& options) {
+  if (options.device == "cpu") return DeviceKind::cpu;
+  const int gpus = cuda_device_count();
+  const bool everywhere = world.min(gpus) > 0;
+  if (options.device == "auto" && !everywhere) return DeviceKind::cpu;
+  world.agree([&] {
+    if (!built_with_cuda()) usage_error("--device cuda: this program was built without CUDA. Use --device cpu.");
+    if (gpus == 0) usage_error("--device cuda: no GPU is visible on {}. Use --device cpu.", world.hostname());
+    if (world.local_size() > gpus) {
+      usage_error("{} ranks on {}, but {} GPU{} there, and each rank needs its own: start at most {} per host, or add "
+                  "--device cpu", world.local_size(), world.hostname(), gpus, gpus == 1 ? "" : "s", gpus);
+    }
+  });
+  return DeviceKind::cuda;
+}
+
+/// Checks where the data set is and returns what reads it.
+std::function<ImageData()> find_data(const Options& options) {
+  const std::string name = "synthetic";
+  if (options.data == name) return [seed = options.seed] { return make_synthetic(60000, seed); };
+  if (options.data.rfind(name + ":", 0) == 0) {
+    const std::string text = options.data.substr(name.size() + 1);
+    if (text.empty() || text.size() > 10 || text.find_first_not_of("0123456789") != std::string::npos) {
+      usage_error("--data {}: give synthetic:COUNT, COUNT being a number of images", options.data);
+    }
+    return [seed = options.seed, count = std::stoll(text)] { return make_synthetic(count, seed); };
+  }
+  return [folder = find_fashion_mnist(options.data)] { return load_fashion_mnist(folder); };
+}
+
+std::unique_ptr<Backend> make_backend(const World& world, const Options& options, DeviceKind device) {
+  const BackendOptions backend{chosen_precision(options, device), options.memory_format, options.fused, options.threads};
+  return device == DeviceKind::cuda ? make_cuda_backend(backend, world.local_rank()) : make_cpu_backend(backend);
+}
+
+void check_plan(const World& world, const Job& job) {
+  const DistributedSampler sampler(job.data.train.count, job.options.batch, job.options.grad_accum, world.rank(),
+                                   world.size(), job.options.seed);
+  if (job.options.fail_rank >= world.size()) {
+    usage_error("--fail-at {}:{}: there are {} ranks", job.options.fail_rank, job.options.fail_step, world.size());
+  }
+  if (sampler.dropped() > 0) {
+    spdlog::info("{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
+                 sampler.dropped(), job.data.train.count);
+  }
+}
+
+/// Everything that a user can get wrong. Throws the same error on all ranks.
+Job prepare(const World& world, const Options& options) {
+  Job job;
+  job.options = options;
+  const DeviceKind device = choose_device(world, options);
+  std::future<ImageData> data;
+  world.agree([&] { data = std::async(std::launch::async, find_data(options)); });  // reads while the device starts
+  world.agree([&] { job.backend = make_backend(world, options, device); });
+  world.agree([&] { job.data = data.get(); });
+  world.agree([&] { check_plan(world, job); });
+  world.agree([&] {
+    if (world.rank() == 0 && !options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics);
+  });
+  return job;
+}
+
+std::unique_ptr<Communicator> make_communicator(const World& world, Job& job) {
+  if (world.size() == 1) return make_self_communicator(*job.backend);
+  if (job.backend->kind() == DeviceKind::cpu) return make_mpi_communicator(world, *job.backend);
+  const bool chosen = std::getenv("NCCL_ALGO") != nullptr || std::getenv("NCCL_PROTO") != nullptr;
+  const bool automatic = world.nodes() == 1 && !chosen;  // symmetric kernels follow neither variable
+  const Choice choice = job.options.symmetric;
+  return make_nccl_communicator(world, *job.backend, choice == Choice::on || (choice == Choice::automatic && automatic));
+}
+
+void log_ranks(const World& world, const Backend& backend) {
+  const auto rows = world.all_gather(fmt::format("{:>4}  {:>4}  {:>5}  {:<20}  {}", world.rank(), world.node(),
+                                                 world.local_rank(), world.hostname(), backend.device_name()));
+  spdlog::info("rank  node  local  {:<20}  device", "host");
+  for (const std::string& row : rows) spdlog::info("{}", row);
+}
+
+std::map<std::string, std::string> nccl_environment() {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::size_t equals = text.find('=');
+    if (text.rfind("NCCL_", 0) == 0) variables[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return variables;
+}
+
+RunInfo describe(const World& world, const Job& job, const Trainer& trainer, const RunOptions& run) {
+  const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
+  RunInfo info;
+  info.version = DDPTRAIN_VERSION;
+  info.model = job.options.model;
+  info.device = job.backend->kind() == DeviceKind::cuda ? "cuda" : "cpu";
+  info.device_name = job.backend->device_name();
+  info.precision = name_of(job.backend->precision());
+  info.topology = "host";
+  info.world_size = world.size();
+  info.nodes = world.nodes();
+  info.local_world_size = world.local_size();
+  info.batch_per_rank = job.options.batch;
+  info.grad_accum = job.options.grad_accum;
+  info.parameters = trainer.arena().parameter_count();
+  info.epochs = total_epochs(run, steps_per_epoch);
+  info.steps = total_steps(run, steps_per_epoch);
+  info.flops_per_sample = trainer.flops_per_sample();
+  info.peak_flops = job.backend->peak_flops();
+  info.environment = nccl_environment();
+  return info;
+}
+
+/// Whether standard output ends at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is.
+bool writes_to_terminal() {
+  if (isatty(STDOUT_FILENO) == 0) return false;
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return true;
+  std::error_code error;
+  const auto target = std::filesystem::read_symlink(fmt::format("/proc/{}/fd/1", getppid()), error).string();
+  return target.rfind("/dev/pts/", 0) == 0 || target.rfind("/dev/tty", 0) == 0;
+}
+
+void train(const World& world, Job& job) {
+  log_ranks(world, *job.backend);
+  const auto communicator = make_communicator(world, job);
+  const DistributedSampler sampler(job.data.train.count, job.options.batch, job.options.grad_accum, world.rank(),
+                                   world.size(), job.options.seed);
+  RunOptions run = run_options(job.options);
+  run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
+  const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
+  Trainer trainer(trainer_options(job.options, world.size(), steps), job.data, world, *job.backend, *communicator);
+  std::unique_ptr<Report> report;
+  if (world.rank() == 0) {
+    report = std::make_unique<Report>(describe(world, job, trainer, run), job.metrics.get());
+    report->start();
+  }
+  const RunResult result = run_training(trainer, world, *job.backend, *communicator, run, report.get());
+  if (report) report->summary(result);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  World world(&argc, &argv);
+  Job job;
+  try {
+    CommandLine command_line;
+    world.agree([&] { command_line = parse_command_line(argc, argv); });
+    if (command_line.print) {
+      if (world.rank() == 0) std::fputs(command_line.print->c_str(), stdout);
+      return 0;
+    }
+    set_up_log(command_line.options, world.rank());
+    job = prepare(world, command_line.options);
+  } catch (const Error& error) {  // the same on every rank
+    if (world.rank() == 0) std::fprintf(stderr, "ddptrain: %s\n", error.what());
+    return dynamic_cast<const UsageError*>(&error) != nullptr ? 2 : 1;
+  }
+  try {
+    train(world, job);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ddptrain: error on rank %d (%s): %s\n", world.rank(), world.hostname().c_str(), error.what());
+    std::fflush(stderr);
+    world.abort(1);
+  }
+  return 0;
+}

@@ -1,0 +1,262 @@
+#include "launch/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "models/registry.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+template <class T>
+using Names = std::vector<std::pair<std::string, T>>;
+
+const Names<bool> kOnOff = {{"on", true}, {"off", false}};
+
+/// An option that takes one of a few names. What is parsed stays text, so that --print-config writes it back.
+class Choices {
+ public:
+  template <class T>
+  CLI::Option* add(CLI::App& app, const std::string& flag, T& value, const Names<T>& names, const std::string& help) {
+    std::string start;
+    std::string all;
+    for (const auto& [name, meaning] : names) {
+      if (meaning == value) start = name;
+      all += (all.empty() ? "" : "|") + name;
+    }
+    const auto set = [flag, all, names, &value](const std::string& text) {
+      for (const auto& [name, meaning] : names) {
+        if (name == text) {
+          value = meaning;
+          return;
+        }
+      }
+      usage_error("{} {}: give one of {}", flag, text, all);
+    };
+    return app.add_option_function<std::string>(flag, set, help)->type_name(all)->default_str(start);
+  }
+};
+
+void add_run_options(CLI::App& app, Options& o) {
+  const Names<std::string> devices = {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}};
+  const Names<std::string> precisions = {{"auto", "auto"}, {"fp32", "fp32"}, {"tf32", "tf32"}, {"bf16", "bf16"}};
+  const Names<MemoryFormat> formats = {{"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}};
+  const std::string group = "Model and device";
+  Choices choices;
+  app.add_option("--model", o.model, fmt::format("One of: {}", fmt::join(model_names(), ", ")))->group(group);
+  choices.add(app, "--device", o.device, devices, "auto: GPUs where there are some")->group(group);
+  choices.add(app, "--precision", o.precision, precisions, "auto: bf16 with fp32 master weights on GPUs, else fp32")
+      ->group(group);
+  app.add_option("--threads", o.threads, "Threads per rank (CPU)")->group(group);
+  choices.add(app, "--memory-format", o.memory_format, formats, "Of cuDNN's convolutions")->group(group);
+  choices.add(app, "--fused", o.fused, kOnOff, "Fused kernels where there are some")->group(group);
+}
+
+void add_training_options(CLI::App& app, Options& o) {
+  const std::string group = "Training";
+  Choices choices;
+  app.add_option("--data", o.data, "Folder of the data set, or synthetic[:COUNT]; default: the usual places")
+      ->type_name("DIR")
+      ->group(group);
+  app.add_option("--epochs", o.epochs, "Passes over the training set")->group(group);
+  app.add_option("--steps", o.steps, "Steps in all, in place of --epochs (0: by epochs)")->group(group);
+  app.add_option("--batch", o.batch, "Samples per rank and micro-step")->group(group);
+  app.add_option("--grad-accum", o.grad_accum, "Micro-steps whose gradients add up to a step")->group(group);
+  app.add_option("--seed", o.seed, "Of initial parameters, order of samples and dropout")->group(group);
+  choices.add(app, "--dropout", o.dropout, kOnOff, "Dropout layers of the model")->group(group);
+}
+
+void add_optimizer_options(CLI::App& app, Options& o) {
+  const Names<OptimizerKind> kinds = {{"sgd", OptimizerKind::sgd},
+                                      {"adam", OptimizerKind::adam},
+                                      {"adamw", OptimizerKind::adamw},
+                                      {"lamb", OptimizerKind::lamb}};
+  const Names<LrScaling> scalings = {
+      {"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}};
+  const Names<ScheduleKind> schedules = {
+      {"constant", ScheduleKind::constant}, {"cosine", ScheduleKind::cosine}, {"linear", ScheduleKind::linear}};
+  const std::string group = "Optimizer";
+  Choices choices;
+  choices.add(app, "--optimizer", o.optimizer.kind, kinds, "")->group(group);
+  app.add_option("--lr", o.optimizer.schedule.peak, "Learning rate after warm-up, before scaling")->group(group);
+  app.add_option("--momentum", o.optimizer.momentum, "sgd")->group(group);
+  app.add_option("--beta1", o.optimizer.beta1, "adam, adamw, lamb")->group(group);
+  app.add_option("--beta2", o.optimizer.beta2, "adam, adamw, lamb")->group(group);
+  app.add_option("--weight-decay", o.optimizer.weight_decay, "Not applied to biases")->group(group);
+  app.add_option("--clip-norm", o.clip_norm, "Largest norm of the whole gradient (0: no clipping)")->group(group);
+  choices.add(app, "--schedule", o.optimizer.schedule.kind, schedules, "Learning rate after warm-up")->group(group);
+  app.add_option("--warmup", o.optimizer.schedule.warmup_steps, "Steps of linear warm-up")->group(group);
+  choices.add(app, "--lr-scaling", o.lr_scaling, scalings, "With the samples of a step over --lr-base-batch")
+      ->group(group);
+  app.add_option("--lr-base-batch", o.lr_base_batch, "Samples of a step that --lr is meant for")->group(group);
+}
+
+void add_runtime_options(CLI::App& app, Options& o) {
+  const Names<OverlapMode> overlaps = {
+      {"on", OverlapMode::on}, {"off", OverlapMode::off}, {"none", OverlapMode::none}};
+  const Names<Choice> choice = {{"auto", Choice::automatic}, {"on", Choice::on}, {"off", Choice::off}};
+  const std::string group = "Communication and execution";
+  Choices choices;
+  app.add_option("--bucket-mb", o.bucket_mb, "Largest bucket of gradients, MiB")->group(group);
+  app.add_option("--last-bucket-kb", o.last_bucket_kb, "The last bucket, which nothing hides, KiB")->group(group);
+  choices.add(app, "--overlap", o.overlap, overlaps, "All-reduce during backward, after it, or not at all")
+      ->group(group);
+  choices.add(app, "--symmetric", o.symmetric, choice, "NCCL symmetric memory for small buckets; auto: on one node")
+      ->group(group);
+  choices.add(app, "--graph", o.graph, kOnOff, "Whole steps as CUDA graphs")->group(group);
+}
+
+void add_output_options(CLI::App& app, Options& o, std::string& fail_at) {
+  const Names<std::string> levels = {{"trace", "trace"}, {"debug", "debug"}, {"info", "info"},
+                                     {"warn", "warn"},   {"error", "error"}, {"off", "off"}};
+  const std::string group = "Measurement and output";
+  Choices choices;
+  choices.add(app, "--baseline", o.baseline, kOnOff, "Measure one rank alone and the scaling efficiency")->group(group);
+  app.add_option("--metrics", o.metrics, "File of JSON lines; the last one is the summary")
+      ->type_name("FILE")
+      ->group(group);
+  choices.add(app, "--log-level", o.log_level, levels, "Log on standard error")->group(group);
+  app.add_option("--log-every", o.log_every, "Steps between measurements within an epoch (0: none)")->group(group);
+  app.add_option("--fail-at", fail_at, "For tests: this rank throws before this step")
+      ->type_name("RANK:STEP")
+      ->configurable(false)
+      ->group(group);
+}
+
+template <class T>
+void require(bool condition, const char* flag, T value, const char* what) {
+  if (!condition) usage_error("{} {}: give {}", flag, value, what);
+}
+
+void validate(const Options& o) {
+  const auto& opt = o.optimizer;
+  const auto names = model_names();
+  if (std::find(names.begin(), names.end(), o.model) == names.end()) {
+    usage_error("--model {}: there is no such model; there are: {}", o.model, fmt::join(names, ", "));
+  }
+  require(o.threads > 0, "--threads", o.threads, "at least 1");
+  require(o.epochs > 0, "--epochs", o.epochs, "at least 1");
+  require(o.steps >= 0, "--steps", o.steps, "at least 1, or 0 to count by epochs");
+  require(o.batch > 0, "--batch", o.batch, "at least 1");
+  require(o.grad_accum > 0, "--grad-accum", o.grad_accum, "at least 1");
+  require(std::isfinite(opt.schedule.peak) && opt.schedule.peak > 0, "--lr", opt.schedule.peak, "a number above 0");
+  require(opt.momentum >= 0 && opt.momentum < 1, "--momentum", opt.momentum, "at least 0 and below 1");
+  require(opt.beta1 >= 0 && opt.beta1 < 1, "--beta1", opt.beta1, "at least 0 and below 1");
+  require(opt.beta2 >= 0 && opt.beta2 < 1, "--beta2", opt.beta2, "at least 0 and below 1");
+  require(opt.weight_decay >= 0, "--weight-decay", opt.weight_decay, "0 or more");
+  require(o.clip_norm >= 0, "--clip-norm", o.clip_norm, "0 or more");
+  require(o.lr_base_batch > 0, "--lr-base-batch", o.lr_base_batch, "at least 1");
+  require(o.bucket_mb > 0 && o.bucket_mb < 1e6, "--bucket-mb", o.bucket_mb, "a size above 0");
+  require(o.last_bucket_kb >= 0 && o.last_bucket_kb < 1e9, "--last-bucket-kb", o.last_bucket_kb, "0 or more");
+  require(o.log_every >= 0, "--log-every", o.log_every, "0 or more");
+}
+
+void parse_fail_at(const std::string& text, Options& options) {
+  if (text.empty()) return;
+  std::istringstream in(text);
+  char colon = 0;
+  if (!(in >> options.fail_rank >> colon >> options.fail_step) || colon != ':' || !in.eof() || options.fail_rank < 0 ||
+      options.fail_step < 0) {
+    usage_error("--fail-at {}: give RANK:STEP, two numbers counted from 0", text);
+  }
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  CommandLine result;
+  std::string fail_at;
+  CLI::App app{"Trains a model with synchronous data parallelism: mpirun -np W ddptrain --model cnn", "ddptrain"};
+  app.option_defaults()->always_capture_default();
+  add_run_options(app, result.options);
+  add_training_options(app, result.options);
+  add_optimizer_options(app, result.options);
+  add_runtime_options(app, result.options);
+  add_output_options(app, result.options, fail_at);
+  app.set_help_flag("-h,--help", "Print this and exit")->group("Program");
+  bool version = false;
+  bool print_config = false;
+  app.add_flag("--version", version, "Print versions and exit")->configurable(false)->group("Program");
+  app.add_flag("--print-config", print_config, "Print a file for --config and exit")->configurable(false)->group("Program");
+  app.set_config("--config", "", "File of these names (name = value); flags win")->type_name("FILE")->group("Program");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    result.print = app.help();
+    return result;
+  } catch (const CLI::ParseError& error) {
+    usage_error("{} (ddptrain --help lists the flags)", error.what());
+  }
+  if (version) {
+    result.print = version_text();
+    return result;
+  }
+  validate(result.options);
+  parse_fail_at(fail_at, result.options);
+  if (print_config) result.print = app.config_to_str(true, false);
+  return result;
+}
+
+std::string version_text() {
+  const std::string cuda = built_with_cuda() ? fmt::format("CUDA {}\ncuDNN {}\nNCCL {}\n", cuda_version(), cudnn_version(),
+                                                           nccl_version())
+                                             : "CUDA, cuDNN, NCCL: not in this build\n";
+  return fmt::format("ddptrain {}\n{}MPI {}\n", DDPTRAIN_VERSION, cuda, mpi_version());
+}
+
+Precision chosen_precision(const Options& options, DeviceKind device) {
+  if (options.precision == "fp32") return Precision::fp32;
+  if (options.precision == "tf32") return Precision::tf32;
+  if (options.precision == "bf16") return Precision::bf16;
+  return device == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
+}
+
+float scaled_learning_rate(const Options& options, int world_size) {
+  const double samples = static_cast<double>(options.batch) * static_cast<double>(options.grad_accum) * world_size;
+  const double ratio = samples / static_cast<double>(options.lr_base_batch);
+  const double peak = options.optimizer.schedule.peak;
+  switch (options.lr_scaling) {
+    case LrScaling::none: return static_cast<float>(peak);
+    case LrScaling::linear: return static_cast<float>(peak * ratio);
+    case LrScaling::sqrt: return static_cast<float>(peak * std::sqrt(ratio));
+  }
+  fail("unknown learning-rate scaling");
+}
+
+TrainerOptions trainer_options(const Options& options, int world_size, std::int64_t total_steps) {
+  TrainerOptions result;
+  result.model = options.model;
+  result.batch = options.batch;
+  result.grad_accum = options.grad_accum;
+  result.seed = options.seed;
+  result.dropout = options.dropout;
+  result.optimizer = options.optimizer;
+  result.optimizer.schedule.peak = scaled_learning_rate(options, world_size);
+  result.optimizer.schedule.total_steps = static_cast<std::uint64_t>(total_steps);
+  result.clip_norm = options.clip_norm;
+  result.bucket_bytes = static_cast<std::size_t>(options.bucket_mb * 1048576.0);
+  result.last_bucket_bytes = static_cast<std::size_t>(options.last_bucket_kb * 1024.0);
+  result.overlap = options.overlap;
+  result.graph = options.graph;
+  return result;
+}
+
+RunOptions run_options(const Options& options) {
+  RunOptions result;
+  result.epochs = options.epochs;
+  result.steps = options.steps;
+  result.log_every = options.log_every;
+  result.baseline = options.baseline;
+  result.replicas_agree = options.overlap != OverlapMode::none;
+  result.fail_rank = options.fail_rank;
+  result.fail_step = options.fail_step;
+  return result;
+}
+
+}  // namespace ddptrain

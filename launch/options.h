@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "runtime/backend/backend.h"
+#include "runtime/train/trainer.h"
+#include "runtime/train/training_run.h"
+
+namespace ddptrain {
+
+enum class LrScaling : std::uint8_t { none, linear, sqrt };
+enum class Choice : std::uint8_t { automatic, on, off };
+
+/// The flags of ddptrain.
+struct Options {
+  std::string model = "cnn";
+  std::string device = "auto";     ///< auto, cpu or cuda
+  std::string precision = "auto";  ///< auto, fp32, tf32 or bf16
+  int threads = 1;
+  MemoryFormat memory_format = MemoryFormat::nhwc;
+  bool fused = true;
+
+  std::string data;  ///< Folder, "synthetic", "synthetic:COUNT", or empty for the usual places.
+  std::int64_t epochs = 4;
+  std::int64_t steps = 0;
+  std::int64_t batch = 512;
+  std::int64_t grad_accum = 1;
+  std::uint64_t seed = 1;
+  bool dropout = true;
+
+  OptimizerSettings optimizer;  ///< Without the schedule's steps, which scheduled() fills in.
+  LrScaling lr_scaling = LrScaling::none;
+  std::int64_t lr_base_batch = 512;
+  float clip_norm = 0.0f;
+
+  double bucket_mb = 25.0;
+  double last_bucket_kb = 256.0;
+  OverlapMode overlap = OverlapMode::on;
+  Choice symmetric = Choice::automatic;
+  bool graph = true;
+
+  bool baseline = true;
+  std::string metrics;
+  std::string log_level = "info";
+  std::int64_t log_every = 0;
+  int fail_rank = -1;
+  std::int64_t fail_step = -1;
+};
+
+/// What the command line asks for: to train, or only to print something (help, version, configuration) and end.
+struct CommandLine {
+  Options options;
+  std::optional<std::string> print;
+};
+
+/// Reads flags and the file of --config (flags win). UsageError for everything that can be told to be wrong without
+/// looking at devices and data.
+CommandLine parse_command_line(int argc, const char* const* argv);
+
+/// Program, CUDA, NCCL, cuDNN and MPI; works without a GPU.
+std::string version_text();
+
+/// What the flags mean for a device and a number of ranks.
+Precision chosen_precision(const Options& options, DeviceKind device);
+float scaled_learning_rate(const Options& options, int world_size);
+TrainerOptions trainer_options(const Options& options, int world_size, std::int64_t total_steps);
+RunOptions run_options(const Options& options);
+
+}  // namespace ddptrain

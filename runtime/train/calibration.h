@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/backend/backend.h"
+#include "runtime/comm/world.h"
+#include "runtime/train/trainer.h"
+
+namespace ddptrain {
+
+/// What a job measures about itself after training. All rates are medians over the same interleaved rounds, each of a
+/// window of training steps, one of the same steps without communication, one of the communication alone, and one of
+/// rank 0 alone while the others sleep.
+struct Calibration {
+  double samples_per_second = 0.0;      ///< Of all ranks.
+  double baseline_per_second = 0.0;     ///< Of rank 0 alone, same batch per rank, without communication.
+  double scaling_efficiency = 1.0;      ///< (samples_per_second / W) / baseline_per_second
+  double exposed_comm_fraction = 0.0;   ///< (step - step without communication) / communication, within [0, 1]
+  double step_seconds = 0.0;
+  double step_seconds_without_communication = 0.0;
+  double communication_seconds = 0.0;
+  int rounds = 0;
+};
+
+/// Collective. `samples_per_second`: what training reached, to choose the windows by (and the answer for one rank).
+/// Takes about 0.15 s on GPUs and at most about 10 s on slow CPUs. Spoils the parameters.
+Calibration calibrate(Trainer& trainer, const World& world, Backend& backend, double samples_per_second);
+
+}  // namespace ddptrain

@@ -1,0 +1,89 @@
+#include "runtime/train/gradient_reducer.h"
+
+#include "runtime/core/error.h"
+#include "runtime/core/nvtx.h"
+
+namespace ddptrain {
+
+GradientReducer::GradientReducer(const ParameterArena& arena, Communicator* communicator, Backend& backend,
+                                 OverlapMode mode, Reduced reduced)
+    : arena_(arena),
+      communicator_(mode == OverlapMode::none ? nullptr : communicator),
+      backend_(backend),
+      mode_(mode),
+      reduced_(std::move(reduced)) {
+  DDP_CHECK(communicator_ != nullptr || mode == OverlapMode::none, "a communicator is needed to sum gradients");
+}
+
+GradientReducer::~GradientReducer() {
+  if (running_) backend_.set_progress({});
+}
+
+void GradientReducer::begin(bool last_micro_step) {
+  DDP_CHECK(!running_, "begin() before the micro-step in progress has finished");
+  running_ = true;
+  last_micro_step_ = last_micro_step;
+  is_ready_.assign(arena_.specs().size(), false);
+  missing_.clear();
+  for (const Bucket& bucket : arena_.plan().buckets) missing_.push_back(bucket.parameter_count);
+  next_bucket_ = 0;
+  if (last_micro_step && mode_ == OverlapMode::on) {
+    // Long operations let messages move, but nothing may be computed in the middle of them.
+    backend_.set_progress([this] {
+      if (!in_flight_.empty()) communicator_->test(in_flight_.front().ticket);
+    });
+  }
+}
+
+void GradientReducer::ready(std::size_t parameter) {
+  DDP_CHECK(running_, "ready({}) outside of a micro-step", parameter);
+  DDP_CHECK(parameter < is_ready_.size(), "ready({}) of {} parameters", parameter, is_ready_.size());
+  DDP_CHECK(!is_ready_[parameter], "ready({}): {} was reported before", parameter, arena_.specs()[parameter].name);
+  is_ready_[parameter] = true;
+  --missing_[arena_.plan().bucket_of[parameter]];
+  if (!last_micro_step_ || mode_ == OverlapMode::off) return;
+  launch_complete_buckets();
+  take_finished();
+}
+
+void GradientReducer::finish() {
+  DDP_CHECK(running_, "finish() outside of a micro-step");
+  for (std::size_t i = 0; i < is_ready_.size(); ++i) {
+    DDP_CHECK(is_ready_[i], "backward has finished without the gradient of {}", arena_.specs()[i].name);
+  }
+  if (last_micro_step_) {
+    launch_complete_buckets();
+    while (!in_flight_.empty()) {
+      communicator_->wait(in_flight_.front().ticket);
+      take_finished();
+    }
+    backend_.wait_for(backend_.compute_stream(), backend_.communication_stream());
+  }
+  backend_.set_progress({});
+  running_ = false;
+}
+
+void GradientReducer::launch_complete_buckets() {
+  while (next_bucket_ < missing_.size() && missing_[next_bucket_] == 0) launch(next_bucket_++);
+}
+
+void GradientReducer::launch(std::size_t bucket) {
+  const NvtxRange range("bucket");
+  const Stream stream = backend_.communication_stream();
+  backend_.wait_for(stream, backend_.compute_stream());
+  if (communicator_ == nullptr) {
+    reduced_(bucket);
+    return;
+  }
+  in_flight_.push_back({bucket, communicator_->all_reduce_sum(arena_.bucket_gradients(bucket), stream)});
+}
+
+void GradientReducer::take_finished() {
+  while (!in_flight_.empty() && communicator_->test(in_flight_.front().ticket)) {
+    const std::size_t bucket = in_flight_.front().bucket;
+    in_flight_.pop_front();
+    reduced_(bucket);
+  }
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "runtime/backend/backend.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/train/parameter_arena.h"
+
+namespace ddptrain {
+
+enum class OverlapMode : std::uint8_t {
+  on,    ///< A bucket's all-reduce starts as soon as its gradients are complete.
+  off,   ///< All start after backward.
+  none,  ///< No communication at all; replicas drift apart. For measurements.
+};
+
+/// Sums gradients over ranks, bucket by bucket, while backward runs.
+///
+/// Buckets are launched strictly in index order, so that every rank issues the same collectives whatever the order of its
+/// ready() calls, and only in the last micro-step of an accumulation. Streams wait by events; the host waits in finish()
+/// alone, and only for communicators that need it (MPI).
+class GradientReducer {
+ public:
+  /// Queues what follows a bucket's all-reduce (sums are in place) on the communication stream; called in bucket order.
+  using Reduced = std::function<void(std::size_t bucket)>;
+
+  /// `communicator` may be null with OverlapMode::none. All must outlive the reducer.
+  GradientReducer(const ParameterArena& arena, Communicator* communicator, Backend& backend, OverlapMode mode,
+                  Reduced reduced);
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
+
+  /// Before the backward pass of every micro-step.
+  void begin(bool last_micro_step);
+  /// The gradient of `parameter` is complete in compute-stream order. Error where it does not exist, was reported before
+  /// in this micro-step, or begin() is missing.
+  void ready(std::size_t parameter);
+  /// After the backward pass. Error where a parameter was not reported. In the last micro-step, work queued on the compute
+  /// stream from now on comes after all that follows the all-reduces.
+  void finish();
+
+ private:
+  struct InFlight {
+    std::size_t bucket;
+    Communicator::Ticket ticket;
+  };
+
+  void launch_complete_buckets();
+  void launch(std::size_t bucket);
+  void take_finished();
+
+  const ParameterArena& arena_;
+  Communicator* communicator_;
+  Backend& backend_;
+  OverlapMode mode_;
+  Reduced reduced_;
+
+  bool running_ = false;
+  bool last_micro_step_ = false;
+  std::vector<bool> is_ready_;            ///< Per parameter.
+  std::vector<std::size_t> missing_;      ///< Per bucket: parameters still to come.
+  std::size_t next_bucket_ = 0;           ///< First bucket not yet launched.
+  std::deque<InFlight> in_flight_;
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace ddptrain {
+
+double median(std::vector<double> values);  ///< NaN of nothing; the mean of the two in the middle of an even number.
+
+/// Samples per second, from windows of steps between two synchronisations.
+struct Rate {
+  double median = 0.0;
+  double min = 0.0;
+  double max = 0.0;
+  std::size_t windows = 0;
+};
+
+class Meter {
+ public:
+  /// `samples` of all ranks; `seconds` on the slowest of them.
+  void add(std::uint64_t samples, double seconds);
+
+  /// Over all windows but the first, which holds what happens once; over that one where there is no other.
+  Rate rate() const;
+  /// Samples per second over the windows from number `first_window` on, without window 0 unless it is the only one.
+  double rate_since(std::size_t first_window) const;
+  std::size_t windows() const { return windows_.size(); }
+  double seconds() const;  ///< In all windows.
+
+ private:
+  struct Window {
+    std::uint64_t samples;
+    double seconds;
+  };
+  std::vector<Window> windows_;
+};
+
+}  // namespace ddptrain

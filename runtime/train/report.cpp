@@ -1,0 +1,172 @@
+#include "runtime/train/report.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+std::string percent(double fraction) { return fmt::format("{:.1f}%", 100.0 * fraction); }
+
+Json info_fields(const RunInfo& info) {
+  return {{"version", info.version},
+          {"model", info.model},
+          {"device", info.device},
+          {"device_name", info.device_name},
+          {"precision", info.precision},
+          {"world_size", info.world_size},
+          {"nodes", info.nodes},
+          {"local_world_size", info.local_world_size},
+          {"batch_per_rank", info.batch_per_rank},
+          {"grad_accum", info.grad_accum},
+          {"steps", info.steps},
+          {"epochs", info.epochs},
+          {"parameters", info.parameters}};
+}
+
+Json nccl_field(const std::optional<NcclUse>& nccl) {
+  if (!nccl) return nullptr;
+  return {{"version", nccl->version},
+          {"algorithm", nccl->algorithm},
+          {"protocol", nccl->protocol},
+          {"channels", nccl->channels},
+          {"transport", nccl->transport}};
+}
+
+void add_calibration(Json& line, const std::optional<Calibration>& calibration) {
+  line["baseline_per_second"] = nullptr;
+  line["scaling_efficiency"] = nullptr;
+  line["exposed_comm_fraction"] = nullptr;
+  if (!calibration) return;
+  line["baseline_per_second"] = calibration->baseline_per_second;
+  line["scaling_efficiency"] = calibration->scaling_efficiency;
+  line["exposed_comm_fraction"] = calibration->exposed_comm_fraction;
+  line["images_per_second_beside_baseline"] = calibration->samples_per_second;
+  line["step_seconds"] = calibration->step_seconds;
+  line["step_seconds_without_communication"] = calibration->step_seconds_without_communication;
+  line["communication_seconds"] = calibration->communication_seconds;
+  line["calibration_rounds"] = calibration->rounds;
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(path) {
+  if (!file_) {
+    usage_error("--metrics {}: the file cannot be written. Give a path in a folder that exists and that you may write to.",
+                path);
+  }
+}
+
+void MetricsFile::write(const std::string& line) {
+  file_ << line << '\n' << std::flush;
+  if (!file_) fail("writing to the metrics file {} failed", path_);
+}
+
+Report::Report(RunInfo info, MetricsFile* metrics) : info_(std::move(info)), metrics_(metrics) {}
+
+void Report::start() {
+  if (metrics_ == nullptr) return;
+  Json line = {{"event", "start"}};
+  line.update(info_fields(info_));
+  line["topology"] = info_.topology;
+  line["environment"] = info_.environment;
+  metrics_->write(line.dump());
+}
+
+void Report::progress(std::int64_t step, double samples_per_second) {
+  clear_progress();
+  const std::string line = fmt::format("step {}/{}  {:.0f} images/s", step, info_.steps, samples_per_second);
+  progress_width_ = line.size();
+  print(line);
+}
+
+void Report::clear_progress() {
+  if (progress_width_ > 0) print(fmt::format("\r{:{}}\r", "", progress_width_));
+  progress_width_ = 0;
+}
+
+void Report::epoch(const EpochResult& result) {
+  clear_progress();
+  print(fmt::format("Epoch {}/{}\nloss {:.4f}  accuracy {:.4f}\nImages/sec: {:.2f}\n", result.epoch, info_.epochs,
+                    result.train_loss, result.test_accuracy, result.samples_per_second));
+  if (metrics_ == nullptr) return;
+  metrics_->write(Json{{"event", "epoch"},
+                       {"epoch", result.epoch},
+                       {"step", result.step},
+                       {"loss", result.train_loss},
+                       {"train_accuracy", result.train_accuracy},
+                       {"test_loss", result.test_loss},
+                       {"accuracy", result.test_accuracy},
+                       {"images_per_second", result.samples_per_second}}
+                      .dump());
+}
+
+double Report::mfu(double samples_per_second) const {
+  return info_.flops_per_sample * samples_per_second / (info_.world_size * info_.peak_flops);
+}
+
+void Report::summary(const RunResult& result) {
+  table(result);
+  if (metrics_ == nullptr) return;
+  Json line = {{"event", "summary"}};
+  line.update(info_fields(info_));
+  line["images_per_second"] = result.rate.median;
+  line["images_per_second_min"] = result.rate.min;
+  line["images_per_second_max"] = result.rate.max;
+  line["windows"] = result.rate.windows;
+  add_calibration(line, result.calibration);
+  line["mfu"] = info_.peak_flops > 0.0 ? Json(mfu(result.rate.median)) : Json(nullptr);
+  const EpochResult last = result.epochs.back();
+  line["loss"] = last.train_loss;
+  line["accuracy"] = last.test_accuracy;
+  line["test_loss"] = last.test_loss;
+  line["accuracy_per_epoch"] = Json::array();
+  for (const EpochResult& epoch : result.epochs) line["accuracy_per_epoch"].push_back(epoch.test_accuracy);
+  line["startup_seconds"] = result.startup_seconds;
+  line["train_seconds"] = result.train_seconds;
+  line["parameter_hash"] = result.parameter_hash;
+  line["topology"] = info_.topology;
+  line["nccl"] = nccl_field(result.nccl);
+  line["environment"] = info_.environment;
+  metrics_->write(line.dump());
+}
+
+void Report::table(const RunResult& result) const {
+  std::string text = "\n";
+  const auto row = [&](const std::string& name, const std::string& value) {
+    text += fmt::format("{:<26}{}\n", name, value);
+  };
+  const Rate& rate = result.rate;
+  row("Ranks", fmt::format("{} on {} node{}", info_.world_size, info_.nodes, info_.nodes == 1 ? "" : "s"));
+  row("Images/sec, all ranks", fmt::format("{:.0f}  (median of {} windows, {:.0f} to {:.0f})", rate.median, rate.windows,
+                                           rate.min, rate.max));
+  row("Images/sec per rank", fmt::format("{:.0f}", rate.median / info_.world_size));
+  if (result.calibration && info_.world_size > 1) {
+    const Calibration& c = *result.calibration;
+    row("Beside the baseline", fmt::format("{:.0f}  (all ranks, {} windows taken in turn with the baseline's)",
+                                           c.samples_per_second, c.rounds));
+    row("One-rank baseline", fmt::format("{:.0f}  (rank 0 alone in this job)", c.baseline_per_second));
+    row("Scaling efficiency", percent(c.scaling_efficiency));
+    row("Exposed communication",
+        fmt::format("{} of {:.1f} us  (step {:.1f} us, without communication {:.1f} us)", percent(c.exposed_comm_fraction),
+                    1e6 * c.communication_seconds, 1e6 * c.step_seconds, 1e6 * c.step_seconds_without_communication));
+  } else if (result.calibration) {
+    row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
+  }
+  row("MFU", info_.peak_flops > 0.0 ? percent(mfu(rate.median)) : "n/a");
+  row("Start to first step", fmt::format("{:.2f} s", result.startup_seconds));
+  row("Training", fmt::format("{:.2f} s, {} steps", result.train_seconds, info_.steps));
+  row("Parameter hash", result.parameter_hash);
+  print(text);
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/train/calibration.h"
+#include "runtime/train/meter.h"
+
+namespace ddptrain {
+
+/// What NCCL said it used for the gradients.
+struct NcclUse {
+  std::string version;
+  std::string algorithm;
+  std::string protocol;
+  std::string transport;
+  int channels = 0;
+};
+
+struct RunInfo {
+  std::string version;
+  std::string model;
+  std::string device;       ///< cpu or cuda
+  std::string device_name;
+  std::string precision;
+  std::string topology;     ///< Of the link between ranks; "host" on the CPU.
+  int world_size = 1;
+  int nodes = 1;
+  int local_world_size = 1;
+  std::int64_t batch_per_rank = 0;
+  std::int64_t grad_accum = 1;
+  std::int64_t parameters = 0;
+  std::int64_t epochs = 0;
+  std::int64_t steps = 0;
+  double flops_per_sample = 0.0;
+  double peak_flops = 0.0;  ///< Of one device; 0: unknown.
+  std::map<std::string, std::string> environment;  ///< NCCL_* variables.
+};
+
+struct EpochResult {
+  std::int64_t epoch = 0;  ///< From 1.
+  std::int64_t step = 0;   ///< Steps done since the start.
+  double train_loss = 0.0;
+  double train_accuracy = 0.0;
+  double test_loss = 0.0;
+  double test_accuracy = 0.0;
+  double samples_per_second = 0.0;
+};
+
+struct RunResult {
+  std::vector<EpochResult> epochs;
+  Rate rate;
+  double startup_seconds = 0.0;  ///< From the start of the process to the end of the first step.
+  double train_seconds = 0.0;    ///< In steps.
+  std::string parameter_hash;
+  std::optional<Calibration> calibration;
+  std::optional<NcclUse> nccl;
+};
+
+/// A file of JSON lines, written as they come.
+class MetricsFile {
+ public:
+  /// Creates or truncates; UsageError where it cannot be written.
+  explicit MetricsFile(const std::string& path);
+  void write(const std::string& line);  ///< Error where that fails (disk full).
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+};
+
+/// What a run says on standard output, and in the metrics file where there is one. For rank 0.
+class Report {
+ public:
+  Report(RunInfo info, MetricsFile* metrics);
+
+  void start();
+  void progress(std::int64_t step, double samples_per_second);  ///< A line that the next output replaces.
+  void epoch(const EpochResult& result);
+  void summary(const RunResult& result);
+
+ private:
+  void table(const RunResult& result) const;
+  double mfu(double samples_per_second) const;
+  void clear_progress();
+
+  RunInfo info_;
+  MetricsFile* metrics_;
+  std::size_t progress_width_ = 0;
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,24 @@
+#include "runtime/train/resident_images.h"
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+ResidentImages::ResidentImages(const ImageDataset& dataset, Backend& backend)
+    : count_(dataset.count),
+      images_(backend.allocate(dataset.images.size())),
+      labels_(backend.allocate(dataset.labels.size())),
+      images_view_(images_.view(DType::u8, {dataset.count, dataset.height, dataset.width})),
+      labels_view_(labels_.view(DType::u8, {dataset.count})) {
+  DDP_CHECK(images_view_.bytes() == dataset.images.size() && labels_view_.bytes() == dataset.labels.size(),
+            "a data set of {} images of {}x{} with {} bytes of images and {} labels", dataset.count, dataset.height,
+            dataset.width, dataset.images.size(), dataset.labels.size());
+  backend.copy_to_device(images_.data(), dataset.images.data(), dataset.images.size());
+  backend.copy_to_device(labels_.data(), dataset.labels.data(), dataset.labels.size());
+}
+
+ImageBatch ResidentImages::batch(const SampleOrder& order, StepRef step, std::int64_t rows) const {
+  return {images_view_, labels_view_, order, step, rows};
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,41 @@
+#include "runtime/train/step_graph.h"
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+StepGraph::StepGraph(Backend& backend, StepState* state, Step step, const StepGraphOptions& options)
+    : backend_(backend),
+      state_(state),
+      step_(std::move(step)),
+      enabled_(options.enabled),
+      eager_left_(options.eager_steps),
+      unroll_(options.unroll) {
+  DDP_CHECK(unroll_ > 0, "a graph of no steps");
+}
+
+void StepGraph::run(std::uint64_t count) {
+  for (; count > 0 && (!enabled_ || eager_left_ > 0); --count) {
+    queue(1);
+    if (eager_left_ > 0) --eager_left_;
+  }
+  if (count == 0) return;
+  prepare();
+  if (!enabled_) return run(count);
+  for (; count >= unroll_; count -= unroll_) many_->launch();
+  for (; count > 0; --count) one_->launch();
+}
+
+void StepGraph::prepare() {
+  if (!enabled_ || eager_left_ > 0 || one_ != nullptr) return;
+  one_ = backend_.capture([this] { queue(1); });
+  if (one_ != nullptr) many_ = backend_.capture([this] { queue(unroll_); });
+  enabled_ = one_ != nullptr && many_ != nullptr;
+}
+
+void StepGraph::queue(std::uint32_t steps) {
+  for (std::uint32_t i = 0; i < steps; ++i) step_(i);
+  backend_.advance(state_, steps, backend_.compute_stream());
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,114 @@
+#include "runtime/train/trainer.h"
+
+#include <algorithm>
+
+#include "models/registry.h"
+#include "runtime/core/nvtx.h"
+
+namespace ddptrain {
+namespace {
+
+ArenaOptions arena_options(const TrainerOptions& options) {
+  return {options.bucket_bytes, options.last_bucket_bytes, Optimizer::needs_second_moment(options.optimizer.kind)};
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainerOptions& options, const ImageData& data, const World& world, Backend& backend,
+                 Communicator& communicator)
+    : options_(options),
+      world_(world),
+      backend_(backend),
+      communicator_(communicator),
+      sampler_(data.train.count, options.batch, options.grad_accum, world.rank(), world.size(), options.seed),
+      gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step())),
+      model_(make_model(options.model, backend, {options.batch, options.seed, options.dropout})),
+      arena_(model_->parameters(), arena_options(options), backend, communicator),
+      optimizer_(options.optimizer, options.clip_norm, arena_, backend),
+      reducer_(arena_, &communicator, backend, options.overlap, on_reduced()),
+      silent_reducer_(arena_, nullptr, backend, OverlapMode::none, on_reduced()),
+      train_data_(data.train, backend),
+      test_data_(data.test, backend),
+      state_(backend.allocate(sizeof(StepState))),
+      sums_(backend.allocate(2 * sizeof(MetricSums))),
+      training_(backend, static_cast<StepState*>(state_.data()),
+                [this](std::uint32_t offset) { train_step(reducer_, offset); }, {.enabled = options.graph}) {
+  model_->bind(arena_.weights(), arena_.gradients());
+  arena_.initialise(options.seed, world.rank());
+  check_same_on_all_ranks(world, arena_.parameter_hash(), "the parameters at the start");
+}
+
+GradientReducer::Reduced Trainer::on_reduced() {
+  return [this](std::size_t bucket) { optimizer_.bucket_reduced(bucket); };
+}
+
+void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
+  const StepRef step{static_cast<const StepState*>(state_.data()), offset};
+  optimizer_.begin_step(step);
+  for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
+    reducer.begin(micro + 1 == options_.grad_accum);
+    const ImageBatch batch = train_data_.batch(sampler_.order(micro), step, options_.batch);
+    {
+      const NvtxRange range("forward");
+      model_->forward(batch, gradient_scale_, training_sums());
+    }
+    {
+      const NvtxRange range("backward");
+      model_->backward(micro > 0, [&](std::size_t parameter) { reducer.ready(parameter); });
+    }
+    reducer.finish();
+  }
+  optimizer_.finish_step();
+}
+
+MetricSums Trainer::take(MetricSums* sums) {
+  MetricSums mine;
+  backend_.copy_to_host(&mine, sums, sizeof(mine));
+  backend_.zero(sums, sizeof(mine), backend_.compute_stream());
+  MetricSums total;
+  total.loss = world_.sum(mine.loss);
+  total.correct = static_cast<std::uint64_t>(world_.sum(static_cast<double>(mine.correct)));
+  total.samples = static_cast<std::uint64_t>(world_.sum(static_cast<double>(mine.samples)));
+  return total;
+}
+
+MetricSums Trainer::take_training_sums() { return take(training_sums()); }
+
+MetricSums Trainer::evaluate() {
+  const NvtxRange range("evaluation");
+  const StepRef step{static_cast<const StepState*>(state_.data()), 0};
+  const EvaluationShard shard = DistributedSampler::evaluation(test_data_.count(), world_.rank(), world_.size());
+  SampleOrder order;
+  order.dataset_size = static_cast<std::uint32_t>(test_data_.count());
+  order.shuffle = false;
+  for (std::int64_t done = 0; done < shard.count; done += options_.batch) {
+    order.first = static_cast<std::uint32_t>(shard.first + done);
+    const std::int64_t rows = std::min(options_.batch, shard.count - done);
+    model_->evaluate(test_data_.batch(order, step, rows), evaluation_sums());
+  }
+  return take(evaluation_sums());
+}
+
+void Trainer::all_reduce_buckets() {
+  const Stream stream = backend_.communication_stream();
+  backend_.wait_for(stream, backend_.compute_stream());
+  Communicator::Ticket last = 0;
+  for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
+    last = communicator_.all_reduce_sum(arena_.bucket_gradients(bucket), stream);
+  }
+  communicator_.wait(last);
+  backend_.wait_for(backend_.compute_stream(), stream);
+}
+
+StepGraph Trainer::make_silent_steps() {
+  return {backend_, static_cast<StepState*>(state_.data()),
+          [this](std::uint32_t offset) { train_step(silent_reducer_, offset); },
+          {.enabled = options_.graph, .eager_steps = 0}};
+}
+
+StepGraph Trainer::make_communication_steps() {
+  return {backend_, static_cast<StepState*>(state_.data()), [this](std::uint32_t) { all_reduce_buckets(); },
+          {.enabled = options_.graph, .eager_steps = 0}};
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "data/dataset.h"
+#include "data/distributed_sampler.h"
+#include "models/model.h"
+#include "runtime/backend/backend.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/train/gradient_reducer.h"
+#include "runtime/train/optimizer.h"
+#include "runtime/train/parameter_arena.h"
+#include "runtime/train/resident_images.h"
+#include "runtime/train/step_graph.h"
+
+namespace ddptrain {
+
+struct TrainerOptions {
+  std::string model = "cnn";
+  std::int64_t batch = 512;  ///< Samples per rank and micro-step.
+  std::int64_t grad_accum = 1;
+  std::uint64_t seed = 1;
+  bool dropout = true;
+  OptimizerSettings optimizer;
+  float clip_norm = 0.0f;  ///< 0: no clipping.
+  std::size_t bucket_bytes = std::size_t{25} << 20;
+  std::size_t last_bucket_bytes = std::size_t{256} << 10;
+  OverlapMode overlap = OverlapMode::on;
+  bool graph = true;
+};
+
+/// One replica of a model and what trains it on this rank's share of the data.
+class Trainer {
+ public:
+  /// Collective. All start with rank 0's parameters; Error where replicas differ nevertheless. `data` is copied. World,
+  /// backend and communicator outlive the trainer.
+  Trainer(const TrainerOptions& options, const ImageData& data, const World& world, Backend& backend,
+          Communicator& communicator);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  const DistributedSampler& sampler() const { return sampler_; }
+  const ParameterArena& arena() const { return arena_; }
+  double flops_per_sample() const { return model_->flops_per_sample(); }
+
+  /// Queues the next steps of training; does not wait. Collective.
+  void run(std::uint64_t steps) { training_.run(steps); }
+  /// Captures the step now where enough eager steps have been run. Collective.
+  void prepare_graph() { training_.prepare(); }
+
+  /// Sums over all ranks since the last call. Collective; waits.
+  MetricSums take_training_sums();
+  /// Every test image exactly once, over all ranks together. Collective; waits.
+  MetricSums evaluate();
+
+  /// What calibrate() times; it spoils the state of training. The step; the step without communication, which may be run
+  /// on some ranks only; and the communication of a step alone.
+  StepGraph& training_steps() { return training_; }
+  StepGraph make_silent_steps();
+  StepGraph make_communication_steps();
+
+ private:
+  void train_step(GradientReducer& reducer, std::uint32_t offset);
+  void all_reduce_buckets();
+  MetricSums* training_sums() const { return static_cast<MetricSums*>(sums_.data()); }
+  MetricSums* evaluation_sums() const { return training_sums() + 1; }
+  MetricSums take(MetricSums* sums);
+  GradientReducer::Reduced on_reduced();
+
+  TrainerOptions options_;
+  const World& world_;
+  Backend& backend_;
+  Communicator& communicator_;
+  DistributedSampler sampler_;
+  float gradient_scale_;
+  std::unique_ptr<Model> model_;
+  ParameterArena arena_;
+  Optimizer optimizer_;
+  GradientReducer reducer_;
+  GradientReducer silent_reducer_;  ///< Never communicates.
+  ResidentImages train_data_;
+  ResidentImages test_data_;
+  Buffer state_;  ///< StepState
+  Buffer sums_;   ///< MetricSums of training and of evaluation
+  StepGraph training_;
+};
+
+}  // namespace ddptrain

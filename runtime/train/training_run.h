@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "runtime/comm/world.h"
+#include "runtime/train/report.h"
+#include "runtime/train/trainer.h"
+
+namespace ddptrain {
+
+struct RunOptions {
+  std::int64_t epochs = 1;
+  std::int64_t steps = 0;      ///< In all; 0: as many as `epochs` have.
+  std::int64_t log_every = 0;  ///< Steps between measurements within an epoch; 0: none.
+  bool baseline = true;        ///< Measure scaling efficiency and exposed communication after training.
+  bool replicas_agree = true;  ///< Error where they differ after training.
+  bool progress = false;       ///< Show every step as it ends; only where steps end before run() returns (CPU).
+  int fail_rank = -1;          ///< For tests: this rank throws ...
+  std::int64_t fail_step = -1;  ///< ... before this step.
+};
+
+std::int64_t total_steps(const RunOptions& options, std::int64_t steps_per_epoch);
+std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoch);
+
+/// Trains, evaluates after every epoch, then calibrates. Reports through `report`, which is null but on rank 0.
+/// Collective. Leaves RunResult::nccl empty.
+RunResult run_training(Trainer& trainer, const World& world, Backend& backend, Communicator& communicator,
+                       const RunOptions& options, Report* report);
+
+/// Since the operating system started this process.
+double seconds_since_process_start();
+
+}  // namespace ddptrain
