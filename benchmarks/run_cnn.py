@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""Measures ddptrain and its PyTorch peer side by side on the CNN: same GPUs, one after the other, in turn, repeated.
+
+  benchmarks/run_cnn.py --gpus 1 8 --batch 512 8192 --repeats 3
+
+Writes benchmarks/results/cnn-<device>-<date>.json (every run) and .md (the table), and prints the table.
+--device cpu measures two ranks on the CPU, in fp32; --skip-peer measures ddptrain alone.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PEER = pathlib.Path("benchmarks/peers/torch_ddp_cnn.py")
+DDPTRAIN, PYTORCH = "ddptrain", "PyTorch DDP"
+TIMEOUT = 900  # seconds for one run
+
+
+class RunFailed(Exception):
+    pass
+
+
+def dataset_size(batch, ranks):
+    """Enough for 16 steps of an epoch, at least 131,072."""
+    return max(131072, 16 * batch * ranks)
+
+
+def ddptrain_command(args, ranks, batch, metrics):
+    device = ["--device", "cpu", "--precision", "fp32"] if args.device == "cpu" else ["--device", "cuda"]
+    return ["mpirun", "-np", str(ranks), "--bind-to", "none", args.ddptrain, "--model", "cnn", *device,
+            "--batch", str(batch), "--data", f"synthetic:{dataset_size(batch, ranks)}",
+            "--steps", str(args.windows * args.steps), "--log-every", str(args.steps), "--baseline", "on",
+            "--metrics", metrics, *shlex.split(args.ddptrain_args)]
+
+
+def peer_command(args, ranks, batch):
+    start = [sys.executable] if ranks == 1 else [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    device = ["--device", "cpu", "--precision", "fp32"] if args.device == "cpu" else []
+    mode = "eager" if args.device == "cpu" else args.peer_mode
+    return [*start, str(PEER), "--mode", mode, *device, "--batch", str(batch),
+            "--data", f"synthetic:{dataset_size(batch, ranks)}", "--windows", str(args.windows),
+            "--steps", str(args.steps), *shlex.split(args.peer_args)]
+
+
+def execute(command, environment):
+    print("+", shlex.join(command), file=sys.stderr, flush=True)
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RunFailed(str(error)) from error
+    if done.returncode != 0:
+        raise RunFailed(f"exit code {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+    return done.stdout
+
+
+def last_json(text):
+    return json.loads([line for line in text.splitlines() if line.startswith("{")][-1])
+
+
+def run_ddptrain(args, ranks, batch, environment):
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = str(pathlib.Path(folder, "metrics.jsonl"))
+        execute(ddptrain_command(args, ranks, batch, metrics), environment)
+        summary = last_json(pathlib.Path(metrics).read_text())
+    if summary.get("event") != "summary":
+        raise RunFailed("the metrics file does not end in a summary")
+    return summary
+
+
+def run_peer(args, ranks, batch, environment):
+    return last_json(execute(peer_command(args, ranks, batch), environment))
+
+
+def first_line(command):
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def describe_machine(args):
+    cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    gpus = first_line(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+    return {
+        "cpu": cpu.group(1) if cpu else platform.processor(),
+        "cores": os.cpu_count(),
+        "gpus": gpus.splitlines() if gpus else [],
+        "system": platform.freedesktop_os_release()["PRETTY_NAME"],
+        "ddptrain": first_line([args.ddptrain, "--version"]),
+        "commit": first_line(["git", "rev-parse", "HEAD"]),
+        "nccl_environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith("NCCL_")},
+    }
+
+
+def measure(args, environment):
+    """One record per run, in the order of the runs; a failed run keeps its message."""
+    programs = {DDPTRAIN: run_ddptrain}
+    if not args.skip_peer:
+        programs[PYTORCH] = run_peer
+    records = []
+    for ranks in args.gpus:
+        for batch in args.batch:
+            for repeat in range(args.repeats):
+                for program, run in programs.items():
+                    record = {"program": program, "ranks": ranks, "batch": batch, "repeat": repeat}
+                    try:
+                        record["result"] = run(args, ranks, batch, environment)
+                    except RunFailed as error:
+                        record["error"] = str(error)
+                        print(f"{program}, {ranks} x {batch}: {error}", file=sys.stderr)
+                    records.append(record)
+    return records
+
+
+def rates(records, program, ranks, batch):
+    return [r["result"]["images_per_second"] for r in records
+            if "result" in r and (r["program"], r["ranks"], r["batch"]) == (program, ranks, batch)]
+
+
+def spread(values):
+    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})" if values else "failed"
+
+
+def efficiency(records, program, ranks, batch):
+    """ddptrain: its own, of one job. The peer: against its run on one rank."""
+    if ranks == 1:
+        return ""
+    if program == DDPTRAIN:
+        own = [r["result"]["scaling_efficiency"] for r in records
+               if "result" in r and (r["program"], r["ranks"], r["batch"]) == (program, ranks, batch)]
+        own = [value for value in own if value is not None]
+    else:
+        alone, all_ranks = rates(records, program, 1, batch), rates(records, program, ranks, batch)
+        own = [statistics.median(all_ranks) / ranks / statistics.median(alone)] if alone and all_ranks else []
+    return f"{100 * statistics.median(own):.1f}%" if own else "n/a"
+
+
+def table(args, records):
+    lines = ["| ranks | batch per rank | ddptrain, images/s | efficiency | PyTorch DDP, images/s | efficiency | ratio |",
+             "| --- | --- | --- | --- | --- | --- | --- |"]
+    for ranks in args.gpus:
+        for batch in args.batch:
+            ours, theirs = (rates(records, program, ranks, batch) for program in (DDPTRAIN, PYTORCH))
+            ratio = f"{statistics.median(ours) / statistics.median(theirs):.2f}" if ours and theirs else ""
+            lines.append("| " + " | ".join([
+                str(ranks), str(batch), spread(ours), efficiency(records, DDPTRAIN, ranks, batch),
+                "not run" if args.skip_peer else spread(theirs),
+                "" if args.skip_peer else efficiency(records, PYTORCH, ranks, batch), ratio]) + " |")
+    return "\n".join(lines)
+
+
+def versions(machine, records):
+    lines = (machine["ddptrain"] or "ddptrain: unknown").splitlines()
+    peer = next((r["result"] for r in records if r["program"] == PYTORCH and "result" in r), None)
+    if peer:
+        lines.append(f"PyTorch {peer['torch']}, CUDA {peer['cuda']}, cuDNN {peer['cudnn']}, NCCL {peer['nccl']}, "
+                     f"mode {peer['mode']}")
+    return "; ".join(lines)
+
+
+def page(args, machine, records, date):
+    ranks, batch = args.gpus[-1], args.batch[-1]
+    gpus = machine["gpus"]
+    hardware = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
+    commands = [shlex.join(ddptrain_command(args, ranks, batch, "metrics.jsonl"))]
+    if not args.skip_peer:
+        commands.append(shlex.join(peer_command(args, ranks, batch)).replace(sys.executable, "python3"))
+    environment = " ".join(f"{k}={v}" for k, v in machine["nccl_environment"].items()) or "none"
+    return "\n".join([
+        f"# CNN: ddptrain and PyTorch DDP, {date}", "",
+        f"Median of {args.repeats} runs (smallest to largest), the programs in turn; each run is the median of its "
+        f"windows of {args.steps} steps after warm-up. Synthetic data, the precision is "
+        f"{'fp32' if args.device == 'cpu' else 'bf16'}.", "",
+        table(args, records), "",
+        f"- Machine: {hardware}; {machine['cores']} x {machine['cpu']}; {machine['system']}",
+        f"- Versions: {versions(machine, records)}; commit {machine['commit']}",
+        f"- NCCL variables: {environment}",
+        f"- Failed runs: {sum('error' in r for r in records)} of {len(records)}",
+        f"- Command: `{shlex.join(['benchmarks/run_cnn.py', *sys.argv[1:]])}`, which ran, last:", "",
+        "```", *commands, "```", ""])
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1], help="numbers of ranks")
+    parser.add_argument("--batch", type=int, nargs="+", default=[512, 8192], help="per rank")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--windows", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=200, help="per window")
+    parser.add_argument("--ddptrain", default="build/bin/ddptrain")
+    parser.add_argument("--ddptrain-args", default="", help="more arguments, in one string")
+    parser.add_argument("--peer-mode", default="compile-graph")
+    parser.add_argument("--peer-args", default="", help="more arguments, in one string")
+    parser.add_argument("--skip-peer", action="store_true")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benchmarks/results", help="folder")
+    return parser.parse_args()
+
+
+def main():
+    args = parse_arguments()
+    environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    machine = describe_machine(args)
+    records = measure(args, environment)
+    date = datetime.date.today().isoformat()
+    device = "cpu" if args.device == "cpu" else re.sub(r"[^A-Za-z0-9]+", "-", machine["gpus"][0].split(",")[0]).lower()
+    args.output.mkdir(parents=True, exist_ok=True)
+    stem = args.output / f"cnn-{device}-{date}"
+    document = {"date": date, "command": ["benchmarks/run_cnn.py", *sys.argv[1:]], "machine": machine, "runs": records}
+    stem.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+    text = page(args, machine, records, date)
+    stem.with_suffix(".md").write_text(text)
+    print(text)
+    return 1 if any("error" in record for record in records) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
