@@ -45,7 +45,7 @@ def ddptrain_command(args, ranks, batch, metrics):
 
 def peer_command(args, ranks, batch):
     start = [sys.executable] if ranks == 1 else [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     device = ["--device", "cpu", "--precision", "fp32"] if args.device == "cpu" else []
     mode = "eager" if args.device == "cpu" else args.peer_mode
     return [*start, str(PEER), "--mode", mode, *device, "--batch", str(batch),
