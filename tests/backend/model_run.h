@@ -1,0 +1,60 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/model.h"
+#include "tests/backend/bench.h"
+
+namespace ddptrain::testing {
+
+/// A model with weights and gradients of its own, without arena or optimizer. Weights are random within init_bound and
+/// rounded to `rounding`, so that several backends can be given the same.
+class ModelRun {
+ public:
+  ModelRun(Backend& backend, DType rounding, std::unique_ptr<Model> model)
+      : bench_(backend, rounding), model_(std::move(model)) {
+    std::uint32_t seed = 500;
+    for (const ParameterSpec& spec : model_->parameters()) {
+      const Values values = random_values(element_count(spec.shape), seed++, -spec.init_bound, spec.init_bound);
+      weights_.push_back(bench_.put(values, spec.shape));
+      gradients_.push_back(bench_.poisoned(spec.shape));
+    }
+    model_->bind(weights_, gradients_);
+  }
+
+  Bench& bench() { return bench_; }
+  Model& model() { return *model_; }
+  const std::vector<Tensor>& weights() const { return weights_; }
+
+  MetricSums forward(const ImageBatch& batch, float gradient_scale) {
+    MetricSums* sums = bench_.put_object(MetricSums{});
+    model_->forward(batch, gradient_scale, sums);
+    return bench_.take_object(sums);
+  }
+  MetricSums evaluate(const ImageBatch& batch) {
+    MetricSums* sums = bench_.put_object(MetricSums{});
+    model_->evaluate(batch, sums);
+    return bench_.take_object(sums);
+  }
+  /// Gradients by parameter name.
+  std::map<std::string, Values> backward(bool accumulate) {
+    model_->backward(accumulate, [](std::size_t) {});
+    std::map<std::string, Values> result;
+    for (std::size_t i = 0; i < gradients_.size(); ++i) {
+      result[model_->parameters()[i].name] = bench_.take(gradients_[i]);
+    }
+    return result;
+  }
+
+ private:
+  Bench bench_;
+  std::unique_ptr<Model> model_;
+  std::vector<Tensor> weights_;
+  std::vector<Tensor> gradients_;
+};
+
+}  // namespace ddptrain::testing

@@ -1,0 +1,32 @@
+#include "models/registry.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+TEST(Registry, MakesEveryModelItNames) {
+  const auto backend = make_cpu_backend({});
+  ModelOptions options;
+  options.max_batch = 2;
+  EXPECT_FALSE(model_names().empty());
+  for (const std::string& name : model_names()) {
+    EXPECT_FALSE(make_model(name, *backend, options)->parameters().empty()) << name;
+  }
+}
+
+TEST(Registry, UnknownNameListsTheModels) {
+  const auto backend = make_cpu_backend({});
+  try {
+    make_model("resnet", *backend, {});
+    FAIL() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("resnet"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("cnn"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain
