@@ -7,9 +7,8 @@ namespace {
 
 // Gradient of conv2's output on the 26-wide grid: columns 24 and 25, and kHalo rows before and after, are zero, so that
 // every tap of the data gradient reads inside.
-constexpr int kTiles = (kPixels1 + 63) / 64;
 constexpr int kHalo = 2 * kSide1 + 2;
-constexpr int kPlaneBytes2 = (kHalo + kTiles * 64 + 1) * 16;
+constexpr int kPlaneBytes2 = (kHalo + kTiles1 * 64 + 1) * 16;
 static_assert((kPlaneBytes2 / 16) % 2 == 1 && (kPlaneBytes1 / 16) % 2 == 1);
 
 constexpr int kItems = kChunks / kThreads;  // pooled pixels x channel planes per thread
@@ -31,9 +30,9 @@ struct Fetched {
   std::uint32_t winners[kItems];
 };
 
-__device__ __forceinline__ void fetch(Fetched& next, const Images& batch, std::uint64_t step, int row,
+__device__ __forceinline__ void fetch(Fetched& next, const Images& batch, const BatchRows& rows, int row,
                                       const uint4* dfeatures, const std::uint32_t* winners) {
-  next.pixels = fetch_pixels(batch.images, batch.order, step, row);
+  next.pixels = fetch_pixels(batch.images, rows, row);
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const std::size_t chunk = static_cast<std::size_t>(row) * kChunks + i * kThreads + threadIdx.x;
@@ -42,10 +41,16 @@ __device__ __forceinline__ void fetch(Fetched& next, const Images& batch, std::u
   }
 }
 
+/// Bit `bit` of each of the two bytes that belong to channel pair k, spread over the halves of a word.
+template <int kBit>
+__device__ __forceinline__ std::uint32_t winner_mask(std::uint32_t codes, int k) {
+  const std::uint32_t shifted = codes << (7 - kBit);
+  return k % 2 == 0 ? permute_bytes<0x9988>(shifted) : permute_bytes<0xBBAA>(shifted);
+}
+
 /// Undoes dropout and pooling: writes the gradient of conv2's output and adds its sum per channel to dbias.
-__device__ __forceinline__ void scatter(const Fetched& fetched, float scale, unsigned char* gradient2,
-                                        float (&dbias)[8]) {
-  const int plane = threadIdx.x % kPlanes2;
+__device__ __forceinline__ void scatter(const Fetched& fetched, unsigned char* gradient2, float (&dbias)[8]) {
+  unsigned char* plane = gradient2 + (threadIdx.x % kPlanes2) * kPlaneBytes2;
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int pooled = (i * kThreads + threadIdx.x) / kPlanes2;
@@ -53,26 +58,26 @@ __device__ __forceinline__ void scatter(const Fetched& fetched, float scale, uns
     const std::uint32_t packed[4] = {fetched.gradients[i].x, fetched.gradients[i].y, fetched.gradients[i].z,
                                      fetched.gradients[i].w};
     const std::uint32_t codes = fetched.winners[i];
-    std::uint32_t scaled[4];
+    std::uint32_t out[4][4];  // [position][pair]
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const float2 pair = unpack_bf16(packed[k]);
-      scaled[k] = pack_bf16(pair.x * scale, pair.y * scale);
-      const float2 rounded = unpack_bf16(scaled[k]);
-      dbias[2 * k] += (codes >> (8 * k)) & 0xF ? rounded.x : 0.0f;
-      dbias[2 * k + 1] += (codes >> (8 * k + 4)) & 0xF ? rounded.y : 0.0f;
+      const std::uint32_t right = k < 2 ? winner_mask<0>(codes, k) : winner_mask<3>(codes, k);
+      const std::uint32_t lower = k < 2 ? winner_mask<1>(codes, k) : winner_mask<4>(codes, k);
+      const std::uint32_t alive = k < 2 ? winner_mask<2>(codes, k) : winner_mask<5>(codes, k);
+      const std::uint32_t gradient = packed[k] & alive;
+      out[0][k] = gradient & ~right & ~lower;
+      out[1][k] = gradient & right & ~lower;
+      out[2][k] = gradient & ~right & lower;
+      out[3][k] = gradient & right & lower;
+      const float2 pair = unpack_bf16(gradient);
+      dbias[2 * k] += pair.x;
+      dbias[2 * k + 1] += pair.y;
     }
 #pragma unroll
     for (int position = 0; position < 4; ++position) {
-      std::uint32_t out[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const std::uint32_t low = (codes >> (8 * k + position)) & 1 ? 0x0000FFFFu : 0u;
-        const std::uint32_t high = (codes >> (8 * k + 4 + position)) & 1 ? 0xFFFF0000u : 0u;
-        out[k] = scaled[k] & (low | high);
-      }
       const int at = pixel + (position / 2) * kSide1 + position % 2;
-      *reinterpret_cast<uint4*>(gradient2 + plane * kPlaneBytes2 + at * 16) = make_uint4(out[0], out[1], out[2], out[3]);
+      *reinterpret_cast<uint4*>(plane + at * 16) =
+          make_uint4(out[position][0], out[position][1], out[position][2], out[position][3]);
     }
   }
 }
@@ -81,15 +86,15 @@ __device__ __forceinline__ void scatter(const Fetched& fetched, float scale, uns
 /// gradient2[pixel - 26 r - s] times weights2[:, r, s, :].
 __device__ __forceinline__ void data_gradient_tile(float (&d)[16], std::uint32_t gradient2, std::uint32_t weights2,
                                                    int first) {
+  const Operand a(gradient2 + first * 16, kPlaneBytes2, 128);
+  const Operand b(weights2, 128, kChannels2 * 16);
   wgmma_fence();
 #pragma unroll
   for (int tap = 0; tap < kTaps; ++tap) {
-    const std::uint32_t row = kHalo + first - (tap / 3) * kSide1 - tap % 3;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const auto a = operand(gradient2 + row * 16 + 2 * k * kPlaneBytes2, kPlaneBytes2, 128);
-      const auto b = operand(weights2 + (tap * kPlanes1 * kChannels2 + 16 * k) * 16, 128, kChannels2 * 16);
-      wgmma_m64n32k16_transposed_b(d, a, b, tap + k > 0);
+      wgmma_m64n32k16_transposed_b(d, a + ((kHalo - (tap / 3) * kSide1 - tap % 3) * 16 + 2 * k * kPlaneBytes2),
+                                   b + (tap * kPlanes1 * kChannels2 + 16 * k) * 16, tap + k > 0);
     }
   }
   wgmma_commit();
@@ -111,14 +116,13 @@ __device__ __forceinline__ void conv1_gradient_tile(const float (&d)[16], int fi
     const std::uint32_t ones = 0x3F803F80u;
     a[2 * half + 1] = g == 0 ? pack_pixels(image, w + tap_offset(8), w + tap_offset(8) + 1) : (g == 1 ? ones : 0u);
   }
-  const int p0 = start + g, p1 = p0 + 8;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    const unsigned char* plane = hidden + j * kPlaneBytes1 + q * 4;
-    const float2 h0 = unpack_bf16(p0 < kPixels1 ? *reinterpret_cast<const std::uint32_t*>(plane + p0 * 16) : 0u);
-    const float2 h1 = unpack_bf16(p1 < kPixels1 ? *reinterpret_cast<const std::uint32_t*>(plane + p1 * 16) : 0u);
-    const std::uint32_t low = pack_bf16(h0.x > 0.0f ? d[4 * j] : 0.0f, h0.y > 0.0f ? d[4 * j + 1] : 0.0f);
-    const std::uint32_t high = pack_bf16(h1.x > 0.0f ? d[4 * j + 2] : 0.0f, h1.y > 0.0f ? d[4 * j + 3] : 0.0f);
+    const unsigned char* active = hidden + j * kPlaneBytes1 + (start + g) * 16 + q * 4;
+    const std::uint32_t low = pack_bf16(d[4 * j], d[4 * j + 1]) &
+                              greater_bf16(*reinterpret_cast<const std::uint32_t*>(active), 0u);
+    const std::uint32_t high = pack_bf16(d[4 * j + 2], d[4 * j + 3]) &
+                               greater_bf16(*reinterpret_cast<const std::uint32_t*>(active + 8 * 16), 0u);
     mma_m16n8k16(dconv1[j], a, transpose_8x8(low), transpose_8x8(high));
   }
 }
@@ -130,11 +134,8 @@ __device__ __forceinline__ void weight_gradient(float (&dweights)[kTapsPerGroup]
   // Matrix i of ldmatrix: channels 16 warp + 8 (i % 2), image row i / 2 of the pair, eight pixels.
   const std::uint32_t fragment = gradient2 + (2 * warp + (lane / 8) % 2) * kPlaneBytes2 +
                                  (kHalo + (lane / 16) * kSide1 + lane % 8) * 16;
-  std::uint32_t shifted[kTapsPerGroup];
-#pragma unroll
-  for (int i = 0; i < kTapsPerGroup; ++i) {
-    shifted[i] = hidden + (((first_tap + i) / 3) * kSide1 + (first_tap + i) % 3) * 16;
-  }
+  static_assert(kTapsPerGroup == 3);  // one row of taps
+  const Operand b(hidden + (first_tap / 3) * kSide1 * 16, kSide1 * 16, kPlaneBytes1);
   std::uint32_t a[2][4];
 #pragma unroll 1
   for (int row = 0; row < kSide2; row += 4) {
@@ -145,7 +146,7 @@ __device__ __forceinline__ void weight_gradient(float (&dweights)[kTapsPerGroup]
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kTapsPerGroup; ++i) {
-        wgmma_m64n32k16_transposed_b(dweights[i], a[k % 2], operand(shifted[i] + offset, kSide1 * 16, kPlaneBytes1));
+        wgmma_m64n32k16_transposed_b(dweights[i], a[k % 2], b + (offset + i * 16));
       }
       wgmma_commit();
       wgmma_wait<1>();
@@ -199,37 +200,40 @@ __device__ __forceinline__ void store_small_gradients(const float (&dconv1)[4][4
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
-    conv_backward_kernel(Images batch, ConvWeights weights, float dropout_scale, const uint4* dfeatures,
-                         const std::uint32_t* winners, float* partials) {
+    conv_backward_kernel(Images batch, ConvWeights weights, const uint4* dfeatures, const std::uint32_t* winners,
+                         float* partials) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<BackwardShared*>(memory);
-  const int group = threadIdx.x / 128;
-  const std::uint64_t step = batch.step.value();
+  const int group = uniform(threadIdx.x / 128);
+  const BatchRows rows(batch.order, batch.step);
   const std::uint32_t hidden = shared_address(shared.hidden), gradient2 = shared_address(shared.gradient2),
                       weights2 = shared_address(shared.weights2);
 
   Fetched next;
-  fetch(next, batch, step, blockIdx.x, dfeatures, winners);
+  fetch(next, batch, rows, blockIdx.x, dfeatures, winners);
   load_conv2_weights(static_cast<const __nv_bfloat16*>(weights.conv2_weight), shared.weights2);
   load_conv1_weights(static_cast<const __nv_bfloat16*>(weights.conv1_weight),
                      static_cast<const __nv_bfloat16*>(weights.conv1_bias), &shared.conv1);
   for (int i = threadIdx.x; i < kPlanes2 * kPlaneBytes2 / 16; i += kThreads) {
     reinterpret_cast<uint4*>(shared.gradient2)[i] = make_uint4(0, 0, 0, 0);
   }
+  for (int i = threadIdx.x; i < kPlanes1 * kPlaneBytes1 / 16; i += kThreads) {
+    reinterpret_cast<uint4*>(shared.hidden)[i] = make_uint4(0, 0, 0, 0);
+  }
 
   float dweights[kTapsPerGroup][16] = {}, dconv1[4][4] = {}, dbias2[8] = {};
   for (int row = blockIdx.x; row < batch.count; row += gridDim.x) {
     __syncthreads();  // the last image's products are done
     store_pixels(next.pixels, shared.image);
-    scatter(next, dropout_scale, shared.gradient2, dbias2);
+    scatter(next, shared.gradient2, dbias2);
     __syncthreads();
     conv1_forward(shared.image, shared.conv1, shared.hidden);
     fence_async_proxy();
     __syncthreads();
-    if (row + gridDim.x < batch.count) fetch(next, batch, step, row + gridDim.x, dfeatures, winners);
+    if (row + gridDim.x < batch.count) fetch(next, batch, rows, row + gridDim.x, dfeatures, winners);
     weight_gradient(dweights, gradient2, hidden, kTapsPerGroup * group);
 #pragma unroll 1
-    for (int tile = group; tile < kTiles; tile += kThreads / 128) {
+    for (int tile = group; tile < kTiles1; tile += kThreads / 128) {
       float d[16];
       data_gradient_tile(d, gradient2, weights2, 64 * tile);
       conv1_gradient_tile(d, 64 * tile, shared.hidden, shared.image, dconv1);
@@ -243,14 +247,14 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-int conv_backward(const Images& batch, const ConvWeights& weights, float dropout_scale, const void* dfeatures,
-                  const std::uint32_t* winners, float* partials, int multiprocessors, cudaStream_t stream) {
+int conv_backward(const Images& batch, const ConvWeights& weights, const void* dfeatures, const std::uint32_t* winners,
+                  float* partials, int multiprocessors, cudaStream_t stream) {
   static_assert(sizeof(BackwardShared) <= 227 * 1024);
   DDP_CUDA(cudaFuncSetAttribute(conv_backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(sizeof(BackwardShared))));
   const int blocks = std::min(batch.count, multiprocessors);
   conv_backward_kernel<<<blocks, kThreads, sizeof(BackwardShared), stream>>>(
-      batch, weights, dropout_scale, static_cast<const uint4*>(dfeatures), winners, partials);
+      batch, weights, static_cast<const uint4*>(dfeatures), winners, partials);
   DDP_CUDA(cudaGetLastError());
   return blocks;
 }

@@ -29,11 +29,13 @@ __device__ __forceinline__ float warp_sum(float x) {
 }
 
 /// Units 4 lane + {0, 1, 2, 3} of row `row` after bias, ReLU and dropout.
-__device__ __forceinline__ float4 activate(const float* hidden, const float* bias, const Dropout& dropout, int row) {
+__device__ __forceinline__ float4 activate(const float* hidden, float feature_scale, const float* bias,
+                                           const Dropout& dropout, int row) {
   const int lane = threadIdx.x % 32;
   const float4 x = reinterpret_cast<const float4*>(hidden)[static_cast<std::size_t>(row) * 32 + lane];
   const float4 b = reinterpret_cast<const float4*>(bias)[lane];
-  float4 h = {fmaxf(x.x + b.x, 0.0f), fmaxf(x.y + b.y, 0.0f), fmaxf(x.z + b.z, 0.0f), fmaxf(x.w + b.w, 0.0f)};
+  float4 h = {fmaxf(fmaf(x.x, feature_scale, b.x), 0.0f), fmaxf(fmaf(x.y, feature_scale, b.y), 0.0f),
+              fmaxf(fmaf(x.z, feature_scale, b.z), 0.0f), fmaxf(fmaf(x.w, feature_scale, b.w), 0.0f)};
   if (dropout.rate > 0.0f) {
     const std::uint32_t threshold = dropout.threshold();
     const float scale = dropout.scale();
@@ -104,8 +106,8 @@ __device__ __forceinline__ void store_partials(const HeadGradients& gradients, H
 }
 
 __global__ void __launch_bounds__(kHeadThreads)
-    head_kernel(Images batch, HeadWeights weights, Dropout dropout, const float* hidden, float gradient_scale,
-                uint2* dhidden, float* partials, HeadMetrics* metrics) {
+    head_kernel(Images batch, HeadWeights weights, float feature_scale, Dropout dropout, const float* hidden,
+                float gradient_scale, uint2* dhidden, float* partials, HeadMetrics* metrics) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<HeadShared*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -120,12 +122,12 @@ __global__ void __launch_bounds__(kHeadThreads)
   }
   __syncthreads();
 
-  const std::uint64_t step = batch.order.shuffle ? batch.step.value() : 0;
+  const BatchRows rows(batch.order, batch.step);
   HeadGradients gradients = {};
   HeadMetrics mine = {0.0f, 0u};
   for (int row = blockIdx.x * kHeadWarps + warp; row < batch.count; row += gridDim.x * kHeadWarps) {
-    const int label = batch.labels[sample_index(batch.order, step, row)];
-    const float4 h = activate(hidden, shared.bias1, dropout, row);
+    const int label = batch.labels[rows[row]];
+    const float4 h = activate(hidden, feature_scale, shared.bias1, dropout, row);
     float logits[kClasses];
 #pragma unroll
     for (int c = 0; c < kClasses; ++c) {
@@ -148,7 +150,8 @@ __global__ void __launch_bounds__(kHeadThreads)
     dh = {h.x > 0.0f ? dh.x * scale : 0.0f, h.y > 0.0f ? dh.y * scale : 0.0f, h.z > 0.0f ? dh.z * scale : 0.0f,
           h.w > 0.0f ? dh.w * scale : 0.0f};
     accumulate(gradients.bias1, dh, 1.0f);
-    dhidden[static_cast<std::size_t>(row) * 32 + lane] = {pack_bf16(dh.x, dh.y), pack_bf16(dh.z, dh.w)};
+    dhidden[static_cast<std::size_t>(row) * 32 + lane] = {pack_bf16(dh.x * feature_scale, dh.y * feature_scale),
+                                                          pack_bf16(dh.z * feature_scale, dh.w * feature_scale)};
   }
   if (lane == 0) shared.metrics[warp] = mine;
   if (dhidden != nullptr) store_partials(gradients, shared, partials + blockIdx.x * kHeadGradients);
@@ -216,14 +219,15 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_kernel(Reductions reduc
 
 }  // namespace
 
-int head_forward_backward(const Images& batch, const HeadWeights& weights, const Dropout& dropout, const float* hidden,
-                          float gradient_scale, void* dhidden, float* partials, HeadMetrics* metrics,
-                          cudaStream_t stream) {
+int head_forward_backward(const Images& batch, const HeadWeights& weights, float feature_scale, const Dropout& dropout,
+                          const float* hidden, float gradient_scale, void* dhidden, float* partials,
+                          HeadMetrics* metrics, cudaStream_t stream) {
   const int blocks = std::min(kHeadBlocks, (batch.count + kHeadWarps - 1) / kHeadWarps);
   DDP_CUDA(cudaFuncSetAttribute(head_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(sizeof(HeadShared))));
-  head_kernel<<<blocks, kHeadThreads, sizeof(HeadShared), stream>>>(batch, weights, dropout, hidden, gradient_scale,
-                                                                    static_cast<uint2*>(dhidden), partials, metrics);
+  head_kernel<<<blocks, kHeadThreads, sizeof(HeadShared), stream>>>(batch, weights, feature_scale, dropout, hidden,
+                                                                    gradient_scale, static_cast<uint2*>(dhidden),
+                                                                    partials, metrics);
   DDP_CUDA(cudaGetLastError());
   return blocks;
 }

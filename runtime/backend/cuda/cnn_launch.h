@@ -29,16 +29,18 @@ struct ConvWeights {
 
 inline constexpr int kConvGradients = 64 * 288 + 64 + 32 * 9 + 32;  ///< conv2 weight, bias, conv1 weight, bias
 
-/// features [count, 9216] = dropout(max-pool(ReLU(conv2(ReLU(conv1(pixels / 255)))))).
-/// winners [count, 1152] u32: for every eight channels of a pooled pixel eight nibbles, one-hot in the position
-/// (2 dy + dx) that receives the gradient, 0 where the output is 0.
+/// features [count, 9216] = max-pool(ReLU(conv2(ReLU(conv1(pixels / 255))))) where dropout keeps them, 0 elsewhere:
+/// dropout's factor 1 / (1 - rate) is left to the head.
+/// winners [count, 1152] u32: where the gradient of every eight channels of a pooled pixel goes. Channel 2 k + e has, in
+/// byte 2 (k % 2) + e, at bit 3 (k / 2): whether the right column won; the next bit: the lower row; the next:
+/// whether there is a gradient at all.
 void conv_forward(const Images& batch, const ConvWeights& weights, const Dropout& dropout, void* features,
                   std::uint32_t* winners, int multiprocessors, cudaStream_t stream);
 
 /// Gradients of the four convolution parameters summed over the images of each thread block:
-/// partials [blocks, kConvGradients] f32. dfeatures [count, 9216] is the gradient after dropout. Returns blocks.
-int conv_backward(const Images& batch, const ConvWeights& weights, float dropout_scale, const void* dfeatures,
-                  const std::uint32_t* winners, float* partials, int multiprocessors, cudaStream_t stream);
+/// partials [blocks, kConvGradients] f32, blocks <= multiprocessors. dfeatures [count, 9216]. Returns blocks.
+int conv_backward(const Images& batch, const ConvWeights& weights, const void* dfeatures, const std::uint32_t* winners,
+                  float* partials, int multiprocessors, cudaStream_t stream);
 
 /// Between the two products with fc1: head_forward_backward takes hidden [count, 128] f32 = features fc1_weight^T.
 struct HeadWeights {
@@ -57,12 +59,12 @@ struct HeadMetrics {  ///< Of one thread block.
   unsigned int correct;
 };
 
-/// Bias, ReLU, dropout, fc2, softmax cross-entropy and, where dhidden is not null, their gradients:
-/// dhidden [count, 128] bf16 with respect to fc1's output before bias; partials [blocks, kHeadGradients] f32;
-/// metrics [blocks]. Loss of each sample is scaled by gradient_scale in gradients only. Returns blocks.
-int head_forward_backward(const Images& batch, const HeadWeights& weights, const Dropout& dropout, const float* hidden,
-                          float gradient_scale, void* dhidden, float* partials, HeadMetrics* metrics,
-                          cudaStream_t stream);
+/// hidden * feature_scale (what dropout of the features left out), bias, ReLU, dropout, fc2, softmax cross-entropy and,
+/// where dhidden is not null, their gradients: dhidden [count, 128] bf16 with respect to `hidden`; partials
+/// [blocks, kHeadGradients] f32; metrics [blocks]. gradient_scale is a factor of gradients only. Returns blocks.
+int head_forward_backward(const Images& batch, const HeadWeights& weights, float feature_scale, const Dropout& dropout,
+                          const float* hidden, float gradient_scale, void* dhidden, float* partials,
+                          HeadMetrics* metrics, cudaStream_t stream);
 
 /// *sums += metrics of all blocks, and count samples.
 void sum_metrics(const HeadMetrics* metrics, int blocks, int count, MetricSums* sums, cudaStream_t stream);

@@ -21,7 +21,8 @@ inline constexpr int kSide1 = 26;                       // conv1 output per side
 inline constexpr int kPixels1 = kSide1 * kSide1;
 inline constexpr int kChannels1 = 32;
 inline constexpr int kPlanes1 = kChannels1 / 8;
-inline constexpr int kPlaneBytes1 = (kPixels1 + 1) * 16;
+inline constexpr int kTiles1 = (kPixels1 + 63) / 64;    // of 64 pixels each
+inline constexpr int kPlaneBytes1 = (kTiles1 * 64 + 1) * 16;
 inline constexpr int kSide2 = 24;                       // conv2 output per side
 inline constexpr int kChannels2 = 64;
 inline constexpr int kPlanes2 = kChannels2 / 8;
@@ -59,12 +60,11 @@ __device__ __forceinline__ void load_conv1_weights(const __nv_bfloat16* weights,
   if (threadIdx.x < kChannels1) shared->bias[threadIdx.x] = __bfloat162float(bias[threadIdx.x]);
 }
 
-/// Four pixels of image `row` of the batch for each of the first 196 threads.
-__device__ __forceinline__ std::uint32_t fetch_pixels(const std::uint8_t* images, const SampleOrder& order,
-                                                      std::uint64_t step, int row) {
+/// Four pixels of row `row` of the batch for each of the first 196 threads.
+__device__ __forceinline__ std::uint32_t fetch_pixels(const std::uint8_t* images, const BatchRows& rows, int row) {
   if (threadIdx.x >= kPixels / 4) return 0;
-  const std::uint32_t index = sample_index(order, step, row);
-  return reinterpret_cast<const std::uint32_t*>(images + static_cast<std::size_t>(index) * kPixels)[threadIdx.x];
+  const auto* image = reinterpret_cast<const std::uint32_t*>(images + static_cast<std::size_t>(rows[row]) * kPixels);
+  return image[threadIdx.x];
 }
 
 /// Pixel values 0 to 255 are exact in bf16; the factor 1 / 255 is applied to sums.
@@ -112,13 +112,11 @@ __device__ __forceinline__ void conv1_forward(const __nv_bfloat16* image, const 
       mma_m16n8k16(d, a, b0[j], b1[j]);
       unsigned char* plane = out + j * kPlaneBytes1 + q * 4;
       constexpr float kScale = 1.0f / 255.0f;
-      const auto relu = [&](float x, float b) { return fmaxf(fmaf(x, kScale, b), 0.0f); };
-      if (p0 < kPixels1) {
-        *reinterpret_cast<std::uint32_t*>(plane + p0 * 16) = pack_bf16(relu(d[0], bias[j].x), relu(d[1], bias[j].y));
-      }
-      if (p1 < kPixels1) {
-        *reinterpret_cast<std::uint32_t*>(plane + p1 * 16) = pack_bf16(relu(d[2], bias[j].x), relu(d[3], bias[j].y));
-      }
+      const auto activate = [&](float x, float y) {
+        return pack_relu_bf16(fmaf(x, kScale, bias[j].x), fmaf(y, kScale, bias[j].y));
+      };
+      if (p0 < kPixels1) *reinterpret_cast<std::uint32_t*>(plane + p0 * 16) = activate(d[0], d[1]);
+      if (p1 < kPixels1) *reinterpret_cast<std::uint32_t*>(plane + p1 * 16) = activate(d[2], d[3]);
     }
   }
 }

@@ -22,10 +22,22 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
 }
 
 /// Descriptor of an operand whose core matrices lie `leading` bytes apart along K and `stride` bytes apart along M or N.
-__device__ __forceinline__ std::uint64_t operand(std::uint32_t address, std::uint32_t leading, std::uint32_t stride) {
-  return static_cast<std::uint64_t>((address & 0x3FFFF) >> 4) | (static_cast<std::uint64_t>(leading >> 4) << 16) |
-         (static_cast<std::uint64_t>(stride >> 4) << 32);
-}
+/// Moving it by a number of bytes changes only the low word.
+struct Operand {
+  std::uint32_t low;
+  std::uint32_t high;
+
+  __device__ __forceinline__ Operand(std::uint32_t address, std::uint32_t leading, std::uint32_t stride)
+      : low((address >> 4) | (leading >> 4) << 16), high(stride >> 4) {}
+  __device__ __forceinline__ Operand operator+(std::uint32_t bytes) const {
+    Operand moved = *this;
+    moved.low += bytes >> 4;
+    return moved;
+  }
+  __device__ __forceinline__ std::uint64_t word() const {
+    return static_cast<std::uint64_t>(high) << 32 | low;
+  }
+};
 
 /// Orders this thread's register and earlier wgmma accesses before the wgmmas that follow.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -38,7 +50,7 @@ __device__ __forceinline__ void wgmma_wait() {
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// d (+)= A B, A [64, 16] K-major and B [16, 64] given by rows of N, K contiguous, both in shared memory.
-__device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
+__device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], Operand a, Operand b, bool add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
@@ -49,7 +61,7 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a,
         "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
         "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
         "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+      : "l"(a.word()), "l"(b.word()), "r"(static_cast<int>(add)));
 }
 
 #define DDP_WGMMA_D16                                                                                             \
@@ -57,25 +69,25 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a,
       "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
 
 /// d (+)= A B, A [64, 16] K-major, B [16, 32] given by rows of K, N contiguous, both in shared memory.
-__device__ __forceinline__ void wgmma_m64n32k16_transposed_b(float (&d)[16], std::uint64_t a, std::uint64_t b,
+__device__ __forceinline__ void wgmma_m64n32k16_transposed_b(float (&d)[16], Operand a, Operand b,
                                                              bool add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, 0, 1;\n}\n"
       : DDP_WGMMA_D16
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+      : "l"(a.word()), "l"(b.word()), "r"(static_cast<int>(add)));
 }
 
 /// d += A B, A [64, 16] in registers, B [16, 32] given by rows of K, N contiguous, in shared memory.
 __device__ __forceinline__ void wgmma_m64n32k16_transposed_b(float (&d)[16], const std::uint32_t (&a)[4],
-                                                             std::uint64_t b) {
+                                                             Operand b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, p, 1, 1, 1;\n}\n"
       : DDP_WGMMA_D16
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()), "r"(1));
 }
 
 #undef DDP_WGMMA_D16
@@ -109,6 +121,31 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
+__device__ __forceinline__ std::uint32_t pack_relu_bf16(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+/// Largest of each half, and all ones in each half where a > b.
+__device__ __forceinline__ std::uint32_t max_bf16(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t c;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+__device__ __forceinline__ std::uint32_t greater_bf16(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t c;
+  asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+/// Bytes of x chosen by the nibbles of `selector`; a nibble of 8 + i stands for the sign of byte i, spread over a byte.
+template <std::uint32_t kSelector>
+__device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t x) {
+  std::uint32_t y;
+  asm("prmt.b32 %0, %1, %1, %2;" : "=r"(y) : "r"(x), "n"(kSelector));
+  return y;
+}
+/// A value that is the same in all threads of the warp, told so to the compiler.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
 __device__ __forceinline__ float2 unpack_bf16(std::uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
 }
