@@ -46,13 +46,6 @@ void CpuBackend::store_sums(const std::vector<double>& partial, const Tensor& su
   });
 }
 
-void expect_tensor(const Tensor& tensor, const char* what, DType dtype, const Shape& shape) {
-  DDP_CHECK(tensor.data != nullptr, "{} has no data", what);
-  DDP_CHECK(tensor.dtype == dtype, "{} is {}, expected {}", what, name_of(tensor.dtype), name_of(dtype));
-  DDP_CHECK(tensor.shape == shape, "{} has shape [{}], expected [{}]", what, fmt::join(tensor.shape, ", "),
-            fmt::join(shape, ", "));
-}
-
 std::unique_ptr<Backend> make_cpu_backend(BackendOptions options) { return std::make_unique<CpuBackend>(options); }
 
 }  // namespace ddptrain

@@ -7,6 +7,7 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/backend/cpu/thread_pool.h"
+#include "runtime/backend/expect_tensor.h"
 
 namespace ddptrain {
 
@@ -105,8 +106,5 @@ template <class T>
 using RowView = Eigen::Map<RowArray<T>>;
 template <class T>
 using ConstRowView = Eigen::Map<const RowArray<T>>;
-
-/// Throws Error naming operation and tensor unless shape and element type are as expected.
-void expect_tensor(const Tensor& tensor, const char* what, DType dtype, const Shape& shape);
 
 }  // namespace ddptrain
