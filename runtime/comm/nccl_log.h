@@ -1,0 +1,47 @@
+#pragma once
+
+#include <iosfwd>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ddptrain {
+
+/// What NCCL says in its log that it used; "unknown" and 0 where the log does not tell.
+struct NcclUsage {
+  std::string version = "unknown";    ///< Such as 2.28.9.
+  std::string algorithm = "unknown";  ///< Of the largest all-reduce: Ring, Tree, NVLS ..., or Symmetric.
+  std::string protocol = "unknown";   ///< LL, LL128, Simple; for Symmetric the kernel, such as RSxLD_AGxST.
+  std::string transport = "unknown";  ///< P2P/CUMEM, P2P/IPC, SHM, NET/IB ...; several, most frequent first, with "+".
+  int channels = 0;                   ///< Of the largest all-reduce, or those that the communicator has.
+};
+
+/// Reads a log written with NCCL_DEBUG=INFO (NCCL 2.10 to 2.28). Lines that are cut, foreign or from other ranks do no
+/// harm.
+NcclUsage parse_nccl_log(std::istream& log);
+
+/// The NCCL_* variables of the environment. Ask before NcclLogCapture adds its own.
+std::map<std::string, std::string> nccl_environment();
+
+/// Makes NCCL write its log to memory, to learn what it used. To be made (on the rank that asks) before NCCL's first
+/// call in this process, and kept while NCCL is used. A user's own NCCL_DEBUG stays as it is: then the file of their
+/// NCCL_DEBUG_FILE is read, if there is one. Its variables of the environment go with it.
+class NcclLogCapture {
+ public:
+  NcclLogCapture();
+  ~NcclLogCapture();
+  NcclLogCapture(const NcclLogCapture&) = delete;
+  NcclLogCapture& operator=(const NcclLogCapture&) = delete;
+
+  NcclUsage usage() const;  ///< From what is written so far; transport and algorithm follow the first all-reduce.
+
+ private:
+  void set_variable(const std::string& name, const std::string& value);
+
+  std::string path_;  // empty: nothing to read
+  int file_ = -1;
+  std::vector<std::pair<std::string, std::optional<std::string>>> before_;  // variables as they were
+};
+
+}  // namespace ddptrain

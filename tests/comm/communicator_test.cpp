@@ -1,0 +1,249 @@
+#include "runtime/comm/communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "runtime/core/error.h"
+#include "tests/support/mpi_main.h"
+
+namespace ddptrain {
+namespace {
+
+struct Setup {
+  const char* name;
+  DeviceKind device;
+  std::unique_ptr<Communicator> (*make)(Backend&);
+};
+
+void PrintTo(const Setup& setup, std::ostream* out) { *out << setup.name; }
+
+const Setup kSetups[] = {
+    {"self", DeviceKind::cpu, [](Backend& backend) { return make_self_communicator(backend); }},
+    {"mpi", DeviceKind::cpu, [](Backend& backend) { return make_mpi_communicator(test_world(), backend); }},
+    {"nccl_plain", DeviceKind::cuda,
+     [](Backend& backend) { return make_nccl_communicator(test_world(), backend, false); }},
+    {"nccl_symmetric", DeviceKind::cuda,
+     [](Backend& backend) { return make_nccl_communicator(test_world(), backend, true); }}};
+
+/// What every communicator must do. Each rank knows what every other rank contributes.
+class CommunicatorTest : public testing::TestWithParam<Setup> {
+ protected:
+  void SetUp() override {
+    World& world = test_world();
+    const bool cuda = GetParam().device == DeviceKind::cuda;
+    const int gpus = cuda_device_count();
+    if (cuda && world.min(gpus >= world.local_size() ? 1 : 0) == 0) {
+      GTEST_SKIP() << "needs a GPU for each of " << world.local_size() << " ranks, here are " << gpus;
+    }
+    if (std::string(GetParam().name) == "self" && world.size() > 1) GTEST_SKIP() << "is for one rank";
+    backend_ = cuda ? make_cuda_backend({}, world.local_rank()) : make_cpu_backend({});
+    communicator_ = GetParam().make(*backend_);
+  }
+
+  void TearDown() override {
+    communicator_.reset();
+    backend_.reset();
+  }
+
+  Stream stream() { return backend_->communication_stream(); }
+  int ranks() const { return test_world().size(); }
+  int rank() const { return test_world().rank(); }
+
+  /// Small integers that differ by rank and place: sums are exact in every type.
+  template <class T>
+  static std::vector<T> contribution(int rank, std::int64_t count) {
+    std::vector<T> values(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i) {
+      values[static_cast<std::size_t>(i)] = static_cast<T>((rank + 1) * (i % 97 + 1) - 40);
+    }
+    return values;
+  }
+
+  template <class T>
+  std::vector<T> expected_sum(std::int64_t count) const {
+    std::vector<T> sum(static_cast<std::size_t>(count));
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const auto part = contribution<T>(rank, count);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+    }
+    return sum;
+  }
+
+  template <class T>
+  Buffer device_copy(const std::vector<T>& values) {
+    Buffer buffer = communicator_->allocate(values.size() * sizeof(T));
+    backend_->copy_to_device(buffer.data(), values.data(), buffer.bytes());
+    return buffer;
+  }
+
+  template <class T>
+  std::vector<T> host_copy(const Buffer& buffer) {
+    std::vector<T> values(buffer.bytes() / sizeof(T));
+    backend_->copy_to_host(values.data(), buffer.data(), buffer.bytes());
+    return values;
+  }
+
+  template <class T>
+  void check_sums(DType dtype) {
+    for (const std::int64_t count : {1, 2, 3, 5, 7, 127, 1000, 4099, 262147}) {
+      const Buffer buffer = device_copy(contribution<T>(rank(), count));
+      communicator_->wait(communicator_->all_reduce_sum(buffer.view(dtype, {count}), stream()));
+      backend_->synchronize();
+      EXPECT_EQ(host_copy<T>(buffer), expected_sum<T>(count)) << count << " elements";
+    }
+  }
+
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Communicator> communicator_;
+};
+
+TEST_P(CommunicatorTest, KnowsItsSize) {
+  EXPECT_EQ(communicator_->size(), ranks());
+  EXPECT_NO_THROW(communicator_->check_health());
+}
+
+TEST_P(CommunicatorTest, AllocatesZeroedAlignedMemory) {
+  const Buffer buffer = communicator_->allocate(1001);
+  EXPECT_EQ(buffer.bytes(), 1001u);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 256, 0u);
+  EXPECT_EQ(host_copy<char>(buffer), std::vector<char>(1001, 0));
+}
+
+TEST_P(CommunicatorTest, SumsF32OfAnySize) { check_sums<float>(DType::f32); }
+
+TEST_P(CommunicatorTest, SumsF64OfAnySize) { check_sums<double>(DType::f64); }
+
+TEST_P(CommunicatorTest, SumsASliceAndLeavesItsNeighboursAlone) {
+  const Buffer buffer = device_copy(contribution<float>(rank(), 1000));
+  const Tensor slice{static_cast<float*>(buffer.data()) + 128, DType::f32, {333}};
+  communicator_->wait(communicator_->all_reduce_sum(slice, stream()));
+  backend_->synchronize();
+  auto expected = contribution<float>(rank(), 1000);
+  const auto sums = expected_sum<float>(1000);
+  std::copy(sums.begin() + 128, sums.begin() + 128 + 333, expected.begin() + 128);
+  EXPECT_EQ(host_copy<float>(buffer), expected);
+}
+
+TEST_P(CommunicatorTest, SeveralOutstandingCompleteInOrder) {
+  constexpr int kTickets = 8;
+  std::vector<Buffer> buffers;
+  std::vector<Communicator::Ticket> tickets;
+  const auto count_of = [](int i) { return std::int64_t{20011} * (kTickets - i); };
+  for (int i = 0; i < kTickets; ++i) buffers.push_back(device_copy(contribution<float>(rank(), count_of(i))));
+  for (int i = 0; i < kTickets; ++i) {
+    const Tensor values = buffers[static_cast<std::size_t>(i)].view(DType::f32, {count_of(i)});
+    tickets.push_back(communicator_->all_reduce_sum(values, stream()));
+  }
+  EXPECT_TRUE(std::is_sorted(tickets.begin(), tickets.end()));
+  for (bool all = false; !all;) {
+    bool later_done = false;
+    for (auto ticket = tickets.rbegin(); ticket != tickets.rend(); ++ticket) {
+      const bool done = communicator_->test(*ticket);
+      EXPECT_TRUE(done || !later_done) << "a later ticket was done before " << *ticket;
+      later_done = done;
+    }
+    all = later_done && communicator_->test(tickets.back());
+  }
+  backend_->synchronize();
+  for (int i = 0; i < kTickets; ++i) {
+    EXPECT_EQ(host_copy<float>(buffers[static_cast<std::size_t>(i)]), expected_sum<float>(count_of(i)));
+  }
+}
+
+TEST_P(CommunicatorTest, WaitForTheLastFinishesAllBefore) {
+  const Buffer first = device_copy(contribution<float>(rank(), 50021));
+  const Buffer second = device_copy(contribution<float>(rank(), 11));
+  const auto early = communicator_->all_reduce_sum(first.view(DType::f32, {50021}), stream());
+  const auto late = communicator_->all_reduce_sum(second.view(DType::f32, {11}), stream());
+  communicator_->wait(late);
+  EXPECT_TRUE(communicator_->test(early));
+  communicator_->wait(early);
+  backend_->synchronize();
+  EXPECT_EQ(host_copy<float>(first), expected_sum<float>(50021));
+}
+
+/// Ranks must end with the same bits although sums of floats depend on the order of their terms.
+TEST_P(CommunicatorTest, EveryRankGetsTheSameBitsEveryTime) {
+  for (const std::int64_t count : {3, 1023, 100003}) {
+    std::vector<float> mine(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      mine[i] = 1.0f / static_cast<float>(static_cast<std::size_t>(rank()) * 7919 + i % 613 + 1);
+    }
+    std::vector<std::string> results;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const Buffer buffer = device_copy(mine);
+      communicator_->wait(communicator_->all_reduce_sum(buffer.view(DType::f32, {count}), stream()));
+      backend_->synchronize();
+      const auto sums = host_copy<float>(buffer);
+      std::string bytes(sums.size() * sizeof(float), '\0');
+      std::memcpy(bytes.data(), sums.data(), bytes.size());
+      for (auto& one : test_world().all_gather(bytes)) results.push_back(std::move(one));
+    }
+    for (const auto& result : results) EXPECT_TRUE(result == results.front()) << count << " elements";
+  }
+}
+
+TEST_P(CommunicatorTest, BroadcastsFromEveryRoot) {
+  for (int root = 0; root < ranks(); ++root) {
+    const Buffer buffer = device_copy(contribution<double>(rank(), 4099));
+    communicator_->broadcast(buffer.view(DType::f64, {4099}), root, stream());
+    backend_->synchronize();
+    EXPECT_EQ(host_copy<double>(buffer), contribution<double>(root, 4099)) << "root " << root;
+  }
+}
+
+TEST_P(CommunicatorTest, SumsBf16WhereTheLibraryCan) {
+  const std::vector<std::uint16_t> ones(1001, 0x3F80);  // 1.0 in bf16
+  const Buffer buffer = device_copy(ones);
+  const Tensor values = buffer.view(DType::bf16, {1001});
+  if (std::string(GetParam().name) == "mpi") {
+    EXPECT_THROW(communicator_->all_reduce_sum(values, stream()), Error);
+    return;
+  }
+  communicator_->wait(communicator_->all_reduce_sum(values, stream()));
+  backend_->synchronize();
+  const Buffer wide = backend_->allocate(DType::f32, {1001});
+  backend_->convert(values, wide.view(DType::f32, {1001}), backend_->compute_stream());
+  EXPECT_EQ(host_copy<float>(wide), std::vector<float>(1001, static_cast<float>(ranks())));
+}
+
+TEST_P(CommunicatorTest, WorksInsideAGraph) {
+  const Buffer buffer = device_copy(contribution<float>(rank(), 777));
+  const auto reduce = [&] {
+    backend_->wait_for(stream(), backend_->compute_stream());
+    communicator_->wait(communicator_->all_reduce_sum(buffer.view(DType::f32, {777}), stream()));
+    backend_->wait_for(backend_->compute_stream(), stream());
+  };
+  reduce();
+  const auto graph = backend_->capture(reduce);
+  if (!graph) GTEST_SKIP() << "this backend has no graphs";
+  backend_->copy_to_device(buffer.data(), contribution<float>(rank(), 777).data(), buffer.bytes());
+  graph->launch();
+  graph->launch();
+  backend_->synchronize();
+  auto expected = expected_sum<float>(777);
+  for (float& value : expected) value *= static_cast<float>(ranks());
+  EXPECT_EQ(host_copy<float>(buffer), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CommunicatorTest, testing::ValuesIn(kSetups),
+                         [](const auto& setup) { return std::string(setup.param.name); });
+
+TEST(MpiCommunicator, RefusesATicketThatWasNeverGiven) {
+  const auto backend = make_cpu_backend({});
+  const auto communicator = make_mpi_communicator(test_world(), *backend);
+  EXPECT_FALSE(communicator->test(0));
+  EXPECT_THROW(communicator->wait(0), Error);
+}
+
+TEST(NcclCommunicator, NeedsABuildWithCuda) {
+  if (built_with_cuda()) GTEST_SKIP() << "this build has CUDA";
+  const auto backend = make_cpu_backend({});
+  EXPECT_THROW(make_nccl_communicator(test_world(), *backend, false), UsageError);
+  EXPECT_EQ(nccl_version(), "");
+}
+
+}  // namespace
+}  // namespace ddptrain
