@@ -32,8 +32,12 @@ set(DDPTRAIN_CUDA_BACKEND ${DDPTRAIN_WITH_CUDA} CACHE INTERNAL "What DDPTRAIN_CU
 
 if(DDPTRAIN_WITH_CUDA)
   enable_language(CUDA)
-  set(CMAKE_CUDA_STANDARD 20)
-  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  if(CMAKE_VERSION VERSION_LESS 3.26)  # does not know nvcc's option for C++20
+    string(APPEND CMAKE_CUDA_FLAGS " -std=c++20")
+  else()
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  endif()
   set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
   find_package(CUDAToolkit REQUIRED)
   message(STATUS "CUDA backend: on (toolkit ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES})")

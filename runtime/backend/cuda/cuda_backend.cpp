@@ -155,6 +155,18 @@ int cuda_device_count() {
   return 0;
 }
 
+std::string cuda_pci_bus_id(int device) {
+  char id[32];
+  DDP_CUDA(cudaDeviceGetPCIBusId(id, sizeof(id), device));
+  return id;
+}
+
 bool built_with_cuda() { return true; }
+
+std::string cuda_version() {
+  int version = 0;
+  DDP_CUDA(cudaRuntimeGetVersion(&version));
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
 
 }  // namespace ddptrain

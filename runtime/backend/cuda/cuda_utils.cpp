@@ -12,6 +12,10 @@ void fail_call(const char* call, const char* file, int line, const char* reason)
   fail("{}:{}: {} failed: {}", file, line, call, reason);
 }
 
+void require(bool condition, const char* message) {
+  if (!condition) throw Error(message);
+}
+
 void log_failed_release(const char* reason) { spdlog::warn("releasing a GPU resource failed: {}", reason); }
 
 const char* reason_of(cudaError_t status) { return cudaGetErrorString(status); }

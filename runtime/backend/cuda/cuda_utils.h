@@ -10,6 +10,8 @@ namespace ddptrain::cuda {
 
 /// Throws Error naming call, place and reason.
 [[noreturn]] void fail_call(const char* call, const char* file, int line, const char* reason);
+/// Throws Error with `message` unless `condition` holds. For .cu files: nvcc does not get along with fmt in C++20.
+void require(bool condition, const char* message);
 /// For destructors, which must not throw.
 void log_failed_release(const char* reason);
 

@@ -2,6 +2,7 @@
 
 #include <cuda_bf16.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "runtime/core/tensor.h"
@@ -51,10 +52,14 @@ void with_element(DType dtype, Work&& work) {
   }
 }
 
+inline bool is_aligned(const void* pointer, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+}
+
 /// Whether rows of `columns` elements at these addresses can be read four elements at a time.
 template <class... Pointers>
 bool in_fours(std::int64_t columns, Pointers... pointers) {
-  return columns % 4 == 0 && (... && (reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0));
+  return columns % 4 == 0 && (... && is_aligned(pointers, 16));
 }
 
 inline std::uint32_t ceil_div(std::int64_t a, std::int64_t b) { return static_cast<std::uint32_t>((a + b - 1) / b); }

@@ -1,0 +1,21 @@
+#pragma once
+
+namespace ddptrain::cuda {
+
+/// Sum over the threads of a block, in a fixed order; valid in thread 0. `shared`: kThreads / 32 values. May be called
+/// again at once.
+template <unsigned kThreads, class T>
+__device__ __forceinline__ T block_sum(T value, T* shared) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xFFFFFFFFu, value, offset);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  T total{};
+  if (threadIdx.x == 0) {
+    for (unsigned warp = 0; warp < kThreads / 32; ++warp) total += shared[warp];
+  }
+  __syncthreads();
+  return total;
+}
+
+}  // namespace ddptrain::cuda
