@@ -148,6 +148,8 @@ std::unique_ptr<Backend> make_cpu_backend(BackendOptions options);
 /// `device`: index among the visible GPUs. Throws UsageError in a build without CUDA.
 std::unique_ptr<Backend> make_cuda_backend(BackendOptions options, int device);
 int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without a GPU.
+/// Such as 0000:1b:00.0; empty in a build without CUDA.
+std::string cuda_pci_bus_id(int device);
 bool built_with_cuda();
 std::string cuda_version();   ///< Of the runtime library; needs no GPU. Empty in a build without CUDA.
 std::string cudnn_version();

@@ -58,12 +58,14 @@ class Reader {
   void read_version(const std::string& line) {
     static const std::regex kPattern(R"(NCCL version (\d+\.\d+\.\d+))");
     std::smatch match;
+    if (line.find("NCCL version") == std::string::npos) return;
     if (std::regex_search(line, match, kPattern)) usage_.version = match[1];
   }
 
   void read_channels(const std::string& line) {
     static const std::regex kPattern(R"((?:^|\s)(\d{1,4}) coll channels,)");
     std::smatch match;
+    if (line.find(" coll channels") == std::string::npos) return;
     if (std::regex_search(line, match, kPattern)) communicator_channels_ = std::stoi(match[1]);
   }
 

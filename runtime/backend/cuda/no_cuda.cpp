@@ -11,6 +11,8 @@ std::unique_ptr<Backend> make_cuda_backend(BackendOptions, int) {
 
 int cuda_device_count() { return 0; }
 
+std::string cuda_pci_bus_id(int) { return {}; }
+
 bool built_with_cuda() { return false; }
 
 std::string cuda_version() { return {}; }

@@ -1,0 +1,122 @@
+#include "runtime/topology/numa_binding.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "runtime/topology/pci.h"
+
+namespace ddptrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kGpu = "00000000:1B:00.0";
+
+/// A sysfs with one device on a node of one's choice; bindings and environment are restored in the end.
+class NumaBindingTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    sched_getaffinity(0, sizeof(before_), &before_);
+    unsetenv("OMPI_MCA_orte_bound_at_launch");
+    unsetenv("OMPI_MCA_hwloc_base_binding_policy");
+  }
+
+  void TearDown() override {
+    fs::remove_all(sysfs_);
+    sched_setaffinity(0, sizeof(before_), &before_);
+  }
+
+  void show_node(const std::string& node) {
+    const fs::path device = sysfs_ / "bus/pci/devices/0000:1b:00.0";
+    fs::create_directories(device);
+    std::ofstream(device / "numa_node") << node << "\n";
+  }
+
+  static int allowed_cpus() {
+    cpu_set_t set;
+    sched_getaffinity(0, sizeof(set), &set);
+    return CPU_COUNT(&set);
+  }
+
+  void bind_to_one_cpu() {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+      if (CPU_ISSET(cpu, &before_)) CPU_SET(cpu, &one);
+    }
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  }
+
+  fs::path sysfs_ = fs::temp_directory_path() / ("numa_binding_test." + std::to_string(getpid()));
+  cpu_set_t before_{};
+};
+
+TEST_F(NumaBindingTest, ReadsTheNodeOfADevice) {
+  EXPECT_EQ(numa_node_of(kGpu, sysfs_), std::nullopt);
+  show_node("3");
+  EXPECT_EQ(numa_node_of(kGpu, sysfs_), 3);
+  show_node("-1");
+  EXPECT_EQ(numa_node_of(kGpu, sysfs_), std::nullopt);
+}
+
+TEST_F(NumaBindingTest, OnTheCpuNothingChanges) {
+  bind_to_one_cpu();
+  setenv("OMPI_MCA_orte_bound_at_launch", "1", 1);
+  EXPECT_EQ(bind_to_numa("", sysfs_), "as started");
+  EXPECT_EQ(allowed_cpus(), 1);
+}
+
+TEST_F(NumaBindingTest, HiddenNodeLeavesAWideBinding) {
+  show_node("-1");
+  const int cpus = allowed_cpus();
+  EXPECT_NE(bind_to_numa(kGpu, sysfs_).find("hidden"), std::string::npos);
+  EXPECT_EQ(allowed_cpus(), cpus);
+}
+
+TEST_F(NumaBindingTest, UndoesTheBindingToOneCoreThatNobodyAskedFor) {
+  if (allowed_cpus() < 2) GTEST_SKIP() << "one CPU only";
+  show_node("-1");
+  bind_to_one_cpu();
+  setenv("OMPI_MCA_orte_bound_at_launch", "1", 1);
+  EXPECT_NE(bind_to_numa(kGpu, sysfs_).find("undone"), std::string::npos);
+  EXPECT_GE(allowed_cpus(), CPU_COUNT(&before_));
+}
+
+TEST_F(NumaBindingTest, KeepsTheBindingThatTheUserAskedFor) {
+  show_node("-1");
+  bind_to_one_cpu();
+  EXPECT_NE(bind_to_numa(kGpu, sysfs_).find("as started"), std::string::npos);
+  EXPECT_EQ(allowed_cpus(), 1);
+  setenv("OMPI_MCA_orte_bound_at_launch", "1", 1);
+  setenv("OMPI_MCA_hwloc_base_binding_policy", "core", 1);
+  bind_to_numa(kGpu, sysfs_);
+  EXPECT_EQ(allowed_cpus(), 1);
+}
+
+TEST_F(NumaBindingTest, BindsToTheNodeOfTheGpu) {
+  if (!fs::exists("/sys/devices/system/node/node0")) GTEST_SKIP() << "this kernel shows no NUMA nodes";
+  show_node("0");
+  bind_to_one_cpu();
+  setenv("OMPI_MCA_orte_bound_at_launch", "1", 1);
+  EXPECT_EQ(bind_to_numa(kGpu, sysfs_).rfind("NUMA node 0 (CPUs ", 0), 0u);
+  std::ifstream file("/sys/devices/system/node/node0/cpulist");
+  std::string cpus;
+  file >> cpus;
+  if (CPU_COUNT(&before_) > 1 && cpus.find_first_of(",-") != std::string::npos) {
+    EXPECT_GT(allowed_cpus(), 1);
+  }
+}
+
+TEST_F(NumaBindingTest, ANodeThatIsNotThereChangesNothing) {
+  show_node("4711");
+  const int cpus = allowed_cpus();
+  EXPECT_NE(bind_to_numa(kGpu, sysfs_).find("may not use NUMA node 4711"), std::string::npos);
+  EXPECT_EQ(allowed_cpus(), cpus);
+}
+
+}  // namespace
+}  // namespace ddptrain

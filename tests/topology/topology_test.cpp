@@ -1,0 +1,61 @@
+#include "runtime/topology/topology.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/topology/gpu_links.h"
+#include "runtime/topology/nvml.h"
+#include "runtime/topology/pci.h"
+
+namespace ddptrain {
+namespace {
+
+TEST(TopologyLabel, WithoutGpuLinks) {
+  EXPECT_EQ(topology_label(1, 1, {}), "none");
+  EXPECT_EQ(topology_label(1, 1, {"0000:1b:00.0"}), "none");
+  EXPECT_EQ(topology_label(4, 1, {}), "host");
+  EXPECT_EQ(topology_label(4, 2, {}), "NET");
+  EXPECT_EQ(topology_label(4, 4, {"0000:1b:00.0"}), "NET");
+}
+
+TEST(TopologyLabel, UnknownGpusAreUnknownAndNeverSys) {
+  EXPECT_EQ(topology_label(2, 1, {"ffff:fe:1f.6", "ffff:fe:1f.7"}), "unknown");
+}
+
+TEST(LinkLabel, NvlinksBeforePcie) {
+  EXPECT_EQ(link_label({18, PcieAncestor::between_numa_nodes}), "NV18");
+  EXPECT_EQ(link_label({1, std::nullopt}), "NV1");
+}
+
+TEST(LinkLabel, PcieLevels) {
+  EXPECT_EQ(link_label({0, PcieAncestor::one_switch}), "PIX");
+  EXPECT_EQ(link_label({0, PcieAncestor::several_switches}), "PXB");
+  EXPECT_EQ(link_label({0, PcieAncestor::host_bridge}), "PHB");
+  EXPECT_EQ(link_label({0, PcieAncestor::numa_node}), "NODE");
+  EXPECT_EQ(link_label({0, PcieAncestor::between_numa_nodes}), "SYS");
+  EXPECT_EQ(link_label({0, std::nullopt}), "unknown");
+}
+
+TEST(SlowestLink, OfAMixedMachine) {
+  EXPECT_EQ(slowest_link({"NV18", "NV18"}), "NV18");
+  EXPECT_EQ(slowest_link({"NV2", "NV1", "NV12"}), "NV1");
+  EXPECT_EQ(slowest_link({"NV1", "SYS", "PIX"}), "SYS");
+  EXPECT_EQ(slowest_link({"PXB", "NV2", "PIX"}), "PXB");
+  EXPECT_EQ(slowest_link({"NODE", "PHB"}), "NODE");
+  EXPECT_EQ(slowest_link({"SYS", "unknown", "NV4"}), "unknown");
+  EXPECT_EQ(slowest_link({}), "unknown");
+}
+
+TEST(Pci, BusIdsAsSysfsWritesThem) {
+  EXPECT_EQ(normalized_pci_bus_id("00000000:1B:00.0"), "0000:1b:00.0");
+  EXPECT_EQ(normalized_pci_bus_id("0000:1b:00.0"), "0000:1b:00.0");
+  EXPECT_EQ(normalized_pci_bus_id("00010000:01:00.0"), "00010000:01:00.0");
+}
+
+TEST(Nvml, IsOptional) {
+  const auto nvml = Nvml::open();
+  if (!nvml) GTEST_SKIP() << "no NVIDIA driver here";
+  EXPECT_EQ(nvml->device("ffff:fe:1f.7"), nullptr);
+}
+
+}  // namespace
+}  // namespace ddptrain
