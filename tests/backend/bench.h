@@ -6,6 +6,7 @@
 #include <deque>
 #include <limits>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct BackendCase {
   Precision precision = Precision::fp32;
   double tolerance = 1e-5;
 };
+
+inline void PrintTo(const BackendCase& test_case, std::ostream* out) { *out << test_case.name; }
 
 inline std::vector<BackendCase> backend_cases() {
   return {{"cpu_fp32", DeviceKind::cpu, Precision::fp32, 1e-5},

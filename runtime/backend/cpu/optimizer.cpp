@@ -70,34 +70,32 @@ void adam(const Update<T>& u, const UpdateChunk& chunk, bool coupled) {
   }
 }
 
-template <class T>
-T lamb_direction(const Update<T>& u, std::uint32_t i, T decay) {
-  return u.first[i] * u.correction1 / (std::sqrt(u.second[i] * u.correction2) + u.epsilon) + decay * u.master[i];
-}
-
 /// All chunks of one parameter: moments and norms first, then the step of length trust ratio.
 template <class T>
 void lamb(const Update<T>& u, const UpdateChunk* chunks, std::uint32_t chunk_count) {
-  double weight_norm = 0.0;
+  const UpdateChunk* const end = chunks + chunk_count;
+  const auto direction = [&](const UpdateChunk& chunk) {
+    const ConstRowView<T> m(u.first + chunk.begin, chunk.count);
+    const ConstRowView<T> v(u.second + chunk.begin, chunk.count);
+    const ConstRowView<T> w(u.master + chunk.begin, chunk.count);
+    const T decay = chunk.decays != 0 ? u.decay : T{0};
+    return RowArray<T>(m * u.correction1 / ((v * u.correction2).sqrt() + u.epsilon) + decay * w);
+  };
+  double weight_norm = 0.0;  // squared, as the next; summed in T only within a chunk
   double update_norm = 0.0;
-  for (const UpdateChunk* chunk = chunks; chunk != chunks + chunk_count; ++chunk) {
-    const T decay = chunk->decays != 0 ? u.decay : T{0};
-    for (std::uint32_t i = chunk->begin; i < chunk->begin + chunk->count; ++i) {
-      const T gradient = u.gradients[i] * u.gradient_scale;
-      u.first[i] = u.beta1 * u.first[i] + (T{1} - u.beta1) * gradient;
-      u.second[i] = u.beta2 * u.second[i] + (T{1} - u.beta2) * gradient * gradient;
-      const double direction = lamb_direction(u, i, decay);
-      weight_norm += static_cast<double>(u.master[i]) * u.master[i];
-      update_norm += direction * direction;
-    }
+  for (const UpdateChunk* chunk = chunks; chunk != end; ++chunk) {
+    const RowArray<T> g = ConstRowView<T>(u.gradients + chunk->begin, chunk->count) * u.gradient_scale;
+    RowView<T> m(u.first + chunk->begin, chunk->count);
+    RowView<T> v(u.second + chunk->begin, chunk->count);
+    m = u.beta1 * m + (T{1} - u.beta1) * g;
+    v = u.beta2 * v + (T{1} - u.beta2) * g * g;
+    weight_norm += ConstRowView<T>(u.master + chunk->begin, chunk->count).square().sum();
+    update_norm += direction(*chunk).square().sum();
   }
   const double ratio = weight_norm > 0.0 && update_norm > 0.0 ? std::sqrt(weight_norm / update_norm) : 1.0;
   const T length = u.learning_rate * static_cast<T>(ratio);
-  for (const UpdateChunk* chunk = chunks; chunk != chunks + chunk_count; ++chunk) {
-    const T decay = chunk->decays != 0 ? u.decay : T{0};
-    for (std::uint32_t i = chunk->begin; i < chunk->begin + chunk->count; ++i) {
-      u.master[i] -= length * lamb_direction(u, i, decay);
-    }
+  for (const UpdateChunk* chunk = chunks; chunk != end; ++chunk) {
+    RowView<T>(u.master + chunk->begin, chunk->count) -= length * direction(*chunk);
   }
 }
 
