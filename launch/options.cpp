@@ -172,7 +172,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   CommandLine result;
   std::string fail_at;
   CLI::App app{"Trains a model with synchronous data parallelism: mpirun -np W ddptrain --model cnn", "ddptrain"};
-  app.option_defaults()->always_capture_default();
+  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_run_options(app, result.options);
   add_training_options(app, result.options);
   add_optimizer_options(app, result.options);
@@ -190,6 +190,11 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   } catch (const CLI::CallForHelp&) {
     result.print = app.help();
     return result;
+  } catch (const CLI::ConfigError& error) {
+    usage_error("--config {}: a line is not understood or its name is unknown: {} (ddptrain --print-config shows all)",
+                app.get_config_ptr()->as<std::string>(), error.what());
+  } catch (const CLI::FileError&) {
+    usage_error("--config {}: the file cannot be read", app.get_config_ptr()->as<std::string>());
   } catch (const CLI::ParseError& error) {
     usage_error("{} (ddptrain --help lists the flags)", error.what());
   }

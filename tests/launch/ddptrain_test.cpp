@@ -1,0 +1,161 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/launch/process.h"
+
+namespace ddptrain {
+namespace {
+
+const std::string kQuick = "--device cpu --data synthetic:600 --batch 16 ";
+
+std::string temporary(const std::string& name) { return testing::TempDir() + "ddptrain_" + name; }
+
+std::string content(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<nlohmann::json> json_lines(const std::string& path) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+struct BadInput {
+  const char* name;
+  std::string arguments;
+  std::string message;
+};
+
+class BadInputTo : public testing::TestWithParam<BadInput> {};
+
+TEST_P(BadInputTo, OneMessageExitCode2NothingOverwritten) {
+  const std::string metrics = temporary("untouched.jsonl");
+  std::ofstream(metrics) << "what was there\n";
+  const Outcome outcome = train_on_cpu(2, fmt::format("--metrics {} {}", metrics, GetParam().arguments));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says(GetParam().message)) << outcome.output;
+  EXPECT_FALSE(outcome.says("Epoch")) << outcome.output;
+  EXPECT_LT(outcome.seconds, 20.0);
+  EXPECT_EQ(content(metrics), "what was there\n");
+}
+
+std::string config_with(const std::string& text) {
+  const std::string path = temporary("bad.toml");
+  std::ofstream(path) << text;
+  return path;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ddptrain, BadInputTo,
+    testing::Values(BadInput{"flag", kQuick + "--foo 1", "--foo"}, BadInput{"model", kQuick + "--model vgg", "cnn"},
+                    BadInput{"batch_0", kQuick + "--batch 0", "--batch 0"},
+                    BadInput{"batch_too_large", kQuick + "--batch 301", "the largest batch that fits is 300"},
+                    BadInput{"folder", "--device cpu --data /nonexistent", "launch/fetch-data fashion-mnist"},
+                    BadInput{"synthetic", "--device cpu --data synthetic:x", "synthetic:COUNT"},
+                    BadInput{"config_file", kQuick + "--config /nonexistent.toml", "/nonexistent.toml"},
+                    BadInput{"config_name", kQuick + "--config " + config_with("batches = 3\n"), "batches"},
+                    BadInput{"fail_at", kQuick + "--fail-at 2:1", "there are 2 ranks"},
+                    BadInput{"precision", kQuick + "--precision bf16", "fp32"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Ddptrain, DamagedDataFilesAreNamed) {
+  const std::string folder = temporary("damaged");
+  std::filesystem::create_directories(folder);
+  for (const char* name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
+                           "t10k-labels-idx1-ubyte"}) {
+    std::ofstream(folder + "/" + name) << "not an IDX file";
+  }
+  const Outcome outcome = train_on_cpu(2, "--device cpu --data " + folder);
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says(folder)) << outcome.output;
+}
+
+TEST(Ddptrain, MetricsPathMustBeWritable) {
+  const Outcome outcome = train_on_cpu(2, kQuick + "--metrics /nonexistent/folder/m.jsonl");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.count("ddptrain: --metrics /nonexistent/folder/m.jsonl"), 1) << outcome.output;
+}
+
+TEST(Ddptrain, CudaWithoutAGpuSaysWhatToDo) {
+  const Outcome outcome = train_on_cpu(2, "--device cuda --data synthetic:600", "CUDA_VISIBLE_DEVICES=");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.count("ddptrain: --device cuda"), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says("--device cpu")) << outcome.output;
+}
+
+TEST(Ddptrain, ARankThatThrowsEndsTheJob) {
+  for (const int rank : {0, 1}) {
+    const Outcome outcome = train_on_cpu(3, fmt::format("{} --steps 1000000 --fail-at {}:5", kQuick, rank));
+    EXPECT_NE(outcome.exit_code, 0);
+    EXPECT_EQ(outcome.count(fmt::format("ddptrain: error on rank {} (", rank)), 1) << outcome.output;
+    EXPECT_TRUE(outcome.says("step 5 fails")) << outcome.output;
+    EXPECT_LT(outcome.seconds, 20.0);
+  }
+}
+
+TEST(Ddptrain, HelpVersionAndConfigurationComeOnce) {
+  const Outcome help = train_on_cpu(2, "--help");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_EQ(help.count("--grad-accum"), 1) << help.output;
+  const Outcome version = train_on_cpu(2, "--version");
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_EQ(version.count("ddptrain "), 1) << version.output;
+  for (const char* part : {"CUDA", "cuDNN", "NCCL", "MPI"}) EXPECT_TRUE(version.says(part)) << part;
+  EXPECT_EQ(train_on_cpu(2, "--print-config").count("grad-accum=1"), 1);
+}
+
+TEST(Ddptrain, OutputAndMetricsHoldWhatIsPromised) {
+  const std::string metrics = temporary("metrics.jsonl");
+  const Outcome outcome = train_on_cpu(2, kQuick + "--epochs 2 --metrics " + metrics, "NCCL_ALGO=Ring");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(outcome.count("\nImages/sec: "), 2) << outcome.output;
+  for (const char* text : {"Epoch 1/2\nloss ", "Epoch 2/2\nloss ", "  accuracy ", "Scaling efficiency", "MFU"}) {
+    EXPECT_TRUE(outcome.says(text)) << text << "\n" << outcome.output;
+  }
+  const auto lines = json_lines(metrics);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines.front().at("event"), "start");
+  EXPECT_EQ(lines[2].at("event"), "epoch");
+  const auto& summary = lines.back();
+  EXPECT_EQ(summary.at("event"), "summary");
+  for (const char* key :
+       {"model", "device", "precision", "world_size", "nodes", "local_world_size", "batch_per_rank", "steps", "epochs",
+        "parameters", "images_per_second", "images_per_second_min", "images_per_second_max", "windows",
+        "baseline_per_second", "scaling_efficiency", "exposed_comm_fraction", "mfu", "loss", "accuracy",
+        "accuracy_per_epoch", "startup_seconds", "train_seconds", "parameter_hash", "topology", "nccl", "environment"}) {
+    EXPECT_TRUE(summary.contains(key)) << key;
+  }
+  EXPECT_EQ(summary.at("world_size"), 2);
+  EXPECT_EQ(summary.at("parameters"), 1199882);
+  EXPECT_EQ(summary.at("steps"), 2 * (600 / 32));
+  EXPECT_EQ(summary.at("environment").at("NCCL_ALGO"), "Ring");
+  EXPECT_TRUE(summary.at("nccl").is_null());
+  EXPECT_GT(summary.at("baseline_per_second"), 0.0);
+  EXPECT_GT(summary.at("startup_seconds"), 0.0);
+  EXPECT_LT(summary.at("startup_seconds"), 30.0);
+  EXPECT_EQ(summary.at("accuracy_per_epoch").size(), 2u);
+}
+
+TEST(Ddptrain, OneRankIsItsOwnBaselineAndNoneIsMeasuredWhenOff) {
+  const std::string metrics = temporary("one.jsonl");
+  ASSERT_EQ(train_on_cpu(1, kQuick + "--steps 5 --metrics " + metrics).exit_code, 0);
+  auto summary = json_lines(metrics).back();
+  EXPECT_EQ(summary.at("scaling_efficiency"), 1.0);
+  EXPECT_EQ(summary.at("epochs"), 1);
+  EXPECT_EQ(summary.at("steps"), 5);
+  ASSERT_EQ(train_on_cpu(2, kQuick + "--steps 5 --baseline off --metrics " + metrics).exit_code, 0);
+  summary = json_lines(metrics).back();
+  EXPECT_TRUE(summary.at("scaling_efficiency").is_null());
+  EXPECT_TRUE(summary.at("baseline_per_second").is_null());
+}
+
+}  // namespace
+}  // namespace ddptrain

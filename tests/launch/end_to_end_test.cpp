@@ -1,0 +1,31 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "data/fashion_mnist.h"
+#include "tests/launch/process.h"
+
+namespace ddptrain {
+namespace {
+
+TEST(EndToEnd, AnEpochOfFashionMnistOnTwoCpuRanksReaches85Percent) {
+  try {
+    find_fashion_mnist("");
+  } catch (const UsageError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const std::string metrics = testing::TempDir() + "ddptrain_end_to_end.jsonl";
+  const Outcome outcome =
+      train_on_cpu(2, "--device cpu --model cnn --batch 64 --epochs 1 --baseline off --metrics " + metrics);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  std::ifstream file(metrics);
+  std::string last;
+  for (std::string line; std::getline(file, line);) last = line;
+  const auto summary = nlohmann::json::parse(last);
+  EXPECT_GE(summary.at("accuracy"), 0.85) << outcome.output;
+  EXPECT_EQ(summary.at("steps"), 60000 / 128);
+}
+
+}  // namespace
+}  // namespace ddptrain

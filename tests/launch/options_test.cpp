@@ -1,0 +1,130 @@
+#include "launch/options.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+CommandLine parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "ddptrain");
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+std::string file_with(const std::string& name, const std::string& text) {
+  const std::string path = testing::TempDir() + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(Options, DefaultsAreThePublishedRecipe) {
+  const Options defaults = parse({}).options;
+  EXPECT_EQ(defaults.model, "cnn");
+  EXPECT_EQ(defaults.batch, 512);
+  EXPECT_EQ(defaults.optimizer.kind, OptimizerKind::adam);
+  EXPECT_FLOAT_EQ(defaults.optimizer.schedule.peak, 1e-3f);
+  const Options preset = parse({"--config", DDP_SOURCE_DIR "/configs/cnn.toml"}).options;
+  EXPECT_EQ(parse({"--config", DDP_SOURCE_DIR "/configs/cnn.toml", "--print-config"}).print, parse({"--print-config"}).print);
+  EXPECT_EQ(preset.epochs, defaults.epochs);
+}
+
+TEST(Options, FlagsWinOverTheFile) {
+  const std::string path = file_with("flags.toml", "batch = 64\nlr = 0.5\noverlap = \"off\"\nbaseline = \"off\"\n");
+  const Options options = parse({"--config", path.c_str(), "--lr", "0.25", "--overlap=none"}).options;
+  EXPECT_EQ(options.batch, 64);
+  EXPECT_FLOAT_EQ(options.optimizer.schedule.peak, 0.25f);
+  EXPECT_EQ(options.overlap, OverlapMode::none);
+  EXPECT_FALSE(options.baseline);
+}
+
+TEST(Options, PrintedConfigurationReadsBackTheSame) {
+  const auto printed = parse({"--optimizer", "lamb", "--lr", "0.02", "--batch", "96", "--graph", "off", "--data", "/a b",
+                              "--warmup", "7", "--print-config"})
+                           .print;
+  ASSERT_TRUE(printed);
+  const std::string path = file_with("round_trip.toml", *printed);
+  EXPECT_EQ(parse({"--config", path.c_str(), "--print-config"}).print, printed);
+  const Options read = parse({"--config", path.c_str()}).options;
+  EXPECT_EQ(read.optimizer.kind, OptimizerKind::lamb);
+  EXPECT_EQ(read.data, "/a b");
+  EXPECT_FALSE(read.graph);
+  EXPECT_EQ(read.optimizer.schedule.warmup_steps, 7u);
+}
+
+TEST(Options, HelpNamesEveryGroup) {
+  const auto help = parse({"--help"}).print;
+  ASSERT_TRUE(help);
+  for (const char* group : {"Model and device", "Training", "Optimizer", "Communication", "Measurement"}) {
+    EXPECT_NE(help->find(group), std::string::npos) << group;
+  }
+}
+
+TEST(Options, LearningRateScalesWithTheSamplesOfAStep) {
+  const float peak = 1e-3f;
+  const auto rate = [](const char* scaling) {
+    return scaled_learning_rate(parse({"--lr-scaling", scaling, "--batch", "256", "--grad-accum", "4"}).options, 8);
+  };
+  EXPECT_FLOAT_EQ(rate("none"), peak);
+  EXPECT_FLOAT_EQ(rate("linear"), 16 * peak);  // 8 * 256 * 4 / 512
+  EXPECT_FLOAT_EQ(rate("sqrt"), 4 * peak);
+}
+
+TEST(Options, TrainerGetsWhatWasAsked) {
+  const Options options = parse({"--bucket-mb", "0.5", "--last-bucket-kb", "1.5", "--schedule", "cosine", "--clip-norm",
+                                 "2", "--dropout", "off", "--overlap", "none"})
+                              .options;
+  const TrainerOptions trainer = trainer_options(options, 2, 100);
+  EXPECT_EQ(trainer.bucket_bytes, 524288u);
+  EXPECT_EQ(trainer.last_bucket_bytes, 1536u);
+  EXPECT_EQ(trainer.optimizer.schedule.kind, ScheduleKind::cosine);
+  EXPECT_EQ(trainer.optimizer.schedule.total_steps, 100u);
+  EXPECT_FLOAT_EQ(trainer.clip_norm, 2.0f);
+  EXPECT_FALSE(trainer.dropout);
+  EXPECT_FALSE(run_options(options).replicas_agree);
+}
+
+TEST(Options, PrecisionFollowsTheDevice) {
+  EXPECT_EQ(chosen_precision(parse({}).options, DeviceKind::cuda), Precision::bf16);
+  EXPECT_EQ(chosen_precision(parse({}).options, DeviceKind::cpu), Precision::fp32);
+  EXPECT_EQ(chosen_precision(parse({"--precision", "tf32"}).options, DeviceKind::cuda), Precision::tf32);
+}
+
+class BadFlag : public testing::TestWithParam<std::vector<const char*>> {};
+
+TEST_P(BadFlag, IsAUsageErrorThatNamesIt) {
+  try {
+    parse(GetParam());
+    ADD_FAILURE() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find(GetParam().front()), std::string::npos) << error.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Flags, BadFlag,
+    testing::Values(std::vector{"--foo"}, std::vector{"--batch", "0"}, std::vector{"--batch", "many"},
+                    std::vector{"--batch", "-5"}, std::vector{"--epochs", "0"}, std::vector{"--steps", "-1"},
+                    std::vector{"--model", "resnet"}, std::vector{"--overlap", "maybe"}, std::vector{"--lr", "0"},
+                    std::vector{"--lr", "nan"}, std::vector{"--beta1", "1"}, std::vector{"--momentum", "-0.1"},
+                    std::vector{"--optimizer", "adagrad"}, std::vector{"--precision", "fp8"},
+                    std::vector{"--device", "tpu"}, std::vector{"--threads", "0"}, std::vector{"--grad-accum", "0"},
+                    std::vector{"--bucket-mb", "0"}, std::vector{"--clip-norm", "-1"}, std::vector{"--fail-at", "3"},
+                    std::vector{"--config", "/nonexistent.toml"}, std::vector{"--log-level", "loud"}));
+
+TEST(Options, UnknownNameInTheFileIsAnErrorThatNamesIt) {
+  const std::string path = file_with("unknown.toml", "batch = 64\nbatchsize = 3\n");
+  try {
+    parse({"--config", path.c_str()});
+    ADD_FAILURE() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("batchsize"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain

@@ -1,0 +1,86 @@
+#include "runtime/train/bucket_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+std::vector<ParameterSpec> specs_of(const std::vector<Shape>& shapes) {
+  std::vector<ParameterSpec> specs;
+  for (const Shape& shape : shapes) specs.push_back({"p" + std::to_string(specs.size()), shape});
+  return specs;
+}
+
+const std::vector<Shape> kRagged = {{128, 9216}, {10, 128}, {10}, {1}, {128}, {64, 3, 3, 32}, {64}, {1}, {32, 9}, {3}};
+
+struct Case {
+  std::size_t bucket_bytes;
+  std::size_t last_bucket_bytes;
+  int world_size;
+};
+
+class BucketPlanOf : public testing::TestWithParam<Case> {};
+
+TEST_P(BucketPlanOf, CoversEveryParameterOnceInOrderAndAligned) {
+  const auto [bucket_bytes, last_bucket_bytes, world_size] = GetParam();
+  const auto specs = specs_of(kRagged);
+  const BucketPlan plan = plan_buckets(specs, 4, bucket_bytes, last_bucket_bytes, world_size);
+
+  std::int64_t end = 0;
+  std::size_t next_parameter = 0;
+  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    const Bucket& bucket = plan.buckets[b];
+    EXPECT_EQ(bucket.begin, end);
+    EXPECT_EQ(bucket.first_parameter, next_parameter);
+    EXPECT_GT(bucket.parameter_count, 0u);
+    EXPECT_EQ(bucket.size % (128 * world_size), 0);
+    std::int64_t position = bucket.begin;
+    std::size_t bytes = 0;
+    for (std::size_t k = 0; k < bucket.parameter_count; ++k, ++next_parameter) {
+      EXPECT_EQ(plan.bucket_of.at(next_parameter), b);
+      EXPECT_GE(plan.begin.at(next_parameter), position);
+      EXPECT_EQ(plan.begin.at(next_parameter) % 64, 0);
+      position = plan.begin.at(next_parameter) + element_count(specs[next_parameter].shape);
+      bytes += static_cast<std::size_t>(element_count(specs[next_parameter].shape)) * 4;
+    }
+    const bool last = b + 1 == plan.buckets.size();
+    EXPECT_TRUE(bytes <= bucket_bytes || bucket.parameter_count == 1 || (last && bytes <= last_bucket_bytes));
+    end = bucket.begin + bucket.size;
+    EXPECT_LE(position, end);
+  }
+  EXPECT_EQ(next_parameter, specs.size());
+  EXPECT_EQ(plan.size, end);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, BucketPlanOf,
+                         testing::Values(Case{25 << 20, 256 << 10, 1}, Case{25 << 20, 0, 3}, Case{1, 0, 2},
+                                         Case{1, 5000, 7}, Case{6000, 1000, 4}, Case{80000, 2, 3},
+                                         Case{25 << 20, 25 << 20, 8}));
+
+TEST(BucketPlan, TailThatFitsIsTheLastBucket) {
+  const auto specs = specs_of({{1000}, {200}, {100}, {50}, {10}});
+  const BucketPlan plan = plan_buckets(specs, 4, 1 << 20, 4 * 170, 1);
+  ASSERT_EQ(plan.buckets.size(), 2u);
+  EXPECT_EQ(plan.buckets[0].parameter_count, 2u);
+  EXPECT_EQ(plan.buckets[1].parameter_count, 3u);
+}
+
+TEST(BucketPlan, FillsBucketsGreedily) {
+  const auto specs = specs_of({{100}, {100}, {100}, {500}, {100}});
+  const BucketPlan plan = plan_buckets(specs, 2, 400, 0, 1);
+  ASSERT_EQ(plan.buckets.size(), 4u);
+  EXPECT_EQ(plan.buckets[0].parameter_count, 2u);
+  EXPECT_EQ(plan.buckets[1].parameter_count, 1u);
+  EXPECT_EQ(plan.buckets[2].first_parameter, 3u);
+  EXPECT_EQ(plan.buckets[3].first_parameter, 4u);
+}
+
+TEST(BucketPlan, RefusesParametersWithoutElements) {
+  EXPECT_THROW(plan_buckets(specs_of({{3}, {0, 5}}), 4, 100, 0, 1), Error);
+  EXPECT_THROW(plan_buckets({}, 4, 100, 0, 1), Error);
+}
+
+}  // namespace
+}  // namespace ddptrain

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/backend/backend.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+/// Host memory and a log of what was asked for; no operations. Graphs call again what they captured.
+class FakeBackend : public Backend {
+ public:
+  explicit FakeBackend(bool graphs = false) : Backend({}), graphs_(graphs) {}
+
+  std::vector<std::string> log;
+
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  std::string device_name() const override { return "fake"; }
+  using Backend::allocate;
+  Buffer allocate(std::size_t bytes) override { return {std::calloc(bytes, 1), bytes, std::free}; }
+  void copy_to_host(void* host, const void* device, std::size_t bytes) override { std::memcpy(host, device, bytes); }
+  void copy_to_device(void* device, const void* host, std::size_t bytes) override { std::memcpy(device, host, bytes); }
+  void zero(void* device, std::size_t bytes, Stream) override { std::memset(device, 0, bytes); }
+  void convert(const Tensor&, const Tensor&, Stream) override { unused(); }
+
+  Stream compute_stream() override { return {&compute_}; }
+  Stream communication_stream() override { return {&communication_}; }
+  void wait_for(Stream later, Stream earlier) override { log.push_back(fmt::format("{} waits for {}", name(later), name(earlier))); }
+  void synchronize() override {}
+  std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
+    if (!graphs_) return nullptr;
+    capturing_ = true;
+    work();
+    capturing_ = false;
+    log.push_back("captured");
+    return std::make_unique<Replay>(work);
+  }
+  bool capturing() const { return capturing_; }
+
+  void advance(StepState* state, std::uint32_t steps, Stream) override {
+    if (!capturing_) state->step += steps;
+  }
+  void update(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
+    log.push_back(fmt::format("update from chunk {} on {}", slice.first_chunk, name(stream)));
+  }
+  void sum_of_squares(const Tensor&, float*, bool, Stream) override { unused(); }
+  void clip_scale(const float*, float, float*, Stream) override { unused(); }
+  void gather_images(const ImageBatch&, const Tensor&) override { unused(); }
+  void conv2d(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override { unused(); }
+  void conv2d_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool) override {
+    unused();
+  }
+  void bias_relu_backward(const Tensor&, const Tensor&, float, const Tensor&, bool) override { unused(); }
+  void bias_relu_pool_dropout(const Tensor&, const Tensor&, const Dropout&, const Tensor&, const Tensor&) override {
+    unused();
+  }
+  void bias_relu_pool_dropout_backward(const Tensor&, const Tensor&, const Dropout&, const Tensor&, const Tensor&,
+                                       bool) override {
+    unused();
+  }
+  void linear(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override { unused(); }
+  void linear_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                       bool) override {
+    unused();
+  }
+  void bias_relu_dropout(const Tensor&, const Tensor&, const Dropout&) override { unused(); }
+  void softmax_cross_entropy(const Tensor&, const ImageBatch&, float, const Tensor&, MetricSums*) override {
+    unused();
+  }
+
+ private:
+  struct Replay final : Graph {
+    explicit Replay(std::function<void()> recorded) : work(std::move(recorded)) {}
+    void launch() override { work(); }
+    std::function<void()> work;
+  };
+
+  [[noreturn]] static void unused() { fail("an operation that these tests do not use"); }
+  std::string name(Stream stream) const { return stream.handle == &compute_ ? "compute" : "communication"; }
+
+  bool graphs_;
+  bool capturing_ = false;
+  char compute_ = 0;
+  char communication_ = 0;
+};
+
+/// All-reduces that end when the test says so: message k has arrived once `arrived` > k.
+class FakeCommunicator final : public Communicator {
+ public:
+  FakeCommunicator(FakeBackend& backend, int size) : backend_(backend), size_(size) {}
+
+  std::uint64_t arrived = UINT64_MAX;
+  std::vector<void*> sent;
+
+  int size() const override { return size_; }
+  Buffer allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
+  Ticket all_reduce_sum(const Tensor& values, Stream) override {
+    backend_.log.push_back(fmt::format("all-reduce of {}", values.size()));
+    sent.push_back(values.data);
+    return sent.size() - 1;
+  }
+  bool test(Ticket ticket) override { return ticket < arrived; }
+  void wait(Ticket ticket) override { arrived = std::max(arrived, ticket + 1); }
+  void broadcast(const Tensor&, int, Stream) override {}
+  std::string library_version() const override { return "fake"; }
+
+ private:
+  FakeBackend& backend_;
+  int size_;
+};
+
+}  // namespace ddptrain

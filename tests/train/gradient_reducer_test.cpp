@@ -1,0 +1,144 @@
+#include "runtime/train/gradient_reducer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "runtime/core/error.h"
+#include "tests/train/fake_backend.h"
+
+namespace ddptrain {
+namespace {
+
+/// Ragged parameters, some of one element, in six buckets.
+std::vector<ParameterSpec> ragged() {
+  return {{"a", {300}}, {"b", {1}}, {"c", {257}}, {"d", {7, 11}}, {"e", {1}}, {"f", {512}}, {"g", {3}}, {"h", {1}}};
+}
+
+class GradientReducerTest : public testing::Test {
+ protected:
+  GradientReducer make(OverlapMode mode) {
+    return {arena, mode == OverlapMode::none ? nullptr : &communicator, backend, mode,
+            [this](std::size_t bucket) { reduced.push_back(bucket); }};
+  }
+  std::vector<std::size_t> in_order() const {
+    std::vector<std::size_t> order(arena.specs().size());
+    std::iota(order.begin(), order.end(), 0);
+    return order;
+  }
+  std::vector<std::size_t> all_buckets() const {
+    std::vector<std::size_t> buckets(arena.plan().buckets.size());
+    std::iota(buckets.begin(), buckets.end(), 0);
+    return buckets;
+  }
+  std::vector<void*> slices_in_order() const {
+    std::vector<void*> slices;
+    for (const std::size_t bucket : all_buckets()) slices.push_back(arena.bucket_gradients(bucket).data);
+    return slices;
+  }
+
+  FakeBackend backend;
+  FakeCommunicator communicator{backend, 3};  // 3 divides none of the sizes
+  ParameterArena arena{ragged(), {4 * 301, 16, true}, backend, communicator};
+  std::vector<std::size_t> reduced;
+};
+
+TEST_F(GradientReducerTest, SendsEveryBucketOnceInIndexOrderWhateverTheOrderOfReadiness) {
+  ASSERT_GE(arena.plan().buckets.size(), 4u);
+  std::mt19937 random(1);
+  std::vector<std::size_t> order = in_order();
+  for (int trial = 0; trial < 50; ++trial) {
+    std::shuffle(order.begin(), order.end(), random);
+    communicator.sent.clear();
+    reduced.clear();
+    GradientReducer reducer = make(trial % 2 == 0 ? OverlapMode::on : OverlapMode::off);
+    reducer.begin(true);
+    for (const std::size_t parameter : order) reducer.ready(parameter);
+    reducer.finish();
+    EXPECT_EQ(communicator.sent, slices_in_order());
+    EXPECT_EQ(reduced, all_buckets());
+  }
+}
+
+TEST_F(GradientReducerTest, SendsABucketAsSoonAsItAndTheOnesBeforeAreComplete) {
+  GradientReducer reducer = make(OverlapMode::on);
+  reducer.begin(true);
+  for (std::size_t parameter = arena.specs().size() - 1; parameter > 0; --parameter) reducer.ready(parameter);
+  EXPECT_TRUE(communicator.sent.empty());
+  reducer.ready(0);
+  EXPECT_EQ(communicator.sent.size(), arena.plan().buckets.size());
+  reducer.finish();
+}
+
+TEST_F(GradientReducerTest, OverlapOffSendsNothingBeforeFinish) {
+  GradientReducer reducer = make(OverlapMode::off);
+  reducer.begin(true);
+  for (const std::size_t parameter : in_order()) reducer.ready(parameter);
+  EXPECT_TRUE(communicator.sent.empty());
+  reducer.finish();
+  EXPECT_EQ(communicator.sent, slices_in_order());
+}
+
+TEST_F(GradientReducerTest, SendsNothingDuringAccumulation) {
+  GradientReducer reducer = make(OverlapMode::on);
+  for (const bool last : {false, false, true}) {
+    reducer.begin(last);
+    for (const std::size_t parameter : in_order()) reducer.ready(parameter);
+    reducer.finish();
+    EXPECT_EQ(communicator.sent.size(), last ? arena.plan().buckets.size() : 0u);
+    EXPECT_EQ(reduced.size(), communicator.sent.size());
+  }
+}
+
+TEST_F(GradientReducerTest, WhatFollowsABucketWaitsForItsMessage) {
+  communicator.arrived = 0;
+  GradientReducer reducer = make(OverlapMode::on);
+  reducer.begin(true);
+  for (const std::size_t parameter : in_order()) {
+    if (parameter + 1 == arena.specs().size()) communicator.arrived = 2;
+    reducer.ready(parameter);
+    EXPECT_EQ(reduced.size(), parameter + 1 == arena.specs().size() ? 2u : 0u);
+  }
+  reducer.finish();
+  EXPECT_EQ(reduced, all_buckets());
+}
+
+TEST_F(GradientReducerTest, WithoutCommunicationBucketsAreStillUpdated) {
+  GradientReducer reducer = make(OverlapMode::none);
+  reducer.begin(true);
+  for (const std::size_t parameter : in_order()) reducer.ready(parameter);
+  reducer.finish();
+  EXPECT_EQ(reduced, all_buckets());
+  EXPECT_TRUE(communicator.sent.empty());
+}
+
+TEST_F(GradientReducerTest, CommunicationWaitsForComputeBeforeEveryBucketAndComputeAtTheEnd) {
+  GradientReducer reducer = make(OverlapMode::on);
+  backend.log.clear();
+  reducer.begin(true);
+  for (const std::size_t parameter : in_order()) reducer.ready(parameter);
+  reducer.finish();
+  ASSERT_EQ(backend.log.size(), 2 * arena.plan().buckets.size() + 1);
+  for (std::size_t i = 0; i + 1 < backend.log.size(); i += 2) {
+    EXPECT_EQ(backend.log[i], "communication waits for compute");
+    EXPECT_EQ(backend.log[i + 1].rfind("all-reduce", 0), 0u);
+  }
+  EXPECT_EQ(backend.log.back(), "compute waits for communication");
+}
+
+TEST_F(GradientReducerTest, RefusesWrongUse) {
+  GradientReducer reducer = make(OverlapMode::on);
+  EXPECT_THROW(reducer.ready(0), Error);
+  EXPECT_THROW(reducer.finish(), Error);
+  reducer.begin(true);
+  EXPECT_THROW(reducer.begin(true), Error);
+  reducer.ready(3);
+  EXPECT_THROW(reducer.ready(3), Error);
+  EXPECT_THROW(reducer.ready(arena.specs().size()), Error);
+  EXPECT_THROW(reducer.finish(), Error) << "parameters are missing";
+}
+
+}  // namespace
+}  // namespace ddptrain

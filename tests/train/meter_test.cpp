@@ -1,0 +1,41 @@
+#include "runtime/train/meter.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+TEST(Median, OfOddEvenAndNothing) {
+  EXPECT_EQ(median({3.0, 1.0, 2.0}), 2.0);
+  EXPECT_EQ(median({4.0, 1.0, 3.0, 2.0}), 2.5);
+  EXPECT_TRUE(std::isnan(median({})));
+}
+
+TEST(Meter, LeavesTheFirstWindowOutWhereThereAreMore) {
+  Meter meter;
+  meter.add(10, 10.0);
+  EXPECT_EQ(meter.rate().median, 1.0);
+  EXPECT_EQ(meter.rate_since(0), 1.0);
+  for (const double seconds : {1.0, 2.0, 5.0}) meter.add(100, seconds);
+  const Rate rate = meter.rate();
+  EXPECT_EQ(rate.median, 50.0);
+  EXPECT_EQ(rate.min, 20.0);
+  EXPECT_EQ(rate.max, 100.0);
+  EXPECT_EQ(rate.windows, 3u);
+  EXPECT_DOUBLE_EQ(meter.rate_since(0), 300.0 / 8.0);
+  EXPECT_DOUBLE_EQ(meter.rate_since(2), 200.0 / 7.0);
+  EXPECT_DOUBLE_EQ(meter.seconds(), 18.0);
+}
+
+TEST(Meter, RefusesEmptyWindows) {
+  Meter meter;
+  EXPECT_THROW(meter.add(0, 1.0), Error);
+  EXPECT_THROW(meter.add(1, 0.0), Error);
+}
+
+}  // namespace
+}  // namespace ddptrain

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/synthetic.h"
+#include "runtime/train/trainer.h"
+#include "tests/support/mpi_main.h"
+
+namespace ddptrain {
+
+/// A backend and a communicator for all ranks of the test.
+struct Rig {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Communicator> communicator;
+
+  Rig(DeviceKind device, Precision precision) {
+    const World& world = test_world();
+    BackendOptions options;
+    options.precision = precision;
+    backend = device == DeviceKind::cuda ? make_cuda_backend(options, world.local_rank()) : make_cpu_backend(options);
+    communicator = world.size() == 1              ? make_self_communicator(*backend)
+                   : device == DeviceKind::cuda ? make_nccl_communicator(world, *backend, false)
+                                                : make_mpi_communicator(world, *backend);
+  }
+
+  std::unique_ptr<Trainer> trainer(const TrainerOptions& options, const ImageData& data) {
+    return std::make_unique<Trainer>(options, data, test_world(), *backend, *communicator);
+  }
+};
+
+inline bool enough_devices(DeviceKind device) {
+  return device == DeviceKind::cpu || test_world().min(cuda_device_count()) >= test_world().size();
+}
+
+/// Largest difference over the largest magnitude of `expected`.
+inline double relative_difference(const std::vector<double>& actual, const std::vector<double>& expected) {
+  EXPECT_EQ(actual.size(), expected.size());
+  double difference = 0.0;
+  double magnitude = 0.0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference = std::max(difference, std::abs(actual.at(i) - expected[i]));
+    magnitude = std::max(magnitude, std::abs(expected[i]));
+  }
+  return difference / magnitude;
+}
+
+/// Gradients of all parameters, one after the other (f32 or f64).
+inline std::vector<double> gradients_of(const ParameterArena& arena, Backend& backend) {
+  std::vector<double> all;
+  for (const Tensor& gradient : arena.gradients()) {
+    const auto count = static_cast<std::size_t>(gradient.size());
+    if (gradient.dtype == DType::f64) {
+      std::vector<double> values(count);
+      backend.copy_to_host(values.data(), gradient.data, gradient.bytes());
+      all.insert(all.end(), values.begin(), values.end());
+    } else {
+      std::vector<float> values(count);
+      backend.copy_to_host(values.data(), gradient.data, gradient.bytes());
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return all;
+}
+
+}  // namespace ddptrain

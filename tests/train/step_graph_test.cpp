@@ -1,0 +1,48 @@
+#include "runtime/train/step_graph.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/train/fake_backend.h"
+
+namespace ddptrain {
+namespace {
+
+/// Runs steps in portions; returns the step numbers that were worked on.
+std::vector<std::uint64_t> steps_run(bool graphs, bool enabled, const std::vector<std::uint64_t>& portions,
+                                     std::size_t* captures = nullptr) {
+  FakeBackend backend(graphs);
+  StepState state;
+  std::vector<std::uint64_t> seen;
+  StepGraph graph(
+      backend, &state,
+      [&](std::uint32_t offset) {
+        if (!backend.capturing()) seen.push_back(state.step + offset);
+      },
+      {.enabled = enabled, .eager_steps = 3, .unroll = 4});
+  for (const std::uint64_t portion : portions) graph.run(portion);
+  if (captures != nullptr) *captures = backend.log.size();
+  return seen;
+}
+
+TEST(StepGraph, EveryStepOnceInOrderWithAndWithoutGraphs) {
+  std::vector<std::uint64_t> expected(41);
+  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = i;
+  for (const auto& portions : std::vector<std::vector<std::uint64_t>>{{41}, {1, 2, 38}, {2, 0, 9, 30}, {3, 4, 4, 30}}) {
+    for (const bool graphs : {false, true}) {
+      for (const bool enabled : {false, true}) EXPECT_EQ(steps_run(graphs, enabled, portions), expected);
+    }
+  }
+}
+
+TEST(StepGraph, CapturesTwiceAfterTheEagerSteps) {
+  std::size_t captures = 0;
+  steps_run(true, true, {3}, &captures);
+  EXPECT_EQ(captures, 0u);
+  steps_run(true, true, {3, 50, 50}, &captures);
+  EXPECT_EQ(captures, 2u);
+  steps_run(true, false, {103}, &captures);
+  EXPECT_EQ(captures, 0u);
+}
+
+}  // namespace
+}  // namespace ddptrain
