@@ -33,6 +33,7 @@ set(DDPTRAIN_CUDA_BACKEND ${DDPTRAIN_WITH_CUDA} CACHE INTERNAL "What DDPTRAIN_CU
 if(DDPTRAIN_WITH_CUDA)
   enable_language(CUDA)
   if(CMAKE_VERSION VERSION_LESS 3.26)  # does not know nvcc's option for C++20
+    set(CMAKE_CUDA_STANDARD_REQUIRED OFF)  # else that of C++ holds
     string(APPEND CMAKE_CUDA_FLAGS " -std=c++20")
   else()
     set(CMAKE_CUDA_STANDARD 20)
