@@ -122,9 +122,11 @@ struct ImageBatch {
 };
 
 /// Dropout of rate `rate`: feature f of the sample at position `order.first + row` of the global batch is dropped where
-/// its 15 random bits (see dropout_slot; counter {call, position, step, site}, key seed) are below rate * 32768, and
+/// its 15 random bits (see dropout_slot; Philox of kRounds, counter {call, position, step, site}, key seed) are below rate * 32768, and
 /// multiplied by 1 / (1 - rate) elsewhere. So masks depend on the sample and the step, not on ranks or schedules.
 struct Dropout {
+  static constexpr int kRounds = 7;
+
   float rate = 0.0f;  ///< 0 in evaluation.
   std::uint64_t seed = 0;
   std::uint32_t site = 0;      ///< Distinguishes the dropout layers of a model.
@@ -135,8 +137,8 @@ struct Dropout {
   DDP_HOST_DEVICE float scale() const { return 1.0f / (1.0f - rate); }
   DDP_HOST_DEVICE Philox draw(std::uint32_t call, std::uint32_t row) const {
     const std::uint64_t now = step.value();
-    return philox(call, position + row, static_cast<std::uint32_t>(now),
-                  site ^ (static_cast<std::uint32_t>(now >> 32) << 8), seed);
+    return philox<kRounds>(call, position + row, static_cast<std::uint32_t>(now),
+                           site ^ (static_cast<std::uint32_t>(now >> 32) << 8), seed);
   }
   DDP_HOST_DEVICE bool keeps(std::uint32_t feature, std::uint32_t row) const {
     if (rate <= 0.0f) return true;

@@ -31,7 +31,7 @@ void dropout_factors(const Dropout& dropout, std::uint32_t row, std::int64_t fea
     const auto first_call = static_cast<std::uint32_t>(first / 8);
     std::uint32_t words[4][kCalls];
     for (std::uint32_t call = 0; call < kCalls; ++call) {
-      const Philox random = philox(first_call + call, here.position + row, step_low, step_high, here.seed);
+      const Philox random = philox<Dropout::kRounds>(first_call + call, here.position + row, step_low, step_high, here.seed);
       for (int i = 0; i < 4; ++i) words[i][call] = random.word[i];
     }
     // The inverse of dropout_slot: word g of the calls 4 b to 4 b + 3 serves the features 32 b + 8 g to + 7, low half

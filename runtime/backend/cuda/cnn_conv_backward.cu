@@ -7,32 +7,32 @@ namespace {
 
 // Gradient of conv2's output on the 26-wide grid: columns 24 and 25, and kHalo rows before and after, are zero, so that
 // every tap of the data gradient reads inside.
-constexpr int kHalo = 2 * kSide1 + 2;
+constexpr int kHalo = 2 * kSide1;
 constexpr int kPlaneBytes2 = (kHalo + kTiles1 * 64 + 1) * 16;
 static_assert((kPlaneBytes2 / 16) % 2 == 1 && (kPlaneBytes1 / 16) % 2 == 1);
 
 constexpr int kItems = kChunks / kThreads;  // pooled pixels x channel planes per thread
 static_assert(kItems * kThreads == kChunks && kThreads % kPlanes2 == 0);
 constexpr int kTapsPerGroup = 3;
+constexpr int kGroups = kThreads / 128;
+constexpr int kMaxTiles = (kTiles1 + kGroups - 1) / kGroups;  // of the data gradient, per warpgroup
 
 struct BackwardShared {
   alignas(128) unsigned char weights2[kWeights2Bytes];
-  alignas(128) unsigned char hidden[kPlanes1 * kPlaneBytes1];
+  alignas(128) unsigned char hidden[2][kPlanes1 * kPlaneBytes1];
   alignas(128) unsigned char gradient2[kPlanes2 * kPlaneBytes2];
-  alignas(16) __nv_bfloat16 image[kPixels];
+  alignas(16) __nv_bfloat16 image[2][kPixels];
   alignas(16) Conv1Weights conv1;
 };
 
-/// What a thread fetches of the next image while the tensor cores work on this one.
+/// What a thread fetches while the tensor cores work on an image: gradients of the next, pixels of the one after.
 struct Fetched {
   std::uint32_t pixels;
   uint4 gradients[kItems];
   std::uint32_t winners[kItems];
 };
 
-__device__ __forceinline__ void fetch(Fetched& next, const Images& batch, const BatchRows& rows, int row,
-                                      const uint4* dfeatures, const std::uint32_t* winners) {
-  next.pixels = fetch_pixels(batch.images, rows, row);
+__device__ __forceinline__ void fetch(Fetched& next, int row, const uint4* dfeatures, const std::uint32_t* winners) {
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const std::size_t chunk = static_cast<std::size_t>(row) * kChunks + i * kThreads + threadIdx.x;
@@ -82,48 +82,57 @@ __device__ __forceinline__ void scatter(const Fetched& fetched, unsigned char* g
   }
 }
 
-/// d [64 pixels from `first`, 32 channels] = gradient of conv1's activated output: sum over taps (r, s) of
-/// gradient2[pixel - 26 r - s] times weights2[:, r, s, :].
-__device__ __forceinline__ void data_gradient_tile(float (&d)[16], std::uint32_t gradient2, std::uint32_t weights2,
+/// Parts of the gradient of conv1's activated output: d[16 s + ..] [64 pixels from `first`, 32 channels] is the sum over
+/// r of gradient2[pixel - 26 r] times weights2[:, r, s, :], a part of the gradient at pixel + s. It is zero where
+/// pixel lies in columns 24 and 25, so pixel + s is always in the same row.
+__device__ __forceinline__ void data_gradient_tile(float (&d)[48], std::uint32_t gradient2, std::uint32_t weights2,
                                                    int first) {
   const Operand a(gradient2 + first * 16, kPlaneBytes2, 128);
   const Operand b(weights2, 128, kChannels2 * 16);
   wgmma_fence();
 #pragma unroll
-  for (int tap = 0; tap < kTaps; ++tap) {
+  for (int r = 0; r < 3; ++r) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      wgmma_m64n32k16_transposed_b(d, a + ((kHalo - (tap / 3) * kSide1 - tap % 3) * 16 + 2 * k * kPlaneBytes2),
-                                   b + (tap * kPlanes1 * kChannels2 + 16 * k) * 16, tap + k > 0);
+      wgmma_m64n96k16_transposed_b(d, a + ((kHalo - r * kSide1) * 16 + 2 * k * kPlaneBytes2),
+                                   b + (3 * r * kPlanes1 * kChannels2 + 16 * k) * 16, r + k > 0);
     }
   }
   wgmma_commit();
   wgmma_wait<0>();
 }
 
-/// Applies ReLU's mask to a tile of the data gradient and adds its product with the image's windows: conv1 weight
-/// gradient [tap, channel] in rows 0 to 8 of `dconv1`, bias gradient in row 9.
-__device__ __forceinline__ void conv1_gradient_tile(const float (&d)[16], int first, const unsigned char* hidden,
+/// Applies ReLU's mask to the parts of a tile and adds their products with the image's windows: conv1 weight gradient
+/// [tap, channel] in rows 0 to 8 of `dconv1`, bias gradient in row 9.
+__device__ __forceinline__ void conv1_gradient_tile(const float (&d)[48], int first, const unsigned char* hidden,
                                                     const __nv_bfloat16* image, float (&dconv1)[4][4]) {
   const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
   const int start = first + ((threadIdx.x / 32) % 4) * 16;  // this warp's 16 pixels
-  std::uint32_t a[4];
+  std::uint32_t pixels[2][4], last[2][4];                   // of tap g and, where g is 0, tap 8; four in a row
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int w = window(min(start + 8 * half + 2 * q, kPixels1 - 2));  // even, so the next pixel is in the same row
-    const int tap = tap_offset(g);
-    a[2 * half] = pack_pixels(image, w + tap, w + tap + 1);
-    const std::uint32_t ones = 0x3F803F80u;
-    a[2 * half + 1] = g == 0 ? pack_pixels(image, w + tap_offset(8), w + tap_offset(8) + 1) : (g == 1 ? ones : 0u);
+    const auto* corner =
+        reinterpret_cast<const std::uint16_t*>(image) + window(min(start + 8 * half + 2 * q, kPixels1 - 4));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pixels[half][i] = corner[tap_offset(g) + i];
+      last[half][i] = g == 0 ? corner[tap_offset(8) + min(i, 3)] : (g == 1 ? 0x3F80u : 0u);
+    }
   }
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const unsigned char* active = hidden + j * kPlaneBytes1 + (start + g) * 16 + q * 4;
-    const std::uint32_t low = pack_bf16(d[4 * j], d[4 * j + 1]) &
-                              greater_bf16(*reinterpret_cast<const std::uint32_t*>(active), 0u);
-    const std::uint32_t high = pack_bf16(d[4 * j + 2], d[4 * j + 3]) &
-                               greater_bf16(*reinterpret_cast<const std::uint32_t*>(active + 8 * 16), 0u);
-    mma_m16n8k16(dconv1[j], a, transpose_8x8(low), transpose_8x8(high));
+  for (int s = 0; s < 3; ++s) {
+    const std::uint32_t a[4] = {pixels[0][s] | pixels[0][s + 1] << 16, last[0][s] | last[0][s + 1] << 16,
+                                pixels[1][s] | pixels[1][s + 1] << 16, last[1][s] | last[1][s + 1] << 16};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const unsigned char* active = hidden + j * kPlaneBytes1 + (start + g + s) * 16 + q * 4;
+      const float* part = d + 16 * s + 4 * j;
+      const std::uint32_t low =
+          pack_bf16(part[0], part[1]) & greater_bf16(*reinterpret_cast<const std::uint32_t*>(active), 0u);
+      const std::uint32_t high =
+          pack_bf16(part[2], part[3]) & greater_bf16(*reinterpret_cast<const std::uint32_t*>(active + 8 * 16), 0u);
+      mma_m16n8k16(dconv1[j], a, transpose_8x8(low), transpose_8x8(high));
+    }
   }
 }
 
@@ -206,38 +215,47 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = *reinterpret_cast<BackwardShared*>(memory);
   const int group = uniform(threadIdx.x / 128);
   const BatchRows rows(batch.order, batch.step);
-  const std::uint32_t hidden = shared_address(shared.hidden), gradient2 = shared_address(shared.gradient2),
-                      weights2 = shared_address(shared.weights2);
+  const std::uint32_t gradient2 = shared_address(shared.gradient2), weights2 = shared_address(shared.weights2);
 
   Fetched next;
-  fetch(next, batch, rows, blockIdx.x, dfeatures, winners);
+  next.pixels = fetch_pixels(batch.images, rows, blockIdx.x);
+  fetch(next, blockIdx.x, dfeatures, winners);
   load_conv2_weights(static_cast<const __nv_bfloat16*>(weights.conv2_weight), shared.weights2);
   load_conv1_weights(static_cast<const __nv_bfloat16*>(weights.conv1_weight),
                      static_cast<const __nv_bfloat16*>(weights.conv1_bias), &shared.conv1);
   for (int i = threadIdx.x; i < kPlanes2 * kPlaneBytes2 / 16; i += kThreads) {
     reinterpret_cast<uint4*>(shared.gradient2)[i] = make_uint4(0, 0, 0, 0);
   }
-  for (int i = threadIdx.x; i < kPlanes1 * kPlaneBytes1 / 16; i += kThreads) {
+  for (int i = threadIdx.x; i < 2 * kPlanes1 * kPlaneBytes1 / 16; i += kThreads) {
     reinterpret_cast<uint4*>(shared.hidden)[i] = make_uint4(0, 0, 0, 0);
   }
 
   float dweights[kTapsPerGroup][16] = {}, dconv1[4][4] = {}, dbias2[8] = {};
-  for (int row = blockIdx.x; row < batch.count; row += gridDim.x) {
+  store_pixels(next.pixels, shared.image[0]);
+  if (blockIdx.x + gridDim.x < batch.count) next.pixels = fetch_pixels(batch.images, rows, blockIdx.x + gridDim.x);
+  __syncthreads();
+  conv1_forward(shared.image[0], shared.conv1, shared.hidden[0]);
+  int now = 0;
+  for (int row = blockIdx.x; row < batch.count; row += gridDim.x, now ^= 1) {
+    const int following = row + gridDim.x;
     __syncthreads();  // the last image's products are done
-    store_pixels(next.pixels, shared.image);
     scatter(next, shared.gradient2, dbias2);
-    __syncthreads();
-    conv1_forward(shared.image, shared.conv1, shared.hidden);
+    store_pixels(next.pixels, shared.image[now ^ 1]);
     fence_async_proxy();
     __syncthreads();
-    if (row + gridDim.x < batch.count) fetch(next, batch, rows, row + gridDim.x, dfeatures, winners);
-    weight_gradient(dweights, gradient2, hidden, kTapsPerGroup * group);
+    if (following < batch.count) fetch(next, following, dfeatures, winners);
+    if (following + gridDim.x < batch.count) next.pixels = fetch_pixels(batch.images, rows, following + gridDim.x);
+    // Warpgroups take the weight gradient at different times, so that its products fill the gaps that the others leave.
 #pragma unroll 1
-    for (int tile = group; tile < kTiles1; tile += kThreads / 128) {
-      float d[16];
+    for (int i = 0; i <= kMaxTiles; ++i) {
+      if (i == 2 * group) weight_gradient(dweights, gradient2, shared_address(shared.hidden[now]), kTapsPerGroup * group);
+      const int tile = i * kGroups + group;
+      if (tile >= kTiles1) continue;
+      float d[48];
       data_gradient_tile(d, gradient2, weights2, 64 * tile);
-      conv1_gradient_tile(d, 64 * tile, shared.hidden, shared.image, dconv1);
+      conv1_gradient_tile(d, 64 * tile, shared.hidden[now], shared.image[now], dconv1);
     }
+    if (following < batch.count) conv1_forward(shared.image[now ^ 1], shared.conv1, shared.hidden[now ^ 1]);
   }
   __syncthreads();
   float* out = partials + static_cast<std::size_t>(blockIdx.x) * kConvGradients;

@@ -105,6 +105,12 @@ __device__ __forceinline__ void store_pooled(const Pooled& pooled, const Dropout
   winners[chunk] = transpose_codes(codes, q);
 }
 
+/// The warpgroups of a block take turns at the tensor cores, so that one multiplies while the others pool: turn g is
+/// taken by warpgroup g and given by the one before.
+constexpr int kGroups = kThreads / 128;
+__device__ __forceinline__ void take_turn(int group) { barrier_wait(1 + group, 256); }
+__device__ __forceinline__ void give_turn(int group) { barrier_arrive(1 + (group + 1) % kGroups, 256); }
+
 __global__ void __launch_bounds__(kThreads, 2)
     conv_forward_kernel(Images batch, ConvWeights weights, Dropout dropout, uint4* features, std::uint32_t* winners) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -121,6 +127,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
   for (int j = 0; j < 8; ++j) bias2[j] = static_cast<const std::uint32_t*>(weights.conv2_bias)[4 * j + q];
 
+  if (group == kGroups - 1) give_turn(group);
   for (int row = blockIdx.x; row < batch.count; row += gridDim.x) {
     store_pixels(pixels, shared.image);
     __syncthreads();
@@ -137,7 +144,9 @@ __global__ void __launch_bounds__(kThreads, 2)
         d[4 * j] = d[4 * j + 2] = bias.x;
         d[4 * j + 1] = d[4 * j + 3] = bias.y;
       }
+      take_turn(group);
       conv2_tile(d, shared_address(shared.hidden), shared_address(shared.weights2), 8 * group, 8 * column);
+      give_turn(group);
       wgmma_wait<0>();
       const int pixel = (4 * group + warp) * kPooledSide + 4 * column + g / 2;
       store_pooled(max_pool(d, g & 1), dropout, row, pixel, g & 1, q, features, winners);
