@@ -1,15 +1,13 @@
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <future>
-#include <map>
 #include <memory>
+#include <optional>
 #include <system_error>
 
 #include "data/distributed_sampler.h"
@@ -18,7 +16,11 @@
 #include "launch/options.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/nccl_log.h"
 #include "runtime/core/error.h"
+#include "runtime/core/log.h"
+#include "runtime/topology/numa_binding.h"
+#include "runtime/topology/topology.h"
 #include "runtime/train/report.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/training_run.h"
@@ -30,18 +32,12 @@ namespace {
 /// What all ranks have agreed can be run.
 struct Job {
   Options options;
+  std::string pci_bus_id;  ///< Of this rank's GPU; empty on the CPU.
+  std::string binding;     ///< What bind_to_numa() did.
   std::unique_ptr<Backend> backend;
   ImageData data;
   std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
 };
-
-void set_up_log(const Options& options, int rank) {
-  auto logger = spdlog::stderr_logger_mt("ddptrain");
-  logger->set_pattern("[%H:%M:%S.%e] %v");
-  const auto level = spdlog::level::from_str(options.log_level);
-  logger->set_level(rank == 0 ? level : std::max(level, spdlog::level::warn));
-  spdlog::set_default_logger(logger);
-}
 
 DeviceKind choose_device(const World& world, const Options& options) {
   if (options.device == "cpu") return DeviceKind::cpu;
@@ -95,6 +91,8 @@ Job prepare(const World& world, const Options& options) {
   Job job;
   job.options = options;
   const DeviceKind device = choose_device(world, options);
+  if (device == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(world.local_rank());
+  job.binding = bind_to_numa(job.pci_bus_id);  // before any thread is started
   std::future<ImageData> data;
   world.agree([&] { data = std::async(std::launch::async, find_data(options)); });  // reads while the device starts
   world.agree([&] { job.backend = make_backend(world, options, device); });
@@ -109,29 +107,29 @@ Job prepare(const World& world, const Options& options) {
 std::unique_ptr<Communicator> make_communicator(const World& world, Job& job) {
   if (world.size() == 1) return make_self_communicator(*job.backend);
   if (job.backend->kind() == DeviceKind::cpu) return make_mpi_communicator(world, *job.backend);
-  const bool chosen = std::getenv("NCCL_ALGO") != nullptr || std::getenv("NCCL_PROTO") != nullptr;
-  const bool automatic = world.nodes() == 1 && !chosen;  // symmetric kernels follow neither variable
-  const Choice choice = job.options.symmetric;
-  return make_nccl_communicator(world, *job.backend, choice == Choice::on || (choice == Choice::automatic && automatic));
+  return make_nccl_communicator(world, *job.backend, job.options.symmetric);
 }
 
-void log_ranks(const World& world, const Backend& backend) {
-  const auto rows = world.all_gather(fmt::format("{:>4}  {:>4}  {:>5}  {:<20}  {}", world.rank(), world.node(),
-                                                 world.local_rank(), world.hostname(), backend.device_name()));
-  spdlog::info("rank  node  local  {:<20}  device", "host");
-  for (const std::string& row : rows) spdlog::info("{}", row);
+void log_ranks(const World& world, const Job& job) {
+  const std::string row = "{:>4}  {:>4}  {:>5}  {:<20}  {:<26}  {}";
+  const auto rows = world.all_gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
+                                                 world.hostname(), job.backend->device_name(), job.binding));
+  spdlog::info(fmt::runtime(row), "rank", "node", "local", "host", "device", "processors");
+  for (const std::string& line : rows) spdlog::info("{}", line);
 }
 
-std::map<std::string, std::string> nccl_environment() {
-  std::map<std::string, std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const std::size_t equals = text.find('=');
-    if (text.rfind("NCCL_", 0) == 0) variables[text.substr(0, equals)] = text.substr(equals + 1);
+/// Label of the links between the GPUs of this rank's node. Collective.
+std::string topology_of(const World& world, const std::string& pci_bus_id) {
+  const auto nodes = world.all_gather(std::to_string(world.node()));
+  const auto ids = world.all_gather(pci_bus_id);
+  std::vector<std::string> gpus;
+  for (std::size_t rank = 0; rank < ids.size(); ++rank) {
+    if (nodes[rank] == std::to_string(world.node()) && !ids[rank].empty()) gpus.push_back(ids[rank]);
   }
-  return variables;
+  return topology_label(world.size(), world.nodes(), gpus);
 }
 
+/// Without topology and environment.
 RunInfo describe(const World& world, const Job& job, const Trainer& trainer, const RunOptions& run) {
   const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
   RunInfo info;
@@ -140,7 +138,6 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.device = job.backend->kind() == DeviceKind::cuda ? "cuda" : "cpu";
   info.device_name = job.backend->device_name();
   info.precision = name_of(job.backend->precision());
-  info.topology = "host";
   info.world_size = world.size();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
@@ -151,7 +148,6 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.steps = total_steps(run, steps_per_epoch);
   info.flops_per_sample = trainer.flops_per_sample();
   info.peak_flops = job.backend->peak_flops();
-  info.environment = nccl_environment();
   return info;
 }
 
@@ -164,8 +160,19 @@ bool writes_to_terminal() {
   return target.rfind("/dev/pts/", 0) == 0 || target.rfind("/dev/tty", 0) == 0;
 }
 
+[[noreturn]] void end_all(const World& world, const std::exception& error) {
+  std::fprintf(stderr, "ddptrain: error on rank %d (%s): %s\n", world.rank(), world.hostname().c_str(), error.what());
+  std::fflush(stderr);
+  world.abort(1);
+}
+
 void train(const World& world, Job& job) {
-  log_ranks(world, *job.backend);
+  log_ranks(world, job);
+  const std::string topology = topology_of(world, job.pci_bus_id);
+  const auto environment = nccl_environment();
+  const bool nccl = world.size() > 1 && job.backend->kind() == DeviceKind::cuda;
+  std::optional<NcclLogCapture> nccl_log;  // before NCCL starts
+  if (nccl && world.rank() == 0) nccl_log.emplace();
   const auto communicator = make_communicator(world, job);
   const DistributedSampler sampler(job.data.train.count, job.options.batch, job.options.grad_accum, world.rank(),
                                    world.size(), job.options.seed);
@@ -173,13 +180,22 @@ void train(const World& world, Job& job) {
   run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   Trainer trainer(trainer_options(job.options, world.size(), steps), job.data, world, *job.backend, *communicator);
-  std::unique_ptr<Report> report;
-  if (world.rank() == 0) {
-    report = std::make_unique<Report>(describe(world, job, trainer, run), job.metrics.get());
-    report->start();
+  try {  // within the life of trainer and communicator: their ends could wait for ranks that are gone
+    std::optional<Report> report;
+    if (world.rank() == 0) {
+      RunInfo info = describe(world, job, trainer, run);
+      info.topology = topology;
+      info.environment = environment;
+      report.emplace(std::move(info), job.metrics.get());
+      report->start();
+    }
+    RunResult result =
+        run_training(trainer, world, *job.backend, *communicator, run, report ? &*report : nullptr);
+    if (nccl_log) result.nccl = nccl_log->usage();
+    if (report) report->summary(result);
+  } catch (const std::exception& error) {
+    end_all(world, error);
   }
-  const RunResult result = run_training(trainer, world, *job.backend, *communicator, run, report.get());
-  if (report) report->summary(result);
 }
 
 }  // namespace
@@ -194,7 +210,7 @@ int main(int argc, char** argv) {
       if (world.rank() == 0) std::fputs(command_line.print->c_str(), stdout);
       return 0;
     }
-    set_up_log(command_line.options, world.rank());
+    init_logging(command_line.options.log_level, world.rank());
     job = prepare(world, command_line.options);
   } catch (const Error& error) {  // the same on every rank
     if (world.rank() == 0) std::fprintf(stderr, "ddptrain: %s\n", error.what());
@@ -203,9 +219,7 @@ int main(int argc, char** argv) {
   try {
     train(world, job);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "ddptrain: error on rank %d (%s): %s\n", world.rank(), world.hostname().c_str(), error.what());
-    std::fflush(stderr);
-    world.abort(1);
+    end_all(world, error);
   }
   return 0;
 }

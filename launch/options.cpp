@@ -26,7 +26,7 @@ class Choices {
     std::string start;
     std::string all;
     for (const auto& [name, meaning] : names) {
-      if (meaning == value) start = name;
+      if (start.empty() && meaning == value) start = name;
       all += (all.empty() ? "" : "|") + name;
     }
     const auto set = [flag, all, names, &value](const std::string& text) {
@@ -99,14 +99,15 @@ void add_optimizer_options(CLI::App& app, Options& o) {
 void add_runtime_options(CLI::App& app, Options& o) {
   const Names<OverlapMode> overlaps = {
       {"on", OverlapMode::on}, {"off", OverlapMode::off}, {"none", OverlapMode::none}};
-  const Names<Choice> choice = {{"auto", Choice::automatic}, {"on", Choice::on}, {"off", Choice::off}};
+  const Names<bool> symmetric = {{"auto", true}, {"on", true}, {"off", false}};
   const std::string group = "Communication and execution";
   Choices choices;
   app.add_option("--bucket-mb", o.bucket_mb, "Largest bucket of gradients, MiB")->group(group);
   app.add_option("--last-bucket-kb", o.last_bucket_kb, "The last bucket, which nothing hides, KiB")->group(group);
   choices.add(app, "--overlap", o.overlap, overlaps, "All-reduce during backward, after it, or not at all")
       ->group(group);
-  choices.add(app, "--symmetric", o.symmetric, choice, "NCCL symmetric memory for small buckets; auto: on one node")
+  choices.add(app, "--symmetric", o.symmetric, symmetric,
+              "NCCL symmetric memory, where possible: on one node, with NCCL_ALGO and NCCL_PROTO not set")
       ->group(group);
   choices.add(app, "--graph", o.graph, kOnOff, "Whole steps as CUDA graphs")->group(group);
 }

@@ -11,7 +11,6 @@
 namespace ddptrain {
 
 enum class LrScaling : std::uint8_t { none, linear, sqrt };
-enum class Choice : std::uint8_t { automatic, on, off };
 
 /// The flags of ddptrain.
 struct Options {
@@ -38,7 +37,7 @@ struct Options {
   double bucket_mb = 25.0;
   double last_bucket_kb = 256.0;
   OverlapMode overlap = OverlapMode::on;
-  Choice symmetric = Choice::automatic;
+  bool symmetric = true;
   bool graph = true;
 
   bool baseline = true;

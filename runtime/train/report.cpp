@@ -33,7 +33,7 @@ Json info_fields(const RunInfo& info) {
           {"parameters", info.parameters}};
 }
 
-Json nccl_field(const std::optional<NcclUse>& nccl) {
+Json nccl_field(const std::optional<NcclUsage>& nccl) {
   if (!nccl) return nullptr;
   return {{"version", nccl->version},
           {"algorithm", nccl->algorithm},

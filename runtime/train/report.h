@@ -7,19 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/nccl_log.h"
 #include "runtime/train/calibration.h"
 #include "runtime/train/meter.h"
 
 namespace ddptrain {
-
-/// What NCCL said it used for the gradients.
-struct NcclUse {
-  std::string version;
-  std::string algorithm;
-  std::string protocol;
-  std::string transport;
-  int channels = 0;
-};
 
 struct RunInfo {
   std::string version;
@@ -27,7 +19,7 @@ struct RunInfo {
   std::string device;       ///< cpu or cuda
   std::string device_name;
   std::string precision;
-  std::string topology;     ///< Of the link between ranks; "host" on the CPU.
+  std::string topology;     ///< See topology_label().
   int world_size = 1;
   int nodes = 1;
   int local_world_size = 1;
@@ -58,7 +50,7 @@ struct RunResult {
   double train_seconds = 0.0;    ///< In steps.
   std::string parameter_hash;
   std::optional<Calibration> calibration;
-  std::optional<NcclUse> nccl;
+  std::optional<NcclUsage> nccl;
 };
 
 /// A file of JSON lines, written as they come.
