@@ -106,10 +106,10 @@ void CudaBackend::bias_relu_dropout(const Tensor& x, const Tensor& bias, const D
   if (x.size() == 0) return;
   cuda::with_element(dtype(), [&](auto element) {
     using T = decltype(element);
-    cuda::bias_relu_dropout_kernel<T><<<cuda::dropout_grid(x.dim(0), features), cuda::kDropoutThreads, 0,
-                                        compute_.get()>>>(x.as<T>(), bias.as<T>(),
-                                                          static_cast<std::uint32_t>(x.dim(0)),
-                                                          static_cast<std::uint32_t>(features), dropout);
+    cuda::bias_relu_dropout_kernel<T>
+        <<<cuda::dropout_grid(x.dim(0), features), cuda::kDropoutThreads, 0, compute_.get()>>>(
+            x.as<T>(), bias.as<T>(), static_cast<std::uint32_t>(x.dim(0)), static_cast<std::uint32_t>(features),
+            dropout);
   });
   DDP_CUDA(cudaGetLastError());
 }

@@ -15,9 +15,7 @@ inline constexpr std::uint32_t kColumnThreads = 256;
 inline constexpr std::uint32_t kColumnBlocks = 512;
 
 /// Floats of scratch memory that sum_matrix_columns needs.
-inline std::size_t column_scratch(std::int64_t columns) {
-  return static_cast<std::size_t>(columns) * kColumnBlocks;
-}
+inline std::size_t column_scratch(std::int64_t columns) { return static_cast<std::size_t>(columns) * kColumnBlocks; }
 
 /// `width` (a power of two) threads side by side take V columns each.
 template <int V, class Values>
@@ -53,7 +51,7 @@ inline constexpr std::uint32_t kTotalsWidth = 32;
 inline constexpr std::uint32_t kTotalsHeight = 16;
 
 template <class T>
-__global__ void __launch_bounds__(kTotalsWidth * kTotalsHeight)
+__global__ void __launch_bounds__(kTotalsWidth* kTotalsHeight)
     column_totals(const float* partials, std::uint32_t blocks, std::uint32_t columns, bool accumulate, T* sums) {
   __shared__ float shared[kTotalsHeight][kTotalsWidth];
   const std::uint32_t column = blockIdx.x * kTotalsWidth + threadIdx.x;
@@ -75,8 +73,8 @@ __global__ void __launch_bounds__(kTotalsWidth * kTotalsHeight)
 /// sums (+)= column sums. `values(row, column, float (&value)[V])` gives V neighbouring elements of a row;
 /// `columns` is a multiple of V. `partials`: column_scratch(columns) floats.
 template <int V, class Values, class T>
-void sum_matrix_columns(const Values& values, std::int64_t rows, std::int64_t columns, float* partials,
-                        bool accumulate, T* sums, cudaStream_t stream) {
+void sum_matrix_columns(const Values& values, std::int64_t rows, std::int64_t columns, float* partials, bool accumulate,
+                        T* sums, cudaStream_t stream) {
   const std::uint32_t groups = ceil_div(columns, V);
   std::uint32_t width = 1;
   while (width < groups && width < kColumnThreads) width *= 2;

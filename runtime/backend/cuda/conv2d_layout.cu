@@ -34,8 +34,7 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(Rearrangement r, const T
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    unpack_kernel(Rearrangement r, const T* packed, T* plain, bool accumulate) {
+__global__ void __launch_bounds__(kThreads) unpack_kernel(Rearrangement r, const T* packed, T* plain, bool accumulate) {
   const std::size_t stride = static_cast<std::size_t>(gridDim.x) * kThreads;
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x; i < r.count; i += stride) {
     const T value = packed[r.packed_index(static_cast<std::uint32_t>(i))];
@@ -58,8 +57,7 @@ void pack(const PackedLayout& layout, DType dtype, const void* plain, void* pack
   const Rearrangement r = rearrangement(layout);
   with_element(dtype, [&](auto element) {
     using T = decltype(element);
-    pack_kernel<<<blocks_for(r.count), kThreads, 0, stream>>>(r, static_cast<const T*>(plain),
-                                                              static_cast<T*>(packed));
+    pack_kernel<<<blocks_for(r.count), kThreads, 0, stream>>>(r, static_cast<const T*>(plain), static_cast<T*>(packed));
   });
   DDP_CUDA(cudaGetLastError());
 }

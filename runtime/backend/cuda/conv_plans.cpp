@@ -12,9 +12,7 @@
 #include "runtime/backend/cuda/conv2d_layout.h"
 #include "runtime/core/error.h"
 
-namespace ddptrain {
-
-namespace cuda {
+namespace ddptrain::cuda {
 
 namespace {
 
@@ -45,10 +43,13 @@ struct Key {
 struct Plan {
   std::shared_ptr<Graph> graph;
   ConvShape shape;  ///< As cuDNN sees it: the caller's, or with padded channels.
+  MemoryFormat format = MemoryFormat::nhwc;
   std::size_t workspace = 0;
 };
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -88,19 +89,19 @@ struct ConvPlans::Impl {
 
   const Plan& plan(const Key& key);
   Plan make_plan(const Key& key);
-  std::optional<Plan> try_plan(ConvKind kind, const ConvShape& shape);
-  std::shared_ptr<Graph> describe_graph(ConvKind kind, const ConvShape& shape) const;
-  PackedLayout layout(const ConvShape& plain, const ConvShape& packed, Uid tensor) const;
+  std::optional<Plan> try_plan(ConvKind kind, const ConvShape& shape, MemoryFormat layout, std::string* reason) const;
+  std::shared_ptr<Graph> describe_graph(ConvKind kind, const ConvShape& shape, MemoryFormat layout) const;
+  fe::error_t build(Graph& graph) const;
 };
 
-std::shared_ptr<Graph> ConvPlans::Impl::describe_graph(ConvKind kind, const ConvShape& s) const {
+std::shared_ptr<Graph> ConvPlans::Impl::describe_graph(ConvKind kind, const ConvShape& s, MemoryFormat layout) const {
   auto graph = std::make_shared<Graph>();
   graph->set_io_data_type(precision == Precision::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::FLOAT)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
-  const auto x = describe(kX, format, s.batch, s.height, s.width, s.in);
-  const auto w = describe(kW, format, s.out, s.kernel, s.kernel, s.in);
-  const auto y = describe(kY, format, s.batch, s.out_height(), s.out_width(), s.out);
+  const auto x = describe(kX, layout, s.batch, s.height, s.width, s.in);
+  const auto w = describe(kW, layout, s.out, s.kernel, s.kernel, s.in);
+  const auto y = describe(kY, layout, s.batch, s.out_height(), s.out_width(), s.out);
   if (kind == ConvKind::data_gradient) {
     const auto attributes = convolution<fe::graph::Conv_dgrad_attributes>();
     set_output(graph->conv_dgrad(graph->tensor(y), graph->tensor(w), attributes), x);
@@ -112,7 +113,7 @@ std::shared_ptr<Graph> ConvPlans::Impl::describe_graph(ConvKind kind, const Conv
     TensorRef result = graph->conv_fprop(graph->tensor(x), graph->tensor(w), attributes);
     if (kind == ConvKind::forward_bias_relu) {
       result->set_dim(y.get_dim()).set_stride(y.get_stride());
-      const auto bias = describe(kBias, format, 1, 1, 1, s.out);
+      const auto bias = describe(kBias, layout, 1, 1, 1, s.out);
       const auto pointwise = [](fe::PointwiseMode_t mode) { return fe::graph::Pointwise_attributes().set_mode(mode); };
       result = graph->pointwise(result, graph->tensor(bias), pointwise(fe::PointwiseMode_t::ADD));
       result->set_dim(y.get_dim()).set_stride(y.get_stride());
@@ -123,53 +124,59 @@ std::shared_ptr<Graph> ConvPlans::Impl::describe_graph(ConvKind kind, const Conv
   return graph;
 }
 
-std::optional<Plan> ConvPlans::Impl::try_plan(ConvKind kind, const ConvShape& shape) {
-  const std::shared_ptr<Graph> graph = describe_graph(kind, shape);
-  DDP_CUDNN(graph->validate());
-  if (graph->build_operation_graph(handle.get()).is_bad()) return std::nullopt;
-  if (graph->create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::B, fe::HeurMode_t::FALLBACK}).is_bad()) {
-    return std::nullopt;
-  }
-  std::vector<fe::NumericalNote_t> unwanted = {fe::NumericalNote_t::NONDETERMINISTIC,
-                                               fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION};
+fe::error_t ConvPlans::Impl::build(Graph& graph) const {
+  std::vector<fe::NumericalNote_t> unwanted = {
+      fe::NumericalNote_t::NONDETERMINISTIC, fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION, fe::NumericalNote_t::FFT,
+      fe::NumericalNote_t::WINOGRAD_TILE_6x6, fe::NumericalNote_t::WINOGRAD_TILE_13x13};
   if (precision == Precision::fp32) {
     unwanted.insert(unwanted.end(), {fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
   }
-  graph->deselect_numeric_notes(unwanted);
-  if (graph->check_support().is_bad() || graph->build_plans().is_bad()) return std::nullopt;
+  fe::error_t status = graph.validate();
+  if (status.is_good()) status = graph.build_operation_graph(handle.get());
+  if (status.is_good()) {
+    status = graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::B, fe::HeurMode_t::FALLBACK});
+  }
+  if (status.is_bad()) return status;
+  graph.deselect_numeric_notes(unwanted);
+  status = graph.check_support();
+  return status.is_good() ? graph.build_plans() : status;
+}
+
+std::optional<Plan> ConvPlans::Impl::try_plan(ConvKind kind, const ConvShape& shape, MemoryFormat layout,
+                                              std::string* reason) const {
+  const std::shared_ptr<Graph> graph = describe_graph(kind, shape, layout);
+  fe::error_t status = build(*graph);
+  if (status.is_bad()) {
+    *reason = status.get_message();
+    return std::nullopt;
+  }
   std::int64_t workspace = 0;
   DDP_CUDNN(graph->get_workspace_size(workspace));
-  return Plan{graph, shape, static_cast<std::size_t>(workspace)};
+  return Plan{graph, shape, layout, static_cast<std::size_t>(workspace)};
 }
 
 Plan ConvPlans::Impl::make_plan(const Key& key) {
   DDP_CHECK(!is_capturing(stream), "a convolution of this shape must run once before it is captured in a graph");
-  if (auto plan = try_plan(key.kind, key.shape)) return *plan;
+  std::string reason;
+  const ConvShape& s = key.shape;
+  if (auto plan = try_plan(key.kind, s, format, &reason)) return *plan;
   if (key.kind == ConvKind::forward_bias_relu) return {};
-  ConvShape padded = key.shape;
+  ConvShape padded = s;
   padded.in = round_up(padded.in, 8);
   padded.out = round_up(padded.out, 8);
-  if (padded != key.shape) {
-    if (auto plan = try_plan(key.kind, padded)) return *plan;
+  for (const MemoryFormat layout : {format, MemoryFormat::nchw}) {
+    for (const ConvShape& shape : {s, padded}) {
+      if (auto plan = try_plan(key.kind, shape, layout, &reason)) return *plan;
+    }
   }
-  const ConvShape& s = key.shape;
-  fail("cuDNN {} has no {} algorithm for a convolution of {} x {} x {} x {} with {} x {} x {} filters", cudnn_version(),
-       name_of(precision), s.batch, s.height, s.width, s.in, s.out, s.kernel, s.kernel);
+  fail("cuDNN {} has no {} algorithm for a convolution of {} x {} x {} x {} with {} x {} x {} filters: {}",
+       cudnn_version(), name_of(precision), s.batch, s.height, s.width, s.in, s.out, s.kernel, s.kernel, reason);
 }
 
 const Plan& ConvPlans::Impl::plan(const Key& key) {
   auto found = plans.find(key);
   if (found == plans.end()) found = plans.emplace(key, make_plan(key)).first;
   return found->second;
-}
-
-PackedLayout ConvPlans::Impl::layout(const ConvShape& plain, const ConvShape& packed, Uid tensor) const {
-  const bool first = format == MemoryFormat::nchw;
-  switch (tensor) {
-    case kX: return {plain.batch, plain.height * plain.width, plain.in, packed.in, first};
-    case kW: return {plain.out, plain.kernel * plain.kernel, plain.in, packed.in, first};
-    default: return {plain.batch, plain.out_height() * plain.out_width(), plain.out, packed.out, first};
-  }
 }
 
 ConvPlans::ConvPlans(Precision precision, MemoryFormat format, cudaStream_t stream) : impl_(std::make_unique<Impl>()) {
@@ -198,6 +205,18 @@ struct Operand {
   void* packed = nullptr;
 };
 
+PackedLayout layout_of(const ConvShape& plain, const Plan& plan, Uid tensor) {
+  const bool first = plan.format == MemoryFormat::nchw;
+  switch (tensor) {
+    case kX:
+      return {plain.batch, plain.height * plain.width, plain.in, plan.shape.in, first};
+    case kW:
+      return {plain.out, plain.kernel * plain.kernel, plain.in, plan.shape.in, first};
+    default:
+      return {plain.batch, plain.out_height() * plain.out_width(), plain.out, plan.shape.out, first};
+  }
+}
+
 std::size_t elements(const ConvShape& s, Uid uid) {
   const std::int64_t count = uid == kX   ? s.batch * s.height * s.width * s.in
                              : uid == kW ? s.out * s.kernel * s.kernel * s.in
@@ -217,7 +236,7 @@ void ConvPlans::run(ConvKind kind, const ConvShape& shape, const ConvTensors& te
   const Plan& plan = me.plan({kind, shape});
   const DType dtype = compute_dtype(me.precision);
   const bool padded = plan.shape != shape;
-  const bool repacked = padded || me.format == MemoryFormat::nchw;
+  const bool repacked = padded || plan.format == MemoryFormat::nchw;
   std::vector<Operand> operands;
   std::size_t bytes = aligned(plan.workspace);
   for (const auto& [uid, data] : {std::pair{kX, tensors.x}, std::pair{kW, tensors.w}, std::pair{kY, tensors.y}}) {
@@ -236,21 +255,14 @@ void ConvPlans::run(ConvKind kind, const ConvShape& shape, const ConvTensors& te
     pointers[operand.uid] = operand.packed;
     if (operand.packed_bytes == 0 || operand.is_output) continue;
     if (padded) DDP_CUDA(cudaMemsetAsync(operand.packed, 0, operand.packed_bytes, me.stream));
-    pack(me.layout(shape, plan.shape, operand.uid), dtype, operand.plain, operand.packed, me.stream);
+    pack(layout_of(shape, plan, operand.uid), dtype, operand.plain, operand.packed, me.stream);
   }
   if (kind == ConvKind::forward_bias_relu) pointers[kBias] = tensors.bias;
   DDP_CUDNN(plan.graph->execute(me.handle.get(), pointers, workspace));
   for (const Operand& operand : operands) {
     if (operand.packed_bytes == 0 || !operand.is_output) continue;
-    unpack(me.layout(shape, plan.shape, operand.uid), dtype, operand.packed, operand.plain, accumulate, me.stream);
+    unpack(layout_of(shape, plan, operand.uid), dtype, operand.packed, operand.plain, accumulate, me.stream);
   }
 }
 
-}  // namespace cuda
-
-std::string cudnn_version() {
-  const std::size_t version = cudnnGetVersion();
-  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
-}
-
-}  // namespace ddptrain
+}  // namespace ddptrain::cuda

@@ -24,7 +24,8 @@ struct ConvShape {
 
 enum class ConvKind : std::uint8_t { forward, forward_bias_relu, data_gradient, weight_gradient };
 
-/// The tensors of a convolution; for the gradients x, w and y stand for dx, dw and dy where these are computed or given.
+/// The tensors of a convolution; for the gradients x, w and y stand for dx, dw and dy where these are computed or
+/// given.
 struct ConvTensors {
   void* x = nullptr;     ///< [batch, height, width, in]
   void* w = nullptr;     ///< [out, kernel, kernel, in]
@@ -33,9 +34,9 @@ struct ConvTensors {
 };
 
 /// Convolutions by cuDNN, planned when a shape is first seen; sums are kept in f32, and f32 stays clear of tensor cores
-/// unless the precision is tf32. Tensors are NHWC. For MemoryFormat::nchw they are copied to that layout and back around
-/// cuDNN's kernels, so that these can be measured there; and where cuDNN has no plan for a number of channels, they are
-/// copied with channels padded to a multiple of eight.
+/// unless the precision is tf32. Tensors are NHWC. For MemoryFormat::nchw they are copied to that layout and back
+/// around cuDNN's kernels, so that these can be measured there; so they are where cuDNN has no plan for NHWC, and with
+/// channels padded to a multiple of eight where it has none for their number.
 class ConvPlans {
  public:
   ConvPlans(Precision precision, MemoryFormat format, cudaStream_t stream);  ///< Not while `stream` is being captured.

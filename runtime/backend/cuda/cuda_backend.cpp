@@ -24,9 +24,8 @@ struct Peak {
   double fp32, tf32, bf16;
 };
 
-constexpr Peak kPeaks[] = {{"H200", 67e12, 494e12, 989e12},
-                           {"H100", 67e12, 494e12, 989e12},
-                           {"A100", 19.5e12, 156e12, 312e12}};
+constexpr Peak kPeaks[] = {
+    {"H200", 67e12, 494e12, 989e12}, {"H100", 67e12, 494e12, 989e12}, {"A100", 19.5e12, 156e12, 312e12}};
 
 class CudaGraph final : public Graph {
  public:
@@ -50,14 +49,21 @@ void abandon_capture(cudaStream_t stream) {
 CudaBackend::CudaBackend(BackendOptions options, int device) : Backend(checked(options)) {
   const int count = cuda_device_count();
   if (device < 0 || device >= count) {
-    usage_error("GPU {} was asked for, but {} {} visible. Start at most that many ranks on this host, or use --device cpu.",
-                device, count, count == 1 ? "GPU is" : "GPUs are");
+    usage_error(
+        "GPU {} was asked for, but {} {} visible. Start at most that many ranks on this host, or use --device cpu.",
+        device, count, count == 1 ? "GPU is" : "GPUs are");
   }
   DDP_CUDA(cudaSetDevice(device));
   cudaDeviceProp properties{};
   DDP_CUDA(cudaGetDeviceProperties(&properties, device));
   name_ = properties.name;
   multiprocessors_ = properties.multiProcessorCount;
+  if (!cuda::has_code_for_device()) {
+    usage_error(
+        "GPU {} ({}) has compute capability {}.{}, for which this program was not compiled. Configure with "
+        "-DDDPTRAIN_CUDA_ARCHITECTURES={}{} and build again, or use --device cpu.",
+        device, name_, properties.major, properties.minor, properties.major, properties.minor);
+  }
   int lowest = 0;
   int highest = 0;
   DDP_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
@@ -162,11 +168,5 @@ std::string cuda_pci_bus_id(int device) {
 }
 
 bool built_with_cuda() { return true; }
-
-std::string cuda_version() {
-  int version = 0;
-  DDP_CUDA(cudaRuntimeGetVersion(&version));
-  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
-}
 
 }  // namespace ddptrain

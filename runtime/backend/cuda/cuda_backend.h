@@ -14,7 +14,7 @@ class ConvPlans;
 class MatmulPlans;
 }  // namespace cuda
 
-/// One GPU of compute capability 9.0. The thread that makes it is the one that uses it. cuBLASLt and cuDNN are
+/// One GPU. The thread that makes it is the one that uses it. cuBLASLt and cuDNN are
 /// initialised by the first operation that needs them. An operation of a new size may allocate; so everything that is
 /// captured in a graph must have run once before.
 class CudaBackend final : public Backend {
@@ -56,11 +56,11 @@ class CudaBackend final : public Backend {
   void bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
                                        const Tensor& dx, const Tensor& dbias, bool accumulate) override;
   void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override;
-  void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
-                       const Tensor& dweight, const Tensor& dbias, bool accumulate) override;
+  void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx, const Tensor& dweight,
+                       const Tensor& dbias, bool accumulate) override;
   void bias_relu_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout) override;
-  void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale,
-                             const Tensor& dlogits, MetricSums* sums) override;
+  void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale, const Tensor& dlogits,
+                             MetricSums* sums) override;
 
   std::unique_ptr<CnnKernels> make_cnn_kernels(const CnnShape&, std::int64_t max_batch) override;
 
@@ -76,8 +76,8 @@ class CudaBackend final : public Backend {
   cuda::StreamHandle compute_;
   cuda::StreamHandle communication_;
   cuda::EventHandle order_;
-  cuda::Scratch scratch_;                 ///< Of operations on the compute stream.
-  cuda::Scratch compute_norm_scratch_;    ///< Of sum_of_squares, for each stream it may run on.
+  cuda::Scratch scratch_;               ///< Of operations on the compute stream.
+  cuda::Scratch compute_norm_scratch_;  ///< Of sum_of_squares, for each stream it may run on.
   cuda::Scratch communication_norm_scratch_;
   std::unique_ptr<cuda::MatmulPlans> matmul_;
   std::unique_ptr<cuda::ConvPlans> conv_;

@@ -58,13 +58,15 @@ using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 using DeviceMemory = Handle<void*, cudaFree>;
 
 bool is_capturing(cudaStream_t stream);
+/// Whether this program was compiled for the current device.
+bool has_code_for_device();
 
 /// Device memory for intermediate results of one stream, grown on demand. What was handed out before stays allocated,
 /// because captured graphs may still use it.
 class Scratch {
  public:
-  /// At least `bytes`, aligned to 256; the next call hands out the same memory. Throws Error where it would have to grow
-  /// while `stream` is being captured.
+  /// At least `bytes`, aligned to 256; the next call hands out the same memory. Throws Error where it would have to
+  /// grow while `stream` is being captured.
   void* reserve(std::size_t bytes, cudaStream_t stream);
   template <class T>
   T* reserve_elements(std::size_t count, cudaStream_t stream) {

@@ -13,8 +13,8 @@ constexpr std::uint32_t kThreads = 128;
 
 /// A block per image.
 template <class T, int V>
-__global__ void __launch_bounds__(kThreads) gather_kernel(const std::uint8_t* images, SampleOrder order, StepRef step,
-                                                          std::uint32_t pixels, T* out) {
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const std::uint8_t* images, SampleOrder order, StepRef step, std::uint32_t pixels, T* out) {
   __shared__ std::uint32_t sample;
   if (threadIdx.x == 0) sample = BatchRows(order, step)[blockIdx.x];
   __syncthreads();

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <compare>
 #include <map>
+#include <optional>
 
+#include "runtime/backend/cuda/repeat_row.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain::cuda {
@@ -23,7 +25,7 @@ using LayoutHandle = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>
 using PreferenceHandle = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
-constexpr std::uint32_t kMaxAlignment = 256;
+constexpr std::uint32_t kMaxAlignment = 16;  // more makes no difference to speed, but would to the choice of algorithm
 
 cudaDataType_t type_of(DType dtype) {
   DDP_CHECK(dtype == DType::bf16 || dtype == DType::f32, "matrix products of {} are not provided", name_of(dtype));
@@ -49,6 +51,7 @@ struct Plan {
   DescHandle desc;
   LayoutHandle left, right, result;
   cublasLtMatmulAlgo_t algorithm;
+  bool adds_bias = false;
 };
 
 void set(const DescHandle& desc, cublasLtMatmulDescAttributes_t attribute, const auto& value) {
@@ -75,19 +78,20 @@ struct MatmulPlans::Impl {
   DeviceMemory workspace;
   std::map<Key, Plan> plans;
 
-  Plan make_plan(const Key& key) const;
-  cublasLtMatmulAlgo_t choose_algorithm(const Key& key, const Plan& plan) const;
+  std::optional<Plan> make_plan(const Key& key) const;
+  std::optional<cublasLtMatmulAlgo_t> choose_algorithm(const Key& key, const Plan& plan) const;
+  const Plan& plan(const Key& key);
 };
 
 /// cuBLASLt is column-major, where every row-major matrix appears as its transpose. So it is given
 /// c^T = op(b)^T op(a)^T: left = b, right = a, each transposed where op transposes it.
-Plan MatmulPlans::Impl::make_plan(const Key& key) const {
+std::optional<Plan> MatmulPlans::Impl::make_plan(const Key& key) const {
   const Gemm& g = key.gemm;
   DDP_CHECK(g.m > 0 && g.n > 0 && g.k > 0, "an empty matrix product: m {}, n {}, k {}", g.m, g.n, g.k);
   const bool tf32 = g.in == DType::f32 && precision == Precision::tf32;
   Plan plan;
-  DDP_CUBLAS(cublasLtMatmulDescCreate(plan.desc.out(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
-                                      CUDA_R_32F));
+  DDP_CUBLAS(
+      cublasLtMatmulDescCreate(plan.desc.out(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (key.bias) {
@@ -97,13 +101,16 @@ Plan MatmulPlans::Impl::make_plan(const Key& key) const {
   plan.left = g.transpose_b ? transposed_layout(g.in, g.n, g.k) : transposed_layout(g.in, g.k, g.n);
   plan.right = g.transpose_a ? transposed_layout(g.in, g.k, g.m) : transposed_layout(g.in, g.m, g.k);
   plan.result = transposed_layout(g.out, g.m, g.n);
-  plan.algorithm = choose_algorithm(key, plan);
+  plan.adds_bias = key.bias;
+  const auto algorithm = choose_algorithm(key, plan);
+  if (!algorithm) return std::nullopt;
+  plan.algorithm = *algorithm;
   return plan;
 }
 
 /// The heuristic's first choice: timing the candidates would give different bits from run to run. Partial sums, where
 /// the sum over k is split, stay in f32.
-cublasLtMatmulAlgo_t MatmulPlans::Impl::choose_algorithm(const Key& key, const Plan& plan) const {
+std::optional<cublasLtMatmulAlgo_t> MatmulPlans::Impl::choose_algorithm(const Key& key, const Plan& plan) const {
   PreferenceHandle preference;
   DDP_CUBLAS(cublasLtMatmulPreferenceCreate(preference.out()));
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
@@ -115,12 +122,26 @@ cublasLtMatmulAlgo_t MatmulPlans::Impl::choose_algorithm(const Key& key, const P
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_c);
   cublasLtMatmulHeuristicResult_t result{};
   int found = 0;
-  DDP_CUBLAS(cublasLtMatmulAlgoGetHeuristic(handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(),
-                                            plan.result.get(), plan.result.get(), preference.get(), 1, &result,
-                                            &found));
-  DDP_CHECK(found > 0, "cuBLASLt has no algorithm for {} x {} x {} in {}", key.gemm.m, key.gemm.n, key.gemm.k,
-            name_of(key.gemm.in));
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(),
+                                     plan.result.get(), plan.result.get(), preference.get(), 1, &result, &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) return std::nullopt;
+  check(status, "cublasLtMatmulAlgoGetHeuristic", __FILE__, __LINE__);
   return result.algo;
+}
+
+/// Where cuBLASLt has no algorithm with bias, that without it.
+const Plan& MatmulPlans::Impl::plan(const Key& key) {
+  if (const auto found = plans.find(key); found != plans.end()) return found->second;
+  std::optional<Plan> made = make_plan(key);
+  if (!made && key.bias) {
+    Key without = key;
+    without.bias = false;
+    made = make_plan(without);
+  }
+  DDP_CHECK(made, "cuBLASLt has no algorithm for a product of {} x {} x {} in {}", key.gemm.m, key.gemm.n, key.gemm.k,
+            name_of(key.gemm.in));
+  return plans.emplace(key, std::move(*made)).first->second;
 }
 
 MatmulPlans::MatmulPlans(Precision precision, cudaStream_t stream) : impl_(std::make_unique<Impl>()) {
@@ -132,18 +153,17 @@ MatmulPlans::MatmulPlans(Precision precision, cudaStream_t stream) : impl_(std::
 
 MatmulPlans::~MatmulPlans() = default;
 
-void MatmulPlans::gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c,
-                       cudaStream_t stream) {
-  const Key key{gemm, bias != nullptr, alignment_of(a), alignment_of(b), alignment_of(c)};
-  auto found = impl_->plans.find(key);
-  if (found == impl_->plans.end()) found = impl_->plans.emplace(key, impl_->make_plan(key)).first;
-  const Plan& plan = found->second;
-  if (bias != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+void MatmulPlans::gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream) {
+  DDP_CHECK(bias == nullptr || !gemm.accumulate, "a matrix product either accumulates or adds a bias");
+  const Plan& plan = impl_->plan({gemm, bias != nullptr, alignment_of(a), alignment_of(b), alignment_of(c)});
+  const bool bias_first = bias != nullptr && !plan.adds_bias;
+  if (plan.adds_bias) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  if (bias_first) repeat_row(bias, gemm.m, gemm.n, gemm.out, c, stream);
   const float alpha = 1.0f;
-  const float beta = gemm.accumulate ? 1.0f : 0.0f;
+  const float beta = gemm.accumulate || bias_first ? 1.0f : 0.0f;
   DDP_CUBLAS(cublasLtMatmul(impl_->handle.get(), plan.desc.get(), &alpha, b, plan.left.get(), a, plan.right.get(),
-                            &beta, c, plan.result.get(), c, plan.result.get(), &plan.algorithm,
-                            impl_->workspace.get(), kWorkspaceBytes, stream));
+                            &beta, c, plan.result.get(), c, plan.result.get(), &plan.algorithm, impl_->workspace.get(),
+                            kWorkspaceBytes, stream));
 }
 
 }  // namespace ddptrain::cuda

@@ -9,17 +9,17 @@
 
 namespace ddptrain::cuda {
 
-/// c [m, n] = op(a) [m, k] op(b) [k, n], all row-major and contiguous; op is the identity or the transpose, so that a is
-/// stored as [m, k] or [k, m] and b as [k, n] or [n, k].
+/// c [m, n] = op(a) [m, k] op(b) [k, n], all row-major and contiguous; op is the identity or the transpose, so that a
+/// is stored as [m, k] or [k, m] and b as [k, n] or [n, k].
 struct Gemm {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
-  DType in = DType::f32;   ///< Of a and b: bf16 or f32.
-  DType out = DType::f32;  ///< Of c and bias: that of a and b, or f32.
-  bool accumulate = false; ///< Adds to c.
+  DType in = DType::f32;    ///< Of a and b: bf16 or f32.
+  DType out = DType::f32;   ///< Of c and bias: that of a and b, or f32.
+  bool accumulate = false;  ///< Adds to c.
 
   auto operator<=>(const Gemm&) const = default;
 };
@@ -32,7 +32,7 @@ class MatmulPlans {
   MatmulPlans(Precision precision, cudaStream_t stream);  ///< Not while `stream` is being captured.
   ~MatmulPlans();
 
-  /// Queues the product, plus `bias` [n] in every row where it is not null.
+  /// Queues the product, plus `bias` [n] in every row where it is not null (not together with `accumulate`).
   void gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream);
 
  private:

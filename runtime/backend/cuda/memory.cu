@@ -55,16 +55,32 @@ void convert_values(const Tensor& src, const Tensor& dst, cudaStream_t stream) {
 template <class From>
 void convert_from(const Tensor& src, const Tensor& dst, cudaStream_t stream) {
   switch (dst.dtype) {
-    case DType::f64: return convert_values<From, double>(src, dst, stream);
-    case DType::f32: return convert_values<From, float>(src, dst, stream);
-    case DType::bf16: return convert_values<From, __nv_bfloat16>(src, dst, stream);
-    default: require(false, "convert: no conversion to this type");
+    case DType::f64:
+      return convert_values<From, double>(src, dst, stream);
+    case DType::f32:
+      return convert_values<From, float>(src, dst, stream);
+    case DType::bf16:
+      return convert_values<From, __nv_bfloat16>(src, dst, stream);
+    default:
+      require(false, "convert: no conversion to this type");
   }
 }
 
 __global__ void advance_kernel(StepState* state, std::uint32_t steps) { state->step += steps; }
 
 }  // namespace
+
+bool has_code_for_device() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, advance_kernel);
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
+    cudaGetLastError();
+    return false;
+  }
+  check(status, "cudaFuncGetAttributes", __FILE__, __LINE__);
+  return true;
+}
+
 }  // namespace cuda
 
 void CudaBackend::convert(const Tensor& src, const Tensor& dst, Stream stream) {
@@ -72,10 +88,14 @@ void CudaBackend::convert(const Tensor& src, const Tensor& dst, Stream stream) {
   if (src.size() == 0) return;
   auto* queue = static_cast<cudaStream_t>(stream.handle);
   switch (src.dtype) {
-    case DType::f64: return cuda::convert_from<double>(src, dst, queue);
-    case DType::f32: return cuda::convert_from<float>(src, dst, queue);
-    case DType::bf16: return cuda::convert_from<__nv_bfloat16>(src, dst, queue);
-    default: cuda::require(false, "convert: no conversion from this type");
+    case DType::f64:
+      return cuda::convert_from<double>(src, dst, queue);
+    case DType::f32:
+      return cuda::convert_from<float>(src, dst, queue);
+    case DType::bf16:
+      return cuda::convert_from<__nv_bfloat16>(src, dst, queue);
+    default:
+      cuda::require(false, "convert: no conversion from this type");
   }
 }
 

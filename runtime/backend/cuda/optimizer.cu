@@ -30,7 +30,7 @@ struct Update {
   float* first;
   float* second;
   const W* gradients;
-  W* weights;  ///< Null where the master weights are the weights.
+  W* weights;              ///< Null where the master weights are the weights.
   float* parameter_norms;  ///< lamb: squared norms of weight and update of every parameter,
   float* chunk_norms;      ///< and of every chunk of this slice.
 };
@@ -45,8 +45,8 @@ template <class W>
 __device__ Factors factors_of(const Update<W>& u) {
   const std::uint64_t step = u.step.value();
   const auto t = static_cast<float>(step + 1);
-  return {u.schedule.at(step), u.gradient_scale != nullptr ? *u.gradient_scale : 1.0f,
-          -1.0f / expm1f(t * u.log_beta1), -1.0f / expm1f(t * u.log_beta2)};
+  return {u.schedule.at(step), u.gradient_scale != nullptr ? *u.gradient_scale : 1.0f, -1.0f / expm1f(t * u.log_beta1),
+          -1.0f / expm1f(t * u.log_beta2)};
 }
 
 /// kVector neighbouring elements; `count` of them exist.
@@ -121,9 +121,10 @@ __device__ __forceinline__ void step_element(const Update<W>& u, const Factors& 
   }
 }
 
-/// sgd, adam and adamw, one block per chunk. All loads are issued before the first use.
+/// sgd, adam and adamw, one block per chunk. All loads are issued before the first use; five blocks share a
+/// multiprocessor, so that a million parameters are one wave.
 template <OptimizerKind kKind, class W>
-__global__ void __launch_bounds__(kThreads) update_kernel(Update<W> u) {
+__global__ void __launch_bounds__(kThreads, 5) update_kernel(Update<W> u) {
   constexpr bool kSecond = kKind != OptimizerKind::sgd;
   const UpdateChunk chunk = u.chunks[blockIdx.x];
   Elements elements[kRounds];
@@ -242,9 +243,15 @@ Update<W> make_update(const OptimizerSettings& s, const UpdateSlice& slice, Step
 template <class W>
 void launch_update(const Update<W>& u, std::uint32_t chunks, cudaStream_t stream) {
   switch (u.kind) {
-    case OptimizerKind::sgd: update_kernel<OptimizerKind::sgd, W><<<chunks, kThreads, 0, stream>>>(u); break;
-    case OptimizerKind::adam: update_kernel<OptimizerKind::adam, W><<<chunks, kThreads, 0, stream>>>(u); break;
-    case OptimizerKind::adamw: update_kernel<OptimizerKind::adamw, W><<<chunks, kThreads, 0, stream>>>(u); break;
+    case OptimizerKind::sgd:
+      update_kernel<OptimizerKind::sgd, W><<<chunks, kThreads, 0, stream>>>(u);
+      break;
+    case OptimizerKind::adam:
+      update_kernel<OptimizerKind::adam, W><<<chunks, kThreads, 0, stream>>>(u);
+      break;
+    case OptimizerKind::adamw:
+      update_kernel<OptimizerKind::adamw, W><<<chunks, kThreads, 0, stream>>>(u);
+      break;
     case OptimizerKind::lamb:
       lamb_moments_kernel<W><<<chunks, kThreads, 0, stream>>>(u);
       lamb_norms_kernel<W><<<chunks, kThreads, 0, stream>>>(u, chunks);

@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(kSumThreads)
 
 void CudaBackend::softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale,
                                         const Tensor& dlogits, MetricSums* sums) {
-  cuda::require(logits.shape.size() == 2 && logits.dim(1) > 0, "softmax_cross_entropy: logits must have two dimensions");
+  cuda::require(logits.shape.size() == 2 && logits.dim(1) > 0,
+                "softmax_cross_entropy: logits must have two dimensions");
   const std::int64_t classes = logits.dim(1);
   expect_tensor(logits, "softmax_cross_entropy: logits", dtype(), {batch.count, classes});
   if (dlogits) expect_tensor(dlogits, "softmax_cross_entropy: dlogits", dtype(), logits.shape);
