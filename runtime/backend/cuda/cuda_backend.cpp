@@ -169,4 +169,10 @@ std::string cuda_pci_bus_id(int device) {
 
 bool built_with_cuda() { return true; }
 
+std::string cuda_version() {
+  int version = 0;
+  DDP_CUDA(cudaRuntimeGetVersion(&version));
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
 }  // namespace ddptrain
