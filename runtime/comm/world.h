@@ -21,7 +21,7 @@ class World {
   int size() const;
   int local_rank() const;  ///< Among the ranks of this host (MPI_Comm_split_type, shared memory).
   int local_size() const;
-  int node() const;   ///< Hosts numbered by their lowest rank.
+  int node() const;  ///< Hosts numbered by their lowest rank.
   int nodes() const;
   const std::string& hostname() const;
 
