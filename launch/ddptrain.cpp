@@ -84,6 +84,9 @@ void check_plan(const World& world, const Job& job) {
     spdlog::info("{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
                  sampler.dropped(), job.data.train.count);
   }
+  if (job.options.overlap == OverlapMode::none && world.size() > 1 && world.rank() == 0) {
+    spdlog::warn("--overlap none: gradients are not averaged; every rank trains on its own. For measurements only.");
+  }
 }
 
 /// Everything that a user can get wrong. Throws the same error on all ranks.
@@ -180,6 +183,9 @@ void train(const World& world, Job& job) {
   run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   Trainer trainer(trainer_options(job.options, world.size(), steps), job.data, world, *job.backend, *communicator);
+  spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}", trainer.arena().parameter_count(),
+               trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
+               scaled_learning_rate(job.options, world.size()));
   try {  // within the life of trainer and communicator: their ends could wait for ranks that are gone
     std::optional<Report> report;
     if (world.rank() == 0) {

@@ -27,7 +27,8 @@ class Choices {
     std::string all;
     for (const auto& [name, meaning] : names) {
       if (start.empty() && meaning == value) start = name;
-      all += (all.empty() ? "" : "|") + name;
+      if (!all.empty()) all += '|';
+      all += name;
     }
     const auto set = [flag, all, names, &value](const std::string& text) {
       for (const auto& [name, meaning] : names) {

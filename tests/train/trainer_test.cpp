@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "models/registry.h"
 #include "runtime/core/error.h"
 #include "runtime/train/calibration.h"
@@ -155,6 +157,26 @@ TEST_P(OnDevice, OverlapOnAndOffAreBitwiseTheSame) {
     options.overlap = OverlapMode::off;
     EXPECT_EQ(hash_after(rig, options, 6), on);
   }
+}
+
+TEST_P(OnDevice, ClippingLimitsTheNormOfTheWholeUpdate) {
+  Rig rig(GetParam(), Precision::fp32);
+  TrainerOptions options = options_for_ranks();
+  options.optimizer.kind = OptimizerKind::sgd;
+  options.optimizer.momentum = 0.0f;
+  options.optimizer.schedule.peak = 0.5f;
+  const auto start = parameters_after(rig, options, 0);
+  const auto norm_of_update = [&](float clip_norm) {
+    options.clip_norm = clip_norm;
+    const auto end = parameters_after(rig, options, 1);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < end.size(); ++i) sum += (end[i] - start[i]) * (end[i] - start[i]);
+    return std::sqrt(sum);
+  };
+  const double free = norm_of_update(0.0f);
+  EXPECT_GT(free, 0.5 * 0.1);
+  EXPECT_NEAR(norm_of_update(0.1f), 0.5 * 0.1, 1e-4);
+  EXPECT_NEAR(norm_of_update(1e6f), free, 1e-4 * free);
 }
 
 TEST_P(OnDevice, GraphOnAndOffAreBitwiseTheSame) {

@@ -1,0 +1,70 @@
+#include "runtime/train/report.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+RunInfo eight_gpus() {
+  RunInfo info;
+  info.model = "cnn";
+  info.device = "cuda";
+  info.topology = "NV18";
+  info.world_size = 8;
+  info.local_world_size = 8;
+  info.epochs = 8;
+  info.flops_per_sample = 71.5e6;
+  info.peak_flops = 989e12;
+  return info;
+}
+
+RunResult measured() {
+  RunResult result;
+  result.epochs.push_back({4, 100, 0.2711, 0.9, 0.3, 0.9012, 4012345.67});
+  result.rate = {4000000.0, 3900000.0, 4100000.0, 7};
+  result.parameter_hash = "0123456789abcdef";
+  result.calibration = Calibration{4000000.0, 520000.0, 0.9615, 0.25, 1e-4, 9e-5, 4e-5, 5};
+  result.nccl = NcclUsage{"2.28.9", "Ring", "LL", "P2P/CUMEM", 16};
+  return result;
+}
+
+TEST(Report, PrintsAnEpochAsPeopleGrepForIt) {
+  Report report(eight_gpus(), nullptr);
+  testing::internal::CaptureStdout();
+  report.epoch(measured().epochs.front());
+  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+            "Epoch 4/8\nloss 0.2711  accuracy 0.9012\nImages/sec: 4012345.67\n");
+}
+
+TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
+  const std::string path = testing::TempDir() + "ddptrain_report.jsonl";
+  MetricsFile file(path);
+  Report report(eight_gpus(), &file);
+  testing::internal::CaptureStdout();
+  report.summary(measured());
+  const std::string table = testing::internal::GetCapturedStdout();
+  EXPECT_NE(table.find("Scaling efficiency        96.2%"), std::string::npos) << table;
+  EXPECT_NE(table.find("Exposed communication     25.0%"), std::string::npos) << table;
+
+  std::ifstream in(path);
+  const auto summary = nlohmann::json::parse(in);
+  EXPECT_NEAR(summary.at("mfu"), 71.5e6 * 4e6 / (8 * 989e12), 1e-9);
+  EXPECT_EQ(summary.at("topology"), "NV18");
+  EXPECT_EQ(summary.at("nccl").at("algorithm"), "Ring");
+  EXPECT_EQ(summary.at("nccl").at("channels"), 16);
+  EXPECT_EQ(summary.at("images_per_second_min"), 3900000.0);
+}
+
+TEST(MetricsFile, TellsOfPathsThatCannotBeWrittenAndOfFullDisks) {
+  EXPECT_THROW(MetricsFile("/nonexistent/m.jsonl"), UsageError);
+  MetricsFile full("/dev/full");
+  EXPECT_THROW(full.write("{}"), Error);
+}
+
+}  // namespace
+}  // namespace ddptrain
