@@ -52,15 +52,16 @@ TEST_P(ReferenceTest, PoolTakesTheFirstLargest) {
   // One channel; windows: clear winner, tie of all, tie of the last two, nothing above zero (with bias -0.5).
   const Values x = {1, 4, 2, 2, 0, 1, 0.25f, -1,  //
                     2, 3, 2, 2, 3, 3, 0.5f,  0};
+  Dropout none;
+  none.step = {bench_->put_object(StepState{}), 0};
   const Tensor out = bench_->poisoned({1, 1, 4, 1});
   const Tensor winner = bench_->poisoned_bytes({1, 1, 4, 1});
-  backend_->bias_relu_pool_dropout(bench_->put(x, {1, 2, 8, 1}), bench_->put({-0.5}, {1}), Dropout{}, out, winner);
+  backend_->bias_relu_pool_dropout(bench_->put(x, {1, 2, 8, 1}), bench_->put({-0.5}, {1}), none, out, winner);
   EXPECT_EQ(bench_->take(out), (Values{3.5, 1.5, 2.5, 0}));
   EXPECT_EQ(bench_->take(winner), (Values{1, 0, 2, 4}));
   const Tensor dx = bench_->poisoned({1, 2, 8, 1});
   const Tensor dbias = bench_->put({10}, {1});
-  backend_->bias_relu_pool_dropout_backward(bench_->put({1, 2, 4, 8}, {1, 1, 4, 1}), winner, Dropout{}, dx, dbias,
-                                            true);
+  backend_->bias_relu_pool_dropout_backward(bench_->put({1, 2, 4, 8}, {1, 1, 4, 1}), winner, none, dx, dbias, true);
   EXPECT_EQ(bench_->take(dx), (Values{0, 1, 2, 0, 0, 0, 0, 0,  //
                                       0, 0, 0, 0, 4, 0, 0, 0}));
   EXPECT_EQ(bench_->take(dbias), (Values{17}));
