@@ -48,8 +48,10 @@ DeviceKind choose_device(const World& world, const Options& options) {
     if (!built_with_cuda()) usage_error("--device cuda: this program was built without CUDA. Use --device cpu.");
     if (gpus == 0) usage_error("--device cuda: no GPU is visible on {}. Use --device cpu.", world.hostname());
     if (world.local_size() > gpus) {
-      usage_error("{} ranks on {}, but {} GPU{} there, and each rank needs its own: start at most {} per host, or add "
-                  "--device cpu", world.local_size(), world.hostname(), gpus, gpus == 1 ? "" : "s", gpus);
+      usage_error(
+          "{} ranks on {}, but {} GPU{} there, and each rank needs its own: start at most {} per host, or add "
+          "--device cpu",
+          world.local_size(), world.hostname(), gpus, gpus == 1 ? "" : "s", gpus);
     }
   });
   return DeviceKind::cuda;
@@ -70,7 +72,8 @@ std::function<ImageData()> find_data(const Options& options) {
 }
 
 std::unique_ptr<Backend> make_backend(const World& world, const Options& options, DeviceKind device) {
-  const BackendOptions backend{chosen_precision(options, device), options.memory_format, options.fused, options.threads};
+  const BackendOptions backend{chosen_precision(options, device), options.memory_format, options.fused,
+                               options.threads};
   return device == DeviceKind::cuda ? make_cuda_backend(backend, world.local_rank()) : make_cpu_backend(backend);
 }
 
@@ -81,8 +84,9 @@ void check_plan(const World& world, const Job& job) {
     usage_error("--fail-at {}:{}: there are {} ranks", job.options.fail_rank, job.options.fail_step, world.size());
   }
   if (sampler.dropped() > 0) {
-    spdlog::info("{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
-                 sampler.dropped(), job.data.train.count);
+    spdlog::info(
+        "{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
+        sampler.dropped(), job.data.train.count);
   }
   if (job.options.overlap == OverlapMode::none && world.size() > 1 && world.rank() == 0) {
     spdlog::warn("--overlap none: gradients are not averaged; every rank trains on its own. For measurements only.");
@@ -183,8 +187,8 @@ void train(const World& world, Job& job) {
   run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   Trainer trainer(trainer_options(job.options, world.size(), steps), job.data, world, *job.backend, *communicator);
-  spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}", trainer.arena().parameter_count(),
-               trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
+  spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
+               trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
                scaled_learning_rate(job.options, world.size()));
   try {  // within the life of trainer and communicator: their ends could wait for ranks that are gone
     std::optional<Report> report;
@@ -195,8 +199,7 @@ void train(const World& world, Job& job) {
       report.emplace(std::move(info), job.metrics.get());
       report->start();
     }
-    RunResult result =
-        run_training(trainer, world, *job.backend, *communicator, run, report ? &*report : nullptr);
+    RunResult result = run_training(trainer, world, *job.backend, *communicator, run, report ? &*report : nullptr);
     if (nccl_log) result.nccl = nccl_log->usage();
     if (report) report->summary(result);
   } catch (const std::exception& error) {

@@ -98,8 +98,7 @@ void add_optimizer_options(CLI::App& app, Options& o) {
 }
 
 void add_runtime_options(CLI::App& app, Options& o) {
-  const Names<OverlapMode> overlaps = {
-      {"on", OverlapMode::on}, {"off", OverlapMode::off}, {"none", OverlapMode::none}};
+  const Names<OverlapMode> overlaps = {{"on", OverlapMode::on}, {"off", OverlapMode::off}, {"none", OverlapMode::none}};
   const Names<bool> symmetric = {{"auto", true}, {"on", true}, {"off", false}};
   const std::string group = "Communication and execution";
   Choices choices;
@@ -107,8 +106,9 @@ void add_runtime_options(CLI::App& app, Options& o) {
   app.add_option("--last-bucket-kb", o.last_bucket_kb, "The last bucket, which nothing hides, KiB")->group(group);
   choices.add(app, "--overlap", o.overlap, overlaps, "All-reduce during backward, after it, or not at all")
       ->group(group);
-  choices.add(app, "--symmetric", o.symmetric, symmetric,
-              "NCCL symmetric memory, where possible: on one node, with NCCL_ALGO and NCCL_PROTO not set")
+  choices
+      .add(app, "--symmetric", o.symmetric, symmetric,
+           "NCCL symmetric memory, where possible: on one node, with NCCL_ALGO and NCCL_PROTO not set")
       ->group(group);
   choices.add(app, "--graph", o.graph, kOnOff, "Whole steps as CUDA graphs")->group(group);
 }
@@ -184,7 +184,9 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   bool version = false;
   bool print_config = false;
   app.add_flag("--version", version, "Print versions and exit")->configurable(false)->group("Program");
-  app.add_flag("--print-config", print_config, "Print a file for --config and exit")->configurable(false)->group("Program");
+  app.add_flag("--print-config", print_config, "Print a file for --config and exit")
+      ->configurable(false)
+      ->group("Program");
   app.set_config("--config", "", "File of these names (name = value); flags win")->type_name("FILE")->group("Program");
   app.allow_config_extras(CLI::config_extras_mode::error);
   try {
@@ -211,9 +213,9 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
 }
 
 std::string version_text() {
-  const std::string cuda = built_with_cuda() ? fmt::format("CUDA {}\ncuDNN {}\nNCCL {}\n", cuda_version(), cudnn_version(),
-                                                           nccl_version())
-                                             : "CUDA, cuDNN, NCCL: not in this build\n";
+  const std::string cuda =
+      built_with_cuda() ? fmt::format("CUDA {}\ncuDNN {}\nNCCL {}\n", cuda_version(), cudnn_version(), nccl_version())
+                        : "CUDA, cuDNN, NCCL: not in this build\n";
   return fmt::format("ddptrain {}\n{}MPI {}\n", DDPTRAIN_VERSION, cuda, mpi_version());
 }
 
@@ -229,9 +231,12 @@ float scaled_learning_rate(const Options& options, int world_size) {
   const double ratio = samples / static_cast<double>(options.lr_base_batch);
   const double peak = options.optimizer.schedule.peak;
   switch (options.lr_scaling) {
-    case LrScaling::none: return static_cast<float>(peak);
-    case LrScaling::linear: return static_cast<float>(peak * ratio);
-    case LrScaling::sqrt: return static_cast<float>(peak * std::sqrt(ratio));
+    case LrScaling::none:
+      return static_cast<float>(peak);
+    case LrScaling::linear:
+      return static_cast<float>(peak * ratio);
+    case LrScaling::sqrt:
+      return static_cast<float>(peak * std::sqrt(ratio));
   }
   fail("unknown learning-rate scaling");
 }

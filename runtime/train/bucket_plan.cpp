@@ -5,7 +5,9 @@
 namespace ddptrain {
 namespace {
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 /// Index of the first parameter of the last bucket; the number of parameters where there is no such bucket.
 std::size_t tail_begin(const std::vector<ParameterSpec>& specs, std::size_t element_size, std::size_t bytes) {

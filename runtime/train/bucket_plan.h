@@ -18,18 +18,19 @@ struct Bucket {
 
 /// Where every parameter lies. Positions and sizes are in elements from the start of the arena.
 struct BucketPlan {
-  std::vector<Bucket> buckets;             ///< In the order in which backward completes them.
-  std::vector<std::int64_t> begin;         ///< Per parameter.
-  std::vector<std::size_t> bucket_of;      ///< Per parameter.
-  std::int64_t size = 0;                   ///< With padding.
+  std::vector<Bucket> buckets;         ///< In the order in which backward completes them.
+  std::vector<std::int64_t> begin;     ///< Per parameter.
+  std::vector<std::size_t> bucket_of;  ///< Per parameter.
+  std::int64_t size = 0;               ///< With padding.
 };
 
-inline constexpr std::int64_t kParameterAlignment = 64;      ///< Elements; parameters start at multiples of it.
+inline constexpr std::int64_t kParameterAlignment = 64;       ///< Elements; parameters start at multiples of it.
 inline constexpr std::int64_t kBucketAlignmentPerRank = 128;  ///< Elements; bucket sizes are multiples of W times it.
 
 /// Cuts `specs` (in their order) into buckets of at most `bucket_bytes`, or of one parameter where that is larger. The
 /// parameters at the end that fit `last_bucket_bytes` together make up the last bucket: nothing is left to hide its
-/// communication behind, so it should be small. Both sizes do not count padding. Error for a parameter without elements.
+/// communication behind, so it should be small. Both sizes do not count padding. Error for a parameter without
+/// elements.
 BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t element_size, std::size_t bucket_bytes,
                         std::size_t last_bucket_bytes, int world_size);
 

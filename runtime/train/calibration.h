@@ -12,10 +12,10 @@ namespace ddptrain {
 /// window of training steps, one of the same steps without communication, one of the communication alone, and one of
 /// rank 0 alone while the others sleep.
 struct Calibration {
-  double samples_per_second = 0.0;      ///< Of all ranks.
-  double baseline_per_second = 0.0;     ///< Of rank 0 alone, same batch per rank, without communication.
-  double scaling_efficiency = 1.0;      ///< (samples_per_second / W) / baseline_per_second
-  double exposed_comm_fraction = 0.0;   ///< (step - step without communication) / communication, within [0, 1]
+  double samples_per_second = 0.0;     ///< Of all ranks.
+  double baseline_per_second = 0.0;    ///< Of rank 0 alone, same batch per rank, without communication.
+  double scaling_efficiency = 1.0;     ///< (samples_per_second / W) / baseline_per_second
+  double exposed_comm_fraction = 0.0;  ///< (step - step without communication) / communication, within [0, 1]
   double step_seconds = 0.0;
   double step_seconds_without_communication = 0.0;
   double communication_seconds = 0.0;

@@ -19,9 +19,9 @@ enum class OverlapMode : std::uint8_t {
 
 /// Sums gradients over ranks, bucket by bucket, while backward runs.
 ///
-/// Buckets are launched strictly in index order, so that every rank issues the same collectives whatever the order of its
-/// ready() calls, and only in the last micro-step of an accumulation. Streams wait by events; the host waits in finish()
-/// alone, and only for communicators that need it (MPI).
+/// Buckets are launched strictly in index order, so that every rank issues the same collectives whatever the order of
+/// its ready() calls, and only in the last micro-step of an accumulation. Streams wait by events; the host waits in
+/// finish() alone, and only for communicators that need it (MPI).
 class GradientReducer {
  public:
   /// Queues what follows a bucket's all-reduce (sums are in place) on the communication stream; called in bucket order.
@@ -36,11 +36,11 @@ class GradientReducer {
 
   /// Before the backward pass of every micro-step.
   void begin(bool last_micro_step);
-  /// The gradient of `parameter` is complete in compute-stream order. Error where it does not exist, was reported before
-  /// in this micro-step, or begin() is missing.
+  /// The gradient of `parameter` is complete in compute-stream order. Error where it does not exist, was reported
+  /// before in this micro-step, or begin() is missing.
   void ready(std::size_t parameter);
-  /// After the backward pass. Error where a parameter was not reported. In the last micro-step, work queued on the compute
-  /// stream from now on comes after all that follows the all-reduces.
+  /// After the backward pass. Error where a parameter was not reported. In the last micro-step, work queued on the
+  /// compute stream from now on comes after all that follows the all-reduces.
   void finish();
 
  private:
@@ -61,9 +61,9 @@ class GradientReducer {
 
   bool running_ = false;
   bool last_micro_step_ = false;
-  std::vector<bool> is_ready_;            ///< Per parameter.
-  std::vector<std::size_t> missing_;      ///< Per bucket: parameters still to come.
-  std::size_t next_bucket_ = 0;           ///< First bucket not yet launched.
+  std::vector<bool> is_ready_;        ///< Per parameter.
+  std::vector<std::size_t> missing_;  ///< Per bucket: parameters still to come.
+  std::size_t next_bucket_ = 0;       ///< First bucket not yet launched.
   std::deque<InFlight> in_flight_;
 };
 

@@ -14,8 +14,8 @@ constexpr std::uint32_t kInitialValues = 0x494E4954;  // last counter word; drop
 template <class T>
 void fill_uniform(T* values, std::int64_t count, float bound, std::uint32_t parameter, std::uint64_t seed) {
   for (std::int64_t i = 0; i < count; i += 4) {
-    const Philox random = philox(static_cast<std::uint32_t>(i / 4), parameter, static_cast<std::uint32_t>(i >> 34),
-                                 kInitialValues, seed);
+    const Philox random =
+        philox(static_cast<std::uint32_t>(i / 4), parameter, static_cast<std::uint32_t>(i >> 34), kInitialValues, seed);
     const std::int64_t end = std::min<std::int64_t>(4, count - i);
     for (std::int64_t k = 0; k < end; ++k) values[i + k] = (2.0f * uniform01(random.word[k]) - 1.0f) * bound;
   }

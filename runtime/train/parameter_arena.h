@@ -30,9 +30,9 @@ class ParameterArena {
   const BucketPlan& plan() const { return plan_; }
   std::int64_t parameter_count() const;  ///< Elements of all parameters, without padding.
 
-  std::vector<Tensor> weights() const;    ///< Compute precision; one view per parameter.
-  std::vector<Tensor> gradients() const;  ///< Compute precision; one view per parameter.
-  Tensor bucket_gradients(std::size_t bucket) const;  ///< [size of the bucket]
+  std::vector<Tensor> weights() const;                 ///< Compute precision; one view per parameter.
+  std::vector<Tensor> gradients() const;               ///< Compute precision; one view per parameter.
+  Tensor bucket_gradients(std::size_t bucket) const;   ///< [size of the bucket]
   UpdateSlice update_slice(std::size_t bucket) const;  ///< Without gradient_scale.
 
   /// Start values of rank 0 (see ParameterSpec) on every rank, moments zero. Collective; waits.

@@ -61,8 +61,9 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration) 
 
 MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(path) {
   if (!file_) {
-    usage_error("--metrics {}: the file cannot be written. Give a path in a folder that exists and that you may write to.",
-                path);
+    usage_error(
+        "--metrics {}: the file cannot be written. Give a path in a folder that exists and that you may write to.",
+        path);
   }
 }
 
@@ -147,8 +148,8 @@ void Report::table(const RunResult& result) const {
   };
   const Rate& rate = result.rate;
   row("Ranks", fmt::format("{} on {} node{}", info_.world_size, info_.nodes, info_.nodes == 1 ? "" : "s"));
-  row("Images/sec, all ranks", fmt::format("{:.0f}  (median of {} windows, {:.0f} to {:.0f})", rate.median, rate.windows,
-                                           rate.min, rate.max));
+  row("Images/sec, all ranks",
+      fmt::format("{:.0f}  (median of {} windows, {:.0f} to {:.0f})", rate.median, rate.windows, rate.min, rate.max));
   row("Images/sec per rank", fmt::format("{:.0f}", rate.median / info_.world_size));
   if (result.calibration && info_.world_size > 1) {
     const Calibration& c = *result.calibration;
@@ -156,9 +157,9 @@ void Report::table(const RunResult& result) const {
                                            c.samples_per_second, c.rounds));
     row("One-rank baseline", fmt::format("{:.0f}  (rank 0 alone in this job)", c.baseline_per_second));
     row("Scaling efficiency", percent(c.scaling_efficiency));
-    row("Exposed communication",
-        fmt::format("{} of {:.1f} us  (step {:.1f} us, without communication {:.1f} us)", percent(c.exposed_comm_fraction),
-                    1e6 * c.communication_seconds, 1e6 * c.step_seconds, 1e6 * c.step_seconds_without_communication));
+    row("Exposed communication", fmt::format("{} of {:.1f} us  (step {:.1f} us, without communication {:.1f} us)",
+                                             percent(c.exposed_comm_fraction), 1e6 * c.communication_seconds,
+                                             1e6 * c.step_seconds, 1e6 * c.step_seconds_without_communication));
   } else if (result.calibration) {
     row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
   }

@@ -16,10 +16,10 @@ namespace ddptrain {
 struct RunInfo {
   std::string version;
   std::string model;
-  std::string device;       ///< cpu or cuda
+  std::string device;  ///< cpu or cuda
   std::string device_name;
   std::string precision;
-  std::string topology;     ///< See topology_label().
+  std::string topology;  ///< See topology_label().
   int world_size = 1;
   int nodes = 1;
   int local_world_size = 1;
@@ -29,7 +29,7 @@ struct RunInfo {
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
   double flops_per_sample = 0.0;
-  double peak_flops = 0.0;  ///< Of one device; 0: unknown.
+  double peak_flops = 0.0;                         ///< Of one device; 0: unknown.
   std::map<std::string, std::string> environment;  ///< NCCL_* variables.
 };
 

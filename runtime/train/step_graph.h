@@ -14,8 +14,8 @@ struct StepGraphOptions {
   std::uint32_t unroll = 8;       ///< Steps of the larger graph.
 };
 
-/// Queues steps: the first ones eagerly, then by replaying two captured graphs, of one step and of `unroll` steps. Eager
-/// throughout where it is not enabled or the backend has no graphs. The numbers are bitwise the same.
+/// Queues steps: the first ones eagerly, then by replaying two captured graphs, of one step and of `unroll` steps.
+/// Eager throughout where it is not enabled or the backend has no graphs. The numbers are bitwise the same.
 class StepGraph {
  public:
   /// Queues step number `state->step + offset` on the backend's streams, joined to the compute stream at the end.
@@ -24,7 +24,8 @@ class StepGraph {
   /// `state` lies where the backend computes. Backend and what `step` refers to outlive this.
   StepGraph(Backend& backend, StepState* state, Step step, const StepGraphOptions& options);
 
-  /// Queues the next `count` steps; returns without waiting. Where steps communicate: on every rank with the same counts.
+  /// Queues the next `count` steps; returns without waiting. Where steps communicate: on every rank with the same
+  /// counts.
   void run(std::uint64_t count);
   /// Captures now if enough eager steps have been run, else does nothing. run() does so by itself.
   void prepare();

@@ -101,13 +101,16 @@ void Trainer::all_reduce_buckets() {
 }
 
 StepGraph Trainer::make_silent_steps() {
-  return {backend_, static_cast<StepState*>(state_.data()),
+  return {backend_,
+          static_cast<StepState*>(state_.data()),
           [this](std::uint32_t offset) { train_step(silent_reducer_, offset); },
           {.enabled = options_.graph, .eager_steps = 0}};
 }
 
 StepGraph Trainer::make_communication_steps() {
-  return {backend_, static_cast<StepState*>(state_.data()), [this](std::uint32_t) { all_reduce_buckets(); },
+  return {backend_,
+          static_cast<StepState*>(state_.data()),
+          [this](std::uint32_t) { all_reduce_buckets(); },
           {.enabled = options_.graph, .eager_steps = 0}};
 }
 

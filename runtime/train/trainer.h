@@ -55,8 +55,8 @@ class Trainer {
   /// Every test image exactly once, over all ranks together. Collective; waits.
   MetricSums evaluate();
 
-  /// What calibrate() times; it spoils the state of training. The step; the step without communication, which may be run
-  /// on some ranks only; and the communication of a step alone.
+  /// What calibrate() times; it spoils the state of training. The step; the step without communication, which may be
+  /// run on some ranks only; and the communication of a step alone.
   StepGraph& training_steps() { return training_; }
   StepGraph make_silent_steps();
   StepGraph make_communication_steps();

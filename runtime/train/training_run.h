@@ -11,12 +11,12 @@ namespace ddptrain {
 
 struct RunOptions {
   std::int64_t epochs = 1;
-  std::int64_t steps = 0;      ///< In all; 0: as many as `epochs` have.
-  std::int64_t log_every = 0;  ///< Steps between measurements within an epoch; 0: none.
-  bool baseline = true;        ///< Measure scaling efficiency and exposed communication after training.
-  bool replicas_agree = true;  ///< Error where they differ after training.
-  bool progress = false;       ///< Show every step as it ends; only where steps end before run() returns (CPU).
-  int fail_rank = -1;          ///< For tests: this rank throws ...
+  std::int64_t steps = 0;       ///< In all; 0: as many as `epochs` have.
+  std::int64_t log_every = 0;   ///< Steps between measurements within an epoch; 0: none.
+  bool baseline = true;         ///< Measure scaling efficiency and exposed communication after training.
+  bool replicas_agree = true;   ///< Error where they differ after training.
+  bool progress = false;        ///< Show every step as it ends; only where steps end before run() returns (CPU).
+  int fail_rank = -1;           ///< For tests: this rank throws ...
   std::int64_t fail_step = -1;  ///< ... before this step.
 };
 

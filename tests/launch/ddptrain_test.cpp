@@ -68,8 +68,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Ddptrain, DamagedDataFilesAreNamed) {
   const std::string folder = temporary("damaged");
   std::filesystem::create_directories(folder);
-  for (const char* name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
-                           "t10k-labels-idx1-ubyte"}) {
+  for (const char* name :
+       {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
     std::ofstream(folder + "/" + name) << "not an IDX file";
   }
   const Outcome outcome = train_on_cpu(2, "--device cpu --data " + folder);
@@ -126,11 +126,33 @@ TEST(Ddptrain, OutputAndMetricsHoldWhatIsPromised) {
   EXPECT_EQ(lines[2].at("event"), "epoch");
   const auto& summary = lines.back();
   EXPECT_EQ(summary.at("event"), "summary");
-  for (const char* key :
-       {"model", "device", "precision", "world_size", "nodes", "local_world_size", "batch_per_rank", "steps", "epochs",
-        "parameters", "images_per_second", "images_per_second_min", "images_per_second_max", "windows",
-        "baseline_per_second", "scaling_efficiency", "exposed_comm_fraction", "mfu", "loss", "accuracy",
-        "accuracy_per_epoch", "startup_seconds", "train_seconds", "parameter_hash", "topology", "nccl", "environment"}) {
+  for (const char* key : {"model",
+                          "device",
+                          "precision",
+                          "world_size",
+                          "nodes",
+                          "local_world_size",
+                          "batch_per_rank",
+                          "steps",
+                          "epochs",
+                          "parameters",
+                          "images_per_second",
+                          "images_per_second_min",
+                          "images_per_second_max",
+                          "windows",
+                          "baseline_per_second",
+                          "scaling_efficiency",
+                          "exposed_comm_fraction",
+                          "mfu",
+                          "loss",
+                          "accuracy",
+                          "accuracy_per_epoch",
+                          "startup_seconds",
+                          "train_seconds",
+                          "parameter_hash",
+                          "topology",
+                          "nccl",
+                          "environment"}) {
     EXPECT_TRUE(summary.contains(key)) << key;
   }
   EXPECT_EQ(summary.at("world_size"), 2);

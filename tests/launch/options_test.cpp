@@ -28,7 +28,8 @@ TEST(Options, DefaultsAreThePublishedRecipe) {
   EXPECT_EQ(defaults.optimizer.kind, OptimizerKind::adam);
   EXPECT_FLOAT_EQ(defaults.optimizer.schedule.peak, 1e-3f);
   const Options preset = parse({"--config", DDP_SOURCE_DIR "/configs/cnn.toml"}).options;
-  EXPECT_EQ(parse({"--config", DDP_SOURCE_DIR "/configs/cnn.toml", "--print-config"}).print, parse({"--print-config"}).print);
+  EXPECT_EQ(parse({"--config", DDP_SOURCE_DIR "/configs/cnn.toml", "--print-config"}).print,
+            parse({"--print-config"}).print);
   EXPECT_EQ(preset.epochs, defaults.epochs);
 }
 
@@ -42,8 +43,8 @@ TEST(Options, FlagsWinOverTheFile) {
 }
 
 TEST(Options, PrintedConfigurationReadsBackTheSame) {
-  const auto printed = parse({"--optimizer", "lamb", "--lr", "0.02", "--batch", "96", "--graph", "off", "--data", "/a b",
-                              "--warmup", "7", "--print-config"})
+  const auto printed = parse({"--optimizer", "lamb", "--lr", "0.02", "--batch", "96", "--graph", "off", "--data",
+                              "/a b", "--warmup", "7", "--print-config"})
                            .print;
   ASSERT_TRUE(printed);
   const std::string path = file_with("round_trip.toml", *printed);

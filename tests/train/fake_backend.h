@@ -30,7 +30,9 @@ class FakeBackend : public Backend {
 
   Stream compute_stream() override { return {&compute_}; }
   Stream communication_stream() override { return {&communication_}; }
-  void wait_for(Stream later, Stream earlier) override { log.push_back(fmt::format("{} waits for {}", name(later), name(earlier))); }
+  void wait_for(Stream later, Stream earlier) override {
+    log.push_back(fmt::format("{} waits for {}", name(later), name(earlier)));
+  }
   void synchronize() override {}
   std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
     if (!graphs_) return nullptr;
@@ -69,9 +71,7 @@ class FakeBackend : public Backend {
     unused();
   }
   void bias_relu_dropout(const Tensor&, const Tensor&, const Dropout&) override { unused(); }
-  void softmax_cross_entropy(const Tensor&, const ImageBatch&, float, const Tensor&, MetricSums*) override {
-    unused();
-  }
+  void softmax_cross_entropy(const Tensor&, const ImageBatch&, float, const Tensor&, MetricSums*) override { unused(); }
 
  private:
   struct Replay final : Graph {

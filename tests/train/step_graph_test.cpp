@@ -13,12 +13,11 @@ std::vector<std::uint64_t> steps_run(bool graphs, bool enabled, const std::vecto
   FakeBackend backend(graphs);
   StepState state;
   std::vector<std::uint64_t> seen;
-  StepGraph graph(
-      backend, &state,
-      [&](std::uint32_t offset) {
-        if (!backend.capturing()) seen.push_back(state.step + offset);
-      },
-      {.enabled = enabled, .eager_steps = 3, .unroll = 4});
+  StepGraph graph(backend, &state,
+                  [&](std::uint32_t offset) {
+                    if (!backend.capturing()) seen.push_back(state.step + offset);
+                  },
+                  {.enabled = enabled, .eager_steps = 3, .unroll = 4});
   for (const std::uint64_t portion : portions) graph.run(portion);
   if (captures != nullptr) *captures = backend.log.size();
   return seen;

@@ -81,15 +81,15 @@ class OnDevice : public testing::TestWithParam<DeviceKind> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, OnDevice, testing::Values(DeviceKind::cpu, DeviceKind::cuda), [](const auto& info) {
-  return info.param == DeviceKind::cpu ? "cpu" : "cuda";
-});
+INSTANTIATE_TEST_SUITE_P(Devices, OnDevice, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
+                         [](const auto& info) { return info.param == DeviceKind::cpu ? "cpu" : "cuda"; });
 
 /// The reference is worked out on one rank: others have the same parameters, as other tests show.
 bool compares() { return test_world().rank() == 0; }
 
-// In double precision nothing but a mistake can be seen. In fp32 differences are rounding, which 20 steps carry along and
-// which now and then makes another element the largest of a pooling window; SGD spares us Adam's sign flips near zero.
+// In double precision nothing but a mistake can be seen. In fp32 differences are rounding, which 20 steps carry along
+// and which now and then makes another element the largest of a pooling window; SGD spares us Adam's sign flips near
+// zero.
 
 TEST(Replicas, GiveTheGradientOfOneRankInDoublePrecision) {
   Rig rig(DeviceKind::cpu, Precision::fp64);
@@ -100,9 +100,9 @@ TEST(Replicas, GiveTheGradientOfOneRankInDoublePrecision) {
     trainer->run(1);
     if (!compares()) continue;
     const OneRank expected(options, *rig.backend, 1);
-    EXPECT_LT(relative_difference(gradients_of(trainer->arena(), *rig.backend),
-                                  gradients_of(expected.arena, *rig.backend)),
-              1e-12);
+    EXPECT_LT(
+        relative_difference(gradients_of(trainer->arena(), *rig.backend), gradients_of(expected.arena, *rig.backend)),
+        1e-12);
   }
 }
 

@@ -1,0 +1,43 @@
+#include "runtime/core/hash.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+namespace ddptrain {
+namespace {
+
+std::string hash_of(const std::vector<float>& values) {
+  Hash64 hash;
+  hash.add(values.data(), values.size() * sizeof(float));
+  return hash.hex();
+}
+
+TEST(Hash64, SeesEveryBitOfEveryValue) {
+  const std::vector<float> values(101, 1.5f);
+  std::set<std::string> seen{hash_of(values)};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    for (int bit = 0; bit < 32; ++bit) {
+      std::vector<float> changed = values;
+      reinterpret_cast<unsigned char*>(&changed[i])[bit / 8] ^= static_cast<unsigned char>(1 << (bit % 8));
+      seen.insert(hash_of(changed));
+    }
+  }
+  EXPECT_EQ(seen.size(), 1 + values.size() * 32);
+}
+
+TEST(Hash64, SeesOrderLengthAndWhereOnePartEnds) {
+  EXPECT_NE(hash_of({1.0f, 2.0f, 3.0f, 4.0f}), hash_of({3.0f, 4.0f, 1.0f, 2.0f}));
+  EXPECT_NE(hash_of({0.0f}), hash_of({0.0f, 0.0f}));
+  Hash64 one, two;
+  one.add(std::string("ab"));
+  one.add(std::string("c"));
+  two.add(std::string("a"));
+  two.add(std::string("bc"));
+  EXPECT_NE(one.hex(), two.hex());
+  EXPECT_EQ(one.hex().size(), 16u);
+}
+
+}  // namespace
+}  // namespace ddptrain
