@@ -9,7 +9,7 @@ namespace {
 
 std::vector<ParameterSpec> specs_of(const std::vector<Shape>& shapes) {
   std::vector<ParameterSpec> specs;
-  for (const Shape& shape : shapes) specs.push_back({"p" + std::to_string(specs.size()), shape});
+  for (const Shape& shape : shapes) specs.push_back({std::to_string(specs.size()), shape});
   return specs;
 }
 
