@@ -72,8 +72,8 @@ std::function<ImageData()> find_data(const Options& options) {
 }
 
 std::unique_ptr<Backend> make_backend(const World& world, const Options& options, DeviceKind device) {
-  const BackendOptions backend{chosen_precision(options, device), options.memory_format, options.fused,
-                               options.threads};
+  const BackendOptions backend{chosen_precision(options, device), options.memory_format, options.fused, options.threads,
+                               options.comm_ctas};
   return device == DeviceKind::cuda ? make_cuda_backend(backend, world.local_rank()) : make_cpu_backend(backend);
 }
 
@@ -114,7 +114,7 @@ Job prepare(const World& world, const Options& options) {
 std::unique_ptr<Communicator> make_communicator(const World& world, Job& job) {
   if (world.size() == 1) return make_self_communicator(*job.backend);
   if (job.backend->kind() == DeviceKind::cpu) return make_mpi_communicator(world, *job.backend);
-  return make_nccl_communicator(world, *job.backend, job.options.symmetric);
+  return make_nccl_communicator(world, *job.backend, {job.options.symmetric, job.options.comm_ctas});
 }
 
 void log_ranks(const World& world, const Job& job) {

@@ -110,6 +110,10 @@ void add_runtime_options(CLI::App& app, Options& o) {
       .add(app, "--symmetric", o.symmetric, symmetric,
            "NCCL symmetric memory, where possible: on one node, with NCCL_ALGO and NCCL_PROTO not set")
       ->group(group);
+  app.add_option(
+         "--comm-ctas", o.comm_ctas,
+         "Thread blocks of a collective, and multiprocessors that compute leaves to it (0: NCCL's choice, none)")
+      ->group(group);
   choices.add(app, "--graph", o.graph, kOnOff, "Whole steps as CUDA graphs")->group(group);
 }
 
@@ -155,6 +159,7 @@ void validate(const Options& o) {
   require(o.lr_base_batch > 0, "--lr-base-batch", o.lr_base_batch, "at least 1");
   require(o.bucket_mb > 0 && o.bucket_mb < 1e6, "--bucket-mb", o.bucket_mb, "a size above 0");
   require(o.last_bucket_kb >= 0 && o.last_bucket_kb < 1e9, "--last-bucket-kb", o.last_bucket_kb, "0 or more");
+  require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");
   require(o.log_every >= 0, "--log-every", o.log_every, "0 or more");
 }
 

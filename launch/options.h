@@ -38,6 +38,7 @@ struct Options {
   double last_bucket_kb = 256.0;
   OverlapMode overlap = OverlapMode::on;
   bool symmetric = true;
+  int comm_ctas = 4;
   bool graph = true;
 
   bool baseline = true;

@@ -43,6 +43,8 @@ struct BackendOptions {
   MemoryFormat memory_format = MemoryFormat::nhwc;  ///< Of cuDNN's convolutions; fused kernels have their own.
   bool fused = true;  ///< Use fused kernels where there are some for the model and precision.
   int threads = 1;    ///< CPU only.
+  /// Multiprocessors that kernels which fill the GPU leave to collectives, so that these run beside them.
+  int communication_multiprocessors = 0;
 };
 
 /// One device, its streams, and the operations that models are made of. Not thread-safe.
@@ -151,7 +153,7 @@ int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without
 /// Such as 0000:1b:00.0; empty in a build without CUDA.
 std::string cuda_pci_bus_id(int device);
 bool built_with_cuda();
-std::string cuda_version();   ///< Of the runtime library; needs no GPU. Empty in a build without CUDA.
+std::string cuda_version();  ///< Of the runtime library; needs no GPU. Empty in a build without CUDA.
 std::string cudnn_version();
 
 }  // namespace ddptrain

@@ -39,8 +39,8 @@ class CnnKernels {
  public:
   virtual ~CnnKernels() = default;
 
-  /// Adds loss and hits of the batch to *sums. With `gradient_scale` not 0 the backward half follows with the same
-  /// batch. `pool_dropout` and `hidden_dropout` as for the primitive operations.
+  /// Adds loss and hits of the batch to *sums; with `gradient_scale` not 0 the backward half must follow, and *sums
+  /// are complete only then. `pool_dropout` and `hidden_dropout` as for the primitive operations.
   virtual void forward(const ImageBatch& batch, const CnnTensors& weights, const Dropout& pool_dropout,
                        const Dropout& hidden_dropout, float gradient_scale, MetricSums* sums) = 0;
   /// fc1_weight's gradient is complete (and its weight no longer read) when this returns, in stream order.

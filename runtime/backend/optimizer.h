@@ -55,15 +55,15 @@ inline constexpr std::uint32_t kChunkElements = 2048;
 struct UpdateSlice {
   const UpdateChunk* chunks = nullptr;
   std::uint32_t chunk_count = 0;
-  std::uint32_t parameter_count = 0;   ///< Parameters in the whole arena (size of norms).
-  void* weights = nullptr;             ///< Compute precision; the same pointer as master where the types agree.
-  void* master = nullptr;              ///< master_dtype.
-  void* first_moment = nullptr;        ///< master_dtype; momentum for sgd.
-  void* second_moment = nullptr;       ///< master_dtype; unused by sgd.
-  const void* gradients = nullptr;     ///< Compute precision; already averaged.
+  std::uint32_t parameter_count = 0;      ///< Parameters in the whole arena (size of norms).
+  void* weights = nullptr;                ///< Compute precision; the same pointer as master where the types agree.
+  void* master = nullptr;                 ///< master_dtype.
+  void* first_moment = nullptr;           ///< master_dtype; momentum for sgd.
+  void* second_moment = nullptr;          ///< master_dtype; unused by sgd.
+  const void* gradients = nullptr;        ///< Compute precision; already averaged.
   const float* gradient_scale = nullptr;  ///< One factor for every gradient (clipping), or null.
-  float* norms = nullptr;              ///< Scratch for lamb, f32 [2 * arena chunks + 2 * parameter_count].
-  std::uint32_t first_chunk = 0;       ///< Index in the arena of this slice's first chunk.
+  float* norms = nullptr;                 ///< Scratch for lamb, f32 [2 * arena chunks + 2 * parameter_count].
+  std::uint32_t first_chunk = 0;          ///< Index in the arena of this slice's first chunk.
 };
 
 }  // namespace ddptrain

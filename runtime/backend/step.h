@@ -96,9 +96,8 @@ struct BatchRows {
       : BatchRows(order, order.shuffle ? step.value() : 0) {}
   DDP_HOST_DEVICE BatchRows(const SampleOrder& order, std::uint64_t step)
       : permutation(order.seed, static_cast<std::uint32_t>(step / order.steps_per_epoch), order.dataset_size),
-        first(order.first + (order.shuffle ? static_cast<std::uint32_t>(step % order.steps_per_epoch) *
-                                                 order.samples_per_step
-                                           : 0)),
+        first(order.first +
+              (order.shuffle ? static_cast<std::uint32_t>(step % order.steps_per_epoch) * order.samples_per_step : 0)),
         shuffle(order.shuffle) {}
 
   /// Index in the data set of row `row`.
@@ -122,8 +121,9 @@ struct ImageBatch {
 };
 
 /// Dropout of rate `rate`: feature f of the sample at position `order.first + row` of the global batch is dropped where
-/// its 15 random bits (see dropout_slot; Philox of kRounds, counter {call, position, step, site}, key seed) are below rate * 32768, and
-/// multiplied by 1 / (1 - rate) elsewhere. So masks depend on the sample and the step, not on ranks or schedules.
+/// its 15 random bits (see dropout_slot; Philox of kRounds, counter {call, position, step, site}, key seed) are below
+/// rate * 32768, and multiplied by 1 / (1 - rate) elsewhere. So masks depend on the sample and the step, not on ranks
+/// or schedules.
 struct Dropout {
   static constexpr int kRounds = 7;
 

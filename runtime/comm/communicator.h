@@ -37,11 +37,16 @@ class Communicator {
 
 /// CPU memory, MPI messages; overlaps with computation as long as test() is called now and then.
 std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Backend& backend);
+struct NcclOptions {
+  bool symmetric = true;
+  int max_ctas = 0;  ///< Thread blocks of a collective at most; 0: NCCL's choice.
+};
+
 /// GPU memory, NCCL. `symmetric`: allocate() gives symmetric-memory windows, which are faster for all-reduces below
 /// some 16 MiB, where all ranks share a node and neither NCCL_ALGO, NCCL_PROTO nor NCCL_HOSTID is set (symmetric
 /// kernels follow none of them). The backend's device is the current one. Throws UsageError in a build without CUDA.
 /// Buffers must be gone before it. Destroyed by an exception, it aborts what NCCL is still doing.
-std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Backend& backend, bool symmetric);
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Backend& backend, const NcclOptions& options);
 /// One rank: every collective is the identity.
 std::unique_ptr<Communicator> make_self_communicator(Backend& backend);
 std::string nccl_version();  ///< Empty in a build without CUDA.

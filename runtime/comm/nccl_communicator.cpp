@@ -19,12 +19,13 @@ namespace {
 /// An NCCL communicator with what its error messages name. Buffers in its windows keep it alive.
 class NcclComm {
  public:
-  explicit NcclComm(const World& world) : rank_(world.rank()), host_(world.hostname()) {
+  NcclComm(const World& world, int max_ctas) : rank_(world.rank()), host_(world.hostname()) {
     ncclUniqueId id{};
     if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     world.broadcast(&id, sizeof(id), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.commName = "ddptrain";
+    if (max_ctas > 0) config.maxCTAs = max_ctas;
     check(ncclCommInitRankConfig(&comm_, world.size(), id, rank_, &config), "ncclCommInitRankConfig");
   }
 
@@ -97,11 +98,11 @@ void free_symmetric(const NcclComm& comm, ncclWindow_t window, void* memory) {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(const World& world, Backend& backend, bool symmetric)
+  NcclCommunicator(const World& world, Backend& backend, const NcclOptions& options)
       : size_(world.size()),
         backend_(backend),
-        symmetric_(symmetric && can_be_symmetric(world)),
-        comm_(std::make_shared<const NcclComm>(world)) {}
+        symmetric_(options.symmetric && can_be_symmetric(world)),
+        comm_(std::make_shared<const NcclComm>(world, options.max_ctas)) {}
 
   ~NcclCommunicator() override {
     if (comm_.use_count() > 1) {
@@ -166,9 +167,9 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Backend& backend, bool symmetric) {
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Backend& backend, const NcclOptions& options) {
   if (backend.kind() != DeviceKind::cuda) fail("make_nccl_communicator: NCCL carries GPU memory only");
-  return std::make_unique<NcclCommunicator>(world, backend, symmetric);
+  return std::make_unique<NcclCommunicator>(world, backend, options);
 }
 
 std::string nccl_version() {

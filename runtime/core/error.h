@@ -34,9 +34,9 @@ template <class... Args>
 }  // namespace ddptrain
 
 /// Throws Error naming the condition, file and line, then the formatted explanation, unless `condition` holds.
-#define DDP_CHECK(condition, ...)                                                                            \
-  do {                                                                                                       \
-    if (!(condition)) {                                                                                      \
+#define DDP_CHECK(condition, ...)                                                                                 \
+  do {                                                                                                            \
+    if (!(condition)) {                                                                                           \
       ::ddptrain::fail("{}:{}: check '{}' failed: {}", __FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__)); \
-    }                                                                                                        \
+    }                                                                                                             \
   } while (false)

@@ -38,8 +38,9 @@ DDP_HOST_DEVICE Philox philox(std::uint32_t c0, std::uint32_t c1, std::uint32_t 
 /// Uniform in [0, 1) from 32 random bits.
 DDP_HOST_DEVICE float uniform01(std::uint32_t bits) { return static_cast<float>(bits >> 8) * (1.0f / 16777216.0f); }
 
-/// Where feature f of a sample finds its 15 random bits, the low ones of half-word `lane` (0 to 7) of Philox call `call`. Within
-/// every 64 features the eight that share a call are the ones that one thread of a tensor-core tile holds.
+/// Where feature f of a sample finds its 15 random bits, the low ones of half-word `lane` (0 to 7) of Philox call
+/// `call`. Within every 64 features the eight that share a call are the ones that one thread of a tensor-core tile
+/// holds.
 struct DropoutSlot {
   std::uint32_t call;
   std::uint32_t lane;

@@ -1,4 +1,6 @@
-// The fused CNN kernels against the primitive operations on the CPU.
+// The fused CNN kernels against the primitive operations on the CPU in fp32. Rounding activations to bf16 moves winners
+// of pooling and signs of ReLU, so bf16 gradients are a few per cent away from fp32's; the fused kernels must be no
+// further away than the primitive operations in bf16.
 
 #include "models/cnn.h"
 #include "tests/backend/model_run.h"
@@ -6,7 +8,8 @@
 namespace ddptrain::testing {
 namespace {
 
-constexpr double kTolerance = 2e-2;  // activations are rounded to 8 bits of mantissa between layers
+constexpr double kTolerance = 2e-2;  // of sums over the batch
+constexpr double kGradientTolerance = 0.12;
 constexpr std::int64_t kMaxBatch = 300;
 constexpr std::uint32_t kFirst = 37;
 
@@ -20,6 +23,8 @@ class CnnKernelsTest : public ::testing::TestWithParam<bool> {
     cpu_ = make_cpu_backend({Precision::fp32});
     const ModelOptions options{kMaxBatch, 4711, GetParam()};
     fused_ = std::make_unique<ModelRun>(*cuda_, DType::bf16, make_cnn(*cuda_, options));
+    plain_backend_ = make_cuda_backend({.precision = Precision::bf16, .fused = false}, 0);
+    plain_ = std::make_unique<ModelRun>(*plain_backend_, DType::bf16, make_cnn(*plain_backend_, options));
     reference_ = std::make_unique<ModelRun>(*cpu_, DType::bf16, make_cnn(*cpu_, options));
   }
 
@@ -27,8 +32,8 @@ class CnnKernelsTest : public ::testing::TestWithParam<bool> {
     return make_batch(run.bench(), count, 28, 28, 10, kFirst);
   }
 
-  std::unique_ptr<Backend> cuda_, cpu_;
-  std::unique_ptr<ModelRun> fused_, reference_;
+  std::unique_ptr<Backend> cuda_, plain_backend_, cpu_;
+  std::unique_ptr<ModelRun> fused_, plain_, reference_;
 };
 
 void expect_same_sums(const MetricSums& out, const MetricSums& expected) {
@@ -42,12 +47,20 @@ TEST_P(CnnKernelsTest, ForwardAndBackward) {
   for (const std::int64_t count : {1, 5, 132, 300}) {
     const float scale = 1.0f / static_cast<float>(count);
     const ImageBatch on_gpu = batch(*fused_, count);
+    const ImageBatch plain_on_gpu = batch(*plain_, count);
     const ImageBatch on_cpu = batch(*reference_, count);
     for (const bool accumulate : {false, true}) {
-      expect_same_sums(fused_->forward(on_gpu, scale), reference_->forward(on_cpu, scale));
+      fused_->forward(on_gpu, scale);
+      plain_->forward(plain_on_gpu, scale);
+      reference_->forward(on_cpu, scale);
       const auto gradients = fused_->backward(accumulate);
-      for (const auto& [name, expected] : reference_->backward(accumulate)) {
-        EXPECT_LE(relative_error(gradients.at(name), expected), kTolerance)
+      const auto plain = plain_->backward(accumulate);
+      const auto reference = reference_->backward(accumulate);
+      expect_same_sums(fused_->sums(), reference_->sums());
+      for (const auto& [name, expected] : reference) {
+        const double error = relative_error(gradients.at(name), expected);
+        EXPECT_LE(error, kGradientTolerance) << name;
+        EXPECT_LE(error, 1.5 * relative_error(plain.at(name), expected) + 5e-3)
             << name << ", batch " << count << (accumulate ? ", accumulated" : "");
       }
     }
@@ -62,11 +75,14 @@ TEST_P(CnnKernelsTest, Evaluate) {
 
 TEST_P(CnnKernelsTest, RepeatedRunsGiveTheSameBits) {
   const ImageBatch on_gpu = batch(*fused_, 300);
-  const double loss = fused_->forward(on_gpu, 0.01f).loss;
+  fused_->forward(on_gpu, 0.01f);
   const auto gradients = fused_->backward(false);
+  const double loss = fused_->sums().loss;
+  EXPECT_GT(loss, 0.0);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(fused_->forward(on_gpu, 0.01f).loss, loss);
+    fused_->forward(on_gpu, 0.01f);
     EXPECT_EQ(fused_->backward(false), gradients);
+    EXPECT_EQ(fused_->sums().loss, loss);
   }
 }
 

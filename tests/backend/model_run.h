@@ -31,10 +31,12 @@ class ModelRun {
   const std::vector<Tensor>& weights() const { return weights_; }
 
   MetricSums forward(const ImageBatch& batch, float gradient_scale) {
-    MetricSums* sums = bench_.put_object(MetricSums{});
-    model_->forward(batch, gradient_scale, sums);
-    return bench_.take_object(sums);
+    sums_ = bench_.put_object(MetricSums{});
+    model_->forward(batch, gradient_scale, sums_);
+    return sums();
   }
+  /// Of the last forward; complete after backward at the latest.
+  MetricSums sums() { return bench_.take_object(sums_); }
   MetricSums evaluate(const ImageBatch& batch) {
     MetricSums* sums = bench_.put_object(MetricSums{});
     model_->evaluate(batch, sums);
@@ -55,6 +57,7 @@ class ModelRun {
   std::unique_ptr<Model> model_;
   std::vector<Tensor> weights_;
   std::vector<Tensor> gradients_;
+  MetricSums* sums_ = nullptr;
 };
 
 }  // namespace ddptrain::testing

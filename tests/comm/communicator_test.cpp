@@ -23,9 +23,9 @@ const Setup kSetups[] = {
     {"self", DeviceKind::cpu, [](Backend& backend) { return make_self_communicator(backend); }},
     {"mpi", DeviceKind::cpu, [](Backend& backend) { return make_mpi_communicator(test_world(), backend); }},
     {"nccl_plain", DeviceKind::cuda,
-     [](Backend& backend) { return make_nccl_communicator(test_world(), backend, false); }},
+     [](Backend& backend) { return make_nccl_communicator(test_world(), backend, NcclOptions{.symmetric = false}); }},
     {"nccl_symmetric", DeviceKind::cuda,
-     [](Backend& backend) { return make_nccl_communicator(test_world(), backend, true); }}};
+     [](Backend& backend) { return make_nccl_communicator(test_world(), backend, NcclOptions{.symmetric = true}); }}};
 
 /// What every communicator must do. Each rank knows what every other rank contributes.
 class CommunicatorTest : public testing::TestWithParam<Setup> {
@@ -241,7 +241,7 @@ TEST(MpiCommunicator, RefusesATicketThatWasNeverGiven) {
 TEST(NcclCommunicator, NeedsABuildWithCuda) {
   if (built_with_cuda()) GTEST_SKIP() << "this build has CUDA";
   const auto backend = make_cpu_backend({});
-  EXPECT_THROW(make_nccl_communicator(test_world(), *backend, false), UsageError);
+  EXPECT_THROW(make_nccl_communicator(test_world(), *backend, NcclOptions{.symmetric = false}), UsageError);
   EXPECT_EQ(nccl_version(), "");
 }
 

@@ -23,7 +23,7 @@ struct Rig {
     options.precision = precision;
     backend = device == DeviceKind::cuda ? make_cuda_backend(options, world.local_rank()) : make_cpu_backend(options);
     communicator = world.size() == 1            ? make_self_communicator(*backend)
-                   : device == DeviceKind::cuda ? make_nccl_communicator(world, *backend, false)
+                   : device == DeviceKind::cuda ? make_nccl_communicator(world, *backend, NcclOptions{.symmetric = false})
                                                 : make_mpi_communicator(world, *backend);
   }
 

@@ -82,8 +82,8 @@ __device__ __forceinline__ void scatter(const Fetched& fetched, unsigned char* g
   }
 }
 
-/// Parts of the gradient of conv1's activated output: d[16 s + ..] [64 pixels from `first`, 32 channels] is the sum over
-/// r of gradient2[pixel - 26 r] times weights2[:, r, s, :], a part of the gradient at pixel + s. It is zero where
+/// Parts of the gradient of conv1's activated output: d[16 s + ..] [64 pixels from `first`, 32 channels] is the sum
+/// over r of gradient2[pixel - 26 r] times weights2[:, r, s, :], a part of the gradient at pixel + s. It is zero where
 /// pixel lies in columns 24 and 25, so pixel + s is always in the same row.
 __device__ __forceinline__ void data_gradient_tile(float (&d)[48], std::uint32_t gradient2, std::uint32_t weights2,
                                                    int first) {
@@ -141,8 +141,8 @@ __device__ __forceinline__ void weight_gradient(float (&dweights)[kTapsPerGroup]
                                                 std::uint32_t hidden, int first_tap) {
   const int warp = (threadIdx.x / 32) % 4, lane = threadIdx.x % 32;
   // Matrix i of ldmatrix: channels 16 warp + 8 (i % 2), image row i / 2 of the pair, eight pixels.
-  const std::uint32_t fragment = gradient2 + (2 * warp + (lane / 8) % 2) * kPlaneBytes2 +
-                                 (kHalo + (lane / 16) * kSide1 + lane % 8) * 16;
+  const std::uint32_t fragment =
+      gradient2 + (2 * warp + (lane / 8) % 2) * kPlaneBytes2 + (kHalo + (lane / 16) * kSide1 + lane % 8) * 16;
   static_assert(kTapsPerGroup == 3);  // one row of taps
   const Operand b(hidden + (first_tap / 3) * kSide1 * 16, kSide1 * 16, kPlaneBytes1);
   std::uint32_t a[2][4];
@@ -182,8 +182,8 @@ __device__ __forceinline__ void store_conv2_gradients(const float (&dweights)[kT
 /// Sums what the warps and threads hold of the small gradients, through `scratch` (shared memory, free by now).
 __device__ __forceinline__ void store_small_gradients(const float (&dconv1)[4][4], const float (&dbias2)[8],
                                                       float* scratch, float* out) {
-  float* windows = scratch;                     // [warp][16 taps][32 channels]
-  float* biases = scratch + kWarps * 16 * 32;   // [thread / 8][64 channels]
+  float* windows = scratch;                    // [warp][16 taps][32 channels]
+  float* biases = scratch + kWarps * 16 * 32;  // [thread / 8][64 channels]
   const int warp = threadIdx.x / 32, g = (threadIdx.x % 32) / 4, q = threadIdx.x % 4;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
@@ -245,10 +245,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (following < batch.count) fetch(next, following, dfeatures, winners);
     if (following + gridDim.x < batch.count) next.pixels = fetch_pixels(batch.images, rows, following + gridDim.x);
-    // Warpgroups take the weight gradient at different times, so that its products fill the gaps that the others leave.
+      // Warpgroups take the weight gradient at different times, so that its products fill the gaps that the others
+      // leave.
 #pragma unroll 1
     for (int i = 0; i <= kMaxTiles; ++i) {
-      if (i == 2 * group) weight_gradient(dweights, gradient2, shared_address(shared.hidden[now]), kTapsPerGroup * group);
+      if (i == 2 * group)
+        weight_gradient(dweights, gradient2, shared_address(shared.hidden[now]), kTapsPerGroup * group);
       const int tile = i * kGroups + group;
       if (tile >= kTiles1) continue;
       float d[48];

@@ -68,8 +68,8 @@ __device__ __forceinline__ uint4 transpose_words(const std::uint32_t (&word)[4],
   const bool odd = q & 1, upper = q & 2;
   const std::uint32_t r0 = __shfl_xor_sync(0xFFFFFFFFu, odd ? word[0] : word[1], 1);
   const std::uint32_t r1 = __shfl_xor_sync(0xFFFFFFFFu, odd ? word[2] : word[3], 1);
-  const uint2 low = odd ? make_uint2(r0, word[1]) : make_uint2(word[0], r0);    // words of column 0 or 1
-  const uint2 high = odd ? make_uint2(r1, word[3]) : make_uint2(word[2], r1);   // words of column 2 or 3
+  const uint2 low = odd ? make_uint2(r0, word[1]) : make_uint2(word[0], r0);   // words of column 0 or 1
+  const uint2 high = odd ? make_uint2(r1, word[3]) : make_uint2(word[2], r1);  // words of column 2 or 3
   const std::uint32_t s0 = __shfl_xor_sync(0xFFFFFFFFu, upper ? low.x : high.x, 2);
   const std::uint32_t s1 = __shfl_xor_sync(0xFFFFFFFFu, upper ? low.y : high.y, 2);
   return upper ? make_uint4(s0, s1, high.x, high.y) : make_uint4(low.x, low.y, s0, s1);
@@ -86,8 +86,8 @@ __device__ __forceinline__ std::uint32_t transpose_codes(std::uint32_t codes, in
 }
 
 /// Dropout of a pooled row, then the stores. bf16 pair j of the thread and word j of the Philox call belong together.
-__device__ __forceinline__ void store_pooled(const Pooled& pooled, const Dropout& dropout, std::uint32_t row,
-                                             int pixel, int half, int q, uint4* features, std::uint32_t* winners) {
+__device__ __forceinline__ void store_pooled(const Pooled& pooled, const Dropout& dropout, std::uint32_t row, int pixel,
+                                             int half, int q, uint4* features, std::uint32_t* winners) {
   const Philox random = dropout.rate > 0.0f ? dropout.draw(pixel * 8 + half * 4 + q, row) : Philox{};
   const std::uint32_t threshold = dropout.threshold() * 0x00010001u;
   std::uint32_t words[4];
@@ -163,8 +163,8 @@ void conv_forward(const Images& batch, const ConvWeights& weights, const Dropout
   DDP_CUDA(cudaFuncSetAttribute(conv_forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(sizeof(ForwardShared))));
   const int blocks = std::min(batch.count, 2 * multiprocessors);
-  conv_forward_kernel<<<blocks, kThreads, sizeof(ForwardShared), stream>>>(
-      batch, weights, dropout, static_cast<uint4*>(features), winners);
+  conv_forward_kernel<<<blocks, kThreads, sizeof(ForwardShared), stream>>>(batch, weights, dropout,
+                                                                           static_cast<uint4*>(features), winners);
   DDP_CUDA(cudaGetLastError());
 }
 

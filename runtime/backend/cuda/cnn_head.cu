@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(kHeadThreads)
   auto& shared = *reinterpret_cast<HeadShared*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int i = threadIdx.x; i < kClasses * kHidden; i += kHeadThreads) {
-    shared.weights[i / kHidden][i % kHidden] = __bfloat162float(static_cast<const __nv_bfloat16*>(weights.fc2_weight)[i]);
+    shared.weights[i / kHidden][i % kHidden] =
+        __bfloat162float(static_cast<const __nv_bfloat16*>(weights.fc2_weight)[i]);
   }
   if (threadIdx.x < kHidden) {
     shared.bias1[threadIdx.x] = __bfloat162float(static_cast<const __nv_bfloat16*>(weights.fc1_bias)[threadIdx.x]);
@@ -166,22 +167,23 @@ __global__ void __launch_bounds__(kHeadThreads)
   }
 }
 
-__global__ void sum_metrics_kernel(const HeadMetrics* metrics, int blocks, int count, MetricSums* sums) {
-  const int lane = threadIdx.x;
+/// By one warp.
+__device__ __forceinline__ void add_metrics(const MetricsReduction& reduction) {
+  const int lane = threadIdx.x % 32;
   double loss = 0.0;
   unsigned int correct = 0;
-  for (int i = lane; i < blocks; i += 32) {
-    loss += metrics[i].loss;
-    correct += metrics[i].correct;
+  for (int i = lane; i < reduction.blocks; i += 32) {
+    loss += reduction.metrics[i].loss;
+    correct += reduction.metrics[i].correct;
   }
   for (int offset = 16; offset > 0; offset /= 2) {
     loss += __shfl_xor_sync(0xFFFFFFFFu, loss, offset);
     correct += __shfl_xor_sync(0xFFFFFFFFu, correct, offset);
   }
   if (lane == 0) {
-    sums->loss += loss;
-    sums->correct += correct;
-    sums->samples += count;
+    reduction.sums->loss += loss;
+    reduction.sums->correct += correct;
+    reduction.sums->samples += reduction.count;
   }
 }
 
@@ -191,10 +193,15 @@ constexpr int kReduceGroups = kReduceThreads / 32;
 struct Reductions {
   Reduction item[kMaxReductions];
   int first_block[kMaxReductions + 1];
+  MetricsReduction metrics;
 };
 
-/// A block sums 32 neighbouring columns: every warp takes each eighth row.
+/// A block sums 32 neighbouring columns: every warp takes each eighth row. The last block adds the metrics.
 __global__ void __launch_bounds__(kReduceThreads) reduce_kernel(Reductions reductions, bool accumulate) {
+  if (blockIdx.x == gridDim.x - 1) {
+    if (threadIdx.x < 32) add_metrics(reductions.metrics);
+    return;
+  }
   int k = 0;
   while (k + 1 < kMaxReductions && blockIdx.x >= reductions.first_block[k + 1]) ++k;
   const Reduction item = reductions.item[k];
@@ -225,19 +232,14 @@ int head_forward_backward(const Images& batch, const HeadWeights& weights, float
   const int blocks = std::min(kHeadBlocks, (batch.count + kHeadWarps - 1) / kHeadWarps);
   DDP_CUDA(cudaFuncSetAttribute(head_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(sizeof(HeadShared))));
-  head_kernel<<<blocks, kHeadThreads, sizeof(HeadShared), stream>>>(batch, weights, feature_scale, dropout, hidden,
-                                                                    gradient_scale, static_cast<uint2*>(dhidden),
-                                                                    partials, metrics);
+  head_kernel<<<blocks, kHeadThreads, sizeof(HeadShared), stream>>>(
+      batch, weights, feature_scale, dropout, hidden, gradient_scale, static_cast<uint2*>(dhidden), partials, metrics);
   DDP_CUDA(cudaGetLastError());
   return blocks;
 }
 
-void sum_metrics(const HeadMetrics* metrics, int blocks, int count, MetricSums* sums, cudaStream_t stream) {
-  sum_metrics_kernel<<<1, 32, 0, stream>>>(metrics, blocks, count, sums);
-  DDP_CUDA(cudaGetLastError());
-}
-
-void reduce_gradients(const Reduction* reductions, int count, bool accumulate, cudaStream_t stream) {
+void reduce(const Reduction* reductions, int count, bool accumulate, const MetricsReduction& metrics,
+            cudaStream_t stream) {
   Reductions all = {};
   int blocks = 0;
   for (int i = 0; i <= kMaxReductions; ++i) {
@@ -246,7 +248,8 @@ void reduce_gradients(const Reduction* reductions, int count, bool accumulate, c
     all.item[i] = reductions[i];
     blocks += (reductions[i].count + 31) / 32;
   }
-  reduce_kernel<<<blocks, kReduceThreads, 0, stream>>>(all, accumulate);
+  all.metrics = metrics;
+  reduce_kernel<<<blocks + 1, kReduceThreads, 0, stream>>>(all, accumulate);
   DDP_CUDA(cudaGetLastError());
 }
 

@@ -26,7 +26,7 @@ class FusedCnn final : public CnnKernels {
         winners_(backend.allocate(DType::i32, {max_batch, kWinnerWords})),
         hidden_(backend.allocate(DType::f32, {max_batch, kHidden})),
         dhidden_(backend.allocate(DType::bf16, {max_batch, kHidden})),
-        conv_partials_(backend.allocate(DType::f32, {backend.multiprocessors(), cnn::kConvGradients})),
+        conv_partials_(backend.allocate(DType::f32, {backend.compute_multiprocessors(), cnn::kConvGradients})),
         head_partials_(backend.allocate(DType::f32, {cnn::kHeadBlocks, cnn::kHeadGradients})),
         metrics_(backend.allocate(cnn::kHeadBlocks * sizeof(cnn::HeadMetrics))) {}
 
@@ -37,20 +37,25 @@ class FusedCnn final : public CnnKernels {
     images_ = {batch.images.as<std::uint8_t>(), batch.labels.as<std::uint8_t>(), batch.order, batch.step,
                static_cast<int>(batch.count)};
     cnn::conv_forward(images_, conv_weights(weights), pool_dropout, features_.data(),
-                      static_cast<std::uint32_t*>(winners_.data()), backend_.multiprocessors(), stream());
+                      static_cast<std::uint32_t*>(winners_.data()), backend_.compute_multiprocessors(), stream());
     multiply({.m = batch.count, .n = kHidden, .k = kFeatures, .transpose_b = true, .out = DType::f32}, features_.data(),
              weights.fc1_weight.data, hidden_.data());
     auto* metrics = static_cast<cnn::HeadMetrics*>(metrics_.data());
     const cnn::HeadWeights head = {weights.fc1_bias.data, weights.fc2_weight.data, weights.fc2_bias.data};
-    head_blocks_ = cnn::head_forward_backward(
-        images_, head, pool_dropout.scale(), hidden_dropout, static_cast<const float*>(hidden_.data()), gradient_scale,
-        gradient_scale != 0.0f ? dhidden_.data() : nullptr, static_cast<float*>(head_partials_.data()), metrics,
-        stream());
-    cnn::sum_metrics(metrics, head_blocks_, images_.count, sums, stream());
+    head_blocks_ = cnn::head_forward_backward(images_, head, pool_dropout.scale(), hidden_dropout,
+                                              static_cast<const float*>(hidden_.data()), gradient_scale,
+                                              gradient_scale != 0.0f ? dhidden_.data() : nullptr,
+                                              static_cast<float*>(head_partials_.data()), metrics, stream());
+    metrics_sum_ = {metrics, head_blocks_, images_.count, sums};
+    if (gradient_scale == 0.0f) cnn::reduce(nullptr, 0, false, metrics_sum_, stream());
   }
 
   void backward_hidden(const CnnTensors& weights, const CnnTensors& gradients, bool accumulate) override {
-    multiply({.m = kHidden, .n = kFeatures, .k = images_.count, .transpose_a = true, .out = DType::bf16,
+    multiply({.m = kHidden,
+              .n = kFeatures,
+              .k = images_.count,
+              .transpose_a = true,
+              .out = DType::bf16,
               .accumulate = accumulate},
              dhidden_.data(), features_.data(), gradients.fc1_weight.data);
     multiply({.m = images_.count, .n = kFeatures, .k = kHidden, .out = DType::bf16}, dhidden_.data(),
@@ -61,7 +66,7 @@ class FusedCnn final : public CnnKernels {
     auto* conv = static_cast<float*>(conv_partials_.data());
     const int blocks = cnn::conv_backward(images_, conv_weights(weights), dfeatures_.data(),
                                           static_cast<const std::uint32_t*>(winners_.data()), conv,
-                                          backend_.multiprocessors(), stream());
+                                          backend_.compute_multiprocessors(), stream());
     std::array<cnn::Reduction, cnn::kMaxReductions> reductions;
     int count = 0;
     const auto add = [&](const float*& partials, int rows, int stride, const Tensor& gradient) {
@@ -70,15 +75,15 @@ class FusedCnn final : public CnnKernels {
       partials += size;
     };
     const float* part = conv;
-    for (const Tensor* gradient : {&gradients.conv2_weight, &gradients.conv2_bias, &gradients.conv1_weight,
-                                   &gradients.conv1_bias}) {
+    for (const Tensor* gradient :
+         {&gradients.conv2_weight, &gradients.conv2_bias, &gradients.conv1_weight, &gradients.conv1_bias}) {
       add(part, blocks, cnn::kConvGradients, *gradient);
     }
     part = static_cast<const float*>(head_partials_.data());
     for (const Tensor* gradient : {&gradients.fc2_weight, &gradients.fc1_bias, &gradients.fc2_bias}) {
       add(part, head_blocks_, cnn::kHeadGradients, *gradient);
     }
-    cnn::reduce_gradients(reductions.data(), count, accumulate, stream());
+    cnn::reduce(reductions.data(), count, accumulate, metrics_sum_, stream());
   }
 
  private:
@@ -95,16 +100,17 @@ class FusedCnn final : public CnnKernels {
 
   CudaBackend& backend_;
   std::int64_t max_batch_;
-  Buffer features_;    ///< [batch, 9216] bf16, without dropout's factor
+  Buffer features_;  ///< [batch, 9216] bf16, without dropout's factor
   Buffer dfeatures_;
-  Buffer winners_;     ///< see conv_forward
-  Buffer hidden_;      ///< [batch, 128] f32, before bias
-  Buffer dhidden_;     ///< bf16
+  Buffer winners_;  ///< see conv_forward
+  Buffer hidden_;   ///< [batch, 128] f32, before bias
+  Buffer dhidden_;  ///< bf16
   Buffer conv_partials_;
   Buffer head_partials_;
   Buffer metrics_;
   cnn::Images images_ = {};
   int head_blocks_ = 0;
+  cnn::MetricsReduction metrics_sum_ = {};
 };
 
 }  // namespace

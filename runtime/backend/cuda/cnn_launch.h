@@ -31,8 +31,8 @@ inline constexpr int kConvGradients = 64 * 288 + 64 + 32 * 9 + 32;  ///< conv2 w
 
 /// features [count, 9216] = max-pool(ReLU(conv2(ReLU(conv1(pixels / 255))))) where dropout keeps them, 0 elsewhere:
 /// dropout's factor 1 / (1 - rate) is left to the head.
-/// winners [count, 1152] u32: where the gradient of every eight channels of a pooled pixel goes. Channel 2 k + e has, in
-/// byte 2 (k % 2) + e, at bit 3 (k / 2): whether the right column won; the next bit: the lower row; the next:
+/// winners [count, 1152] u32: where the gradient of every eight channels of a pooled pixel goes. Channel 2 k + e has,
+/// in byte 2 (k % 2) + e, at bit 3 (k / 2): whether the right column won; the next bit: the lower row; the next:
 /// whether there is a gradient at all.
 void conv_forward(const Images& batch, const ConvWeights& weights, const Dropout& dropout, void* features,
                   std::uint32_t* winners, int multiprocessors, cudaStream_t stream);
@@ -66,8 +66,13 @@ int head_forward_backward(const Images& batch, const HeadWeights& weights, float
                           const float* hidden, float gradient_scale, void* dhidden, float* partials,
                           HeadMetrics* metrics, cudaStream_t stream);
 
-/// *sums += metrics of all blocks, and count samples.
-void sum_metrics(const HeadMetrics* metrics, int blocks, int count, MetricSums* sums, cudaStream_t stream);
+/// The metrics of a batch of `count` samples, and where they are added.
+struct MetricsReduction {
+  const HeadMetrics* metrics;
+  int blocks;
+  int count;
+  MetricSums* sums;
+};
 
 /// gradient[i] (bf16, += where accumulate) = sum over rows of partials[row * stride + i], i < count.
 struct Reduction {
@@ -79,7 +84,8 @@ struct Reduction {
 };
 inline constexpr int kMaxReductions = 7;
 
-/// All reductions in one launch.
-void reduce_gradients(const Reduction* reductions, int count, bool accumulate, cudaStream_t stream);
+/// All reductions in one launch; `count` may be 0.
+void reduce(const Reduction* reductions, int count, bool accumulate, const MetricsReduction& metrics,
+            cudaStream_t stream);
 
 }  // namespace ddptrain::cuda::cnn

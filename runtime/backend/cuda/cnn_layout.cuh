@@ -15,23 +15,23 @@
 
 namespace ddptrain::cuda::cnn {
 
-inline constexpr int kImage = 28;                       // input pixels per side
+inline constexpr int kImage = 28;  // input pixels per side
 inline constexpr int kPixels = kImage * kImage;
-inline constexpr int kSide1 = 26;                       // conv1 output per side
+inline constexpr int kSide1 = 26;  // conv1 output per side
 inline constexpr int kPixels1 = kSide1 * kSide1;
 inline constexpr int kChannels1 = 32;
 inline constexpr int kPlanes1 = kChannels1 / 8;
-inline constexpr int kTiles1 = (kPixels1 + 63) / 64;    // of 64 pixels each
+inline constexpr int kTiles1 = (kPixels1 + 63) / 64;  // of 64 pixels each
 inline constexpr int kPlaneBytes1 = (kTiles1 * 64 + 3) * 16;
-inline constexpr int kSide2 = 24;                       // conv2 output per side
+inline constexpr int kSide2 = 24;  // conv2 output per side
 inline constexpr int kChannels2 = 64;
 inline constexpr int kPlanes2 = kChannels2 / 8;
 inline constexpr int kTaps = 9;
 inline constexpr int kPooledSide = 12;
 inline constexpr int kPooledPixels = kPooledSide * kPooledSide;
 inline constexpr int kFeatures = kPooledPixels * kChannels2;
-inline constexpr int kChunks = kFeatures / 8;           // eight channels of one pooled pixel
-inline constexpr int kThreads = 384;                    // three warpgroups
+inline constexpr int kChunks = kFeatures / 8;  // eight channels of one pooled pixel
+inline constexpr int kThreads = 384;           // three warpgroups
 inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kWeights2Bytes = kTaps * kChannels1 * kChannels2 * 2;
 
@@ -102,10 +102,10 @@ __device__ __forceinline__ void conv1_forward(const __nv_bfloat16* image, const 
   for (int tile = threadIdx.x / 32; tile * 16 < kPixels1; tile += kWarps) {
     const int p0 = tile * 16 + g, p1 = p0 + 8;
     const int w0 = window(min(p0, kPixels1 - 1)), w1 = window(min(p1, kPixels1 - 1));
-    const std::uint32_t a[4] = {
-        pack_pixels(image, w0 + first, w0 + second), pack_pixels(image, w1 + first, w1 + second),
-        q == 0 ? pack_pixels(image, w0 + tap_offset(8), w0) & 0xFFFFu : 0u,
-        q == 0 ? pack_pixels(image, w1 + tap_offset(8), w1) & 0xFFFFu : 0u};
+    const std::uint32_t a[4] = {pack_pixels(image, w0 + first, w0 + second),
+                                pack_pixels(image, w1 + first, w1 + second),
+                                q == 0 ? pack_pixels(image, w0 + tap_offset(8), w0) & 0xFFFFu : 0u,
+                                q == 0 ? pack_pixels(image, w1 + tap_offset(8), w1) & 0xFFFFu : 0u};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};

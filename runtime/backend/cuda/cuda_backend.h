@@ -25,7 +25,8 @@ class CudaBackend final : public Backend {
   DeviceKind kind() const override { return DeviceKind::cuda; }
   std::string device_name() const override { return name_; }
   double peak_flops() const override;
-  int multiprocessors() const { return multiprocessors_; }
+  /// For kernels whose blocks stay until the end: what communication leaves.
+  int compute_multiprocessors() const { return multiprocessors_ - options().communication_multiprocessors; }
 
   using Backend::allocate;
   Buffer allocate(std::size_t bytes) override;

@@ -157,11 +157,12 @@ __global__ void __launch_bounds__(kThreads) lamb_moments_kernel(Update<W> u) {
   for (std::uint32_t round = 0; round < kRounds; ++round) {
     Elements e = load_elements<true>(u, chunk, round);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {  // elements that do not exist are zero and stay so
+    for (int i = 0; i < kVector; ++i) {
+      if (i >= e.count) continue;
       step_element<OptimizerKind::lamb>(u, f, decay, e.g[i], e.w[i], e.m[i], e.v[i]);
       const float update = direction(u, f, e.m[i], e.v[i]) + decay * e.w[i];
       weight_norm += e.w[i] * e.w[i];
-      update_norm += i < e.count ? update * update : 0.0f;
+      update_norm += update * update;
     }
     const std::size_t at = chunk.begin + offset_in_chunk(round);
     store_some(e.m, e.count, u.first + at);

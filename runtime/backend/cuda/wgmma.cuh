@@ -7,8 +7,8 @@
 /// Hopper's warpgroup matrix instructions on bf16 operands with f32 accumulators, and their companions (PTX ISA,
 /// "Asynchronous warpgroup level matrix instructions"). A warpgroup is 128 consecutive threads.
 ///
-/// All shared-memory operands use the layout without swizzle: 8 x 8 element core matrices of 128 contiguous bytes, eight rows of
-/// 16 bytes. Kept as planes of 16-byte rows, such an operand may start at any row, which is what makes a
+/// All shared-memory operands use the layout without swizzle: 8 x 8 element core matrices of 128 contiguous bytes,
+/// eight rows of 16 bytes. Kept as planes of 16-byte rows, such an operand may start at any row, which is what makes a
 /// convolution a sum of shifted matrix products.
 ///
 /// Fragments of one thread (g = lane / 4, q = lane % 4, w = warp in the warpgroup):
@@ -21,8 +21,8 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// Descriptor of an operand whose core matrices lie `leading` bytes apart along K and `stride` bytes apart along M or N.
-/// Moving it by a number of bytes changes only the low word.
+/// Descriptor of an operand whose core matrices lie `leading` bytes apart along K and `stride` bytes apart along M or
+/// N. Moving it by a number of bytes changes only the low word.
 struct Operand {
   std::uint32_t low;
   std::uint32_t high;
@@ -34,9 +34,7 @@ struct Operand {
     moved.low += bytes >> 4;
     return moved;
   }
-  __device__ __forceinline__ std::uint64_t word() const {
-    return static_cast<std::uint64_t>(high) << 32 | low;
-  }
+  __device__ __forceinline__ std::uint64_t word() const { return static_cast<std::uint64_t>(high) << 32 | low; }
 };
 
 /// Orders this thread's register and earlier wgmma accesses before the wgmmas that follow.
@@ -90,8 +88,7 @@ __device__ __forceinline__ void wgmma_m64n96k16_transposed_b(float (&d)[48], Ope
 }
 
 /// d += A B, A [64, 16] in registers, B [16, 32] given by rows of K, N contiguous, in shared memory.
-__device__ __forceinline__ void wgmma_m64n32k16_transposed_b(float (&d)[16], const std::uint32_t (&a)[4],
-                                                             Operand b) {
+__device__ __forceinline__ void wgmma_m64n32k16_transposed_b(float (&d)[16], const std::uint32_t (&a)[4], Operand b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
