@@ -1,10 +1,7 @@
 #include "runtime/topology/numa_binding.h"
 
 #include <hwloc.h>
-#include <sched.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -26,28 +23,8 @@ struct FreeBitmap {
 };
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, FreeBitmap>;
 
-/// Lifts this thread's binding for its lifetime.
-class Unbound {
- public:
-  Unbound() {
-    sched_getaffinity(0, sizeof(before_), &before_);
-    cpu_set_t all;
-    CPU_ZERO(&all);
-    for (long cpu = 0; cpu < std::min<long>(sysconf(_SC_NPROCESSORS_CONF), CPU_SETSIZE); ++cpu) CPU_SET(cpu, &all);
-    sched_setaffinity(0, sizeof(all), &all);
-  }
-  ~Unbound() { sched_setaffinity(0, sizeof(before_), &before_); }
-  Unbound(const Unbound&) = delete;
-  Unbound& operator=(const Unbound&) = delete;
-
- private:
-  cpu_set_t before_{};
-};
-
-/// Cores, memory and what this process may use of them; no devices, whose discovery takes seconds. Where the system
-/// hides its cores, hwloc takes those of the binding for all there are.
+/// Cores, memory and what this process may use of them; no devices, whose discovery takes seconds.
 Topology load_topology() {
-  const Unbound unbound;
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return nullptr;
   Topology topology(raw);
