@@ -9,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "data/distributed_sampler.h"
 #include "data/fashion_mnist.h"
@@ -19,6 +21,7 @@
 #include "runtime/comm/nccl_log.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
+#include "runtime/topology/gpu_selection.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/topology/topology.h"
 #include "runtime/train/report.h"
@@ -29,9 +32,26 @@ using namespace ddptrain;
 
 namespace {
 
+/// Where the time before the first step goes.
+class StartupClock {
+ public:
+  /// Ends the phase that began with the last mark, or with the process.
+  void mark(const char* phase) {
+    const double now = seconds_since_process_start();
+    phases_.emplace_back(phase, now - last_);
+    last_ = now;
+  }
+  const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }
+
+ private:
+  double last_ = 0.0;
+  std::vector<std::pair<std::string, double>> phases_;
+};
+
 /// What all ranks have agreed can be run.
 struct Job {
   Options options;
+  StartupClock clock;
   std::string pci_bus_id;  ///< Of this rank's GPU; empty on the CPU.
   std::string binding;     ///< What bind_to_numa() did.
   std::unique_ptr<Backend> backend;
@@ -39,9 +59,10 @@ struct Job {
   std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
 };
 
+/// On CUDA every rank then sees its own GPU only.
 DeviceKind choose_device(const World& world, const Options& options) {
   if (options.device == "cpu") return DeviceKind::cpu;
-  const int gpus = cuda_device_count();
+  const int gpus = built_with_cuda() ? visible_gpus() : 0;
   const bool everywhere = world.min(gpus) > 0;
   if (options.device == "auto" && !everywhere) return DeviceKind::cpu;
   world.agree([&] {
@@ -54,6 +75,11 @@ DeviceKind choose_device(const World& world, const Options& options) {
           world.local_size(), world.hostname(), gpus, gpus == 1 ? "" : "s", gpus);
     }
   });
+  show_only_gpu(world.local_rank());
+  const bool usable = world.min(cuda_device_count()) > 0;
+  if (options.device == "auto" && !usable) return DeviceKind::cpu;
+  if (!usable)
+    usage_error("--device cuda: CUDA cannot use the GPUs that are there (see nvidia-smi). Use --device cpu.");
   return DeviceKind::cuda;
 }
 
@@ -71,10 +97,10 @@ std::function<ImageData()> find_data(const Options& options) {
   return [folder = find_fashion_mnist(options.data)] { return load_fashion_mnist(folder); };
 }
 
-std::unique_ptr<Backend> make_backend(const World& world, const Options& options, DeviceKind device) {
+std::unique_ptr<Backend> make_backend(const Options& options, DeviceKind device) {
   const BackendOptions backend{chosen_precision(options, device), options.memory_format, options.fused, options.threads,
                                options.comm_ctas};
-  return device == DeviceKind::cuda ? make_cuda_backend(backend, world.local_rank()) : make_cpu_backend(backend);
+  return device == DeviceKind::cuda ? make_cuda_backend(backend, 0) : make_cpu_backend(backend);
 }
 
 void check_plan(const World& world, const Job& job) {
@@ -97,13 +123,16 @@ void check_plan(const World& world, const Job& job) {
 Job prepare(const World& world, const Options& options) {
   Job job;
   job.options = options;
-  const DeviceKind device = choose_device(world, options);
-  if (device == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(world.local_rank());
-  job.binding = bind_to_numa(job.pci_bus_id);  // before any thread is started
+  job.clock.mark("MPI");
   std::future<ImageData> data;
   world.agree([&] { data = std::async(std::launch::async, find_data(options)); });  // reads while the device starts
-  world.agree([&] { job.backend = make_backend(world, options, device); });
+  const DeviceKind device = choose_device(world, options);
+  if (device == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(0);
+  job.binding = bind_to_numa(job.pci_bus_id);
+  world.agree([&] { job.backend = make_backend(options, device); });
+  job.clock.mark("device");
   world.agree([&] { job.data = data.get(); });
+  job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
   world.agree([&] {
     if (world.rank() == 0 && !options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics);
@@ -125,15 +154,16 @@ void log_ranks(const World& world, const Job& job) {
   for (const std::string& line : rows) spdlog::info("{}", line);
 }
 
-/// Label of the links between the GPUs of this rank's node. Collective.
-std::string topology_of(const World& world, const std::string& pci_bus_id) {
+/// Label of the links between the GPUs of rank 0's node, found in the background on rank 0. Collective.
+std::future<std::string> find_topology(const World& world, const std::string& pci_bus_id) {
   const auto nodes = world.all_gather(std::to_string(world.node()));
   const auto ids = world.all_gather(pci_bus_id);
   std::vector<std::string> gpus;
   for (std::size_t rank = 0; rank < ids.size(); ++rank) {
     if (nodes[rank] == std::to_string(world.node()) && !ids[rank].empty()) gpus.push_back(ids[rank]);
   }
-  return topology_label(world.size(), world.nodes(), gpus);
+  if (world.rank() != 0) return {};
+  return std::async(std::launch::async, topology_label, world.size(), world.nodes(), gpus);
 }
 
 /// Without topology and environment.
@@ -175,18 +205,20 @@ bool writes_to_terminal() {
 
 void train(const World& world, Job& job) {
   log_ranks(world, job);
-  const std::string topology = topology_of(world, job.pci_bus_id);
+  std::future<std::string> topology = find_topology(world, job.pci_bus_id);
   const auto environment = nccl_environment();
   const bool nccl = world.size() > 1 && job.backend->kind() == DeviceKind::cuda;
   std::optional<NcclLogCapture> nccl_log;  // before NCCL starts
   if (nccl && world.rank() == 0) nccl_log.emplace();
   const auto communicator = make_communicator(world, job);
+  job.clock.mark("communicator");
   const DistributedSampler sampler(job.data.train.count, job.options.batch, job.options.grad_accum, world.rank(),
                                    world.size(), job.options.seed);
   RunOptions run = run_options(job.options);
   run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   Trainer trainer(trainer_options(job.options, world.size(), steps), job.data, world, *job.backend, *communicator);
+  job.clock.mark("replica");
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
                scaled_learning_rate(job.options, world.size()));
@@ -194,7 +226,8 @@ void train(const World& world, Job& job) {
     std::optional<Report> report;
     if (world.rank() == 0) {
       RunInfo info = describe(world, job, trainer, run);
-      info.topology = topology;
+      info.topology = topology.get();
+      info.startup = job.clock.phases();
       info.environment = environment;
       report.emplace(std::move(info), job.metrics.get());
       report->start();

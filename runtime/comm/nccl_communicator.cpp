@@ -25,7 +25,10 @@ class NcclComm {
     world.broadcast(&id, sizeof(id), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.commName = "ddptrain";
-    if (max_ctas > 0) config.maxCTAs = max_ctas;
+    if (max_ctas > 0) {
+      config.maxCTAs = max_ctas;
+      config.cgaClusterSize = 0;  // a cluster would wait for free multiprocessors that are neighbours
+    }
     check(ncclCommInitRankConfig(&comm_, world.size(), id, rank_, &config), "ncclCommInitRankConfig");
   }
 

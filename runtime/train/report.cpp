@@ -133,6 +133,7 @@ void Report::summary(const RunResult& result) {
   line["accuracy_per_epoch"] = Json::array();
   for (const EpochResult& epoch : result.epochs) line["accuracy_per_epoch"].push_back(epoch.test_accuracy);
   line["startup_seconds"] = result.startup_seconds;
+  for (const auto& [name, seconds] : info_.startup) line["startup_phases"][name] = seconds;
   line["train_seconds"] = result.train_seconds;
   line["parameter_hash"] = result.parameter_hash;
   line["topology"] = info_.topology;
@@ -164,7 +165,10 @@ void Report::table(const RunResult& result) const {
     row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
   }
   row("MFU", info_.peak_flops > 0.0 ? percent(mfu(rate.median)) : "n/a");
-  row("Start to first step", fmt::format("{:.2f} s", result.startup_seconds));
+  std::string phases;
+  for (const auto& [name, seconds] : info_.startup)
+    phases += fmt::format("{}{} {:.2f}", phases.empty() ? "" : ", ", name, seconds);
+  row("Start to first step", fmt::format("{:.2f} s  ({})", result.startup_seconds, phases));
   row("Training", fmt::format("{:.2f} s, {} steps", result.train_seconds, info_.steps));
   row("Parameter hash", result.parameter_hash);
   print(text);

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/nccl_log.h"
@@ -28,6 +29,7 @@ struct RunInfo {
   std::int64_t parameters = 0;
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
+  std::vector<std::pair<std::string, double>> startup;  ///< Seconds of each phase before the first step.
   double flops_per_sample = 0.0;
   double peak_flops = 0.0;                         ///< Of one device; 0: unknown.
   std::map<std::string, std::string> environment;  ///< NCCL_* variables.

@@ -1,0 +1,60 @@
+#include "runtime/topology/gpu_selection.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+namespace {
+
+constexpr const char* kVariable = "CUDA_VISIBLE_DEVICES";
+
+/// As CUDA reads the variable: the list ends at the first entry that names no device. Nothing where it is not set.
+std::optional<std::vector<std::string>> chosen_gpus() {
+  const char* value = std::getenv(kVariable);
+  if (value == nullptr) return std::nullopt;
+  std::vector<std::string> entries;
+  std::istringstream list(value);
+  for (std::string entry; std::getline(list, entry, ',');) {
+    entry.erase(std::remove(entry.begin(), entry.end(), ' '), entry.end());
+    if (entry.empty() || entry[0] == '-') break;
+    entries.push_back(entry);
+  }
+  return entries;
+}
+
+bool is_gpu_file(const std::string& name) {
+  const std::string prefix = "nvidia";
+  return name.size() > prefix.size() && name.compare(0, prefix.size(), prefix) == 0 &&
+         std::all_of(name.begin() + static_cast<std::ptrdiff_t>(prefix.size()), name.end(),
+                     [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+}  // namespace
+
+int visible_gpus(const std::filesystem::path& devices) {
+  if (const auto chosen = chosen_gpus()) return static_cast<int>(chosen->size());
+  std::error_code error;
+  int count = 0;
+  for (const auto& file : std::filesystem::directory_iterator(devices, error)) {
+    if (is_gpu_file(file.path().filename().string())) ++count;
+  }
+  return count;
+}
+
+void show_only_gpu(int index) {
+  const auto chosen = chosen_gpus();
+  DDP_CHECK(index >= 0 && (!chosen || index < static_cast<int>(chosen->size())), "no visible GPU has index {}", index);
+  const std::string entry = chosen ? chosen->at(static_cast<std::size_t>(index)) : std::to_string(index);
+  setenv(kVariable, entry.c_str(), 1);
+}
+
+}  // namespace ddptrain
