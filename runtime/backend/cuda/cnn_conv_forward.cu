@@ -63,8 +63,20 @@ __device__ __forceinline__ Pooled max_pool(const float (&d)[32], bool odd) {
   return pooled;
 }
 
-/// What transpose_words does, for the three bits of each pair of channels. Starts with pair j = a + 2 b in bits 3 b to
-/// 3 b + 2 of bytes a (first channel) and a + 2 (second), ends in the order that conv_forward documents.
+/// Lane q of four starts with words (q, j), j = 0 to 3, and ends with words (j, q).
+__device__ __forceinline__ uint4 transpose_words(const std::uint32_t (&word)[4], int q) {
+  const bool odd = q & 1, upper = q & 2;
+  const std::uint32_t r0 = __shfl_xor_sync(0xFFFFFFFFu, odd ? word[0] : word[1], 1);
+  const std::uint32_t r1 = __shfl_xor_sync(0xFFFFFFFFu, odd ? word[2] : word[3], 1);
+  const uint2 low = odd ? make_uint2(r0, word[1]) : make_uint2(word[0], r0);   // words of column 0 or 1
+  const uint2 high = odd ? make_uint2(r1, word[3]) : make_uint2(word[2], r1);  // words of column 2 or 3
+  const std::uint32_t s0 = __shfl_xor_sync(0xFFFFFFFFu, upper ? low.x : high.x, 2);
+  const std::uint32_t s1 = __shfl_xor_sync(0xFFFFFFFFu, upper ? low.y : high.y, 2);
+  return upper ? make_uint4(s0, s1, high.x, high.y) : make_uint4(low.x, low.y, s0, s1);
+}
+
+/// The same for the three bits of each pair of channels. Starts with pair j = a + 2 b in bits 3 b to 3 b + 2 of
+/// bytes a (first channel) and a + 2 (second), ends in the order that conv_forward documents.
 __device__ __forceinline__ std::uint32_t transpose_codes(std::uint32_t codes, int q) {
   const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, codes, 1);
   const std::uint32_t pairs = q & 1 ? __byte_perm(other, codes, 0x7531) : __byte_perm(codes, other, 0x6420);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kHidden = 128;
 constexpr int kClasses = 10;
-constexpr int kHeadThreads = 128;
+constexpr int kHeadThreads = 256;
 constexpr int kHeadWarps = kHeadThreads / 32;
 
 struct HeadShared {
@@ -28,33 +28,14 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-__device__ __forceinline__ void accumulate(float4& sum, const float4& x, float factor) {
-  sum.x += x.x * factor;
-  sum.y += x.y * factor;
-  sum.z += x.z * factor;
-  sum.w += x.w * factor;
-}
-
-/// What hidden_forward leaves of fc1's output.
-struct HiddenSlices {
-  const float* values;
-  int splits;
-  float scale;
-};
-
 /// Units 4 lane + {0, 1, 2, 3} of row `row` after bias, ReLU and dropout.
-__device__ __forceinline__ float4 activate(const HiddenSlices& hidden, int count, const float* bias,
+__device__ __forceinline__ float4 activate(const float* hidden, float feature_scale, const float* bias,
                                            const Dropout& dropout, int row) {
   const int lane = threadIdx.x % 32;
-  float4 x = {0.0f, 0.0f, 0.0f, 0.0f};
-  const auto* slice = reinterpret_cast<const float4*>(hidden.values) + static_cast<std::size_t>(row) * 32 + lane;
-#pragma unroll 8
-  for (int split = 0; split < hidden.splits; ++split) {
-    accumulate(x, slice[static_cast<std::size_t>(split) * count * 32], 1.0f);
-  }
+  const float4 x = reinterpret_cast<const float4*>(hidden)[static_cast<std::size_t>(row) * 32 + lane];
   const float4 b = reinterpret_cast<const float4*>(bias)[lane];
-  float4 h = {fmaxf(fmaf(x.x, hidden.scale, b.x), 0.0f), fmaxf(fmaf(x.y, hidden.scale, b.y), 0.0f),
-              fmaxf(fmaf(x.z, hidden.scale, b.z), 0.0f), fmaxf(fmaf(x.w, hidden.scale, b.w), 0.0f)};
+  float4 h = {fmaxf(fmaf(x.x, feature_scale, b.x), 0.0f), fmaxf(fmaf(x.y, feature_scale, b.y), 0.0f),
+              fmaxf(fmaf(x.z, feature_scale, b.z), 0.0f), fmaxf(fmaf(x.w, feature_scale, b.w), 0.0f)};
   if (dropout.rate > 0.0f) {
     const std::uint32_t threshold = dropout.threshold();
     const float scale = dropout.scale();
@@ -97,6 +78,13 @@ struct HeadGradients {
   float bias2[kClasses];
 };
 
+__device__ __forceinline__ void accumulate(float4& sum, const float4& x, float factor) {
+  sum.x += x.x * factor;
+  sum.y += x.y * factor;
+  sum.z += x.z * factor;
+  sum.w += x.w * factor;
+}
+
 __device__ __forceinline__ void store_partials(const HeadGradients& gradients, HeadShared& shared, float* out) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* mine = shared.partial[warp];
@@ -118,8 +106,8 @@ __device__ __forceinline__ void store_partials(const HeadGradients& gradients, H
 }
 
 __global__ void __launch_bounds__(kHeadThreads)
-    head_kernel(Images batch, HeadWeights weights, Dropout dropout, HiddenSlices hidden, float gradient_scale,
-                uint2* dhidden, float* partials, HeadMetrics* metrics) {
+    head_kernel(Images batch, HeadWeights weights, float feature_scale, Dropout dropout, const float* hidden,
+                float gradient_scale, uint2* dhidden, float* partials, HeadMetrics* metrics) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<HeadShared*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -140,7 +128,7 @@ __global__ void __launch_bounds__(kHeadThreads)
   HeadMetrics mine = {0.0f, 0u};
   for (int row = blockIdx.x * kHeadWarps + warp; row < batch.count; row += gridDim.x * kHeadWarps) {
     const int label = batch.labels[rows[row]];
-    const float4 h = activate(hidden, batch.count, shared.bias1, dropout, row);
+    const float4 h = activate(hidden, feature_scale, shared.bias1, dropout, row);
     float logits[kClasses];
 #pragma unroll
     for (int c = 0; c < kClasses; ++c) {
@@ -163,8 +151,8 @@ __global__ void __launch_bounds__(kHeadThreads)
     dh = {h.x > 0.0f ? dh.x * scale : 0.0f, h.y > 0.0f ? dh.y * scale : 0.0f, h.z > 0.0f ? dh.z * scale : 0.0f,
           h.w > 0.0f ? dh.w * scale : 0.0f};
     accumulate(gradients.bias1, dh, 1.0f);
-    dhidden[static_cast<std::size_t>(row) * 32 + lane] = {pack_bf16(dh.x * hidden.scale, dh.y * hidden.scale),
-                                                          pack_bf16(dh.z * hidden.scale, dh.w * hidden.scale)};
+    dhidden[static_cast<std::size_t>(row) * 32 + lane] = {pack_bf16(dh.x * feature_scale, dh.y * feature_scale),
+                                                          pack_bf16(dh.z * feature_scale, dh.w * feature_scale)};
   }
   if (lane == 0) shared.metrics[warp] = mine;
   if (dhidden != nullptr) store_partials(gradients, shared, partials + blockIdx.x * kHeadGradients);
@@ -239,14 +227,13 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_kernel(Reductions reduc
 }  // namespace
 
 int head_forward_backward(const Images& batch, const HeadWeights& weights, float feature_scale, const Dropout& dropout,
-                          const float* hidden, int splits, float gradient_scale, void* dhidden, float* partials,
+                          const float* hidden, float gradient_scale, void* dhidden, float* partials,
                           HeadMetrics* metrics, cudaStream_t stream) {
   const int blocks = std::min(kHeadBlocks, (batch.count + kHeadWarps - 1) / kHeadWarps);
   DDP_CUDA(cudaFuncSetAttribute(head_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(sizeof(HeadShared))));
-  head_kernel<<<blocks, kHeadThreads, sizeof(HeadShared), stream>>>(batch, weights, dropout,
-                                                                    {hidden, splits, feature_scale}, gradient_scale,
-                                                                    static_cast<uint2*>(dhidden), partials, metrics);
+  head_kernel<<<blocks, kHeadThreads, sizeof(HeadShared), stream>>>(
+      batch, weights, feature_scale, dropout, hidden, gradient_scale, static_cast<uint2*>(dhidden), partials, metrics);
   DDP_CUDA(cudaGetLastError());
   return blocks;
 }

@@ -1,10 +1,10 @@
 #include "runtime/backend/cnn_kernels.h"
 
-#include <algorithm>
 #include <array>
 
 #include "runtime/backend/cuda/cnn_launch.h"
 #include "runtime/backend/cuda/cuda_backend.h"
+#include "runtime/backend/cuda/matmul.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -24,8 +24,7 @@ class FusedCnn final : public CnnKernels {
         features_(backend.allocate(DType::bf16, {max_batch, kFeatures})),
         dfeatures_(backend.allocate(DType::bf16, {max_batch, kFeatures})),
         winners_(backend.allocate(DType::i32, {max_batch, kWinnerWords})),
-        hidden_(backend.allocate(
-            DType::f32, {std::max<std::int64_t>(max_batch, 128 * backend.compute_multiprocessors()), kHidden})),
+        hidden_(backend.allocate(DType::f32, {max_batch, kHidden})),
         dhidden_(backend.allocate(DType::bf16, {max_batch, kHidden})),
         conv_partials_(backend.allocate(DType::f32, {backend.compute_multiprocessors(), cnn::kConvGradients})),
         head_partials_(backend.allocate(DType::f32, {cnn::kHeadBlocks, cnn::kHeadGradients})),
@@ -39,13 +38,12 @@ class FusedCnn final : public CnnKernels {
                static_cast<int>(batch.count)};
     cnn::conv_forward(images_, conv_weights(weights), pool_dropout, features_.data(),
                       static_cast<std::uint32_t*>(winners_.data()), backend_.compute_multiprocessors(), stream());
-    const int splits =
-        cnn::hidden_forward(features_.data(), weights.fc1_weight.data, images_.count,
-                            static_cast<float*>(hidden_.data()), backend_.compute_multiprocessors(), stream());
+    multiply({.m = batch.count, .n = kHidden, .k = kFeatures, .transpose_b = true, .out = DType::f32}, features_.data(),
+             weights.fc1_weight.data, hidden_.data());
     auto* metrics = static_cast<cnn::HeadMetrics*>(metrics_.data());
     const cnn::HeadWeights head = {weights.fc1_bias.data, weights.fc2_weight.data, weights.fc2_bias.data};
     head_blocks_ = cnn::head_forward_backward(images_, head, pool_dropout.scale(), hidden_dropout,
-                                              static_cast<const float*>(hidden_.data()), splits, gradient_scale,
+                                              static_cast<const float*>(hidden_.data()), gradient_scale,
                                               gradient_scale != 0.0f ? dhidden_.data() : nullptr,
                                               static_cast<float*>(head_partials_.data()), metrics, stream());
     metrics_sum_ = {metrics, head_blocks_, images_.count, sums};
@@ -53,8 +51,15 @@ class FusedCnn final : public CnnKernels {
   }
 
   void backward_hidden(const CnnTensors& weights, const CnnTensors& gradients, bool accumulate) override {
-    cnn::hidden_backward(dhidden_.data(), features_.data(), weights.fc1_weight.data, images_.count, accumulate,
-                         gradients.fc1_weight.data, dfeatures_.data(), stream());
+    multiply({.m = kHidden,
+              .n = kFeatures,
+              .k = images_.count,
+              .transpose_a = true,
+              .out = DType::bf16,
+              .accumulate = accumulate},
+             dhidden_.data(), features_.data(), gradients.fc1_weight.data);
+    multiply({.m = images_.count, .n = kFeatures, .k = kHidden, .out = DType::bf16}, dhidden_.data(),
+             weights.fc1_weight.data, dfeatures_.data());
   }
 
   void backward_rest(const CnnTensors& weights, const CnnTensors& gradients, bool accumulate) override {
@@ -84,6 +89,11 @@ class FusedCnn final : public CnnKernels {
  private:
   cudaStream_t stream() { return static_cast<cudaStream_t>(backend_.compute_stream().handle); }
 
+  void multiply(cuda::Gemm gemm, const void* a, const void* b, void* c) {
+    gemm.in = DType::bf16;
+    backend_.matmul().gemm(gemm, a, b, nullptr, c, stream());
+  }
+
   static cnn::ConvWeights conv_weights(const CnnTensors& weights) {
     return {weights.conv1_weight.data, weights.conv1_bias.data, weights.conv2_weight.data, weights.conv2_bias.data};
   }
@@ -93,7 +103,7 @@ class FusedCnn final : public CnnKernels {
   Buffer features_;  ///< [batch, 9216] bf16, without dropout's factor
   Buffer dfeatures_;
   Buffer winners_;  ///< see conv_forward
-  Buffer hidden_;   ///< see hidden_forward
+  Buffer hidden_;   ///< [batch, 128] f32, before bias
   Buffer dhidden_;  ///< bf16
   Buffer conv_partials_;
   Buffer head_partials_;

@@ -42,18 +42,7 @@ void conv_forward(const Images& batch, const ConvWeights& weights, const Dropout
 int conv_backward(const Images& batch, const ConvWeights& weights, const void* dfeatures, const std::uint32_t* winners,
                   float* partials, int multiprocessors, cudaStream_t stream);
 
-/// Most slices of the features that hidden_forward sums separately.
-inline constexpr int kMaxSplits = 32;
-
-/// partials [splits, count, 128] f32: products of slices of features [count, 9216] and fc1_weight [128, 9216]; their
-/// sum is fc1's output before bias. splits * count <= max(count, 128 * multiprocessors). Returns splits.
-int hidden_forward(const void* features, const void* fc1_weight, int count, float* partials, int multiprocessors,
-                   cudaStream_t stream);
-
-/// fc1_gradient [128, 9216] (+)= dhidden^T features, and dfeatures [count, 9216] = dhidden fc1_weight; all bf16.
-void hidden_backward(const void* dhidden, const void* features, const void* fc1_weight, int count, bool accumulate,
-                     void* fc1_gradient, void* dfeatures, cudaStream_t stream);
-
+/// Between the two products with fc1: head_forward_backward takes hidden [count, 128] f32 = features fc1_weight^T.
 struct HeadWeights {
   const void* fc1_bias;    ///< [128]
   const void* fc2_weight;  ///< [10, 128]
@@ -63,19 +52,18 @@ struct HeadWeights {
 inline constexpr int kHeadGradients = 10 * 128 + 128 + 10;  ///< fc2 weight, fc1 bias, fc2 bias
 
 /// Most thread blocks that head_forward_backward uses.
-inline constexpr int kHeadBlocks = 256;
+inline constexpr int kHeadBlocks = 128;
 
 struct HeadMetrics {  ///< Of one thread block.
   float loss;
   unsigned int correct;
 };
 
-/// hidden, the sum of `splits` slices [count, 128], * feature_scale (what dropout of the features left out), bias,
-/// ReLU, dropout, fc2, softmax cross-entropy and, where dhidden is not null, their gradients: dhidden [count, 128] bf16
-/// with respect to `hidden`; partials [blocks, kHeadGradients] f32; metrics [blocks]. gradient_scale is a factor of
-/// gradients only. Returns blocks.
+/// hidden * feature_scale (what dropout of the features left out), bias, ReLU, dropout, fc2, softmax cross-entropy and,
+/// where dhidden is not null, their gradients: dhidden [count, 128] bf16 with respect to `hidden`; partials
+/// [blocks, kHeadGradients] f32; metrics [blocks]. gradient_scale is a factor of gradients only. Returns blocks.
 int head_forward_backward(const Images& batch, const HeadWeights& weights, float feature_scale, const Dropout& dropout,
-                          const float* hidden, int splits, float gradient_scale, void* dhidden, float* partials,
+                          const float* hidden, float gradient_scale, void* dhidden, float* partials,
                           HeadMetrics* metrics, cudaStream_t stream);
 
 /// The metrics of a batch of `count` samples, and where they are added.

@@ -51,15 +51,6 @@ __device__ __forceinline__ void barrier_wait(int barrier, int threads) {
 __device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-/// Starts copying 16 bytes to shared memory, or zeros where `valid` is false; without waiting for it.
-__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ __forceinline__ void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 /// Makes ordinary stores to shared memory visible to wgmma; before the barrier, in every storing thread.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -76,28 +67,6 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], Operand a, Opera
         "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
         "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
       : "l"(a.word()), "l"(b.word()), "r"(static_cast<int>(add)));
-}
-
-/// d (+)= A B, A [64, 16] and B [16, 128] in shared memory, K-major (K contiguous) or, where transposed, M- or N-major.
-template <int kTransposeA, int kTransposeB>
-__device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], Operand a, Operand b, bool add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
-      "%64, %65, p, 1, 1, %67, %68;\n}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
-        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
-        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
-        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "l"(a.word()), "l"(b.word()), "r"(static_cast<int>(add)), "n"(kTransposeA), "n"(kTransposeB));
 }
 
 /// d (+)= A B, A [64, 16] K-major, B [16, 96] given by rows of K, N contiguous, both in shared memory.
@@ -185,18 +154,6 @@ __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t x) {
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
 __device__ __forceinline__ float2 unpack_bf16(std::uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
-}
-
-/// Lane q of four starts with words (q, j), j = 0 to 3, and ends with words (j, q).
-__device__ __forceinline__ uint4 transpose_words(const std::uint32_t (&word)[4], int q) {
-  const bool odd = q & 1, upper = q & 2;
-  const std::uint32_t r0 = __shfl_xor_sync(0xFFFFFFFFu, odd ? word[0] : word[1], 1);
-  const std::uint32_t r1 = __shfl_xor_sync(0xFFFFFFFFu, odd ? word[2] : word[3], 1);
-  const uint2 low = odd ? make_uint2(r0, word[1]) : make_uint2(word[0], r0);   // words of column 0 or 1
-  const uint2 high = odd ? make_uint2(r1, word[3]) : make_uint2(word[2], r1);  // words of column 2 or 3
-  const std::uint32_t s0 = __shfl_xor_sync(0xFFFFFFFFu, upper ? low.x : high.x, 2);
-  const std::uint32_t s1 = __shfl_xor_sync(0xFFFFFFFFu, upper ? low.y : high.y, 2);
-  return upper ? make_uint4(s0, s1, high.x, high.y) : make_uint4(low.x, low.y, s0, s1);
 }
 
 }  // namespace ddptrain::cuda
