@@ -145,9 +145,10 @@ void validate(const Options& o) {
   if (std::find(names.begin(), names.end(), o.model) == names.end()) {
     usage_error("--model {}: there is no such model; there are: {}", o.model, fmt::join(names, ", "));
   }
-  require(o.threads > 0, "--threads", o.threads, "at least 1");
-  require(o.epochs > 0, "--epochs", o.epochs, "at least 1");
-  require(o.steps >= 0, "--steps", o.steps, "at least 1, or 0 to count by epochs");
+  constexpr std::int64_t kMostSteps = 1'000'000'000'000;  // counts beyond are mistakes, and sums of them overflow
+  require(o.threads > 0 && o.threads <= 1024, "--threads", o.threads, "1 to 1024");
+  require(o.epochs > 0 && o.epochs <= 1'000'000, "--epochs", o.epochs, "1 to 1000000");
+  require(o.steps >= 0 && o.steps <= kMostSteps, "--steps", o.steps, "1 to 10^12, or 0 to count by epochs");
   require(o.batch > 0, "--batch", o.batch, "at least 1");
   require(o.grad_accum > 0, "--grad-accum", o.grad_accum, "at least 1");
   require(std::isfinite(opt.schedule.peak) && opt.schedule.peak > 0, "--lr", opt.schedule.peak, "a number above 0");
@@ -156,11 +157,12 @@ void validate(const Options& o) {
   require(opt.beta2 >= 0 && opt.beta2 < 1, "--beta2", opt.beta2, "at least 0 and below 1");
   require(opt.weight_decay >= 0, "--weight-decay", opt.weight_decay, "0 or more");
   require(o.clip_norm >= 0, "--clip-norm", o.clip_norm, "0 or more");
+  require(opt.schedule.warmup_steps <= kMostSteps, "--warmup", opt.schedule.warmup_steps, "0 to 10^12");
   require(o.lr_base_batch > 0, "--lr-base-batch", o.lr_base_batch, "at least 1");
   require(o.bucket_mb > 0 && o.bucket_mb < 1e6, "--bucket-mb", o.bucket_mb, "a size above 0");
   require(o.last_bucket_kb >= 0 && o.last_bucket_kb < 1e9, "--last-bucket-kb", o.last_bucket_kb, "0 or more");
   require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");
-  require(o.log_every >= 0, "--log-every", o.log_every, "0 or more");
+  require(o.log_every >= 0 && o.log_every <= kMostSteps, "--log-every", o.log_every, "0 to 10^12");
 }
 
 void parse_fail_at(const std::string& text, Options& options) {
