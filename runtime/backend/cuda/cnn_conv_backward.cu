@@ -1,6 +1,7 @@
 #include "runtime/backend/cuda/cnn_launch.h"
 #include "runtime/backend/cuda/cnn_layout.cuh"
 #include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/backend/cuda/launch.cuh"
 
 namespace ddptrain::cuda::cnn {
 namespace {
@@ -219,7 +220,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   Fetched next;
   next.pixels = fetch_pixels(batch.images, rows, blockIdx.x);
-  fetch(next, blockIdx.x, dfeatures, winners);
   load_conv2_weights(static_cast<const __nv_bfloat16*>(weights.conv2_weight), shared.weights2);
   load_conv1_weights(static_cast<const __nv_bfloat16*>(weights.conv1_weight),
                      static_cast<const __nv_bfloat16*>(weights.conv1_bias), &shared.conv1);
@@ -235,6 +235,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (blockIdx.x + gridDim.x < batch.count) next.pixels = fetch_pixels(batch.images, rows, blockIdx.x + gridDim.x);
   __syncthreads();
   conv1_forward(shared.image[0], shared.conv1, shared.hidden[0]);
+  wait_for_predecessor();
+  fetch(next, blockIdx.x, dfeatures, winners);
   int now = 0;
   for (int row = blockIdx.x; row < batch.count; row += gridDim.x, now ^= 1) {
     const int following = row + gridDim.x;
@@ -259,6 +261,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     if (following < batch.count) conv1_forward(shared.image[now ^ 1], shared.conv1, shared.hidden[now ^ 1]);
   }
+  let_successor_start();
   __syncthreads();
   float* out = partials + static_cast<std::size_t>(blockIdx.x) * kConvGradients;
   store_conv2_gradients(dweights, kTapsPerGroup * group, out);
@@ -273,9 +276,8 @@ int conv_backward(const Images& batch, const ConvWeights& weights, const void* d
   DDP_CUDA(cudaFuncSetAttribute(conv_backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(sizeof(BackwardShared))));
   const int blocks = std::min(batch.count, multiprocessors);
-  conv_backward_kernel<<<blocks, kThreads, sizeof(BackwardShared), stream>>>(
-      batch, weights, static_cast<const uint4*>(dfeatures), winners, partials);
-  DDP_CUDA(cudaGetLastError());
+  launch_early(conv_backward_kernel, blocks, kThreads, sizeof(BackwardShared), stream, batch, weights,
+               static_cast<const uint4*>(dfeatures), winners, partials);
   return blocks;
 }
 

@@ -4,6 +4,7 @@
 
 #include "runtime/backend/cuda/cnn_launch.h"
 #include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/backend/cuda/launch.cuh"
 #include "runtime/backend/cuda/wgmma.cuh"
 
 namespace ddptrain::cuda::cnn {
@@ -124,6 +125,7 @@ __global__ void __launch_bounds__(kHeadThreads)
   __syncthreads();
 
   const BatchRows rows(batch.order, batch.step);
+  wait_for_predecessor();
   HeadGradients gradients = {};
   HeadMetrics mine = {0.0f, 0u};
   for (int row = blockIdx.x * kHeadWarps + warp; row < batch.count; row += gridDim.x * kHeadWarps) {
@@ -198,6 +200,7 @@ struct Reductions {
 
 /// A block sums 32 neighbouring columns: every warp takes each eighth row. The last block adds the metrics.
 __global__ void __launch_bounds__(kReduceThreads) reduce_kernel(Reductions reductions, bool accumulate) {
+  wait_for_predecessor();
   if (blockIdx.x == gridDim.x - 1) {
     if (threadIdx.x < 32) add_metrics(reductions.metrics);
     return;
@@ -232,9 +235,8 @@ int head_forward_backward(const Images& batch, const HeadWeights& weights, float
   const int blocks = std::min(kHeadBlocks, (batch.count + kHeadWarps - 1) / kHeadWarps);
   DDP_CUDA(cudaFuncSetAttribute(head_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(sizeof(HeadShared))));
-  head_kernel<<<blocks, kHeadThreads, sizeof(HeadShared), stream>>>(
-      batch, weights, feature_scale, dropout, hidden, gradient_scale, static_cast<uint2*>(dhidden), partials, metrics);
-  DDP_CUDA(cudaGetLastError());
+  launch_early(head_kernel, blocks, kHeadThreads, sizeof(HeadShared), stream, batch, weights, feature_scale, dropout,
+               hidden, gradient_scale, static_cast<uint2*>(dhidden), partials, metrics);
   return blocks;
 }
 
@@ -249,8 +251,7 @@ void reduce(const Reduction* reductions, int count, bool accumulate, const Metri
     blocks += (reductions[i].count + 31) / 32;
   }
   all.metrics = metrics;
-  reduce_kernel<<<blocks + 1, kReduceThreads, 0, stream>>>(all, accumulate);
-  DDP_CUDA(cudaGetLastError());
+  launch_early(reduce_kernel, blocks + 1, kReduceThreads, 0, stream, all, accumulate);
 }
 
 }  // namespace ddptrain::cuda::cnn
