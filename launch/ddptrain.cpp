@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -59,10 +60,31 @@ struct Job {
   std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
 };
 
+/// CUDA starting in the background, beside MPI.
+struct EarlyCuda {
+  int visible = 0;  ///< GPUs that this process saw.
+  int chosen = -1;  ///< The one that it was left with; -1: none yet.
+  std::future<void> started;
+};
+
+/// Where the launcher tells the local rank before MPI does.
+EarlyCuda start_cuda_early(const Options& options) {
+  EarlyCuda cuda;
+  if (!built_with_cuda() || options.device == "cpu") return cuda;
+  cuda.visible = visible_gpus();
+  const char* local_rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+  const int rank = local_rank != nullptr ? std::atoi(local_rank) : cuda.visible;
+  if (rank >= cuda.visible) return cuda;
+  show_only_gpu(rank);
+  cuda.chosen = rank;
+  cuda.started = std::async(std::launch::async, start_cuda);
+  return cuda;
+}
+
 /// On CUDA every rank then sees its own GPU only.
-DeviceKind choose_device(const World& world, const Options& options) {
+DeviceKind choose_device(const World& world, const Options& options, EarlyCuda& cuda) {
   if (options.device == "cpu") return DeviceKind::cpu;
-  const int gpus = built_with_cuda() ? visible_gpus() : 0;
+  const int gpus = cuda.visible;
   const bool everywhere = world.min(gpus) > 0;
   if (options.device == "auto" && !everywhere) return DeviceKind::cpu;
   world.agree([&] {
@@ -75,7 +97,10 @@ DeviceKind choose_device(const World& world, const Options& options) {
           world.local_size(), world.hostname(), gpus, gpus == 1 ? "" : "s", gpus);
     }
   });
-  show_only_gpu(world.local_rank());
+  if (cuda.chosen < 0) show_only_gpu(world.local_rank());
+  DDP_CHECK(cuda.chosen < 0 || cuda.chosen == world.local_rank(), "local rank {} of MPI was started as {}",
+            world.local_rank(), cuda.chosen);
+  if (cuda.started.valid()) cuda.started.get();
   const bool usable = world.min(cuda_device_count()) > 0;
   if (options.device == "auto" && !usable) return DeviceKind::cpu;
   if (!usable)
@@ -120,13 +145,13 @@ void check_plan(const World& world, const Job& job) {
 }
 
 /// Everything that a user can get wrong. Throws the same error on all ranks.
-Job prepare(const World& world, const Options& options) {
+Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   Job job;
   job.options = options;
   job.clock.mark("MPI");
   std::future<ImageData> data;
   world.agree([&] { data = std::async(std::launch::async, find_data(options)); });  // reads while the device starts
-  const DeviceKind device = choose_device(world, options);
+  const DeviceKind device = choose_device(world, options, cuda);
   if (device == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(0);
   job.binding = bind_to_numa(job.pci_bus_id);
   world.agree([&] { job.backend = make_backend(options, device); });
@@ -235,31 +260,48 @@ void train(const World& world, Job& job) {
     RunResult result = run_training(trainer, world, *job.backend, *communicator, run, report ? &*report : nullptr);
     if (nccl_log) result.nccl = nccl_log->usage();
     if (report) report->summary(result);
+    spdlog::debug("summary written");
   } catch (const std::exception& error) {
     end_all(world, error);
+  }
+}
+
+/// The command line, or what is wrong with it.
+std::pair<CommandLine, std::exception_ptr> read_command_line(int argc, char** argv) {
+  try {
+    return {parse_command_line(argc, argv), nullptr};
+  } catch (...) {
+    return {CommandLine{}, std::current_exception()};
   }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  const auto [command_line, mistake] = read_command_line(argc, argv);
+  EarlyCuda cuda;
+  if (!mistake && !command_line.print) cuda = start_cuda_early(command_line.options);
   World world(&argc, &argv);
   Job job;
   try {
-    CommandLine command_line;
-    world.agree([&] { command_line = parse_command_line(argc, argv); });
+    world.agree([&] {
+      if (mistake) std::rethrow_exception(mistake);
+    });
     if (command_line.print) {
       if (world.rank() == 0) std::fputs(command_line.print->c_str(), stdout);
       return 0;
     }
     init_logging(command_line.options.log_level, world.rank());
-    job = prepare(world, command_line.options);
+    job = prepare(world, command_line.options, cuda);
   } catch (const Error& error) {  // the same on every rank
     if (world.rank() == 0) std::fprintf(stderr, "ddptrain: %s\n", error.what());
     return dynamic_cast<const UsageError*>(&error) != nullptr ? 2 : 1;
   }
   try {
     train(world, job);
+    spdlog::debug("replica and communicator ended");
+    job.backend.reset();
+    spdlog::debug("device released");
   } catch (const std::exception& error) {
     end_all(world, error);
   }

@@ -149,6 +149,8 @@ class Backend {
 std::unique_ptr<Backend> make_cpu_backend(BackendOptions options);
 /// `device`: index among the visible GPUs. Throws UsageError in a build without CUDA.
 std::unique_ptr<Backend> make_cuda_backend(BackendOptions options, int device);
+/// Starts CUDA on the first visible GPU, which takes a while; errors are left to those who use it. From any thread.
+void start_cuda();
 int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without a GPU.
 /// Such as 0000:1b:00.0; empty in a build without CUDA.
 std::string cuda_pci_bus_id(int device);

@@ -27,6 +27,7 @@ void GradientReducer::begin(bool last_micro_step) {
   missing_.clear();
   for (const Bucket& bucket : arena_.plan().buckets) missing_.push_back(bucket.parameter_count);
   next_bucket_ = 0;
+  forked_ = false;
   if (last_micro_step && mode_ == OverlapMode::on) {
     // Long operations let messages move, but nothing may be computed in the middle of them.
     backend_.set_progress([this] {
@@ -57,7 +58,7 @@ void GradientReducer::finish() {
       communicator_->wait(in_flight_.front().ticket);
       take_finished();
     }
-    backend_.wait_for(backend_.compute_stream(), backend_.communication_stream());
+    if (forked_) backend_.wait_for(backend_.compute_stream(), backend_.communication_stream());
   }
   backend_.set_progress({});
   running_ = false;
@@ -69,20 +70,24 @@ void GradientReducer::launch_complete_buckets() {
 
 void GradientReducer::launch(std::size_t bucket) {
   const NvtxRange range("bucket");
-  const Stream stream = backend_.communication_stream();
-  backend_.wait_for(stream, backend_.compute_stream());
+  const bool last = bucket + 1 == missing_.size();
+  const Stream stream = last ? backend_.compute_stream() : backend_.communication_stream();
+  if (!last) {
+    backend_.wait_for(stream, backend_.compute_stream());
+    forked_ = true;
+  }
   if (communicator_ == nullptr) {
-    reduced_(bucket);
+    reduced_(bucket, stream);
     return;
   }
-  in_flight_.push_back({bucket, communicator_->all_reduce_sum(arena_.bucket_gradients(bucket), stream)});
+  in_flight_.push_back({bucket, stream, communicator_->all_reduce_sum(arena_.bucket_gradients(bucket), stream)});
 }
 
 void GradientReducer::take_finished() {
   while (!in_flight_.empty() && communicator_->test(in_flight_.front().ticket)) {
-    const std::size_t bucket = in_flight_.front().bucket;
+    const InFlight arrived = in_flight_.front();
     in_flight_.pop_front();
-    reduced_(bucket);
+    reduced_(arrived.bucket, arrived.stream);
   }
 }
 

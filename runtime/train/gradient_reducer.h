@@ -21,11 +21,13 @@ enum class OverlapMode : std::uint8_t {
 ///
 /// Buckets are launched strictly in index order, so that every rank issues the same collectives whatever the order of
 /// its ready() calls, and only in the last micro-step of an accumulation. Streams wait by events; the host waits in
-/// finish() alone, and only for communicators that need it (MPI).
+/// finish() alone, and only for communicators that need it (MPI). All buckets but the last use the communication
+/// stream; the last one, which has nothing left to hide behind, stays on the compute stream and so does not wait for
+/// the others' updates.
 class GradientReducer {
  public:
-  /// Queues what follows a bucket's all-reduce (sums are in place) on the communication stream; called in bucket order.
-  using Reduced = std::function<void(std::size_t bucket)>;
+  /// Queues what follows a bucket's all-reduce (sums are in place) on `stream`; called in bucket order.
+  using Reduced = std::function<void(std::size_t bucket, Stream stream)>;
 
   /// `communicator` may be null with OverlapMode::none. All must outlive the reducer.
   GradientReducer(const ParameterArena& arena, Communicator* communicator, Backend& backend, OverlapMode mode,
@@ -46,6 +48,7 @@ class GradientReducer {
  private:
   struct InFlight {
     std::size_t bucket;
+    Stream stream;
     Communicator::Ticket ticket;
   };
 
@@ -64,6 +67,7 @@ class GradientReducer {
   std::vector<bool> is_ready_;        ///< Per parameter.
   std::vector<std::size_t> missing_;  ///< Per bucket: parameters still to come.
   std::size_t next_bucket_ = 0;       ///< First bucket not yet launched.
+  bool forked_ = false;               ///< The communication stream has work of this step.
   std::deque<InFlight> in_flight_;
 };
 

@@ -9,21 +9,20 @@ Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const P
   if (clip_norm_ > 0.0f) clip_ = backend_.allocate(2 * sizeof(float));
 }
 
-void Optimizer::bucket_reduced(std::size_t bucket) {
-  const Stream stream = backend_.communication_stream();
-  if (clip_norm_ > 0.0f) {
-    backend_.sum_of_squares(arena_.bucket_gradients(bucket), static_cast<float*>(clip_.data()), bucket > 0, stream);
-  } else {
-    update(bucket, stream);
-  }
+void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
+  if (clip_norm_ <= 0.0f) update(bucket, stream);
 }
 
 void Optimizer::finish_step() {
   if (clip_norm_ <= 0.0f) return;
   const Stream stream = backend_.compute_stream();
   auto* sum = static_cast<float*>(clip_.data());
+  const std::size_t buckets = arena_.plan().buckets.size();
+  for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+    backend_.sum_of_squares(arena_.bucket_gradients(bucket), sum, bucket > 0, stream);
+  }
   backend_.clip_scale(sum, clip_norm_, sum + 1, stream);
-  for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) update(bucket, stream);
+  for (std::size_t bucket = 0; bucket < buckets; ++bucket) update(bucket, stream);
 }
 
 void Optimizer::update(std::size_t bucket, Stream stream) {

@@ -18,8 +18,8 @@ class Optimizer {
   static bool needs_second_moment(OptimizerKind kind) { return kind != OptimizerKind::sgd; }
 
   void begin_step(StepRef step) { step_ = step; }
-  /// On the communication stream, in bucket order: the averaged gradients of `bucket` are in place.
-  void bucket_reduced(std::size_t bucket);
+  /// In bucket order: the averaged gradients of `bucket` are in place, in the order of `stream`.
+  void bucket_reduced(std::size_t bucket, Stream stream);
   /// On the compute stream, after all buckets.
   void finish_step();
 

@@ -39,7 +39,7 @@ Trainer::Trainer(const TrainerOptions& options, const ImageData& data, const Wor
 }
 
 GradientReducer::Reduced Trainer::on_reduced() {
-  return [this](std::size_t bucket) { optimizer_.bucket_reduced(bucket); };
+  return [this](std::size_t bucket, Stream stream) { optimizer_.bucket_reduced(bucket, stream); };
 }
 
 void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {

@@ -43,6 +43,7 @@ class FakeBackend : public Backend {
     return std::make_unique<Replay>(work);
   }
   bool capturing() const { return capturing_; }
+  std::string name(Stream stream) const { return stream.handle == &compute_ ? "compute" : "communication"; }
 
   void advance(StepState* state, std::uint32_t steps, Stream) override {
     if (!capturing_) state->step += steps;
@@ -81,8 +82,6 @@ class FakeBackend : public Backend {
   };
 
   [[noreturn]] static void unused() { fail("an operation that these tests do not use"); }
-  std::string name(Stream stream) const { return stream.handle == &compute_ ? "compute" : "communication"; }
-
   bool graphs_;
   bool capturing_ = false;
   char compute_ = 0;
@@ -99,8 +98,8 @@ class FakeCommunicator final : public Communicator {
 
   int size() const override { return size_; }
   Buffer allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
-  Ticket all_reduce_sum(const Tensor& values, Stream) override {
-    backend_.log.push_back(fmt::format("all-reduce of {}", values.size()));
+  Ticket all_reduce_sum(const Tensor& values, Stream stream) override {
+    backend_.log.push_back(fmt::format("all-reduce of {} on {}", values.size(), backend_.name(stream)));
     sent.push_back(values.data);
     return sent.size() - 1;
   }

@@ -154,6 +154,10 @@ std::unique_ptr<Backend> make_cuda_backend(BackendOptions options, int device) {
   return std::make_unique<CudaBackend>(options, device);
 }
 
+void start_cuda() {
+  if (cudaFree(nullptr) != cudaSuccess) cudaGetLastError();
+}
+
 int cuda_device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;

@@ -9,6 +9,8 @@ std::unique_ptr<Backend> make_cuda_backend(BackendOptions, int) {
       "machine that has the CUDA toolkit and build again.");
 }
 
+void start_cuda() {}
+
 int cuda_device_count() { return 0; }
 
 std::string cuda_pci_bus_id(int) { return {}; }
