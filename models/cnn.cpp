@@ -154,7 +154,7 @@ class Cnn final : public Model {
 
   void backward(bool accumulate, const Ready& ready) override {
     if (!kernels_) return layers_->backward(weights_, gradients_, accumulate, ready);
-    kernels_->backward_hidden(gradients_, accumulate);
+    kernels_->backward_hidden(weights_, gradients_, accumulate);
     ready(fc1_weight);
     kernels_->backward_rest(weights_, gradients_, accumulate);
     for (std::size_t i = fc1_weight + 1; i < kParameterCount; ++i) ready(i);

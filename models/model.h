@@ -23,8 +23,8 @@ struct ParameterSpec {
 /// bind().
 class Model {
  public:
-  /// Parameter i has its final gradient of this micro-step, as far as the compute stream is concerned. Its weight may
-  /// be read by what is queued before the next call, or the end of backward, but not by what comes later in this step.
+  /// Parameter i has its final gradient of this micro-step, and its weight is not read again in this step, as far as
+  /// the compute stream is concerned.
   using Ready = std::function<void(std::size_t)>;
 
   virtual ~Model() = default;

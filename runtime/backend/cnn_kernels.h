@@ -43,8 +43,8 @@ class CnnKernels {
   /// are complete only then. `pool_dropout` and `hidden_dropout` as for the primitive operations.
   virtual void forward(const ImageBatch& batch, const CnnTensors& weights, const Dropout& pool_dropout,
                        const Dropout& hidden_dropout, float gradient_scale, MetricSums* sums) = 0;
-  /// fc1_weight's gradient, first of all because it is by far the largest to communicate.
-  virtual void backward_hidden(const CnnTensors& gradients, bool accumulate) = 0;
+  /// fc1_weight's gradient is complete (and its weight no longer read) when this returns, in stream order.
+  virtual void backward_hidden(const CnnTensors& weights, const CnnTensors& gradients, bool accumulate) = 0;
   /// All others.
   virtual void backward_rest(const CnnTensors& weights, const CnnTensors& gradients, bool accumulate) = 0;
 };

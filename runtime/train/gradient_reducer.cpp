@@ -43,8 +43,8 @@ void GradientReducer::ready(std::size_t parameter) {
   is_ready_[parameter] = true;
   --missing_[arena_.plan().bucket_of[parameter]];
   if (!last_micro_step_ || mode_ == OverlapMode::off) return;
-  take_finished();
   launch_complete_buckets();
+  take_finished();
 }
 
 void GradientReducer::finish() {
@@ -55,7 +55,7 @@ void GradientReducer::finish() {
   if (last_micro_step_) {
     launch_complete_buckets();
     while (!in_flight_.empty()) {
-      if (communicator_ != nullptr) communicator_->wait(in_flight_.front().ticket);
+      communicator_->wait(in_flight_.front().ticket);
       take_finished();
     }
     if (forked_) backend_.wait_for(backend_.compute_stream(), backend_.communication_stream());
@@ -76,19 +76,17 @@ void GradientReducer::launch(std::size_t bucket) {
     backend_.wait_for(stream, backend_.compute_stream());
     forked_ = true;
   }
-  const Communicator::Ticket ticket =
-      communicator_ == nullptr ? 0 : communicator_->all_reduce_sum(arena_.bucket_gradients(bucket), stream);
-  in_flight_.push_back({bucket, stream, ticket});
+  if (communicator_ == nullptr) {
+    reduced_(bucket, stream);
+    return;
+  }
+  in_flight_.push_back({bucket, stream, communicator_->all_reduce_sum(arena_.bucket_gradients(bucket), stream)});
 }
 
 void GradientReducer::take_finished() {
-  while (!in_flight_.empty() && (communicator_ == nullptr || communicator_->test(in_flight_.front().ticket))) {
+  while (!in_flight_.empty() && communicator_->test(in_flight_.front().ticket)) {
     const InFlight arrived = in_flight_.front();
     in_flight_.pop_front();
-    // What backward has queued since may read the weights that are about to change.
-    if (arrived.stream.handle != backend_.compute_stream().handle) {
-      backend_.wait_for(arrived.stream, backend_.compute_stream());
-    }
     reduced_(arrived.bucket, arrived.stream);
   }
 }

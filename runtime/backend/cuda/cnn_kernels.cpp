@@ -50,7 +50,7 @@ class FusedCnn final : public CnnKernels {
     if (gradient_scale == 0.0f) cnn::reduce(nullptr, 0, false, metrics_sum_, stream());
   }
 
-  void backward_hidden(const CnnTensors& gradients, bool accumulate) override {
+  void backward_hidden(const CnnTensors& weights, const CnnTensors& gradients, bool accumulate) override {
     multiply({.m = kHidden,
               .n = kFeatures,
               .k = images_.count,
@@ -58,11 +58,11 @@ class FusedCnn final : public CnnKernels {
               .out = DType::bf16,
               .accumulate = accumulate},
              dhidden_.data(), features_.data(), gradients.fc1_weight.data);
+    multiply({.m = images_.count, .n = kFeatures, .k = kHidden, .out = DType::bf16}, dhidden_.data(),
+             weights.fc1_weight.data, dfeatures_.data());
   }
 
   void backward_rest(const CnnTensors& weights, const CnnTensors& gradients, bool accumulate) override {
-    multiply({.m = images_.count, .n = kFeatures, .k = kHidden, .out = DType::bf16}, dhidden_.data(),
-             weights.fc1_weight.data, dfeatures_.data());
     auto* conv = static_cast<float*>(conv_partials_.data());
     const int blocks = cnn::conv_backward(images_, conv_weights(weights), dfeatures_.data(),
                                           static_cast<const std::uint32_t*>(winners_.data()), conv,
