@@ -247,10 +247,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (following < batch.count) fetch(next, following, dfeatures, winners);
     if (following + gridDim.x < batch.count) next.pixels = fetch_pixels(batch.images, rows, following + gridDim.x);
-      // Warpgroups take the weight gradient at different times, so that its products fill the gaps that the others
-      // leave.
 #pragma unroll 1
     for (int i = 0; i <= kMaxTiles; ++i) {
+      // At different times, so that its products fill the gaps that the other warpgroups leave.
       if (i == 2 * group)
         weight_gradient(dweights, gradient2, shared_address(shared.hidden[now]), kTapsPerGroup * group);
       const int tile = i * kGroups + group;
