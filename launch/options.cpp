@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -161,6 +162,7 @@ void validate(const Options& o) {
   require(o.lr_base_batch > 0, "--lr-base-batch", o.lr_base_batch, "at least 1");
   require(o.bucket_mb > 0 && o.bucket_mb < 1e6, "--bucket-mb", o.bucket_mb, "a size above 0");
   require(o.last_bucket_kb >= 0 && o.last_bucket_kb < 1e9, "--last-bucket-kb", o.last_bucket_kb, "0 or more");
+  require(o.seed <= INT64_MAX, "--seed", o.seed, "0 to 2^63 - 1");
   require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");
   require(o.log_every >= 0 && o.log_every <= kMostSteps, "--log-every", o.log_every, "0 to 10^12");
 }

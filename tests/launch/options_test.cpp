@@ -114,10 +114,10 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--optimizer", "adagrad"}, std::vector{"--precision", "fp8"},
                     std::vector{"--device", "tpu"}, std::vector{"--threads", "0"}, std::vector{"--threads", "100000"},
                     std::vector{"--steps", "99999999999999999999"}, std::vector{"--epochs", "9223372036854775807"},
-                    std::vector{"--warmup", "-1"}, std::vector{"--log-every", "99999999999999999999"},
-                    std::vector{"--grad-accum", "0"}, std::vector{"--bucket-mb", "0"}, std::vector{"--clip-norm", "-1"},
-                    std::vector{"--fail-at", "3"}, std::vector{"--config", "/nonexistent.toml"},
-                    std::vector{"--log-level", "loud"}));
+                    std::vector{"--warmup", "-1"}, std::vector{"--seed", "-1"},
+                    std::vector{"--log-every", "99999999999999999999"}, std::vector{"--grad-accum", "0"},
+                    std::vector{"--bucket-mb", "0"}, std::vector{"--clip-norm", "-1"}, std::vector{"--fail-at", "3"},
+                    std::vector{"--config", "/nonexistent.toml"}, std::vector{"--log-level", "loud"}));
 
 TEST(Options, UnknownNameInTheFileIsAnErrorThatNamesIt) {
   const std::string path = file_with("unknown.toml", "batch = 64\nbatchsize = 3\n");
