@@ -19,6 +19,7 @@ struct CnnShape {
   std::int64_t pooled_height() const { return (height - 4) / 2; }
   std::int64_t pooled_width() const { return (width - 4) / 2; }
   std::int64_t features() const { return pooled_height() * pooled_width() * conv2; }
+  bool operator==(const CnnShape&) const = default;
 };
 
 /// Views of the parameters or of their gradients.

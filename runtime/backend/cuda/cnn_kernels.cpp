@@ -116,10 +116,7 @@ class FusedCnn final : public CnnKernels {
 }  // namespace
 
 std::unique_ptr<CnnKernels> CudaBackend::make_cnn_kernels(const CnnShape& shape, std::int64_t max_batch) {
-  const CnnShape fixed;
-  const bool fits = shape.height == fixed.height && shape.width == fixed.width && shape.conv1 == fixed.conv1 &&
-                    shape.conv2 == fixed.conv2 && shape.hidden == fixed.hidden && shape.classes == fixed.classes;
-  if (!fits || !options().fused || precision() != Precision::bf16) return nullptr;
+  if (shape != CnnShape{} || !options().fused || precision() != Precision::bf16) return nullptr;
   return std::make_unique<FusedCnn>(*this, max_batch);
 }
 
