@@ -208,7 +208,7 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.parameters = trainer.arena().parameter_count();
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
-  info.flops_per_sample = trainer.flops_per_sample();
+  info.flops_per_sample = trainer.model().flops_per_sample();
   info.peak_flops = job.backend->peak_flops();
   return info;
 }
@@ -242,7 +242,8 @@ void train(const World& world, Job& job) {
   RunOptions run = run_options(job.options);
   run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
-  Trainer trainer(trainer_options(job.options, world.size(), steps), job.data, world, *job.backend, *communicator);
+  Trainer trainer(trainer_options(job.options, world.size(), steps), make_resident(job.data, *job.backend), world,
+                  *job.backend, *communicator);
   job.clock.mark("replica");
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),

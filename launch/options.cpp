@@ -256,7 +256,7 @@ TrainerOptions trainer_options(const Options& options, int world_size, std::int6
   result.batch = options.batch;
   result.grad_accum = options.grad_accum;
   result.seed = options.seed;
-  result.dropout = options.dropout;
+  result.model_options.dropout = options.dropout;
   result.optimizer = options.optimizer;
   result.optimizer.schedule.peak = scaled_learning_rate(options, world_size);
   result.optimizer.schedule.total_steps = static_cast<std::uint64_t>(total_steps);

@@ -29,11 +29,13 @@ constexpr std::uint32_t kHiddenSite = 2;
 
 /// Initial values as PyTorch's Conv2d and Linear: uniform within 1 / sqrt(inputs of an output), biases too.
 std::vector<ParameterSpec> make_parameters(const CnnShape& s) {
-  const auto bound = [](std::int64_t fan_in) { return 1.0f / std::sqrt(static_cast<float>(fan_in)); };
-  const float conv1 = bound(kKernel * kKernel);
-  const float conv2 = bound(kKernel * kKernel * s.conv1);
-  const float fc1 = bound(s.features());
-  const float fc2 = bound(s.hidden);
+  const auto within = [](std::int64_t fan_in) {
+    return InitialValue::uniform(1.0f / std::sqrt(static_cast<float>(fan_in)));
+  };
+  const InitialValue conv1 = within(kKernel * kKernel);
+  const InitialValue conv2 = within(kKernel * kKernel * s.conv1);
+  const InitialValue fc1 = within(s.features());
+  const InitialValue fc2 = within(s.hidden);
   return {{"fc1.weight", {s.hidden, s.features()}, fc1, true},
           {"fc2.weight", {s.classes, s.hidden}, fc2, true},
           {"fc2.bias", {s.classes}, fc2, false},
@@ -145,12 +147,12 @@ class Cnn final : public Model {
     gradients_ = named(gradients);
   }
 
-  void forward(const ImageBatch& batch, float gradient_scale, MetricSums* sums) override {
+  void forward(const Batch& batch, float gradient_scale, MetricSums* sums) override {
     const bool dropout = options_.dropout;
-    run(batch, dropout ? kPoolDropout : 0.0f, dropout ? kHiddenDropout : 0.0f, gradient_scale, sums);
+    run(images(batch), dropout ? kPoolDropout : 0.0f, dropout ? kHiddenDropout : 0.0f, gradient_scale, sums);
   }
 
-  void evaluate(const ImageBatch& batch, MetricSums* sums) override { run(batch, 0.0f, 0.0f, 0.0f, sums); }
+  void evaluate(const Batch& batch, MetricSums* sums) override { run(images(batch), 0.0f, 0.0f, 0.0f, sums); }
 
   void backward(bool accumulate, const Ready& ready) override {
     if (!kernels_) return layers_->backward(weights_, gradients_, accumulate, ready);
@@ -174,6 +176,11 @@ class Cnn final : public Model {
   }
 
  private:
+  static const ImageBatch& images(const Batch& batch) {
+    DDP_CHECK(std::holds_alternative<ImageBatch>(batch), "cnn: a batch of tokens");
+    return std::get<ImageBatch>(batch);
+  }
+
   void run(const ImageBatch& batch, float pool_rate, float hidden_rate, float gradient_scale, MetricSums* sums) {
     DDP_CHECK(batch.count > 0 && batch.count <= options_.max_batch, "cnn: a batch of {}, at most {} fit", batch.count,
               options_.max_batch);

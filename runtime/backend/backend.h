@@ -9,6 +9,7 @@
 #include "runtime/backend/buffer.h"
 #include "runtime/backend/optimizer.h"
 #include "runtime/backend/step.h"
+#include "runtime/backend/token_batch.h"
 #include "runtime/core/tensor.h"
 
 namespace ddptrain {
@@ -31,9 +32,9 @@ class Graph {
   virtual void launch() = 0;  ///< On the compute stream.
 };
 
-/// Sums over the samples seen since they were last zeroed.
+/// Sums over the predictions made since they were last zeroed: one per image, one per token.
 struct MetricSums {
-  double loss = 0.0;  ///< Sum of per-sample losses (natural logarithm).
+  double loss = 0.0;  ///< Sum of the predictions' losses (natural logarithm).
   std::uint64_t correct = 0;
   std::uint64_t samples = 0;
 };
@@ -121,7 +122,7 @@ class Backend {
 
   /// y [n, out] = x [n, in] weight^T + bias (where it has data).
   virtual void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;
-  /// dx where it has data, dweight, and dbias where it has data.
+  /// dx, dweight and dbias, each where it has data; x may be without where dweight is.
   virtual void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                                const Tensor& dweight, const Tensor& dbias, bool accumulate) = 0;
   /// In place x [n, features] = dropout(ReLU(x + bias)).
@@ -131,6 +132,58 @@ class Backend {
   /// dlogits = (softmax(logits) - onehot(label)) * gradient_scale; it may be the same memory as logits.
   virtual void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale,
                                      const Tensor& dlogits, MetricSums* sums) = 0;
+
+  // --- operations of transformers -----------------------------------------------------------------------------
+  // Activations are [batch, sequence, width] (or flattened to rows, where it makes no difference). `statistics` are f32
+  // (f64 for fp64). Gradients of parameters may be f32 where weights are bf16.
+
+  /// out [batch, sequence, width] = dropout(token_embedding [vocabulary, width] + position_embedding [>= sequence,
+  /// width]). Dropout counts features over [sequence, width]; a sample is a window.
+  virtual void embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
+                            const Dropout& dropout, const Tensor& out);
+  /// dtoken (+)= head + the sum of dout over the places of each token; dposition (+)= the sum of dout over the batch.
+  /// `head` [>= vocabulary, width], f32 (f64 for fp64): what the tied output layer contributes.
+  virtual void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout,
+                                     const Tensor& head, const Tensor& dtoken, const Tensor& dposition,
+                                     bool accumulate);
+
+  /// y = (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dimension. statistics [rows, 2]: mean and
+  /// 1 / sqrt(variance + epsilon).
+  virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
+                          const Tensor& statistics);
+  /// sum = residual + dropout(branch); y = layer_norm(sum). Dropout as in embed_tokens.
+  virtual void add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
+                              const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& sum,
+                              const Tensor& y, const Tensor& statistics);
+  /// dx = (dresidual where it has data) + the gradient through layer_norm; dx may be the memory of dresidual or dy.
+  virtual void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+                                   const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
+                                   const Tensor& dbias, bool accumulate);
+  /// y = x * mask / (1 - rate): dropout of an activation [batch, ...], or of its gradient. y may be x.
+  virtual void dropout(const Tensor& x, const Dropout& dropout, const Tensor& y);
+
+  /// pre [n, out] = x weight^T + bias; y = gelu(pre), the tanh form (Hendrycks and Gimpel, arXiv:1606.08415).
+  virtual void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                           const Tensor& y);
+  virtual void gelu(const Tensor& pre, const Tensor& y);  ///< As linear_gelu's, bit by bit.
+  /// dpre [n, hidden] = (dy [n, out] weight [out, hidden]) * gelu'(pre): the data gradient of a linear layer whose
+  /// input was gelu(pre).
+  virtual void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre);
+
+  /// Causal self-attention: out [batch, sequence, width] = softmax(q k^T / sqrt(width / heads)) v per head, with
+  /// qkv [batch, sequence, 3 width] = q | k | v, each [heads, width / heads]. statistics [batch, heads, sequence]: for
+  /// the backward pass alone.
+  virtual void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics);
+  virtual void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
+                                  const Tensor& dout, const Tensor& dqkv);
+
+  /// Rows first_row, first_row + 1, ... of the batch's [windows * sequence] predictions, one per row of logits
+  /// [rows, padded vocabulary], of which the first `vocabulary` columns count. Adds loss, hits and count of these
+  /// tokens to *sums. Where dlogits has data (it may be logits): (softmax - onehot(target)) * gradient_scale, 0 in the
+  /// padding.
+  virtual void token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                                   std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
+                                   MetricSums* sums);
 
   /// Fused kernels for the whole CNN, or null where this backend, precision or shape has none.
   virtual std::unique_ptr<CnnKernels> make_cnn_kernels(const CnnShape&, std::int64_t /*max_batch*/);

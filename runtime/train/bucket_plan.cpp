@@ -14,7 +14,7 @@ std::size_t tail_begin(const std::vector<ParameterSpec>& specs, std::size_t elem
   std::size_t first = specs.size();
   std::size_t used = 0;
   while (first > 0) {
-    used += static_cast<std::size_t>(element_count(specs[first - 1].shape)) * element_size;
+    used += static_cast<std::size_t>(specs[first - 1].size()) * element_size;
     if (used > bytes) break;
     --first;
   }
@@ -33,7 +33,7 @@ BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t ele
   BucketPlan plan;
   std::size_t used = 0;
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    const std::int64_t count = element_count(specs[i].shape);
+    const std::int64_t count = specs[i].size();
     DDP_CHECK(count > 0, "parameter {} ({}) has no elements", i, specs[i].name);
     const std::size_t bytes = static_cast<std::size_t>(count) * element_size;
     const bool full = i > 0 && i < tail && used + bytes > bucket_bytes;
@@ -46,7 +46,7 @@ BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t ele
     plan.size = round_up(plan.size, kParameterAlignment);
     plan.begin.push_back(plan.size);
     plan.bucket_of.push_back(plan.buckets.size() - 1);
-    plan.size += count;
+    plan.size += specs[i].padded_size();
     ++plan.buckets.back().parameter_count;
     used += bytes;
   }

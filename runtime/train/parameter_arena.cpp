@@ -1,6 +1,9 @@
 #include "runtime/train/parameter_arena.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
 
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
@@ -11,13 +14,35 @@ namespace {
 
 constexpr std::uint32_t kInitialValues = 0x494E4954;  // last counter word; dropout sites are small numbers
 
+using Four = std::array<float, 4>;
+
+Four uniform(const Philox& random) {
+  Four values;
+  for (std::size_t k = 0; k < 4; ++k) values[k] = 2.0f * uniform01(random.word[k]) - 1.0f;
+  return values;
+}
+
+/// Box and Muller's transform of two pairs.
+Four normal(const Philox& random) {
+  Four values;
+  for (std::size_t k = 0; k < 4; k += 2) {
+    const float radius = std::sqrt(-2.0f * std::log(1.0f - uniform01(random.word[k])));
+    const float angle = 2.0f * std::numbers::pi_v<float> * uniform01(random.word[k + 1]);
+    values[k] = radius * std::cos(angle);
+    values[k + 1] = radius * std::sin(angle);
+  }
+  return values;
+}
+
 template <class T>
-void fill_uniform(T* values, std::int64_t count, float bound, std::uint32_t parameter, std::uint64_t seed) {
+void fill_random(T* values, std::int64_t count, const InitialValue& initial, std::uint32_t parameter,
+                 std::uint64_t seed) {
   for (std::int64_t i = 0; i < count; i += 4) {
     const Philox random =
         philox(static_cast<std::uint32_t>(i / 4), parameter, static_cast<std::uint32_t>(i >> 34), kInitialValues, seed);
+    const Four four = initial.kind == InitialValue::Kind::uniform ? uniform(random) : normal(random);
     const std::int64_t end = std::min<std::int64_t>(4, count - i);
-    for (std::int64_t k = 0; k < end; ++k) values[i + k] = (2.0f * uniform01(random.word[k]) - 1.0f) * bound;
+    for (std::int64_t k = 0; k < end; ++k) values[i + k] = four[static_cast<std::size_t>(k)] * initial.scale;
   }
 }
 
@@ -25,9 +50,12 @@ template <class T>
 std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, std::uint64_t seed) {
   std::vector<T> values(static_cast<std::size_t>(plan.size), T{0});
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    if (specs[i].init_bound == 0.0f) continue;
-    fill_uniform(values.data() + plan.begin[i], element_count(specs[i].shape), specs[i].init_bound,
-                 static_cast<std::uint32_t>(i), seed);
+    T* first = values.data() + plan.begin[i];
+    if (specs[i].initial.kind == InitialValue::Kind::constant) {
+      std::fill_n(first, specs[i].size(), static_cast<T>(specs[i].initial.scale));
+    } else {
+      fill_random(first, specs[i].size(), specs[i].initial, static_cast<std::uint32_t>(i), seed);
+    }
   }
   return values;
 }
@@ -60,7 +88,7 @@ void ParameterArena::make_chunks() {
     first_chunk_.push_back(static_cast<std::uint32_t>(chunks.size()));
     for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
       const std::size_t parameter = bucket.first_parameter + k;
-      const std::int64_t count = element_count(specs_[parameter].shape);
+      const std::int64_t count = specs_[parameter].size();
       for (std::int64_t done = 0; done < count; done += kChunkElements) {
         chunks.push_back({static_cast<std::uint32_t>(parameter),
                           static_cast<std::uint32_t>(plan_.begin[parameter] + done),
@@ -77,7 +105,7 @@ void ParameterArena::make_chunks() {
 
 std::int64_t ParameterArena::parameter_count() const {
   std::int64_t count = 0;
-  for (const ParameterSpec& spec : specs_) count += element_count(spec.shape);
+  for (const ParameterSpec& spec : specs_) count += spec.size();
   return count;
 }
 
@@ -143,7 +171,7 @@ std::vector<double> ParameterArena::master_values() const {
   std::vector<double> packed;
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     const auto first = padded.begin() + plan_.begin[i];
-    packed.insert(packed.end(), first, first + element_count(specs_[i].shape));
+    packed.insert(packed.end(), first, first + specs_[i].size());
   }
   return packed;
 }
@@ -156,7 +184,7 @@ std::string ParameterArena::parameter_hash() const {
   for (const ParameterSpec& spec : specs_) {
     hash.add(spec.name);
     for (const std::int64_t size : spec.shape) hash.add(size);
-    const auto count = static_cast<std::size_t>(element_count(spec.shape));
+    const auto count = static_cast<std::size_t>(spec.size());
     hash.add(values.data() + begin, count * sizeof(float));
     begin += count;
   }

@@ -1,6 +1,7 @@
 #include "runtime/train/trainer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "models/registry.h"
 #include "runtime/core/nvtx.h"
@@ -12,23 +13,29 @@ ArenaOptions arena_options(const TrainerOptions& options) {
   return {options.bucket_bytes, options.last_bucket_bytes, Optimizer::needs_second_moment(options.optimizer.kind)};
 }
 
+ModelOptions model_options(const TrainerOptions& options) {
+  ModelOptions result = options.model_options;
+  result.max_batch = options.batch;
+  result.seed = options.seed;
+  return result;
+}
+
 }  // namespace
 
-Trainer::Trainer(const TrainerOptions& options, const ImageData& data, const World& world, Backend& backend,
+Trainer::Trainer(const TrainerOptions& options, ResidentSplits data, const World& world, Backend& backend,
                  Communicator& communicator)
     : options_(options),
       world_(world),
       backend_(backend),
       communicator_(communicator),
-      sampler_(data.train.count, options.batch, options.grad_accum, world.rank(), world.size(), options.seed),
-      gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step())),
-      model_(make_model(options.model, backend, {options.batch, options.seed, options.dropout})),
+      data_(std::move(data)),
+      sampler_(data_.train->count(), options.batch, options.grad_accum, world.rank(), world.size(), options.seed),
+      model_(make_model(options.model, backend, model_options(options))),
+      gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
       arena_(model_->parameters(), arena_options(options), backend, communicator),
       optimizer_(options.optimizer, options.clip_norm, arena_, backend),
       reducer_(arena_, &communicator, backend, options.overlap, on_reduced()),
       silent_reducer_(arena_, nullptr, backend, OverlapMode::none, on_reduced()),
-      train_data_(data.train, backend),
-      test_data_(data.test, backend),
       state_(backend.allocate(sizeof(StepState))),
       sums_(backend.allocate(2 * sizeof(MetricSums))),
       training_(backend, static_cast<StepState*>(state_.data()),
@@ -47,7 +54,7 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
   optimizer_.begin_step(step);
   for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
     reducer.begin(micro + 1 == options_.grad_accum);
-    const ImageBatch batch = train_data_.batch(sampler_.order(micro), step, options_.batch);
+    const Batch batch = data_.train->batch(sampler_.order(micro), step, options_.batch);
     {
       const NvtxRange range("forward");
       model_->forward(batch, gradient_scale_, training_sums());
@@ -77,14 +84,14 @@ MetricSums Trainer::take_training_sums() { return take(training_sums()); }
 MetricSums Trainer::evaluate() {
   const NvtxRange range("evaluation");
   const StepRef step{static_cast<const StepState*>(state_.data()), 0};
-  const EvaluationShard shard = DistributedSampler::evaluation(test_data_.count(), world_.rank(), world_.size());
+  const EvaluationShard shard = DistributedSampler::evaluation(data_.test->count(), world_.rank(), world_.size());
   SampleOrder order;
-  order.dataset_size = static_cast<std::uint32_t>(test_data_.count());
+  order.dataset_size = static_cast<std::uint32_t>(data_.test->count());
   order.shuffle = false;
   for (std::int64_t done = 0; done < shard.count; done += options_.batch) {
     order.first = static_cast<std::uint32_t>(shard.first + done);
     const std::int64_t rows = std::min(options_.batch, shard.count - done);
-    model_->evaluate(test_data_.batch(order, step, rows), evaluation_sums());
+    model_->evaluate(data_.test->batch(order, step, rows), evaluation_sums());
   }
   return take(evaluation_sums());
 }

@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 
-#include "data/dataset.h"
 #include "data/distributed_sampler.h"
 #include "models/model.h"
 #include "runtime/backend/backend.h"
@@ -12,17 +11,17 @@
 #include "runtime/train/gradient_reducer.h"
 #include "runtime/train/optimizer.h"
 #include "runtime/train/parameter_arena.h"
-#include "runtime/train/resident_images.h"
+#include "runtime/train/resident_data.h"
 #include "runtime/train/step_graph.h"
 
 namespace ddptrain {
 
 struct TrainerOptions {
   std::string model = "cnn";
-  std::int64_t batch = 512;  ///< Samples per rank and micro-step.
+  ModelOptions model_options;  ///< max_batch and seed follow from the below.
+  std::int64_t batch = 512;    ///< Samples per rank and micro-step.
   std::int64_t grad_accum = 1;
   std::uint64_t seed = 1;
-  bool dropout = true;
   OptimizerSettings optimizer;
   float clip_norm = 0.0f;  ///< 0: no clipping.
   std::size_t bucket_bytes = std::size_t{25} << 20;
@@ -34,16 +33,16 @@ struct TrainerOptions {
 /// One replica of a model and what trains it on this rank's share of the data.
 class Trainer {
  public:
-  /// Collective. All start with rank 0's parameters; Error where replicas differ nevertheless. `data` is copied. World,
-  /// backend and communicator outlive the trainer.
-  Trainer(const TrainerOptions& options, const ImageData& data, const World& world, Backend& backend,
+  /// Collective. All start with rank 0's parameters; Error where replicas differ nevertheless. World, backend and
+  /// communicator outlive the trainer.
+  Trainer(const TrainerOptions& options, ResidentSplits data, const World& world, Backend& backend,
           Communicator& communicator);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
   const DistributedSampler& sampler() const { return sampler_; }
   const ParameterArena& arena() const { return arena_; }
-  double flops_per_sample() const { return model_->flops_per_sample(); }
+  const Model& model() const { return *model_; }
 
   /// Queues the next steps of training; does not wait. Collective.
   void run(std::uint64_t steps) { training_.run(steps); }
@@ -52,7 +51,7 @@ class Trainer {
 
   /// Sums over all ranks since the last call. Collective; waits.
   MetricSums take_training_sums();
-  /// Every test image exactly once, over all ranks together. Collective; waits.
+  /// Every test sample exactly once, over all ranks together. Collective; waits.
   MetricSums evaluate();
 
   /// What calibrate() times; it spoils the state of training. The step; the step without communication, which may be
@@ -73,17 +72,16 @@ class Trainer {
   const World& world_;
   Backend& backend_;
   Communicator& communicator_;
+  ResidentSplits data_;
   DistributedSampler sampler_;
-  float gradient_scale_;
   std::unique_ptr<Model> model_;
+  float gradient_scale_;
   ParameterArena arena_;
   Optimizer optimizer_;
   GradientReducer reducer_;
   GradientReducer silent_reducer_;  ///< Never communicates.
-  ResidentImages train_data_;
-  ResidentImages test_data_;
-  Buffer state_;  ///< StepState
-  Buffer sums_;   ///< MetricSums of training and of evaluation
+  Buffer state_;                    ///< StepState
+  Buffer sums_;                     ///< MetricSums of training and of evaluation
   StepGraph training_;
 };
 

@@ -11,16 +11,19 @@
 
 namespace ddptrain::testing {
 
-/// A model with weights and gradients of its own, without arena or optimizer. Weights are random within init_bound and
-/// rounded to `rounding`, so that several backends can be given the same.
+/// A model with weights and gradients of its own, without arena or optimizer. Weights are random on the scale of their
+/// initial values and rounded to `rounding`, so that several backends can be given the same.
 class ModelRun {
  public:
   ModelRun(Backend& backend, DType rounding, std::unique_ptr<Model> model)
       : bench_(backend, rounding), model_(std::move(model)) {
     std::uint32_t seed = 500;
     for (const ParameterSpec& spec : model_->parameters()) {
-      const Values values = random_values(element_count(spec.shape), seed++, -spec.init_bound, spec.init_bound);
-      weights_.push_back(bench_.put(values, spec.shape));
+      const float bound = spec.initial.kind == InitialValue::Kind::constant ? 0.0f : spec.initial.scale;
+      Values values = random_values(spec.size(), seed++, -bound, bound);
+      if (bound == 0.0f) values.assign(values.size(), spec.initial.scale);
+      values.resize(static_cast<std::size_t>(spec.padded_size()));
+      weights_.push_back({bench_.put(values, {spec.padded_size()}).data, backend.dtype(), spec.shape});
       gradients_.push_back(bench_.poisoned(spec.shape));
     }
     model_->bind(weights_, gradients_);
@@ -30,14 +33,14 @@ class ModelRun {
   Model& model() { return *model_; }
   const std::vector<Tensor>& weights() const { return weights_; }
 
-  MetricSums forward(const ImageBatch& batch, float gradient_scale) {
+  MetricSums forward(const Batch& batch, float gradient_scale) {
     sums_ = bench_.put_object(MetricSums{});
     model_->forward(batch, gradient_scale, sums_);
     return sums();
   }
   /// Of the last forward; complete after backward at the latest.
   MetricSums sums() { return bench_.take_object(sums_); }
-  MetricSums evaluate(const ImageBatch& batch) {
+  MetricSums evaluate(const Batch& batch) {
     MetricSums* sums = bench_.put_object(MetricSums{});
     model_->evaluate(batch, sums);
     return bench_.take_object(sums);

@@ -84,7 +84,7 @@ TEST(Options, TrainerGetsWhatWasAsked) {
   EXPECT_EQ(trainer.optimizer.schedule.kind, ScheduleKind::cosine);
   EXPECT_EQ(trainer.optimizer.schedule.total_steps, 100u);
   EXPECT_FLOAT_EQ(trainer.clip_norm, 2.0f);
-  EXPECT_FALSE(trainer.dropout);
+  EXPECT_FALSE(trainer.model_options.dropout);
   EXPECT_FALSE(run_options(options).replicas_agree);
 }
 

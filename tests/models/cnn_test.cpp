@@ -39,7 +39,7 @@ TEST_F(CnnTest, StartsLikePyTorch) {
                           : spec.name.rfind("conv2", 0) == 0 ? 288
                           : spec.name.rfind("fc1", 0) == 0   ? 9216
                                                              : 128;
-    EXPECT_FLOAT_EQ(spec.init_bound, static_cast<float>(1.0 / std::sqrt(fan_in))) << spec.name;
+    EXPECT_FLOAT_EQ(spec.initial.scale, static_cast<float>(1.0 / std::sqrt(fan_in))) << spec.name;
     EXPECT_EQ(spec.decays, spec.shape.size() > 1) << spec.name;
   }
 }

@@ -11,10 +11,10 @@ namespace ddptrain {
 namespace {
 
 std::vector<ParameterSpec> specs() {
-  return {{"weight", {37, 111}, 0.25f, true},
-          {"one", {1}, 0.5f, true},
-          {"bias", {37}, 0.0f, false},
-          {"tail", {3, 5}, 1.0f}};
+  return {{"weight", {37, 111}, InitialValue::uniform(0.25f), true},
+          {"one", {1}, InitialValue::uniform(0.5f), true},
+          {"bias", {37}, InitialValue{}, false},
+          {"tail", {3, 5}, InitialValue::uniform(1.0f)}};
 }
 
 TEST(ParameterArena, StartValuesAndHashDoNotDependOnBuckets) {

@@ -29,7 +29,7 @@ struct Rig {
   }
 
   std::unique_ptr<Trainer> trainer(const TrainerOptions& options, const ImageData& data) {
-    return std::make_unique<Trainer>(options, data, test_world(), *backend, *communicator);
+    return std::make_unique<Trainer>(options, make_resident(data, *backend), test_world(), *backend, *communicator);
   }
 };
 

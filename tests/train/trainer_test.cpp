@@ -29,14 +29,21 @@ TrainerOptions options_for_ranks() {
   return options;
 }
 
+ModelOptions model_options(const TrainerOptions& options) {
+  ModelOptions result = options.model_options;
+  result.max_batch = kSamplesPerStep;
+  result.seed = options.seed;
+  return result;
+}
+
 /// One rank that takes the whole batch, written out without trainer, reducer or buckets.
 struct OneRank {
   OneRank(const TrainerOptions& options, Backend& rank_backend, int steps)
       : backend(rank_backend),
         self(make_self_communicator(backend)),
-        model(make_model("cnn", backend, {kSamplesPerStep, options.seed, options.dropout})),
+        model(make_model("cnn", backend, model_options(options))),
         arena(model->parameters(), {std::size_t{1} << 30, 0, true}, backend, *self),
-        images(data().train, backend),
+        images(make_resident(data().train, backend)),
         state(backend.allocate(sizeof(StepState))),
         sums(backend.allocate(sizeof(MetricSums))) {
     model->bind(arena.weights(), arena.gradients());
@@ -44,7 +51,7 @@ struct OneRank {
     const DistributedSampler sampler(data().train.count, kSamplesPerStep, 1, 0, 1, options.seed);
     auto* step = static_cast<StepState*>(state.data());
     for (int i = 0; i < steps; ++i) {
-      model->forward(images.batch(sampler.order(0), {step}, kSamplesPerStep), 1.0f / kSamplesPerStep,
+      model->forward(images->batch(sampler.order(0), {step}, kSamplesPerStep), 1.0f / kSamplesPerStep,
                      static_cast<MetricSums*>(sums.data()));
       model->backward(false, [](std::size_t) {});
       backend.update(options.optimizer, arena.update_slice(0), {step}, backend.compute_stream());
@@ -57,7 +64,7 @@ struct OneRank {
   std::unique_ptr<Communicator> self;
   std::unique_ptr<Model> model;
   ParameterArena arena;
-  ResidentImages images;
+  std::unique_ptr<ResidentData> images;
   Buffer state;
   Buffer sums;
 };
@@ -95,7 +102,7 @@ TEST(Replicas, GiveTheGradientOfOneRankInDoublePrecision) {
   Rig rig(DeviceKind::cpu, Precision::fp64);
   for (const bool dropout : {false, true}) {
     TrainerOptions options = options_for_ranks();
-    options.dropout = dropout;
+    options.model_options.dropout = dropout;
     const auto trainer = rig.trainer(options, data());
     trainer->run(1);
     if (!compares()) continue;
@@ -110,7 +117,7 @@ TEST(Replicas, GiveTheParametersOfOneRankAfter20StepsOfAdamInDoublePrecision) {
   Rig rig(DeviceKind::cpu, Precision::fp64);
   for (const bool dropout : {false, true}) {
     TrainerOptions options = options_for_ranks();
-    options.dropout = dropout;
+    options.model_options.dropout = dropout;
     const auto actual = parameters_after(rig, options, 20);
     if (!compares()) continue;
     const OneRank expected(options, *rig.backend, 20);
@@ -122,7 +129,7 @@ TEST_P(OnDevice, ReplicasGiveTheGradientAndParametersOfOneRankInSinglePrecision)
   Rig rig(GetParam(), Precision::fp32);
   for (const bool dropout : {false, true}) {
     TrainerOptions options = options_for_ranks();
-    options.dropout = dropout;
+    options.model_options.dropout = dropout;
     options.optimizer.kind = OptimizerKind::sgd;
     options.optimizer.schedule.peak = 0.01f;
     const auto trainer = rig.trainer(options, data());

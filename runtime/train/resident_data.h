@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "data/dataset.h"
+#include "models/model.h"
+#include "runtime/backend/backend.h"
+
+namespace ddptrain {
+
+/// A data set where the backend computes, from which batches are drawn there.
+class ResidentData {
+ public:
+  virtual ~ResidentData() = default;
+
+  virtual std::int64_t count() const = 0;  ///< Samples.
+  /// Rows `order` of the data set at `step`; a view of this data set.
+  virtual Batch batch(const SampleOrder& order, StepRef step, std::int64_t rows) const = 0;
+};
+
+/// Data to train and to test on. Outlived by the backend.
+struct ResidentSplits {
+  std::unique_ptr<ResidentData> train;
+  std::unique_ptr<ResidentData> test;
+};
+
+/// Copies the images once. Error where sizes do not fit together.
+std::unique_ptr<ResidentData> make_resident(const ImageDataset& dataset, Backend& backend);
+ResidentSplits make_resident(const ImageData& data, Backend& backend);
+
+}  // namespace ddptrain
