@@ -1,0 +1,62 @@
+#include "data/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(const std::filesystem::path& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    if (fd_ < 0) usage_error("{}: cannot be opened: {}", path.string(), std::strerror(errno));
+  }
+  ~Descriptor() { close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const std::string name = path.string();
+  const Descriptor file(path);
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0) usage_error("{}: cannot be read: {}", name, std::strerror(errno));
+  if (S_ISDIR(status.st_mode)) usage_error("{}: is a folder; a file is needed here", name);
+  if (!S_ISREG(status.st_mode)) usage_error("{}: is not a regular file", name);
+  if (status.st_size == 0) usage_error("{}: is empty", name);
+  const auto size = static_cast<std::size_t>(status.st_size);
+  void* address = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
+  if (address == MAP_FAILED) usage_error("{}: cannot be mapped: {}", name, std::strerror(errno));
+  data_ = static_cast<const std::uint8_t*>(address);
+  size_ = size;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<std::uint8_t*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+}  // namespace ddptrain

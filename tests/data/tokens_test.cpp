@@ -1,0 +1,366 @@
+#include "data/tokens.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "data/distributed_sampler.h"
+#include "tests/data/idx_files.h"
+
+namespace ddptrain {
+namespace {
+
+using namespace ddptrain::testing;
+using Tokens = std::vector<std::uint16_t>;
+
+Bytes bytes_of(const Tokens& tokens) {
+  Bytes bytes(tokens.size() * 2);
+  std::memcpy(bytes.data(), tokens.data(), bytes.size());
+  return bytes;
+}
+
+Bytes llmc_bytes(const Tokens& tokens, std::int32_t magic = 20240520, std::int32_t version = 1, int more = 0) {
+  std::vector<std::int32_t> header(256);
+  header[0] = magic;
+  header[1] = version;
+  header[2] = static_cast<std::int32_t>(tokens.size()) + more;
+  Bytes bytes(1024);
+  std::memcpy(bytes.data(), header.data(), 1024);
+  const Bytes rest = bytes_of(tokens);
+  bytes.insert(bytes.end(), rest.begin(), rest.end());
+  return bytes;
+}
+
+Bytes text_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+Tokens ramp(std::size_t count, std::size_t first = 0) {
+  Tokens tokens(count);
+  for (std::size_t i = 0; i < count; ++i) tokens[i] = static_cast<std::uint16_t>((first + i) % 50257);
+  return tokens;
+}
+
+Tokens tokens_of(const TokenPart& part) {
+  Tokens all;
+  for (const TokenSegment& segment : part.segments) {
+    for (std::int64_t i = 0; i < segment.count; ++i) {
+      all.push_back(part.token_bytes == 1 ? static_cast<const std::uint8_t*>(segment.tokens)[i]
+                                          : static_cast<const std::uint16_t*>(segment.tokens)[i]);
+    }
+  }
+  return all;
+}
+
+TokenOptions whole() {
+  TokenOptions options;
+  options.validation_fraction = 0.0;
+  return options;
+}
+
+std::string fault(const std::filesystem::path& path, const TokenOptions& options = {}) {
+  const std::string message = usage_message([&] { load_tokens(path.string(), options); });
+  EXPECT_CONTAINS(message, path.string());
+  return message;
+}
+
+TEST(Tokens, BytesOfATextFileAreItsTokens) {
+  const TempFolder folder;
+  const std::string text = "First Citizen:\nh\xC3\xA4 \xF0\x9F\x99\x82!\n";
+  write_plain(folder / "input.txt", text_bytes(text));
+  const TokenData data = load_tokens((folder / "input.txt").string(), whole());
+  EXPECT_EQ(data.vocabulary, 256);
+  EXPECT_EQ(data.train.token_bytes, 1);
+  const Bytes bytes = text_bytes(text);
+  EXPECT_EQ(tokens_of(data.train), Tokens(bytes.begin(), bytes.end()));
+  EXPECT_TRUE(data.validation.segments.empty());
+  EXPECT_FALSE(data.entropy.has_value());
+}
+
+TEST(Tokens, TheEndOfTheTextIsForValidation) {
+  const TempFolder folder;
+  write_plain(folder / "a.bin", bytes_of(ramp(95)));
+  write_plain(folder / "b.bin", bytes_of(ramp(5, 95)));
+  for (const double fraction : {0.0, 0.04, 0.05, 0.1, 0.5, 0.96}) {
+    TokenOptions options;
+    options.validation_fraction = fraction;
+    const TokenData data = load_tokens(folder.path().string(), options);
+    const auto cut = static_cast<std::size_t>(100 - std::floor(100 * fraction));
+    EXPECT_EQ(tokens_of(data.train), ramp(cut)) << fraction;
+    EXPECT_EQ(tokens_of(data.validation), ramp(100 - cut, cut)) << fraction;
+  }
+  TokenOptions options;
+  for (const double fraction : {1.0, -0.1, std::nan("")}) {
+    options.validation_fraction = fraction;
+    EXPECT_CONTAINS(usage_message([&] { load_tokens(folder.path().string(), options); }), "fraction");
+  }
+}
+
+TEST(Tokens, BothKindsOfTokenFilesAreTheSameText) {
+  const TempFolder folder;
+  write_plain(folder / "llmc.bin", llmc_bytes(ramp(1000)));
+  write_plain(folder / "nanogpt.bin", bytes_of(ramp(1000)));
+  write_plain(folder / "one.bin", bytes_of({7}));
+  for (const char* name : {"llmc.bin", "nanogpt.bin"}) {
+    const TokenData data = load_tokens((folder / name).string(), whole());
+    EXPECT_EQ(data.vocabulary, 50257);
+    EXPECT_EQ(data.train.token_bytes, 2);
+    EXPECT_EQ(tokens_of(data.train), ramp(1000)) << name;
+  }
+  EXPECT_EQ(tokens_of(load_tokens((folder / "one.bin").string(), whole()).train), Tokens{7});
+}
+
+TEST(Tokens, NamesOfShardsTellTheirPart) {
+  const TempFolder folder;
+  write_plain(folder / "text_train_000002.bin", llmc_bytes(ramp(10, 20)));
+  write_plain(folder / "text_train_000001.bin", llmc_bytes(ramp(20)));
+  write_plain(folder / "text_val_000000.bin", llmc_bytes(ramp(7, 500)));
+  write_plain(folder / "medieval.bin", llmc_bytes(ramp(3, 900)));  // not the word
+  write_plain(folder / "input.txt", text_bytes("not a shard"));
+  Tokens expected = ramp(3, 900);
+  for (const std::uint16_t token : ramp(30)) expected.push_back(token);
+  for (const std::string& data : {folder.path().string(), (folder / "*.bin").string()}) {
+    const TokenData tokens = load_tokens(data, {});
+    EXPECT_EQ(tokens_of(tokens.train), expected);
+    EXPECT_EQ(tokens_of(tokens.validation), ramp(7, 500));
+  }
+  // Asked for by name, it is the text.
+  EXPECT_EQ(tokens_of(load_tokens((folder / "text_val_000000.bin").string(), whole()).train), ramp(7, 500));
+  EXPECT_EQ(tokens_of(load_tokens((folder / "text_train_*.bin").string(), whole()).train), ramp(30));
+}
+
+TEST(Tokens, AFolderOfTextWorksToo) {
+  const TempFolder folder;
+  write_plain(folder / "val.txt", text_bytes("xyz"));
+  write_plain(folder / "train.txt", text_bytes("abc"));
+  const TokenData data = load_tokens(folder.path().string(), {});
+  EXPECT_EQ(tokens_of(data.train), (Tokens{'a', 'b', 'c'}));
+  EXPECT_EQ(tokens_of(data.validation), (Tokens{'x', 'y', 'z'}));
+}
+
+TEST(Tokens, ATokenizerEncodesText) {
+  const TempFolder folder;
+  write_plain(folder / "train.txt", text_bytes("abc"));
+  write_plain(folder / "val.txt", text_bytes("xy"));
+  TokenOptions options = whole();
+  options.vocabulary = 1000;
+  options.encode = [](std::string_view text) {
+    Tokens tokens;
+    for (const char c : text) tokens.push_back(static_cast<std::uint16_t>(c - 'a' + 900));
+    return tokens;
+  };
+  TokenData data = load_tokens(folder.path().string(), options);
+  const TokenData moved = std::move(data);
+  EXPECT_EQ(moved.train.token_bytes, 2);
+  EXPECT_EQ(tokens_of(moved.train), (Tokens{900, 901, 902}));
+  EXPECT_EQ(tokens_of(moved.validation), (Tokens{923, 924}));
+  options.vocabulary = 923;
+  EXPECT_CONTAINS(fault(folder / "val.txt", options), "token 923 at position 0");
+}
+
+TEST(Tokens, FaultsOfFilesAreTold) {
+  const TempFolder folder;
+  const auto with = [&](const char* name, const Bytes& content) {
+    write_plain(folder / name, content);
+    return fault(folder / name);
+  };
+  EXPECT_CONTAINS(fault(folder / "nowhere.bin"), "no such file");
+  EXPECT_CONTAINS(fault(folder / "x*.bin"), "no file matches");
+  EXPECT_CONTAINS(fault(folder.path()), "no .bin and no .txt");
+  EXPECT_CONTAINS(usage_message([] { load_tokens("", {}); }), "--data");
+  EXPECT_CONTAINS(with("empty.bin", {}), "empty");
+  EXPECT_CONTAINS(with("empty.txt", {}), "empty");
+  EXPECT_CONTAINS(with("odd.bin", {1, 2, 3}), "odd");
+  EXPECT_CONTAINS(with("magic.bin", llmc_bytes(ramp(9), 20240801)), "20240801");
+  EXPECT_CONTAINS(with("version.bin", llmc_bytes(ramp(9), 20240520, 2)), "version 2");
+  EXPECT_CONTAINS(with("negative.bin", llmc_bytes(ramp(9), 20240520, 1, -20)), "promises -11 tokens");
+  EXPECT_CONTAINS(with("none.bin", llmc_bytes({})), "promises 0 tokens");
+  EXPECT_CONTAINS(with("short.bin", llmc_bytes(ramp(9), 20240520, 1, 1)), "truncated");
+  EXPECT_CONTAINS(with("huge.bin", llmc_bytes(ramp(9), 20240520, 1, 2'000'000'000)), "truncated");
+  EXPECT_CONTAINS(with("long.bin", llmc_bytes(ramp(9), 20240520, 1, -1)), "damaged");
+  EXPECT_CONTAINS(with("binary.txt", {'a', 0, 'b'}), "not a text file");
+}
+
+TEST(Tokens, EveryTruncationIsReported) {
+  const TempFolder folder;
+  const Bytes content = llmc_bytes(ramp(20));
+  for (std::size_t size = 0; size < content.size(); ++size) {
+    write_plain(folder / "cut.bin", Bytes(content.begin(), content.begin() + static_cast<std::ptrdiff_t>(size)));
+    // Of the magic number a piece is left: two tokens of nanoGPT, one of which is none of GPT-2's.
+    const std::string message = fault(folder / "cut.bin");
+    if (size >= 4) {
+      EXPECT_CONTAINS(message, "truncated");
+    }
+  }
+}
+
+TEST(Tokens, KindsDoNotMix) {
+  const TempFolder folder;
+  write_plain(folder / "part.bin", bytes_of(ramp(10)));
+  write_plain(folder / "part.txt", text_bytes("text"));
+  EXPECT_CONTAINS(fault(folder / "part*"), "do not go together");
+  write_plain(folder / "val1.bin", bytes_of(ramp(10)));
+  write_plain(folder / "val2.bin", bytes_of(ramp(10)));
+  EXPECT_CONTAINS(fault(folder / "val*.bin"), "all its files are for validation");
+}
+
+TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheRankThatLooksThere) {
+  const TempFolder folder;
+  Tokens tokens = ramp(300000);
+  tokens[250000] = 50257;
+  write_plain(folder / "text.bin", bytes_of(tokens));
+  TokenOptions options;
+  EXPECT_CONTAINS(fault(folder / "text.bin"), "token 50257 at position 250000");
+  options.vocabulary = 50258;
+  EXPECT_EQ(load_tokens((folder / "text.bin").string(), options).vocabulary, 50258);
+  options.vocabulary = 0;
+  options.world_size = 3;
+  for (options.rank = 0; options.rank < 2; ++options.rank) load_tokens((folder / "text.bin").string(), options);
+  EXPECT_CONTAINS(fault(folder / "text.bin", options), "50257");
+  write_plain(folder / "text.txt", text_bytes("abcz"));
+  options = {};
+  options.vocabulary = 'z';
+  EXPECT_CONTAINS(fault(folder / "text.txt", options), "token 122 at position 3");
+  options.vocabulary = 'z' + 1;
+  EXPECT_EQ(load_tokens((folder / "text.txt").string(), options).vocabulary, 'z' + 1);
+  options.vocabulary = -1;
+  EXPECT_CONTAINS(usage_message([&] { load_tokens((folder / "text.txt").string(), options); }), "--vocab -1");
+}
+
+TEST(Tokens, SyntheticTextKnowsItsEntropy) {
+  const TokenData data = load_tokens("synthetic:1000:20", {});
+  EXPECT_EQ(data.vocabulary, 20);
+  EXPECT_EQ(data.train.token_bytes, 1);
+  EXPECT_EQ(data.train.count(), 900);
+  EXPECT_EQ(data.validation.count(), 100);
+  EXPECT_NEAR(data.entropy.value(), 1.2130, 1e-4);
+  TokenOptions options;
+  options.vocabulary = 20000;
+  EXPECT_EQ(load_tokens("synthetic:1000", options).train.token_bytes, 2);
+  EXPECT_EQ(load_tokens("synthetic:1000:20", options).vocabulary, 20000);
+  options.vocabulary = 10;
+  EXPECT_CONTAINS(usage_message([&] { load_tokens("synthetic:1000:20", options); }), "vocabulary of 10");
+  for (const char* bad :
+       {"synthetic:", "synthetic:x", "synthetic:0", "synthetic:-5", "synthetic:10:", "synthetic:10:0",
+        "synthetic:10:65537", "synthetic:10:5:6", "synthetic:99999999999999999999", "synthetic:1e3"}) {
+    EXPECT_CONTAINS(usage_message([&] { load_tokens(bad, {}); }), bad);
+  }
+}
+
+/// Segments of these sizes, numbered through.
+struct Text {
+  explicit Text(const std::vector<std::size_t>& sizes) {
+    for (const std::size_t size : sizes) total += size;
+    tokens = ramp(total);
+    std::size_t first = 0;
+    for (const std::size_t size : sizes) {
+      part.segments.push_back({tokens.data() + first, static_cast<std::int64_t>(size)});
+      first += size;
+    }
+  }
+  std::size_t total = 0;
+  Tokens tokens;
+  TokenPart part{"text", 2, {}};
+};
+
+TEST(TokenWindows, CoverTheirSegmentsWithoutCrossing) {
+  const std::int64_t sequence = 4;
+  const std::vector<std::size_t> sizes = {13, 3, 4, 5, 1, 12, 2};  // windows: 3, 0, 0, 1, 0, 2, 0
+  const Text text(sizes);
+  const TokenWindows windows(text.part, sequence);
+  ASSERT_EQ(windows.count(), 6u);
+  const TokenSource source = windows.source();
+  const std::vector<std::uint32_t> starts = {0, 4, 8, 20, 26, 30};
+  for (std::uint32_t w = 0; w < 6; ++w) {
+    for (std::uint32_t i = 0; i <= sequence; ++i) EXPECT_EQ(source.token(w, i), starts[w] + i) << w << ", " << i;
+  }
+}
+
+TEST(TokenWindows, ReadBytesAndWordsAlike) {
+  const Bytes bytes = {250, 251, 252, 253, 254, 255};
+  const Tokens words = {250, 251, 252, 253, 254, 255};
+  const TokenWindows narrow({"bytes", 1, {{bytes.data(), 6}}}, 2);
+  const TokenWindows wide({"words", 2, {{words.data(), 6}}}, 2);
+  ASSERT_EQ(narrow.count(), 2u);
+  ASSERT_EQ(wide.count(), 2u);
+  for (std::uint32_t w = 0; w < 2; ++w) {
+    for (std::uint32_t i = 0; i <= 2; ++i) {
+      EXPECT_EQ(narrow.source().token(w, i), 250 + 2 * w + i);
+      EXPECT_EQ(wide.source().token(w, i), 250 + 2 * w + i);
+    }
+  }
+}
+
+TEST(TokenWindows, TextsThatAreTooShortOrTooLongAreRefused) {
+  const Text text({4, 4});
+  EXPECT_CONTAINS(usage_message([&] { TokenWindows(text.part, 4); }), "8 tokens in 2 pieces are too few");
+  EXPECT_CONTAINS(usage_message([&] { TokenWindows({"validation part of x", 2, {}}, 4); }), "validation part of x");
+  EXPECT_CONTAINS(usage_message([&] { TokenWindows(text.part, 0); }), "sequence length of 0");
+  EXPECT_EQ(TokenWindows(text.part, 3).count(), 2u);
+  const TokenPart endless{"endless", 1, {{nullptr, std::int64_t{1} << 32}, {nullptr, 2}}};  // not read
+  EXPECT_CONTAINS(usage_message([&] { TokenWindows(endless, 1); }), "more than 4294967295 windows");
+}
+
+/// Beyond 2^32 bytes into a segment.
+TEST(TokenWindows, OffsetsDoNotOverflow) {
+  const std::int64_t count = (std::int64_t{1} << 32) + 1;
+  const auto* base = reinterpret_cast<const std::uint8_t*>(std::uintptr_t{1} << 40);  // not read
+  const TokenWindows windows({"large", 2, {{base, count}}}, 1024);
+  ASSERT_EQ(windows.count(), std::uint32_t{1} << 22);
+  const auto* last = static_cast<const std::uint8_t*>(windows.source().window(windows.count() - 1).tokens);
+  EXPECT_EQ(last - base, 2 * ((std::int64_t{1} << 32) - 1024));
+}
+
+/// First tokens of the windows that all ranks read in one step, by rank and row.
+Tokens step_starts(const TokenSource& source, std::int64_t batch, int world_size, std::uint64_t step) {
+  Tokens starts;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const DistributedSampler sampler(source.window_count, batch, 1, rank, world_size, 5);
+    const StepState state{step};
+    const TokenBatch tokens{source, sampler.order(0), {&state, 0}, batch};
+    const BatchRows rows(tokens.order, tokens.step);
+    for (std::uint32_t row = 0; row < tokens.count; ++row) {
+      starts.push_back(static_cast<std::uint16_t>(tokens.source.token(rows[row], 0)));
+    }
+  }
+  return starts;
+}
+
+TEST(TokenWindows, RanksReadEveryWindowOncePerEpochAndCanBeginAnywhere) {
+  const std::uint32_t sequence = 3;
+  const Text text({100, 2, 140, 50});  // 33 + 0 + 46 + 16 windows
+  const TokenWindows windows(text.part, sequence);
+  ASSERT_EQ(windows.count(), 95u);
+  std::set<std::uint16_t> all;
+  for (std::uint32_t w = 0; w < windows.count(); ++w)
+    all.insert(static_cast<std::uint16_t>(windows.source().token(w, 0)));
+  ASSERT_EQ(all.size(), 95u);
+
+  for (const int world_size : {1, 5, 19}) {
+    const std::int64_t batch = 95 / 5 / world_size == 0 ? 1 : 95 / 5 / world_size;
+    const std::uint64_t steps = 95 / static_cast<std::uint64_t>(batch * world_size);
+    std::vector<Tokens> read;
+    for (std::uint64_t step = 0; step < 2 * steps; ++step) {
+      read.push_back(step_starts(windows.source(), batch, world_size, step));
+    }
+    for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
+      Tokens seen;
+      for (std::uint64_t s = epoch * steps; s < (epoch + 1) * steps; ++s) {
+        seen.insert(seen.end(), read[s].begin(), read[s].end());
+      }
+      EXPECT_EQ(std::set<std::uint16_t>(seen.begin(), seen.end()).size(), seen.size()) << "a window came twice";
+      EXPECT_EQ(seen.size(), steps * static_cast<std::uint64_t>(batch * world_size));
+      if (seen.size() == 95) {
+        EXPECT_EQ(std::set<std::uint16_t>(seen.begin(), seen.end()), all);
+      }
+    }
+    EXPECT_NE(read[0], read[steps]) << "the second epoch has an order of its own";
+    // The position is the step number: another process that begins there reads the same.
+    const TokenWindows again(text.part, sequence);
+    for (std::uint64_t step = steps + 1; step < 2 * steps; ++step) {
+      EXPECT_EQ(step_starts(again.source(), batch, world_size, step), read[step]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain
