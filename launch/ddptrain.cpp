@@ -14,10 +14,9 @@
 #include <vector>
 
 #include "data/distributed_sampler.h"
-#include "data/fashion_mnist.h"
-#include "data/synthetic.h"
 #include "launch/options.h"
-#include "models/registry.h"
+#include "launch/training_data.h"
+#include "models/generate.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/nccl_log.h"
 #include "runtime/core/error.h"
@@ -56,7 +55,7 @@ struct Job {
   std::string pci_bus_id;  ///< Of this rank's GPU; empty on the CPU.
   std::string binding;     ///< What bind_to_numa() did.
   std::unique_ptr<Backend> backend;
-  ImageData data;
+  TrainingData data;
   std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
 };
 
@@ -108,20 +107,6 @@ DeviceKind choose_device(const World& world, const Options& options, EarlyCuda& 
   return DeviceKind::cuda;
 }
 
-/// Checks where the data set is and returns what reads it.
-std::function<ImageData()> find_data(const Options& options) {
-  const std::string name = "synthetic";
-  if (options.data == name) return [seed = options.seed] { return make_synthetic(60000, seed); };
-  if (options.data.rfind(name + ":", 0) == 0) {
-    const std::string text = options.data.substr(name.size() + 1);
-    if (text.empty() || text.size() > 10 || text.find_first_not_of("0123456789") != std::string::npos) {
-      usage_error("--data {}: give synthetic:COUNT, COUNT being a number of images", options.data);
-    }
-    return [seed = options.seed, count = std::stoll(text)] { return make_synthetic(count, seed); };
-  }
-  return [folder = find_fashion_mnist(options.data)] { return load_fashion_mnist(folder); };
-}
-
 std::unique_ptr<Backend> make_backend(const Options& options, DeviceKind device) {
   const BackendOptions backend{chosen_precision(options, device), options.memory_format, options.fused, options.threads,
                                options.comm_ctas};
@@ -129,15 +114,16 @@ std::unique_ptr<Backend> make_backend(const Options& options, DeviceKind device)
 }
 
 void check_plan(const World& world, const Job& job) {
-  const DistributedSampler sampler(job.data.train.count, job.options.batch, job.options.grad_accum, world.rank(),
-                                   world.size(), job.options.seed);
+  const std::int64_t samples = train_count(job.data, job.options);
+  const DistributedSampler sampler(samples, job.options.batch, job.options.grad_accum, world.rank(), world.size(),
+                                   job.options.seed);
   if (job.options.fail_rank >= world.size()) {
     usage_error("--fail-at {}:{}: there are {} ranks", job.options.fail_rank, job.options.fail_step, world.size());
   }
   if (sampler.dropped() > 0) {
     spdlog::info(
         "{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
-        sampler.dropped(), job.data.train.count);
+        sampler.dropped(), samples);
   }
   if (job.options.overlap == OverlapMode::none && world.size() > 1 && world.rank() == 0) {
     spdlog::warn("--overlap none: gradients are not averaged; every rank trains on its own. For measurements only.");
@@ -149,14 +135,16 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   Job job;
   job.options = options;
   job.clock.mark("MPI");
-  std::future<ImageData> data;
-  world.agree([&] { data = std::async(std::launch::async, find_data(options)); });  // reads while the device starts
+  std::future<TrainingData> data;
+  world.agree(
+      [&] { data = std::async(std::launch::async, find_data(options, world)); });  // reads while the device starts
   const DeviceKind device = choose_device(world, options, cuda);
   if (device == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(0);
   job.binding = bind_to_numa(job.pci_bus_id);
   world.agree([&] { job.backend = make_backend(options, device); });
   job.clock.mark("device");
   world.agree([&] { job.data = data.get(); });
+  adopt(job.data, job.options);
   job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
   world.agree([&] {
@@ -208,9 +196,24 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.parameters = trainer.arena().parameter_count();
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
+  info.unit = trainer.model().unit();
+  info.units_per_sample = trainer.model().predictions_per_sample();
   info.flops_per_sample = trainer.model().flops_per_sample();
   info.peak_flops = job.backend->peak_flops();
   return info;
+}
+
+/// What the model writes after --prompt. Tokens beyond bytes are shown as numbers.
+std::string sample_text(Model& model, const Job& job) {
+  const Options& o = job.options;
+  std::vector<std::uint16_t> prompt;
+  for (const char byte : o.prompt) prompt.push_back(static_cast<unsigned char>(byte));
+  const GenerateOptions options{o.sample_tokens, o.temperature, o.gpt.sequence, o.seed};
+  std::string text;
+  for (const std::uint16_t token : generate(model, *job.backend, prompt, options)) {
+    text += o.gpt.vocabulary <= 256 ? std::string(1, static_cast<char>(token)) : fmt::format("{} ", token);
+  }
+  return text;
 }
 
 /// Whether standard output ends at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is.
@@ -237,13 +240,14 @@ void train(const World& world, Job& job) {
   if (nccl && world.rank() == 0) nccl_log.emplace();
   const auto communicator = make_communicator(world, job);
   job.clock.mark("communicator");
-  const DistributedSampler sampler(job.data.train.count, job.options.batch, job.options.grad_accum, world.rank(),
-                                   world.size(), job.options.seed);
+  const DistributedSampler sampler(train_count(job.data, job.options), job.options.batch, job.options.grad_accum,
+                                   world.rank(), world.size(), job.options.seed);
   RunOptions run = run_options(job.options);
   run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
-  Trainer trainer(trainer_options(job.options, world.size(), steps), make_resident(job.data, *job.backend), world,
-                  *job.backend, *communicator);
+  Trainer trainer(trainer_options(job.options, world.size(), steps), make_resident(job.data, job.options, *job.backend),
+                  world, *job.backend, *communicator);
+  run.sample = [&] { return sample_text(trainer.model(), job); };
   job.clock.mark("replica");
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),

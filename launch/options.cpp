@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -59,18 +60,45 @@ void add_run_options(CLI::App& app, Options& o) {
   choices.add(app, "--fused", o.fused, kOnOff, "Fused kernels where there are some")->group(group);
 }
 
+void add_gpt_options(CLI::App& app, Options& o) {
+  const Names<Recompute> recomputes = {
+      {"none", Recompute::none}, {"gelu", Recompute::gelu}, {"block", Recompute::block}};
+  const std::string group = "GPT";
+  Choices choices;
+  app.add_option("--layers", o.gpt.layers, "Blocks")->group(group);
+  app.add_option("--width", o.gpt.width, "Size of a token's activation")->group(group);
+  app.add_option("--heads", o.gpt.heads, "Attention heads; they divide --width")->group(group);
+  app.add_option("--ff", o.gpt.feed_forward, "Width within the feed-forward half of a block")->group(group);
+  app.add_option("--seq", o.gpt.sequence, "Tokens of a window")->group(group);
+  app.add_option("--vocab", o.gpt.vocabulary, "Different tokens (0: 256 for text, 50257 for token files)")
+      ->group(group);
+  choices
+      .add(app, "--recompute", o.recompute, recomputes, "What backward computes again in place of keeping it in memory")
+      ->group(group);
+  app.add_option("--val-fraction", o.val_fraction, "End of the text that is kept for validation, without val shards")
+      ->group(group);
+  app.add_option("--sample-every", o.sample_every, "Steps between samples of what the model writes (0: none)")
+      ->group(group);
+  app.add_option("--prompt", o.prompt, "What samples begin with")->group(group);
+  app.add_option("--sample-tokens", o.sample_tokens, "Length of a sample")->group(group);
+  app.add_option("--temperature", o.temperature, "Of samples; 0: always the likeliest token")->group(group);
+}
+
 void add_training_options(CLI::App& app, Options& o) {
   const std::string group = "Training";
-  Choices choices;
-  app.add_option("--data", o.data, "Folder of the data set, or synthetic[:COUNT]; default: the usual places")
-      ->type_name("DIR")
+  app.add_option("--data", o.data,
+                 "cnn: folder of the data set, or synthetic[:COUNT]; default: the usual places. gpt: text, token files "
+                 "(.bin), a folder or pattern of them, or synthetic[:COUNT[:VOCAB]]")
+      ->type_name("PATH")
       ->group(group);
   app.add_option("--epochs", o.epochs, "Passes over the training set")->group(group);
   app.add_option("--steps", o.steps, "Steps in all, in place of --epochs (0: by epochs)")->group(group);
-  app.add_option("--batch", o.batch, "Samples per rank and micro-step")->group(group);
+  app.add_option("--batch,--micro-batch", o.batch, "Samples (images, windows) per rank and micro-step")->group(group);
   app.add_option("--grad-accum", o.grad_accum, "Micro-steps whose gradients add up to a step")->group(group);
   app.add_option("--seed", o.seed, "Of initial parameters, order of samples and dropout")->group(group);
-  choices.add(app, "--dropout", o.dropout, kOnOff, "Dropout layers of the model")->group(group);
+  app.add_option("--dropout", o.dropout, "cnn: on (auto) or off; gpt: a rate, on (0.1) or off (auto)")
+      ->type_name("on|off|RATE")
+      ->group(group);
 }
 
 void add_optimizer_options(CLI::App& app, Options& o) {
@@ -129,6 +157,9 @@ void add_output_options(CLI::App& app, Options& o, std::string& fail_at) {
       ->group(group);
   choices.add(app, "--log-level", o.log_level, levels, "Log on standard error")->group(group);
   app.add_option("--log-every", o.log_every, "Steps between measurements within an epoch (0: none)")->group(group);
+  app.add_option("--eval-every", o.eval_every, "Steps between evaluations within an epoch (0: none)")->group(group);
+  app.add_option("--eval-samples", o.eval_samples, "Samples of an evaluation at most (0: the whole test set)")
+      ->group(group);
   app.add_option("--fail-at", fail_at, "For tests: this rank throws before this step")
       ->type_name("RANK:STEP")
       ->configurable(false)
@@ -138,6 +169,38 @@ void add_output_options(CLI::App& app, Options& o, std::string& fail_at) {
 template <class T>
 void require(bool condition, const char* flag, T value, const char* what) {
   if (!condition) usage_error("{} {}: give {}", flag, value, what);
+}
+
+void validate_gpt(const Options& o) {
+  const GptShape& s = o.gpt;
+  require(s.layers > 0 && s.layers <= 1000, "--layers", s.layers, "1 to 1000");
+  require(s.width > 0 && s.width <= 65536, "--width", s.width, "1 to 65536");
+  require(s.heads > 0 && s.width % s.heads == 0, "--heads", s.heads, "a number that divides --width");
+  require(s.feed_forward > 0 && s.feed_forward <= 1 << 20, "--ff", s.feed_forward, "1 to 1048576");
+  require(s.sequence > 0 && s.sequence <= 1 << 20, "--seq", s.sequence, "1 to 1048576");
+  require(s.vocabulary >= 0 && s.vocabulary <= 65536, "--vocab", s.vocabulary, "1 to 65536, or 0 for that of the data");
+  require(o.val_fraction > 0 && o.val_fraction < 1, "--val-fraction", o.val_fraction, "above 0 and below 1");
+  require(o.sample_every >= 0, "--sample-every", o.sample_every, "0 or more");
+  require(!o.prompt.empty(), "--prompt", o.prompt, "at least one character");
+  require(o.sample_tokens > 0 && o.sample_tokens <= 1 << 20, "--sample-tokens", o.sample_tokens, "1 to 1048576");
+  require(o.temperature >= 0, "--temperature", o.temperature, "0 or more");
+  if (o.sample_every > 0 && !is_language_model(o.model)) {
+    usage_error("--sample-every {}: model {} does not write text", o.sample_every, o.model);
+  }
+}
+
+/// The rate of --dropout: 1 for "on", 0 for "off", -1 for "auto".
+double dropout_rate(const Options& o) {
+  if (o.dropout == "auto") return -1.0;
+  if (o.dropout == "on") return 1.0;
+  if (o.dropout == "off") return 0.0;
+  char* end = nullptr;
+  const double rate = std::strtod(o.dropout.c_str(), &end);
+  const bool number = end != o.dropout.c_str() && *end == '\0' && rate >= 0.0 && rate < 1.0;
+  if (!number || !is_language_model(o.model)) {
+    usage_error("--dropout {}: give on, off or, for a GPT, a rate of at least 0 and below 1", o.dropout);
+  }
+  return rate;
 }
 
 void validate(const Options& o) {
@@ -165,6 +228,10 @@ void validate(const Options& o) {
   require(o.seed <= INT64_MAX, "--seed", o.seed, "0 to 2^63 - 1");
   require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");
   require(o.log_every >= 0 && o.log_every <= kMostSteps, "--log-every", o.log_every, "0 to 10^12");
+  require(o.eval_every >= 0 && o.eval_every <= kMostSteps, "--eval-every", o.eval_every, "0 to 10^12");
+  require(o.eval_samples >= 0, "--eval-samples", o.eval_samples, "0 or more");
+  validate_gpt(o);
+  dropout_rate(o);
 }
 
 void parse_fail_at(const std::string& text, Options& options) {
@@ -185,6 +252,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   CLI::App app{"Trains a model with synchronous data parallelism: mpirun -np W ddptrain --model cnn", "ddptrain"};
   app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_run_options(app, result.options);
+  add_gpt_options(app, result.options);
   add_training_options(app, result.options);
   add_optimizer_options(app, result.options);
   add_runtime_options(app, result.options);
@@ -256,7 +324,11 @@ TrainerOptions trainer_options(const Options& options, int world_size, std::int6
   result.batch = options.batch;
   result.grad_accum = options.grad_accum;
   result.seed = options.seed;
-  result.model_options.dropout = options.dropout;
+  const double rate = dropout_rate(options);
+  result.model_options.dropout = rate != 0.0;
+  result.model_options.gpt_dropout = rate == 1.0 ? 0.1f : static_cast<float>(std::max(rate, 0.0));
+  result.model_options.gpt = options.gpt;
+  result.model_options.recompute = options.recompute;
   result.optimizer = options.optimizer;
   result.optimizer.schedule.peak = scaled_learning_rate(options, world_size);
   result.optimizer.schedule.total_steps = static_cast<std::uint64_t>(total_steps);
@@ -273,6 +345,9 @@ RunOptions run_options(const Options& options) {
   result.epochs = options.epochs;
   result.steps = options.steps;
   result.log_every = options.log_every;
+  result.eval_every = options.eval_every;
+  result.eval_samples = options.eval_samples;
+  result.sample_every = options.sample_every;
   result.baseline = options.baseline;
   result.replicas_agree = options.overlap != OverlapMode::none;
   result.fail_rank = options.fail_rank;

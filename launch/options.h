@@ -12,6 +12,12 @@ namespace ddptrain {
 
 enum class LrScaling : std::uint8_t { none, linear, sqrt };
 
+inline GptShape default_gpt() {
+  GptShape shape;
+  shape.vocabulary = 0;
+  return shape;
+}
+
 /// The flags of ddptrain.
 struct Options {
   std::string model = "cnn";
@@ -21,13 +27,17 @@ struct Options {
   MemoryFormat memory_format = MemoryFormat::nhwc;
   bool fused = true;
 
-  std::string data;  ///< Folder, "synthetic", "synthetic:COUNT", or empty for the usual places.
+  GptShape gpt = default_gpt();  ///< vocabulary 0: that of the data.
+  Recompute recompute = Recompute::none;
+
+  std::string data;  ///< See find_data(); empty for the usual places of Fashion-MNIST.
+  double val_fraction = 0.1;
   std::int64_t epochs = 4;
   std::int64_t steps = 0;
   std::int64_t batch = 512;
   std::int64_t grad_accum = 1;
   std::uint64_t seed = 1;
-  bool dropout = true;
+  std::string dropout = "auto";  ///< auto, on, off or a rate
 
   OptimizerSettings optimizer;  ///< Without the schedule's steps, which scheduled() fills in.
   LrScaling lr_scaling = LrScaling::none;
@@ -45,6 +55,12 @@ struct Options {
   std::string metrics;
   std::string log_level = "info";
   std::int64_t log_every = 0;
+  std::int64_t eval_every = 0;
+  std::int64_t eval_samples = 0;
+  std::int64_t sample_every = 0;
+  std::string prompt = "The";
+  std::int64_t sample_tokens = 200;
+  float temperature = 0.8f;
   int fail_rank = -1;
   std::int64_t fail_step = -1;
 };

@@ -63,7 +63,8 @@ class Model {
   virtual void evaluate(const Batch& batch, MetricSums* sums) = 0;
 
   virtual double flops_per_sample() const = 0;  ///< Forward and backward of training.
-  /// Predictions per sample: 1 for a classifier, the tokens of a window for a language model.
+  /// What it predicts and throughput counts, and how many of them a sample has: an image has one, a window many tokens.
+  virtual const char* unit() const { return "images"; }
   virtual std::int64_t predictions_per_sample() const { return 1; }
   /// Language models: f32 logits (host, without padding) of the token after position `position` of the batch's first
   /// window. Waits. Error for other models.

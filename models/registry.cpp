@@ -1,5 +1,8 @@
 #include "models/registry.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "models/cnn.h"
 #include "runtime/core/error.h"
 
@@ -9,11 +12,12 @@ namespace {
 
 struct Entry {
   const char* name;
+  bool language;
   std::unique_ptr<Model> (*make)(Backend&, const ModelOptions&);
 };
 
 constexpr Entry kModels[] = {
-    {"cnn", [](Backend& backend, const ModelOptions& options) { return make_cnn(backend, options); }},
+    {"cnn", false, [](Backend& backend, const ModelOptions& options) { return make_cnn(backend, options); }},
 };
 
 }  // namespace
@@ -22,6 +26,11 @@ std::vector<std::string> model_names() {
   std::vector<std::string> names;
   for (const Entry& entry : kModels) names.emplace_back(entry.name);
   return names;
+}
+
+bool is_language_model(const std::string& name) {
+  return std::any_of(std::begin(kModels), std::end(kModels),
+                     [&](const Entry& entry) { return entry.language && name == entry.name; });
 }
 
 std::unique_ptr<Model> make_model(const std::string& name, Backend& backend, const ModelOptions& options) {

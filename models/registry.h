@@ -9,6 +9,8 @@
 namespace ddptrain {
 
 std::vector<std::string> model_names();
+/// Whether model `name` is trained on tokens, not on images; false where there is none of that name.
+bool is_language_model(const std::string& name);
 
 /// Throws UsageError, with the names there are, where `name` is none of them.
 std::unique_ptr<Model> make_model(const std::string& name, Backend& backend, const ModelOptions& options);

@@ -75,6 +75,9 @@ class Backend {
   /// Both wait for the work queued before and return when done.
   virtual void copy_to_host(void* host, const void* device, std::size_t bytes) = 0;
   virtual void copy_to_device(void* device, const void* host, std::size_t bytes) = 0;
+  /// An address at which operations read host memory without a copy, for as long as the backend and that memory live;
+  /// null where the device cannot.
+  virtual const void* share_host_memory(const void* host, std::size_t bytes) = 0;
   virtual void zero(void* device, std::size_t bytes, Stream stream) = 0;
   /// dst = src with conversion between f64, f32 and bf16 (round to nearest even).
   virtual void convert(const Tensor& src, const Tensor& dst, Stream stream) = 0;

@@ -1,5 +1,6 @@
 #include "runtime/train/report.h"
 
+#include <cctype>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -42,15 +43,16 @@ Json nccl_field(const std::optional<NcclUsage>& nccl) {
           {"transport", nccl->transport}};
 }
 
-void add_calibration(Json& line, const std::optional<Calibration>& calibration) {
+void add_calibration(Json& line, const std::optional<Calibration>& calibration, const RunInfo& info) {
   line["baseline_per_second"] = nullptr;
   line["scaling_efficiency"] = nullptr;
   line["exposed_comm_fraction"] = nullptr;
   if (!calibration) return;
-  line["baseline_per_second"] = calibration->baseline_per_second;
+  const auto units = static_cast<double>(info.units_per_sample);
+  line["baseline_per_second"] = units * calibration->baseline_per_second;
   line["scaling_efficiency"] = calibration->scaling_efficiency;
   line["exposed_comm_fraction"] = calibration->exposed_comm_fraction;
-  line["images_per_second_beside_baseline"] = calibration->samples_per_second;
+  line[info.unit + "_per_second_beside_baseline"] = units * calibration->samples_per_second;
   line["step_seconds"] = calibration->step_seconds;
   line["step_seconds_without_communication"] = calibration->step_seconds_without_communication;
   line["communication_seconds"] = calibration->communication_seconds;
@@ -85,7 +87,8 @@ void Report::start() {
 
 void Report::progress(std::int64_t step, double samples_per_second) {
   clear_progress();
-  const std::string line = fmt::format("step {}/{}  {:.0f} images/s", step, info_.steps, samples_per_second);
+  const std::string line =
+      fmt::format("step {}/{}  {:.0f} {}/s", step, info_.steps, units(samples_per_second), info_.unit);
   progress_width_ = line.size();
   print(line);
 }
@@ -97,8 +100,8 @@ void Report::clear_progress() {
 
 void Report::epoch(const EpochResult& result) {
   clear_progress();
-  print(fmt::format("Epoch {}/{}\nloss {:.4f}  accuracy {:.4f}\nImages/sec: {:.2f}\n", result.epoch, info_.epochs,
-                    result.train_loss, result.test_accuracy, result.samples_per_second));
+  print(fmt::format("Epoch {}/{}\nloss {:.4f}  accuracy {:.4f}\n{}/sec: {:.2f}\n", result.epoch, info_.epochs,
+                    result.train_loss, result.test_accuracy, capital_unit(), units(result.samples_per_second)));
   if (metrics_ == nullptr) return;
   metrics_->write(Json{{"event", "epoch"},
                        {"epoch", result.epoch},
@@ -107,8 +110,29 @@ void Report::epoch(const EpochResult& result) {
                        {"train_accuracy", result.train_accuracy},
                        {"test_loss", result.test_loss},
                        {"accuracy", result.test_accuracy},
-                       {"images_per_second", result.samples_per_second}}
+                       {info_.unit + "_per_second", units(result.samples_per_second)}}
                       .dump());
+}
+
+void Report::evaluation(std::int64_t step, double loss, double accuracy) {
+  clear_progress();
+  print(fmt::format("step {}  test loss {:.4f}  accuracy {:.4f}\n", step, loss, accuracy));
+  if (metrics_ == nullptr) return;
+  metrics_->write(Json{{"event", "evaluation"}, {"step", step}, {"test_loss", loss}, {"accuracy", accuracy}}.dump());
+}
+
+void Report::sample(std::int64_t step, const std::string& text) {
+  clear_progress();
+  print(fmt::format("step {}  sample: {}\n", step, text));
+  if (metrics_ == nullptr) return;
+  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;  // bytes need not be UTF-8
+  metrics_->write(Json{{"event", "sample"}, {"step", step}, {"text", text}}.dump(-1, ' ', false, kReplace));
+}
+
+std::string Report::capital_unit() const {
+  std::string unit = info_.unit;
+  if (!unit.empty()) unit[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(unit[0])));
+  return unit;
 }
 
 double Report::mfu(double samples_per_second) const {
@@ -120,11 +144,11 @@ void Report::summary(const RunResult& result) {
   if (metrics_ == nullptr) return;
   Json line = {{"event", "summary"}};
   line.update(info_fields(info_));
-  line["images_per_second"] = result.rate.median;
-  line["images_per_second_min"] = result.rate.min;
-  line["images_per_second_max"] = result.rate.max;
+  line[info_.unit + "_per_second"] = units(result.rate.median);
+  line[info_.unit + "_per_second_min"] = units(result.rate.min);
+  line[info_.unit + "_per_second_max"] = units(result.rate.max);
   line["windows"] = result.rate.windows;
-  add_calibration(line, result.calibration);
+  add_calibration(line, result.calibration, info_);
   line["mfu"] = info_.peak_flops > 0.0 ? Json(mfu(result.rate.median)) : Json(nullptr);
   const EpochResult last = result.epochs.back();
   line["loss"] = last.train_loss;
@@ -149,14 +173,15 @@ void Report::table(const RunResult& result) const {
   };
   const Rate& rate = result.rate;
   row("Ranks", fmt::format("{} on {} node{}", info_.world_size, info_.nodes, info_.nodes == 1 ? "" : "s"));
-  row("Images/sec, all ranks",
-      fmt::format("{:.0f}  (median of {} windows, {:.0f} to {:.0f})", rate.median, rate.windows, rate.min, rate.max));
-  row("Images/sec per rank", fmt::format("{:.0f}", rate.median / info_.world_size));
+  row(capital_unit() + "/sec, all ranks",
+      fmt::format("{:.0f}  (median of {} windows, {:.0f} to {:.0f})", units(rate.median), rate.windows, units(rate.min),
+                  units(rate.max)));
+  row(capital_unit() + "/sec per rank", fmt::format("{:.0f}", units(rate.median) / info_.world_size));
   if (result.calibration && info_.world_size > 1) {
     const Calibration& c = *result.calibration;
     row("Beside the baseline", fmt::format("{:.0f}  (all ranks, {} windows taken in turn with the baseline's)",
-                                           c.samples_per_second, c.rounds));
-    row("One-rank baseline", fmt::format("{:.0f}  (rank 0 alone in this job)", c.baseline_per_second));
+                                           units(c.samples_per_second), c.rounds));
+    row("One-rank baseline", fmt::format("{:.0f}  (rank 0 alone in this job)", units(c.baseline_per_second)));
     row("Scaling efficiency", percent(c.scaling_efficiency));
     row("Exposed communication", fmt::format("{} of {:.1f} us  (step {:.1f} us, without communication {:.1f} us)",
                                              percent(c.exposed_comm_fraction), 1e6 * c.communication_seconds,

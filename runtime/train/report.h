@@ -30,6 +30,8 @@ struct RunInfo {
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
   std::vector<std::pair<std::string, double>> startup;  ///< Seconds of each phase before the first step.
+  std::string unit = "images";                          ///< Of throughput: images or tokens.
+  std::int64_t units_per_sample = 1;
   double flops_per_sample = 0.0;
   double peak_flops = 0.0;                         ///< Of one device; 0: unknown.
   std::map<std::string, std::string> environment;  ///< NCCL_* variables.
@@ -75,11 +77,15 @@ class Report {
   void start();
   void progress(std::int64_t step, double samples_per_second);  ///< A line that the next output replaces.
   void epoch(const EpochResult& result);
+  void evaluation(std::int64_t step, double loss, double accuracy);  ///< Within an epoch.
+  void sample(std::int64_t step, const std::string& text);           ///< What a language model writes.
   void summary(const RunResult& result);
 
  private:
   void table(const RunResult& result) const;
   double mfu(double samples_per_second) const;
+  double units(double samples) const { return samples * static_cast<double>(info_.units_per_sample); }
+  std::string capital_unit() const;
   void clear_progress();
 
   RunInfo info_;

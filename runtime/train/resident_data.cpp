@@ -1,5 +1,7 @@
 #include "runtime/train/resident_data.h"
 
+#include <vector>
+
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -33,7 +35,59 @@ class ResidentImages final : public ResidentData {
   Tensor labels_view_;
 };
 
+class ResidentTokens final : public ResidentData {
+ public:
+  ResidentTokens(const TokenPart& part, std::int64_t sequence, Backend& backend) : windows_(part, sequence) {
+    std::vector<TokenSegmentView> segments = windows_.segments();
+    const bool copies = backend.kind() != DeviceKind::cpu && part.count() * part.token_bytes <= kResidentTokenBytes;
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      const auto bytes = static_cast<std::size_t>(part.segments[i].count * part.token_bytes);
+      segments[i].tokens = copies ? copy(segments[i].tokens, bytes, backend) : share(part, i, bytes, backend);
+    }
+    segments_ = backend.allocate(segments.size() * sizeof(TokenSegmentView));
+    backend.copy_to_device(segments_.data(), segments.data(), segments_.bytes());
+    source_ = windows_.source();
+    source_.segments = static_cast<const TokenSegmentView*>(segments_.data());
+  }
+
+  std::int64_t count() const override { return windows_.count(); }
+  Batch batch(const SampleOrder& order, StepRef step, std::int64_t rows) const override {
+    return TokenBatch{source_, order, step, rows};
+  }
+
+ private:
+  const void* copy(const void* host, std::size_t bytes, Backend& backend) {
+    tokens_.push_back(backend.allocate(bytes));
+    backend.copy_to_device(tokens_.back().data(), host, bytes);
+    return tokens_.back().data();
+  }
+
+  static const void* share(const TokenPart& part, std::size_t segment, std::size_t bytes, Backend& backend) {
+    const void* shared = backend.share_host_memory(part.segments[segment].tokens, bytes);
+    if (shared == nullptr) {
+      usage_error(
+          "the {} has {} tokens, more than are copied to the GPU ({} GiB), and the GPU cannot read the host's "
+          "memory. Give fewer shards.",
+          part.name, part.count(), kResidentTokenBytes >> 30);
+    }
+    return shared;
+  }
+
+  TokenWindows windows_;
+  std::vector<Buffer> tokens_;
+  Buffer segments_;
+  TokenSource source_;
+};
+
 }  // namespace
+
+std::unique_ptr<ResidentData> make_resident(const TokenPart& part, std::int64_t sequence, Backend& backend) {
+  return std::make_unique<ResidentTokens>(part, sequence, backend);
+}
+
+ResidentSplits make_resident(const TokenData& data, std::int64_t sequence, Backend& backend) {
+  return {make_resident(data.train, sequence, backend), make_resident(data.validation, sequence, backend)};
+}
 
 std::unique_ptr<ResidentData> make_resident(const ImageDataset& dataset, Backend& backend) {
   return std::make_unique<ResidentImages>(dataset, backend);

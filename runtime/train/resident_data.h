@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "data/dataset.h"
+#include "data/tokens.h"
 #include "models/model.h"
 #include "runtime/backend/backend.h"
 
@@ -28,5 +29,11 @@ struct ResidentSplits {
 /// Copies the images once. Error where sizes do not fit together.
 std::unique_ptr<ResidentData> make_resident(const ImageDataset& dataset, Backend& backend);
 ResidentSplits make_resident(const ImageData& data, Backend& backend);
+
+/// Windows of `sequence` tokens. Text of up to kResidentTokenBytes is copied; more is read over the bus where it lies
+/// in the host's memory, which is a few kilobytes a step. `part` stays in use. UsageError where no window fits.
+inline constexpr std::int64_t kResidentTokenBytes = std::int64_t{4} << 30;
+std::unique_ptr<ResidentData> make_resident(const TokenPart& part, std::int64_t sequence, Backend& backend);
+ResidentSplits make_resident(const TokenData& data, std::int64_t sequence, Backend& backend);
 
 }  // namespace ddptrain

@@ -81,10 +81,11 @@ MetricSums Trainer::take(MetricSums* sums) {
 
 MetricSums Trainer::take_training_sums() { return take(training_sums()); }
 
-MetricSums Trainer::evaluate() {
+MetricSums Trainer::evaluate(std::int64_t most) {
   const NvtxRange range("evaluation");
   const StepRef step{static_cast<const StepState*>(state_.data()), 0};
-  const EvaluationShard shard = DistributedSampler::evaluation(data_.test->count(), world_.rank(), world_.size());
+  const std::int64_t samples = most > 0 ? std::min(most, data_.test->count()) : data_.test->count();
+  const EvaluationShard shard = DistributedSampler::evaluation(samples, world_.rank(), world_.size());
   SampleOrder order;
   order.dataset_size = static_cast<std::uint32_t>(data_.test->count());
   order.shuffle = false;

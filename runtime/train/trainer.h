@@ -43,6 +43,7 @@ class Trainer {
   const DistributedSampler& sampler() const { return sampler_; }
   const ParameterArena& arena() const { return arena_; }
   const Model& model() const { return *model_; }
+  Model& model() { return *model_; }
 
   /// Queues the next steps of training; does not wait. Collective.
   void run(std::uint64_t steps) { training_.run(steps); }
@@ -51,8 +52,9 @@ class Trainer {
 
   /// Sums over all ranks since the last call. Collective; waits.
   MetricSums take_training_sums();
-  /// Every test sample exactly once, over all ranks together. Collective; waits.
-  MetricSums evaluate();
+  /// Every test sample exactly once, over all ranks together; the first `most` of them where that is not 0. Collective;
+  /// waits.
+  MetricSums evaluate(std::int64_t most = 0);
 
   /// What calibrate() times; it spoils the state of training. The step; the step without communication, which may be
   /// run on some ranks only; and the communication of a step alone.

@@ -63,31 +63,47 @@ class TrainingRun {
     MetricSums train;
     while (step_ < end) {
       run_window(next_boundary(end) - step_);
-      if (step_ == end || !is_log_step()) continue;
+      if (is_every(options_.sample_every)) write_sample();
+      if (step_ == end) break;
+      if (is_every(options_.eval_every)) evaluate_within_epoch();
+      if (!is_every(options_.log_every)) continue;
       const MetricSums sums = trainer_.take_training_sums();
       log_window(sums);
       train = train + sums;
     }
     train = train + trainer_.take_training_sums();
-    const MetricSums test = trainer_.evaluate();
+    const MetricSums test = trainer_.evaluate(options_.eval_samples);
     result_.epochs.push_back({static_cast<std::int64_t>(result_.epochs.size()) + 1, step_, mean_loss(train),
                               accuracy(train), mean_loss(test), accuracy(test), meter_.rate_since(first_window)});
     if (report_ != nullptr) report_->epoch(result_.epochs.back());
   }
 
-  bool is_log_step() const { return options_.log_every > 0 && step_ % options_.log_every == 0; }
+  bool is_every(std::int64_t steps) const { return steps > 0 && step_ % steps == 0; }
 
   void log_window(const MetricSums& sums) const {
     if (report_ == nullptr) return;
-    spdlog::info("step {}  loss {:.4f}  {:.0f} images/s", step_, mean_loss(sums),
-                 meter_.rate_since(meter_.windows() - 1));
+    const Model& model = trainer_.model();
+    const double rate = meter_.rate_since(meter_.windows() - 1) * static_cast<double>(model.predictions_per_sample());
+    spdlog::info("step {}  loss {:.4f}  {:.0f} {}/s", step_, mean_loss(sums), rate, model.unit());
+  }
+
+  void evaluate_within_epoch() {
+    const MetricSums test = trainer_.evaluate(options_.eval_samples);
+    if (report_ != nullptr) report_->evaluation(step_, mean_loss(test), accuracy(test));
+  }
+
+  void write_sample() {
+    if (report_ != nullptr) report_->sample(step_, options_.sample());
+    world_.quiet_barrier();
   }
 
   /// Where the window that starts now ends. The first one holds the eager steps.
   std::int64_t next_boundary(std::int64_t epoch_end) const {
     std::int64_t boundary = epoch_end;
     if (step_ == 0) return std::min<std::int64_t>(boundary, StepGraphOptions{}.eager_steps);
-    if (options_.log_every > 0) boundary = std::min(boundary, (step_ / options_.log_every + 1) * options_.log_every);
+    for (const std::int64_t every : {options_.log_every, options_.eval_every, options_.sample_every}) {
+      if (every > 0) boundary = std::min(boundary, (step_ / every + 1) * every);
+    }
     return boundary;
   }
 

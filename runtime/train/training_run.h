@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "runtime/comm/world.h"
 #include "runtime/train/report.h"
@@ -11,8 +12,13 @@ namespace ddptrain {
 
 struct RunOptions {
   std::int64_t epochs = 1;
-  std::int64_t steps = 0;       ///< In all; 0: as many as `epochs` have.
-  std::int64_t log_every = 0;   ///< Steps between measurements within an epoch; 0: none.
+  std::int64_t steps = 0;         ///< In all; 0: as many as `epochs` have.
+  std::int64_t log_every = 0;     ///< Steps between measurements within an epoch; 0: none.
+  std::int64_t eval_every = 0;    ///< Steps between evaluations within an epoch; 0: none.
+  std::int64_t eval_samples = 0;  ///< Of an evaluation at most; 0: the whole test set.
+  std::int64_t sample_every = 0;  ///< Steps between samples; 0: none.
+  /// What the model writes at this point of training; called on rank 0 alone.
+  std::function<std::string()> sample;
   bool baseline = true;         ///< Measure scaling efficiency and exposed communication after training.
   bool replicas_agree = true;   ///< Error where they differ after training.
   bool progress = false;        ///< Show every step as it ends; only where steps end before run() returns (CPU).

@@ -24,6 +24,7 @@ class CpuBackend final : public Backend {
   Buffer allocate(std::size_t bytes) override;
   void copy_to_host(void* host, const void* device, std::size_t bytes) override;
   void copy_to_device(void* device, const void* host, std::size_t bytes) override;
+  const void* share_host_memory(const void* host, std::size_t) override { return host; }
   void zero(void* device, std::size_t bytes, Stream stream) override;
   void convert(const Tensor& src, const Tensor& dst, Stream stream) override;
 

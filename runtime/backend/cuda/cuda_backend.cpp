@@ -108,6 +108,19 @@ void CudaBackend::copy_to_device(void* device, const void* host, std::size_t byt
   DDP_CUDA(cudaStreamSynchronize(compute_.get()));
 }
 
+const void* CudaBackend::share_host_memory(const void* host, std::size_t bytes) {
+  void* data = const_cast<void*>(host);
+  const unsigned flags = cudaHostRegisterMapped | cudaHostRegisterReadOnly;
+  if (cudaHostRegister(data, bytes, flags) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  shared_.emplace_back(data);
+  void* device = nullptr;
+  DDP_CUDA(cudaHostGetDevicePointer(&device, data, 0));
+  return device;
+}
+
 void CudaBackend::zero(void* device, std::size_t bytes, Stream stream) {
   DDP_CUDA(cudaMemsetAsync(device, 0, bytes, static_cast<cudaStream_t>(stream.handle)));
 }

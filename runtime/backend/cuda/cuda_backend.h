@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/backend/backend.h"
 #include "runtime/backend/cuda/cuda_utils.h"
@@ -32,6 +33,7 @@ class CudaBackend final : public Backend {
   Buffer allocate(std::size_t bytes) override;
   void copy_to_host(void* host, const void* device, std::size_t bytes) override;
   void copy_to_device(void* device, const void* host, std::size_t bytes) override;
+  const void* share_host_memory(const void* host, std::size_t bytes) override;
   void zero(void* device, std::size_t bytes, Stream stream) override;
   void convert(const Tensor& src, const Tensor& dst, Stream stream) override;
 
@@ -77,8 +79,9 @@ class CudaBackend final : public Backend {
   cuda::StreamHandle compute_;
   cuda::StreamHandle communication_;
   cuda::EventHandle order_;
-  cuda::Scratch scratch_;               ///< Of operations on the compute stream.
-  cuda::Scratch compute_norm_scratch_;  ///< Of sum_of_squares, for each stream it may run on.
+  std::vector<cuda::RegisteredMemory> shared_;  ///< By share_host_memory.
+  cuda::Scratch scratch_;                       ///< Of operations on the compute stream.
+  cuda::Scratch compute_norm_scratch_;          ///< Of sum_of_squares, for each stream it may run on.
   cuda::Scratch communication_norm_scratch_;
   std::unique_ptr<cuda::MatmulPlans> matmul_;
   std::unique_ptr<cuda::ConvPlans> conv_;

@@ -56,6 +56,7 @@ using EventHandle = Handle<cudaEvent_t, cudaEventDestroy>;
 using GraphHandle = Handle<cudaGraph_t, cudaGraphDestroy>;
 using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 using DeviceMemory = Handle<void*, cudaFree>;
+using RegisteredMemory = Handle<void*, cudaHostUnregister>;
 
 bool is_capturing(cudaStream_t stream);
 /// Whether this program was compiled for the current device.
