@@ -196,7 +196,11 @@ def main():
         if rank == 0:
             result = {
                 "program": "torch_ddp_gpt.py",
+                "device": torch.cuda.get_device_name(),
                 "torch": torch.__version__,
+                "cuda": torch.version.cuda,
+                "cudnn": torch.backends.cudnn.version(),
+                "nccl": ".".join(map(str, torch.cuda.nccl.version())),
                 "mode": args.mode,
                 "world_size": world_size,
                 "batch_per_rank": args.batch,

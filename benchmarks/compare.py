@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Measures ddptrain and its PyTorch peer side by side on the CNN: same GPUs, one after the other, in turn, repeated.
+"""Measures ddptrain and its PyTorch peer side by side: same GPUs, one after the other, in turn, repeated.
 
-  benchmarks/run_cnn.py --gpus 1 8 --batch 512 8192 --repeats 3
+  benchmarks/compare.py cnn --gpus 1 8 --batch 512 8192 --repeats 3
+  benchmarks/compare.py gpt --config configs/gpt2-124m.toml --gpus 1 8 --batch 64
 
-Writes benchmarks/results/cnn-<device>-<date>.json (every run) and .md (the table), and prints the table.
---device cpu measures two ranks on the CPU, in fp32; --skip-peer measures ddptrain alone.
+Writes benchmarks/results/<model>-<device>-<date>.json (every run) and .md (the table), and prints the table.
+--device cpu measures two ranks on the CPU, in fp32 (cnn only); --skip-peer measures ddptrain alone.
 """
 
 import argparse
@@ -19,9 +20,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PEER = pathlib.Path("benchmarks/peers/torch_ddp_cnn.py")
 DDPTRAIN, PYTORCH = "ddptrain", "PyTorch DDP"
 TIMEOUT = 900  # seconds for one run
 
@@ -30,27 +31,62 @@ class RunFailed(Exception):
     pass
 
 
-def dataset_size(batch, ranks):
-    """Enough for 16 steps of an epoch, at least 131,072."""
-    return max(131072, 16 * batch * ranks)
+class Cnn:
+    unit = "images"
+    peer = "benchmarks/peers/torch_ddp_cnn.py"
+    peer_mode = "compile-graph"
+
+    def __init__(self, args):
+        self.args = args
+        self.name = "cnn"
+
+    def data(self, ranks, batch):
+        """Enough for 16 steps of an epoch, at least 131,072."""
+        return f"synthetic:{max(131072, 16 * batch * ranks)}"
+
+    def ddptrain(self, ranks, batch):
+        return ["--model", "cnn", "--data", self.data(ranks, batch)]
+
+    def torch(self, ranks, batch):
+        return ["--data", self.data(ranks, batch)]
+
+
+class Gpt:
+    unit = "tokens"
+    peer = "benchmarks/peers/torch_ddp_gpt.py"
+    peer_mode = "compile"
+    shape_flags = ("layers", "width", "heads", "ff", "seq", "vocab")
+
+    def __init__(self, args):
+        if args.config is None:
+            raise SystemExit("compare.py gpt needs --config, such as configs/gpt2-124m.toml")
+        self.args = args
+        self.name = pathlib.Path(args.config).stem
+        self.config = tomllib.loads(pathlib.Path(ROOT, args.config).read_text())
+
+    def ddptrain(self, ranks, batch):
+        count = max(16 * batch * ranks, 1024) * (self.config["seq"] + 1)
+        return ["--config", self.args.config, "--data", f"synthetic:{count}:{self.config['vocab']}",
+                "--eval-samples", str(batch * ranks)]
+
+    def torch(self, ranks, batch):
+        return [word for flag in self.shape_flags for word in (f"--{flag}", str(self.config[flag]))]
 
 
 def ddptrain_command(args, ranks, batch, metrics):
     device = ["--device", "cpu", "--precision", "fp32"] if args.device == "cpu" else ["--device", "cuda"]
-    return ["mpirun", "-np", str(ranks), "--bind-to", "none", args.ddptrain, "--model", "cnn", *device,
-            "--batch", str(batch), "--data", f"synthetic:{dataset_size(batch, ranks)}",
-            "--steps", str(args.windows * args.steps), "--log-every", str(args.steps), "--baseline", "on",
-            "--metrics", metrics, *shlex.split(args.ddptrain_args)]
+    return ["mpirun", "-np", str(ranks), "--bind-to", "none", args.ddptrain, *args.work.ddptrain(ranks, batch), *device,
+            "--batch", str(batch), "--steps", str(args.windows * args.steps), "--log-every", str(args.steps),
+            "--baseline", "on", "--metrics", metrics, *shlex.split(args.ddptrain_args)]
 
 
 def peer_command(args, ranks, batch):
     start = [sys.executable] if ranks == 1 else [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     device = ["--device", "cpu", "--precision", "fp32"] if args.device == "cpu" else []
-    mode = "eager" if args.device == "cpu" else args.peer_mode
-    return [*start, str(PEER), "--mode", mode, *device, "--batch", str(batch),
-            "--data", f"synthetic:{dataset_size(batch, ranks)}", "--windows", str(args.windows),
-            "--steps", str(args.steps), *shlex.split(args.peer_args)]
+    mode = "eager" if args.device == "cpu" else args.peer_mode or args.work.peer_mode
+    return [*start, args.work.peer, "--mode", mode, *device, "--batch", str(batch), *args.work.torch(ranks, batch),
+            "--windows", str(args.windows), "--steps", str(args.steps), *shlex.split(args.peer_args)]
 
 
 def execute(command, environment):
@@ -123,8 +159,8 @@ def measure(args, environment):
     return records
 
 
-def rates(records, program, ranks, batch):
-    return [r["result"]["images_per_second"] for r in records
+def rates(args, records, program, ranks, batch):
+    return [r["result"][f"{args.work.unit}_per_second"] for r in records
             if "result" in r and (r["program"], r["ranks"], r["batch"]) == (program, ranks, batch)]
 
 
@@ -132,7 +168,7 @@ def spread(values):
     return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})" if values else "failed"
 
 
-def efficiency(records, program, ranks, batch):
+def efficiency(args, records, program, ranks, batch):
     """ddptrain: its own, of one job. The peer: against its run on one rank."""
     if ranks == 1:
         return ""
@@ -141,22 +177,23 @@ def efficiency(records, program, ranks, batch):
                if "result" in r and (r["program"], r["ranks"], r["batch"]) == (program, ranks, batch)]
         own = [value for value in own if value is not None]
     else:
-        alone, all_ranks = rates(records, program, 1, batch), rates(records, program, ranks, batch)
+        alone, all_ranks = (rates(args, records, program, n, batch) for n in (1, ranks))
         own = [statistics.median(all_ranks) / ranks / statistics.median(alone)] if alone and all_ranks else []
     return f"{100 * statistics.median(own):.1f}%" if own else "n/a"
 
 
 def table(args, records):
-    lines = ["| ranks | batch per rank | ddptrain, images/s | efficiency | PyTorch DDP, images/s | efficiency | ratio |",
+    unit = args.work.unit
+    lines = [f"| ranks | batch per rank | ddptrain, {unit}/s | efficiency | PyTorch DDP, {unit}/s | efficiency | ratio |",
              "| --- | --- | --- | --- | --- | --- | --- |"]
     for ranks in args.gpus:
         for batch in args.batch:
-            ours, theirs = (rates(records, program, ranks, batch) for program in (DDPTRAIN, PYTORCH))
+            ours, theirs = (rates(args, records, program, ranks, batch) for program in (DDPTRAIN, PYTORCH))
             ratio = f"{statistics.median(ours) / statistics.median(theirs):.2f}" if ours and theirs else ""
             lines.append("| " + " | ".join([
-                str(ranks), str(batch), spread(ours), efficiency(records, DDPTRAIN, ranks, batch),
+                str(ranks), str(batch), spread(ours), efficiency(args, records, DDPTRAIN, ranks, batch),
                 "not run" if args.skip_peer else spread(theirs),
-                "" if args.skip_peer else efficiency(records, PYTORCH, ranks, batch), ratio]) + " |")
+                "" if args.skip_peer else efficiency(args, records, PYTORCH, ranks, batch), ratio]) + " |")
     return "\n".join(lines)
 
 
@@ -178,7 +215,7 @@ def page(args, machine, records, date):
         commands.append(shlex.join(peer_command(args, ranks, batch)).replace(sys.executable, "python3"))
     environment = " ".join(f"{k}={v}" for k, v in machine["nccl_environment"].items()) or "none"
     return "\n".join([
-        f"# CNN: ddptrain and PyTorch DDP, {date}", "",
+        f"# {args.work.name}: ddptrain and PyTorch DDP, {date}", "",
         f"Median of {args.repeats} runs (smallest to largest), the programs in turn; each run is the median of its "
         f"windows of {args.steps} steps after warm-up. Synthetic data, the precision is "
         f"{'fp32' if args.device == 'cpu' else 'bf16'}.", "",
@@ -187,12 +224,14 @@ def page(args, machine, records, date):
         f"- Versions: {versions(machine, records)}; commit {machine['commit']}",
         f"- NCCL variables: {environment}",
         f"- Failed runs: {sum('error' in r for r in records)} of {len(records)}",
-        f"- Command: `{shlex.join(['benchmarks/run_cnn.py', *sys.argv[1:]])}`, which ran, last:", "",
+        f"- Command: `{shlex.join(['benchmarks/compare.py', *sys.argv[1:]])}`, which ran, last:", "",
         "```", *commands, "```", ""])
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=("cnn", "gpt"))
+    parser.add_argument("--config", help="of ddptrain, for gpt; the peer gets its shape")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--gpus", type=int, nargs="+", default=[1], help="numbers of ranks")
     parser.add_argument("--batch", type=int, nargs="+", default=[512, 8192], help="per rank")
@@ -201,11 +240,13 @@ def parse_arguments():
     parser.add_argument("--steps", type=int, default=200, help="per window")
     parser.add_argument("--ddptrain", default="build/bin/ddptrain")
     parser.add_argument("--ddptrain-args", default="", help="more arguments, in one string")
-    parser.add_argument("--peer-mode", default="compile-graph")
+    parser.add_argument("--peer-mode", help="default: the fastest")
     parser.add_argument("--peer-args", default="", help="more arguments, in one string")
     parser.add_argument("--skip-peer", action="store_true")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benchmarks/results", help="folder")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.work = {"cnn": Cnn, "gpt": Gpt}[args.model](args)
+    return args
 
 
 def main():
@@ -216,8 +257,8 @@ def main():
     date = datetime.date.today().isoformat()
     device = "cpu" if args.device == "cpu" else re.sub(r"[^A-Za-z0-9]+", "-", machine["gpus"][0].split(",")[0]).lower()
     args.output.mkdir(parents=True, exist_ok=True)
-    stem = args.output / f"cnn-{device}-{date}"
-    document = {"date": date, "command": ["benchmarks/run_cnn.py", *sys.argv[1:]], "machine": machine, "runs": records}
+    stem = args.output / f"{args.work.name}-{device}-{date}"
+    document = {"date": date, "command": ["benchmarks/compare.py", *sys.argv[1:]], "machine": machine, "runs": records}
     stem.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
     text = page(args, machine, records, date)
     stem.with_suffix(".md").write_text(text)
