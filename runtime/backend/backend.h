@@ -9,6 +9,7 @@
 #include "runtime/backend/buffer.h"
 #include "runtime/backend/optimizer.h"
 #include "runtime/backend/step.h"
+#include "runtime/backend/timeline.h"
 #include "runtime/backend/token_batch.h"
 #include "runtime/core/tensor.h"
 
@@ -91,6 +92,10 @@ class Backend {
   /// Records what `work` queues on compute_stream() (and streams that wait for it and are joined back) without running
   /// it. Null where the backend has no graphs.
   virtual std::unique_ptr<Graph> capture(const std::function<void()>& work) = 0;
+  virtual std::unique_ptr<Timeline> make_timeline() = 0;
+  /// Spans of work queued from now on are noted in `timeline`; null: nowhere.
+  void record_into(Timeline* timeline) { timeline_ = timeline; }
+  Timeline* timeline() const { return timeline_; }
   /// Called by long operations of the CPU backend now and then, so that messages make progress.
   void set_progress(std::function<void()> progress) { progress_ = std::move(progress); }
 
@@ -200,6 +205,7 @@ class Backend {
  private:
   BackendOptions options_;
   std::function<void()> progress_;
+  Timeline* timeline_ = nullptr;
 };
 
 std::unique_ptr<Backend> make_cpu_backend(BackendOptions options);

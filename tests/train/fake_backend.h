@@ -25,6 +25,7 @@ class FakeBackend : public Backend {
   Buffer allocate(std::size_t bytes) override { return {std::calloc(bytes, 1), bytes, std::free}; }
   void copy_to_host(void* host, const void* device, std::size_t bytes) override { std::memcpy(host, device, bytes); }
   void copy_to_device(void* device, const void* host, std::size_t bytes) override { std::memcpy(device, host, bytes); }
+  std::unique_ptr<Timeline> make_timeline() override { return nullptr; }
   const void* share_host_memory(const void* host, std::size_t) override { return host; }
   void zero(void* device, std::size_t bytes, Stream) override { std::memset(device, 0, bytes); }
   void convert(const Tensor&, const Tensor&, Stream) override { unused(); }

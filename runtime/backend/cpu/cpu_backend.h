@@ -33,6 +33,7 @@ class CpuBackend final : public Backend {
   void wait_for(Stream, Stream) override {}
   void synchronize() override {}
   std::unique_ptr<Graph> capture(const std::function<void()>&) override { return nullptr; }
+  std::unique_ptr<Timeline> make_timeline() override;
 
   void advance(StepState* state, std::uint32_t steps, Stream stream) override;
   void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) override;

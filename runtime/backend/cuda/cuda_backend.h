@@ -42,6 +42,7 @@ class CudaBackend final : public Backend {
   void wait_for(Stream later, Stream earlier) override;
   void synchronize() override;
   std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
+  std::unique_ptr<Timeline> make_timeline() override;
 
   void advance(StepState* state, std::uint32_t steps, Stream stream) override;
   void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) override;
