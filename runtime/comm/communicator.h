@@ -9,7 +9,8 @@
 
 namespace ddptrain {
 
-/// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes.
+/// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes; over MPI
+/// the order of all_gather() calls among the others may differ between ranks.
 /// Errors throw Error with the failing call. Made after, and destroyed before, backend and world.
 class Communicator {
  public:
@@ -17,12 +18,19 @@ class Communicator {
 
   virtual ~Communicator() = default;
 
+  virtual int rank() const = 0;
   virtual int size() const = 0;
   /// Memory (zeroed) from which collectives are fastest; collective.
   virtual Buffer allocate(std::size_t bytes) = 0;
 
   /// Starts values = sum over ranks, in place, after what is queued on `stream`; f64, f32 or bf16.
   virtual Ticket all_reduce_sum(const Tensor& values, Stream stream) = 0;
+  /// The same for one part: `values` is size() equal parts, and part r of rank r becomes its sum over ranks, in place.
+  /// The other parts are left in an unspecified state. Error where the elements do not divide by size().
+  virtual Ticket reduce_scatter_sum(const Tensor& values, Stream stream) = 0;
+  /// Starts copying part r of rank r to every rank, in place, after what is queued on `stream`; any type. Error where
+  /// the elements do not divide by size().
+  virtual Ticket all_gather(const Tensor& values, Stream stream) = 0;
   /// True where work queued on that stream from now on sees the result: at once for NCCL, which works in stream order;
   /// when the messages have arrived for MPI. Makes progress. Tickets complete in the order they were given.
   virtual bool test(Ticket ticket) = 0;
@@ -34,6 +42,9 @@ class Communicator {
   virtual void check_health() {}
   virtual std::string library_version() const = 0;
 };
+
+/// This rank's part of `values` for reduce_scatter_sum() and all_gather(). Error where the elements do not divide.
+Tensor own_part(const Communicator& communicator, const Tensor& values);
 
 /// CPU memory, MPI messages; overlaps with computation as long as test() is called now and then.
 std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Backend& backend);

@@ -76,7 +76,7 @@ ncclDataType_t nccl_type(DType dtype) {
     case DType::bf16:
       return ncclBfloat16;
     default:
-      fail("all-reduce of {} over NCCL: f64, f32 and bf16 only", name_of(dtype));
+      fail("sums of {} over NCCL: f64, f32 and bf16 only", name_of(dtype));
   }
 }
 
@@ -102,7 +102,8 @@ void free_symmetric(const NcclComm& comm, ncclWindow_t window, void* memory) {
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(const World& world, Backend& backend, const NcclOptions& options)
-      : size_(world.size()),
+      : rank_(world.rank()),
+        size_(world.size()),
         backend_(backend),
         symmetric_(options.symmetric && can_be_symmetric(world)),
         comm_(std::make_shared<const NcclComm>(world, options.max_ctas)) {}
@@ -116,6 +117,7 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
+  int rank() const override { return rank_; }
   int size() const override { return size_; }
 
   Buffer allocate(std::size_t bytes) override { return symmetric_ ? symmetric(bytes) : backend_.allocate(bytes); }
@@ -124,6 +126,21 @@ class NcclCommunicator final : public Communicator {
     comm_->check(ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.size()),
                                nccl_type(values.dtype), ncclSum, comm_->get(), cuda(stream)),
                  "ncclAllReduce");
+    return next_++;
+  }
+
+  Ticket reduce_scatter_sum(const Tensor& values, Stream stream) override {
+    const Tensor part = own_part(*this, values);
+    comm_->check(ncclReduceScatter(values.data, part.data, static_cast<std::size_t>(part.size()),
+                                   nccl_type(values.dtype), ncclSum, comm_->get(), cuda(stream)),
+                 "ncclReduceScatter");
+    return next_++;
+  }
+
+  Ticket all_gather(const Tensor& values, Stream stream) override {
+    const Tensor part = own_part(*this, values);
+    comm_->check(ncclAllGather(part.data, values.data, part.bytes(), ncclUint8, comm_->get(), cuda(stream)),
+                 "ncclAllGather");
     return next_++;
   }
 
@@ -161,6 +178,7 @@ class NcclCommunicator final : public Communicator {
     return buffer;
   }
 
+  int rank_;
   int size_;
   Backend& backend_;
   bool symmetric_;

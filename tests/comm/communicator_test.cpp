@@ -95,11 +95,61 @@ class CommunicatorTest : public testing::TestWithParam<Setup> {
     }
   }
 
+  /// Values, and where this rank's part begins and ends.
+  template <class T>
+  struct Own {
+    std::vector<T> values;
+    std::ptrdiff_t begin;
+    std::ptrdiff_t end;
+  };
+  template <class T>
+  Own<T> own(const std::vector<T>& values) const {
+    const std::ptrdiff_t part = std::ssize(values) / ranks();
+    return {values, rank() * part, (rank() + 1) * part};
+  }
+
+  template <class T>
+  void check_scattered_sums(DType dtype) {
+    for (const std::int64_t part : {1, 2, 3, 127, 1000, 65537}) {
+      const std::int64_t count = part * ranks();
+      const Buffer buffer = device_copy(contribution<T>(rank(), count));
+      communicator_->wait(communicator_->reduce_scatter_sum(buffer.view(dtype, {count}), stream()));
+      backend_->synchronize();
+      const auto sums = own(host_copy<T>(buffer));
+      const auto expected = expected_sum<T>(count);
+      EXPECT_TRUE(
+          std::equal(sums.values.begin() + sums.begin, sums.values.begin() + sums.end, expected.begin() + sums.begin))
+          << part << " elements of " << ranks() << " ranks";
+    }
+  }
+
+  /// What all_gather() of contributions gives: part r is rank r's.
+  template <class T>
+  std::vector<T> expected_gathered(std::int64_t part) const {
+    std::vector<T> values;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const auto all = contribution<T>(rank, part * ranks());
+      values.insert(values.end(), all.begin() + rank * part, all.begin() + (rank + 1) * part);
+    }
+    return values;
+  }
+
+  template <class T>
+  void check_gathers(DType dtype) {
+    for (const std::int64_t part : {1, 2, 3, 127, 1000, 65537}) {
+      const Buffer buffer = device_copy(contribution<T>(rank(), part * ranks()));
+      communicator_->wait(communicator_->all_gather(buffer.view(dtype, {part * ranks()}), stream()));
+      backend_->synchronize();
+      EXPECT_EQ(host_copy<T>(buffer), expected_gathered<T>(part)) << part << " elements of each rank";
+    }
+  }
+
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Communicator> communicator_;
 };
 
-TEST_P(CommunicatorTest, KnowsItsSize) {
+TEST_P(CommunicatorTest, KnowsItsRankAndSize) {
+  EXPECT_EQ(communicator_->rank(), rank());
   EXPECT_EQ(communicator_->size(), ranks());
   EXPECT_NO_THROW(communicator_->check_health());
 }
@@ -114,6 +164,57 @@ TEST_P(CommunicatorTest, AllocatesZeroedAlignedMemory) {
 TEST_P(CommunicatorTest, SumsF32OfAnySize) { check_sums<float>(DType::f32); }
 
 TEST_P(CommunicatorTest, SumsF64OfAnySize) { check_sums<double>(DType::f64); }
+
+TEST_P(CommunicatorTest, ScattersSumsOfF32OfAnySize) { check_scattered_sums<float>(DType::f32); }
+
+TEST_P(CommunicatorTest, ScattersSumsOfF64OfAnySize) { check_scattered_sums<double>(DType::f64); }
+
+TEST_P(CommunicatorTest, GathersF32OfAnySize) { check_gathers<float>(DType::f32); }
+
+TEST_P(CommunicatorTest, GathersBytesOfAnySize) { check_gathers<std::uint8_t>(DType::u8); }
+
+TEST_P(CommunicatorTest, RefusesPartsThatAreNotEqual) {
+  if (ranks() == 1) GTEST_SKIP() << "one part is whatever there is";
+  const Buffer buffer = communicator_->allocate(sizeof(float) * static_cast<std::size_t>(ranks() + 1));
+  const Tensor values = buffer.view(DType::f32, {ranks() + 1});
+  EXPECT_THROW(communicator_->reduce_scatter_sum(values, stream()), Error);
+  EXPECT_THROW(communicator_->all_gather(values, stream()), Error);
+}
+
+TEST_P(CommunicatorTest, ScatteredSumsOfASliceLeaveItsNeighboursAlone) {
+  const std::int64_t count = 333 * ranks();
+  const Buffer buffer = device_copy(contribution<float>(rank(), count + 200));
+  const Tensor slice{static_cast<float*>(buffer.data()) + 128, DType::f32, {count}};
+  communicator_->wait(communicator_->reduce_scatter_sum(slice, stream()));
+  communicator_->wait(communicator_->all_gather(slice, stream()));
+  backend_->synchronize();
+  auto expected = contribution<float>(rank(), count + 200);
+  const auto sums = expected_sum<float>(count + 200);
+  std::copy(sums.begin() + 128, sums.begin() + 128 + count, expected.begin() + 128);
+  EXPECT_EQ(host_copy<float>(buffer), expected);
+}
+
+/// As ZeRO-1 does: where one rank gathers between two sums, another may gather after both.
+TEST_P(CommunicatorTest, RanksMayGatherAtDifferentPointsOfTheSums) {
+  if (GetParam().device == DeviceKind::cuda) GTEST_SKIP() << "streams keep one order for all";
+  const std::int64_t part = 40009;
+  const Buffer weights = device_copy(contribution<float>(rank(), part * ranks()));
+  const Buffer first = device_copy(contribution<float>(rank(), part * ranks()));
+  const Buffer second = device_copy(contribution<float>(rank(), part * ranks()));
+  const auto view = [&](const Buffer& buffer) { return buffer.view(DType::f32, {part * ranks()}); };
+  communicator_->reduce_scatter_sum(view(first), stream());
+  if (rank() % 2 == 0) communicator_->all_gather(view(weights), stream());
+  auto last = communicator_->reduce_scatter_sum(view(second), stream());
+  if (rank() % 2 == 1) last = communicator_->all_gather(view(weights), stream());
+  communicator_->wait(last);
+  EXPECT_EQ(host_copy<float>(weights), expected_gathered<float>(part));
+  const auto expected = expected_sum<float>(part * ranks());
+  for (const Buffer* buffer : {&first, &second}) {
+    const auto sums = own(host_copy<float>(*buffer));
+    EXPECT_TRUE(
+        std::equal(sums.values.begin() + sums.begin, sums.values.begin() + sums.end, expected.begin() + sums.begin));
+  }
+}
 
 TEST_P(CommunicatorTest, SumsASliceAndLeavesItsNeighboursAlone) {
   const Buffer buffer = device_copy(contribution<float>(rank(), 1000));
@@ -207,6 +308,43 @@ TEST_P(CommunicatorTest, SumsBf16WhereTheLibraryCan) {
   const Buffer wide = backend_->allocate(DType::f32, {1001});
   backend_->convert(values, wide.view(DType::f32, {1001}), backend_->compute_stream());
   EXPECT_EQ(host_copy<float>(wide), std::vector<float>(1001, static_cast<float>(ranks())));
+}
+
+TEST_P(CommunicatorTest, ScattersSumsOfBf16WhereTheLibraryCan) {
+  const std::int64_t count = 1001 * ranks();
+  const Buffer buffer = device_copy(std::vector<std::uint16_t>(static_cast<std::size_t>(count), 0x3F80));  // 1.0
+  const Tensor values = buffer.view(DType::bf16, {count});
+  if (std::string(GetParam().name) == "mpi") {
+    EXPECT_THROW(communicator_->reduce_scatter_sum(values, stream()), Error);
+    return;
+  }
+  communicator_->wait(communicator_->reduce_scatter_sum(values, stream()));
+  communicator_->wait(communicator_->all_gather(values, stream()));
+  backend_->synchronize();
+  const Buffer wide = backend_->allocate(DType::f32, {count});
+  backend_->convert(values, wide.view(DType::f32, {count}), backend_->compute_stream());
+  EXPECT_EQ(host_copy<float>(wide), std::vector<float>(static_cast<std::size_t>(count), static_cast<float>(ranks())));
+}
+
+TEST_P(CommunicatorTest, ScatteringAndGatheringWorkInsideAGraph) {
+  const std::int64_t count = 777 * ranks();
+  const Buffer buffer = device_copy(contribution<float>(rank(), count));
+  const auto step = [&] {
+    backend_->wait_for(stream(), backend_->compute_stream());
+    communicator_->wait(communicator_->reduce_scatter_sum(buffer.view(DType::f32, {count}), stream()));
+    communicator_->wait(communicator_->all_gather(buffer.view(DType::f32, {count}), stream()));
+    backend_->wait_for(backend_->compute_stream(), stream());
+  };
+  step();
+  const auto graph = backend_->capture(step);
+  if (!graph) GTEST_SKIP() << "this backend has no graphs";
+  backend_->copy_to_device(buffer.data(), contribution<float>(rank(), count).data(), buffer.bytes());
+  graph->launch();
+  graph->launch();
+  backend_->synchronize();
+  auto expected = expected_sum<float>(count);
+  for (float& value : expected) value *= static_cast<float>(ranks());
+  EXPECT_EQ(host_copy<float>(buffer), expected);
 }
 
 TEST_P(CommunicatorTest, WorksInsideAGraph) {

@@ -90,7 +90,7 @@ class FakeBackend : public Backend {
   char communication_ = 0;
 };
 
-/// All-reduces that end when the test says so: message k has arrived once `arrived` > k.
+/// Collectives that end when the test says so: message k has arrived once `arrived` > k.
 class FakeCommunicator final : public Communicator {
  public:
   FakeCommunicator(FakeBackend& backend, int size) : backend_(backend), size_(size) {}
@@ -98,19 +98,26 @@ class FakeCommunicator final : public Communicator {
   std::uint64_t arrived = UINT64_MAX;
   std::vector<void*> sent;
 
+  int rank() const override { return 0; }
   int size() const override { return size_; }
   Buffer allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
-  Ticket all_reduce_sum(const Tensor& values, Stream stream) override {
-    backend_.log.push_back(fmt::format("all-reduce of {} on {}", values.size(), backend_.name(stream)));
-    sent.push_back(values.data);
-    return sent.size() - 1;
+  Ticket all_reduce_sum(const Tensor& values, Stream stream) override { return record("all-reduce", values, stream); }
+  Ticket reduce_scatter_sum(const Tensor& values, Stream stream) override {
+    return record("reduce-scatter", values, stream);
   }
+  Ticket all_gather(const Tensor& values, Stream stream) override { return record("all-gather", values, stream); }
   bool test(Ticket ticket) override { return ticket < arrived; }
   void wait(Ticket ticket) override { arrived = std::max(arrived, ticket + 1); }
   void broadcast(const Tensor&, int, Stream) override {}
   std::string library_version() const override { return "fake"; }
 
  private:
+  Ticket record(const char* what, const Tensor& values, Stream stream) {
+    backend_.log.push_back(fmt::format("{} of {} on {}", what, values.size(), backend_.name(stream)));
+    sent.push_back(values.data);
+    return sent.size() - 1;
+  }
+
   FakeBackend& backend_;
   int size_;
 };
