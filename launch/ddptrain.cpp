@@ -141,7 +141,10 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   const DeviceKind device = choose_device(world, options, cuda);
   if (device == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(0);
   job.binding = bind_to_numa(job.pci_bus_id);
-  world.agree([&] { job.backend = make_backend(options, device); });
+  world.agree([&] {
+    check_precision(options, chosen_precision(options, device));
+    job.backend = make_backend(options, device);
+  });
   job.clock.mark("device");
   world.agree([&] { job.data = data.get(); });
   adopt(job.data, job.options);
@@ -193,6 +196,8 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.local_world_size = world.local_size();
   info.batch_per_rank = job.options.batch;
   info.grad_accum = job.options.grad_accum;
+  info.zero = trainer.arena().sharded() ? 1 : 0;
+  info.comm_dtype = trainer.arena().gradient_type() == DType::f32 ? "fp32" : name_of(trainer.arena().gradient_type());
   info.parameters = trainer.arena().parameter_count();
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);

@@ -119,6 +119,10 @@ void add_optimizer_options(CLI::App& app, Options& o) {
   app.add_option("--beta2", o.optimizer.beta2, "adam, adamw, lamb")->group(group);
   app.add_option("--weight-decay", o.optimizer.weight_decay, "Not applied to biases")->group(group);
   app.add_option("--clip-norm", o.clip_norm, "Largest norm of the whole gradient (0: no clipping)")->group(group);
+  choices
+      .add(app, "--stochastic-rounding", o.optimizer.stochastic_rounding, kOnOff,
+           "Round bf16 weights from their fp32 master weights up or down at random, right on average")
+      ->group(group);
   choices.add(app, "--schedule", o.optimizer.schedule.kind, schedules, "Learning rate after warm-up")->group(group);
   app.add_option("--warmup", o.optimizer.schedule.warmup_steps, "Steps of linear warm-up")->group(group);
   choices.add(app, "--lr-scaling", o.lr_scaling, scalings, "With the samples of a step over --lr-base-batch")
@@ -128,12 +132,19 @@ void add_optimizer_options(CLI::App& app, Options& o) {
 
 void add_runtime_options(CLI::App& app, Options& o) {
   const Names<OverlapMode> overlaps = {{"on", OverlapMode::on}, {"off", OverlapMode::off}, {"none", OverlapMode::none}};
+  const Names<bool> zero = {{"0", false}, {"1", true}};
+  const Names<std::string> types = {{"auto", "auto"}, {"bf16", "bf16"}, {"fp32", "fp32"}};
   const Names<bool> symmetric = {{"auto", true}, {"on", true}, {"off", false}};
   const std::string group = "Communication and execution";
   Choices choices;
   app.add_option("--bucket-mb", o.bucket_mb, "Largest bucket of gradients, MiB")->group(group);
   app.add_option("--last-bucket-kb", o.last_bucket_kb, "The last bucket, which nothing hides, KiB")->group(group);
-  choices.add(app, "--overlap", o.overlap, overlaps, "All-reduce during backward, after it, or not at all")
+  choices.add(app, "--overlap", o.overlap, overlaps, "Sum gradients during backward, after it, or not at all")
+      ->group(group);
+  choices.add(app, "--zero", o.zero, zero, "1: master weights and moments divided among the ranks (ZeRO-1)")
+      ->group(group);
+  choices
+      .add(app, "--comm-dtype", o.comm_dtype, types, "Of gradients, as they are added and sent; auto: as --precision")
       ->group(group);
   choices
       .add(app, "--symmetric", o.symmetric, symmetric,
@@ -225,6 +236,11 @@ void validate(const Options& o) {
   require(o.lr_base_batch > 0, "--lr-base-batch", o.lr_base_batch, "at least 1");
   require(o.bucket_mb > 0 && o.bucket_mb < 1e6, "--bucket-mb", o.bucket_mb, "a size above 0");
   require(o.last_bucket_kb >= 0 && o.last_bucket_kb < 1e9, "--last-bucket-kb", o.last_bucket_kb, "0 or more");
+  if (o.zero && opt.kind == OptimizerKind::lamb) {
+    usage_error(
+        "--zero 1: lamb needs the norms of whole parameters, of which each rank has only a part. Use --zero 0, or "
+        "another optimizer.");
+  }
   require(o.seed <= INT64_MAX, "--seed", o.seed, "0 to 2^63 - 1");
   require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");
   require(o.log_every >= 0 && o.log_every <= kMostSteps, "--log-every", o.log_every, "0 to 10^12");
@@ -303,6 +319,25 @@ Precision chosen_precision(const Options& options, DeviceKind device) {
   return device == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
 }
 
+void check_precision(const Options& options, Precision precision) {
+  const bool bf16 = precision == Precision::bf16;
+  if (options.comm_dtype == "bf16" && !bf16) {
+    usage_error(
+        "--comm-dtype bf16: gradients are {}, and sent as they are. Use --comm-dtype auto, or --precision bf16.",
+        name_of(precision));
+  }
+  if (options.comm_dtype == "fp32" && bf16 && !takes_f32_gradients(options.model)) {
+    usage_error("--comm-dtype fp32: model {} computes bf16 gradients. Use --comm-dtype auto, or --precision fp32.",
+                options.model);
+  }
+  if (options.optimizer.stochastic_rounding && !bf16) {
+    usage_error(
+        "--stochastic-rounding on: weights are {}, and only bf16 ones are rounded. Use --stochastic-rounding off, or "
+        "--precision bf16.",
+        name_of(precision));
+  }
+}
+
 float scaled_learning_rate(const Options& options, int world_size) {
   const double samples = static_cast<double>(options.batch) * static_cast<double>(options.grad_accum) * world_size;
   const double ratio = samples / static_cast<double>(options.lr_base_batch);
@@ -332,9 +367,12 @@ TrainerOptions trainer_options(const Options& options, int world_size, std::int6
   result.optimizer = options.optimizer;
   result.optimizer.schedule.peak = scaled_learning_rate(options, world_size);
   result.optimizer.schedule.total_steps = static_cast<std::uint64_t>(total_steps);
+  result.optimizer.rounding_seed = options.seed;
   result.clip_norm = options.clip_norm;
   result.bucket_bytes = static_cast<std::size_t>(options.bucket_mb * 1048576.0);
   result.last_bucket_bytes = static_cast<std::size_t>(options.last_bucket_kb * 1024.0);
+  if (options.comm_dtype != "auto") result.gradient_type = options.comm_dtype == "bf16" ? DType::bf16 : DType::f32;
+  result.zero = options.zero;
   result.overlap = options.overlap;
   result.graph = options.graph;
   return result;

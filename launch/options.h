@@ -49,6 +49,8 @@ struct Options {
   OverlapMode overlap = OverlapMode::on;
   bool symmetric = true;
   int comm_ctas = 4;
+  bool zero = false;                ///< ZeRO-1.
+  std::string comm_dtype = "auto";  ///< auto, bf16 or fp32
   bool graph = true;
 
   bool baseline = true;
@@ -80,6 +82,8 @@ std::string version_text();
 
 /// What the flags mean for a device and a number of ranks.
 Precision chosen_precision(const Options& options, DeviceKind device);
+/// UsageError where flags do not go with the precision.
+void check_precision(const Options& options, Precision precision);
 float scaled_learning_rate(const Options& options, int world_size);
 TrainerOptions trainer_options(const Options& options, int world_size, std::int64_t total_steps);
 RunOptions run_options(const Options& options);

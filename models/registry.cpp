@@ -14,6 +14,7 @@ struct Entry {
   const char* name;
   bool language;
   std::unique_ptr<Model> (*make)(Backend&, const ModelOptions&);
+  bool f32_gradients = false;  ///< Takes f32 gradients beside bf16 weights.
 };
 
 constexpr Entry kModels[] = {
@@ -38,6 +39,11 @@ std::unique_ptr<Model> make_model(const std::string& name, Backend& backend, con
     if (name == entry.name) return entry.make(backend, options);
   }
   usage_error("--model {}: there is no such model. Models: {}.", name, fmt::join(model_names(), ", "));
+}
+
+bool takes_f32_gradients(const std::string& name) {
+  return std::any_of(std::begin(kModels), std::end(kModels),
+                     [&](const Entry& entry) { return name == entry.name && entry.f32_gradients; });
 }
 
 }  // namespace ddptrain

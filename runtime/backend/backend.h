@@ -102,10 +102,10 @@ class Backend {
   // --- step and optimizer -------------------------------------------------------------------------------------
   virtual void advance(StepState* state, std::uint32_t steps, Stream stream) = 0;  ///< state->step += steps
   virtual void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) = 0;
-  /// *sum (f32) = (accumulate ? *sum : 0) + sum of squares of `values`.
-  virtual void sum_of_squares(const Tensor& values, float* sum, bool accumulate, Stream stream) = 0;
-  /// *scale = min(1, max_norm / (sqrt(*sum_of_squares) + 1e-6)).
-  virtual void clip_scale(const float* sum_of_squares, float max_norm, float* scale, Stream stream) = 0;
+  /// *sum (f32) = sum of squares of `values`, of bf16 or the type of master weights.
+  virtual void sum_of_squares(const Tensor& values, float* sum, Stream stream) = 0;
+  /// *scale = min(1, max_norm / (norm + 1e-6)), norm = square root of the sum of all `squares` (f32).
+  virtual void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) = 0;
 
   // --- operations ---------------------------------------------------------------------------------------------
   /// out [count, height, width, 1] = pixels of the batch / 255.

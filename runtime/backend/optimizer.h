@@ -39,31 +39,48 @@ struct OptimizerSettings {
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
+  /// bf16 weights are rounded from the master weights stochastically (see rounding_bits), not to nearest.
+  bool stochastic_rounding = false;
+  std::uint64_t rounding_seed = 0;
 };
 
-/// A stretch of one parameter within the arena; at most `kChunkElements` elements, so that one thread block updates it.
-struct UpdateChunk {
+/// Random bits that round the weights of four neighbouring elements of a parameter, the first of which is `element` (a
+/// multiple of 4): the low half of word[i] is for element + i. They depend on nothing else, so that rounding is the
+/// same on every rank, in every bucket and shard.
+DDP_HOST_DEVICE Philox rounding_bits(std::uint64_t seed, std::uint64_t step, std::uint32_t parameter,
+                                     std::uint32_t element) {
+  constexpr int kRounds = 7;
+  constexpr std::uint32_t kRounding = 0x524F554E;  // last counter word; dropout sites are small numbers
+  return philox<kRounds>(element / 4, parameter, static_cast<std::uint32_t>(step),
+                         kRounding ^ (static_cast<std::uint32_t>(step >> 32) << 8), seed);
+}
+
+/// A stretch of one parameter; at most `kChunkElements` elements, so that one thread block updates it.
+struct alignas(16) UpdateChunk {
   std::uint32_t parameter = 0;  ///< Index of the parameter in the arena.
-  std::uint32_t begin = 0;      ///< First element, counted from the start of the arena.
-  std::uint32_t count = 0;
-  std::uint32_t decays = 0;  ///< 1 where weight decay applies.
+  std::uint32_t begin = 0;      ///< First element, counted from the start of the slice; a multiple of 64.
+  std::uint32_t element = 0;    ///< The same, counted from the start of the parameter; a multiple of 64.
+  std::uint16_t count = 0;
+  std::uint16_t decays = 0;  ///< 1 where weight decay applies.
 };
 inline constexpr std::uint32_t kChunkElements = 2048;
 
-/// What one optimizer launch updates: the chunks of one bucket (sorted by `begin`, parameters contiguous).
-/// All arrays start at the arena's first element. `chunks` lies where the backend computes.
+/// What one optimizer launch updates: the chunks of one bucket, or of this rank's shard of it (sorted by `begin`,
+/// parameters contiguous). All arrays start at the slice's first element. `chunks` lies where the backend computes.
 struct UpdateSlice {
   const UpdateChunk* chunks = nullptr;
   std::uint32_t chunk_count = 0;
-  std::uint32_t parameter_count = 0;      ///< Parameters in the whole arena (size of norms).
-  void* weights = nullptr;                ///< Compute precision; the same pointer as master where the types agree.
-  void* master = nullptr;                 ///< master_dtype.
-  void* first_moment = nullptr;           ///< master_dtype; momentum for sgd.
-  void* second_moment = nullptr;          ///< master_dtype; unused by sgd.
-  const void* gradients = nullptr;        ///< Compute precision; already averaged.
-  const float* gradient_scale = nullptr;  ///< One factor for every gradient (clipping), or null.
-  float* norms = nullptr;                 ///< Scratch for lamb, f32 [2 * arena chunks + 2 * parameter_count].
   std::uint32_t first_chunk = 0;          ///< Index in the arena of this slice's first chunk.
+  std::uint32_t parameter_count = 0;      ///< Parameters in the whole arena (size of norms).
+  DType weight_type = DType::f32;         ///< bf16, or that of master.
+  DType gradient_type = DType::f32;       ///< bf16, or that of master.
+  void* weights = nullptr;                ///< The same pointer as master where the types agree.
+  void* master = nullptr;                 ///< master_dtype, as the moments.
+  void* first_moment = nullptr;           ///< Momentum for sgd.
+  void* second_moment = nullptr;          ///< Unused by sgd.
+  const void* gradients = nullptr;        ///< Already averaged.
+  const float* gradient_scale = nullptr;  ///< One factor for every gradient (clipping), or null.
+  float* norms = nullptr;  ///< Scratch for lamb, f32 [2 * arena chunks + 2 * parameter_count]. Needs whole parameters.
 };
 
 }  // namespace ddptrain

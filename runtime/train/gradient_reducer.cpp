@@ -5,6 +5,13 @@
 
 namespace ddptrain {
 
+Communicator::Ticket start_sum(const ParameterArena& arena, std::size_t bucket, Communicator& communicator,
+                               Stream stream) {
+  const Tensor gradients = arena.bucket_gradients(bucket);
+  return arena.sharded() ? communicator.reduce_scatter_sum(gradients, stream)
+                         : communicator.all_reduce_sum(gradients, stream);
+}
+
 GradientReducer::GradientReducer(const ParameterArena& arena, Communicator* communicator, Backend& backend,
                                  OverlapMode mode, Reduced reduced)
     : arena_(arena),
@@ -28,10 +35,11 @@ void GradientReducer::begin(bool last_micro_step) {
   for (const Bucket& bucket : arena_.plan().buckets) missing_.push_back(bucket.parameter_count);
   next_bucket_ = 0;
   forked_ = false;
+  newest_.reset();
   if (last_micro_step && mode_ == OverlapMode::on) {
     // Long operations let messages move, but nothing may be computed in the middle of them.
     backend_.set_progress([this] {
-      if (!in_flight_.empty()) communicator_->test(in_flight_.front().ticket);
+      if (newest_) communicator_->test(*newest_);
     });
   }
 }
@@ -80,7 +88,8 @@ void GradientReducer::launch(std::size_t bucket) {
     reduced_(bucket, stream);
     return;
   }
-  in_flight_.push_back({bucket, stream, communicator_->all_reduce_sum(arena_.bucket_gradients(bucket), stream)});
+  newest_ = start_sum(arena_, bucket, *communicator_, stream);
+  in_flight_.push_back({bucket, stream, *newest_});
 }
 
 void GradientReducer::take_finished() {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "runtime/backend/backend.h"
@@ -12,10 +13,14 @@
 namespace ddptrain {
 
 enum class OverlapMode : std::uint8_t {
-  on,    ///< A bucket's all-reduce starts as soon as its gradients are complete.
+  on,    ///< A bucket's sum over ranks starts as soon as its gradients are complete.
   off,   ///< All start after backward.
   none,  ///< No communication at all; replicas drift apart. For measurements.
 };
+
+/// Starts the sum over ranks of a bucket's gradients: an all-reduce, or, where the arena is sharded, a reduce-scatter.
+Communicator::Ticket start_sum(const ParameterArena& arena, std::size_t bucket, Communicator& communicator,
+                               Stream stream);
 
 /// Sums gradients over ranks, bucket by bucket, while backward runs.
 ///
@@ -26,7 +31,7 @@ enum class OverlapMode : std::uint8_t {
 /// the others' updates.
 class GradientReducer {
  public:
-  /// Queues what follows a bucket's all-reduce (sums are in place) on `stream`; called in bucket order.
+  /// Queues what follows a bucket's sum (arena.reduced_gradients() hold it) on `stream`; called in bucket order.
   using Reduced = std::function<void(std::size_t bucket, Stream stream)>;
 
   /// `communicator` may be null with OverlapMode::none. All must outlive the reducer.
@@ -42,8 +47,10 @@ class GradientReducer {
   /// before in this micro-step, or begin() is missing.
   void ready(std::size_t parameter);
   /// After the backward pass. Error where a parameter was not reported. In the last micro-step, work queued on the
-  /// compute stream from now on comes after all that follows the all-reduces.
+  /// compute stream from now on comes after all that follows the sums.
   void finish();
+
+  bool communicates() const { return communicator_ != nullptr; }
 
  private:
   struct InFlight {
@@ -69,6 +76,7 @@ class GradientReducer {
   std::size_t next_bucket_ = 0;       ///< First bucket not yet launched.
   bool forked_ = false;               ///< The communication stream has work of this step.
   std::deque<InFlight> in_flight_;
+  std::optional<Communicator::Ticket> newest_;  ///< Of this step.
 };
 
 }  // namespace ddptrain

@@ -1,35 +1,66 @@
 #include "runtime/train/optimizer.h"
 
+#include "runtime/core/error.h"
 #include "runtime/core/nvtx.h"
 
 namespace ddptrain {
 
-Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Backend& backend)
-    : settings_(settings), clip_norm_(clip_norm), arena_(arena), backend_(backend) {
-  if (clip_norm_ > 0.0f) clip_ = backend_.allocate(2 * sizeof(float));
+Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Backend& backend,
+                     Communicator& communicator)
+    : settings_(settings), clip_norm_(clip_norm), arena_(arena), backend_(backend), communicator_(communicator) {
+  DDP_CHECK(settings.kind != OptimizerKind::lamb || !arena.sharded(), "lamb needs the norms of whole parameters");
+  if (clips()) clip_ = backend_.allocate((arena.plan().buckets.size() + 1) * sizeof(float));
+}
+
+Tensor Optimizer::squares() const {
+  return clip_.view(DType::f32, {static_cast<std::int64_t>(arena_.plan().buckets.size())});
+}
+
+float* Optimizer::clip_scale() const { return static_cast<float*>(clip_.data()) + arena_.plan().buckets.size(); }
+
+void Optimizer::begin_step(StepRef step, bool communicates) {
+  step_ = step;
+  gathers_ = communicates && arena_.sharded();
 }
 
 void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
-  if (clip_norm_ <= 0.0f) update(bucket, stream);
+  if (clips()) {
+    backend_.sum_of_squares(arena_.reduced_gradients(bucket), squares().as<float>() + bucket, stream);
+    return;
+  }
+  update(bucket, stream);
+  if (gathers_) gather(bucket, stream);
 }
 
 void Optimizer::finish_step() {
-  if (clip_norm_ <= 0.0f) return;
-  const Stream stream = backend_.compute_stream();
-  auto* sum = static_cast<float*>(clip_.data());
-  const std::size_t buckets = arena_.plan().buckets.size();
-  for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
-    backend_.sum_of_squares(arena_.bucket_gradients(bucket), sum, bucket > 0, stream);
+  if (clips()) clip_and_update();
+  if (gathers_) communicator_.wait(last_gather_);
+}
+
+/// A bucket is gathered while the next one is updated.
+void Optimizer::clip_and_update() {
+  const Stream compute = backend_.compute_stream();
+  const Stream communication = backend_.communication_stream();
+  if (gathers_) communicator_.wait(communicator_.all_reduce_sum(squares(), compute));
+  backend_.clip_scale(squares(), clip_norm_, clip_scale(), compute);
+  for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
+    update(bucket, compute);
+    if (!gathers_) continue;
+    backend_.wait_for(communication, compute);
+    gather(bucket, communication);
   }
-  backend_.clip_scale(sum, clip_norm_, sum + 1, stream);
-  for (std::size_t bucket = 0; bucket < buckets; ++bucket) update(bucket, stream);
+  if (gathers_) backend_.wait_for(compute, communication);
 }
 
 void Optimizer::update(std::size_t bucket, Stream stream) {
   const NvtxRange range("optimizer");
   UpdateSlice slice = arena_.update_slice(bucket);
-  if (clip_norm_ > 0.0f) slice.gradient_scale = static_cast<const float*>(clip_.data()) + 1;
+  if (clips()) slice.gradient_scale = clip_scale();
   backend_.update(settings_, slice, step_, stream);
+}
+
+void Optimizer::gather(std::size_t bucket, Stream stream) {
+  last_gather_ = communicator_.all_gather(arena_.bucket_weights(bucket), stream);
 }
 
 }  // namespace ddptrain

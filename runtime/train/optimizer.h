@@ -3,35 +3,48 @@
 #include <cstddef>
 
 #include "runtime/backend/backend.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/train/parameter_arena.h"
 
 namespace ddptrain {
 
 /// Updates the arena bucket by bucket: each as soon as its gradients are averaged, or, with clipping, all of them once
-/// the norm of the whole gradient is known.
+/// the norm of the whole gradient is known; that of each bucket is worked out as soon as it is averaged. Where the
+/// arena is sharded, each rank updates its part of a bucket, and the parts are gathered on all ranks behind that.
 class Optimizer {
  public:
-  /// `clip_norm` 0: no clipping. Arena and backend outlive the optimizer.
-  Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Backend& backend);
+  /// `clip_norm` 0: no clipping. Error for lamb on a sharded arena, as it needs the norms of whole parameters. Arena,
+  /// backend and communicator outlive the optimizer.
+  Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Backend& backend,
+            Communicator& communicator);
 
   /// Whether settings.kind keeps two moments.
   static bool needs_second_moment(OptimizerKind kind) { return kind != OptimizerKind::sgd; }
 
-  void begin_step(StepRef step) { step_ = step; }
+  /// `communicates`: false leaves a sharded arena's weights ungathered, and norms those of this rank's parts.
+  void begin_step(StepRef step, bool communicates);
   /// In bucket order: the averaged gradients of `bucket` are in place, in the order of `stream`.
   void bucket_reduced(std::size_t bucket, Stream stream);
-  /// On the compute stream, after all buckets.
+  /// On the compute stream, after all buckets. Work queued on it from now on sees the new weights.
   void finish_step();
 
  private:
+  bool clips() const { return clip_norm_ > 0.0f; }
+  Tensor squares() const;  ///< f32 [buckets]: sum of squares of each bucket's gradients.
+  float* clip_scale() const;
   void update(std::size_t bucket, Stream stream);
+  void gather(std::size_t bucket, Stream stream);
+  void clip_and_update();
 
   OptimizerSettings settings_;
   float clip_norm_;
   const ParameterArena& arena_;
   Backend& backend_;
-  Buffer clip_;  ///< f32: sum of squares, scale.
+  Communicator& communicator_;
+  Buffer clip_;  ///< f32: squares(), then the scale.
   StepRef step_;
+  bool gathers_ = false;
+  Communicator::Ticket last_gather_ = 0;
 };
 
 }  // namespace ddptrain

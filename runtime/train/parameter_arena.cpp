@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <type_traits>
 
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
@@ -46,11 +47,13 @@ void fill_random(T* values, std::int64_t count, const InitialValue& initial, std
   }
 }
 
+/// Of a bucket, with padding.
 template <class T>
-std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, std::uint64_t seed) {
-  std::vector<T> values(static_cast<std::size_t>(plan.size), T{0});
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    T* first = values.data() + plan.begin[i];
+std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
+                              std::uint64_t seed) {
+  std::vector<T> values(static_cast<std::size_t>(bucket.size), T{0});
+  for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
+    T* first = values.data() + (plan.begin[i] - bucket.begin);
     if (specs[i].initial.kind == InitialValue::Kind::constant) {
       std::fill_n(first, specs[i].size(), static_cast<T>(specs[i].initial.scale));
     } else {
@@ -60,47 +63,90 @@ std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const Buc
   return values;
 }
 
+/// The values of a tensor of f32 or f64.
+template <class T>
+std::vector<T> host_values(Backend& backend, const Tensor& values) {
+  const auto count = static_cast<std::size_t>(values.size());
+  const auto copied_as = [&]<class From>(From) {
+    std::vector<From> copy(count);
+    backend.copy_to_host(copy.data(), values.data, values.bytes());
+    if constexpr (std::is_same_v<From, T>) {
+      return copy;
+    } else {
+      return std::vector<T>(copy.begin(), copy.end());
+    }
+  };
+  return values.dtype == DType::f64 ? copied_as(double{}) : copied_as(float{});
+}
+
+Tensor stretch(const Buffer& buffer, DType dtype, std::int64_t begin, std::int64_t count) {
+  const std::size_t offset = static_cast<std::size_t>(begin) * size_of(dtype);
+  return {static_cast<char*>(buffer.data()) + offset, dtype, {count}};
+}
+
 }  // namespace
 
 ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Backend& backend,
                                Communicator& communicator)
     : specs_(std::move(specs)),
-      plan_(plan_buckets(specs_, size_of(backend.dtype()), options.bucket_bytes, options.last_bucket_bytes,
-                         communicator.size())),
+      plan_(plan_buckets(specs_, size_of(options.gradient_type.value_or(backend.dtype())), options.bucket_bytes,
+                         options.last_bucket_bytes, communicator.size())),
       backend_(backend),
       communicator_(communicator),
       compute_(backend.dtype()),
-      master_type_(master_dtype(backend.precision())) {
-  DDP_CHECK(plan_.size <= std::int64_t{UINT32_MAX}, "{} elements: too many for 32-bit positions", plan_.size);
+      gradient_type_(options.gradient_type.value_or(compute_)),
+      master_type_(master_dtype(backend.precision())),
+      parts_(options.shard_state ? communicator.size() : 1) {
+  DDP_CHECK(gradient_type_ == compute_ || gradient_type_ == master_type_, "gradients of {} beside weights of {}",
+            name_of(gradient_type_), name_of(compute_));
   const auto elements = static_cast<std::size_t>(plan_.size);
-  const std::size_t master_bytes = elements * size_of(master_type_);
-  weights_ = backend.allocate(elements * size_of(compute_));
-  gradients_ = communicator.allocate(elements * size_of(compute_));
-  if (master_type_ != compute_) master_ = backend.allocate(master_bytes);
-  first_moment_ = backend.allocate(master_bytes);
-  if (options.second_moment) second_moment_ = backend.allocate(master_bytes);
+  const std::size_t state_bytes = elements / static_cast<std::size_t>(parts_) * size_of(master_type_);
+  const std::size_t weight_bytes = elements * size_of(compute_);
+  weights_ = sharded() ? communicator.allocate(weight_bytes) : backend.allocate(weight_bytes);
+  gradients_ = communicator.allocate(elements * size_of(gradient_type_));
+  if (master_type_ != compute_) master_ = backend.allocate(state_bytes);
+  first_moment_ = backend.allocate(state_bytes);
+  if (options.second_moment) second_moment_ = backend.allocate(state_bytes);
   make_chunks();
 }
 
 void ParameterArena::make_chunks() {
   std::vector<UpdateChunk> chunks;
-  for (const Bucket& bucket : plan_.buckets) {
+  for (std::size_t bucket = 0; bucket < plan_.buckets.size(); ++bucket) {
     first_chunk_.push_back(static_cast<std::uint32_t>(chunks.size()));
-    for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
-      const std::size_t parameter = bucket.first_parameter + k;
-      const std::int64_t count = specs_[parameter].size();
-      for (std::int64_t done = 0; done < count; done += kChunkElements) {
-        chunks.push_back({static_cast<std::uint32_t>(parameter),
-                          static_cast<std::uint32_t>(plan_.begin[parameter] + done),
-                          static_cast<std::uint32_t>(std::min<std::int64_t>(kChunkElements, count - done)),
-                          specs_[parameter].decays ? 1u : 0u});
-      }
-    }
+    const std::vector<UpdateChunk> more = chunks_of(bucket);
+    chunks.insert(chunks.end(), more.begin(), more.end());
   }
   first_chunk_.push_back(static_cast<std::uint32_t>(chunks.size()));
   chunks_ = backend_.allocate(chunks.size() * sizeof(UpdateChunk));
   backend_.copy_to_device(chunks_.data(), chunks.data(), chunks.size() * sizeof(UpdateChunk));
   norms_ = backend_.allocate(2 * (chunks.size() + specs_.size()) * sizeof(float));
+}
+
+/// What of each parameter lies within this rank's part of the bucket.
+std::vector<UpdateChunk> ParameterArena::chunks_of(std::size_t index) const {
+  const Bucket& bucket = plan_.buckets[index];
+  const std::int64_t part = bucket.size / parts_;
+  const std::int64_t begin = bucket.begin + (sharded() ? communicator_.rank() * part : 0);
+  DDP_CHECK(bucket.size <= std::int64_t{UINT32_MAX}, "a bucket of {} elements: too many for 32-bit positions",
+            bucket.size);
+  std::vector<UpdateChunk> chunks;
+  for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
+    const std::size_t parameter = bucket.first_parameter + k;
+    const std::int64_t origin = plan_.begin[parameter];
+    const std::int64_t end = std::min(origin + specs_[parameter].size(), begin + part);
+    for (std::int64_t at = std::max(origin, begin); at < end; at += kChunkElements) {
+      chunks.push_back({static_cast<std::uint32_t>(parameter), static_cast<std::uint32_t>(at - begin),
+                        static_cast<std::uint32_t>(at - origin),
+                        static_cast<std::uint16_t>(std::min<std::int64_t>(kChunkElements, end - at)),
+                        static_cast<std::uint16_t>(specs_[parameter].decays ? 1 : 0)});
+    }
+  }
+  return chunks;
+}
+
+std::size_t ParameterArena::state_bytes() const {
+  return master_.bytes() + first_moment_.bytes() + second_moment_.bytes();
 }
 
 std::int64_t ParameterArena::parameter_count() const {
@@ -109,22 +155,42 @@ std::int64_t ParameterArena::parameter_count() const {
   return count;
 }
 
-std::vector<Tensor> ParameterArena::views(const Buffer& buffer) const {
+std::vector<Tensor> ParameterArena::views(const Buffer& buffer, DType dtype) const {
   std::vector<Tensor> tensors;
   for (std::size_t i = 0; i < specs_.size(); ++i) {
-    char* data = static_cast<char*>(buffer.data()) + static_cast<std::size_t>(plan_.begin[i]) * size_of(compute_);
-    tensors.push_back({data, compute_, specs_[i].shape});
+    tensors.push_back(stretch(buffer, dtype, plan_.begin[i], element_count(specs_[i].shape)));
+    tensors.back().shape = specs_[i].shape;
   }
   return tensors;
 }
 
-std::vector<Tensor> ParameterArena::weights() const { return views(weights_); }
-std::vector<Tensor> ParameterArena::gradients() const { return views(gradients_); }
+std::vector<Tensor> ParameterArena::weights() const { return views(weights_, compute_); }
+std::vector<Tensor> ParameterArena::gradients() const { return views(gradients_, gradient_type_); }
+
+Tensor ParameterArena::bucket_weights(std::size_t bucket) const {
+  const Bucket& b = plan_.buckets.at(bucket);
+  return stretch(weights_, compute_, b.begin, b.size);
+}
 
 Tensor ParameterArena::bucket_gradients(std::size_t bucket) const {
-  const Bucket& slice = plan_.buckets.at(bucket);
-  char* data = static_cast<char*>(gradients_.data()) + static_cast<std::size_t>(slice.begin) * size_of(compute_);
-  return {data, compute_, {slice.size}};
+  const Bucket& b = plan_.buckets.at(bucket);
+  return stretch(gradients_, gradient_type_, b.begin, b.size);
+}
+
+Tensor ParameterArena::part_of(const Tensor& bucket) const {
+  return sharded() ? own_part(communicator_, bucket) : bucket;
+}
+
+Tensor ParameterArena::reduced_gradients(std::size_t bucket) const { return part_of(bucket_gradients(bucket)); }
+
+Tensor ParameterArena::state(const Buffer& buffer, std::size_t bucket) const {
+  if (buffer.data() == nullptr) return {};
+  const Bucket& b = plan_.buckets.at(bucket);
+  return stretch(buffer, master_type_, b.begin / parts_, b.size / parts_);
+}
+
+Tensor ParameterArena::master(std::size_t bucket) const {
+  return master_.data() != nullptr ? state(master_, bucket) : part_of(bucket_weights(bucket));
 }
 
 UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
@@ -133,61 +199,79 @@ UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
   slice.chunks = static_cast<const UpdateChunk*>(chunks_.data()) + slice.first_chunk;
   slice.chunk_count = first_chunk_.at(bucket + 1) - slice.first_chunk;
   slice.parameter_count = static_cast<std::uint32_t>(specs_.size());
-  slice.weights = weights_.data();
-  slice.master = master();
-  slice.first_moment = first_moment_.data();
-  slice.second_moment = second_moment_.data();
-  slice.gradients = gradients_.data();
+  slice.weight_type = compute_;
+  slice.gradient_type = gradient_type_;
+  slice.weights = part_of(bucket_weights(bucket)).data;
+  slice.master = master(bucket).data;
+  slice.first_moment = state(first_moment_, bucket).data;
+  slice.second_moment = state(second_moment_, bucket).data;
+  slice.gradients = reduced_gradients(bucket).data;
   slice.norms = static_cast<float*>(norms_.data());
   return slice;
 }
 
+Buffer ParameterArena::allocate_staging() const {
+  std::int64_t largest = 0;
+  for (const Bucket& bucket : plan_.buckets) largest = std::max(largest, bucket.size);
+  return backend_.allocate(master_type_, {largest});
+}
+
 void ParameterArena::initialise(std::uint64_t seed, int rank) {
-  const auto elements = static_cast<std::size_t>(plan_.size);
-  if (rank == 0 && master_type_ == DType::f64) {
-    backend_.copy_to_device(master(), initial_values<double>(specs_, plan_, seed).data(), elements * sizeof(double));
-  } else if (rank == 0) {
-    backend_.copy_to_device(master(), initial_values<float>(specs_, plan_, seed).data(), elements * sizeof(float));
-  }
-  const Tensor values{master(), master_type_, {plan_.size}};
   const Stream stream = backend_.compute_stream();
-  communicator_.broadcast(values, 0, stream);
-  if (master_type_ != compute_) backend_.convert(values, weights_.view(compute_, {plan_.size}), stream);
+  const Buffer staging = allocate_staging();
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    const Bucket& bucket = plan_.buckets[b];
+    const Tensor values = staging.view(master_type_, {bucket.size});
+    if (rank == 0 && master_type_ == DType::f64) {
+      backend_.copy_to_device(values.data, initial_values<double>(specs_, plan_, bucket, seed).data(), values.bytes());
+    } else if (rank == 0) {
+      backend_.copy_to_device(values.data, initial_values<float>(specs_, plan_, bucket, seed).data(), values.bytes());
+    }
+    communicator_.broadcast(values, 0, stream);
+    backend_.convert(values, bucket_weights(b), stream);
+    if (master_.data() != nullptr) backend_.convert(part_of(values), master(b), stream);
+  }
   backend_.zero(first_moment_.data(), first_moment_.bytes(), stream);
   if (second_moment_.data() != nullptr) backend_.zero(second_moment_.data(), second_moment_.bytes(), stream);
   backend_.synchronize();
 }
 
+template <class T, class Visit>
+void ParameterArena::visit_masters(const Visit& visit) const {
+  const bool gathers = sharded() && master_.data() != nullptr;
+  const Stream stream = backend_.compute_stream();
+  const Buffer staging = gathers ? allocate_staging() : Buffer{};
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    const Bucket& bucket = plan_.buckets[b];
+    Tensor values = sharded() ? bucket_weights(b) : master(b);
+    if (gathers) {
+      values = staging.view(master_type_, {bucket.size});
+      backend_.convert(master(b), part_of(values), stream);
+      communicator_.wait(communicator_.all_gather(values, stream));
+    }
+    const std::vector<T> host = host_values<T>(backend_, values);
+    for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
+      visit(i, host.data() + (plan_.begin[i] - bucket.begin));
+    }
+  }
+}
+
 std::vector<double> ParameterArena::master_values() const {
-  const auto elements = static_cast<std::size_t>(plan_.size);
-  std::vector<double> padded(elements);
-  if (master_type_ == DType::f64) {
-    backend_.copy_to_host(padded.data(), master(), elements * sizeof(double));
-  } else {
-    std::vector<float> values(elements);
-    backend_.copy_to_host(values.data(), master(), elements * sizeof(float));
-    std::copy(values.begin(), values.end(), padded.begin());
-  }
   std::vector<double> packed;
-  for (std::size_t i = 0; i < specs_.size(); ++i) {
-    const auto first = padded.begin() + plan_.begin[i];
-    packed.insert(packed.end(), first, first + specs_[i].size());
-  }
+  visit_masters<double>([&](std::size_t parameter, const double* values) {
+    packed.insert(packed.end(), values, values + specs_[parameter].size());
+  });
   return packed;
 }
 
 std::string ParameterArena::parameter_hash() const {
-  const std::vector<double> master = master_values();
-  const std::vector<float> values(master.begin(), master.end());
   Hash64 hash;
-  std::size_t begin = 0;
-  for (const ParameterSpec& spec : specs_) {
+  visit_masters<float>([&](std::size_t parameter, const float* values) {
+    const ParameterSpec& spec = specs_[parameter];
     hash.add(spec.name);
     for (const std::int64_t size : spec.shape) hash.add(size);
-    const auto count = static_cast<std::size_t>(spec.size());
-    hash.add(values.data() + begin, count * sizeof(float));
-    begin += count;
-  }
+    hash.add(values, static_cast<std::size_t>(spec.size()) * sizeof(float));
+  });
   return hash.hex();
 }
 

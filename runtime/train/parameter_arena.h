@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,12 +15,17 @@ namespace ddptrain {
 struct ArenaOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
-  bool second_moment = true;  ///< The optimizer keeps two moments.
+  bool second_moment = true;                ///< The optimizer keeps two moments.
+  std::optional<DType> gradient_type = {};  ///< Compute precision where empty, else that or f32 beside bf16 weights.
+  bool shard_state = false;                 ///< ZeRO-1; the same as off with one rank.
 };
 
 /// All parameters of a model in the order in which backward completes them: one allocation each for weights, gradients,
 /// master weights and optimizer moments, with the same layout. A gradient *is* its place in its bucket.
 /// Padding is zero and stays zero.
+///
+/// Sharded (ZeRO-1: Rajbhandari et al. 2020, P_os), every bucket is W equal parts, and rank r keeps master weights and
+/// moments of part r alone, one part after the other.
 class ParameterArena {
  public:
   /// Collective. The arena is destroyed before `backend` and `communicator`.
@@ -30,30 +36,46 @@ class ParameterArena {
   const BucketPlan& plan() const { return plan_; }
   std::int64_t parameter_count() const;  ///< Elements of all parameters, without padding.
 
+  DType gradient_type() const { return gradient_type_; }
+  bool sharded() const { return parts_ > 1; }
+  std::size_t state_bytes() const;  ///< Of what belongs to the optimizer alone: master weights and moments.
+
   std::vector<Tensor> weights() const;                 ///< Compute precision; one view per parameter.
-  std::vector<Tensor> gradients() const;               ///< Compute precision; one view per parameter.
+  std::vector<Tensor> gradients() const;               ///< gradient_type(); one view per parameter.
+  Tensor bucket_weights(std::size_t bucket) const;     ///< [size of the bucket]
   Tensor bucket_gradients(std::size_t bucket) const;   ///< [size of the bucket]
-  UpdateSlice update_slice(std::size_t bucket) const;  ///< Without gradient_scale.
+  Tensor reduced_gradients(std::size_t bucket) const;  ///< Those that this rank updates by: all, or its part.
+  UpdateSlice update_slice(std::size_t bucket) const;  ///< Of reduced_gradients(); without gradient_scale.
 
   /// Start values of rank 0 (see ParameterSpec) on every rank, moments zero. Collective; waits.
   void initialise(std::uint64_t seed, int rank);
 
   /// Hash of names, shapes and f32 master values, 16 hexadecimal digits; the same for any bucket size. Waits.
+  /// Collective where sharded.
   std::string parameter_hash() const;
-  /// Master values of all parameters, one after the other without padding. Waits.
+  /// Master values of all parameters, one after the other without padding. Waits. Collective where sharded.
   std::vector<double> master_values() const;
 
  private:
-  std::vector<Tensor> views(const Buffer& buffer) const;
-  void* master() const { return master_.data() != nullptr ? master_.data() : weights_.data(); }
+  std::vector<Tensor> views(const Buffer& buffer, DType dtype) const;
+  Tensor part_of(const Tensor& bucket) const;  ///< Of this rank; all where not sharded.
+  Tensor state(const Buffer& buffer, std::size_t bucket) const;
+  Tensor master(std::size_t bucket) const;  ///< This rank's part.
   void make_chunks();
+  std::vector<UpdateChunk> chunks_of(std::size_t bucket) const;
+  Buffer allocate_staging() const;  ///< For the master values of any bucket.
+  /// Calls visit(parameter, values) in order, with values as T (float or double).
+  template <class T, class Visit>
+  void visit_masters(const Visit& visit) const;
 
   std::vector<ParameterSpec> specs_;
   BucketPlan plan_;
   Backend& backend_;
   Communicator& communicator_;
   DType compute_;
+  DType gradient_type_;
   DType master_type_;
+  std::int64_t parts_;  ///< Into which buckets are divided for the optimizer.
   Buffer weights_;
   Buffer gradients_;
   Buffer master_;  ///< Empty where weights have the same type.

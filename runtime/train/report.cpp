@@ -29,6 +29,8 @@ Json info_fields(const RunInfo& info) {
           {"local_world_size", info.local_world_size},
           {"batch_per_rank", info.batch_per_rank},
           {"grad_accum", info.grad_accum},
+          {"zero", info.zero},
+          {"comm_dtype", info.comm_dtype},
           {"steps", info.steps},
           {"epochs", info.epochs},
           {"parameters", info.parameters}};

@@ -26,6 +26,8 @@ struct RunInfo {
   int local_world_size = 1;
   std::int64_t batch_per_rank = 0;
   std::int64_t grad_accum = 1;
+  int zero = 0;            ///< Stage of ZeRO.
+  std::string comm_dtype;  ///< Of gradients.
   std::int64_t parameters = 0;
   std::int64_t epochs = 0;
   std::int64_t steps = 0;

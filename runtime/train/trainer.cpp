@@ -10,7 +10,8 @@ namespace ddptrain {
 namespace {
 
 ArenaOptions arena_options(const TrainerOptions& options) {
-  return {options.bucket_bytes, options.last_bucket_bytes, Optimizer::needs_second_moment(options.optimizer.kind)};
+  return {options.bucket_bytes, options.last_bucket_bytes, Optimizer::needs_second_moment(options.optimizer.kind),
+          options.gradient_type, options.zero};
 }
 
 ModelOptions model_options(const TrainerOptions& options) {
@@ -33,7 +34,7 @@ Trainer::Trainer(const TrainerOptions& options, ResidentSplits data, const World
       model_(make_model(options.model, backend, model_options(options))),
       gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
       arena_(model_->parameters(), arena_options(options), backend, communicator),
-      optimizer_(options.optimizer, options.clip_norm, arena_, backend),
+      optimizer_(options.optimizer, options.clip_norm, arena_, backend, communicator),
       reducer_(arena_, &communicator, backend, options.overlap, on_reduced()),
       silent_reducer_(arena_, nullptr, backend, OverlapMode::none, on_reduced()),
       state_(backend.allocate(sizeof(StepState))),
@@ -51,7 +52,7 @@ GradientReducer::Reduced Trainer::on_reduced() {
 
 void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
   const StepRef step{static_cast<const StepState*>(state_.data()), offset};
-  optimizer_.begin_step(step);
+  optimizer_.begin_step(step, reducer.communicates());
   for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
     reducer.begin(micro + 1 == options_.grad_accum);
     const Batch batch = data_.train->batch(sampler_.order(micro), step, options_.batch);
@@ -97,12 +98,13 @@ MetricSums Trainer::evaluate(std::int64_t most) {
   return take(evaluation_sums());
 }
 
-void Trainer::all_reduce_buckets() {
+void Trainer::communicate() {
   const Stream stream = backend_.communication_stream();
   backend_.wait_for(stream, backend_.compute_stream());
   Communicator::Ticket last = 0;
   for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
-    last = communicator_.all_reduce_sum(arena_.bucket_gradients(bucket), stream);
+    last = start_sum(arena_, bucket, communicator_, stream);
+    if (arena_.sharded()) last = communicator_.all_gather(arena_.bucket_weights(bucket), stream);
   }
   communicator_.wait(last);
   backend_.wait_for(backend_.compute_stream(), stream);
@@ -118,7 +120,7 @@ StepGraph Trainer::make_silent_steps() {
 StepGraph Trainer::make_communication_steps() {
   return {backend_,
           static_cast<StepState*>(state_.data()),
-          [this](std::uint32_t) { all_reduce_buckets(); },
+          [this](std::uint32_t) { communicate(); },
           {.enabled = options_.graph, .eager_steps = 0}};
 }
 

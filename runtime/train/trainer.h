@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "data/distributed_sampler.h"
@@ -26,6 +27,8 @@ struct TrainerOptions {
   float clip_norm = 0.0f;  ///< 0: no clipping.
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
+  std::optional<DType> gradient_type = {};  ///< See ArenaOptions.
+  bool zero = false;                        ///< ZeRO-1: ArenaOptions::shard_state.
   OverlapMode overlap = OverlapMode::on;
   bool graph = true;
 };
@@ -64,7 +67,7 @@ class Trainer {
 
  private:
   void train_step(GradientReducer& reducer, std::uint32_t offset);
-  void all_reduce_buckets();
+  void communicate();
   MetricSums* training_sums() const { return static_cast<MetricSums*>(sums_.data()); }
   MetricSums* evaluation_sums() const { return training_sums() + 1; }
   MetricSums take(MetricSums* sums);

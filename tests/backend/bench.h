@@ -84,6 +84,14 @@ class Bench {
   Backend& backend() const { return backend_; }
 
   Tensor put(const Values& values, const Shape& shape) { return put_as(rounded(values), backend_.dtype(), shape); }
+  Tensor put_as(Values values, DType dtype, const Shape& shape) {
+    EXPECT_EQ(values.size(), count(shape));
+    const Tensor tensor = own(dtype, shape);
+    std::vector<std::uint8_t> bytes(tensor.bytes());
+    host_->convert(host_view(values), {bytes.data(), dtype, {tensor.size()}}, {});
+    backend_.copy_to_device(tensor.data, bytes.data(), bytes.size());
+    return tensor;
+  }
   /// f32 or f64, not rounded to the compute type first.
   Tensor put_master(const Values& values, const Shape& shape) {
     return put_as(values, master_dtype(backend_.precision()), shape);
@@ -139,15 +147,6 @@ class Bench {
     buffers_.push_back(backend_.allocate(dtype, shape));
     return buffers_.back().view(dtype, shape);
   }
-  Tensor put_as(Values values, DType dtype, const Shape& shape) {
-    EXPECT_EQ(values.size(), count(shape));
-    const Tensor tensor = own(dtype, shape);
-    std::vector<std::uint8_t> bytes(tensor.bytes());
-    host_->convert(host_view(values), {bytes.data(), dtype, {tensor.size()}}, {});
-    backend_.copy_to_device(tensor.data, bytes.data(), bytes.size());
-    return tensor;
-  }
-
   Backend& backend_;
   DType rounding_;
   std::unique_ptr<Backend> host_ = make_cpu_backend({Precision::fp64});

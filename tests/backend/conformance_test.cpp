@@ -275,17 +275,20 @@ TEST_P(ConformanceTest, SoftmaxOfHugeLogitsIsFinite) {
 }
 
 TEST_P(ConformanceTest, SumOfSquaresAndClipScale) {
-  for (const std::int64_t count : {1, 3, 255, 1025, 100003}) {
+  for (const std::int64_t count : {1, 3, 255, 1025, 100003, 5000011}) {
     for (const float max_norm : {0.5f, 1e6f}) {
       compare(describe({count}), [&](Bench& bench) -> Outputs {
         Backend& backend = bench.backend();
-        float* sum = bench.put_object(std::nanf(""));
+        auto* sums = static_cast<float*>(bench.put_bytes(std::vector<std::uint8_t>(12, 0xFF), {12}).data);  // NaN
         float* scale = bench.put_object(std::nanf(""));
-        backend.sum_of_squares(bench.put(random_values(count, 1), {count}), sum, false, backend.compute_stream());
-        const double first = bench.take_object(sum);
-        backend.sum_of_squares(bench.put(random_values(3, 2), {3}), sum, true, backend.compute_stream());
-        backend.clip_scale(sum, max_norm, scale, backend.compute_stream());
-        return {{"sum", {first}}, {"accumulated", {bench.take_object(sum)}}, {"scale", {bench.take_object(scale)}}};
+        const Stream stream = backend.compute_stream();
+        backend.sum_of_squares(bench.put(random_values(count, 1), {count}), sums, stream);
+        backend.sum_of_squares(bench.put(random_values(3, 2), {3}), sums + 1, stream);
+        backend.sum_of_squares(bench.put_master(random_values(500, 3), {500}), sums + 2, stream);
+        backend.clip_scale({sums, DType::f32, {3}}, max_norm, scale, stream);
+        Values taken;
+        for (int i = 0; i < 3; ++i) taken.push_back(bench.take_object(sums + i));
+        return {{"sums", taken}, {"scale", {bench.take_object(scale)}}};
       });
     }
   }

@@ -1,7 +1,9 @@
 // Optimizers against a plain reference that knows nothing of chunks, slices or devices.
 
+#include <bit>
 #include <cstring>
 
+#include "runtime/core/bf16.h"
 #include "tests/backend/bench.h"
 
 namespace ddptrain::testing {
@@ -23,8 +25,9 @@ std::vector<UpdateChunk> make_chunks() {
   std::vector<UpdateChunk> chunks;
   for (std::uint32_t p = 0; p < kParameters.size(); ++p) {
     for (std::uint32_t done = 0; done < kParameters[p].count; done += kChunkElements) {
-      chunks.push_back({p, kParameters[p].begin + done, std::min(kChunkElements, kParameters[p].count - done),
-                        kParameters[p].decays ? 1u : 0u});
+      chunks.push_back({p, kParameters[p].begin + done, done,
+                        static_cast<std::uint16_t>(std::min(kChunkElements, kParameters[p].count - done)),
+                        static_cast<std::uint16_t>(kParameters[p].decays ? 1 : 0)});
     }
   }
   return chunks;
@@ -81,22 +84,42 @@ class Reference {
   Values w_, m_, v_;
 };
 
-std::vector<BackendCase> cases_with_double() {
-  std::vector<BackendCase> cases = backend_cases();
-  cases.push_back({"cpu_fp64", DeviceKind::cpu, Precision::fp64, 1e-6});
+struct OptimizerCase {
+  BackendCase backend;
+  DType weights;
+  DType gradients;
+};
+
+void PrintTo(const OptimizerCase& test_case, std::ostream* out) { *out << test_case.backend.name; }
+
+/// With bf16 beside f32 master weights on the CPU too, where no model uses it: as the readable twin.
+std::vector<OptimizerCase> optimizer_cases() {
+  std::vector<OptimizerCase> cases;
+  for (const BackendCase& backend : backend_cases()) {
+    const DType type = compute_dtype(backend.precision);
+    cases.push_back({backend, type, type});
+  }
+  const auto add = [&](const char* name, DeviceKind device, Precision precision, DType weights, DType gradients) {
+    cases.push_back({{name, device, precision, weights == DType::bf16 ? 1.5e-2 : 1e-6}, weights, gradients});
+  };
+  add("cpu_fp64", DeviceKind::cpu, Precision::fp64, DType::f64, DType::f64);
+  add("cpu_bf16", DeviceKind::cpu, Precision::fp32, DType::bf16, DType::bf16);
+  add("cpu_bf16_f32_gradients", DeviceKind::cpu, Precision::fp32, DType::bf16, DType::f32);
+  add("cuda_bf16_f32_gradients", DeviceKind::cuda, Precision::bf16, DType::bf16, DType::f32);
   return cases;
 }
 
-class OptimizerTest : public ::testing::TestWithParam<BackendCase> {
+class OptimizerTest : public ::testing::TestWithParam<OptimizerCase> {
  protected:
   void SetUp() override {
-    if (GetParam().device == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-    backend_ = make_backend(GetParam());
-    bench_ = std::make_unique<Bench>(*backend_);
+    const BackendCase& backend = GetParam().backend;
+    if (backend.device == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    backend_ = make_backend(backend);
+    bench_ = std::make_unique<Bench>(*backend_, GetParam().weights);
     start_ = random_values(kArena, 1);
     std::fill_n(start_.begin() + 9728, 2048, 0.0);  // a parameter of norm zero, as LAMB must take it
     master_ = bench_->put_master(start_, {kArena});
-    weights_ = backend_->dtype() == master_.dtype ? master_ : bench_->put(start_, {kArena});
+    weights_ = GetParam().weights == master_.dtype ? master_ : bench_->put_as(start_, GetParam().weights, {kArena});
     first_ = bench_->put_master(Values(kArena, 0.0), {kArena});
     second_ = bench_->put_master(Values(kArena, 0.0), {kArena});
     state_ = bench_->put_object(StepState{0});
@@ -111,6 +134,8 @@ class OptimizerTest : public ::testing::TestWithParam<BackendCase> {
     slice.chunk_count = chunk_count;
     slice.first_chunk = first_chunk;
     slice.parameter_count = static_cast<std::uint32_t>(kParameters.size());
+    slice.weight_type = weights_.dtype;
+    slice.gradient_type = GetParam().gradients;
     slice.weights = weights_.data;
     slice.master = master_.data;
     slice.first_moment = first_.data;
@@ -124,11 +149,13 @@ class OptimizerTest : public ::testing::TestWithParam<BackendCase> {
   void run(const OptimizerSettings& settings, UpdateSlice slice, int steps, float gradient_scale) {
     if (gradient_scale != 1.0f) slice.gradient_scale = bench_->put_object(gradient_scale);
     for (int step = 0; step < steps; ++step) {
-      slice.gradients = bench_->put(gradients_of(step), {kArena}).data;
+      slice.gradients = put_gradients(step).data;
       backend_->update(settings, slice, {state_, 0}, backend_->compute_stream());
       backend_->advance(state_, 1, backend_->compute_stream());
     }
   }
+
+  Tensor put_gradients(int step) { return bench_->put_as(gradients_of(step), GetParam().gradients, {kArena}); }
 
   void expect_reference(const OptimizerSettings& settings, float gradient_scale) {
     const Values master = bench_->take(master_);
@@ -138,14 +165,14 @@ class OptimizerTest : public ::testing::TestWithParam<BackendCase> {
       const auto part = [&](const Values& v) { return Values(v.begin() + p.begin, v.begin() + p.begin + p.count); };
       Reference reference(settings, part(start_), p.decays);
       for (int step = 0; step < kSteps; ++step) {
-        Values gradient = part(bench_->rounded(gradients_of(step)));
+        Values gradient = part(bench_->take(put_gradients(step)));
         for (double& g : gradient) g *= static_cast<double>(gradient_scale);
         reference.step(gradient, step);
       }
       std::copy(reference.weights().begin(), reference.weights().end(), expected.begin() + p.begin);
       EXPECT_LE(relative_error(moved(part(master), p), moved(reference.weights(), p)), tolerance()) << p.begin;
     }
-    EXPECT_LE(relative_error(weights, expected), GetParam().tolerance);
+    EXPECT_LE(relative_error(weights, expected), GetParam().backend.tolerance);
     EXPECT_EQ(weights, bench_->rounded(master));
   }
 
@@ -154,7 +181,7 @@ class OptimizerTest : public ::testing::TestWithParam<BackendCase> {
     for (std::size_t i = 0; i < change.size(); ++i) change[i] = weights[i] - start_[p.begin + i];
     return change;
   }
-  double tolerance() const { return GetParam().precision == Precision::fp64 ? 1e-6 : 2e-4; }
+  double tolerance() const { return GetParam().backend.precision == Precision::fp64 ? 1e-6 : 2e-4; }
 
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Bench> bench_;
@@ -216,8 +243,109 @@ TEST_P(OptimizerTest, UpdatesExactlyItsSlice) {
   for (std::size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i] != before[i], covered[i]) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, OptimizerTest, ::testing::ValuesIn(cases_with_double()),
-                         [](const auto& param) { return param.param.name; });
+/// Moves every array so that it starts at chunk `first`, as a shard's do.
+UpdateSlice shard_of(UpdateSlice slice, const UpdateChunk& first, std::uint32_t chunk_count,
+                     const UpdateChunk* chunks) {
+  const auto moved = [&](void* data, DType type) { return static_cast<char*>(data) + first.begin * size_of(type); };
+  const DType master = slice.weights == slice.master ? slice.weight_type : DType::f32;
+  slice.weights = moved(slice.weights, slice.weight_type);
+  slice.master = moved(slice.master, master);
+  slice.first_moment = moved(slice.first_moment, master);
+  slice.second_moment = moved(slice.second_moment, master);
+  slice.chunks = chunks;
+  slice.chunk_count = chunk_count;
+  return slice;
+}
+
+/// Rounding belongs to the element of the parameter: cutting the arena elsewhere changes no bit.
+TEST_P(OptimizerTest, StochasticRoundingDoesNotDependOnTheSlice) {
+  OptimizerSettings settings = make_settings(OptimizerKind::adamw, 0.1f);
+  settings.stochastic_rounding = true;
+  settings.rounding_seed = 11;
+  const std::vector<UpdateChunk> chunks = make_chunks();
+  UpdateSlice whole = slice(0, static_cast<std::uint32_t>(chunks.size()));
+  whole.gradients = put_gradients(0).data;
+  backend_->update(settings, whole, {state_, 0}, backend_->compute_stream());
+  const Values expected = bench_->take(weights_);
+
+  SetUp();
+  whole = slice(0, static_cast<std::uint32_t>(chunks.size()));
+  const Tensor gradients = put_gradients(0);
+  for (const UpdateChunk& chunk : chunks) {
+    UpdateChunk moved = chunk;
+    moved.begin = 0;
+    UpdateSlice shard = shard_of(whole, chunk, 1, bench_->put_object(moved));
+    shard.gradients = static_cast<const char*>(gradients.data) + chunk.begin * size_of(gradients.dtype);
+    backend_->update(settings, shard, {state_, 0}, backend_->compute_stream());
+  }
+  EXPECT_EQ(bench_->take(weights_), expected);
+}
+
+/// What every backend must round to, worked out here from the master weights.
+TEST_P(OptimizerTest, RoundsStochasticallyBySeedStepParameterAndElement) {
+  if (GetParam().weights != DType::bf16) GTEST_SKIP() << "only bf16 weights are rounded";
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::lamb}) {
+    SetUp();
+    OptimizerSettings settings = make_settings(kind, 0.1f);
+    settings.stochastic_rounding = true;
+    settings.rounding_seed = 77;
+    run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
+    const Values master = bench_->take(master_);
+    const Values weights = bench_->take(weights_);
+    int up = 0;
+    for (std::uint32_t p = 0; p < kParameters.size(); ++p) {
+      for (std::uint32_t i = 0; i < kParameters[p].count; ++i) {
+        const Philox random = rounding_bits(77, kSteps - 1, p, i / 4 * 4);
+        const auto exact = static_cast<float>(master[kParameters[p].begin + i]);
+        const float rounded =
+            std::bit_cast<float>(stochastic_bf16(std::bit_cast<std::uint32_t>(exact), random.word[i % 4]));
+        ASSERT_EQ(weights[kParameters[p].begin + i], rounded) << "parameter " << p << ", element " << i;
+        up += std::abs(rounded) > std::abs(exact) ? 1 : 0;
+      }
+    }
+    EXPECT_GT(up, 4000);
+    EXPECT_LT(up, 7000);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, OptimizerTest, ::testing::ValuesIn(optimizer_cases()),
+                         [](const auto& param) { return param.param.backend.name; });
+
+TEST(StochasticRounding, HasTheExactMean) {
+  for (const float value : {1.0f, 1.001f, -0.3f, 3.14159e-20f, 1.0039062f}) {
+    double sum = 0.0;
+    constexpr std::uint32_t kDraws = 1 << 16;
+    for (std::uint32_t i = 0; i < kDraws; ++i) {
+      const Philox random = rounding_bits(5, 3, 1, i / 4 * 4);
+      sum += std::bit_cast<float>(stochastic_bf16(std::bit_cast<std::uint32_t>(value), random.word[i % 4]));
+    }
+    const double spacing = std::abs(value) / 128.0;  // of bf16, at most
+    EXPECT_NEAR(sum / kDraws, value, 0.01 * spacing) << "five standard deviations";
+  }
+}
+
+TEST(StochasticRounding, TakesEveryRemainderIntoAccountExactly) {
+  const std::uint32_t base = 0x3F800000u;
+  for (const std::uint32_t remainder : {0u, 1u, 0x4000u, 0xFFFFu}) {
+    std::uint32_t up = 0;
+    for (std::uint32_t random = 0; random < 0x10000u; ++random) {
+      const std::uint32_t rounded = stochastic_bf16(base | remainder, 0xABCD0000u | random);
+      ASSERT_TRUE(rounded == base || rounded == base + 0x10000u);
+      up += rounded != base ? 1 : 0;
+    }
+    EXPECT_EQ(up, remainder);
+  }
+}
+
+TEST(StochasticRounding, KeepsInfinitiesAndNans) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float value : {infinity, -infinity}) {
+    EXPECT_EQ(std::bit_cast<float>(stochastic_bf16(std::bit_cast<std::uint32_t>(value), 0xFFFFu)), value);
+  }
+  for (const std::uint32_t nan : {0x7FFFFFFFu, 0x7F800001u, 0xFFC00000u}) {
+    EXPECT_TRUE(std::isnan(std::bit_cast<float>(stochastic_bf16(nan, 0xFFFFu))));
+  }
+}
 
 TEST(LrSchedule, WarmsUpLinearly) {
   const LrSchedule schedule{ScheduleKind::constant, 0.8f, 4, 0};

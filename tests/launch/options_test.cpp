@@ -43,14 +43,16 @@ TEST(Options, FlagsWinOverTheFile) {
 }
 
 TEST(Options, PrintedConfigurationReadsBackTheSame) {
-  const auto printed = parse({"--optimizer", "lamb", "--lr", "0.02", "--batch", "96", "--graph", "off", "--data",
-                              "/a b", "--warmup", "7", "--print-config"})
+  const auto printed = parse({"--optimizer", "adamw", "--zero", "1", "--comm-dtype", "fp32", "--lr", "0.02", "--batch",
+                              "96", "--graph", "off", "--data", "/a b", "--warmup", "7", "--print-config"})
                            .print;
   ASSERT_TRUE(printed);
   const std::string path = file_with("round_trip.toml", *printed);
   EXPECT_EQ(parse({"--config", path.c_str(), "--print-config"}).print, printed);
   const Options read = parse({"--config", path.c_str()}).options;
-  EXPECT_EQ(read.optimizer.kind, OptimizerKind::lamb);
+  EXPECT_EQ(read.optimizer.kind, OptimizerKind::adamw);
+  EXPECT_TRUE(read.zero);
+  EXPECT_EQ(read.comm_dtype, "fp32");
   EXPECT_EQ(read.data, "/a b");
   EXPECT_FALSE(read.graph);
   EXPECT_EQ(read.optimizer.schedule.warmup_steps, 7u);
@@ -75,8 +77,26 @@ TEST(Options, LearningRateScalesWithTheSamplesOfAStep) {
 }
 
 TEST(Options, TrainerGetsWhatWasAsked) {
-  const Options options = parse({"--bucket-mb", "0.5", "--last-bucket-kb", "1.5", "--schedule", "cosine", "--clip-norm",
-                                 "2", "--dropout", "off", "--overlap", "none"})
+  const Options options = parse({"--bucket-mb",
+                                 "0.5",
+                                 "--last-bucket-kb",
+                                 "1.5",
+                                 "--schedule",
+                                 "cosine",
+                                 "--clip-norm",
+                                 "2",
+                                 "--dropout",
+                                 "off",
+                                 "--overlap",
+                                 "none",
+                                 "--zero",
+                                 "1",
+                                 "--comm-dtype",
+                                 "fp32",
+                                 "--stochastic-rounding",
+                                 "on",
+                                 "--seed",
+                                 "9"})
                               .options;
   const TrainerOptions trainer = trainer_options(options, 2, 100);
   EXPECT_EQ(trainer.bucket_bytes, 524288u);
@@ -85,6 +105,14 @@ TEST(Options, TrainerGetsWhatWasAsked) {
   EXPECT_EQ(trainer.optimizer.schedule.total_steps, 100u);
   EXPECT_FLOAT_EQ(trainer.clip_norm, 2.0f);
   EXPECT_FALSE(trainer.model_options.dropout);
+  EXPECT_TRUE(trainer.zero);
+  EXPECT_EQ(trainer.gradient_type, DType::f32);
+  EXPECT_TRUE(trainer.optimizer.stochastic_rounding);
+  EXPECT_EQ(trainer.optimizer.rounding_seed, 9u);
+  const TrainerOptions defaults = trainer_options(parse({}).options, 2, 100);
+  EXPECT_FALSE(defaults.zero);
+  EXPECT_EQ(defaults.gradient_type, std::nullopt);
+  EXPECT_FALSE(defaults.optimizer.stochastic_rounding);
   EXPECT_FALSE(run_options(options).replicas_agree);
 }
 
@@ -92,6 +120,24 @@ TEST(Options, PrecisionFollowsTheDevice) {
   EXPECT_EQ(chosen_precision(parse({}).options, DeviceKind::cuda), Precision::bf16);
   EXPECT_EQ(chosen_precision(parse({}).options, DeviceKind::cpu), Precision::fp32);
   EXPECT_EQ(chosen_precision(parse({"--precision", "tf32"}).options, DeviceKind::cuda), Precision::tf32);
+}
+
+TEST(Options, FlagsThatDoNotGoWithThePrecisionAreTold) {
+  const auto message = [](std::vector<const char*> arguments, Precision precision) -> std::string {
+    try {
+      check_precision(parse(std::move(arguments)).options, precision);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message({}, Precision::bf16), "");
+  EXPECT_EQ(message({"--comm-dtype", "fp32"}, Precision::fp32), "");
+  EXPECT_EQ(message({"--comm-dtype", "fp32"}, Precision::tf32), "");
+  EXPECT_EQ(message({"--comm-dtype", "bf16", "--stochastic-rounding", "on"}, Precision::bf16), "");
+  EXPECT_NE(message({"--comm-dtype", "bf16"}, Precision::fp32).find("--comm-dtype bf16"), std::string::npos);
+  EXPECT_NE(message({"--comm-dtype", "fp32"}, Precision::bf16).find("model cnn"), std::string::npos);
+  EXPECT_NE(message({"--stochastic-rounding", "on"}, Precision::tf32).find("weights are tf32"), std::string::npos);
 }
 
 class BadFlag : public testing::TestWithParam<std::vector<const char*>> {};
@@ -116,7 +162,9 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--steps", "99999999999999999999"}, std::vector{"--epochs", "9223372036854775807"},
                     std::vector{"--warmup", "-1"}, std::vector{"--seed", "-1"},
                     std::vector{"--log-every", "99999999999999999999"}, std::vector{"--grad-accum", "0"},
-                    std::vector{"--bucket-mb", "0"}, std::vector{"--clip-norm", "-1"}, std::vector{"--fail-at", "3"},
+                    std::vector{"--bucket-mb", "0"}, std::vector{"--clip-norm", "-1"}, std::vector{"--zero", "2"},
+                    std::vector{"--zero", "1", "--optimizer", "lamb"}, std::vector{"--comm-dtype", "fp16"},
+                    std::vector{"--stochastic-rounding", "1"}, std::vector{"--fail-at", "3"},
                     std::vector{"--config", "/nonexistent.toml"}, std::vector{"--log-level", "loud"}));
 
 TEST(Options, UnknownNameInTheFileIsAnErrorThatNamesIt) {

@@ -12,10 +12,11 @@
 
 namespace ddptrain {
 
-/// Host memory and a log of what was asked for; no operations. Graphs call again what they captured.
+/// Host memory, conversions, and a log of what was asked for; no operations. Graphs call again what they captured.
 class FakeBackend : public Backend {
  public:
-  explicit FakeBackend(bool graphs = false) : Backend({}), graphs_(graphs) {}
+  explicit FakeBackend(bool graphs = false, Precision precision = Precision::fp32)
+      : Backend({.precision = precision}), graphs_(graphs) {}
 
   std::vector<std::string> log;
 
@@ -28,7 +29,7 @@ class FakeBackend : public Backend {
   std::unique_ptr<Timeline> make_timeline() override { return nullptr; }
   const void* share_host_memory(const void* host, std::size_t) override { return host; }
   void zero(void* device, std::size_t bytes, Stream) override { std::memset(device, 0, bytes); }
-  void convert(const Tensor&, const Tensor&, Stream) override { unused(); }
+  void convert(const Tensor& src, const Tensor& dst, Stream) override { host_->convert(src, dst, {}); }
 
   Stream compute_stream() override { return {&compute_}; }
   Stream communication_stream() override { return {&communication_}; }
@@ -53,8 +54,12 @@ class FakeBackend : public Backend {
   void update(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
     log.push_back(fmt::format("update from chunk {} on {}", slice.first_chunk, name(stream)));
   }
-  void sum_of_squares(const Tensor&, float*, bool, Stream) override { unused(); }
-  void clip_scale(const float*, float, float*, Stream) override { unused(); }
+  void sum_of_squares(const Tensor& values, float*, Stream stream) override {
+    log.push_back(fmt::format("squares of {} on {}", values.size(), name(stream)));
+  }
+  void clip_scale(const Tensor& squares, float, float*, Stream stream) override {
+    log.push_back(fmt::format("scale from {} sums on {}", squares.size(), name(stream)));
+  }
   void gather_images(const ImageBatch&, const Tensor&) override { unused(); }
   void conv2d(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override { unused(); }
   void conv2d_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool) override {
@@ -84,6 +89,7 @@ class FakeBackend : public Backend {
   };
 
   [[noreturn]] static void unused() { fail("an operation that these tests do not use"); }
+  std::unique_ptr<Backend> host_ = make_cpu_backend({});
   bool graphs_;
   bool capturing_ = false;
   char compute_ = 0;

@@ -131,6 +131,23 @@ TEST_F(GradientReducerTest, TheLastBucketStaysOnTheComputeStreamAndTheOthersAreJ
   EXPECT_EQ(backend.log, expected);
 }
 
+TEST_F(GradientReducerTest, ScattersTheSumsOfAShardedArena) {
+  ArenaOptions options{std::size_t{4} * 301, 16};
+  options.shard_state = true;
+  const ParameterArena sharded(ragged(), options, backend, communicator);
+  GradientReducer reducer(sharded, &communicator, backend, OverlapMode::on,
+                          [this](std::size_t bucket, Stream) { reduced.push_back(bucket); });
+  EXPECT_TRUE(reducer.communicates());
+  backend.log.clear();
+  reducer.begin(true);
+  for (const std::size_t parameter : in_order()) reducer.ready(parameter);
+  reducer.finish();
+  EXPECT_EQ(reduced, all_buckets());
+  EXPECT_EQ(communicator.sent.size(), all_buckets().size());
+  EXPECT_EQ(backend.log.at(1),
+            fmt::format("reduce-scatter of {} on communication", sharded.bucket_gradients(0).size()));
+}
+
 /// A stream that never waited for the captured one must not be waited for.
 TEST_F(GradientReducerTest, OneBucketStaysOnTheComputeStream) {
   ParameterArena small({{"a", {300}}}, {1 << 20, 16, true}, backend, communicator);

@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
+#include "runtime/core/error.h"
+#include "tests/train/fake_backend.h"
 #include "tests/train/rig.h"
 
 namespace ddptrain {
@@ -78,14 +82,100 @@ TEST(ParameterArena, ViewsAndChunksCoverTheParameters) {
     const UpdateSlice slice = arena.update_slice(bucket);
     for (std::uint32_t i = 0; i < slice.chunk_count; ++i) {
       const UpdateChunk& chunk = slice.chunks[i];
-      EXPECT_EQ(chunk.begin, arena.plan().begin[chunk.parameter] + covered[chunk.parameter]);
+      EXPECT_EQ(arena.plan().buckets[bucket].begin + chunk.begin,
+                arena.plan().begin[chunk.parameter] + covered[chunk.parameter]);
+      EXPECT_EQ(chunk.element, covered[chunk.parameter]);
       EXPECT_LE(chunk.count, kChunkElements);
-      EXPECT_EQ(chunk.decays, specs()[chunk.parameter].decays ? 1u : 0u);
+      EXPECT_EQ(chunk.decays, specs()[chunk.parameter].decays ? 1 : 0);
       EXPECT_EQ(arena.plan().bucket_of[chunk.parameter], bucket);
       covered[chunk.parameter] += chunk.count;
     }
   }
   for (std::size_t i = 0; i < covered.size(); ++i) EXPECT_EQ(covered[i], element_count(specs()[i].shape));
+}
+
+/// Over all ranks, every element of every parameter is in one chunk, at its place in its rank's part.
+TEST(ParameterArena, ShardsCoverEveryElementOnce) {
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  ArenaOptions options{100, 64};
+  options.shard_state = true;
+  const ParameterArena arena(specs(), options, *rig.backend, *rig.communicator);
+  EXPECT_EQ(arena.sharded(), test_world().size() > 1);
+  std::vector<double> covered(static_cast<std::size_t>(arena.plan().size), 0.0);
+  for (std::size_t b = 0; b < arena.plan().buckets.size(); ++b) {
+    const Bucket& bucket = arena.plan().buckets[b];
+    const std::int64_t part = bucket.size / test_world().size();
+    const std::int64_t begin = bucket.begin + test_world().rank() * part;
+    EXPECT_EQ(arena.reduced_gradients(b).size(), part);
+    EXPECT_EQ(arena.reduced_gradients(b).data, static_cast<float*>(arena.bucket_gradients(0).data) + begin);
+    const UpdateSlice slice = arena.update_slice(b);
+    EXPECT_EQ(slice.weights, slice.master);
+    for (std::uint32_t i = 0; i < slice.chunk_count; ++i) {
+      const UpdateChunk& chunk = slice.chunks[i];
+      EXPECT_LE(chunk.begin + chunk.count, part);
+      EXPECT_EQ(chunk.begin % 64, 0u);
+      EXPECT_EQ(chunk.element % 64, 0u);
+      EXPECT_EQ(begin + chunk.begin, arena.plan().begin[chunk.parameter] + chunk.element);
+      for (std::int64_t k = 0; k < chunk.count; ++k) covered.at(static_cast<std::size_t>(begin + chunk.begin + k)) += 1;
+    }
+  }
+  for (double& count : covered) count = test_world().sum(count);
+  for (std::size_t i = 0; i < specs().size(); ++i) {
+    const auto first = covered.begin() + arena.plan().begin[i];
+    const std::int64_t count = element_count(specs()[i].shape);
+    EXPECT_EQ(std::count(first, first + count, 1.0), count) << specs()[i].name;
+  }
+  EXPECT_EQ(std::accumulate(covered.begin(), covered.end(), 0.0), static_cast<double>(arena.parameter_count()));
+}
+
+/// With weights of another type than their masters, as on GPUs.
+TEST(ParameterArena, ShardedStateIsAShareOfItAndGathersToTheSameValues) {
+  FakeBackend backend(false, Precision::bf16);
+  const auto communicator =
+      test_world().size() == 1 ? make_self_communicator(backend) : make_mpi_communicator(test_world(), backend);
+  ArenaOptions options{100, 64};
+  ParameterArena plain(specs(), options, backend, *communicator);
+  options.shard_state = true;
+  ParameterArena sharded(specs(), options, backend, *communicator);
+  for (ParameterArena* arena : {&plain, &sharded}) arena->initialise(5, test_world().rank());
+  EXPECT_EQ(sharded.parameter_hash(), plain.parameter_hash());
+  EXPECT_EQ(sharded.master_values(), plain.master_values());
+  const auto weights_of = [](const ParameterArena& arena) {
+    std::vector<std::uint16_t> values;
+    for (const Tensor& weight : arena.weights()) {
+      values.insert(values.end(), weight.as<std::uint16_t>(), weight.as<std::uint16_t>() + weight.size());
+    }
+    return values;
+  };
+  EXPECT_EQ(weights_of(sharded), weights_of(plain));
+  EXPECT_EQ(plain.state_bytes(), 12u * static_cast<std::size_t>(plain.plan().size));
+  EXPECT_EQ(sharded.state_bytes() * static_cast<std::size_t>(test_world().size()), plain.state_bytes());
+
+  const UpdateSlice slice = sharded.update_slice(1);  // what a rank changes in its part, all see
+  if (slice.chunk_count > 0) static_cast<float*>(slice.master)[slice.chunks[0].begin] += 1.0f;
+  const auto changed = sharded.master_values();
+  const auto before = plain.master_values();
+  int differences = 0;
+  for (std::size_t i = 0; i < changed.size(); ++i) differences += changed[i] != before[i] ? 1 : 0;
+  EXPECT_EQ(differences, test_world().sum(slice.chunk_count > 0 ? 1 : 0));
+}
+
+TEST(ParameterArena, GradientsMayBeWiderThanWeights) {
+  FakeBackend backend(false, Precision::bf16);
+  const auto communicator = make_self_communicator(backend);
+  ArenaOptions options{16500, 64};
+  options.gradient_type = DType::f32;
+  const ParameterArena arena(specs(), options, backend, *communicator);
+  EXPECT_EQ(arena.gradient_type(), DType::f32);
+  EXPECT_EQ(arena.plan().buckets.size(), plan_buckets(specs(), 4, 16500, 64, 1).buckets.size());
+  EXPECT_EQ(arena.gradients().at(2).dtype, DType::f32);
+  EXPECT_EQ(arena.weights().at(2).dtype, DType::bf16);
+  EXPECT_EQ(arena.update_slice(0).gradient_type, DType::f32);
+  EXPECT_EQ(arena.update_slice(0).weight_type, DType::bf16);
+  const auto distance = static_cast<float*>(arena.gradients()[3].data) - static_cast<float*>(arena.gradients()[0].data);
+  EXPECT_EQ(distance, arena.plan().begin[3]);
+  options.gradient_type = DType::u8;
+  EXPECT_THROW(ParameterArena(specs(), options, backend, *communicator), Error);
 }
 
 }  // namespace

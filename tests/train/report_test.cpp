@@ -15,6 +15,8 @@ RunInfo eight_gpus() {
   info.model = "cnn";
   info.device = "cuda";
   info.topology = "NV18";
+  info.zero = 1;
+  info.comm_dtype = "fp32";
   info.world_size = 8;
   info.local_world_size = 8;
   info.epochs = 8;
@@ -55,6 +57,8 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   const auto summary = nlohmann::json::parse(in);
   EXPECT_NEAR(summary.at("mfu"), 71.5e6 * 4e6 / (8 * 989e12), 1e-9);
   EXPECT_EQ(summary.at("topology"), "NV18");
+  EXPECT_EQ(summary.at("zero"), 1);
+  EXPECT_EQ(summary.at("comm_dtype"), "fp32");
   EXPECT_EQ(summary.at("nccl").at("algorithm"), "Ring");
   EXPECT_EQ(summary.at("nccl").at("channels"), 16);
   EXPECT_EQ(summary.at("images_per_second_min"), 3900000.0);

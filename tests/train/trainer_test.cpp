@@ -86,6 +86,10 @@ class OnDevice : public testing::TestWithParam<DeviceKind> {
   void SetUp() override {
     if (!enough_devices(GetParam())) GTEST_SKIP() << "needs a GPU for each of " << test_world().size() << " ranks";
   }
+  static std::vector<Precision> precisions() {
+    if (GetParam() == DeviceKind::cpu) return {Precision::fp32};
+    return {Precision::fp32, Precision::bf16};
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, OnDevice, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
@@ -155,18 +159,109 @@ TEST(Replicas, AccumulationOfMicroStepsEqualsOneLargeStep) {
 }
 
 TEST_P(OnDevice, OverlapOnAndOffAreBitwiseTheSame) {
-  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    if (GetParam() == DeviceKind::cpu && precision == Precision::bf16) continue;
+  for (const Precision precision : precisions()) {
     Rig rig(GetParam(), precision);
     for (const float clip_norm : {0.0f, 0.5f}) {
-      TrainerOptions options = options_for_ranks();
-      options.clip_norm = clip_norm;
-      options.overlap = OverlapMode::on;
-      const std::string on = hash_after(rig, options, 6);
-      options.overlap = OverlapMode::off;
-      EXPECT_EQ(hash_after(rig, options, 6), on) << name_of(precision);
+      for (const bool zero : {false, true}) {
+        TrainerOptions options = options_for_ranks();
+        options.clip_norm = clip_norm;
+        options.zero = zero;
+        options.overlap = OverlapMode::on;
+        const std::string on = hash_after(rig, options, 6);
+        options.overlap = OverlapMode::off;
+        EXPECT_EQ(hash_after(rig, options, 6), on) << name_of(precision) << " clip " << clip_norm << " zero " << zero;
+      }
     }
   }
+}
+
+/// A sum of two terms is the same in any order. With more ranks, reduce-scatter and all-reduce may add in different
+/// orders; with clipping, the norm is added up by parts.
+TEST_P(OnDevice, ZeroGivesTheParametersOfPlainTraining) {
+  for (const Precision precision : precisions()) {
+    Rig rig(GetParam(), precision);
+    for (const float clip_norm : {0.0f, 0.05f}) {
+      for (const std::int64_t grad_accum : {1, 3}) {
+        TrainerOptions options = options_for_ranks();
+        options.batch = kSamplesPerStep / 12;
+        options.grad_accum = grad_accum;
+        options.clip_norm = clip_norm;
+        options.optimizer.kind = OptimizerKind::sgd;
+        options.optimizer.schedule.peak = 0.01f;
+        const auto plain = parameters_after(rig, options, 6);
+        options.zero = true;
+        const auto sharded = parameters_after(rig, options, 6);
+        if (test_world().size() == 1 || (test_world().size() == 2 && clip_norm == 0.0f)) {
+          EXPECT_EQ(sharded, plain) << name_of(precision) << ", accumulation of " << grad_accum;
+        } else {
+          EXPECT_LT(relative_difference(sharded, plain), precision == Precision::bf16 ? 2e-3 : 1e-5)
+              << name_of(precision) << ", accumulation of " << grad_accum << ", clip " << clip_norm;
+        }
+      }
+    }
+  }
+}
+
+TEST(Zero, GivesThePlainParametersOfAdamInDoublePrecision) {
+  Rig rig(DeviceKind::cpu, Precision::fp64);
+  TrainerOptions options = options_for_ranks();
+  for (const float clip_norm : {0.0f, 0.05f}) {
+    options.clip_norm = clip_norm;
+    options.zero = false;
+    const auto plain = parameters_after(rig, options, 20);
+    options.zero = true;
+    EXPECT_LT(relative_difference(parameters_after(rig, options, 20), plain), clip_norm > 0.0f ? 1e-5 : 1e-8);
+  }
+}
+
+TEST_P(OnDevice, ZeroKeepsAShareOfTheStateAndTheSameHashOnEveryRank) {
+  for (const Precision precision : precisions()) {
+    Rig rig(GetParam(), precision);
+    TrainerOptions options = options_for_ranks();
+    const std::size_t whole = rig.trainer(options, data())->arena().state_bytes();
+    options.zero = true;
+    const auto trainer = rig.trainer(options, data());
+    EXPECT_EQ(trainer->arena().state_bytes() * static_cast<std::size_t>(test_world().size()), whole);
+    trainer->run(4);
+    const std::string hash = trainer->arena().parameter_hash();
+    for (const std::string& other : test_world().all_gather(hash)) EXPECT_EQ(other, hash);
+    EXPECT_EQ(hash_after(rig, options, 4), hash);
+  }
+}
+
+TEST_P(OnDevice, ClippingIsTheSameEveryTimeAndOnEveryRank) {
+  for (const bool zero : {false, true}) {
+    Rig rig(GetParam(), Precision::fp32);
+    TrainerOptions options = options_for_ranks();
+    options.clip_norm = 0.05f;
+    options.zero = zero;
+    const std::string hash = hash_after(rig, options, 5);
+    EXPECT_EQ(hash_after(rig, options, 5), hash);
+    for (const std::string& other : test_world().all_gather(hash)) EXPECT_EQ(other, hash);
+  }
+}
+
+TEST_P(OnDevice, StochasticRoundingIsTheSameOnEveryRankAndSchedule) {
+  if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "the CPU has no bf16 weights";
+  Rig rig(GetParam(), Precision::bf16);
+  TrainerOptions options = options_for_ranks();
+  const std::string nearest = hash_after(rig, options, 12);
+  options.optimizer.stochastic_rounding = true;
+  options.optimizer.rounding_seed = 4;
+  const std::string hash = hash_after(rig, options, 12);
+  EXPECT_NE(hash, nearest);
+  for (const std::string& other : test_world().all_gather(hash)) EXPECT_EQ(other, hash);
+  for (const bool graph : {false, true}) {
+    options.graph = graph;
+    options.overlap = graph ? OverlapMode::off : OverlapMode::on;
+    EXPECT_EQ(hash_after(rig, options, 12), hash);
+  }
+  options.zero = true;
+  if (test_world().size() <= 2) {
+    EXPECT_EQ(hash_after(rig, options, 12), hash);
+  }
+  options.optimizer.rounding_seed = 5;
+  EXPECT_NE(hash_after(rig, options, 12), hash);
 }
 
 TEST_P(OnDevice, ClippingLimitsTheNormOfTheWholeUpdate) {
@@ -191,17 +286,21 @@ TEST_P(OnDevice, ClippingLimitsTheNormOfTheWholeUpdate) {
 
 TEST_P(OnDevice, GraphOnAndOffAreBitwiseTheSame) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "the CPU has no graphs";
-  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+  for (const Precision precision : precisions()) {
     Rig rig(GetParam(), precision);
-    TrainerOptions options = options_for_ranks();
-    options.graph = true;
-    const std::string with_graph = hash_after(rig, options, 30);
-    options.graph = false;
-    EXPECT_EQ(hash_after(rig, options, 30), with_graph);
+    for (const bool zero : {false, true}) {
+      TrainerOptions options = options_for_ranks();
+      options.zero = zero;
+      options.clip_norm = zero ? 0.5f : 0.0f;
+      options.graph = true;
+      const std::string with_graph = hash_after(rig, options, 30);
+      options.graph = false;
+      EXPECT_EQ(hash_after(rig, options, 30), with_graph) << "zero " << zero;
+    }
   }
 }
 
-TEST_P(OnDevice, BucketSizesChangeNothingButRounding) {
+TEST_P(OnDevice, BucketSizesAndShardsChangeNothingButRounding) {
   Rig rig(GetParam(), Precision::fp32);
   TrainerOptions options = options_for_ranks();
   options.optimizer.kind = OptimizerKind::sgd;
@@ -210,6 +309,7 @@ TEST_P(OnDevice, BucketSizesChangeNothingButRounding) {
   for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{5000}, std::size_t{1} << 30}) {
     options.bucket_bytes = bucket_bytes;
     options.last_bucket_bytes = bucket_bytes == 5000 ? 100 : 0;
+    options.zero = !options.zero;
     const auto actual = parameters_after(rig, options, 5);
     if (test_world().size() <= 2) {
       EXPECT_EQ(actual, expected) << bucket_bytes;
@@ -261,21 +361,26 @@ TEST_P(OnDevice, TrainingSumsCountEverySampleOfTheSteps) {
 
 TEST_P(OnDevice, RunMeasuresItself) {
   Rig rig(GetParam(), Precision::fp32);
-  const auto trainer = rig.trainer(options_for_ranks(), data());
-  RunOptions run;
-  run.epochs = 3;
-  const RunResult result = run_training(*trainer, test_world(), *rig.backend, *rig.communicator, run, nullptr);
-  ASSERT_EQ(result.epochs.size(), 3u);
-  EXPECT_EQ(result.epochs.back().step, 3 * (100 / kSamplesPerStep));
-  EXPECT_LT(result.epochs.back().train_loss, result.epochs.front().train_loss);
-  EXPECT_GT(result.rate.median, 0.0);
-  EXPECT_EQ(result.rate.windows, 3u);
-  ASSERT_TRUE(result.calibration);
-  EXPECT_GT(result.calibration->scaling_efficiency, 0.0);
-  EXPECT_GE(result.calibration->exposed_comm_fraction, 0.0);
-  EXPECT_LE(result.calibration->exposed_comm_fraction, 1.0);
-  if (test_world().size() == 1) {
-    EXPECT_EQ(result.calibration->scaling_efficiency, 1.0);
+  for (const bool zero : {false, true}) {
+    TrainerOptions options = options_for_ranks();
+    options.zero = zero;
+    options.clip_norm = zero ? 1.0f : 0.0f;
+    const auto trainer = rig.trainer(options, data());
+    RunOptions run;
+    run.epochs = 3;
+    const RunResult result = run_training(*trainer, test_world(), *rig.backend, *rig.communicator, run, nullptr);
+    ASSERT_EQ(result.epochs.size(), 3u);
+    EXPECT_EQ(result.epochs.back().step, 3 * (100 / kSamplesPerStep));
+    EXPECT_LT(result.epochs.back().train_loss, result.epochs.front().train_loss);
+    EXPECT_GT(result.rate.median, 0.0);
+    EXPECT_EQ(result.rate.windows, 3u);
+    ASSERT_TRUE(result.calibration);
+    EXPECT_GT(result.calibration->scaling_efficiency, 0.0);
+    EXPECT_GE(result.calibration->exposed_comm_fraction, 0.0);
+    EXPECT_LE(result.calibration->exposed_comm_fraction, 1.0);
+    if (test_world().size() == 1) {
+      EXPECT_EQ(result.calibration->scaling_efficiency, 1.0);
+    }
   }
 }
 

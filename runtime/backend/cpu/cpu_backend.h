@@ -37,8 +37,8 @@ class CpuBackend final : public Backend {
 
   void advance(StepState* state, std::uint32_t steps, Stream stream) override;
   void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) override;
-  void sum_of_squares(const Tensor& values, float* sum, bool accumulate, Stream stream) override;
-  void clip_scale(const float* sum_of_squares, float max_norm, float* scale, Stream stream) override;
+  void sum_of_squares(const Tensor& values, float* sum, Stream stream) override;
+  void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) override;
 
   void gather_images(const ImageBatch& batch, const Tensor& out) override;
   void conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override;
@@ -58,6 +58,9 @@ class CpuBackend final : public Backend {
                              MetricSums* sums) override;
 
  private:
+  template <class T, class G>
+  void update_slice(const OptimizerSettings& settings, const UpdateSlice& slice, std::uint64_t step);
+
   /// Calls work(T{}) with T = the scalar of dtype().
   template <class Work>
   void with_scalar(Work&& work) {

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "runtime/backend/cpu/cpu_backend.h"
+#include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -10,27 +11,6 @@ namespace ddptrain {
 namespace {
 
 constexpr std::align_val_t kAlignment{256};
-
-struct Bf16 {
-  std::uint16_t bits;
-};
-
-template <class T>
-float to_float(T value) {
-  return static_cast<float>(value);
-}
-
-template <>
-float to_float(Bf16 value) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
-}
-
-/// Rounds to the nearest bf16, ties to even; a NaN stays one.
-Bf16 to_bf16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};
-  return {static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
-}
 
 /// From f64 the value goes through f32 rounded to odd, so that it is rounded to bf16 only once.
 float to_odd_float(double value) {

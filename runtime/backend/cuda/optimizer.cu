@@ -1,10 +1,11 @@
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/cuda/elements.cuh"
 #include "runtime/backend/cuda/reduce.cuh"
-#include "runtime/backend/expect_tensor.h"
+#include "runtime/core/bf16.h"
 
 namespace ddptrain {
 
@@ -16,8 +17,8 @@ constexpr std::uint32_t kThreads = 256;
 constexpr std::uint32_t kRounds = kChunkElements / (kThreads * kVector);
 static_assert(kRounds * kThreads * kVector == kChunkElements);
 
-/// What kernels need of settings and slice; W is the type of weights and gradients.
-template <class W>
+/// What kernels need of settings and slice; W is the type of weights, G of gradients.
+template <class W, class G>
 struct Update {
   OptimizerKind kind;
   LrSchedule schedule;
@@ -29,10 +30,12 @@ struct Update {
   float* master;
   float* first;
   float* second;
-  const W* gradients;
+  const G* gradients;
   W* weights;              ///< Null where the master weights are the weights.
   float* parameter_norms;  ///< lamb: squared norms of weight and update of every parameter,
   float* chunk_norms;      ///< and of every chunk of this slice.
+  bool stochastic_rounding;
+  std::uint64_t rounding_seed;
 };
 
 /// The factors of one step.
@@ -41,8 +44,8 @@ struct Factors {
   float correction1, correction2;  ///< 1 / (1 - beta^t)
 };
 
-template <class W>
-__device__ Factors factors_of(const Update<W>& u) {
+template <class W, class G>
+__device__ Factors factors_of(const Update<W, G>& u) {
   const std::uint64_t step = u.step.value();
   const auto t = static_cast<float>(step + 1);
   return {u.schedule.at(step), u.gradient_scale != nullptr ? *u.gradient_scale : 1.0f, -1.0f / expm1f(t * u.log_beta1),
@@ -80,8 +83,9 @@ __device__ __forceinline__ int count_at(const UpdateChunk& chunk, std::uint32_t 
   return left < 0 ? 0 : (left < kVector ? left : kVector);
 }
 
-template <bool kSecond, class W>
-__device__ __forceinline__ Elements load_elements(const Update<W>& u, const UpdateChunk& chunk, std::uint32_t round) {
+template <bool kSecond, class W, class G>
+__device__ __forceinline__ Elements load_elements(const Update<W, G>& u, const UpdateChunk& chunk,
+                                                  std::uint32_t round) {
   Elements e{};
   const std::uint32_t offset = offset_in_chunk(round);
   e.count = count_at(chunk, offset);
@@ -94,19 +98,29 @@ __device__ __forceinline__ Elements load_elements(const Update<W>& u, const Upda
   return e;
 }
 
-template <class W>
-__device__ __forceinline__ void store_weights(const Update<W>& u, std::size_t at, const Elements& e) {
+/// The elements of `chunk` from `offset` on: master weights, and weights of another type beside them.
+template <bool kStochastic, class W, class G>
+__device__ __forceinline__ void store_weights(const Update<W, G>& u, const UpdateChunk& chunk, std::uint32_t offset,
+                                              Elements& e) {
+  const std::size_t at = chunk.begin + offset;
   store_some(e.w, e.count, u.master + at);
-  if (u.weights != nullptr) store_some(e.w, e.count, u.weights + at);
+  if (u.weights == nullptr) return;
+  if constexpr (kStochastic) {
+    const Philox random = rounding_bits(u.rounding_seed, u.step.value(), chunk.parameter, chunk.element + offset);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i)
+      e.w[i] = __uint_as_float(stochastic_bf16(__float_as_uint(e.w[i]), random.word[i]));
+  }
+  store_some(e.w, e.count, u.weights + at);
 }
 
-template <class W>
-__device__ __forceinline__ float direction(const Update<W>& u, const Factors& f, float m, float v) {
+template <class W, class G>
+__device__ __forceinline__ float direction(const Update<W, G>& u, const Factors& f, float m, float v) {
   return m * f.correction1 / (sqrtf(v * f.correction2) + u.epsilon);
 }
 
-template <OptimizerKind kKind, class W>
-__device__ __forceinline__ void step_element(const Update<W>& u, const Factors& f, float decay, float g, float& w,
+template <OptimizerKind kKind, class W, class G>
+__device__ __forceinline__ void step_element(const Update<W, G>& u, const Factors& f, float decay, float g, float& w,
                                              float& m, float& v) {
   float gradient = g * f.gradient_scale;
   if constexpr (kKind == OptimizerKind::sgd) {
@@ -123,8 +137,8 @@ __device__ __forceinline__ void step_element(const Update<W>& u, const Factors& 
 
 /// sgd, adam and adamw, one block per chunk. All loads are issued before the first use; five blocks share a
 /// multiprocessor, so that a million parameters are one wave.
-template <OptimizerKind kKind, class W>
-__global__ void __launch_bounds__(kThreads, 5) update_kernel(Update<W> u) {
+template <OptimizerKind kKind, bool kStochastic, class W, class G>
+__global__ void __launch_bounds__(kThreads, 5) update_kernel(Update<W, G> u) {
   constexpr bool kSecond = kKind != OptimizerKind::sgd;
   const UpdateChunk chunk = u.chunks[blockIdx.x];
   Elements elements[kRounds];
@@ -138,16 +152,16 @@ __global__ void __launch_bounds__(kThreads, 5) update_kernel(Update<W> u) {
     if (e.count == 0) continue;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) step_element<kKind>(u, f, decay, e.g[i], e.w[i], e.m[i], e.v[i]);
-    const std::size_t at = chunk.begin + offset_in_chunk(round);
-    store_weights(u, at, e);
-    store_some(e.m, e.count, u.first + at);
-    if constexpr (kSecond) store_some(e.v, e.count, u.second + at);
+    const std::uint32_t offset = offset_in_chunk(round);
+    store_some(e.m, e.count, u.first + chunk.begin + offset);
+    if constexpr (kSecond) store_some(e.v, e.count, u.second + chunk.begin + offset);
+    store_weights<kStochastic>(u, chunk, offset, e);
   }
 }
 
 /// lamb, first pass: moments, and the squared norms of weights and update of every chunk.
-template <class W>
-__global__ void __launch_bounds__(kThreads) lamb_moments_kernel(Update<W> u) {
+template <class W, class G>
+__global__ void __launch_bounds__(kThreads) lamb_moments_kernel(Update<W, G> u) {
   __shared__ float shared[kThreads / 32];
   const UpdateChunk chunk = u.chunks[blockIdx.x];
   const Factors f = factors_of(u);
@@ -176,8 +190,8 @@ __global__ void __launch_bounds__(kThreads) lamb_moments_kernel(Update<W> u) {
 }
 
 /// lamb, second pass: the block of a parameter's first chunk adds up the norms of its chunks.
-template <class W>
-__global__ void __launch_bounds__(kThreads) lamb_norms_kernel(Update<W> u, std::uint32_t chunk_count) {
+template <class W, class G>
+__global__ void __launch_bounds__(kThreads) lamb_norms_kernel(Update<W, G> u, std::uint32_t chunk_count) {
   __shared__ double shared[kThreads / 32];
   const std::uint32_t parameter = u.chunks[blockIdx.x].parameter;
   if (blockIdx.x > 0 && u.chunks[blockIdx.x - 1].parameter == parameter) return;
@@ -196,8 +210,8 @@ __global__ void __launch_bounds__(kThreads) lamb_norms_kernel(Update<W> u, std::
 }
 
 /// lamb, third pass: weights.
-template <class W>
-__global__ void __launch_bounds__(kThreads) lamb_weights_kernel(Update<W> u) {
+template <class W, class G>
+__global__ void __launch_bounds__(kThreads) lamb_weights_kernel(Update<W, G> u) {
   const UpdateChunk chunk = u.chunks[blockIdx.x];
   const Factors f = factors_of(u);
   const float decay = chunk.decays != 0 ? u.decay : 0.0f;
@@ -211,14 +225,18 @@ __global__ void __launch_bounds__(kThreads) lamb_weights_kernel(Update<W> u) {
     for (int i = 0; i < kVector; ++i) {
       e.w[i] -= f.learning_rate * ratio * (direction(u, f, e.m[i], e.v[i]) + decay * e.w[i]);
     }
-    store_weights(u, chunk.begin + offset_in_chunk(round), e);
+    if (u.stochastic_rounding) {
+      store_weights<true>(u, chunk, offset_in_chunk(round), e);
+    } else {
+      store_weights<false>(u, chunk, offset_in_chunk(round), e);
+    }
   }
 }
 
-template <class W>
-Update<W> make_update(const OptimizerSettings& s, const UpdateSlice& slice, StepRef step) {
+template <class W, class G>
+Update<W, G> make_update(const OptimizerSettings& s, const UpdateSlice& slice, StepRef step) {
   const auto log_of = [](float beta) { return static_cast<float>(std::log(static_cast<double>(beta))); };
-  Update<W> u{};
+  Update<W, G> u{};
   u.kind = s.kind;
   u.schedule = s.schedule;
   u.momentum = s.momentum;
@@ -234,65 +252,110 @@ Update<W> make_update(const OptimizerSettings& s, const UpdateSlice& slice, Step
   u.master = static_cast<float*>(slice.master);
   u.first = static_cast<float*>(slice.first_moment);
   u.second = static_cast<float*>(slice.second_moment);
-  u.gradients = static_cast<const W*>(slice.gradients);
+  u.gradients = static_cast<const G*>(slice.gradients);
   u.weights = slice.weights == slice.master ? nullptr : static_cast<W*>(slice.weights);
   u.parameter_norms = slice.norms;
   if (slice.norms != nullptr) u.chunk_norms = slice.norms + 2 * (slice.parameter_count + slice.first_chunk);
+  u.stochastic_rounding = s.stochastic_rounding;
+  u.rounding_seed = s.rounding_seed;
   return u;
 }
 
-template <class W>
-void launch_update(const Update<W>& u, std::uint32_t chunks, cudaStream_t stream) {
+template <OptimizerKind kKind, class W, class G>
+void launch_one_pass(const Update<W, G>& u, std::uint32_t chunks, cudaStream_t stream) {
+  if constexpr (!std::is_same_v<W, float>) {
+    if (u.stochastic_rounding) {
+      update_kernel<kKind, true><<<chunks, kThreads, 0, stream>>>(u);
+      return;
+    }
+  }
+  update_kernel<kKind, false><<<chunks, kThreads, 0, stream>>>(u);
+}
+
+template <class W, class G>
+void launch_update(const Update<W, G>& u, std::uint32_t chunks, cudaStream_t stream) {
   switch (u.kind) {
     case OptimizerKind::sgd:
-      update_kernel<OptimizerKind::sgd, W><<<chunks, kThreads, 0, stream>>>(u);
+      launch_one_pass<OptimizerKind::sgd>(u, chunks, stream);
       break;
     case OptimizerKind::adam:
-      update_kernel<OptimizerKind::adam, W><<<chunks, kThreads, 0, stream>>>(u);
+      launch_one_pass<OptimizerKind::adam>(u, chunks, stream);
       break;
     case OptimizerKind::adamw:
-      update_kernel<OptimizerKind::adamw, W><<<chunks, kThreads, 0, stream>>>(u);
+      launch_one_pass<OptimizerKind::adamw>(u, chunks, stream);
       break;
     case OptimizerKind::lamb:
-      lamb_moments_kernel<W><<<chunks, kThreads, 0, stream>>>(u);
-      lamb_norms_kernel<W><<<chunks, kThreads, 0, stream>>>(u, chunks);
-      lamb_weights_kernel<W><<<chunks, kThreads, 0, stream>>>(u);
+      lamb_moments_kernel<<<chunks, kThreads, 0, stream>>>(u);
+      lamb_norms_kernel<<<chunks, kThreads, 0, stream>>>(u, chunks);
+      lamb_weights_kernel<<<chunks, kThreads, 0, stream>>>(u);
       break;
   }
   DDP_CUDA(cudaGetLastError());
 }
 
-__global__ void clip_scale_kernel(const float* sum_of_squares, float max_norm, float* scale) {
-  *scale = fminf(1.0f, max_norm / (sqrtf(*sum_of_squares) + 1e-6f));
+/// Calls work(W{}, G{}) with the types of weights and gradients.
+template <class Work>
+void with_types(const UpdateSlice& slice, Work&& work) {
+  if (slice.weight_type == DType::f32) {
+    require(slice.gradient_type == DType::f32, "update: f32 weights have f32 gradients");
+    return work(float{}, float{});
+  }
+  require(slice.weight_type == DType::bf16, "update: weights are f32 or bf16");
+  if (slice.gradient_type == DType::bf16) return work(__nv_bfloat16{}, __nv_bfloat16{});
+  require(slice.gradient_type == DType::f32, "update: gradients are f32 or bf16");
+  work(__nv_bfloat16{}, float{});
 }
 
-constexpr std::uint32_t kSquareBlocks = 528;
+__global__ void __launch_bounds__(kThreads)
+    clip_scale_kernel(const float* squares, std::uint32_t count, float max_norm, float* scale) {
+  __shared__ double shared[kThreads / 32];
+  double sum = 0.0;
+  for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) sum += squares[i];
+  sum = block_sum<kThreads>(sum, shared);
+  if (threadIdx.x == 0) *scale = fminf(1.0f, max_norm / (static_cast<float>(sqrt(sum)) + 1e-6f));
+}
+
+constexpr std::uint32_t kSquareBlocks = 528;  // four for each multiprocessor of an H200
+constexpr int kSquareLoads = 4;               // in flight per thread
+
+template <int V>
+__device__ __forceinline__ float sum_of_squares(const float (&value)[V]) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int k = 0; k < V; ++k) sum += value[k] * value[k];
+  return sum;
+}
 
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads) squares_kernel(const T* values, std::size_t count, float* partials) {
   __shared__ float shared[kThreads / 32];
   const std::size_t stride = static_cast<std::size_t>(gridDim.x) * kThreads * V;
-  float sum = 0.0f;
   std::size_t i = (static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x) * V;
-#pragma unroll 4
+  float sum = 0.0f;
+  for (; i + (kSquareLoads - 1) * stride + V <= count; i += kSquareLoads * stride) {
+    float value[kSquareLoads][V];
+#pragma unroll
+    for (int n = 0; n < kSquareLoads; ++n) load<V>(values + i + n * stride, value[n]);
+#pragma unroll
+    for (int n = 0; n < kSquareLoads; ++n) sum += sum_of_squares(value[n]);
+  }
   for (; i + V <= count; i += stride) {
     float value[V];
     load<V>(values + i, value);
-#pragma unroll
-    for (int k = 0; k < V; ++k) sum += value[k] * value[k];
+    sum += sum_of_squares(value);
   }
-  for (std::size_t k = i; k < count && k < i + V; ++k) sum += to_float(values[k]) * to_float(values[k]);
+  for (; i < count; ++i) sum += to_float(values[i]) * to_float(values[i]);  // of one thread
   sum = block_sum<kThreads>(sum, shared);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(kThreads)
-    sum_squares_kernel(const float* partials, std::uint32_t count, bool accumulate, float* total) {
+    sum_partials_kernel(const float* partials, std::uint32_t count, float* total) {
   __shared__ double shared[kThreads / 32];
   double sum = 0.0;
   for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
   sum = block_sum<kThreads>(sum, shared);
-  if (threadIdx.x == 0) *total = static_cast<float>((accumulate ? static_cast<double>(*total) : 0.0) + sum);
+  if (threadIdx.x == 0) *total = static_cast<float>(sum);
 }
 
 }  // namespace
@@ -302,32 +365,37 @@ void CudaBackend::update(const OptimizerSettings& settings, const UpdateSlice& s
   if (slice.chunk_count == 0) return;
   cuda::require(settings.kind == OptimizerKind::sgd || slice.second_moment != nullptr, "update: no second moment");
   cuda::require(settings.kind != OptimizerKind::lamb || slice.norms != nullptr, "update: lamb needs memory for norms");
-  cuda::with_element(dtype(), [&](auto element) {
-    cuda::launch_update(cuda::make_update<decltype(element)>(settings, slice, step), slice.chunk_count,
-                        static_cast<cudaStream_t>(stream.handle));
+  cuda::require((slice.weights == slice.master) == (slice.weight_type == DType::f32),
+                "update: f32 weights are the master weights, others are not");
+  cuda::with_types(slice, [&](auto weight, auto gradient) {
+    cuda::launch_update(cuda::make_update<decltype(weight), decltype(gradient)>(settings, slice, step),
+                        slice.chunk_count, static_cast<cudaStream_t>(stream.handle));
   });
 }
 
-void CudaBackend::sum_of_squares(const Tensor& values, float* sum, bool accumulate, Stream stream) {
-  expect_tensor(values, "sum_of_squares: values", dtype(), values.shape);
+void CudaBackend::sum_of_squares(const Tensor& values, float* sum, Stream stream) {
+  cuda::require(values.dtype == DType::f32 || values.dtype == DType::bf16, "sum_of_squares: values are f32 or bf16");
   auto* queue = static_cast<cudaStream_t>(stream.handle);
   cuda::Scratch& scratch = queue == communication_.get() ? communication_norm_scratch_ : compute_norm_scratch_;
   auto* partials = scratch.reserve_elements<float>(cuda::kSquareBlocks, queue);
   const std::uint32_t blocks =
       std::clamp<std::uint32_t>(cuda::ceil_div(values.size(), cuda::kThreads * 16), 1, cuda::kSquareBlocks);
-  cuda::with_element(dtype(), [&](auto element) {
+  cuda::with_element(values.dtype, [&](auto element) {
     using T = decltype(element);
-    const auto kernel = cuda::is_aligned(values.data, 16) ? cuda::squares_kernel<T, 4> : cuda::squares_kernel<T, 1>;
+    constexpr int kWide = 16 / sizeof(T);
+    const auto kernel = cuda::is_aligned(values.data, 16) ? cuda::squares_kernel<T, kWide> : cuda::squares_kernel<T, 1>;
     kernel<<<blocks, cuda::kThreads, 0, queue>>>(values.as<const T>(), static_cast<std::size_t>(values.size()),
                                                  partials);
   });
   DDP_CUDA(cudaGetLastError());
-  cuda::sum_squares_kernel<<<1, cuda::kThreads, 0, queue>>>(partials, blocks, accumulate, sum);
+  cuda::sum_partials_kernel<<<1, cuda::kThreads, 0, queue>>>(partials, blocks, sum);
   DDP_CUDA(cudaGetLastError());
 }
 
-void CudaBackend::clip_scale(const float* sum_of_squares, float max_norm, float* scale, Stream stream) {
-  cuda::clip_scale_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream.handle)>>>(sum_of_squares, max_norm, scale);
+void CudaBackend::clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) {
+  cuda::require(squares.dtype == DType::f32, "clip_scale: squares are f32");
+  cuda::clip_scale_kernel<<<1, cuda::kThreads, 0, static_cast<cudaStream_t>(stream.handle)>>>(
+      squares.as<const float>(), static_cast<std::uint32_t>(squares.size()), max_norm, scale);
   DDP_CUDA(cudaGetLastError());
 }
 

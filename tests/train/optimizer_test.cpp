@@ -1,0 +1,88 @@
+#include "runtime/train/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/core/error.h"
+#include "tests/train/fake_backend.h"
+
+namespace ddptrain {
+namespace {
+
+using Log = std::vector<std::string>;
+
+OptimizerSettings settings_of(OptimizerKind kind) {
+  OptimizerSettings settings;
+  settings.kind = kind;
+  return settings;
+}
+
+/// Three buckets of 512, 1024 and 512 elements on four ranks.
+class OptimizerOrder : public testing::Test {
+ protected:
+  ParameterArena make_arena(bool sharded) {
+    ArenaOptions options{1, 0};
+    options.shard_state = sharded;
+    return {{{"a", {300}}, {"b", {1000}}, {"c", {7}}}, options, backend, communicator};
+  }
+
+  Log step(bool sharded, float clip_norm, bool communicates) {
+    const ParameterArena arena = make_arena(sharded);
+    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, backend, communicator);
+    backend.log.clear();
+    optimizer.begin_step({}, communicates);
+    optimizer.bucket_reduced(0, backend.communication_stream());
+    optimizer.bucket_reduced(1, backend.communication_stream());
+    optimizer.bucket_reduced(2, backend.compute_stream());
+    optimizer.finish_step();
+    return backend.log;
+  }
+
+  FakeBackend backend;
+  FakeCommunicator communicator{backend, 4};
+};
+
+TEST_F(OptimizerOrder, UpdatesEveryBucketBehindItsSum) {
+  EXPECT_EQ(step(false, 0.0f, true), (Log{"update from chunk 0 on communication",
+                                          "update from chunk 1 on communication", "update from chunk 2 on compute"}));
+}
+
+TEST_F(OptimizerOrder, ShardedWeightsAreGatheredBehindTheirUpdate) {
+  // Rank 0 has elements 0 to 127 of "a", 0 to 255 of "b", and all of "c".
+  EXPECT_EQ(step(true, 0.0f, true), (Log{"update from chunk 0 on communication", "all-gather of 512 on communication",
+                                         "update from chunk 1 on communication", "all-gather of 1024 on communication",
+                                         "update from chunk 2 on compute", "all-gather of 512 on compute"}));
+}
+
+TEST_F(OptimizerOrder, ClippingUpdatesWhenTheWholeNormIsKnown) {
+  EXPECT_EQ(step(false, 1.0f, true),
+            (Log{"squares of 512 on communication", "squares of 1024 on communication", "squares of 512 on compute",
+                 "scale from 3 sums on compute", "update from chunk 0 on compute", "update from chunk 1 on compute",
+                 "update from chunk 2 on compute"}));
+}
+
+TEST_F(OptimizerOrder, ShardsShareTheirNormsAndGatherWhileTheNextIsUpdated) {
+  EXPECT_EQ(
+      step(true, 1.0f, true),
+      (Log{"squares of 128 on communication", "squares of 256 on communication", "squares of 128 on compute",
+           "all-reduce of 3 on compute", "scale from 3 sums on compute", "update from chunk 0 on compute",
+           "communication waits for compute", "all-gather of 512 on communication", "update from chunk 1 on compute",
+           "communication waits for compute", "all-gather of 1024 on communication", "update from chunk 2 on compute",
+           "communication waits for compute", "all-gather of 512 on communication",
+           "compute waits for communication"}));
+}
+
+TEST_F(OptimizerOrder, WithoutCommunicationNothingIsSent) {
+  for (const float clip_norm : {0.0f, 1.0f}) {
+    communicator.sent.clear();
+    step(true, clip_norm, false);
+    EXPECT_TRUE(communicator.sent.empty());
+  }
+}
+
+TEST_F(OptimizerOrder, LambNeedsWholeParameters) {
+  const ParameterArena sharded = make_arena(true);
+  EXPECT_THROW(Optimizer(settings_of(OptimizerKind::lamb), 0.0f, sharded, backend, communicator), Error);
+}
+
+}  // namespace
+}  // namespace ddptrain
