@@ -57,6 +57,30 @@ class CpuBackend final : public Backend {
   void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale, const Tensor& dlogits,
                              MetricSums* sums) override;
 
+  void embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
+                    const Dropout& dropout, const Tensor& out) override;
+  void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout, const Tensor& head,
+                             const Tensor& dtoken, const Tensor& dposition, bool accumulate) override;
+  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
+                  const Tensor& statistics) override;
+  void add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
+                      const Tensor& bias, float epsilon, const Tensor& sum, const Tensor& y,
+                      const Tensor& statistics) override;
+  void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+                           const Tensor& dresidual, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+                           bool accumulate) override;
+  void dropout(const Tensor& x, const Dropout& dropout, const Tensor& y) override;
+  void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                   const Tensor& y) override;
+  void gelu(const Tensor& pre, const Tensor& y) override;
+  void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre) override;
+  void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) override;
+  void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
+                          const Tensor& dout, const Tensor& dqkv) override;
+  void token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                           std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
+                           MetricSums* sums) override;
+
  private:
   template <class T, class G>
   void update_slice(const OptimizerSettings& settings, const UpdateSlice& slice, std::uint64_t step);
@@ -105,6 +129,11 @@ template <class T>
 using MatrixView = Eigen::Map<Matrix<T>>;
 template <class T>
 using ConstMatrixView = Eigen::Map<const Matrix<T>>;
+/// Of rows that lie further apart than they are long.
+template <class T>
+using StridedView = Eigen::Map<Matrix<T>, 0, Eigen::OuterStride<>>;
+template <class T>
+using ConstStridedView = Eigen::Map<const Matrix<T>, 0, Eigen::OuterStride<>>;
 template <class T>
 using RowArray = Eigen::Array<T, 1, Eigen::Dynamic>;
 template <class T>

@@ -22,21 +22,28 @@ void CpuBackend::linear_backward(const Tensor& x, const Tensor& weight, const Te
   const LinearDims d = check_linear_backward(x, weight, dy, dx, dweight, dbias, dtype());
   with_scalar([&](auto scalar) {
     using T = decltype(scalar);
-    const ConstMatrixView<T> inputs(x.as<T>(), d.batch, d.in);
     const ConstMatrixView<T> w(weight.as<T>(), d.out, d.in);
     const ConstMatrixView<T> gradient(dy.as<T>(), d.batch, d.out);
     if (dbias) {
-      const RowArray<double> sums = gradient.template cast<double>().colwise().sum().array();
-      RowView<T> out(dbias.as<T>(), d.out);
-      if (!accumulate) out.setZero();
-      out += sums.cast<T>();
+      parallel(d.out, [&](std::int64_t begin, std::int64_t end, int) {
+        RowArray<double> sums = RowArray<double>::Zero(end - begin);
+        for (std::int64_t row = 0; row < d.batch; ++row) {
+          sums += ConstRowView<T>(dy.as<T>() + row * d.out + begin, end - begin).template cast<double>();
+        }
+        RowView<T> out(dbias.as<T>() + begin, end - begin);
+        if (!accumulate) out.setZero();
+        out += sums.cast<T>();
+      });
     }
-    MatrixView<T> weight_gradient(dweight.as<T>(), d.out, d.in);
-    parallel(d.in, [&](std::int64_t begin, std::int64_t end, int) {
-      auto columns = weight_gradient.middleCols(begin, end - begin);
-      if (!accumulate) columns.setZero();
-      columns.noalias() += gradient.transpose() * inputs.middleCols(begin, end - begin);
-    });
+    if (dweight) {
+      const ConstMatrixView<T> inputs(x.as<T>(), d.batch, d.in);
+      MatrixView<T> weight_gradient(dweight.as<T>(), d.out, d.in);
+      parallel(d.in, [&](std::int64_t begin, std::int64_t end, int) {
+        auto columns = weight_gradient.middleCols(begin, end - begin);
+        if (!accumulate) columns.setZero();
+        columns.noalias() += gradient.transpose() * inputs.middleCols(begin, end - begin);
+      });
+    }
     progress();
     if (!dx) return;
     parallel(d.batch, [&](std::int64_t begin, std::int64_t end, int) {
