@@ -98,6 +98,7 @@ struct ModelOptions {
   GptShape gpt = {};
   float gpt_dropout = 0.0f;  ///< Rate, on the embedding and on what each half of a block adds.
   Recompute recompute = Recompute::none;
+  std::int64_t head_rows = 0;  ///< Rows of logits that a GPT has at a time; 0: an eighth of all, 4,096 at least.
 };
 
 }  // namespace ddptrain

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "models/cnn.h"
+#include "models/gpt.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -19,6 +20,7 @@ struct Entry {
 
 constexpr Entry kModels[] = {
     {"cnn", false, [](Backend& backend, const ModelOptions& options) { return make_cnn(backend, options); }},
+    {"gpt", true, make_gpt, true},
 };
 
 }  // namespace

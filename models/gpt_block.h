@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "models/model.h"
+
+namespace ddptrain {
+
+/// A linear layer's parameters and their gradients.
+struct GptLinear {
+  Tensor weight, bias, dweight, dbias;
+};
+
+/// A layer norm: parameters, their gradients, and the activations of the batch. Its input is the residual stream.
+struct GptNorm {
+  Tensor weight, bias, dweight, dbias;
+  Tensor input, output;  ///< [batch, sequence, width]
+  Tensor statistics;     ///< [rows, 2]
+};
+
+/// Activations of a block beside those of its norms.
+struct GptBlockActivations {
+  Tensor qkv;                   ///< [batch, sequence, 3 width]
+  Tensor attended;              ///< [batch, sequence, width]
+  Tensor attention_statistics;  ///< [batch, heads, sequence]
+  Tensor pre, hidden;           ///< [batch, sequence, feed-forward], before and after the GELU
+};
+
+/// Memory that all blocks share. The gradients of the residual stream after, within and before a block are the same
+/// memory where there is dropout; without it they are what the linear layers' gradients come from, and are apart.
+struct GptScratch {
+  Tensor dout, dmiddle, din;            ///< [batch, sequence, width]
+  Tensor mlp_branch, attention_branch;  ///< dout and dmiddle behind the dropout; unused without.
+  Tensor dpre;                          ///< [batch, sequence, feed-forward]
+  Tensor dqkv;                          ///< [batch, sequence, 3 width]
+  Tensor branch;  ///< [batch, sequence, width]: what a half adds; in backward the gradient of a norm's output.
+};
+
+/// One block: x += dropout(projection(attention(norm1(x)))); x += dropout(projection(gelu(linear(norm2(x))))).
+class GptBlock {
+ public:
+  static constexpr std::size_t kParameters = 12;
+
+  GptBlock(Backend& backend, const GptShape& shape) : backend_(backend), shape_(shape) {}
+
+  /// Adds those of block `layer` to `specs`, from its end to its start.
+  static void append_parameters(const GptShape& shape, std::int64_t layer, std::vector<ParameterSpec>& specs);
+  /// `first`: place of the block's first parameter in the model's.
+  void bind(const std::vector<Tensor>& weights, const std::vector<Tensor>& gradients, std::size_t first);
+
+  GptNorm& norm1() { return norm1_; }
+  GptNorm& norm2() { return norm2_; }
+  GptBlockActivations& activations() { return activations_; }
+  void set_dropout(const Dropout& attention, const Dropout& mlp) {
+    attention_dropout_ = attention;
+    mlp_dropout_ = mlp;
+  }
+
+  /// From norm1's output to that of `next`, the norm behind the block.
+  void forward(const GptNorm& next, const Tensor& branch);
+  /// Computes again, bit by bit, what `recompute` says was not kept.
+  void restore(Recompute recompute, const Tensor& branch);
+
+  /// Gradients of activations, from scratch.dout to dmiddle and on to din, and of the norms' parameters. What the
+  /// weights' gradients need stays in the scratch.
+  void mlp_backward_data(const GptScratch& scratch, bool accumulate);
+  void attention_backward_data(const GptScratch& scratch, bool accumulate);
+  /// Gradients of the linear layers; report their parameters and the norm's.
+  void mlp_backward_weights(const GptScratch& scratch, bool accumulate, const Model::Ready& ready);
+  void attention_backward_weights(const GptScratch& scratch, bool accumulate, const Model::Ready& ready);
+
+ private:
+  void attend(const Tensor& branch);
+  void expand();
+  void weight_gradient(const Tensor& input, const GptLinear& layer, const Tensor& doutput, bool accumulate);
+  void norm_backward(const GptNorm& norm, const Tensor& doutput, const Tensor& dresidual, const Tensor& dinput,
+                     bool accumulate);
+  void report(std::size_t begin, std::size_t end, const Model::Ready& ready) const;
+
+  Backend& backend_;
+  GptShape shape_;
+  std::size_t first_ = 0;
+  GptLinear qkv_, attention_projection_, expansion_, mlp_projection_;
+  GptNorm norm1_, norm2_;
+  GptBlockActivations activations_;
+  Dropout attention_dropout_, mlp_dropout_;
+};
+
+/// [rows, columns] of an activation [batch, sequence, columns].
+Tensor flat(const Tensor& activation);
+
+}  // namespace ddptrain
