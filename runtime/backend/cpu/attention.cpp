@@ -7,7 +7,7 @@ namespace ddptrain {
 
 namespace {
 
-constexpr std::int64_t kRows = 64;   // queries of a block
+constexpr std::int64_t kRows = 32;   // queries of a block
 constexpr std::int64_t kAlign = 16;  // elements; rows of scores are whole vectors
 
 struct AttentionDims {
