@@ -88,13 +88,16 @@ void CudaBackend::sum_columns(const Tensor& dy, const Tensor& dbias, bool accumu
   const auto width = static_cast<std::uint32_t>(columns);
   cuda::with_element(dtype(), [&](auto element) {
     using T = decltype(element);
-    if (cuda::in_fours(columns, dy.data)) {
-      cuda::sum_matrix_columns<4>(cuda::Plain<T, 4>{dy.as<T>(), width}, rows, columns, partials, accumulate,
-                                  dbias.as<T>(), compute_.get());
-    } else {
-      cuda::sum_matrix_columns<1>(cuda::Plain<T, 1>{dy.as<T>(), width}, rows, columns, partials, accumulate,
-                                  dbias.as<T>(), compute_.get());
-    }
+    cuda::with_element(dbias.dtype, [&](auto gradient) {
+      using G = decltype(gradient);
+      if (cuda::in_fours(columns, dy.data)) {
+        cuda::sum_matrix_columns<4>(cuda::Plain<T, 4>{dy.as<T>(), width}, rows, columns, partials, accumulate,
+                                    dbias.as<G>(), compute_.get());
+      } else {
+        cuda::sum_matrix_columns<1>(cuda::Plain<T, 1>{dy.as<T>(), width}, rows, columns, partials, accumulate,
+                                    dbias.as<G>(), compute_.get());
+      }
+    });
   });
 }
 

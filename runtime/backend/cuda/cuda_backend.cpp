@@ -4,8 +4,11 @@
 
 #include <algorithm>
 
+#include "runtime/backend/cuda/attention_plans.h"
 #include "runtime/backend/cuda/conv_plans.h"
 #include "runtime/backend/cuda/matmul.h"
+#include "runtime/backend/cuda/tuner.h"
+#include "runtime/backend/expect_tensor.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -70,6 +73,7 @@ CudaBackend::CudaBackend(BackendOptions options, int device) : Backend(checked(o
   DDP_CUDA(cudaStreamCreateWithPriority(compute_.out(), cudaStreamNonBlocking, lowest));
   DDP_CUDA(cudaStreamCreateWithPriority(communication_.out(), cudaStreamNonBlocking, highest));
   DDP_CUDA(cudaEventCreateWithFlags(order_.out(), cudaEventDisableTiming));
+  tuner_ = std::make_unique<cuda::Tuner>(options.tune, compute_.get());
 }
 
 CudaBackend::~CudaBackend() {
@@ -154,13 +158,22 @@ std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& work) {
 }
 
 cuda::MatmulPlans& CudaBackend::matmul() {
-  if (!matmul_) matmul_ = std::make_unique<cuda::MatmulPlans>(precision(), compute_.get());
+  if (!matmul_) matmul_ = std::make_unique<cuda::MatmulPlans>(precision(), options().tune, compute_.get());
   return *matmul_;
 }
 
 cuda::ConvPlans& CudaBackend::conv() {
   if (!conv_) conv_ = std::make_unique<cuda::ConvPlans>(precision(), options().memory_format, compute_.get());
   return *conv_;
+}
+
+cuda::AttentionPlans& CudaBackend::attention_plans() {
+  if (!attention_) attention_ = std::make_unique<cuda::AttentionPlans>(compute_.get(), scratch_);
+  return *attention_;
+}
+
+void CudaBackend::expect_gradient(const Tensor& gradient, const char* what, const Shape& shape) const {
+  expect_tensor(gradient, what, gradient.dtype == DType::f32 ? DType::f32 : dtype(), shape);
 }
 
 std::unique_ptr<Backend> make_cuda_backend(BackendOptions options, int device) {

@@ -11,8 +11,10 @@
 namespace ddptrain {
 
 namespace cuda {
+class AttentionPlans;
 class ConvPlans;
 class MatmulPlans;
+class Tuner;
 }  // namespace cuda
 
 /// One GPU. The thread that makes it is the one that uses it. cuBLASLt and cuDNN are
@@ -66,12 +68,39 @@ class CudaBackend final : public Backend {
   void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale, const Tensor& dlogits,
                              MetricSums* sums) override;
 
+  void embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
+                    const Dropout& dropout, const Tensor& out) override;
+  void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout, const Tensor& head,
+                             const Tensor& dtoken, const Tensor& dposition, bool accumulate) override;
+  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
+                  const Tensor& statistics) override;
+  void add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
+                      const Tensor& bias, float epsilon, const Tensor& sum, const Tensor& y,
+                      const Tensor& statistics) override;
+  void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+                           const Tensor& dresidual, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+                           bool accumulate) override;
+  void dropout(const Tensor& x, const Dropout& dropout, const Tensor& y) override;
+  void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                   const Tensor& y) override;
+  void gelu(const Tensor& pre, const Tensor& y) override;
+  void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre) override;
+  void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) override;
+  void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
+                          const Tensor& dout, const Tensor& dqkv) override;
+  void token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                           std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
+                           MetricSums* sums) override;
+
   std::unique_ptr<CnnKernels> make_cnn_kernels(const CnnShape&, std::int64_t max_batch) override;
 
   cuda::MatmulPlans& matmul();
 
  private:
   cuda::ConvPlans& conv();
+  cuda::AttentionPlans& attention_plans();
+  /// As expect_tensor, for the gradient of a parameter: dtype() or f32.
+  void expect_gradient(const Tensor& gradient, const char* what, const Shape& shape) const;
   /// dbias (+)= sums over the rows of dy [n, columns].
   void sum_columns(const Tensor& dy, const Tensor& dbias, bool accumulate);
 
@@ -84,8 +113,10 @@ class CudaBackend final : public Backend {
   cuda::Scratch scratch_;                       ///< Of operations on the compute stream.
   cuda::Scratch compute_norm_scratch_;          ///< Of sum_of_squares, for each stream it may run on.
   cuda::Scratch communication_norm_scratch_;
+  std::unique_ptr<cuda::Tuner> tuner_;
   std::unique_ptr<cuda::MatmulPlans> matmul_;
   std::unique_ptr<cuda::ConvPlans> conv_;
+  std::unique_ptr<cuda::AttentionPlans> attention_;
 };
 
 }  // namespace ddptrain

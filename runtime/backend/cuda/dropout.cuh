@@ -34,6 +34,35 @@ class DropoutFactors {
   float scale_;
 };
 
+/// Transposes the 4 x 4 words that four neighbouring lanes hold: word i of lane q becomes word q of lane i.
+__device__ __forceinline__ void transpose_in_quad(std::uint32_t (&word)[4]) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const bool upper = threadIdx.x % 4 >= 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, odd ? word[i] : word[i + 1], 1);
+    (odd ? word[i] : word[i + 1]) = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, upper ? word[i] : word[i + 2], 2);
+    (upper ? word[i] : word[i + 2]) = got;
+  }
+}
+
+/// What dropout (of a rate above 0) multiplies eight features by that start at `feature`, which is 8 (lane % 4) more
+/// than a multiple of 32. Called by all lanes of a warp; four of them share their random numbers.
+__device__ __forceinline__ void eight_factors(const Dropout& dropout, std::uint32_t feature, std::uint32_t row,
+                                              float (&factor)[8]) {
+  const std::uint32_t quarter = threadIdx.x % 4;
+  Philox random = dropout.draw(dropout_slot(feature - 6 * quarter).call, row);
+  transpose_in_quad(random.word);
+  const std::uint32_t threshold = dropout.threshold();
+  const float scale = dropout.scale();
+#pragma unroll
+  for (int i = 0; i < 8; ++i) factor[i] = random_bits(random, i) >= threshold ? scale : 0.0f;
+}
+
 /// One thread per call and row; rows in y, with a stride of the grid.
 inline dim3 dropout_grid(std::int64_t rows, std::int64_t features) {
   return {ceil_div(8 * static_cast<std::int64_t>(ceil_div(features, 64)), kDropoutThreads),

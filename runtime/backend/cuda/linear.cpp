@@ -1,24 +1,83 @@
 #include "runtime/backend/cuda/cuda_backend.h"
+#include "runtime/backend/cuda/gelu.h"
 #include "runtime/backend/cuda/matmul.h"
+#include "runtime/backend/cuda/tuner.h"
+#include "runtime/backend/expect_tensor.h"
 #include "runtime/backend/linear_dims.h"
 
 namespace ddptrain {
 
+namespace {
+
+/// The tensor as one of type `dtype`, for checks of its shape.
+Tensor shape_of(Tensor gradient, DType dtype) {
+  if (gradient.dtype == DType::f32) gradient.dtype = dtype;
+  return gradient;
+}
+
+}  // namespace
+
 void CudaBackend::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
   const LinearDims d = check_linear(x, weight, bias, y, dtype());
-  cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
+  const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
   matmul().gemm(gemm, x.data, weight.data, bias.data, y.data, compute_.get());
 }
 
 void CudaBackend::linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                                   const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-  const LinearDims d = check_linear_backward(x, weight, dy, dx, dweight, dbias, dtype());
-  if (dbias) sum_columns(dy, dbias, accumulate);
-  const cuda::Gemm weight_product{d.out, d.in, d.batch, true, false, dtype(), dtype(), accumulate};
-  matmul().gemm(weight_product, dy.data, x.data, nullptr, dweight.data, compute_.get());
+  const LinearDims d =
+      check_linear_backward(x, weight, dy, dx, shape_of(dweight, dtype()), shape_of(dbias, dtype()), dtype());
+  cudaStream_t stream = compute_.get();
+  if (dweight) {
+    const cuda::Gemm gemm{d.out, d.in, d.batch, true, false, dtype(), dweight.dtype, accumulate};
+    const auto separate = [&] {
+      if (dbias) sum_columns(dy, dbias, accumulate);
+      matmul().gemm(gemm, dy.data, x.data, nullptr, dweight.data, stream);
+      return true;
+    };
+    const auto fused = [&] {
+      return matmul().try_gemm(gemm, cuda::Epilogue::sums_of_a,
+                               {.a = dy.data, .b = x.data, .c = dweight.data, .vector = dbias.data}, stream);
+    };
+    if (dbias && !accumulate && dbias.dtype == dweight.dtype) {
+      tuner_->run("bias gradient", gemm, {separate, fused});
+    } else {
+      separate();
+    }
+  } else if (dbias) {
+    sum_columns(dy, dbias, accumulate);
+  }
   if (!dx) return;
-  const cuda::Gemm input_product{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
-  matmul().gemm(input_product, dy.data, weight.data, nullptr, dx.data, compute_.get());
+  const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
+  matmul().gemm(gemm, dy.data, weight.data, nullptr, dx.data, stream);
+}
+
+void CudaBackend::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                              const Tensor& y) {
+  linear(x, weight, bias, pre);
+  gelu(pre, y);  // cuBLASLt's epilogue takes the gelu of what is not rounded yet: not what gelu() gives
+}
+
+void CudaBackend::gelu(const Tensor& pre, const Tensor& y) {
+  expect_tensor(pre, "gelu: pre", dtype(), pre.shape);
+  expect_tensor(y, "gelu: y", dtype(), pre.shape);
+  cuda::gelu(pre.data, pre.size(), dtype(), y.data, compute_.get());
+}
+
+void CudaBackend::linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre) {
+  const LinearDims d = check_linear_backward({}, weight, dy, dpre, {}, {}, dtype());
+  expect_tensor(pre, "linear_gelu_backward: pre", dtype(), dpre.shape);
+  const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
+  const auto separate = [&] {
+    matmul().gemm(gemm, dy.data, weight.data, nullptr, dpre.data, compute_.get());
+    cuda::gelu_backward(pre.data, dpre.data, pre.size(), dtype(), dpre.data, compute_.get());
+    return true;
+  };
+  const auto fused = [&] {
+    return matmul().try_gemm(gemm, cuda::Epilogue::gelu_gradient,
+                             {.a = dy.data, .b = weight.data, .c = dpre.data, .matrix = pre.data}, compute_.get());
+  };
+  tuner_->run("gelu gradient", gemm, {separate, fused});
 }
 
 }  // namespace ddptrain

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <compare>
+#include <limits>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "runtime/backend/cuda/repeat_row.h"
+#include "runtime/backend/cuda/tuner.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain::cuda {
@@ -25,6 +28,7 @@ using LayoutHandle = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>
 using PreferenceHandle = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+constexpr int kCandidates = 8;               // that are timed
 constexpr std::uint32_t kMaxAlignment = 16;  // more makes no difference to speed, but would to the choice of algorithm
 
 cudaDataType_t type_of(DType dtype) {
@@ -41,7 +45,7 @@ std::uint32_t alignment_of(const void* pointer) {
 /// What decides on the algorithm.
 struct Key {
   Gemm gemm;
-  bool bias;
+  Epilogue epilogue;
   std::uint32_t align_a, align_b, align_c;
 
   auto operator<=>(const Key&) const = default;
@@ -50,8 +54,7 @@ struct Key {
 struct Plan {
   DescHandle desc;
   LayoutHandle left, right, result;
-  cublasLtMatmulAlgo_t algorithm;
-  bool adds_bias = false;
+  cublasLtMatmulAlgo_t algorithm = {};
 };
 
 void set(const DescHandle& desc, cublasLtMatmulDescAttributes_t attribute, const auto& value) {
@@ -70,22 +73,45 @@ LayoutHandle transposed_layout(DType dtype, std::int64_t rows, std::int64_t colu
   return layout;
 }
 
+cublasLtEpilogue_t value_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::bias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::gelu_bias:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::sums_of_a:
+      return CUBLASLT_EPILOGUE_BGRADB;  // a is cuBLASLt's right operand
+    default:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+  }
+}
+
+bool has_matrix(Epilogue epilogue) { return epilogue == Epilogue::gelu_bias || epilogue == Epilogue::gelu_gradient; }
+
 }  // namespace
 
 struct MatmulPlans::Impl {
   Precision precision;
+  bool tune;
   LtHandle handle;
   DeviceMemory workspace;
-  std::map<Key, Plan> plans;
+  std::map<Key, std::optional<Plan>> plans;  ///< Empty where cuBLASLt has no algorithm.
 
-  std::optional<Plan> make_plan(const Key& key) const;
-  std::optional<cublasLtMatmulAlgo_t> choose_algorithm(const Key& key, const Plan& plan) const;
-  const Plan& plan(const Key& key);
+  Plan describe(const Key& key) const;
+  std::vector<cublasLtMatmulAlgo_t> candidates(const Key& key, const Plan& plan) const;
+  std::optional<Plan> make_plan(const Key& key, const GemmTensors& tensors, cudaStream_t stream) const;
+  void pick_fastest(const Key& key, Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& algorithms,
+                    GemmTensors tensors, cudaStream_t stream) const;
+  cublasStatus_t run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, float beta, const GemmTensors& tensors,
+                     cudaStream_t stream) const;
+  bool run(const Gemm& gemm, Epilogue epilogue, float beta, const GemmTensors& tensors, cudaStream_t stream);
 };
 
 /// cuBLASLt is column-major, where every row-major matrix appears as its transpose. So it is given
 /// c^T = op(b)^T op(a)^T: left = b, right = a, each transposed where op transposes it.
-std::optional<Plan> MatmulPlans::Impl::make_plan(const Key& key) const {
+Plan MatmulPlans::Impl::describe(const Key& key) const {
   const Gemm& g = key.gemm;
   DDP_CHECK(g.m > 0 && g.n > 0 && g.k > 0, "an empty matrix product: m {}, n {}, k {}", g.m, g.n, g.k);
   const bool tf32 = g.in == DType::f32 && precision == Precision::tf32;
@@ -94,23 +120,19 @@ std::optional<Plan> MatmulPlans::Impl::make_plan(const Key& key) const {
       cublasLtMatmulDescCreate(plan.desc.out(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (key.bias) {
-    set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  if (key.epilogue != Epilogue::none) {
+    set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, value_of(key.epilogue));
     set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(g.out)));
   }
+  if (has_matrix(key.epilogue)) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.n);
   plan.left = g.transpose_b ? transposed_layout(g.in, g.n, g.k) : transposed_layout(g.in, g.k, g.n);
   plan.right = g.transpose_a ? transposed_layout(g.in, g.k, g.m) : transposed_layout(g.in, g.m, g.k);
   plan.result = transposed_layout(g.out, g.m, g.n);
-  plan.adds_bias = key.bias;
-  const auto algorithm = choose_algorithm(key, plan);
-  if (!algorithm) return std::nullopt;
-  plan.algorithm = *algorithm;
   return plan;
 }
 
-/// The heuristic's first choice: timing the candidates would give different bits from run to run. Partial sums, where
-/// the sum over k is split, stay in f32.
-std::optional<cublasLtMatmulAlgo_t> MatmulPlans::Impl::choose_algorithm(const Key& key, const Plan& plan) const {
+/// By the heuristic's estimate, best first. Partial sums, where the sum over k is split, stay in f32.
+std::vector<cublasLtMatmulAlgo_t> MatmulPlans::Impl::candidates(const Key& key, const Plan& plan) const {
   PreferenceHandle preference;
   DDP_CUBLAS(cublasLtMatmulPreferenceCreate(preference.out()));
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
@@ -120,50 +142,93 @@ std::optional<cublasLtMatmulAlgo_t> MatmulPlans::Impl::choose_algorithm(const Ke
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_c);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_c);
-  cublasLtMatmulHeuristicResult_t result{};
+  cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
   int found = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(),
-                                     plan.result.get(), plan.result.get(), preference.get(), 1, &result, &found);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) return std::nullopt;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(), plan.result.get(),
+      preference.get(), tune ? kCandidates : 1, results, &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   check(status, "cublasLtMatmulAlgoGetHeuristic", __FILE__, __LINE__);
-  return result.algo;
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < found; ++i) algorithms.push_back(results[i].algo);
+  return algorithms;
 }
 
-/// Where cuBLASLt has no algorithm with bias, that without it.
-const Plan& MatmulPlans::Impl::plan(const Key& key) {
-  if (const auto found = plans.find(key); found != plans.end()) return found->second;
-  std::optional<Plan> made = make_plan(key);
-  if (!made && key.bias) {
-    Key without = key;
-    without.bias = false;
-    made = make_plan(without);
+void MatmulPlans::Impl::pick_fastest(const Key& key, Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& algorithms,
+                                     GemmTensors tensors, cudaStream_t stream) const {
+  DeviceMemory copy;  // what is added to must not be added to again and again
+  if (key.gemm.accumulate) {
+    DDP_CUDA(cudaMalloc(copy.out(), static_cast<std::size_t>(key.gemm.m * key.gemm.n) * size_of(key.gemm.out)));
+    tensors.c = copy.get();
   }
-  DDP_CHECK(made, "cuBLASLt has no algorithm for a product of {} x {} x {} in {}", key.gemm.m, key.gemm.n, key.gemm.k,
-            name_of(key.gemm.in));
-  return plans.emplace(key, std::move(*made)).first->second;
+  const float beta = key.gemm.accumulate ? 1.0f : 0.0f;
+  float best = std::numeric_limits<float>::infinity();
+  for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
+    if (run(plan, algorithm, beta, tensors, stream) != CUBLAS_STATUS_SUCCESS) continue;
+    const float time = milliseconds_of([&] { DDP_CUBLAS(run(plan, algorithm, beta, tensors, stream)); }, stream);
+    if (time >= best) continue;
+    best = time;
+    plan.algorithm = algorithm;
+  }
 }
 
-MatmulPlans::MatmulPlans(Precision precision, cudaStream_t stream) : impl_(std::make_unique<Impl>()) {
+std::optional<Plan> MatmulPlans::Impl::make_plan(const Key& key, const GemmTensors& tensors,
+                                                 cudaStream_t stream) const {
+  Plan plan = describe(key);
+  const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(key, plan);
+  if (algorithms.empty()) return std::nullopt;
+  plan.algorithm = algorithms.front();
+  if (algorithms.size() > 1 && !is_capturing(stream)) pick_fastest(key, plan, algorithms, tensors, stream);
+  return plan;
+}
+
+cublasStatus_t MatmulPlans::Impl::run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, float beta,
+                                      const GemmTensors& t, cudaStream_t stream) const {
+  if (t.vector != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, t.vector);
+  if (t.matrix != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, t.matrix);
+  const float alpha = 1.0f;
+  return cublasLtMatmul(handle.get(), plan.desc.get(), &alpha, t.b, plan.left.get(), t.a, plan.right.get(), &beta, t.c,
+                        plan.result.get(), t.c, plan.result.get(), &algorithm, workspace.get(), kWorkspaceBytes,
+                        stream);
+}
+
+bool MatmulPlans::Impl::run(const Gemm& gemm, Epilogue epilogue, float beta, const GemmTensors& tensors,
+                            cudaStream_t stream) {
+  const Key key{gemm, epilogue, alignment_of(tensors.a), alignment_of(tensors.b), alignment_of(tensors.c)};
+  auto found = plans.find(key);
+  if (found == plans.end()) found = plans.emplace(key, make_plan(key, tensors, stream)).first;
+  if (!found->second) return false;
+  const Plan& plan = *found->second;
+  DDP_CUBLAS(run(plan, plan.algorithm, beta, tensors, stream));
+  return true;
+}
+
+MatmulPlans::MatmulPlans(Precision precision, bool tune, cudaStream_t stream) : impl_(std::make_unique<Impl>()) {
   DDP_CHECK(!is_capturing(stream), "a matrix product must run once before one is captured in a graph");
   impl_->precision = precision;
+  impl_->tune = tune;
   DDP_CUBLAS(cublasLtCreate(impl_->handle.out()));
   DDP_CUDA(cudaMalloc(impl_->workspace.out(), kWorkspaceBytes));
 }
 
 MatmulPlans::~MatmulPlans() = default;
 
+bool MatmulPlans::try_gemm(const Gemm& gemm, Epilogue epilogue, const GemmTensors& tensors, cudaStream_t stream) {
+  DDP_CHECK(epilogue == Epilogue::none || !gemm.accumulate, "a matrix product accumulates or has an epilogue");
+  return impl_->run(gemm, epilogue, gemm.accumulate ? 1.0f : 0.0f, tensors, stream);
+}
+
 void MatmulPlans::gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream) {
-  DDP_CHECK(bias == nullptr || !gemm.accumulate, "a matrix product either accumulates or adds a bias");
-  const Plan& plan = impl_->plan({gemm, bias != nullptr, alignment_of(a), alignment_of(b), alignment_of(c)});
-  const bool bias_first = bias != nullptr && !plan.adds_bias;
-  if (plan.adds_bias) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  if (bias_first) repeat_row(bias, gemm.m, gemm.n, gemm.out, c, stream);
-  const float alpha = 1.0f;
-  const float beta = gemm.accumulate || bias_first ? 1.0f : 0.0f;
-  DDP_CUBLAS(cublasLtMatmul(impl_->handle.get(), plan.desc.get(), &alpha, b, plan.left.get(), a, plan.right.get(),
-                            &beta, c, plan.result.get(), c, plan.result.get(), &plan.algorithm, impl_->workspace.get(),
-                            kWorkspaceBytes, stream));
+  GemmTensors tensors{.a = a, .b = b, .c = c, .vector = const_cast<void*>(bias)};
+  if (bias != nullptr && try_gemm(gemm, Epilogue::bias, tensors, stream)) return;
+  tensors.vector = nullptr;
+  Gemm plain = gemm;
+  if (bias != nullptr) {  // there is no algorithm with bias
+    repeat_row(bias, gemm.m, gemm.n, gemm.out, c, stream);
+    plain.accumulate = true;
+  }
+  DDP_CHECK(try_gemm(plain, Epilogue::none, tensors, stream),
+            "cuBLASLt has no algorithm for a product of {} x {} x {} in {}", gemm.m, gemm.n, gemm.k, name_of(gemm.in));
 }
 
 }  // namespace ddptrain::cuda

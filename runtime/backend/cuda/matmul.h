@@ -24,16 +24,37 @@ struct Gemm {
   auto operator<=>(const Gemm&) const = default;
 };
 
-/// Matrix products by cuBLASLt, which picks the algorithm when a product is first seen. Sums are kept in f32; f32
-/// inputs are rounded to tf32 only for Precision::tf32. The same product gives the same bits in every run on the same
-/// kind of GPU. All products share one workspace: those on different streams must be ordered.
+/// What cuBLASLt does besides, on the way of its operands or of the result.
+enum class Epilogue : std::uint8_t {
+  none,
+  bias,           ///< c += vector [n] in every row.
+  gelu_bias,      ///< matrix [m, n] = c + vector [n]; c = gelu of that before it is rounded.
+  gelu_gradient,  ///< c *= gelu'(matrix [m, n]), before c is rounded.
+  sums_of_a,      ///< vector [m] = sums over k of op(a).
+};
+
+struct GemmTensors {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  void* vector = nullptr;  ///< Of the element type of c.
+  void* matrix = nullptr;  ///< Likewise.
+};
+
+/// Matrix products by cuBLASLt. Sums are kept in f32; f32 inputs are rounded to tf32 only for Precision::tf32. The
+/// algorithm is chosen when a product is first seen: without `tune` its heuristic's first choice, and the same product
+/// gives the same bits in every run on the same kind of GPU; with it the fastest of a few, so that only runs of the
+/// same process do. All products share one workspace: those on different streams must be ordered.
 class MatmulPlans {
  public:
-  MatmulPlans(Precision precision, cudaStream_t stream);  ///< Not while `stream` is being captured.
+  /// Not while `stream` is being captured.
+  MatmulPlans(Precision precision, bool tune, cudaStream_t stream);
   ~MatmulPlans();
 
   /// Queues the product, plus `bias` [n] in every row where it is not null (not together with `accumulate`).
   void gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream);
+  /// False, and nothing is queued, where cuBLASLt cannot do it.
+  bool try_gemm(const Gemm& gemm, Epilogue epilogue, const GemmTensors& tensors, cudaStream_t stream);
 
  private:
   struct Impl;

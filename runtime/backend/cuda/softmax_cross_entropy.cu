@@ -3,6 +3,8 @@
 
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/cuda/elements.cuh"
+#include "runtime/backend/cuda/metric_partials.h"
+#include "runtime/backend/cuda/reduce.cuh"
 #include "runtime/backend/expect_tensor.h"
 
 namespace ddptrain {
@@ -12,23 +14,11 @@ namespace {
 
 constexpr std::uint32_t kWarps = 8;  // of a block; a warp takes one row at a time
 constexpr std::uint32_t kMaxBlocks = 1024;
-constexpr std::uint32_t kSumThreads = 256;
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
-
-struct Partial {
-  double loss;
-  std::uint32_t correct;
-};
 
 struct Best {
   float value;
   std::uint32_t index;
 };
-
-__device__ float warp_sum(float value) {
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
-  return value;
-}
 
 /// The largest value, at its lowest index.
 __device__ Best warp_best(Best best) {
@@ -43,8 +33,8 @@ __device__ Best warp_best(Best best) {
 /// Loss of one row and whether its largest logit is the label's. A lane reads and writes the same columns, so that
 /// gradient and logits may share memory.
 template <class T>
-__device__ Partial row_loss(const T* logits, std::uint32_t classes, std::uint32_t label, float gradient_scale,
-                            T* gradient) {
+__device__ MetricPartial row_loss(const T* logits, std::uint32_t classes, std::uint32_t label, float gradient_scale,
+                                  T* gradient) {
   const std::uint32_t lane = threadIdx.x % 32;
   Best best{-FLT_MAX, classes};
   float label_value = 0.0f;
@@ -71,15 +61,15 @@ __device__ Partial row_loss(const T* logits, std::uint32_t classes, std::uint32_
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
     softmax_kernel(const T* logits, std::uint32_t rows, std::uint32_t classes, const std::uint8_t* labels,
-                   SampleOrder order, StepRef step, float gradient_scale, T* dlogits, Partial* partials) {
-  __shared__ Partial shared[kWarps];
+                   SampleOrder order, StepRef step, float gradient_scale, T* dlogits, MetricPartial* partials) {
+  __shared__ MetricPartial shared[kWarps];
   const std::uint32_t warp = threadIdx.x / 32;
   const BatchRows samples(order, step);
-  Partial mine{};
+  MetricPartial mine{};
   for (std::uint32_t row = blockIdx.x * kWarps + warp; row < rows; row += gridDim.x * kWarps) {
     const std::uint32_t label = labels[samples[row]];
     const std::size_t at = static_cast<std::size_t>(row) * classes;
-    const Partial one =
+    const MetricPartial one =
         row_loss(logits + at, classes, label, gradient_scale, dlogits == nullptr ? nullptr : dlogits + at);
     mine.loss += one.loss;
     mine.correct += one.correct;
@@ -87,35 +77,12 @@ __global__ void __launch_bounds__(32 * kWarps)
   if (threadIdx.x % 32 == 0) shared[warp] = mine;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  Partial block{};
-  for (const Partial& part : shared) {
+  MetricPartial block{};
+  for (const MetricPartial& part : shared) {
     block.loss += part.loss;
     block.correct += part.correct;
   }
   partials[blockIdx.x] = block;
-}
-
-__global__ void __launch_bounds__(kSumThreads)
-    sum_partials_kernel(const Partial* partials, std::uint32_t count, std::uint32_t rows, MetricSums* sums) {
-  __shared__ Partial shared[kSumThreads];
-  Partial mine{};
-  for (std::uint32_t i = threadIdx.x; i < count; i += kSumThreads) {
-    mine.loss += partials[i].loss;
-    mine.correct += partials[i].correct;
-  }
-  shared[threadIdx.x] = mine;
-  __syncthreads();
-  for (std::uint32_t half = kSumThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) {
-      shared[threadIdx.x].loss += shared[threadIdx.x + half].loss;
-      shared[threadIdx.x].correct += shared[threadIdx.x + half].correct;
-    }
-    __syncthreads();
-  }
-  if (threadIdx.x != 0) return;
-  sums->loss += shared[0].loss;
-  sums->correct += shared[0].correct;
-  sums->samples += rows;
 }
 
 }  // namespace
@@ -132,7 +99,7 @@ void CudaBackend::softmax_cross_entropy(const Tensor& logits, const ImageBatch& 
   if (batch.count == 0) return;
   const auto rows = static_cast<std::uint32_t>(batch.count);
   const std::uint32_t blocks = std::min(cuda::ceil_div(rows, cuda::kWarps), cuda::kMaxBlocks);
-  auto* partials = scratch_.reserve_elements<cuda::Partial>(cuda::kMaxBlocks, compute_.get());
+  auto* partials = scratch_.reserve_elements<cuda::MetricPartial>(cuda::kMaxBlocks, compute_.get());
   cuda::with_element(dtype(), [&](auto element) {
     using T = decltype(element);
     cuda::softmax_kernel<T><<<blocks, 32 * cuda::kWarps, 0, compute_.get()>>>(
@@ -140,8 +107,7 @@ void CudaBackend::softmax_cross_entropy(const Tensor& logits, const ImageBatch& 
         batch.step, gradient_scale, dlogits.as<T>(), partials);
   });
   DDP_CUDA(cudaGetLastError());
-  cuda::sum_partials_kernel<<<1, cuda::kSumThreads, 0, compute_.get()>>>(partials, blocks, rows, sums);
-  DDP_CUDA(cudaGetLastError());
+  cuda::add_metric_partials(partials, blocks, rows, sums, compute_.get());
 }
 
 }  // namespace ddptrain

@@ -1,0 +1,83 @@
+#include "runtime/backend/cuda/gelu.h"
+
+#include <algorithm>
+
+#include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/backend/cuda/elements.cuh"
+
+namespace ddptrain::cuda {
+
+namespace {
+
+constexpr std::uint32_t kThreads = 256;
+constexpr std::uint32_t kMaxBlocks = 1u << 20;
+constexpr float kRoot = 0.7978845608028654f;  // sqrt(2 / pi)
+constexpr float kCubic = 0.044715f;
+
+template <class T>
+__device__ __forceinline__ float tanh_of(float x) {
+  if constexpr (sizeof(T) == 2) {
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+  } else {
+    return tanhf(x);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ float gelu_of(float x) {
+  const float t = tanh_of<T>(kRoot * x * fmaf(kCubic * x, x, 1.0f));
+  return 0.5f * x * (1.0f + t);
+}
+
+template <class T>
+__device__ __forceinline__ float slope_of(float x) {
+  const float t = tanh_of<T>(kRoot * x * fmaf(kCubic * x, x, 1.0f));
+  const float inner = kRoot * fmaf(3.0f * kCubic * x, x, 1.0f);
+  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+}
+
+/// out[i] = map(pre[i]) or, where dy has data, map(pre[i]) * dy[i], V elements at once.
+template <int V, class T, float (*kMap)(float)>
+__global__ void __launch_bounds__(kThreads) map_kernel(const T* pre, const T* dy, std::size_t count, T* out) {
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * kThreads * V;
+  for (std::size_t i = (static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x) * V; i < count; i += stride) {
+    float value[V], factor[V];
+    load<V>(pre + i, value);
+    if (dy != nullptr) load<V>(dy + i, factor);
+#pragma unroll
+    for (int k = 0; k < V; ++k) value[k] = dy != nullptr ? kMap(value[k]) * factor[k] : kMap(value[k]);
+    store<V>(value, out + i);
+  }
+}
+
+template <class T, float (*kMap)(float)>
+void map_elements(const void* pre, const void* dy, std::int64_t count, void* out, cudaStream_t stream) {
+  if (count == 0) return;
+  constexpr int kWide = 16 / sizeof(T);
+  const bool wide = count % kWide == 0 && is_aligned(pre, 16) && is_aligned(dy, 16) && is_aligned(out, 16);
+  const std::uint32_t blocks = std::min(ceil_div(count, kThreads * (wide ? kWide : 1)), kMaxBlocks);
+  const auto kernel = wide ? map_kernel<kWide, T, kMap> : map_kernel<1, T, kMap>;
+  kernel<<<blocks, kThreads, 0, stream>>>(static_cast<const T*>(pre), static_cast<const T*>(dy),
+                                          static_cast<std::size_t>(count), static_cast<T*>(out));
+  DDP_CUDA(cudaGetLastError());
+}
+
+}  // namespace
+
+void gelu(const void* pre, std::int64_t count, DType dtype, void* y, cudaStream_t stream) {
+  with_element(dtype, [&](auto element) {
+    using T = decltype(element);
+    map_elements<T, gelu_of<T>>(pre, nullptr, count, y, stream);
+  });
+}
+
+void gelu_backward(const void* pre, const void* dy, std::int64_t count, DType dtype, void* dpre, cudaStream_t stream) {
+  with_element(dtype, [&](auto element) {
+    using T = decltype(element);
+    map_elements<T, slope_of<T>>(pre, dy, count, dpre, stream);
+  });
+}
+
+}  // namespace ddptrain::cuda
