@@ -50,7 +50,8 @@ class Model {
 
   /// In the order in which backward completes them (the arena's layout).
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
-  /// `weights[i]` and `gradients[i]` belong to parameters()[i] and outlive the model.
+  /// `weights[i]` and `gradients[i]` belong to parameters()[i] and outlive the model. Gradients have the type of
+  /// weights, or are f32 beside bf16 weights where takes_f32_gradients(model) says so (registry.h).
   virtual void bind(std::vector<Tensor> weights, std::vector<Tensor> gradients) = 0;
 
   /// Forward pass with dropout; adds the batch's loss and hits to *sums, by the end of backward() at the latest. May

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "models/registry.h"
+#include "runtime/core/error.h"
 #include "runtime/core/nvtx.h"
 
 namespace ddptrain {
@@ -41,6 +42,8 @@ Trainer::Trainer(const TrainerOptions& options, ResidentSplits data, const World
       sums_(backend.allocate(2 * sizeof(MetricSums))),
       training_(backend, static_cast<StepState*>(state_.data()),
                 [this](std::uint32_t offset) { train_step(reducer_, offset); }, {.enabled = options.graph}) {
+  DDP_CHECK(arena_.gradient_type() == backend.dtype() || takes_f32_gradients(options.model),
+            "model {} does not take gradients of {}", options.model, name_of(arena_.gradient_type()));
   model_->bind(arena_.weights(), arena_.gradients());
   arena_.initialise(options.seed, world.rank());
   check_same_on_all_ranks(world, arena_.parameter_hash(), "the parameters at the start");
