@@ -1,0 +1,176 @@
+#include "data/bpe_tokenizer.h"
+
+#include <cstdlib>
+#include <random>
+
+#include "data/json.h"
+#include "tests/data/idx_files.h"
+
+namespace ddptrain {
+namespace {
+
+using namespace ddptrain::testing;
+namespace fs = std::filesystem;
+using Tokens = std::vector<std::uint16_t>;
+
+const fs::path kReference = DDPTRAIN_BPE_REFERENCE;  // made by make_bpe_expected.py
+
+class BpeTokenizerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!built_with_pre_tokenizer()) GTEST_SKIP() << "a build without PCRE2";
+  }
+};
+
+std::string text_of(const fs::path& path) {
+  const Bytes bytes = read_all(path);
+  return {bytes.begin(), bytes.end()};
+}
+
+void write_text(const fs::path& path, const std::string& text) { write_plain(path, Bytes(text.begin(), text.end())); }
+
+void expect_encodings(const BpeTokenizer& tokenizer, const fs::path& expected) {
+  std::ifstream file(expected);
+  int count = 0;
+  for (std::string line; std::getline(file, line); ++count) {
+    const auto json = nlohmann::json::parse(line);
+    const auto text = json.at("text").get<std::string>();
+    const auto tokens = json.at("ids").get<Tokens>();
+    EXPECT_EQ(tokenizer.encode(text), tokens) << line;
+    EXPECT_EQ(tokenizer.decode(tokens), text) << line;
+  }
+  EXPECT_GT(count, 80);
+}
+
+TEST_F(BpeTokenizerTest, EncodesAsHuggingFaceDoes) {
+  const BpeTokenizer tokenizer(kReference);
+  EXPECT_EQ(tokenizer.vocabulary(), 1257);
+  EXPECT_EQ(tokenizer.end_of_text(), 1256);
+  expect_encodings(tokenizer, kReference / "reduced.jsonl");
+}
+
+TEST_F(BpeTokenizerTest, EncodesAsHuggingFaceDoesWithAllOfGpt2) {
+  const char* folder = std::getenv("DDPTRAIN_GPT2");
+  if (folder == nullptr) GTEST_SKIP() << "$DDPTRAIN_GPT2 is no folder with GPT-2's vocab.json and merges.txt";
+  const BpeTokenizer tokenizer(folder);
+  EXPECT_EQ(tokenizer.vocabulary(), 50257);
+  EXPECT_EQ(tokenizer.end_of_text(), 50256);
+  EXPECT_EQ(tokenizer.encode("Hello world"), (Tokens{15496, 995}));
+  EXPECT_EQ(tokenizer.encode("Hello, world!"), (Tokens{15496, 11, 995, 0}));
+  expect_encodings(tokenizer, kReference / "full.jsonl");
+}
+
+TEST_F(BpeTokenizerTest, AnyBytesComeBack) {
+  const BpeTokenizer tokenizer(kReference);
+  std::vector<std::string> texts = {"\xFF",
+                                    "a\xC3",
+                                    "\xE2\x82 x",
+                                    "\xED\xA0\x80",
+                                    "\xF4\x90\x80\x80",
+                                    "\xC0\xAF",
+                                    "  \x80  b",
+                                    std::string("\0\0 \0", 4)};
+  std::mt19937 random(1);
+  for (int i = 0; i < 300; ++i) {
+    std::string text(random() % 64, '\0');
+    for (char& c : text) c = static_cast<char>(i % 2 == 0 ? random() : " a\xC3\xA4\xF0\x9F\x99\x82\n"[random() % 9]);
+    texts.push_back(text);
+  }
+  for (const std::string& text : texts) EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+  // What is valid around it is not disturbed.
+  Tokens expected = tokenizer.encode("the result");
+  expected.push_back(tokenizer.encode("\xFF").at(0));
+  const Tokens rest = tokenizer.encode(" the result");
+  expected.insert(expected.end(), rest.begin(), rest.end());
+  EXPECT_EQ(tokenizer.encode("the result\xFF the result"), expected);
+}
+
+TEST_F(BpeTokenizerTest, LongPiecesTakeNoQuadraticTime) {
+  const BpeTokenizer tokenizer(kReference);
+  for (const char* unit : {"in", " ", "\n", "\xE4\xB8\xAD", "!", "\xFF"}) {
+    std::string text;
+    while (text.size() < 300'000) text += unit;
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+  }
+}
+
+TEST_F(BpeTokenizerTest, UnknownTokensAreRefused) {
+  const BpeTokenizer tokenizer(kReference);
+  EXPECT_CONTAINS(usage_message([&] { tokenizer.decode({5, 1257}); }), "token 1257");
+}
+
+class BpeFilesTest : public BpeTokenizerTest {
+ protected:
+  /// The message that these two files are refused with.
+  std::string fault(const std::string& vocabulary, const std::string& merges) {
+    write_text(folder_ / "vocab.json", vocabulary);
+    write_text(folder_ / "merges.txt", merges);
+    const std::string message = usage_message([&] { BpeTokenizer tokenizer(folder_.path()); });
+    EXPECT_CONTAINS(message, folder_.path().string());
+    return message;
+  }
+
+  TempFolder folder_;
+  std::string vocabulary_ = text_of(kReference / "vocab.json");
+  std::string merges_ = text_of(kReference / "merges.txt");
+};
+
+TEST_F(BpeFilesTest, FaultsAreTold) {
+  EXPECT_CONTAINS(usage_message([&] { BpeTokenizer tokenizer(folder_.path()); }), "vocab.json: cannot be opened");
+  write_text(folder_ / "vocab.json", vocabulary_);
+  EXPECT_CONTAINS(usage_message([&] { BpeTokenizer tokenizer(folder_.path()); }), "merges.txt: cannot be opened");
+  EXPECT_CONTAINS(fault("", merges_), "empty");
+  EXPECT_CONTAINS(fault("[1, 2]", merges_), "not a JSON object");
+  EXPECT_CONTAINS(fault("{\"a\": 1", merges_), "damaged JSON");
+  EXPECT_CONTAINS(fault(std::string(1'000'000, '['), merges_), "damaged JSON");
+  EXPECT_CONTAINS(fault("{}", merges_), "no token for byte 0");
+  EXPECT_CONTAINS(fault("{\"a\": 0, \"b\": 1.5}", merges_), "'b' has no number from 0 to 1");
+  EXPECT_CONTAINS(fault("{\"a\": 0, \"b\": -1}", merges_), "'b' has no number");
+  EXPECT_CONTAINS(fault("{\"a\": 0, \"b\": 2}", merges_), "'b' has no number");
+  EXPECT_CONTAINS(fault("{\"a\": 0, \"b\": {}}", merges_), "'b' has no number");
+  EXPECT_CONTAINS(fault("{\"a\": 0, \"b\": 0}", merges_), "two tokens have the number 0");
+  EXPECT_CONTAINS(fault("{\"a\": 0, \"b c\": 1}", merges_), "'b c' is no token");
+  EXPECT_CONTAINS(fault("{\"a\": 0, \"\xE4\xB8\xAD\": 1}", merges_), "is no token");
+  EXPECT_CONTAINS(fault("{\"a\": 0, \"\": 1}", merges_), "is no token");
+  EXPECT_CONTAINS(fault(vocabulary_, "#version: 0.2\nt h\nth\n"), "line 3 is not a merge");
+  EXPECT_CONTAINS(fault(vocabulary_, "t h e\n"), "line 1 is not a merge");
+  EXPECT_CONTAINS(fault(vocabulary_, "z q\n"), "line 1 ('z q') does not go with");
+  std::string many = "{\"a\": 0";
+  for (int i = 1; i <= 65536; ++i) many += ",\"x" + std::to_string(i) + "\":" + std::to_string(i);
+  EXPECT_CONTAINS(fault(many + "}", merges_), "65537 tokens");
+}
+
+TEST_F(BpeFilesTest, WindowsLineEndsAreRead) {
+  std::string merges;
+  for (const char c : merges_) merges += c == '\n' ? std::string("\r\n") : std::string(1, c);
+  write_text(folder_ / "vocab.json", vocabulary_);
+  write_text(folder_ / "merges.txt", merges);
+  expect_encodings(BpeTokenizer(folder_.path()), kReference / "reduced.jsonl");
+}
+
+TEST_F(BpeFilesTest, DamageIsToldOrHarmless) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 200; ++i) {
+    std::string damaged = i % 2 == 0 ? vocabulary_ : merges_;
+    if (random() % 4 == 0) damaged.resize(random() % damaged.size());
+    for (int change = 0; change < 3 && !damaged.empty(); ++change)
+      damaged[random() % damaged.size()] = "{[\"1\xFF "[random() % 6];
+    write_text(folder_ / "vocab.json", i % 2 == 0 ? damaged : vocabulary_);
+    write_text(folder_ / "merges.txt", i % 2 == 0 ? merges_ : damaged);
+    try {
+      const BpeTokenizer tokenizer(folder_.path());
+      const std::string text = "The result, 12 of them\xFF";
+      EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+    } catch (const UsageError& error) {
+      EXPECT_CONTAINS(std::string(error.what()), folder_.path().string());
+    }
+  }
+}
+
+TEST(PreTokenizer, ABuildWithoutPcre2SaysSo) {
+  if (built_with_pre_tokenizer()) GTEST_SKIP() << "a build with PCRE2";
+  EXPECT_CONTAINS(usage_message([] { BpeTokenizer tokenizer(kReference); }), "libpcre2-dev");
+}
+
+}  // namespace
+}  // namespace ddptrain
