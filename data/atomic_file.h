@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string_view>
+
+namespace ddptrain {
+
+/// Writes a file that appears under its name complete or not at all, whatever happens: it is written under another name
+/// (PATH.partial), synchronised, and renamed. One writer at a time.
+class AtomicFile {
+ public:
+  /// UsageError where the file cannot be created.
+  explicit AtomicFile(std::filesystem::path path);
+  /// Without commit(), what was under the name stays as it was.
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  /// Error, naming the file, where the disk does not take it; so does commit().
+  void write(const void* data, std::size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  /// Returns when the file would survive a crash of the machine. The last call.
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path partial_;
+  int descriptor_ = -1;
+};
+
+}  // namespace ddptrain
