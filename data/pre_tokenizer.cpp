@@ -50,8 +50,8 @@ bool built_with_pre_tokenizer() { return true; }
 PreTokenizer::PreTokenizer() : regex_(std::make_unique<Regex>()) {
   int error = 0;
   PCRE2_SIZE offset = 0;
-  regex_->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
-                                   &error, &offset, nullptr));
+  regex_->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error,
+                                   &offset, nullptr));
   DDP_CHECK(regex_->code, "pcre2_compile: {} at {}", message_of(error), offset);
   pcre2_jit_compile(regex_->code.get(), PCRE2_JIT_COMPLETE);  // faster where there is a compiler for this processor
 }

@@ -150,7 +150,7 @@ TEST_F(BpeFilesTest, WindowsLineEndsAreRead) {
 
 TEST_F(BpeFilesTest, DamageIsToldOrHarmless) {
   std::mt19937 random(2);
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 100; ++i) {
     std::string damaged = i % 2 == 0 ? vocabulary_ : merges_;
     if (random() % 4 == 0) damaged.resize(random() % damaged.size());
     for (int change = 0; change < 3 && !damaged.empty(); ++change)
@@ -165,6 +165,32 @@ TEST_F(BpeFilesTest, DamageIsToldOrHarmless) {
       EXPECT_CONTAINS(std::string(error.what()), folder_.path().string());
     }
   }
+}
+
+std::vector<std::string> pieces_of(const std::string& text) {
+  std::vector<std::string> pieces;
+  PreTokenizer().split(text, [&](std::string_view piece) { pieces.emplace_back(piece); });
+  return pieces;
+}
+
+TEST_F(BpeTokenizerTest, WhiteSpaceIsWhatUnicodeSaysItIs) {
+  using Pieces = std::vector<std::string>;
+  for (const char* space : {"\t", "\n", "\v", "\f", "\r", "\u0085", "\u00A0", "\u1680", "\u2000", "\u200A", "\u2028",
+                            "\u2029", "\u202F", "\u205F", "\u3000"}) {
+    EXPECT_EQ(pieces_of(std::string("x ") + space + "y"), (Pieces{"x", " ", space, "y"}));
+    EXPECT_EQ(pieces_of(std::string("x ") + space), (Pieces{"x", std::string(" ") + space}));
+  }
+  for (const char* other : {"\x1C", "\x1F", "\u180E", "\u200B", "\u2060", "\uFEFF", "!"}) {
+    EXPECT_EQ(pieces_of(std::string("x ") + other + "y"), (Pieces{"x", std::string(" ") + other, "y"}));
+  }
+}
+
+TEST_F(BpeTokenizerTest, TextIsCutWhereGpt2CutsIt) {
+  using Pieces = std::vector<std::string>;
+  EXPECT_EQ(pieces_of("I'll say:  it's 42.5\u00B2 \u00E9t\u00E9s!? "),
+            (Pieces{"I", "'ll", " say", ":", " ", " it", "'s", " 42", ".", "5\u00B2", " \u00E9t\u00E9s", "!?", " "}));
+  EXPECT_EQ(pieces_of("a\xFF\xFE b"), (Pieces{"a", "\xFF", "\xFE", " b"}));
+  EXPECT_EQ(pieces_of(""), Pieces{});
 }
 
 TEST(PreTokenizer, ABuildWithoutPcre2SaysSo) {
