@@ -6,106 +6,30 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <cstdlib>
 #include <fstream>
-#include <istream>
-#include <regex>
+#include <iterator>
 
 namespace ddptrain {
 
 namespace {
 
-/// Older versions write numbers; newer ones capitals.
-std::string algorithm_name(const std::string& raw) {
-  static constexpr std::array<const char*, 7> kNames = {"Tree",     "Ring", "CollNetDirect", "CollNetChain", "NVLS",
-                                                        "NVLSTree", "PAT"};
-  if (raw.size() == 1 && raw[0] >= '0' && raw[0] <= '6') return kNames[static_cast<std::size_t>(raw[0] - '0')];
-  if (raw == "RING") return "Ring";
-  if (raw == "TREE") return "Tree";
-  return raw;
+/// P2P/CUMEM of P2P/CUMEM/read, SHM of SHM/direct/direct, NET/IB of NET/IB/0/GDRDMA.
+std::string transport_family(const std::string& via) {
+  if (via.rfind("SHM", 0) == 0) return "SHM";
+  return via.substr(0, via.find('/', via.find('/') + 1));
 }
 
-std::string protocol_name(const std::string& raw) {
-  static constexpr std::array<const char*, 3> kNames = {"LL", "LL128", "Simple"};
-  if (raw.size() == 1 && raw[0] >= '0' && raw[0] <= '2') return kNames[static_cast<std::size_t>(raw[0] - '0')];
-  return raw == "SIMPLE" ? "Simple" : raw;
+/// Most frequent first.
+std::string transports_of(const NcclLog& log) {
+  std::map<std::string, int> counts;
+  for (const NcclTransport& transport : log.transports) ++counts[transport_family(transport.via)];
+  std::vector<std::pair<std::string, int>> sorted(counts.begin(), counts.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  for (const auto& [name, count] : sorted) text += (text.empty() ? "" : "+") + name;
+  return text.empty() ? "unknown" : text;
 }
-
-/// One pass over a log.
-class Reader {
- public:
-  void read(const std::string& line) {
-    read_version(line);
-    read_channels(line);
-    read_transport(line);
-    read_all_reduce(line);
-  }
-
-  NcclUsage result() const {
-    NcclUsage usage = usage_;
-    if (usage.channels == 0) usage.channels = communicator_channels_;
-    std::vector<std::pair<std::string, int>> transports(transports_.begin(), transports_.end());
-    std::stable_sort(transports.begin(), transports.end(),
-                     [](const auto& a, const auto& b) { return a.second > b.second; });
-    for (const auto& [name, count] : transports) {
-      usage.transport = usage.transport == "unknown" ? name : usage.transport + "+" + name;
-    }
-    return usage;
-  }
-
- private:
-  void read_version(const std::string& line) {
-    static const std::regex kPattern(R"(NCCL version (\d+\.\d+\.\d+))");
-    std::smatch match;
-    if (line.find("NCCL version") == std::string::npos) return;
-    if (std::regex_search(line, match, kPattern)) usage_.version = match[1];
-  }
-
-  void read_channels(const std::string& line) {
-    static const std::regex kPattern(R"((?:^|\s)(\d{1,4}) coll channels,)");
-    std::smatch match;
-    if (line.find(" coll channels") == std::string::npos) return;
-    if (std::regex_search(line, match, kPattern)) communicator_channels_ = std::stoi(match[1]);
-  }
-
-  void read_transport(const std::string& line) {
-    static const std::regex kPattern(
-        R"( via (?:(P2P/(?:CUMEM|MNNVL|IPC|indirect|direct pointer))|(SHM/|direct shared memory)|((?:NET|COLLNET)/\w+)/))");
-    std::smatch match;
-    if (line.find("Channel ") == std::string::npos && line.find("CollNet ") == std::string::npos) return;
-    if (!std::regex_search(line, match, kPattern)) return;
-    ++transports_[match[1].matched ? match[1].str() : match[2].matched ? "SHM" : match[3].str()];
-  }
-
-  void read_all_reduce(const std::string& line) {
-    static const std::regex kPlain(
-        R"(AllReduce: (\d{1,18}) Bytes -> Algo (\w+) proto (\w+) (?:channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}|time ))");
-    static const std::regex kSymmetric(
-        R"(AllReduce \[Symmetric\]: (\d{1,18}) Bytes -> Kernel (?:AllReduce_)?(\w+) nchannels (\d{1,4})\b)");
-    std::smatch match;
-    if (line.find("AllReduce") == std::string::npos) return;
-    if (std::regex_search(line, match, kPlain)) {
-      const int channels = match[4].matched ? std::stoi(match[5]) - std::stoi(match[4]) + 1 : 0;
-      keep_largest(std::stoll(match[1]), algorithm_name(match[2]), protocol_name(match[3]), channels);
-    } else if (std::regex_search(line, match, kSymmetric)) {
-      keep_largest(std::stoll(match[1]), "Symmetric", match[2], std::stoi(match[3]));
-    }
-  }
-
-  void keep_largest(std::int64_t bytes, const std::string& algorithm, const std::string& protocol, int channels) {
-    if (bytes < largest_) return;
-    largest_ = bytes;
-    usage_.algorithm = algorithm;
-    usage_.protocol = protocol;
-    usage_.channels = channels;
-  }
-
-  NcclUsage usage_;
-  std::map<std::string, int> transports_;
-  int communicator_channels_ = 0;
-  std::int64_t largest_ = 0;
-};
 
 /// As NCCL reads NCCL_DEBUG_FILE: %h is the host, %p the process.
 std::string expanded(const std::string& pattern) {
@@ -131,10 +55,18 @@ std::string expanded(const std::string& pattern) {
 
 }  // namespace
 
-NcclUsage parse_nccl_log(std::istream& log) {
-  Reader reader;
-  for (std::string line; std::getline(log, line);) reader.read(line);
-  return reader.result();
+NcclUsage usage_of(const NcclLog& log) {
+  NcclUsage usage;
+  usage.version = log.version;
+  usage.transport = transports_of(log);
+  usage.channels = log.channels;
+  for (const auto& [key, choice] : log.choices) {  // sorted by bytes within a collective: the largest comes last
+    if (key.first != "AllReduce") continue;
+    usage.algorithm = choice.algorithm;
+    usage.protocol = choice.protocol;
+    usage.channels = choice.channels > 0 ? choice.channels : log.channels;
+  }
+  return usage;
 }
 
 std::map<std::string, std::string> nccl_environment() {
@@ -177,9 +109,14 @@ NcclLogCapture::~NcclLogCapture() {
   if (file_ >= 0) close(file_);
 }
 
+std::string NcclLogCapture::text() const {
+  std::ifstream log(path_);
+  return {std::istreambuf_iterator<char>(log), {}};
+}
+
 NcclUsage NcclLogCapture::usage() const {
   std::ifstream log(path_);
-  return parse_nccl_log(log);
+  return usage_of(read_nccl_log(log));
 }
 
 void NcclLogCapture::set_variable(const std::string& name, const std::string& value) {

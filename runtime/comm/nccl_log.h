@@ -1,10 +1,11 @@
 #pragma once
 
-#include <iosfwd>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "runtime/comm/nccl_log_parser.h"
 
 namespace ddptrain {
 
@@ -17,9 +18,7 @@ struct NcclUsage {
   int channels = 0;                   ///< Of the largest all-reduce, or those that the communicator has.
 };
 
-/// Reads a log written with NCCL_DEBUG=INFO (NCCL 2.10 to 2.28). Lines that are cut, foreign or from other ranks do no
-/// harm.
-NcclUsage parse_nccl_log(std::istream& log);
+NcclUsage usage_of(const NcclLog& log);
 
 /// The NCCL_* variables of the environment. Ask before NcclLogCapture adds its own.
 std::map<std::string, std::string> nccl_environment();
@@ -34,7 +33,8 @@ class NcclLogCapture {
   NcclLogCapture(const NcclLogCapture&) = delete;
   NcclLogCapture& operator=(const NcclLogCapture&) = delete;
 
-  NcclUsage usage() const;  ///< From what is written so far; transport and algorithm follow the first all-reduce.
+  std::string text() const;  ///< What is written so far; empty where it cannot be read.
+  NcclUsage usage() const;   ///< From what is written so far; transport and algorithm follow the first all-reduce.
 
  private:
   void set_variable(const std::string& name, const std::string& value);

@@ -12,7 +12,7 @@ namespace {
 
 NcclUsage parse(const std::string& text) {
   std::istringstream log(text);
-  return parse_nccl_log(log);
+  return usage_of(read_nccl_log(log));
 }
 
 constexpr const char* kRing = R"(host:10:10 [0] NCCL INFO NCCL version 2.28.9+cuda13.0
@@ -110,12 +110,11 @@ TEST(NcclLog, OldFormats) {
 }
 
 TEST(NcclLog, RecordedLogs) {
-  const auto folder = std::filesystem::path(DDP_SOURCE_DIR) / "../shared/data/nccl";
-  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no recorded logs in " << folder;
+  const auto folder = std::filesystem::path(DDP_SOURCE_DIR) / "tests/comm/logs";
   const auto read = [&](const char* name) {
     std::ifstream log(folder / name);
     EXPECT_TRUE(log) << name;
-    return parse_nccl_log(log);
+    return usage_of(read_nccl_log(log));
   };
   EXPECT_EQ(read("v100_pair_1_7_shm.log").transport, "SHM");
   EXPECT_EQ(read("v100_pair_1_7_shm.log").channels, 2);
