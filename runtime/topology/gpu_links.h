@@ -4,17 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace ddptrain {
+#include "runtime/topology/pci.h"
 
-/// Levels at which two devices meet in the PCIe tree, from near to far, numbered as NVML does.
-enum class PcieAncestor : int {
-  same_board = 0,
-  one_switch = 10,         // PIX
-  several_switches = 20,   // PXB
-  host_bridge = 30,        // PHB
-  numa_node = 40,          // NODE
-  between_numa_nodes = 50  // SYS
-};
+namespace ddptrain {
 
 /// What is known of the way between two GPUs.
 struct GpuPair {
@@ -22,8 +14,11 @@ struct GpuPair {
   std::optional<PcieAncestor> ancestor;  ///< Nothing where the machine hides its PCIe tree.
 };
 
-/// NV1, NV2 ...; PIX, PXB, PHB, NODE or SYS as `nvidia-smi topo -m` has them; "unknown" where hidden.
+/// NV1, NV2 ..., else the label of the ancestor.
 std::string link_label(const GpuPair& pair);
+
+/// Orders labels by distance: NV# (the fewer links the farther), PIX, PXB, PHB, NODE, SYS, and "unknown" at the end.
+int distance_of(const std::string& label);
 
 /// The slowest of the labels: of the NV# the one with the fewest links; "unknown" where any is unknown.
 std::string slowest_link(const std::vector<std::string>& labels);

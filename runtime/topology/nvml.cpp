@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <array>
+
 #include "runtime/topology/pci.h"
 
 namespace ddptrain {
@@ -38,6 +40,13 @@ struct Nvml::Calls {
   int (*remote_type)(Device, unsigned, int*);
   int (*remote_pci)(Device, unsigned, PciInfo*);
   int (*ancestor)(Device, Device, int*);
+  int (*count)(unsigned*);
+  int (*handle_by_index)(unsigned, Device*);
+  int (*pci_info)(Device, PciInfo*);
+  int (*name)(Device, char*, unsigned);
+  int (*pcie_generation)(Device, unsigned*);
+  int (*pcie_width)(Device, unsigned*);
+  int (*nvlink_version)(Device, unsigned, unsigned*);
 
   bool load(void* library) {
     return find(library, "nvmlInit_v2", init) && find(library, "nvmlShutdown", shutdown) &&
@@ -45,7 +54,13 @@ struct Nvml::Calls {
            find(library, "nvmlDeviceGetNvLinkState", link_state) &&
            find(library, "nvmlDeviceGetNvLinkRemoteDeviceType", remote_type) &&
            find(library, "nvmlDeviceGetNvLinkRemotePciInfo_v2", remote_pci) &&
-           find(library, "nvmlDeviceGetTopologyCommonAncestor", ancestor);
+           find(library, "nvmlDeviceGetTopologyCommonAncestor", ancestor) &&
+           find(library, "nvmlDeviceGetCount_v2", count) &&
+           find(library, "nvmlDeviceGetHandleByIndex_v2", handle_by_index) &&
+           find(library, "nvmlDeviceGetPciInfo_v3", pci_info) && find(library, "nvmlDeviceGetName", name) &&
+           find(library, "nvmlDeviceGetMaxPcieLinkGeneration", pcie_generation) &&
+           find(library, "nvmlDeviceGetMaxPcieLinkWidth", pcie_width) &&
+           find(library, "nvmlDeviceGetNvLinkVersion", nvlink_version);
   }
 };
 
@@ -70,6 +85,45 @@ std::unique_ptr<Nvml> Nvml::open() {
 Nvml::Device Nvml::device(const std::string& pci_bus_id) const {
   Device device = nullptr;
   return calls_->handle_by_bus_id(pci_bus_id.c_str(), &device) == kSuccess ? device : nullptr;
+}
+
+std::vector<std::string> Nvml::pci_bus_ids() const {
+  std::vector<std::string> ids;
+  unsigned count = 0;
+  if (calls_->count(&count) != kSuccess) return ids;
+  for (unsigned i = 0; i < count; ++i) {
+    Device device = nullptr;
+    PciInfo info{};
+    if (calls_->handle_by_index(i, &device) != kSuccess || calls_->pci_info(device, &info) != kSuccess) continue;
+    ids.push_back(normalized_pci_bus_id(info.bus_id));
+  }
+  return ids;
+}
+
+std::string Nvml::name(Device device) const {
+  std::array<char, 96> text{};
+  return calls_->name(device, text.data(), text.size()) == kSuccess ? text.data() : "unknown";
+}
+
+std::optional<Nvml::PcieLink> Nvml::pcie_link(Device device) const {
+  unsigned generation = 0;
+  unsigned width = 0;
+  if (calls_->pcie_generation(device, &generation) != kSuccess) return std::nullopt;
+  if (calls_->pcie_width(device, &width) != kSuccess || generation == 0 || width == 0) return std::nullopt;
+  return PcieLink{static_cast<int>(generation), static_cast<int>(width)};
+}
+
+int Nvml::nvlink_generation(Device device) const {
+  // nvmlNvlinkVersion_t: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0
+  constexpr std::array<int, 8> kGenerations = {0, 1, 2, 2, 3, 3, 4, 5};
+  for (unsigned link = 0; link < kMostLinks; ++link) {
+    int state = 0;
+    unsigned version = 0;
+    if (calls_->link_state(device, link, &state) != kSuccess || state != kLinkActive) continue;
+    if (calls_->nvlink_version(device, link, &version) != kSuccess || version >= kGenerations.size()) return 0;
+    return kGenerations[version];
+  }
+  return 0;
 }
 
 Nvml::Links Nvml::links(Device device) const {

@@ -1,9 +1,41 @@
 #include "runtime/topology/pci.h"
 
+#include <algorithm>
+#include <array>
 #include <cctype>
 #include <fstream>
+#include <system_error>
+#include <utility>
 
 namespace ddptrain {
+
+namespace {
+
+constexpr std::array<std::pair<PcieAncestor, const char*>, 6> kLabels = {{{PcieAncestor::same_board, "PIX"},
+                                                                          {PcieAncestor::one_switch, "PIX"},
+                                                                          {PcieAncestor::several_switches, "PXB"},
+                                                                          {PcieAncestor::host_bridge, "PHB"},
+                                                                          {PcieAncestor::numa_node, "NODE"},
+                                                                          {PcieAncestor::between_numa_nodes, "SYS"}}};
+
+/// Both paths as pci_path() gives them, not empty.
+PcieAncestor meeting_point(const std::vector<std::string>& a, const std::vector<std::string>& b, bool same_numa_node) {
+  const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
+  const auto shared = static_cast<std::size_t>(end - a.begin());
+  if (shared == 0) return same_numa_node ? PcieAncestor::numa_node : PcieAncestor::between_numa_nodes;
+  if (shared == 1) return PcieAncestor::host_bridge;
+  // Each device hangs from a port of the switch: its path is the switch's and two more.
+  return shared + 2 >= std::max(a.size(), b.size()) ? PcieAncestor::one_switch : PcieAncestor::several_switches;
+}
+
+}  // namespace
+
+std::string label_of(std::optional<PcieAncestor> ancestor) {
+  for (const auto& [level, label] : kLabels) {
+    if (ancestor == level) return label;
+  }
+  return "unknown";
+}
 
 std::string normalized_pci_bus_id(const std::string& id) {
   std::string lower;
@@ -17,6 +49,41 @@ std::optional<int> numa_node_of(const std::string& pci_bus_id, const std::filesy
   int node = -1;
   if (!(file >> node) || node < 0) return std::nullopt;
   return node;
+}
+
+std::vector<std::string> pci_path(const std::string& pci_bus_id, const std::filesystem::path& sysfs) {
+  std::error_code error;
+  const auto device = sysfs / "bus/pci/devices" / normalized_pci_bus_id(pci_bus_id);
+  const auto target = std::filesystem::canonical(device, error);
+  if (error) return {};
+  std::vector<std::string> path;
+  for (const auto& part : target) {
+    const std::string name = part.string();
+    if (!path.empty() || (name.rfind("pci", 0) == 0 && name.find(':') != std::string::npos)) path.push_back(name);
+  }
+  return path;
+}
+
+bool in_virtual_machine(const std::filesystem::path& proc) {
+  std::ifstream info(proc / "cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("flags", 0) == 0) return line.find(" hypervisor") != std::string::npos;
+  }
+  return false;
+}
+
+bool is_believable(PcieAncestor ancestor, const std::string& a, const std::string& b, const SystemFiles& files) {
+  if (numa_node_of(a, files.sysfs) && numa_node_of(b, files.sysfs)) return true;
+  return ancestor < PcieAncestor::numa_node && !in_virtual_machine(files.proc);
+}
+
+std::optional<PcieAncestor> pcie_ancestor(const std::string& a, const std::string& b, const SystemFiles& files) {
+  const auto path_a = pci_path(a, files.sysfs);
+  const auto path_b = pci_path(b, files.sysfs);
+  if (path_a.empty() || path_b.empty()) return std::nullopt;
+  const bool same_numa_node = numa_node_of(a, files.sysfs) == numa_node_of(b, files.sysfs);
+  const PcieAncestor ancestor = meeting_point(path_a, path_b, same_numa_node);
+  return is_believable(ancestor, a, b, files) ? std::optional(ancestor) : std::nullopt;
 }
 
 }  // namespace ddptrain

@@ -1,0 +1,219 @@
+#include "runtime/topology/machine.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "runtime/topology/bandwidth.h"
+#include "runtime/topology/nics.h"
+#include "runtime/topology/nvml.h"
+#include "runtime/topology/sysfs.h"
+
+namespace ddptrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Folders named PREFIX0, PREFIX1 ... by number.
+std::map<int, fs::path> numbered_folders(const fs::path& folder, const std::string& prefix) {
+  std::map<int, fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const std::string number = name.substr(std::min(prefix.size(), name.size()));
+    const bool is_number = !number.empty() && number.size() < 8 &&
+                           std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (name.rfind(prefix, 0) == 0 && is_number) found.emplace(std::stoi(number), entry.path());
+  }
+  return found;
+}
+
+std::string cpu_model(const fs::path& proc) {
+  std::ifstream info(proc / "cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const auto colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+void add_processors(Machine& machine, const SystemFiles& files) {
+  machine.cpu_model = cpu_model(files.proc);
+  const fs::path system = files.sysfs / "devices/system";
+  std::set<std::string> packages;
+  for (const auto& [index, folder] : numbered_folders(system / "cpu", "cpu")) {
+    const std::string package = first_line(folder / "topology/physical_package_id");  // there for CPUs that are online
+    if (package.empty()) continue;
+    ++machine.cpus;
+    if (package != "-1") packages.insert(package);
+  }
+  if (!packages.empty() && !in_virtual_machine(files.proc)) machine.sockets = static_cast<int>(packages.size());
+  for (const auto& [index, folder] : numbered_folders(system / "node", "node")) {
+    machine.numa_nodes.push_back({index, first_line(folder / "cpulist")});
+  }
+}
+
+void add_place(GpuInfo& gpu, const SystemFiles& files) {
+  gpu.numa_node = numa_node_of(gpu.pci, files.sysfs);
+  gpu.pci_path = pci_path(gpu.pci, files.sysfs);
+  const std::string cpus = first_line(files.sysfs / "bus/pci/devices" / gpu.pci / "local_cpulist");
+  if (!cpus.empty() && (gpu.numa_node || !in_virtual_machine(files.proc))) gpu.cpu_affinity = cpus;
+}
+
+std::optional<double> rate_between(const GpuInfo& a, const GpuInfo& b, const std::optional<GpuPair>& pair) {
+  if (pair && pair->nvlinks > 0) {
+    if (!a.nvlink_gb_per_s || !b.nvlink_gb_per_s) return std::nullopt;
+    return pair->nvlinks * std::min(*a.nvlink_gb_per_s, *b.nvlink_gb_per_s);
+  }
+  if (!pair || !pair->ancestor || !a.pcie || !b.pcie || !a.pcie->gb_per_s || !b.pcie->gb_per_s) return std::nullopt;
+  return std::min(*a.pcie->gb_per_s, *b.pcie->gb_per_s);
+}
+
+void add_gpu_links(Machine& machine, const std::optional<std::vector<GpuPair>>& pairs) {
+  const std::size_t count = machine.gpus.size();
+  machine.gb_per_s.assign(count, std::vector<std::optional<double>>(count));
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t j = i + 1; j < count; ++j, ++next) {
+      const auto pair = pairs ? std::optional(pairs->at(next)) : std::nullopt;
+      machine.links[i][j] = machine.links[j][i] = pair ? link_label(*pair) : "unknown";
+      machine.gb_per_s[i][j] = machine.gb_per_s[j][i] = rate_between(machine.gpus[i], machine.gpus[j], pair);
+    }
+  }
+}
+
+void add_nic_links(Machine& machine, const SystemFiles& files) {
+  std::vector<std::string> functions;
+  for (const GpuInfo& gpu : machine.gpus) functions.push_back(gpu.pci);
+  for (const NicInfo& nic : machine.nics) functions.push_back(nic.pci);
+  for (std::size_t i = 0; i < functions.size(); ++i) {
+    for (std::size_t j = std::max(i + 1, machine.gpus.size()); j < functions.size(); ++j) {
+      machine.links[i][j] = machine.links[j][i] = label_of(pcie_ancestor(functions[i], functions[j], files));
+    }
+  }
+}
+
+/// Every pair of GPUs with its label, by indices.
+std::vector<std::pair<GpuIndices, std::string>> labelled_pairs(const Machine& machine) {
+  std::vector<std::pair<GpuIndices, std::string>> pairs;
+  for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+    for (std::size_t j = i + 1; j < machine.gpus.size(); ++j) {
+      pairs.push_back({{machine.gpus[i].index, machine.gpus[j].index}, machine.links[i][j]});
+    }
+  }
+  return pairs;
+}
+
+bool nearer(const std::pair<GpuIndices, std::string>& a, const std::pair<GpuIndices, std::string>& b) {
+  return distance_of(a.second) < distance_of(b.second);
+}
+
+bool any_unknown(const std::vector<std::pair<GpuIndices, std::string>>& pairs) {
+  return std::any_of(pairs.begin(), pairs.end(), [](const auto& pair) { return pair.second == "unknown"; });
+}
+
+/// The NICs that count, as rows of machine.links.
+std::vector<std::size_t> relevant_nics(const Machine& machine) {
+  std::vector<std::size_t> rdma;
+  std::vector<std::size_t> all;
+  for (std::size_t n = 0; n < machine.nics.size(); ++n) {
+    all.push_back(machine.gpus.size() + n);
+    if (machine.nics[n].kind != "ethernet") rdma.push_back(all.back());
+  }
+  return rdma.empty() ? all : rdma;
+}
+
+/// Empty where the links are unknown.
+std::vector<std::string> nearest_nics(const Machine& machine, std::size_t gpu, const std::vector<std::size_t>& nics) {
+  std::vector<std::string> nearest;
+  int best = distance_of("unknown");
+  for (const std::size_t row : nics) {
+    const std::string& name = machine.nics[row - machine.gpus.size()].name;
+    const int distance = distance_of(machine.links[gpu][row]);
+    if (distance < best) nearest.clear();
+    best = std::min(best, distance);
+    if (distance == best && (distance != distance_of("unknown") || nics.size() == 1)) nearest.push_back(name);
+  }
+  return nearest;
+}
+
+}  // namespace
+
+DriverFacts driver_facts(std::vector<std::string> pci_bus_ids) {
+  DriverFacts facts;
+  const auto nvml = Nvml::open();
+  if (nvml && pci_bus_ids.empty()) pci_bus_ids = nvml->pci_bus_ids();
+  for (const std::string& id : pci_bus_ids) {
+    GpuInfo gpu;
+    gpu.index = static_cast<int>(facts.gpus.size());
+    gpu.pci = normalized_pci_bus_id(id);
+    if (const Nvml::Device device = nvml ? nvml->device(gpu.pci) : nullptr) {
+      gpu.name = nvml->name(device);
+      if (const auto link = nvml->pcie_link(device)) {
+        gpu.pcie = PcieLink{link->generation, link->width, pcie_gb_per_s(link->generation, link->width)};
+      }
+      const Nvml::Links links = nvml->links(device);
+      gpu.nvlinks_to_switch = links.to_switches;
+      gpu.nvlinks = links.to_switches + static_cast<int>(links.peers.size());
+      gpu.nvlink_gb_per_s = nvlink_gb_per_s(nvml->nvlink_generation(device));
+    }
+    facts.gpus.push_back(std::move(gpu));
+  }
+  if (!facts.gpus.empty()) facts.pairs = gpu_pairs(pci_bus_ids);
+  return facts;
+}
+
+Machine describe_machine(const std::string& hostname, DriverFacts facts, const SystemFiles& files) {
+  Machine machine;
+  machine.hostname = hostname;
+  add_processors(machine, files);
+  machine.gpus = std::move(facts.gpus);
+  for (GpuInfo& gpu : machine.gpus) add_place(gpu, files);
+  machine.nics = find_nics(files.sysfs);
+  const std::size_t rows = machine.gpus.size() + machine.nics.size();
+  machine.links.assign(rows, std::vector<std::string>(rows, "X"));
+  add_gpu_links(machine, facts.pairs);
+  add_nic_links(machine, files);
+  machine.p2p = std::move(facts.p2p);
+  machine.p2p.resize(machine.gpus.size(), std::vector<std::optional<bool>>(machine.gpus.size()));
+  return machine;
+}
+
+std::optional<GpuIndices> nearest_pair(const Machine& machine) {
+  const auto pairs = labelled_pairs(machine);
+  if (pairs.empty()) return std::nullopt;
+  const auto best = std::min_element(pairs.begin(), pairs.end(), nearer);
+  const bool certain = pairs.size() == 1 || !any_unknown(pairs) || best->second.rfind("NV", 0) == 0;
+  return certain ? std::optional(best->first) : std::nullopt;
+}
+
+std::optional<GpuIndices> farthest_pair(const Machine& machine) {
+  const auto pairs = labelled_pairs(machine);
+  if (pairs.empty() || (pairs.size() > 1 && any_unknown(pairs))) return std::nullopt;
+  return std::max_element(pairs.begin(), pairs.end(), nearer)->first;
+}
+
+bool all_pairs_equal(const Machine& machine) {
+  const auto pairs = labelled_pairs(machine);
+  return !pairs.empty() && !any_unknown(pairs) &&
+         std::all_of(pairs.begin(), pairs.end(), [&](const auto& pair) { return pair.second == pairs[0].second; });
+}
+
+std::vector<SharedNics> shared_nics(const Machine& machine) {
+  const auto nics = relevant_nics(machine);
+  std::map<std::vector<std::string>, std::vector<int>> groups;
+  for (std::size_t gpu = 0; gpu < machine.gpus.size(); ++gpu) {
+    groups[nearest_nics(machine, gpu, nics)].push_back(machine.gpus[gpu].index);
+  }
+  std::vector<SharedNics> shared;
+  for (const auto& [names, gpus] : groups) {
+    if (!names.empty() && gpus.size() > names.size()) shared.push_back({names, gpus});
+  }
+  return shared;
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,212 @@
+#include "runtime/topology/machine_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/error.h"
+#include "runtime/core/text_table.h"
+
+namespace ddptrain {
+
+namespace {
+
+using nlohmann::json;
+using Rows = std::vector<std::vector<std::string>>;
+
+constexpr const char* kLegend =
+    "\n"
+    "  X        itself\n"
+    "  NV#      # NVLinks, direct or through NVSwitches\n"
+    "  PIX      at most one PCIe switch between them\n"
+    "  PXB      several PCIe switches, without the host bridge\n"
+    "  PHB      a PCIe host bridge (the CPU)\n"
+    "  NODE     several host bridges of one NUMA node\n"
+    "  SYS      the link between NUMA nodes\n"
+    "  unknown  hidden, as virtual machines do\n";
+
+std::string gpu_name(int index) { return fmt::format("GPU{}", index); }
+
+std::string gigabytes(const std::optional<double>& rate) { return rate ? fmt::format("{:.4g}", *rate) : "unknown"; }
+
+template <class T>
+std::string or_unknown(const std::optional<T>& value) {
+  return value ? fmt::format("{}", *value) : "unknown";
+}
+
+template <class T>
+json or_null(const std::optional<T>& value) {
+  return value ? json(*value) : json(nullptr);
+}
+
+std::string count(std::size_t number, const char* what) {
+  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+}
+
+std::string processors_text(const Machine& machine) {
+  const std::string sockets =
+      machine.sockets ? count(static_cast<std::size_t>(*machine.sockets), "socket") : "sockets unknown";
+  std::string nodes;
+  for (const NumaNode& node : machine.numa_nodes) {
+    if (!nodes.empty()) nodes += "; ";
+    nodes += node.cpus.empty() ? fmt::format("{}: memory only", node.index)
+                               : fmt::format("{}: CPUs {}", node.index, node.cpus);
+  }
+  return text_table({{"CPU", fmt::format("{}, {}, {}", machine.cpu_model, sockets,
+                                         count(static_cast<std::size_t>(machine.cpus), "logical processor"))},
+                     {"NUMA nodes", nodes.empty() ? "unknown" : nodes},
+                     {"GPUs", machine.gpus.empty() ? "none found" : std::to_string(machine.gpus.size())},
+                     {"NICs", machine.nics.empty() ? "none found" : std::to_string(machine.nics.size())}});
+}
+
+std::string matrix_text(const Machine& machine) {
+  Rows rows = {{""}};
+  for (const GpuInfo& gpu : machine.gpus) rows.push_back({gpu_name(gpu.index)});
+  for (const NicInfo& nic : machine.nics) rows.push_back({nic.name});
+  for (std::size_t i = 1; i < rows.size(); ++i) rows[0].push_back(rows[i][0]);
+  for (std::size_t i = 0; i < machine.links.size(); ++i) {
+    rows[i + 1].insert(rows[i + 1].end(), machine.links[i].begin(), machine.links[i].end());
+  }
+  if (!machine.gpus.empty()) rows[0].insert(rows[0].end(), {"CPU affinity", "NUMA node"});
+  for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+    rows[i + 1].push_back(machine.gpus[i].cpu_affinity.value_or("unknown"));
+    rows[i + 1].push_back(or_unknown(machine.gpus[i].numa_node));
+  }
+  return fmt::format("\n{}{}", text_table(rows), kLegend);
+}
+
+std::string gpus_text(const Machine& machine) {
+  Rows rows = {{"GPU", "name", "PCI", "PCIe", "GB/s", "NVLinks", "GB/s each"}};
+  for (const GpuInfo& gpu : machine.gpus) {
+    rows.push_back({gpu_name(gpu.index), gpu.name, gpu.pci,
+                    gpu.pcie ? fmt::format("{}.0 x{}", gpu.pcie->generation, gpu.pcie->width) : "unknown",
+                    gigabytes(gpu.pcie ? gpu.pcie->gb_per_s : std::nullopt), std::to_string(gpu.nvlinks),
+                    gpu.nvlinks > 0 ? gigabytes(gpu.nvlink_gb_per_s) : "-"});
+  }
+  return fmt::format("\nRates are theoretical, in one direction.\n\n{}", text_table(rows));
+}
+
+std::string nics_text(const Machine& machine) {
+  Rows rows = {{"NIC", "PCI", "kind", "NUMA node", "Gbit/s"}};
+  for (const NicInfo& nic : machine.nics) {
+    rows.push_back({nic.name, nic.pci, nic.kind, or_unknown(nic.numa_node), or_unknown(nic.speed_gbit)});
+  }
+  return fmt::format("\n{}", text_table(rows));
+}
+
+/// A matrix over the GPUs of what `cell` gives for row and column.
+template <class Cell>
+std::string gpu_matrix(const Machine& machine, const char* title, const Cell& cell) {
+  Rows rows = {{""}};
+  for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+    rows[0].push_back(gpu_name(machine.gpus[i].index));
+    rows.push_back({gpu_name(machine.gpus[i].index)});
+    for (std::size_t j = 0; j < machine.gpus.size(); ++j) rows.back().push_back(i == j ? "X" : cell(i, j));
+  }
+  return fmt::format("\n{}\n{}", title, text_table(rows));
+}
+
+std::string pair_text(const Machine& machine, const std::optional<GpuIndices>& pair) {
+  if (!pair) return "unknown";
+  const auto position = [&](int index) {
+    const auto gpu =
+        std::find_if(machine.gpus.begin(), machine.gpus.end(), [&](const auto& g) { return g.index == index; });
+    return static_cast<std::size_t>(gpu - machine.gpus.begin());
+  };
+  return fmt::format("{},{} ({}{})", pair->a, pair->b, machine.links[position(pair->a)][position(pair->b)],
+                     all_pairs_equal(machine) && machine.gpus.size() > 2 ? ", as all pairs are" : "");
+}
+
+std::string summary_text(const Machine& machine) {
+  Rows rows;
+  if (machine.gpus.size() > 1) {
+    rows.push_back({"Nearest pair", pair_text(machine, nearest_pair(machine))});
+    rows.push_back({"Farthest pair", pair_text(machine, farthest_pair(machine))});
+  }
+  for (const SharedNics& shared : shared_nics(machine)) {
+    rows.push_back(
+        {"Shared NIC", fmt::format("GPUs {} share {}", fmt::join(shared.gpus, ", "), fmt::join(shared.nics, ", "))});
+  }
+  return rows.empty() ? "" : fmt::format("\n{}", text_table(rows));
+}
+
+json gpu_json(const GpuInfo& gpu) {
+  json pcie = nullptr;
+  if (gpu.pcie) {
+    pcie = {
+        {"generation", gpu.pcie->generation}, {"width", gpu.pcie->width}, {"gb_per_s", or_null(gpu.pcie->gb_per_s)}};
+  }
+  return {{"index", gpu.index},
+          {"name", gpu.name},
+          {"pci", gpu.pci},
+          {"pci_path", gpu.pci_path},
+          {"numa_node", or_null(gpu.numa_node)},
+          {"cpu_affinity", or_null(gpu.cpu_affinity)},
+          {"pcie", pcie},
+          {"nvlinks", gpu.nvlinks},
+          {"nvlinks_to_switch", gpu.nvlinks_to_switch},
+          {"nvlink_gb_per_s", or_null(gpu.nvlink_gb_per_s)}};
+}
+
+json nic_json(const NicInfo& nic) {
+  return {{"name", nic.name},         {"pci", nic.pci},
+          {"pci_path", nic.pci_path}, {"numa_node", or_null(nic.numa_node)},
+          {"kind", nic.kind},         {"speed_gbit", or_null(nic.speed_gbit)}};
+}
+
+json pair_json(const std::optional<GpuIndices>& pair) { return pair ? json{pair->a, pair->b} : json(nullptr); }
+
+template <class T>
+json matrix_json(const std::vector<std::vector<std::optional<T>>>& matrix) {
+  json rows = json::array();
+  for (const auto& row : matrix) {
+    json cells = json::array();
+    for (const auto& cell : row) cells.push_back(or_null<T>(cell));
+    rows.push_back(std::move(cells));
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::string machine_text(const Machine& machine) {
+  std::string text = fmt::format("Host {}\n\n", machine.hostname) + processors_text(machine);
+  if (!machine.links.empty()) text += matrix_text(machine);
+  if (!machine.gpus.empty()) text += gpus_text(machine);
+  if (!machine.nics.empty()) text += nics_text(machine);
+  if (machine.gpus.size() > 1) {
+    text += gpu_matrix(machine, "Theoretical GB/s, one direction",
+                       [&](std::size_t i, std::size_t j) { return gigabytes(machine.gb_per_s[i][j]); });
+    text += gpu_matrix(machine, "P2P: the row's GPU reaches the column's memory", [&](std::size_t i, std::size_t j) {
+      const auto& access = machine.p2p[i][j];
+      return std::string(access ? (*access ? "yes" : "no") : "unknown");
+    });
+  }
+  return text + summary_text(machine);
+}
+
+json machine_json(const Machine& machine) {
+  json host = {
+      {"hostname", machine.hostname},
+      {"cpu", {{"model", machine.cpu_model}, {"logical", machine.cpus}, {"sockets", or_null(machine.sockets)}}},
+      {"numa_nodes", json::array()},
+      {"gpus", json::array()},
+      {"nics", json::array()},
+      {"links", machine.links},
+      {"gb_per_s", matrix_json(machine.gb_per_s)},
+      {"p2p", matrix_json(machine.p2p)},
+      {"nearest_pair", pair_json(nearest_pair(machine))},
+      {"farthest_pair", pair_json(farthest_pair(machine))},
+      {"all_pairs_equal", all_pairs_equal(machine)},
+      {"shared_nics", json::array()}};
+  for (const NumaNode& node : machine.numa_nodes) {
+    host["numa_nodes"].push_back({{"index", node.index}, {"cpus", node.cpus}});
+  }
+  for (const GpuInfo& gpu : machine.gpus) host["gpus"].push_back(gpu_json(gpu));
+  for (const NicInfo& nic : machine.nics) host["nics"].push_back(nic_json(nic));
+  for (const SharedNics& shared : shared_nics(machine)) {
+    host["shared_nics"].push_back({{"nics", shared.nics}, {"gpus", shared.gpus}});
+  }
+  return host;
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,96 @@
+#include "runtime/topology/nics.h"
+
+#include <algorithm>
+#include <fstream>
+#include <regex>
+#include <string>
+#include <system_error>
+
+#include "runtime/topology/sysfs.h"
+
+namespace ddptrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> sorted_entries(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(folder, error)) entries.push_back(entry.path());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+/// The PCI function that a device of a class hangs from, through virtio and the like; empty: none.
+std::string pci_function_of(const fs::path& device) {
+  static const std::regex kBusId("[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\\.[0-9a-f]");
+  std::error_code error;
+  const fs::path target = fs::canonical(device / "device", error);
+  if (error) return {};
+  std::string function;
+  for (const auto& part : target) {
+    if (std::regex_match(part.string(), kBusId)) function = part.string();
+  }
+  return function;
+}
+
+/// "100 Gb/sec (4X EDR)"
+std::optional<double> rdma_speed(const fs::path& device) {
+  std::optional<double> fastest;
+  for (const auto& port : sorted_entries(device / "ports")) {
+    std::ifstream file(port / "rate");
+    double rate = 0.0;
+    if (file >> rate && rate > fastest.value_or(0.0)) fastest = rate;
+  }
+  return fastest;
+}
+
+std::string rdma_kind(const fs::path& device) {
+  for (const auto& port : sorted_entries(device / "ports")) {
+    if (first_line(port / "link_layer") == "Ethernet") return "roce";
+  }
+  return "infiniband";
+}
+
+std::optional<double> ethernet_speed(const fs::path& device) {
+  std::ifstream file(device / "speed");  // Mbit/s; an error or -1 where the device does not tell
+  double megabits = 0.0;
+  return file >> megabits && megabits > 0.0 ? std::optional(megabits / 1000.0) : std::nullopt;
+}
+
+NicInfo nic(const fs::path& device, const std::string& function, const fs::path& sysfs) {
+  NicInfo info;
+  info.name = device.filename().string();
+  info.pci = function;
+  info.pci_path = pci_path(function, sysfs);
+  info.numa_node = numa_node_of(function, sysfs);
+  return info;
+}
+
+}  // namespace
+
+std::vector<NicInfo> find_nics(const fs::path& sysfs) {
+  std::vector<NicInfo> nics;
+  for (const auto& device : sorted_entries(sysfs / "class/infiniband")) {
+    const std::string function = pci_function_of(device);
+    if (function.empty()) continue;
+    NicInfo info = nic(device, function, sysfs);
+    info.kind = rdma_kind(device);
+    info.speed_gbit = rdma_speed(device);
+    nics.push_back(std::move(info));
+  }
+  for (const auto& device : sorted_entries(sysfs / "class/net")) {
+    const std::string function = pci_function_of(device);
+    const bool listed =
+        std::any_of(nics.begin(), nics.end(), [&](const NicInfo& known) { return known.pci == function; });
+    if (function.empty() || listed) continue;
+    NicInfo info = nic(device, function, sysfs);
+    info.kind = "ethernet";
+    info.speed_gbit = ethernet_speed(device);
+    nics.push_back(std::move(info));
+  }
+  return nics;
+}
+
+}  // namespace ddptrain

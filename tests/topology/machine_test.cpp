@@ -1,0 +1,225 @@
+#include "runtime/topology/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/topology/bandwidth.h"
+#include "runtime/topology/machine_report.h"
+#include "runtime/topology/nics.h"
+#include "tests/topology/fake_machine.h"
+
+namespace ddptrain {
+namespace {
+
+GpuInfo gpu(int index, const std::string& pci) {
+  GpuInfo info;
+  info.index = index;
+  info.name = "Test GPU";
+  info.pci = pci;
+  info.pcie = PcieLink{5, 16, pcie_gb_per_s(5, 16)};
+  return info;
+}
+
+/// GPUs joined as the labels say, in the order of gpu_pairs().
+Machine machine_of(int gpus, const std::vector<std::string>& labels) {
+  Machine machine;
+  machine.links.assign(static_cast<std::size_t>(gpus), std::vector<std::string>(static_cast<std::size_t>(gpus), "X"));
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < machine.links.size(); ++i) {
+    machine.gpus.push_back(gpu(static_cast<int>(i), "0000:00:00." + std::to_string(i)));
+    for (std::size_t j = i + 1; j < machine.links.size(); ++j) {
+      machine.links[i][j] = machine.links[j][i] = labels.at(next++);
+    }
+  }
+  return machine;
+}
+
+std::string text_of(const std::optional<GpuIndices>& pair) {
+  return pair ? std::to_string(pair->a) + "," + std::to_string(pair->b) : "unknown";
+}
+
+/// Two sockets: on the first one two GPUs and a NIC at one switch, and a GPU behind a switch of the second level; on
+/// the second one a GPU and a NIC at different root ports.
+class TwoSockets : public testing::Test {
+ protected:
+  TwoSockets() {
+    fake_.cpu(0, 0, 0);
+    fake_.cpu(1, 1, 1);
+    const std::string one = "pci0000:15/0000:15:01.0/0000:16:00.0/";
+    fake_.pci_device(one + "0000:17:00.0/0000:18:00.0", 0, "0");
+    fake_.pci_device(one + "0000:17:01.0/0000:19:00.0", 0, "0");
+    fake_.pci_device(one + "0000:17:02.0/0000:1a:00.0", 0, "0");
+    fake_.class_device("mlx5_0", "infiniband", one + "0000:17:02.0/0000:1a:00.0");
+    fake_.class_device("ib0", "net", one + "0000:17:02.0/0000:1a:00.0");
+    fake_.write("sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n");
+    fake_.write("sys/class/infiniband/mlx5_0/ports/1/link_layer", "InfiniBand\n");
+    fake_.pci_device(one + "0000:17:03.0/0000:1b:00.0/0000:1c:00.0/0000:1d:00.0", 0, "0");
+    fake_.pci_device("pci0000:80/0000:80:01.0/0000:81:00.0", 1, "1");
+    fake_.pci_device("pci0000:80/0000:80:02.0/0000:82:00.0", 1, "1");
+    fake_.class_device("eth0", "net", "pci0000:80/0000:80:02.0/0000:82:00.0");
+    fake_.write("sys/class/net/eth0/speed", "25000\n");
+    fake_.class_device("lo", "net", "virtual");
+    facts_.gpus = {gpu(0, "0000:18:00.0"), gpu(1, "0000:19:00.0"), gpu(2, "0000:1d:00.0"), gpu(3, "0000:81:00.0")};
+    const GpuPair near{0, PcieAncestor::one_switch};
+    const GpuPair far{0, PcieAncestor::between_numa_nodes};
+    facts_.pairs = {near, {0, PcieAncestor::several_switches}, far, {2, PcieAncestor::several_switches}, far, far};
+  }
+
+  FakeMachine fake_;
+  DriverFacts facts_;
+};
+
+TEST_F(TwoSockets, LinksBetweenGpusAndNics) {
+  const Machine machine = describe_machine("h", facts_, fake_.files());
+  const std::vector<std::vector<std::string>> expected = {
+      {"X", "PIX", "PXB", "SYS", "PIX", "SYS"}, {"PIX", "X", "NV2", "SYS", "PIX", "SYS"},
+      {"PXB", "NV2", "X", "SYS", "PXB", "SYS"}, {"SYS", "SYS", "SYS", "X", "SYS", "PHB"},
+      {"PIX", "PIX", "PXB", "SYS", "X", "SYS"}, {"SYS", "SYS", "SYS", "PHB", "SYS", "X"}};
+  EXPECT_EQ(machine.links, expected);
+}
+
+TEST_F(TwoSockets, PlacesProcessorsAndNics) {
+  const Machine machine = describe_machine("h", facts_, fake_.files());
+  EXPECT_EQ(machine.cpu_model, "Test CPU");
+  EXPECT_EQ(machine.cpus, 2);
+  EXPECT_EQ(machine.sockets, 2);
+  ASSERT_EQ(machine.numa_nodes.size(), 2u);
+  EXPECT_EQ(machine.numa_nodes[1].cpus, "1");
+  EXPECT_EQ(machine.gpus[3].numa_node, 1);
+  EXPECT_EQ(machine.gpus[3].cpu_affinity, "1");
+  ASSERT_EQ(machine.nics.size(), 2u);
+  EXPECT_EQ(machine.nics[0].name, "mlx5_0");
+  EXPECT_EQ(machine.nics[0].kind, "infiniband");
+  EXPECT_EQ(machine.nics[0].speed_gbit, 400.0);
+  EXPECT_EQ(machine.nics[1].name, "eth0");
+  EXPECT_EQ(machine.nics[1].speed_gbit, 25.0);
+  EXPECT_EQ(machine.nics[1].pci_path.size(), 3u);
+}
+
+TEST_F(TwoSockets, NearestFarthestShared) {
+  const Machine machine = describe_machine("h", facts_, fake_.files());
+  EXPECT_EQ(text_of(nearest_pair(machine)), "1,2");
+  EXPECT_EQ(text_of(farthest_pair(machine)), "0,3");
+  const auto shared = shared_nics(machine);
+  ASSERT_EQ(shared.size(), 1u);  // eth0 does not count beside InfiniBand
+  EXPECT_EQ(shared[0].nics, std::vector<std::string>{"mlx5_0"});
+  EXPECT_EQ(shared[0].gpus, (std::vector<int>{0, 1, 2, 3}));
+}
+
+TEST_F(TwoSockets, RatesOfPairs) {
+  facts_.gpus[1].nvlink_gb_per_s = facts_.gpus[2].nvlink_gb_per_s = nvlink_gb_per_s(4);
+  facts_.gpus[0].pcie = PcieLink{4, 16, pcie_gb_per_s(4, 16)};
+  const Machine machine = describe_machine("h", facts_, fake_.files());
+  EXPECT_EQ(machine.gb_per_s[1][2], 50.0);
+  EXPECT_EQ(machine.gb_per_s[0][1], 31.0);
+  EXPECT_EQ(machine.gb_per_s[3][2], 63.0);
+  EXPECT_EQ(machine.gb_per_s[0][0], std::nullopt);
+}
+
+TEST_F(TwoSockets, JsonHasTheSchemaOfTheDocumentation) {
+  facts_.p2p.assign(4, std::vector<std::optional<bool>>(4, true));
+  const auto host = machine_json(describe_machine("h", facts_, fake_.files()));
+  EXPECT_EQ(host.at("hostname"), "h");
+  EXPECT_EQ(host.at("gpus").at(0).at("pcie"), (nlohmann::json{{"generation", 5}, {"width", 16}, {"gb_per_s", 63.0}}));
+  EXPECT_EQ(host.at("nics").at(0).at("speed_gbit"), 400.0);
+  EXPECT_EQ(host.at("links").at(0).at(1), "PIX");
+  EXPECT_EQ(host.at("nearest_pair"), (nlohmann::json{1, 2}));
+  EXPECT_EQ(host.at("farthest_pair"), (nlohmann::json{0, 3}));
+  EXPECT_EQ(host.at("p2p").at(0).at(1), true);
+  EXPECT_EQ(host.at("shared_nics").at(0).at("gpus").size(), 4u);
+  EXPECT_TRUE(host.at("gb_per_s").at(0).at(0).is_null());
+}
+
+TEST_F(TwoSockets, TextHasTheMatrix) {
+  const std::string text = machine_text(describe_machine("h", facts_, fake_.files()));
+  EXPECT_NE(text.find("GPU1    PIX   X     NV2   SYS   PIX     SYS   0             0"), std::string::npos) << text;
+  EXPECT_NE(text.find("Nearest pair   1,2 (NV2)"), std::string::npos) << text;
+  EXPECT_NE(text.find("GPUs 0, 1, 2, 3 share mlx5_0"), std::string::npos) << text;
+}
+
+TEST(VirtualMachine, HiddenIsUnknownAndNeverAGuess) {
+  const FakeMachine fake(true);
+  fake.cpu(0, 0, 0);
+  fake.pci_device("pci0000:00/0000:00:05.0", -1);
+  fake.pci_device("pci0000:00/0000:00:06.0", -1);
+  fake.pci_device("pci0000:00/0000:00:07.0", -1);
+  fake.class_device("eth0", "net", "pci0000:00/0000:00:07.0/virtio3");
+  fake.write("sys/class/net/eth0/speed", "-1\n");
+  DriverFacts facts;
+  facts.gpus = {gpu(0, "0000:00:05.0"), gpu(1, "0000:00:06.0")};
+  facts.pairs = std::vector<GpuPair>{{0, std::nullopt}};
+  const Machine machine = describe_machine("vm", facts, fake.files());
+  EXPECT_EQ(machine.links[0][1], "unknown");
+  EXPECT_EQ(machine.links[0][2], "unknown");
+  EXPECT_EQ(machine.gb_per_s[0][1], std::nullopt);
+  EXPECT_EQ(machine.gpus[0].numa_node, std::nullopt);
+  EXPECT_EQ(machine.gpus[0].cpu_affinity, std::nullopt);
+  EXPECT_EQ(machine.sockets, std::nullopt);
+  EXPECT_EQ(machine.nics.at(0).pci, "0000:00:07.0");
+  EXPECT_EQ(machine.nics.at(0).speed_gbit, std::nullopt);
+  EXPECT_EQ(shared_nics(machine).at(0).gpus, (std::vector<int>{0, 1}));                // there is only one
+  EXPECT_EQ(machine_text(machine).find("SYS "), machine_text(machine).rfind("SYS "));  // in the legend only
+}
+
+TEST(Machine, WithoutGpusAndWithoutSysfs) {
+  const FakeMachine fake;
+  fake.cpu(0, 0, 0);
+  const std::string text = machine_text(describe_machine("h", {}, fake.files()));
+  EXPECT_NE(text.find("GPUs        none found"), std::string::npos) << text;
+  EXPECT_NE(text.find("0: CPUs 0"), std::string::npos) << text;
+  const Machine nothing = describe_machine("h", {}, {"/nonexistent", "/nonexistent"});
+  EXPECT_TRUE(machine_json(nothing).at("nearest_pair").is_null());
+  EXPECT_NE(machine_text(nothing).find("NUMA nodes  unknown"), std::string::npos) << machine_text(nothing);
+}
+
+TEST(Machine, GpusThatTheDriverDoesNotKnowAreJoinedInUnknownWays) {
+  DriverFacts facts;
+  facts.gpus = {gpu(0, "ffff:fe:1f.6"), gpu(1, "ffff:fe:1f.7")};
+  EXPECT_EQ(describe_machine("h", facts).links[0][1], "unknown");
+  EXPECT_EQ(describe_machine("h", facts).p2p[0][1], std::nullopt);
+}
+
+TEST(Pairs, DistanceOrderAndTies) {
+  const Machine mixed = machine_of(3, {"NV1", "PIX", "NV2"});
+  EXPECT_EQ(text_of(nearest_pair(mixed)), "1,2");
+  EXPECT_EQ(text_of(farthest_pair(mixed)), "0,2");
+  const Machine equal = machine_of(3, {"NV18", "NV18", "NV18"});
+  EXPECT_EQ(text_of(nearest_pair(equal)), "0,1");
+  EXPECT_EQ(text_of(farthest_pair(equal)), "0,1");
+  EXPECT_TRUE(all_pairs_equal(equal));
+  EXPECT_FALSE(all_pairs_equal(mixed));
+  for (const auto& [near, far] :
+       {std::pair{"NV1", "PIX"}, {"PIX", "PXB"}, {"PXB", "PHB"}, {"PHB", "NODE"}, {"NODE", "SYS"}}) {
+    const Machine machine = machine_of(3, {far, near, far});
+    EXPECT_EQ(text_of(nearest_pair(machine)), "0,2") << near;
+    EXPECT_EQ(text_of(farthest_pair(machine)), "0,1") << far;
+  }
+}
+
+TEST(Pairs, UnknownLinks) {
+  const Machine nvlink_known = machine_of(3, {"unknown", "NV2", "unknown"});
+  EXPECT_EQ(text_of(nearest_pair(nvlink_known)), "0,2");
+  EXPECT_EQ(text_of(farthest_pair(nvlink_known)), "unknown");
+  EXPECT_EQ(text_of(nearest_pair(machine_of(3, {"PIX", "unknown", "SYS"}))), "unknown");
+  EXPECT_FALSE(all_pairs_equal(machine_of(3, {"unknown", "unknown", "unknown"})));
+  EXPECT_EQ(text_of(farthest_pair(machine_of(2, {"unknown"}))), "0,1");
+  EXPECT_EQ(text_of(nearest_pair(machine_of(1, {}))), "unknown");
+}
+
+TEST(Bandwidth, PublishedFigures) {
+  EXPECT_EQ(pcie_gb_per_s(4, 16), 31.0);
+  EXPECT_EQ(pcie_gb_per_s(5, 16), 63.0);
+  EXPECT_EQ(pcie_gb_per_s(6, 16), 121.0);
+  EXPECT_EQ(pcie_gb_per_s(7, 16), 242.0);
+  EXPECT_EQ(pcie_gb_per_s(5, 8), 31.5);
+  EXPECT_EQ(pcie_gb_per_s(9, 16), std::nullopt);
+  EXPECT_EQ(pcie_gb_per_s(5, 0), std::nullopt);
+  EXPECT_EQ(6 * *nvlink_gb_per_s(2), 150.0);
+  EXPECT_EQ(12 * *nvlink_gb_per_s(3), 300.0);
+  EXPECT_EQ(18 * *nvlink_gb_per_s(4), 450.0);
+  EXPECT_EQ(nvlink_gb_per_s(0), std::nullopt);
+}
+
+}  // namespace
+}  // namespace ddptrain
