@@ -219,6 +219,8 @@ void start_cuda();
 int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without a GPU.
 /// Such as 0000:1b:00.0; empty in a build without CUDA.
 std::string cuda_pci_bus_id(int device);
+/// Whether a GPU can read and write another one's memory directly; false in a build without CUDA.
+bool cuda_can_access_peer(int device, int peer);
 bool built_with_cuda();
 std::string cuda_version();  ///< Of the runtime library; needs no GPU. Empty in a build without CUDA.
 std::string cudnn_version();

@@ -48,7 +48,7 @@ class Rules {
 
   void p2p_level() {
     const std::string* level = value_of("NCCL_P2P_LEVEL");
-    if (level == nullptr) return;
+    if (level == nullptr || level->find(kNcclValueSeparator) != std::string::npos) return;
     const std::string* disabled = value_of("NCCL_P2P_DISABLE");
     if (disabled != nullptr && *disabled == "1") {
       add("NCCL_P2P_LEVEL", *level, "NCCL_P2P_DISABLE=1 turns P2P off at every level");

@@ -1,7 +1,6 @@
 #include "runtime/comm/nccl_log.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -87,26 +86,15 @@ NcclLogCapture::NcclLogCapture() {
     if (file != nullptr) path_ = expanded(file);
     return;
   }
-  file_ = memfd_create("nccl-log", MFD_CLOEXEC);
-  if (file_ < 0) {
+  file_ = std::make_unique<MemoryFile>("nccl-log");
+  if (!file_->is_open()) {
     spdlog::debug("no memory for NCCL's log; what NCCL uses stays unknown");
     return;
   }
-  path_ = "/proc/self/fd/" + std::to_string(file_);
-  set_variable("NCCL_DEBUG", "INFO");
-  set_variable("NCCL_DEBUG_SUBSYS", "INIT,ENV,GRAPH,TUNING,NET");
-  set_variable("NCCL_DEBUG_FILE", path_);
-}
-
-NcclLogCapture::~NcclLogCapture() {
-  for (const auto& [name, value] : before_) {
-    if (value) {
-      setenv(name.c_str(), value->c_str(), 1);
-    } else {
-      unsetenv(name.c_str());
-    }
-  }
-  if (file_ >= 0) close(file_);
+  path_ = file_->path();
+  environment_.set("NCCL_DEBUG", "INFO");
+  environment_.set("NCCL_DEBUG_SUBSYS", "INIT,ENV,GRAPH,TUNING,NET");
+  environment_.set("NCCL_DEBUG_FILE", path_);
 }
 
 std::string NcclLogCapture::text() const {
@@ -117,12 +105,6 @@ std::string NcclLogCapture::text() const {
 NcclUsage NcclLogCapture::usage() const {
   std::ifstream log(path_);
   return usage_of(read_nccl_log(log));
-}
-
-void NcclLogCapture::set_variable(const std::string& name, const std::string& value) {
-  const char* old = std::getenv(name.c_str());
-  before_.emplace_back(name, old == nullptr ? std::nullopt : std::optional<std::string>(old));
-  setenv(name.c_str(), value.c_str(), 1);
 }
 
 }  // namespace ddptrain

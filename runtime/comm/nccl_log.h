@@ -1,11 +1,12 @@
 #pragma once
 
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
-#include <vector>
 
 #include "runtime/comm/nccl_log_parser.h"
+#include "runtime/core/memory_file.h"
+#include "runtime/core/scoped_environment.h"
 
 namespace ddptrain {
 
@@ -29,19 +30,14 @@ std::map<std::string, std::string> nccl_environment();
 class NcclLogCapture {
  public:
   NcclLogCapture();
-  ~NcclLogCapture();
-  NcclLogCapture(const NcclLogCapture&) = delete;
-  NcclLogCapture& operator=(const NcclLogCapture&) = delete;
 
   std::string text() const;  ///< What is written so far; empty where it cannot be read.
   NcclUsage usage() const;   ///< From what is written so far; transport and algorithm follow the first all-reduce.
 
  private:
-  void set_variable(const std::string& name, const std::string& value);
-
   std::string path_;  // empty: nothing to read
-  int file_ = -1;
-  std::vector<std::pair<std::string, std::optional<std::string>>> before_;  // variables as they were
+  std::unique_ptr<MemoryFile> file_;
+  ScopedEnvironment environment_;
 };
 
 }  // namespace ddptrain

@@ -171,6 +171,9 @@ class Reader {
     log_.ranks_told = log_.ranks > 0;
     if (!log_.ranks_told) log_.ranks = highest_rank_ + 1;
     drop_cut_rings();
+    for (const auto& [name, values] : environment_) {
+      log_.environment.emplace(name, fmt::format("{}", fmt::join(values, kNcclValueSeparator)));
+    }
     return std::move(log_);
   }
 
@@ -398,8 +401,10 @@ class Reader {
     while (!value.empty() && (value.back() == ' ' || value.back() == '\r')) value.pop_back();
     Scanner number(value);
     if (number.number<std::int64_t>() && number.rest() == ".") value.pop_back();
-    const auto [entry, is_new] = log_.environment.emplace(name, value);
-    if (!is_new && entry->second != value) ++log_.contradictions;
+    auto& known = environment_[name];
+    constexpr std::size_t kMostValues = 8;
+    const bool is_new = std::find(known.begin(), known.end(), value) == known.end();
+    if (is_new && known.size() < kMostValues) known.push_back(value);
     return Found::read;
   }
 
@@ -453,6 +458,7 @@ class Reader {
 
   NcclLog log_;
   std::set<NcclTransport> transports_;
+  std::map<std::string, std::vector<std::string>> environment_;
   std::map<int, std::int64_t> ring_lines_;
   std::int64_t line_number_ = 0;
   bool line_is_whole_ = true;     // it ended with a line feed

@@ -10,6 +10,8 @@
 
 namespace ddptrain {
 
+constexpr const char* kNcclValueSeparator = " | ";
+
 /// A rank's place in the tree of a channel.
 struct NcclTreeNode {
   int rank = 0;
@@ -61,9 +63,10 @@ struct NcclLog {
       trees;                              ///< By channel and rank; ranks whose lines are missing are missing.
   std::vector<NcclTransport> transports;  ///< Sorted, each once.
   std::map<std::pair<std::string, std::int64_t>, NcclChoice>
-      choices;                                     ///< By collective and bytes; the last one of each.
-  std::vector<NcclGraph> graphs;                   ///< In the log's order, each once.
-  std::map<std::string, std::string> environment;  ///< What NCCL says was set by environment.
+      choices;                    ///< By collective and bytes; the last one of each.
+  std::vector<NcclGraph> graphs;  ///< In the log's order, each once.
+  std::map<std::string, std::string>
+      environment;  ///< What NCCL says was set by environment; ranks' different values joined by kNcclValueSeparator.
 
   std::int64_t contradictions = 0;               ///< Lines that say otherwise than an earlier one.
   std::int64_t unreadable_lines = 0;             ///< Lines about the above that are cut, damaged or of an unknown form.

@@ -168,6 +168,9 @@ bool says_nothing(const NcclLog& log) {
          log.choices.empty() && log.graphs.empty() && log.unreadable_lines == 0;
 }
 
+/// Whether nodes may be ranks of one host that were told different host names.
+bool is_emulated(const NcclLog& log) { return log.environment.count("NCCL_HOSTID") > 0; }
+
 json tree_json(const Tree& tree) {
   json nodes = json::array();
   for (const auto& [rank, node] : tree) {
@@ -201,9 +204,10 @@ std::string nccl_text(const NcclLog& log, const std::vector<IneffectiveSetting>&
   }
   const std::string ranks = log.ranks > 0 && !log.ranks_told ? fmt::format("{} (counted from those named)", log.ranks)
                                                              : number_or_unknown(log.ranks);
+  const std::string emulated = is_emulated(log) ? " (emulated: NCCL_HOSTID is set)" : "";
   return text_table({{"NCCL version", log.version},
                      {"Ranks", ranks},
-                     {"Nodes", number_or_unknown(log.nodes)},
+                     {"Nodes", number_or_unknown(log.nodes) + emulated},
                      {"Channels", number_or_unknown(log.channels)}}) +
          rings_text(log) + trees_text(log) + transports_text(log) + graphs_text(log) + choices_text(log) +
          environment_text(log, ineffective) + unread_text(log);
@@ -213,6 +217,7 @@ json nccl_json(const NcclLog& log, const std::vector<IneffectiveSetting>& ineffe
   json nccl = {{"version", log.version == "unknown" ? json(nullptr) : json(log.version)},
                {"ranks", positive_or_null(log.ranks)},
                {"nodes", positive_or_null(log.nodes)},
+               {"emulated", is_emulated(log)},
                {"channels", positive_or_null(log.channels)},
                {"rings", by_channel(log.rings, [](const std::vector<int>& ring) { return json(ring); })},
                {"trees", by_channel(log.trees, tree_json)},

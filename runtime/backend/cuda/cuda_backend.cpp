@@ -197,6 +197,12 @@ std::string cuda_pci_bus_id(int device) {
   return id;
 }
 
+bool cuda_can_access_peer(int device, int peer) {
+  int can_access = 0;
+  DDP_CUDA(cudaDeviceCanAccessPeer(&can_access, device, peer));
+  return can_access != 0;
+}
+
 bool built_with_cuda() { return true; }
 
 std::string cuda_version() {

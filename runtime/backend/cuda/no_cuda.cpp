@@ -15,6 +15,8 @@ int cuda_device_count() { return 0; }
 
 std::string cuda_pci_bus_id(int) { return {}; }
 
+bool cuda_can_access_peer(int, int) { return false; }
+
 bool built_with_cuda() { return false; }
 
 std::string cuda_version() { return {}; }
