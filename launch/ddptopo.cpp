@@ -1,0 +1,225 @@
+// Shows how the GPUs, NICs and processors of the hosts of a job are joined, and what NCCL makes of it.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launch/drawing.h"
+#include "runtime/backend/backend.h"
+#include "runtime/comm/nccl_log.h"
+#include "runtime/comm/nccl_log_report.h"
+#include "runtime/comm/nccl_probe.h"
+#include "runtime/comm/world.h"
+#include "runtime/core/error.h"
+#include "runtime/core/log.h"
+#include "runtime/topology/machine.h"
+#include "runtime/topology/machine_report.h"
+
+using namespace ddptrain;
+using nlohmann::json;
+
+namespace {
+
+struct Options {
+  bool nccl = false;
+  std::string log;  ///< Of --parse.
+  std::string json;
+  std::string svg;
+  std::string png;
+  std::optional<std::string> print;  ///< To print and end: help, version.
+};
+
+/// Tables and their JSON; on rank 0.
+struct Findings {
+  std::string text;
+  json all = {{"hosts", json::array()}, {"nccl", nullptr}};
+};
+
+Options parse_command_line(int argc, const char* const* argv) {
+  Options options;
+  CLI::App app{"Shows how GPUs, NICs and processors are joined: ddptopo, or mpirun -np W ddptopo for several hosts",
+               "ddptopo"};
+  app.add_flag("--nccl", options.nccl, "Start NCCL, a rank per GPU: rings, trees, transports, settings without effect");
+  app.add_option("--parse", options.log, "Show the same of a log that NCCL wrote with NCCL_DEBUG=INFO")
+      ->type_name("LOG");
+  app.add_option("--json", options.json, "Write everything as JSON; - is standard output, without tables")
+      ->type_name("FILE|-");
+  app.add_option("--svg", options.svg, "Draw hosts, rings and trees (takes matplotlib)")->type_name("FILE");
+  app.add_option("--png", options.png, "The same")->type_name("FILE");
+  bool version = false;
+  app.add_flag("--version", version, "Print the version and exit");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    options.print = app.help();
+    return options;
+  } catch (const CLI::ParseError& error) {
+    usage_error("{} (ddptopo --help lists the flags)", error.what());
+  }
+  if (version) options.print = "ddptopo " DDPTRAIN_VERSION "\n";
+  if (options.nccl && !options.log.empty()) usage_error("--nccl and --parse: give one of them");
+  return options;
+}
+
+/// GPUs as CUDA numbers them, else as the driver does.
+DriverFacts find_gpus() {
+  const int count = cuda_device_count();
+  std::vector<std::string> ids;
+  for (int gpu = 0; gpu < count; ++gpu) ids.push_back(cuda_pci_bus_id(gpu));
+  DriverFacts facts = driver_facts(ids);
+  facts.p2p.assign(facts.gpus.size(), std::vector<std::optional<bool>>(facts.gpus.size()));
+  for (int i = 0; i < count; ++i) {
+    for (int j = 0; j < count; ++j) {
+      facts.p2p[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)] = i == j || cuda_can_access_peer(i, j);
+    }
+  }
+  return facts;
+}
+
+Findings find_hosts(const World& world) {
+  std::string text;
+  std::string description;
+  world.agree([&] {
+    if (world.local_rank() != 0) return;
+    const Machine machine = describe_machine(world.hostname(), find_gpus());
+    text = machine_text(machine);
+    description = machine_json(machine).dump(-1, ' ', false, json::error_handler_t::replace);
+  });
+  const auto texts = world.all_gather(text);
+  const auto descriptions = world.all_gather(description);
+  Findings findings;
+  if (world.nodes() > 1) findings.text = fmt::format("{} hosts, {} ranks\n", world.nodes(), world.size());
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (descriptions[rank].empty()) continue;
+    if (!findings.text.empty()) findings.text += '\n';
+    findings.text += texts[rank];
+    findings.all["hosts"].push_back(json::parse(descriptions[rank]));
+  }
+  return findings;
+}
+
+bool joined_by_nvlink(const json& hosts) {
+  for (const json& host : hosts) {
+    const std::size_t gpus = host.at("gpus").size();
+    for (std::size_t i = 0; i < gpus; ++i) {
+      for (std::size_t j = 0; j < gpus; ++j) {
+        if (i != j && host.at("links").at(i).at(j).get<std::string>().rfind("NV", 0) != 0) return false;
+      }
+    }
+  }
+  return !hosts.empty();
+}
+
+void add_nccl(Findings& findings, const NcclLog& log, const std::map<std::string, std::string>& environment) {
+  const auto ineffective = ineffective_settings(log, environment, joined_by_nvlink(findings.all.at("hosts")));
+  if (!findings.text.empty()) findings.text += '\n';
+  findings.text += nccl_text(log, ineffective);
+  findings.all["nccl"] = nccl_json(log, ineffective);
+}
+
+void check_gpus(const World& world) {
+  if (!built_with_cuda()) {
+    usage_error("--nccl: this program was built without CUDA. Configure with -DDDPTRAIN_CUDA=ON and build again.");
+  }
+  const int gpus = cuda_device_count();
+  if (world.local_size() > gpus) {
+    usage_error("--nccl: {} rank{} on {}, but {} GPU{}: start one rank per GPU (mpirun -np {} ddptopo --nccl)",
+                world.local_size(), world.local_size() == 1 ? "" : "s", world.hostname(), gpus, gpus == 1 ? "" : "s",
+                gpus > 0 ? std::to_string(gpus) : "W");
+  }
+}
+
+void probe(const World& world, Findings& findings) {
+  world.agree([&] { check_gpus(world); });
+  const auto environment = nccl_environment();
+  std::unique_ptr<Backend> backend;
+  world.agree([&] { backend = make_cuda_backend({}, world.local_rank()); });
+  const NcclProbe probe = probe_nccl(world, *backend);
+  if (world.rank() != 0) return;
+  std::istringstream text(probe.log);
+  NcclLog log = read_nccl_log(text);
+  for (const char* ours : {"NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE"}) {
+    if (environment.count(ours) == 0) log.environment.erase(ours);
+  }
+  add_nccl(findings, log, environment);
+  findings.all["nccl"]["topology_xml"] = probe.topology_xml;
+  findings.all["nccl"]["graph_xml"] = probe.graph_xml;
+}
+
+Findings parse_log(const std::string& path) {
+  std::ifstream file(path);
+  std::string first(1, '\0');
+  if (!file || (!file.read(first.data(), 1) && !file.eof())) {
+    usage_error("--parse {}: the file cannot be read", path);
+  }
+  file.clear();
+  file.seekg(0);
+  Findings findings;
+  add_nccl(findings, read_nccl_log(file), {});
+  return findings;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << std::flush;
+  if (!file) usage_error("--json {}: the file cannot be written. Give a path in a folder that you may write to.", path);
+}
+
+void show(const Options& options, const Findings& findings) {
+  const std::string text = findings.all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  std::fputs(options.json == "-" ? text.c_str() : findings.text.c_str(), stdout);
+  std::fflush(stdout);
+  if (!options.json.empty() && options.json != "-") write_file(options.json, text);
+  if (!options.svg.empty() || !options.png.empty()) draw_topology(text, options.svg, options.png);
+}
+
+void run(const World& world, const Options& options) {
+  if (options.print) {
+    if (world.rank() == 0) std::fputs(options.print->c_str(), stdout);
+    return;
+  }
+  init_logging("warn", world.rank());
+  Findings findings;
+  if (options.log.empty()) {
+    findings = find_hosts(world);
+    if (options.nccl) probe(world, findings);
+  }
+  world.agree([&] {
+    if (world.rank() != 0) return;
+    if (!options.log.empty()) findings = parse_log(options.log);
+    show(options, findings);
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  std::exception_ptr mistake;
+  try {
+    options = parse_command_line(argc, argv);
+  } catch (...) {
+    mistake = std::current_exception();
+  }
+  World world(&argc, &argv);
+  try {
+    world.agree([&] {
+      if (mistake) std::rethrow_exception(mistake);
+    });
+    run(world, options);
+  } catch (const UsageError& error) {  // the same on every rank
+    if (world.rank() == 0) std::fprintf(stderr, "ddptopo: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ddptopo: error on rank %d (%s): %s\n", world.rank(), world.hostname().c_str(), error.what());
+    world.abort(1);
+  }
+  return 0;
+}
