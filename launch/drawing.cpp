@@ -16,7 +16,7 @@ namespace ddptrain {
 
 namespace {
 
-constexpr int kNoMatplotlib = 3;  // drawing.py's exit code for it
+constexpr int kNoMatplotlib = 3;  // draw_topology.py's exit code for it
 constexpr int kNotStarted = 127;
 
 /// Runs a program with `input` as its standard input and returns its exit code.
@@ -41,7 +41,7 @@ int run(std::vector<std::string> command, const MemoryFile& input) {
 std::string script() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto path = program.parent_path() / "ddptools" / "drawing.py";
+  const auto path = program.parent_path() / "ddptools" / "draw_topology.py";
   if (!std::filesystem::exists(path, error)) {
     usage_error("--svg, --png: {} is not there. The build makes it a link to launch/ddptools.", path.string());
   }

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Draws ddptopo's JSON, read from standard input: every host, NCCL's rings and its trees.
+
+Exit codes: 2, the drawing could not be made; 3, matplotlib is not here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).absolute().parent.parent)
+
+try:
+    import matplotlib
+    from matplotlib.figure import Figure
+except ImportError:
+    sys.exit(3)
+
+from ddptools.drawing import draw_machine, draw_rings, draw_trees, panel_rows  # noqa: E402
+
+
+def drawings_of(topology: dict[str, Any]) -> list[tuple[Any, Any, float]]:
+    """What to draw with which function, and its height in inches."""
+    parts: list[tuple[Any, Any, float]] = [(draw_machine, host, 4.5) for host in topology["hosts"]]
+    nccl = topology["nccl"]
+    if nccl and nccl["rings"]:
+        parts.append((draw_rings, nccl["rings"], 3.0 * panel_rows(nccl["rings"])))
+    if nccl and nccl["trees"]:
+        parts.append((draw_trees, nccl["trees"], 3.0 * panel_rows(nccl["trees"])))
+    return parts
+
+
+def figure_of(topology: dict[str, Any]) -> Figure:
+    parts = drawings_of(topology)
+    if not parts:
+        raise ValueError("there is nothing to draw: the log has neither rings nor trees")
+    heights = [height for _, _, height in parts]
+    figure = Figure(figsize=(11, sum(heights) + 0.3), layout="constrained")
+    axes = figure.subplots(len(parts), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+    for (draw, value, _), ax in zip(parts, axes[:, 0]):
+        draw(ax, value)
+    return figure
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--svg", metavar="FILE")
+    parser.add_argument("--png", metavar="FILE")
+    arguments = parser.parse_args()
+    matplotlib.rcParams["svg.fonttype"] = "none"  # labels stay text
+    try:
+        figure = figure_of(json.load(sys.stdin))
+        for kind in ("svg", "png"):
+            path = getattr(arguments, kind)
+            if path:
+                figure.savefig(path, format=kind, dpi=150)
+    except (OSError, ValueError) as error:
+        print(f"draw_topology.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

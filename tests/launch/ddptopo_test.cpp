@@ -1,0 +1,138 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/launch/process.h"
+
+namespace ddptrain {
+namespace {
+
+using nlohmann::json;
+
+Outcome ddptopo(const std::string& arguments, const std::string& environment = "") {
+  return run_command(fmt::format("{} timeout 120 {} {}", environment, DDPTOPO_PROGRAM, arguments));
+}
+
+Outcome ddptopo_on(int ranks, const std::string& arguments, const std::string& environment = "") {
+  return run_command(
+      fmt::format("{} timeout 120 {} -np {} {} {}", environment, DDP_MPIRUN, ranks, DDPTOPO_PROGRAM, arguments));
+}
+
+std::string log_file(const std::string& name) { return fmt::format("{}/tests/comm/logs/{}", DDP_SOURCE_DIR, name); }
+
+std::string temporary(const std::string& name) { return testing::TempDir() + "ddptopo_" + name; }
+
+std::string content(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Ddptopo, DescribesThisMachine) {
+  const Outcome outcome = ddptopo("");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.count("Host "), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says("CPU ")) << outcome.output;
+  EXPECT_TRUE(outcome.says("GPUs ")) << outcome.output;
+}
+
+TEST(Ddptopo, JsonAloneOnStandardOutput) {
+  const Outcome outcome = ddptopo("--json -");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  const json all = json::parse(outcome.output);
+  ASSERT_EQ(all.at("hosts").size(), 1u);
+  const json& host = all.at("hosts").at(0);
+  const std::size_t gpus = host.at("gpus").size();
+  const std::size_t rows = gpus + host.at("nics").size();
+  ASSERT_EQ(host.at("links").size(), rows);
+  for (std::size_t i = 0; i < rows; ++i) EXPECT_EQ(host.at("links").at(i).at(i), "X");
+  EXPECT_EQ(host.at("p2p").size(), gpus);
+  EXPECT_EQ(host.at("nearest_pair").is_null(), gpus < 2) << host.dump();
+  EXPECT_TRUE(all.at("nccl").is_null());
+}
+
+TEST(Ddptopo, OneMatrixForEachHost) {
+  const std::string path = temporary("hosts.json");
+  const Outcome outcome = ddptopo_on(2, "--json " + path);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(outcome.count("Host "), 1) << outcome.output;
+  EXPECT_EQ(json::parse(content(path)).at("hosts").size(), 1u);
+}
+
+TEST(Ddptopo, ParsesALog) {
+  const std::string path = temporary("log.json");
+  const Outcome outcome = ddptopo("--parse " + log_file("a100_2x2_trees.log") + " --json " + path);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_TRUE(outcome.says("0 (1, 2 - 3)")) << outcome.output;
+  const json all = json::parse(content(path));
+  EXPECT_TRUE(all.at("hosts").empty());
+  EXPECT_EQ(all.at("nccl").at("ranks"), 4);
+}
+
+TEST(Ddptopo, LogsThatAreNoText) {
+  const std::string path = temporary("noise.log");
+  std::string noise = "NCCL INFO NCCL_X set by environment to \xff\xfe\x01\n";
+  for (int i = 0; i < 100000; ++i) noise += static_cast<char>(i * 7919 % 251);
+  std::ofstream(path) << noise;
+  const Outcome outcome = ddptopo("--parse " + path + " --json -");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_TRUE(json::parse(outcome.output).at("nccl").at("environment").contains("NCCL_X"));
+  std::ofstream(path) << "";
+  EXPECT_TRUE(ddptopo("--parse " + path).says("Nothing of NCCL was found"));
+}
+
+struct Mistake {
+  const char* name;
+  std::string arguments;
+  std::string message;
+};
+
+class DdptopoMistake : public testing::TestWithParam<Mistake> {};
+
+TEST_P(DdptopoMistake, OneMessageExitCode2) {
+  const Outcome outcome = ddptopo_on(2, GetParam().arguments, "CUDA_VISIBLE_DEVICES=");
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_EQ(outcome.count("ddptopo: " + GetParam().message), 1) << outcome.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ddptopo, DdptopoMistake,
+                         testing::Values(Mistake{"flag", "--foo", "The following argument"},
+                                         Mistake{"missing_log", "--parse /nonexistent.log", "--parse /nonexistent.log"},
+                                         Mistake{"folder_as_log", "--parse /tmp", "--parse /tmp"},
+                                         Mistake{"both", "--nccl --parse /tmp", "--nccl and --parse"},
+                                         Mistake{"no_gpu", "--nccl", "--nccl: "},
+                                         Mistake{"json_folder", "--json /nonexistent/x.json",
+                                                 "--json /nonexistent/x.json"}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(DdptopoDrawing, WithoutMatplotlibSaysWhatToInstall) {
+  const std::string fake = temporary("modules");
+  std::filesystem::create_directories(fake);
+  std::ofstream(fake + "/matplotlib.py") << "raise ImportError\n";
+  const Outcome outcome = ddptopo("--parse " + log_file("a100_2x2_trees.log") + " --svg " + temporary("no.svg"),
+                                  "PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=" + fake);
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_EQ(outcome.count("ddptopo: --svg, --png"), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says("apt-get install python3-matplotlib")) << outcome.output;
+}
+
+TEST(DdptopoDrawing, SvgHasTheRanks) {
+  const std::string svg = temporary("trees.svg");
+  const std::string png = temporary("trees.png");
+  std::filesystem::remove(svg);
+  const Outcome outcome =
+      ddptopo(fmt::format("--parse {} --svg {} --png {}", log_file("a100_4x1_trees.log"), svg, png));
+  if (outcome.says("which is not here")) GTEST_SKIP() << "no matplotlib here";
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  for (const char* label : {">0<", ">1<", ">2<", ">3<", "channel 0"}) {
+    EXPECT_NE(content(svg).find(label), std::string::npos) << label;
+  }
+  EXPECT_EQ(content(png).substr(1, 3), "PNG");
+  const Outcome unwritable = ddptopo("--parse " + log_file("a100_4x1_trees.log") + " --svg /nonexistent/x.svg");
+  EXPECT_EQ(unwritable.exit_code, 2);
+  EXPECT_TRUE(unwritable.says("/nonexistent/x.svg")) << unwritable.output;
+}
+
+}  // namespace
+}  // namespace ddptrain

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Tests of launch/ddptools/drawing.py: drawing_test.py FOLDER_OF_DDPTOOLS. Ends with 77 where matplotlib is not here."""
+
+import sys
+import unittest
+from io import StringIO
+from typing import Any
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv.pop(1))
+
+try:
+    import matplotlib
+    from matplotlib.figure import Figure
+except ImportError:
+    print("[  SKIPPED ] no matplotlib here")
+    sys.exit(77)
+
+from ddptools import drawing  # noqa: E402
+
+matplotlib.rcParams["svg.fonttype"] = "none"
+
+
+def gpu(index: int, path: list[str], numa_node: int | None, **more: Any) -> dict[str, Any]:
+    return {"index": index, "name": "NVIDIA H200", "pci": path[-1], "pci_path": path, "numa_node": numa_node,
+            "pcie": {"generation": 5, "width": 16, "gb_per_s": 63.0}, "nvlinks": 0, "nvlinks_to_switch": 0,
+            "nvlink_gb_per_s": None} | more
+
+
+def nic(name: str, path: list[str], numa_node: int | None) -> dict[str, Any]:
+    return {"name": name, "pci": path[-1], "pci_path": path, "numa_node": numa_node, "kind": "infiniband",
+            "speed_gbit": 400.0}
+
+
+def host(gpus: list[dict[str, Any]], nics: list[dict[str, Any]], label: str) -> dict[str, Any]:
+    count = len(gpus) + len(nics)
+    links = [["X" if i == j else label for j in range(count)] for i in range(count)]
+    return {"hostname": "node7", "gpus": gpus, "nics": nics, "links": links,
+            "numa_nodes": [{"index": 0, "cpus": "0-31"}, {"index": 1, "cpus": "32-63"}]}
+
+
+def svg_of(draw: Any, value: Any) -> str:
+    figure = Figure()
+    draw(figure.subplots(), value)
+    text = StringIO()
+    figure.savefig(text, format="svg")
+    return text.getvalue()
+
+
+SWITCH = ["pci0000:15", "0000:15:01.0", "0000:16:00.0"]
+
+
+class MachineTest(unittest.TestCase):
+    def test_switch_numa_nodes_and_rates(self) -> None:
+        machine = host([gpu(0, SWITCH + ["0000:17:00.0", "0000:18:00.0"], 0), gpu(1, ["pci0000:80", "0000:81:00.0"], 1)],
+                       [nic("mlx5_0", SWITCH + ["0000:17:01.0", "0000:19:00.0"], 0)], "PIX")
+        text = svg_of(drawing.draw_machine, machine)
+        for label in ("node7", "GPU0", "GPU1", "H200", "mlx5_0", "400 Gbit/s", "NUMA node 1", "CPUs 32-63",
+                      "PCIe 5.0 x16", "63 GB/s"):
+            self.assertIn(label, text)
+        self.assertEqual(text.count(">PCIe switch<"), 1)
+        self.assertNotIn("NVSwitch", text)
+
+    def test_nvswitch_and_direct_nvlinks(self) -> None:
+        switched = {"nvlinks": 18, "nvlinks_to_switch": 18, "nvlink_gb_per_s": 25.0}
+        paths = [["pci0000:1", f"0000:0{i}:00.0"] for i in range(2)]
+        text = svg_of(drawing.draw_machine, host([gpu(i, paths[i], 0, **switched) for i in range(2)], [], "NV18"))
+        self.assertIn("NVSwitch", text)
+        self.assertEqual(text.count("18 NVLinks"), 2)
+        self.assertIn("450 GB/s", text)
+        text = svg_of(drawing.draw_machine, host([gpu(i, paths[i], 0, nvlinks=2) for i in range(2)], [], "NV2"))
+        self.assertNotIn("NVSwitch", text)
+        self.assertEqual(text.count(">NV2<"), 1)
+
+    def test_hidden_paths_make_no_switch(self) -> None:
+        gpus = [gpu(i, SWITCH + [f"0000:1{i}:00.0"], None, pcie=None) for i in range(2)]
+        text = svg_of(drawing.draw_machine, host(gpus, [], "unknown"))
+        self.assertIn("PCIe and NUMA node hidden", text)
+        self.assertNotIn("PCIe switch", text)
+
+    def test_no_gpus(self) -> None:
+        self.assertIn("node7: no GPUs", svg_of(drawing.draw_machine, host([], [], "")))
+
+
+class RingAndTreeTest(unittest.TestCase):
+    def test_equal_rings_are_drawn_once(self) -> None:
+        text = svg_of(drawing.draw_rings, [[0, 11, 2], [0, 2, 11], None, [0, 11, 2]])
+        self.assertIn("channels 0, 3", text)
+        self.assertIn("channel 1", text)
+        self.assertEqual(text.count(">11<"), 2)
+        self.assertIn("none in the log", svg_of(drawing.draw_rings, [None]))
+
+    def test_many_rings_and_many_ranks(self) -> None:
+        rings = [[0, *range(start, 40), *range(1, start)] for start in range(1, 21)]
+        self.assertIn("the first 12 of 20", svg_of(drawing.draw_rings, rings))
+
+    def test_tree_places(self) -> None:
+        tree = {0: {"parent": None, "children": [1, 2]}, 1: {"parent": 0, "children": []},
+                2: {"parent": 0, "children": [3]}, 3: {"parent": 2, "children": []}}
+        self.assertEqual(drawing.tree_places(tree), {0: (0.5, 0), 1: (0.0, 1), 2: (1.0, 1), 3: (1.0, 2)})
+
+    def test_trees_of_damaged_logs(self) -> None:
+        circle = [{"rank": 0, "parent": 1, "children": [1]}, {"rank": 1, "parent": 0, "children": [0]}]
+        parts = [{"rank": 2, "parent": 0, "children": [33]}, {"rank": 5, "parent": None, "children": []}]
+        for tree, label in ((circle, ">1<"), (parts, ">33<"), ([{"rank": 0, "parent": 0, "children": [0]}], ">0<")):
+            self.assertIn(label, svg_of(drawing.draw_trees, [tree]))
+
+    def test_channel_lists(self) -> None:
+        self.assertEqual(drawing.channel_list([0, 1, 2, 7, 9, 10]), "0-2, 7, 9-10")
+
+
+if __name__ == "__main__":
+    unittest.main()
