@@ -68,8 +68,9 @@ struct NcclLog {
   std::map<std::string, std::string>
       environment;  ///< What NCCL says was set by environment; ranks' different values joined by kNcclValueSeparator.
 
-  std::int64_t contradictions = 0;               ///< Lines that say otherwise than an earlier one.
-  std::int64_t unreadable_lines = 0;             ///< Lines about the above that are cut, damaged or of an unknown form.
+  std::int64_t contradictions = 0;  ///< Lines that say otherwise than an earlier one.
+  std::int64_t unreadable_lines =
+      0;  ///< About the above, but cut, damaged or of an unknown form; what came before may be kept.
   std::vector<std::string> unreadable_examples;  ///< The first few of them, shortened, with their line numbers.
 };
 

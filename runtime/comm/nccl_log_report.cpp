@@ -149,8 +149,8 @@ std::string environment_text(const NcclLog& log, const std::vector<IneffectiveSe
 std::string unread_text(const NcclLog& log) {
   std::string text;
   if (log.unreadable_lines > 0) {
-    text += fmt::format("\n{} line{} could not be read (cut, damaged or of an unknown form):\n", log.unreadable_lines,
-                        log.unreadable_lines == 1 ? "" : "s");
+    text += fmt::format("\n{} line{} could not be read, or not to the end (cut, damaged or of an unknown form):\n",
+                        log.unreadable_lines, log.unreadable_lines == 1 ? "" : "s");
     for (const std::string& example : log.unreadable_examples) text += fmt::format("  {}\n", example);
     const auto shown = static_cast<std::int64_t>(log.unreadable_examples.size());
     if (log.unreadable_lines > shown) text += fmt::format("  and {} more\n", log.unreadable_lines - shown);
