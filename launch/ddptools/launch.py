@@ -1,0 +1,141 @@
+"""From a case to a command line and an environment."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+
+from ddptools.cases import Case
+from ddptools.machine import Machine
+from ddptools.programs import ROOT
+from ddptools.sweep_file import Value
+
+RECORDED_PREFIXES = ("NCCL_", "CUDA_", "OMPI_", "UCX_", "OMP_")
+
+
+class Impossible(Exception):
+    """Why a case cannot run on this machine."""
+
+
+@dataclasses.dataclass
+class Launch:
+    command: list[str]
+    environment: dict[str, str]  # of the process
+    changes: dict[str, str | None]  # against the environment of ddpsweep; None: taken away
+    emulation: str | None  # how nodes were made of one machine; None: they were not
+    gpus: list[str]  # as CUDA_VISIBLE_DEVICES names them; empty: all that are visible, or none
+
+    def recorded_environment(self) -> dict[str, str]:
+        return {k: v for k, v in sorted(self.environment.items()) if k.startswith(RECORDED_PREFIXES)}
+
+
+def uses_gpus(case: Case, machine: Machine) -> bool:
+    return case.device() == "cuda" or (case.device() == "auto" and bool(machine.gpus))
+
+
+def plan_launch(
+    case: Case, machine: Machine, program: pathlib.Path, result_file: pathlib.Path, base: Mapping[str, str]
+) -> Launch:
+    """Raises Impossible with the reason. `result_file`: where the program leaves its JSON."""
+    if not program.exists():
+        raise Impossible(f"there is no {case.program} in {program.parent}")
+    gpus = _select_gpus(case, machine)
+    changes: dict[str, str | None] = {name: value or None for name, value in case.environment.items()}
+    if gpus:
+        changes["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    nodes = case.layout.nodes if case.layout else 1
+    real = nodes > 1 and len(machine.hosts) > 1
+    if real and len(machine.hosts) < nodes:
+        raise Impossible(f"layout {case.layout} needs {nodes} hosts, and there are {len(machine.hosts)}")
+    emulation = None
+    node_variables: list[dict[str, str]] = [{}]
+    if nodes > 1 and not real:
+        emulation, node_variables = _emulate_nodes(case, machine, changes)
+    if os.geteuid() == 0:
+        changes |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment = {k: v for k, v in (dict(base) | changes).items() if v is not None}
+    exported = {k: v for k, v in changes.items() if v is not None and not k.startswith("OMPI_")}
+    command = _mpirun(case, machine, node_variables, exported, _program_command(case, program, result_file))
+    return Launch(command, environment, changes, emulation, gpus)
+
+
+def _select_gpus(case: Case, machine: Machine) -> list[str]:
+    if not uses_gpus(case, machine):
+        if case.gpus != "all":
+            raise Impossible(f"gpus = {case.gpus}: there is no GPU, or the case does not use it")
+        return []
+    local = bool(machine.hosts) and len(machine.hosts) > 1
+    if not machine.gpus and not local:
+        raise Impossible("device = cuda, and this machine has no GPU")
+    if case.gpus == "all":
+        if not local and case.ranks > len(machine.gpus):
+            raise Impossible(f"{case.ranks} ranks need as many GPUs, and there are {len(machine.gpus)}")
+        return []
+    if case.gpus in ("best-pair", "worst-pair"):
+        pair = machine.pair(case.gpus)
+        if pair is None:
+            raise Impossible(f"gpus = {case.gpus}: only ddptopo --json tells the pair, and it does not here")
+        chosen = pair
+    else:
+        chosen = [int(gpu) for gpu in case.gpus.split(",")]
+    missing = [gpu for gpu in chosen if gpu >= len(machine.visible_ids)]
+    if missing:
+        raise Impossible(f"gpus = {case.gpus}: there is no GPU {missing[0]}; {len(machine.visible_ids)} are visible")
+    if case.ranks > len(chosen):
+        raise Impossible(f"gpus = {case.gpus}: {case.ranks} ranks need as many GPUs")
+    return [machine.visible_ids[gpu] for gpu in chosen]
+
+
+def _emulate_nodes(
+    case: Case, machine: Machine, changes: dict[str, str | None]
+) -> tuple[str, list[dict[str, str]]]:
+    """How, and the variables of each node's ranks. NCCL takes ranks of different NCCL_HOSTID for separate nodes."""
+    if uses_gpus(case, machine):
+        changes.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        return "NCCL_HOSTID, NCCL_SOCKET_IFNAME=lo", [{"NCCL_HOSTID": f"node{i}"} for i in range(case.layout.nodes)]
+    if case.layout.ranks_per_node > 1:
+        raise Impossible("on the CPU, nodes can be emulated for one rank per node only: MPI over TCP between all ranks")
+    changes |= {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_pml": "ob1"}
+    return "OMPI_MCA_btl=self,tcp over lo", [{}]
+
+
+def _program_command(case: Case, program: pathlib.Path, result_file: pathlib.Path) -> list[str]:
+    command = [str(program), *case.arguments, *flag_arguments(case.flags)]
+    return [*command, "--metrics" if case.program == "ddptrain" else "--json", str(result_file)]
+
+
+def flag_arguments(flags: Mapping[str, Value]) -> list[str]:
+    """One word each, so that a value may begin with a dash. A recipe is looked for where the user stands, then in the
+    repository."""
+    flags = dict(flags)
+    if "config" in flags and not pathlib.Path(str(flags["config"])).exists() and (ROOT / str(flags["config"])).exists():
+        flags["config"] = str(ROOT / str(flags["config"]))
+    return [f"--{name}={value}" for name, value in flags.items()]
+
+
+def _mpirun(
+    case: Case,
+    machine: Machine,
+    node_variables: list[dict[str, str]],
+    exported: dict[str, str],
+    program: list[str],
+) -> list[str]:
+    command = ["mpirun", "--bind-to", "none"]
+    if case.cpus != "all":
+        command = ["taskset", "-c", case.cpus, *command]
+    if len(machine.hosts) > 1 and case.layout:
+        per_node = case.layout.ranks_per_node
+        hosts = ",".join(f"{host}:{per_node}" for host in machine.hosts[: case.layout.nodes])
+        command += ["--host", hosts, "--map-by", f"ppr:{per_node}:node"]
+    elif machine.hostfile:
+        command += ["--hostfile", str(machine.hostfile)]
+    elif not machine.hosts:
+        command += ["--oversubscribe"]
+    for number, variables in enumerate(node_variables):
+        if number:
+            command.append(":")
+        command += ["-np", str(case.ranks // len(node_variables))]
+        for name, value in (exported | variables).items():
+            command += ["-x", f"{name}={value}"]
+        command += program
+    return command

@@ -1,0 +1,18 @@
+"""Where the programs are that the tools start."""
+
+import pathlib
+import sys
+
+from ddptools.errors import UsageError
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def program_folder(given: str | None) -> pathlib.Path:
+    """`--bin`, else the folder through which this tool was called, else the default build folder."""
+    if given is not None:
+        if not pathlib.Path(given).is_dir():
+            raise UsageError(f"--bin {given}: there is no such folder")
+        return pathlib.Path(given).absolute()
+    beside = pathlib.Path(sys.argv[0]).absolute().parent
+    return beside if (beside / "ddptrain").exists() else ROOT / "build" / "bin"

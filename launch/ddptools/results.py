@@ -1,0 +1,130 @@
+"""The results of a sweep: a folder with results.jsonl (one record per run, in the order of the runs), results.csv (the
+same as a table), plan.json, topology.json and logs/."""
+
+import contextlib
+import csv
+import fcntl
+import io
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from ddptools.errors import UsageError
+
+Record = dict[str, Any]
+
+SUMMARY_COLUMNS = (
+    "device_name", "precision", "world_size", "nodes", "images_per_second", "images_per_second_min",
+    "images_per_second_max", "tokens_per_second", "tokens_per_second_min", "tokens_per_second_max",
+    "baseline_per_second", "scaling_efficiency", "exposed_comm_fraction", "step_seconds",
+    "step_seconds_without_communication", "communication_seconds", "mfu", "loss", "accuracy", "startup_seconds",
+    "train_seconds", "parameter_hash", "topology",
+)  # fmt: skip
+NCCL_COLUMNS = ("version", "algorithm", "protocol", "channels", "transport")
+RECORD_COLUMNS = ("sweep", "product", "case", "repeat", "status", "reason", "emulated", "emulation", "started", "seconds")
+
+
+class ResultFolder:
+    """Records are on the disk when append() returns. One writer at a time."""
+
+    def __init__(self, path: pathlib.Path, resume: bool) -> None:
+        self.path = path
+        self.file = path / "results.jsonl"
+        if self.file.exists() and self.file.stat().st_size > 0 and not resume:
+            raise UsageError(f"{path} holds results already: go on with --resume, or give another --out")
+        try:
+            (path / "logs").mkdir(parents=True, exist_ok=True)
+            self._lock = open(path / ".lock", "w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _end_last_line(self.file)
+            self._out = open(self.file, "ab")
+        except BlockingIOError as error:
+            raise UsageError(f"{path}: another ddpsweep writes there") from error
+        except OSError as error:
+            raise UsageError(f"--out {path}: cannot be written: {error.strerror}") from error
+
+    def append(self, record: Record) -> None:
+        self._out.write(json.dumps(record).encode() + b"\n")
+        self._out.flush()
+        os.fsync(self._out.fileno())
+
+    def records(self) -> list[Record]:
+        return list(read_records(self.file))
+
+    def write_json(self, name: str, value: Any) -> None:
+        write_atomically(self.path / name, json.dumps(value, indent=1) + "\n")
+
+    def write_csv(self) -> None:
+        write_atomically(self.path / "results.csv", csv_text(self.records()))
+
+    def close(self) -> None:
+        self._out.close()
+        self._lock.close()
+
+
+def read_records(path: pathlib.Path, bad_lines: list[int] | None = None) -> Iterator[Record]:
+    """The records of a file of JSON lines. Lines that are none, as the last one after a crash, are left out, and their
+    numbers added to `bad_lines`."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            with contextlib.suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if isinstance(record, dict):
+                    yield record
+                    continue
+            if bad_lines is not None:
+                bad_lines.append(number)
+
+
+def _end_last_line(path: pathlib.Path) -> None:
+    """Takes away a last line that a crash has cut, so that the next record stands on a line of its own."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with open(path, "r+b") as file:
+        data = file.read()
+        if data.endswith(b"\n"):
+            return
+        last = data[data.rfind(b"\n") + 1 :]
+        try:
+            complete = isinstance(json.loads(last), dict)
+        except ValueError:
+            complete = False
+        if complete:
+            file.write(b"\n")
+        else:
+            file.truncate(len(data) - len(last))
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def csv_text(records: list[Record]) -> str:
+    settings = dict.fromkeys(name for record in records for name in _table(record, "settings"))
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(
+        [*RECORD_COLUMNS, *(f"set:{name}" for name in settings), *SUMMARY_COLUMNS, *(f"nccl_{n}" for n in NCCL_COLUMNS)]
+    )
+    for record in records:
+        summary = _table(record, "summary")
+        row = [record.get(name) for name in RECORD_COLUMNS]
+        row += [_table(record, "settings").get(name) for name in settings]
+        row += [summary.get(name) for name in SUMMARY_COLUMNS]
+        row += [_table(summary, "nccl").get(name) for name in NCCL_COLUMNS]
+        writer.writerow(row)
+    return out.getvalue()
+
+
+def _table(record: Record, name: str) -> dict[str, Any]:
+    value = record.get(name)
+    return value if isinstance(value, dict) else {}

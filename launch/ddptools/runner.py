@@ -1,0 +1,135 @@
+"""One run: a process with a time limit, of which nothing is left afterwards."""
+
+import contextlib
+import ctypes
+import dataclasses
+import os
+import pathlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+GRACE = 10.0  # seconds that mpirun has to end its ranks
+PR_SET_PDEATHSIG = 1
+
+
+@dataclasses.dataclass
+class Outcome:
+    status: str  # ok, failed, timeout
+    exit_code: int | None
+    seconds: float
+    reason: str | None  # of what is not ok
+
+
+def run(
+    command: list[str],
+    environment: dict[str, str],
+    log: pathlib.Path,
+    timeout: float,
+    tick: Callable[[float], None] = lambda seconds: None,
+) -> Outcome:
+    """Output goes to `log`, errors to the same name with .err. `tick` is called about twice a second. Whatever ends this
+    function, an interrupt included, ends the whole job first."""
+    start = time.monotonic()
+    errors = log.with_suffix(".err")
+    with open(log, "wb") as out, open(errors, "wb") as err:
+        try:
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                start_new_session=True, preexec_fn=_die_with_parent,
+            )  # fmt: skip
+        except OSError as error:
+            return Outcome("failed", None, 0.0, f"{command[0]}: {error.strerror}")
+        try:
+            finished = _wait(process, start, timeout, tick)
+        finally:
+            end_session(process)
+    seconds = time.monotonic() - start
+    if not finished:
+        return Outcome("timeout", None, seconds, _with_words(f"no end after {timeout:g} s", errors))
+    if process.returncode != 0:
+        return Outcome("failed", process.returncode, seconds, _with_words(_exit_text(process.returncode), errors))
+    return Outcome("ok", 0, seconds, None)
+
+
+def _wait(process: subprocess.Popen, start: float, timeout: float, tick: Callable[[float], None]) -> bool:
+    while True:
+        seconds = time.monotonic() - start
+        if seconds >= timeout:
+            return process.poll() is not None
+        try:
+            process.wait(min(0.5, timeout - seconds))
+            return True
+        except subprocess.TimeoutExpired:
+            tick(time.monotonic() - start)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _die_with_parent() -> None:
+    """In the child: mpirun is told to end when ddpsweep is killed in a way that leaves it no time."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def end_session(process: subprocess.Popen) -> None:
+    """Ends what is left of the job: mpirun is asked first, as it also ends ranks on other hosts; then whatever still
+    belongs to the session that was made for it is killed (mpirun gives each rank a process group of its own)."""
+    with _interrupts_ignored():
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+        for pid in _members(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def _members(session: int) -> Iterator[int]:
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                if int(fields[3]) == session and fields[0] != "Z":
+                    yield int(entry.name)
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit_text(code: int) -> str:
+    return f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _with_words(what: str, errors: pathlib.Path) -> str:
+    words = last_words(errors)
+    return f"{what}: {words}" if words else what
+
+
+def last_words(path: pathlib.Path, lines: int = 5) -> str:
+    """What a program said last on standard error: its own error messages where there are some, without mpirun's."""
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - 20_000))
+        text = file.read().decode(errors="replace")
+    kept = [line.strip() for line in text.splitlines() if line.strip() and not _is_noise(line)]
+    own = [line for line in kept if line.startswith(("ddptrain:", "ddpbench:"))]
+    return " | ".join((own or kept)[-lines:])[:2000]
+
+
+def _is_noise(line: str) -> bool:
+    phrases = (
+        "Primary job  terminated normally", "a non-zero exit code. Per user-direction", "mpirun detected that one or more",
+        "mpirun noticed that process rank", "thus causing", "the job to be terminated", "Process name: [[", "Exit code:",
+        "MPI_ABORT was invoked", "with errorcode", "NOTE: invoking MPI_ABORT", "You may or may not see output",
+        "exactly when Open MPI kills them",
+    )  # fmt: skip
+    return set(line.strip()) <= {"-"} or any(phrase in line for phrase in phrases)
