@@ -1,0 +1,328 @@
+"""Results as a report needs them: experiments of cases of runs. Whatever is damaged in a file is left out and noted."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from ddptools.errors import UsageError
+from ddptools.results import Record, read_records
+
+UNITS = ("images", "tokens", "samples")
+WORKLOAD = {
+    "ranks", "batch", "global-batch", "model", "config", "precision", "data", "seq", "micro-batch", "grad-accum",
+    "layers", "width", "heads", "device", "seed", "steps", "epochs",
+}  # fmt: skip
+PLACEMENT = ("gpus", "cpus", "layout")
+
+
+def positive(value: Any) -> float | None:
+    """A number above 0 that can be computed with, else None."""
+    number = finite(value)
+    return number if number is not None and number > 0 else None
+
+
+def finite(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def number_of(text: str) -> float:
+    """A setting as a number; 0 where it is none."""
+    try:
+        return finite(float(text)) or 0.0
+    except ValueError:
+        return 0.0
+
+
+def table_of(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+@dataclasses.dataclass
+class Run:
+    """A run that gave a number."""
+
+    rate: float
+    unit: str
+    summary: dict[str, Any]
+    bench: dict[str, Any]
+    record: Record
+
+
+@dataclasses.dataclass
+class Case:
+    key: str
+    settings: dict[str, str]
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    failures: list[Record] = dataclasses.field(default_factory=list)  # failed, timeout, skipped, or without a number
+    emulated: bool = False
+
+    @property
+    def rates(self) -> list[float]:
+        return [run.rate for run in self.runs]
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def ranks(self) -> int:
+        text = self.settings.get("ranks", "")
+        return int(text) if text.isdecimal() and len(text) < 9 else 0
+
+    def medians(self, name: str) -> float | None:
+        """Of a field of the summaries."""
+        return median_of(finite(run.summary.get(name)) for run in self.runs)
+
+    def nccl(self) -> tuple[str, ...] | None:
+        """What NCCL chose, the same in all runs or joined with /; None where NCCL was not used."""
+        used = [table_of(run.summary.get("nccl")) for run in self.runs if run.summary.get("nccl")]
+        if not used:
+            return None
+        names = ("algorithm", "protocol", "channels", "transport")
+        return tuple("/".join(dict.fromkeys(str(u.get(name, "unknown")) for u in used)) for name in names)
+
+    def hashes(self) -> set[str]:
+        return {str(run.summary["parameter_hash"]) for run in self.runs if run.summary.get("parameter_hash")}
+
+
+def median_of(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+@dataclasses.dataclass
+class Experiment:
+    """One product of one sweep in one result folder."""
+
+    source: pathlib.Path
+    sweep: str
+    product: str
+    description: str
+    cases: list[Case]
+    variables: set[str]  # settings that are environment variables
+    machine: dict[str, Any]
+    versions: str
+
+    def __post_init__(self) -> None:
+        names = dict.fromkeys(name for case in self.cases for name in case.settings)
+        varied = [n for n in names if len({case.settings.get(n, "") for case in self.cases}) > 1]
+        if "global-batch" in names and "batch" in varied:
+            varied.remove("batch")  # follows from ranks
+        self.varied = varied
+        self.tuned = [n for n in varied if n not in WORKLOAD and n not in PLACEMENT]
+
+    @property
+    def title(self) -> str:
+        return self.sweep if self.product == "main" else f"{self.sweep}: {self.product}"
+
+    @property
+    def measured(self) -> list[Case]:
+        return [case for case in self.cases if case.runs]
+
+    @property
+    def unit(self) -> str:
+        return self.measured[0].runs[0].unit if self.measured else ""
+
+    def label(self, case: Case, names: list[str] | None = None) -> str:
+        """The case in words, by the settings that are named; emulated ones say so."""
+        names = self.varied if names is None else names
+        text = ", ".join(setting_text(name, case.settings.get(name, "")) for name in names)
+        mark = " (emulated)" if case.emulated else ""
+        return (text or self.product) + mark
+
+    def contexts(self, names: list[str]) -> list[tuple[str, list[Case]]]:
+        """Measured cases that differ in nothing but `names`; with what they share, in words."""
+        shared = [name for name in self.varied if name not in names]
+        groups: dict[tuple[str, ...], list[Case]] = {}
+        for case in self.measured:
+            groups.setdefault(tuple(case.settings.get(name, "") for name in shared), []).append(case)
+        return [(", ".join(map(setting_text, shared, key)), cases) for key, cases in groups.items()]
+
+    def reference(self, cases: list[Case]) -> Case:
+        """What the others are compared with: the first in which no varied variable is set, else the first."""
+        varied_variables = [name for name in self.tuned if name in self.variables]
+        unset = [c for c in cases if not any(c.settings.get(name) for name in varied_variables)]
+        return (unset or cases)[0]
+
+
+def setting_text(name: str, value: str) -> str:
+    if name == "ranks":
+        return f"{value} rank{'' if value == '1' else 's'}"
+    if name in ("batch", "layout", "gpus", "cpus", "global-batch"):
+        return f"{name} {value}"
+    return f"{name}={value if value != '' else 'unset'}"
+
+
+@dataclasses.dataclass
+class Results:
+    experiments: list[Experiment]
+    topologies: dict[pathlib.Path, dict[str, Any]]  # by source
+    notes: list[str]  # what was damaged or is missing
+
+
+def load(paths: list[pathlib.Path]) -> Results:
+    results = Results([], {}, [])
+    for path in paths:
+        file = path / "results.jsonl" if path.is_dir() else path
+        if not file.is_file():
+            raise UsageError(f"{path}: " + ("no results.jsonl in this folder" if path.is_dir() else "no such file"))
+        bad_lines: list[int] = []
+        try:
+            records = list(read_records(file, bad_lines))
+        except OSError as error:
+            raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
+        if bad_lines:
+            results.notes.append(_bad_lines_text(file, bad_lines))
+        plan = _json_table(file.with_name("plan.json"))
+        found = _experiments(file, records, plan)
+        results.notes += [text for text in [_missing_text(file, records, plan)] if text]
+        results.experiments += found
+        topology = _json_table(file.with_name("topology.json"))
+        if topology:
+            results.topologies[file] = topology
+    return results
+
+
+def _bad_lines_text(file: pathlib.Path, lines: list[int]) -> str:
+    numbers = ", ".join(map(str, lines[:5])) + (", ..." if len(lines) > 5 else "")
+    return f"{file}: {len(lines)} line{'s' if len(lines) > 1 else ''} could not be read and left out (line {numbers})"
+
+
+def _missing_text(file: pathlib.Path, records: list[Record], plan: dict[str, Any]) -> str | None:
+    if not records:
+        return f"{file}: no runs recorded"
+    cases = plan.get("cases") if isinstance(plan.get("cases"), list) else []
+    planned = len(cases) * int(positive(plan.get("repeats")) or 0)
+    keys = {case.get("case") for case in cases if isinstance(case, dict)}
+    done = len({(str(r.get("case")), str(r.get("repeat"))) for r in records if r.get("case") in keys})
+    if done < planned:
+        return f"{file}: partial: {done} of {planned} planned runs are there (ddpsweep --resume goes on)"
+    return None
+
+
+def _json_table(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        return table_of(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _experiments(file: pathlib.Path, records: list[Record], plan: dict[str, Any]) -> list[Experiment]:
+    latest: dict[tuple[str, ...], Record] = {}
+    for record in records:  # a run that was made again replaces the earlier one
+        identity = tuple(str(record.get(name)) for name in ("sweep", "product", "case", "repeat"))
+        latest[identity] = record
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for (sweep, product, _, _), record in latest.items():
+        groups.setdefault((sweep, product), []).append(record)
+    plan_cases = plan.get("cases") if isinstance(plan.get("cases"), list) else []
+    order = {str(table_of(case).get("case")): i for i, case in enumerate(plan_cases)}
+    products = list(dict.fromkeys(str(table_of(case).get("product")) for case in plan_cases))
+    names = sorted(groups, key=lambda n: products.index(n[1]) if n[1] in products else len(products))
+    return [_experiment(file, *name, groups[name], plan, order) for name in names]
+
+
+def _experiment(
+    file: pathlib.Path, sweep: str, product: str, records: list[Record], plan: dict[str, Any], order: dict[str, int]
+) -> Experiment:
+    cases: dict[str, Case] = {}
+    variables: set[str] = set()
+    for record in records:
+        key = str(record.get("case"))
+        settings = {str(k): _text(v) for k, v in table_of(record.get("settings")).items()}
+        case = cases.setdefault(key, Case(key, settings))
+        names = record.get("variables")
+        variables.update(map(str, names if isinstance(names, list) else []))
+        run = make_run(record)
+        case.emulated |= record.get("emulated") is True
+        (case.failures if run is None else case.runs).append(record if run is None else run)
+    _keep_one_unit(cases)
+    ordered = sorted(cases.values(), key=lambda c: (order.get(c.key, len(order)), _natural(c)))
+    best = max(records, key=lambda r: bool(r.get("versions")))
+    return Experiment(
+        source=file,
+        sweep=sweep,
+        product=product,
+        description=str(plan.get("description", "")) if plan.get("sweep") == sweep else "",
+        cases=ordered,
+        variables=variables,
+        machine=table_of(best.get("machine")),
+        versions=str(best.get("versions") or "unknown versions"),
+    )
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _natural(case: Case) -> list[tuple[int, float, str]]:
+    def part(text: str) -> tuple[int, float, str]:
+        try:
+            return (0, float(text), "")
+        except ValueError:
+            return (1, 0.0, text)
+
+    return [part(text) for text in case.settings.values()]
+
+
+def make_run(record: Record) -> Run | None:
+    """None where the record has no number that could be compared."""
+    if record.get("status") != "ok":
+        return None
+    summary, bench = table_of(record.get("summary")), table_of(record.get("bench"))
+    for unit in UNITS:
+        rate = positive(summary.get(f"{unit}_per_second"))
+        if rate is not None:
+            return Run(rate, f"{unit}/s", summary, bench, record)
+    rows = bench_rows(bench)
+    if rows:
+        largest = max(rows, key=lambda row: (row["bytes"], row.get("in_place") is True))
+        return Run(largest["busbw_gbs"], f"GB/s busbw at {size_text(largest['bytes'])}", summary, bench, record)
+    return None
+
+
+def bench_rows(bench: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of `ddpbench allreduce` with a size and a bus bandwidth."""
+    if bench.get("benchmark") != "allreduce" or not isinstance(bench.get("results"), list):
+        return []
+    rows = [row for row in bench["results"] if isinstance(row, dict)]
+    return [row for row in rows if positive(row.get("bytes")) and positive(row.get("busbw_gbs"))]
+
+
+def size_text(size: float) -> str:
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor:
+            return f"{size / factor:.4g} {unit}"
+    return f"{size:.4g} B"
+
+
+def _keep_one_unit(cases: dict[str, Case]) -> None:
+    """Numbers of different units cannot be compared; the most frequent stays, the others count as failures."""
+    units = [run.unit for case in cases.values() for run in case.runs]
+    if len(set(units)) < 2:
+        return
+    unit = statistics.mode(units)
+    for case in cases.values():
+        case.failures += [r.record | {"reason": f"measured in {r.unit}"} for r in case.runs if r.unit != unit]
+        case.runs = [r for r in case.runs if r.unit == unit]
+
+
+Series = list[tuple[float, Case]]
+
+
+def series_over(experiment: Experiment, name: str, key: Callable[[Case], float]) -> list[tuple[str, Series]]:
+    """Cases along a numeric setting, one series per value of everything else."""
+    result = []
+    for context, cases in experiment.contexts([name]):
+        points = sorted(((key(case), case) for case in cases), key=lambda point: point[0])
+        result.append((context or experiment.product, points))
+    return result

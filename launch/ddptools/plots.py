@@ -1,0 +1,290 @@
+"""The pictures of a report."""
+
+import dataclasses
+import io
+import re
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import numpy as np  # noqa: E402
+from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+
+from ddptools.lost_time import Loss, losses  # noqa: E402
+from ddptools.measurements import Case, Experiment, series_over, size_text  # noqa: E402
+from ddptools.tables import bus_bandwidths  # noqa: E402
+from ddptools.words import efficiencies, is_training, number  # noqa: E402
+
+STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "ddpreport",
+    "font.size": 9,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.constrained_layout.use": True,
+}
+MOST_SERIES = 10
+MOST_BARS = 24
+MOST_HEAT_MAPS = 4
+MOST_CELLS = 16  # along one side of a heat map
+NETWORK_EDGE = {"edgecolor": "white", "linewidth": 0.5}
+
+
+@dataclasses.dataclass
+class Picture:
+    name: str  # of its file, without an ending
+    caption: str
+    svg: str
+    png: bytes
+
+
+def pictures(experiment: Experiment) -> list[Picture]:
+    with plt.rc_context(STYLE):
+        made = [*_scaling(experiment), *_batch(experiment), *_bars(experiment), *_heat_maps(experiment)]
+        made += [*_bus_bandwidth(experiment), *_lost_time(experiment)]
+        return made
+
+
+def finish(figure: Figure, name: str, caption: str) -> Picture:
+    svg, png = io.StringIO(), io.BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    figure.savefig(png, format="png", dpi=150, metadata={"Software": None})
+    plt.close(figure)
+    text = svg.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    return Picture(file_name(name), caption, _own_ids(text, file_name(name)), png.getvalue())
+
+
+def _own_ids(svg: str, prefix: str) -> str:
+    """Ids that are the picture's own, as many pictures share a page."""
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
+    svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
+    return re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
+
+
+def file_name(title: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-").lower()
+
+
+def _error_bars(cases: list[Case]) -> list[list[float]]:
+    return [[c.rate - min(c.rates) for c in cases], [max(c.rates) - c.rate for c in cases]]
+
+
+def _scaling(experiment: Experiment) -> list[Picture]:
+    if "ranks" not in experiment.varied:
+        return []
+    series = series_over(experiment, "ranks", lambda case: case.ranks)
+    shown = [(name, points) for name, points in series if len(points) > 1][:MOST_SERIES]
+    if not shown:
+        return []
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
+    for color, (name, points) in enumerate(shown):
+        _scaling_series(left, right, f"C{color}", name, [case for _, case in points])
+    ranks = sorted({case.ranks for _, points in shown for _, case in points})
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ranks, list(map(str, ranks)))
+        axes.minorticks_off()
+        axes.set_xlabel("ranks")
+    left.set_ylabel(experiment.unit)
+    left.set_ylim(bottom=0)
+    left.legend(fontsize=8)
+    right.axhline(100, color="gray", linestyle="--", linewidth=1)
+    right.set_ylabel("scaling efficiency, %")
+    right.set_ylim(bottom=0)
+    caption = "Throughput of all ranks and efficiency, median with smallest and largest; dashed: ideal."
+    return [finish(figure, f"{experiment.title} ranks", _caption(experiment, caption, len(series)))]
+
+
+def _scaling_series(left: Axes, right: Axes, color: str, name: str, cases: list[Case]) -> None:
+    ranks = [case.ranks for case in cases]
+    mark = " (emulated)" if any(case.emulated for case in cases) else ""
+    left.errorbar(ranks, [c.rate for c in cases], _error_bars(cases), color=color, marker="o", capsize=3, label=name + mark)
+    one = cases[0]
+    if one.ranks != 1:
+        return
+    left.plot(ranks, [one.rate * r for r in ranks], color=color, linestyle="--", linewidth=1)
+    several = [case for case in cases[1:] if is_training(case)]
+    values = [[100 * e for e in efficiencies(case, one)] for case in several]
+    middles = [float(np.median(v)) for v in values]
+    errors = [[m - min(v) for m, v in zip(middles, values)], [max(v) - m for m, v in zip(middles, values)]]
+    right.errorbar([c.ranks for c in several], middles, errors, color=color, marker="o", capsize=3)
+
+
+def _caption(experiment: Experiment, text: str, series: int = 0) -> str:
+    left = f" {series - MOST_SERIES} more are left out." if series > MOST_SERIES else ""
+    emulated = " Nodes are emulated where marked." if any(case.emulated for case in experiment.measured) else ""
+    return f"{experiment.title}: {text}{left}{emulated}"
+
+
+def _batch(experiment: Experiment) -> list[Picture]:
+    numeric = ("batch", "bucket-mb", "last-bucket-kb", "comm-ctas", "grad-accum", "seq")
+    made = []
+    for name in [name for name in numeric if name in experiment.varied]:
+        series = series_over(experiment, name, lambda case, n=name: _as_number(case.settings.get(n, "")))
+        shown = [(label, points) for label, points in series if len(points) > 2][:MOST_SERIES]
+        if not shown:
+            continue
+        figure, axes = plt.subplots(figsize=(6, 3.6))
+        for color, (label, points) in enumerate(shown):
+            cases = [case for _, case in points]
+            axes.errorbar(
+                [x for x, _ in points], [c.rate for c in cases], _error_bars(cases), color=f"C{color}", marker="o",
+                capsize=3, label=label,
+            )  # fmt: skip
+        values = sorted({x for _, points in shown for x, _ in points})
+        axes.set_xscale("log", base=2) if values[0] > 0 else axes.set_xscale("symlog", base=2)
+        axes.set_xticks(values[:: 1 + len(values) // 12], [f"{v:g}" for v in values[:: 1 + len(values) // 12]])
+        axes.minorticks_off()
+        axes.set(xlabel=name, ylabel=experiment.unit, ylim=(0, None))
+        if len(shown) > 1:
+            axes.legend(fontsize=8)
+        caption = _caption(experiment, f"throughput against {name}, median with smallest and largest.", len(series))
+        made.append(finish(figure, f"{experiment.title} {name}", caption))
+    return made
+
+
+def _as_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _bars(experiment: Experiment) -> list[Picture]:
+    """A bar per case, where no axis is numeric."""
+    names = [name for name in experiment.varied if name in ("gpus", "cpus", "layout") or name in experiment.tuned]
+    cases = experiment.measured[:MOST_BARS]
+    if not names or len(cases) < 2:
+        return []
+    figure, axes = plt.subplots(figsize=(8, 0.8 + 0.28 * len(cases)))
+    rows = np.arange(len(cases))
+    colors = ["C1" if case.emulated else "C7" if not is_training(case) else "C0" for case in cases]
+    axes.barh(rows, [c.rate for c in cases], xerr=_error_bars(cases), color=colors, capsize=2, **NETWORK_EDGE)
+    axes.set_yticks(rows, [experiment.label(case) for case in cases], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(experiment.unit)
+    axes.grid(False, axis="y")
+    left = len(experiment.measured) - len(cases)
+    rest = f" {left} more cases are left out." if left else ""
+    return [finish(figure, f"{experiment.title} cases", _caption(experiment, f"throughput of each case.{rest}"))]
+
+
+def _heat_maps(experiment: Experiment) -> list[Picture]:
+    names = [n for n in experiment.varied if n in experiment.tuned or n in ("gpus", "cpus", "layout")]
+    made = []
+    for i, rows_name in enumerate(names):
+        for columns_name in names[i + 1 :]:
+            for context, cases in experiment.contexts([rows_name, columns_name]):
+                if len(made) == MOST_HEAT_MAPS:
+                    return made
+                picture = _heat_map(experiment, rows_name, columns_name, context, cases)
+                made += [picture] if picture else []
+    return made
+
+
+def _heat_map(experiment: Experiment, rows: str, columns: str, context: str, cases: list[Case]) -> Picture | None:
+    def values(name: str) -> list[str]:
+        return list(dict.fromkeys(c.settings.get(name, "") for c in experiment.cases))[:MOST_CELLS]
+
+    row_values, column_values = values(rows), values(columns)
+    cells = {(c.settings.get(rows, ""), c.settings.get(columns, "")): c for c in cases}
+    grid = np.full((len(row_values), len(column_values)), np.nan)
+    for i, row in enumerate(row_values):
+        for j, column in enumerate(column_values):
+            if (row, column) in cells:
+                grid[i, j] = cells[row, column].rate
+    if min(grid.shape) < 2 or np.isfinite(grid).sum() < 3:
+        return None
+    figure, axes = plt.subplots(figsize=(2.5 + 1.1 * len(column_values), 1.2 + 0.5 * len(row_values)))
+    image = axes.imshow(grid, cmap="viridis", aspect="auto")
+    middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
+    for (i, j), value in np.ndenumerate(grid):
+        case = cells.get((row_values[i], column_values[j]))
+        text = "no result" if case is None else number(value) + ("\nemulated" if case.emulated else "")
+        axes.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if value < middle else "black")
+    axes.set_xticks(range(len(column_values)), [v or "unset" for v in column_values], fontsize=8)
+    axes.set_yticks(range(len(row_values)), [v or "unset" for v in row_values], fontsize=8)
+    axes.set(xlabel=columns, ylabel=rows)
+    axes.grid(False)
+    figure.colorbar(image, label=experiment.unit)
+    where = f" ({context})" if context else ""
+    caption = _caption(experiment, f"{rows} x {columns}{where}, median {experiment.unit}.")
+    return finish(figure, f"{experiment.title} {rows} {columns} {context}", caption)
+
+
+def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
+    cases = [case for case in experiment.measured if bus_bandwidths(case)]
+    if not cases:
+        return []
+    figure, axes = plt.subplots(figsize=(8, 4))
+    for case in cases[:MOST_SERIES]:
+        points = bus_bandwidths(case)
+        axes.plot([s for s, _ in points], [b for _, b in points], marker=".", label=experiment.label(case))
+    sizes = sorted({size for case in cases[:MOST_SERIES] for size, _ in bus_bandwidths(case)})
+    ticks = sizes[:: 1 + len(sizes) // 10]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [size_text(size) for size in ticks], rotation=30, ha="right")
+    axes.minorticks_off()
+    axes.set(xlabel="size", ylabel="bus bandwidth, GB/s", ylim=(0, None))
+    axes.legend(fontsize=8)
+    caption = _caption(experiment, "bus bandwidth of all-reduce against size.", len(cases))
+    return [finish(figure, f"{experiment.title} bus bandwidth", caption)]
+
+
+def _lost_time(experiment: Experiment) -> list[Picture]:
+    found = losses(experiment)[:MOST_BARS]
+    if not found:
+        return []
+    parts = list(dict.fromkeys(name for loss in found for name in loss.parts))
+    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.32 * len(found)))
+    rows = np.arange(len(found))
+    left = np.zeros(len(found))
+    for name, color in [("the step of one rank alone", "C7"), *((part, f"C{i}") for i, part in enumerate(parts))]:
+        widths = np.array([_share(loss, name) for loss in found])
+        axes.barh(rows, widths, left=left, label=name, color=color, **NETWORK_EDGE)
+        left += widths
+    axes.set_yticks(rows, [f"{experiment.label(loss.case)}: {1e3 * loss.step:.3g} ms" for loss in found], fontsize=8)
+    axes.invert_yaxis()
+    axes.grid(False, axis="y")
+    axes.set(xlabel="share of a step, %", xlim=(0, max(100.0, float(left.max()))))
+    axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+    return [finish(figure, f"{experiment.title} lost time", _caption(experiment, "where the time of a step went."))]
+
+
+def _share(loss: Loss, name: str) -> float:
+    seconds = loss.useful if name == "the step of one rank alone" else loss.parts.get(name, 0.0)
+    return 100 * max(0.0, seconds) / loss.step
+
+
+def drawings(topology: dict[str, Any], name: str) -> list[Picture]:
+    """The machine, its rings and trees, as ddptopo describes them; none where its drawing module is not there."""
+    try:
+        from ddptools import drawing
+    except ImportError:
+        return []
+    hosts = topology.get("hosts") if isinstance(topology.get("hosts"), list) else []
+    nccl = topology.get("nccl") if isinstance(topology.get("nccl"), dict) else {}
+    wanted = [(drawing.draw_machine, hosts[0] if hosts else None, "the machine")]
+    wanted += [(drawing.draw_rings, nccl.get("rings"), "rings"), (drawing.draw_trees, nccl.get("trees"), "trees")]
+    made = []
+    with plt.rc_context(STYLE):
+        for draw, value, caption in wanted:
+            if not value:
+                continue
+            figure, axes = plt.subplots(figsize=(8, 6))
+            try:
+                draw(axes, value)
+                made.append(finish(figure, f"{name} {caption}", f"{name}: {caption}."))
+            except (KeyError, TypeError, ValueError, IndexError):  # a topology of another version
+                plt.close(figure)
+    return made
+
+

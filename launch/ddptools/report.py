@@ -1,0 +1,123 @@
+"""ddpreport: one page that explains the results of sweeps."""
+
+import argparse
+import pathlib
+import sys
+
+from ddptools.errors import UsageError, run_program
+from ddptools.lost_time import lost_time_table
+from ddptools.measurements import Experiment, Results, load
+from ddptools.page import Block, Heading, Notes, to_html, to_markdown
+from ddptools.plots import Picture, drawings, pictures
+from ddptools.results import write_atomically
+from ddptools.tables import failures, machine_table, tables
+from ddptools.words import choices, explain, numerics
+
+MOST_EXPERIMENTS = 50
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="ddpreport", description="Explains results of ddpsweep on one HTML page that needs no network."
+    )
+    parser.add_argument("results", nargs="+", type=pathlib.Path, help="folders of ddpsweep, or their results.jsonl")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("report.html"), metavar="FILE")
+    parser.add_argument("--png", type=pathlib.Path, metavar="DIR", help="the pictures as PNG too")
+    parser.add_argument("--md", type=pathlib.Path, metavar="FILE", help="the report as Markdown too (pictures by --png)")
+    parser.add_argument("--title", default="Measurements", help="of the page")
+    return parser.parse_args(argv)
+
+
+def blocks_of(results: Results) -> list[Block]:
+    blocks: list[Block] = [Notes(results.notes)] if results.notes else []
+    if not results.experiments:
+        blocks.append("There are no runs in these results yet.")
+    for experiment in results.experiments[:MOST_EXPERIMENTS]:
+        blocks += experiment_blocks(experiment)
+    left = len(results.experiments) - MOST_EXPERIMENTS
+    if left > 0:
+        blocks.append(f"{left} more experiments are left out: give fewer results at a time.")
+    for source, topology in results.topologies.items():
+        drawn = drawings(topology, source.parent.name or "topology")
+        if drawn:
+            blocks += [Heading(2, f"The machine of {source.parent}"), *drawn]
+    return blocks
+
+
+def experiment_blocks(experiment: Experiment) -> list[Block]:
+    blocks: list[Block] = [Heading(2, experiment.title)]
+    blocks += [experiment.description] if experiment.description else []
+    emulated = [case for case in experiment.cases if case.emulated]
+    if emulated:
+        how = ", ".join(dict.fromkeys(_emulation(case.runs, case.failures) for case in emulated))
+        blocks.append(Notes([f"Nodes were emulated on one machine ({how}): numbers marked emulated are not a network's."]))
+    blocks += [Heading(3, "In words"), *explain(experiment)]
+    if experiment.measured:
+        blocks += [Heading(3, "Measured"), *tables(experiment), *pictures(experiment)]
+    lost = lost_time_table(experiment)
+    if lost:
+        blocks += [Heading(3, "Where the time went"), lost]
+    chosen, same = choices(experiment), numerics(experiment)
+    if chosen:
+        blocks += [Heading(3, "What NCCL chose"), *chosen]
+    if same:
+        blocks += [Heading(3, "Numerics"), *same]
+    failed = failures(experiment)
+    if failed.rows:
+        blocks += [Heading(3, "Failed and skipped"), failed]
+    return [*blocks, Heading(3, "Machine"), machine_table(experiment)]
+
+
+def _emulation(runs: list, failed: list) -> str:
+    records = [run.record for run in runs] + failed
+    return next((str(r["emulation"]) for r in records if r.get("emulation")), "emulation unknown")
+
+
+def unique_names(blocks: list[Block]) -> None:
+    """Pictures of experiments with the same title get names of their own."""
+    seen: dict[str, int] = {}
+    for block in blocks:
+        if isinstance(block, Picture):
+            seen[block.name] = seen.get(block.name, 0) + 1
+            if seen[block.name] > 1:
+                name = f"{block.name}-{seen[block.name]}"
+                block.svg = block.svg.replace(f'"{block.name}-', f'"{name}-').replace(f"#{block.name}-", f"#{name}-")
+                block.name = name
+
+
+def write(path: pathlib.Path, option: str, text: str) -> None:
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot be written: {error.strerror}") from error
+
+
+def write_pictures(folder: pathlib.Path, blocks: list[Block]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for block in blocks:
+            if isinstance(block, Picture):
+                (folder / f"{block.name}.png").write_bytes(block.png)
+    except OSError as error:
+        raise UsageError(f"--png {folder}: cannot be written: {error.strerror}") from error
+
+
+def main(argv: list[str]) -> int:
+    arguments = parse_arguments(argv)
+    results = load(arguments.results)
+    for note in results.notes:
+        print(f"ddpreport: {note}", file=sys.stderr)
+    blocks = blocks_of(results)
+    unique_names(blocks)
+    if arguments.png:
+        write_pictures(arguments.png, blocks)
+    if arguments.md:
+        write(arguments.md, "--md", to_markdown(arguments.title, blocks, arguments.md, arguments.png))
+    write(arguments.out, "--out", to_html(arguments.title, blocks))
+    runs = sum(len(case.runs) for experiment in results.experiments for case in experiment.cases)
+    print(f"{arguments.out}: {len(results.experiments)} experiments, {runs} runs")
+    return 0
+
+
+def run_main() -> int:
+    return run_program("ddpreport", main)

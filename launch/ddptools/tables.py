@@ -1,0 +1,194 @@
+"""Tables of an experiment, in the form in which such results are published."""
+
+import dataclasses
+import statistics
+
+from ddptools.measurements import Case, Experiment, bench_rows, median_of, positive, series_over, size_text, table_of
+from ddptools.words import efficiencies, is_training, number, percent
+
+MOST_ROWS = 200
+MOST_COLUMNS = 8
+
+
+@dataclasses.dataclass
+class Table:
+    caption: str
+    header: list[str]
+    rows: list[list[str]]
+
+
+def tables(experiment: Experiment) -> list[Table]:
+    made = [*_scaling(experiment), _cases(experiment), *_bus_bandwidth(experiment)]
+    return [table for table in made if table.rows]
+
+
+def spread(values: list[float], show=number) -> str:
+    if not values:
+        return ""
+    text = show(statistics.median(values))
+    return f"{text} ({show(min(values))} to {show(max(values))})" if len(values) > 1 else text
+
+
+def _mark(case: Case) -> str:
+    return " emulated" if case.emulated else ""
+
+
+def _scaling(experiment: Experiment) -> list[Table]:
+    """Ranks against rate and efficiency, a pair of columns for each of the other settings."""
+    if "ranks" not in experiment.varied:
+        return []
+    series = series_over(experiment, "ranks", lambda case: case.ranks)
+    result = []
+    for start in range(0, min(len(series), 4 * MOST_COLUMNS), MOST_COLUMNS // 2):
+        part = series[start : start + MOST_COLUMNS // 2]
+        header = ["ranks"]
+        for name, _ in part:
+            header += [f"{name}: {experiment.unit}", "efficiency"]
+        rows = []
+        for ranks in sorted({case.ranks for _, points in part for _, case in points})[:MOST_ROWS]:
+            row = [str(ranks)]
+            for _, points in part:
+                row += _scaling_cells(ranks, [case for _, case in points])
+            rows.append(row)
+        caption = "Throughput of all ranks; efficiency = (rate on W ranks / W) / rate of the run of one rank."
+        result.append(Table(f"{experiment.title}: {caption}", header, rows))
+    return result
+
+
+def _scaling_cells(ranks: int, cases: list[Case]) -> list[str]:
+    case = next((case for case in cases if case.ranks == ranks), None)
+    one = next((case for case in cases if case.ranks == 1), None)
+    if case is None:
+        return ["", ""]
+    efficiency = spread(efficiencies(case, one), percent) if one and ranks > 1 and is_training(case) else ""
+    return [spread(case.rates) + _mark(case), efficiency]
+
+
+def _cases(experiment: Experiment) -> Table:
+    """A row per case: what differs, the rate, and what belongs to it."""
+    columns = _case_columns(experiment)
+    header = [*experiment.varied, experiment.unit or "rate", "against reference", "runs", *(name for name, _ in columns)]
+    references = {id(c): reference for reference, cases in _references(experiment) for c in cases}
+    rows = []
+    for case in experiment.cases[:MOST_ROWS]:
+        row = [_setting(case, name) for name in experiment.varied]
+        if case.runs:
+            reference = references[id(case)]
+            relative = f"{100 * (case.rate / reference.rate - 1):+.1f}%" if reference is not case else "reference"
+            row += [spread(case.rates) + _mark(case), relative, str(len(case.runs))]
+            row += [show(case) for _, show in columns]
+        else:
+            status = case.failures[-1].get("status", "unknown") if case.failures else "not run"
+            row += [f"({status})", "", "0", *("" for _ in columns)]
+        rows.append(row)
+    caption = f"{experiment.title}: all cases, median (smallest to largest)."
+    return Table(_with_rest(caption, len(experiment.cases)), header, rows)
+
+
+def _with_rest(caption: str, rows: int) -> str:
+    return caption if rows <= MOST_ROWS else f"{caption} {rows - MOST_ROWS} more rows are in results.csv."
+
+
+def _references(experiment: Experiment) -> list[tuple[Case, list[Case]]]:
+    """The case that others of the same workload are compared with; without tuned settings, one for all."""
+    if not experiment.tuned:
+        return [(experiment.measured[0], experiment.measured)] if experiment.measured else []
+    return [(experiment.reference(cases), cases) for _, cases in experiment.contexts(experiment.tuned)]
+
+
+def _setting(case: Case, name: str) -> str:
+    value = case.settings.get(name, "")
+    if name == "layout":
+        return value + _mark(case)
+    if name == "gpus" and case.runs:
+        used = case.runs[0].record.get("gpus_used")
+        return f"{value} ({','.join(map(str, used))})" if isinstance(used, list) and used else value
+    return value if value != "" else "unset"
+
+
+def _case_columns(experiment: Experiment) -> list[tuple]:
+    """Name and text of the further columns, those that no case fills left out."""
+
+    def field(name: str, show):
+        return lambda case: show(value) if (value := case.medians(name)) is not None else ""
+
+    def topology(case: Case) -> str:
+        return "/".join(dict.fromkeys(str(r.summary["topology"]) for r in case.runs if r.summary.get("topology")))
+
+    def milliseconds(value: float) -> str:
+        return f"{1e3 * value:.4g}" if value > 0 else ""
+
+    columns = [
+        ("step ms", field("step_seconds", milliseconds)),
+        ("efficiency in the job", field("scaling_efficiency", percent)),
+        ("exposed communication", field("exposed_comm_fraction", percent)),
+        ("MFU", field("mfu", percent)),
+        ("topology", topology),
+        ("algorithm", lambda case: (case.nccl() or ("",) * 4)[0]),
+        ("protocol", lambda case: (case.nccl() or ("",) * 4)[1]),
+        ("channels", lambda case: (case.nccl() or ("",) * 4)[2]),
+        ("transport", lambda case: (case.nccl() or ("",) * 4)[3]),
+    ]
+    return [(name, show) for name, show in columns if any(show(case) for case in experiment.measured)]
+
+
+def bus_bandwidths(case: Case) -> list[tuple[float, float]]:
+    """Size in bytes and median bus bandwidth over the runs, GB/s; in place where both were measured."""
+    values: dict[float, dict[bool, list[float]]] = {}
+    for run in case.runs:
+        for row in bench_rows(run.bench):
+            by_place = values.setdefault(positive(row["bytes"]) or 0.0, {})
+            by_place.setdefault(row.get("in_place") is True, []).append(row["busbw_gbs"])
+    return [(size, median_of(places.get(True) or places[False]) or 0.0) for size, places in sorted(values.items())]
+
+
+def _bus_bandwidth(experiment: Experiment) -> list[Table]:
+    cases = [case for case in experiment.measured if bus_bandwidths(case)][:MOST_COLUMNS]
+    if not cases:
+        return []
+    by_case = [dict(bus_bandwidths(case)) for case in cases]
+    rows = []
+    for size in sorted({size for bandwidths in by_case for size in bandwidths})[:MOST_ROWS]:
+        rows.append([size_text(size), *(number(b[size]) if size in b else "" for b in by_case)])
+    header = ["size", *(experiment.label(case) for case in cases)]
+    return [Table(f"{experiment.title}: bus bandwidth of all-reduce, GB/s.", header, rows)]
+
+
+def failures(experiment: Experiment) -> Table:
+    failed = [(case, record) for case in experiment.cases for record in case.failures]
+    rows = []
+    for case, record in failed[:MOST_ROWS]:
+        repeat = record.get("repeat")
+        run = str(repeat + 1) if isinstance(repeat, int) else "?"
+        reason = record.get("reason") or "no number in the record"
+        status = "no result" if record.get("status") == "ok" else str(record.get("status"))
+        rows.append([experiment.label(case), run, status, str(reason), str(record.get("log") or "")])
+    caption = _with_rest(f"{experiment.title}: runs without a result.", len(failed))
+    return Table(caption, ["case", "run", "status", "reason", "log"], rows)
+
+
+def machine_table(experiment: Experiment) -> Table:
+    machine = experiment.machine
+    gpus = machine.get("gpus") if isinstance(machine.get("gpus"), list) else []
+    names = ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)) or "none"
+    devices = {str(run.summary.get("device_name")) for case in experiment.measured for run in case.runs[:1]}
+    labels = dict.fromkeys(
+        str(run.summary.get("topology")) for case in experiment.measured for run in case.runs if run.summary.get("topology")
+    )
+    rows = [
+        ["results", str(experiment.source)],
+        ["system", str(machine.get("system", "unknown"))],
+        ["processor", f"{machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores"],
+        ["GPUs", names],
+        ["ranks run on", ", ".join(sorted(devices - {"None"})) or "unknown"],
+        ["topology", ", ".join(labels) or "unknown"],
+        ["versions", ", ".join(experiment.versions.splitlines())],
+        ["NCCL", _nccl_version(experiment)],
+    ]
+    return Table(f"{experiment.title}: the machine.", ["", ""], rows)
+
+
+def _nccl_version(experiment: Experiment) -> str:
+    used = [table_of(run.summary.get("nccl")) for case in experiment.measured for run in case.runs]
+    versions = dict.fromkeys(str(nccl["version"]) for nccl in used if nccl.get("version"))
+    return ", ".join(versions) or "not used"

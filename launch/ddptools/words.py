@@ -1,0 +1,226 @@
+"""What an experiment shows, in sentences."""
+
+import itertools
+import statistics
+from collections.abc import Iterable, Iterator
+
+from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series_over
+from ddptools.noise import compare
+
+MOST_SENTENCES = 12
+SATURATED = 0.95
+DECIDES_PARAMETERS = {
+    "ranks", "batch", "global-batch", "grad-accum", "model", "config", "precision", "data", "seq", "steps", "epochs", "seed",
+}  # fmt: skip
+
+
+def number(value: float) -> str:
+    magnitude = abs(value)
+    if magnitude >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if magnitude >= 100 else f"{value:.3g}"
+
+
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f}%"
+
+
+def measured_text(case: Case, unit: str) -> str:
+    """A rate with its spread, and "emulated" where it is."""
+    rates = case.rates
+    spread = f"{number(min(rates))} to {number(max(rates))} over {len(rates)} runs" if len(rates) > 1 else "one run"
+    return f"{number(case.rate)} {unit} ({spread}{', emulated' if case.emulated else ''})"
+
+
+def explain(experiment: Experiment) -> list[str]:
+    if not experiment.measured:
+        return ["No run gave a number: nothing can be compared."]
+    parts = (_tuned(experiment), _placement(experiment), _ranks(experiment), _batch(experiment))
+    sentences = limited(itertools.chain(*parts))
+    if not sentences:
+        case = experiment.measured[0]
+        sentences = [f"{experiment.label(case)}: {measured_text(case, experiment.unit)}."]
+    return sentences
+
+
+def limited(sentences: Iterable[str]) -> list[str]:
+    """The first ones; no more than those are made."""
+    kept = [f"{s[0].upper()}{s[1:]}" for s in itertools.islice(sentences, MOST_SENTENCES + 1)]
+    return kept if len(kept) <= MOST_SENTENCES else [*kept[:MOST_SENTENCES], "More of this kind is left out here."]
+
+
+def is_training(case: Case) -> bool:
+    """Whether its ranks communicate: without, it is a ceiling and no competitor."""
+    return case.settings.get("overlap") != "none"
+
+
+def _tuned(experiment: Experiment) -> Iterator[str]:
+    for context, cases in experiment.contexts(experiment.tuned) if experiment.tuned else ():
+        yield from _winner(experiment, context, cases)
+
+
+def _winner(experiment: Experiment, context: str, cases: list[Case]) -> Iterator[str]:
+    rivals = [case for case in cases if is_training(case)]
+    if len(rivals) > 1:
+        yield _start(context) + _compare_to_reference(experiment, rivals)
+    for ceiling in [case for case in cases if not is_training(case)] if rivals else []:
+        best = max(rivals, key=lambda case: case.rate)
+        yield (
+            _start(context) + f"Without any all-reduce (overlap=none, which trains nothing together) it is "
+            f"{measured_text(ceiling, experiment.unit)}; the best that communicates reaches "
+            f"{percent(best.rate / ceiling.rate)} of that."
+        )
+
+
+def _start(context: str) -> str:
+    return f"{context}: " if context else ""
+
+
+def _compare_to_reference(experiment: Experiment, rivals: list[Case]) -> str:
+    names = [n for n in experiment.tuned if len({c.settings.get(n, "") for c in rivals}) > 1] or experiment.tuned
+    reference = experiment.reference(rivals)
+    best = max(rivals, key=lambda case: case.rate)
+    comparisons = len(rivals) - 1
+    unit = experiment.unit
+    if best is reference:
+        second = max((case for case in rivals if case is not best), key=lambda case: case.rate)
+        text = f"{experiment.label(best, names)}, which the others are compared with, is highest: "
+        text += f"{measured_text(best, unit)}. "
+        text += f"Next is {experiment.label(second, names)} with {measured_text(second, unit)}: "
+        text += _difference(second, best, comparisons)
+    else:
+        text = f"{experiment.label(best, names)} is highest: {measured_text(best, unit)}. "
+        text += f"Against {experiment.label(reference, names)} with {measured_text(reference, unit)}: "
+        text += _difference(best, reference, comparisons)
+    if len(rivals) > 2:
+        worst = min(rivals, key=lambda case: case.rate)
+        text += f" Lowest is {experiment.label(worst, names)} with {measured_text(worst, unit)}: "
+        text += _difference(worst, best, comparisons)
+    return text
+
+
+def _difference(case: Case, other: Case, comparisons: int = 1) -> str:
+    """How `case` differs from `other`, and whether that is more than the noise."""
+    comparison = compare(case.rates, other.rates)
+    change = comparison.ratio - 1
+    amount = f"{percent(abs(change))} {'more' if change >= 0 else 'less'}"
+    beyond = comparison.beyond_noise(comparisons)
+    if beyond is None:
+        return f"{amount}; with one run on a side, whether that is more than the noise cannot be told."
+    of = f" times {comparisons} comparisons" if comparisons > 1 else ""
+    p = f"Welch's t-test, p = {comparison.p:.2g}{of}"
+    if beyond:
+        return f"{amount}, more than the noise ({p})."
+    return f"no difference beyond the noise ({amount} in the medians; {p})."
+
+
+def _placement(experiment: Experiment) -> Iterator[str]:
+    for name in PLACEMENT:
+        for context, cases in experiment.contexts([name]) if name in experiment.varied else ():
+            if len(cases) < 2:
+                continue
+            best, worst = max(cases, key=lambda c: c.rate), min(cases, key=lambda c: c.rate)
+            yield (
+                _start(context) + f"highest with {experiment.label(best, [name])}: "
+                f"{measured_text(best, experiment.unit)}; lowest with {experiment.label(worst, [name])}: "
+                f"{measured_text(worst, experiment.unit)}: {_difference(worst, best, len(cases) - 1)}"
+            )
+
+
+def efficiencies(case: Case, one: Case) -> list[float]:
+    """Of each run of `case`, against the median of the one-rank case."""
+    return [rate / case.ranks / (one.rate / one.ranks) for rate in case.rates]
+
+
+def _ranks(experiment: Experiment) -> Iterator[str]:
+    series = series_over(experiment, "ranks", lambda case: case.ranks) if "ranks" in experiment.varied else []
+    for context, points in series:
+        first, last = points[0][1], points[-1][1]
+        if first.ranks != 1 or last.ranks <= 1 or not is_training(last):
+            continue
+        values = efficiencies(last, first)
+        spread = f" ({percent(min(values))} to {percent(max(values))})" if len(values) > 1 else ""
+        own = last.medians("scaling_efficiency")
+        beside = "" if own is None else f"; measured within the job, against its own one-rank baseline, {percent(own)}"
+        if own is not None and "global-batch" in last.settings:
+            beside += " (at the small batch of a rank)"
+        mark = ", emulated" if last.emulated else ""
+        yield (
+            _start(context if context != experiment.product else "") + f"from 1 to {last.ranks} ranks the rate grows "
+            f"{last.rate / first.rate:.2f} times, an efficiency of {percent(statistics.median(values))}{spread} against "
+            f"the run of one rank{beside}{mark}."
+        )
+
+
+def _batch(experiment: Experiment) -> Iterator[str]:
+    def batch(case: Case) -> float:
+        return number_of(case.settings.get("batch", ""))
+
+    for context, points in series_over(experiment, "batch", batch) if "batch" in experiment.varied else []:
+        if len(points) < 3:
+            continue
+        best = max((case for _, case in points), key=lambda case: case.rate)
+        enough = next(case for _, case in points if case.rate >= SATURATED * best.rate)
+        yield (
+            _start(context if context != experiment.product else "") + f"the highest rate is at batch "
+            f"{best.settings['batch']}: {measured_text(best, experiment.unit)}; from batch {enough.settings['batch']} on "
+            f"it is within {percent(1 - SATURATED)} of that."
+        )
+
+
+def choices(experiment: Experiment) -> list[str]:
+    """Which settings changed nothing that NCCL chose."""
+    if not any(name.startswith("NCCL_") and name in experiment.variables for name in experiment.tuned):
+        return []
+    if not any(case.nccl() for case in experiment.measured):
+        return ["NCCL was not used in these runs, or did not say what it chose: NCCL_* settings had no effect here."]
+    sentences = limited(_without_effect(experiment))
+    return sentences or ["Every NCCL_* setting changed what NCCL chose (algorithm, protocol, channels or transport)."]
+
+
+def _without_effect(experiment: Experiment) -> Iterator[str]:
+    names = [name for name in experiment.tuned if name in experiment.variables]
+    for context, cases in experiment.contexts(names):
+        reference = experiment.reference(cases)
+        for case in cases:
+            if case is reference or case.nccl() is None or case.nccl() != reference.nccl():
+                continue
+            algorithm, protocol, channels, transport = case.nccl()
+            yield (
+                _start(context) + f"{experiment.label(case, names)} had no effect on what NCCL chose: "
+                f"{algorithm}, {protocol}, {channels} channels, {transport}, as with "
+                f"{experiment.label(reference, names)}."
+            )
+
+
+def numerics(experiment: Experiment) -> list[str]:
+    """Whether a setting changes the parameters that training ends with."""
+    return limited(_numerics(experiment))
+
+
+def _numerics(experiment: Experiment) -> Iterator[str]:
+    names = [name for name in experiment.varied if name not in DECIDES_PARAMETERS]
+    for context, cases in experiment.contexts(names):
+        cases = [case for case in cases if case.hashes() and is_training(case)]
+        for case in cases:
+            if len(case.hashes()) > 1:
+                yield (
+                    f"{experiment.label(case)}: {len(case.runs)} runs ended with {len(case.hashes())} different sets of "
+                    "parameters: it is not reproducible bit by bit."
+                )
+        different = {frozenset(case.hashes()) for case in cases}
+        if len(different) > 1:
+            yield _start(context) + _changed_numerics(experiment, cases, names)
+        elif len(cases) > 1:
+            yield _start(context) + f"all {len(cases)} settings end with the same parameters, bit by bit."
+
+
+def _changed_numerics(experiment: Experiment, cases: list[Case], names: list[str]) -> str:
+    reference = experiment.reference(cases)
+    changed = [case for case in cases if case.hashes() != reference.hashes()]
+    labels = "; ".join(experiment.label(case, names) for case in changed[:8])
+    more = f" and {len(changed) - 8} more" if len(changed) > 8 else ""
+    return (
+        f"the parameters at the end differ from those of {experiment.label(reference, names)} with: {labels}{more} "
+        "(sums in another order round differently)."
+    )
