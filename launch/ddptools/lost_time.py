@@ -56,5 +56,5 @@ def lost_time_table(experiment: Experiment) -> Table | None:
         milliseconds = [loss.step, loss.useful, *(loss.parts.get(part, 0.0) for part in parts)]
         row = [experiment.label(loss.case), *(f"{1e3 * value:.4g}" for value in milliseconds)]
         rows.append([*row, percent(loss.useful / loss.step)])
-    caption = f"{experiment.title}: where the time of a step went. A part below zero is within the noise of its difference."
+    caption = "The time of a step and its parts. A part below zero is a difference within the noise."
     return Table(caption, header, rows)

@@ -202,8 +202,8 @@ def _missing_text(file: pathlib.Path, records: list[Record], plan: dict[str, Any
         return f"{file}: no runs recorded"
     cases = plan.get("cases") if isinstance(plan.get("cases"), list) else []
     planned = len(cases) * int(positive(plan.get("repeats")) or 0)
-    keys = {case.get("case") for case in cases if isinstance(case, dict)}
-    done = len({(str(r.get("case")), str(r.get("repeat"))) for r in records if r.get("case") in keys})
+    keys = {str(table_of(case).get("case")) for case in cases}
+    done = len({(str(r.get("case")), str(r.get("repeat"))) for r in records if str(r.get("case")) in keys})
     if done < planned:
         return f"{file}: partial: {done} of {planned} planned runs are there (ddpsweep --resume goes on)"
     return None

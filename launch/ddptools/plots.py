@@ -15,7 +15,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 from ddptools.lost_time import Loss, losses  # noqa: E402
-from ddptools.measurements import Case, Experiment, series_over, size_text  # noqa: E402
+from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series_over, size_text  # noqa: E402
 from ddptools.tables import bus_bandwidths  # noqa: E402
 from ddptools.words import efficiencies, is_training, number  # noqa: E402
 
@@ -30,11 +30,12 @@ STYLE = {
     "axes.spines.right": False,
     "figure.constrained_layout.use": True,
 }
+NUMERIC = ("batch", "bucket-mb", "last-bucket-kb", "comm-ctas", "grad-accum", "seq")
 MOST_SERIES = 10
 MOST_BARS = 24
 MOST_HEAT_MAPS = 4
 MOST_CELLS = 16  # along one side of a heat map
-NETWORK_EDGE = {"edgecolor": "white", "linewidth": 0.5}
+BAR_EDGE = {"edgecolor": "white", "linewidth": 0.5}
 
 
 @dataclasses.dataclass
@@ -47,9 +48,13 @@ class Picture:
 
 def pictures(experiment: Experiment) -> list[Picture]:
     with plt.rc_context(STYLE):
-        made = [*_scaling(experiment), *_batch(experiment), *_bars(experiment), *_heat_maps(experiment)]
-        made += [*_bus_bandwidth(experiment), *_lost_time(experiment)]
-        return made
+        made = [*_scaling(experiment), *_numeric(experiment), *_bars(experiment), *_heat_maps(experiment)]
+        return [*made, *_bus_bandwidth(experiment)]
+
+
+def lost_time_pictures(experiment: Experiment) -> list[Picture]:
+    with plt.rc_context(STYLE):
+        return _lost_time(experiment)
 
 
 def finish(figure: Figure, name: str, caption: str) -> Picture:
@@ -121,14 +126,13 @@ def _scaling_series(left: Axes, right: Axes, color: str, name: str, cases: list[
 def _caption(experiment: Experiment, text: str, series: int = 0) -> str:
     left = f" {series - MOST_SERIES} more are left out." if series > MOST_SERIES else ""
     emulated = " Nodes are emulated where marked." if any(case.emulated for case in experiment.measured) else ""
-    return f"{experiment.title}: {text}{left}{emulated}"
+    return f"{text}{left}{emulated}"
 
 
-def _batch(experiment: Experiment) -> list[Picture]:
-    numeric = ("batch", "bucket-mb", "last-bucket-kb", "comm-ctas", "grad-accum", "seq")
+def _numeric(experiment: Experiment) -> list[Picture]:
     made = []
-    for name in [name for name in numeric if name in experiment.varied]:
-        series = series_over(experiment, name, lambda case, n=name: _as_number(case.settings.get(n, "")))
+    for name in [name for name in NUMERIC if name in experiment.varied]:
+        series = series_over(experiment, name, lambda case, n=name: number_of(case.settings.get(n, "")))
         shown = [(label, points) for label, points in series if len(points) > 2][:MOST_SERIES]
         if not shown:
             continue
@@ -146,39 +150,32 @@ def _batch(experiment: Experiment) -> list[Picture]:
         axes.set(xlabel=name, ylabel=experiment.unit, ylim=(0, None))
         if len(shown) > 1:
             axes.legend(fontsize=8)
-        caption = _caption(experiment, f"throughput against {name}, median with smallest and largest.", len(series))
+        caption = _caption(experiment, f"Throughput against {name}, median with smallest and largest.", len(series))
         made.append(finish(figure, f"{experiment.title} {name}", caption))
     return made
 
 
-def _as_number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
-
-
 def _bars(experiment: Experiment) -> list[Picture]:
     """A bar per case, where no axis is numeric."""
-    names = [name for name in experiment.varied if name in ("gpus", "cpus", "layout") or name in experiment.tuned]
+    names = [n for n in experiment.varied if n in PLACEMENT or (n in experiment.tuned and n not in NUMERIC)]
     cases = experiment.measured[:MOST_BARS]
     if not names or len(cases) < 2:
         return []
     figure, axes = plt.subplots(figsize=(8, 0.8 + 0.28 * len(cases)))
     rows = np.arange(len(cases))
     colors = ["C1" if case.emulated else "C7" if not is_training(case) else "C0" for case in cases]
-    axes.barh(rows, [c.rate for c in cases], xerr=_error_bars(cases), color=colors, capsize=2, **NETWORK_EDGE)
+    axes.barh(rows, [c.rate for c in cases], xerr=_error_bars(cases), color=colors, capsize=2, **BAR_EDGE)
     axes.set_yticks(rows, [experiment.label(case) for case in cases], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(experiment.unit)
     axes.grid(False, axis="y")
     left = len(experiment.measured) - len(cases)
     rest = f" {left} more cases are left out." if left else ""
-    return [finish(figure, f"{experiment.title} cases", _caption(experiment, f"throughput of each case.{rest}"))]
+    return [finish(figure, f"{experiment.title} cases", _caption(experiment, f"Throughput of each case.{rest}"))]
 
 
 def _heat_maps(experiment: Experiment) -> list[Picture]:
-    names = [n for n in experiment.varied if n in experiment.tuned or n in ("gpus", "cpus", "layout")]
+    names = [n for n in experiment.varied if n in experiment.tuned or n in PLACEMENT]
     made = []
     for i, rows_name in enumerate(names):
         for columns_name in names[i + 1 :]:
@@ -235,7 +232,7 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
     axes.minorticks_off()
     axes.set(xlabel="size", ylabel="bus bandwidth, GB/s", ylim=(0, None))
     axes.legend(fontsize=8)
-    caption = _caption(experiment, "bus bandwidth of all-reduce against size.", len(cases))
+    caption = _caption(experiment, "Bus bandwidth of all-reduce against size.", len(cases))
     return [finish(figure, f"{experiment.title} bus bandwidth", caption)]
 
 
@@ -249,14 +246,14 @@ def _lost_time(experiment: Experiment) -> list[Picture]:
     left = np.zeros(len(found))
     for name, color in [("the step of one rank alone", "C7"), *((part, f"C{i}") for i, part in enumerate(parts))]:
         widths = np.array([_share(loss, name) for loss in found])
-        axes.barh(rows, widths, left=left, label=name, color=color, **NETWORK_EDGE)
+        axes.barh(rows, widths, left=left, label=name, color=color, **BAR_EDGE)
         left += widths
     axes.set_yticks(rows, [f"{experiment.label(loss.case)}: {1e3 * loss.step:.3g} ms" for loss in found], fontsize=8)
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.set(xlabel="share of a step, %", xlim=(0, max(100.0, float(left.max()))))
     axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
-    return [finish(figure, f"{experiment.title} lost time", _caption(experiment, "where the time of a step went."))]
+    return [finish(figure, f"{experiment.title} lost time", _caption(experiment, "Where the time of a step went."))]
 
 
 def _share(loss: Loss, name: str) -> float:

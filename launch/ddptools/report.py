@@ -8,7 +8,7 @@ from ddptools.errors import UsageError, run_program
 from ddptools.lost_time import lost_time_table
 from ddptools.measurements import Experiment, Results, load
 from ddptools.page import Block, Heading, Notes, to_html, to_markdown
-from ddptools.plots import Picture, drawings, pictures
+from ddptools.plots import Picture, drawings, lost_time_pictures, pictures
 from ddptools.results import write_atomically
 from ddptools.tables import failures, machine_table, tables
 from ddptools.words import choices, explain, numerics
@@ -56,7 +56,7 @@ def experiment_blocks(experiment: Experiment) -> list[Block]:
         blocks += [Heading(3, "Measured"), *tables(experiment), *pictures(experiment)]
     lost = lost_time_table(experiment)
     if lost:
-        blocks += [Heading(3, "Where the time went"), lost]
+        blocks += [Heading(3, "Where the time went"), *lost_time_pictures(experiment), lost]
     chosen, same = choices(experiment), numerics(experiment)
     if chosen:
         blocks += [Heading(3, "What NCCL chose"), *chosen]

@@ -51,7 +51,7 @@ def _scaling(experiment: Experiment) -> list[Table]:
                 row += _scaling_cells(ranks, [case for _, case in points])
             rows.append(row)
         caption = "Throughput of all ranks; efficiency = (rate on W ranks / W) / rate of the run of one rank."
-        result.append(Table(f"{experiment.title}: {caption}", header, rows))
+        result.append(Table(caption, header, rows))
     return result
 
 
@@ -81,8 +81,7 @@ def _cases(experiment: Experiment) -> Table:
             status = case.failures[-1].get("status", "unknown") if case.failures else "not run"
             row += [f"({status})", "", "0", *("" for _ in columns)]
         rows.append(row)
-    caption = f"{experiment.title}: all cases, median (smallest to largest)."
-    return Table(_with_rest(caption, len(experiment.cases)), header, rows)
+    return Table(_with_rest("All cases, median (smallest to largest).", len(experiment.cases)), header, rows)
 
 
 def _with_rest(caption: str, rows: int) -> str:
@@ -151,7 +150,7 @@ def _bus_bandwidth(experiment: Experiment) -> list[Table]:
     for size in sorted({size for bandwidths in by_case for size in bandwidths})[:MOST_ROWS]:
         rows.append([size_text(size), *(number(b[size]) if size in b else "" for b in by_case)])
     header = ["size", *(experiment.label(case) for case in cases)]
-    return [Table(f"{experiment.title}: bus bandwidth of all-reduce, GB/s.", header, rows)]
+    return [Table("Bus bandwidth of all-reduce, GB/s.", header, rows)]
 
 
 def failures(experiment: Experiment) -> Table:
@@ -163,7 +162,7 @@ def failures(experiment: Experiment) -> Table:
         reason = record.get("reason") or "no number in the record"
         status = "no result" if record.get("status") == "ok" else str(record.get("status"))
         rows.append([experiment.label(case), run, status, str(reason), str(record.get("log") or "")])
-    caption = _with_rest(f"{experiment.title}: runs without a result.", len(failed))
+    caption = _with_rest("Runs without a result.", len(failed))
     return Table(caption, ["case", "run", "status", "reason", "log"], rows)
 
 
@@ -185,7 +184,7 @@ def machine_table(experiment: Experiment) -> Table:
         ["versions", ", ".join(experiment.versions.splitlines())],
         ["NCCL", _nccl_version(experiment)],
     ]
-    return Table(f"{experiment.title}: the machine.", ["", ""], rows)
+    return Table("What it was measured on.", ["", ""], rows)
 
 
 def _nccl_version(experiment: Experiment) -> str:

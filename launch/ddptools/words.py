@@ -39,13 +39,13 @@ def explain(experiment: Experiment) -> list[str]:
     sentences = limited(itertools.chain(*parts))
     if not sentences:
         case = experiment.measured[0]
-        sentences = [f"{experiment.label(case)}: {measured_text(case, experiment.unit)}."]
+        sentences = [f"Measured: {experiment.label(case)}: {measured_text(case, experiment.unit)}."]
     return sentences
 
 
 def limited(sentences: Iterable[str]) -> list[str]:
     """The first ones; no more than those are made."""
-    kept = [f"{s[0].upper()}{s[1:]}" for s in itertools.islice(sentences, MOST_SENTENCES + 1)]
+    kept = list(itertools.islice(sentences, MOST_SENTENCES + 1))
     return kept if len(kept) <= MOST_SENTENCES else [*kept[:MOST_SENTENCES], "More of this kind is left out here."]
 
 
@@ -84,12 +84,12 @@ def _compare_to_reference(experiment: Experiment, rivals: list[Case]) -> str:
     unit = experiment.unit
     if best is reference:
         second = max((case for case in rivals if case is not best), key=lambda case: case.rate)
-        text = f"{experiment.label(best, names)}, which the others are compared with, is highest: "
+        text = f"Highest is {experiment.label(best, names)}, which the others are compared with: "
         text += f"{measured_text(best, unit)}. "
         text += f"Next is {experiment.label(second, names)} with {measured_text(second, unit)}: "
         text += _difference(second, best, comparisons)
     else:
-        text = f"{experiment.label(best, names)} is highest: {measured_text(best, unit)}. "
+        text = f"Highest is {experiment.label(best, names)}: {measured_text(best, unit)}. "
         text += f"Against {experiment.label(reference, names)} with {measured_text(reference, unit)}: "
         text += _difference(best, reference, comparisons)
     if len(rivals) > 2:
@@ -121,7 +121,7 @@ def _placement(experiment: Experiment) -> Iterator[str]:
                 continue
             best, worst = max(cases, key=lambda c: c.rate), min(cases, key=lambda c: c.rate)
             yield (
-                _start(context) + f"highest with {experiment.label(best, [name])}: "
+                _start(context) + f"Highest with {experiment.label(best, [name])}: "
                 f"{measured_text(best, experiment.unit)}; lowest with {experiment.label(worst, [name])}: "
                 f"{measured_text(worst, experiment.unit)}: {_difference(worst, best, len(cases) - 1)}"
             )
@@ -146,7 +146,7 @@ def _ranks(experiment: Experiment) -> Iterator[str]:
             beside += " (at the small batch of a rank)"
         mark = ", emulated" if last.emulated else ""
         yield (
-            _start(context if context != experiment.product else "") + f"from 1 to {last.ranks} ranks the rate grows "
+            _start(context if context != experiment.product else "") + f"From 1 to {last.ranks} ranks the rate grows "
             f"{last.rate / first.rate:.2f} times, an efficiency of {percent(statistics.median(values))}{spread} against "
             f"the run of one rank{beside}{mark}."
         )
@@ -162,8 +162,8 @@ def _batch(experiment: Experiment) -> Iterator[str]:
         best = max((case for _, case in points), key=lambda case: case.rate)
         enough = next(case for _, case in points if case.rate >= SATURATED * best.rate)
         yield (
-            _start(context if context != experiment.product else "") + f"the highest rate is at batch "
-            f"{best.settings['batch']}: {measured_text(best, experiment.unit)}; from batch {enough.settings['batch']} on "
+            _start(context if context != experiment.product else "") + f"The highest rate is at batch "
+            f"{best.settings.get('batch')}: {measured_text(best, experiment.unit)}; from batch {enough.settings.get('batch')} on "
             f"it is within {percent(1 - SATURATED)} of that."
         )
 
@@ -187,8 +187,8 @@ def _without_effect(experiment: Experiment) -> Iterator[str]:
                 continue
             algorithm, protocol, channels, transport = case.nccl()
             yield (
-                _start(context) + f"{experiment.label(case, names)} had no effect on what NCCL chose: "
-                f"{algorithm}, {protocol}, {channels} channels, {transport}, as with "
+                _start(context) + f"No effect on what NCCL chose: {experiment.label(case, names)}. It "
+                f"took {algorithm}, {protocol}, {channels} channels, {transport}, as with "
                 f"{experiment.label(reference, names)}."
             )
 
@@ -205,14 +205,14 @@ def _numerics(experiment: Experiment) -> Iterator[str]:
         for case in cases:
             if len(case.hashes()) > 1:
                 yield (
-                    f"{experiment.label(case)}: {len(case.runs)} runs ended with {len(case.hashes())} different sets of "
+                    f"{len(case.runs)} runs of {experiment.label(case)} ended with {len(case.hashes())} different sets of "
                     "parameters: it is not reproducible bit by bit."
                 )
         different = {frozenset(case.hashes()) for case in cases}
         if len(different) > 1:
             yield _start(context) + _changed_numerics(experiment, cases, names)
         elif len(cases) > 1:
-            yield _start(context) + f"all {len(cases)} settings end with the same parameters, bit by bit."
+            yield _start(context) + f"All {len(cases)} settings end with the same parameters, bit by bit."
 
 
 def _changed_numerics(experiment: Experiment, cases: list[Case], names: list[str]) -> str:
@@ -221,6 +221,6 @@ def _changed_numerics(experiment: Experiment, cases: list[Case], names: list[str
     labels = "; ".join(experiment.label(case, names) for case in changed[:8])
     more = f" and {len(changed) - 8} more" if len(changed) > 8 else ""
     return (
-        f"the parameters at the end differ from those of {experiment.label(reference, names)} with: {labels}{more} "
+        f"The parameters at the end differ from those of {experiment.label(reference, names)} with: {labels}{more} "
         "(sums in another order round differently)."
     )

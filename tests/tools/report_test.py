@@ -1,0 +1,303 @@
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any
+
+from support import ROOT, record, write_results
+from ddptools.measurements import load
+from ddptools.noise import compare, student_p, welch_p
+from ddptools.words import choices, explain, numerics
+
+RING = {"algorithm": "Ring", "protocol": "LL128", "channels": 24, "transport": "P2P/CUMEM", "version": "2.28.3"}
+TREE = RING | {"algorithm": "Tree"}
+
+
+def runs(case: str, rates: list[float], settings: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
+    return [record(case, i, rate, settings, **changes) for i, rate in enumerate(rates)]
+
+
+def algo(value: str, rates: list[float], **changes: Any) -> list[dict[str, Any]]:
+    settings = {"ranks": 4, "layout": "", "gpus": "all", "batch": 512, "NCCL_ALGO": value}
+    return runs(f"algo-{value}", rates, settings, **changes)
+
+
+class NoiseTest(unittest.TestCase):
+    def test_students_distribution(self) -> None:
+        for t, degrees, p in ((12.706, 1, 0.05), (4.303, 2, 0.05), (2.228, 10, 0.05), (2.576, 1e9, 0.01), (0, 3, 1)):
+            self.assertAlmostEqual(student_p(t, degrees), p, delta=0.0005)
+
+    def test_welch(self) -> None:
+        # By hand: means 2 and 5, variances 1 and 1, n = 3: t = 3 / sqrt(2/3) = 3.674, 4 degrees: p = 0.0213
+        self.assertAlmostEqual(welch_p([1, 2, 3], [4, 5, 6]), 0.0213, delta=0.0002)
+        self.assertEqual(welch_p([1, 1], [1, 1]), 1.0)
+        self.assertEqual(welch_p([1, 1], [2, 2]), 0.0)
+
+    def test_one_run_cannot_tell(self) -> None:
+        self.assertIsNone(compare([1.0], [2.0, 2.1]).beyond_noise())
+        self.assertTrue(compare([1.0, 1.01, 1.02], [2.0, 2.01, 2.02]).beyond_noise())
+        self.assertFalse(compare([1.0, 2.0, 3.0], [1.1, 2.1, 3.3]).beyond_noise())
+
+    def test_more_comparisons_ask_for_more(self) -> None:
+        comparison = compare([1, 2, 3], [4, 5, 6])
+        self.assertTrue(comparison.beyond_noise(2))
+        self.assertFalse(comparison.beyond_noise(3))
+
+
+class ReportCase(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def experiment(self, records: list[dict[str, Any]]):
+        experiments = load([write_results(self.folder / "results", records)]).experiments
+        self.assertEqual(len(experiments), 1)
+        return experiments[0]
+
+    def words(self, records: list[dict[str, Any]]) -> str:
+        return "\n".join(explain(self.experiment(records)))
+
+
+class WordsTest(ReportCase):
+    def test_a_clear_winner(self) -> None:
+        text = self.words(algo("", [100, 101, 102]) + algo("Ring", [200, 201, 202]) + algo("Tree", [50, 51, 52]))
+        self.assertIn("Highest is NCCL_ALGO=Ring: 201.0 images/s (200.0 to 202.0 over 3 runs)", text)
+        self.assertIn("Against NCCL_ALGO=unset with 101.0 images/s", text)
+        self.assertIn("99.0% more, more than the noise", text)
+        self.assertIn("Lowest is NCCL_ALGO=Tree", text)
+
+    def test_no_difference_beyond_the_noise(self) -> None:
+        text = self.words(algo("", [100, 110, 90]) + algo("Ring", [102, 112, 89]))
+        self.assertIn("no difference beyond the noise (2.0% more", text)
+        self.assertNotIn("more than the noise", text)
+
+    def test_one_run_each(self) -> None:
+        self.assertIn("cannot be told", self.words(algo("", [100]) + algo("Ring", [120])))
+
+    def test_what_does_not_communicate_is_no_winner(self) -> None:
+        def overlap(value: str, rates: list[float]) -> list[dict[str, Any]]:
+            return runs(value, rates, {"ranks": 2, "overlap": value})
+
+        text = self.words(overlap("none", [200, 201]) + overlap("off", [100, 101]) + overlap("on", [150, 151]))
+        self.assertIn("Highest is overlap=on", text)
+        self.assertIn("overlap=none, which trains nothing together) it is 200.5", text)
+        self.assertIn("reaches 75.1% of that", text)
+
+    def test_scaling(self) -> None:
+        records = []
+        for ranks, rate in ((1, 100), (2, 190), (8, 700)):
+            summary = {"scaling_efficiency": 0.9}
+            records += runs(f"r{ranks}", [rate, rate * 1.01], {"ranks": ranks, "batch": 8}, summary=summary)
+        text = self.words(records)
+        self.assertIn("From 1 to 8 ranks the rate grows 7.00 times, an efficiency of 87.5% (87.1% to 87.9%)", text)
+        self.assertIn("its own one-rank baseline, 90.0%", text)
+
+    def test_saturation_with_the_batch(self) -> None:
+        records = []
+        for batch, rate in ((32, 1050), (64, 1498), (256, 2192), (512, 2450), (1024, 2529), (1280, 2458)):
+            records += runs(f"b{batch}", [rate], {"ranks": 1, "batch": batch})
+        text = self.words(records)
+        self.assertIn("The highest rate is at batch 1024", text)
+        self.assertIn("from batch 512 on it is within 5.0%", text)
+
+    def test_emulated_numbers_say_so(self) -> None:
+        def layout(value: str, rates: list[float], emulated: bool) -> list[dict[str, Any]]:
+            return runs(value, rates, {"ranks": 4, "layout": value}, emulated=emulated, emulation="NCCL_HOSTID")
+
+        records = layout("1x4", [100, 101], False) + layout("2x2", [10, 11], True)
+        self.assertIn("lowest with layout 2x2 (emulated): 10.5 images/s (10 to 11 over 2 runs, emulated)", self.words(records))
+        markdown = self.report(records)
+        self.assertIn("| 2x2 emulated | 10.5 (10 to 11) emulated |", markdown)
+        self.assertIn("Nodes were emulated on one machine (NCCL_HOSTID)", markdown)
+
+    def report(self, records: list[dict[str, Any]]) -> str:
+        write_results(self.folder / "results", records)
+        done = run_report(self.folder / "results", "--out", self.folder / "r.html", "--md", self.folder / "r.md")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return (self.folder / "r.md").read_text()
+
+    def test_settings_without_effect(self) -> None:
+        records = algo("", [100], summary={"nccl": RING}) + algo("Ring", [101], summary={"nccl": RING})
+        records += algo("Tree", [90], summary={"nccl": TREE})
+        text = "\n".join(choices(self.experiment(records)))
+        self.assertIn("No effect on what NCCL chose: NCCL_ALGO=Ring. It took Ring, LL128, 24 channels, P2P/CUMEM", text)
+        self.assertNotIn("Tree", text)
+        self.assertIn("NCCL was not used", "\n".join(choices(self.experiment(algo("", [1]) + algo("Ring", [1])))))
+
+    def test_settings_that_change_the_numerics(self) -> None:
+        same = {"summary": {"parameter_hash": "a"}}
+        other = {"summary": {"parameter_hash": "b"}}
+        text = "\n".join(numerics(self.experiment(algo("", [1, 2], **same) + algo("Ring", [1, 2], **same))))
+        self.assertIn("All 2 settings end with the same parameters", text)
+        text = "\n".join(numerics(self.experiment(algo("", [1], **same) + algo("Tree", [1], **other))))
+        self.assertIn("differ from those of NCCL_ALGO=unset with: NCCL_ALGO=Tree", text)
+        records = algo("", [1], **same) + algo("Ring", [1], **same)
+        records.append(records[0] | {"repeat": 1, "summary": records[0]["summary"] | {"parameter_hash": "c"}})
+        self.assertIn("not reproducible bit by bit", "\n".join(numerics(self.experiment(records))))
+
+
+def run_report(*arguments: Any) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "launch" / "ddpreport"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def everything() -> list[dict[str, Any]]:
+    """An experiment of each kind."""
+    records = []
+    for ranks in (1, 2, 4):
+        for batch in (64, 512):
+            summary = {
+                "step_seconds": 1e-3, "step_seconds_without_communication": 9e-4, "scaling_efficiency": 0.8,
+                "exposed_comm_fraction": 0.3, "world_size": ranks, "topology": "NV18", "nccl": RING, "mfu": None,
+            }  # fmt: skip
+            settings = {"ranks": ranks, "batch": batch}
+            rates = [ranks * 90 + batch, ranks * 95 + batch]
+            records += runs(f"w{ranks}-{batch}", rates, settings, product="weak", summary=summary)
+    for algorithm in ("", "Ring", "Tree"):
+        for protocol in ("", "LL", "Simple"):
+            settings = {"ranks": 4, "NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}
+            rates = [100 + 10 * len(algorithm) + len(protocol)] if protocol != "LL" else [None]
+            records += runs(f"g{algorithm}{protocol}", rates, settings, product="grid")
+        rows = [{"bytes": 2**e, "in_place": True, "busbw_gbs": e * 1.5, "time_us": 1.0} for e in range(10, 30)]
+        bench = {"benchmark": "allreduce", "results": rows}
+        settings = {"ranks": 4, "NCCL_ALGO": algorithm}
+        records.append(record(f"b{algorithm}", 0, 1.0, settings, product="bench", summary={}, bench=bench))
+        records[-1]["summary"] = None
+    for layout in ("1x4", "2x2"):
+        lost = {"lost_time": {"stragglers": 1e-4, "input": 2e-4}, "step_seconds": 1e-3, "scaling_efficiency": 0.7}
+        lost |= {"step_seconds_without_communication": 9e-4}
+        settings = {"ranks": 4, "layout": layout, "note": "<script>alert(1)</script>|`x`"}
+        records += runs(layout, [5, 6], settings, product="layouts", summary=lost, emulated=layout == "2x2")
+    for bucket in (1, 4, 25):
+        records += runs(f"k{bucket}", [5, 6], {"ranks": 4, "bucket-mb": bucket}, product="buckets")
+    return records
+
+
+class PageTest(ReportCase):
+    def report(self, *options: Any, source: pathlib.Path | None = None) -> subprocess.CompletedProcess:
+        done = run_report(source or self.folder / "results", "--out", self.folder / "r.html", *options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+        self.assertNotIn("Warning", done.stderr)
+        return done
+
+    def page(self) -> str:
+        return (self.folder / "r.html").read_text()
+
+    def test_the_page_has_everything_and_needs_nothing(self) -> None:
+        write_results(self.folder / "results", everything())
+        self.report("--png", self.folder / "png", "--md", self.folder / "r.md", "--title", "A <title>")
+        page = self.page()
+        for text in ("busbw at 512 MiB", "stragglers", "exit code 1: no luck", "emulated", "A &lt;title&gt;", "Ring"):
+            self.assertIn(text, page)
+        self.assertNotIn("<script", page)
+        without_names = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
+        self.assertNotRegex(without_names, r"https?:|//[a-z]|@import|<link|<iframe")
+        for target in re.findall(r'(?:href|src)="([^"]*)"', without_names):
+            self.assertRegex(target, r"^(#|data:)")
+        ids = re.findall(r'\bid="([^"]+)"', page)
+        self.assertEqual(len(ids), len(set(ids)))
+        for target in re.findall(r'href="#([^"]+)"', page):
+            self.assertIn(target, ids)
+        names = {file.stem for file in (self.folder / "png").iterdir()}
+        for kind in ("weak-ranks", "weak-lost-time", "grid-nccl-algo-nccl-proto", "bench-bus-bandwidth", "layouts-cases"):
+            self.assertIn(f"made-up-{kind}", names)
+        self.assertIn("made-up-buckets-bucket-mb", names)
+        for file in (self.folder / "png").iterdir():
+            self.assertTrue(file.read_bytes().startswith(b"\x89PNG"))
+        markdown = (self.folder / "r.md").read_text()
+        for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", markdown):
+            self.assertTrue((self.folder / picture).exists(), picture)
+        self.assertEqual(markdown.count("!["), len(names))
+
+    def test_published_form_of_scaling(self) -> None:
+        write_results(self.folder / "results", everything())
+        self.report("--md", self.folder / "r.md")
+        markdown = (self.folder / "r.md").read_text()
+        self.assertIn("| ranks | batch 64: images/s | efficiency | batch 512: images/s | efficiency |", markdown)
+        self.assertIn("| 1 | 156 (154 to 159) |", markdown.replace(".5", "").replace(".0", ""))
+
+    def test_lost_time(self) -> None:
+        write_results(self.folder / "results", everything())
+        self.report("--md", self.folder / "r.md")
+        markdown = (self.folder / "r.md").read_text()
+        self.assertIn("| 2 ranks, batch 64 | 1 | 0.8 | 0.1 | 0.1 | 80.0% |", markdown)
+        self.assertIn("| layout 1x4 | 1 | 0.7 | 0.1 | 0.2 | 70.0% |", markdown)
+
+    def test_empty(self) -> None:
+        write_results(self.folder / "results", [])
+        done = self.report()
+        self.assertIn("no runs recorded", done.stderr)
+        self.assertIn("no runs in these results yet", self.page())
+
+    def test_only_failures(self) -> None:
+        write_results(self.folder / "results", algo("", [None, None]))
+        self.report()
+        self.assertIn("No run gave a number", self.page())
+        self.assertEqual(self.page().count("exit code 1: no luck"), 2)
+
+    def test_partial(self) -> None:
+        folder = write_results(self.folder / "results", algo("", [1.0]))
+        cases = [{"case": "algo-", "product": "main"}, {"case": "other", "product": "main"}]
+        (folder / "plan.json").write_text(json.dumps({"sweep": "made-up", "repeats": 3, "cases": cases}))
+        self.assertIn("partial: 1 of 6 planned runs are there", self.report().stderr)
+        self.assertIn("partial: 1 of 6 planned runs are there", self.page())
+
+    def test_cut_and_foreign_lines(self) -> None:
+        folder = write_results(self.folder / "results", algo("", [1.0, 2.0]))
+        file = folder / "results.jsonl"
+        file.write_bytes(b"\x00\xff\n[1]\n" + file.read_bytes() + b'{"case": "algo-Ring", "rep')
+        self.assertIn("3 lines could not be read and left out (line 1, 2, 5)", self.report().stderr)
+
+    def test_records_of_the_wrong_form(self) -> None:
+        good = algo("", [1.0])[0]
+        bad = [None, True, "x", -1, 0, 1e400, [], {}, {"a": None}, "\u0000", [[]], {"batch": [1]}]
+        records = [good]
+        for number, value in enumerate(bad):
+            for name in good:
+                records.append(good | {"case": f"{number}{name}", name: value})
+            for name in ("images_per_second", "nccl", "step_seconds", "parameter_hash", "topology", "lost_time"):
+                summary = good["summary"] | {"step_seconds_without_communication": 1, "scaling_efficiency": 1, name: value}
+                records.append(good | {"case": f"{number}s{name}", "summary": summary | {name: value}})
+            records.append(good | {"case": f"{number}b", "bench": {"benchmark": "allreduce", "results": [value]}})
+        folder = write_results(self.folder / "results", records)
+        (folder / "plan.json").write_text('{"cases": [1, {"case": []}], "repeats": "x", "sweep": []}')
+        (folder / "topology.json").write_text('{"hosts": 3, "nccl": []}')
+        self.report("--md", self.folder / "r.md")
+
+    def test_huge(self) -> None:
+        file = write_results(self.folder / "results", []) / "results.jsonl"
+        with open(file, "w") as out:
+            for i in range(100_000):
+                settings = {"ranks": 4, "batch": i // 20, "NCCL_ALGO": ("", "Ring")[i % 2]}
+                rate = None if i % 1000 == 999 else 100.0 + i % 7
+                out.write(json.dumps(record(f"c{i // 20}-{i % 2}", i // 2 % 10, rate, settings)) + "\n")
+        self.report("--md", self.folder / "r.md")
+        self.assertLess((self.folder / "r.html").stat().st_size, 3_000_000)
+        self.assertIn("9800 more rows are in results.csv", self.page())
+
+    def test_a_run_that_was_made_again_counts_once(self) -> None:
+        records = algo("", [None, 2.0]) + [record("algo-", 0, 4.0, algo("", [1.0])[0]["settings"])]
+        self.assertIn("3 images/s (2 to 4 over 2 runs)", self.words(records))
+
+    def test_mistakes(self) -> None:
+        missing = run_report(self.folder / "missing")
+        self.assertEqual((missing.returncode, "no such file" in missing.stderr), (2, True))
+        empty = run_report(self.folder)
+        self.assertEqual((empty.returncode, "no results.jsonl" in empty.stderr), (2, True))
+        folder = write_results(self.folder / "results", algo("", [1.0]))
+        for option in ("--out", "--md"):
+            done = run_report(folder, "--out", self.folder / "r.html", option, self.folder / "none" / "x")
+            self.assertEqual((done.returncode, option in done.stderr), (2, True), done.stderr)
+        done = run_report(folder, "--out", self.folder / "r.html", "--png", folder / "results.jsonl" / "x")
+        self.assertEqual((done.returncode, "--png" in done.stderr), (2, True), done.stderr)
+
+
+if __name__ == "__main__":
+    os.environ.pop("MPLBACKEND", None)
+    unittest.main()

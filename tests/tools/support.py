@@ -1,0 +1,137 @@
+"""What the tests of the tools share: a program that stands in for ddptrain, sweeps of it, and made-up records."""
+
+import json
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "launch"))
+
+FAKE_DDPTRAIN = """
+import json, os, signal, sys, time
+flags = dict(a[2:].split("=", 1) for a in sys.argv[1:] if a.startswith("--") and "=" in a)
+if "--version" in sys.argv:
+    print("ddptrain fake")
+    sys.exit()
+if flags.get("batch") == "0":
+    print("ddptrain: --batch 0: give at least 1", file=sys.stderr)
+    sys.exit(2)
+if "--print-config" in sys.argv:
+    sys.exit()
+if int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")):
+    if flags.get("mode") != "hang":
+        sys.exit()
+else:
+    with open(os.environ["FAKE_LOG"], "a") as log:
+        log.write(json.dumps({"flags": flags, "pid": os.getpid(), "environment": dict(os.environ)}) + "\\n")
+if flags.get("mode") == "fail":
+    print("ddptrain: error on rank 0 (h): the loss is not finite", file=sys.stderr)
+    sys.exit(1)
+if flags.get("mode") == "hang":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+if flags.get("mode") == "silent":
+    sys.exit()
+time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+summary = {"event": "summary", "images_per_second": 1000.0 + len(sys.argv), "world_size": 2, "parameter_hash": "abc"}
+with open(sys.argv[sys.argv.index("--metrics") + 1], "w") as metrics:
+    metrics.write('{"event": "start"}\\n' + json.dumps(summary) + "\\n")
+"""
+
+
+def make_programs(folder: pathlib.Path) -> pathlib.Path:
+    """A folder with a ddptrain that only pretends."""
+    programs = folder / "bin"
+    programs.mkdir()
+    script = programs / "ddptrain"
+    script.write_text(f"#!{sys.executable} -S\n{FAKE_DDPTRAIN}")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return programs
+
+
+class FakeSweep:
+    """A sweep of the stand-in, its results and the log of what was really run."""
+
+    def __init__(self, folder: pathlib.Path, text: str) -> None:
+        self.folder = folder
+        self.programs = make_programs(folder)
+        self.file = folder / "fake.toml"
+        self.file.write_text(textwrap.dedent(text))
+        self.out = folder / "out"
+        self.log = folder / "runs.log"
+        self.environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+        self.environment |= {"FAKE_LOG": str(self.log)}
+
+    def command(self, *options: str) -> list[str]:
+        program = ROOT / "launch" / "ddpsweep"
+        files = ["--out", str(self.out), "--bin", str(self.programs)]
+        return [sys.executable, str(program), str(self.file), *files, *options]
+
+    def run(self, *options: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            self.command(*options), env=self.environment, capture_output=True, text=True, timeout=120, cwd=self.folder
+        )
+
+    def start(self, *options: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            self.command(*options), env=self.environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    def records(self) -> list[dict[str, Any]]:
+        file = self.out / "results.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def executed(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("what the test waits for did not happen")
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def record(case: str, repeat: int, rate: float | None, settings: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A record as ddpsweep writes it; `rate` None: a failed run. Keys of `changes` replace those of the record, those of
+    `summary` are added to its summary."""
+    summary = {"event": "summary", "images_per_second": rate} | changes.pop("summary", {})
+    made = {
+        "record": 1, "sweep": "made-up", "product": "main", "case": case, "repeat": repeat, "program": "ddptrain",
+        "settings": settings, "variables": [n for n in settings if n.startswith("NCCL_")], "emulated": False,
+        "status": "ok" if rate is not None else "failed", "reason": None if rate is not None else "exit code 1: no luck",
+        "versions": "ddptrain 1\nNCCL 2", "machine": {"cpu": "C", "cores": 2, "gpus": ["G", "G"], "system": "S"},
+        "log": f"logs/{case}-r{repeat}.out", "seconds": 1.0,
+    }  # fmt: skip
+    if rate is not None:
+        made["summary"] = summary
+    return made | changes
+
+
+def write_results(folder: pathlib.Path, records: list[dict[str, Any]]) -> pathlib.Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    return folder
+
+
+def interrupt(process: subprocess.Popen) -> tuple[int, str]:
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors

@@ -1,0 +1,192 @@
+import os
+import pathlib
+import random
+import tempfile
+import textwrap
+import unittest
+
+import support
+from ddptools.cases import expand, interleaved, label, varied_settings
+from ddptools.errors import UsageError
+from ddptools.sweep_file import load_sweep
+
+GOOD = """
+name = "good"
+description = "d"
+repeats = 2
+timeout = 5
+seed = 7
+
+[base]
+model = "cnn"
+batch = 64
+graph = false
+
+[environment]
+NCCL_DEBUG = "WARN"
+
+[[product]]
+name = "weak"
+ranks = [1, 2]
+bucket-mb = [1, 2.5]
+environment = { NCCL_ALGO = ["", "Ring"], NCCL_PROTO = ["", "LL"] }
+
+[[product]]
+name = "strong"
+ranks = [1, 2]
+global-batch = 128
+environment = [{ NCCL_ALGO = "Ring" }, { NCCL_PROTO = ["LL", "Simple"] }]
+"""
+
+
+class SweepFile(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def load(self, text: str, overrides: list[str] | None = None):
+        path = pathlib.Path(self.folder.name, "s.toml")
+        path.write_text(textwrap.dedent(text))
+        return load_sweep(path, overrides)
+
+    def cases(self, text: str, overrides: list[str] | None = None):
+        return expand(self.load(text, overrides))
+
+    def test_a_product_has_every_combination_once(self) -> None:
+        cases = [case for case in self.cases(GOOD) if case.product == "weak"]
+        found = {
+            (c.ranks, c.flags["bucket-mb"], c.environment["NCCL_ALGO"], c.environment["NCCL_PROTO"]) for c in cases
+        }
+        self.assertEqual(len(cases), 16)
+        self.assertEqual(found, {(r, b, a, p) for r in (1, 2) for b in (1, 2.5) for a in ("", "Ring") for p in ("", "LL")})
+        self.assertEqual({c.flags["model"] for c in cases}, {"cnn"})
+        self.assertEqual({c.flags["graph"] for c in cases}, {"off"})
+        self.assertEqual({c.environment["NCCL_DEBUG"] for c in cases}, {"WARN"})
+
+    def test_a_list_of_environments_are_alternatives(self) -> None:
+        cases = [case for case in self.cases(GOOD) if case.product == "strong" and case.ranks == 1]
+        found = [(c.environment.get("NCCL_ALGO"), c.environment.get("NCCL_PROTO")) for c in cases]
+        self.assertEqual(found, [("Ring", None), (None, "LL"), (None, "Simple")])
+
+    def test_global_batch_is_divided_among_the_ranks(self) -> None:
+        cases = [case for case in self.cases(GOOD) if case.product == "strong"]
+        self.assertEqual({(c.ranks, c.flags["batch"]) for c in cases}, {(1, 128), (2, 64)})
+        with self.assertRaisesRegex(UsageError, "does not divide"):
+            self.cases("[[product]]\nranks = 3\nglobal-batch = 128\n")
+
+    def test_ranks_come_from_what_is_given(self) -> None:
+        def ranks(line: str) -> int:
+            return self.cases(f"[[product]]\n{line}\n")[0].ranks
+
+        self.assertEqual(ranks('layout = "2x3"'), 6)
+        self.assertEqual(ranks('gpus = "best-pair"'), 2)
+        self.assertEqual(ranks('gpus = "4,5,6"'), 3)
+        with self.assertRaisesRegex(UsageError, "give ranks"):
+            ranks("batch = 1")
+        with self.assertRaisesRegex(UsageError, "has 4 ranks, but ranks = 3"):
+            ranks('layout = "2x2"\nranks = 3')
+
+    def test_overrides_win(self) -> None:
+        overrides = ["batch=[8, 16]", "model=gpt", "environment.NCCL_DEBUG=INFO", "ranks=4"]
+        cases = self.cases('[base]\nbatch = 1\n[[product]]\nranks = [1, 2]\nmodel = "cnn"\n', overrides)
+        found = {(c.ranks, c.flags["batch"], c.flags["model"], c.environment["NCCL_DEBUG"]) for c in cases}
+        self.assertEqual(found, {(4, 8, "gpt", "INFO"), (4, 16, "gpt", "INFO")})
+        for bad in ("batch", "Batch=1", "metrics=x", "environment.a b=1", "batch=[]", "ranks=0"):
+            with self.assertRaises(UsageError, msg=bad):
+                self.load(GOOD, [bad])
+
+    def test_what_is_wrong_is_told_with_its_place(self) -> None:
+        product = "[[product]]\nranks = 1\n"
+        mistakes = {
+            "repaets = 3\n" + product: "repaets.*unknown key",
+            "repeats = 0\n" + product: "repeats = 0",
+            "repeats = true\n" + product: "repeats = True",
+            "timeout = 'x'\n" + product: "timeout = 'x'",
+            "name = 'a/b'\n" + product: "name = 'a/b'",
+            "": r"no \[\[product\]\]",
+            "product = 3": r"no \[\[product\]\]",
+            "x = ": "not a TOML file",
+            "[base]\nbatch = []\n" + product: "base: batch.*empty",
+            "[base]\nbatch = [1, 1]\n" + product: "base: batch.*twice",
+            "[base]\nbatch = [{}]\n" + product: "base: batch.*not a text or a number",
+            "[base]\nBatch = 1\n" + product: "base: Batch.*not the name of a flag",
+            "[base]\nmetrics = 'x'\n" + product: "ddpsweep gives this flag itself",
+            "base = 1\n" + product: "base: give a table",
+            "[environment]\nNCCL_ALGO = 1.5\n" + product: "environment: NCCL_ALGO.*give texts",
+            "[environment]\n'A=B' = 'x'\n" + product: "not the name of an environment variable",
+            product + "layout = '2by2'": "product main: layout = '2by2'",
+            product + "layout = '0x2'": "layout = '0x2'",
+            product + "gpus = 'fastest'": "gpus = 'fastest'",
+            product + "gpus = '0,0'": "gpus = '0,0'",
+            product + "cpus = 'one'": "cpus = 'one'",
+            product + "global-batch = 0": "global-batch = 0",
+            product + "global-batch = 8\nbatch = 8": "batch or global-batch",
+            product + "arguments = 'x'": "arguments.*list of texts",
+            product + "program = '../x'": "program = '../x'",
+            product + "environment = []": "environment.*empty",
+            product + "environment = [{A = '1'}, {A = '1'}]": "two cases are the same",
+            "[[product]]\nname='a'\nranks=1\n[[product]]\nname='a'\nranks=2": "same name",
+        }
+        for text, message in mistakes.items():
+            with self.assertRaisesRegex(UsageError, message, msg=text):
+                self.cases(text)
+        with self.assertRaisesRegex(UsageError, "cannot be read"):
+            load_sweep(pathlib.Path(self.folder.name, "missing.toml"))
+
+    def test_too_many_cases_are_refused(self) -> None:
+        axes = "".join(f"f{i} = {list(range(100))}\n" for i in range(4))
+        with self.assertRaisesRegex(UsageError, "100000000 cases"):
+            self.cases("[[product]]\nranks = 1\n" + axes)
+
+    def test_damaged_files_give_one_clear_error(self) -> None:
+        generator = random.Random(4)
+        path = pathlib.Path(self.folder.name, "fuzz.toml")
+        for _ in range(400):
+            data = bytearray(GOOD.encode())
+            for _ in range(generator.randint(1, 6)):
+                place = generator.randrange(len(data))
+                data[place : place + generator.randint(0, 4)] = generator.randbytes(generator.randint(0, 3))
+            path.write_bytes(data)
+            try:
+                expand(load_sweep(path))
+            except UsageError as error:
+                self.assertIn(str(path), str(error))
+
+    def test_keys_are_of_the_settings_alone(self) -> None:
+        one = self.cases("[[product]]\nranks = 1\nbatch = 2\nmodel = 'cnn'\n")[0]
+        same = self.cases("[base]\nmodel = 'cnn'\n[[product]]\nbatch = 2\nranks = [1, 2]\n")[0]
+        other = self.cases("[base]\nmodel = 'cnn'\n[[product]]\nbatch = 3\nranks = [1, 2]\n")[0]
+        self.assertEqual(one.key, same.key)
+        self.assertNotEqual(one.key, other.key)
+
+    def test_rounds_hold_every_case_in_an_order_of_their_own(self) -> None:
+        cases = self.cases(GOOD)
+        order = interleaved(cases, 4, seed=1)
+        rounds = [order[i * len(cases) : (i + 1) * len(cases)] for i in range(4)]
+        for number, round_ in enumerate(rounds):
+            self.assertEqual({case.key for case, _ in round_}, {case.key for case in cases})
+            self.assertEqual({repeat for _, repeat in round_}, {number})
+        self.assertEqual(len({tuple(case.key for case, _ in round_) for round_ in rounds}), 4)
+        self.assertEqual(order, interleaved(cases, 4, seed=1))
+        self.assertNotEqual(order, interleaved(cases, 4, seed=2))
+
+    def test_labels_name_what_differs(self) -> None:
+        cases = self.cases("[[product]]\nranks = [1, 2]\nbatch = 4\nlast-bucket-kb = [0, 1]\n")
+        self.assertEqual(label(cases[0], varied_settings(cases)), "ranks=1 last-bucket-kb=0")
+
+    def test_the_sweeps_that_come_with_it(self) -> None:
+        files = sorted((support.ROOT / "configs" / "sweeps").glob("*.toml"))
+        names = {"scaling", "p2p-level", "gpu-pairs", "algo-proto", "node-layout", "batch-size", "bucket-size"}
+        names |= {"overlap-ablation"}
+        self.assertEqual({f.stem for f in files}, names | {f"{name}-cpu" for name in names})
+        for file in files:
+            sweep = load_sweep(file)
+            self.assertEqual(sweep.name, file.stem)
+            self.assertTrue(sweep.description, file)
+            for case in expand(sweep):
+                self.assertTrue(not file.stem.endswith("-cpu") or case.ranks <= 2, file)
+
+
+if __name__ == "__main__":
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    unittest.main()

@@ -1,0 +1,220 @@
+import collections
+import contextlib
+import csv
+import os
+import pathlib
+import pty
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from support import FakeSweep, interrupt, is_alive, wait_until
+
+SIX_CASES = """
+repeats = 2
+[base]
+model = "cnn"
+[[product]]
+ranks = 2
+batch = [1, 2, 3]
+environment = { NCCL_ALGO = ["", "Ring"] }
+"""
+ONE_HANGS = """
+repeats = 1
+[[product]]
+ranks = 2
+mode = ["ok", "hang"]
+"""
+
+
+def csv_rows(sweep: FakeSweep) -> list[dict[str, str]]:
+    with open(sweep.out / "results.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class SweepTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def sweep(self, text: str) -> FakeSweep:
+        return FakeSweep(self.folder, text)
+
+    def assert_every_run_once(self, sweep: FakeSweep, runs: int) -> None:
+        counts = collections.Counter((r["case"], r["repeat"]) for r in sweep.records())
+        self.assertEqual(len(counts), runs)
+        self.assertEqual(set(counts.values()), {1})
+
+    def test_all_runs_are_recorded(self) -> None:
+        sweep = self.sweep(SIX_CASES)
+        sweep.environment |= {"NCCL_ALGO": "Tree"}
+        done = sweep.run()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_every_run_once(sweep, 12)
+        self.assertEqual([r["repeat"] for r in sweep.records()], [0] * 6 + [1] * 6)
+        ring = next(r for r in sweep.records() if r["settings"]["NCCL_ALGO"] == "Ring")
+        self.assertEqual(ring["environment"]["NCCL_ALGO"], "Ring")
+        self.assertEqual(ring["versions"], "ddptrain fake")
+        self.assertEqual(ring["summary"]["parameter_hash"], "abc")
+        self.assertTrue((sweep.out / ring["log"]).exists())
+        for run in sweep.executed():
+            self.assertNotEqual(run["environment"].get("NCCL_ALGO"), "Tree")
+        rows = csv_rows(sweep)
+        self.assertEqual([row["case"] for row in rows], [r["case"] for r in sweep.records()])
+        self.assertEqual({row["set:batch"] for row in rows}, {"1", "2", "3"})
+        self.assertIn("[12/12]", done.stderr)
+
+    def test_results_are_not_overwritten(self) -> None:
+        sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")
+        self.assertEqual(sweep.run().returncode, 0)
+        again = sweep.run()
+        self.assertEqual(again.returncode, 2)
+        self.assertIn("--resume", again.stderr)
+        self.assertEqual(sweep.run("--resume").returncode, 0)
+        self.assertEqual(len(sweep.executed()), 1)
+        self.assertEqual(sweep.run("--resume", "--repeats", "3").returncode, 0)
+        self.assertEqual(len(sweep.executed()), 3)
+
+    def test_resume_after_a_kill(self) -> None:
+        sweep = self.sweep(SIX_CASES)
+        sweep.environment["FAKE_SECONDS"] = "0.1"
+        process = sweep.start()
+        wait_until(lambda: len(sweep.records()) >= 3)
+        process.kill()
+        process.communicate()
+        recorded = len(sweep.records())
+        started = len(sweep.executed())
+        self.assertLess(recorded, 12)
+        wait_until(lambda: not any(is_alive(run["pid"]) for run in sweep.executed()))
+        done = sweep.run("--resume")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"{recorded} of 12 runs are done", done.stderr)
+        self.assert_every_run_once(sweep, 12)
+        self.assertEqual(len(sweep.executed()), started + 12 - recorded)
+
+    def test_a_kill_takes_the_job_with_it(self) -> None:
+        sweep = self.sweep(ONE_HANGS.replace('"ok", ', ""))
+        process = sweep.start()
+        wait_until(lambda: bool(sweep.executed()))
+        process.kill()
+        process.communicate()
+        wait_until(lambda: not is_alive(sweep.executed()[0]["pid"]), 20)
+
+    def test_a_line_that_a_crash_has_cut(self) -> None:
+        sweep = self.sweep("repeats = 2\n[[product]]\nranks = 1\nbatch = [1, 2]\n")
+        self.assertEqual(sweep.run().returncode, 0)
+        file = sweep.out / "results.jsonl"
+        data = file.read_bytes()
+        file.write_bytes(data[:-40])
+        self.assertEqual(sweep.run("--resume").returncode, 0)
+        self.assert_every_run_once(sweep, 4)
+        file.write_bytes(data[:-1])  # whole, but for the end of the line
+        self.assertEqual(sweep.run("--resume").returncode, 0)
+        self.assert_every_run_once(sweep, 4)
+        self.assertEqual(len(sweep.executed()), 5)
+
+    def test_ctrl_c_leaves_valid_files_and_no_job(self) -> None:
+        sweep = self.sweep('repeats = 1\n[[product]]\nranks = 2\nbatch = [1, 2]\n[[product]]\nranks = 2\nmode = "hang"\n')
+        sweep.file.write_text(sweep.file.read_text() + "batch = [1, 2]\n")
+        process = sweep.start()
+        hanging = lambda: [r for r in sweep.executed() if r["flags"].get("mode") == "hang"]  # noqa: E731
+        wait_until(lambda: bool(hanging()))
+        recorded = len(sweep.records())
+        code, errors = interrupt(process)
+        self.assertEqual(code, 130, errors)
+        self.assertIn("--resume", errors)
+        self.assertEqual(len(sweep.records()), recorded)
+        self.assertEqual(len(csv_rows(sweep)), recorded)
+        wait_until(lambda: not any(is_alive(run["pid"]) for run in sweep.executed()), 10)
+
+    def test_a_case_that_hangs(self) -> None:
+        sweep = self.sweep(ONE_HANGS)
+        done = sweep.run("--timeout", "2")
+        self.assertEqual(done.returncode, 1)
+        by_mode = {r["settings"]["mode"]: r for r in sweep.records()}
+        self.assertEqual(by_mode["ok"]["status"], "ok")
+        self.assertEqual(by_mode["hang"]["status"], "timeout")
+        self.assertIn("no end after 2 s", by_mode["hang"]["reason"])
+        self.assertFalse(any(is_alive(run["pid"]) for run in sweep.executed()))
+        self.assertEqual(sweep.run("--resume").returncode, 0)
+        self.assertEqual(len(sweep.executed()), 2)
+        self.assertEqual(sweep.run("--retry-failed", "--timeout", "1").returncode, 1)
+        self.assertEqual(len(sweep.executed()), 3)
+
+    def test_a_case_that_fails(self) -> None:
+        sweep = self.sweep('repeats = 1\n[[product]]\nranks = 2\nmode = ["fail", "silent", "ok"]\n')
+        done = sweep.run()
+        self.assertEqual(done.returncode, 1)
+        by_mode = {r["settings"]["mode"]: r for r in sweep.records()}
+        self.assertEqual(by_mode["ok"]["status"], "ok")
+        self.assertEqual((by_mode["fail"]["status"], by_mode["fail"]["exit_code"]), ("failed", 1))
+        self.assertEqual(by_mode["fail"]["reason"], "exit code 1: ddptrain: error on rank 0 (h): the loss is not finite")
+        self.assertEqual(by_mode["silent"]["status"], "failed")
+        self.assertIn("left no result", by_mode["silent"]["reason"])
+
+    def test_a_case_that_is_impossible_here(self) -> None:
+        sweep = self.sweep('repeats = 1\n[[product]]\nranks = 2\ngpus = ["0,977"]\ndevice = "cuda"\n')
+        sweep.environment["CUDA_VISIBLE_DEVICES"] = ""
+        done = sweep.run()
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual([r["status"] for r in sweep.records()], ["skipped"])
+        self.assertIn("no GPU", sweep.records()[0]["reason"])
+        self.assertEqual(sweep.executed(), [])
+
+    def test_flags_that_ddptrain_refuses_are_told_before_the_first_run(self) -> None:
+        sweep = self.sweep("[[product]]\nranks = 1\nbatch = [1, 0]\n")
+        done = sweep.run()
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("product main: ddptrain: --batch 0: give at least 1", done.stderr)
+        self.assertFalse(sweep.out.exists())
+
+    def test_one_writer_at_a_time(self) -> None:
+        sweep = self.sweep(ONE_HANGS)
+        process = sweep.start()
+        wait_until(lambda: bool(sweep.executed()))
+        other = sweep.run("--resume")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        self.assertEqual(other.returncode, 2)
+        self.assertIn("another ddpsweep", other.stderr)
+        self.assertEqual(process.returncode, 130)
+
+    def test_emulated_nodes_reach_the_ranks(self) -> None:
+        sweep = self.sweep('repeats = 1\n[[product]]\nlayout = ["1x2", "2x1"]\n')
+        self.assertEqual(sweep.run().returncode, 0)
+        by_layout = {r["settings"]["layout"]: r for r in sweep.records()}
+        self.assertEqual([by_layout[name]["emulated"] for name in ("1x2", "2x1")], [False, True])
+
+    def test_dry_run_and_mistakes(self) -> None:
+        sweep = self.sweep(SIX_CASES)
+        dry = sweep.run("--dry-run")
+        self.assertEqual(dry.returncode, 0)
+        self.assertEqual(dry.stdout.count("mpirun"), 6)
+        self.assertEqual(sweep.executed(), [])
+        self.assertFalse(sweep.out.exists())
+        for options in (["--repeats", "0"], ["--timeout", "x"], ["--hostfile", "none"], ["--set", "x"], ["--bin", "none"]):
+            done = sweep.run(*options)
+            self.assertEqual(done.returncode, 2, options)
+            self.assertIn(options[0], done.stderr)
+        (sweep.programs / "ddptrain").unlink()
+        self.assertIn("there is no ddptrain", sweep.run().stderr)
+
+    def test_a_terminal_gets_a_bar(self) -> None:
+        sweep = self.sweep("repeats = 2\n[[product]]\nranks = 1\nbatch = [1, 2]\n")
+        sweep.environment["FAKE_SECONDS"] = "0.7"
+        master, slave = pty.openpty()
+        process = subprocess.Popen(sweep.command(), env=sweep.environment, cwd=self.folder, stderr=slave)
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):
+            while data := os.read(master, 4096):
+                shown += data
+        self.assertEqual(process.wait(), 0)
+        self.assertIn(b"] 2/4, ", shown)
+        self.assertIn(b"left", shown)
+
+
+if __name__ == "__main__":
+    unittest.main()
