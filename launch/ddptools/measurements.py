@@ -285,17 +285,20 @@ def make_run(record: Record) -> Run | None:
             return Run(rate, f"{unit}/s", summary, bench, record)
     rows = bench_rows(bench)
     if rows:
-        largest = max(rows, key=lambda row: (row["bytes"], row.get("in_place") is True))
-        return Run(largest["busbw_gbs"], f"GB/s busbw at {size_text(largest['bytes'])}", summary, bench, record)
+        size, bandwidth = max(rows)[0], max(rows)[2]
+        return Run(bandwidth, f"GB/s busbw at {size_text(size)}", summary, bench, record)
     return None
 
 
-def bench_rows(bench: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of `ddpbench allreduce` with a size and a bus bandwidth."""
-    if bench.get("benchmark") != "allreduce" or not isinstance(bench.get("results"), list):
-        return []
-    rows = [row for row in bench["results"] if isinstance(row, dict)]
-    return [row for row in rows if positive(row.get("bytes")) and positive(row.get("busbw_gbs"))]
+def bench_rows(bench: dict[str, Any]) -> list[tuple[float, bool, float]]:
+    """Bytes of a call, whether in place, and GB/s of bus bandwidth: of `ddpbench allreduce` and `split`."""
+    rows = [table_of(row) for row in bench["results"]] if isinstance(bench.get("results"), list) else []
+    found = []
+    for row in rows:
+        size, bandwidth = positive(row.get("bytes", row.get("bytes_each"))), positive(row.get("busbw_gbs"))
+        if size is not None and bandwidth is not None:
+            found.append((size, row.get("in_place") is True, bandwidth))
+    return found
 
 
 def size_text(size: float) -> str:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure  # noqa: E402
 
 from ddptools.lost_time import Loss, losses  # noqa: E402
 from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series_over, size_text  # noqa: E402
-from ddptools.tables import bus_bandwidths  # noqa: E402
+from ddptools.tables import bus_bandwidths, operation  # noqa: E402
 from ddptools.words import efficiencies, is_training, number  # noqa: E402
 
 STYLE = {
@@ -232,7 +232,7 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
     axes.minorticks_off()
     axes.set(xlabel="size", ylabel="bus bandwidth, GB/s", ylim=(0, None))
     axes.legend(fontsize=8)
-    caption = _caption(experiment, "Bus bandwidth of all-reduce against size.", len(cases))
+    caption = _caption(experiment, f"Bus bandwidth of {operation(cases)} against size.", len(cases))
     return [finish(figure, f"{experiment.title} bus bandwidth", caption)]
 
 

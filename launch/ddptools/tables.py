@@ -3,7 +3,7 @@
 import dataclasses
 import statistics
 
-from ddptools.measurements import Case, Experiment, bench_rows, median_of, positive, series_over, size_text, table_of
+from ddptools.measurements import Case, Experiment, bench_rows, median_of, series_over, size_text, table_of
 from ddptools.words import efficiencies, is_training, number, percent
 
 MOST_ROWS = 200
@@ -135,10 +135,15 @@ def bus_bandwidths(case: Case) -> list[tuple[float, float]]:
     """Size in bytes and median bus bandwidth over the runs, GB/s; in place where both were measured."""
     values: dict[float, dict[bool, list[float]]] = {}
     for run in case.runs:
-        for row in bench_rows(run.bench):
-            by_place = values.setdefault(positive(row["bytes"]) or 0.0, {})
-            by_place.setdefault(row.get("in_place") is True, []).append(row["busbw_gbs"])
+        for size, in_place, bandwidth in bench_rows(run.bench):
+            values.setdefault(size, {}).setdefault(in_place, []).append(bandwidth)
     return [(size, median_of(places.get(True) or places[False]) or 0.0) for size, places in sorted(values.items())]
+
+
+def operation(cases: list[Case]) -> str:
+    """What was measured, as ddpbench names it."""
+    names = (table_of(run.bench).get("op") or "all-reduce" for case in cases for run in case.runs)
+    return ", ".join(dict.fromkeys(map(str, names)))
 
 
 def _bus_bandwidth(experiment: Experiment) -> list[Table]:
@@ -150,7 +155,7 @@ def _bus_bandwidth(experiment: Experiment) -> list[Table]:
     for size in sorted({size for bandwidths in by_case for size in bandwidths})[:MOST_ROWS]:
         rows.append([size_text(size), *(number(b[size]) if size in b else "" for b in by_case)])
     header = ["size", *(experiment.label(case) for case in cases)]
-    return [Table("Bus bandwidth of all-reduce, GB/s.", header, rows)]
+    return [Table(f"Bus bandwidth of {operation(cases)}, GB/s.", header, rows)]
 
 
 def failures(experiment: Experiment) -> Table:
@@ -159,11 +164,16 @@ def failures(experiment: Experiment) -> Table:
     for case, record in failed[:MOST_ROWS]:
         repeat = record.get("repeat")
         run = str(repeat + 1) if isinstance(repeat, int) else "?"
-        reason = record.get("reason") or "no number in the record"
+        reason = record.get("reason") or _no_number(record)
         status = "no result" if record.get("status") == "ok" else str(record.get("status"))
         rows.append([experiment.label(case), run, status, str(reason), str(record.get("log") or "")])
     caption = _with_rest("Runs without a result.", len(failed))
     return Table(caption, ["case", "run", "status", "reason", "log"], rows)
+
+
+def _no_number(record: dict) -> str:
+    benchmark = table_of(record.get("bench")).get("benchmark")
+    return f"ddpbench {benchmark}: its numbers are in results.jsonl" if benchmark else "no number in the record"
 
 
 def machine_table(experiment: Experiment) -> Table:

@@ -1,0 +1,50 @@
+"""Two of the sweeps that come with the program, run for real on the CPU, and their report."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from report_test import run_report
+from support import ROOT
+
+BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin"))
+SHORT = ["--repeats", "1", "--set", "steps=6", "--set", "log-every=2", "--set", "data=synthetic:512"]
+
+
+class RealSweepTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def sweep(self, name: str) -> list[dict]:
+        command = [sys.executable, str(ROOT / "launch" / "ddpsweep"), str(ROOT / f"configs/sweeps/{name}.toml")]
+        command += ["--out", str(self.folder / name), "--bin", str(BIN), *SHORT]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [json.loads(line) for line in (self.folder / name / "results.jsonl").read_text().splitlines()]
+
+    def test_overlap_and_layout(self) -> None:
+        ablation = {r["settings"]["overlap"]: r["summary"] for r in self.sweep("overlap-ablation-cpu")}
+        self.assertEqual(set(ablation), {"none", "off", "on"})
+        self.assertEqual(ablation["off"]["parameter_hash"], ablation["on"]["parameter_hash"])
+        self.assertNotEqual(ablation["none"]["parameter_hash"], ablation["on"]["parameter_hash"])
+        layouts = {r["settings"]["layout"]: r for r in self.sweep("node-layout-cpu")}
+        self.assertEqual({name: r["emulated"] for name, r in layouts.items()}, {"1x2": False, "2x1": True})
+        self.assertEqual(layouts["2x1"]["environment"]["OMPI_MCA_btl"], "self,tcp")
+        self.assertEqual({r["summary"]["world_size"] for r in layouts.values()}, {2})
+        sources = [self.folder / "overlap-ablation-cpu", self.folder / "node-layout-cpu"]
+        done = run_report(*sources, "--out", self.folder / "r.html", "--md", self.folder / "r.md")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        markdown = (self.folder / "r.md").read_text()
+        self.assertIn("Without any all-reduce", markdown)
+        self.assertIn("| 2x1 emulated |", markdown)
+        self.assertIn("All 2 settings end with the same parameters, bit by bit.", markdown)
+
+
+if __name__ == "__main__":
+    unittest.main()
