@@ -86,9 +86,7 @@ def _select_gpus(case: Case, machine: Machine) -> list[str]:
     return [machine.visible_ids[gpu] for gpu in chosen]
 
 
-def _emulate_nodes(
-    case: Case, machine: Machine, changes: dict[str, str | None]
-) -> tuple[str, list[dict[str, str]]]:
+def _emulate_nodes(case: Case, machine: Machine, changes: dict[str, str | None]) -> tuple[str, list[dict[str, str]]]:
     """How, and the variables of each node's ranks. NCCL takes ranks of different NCCL_HOSTID for separate nodes."""
     if uses_gpus(case, machine):
         changes.setdefault("NCCL_SOCKET_IFNAME", "lo")

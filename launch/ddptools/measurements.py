@@ -13,9 +13,24 @@ from ddptools.results import Record, read_records
 
 UNITS = ("images", "tokens", "samples")
 WORKLOAD = {
-    "ranks", "batch", "global-batch", "model", "config", "precision", "data", "seq", "micro-batch", "grad-accum",
-    "layers", "width", "heads", "device", "seed", "steps", "epochs",
-}  # fmt: skip
+    "ranks",
+    "batch",
+    "global-batch",
+    "model",
+    "config",
+    "precision",
+    "data",
+    "seq",
+    "micro-batch",
+    "grad-accum",
+    "layers",
+    "width",
+    "heads",
+    "device",
+    "seed",
+    "steps",
+    "epochs",
+}
 PLACEMENT = ("gpus", "cpus", "layout")
 
 

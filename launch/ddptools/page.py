@@ -19,8 +19,10 @@ nav ul { columns: 2; padding-left: 1.2rem; } a { color: #0550ae; }
 table { border-collapse: collapse; font-size: .85rem; margin: .5rem 0 1.2rem; }
 caption { text-align: left; padding: .3rem 0; color: #57606a; }
 th, td { border: 1px solid #d0d7de; padding: .25rem .6rem; text-align: right; vertical-align: top; }
-th { background: #f6f8fa; } td { white-space: nowrap; } td.text { white-space: normal; } td:first-child, th:first-child, td.text { text-align: left; }
-figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; } figcaption { color: #57606a; font-size: .85rem; }
+th { background: #f6f8fa; } td { white-space: nowrap; } td.text { white-space: normal; }
+td:first-child, th:first-child, td.text { text-align: left; }
+figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; }
+figcaption { color: #57606a; font-size: .85rem; }
 .notes { background: #fff8c5; border: 1px solid #d4a72c; padding: .5rem 1rem; }
 @media (prefers-color-scheme: dark) { body { filter: invert(.92) hue-rotate(180deg); background: #fff; } }
 """

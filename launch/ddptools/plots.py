@@ -15,7 +15,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 from ddptools.lost_time import Loss, losses  # noqa: E402
-from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series_over, size_text  # noqa: E402
+from ddptools.measurements import PLACEMENT, Case, Experiment, Series, number_of, series_over, size_text  # noqa: E402
 from ddptools.tables import bus_bandwidths, operation  # noqa: E402
 from ddptools.words import efficiencies, is_training, number  # noqa: E402
 
@@ -32,6 +32,7 @@ STYLE = {
 }
 NUMERIC = ("batch", "bucket-mb", "last-bucket-kb", "comm-ctas", "grad-accum", "seq")
 MOST_SERIES = 10
+MOST_POINTS = 200  # of a series
 MOST_BARS = 24
 MOST_HEAT_MAPS = 4
 MOST_CELLS = 16  # along one side of a heat map
@@ -111,7 +112,9 @@ def _scaling(experiment: Experiment) -> list[Picture]:
 def _scaling_series(left: Axes, right: Axes, color: str, name: str, cases: list[Case]) -> None:
     ranks = [case.ranks for case in cases]
     mark = " (emulated)" if any(case.emulated for case in cases) else ""
-    left.errorbar(ranks, [c.rate for c in cases], _error_bars(cases), color=color, marker="o", capsize=3, label=name + mark)
+    left.errorbar(
+        ranks, [c.rate for c in cases], _error_bars(cases), color=color, marker="o", capsize=3, label=name + mark
+    )
     one = cases[0]
     if one.ranks != 1:
         return
@@ -133,16 +136,21 @@ def _numeric(experiment: Experiment) -> list[Picture]:
     made = []
     for name in [name for name in NUMERIC if name in experiment.varied]:
         series = series_over(experiment, name, lambda case, n=name: number_of(case.settings.get(n, "")))
-        shown = [(label, points) for label, points in series if len(points) > 2][:MOST_SERIES]
+        shown = [(label, _thinned(points)) for label, points in series if len(points) > 2][:MOST_SERIES]
         if not shown:
             continue
         figure, axes = plt.subplots(figsize=(6, 3.6))
         for color, (label, points) in enumerate(shown):
             cases = [case for _, case in points]
             axes.errorbar(
-                [x for x, _ in points], [c.rate for c in cases], _error_bars(cases), color=f"C{color}", marker="o",
-                capsize=3, label=label,
-            )  # fmt: skip
+                [x for x, _ in points],
+                [c.rate for c in cases],
+                _error_bars(cases),
+                color=f"C{color}",
+                marker="o",
+                capsize=3,
+                label=label,
+            )
         values = sorted({x for _, points in shown for x, _ in points})
         axes.set_xscale("log", base=2) if values[0] > 0 else axes.set_xscale("symlog", base=2)
         axes.set_xticks(values[:: 1 + len(values) // 12], [f"{v:g}" for v in values[:: 1 + len(values) // 12]])
@@ -153,6 +161,11 @@ def _numeric(experiment: Experiment) -> list[Picture]:
         caption = _caption(experiment, f"Throughput against {name}, median with smallest and largest.", len(series))
         made.append(finish(figure, f"{experiment.title} {name}", caption))
     return made
+
+
+def _thinned(points: Series) -> Series:
+    """Every so many of them, where there are more than can be seen."""
+    return points[:: 1 + len(points) // MOST_POINTS]
 
 
 def _bars(experiment: Experiment) -> list[Picture]:
@@ -283,5 +296,3 @@ def drawings(topology: dict[str, Any], name: str) -> list[Picture]:
             except (KeyError, TypeError, ValueError, IndexError):  # a topology of another version
                 plt.close(figure)
     return made
-
-

@@ -23,7 +23,9 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("results", nargs="+", type=pathlib.Path, help="folders of ddpsweep, or their results.jsonl")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("report.html"), metavar="FILE")
     parser.add_argument("--png", type=pathlib.Path, metavar="DIR", help="the pictures as PNG too")
-    parser.add_argument("--md", type=pathlib.Path, metavar="FILE", help="the report as Markdown too (pictures by --png)")
+    parser.add_argument(
+        "--md", type=pathlib.Path, metavar="FILE", help="the report as Markdown too (pictures by --png)"
+    )
     parser.add_argument("--title", default="Measurements", help="of the page")
     return parser.parse_args(argv)
 
@@ -50,7 +52,7 @@ def experiment_blocks(experiment: Experiment) -> list[Block]:
     emulated = [case for case in experiment.cases if case.emulated]
     if emulated:
         how = ", ".join(dict.fromkeys(_emulation(case.runs, case.failures) for case in emulated))
-        blocks.append(Notes([f"Nodes were emulated on one machine ({how}): numbers marked emulated are not a network's."]))
+        blocks.append(Notes([f"Nodes were emulated on one machine ({how}): numbers marked emulated are no network's."]))
     blocks += [Heading(3, "In words"), *explain(experiment)]
     if experiment.measured:
         blocks += [Heading(3, "Measured"), *tables(experiment), *pictures(experiment)]

@@ -16,14 +16,43 @@ from ddptools.errors import UsageError
 Record = dict[str, Any]
 
 SUMMARY_COLUMNS = (
-    "device_name", "precision", "world_size", "nodes", "images_per_second", "images_per_second_min",
-    "images_per_second_max", "tokens_per_second", "tokens_per_second_min", "tokens_per_second_max",
-    "baseline_per_second", "scaling_efficiency", "exposed_comm_fraction", "step_seconds",
-    "step_seconds_without_communication", "communication_seconds", "mfu", "loss", "accuracy", "startup_seconds",
-    "train_seconds", "parameter_hash", "topology",
-)  # fmt: skip
+    "device_name",
+    "precision",
+    "world_size",
+    "nodes",
+    "images_per_second",
+    "images_per_second_min",
+    "images_per_second_max",
+    "tokens_per_second",
+    "tokens_per_second_min",
+    "tokens_per_second_max",
+    "baseline_per_second",
+    "scaling_efficiency",
+    "exposed_comm_fraction",
+    "step_seconds",
+    "step_seconds_without_communication",
+    "communication_seconds",
+    "mfu",
+    "loss",
+    "accuracy",
+    "startup_seconds",
+    "train_seconds",
+    "parameter_hash",
+    "topology",
+)
 NCCL_COLUMNS = ("version", "algorithm", "protocol", "channels", "transport")
-RECORD_COLUMNS = ("sweep", "product", "case", "repeat", "status", "reason", "emulated", "emulation", "started", "seconds")
+RECORD_COLUMNS = (
+    "sweep",
+    "product",
+    "case",
+    "repeat",
+    "status",
+    "reason",
+    "emulated",
+    "emulation",
+    "started",
+    "seconds",
+)
 
 
 class ResultFolder:

@@ -29,16 +29,21 @@ def run(
     timeout: float,
     tick: Callable[[float], None] = lambda seconds: None,
 ) -> Outcome:
-    """Output goes to `log`, errors to the same name with .err. `tick` is called about twice a second. Whatever ends this
-    function, an interrupt included, ends the whole job first."""
+    """Output goes to `log`, errors to the same name with .err. `tick` is called about twice a second. Whatever ends
+    this function, an interrupt included, ends the whole job first."""
     start = time.monotonic()
     errors = log.with_suffix(".err")
     with open(log, "wb") as out, open(errors, "wb") as err:
         try:
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                start_new_session=True, preexec_fn=_die_with_parent,
-            )  # fmt: skip
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
         except OSError as error:
             return Outcome("failed", None, 0.0, f"{command[0]}: {error.strerror}")
         try:
@@ -125,11 +130,22 @@ def last_words(path: pathlib.Path, lines: int = 5) -> str:
     return " | ".join((own or kept)[-lines:])[:2000]
 
 
+MPIRUN_PHRASES = (
+    "Primary job  terminated normally",
+    "a non-zero exit code. Per user-direction",
+    "mpirun detected that one or more",
+    "mpirun noticed that process rank",
+    "thus causing",
+    "the job to be terminated",
+    "Process name: [[",
+    "Exit code:",
+    "MPI_ABORT was invoked",
+    "with errorcode",
+    "NOTE: invoking MPI_ABORT",
+    "You may or may not see output",
+    "exactly when Open MPI kills them",
+)
+
+
 def _is_noise(line: str) -> bool:
-    phrases = (
-        "Primary job  terminated normally", "a non-zero exit code. Per user-direction", "mpirun detected that one or more",
-        "mpirun noticed that process rank", "thus causing", "the job to be terminated", "Process name: [[", "Exit code:",
-        "MPI_ABORT was invoked", "with errorcode", "NOTE: invoking MPI_ABORT", "You may or may not see output",
-        "exactly when Open MPI kills them",
-    )  # fmt: skip
-    return set(line.strip()) <= {"-"} or any(phrase in line for phrase in phrases)
+    return set(line.strip()) <= {"-"} or any(phrase in line for phrase in MPIRUN_PHRASES)

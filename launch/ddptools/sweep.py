@@ -29,8 +29,8 @@ RECORD_VERSION = 1
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="ddpsweep",
-        description="Runs every case of a sweep (configs/sweeps/*.toml), each in a fresh job, and keeps what came out in "
-        "DIR/results.jsonl and DIR/results.csv; ddpreport DIR explains it.",
+        description="Runs every case of a sweep (configs/sweeps/*.toml), each in a fresh job, and keeps what came out "
+        "in DIR/results.jsonl and DIR/results.csv; ddpreport DIR explains it.",
     )
     parser.add_argument("file", type=pathlib.Path, metavar="SWEEP.toml")
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder of the results (results/NAME)")
@@ -39,9 +39,13 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--repeats", type=_positive, metavar="N", help="runs of each case, in place of the file's")
     parser.add_argument("--timeout", type=_positive, metavar="S", help="seconds for one run, in place of the file's")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
         help="a flag or key for all cases (a list in [] becomes an axis), or environment.NAME=VALUE; may be repeated",
-    )  # fmt: skip
+    )
     parser.add_argument("--hostfile", type=pathlib.Path, metavar="FILE", help="hosts for layouts, as mpirun reads them")
     parser.add_argument("--bin", metavar="DIR", help="folder of ddptrain (default: that of ddpsweep, else build/bin)")
     parser.add_argument("--dry-run", action="store_true", help="print the cases and their commands, and run nothing")
@@ -81,9 +85,14 @@ class SweepRun:
             command = ["mpirun", "--oversubscribe", "-np", "1", str(program), *flag_arguments(case.flags)]
             try:
                 done = subprocess.run(
-                    [*command, "--print-config"], env=_environment_for_root(), stdin=subprocess.DEVNULL,
-                    capture_output=True, text=True, errors="replace", timeout=120,
-                )  # fmt: skip
+                    [*command, "--print-config"],
+                    env=_environment_for_root(),
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=120,
+                )
             except FileNotFoundError as error:
                 raise UsageError("there is no mpirun: install Open MPI (launch/setup)") from error
             except subprocess.TimeoutExpired as error:
@@ -132,9 +141,7 @@ class SweepRun:
             print("ddpsweep: not one run succeeded; the reasons stand above and in results.jsonl", file=sys.stderr)
         return 0 if not counts or (counts.keys() <= {"ok", "skipped"} and counts.get("ok")) else 1
 
-    def run_case(
-        self, case: Case, repeat: int, folder: ResultFolder, timeout: float, progress: Progress
-    ) -> Record:
+    def run_case(self, case: Case, repeat: int, folder: ResultFolder, timeout: float, progress: Progress) -> Record:
         stem = f"{case.key}-r{repeat}"
         log = folder.path / "logs" / f"{stem}.out"
         result_file = folder.path.absolute() / "logs" / f"{stem}.jsonl"

@@ -1,25 +1,25 @@
 """The file that describes a sweep (TOML), read and checked.
 
-    name = "algo-proto"            default: the file's stem
-    description = "..."
-    repeats = 3                    runs of each case
-    timeout = 600                  seconds for one run
-    seed = 1                       of the order of the cases
+name = "algo-proto"            default: the file's stem
+description = "..."
+repeats = 3                    runs of each case
+timeout = 600                  seconds for one run
+seed = 1                       of the order of the cases
 
-    [base]                         flags of ddptrain for every case, by their names without --
-    [environment]                  variables for every case; "" takes one away
+[base]                         flags of ddptrain for every case, by their names without --
+[environment]                  variables for every case; "" takes one away
 
-    [[product]]                    any number; each is the cross product of its lists
-    name = "weak"
-    program = "ddptrain"           or another program beside it, which then takes --json FILE
-    arguments = []                 what stands before the flags
-    ranks = [1, 2, 4, 8]           all of these keys: a value or a list of values
-    layout = ["1x4", "2x2"]        nodes x ranks per node
-    gpus = ["all", "best-pair", "worst-pair", "0,3"]
-    cpus = ["all", "0,1", "0-3"]   processors, as taskset takes them
-    global-batch = 4096            samples of a step on all ranks, in place of batch
-    <flag> = [...]                 any flag of the program
-    environment = { NCCL_ALGO = ["", "Ring"] }    a table, or a list of tables that are alternatives
+[[product]]                    any number; each is the cross product of its lists
+name = "weak"
+program = "ddptrain"           or another program beside it, which then takes --json FILE
+arguments = []                 what stands before the flags
+ranks = [1, 2, 4, 8]           all of these keys: a value or a list of values
+layout = ["1x4", "2x2"]        nodes x ranks per node
+gpus = ["all", "best-pair", "worst-pair", "0,3"]
+cpus = ["all", "0,1", "0-3"]   processors, as taskset takes them
+global-batch = 4096            samples of a step on all ranks, in place of batch
+<flag> = [...]                 any flag of the program
+environment = { NCCL_ALGO = ["", "Ring"] }    a table, or a list of tables that are alternatives
 """
 
 import dataclasses

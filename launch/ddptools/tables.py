@@ -67,7 +67,8 @@ def _scaling_cells(ranks: int, cases: list[Case]) -> list[str]:
 def _cases(experiment: Experiment) -> Table:
     """A row per case: what differs, the rate, and what belongs to it."""
     columns = _case_columns(experiment)
-    header = [*experiment.varied, experiment.unit or "rate", "against reference", "runs", *(name for name, _ in columns)]
+    header = [*experiment.varied, experiment.unit or "rate", "against reference", "runs"]
+    header += [name for name, _ in columns]
     references = {id(c): reference for reference, cases in _references(experiment) for c in cases}
     rows = []
     for case in experiment.cases[:MOST_ROWS]:
@@ -181,9 +182,8 @@ def machine_table(experiment: Experiment) -> Table:
     gpus = machine.get("gpus") if isinstance(machine.get("gpus"), list) else []
     names = ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)) or "none"
     devices = {str(run.summary.get("device_name")) for case in experiment.measured for run in case.runs[:1]}
-    labels = dict.fromkeys(
-        str(run.summary.get("topology")) for case in experiment.measured for run in case.runs if run.summary.get("topology")
-    )
+    summaries = [run.summary for case in experiment.measured for run in case.runs]
+    labels = dict.fromkeys(str(summary["topology"]) for summary in summaries if summary.get("topology"))
     rows = [
         ["results", str(experiment.source)],
         ["system", str(machine.get("system", "unknown"))],

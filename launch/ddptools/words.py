@@ -10,8 +10,19 @@ from ddptools.noise import compare
 MOST_SENTENCES = 12
 SATURATED = 0.95
 DECIDES_PARAMETERS = {
-    "ranks", "batch", "global-batch", "grad-accum", "model", "config", "precision", "data", "seq", "steps", "epochs", "seed",
-}  # fmt: skip
+    "ranks",
+    "batch",
+    "global-batch",
+    "grad-accum",
+    "model",
+    "config",
+    "precision",
+    "data",
+    "seq",
+    "steps",
+    "epochs",
+    "seed",
+}
 
 
 def number(value: float) -> str:
@@ -147,8 +158,8 @@ def _ranks(experiment: Experiment) -> Iterator[str]:
         mark = ", emulated" if last.emulated else ""
         yield (
             _start(context if context != experiment.product else "") + f"From 1 to {last.ranks} ranks the rate grows "
-            f"{last.rate / first.rate:.2f} times, an efficiency of {percent(statistics.median(values))}{spread} against "
-            f"the run of one rank{beside}{mark}."
+            f"{last.rate / first.rate:.2f} times, an efficiency of {percent(statistics.median(values))}{spread} "
+            f"against the run of one rank{beside}{mark}."
         )
 
 
@@ -163,8 +174,8 @@ def _batch(experiment: Experiment) -> Iterator[str]:
         enough = next(case for _, case in points if case.rate >= SATURATED * best.rate)
         yield (
             _start(context if context != experiment.product else "") + f"The highest rate is at batch "
-            f"{best.settings.get('batch')}: {measured_text(best, experiment.unit)}; from batch {enough.settings.get('batch')} on "
-            f"it is within {percent(1 - SATURATED)} of that."
+            f"{best.settings.get('batch')}: {measured_text(best, experiment.unit)}; from batch "
+            f"{enough.settings.get('batch')} on it is within {percent(1 - SATURATED)} of that."
         )
 
 
@@ -205,8 +216,8 @@ def _numerics(experiment: Experiment) -> Iterator[str]:
         for case in cases:
             if len(case.hashes()) > 1:
                 yield (
-                    f"{len(case.runs)} runs of {experiment.label(case)} ended with {len(case.hashes())} different sets of "
-                    "parameters: it is not reproducible bit by bit."
+                    f"{len(case.runs)} runs of {experiment.label(case)} ended with {len(case.hashes())} different "
+                    "sets of parameters: it is not reproducible bit by bit."
                 )
         different = {frozenset(case.hashes()) for case in cases}
         if len(different) > 1:

@@ -10,7 +10,7 @@ import unittest
 from report_test import everything, run_report
 from support import write_results
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 
 
 @unittest.skipIf(BROWSER is None, "no chromium here (apt-get install chromium)")

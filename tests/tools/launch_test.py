@@ -14,9 +14,17 @@ from ddptools.machine import Machine, find_machine, read_hostfile
 
 def case(**changes) -> Case:
     settings = {
-        "sweep": "s", "product": "main", "program": "ddptrain", "arguments": (), "ranks": 2, "layout": None, "gpus": "all",
-        "cpus": "all", "flags": {"batch": 8}, "environment": {},
-    }  # fmt: skip
+        "sweep": "s",
+        "product": "main",
+        "program": "ddptrain",
+        "arguments": (),
+        "ranks": 2,
+        "layout": None,
+        "gpus": "all",
+        "cpus": "all",
+        "flags": {"batch": 8},
+        "environment": {},
+    }
     return Case(**(settings | changes))
 
 
@@ -72,7 +80,13 @@ class LaunchTest(unittest.TestCase):
         machine = gpu_machine(8, topology={"hosts": [{"nearest_pair": [0, 3], "farthest_pair": [1, 7]}]})
         self.assertEqual(self.launch(machine, gpus="best-pair").gpus, ["0", "3"])
         self.assertEqual(self.launch(machine, gpus="worst-pair").gpus, ["1", "7"])
-        for topology in (None, {}, {"hosts": []}, {"hosts": [{"nearest_pair": None}]}, {"hosts": [{"nearest_pair": ["a"]}]}):
+        for topology in (
+            None,
+            {},
+            {"hosts": []},
+            {"hosts": [{"nearest_pair": None}]},
+            {"hosts": [{"nearest_pair": ["a"]}]},
+        ):
             self.assertIn("ddptopo", self.reason(gpu_machine(8, topology=topology), gpus="best-pair"))
 
     def test_what_cannot_run_here_is_told(self) -> None:

@@ -12,7 +12,18 @@ from report_test import run_report
 from support import ROOT
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin"))
-SHORT = ["--repeats", "1", "--set", "steps=6", "--set", "log-every=2", "--set", "data=synthetic:512"]
+SHORT = [
+    "--repeats",
+    "1",
+    "--set",
+    "steps=6",
+    "--set",
+    "log-every=2",
+    "--set",
+    "data=synthetic:512",
+    "--set",
+    "batch=16",
+]
 
 
 class RealSweepTest(unittest.TestCase):

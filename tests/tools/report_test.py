@@ -110,7 +110,9 @@ class WordsTest(ReportCase):
             return runs(value, rates, {"ranks": 4, "layout": value}, emulated=emulated, emulation="NCCL_HOSTID")
 
         records = layout("1x4", [100, 101], False) + layout("2x2", [10, 11], True)
-        self.assertIn("lowest with layout 2x2 (emulated): 10.5 images/s (10 to 11 over 2 runs, emulated)", self.words(records))
+        self.assertIn(
+            "lowest with layout 2x2 (emulated): 10.5 images/s (10 to 11 over 2 runs, emulated)", self.words(records)
+        )
         markdown = self.report(records)
         self.assertIn("| 2x2 emulated | 10.5 (10 to 11) emulated |", markdown)
         self.assertIn("Nodes were emulated on one machine (NCCL_HOSTID)", markdown)
@@ -152,9 +154,15 @@ def everything() -> list[dict[str, Any]]:
     for ranks in (1, 2, 4):
         for batch in (64, 512):
             summary = {
-                "step_seconds": 1e-3, "step_seconds_without_communication": 9e-4, "scaling_efficiency": 0.8,
-                "exposed_comm_fraction": 0.3, "world_size": ranks, "topology": "NV18", "nccl": RING, "mfu": None,
-            }  # fmt: skip
+                "step_seconds": 1e-3,
+                "step_seconds_without_communication": 9e-4,
+                "scaling_efficiency": 0.8,
+                "exposed_comm_fraction": 0.3,
+                "world_size": ranks,
+                "topology": "NV18",
+                "nccl": RING,
+                "mfu": None,
+            }
             settings = {"ranks": ranks, "batch": batch}
             rates = [ranks * 90 + batch, ranks * 95 + batch]
             records += runs(f"w{ranks}-{batch}", rates, settings, product="weak", summary=summary)
@@ -205,7 +213,13 @@ class PageTest(ReportCase):
         for target in re.findall(r'href="#([^"]+)"', page):
             self.assertIn(target, ids)
         names = {file.stem for file in (self.folder / "png").iterdir()}
-        for kind in ("weak-ranks", "weak-lost-time", "grid-nccl-algo-nccl-proto", "bench-bus-bandwidth", "layouts-cases"):
+        for kind in (
+            "weak-ranks",
+            "weak-lost-time",
+            "grid-nccl-algo-nccl-proto",
+            "bench-bus-bandwidth",
+            "layouts-cases",
+        ):
             self.assertIn(f"made-up-{kind}", names)
         self.assertIn("made-up-buckets-bucket-mb", names)
         for file in (self.folder / "png").iterdir():
@@ -262,7 +276,11 @@ class PageTest(ReportCase):
             for name in good:
                 records.append(good | {"case": f"{number}{name}", name: value})
             for name in ("images_per_second", "nccl", "step_seconds", "parameter_hash", "topology", "lost_time"):
-                summary = good["summary"] | {"step_seconds_without_communication": 1, "scaling_efficiency": 1, name: value}
+                summary = good["summary"] | {
+                    "step_seconds_without_communication": 1,
+                    "scaling_efficiency": 1,
+                    name: value,
+                }
                 records.append(good | {"case": f"{number}s{name}", "summary": summary | {name: value}})
             records.append(good | {"case": f"{number}b", "bench": {"benchmark": "allreduce", "results": [value]}})
         folder = write_results(self.folder / "results", records)

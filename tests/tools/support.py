@@ -82,9 +82,13 @@ class FakeSweep:
 
     def start(self, *options: str) -> subprocess.Popen:
         return subprocess.Popen(
-            self.command(*options), env=self.environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            self.command(*options),
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-        )  # fmt: skip
+        )
 
     def records(self) -> list[dict[str, Any]]:
         file = self.out / "results.jsonl"
@@ -110,16 +114,26 @@ def is_alive(pid: int) -> bool:
 
 
 def record(case: str, repeat: int, rate: float | None, settings: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A record as ddpsweep writes it; `rate` None: a failed run. Keys of `changes` replace those of the record, those of
-    `summary` are added to its summary."""
+    """A record as ddpsweep writes it; `rate` None: a failed run. Keys of `changes` replace those of the record, those
+    of `summary` are added to its summary."""
     summary = {"event": "summary", "images_per_second": rate} | changes.pop("summary", {})
     made = {
-        "record": 1, "sweep": "made-up", "product": "main", "case": case, "repeat": repeat, "program": "ddptrain",
-        "settings": settings, "variables": [n for n in settings if n.startswith("NCCL_")], "emulated": False,
-        "status": "ok" if rate is not None else "failed", "reason": None if rate is not None else "exit code 1: no luck",
-        "versions": "ddptrain 1\nNCCL 2", "machine": {"cpu": "C", "cores": 2, "gpus": ["G", "G"], "system": "S"},
-        "log": f"logs/{case}-r{repeat}.out", "seconds": 1.0,
-    }  # fmt: skip
+        "record": 1,
+        "sweep": "made-up",
+        "product": "main",
+        "case": case,
+        "repeat": repeat,
+        "program": "ddptrain",
+        "settings": settings,
+        "variables": [n for n in settings if n.startswith("NCCL_")],
+        "emulated": False,
+        "status": "ok" if rate is not None else "failed",
+        "reason": None if rate is not None else "exit code 1: no luck",
+        "versions": "ddptrain 1\nNCCL 2",
+        "machine": {"cpu": "C", "cores": 2, "gpus": ["G", "G"], "system": "S"},
+        "log": f"logs/{case}-r{repeat}.out",
+        "seconds": 1.0,
+    }
     if rate is not None:
         made["summary"] = summary
     return made | changes

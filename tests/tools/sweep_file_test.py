@@ -58,7 +58,9 @@ class SweepFile(unittest.TestCase):
             (c.ranks, c.flags["bucket-mb"], c.environment["NCCL_ALGO"], c.environment["NCCL_PROTO"]) for c in cases
         }
         self.assertEqual(len(cases), 16)
-        self.assertEqual(found, {(r, b, a, p) for r in (1, 2) for b in (1, 2.5) for a in ("", "Ring") for p in ("", "LL")})
+        self.assertEqual(
+            found, {(r, b, a, p) for r in (1, 2) for b in (1, 2.5) for a in ("", "Ring") for p in ("", "LL")}
+        )
         self.assertEqual({c.flags["model"] for c in cases}, {"cnn"})
         self.assertEqual({c.flags["graph"] for c in cases}, {"off"})
         self.assertEqual({c.environment["NCCL_DEBUG"] for c in cases}, {"WARN"})

@@ -116,7 +116,9 @@ class SweepTest(unittest.TestCase):
         self.assertEqual(len(sweep.executed()), 5)
 
     def test_ctrl_c_leaves_valid_files_and_no_job(self) -> None:
-        sweep = self.sweep('repeats = 1\n[[product]]\nranks = 2\nbatch = [1, 2]\n[[product]]\nranks = 2\nmode = "hang"\n')
+        sweep = self.sweep(
+            'repeats = 1\n[[product]]\nranks = 2\nbatch = [1, 2]\n[[product]]\nranks = 2\nmode = "hang"\n'
+        )
         sweep.file.write_text(sweep.file.read_text() + "batch = [1, 2]\n")
         process = sweep.start()
         hanging = lambda: [r for r in sweep.executed() if r["flags"].get("mode") == "hang"]  # noqa: E731
@@ -150,7 +152,9 @@ class SweepTest(unittest.TestCase):
         by_mode = {r["settings"]["mode"]: r for r in sweep.records()}
         self.assertEqual(by_mode["ok"]["status"], "ok")
         self.assertEqual((by_mode["fail"]["status"], by_mode["fail"]["exit_code"]), ("failed", 1))
-        self.assertEqual(by_mode["fail"]["reason"], "exit code 1: ddptrain: error on rank 0 (h): the loss is not finite")
+        self.assertEqual(
+            by_mode["fail"]["reason"], "exit code 1: ddptrain: error on rank 0 (h): the loss is not finite"
+        )
         self.assertEqual(by_mode["silent"]["status"], "failed")
         self.assertIn("left no result", by_mode["silent"]["reason"])
 
@@ -194,7 +198,13 @@ class SweepTest(unittest.TestCase):
         self.assertEqual(dry.stdout.count("mpirun"), 6)
         self.assertEqual(sweep.executed(), [])
         self.assertFalse(sweep.out.exists())
-        for options in (["--repeats", "0"], ["--timeout", "x"], ["--hostfile", "none"], ["--set", "x"], ["--bin", "none"]):
+        for options in (
+            ["--repeats", "0"],
+            ["--timeout", "x"],
+            ["--hostfile", "none"],
+            ["--set", "x"],
+            ["--bin", "none"],
+        ):
             done = sweep.run(*options)
             self.assertEqual(done.returncode, 2, options)
             self.assertIn(options[0], done.stderr)
