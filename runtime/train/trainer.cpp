@@ -127,4 +127,22 @@ StepGraph Trainer::make_communication_steps() {
           {.enabled = options_.graph, .eager_steps = 0}};
 }
 
+StepGraph Trainer::make_pass_steps(bool backward) {
+  const auto passes = [this, backward](std::uint32_t offset) {
+    const StepRef step{static_cast<const StepState*>(state_.data()), offset};
+    for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
+      model_->forward(train_data_.batch(sampler_.order(micro), step, options_.batch), gradient_scale_, training_sums());
+      if (backward) model_->backward(micro > 0, [](std::size_t) {});
+    }
+  };
+  return {backend_, static_cast<StepState*>(state_.data()), passes, {.enabled = options_.graph, .eager_steps = 0}};
+}
+
+StepGraph Trainer::make_eager_steps() {
+  return {backend_,
+          static_cast<StepState*>(state_.data()),
+          [this](std::uint32_t offset) { train_step(reducer_, offset); },
+          {.enabled = false}};
+}
+
 }  // namespace ddptrain

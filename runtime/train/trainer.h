@@ -64,6 +64,10 @@ class Trainer {
   StepGraph& training_steps() { return training_; }
   StepGraph make_silent_steps();
   StepGraph make_communication_steps();
+  /// What profile_step() times besides, without communication and updates: forward, or forward and backward. And the
+  /// whole step launched kernel by kernel.
+  StepGraph make_pass_steps(bool backward);
+  StepGraph make_eager_steps();
 
  private:
   void train_step(GradientReducer& reducer, std::uint32_t offset);

@@ -1,0 +1,219 @@
+#include <algorithm>
+
+#include "benchmarks/ddpbench/check_pattern.h"
+#include "benchmarks/ddpbench/collectives.h"
+#include "benchmarks/ddpbench/session.h"
+#include "benchmarks/ddpbench/sizes.h"
+#include "benchmarks/ddpbench/table.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain::bench {
+namespace {
+
+constexpr std::uint64_t kEndOnGpu = std::uint64_t{128} << 20;
+constexpr std::uint64_t kEndOnCpu = std::uint64_t{8} << 20;
+
+struct Measured {
+  double seconds = 0.0;  ///< Of a collective, mean over the ranks.
+  Bandwidth bandwidth;
+  std::uint64_t wrong = 0;  ///< Elements, of all ranks.
+};
+
+/// Measures as nccl-tests does: iterations are queued one behind the other, each on the next stretch of the buffers;
+/// the wall clock from the first call to the end of the last, averaged over iterations and ranks.
+class AllreduceBench {
+ public:
+  AllreduceBench(const World& world, Backend& backend, const AllreduceOptions& options, std::uint64_t end)
+      : world_(world),
+        backend_(backend),
+        options_(options),
+        end_(end),
+        library_(backend.kind() == DeviceKind::cuda ? make_nccl_collectives(world, backend, options.symmetric)
+                                                    : make_mpi_collectives(world, backend)) {
+    if (!library_->can(options.collective, options.dtype)) {
+      usage_error("--op {} --dtype bf16: {} adds float only. Use --dtype float.", name_of(options.collective),
+                  library_->library());
+    }
+    if (options.graph_launches > 0 && backend.kind() == DeviceKind::cpu) {
+      usage_error("--graph: graphs are for GPUs; leave it out");
+    }
+    send_ = library_->allocate(end);
+    recv_ = library_->allocate(end);
+  }
+
+  const Collectives& library() const { return *library_; }
+
+  CollectiveSize size_of_call(std::uint64_t bytes) const {
+    return collective_size(options_.collective, bytes, size_of(options_.dtype), world_.size());
+  }
+
+  void warm_up(std::uint64_t bytes) {
+    for (int i = 0; i < options_.warmup; ++i) start(size_of_call(bytes), false, i);
+    backend_.synchronize();
+  }
+
+  Measured measure(const CollectiveSize& size, bool in_place) {
+    start(size, in_place, 0);
+    const double seconds = time(size, in_place) / options_.iterations;
+    Measured result;
+    result.seconds = mean_over_ranks(world_, seconds);
+    result.bandwidth = bandwidth(options_.collective, size.bytes, result.seconds, world_.size());
+    if (options_.check) result.wrong = check(size, in_place);
+    return result;
+  }
+
+ private:
+  double time(const CollectiveSize& size, bool in_place) {
+    const auto iterations = [&] {
+      for (int i = 0; i < options_.iterations; ++i) start(size, in_place, i);
+    };
+    if (options_.graph_launches == 0) return seconds_of(world_, backend_, iterations);
+    const auto graph = backend_.capture(iterations);
+    const auto launches = [&] {
+      for (int i = 0; i < options_.graph_launches; ++i) graph->launch();
+    };
+    return seconds_of(world_, backend_, launches) / options_.graph_launches;
+  }
+
+  /// Places of a rank's input and output in the buffers, for iteration `iteration`.
+  CollectiveCall call(const CollectiveSize& size, bool in_place, int iteration) const {
+    const std::size_t stretches = std::max<std::size_t>(end_ / std::max<std::size_t>(size.bytes, 1), 1);
+    const std::size_t offset = static_cast<std::size_t>(iteration) % stretches * size.bytes;
+    const std::size_t mine = size.count * size_of(options_.dtype) * static_cast<std::size_t>(world_.rank());
+    CollectiveCall call{options_.collective, options_.dtype, nullptr, static_cast<char*>(recv_.data()) + offset,
+                        size.count};
+    call.send = in_place ? call.recv : static_cast<char*>(send_.data()) + offset;
+    if (in_place && options_.collective == Collective::all_gather) call.send = static_cast<char*>(call.recv) + mine;
+    if (in_place && options_.collective == Collective::reduce_scatter) {
+      call.recv = static_cast<char*>(call.recv) + mine;
+    }
+    return call;
+  }
+
+  void start(const CollectiveSize& size, bool in_place, int iteration) {
+    library_->start(call(size, in_place, iteration));
+  }
+
+  Expected expected(const CollectiveSize& size) const {
+    switch (options_.collective) {
+      case Collective::all_reduce:
+        return {0, world_.size(), 0, 0};
+      case Collective::reduce_scatter:
+        return {0, world_.size(), size.count * static_cast<std::uint64_t>(world_.rank()), 0};
+      case Collective::all_gather:
+        return {0, 1, 0, std::max<std::uint64_t>(size.count, 1)};
+      case Collective::broadcast:
+        return {0, 1, 0, 0};
+    }
+    fail("unknown collective");
+  }
+
+  std::uint64_t check(const CollectiveSize& size, bool in_place) {
+    const bool on_gpu = backend_.kind() == DeviceKind::cuda;
+    backend_.zero(recv_.data(), recv_.bytes(), backend_.compute_stream());
+    backend_.synchronize();
+    const CollectiveCall once = call(size, in_place, 0);
+    const Tensor in{const_cast<void*>(once.send), options_.dtype, {static_cast<std::int64_t>(size.send)}};
+    const Tensor out{once.recv, options_.dtype, {static_cast<std::int64_t>(size.recv)}};
+    (on_gpu ? gpu::fill_pattern : fill_pattern)(in, world_.rank());
+    world_.barrier();
+    library_->start(once);
+    backend_.synchronize();
+    const std::uint64_t wrong = (on_gpu ? gpu::count_wrong : count_wrong)(out, expected(size));
+    return static_cast<std::uint64_t>(world_.sum(static_cast<double>(wrong)));
+  }
+
+  const World& world_;
+  Backend& backend_;
+  AllreduceOptions options_;
+  std::uint64_t end_;
+  std::unique_ptr<Collectives> library_;
+  Buffer send_;  // after library_, whose windows they may be
+  Buffer recv_;
+};
+
+Table make_table() {
+  std::vector<Table::Column> columns = {
+      {"size\n(B)", 12}, {"count\n(elements)", 12}, {"type\n", 7}, {"redop\n", 6}, {"root\n", 5}};
+  for (int i = 0; i < 2; ++i) {
+    columns.insert(columns.end(), {{"time\n(us)", 8}, {"algbw\n(GB/s)", 7}, {"busbw\n(GB/s)", 7}, {"#wrong\n", 6}});
+  }
+  return Table(columns);
+}
+
+std::string redop_of(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ? "sum" : "none";
+}
+
+std::string dtype_name(DType dtype) { return dtype == DType::bf16 ? "bf16" : "float"; }
+
+/// Cells of one half of a row, and the entry of the file.
+Json add_measured(const AllreduceOptions& options, const CollectiveSize& size, bool in_place, const Measured& m,
+                  std::vector<std::string>& cells) {
+  const std::string wrong = options.check ? std::to_string(m.wrong) : "N/A";
+  for (const std::string& cell : {microseconds(m.seconds), fmt::format("{:.2f}", m.bandwidth.algbw),
+                                  fmt::format("{:.2f}", m.bandwidth.busbw), wrong}) {
+    cells.push_back(cell);
+  }
+  return {{"bytes", size.bytes},
+          {"count", size.count},
+          {"dtype", dtype_name(options.dtype)},
+          {"redop", redop_of(options.collective)},
+          {"in_place", in_place},
+          {"time_us", 1e6 * m.seconds},
+          {"algbw_gbs", m.bandwidth.algbw},
+          {"busbw_gbs", m.bandwidth.busbw},
+          {"wrong", options.check ? Json(m.wrong) : Json(nullptr)}};
+}
+
+}  // namespace
+
+void run_allreduce(const World& world, const CommonOptions& common, const AllreduceOptions& options) {
+  require_ranks(world, "ddpbench allreduce");
+  const ResultFile file(world, common.json);
+  const DeviceKind device = choose_device(world, common.device);
+  const bool on_gpu = device == DeviceKind::cuda;
+  const std::uint64_t end = options.end != 0 ? options.end : on_gpu ? kEndOnGpu : kEndOnCpu;
+  const auto sizes = size_sweep(options.begin, end, options.factor);
+  const auto backend = make_backend(world, device, Precision::fp32, common.threads);
+  AllreduceBench bench(world, *backend, options, end);
+
+  Json result = {{"benchmark", "allreduce"},
+                 {"op", name_of(options.collective)},
+                 {"library", bench.library().library()},
+                 {"version", bench.library().version()},
+                 {"ranks", world.size()},
+                 {"nodes", world.nodes()},
+                 {"device", backend->device_name()},
+                 {"graph_launches", options.graph_launches},
+                 {"symmetric", options.symmetric},
+                 {"results", Json::array()}};
+  const Table table = make_table();
+  print(world, fmt::format("# {} of {} {}, {} ranks on {} nodes, {}\n#{:>57}{:>32}\n", name_of(options.collective),
+                           bench.library().library(), bench.library().version(), world.size(), world.nodes(),
+                           backend->device_name(), "out-of-place", "in-place"));
+  print(world, table.header());
+  bench.warm_up(sizes.back());
+  bench.warm_up(sizes.front());
+  double bus = 0.0;
+  std::uint64_t wrong = 0;
+  for (const std::uint64_t bytes : sizes) {
+    const CollectiveSize size = bench.size_of_call(bytes);
+    std::vector<std::string> cells = {std::to_string(size.bytes), std::to_string(size.count), dtype_name(options.dtype),
+                                      redop_of(options.collective),
+                                      options.collective == Collective::broadcast ? "0" : "-1"};
+    for (const bool in_place : {false, true}) {
+      const Measured measured = bench.measure(size, in_place);
+      bus += measured.bandwidth.busbw;
+      wrong += measured.wrong;
+      result["results"].push_back(add_measured(options, size, in_place, measured, cells));
+    }
+    print(world, table.row(cells));
+  }
+  if (options.check) print(world, fmt::format("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED"));
+  print(world, fmt::format("# Avg bus bandwidth    : {:.4f} GB/s\n", bus / (2.0 * static_cast<double>(sizes.size()))));
+  file.write(result);
+  if (wrong > 0) fail("{} elements of results are wrong", wrong);
+}
+
+}  // namespace ddptrain::bench

@@ -1,0 +1,58 @@
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "benchmarks/ddpbench/options.h"
+#include "benchmarks/ddpbench/session.h"
+#include "runtime/core/error.h"
+#include "runtime/core/log.h"
+
+using namespace ddptrain;
+
+namespace {
+
+std::pair<bench::CommandLine, std::exception_ptr> read_command_line(int argc, char** argv) {
+  try {
+    return {bench::parse_command_line(argc, argv), nullptr};
+  } catch (...) {
+    return {bench::CommandLine{}, std::current_exception()};
+  }
+}
+
+/// One subcommand for each kind of options.
+struct Run {
+  const World& world;
+  const bench::CommonOptions& common;
+
+  void operator()(const bench::P2pOptions& options) const { bench::run_p2p(world, common, options); }
+  void operator()(const bench::AllreduceOptions& options) const { bench::run_allreduce(world, common, options); }
+  void operator()(const bench::SplitOptions& options) const { bench::run_split(world, common, options); }
+  void operator()(const bench::OverlapOptions& options) const { bench::run_overlap(world, common, options); }
+  void operator()(const bench::GemmOptions& options) const { bench::run_gemm(world, common, options); }
+  void operator()(const bench::MemoryOptions& options) const { bench::run_memory(world, common, options); }
+  void operator()(const bench::StepOptions& options) const { bench::run_step(world, common, options); }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto [command_line, mistake] = read_command_line(argc, argv);
+  World world(&argc, &argv);
+  try {
+    if (mistake) std::rethrow_exception(mistake);
+    if (command_line.print) {
+      bench::print(world, *command_line.print);
+      return 0;
+    }
+    init_logging("warn", world.rank());
+    std::visit(Run{world, command_line.common}, command_line.task);
+  } catch (const UsageError& error) {  // the same on every rank
+    if (world.rank() == 0) std::fprintf(stderr, "ddpbench: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ddpbench: error on rank %d (%s): %s\n", world.rank(), world.hostname().c_str(), error.what());
+    std::fflush(stderr);
+    world.abort(1);
+  }
+  return 0;
+}

@@ -1,0 +1,204 @@
+#include "benchmarks/ddpbench/options.h"
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <utility>
+
+#include "benchmarks/ddpbench/sizes.h"
+#include "launch/options.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain::bench {
+namespace {
+
+void require(bool condition, const std::string& flag, double value, const char* what) {
+  if (!condition) usage_error("{} {}: give {}", flag, value, what);
+}
+
+void add_size(CLI::App& app, const std::string& flag, std::uint64_t& value, const std::string& help) {
+  app.add_option_function<std::string>(
+         flag, [flag, &value](const std::string& text) { value = parse_size(flag, text); }, help)
+      ->type_name("SIZE");
+}
+
+template <class T>
+void add_number(CLI::App& app, const std::string& flag, T& value, double least, double most, const std::string& help) {
+  app.add_option_function<double>(
+         flag,
+         [flag, &value, least, most](const double& number) {
+           const bool fits = number >= least && number <= most;
+           require(fits && static_cast<double>(static_cast<T>(number)) == number, flag, number,
+                   fmt::format("a number from {} to {}", least, most).c_str());
+           value = static_cast<T>(number);
+         },
+         help)
+      ->type_name("N");
+}
+
+void add_dtype(CLI::App& app, DType& dtype) {
+  app.add_option_function<std::string>(
+         "-d,--dtype",
+         [&dtype](const std::string& name) {
+           if (name != "float" && name != "bf16") usage_error("--dtype {}: give float or bf16", name);
+           dtype = name == "float" ? DType::f32 : DType::bf16;
+         },
+         "float or bf16 (MPI adds float only)")
+      ->type_name("float|bf16");
+}
+
+void add_common(CLI::App& app, CommonOptions& o) {
+  app.add_option_function<std::string>(
+         "--device",
+         [&o](const std::string& name) {
+           if (name != "auto" && name != "cpu" && name != "cuda") {
+             usage_error("--device {}: give auto, cpu or cuda", name);
+           }
+           o.device = name;
+         },
+         "auto: GPUs where there are some")
+      ->type_name("auto|cpu|cuda");
+  add_number(app, "--threads", o.threads, 1, 1024, "Threads per rank (CPU)");
+  app.add_option("--json", o.json, "Write the result there")->type_name("FILE");
+}
+
+void add_p2p(CLI::App& app, P2pOptions& o) {
+  add_size(app, "--bytes", o.bytes, "Of a copy; 160MB by default");
+  add_number(app, "--repeats", o.repeats, 1, 1e6, "Copies timed together (5)");
+  add_number(app, "--latency-repeats", o.latency_repeats, 1, 1e6, "Copies of 16 bytes timed together (100)");
+}
+
+void add_allreduce(CLI::App& app, AllreduceOptions& o) {
+  app.add_option_function<std::string>(
+         "--op", [&o](const std::string& name) { o.collective = parse_collective(name); },
+         "all-reduce, reduce-scatter, all-gather or broadcast")
+      ->type_name("NAME");
+  add_size(app, "-b,--begin", o.begin, "Smallest size; 8 by default");
+  add_size(app, "-e,--end", o.end, "Largest size; by default 128M, on CPUs 8M");
+  add_number(app, "-f,--factor", o.factor, 2, 1e9, "From one size to the next (2)");
+  add_dtype(app, o.dtype);
+  add_number(app, "-n,--iterations", o.iterations, 1, 1e6, "Timed together (20)");
+  add_number(app, "-w,--warmup", o.warmup, 0, 1e6, "Before, at the largest and the smallest size (5)");
+  app.add_flag("--graph{10}", o.graph_launches, "The iterations as a CUDA graph, launched 10 (--graph=N: N) times")
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_flag("--symmetric", o.symmetric, "NCCL symmetric memory (one node; NCCL_ALGO has no effect then)");
+  app.add_flag("!--no-check", o.check, "Do not check results");
+}
+
+void add_split(CLI::App& app, SplitOptions& o) {
+  add_size(app, "--total", o.total, "All pieces together; by default 4GB, on CPUs 64MB");
+  add_number(app, "--pieces", o.pieces, 1, 1e6, "The most pieces (1000)");
+  add_dtype(app, o.dtype);
+  add_number(app, "--rounds", o.rounds, 1, 1e6, "Of which the median counts (5)");
+  app.add_flag("--symmetric", o.symmetric, "NCCL symmetric memory, where possible");
+}
+
+void add_overlap(CLI::App& app, OverlapOptions& o) {
+  add_number(app, "--layers", o.layers, 1, 10'000, "Layers of the load (24)");
+  add_number(app, "--width", o.width, 8, 1e5, "Of a layer; by default 4096, on CPUs 256");
+  add_number(app, "--tokens", o.tokens, 1, 1e7, "Rows that a layer works on; by default 8192, on CPUs 256");
+  app.add_option_function<std::vector<std::string>>(
+         "--buckets",
+         [&o](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) o.buckets.push_back(parse_size("--buckets", text));
+         },
+         "Bucket sizes; by default powers of 4 up to all gradients")
+      ->delimiter(',')
+      ->type_name("SIZE,...");
+  add_number(app, "--rounds", o.rounds, 1, 1e6, "Of which the median counts (5)");
+  app.add_flag("--symmetric", o.symmetric, "NCCL symmetric memory, where possible");
+  add_number(app, "--comm-ctas", o.comm_ctas, 0, 32, "Thread blocks of a collective at most (0: NCCL's choice)");
+}
+
+void add_gemm(CLI::App& app, GemmOptions& o) {
+  app.add_option_function<std::string>(
+         "--precision",
+         [&o](const std::string& name) {
+           if (name != "auto" && name != "fp32" && name != "tf32" && name != "bf16") {
+             usage_error("--precision {}: give auto, fp32, tf32 or bf16", name);
+           }
+           o.precision = name;
+         },
+         "auto: bf16 on GPUs, else fp32")
+      ->type_name("auto|fp32|tf32|bf16");
+  add_number(app, "--cube", o.cube, 8, 1e5, "Edge of the cubic product; by default 8192, on CPUs 768");
+  add_number(app, "--tokens", o.tokens, 1, 1e7, "Rows of the GPT-2 products; by default 32768, on CPUs 256");
+  add_number(app, "--width", o.width, 8, 1e5, "Of the GPT-2 products (768: 124M, 1280: 774M); on CPUs 256 by default");
+  add_number(app, "--vocabulary", o.vocabulary, 8, 1e6, "Of the last product; by default 50304, on CPUs 4096");
+  add_number(app, "--rounds", o.rounds, 1, 1e6, "Of which the median counts (5)");
+  app.add_option_function<double>(
+         "--seconds",
+         [&o](const double& value) {
+           require(value > 0.0 && value <= 60.0, "--seconds", value, "a time above 0 and up to 60");
+           o.seconds = value;
+         },
+         "Of a round (0.05)")
+      ->type_name("S");
+}
+
+void add_memory(CLI::App& app, MemoryOptions& o) {
+  add_size(app, "--bytes", o.bytes, "Of a copy; by default 1GB, in host memory 256MB");
+  add_number(app, "--rounds", o.rounds, 1, 1e6, "Of which the median counts (5)");
+}
+
+/// The subcommands with where their options go.
+struct Parser {
+  CLI::App app{"Measures what distributed training is made of: [mpirun -np W] ddpbench SUBCOMMAND", "ddpbench"};
+  CommonOptions common;
+  P2pOptions p2p;
+  AllreduceOptions allreduce;
+  SplitOptions split;
+  OverlapOptions overlap;
+  GemmOptions gemm;
+  MemoryOptions memory;
+  std::vector<std::pair<CLI::App*, std::function<Task()>>> subcommands;
+
+  Parser() {
+    app.require_subcommand(1);
+    app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    add("p2p", "Copies between GPUs, and between host and GPU (one process, all GPUs)", p2p, add_p2p);
+    add("allreduce", "A collective by size, in the columns of nccl-tests", allreduce, add_allreduce);
+    add("split", "One large all-reduce against many small ones", split, add_split);
+    add("overlap", "A backward pass with and without all-reduces beside it", overlap, add_overlap);
+    add("gemm", "The rate of matrix products", gemm, add_gemm);
+    add("memory", "The rate of copies within memory", memory, add_memory);
+    CLI::App* step = app.add_subcommand("step", "Where a training step's time goes; takes the flags of ddptrain");
+    step->allow_extras();
+    step->set_help_flag();
+    step->add_option("--json", common.json, "Write the result there")->type_name("FILE");
+    subcommands.emplace_back(step, [step] { return StepOptions{step->remaining()}; });
+  }
+
+  template <class Options>
+  void add(const char* name, const char* help, Options& options, void (*add_options)(CLI::App&, Options&)) {
+    CLI::App* command = app.add_subcommand(name, help);
+    add_options(*command, options);
+    add_common(*command, common);
+    subcommands.emplace_back(command, [&options] { return options; });
+  }
+};
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  Parser parser;
+  CommandLine result;
+  if (argc == 2 && std::string(argv[1]) == "--version") {
+    result.print = version_text();
+    return result;
+  }
+  try {
+    parser.app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    result.print = parser.app.help();
+    return result;
+  } catch (const CLI::ParseError& error) {
+    usage_error("{} (ddpbench --help and ddpbench SUBCOMMAND --help list the flags)", error.what());
+  }
+  result.common = parser.common;
+  for (const auto& [command, task] : parser.subcommands) {
+    if (command->parsed()) result.task = task();
+  }
+  return result;
+}
+
+}  // namespace ddptrain::bench

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "benchmarks/ddpbench/collective.h"
+#include "runtime/core/tensor.h"
+
+namespace ddptrain::bench {
+
+/// What most subcommands take. Numbers of 0 and empty texts stand for a default that depends on the device.
+struct CommonOptions {
+  std::string device = "auto";  ///< auto, cpu or cuda
+  int threads = 1;              ///< CPU
+  std::string json;             ///< File for the result; empty: none.
+};
+
+struct P2pOptions {
+  std::uint64_t bytes = 160'000'000;
+  int repeats = 5;
+  int latency_repeats = 100;
+};
+
+struct AllreduceOptions {
+  Collective collective = Collective::all_reduce;
+  DType dtype = DType::f32;
+  std::uint64_t begin = 8;
+  std::uint64_t end = 0;
+  std::uint64_t factor = 2;
+  int iterations = 20;
+  int warmup = 5;
+  int graph_launches = 0;  ///< 0: no graph.
+  bool symmetric = false;
+  bool check = true;
+};
+
+struct SplitOptions {
+  std::uint64_t total = 0;
+  std::uint64_t pieces = 1000;
+  DType dtype = DType::f32;
+  int rounds = 5;
+  bool symmetric = false;
+};
+
+struct OverlapOptions {
+  std::int64_t layers = 24;
+  std::int64_t width = 0;
+  std::int64_t tokens = 0;
+  std::vector<std::uint64_t> buckets;  ///< Bytes; empty: powers of 4 up to all gradients.
+  int rounds = 5;
+  bool symmetric = false;
+  int comm_ctas = 0;
+};
+
+struct GemmOptions {
+  std::string precision = "auto";
+  std::int64_t cube = 0;
+  std::int64_t tokens = 0;
+  std::int64_t width = 0;
+  std::int64_t vocabulary = 0;
+  double seconds = 0.05;  ///< Of each measurement.
+  int rounds = 5;
+};
+
+struct MemoryOptions {
+  std::uint64_t bytes = 0;
+  int rounds = 5;
+};
+
+struct StepOptions {
+  std::vector<std::string> arguments;  ///< Those of ddptrain.
+};
+
+using Task =
+    std::variant<P2pOptions, AllreduceOptions, SplitOptions, OverlapOptions, GemmOptions, MemoryOptions, StepOptions>;
+
+/// What the command line asks for: a benchmark, or only to print something and end.
+struct CommandLine {
+  CommonOptions common;
+  Task task;
+  std::optional<std::string> print;
+};
+
+/// UsageError for everything that can be told to be wrong without looking at devices.
+CommandLine parse_command_line(int argc, const char* const* argv);
+
+}  // namespace ddptrain::bench

@@ -1,0 +1,110 @@
+#include "benchmarks/ddpbench/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <vector>
+
+#include "runtime/core/error.h"
+#include "runtime/core/random.h"
+
+namespace ddptrain::bench {
+
+ResultFile::ResultFile(const World& world, std::string path) {
+  world.agree([&] {
+    if (world.rank() != 0 || path.empty()) return;
+    path_ = path;
+    if (std::ofstream(path_, std::ios::app)) return;
+    usage_error("--json {}: the file cannot be written. Give a path in a folder that exists and that you may write to.",
+                path_);
+  });
+}
+
+void ResultFile::write(const Json& result) const {
+  if (path_.empty()) return;
+  std::ofstream file(path_);
+  file << result.dump(2) << '\n' << std::flush;
+  if (!file) fail("writing to {} failed", path_);
+}
+
+void print(const World& world, const std::string& text) {
+  if (world.rank() != 0) return;
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+DeviceKind choose_device(const World& world, const std::string& device) {
+  if (device == "cpu") return DeviceKind::cpu;
+  const int gpus = cuda_device_count();
+  const bool everywhere = world.min(gpus) > 0;
+  if (device == "auto" && !everywhere) return DeviceKind::cpu;
+  world.agree([&] {
+    if (!built_with_cuda()) usage_error("--device cuda: this program was built without CUDA. Use --device cpu.");
+    if (gpus == 0) usage_error("--device cuda: no GPU is visible on {}. Use --device cpu.", world.hostname());
+    if (world.local_size() > gpus) {
+      usage_error("{} ranks on {}, but {} there, and each rank needs its own: start fewer, or add --device cpu",
+                  world.local_size(), world.hostname(), gpus == 1 ? "1 GPU" : fmt::format("{} GPUs", gpus));
+    }
+  });
+  return DeviceKind::cuda;
+}
+
+std::unique_ptr<Backend> make_backend(const World& world, DeviceKind device, Precision precision, int threads) {
+  std::unique_ptr<Backend> backend;
+  BackendOptions options;
+  options.precision = precision;
+  options.threads = threads;
+  world.agree([&] {
+    backend = device == DeviceKind::cuda ? make_cuda_backend(options, world.local_rank()) : make_cpu_backend(options);
+  });
+  return backend;
+}
+
+Precision choose_precision(const std::string& name, DeviceKind device) {
+  if (name == "fp32") return Precision::fp32;
+  if (name == "tf32") return Precision::tf32;
+  if (name == "bf16") return Precision::bf16;
+  return device == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
+}
+
+void require_ranks(const World& world, const char* what) {
+  if (world.size() > 1) return;
+  usage_error("{} needs at least 2 ranks: start it with mpirun -np 2 --bind-to none ddpbench ...", what);
+}
+
+std::unique_ptr<Communicator> make_communicator(const World& world, Backend& backend, bool symmetric, int max_ctas) {
+  if (backend.kind() == DeviceKind::cuda) return make_nccl_communicator(world, backend, {symmetric, max_ctas});
+  return make_mpi_communicator(world, backend);
+}
+
+double seconds_of(const World& world, Backend& backend, const std::function<void()>& work) {
+  backend.synchronize();
+  world.barrier();
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  backend.synchronize();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double mean_over_ranks(const World& world, double value) { return world.sum(value) / world.size(); }
+
+void fill_random(Backend& backend, const Tensor& values, double bound, std::uint32_t seed) {
+  constexpr std::int64_t kPart = std::int64_t{1} << 22;
+  const Buffer staging = backend.allocate(DType::f32, {std::min(kPart, values.size())});
+  std::vector<float> host(static_cast<std::size_t>(std::min(kPart, values.size())));
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    const Philox random = philox<7>(static_cast<std::uint32_t>(i), 0, 0, 0, seed);
+    host[i] = static_cast<float>(bound * (2.0 * uniform01(random.word[0]) - 1.0));
+  }
+  backend.copy_to_device(staging.data(), host.data(), host.size() * sizeof(float));
+  for (std::int64_t begin = 0; begin < values.size(); begin += kPart) {  // parts repeat
+    const std::int64_t count = std::min(kPart, values.size() - begin);
+    const Tensor part{
+        values.as<char>() + static_cast<std::size_t>(begin) * size_of(values.dtype), values.dtype, {count}};
+    backend.convert(staging.view(DType::f32, {count}), part, backend.compute_stream());
+  }
+  backend.synchronize();
+}
+
+}  // namespace ddptrain::bench

@@ -1,0 +1,91 @@
+#include "benchmarks/ddpbench/collective.h"
+#include "benchmarks/ddpbench/session.h"
+#include "benchmarks/ddpbench/sizes.h"
+#include "benchmarks/ddpbench/table.h"
+#include "runtime/core/error.h"
+#include "runtime/train/meter.h"
+
+namespace ddptrain::bench {
+namespace {
+
+constexpr std::uint64_t kTotalOnGpu = 4'000'000'000;
+constexpr std::uint64_t kTotalOnCpu = 64'000'000;
+
+/// Seconds of `pieces` all-reduces, one behind the other, of equal parts of `all`; mean over the ranks, median of the
+/// rounds.
+double time_pieces(const World& world, Backend& backend, Communicator& communicator, const Tensor& all,
+                   std::uint64_t pieces, int rounds) {
+  const auto count = all.size() / static_cast<std::int64_t>(pieces);
+  const auto work = [&] {
+    Communicator::Ticket last = 0;
+    for (std::uint64_t i = 0; i < pieces; ++i) {
+      const std::size_t offset = i * static_cast<std::size_t>(count) * size_of(all.dtype);
+      last = communicator.all_reduce_sum({all.as<char>() + offset, all.dtype, {count}}, backend.compute_stream());
+    }
+    communicator.wait(last);
+  };
+  work();
+  std::vector<double> seconds;
+  for (int round = 0; round < rounds; ++round) {
+    backend.zero(all.data, all.bytes(), backend.compute_stream());  // sums of sums would overflow
+    seconds.push_back(mean_over_ranks(world, seconds_of(world, backend, work)));
+  }
+  return median(seconds);
+}
+
+}  // namespace
+
+void run_split(const World& world, const CommonOptions& common, const SplitOptions& options) {
+  require_ranks(world, "ddpbench split");
+  const ResultFile file(world, common.json);
+  const DeviceKind device = choose_device(world, common.device);
+  if (device == DeviceKind::cpu && options.dtype != DType::f32) {
+    usage_error("--dtype bf16: MPI adds float only. Use --dtype float.");
+  }
+  const std::uint64_t total = options.total != 0           ? options.total
+                              : device == DeviceKind::cuda ? kTotalOnGpu
+                                                           : kTotalOnCpu;
+  const std::uint64_t elements = total / size_of(options.dtype);
+  if (elements < options.pieces) {
+    usage_error("--total {} --pieces {}: there are more pieces than elements", total, options.pieces);
+  }
+  const auto backend = make_backend(world, device, Precision::fp32, common.threads);
+  const auto communicator = make_communicator(world, *backend, options.symmetric, 0);
+  const Buffer buffer = communicator->allocate(total);
+  const Tensor all = buffer.view(options.dtype, {static_cast<std::int64_t>(elements)});
+
+  Json result = {{"benchmark", "split"},           {"library", communicator->library_version()},
+                 {"ranks", world.size()},          {"nodes", world.nodes()},
+                 {"symmetric", options.symmetric}, {"results", Json::array()}};
+  print(world, fmt::format("# all-reduce of {} in pieces, {}, {} ranks on {} nodes, {}\n", format_size(total),
+                           communicator->library_version(), world.size(), world.nodes(), backend->device_name()));
+  const Table table({{"pieces", 8},
+                     {"bytes\neach", 14},
+                     {"time\n(us)", 12},
+                     {"algbw\n(GB/s)", 8},
+                     {"busbw\n(GB/s)", 8},
+                     {"busbw\n(Gbit/s)", 9},
+                     {"of one\npiece", 7}});
+  print(world, table.header());
+  double one_piece = 0.0;
+  for (const std::uint64_t pieces : one_two_five(options.pieces)) {
+    const std::uint64_t each = elements / pieces * size_of(options.dtype);
+    const double seconds = time_pieces(world, *backend, *communicator, all, pieces, options.rounds);
+    const Bandwidth bw = bandwidth(Collective::all_reduce, each * pieces, seconds, world.size());
+    if (pieces == 1) one_piece = bw.busbw;
+    const double share = bw.busbw / one_piece;
+    print(world, table.row({std::to_string(pieces), std::to_string(each), microseconds(seconds),
+                            fmt::format("{:.2f}", bw.algbw), fmt::format("{:.2f}", bw.busbw),
+                            fmt::format("{:.1f}", 8.0 * bw.busbw), fmt::format("{:.1f}%", 100.0 * share)}));
+    result["results"].push_back({{"pieces", pieces},
+                                 {"bytes_each", each},
+                                 {"dtype", options.dtype == DType::f32 ? "float" : "bf16"},
+                                 {"time_us", 1e6 * seconds},
+                                 {"algbw_gbs", bw.algbw},
+                                 {"busbw_gbs", bw.busbw},
+                                 {"share_of_one_piece", share}});
+  }
+  file.write(result);
+}
+
+}  // namespace ddptrain::bench

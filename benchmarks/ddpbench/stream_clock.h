@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "runtime/backend/backend.h"
+
+namespace ddptrain::bench {
+
+/// Times of points in a stream's work: events on GPUs, the clock on the wall on the CPU, whose work is done when it is
+/// queued.
+class StreamClock {
+ public:
+  virtual ~StreamClock() = default;
+  /// Point `mark` is where everything queued on `stream` so far is done.
+  virtual void mark(std::size_t mark, Stream stream) = 0;
+  /// Between two points that have been reached (after Backend::synchronize()).
+  virtual double seconds(std::size_t from, std::size_t to) const = 0;
+};
+
+/// With points 0 to marks - 1.
+std::unique_ptr<StreamClock> make_stream_clock(const Backend& backend, std::size_t marks);
+
+namespace gpu {
+/// UsageError in a build without CUDA.
+std::unique_ptr<StreamClock> make_stream_clock(std::size_t marks);
+/// Queues a copy within the device.
+void copy(void* to, const void* from, std::size_t bytes, Stream stream);
+}  // namespace gpu
+
+}  // namespace ddptrain::bench

@@ -1,0 +1,83 @@
+#include "runtime/train/step_profile.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <vector>
+
+#include "runtime/train/meter.h"
+
+namespace ddptrain {
+namespace {
+
+constexpr std::uint64_t kUnroll = StepGraphOptions{}.unroll;
+constexpr int kRounds = 5;
+
+/// A sequence of work that is measured once in every round.
+struct Series {
+  StepGraph* graph;
+  std::vector<double> seconds;  ///< Per step.
+};
+
+double window_seconds(StepGraph& graph, std::uint64_t steps, const World& world, Backend& backend) {
+  world.barrier();
+  const auto start = std::chrono::steady_clock::now();
+  graph.run(steps);
+  backend.synchronize();
+  return world.max(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+std::uint64_t steps_per_window(double step_seconds, bool gpu) {
+  const double window = gpu ? 0.02 : 0.1;
+  auto steps = static_cast<std::uint64_t>(std::max(1.0, std::floor(window / step_seconds)));
+  if (steps > kUnroll) steps -= steps % kUnroll;  // whole graphs
+  return steps;
+}
+
+void measure(std::vector<Series>& all, const World& world, Backend& backend) {
+  const bool gpu = backend.kind() == DeviceKind::cuda;
+  for (Series& series : all) {  // eager steps, capture and the graphs' first launch: not counted
+    if (gpu) window_seconds(*series.graph, 2 * kUnroll + 1, world, backend);
+  }
+  const std::uint64_t probe = gpu ? kUnroll : 1;
+  const double step = window_seconds(*all.front().graph, probe, world, backend) / static_cast<double>(probe);
+  const std::uint64_t steps = steps_per_window(step, gpu);
+  for (int round = 0; round < kRounds; ++round) {
+    for (Series& series : all) {
+      series.seconds.push_back(window_seconds(*series.graph, steps, world, backend) / static_cast<double>(steps));
+    }
+  }
+}
+
+}  // namespace
+
+StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Backend& backend) {
+  StepGraph eager = trainer.make_eager_steps();
+  StepGraph forward = trainer.make_pass_steps(false);
+  StepGraph passes = trainer.make_pass_steps(true);
+  StepGraph silent = trainer.make_silent_steps();
+  StepGraph communication = trainer.make_communication_steps();
+  std::vector<Series> all = {{&trainer.training_steps(), {}},
+                             {&eager, {}},
+                             {&forward, {}},
+                             {&passes, {}},
+                             {&silent, {}},
+                             {&communication, {}}};
+  if (data != nullptr) all.push_back({data, {}});
+  measure(all, world, backend);
+
+  const auto time = [&](std::size_t series) { return median(all[series].seconds); };
+  StepTimes result;
+  result.rounds = kRounds;
+  result.step = time(0);
+  result.eager_step = time(1);
+  result.data = data != nullptr ? time(6) : 0.0;
+  result.forward = time(2) - result.data;
+  result.backward = time(3) - time(2);
+  result.optimizer = time(4) - time(3);
+  result.exposed_communication = result.step - time(4);
+  result.communication = world.size() > 1 ? time(5) : 0.0;
+  return result;
+}
+
+}  // namespace ddptrain

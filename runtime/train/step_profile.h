@@ -1,0 +1,28 @@
+#pragma once
+
+#include "runtime/backend/backend.h"
+#include "runtime/comm/world.h"
+#include "runtime/train/trainer.h"
+
+namespace ddptrain {
+
+/// Seconds per step: medians over rounds in which all are measured in turn, each on its slowest rank. Parts are
+/// differences between the step cut short after one part and after the next, so they add up to `step`, and noise can
+/// make a small one negative.
+struct StepTimes {
+  double step = 0.0;     ///< As a CUDA graph where there are graphs, else launched kernel by kernel.
+  double data = 0.0;     ///< Input alone.
+  double forward = 0.0;  ///< Without data.
+  double backward = 0.0;
+  double optimizer = 0.0;              ///< What of it backward does not hide.
+  double exposed_communication = 0.0;  ///< Step - step without communication.
+  double communication = 0.0;          ///< The all-reduces alone.
+  double eager_step = 0.0;             ///< Launched kernel by kernel; what it takes longer are launch gaps.
+  int rounds = 0;
+};
+
+/// Collective. `data`: queues the input of a step alone; null where it cannot be told from forward. The trainer should
+/// have its graph enabled; its parameters are spoilt.
+StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Backend& backend);
+
+}  // namespace ddptrain
