@@ -1,0 +1,172 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/launch/process.h"
+
+namespace ddptrain {
+namespace {
+
+using nlohmann::json;
+
+/// Runs ddpbench on two ranks of the CPU and returns what it wrote to its file.
+json run(const std::string& arguments, Outcome* outcome = nullptr) {
+  const std::string path = testing::TempDir() + "ddpbench.json";
+  std::filesystem::remove(path);
+  const Outcome done = train_on_cpu(2, arguments + " --device cpu --json " + path);
+  if (outcome != nullptr) *outcome = done;
+  EXPECT_EQ(done.exit_code, 0) << arguments << "\n" << done.output;
+  std::ifstream file(path);
+  return json::parse(file, nullptr, false);
+}
+
+void expect_fields(const json& object, const std::vector<const char*>& names) {
+  for (const char* name : names) {
+    ASSERT_TRUE(object.contains(name)) << name << " in " << object.dump();
+    EXPECT_FALSE(object[name].is_null()) << name;
+  }
+}
+
+class Collectives : public testing::TestWithParam<const char*> {};
+
+TEST_P(Collectives, AreRightOnTwoRanks) {
+  Outcome outcome;
+  const json result = run(fmt::format("allreduce --op {} -b 1K -e 16K -f 4 -n 2 -w 1", GetParam()), &outcome);
+  expect_fields(result, {"benchmark", "library", "version", "ranks", "results"});
+  EXPECT_EQ(result["benchmark"], "allreduce");
+  EXPECT_EQ(result["library"], "MPI");
+  EXPECT_EQ(result["ranks"], 2);
+  ASSERT_EQ(result["results"].size(), 6u);  // three sizes, out of place and in place
+  for (const json& row : result["results"]) {
+    expect_fields(row, {"bytes", "count", "dtype", "redop", "in_place", "time_us", "algbw_gbs", "busbw_gbs", "wrong"});
+    EXPECT_EQ(row["wrong"], 0);
+    EXPECT_GT(row["time_us"], 0.0);
+  }
+  EXPECT_EQ(result["results"][0]["bytes"], 1024);
+  EXPECT_EQ(result["results"][5]["bytes"], 16384);
+  EXPECT_EQ(result["results"][5]["in_place"], true);
+  EXPECT_TRUE(outcome.says("#wrong")) << outcome.output;
+  EXPECT_TRUE(outcome.says("# Out of bounds values : 0 OK")) << outcome.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ddpbench, Collectives,
+                         testing::Values("all-reduce", "reduce-scatter", "all-gather", "broadcast"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(Ddpbench, GathersBf16) {
+  const json result = run("allreduce --op all-gather --dtype bf16 -b 4K -e 4K -n 2 -w 0");
+  EXPECT_EQ(result["results"][0]["dtype"], "bf16");
+  EXPECT_EQ(result["results"][0]["wrong"], 0);
+}
+
+TEST(Ddpbench, SplitComparesPieces) {
+  const json result = run("split --total 1MB --pieces 10 --rounds 1");
+  ASSERT_EQ(result["results"].size(), 4u);  // 1, 2, 5, 10
+  expect_fields(result["results"][3],
+                {"pieces", "bytes_each", "dtype", "time_us", "algbw_gbs", "busbw_gbs", "share_of_one_piece"});
+  EXPECT_EQ(result["results"][0]["share_of_one_piece"], 1.0);
+  EXPECT_EQ(result["results"][3]["bytes_each"], 100000);
+}
+
+TEST(Ddpbench, OverlapSetsComputeBesideCommunication) {
+  const json result = run("overlap --layers 2 --width 64 --tokens 32 --buckets 4K,1M --rounds 1");
+  EXPECT_EQ(result["gradient_bytes"], 2 * 64 * 64 * 4);
+  ASSERT_EQ(result["results"].size(), 2u);
+  EXPECT_EQ(result["results"][0]["buckets"], 8);
+  EXPECT_EQ(result["results"][1]["buckets"], 1);
+  for (const json& row : result["results"]) {
+    expect_fields(row, {"bucket_bytes", "compute_alone_us", "communication_alone_us", "together_us", "exposed_us",
+                        "exposed_of_communication", "compute_beside_us", "compute_slow_down"});
+    EXPECT_GE(row["together_us"], row["compute_beside_us"]);
+    const double exposed = row["together_us"].get<double>() - row["compute_alone_us"].get<double>();
+    EXPECT_NEAR(row["exposed_us"].get<double>(), exposed, 1e-6);
+  }
+}
+
+TEST(Ddpbench, GemmCountsForwardAndBackward) {
+  const json result = run("gemm --cube 64 --tokens 16 --width 32 --vocabulary 64 --seconds 0.001 --rounds 1");
+  ASSERT_EQ(result["results"].size(), 12u);
+  const json& row = result["results"][1];
+  expect_fields(row, {"product", "pass", "m", "n", "k", "time_us", "rate_tflops", "best_tflops"});
+  EXPECT_EQ(row["pass"], "backward");
+  EXPECT_NEAR(row["rate_tflops"].get<double>() * row["time_us"].get<double>() * 1e6, 4.0 * 64 * 64 * 64, 1.0);
+}
+
+TEST(Ddpbench, MemoryCountsBytesReadAndWritten) {
+  const json result = run("memory --bytes 1M --rounds 1 --threads 2");
+  ASSERT_EQ(result["results"].size(), 2u);
+  const json& copy = result["results"][0];
+  EXPECT_EQ(copy["operation"], "copy");
+  EXPECT_NEAR(copy["rate_gbs"].get<double>() * copy["time_us"].get<double>() * 1e3, 2.0 * 1048576, 1.0);
+}
+
+TEST(Ddpbench, PartsOfAStepAddUp) {
+  Outcome outcome;
+  const json result = run("step --batch 4 --data synthetic:100", &outcome);
+  std::set<std::string> parts;
+  double sum = 0.0;
+  for (const json& row : result["results"]) {
+    parts.insert(row["part"]);
+    if (row["part"] != "step") sum += row["time_us"].get<double>();
+  }
+  EXPECT_EQ(parts, (std::set<std::string>{"data", "forward", "backward", "exposed_communication", "optimizer",
+                                          "launch_gaps", "step"}));
+  EXPECT_NEAR(sum, result["results"].back()["time_us"].get<double>(), 1.0);
+  expect_fields(result, {"model", "ranks", "batch_per_rank", "communication_alone_us", "step_without_graph_us"});
+}
+
+struct Mistake {
+  const char* name;
+  int ranks;
+  const char* arguments;
+  const char* message;
+};
+
+class MistakeOf : public testing::TestWithParam<Mistake> {};
+
+TEST_P(MistakeOf, OneMessageExitCode2NothingOverwritten) {
+  const std::string path = testing::TempDir() + "ddpbench_untouched.json";
+  std::ofstream(path) << "what was there\n";
+  const Outcome outcome =
+      run_command(fmt::format("CUDA_VISIBLE_DEVICES= timeout 60 {} -np {} {} {} --json {}", DDP_MPIRUN,
+                              GetParam().ranks, DDPTRAIN_PROGRAM, GetParam().arguments, path));
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_EQ(outcome.count("ddpbench: "), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says(GetParam().message)) << outcome.output;
+  std::string content;
+  std::getline(std::ifstream(path) >> std::ws, content);
+  EXPECT_EQ(content, "what was there");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ddpbench, MistakeOf,
+    testing::Values(Mistake{"p2p_without_gpu", 1, "p2p", "measures copies between GPUs"},
+                    Mistake{"p2p_on_ranks", 2, "p2p", "without mpirun"},
+                    Mistake{"one_rank", 1, "allreduce --device cpu", "at least 2 ranks"},
+                    Mistake{"size", 2, "allreduce --device cpu -b 1x", "--begin 1x"},
+                    Mistake{"order", 2, "allreduce --device cpu -b 8K -e 1K", "8192 to 1024"},
+                    Mistake{"bf16", 2, "allreduce --device cpu --dtype bf16", "Use --dtype float"},
+                    Mistake{"graph", 2, "allreduce --device cpu --graph", "graphs are for GPUs"},
+                    Mistake{"no_gpu", 2, "gemm --device cuda", "--device cpu"},
+                    Mistake{"pieces", 2, "split --device cpu --total 400 --pieces 101", "more pieces than elements"},
+                    Mistake{"bucket", 2, "overlap --device cpu --buckets 2", "--buckets 2"},
+                    Mistake{"step_flag", 2, "step --device cpu --batch 0", "--batch 0"},
+                    Mistake{"step_batch", 2, "step --device cpu --data synthetic:10 --batch 64", "64"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Ddpbench, JsonPathMustBeWritable) {
+  const Outcome outcome = train_on_cpu(2, "memory --device cpu --bytes 1M --json /nonexistent/folder/x.json");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.count("ddpbench: --json /nonexistent/folder/x.json"), 1) << outcome.output;
+}
+
+}  // namespace
+}  // namespace ddptrain

@@ -1,0 +1,93 @@
+#include "benchmarks/ddpbench/options.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain::bench {
+namespace {
+
+CommandLine parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "ddpbench");
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+TEST(Options, AllreduceTakesTheFlagsOfNcclTests) {
+  const CommandLine line =
+      parse({"allreduce", "-b", "32K",  "-e",   "16G",        "-f",     "4",      "-n",       "7",   "-w",
+             "1",         "-d", "bf16", "--op", "all-gather", "--json", "x.json", "--device", "cpu", "--symmetric"});
+  const auto& options = std::get<AllreduceOptions>(line.task);
+  EXPECT_EQ(options.begin, 32768u);
+  EXPECT_EQ(options.end, 17179869184u);
+  EXPECT_EQ(options.factor, 4u);
+  EXPECT_EQ(options.iterations, 7);
+  EXPECT_EQ(options.warmup, 1);
+  EXPECT_EQ(options.dtype, DType::bf16);
+  EXPECT_EQ(options.collective, Collective::all_gather);
+  EXPECT_TRUE(options.symmetric);
+  EXPECT_TRUE(options.check);
+  EXPECT_EQ(options.graph_launches, 0);
+  EXPECT_EQ(line.common.json, "x.json");
+  EXPECT_EQ(line.common.device, "cpu");
+}
+
+TEST(Options, GraphMayHaveANumber) {
+  EXPECT_EQ(std::get<AllreduceOptions>(parse({"allreduce", "--graph"}).task).graph_launches, 10);
+  EXPECT_EQ(std::get<AllreduceOptions>(parse({"allreduce", "--graph=3"}).task).graph_launches, 3);
+  EXPECT_FALSE(std::get<AllreduceOptions>(parse({"allreduce", "--no-check"}).task).check);
+}
+
+TEST(Options, OverlapTakesAListOfBuckets) {
+  const auto options = std::get<OverlapOptions>(parse({"overlap", "--buckets", "64K,1M,4MB"}).task);
+  EXPECT_EQ(options.buckets, (std::vector<std::uint64_t>{65536, 1048576, 4000000}));
+}
+
+TEST(Options, StepLeavesItsArgumentsToDdptrain) {
+  const CommandLine line = parse({"step", "--batch", "64", "--json", "s.json", "--graph", "off", "--data=synthetic"});
+  EXPECT_EQ(std::get<StepOptions>(line.task).arguments,
+            (std::vector<std::string>{"--batch", "64", "--graph", "off", "--data=synthetic"}));
+  EXPECT_EQ(line.common.json, "s.json");
+}
+
+TEST(Options, HelpOfAllAndOfOne) {
+  const std::string all = parse({"--help"}).print.value_or("");
+  for (const char* name : {"p2p", "allreduce", "split", "overlap", "gemm", "memory", "step"}) {
+    EXPECT_NE(all.find(name), std::string::npos) << name;
+  }
+  EXPECT_NE(parse({"split", "--help"}).print.value_or("").find("--pieces"), std::string::npos);
+  EXPECT_NE(parse({"--version"}).print.value_or("").find("MPI"), std::string::npos);
+}
+
+TEST(Options, MistakesAreUsageErrors) {
+  const std::vector<std::vector<const char*>> mistakes = {
+      {},
+      {"allreduces"},
+      {"allreduce", "--foo"},
+      {"allreduce", "-b"},
+      {"allreduce", "-b", "many"},
+      {"allreduce", "-f", "1"},
+      {"allreduce", "-n", "0"},
+      {"allreduce", "-n", "2.5"},
+      {"allreduce", "-n", "1e99"},
+      {"allreduce", "--op", "reduce"},
+      {"allreduce", "--dtype", "int8"},
+      {"allreduce", "--device", "gpu"},
+      {"allreduce", "--graph=0"},
+      {"allreduce", "split"},
+      {"split", "--pieces", "0"},
+      {"overlap", "--buckets", "1M,,x"},
+      {"gemm", "--precision", "fp8"},
+      {"gemm", "--seconds", "0"},
+      {"gemm", "--cube", "-8"},
+      {"memory", "--bytes", "-1"},
+      {"p2p", "--repeats", "nan"},
+  };
+  for (const auto& arguments : mistakes) {
+    std::string text;
+    for (const char* argument : arguments) text += std::string(argument) + " ";
+    EXPECT_THROW(parse(arguments), UsageError) << text;
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain::bench
