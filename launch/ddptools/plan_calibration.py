@@ -1,0 +1,253 @@
+"""Takes the planner's rates from measurements: results.jsonl of ddpsweep, a metrics file of ddptrain, or a result of
+ddpbench allreduce; and sets what it then predicts beside what was measured."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import statistics
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ddptools.errors import UsageError
+from ddptools.hardware import CNN, GPT2_SHAPES, Model, named_model, plain_model
+from ddptools.plan import Case, NetworkFit, Prediction, bucket_sizes, predict
+
+Table = dict[str, Any]
+BUCKET_MB, LAST_BUCKET_KB = 25.0, 256.0  # ddptrain's, where a record does not tell
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A run of ddptrain with more than one rank, or with one."""
+
+    case: Case  # with rates still to be filled in
+    samples_per_second: float
+    baseline_per_second: float  # samples/s of one rank
+    communication_seconds: float | None
+    step_seconds: float | None
+    efficiency: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class AllReduce:
+    """An all-reduce, or several of the same size one behind the other."""
+
+    ranks: int
+    nodes: int
+    calls: int
+    size: float  # bytes of one
+    seconds: float  # of all
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    tflops: float | None  # of one rank at its work; None: no run told
+    intra_fit: NetworkFit | None
+    inter_fit: NetworkFit | None
+    runs: int
+    all_reduces: int
+
+    def applied_to(self, case: Case) -> Case:
+        changes: Table = {"intra_fit": self.intra_fit, "inter_fit": self.inter_fit}
+        if self.tflops is not None:
+            changes["tflops"] = self.tflops
+        return dataclasses.replace(case, **changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """A prediction beside the measurement; error = predicted / measured - 1, of the throughput."""
+
+    gpus: int
+    nodes: int
+    batch: float
+    predicted: Prediction
+    measured_per_second: float
+    measured_efficiency: float | None
+    error: float
+
+
+def load_records(path: pathlib.Path) -> list[Table]:
+    """JSON lines, or one JSON document; a folder stands for its results.jsonl. Lines that are none are left out."""
+    file = path / "results.jsonl" if path.is_dir() else path
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"--calibrate {path}: cannot be read: {error.strerror}") from error
+    whole = _parsed(text)
+    if isinstance(whole, dict):
+        return [whole]
+    parsed = (_parsed(line) for line in text.splitlines())
+    return [record for record in parsed if isinstance(record, dict)]
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def calibrate(records: Iterable[Table]) -> Calibration:
+    """UsageError where the records hold neither a run of ddptrain nor an all-reduce of ddpbench."""
+    kept = [record for record in records if _usable(record)]
+    runs = list(_runs(kept))
+    points = [point for record in kept for point in _bench_points(record)]
+    points += [point for run in runs for point in _run_points(run)]
+    if not runs and not points:
+        raise UsageError("--calibrate: no summary of ddptrain and no result of ddpbench allreduce in there")
+    rates = [run.case.model.matmul_flops * run.baseline_per_second for run in runs]
+    return Calibration(
+        tflops=statistics.median(rates) / 1e12 if rates else None,
+        intra_fit=fit_network([p for p in points if p.nodes == 1]),
+        inter_fit=fit_network([p for p in points if p.nodes > 1]),
+        runs=len(runs),
+        all_reduces=len(points),
+    )
+
+
+def compare(records: Iterable[Table], calibration: Calibration | None = None) -> list[Compared]:
+    """For every run with more than one rank. Compute is that of the run's own one-rank baseline; the network is that of
+    `calibration`, by default fitted to these same records."""
+    kept = [record for record in records if _usable(record)]
+    network = calibration or calibrate(kept)
+    return [_compared(run, network) for run in _runs(kept) if run.case.gpus > 1]
+
+
+def _compared(run: Measured, network: Calibration) -> Compared:
+    tflops = run.case.model.matmul_flops * run.baseline_per_second / 1e12
+    prediction = predict(dataclasses.replace(network.applied_to(run.case), tflops=tflops))
+    return Compared(
+        gpus=run.case.gpus,
+        nodes=run.case.nodes,
+        batch=run.case.batch,
+        predicted=prediction,
+        measured_per_second=run.samples_per_second,
+        measured_efficiency=run.efficiency,
+        error=prediction.samples_per_second / run.samples_per_second - 1.0,
+    )
+
+
+def fit_network(points: list[AllReduce]) -> NetworkFit | None:
+    """Least squares of the relative error over latency per rank and bus bandwidth, neither of them negative."""
+    rows = []
+    for p in points:
+        per_rank = p.calls * (p.ranks - 1)
+        moved = p.calls * p.size * 2.0 * (p.ranks - 1) / p.ranks
+        rows.append((per_rank / p.seconds, moved / p.seconds))
+    if not rows:
+        return None
+    uu, vv = sum(u * u for u, _ in rows), sum(v * v for _, v in rows)
+    uv, u1, v1 = sum(u * v for u, v in rows), sum(u for u, _ in rows), sum(v for _, v in rows)
+    determinant = uu * vv - uv * uv
+    latency, per_byte = 0.0, v1 / vv
+    if determinant > 1e-9 * uu * vv:
+        both = (u1 * vv - v1 * uv) / determinant, (v1 * uu - u1 * uv) / determinant
+        if both[0] >= 0.0 and both[1] > 0.0:
+            latency, per_byte = both
+    return NetworkFit(1e6 * latency, 1e-9 / per_byte, len(rows))
+
+
+def _usable(record: Table) -> bool:
+    return record.get("emulated") is not True and record.get("status", "ok") == "ok"
+
+
+def _table(value: Any) -> Table:
+    return value if isinstance(value, dict) else {}
+
+
+def positive(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0.0 < value < 1e30 and math.isfinite(value) else None
+
+
+def _bench_points(record: Table) -> Iterator[AllReduce]:
+    bench = record if record.get("benchmark") == "allreduce" else _table(record.get("bench"))
+    ranks = positive(bench.get("ranks"))
+    if bench.get("op", "all-reduce") != "all-reduce" or ranks is None or ranks < 2:
+        return
+    rows = bench.get("results")
+    for row in map(_table, rows if isinstance(rows, list) else []):
+        size, time = positive(row.get("bytes")), positive(row.get("time_us"))
+        if size and time:
+            yield AllReduce(int(ranks), int(positive(bench.get("nodes")) or 1), 1, size, 1e-6 * time)
+
+
+def _run_points(run: Measured) -> Iterator[AllReduce]:
+    sizes = bucket_sizes(run.case)
+    if run.communication_seconds and run.case.gpus > 1:
+        calls = sum(count for count, _ in sizes)
+        yield AllReduce(
+            run.case.gpus, run.case.nodes, calls, run.case.all_gradient_bytes / calls, run.communication_seconds
+        )
+
+
+def _runs(records: list[Table]) -> Iterator[Measured]:
+    for record in records:
+        summary = record if record.get("event") == "summary" else _table(record.get("summary"))
+        run = _run(summary, _table(record.get("settings")))
+        if run is not None:
+            yield run
+
+
+def _run(summary: Table, settings: Table) -> Measured | None:
+    """None where the summary does not hold what a prediction takes."""
+    ranks, batch = positive(summary.get("world_size")), positive(summary.get("batch_per_rank"))
+    parameters = positive(summary.get("parameters"))
+    if ranks is None or batch is None or parameters is None:
+        return None
+    model, samples_per_unit = _model(summary, settings, parameters)
+    rate = _rate(summary, "beside_baseline") or _rate(summary)
+    baseline = positive(summary.get("baseline_per_second")) or (rate if ranks == 1 else None)
+    if rate is None or baseline is None:
+        return None
+    nodes = max(int(positive(summary.get("nodes")) or 1), 1)
+    case = Case(
+        model=model,
+        batch=batch,
+        tflops=1.0,
+        gpus_per_node=max(int(ranks) // nodes, 1),
+        nodes=nodes,
+        grad_accum=int(positive(summary.get("grad_accum")) or 1),
+        gradient_bytes=2.0 if summary.get("precision") == "bf16" else 4.0,
+        bucket_bytes=_setting(settings, "bucket-mb", BUCKET_MB) * 2.0**20,
+        last_bucket_bytes=_setting(settings, "last-bucket-kb", LAST_BUCKET_KB) * 2.0**10,
+        overlap=settings.get("overlap", "on") == "on" and summary.get("device") != "cpu",
+    )
+    return Measured(
+        case=case,
+        samples_per_second=rate * samples_per_unit,
+        baseline_per_second=baseline * samples_per_unit,
+        communication_seconds=positive(summary.get("communication_seconds")),
+        step_seconds=positive(summary.get("step_seconds")),
+        efficiency=positive(summary.get("scaling_efficiency")),
+    )
+
+
+def _rate(summary: Table, suffix: str = "") -> float | None:
+    ending = f"_{suffix}" if suffix else ""
+    rates = (positive(summary.get(f"{unit}_per_second{ending}")) for unit in ("images", "tokens", "samples"))
+    return next((rate for rate in rates if rate is not None), None)
+
+
+def _model(summary: Table, settings: Table, parameters: float) -> tuple[Model, float]:
+    """And how many samples one unit of throughput is: a token is a part of a sequence."""
+    name = str(summary.get("model"))
+    if name == "cnn":
+        return dataclasses.replace(CNN, parameters=parameters), 1.0
+    sequence = int(
+        positive(summary.get("sequence")) or positive(summary.get("seq")) or _setting(settings, "seq", 1024.0)
+    )
+    per_unit = 1.0 / sequence if positive(summary.get("tokens_per_second")) else 1.0
+    if name in GPT2_SHAPES and sequence <= 1024:
+        return named_model(name, sequence), per_unit
+    return plain_model(parameters, sequence), per_unit
+
+
+def _setting(settings: Table, name: str, default: float) -> float:
+    try:
+        return positive(float(settings.get(name, default))) or default
+    except (TypeError, ValueError):
+        return default

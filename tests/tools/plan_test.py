@@ -1,0 +1,347 @@
+import contextlib
+import dataclasses
+import io
+import json
+import math
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "launch"))
+
+from ddptools import nccl_model, plan_program
+from ddptools.errors import UsageError
+from ddptools.hardware import LINKS, NETWORKS, gpt2, named_model, plain_model
+from ddptools.nccl_model import Fabric
+from ddptools.plan import Case, NetworkFit, exposed_seconds, needed_bandwidth, predict, rule_of_thumb
+from ddptools.plan_calibration import calibrate, compare, load_records
+
+EXPERIMENT_7 = ["--params", "2B", "--seq", "2048", "--global-batch", "16", "--gradients", "fp32", "--recompute",
+                "--tflops", "156", "--nodes", "1"]  # fmt: skip
+
+
+def cut(value: float, printed: str) -> str:
+    """The value with the digits of a printed one, the rest cut off as the published figures are (0.0356 as 0.035)."""
+    decimals = len(printed.partition(".")[2])
+    return f"{math.floor(value * 10**decimals + 1e-9) / 10**decimals:.{decimals}f}"
+
+
+def case(**changes: Any) -> Case:
+    return dataclasses.replace(Case(model=plain_model(1e9, 1024), batch=8.0, tflops=400.0), **changes)
+
+
+def output(*arguments: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        plan_program.run(list(arguments))
+    return out.getvalue()
+
+
+class ArithmeticTest(unittest.TestCase):
+    """The published figures: 2 B parameters, fp32 gradients, 8 GPUs."""
+
+    def setUp(self) -> None:
+        self.rule = rule_of_thumb(
+            Case(model=plain_model(2e9, 2048), batch=2.0, tflops=156.0, gradient_bytes=4.0, recompute=True)
+        )
+
+    def test_bytes(self) -> None:
+        self.assertEqual(self.rule.bytes_to_move, 16e9)
+        self.assertEqual(self.rule.exact_bytes_to_move, 14e9)
+
+    def test_seconds_of_communication(self) -> None:
+        for gbs, printed in ((300.0, "0.053"), (450.0, "0.035"), (200 / 8, "0.64"), (400 / 8, "0.32")):
+            self.assertEqual(cut(self.rule.seconds_at(gbs), printed), printed)
+
+    def test_compute(self) -> None:
+        self.assertEqual(cut(self.rule.tflop_per_gpu, "65.5"), "65.5")
+        self.assertEqual(cut(self.rule.compute_seconds, "0.42"), "0.42")
+        without = Case(model=plain_model(2e9, 2048), batch=2.0, tflops=156.0)
+        self.assertAlmostEqual(rule_of_thumb(without).tflop_per_gpu, 2 * 3 * 2 * 2048 * 16 / 8000)
+
+    def test_peak_rates(self) -> None:
+        self.assertEqual([LINKS[f"nvlink{i}"] for i in (2, 3, 4)], [150, 300, 450])
+        self.assertEqual([LINKS[f"pcie{i}"] for i in (4, 5, 6, 7)], [31, 63, 121, 242])
+        self.assertEqual([NETWORKS[name] for name in ("edr", "hdr", "ndr", "xdr", "efa2")], [100, 200, 400, 800, 3200])
+
+    def test_the_program_prints_them(self) -> None:
+        rows = {line.split()[0]: line for line in output(*EXPERIMENT_7).splitlines() if line.split()}
+        self.assertIn("65.5 TFLOP per GPU", rows["Compute"])
+        self.assertIn("0.420 s", rows["Compute"])
+        self.assertIn("16.0 GB", rows["To"])
+        self.assertIn("14.0 GB", rows["To"])
+        for name, seconds, bound in (("nvlink3", "0.0533", "compute"), ("nvlink4", "0.0356", "compute"),
+                                     ("hdr", "0.640", "communication"), ("ndr", "0.320", "compute")):  # fmt: skip
+            self.assertIn(f" {seconds} ", rows_of(rows, name))
+            self.assertTrue(rows_of(rows, name).endswith(bound))
+
+    def test_one_node_is_bound_by_compute_and_four_over_hdr_are_not(self) -> None:
+        arguments = [a if a != "16" else "64" for a in EXPERIMENT_7[:-1]]
+        result = json.loads(output(*arguments, "1,4", "--gpu", "a100", "--network", "hdr", "--json"))
+        self.assertEqual([p["bound"] for p in result["predictions"]], ["compute", "communication"])
+
+
+def rows_of(rows: dict[str, str], name: str) -> str:
+    return rows[name].rstrip()
+
+
+class ModelTest(unittest.TestCase):
+    def test_parameters_are_those_of_the_published_models(self) -> None:
+        for name, count in (("gpt2-124m", 124_439_808), ("gpt2-355m", 354_823_168), ("gpt2-774m", 774_030_080),
+                            ("gpt2-1558m", 1_557_611_200), ("cnn", 1_199_882)):  # fmt: skip
+            self.assertEqual(named_model(name, 1024).parameters, count)
+
+    def test_flops_are_the_palm_count(self) -> None:
+        model = gpt2("gpt2-124m", 12, 768, 1024)
+        self.assertEqual(model.matmul_flops, (6 * 124_439_808 + 12 * 12 * 768 * 1024) * 1024)
+
+
+class NcclModelTest(unittest.TestCase):
+    """Against the formulas of NCCL's tuning.cc, worked out by hand."""
+
+    one = Fabric(ranks=8, nodes=1, bus=360.0, channels=24)
+
+    def check(self, fabric: Fabric, size: float, algorithm: str, protocol: str, expected: float) -> None:
+        self.assertAlmostEqual(nccl_model.estimate(fabric, size, algorithm, protocol).microseconds, expected, places=6)
+
+    def test_ring_on_one_node(self) -> None:
+        self.check(self.one, 2**20, "Ring", "Simple", 8.4 + 14 * 3.4 + 2**20 / (1000 * 360 * 8 / 14))
+        self.check(self.one, 2**20, "Ring", "LL", 6.6 + 14 * 0.6 + 2**20 / (1000 * 141 * 8 / 14))
+        self.check(self.one, 2**20, "Ring", "LL128", 14.0 + 14 * 1.9 + 2**20 / (1000 * 0.92 * 360 * 8 / 14))
+
+    def test_tree_on_one_node(self) -> None:
+        bus = 0.92 * 360
+        self.check(self.one, 2**30, "Tree", "Simple", 8.4 + 2 * 7 * 4.0 + 2**30 / (1000 * bus / 2))
+        self.check(self.one, 64, "Tree", "LL", 6.8 + 2 * 7 * 0.6 + 64 / (1000 * bus / 3.8 / 2))
+        correction = 0.5  # of Simple at 2^11 x 64 B
+        self.check(self.one, 2**17, "Tree", "Simple", 8.4 + 56 + 2**17 / (1000 * bus / 2 * correction))
+
+    def test_tree_is_held_by_its_channels(self) -> None:
+        few = dataclasses.replace(self.one, channels=2)
+        self.check(few, 2**30, "Tree", "Simple", 8.4 + 56 + 2**30 / (1000 * 2 * 38.7 / 2))
+
+    def test_between_nodes(self) -> None:
+        four = Fabric(ranks=32, nodes=4, bus=40.0, channels=16)
+        ring = 1.4 * (8.4 + 56 * 3.4 + 6 * 14.0)  # 62 steps, 6 of them between nodes; plateau
+        self.check(four, 2**26, "Ring", "Simple", ring + 2**26 / (1000 * 40 * 32 / 62))
+        tree = 14.0 + 2 * (7 * 1.25 + 2 * 8.5)
+        self.check(four, 2**30, "Tree", "LL128", tree + 2**30 / (1000 * 0.92 * 40 * 120 / 128 / 2))
+
+    def test_one_rank_a_node_pays_the_trees_latency_in_a_ring(self) -> None:
+        alone = Fabric(ranks=4, nodes=4, bus=25.0, channels=2)
+        self.check(alone, 8, "Ring", "LL", 6.6 + 6 * 5.0 + 8 / (1000 * 12.5 * 4 / 6))
+
+    def test_measured_on_8_h200(self) -> None:
+        # 340 GB/s at 128 MiB, 363 at 2 GiB, tree 288 of 1.35 GB; latency 13 us at 8 B: within 20% at 80% of NVLink 4.
+        for size, algorithm, measured in ((2**27, None, 340.0), (2**31, None, 363.0), (1.35e9, "Tree", 288.0)):
+            us = nccl_model.best(self.one, size, algorithm).microseconds
+            self.assertAlmostEqual(size * 1.75 / us / 1000 / measured, 1.0, delta=0.05)
+        self.assertAlmostEqual(nccl_model.best(self.one, 8).microseconds / 13.0, 1.0, delta=0.2)
+
+    def test_trees_win_on_many_nodes_and_rings_for_large_sizes_on_one(self) -> None:
+        many = Fabric(ranks=8192, nodes=1024, bus=40.0, channels=16)
+        self.assertEqual(nccl_model.best(many, 2**22).algorithm, "Tree")
+        self.assertEqual(nccl_model.best(self.one, 2**30).algorithm, "Ring")
+
+
+class ExposureTest(unittest.TestCase):
+    def test_only_the_last_bucket_where_the_network_is_fast(self) -> None:
+        self.assertAlmostEqual(exposed_seconds([(9, 100.0), (1, 100.0)], [0.05, 0.05], 1.0), 0.05)
+
+    def test_what_backward_cannot_hide_where_it_is_slow(self) -> None:
+        # The first of ten buckets is complete at 0.1; ten times 0.3 from there; backward ends at 1.
+        self.assertAlmostEqual(exposed_seconds([(9, 100.0), (1, 100.0)], [0.3, 0.3], 1.0), 0.1 + 3.0 - 1.0)
+
+    def test_agrees_with_going_through_the_buckets(self) -> None:
+        rng = random.Random(3)
+        for _ in range(200):
+            sizes = [(rng.randint(1, 30), rng.uniform(1, 10)), (1, rng.uniform(0.01, 5))]
+            seconds = [rng.uniform(0, 0.2), rng.uniform(0, 0.2)]
+            total = sum(count * size for count, size in sizes)
+            done = free = 0.0
+            for (count, size), each in zip(sizes, seconds, strict=True):
+                for _ in range(count):
+                    done += size
+                    free = max(free, done / total) + each
+            self.assertAlmostEqual(exposed_seconds(sizes, seconds, 1.0), max(free - 1.0, 0.0))
+
+
+class PredictTest(unittest.TestCase):
+    def test_one_gpu_is_its_own_baseline(self) -> None:
+        result = predict(case(gpus_per_node=1))
+        self.assertEqual((result.efficiency, result.exposed_seconds, result.bytes_per_gpu), (1.0, 0.0, 0.0))
+        self.assertAlmostEqual(result.compute_seconds, 6e9 * 1024 * 8 / 400e12)
+
+    def test_efficiency_falls_with_nodes_and_rises_with_the_network(self) -> None:
+        nodes = [predict(case(nodes=n)).efficiency for n in (1, 2, 4, 64, 4096)]
+        self.assertEqual(nodes, sorted(nodes, reverse=True))
+        networks = [predict(case(nodes=4, inter_gbs=gbs)).efficiency for gbs in (10, 20, 40, 80)]
+        self.assertEqual(networks, sorted(networks))
+
+    def test_overlap_helps_and_recomputation_costs(self) -> None:
+        slow = case(nodes=4, inter_gbs=20.0)
+        self.assertLess(predict(slow).step_seconds, predict(dataclasses.replace(slow, overlap=False)).step_seconds)
+        without = predict(dataclasses.replace(slow, overlap=False))
+        self.assertAlmostEqual(without.exposed_seconds, without.communication_seconds)
+        again = predict(dataclasses.replace(slow, recompute=True))
+        self.assertAlmostEqual(again.compute_seconds / predict(slow).compute_seconds, 4 / 3)
+
+    def test_accumulation_communicates_once(self) -> None:
+        once, four = predict(case(nodes=2)), predict(case(nodes=2, grad_accum=4))
+        self.assertAlmostEqual(four.compute_seconds, 4 * once.compute_seconds)
+        self.assertAlmostEqual(four.communication_seconds, once.communication_seconds)
+
+    def test_tens_of_thousands_of_gpus(self) -> None:
+        result = predict(case(nodes=8192, model=plain_model(70e9, 4096)))
+        self.assertEqual(result.gpus, 65536)
+        self.assertTrue(0.0 < result.efficiency < 1.0)
+
+    def test_a_fit_stands_in_for_the_model(self) -> None:
+        fit = NetworkFit(per_rank_us=2.0, busbw_gbs=100.0)
+        result = predict(case(intra_fit=fit, overlap=False, bucket_bytes=1e12, last_bucket_bytes=0.0))
+        self.assertAlmostEqual(result.communication_seconds, 1e-6 * (2.0 * 7 + 1.75 * 2e9 / 1e5))
+        self.assertEqual(result.algorithm, "measured")
+
+    def test_needed_bandwidth_reaches_the_target_and_no_more(self) -> None:
+        for nodes, field in ((1, "intra_gbs"), (8, "inter_gbs")):
+            needed = needed_bandwidth(case(nodes=nodes), 0.95)
+            assert needed is not None
+            self.assertAlmostEqual(predict(case(nodes=nodes, **{field: needed})).efficiency, 0.95, places=6)
+            self.assertLess(predict(case(nodes=nodes, **{field: 0.99 * needed})).efficiency, 0.95)
+
+    def test_latency_can_put_a_target_out_of_reach(self) -> None:
+        self.assertIsNone(needed_bandwidth(case(nodes=1024, model=plain_model(1e6, 1), batch=1.0), 0.95))
+
+
+def summary(ranks: int, rate: float, baseline: float | None = None, **changes: Any) -> dict[str, Any]:
+    return {"event": "summary", "model": "cnn", "device": "cuda", "precision": "bf16", "world_size": ranks, "nodes": 1,
+            "batch_per_rank": 512, "grad_accum": 1, "parameters": 1_199_882, "images_per_second": rate,
+            "baseline_per_second": baseline} | changes  # fmt: skip
+
+
+def bench(ranks: int, per_rank_us: float, busbw: float) -> dict[str, Any]:
+    fit = NetworkFit(per_rank_us, busbw)
+    rows = [{"bytes": size, "time_us": fit.microseconds(size, ranks)} for size in (1e3, 1e5, 1e7, 1e9)]
+    return {"benchmark": "allreduce", "ranks": ranks, "results": rows}
+
+
+class CalibrationTest(unittest.TestCase):
+    def test_finds_the_network_that_made_the_points(self) -> None:
+        fit = calibrate([bench(2, 3.0, 120.0), {"status": "ok", "bench": bench(8, 3.0, 120.0)}]).intra_fit
+        assert fit is not None
+        self.assertAlmostEqual(fit.per_rank_us, 3.0)
+        self.assertAlmostEqual(fit.busbw_gbs, 120.0)
+        self.assertEqual(fit.points, 8)
+
+    def test_one_point_is_all_bandwidth(self) -> None:
+        record = {"benchmark": "allreduce", "ranks": 2, "nodes": 2, "results": [{"bytes": 1e6, "time_us": 100.0}]}
+        calibration = calibrate([record])
+        self.assertIsNone(calibration.intra_fit)
+        self.assertEqual(calibration.inter_fit, NetworkFit(0.0, 10.0, 1))
+
+    def test_takes_the_compute_rate_from_the_baseline(self) -> None:
+        calibration = calibrate([summary(8, 26.8e6, 3.91e6), summary(1, 3.91e6)])
+        self.assertAlmostEqual(calibration.tflops or 0.0, 71.565e6 * 3.91e6 / 1e12)
+
+    def test_tokens_are_parts_of_sequences(self) -> None:
+        record = summary(1, 0.0, model="gpt2-124m", parameters=124_439_808, tokens_per_second=524_000.0, seq=1024)
+        tflops = (6 * 124_439_808 + 12 * 12 * 768 * 1024) * 524_000 / 1e12
+        self.assertAlmostEqual(calibrate([record]).tflops or 0.0, tflops)
+
+    def test_predicted_beside_measured(self) -> None:
+        step = 512 / 3.91e6 + 25e-6
+        record = summary(8, 8 * 512 / step, 3.91e6, communication_seconds=50e-6, step_seconds=step,
+                         scaling_efficiency=512 / 3.91e6 / step)  # fmt: skip
+        (result,) = compare([{"status": "ok", "summary": record, "settings": {"overlap": "off"}}])
+        predicted = 512 / 3.91e6 + 50e-6  # nothing is hidden
+        self.assertAlmostEqual(result.predicted.step_seconds, predicted)
+        self.assertAlmostEqual(result.error, step / predicted - 1.0)
+        self.assertEqual(result.gpus, 8)
+
+    def test_emulated_and_failed_runs_do_not_count(self) -> None:
+        for mark in ({"emulated": True}, {"status": "failed"}):
+            with self.assertRaises(UsageError):
+                calibrate([mark | {"summary": summary(2, 1e6, 6e5)}])
+
+    def test_survives_damaged_records(self) -> None:
+        rng = random.Random(1)
+        values = [None, "x", -1, 0, 1e400, math.nan, [], {}, True, 10**400, 3]
+        for _ in range(500):
+            record = summary(8, 1e6, 2e5, communication_seconds=1e-4) | {"settings": {}}
+            record |= {rng.choice(list(record)): rng.choice(values) for _ in range(rng.randint(1, 6))}
+            other = bench(4, 1.0, 10.0)
+            other[rng.choice(list(other))] = rng.choice(values)
+            with contextlib.suppress(UsageError):
+                compare([record, other, {"summary": rng.choice(values), "bench": rng.choice(values)}])
+
+    def test_reads_lines_documents_and_folders(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            lines = json.dumps({"event": "start"}) + "\n" + json.dumps(summary(1, 1e6)) + '\n{"event": "summ'
+            (folder / "results.jsonl").write_text(lines)
+            self.assertEqual(len(load_records(folder)), 2)
+            (folder / "bench.json").write_text(json.dumps(bench(2, 1, 1), indent=2))
+            self.assertEqual(len(load_records(folder / "bench.json")), 1)
+
+
+class ProgramTest(unittest.TestCase):
+    def test_json_and_text_tell_the_same(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            path = pathlib.Path(name) / "plan.json"
+            text = output("--model", "gpt2-774m", "--nodes", "1,64", "--target", "0.95", "--json", str(path))
+            result = json.loads(path.read_text())
+        self.assertEqual([p["gpus"] for p in result["predictions"]], [8, 512])
+        self.assertIn(f"{100 * result['predictions'][1]['efficiency']:.1f}%", text)
+        self.assertEqual([n["nodes"] for n in result["target"]["needed_gbs"]], [1, 64])
+
+    def test_calibrated_run(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            path = pathlib.Path(name) / "metrics.jsonl"
+            path.write_text(json.dumps(summary(2, 7.5e6, 3.9e6, communication_seconds=2e-5)) + "\n")
+            text = output("--model", "cnn", "--calibrate", str(path), "--nodes", "1")
+        self.assertIn("Calibrated by 1 runs and 1 all-reduces", text)
+        self.assertIn("Predicted and measured", text)
+
+    def test_curves(self) -> None:
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            self.skipTest("matplotlib is not installed")
+        with tempfile.TemporaryDirectory() as name:
+            png, svg = pathlib.Path(name) / "p.png", pathlib.Path(name) / "p.svg"
+            output("--png", str(png), "--svg", str(svg), "--target", "0.9")
+            self.assertTrue(png.read_bytes().startswith(b"\x89PNG"))
+            self.assertIn("<svg", svg.read_text())
+
+    def test_bad_input_is_one_message_and_exit_code_2(self) -> None:
+        for arguments in (["--foo"], ["--model", "vgg"], ["--params", "big"], ["--params", "-1B"], ["--nodes", "0"],
+                          ["--nodes", "1,,2"], ["--nodes", "1000000"], ["--batch", "0"], ["--batch", "1.5"],
+                          ["--global-batch", "4", "--nodes", "8"], ["--gpu", "h300"], ["--tflops", "nan"],
+                          ["--network", "fast"], ["--network", "-1"], ["--link", "inf"], ["--target", "1.5"],
+                          ["--seq", "2048"], ["--achievable", "0"], ["--calibrate", "/nonexistent"],
+                          ["--calibrate", str(ROOT / "README.md")], ["--json", "/nonexistent/x.json"],
+                          ["--model", "cnn", "--params", "2B"], ["--bucket-mb", "0"], ["stray"]):  # fmt: skip
+            done = subprocess.run([sys.executable, ROOT / "launch/ddpplan", *arguments], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertTrue(done.stderr.startswith("ddpplan: "), done.stderr)
+            self.assertEqual(done.stdout, "", arguments)
+
+    def test_random_arguments_end_in_a_table_or_a_message(self) -> None:
+        rng = random.Random(5)
+        flags = ["--params", "--seq", "--batch", "--nodes", "--tflops", "--network", "--nics", "--target", "--channels",
+                 "--bucket-mb", "--last-bucket-kb", "--gpus-per-node", "--grad-accum", "--link"]  # fmt: skip
+        values = ["0", "1", "2", "7", "1e9", "1e-9", "-3", "", "x", "1B", "999999", "0.95", "nan", "1e308", "٣"]
+        for _ in range(400):
+            arguments = [a for flag in rng.sample(flags, 4) for a in (flag, rng.choice(values))]
+            with contextlib.suppress(UsageError):
+                self.assertIn("efficiency", output(*arguments))
+
+
+if __name__ == "__main__":
+    unittest.main()
