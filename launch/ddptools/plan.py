@@ -37,6 +37,7 @@ class Case:
     bucket_bytes: float = 25.0 * 2**20
     last_bucket_bytes: float = 256.0 * 2**10
     overlap: bool = True
+    interference: float = 0.0  # seconds by which a second of communication beside backward makes it longer
     intra_gbs: float = 360.0  # of a GPU, within its node
     inter_gbs: float = 40.0  # of a node
     generation: str = "hopper"
@@ -68,7 +69,7 @@ class Prediction:
 
     gpus: int
     nodes: int
-    compute_seconds: float
+    compute_seconds: float  # with what communication beside it costs
     communication_seconds: float  # all buckets, one after the other
     exposed_seconds: float  # communication that backward does not hide
     step_seconds: float
@@ -82,13 +83,16 @@ class Prediction:
 
 
 def predict(case: Case) -> Prediction:
-    compute = case.step_flops / (1e12 * case.tflops)
+    alone = case.step_flops / (1e12 * case.tflops)
     sizes = bucket_sizes(case)
     times = [all_reduce_seconds(case, size) for _, size in sizes]
     communication = sum(count * seconds for (count, _), (seconds, _, _) in zip(sizes, times, strict=True))
-    exposed = communication
+    compute, exposed = alone, communication
     if case.overlap and case.gpus > 1:
-        exposed = exposed_seconds(sizes, [seconds for seconds, _, _ in times], backward_seconds(case, compute))
+        backward = backward_seconds(case, alone)
+        slow_down = case.interference * min(communication, backward)
+        compute += slow_down
+        exposed = exposed_seconds(sizes, [seconds for seconds, _, _ in times], backward + slow_down)
     _, algorithm, protocol = times[0]
     return Prediction(
         gpus=case.gpus,
@@ -98,7 +102,7 @@ def predict(case: Case) -> Prediction:
         exposed_seconds=exposed,
         step_seconds=compute + exposed,
         samples_per_second=case.batch * case.grad_accum * case.gpus / (compute + exposed),
-        efficiency=compute / (compute + exposed),
+        efficiency=alone / (compute + exposed),
         bound="communication" if communication > compute else "compute",
         buckets=sum(count for count, _ in sizes),
         algorithm=algorithm,

@@ -1,5 +1,5 @@
 """Takes the planner's rates from measurements: results.jsonl of ddpsweep, a metrics file of ddptrain, or a result of
-ddpbench allreduce; and sets what it then predicts beside what was measured."""
+ddpbench allreduce or overlap; and sets what it then predicts beside what was measured."""
 
 import dataclasses
 import json
@@ -45,6 +45,7 @@ class Calibration:
     tflops: float | None  # of one rank at its work; None: no run told
     intra_fit: NetworkFit | None
     inter_fit: NetworkFit | None
+    interference: float | None  # see Case
     runs: int
     all_reduces: int
 
@@ -52,6 +53,8 @@ class Calibration:
         changes: Table = {"intra_fit": self.intra_fit, "inter_fit": self.inter_fit}
         if self.tflops is not None:
             changes["tflops"] = self.tflops
+        if self.interference is not None:
+            changes["interference"] = self.interference
         return dataclasses.replace(case, **changes)
 
 
@@ -90,18 +93,20 @@ def _parsed(text: str) -> Any:
 
 
 def calibrate(records: Iterable[Table]) -> Calibration:
-    """UsageError where the records hold neither a run of ddptrain nor an all-reduce of ddpbench."""
+    """UsageError where the records hold neither a run of ddptrain nor a result of ddpbench allreduce or overlap."""
     kept = [record for record in records if _usable(record)]
     runs = list(_runs(kept))
     points = [point for record in kept for point in _bench_points(record)]
     points += [point for run in runs for point in _run_points(run)]
-    if not runs and not points:
-        raise UsageError("--calibrate: no summary of ddptrain and no result of ddpbench allreduce in there")
+    interference = [value for record in kept for value in _interference(record)]
+    if not runs and not points and not interference:
+        raise UsageError("--calibrate: no summary of ddptrain and no result of ddpbench allreduce or overlap in there")
     rates = [run.case.model.matmul_flops * run.baseline_per_second for run in runs]
     return Calibration(
         tflops=statistics.median(rates) / 1e12 if rates else None,
         intra_fit=fit_network([p for p in points if p.nodes == 1]),
         inter_fit=fit_network([p for p in points if p.nodes > 1]),
+        interference=statistics.median(interference) if interference else None,
         runs=len(runs),
         all_reduces=len(points),
     )
@@ -173,6 +178,17 @@ def _bench_points(record: Table) -> Iterator[AllReduce]:
         size, time = positive(row.get("bytes")), positive(row.get("time_us"))
         if size and time:
             yield AllReduce(int(ranks), int(positive(bench.get("nodes")) or 1), 1, size, 1e-6 * time)
+
+
+def _interference(record: Table) -> Iterator[float]:
+    """What ddpbench overlap measured, of every bucket size."""
+    bench = record if record.get("benchmark") == "overlap" else _table(record.get("bench"))
+    rows = bench.get("results") if bench.get("benchmark") == "overlap" else None
+    for row in map(_table, rows if isinstance(rows, list) else []):
+        alone, beside = positive(row.get("compute_alone_us")), positive(row.get("compute_beside_us"))
+        communication = positive(row.get("communication_alone_us"))
+        if alone and beside and communication:
+            yield max(beside - alone, 0.0) / min(communication, alone)
 
 
 def _run_points(run: Measured) -> Iterator[AllReduce]:

@@ -105,8 +105,10 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     )
     machine.add_argument("--algorithm", choices=nccl_model.ALGORITHMS, help="(what NCCL's cost model prefers)")
     machine.add_argument("--protocol", choices=nccl_model.PROTOCOLS, help="(what NCCL's cost model prefers)")
+    machine.add_argument("--interference", type=number("--interference", 0, 10), metavar="F",
+                         help="seconds by which a second of communication makes compute longer (0)")  # fmt: skip
     machine.add_argument("--calibrate", metavar="RESULTS",
-                         help="take rates from results of ddpsweep, metrics of ddptrain or JSON of ddpbench")  # fmt: skip
+                         help="take rates from files of ddpsweep, ddptrain --metrics, ddpbench --json")  # fmt: skip
 
 
 def number(flag: str, least: float, most: float) -> Any:
@@ -180,7 +182,8 @@ def make_case(options: argparse.Namespace, nodes: int, calibration: Calibration 
         protocol=options.protocol,
     )
     case = calibration.applied_to(case) if calibration else case
-    return dataclasses.replace(case, tflops=options.tflops) if options.tflops else case
+    given = {name: getattr(options, name) for name in ("tflops", "interference")}
+    return dataclasses.replace(case, **{name: value for name, value in given.items() if value is not None})
 
 
 def make_model(options: argparse.Namespace) -> Model:
@@ -309,6 +312,8 @@ def calibration_text(calibration: Calibration, compared: list[Compared]) -> str:
     lines = [f"Calibrated by {calibration.runs} runs and {calibration.all_reduces} all-reduces:"]
     if calibration.tflops is not None:
         lines.append(f"  compute {three_digits(calibration.tflops)} TFLOP/s per rank")
+    if calibration.interference is not None:
+        lines.append(f"  a second of communication makes compute {three_digits(calibration.interference)} s longer")
     for name, fit in (("one node", calibration.intra_fit), ("several nodes", calibration.inter_fit)):
         if fit is not None:
             lines.append(f"  all-reduce on {name}: {three_digits(fit.per_rank_us)} us per rank beyond the first, "

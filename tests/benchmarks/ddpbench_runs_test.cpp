@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "runtime/backend/backend.h"
 #include "tests/launch/process.h"
 
 namespace ddptrain {
@@ -13,16 +14,22 @@ namespace {
 
 using nlohmann::json;
 
-/// Runs ddpbench on two ranks of the CPU and returns what it wrote to its file.
-json run(const std::string& arguments, Outcome* outcome = nullptr) {
+/// Runs ddpbench and returns what it wrote to its file.
+json run_on(int ranks, const std::string& arguments, Outcome* outcome = nullptr) {
   const std::string path = testing::TempDir() + "ddpbench.json";
   std::filesystem::remove(path);
-  const Outcome done = train_on_cpu(2, arguments + " --device cpu --json " + path);
+  const Outcome done = train_on_cpu(ranks, arguments + " --json " + path);
   if (outcome != nullptr) *outcome = done;
   EXPECT_EQ(done.exit_code, 0) << arguments << "\n" << done.output;
   std::ifstream file(path);
   return json::parse(file, nullptr, false);
 }
+
+json run(const std::string& arguments, Outcome* outcome = nullptr) {
+  return run_on(2, arguments + " --device cpu", outcome);
+}
+
+json run_on_gpus(const std::string& arguments) { return run_on(cuda_device_count(), arguments + " --device cuda"); }
 
 void expect_fields(const json& object, const std::vector<const char*>& names) {
   for (const char* name : names) {
@@ -166,6 +173,41 @@ TEST(Ddpbench, JsonPathMustBeWritable) {
   const Outcome outcome = train_on_cpu(2, "memory --device cpu --bytes 1M --json /nonexistent/folder/x.json");
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_EQ(outcome.count("ddpbench: --json /nonexistent/folder/x.json"), 1) << outcome.output;
+}
+
+class OnGpus : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() < 2) GTEST_SKIP() << "needs two GPUs";
+  }
+};
+
+TEST_F(OnGpus, CollectivesAreRight) {
+  for (const char* op : {"all-reduce", "reduce-scatter", "all-gather", "broadcast"}) {
+    for (const char* how : {"-d float", "-d bf16", "-d bf16 --graph=2", "-d float --symmetric"}) {
+      const json result = run_on_gpus(fmt::format("allreduce --op {} {} -b 1K -e 4M -f 64 -n 3", op, how));
+      EXPECT_EQ(result["library"], "NCCL");
+      ASSERT_EQ(result["results"].size(), 6u) << op << " " << how;
+      for (const json& row : result["results"]) EXPECT_EQ(row["wrong"], 0) << op << " " << how;
+    }
+  }
+}
+
+TEST_F(OnGpus, TheOthersWriteTheirResults) {
+  EXPECT_EQ(run_on_gpus("split --total 64MB --pieces 10 --rounds 2")["results"].size(), 4u);
+  EXPECT_EQ(run_on_gpus("overlap --layers 4 --width 512 --tokens 512 --rounds 2 --buckets 64K,1M")["results"].size(),
+            2u);
+  EXPECT_EQ(run_on_gpus("step --batch 64 --data synthetic:2000")["results"].size(), 7u);
+}
+
+TEST(OnOneGpu, MeasuresCopiesProductsAndMemory) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs a GPU";
+  const json copies = run_on(1, "p2p --bytes 1MB --repeats 2");
+  const std::size_t gpus = copies["gpus"].size();
+  EXPECT_EQ(copies["results"].size(), 8 * gpus * gpus + 3 * gpus);
+  for (const json& row : copies["results"]) EXPECT_GT(row.value("bandwidth_gbs", 1.0), 0.0) << row;
+  EXPECT_EQ(run_on(1, "gemm --device cuda --cube 512 --tokens 512 --rounds 2")["results"].size(), 12u);
+  EXPECT_EQ(run_on(1, "memory --device cuda --bytes 64MB --rounds 2")["results"].size(), 4u);
 }
 
 }  // namespace

@@ -207,6 +207,13 @@ class PredictTest(unittest.TestCase):
         self.assertAlmostEqual(result.communication_seconds, 1e-6 * (2.0 * 7 + 1.75 * 2e9 / 1e5))
         self.assertEqual(result.algorithm, "measured")
 
+    def test_communication_slows_compute_beside_it(self) -> None:
+        without, result = predict(case()), predict(case(interference=0.5))
+        longer = 0.5 * without.communication_seconds
+        self.assertAlmostEqual(result.compute_seconds, without.compute_seconds + longer)
+        self.assertAlmostEqual(result.efficiency, without.compute_seconds / result.step_seconds)
+        self.assertEqual(predict(case(interference=0.5, overlap=False)), predict(case(overlap=False)))
+
     def test_needed_bandwidth_reaches_the_target_and_no_more(self) -> None:
         for nodes, field in ((1, "intra_gbs"), (8, "inter_gbs")):
             needed = needed_bandwidth(case(nodes=nodes), 0.95)
@@ -243,6 +250,11 @@ class CalibrationTest(unittest.TestCase):
         calibration = calibrate([record])
         self.assertIsNone(calibration.intra_fit)
         self.assertEqual(calibration.inter_fit, NetworkFit(0.0, 10.0, 1))
+
+    def test_takes_interference_from_the_overlap_benchmark(self) -> None:
+        rows = [{"compute_alone_us": 1000.0, "compute_beside_us": 1000.0 + x, "communication_alone_us": 400.0}
+                for x in (80.0, 100.0, -5.0)]  # fmt: skip
+        self.assertAlmostEqual(calibrate([{"benchmark": "overlap", "results": rows}]).interference or 0.0, 0.2)
 
     def test_takes_the_compute_rate_from_the_baseline(self) -> None:
         calibration = calibrate([summary(8, 26.8e6, 3.91e6), summary(1, 3.91e6)])
