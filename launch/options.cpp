@@ -166,6 +166,9 @@ void add_output_options(CLI::App& app, Options& o, std::string& fail_at) {
   app.add_option("--metrics", o.metrics, "File of JSON lines; the last one is the summary")
       ->type_name("FILE")
       ->group(group);
+  app.add_option("--trace", o.trace, "Chrome trace (JSON, for Perfetto) of a few steps after training")
+      ->type_name("FILE")
+      ->group(group);
   choices.add(app, "--log-level", o.log_level, levels, "Log on standard error")->group(group);
   app.add_option("--log-every", o.log_every, "Steps between measurements within an epoch (0: none)")->group(group);
   app.add_option("--eval-every", o.eval_every, "Steps between evaluations within an epoch (0: none)")->group(group);
@@ -386,6 +389,7 @@ RunOptions run_options(const Options& options) {
   result.eval_every = options.eval_every;
   result.eval_samples = options.eval_samples;
   result.sample_every = options.sample_every;
+  result.trace = options.trace;
   result.baseline = options.baseline;
   result.replicas_agree = options.overlap != OverlapMode::none;
   result.fail_rank = options.fail_rank;

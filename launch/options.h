@@ -55,6 +55,7 @@ struct Options {
 
   bool baseline = true;
   std::string metrics;
+  std::string trace;
   std::string log_level = "info";
   std::int64_t log_every = 0;
   std::int64_t eval_every = 0;

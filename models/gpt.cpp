@@ -105,6 +105,7 @@ class Gpt final : public Model {
     const double attention = 12.0 * static_cast<double>(shape_.layers * shape_.width) * sequence;
     return sequence * (6.0 * parameters + attention);
   }
+  const char* unit() const override { return "tokens"; }
   std::int64_t predictions_per_sample() const override { return shape_.sequence; }
 
  private:

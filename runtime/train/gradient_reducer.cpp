@@ -1,7 +1,6 @@
 #include "runtime/train/gradient_reducer.h"
 
 #include "runtime/core/error.h"
-#include "runtime/core/nvtx.h"
 
 namespace ddptrain {
 
@@ -88,14 +87,20 @@ void GradientReducer::launch(std::size_t bucket) {
     reduced_(bucket, stream);
     return;
   }
-  newest_ = start_sum(arena_, bucket, *communicator_, stream);
-  in_flight_.push_back({bucket, stream, *newest_});
+  InFlight started{bucket, stream, 0};
+  Timeline* timeline = backend_.timeline();
+  if (timeline != nullptr) {
+    started.span = timeline->begin(Lane::communication, stream, fmt::format("bucket {} gradients", bucket));
+  }
+  newest_ = started.ticket = start_sum(arena_, bucket, *communicator_, stream);
+  in_flight_.push_back(started);
 }
 
 void GradientReducer::take_finished() {
   while (!in_flight_.empty() && communicator_->test(in_flight_.front().ticket)) {
     const InFlight arrived = in_flight_.front();
     in_flight_.pop_front();
+    if (Timeline* timeline = backend_.timeline()) timeline->end(arrived.span, arrived.stream);
     reduced_(arrived.bucket, arrived.stream);
   }
 }

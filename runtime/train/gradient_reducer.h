@@ -57,6 +57,7 @@ class GradientReducer {
     std::size_t bucket;
     Stream stream;
     Communicator::Ticket ticket;
+    std::size_t span = 0;  ///< Of the timeline, where there is one.
   };
 
   void launch_complete_buckets();

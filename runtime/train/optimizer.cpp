@@ -1,7 +1,6 @@
 #include "runtime/train/optimizer.h"
 
 #include "runtime/core/error.h"
-#include "runtime/core/nvtx.h"
 
 namespace ddptrain {
 
@@ -53,7 +52,7 @@ void Optimizer::clip_and_update() {
 }
 
 void Optimizer::update(std::size_t bucket, Stream stream) {
-  const NvtxRange range("optimizer");
+  const Span span(backend_.timeline(), Lane::compute, stream, fmt::format("bucket {} update", bucket));
   UpdateSlice slice = arena_.update_slice(bucket);
   if (clips()) slice.gradient_scale = clip_scale();
   backend_.update(settings_, slice, step_, stream);

@@ -60,11 +60,11 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
     reducer.begin(micro + 1 == options_.grad_accum);
     const Batch batch = data_.train->batch(sampler_.order(micro), step, options_.batch);
     {
-      const NvtxRange range("forward");
+      const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), "forward");
       model_->forward(batch, gradient_scale_, training_sums());
     }
     {
-      const NvtxRange range("backward");
+      const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), "backward");
       model_->backward(micro > 0, [&](std::size_t parameter) { reducer.ready(parameter); });
     }
     reducer.finish();
@@ -101,6 +101,32 @@ MetricSums Trainer::evaluate(std::int64_t most) {
   return take(evaluation_sums());
 }
 
+std::vector<TimelineSpan> Trainer::trace(std::uint32_t steps) {
+  const std::unique_ptr<Timeline> timeline = backend_.make_timeline();
+  const auto work = [&] {
+    for (std::uint32_t i = 0; i < steps; ++i) {
+      const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), fmt::format("step {}", i));
+      train_step(reducer_, i);
+    }
+    backend_.advance(static_cast<StepState*>(state_.data()), steps, backend_.compute_stream());
+  };
+  const auto note = [&](const std::function<void()>& what) {
+    backend_.record_into(timeline.get());
+    what();
+    backend_.record_into(nullptr);
+  };
+  std::unique_ptr<Graph> graph;
+  if (options_.graph) note([&] { graph = backend_.capture(work); });
+  training_.run(2);  // so that the first step that is traced follows others
+  if (graph != nullptr) {
+    graph->launch();
+  } else {
+    note(work);
+  }
+  backend_.synchronize();
+  return timeline->spans();
+}
+
 void Trainer::communicate() {
   const Stream stream = backend_.communication_stream();
   backend_.wait_for(stream, backend_.compute_stream());
@@ -131,7 +157,8 @@ StepGraph Trainer::make_pass_steps(bool backward) {
   const auto passes = [this, backward](std::uint32_t offset) {
     const StepRef step{static_cast<const StepState*>(state_.data()), offset};
     for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
-      model_->forward(train_data_.batch(sampler_.order(micro), step, options_.batch), gradient_scale_, training_sums());
+      const Batch batch = data_.train->batch(sampler_.order(micro), step, options_.batch);
+      model_->forward(batch, gradient_scale_, training_sums());
       if (backward) model_->backward(micro > 0, [](std::size_t) {});
     }
   };

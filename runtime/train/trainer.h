@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/distributed_sampler.h"
 #include "models/model.h"
@@ -58,6 +59,10 @@ class Trainer {
   /// Every test sample exactly once, over all ranks together; the first `most` of them where that is not 0. Collective;
   /// waits.
   MetricSums evaluate(std::int64_t most = 0);
+
+  /// Runs `steps` steps, as one graph where steps are graphs, and tells when its parts began and ended. A step must
+  /// have been run before. Collective; waits.
+  std::vector<TimelineSpan> trace(std::uint32_t steps);
 
   /// What calibrate() times; it spoils the state of training. The step; the step without communication, which may be
   /// run on some ranks only; and the communication of a step alone.

@@ -12,9 +12,12 @@
 
 #include "runtime/core/error.h"
 #include "runtime/train/meter.h"
+#include "runtime/train/trace.h"
 
 namespace ddptrain {
 namespace {
+
+constexpr std::uint32_t kTracedSteps = 3;
 
 using Clock = std::chrono::steady_clock;
 
@@ -48,6 +51,12 @@ class TrainingRun {
     result_.parameter_hash = trainer_.arena().parameter_hash();
     if (options_.replicas_agree) {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
+    }
+    if (!options_.trace.empty()) {
+      const auto ranks = gather_trace(world_, trainer_.trace(kTracedSteps));
+      world_.agree([&] {
+        if (world_.rank() == 0) write_trace(options_.trace, ranks);
+      });
     }
     if (options_.baseline) {
       const double last_rate = result_.epochs.back().samples_per_second;
