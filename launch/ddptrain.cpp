@@ -15,6 +15,7 @@
 
 #include "data/distributed_sampler.h"
 #include "launch/options.h"
+#include "launch/pretrained.h"
 #include "launch/training_data.h"
 #include "models/generate.h"
 #include "runtime/comm/communicator.h"
@@ -55,6 +56,7 @@ struct Job {
   std::string pci_bus_id;  ///< Of this rank's GPU; empty on the CPU.
   std::string binding;     ///< What bind_to_numa() did.
   std::unique_ptr<Backend> backend;
+  std::shared_ptr<const Pretrained> pretrained;  ///< Null: none.
   TrainingData data;
   std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
 };
@@ -108,8 +110,13 @@ DeviceKind choose_device(const World& world, const Options& options, EarlyCuda& 
 }
 
 std::unique_ptr<Backend> make_backend(const Options& options, DeviceKind device) {
-  const BackendOptions backend{chosen_precision(options, device), options.memory_format, options.fused, options.threads,
-                               options.comm_ctas};
+  BackendOptions backend;
+  backend.precision = chosen_precision(options, device);
+  backend.memory_format = options.memory_format;
+  backend.fused = options.fused;
+  backend.tune = options.tune;
+  backend.threads = options.threads;
+  backend.communication_multiprocessors = options.comm_ctas;
   return device == DeviceKind::cuda ? make_cuda_backend(backend, 0) : make_cpu_backend(backend);
 }
 
@@ -135,9 +142,10 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   Job job;
   job.options = options;
   job.clock.mark("MPI");
-  std::future<TrainingData> data;
-  world.agree(
-      [&] { data = std::async(std::launch::async, find_data(options, world)); });  // reads while the device starts
+  world.agree([&] { job.pretrained = load_pretrained(options); });
+  if (job.pretrained != nullptr) adopt(job.pretrained->weights, job.options);
+  std::future<TrainingData> data;  // read while the device starts
+  world.agree([&] { data = std::async(std::launch::async, find_data(job.options, world, job.pretrained)); });
   const DeviceKind device = choose_device(world, options, cuda);
   if (device == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(0);
   job.binding = bind_to_numa(job.pci_bus_id);
@@ -208,17 +216,12 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   return info;
 }
 
-/// What the model writes after --prompt. Tokens beyond bytes are shown as numbers.
+/// What the model writes after --prompt.
 std::string sample_text(Model& model, const Job& job) {
   const Options& o = job.options;
-  std::vector<std::uint16_t> prompt;
-  for (const char byte : o.prompt) prompt.push_back(static_cast<unsigned char>(byte));
   const GenerateOptions options{o.sample_tokens, o.temperature, o.gpt.sequence, o.seed};
-  std::string text;
-  for (const std::uint16_t token : generate(model, *job.backend, prompt, options)) {
-    text += o.gpt.vocabulary <= 256 ? std::string(1, static_cast<char>(token)) : fmt::format("{} ", token);
-  }
-  return text;
+  const auto prompt = to_tokens(o.prompt, job.pretrained.get());
+  return to_text(generate(model, *job.backend, prompt, options), job.pretrained.get());
 }
 
 /// Whether standard output ends at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is.
@@ -250,9 +253,13 @@ void train(const World& world, Job& job) {
   RunOptions run = run_options(job.options);
   run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
-  Trainer trainer(trainer_options(job.options, world.size(), steps), make_resident(job.data, job.options, *job.backend),
-                  world, *job.backend, *communicator);
+  TrainerOptions settings = trainer_options(job.options, world.size(), steps);
+  if (job.pretrained != nullptr) settings.start_values = job.pretrained->start_values();
+  Trainer trainer(settings, make_resident(job.data, job.options, *job.backend), world, *job.backend, *communicator);
   run.sample = [&] { return sample_text(trainer.model(), job); };
+  if (!job.options.save.empty()) {
+    run.trained = [&] { save_pretrained(job.options.save, trainer.arena(), job.options.gpt, world); };
+  }
   job.clock.mark("replica");
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),

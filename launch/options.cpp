@@ -58,6 +58,10 @@ void add_run_options(CLI::App& app, Options& o) {
   app.add_option("--threads", o.threads, "Threads per rank (CPU)")->group(group);
   choices.add(app, "--memory-format", o.memory_format, formats, "Of cuDNN's convolutions")->group(group);
   choices.add(app, "--fused", o.fused, kOnOff, "Fused kernels where there are some")->group(group);
+  choices
+      .add(app, "--tune", o.tune, kOnOff,
+           "GPU matrix products by timing; runs may then differ in their last bits from each other")
+      ->group(group);
 }
 
 void add_gpt_options(CLI::App& app, Options& o) {
@@ -74,6 +78,13 @@ void add_gpt_options(CLI::App& app, Options& o) {
       ->group(group);
   choices
       .add(app, "--recompute", o.recompute, recomputes, "What backward computes again in place of keeping it in memory")
+      ->group(group);
+  app.add_option("--init", o.init,
+                 "Start from a GPT-2 of Hugging Face: model folder or safetensors file; its shape wins")
+      ->type_name("PATH")
+      ->group(group);
+  app.add_option("--save", o.save, "Leave the trained model there: model.safetensors and config.json of transformers")
+      ->type_name("DIR")
       ->group(group);
   app.add_option("--val-fraction", o.val_fraction, "End of the text that is kept for validation, without val shards")
       ->group(group);
@@ -198,9 +209,10 @@ void validate_gpt(const Options& o) {
   require(!o.prompt.empty(), "--prompt", o.prompt, "at least one character");
   require(o.sample_tokens > 0 && o.sample_tokens <= 1 << 20, "--sample-tokens", o.sample_tokens, "1 to 1048576");
   require(o.temperature >= 0, "--temperature", o.temperature, "0 or more");
-  if (o.sample_every > 0 && !is_language_model(o.model)) {
-    usage_error("--sample-every {}: model {} does not write text", o.sample_every, o.model);
-  }
+  if (is_language_model(o.model)) return;
+  if (o.sample_every > 0) usage_error("--sample-every {}: model {} does not write text", o.sample_every, o.model);
+  if (!o.init.empty()) usage_error("--init {}: model {} is no GPT", o.init, o.model);
+  if (!o.save.empty()) usage_error("--save {}: model {} is no GPT", o.save, o.model);
 }
 
 /// The rate of --dropout: 1 for "on", 0 for "off", -1 for "auto".

@@ -26,12 +26,15 @@ struct Options {
   int threads = 1;
   MemoryFormat memory_format = MemoryFormat::nhwc;
   bool fused = true;
+  bool tune = false;
 
   GptShape gpt = default_gpt();  ///< vocabulary 0: that of the data.
   Recompute recompute = Recompute::none;
 
   std::string data;  ///< See find_data(); empty for the usual places of Fashion-MNIST.
   double val_fraction = 0.1;
+  std::string init;  ///< GPT-2 folder or file of transformers to start from.
+  std::string save;  ///< Folder to leave such a model in.
   std::int64_t epochs = 4;
   std::int64_t steps = 0;
   std::int64_t batch = 512;

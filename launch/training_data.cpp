@@ -23,7 +23,8 @@ std::function<TrainingData()> find_images(const Options& options) {
   return [folder = find_fashion_mnist(options.data)] { return load_fashion_mnist(folder); };
 }
 
-std::function<TrainingData()> find_tokens(const Options& options, const World& world) {
+std::function<TrainingData()> find_tokens(const Options& options, const World& world,
+                                          const std::shared_ptr<const Pretrained>& pretrained) {
   if (options.data.empty()) {
     usage_error("--model {} needs --data: a text file, token files (.bin) or their folder, or synthetic",
                 options.model);
@@ -34,13 +35,17 @@ std::function<TrainingData()> find_tokens(const Options& options, const World& w
   tokens.seed = options.seed;
   tokens.rank = world.rank();
   tokens.world_size = world.size();
+  if (pretrained != nullptr && pretrained->tokenizer) {
+    tokens.encode = [pretrained](std::string_view text) { return pretrained->tokenizer->encode(text); };
+  }
   return [data = options.data, tokens] { return load_tokens(data, tokens); };
 }
 
 }  // namespace
 
-std::function<TrainingData()> find_data(const Options& options, const World& world) {
-  return is_language_model(options.model) ? find_tokens(options, world) : find_images(options);
+std::function<TrainingData()> find_data(const Options& options, const World& world,
+                                        const std::shared_ptr<const Pretrained>& pretrained) {
+  return is_language_model(options.model) ? find_tokens(options, world, pretrained) : find_images(options);
 }
 
 void adopt(const TrainingData& data, Options& options) {

@@ -50,11 +50,14 @@ void fill_random(T* values, std::int64_t count, const InitialValue& initial, std
 /// Of a bucket, with padding.
 template <class T>
 std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
-                              std::uint64_t seed) {
+                              std::uint64_t seed, const StartValues& start_values) {
   std::vector<T> values(static_cast<std::size_t>(bucket.size), T{0});
   for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
     T* first = values.data() + (plan.begin[i] - bucket.begin);
-    if (specs[i].initial.kind == InitialValue::Kind::constant) {
+    const float* given = start_values ? start_values(specs[i]) : nullptr;
+    if (given != nullptr) {
+      std::copy_n(given, specs[i].size(), first);
+    } else if (specs[i].initial.kind == InitialValue::Kind::constant) {
       std::fill_n(first, specs[i].size(), static_cast<T>(specs[i].initial.scale));
     } else {
       fill_random(first, specs[i].size(), specs[i].initial, static_cast<std::uint32_t>(i), seed);
@@ -216,16 +219,18 @@ Buffer ParameterArena::allocate_staging() const {
   return backend_.allocate(master_type_, {largest});
 }
 
-void ParameterArena::initialise(std::uint64_t seed, int rank) {
+void ParameterArena::initialise(std::uint64_t seed, int rank, const StartValues& start_values) {
   const Stream stream = backend_.compute_stream();
   const Buffer staging = allocate_staging();
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     const Bucket& bucket = plan_.buckets[b];
     const Tensor values = staging.view(master_type_, {bucket.size});
     if (rank == 0 && master_type_ == DType::f64) {
-      backend_.copy_to_device(values.data, initial_values<double>(specs_, plan_, bucket, seed).data(), values.bytes());
+      backend_.copy_to_device(values.data, initial_values<double>(specs_, plan_, bucket, seed, start_values).data(),
+                              values.bytes());
     } else if (rank == 0) {
-      backend_.copy_to_device(values.data, initial_values<float>(specs_, plan_, bucket, seed).data(), values.bytes());
+      backend_.copy_to_device(values.data, initial_values<float>(specs_, plan_, bucket, seed, start_values).data(),
+                              values.bytes());
     }
     communicator_.broadcast(values, 0, stream);
     backend_.convert(values, bucket_weights(b), stream);
@@ -256,6 +261,10 @@ void ParameterArena::visit_masters(const Visit& visit) const {
   }
 }
 
+void ParameterArena::visit(const std::function<void(const ParameterSpec&, const float*)>& show) const {
+  visit_masters<float>([&](std::size_t parameter, const float* values) { show(specs_[parameter], values); });
+}
+
 std::vector<double> ParameterArena::master_values() const {
   std::vector<double> packed;
   visit_masters<double>([&](std::size_t parameter, const double* values) {
@@ -266,8 +275,7 @@ std::vector<double> ParameterArena::master_values() const {
 
 std::string ParameterArena::parameter_hash() const {
   Hash64 hash;
-  visit_masters<float>([&](std::size_t parameter, const float* values) {
-    const ParameterSpec& spec = specs_[parameter];
+  visit([&](const ParameterSpec& spec, const float* values) {
     hash.add(spec.name);
     for (const std::int64_t size : spec.shape) hash.add(size);
     hash.add(values, static_cast<std::size_t>(spec.size()) * sizeof(float));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,9 @@ struct ArenaOptions {
   std::optional<DType> gradient_type = {};  ///< Compute precision where empty, else that or f32 beside bf16 weights.
   bool shard_state = false;                 ///< ZeRO-1; the same as off with one rank.
 };
+
+/// The values that a parameter starts with, or null for those of its spec.
+using StartValues = std::function<const float*(const ParameterSpec&)>;
 
 /// All parameters of a model in the order in which backward completes them: one allocation each for weights, gradients,
 /// master weights and optimizer moments, with the same layout. A gradient *is* its place in its bucket.
@@ -47,12 +51,15 @@ class ParameterArena {
   Tensor reduced_gradients(std::size_t bucket) const;  ///< Those that this rank updates by: all, or its part.
   UpdateSlice update_slice(std::size_t bucket) const;  ///< Of reduced_gradients(); without gradient_scale.
 
-  /// Start values of rank 0 (see ParameterSpec) on every rank, moments zero. Collective; waits.
-  void initialise(std::uint64_t seed, int rank);
+  /// Start values of rank 0 (those of `start_values`, else of the specs) on every rank, moments zero. Collective;
+  /// waits.
+  void initialise(std::uint64_t seed, int rank, const StartValues& start_values = nullptr);
 
   /// Hash of names, shapes and f32 master values, 16 hexadecimal digits; the same for any bucket size. Waits.
   /// Collective where sharded.
   std::string parameter_hash() const;
+  /// Shows the f32 master values of each parameter in turn. Waits. Collective where sharded.
+  void visit(const std::function<void(const ParameterSpec&, const float*)>& show) const;
   /// Master values of all parameters, one after the other without padding. Waits. Collective where sharded.
   std::vector<double> master_values() const;
 

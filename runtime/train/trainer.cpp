@@ -45,7 +45,7 @@ Trainer::Trainer(const TrainerOptions& options, ResidentSplits data, const World
   DDP_CHECK(arena_.gradient_type() == backend.dtype() || takes_f32_gradients(options.model),
             "model {} does not take gradients of {}", options.model, name_of(arena_.gradient_type()));
   model_->bind(arena_.weights(), arena_.gradients());
-  arena_.initialise(options.seed, world.rank());
+  arena_.initialise(options.seed, world.rank(), options.start_values);
   check_same_on_all_ranks(world, arena_.parameter_hash(), "the parameters at the start");
 }
 

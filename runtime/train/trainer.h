@@ -24,6 +24,7 @@ struct TrainerOptions {
   std::int64_t batch = 512;    ///< Samples per rank and micro-step.
   std::int64_t grad_accum = 1;
   std::uint64_t seed = 1;
+  StartValues start_values;  ///< On rank 0; null: those of the model.
   OptimizerSettings optimizer;
   float clip_norm = 0.0f;  ///< 0: no clipping.
   std::size_t bucket_bytes = std::size_t{25} << 20;

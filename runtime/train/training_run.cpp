@@ -52,6 +52,7 @@ class TrainingRun {
     if (options_.replicas_agree) {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
     }
+    if (options_.trained) options_.trained();
     if (!options_.trace.empty()) {
       const auto ranks = gather_trace(world_, trainer_.trace(kTracedSteps));
       world_.agree([&] {

@@ -18,6 +18,7 @@ struct RunOptions {
   std::int64_t eval_samples = 0;  ///< Of an evaluation at most; 0: the whole test set.
   std::int64_t sample_every = 0;  ///< Steps between samples; 0: none.
   std::string trace;              ///< File for a trace of a few steps after training; empty: none.
+  std::function<void()> trained;  ///< Called on all ranks with the parameters that training leaves; null: nothing.
   /// What the model writes at this point of training; called on rank 0 alone.
   std::function<std::string()> sample;
   bool baseline = true;         ///< Measure scaling efficiency and exposed communication after training.
