@@ -44,12 +44,12 @@ struct BackendOptions {
   Precision precision = Precision::fp32;
   MemoryFormat memory_format = MemoryFormat::nhwc;  ///< Of cuDNN's convolutions; fused kernels have their own.
   bool fused = true;  ///< Use fused kernels where there are some for the model and precision.
+  int threads = 1;    ///< CPU only.
+  /// Multiprocessors that kernels which fill the GPU leave to collectives, so that these run beside them.
+  int communication_multiprocessors = 0;
   /// GPUs: the fastest algorithm for each matrix product is found by timing a few when it is first seen. Other runs may
   /// choose otherwise and round differently; without, the same run gives the same bits.
   bool tune = false;
-  int threads = 1;  ///< CPU only.
-  /// Multiprocessors that kernels which fill the GPU leave to collectives, so that these run beside them.
-  int communication_multiprocessors = 0;
 };
 
 /// One device, its streams, and the operations that models are made of. Not thread-safe.
