@@ -79,6 +79,24 @@ class Scratch {
   std::size_t bytes_ = 0;
 };
 
+/// Lays out arrays in one piece of memory, 256 bytes apart at least: once over null to learn the size, once for good.
+class Pieces {
+ public:
+  explicit Pieces(void* memory) : memory_(static_cast<char*>(memory)) {}
+
+  template <class T>
+  T* take(std::size_t count) {
+    char* piece = memory_ + bytes_;
+    bytes_ += (count * sizeof(T) + 255) / 256 * 256;
+    return reinterpret_cast<T*>(piece);
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  char* memory_;
+  std::size_t bytes_ = 0;
+};
+
 }  // namespace ddptrain::cuda
 
 /// Throws Error unless the call of the CUDA runtime succeeds.

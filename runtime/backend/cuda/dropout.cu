@@ -7,7 +7,7 @@ namespace ddptrain {
 namespace cuda {
 namespace {
 
-/// Eight features of a row per thread; `features` is a multiple of 32.
+/// Eight features of a row per thread; `features` is a multiple of 8.
 template <class T>
 __global__ void __launch_bounds__(kDropoutThreads)
     dropout_kernel(const T* x, std::uint32_t rows, std::uint32_t features, Dropout dropout, T* y) {
@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kDropoutThreads)
   for (std::uint32_t row = blockIdx.y; row < rows; row += gridDim.y) {
     const std::size_t at = static_cast<std::size_t>(row) * features + feature;
     float factor[8], value[8];
-    eight_factors(dropout, feature, row, factor);
+    eight_factors(dropout, feature, row, features, factor);
     if (feature >= features) continue;
     load<8>(x + at, value);
 #pragma unroll
@@ -51,7 +51,7 @@ void CudaBackend::dropout(const Tensor& x, const Dropout& dropout, const Tensor&
   }
   const auto rows = static_cast<std::uint32_t>(x.dim(0));
   const auto features = static_cast<std::uint32_t>(x.size() / x.dim(0));
-  const bool wide = features % 32 == 0 && cuda::is_aligned(x.data, 16) && cuda::is_aligned(y.data, 16);
+  const bool wide = features % 8 == 0 && cuda::is_aligned(x.data, 16) && cuda::is_aligned(y.data, 16);
   const dim3 grid(cuda::ceil_div(features, cuda::kDropoutThreads * (wide ? 8 : 1)), std::min(rows, 65535u));
   cuda::with_element(dtype(), [&](auto element) {
     using T = decltype(element);

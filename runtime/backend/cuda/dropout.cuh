@@ -41,24 +41,32 @@ __device__ __forceinline__ void transpose_in_quad(std::uint32_t (&word)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {
     const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, odd ? word[i] : word[i + 1], 1);
-    (odd ? word[i] : word[i + 1]) = got;
+    word[i] = odd ? got : word[i];
+    word[i + 1] = odd ? word[i + 1] : got;
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, upper ? word[i] : word[i + 2], 2);
-    (upper ? word[i] : word[i + 2]) = got;
+    word[i] = upper ? got : word[i];
+    word[i + 2] = upper ? word[i + 2] : got;
   }
 }
 
-/// What dropout (of a rate above 0) multiplies eight features by that start at `feature`, which is 8 (lane % 4) more
-/// than a multiple of 32. Called by all lanes of a warp; four of them share their random numbers.
+/// What dropout (of a rate above 0) multiplies eight features by that start at `feature`, a multiple of 8. Called by
+/// all lanes of a warp, whose features are neighbours but for steps from one row of `width` features to another; where
+/// that is a multiple of 32, four lanes share their random numbers.
 __device__ __forceinline__ void eight_factors(const Dropout& dropout, std::uint32_t feature, std::uint32_t row,
-                                              float (&factor)[8]) {
+                                              std::uint32_t width, float (&factor)[8]) {
+  const float scale = dropout.scale();
+  if (width % 32 != 0) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) factor[i] = dropout.keeps(feature + i, row) ? scale : 0.0f;
+    return;
+  }
   const std::uint32_t quarter = threadIdx.x % 4;
   Philox random = dropout.draw(dropout_slot(feature - 6 * quarter).call, row);
   transpose_in_quad(random.word);
   const std::uint32_t threshold = dropout.threshold();
-  const float scale = dropout.scale();
 #pragma unroll
   for (int i = 0; i < 8; ++i) factor[i] = random_bits(random, i) >= threshold ? scale : 0.0f;
 }

@@ -32,7 +32,7 @@ __device__ __forceinline__ void factors(const Places& p, std::uint32_t row, std:
   if (p.dropout.rate <= 0.0f) return;
   const std::uint32_t feature = row % p.sequence * p.width + column;
   if constexpr (V == 8) {
-    eight_factors(p.dropout, feature, row / p.sequence, factor);
+    eight_factors(p.dropout, feature, row / p.sequence, p.width, factor);
   } else {
     factor[0] = p.dropout.keeps(feature, row / p.sequence) ? p.dropout.scale() : 0.0f;
   }
@@ -199,23 +199,6 @@ __global__ void __launch_bounds__(kThreads)
   store<V>(sum, sums);
 }
 
-/// Hands out pieces of one scratch allocation; first counted without memory, then with.
-class Pieces {
- public:
-  explicit Pieces(void* memory) : memory_(static_cast<char*>(memory)) {}
-  template <class T>
-  T* take(std::size_t count) {
-    char* piece = memory_ + bytes_;
-    bytes_ += (count * sizeof(T) + 255) / 256 * 256;
-    return reinterpret_cast<T*>(piece);
-  }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  char* memory_;
-  std::size_t bytes_ = 0;
-};
-
 struct SortMemory {
   std::uint16_t *tokens, *sorted_tokens;
   std::uint32_t *places, *sorted_places, *begins;
@@ -288,7 +271,7 @@ void sum_positions(const Places& places, std::uint32_t windows, std::uint32_t sp
 
 template <class... Pointers>
 bool in_packs(const Places& places, Pointers... pointers) {
-  return places.width % (places.dropout.rate > 0.0f ? 32 : 8) == 0 && (... && is_aligned(pointers, 16));
+  return places.width % 8 == 0 && (... && is_aligned(pointers, 16));
 }
 
 void require_rows(const Tensor& tensor, std::int64_t rows, std::int64_t width, const char* message) {

@@ -60,7 +60,7 @@ __device__ __forceinline__ void add_branch(const Forward<T>& a, std::uint32_t ro
 #pragma unroll
   for (float& f : factor) f = 1.0f;
   if (a.dropout.rate > 0.0f) {
-    eight_factors(a.dropout, row % a.sequence * a.width + column, row / a.sequence, factor);
+    eight_factors(a.dropout, row % a.sequence * a.width + column, row / a.sequence, a.width, factor);
   }
   if (column >= a.width) return;
   const std::size_t at = static_cast<std::size_t>(row) * a.width + column;
@@ -250,8 +250,8 @@ struct GradientTerms {
 
 /// Whether rows of this width at these addresses can be taken in packs.
 template <class... Pointers>
-bool in_packs(std::int64_t width, const Dropout& dropout, Pointers... pointers) {
-  return width % (dropout.rate > 0.0f ? 32 : kPack) == 0 && width <= kMaxWidth && (... && is_aligned(pointers, 16));
+bool in_packs(std::int64_t width, Pointers... pointers) {
+  return width % kPack == 0 && width <= kMaxWidth && (... && is_aligned(pointers, 16));
 }
 
 /// work(std::integral_constant<int, packs per lane>{})
@@ -279,7 +279,7 @@ void with_packs(std::int64_t width, Work&& work) {
 template <class T, bool kAdd>
 void forward(const Forward<T>& a, cudaStream_t stream) {
   const std::uint32_t blocks = ceil_div(a.rows, kWarps);
-  if (in_packs(a.width, a.dropout, a.x, a.branch, a.weight, a.bias, a.sum, a.y)) {
+  if (in_packs(a.width, a.x, a.branch, a.weight, a.bias, a.sum, a.y)) {
     with_packs(a.width, [&](auto packs) { forward_kernel<T, packs.value, kAdd><<<blocks, kThreads, 0, stream>>>(a); });
   } else {
     any_width_forward_kernel<T, kAdd><<<blocks, kThreads, 0, stream>>>(a);
@@ -289,7 +289,7 @@ void forward(const Forward<T>& a, cudaStream_t stream) {
 
 template <class T, class G>
 void backward(Backward<T> a, std::uint32_t blocks, G* dweight, G* dbias, bool accumulate, cudaStream_t stream) {
-  if (in_packs(a.width, {}, a.x, a.weight, a.dy, a.dresidual, a.dx)) {
+  if (in_packs(a.width, a.x, a.weight, a.dy, a.dresidual, a.dx)) {
     blocks = std::min(blocks, ceil_div(a.rows, kWarps));
     with_packs(a.width, [&](auto packs) { backward_kernel<T, packs.value><<<blocks, kThreads, 0, stream>>>(a); });
     DDP_CUDA(cudaGetLastError());
