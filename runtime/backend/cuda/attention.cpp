@@ -29,6 +29,9 @@ void CudaBackend::attention(const Tensor& qkv, std::int64_t heads, const Tensor&
   if (qkv.size() == 0) return;
   const cuda::AttentionTensors tensors{.qkv = qkv.data, .out = out.data, .statistics = statistics.as<float>()};
   if (suits_cudnn(shape, dtype()) && attention_plans().forward(shape, tensors)) return;
+  if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
+    return cuda::mma_attention(shape, tensors, compute_.get());
+  }
   cuda::plain_attention(shape, tensors, dtype(), compute_.get());
 }
 
@@ -44,6 +47,10 @@ void CudaBackend::attention_backward(const Tensor& qkv, std::int64_t heads, cons
   const cuda::AttentionTensors tensors{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
   if (suits_cudnn(shape, dtype()) && attention_plans().backward(shape, tensors)) return;
   auto* deltas = scratch_.reserve_elements<float>(static_cast<std::size_t>(statistics.size()), compute_.get());
+  cuda::attention_deltas(shape, tensors, dtype(), deltas, compute_.get());
+  if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
+    return cuda::mma_attention_backward(shape, tensors, deltas, compute_.get());
+  }
   cuda::plain_attention_backward(shape, tensors, dtype(), deltas, compute_.get());
 }
 

@@ -290,21 +290,28 @@ void plain_attention(const AttentionShape& shape, const AttentionTensors& t, DTy
   });
 }
 
-void plain_attention_backward(const AttentionShape& shape, const AttentionTensors& t, DType dtype, float* deltas,
-                              cudaStream_t stream) {
+void attention_deltas(const AttentionShape& shape, const AttentionTensors& t, DType dtype, float* deltas,
+                      cudaStream_t stream) {
   const std::int64_t rows = shape.batch * shape.sequence * shape.heads;
   with_element(dtype, [&](auto element) {
     using T = decltype(element);
+    delta_kernel<T>
+        <<<ceil_div(rows, kWarps), kThreads, 0, stream>>>(static_cast<const T*>(t.out), static_cast<const T*>(t.dout),
+                                                          static_cast<std::size_t>(rows), deltas, shape_of(shape));
+  });
+  DDP_CUDA(cudaGetLastError());
+}
+
+void plain_attention_backward(const AttentionShape& shape, const AttentionTensors& t, DType dtype, const float* deltas,
+                              cudaStream_t stream) {
+  with_element(dtype, [&](auto element) {
+    using T = decltype(element);
     const auto *qkv = static_cast<const T*>(t.qkv), *dout = static_cast<const T*>(t.dout);
-    delta_kernel<T><<<ceil_div(rows, kWarps), kThreads, 0, stream>>>(
-        static_cast<const T*>(t.out), dout, static_cast<std::size_t>(rows), deltas, shape_of(shape));
-    DDP_CUDA(cudaGetLastError());
+    const float* statistics = t.statistics;
     with_head(shape.head_size, [&](auto head) {
       constexpr std::size_t kBytes = 4 * sizeof(Tile<head.value>);
-      const float* statistics = t.statistics;
-      const float* sums = deltas;
-      launch(dq_kernel<T, head.value>, shape, kBytes, stream, qkv, dout, statistics, sums, static_cast<T*>(t.dqkv));
-      launch(dkv_kernel<T, head.value>, shape, kBytes, stream, qkv, dout, statistics, sums, static_cast<T*>(t.dqkv));
+      launch(dq_kernel<T, head.value>, shape, kBytes, stream, qkv, dout, statistics, deltas, static_cast<T*>(t.dqkv));
+      launch(dkv_kernel<T, head.value>, shape, kBytes, stream, qkv, dout, statistics, deltas, static_cast<T*>(t.dqkv));
     });
   });
 }

@@ -107,6 +107,15 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// Four 8 x 8 matrices: thread holds elements (row g, columns 2 q + {0, 1}) of matrix i in r[i], whose row r has its 16
+/// bytes at the address that lane 8 i + r gives.
+__device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
 /// Four 8 x 8 matrices, transposed: thread holds elements (row 2 q + {0, 1}, column g) of matrix i in r[i], whose row
 /// r has its 16 bytes at the address that lane 8 i + r gives.
 __device__ __forceinline__ void ldmatrix_x4_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
