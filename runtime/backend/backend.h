@@ -50,6 +50,9 @@ struct BackendOptions {
   /// GPUs: the fastest algorithm for each matrix product is found by timing a few when it is first seen. Other runs may
   /// choose otherwise and round differently; without, the same run gives the same bits.
   bool tune = false;
+  /// GPUs, with bf16: linear layers that have a bias multiply in FP8, e4m3 forward and e5m2 for gradients. A tensor is
+  /// scaled by what its largest magnitude was at its last use. The rest, a tied output layer too, stays in bf16.
+  bool fp8 = false;
 };
 
 /// One device, its streams, and the operations that models are made of. Not thread-safe.

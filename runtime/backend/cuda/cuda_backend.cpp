@@ -6,6 +6,7 @@
 
 #include "runtime/backend/cuda/attention_plans.h"
 #include "runtime/backend/cuda/conv_plans.h"
+#include "runtime/backend/cuda/fp8_scales.h"
 #include "runtime/backend/cuda/matmul.h"
 #include "runtime/backend/cuda/tuner.h"
 #include "runtime/backend/expect_tensor.h"
@@ -19,6 +20,7 @@ BackendOptions checked(BackendOptions options) {
   if (options.precision == Precision::fp64) {
     usage_error("--precision fp64: GPUs compute in fp32, tf32 or bf16. Choose one of these, or --device cpu.");
   }
+  DDP_CHECK(!options.fp8 || options.precision == Precision::bf16, "products in FP8 go with bf16");
   return options;
 }
 
@@ -66,6 +68,9 @@ CudaBackend::CudaBackend(BackendOptions options, int device) : Backend(checked(o
         "GPU {} ({}) has compute capability {}.{}, for which this program was not compiled. Configure with "
         "-DDDPTRAIN_CUDA_ARCHITECTURES={}{} and build again, or use --device cpu.",
         device, name_, properties.major, properties.minor, properties.major, properties.minor);
+  }
+  if (options.fp8 && 10 * properties.major + properties.minor < 89) {
+    usage_error("GPU {} ({}) has no FP8: that takes compute capability 8.9. Use --precision bf16.", device, name_);
   }
   int lowest = 0;
   int highest = 0;

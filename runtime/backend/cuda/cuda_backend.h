@@ -7,12 +7,16 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/backend/linear_dims.h"
 
 namespace ddptrain {
 
 namespace cuda {
 class AttentionPlans;
 class ConvPlans;
+class Fp8Scales;
+struct Fp8Matrix;
+struct Fp8Source;
 class MatmulPlans;
 class Tuner;
 }  // namespace cuda
@@ -101,6 +105,13 @@ class CudaBackend final : public Backend {
   cuda::AttentionPlans& attention_plans();
   /// As expect_tensor, for the gradient of a parameter: dtype() or f32.
   void expect_gradient(const Tensor& gradient, const char* what, const Shape& shape) const;
+  /// Whether the products of a layer take FP8 operands: if it has a bias, or had one in its forward pass.
+  bool uses_fp8(const LinearDims& d, const Tensor& weight, bool has_bias) const;
+  /// Copies of the layer's operands, in scratch memory: they last until the next operation that uses it.
+  std::vector<cuda::Fp8Matrix> to_fp8(const Tensor& weight, const std::vector<cuda::Fp8Source>& sources);
+  void linear_fp8(const LinearDims& d, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y);
+  void linear_backward_fp8(const LinearDims& d, const Tensor& x, const Tensor& weight, const Tensor& dy,
+                           const Tensor& dx, const Tensor& dweight, bool accumulate);
   /// dbias (+)= sums over the rows of dy [n, columns].
   void sum_columns(const Tensor& dy, const Tensor& dbias, bool accumulate);
 
@@ -113,6 +124,7 @@ class CudaBackend final : public Backend {
   cuda::Scratch scratch_;                       ///< Of operations on the compute stream.
   cuda::Scratch compute_norm_scratch_;          ///< Of sum_of_squares, for each stream it may run on.
   cuda::Scratch communication_norm_scratch_;
+  std::unique_ptr<cuda::Fp8Scales> fp8_scales_;
   std::unique_ptr<cuda::Tuner> tuner_;
   std::unique_ptr<cuda::MatmulPlans> matmul_;
   std::unique_ptr<cuda::ConvPlans> conv_;

@@ -19,6 +19,7 @@ Tensor shape_of(Tensor gradient, DType dtype) {
 
 void CudaBackend::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
   const LinearDims d = check_linear(x, weight, bias, y, dtype());
+  if (uses_fp8(d, weight, static_cast<bool>(bias))) return linear_fp8(d, x, weight, bias, y);
   const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
   matmul().gemm(gemm, x.data, weight.data, bias.data, y.data, compute_.get());
 }
@@ -28,6 +29,10 @@ void CudaBackend::linear_backward(const Tensor& x, const Tensor& weight, const T
   const LinearDims d =
       check_linear_backward(x, weight, dy, dx, shape_of(dweight, dtype()), shape_of(dbias, dtype()), dtype());
   cudaStream_t stream = compute_.get();
+  if (uses_fp8(d, weight, false)) {
+    if (dbias) sum_columns(dy, dbias, accumulate);
+    return linear_backward_fp8(d, x, weight, dy, dx, dweight, accumulate);
+  }
   if (dweight) {
     const cuda::Gemm gemm{d.out, d.in, d.batch, true, false, dtype(), dweight.dtype, accumulate};
     const auto separate = [&] {
@@ -67,6 +72,10 @@ void CudaBackend::gelu(const Tensor& pre, const Tensor& y) {
 void CudaBackend::linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre) {
   const LinearDims d = check_linear_backward({}, weight, dy, dpre, {}, {}, dtype());
   expect_tensor(pre, "linear_gelu_backward: pre", dtype(), dpre.shape);
+  if (uses_fp8(d, weight, false)) {
+    linear_backward_fp8(d, {}, weight, dy, dpre, {}, false);
+    return cuda::gelu_backward(pre.data, dpre.data, pre.size(), dtype(), dpre.data, compute_.get());
+  }
   const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
   const auto separate = [&] {
     matmul().gemm(gemm, dy.data, weight.data, nullptr, dpre.data, compute_.get());

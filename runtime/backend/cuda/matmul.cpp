@@ -36,6 +36,11 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
+cudaDataType_t type_of(DType dtype, Fp8 fp8) {
+  if (fp8 == Fp8::none) return type_of(dtype);
+  return fp8 == Fp8::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
 std::uint32_t alignment_of(const void* pointer) {
   std::uint32_t bytes = kMaxAlignment;
   while (reinterpret_cast<std::uintptr_t>(pointer) % bytes != 0) bytes /= 2;
@@ -66,9 +71,9 @@ void set(const PreferenceHandle& preference, cublasLtMatmulPreferenceAttributes_
 }
 
 /// Row-major [rows, columns] as cuBLASLt sees it: column-major [columns, rows].
-LayoutHandle transposed_layout(DType dtype, std::int64_t rows, std::int64_t columns) {
+LayoutHandle transposed_layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns) {
   LayoutHandle layout;
-  DDP_CUBLAS(cublasLtMatrixLayoutCreate(layout.out(), type_of(dtype), static_cast<std::uint64_t>(columns),
+  DDP_CUBLAS(cublasLtMatrixLayoutCreate(layout.out(), type, static_cast<std::uint64_t>(columns),
                                         static_cast<std::uint64_t>(rows), columns));
   return layout;
 }
@@ -114,7 +119,7 @@ struct MatmulPlans::Impl {
 Plan MatmulPlans::Impl::describe(const Key& key) const {
   const Gemm& g = key.gemm;
   DDP_CHECK(g.m > 0 && g.n > 0 && g.k > 0, "an empty matrix product: m {}, n {}, k {}", g.m, g.n, g.k);
-  const bool tf32 = g.in == DType::f32 && precision == Precision::tf32;
+  const bool tf32 = g.in == DType::f32 && g.fp8_a == Fp8::none && precision == Precision::tf32;
   Plan plan;
   DDP_CUBLAS(
       cublasLtMatmulDescCreate(plan.desc.out(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -125,9 +130,13 @@ Plan MatmulPlans::Impl::describe(const Key& key) const {
     set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(g.out)));
   }
   if (has_matrix(key.epilogue)) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.n);
-  plan.left = g.transpose_b ? transposed_layout(g.in, g.n, g.k) : transposed_layout(g.in, g.k, g.n);
-  plan.right = g.transpose_a ? transposed_layout(g.in, g.k, g.m) : transposed_layout(g.in, g.m, g.k);
-  plan.result = transposed_layout(g.out, g.m, g.n);
+  if (g.fp8_a == Fp8::e4m3) {  // forward alone: the sums of gradients keep their precision
+    set(plan.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
+  }
+  const cudaDataType_t left = type_of(g.in, g.fp8_b), right = type_of(g.in, g.fp8_a);
+  plan.left = g.transpose_b ? transposed_layout(left, g.n, g.k) : transposed_layout(left, g.k, g.n);
+  plan.right = g.transpose_a ? transposed_layout(right, g.k, g.m) : transposed_layout(right, g.m, g.k);
+  plan.result = transposed_layout(type_of(g.out), g.m, g.n);
   return plan;
 }
 
@@ -186,6 +195,8 @@ cublasStatus_t MatmulPlans::Impl::run(const Plan& plan, const cublasLtMatmulAlgo
                                       const GemmTensors& t, cudaStream_t stream) const {
   if (t.vector != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, t.vector);
   if (t.matrix != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, t.matrix);
+  if (t.scale_a != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, t.scale_a);
+  if (t.scale_b != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, t.scale_b);
   const float alpha = 1.0f;
   return cublasLtMatmul(handle.get(), plan.desc.get(), &alpha, t.b, plan.left.get(), t.a, plan.right.get(), &beta, t.c,
                         plan.result.get(), t.c, plan.result.get(), &algorithm, workspace.get(), kWorkspaceBytes,
@@ -219,15 +230,19 @@ bool MatmulPlans::try_gemm(const Gemm& gemm, Epilogue epilogue, const GemmTensor
 }
 
 void MatmulPlans::gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream) {
-  GemmTensors tensors{.a = a, .b = b, .c = c, .vector = const_cast<void*>(bias)};
-  if (bias != nullptr && try_gemm(gemm, Epilogue::bias, tensors, stream)) return;
-  tensors.vector = nullptr;
+  this->gemm(gemm, {.a = a, .b = b, .c = c, .vector = const_cast<void*>(bias)}, stream);
+}
+
+void MatmulPlans::gemm(const Gemm& gemm, const GemmTensors& tensors, cudaStream_t stream) {
+  if (tensors.vector != nullptr && try_gemm(gemm, Epilogue::bias, tensors, stream)) return;
   Gemm plain = gemm;
-  if (bias != nullptr) {  // there is no algorithm with bias
-    repeat_row(bias, gemm.m, gemm.n, gemm.out, c, stream);
+  if (tensors.vector != nullptr) {  // there is no algorithm with bias
+    repeat_row(tensors.vector, gemm.m, gemm.n, gemm.out, tensors.c, stream);
     plain.accumulate = true;
   }
-  DDP_CHECK(try_gemm(plain, Epilogue::none, tensors, stream),
+  GemmTensors operands = tensors;
+  operands.vector = nullptr;
+  DDP_CHECK(try_gemm(plain, Epilogue::none, operands, stream),
             "cuBLASLt has no algorithm for a product of {} x {} x {} in {}", gemm.m, gemm.n, gemm.k, name_of(gemm.in));
 }
 

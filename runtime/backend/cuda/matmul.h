@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/backend/cuda/fp8.h"
 #include "runtime/core/tensor.h"
 
 namespace ddptrain::cuda {
@@ -20,6 +21,9 @@ struct Gemm {
   DType in = DType::f32;    ///< Of a and b: bf16 or f32.
   DType out = DType::f32;   ///< Of c and bias: that of a and b, or f32.
   bool accumulate = false;  ///< Adds to c.
+  /// Of a and b where they are in FP8, in place of `in`; both then lie along k: transpose_b and not transpose_a.
+  Fp8 fp8_a = Fp8::none;
+  Fp8 fp8_b = Fp8::none;
 
   auto operator<=>(const Gemm&) const = default;
 };
@@ -37,8 +41,10 @@ struct GemmTensors {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
-  void* vector = nullptr;  ///< Of the element type of c.
-  void* matrix = nullptr;  ///< Likewise.
+  void* vector = nullptr;          ///< Of the element type of c.
+  void* matrix = nullptr;          ///< Likewise.
+  const float* scale_a = nullptr;  ///< Fp8Matrix::inverse_scale, for operands in FP8.
+  const float* scale_b = nullptr;
 };
 
 /// Matrix products by cuBLASLt. Sums are kept in f32; f32 inputs are rounded to tf32 only for Precision::tf32. The
@@ -53,6 +59,8 @@ class MatmulPlans {
 
   /// Queues the product, plus `bias` [n] in every row where it is not null (not together with `accumulate`).
   void gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream);
+  /// The same; the bias is tensors.vector.
+  void gemm(const Gemm& gemm, const GemmTensors& tensors, cudaStream_t stream);
   /// False, and nothing is queued, where cuBLASLt cannot do it.
   bool try_gemm(const Gemm& gemm, Epilogue epilogue, const GemmTensors& tensors, cudaStream_t stream);
 
