@@ -1,0 +1,321 @@
+// Times every operation of transformers on one GPU, in bf16, at the sizes of a model's step.
+//   gpt_ops_bench [gpt2-124m|gpt-mini|gpt-char]... [--tune] [--fp32-gradients]
+// Per operation: time, bytes that it must move at least and the rate that comes to, products and their rate.
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/backend/cuda/attention_kernels.h"
+#include "runtime/backend/cuda/attention_plans.h"
+#include "runtime/backend/cuda/cuda_backend.h"
+#include "runtime/backend/cuda/gelu.h"
+#include "runtime/backend/cuda/matmul.h"
+#include "runtime/core/error.h"
+#include "runtime/core/random.h"
+
+namespace ddptrain {
+namespace {
+
+struct Sizes {
+  const char* name;
+  std::int64_t batch, sequence, width, heads, hidden, vocabulary, padded;
+
+  std::int64_t rows() const { return batch * sequence; }
+};
+
+constexpr Sizes kSizes[] = {{"gpt2-124m", 64, 1024, 768, 12, 3072, 50257, 50304},
+                            {"gpt2-774m", 16, 1024, 1280, 20, 5120, 50257, 50304},
+                            {"gpt-mini", 1024, 80, 256, 2, 256, 20000, 20096},
+                            {"gpt-char", 64, 256, 384, 6, 1536, 256, 256}};
+
+class GptOps {
+ public:
+  GptOps(CudaBackend& backend, const Sizes& sizes, DType gradients)
+      : backend_(backend), s_(sizes), gradients_(gradients), stream_(stream_of(backend)) {
+    std::printf("\n%s: %lld x %lld tokens, width %lld, %lld heads, hidden %lld, vocabulary %lld\n", s_.name,
+                static_cast<long long>(s_.batch), static_cast<long long>(s_.sequence), static_cast<long long>(s_.width),
+                static_cast<long long>(s_.heads), static_cast<long long>(s_.hidden), static_cast<long long>(s_.padded));
+    std::printf("%-44s %10s %10s %10s %10s %10s\n", "operation", "us", "MB", "GB/s", "GFLOP", "TFLOP/s");
+    make_tokens();
+  }
+
+  void run() {
+    embedding();
+    norms();
+    activations();
+    linear("qkv", s_.width, 3 * s_.width);
+    linear("projection", s_.width, s_.width);
+    linear("up", s_.width, s_.hidden);
+    linear("down", s_.hidden, s_.width);
+    fused_products();
+    attention();
+    loss();
+    linear("head", s_.width, s_.padded);
+    buffers_.clear();
+  }
+
+ private:
+  static cudaStream_t stream_of(CudaBackend& backend) {
+    return static_cast<cudaStream_t>(backend.compute_stream().handle);
+  }
+
+  /// Random values of about normal size, the same 16 MiB over and over.
+  Tensor random(DType dtype, const Shape& shape) {
+    const Tensor tensor = empty(dtype, shape);
+    const std::size_t bytes = std::min(tensor.bytes(), std::size_t{16} << 20);
+    std::vector<std::uint8_t> pattern(bytes);
+    const std::size_t count = bytes / size_of(dtype);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Philox bits = philox(static_cast<std::uint32_t>(i), 0, 0, 0, 7);
+      const float value = uniform01(bits.word[0]) + uniform01(bits.word[1]) + uniform01(bits.word[2]) - 1.5f;
+      std::uint32_t word;
+      std::memcpy(&word, &value, sizeof(word));
+      if (dtype == DType::bf16) {
+        const auto half = static_cast<std::uint16_t>(word >> 16);
+        std::memcpy(&pattern[2 * i], &half, 2);
+      } else {
+        std::memcpy(&pattern[4 * i], &word, 4);
+      }
+    }
+    for (std::size_t at = 0; at < tensor.bytes(); at += bytes) {
+      DDP_CUDA(cudaMemcpyAsync(tensor.as<char>() + at, at == 0 ? static_cast<void*>(pattern.data()) : tensor.data,
+                               std::min(bytes, tensor.bytes() - at), cudaMemcpyDefault, stream_));
+    }
+    backend_.synchronize();
+    return tensor;
+  }
+  Tensor random(const Shape& shape) { return random(DType::bf16, shape); }
+  Tensor empty(DType dtype, const Shape& shape) {
+    buffers_.push_back(backend_.allocate(dtype, shape));
+    return buffers_.back().view(dtype, shape);
+  }
+  Tensor empty(const Shape& shape) { return empty(DType::bf16, shape); }
+
+  /// The best of three times ten runs in a row.
+  void time(const std::string& name, double bytes, double flops, const std::function<void()>& work) {
+    constexpr int kRuns = 10;
+    cuda::EventHandle begin, end;
+    DDP_CUDA(cudaEventCreate(begin.out()));
+    DDP_CUDA(cudaEventCreate(end.out()));
+    for (int i = 0; i < 3; ++i) work();
+    float best = 1e30f;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      DDP_CUDA(cudaEventRecord(begin.get(), stream_));
+      for (int i = 0; i < kRuns; ++i) work();
+      DDP_CUDA(cudaEventRecord(end.get(), stream_));
+      DDP_CUDA(cudaEventSynchronize(end.get()));
+      float elapsed = 0.0f;
+      DDP_CUDA(cudaEventElapsedTime(&elapsed, begin.get(), end.get()));
+      best = std::min(best, elapsed / kRuns);
+    }
+    std::printf("%-44s %10.1f %10.1f %10.0f %10.1f %10.1f\n", name.c_str(), best * 1e3, bytes / 1e6, bytes / best / 1e6,
+                flops / 1e9, flops / best / 1e9);
+  }
+
+  void make_tokens() {
+    const auto windows = static_cast<std::uint32_t>(2 * s_.batch);
+    std::vector<std::uint16_t> text(windows * static_cast<std::size_t>(s_.sequence) + 1);
+    for (std::size_t i = 0; i < text.size(); ++i) {  // low tokens more often
+      const float u = uniform01(philox(static_cast<std::uint32_t>(i), 1, 0, 0, 7).word[0]);
+      text[i] = static_cast<std::uint16_t>(u * u * u * static_cast<float>(s_.vocabulary));
+    }
+    const Tensor memory = empty(DType::u8, {static_cast<std::int64_t>(text.size() * 2)});
+    backend_.copy_to_device(memory.data, text.data(), text.size() * 2);
+    const TokenSegmentView segment{memory.data, 0};
+    const Tensor segments = empty(DType::u8, {sizeof(segment)});
+    backend_.copy_to_device(segments.data, &segment, sizeof(segment));
+    const Tensor state = empty(DType::u8, {sizeof(StepState)});
+    batch_.source = {segments.as<const TokenSegmentView>(), 1, windows, static_cast<std::uint32_t>(s_.sequence), 2};
+    batch_.order = {1, windows, 2, static_cast<std::uint32_t>(s_.batch), 0, true};
+    batch_.step = {state.as<const StepState>(), 0};
+    batch_.count = s_.batch;
+    dropout_ = {0.0f, 5, 1, 0, batch_.step};
+  }
+
+  void embedding() {
+    const double activation = 2.0 * static_cast<double>(s_.rows() * s_.width);
+    const double table = static_cast<double>(s_.vocabulary * s_.width);
+    const Tensor token = random({s_.vocabulary, s_.width}), position = random({s_.sequence, s_.width});
+    const Tensor out = random({s_.batch, s_.sequence, s_.width});
+    const Tensor head = random(DType::f32, {s_.padded, s_.width});
+    const Tensor dtoken = empty(gradients_, token.shape), dposition = empty(gradients_, position.shape);
+    time("embed_tokens", activation + std::min(activation, 2 * table), 0,
+         [&] { backend_.embed_tokens(batch_, token, position, dropout_, out); });
+    time("embed_tokens_backward", 2 * activation + table * (4.0 + static_cast<double>(size_of(gradients_))), 0,
+         [&] { backend_.embed_tokens_backward(batch_, dropout_, out, head, dtoken, dposition, false); });
+  }
+
+  void norms() {
+    const double activation = 2.0 * static_cast<double>(s_.rows() * s_.width);
+    const Shape shape{s_.batch, s_.sequence, s_.width};
+    const Tensor x = random(shape), branch = random(shape), sum = empty(shape), y = empty(shape), dy = random(shape);
+    const Tensor weight = random({s_.width}), bias = random({s_.width});
+    const Tensor statistics = empty(DType::f32, {s_.rows(), 2});
+    const Tensor dweight = empty(gradients_, {s_.width}), dbias = empty(gradients_, {s_.width});
+    Dropout drops = dropout_;
+    drops.rate = 0.1f;
+    time("layer_norm", 2 * activation, 0, [&] { backend_.layer_norm(x, weight, bias, 1e-5f, y, statistics); });
+    time("add_layer_norm", 4 * activation, 0,
+         [&] { backend_.add_layer_norm(x, branch, dropout_, weight, bias, 1e-5f, sum, y, statistics); });
+    time("add_layer_norm, dropout", 4 * activation, 0,
+         [&] { backend_.add_layer_norm(x, branch, drops, weight, bias, 1e-5f, sum, y, statistics); });
+    time("layer_norm_backward", 4 * activation, 0,
+         [&] { backend_.layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, false); });
+    time("dropout", 2 * activation, 0, [&] { backend_.dropout(x, drops, y); });
+  }
+
+  void activations() {
+    const double bytes = 2.0 * static_cast<double>(s_.rows() * s_.hidden);
+    const Tensor pre = random({s_.rows(), s_.hidden}), y = random({s_.rows(), s_.hidden});
+    time("gelu", 2 * bytes, 0, [&] { backend_.gelu(pre, y); });
+    time("gelu_backward", 3 * bytes, 0,
+         [&] { cuda::gelu_backward(pre.data, y.data, pre.size(), DType::bf16, y.data, stream_); });
+  }
+
+  void linear(const std::string& name, std::int64_t in, std::int64_t out) {
+    const double flops = 2.0 * static_cast<double>(s_.rows() * in * out);
+    const double bytes = 2.0 * static_cast<double>(s_.rows() * (in + out) + in * out);
+    const Tensor x = random({s_.rows(), in}), weight = random({out, in}), y = random({s_.rows(), out});
+    const Tensor bias = out == s_.padded ? Tensor{} : random({out});
+    const Tensor dx = empty({s_.rows(), in}), none = {};
+    const Tensor dweight = empty(bias ? gradients_ : DType::f32, {out, in});
+    const Tensor dbias = bias ? empty(gradients_, {out}) : Tensor{};
+    time(name + " forward", bytes, flops, [&] { backend_.linear(x, weight, bias, y); });
+    time(name + " dx", bytes, flops, [&] { backend_.linear_backward(none, weight, y, dx, none, none, false); });
+    time(name + " dweight", bytes, flops, [&] { backend_.linear_backward(x, weight, y, none, dweight, none, false); });
+    if (!bias) return;
+    time(name + " dbias", 2.0 * static_cast<double>(y.size()), 0,
+         [&] { backend_.linear_backward(none, weight, y, none, none, dbias, false); });
+    time(name + " dweight and dbias", bytes, flops,
+         [&] { backend_.linear_backward(x, weight, y, none, dweight, dbias, false); });
+    cuda::Gemm gemm{out, in, s_.rows(), true, false, DType::bf16, gradients_, false};
+    epilogue(name + " dweight and dbias, cuBLASLt", bytes, flops, gemm, cuda::Epilogue::sums_of_a,
+             {.a = y.data, .b = x.data, .c = dweight.data, .vector = dbias.data});
+  }
+
+  void epilogue(const std::string& name, double bytes, double flops, const cuda::Gemm& gemm, cuda::Epilogue epilogue,
+                const cuda::GemmTensors& tensors) {
+    if (backend_.matmul().try_gemm(gemm, epilogue, tensors, stream_)) {
+      time(name, bytes, flops, [&] { backend_.matmul().try_gemm(gemm, epilogue, tensors, stream_); });
+    } else {
+      std::printf("%-44s none\n", name.c_str());
+    }
+  }
+
+  /// GELU as an epilogue against a kernel of its own.
+  void fused_products() {
+    const double flops = 2.0 * static_cast<double>(s_.rows() * s_.width * s_.hidden);
+    const double bytes = 2.0 * static_cast<double>(s_.rows() * (s_.width + 2 * s_.hidden));
+    const Tensor x = random({s_.rows(), s_.width}), up = random({s_.hidden, s_.width});
+    const Tensor down = random({s_.width, s_.hidden}), bias = random({s_.hidden});
+    const Tensor pre = random({s_.rows(), s_.hidden}), y = random({s_.rows(), s_.hidden});
+    time("linear_gelu", bytes, flops, [&] { backend_.linear_gelu(x, up, bias, pre, y); });
+    epilogue("linear_gelu, cuBLASLt", bytes, flops,
+             {s_.rows(), s_.hidden, s_.width, false, true, DType::bf16, DType::bf16, false}, cuda::Epilogue::gelu_bias,
+             {.a = x.data, .b = up.data, .c = y.data, .vector = bias.data, .matrix = pre.data});
+    const Tensor dpre = empty(pre.shape);
+    time("linear_gelu_backward", bytes, flops, [&] { backend_.linear_gelu_backward(down, x, pre, dpre); });
+    epilogue("linear_gelu_backward, cuBLASLt", bytes, flops,
+             {s_.rows(), s_.hidden, s_.width, false, false, DType::bf16, DType::bf16, false},
+             cuda::Epilogue::gelu_gradient, {.a = x.data, .b = down.data, .c = dpre.data, .matrix = pre.data});
+  }
+
+  void attention() {
+    const cuda::AttentionShape shape{s_.batch, s_.heads, s_.sequence, s_.width / s_.heads};
+    const double flops = 2.0 * static_cast<double>(s_.rows() * s_.sequence * s_.width);  // causal: half of the square
+    const double activation = 2.0 * static_cast<double>(s_.rows() * s_.width);
+    const Tensor qkv = random({s_.batch, s_.sequence, 3 * s_.width}), dqkv = empty(qkv.shape);
+    const Tensor out = empty({s_.batch, s_.sequence, s_.width}), dout = random(out.shape);
+    const Tensor statistics = empty(DType::f32, {s_.batch, s_.heads, s_.sequence});
+    const Tensor deltas = empty(DType::f32, statistics.shape);
+    const cuda::AttentionTensors t{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
+    time("attention", 4 * activation, flops, [&] { backend_.attention(qkv, s_.heads, out, statistics); });
+    time("attention_backward", 8 * activation, 2.5 * flops,
+         [&] { backend_.attention_backward(qkv, s_.heads, out, statistics, dout, dqkv); });
+    time("attention, plain", 4 * activation, flops, [&] { cuda::plain_attention(shape, t, DType::bf16, stream_); });
+    time("attention deltas", 2 * activation, 0,
+         [&] { cuda::attention_deltas(shape, t, DType::bf16, deltas.as<float>(), stream_); });
+    time("attention_backward, plain", 8 * activation, 2.5 * flops,
+         [&] { cuda::plain_attention_backward(shape, t, DType::bf16, deltas.as<float>(), stream_); });
+    if (cuda::suits_mma_attention(shape, t)) {
+      time("attention, mma", 4 * activation, flops, [&] { cuda::mma_attention(shape, t, stream_); });
+      time("attention_backward, mma", 8 * activation, 2.5 * flops,
+           [&] { cuda::mma_attention_backward(shape, t, deltas.as<float>(), stream_); });
+    }
+    cuda::Scratch scratch;
+    cuda::AttentionPlans plans(stream_, scratch);
+    if (!plans.forward(shape, t)) return;
+    time("attention, cuDNN", 4 * activation, flops, [&] { plans.forward(shape, t); });
+    for (const bool deterministic : {true, false}) {
+      if (!plans.backward(shape, t, deterministic)) continue;
+      time(deterministic ? "attention_backward, cuDNN" : "attention_backward, cuDNN, any order", 8 * activation,
+           2.5 * flops, [&] { plans.backward(shape, t, deterministic); });
+    }
+  }
+
+  void loss() {
+    const Tensor logits = random({s_.rows(), s_.padded});
+    const Tensor sums = empty(DType::u8, {sizeof(MetricSums)});
+    const double bytes = 2.0 * static_cast<double>(logits.size());
+    auto* metrics = sums.as<MetricSums>();
+    time("token_cross_entropy, loss alone", bytes, 0,
+         [&] { backend_.token_cross_entropy(logits, batch_, 0, s_.vocabulary, 0.0f, Tensor{}, metrics); });
+    time("token_cross_entropy", 2 * bytes, 0,
+         [&] { backend_.token_cross_entropy(logits, batch_, 0, s_.vocabulary, 1e-5f, logits, metrics); });
+    buffers_.pop_back();
+    buffers_.pop_back();
+  }
+
+  CudaBackend& backend_;
+  Sizes s_;
+  DType gradients_;
+  cudaStream_t stream_;
+  TokenBatch batch_;
+  Dropout dropout_;
+  std::deque<Buffer> buffers_;
+};
+
+int bench(const std::vector<std::string>& arguments) {
+  BackendOptions options{.precision = Precision::bf16};
+  DType gradients = DType::bf16;
+  std::vector<Sizes> chosen;
+  for (const std::string& argument : arguments) {
+    const auto* found =
+        std::find_if(std::begin(kSizes), std::end(kSizes), [&](const Sizes& sizes) { return argument == sizes.name; });
+    if (argument == "--tune") {
+      options.tune = true;
+    } else if (argument == "--fp32-gradients") {
+      gradients = DType::f32;
+    } else if (found != std::end(kSizes)) {
+      chosen.push_back(*found);
+    } else {
+      usage_error("gpt_ops_bench: {} is not known; sizes are gpt2-124m, gpt2-774m, gpt-mini, gpt-char", argument);
+    }
+  }
+  if (chosen.empty()) chosen.assign(std::begin(kSizes), std::end(kSizes));
+  CudaBackend backend(options, 0);
+  std::printf("%s, cuDNN %s, bf16, tune %s\n", backend.device_name().c_str(), cudnn_version().c_str(),
+              options.tune ? "on" : "off");
+  for (const Sizes& sizes : chosen) GptOps(backend, sizes, gradients).run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace ddptrain
+
+int main(int argc, char** argv) {
+  try {
+    return ddptrain::bench({argv + 1, argv + argc});
+  } catch (const ddptrain::UsageError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpt_ops_bench: %s\n", error.what());
+    return 1;
+  }
+}
