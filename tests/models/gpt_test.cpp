@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "runtime/core/error.h"
 #include "tests/backend/model_run.h"
@@ -238,6 +239,26 @@ TEST_F(GptTest, AccumulatesMicroSteps) {
     expect_close(run.backward(true), expected, 1e-12);
     EXPECT_NEAR(sum, loss, 1e-12 * loss);
   }
+}
+
+/// Blocks that add nothing but their dropped-out biases, whose gradients differ by their masks alone.
+TEST_F(GptTest, EveryDropoutHasMasksOfItsOwn) {
+  ModelRun run = make_run(make_options(kTiny, 0.5f));
+  const std::vector<ParameterSpec>& specs = run.model().parameters();
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].name.rfind("h.", 0) != 0) continue;
+    assign(run.weights()[i], Values(static_cast<std::size_t>(specs[i].size()), specs[i].shape.size() == 2 ? 0.0 : 1.0));
+  }
+  run.forward(batch(run), kScale);
+  std::set<Values> different;
+  std::size_t count = 0;
+  for (const auto& [name, gradient] : run.backward(false)) {
+    if (name.find("c_proj.bias") == std::string::npos) continue;
+    different.insert(gradient);
+    ++count;
+  }
+  EXPECT_EQ(count, 6u);
+  EXPECT_EQ(different.size(), count);
 }
 
 TEST_F(GptTest, OutputLayerInPieces) {
