@@ -84,6 +84,7 @@ TEST_F(GptTest, HasThePublishedSizes) {
   EXPECT_EQ(count_parameters({48, 1600, 25, 6400, 1024, 50257}), 1557611200);
   const auto gpt = make_gpt(*backend_, make_options(kTiny));
   EXPECT_EQ(gpt->predictions_per_sample(), 6);
+  EXPECT_STREQ(gpt->unit(), "tokens");
   EXPECT_DOUBLE_EQ(gpt->flops_per_sample(),
                    6.0 * (6.0 * static_cast<double>(count_parameters(kTiny)) + 12.0 * 3 * 12 * 6));
 }
