@@ -1,14 +1,13 @@
 #include <memory>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/table.h"
-#include "data/fashion_mnist.h"
-#include "data/synthetic.h"
 #include "launch/options.h"
+#include "launch/training_data.h"
 #include "runtime/core/error.h"
-#include "runtime/train/resident_images.h"
 #include "runtime/train/step_profile.h"
 
 namespace ddptrain::bench {
@@ -21,19 +20,9 @@ Launch launch_options(const StepOptions& options) {
   for (const std::string& argument : options.arguments) arguments.push_back(argument.c_str());
   const auto command_line = ddptrain::parse_command_line(static_cast<int>(arguments.size()), arguments.data());
   if (command_line.print) usage_error("ddpbench step takes the flags of a run; ddptrain --help lists them");
-  return command_line.options;
-}
-
-/// Synthetic images unless --data names a folder.
-ImageData load_images(const Launch& options) {
-  if (options.data.empty() || options.data == "synthetic") return make_synthetic(60000, options.seed);
-  const std::string prefix = "synthetic:";
-  if (options.data.rfind(prefix, 0) != 0) return load_fashion_mnist(find_fashion_mnist(options.data));
-  const std::string count = options.data.substr(prefix.size());
-  if (count.empty() || count.size() > 10 || count.find_first_not_of("0123456789") != std::string::npos) {
-    usage_error("--data {}: give synthetic:COUNT, COUNT being a number of images", options.data);
-  }
-  return make_synthetic(std::stoll(count), options.seed);
+  Launch result = command_line.options;
+  if (result.data.empty()) result.data = "synthetic";
+  return result;
 }
 
 std::unique_ptr<Backend> backend_of(const World& world, const Launch& options) {
@@ -47,18 +36,18 @@ std::unique_ptr<Backend> backend_of(const World& world, const Launch& options) {
   return result;
 }
 
-/// Copies of the images that the first operation of forward reads, where that is an operation of its own.
+/// The gather of a batch of images, where that is an operation of its own.
 class InputSteps {
  public:
   InputSteps(const ImageData& data, const DistributedSampler& sampler, const Launch& options, Backend& backend)
-      : images_(data.train, backend), state_(backend.allocate(sizeof(StepState))) {
-    const ImageBatch first = images_.batch(sampler.order(0), {}, options.batch);
-    out_ = backend.allocate(backend.dtype(), {options.batch, first.images.dim(1), first.images.dim(2), 1});
-    const Tensor out = out_.view(backend.dtype(), {options.batch, first.images.dim(1), first.images.dim(2), 1});
-    const auto gather = [this, &sampler, &backend, options, out](std::uint32_t offset) {
+      : images_(make_resident(data.train, backend)), state_(backend.allocate(sizeof(StepState))) {
+    const Shape shape = {options.batch, data.train.height, data.train.width, 1};
+    out_ = backend.allocate(backend.dtype(), shape);
+    const auto gather = [this, &sampler, &backend, options, shape](std::uint32_t offset) {
       const StepRef step{static_cast<const StepState*>(state_.data()), offset};
       for (std::int64_t micro = 0; micro < options.grad_accum; ++micro) {
-        backend.gather_images(images_.batch(sampler.order(micro), step, options.batch), out);
+        const Batch batch = images_->batch(sampler.order(micro), step, options.batch);
+        backend.gather_images(std::get<ImageBatch>(batch), out_.view(backend.dtype(), shape));
       }
     };
     StepGraphOptions graph;
@@ -69,7 +58,7 @@ class InputSteps {
   StepGraph& steps() { return *steps_; }
 
  private:
-  ResidentImages images_;
+  std::unique_ptr<ResidentData> images_;
   Buffer state_;
   Buffer out_;
   std::unique_ptr<StepGraph> steps_;
@@ -105,21 +94,26 @@ Json show(const World& world, const StepTimes& times, bool graph, bool data_in_f
 }  // namespace
 
 void run_step(const World& world, const CommonOptions& common, const StepOptions& given) {
-  const Launch options = launch_options(given);
+  Launch options = launch_options(given);
   const ResultFile file(world, common.json);
   const auto backend = backend_of(world, options);
-  ImageData data;
-  world.agree([&] { data = load_images(options); });
+  TrainingData data;
+  world.agree([&] {
+    data = find_data(options, world)();
+    adopt(data, options);
+    train_count(data, options);  // checks
+  });
   const bool gpu = backend->kind() == DeviceKind::cuda;
   const auto communicator = world.size() == 1
                                 ? make_self_communicator(*backend)
                                 : make_communicator(world, *backend, options.symmetric, options.comm_ctas);
   TrainerOptions trainer_options = ddptrain::trainer_options(options, world.size(), 1'000'000);
   trainer_options.graph = true;  // parts are what the device takes
-  Trainer trainer(trainer_options, data, world, *backend, *communicator);
-  const bool data_in_forward = gpu && options.fused;
+  Trainer trainer(trainer_options, make_resident(data, options, *backend), world, *backend, *communicator);
+  const auto* images = std::get_if<ImageData>(&data);
+  const bool data_in_forward = images == nullptr || (gpu && options.fused);
   std::unique_ptr<InputSteps> input;
-  if (!data_in_forward) input = std::make_unique<InputSteps>(data, trainer.sampler(), options, *backend);
+  if (!data_in_forward) input = std::make_unique<InputSteps>(*images, trainer.sampler(), options, *backend);
   const StepTimes times = profile_step(trainer, input ? &input->steps() : nullptr, world, *backend);
 
   const bool graph = options.graph && gpu;
