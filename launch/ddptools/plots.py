@@ -285,14 +285,15 @@ def drawings(topology: dict[str, Any], name: str) -> list[Picture]:
     wanted = [(drawing.draw_machine, hosts[0] if hosts else None, "the machine")]
     wanted += [(drawing.draw_rings, nccl.get("rings"), "rings"), (drawing.draw_trees, nccl.get("trees"), "trees")]
     made = []
-    with plt.rc_context(STYLE):
+    with plt.rc_context(STYLE | {"axes.grid": False}):
         for draw, value, caption in wanted:
             if not value:
                 continue
-            figure, axes = plt.subplots(figsize=(8, 6))
             try:
+                height = 4.5 if draw is drawing.draw_machine else 3.0 * drawing.panel_rows(value)
+                figure, axes = plt.subplots(figsize=(9, height))
                 draw(axes, value)
                 made.append(finish(figure, f"{name} {caption}", f"{name}: {caption}."))
-            except (KeyError, TypeError, ValueError, IndexError):  # a topology of another version
-                plt.close(figure)
+            except (AttributeError, KeyError, TypeError, ValueError, IndexError):  # of another version
+                plt.close("all")
     return made

@@ -103,8 +103,8 @@ def _compare_to_reference(experiment: Experiment, rivals: list[Case]) -> str:
         text = f"Highest is {experiment.label(best, names)}: {measured_text(best, unit)}. "
         text += f"Against {experiment.label(reference, names)} with {measured_text(reference, unit)}: "
         text += _difference(best, reference, comparisons)
-    if len(rivals) > 2:
-        worst = min(rivals, key=lambda case: case.rate)
+    worst = min(rivals, key=lambda case: case.rate)
+    if len(rivals) > 2 and worst is not reference:
         text += f" Lowest is {experiment.label(worst, names)} with {measured_text(worst, unit)}: "
         text += _difference(worst, best, comparisons)
     return text
@@ -184,7 +184,7 @@ def choices(experiment: Experiment) -> list[str]:
     if not any(name.startswith("NCCL_") and name in experiment.variables for name in experiment.tuned):
         return []
     if not any(case.nccl() for case in experiment.measured):
-        return ["NCCL was not used in these runs, or did not say what it chose: NCCL_* settings had no effect here."]
+        return ["The runs do not say what NCCL chose: it was not used, or its log was not read."]
     sentences = limited(_without_effect(experiment))
     return sentences or ["Every NCCL_* setting changed what NCCL chose (algorithm, protocol, channels or transport)."]
 
