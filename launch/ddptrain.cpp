@@ -115,6 +115,7 @@ std::unique_ptr<Backend> make_backend(const Options& options, DeviceKind device)
   backend.memory_format = options.memory_format;
   backend.fused = options.fused;
   backend.tune = options.tune;
+  backend.fp8 = options.precision == "fp8";
   backend.threads = options.threads;
   backend.communication_multiprocessors = options.comm_ctas;
   return device == DeviceKind::cuda ? make_cuda_backend(backend, 0) : make_cpu_backend(backend);
@@ -198,7 +199,7 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.model = job.options.model;
   info.device = job.backend->kind() == DeviceKind::cuda ? "cuda" : "cpu";
   info.device_name = job.backend->device_name();
-  info.precision = name_of(job.backend->precision());
+  info.precision = job.backend->options().fp8 ? "fp8" : name_of(job.backend->precision());
   info.world_size = world.size();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();

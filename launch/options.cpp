@@ -47,13 +47,16 @@ class Choices {
 
 void add_run_options(CLI::App& app, Options& o) {
   const Names<std::string> devices = {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}};
-  const Names<std::string> precisions = {{"auto", "auto"}, {"fp32", "fp32"}, {"tf32", "tf32"}, {"bf16", "bf16"}};
+  const Names<std::string> precisions = {
+      {"auto", "auto"}, {"fp32", "fp32"}, {"tf32", "tf32"}, {"bf16", "bf16"}, {"fp8", "fp8"}};
   const Names<MemoryFormat> formats = {{"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}};
   const std::string group = "Model and device";
   Choices choices;
   app.add_option("--model", o.model, fmt::format("One of: {}", fmt::join(model_names(), ", ")))->group(group);
   choices.add(app, "--device", o.device, devices, "auto: GPUs where there are some")->group(group);
-  choices.add(app, "--precision", o.precision, precisions, "auto: bf16 with fp32 master weights on GPUs, else fp32")
+  choices
+      .add(app, "--precision", o.precision, precisions,
+           "auto: bf16 with fp32 master weights on GPUs, else fp32; fp8: bf16, and FP8 in a GPT's linear layers")
       ->group(group);
   app.add_option("--threads", o.threads, "Threads per rank (CPU)")->group(group);
   choices.add(app, "--memory-format", o.memory_format, formats, "Of cuDNN's convolutions")->group(group);
@@ -210,6 +213,7 @@ void validate_gpt(const Options& o) {
   require(o.sample_tokens > 0 && o.sample_tokens <= 1 << 20, "--sample-tokens", o.sample_tokens, "1 to 1048576");
   require(o.temperature >= 0, "--temperature", o.temperature, "0 or more");
   if (is_language_model(o.model)) return;
+  if (o.precision == "fp8") usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
   if (o.sample_every > 0) usage_error("--sample-every {}: model {} does not write text", o.sample_every, o.model);
   if (!o.init.empty()) usage_error("--init {}: model {} is no GPT", o.init, o.model);
   if (!o.save.empty()) usage_error("--save {}: model {} is no GPT", o.save, o.model);
@@ -330,7 +334,7 @@ std::string version_text() {
 Precision chosen_precision(const Options& options, DeviceKind device) {
   if (options.precision == "fp32") return Precision::fp32;
   if (options.precision == "tf32") return Precision::tf32;
-  if (options.precision == "bf16") return Precision::bf16;
+  if (options.precision == "bf16" || options.precision == "fp8") return Precision::bf16;
   return device == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
 }
 

@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--batch", "-5"}, std::vector{"--epochs", "0"}, std::vector{"--steps", "-1"},
                     std::vector{"--model", "resnet"}, std::vector{"--overlap", "maybe"}, std::vector{"--lr", "0"},
                     std::vector{"--lr", "nan"}, std::vector{"--beta1", "1"}, std::vector{"--momentum", "-0.1"},
-                    std::vector{"--optimizer", "adagrad"}, std::vector{"--precision", "fp8"},
+                    std::vector{"--optimizer", "adagrad"}, std::vector{"--precision", "fp9"}, std::vector{"--precision", "fp8"},
                     std::vector{"--device", "tpu"}, std::vector{"--threads", "0"}, std::vector{"--threads", "100000"},
                     std::vector{"--steps", "99999999999999999999"}, std::vector{"--epochs", "9223372036854775807"},
                     std::vector{"--warmup", "-1"}, std::vector{"--seed", "-1"},
