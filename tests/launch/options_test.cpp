@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 
+#include "models/gpt.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -31,6 +33,21 @@ TEST(Options, DefaultsAreThePublishedRecipe) {
   EXPECT_EQ(parse({"--config", DDP_SOURCE_DIR "/configs/cnn.toml", "--print-config"}).print,
             parse({"--print-config"}).print);
   EXPECT_EQ(preset.epochs, defaults.epochs);
+}
+
+TEST(Options, PresetsOfTheGptHaveThePublishedSizes) {
+  const std::map<std::string, std::int64_t> sizes = {{"gpt-char", 842496},     {"gpt-mini", 5536768},
+                                                     {"gpt2-124m", 124439808}, {"gpt2-350m", 354823168},
+                                                     {"gpt2-774m", 774030080}, {"gpt2-1558m", 1557611200}};
+  for (const auto& [name, size] : sizes) {
+    const std::string path = fmt::format("{}/configs/{}.toml", DDP_SOURCE_DIR, name);
+    const Options options = parse({"--config", path.c_str()}).options;
+    std::int64_t count = 0;
+    for (const ParameterSpec& spec : gpt_parameters(options.gpt)) count += spec.size();
+    EXPECT_EQ(options.model, "gpt") << name;
+    EXPECT_EQ(count, size) << name;
+    EXPECT_EQ(options.gpt.width % options.gpt.heads, 0) << name;
+  }
 }
 
 TEST(Options, FlagsWinOverTheFile) {
