@@ -81,7 +81,11 @@ class Gpt final : public Model {
     for (std::int64_t first = 0; first < rows(); first += head_rows_) {
       const Tensor x = head_piece(final_norm_.output, first);
       const Tensor logits = head_logits(x);
-      backend_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, gradient_scale, logits, sums);
+      {
+        const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), "cross-entropy");
+        backend_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, gradient_scale, logits, sums);
+      }
+      const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), "d logits");
       backend_.linear_backward(x, head_, logits, head_piece(scratch_.branch, first), dhead_, Tensor{}, first > 0);
     }
   }
@@ -148,6 +152,7 @@ class Gpt final : public Model {
   }
   Tensor head_logits(const Tensor& x) {
     const Tensor logits{logits_.data, logits_.dtype, {x.dim(0), shape_.padded_vocabulary()}};
+    const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), "logits");
     backend_.linear(x, head_, Tensor{}, logits);
     return logits;
   }
@@ -257,6 +262,7 @@ void Gpt::run_blocks(const TokenBatch& batch, float rate) {
   backend_.layer_norm(first.input, first.weight, first.bias, shape_.norm_epsilon, first.output, first.statistics);
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     const std::uint32_t site = kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer);
+    const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), fmt::format("h.{} forward", layer));
     block(layer).set_dropout(dropout(site), dropout(site + 1));
     block(layer).forward(layer + 1 < shape_.layers ? block(layer + 1).norm1() : final_norm_, scratch_.branch);
   }
@@ -270,6 +276,7 @@ void Gpt::backward(bool accumulate, const Ready& ready) {
   ready(kFinalNorm);
   ready(kFinalNorm + 1);
   for (std::int64_t layer = shape_.layers - 1; layer >= 0; --layer) {
+    const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), fmt::format("h.{} backward", layer));
     GptBlock& current = block(layer);
     if (layer < shape_.layers - 1) current.restore(options_.recompute, scratch_.branch);  // the last one's is there
     current.mlp_backward_data(scratch_, accumulate);
@@ -280,11 +287,13 @@ void Gpt::backward(bool accumulate, const Ready& ready) {
     std::swap(scratch_.dout, scratch_.din);
   }
   backward_embedding(accumulate, ready);
+  const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), "h.0 weight gradients");
   block(0).mlp_backward_weights(scratch_, accumulate, ready);
   block(0).attention_backward_weights(scratch_, accumulate, ready);
 }
 
 void Gpt::backward_embedding(bool accumulate, const Ready& ready) {
+  const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), "embedding backward");
   const std::int64_t sequence = batch_.source.sequence;
   backend_.embed_tokens_backward(batch_, dropout(kEmbeddingSite), scratch_.din, dhead_, dtokens_,
                                  dpositions_.first(sequence), accumulate);

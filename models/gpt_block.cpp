@@ -82,7 +82,11 @@ void GptBlock::bind(const std::vector<Tensor>& weights, const std::vector<Tensor
 void GptBlock::forward(const GptNorm& next, const Tensor& branch) {
   attend(branch);
   expand();
-  backend_.linear(flat(activations_.hidden), mlp_projection_.weight, mlp_projection_.bias, flat(branch));
+  {
+    const Span span = part("mlp projection");
+    backend_.linear(flat(activations_.hidden), mlp_projection_.weight, mlp_projection_.bias, flat(branch));
+  }
+  const Span span = part("add and norm");
   backend_.add_layer_norm(norm2_.input, branch, mlp_dropout_, next.weight, next.bias, shape_.norm_epsilon, next.input,
                           next.output, next.statistics);
 }
@@ -98,14 +102,25 @@ void GptBlock::restore(Recompute recompute, const Tensor& branch) {
 /// From norm1's output to norm2's.
 void GptBlock::attend(const Tensor& branch) {
   const GptBlockActivations& a = activations_;
-  backend_.linear(flat(norm1_.output), qkv_.weight, qkv_.bias, flat(a.qkv));
-  backend_.attention(a.qkv, shape_.heads, a.attended, a.attention_statistics);
-  backend_.linear(flat(a.attended), attention_projection_.weight, attention_projection_.bias, flat(branch));
+  {
+    const Span span = part("qkv");
+    backend_.linear(flat(norm1_.output), qkv_.weight, qkv_.bias, flat(a.qkv));
+  }
+  {
+    const Span span = part("attention");
+    backend_.attention(a.qkv, shape_.heads, a.attended, a.attention_statistics);
+  }
+  {
+    const Span span = part("attention projection");
+    backend_.linear(flat(a.attended), attention_projection_.weight, attention_projection_.bias, flat(branch));
+  }
+  const Span span = part("add and norm");
   backend_.add_layer_norm(norm1_.input, branch, attention_dropout_, norm2_.weight, norm2_.bias, shape_.norm_epsilon,
                           norm2_.input, norm2_.output, norm2_.statistics);
 }
 
 void GptBlock::expand() {
+  const Span span = part("expansion and GELU");
   backend_.linear_gelu(flat(norm2_.output), expansion_.weight, expansion_.bias, flat(activations_.pre),
                        flat(activations_.hidden));
 }
@@ -113,9 +128,15 @@ void GptBlock::expand() {
 void GptBlock::mlp_backward_data(const GptScratch& scratch, bool accumulate) {
   if (mlp_dropout_.rate > 0.0f) backend_.dropout(scratch.dout, mlp_dropout_, scratch.mlp_branch);
   const Tensor& dbranch = through(mlp_dropout_, scratch.dout, scratch.mlp_branch);
-  backend_.linear_gelu_backward(mlp_projection_.weight, flat(dbranch), flat(activations_.pre), flat(scratch.dpre));
-  backend_.linear_backward(Tensor{}, expansion_.weight, flat(scratch.dpre), flat(scratch.branch), Tensor{}, Tensor{},
-                           accumulate);
+  {
+    const Span span = part("d mlp projection and GELU");
+    backend_.linear_gelu_backward(mlp_projection_.weight, flat(dbranch), flat(activations_.pre), flat(scratch.dpre));
+  }
+  {
+    const Span span = part("d expansion");
+    backend_.linear_backward(Tensor{}, expansion_.weight, flat(scratch.dpre), flat(scratch.branch), Tensor{}, Tensor{},
+                             accumulate);
+  }
   norm_backward(norm2_, scratch.branch, scratch.dout, scratch.dmiddle, accumulate);
 }
 
@@ -123,11 +144,20 @@ void GptBlock::attention_backward_data(const GptScratch& scratch, bool accumulat
   const GptBlockActivations& a = activations_;
   if (attention_dropout_.rate > 0.0f) backend_.dropout(scratch.dmiddle, attention_dropout_, scratch.attention_branch);
   const Tensor& dbranch = through(attention_dropout_, scratch.dmiddle, scratch.attention_branch);
-  backend_.linear_backward(Tensor{}, attention_projection_.weight, flat(dbranch), flat(scratch.branch), Tensor{},
-                           Tensor{}, accumulate);
-  backend_.attention_backward(a.qkv, shape_.heads, a.attended, a.attention_statistics, scratch.branch, scratch.dqkv);
-  backend_.linear_backward(Tensor{}, qkv_.weight, flat(scratch.dqkv), flat(scratch.branch), Tensor{}, Tensor{},
-                           accumulate);
+  {
+    const Span span = part("d attention projection");
+    backend_.linear_backward(Tensor{}, attention_projection_.weight, flat(dbranch), flat(scratch.branch), Tensor{},
+                             Tensor{}, accumulate);
+  }
+  {
+    const Span span = part("d attention");
+    backend_.attention_backward(a.qkv, shape_.heads, a.attended, a.attention_statistics, scratch.branch, scratch.dqkv);
+  }
+  {
+    const Span span = part("d qkv");
+    backend_.linear_backward(Tensor{}, qkv_.weight, flat(scratch.dqkv), flat(scratch.branch), Tensor{}, Tensor{},
+                             accumulate);
+  }
   norm_backward(norm1_, scratch.branch, scratch.dmiddle, scratch.din, accumulate);
 }
 
@@ -148,11 +178,13 @@ void GptBlock::attention_backward_weights(const GptScratch& scratch, bool accumu
 }
 
 void GptBlock::weight_gradient(const Tensor& input, const GptLinear& layer, const Tensor& doutput, bool accumulate) {
+  const Span span = part("weight gradient");
   backend_.linear_backward(flat(input), layer.weight, flat(doutput), Tensor{}, layer.dweight, layer.dbias, accumulate);
 }
 
 void GptBlock::norm_backward(const GptNorm& norm, const Tensor& doutput, const Tensor& dresidual, const Tensor& dinput,
                              bool accumulate) {
+  const Span span = part("d norm");
   backend_.layer_norm_backward(norm.input, norm.weight, norm.statistics, doutput, dresidual, dinput, norm.dweight,
                                norm.dbias, accumulate);
 }

@@ -72,6 +72,7 @@ class GptBlock {
   void attention_backward_weights(const GptScratch& scratch, bool accumulate, const Model::Ready& ready);
 
  private:
+  Span part(const char* name) const { return {backend_.timeline(), Lane::compute, backend_.compute_stream(), name}; }
   void attend(const Tensor& branch);
   void expand();
   void weight_gradient(const Tensor& input, const GptLinear& layer, const Tensor& doutput, bool accumulate);

@@ -99,7 +99,7 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   const auto backend = backend_of(world, options);
   TrainingData data;
   world.agree([&] {
-    data = find_data(options, world)();
+    data = find_data(options, world, nullptr)();
     adopt(data, options);
     train_count(data, options);  // checks
   });
