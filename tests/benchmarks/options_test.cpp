@@ -73,6 +73,8 @@ TEST(Options, MistakesAreUsageErrors) {
       {"allreduce", "--dtype", "int8"},
       {"allreduce", "--device", "gpu"},
       {"allreduce", "--graph=0"},
+      {"allreduce", "--graph=-3"},
+      {"allreduce", "--graph=many"},
       {"allreduce", "split"},
       {"split", "--pieces", "0"},
       {"overlap", "--buckets", "1M,,x"},
