@@ -126,6 +126,7 @@ def _difference(case: Case, other: Case, comparisons: int = 1) -> str:
 
 
 def _placement(experiment: Experiment) -> Iterator[str]:
+    yield from _same_gpus(experiment)
     for name in PLACEMENT:
         for context, cases in experiment.contexts([name]) if name in experiment.varied else ():
             if len(cases) < 2:
@@ -136,6 +137,18 @@ def _placement(experiment: Experiment) -> Iterator[str]:
                 f"{measured_text(best, experiment.unit)}; lowest with {experiment.label(worst, [name])}: "
                 f"{measured_text(worst, experiment.unit)}: {_difference(worst, best, len(cases) - 1)}"
             )
+
+
+def _same_gpus(experiment: Experiment) -> Iterator[str]:
+    """Names of selections that turned out to be the same GPUs: on some machines no pair is better than another."""
+    names: dict[str, list[str]] = {}
+    for case in experiment.measured if "gpus" in experiment.varied else ():
+        used, name = case.runs[0].record.get("gpus_used"), case.settings.get("gpus", "")
+        if isinstance(used, list) and used:
+            names.setdefault(",".join(map(str, used)), []).append(name)
+    for gpus, same in names.items():
+        if len(set(same)) > 1:
+            yield f"{' and '.join(dict.fromkeys(same))} are the same GPUs here: {gpus}."
 
 
 def efficiencies(case: Case, one: Case) -> list[float]:

@@ -123,6 +123,12 @@ class WordsTest(ReportCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return (self.folder / "r.md").read_text()
 
+    def test_pairs_that_are_the_same_gpus(self) -> None:
+        records = []
+        for gpus, used in (("best-pair", ["0", "1"]), ("worst-pair", ["0", "1"]), ("0,3", ["0", "3"])):
+            records += runs(gpus, [5, 6], {"ranks": 2, "gpus": gpus}, gpus_used=used)
+        self.assertIn("best-pair and worst-pair are the same GPUs here: 0,1.", self.words(records))
+
     def test_settings_without_effect(self) -> None:
         records = algo("", [100], summary={"nccl": RING}) + algo("Ring", [101], summary={"nccl": RING})
         records += algo("Tree", [90], summary={"nccl": TREE})

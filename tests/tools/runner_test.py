@@ -1,0 +1,69 @@
+import os
+import pathlib
+import sys
+import tempfile
+import time
+import unittest
+from unittest import mock
+
+from support import is_alive, wait_until
+from ddptools import runner
+
+STUBBORN = """
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for name in ("same", "group"):
+    child = os.fork()
+    if child == 0:
+        if name == "group":
+            os.setpgid(0, 0)
+        pathlib.Path(sys.argv[1], name).write_text(str(os.getpid()))
+        time.sleep(600)
+time.sleep(600)
+"""
+
+
+class RunnerTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def run_python(self, text: str, timeout: float = 30.0) -> runner.Outcome:
+        command = [sys.executable, "-S", "-c", text, str(self.folder)]
+        return runner.run(command, dict(os.environ), self.folder / "log.out", timeout)
+
+    def test_nothing_is_left_of_a_job_that_ignores_being_asked(self) -> None:
+        with mock.patch.object(runner, "GRACE", 0.5):
+            outcome = self.run_python(STUBBORN, timeout=2.0)
+        self.assertEqual(outcome.status, "timeout")
+        pids = [int((self.folder / name).read_text()) for name in ("same", "group")]
+        wait_until(lambda: not any(map(is_alive, pids)), 5)
+
+    def test_children_that_outlive_the_job_are_ended(self) -> None:
+        text = "import os, pathlib, sys, time\nif os.fork() == 0:\n    time.sleep(600)\n"
+        start = time.monotonic()
+        self.assertEqual(self.run_python(text).status, "ok")
+        self.assertLess(time.monotonic() - start, 20)
+
+    def test_what_is_kept_of_its_words(self) -> None:
+        outcome = self.run_python("import sys; print('out'); print('-' * 9, 'a', '', 'b', sep='\\n', file=sys.stderr); sys.exit(3)")
+        self.assertEqual((outcome.status, outcome.exit_code, outcome.reason), ("failed", 3, "exit code 3: a | b"))
+        self.assertEqual((self.folder / "log.out").read_text(), "out\n")
+
+    def test_the_programs_own_message_stands_before_mpiruns(self) -> None:
+        errors = self.folder / "log.err"
+        errors.write_text("noise\nddptrain: error on rank 1 (h): no memory\n-----\nmpirun detected that one or more\nbye\n")
+        self.assertEqual(runner.last_words(errors), "ddptrain: error on rank 1 (h): no memory")
+        errors.write_bytes(b"\xff\x00" + b"x" * 100_000)
+        self.assertLessEqual(len(runner.last_words(errors)), 2000)
+
+    def test_signals_and_missing_programs(self) -> None:
+        killed = self.run_python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+        self.assertEqual((killed.status, killed.reason), ("failed", "ended by signal 11"))
+        missing = runner.run(["/no/such"], {}, self.folder / "log.out", 1.0)
+        self.assertEqual((missing.status, "/no/such" in missing.reason), ("failed", True))
+
+
+if __name__ == "__main__":
+    unittest.main()
