@@ -135,7 +135,9 @@ class WordsTest(ReportCase):
         text = "\n".join(choices(self.experiment(records)))
         self.assertIn("No effect on what NCCL chose: NCCL_ALGO=Ring. It took Ring, LL128, 24 channels, P2P/CUMEM", text)
         self.assertNotIn("Tree", text)
-        self.assertIn("do not say what NCCL chose", "\n".join(choices(self.experiment(algo("", [1]) + algo("Ring", [1])))))
+        self.assertIn(
+            "do not say what NCCL chose", "\n".join(choices(self.experiment(algo("", [1]) + algo("Ring", [1]))))
+        )
 
     def test_settings_that_change_the_numerics(self) -> None:
         same = {"summary": {"parameter_hash": "a"}}

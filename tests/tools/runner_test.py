@@ -47,13 +47,17 @@ class RunnerTest(unittest.TestCase):
         self.assertLess(time.monotonic() - start, 20)
 
     def test_what_is_kept_of_its_words(self) -> None:
-        outcome = self.run_python("import sys; print('out'); print('-' * 9, 'a', '', 'b', sep='\\n', file=sys.stderr); sys.exit(3)")
+        outcome = self.run_python(
+            "import sys; print('out'); print('-' * 9, 'a', '', 'b', sep='\\n', file=sys.stderr); sys.exit(3)"
+        )
         self.assertEqual((outcome.status, outcome.exit_code, outcome.reason), ("failed", 3, "exit code 3: a | b"))
         self.assertEqual((self.folder / "log.out").read_text(), "out\n")
 
     def test_the_programs_own_message_stands_before_mpiruns(self) -> None:
         errors = self.folder / "log.err"
-        errors.write_text("noise\nddptrain: error on rank 1 (h): no memory\n-----\nmpirun detected that one or more\nbye\n")
+        errors.write_text(
+            "noise\nddptrain: error on rank 1 (h): no memory\n-----\nmpirun detected that one or more\nbye\n"
+        )
         self.assertEqual(runner.last_words(errors), "ddptrain: error on rank 1 (h): no memory")
         errors.write_bytes(b"\xff\x00" + b"x" * 100_000)
         self.assertLessEqual(len(runner.last_words(errors)), 2000)
