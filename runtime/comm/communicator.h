@@ -9,6 +9,9 @@
 
 namespace ddptrain {
 
+/// NCCL 2.28's symmetric kernels scatter and gather wrong values where parts are not a multiple of it.
+inline constexpr std::size_t kPartBytes = 16;
+
 /// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes; over MPI
 /// the order of all_gather() calls among the others may differ between ranks.
 /// Errors throw Error with the failing call. Made after, and destroyed before, backend and world.
@@ -26,7 +29,8 @@ class Communicator {
   /// Starts values = sum over ranks, in place, after what is queued on `stream`; f64, f32 or bf16.
   virtual Ticket all_reduce_sum(const Tensor& values, Stream stream) = 0;
   /// The same for one part: `values` is size() equal parts, and part r of rank r becomes its sum over ranks, in place.
-  /// The other parts are left in an unspecified state. Error where the elements do not divide by size().
+  /// The other parts are left in an unspecified state. Error where the elements do not divide by size(), or where parts
+  /// in symmetric memory are not a multiple of kPartBytes.
   virtual Ticket reduce_scatter_sum(const Tensor& values, Stream stream) = 0;
   /// Starts copying part r of rank r to every rank, in place, after what is queued on `stream`; any type. Error where
   /// the elements do not divide by size().

@@ -130,7 +130,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   Ticket reduce_scatter_sum(const Tensor& values, Stream stream) override {
-    const Tensor part = own_part(*this, values);
+    const Tensor part = checked_part(values);
     comm_->check(ncclReduceScatter(values.data, part.data, static_cast<std::size_t>(part.size()),
                                    nccl_type(values.dtype), ncclSum, comm_->get(), cuda(stream)),
                  "ncclReduceScatter");
@@ -138,7 +138,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   Ticket all_gather(const Tensor& values, Stream stream) override {
-    const Tensor part = own_part(*this, values);
+    const Tensor part = checked_part(values);
     comm_->check(ncclAllGather(part.data, values.data, part.bytes(), ncclUint8, comm_->get(), cuda(stream)),
                  "ncclAllGather");
     return next_++;
@@ -161,6 +161,12 @@ class NcclCommunicator final : public Communicator {
   std::string library_version() const override { return "NCCL " + nccl_version(); }
 
  private:
+  Tensor checked_part(const Tensor& values) const {
+    const Tensor part = own_part(*this, values);
+    DDP_CHECK(!symmetric_ || part.bytes() % kPartBytes == 0,
+              "parts of {} bytes in symmetric memory: not a multiple of {}", part.bytes(), kPartBytes);
+    return part;
+  }
   static cudaStream_t cuda(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
   Buffer symmetric(std::size_t bytes) {
