@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <thread>
 #include <type_traits>
 
 #include "runtime/core/error.h"
@@ -35,16 +36,33 @@ Four normal(const Philox& random) {
   return values;
 }
 
+/// Values [begin, end) of a parameter; `begin` is a multiple of 4.
 template <class T>
-void fill_random(T* values, std::int64_t count, const InitialValue& initial, std::uint32_t parameter,
+void fill_random(T* values, std::int64_t begin, std::int64_t end, const InitialValue& initial, std::uint32_t parameter,
                  std::uint64_t seed) {
-  for (std::int64_t i = 0; i < count; i += 4) {
+  for (std::int64_t i = begin; i < end; i += 4) {
     const Philox random =
         philox(static_cast<std::uint32_t>(i / 4), parameter, static_cast<std::uint32_t>(i >> 34), kInitialValues, seed);
     const Four four = initial.kind == InitialValue::Kind::uniform ? uniform(random) : normal(random);
-    const std::int64_t end = std::min<std::int64_t>(4, count - i);
-    for (std::int64_t k = 0; k < end; ++k) values[i + k] = four[static_cast<std::size_t>(k)] * initial.scale;
+    const std::int64_t left = std::min<std::int64_t>(4, end - i);
+    for (std::int64_t k = 0; k < left; ++k) values[i + k] = four[static_cast<std::size_t>(k)] * initial.scale;
   }
+}
+
+/// With a thread per million values, up to 16.
+template <class T>
+void fill_random(T* values, std::int64_t count, const InitialValue& initial, std::uint32_t parameter,
+                 std::uint64_t seed) {
+  constexpr std::int64_t kPerThread = 1 << 20;
+  const std::int64_t most = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 16);
+  const std::int64_t pieces = std::clamp<std::int64_t>(count / kPerThread, 1, most);
+  const std::int64_t piece = (count / pieces + 3) / 4 * 4;
+  std::vector<std::jthread> threads;
+  for (std::int64_t begin = piece; begin < count; begin += piece) {
+    threads.emplace_back(
+        [=, &initial] { fill_random(values, begin, std::min(begin + piece, count), initial, parameter, seed); });
+  }
+  fill_random(values, 0, std::min(piece, count), initial, parameter, seed);
 }
 
 /// Of a bucket, with padding.
