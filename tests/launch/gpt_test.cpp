@@ -1,0 +1,104 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/launch/process.h"
+
+namespace ddptrain {
+namespace {
+
+const std::string kTiny = "--device cpu --model gpt --layers 1 --width 32 --heads 2 --ff 64 --seq 32 ";
+
+std::string temporary(const std::string& name) { return testing::TempDir() + "ddptrain_gpt_" + name; }
+
+nlohmann::json summary_of(int ranks, const std::string& arguments, const std::string& name) {
+  const std::string metrics = temporary(name + ".jsonl");
+  const Outcome outcome = train_on_cpu(ranks, arguments + " --baseline off --metrics " + metrics);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  std::ifstream file(metrics);
+  std::string last;
+  for (std::string line; std::getline(file, line);) last = line;
+  return nlohmann::json::parse(last);
+}
+
+TEST(Gpt, LearnsSyntheticTextDownToItsEntropy) {
+  const double entropy = 1.2130;  // 1.75 ln 2, see SyntheticTokens
+  const auto summary = summary_of(2,
+                                  kTiny +
+                                      "--data synthetic:100000:16 --batch 16 --steps 300 --lr 0.01 --schedule "
+                                      "cosine --warmup 20 --optimizer adamw --eval-samples 256",
+                                  "synthetic");
+  EXPECT_NEAR(summary.at("loss"), entropy, 0.02);
+  EXPECT_NEAR(summary.at("accuracy"), 0.5, 0.03);  // the likeliest successor comes half of the time
+}
+
+TEST(Gpt, LearnsBytesOfShakespeareOnTwoRanks) {
+  const std::string text = DDP_SOURCE_DIR "/../shared/data/tinyshakespeare.txt";
+  if (!std::filesystem::exists(text)) GTEST_SKIP() << text << " is not there";
+  const auto summary = summary_of(
+      2, "--device cpu --config " DDP_SOURCE_DIR "/configs/gpt-char.toml --steps 100 --eval-samples 64 --data " + text, "char");
+  EXPECT_LT(summary.at("test_loss"), 2.7);  // 5.5 at the start; 3.3 is what the frequencies of bytes alone give
+}
+
+TEST(Gpt, RanksShareTheWorkOfOne) {
+  const std::string common = kTiny + "--data synthetic:20000:64 --steps 5 ";
+  const auto one = summary_of(1, common + "--batch 16", "one");
+  const auto accumulated = summary_of(1, common + "--batch 4 --grad-accum 4", "accumulated");
+  const auto two = summary_of(2, common + "--batch 8", "two");
+  const auto zero = summary_of(2, common + "--batch 8 --zero 1", "zero");
+  const double loss = one.at("loss");
+  EXPECT_NEAR(accumulated.at("loss"), loss, 1e-5 * loss);
+  EXPECT_NEAR(two.at("loss"), loss, 1e-5 * loss);
+  EXPECT_EQ(zero.at("parameter_hash"), two.at("parameter_hash"));
+}
+
+TEST(Gpt, WeightsThatWereSavedAreStartedFrom) {
+  const std::string folder = temporary("saved");
+  const std::string common = kTiny + "--data synthetic:20000:64 --batch 8 ";
+  const auto saved = summary_of(1, common + "--steps 3 --save " + folder, "save");
+  // So small a rate changes no weight.
+  const auto started = summary_of(2, common + "--steps 1 --lr 1e-30 --init " + folder, "init");
+  EXPECT_EQ(started.at("parameter_hash"), saved.at("parameter_hash"));
+}
+
+TEST(Gpt, WritesSamplesFromThePrompt) {
+  const std::string text = temporary("text.txt");
+  std::ofstream(text) << std::string(4000, 'a');
+  const Outcome outcome = train_on_cpu(1, kTiny + "--data " + text +
+                                              " --batch 8 --steps 30 --lr 0.01 --sample-every 30 --prompt aaaa "
+                                              "--sample-tokens 20 --temperature 0 --baseline off");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_TRUE(outcome.says("sample: " + std::string(24, 'a'))) << outcome.output;
+}
+
+struct BadInput {
+  const char* name;
+  std::string arguments;
+  std::string message;
+};
+
+class BadGptInput : public testing::TestWithParam<BadInput> {};
+
+TEST_P(BadGptInput, OneMessageExitCode2) {
+  const Outcome outcome = train_on_cpu(2, GetParam().arguments);
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says(GetParam().message)) << outcome.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Gpt, BadGptInput,
+    testing::Values(BadInput{"no_data", kTiny, "--data"},
+                    BadInput{"missing_data", kTiny + "--data /nonexistent.txt", "/nonexistent.txt"},
+                    BadInput{"heads", kTiny + "--heads 3 --data synthetic:20000:64", "--heads 3"},
+                    BadInput{"short_data", kTiny + "--data synthetic:20:64", "window"},
+                    BadInput{"init", kTiny + "--data synthetic:20000:64 --init /nonexistent", "/nonexistent"},
+                    BadInput{"cnn_sample", "--device cpu --data synthetic:600 --sample-every 5", "--sample-every"},
+                    BadInput{"cnn_fp8", "--device cpu --data synthetic:600 --precision fp8", "fp8"},
+                    BadInput{"dropout", kTiny + "--data synthetic:20000:64 --dropout 1.5", "--dropout 1.5"}),
+    [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace ddptrain
