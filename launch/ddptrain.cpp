@@ -18,6 +18,7 @@
 #include "launch/pretrained.h"
 #include "launch/training_data.h"
 #include "models/generate.h"
+#include "models/registry.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/nccl_log.h"
 #include "runtime/core/error.h"
@@ -213,7 +214,13 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.unit = trainer.model().unit();
   info.units_per_sample = trainer.model().predictions_per_sample();
   info.flops_per_sample = trainer.model().flops_per_sample();
-  info.peak_flops = job.backend->peak_flops();
+  info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.backend->peak_flops();
+  if (is_language_model(job.options.model)) {
+    const GptShape& shape = job.options.gpt;
+    info.shape = {{"layers", shape.layers},     {"width", shape.width},
+                  {"heads", shape.heads},       {"feed_forward", shape.feed_forward},
+                  {"sequence", shape.sequence}, {"vocabulary", shape.vocabulary}};
+  }
   return info;
 }
 

@@ -180,6 +180,9 @@ void add_output_options(CLI::App& app, Options& o, std::string& fail_at) {
   app.add_option("--metrics", o.metrics, "File of JSON lines; the last one is the summary")
       ->type_name("FILE")
       ->group(group);
+  app.add_option("--peak-tflops", o.peak_tflops,
+                 "Of one device, for MFU, such as ddpbench gemm measures (0: of the data sheet)")
+      ->group(group);
   app.add_option("--trace", o.trace, "Chrome trace (JSON, for Perfetto) of a few steps after training")
       ->type_name("FILE")
       ->group(group);
@@ -262,6 +265,7 @@ void validate(const Options& o) {
   }
   require(o.seed <= INT64_MAX, "--seed", o.seed, "0 to 2^63 - 1");
   require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");
+  require(o.peak_tflops >= 0 && o.peak_tflops < 1e6, "--peak-tflops", o.peak_tflops, "0 or more");
   require(o.log_every >= 0 && o.log_every <= kMostSteps, "--log-every", o.log_every, "0 to 10^12");
   require(o.eval_every >= 0 && o.eval_every <= kMostSteps, "--eval-every", o.eval_every, "0 to 10^12");
   require(o.eval_samples >= 0, "--eval-samples", o.eval_samples, "0 or more");

@@ -58,6 +58,7 @@ struct Options {
 
   bool baseline = true;
   std::string metrics;
+  double peak_tflops = 0.0;  ///< 0: of the data sheet.
   std::string trace;
   std::string log_level = "info";
   std::int64_t log_every = 0;

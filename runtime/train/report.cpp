@@ -19,21 +19,23 @@ void print(const std::string& text) {
 std::string percent(double fraction) { return fmt::format("{:.1f}%", 100.0 * fraction); }
 
 Json info_fields(const RunInfo& info) {
-  return {{"version", info.version},
-          {"model", info.model},
-          {"device", info.device},
-          {"device_name", info.device_name},
-          {"precision", info.precision},
-          {"world_size", info.world_size},
-          {"nodes", info.nodes},
-          {"local_world_size", info.local_world_size},
-          {"batch_per_rank", info.batch_per_rank},
-          {"grad_accum", info.grad_accum},
-          {"zero", info.zero},
-          {"comm_dtype", info.comm_dtype},
-          {"steps", info.steps},
-          {"epochs", info.epochs},
-          {"parameters", info.parameters}};
+  Json fields = {{"version", info.version},
+                 {"model", info.model},
+                 {"device", info.device},
+                 {"device_name", info.device_name},
+                 {"precision", info.precision},
+                 {"world_size", info.world_size},
+                 {"nodes", info.nodes},
+                 {"local_world_size", info.local_world_size},
+                 {"batch_per_rank", info.batch_per_rank},
+                 {"grad_accum", info.grad_accum},
+                 {"zero", info.zero},
+                 {"comm_dtype", info.comm_dtype},
+                 {"steps", info.steps},
+                 {"epochs", info.epochs},
+                 {"parameters", info.parameters}};
+  for (const auto& [name, size] : info.shape) fields[name] = size;
+  return fields;
 }
 
 Json nccl_field(const std::optional<NcclUsage>& nccl) {

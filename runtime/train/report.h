@@ -29,6 +29,7 @@ struct RunInfo {
   int zero = 0;            ///< Stage of ZeRO.
   std::string comm_dtype;  ///< Of gradients.
   std::int64_t parameters = 0;
+  std::map<std::string, std::int64_t> shape;  ///< Of a GPT: layers, width, sequence ...
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
   std::vector<std::pair<std::string, double>> startup;  ///< Seconds of each phase before the first step.
