@@ -19,12 +19,13 @@ struct Windows {
 constexpr std::uint64_t kUnroll = StepGraphOptions{}.unroll;
 
 Windows choose_windows(double step_seconds, bool gpu) {
-  const double window_seconds = gpu ? 0.007 : 0.1;
-  const double budget_seconds = gpu ? 0.15 : 8.0;
+  const bool slow = step_seconds > 0.01;  // a GPU whose clock follows its power needs windows that warm it
+  const double window_seconds = !gpu ? 0.1 : slow ? 0.5 : 0.007;
+  const double budget_seconds = gpu && !slow ? 0.15 : 8.0;
   auto steps = static_cast<std::uint64_t>(std::max(1.0, std::floor(window_seconds / step_seconds)));
   if (steps > kUnroll) steps -= steps % kUnroll;  // whole graphs
   const double round_seconds = 3.5 * static_cast<double>(steps) * step_seconds;
-  return {steps, std::clamp(static_cast<int>(budget_seconds / round_seconds), 1, 5)};
+  return {steps, std::clamp(static_cast<int>(budget_seconds / round_seconds), gpu ? 3 : 1, 5)};
 }
 
 /// Seconds that rank 0, or every rank (the slowest counts), takes for `steps` steps.

@@ -23,7 +23,7 @@ struct Calibration {
 };
 
 /// Collective. `samples_per_second`: what training reached, to choose the windows by (and the answer for one rank).
-/// Takes about 0.15 s on GPUs and at most about 10 s on slow CPUs. Spoils the parameters.
+/// Takes about 0.15 s on GPUs where steps are short, else about 10 s. Spoils the parameters.
 Calibration calibrate(Trainer& trainer, const World& world, Backend& backend, double samples_per_second);
 
 }  // namespace ddptrain
