@@ -9,8 +9,10 @@ from ddptools.lost_time import lost_time_table
 from ddptools.measurements import Experiment, Results, load
 from ddptools.page import Block, Heading, Notes, to_html, to_markdown
 from ddptools.plots import Picture, drawings, lost_time_pictures, pictures
+from ddptools.predicted import predicted_table, predicted_words, predictions
 from ddptools.results import write_atomically
 from ddptools.tables import failures, machine_table, tables
+from ddptools.trace_picture import report_trace
 from ddptools.words import choices, explain, numerics
 
 MOST_EXPERIMENTS = 50
@@ -18,16 +20,30 @@ MOST_EXPERIMENTS = 50
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="ddpreport", description="Explains results of ddpsweep on one HTML page that needs no network."
+        prog="ddpreport", description="Explains results of ddpsweep on one HTML page that needs no network; "
+        "or, with --trace, the timeline of a run.",
     )
-    parser.add_argument("results", nargs="+", type=pathlib.Path, help="folders of ddpsweep, or their results.jsonl")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("report.html"), metavar="FILE")
+    parser.add_argument("results", nargs="*", type=pathlib.Path, help="folders of ddpsweep, or their results.jsonl")
+    parser.add_argument(
+        "--out", type=pathlib.Path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png"
+    )
     parser.add_argument("--png", type=pathlib.Path, metavar="DIR", help="the pictures as PNG too")
     parser.add_argument(
         "--md", type=pathlib.Path, metavar="FILE", help="the report as Markdown too (pictures by --png)"
     )
     parser.add_argument("--title", default="Measurements", help="of the page")
-    return parser.parse_args(argv)
+    parser.add_argument(
+        "--trace", type=pathlib.Path, metavar="FILE", help="in place of results: a timeline of ddptrain --trace"
+    )
+    parser.add_argument("--step", type=int, metavar="N", help="draw only this step of the trace, the first being 0")
+    arguments = parser.parse_args(argv)
+    if arguments.trace is None and not arguments.results:
+        parser.error("give results of ddpsweep, or --trace FILE")
+    if arguments.trace is None and arguments.step is not None:
+        parser.error("--step belongs to --trace")
+    if arguments.trace is not None and (arguments.results or arguments.png or arguments.md):
+        parser.error("--trace stands alone: results, --png and --md belong to a page")
+    return arguments
 
 
 def blocks_of(results: Results) -> list[Block]:
@@ -59,6 +75,10 @@ def experiment_blocks(experiment: Experiment) -> list[Block]:
     lost = lost_time_table(experiment)
     if lost:
         blocks += [Heading(3, "Where the time went"), *lost_time_pictures(experiment), lost]
+    predicted = predictions(experiment)
+    if predicted:
+        words, table = predicted_words(experiment, predicted), predicted_table(experiment, predicted)
+        blocks += [Heading(3, "Predicted and measured"), words, table]
     chosen, same = choices(experiment), numerics(experiment)
     if chosen:
         blocks += [Heading(3, "What NCCL chose"), *chosen]
@@ -106,6 +126,9 @@ def write_pictures(folder: pathlib.Path, blocks: list[Block]) -> None:
 
 def main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
+    if arguments.trace is not None:
+        return report_trace(arguments.trace, arguments.out, arguments.step)
+    out = arguments.out or pathlib.Path("report.html")
     results = load(arguments.results)
     for note in results.notes:
         print(f"ddpreport: {note}", file=sys.stderr)
@@ -115,9 +138,9 @@ def main(argv: list[str]) -> int:
         write_pictures(arguments.png, blocks)
     if arguments.md:
         write(arguments.md, "--md", to_markdown(arguments.title, blocks, arguments.md, arguments.png))
-    write(arguments.out, "--out", to_html(arguments.title, blocks))
+    write(out, "--out", to_html(arguments.title, blocks))
     runs = sum(len(case.runs) for experiment in results.experiments for case in experiment.cases)
-    print(f"{arguments.out}: {len(results.experiments)} experiments, {runs} runs")
+    print(f"{out}: {len(results.experiments)} experiments, {runs} runs")
     return 0
 
 

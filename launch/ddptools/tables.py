@@ -17,6 +17,17 @@ class Table:
     rows: list[list[str]]
 
 
+def to_text(table: Table) -> str:
+    """For a terminal: the first column to the left, the others to the right."""
+    lines = [table.header, *table.rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(table.header))]
+    text = f"{table.caption}\n"
+    for line in lines:
+        cells = [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]
+        text += f"  {'  '.join(cells)}\n"
+    return text
+
+
 def tables(experiment: Experiment) -> list[Table]:
     made = [*_scaling(experiment), _cases(experiment), *_bus_bandwidth(experiment)]
     return [table for table in made if table.rows]

@@ -1,0 +1,72 @@
+"""What ddpplan would have predicted, beside what was measured."""
+
+import dataclasses
+import statistics
+
+from ddptools.errors import UsageError
+from ddptools.measurements import Case, Experiment
+from ddptools.plan_calibration import Compared, calibrate, compare
+from ddptools.tables import MOST_ROWS, Table, spread
+from ddptools.words import is_training, percent
+
+
+@dataclasses.dataclass
+class Predicted:
+    case: Case
+    runs: list[Compared]
+
+    @property
+    def error(self) -> float:
+        return statistics.median(run.error for run in self.runs)
+
+
+def predictions(experiment: Experiment) -> list[Predicted]:
+    """Of the cases whose runs tell enough. The network is fitted to all runs of the experiment, compute to each run's
+    own one-rank baseline. Without such a fit nothing is predicted, nor for emulated nodes."""
+    cases = [case for case in experiment.measured if is_training(case)]
+    try:
+        network = calibrate(run.record for case in cases for run in case.runs)
+    except UsageError:
+        return []
+    found = []
+    for case in cases:
+        compared = compare([run.record for run in case.runs], network)
+        fitted = [run for run in compared if run.predicted.algorithm == "measured"]
+        found += [Predicted(case, fitted)] if fitted else []
+    return found
+
+
+def predicted_table(experiment: Experiment, found: list[Predicted]) -> Table:
+    rows = []
+    for one in found[:MOST_ROWS]:
+        runs = one.runs
+        efficiencies = [run.measured_efficiency for run in runs if run.measured_efficiency is not None]
+        rows.append(
+            [
+                experiment.label(one.case),
+                spread([run.predicted.samples_per_second for run in runs]),
+                spread([run.measured_per_second for run in runs]),
+                spread([run.error for run in runs], _signed),
+                spread([run.predicted.efficiency for run in runs], percent),
+                spread(efficiencies, percent),
+            ]
+        )
+    left = f" {len(found) - MOST_ROWS} more cases are left out." if len(found) > MOST_ROWS else ""
+    header = ["case", "predicted samples/s", "measured", "error", "predicted efficiency", "measured"]
+    return Table(f"What ddpplan predicts, median of the runs (smallest to largest).{left}", header, rows)
+
+
+def predicted_words(experiment: Experiment, found: list[Predicted]) -> str:
+    errors = [abs(run.error) for one in found for run in one.runs]
+    farthest = max(found, key=lambda one: abs(one.error))
+    runs = f"{len(errors)} runs" if len(errors) > 1 else "one run"
+    return (
+        f"The throughput predicted for {runs} is off by {percent(statistics.median(errors))} in the median, by "
+        f"{percent(max(errors))} at most; the case farthest off is {experiment.label(farthest.case)} "
+        f"({_signed(farthest.error)}). A prediction takes compute from the run's own one-rank baseline and the network "
+        "from a fit to all runs here: its error is that of the model of overlap and of that fit."
+    )
+
+
+def _signed(fraction: float) -> str:
+    return f"{100 * fraction:+.1f}%"

@@ -1,0 +1,290 @@
+"""A timeline that `ddptrain --trace` has written (runtime/train/trace.h), and what it tells of each rank."""
+
+import collections
+import dataclasses
+import json
+import pathlib
+import re
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from ddptools.errors import UsageError
+from ddptools.measurements import finite, table_of
+from ddptools.tables import Table
+
+CLOCK = 0.5  # microseconds by which ends of spans may miss each other: the resolution of a GPU's events
+LATEST = 1e15  # microseconds that a time may reach
+MOST_PARTS = 12
+MOST_RANKS = 200
+LANES = {0: "compute", 1: "communication"}
+
+Interval = tuple[float, float]
+
+
+@dataclasses.dataclass(eq=False)
+class Span:
+    """Times in microseconds."""
+
+    name: str
+    begin: float
+    end: float
+    level: int = 0  # depth within the spans around it; where spans only overlap, the first level that is free
+    parent: "Span | None" = None
+    within: float = 0.0  # of its time, in spans directly within it
+
+    @property
+    def duration(self) -> float:
+        return self.end - self.begin
+
+    @property
+    def is_step(self) -> bool:
+        return re.fullmatch(r"step \d+", self.name) is not None
+
+    @property
+    def is_update(self) -> bool:
+        return re.fullmatch(r"bucket \d+ update", self.name) is not None
+
+
+@dataclasses.dataclass
+class RankTrace:
+    """The spans of a rank by row, each in order of its begin: compute nested, updates, communication."""
+
+    rank: int
+    name: str
+    compute: list[Span]
+    updates: list[Span]
+    communication: list[Span]
+
+    @property
+    def rows(self) -> dict[str, list[Span]]:
+        return {"compute": self.compute, "update": self.updates, "communication": self.communication}
+
+    @property
+    def steps(self) -> list[Span]:
+        """Where none is marked, all there is counts as one."""
+        marked = [span for span in self.compute if span.is_step]
+        spans = [span for row in self.rows.values() for span in row]
+        return marked or [Span("all", min(s.begin for s in spans), max(s.end for s in spans))]
+
+
+@dataclasses.dataclass
+class RankTimes:
+    """Means over the steps of a rank, in microseconds."""
+
+    rank: int
+    steps: int
+    step: float
+    communication: float  # while a bucket is on its way
+    beside: float  # of it, while forward or backward compute
+
+
+def load_trace(path: pathlib.Path) -> list[RankTrace]:
+    """By rank. UsageError where the file is no such trace or damaged."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--trace {path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--trace {path}: no JSON, or cut off: {error}. Write it again by ddptrain --trace") from error
+    events = document if isinstance(document, list) else table_of(document).get("traceEvents")
+    if not isinstance(events, list):
+        raise UsageError(f"--trace {path}: there are no traceEvents in it: give a file of ddptrain --trace")
+    lanes: dict[int, dict[str, list[Span]]] = {}
+    names: dict[int, str] = {}
+    for number, event in enumerate(map(table_of, events)):
+        try:
+            if event.get("ph") == "M" and event.get("name") == "process_name":
+                names[_integer(event, "pid")] = _shown(table_of(event.get("args")).get("name"))
+            elif event.get("ph") == "X":
+                of_rank = lanes.setdefault(_integer(event, "pid"), {name: [] for name in LANES.values()})
+                of_rank[_lane(event)].append(_span(event))
+        except ValueError as error:
+            raise UsageError(f"--trace {path}: event {number}: {error}: this is no trace of ddptrain") from error
+    if not lanes:
+        raise UsageError(f"--trace {path}: no spans in it: write it again by ddptrain --trace")
+    return [_rank_trace(rank, names.get(rank) or f"rank {rank}", lanes[rank]) for rank in sorted(lanes)]
+
+
+def _integer(event: dict[str, Any], key: str) -> int:
+    value = event.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise ValueError(f"its {key} is no number of a process or thread")
+    return value
+
+
+def _lane(event: dict[str, Any]) -> str:
+    lane = LANES.get(_integer(event, "tid"))
+    if lane is None:
+        raise ValueError("its tid is neither 0 (compute) nor 1 (communication)")
+    return lane
+
+
+def _span(event: dict[str, Any]) -> Span:
+    begin, duration = finite(event.get("ts")), finite(event.get("dur"))
+    if begin is None or duration is None or abs(begin) > LATEST or not 0.0 <= duration <= LATEST:
+        raise ValueError("its ts or dur is no time in microseconds")
+    return Span(_shown(event.get("name")) or "(no name)", begin, begin + duration)
+
+
+def _shown(name: Any) -> str:
+    return "".join(c if c.isprintable() else "?" for c in name)[:60] if isinstance(name, str) else ""
+
+
+def _rank_trace(rank: int, name: str, lanes: dict[str, list[Span]]) -> RankTrace:
+    compute = [span for span in lanes["compute"] if not span.is_update]
+    updates = [span for span in lanes["compute"] if span.is_update]
+    return RankTrace(rank, name, *map(nested, (compute, updates, lanes["communication"])))
+
+
+def nested(spans: list[Span]) -> list[Span]:
+    """Sets level, parent and within; returns them in order of their begin, the outer before the inner."""
+    ordered = sorted(spans, key=lambda span: (span.begin, -span.end))
+    open_spans: list[Span] = []
+    for span in ordered:
+        open_spans = [other for other in open_spans if other.end > span.begin + CLOCK]
+        around = [other for other in open_spans if other.end + CLOCK >= span.end]
+        taken = {other.level for other in open_spans}
+        span.parent = max(around, key=lambda other: other.level, default=None)
+        span.level = 0 if span.parent is None else span.parent.level + 1
+        while span.level in taken:
+            span.level += 1
+        if span.parent is not None:
+            span.parent.within += span.duration
+        open_spans.append(span)
+    return ordered
+
+
+def union(spans: Iterable[Span], inside: Interval) -> list[Interval]:
+    """What they cover of `inside`, as disjoint intervals in order."""
+    joined: list[Interval] = []
+    for begin, end in sorted((max(s.begin, inside[0]), min(s.end, inside[1])) for s in spans):
+        if begin >= end:
+            continue
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def common(a: list[Interval], b: list[Interval]) -> list[Interval]:
+    """What two lists of disjoint intervals, each in order, both cover."""
+    found, i, j = [], 0, 0
+    while i < len(a) and j < len(b):
+        begin, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
+        if begin < end:
+            found.append((begin, end))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def length(intervals: list[Interval]) -> float:
+    return sum(end - begin for begin, end in intervals)
+
+
+def communicating(trace: RankTrace, step: Span) -> list[Interval]:
+    return union(trace.communication, (step.begin, step.end))
+
+
+def computing(trace: RankTrace, step: Span) -> list[Interval]:
+    """Forward and backward of a step. They end where the last bucket sets out: buckets start in order, each when it is
+    complete, so that nothing is left to compute, although the span of backward may last until the bucket has come."""
+    begins = [span.begin for span in trace.communication if step.begin <= span.begin < step.end]
+    work = (span for span in trace.compute if not span.is_step)
+    return union(work, (step.begin, max(begins, default=step.end)))
+
+
+def rank_times(trace: RankTrace) -> RankTimes:
+    steps = trace.steps
+    sent = [communicating(trace, step) for step in steps]
+    beside = [common(s, computing(trace, step)) for s, step in zip(sent, steps)]
+    return RankTimes(
+        rank=trace.rank,
+        steps=len(steps),
+        step=statistics.fmean(step.duration for step in steps),
+        communication=statistics.fmean(map(length, sent)),
+        beside=statistics.fmean(map(length, beside)),
+    )
+
+
+def unit_of(microseconds: float) -> tuple[str, float]:
+    """For times up to that; with its microseconds."""
+    return ("us", 1.0) if microseconds < 10_000.0 else ("ms", 1000.0)
+
+
+def rank_table(traces: list[RankTrace]) -> Table:
+    times = [rank_times(trace) for trace in traces]
+    unit, size = unit_of(max(t.step for t in times))
+    header = ["rank", "steps", f"step {unit}", f"communication {unit}", "of the step", "beside compute"]
+    rows = [
+        [
+            str(t.rank),
+            str(t.steps),
+            f"{t.step / size:.1f}",
+            f"{t.communication / size:.1f}",
+            _share(t.communication, t.step),
+            _share(t.beside, t.communication),
+        ]
+        for t in times[:MOST_RANKS]
+    ]
+    left = f" {len(times) - MOST_RANKS} more ranks are left out." if len(times) > MOST_RANKS else ""
+    return Table(f"Mean of a rank's steps.{left}", header, rows)
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}%" if whole > 0 else "n/a"
+
+
+def part_table(traces: list[RankTrace]) -> Table:
+    """The parts that take longest, time in parts of theirs apart."""
+    step = statistics.fmean(rank_times(trace).step for trace in traces)
+    unit, size = unit_of(step)
+    parts = sorted(_parts(traces), key=lambda part: -part.mean)[:MOST_PARTS]
+    rows = []
+    for p in parts:
+        longest = f"{p.longest / size:.1f} (rank {p.slowest})"
+        rows.append([p.name, p.row, f"{p.times:.3g}", f"{p.mean / size:.1f}", _share(p.mean, step), longest])
+    header = ["part", "row", "times", unit, "of the step", f"longest {unit}"]
+    caption = "The longest parts of a step, mean of the ranks. Buckets that travel at once count each."
+    return Table(caption, header, rows)
+
+
+@dataclasses.dataclass
+class Part:
+    """Spans of the same name; per step."""
+
+    name: str  # N stands for its numbers, so that the layers count together
+    row: str
+    times: float
+    mean: float  # of the ranks, microseconds
+    longest: float  # of the rank that takes longest
+    slowest: int
+
+
+def _parts(traces: list[RankTrace]) -> list[Part]:
+    sums: dict[tuple[str, str], dict[int, float]] = {}
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    for trace in traces:
+        steps = len(trace.steps)
+        for row, spans in trace.rows.items():
+            for span in spans:
+                key = (_part_name(span), row)
+                by_rank = sums.setdefault(key, {})
+                by_rank[trace.rank] = by_rank.get(trace.rank, 0.0) + max(span.duration - span.within, 0.0) / steps
+                counts[key] += 1
+    all_steps = sum(len(trace.steps) for trace in traces)
+    made = []
+    for key, by_rank in sums.items():
+        slowest = max(by_rank, key=lambda rank: by_rank[rank])
+        mean = sum(by_rank.values()) / len(traces)
+        made.append(Part(*key, counts[key] / all_steps, mean, by_rank[slowest], slowest))
+    return made
+
+
+def _part_name(span: Span) -> str:
+    name = re.sub(r"\d+", "N", span.name)
+    return f"{name}, outside its parts" if span.within > 0 else name
