@@ -3,7 +3,6 @@ ddpbench allreduce or overlap; and sets what it then predicts beside what was me
 
 import dataclasses
 import json
-import math
 import pathlib
 import statistics
 from collections.abc import Iterable, Iterator
@@ -165,7 +164,7 @@ def _table(value: Any) -> Table:
 def positive(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if 0.0 < value < 1e30 and math.isfinite(value) else None
+    return float(value) if 1e-30 < value < 1e30 else None
 
 
 def _bench_points(record: Table) -> Iterator[AllReduce]:
@@ -226,7 +225,7 @@ def _run(summary: Table, settings: Table) -> Measured | None:
         tflops=1.0,
         gpus_per_node=max(int(ranks) // nodes, 1),
         nodes=nodes,
-        grad_accum=int(positive(summary.get("grad_accum")) or 1),
+        grad_accum=max(int(positive(summary.get("grad_accum")) or 1), 1),
         gradient_bytes=2.0 if summary.get("precision") == "bf16" else 4.0,
         bucket_bytes=_setting(settings, "bucket-mb", BUCKET_MB) * 2.0**20,
         last_bucket_bytes=_setting(settings, "last-bucket-kb", LAST_BUCKET_KB) * 2.0**10,
@@ -256,6 +255,7 @@ def _model(summary: Table, settings: Table, parameters: float) -> tuple[Model, f
     sequence = int(
         positive(summary.get("sequence")) or positive(summary.get("seq")) or _setting(settings, "seq", 1024.0)
     )
+    sequence = max(sequence, 1)
     per_unit = 1.0 / sequence if positive(summary.get("tokens_per_second")) else 1.0
     if name in GPT2_SHAPES and sequence <= 1024:
         return named_model(name, sequence), per_unit

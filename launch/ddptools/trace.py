@@ -12,6 +12,7 @@ from typing import Any
 from ddptools.errors import UsageError
 from ddptools.measurements import finite, table_of
 from ddptools.tables import Table
+from ddptools.words import number
 
 CLOCK = 0.5  # microseconds by which ends of spans may miss each other: the resolution of a GPU's events
 LATEST = 1e15  # microseconds that a time may reach
@@ -224,8 +225,8 @@ def rank_table(traces: list[RankTrace]) -> Table:
         [
             str(t.rank),
             str(t.steps),
-            f"{t.step / size:.1f}",
-            f"{t.communication / size:.1f}",
+            number(t.step / size),
+            number(t.communication / size),
             _share(t.communication, t.step),
             _share(t.beside, t.communication),
         ]
@@ -246,8 +247,8 @@ def part_table(traces: list[RankTrace]) -> Table:
     parts = sorted(_parts(traces), key=lambda part: -part.mean)[:MOST_PARTS]
     rows = []
     for p in parts:
-        longest = f"{p.longest / size:.1f} (rank {p.slowest})"
-        rows.append([p.name, p.row, f"{p.times:.3g}", f"{p.mean / size:.1f}", _share(p.mean, step), longest])
+        longest = f"{number(p.longest / size)} (rank {p.slowest})"
+        rows.append([p.name, p.row, number(p.times), number(p.mean / size), _share(p.mean, step), longest])
     header = ["part", "row", "times", unit, "of the step", f"longest {unit}"]
     caption = "The longest parts of a step, mean of the ranks. Buckets that travel at once count each."
     return Table(caption, header, rows)

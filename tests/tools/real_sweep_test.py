@@ -1,4 +1,4 @@
-"""Two of the sweeps that come with the program, run for real on the CPU, and their report."""
+"""Two of the sweeps that come with the program, run for real on the CPU, and their report; a real timeline."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import unittest
 
 from report_test import run_report
 from support import ROOT
+from ddptools.trace import load_trace, rank_times
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin"))
 SHORT = [
@@ -55,6 +56,26 @@ class RealSweepTest(unittest.TestCase):
         self.assertIn("Without any all-reduce", markdown)
         self.assertIn("| 2x1 emulated |", markdown)
         self.assertIn("All 2 settings end with the same parameters, bit by bit.", markdown)
+
+    def test_a_timeline(self) -> None:
+        trace = self.folder / "trace.json"
+        command = ["mpirun", "-np", "2", "--bind-to", "none", "--oversubscribe", str(BIN / "ddptrain")]
+        command += ["--device", "cpu", "--data", "synthetic:600", "--batch", "16", "--steps", "8", "--baseline", "off"]
+        command += ["--trace", str(trace)]
+        allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        made = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | allowed)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        done = run_report("--trace", trace, "--out", self.folder / "t.svg")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("2 of 2 ranks, 3 of 3 steps", done.stdout)
+        for rank in load_trace(trace):
+            times = rank_times(rank)
+            self.assertEqual(times.steps, 3)
+            self.assertTrue(0 <= times.beside <= times.communication <= times.step, times)
+            self.assertGreater(times.communication, 0)
+        svg = (self.folder / "t.svg").read_text()
+        for text in ("rank 1 (", ">step 2<", ">forward<", ">backward<"):
+            self.assertIn(text, svg)
 
 
 if __name__ == "__main__":
