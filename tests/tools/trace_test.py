@@ -10,7 +10,6 @@ import xml.etree.ElementTree
 from typing import Any
 
 from report_test import run_report
-from support import ROOT  # noqa: F401  (finds ddptools)
 from ddptools.errors import UsageError
 from ddptools.report import main
 from ddptools.trace import Span, common, length, load_trace, nested, part_table, rank_table, rank_times, union
