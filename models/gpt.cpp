@@ -272,7 +272,8 @@ void Gpt::run_blocks(const TokenBatch& batch, float rate) {
 /// them.
 void Gpt::backward(bool accumulate, const Ready& ready) {
   backend_.layer_norm_backward(final_norm_.input, final_norm_.weight, final_norm_.statistics, scratch_.branch, Tensor{},
-                               scratch_.dout, final_norm_.dweight, final_norm_.dbias, accumulate);
+                               scratch_.dout, final_norm_.dweight, final_norm_.dbias,
+                               rate_ > 0.0f ? Tensor{} : block(shape_.layers - 1).mlp_projection().dbias, accumulate);
   ready(kFinalNorm);
   ready(kFinalNorm + 1);
   for (std::int64_t layer = shape_.layers - 1; layer >= 0; --layer) {
@@ -281,7 +282,7 @@ void Gpt::backward(bool accumulate, const Ready& ready) {
     if (layer < shape_.layers - 1) current.restore(options_.recompute, scratch_.branch);  // the last one's is there
     current.mlp_backward_data(scratch_, accumulate);
     if (layer > 0) current.mlp_backward_weights(scratch_, accumulate, ready);
-    current.attention_backward_data(scratch_, accumulate);
+    current.attention_backward_data(scratch_, layer > 0 ? block(layer - 1).mlp_projection() : GptLinear{}, accumulate);
     if (layer == 0) break;
     current.attention_backward_weights(scratch_, accumulate, ready);
     std::swap(scratch_.dout, scratch_.din);

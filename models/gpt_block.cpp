@@ -31,6 +31,11 @@ const Tensor& through(const Dropout& dropout, const Tensor& dresidual, const Ten
   return dropout.rate > 0.0f ? dropped : dresidual;
 }
 
+/// The bias gradient of a layer that adds to the residual, for those who sum the residual's gradient over the rows and
+/// for those who sum what is behind the dropout.
+Tensor if_kept(const Dropout& dropout, const Tensor& dbias) { return dropout.rate > 0.0f ? Tensor{} : dbias; }
+Tensor if_dropped(const Dropout& dropout, const Tensor& dbias) { return dropout.rate > 0.0f ? dbias : Tensor{}; }
+
 }  // namespace
 
 Tensor flat(const Tensor& activation) {
@@ -130,17 +135,19 @@ void GptBlock::mlp_backward_data(const GptScratch& scratch, bool accumulate) {
   const Tensor& dbranch = through(mlp_dropout_, scratch.dout, scratch.mlp_branch);
   {
     const Span span = part("d mlp projection and GELU");
-    backend_.linear_gelu_backward(mlp_projection_.weight, flat(dbranch), flat(activations_.pre), flat(scratch.dpre));
+    backend_.linear_gelu_backward(mlp_projection_.weight, flat(dbranch), flat(activations_.pre), flat(scratch.dpre),
+                                  expansion_.dbias, accumulate);
   }
   {
     const Span span = part("d expansion");
     backend_.linear_backward(Tensor{}, expansion_.weight, flat(scratch.dpre), flat(scratch.branch), Tensor{}, Tensor{},
                              accumulate);
   }
-  norm_backward(norm2_, scratch.branch, scratch.dout, scratch.dmiddle, accumulate);
+  norm_backward(norm2_, scratch.branch, scratch.dout, scratch.dmiddle,
+                if_kept(attention_dropout_, attention_projection_.dbias), accumulate);
 }
 
-void GptBlock::attention_backward_data(const GptScratch& scratch, bool accumulate) {
+void GptBlock::attention_backward_data(const GptScratch& scratch, const GptLinear& before, bool accumulate) {
   const GptBlockActivations& a = activations_;
   if (attention_dropout_.rate > 0.0f) backend_.dropout(scratch.dmiddle, attention_dropout_, scratch.attention_branch);
   const Tensor& dbranch = through(attention_dropout_, scratch.dmiddle, scratch.attention_branch);
@@ -158,35 +165,38 @@ void GptBlock::attention_backward_data(const GptScratch& scratch, bool accumulat
     backend_.linear_backward(Tensor{}, qkv_.weight, flat(scratch.dqkv), flat(scratch.branch), Tensor{}, Tensor{},
                              accumulate);
   }
-  norm_backward(norm1_, scratch.branch, scratch.dmiddle, scratch.din, accumulate);
+  norm_backward(norm1_, scratch.branch, scratch.dmiddle, scratch.din, if_kept(mlp_dropout_, before.dbias), accumulate);
 }
 
 void GptBlock::mlp_backward_weights(const GptScratch& scratch, bool accumulate, const Model::Ready& ready) {
   const Tensor& dbranch = through(mlp_dropout_, scratch.dout, scratch.mlp_branch);
-  weight_gradient(activations_.hidden, mlp_projection_, dbranch, accumulate);
+  weight_gradient(activations_.hidden, mlp_projection_, dbranch, if_dropped(mlp_dropout_, mlp_projection_.dbias),
+                  accumulate);
   report(mlp_projection_weight, expansion_weight, ready);
-  weight_gradient(norm2_.output, expansion_, scratch.dpre, accumulate);
+  weight_gradient(norm2_.output, expansion_, scratch.dpre, Tensor{}, accumulate);
   report(expansion_weight, attention_projection_weight, ready);
 }
 
 void GptBlock::attention_backward_weights(const GptScratch& scratch, bool accumulate, const Model::Ready& ready) {
   const Tensor& dbranch = through(attention_dropout_, scratch.dmiddle, scratch.attention_branch);
-  weight_gradient(activations_.attended, attention_projection_, dbranch, accumulate);
+  weight_gradient(activations_.attended, attention_projection_, dbranch,
+                  if_dropped(attention_dropout_, attention_projection_.dbias), accumulate);
   report(attention_projection_weight, qkv_weight, ready);
-  weight_gradient(norm1_.output, qkv_, scratch.dqkv, accumulate);
+  weight_gradient(norm1_.output, qkv_, scratch.dqkv, qkv_.dbias, accumulate);
   report(qkv_weight, kEnd, ready);
 }
 
-void GptBlock::weight_gradient(const Tensor& input, const GptLinear& layer, const Tensor& doutput, bool accumulate) {
+void GptBlock::weight_gradient(const Tensor& input, const GptLinear& layer, const Tensor& doutput, const Tensor& dbias,
+                               bool accumulate) {
   const Span span = part("weight gradient");
-  backend_.linear_backward(flat(input), layer.weight, flat(doutput), Tensor{}, layer.dweight, layer.dbias, accumulate);
+  backend_.linear_backward(flat(input), layer.weight, flat(doutput), Tensor{}, layer.dweight, dbias, accumulate);
 }
 
 void GptBlock::norm_backward(const GptNorm& norm, const Tensor& doutput, const Tensor& dresidual, const Tensor& dinput,
-                             bool accumulate) {
+                             const Tensor& dinput_sums, bool accumulate) {
   const Span span = part("d norm");
   backend_.layer_norm_backward(norm.input, norm.weight, norm.statistics, doutput, dresidual, dinput, norm.dweight,
-                               norm.dbias, accumulate);
+                               norm.dbias, dinput_sums, accumulate);
 }
 
 void GptBlock::report(std::size_t begin, std::size_t end, const Model::Ready& ready) const {

@@ -52,6 +52,7 @@ class GptBlock {
 
   GptNorm& norm1() { return norm1_; }
   GptNorm& norm2() { return norm2_; }
+  const GptLinear& mlp_projection() const { return mlp_projection_; }
   GptBlockActivations& activations() { return activations_; }
   void set_dropout(const Dropout& attention, const Dropout& mlp) {
     attention_dropout_ = attention;
@@ -63,11 +64,12 @@ class GptBlock {
   /// Computes again, bit by bit, what `recompute` says was not kept.
   void restore(Recompute recompute, const Tensor& branch);
 
-  /// Gradients of activations, from scratch.dout to dmiddle and on to din, and of the norms' parameters. What the
-  /// weights' gradients need stays in the scratch.
+  /// Gradients of activations, from scratch.dout to dmiddle and on to din, of the norms' parameters and of the biases
+  /// that come along: the expansion's and, without dropout, those of the layers that add to a norm's input. `before`:
+  /// the layer that adds to norm1's, none for the first block. What the weights' gradients need stays in the scratch.
   void mlp_backward_data(const GptScratch& scratch, bool accumulate);
-  void attention_backward_data(const GptScratch& scratch, bool accumulate);
-  /// Gradients of the linear layers; report their parameters and the norm's.
+  void attention_backward_data(const GptScratch& scratch, const GptLinear& before, bool accumulate);
+  /// The rest of the linear layers' gradients; report their parameters and the norm's.
   void mlp_backward_weights(const GptScratch& scratch, bool accumulate, const Model::Ready& ready);
   void attention_backward_weights(const GptScratch& scratch, bool accumulate, const Model::Ready& ready);
 
@@ -75,9 +77,10 @@ class GptBlock {
   Span part(const char* name) const { return {backend_.timeline(), Lane::compute, backend_.compute_stream(), name}; }
   void attend(const Tensor& branch);
   void expand();
-  void weight_gradient(const Tensor& input, const GptLinear& layer, const Tensor& doutput, bool accumulate);
+  void weight_gradient(const Tensor& input, const GptLinear& layer, const Tensor& doutput, const Tensor& dbias,
+                       bool accumulate);
   void norm_backward(const GptNorm& norm, const Tensor& doutput, const Tensor& dresidual, const Tensor& dinput,
-                     bool accumulate);
+                     const Tensor& dinput_sums, bool accumulate);
   void report(std::size_t begin, std::size_t end, const Model::Ready& ready) const;
 
   Backend& backend_;

@@ -164,8 +164,11 @@ class GptOps {
          [&] { backend_.add_layer_norm(x, branch, dropout_, weight, bias, 1e-5f, sum, y, statistics); });
     time("add_layer_norm, dropout", 4 * activation, 0,
          [&] { backend_.add_layer_norm(x, branch, drops, weight, bias, 1e-5f, sum, y, statistics); });
+    const Tensor sums = empty(gradients_, {s_.width}), none = {};
     time("layer_norm_backward", 4 * activation, 0,
-         [&] { backend_.layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, false); });
+         [&] { backend_.layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, none, false); });
+    time("layer_norm_backward, sums of dx", 4 * activation, 0,
+         [&] { backend_.layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, sums, false); });
     time("dropout", 2 * activation, 0, [&] { backend_.dropout(x, drops, y); });
   }
 
@@ -219,10 +222,19 @@ class GptOps {
              {s_.rows(), s_.hidden, s_.width, false, true, DType::bf16, DType::bf16, false}, cuda::Epilogue::gelu_bias,
              {.a = x.data, .b = up.data, .c = y.data, .vector = bias.data, .matrix = pre.data});
     const Tensor dpre = empty(pre.shape);
-    time("linear_gelu_backward", bytes, flops, [&] { backend_.linear_gelu_backward(down, x, pre, dpre); });
+    const Tensor sums = empty(gradients_, {s_.hidden}), none = {};
+    time("linear_gelu_backward", bytes, flops, [&] { backend_.linear_gelu_backward(down, x, pre, dpre, none, false); });
+    time("linear_gelu_backward and dbias", bytes, flops,
+         [&] { backend_.linear_gelu_backward(down, x, pre, dpre, sums, false); });
+    time("linear_gelu_backward and dbias, added", bytes, flops,
+         [&] { backend_.linear_gelu_backward(down, x, pre, dpre, sums, true); });
     epilogue("linear_gelu_backward, cuBLASLt", bytes, flops,
              {s_.rows(), s_.hidden, s_.width, false, false, DType::bf16, DType::bf16, false},
              cuda::Epilogue::gelu_gradient, {.a = x.data, .b = down.data, .c = dpre.data, .matrix = pre.data});
+    epilogue("linear_gelu_backward and dbias, cuBLASLt", bytes, flops,
+             {s_.rows(), s_.hidden, s_.width, false, false, DType::bf16, DType::bf16, false},
+             cuda::Epilogue::gelu_gradient_and_sums,
+             {.a = x.data, .b = down.data, .c = dpre.data, .vector = bias.data, .matrix = pre.data});
   }
 
   void attention() {

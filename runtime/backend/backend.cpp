@@ -22,7 +22,7 @@ void Backend::add_layer_norm(const Tensor&, const Tensor&, const Dropout&, const
   fail("add_layer_norm: not on this device");
 }
 void Backend::layer_norm_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                  const Tensor&, const Tensor&, const Tensor&, bool) {
+                                  const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool) {
   fail("layer_norm_backward: not on this device");
 }
 void Backend::dropout(const Tensor&, const Dropout&, const Tensor&) { fail("dropout: not on this device"); }
@@ -30,7 +30,7 @@ void Backend::linear_gelu(const Tensor&, const Tensor&, const Tensor&, const Ten
   fail("linear_gelu: not on this device");
 }
 void Backend::gelu(const Tensor&, const Tensor&) { fail("gelu: not on this device"); }
-void Backend::linear_gelu_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+void Backend::linear_gelu_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool) {
   fail("linear_gelu_backward: not on this device");
 }
 void Backend::attention(const Tensor&, std::int64_t, const Tensor&, const Tensor&) {

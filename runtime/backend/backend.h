@@ -170,9 +170,11 @@ class Backend {
                               const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& sum,
                               const Tensor& y, const Tensor& statistics);
   /// dx = (dresidual where it has data) + the gradient through layer_norm; dx may be the memory of dresidual or dy.
+  /// Where dx_sums [width] has data, it gets the sums of dx over the rows: the gradient of the bias of a linear layer
+  /// whose output was added to x. It has the type of dweight and dbias.
   virtual void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
                                    const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
-                                   const Tensor& dbias, bool accumulate);
+                                   const Tensor& dbias, const Tensor& dx_sums, bool accumulate);
   /// y = x * mask / (1 - rate): dropout of an activation [batch, ...], or of its gradient. y may be x.
   virtual void dropout(const Tensor& x, const Dropout& dropout, const Tensor& y);
 
@@ -181,8 +183,10 @@ class Backend {
                            const Tensor& y);
   virtual void gelu(const Tensor& pre, const Tensor& y);  ///< As linear_gelu's, bit by bit.
   /// dpre [n, hidden] = (dy [n, out] weight [out, hidden]) * gelu'(pre): the data gradient of a linear layer whose
-  /// input was gelu(pre).
-  virtual void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre);
+  /// input was gelu(pre). dbias [hidden], where it has data, gets the sums of dpre over the rows: the gradient of
+  /// linear_gelu's bias.
+  virtual void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
+                                    const Tensor& dbias, bool accumulate);
 
   /// Causal self-attention: out [batch, sequence, width] = softmax(q k^T / sqrt(width / heads)) v per head, with
   /// qkv [batch, sequence, 3 width] = q | k | v, each [heads, width / heads]. statistics [batch, heads, sequence]: for

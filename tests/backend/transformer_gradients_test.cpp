@@ -56,7 +56,7 @@ TEST_F(TransformerGradientsTest, LayerNorm) {
   const Tensor dw = b.poisoned({21});
   const Tensor db = b.poisoned({21});
   backend_->layer_norm(input, weight, b.put(b0, {21}), kEpsilon, b.poisoned(x), statistics);
-  backend_->layer_norm_backward(input, weight, statistics, b.put(r, x), Tensor{}, dx, dw, db, false);
+  backend_->layer_norm_backward(input, weight, statistics, b.put(r, x), Tensor{}, dx, dw, db, Tensor{}, false);
   check_gradients({{"x", x0, b.take(dx)}, {"weight", w0, b.take(dw)}, {"bias", b0, b.take(db)}},
                   [&](const std::vector<Values>& at) {
                     Bench forward = bench();
@@ -95,7 +95,7 @@ TEST_F(TransformerGradientsTest, AddLayerNorm) {
     const Tensor dbranch = b.poisoned(x);
     backend_->add_layer_norm(b.put(residual0, x), b.put(branch0, x), dropout(rate), weight, b.put(b0, {10}), kEpsilon,
                              sum, b.poisoned(x), statistics);
-    backend_->layer_norm_backward(sum, weight, statistics, b.put(ry, x), dresidual, dresidual, dw, db, false);
+    backend_->layer_norm_backward(sum, weight, statistics, b.put(ry, x), dresidual, dresidual, dw, db, Tensor{}, false);
     backend_->dropout(dresidual, dropout(rate), dbranch);
     check_gradients({{"residual", residual0, b.take(dresidual)},
                      {"branch", branch0, b.take(dbranch)},
@@ -103,6 +103,40 @@ TEST_F(TransformerGradientsTest, AddLayerNorm) {
                      {"bias", b0, b.take(db)}},
                     loss);
   }
+}
+
+/// The bias of a layer whose output is added to the residual.
+TEST_F(TransformerGradientsTest, BiasOfWhatIsAddedToTheResidual) {
+  const Shape x{70, 10};
+  const Values residual = random_values(element_count(x), 1);
+  const Values bias0 = random_values(10, 2);
+  const Values weight = random_values(10, 3);
+  const Values rsum = random_values(element_count(x), 5);
+  const Values ry = random_values(element_count(x), 6);
+  const Tensor none;
+  const auto forward = [&](Bench& b, const Values& bias, const Tensor& sum, const Tensor& y, const Tensor& statistics) {
+    const Tensor branch = b.poisoned(x);
+    backend_->linear(b.put(Values(70, 0.0), {70, 1}), b.put(Values(10, 0.0), {10, 1}), b.put(bias, {10}), branch);
+    backend_->add_layer_norm(b.put(residual, x), branch, dropout(0.0f), b.put(weight, {10}), b.put(weight, {10}),
+                             kEpsilon, sum, y, statistics);
+  };
+  Bench b = bench();
+  const Tensor sum = b.poisoned(x), statistics = b.poisoned({70, 2}), db = b.poisoned({10});
+  forward(b, bias0, sum, b.poisoned(x), statistics);
+  const auto backward = [&](bool accumulate) {
+    backend_->layer_norm_backward(sum, b.put(weight, {10}), statistics, b.put(ry, x), b.put(rsum, x), b.poisoned(x),
+                                  b.put(weight, {10}), b.put(weight, {10}), db, accumulate);
+    return b.take(db);
+  };
+  check_gradients({{"bias", bias0, backward(false)}}, [&](const std::vector<Values>& at) {
+    Bench again = bench();
+    const Tensor total = again.poisoned(x), y = again.poisoned(x);
+    forward(again, at[0], total, y, again.poisoned({70, 2}));
+    return dot(again.take(total), rsum) + dot(again.take(y), ry);
+  });
+  Values twice = b.take(db);
+  for (double& value : twice) value *= 2.0;
+  EXPECT_LE(relative_error(backward(true), twice), 1e-14);
 }
 
 TEST_F(TransformerGradientsTest, LinearGelu) {
@@ -123,9 +157,9 @@ TEST_F(TransformerGradientsTest, LinearGelu) {
   const Tensor dsecond = b.poisoned({4, 6});
   const Tensor db = b.poisoned({6});
   forward(b, {x0, first0, b0}, pre, y);
-  backend_->linear_gelu_backward(b.put(second0, {4, 6}), b.put(r, {5, 4}), pre, dpre);
+  backend_->linear_gelu_backward(b.put(second0, {4, 6}), b.put(r, {5, 4}), pre, dpre, db, false);
   backend_->linear_backward(y, b.put(second0, {4, 6}), b.put(r, {5, 4}), Tensor{}, dsecond, Tensor{}, false);
-  backend_->linear_backward(b.put(x0, {5, 7}), b.put(first0, {6, 7}), dpre, Tensor{}, dfirst, db, false);
+  backend_->linear_backward(b.put(x0, {5, 7}), b.put(first0, {6, 7}), dpre, Tensor{}, dfirst, Tensor{}, false);
   backend_->linear_backward(Tensor{}, b.put(first0, {6, 7}), dpre, dx, Tensor{}, Tensor{}, false);
   check_gradients({{"x", x0, b.take(dx)},
                    {"first weight", first0, b.take(dfirst)},

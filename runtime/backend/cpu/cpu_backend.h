@@ -68,12 +68,13 @@ class CpuBackend final : public Backend {
                       const Tensor& statistics) override;
   void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
                            const Tensor& dresidual, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
-                           bool accumulate) override;
+                           const Tensor& dx_sums, bool accumulate) override;
   void dropout(const Tensor& x, const Dropout& dropout, const Tensor& y) override;
   void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
                    const Tensor& y) override;
   void gelu(const Tensor& pre, const Tensor& y) override;
-  void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre) override;
+  void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
+                            const Tensor& dbias, bool accumulate) override;
   void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) override;
   void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
                           const Tensor& dout, const Tensor& dqkv) override;
@@ -107,6 +108,8 @@ class CpuBackend final : public Backend {
       }
     });
   }
+  /// dbias (+)= sums over the rows of dy [n, columns].
+  void sum_columns(const Tensor& dy, const Tensor& dbias, bool accumulate);
   /// Adds the rows of `partial` [threads, columns] in order to `sum` (f32 or f64), or writes it.
   void store_sums(const std::vector<double>& partial, const Tensor& sum, bool accumulate);
 

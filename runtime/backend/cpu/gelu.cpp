@@ -62,7 +62,8 @@ void CpuBackend::gelu(const Tensor& pre, const Tensor& y) {
   });
 }
 
-void CpuBackend::linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre) {
+void CpuBackend::linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
+                                      const Tensor& dbias, bool accumulate) {
   linear_backward(Tensor{}, weight, dy, dpre, Tensor{}, Tensor{}, false);
   expect_tensor(pre, "linear_gelu_backward: pre", dtype(), dpre.shape);
   const std::int64_t size = pre.size();
@@ -75,6 +76,7 @@ void CpuBackend::linear_gelu_backward(const Tensor& weight, const Tensor& dy, co
       RowView<T>(dpre.as<T>() + begin, count) *= slope.head(count).transpose();
     });
   });
+  if (dbias) sum_columns(dpre, dbias, accumulate);
 }
 
 }  // namespace ddptrain

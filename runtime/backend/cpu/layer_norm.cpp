@@ -31,11 +31,12 @@ void normalise(const RowView<T>& x, const ConstRowView<T>& weight, const ConstRo
   statistics[1] = scale;
 }
 
-/// Adds to dweight and dbias; dx may be the memory of dy or dresidual, which is null where there is none.
+/// Adds to dweight, dbias and, where it is not null, dx_sums; dx may be the memory of dy or dresidual, which is null
+/// where there is none.
 template <class T>
 void normalise_backward(const ConstRowView<T>& x, const ConstRowView<T>& weight, const T* statistics,
                         const ConstRowView<T>& dy, const T* dresidual, RowView<T> dx, RowView<T> dweight,
-                        RowView<T> dbias) {
+                        RowView<T> dbias, T* dx_sums) {
   const T mean = statistics[0];
   const T scale = statistics[1];
   const auto normalised = (x - mean) * scale;
@@ -49,6 +50,7 @@ void normalise_backward(const ConstRowView<T>& x, const ConstRowView<T>& weight,
   } else {
     dx = gradient;
   }
+  if (dx_sums != nullptr) RowView<T>(dx_sums, x.size()) += dx;
 }
 
 }  // namespace
@@ -107,36 +109,42 @@ void CpuBackend::add_layer_norm(const Tensor& residual, const Tensor& branch, co
 
 void CpuBackend::layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
                                      const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
-                                     const Tensor& dbias, bool accumulate) {
+                                     const Tensor& dbias, const Tensor& dx_sums, bool accumulate) {
   const NormDims d = dims_of("layer_norm_backward: x, weight, statistics", x, weight, statistics, dtype());
   expect_tensor(dy, "layer_norm_backward: dy", dtype(), x.shape);
   if (dresidual) expect_tensor(dresidual, "layer_norm_backward: dresidual", dtype(), x.shape);
   expect_tensor(dx, "layer_norm_backward: dx", dtype(), x.shape);
   expect_tensor(dweight, "layer_norm_backward: dweight", dtype(), {d.width});
   expect_tensor(dbias, "layer_norm_backward: dbias", dtype(), {d.width});
+  if (dx_sums) expect_tensor(dx_sums, "layer_norm_backward: dx_sums", dtype(), {d.width});
   std::vector<double> weight_sums(static_cast<std::size_t>(threads() * d.width), 0.0);
   std::vector<double> bias_sums(weight_sums.size(), 0.0);
+  std::vector<double> sums_of_dx(weight_sums.size(), 0.0);
   with_scalar([&](auto scalar) {
     using T = decltype(scalar);
-    T* memory = scratch<T>(2 * d.width);
+    T* memory = scratch<T>(3 * d.width);
     const ConstRowView<T> w(weight.as<T>(), d.width);
     parallel_each((d.rows + kBlock - 1) / kBlock, 16, [&](std::int64_t block, int thread) {
-      RowView<T> weight_sum(memory + 2 * thread * d.width, d.width);
+      RowView<T> weight_sum(memory + 3 * thread * d.width, d.width);
       RowView<T> bias_sum(weight_sum.data() + d.width, d.width);
+      RowView<T> dx_sum(bias_sum.data() + d.width, d.width);
       weight_sum.setZero();
       bias_sum.setZero();
+      dx_sum.setZero();
       for (std::int64_t row = block * kBlock; row < std::min(d.rows, (block + 1) * kBlock); ++row) {
         const std::int64_t at = row * d.width;
         normalise_backward<T>({x.as<T>() + at, d.width}, w, statistics.as<T>() + 2 * row, {dy.as<T>() + at, d.width},
                               dresidual ? dresidual.as<T>() + at : nullptr, {dx.as<T>() + at, d.width}, weight_sum,
-                              bias_sum);
+                              bias_sum, dx_sums ? dx_sum.data() : nullptr);
       }
       RowView<double>(weight_sums.data() + thread * d.width, d.width) += weight_sum.template cast<double>();
       RowView<double>(bias_sums.data() + thread * d.width, d.width) += bias_sum.template cast<double>();
+      RowView<double>(sums_of_dx.data() + thread * d.width, d.width) += dx_sum.template cast<double>();
     });
   });
   store_sums(weight_sums, dweight, accumulate);
   store_sums(bias_sums, dbias, accumulate);
+  if (dx_sums) store_sums(sums_of_dx, dx_sums, accumulate);
 }
 
 }  // namespace ddptrain

@@ -24,17 +24,7 @@ void CpuBackend::linear_backward(const Tensor& x, const Tensor& weight, const Te
     using T = decltype(scalar);
     const ConstMatrixView<T> w(weight.as<T>(), d.out, d.in);
     const ConstMatrixView<T> gradient(dy.as<T>(), d.batch, d.out);
-    if (dbias) {
-      parallel(d.out, [&](std::int64_t begin, std::int64_t end, int) {
-        RowArray<double> sums = RowArray<double>::Zero(end - begin);
-        for (std::int64_t row = 0; row < d.batch; ++row) {
-          sums += ConstRowView<T>(dy.as<T>() + row * d.out + begin, end - begin).template cast<double>();
-        }
-        RowView<T> out(dbias.as<T>() + begin, end - begin);
-        if (!accumulate) out.setZero();
-        out += sums.cast<T>();
-      });
-    }
+    if (dbias) sum_columns(dy, dbias, accumulate);
     if (dweight) {
       const ConstMatrixView<T> inputs(x.as<T>(), d.batch, d.in);
       MatrixView<T> weight_gradient(dweight.as<T>(), d.out, d.in);
@@ -52,6 +42,23 @@ void CpuBackend::linear_backward(const Tensor& x, const Tensor& weight, const Te
     });
   });
   progress();
+}
+
+void CpuBackend::sum_columns(const Tensor& dy, const Tensor& dbias, bool accumulate) {
+  const std::int64_t rows = dy.dim(0), columns = dy.dim(1);
+  expect_tensor(dbias, "sum_columns: dbias", dtype(), {columns});
+  with_scalar([&](auto scalar) {
+    using T = decltype(scalar);
+    parallel(columns, [&](std::int64_t begin, std::int64_t end, int) {
+      RowArray<double> sums = RowArray<double>::Zero(end - begin);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        sums += ConstRowView<T>(dy.as<T>() + row * columns + begin, end - begin).template cast<double>();
+      }
+      RowView<T> out(dbias.as<T>() + begin, end - begin);
+      if (!accumulate) out.setZero();
+      out += sums.cast<T>();
+    });
+  });
 }
 
 }  // namespace ddptrain

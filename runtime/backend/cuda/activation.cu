@@ -90,9 +90,10 @@ void CudaBackend::sum_columns(const Tensor& dy, const Tensor& dbias, bool accumu
     using T = decltype(element);
     cuda::with_element(dbias.dtype, [&](auto gradient) {
       using G = decltype(gradient);
-      if (cuda::in_fours(columns, dy.data)) {
-        cuda::sum_matrix_columns<4>(cuda::Plain<T, 4>{dy.as<T>(), width}, rows, columns, partials, accumulate,
-                                    dbias.as<G>(), compute_.get());
+      constexpr int kWide = 16 / sizeof(T);
+      if (columns % kWide == 0 && cuda::is_aligned(dy.data, 16)) {
+        cuda::sum_matrix_columns<kWide>(cuda::Plain<T, kWide>{dy.as<T>(), width}, rows, columns, partials, accumulate,
+                                        dbias.as<G>(), compute_.get());
       } else {
         cuda::sum_matrix_columns<1>(cuda::Plain<T, 1>{dy.as<T>(), width}, rows, columns, partials, accumulate,
                                     dbias.as<G>(), compute_.get());

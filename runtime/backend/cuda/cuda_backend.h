@@ -19,6 +19,8 @@ struct Fp8Matrix;
 struct Fp8Source;
 class MatmulPlans;
 class Tuner;
+struct Gemm;
+struct GemmTensors;
 }  // namespace cuda
 
 /// One GPU. The thread that makes it is the one that uses it. cuBLASLt and cuDNN are
@@ -83,12 +85,13 @@ class CudaBackend final : public Backend {
                       const Tensor& statistics) override;
   void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
                            const Tensor& dresidual, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
-                           bool accumulate) override;
+                           const Tensor& dx_sums, bool accumulate) override;
   void dropout(const Tensor& x, const Dropout& dropout, const Tensor& y) override;
   void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
                    const Tensor& y) override;
   void gelu(const Tensor& pre, const Tensor& y) override;
-  void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre) override;
+  void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
+                            const Tensor& dbias, bool accumulate) override;
   void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) override;
   void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
                           const Tensor& dout, const Tensor& dqkv) override;
@@ -114,6 +117,11 @@ class CudaBackend final : public Backend {
                            const Tensor& dx, const Tensor& dweight, bool accumulate);
   /// dbias (+)= sums over the rows of dy [n, columns].
   void sum_columns(const Tensor& dy, const Tensor& dbias, bool accumulate);
+  /// In place dpre [n, hidden] *= gelu'(pre); dbias, where it has data, (+)= the sums over its rows.
+  void gelu_backward(const Tensor& pre, const Tensor& dpre, const Tensor& dbias, bool accumulate);
+  /// linear_gelu_backward as a product whose epilogue sums up; false where there is none.
+  bool linear_gelu_backward_fused(const cuda::Gemm& gemm, const cuda::GemmTensors& tensors, const Tensor& dbias,
+                                  bool accumulate);
 
   std::string name_;
   int multiprocessors_ = 0;

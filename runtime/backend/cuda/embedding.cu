@@ -259,8 +259,7 @@ void sum_positions(const Places& places, std::uint32_t windows, std::uint32_t sp
   } else {
     positions_kernel<T, float, V><<<grid, kThreads, 0, stream>>>(places, windows, dout.as<const T>(), false, partials);
     DDP_CUDA(cudaGetLastError());
-    column_totals<G><<<ceil_div(features, kTotalsWidth), dim3(kTotalsWidth, kTotalsHeight), 0, stream>>>(
-        partials, splits, features, accumulate, dposition.as<G>());
+    add_column_partials<G, 1>(partials, splits, features, accumulate, {{dposition.as<G>()}}, stream);
   }
   DDP_CUDA(cudaGetLastError());
   const std::size_t used = features * sizeof(G);

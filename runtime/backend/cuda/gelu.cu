@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/backend/cuda/column_sums.cuh"
 #include "runtime/backend/cuda/elements.cuh"
 
 namespace ddptrain::cuda {
@@ -52,6 +52,24 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const T* pre, const T* dy
   }
 }
 
+/// In place dpre *= gelu'(pre).
+template <class T, int V>
+struct GeluGradient {
+  const T* pre;
+  T* dpre;
+  std::uint32_t columns;
+
+  __device__ void operator()(std::uint32_t row, std::uint32_t column, float (&value)[V]) const {
+    const std::size_t at = static_cast<std::size_t>(row) * columns + column;
+    float x[V];
+    load<V>(pre + at, x);
+    load<V>(dpre + at, value);
+#pragma unroll
+    for (int i = 0; i < V; ++i) value[i] *= slope_of<T>(x[i]);
+    store<V>(value, dpre + at);
+  }
+};
+
 template <class T, float (*kMap)(float)>
 void map_elements(const void* pre, const void* dy, std::int64_t count, void* out, cudaStream_t stream) {
   if (count == 0) return;
@@ -77,6 +95,27 @@ void gelu_backward(const void* pre, const void* dy, std::int64_t count, DType dt
   with_element(dtype, [&](auto element) {
     using T = decltype(element);
     map_elements<T, slope_of<T>>(pre, dy, count, dpre, stream);
+  });
+}
+
+void gelu_backward(const void* pre, const Tensor& dpre, Scratch& scratch, const Tensor& sums, bool accumulate,
+                   cudaStream_t stream) {
+  const std::int64_t rows = dpre.dim(0), columns = dpre.dim(1);
+  auto* partials = scratch.reserve_elements<float>(column_scratch(columns), stream);
+  const auto width = static_cast<std::uint32_t>(columns);
+  with_element(dpre.dtype, [&](auto element) {
+    using T = decltype(element);
+    with_element(sums.dtype, [&](auto gradient) {
+      using G = decltype(gradient);
+      constexpr int kWide = 16 / sizeof(T);
+      if (columns % kWide == 0 && is_aligned(pre, 16) && is_aligned(dpre.data, 16)) {
+        const GeluGradient<T, kWide> values{static_cast<const T*>(pre), dpre.as<T>(), width};
+        sum_matrix_columns<kWide>(values, rows, columns, partials, accumulate, sums.as<G>(), stream);
+      } else {
+        const GeluGradient<T, 1> values{static_cast<const T*>(pre), dpre.as<T>(), width};
+        sum_matrix_columns<1>(values, rows, columns, partials, accumulate, sums.as<G>(), stream);
+      }
+    });
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "runtime/backend/cuda/cuda_utils.h"
 #include "runtime/core/tensor.h"
 
 namespace ddptrain::cuda {
@@ -12,5 +13,8 @@ namespace ddptrain::cuda {
 void gelu(const void* pre, std::int64_t count, DType dtype, void* y, cudaStream_t stream);
 /// dpre = dy * gelu'(pre); dpre may be dy or pre.
 void gelu_backward(const void* pre, const void* dy, std::int64_t count, DType dtype, void* dpre, cudaStream_t stream);
+/// In place dpre [rows, columns] *= gelu'(pre); sums [columns] (f32 or bf16) (+)= its sums over the rows.
+void gelu_backward(const void* pre, const Tensor& dpre, Scratch& scratch, const Tensor& sums, bool accumulate,
+                   cudaStream_t stream);
 
 }  // namespace ddptrain::cuda

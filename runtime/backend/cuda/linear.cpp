@@ -1,6 +1,10 @@
+#include <string>
+#include <vector>
+
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/cuda/gelu.h"
 #include "runtime/backend/cuda/matmul.h"
+#include "runtime/backend/cuda/repeat_row.h"
 #include "runtime/backend/cuda/tuner.h"
 #include "runtime/backend/expect_tensor.h"
 #include "runtime/backend/linear_dims.h"
@@ -69,24 +73,59 @@ void CudaBackend::gelu(const Tensor& pre, const Tensor& y) {
   cuda::gelu(pre.data, pre.size(), dtype(), y.data, compute_.get());
 }
 
-void CudaBackend::linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre) {
+void CudaBackend::gelu_backward(const Tensor& pre, const Tensor& dpre, const Tensor& dbias, bool accumulate) {
+  if (!dbias) return cuda::gelu_backward(pre.data, dpre.data, pre.size(), dtype(), dpre.data, compute_.get());
+  cuda::gelu_backward(pre.data, dpre, scratch_, dbias, accumulate, compute_.get());
+}
+
+bool CudaBackend::linear_gelu_backward_fused(const cuda::Gemm& gemm, const cuda::GemmTensors& tensors,
+                                             const Tensor& dbias, bool accumulate) {
+  cuda::GemmTensors with_sums = tensors;
+  if (!accumulate && dbias.dtype == gemm.out) {
+    with_sums.vector = dbias.data;
+    return matmul().try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, compute_.get());
+  }
+  with_sums.vector = scratch_.reserve(dbias.bytes(), compute_.get());
+  if (!matmul().try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, compute_.get())) return false;
+  cuda::add_row(with_sums.vector, gemm.out, dbias, accumulate, compute_.get());
+  return true;
+}
+
+void CudaBackend::linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
+                                       const Tensor& dbias, bool accumulate) {
   const LinearDims d = check_linear_backward({}, weight, dy, dpre, {}, {}, dtype());
   expect_tensor(pre, "linear_gelu_backward: pre", dtype(), dpre.shape);
+  if (dbias) expect_gradient(dbias, "linear_gelu_backward: dbias", {d.in});
   if (uses_fp8(d, weight, false)) {
     linear_backward_fp8(d, {}, weight, dy, dpre, {}, false);
-    return cuda::gelu_backward(pre.data, dpre.data, pre.size(), dtype(), dpre.data, compute_.get());
+    return gelu_backward(pre, dpre, dbias, accumulate);
   }
   const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
+  const cuda::GemmTensors tensors{.a = dy.data, .b = weight.data, .c = dpre.data, .matrix = pre.data};
+  Tensor sums = dbias;
   const auto separate = [&] {
     matmul().gemm(gemm, dy.data, weight.data, nullptr, dpre.data, compute_.get());
-    cuda::gelu_backward(pre.data, dpre.data, pre.size(), dtype(), dpre.data, compute_.get());
+    gelu_backward(pre, dpre, sums, accumulate);
     return true;
   };
   const auto fused = [&] {
-    return matmul().try_gemm(gemm, cuda::Epilogue::gelu_gradient,
-                             {.a = dy.data, .b = weight.data, .c = dpre.data, .matrix = pre.data}, compute_.get());
+    if (!matmul().try_gemm(gemm, cuda::Epilogue::gelu_gradient, tensors, compute_.get())) return false;
+    if (sums) sum_columns(dpre, sums, accumulate);
+    return true;
   };
-  tuner_->run("gelu gradient", gemm, {separate, fused});
+  const auto all_fused = [&] { return linear_gelu_backward_fused(gemm, tensors, sums, accumulate); };
+  std::vector<cuda::Tuner::Way> ways = {separate, fused};
+  if (dbias) ways.emplace_back(all_fused);
+  const std::string operation = dbias ? "gelu gradient and sums" : "gelu gradient";
+  if (accumulate && dbias &&
+      tuner_->is_new(operation, gemm)) {  // what is added to must not be added to again and again
+    const Buffer trial = allocate(dbias.dtype, dbias.shape);
+    sums = trial.view(dbias.dtype, dbias.shape);
+    tuner_->run(operation, gemm, ways);
+    synchronize();
+    sums = dbias;
+  }
+  tuner_->run(operation, gemm, ways);
 }
 
 }  // namespace ddptrain

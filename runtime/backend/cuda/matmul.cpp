@@ -86,6 +86,8 @@ cublasLtEpilogue_t value_of(Epilogue epilogue) {
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case Epilogue::gelu_gradient:
       return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::gelu_gradient_and_sums:
+      return CUBLASLT_EPILOGUE_DGELU_BGRAD;
     case Epilogue::sums_of_a:
       return CUBLASLT_EPILOGUE_BGRADB;  // a is cuBLASLt's right operand
     default:
@@ -93,7 +95,10 @@ cublasLtEpilogue_t value_of(Epilogue epilogue) {
   }
 }
 
-bool has_matrix(Epilogue epilogue) { return epilogue == Epilogue::gelu_bias || epilogue == Epilogue::gelu_gradient; }
+bool has_matrix(Epilogue epilogue) {
+  return epilogue == Epilogue::gelu_bias || epilogue == Epilogue::gelu_gradient ||
+         epilogue == Epilogue::gelu_gradient_and_sums;
+}
 
 }  // namespace
 

@@ -10,5 +10,7 @@ namespace ddptrain::cuda {
 
 /// out [rows, columns] = `row` [columns] in every row; f32 or bf16.
 void repeat_row(const void* row, std::int64_t rows, std::int64_t columns, DType dtype, void* out, cudaStream_t stream);
+/// sums [columns], f32 or bf16, (+)= row [columns] of type `dtype`.
+void add_row(const void* row, DType dtype, const Tensor& sums, bool accumulate, cudaStream_t stream);
 
 }  // namespace ddptrain::cuda

@@ -23,6 +23,10 @@ class Tuner {
   /// Not `enabled`: the first way is taken, always.
   Tuner(bool enabled, cudaStream_t stream) : enabled_(enabled), stream_(stream) {}
 
+  /// Whether run() would time its ways.
+  bool is_new(const std::string& operation, const Gemm& gemm) const {
+    return enabled_ && !chosen_.contains({operation, gemm}) && !is_capturing(stream_);
+  }
   /// The first way must be able to do everything. Nothing is timed while the stream is being captured.
   void run(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways);
 
