@@ -2,6 +2,7 @@
 
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/cuda/elements.cuh"
+#include "runtime/backend/cuda/launch.cuh"
 #include "runtime/backend/cuda/metric_partials.h"
 #include "runtime/backend/cuda/reduce.cuh"
 #include "runtime/backend/expect_tensor.h"
@@ -33,10 +34,51 @@ struct Problem {
   float gradient_scale;
 };
 
+/// exp(x - largest)
 template <class T>
-__device__ __forceinline__ float exp_of(float x) {
-  return sizeof(T) == 2 ? __expf(x) : expf(x);
-}
+class Exponential {
+ public:
+  explicit __device__ Exponential(float largest) : shift_(sizeof(T) == 2 ? -kLog2e * largest : -largest) {}
+  __device__ __forceinline__ float operator()(float x) const {
+    if constexpr (sizeof(T) == 2) {
+      float y;
+      asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(fmaf(kLog2e, x, shift_)));
+      return y;
+    } else {
+      return expf(x + shift_);
+    }
+  }
+
+ private:
+  static constexpr float kLog2e = 1.4426950408889634f;
+  float shift_;
+};
+
+/// The largest of what it was given.
+template <class T, int V>
+class Largest {
+ public:
+  __device__ __forceinline__ void take(const float (&value)[V]) {
+#pragma unroll
+    for (const float x : value) single_ = fmaxf(single_, x);
+  }
+  __device__ __forceinline__ void take_pack(const T* row) {
+    if constexpr (sizeof(T) == 2 && V % 2 == 0) {
+      const auto pack = *reinterpret_cast<const Pack<__nv_bfloat162, V / 2>*>(row);
+#pragma unroll
+      for (const __nv_bfloat162 pair : pack.value) pair_ = __hmax2(pair_, pair);
+    } else {
+      float value[V];
+      load<V>(row, value);
+      take(value);
+    }
+  }
+  __device__ float get() const { return fmaxf(single_, fmaxf(__low2float(pair_), __high2float(pair_))); }
+
+ private:
+  float single_ = -INFINITY;
+  __nv_bfloat162 pair_ = __float2bfloat162_rn(-INFINITY);
+};
 
 /// V logits from column `c` on; those beyond the vocabulary as -infinity.
 template <int V, class T>
@@ -71,49 +113,78 @@ __device__ __forceinline__ float block_total(float value, float (&shared)[kThrea
   return warp_sum(threadIdx.x % 32 < kThreads / 32 ? shared[threadIdx.x % 32] : 0.0f);
 }
 
+/// Stores a pack that is not read again soon.
+template <int V, class T>
+__device__ __forceinline__ void stream_out(const float (&from)[V], T* to) {
+  if constexpr (sizeof(T) * V == 16) {
+    Pack<T, V> pack;
+#pragma unroll
+    for (int i = 0; i < V; ++i) pack.value[i] = from_float<T>(from[i]);
+    __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&pack));
+  } else {
+    store<V>(from, to);
+  }
+}
+
 /// Loss and hit of one row, the same in all threads but for rounding, and its gradient. A thread reads and writes the
 /// same columns from first to last, so it needs to wait for no other's, and gradient and logits may share memory.
 template <int kThreads, int V, class T>
 __device__ MetricPartial one_row(const Problem<T>& p, const T* row, std::uint32_t target, T* gradient,
                                  Shared<kThreads>& shared) {
-  const std::uint32_t first = threadIdx.x * V;
   constexpr std::uint32_t kStep = kThreads * V;
+  const std::uint32_t first = threadIdx.x * V;
+  const std::uint32_t whole = p.vocabulary / V * V;  // columns in packs of the vocabulary alone
+  const bool has_target = target / V % kThreads == threadIdx.x;
   float value[V];
-  float largest = -INFINITY;
-  for (std::uint32_t c = first; c < p.vocabulary; c += kStep) {
+  Largest<T, V> mine;
+  std::uint32_t c = first;
+#pragma unroll 4
+  for (; c < whole; c += kStep) mine.take_pack(row + c);
+  if (c < p.vocabulary) {
     read<V>(row, c, p.vocabulary, value);
-#pragma unroll
-    for (int k = 0; k < V; ++k) largest = fmaxf(largest, value[k]);
-    if (target - c < V) shared.target_logit = to_float(row[target]);
+    mine.take(value);
   }
-  largest = block_max<kThreads>(largest, shared.largest);
+  if (has_target) shared.target_logit = to_float(row[target]);
+  const float largest = block_max<kThreads>(mine.get(), shared.largest);
   const float target_logit = shared.target_logit;
-  float total = 0.0f;
-  for (std::uint32_t c = first; c < p.vocabulary; c += kStep) {
+  const Exponential<T> exponential(largest);
+  float sums[2] = {};
+#pragma unroll 2
+  for (c = first; c < whole; c += kStep) {
+    load<V>(row + c, value);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sums[k % 2] += exponential(value[k]);
+  }
+  if (c < p.vocabulary) {
     read<V>(row, c, p.vocabulary, value);
 #pragma unroll
-    for (int k = 0; k < V; ++k) total += exp_of<T>(value[k] - largest);
+    for (int k = 0; k < V; ++k) sums[k % 2] += exponential(value[k]);
   }
-  total = block_total<kThreads>(total, shared.totals);
+  const float total = block_total<kThreads>(sums[0] + sums[1], shared.totals);
   bool hit = target_logit == largest;
   if (hit) {  // unless an earlier column is as large
     bool earlier = false;
-    for (std::uint32_t c = first; c < target; c += kStep) {
+    for (c = first; c < target; c += kStep) {
       for (int k = 0; k < V; ++k) earlier = earlier || (c + k < target && to_float(row[c + k]) == largest);
     }
     hit = !__syncthreads_or(earlier);
   }
   if (gradient != nullptr) {
     const float factor = p.gradient_scale / total;
-    for (std::uint32_t c = first; c < p.columns; c += kStep) {
+#pragma unroll 2
+    for (c = first; c < whole; c += kStep) {
+      load<V>(row + c, value);
+#pragma unroll
+      for (int k = 0; k < V; ++k) value[k] = exponential(value[k]) * factor;
+      stream_out<V>(value, gradient + c);
+    }
+    for (; c < p.columns; c += kStep) {
       read<V>(row, c, p.vocabulary, value);
 #pragma unroll
-      for (int k = 0; k < V; ++k) value[k] = exp_of<T>(value[k] - largest) * factor;
-      store<V>(value, gradient + c);
-      if (target - c < V) {
-        gradient[target] = from_float<T>(exp_of<T>(target_logit - largest) * factor - p.gradient_scale);
-      }
+      for (int k = 0; k < V; ++k) value[k] = exponential(value[k]) * factor;
+      stream_out<V>(value, gradient + c);
     }
+    if (has_target) gradient[target] = from_float<T>(exponential(target_logit) * factor - p.gradient_scale);
   }
   const double loss = static_cast<double>(logf(total)) + (static_cast<double>(largest) - target_logit);
   return {loss, hit ? 1u : 0u};
@@ -137,11 +208,12 @@ __device__ __forceinline__ void await_fetch() {
 /// A block takes one row after another. With two stages the next row is fetched while one is worked on; without any,
 /// rows are read where they are, again and again.
 template <class T, int V, int kThreads, int kStages>
-__global__ void __launch_bounds__(kThreads) rows_kernel(const Problem<T> p) {
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads) rows_kernel(const Problem<T> p) {
   extern __shared__ uint4 memory[];
   __shared__ Shared<kThreads> shared;
   T* staged = reinterpret_cast<T*>(memory);
   MetricPartial sums{};
+  wait_for_predecessor();
   std::uint32_t next_target = blockIdx.x < p.rows ? p.targets[blockIdx.x] : 0;
   int stage = 0;
   const auto fetch_row = [&](std::uint32_t row, int to) {
@@ -186,8 +258,7 @@ std::uint32_t launch(const Problem<T>& p, int multiprocessors, cudaStream_t stre
   const std::size_t bytes = kStages * sizeof(T) * static_cast<std::size_t>(p.columns);
   const std::uint32_t blocks =
       std::min({p.rows, kMaxBlocks, resident_blocks(kernel, kThreads, bytes, multiprocessors)});
-  kernel<<<blocks, kThreads, bytes, stream>>>(p);
-  DDP_CUDA(cudaGetLastError());
+  launch_early(kernel, static_cast<int>(blocks), kThreads, bytes, stream, p);
   return blocks;
 }
 
