@@ -14,10 +14,10 @@ __global__ void __launch_bounds__(kDropoutThreads)
   const std::uint32_t feature = 8 * (blockIdx.x * kDropoutThreads + threadIdx.x);
   for (std::uint32_t row = blockIdx.y; row < rows; row += gridDim.y) {
     const std::size_t at = static_cast<std::size_t>(row) * features + feature;
-    float factor[8], value[8];
+    float factor[8], value[8] = {};
+    if (feature < features) load<8>(x + at, value);  // on its way while random numbers are drawn
     eight_factors(dropout, feature, row, features, factor);
     if (feature >= features) continue;
-    load<8>(x + at, value);
 #pragma unroll
     for (int i = 0; i < 8; ++i) value[i] *= factor[i];
     store<8>(value, y + at);
