@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) runs_kernel(Sorted sorted, std::uint
   begin[token] = low;
 }
 
-/// Sums of the chunks of sorted places that hold one token alone; a block per chunk.
+/// Sums of the chunks of sorted places that hold one token alone; a block per chunk and 32 V columns.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     chunks_kernel(Sorted sorted, Places places, const T* dout, float* chunk_sums) {
@@ -117,25 +117,24 @@ __global__ void __launch_bounds__(kThreads)
   const std::uint32_t begin = blockIdx.x * kChunk;
   if (sorted.tokens[begin] != sorted.tokens[begin + kChunk - 1]) return;
   const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (std::uint32_t first = 0; first < places.width; first += 32 * V) {
-    float sum[V] = {};
+  const std::uint32_t first = blockIdx.y * 32 * V;
+  float sum[V] = {};
 #pragma unroll 4
-    for (std::uint32_t i = warp; i < kChunk; i += kWarps) {
-      add_place(places, dout, sorted.places[begin + i], first + lane * V, sum);
-    }
+  for (std::uint32_t i = warp; i < kChunk; i += kWarps) {
+    add_place(places, dout, sorted.places[begin + i], first + lane * V, sum);
+  }
 #pragma unroll
-    for (int i = 0; i < V; ++i) shared[warp][lane * V + i] = sum[i];
-    __syncthreads();
-    for (std::uint32_t c = threadIdx.x; c < 32 * V && first + c < places.width; c += kThreads) {
-      float total = 0.0f;
-      for (std::uint32_t w = 0; w < kWarps; ++w) total += shared[w][c];
-      chunk_sums[static_cast<std::size_t>(blockIdx.x) * places.width + first + c] = total;
-    }
-    __syncthreads();
+  for (int i = 0; i < V; ++i) shared[warp][lane * V + i] = sum[i];
+  __syncthreads();
+  for (std::uint32_t c = threadIdx.x; c < 32 * V && first + c < places.width; c += kThreads) {
+    float total = 0.0f;
+    for (std::uint32_t w = 0; w < kWarps; ++w) total += shared[w][c];
+    chunk_sums[static_cast<std::size_t>(blockIdx.x) * places.width + first + c] = total;
   }
 }
 
-/// A warp per token of the vocabulary: head, places before its first whole chunk, chunks, places after them.
+/// A warp per token of the vocabulary and 32 V columns: head, places before its first whole chunk, chunks, places after
+/// them.
 template <class T, class G, int V>
 __global__ void __launch_bounds__(kThreads)
     tokens_kernel(Sorted sorted, Places places, const std::uint32_t* begins, const T* dout, const float* chunk_sums,
@@ -144,35 +143,35 @@ __global__ void __launch_bounds__(kThreads)
   if (token >= vocabulary) return;
   const std::uint32_t begin = begins[token], end = begins[token + 1];
   const std::uint32_t first_chunk = (begin + kChunk - 1) / kChunk, last_chunk = max(first_chunk, end / kChunk);
-  for (std::uint32_t first = 0; first < places.width; first += 32 * V) {
-    const std::uint32_t column = first + threadIdx.x % 32 * V;
-    const bool inside = column < places.width;
-    const std::size_t at = static_cast<std::size_t>(token) * places.width + column;
-    float sum[V] = {};
-    if (inside && head != nullptr) load<V>(head + at, sum);
+  const std::uint32_t column = (blockIdx.y * 32 + threadIdx.x % 32) * V;
+  const bool inside = column < places.width;
+  const std::size_t at = static_cast<std::size_t>(token) * places.width + column;
+  float sum[V] = {};
+  if (inside && head != nullptr) load<V>(head + at, sum);
 #pragma unroll 4
-    for (std::uint32_t i = begin; i < min(end, first_chunk * kChunk); ++i) {
-      add_place(places, dout, sorted.places[i], column, sum);
-    }
-    for (std::uint32_t chunk = first_chunk; inside && chunk < last_chunk; ++chunk) {
-      float value[V];
-      load<V>(chunk_sums + static_cast<std::size_t>(chunk) * places.width + column, value);
-#pragma unroll
-      for (int k = 0; k < V; ++k) sum[k] += value[k];
-    }
-#pragma unroll 4
-    for (std::uint32_t i = max(begin, last_chunk * kChunk); i < end; ++i) {
-      add_place(places, dout, sorted.places[i], column, sum);
-    }
-    if (!inside) continue;
-    if (accumulate) {
-      float before[V];
-      load<V>(dtoken + at, before);
-#pragma unroll
-      for (int k = 0; k < V; ++k) sum[k] += before[k];
-    }
-    store<V>(sum, dtoken + at);
+  for (std::uint32_t i = begin; i < min(end, first_chunk * kChunk); ++i) {
+    add_place(places, dout, sorted.places[i], column, sum);
   }
+  const std::uint32_t chunks_end = inside ? last_chunk : first_chunk;
+#pragma unroll 4
+  for (std::uint32_t chunk = first_chunk; chunk < chunks_end; ++chunk) {
+    float value[V];
+    load<V>(chunk_sums + static_cast<std::size_t>(chunk) * places.width + column, value);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] += value[k];
+  }
+#pragma unroll 4
+  for (std::uint32_t i = max(begin, last_chunk * kChunk); i < end; ++i) {
+    add_place(places, dout, sorted.places[i], column, sum);
+  }
+  if (!inside) return;
+  if (accumulate) {
+    float before[V];
+    load<V>(dtoken + at, before);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] += before[k];
+  }
+  store<V>(sum, dtoken + at);
 }
 
 /// Sums over the windows w = blockIdx.y, + gridDim.y, ... of the batch; [sequence, width] per block row.
@@ -238,11 +237,13 @@ template <class T, class G, int V>
 void sum_tokens(const Sorted& sorted, const Places& places, const SortMemory& m, const Tensor& dout, const Tensor& head,
                 const Tensor& dtoken, bool accumulate, cudaStream_t stream) {
   const auto vocabulary = static_cast<std::uint32_t>(dtoken.dim(0));
+  const std::uint32_t slices = ceil_div(places.width, 32 * V);
   if (const std::uint32_t chunks = sorted.count / kChunk; chunks > 0) {
-    chunks_kernel<T, V><<<chunks, kThreads, 0, stream>>>(sorted, places, dout.as<const T>(), m.chunk_sums);
+    chunks_kernel<T, V>
+        <<<dim3(chunks, slices), kThreads, 0, stream>>>(sorted, places, dout.as<const T>(), m.chunk_sums);
     DDP_CUDA(cudaGetLastError());
   }
-  tokens_kernel<T, G, V><<<ceil_div(vocabulary, kWarps), kThreads, 0, stream>>>(
+  tokens_kernel<T, G, V><<<dim3(ceil_div(vocabulary, kWarps), slices), kThreads, 0, stream>>>(
       sorted, places, m.begins, dout.as<const T>(), m.chunk_sums, head.as<const float>(), vocabulary, accumulate,
       dtoken.as<G>());
   DDP_CUDA(cudaGetLastError());
