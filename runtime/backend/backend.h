@@ -154,46 +154,46 @@ class Backend {
   /// out [batch, sequence, width] = dropout(token_embedding [vocabulary, width] + position_embedding [>= sequence,
   /// width]). Dropout counts features over [sequence, width]; a sample is a window.
   virtual void embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
-                            const Dropout& dropout, const Tensor& out);
+                            const Dropout& dropout, const Tensor& out) = 0;
   /// dtoken (+)= head + the sum of dout over the places of each token; dposition (+)= the sum of dout over the batch.
   /// `head` [>= vocabulary, width], f32 (f64 for fp64): what the tied output layer contributes.
   virtual void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout,
                                      const Tensor& head, const Tensor& dtoken, const Tensor& dposition,
-                                     bool accumulate);
+                                     bool accumulate) = 0;
 
   /// y = (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dimension. statistics [rows, 2]: mean and
   /// 1 / sqrt(variance + epsilon).
   virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
-                          const Tensor& statistics);
+                          const Tensor& statistics) = 0;
   /// sum = residual + dropout(branch); y = layer_norm(sum). Dropout as in embed_tokens.
   virtual void add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
                               const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& sum,
-                              const Tensor& y, const Tensor& statistics);
+                              const Tensor& y, const Tensor& statistics) = 0;
   /// dx = (dresidual where it has data) + the gradient through layer_norm; dx may be the memory of dresidual or dy.
   /// Where dx_sums [width] has data, it gets the sums of dx over the rows: the gradient of the bias of a linear layer
   /// whose output was added to x. It has the type of dweight and dbias.
   virtual void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
                                    const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
-                                   const Tensor& dbias, const Tensor& dx_sums, bool accumulate);
+                                   const Tensor& dbias, const Tensor& dx_sums, bool accumulate) = 0;
   /// y = x * mask / (1 - rate): dropout of an activation [batch, ...], or of its gradient. y may be x.
-  virtual void dropout(const Tensor& x, const Dropout& dropout, const Tensor& y);
+  virtual void dropout(const Tensor& x, const Dropout& dropout, const Tensor& y) = 0;
 
   /// pre [n, out] = x weight^T + bias; y = gelu(pre), the tanh form (Hendrycks and Gimpel, arXiv:1606.08415).
   virtual void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
-                           const Tensor& y);
-  virtual void gelu(const Tensor& pre, const Tensor& y);  ///< As linear_gelu's, bit by bit.
+                           const Tensor& y) = 0;
+  virtual void gelu(const Tensor& pre, const Tensor& y) = 0;  ///< As linear_gelu's, bit by bit.
   /// dpre [n, hidden] = (dy [n, out] weight [out, hidden]) * gelu'(pre): the data gradient of a linear layer whose
   /// input was gelu(pre). dbias [hidden], where it has data, gets the sums of dpre over the rows: the gradient of
   /// linear_gelu's bias.
   virtual void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
-                                    const Tensor& dbias, bool accumulate);
+                                    const Tensor& dbias, bool accumulate) = 0;
 
   /// Causal self-attention: out [batch, sequence, width] = softmax(q k^T / sqrt(width / heads)) v per head, with
   /// qkv [batch, sequence, 3 width] = q | k | v, each [heads, width / heads]. statistics [batch, heads, sequence]: for
   /// the backward pass alone.
-  virtual void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics);
+  virtual void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) = 0;
   virtual void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
-                                  const Tensor& dout, const Tensor& dqkv);
+                                  const Tensor& dout, const Tensor& dqkv) = 0;
 
   /// Rows first_row, first_row + 1, ... of the batch's [windows * sequence] predictions, one per row of logits
   /// [rows, padded vocabulary], of which the first `vocabulary` columns count. Adds loss, hits and count of these
@@ -201,7 +201,7 @@ class Backend {
   /// padding.
   virtual void token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                                    std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
-                                   MetricSums* sums);
+                                   MetricSums* sums) = 0;
 
   /// Fused kernels for the whole CNN, or null where this backend, precision or shape has none.
   virtual std::unique_ptr<CnnKernels> make_cnn_kernels(const CnnShape&, std::int64_t /*max_batch*/);

@@ -174,15 +174,16 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--batch", "-5"}, std::vector{"--epochs", "0"}, std::vector{"--steps", "-1"},
                     std::vector{"--model", "resnet"}, std::vector{"--overlap", "maybe"}, std::vector{"--lr", "0"},
                     std::vector{"--lr", "nan"}, std::vector{"--beta1", "1"}, std::vector{"--momentum", "-0.1"},
-                    std::vector{"--optimizer", "adagrad"}, std::vector{"--precision", "fp9"}, std::vector{"--precision", "fp8"},
-                    std::vector{"--device", "tpu"}, std::vector{"--threads", "0"}, std::vector{"--threads", "100000"},
-                    std::vector{"--steps", "99999999999999999999"}, std::vector{"--epochs", "9223372036854775807"},
-                    std::vector{"--warmup", "-1"}, std::vector{"--seed", "-1"},
-                    std::vector{"--log-every", "99999999999999999999"}, std::vector{"--grad-accum", "0"},
-                    std::vector{"--bucket-mb", "0"}, std::vector{"--clip-norm", "-1"}, std::vector{"--zero", "2"},
-                    std::vector{"--zero", "1", "--optimizer", "lamb"}, std::vector{"--comm-dtype", "fp16"},
-                    std::vector{"--stochastic-rounding", "1"}, std::vector{"--fail-at", "3"},
-                    std::vector{"--config", "/nonexistent.toml"}, std::vector{"--log-level", "loud"}));
+                    std::vector{"--optimizer", "adagrad"}, std::vector{"--precision", "fp9"},
+                    std::vector{"--precision", "fp8"}, std::vector{"--device", "tpu"}, std::vector{"--threads", "0"},
+                    std::vector{"--threads", "100000"}, std::vector{"--steps", "99999999999999999999"},
+                    std::vector{"--epochs", "9223372036854775807"}, std::vector{"--warmup", "-1"},
+                    std::vector{"--seed", "-1"}, std::vector{"--log-every", "99999999999999999999"},
+                    std::vector{"--grad-accum", "0"}, std::vector{"--bucket-mb", "0"}, std::vector{"--clip-norm", "-1"},
+                    std::vector{"--zero", "2"}, std::vector{"--zero", "1", "--optimizer", "lamb"},
+                    std::vector{"--comm-dtype", "fp16"}, std::vector{"--stochastic-rounding", "1"},
+                    std::vector{"--fail-at", "3"}, std::vector{"--config", "/nonexistent.toml"},
+                    std::vector{"--log-level", "loud"}));
 
 TEST(Options, UnknownNameInTheFileIsAnErrorThatNamesIt) {
   const std::string path = file_with("unknown.toml", "batch = 64\nbatchsize = 3\n");

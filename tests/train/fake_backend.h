@@ -79,6 +79,39 @@ class FakeBackend : public Backend {
     unused();
   }
   void bias_relu_dropout(const Tensor&, const Tensor&, const Dropout&) override { unused(); }
+  void embed_tokens(const TokenBatch&, const Tensor&, const Tensor&, const Dropout&, const Tensor&) override {
+    unused();
+  }
+  void embed_tokens_backward(const TokenBatch&, const Dropout&, const Tensor&, const Tensor&, const Tensor&,
+                             const Tensor&, bool) override {
+    unused();
+  }
+  void layer_norm(const Tensor&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&) override {
+    unused();
+  }
+  void add_layer_norm(const Tensor&, const Tensor&, const Dropout&, const Tensor&, const Tensor&, float, const Tensor&,
+                      const Tensor&, const Tensor&) override {
+    unused();
+  }
+  void layer_norm_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                           const Tensor&, const Tensor&, const Tensor&, bool) override {
+    unused();
+  }
+  void dropout(const Tensor&, const Dropout&, const Tensor&) override { unused(); }
+  void linear_gelu(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) override { unused(); }
+  void gelu(const Tensor&, const Tensor&) override { unused(); }
+  void linear_gelu_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool) override {
+    unused();
+  }
+  void attention(const Tensor&, std::int64_t, const Tensor&, const Tensor&) override { unused(); }
+  void attention_backward(const Tensor&, std::int64_t, const Tensor&, const Tensor&, const Tensor&,
+                          const Tensor&) override {
+    unused();
+  }
+  void token_cross_entropy(const Tensor&, const TokenBatch&, std::int64_t, std::int64_t, float, const Tensor&,
+                           MetricSums*) override {
+    unused();
+  }
   void softmax_cross_entropy(const Tensor&, const ImageBatch&, float, const Tensor&, MetricSums*) override { unused(); }
 
  private:
