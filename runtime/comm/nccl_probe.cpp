@@ -45,15 +45,12 @@ NcclProbe probe_nccl(const World& world, Backend& backend) {
   NcclProbe probe;
   const NcclLogCapture capture;
   {
-    std::optional<Dump> topology;
-    std::optional<Dump> graph;
-    if (world.rank() == 0) {
-      topology.emplace("NCCL_TOPO_DUMP_FILE", environment);
-      graph.emplace("NCCL_GRAPH_DUMP_FILE", environment);
-    }
+    // On every rank, though rank 0 alone writes: a rank that is to dump its topology takes part in one more exchange.
+    const Dump topology("NCCL_TOPO_DUMP_FILE", environment);
+    const Dump graph("NCCL_GRAPH_DUMP_FILE", environment);
     run_collectives(world, backend);
-    if (topology) probe.topology_xml = topology->text();
-    if (graph) probe.graph_xml = graph->text();
+    probe.topology_xml = topology.text();
+    probe.graph_xml = graph.text();
   }
   const auto logs = world.all_gather(capture.text());
   if (world.rank() != 0) return {};
