@@ -111,14 +111,7 @@ DeviceKind choose_device(const World& world, const Options& options, EarlyCuda& 
 }
 
 std::unique_ptr<Backend> make_backend(const Options& options, DeviceKind device) {
-  BackendOptions backend;
-  backend.precision = chosen_precision(options, device);
-  backend.memory_format = options.memory_format;
-  backend.fused = options.fused;
-  backend.tune = options.tune;
-  backend.fp8 = options.precision == "fp8";
-  backend.threads = options.threads;
-  backend.communication_multiprocessors = options.comm_ctas;
+  const BackendOptions backend = backend_options(options, device);
   return device == DeviceKind::cuda ? make_cuda_backend(backend, 0) : make_cpu_backend(backend);
 }
 

@@ -361,6 +361,18 @@ void check_precision(const Options& options, Precision precision) {
   }
 }
 
+BackendOptions backend_options(const Options& options, DeviceKind device) {
+  BackendOptions backend;
+  backend.precision = chosen_precision(options, device);
+  backend.memory_format = options.memory_format;
+  backend.fused = options.fused;
+  backend.tune = options.tune;
+  backend.fp8 = options.precision == "fp8";
+  backend.threads = options.threads;
+  backend.communication_multiprocessors = options.comm_ctas;
+  return backend;
+}
+
 float scaled_learning_rate(const Options& options, int world_size) {
   const double samples = static_cast<double>(options.batch) * static_cast<double>(options.grad_accum) * world_size;
   const double ratio = samples / static_cast<double>(options.lr_base_batch);

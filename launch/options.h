@@ -87,6 +87,7 @@ std::string version_text();
 
 /// What the flags mean for a device and a number of ranks.
 Precision chosen_precision(const Options& options, DeviceKind device);
+BackendOptions backend_options(const Options& options, DeviceKind device);
 /// UsageError where flags do not go with the precision.
 void check_precision(const Options& options, Precision precision);
 float scaled_learning_rate(const Options& options, int world_size);

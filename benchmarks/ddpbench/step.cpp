@@ -27,14 +27,7 @@ Launch launch_options(const StepOptions& options) {
 
 std::unique_ptr<Backend> backend_of(const World& world, const Launch& options) {
   const DeviceKind device = choose_device(world, options.device);
-  BackendOptions backend;
-  backend.precision = ddptrain::chosen_precision(options, device);
-  backend.memory_format = options.memory_format;
-  backend.fused = options.fused;
-  backend.tune = options.tune;
-  backend.fp8 = options.precision == "fp8";
-  backend.threads = options.threads;
-  backend.communication_multiprocessors = options.comm_ctas;
+  const BackendOptions backend = ddptrain::backend_options(options, device);
   std::unique_ptr<Backend> result;
   world.agree([&] {
     result = device == DeviceKind::cuda ? make_cuda_backend(backend, world.local_rank()) : make_cpu_backend(backend);

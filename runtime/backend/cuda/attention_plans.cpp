@@ -1,6 +1,5 @@
 #include "runtime/backend/cuda/attention_plans.h"
 
-#include <cudnn_frontend.h>
 #include <spdlog/spdlog.h>
 
 #include <cmath>
@@ -9,25 +8,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/backend/cuda/cudnn_graph.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain::cuda {
 
 namespace {
 
-namespace fe = cudnn_frontend;
 using fe::graph::Graph;
-using TensorRef = std::shared_ptr<fe::graph::Tensor_attributes>;
-
-void check(cudnnStatus_t status, const char* call, const char* file, int line) {
-  if (status != CUDNN_STATUS_SUCCESS) fail_call(call, file, line, cudnnGetErrorString(status));
-}
-void check(fe::error_t status, const char* call, const char* file, int line) {
-  if (status.is_bad()) fail_call(call, file, line, status.get_message().c_str());
-}
-#define DDP_CUDNN(call) check((call), #call, __FILE__, __LINE__)
-
-using CudnnHandle = Handle<cudnnHandle_t, cudnnDestroy>;
 
 enum class Pass : std::uint8_t { forward, backward, backward_unordered };
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStatistics, kDout, kDq, kDk, kDv };
