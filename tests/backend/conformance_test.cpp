@@ -3,14 +3,12 @@
 #include <functional>
 #include <utility>
 
-#include "tests/backend/bench.h"
+#include "tests/backend/conformance.h"
 
 namespace ddptrain::testing {
 namespace {
 
-using Outputs = std::vector<std::pair<std::string, Values>>;
-
-class ConformanceTest : public ::testing::TestWithParam<BackendCase> {
+class ConformanceTest : public AgainstOracle {
  protected:
   void SetUp() override {
     if (GetParam().device == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
@@ -18,26 +16,10 @@ class ConformanceTest : public ::testing::TestWithParam<BackendCase> {
     oracle_ = make_cpu_backend({Precision::fp64});
   }
 
-  /// Runs `work` on both backends and compares what it returns, by name.
-  void compare(const std::string& what, const std::function<Outputs(Bench&)>& work) {
-    Bench tested(*tested_, tested_->dtype());
-    Bench oracle(*oracle_, tested_->dtype());
-    const Outputs out = work(tested);
-    const Outputs expected = work(oracle);
-    ASSERT_EQ(out.size(), expected.size());
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      EXPECT_LE(relative_error(out[i].second, expected[i].second), GetParam().tolerance)
-          << what << ": " << out[i].first;
-    }
-  }
-
   /// The gradient that is there before an operation: something to add to, or NaN.
   static Tensor gradient(Bench& bench, bool accumulate, const Shape& shape) {
     return accumulate ? bench.put(random_values(element_count(shape), 99), shape) : bench.poisoned(shape);
   }
-
-  std::unique_ptr<Backend> tested_;
-  std::unique_ptr<Backend> oracle_;
 };
 
 std::string describe(const Shape& shape, const char* note = "") {

@@ -4,12 +4,12 @@
 #include <functional>
 #include <utility>
 
+#include "tests/backend/conformance.h"
 #include "tests/backend/token_batches.h"
 
 namespace ddptrain::testing {
 namespace {
 
-using Outputs = std::vector<std::pair<std::string, Values>>;
 constexpr float kEpsilon = 1e-5f;
 
 /// In which type the gradients of parameters are kept, and whether there are some to add to.
@@ -31,7 +31,7 @@ std::vector<BackendCase> transformer_cases() {
   return cases;
 }
 
-class TransformerConformanceTest : public ::testing::TestWithParam<BackendCase> {
+class TransformerConformanceTest : public AgainstOracle {
  protected:
   void SetUp() override {
     if (GetParam().device == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
@@ -41,19 +41,6 @@ class TransformerConformanceTest : public ::testing::TestWithParam<BackendCase> 
     options.threads = 2;
     tested_ = GetParam().device == DeviceKind::cpu ? make_cpu_backend(options) : make_cuda_backend(options, 0);
     oracle_ = make_cpu_backend({.precision = Precision::fp64, .threads = 2});
-  }
-
-  /// Runs `work` on both backends and compares what it returns, by name.
-  void compare(const std::string& what, const std::function<Outputs(Bench&)>& work) {
-    Bench tested(*tested_, tested_->dtype());
-    Bench oracle(*oracle_, tested_->dtype());
-    const Outputs out = work(tested);
-    const Outputs expected = work(oracle);
-    ASSERT_EQ(out.size(), expected.size());
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      EXPECT_LE(relative_error(out[i].second, expected[i].second), GetParam().tolerance)
-          << what << ": " << out[i].first;
-    }
   }
 
   /// Runs `work`, which queues operations whose results are `outputs`: eagerly, again, and captured and replayed twice.
@@ -73,9 +60,6 @@ class TransformerConformanceTest : public ::testing::TestWithParam<BackendCase> 
     if (!graph) return;
     for (int i = 0; i < 2; ++i) EXPECT_EQ(results([&] { graph->launch(); }), eager) << what << ", replayed";
   }
-
-  std::unique_ptr<Backend> tested_;
-  std::unique_ptr<Backend> oracle_;
 
  private:
   static std::vector<std::uint8_t> poison(const Tensor& tensor) {

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
 
 namespace ddptrain {
@@ -17,13 +18,6 @@ std::string temporary(const std::string& name) { return testing::TempDir() + "dd
 std::string content(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::vector<nlohmann::json> json_lines(const std::string& path) {
-  std::vector<nlohmann::json> lines;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
-  return lines;
 }
 
 struct BadInput {
@@ -169,12 +163,12 @@ TEST(Ddptrain, OutputAndMetricsHoldWhatIsPromised) {
 TEST(Ddptrain, OneRankIsItsOwnBaselineAndNoneIsMeasuredWhenOff) {
   const std::string metrics = temporary("one.jsonl");
   ASSERT_EQ(train_on_cpu(1, kQuick + "--steps 5 --metrics " + metrics).exit_code, 0);
-  auto summary = json_lines(metrics).back();
+  auto summary = summary_in(metrics);
   EXPECT_EQ(summary.at("scaling_efficiency"), 1.0);
   EXPECT_EQ(summary.at("epochs"), 1);
   EXPECT_EQ(summary.at("steps"), 5);
   ASSERT_EQ(train_on_cpu(2, kQuick + "--steps 5 --baseline off --metrics " + metrics).exit_code, 0);
-  summary = json_lines(metrics).back();
+  summary = summary_in(metrics);
   EXPECT_TRUE(summary.at("scaling_efficiency").is_null());
   EXPECT_TRUE(summary.at("baseline_per_second").is_null());
 }

@@ -1,9 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
-
 #include "data/fashion_mnist.h"
+#include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
 
 namespace ddptrain {
@@ -19,10 +17,7 @@ TEST(EndToEnd, AnEpochOfFashionMnistOnTwoCpuRanksReaches85Percent) {
   const Outcome outcome =
       train_on_cpu(2, "--device cpu --model cnn --batch 64 --epochs 1 --baseline off --metrics " + metrics);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  std::ifstream file(metrics);
-  std::string last;
-  for (std::string line; std::getline(file, line);) last = line;
-  const auto summary = nlohmann::json::parse(last);
+  const auto summary = summary_in(metrics);
   EXPECT_GE(summary.at("accuracy"), 0.85) << outcome.output;
   EXPECT_EQ(summary.at("steps"), 60000 / 128);
 }

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
 
 namespace ddptrain {
@@ -17,10 +18,7 @@ nlohmann::json summary_of(int ranks, const std::string& arguments, const std::st
   const std::string metrics = temporary(name + ".jsonl");
   const Outcome outcome = train_on_cpu(ranks, arguments + " --baseline off --metrics " + metrics);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  std::ifstream file(metrics);
-  std::string last;
-  for (std::string line; std::getline(file, line);) last = line;
-  return nlohmann::json::parse(last);
+  return summary_in(metrics);
 }
 
 TEST(Gpt, LearnsSyntheticTextDownToItsEntropy) {
