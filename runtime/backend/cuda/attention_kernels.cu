@@ -3,6 +3,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "runtime/backend/cuda/attention_head.cuh"
 #include "runtime/backend/cuda/elements.cuh"
 #include "runtime/backend/cuda/reduce.cuh"
 
@@ -19,10 +20,9 @@ constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRows = kTile / kWarps;
 
-struct Shape {
-  int heads, sequence, head_size;
-  float scale;
-};
+using attention::Head;
+using attention::Shape;
+using attention::shape_of;
 
 /// Rows of f32, zero beyond the head's size, four floats apart from a multiple of 32 so that lanes may read a column.
 template <int kHead>
@@ -94,26 +94,12 @@ __device__ __forceinline__ void write_rows(const float (&sum)[kRows][kHead / 32]
   }
 }
 
-/// Where a block's head begins.
-template <class T>
-struct Head {
-  std::int64_t width, row;  ///< Elements between rows of out, and of qkv.
-  std::size_t at, at_qkv, at_statistics;
-
-  __device__ explicit Head(const Shape& s) : width(s.heads * s.head_size), row(3 * width) {
-    const std::size_t sample = blockIdx.y / s.heads, head = blockIdx.y % s.heads;
-    at = sample * s.sequence * width + head * s.head_size;
-    at_qkv = sample * s.sequence * row + head * s.head_size;
-    at_statistics = static_cast<std::size_t>(blockIdx.y) * s.sequence;
-  }
-};
-
 template <class T, int kHead>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const T* qkv, T* out, float* statistics, Shape shape) {
   extern __shared__ float4 memory[];
   auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
   Tile<kHead>&q = tiles[0], &k = tiles[1], &v = tiles[2];
-  const Head<T> head(shape);
+  const Head head(shape);
   const int first = blockIdx.x * kTile, lane = threadIdx.x % 32;
   const int own = first + static_cast<int>(threadIdx.x / 32) * kRows;
   qkv += head.at_qkv;
@@ -173,7 +159,7 @@ __global__ void __launch_bounds__(kThreads)
   extern __shared__ float4 memory[];
   auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
   Tile<kHead>&q = tiles[0], &gradient = tiles[1], &k = tiles[2], &v = tiles[3];
-  const Head<T> head(shape);
+  const Head head(shape);
   const int first = blockIdx.x * kTile, lane = threadIdx.x % 32;
   const int own = first + static_cast<int>(threadIdx.x / 32) * kRows;
   qkv += head.at_qkv;
@@ -213,7 +199,7 @@ __global__ void __launch_bounds__(kThreads)
   extern __shared__ float4 memory[];
   auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
   Tile<kHead>&k = tiles[0], &v = tiles[1], &q = tiles[2], &gradient = tiles[3];
-  const Head<T> head(shape);
+  const Head head(shape);
   const int first = blockIdx.x * kTile, lane = threadIdx.x % 32;
   const int own = first + static_cast<int>(threadIdx.x / 32) * kRows;
   qkv += head.at_qkv;
@@ -258,11 +244,6 @@ void with_head(std::int64_t head_size, Work&& work) {
   if (head_size <= 64) return work(std::integral_constant<int, 64>{});
   if (head_size <= 128) return work(std::integral_constant<int, 128>{});
   return work(std::integral_constant<int, 256>{});
-}
-
-Shape shape_of(const AttentionShape& s) {
-  return {static_cast<int>(s.heads), static_cast<int>(s.sequence), static_cast<int>(s.head_size),
-          1.0f / sqrtf(static_cast<float>(s.head_size))};
 }
 
 dim3 grid_of(const AttentionShape& s) {

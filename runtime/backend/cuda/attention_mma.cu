@@ -2,6 +2,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "runtime/backend/cuda/attention_head.cuh"
 #include "runtime/backend/cuda/attention_kernels.h"
 #include "runtime/backend/cuda/elements.cuh"
 #include "runtime/backend/cuda/wgmma.cuh"
@@ -20,10 +21,8 @@ constexpr int kOther = 32;  // rows of a tile
 constexpr int kMaxWarps = 8;
 constexpr float kLog2e = 1.4426950408889634f;
 
-struct Shape {
-  int heads, sequence, head_size;
-  float scale;
-};
+using attention::Head;
+using attention::Shape;
 
 struct Pointers {
   const bf16* qkv;
@@ -37,19 +36,6 @@ struct Pointers {
 /// Rows in shared memory, 16 bytes longer than a head: eight rows of 16 bytes then lie in different banks.
 template <int kHead>
 constexpr int kStride = kHead + 8;
-
-/// Where a block's head begins.
-struct Head {
-  std::int64_t width, row;  ///< Elements between rows of out, and of qkv.
-  std::size_t at, at_qkv, at_statistics;
-
-  __device__ explicit Head(const Shape& s) : width(s.heads * s.head_size), row(3 * width) {
-    const std::size_t sample = blockIdx.y / s.heads, head = blockIdx.y % s.heads;
-    at = sample * s.sequence * width + head * s.head_size;
-    at_qkv = sample * s.sequence * row + head * s.head_size;
-    at_statistics = static_cast<std::size_t>(blockIdx.y) * s.sequence;
-  }
-};
 
 /// Starts copying `rows` rows from `first` on; zeros beyond the sequence and the head.
 template <int kHead>
@@ -331,8 +317,7 @@ void launch(Kernel kernel, int head, int own_tensors, const AttentionShape& s, c
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(s.batch * s.heads));
   const Pointers pointers{static_cast<const bf16*>(t.qkv),  static_cast<bf16*>(t.out),  t.statistics,
                           static_cast<const bf16*>(t.dout), static_cast<bf16*>(t.dqkv), deltas};
-  const Shape shape{static_cast<int>(s.heads), static_cast<int>(s.sequence), static_cast<int>(s.head_size),
-                    1.0f / std::sqrt(static_cast<float>(s.head_size))};
+  const Shape shape = attention::shape_of(s);
   DDP_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   kernel<<<grid, 32 * warps, bytes, stream>>>(pointers, shape);
   DDP_CUDA(cudaGetLastError());
