@@ -115,17 +115,24 @@ std::unique_ptr<Backend> make_backend(const Options& options, DeviceKind device)
   return device == DeviceKind::cuda ? make_cuda_backend(backend, 0) : make_cpu_backend(backend);
 }
 
+DistributedSampler make_sampler(const World& world, const Job& job) {
+  return {train_count(job.data, job.options),
+          job.options.batch,
+          job.options.grad_accum,
+          world.rank(),
+          world.size(),
+          job.options.seed};
+}
+
 void check_plan(const World& world, const Job& job) {
-  const std::int64_t samples = train_count(job.data, job.options);
-  const DistributedSampler sampler(samples, job.options.batch, job.options.grad_accum, world.rank(), world.size(),
-                                   job.options.seed);
+  const DistributedSampler sampler = make_sampler(world, job);
   if (job.options.fail_rank >= world.size()) {
     usage_error("--fail-at {}:{}: there are {} ranks", job.options.fail_rank, job.options.fail_step, world.size());
   }
   if (sampler.dropped() > 0) {
     spdlog::info(
         "{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
-        sampler.dropped(), samples);
+        sampler.dropped(), train_count(job.data, job.options));
   }
   if (job.options.overlap == OverlapMode::none && world.size() > 1 && world.rank() == 0) {
     spdlog::warn("--overlap none: gradients are not averaged; every rank trains on its own. For measurements only.");
@@ -249,8 +256,7 @@ void train(const World& world, Job& job) {
   if (nccl && world.rank() == 0) nccl_log.emplace();
   const auto communicator = make_communicator(world, job);
   job.clock.mark("communicator");
-  const DistributedSampler sampler(train_count(job.data, job.options), job.options.batch, job.options.grad_accum,
-                                   world.rank(), world.size(), job.options.seed);
+  const DistributedSampler sampler = make_sampler(world, job);
   RunOptions run = run_options(job.options);
   run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
