@@ -166,12 +166,6 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   return job;
 }
 
-std::unique_ptr<Communicator> make_communicator(const World& world, Job& job) {
-  if (world.size() == 1) return make_self_communicator(*job.backend);
-  if (job.backend->kind() == DeviceKind::cpu) return make_mpi_communicator(world, *job.backend);
-  return make_nccl_communicator(world, *job.backend, {job.options.symmetric, job.options.comm_ctas});
-}
-
 void log_ranks(const World& world, const Job& job) {
   const std::string row = "{:>4}  {:>4}  {:>5}  {:<20}  {:<26}  {}";
   const auto rows = world.all_gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
@@ -254,7 +248,7 @@ void train(const World& world, Job& job) {
   const bool nccl = world.size() > 1 && job.backend->kind() == DeviceKind::cuda;
   std::optional<NcclLogCapture> nccl_log;  // before NCCL starts
   if (nccl && world.rank() == 0) nccl_log.emplace();
-  const auto communicator = make_communicator(world, job);
+  const auto communicator = make_communicator(world, *job.backend, {job.options.symmetric, job.options.comm_ctas});
   job.clock.mark("communicator");
   const DistributedSampler sampler = make_sampler(world, job);
   RunOptions run = run_options(job.options);

@@ -64,6 +64,8 @@ struct NcclOptions {
 std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Backend& backend, const NcclOptions& options);
 /// One rank: every collective is the identity.
 std::unique_ptr<Communicator> make_self_communicator(Backend& backend);
+/// The one for these ranks and this device: itself for one rank, MPI for CPUs, NCCL (with `options`) for GPUs.
+std::unique_ptr<Communicator> make_communicator(const World& world, Backend& backend, const NcclOptions& options);
 std::string nccl_version();  ///< Empty in a build without CUDA.
 
 }  // namespace ddptrain

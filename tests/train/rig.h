@@ -22,10 +22,7 @@ struct Rig {
     BackendOptions options;
     options.precision = precision;
     backend = device == DeviceKind::cuda ? make_cuda_backend(options, world.local_rank()) : make_cpu_backend(options);
-    communicator = world.size() == 1 ? make_self_communicator(*backend)
-                   : device == DeviceKind::cuda
-                       ? make_nccl_communicator(world, *backend, NcclOptions{.symmetric = false})
-                       : make_mpi_communicator(world, *backend);
+    communicator = make_communicator(world, *backend, NcclOptions{.symmetric = false});
   }
 
   std::unique_ptr<Trainer> trainer(const TrainerOptions& options, const ImageData& data) {
