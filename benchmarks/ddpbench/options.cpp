@@ -78,12 +78,7 @@ void add_allreduce(CLI::App& app, AllreduceOptions& o) {
   add_dtype(app, o.dtype);
   add_number(app, "-n,--iterations", o.iterations, 1, 1e6, "Timed together (20)");
   add_number(app, "-w,--warmup", o.warmup, 0, 1e6, "Before, at the largest and the smallest size (5)");
-  const CLI::Option* graph = app.add_flag("--graph{10}", o.graph_launches,
-                                          "The iterations as a CUDA graph, launched 10 times (--graph=N: N times)");
-  app.callback([&o, graph] {
-    const bool fits = o.graph_launches >= 1 && o.graph_launches <= 1'000'000;
-    require(graph->count() == 0 || fits, "--graph", o.graph_launches, "a number from 1 to 1000000");
-  });
+  add_number(app, "-G,--graph", o.graph_launches, 0, 1e6, "The iterations as a CUDA graph, launched N times (0: none)");
   app.add_flag("--symmetric", o.symmetric, "NCCL symmetric memory (one node; NCCL_ALGO has no effect then)");
   app.add_flag("!--no-check", o.check, "Do not check results");
 }

@@ -161,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Mistake{"size", 2, "allreduce --device cpu -b 1x", "--begin 1x"},
                     Mistake{"order", 2, "allreduce --device cpu -b 8K -e 1K", "8192 to 1024"},
                     Mistake{"bf16", 2, "allreduce --device cpu --dtype bf16", "Use --dtype float"},
-                    Mistake{"graph", 2, "allreduce --device cpu --graph", "graphs are for GPUs"},
+                    Mistake{"graph", 2, "allreduce --device cpu --graph 1", "graphs are for GPUs"},
                     Mistake{"no_gpu", 2, "gemm --device cuda", "--device cpu"},
                     Mistake{"pieces", 2, "split --device cpu --total 400 --pieces 101", "more pieces than elements"},
                     Mistake{"bucket", 2, "overlap --device cpu --buckets 2", "--buckets 2"},

@@ -32,8 +32,10 @@ TEST(Options, AllreduceTakesTheFlagsOfNcclTests) {
 }
 
 TEST(Options, GraphMayHaveANumber) {
-  EXPECT_EQ(std::get<AllreduceOptions>(parse({"allreduce", "--graph"}).task).graph_launches, 10);
+  EXPECT_EQ(std::get<AllreduceOptions>(parse({"allreduce", "-G", "10"}).task).graph_launches, 10);
   EXPECT_EQ(std::get<AllreduceOptions>(parse({"allreduce", "--graph=3"}).task).graph_launches, 3);
+  EXPECT_EQ(std::get<AllreduceOptions>(parse({"allreduce", "--graph=0"}).task).graph_launches, 0);
+  EXPECT_EQ(std::get<AllreduceOptions>(parse({"allreduce", "--device=cuda"}).task).graph_launches, 0);
   EXPECT_FALSE(std::get<AllreduceOptions>(parse({"allreduce", "--no-check"}).task).check);
 }
 
@@ -72,7 +74,6 @@ TEST(Options, MistakesAreUsageErrors) {
       {"allreduce", "--op", "reduce"},
       {"allreduce", "--dtype", "int8"},
       {"allreduce", "--device", "gpu"},
-      {"allreduce", "--graph=0"},
       {"allreduce", "--graph=-3"},
       {"allreduce", "--graph=many"},
       {"allreduce", "split"},
