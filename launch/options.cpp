@@ -164,6 +164,10 @@ void add_runtime_options(CLI::App& app, Options& o) {
       .add(app, "--symmetric", o.symmetric, symmetric,
            "NCCL symmetric memory, where possible: on one node, with NCCL_ALGO and NCCL_PROTO not set")
       ->group(group);
+  choices
+      .add(app, "--fused-sum", o.fused_sum, kOnOff,
+           "Last bucket: sum over ranks and update in one kernel of ours, where --symmetric is on and possible")
+      ->group(group);
   app.add_option(
          "--comm-ctas", o.comm_ctas,
          "Thread blocks of a collective, and multiprocessors that compute leaves to it (0: NCCL's choice, none)")
@@ -409,6 +413,7 @@ TrainerOptions trainer_options(const Options& options, int world_size, std::int6
   if (options.comm_dtype != "auto") result.gradient_type = options.comm_dtype == "bf16" ? DType::bf16 : DType::f32;
   result.zero = options.zero;
   result.overlap = options.overlap;
+  result.fused_sum = options.fused_sum;
   result.graph = options.graph;
   return result;
 }

@@ -51,6 +51,7 @@ struct Options {
   double last_bucket_kb = 256.0;
   OverlapMode overlap = OverlapMode::on;
   bool symmetric = true;
+  bool fused_sum = true;
   int comm_ctas = 4;
   bool zero = false;                ///< ZeRO-1.
   std::string comm_dtype = "auto";  ///< auto, bf16 or fp32

@@ -8,6 +8,7 @@
 
 #include "runtime/backend/buffer.h"
 #include "runtime/backend/optimizer.h"
+#include "runtime/backend/peer_inboxes.h"
 #include "runtime/backend/step.h"
 #include "runtime/backend/timeline.h"
 #include "runtime/backend/token_batch.h"
@@ -108,6 +109,13 @@ class Backend {
   // --- step and optimizer -------------------------------------------------------------------------------------
   virtual void advance(StepState* state, std::uint32_t steps, Stream stream) = 0;  ///< state->step += steps
   virtual void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) = 0;
+  /// Bytes of memory, zeroed, that sum_and_update() of this slice needs on each of `ranks` ranks; 0 where there is no
+  /// sum_and_update(): on CPUs, for lamb, for more than PeerInboxes::kMaxRanks ranks and for large slices.
+  virtual std::size_t inbox_bytes(OptimizerKind, const UpdateSlice&, int) const { return 0; }
+  /// update() by the sum over ranks of slice.gradients, rounded once to their type: the same bits on all ranks. The
+  /// gradients stay as they are. Collective: the ranks' kernels wait for each other on their GPUs.
+  virtual void sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
+                              StepRef step, Stream stream);
   /// *sum (f32) = sum of squares of `values`, of bf16 or the type of master weights.
   virtual void sum_of_squares(const Tensor& values, float* sum, Stream stream) = 0;
   /// *scale = min(1, max_norm / (norm + 1e-6)), norm = square root of the sum of all `squares` (f32).

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/backend/backend.h"
 #include "runtime/comm/world.h"
@@ -25,6 +26,9 @@ class Communicator {
   virtual int size() const = 0;
   /// Memory (zeroed) from which collectives are fastest; collective.
   virtual Buffer allocate(std::size_t bytes) = 0;
+  /// Where this rank's GPU reaches every rank's copy of what allocate() gave, in the order of ranks; empty where it
+  /// reaches no other's (CPUs, several nodes, no symmetric memory), on all ranks alike. Waits.
+  virtual std::vector<void*> peer_addresses(const Buffer&) { return {}; }
 
   /// Starts values = sum over ranks, in place, after what is queued on `stream`; f64, f32 or bf16.
   virtual Ticket all_reduce_sum(const Tensor& values, Stream stream) = 0;

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <map>
 #include <utility>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/nccl_peer_addresses.h"
 #include "runtime/core/error.h"
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0), "NCCL 2.27 or newer is needed (symmetric windows)");
@@ -122,6 +124,13 @@ class NcclCommunicator final : public Communicator {
 
   Buffer allocate(std::size_t bytes) override { return symmetric_ ? symmetric(bytes) : backend_.allocate(bytes); }
 
+  std::vector<void*> peer_addresses(const Buffer& memory) override {
+    const auto found = windows_.find(memory.data());
+    const auto window = found != windows_.end() ? found->second.lock() : nullptr;
+    if (window == nullptr || *window == nullptr) return {};
+    return nccl_peer_addresses(comm_->get(), *window, size_);
+  }
+
   Ticket all_reduce_sum(const Tensor& values, Stream stream) override {
     comm_->check(ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.size()),
                                nccl_type(values.dtype), ncclSum, comm_->get(), cuda(stream)),
@@ -175,6 +184,7 @@ class NcclCommunicator final : public Communicator {
     void* memory = nullptr;
     comm_->check(ncclMemAlloc(&memory, padded), "ncclMemAlloc");
     const auto window = std::make_shared<ncclWindow_t>(nullptr);
+    windows_[memory] = window;
     Buffer buffer(memory, bytes, [comm = comm_, window](void* raw) { free_symmetric(*comm, *window, raw); });
     comm_->check(cudaMemset(memory, 0, padded), "cudaMemset");
     comm_->check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -189,6 +199,7 @@ class NcclCommunicator final : public Communicator {
   Backend& backend_;
   bool symmetric_;
   std::shared_ptr<const NcclComm> comm_;
+  std::map<const void*, std::weak_ptr<ncclWindow_t>> windows_;  ///< Of allocate().
   Ticket next_ = 0;
 };
 

@@ -12,12 +12,13 @@ Communicator::Ticket start_sum(const ParameterArena& arena, std::size_t bucket, 
 }
 
 GradientReducer::GradientReducer(const ParameterArena& arena, Communicator* communicator, Backend& backend,
-                                 OverlapMode mode, Reduced reduced)
+                                 OverlapMode mode, Reduced reduced, Reduced last_bucket)
     : arena_(arena),
       communicator_(mode == OverlapMode::none ? nullptr : communicator),
       backend_(backend),
       mode_(mode),
-      reduced_(std::move(reduced)) {
+      reduced_(std::move(reduced)),
+      last_bucket_(std::move(last_bucket)) {
   DDP_CHECK(communicator_ != nullptr || mode == OverlapMode::none, "a communicator is needed to sum gradients");
 }
 
@@ -85,6 +86,10 @@ void GradientReducer::launch(std::size_t bucket) {
   }
   if (communicator_ == nullptr) {
     reduced_(bucket, stream);
+    return;
+  }
+  if (last && last_bucket_) {
+    last_bucket_(bucket, stream);
     return;
   }
   InFlight started{bucket, stream, 0};

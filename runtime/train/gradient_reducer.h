@@ -34,9 +34,10 @@ class GradientReducer {
   /// Queues what follows a bucket's sum (arena.reduced_gradients() hold it) on `stream`; called in bucket order.
   using Reduced = std::function<void(std::size_t bucket, Stream stream)>;
 
-  /// `communicator` may be null with OverlapMode::none. All must outlive the reducer.
+  /// `communicator` may be null with OverlapMode::none. `last_bucket`, where given, queues both the sum of the last
+  /// bucket and what follows it. All must outlive the reducer.
   GradientReducer(const ParameterArena& arena, Communicator* communicator, Backend& backend, OverlapMode mode,
-                  Reduced reduced);
+                  Reduced reduced, Reduced last_bucket = nullptr);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -69,6 +70,7 @@ class GradientReducer {
   Backend& backend_;
   OverlapMode mode_;
   Reduced reduced_;
+  Reduced last_bucket_;
 
   bool running_ = false;
   bool last_micro_step_ = false;

@@ -1,14 +1,33 @@
 #include "runtime/train/optimizer.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "runtime/core/error.h"
 
 namespace ddptrain {
 
 Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Backend& backend,
-                     Communicator& communicator)
+                     Communicator& communicator, bool fused_sum)
     : settings_(settings), clip_norm_(clip_norm), arena_(arena), backend_(backend), communicator_(communicator) {
   DDP_CHECK(settings.kind != OptimizerKind::lamb || !arena.sharded(), "lamb needs the norms of whole parameters");
   if (clips()) clip_ = backend_.allocate((arena.plan().buckets.size() + 1) * sizeof(float));
+  if (fused_sum && !clips() && !arena.sharded() && communicator.size() > 1) find_peers();
+}
+
+void Optimizer::find_peers() {
+  const std::size_t last = arena_.plan().buckets.size() - 1;
+  const std::size_t bytes = backend_.inbox_bytes(settings_.kind, arena_.update_slice(last), communicator_.size());
+  if (bytes == 0) return;
+  inbox_ = communicator_.allocate(bytes);
+  const std::vector<void*> addresses = communicator_.peer_addresses(inbox_);
+  if (addresses.empty()) {
+    inbox_ = {};
+    return;
+  }
+  peers_.rank = communicator_.rank();
+  peers_.size = communicator_.size();
+  std::copy(addresses.begin(), addresses.end(), peers_.of_rank.begin());
 }
 
 Tensor Optimizer::squares() const {
@@ -29,6 +48,11 @@ void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
   }
   update(bucket, stream);
   if (gathers_) gather(bucket, stream);
+}
+
+void Optimizer::sum_and_update(std::size_t bucket, Stream stream) {
+  const Span span(backend_.timeline(), Lane::communication, stream, fmt::format("bucket {} sum and update", bucket));
+  backend_.sum_and_update(settings_, arena_.update_slice(bucket), peers_, step_, stream);
 }
 
 void Optimizer::finish_step() {

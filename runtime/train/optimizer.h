@@ -13,10 +13,11 @@ namespace ddptrain {
 /// arena is sharded, each rank updates its part of a bucket, and the parts are gathered on all ranks behind that.
 class Optimizer {
  public:
-  /// `clip_norm` 0: no clipping. Error for lamb on a sharded arena, as it needs the norms of whole parameters. Arena,
-  /// backend and communicator outlive the optimizer.
+  /// `clip_norm` 0: no clipping. `fused_sum`: sum and update of the last bucket in one kernel, where GPUs reach each
+  /// other's memory and nothing comes between the two (clipping, shards, lamb). Collective. Error for lamb on a sharded
+  /// arena, as it needs the norms of whole parameters. Arena, backend and communicator outlive the optimizer.
   Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Backend& backend,
-            Communicator& communicator);
+            Communicator& communicator, bool fused_sum);
 
   /// Whether settings.kind keeps two moments.
   static bool needs_second_moment(OptimizerKind kind) { return kind != OptimizerKind::sgd; }
@@ -25,10 +26,14 @@ class Optimizer {
   void begin_step(StepRef step, bool communicates);
   /// In bucket order: the averaged gradients of `bucket` are in place, in the order of `stream`.
   void bucket_reduced(std::size_t bucket, Stream stream);
+  /// Whether sum_and_update() takes the place of the last bucket's sum over ranks and bucket_reduced().
+  bool sums_last_bucket() const { return peers_.size > 1; }
+  void sum_and_update(std::size_t bucket, Stream stream);
   /// On the compute stream, after all buckets. Work queued on it from now on sees the new weights.
   void finish_step();
 
  private:
+  void find_peers();
   bool clips() const { return clip_norm_ > 0.0f; }
   Tensor squares() const;  ///< f32 [buckets]: sum of squares of each bucket's gradients.
   float* clip_scale() const;
@@ -41,7 +46,9 @@ class Optimizer {
   const ParameterArena& arena_;
   Backend& backend_;
   Communicator& communicator_;
-  Buffer clip_;  ///< f32: squares(), then the scale.
+  Buffer clip_;   ///< f32: squares(), then the scale.
+  Buffer inbox_;  ///< Of sum_and_update(), as peers_.
+  PeerInboxes peers_;
   StepRef step_;
   bool gathers_ = false;
   Communicator::Ticket last_gather_ = 0;

@@ -35,8 +35,8 @@ Trainer::Trainer(const TrainerOptions& options, ResidentSplits data, const World
       model_(make_model(options.model, backend, model_options(options))),
       gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
       arena_(model_->parameters(), arena_options(options), backend, communicator),
-      optimizer_(options.optimizer, options.clip_norm, arena_, backend, communicator),
-      reducer_(arena_, &communicator, backend, options.overlap, on_reduced()),
+      optimizer_(options.optimizer, options.clip_norm, arena_, backend, communicator, options.fused_sum),
+      reducer_(arena_, &communicator, backend, options.overlap, on_reduced(), on_last_bucket()),
       silent_reducer_(arena_, nullptr, backend, OverlapMode::none, on_reduced()),
       state_(backend.allocate(sizeof(StepState))),
       sums_(backend.allocate(2 * sizeof(MetricSums))),
@@ -51,6 +51,11 @@ Trainer::Trainer(const TrainerOptions& options, ResidentSplits data, const World
 
 GradientReducer::Reduced Trainer::on_reduced() {
   return [this](std::size_t bucket, Stream stream) { optimizer_.bucket_reduced(bucket, stream); };
+}
+
+GradientReducer::Reduced Trainer::on_last_bucket() {
+  if (!optimizer_.sums_last_bucket()) return nullptr;
+  return [this](std::size_t bucket, Stream stream) { optimizer_.sum_and_update(bucket, stream); };
 }
 
 void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {

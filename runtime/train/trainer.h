@@ -32,6 +32,7 @@ struct TrainerOptions {
   std::optional<DType> gradient_type = {};  ///< See ArenaOptions.
   bool zero = false;                        ///< ZeRO-1: ArenaOptions::shard_state.
   OverlapMode overlap = OverlapMode::on;
+  bool fused_sum = true;  ///< See Optimizer.
   bool graph = true;
 };
 
@@ -82,6 +83,7 @@ class Trainer {
   MetricSums* evaluation_sums() const { return training_sums() + 1; }
   MetricSums take(MetricSums* sums);
   GradientReducer::Reduced on_reduced();
+  GradientReducer::Reduced on_last_bucket();
 
   TrainerOptions options_;
   const World& world_;

@@ -371,6 +371,20 @@ TEST_P(CommunicatorTest, WorksInsideAGraph) {
   EXPECT_EQ(host_copy<float>(buffer), expected);
 }
 
+TEST_P(CommunicatorTest, PeerAddressesReachEveryRanksMemory) {
+  const Buffer buffer = device_copy(contribution<float>(rank(), 1000));
+  const std::vector<void*> addresses = communicator_->peer_addresses(buffer);
+  const bool symmetric = std::string(GetParam().name) == "nccl_symmetric";
+  ASSERT_EQ(addresses.size(), symmetric && ranks() > 1 ? static_cast<std::size_t>(ranks()) : 0u);
+  test_world().barrier();
+  for (std::size_t peer = 0; peer < addresses.size(); ++peer) {
+    std::vector<float> values(1000);
+    backend_->copy_to_host(values.data(), addresses[peer], buffer.bytes());
+    EXPECT_EQ(values, contribution<float>(static_cast<int>(peer), 1000));
+  }
+  test_world().barrier();
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CommunicatorTest, testing::ValuesIn(kSetups),
                          [](const auto& setup) { return std::string(setup.param.name); });
 

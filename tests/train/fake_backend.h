@@ -54,6 +54,13 @@ class FakeBackend : public Backend {
   void update(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
     log.push_back(fmt::format("update from chunk {} on {}", slice.first_chunk, name(stream)));
   }
+  std::size_t inbox = 0;  ///< What inbox_bytes() answers.
+  std::size_t inbox_bytes(OptimizerKind, const UpdateSlice&, int) const override { return inbox; }
+  void sum_and_update(const OptimizerSettings&, const UpdateSlice& slice, const PeerInboxes& peers, StepRef,
+                      Stream stream) override {
+    log.push_back(
+        fmt::format("sum over {} and update from chunk {} on {}", peers.size, slice.first_chunk, name(stream)));
+  }
   void sum_of_squares(const Tensor& values, float*, Stream stream) override {
     log.push_back(fmt::format("squares of {} on {}", values.size(), name(stream)));
   }
@@ -136,10 +143,14 @@ class FakeCommunicator final : public Communicator {
 
   std::uint64_t arrived = UINT64_MAX;
   std::vector<void*> sent;
+  bool reaches_peers = false;  ///< Whether peer_addresses() has answers.
 
   int rank() const override { return 0; }
   int size() const override { return size_; }
   Buffer allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
+  std::vector<void*> peer_addresses(const Buffer& memory) override {
+    return std::vector<void*>(reaches_peers ? static_cast<std::size_t>(size_) : 0u, memory.data());
+  }
   Ticket all_reduce_sum(const Tensor& values, Stream stream) override { return record("all-reduce", values, stream); }
   Ticket reduce_scatter_sum(const Tensor& values, Stream stream) override {
     return record("reduce-scatter", values, stream);

@@ -72,6 +72,30 @@ TEST_F(GradientReducerTest, SendsABucketAsSoonAsItAndTheOnesBeforeAreComplete) {
   reducer.finish();
 }
 
+TEST_F(GradientReducerTest, LeavesTheLastBucketToWhoeverSumsIt) {
+  for (const OverlapMode mode : {OverlapMode::on, OverlapMode::off}) {
+    communicator.sent.clear();
+    reduced.clear();
+    std::vector<std::string> last;
+    GradientReducer reducer(
+        arena, &communicator, backend, mode, [this](std::size_t bucket, Stream) { reduced.push_back(bucket); },
+        [&](std::size_t bucket, Stream stream) { last.push_back(fmt::format("{} {}", bucket, backend.name(stream))); });
+    for (const bool last_micro_step : {false, true}) {
+      EXPECT_TRUE(last.empty());
+      reducer.begin(last_micro_step);
+      for (const std::size_t parameter : in_order()) reducer.ready(parameter);
+      reducer.finish();
+    }
+    auto slices = slices_in_order();
+    auto buckets = all_buckets();
+    EXPECT_EQ(last, std::vector{fmt::format("{} compute", buckets.back())});
+    slices.pop_back();
+    buckets.pop_back();
+    EXPECT_EQ(communicator.sent, slices);
+    EXPECT_EQ(reduced, buckets);
+  }
+}
+
 TEST_F(GradientReducerTest, OverlapOffSendsNothingBeforeFinish) {
   GradientReducer reducer = make(OverlapMode::off);
   reducer.begin(true);

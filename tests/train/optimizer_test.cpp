@@ -27,7 +27,7 @@ class OptimizerOrder : public testing::Test {
 
   Log step(bool sharded, float clip_norm, bool communicates) {
     const ParameterArena arena = make_arena(sharded);
-    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, backend, communicator);
+    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, backend, communicator, true);
     backend.log.clear();
     optimizer.begin_step({}, communicates);
     optimizer.bucket_reduced(0, backend.communication_stream());
@@ -81,7 +81,41 @@ TEST_F(OptimizerOrder, WithoutCommunicationNothingIsSent) {
 
 TEST_F(OptimizerOrder, LambNeedsWholeParameters) {
   const ParameterArena sharded = make_arena(true);
-  EXPECT_THROW(Optimizer(settings_of(OptimizerKind::lamb), 0.0f, sharded, backend, communicator), Error);
+  EXPECT_THROW(Optimizer(settings_of(OptimizerKind::lamb), 0.0f, sharded, backend, communicator, true), Error);
+}
+
+/// Whether the last bucket's sum and update become one.
+class FusedSum : public OptimizerOrder {
+ protected:
+  void SetUp() override {
+    backend.inbox = 64;
+    communicator.reaches_peers = true;
+  }
+  bool fuses(float clip_norm = 0.0f, bool sharded = false, bool wanted = true) {
+    const ParameterArena arena = make_arena(sharded);
+    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, backend, communicator, wanted);
+    return optimizer.sums_last_bucket();
+  }
+};
+
+TEST_F(FusedSum, IsOneOperation) {
+  const ParameterArena arena = make_arena(false);
+  Optimizer optimizer(settings_of(OptimizerKind::adamw), 0.0f, arena, backend, communicator, true);
+  ASSERT_TRUE(optimizer.sums_last_bucket());
+  optimizer.sum_and_update(2, backend.compute_stream());
+  EXPECT_EQ(backend.log, (Log{"sum over 4 and update from chunk 2 on compute"}));
+}
+
+TEST_F(FusedSum, NeedsPeersInReachAndNothingInBetween) {
+  EXPECT_TRUE(fuses());
+  EXPECT_FALSE(fuses(1.0f));
+  EXPECT_FALSE(fuses(0.0f, true));
+  EXPECT_FALSE(fuses(0.0f, false, false));
+  communicator.reaches_peers = false;
+  EXPECT_FALSE(fuses());
+  communicator.reaches_peers = true;
+  backend.inbox = 0;
+  EXPECT_FALSE(fuses());
 }
 
 }  // namespace

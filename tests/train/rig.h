@@ -17,12 +17,12 @@ struct Rig {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Communicator> communicator;
 
-  Rig(DeviceKind device, Precision precision) {
+  Rig(DeviceKind device, Precision precision, bool symmetric = false) {
     const World& world = test_world();
     BackendOptions options;
     options.precision = precision;
     backend = device == DeviceKind::cuda ? make_cuda_backend(options, world.local_rank()) : make_cpu_backend(options);
-    communicator = make_communicator(world, *backend, NcclOptions{.symmetric = false});
+    communicator = make_communicator(world, *backend, NcclOptions{.symmetric = symmetric});
   }
 
   std::unique_ptr<Trainer> trainer(const TrainerOptions& options, const ImageData& data) {

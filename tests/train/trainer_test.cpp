@@ -300,6 +300,41 @@ TEST_P(OnDevice, GraphOnAndOffAreBitwiseTheSame) {
   }
 }
 
+TEST_P(OnDevice, FusedSumOfTheLastBucketChangesNothingButRounding) {
+  if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "is a kernel";
+  for (const Precision precision : precisions()) {
+    Rig rig(GetParam(), precision, true);
+    for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw}) {
+      TrainerOptions options = options_for_ranks();
+      options.optimizer.kind = kind;
+      options.optimizer.schedule.peak = 0.001f;
+      options.optimizer.stochastic_rounding = precision == Precision::bf16 && kind == OptimizerKind::adamw;
+      options.fused_sum = false;
+      const auto expected = parameters_after(rig, options, 3);
+      options.fused_sum = true;
+      const auto actual = parameters_after(rig, options, 3);
+      if (test_world().size() <= 2) {
+        EXPECT_EQ(actual, expected);
+      } else {
+        EXPECT_LT(relative_difference(actual, expected), precision == Precision::fp32 ? 1e-5 : 1e-2);
+      }
+    }
+  }
+}
+
+TEST_P(OnDevice, FusedSumGivesAllRanksTheSameBitsWithAndWithoutGraph) {
+  if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "is a kernel";
+  for (const Precision precision : precisions()) {
+    Rig rig(GetParam(), precision, true);
+    TrainerOptions options = options_for_ranks();
+    options.last_bucket_bytes = std::size_t{100} << 10;
+    const std::string first = hash_after(rig, options, 60);
+    for (const std::string& hash : test_world().all_gather(first)) EXPECT_EQ(hash, first);
+    options.graph = false;
+    EXPECT_EQ(hash_after(rig, options, 60), first);
+  }
+}
+
 TEST_P(OnDevice, BucketSizesAndShardsChangeNothingButRounding) {
   Rig rig(GetParam(), Precision::fp32);
   TrainerOptions options = options_for_ranks();

@@ -54,6 +54,9 @@ class CudaBackend final : public Backend {
 
   void advance(StepState* state, std::uint32_t steps, Stream stream) override;
   void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) override;
+  std::size_t inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const override;
+  void sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
+                      StepRef step, Stream stream) override;
   void sum_of_squares(const Tensor& values, float* sum, Stream stream) override;
   void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) override;
 
