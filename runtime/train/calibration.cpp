@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
 #include <vector>
 
 #include "runtime/core/nvtx.h"
@@ -28,7 +31,7 @@ Windows choose_windows(double step_seconds, bool gpu) {
   return {steps, std::clamp(static_cast<int>(budget_seconds / round_seconds), gpu ? 3 : 1, 5)};
 }
 
-/// Seconds that rank 0, or every rank (the slowest counts), takes for `steps` steps.
+/// Seconds that this rank takes for `steps` steps, 0 where it takes no part: it then sleeps.
 double time_window(StepGraph& graph, std::uint64_t steps, bool takes_part, const World& world, Backend& backend) {
   world.barrier();
   double seconds = 0.0;
@@ -39,7 +42,50 @@ double time_window(StepGraph& graph, std::uint64_t steps, bool takes_part, const
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   world.quiet_barrier();
-  return world.max(seconds);
+  return seconds;
+}
+
+/// Seconds per step, an entry per round.
+struct Rounds {
+  std::vector<double> alone, step, communication;                ///< Of the slowest rank.
+  std::vector<double> silent_slowest, silent_mean, silent_mine;  ///< Without communication; `mine`: of this rank.
+};
+
+Rounds measure(Trainer& trainer, const Windows& windows, const World& world, Backend& backend) {
+  StepGraph& step = trainer.training_steps();
+  StepGraph silent = trainer.make_silent_steps();
+  StepGraph communication = trainer.make_communication_steps();
+  step.prepare();
+  silent.prepare();
+  communication.prepare();
+  // The graphs' first launch uploads them: not counted.
+  if (backend.kind() == DeviceKind::cuda) {
+    for (StepGraph* graph : {&step, &silent, &communication}) time_window(*graph, kUnroll + 1, true, world, backend);
+  }
+  const auto mine = [&](StepGraph& graph, bool takes_part) {
+    return time_window(graph, windows.steps, takes_part, world, backend) / static_cast<double>(windows.steps);
+  };
+  Rounds rounds;
+  for (int round = 0; round < windows.rounds; ++round) {
+    rounds.alone.push_back(world.max(mine(silent, world.rank() == 0)));
+    rounds.step.push_back(world.max(mine(step, true)));
+    rounds.silent_mine.push_back(mine(silent, true));
+    rounds.silent_slowest.push_back(world.max(rounds.silent_mine.back()));
+    rounds.silent_mean.push_back(world.sum(rounds.silent_mine.back()) / world.size());
+    rounds.communication.push_back(world.max(mine(communication, true)));
+  }
+  return rounds;
+}
+
+std::vector<double> gather(double value, const World& world) {
+  std::string bytes(sizeof(value), '\0');
+  std::memcpy(bytes.data(), &value, sizeof(value));
+  std::vector<double> all;
+  for (const std::string& one : world.all_gather(bytes)) {
+    std::memcpy(&value, one.data(), sizeof(value));
+    all.push_back(value);
+  }
+  return all;
 }
 
 }  // namespace
@@ -53,34 +99,16 @@ Calibration calibrate(Trainer& trainer, const World& world, Backend& backend, do
   const NvtxRange range("calibration");
   const auto samples_per_step = static_cast<double>(trainer.sampler().samples_per_step());
   const Windows windows = choose_windows(samples_per_step / samples_per_second, backend.kind() == DeviceKind::cuda);
-  StepGraph& step = trainer.training_steps();
-  StepGraph silent = trainer.make_silent_steps();
-  StepGraph communication = trainer.make_communication_steps();
-  step.prepare();
-  silent.prepare();
-  communication.prepare();
-
-  std::vector<double> step_seconds, silent_seconds, communication_seconds, alone_seconds;
-  const auto per_step = [&](StepGraph& graph, bool takes_part) {
-    return time_window(graph, windows.steps, takes_part, world, backend) / static_cast<double>(windows.steps);
-  };
-  // The graphs' first launch uploads them: not counted.
-  if (backend.kind() == DeviceKind::cuda) {
-    for (StepGraph* graph : {&step, &silent, &communication}) time_window(*graph, kUnroll + 1, true, world, backend);
-  }
-  for (int round = 0; round < windows.rounds; ++round) {
-    alone_seconds.push_back(per_step(silent, world.rank() == 0));
-    step_seconds.push_back(per_step(step, true));
-    silent_seconds.push_back(per_step(silent, true));
-    communication_seconds.push_back(per_step(communication, true));
-  }
+  const Rounds rounds = measure(trainer, windows, world, backend);
 
   result.rounds = windows.rounds;
-  result.step_seconds = median(step_seconds);
-  result.step_seconds_without_communication = median(silent_seconds);
-  result.communication_seconds = median(communication_seconds);
+  result.step_seconds = median(rounds.step);
+  result.step_seconds_without_communication = median(rounds.silent_slowest);
+  result.step_seconds_without_communication_mean = median(rounds.silent_mean);
+  result.step_seconds_without_communication_per_rank = gather(median(rounds.silent_mine), world);
+  result.communication_seconds = median(rounds.communication);
   result.samples_per_second = samples_per_step / result.step_seconds;
-  result.baseline_per_second = samples_per_step / world.size() / median(alone_seconds);
+  result.baseline_per_second = samples_per_step / world.size() / median(rounds.alone);
   result.scaling_efficiency = result.samples_per_second / world.size() / result.baseline_per_second;
   const double exposed = result.step_seconds - result.step_seconds_without_communication;
   result.exposed_comm_fraction = std::clamp(exposed / result.communication_seconds, 0.0, 1.0);

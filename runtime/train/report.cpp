@@ -1,5 +1,6 @@
 #include "runtime/train/report.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -59,8 +60,20 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   line[info.unit + "_per_second_beside_baseline"] = units * calibration->samples_per_second;
   line["step_seconds"] = calibration->step_seconds;
   line["step_seconds_without_communication"] = calibration->step_seconds_without_communication;
+  line["step_seconds_without_communication_mean"] = calibration->step_seconds_without_communication_mean;
+  line["step_seconds_without_communication_per_rank"] = calibration->step_seconds_without_communication_per_rank;
   line["communication_seconds"] = calibration->communication_seconds;
   line["calibration_rounds"] = calibration->rounds;
+}
+
+std::string straggler_text(const Calibration& c) {
+  const std::vector<double>& ranks = c.step_seconds_without_communication_per_rank;
+  const auto slowest = std::max_element(ranks.begin(), ranks.end());
+  const double mean = c.step_seconds_without_communication_mean;
+  const double lost = c.step_seconds_without_communication - mean;
+  return fmt::format("{} of a step  ({:.1f} us from the mean to the slowest rank; rank {} is {} above the mean)",
+                     percent(lost / c.step_seconds), 1e6 * lost, slowest - ranks.begin(),
+                     percent(*slowest / mean - 1.0));
 }
 
 }  // namespace
@@ -190,6 +203,7 @@ void Report::table(const RunResult& result) const {
     row("Exposed communication", fmt::format("{} of {:.1f} us  (step {:.1f} us, without communication {:.1f} us)",
                                              percent(c.exposed_comm_fraction), 1e6 * c.communication_seconds,
                                              1e6 * c.step_seconds, 1e6 * c.step_seconds_without_communication));
+    row("Stragglers", straggler_text(c));
   } else if (result.calibration) {
     row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
   }

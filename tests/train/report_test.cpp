@@ -30,7 +30,16 @@ RunResult measured() {
   result.epochs.push_back({4, 100, 0.2711, 0.9, 0.3, 0.9012, 4012345.67});
   result.rate = {4000000.0, 3900000.0, 4100000.0, 7};
   result.parameter_hash = "0123456789abcdef";
-  result.calibration = Calibration{4000000.0, 520000.0, 0.9615, 0.25, 1e-4, 9e-5, 4e-5, 5};
+  result.calibration = Calibration{.samples_per_second = 4000000.0,
+                                   .baseline_per_second = 520000.0,
+                                   .scaling_efficiency = 0.9615,
+                                   .exposed_comm_fraction = 0.25,
+                                   .step_seconds = 1e-4,
+                                   .step_seconds_without_communication = 9e-5,
+                                   .step_seconds_without_communication_mean = 8e-5,
+                                   .step_seconds_without_communication_per_rank = {7e-5, 8.2e-5, 8.8e-5, 8e-5},
+                                   .communication_seconds = 4e-5,
+                                   .rounds = 5};
   result.nccl = NcclUsage{"2.28.9", "Ring", "LL", "P2P/CUMEM", 16};
   return result;
 }
@@ -52,6 +61,10 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   const std::string table = testing::internal::GetCapturedStdout();
   EXPECT_NE(table.find("Scaling efficiency        96.2%"), std::string::npos) << table;
   EXPECT_NE(table.find("Exposed communication     25.0%"), std::string::npos) << table;
+  const char* stragglers =
+      "Stragglers                10.0% of a step  (10.0 us from the mean to the slowest rank; rank 2 is 10.0% above "
+      "the mean)";
+  EXPECT_NE(table.find(stragglers), std::string::npos) << table;
 
   std::ifstream in(path);
   const auto summary = nlohmann::json::parse(in);
@@ -62,6 +75,9 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   EXPECT_EQ(summary.at("nccl").at("algorithm"), "Ring");
   EXPECT_EQ(summary.at("nccl").at("channels"), 16);
   EXPECT_EQ(summary.at("images_per_second_min"), 3900000.0);
+  EXPECT_EQ(summary.at("step_seconds_without_communication"), 9e-5);
+  EXPECT_EQ(summary.at("step_seconds_without_communication_mean"), 8e-5);
+  EXPECT_EQ(summary.at("step_seconds_without_communication_per_rank").size(), 4u);
 }
 
 TEST(MetricsFile, TellsOfPathsThatCannotBeWrittenAndOfFullDisks) {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "models/registry.h"
 #include "runtime/core/error.h"
@@ -413,10 +416,65 @@ TEST_P(OnDevice, RunMeasuresItself) {
     EXPECT_GT(result.calibration->scaling_efficiency, 0.0);
     EXPECT_GE(result.calibration->exposed_comm_fraction, 0.0);
     EXPECT_LE(result.calibration->exposed_comm_fraction, 1.0);
+    const Calibration& c = *result.calibration;
+    EXPECT_LE(c.step_seconds_without_communication_mean, c.step_seconds_without_communication);
+    const std::size_t ranks = c.step_seconds_without_communication_per_rank.size();
     if (test_world().size() == 1) {
-      EXPECT_EQ(result.calibration->scaling_efficiency, 1.0);
+      EXPECT_EQ(c.scaling_efficiency, 1.0);
+      EXPECT_EQ(ranks, 0u);
+    } else {
+      EXPECT_EQ(ranks, static_cast<std::size_t>(test_world().size()));
     }
   }
+}
+
+/// Data whose every batch keeps this rank waiting.
+class SlowData final : public ResidentData {
+ public:
+  SlowData(std::unique_ptr<ResidentData> data, std::chrono::milliseconds delay)
+      : data_(std::move(data)), delay_(delay) {}
+
+  std::int64_t count() const override { return data_->count(); }
+  Batch batch(const SampleOrder& order, StepRef step, std::int64_t rows) const override {
+    std::this_thread::sleep_for(delay_);
+    return data_->batch(order, step, rows);
+  }
+
+ private:
+  std::unique_ptr<ResidentData> data_;
+  std::chrono::milliseconds delay_;
+};
+
+TEST(Calibrate, TellsASlowRankFromRanksThatAreSlowTogether) {
+  const World& world = test_world();
+  if (world.size() == 1) GTEST_SKIP() << "needs several ranks";
+  constexpr auto kDelay = std::chrono::milliseconds(100);
+  constexpr double kDelaySeconds = 0.1;
+  const auto slow_rank = static_cast<std::size_t>(world.size() - 1);
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  ResidentSplits splits = make_resident(data(), *rig.backend);
+  if (static_cast<std::size_t>(world.rank()) == slow_rank) {
+    splits.train = std::make_unique<SlowData>(std::move(splits.train), kDelay);
+  }
+  Trainer trainer(options_for_ranks(), std::move(splits), world, *rig.backend, *rig.communicator);
+  const Calibration c = calibrate(trainer, world, *rig.backend, kSamplesPerStep / kDelaySeconds);
+
+  const std::vector<double>& ranks = c.step_seconds_without_communication_per_rank;
+  ASSERT_EQ(ranks.size(), static_cast<std::size_t>(world.size()));
+  EXPECT_EQ(std::max_element(ranks.begin(), ranks.end()) - ranks.begin(), static_cast<std::ptrdiff_t>(slow_rank));
+  EXPECT_GE(ranks[slow_rank], kDelaySeconds);
+  EXPECT_GE(c.step_seconds_without_communication, ranks[slow_rank]);
+  const double mean = c.step_seconds_without_communication_mean;
+  EXPECT_LT(mean, c.step_seconds_without_communication);
+  EXPECT_GE(mean, kDelaySeconds / world.size());
+
+  const double alone = kSamplesPerStep / world.size() / c.baseline_per_second;
+  EXPECT_LT(alone, kDelaySeconds) << "rank 0 is a fast one";
+  EXPECT_NEAR(alone, c.step_seconds * c.scaling_efficiency, 1e-9);
+  const double stragglers = c.step_seconds_without_communication - mean;
+  const double exposed = c.step_seconds - c.step_seconds_without_communication;
+  EXPECT_GT(stragglers, exposed) << "waiting for the slow rank is not communication";
+  EXPECT_NEAR((mean - alone) + stragglers + exposed, c.step_seconds - alone, 1e-9);
 }
 
 TEST(CheckSame, NamesTheRanksThatDiffer) {
