@@ -126,11 +126,14 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
                  {"batch_per_rank", options.batch},
                  {"grad_accum", options.grad_accum},
                  {"graph", graph},
+                 {"stragglers_us", 1e6 * times.stragglers},
                  {"communication_alone_us", 1e6 * times.communication},
                  {"step_without_graph_us", 1e6 * times.eager_step},
                  {"rounds", times.rounds}};
   result["results"] = show(world, times, graph || !gpu, data_in_forward);
   print(world, fmt::format("# communication alone {} us\n", microseconds(times.communication)));
+  if (world.size() > 1)
+    print(world, fmt::format("# stragglers {} us, within the parts\n", microseconds(times.stragglers)));
   if (gpu) print(world, fmt::format("# step launched kernel by kernel {} us\n", microseconds(times.eager_step)));
   file.write(result);
 }

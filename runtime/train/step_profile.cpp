@@ -16,15 +16,17 @@ constexpr int kRounds = 5;
 /// A sequence of work that is measured once in every round.
 struct Series {
   StepGraph* graph;
-  std::vector<double> seconds;  ///< Per step.
+  std::vector<double> seconds = {};  ///< Per step, of the slowest rank.
+  std::vector<double> mean = {};     ///< The same over the ranks.
 };
 
+/// Seconds of this rank.
 double window_seconds(StepGraph& graph, std::uint64_t steps, const World& world, Backend& backend) {
   world.barrier();
   const auto start = std::chrono::steady_clock::now();
   graph.run(steps);
   backend.synchronize();
-  return world.max(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 std::uint64_t steps_per_window(double step_seconds, bool gpu) {
@@ -40,11 +42,13 @@ void measure(std::vector<Series>& all, const World& world, Backend& backend) {
     if (gpu) window_seconds(*series.graph, 2 * kUnroll + 1, world, backend);
   }
   const std::uint64_t probe = gpu ? kUnroll : 1;
-  const double step = window_seconds(*all.front().graph, probe, world, backend) / static_cast<double>(probe);
+  const double step = world.max(window_seconds(*all.front().graph, probe, world, backend)) / static_cast<double>(probe);
   const std::uint64_t steps = steps_per_window(step, gpu);
   for (int round = 0; round < kRounds; ++round) {
     for (Series& series : all) {
-      series.seconds.push_back(window_seconds(*series.graph, steps, world, backend) / static_cast<double>(steps));
+      const double mine = window_seconds(*series.graph, steps, world, backend) / static_cast<double>(steps);
+      series.seconds.push_back(world.max(mine));
+      series.mean.push_back(world.sum(mine) / world.size());
     }
   }
 }
@@ -57,13 +61,8 @@ StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Ba
   StepGraph passes = trainer.make_pass_steps(true);
   StepGraph silent = trainer.make_silent_steps();
   StepGraph communication = trainer.make_communication_steps();
-  std::vector<Series> all = {{&trainer.training_steps(), {}},
-                             {&eager, {}},
-                             {&forward, {}},
-                             {&passes, {}},
-                             {&silent, {}},
-                             {&communication, {}}};
-  if (data != nullptr) all.push_back({data, {}});
+  std::vector<Series> all = {{&trainer.training_steps()}, {&eager}, {&forward}, {&passes}, {&silent}, {&communication}};
+  if (data != nullptr) all.push_back({data});
   measure(all, world, backend);
 
   const auto time = [&](std::size_t series) { return median(all[series].seconds); };
@@ -76,6 +75,7 @@ StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Ba
   result.backward = time(3) - time(2);
   result.optimizer = time(4) - time(3);
   result.exposed_communication = result.step - time(4);
+  result.stragglers = time(4) - median(all[4].mean);
   result.communication = world.size() > 1 ? time(5) : 0.0;
   return result;
 }

@@ -127,7 +127,9 @@ TEST(Ddpbench, PartsOfAStepAddUp) {
   EXPECT_EQ(parts, (std::set<std::string>{"data", "forward", "backward", "exposed_communication", "optimizer",
                                           "launch_gaps", "step"}));
   EXPECT_NEAR(sum, result["results"].back()["time_us"].get<double>(), 1.0);
-  expect_fields(result, {"model", "ranks", "batch_per_rank", "communication_alone_us", "step_without_graph_us"});
+  EXPECT_GE(result["stragglers_us"].get<double>(), 0.0) << "the slowest rank is not below the mean";
+  expect_fields(
+      result, {"model", "ranks", "batch_per_rank", "stragglers_us", "communication_alone_us", "step_without_graph_us"});
 }
 
 struct Mistake {
