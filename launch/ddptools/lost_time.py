@@ -1,60 +1,188 @@
-"""Where the time of a step went, from what each job measured about itself."""
+"""Where the time of a step went: its parts against the same step of one rank alone, which add up to what was lost."""
 
 import dataclasses
+import statistics
 
-from ddptools.measurements import Case, Experiment, finite, median_of, table_of
+from ddptools.measurements import Case, Experiment, finite, median_of, positive, size_text, table_of
 from ddptools.tables import MOST_ROWS, Table
 from ddptools.words import percent
 
 EXPOSED = "exposed communication"
-SLOWER = "slower compute and stragglers"
+TOGETHER = "slower together"
+STRAGGLERS = "stragglers"
+SLOWER = "slower together and stragglers"  # where the ranks' mean was not kept
+INPUT = "input"
+LAUNCH_GAPS = "launch gaps"
+SLOWED_DOWN = "compute slowed down by communication"
+WAITING = "waiting for communication"
+
+ONE_RANK = "one rank alone"
+NO_COMMUNICATION = "without communication"
+
+MEANING = {
+    EXPOSED: "what it costs a step, compute that it slows down included",
+    TOGETHER: "all ranks at once, without communication, on average, against one alone",
+    STRAGGLERS: "the slowest rank against the mean, without communication",
+    SLOWER: "the slowest rank without communication, against one alone",
+    SLOWED_DOWN: "the end of the load beside communication, against the load alone",
+    WAITING: "from the end of the load to that of communication",
+}
 
 
 @dataclasses.dataclass
 class Loss:
-    case: Case
+    label: str  # of the case
+    ranks: int
     step: float  # seconds
-    useful: float  # seconds of the same step on one rank alone
-    parts: dict[str, float]  # seconds of what was lost
+    baseline: str  # what a step is compared with
+    useful: float  # seconds of the baseline
+    parts: dict[str, float]  # seconds, which add up to step - useful
+    slowest: str = ""  # which rank, in words, where that is known
+
+    @property
+    def share(self) -> float:
+        return 1 - self.useful / self.step
 
 
 def losses(experiment: Experiment) -> list[Loss]:
-    """For the cases with a calibration, in order of their ranks."""
-    found = [loss for case in experiment.measured if (loss := loss_of(case)) is not None]
-    return sorted(found, key=lambda loss: loss.case.ranks)
+    """For the cases that tell, in order of their ranks."""
+    alone = {_work(case): case for case in experiment.measured if case.ranks == 1}
+    found: list[Loss | None] = []
+    for case in experiment.measured:
+        label = experiment.label(case)
+        found += [_of_training(case, label), _of_bench_step(case, label, alone.get(_work(case)))]
+        found += _of_overlap(case, label)
+    return sorted((loss for loss in found if loss is not None and _credible(loss)), key=lambda loss: loss.ranks)
 
 
-def loss_of(case: Case) -> Loss | None:
-    """step - step without communication is exposed; step without communication - one rank's step is what the ranks cost
-    each other otherwise. A summary's own `lost_time` (seconds by name) takes the place of both."""
+def _credible(loss: Loss) -> bool:
+    """Not of a damaged record: what could not even be drawn."""
+    return loss.useful > 0 and all(abs(part) < 1e6 * loss.step for part in (loss.useful, *loss.parts.values()))
+
+
+def _of_training(case: Case, label: str) -> Loss | None:
+    """See docs/communication.md, "What is measured"."""
     step, efficiency = case.medians("step_seconds"), case.medians("scaling_efficiency")
     silent = case.medians("step_seconds_without_communication")
     if not step or step <= 0 or not efficiency or efficiency <= 0 or not silent or case.ranks < 2:
         return None
     alone = step * efficiency
-    own = _own_parts(case)
-    if own:
-        return Loss(case, step, step - sum(own.values()), own)
-    return Loss(case, step, alone, {EXPOSED: step - silent, SLOWER: silent - alone})
+    mean = case.medians("step_seconds_without_communication_mean")
+    parts = {EXPOSED: step - silent}
+    parts |= {SLOWER: silent - alone} if mean is None else {TOGETHER: mean - alone, STRAGGLERS: silent - mean}
+    return Loss(label, case.ranks, step, ONE_RANK, alone, parts, _slowest_rank(case))
 
 
-def _own_parts(case: Case) -> dict[str, float]:
-    tables = [table_of(run.summary.get("lost_time")) for run in case.runs]
-    names = dict.fromkeys(name for table in tables for name in table)
-    medians = {name: median_of(finite(table.get(name)) for table in tables) for name in names}
-    return {name: value for name, value in medians.items() if value is not None}
+def _slowest_rank(case: Case) -> str:
+    by_rank: dict[int, list[float]] = {}  # how far above the mean, in the runs in which it is the slowest
+    runs = 0
+    for run in case.runs:
+        seconds = run.summary.get("step_seconds_without_communication_per_rank")
+        known = [positive(value) for value in seconds] if isinstance(seconds, list) else []
+        if len(known) < 2 or None in known:
+            continue
+        runs += 1
+        slowest = max(range(len(known)), key=lambda rank: known[rank])
+        by_rank.setdefault(slowest, []).append(known[slowest] / statistics.mean(known) - 1)
+    if not by_rank:
+        return ""
+    rank = max(by_rank, key=lambda rank: len(by_rank[rank]))
+    above = percent(statistics.median(by_rank[rank]))
+    often = f" in {len(by_rank[rank])} of {runs} runs" if runs > 1 else ""
+    return f"rank {rank}{often}, {above} above the mean"
 
 
-def lost_time_table(experiment: Experiment) -> Table | None:
-    found = losses(experiment)
-    if not found:
+def _benches(case: Case, benchmark: str) -> list[dict]:
+    return [run.bench for run in case.runs if run.bench.get("benchmark") == benchmark]
+
+
+def _rows(bench: dict) -> list[dict]:
+    return [table_of(row) for row in bench["results"]] if isinstance(bench.get("results"), list) else []
+
+
+def _step_parts(case: Case) -> dict[str, float]:
+    """Seconds of each part of `ddpbench step`, medians over the runs; with the stragglers, which are within others."""
+    values: dict[str, list[float]] = {}
+    for bench in _benches(case, "step"):
+        rows = [(str(row.get("part")), finite(row.get("time_us"))) for row in _rows(bench)]
+        for name, value in [*rows, (STRAGGLERS, finite(bench.get("stragglers_us")))]:
+            if value is not None:
+                values.setdefault(name, []).append(1e-6 * value)
+    return {name: statistics.median(known) for name, known in values.items()}
+
+
+def _of_bench_step(case: Case, label: str, one: Case | None) -> Loss | None:
+    """How each part grows from the case `one` of one rank with the same work, where there is one."""
+    if case.ranks < 2 or one is None:
         return None
-    parts = list(dict.fromkeys(name for loss in found for name in loss.parts))
-    header = ["case", "step ms", "one rank alone ms", *(f"{part} ms" for part in parts), "efficiency in the job"]
+    here, alone = _step_parts(case), _step_parts(one)
+    if not {"forward", "backward", "optimizer", "exposed_communication"} <= here.keys() & alone.keys():
+        return None
+
+    def growth(*names: str) -> float:
+        return sum(here.get(name, 0.0) - alone.get(name, 0.0) for name in names)
+
+    measured = [name for name in ("data", "launch_gaps") if here.get(name) or alone.get(name)]
+    compute = growth("forward", "backward", "optimizer")
+    parts = {EXPOSED: growth("exposed_communication")}
+    if STRAGGLERS in here:
+        parts |= {TOGETHER: compute - here[STRAGGLERS], STRAGGLERS: here[STRAGGLERS]}
+    else:
+        parts[SLOWER] = compute
+    parts |= {{"data": INPUT, "launch_gaps": LAUNCH_GAPS}[name]: growth(name) for name in measured}
+    all_parts = ("data", "forward", "backward", "exposed_communication", "optimizer", "launch_gaps")
+    useful = sum(alone.get(name, 0.0) for name in all_parts)
+    return Loss(label, case.ranks, useful + sum(parts.values()), ONE_RANK, useful, parts)
+
+
+def _work(case: Case) -> str:
+    """The same for cases of `ddpbench step` that differ in nothing but their ranks."""
+    names = ("model", "device", "precision", "batch_per_rank", "grad_accum", "graph")
+    settings = {name: value for name, value in case.settings.items() if name not in ("ranks", "batch")}
+    return repr([settings, [[bench.get(name) for name in names] for bench in _benches(case, "step")[:1]]])
+
+
+def _of_overlap(case: Case, label: str) -> list[Loss]:
+    """Of each bucket size of `ddpbench overlap`, which times the load's end beside communication too."""
+    names = ("compute_alone_us", "compute_beside_us", "together_us")
+    by_bucket: dict[float, list[list[float]]] = {}
+    for bench in _benches(case, "overlap"):
+        for row in _rows(bench):
+            bucket, values = positive(row.get("bucket_bytes")), [positive(row.get(name)) for name in names]
+            if bucket is not None and None not in values:
+                by_bucket.setdefault(bucket, []).append([1e-6 * value for value in values])
+    found = []
+    for bucket, rows in sorted(by_bucket.items()):
+        alone, beside, together = (statistics.median(values) for values in zip(*rows))
+        parts = {SLOWED_DOWN: beside - alone, WAITING: together - beside}
+        text = f"{label}, buckets of {size_text(bucket)}"
+        found.append(Loss(text, case.ranks, together, NO_COMMUNICATION, alone, parts))
+    return found
+
+
+def lost_time_words(found: list[Loss]) -> str:
+    """Of the case that loses the largest share."""
+    worst = max(found, key=lambda loss: loss.share)
+    if worst.share <= 0:
+        return f"No step takes longer than {worst.baseline}."
+    shares = {name: seconds / worst.step for name, seconds in worst.parts.items()}
+    parts = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if abs(share) >= 5e-4)
+    text = f"Most is lost with {worst.label}: {percent(worst.share)} of {1e3 * worst.step:.4g} ms ({parts})."
+    return text + (f" Its slowest rank is {worst.slowest}." if worst.slowest else "")
+
+
+def lost_time_table(found: list[Loss]) -> Table:
+    names = part_names(found)
+    header = ["case", "step ms", " or ".join(dict.fromkeys(loss.baseline for loss in found)) + " ms"]
+    header += [*(f"{name} ms" for name in names), "efficiency"]
     rows = []
     for loss in found[:MOST_ROWS]:
-        milliseconds = [loss.step, loss.useful, *(loss.parts.get(part, 0.0) for part in parts)]
-        row = [experiment.label(loss.case), *(f"{1e3 * value:.4g}" for value in milliseconds)]
-        rows.append([*row, percent(loss.useful / loss.step)])
-    caption = "The time of a step and its parts. A part below zero is a difference within the noise."
+        cells = [f"{1e3 * loss.parts[name]:.4g}" if name in loss.parts else "" for name in names]
+        rows.append([loss.label, f"{1e3 * loss.step:.4g}", f"{1e3 * loss.useful:.4g}", *cells, percent(1 - loss.share)])
+    meaning = "; ".join(f"{name}: {MEANING[name]}" for name in names if name in MEANING)
+    caption = f"The time of a step and its parts ({meaning}). A part below zero is a difference within the noise."
     return Table(caption, header, rows)
+
+
+def part_names(found: list[Loss]) -> list[str]:
+    return list(dict.fromkeys(name for loss in found for name in loss.parts))

@@ -298,11 +298,28 @@ def make_run(record: Record) -> Run | None:
         rate = positive(summary.get(f"{unit}_per_second"))
         if rate is not None:
             return Run(rate, f"{unit}/s", summary, bench, record)
+    rate, unit = _bench_rate(bench)
+    if rate is not None:
+        return Run(rate, unit, summary, bench, record)
     rows = bench_rows(bench)
     if rows:
         size, bandwidth = max(rows)[0], max(rows)[2]
         return Run(bandwidth, f"GB/s busbw at {size_text(size)}", summary, bench, record)
     return None
+
+
+def _bench_rate(bench: dict[str, Any]) -> tuple[float | None, str]:
+    """Of `ddpbench step`, and of `ddpbench overlap` at its best bucket size."""
+    rows = [table_of(row) for row in bench["results"]] if isinstance(bench.get("results"), list) else []
+    if bench.get("benchmark") == "step":
+        step = next((positive(row.get("time_us")) for row in rows if row.get("part") == "step"), None)
+        counts = [positive(bench.get(name)) for name in ("ranks", "batch_per_rank", "grad_accum")]
+        samples = None if step is None or None in counts else positive(math.prod(counts) / step * 1e6)
+        return samples, "samples/s"
+    if bench.get("benchmark") == "overlap":
+        times = [time for row in rows if (time := positive(row.get("together_us"))) is not None]
+        return (positive(1e6 / min(times)) if times else None), "backward passes/s"
+    return None, ""
 
 
 def bench_rows(bench: dict[str, Any]) -> list[tuple[float, bool, float]]:

@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-from ddptools.lost_time import Loss, losses  # noqa: E402
+from ddptools.lost_time import Loss, part_names  # noqa: E402
 from ddptools.measurements import PLACEMENT, Case, Experiment, Series, number_of, series_over, size_text  # noqa: E402
 from ddptools.tables import bus_bandwidths, operation  # noqa: E402
 from ddptools.words import efficiencies, is_training, number  # noqa: E402
@@ -53,9 +53,9 @@ def pictures(experiment: Experiment) -> list[Picture]:
         return [*made, *_bus_bandwidth(experiment)]
 
 
-def lost_time_pictures(experiment: Experiment) -> list[Picture]:
+def lost_time_picture(experiment: Experiment, found: list[Loss]) -> Picture:
     with plt.rc_context(STYLE):
-        return _lost_time(experiment)
+        return _lost_time(experiment, found[:MOST_BARS])
 
 
 def finish(figure: Figure, name: str, caption: str) -> Picture:
@@ -249,29 +249,22 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
     return [finish(figure, f"{experiment.title} bus bandwidth", caption)]
 
 
-def _lost_time(experiment: Experiment) -> list[Picture]:
-    found = losses(experiment)[:MOST_BARS]
-    if not found:
-        return []
-    parts = list(dict.fromkeys(name for loss in found for name in loss.parts))
+def _lost_time(experiment: Experiment, found: list[Loss]) -> Picture:
     figure, axes = plt.subplots(figsize=(8, 1.2 + 0.32 * len(found)))
     rows = np.arange(len(found))
-    left = np.zeros(len(found))
-    for name, color in [("the step of one rank alone", "C7"), *((part, f"C{i}") for i, part in enumerate(parts))]:
-        widths = np.array([_share(loss, name) for loss in found])
-        axes.barh(rows, widths, left=left, label=name, color=color, **BAR_EDGE)
+    left = np.array([max(0.0, 100 * loss.useful / loss.step) for loss in found])
+    baselines = " or ".join(dict.fromkeys(loss.baseline for loss in found))
+    axes.barh(rows, left, label=baselines, color="C7", **BAR_EDGE)
+    for i, name in enumerate(part_names(found)):
+        widths = np.array([max(0.0, 100 * loss.parts.get(name, 0.0) / loss.step) for loss in found])
+        axes.barh(rows, widths, left=left, label=name, color=f"C{i}", **BAR_EDGE)
         left += widths
-    axes.set_yticks(rows, [f"{experiment.label(loss.case)}: {1e3 * loss.step:.3g} ms" for loss in found], fontsize=8)
+    axes.set_yticks(rows, [f"{loss.label}: {1e3 * loss.step:.3g} ms" for loss in found], fontsize=8)
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.set(xlabel="share of a step, %", xlim=(0, max(100.0, float(left.max()))))
     axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
-    return [finish(figure, f"{experiment.title} lost time", _caption(experiment, "Where the time of a step went."))]
-
-
-def _share(loss: Loss, name: str) -> float:
-    seconds = loss.useful if name == "the step of one rank alone" else loss.parts.get(name, 0.0)
-    return 100 * max(0.0, seconds) / loss.step
+    return finish(figure, f"{experiment.title} lost time", _caption(experiment, "Where the time of a step went."))
 
 
 def drawings(topology: dict[str, Any], name: str) -> list[Picture]:

@@ -5,10 +5,10 @@ import pathlib
 import sys
 
 from ddptools.errors import UsageError, run_program
-from ddptools.lost_time import lost_time_table
+from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import Experiment, Results, load
 from ddptools.page import Block, Heading, Notes, to_html, to_markdown
-from ddptools.plots import Picture, drawings, lost_time_pictures, pictures
+from ddptools.plots import Picture, drawings, lost_time_picture, pictures
 from ddptools.predicted import predicted_table, predicted_words, predictions
 from ddptools.results import write_atomically
 from ddptools.tables import failures, machine_table, tables
@@ -72,9 +72,10 @@ def experiment_blocks(experiment: Experiment) -> list[Block]:
     blocks += [Heading(3, "In words"), *explain(experiment)]
     if experiment.measured:
         blocks += [Heading(3, "Measured"), *tables(experiment), *pictures(experiment)]
-    lost = lost_time_table(experiment)
+    lost = losses(experiment)
     if lost:
-        blocks += [Heading(3, "Where the time went"), *lost_time_pictures(experiment), lost]
+        blocks += [Heading(3, "Where the time went"), lost_time_words(lost), lost_time_picture(experiment, lost)]
+        blocks += [lost_time_table(lost)]
     predicted = predictions(experiment)
     if predicted:
         words, table = predicted_words(experiment, predicted), predicted_table(experiment, predicted)

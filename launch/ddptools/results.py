@@ -31,6 +31,7 @@ SUMMARY_COLUMNS = (
     "exposed_comm_fraction",
     "step_seconds",
     "step_seconds_without_communication",
+    "step_seconds_without_communication_mean",
     "communication_seconds",
     "mfu",
     "loss",

@@ -10,8 +10,10 @@ import unittest
 from typing import Any
 
 from support import ROOT, record, write_results
+from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import load
 from ddptools.noise import compare, student_p, welch_p
+from ddptools.plots import lost_time_picture
 from ddptools.predicted import predicted_table, predicted_words, predictions
 from ddptools.words import choices, explain, numerics
 
@@ -187,8 +189,9 @@ def everything() -> list[dict[str, Any]]:
         records.append(record(f"b{algorithm}", 0, 1.0, settings, product="bench", summary={}, bench=bench))
         records[-1]["summary"] = None
     for layout in ("1x4", "2x2"):
-        lost = {"lost_time": {"stragglers": 1e-4, "input": 2e-4}, "step_seconds": 1e-3, "scaling_efficiency": 0.7}
-        lost |= {"step_seconds_without_communication": 9e-4}
+        lost = {"step_seconds": 1e-3, "scaling_efficiency": 0.7, "step_seconds_without_communication": 9e-4}
+        lost |= {"step_seconds_without_communication_mean": 8.5e-4}
+        lost |= {"step_seconds_without_communication_per_rank": [8.5e-4, 8.4e-4, 8.9e-4, 8.2e-4]}
         settings = {"ranks": 4, "layout": layout, "note": "<script>alert(1)</script>|`x`"}
         records += runs(layout, [5, 6], settings, product="layouts", summary=lost, emulated=layout == "2x2")
     for bucket in (1, 4, 25):
@@ -249,6 +252,109 @@ class PredictedTest(ReportCase):
                     predicted_words(experiment, found), predicted_table(experiment, found)
 
 
+def bench(ranks: int, benchmark: str, results: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    """A record of ddpbench."""
+    made = {"benchmark": benchmark, "ranks": ranks, "results": results} | fields
+    return record(f"{benchmark}{ranks}", 0, None, {"ranks": ranks}, status="ok", bench=made)
+
+
+def step_bench(ranks: int, parts: dict[str, float | None], **fields: Any) -> dict[str, Any]:
+    """Of ddpbench step; `parts` in us."""
+    rows = [{"part": name, "time_us": time} for name, time in parts.items()]
+    rows.append({"part": "step", "time_us": sum(time or 0.0 for time in parts.values())})
+    return bench(ranks, "step", rows, **{"model": "cnn", "batch_per_rank": 32, "grad_accum": 1} | fields)
+
+
+ONE = {"data": 10.0, "forward": 200.0, "backward": 400.0, "exposed_communication": 2.0, "optimizer": 50.0}
+ONE |= {"launch_gaps": 30.0}
+FOUR = {"data": 25.0, "forward": 220.0, "backward": 440.0, "exposed_communication": 102.0, "optimizer": 48.0}
+FOUR |= {"launch_gaps": 70.0}
+
+
+class LostTimeTest(ReportCase):
+    def test_parts_add_up(self) -> None:
+        rng = random.Random(5)
+        for _ in range(100):
+            summaries = []
+            for _ in range(3):
+                summary = {"step_seconds": rng.uniform(1, 2), "scaling_efficiency": rng.uniform(0.3, 1.1)}
+                summary["step_seconds_without_communication"] = rng.uniform(0.5, 2)
+                if rng.random() < 0.8:
+                    summary["step_seconds_without_communication_mean"] = rng.uniform(0.5, 2)
+                summaries.append(summary)
+            made = [record("c", i, 1.0, {"ranks": 4}, summary=s) for i, s in enumerate(summaries)]
+            (loss,) = losses(self.experiment(made))
+            self.assertAlmostEqual(sum(loss.parts.values()), loss.step - loss.useful)
+            known = any("step_seconds_without_communication_mean" in s for s in summaries)
+            self.assertEqual("stragglers" in loss.parts, known)
+
+    def test_the_slowest_rank_is_named_by_how_often_it_is(self) -> None:
+        def words(*per_rank: Any) -> str:
+            summary = {"step_seconds": 1.0, "scaling_efficiency": 0.5, "step_seconds_without_communication": 0.9}
+            changes = [{"step_seconds_without_communication_per_rank": ranks} for ranks in per_rank]
+            made = [record("c", i, 1.0, {"ranks": 2}, summary=summary | c) for i, c in enumerate(changes)]
+            return lost_time_words(losses(self.experiment(made)))
+
+        self.assertIn("slowest rank is rank 1, 20.0% above the mean", words([0.4, 0.6]))
+        self.assertIn("rank 0 in 2 of 3 runs, 15.0% above the mean", words([0.6, 0.4], [0.55, 0.45], [0.4, 0.6]))
+        for nothing in (None, [], [0.5], [0.5, None], [0.5, "x"], [0.5, -1.0], {"0": 1.0}, [0.5, 1e400]):
+            self.assertNotIn("slowest", words(nothing))
+
+    def test_step_of_ddpbench(self) -> None:
+        experiment = self.experiment([step_bench(1, ONE), step_bench(4, FOUR, stragglers_us=12.0)])
+        self.assertEqual(experiment.unit, "samples/s")
+        self.assertAlmostEqual(experiment.measured[1].rate, 4 * 32 / 905e-6)
+        (loss,) = losses(experiment)
+        expected = {"exposed communication": 100, "slower together": 46, "stragglers": 12, "input": 15}
+        expected |= {"launch gaps": 40}
+        self.assertEqual({name: round(1e6 * part, 6) for name, part in loss.parts.items()}, expected)
+        self.assertEqual((round(1e6 * loss.step, 6), round(1e6 * loss.useful, 6)), (905, 692))
+
+    def test_only_what_ddpbench_measured(self) -> None:
+        graph = {"data": None, "launch_gaps": 0.0}
+        (loss,) = losses(self.experiment([step_bench(1, ONE | graph), step_bench(4, FOUR | graph)]))
+        self.assertEqual(list(loss.parts), ["exposed communication", "slower together and stragglers"])
+        self.assertAlmostEqual(sum(loss.parts.values()), loss.step - loss.useful)
+        for records in ([step_bench(4, FOUR)], [step_bench(1, ONE, batch_per_rank=128), step_bench(4, FOUR)]):
+            self.assertEqual(losses(self.experiment(records)), [])
+
+    def test_overlap_of_ddpbench_tells_slow_compute_from_waiting(self) -> None:
+        rows = [{"bucket_bytes": 2**size, "compute_alone_us": 900.0, "compute_beside_us": 950.0 + size,
+                 "together_us": 1000.0} for size in (20, 18)]  # fmt: skip
+        experiment = self.experiment([bench(2, "overlap", rows)])
+        self.assertEqual((experiment.unit, experiment.measured[0].rate), ("backward passes/s", 1000.0))
+        first, second = losses(experiment)
+        self.assertEqual((first.label, second.label), ("main, buckets of 256 KiB", "main, buckets of 1 MiB"))
+        expected = {"compute slowed down by communication": 68, "waiting for communication": 32}
+        self.assertEqual({name: round(1e6 * part, 6) for name, part in first.parts.items()}, expected)
+        self.assertEqual(lost_time_table([first]).header[2], "without communication ms")
+
+    def test_nothing_lost(self) -> None:
+        summary = {"step_seconds": 1.0, "scaling_efficiency": 1.1, "step_seconds_without_communication": 0.95}
+        found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
+        self.assertEqual(lost_time_words(found), "No step takes longer than one rank alone.")
+
+    def test_damaged_results(self) -> None:
+        rng = random.Random(3)
+        values = [None, "x", -1, 0, 0.5, 1e400, 1e308, 1e-300, [], {}, True, 10**400, [None], [{}], [[1]]]
+        rows = [{"bucket_bytes": 4, "compute_alone_us": 9.0, "compute_beside_us": 10.0, "together_us": 11.0}]
+        summary = {"step_seconds": 1.0, "scaling_efficiency": 0.5, "step_seconds_without_communication": 0.9,
+                   "step_seconds_without_communication_mean": 0.8,
+                   "step_seconds_without_communication_per_rank": [0.7, 0.9]}  # fmt: skip
+        for _ in range(100):
+            made = [step_bench(1, ONE), step_bench(4, FOUR, stragglers_us=1.0), bench(2, "overlap", [dict(rows[0])])]
+            made.append(record("t", 0, 1.0, {"ranks": 2}, summary=dict(summary)))
+            for one in rng.sample(made, 2):
+                table = one["bench"] if "bench" in one else one["summary"]
+                if rng.random() < 0.5 and isinstance(table.get("results"), list):
+                    table = rng.choice(table["results"])
+                table[rng.choice(list(table))] = rng.choice(values)
+            for experiment in load([write_results(self.folder / "results", made)]).experiments:
+                found = losses(experiment)
+                if found:
+                    lost_time_words(found), lost_time_table(found), lost_time_picture(experiment, found)
+
+
 class PageTest(ReportCase):
     def report(self, *options: Any, source: pathlib.Path | None = None) -> subprocess.CompletedProcess:
         done = run_report(source or self.folder / "results", "--out", self.folder / "r.html", *options)
@@ -303,8 +409,12 @@ class PageTest(ReportCase):
         write_results(self.folder / "results", everything())
         self.report("--md", self.folder / "r.md")
         markdown = (self.folder / "r.md").read_text()
+        self.assertIn("| case | step ms | one rank alone ms | exposed communication ms | slower together and stragg", markdown)
         self.assertIn("| 2 ranks, batch 64 | 1 | 0.8 | 0.1 | 0.1 | 80.0% |", markdown)
-        self.assertIn("| layout 1x4 | 1 | 0.7 | 0.1 | 0.2 | 70.0% |", markdown)
+        self.assertIn("ms | exposed communication ms | slower together ms | stragglers ms | efficiency |", markdown)
+        self.assertIn("| layout 1x4 | 1 | 0.7 | 0.1 | 0.15 | 0.05 | 70.0% |", markdown)
+        self.assertIn("30.0% of 1 ms (exposed communication 10.0%, slower together 15.0%, stragglers 5.0%). "
+                      "Its slowest rank is rank 2 in 2 of 2 runs, 4.7% above the mean.", markdown)  # fmt: skip
 
     def test_empty(self) -> None:
         write_results(self.folder / "results", [])
@@ -338,7 +448,7 @@ class PageTest(ReportCase):
         for number, value in enumerate(bad):
             for name in good:
                 records.append(good | {"case": f"{number}{name}", name: value})
-            for name in ("images_per_second", "nccl", "step_seconds", "parameter_hash", "topology", "lost_time"):
+            for name in ("images_per_second", "nccl", "step_seconds", "parameter_hash", "topology"):
                 summary = good["summary"] | {
                     "step_seconds_without_communication": 1,
                     "scaling_efficiency": 1,

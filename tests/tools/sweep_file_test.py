@@ -179,7 +179,7 @@ class SweepFile(unittest.TestCase):
     def test_the_sweeps_that_come_with_it(self) -> None:
         files = sorted((support.ROOT / "configs" / "sweeps").glob("*.toml"))
         names = {"scaling", "p2p-level", "gpu-pairs", "algo-proto", "node-layout", "batch-size", "bucket-size"}
-        names |= {"overlap-ablation"}
+        names |= {"overlap-ablation", "lost-time"}
         self.assertEqual({f.stem for f in files}, names | {f"{name}-cpu" for name in names})
         for file in files:
             sweep = load_sweep(file)
