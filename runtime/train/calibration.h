@@ -26,8 +26,8 @@ struct Calibration {
   double step_seconds = 0.0;
   double step_seconds_without_communication = 0.0;
   double step_seconds_without_communication_mean = 0.0;  ///< Over the ranks, in the same windows.
-  /// Each rank's median over the rounds, W of them: a rank that is slow in every window stands out, where
-  /// the slowest of each window may be another one every time. None of one rank.
+  /// Of each rank, median over the rounds (empty for one rank). A rank that is slow in most windows stands out here;
+  /// the slowest of each window may be a different one every time.
   std::vector<double> step_seconds_without_communication_per_rank;
   double communication_seconds = 0.0;
   int rounds = 0;
