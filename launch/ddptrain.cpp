@@ -201,6 +201,7 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.batch_per_rank = job.options.batch;
   info.grad_accum = job.options.grad_accum;
   info.zero = trainer.arena().sharded() ? 1 : 0;
+  info.fused_sum = trainer.fuses_last_sum();
   info.comm_dtype = trainer.arena().gradient_type() == DType::f32 ? "fp32" : name_of(trainer.arena().gradient_type());
   info.parameters = trainer.arena().parameter_count();
   info.epochs = total_epochs(run, steps_per_epoch);

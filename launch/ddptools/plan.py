@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 from ddptools import nccl_model
 from ddptools.hardware import Model
@@ -37,6 +38,7 @@ class Case:
     bucket_bytes: float = 25.0 * 2**20
     last_bucket_bytes: float = 256.0 * 2**10
     overlap: bool = True
+    fused_sum_us: float | None = None  # what the last bucket costs where its sum and update are one kernel
     interference: float = 0.0  # seconds by which a second of communication beside backward makes it longer
     intra_gbs: float = 360.0  # of a GPU, within its node
     inter_gbs: float = 40.0  # of a node
@@ -86,13 +88,15 @@ def predict(case: Case) -> Prediction:
     alone = case.step_flops / (1e12 * case.tflops)
     sizes = bucket_sizes(case)
     times = [all_reduce_seconds(case, size) for _, size in sizes]
+    if case.fused_sum_us is not None and case.gpus > 1:
+        times[-1] = (1e-6 * case.fused_sum_us, *times[-1][1:])
     communication = sum(count * seconds for (count, _), (seconds, _, _) in zip(sizes, times, strict=True))
     compute, exposed = alone, communication
     if case.overlap and case.gpus > 1:
         backward = backward_seconds(case, alone)
         slow_down = case.interference * min(communication, backward)
         compute += slow_down
-        exposed = exposed_seconds(sizes, [seconds for seconds, _, _ in times], backward + slow_down)
+        exposed = exposed_seconds(sizes, [seconds for seconds, _, _ in times], backward + slow_down, case.model.ready_at)
     _, algorithm, protocol = times[0]
     return Prediction(
         gpus=case.gpus,
@@ -126,18 +130,22 @@ def bucket_sizes(case: Case) -> list[tuple[int, float]]:
     return sizes + ([(1, last)] if last > 0 else [])
 
 
-def exposed_seconds(sizes: list[tuple[int, float]], seconds: list[float], backward: float) -> float:
-    """What is left of communication after backward. Gradients come evenly over it; a bucket starts when it is complete
-    and the one before it has arrived."""
+def exposed_seconds(
+    sizes: list[tuple[int, float]],
+    seconds: list[float],
+    backward: float,
+    ready_at: Callable[[float], float] = lambda share: share,
+) -> float:
+    """What is left of communication after backward. `ready_at`: Model.ready_at; a bucket starts when it is complete and
+    the one before it has arrived."""
     total = sum(count * size for count, size in sizes)
-    ready = 0.0  # when the bytes so far are complete, from the start of backward
+    done = 0.0  # bytes so far
     free = 0.0  # when the network is
     for (count, size), each in zip(sizes, seconds, strict=True):
-        spacing = backward * size / total
-        first, last = ready + spacing, ready + count * spacing
+        first, last = (backward * ready_at((done + buckets * size) / total) for buckets in (1, count))
         # `count` equal buckets: the network waits for each of them, or for none after the first.
         free = max(free + count * each, first + count * each, last + each)
-        ready = last
+        done += count * size
     return max(free - backward, 0.0)
 
 

@@ -26,6 +26,7 @@ class Measured:
     communication_seconds: float | None
     step_seconds: float | None
     efficiency: float | None
+    fused_sum_us: float | None  # what is exposed where the last bucket's sum and update are one kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Calibration:
     intra_fit: NetworkFit | None
     inter_fit: NetworkFit | None
     interference: float | None  # see Case
+    fused_sum_us: float | None  # see Case; None where a run of several ranks did without
     runs: int
     all_reduces: int
 
@@ -54,6 +56,8 @@ class Calibration:
             changes["tflops"] = self.tflops
         if self.interference is not None:
             changes["interference"] = self.interference
+        if case.nodes == 1:
+            changes["fused_sum_us"] = self.fused_sum_us
         return dataclasses.replace(case, **changes)
 
 
@@ -100,12 +104,14 @@ def calibrate(records: Iterable[Table]) -> Calibration:
     interference = [value for record in kept for value in _interference(record)]
     if not runs and not points and not interference:
         raise UsageError("--calibrate: no summary of ddptrain and no result of ddpbench allreduce or overlap in there")
+    fused = [run.fused_sum_us for run in runs if run.case.gpus > 1]
     rates = [run.case.model.matmul_flops * run.baseline_per_second for run in runs]
     return Calibration(
         tflops=statistics.median(rates) / 1e12 if rates else None,
         intra_fit=fit_network([p for p in points if p.nodes == 1]),
         inter_fit=fit_network([p for p in points if p.nodes > 1]),
         interference=statistics.median(interference) if interference else None,
+        fused_sum_us=statistics.median(fused) if fused and None not in fused else None,
         runs=len(runs),
         all_reduces=len(points),
     )
@@ -238,7 +244,15 @@ def _run(summary: Table, settings: Table) -> Measured | None:
         communication_seconds=positive(summary.get("communication_seconds")),
         step_seconds=positive(summary.get("step_seconds")),
         efficiency=positive(summary.get("scaling_efficiency")),
+        fused_sum_us=_fused_sum_us(summary),
     )
+
+
+def _fused_sum_us(summary: Table) -> float | None:
+    step, silent = positive(summary.get("step_seconds")), positive(summary.get("step_seconds_without_communication"))
+    if summary.get("fused_sum") is not True or step is None or silent is None:
+        return None
+    return max(1e6 * (step - silent), 0.0)
 
 
 def _rate(summary: Table, suffix: str = "") -> float | None:

@@ -32,6 +32,7 @@ Json info_fields(const RunInfo& info) {
                  {"grad_accum", info.grad_accum},
                  {"zero", info.zero},
                  {"comm_dtype", info.comm_dtype},
+                 {"fused_sum", info.fused_sum},
                  {"steps", info.steps},
                  {"epochs", info.epochs},
                  {"parameters", info.parameters}};

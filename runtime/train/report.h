@@ -28,6 +28,7 @@ struct RunInfo {
   std::int64_t grad_accum = 1;
   int zero = 0;            ///< Stage of ZeRO.
   std::string comm_dtype;  ///< Of gradients.
+  bool fused_sum = false;  ///< Whether the last bucket's sum and update are one kernel.
   std::int64_t parameters = 0;
   std::map<std::string, std::int64_t> shape;  ///< Of a GPT: layers, width, sequence ...
   std::int64_t epochs = 0;

@@ -49,6 +49,7 @@ class Trainer {
   const DistributedSampler& sampler() const { return sampler_; }
   const ParameterArena& arena() const { return arena_; }
   const Model& model() const { return *model_; }
+  bool fuses_last_sum() const { return optimizer_.sums_last_bucket(); }
   Model& model() { return *model_; }
 
   /// Queues the next steps of training; does not wait. Collective.

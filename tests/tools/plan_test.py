@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "launch"))
 
 from ddptools import nccl_model, plan_program
 from ddptools.errors import UsageError
-from ddptools.hardware import LINKS, NETWORKS, gpt2, named_model, plain_model
+from ddptools.hardware import LINKS, NETWORKS, Model, gpt2, named_model, plain_model
 from ddptools.nccl_model import Fabric
 from ddptools.plan import Case, NetworkFit, exposed_seconds, needed_bandwidth, predict, rule_of_thumb
 from ddptools.plan_calibration import calibrate, compare, load_records
@@ -171,6 +171,14 @@ class ExposureTest(unittest.TestCase):
             self.assertAlmostEqual(exposed_seconds(sizes, seconds, 1.0), max(free - 1.0, 0.0))
 
 
+    def test_gradients_need_not_come_evenly(self) -> None:
+        early = Model("early", 1e6, 1e6, ready=((0.9, 0.1), (1.0, 1.0)))
+        self.assertAlmostEqual(early.ready_at(0.45), 0.05)
+        self.assertAlmostEqual(early.ready_at(0.95), 0.55)
+        self.assertAlmostEqual(exposed_seconds([(1, 90.0), (1, 10.0)], [0.8, 0.05], 1.0, early.ready_at), 0.05)
+        self.assertAlmostEqual(exposed_seconds([(1, 90.0), (1, 10.0)], [0.8, 0.05], 1.0), 0.75)
+
+
 class PredictTest(unittest.TestCase):
     def test_one_gpu_is_its_own_baseline(self) -> None:
         result = predict(case(gpus_per_node=1))
@@ -274,6 +282,18 @@ class CalibrationTest(unittest.TestCase):
         self.assertAlmostEqual(result.predicted.step_seconds, predicted)
         self.assertAlmostEqual(result.error, step / predicted - 1.0)
         self.assertEqual(result.gpus, 8)
+
+    def test_a_fused_sum_costs_what_was_exposed(self) -> None:
+        def run(fused: bool) -> dict[str, Any]:
+            return summary(4, 4 * 512 / 135e-6, 4.05e6, communication_seconds=47e-6, step_seconds=135e-6,
+                           step_seconds_without_communication=127e-6, fused_sum=fused)  # fmt: skip
+
+        (fused,) = compare([run(True)])
+        self.assertAlmostEqual(fused.predicted.exposed_seconds, 8e-6)
+        self.assertLess(abs(fused.error), 0.01)
+        (plain,) = compare([run(False)])
+        self.assertNotAlmostEqual(plain.predicted.exposed_seconds, 8e-6)
+        self.assertIsNone(calibrate([run(True), run(False)]).fused_sum_us)
 
     def test_emulated_and_failed_runs_do_not_count(self) -> None:
         for mark in ({"emulated": True}, {"status": "failed"}):

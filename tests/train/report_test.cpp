@@ -17,6 +17,7 @@ RunInfo eight_gpus() {
   info.topology = "NV18";
   info.zero = 1;
   info.comm_dtype = "fp32";
+  info.fused_sum = true;
   info.world_size = 8;
   info.local_world_size = 8;
   info.epochs = 8;
@@ -72,6 +73,7 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   EXPECT_EQ(summary.at("topology"), "NV18");
   EXPECT_EQ(summary.at("zero"), 1);
   EXPECT_EQ(summary.at("comm_dtype"), "fp32");
+  EXPECT_EQ(summary.at("fused_sum"), true);
   EXPECT_EQ(summary.at("nccl").at("algorithm"), "Ring");
   EXPECT_EQ(summary.at("nccl").at("channels"), 16);
   EXPECT_EQ(summary.at("images_per_second_min"), 3900000.0);
