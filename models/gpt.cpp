@@ -49,11 +49,16 @@ void check(const ModelOptions& options) {
 class Gpt final : public Model {
  public:
   Gpt(Backend& backend, const ModelOptions& options)
-      : backend_(backend), options_(options), shape_(options.gpt), parameters_(gpt_parameters(options.gpt)) {
+      : backend_(backend),
+        options_(options),
+        shape_(options.gpt),
+        parameters_(gpt_parameters(options.gpt)),
+        fp8_fits_(backend.fits_fp8(options.gpt.feed_forward, options.gpt.width)) {
     const std::int64_t rows = options.max_batch * shape_.sequence;
     head_rows_ = std::min(rows, options.head_rows > 0 ? options.head_rows : std::max(kMinHeadRows, (rows + 7) / 8));
     allocate_activations();
     allocate_scratch();
+    if (fp8_fits_) allocate_fp8();
   }
 
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
@@ -125,6 +130,7 @@ class Gpt final : public Model {
   GptBlock make_block();
   void allocate_activations();
   void allocate_scratch();
+  void allocate_fp8();
 
   GptBlock& block(std::int64_t layer) { return blocks_[static_cast<std::size_t>(layer)]; }
   std::int64_t rows() const { return batch_.count * batch_.source.sequence; }
@@ -162,6 +168,7 @@ class Gpt final : public Model {
   ModelOptions options_;
   GptShape shape_;
   std::vector<ParameterSpec> parameters_;
+  bool fp8_fits_;  ///< Whether the blocks' linear layers can multiply in FP8, and do where the batch fits, too.
   std::int64_t head_rows_;
   std::deque<Buffer> buffers_;
   std::vector<GptBlock> blocks_;
@@ -229,18 +236,38 @@ void Gpt::allocate_scratch() {
   }
 }
 
+/// Activations that all blocks share are of one memory in FP8, too; scales are each block's own.
+void Gpt::allocate_fp8() {
+  const auto copy = [this](DType format, std::int64_t columns) {
+    return allocate(format, {options_.max_batch, shape_.sequence, columns});
+  };
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    const bool shared = layer > 0 && options_.recompute == Recompute::block;
+    block(layer).activations().attended_fp8 =
+        shared ? block(0).activations().attended_fp8 : copy(DType::e4m3, shape_.width);
+    block(layer).prepare_fp8([this](const Shape& shape) { return allocate(DType::e4m3, shape); });
+  }
+  scratch_.dmlp_fp8 = copy(DType::e5m2, shape_.width);
+  scratch_.dattention_fp8 = copy(DType::e5m2, shape_.width);
+  scratch_.dqkv_fp8 = copy(DType::e5m2, 3 * shape_.width);
+}
+
 void Gpt::fit_to_batch(const TokenBatch& batch) {
   DDP_CHECK(batch.count > 0 && batch.count <= options_.max_batch, "gpt: a batch of {}, at most {} fit", batch.count,
             options_.max_batch);
   DDP_CHECK(batch.source.sequence > 0 && batch.source.sequence <= shape_.sequence,
             "gpt: windows of {} tokens, there are {} positions", batch.source.sequence, shape_.sequence);
   batch_ = batch;
+  const bool fp8 = fp8_fits_ && backend_.fits_fp8(rows(), shape_.width);
+  scratch_.dpre.dtype = fp8 ? DType::e5m2 : backend_.dtype();
   for (GptBlock& block : blocks_) {
     GptBlockActivations& a = block.activations();
     fit(block.norm1());
     fit(block.norm2());
     for (Tensor* tensor : {&a.qkv, &a.attended, &a.pre, &a.hidden}) fit(*tensor);
     a.attention_statistics.shape = {batch.count, shape_.heads, batch.source.sequence};
+    if (fp8_fits_) fit(a.attended_fp8);
+    block.set_fp8(fp8);
   }
   fit(final_norm_);
   for (Tensor* tensor :
@@ -251,6 +278,8 @@ void Gpt::fit_to_batch(const TokenBatch& batch) {
     fit(scratch_.mlp_branch);
     fit(scratch_.attention_branch);
   }
+  if (!fp8_fits_) return;
+  for (Tensor* tensor : {&scratch_.dmlp_fp8, &scratch_.dattention_fp8, &scratch_.dqkv_fp8}) fit(*tensor);
 }
 
 /// Forward up to the final norm.
@@ -291,6 +320,7 @@ void Gpt::backward(bool accumulate, const Ready& ready) {
   const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), "h.0 weight gradients");
   block(0).mlp_backward_weights(scratch_, accumulate, ready);
   block(0).attention_backward_weights(scratch_, accumulate, ready);
+  backend_.renew_scales();
 }
 
 void Gpt::backward_embedding(bool accumulate, const Ready& ready) {

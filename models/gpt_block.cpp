@@ -39,8 +39,9 @@ Tensor if_dropped(const Dropout& dropout, const Tensor& dbias) { return dropout.
 }  // namespace
 
 Tensor flat(const Tensor& activation) {
-  const std::int64_t columns = activation.shape.back();
-  return {activation.data, activation.dtype, {activation.size() / columns, columns}};
+  Tensor matrix = activation;
+  matrix.shape = {activation.size() / activation.shape.back(), activation.shape.back()};
+  return matrix;
 }
 
 void GptBlock::append_parameters(const GptShape& shape, std::int64_t layer, std::vector<ParameterSpec>& specs) {
@@ -65,31 +66,70 @@ void GptBlock::append_parameters(const GptShape& shape, std::int64_t layer, std:
 
 void GptBlock::bind(const std::vector<Tensor>& weights, const std::vector<Tensor>& gradients, std::size_t first) {
   first_ = first;
-  const auto layer = [&](std::size_t weight) -> GptLinear {
-    return {weights.at(first + weight), weights.at(first + weight + 1), gradients.at(first + weight),
-            gradients.at(first + weight + 1)};
+  const auto bind_layer = [&](auto& layer, std::size_t weight) {
+    layer.weight = weights.at(first + weight);
+    layer.bias = weights.at(first + weight + 1);
+    layer.dweight = gradients.at(first + weight);
+    layer.dbias = gradients.at(first + weight + 1);
   };
-  const auto bind_norm = [&](GptNorm& norm, std::size_t weight) {
-    const GptLinear parameters = layer(weight);
-    norm.weight = parameters.weight;
-    norm.bias = parameters.bias;
-    norm.dweight = parameters.dweight;
-    norm.dbias = parameters.dbias;
+  bind_layer(mlp_projection_, mlp_projection_weight);
+  bind_layer(expansion_, expansion_weight);
+  bind_layer(norm2_, norm2_weight);
+  bind_layer(attention_projection_, attention_projection_weight);
+  bind_layer(qkv_, qkv_weight);
+  bind_layer(norm1_, norm1_weight);
+}
+
+void GptBlock::prepare_fp8(const std::function<Tensor(const Shape&)>& allocate) {
+  const auto prepare = [&](GptLinear& layer, std::int64_t out, std::int64_t in) {
+    layer.weight_fp8 = allocate({out, in});
+    layer.weight_fp8.scale = backend_.make_scale(DType::e4m3);
+    layer.gradient_scale = backend_.make_scale(DType::e5m2);
   };
-  mlp_projection_ = layer(mlp_projection_weight);
-  expansion_ = layer(expansion_weight);
-  bind_norm(norm2_, norm2_weight);
-  attention_projection_ = layer(attention_projection_weight);
-  qkv_ = layer(qkv_weight);
-  bind_norm(norm1_, norm1_weight);
+  prepare(qkv_, 3 * shape_.width, shape_.width);
+  prepare(attention_projection_, shape_.width, shape_.width);
+  prepare(expansion_, shape_.feed_forward, shape_.width);
+  prepare(mlp_projection_, shape_.width, shape_.feed_forward);
+  for (Tensor* input : {&norm1_.output, &activations_.attended_fp8, &norm2_.output, &activations_.hidden}) {
+    input->scale = backend_.make_scale(DType::e4m3);
+  }
+}
+
+void GptBlock::set_fp8(bool fp8) {
+  fp8_ = fp8;
+  for (Tensor* input : {&norm1_.output, &norm2_.output, &activations_.hidden}) {
+    input->dtype = fp8 ? DType::e4m3 : backend_.dtype();
+  }
+}
+
+void GptBlock::convert_weights() {
+  if (!fp8_) return;
+  const Span span = part("weights to FP8");
+  for (const GptLinear* layer : {&qkv_, &attention_projection_, &expansion_, &mlp_projection_}) {
+    backend_.to_fp8(layer->weight, layer->weight_fp8, Tensor{}, false);
+  }
+}
+
+Tensor GptBlock::gradient_of(const GptLinear& layer, const Tensor& dy, const Tensor& fp8) const {
+  Tensor gradient = flat(fp8_ ? fp8 : dy);
+  gradient.scale = layer.gradient_scale;
+  return gradient;
+}
+
+Tensor GptBlock::convert_gradient(const GptLinear& layer, const Tensor& dy, const Tensor& fp8, const Tensor& dbias,
+                                  bool accumulate) {
+  Tensor gradient = gradient_of(layer, dy, fp8);
+  if (fp8_) backend_.to_fp8(flat(dy), gradient, dbias, accumulate);
+  return gradient;
 }
 
 void GptBlock::forward(const GptNorm& next, const Tensor& branch) {
+  convert_weights();
   attend(branch);
   expand();
   {
     const Span span = part("mlp projection");
-    backend_.linear(flat(activations_.hidden), mlp_projection_.weight, mlp_projection_.bias, flat(branch));
+    backend_.linear(flat(activations_.hidden), weight_of(mlp_projection_), mlp_projection_.bias, flat(branch));
   }
   const Span span = part("add and norm");
   backend_.add_layer_norm(norm2_.input, branch, mlp_dropout_, next.weight, next.bias, shape_.norm_epsilon, next.input,
@@ -109,7 +149,7 @@ void GptBlock::attend(const Tensor& branch) {
   const GptBlockActivations& a = activations_;
   {
     const Span span = part("qkv");
-    backend_.linear(flat(norm1_.output), qkv_.weight, qkv_.bias, flat(a.qkv));
+    backend_.linear(flat(norm1_.output), weight_of(qkv_), qkv_.bias, flat(a.qkv));
   }
   {
     const Span span = part("attention");
@@ -117,7 +157,9 @@ void GptBlock::attend(const Tensor& branch) {
   }
   {
     const Span span = part("attention projection");
-    backend_.linear(flat(a.attended), attention_projection_.weight, attention_projection_.bias, flat(branch));
+    if (fp8_) backend_.to_fp8(flat(a.attended), flat(a.attended_fp8), Tensor{}, false);
+    backend_.linear(flat(input_of(a.attended, a.attended_fp8)), weight_of(attention_projection_),
+                    attention_projection_.bias, flat(branch));
   }
   const Span span = part("add and norm");
   backend_.add_layer_norm(norm1_.input, branch, attention_dropout_, norm2_.weight, norm2_.bias, shape_.norm_epsilon,
@@ -126,21 +168,24 @@ void GptBlock::attend(const Tensor& branch) {
 
 void GptBlock::expand() {
   const Span span = part("expansion and GELU");
-  backend_.linear_gelu(flat(norm2_.output), expansion_.weight, expansion_.bias, flat(activations_.pre),
+  backend_.linear_gelu(flat(norm2_.output), weight_of(expansion_), expansion_.bias, flat(activations_.pre),
                        flat(activations_.hidden));
 }
 
 void GptBlock::mlp_backward_data(const GptScratch& scratch, bool accumulate) {
   if (mlp_dropout_.rate > 0.0f) backend_.dropout(scratch.dout, mlp_dropout_, scratch.mlp_branch);
   const Tensor& dbranch = through(mlp_dropout_, scratch.dout, scratch.mlp_branch);
+  const Tensor dpre = gradient_of(expansion_, scratch.dpre, scratch.dpre);
   {
     const Span span = part("d mlp projection and GELU");
-    backend_.linear_gelu_backward(mlp_projection_.weight, flat(dbranch), flat(activations_.pre), flat(scratch.dpre),
-                                  expansion_.dbias, accumulate);
+    const Tensor dy = convert_gradient(mlp_projection_, dbranch, scratch.dmlp_fp8,
+                                       if_dropped(mlp_dropout_, mlp_projection_.dbias), accumulate);
+    backend_.linear_gelu_backward(weight_of(mlp_projection_), dy, flat(activations_.pre), dpre, expansion_.dbias,
+                                  accumulate);
   }
   {
     const Span span = part("d expansion");
-    backend_.linear_backward(Tensor{}, expansion_.weight, flat(scratch.dpre), flat(scratch.branch), Tensor{}, Tensor{},
+    backend_.linear_backward(Tensor{}, weight_of(expansion_), dpre, flat(scratch.branch), Tensor{}, Tensor{},
                              accumulate);
   }
   norm_backward(norm2_, scratch.branch, scratch.dout, scratch.dmiddle,
@@ -153,8 +198,10 @@ void GptBlock::attention_backward_data(const GptScratch& scratch, const GptLinea
   const Tensor& dbranch = through(attention_dropout_, scratch.dmiddle, scratch.attention_branch);
   {
     const Span span = part("d attention projection");
-    backend_.linear_backward(Tensor{}, attention_projection_.weight, flat(dbranch), flat(scratch.branch), Tensor{},
-                             Tensor{}, accumulate);
+    const Tensor dy = convert_gradient(attention_projection_, dbranch, scratch.dattention_fp8,
+                                       if_dropped(attention_dropout_, attention_projection_.dbias), accumulate);
+    backend_.linear_backward(Tensor{}, weight_of(attention_projection_), dy, flat(scratch.branch), Tensor{}, Tensor{},
+                             accumulate);
   }
   {
     const Span span = part("d attention");
@@ -162,34 +209,36 @@ void GptBlock::attention_backward_data(const GptScratch& scratch, const GptLinea
   }
   {
     const Span span = part("d qkv");
-    backend_.linear_backward(Tensor{}, qkv_.weight, flat(scratch.dqkv), flat(scratch.branch), Tensor{}, Tensor{},
-                             accumulate);
+    const Tensor dy = convert_gradient(qkv_, scratch.dqkv, scratch.dqkv_fp8, qkv_.dbias, accumulate);
+    backend_.linear_backward(Tensor{}, weight_of(qkv_), dy, flat(scratch.branch), Tensor{}, Tensor{}, accumulate);
   }
   norm_backward(norm1_, scratch.branch, scratch.dmiddle, scratch.din, if_kept(mlp_dropout_, before.dbias), accumulate);
 }
 
 void GptBlock::mlp_backward_weights(const GptScratch& scratch, bool accumulate, const Model::Ready& ready) {
   const Tensor& dbranch = through(mlp_dropout_, scratch.dout, scratch.mlp_branch);
-  weight_gradient(activations_.hidden, mlp_projection_, dbranch, if_dropped(mlp_dropout_, mlp_projection_.dbias),
-                  accumulate);
+  weight_gradient(activations_.hidden, mlp_projection_, gradient_of(mlp_projection_, dbranch, scratch.dmlp_fp8),
+                  if_dropped(mlp_dropout_, mlp_projection_.dbias), accumulate);
   report(mlp_projection_weight, expansion_weight, ready);
-  weight_gradient(norm2_.output, expansion_, scratch.dpre, Tensor{}, accumulate);
+  weight_gradient(norm2_.output, expansion_, gradient_of(expansion_, scratch.dpre, scratch.dpre), Tensor{}, accumulate);
   report(expansion_weight, attention_projection_weight, ready);
 }
 
 void GptBlock::attention_backward_weights(const GptScratch& scratch, bool accumulate, const Model::Ready& ready) {
   const Tensor& dbranch = through(attention_dropout_, scratch.dmiddle, scratch.attention_branch);
-  weight_gradient(activations_.attended, attention_projection_, dbranch,
+  weight_gradient(input_of(activations_.attended, activations_.attended_fp8), attention_projection_,
+                  gradient_of(attention_projection_, dbranch, scratch.dattention_fp8),
                   if_dropped(attention_dropout_, attention_projection_.dbias), accumulate);
   report(attention_projection_weight, qkv_weight, ready);
-  weight_gradient(norm1_.output, qkv_, scratch.dqkv, qkv_.dbias, accumulate);
+  weight_gradient(norm1_.output, qkv_, gradient_of(qkv_, scratch.dqkv, scratch.dqkv_fp8), qkv_.dbias, accumulate);
   report(qkv_weight, kEnd, ready);
 }
 
 void GptBlock::weight_gradient(const Tensor& input, const GptLinear& layer, const Tensor& doutput, const Tensor& dbias,
                                bool accumulate) {
   const Span span = part("weight gradient");
-  backend_.linear_backward(flat(input), layer.weight, flat(doutput), Tensor{}, layer.dweight, dbias, accumulate);
+  const Tensor sums = fp8_ ? Tensor{} : dbias;  // convert_gradient() has made it
+  backend_.linear_backward(flat(input), weight_of(layer), doutput, Tensor{}, layer.dweight, sums, accumulate);
 }
 
 void GptBlock::norm_backward(const GptNorm& norm, const Tensor& doutput, const Tensor& dresidual, const Tensor& dinput,

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "models/model.h"
@@ -11,6 +12,8 @@ namespace ddptrain {
 /// A linear layer's parameters and their gradients.
 struct GptLinear {
   Tensor weight, bias, dweight, dbias;
+  Tensor weight_fp8;                   ///< The weight as of the last forward pass.
+  Fp8Scale* gradient_scale = nullptr;  ///< Of the gradient of its output.
 };
 
 /// A layer norm: parameters, their gradients, and the activations of the batch. Its input is the residual stream.
@@ -20,10 +23,12 @@ struct GptNorm {
   Tensor statistics;     ///< [rows, 2]
 };
 
-/// Activations of a block beside those of its norms.
+/// Activations of a block beside those of its norms. In FP8, the norms' outputs, `hidden` and dpre are e4m3 and e5m2,
+/// and tensors named _fp8 are copies of others; they are unused without.
 struct GptBlockActivations {
-  Tensor qkv;                   ///< [batch, sequence, 3 width]
-  Tensor attended;              ///< [batch, sequence, width]
+  Tensor qkv;       ///< [batch, sequence, 3 width]
+  Tensor attended;  ///< [batch, sequence, width]
+  Tensor attended_fp8;
   Tensor attention_statistics;  ///< [batch, heads, sequence]
   Tensor pre, hidden;           ///< [batch, sequence, feed-forward], before and after the GELU
 };
@@ -36,6 +41,8 @@ struct GptScratch {
   Tensor dpre;                          ///< [batch, sequence, feed-forward]
   Tensor dqkv;                          ///< [batch, sequence, 3 width]
   Tensor branch;  ///< [batch, sequence, width]: what a half adds; in backward the gradient of a norm's output.
+  Tensor dmlp_fp8, dattention_fp8;  ///< Of dout and dmiddle, behind the dropout.
+  Tensor dqkv_fp8;
 };
 
 /// One block: x += dropout(projection(attention(norm1(x)))); x += dropout(projection(gelu(linear(norm2(x))))).
@@ -49,6 +56,11 @@ class GptBlock {
   static void append_parameters(const GptShape& shape, std::int64_t layer, std::vector<ParameterSpec>& specs);
   /// `first`: place of the block's first parameter in the model's.
   void bind(const std::vector<Tensor>& weights, const std::vector<Tensor>& gradients, std::size_t first);
+  /// Once, so that the linear layers can multiply in FP8: makes scales, and takes memory for the weights' copies, e4m3
+  /// of the shape that `allocate` is given.
+  void prepare_fp8(const std::function<Tensor(const Shape&)>& allocate);
+  /// Whether they do, from the next forward pass on.
+  void set_fp8(bool fp8);
 
   GptNorm& norm1() { return norm1_; }
   GptNorm& norm2() { return norm2_; }
@@ -75,6 +87,15 @@ class GptBlock {
 
  private:
   Span part(const char* name) const { return {backend_.timeline(), Lane::compute, backend_.compute_stream(), name}; }
+  /// What the linear layers multiply.
+  const Tensor& weight_of(const GptLinear& layer) const { return fp8_ ? layer.weight_fp8 : layer.weight; }
+  const Tensor& input_of(const Tensor& x, const Tensor& fp8) const { return fp8_ ? fp8 : x; }
+  /// The gradient of what `layer` gives, as it is multiplied: [rows, columns].
+  Tensor gradient_of(const GptLinear& layer, const Tensor& dy, const Tensor& fp8) const;
+  /// The same, made from dy where it is in FP8, and then with the layer's bias gradient where dbias has data.
+  Tensor convert_gradient(const GptLinear& layer, const Tensor& dy, const Tensor& fp8, const Tensor& dbias,
+                          bool accumulate);
+  void convert_weights();
   void attend(const Tensor& branch);
   void expand();
   void weight_gradient(const Tensor& input, const GptLinear& layer, const Tensor& doutput, const Tensor& dbias,
@@ -90,6 +111,7 @@ class GptBlock {
   GptNorm norm1_, norm2_;
   GptBlockActivations activations_;
   Dropout attention_dropout_, mlp_dropout_;
+  bool fp8_ = false;
 };
 
 /// [rows, columns] of an activation [batch, sequence, columns].

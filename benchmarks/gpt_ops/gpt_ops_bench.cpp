@@ -1,5 +1,6 @@
 // Times every operation of transformers on one GPU, in bf16, at the sizes of a model's step.
-//   gpt_ops_bench [gpt2-124m|gpt-mini|gpt-char]... [--tune] [--fp32-gradients]
+//   gpt_ops_bench [gpt2-124m|gpt-mini|gpt-char]... [--tune] [--fp32-gradients] [--fp8]
+// With --fp8 the operations on tensors in FP8 alone.
 // Per operation: time, bytes that it must move at least and the rate that comes to, products and their rate.
 
 #include <algorithm>
@@ -42,6 +43,17 @@ class GptOps {
                 static_cast<long long>(s_.heads), static_cast<long long>(s_.hidden), static_cast<long long>(s_.padded));
     std::printf("%-44s %10s %10s %10s %10s %10s\n", "operation", "us", "MB", "GB/s", "GFLOP", "TFLOP/s");
     make_tokens();
+  }
+
+  void run_fp8() {
+    copies_fp8();
+    norms_fp8();
+    linear_fp8("qkv", s_.width, 3 * s_.width);
+    linear_fp8("projection", s_.width, s_.width);
+    linear_fp8("up", s_.width, s_.hidden);
+    linear_fp8("down", s_.hidden, s_.width);
+    gelu_fp8();
+    buffers_.clear();
   }
 
   void run() {
@@ -95,6 +107,17 @@ class GptOps {
     return buffers_.back().view(dtype, shape);
   }
   Tensor empty(const Shape& shape) { return empty(DType::bf16, shape); }
+
+  Tensor empty_fp8(DType format, const Shape& shape) {
+    Tensor tensor = empty(format, shape);
+    tensor.scale = backend_.make_scale(format);
+    return tensor;
+  }
+  Tensor random_fp8(DType format, const Shape& shape) {
+    const Tensor tensor = empty_fp8(format, shape);
+    backend_.to_fp8(random(shape), tensor, Tensor{}, false);
+    return tensor;
+  }
 
   /// The best of three times ten runs in a row.
   void time(const std::string& name, double bytes, double flops, const std::function<void()>& work) {
@@ -237,6 +260,58 @@ class GptOps {
              {.a = x.data, .b = down.data, .c = dpre.data, .vector = bias.data, .matrix = pre.data});
   }
 
+  void copies_fp8() {
+    for (const std::int64_t columns : {s_.width, 3 * s_.width, s_.hidden}) {
+      const Tensor x = random({s_.rows(), columns}), y = empty_fp8(DType::e5m2, x.shape);
+      const Tensor sums = empty(gradients_, {columns});
+      const double bytes = 4.0 * static_cast<double>(x.size());
+      const std::string name = "to_fp8 of " + std::to_string(columns);
+      time(name, bytes, 0, [&] { backend_.to_fp8(x, y, Tensor{}, false); });
+      time(name + ", sums", bytes, 0, [&] { backend_.to_fp8(x, y, sums, false); });
+    }
+    const Tensor weight = random({s_.hidden, s_.width}), copy = empty_fp8(DType::e4m3, weight.shape);
+    time("to_fp8 of a weight", 4.0 * static_cast<double>(weight.size()), 0,
+         [&] { backend_.to_fp8(weight, copy, Tensor{}, false); });
+    time("renew_scales", 0, 0, [&] { backend_.renew_scales(); });
+  }
+
+  void norms_fp8() {
+    const auto elements = static_cast<double>(s_.rows() * s_.width);
+    const Shape shape{s_.batch, s_.sequence, s_.width};
+    const Tensor x = random(shape), branch = random(shape), sum = empty(shape), y = empty_fp8(DType::e4m3, shape);
+    const Tensor weight = random({s_.width}), bias = random({s_.width});
+    const Tensor statistics = empty(DType::f32, {s_.rows(), 2});
+    time("layer_norm", 5 * elements, 0, [&] { backend_.layer_norm(x, weight, bias, 1e-5f, y, statistics); });
+    time("add_layer_norm", 9 * elements, 0,
+         [&] { backend_.add_layer_norm(x, branch, dropout_, weight, bias, 1e-5f, sum, y, statistics); });
+  }
+
+  void linear_fp8(const std::string& name, std::int64_t in, std::int64_t out) {
+    const double flops = 2.0 * static_cast<double>(s_.rows() * in * out);
+    const auto bytes = static_cast<double>(s_.rows() * in + in * out);
+    const Tensor x = random_fp8(DType::e4m3, {s_.rows(), in}), weight = random_fp8(DType::e4m3, {out, in});
+    const Tensor dy = random_fp8(DType::e5m2, {s_.rows(), out}), bias = random({out}), none = {};
+    const Tensor y = empty(dy.shape), dx = empty(x.shape), dweight = empty(gradients_, weight.shape);
+    const auto outputs = static_cast<double>(dy.size()), inputs = static_cast<double>(x.size());
+    time(name + " forward", bytes + 2 * outputs, flops, [&] { backend_.linear(x, weight, bias, y); });
+    time(name + " dx", bytes + outputs + inputs, flops,
+         [&] { backend_.linear_backward(none, weight, dy, dx, none, none, false); });
+    time(name + " dweight", bytes + outputs, flops,
+         [&] { backend_.linear_backward(x, weight, dy, none, dweight, none, false); });
+  }
+
+  void gelu_fp8() {
+    const Shape shape{s_.rows(), s_.hidden};
+    const auto elements = static_cast<double>(element_count(shape));
+    const double flops = 2.0 * elements * static_cast<double>(s_.width);
+    const Tensor pre = random(shape), y = empty_fp8(DType::e4m3, shape), dpre = empty_fp8(DType::e5m2, shape);
+    const Tensor down = random_fp8(DType::e4m3, {s_.width, s_.hidden});
+    const Tensor dy = random_fp8(DType::e5m2, {s_.rows(), s_.width}), sums = empty(gradients_, {s_.hidden});
+    time("gelu", 4 * elements, 0, [&] { backend_.gelu(pre, y); });
+    time("linear_gelu_backward and dbias", 8 * elements, flops,
+         [&] { backend_.linear_gelu_backward(down, dy, pre, dpre, sums, false); });
+  }
+
   void attention() {
     const cuda::AttentionShape shape{s_.batch, s_.heads, s_.sequence, s_.width / s_.heads};
     const double flops = 2.0 * static_cast<double>(s_.rows() * s_.sequence * s_.width);  // causal: half of the square
@@ -303,6 +378,8 @@ int bench(const std::vector<std::string>& arguments) {
       options.tune = true;
     } else if (argument == "--fp32-gradients") {
       gradients = DType::f32;
+    } else if (argument == "--fp8") {
+      options.fp8 = true;
     } else if (found != std::end(kSizes)) {
       chosen.push_back(*found);
     } else {
@@ -311,9 +388,12 @@ int bench(const std::vector<std::string>& arguments) {
   }
   if (chosen.empty()) chosen.assign(std::begin(kSizes), std::end(kSizes));
   CudaBackend backend(options, 0);
-  std::printf("%s, cuDNN %s, bf16, tune %s\n", backend.device_name().c_str(), cudnn_version().c_str(),
-              options.tune ? "on" : "off");
-  for (const Sizes& sizes : chosen) GptOps(backend, sizes, gradients).run();
+  std::printf("%s, cuDNN %s, %s, tune %s\n", backend.device_name().c_str(), cudnn_version().c_str(),
+              options.fp8 ? "fp8" : "bf16", options.tune ? "on" : "off");
+  for (const Sizes& sizes : chosen) {
+    GptOps ops(backend, sizes, gradients);
+    options.fp8 ? ops.run_fp8() : ops.run();
+  }
   return 0;
 }
 

@@ -11,4 +11,10 @@ void Backend::sum_and_update(const OptimizerSettings&, const UpdateSlice&, const
   fail("sum_and_update: not on this backend");
 }
 
+Fp8Scale* Backend::make_scale(DType format) { fail("{} on a backend without FP8", name_of(format)); }
+
+void Backend::to_fp8(const Tensor& x, const Tensor& y, const Tensor&, bool) {
+  fail("{} to {} on a backend without FP8", name_of(x.dtype), name_of(y.dtype));
+}
+
 }  // namespace ddptrain

@@ -51,8 +51,7 @@ struct BackendOptions {
   /// GPUs: the fastest algorithm for each matrix product is found by timing a few when it is first seen. Other runs may
   /// choose otherwise and round differently; without, the same run gives the same bits.
   bool tune = false;
-  /// GPUs, with bf16: linear layers that have a bias multiply in FP8, e4m3 forward and e5m2 for gradients. A tensor is
-  /// scaled by what its largest magnitude was at its last use. The rest, a tied output layer too, stays in bf16.
+  /// GPUs, with bf16: models that can have their linear layers multiply in FP8, see Backend::fits_fp8.
   bool fp8 = false;
 };
 
@@ -121,6 +120,26 @@ class Backend {
   /// *scale = min(1, max_norm / (norm + 1e-6)), norm = square root of the sum of all `squares` (f32).
   virtual void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) = 0;
 
+  // --- FP8 ----------------------------------------------------------------------------------------------------
+  // The matrices of a linear layer's products may be in FP8, all of them: x and weight in e4m3, dy in e5m2. to_fp8
+  // makes them, and so do operations whose output is said to be FP8 where the caller wants it, without the way over
+  // memory.
+
+  /// Whether such a matrix may be in FP8: where options().fp8 is set, and both are multiples of 16.
+  bool fits_fp8(std::int64_t rows, std::int64_t columns) const {
+    return options_.fp8 && rows % 16 == 0 && columns % 16 == 0;
+  }
+  /// For one tensor of a model, e4m3 or e5m2: it is scaled such that twice the largest magnitude written with this
+  /// scale before the last renew_scales() is the largest that FP8 holds ("delayed scaling"; what is beyond is cut off).
+  /// When first written with, it goes by that tensor. Of the backend, and as long-lived. Error without options().fp8.
+  virtual Fp8Scale* make_scale(DType format);
+  /// From now on all scales go by what was written with them since the last call. Tensors in FP8 are not read beyond
+  /// it.
+  virtual void renew_scales() {}
+  /// y [rows, columns] of FP8 = x. Where `sums` [columns] has data: sums (+)= the sums over the rows of x, as in
+  /// linear_backward's dbias.
+  virtual void to_fp8(const Tensor& x, const Tensor& y, const Tensor& sums, bool accumulate);
+
   // --- operations ---------------------------------------------------------------------------------------------
   /// out [count, height, width, 1] = pixels of the batch / 255.
   virtual void gather_images(const ImageBatch& batch, const Tensor& out) = 0;
@@ -142,9 +161,10 @@ class Backend {
   virtual void bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
                                                const Tensor& dx, const Tensor& dbias, bool accumulate) = 0;
 
-  /// y [n, out] = x [n, in] weight^T + bias (where it has data).
+  /// y [n, out] = x [n, in] weight^T + bias (where it has data). x and weight may be e4m3.
   virtual void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;
-  /// dx, dweight and dbias, each where it has data; x may be without where dweight is.
+  /// dx, dweight and dbias, each where it has data; x may be without where dweight is. dy may be
+  /// e5m2, x and weight then are e4m3, and dbias has no data (to_fp8 gives it).
   virtual void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                                const Tensor& dweight, const Tensor& dbias, bool accumulate) = 0;
   /// In place x [n, features] = dropout(ReLU(x + bias)).
@@ -170,10 +190,10 @@ class Backend {
                                      bool accumulate) = 0;
 
   /// y = (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dimension. statistics [rows, 2]: mean and
-  /// 1 / sqrt(variance + epsilon).
+  /// 1 / sqrt(variance + epsilon). y may be e4m3.
   virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
                           const Tensor& statistics) = 0;
-  /// sum = residual + dropout(branch); y = layer_norm(sum). Dropout as in embed_tokens.
+  /// sum = residual + dropout(branch); y = layer_norm(sum). Dropout as in embed_tokens. `sum` is memory of its own.
   virtual void add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
                               const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& sum,
                               const Tensor& y, const Tensor& statistics) = 0;
@@ -186,13 +206,14 @@ class Backend {
   /// y = x * mask / (1 - rate): dropout of an activation [batch, ...], or of its gradient. y may be x.
   virtual void dropout(const Tensor& x, const Dropout& dropout, const Tensor& y) = 0;
 
-  /// pre [n, out] = x weight^T + bias; y = gelu(pre), the tanh form (Hendrycks and Gimpel, arXiv:1606.08415).
+  /// pre [n, out] = x weight^T + bias; y = gelu(pre), the tanh form (Hendrycks and Gimpel, arXiv:1606.08415). x and
+  /// weight may be e4m3, and so may y.
   virtual void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
                            const Tensor& y) = 0;
   virtual void gelu(const Tensor& pre, const Tensor& y) = 0;  ///< As linear_gelu's, bit by bit.
   /// dpre [n, hidden] = (dy [n, out] weight [out, hidden]) * gelu'(pre): the data gradient of a linear layer whose
   /// input was gelu(pre). dbias [hidden], where it has data, gets the sums of dpre over the rows: the gradient of
-  /// linear_gelu's bias.
+  /// linear_gelu's bias. dy and dpre may be e5m2, and weight e4m3, all of them.
   virtual void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
                                     const Tensor& dbias, bool accumulate) = 0;
 

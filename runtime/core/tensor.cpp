@@ -19,6 +19,9 @@ std::size_t size_of(DType dtype) {
       return 4;
     case DType::u8:
       return 1;
+    case DType::e4m3:
+    case DType::e5m2:
+      return 2;
   }
   fail("unknown dtype {}", static_cast<int>(dtype));
 }
@@ -35,6 +38,10 @@ const char* name_of(DType dtype) {
       return "i32";
     case DType::u8:
       return "u8";
+    case DType::e4m3:
+      return "e4m3";
+    case DType::e5m2:
+      return "e5m2";
   }
   fail("unknown dtype {}", static_cast<int>(dtype));
 }

@@ -7,9 +7,11 @@
 
 namespace ddptrain {
 
-enum class DType : std::uint8_t { f64, f32, bf16, i32, u8 };
+/// e4m3 and e5m2 are FP8 (Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433): see Tensor.
+enum class DType : std::uint8_t { f64, f32, bf16, i32, u8, e4m3, e5m2 };
 
-std::size_t size_of(DType dtype);
+constexpr bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; }
+std::size_t size_of(DType dtype);  ///< Bytes of an element; FP8 keeps each twice.
 const char* name_of(DType dtype);
 
 /// How the arithmetic of a run is done: the type of weights, activations and gradients, and, for tf32, that matrix
@@ -24,11 +26,15 @@ DType master_dtype(Precision precision);   ///< Type of master weights and optim
 using Shape = std::vector<std::int64_t>;
 std::int64_t element_count(const Shape& shape);
 
-/// A view of row-major (contiguous) memory; owns nothing.
+struct Fp8Scale;  ///< See Backend::make_scale.
+
+/// A view of row-major (contiguous) memory; owns nothing. One of FP8 is a matrix [rows, columns], rows being all
+/// dimensions but the last, that is there twice: as it is, and behind that transposed.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::f32;
   Shape shape;
+  Fp8Scale* scale = nullptr;  ///< Of FP8 alone.
 
   std::int64_t size() const { return element_count(shape); }
   std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype); }

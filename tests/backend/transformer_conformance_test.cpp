@@ -477,62 +477,6 @@ TEST_P(TransformerConformanceTest, WrongShapesThrow) {
   EXPECT_THROW(tested_->dropout(x, Dropout{}, bench.poisoned({2, 24})), Error);
 }
 
-class Fp8Test : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-    tested_ = make_cuda_backend({.precision = Precision::bf16, .fp8 = true}, 0);
-    oracle_ = make_cpu_backend({Precision::fp64});
-  }
-
-  /// `limit` 0: powers of two, which FP8 holds exactly; else random values.
-  void check_layer(const LinearCase& c, double limit, bool master, double tolerance) {
-    Bench tested(*tested_);
-    Bench oracle(*oracle_, DType::bf16);
-    const auto values = [&](const Shape& shape, std::uint32_t seed) {
-      Values result = random_values(element_count(shape), seed, -1.0, 1.0);
-      for (double& value : result) {
-        value = limit > 0.0 ? value * limit : std::copysign(std::exp2(std::round(2.0 * std::abs(value)) - 1.0), value);
-      }
-      return result;
-    };
-    const auto run = [&](Bench& bench) -> Outputs {
-      const Shape in{c.rows, c.in}, out{c.rows, c.out}, weights{c.out, c.in};
-      const Tensor x = bench.put(values(in, 1), in), weight = bench.put(values(weights, 2), weights);
-      const Tensor bias = put(bench, {c.out}, 3), dy = bench.put(values(out, 4), out);
-      const Tensor y = bench.poisoned(out), dx = bench.poisoned(in), dpre = bench.poisoned(in);
-      const Tensor dweight = gradient(bench, {true, master}, weights), dbias = gradient(bench, {true, master}, {c.out});
-      bench.backend().linear(x, weight, bias, y);
-      bench.backend().linear_backward(x, weight, dy, dx, dweight, dbias, true);
-      const Tensor dpre_sums = gradient(bench, {true, master}, {c.in});
-      bench.backend().linear_gelu_backward(weight, dy, x, dpre, dpre_sums, true);
-      return {{"y", bench.take(y)},         {"dx", bench.take(dx)},     {"dweight", bench.take(dweight)},
-              {"dbias", bench.take(dbias)}, {"dpre", bench.take(dpre)}, {"sums of dpre", bench.take(dpre_sums)}};
-    };
-    const Outputs found = run(tested), expected = run(oracle);
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      EXPECT_LE(relative_error(found[i].second, expected[i].second), tolerance)
-          << describe({c.rows, c.in, c.out}) << found[i].first;
-    }
-  }
-
-  std::unique_ptr<Backend> tested_;
-  std::unique_ptr<Backend> oracle_;
-};
-
-TEST_F(Fp8Test, LinearLayers) {
-  for (const LinearCase& c : std::vector<LinearCase>{{16, 16, 16}, {144, 272, 400}, {1024, 256, 768}, {17, 32, 48}}) {
-    for (const bool master : {false, true}) {
-      check_layer(c, 0.0, master, 2e-2);
-      check_layer(c, 2.0, master, 8e-2);
-    }
-  }
-}
-
-TEST_F(Fp8Test, IsRefusedWithOtherPrecisions) {
-  EXPECT_THROW(make_cuda_backend({.precision = Precision::tf32, .fp8 = true}, 0), Error);
-}
-
 INSTANTIATE_TEST_SUITE_P(Backends, TransformerConformanceTest, ::testing::ValuesIn(transformer_cases()),
                          [](const auto& param) { return param.param.name; });
 

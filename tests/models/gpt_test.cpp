@@ -399,6 +399,74 @@ TEST_F(GptTest, RefusesBatchesThatDoNotFit) {
   EXPECT_EQ(run.evaluate(batch(run, 1, 5)).samples, 5u);
 }
 
+class GptFp8Test : public ::testing::Test {
+ protected:
+  static constexpr GptShape kShape{4, 64, 2, 128, 96, 50};
+
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    bf16_ = make_cuda_backend({.precision = Precision::bf16}, 0);
+    fp8_ = make_cuda_backend({.precision = Precision::bf16, .fp8 = true}, 0);
+  }
+
+  /// Of a step, two that accumulate, and one after an evaluation.
+  static std::vector<Gradients> gradients(Backend& backend, float dropout, Recompute recompute) {
+    ModelRun run(backend, DType::bf16, make_gpt(backend, make_options(kShape, dropout, recompute)));
+    std::vector<Gradients> result;
+    for (const std::uint32_t first : {0, 4, 8, 12}) {
+      const TokenBatch batch = random_tokens(run.bench(), kBatch, 96, 50, first);
+      if (first == 12) run.evaluate(batch);
+      run.forward(batch, 0.01f);
+      result.push_back(run.backward(first == 8));
+    }
+    return result;
+  }
+
+  std::unique_ptr<Backend> bf16_, fp8_;
+};
+
+TEST_F(GptFp8Test, GradientsAreNearThoseOfBf16) {
+  for (const float dropout : {0.0f, 0.1f}) {
+    const std::vector<Gradients> all = gradients(*fp8_, dropout, Recompute::none);
+    const std::vector<Gradients> all_expected = gradients(*bf16_, dropout, Recompute::none);
+    for (std::size_t step = 0; step < all.size(); ++step) {
+      double largest = 0.0;
+      for (const auto& [name, values] : all_expected[step]) largest = std::max(largest, norm(values));
+      for (const auto& [name, expected] : all_expected[step]) {
+        const Values& found = all[step].at(name);
+        const double allowed = 0.25 * std::max(norm(expected), 0.01 * largest);  // small ones are sums that cancel
+        EXPECT_LE(relative_error(found, expected) * norm(expected), allowed) << name << ", step " << step;
+        EXPECT_NE(found, expected) << name << ", step " << step;
+      }
+    }
+  }
+}
+
+TEST_F(GptFp8Test, RecomputedGradientsAreTheSameBits) {
+  for (const float dropout : {0.0f, 0.1f}) {
+    const std::vector<Gradients> kept = gradients(*fp8_, dropout, Recompute::none);
+    EXPECT_EQ(gradients(*fp8_, dropout, Recompute::none), kept);
+    EXPECT_EQ(gradients(*fp8_, dropout, Recompute::gelu), kept);
+    EXPECT_EQ(gradients(*fp8_, dropout, Recompute::block), kept);
+  }
+}
+
+/// Seven rows are not for FP8.
+TEST_F(GptFp8Test, OddBatchesAreComputedInBf16) {
+  const auto losses = [](Backend& backend) {
+    ModelRun run(backend, DType::bf16, make_gpt(backend, make_options(kShape)));
+    const TokenBatch even = random_tokens(run.bench(), kBatch, 96, 50);
+    const double before = run.evaluate(even).loss;
+    const double odd = run.evaluate(random_tokens(run.bench(), 1, 7, 50)).loss;
+    EXPECT_EQ(run.evaluate(even).loss, before);
+    return std::pair{odd, before};
+  };
+  const auto [odd, even] = losses(*fp8_);
+  const auto [expected_odd, expected_even] = losses(*bf16_);
+  EXPECT_EQ(odd, expected_odd);
+  EXPECT_NEAR(even, expected_even, 0.01 * expected_even);
+}
+
 /// gpt_reference.py says how weights and tokens come about and what the file holds.
 class GptReferenceTest : public ::testing::TestWithParam<BackendCase> {
  protected:

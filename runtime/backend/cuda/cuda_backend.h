@@ -16,7 +16,6 @@ class AttentionPlans;
 class ConvPlans;
 class Fp8Scales;
 struct Fp8Matrix;
-struct Fp8Source;
 class MatmulPlans;
 class Tuner;
 struct Gemm;
@@ -51,6 +50,10 @@ class CudaBackend final : public Backend {
   void synchronize() override;
   std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
   std::unique_ptr<Timeline> make_timeline() override;
+
+  Fp8Scale* make_scale(DType format) override;
+  void renew_scales() override;
+  void to_fp8(const Tensor& x, const Tensor& y, const Tensor& sums, bool accumulate) override;
 
   void advance(StepState* state, std::uint32_t steps, Stream stream) override;
   void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) override;
@@ -111,13 +114,15 @@ class CudaBackend final : public Backend {
   cuda::AttentionPlans& attention_plans();
   /// As expect_tensor, for the gradient of a parameter: dtype() or f32.
   void expect_gradient(const Tensor& gradient, const char* what, const Shape& shape) const;
-  /// Whether the products of a layer take FP8 operands: if it has a bias, or had one in its forward pass.
-  bool uses_fp8(const LinearDims& d, const Tensor& weight, bool has_bias) const;
-  /// Copies of the layer's operands, in scratch memory: they last until the next operation that uses it.
-  std::vector<cuda::Fp8Matrix> to_fp8(const Tensor& weight, const std::vector<cuda::Fp8Source>& sources);
-  void linear_fp8(const LinearDims& d, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y);
-  void linear_backward_fp8(const LinearDims& d, const Tensor& x, const Tensor& weight, const Tensor& dy,
-                           const Tensor& dx, const Tensor& dweight, bool accumulate);
+  /// A tensor in FP8 that is about to be written.
+  cuda::Fp8Matrix output_fp8(const Tensor& y);
+  /// The operations of these names on tensors in FP8.
+  void linear_fp8(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y);
+  void linear_backward_fp8(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
+                           const Tensor& dweight, bool accumulate);
+  void gelu_fp8(const Tensor& pre, const Tensor& y);
+  void linear_gelu_backward_fp8(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
+                                const Tensor& dbias, bool accumulate);
   /// dbias (+)= sums over the rows of dy [n, columns].
   void sum_columns(const Tensor& dy, const Tensor& dbias, bool accumulate);
   /// In place dpre [n, hidden] *= gelu'(pre); dbias, where it has data, (+)= the sums over its rows.

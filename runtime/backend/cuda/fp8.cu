@@ -1,47 +1,74 @@
-#include "runtime/backend/cuda/fp8.h"
-
-#include <cuda_fp8.h>
-
 #include <algorithm>
 
+#include "runtime/backend/cuda/column_sums.cuh"
 #include "runtime/backend/cuda/cuda_utils.h"
 #include "runtime/backend/cuda/elements.cuh"
-#include "runtime/backend/cuda/reduce.cuh"
+#include "runtime/backend/cuda/fp8.cuh"
+#include "runtime/backend/cuda/gelu.cuh"
+
+// A thread block takes a tile of 128 x 128 elements: it reads rows, writes rows, and writes columns from shared memory,
+// each in pieces of 128 bytes at least.
 
 namespace ddptrain::cuda {
 
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTile = 128;                    // rows and columns of a block
+constexpr int kWarps = kThreads / 32;
+constexpr int kBlocks = 5;                  // of a multiprocessor, at least
+constexpr int kTile = 128;                  // rows and columns of a block
+constexpr int kPack = 8;                    // elements of a row that a thread takes
+constexpr int kPacksOfRow = kTile / kPack;  // threads side by side
+constexpr int kRowsOfPass = kThreads / kPacksOfRow;
 constexpr int kStride = kTile / 4 + 1;        // words of a row in shared memory
 constexpr int kWords = kTile * kStride + 32;  // with four more per 16 rows: the words of a warp's loads differ in bank
-constexpr std::uint32_t kLargestBlocks = 1024;
+constexpr float kMargin = 2.0f;
+constexpr float kLargestScale = 1e30f;
+static_assert(kPacksOfRow == 16);
+
+/// Eight elements, as they are read.
+__device__ __forceinline__ uint4 fetch(const __nv_bfloat16* from) { return *reinterpret_cast<const uint4*>(from); }
+__device__ __forceinline__ float element(const uint4& pack, int i) {
+  const std::uint32_t words[] = {pack.x, pack.y, pack.z, pack.w};
+  return __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xFFFF0000u);
+}
+
+// What becomes FP8: operator() begins to read elements, of which a thread has kAhead rows under way, and value() works
+// them out.
+
+struct Plain {
+  static constexpr std::uint32_t kAhead = 4;
+  const __nv_bfloat16* x;
+  using Fetched = uint4;
+
+  __device__ Fetched operator()(std::size_t at) const { return fetch(x + at); }
+  static __device__ float value(const Fetched& from, int i) { return element(from, i); }
+};
+
+struct Gelu {
+  static constexpr std::uint32_t kAhead = 4;
+  const __nv_bfloat16* pre;
+  using Fetched = uint4;
+
+  __device__ Fetched operator()(std::size_t at) const { return fetch(pre + at); }
+  static __device__ float value(const Fetched& from, int i) { return gelu_of<__nv_bfloat16>(element(from, i)); }
+};
+
+struct GeluGradient {
+  static constexpr std::uint32_t kAhead = 2;
+  const __nv_bfloat16* pre;
+  const __nv_bfloat16* dy;
+  struct Fetched {
+    uint4 pre, dy;
+  };
+
+  __device__ Fetched operator()(std::size_t at) const { return {fetch(pre + at), fetch(dy + at)}; }
+  static __device__ float value(const Fetched& from, int i) {
+    return element(from.dy, i) * gelu_slope_of<__nv_bfloat16>(element(from.pre, i));
+  }
+};
 
 __device__ __forceinline__ int word_at(int row, int word) { return row * kStride + row / 16 * 4 + word; }
-
-/// *largest = the largest magnitude there and here.
-__global__ void __launch_bounds__(kThreads)
-    largest_kernel(const __nv_bfloat16* from, std::size_t count, std::uint32_t* largest) {
-  float mine = 0.0f;
-  const std::size_t step = static_cast<std::size_t>(gridDim.x) * kThreads * 8;
-  for (std::size_t i = (static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x) * 8; i < count; i += step) {
-    float value[8];
-    load<8>(from + i, value);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) mine = fmaxf(mine, fabsf(value[k]));
-  }
-  mine = warp_max(mine);
-  if (threadIdx.x % 32 == 0) atomicMax(largest, __float_as_uint(mine));
-}
-
-template <Fp8 kFormat>
-__device__ __forceinline__ std::uint32_t pack_fp8(float a, float b, float c, float d) {
-  constexpr auto kKind = kFormat == Fp8::e4m3 ? __NV_E4M3 : __NV_E5M2;
-  const std::uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, kKind);
-  const std::uint32_t high = __nv_cvt_float2_to_fp8x2(make_float2(c, d), __NV_SATFINITE, kKind);
-  return low | high << 16;
-}
 
 /// Bytes (row i, column j) of word[i] become bytes (row j, column i).
 __device__ __forceinline__ void transpose_bytes(std::uint32_t (&word)[4]) {
@@ -55,11 +82,10 @@ __device__ __forceinline__ void transpose_bytes(std::uint32_t (&word)[4]) {
 
 /// Writes the tile's columns as rows: a thread has 16 rows of four columns.
 __device__ __forceinline__ void store_transposed(const std::uint32_t* tile, std::uint32_t first_row,
-                                                 std::uint32_t first_column, std::uint32_t rows, std::uint32_t columns,
-                                                 std::uint8_t* transposed) {
+                                                 std::uint32_t first_column, const Fp8Matrix& to) {
   const int lane = threadIdx.x % 32, group = lane % 8, word = threadIdx.x / 32 * 4 + lane / 8;
   const std::uint32_t row = first_row + 16 * group, column = first_column + 4 * word;
-  if (row >= rows || column >= columns) return;
+  if (row >= to.rows || column >= to.columns) return;
   std::uint32_t block[4][4];  // [four rows][row, then column]
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -69,77 +95,180 @@ __device__ __forceinline__ void store_transposed(const std::uint32_t* tile, std:
   }
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    *reinterpret_cast<uint4*>(transposed + static_cast<std::size_t>(column + k) * rows + row) =
+    *reinterpret_cast<uint4*>(to.transposed + static_cast<std::size_t>(column + k) * to.rows + row) =
         make_uint4(block[0][k], block[1][k], block[2][k], block[3][k]);
   }
 }
 
-/// Adds the block's largest magnitude to scale->next; the last block makes that the one to go by.
-__device__ __forceinline__ void note_largest(float mine, Fp8Scale* scale) {
-  __shared__ float shared[kThreads / 32];
-  mine = warp_max(mine);
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = mine;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (const float other : shared) mine = fmaxf(mine, other);
-  atomicMax(&scale->next, __float_as_uint(mine));
-  __threadfence();
-  const std::uint32_t blocks = gridDim.x * gridDim.y;
-  if (atomicInc(&scale->arrived, blocks - 1) != blocks - 1) return;
-  __threadfence();
-  scale->largest = atomicExch(&scale->next, 0);
+/// What the threads of a block exchange beside the tile.
+struct Exchange {
+  float largest[kWarps];
+  float sums[kWarps][kTile];
+};
+
+/// The warp's sums over its rows, of which lanes 0 to 15 have some and lanes 16 to 31 the others.
+__device__ __forceinline__ void store_warp_sums(float (&sums)[kPack], Exchange& exchange) {
+#pragma unroll
+  for (float& sum : sums) sum += __shfl_xor_sync(kAllLanes, sum, 16);
+  const int lane = threadIdx.x % 32;
+  if (lane < kPacksOfRow) store<kPack>(sums, &exchange.sums[threadIdx.x / 32][lane * kPack]);
 }
 
-template <Fp8 kFormat>
-__global__ void __launch_bounds__(kThreads) quantize_kernel(const __nv_bfloat16* from, std::uint32_t rows,
-                                                            std::uint32_t columns, Fp8Scale* state, Fp8Matrix to) {
+/// partials [row tiles, columns]
+__device__ __forceinline__ void store_partials(const Exchange& exchange, std::uint32_t first_column,
+                                               std::uint32_t columns, float* partials) {
+  const std::uint32_t column = first_column + threadIdx.x;
+  if (threadIdx.x >= kTile || column >= columns) return;
+  float total = 0.0f;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) total += exchange.sums[warp][threadIdx.x];
+  partials[static_cast<std::size_t>(blockIdx.y) * columns + column] = total;
+}
+
+template <DType kFormat, bool kSums, class Source>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    quantize_kernel(const Source source, const Fp8Matrix to, float* partials) {
+  constexpr std::uint32_t kAhead = Source::kAhead;
+  static_assert(kTile % (kRowsOfPass * kAhead) == 0);
   __shared__ std::uint32_t tile[kWords];
-  constexpr float kLargest = kFormat == Fp8::e4m3 ? 448.0f : 57344.0f;
-  constexpr float kMargin = 2.0f;
-  const float magnitude = kMargin * __uint_as_float(*const_cast<const volatile std::uint32_t*>(&state->largest));
-  const float scale = magnitude > 0.0f ? fminf(kLargest / magnitude, 1e30f) : 1.0f;
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *to.inverse_scale = 1.0f / scale;
-  const std::uint32_t first_row = blockIdx.x * kTile, first_column = blockIdx.y * kTile;
-  const std::uint32_t offset = threadIdx.x % 16 * 8, column = first_column + offset;
-  float mine = 0.0f;
+  __shared__ __align__(32) Exchange exchange;
+  const std::uint32_t first_row = blockIdx.y * kTile, first_column = blockIdx.x * kTile;
+  const std::uint32_t offset = threadIdx.x % kPacksOfRow * kPack, column = first_column + offset;
+  const std::uint32_t own_row = threadIdx.x / kPacksOfRow;
+  const float scale = to.state->scale;
+  float largest = 0.0f;
+  float sums[kPack] = {};
+#pragma unroll 1
+  for (std::uint32_t begin = own_row; begin < kTile; begin += kAhead * kRowsOfPass) {
+    typename Source::Fetched fetched[kAhead] = {};
 #pragma unroll
-  for (int pass = 0; pass < kTile / 16; ++pass) {
-    const std::uint32_t local = pass * 16 + threadIdx.x / 16, row = first_row + local;
-    if (row >= rows || column >= columns) continue;
-    const std::size_t at = static_cast<std::size_t>(row) * columns + column;
-    float v[8];
-    load<8>(from + at, v);
-#pragma unroll
-    for (float& value : v) {
-      mine = fmaxf(mine, fabsf(value));
-      value *= scale;
+    for (std::uint32_t i = 0; i < kAhead; ++i) {
+      const std::uint32_t row = first_row + begin + i * kRowsOfPass;
+      if (row < to.rows && column < to.columns)
+        fetched[i] = source(static_cast<std::size_t>(row) * to.columns + column);
     }
-    const uint2 packed = {pack_fp8<kFormat>(v[0], v[1], v[2], v[3]), pack_fp8<kFormat>(v[4], v[5], v[6], v[7])};
-    if (to.values != nullptr) *reinterpret_cast<uint2*>(static_cast<std::uint8_t*>(to.values) + at) = packed;
-    tile[word_at(local, offset / 4)] = packed.x;
-    tile[word_at(local, offset / 4 + 1)] = packed.y;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kAhead; ++i) {
+      const std::uint32_t local = begin + i * kRowsOfPass, row = first_row + local;
+      if (row >= to.rows || column >= to.columns) continue;
+      float value[kPack];
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) {
+        value[k] = Source::value(fetched[i], k);
+        if (kSums) sums[k] += value[k];
+      }
+      largest = largest_magnitude(value, largest);
+      const uint2 packed = pack_fp8<kFormat>(value, scale);
+      *reinterpret_cast<uint2*>(to.values + static_cast<std::size_t>(row) * to.columns + column) = packed;
+      tile[word_at(local, offset / 4)] = packed.x;
+      tile[word_at(local, offset / 4 + 1)] = packed.y;
+    }
   }
-  note_largest(mine, state);
-  if (to.transposed == nullptr) return;
+  largest = warp_max(largest);
+  if (threadIdx.x % 32 == 0) exchange.largest[threadIdx.x / 32] = largest;
+  if (kSums) store_warp_sums(sums, exchange);
   __syncthreads();
-  store_transposed(tile, first_row, first_column, rows, columns, static_cast<std::uint8_t*>(to.transposed));
+  store_transposed(tile, first_row, first_column, to);
+  if (kSums) store_partials(exchange, first_column, to.columns, partials);
+  if (threadIdx.x != 0) return;
+#pragma unroll
+  for (const float other : exchange.largest) largest = fmaxf(largest, other);
+  note_largest(largest, to.state);
+}
+
+__global__ void __launch_bounds__(kThreads) transpose_kernel(const Fp8Matrix to) {
+  __shared__ std::uint32_t tile[kWords];
+  constexpr std::uint32_t kBytes = 16, kThreadsOfRow = kTile / kBytes, kRows = kThreads / kThreadsOfRow;
+  const std::uint32_t first_row = blockIdx.y * kTile, first_column = blockIdx.x * kTile;
+  const std::uint32_t offset = threadIdx.x % kThreadsOfRow * kBytes, column = first_column + offset;
+  uint4 fetched[kTile / kRows] = {};
+#pragma unroll
+  for (std::uint32_t i = 0; i < kTile / kRows; ++i) {
+    const std::uint32_t row = first_row + i * kRows + threadIdx.x / kThreadsOfRow;
+    if (row >= to.rows || column >= to.columns) continue;
+    fetched[i] = *reinterpret_cast<const uint4*>(to.values + static_cast<std::size_t>(row) * to.columns + column);
+  }
+#pragma unroll
+  for (std::uint32_t i = 0; i < kTile / kRows; ++i) {
+    std::uint32_t* words = tile + word_at(static_cast<int>(i * kRows + threadIdx.x / kThreadsOfRow), offset / 4);
+    words[0] = fetched[i].x;
+    words[1] = fetched[i].y;
+    words[2] = fetched[i].z;
+    words[3] = fetched[i].w;
+  }
+  __syncthreads();
+  store_transposed(tile, first_row, first_column, to);
+}
+
+__global__ void __launch_bounds__(kThreads) renew_kernel(Fp8State* states, std::uint32_t count) {
+  const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= count || states[i].largest == 0) return;
+  const float scale = fminf(states[i].limit / (kMargin * __uint_as_float(states[i].largest)), kLargestScale);
+  states[i].scale = scale;
+  states[i].inverse_scale = 1.0f / scale;
+  states[i].largest = 0;
+}
+
+dim3 tiles_of(const Fp8Matrix& to) { return {ceil_div(to.columns, kTile), ceil_div(to.rows, kTile)}; }
+
+/// What is first written with a state is worked out twice, first to learn its magnitude.
+template <DType kFormat, class Source>
+void launch(const Source& source, const Fp8Matrix& to, const Fp8Sums& sums, cudaStream_t stream) {
+  const auto kernel = sums.to ? quantize_kernel<kFormat, true, Source> : quantize_kernel<kFormat, false, Source>;
+  if (to.first_use) {
+    kernel<<<tiles_of(to), kThreads, 0, stream>>>(source, to, sums.partials);
+    DDP_CUDA(cudaGetLastError());
+    renew(to.state, 1, stream);
+  }
+  kernel<<<tiles_of(to), kThreads, 0, stream>>>(source, to, sums.partials);
+  DDP_CUDA(cudaGetLastError());
+  if (!sums.to) return;
+  with_element(sums.to.dtype, [&](auto gradient) {
+    using G = decltype(gradient);
+    add_column_partials<G, 1>(sums.partials, ceil_div(to.rows, kTile), to.columns, sums.accumulate, {{sums.to.as<G>()}},
+                              stream);
+  });
+}
+
+const __nv_bfloat16* checked(const void* operand) {
+  require(is_aligned(operand, 16), "FP8: an operand's address is no multiple of 16");
+  return static_cast<const __nv_bfloat16*>(operand);
 }
 
 }  // namespace
 
-void quantize(const void* from, std::int64_t rows, std::int64_t columns, Fp8 format, Fp8Scale* scale, bool first_use,
-              const Fp8Matrix& to, cudaStream_t stream) {
-  const auto* values = static_cast<const __nv_bfloat16*>(from);
-  if (first_use) {
-    const std::int64_t count = rows * columns;
-    const std::uint32_t blocks = std::min(ceil_div(count, kThreads * 8), kLargestBlocks);
-    largest_kernel<<<blocks, kThreads, 0, stream>>>(values, static_cast<std::size_t>(count), &scale->largest);
-    DDP_CUDA(cudaGetLastError());
+float largest_of(DType format) { return format == DType::e4m3 ? 448.0f : 57344.0f; }
+
+void renew(Fp8State* states, std::size_t count, cudaStream_t stream) {
+  const auto states_in_all = static_cast<std::uint32_t>(count);
+  renew_kernel<<<ceil_div(states_in_all, kThreads), kThreads, 0, stream>>>(states, states_in_all);
+  DDP_CUDA(cudaGetLastError());
+}
+
+std::size_t fp8_partials(std::int64_t rows, std::int64_t columns) {
+  return ceil_div(rows, kTile) * static_cast<std::size_t>(columns);
+}
+
+void quantize(const void* x, const Fp8Matrix& to, const Fp8Sums& sums, cudaStream_t stream) {
+  const Plain source{checked(x)};
+  if (to.format == DType::e4m3) {
+    launch<DType::e4m3>(source, to, sums, stream);
+  } else {
+    launch<DType::e5m2>(source, to, sums, stream);
   }
-  const dim3 grid(ceil_div(rows, kTile), ceil_div(columns, kTile));
-  const auto kernel = format == Fp8::e4m3 ? quantize_kernel<Fp8::e4m3> : quantize_kernel<Fp8::e5m2>;
-  kernel<<<grid, kThreads, 0, stream>>>(values, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(columns),
-                                        scale, to);
+}
+
+void quantize_gelu(const void* pre, const Fp8Matrix& to, cudaStream_t stream) {
+  launch<DType::e4m3>(Gelu{checked(pre)}, to, {}, stream);
+}
+
+void quantize_gelu_gradient(const void* pre, const void* dy, const Fp8Matrix& to, const Fp8Sums& sums,
+                            cudaStream_t stream) {
+  launch<DType::e5m2>(GeluGradient{checked(pre), checked(dy)}, to, sums, stream);
+}
+
+void transpose(const Fp8Matrix& to, cudaStream_t stream) {
+  transpose_kernel<<<tiles_of(to), kThreads, 0, stream>>>(to);
   DDP_CUDA(cudaGetLastError());
 }
 

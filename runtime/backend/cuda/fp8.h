@@ -5,29 +5,63 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace ddptrain::cuda {
+#include "runtime/core/tensor.h"
 
-/// FP8 formats (Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433).
-enum class Fp8 : std::uint8_t { none, e4m3, e5m2 };
+namespace ddptrain {
 
-/// A matrix in FP8, on the device; the element it stands for is value * *inverse_scale.
-struct Fp8Matrix {
-  void* values = nullptr;      ///< [rows, columns], where wanted.
-  void* transposed = nullptr;  ///< [columns, rows], where wanted.
-  float* inverse_scale = nullptr;
+namespace cuda {
+
+/// How the elements of a tensor become FP8, value * scale, and come back. Device memory.
+struct alignas(16) Fp8State {
+  float inverse_scale = 1.0f;
+  float scale = 1.0f;
+  float limit = 0.0f;         ///< Largest magnitude of the format.
+  std::uint32_t largest = 0;  ///< Since the last renewal; magnitudes as the bits of an f32, which grow with it.
 };
 
-/// Scaling that lags by one use ("delayed scaling"): what a tensor is scaled by follows from the largest magnitude at
-/// its last use, and that of this use is noted meanwhile, so a tensor is read once. Device memory, zero at first.
+}  // namespace cuda
+
 struct Fp8Scale {
-  std::uint32_t largest = 0;  ///< Of the last use; magnitudes as the bits of an f32, which grow with it.
-  std::uint32_t next = 0;
-  std::uint32_t arrived = 0;  ///< Thread blocks that have added theirs to `next`.
+  cuda::Fp8State* state = nullptr;
+  DType format = DType::e4m3;
+  bool used = false;
 };
 
-/// Fills `to` from bf16 [rows, columns], both multiples of 16. Magnitudes of more than twice scale->largest are cut
-/// off. `first_use`: scale->largest is taken from this tensor.
-void quantize(const void* from, std::int64_t rows, std::int64_t columns, Fp8 format, Fp8Scale* scale, bool first_use,
-              const Fp8Matrix& to, cudaStream_t stream);
+namespace cuda {
 
-}  // namespace ddptrain::cuda
+/// A tensor in FP8, to be written. `first_use`: nothing has been written with its state yet.
+struct Fp8Matrix {
+  DType format = DType::e4m3;
+  std::uint32_t rows = 0, columns = 0;  ///< Multiples of 16.
+  std::uint8_t* values = nullptr;       ///< [rows, columns]
+  std::uint8_t* transposed = nullptr;   ///< [columns, rows]
+  Fp8State* state = nullptr;
+  bool first_use = false;
+};
+
+/// The largest magnitude that a format holds.
+float largest_of(DType format);
+/// state[i].scale and inverse_scale follow from what state[i].largest says, where it is not 0, and that starts anew.
+void renew(Fp8State* states, std::size_t count, cudaStream_t stream);
+
+/// Sums over the rows of what becomes FP8, f32 or bf16 [columns]; none where `to` has no data.
+struct Fp8Sums {
+  Tensor to;
+  bool accumulate = false;
+  float* partials = nullptr;  ///< fp8_partials() floats.
+};
+std::size_t fp8_partials(std::int64_t rows, std::int64_t columns);
+
+/// Operands are bf16 [to.rows, to.columns], at addresses that are multiples of 16, and not the memory of `to`.
+/// to = x
+void quantize(const void* x, const Fp8Matrix& to, const Fp8Sums& sums, cudaStream_t stream);
+/// to (e4m3) = gelu(pre)
+void quantize_gelu(const void* pre, const Fp8Matrix& to, cudaStream_t stream);
+/// to (e5m2) = dy * gelu'(pre)
+void quantize_gelu_gradient(const void* pre, const void* dy, const Fp8Matrix& to, const Fp8Sums& sums,
+                            cudaStream_t stream);
+/// to.transposed from to.values.
+void transpose(const Fp8Matrix& to, cudaStream_t stream);
+
+}  // namespace cuda
+}  // namespace ddptrain

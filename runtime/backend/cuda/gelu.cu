@@ -4,6 +4,7 @@
 
 #include "runtime/backend/cuda/column_sums.cuh"
 #include "runtime/backend/cuda/elements.cuh"
+#include "runtime/backend/cuda/gelu.cuh"
 
 namespace ddptrain::cuda {
 
@@ -11,32 +12,6 @@ namespace {
 
 constexpr std::uint32_t kThreads = 256;
 constexpr std::uint32_t kMaxBlocks = 1u << 20;
-constexpr float kRoot = 0.7978845608028654f;  // sqrt(2 / pi)
-constexpr float kCubic = 0.044715f;
-
-template <class T>
-__device__ __forceinline__ float tanh_of(float x) {
-  if constexpr (sizeof(T) == 2) {
-    float y;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-  } else {
-    return tanhf(x);
-  }
-}
-
-template <class T>
-__device__ __forceinline__ float gelu_of(float x) {
-  const float t = tanh_of<T>(kRoot * x * fmaf(kCubic * x, x, 1.0f));
-  return 0.5f * x * (1.0f + t);
-}
-
-template <class T>
-__device__ __forceinline__ float slope_of(float x) {
-  const float t = tanh_of<T>(kRoot * x * fmaf(kCubic * x, x, 1.0f));
-  const float inner = kRoot * fmaf(3.0f * kCubic * x, x, 1.0f);
-  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
-}
 
 /// out[i] = map(pre[i]) or, where dy has data, map(pre[i]) * dy[i], V elements at once.
 template <int V, class T, float (*kMap)(float)>
@@ -65,7 +40,7 @@ struct GeluGradient {
     load<V>(pre + at, x);
     load<V>(dpre + at, value);
 #pragma unroll
-    for (int i = 0; i < V; ++i) value[i] *= slope_of<T>(x[i]);
+    for (int i = 0; i < V; ++i) value[i] *= gelu_slope_of<T>(x[i]);
     store<V>(value, dpre + at);
   }
 };
@@ -94,7 +69,7 @@ void gelu(const void* pre, std::int64_t count, DType dtype, void* y, cudaStream_
 void gelu_backward(const void* pre, const void* dy, std::int64_t count, DType dtype, void* dpre, cudaStream_t stream) {
   with_element(dtype, [&](auto element) {
     using T = decltype(element);
-    map_elements<T, slope_of<T>>(pre, dy, count, dpre, stream);
+    map_elements<T, gelu_slope_of<T>>(pre, dy, count, dpre, stream);
   });
 }
 

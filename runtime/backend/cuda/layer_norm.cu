@@ -4,6 +4,7 @@
 #include "runtime/backend/cuda/column_sums.cuh"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/cuda/dropout.cuh"
+#include "runtime/backend/cuda/fp8.cuh"
 #include "runtime/backend/cuda/reduce.cuh"
 #include "runtime/backend/expect_tensor.h"
 
@@ -31,7 +32,7 @@ struct Forward {
   const T* weight;
   const T* bias;
   T* sum;
-  T* y;
+  T* y;  ///< Unless it becomes FP8.
   float2* statistics;
   std::uint32_t rows, width, sequence;
   float epsilon;
@@ -74,8 +75,9 @@ __device__ __forceinline__ void add_branch(const Forward<T>& a, std::uint32_t ro
   store<kPack>(x, a.sum + at);
 }
 
-template <class T, int kPacks, bool kAdd>
-__global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a) {
+/// kFp8: y is the values of `fp8`.
+template <class T, int kPacks, bool kAdd, bool kFp8>
+__global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, const Fp8Matrix fp8) {
   const std::uint32_t row = warp_row();
   if (row >= a.rows) return;
   const std::size_t start = static_cast<std::size_t>(row) * a.width;
@@ -101,6 +103,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a) {
   }
   const float inverse = rsqrtf(warp_sum(squares) / a.width + a.epsilon);
   if (threadIdx.x % 32 == 0) a.statistics[row] = make_float2(mean, inverse);
+  const float scale = kFp8 ? fp8.state->scale : 1.0f;
+  float largest = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     const std::uint32_t column = pack_start(i);
@@ -110,8 +114,16 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a) {
     load<kPack>(a.bias + column, bias);
 #pragma unroll
     for (int k = 0; k < kPack; ++k) x[i][k] = (x[i][k] - mean) * inverse * weight[k] + bias[k];
-    store<kPack>(x[i], a.y + start + column);
+    if constexpr (kFp8) {
+      largest = largest_magnitude(x[i], largest);
+      *reinterpret_cast<uint2*>(fp8.values + start + column) = pack_fp8<DType::e4m3>(x[i], scale);
+    } else {
+      store<kPack>(x[i], a.y + start + column);
+    }
   }
+  if (!kFp8) return;
+  largest = warp_max(largest);
+  if (threadIdx.x % 32 == 0) note_largest(largest, fp8.state);
 }
 
 template <class T, bool kAdd>
@@ -363,15 +375,46 @@ void with_packs(std::int64_t width, Work&& work) {
   }
 }
 
+template <class T>
+bool in_packs(const Forward<T>& a) {
+  return in_packs(a.width, a.x, a.branch, a.weight, a.bias, a.sum, a.y);
+}
+
 template <class T, bool kAdd>
 void forward(const Forward<T>& a, cudaStream_t stream) {
   const std::uint32_t blocks = ceil_div(a.rows, kWarps);
-  if (in_packs(a.width, a.x, a.branch, a.weight, a.bias, a.sum, a.y)) {
-    with_packs(a.width, [&](auto packs) { forward_kernel<T, packs.value, kAdd><<<blocks, kThreads, 0, stream>>>(a); });
+  if (in_packs(a)) {
+    with_packs(a.width, [&](auto packs) {
+      forward_kernel<T, packs.value, kAdd, false><<<blocks, kThreads, 0, stream>>>(a, {});
+    });
   } else {
     any_width_forward_kernel<T, kAdd><<<blocks, kThreads, 0, stream>>>(a);
   }
   DDP_CUDA(cudaGetLastError());
+}
+
+template <bool kAdd>
+void forward_in_packs(const Forward<__nv_bfloat16>& a, const Fp8Matrix& y, cudaStream_t stream) {
+  with_packs(a.width, [&](auto packs) {
+    forward_kernel<__nv_bfloat16, packs.value, kAdd, true><<<ceil_div(a.rows, kWarps), kThreads, 0, stream>>>(a, y);
+  });
+  DDP_CUDA(cudaGetLastError());
+}
+
+/// The same with y in FP8.
+template <bool kAdd>
+void forward(Forward<__nv_bfloat16> a, const Fp8Matrix& y, Scratch& scratch, cudaStream_t stream) {
+  if (!in_packs(a)) {
+    a.y = scratch.reserve_elements<__nv_bfloat16>(static_cast<std::size_t>(a.rows) * a.width, stream);
+    forward<__nv_bfloat16, kAdd>(a, stream);
+    return quantize(a.y, y, {}, stream);
+  }
+  if (y.first_use) {  // to learn its magnitude
+    forward_in_packs<kAdd>(a, y, stream);
+    renew(y.state, 1, stream);
+  }
+  forward_in_packs<kAdd>(a, y, stream);
+  transpose(y, stream);
 }
 
 /// The gradients of parameters, and the sums of dx or null.
@@ -447,6 +490,12 @@ Rows rows_of(const Tensor& x, const char* what) {
   return {x.size() / x.shape.back(), x.shape.back()};
 }
 
+/// y of the type of activations or, beside bf16, e4m3.
+void expect_output(const Tensor& y, const char* what, DType dtype, const Shape& shape) {
+  const bool fp8 = dtype == DType::bf16 && y.dtype == DType::e4m3;
+  expect_tensor(y, what, fp8 ? DType::e4m3 : dtype, shape);
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -456,15 +505,27 @@ void CudaBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor
   expect_tensor(x, "layer_norm: x", dtype(), x.shape);
   expect_tensor(weight, "layer_norm: weight", dtype(), {rows.width});
   expect_tensor(bias, "layer_norm: bias", dtype(), {rows.width});
-  expect_tensor(y, "layer_norm: y", dtype(), x.shape);
+  cuda::expect_output(y, "layer_norm: y", dtype(), x.shape);
   expect_tensor(statistics, "layer_norm: statistics", DType::f32, {rows.count, 2});
   if (rows.count == 0) return;
   cuda::with_element(dtype(), [&](auto element) {
     using T = decltype(element);
-    cuda::forward<T, false>(
-        {x.as<T>(), nullptr, weight.as<T>(), bias.as<T>(), nullptr, y.as<T>(), statistics.as<float2>(),
-         static_cast<std::uint32_t>(rows.count), static_cast<std::uint32_t>(rows.width), 1, epsilon, Dropout{}},
-        compute_.get());
+    const cuda::Forward<T> a{x.as<T>(),
+                             nullptr,
+                             weight.as<T>(),
+                             bias.as<T>(),
+                             nullptr,
+                             y.as<T>(),
+                             statistics.as<float2>(),
+                             static_cast<std::uint32_t>(rows.count),
+                             static_cast<std::uint32_t>(rows.width),
+                             1,
+                             epsilon,
+                             Dropout{}};
+    if constexpr (sizeof(T) == 2) {
+      if (is_fp8(y.dtype)) return cuda::forward<false>(a, output_fp8(y), scratch_, compute_.get());
+    }
+    cuda::forward<T, false>(a, compute_.get());
   });
 }
 
@@ -479,17 +540,28 @@ void CudaBackend::add_layer_norm(const Tensor& residual, const Tensor& branch, c
   expect_tensor(weight, "add_layer_norm: weight", dtype(), {rows.width});
   expect_tensor(bias, "add_layer_norm: bias", dtype(), {rows.width});
   expect_tensor(sum, "add_layer_norm: sum", dtype(), residual.shape);
-  expect_tensor(y, "add_layer_norm: y", dtype(), residual.shape);
+  cuda::expect_output(y, "add_layer_norm: y", dtype(), residual.shape);
   expect_tensor(statistics, "add_layer_norm: statistics", DType::f32, {rows.count, 2});
   if (rows.count == 0) return;
   const std::int64_t sequence = dropout.rate > 0.0f ? residual.dim(1) : 1;
   cuda::with_element(dtype(), [&](auto element) {
     using T = decltype(element);
-    cuda::forward<T, true>(
-        {residual.as<T>(), branch.as<T>(), weight.as<T>(), bias.as<T>(), sum.as<T>(), y.as<T>(),
-         statistics.as<float2>(), static_cast<std::uint32_t>(rows.count), static_cast<std::uint32_t>(rows.width),
-         static_cast<std::uint32_t>(sequence), epsilon, dropout},
-        compute_.get());
+    const cuda::Forward<T> a{residual.as<T>(),
+                             branch.as<T>(),
+                             weight.as<T>(),
+                             bias.as<T>(),
+                             sum.as<T>(),
+                             y.as<T>(),
+                             statistics.as<float2>(),
+                             static_cast<std::uint32_t>(rows.count),
+                             static_cast<std::uint32_t>(rows.width),
+                             static_cast<std::uint32_t>(sequence),
+                             epsilon,
+                             dropout};
+    if constexpr (sizeof(T) == 2) {
+      if (is_fp8(y.dtype)) return cuda::forward<true>(a, output_fp8(y), scratch_, compute_.get());
+    }
+    cuda::forward<T, true>(a, compute_.get());
   });
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/backend/cuda/tuner.h"
 #include "runtime/backend/expect_tensor.h"
 #include "runtime/backend/linear_dims.h"
+#include "runtime/core/error.h"
 
 namespace ddptrain {
 
@@ -22,21 +23,21 @@ Tensor shape_of(Tensor gradient, DType dtype) {
 }  // namespace
 
 void CudaBackend::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
+  if (is_fp8(x.dtype)) return linear_fp8(x, weight, bias, y);
   const LinearDims d = check_linear(x, weight, bias, y, dtype());
-  if (uses_fp8(d, weight, static_cast<bool>(bias))) return linear_fp8(d, x, weight, bias, y);
   const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
   matmul().gemm(gemm, x.data, weight.data, bias.data, y.data, compute_.get());
 }
 
 void CudaBackend::linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                                   const Tensor& dweight, const Tensor& dbias, bool accumulate) {
+  if (is_fp8(dy.dtype)) {
+    DDP_CHECK(!dbias, "linear_backward: the bias gradient of a dy in FP8 comes from to_fp8");
+    return linear_backward_fp8(x, weight, dy, dx, dweight, accumulate);
+  }
   const LinearDims d =
       check_linear_backward(x, weight, dy, dx, shape_of(dweight, dtype()), shape_of(dbias, dtype()), dtype());
   cudaStream_t stream = compute_.get();
-  if (uses_fp8(d, weight, false)) {
-    if (dbias) sum_columns(dy, dbias, accumulate);
-    return linear_backward_fp8(d, x, weight, dy, dx, dweight, accumulate);
-  }
   if (dweight) {
     const cuda::Gemm gemm{d.out, d.in, d.batch, true, false, dtype(), dweight.dtype, accumulate};
     const auto separate = [&] {
@@ -69,6 +70,7 @@ void CudaBackend::linear_gelu(const Tensor& x, const Tensor& weight, const Tenso
 
 void CudaBackend::gelu(const Tensor& pre, const Tensor& y) {
   expect_tensor(pre, "gelu: pre", dtype(), pre.shape);
+  if (is_fp8(y.dtype)) return gelu_fp8(pre, y);
   expect_tensor(y, "gelu: y", dtype(), pre.shape);
   cuda::gelu(pre.data, pre.size(), dtype(), y.data, compute_.get());
 }
@@ -93,13 +95,10 @@ bool CudaBackend::linear_gelu_backward_fused(const cuda::Gemm& gemm, const cuda:
 
 void CudaBackend::linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
                                        const Tensor& dbias, bool accumulate) {
+  if (is_fp8(dy.dtype)) return linear_gelu_backward_fp8(weight, dy, pre, dpre, dbias, accumulate);
   const LinearDims d = check_linear_backward({}, weight, dy, dpre, {}, {}, dtype());
   expect_tensor(pre, "linear_gelu_backward: pre", dtype(), dpre.shape);
   if (dbias) expect_gradient(dbias, "linear_gelu_backward: dbias", {d.in});
-  if (uses_fp8(d, weight, false)) {
-    linear_backward_fp8(d, {}, weight, dy, dpre, {}, false);
-    return gelu_backward(pre, dpre, dbias, accumulate);
-  }
   const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
   const cuda::GemmTensors tensors{.a = dy.data, .b = weight.data, .c = dpre.data, .matrix = pre.data};
   Tensor sums = dbias;

@@ -32,13 +32,18 @@ constexpr int kCandidates = 8;               // that are timed
 constexpr std::uint32_t kMaxAlignment = 16;  // more makes no difference to speed, but would to the choice of algorithm
 
 cudaDataType_t type_of(DType dtype) {
-  DDP_CHECK(dtype == DType::bf16 || dtype == DType::f32, "matrix products of {} are not provided", name_of(dtype));
-  return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
-}
-
-cudaDataType_t type_of(DType dtype, Fp8 fp8) {
-  if (fp8 == Fp8::none) return type_of(dtype);
-  return fp8 == Fp8::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+  switch (dtype) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::e5m2:
+      return CUDA_R_8F_E5M2;
+    default:
+      fail("matrix products of {} are not provided", name_of(dtype));
+  }
 }
 
 std::uint32_t alignment_of(const void* pointer) {
@@ -124,7 +129,7 @@ struct MatmulPlans::Impl {
 Plan MatmulPlans::Impl::describe(const Key& key) const {
   const Gemm& g = key.gemm;
   DDP_CHECK(g.m > 0 && g.n > 0 && g.k > 0, "an empty matrix product: m {}, n {}, k {}", g.m, g.n, g.k);
-  const bool tf32 = g.in == DType::f32 && g.fp8_a == Fp8::none && precision == Precision::tf32;
+  const bool tf32 = g.in == DType::f32 && precision == Precision::tf32;
   Plan plan;
   DDP_CUBLAS(
       cublasLtMatmulDescCreate(plan.desc.out(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -135,10 +140,10 @@ Plan MatmulPlans::Impl::describe(const Key& key) const {
     set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(g.out)));
   }
   if (has_matrix(key.epilogue)) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.n);
-  if (g.fp8_a == Fp8::e4m3) {  // forward alone: the sums of gradients keep their precision
+  if (g.in == DType::e4m3) {  // forward alone: the sums of gradients keep their precision
     set(plan.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
   }
-  const cudaDataType_t left = type_of(g.in, g.fp8_b), right = type_of(g.in, g.fp8_a);
+  const cudaDataType_t left = type_of(g.in_b.value_or(g.in)), right = type_of(g.in);
   plan.left = g.transpose_b ? transposed_layout(left, g.n, g.k) : transposed_layout(left, g.k, g.n);
   plan.right = g.transpose_a ? transposed_layout(right, g.k, g.m) : transposed_layout(right, g.m, g.k);
   plan.result = transposed_layout(type_of(g.out), g.m, g.n);

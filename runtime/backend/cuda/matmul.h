@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "runtime/backend/cuda/cuda_utils.h"
-#include "runtime/backend/cuda/fp8.h"
 #include "runtime/core/tensor.h"
 
 namespace ddptrain::cuda {
@@ -18,12 +18,11 @@ struct Gemm {
   std::int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
-  DType in = DType::f32;    ///< Of a and b: bf16 or f32.
-  DType out = DType::f32;   ///< Of c and bias: that of a and b, or f32.
-  bool accumulate = false;  ///< Adds to c.
-  /// Of a and b where they are in FP8, in place of `in`; both then lie along k: transpose_b and not transpose_a.
-  Fp8 fp8_a = Fp8::none;
-  Fp8 fp8_b = Fp8::none;
+  /// Of a and b: bf16 or f32, or FP8, and then both lie along k: transpose_b and not transpose_a.
+  DType in = DType::f32;
+  DType out = DType::f32;                    ///< Of c and bias: that of a and b, or f32; bf16 or f32 of FP8.
+  bool accumulate = false;                   ///< Adds to c.
+  std::optional<DType> in_b = std::nullopt;  ///< Of b alone, where it is another than `in`.
 
   auto operator<=>(const Gemm&) const = default;
 };
@@ -44,7 +43,7 @@ struct GemmTensors {
   void* c = nullptr;
   void* vector = nullptr;          ///< Of the element type of c.
   void* matrix = nullptr;          ///< Likewise.
-  const float* scale_a = nullptr;  ///< Fp8Matrix::inverse_scale, for operands in FP8.
+  const float* scale_a = nullptr;  ///< Fp8State::inverse_scale, for operands in FP8.
   const float* scale_b = nullptr;
 };
 
