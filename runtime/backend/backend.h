@@ -121,9 +121,8 @@ class Backend {
   virtual void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) = 0;
 
   // --- FP8 ----------------------------------------------------------------------------------------------------
-  // The matrices of a linear layer's products may be in FP8, all of them: x and weight in e4m3, dy in e5m2. to_fp8
-  // makes them, and so do operations whose output is said to be FP8 where the caller wants it, without the way over
-  // memory.
+  // The matrices that a linear layer multiplies may be in FP8, all of them: x and weight in e4m3, dy in e5m2. to_fp8
+  // makes them of others. Operations whose output is said to be one write it themselves where the caller wants it.
 
   /// Whether such a matrix may be in FP8: where options().fp8 is set, and both are multiples of 16.
   bool fits_fp8(std::int64_t rows, std::int64_t columns) const {
@@ -133,8 +132,8 @@ class Backend {
   /// scale before the last renew_scales() is the largest that FP8 holds ("delayed scaling"; what is beyond is cut off).
   /// When first written with, it goes by that tensor. Of the backend, and as long-lived. Error without options().fp8.
   virtual Fp8Scale* make_scale(DType format);
-  /// From now on all scales go by what was written with them since the last call. Tensors in FP8 are not read beyond
-  /// it.
+  /// From now on all scales go by what was written with them since the last call, if anything was. Tensors in FP8 are
+  /// not read beyond it.
   virtual void renew_scales() {}
   /// y [rows, columns] of FP8 = x. Where `sums` [columns] has data: sums (+)= the sums over the rows of x, as in
   /// linear_backward's dbias.
@@ -163,8 +162,8 @@ class Backend {
 
   /// y [n, out] = x [n, in] weight^T + bias (where it has data). x and weight may be e4m3.
   virtual void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;
-  /// dx, dweight and dbias, each where it has data; x may be without where dweight is. dy may be
-  /// e5m2, x and weight then are e4m3, and dbias has no data (to_fp8 gives it).
+  /// dx, dweight and dbias, each where it has data; x may be without where dweight is. dy may be e5m2; x and weight
+  /// then are e4m3, and dbias has no data (to_fp8 gives it).
   virtual void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                                const Tensor& dweight, const Tensor& dbias, bool accumulate) = 0;
   /// In place x [n, features] = dropout(ReLU(x + bias)).
