@@ -60,8 +60,8 @@ cuda::Fp8Matrix CudaBackend::output_fp8(const Tensor& y) {
 }
 
 void CudaBackend::to_fp8(const Tensor& x, const Tensor& y, const Tensor& sums, bool accumulate) {
-  const cuda::Fp8Matrix to = output_fp8(y);
   expect_tensor(x, "to_fp8: x", dtype(), y.shape);
+  const cuda::Fp8Matrix to = output_fp8(y);
   if (sums) expect_gradient(sums, "to_fp8: sums", {to.columns});
   float* partials =
       sums ? scratch_.reserve_elements<float>(cuda::fp8_partials(to.rows, to.columns), compute_.get()) : nullptr;
