@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 
 namespace ddptrain {
 
@@ -69,11 +70,12 @@ NcclUsage usage_of(const NcclLog& log) {
 }
 
 std::map<std::string, std::string> nccl_environment() {
+  constexpr std::string_view kLabel = "NCCL_VERSION=";  // of NVIDIA's container images; NCCL does not read it
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const auto equals = text.find('=');
-    if (text.rfind("NCCL_", 0) == 0 && equals != std::string::npos) {
+    if (text.starts_with("NCCL_") && !text.starts_with(kLabel) && equals != std::string::npos) {
       variables.emplace(text.substr(0, equals), text.substr(equals + 1));
     }
   }

@@ -21,7 +21,8 @@ struct NcclUsage {
 
 NcclUsage usage_of(const NcclLog& log);
 
-/// The NCCL_* variables of the environment. Ask before NcclLogCapture adds its own.
+/// The NCCL_* variables of the environment (NCCL_VERSION, a label of container images, is none). Ask before
+/// NcclLogCapture adds its own.
 std::map<std::string, std::string> nccl_environment();
 
 /// Makes NCCL write its log to memory, to learn what it used. To be made (on the rank that asks) before NCCL's first

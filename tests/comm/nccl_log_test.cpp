@@ -186,8 +186,10 @@ TEST(NcclLogCapture, ReadsTheUsersFileAndKeepsIt) {
 TEST(NcclEnvironment, HoldsNcclVariablesOnly) {
   const ScopedVariable level("NCCL_P2P_LEVEL", "LOC=x");
   const ScopedVariable other("NOT_NCCL_P2P_LEVEL", "1");
+  const ScopedVariable label("NCCL_VERSION", "2.28.3-1");
   const auto variables = nccl_environment();
   EXPECT_EQ(variables.at("NCCL_P2P_LEVEL"), "LOC=x");
+  EXPECT_EQ(variables.count("NCCL_VERSION"), 0u);
   for (const auto& [name, value] : variables) EXPECT_EQ(name.rfind("NCCL_", 0), 0u) << name;
 }
 
