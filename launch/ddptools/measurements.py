@@ -12,6 +12,7 @@ from ddptools.errors import UsageError
 from ddptools.results import Record, read_records
 
 UNITS = ("images", "tokens", "samples")
+PASSES = "backward passes/s"  # every rank makes all of them: no throughput of the ranks together
 WORKLOAD = {
     "ranks",
     "batch",
@@ -105,6 +106,11 @@ class Case:
         names = ("algorithm", "protocol", "channels", "transport")
         return tuple("/".join(dict.fromkeys(str(u.get(name, "unknown")) for u in used)) for name in names)
 
+    def gpus_used(self) -> str:
+        """Indices of the GPUs that a selection stood for, joined by commas; empty where that is not known."""
+        used = self.runs[0].record.get("gpus_used") if self.runs else None
+        return ",".join(map(str, used)) if isinstance(used, list) else ""
+
     def hashes(self) -> set[str]:
         return {str(run.summary["parameter_hash"]) for run in self.runs if run.summary.get("parameter_hash")}
 
@@ -146,6 +152,11 @@ class Experiment:
     @property
     def unit(self) -> str:
         return self.measured[0].runs[0].unit if self.measured else ""
+
+    @property
+    def over_ranks(self) -> bool:
+        """Whether the rates are of all ranks together, for several numbers of ranks."""
+        return "ranks" in self.varied and self.unit != PASSES
 
     def label(self, case: Case, names: list[str] | None = None) -> str:
         """The case in words, by the settings that are named; emulated ones say so."""
@@ -318,7 +329,7 @@ def _bench_rate(bench: dict[str, Any]) -> tuple[float | None, str]:
         return samples, "samples/s"
     if bench.get("benchmark") == "overlap":
         times = [time for row in rows if (time := positive(row.get("together_us"))) is not None]
-        return (positive(1e6 / min(times)) if times else None), "backward passes/s"
+        return (positive(1e6 / min(times)) if times else None), PASSES
     return None, ""
 
 

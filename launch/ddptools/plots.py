@@ -13,6 +13,7 @@ import numpy as np  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.ticker import EngFormatter  # noqa: E402
 
 from ddptools.lost_time import Loss, part_names  # noqa: E402
 from ddptools.measurements import PLACEMENT, Case, Experiment, Series, number_of, series_over, size_text  # noqa: E402
@@ -32,6 +33,8 @@ STYLE = {
 }
 NUMERIC = ("batch", "bucket-mb", "last-bucket-kb", "comm-ctas", "grad-accum", "seq")
 MOST_SERIES = 10
+MOST_CURVES = 16  # of bus bandwidth
+LINES = ("-", "--", ":", "-.")
 MOST_POINTS = 200  # of a series
 MOST_BARS = 24
 MOST_HEAT_MAPS = 4
@@ -83,29 +86,40 @@ def _error_bars(cases: list[Case]) -> list[list[float]]:
     return [[c.rate - min(c.rates) for c in cases], [max(c.rates) - c.rate for c in cases]]
 
 
+def _from_zero(axes: Axes) -> None:
+    """The vertical axis, with numbers as 5 M and room above the highest point."""
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+    axes.yaxis.set_major_formatter(EngFormatter())
+
+
 def _scaling(experiment: Experiment) -> list[Picture]:
-    if "ranks" not in experiment.varied:
+    if not experiment.over_ranks:
         return []
     series = series_over(experiment, "ranks", lambda case: case.ranks)
     shown = [(name, points) for name, points in series if len(points) > 1][:MOST_SERIES]
     if not shown:
         return []
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
+    efficiency = any(points[0][1].ranks == 1 for _, points in shown)
+    figure, panels = plt.subplots(1, 1 + efficiency, figsize=(9 if efficiency else 6, 3.6), squeeze=False)
+    left, right = panels[0][0], panels[0][-1]
     for color, (name, points) in enumerate(shown):
         _scaling_series(left, right, f"C{color}", name, [case for _, case in points])
     ranks = sorted({case.ranks for _, points in shown for _, case in points})
-    for axes in (left, right):
+    for axes in panels[0]:
         axes.set_xscale("log", base=2)
         axes.set_xticks(ranks, list(map(str, ranks)))
         axes.minorticks_off()
         axes.set_xlabel("ranks")
     left.set_ylabel(experiment.unit)
-    left.set_ylim(bottom=0)
+    _from_zero(left)
     left.legend(fontsize=8)
-    right.axhline(100, color="gray", linestyle="--", linewidth=1)
-    right.set_ylabel("scaling efficiency, %")
-    right.set_ylim(bottom=0)
-    caption = "Throughput of all ranks and efficiency, median with smallest and largest; dashed: ideal."
+    if efficiency:
+        right.axhline(100, color="gray", linestyle="--", linewidth=1)
+        right.set_ylabel("scaling efficiency, %")
+        right.set_ylim(bottom=0)
+    shows = "Throughput of all ranks and efficiency" if efficiency else "Throughput of all ranks"
+    ideal = "; dashed: ideal" if efficiency else ""
+    caption = f"{shows}, median with smallest and largest{ideal}."
     return [finish(figure, f"{experiment.title} ranks", _caption(experiment, caption, len(series)))]
 
 
@@ -155,7 +169,8 @@ def _numeric(experiment: Experiment) -> list[Picture]:
         axes.set_xscale("log", base=2) if values[0] > 0 else axes.set_xscale("symlog", base=2)
         axes.set_xticks(values[:: 1 + len(values) // 12], [f"{v:g}" for v in values[:: 1 + len(values) // 12]])
         axes.minorticks_off()
-        axes.set(xlabel=name, ylabel=experiment.unit, ylim=(0, None))
+        axes.set(xlabel=name, ylabel=experiment.unit)
+        _from_zero(axes)
         if len(shown) > 1:
             axes.legend(fontsize=8)
         caption = _caption(experiment, f"Throughput against {name}, median with smallest and largest.", len(series))
@@ -181,6 +196,7 @@ def _bars(experiment: Experiment) -> list[Picture]:
     axes.set_yticks(rows, [experiment.label(case) for case in cases], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(experiment.unit)
+    axes.xaxis.set_major_formatter(EngFormatter())
     axes.grid(False, axis="y")
     left = len(experiment.measured) - len(cases)
     rest = f" {left} more cases are left out." if left else ""
@@ -224,7 +240,7 @@ def _heat_map(experiment: Experiment, rows: str, columns: str, context: str, cas
     axes.set_yticks(range(len(row_values)), [v or "unset" for v in row_values], fontsize=8)
     axes.set(xlabel=columns, ylabel=rows)
     axes.grid(False)
-    figure.colorbar(image, label=experiment.unit)
+    figure.colorbar(image, label=experiment.unit, format=EngFormatter())
     where = f" ({context})" if context else ""
     caption = _caption(experiment, f"{rows} x {columns}{where}, median {experiment.unit}.")
     return finish(figure, f"{experiment.title} {rows} {columns} {context}", caption)
@@ -234,18 +250,26 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
     cases = [case for case in experiment.measured if bus_bandwidths(case)]
     if not cases:
         return []
+    shown = cases[:MOST_CURVES]
+    *others, last = experiment.varied or [""]
+    colors = list(dict.fromkeys(case.settings.get(last, "") for case in shown))
+    lines = list(dict.fromkeys(tuple(case.settings.get(name, "") for name in others) for case in shown))
     figure, axes = plt.subplots(figsize=(8, 4))
-    for case in cases[:MOST_SERIES]:
+    for case in shown:
         points = bus_bandwidths(case)
-        axes.plot([s for s, _ in points], [b for _, b in points], marker=".", label=experiment.label(case))
-    sizes = sorted({size for case in cases[:MOST_SERIES] for size, _ in bus_bandwidths(case)})
+        color = f"C{colors.index(case.settings.get(last, ''))}"
+        line = LINES[lines.index(tuple(case.settings.get(name, "") for name in others)) % len(LINES)]
+        label = experiment.label(case)
+        axes.plot([s for s, _ in points], [b for _, b in points], line, color=color, marker=".", label=label)
+    sizes = sorted({size for case in shown for size, _ in bus_bandwidths(case)})
     ticks = sizes[:: 1 + len(sizes) // 10]
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [size_text(size) for size in ticks], rotation=30, ha="right")
     axes.minorticks_off()
     axes.set(xlabel="size", ylabel="bus bandwidth, GB/s", ylim=(0, None))
     axes.legend(fontsize=8)
-    caption = _caption(experiment, f"Bus bandwidth of {operation(cases)} against size.", len(cases))
+    left = f" {len(cases) - len(shown)} more are left out." if len(cases) > len(shown) else ""
+    caption = _caption(experiment, f"Bus bandwidth of {operation(cases)} against size.{left}")
     return [finish(figure, f"{experiment.title} bus bandwidth", caption)]
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import statistics
 
-from ddptools.measurements import Case, Experiment, bench_rows, median_of, series_over, size_text, table_of
+from ddptools.measurements import Case, Experiment, Series, bench_rows, median_of, series_over, size_text, table_of
 from ddptools.words import efficiencies, is_training, number, percent
 
 MOST_ROWS = 200
@@ -45,34 +45,36 @@ def _mark(case: Case) -> str:
 
 
 def _scaling(experiment: Experiment) -> list[Table]:
-    """Ranks against rate and efficiency, a pair of columns for each of the other settings."""
-    if "ranks" not in experiment.varied:
+    """Ranks against rate, and efficiency where one rank was measured, for each of the other settings."""
+    if not experiment.over_ranks:
         return []
     series = series_over(experiment, "ranks", lambda case: case.ranks)
     result = []
     for start in range(0, min(len(series), 4 * MOST_COLUMNS), MOST_COLUMNS // 2):
         part = series[start : start + MOST_COLUMNS // 2]
         header = ["ranks"]
-        for name, _ in part:
-            header += [f"{name}: {experiment.unit}", "efficiency"]
+        for name, points in part:
+            header += [f"{name}: {experiment.unit}", *(["efficiency"] if _one_rank(points) else [])]
         rows = []
         for ranks in sorted({case.ranks for _, points in part for _, case in points})[:MOST_ROWS]:
-            row = [str(ranks)]
-            for _, points in part:
-                row += _scaling_cells(ranks, [case for _, case in points])
-            rows.append(row)
-        caption = "Throughput of all ranks; efficiency = (rate on W ranks / W) / rate of the run of one rank."
-        result.append(Table(caption, header, rows))
+            rows.append([str(ranks), *(cell for _, points in part for cell in _scaling_cells(ranks, points))])
+        caption = "Throughput of all ranks"
+        if "efficiency" in header:
+            caption += "; efficiency = (rate on W ranks / W) / rate of the run of one rank"
+        result.append(Table(f"{caption}.", header, rows))
     return result
 
 
-def _scaling_cells(ranks: int, cases: list[Case]) -> list[str]:
-    case = next((case for case in cases if case.ranks == ranks), None)
-    one = next((case for case in cases if case.ranks == 1), None)
-    if case is None:
-        return ["", ""]
-    efficiency = spread(efficiencies(case, one), percent) if one and ranks > 1 and is_training(case) else ""
-    return [spread(case.rates) + _mark(case), efficiency]
+def _one_rank(points: Series) -> Case | None:
+    return next((case for _, case in points if case.ranks == 1), None)
+
+
+def _scaling_cells(ranks: int, points: Series) -> list[str]:
+    case, one = next((case for _, case in points if case.ranks == ranks), None), _one_rank(points)
+    rate = spread(case.rates) + _mark(case) if case else ""
+    if one is None:
+        return [rate]
+    return [rate, spread(efficiencies(case, one), percent) if case and ranks > 1 and is_training(case) else ""]
 
 
 def _cases(experiment: Experiment) -> Table:
@@ -111,9 +113,9 @@ def _setting(case: Case, name: str) -> str:
     value = case.settings.get(name, "")
     if name == "layout":
         return value + _mark(case)
-    if name == "gpus" and case.runs:
-        used = case.runs[0].record.get("gpus_used")
-        return f"{value} ({','.join(map(str, used))})" if isinstance(used, list) and used else value
+    if name == "gpus":
+        used = case.gpus_used()
+        return f"{value} ({used})" if used and used != value else value
     return value if value != "" else "unset"
 
 
@@ -159,15 +161,19 @@ def operation(cases: list[Case]) -> str:
 
 
 def _bus_bandwidth(experiment: Experiment) -> list[Table]:
-    cases = [case for case in experiment.measured if bus_bandwidths(case)][:MOST_COLUMNS]
-    if not cases:
-        return []
+    cases = [case for case in experiment.measured if bus_bandwidths(case)]
+    shown = cases[: 4 * MOST_COLUMNS]
+    parts = [shown[i : i + MOST_COLUMNS] for i in range(0, len(shown), MOST_COLUMNS)]
+    caption = f"Bus bandwidth of {operation(cases)}, GB/s."
+    return [_bus_bandwidth_table(experiment, caption, part) for part in parts]
+
+
+def _bus_bandwidth_table(experiment: Experiment, caption: str, cases: list[Case]) -> Table:
     by_case = [dict(bus_bandwidths(case)) for case in cases]
     rows = []
     for size in sorted({size for bandwidths in by_case for size in bandwidths})[:MOST_ROWS]:
         rows.append([size_text(size), *(number(b[size]) if size in b else "" for b in by_case)])
-    header = ["size", *(experiment.label(case) for case in cases)]
-    return [Table(f"Bus bandwidth of {operation(cases)}, GB/s.", header, rows)]
+    return Table(caption, ["size", *(experiment.label(case) for case in cases)], rows)
 
 
 def failures(experiment: Experiment) -> Table:
@@ -209,6 +215,8 @@ def machine_table(experiment: Experiment) -> Table:
 
 
 def _nccl_version(experiment: Experiment) -> str:
-    used = [table_of(run.summary.get("nccl")) for case in experiment.measured for run in case.runs]
-    versions = dict.fromkeys(str(nccl["version"]) for nccl in used if nccl.get("version"))
-    return ", ".join(versions) or "not used"
+    runs = [run for case in experiment.measured for run in case.runs]
+    versions = [table_of(run.summary.get("nccl")).get("version") for run in runs]
+    versions += [run.bench.get("version") for run in runs if run.bench.get("library") == "NCCL"]
+    libraries = [str(run.bench.get("library")).partition("NCCL ")[2] for run in runs]
+    return ", ".join(dict.fromkeys(str(v) for v in [*versions, *libraries] if v)) or "not used, as far as the runs tell"

@@ -8,6 +8,8 @@ from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series
 from ddptools.noise import compare
 
 MOST_SENTENCES = 12
+MOST_LISTED = 4  # cases in one sentence
+FEWEST_RUNS = 3  # of which the t-test can be expected to tell a difference
 SATURATED = 0.95
 DECIDES_PARAMETERS = {
     "ranks",
@@ -49,8 +51,8 @@ def explain(experiment: Experiment) -> list[str]:
     parts = (_tuned(experiment), _placement(experiment), _ranks(experiment), _batch(experiment))
     sentences = limited(itertools.chain(*parts))
     if not sentences:
-        case = experiment.measured[0]
-        sentences = [f"Measured: {experiment.label(case)}: {measured_text(case, experiment.unit)}."]
+        listed = [f"{experiment.label(c)}: {measured_text(c, experiment.unit)}" for c in experiment.measured]
+        sentences = [f"Measured: {'; '.join(listed[:MOST_LISTED])}{'; ...' if len(listed) > MOST_LISTED else '.'}"]
     return sentences
 
 
@@ -122,6 +124,9 @@ def _difference(case: Case, other: Case, comparisons: int = 1) -> str:
     p = f"Welch's t-test, p = {comparison.p:.2g}{of}"
     if beyond:
         return f"{amount}, more than the noise ({p})."
+    fewest = min(len(case.rates), len(other.rates))
+    if fewest < FEWEST_RUNS:
+        return f"{amount}; {fewest} runs on a side are too few to tell that from the noise ({p})."
     return f"no difference beyond the noise ({amount} in the medians; {p})."
 
 
@@ -129,7 +134,7 @@ def _placement(experiment: Experiment) -> Iterator[str]:
     yield from _same_gpus(experiment)
     for name in PLACEMENT:
         for context, cases in experiment.contexts([name]) if name in experiment.varied else ():
-            if len(cases) < 2:
+            if len(cases) < 2 or (name == "gpus" and _on_the_same_gpus(cases)):
                 continue
             best, worst = max(cases, key=lambda c: c.rate), min(cases, key=lambda c: c.rate)
             yield (
@@ -139,13 +144,18 @@ def _placement(experiment: Experiment) -> Iterator[str]:
             )
 
 
+def _on_the_same_gpus(cases: list[Case]) -> bool:
+    used = {case.gpus_used() for case in cases}
+    return len(used) == 1 and "" not in used
+
+
 def _same_gpus(experiment: Experiment) -> Iterator[str]:
     """Names of selections that turned out to be the same GPUs: on some machines no pair is better than another."""
     names: dict[str, list[str]] = {}
     for case in experiment.measured if "gpus" in experiment.varied else ():
-        used, name = case.runs[0].record.get("gpus_used"), case.settings.get("gpus", "")
-        if isinstance(used, list) and used:
-            names.setdefault(",".join(map(str, used)), []).append(name)
+        used = case.gpus_used()
+        if used:
+            names.setdefault(used, []).append(case.settings.get("gpus", ""))
     for gpus, same in names.items():
         if len(set(same)) > 1:
             yield f"{' and '.join(dict.fromkeys(same))} are the same GPUs here: {gpus}."
@@ -157,7 +167,7 @@ def efficiencies(case: Case, one: Case) -> list[float]:
 
 
 def _ranks(experiment: Experiment) -> Iterator[str]:
-    series = series_over(experiment, "ranks", lambda case: case.ranks) if "ranks" in experiment.varied else []
+    series = series_over(experiment, "ranks", lambda case: case.ranks) if experiment.over_ranks else []
     for context, points in series:
         first, last = points[0][1], points[-1][1]
         if first.ranks != 1 or last.ranks <= 1 or not is_training(last):

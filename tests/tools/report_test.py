@@ -80,6 +80,11 @@ class WordsTest(ReportCase):
         self.assertIn("no difference beyond the noise (2.0% more", text)
         self.assertNotIn("more than the noise", text)
 
+    def test_two_runs_are_too_few(self) -> None:
+        text = self.words(algo("", [100, 110]) + algo("Tree", [50, 70]))
+        self.assertIn("42.9% less; 2 runs on a side are too few to tell that from the noise", text)
+        self.assertIn("more than the noise", self.words(algo("", [100, 100.1]) + algo("Tree", [50, 50.1])))
+
     def test_one_run_each(self) -> None:
         self.assertIn("cannot be told", self.words(algo("", [100]) + algo("Ring", [120])))
 
@@ -131,7 +136,14 @@ class WordsTest(ReportCase):
         records = []
         for gpus, used in (("best-pair", ["0", "1"]), ("worst-pair", ["0", "1"]), ("0,3", ["0", "3"])):
             records += runs(gpus, [5, 6], {"ranks": 2, "gpus": gpus}, gpus_used=used)
-        self.assertIn("best-pair and worst-pair are the same GPUs here: 0,1.", self.words(records))
+        text = self.words(records)
+        self.assertIn("best-pair and worst-pair are the same GPUs here: 0,1.", text)
+        self.assertIn("Highest with gpus 0,3", text)
+        self.assertNotIn("Highest with gpus", self.words(records[:4]))
+
+    def test_cases_that_nothing_compares_are_listed(self) -> None:
+        text = self.words(runs("2", [10, 12], {"ranks": 2}) + runs("4", [20], {"ranks": 4}))
+        self.assertEqual(text, "Measured: 2 ranks: 11 images/s (10 to 12 over 2 runs); 4 ranks: 20 images/s (one run).")
 
     def test_settings_without_effect(self) -> None:
         records = algo("", [100], summary={"nccl": RING}) + algo("Ring", [101], summary={"nccl": RING})
@@ -404,6 +416,50 @@ class PageTest(ReportCase):
         markdown = (self.folder / "r.md").read_text()
         self.assertIn("| ranks | batch 64: images/s | efficiency | batch 512: images/s | efficiency |", markdown)
         self.assertIn("| 1 | 156 (154 to 159) |", markdown.replace(".5", "").replace(".0", ""))
+
+    def markdown(self, records: list[dict[str, Any]]) -> str:
+        write_results(self.folder / "results", records)
+        self.report("--md", self.folder / "r.md")
+        return (self.folder / "r.md").read_text()
+
+    def test_without_one_rank_there_is_no_efficiency(self) -> None:
+        markdown = self.markdown(runs("2", [10, 12], {"ranks": 2}) + runs("4", [20], {"ranks": 4}))
+        self.assertIn("| ranks | main: images/s |\n", markdown)
+        self.assertNotIn("efficiency", markdown)
+
+    def test_passes_of_a_rank_are_no_throughput_of_all(self) -> None:
+        records = []
+        for ranks in (1, 2):
+            bench = {"benchmark": "overlap", "library": "NCCL 2.28.3", "results": [{"together_us": 1000 + ranks}]}
+            records.append(record(f"o{ranks}", 0, 1.0, {"ranks": ranks}, bench=bench) | {"summary": None})
+        markdown = self.markdown(records)
+        self.assertIn("backward passes/s", markdown)
+        self.assertNotIn("all ranks", markdown)
+        self.assertIn("| NCCL | 2.28.3 |", markdown)
+
+    def test_bus_bandwidth_of_many_settings(self) -> None:
+        records = []
+        for i in range(11):
+            bench = {"benchmark": "allreduce", "library": "NCCL", "version": "2.28.3",
+                     "results": [{"bytes": 1024, "in_place": True, "busbw_gbs": 100.0 + i}]}  # fmt: skip
+            records.append(record(f"c{i}", 0, 1.0, {"ranks": 2, "NCCL_ALGO": f"a{i}"}, bench=bench) | {"summary": None})
+        markdown = self.markdown(records)
+        for i in range(11):
+            self.assertRegex(markdown, rf"\| size \|.* NCCL_ALGO=a{i} \|")
+        self.assertIn("| 1 KiB | 107.0 | 108.0 | 109.0 |", markdown)
+        self.assertIn("| NCCL | 2.28.3 |", markdown)
+
+    def test_the_results_that_are_kept_here(self) -> None:
+        files = sorted((ROOT / "benchmarks" / "results").glob("*/*/results.jsonl"))
+        self.assertTrue(files)
+        done = run_report(*(f.parent for f in files), "--out", self.folder / "r.html", "--md", self.folder / "r.md")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertFalse([line for line in done.stderr.splitlines() if ": partial: " not in line], done.stderr)
+        titles = re.findall(r"^## (.*)$", (self.folder / "r.md").read_text(), re.MULTILINE)
+        for file in files:
+            self.assertTrue([title for title in titles if title.partition(":")[0] == file.parent.name], file)
+            for kept in file.parent.iterdir():
+                self.assertNotRegex(kept.read_text(), r'"/|=/', f"{kept}: a path of the machine")
 
     def test_lost_time(self) -> None:
         write_results(self.folder / "results", everything())
