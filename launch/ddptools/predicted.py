@@ -2,6 +2,7 @@
 
 import dataclasses
 import statistics
+from collections.abc import Iterator
 
 from ddptools.errors import UsageError
 from ddptools.measurements import Case, Experiment
@@ -21,19 +22,27 @@ class Predicted:
 
 
 def predictions(experiment: Experiment) -> list[Predicted]:
-    """Of the cases whose runs tell enough. The network is fitted to all runs of the experiment, compute to each run's
-    own one-rank baseline. Without such a fit nothing is predicted, nor for emulated nodes."""
+    """Of the cases whose runs tell enough. The network is fitted to all runs of the experiment with the same environment
+    variables (they choose transport, algorithm and protocol), compute to each run's own one-rank baseline. Without such
+    a fit nothing is predicted, nor for emulated nodes."""
     cases = [case for case in experiment.measured if is_training(case)]
+    alike: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        alike.setdefault(tuple(case.settings.get(name, "") for name in sorted(experiment.variables)), []).append(case)
+    found = {id(case): one for group in alike.values() for case, one in _predicted(group)}
+    return [found[id(case)] for case in cases if id(case) in found]
+
+
+def _predicted(cases: list[Case]) -> Iterator[tuple[Case, Predicted]]:
     try:
         network = calibrate(run.record for case in cases for run in case.runs)
     except UsageError:
-        return []
-    found = []
+        return
     for case in cases:
         compared = compare([run.record for run in case.runs], network)
         fitted = [run for run in compared if run.predicted.algorithm == "measured"]
-        found += [Predicted(case, fitted)] if fitted else []
-    return found
+        if fitted:
+            yield case, Predicted(case, fitted)
 
 
 def predicted_table(experiment: Experiment, found: list[Predicted]) -> Table:
@@ -64,7 +73,7 @@ def predicted_words(experiment: Experiment, found: list[Predicted]) -> str:
         f"The throughput predicted for {runs} is off by {percent(statistics.median(errors))} in the median, by "
         f"{percent(max(errors))} at most; the case farthest off is {experiment.label(farthest.case)} "
         f"({_signed(farthest.error)}). A prediction takes compute from the run's own one-rank baseline and the network "
-        "from a fit to all runs here: its error is that of the model of overlap and of that fit."
+        "from a fit to the runs here, of the same environment variables: its error is that of the model of overlap and of that fit."
     )
 
 

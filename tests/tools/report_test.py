@@ -234,6 +234,17 @@ class PredictedTest(ReportCase):
         self.assertIn("off by 10.1% in the median, by 10.1% at most", predicted_words(experiment, found))
         self.assertIn("is 8 ranks (-10.1%)", predicted_words(experiment, found))
 
+    def test_the_network_of_other_variables_is_another(self) -> None:
+        def level(value: str, us: float) -> dict[str, Any]:
+            made = scaled(8, 8 * 512 / (128e-6 + us * 1e-6), 4e6, settings={"NCCL_P2P_LEVEL": value})
+            made["summary"]["communication_seconds"] = us * 1e-6
+            return made | {"case": value}
+
+        found = predictions(self.experiment([level("", 50), level("LOC", 500)]))
+        self.assertEqual([one.case.settings["NCCL_P2P_LEVEL"] for one in found], ["", "LOC"])
+        for one in found:
+            self.assertAlmostEqual(one.error, 0.0, places=6)
+
     def test_only_what_can_be_predicted(self) -> None:
         without = {"ranks": 4, "overlap": "none"}
         for records in (algo("", [100, 101]), [scaled(1, 4e6, 4e6)], [scaled(8, 2e7, 4e6, emulated=True)],
