@@ -157,7 +157,7 @@ class Gpt final : public Model {
     return piece.first(std::min(head_rows_, rows() - first));
   }
   Tensor head_logits(const Tensor& x) {
-    const Tensor logits{logits_.data, logits_.dtype, {x.dim(0), shape_.padded_vocabulary()}};
+    Tensor logits{logits_.data, logits_.dtype, {x.dim(0), shape_.padded_vocabulary()}};
     const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), "logits");
     backend_.linear(x, head_, Tensor{}, logits);
     return logits;
