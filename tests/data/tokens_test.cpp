@@ -15,9 +15,8 @@ using namespace ddptrain::testing;
 using Tokens = std::vector<std::uint16_t>;
 
 Bytes bytes_of(const Tokens& tokens) {
-  Bytes bytes(tokens.size() * 2);
-  std::memcpy(bytes.data(), tokens.data(), bytes.size());
-  return bytes;
+  const auto* first = reinterpret_cast<const Bytes::value_type*>(tokens.data());
+  return {first, first + tokens.size() * sizeof(tokens[0])};
 }
 
 Bytes llmc_bytes(const Tokens& tokens, std::int32_t magic = 20240520, std::int32_t version = 1, int more = 0) {
