@@ -235,7 +235,7 @@ def _run(summary: Table, settings: Table) -> Measured | None:
         gradient_bytes=2.0 if summary.get("precision") == "bf16" else 4.0,
         bucket_bytes=_setting(settings, "bucket-mb", BUCKET_MB) * 2.0**20,
         last_bucket_bytes=_setting(settings, "last-bucket-kb", LAST_BUCKET_KB) * 2.0**10,
-        overlap=settings.get("overlap", "on") == "on" and summary.get("device") != "cpu",
+        overlap=_overlaps(summary, settings),
     )
     return Measured(
         case=case,
@@ -246,6 +246,12 @@ def _run(summary: Table, settings: Table) -> Measured | None:
         efficiency=positive(summary.get("scaling_efficiency")),
         fused_sum_us=_fused_sum_us(summary),
     )
+
+
+def _overlaps(summary: Table, settings: Table) -> bool:
+    """Not on CPUs, whose cores do the adding, nor where the CNN's backward leaves no multiprocessor to collectives."""
+    filled = summary.get("model") == "cnn" and settings.get("comm-ctas") in (0, "0")
+    return settings.get("overlap", "on") == "on" and summary.get("device") != "cpu" and not filled
 
 
 def _fused_sum_us(summary: Table) -> float | None:

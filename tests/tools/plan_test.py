@@ -295,6 +295,13 @@ class CalibrationTest(unittest.TestCase):
         self.assertNotAlmostEqual(plain.predicted.exposed_seconds, 8e-6)
         self.assertIsNone(calibrate([run(True), run(False)]).fused_sum_us)
 
+    def test_nothing_runs_beside_kernels_that_fill_the_gpu(self) -> None:
+        run = summary(4, 4 * 512 / 170e-6, 4.05e6, communication_seconds=45e-6, step_seconds=170e-6)
+        (filled,) = compare([{"summary": run, "settings": {"comm-ctas": 0}}])
+        self.assertAlmostEqual(filled.predicted.exposed_seconds, 45e-6)
+        (some_free,) = compare([{"summary": run, "settings": {"comm-ctas": 4}}])
+        self.assertLess(some_free.predicted.exposed_seconds, 10e-6)
+
     def test_emulated_and_failed_runs_do_not_count(self) -> None:
         for mark in ({"emulated": True}, {"status": "failed"}):
             with self.assertRaises(UsageError):
