@@ -181,7 +181,7 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
   const DeviceKind device = choose_device(world, common.device);
   const OverlapOptions options = with_defaults(given, device);
   const auto backend = make_backend(world, device, choose_precision("auto", device), common.threads);
-  const auto communicator = make_communicator(world, *backend, options.symmetric, options.comm_ctas);
+  const auto communicator = make_communicator(world, *backend, {options.symmetric, options.comm_ctas});
   OverlapBench bench(world, *backend, *communicator, options);
   const auto buckets = bucket_sizes(options, bench.bytes());
 

@@ -73,11 +73,6 @@ void require_ranks(const World& world, const char* what) {
   usage_error("{} needs at least 2 ranks: start it with mpirun -np 2 --bind-to none ddpbench ...", what);
 }
 
-std::unique_ptr<Communicator> make_communicator(const World& world, Backend& backend, bool symmetric, int max_ctas) {
-  if (backend.kind() == DeviceKind::cuda) return make_nccl_communicator(world, backend, {symmetric, max_ctas});
-  return make_mpi_communicator(world, backend);
-}
-
 double seconds_of(const World& world, Backend& backend, const std::function<void()>& work) {
   backend.synchronize();
   world.barrier();

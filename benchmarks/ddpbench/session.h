@@ -36,8 +36,6 @@ std::unique_ptr<Backend> make_backend(const World& world, DeviceKind device, Pre
 Precision choose_precision(const std::string& name, DeviceKind device);
 /// UsageError where there is one rank only: `what` needs at least two.
 void require_ranks(const World& world, const char* what);
-/// NCCL or MPI.
-std::unique_ptr<Communicator> make_communicator(const World& world, Backend& backend, bool symmetric, int max_ctas);
 
 /// Seconds that `work` takes until the device is done with what it queued: of this rank.
 double seconds_of(const World& world, Backend& backend, const std::function<void()>& work);

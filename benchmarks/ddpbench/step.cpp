@@ -103,7 +103,7 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
     train_count(data, options);  // checks
   });
   const bool gpu = backend->kind() == DeviceKind::cuda;
-  const auto communicator = ddptrain::make_communicator(world, *backend, {options.symmetric, options.comm_ctas});
+  const auto communicator = make_communicator(world, *backend, {options.symmetric, options.comm_ctas});
   TrainerOptions trainer_options = ddptrain::trainer_options(options, world.size(), 1'000'000);
   trainer_options.graph = true;  // parts are what the device takes
   Trainer trainer(trainer_options, make_resident(data, options, *backend), world, *backend, *communicator);

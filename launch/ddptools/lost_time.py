@@ -3,7 +3,7 @@
 import dataclasses
 import statistics
 
-from ddptools.measurements import Case, Experiment, finite, median_of, positive, size_text, table_of
+from ddptools.measurements import Case, Experiment, finite, positive, result_rows, size_text
 from ddptools.tables import MOST_ROWS, Table
 from ddptools.words import percent
 
@@ -96,15 +96,11 @@ def _benches(case: Case, benchmark: str) -> list[dict]:
     return [run.bench for run in case.runs if run.bench.get("benchmark") == benchmark]
 
 
-def _rows(bench: dict) -> list[dict]:
-    return [table_of(row) for row in bench["results"]] if isinstance(bench.get("results"), list) else []
-
-
 def _step_parts(case: Case) -> dict[str, float]:
     """Seconds of each part of `ddpbench step`, medians over the runs; with the stragglers, which are within others."""
     values: dict[str, list[float]] = {}
     for bench in _benches(case, "step"):
-        rows = [(str(row.get("part")), finite(row.get("time_us"))) for row in _rows(bench)]
+        rows = [(str(row.get("part")), finite(row.get("time_us"))) for row in result_rows(bench)]
         for name, value in [*rows, (STRAGGLERS, finite(bench.get("stragglers_us")))]:
             if value is not None:
                 values.setdefault(name, []).append(1e-6 * value)
@@ -147,7 +143,7 @@ def _of_overlap(case: Case, label: str) -> list[Loss]:
     names = ("compute_alone_us", "compute_beside_us", "together_us")
     by_bucket: dict[float, list[list[float]]] = {}
     for bench in _benches(case, "overlap"):
-        for row in _rows(bench):
+        for row in result_rows(bench):
             bucket, values = positive(row.get("bucket_bytes")), [positive(row.get(name)) for name in names]
             if bucket is not None and None not in values:
                 by_bucket.setdefault(bucket, []).append([1e-6 * value for value in values])

@@ -319,9 +319,14 @@ def make_run(record: Record) -> Run | None:
     return None
 
 
+def result_rows(bench: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of a result of ddpbench."""
+    return [table_of(row) for row in bench["results"]] if isinstance(bench.get("results"), list) else []
+
+
 def _bench_rate(bench: dict[str, Any]) -> tuple[float | None, str]:
     """Of `ddpbench step`, and of `ddpbench overlap` at its best bucket size."""
-    rows = [table_of(row) for row in bench["results"]] if isinstance(bench.get("results"), list) else []
+    rows = result_rows(bench)
     if bench.get("benchmark") == "step":
         step = next((positive(row.get("time_us")) for row in rows if row.get("part") == "step"), None)
         counts = [positive(bench.get(name)) for name in ("ranks", "batch_per_rank", "grad_accum")]
@@ -335,7 +340,7 @@ def _bench_rate(bench: dict[str, Any]) -> tuple[float | None, str]:
 
 def bench_rows(bench: dict[str, Any]) -> list[tuple[float, bool, float]]:
     """Bytes of a call, whether in place, and GB/s of bus bandwidth: of `ddpbench allreduce` and `split`."""
-    rows = [table_of(row) for row in bench["results"]] if isinstance(bench.get("results"), list) else []
+    rows = result_rows(bench)
     found = []
     for row in rows:
         size, bandwidth = positive(row.get("bytes", row.get("bytes_each"))), positive(row.get("busbw_gbs"))
