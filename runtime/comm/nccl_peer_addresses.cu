@@ -5,15 +5,10 @@
 #include <cuda_runtime.h>
 #include <nccl_device.h>
 
-#include <stdexcept>
-#include <string>
+#include "runtime/backend/cuda/cuda_utils.h"
 
 namespace ddptrain {
 namespace {
-
-void check(cudaError_t result) {
-  if (result != cudaSuccess) throw std::runtime_error(std::string("peer addresses: ") + cudaGetErrorString(result));
-}
 
 __global__ void find_addresses(ncclWindow_t window, int ranks, void** addresses) {
   const int rank = static_cast<int>(threadIdx.x);
@@ -27,14 +22,11 @@ std::vector<void*> nccl_peer_addresses(ncclComm_t comm, ncclWindow_t window, int
   if (ranks > kMostRanks || ncclTeamLsa(comm).nRanks != ranks) return {};
   std::vector<void*> addresses(static_cast<std::size_t>(ranks));
   const std::size_t bytes = addresses.size() * sizeof(void*);
-  void** device = nullptr;
-  check(cudaMalloc(&device, bytes));
-  find_addresses<<<1, ranks>>>(window, ranks, device);
-  const cudaError_t launched = cudaGetLastError();
-  const cudaError_t copied = cudaMemcpy(addresses.data(), device, bytes, cudaMemcpyDeviceToHost);
-  check(cudaFree(device));
-  check(launched);
-  check(copied);
+  cuda::DeviceMemory device;
+  DDP_CUDA(cudaMalloc(device.out(), bytes));
+  find_addresses<<<1, ranks>>>(window, ranks, static_cast<void**>(device.get()));
+  DDP_CUDA(cudaGetLastError());
+  DDP_CUDA(cudaMemcpy(addresses.data(), device.get(), bytes, cudaMemcpyDeviceToHost));
   return addresses;
 }
 

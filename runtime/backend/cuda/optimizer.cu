@@ -18,17 +18,9 @@ __global__ void __launch_bounds__(kThreads, 5) update_kernel(Update<W, G> u) {
 #pragma unroll
   for (std::uint32_t round = 0; round < kRounds; ++round) elements[round] = load_elements<kSecond>(u, chunk, round);
   const Factors f = factors_of(u);
-  const float decay = chunk.decays != 0 ? u.decay : 0.0f;
 #pragma unroll
   for (std::uint32_t round = 0; round < kRounds; ++round) {
-    Elements& e = elements[round];
-    if (e.count == 0) continue;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) step_element<kKind>(u, f, decay, e.g[i], e.w[i], e.m[i], e.v[i]);
-    const std::uint32_t offset = offset_in_chunk(round);
-    store_some(e.m, e.count, u.first + chunk.begin + offset);
-    if constexpr (kSecond) store_some(e.v, e.count, u.second + chunk.begin + offset);
-    store_weights<kStochastic>(u, chunk, offset, e);
+    if (elements[round].count > 0) update_elements<kKind, kStochastic>(u, f, chunk, round, elements[round]);
   }
 }
 
@@ -106,34 +98,16 @@ __global__ void __launch_bounds__(kThreads) lamb_weights_kernel(Update<W, G> u) 
   }
 }
 
-template <OptimizerKind kKind, class W, class G>
-void launch_one_pass(const Update<W, G>& u, std::uint32_t chunks, cudaStream_t stream) {
-  if constexpr (!std::is_same_v<W, float>) {
-    if (u.stochastic_rounding) {
-      update_kernel<kKind, true><<<chunks, kThreads, 0, stream>>>(u);
-      return;
-    }
-  }
-  update_kernel<kKind, false><<<chunks, kThreads, 0, stream>>>(u);
-}
-
 template <class W, class G>
 void launch_update(const Update<W, G>& u, std::uint32_t chunks, cudaStream_t stream) {
-  switch (u.kind) {
-    case OptimizerKind::sgd:
-      launch_one_pass<OptimizerKind::sgd>(u, chunks, stream);
-      break;
-    case OptimizerKind::adam:
-      launch_one_pass<OptimizerKind::adam>(u, chunks, stream);
-      break;
-    case OptimizerKind::adamw:
-      launch_one_pass<OptimizerKind::adamw>(u, chunks, stream);
-      break;
-    case OptimizerKind::lamb:
-      lamb_moments_kernel<<<chunks, kThreads, 0, stream>>>(u);
-      lamb_norms_kernel<<<chunks, kThreads, 0, stream>>>(u, chunks);
-      lamb_weights_kernel<<<chunks, kThreads, 0, stream>>>(u);
-      break;
+  if (u.kind == OptimizerKind::lamb) {
+    lamb_moments_kernel<<<chunks, kThreads, 0, stream>>>(u);
+    lamb_norms_kernel<<<chunks, kThreads, 0, stream>>>(u, chunks);
+    lamb_weights_kernel<<<chunks, kThreads, 0, stream>>>(u);
+  } else {
+    with_one_pass(u, [&](auto kind, auto stochastic) {
+      update_kernel<kind.value, stochastic.value><<<chunks, kThreads, 0, stream>>>(u);
+    });
   }
   DDP_CUDA(cudaGetLastError());
 }
@@ -145,10 +119,7 @@ namespace optimizer = cuda::optimizer;
 
 void CudaBackend::update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) {
   if (slice.chunk_count == 0) return;
-  cuda::require(settings.kind == OptimizerKind::sgd || slice.second_moment != nullptr, "update: no second moment");
-  cuda::require(settings.kind != OptimizerKind::lamb || slice.norms != nullptr, "update: lamb needs memory for norms");
-  cuda::require((slice.weights == slice.master) == (slice.weight_type == DType::f32),
-                "update: f32 weights are the master weights, others are not");
+  optimizer::check(settings, slice);
   optimizer::with_types(slice, [&](auto weight, auto gradient) {
     optimizer::launch_update(optimizer::make_update<decltype(weight), decltype(gradient)>(settings, slice, step),
                              slice.chunk_count, static_cast<cudaStream_t>(stream.handle));

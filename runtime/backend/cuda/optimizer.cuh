@@ -136,6 +136,27 @@ __device__ __forceinline__ void step_element(const Update<W, G>& u, const Factor
   }
 }
 
+/// sgd, adam and adamw: takes the elements `e` of one round of a chunk a step further, and stores them.
+template <OptimizerKind kKind, bool kStochastic, class W, class G>
+__device__ __forceinline__ void update_elements(const Update<W, G>& u, const Factors& f, const UpdateChunk& chunk,
+                                                std::uint32_t round, Elements& e) {
+  const float decay = chunk.decays != 0 ? u.decay : 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) step_element<kKind>(u, f, decay, e.g[i], e.w[i], e.m[i], e.v[i]);
+  const std::uint32_t offset = offset_in_chunk(round);
+  store_some(e.m, e.count, u.first + chunk.begin + offset);
+  if constexpr (kKind != OptimizerKind::sgd) store_some(e.v, e.count, u.second + chunk.begin + offset);
+  store_weights<kStochastic>(u, chunk, offset, e);
+}
+
+/// Throws Error where the slice lacks what the update needs.
+inline void check(const OptimizerSettings& settings, const UpdateSlice& slice) {
+  require(settings.kind == OptimizerKind::sgd || slice.second_moment != nullptr, "update: no second moment");
+  require(settings.kind != OptimizerKind::lamb || slice.norms != nullptr, "update: lamb needs memory for norms");
+  require((slice.weights == slice.master) == (slice.weight_type == DType::f32),
+          "update: f32 weights are the master weights, others are not");
+}
+
 template <class W, class G>
 Update<W, G> make_update(const OptimizerSettings& s, const UpdateSlice& slice, StepRef step) {
   const auto log_of = [](float beta) { return static_cast<float>(std::log(static_cast<double>(beta))); };
@@ -175,6 +196,30 @@ void with_types(const UpdateSlice& slice, Work&& work) {
   if (slice.gradient_type == DType::bf16) return work(__nv_bfloat16{}, __nv_bfloat16{});
   require(slice.gradient_type == DType::f32, "update: gradients are f32 or bf16");
   work(__nv_bfloat16{}, float{});
+}
+
+template <OptimizerKind kKind>
+using KindConstant = std::integral_constant<OptimizerKind, kKind>;
+
+/// Calls work(KindConstant, std::bool_constant: whether rounding is stochastic) for sgd, adam and adamw.
+template <class W, class G, class Work>
+void with_one_pass(const Update<W, G>& u, Work&& work) {
+  const auto with_rounding = [&](auto kind) {
+    if constexpr (!std::is_same_v<W, float>) {
+      if (u.stochastic_rounding) return work(kind, std::true_type{});
+    }
+    work(kind, std::false_type{});
+  };
+  switch (u.kind) {
+    case OptimizerKind::sgd:
+      return with_rounding(KindConstant<OptimizerKind::sgd>{});
+    case OptimizerKind::adam:
+      return with_rounding(KindConstant<OptimizerKind::adam>{});
+    case OptimizerKind::adamw:
+      return with_rounding(KindConstant<OptimizerKind::adamw>{});
+    case OptimizerKind::lamb:
+      require(false, "update: lamb takes several passes");
+  }
 }
 
 }  // namespace ddptrain::cuda::optimizer

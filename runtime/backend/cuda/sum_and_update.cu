@@ -119,41 +119,19 @@ __global__ void __launch_bounds__(kThreads) sum_and_update_kernel(Update<W, G> u
   if (e.count > 0) {
     const Factors f = factors_of(u);
     sum_over_ranks<G>(peers, layout, block, round, e);
-    const float decay = chunk.decays != 0 ? u.decay : 0.0f;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) step_element<kKind>(u, f, decay, e.g[i], e.w[i], e.m[i], e.v[i]);
-    const std::uint32_t offset = offset_in_chunk(blockIdx.y);
-    store_some(e.m, e.count, u.first + chunk.begin + offset);
-    if constexpr (kSecond) store_some(e.v, e.count, u.second + chunk.begin + offset);
-    store_weights<kStochastic>(u, chunk, offset, e);
+    update_elements<kKind, kStochastic>(u, f, chunk, blockIdx.y, e);
   }
   __syncthreads();
   if (threadIdx.x == 0) rounds[block] = round;
 }
 
-template <OptimizerKind kKind, class W, class G>
-void launch_as(const Update<W, G>& u, const PeerInboxes& peers, const Layout& layout, cudaStream_t stream) {
-  const dim3 grid(layout.blocks / kRounds, kRounds);
-  if constexpr (!std::is_same_v<W, float>) {
-    if (u.stochastic_rounding) {
-      return launch_early(sum_and_update_kernel<kKind, true, W, G>, grid, kThreads, 0, stream, u, peers, layout);
-    }
-  }
-  launch_early(sum_and_update_kernel<kKind, false, W, G>, grid, kThreads, 0, stream, u, peers, layout);
-}
-
 template <class W, class G>
 void launch(const Update<W, G>& u, const PeerInboxes& peers, const Layout& layout, cudaStream_t stream) {
-  switch (u.kind) {
-    case OptimizerKind::sgd:
-      return launch_as<OptimizerKind::sgd>(u, peers, layout, stream);
-    case OptimizerKind::adam:
-      return launch_as<OptimizerKind::adam>(u, peers, layout, stream);
-    case OptimizerKind::adamw:
-      return launch_as<OptimizerKind::adamw>(u, peers, layout, stream);
-    case OptimizerKind::lamb:
-      break;
-  }
+  const dim3 grid(layout.blocks / kRounds, kRounds);
+  with_one_pass(u, [&](auto kind, auto stochastic) {
+    launch_early(sum_and_update_kernel<kind.value, stochastic.value, W, G>, grid, kThreads, 0, stream, u, peers,
+                 layout);
+  });
 }
 
 Layout layout_of(const UpdateSlice& slice, int ranks) {
@@ -176,7 +154,7 @@ std::size_t CudaBackend::inbox_bytes(OptimizerKind kind, const UpdateSlice& slic
 void CudaBackend::sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
                                  StepRef step, Stream stream) {
   cuda::require(inbox_bytes(settings.kind, slice, peers.size) > 0, "sum_and_update: not for this slice");
-  cuda::require(settings.kind == OptimizerKind::sgd || slice.second_moment != nullptr, "update: no second moment");
+  optimizer::check(settings, slice);
   if (slice.chunk_count == 0) return;
   optimizer::with_types(slice, [&](auto weight, auto gradient) {
     optimizer::launch(optimizer::make_update<decltype(weight), decltype(gradient)>(settings, slice, step), peers,
