@@ -44,6 +44,18 @@ NETWORKS = {
 }
 
 
+Ready = tuple[tuple[float, float], ...]
+
+
+def ready_at(ready: Ready, share: float) -> float:
+    x0 = y0 = 0.0
+    for x1, y1 in ready:
+        if share <= x1 and x1 > x0:
+            return y0 + (y1 - y0) * (share - x0) / (x1 - x0)
+        x0, y0 = x1, y1
+    return y0
+
+
 @dataclasses.dataclass(frozen=True)
 class Model:
     """`matmul_flops`: of forward and backward for one sample (an image, or a sequence). `ready`: points (share of the
@@ -52,23 +64,27 @@ class Model:
     name: str
     parameters: float
     matmul_flops: float
-    ready: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
+    ready: Ready = ((1.0, 1.0),)
 
-    def ready_at(self, share: float) -> float:
-        x0 = y0 = 0.0
-        for x1, y1 in self.ready:
-            if share <= x1 and x1 > x0:
-                return y0 + (y1 - y0) * (share - x0) / (x1 - x0)
-            x0, y0 = x1, y1
-        return y0
+
+def transformer(
+    name: str, parameters: float, layers: int, width: int, sequence: int, vocabulary: int, context: int
+) -> Model:
+    """A GPT with the head tied to the embedding, whose gradient backward begins and ends with: no gradient is complete
+    while it goes through the head, and the embeddings' are at its end. FLOP by the PaLM count, (6 P + 12 layers width
+    sequence) per token."""
+    per_token = 6.0 * parameters + 12.0 * layers * width * sequence
+    embeddings = (vocabulary + context) * width
+    head = 6.0 * vocabulary * width / per_token
+    ready = ((0.0, head), (1.0 - embeddings / parameters, 1.0), (1.0, 1.0))
+    return Model(name, parameters, per_token * sequence, ready)
 
 
 def gpt2(name: str, layers: int, width: int, sequence: int, vocabulary: int = 50257, context: int = 1024) -> Model:
-    """With the head tied to the embedding; FLOP by the PaLM count, (6 P + 12 layers width sequence) per token."""
     if sequence > context:
         raise UsageError(f"--seq {sequence}: {name} has a context of {context}")
     parameters = vocabulary * width + context * width + layers * (12 * width**2 + 13 * width) + 2 * width
-    return Model(name, parameters, (6.0 * parameters + 12.0 * layers * width * sequence) * sequence)
+    return transformer(name, parameters, layers, width, sequence, vocabulary, context)
 
 
 GPT2_SHAPES = {

@@ -2,10 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 from ddptools import nccl_model
-from ddptools.hardware import Model
+from ddptools.hardware import Model, Ready, ready_at
 from ddptools.nccl_model import Fabric
 
 FORWARD_SHARE = 1.0 / 3.0  # of the products of forward and backward
@@ -38,7 +37,7 @@ class Case:
     bucket_bytes: float = 25.0 * 2**20
     last_bucket_bytes: float = 256.0 * 2**10
     overlap: bool = True
-    fused_sum_us: float | None = None  # what the last bucket costs where its sum and update are one kernel
+    fused_sum_us: float | None = None  # of the last bucket beside overlap, where its sum and update are one kernel
     interference: float = 0.0  # seconds by which a second of communication beside backward makes it longer
     intra_gbs: float = 360.0  # of a GPU, within its node
     inter_gbs: float = 40.0  # of a node
@@ -88,7 +87,7 @@ def predict(case: Case) -> Prediction:
     alone = case.step_flops / (1e12 * case.tflops)
     sizes = bucket_sizes(case)
     times = [all_reduce_seconds(case, size) for _, size in sizes]
-    if case.fused_sum_us is not None and case.gpus > 1:
+    if case.fused_sum_us is not None and case.overlap and case.gpus > 1:
         times[-1] = (1e-6 * case.fused_sum_us, *times[-1][1:])
     communication = sum(count * seconds for (count, _), (seconds, _, _) in zip(sizes, times, strict=True))
     compute, exposed = alone, communication
@@ -96,7 +95,7 @@ def predict(case: Case) -> Prediction:
         backward = backward_seconds(case, alone)
         slow_down = case.interference * min(communication, backward)
         compute += slow_down
-        exposed = exposed_seconds(sizes, [seconds for seconds, _, _ in times], backward + slow_down, case.model.ready_at)
+        exposed = exposed_seconds(sizes, [seconds for seconds, _, _ in times], backward + slow_down, case.model.ready)
     _, algorithm, protocol = times[0]
     return Prediction(
         gpus=case.gpus,
@@ -131,22 +130,25 @@ def bucket_sizes(case: Case) -> list[tuple[int, float]]:
 
 
 def exposed_seconds(
-    sizes: list[tuple[int, float]],
-    seconds: list[float],
-    backward: float,
-    ready_at: Callable[[float], float] = lambda share: share,
+    sizes: list[tuple[int, float]], seconds: list[float], backward: float, ready: Ready = ((1.0, 1.0),)
 ) -> float:
-    """What is left of communication after backward. `ready_at`: Model.ready_at; a bucket starts when it is complete and
-    the one before it has arrived."""
+    """What is left of communication after backward. `ready`: see Model; a bucket starts when it is complete and the one
+    before it has arrived."""
     total = sum(count * size for count, size in sizes)
     done = 0.0  # bytes so far
     free = 0.0  # when the network is
     for (count, size), each in zip(sizes, seconds, strict=True):
-        first, last = (backward * ready_at((done + buckets * size) / total) for buckets in (1, count))
-        # `count` equal buckets: the network waits for each of them, or for none after the first.
-        free = max(free + count * each, first + count * each, last + each)
+        # Between two points of `ready`, buckets of one size wait for each of them, or for none after the first.
+        around = (bucket for share, _ in ready for bucket in _around((share * total - done) / size))
+        candidates = {min(max(bucket, 1), count) for bucket in (1, count, *around)}
+        starts = {bucket: backward * ready_at(ready, (done + bucket * size) / total) for bucket in candidates}
+        free = max(free + count * each, *(start + (count - bucket + 1) * each for bucket, start in starts.items()))
         done += count * size
     return max(free - backward, 0.0)
+
+
+def _around(position: float) -> tuple[int, int]:
+    return math.floor(position), math.ceil(position)
 
 
 def all_reduce_seconds(case: Case, size: float) -> tuple[float, str, str]:

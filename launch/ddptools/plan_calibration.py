@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ddptools.errors import UsageError
-from ddptools.hardware import CNN, GPT2_SHAPES, Model, named_model, plain_model
+from ddptools.hardware import CNN, GPT2_SHAPES, Model, named_model, plain_model, transformer
 from ddptools.plan import Case, NetworkFit, Prediction, bucket_sizes, predict
 
 Table = dict[str, Any]
@@ -26,7 +26,7 @@ class Measured:
     communication_seconds: float | None
     step_seconds: float | None
     efficiency: float | None
-    fused_sum_us: float | None  # what is exposed where the last bucket's sum and update are one kernel
+    fused_sum_us: float | None  # what overlap leaves exposed where the last bucket's sum and update are one kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Calibration:
     intra_fit: NetworkFit | None
     inter_fit: NetworkFit | None
     interference: float | None  # see Case
-    fused_sum_us: float | None  # see Case; None where a run of several ranks did without
+    fused_sum_us: float | None  # see Case; None where a run of several ranks that overlaps did without
     runs: int
     all_reduces: int
 
@@ -104,7 +104,7 @@ def calibrate(records: Iterable[Table]) -> Calibration:
     interference = [value for record in kept for value in _interference(record)]
     if not runs and not points and not interference:
         raise UsageError("--calibrate: no summary of ddptrain and no result of ddpbench allreduce or overlap in there")
-    fused = [run.fused_sum_us for run in runs if run.case.gpus > 1]
+    fused = [run.fused_sum_us for run in runs if run.case.gpus > 1 and run.case.overlap]
     rates = [run.case.model.matmul_flops * run.baseline_per_second for run in runs]
     return Calibration(
         tflops=statistics.median(rates) / 1e12 if rates else None,
@@ -279,6 +279,9 @@ def _model(summary: Table, settings: Table, parameters: float) -> tuple[Model, f
     per_unit = 1.0 / sequence if positive(summary.get("tokens_per_second")) else 1.0
     if name in GPT2_SHAPES and sequence <= 1024:
         return named_model(name, sequence), per_unit
+    layers, width, vocabulary = (int(positive(summary.get(key)) or 0) for key in ("layers", "width", "vocabulary"))
+    if layers and (vocabulary + sequence) * width < parameters:
+        return transformer(name, parameters, layers, width, sequence, vocabulary, sequence), per_unit
     return plain_model(parameters, sequence), per_unit
 
 

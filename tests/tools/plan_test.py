@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "launch"))
 
 from ddptools import nccl_model, plan_program
 from ddptools.errors import UsageError
-from ddptools.hardware import LINKS, NETWORKS, Model, gpt2, named_model, plain_model
+from ddptools.hardware import LINKS, NETWORKS, gpt2, named_model, plain_model, ready_at
 from ddptools.nccl_model import Fabric
 from ddptools.plan import Case, NetworkFit, exposed_seconds, needed_bandwidth, predict, rule_of_thumb
 from ddptools.plan_calibration import calibrate, compare, load_records
@@ -159,24 +159,34 @@ class ExposureTest(unittest.TestCase):
 
     def test_agrees_with_going_through_the_buckets(self) -> None:
         rng = random.Random(3)
-        for _ in range(200):
+        for _ in range(300):
             sizes = [(rng.randint(1, 30), rng.uniform(1, 10)), (1, rng.uniform(0.01, 5))]
             seconds = [rng.uniform(0, 0.2), rng.uniform(0, 0.2)]
+            shares, times = (sorted(rng.uniform(0, 1) for _ in range(2)) for _ in range(2))
+            ready = (*zip(shares, times, strict=True), (1.0, 1.0))
             total = sum(count * size for count, size in sizes)
             done = free = 0.0
             for (count, size), each in zip(sizes, seconds, strict=True):
                 for _ in range(count):
                     done += size
-                    free = max(free, done / total) + each
-            self.assertAlmostEqual(exposed_seconds(sizes, seconds, 1.0), max(free - 1.0, 0.0))
-
+                    free = max(free, ready_at(ready, done / total)) + each
+            self.assertAlmostEqual(exposed_seconds(sizes, seconds, 1.0, ready), max(free - 1.0, 0.0))
 
     def test_gradients_need_not_come_evenly(self) -> None:
-        early = Model("early", 1e6, 1e6, ready=((0.9, 0.1), (1.0, 1.0)))
-        self.assertAlmostEqual(early.ready_at(0.45), 0.05)
-        self.assertAlmostEqual(early.ready_at(0.95), 0.55)
-        self.assertAlmostEqual(exposed_seconds([(1, 90.0), (1, 10.0)], [0.8, 0.05], 1.0, early.ready_at), 0.05)
+        early = ((0.9, 0.1), (1.0, 1.0))
+        self.assertAlmostEqual(ready_at(early, 0.45), 0.05)
+        self.assertAlmostEqual(ready_at(early, 0.95), 0.55)
+        self.assertAlmostEqual(exposed_seconds([(1, 90.0), (1, 10.0)], [0.8, 0.05], 1.0, early), 0.05)
         self.assertAlmostEqual(exposed_seconds([(1, 90.0), (1, 10.0)], [0.8, 0.05], 1.0), 0.75)
+
+    def test_the_tied_embedding_is_complete_at_the_end(self) -> None:
+        model = gpt2("gpt2-124m", 12, 768, 1024)
+        blocks = 1.0 - (50257 + 1024) * 768 / model.parameters
+        self.assertGreater(ready_at(model.ready, 0.01), 0.25)  # after the head's products
+        self.assertAlmostEqual(ready_at(model.ready, blocks), 1.0)
+        seconds = 0.01 / 100
+        exposed = exposed_seconds([(99, 1.0), (1, 1.0)], [seconds, seconds], 1.0, model.ready)
+        self.assertAlmostEqual(exposed, 32 * seconds)  # of 100 buckets, those with embeddings
 
 
 class PredictTest(unittest.TestCase):
@@ -284,9 +294,10 @@ class CalibrationTest(unittest.TestCase):
         self.assertEqual(result.gpus, 8)
 
     def test_a_fused_sum_costs_what_was_exposed(self) -> None:
-        def run(fused: bool) -> dict[str, Any]:
-            return summary(4, 4 * 512 / 135e-6, 4.05e6, communication_seconds=47e-6, step_seconds=135e-6,
-                           step_seconds_without_communication=127e-6, fused_sum=fused)  # fmt: skip
+        def run(fused: bool, step: float = 135e-6, overlap: str = "on") -> dict[str, Any]:
+            record = summary(4, 4 * 512 / step, 4.05e6, communication_seconds=47e-6, step_seconds=step,
+                             step_seconds_without_communication=127e-6, fused_sum=fused)  # fmt: skip
+            return {"summary": record, "settings": {"overlap": overlap}}
 
         (fused,) = compare([run(True)])
         self.assertAlmostEqual(fused.predicted.exposed_seconds, 8e-6)
@@ -294,6 +305,18 @@ class CalibrationTest(unittest.TestCase):
         (plain,) = compare([run(False)])
         self.assertNotAlmostEqual(plain.predicted.exposed_seconds, 8e-6)
         self.assertIsNone(calibrate([run(True), run(False)]).fused_sum_us)
+        beside, after = compare([run(True), run(True, step=174e-6, overlap="off")])
+        self.assertAlmostEqual(beside.predicted.exposed_seconds, 8e-6)
+        self.assertAlmostEqual(after.predicted.exposed_seconds, 47e-6)
+
+    def test_a_gpt_is_one_by_its_shape(self) -> None:
+        shape = {"model": "gpt", "layers": 12, "width": 768, "vocabulary": 50257, "sequence": 1024}
+        record = summary(4, 2000.0 * 1024, 520.0 * 1024, parameters=124_439_808, communication_seconds=2e-3, **shape)
+        record["tokens_per_second"] = record.pop("images_per_second")
+        (known,) = compare([record])
+        (by_size,) = compare([{**record, "layers": None}])
+        self.assertGreater(known.predicted.exposed_seconds, 0.3 * 2e-3)
+        self.assertLess(by_size.predicted.exposed_seconds, 0.1 * 2e-3)
 
     def test_nothing_runs_beside_kernels_that_fill_the_gpu(self) -> None:
         run = summary(4, 4 * 512 / 170e-6, 4.05e6, communication_seconds=45e-6, step_seconds=170e-6)
