@@ -1,8 +1,6 @@
 #include "runtime/train/calibration.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -10,6 +8,7 @@
 
 #include "runtime/core/nvtx.h"
 #include "runtime/train/meter.h"
+#include "runtime/train/step_window.h"
 
 namespace ddptrain {
 namespace {
@@ -25,24 +24,9 @@ Windows choose_windows(double step_seconds, bool gpu) {
   const bool slow = step_seconds > 0.01;  // a GPU whose clock follows its power needs windows that warm it
   const double window_seconds = !gpu ? 0.1 : slow ? 0.5 : 0.007;
   const double budget_seconds = gpu && !slow ? 0.15 : 8.0;
-  auto steps = static_cast<std::uint64_t>(std::max(1.0, std::floor(window_seconds / step_seconds)));
-  if (steps > kUnroll) steps -= steps % kUnroll;  // whole graphs
+  const std::uint64_t steps = steps_per_window(window_seconds, step_seconds);
   const double round_seconds = 3.5 * static_cast<double>(steps) * step_seconds;
   return {steps, std::clamp(static_cast<int>(budget_seconds / round_seconds), gpu ? 3 : 1, 5)};
-}
-
-/// Seconds that this rank takes for `steps` steps, 0 where it takes no part: it then sleeps.
-double time_window(StepGraph& graph, std::uint64_t steps, bool takes_part, const World& world, Backend& backend) {
-  world.barrier();
-  double seconds = 0.0;
-  if (takes_part) {
-    const auto start = std::chrono::steady_clock::now();
-    graph.run(steps);
-    backend.synchronize();
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
-  world.quiet_barrier();
-  return seconds;
 }
 
 /// Seconds per step, an entry per round.
@@ -60,19 +44,19 @@ Rounds measure(Trainer& trainer, const Windows& windows, const World& world, Bac
   communication.prepare();
   // The graphs' first launch uploads them: not counted.
   if (backend.kind() == DeviceKind::cuda) {
-    for (StepGraph* graph : {&step, &silent, &communication}) time_window(*graph, kUnroll + 1, true, world, backend);
+    for (StepGraph* graph : {&step, &silent, &communication}) time_window(*graph, kUnroll + 1, world, backend);
   }
-  const auto mine = [&](StepGraph& graph, bool takes_part) {
-    return time_window(graph, windows.steps, takes_part, world, backend) / static_cast<double>(windows.steps);
+  const auto mine = [&](StepGraph& graph, bool takes_part = true) {
+    return time_window(graph, windows.steps, world, backend, takes_part) / static_cast<double>(windows.steps);
   };
   Rounds rounds;
   for (int round = 0; round < windows.rounds; ++round) {
     rounds.alone.push_back(world.max(mine(silent, world.rank() == 0)));
-    rounds.step.push_back(world.max(mine(step, true)));
-    rounds.silent_mine.push_back(mine(silent, true));
+    rounds.step.push_back(world.max(mine(step)));
+    rounds.silent_mine.push_back(mine(silent));
     rounds.silent_slowest.push_back(world.max(rounds.silent_mine.back()));
     rounds.silent_mean.push_back(world.sum(rounds.silent_mine.back()) / world.size());
-    rounds.communication.push_back(world.max(mine(communication, true)));
+    rounds.communication.push_back(world.max(mine(communication)));
   }
   return rounds;
 }

@@ -1,11 +1,9 @@
 #include "runtime/train/step_profile.h"
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <vector>
 
 #include "runtime/train/meter.h"
+#include "runtime/train/step_window.h"
 
 namespace ddptrain {
 namespace {
@@ -20,33 +18,17 @@ struct Series {
   std::vector<double> mean = {};     ///< The same over the ranks.
 };
 
-/// Seconds of this rank.
-double window_seconds(StepGraph& graph, std::uint64_t steps, const World& world, Backend& backend) {
-  world.barrier();
-  const auto start = std::chrono::steady_clock::now();
-  graph.run(steps);
-  backend.synchronize();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-std::uint64_t steps_per_window(double step_seconds, bool gpu) {
-  const double window = gpu ? 0.02 : 0.1;
-  auto steps = static_cast<std::uint64_t>(std::max(1.0, std::floor(window / step_seconds)));
-  if (steps > kUnroll) steps -= steps % kUnroll;  // whole graphs
-  return steps;
-}
-
 void measure(std::vector<Series>& all, const World& world, Backend& backend) {
   const bool gpu = backend.kind() == DeviceKind::cuda;
   for (Series& series : all) {  // eager steps, capture and the graphs' first launch: not counted
-    if (gpu) window_seconds(*series.graph, 2 * kUnroll + 1, world, backend);
+    if (gpu) time_window(*series.graph, 2 * kUnroll + 1, world, backend);
   }
   const std::uint64_t probe = gpu ? kUnroll : 1;
-  const double step = world.max(window_seconds(*all.front().graph, probe, world, backend)) / static_cast<double>(probe);
-  const std::uint64_t steps = steps_per_window(step, gpu);
+  const double step = world.max(time_window(*all.front().graph, probe, world, backend)) / static_cast<double>(probe);
+  const std::uint64_t steps = steps_per_window(gpu ? 0.02 : 0.1, step);
   for (int round = 0; round < kRounds; ++round) {
     for (Series& series : all) {
-      const double mine = window_seconds(*series.graph, steps, world, backend) / static_cast<double>(steps);
+      const double mine = time_window(*series.graph, steps, world, backend) / static_cast<double>(steps);
       series.seconds.push_back(world.max(mine));
       series.mean.push_back(world.sum(mine) / world.size());
     }
