@@ -98,7 +98,7 @@ class Gpt final : public Model {
   void backward(bool accumulate, const Ready& ready) override;
 
   void evaluate(const Batch& batch, MetricSums* sums) override {
-    run_blocks(tokens_of(batch), 0.0f);
+    run_blocks_apart(tokens_of(batch));
     for (std::int64_t first = 0; first < rows(); first += head_rows_) {
       const Tensor logits = head_logits(head_piece(final_norm_.output, first));
       backend_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, sums);
@@ -150,6 +150,7 @@ class Gpt final : public Model {
   void fit_to_batch(const TokenBatch& batch);
   Dropout dropout(std::uint32_t site) const { return {rate_, options_.seed, site, batch_.order.first, batch_.step}; }
   void run_blocks(const TokenBatch& batch, float rate);
+  void run_blocks_apart(const TokenBatch& batch);
 
   Tensor head_piece(const Tensor& activation, std::int64_t first) const {
     Tensor piece = flat(activation);
@@ -297,6 +298,12 @@ void Gpt::run_blocks(const TokenBatch& batch, float rate) {
   }
 }
 
+/// Without dropout, and without a trace in the steps to come.
+void Gpt::run_blocks_apart(const TokenBatch& batch) {
+  run_blocks(batch, 0.0f);
+  backend_.forget_magnitudes();
+}
+
 /// The first block's weight gradients come last, so that the embedding's all-reduce, the largest of all, runs beside
 /// them.
 void Gpt::backward(bool accumulate, const Ready& ready) {
@@ -341,7 +348,7 @@ std::vector<float> Gpt::next_token_logits(const TokenBatch& batch, std::int64_t 
   window.count = 1;
   DDP_CHECK(position >= 0 && position < batch.source.sequence, "gpt: position {} in a window of {}", position,
             batch.source.sequence);
-  run_blocks(window, 0.0f);
+  run_blocks_apart(window);
   const Tensor logits = head_logits(head_piece(final_norm_.output, position).first(1));
   const Buffer values = backend_.allocate(DType::f32, {shape_.vocabulary});
   backend_.convert({logits.data, logits.dtype, {shape_.vocabulary}}, values.view(DType::f32, {shape_.vocabulary}),

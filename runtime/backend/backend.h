@@ -135,6 +135,8 @@ class Backend {
   /// From now on all scales go by what was written with them since the last call, if anything was. Tensors in FP8 are
   /// not read beyond it.
   virtual void renew_scales() {}
+  /// What was written since the last renew_scales() has no part in the next (an evaluation between steps).
+  virtual void forget_magnitudes() {}
   /// y [rows, columns] of FP8 = x. Where `sums` [columns] has data: sums (+)= the sums over the rows of x, as in
   /// linear_backward's dbias.
   virtual void to_fp8(const Tensor& x, const Tensor& y, const Tensor& sums, bool accumulate);

@@ -259,6 +259,9 @@ TEST_F(Fp8Test, ScalesLagBehind) {
     EXPECT_EQ(written(x, 16.0), small);
     tested_->renew_scales();
     EXPECT_EQ(written(wide, 1.0), cut);
+    tested_->forget_magnitudes();
+    tested_->renew_scales();
+    EXPECT_EQ(written(wide, 1.0), cut);
   }
 }
 

@@ -409,13 +409,13 @@ class GptFp8Test : public ::testing::Test {
     fp8_ = make_cuda_backend({.precision = Precision::bf16, .fp8 = true}, 0);
   }
 
-  /// Of a step, two that accumulate, and one after an evaluation.
-  static std::vector<Gradients> gradients(Backend& backend, float dropout, Recompute recompute) {
+  /// Of a step, two that accumulate, and one more. What is evaluated between them has other tokens.
+  static std::vector<Gradients> gradients(Backend& backend, float dropout, Recompute recompute, bool evaluate = false) {
     ModelRun run(backend, DType::bf16, make_gpt(backend, make_options(kShape, dropout, recompute)));
     std::vector<Gradients> result;
     for (const std::uint32_t first : {0, 4, 8, 12}) {
       const TokenBatch batch = random_tokens(run.bench(), kBatch, 96, 50, first);
-      if (first == 12) run.evaluate(batch);
+      if (evaluate && first > 0) run.evaluate(random_tokens(run.bench(), 2, 96, 50, 100 + first));
       run.forward(batch, 0.01f);
       result.push_back(run.backward(first == 8));
     }
@@ -449,6 +449,10 @@ TEST_F(GptFp8Test, RecomputedGradientsAreTheSameBits) {
     EXPECT_EQ(gradients(*fp8_, dropout, Recompute::gelu), kept);
     EXPECT_EQ(gradients(*fp8_, dropout, Recompute::block), kept);
   }
+}
+
+TEST_F(GptFp8Test, EvaluationsLeaveStepsAsTheyAre) {
+  EXPECT_EQ(gradients(*fp8_, 0.0f, Recompute::none, true), gradients(*fp8_, 0.0f, Recompute::none));
 }
 
 /// Seven rows are not for FP8.

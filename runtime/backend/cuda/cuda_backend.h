@@ -53,6 +53,7 @@ class CudaBackend final : public Backend {
 
   Fp8Scale* make_scale(DType format) override;
   void renew_scales() override;
+  void forget_magnitudes() override;
   void to_fp8(const Tensor& x, const Tensor& y, const Tensor& sums, bool accumulate) override;
 
   void advance(StepState* state, std::uint32_t steps, Stream stream) override;

@@ -245,6 +245,10 @@ void renew(Fp8State* states, std::size_t count, cudaStream_t stream) {
   DDP_CUDA(cudaGetLastError());
 }
 
+void forget_largest(Fp8State* states, std::size_t count, cudaStream_t stream) {
+  DDP_CUDA(cudaMemset2DAsync(&states->largest, sizeof(Fp8State), 0, sizeof(states->largest), count, stream));
+}
+
 std::size_t fp8_partials(std::int64_t rows, std::int64_t columns) {
   return ceil_div(rows, kTile) * static_cast<std::size_t>(columns);
 }

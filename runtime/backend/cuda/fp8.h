@@ -43,6 +43,8 @@ struct Fp8Matrix {
 float largest_of(DType format);
 /// state[i].scale and inverse_scale follow from what state[i].largest says, where it is not 0, and that starts anew.
 void renew(Fp8State* states, std::size_t count, cudaStream_t stream);
+/// state[i].largest starts anew.
+void forget_largest(Fp8State* states, std::size_t count, cudaStream_t stream);
 
 /// Sums over the rows of what becomes FP8, f32 or bf16 [columns]; none where `to` has no data.
 struct Fp8Sums {

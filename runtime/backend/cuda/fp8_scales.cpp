@@ -21,10 +21,14 @@ Fp8Scale* Fp8Scales::make(DType format, cudaStream_t stream) {
   return &scales_.emplace_back(Fp8Scale{to, format});
 }
 
-void Fp8Scales::renew(cudaStream_t stream) const {
+void Fp8Scales::renew(cudaStream_t stream) const { for_all(&cuda::renew, stream); }
+
+void Fp8Scales::forget(cudaStream_t stream) const { for_all(&forget_largest, stream); }
+
+void Fp8Scales::for_all(Pass pass, cudaStream_t stream) const {
   for (std::size_t first = 0; first < scales_.size(); first += kPerBlock) {
     auto* states = static_cast<Fp8State*>(blocks_[first / kPerBlock].get());
-    cuda::renew(states, std::min(kPerBlock, scales_.size() - first), stream);
+    pass(states, std::min(kPerBlock, scales_.size() - first), stream);
   }
 }
 

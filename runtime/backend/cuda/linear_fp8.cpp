@@ -47,6 +47,10 @@ void CudaBackend::renew_scales() {
   if (fp8_scales_) fp8_scales_->renew(compute_.get());
 }
 
+void CudaBackend::forget_magnitudes() {
+  if (fp8_scales_) fp8_scales_->forget(compute_.get());
+}
+
 cuda::Fp8Matrix CudaBackend::output_fp8(const Tensor& y) {
   shape_of(y, "what becomes FP8", y.dtype);
   cuda::Fp8Matrix to = matrix_of(y);
