@@ -23,6 +23,7 @@
 #include "runtime/comm/nccl_log.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
+#include "runtime/core/writable.h"
 #include "runtime/topology/gpu_selection.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/topology/topology.h"
@@ -161,6 +162,7 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
   world.agree([&] {
+    if (world.rank() == 0 && !options.trace.empty()) require_writable("--trace", options.trace);
     if (world.rank() == 0 && !options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics);
   });
   return job;

@@ -8,6 +8,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
+#include "runtime/core/writable.h"
 
 namespace ddptrain::bench {
 
@@ -15,9 +16,7 @@ ResultFile::ResultFile(const World& world, std::string path) {
   world.agree([&] {
     if (world.rank() != 0 || path.empty()) return;
     path_ = path;
-    if (std::ofstream(path_, std::ios::app)) return;
-    usage_error("--json {}: the file cannot be written. Give a path in a folder that exists and that you may write to.",
-                path_);
+    require_writable("--json", path_);
   });
 }
 

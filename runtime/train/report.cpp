@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/core/error.h"
+#include "runtime/core/writable.h"
 
 namespace ddptrain {
 namespace {
@@ -79,12 +80,9 @@ std::string straggler_text(const Calibration& c) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(path) {
-  if (!file_) {
-    usage_error(
-        "--metrics {}: the file cannot be written. Give a path in a folder that exists and that you may write to.",
-        path);
-  }
+MetricsFile::MetricsFile(const std::string& path) : path_(path) {
+  require_writable("--metrics", path);
+  file_.open(path);
 }
 
 void MetricsFile::write(const std::string& line) {

@@ -88,7 +88,7 @@ std::vector<RankTrace> gather_trace(const World& world, const std::vector<Timeli
 void write_trace(const std::string& path, const std::vector<RankTrace>& ranks) {
   std::ofstream file(path);
   file << chrome_trace(ranks) << '\n' << std::flush;
-  if (!file) usage_error("--trace {}: the file cannot be written. Give a path in a folder that exists.", path);
+  if (!file) fail("writing the trace to {} failed", path);
 }
 
 }  // namespace ddptrain

@@ -23,7 +23,7 @@ std::string chrome_trace(const std::vector<RankTrace>& ranks);
 /// network's latency; ranks of one host share its clock. On rank 0; empty on others. Collective.
 std::vector<RankTrace> gather_trace(const World& world, const std::vector<TimelineSpan>& mine);
 
-/// UsageError where the file cannot be written.
+/// Error where that fails (disk full).
 void write_trace(const std::string& path, const std::vector<RankTrace>& ranks);
 
 }  // namespace ddptrain

@@ -72,10 +72,14 @@ TEST(Ddptrain, DamagedDataFilesAreNamed) {
   EXPECT_TRUE(outcome.says(folder)) << outcome.output;
 }
 
-TEST(Ddptrain, MetricsPathMustBeWritable) {
-  const Outcome outcome = train_on_cpu(2, kQuick + "--metrics /nonexistent/folder/m.jsonl");
-  EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_EQ(outcome.count("ddptrain: --metrics /nonexistent/folder/m.jsonl"), 1) << outcome.output;
+TEST(Ddptrain, FilesMustBeWritableBeforeTraining) {
+  for (const std::string flag : {"--metrics", "--trace"}) {
+    const Outcome outcome = train_on_cpu(2, fmt::format("{} {} /nonexistent/folder/file", kQuick, flag));
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_EQ(outcome.count(fmt::format("ddptrain: {} /nonexistent/folder/file", flag)), 1) << outcome.output;
+    EXPECT_TRUE(outcome.says("No such file or directory")) << outcome.output;
+    EXPECT_FALSE(outcome.says("Epoch")) << outcome.output;
+  }
 }
 
 TEST(Ddptrain, CudaWithoutAGpuSaysWhatToDo) {
