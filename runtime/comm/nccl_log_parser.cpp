@@ -19,6 +19,7 @@ constexpr int kMostRanks = 1'000'000;
 constexpr std::size_t kMostExamples = 3;
 
 bool is_name_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; }
+bool is_network_character(char c) { return is_name_character(c) || c == ' '; }  // AWS Libfabric
 
 /// Reads a text from its start. What does not match is not consumed.
 class Scanner {
@@ -59,6 +60,7 @@ class Scanner {
   std::optional<int> channel() { return number_up_to(kMostChannels - 1); }
 
   std::string name() { return taken_while(is_name_character); }
+  std::string network() { return taken_while(is_network_character); }
   std::string word() {
     return taken_while([](char c) { return c != ' '; });
   }
@@ -124,7 +126,7 @@ std::optional<std::string> read_via(Scanner& in) {
   }
   const bool coll_net = in.skip("COLLNET/");
   if (!coll_net && !in.skip("NET/")) return std::nullopt;
-  std::string via = (coll_net ? "COLLNET/" : "NET/") + in.name();
+  std::string via = (coll_net ? "COLLNET/" : "NET/") + in.network();
   const auto device = in.skip("/") ? in.number_up_to(kMostRanks) : std::nullopt;
   if (!device) return std::nullopt;
   via += fmt::format("/{}", *device);
@@ -170,6 +172,7 @@ class Reader {
     if (log_.channels == 0) log_.channels = ring_channels_;
     log_.ranks_told = log_.ranks > 0;
     if (!log_.ranks_told) log_.ranks = highest_rank_ + 1;
+    close_rings();
     drop_cut_rings();
     for (const auto& [name, values] : environment_) {
       log_.environment.emplace(name, fmt::format("{}", fmt::join(values, kNcclValueSeparator)));
@@ -201,6 +204,7 @@ class Reader {
     Scanner in(message);
     in.skip_spaces();
     if (in.skip("Channel ")) return read_channel(in);
+    if (in.skip("Ring ")) return read_neighbours(in);
     if (in.skip("CollNet ") || in.skip("Coll ")) return read_coll_net(in);
     if (in.skip("Trees ")) return read_trees(in);
     if (in.skip("comm 0x")) return read_communicator(in);
@@ -258,6 +262,39 @@ class Reader {
       ++log_.contradictions;
     }
     return Found::read;
+  }
+
+  /// Ring 00 : 3 -> 0 -> 1: a rank between its neighbours.
+  Found read_neighbours(Scanner in) {
+    const auto channel = in.channel();
+    if (!channel || !in.skip(" : ")) return Found::nothing;
+    std::array<int, 3> ranks{};
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const auto rank = in.rank();
+      if (!rank || (i < 2 && !in.skip(" -> "))) return Found::unreadable;
+      ranks[i] = *rank;
+    }
+    if (in.at_end() && !line_is_whole_) return Found::unreadable;  // the last number may be cut
+    highest_rank_ = std::max({highest_rank_, ranks[0], ranks[1], ranks[2]});
+    const auto [entry, is_new] = next_ranks_[*channel].emplace(ranks[1], ranks[2]);
+    if (!is_new && entry->second != ranks[2]) ++log_.contradictions;
+    return Found::read;
+  }
+
+  /// Rings of which all ranks named their neighbours, where the line of the whole ring is cut or missing.
+  void close_rings() {
+    for (const auto& [channel, next] : next_ranks_) {
+      const auto known = log_.rings.find(channel);
+      if (known != log_.rings.end() && static_cast<int>(known->second.size()) == log_.ranks) continue;
+      std::vector<int> ring = {0};
+      auto link = next.find(0);
+      while (link != next.end() && link->second != 0 && ring.size() < next.size()) {
+        ring.push_back(link->second);
+        link = next.find(link->second);
+      }
+      const bool closed = link != next.end() && link->second == 0;
+      if (closed && static_cast<int>(ring.size()) == log_.ranks) log_.rings[channel] = ring;
+    }
   }
 
   /// NCCL cuts long rings at 127 characters, and files end anywhere.
@@ -460,6 +497,7 @@ class Reader {
   std::set<NcclTransport> transports_;
   std::map<std::string, std::vector<std::string>> environment_;
   std::map<int, std::int64_t> ring_lines_;
+  std::map<int, std::map<int, int>> next_ranks_;  // by channel and rank
   std::int64_t line_number_ = 0;
   bool line_is_whole_ = true;     // it ended with a line feed
   bool message_is_whole_ = true;  // and no other rank wrote into it

@@ -58,7 +58,7 @@ struct NcclLog {
   int channels = 0;                 ///< For collectives; 0: the log does not tell.
   std::optional<int> nvls_channels;
   bool has_nvswitch = false;              ///< NCCL found NVSwitches.
-  std::map<int, std::vector<int>> rings;  ///< By channel; only complete ones.
+  std::map<int, std::vector<int>> rings;  ///< By channel, from rank 0 on or as logged; only complete ones.
   std::map<int, std::map<int, NcclTreeNode>>
       trees;                              ///< By channel and rank; ranks whose lines are missing are missing.
   std::vector<NcclTransport> transports;  ///< Sorted, each once.

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <spdlog/fmt/fmt.h>
+
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <random>
 #include <sstream>
 
@@ -181,6 +184,44 @@ TEST(NcclLogParser, CutAnywhere) {
       }
     }
   }
+}
+
+/// NCCL ends the line of a ring after 127 characters, as many as 28 ranks take.
+TEST(NcclLogParser, RingsOfManyRanksComeFromTheirNeighbours) {
+  constexpr int kRanks = 40;
+  std::string text = "n0:1:2 [0] NCCL INFO comm 0x5 rank 0 nRanks 40 nNodes 5 localRanks 8 localRank 0 MNNVL 0\n";
+  std::string line = "Channel 00/02 :";
+  for (int rank = 0; rank < kRanks; ++rank) line += fmt::format("{:4d}", rank);
+  text += "n0:1:2 [0] NCCL INFO " + line.substr(0, 127) + "\n";
+  std::string neighbours;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    neighbours += fmt::format("n{}:1:2 [0] NCCL INFO Ring 00 : {} -> {} -> {}\n", rank / 8,
+                              (rank + kRanks - 1) % kRanks, rank, (rank + 1) % kRanks);
+  }
+  const NcclLog log = parse(text + neighbours);
+  ASSERT_EQ(log.rings.size(), 1u);
+  Ring expected(kRanks);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(log.rings.at(0), expected);
+  EXPECT_EQ(log.unreadable_lines, 0);
+  EXPECT_EQ(log.contradictions, 0);
+
+  const std::string without_last = neighbours.substr(0, neighbours.rfind("n4:"));
+  EXPECT_TRUE(parse(text + without_last).rings.empty());
+  const std::string two_circles = without_last + "n4:1:2 [0] NCCL INFO Ring 00 : 38 -> 39 -> 20\n";
+  EXPECT_TRUE(parse(text + two_circles).rings.empty());
+  EXPECT_EQ(parse(text + neighbours + "n4:1:2 [0] NCCL INFO Ring 00 : 38 -> 39 -> 20\n").contradictions, 1);
+  EXPECT_EQ(parse(text + without_last + "n4:1:2 [0] NCCL INFO Ring 00 : 38 -> 39 -> 0").unreadable_lines, 2);
+  EXPECT_EQ(parse("NCCL INFO Ring 00 : 0[160] -> 1[160] [send] via NET/Socket/0\n").rings.size(), 0u);  // of NCCL 2.7
+}
+
+TEST(NcclLogParser, NetworkWhoseNameHasASpace) {
+  const NcclLog log = parse(
+      "NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libfabric/2/GDRDMA/Shared\n"
+      "NCCL INFO Channel 01/0 : 1[0] -> 0[0] [receive] via NET/AWS Libh0:10:13 [0] NCCL INFO Connected all rings\n");
+  ASSERT_EQ(log.transports.size(), 1u);
+  EXPECT_EQ(log.transports[0].via, "NET/AWS Libfabric/2/GDRDMA/Shared");
+  EXPECT_EQ(log.unreadable_lines, 1);
 }
 
 TEST(NcclLogParser, CutLinesAreCountedAndShown) {
