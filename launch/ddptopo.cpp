@@ -1,6 +1,7 @@
 // Shows how the GPUs, NICs and processors of the hosts of a job are joined, and what NCCL makes of it.
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -8,6 +9,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
+#include "runtime/core/writable.h"
 #include "runtime/topology/machine.h"
 #include "runtime/topology/machine_report.h"
 
@@ -155,27 +158,27 @@ void probe(const World& world, Findings& findings) {
 
 Findings parse_log(const std::string& path) {
   std::ifstream file(path);
-  std::string first(1, '\0');
-  if (!file || (!file.read(first.data(), 1) && !file.eof())) {
-    usage_error("--parse {}: the file cannot be read", path);
+  if (file) file.peek();  // not even the first byte of a folder can be read
+  if (!file && !file.eof()) {
+    usage_error("--parse {}: the log cannot be read: {}", path, std::generic_category().message(errno));
   }
   file.clear();
-  file.seekg(0);
   Findings findings;
   add_nccl(findings, read_nccl_log(file), {});
   return findings;
 }
 
 void write_file(const std::string& path, const std::string& text) {
+  require_writable("--json", path);
   std::ofstream file(path);
   file << text << std::flush;
-  if (!file) usage_error("--json {}: the file cannot be written. Give a path in a folder that you may write to.", path);
+  if (!file) fail("writing to {} failed", path);
 }
 
 void show(const Options& options, const Findings& findings) {
   const std::string text = findings.all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  std::fputs(options.json == "-" ? text.c_str() : findings.text.c_str(), stdout);
-  std::fflush(stdout);
+  const bool written = std::fputs(options.json == "-" ? text.c_str() : findings.text.c_str(), stdout) >= 0;
+  if (!written || std::fflush(stdout) != 0) fail("writing to standard output failed");
   if (!options.json.empty() && options.json != "-") write_file(options.json, text);
   if (!options.svg.empty() || !options.png.empty()) draw_topology(text, options.svg, options.png);
 }

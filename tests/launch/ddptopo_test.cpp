@@ -70,6 +70,19 @@ TEST(Ddptopo, ParsesALog) {
   EXPECT_EQ(all.at("nccl").at("ranks"), 4);
 }
 
+TEST(Ddptopo, ParsesALogFromAPipe) {
+  const std::string log = log_file("a100_2x2_trees.log");
+  const Outcome outcome = run_command(fmt::format("cat {} | timeout 120 {} --parse /dev/stdin", log, DDPTOPO_PROGRAM));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_TRUE(outcome.says("0 (1, 2 - 3)")) << outcome.output;
+}
+
+TEST(Ddptopo, AFullDiskIsAnError) {
+  const std::string parse = "--parse " + log_file("a100_2x2_trees.log");
+  EXPECT_EQ(ddptopo(parse + " --json - > /dev/full").exit_code, 1);
+  EXPECT_EQ(ddptopo(parse + " --json /dev/full").exit_code, 1);
+}
+
 TEST(Ddptopo, LogsThatAreNoText) {
   const std::string path = temporary("noise.log");
   std::string noise = "NCCL INFO NCCL_X set by environment to \xff\xfe\x01\n";
@@ -96,15 +109,16 @@ TEST_P(DdptopoMistake, OneMessageExitCode2) {
   EXPECT_EQ(outcome.count("ddptopo: " + GetParam().message), 1) << outcome.output;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ddptopo, DdptopoMistake,
-                         testing::Values(Mistake{"flag", "--foo", "The following argument"},
-                                         Mistake{"missing_log", "--parse /nonexistent.log", "--parse /nonexistent.log"},
-                                         Mistake{"folder_as_log", "--parse /tmp", "--parse /tmp"},
-                                         Mistake{"both", "--nccl --parse /tmp", "--nccl and --parse"},
-                                         Mistake{"no_gpu", "--nccl", "--nccl: "},
-                                         Mistake{"json_folder", "--json /nonexistent/x.json",
-                                                 "--json /nonexistent/x.json"}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Ddptopo, DdptopoMistake,
+    testing::Values(Mistake{"flag", "--foo", "The following argument"},
+                    Mistake{"missing_log", "--parse /nonexistent.log",
+                            "--parse /nonexistent.log: the log cannot be read: No such file"},
+                    Mistake{"folder_as_log", "--parse /tmp", "--parse /tmp: the log cannot be read: Is a directory"},
+                    Mistake{"both", "--nccl --parse /tmp", "--nccl and --parse"},
+                    Mistake{"no_gpu", "--nccl", "--nccl: "},
+                    Mistake{"json_folder", "--json /nonexistent/x.json", "--json /nonexistent/x.json"}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(DdptopoDrawing, WithoutMatplotlibSaysWhatToInstall) {
   const std::string fake = temporary("modules");
