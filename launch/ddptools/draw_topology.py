@@ -20,17 +20,18 @@ try:
 except ImportError:
     sys.exit(3)
 
-from ddptools.drawing import draw_machine, draw_rings, draw_trees, panel_rows  # noqa: E402
+from ddptools.drawing import draw_machine, draw_rings, draw_trees, panels_height  # noqa: E402
+
+WIDTH = 11.0  # inches
 
 
 def drawings_of(topology: dict[str, Any]) -> list[tuple[Any, Any, float]]:
     """What to draw with which function, and its height in inches."""
     parts: list[tuple[Any, Any, float]] = [(draw_machine, host, 4.5) for host in topology["hosts"]]
     nccl = topology["nccl"]
-    if nccl and nccl["rings"]:
-        parts.append((draw_rings, nccl["rings"], 3.0 * panel_rows(nccl["rings"])))
-    if nccl and nccl["trees"]:
-        parts.append((draw_trees, nccl["trees"], 3.0 * panel_rows(nccl["trees"])))
+    for draw, channels in ((draw_rings, nccl and nccl["rings"]), (draw_trees, nccl and nccl["trees"])):
+        if channels:
+            parts.append((draw, channels, panels_height(channels, WIDTH)))
     return parts
 
 
@@ -39,7 +40,7 @@ def figure_of(topology: dict[str, Any]) -> Figure:
     if not parts:
         raise ValueError("there is nothing to draw: the log has neither rings nor trees")
     heights = [height for _, _, height in parts]
-    figure = Figure(figsize=(11, sum(heights) + 0.3), layout="constrained")
+    figure = Figure(figsize=(WIDTH, sum(heights) + 0.3), layout="constrained")
     axes = figure.subplots(len(parts), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
     for (draw, value, _), ax in zip(parts, axes[:, 0]):
         draw(ax, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,9 @@ from matplotlib.path import Path
 GPU_COLOR, NIC_COLOR, SWITCH_COLOR, HOST_COLOR, LINK_COLOR = "#cfe8c3", "#cfdff2", "#f3dfbd", "#eeeeee", "#444444"
 NVLINK_COLOR = "#3a7d0a"
 MOST_PANELS = 12
-PANEL_COLUMNS = 4
+PANEL = (2.6, 2.9)  # width and height in the units of a drawing
+PANEL_INCHES, PANEL_RANKS = 3.0, 16  # the height of a panel of that many ranks; more of them get a larger one
+TEXT = 9.0  # points, at most
 
 Point = tuple[float, float]
 
@@ -51,8 +53,7 @@ def is_gpu(device: dict[str, Any]) -> bool:
 
 def device_part(device: dict[str, Any]) -> Part:
     if is_gpu(device):
-        name = device["name"].removeprefix("NVIDIA ")
-        return Part(f"GPU{device['index']}\n{name}", GPU_COLOR, device)
+        return Part(f"GPU{device['index']}", GPU_COLOR, device)
     speed = f"\n{device['speed_gbit']:g} Gbit/s" if device.get("speed_gbit") else ""
     return Part(f"{device['name']}{speed}", NIC_COLOR, device)
 
@@ -186,6 +187,17 @@ def draw_direct_nvlinks(ax: Axes, host: dict[str, Any], gpus: list[Part], size: 
                     bbox={"fc": "white", "ec": "none", "pad": 0.4})
 
 
+def machine_title(host: dict[str, Any]) -> str:
+    """With the names of the GPUs, which would not fit into their boxes."""
+    named: dict[str, list[int]] = {}
+    for gpu in host["gpus"]:
+        named.setdefault(gpu["name"], []).append(gpu["index"])
+    if not named:
+        return f"{host['hostname']}: no GPUs"
+    names = ", ".join(f"GPU{channel_list(indices)} {name}" for name, indices in named.items())
+    return f"{host['hostname']}: {names}; theoretical rates, one direction"
+
+
 def draw_machine(ax: Axes, host: dict[str, Any]) -> None:
     """Draws one element of "hosts": NUMA nodes, PCIe switches where known, GPUs, NICs, and their links."""
     ax.set_axis_off()
@@ -196,14 +208,13 @@ def draw_machine(ax: Axes, host: dict[str, Any]) -> None:
         x = max(place(part, x, top, 1.0), x + 1) + 0.4
     columns = max(x, 2.0)
     inches = ax.figure.get_figwidth() * ax.get_position().width
-    size = min(9.0, max(3.5, 10.5 * inches / columns))
+    size = min(TEXT, max(3.5, 10.5 * inches / columns))
     for part in parts:
         draw_part(ax, part, size)
     gpus = sorted((d for part in parts for d in devices_of(part) if is_gpu(d.device)), key=lambda d: d.device["index"])
     draw_nvswitch(ax, gpus, size)
     draw_direct_nvlinks(ax, host, gpus, size)
-    ax.set_title(f"{host['hostname']}: theoretical rates, one direction" if gpus else f"{host['hostname']}: no GPUs",
-                 fontsize=10)
+    ax.set_title(machine_title(host), fontsize=10)
     ax.set_xlim(-1.0, columns)
     ax.set_ylim(-0.8, top + 0.4)
 
@@ -225,10 +236,15 @@ def groups_of(channels: Sequence[Any]) -> list[tuple[Any, list[int]]]:
     return groups
 
 
-def draw_rank(ax: Axes, at: Point, radius: float, rank: int, size: float) -> None:
-    ax.add_patch(FancyBboxPatch((at[0] - radius, at[1] - radius), 2 * radius, 2 * radius, fc=GPU_COLOR, ec=LINK_COLOR,
-                                boxstyle=f"round,pad=0,rounding_size={radius}", lw=0.7, zorder=2))
-    ax.text(*at, str(rank), ha="center", va="center", fontsize=size, zorder=3)
+def draw_ranks(ax: Axes, places: dict[int, Point], radius: float, scale: float, missing: Container[int] = ()) -> None:
+    """Dashed where a rank is `missing` from the log. `scale`: points of a unit."""
+    digits = max(len(str(rank)) for rank in places)
+    size = min(TEXT, 2.6 * radius * scale / digits)
+    for rank, at in places.items():
+        ax.add_patch(FancyBboxPatch((at[0] - radius, at[1] - radius), 2 * radius, 2 * radius, ec=LINK_COLOR, lw=0.7,
+                                    boxstyle=f"round,pad=0,rounding_size={radius}", zorder=2,
+                                    fc="white" if rank in missing else GPU_COLOR, ls="--" if rank in missing else "-"))
+        ax.text(*at, str(rank), ha="center", va="center", fontsize=size, zorder=3)
 
 
 def draw_arrow(ax: Axes, start: Point, end: Point, radius: float) -> None:
@@ -239,28 +255,40 @@ def draw_arrow(ax: Axes, start: Point, end: Point, radius: float) -> None:
                                  zorder=1))
 
 
+def panel_grid(groups: Sequence[Any], width: float) -> tuple[int, int, float]:
+    """Columns, rows, and the height of a panel, in a figure that is `width` inches wide."""
+    shown = groups[:MOST_PANELS]
+    ranks = max((len(value) for value, _ in shown), default=0)
+    inches = min(PANEL_INCHES * max(1.0, ranks / PANEL_RANKS), width)
+    columns = min(max(1, int(width * PANEL[1] / PANEL[0] / inches)), max(1, len(shown)))
+    return columns, max(1, math.ceil(len(shown) / columns)), inches
+
+
+def panels_height(channels: Sequence[Any], width: float) -> float:
+    """Inches that draw_rings() and draw_trees() take in a figure that is `width` inches wide."""
+    _, rows, inches = panel_grid(groups_of(channels), width)
+    return rows * inches
+
+
 def draw_panels(ax: Axes, channels: Sequence[Any], what: str,
                 draw: Callable[[Axes, Any, Point, float], None]) -> None:
     """A grid of panels, one for each different ring or tree, with the channels that share it."""
     ax.set_axis_off()
     ax.set_aspect("equal")
     groups = groups_of(channels)
-    shown = groups[:MOST_PANELS]
-    columns = max(1, min(PANEL_COLUMNS, len(shown)))
-    rows = max(1, math.ceil(len(shown) / columns))
-    size = 9.0 if columns < 3 else 7.0
-    for i, (value, sharing) in enumerate(shown):
-        center = (2.6 * (i % columns), -2.9 * (i // columns))
-        draw(ax, value, center, size)
+    columns, rows, inches = panel_grid(groups, ax.figure.get_figwidth())
+    for i, (value, sharing) in enumerate(groups[:MOST_PANELS]):
+        center = (PANEL[0] * (i % columns), -PANEL[1] * (i // columns))
+        draw(ax, value, center, 72 * inches / PANEL[1])
         ax.text(center[0], center[1] + 1.28, f"channel{'s' if len(sharing) > 1 else ''} {channel_list(sharing)}",
-                ha="center", va="center", fontsize=size)
+                ha="center", va="center", fontsize=TEXT if columns < 3 else 7.0)
     more = f" (the first {MOST_PANELS} of {len(groups)} different ones)" if len(groups) > MOST_PANELS else ""
     ax.set_title(f"{what}{more}" if groups else f"{what}: none in the log", fontsize=10)
-    ax.set_xlim(-1.3, 2.6 * (columns - 1) + 1.3)
-    ax.set_ylim(-2.9 * (rows - 1) - 1.3, 1.5)
+    ax.set_xlim(-PANEL[0] / 2, PANEL[0] * (columns - 0.5))
+    ax.set_ylim(-PANEL[1] * (rows - 1) - 1.3, 1.5)
 
 
-def draw_ring(ax: Axes, ring: list[int], center: Point, size: float) -> None:
+def draw_ring(ax: Axes, ring: list[int], center: Point, scale: float) -> None:
     """Every rank has its place on the circle by number, so that rings can be told apart."""
     ranks = sorted(ring)
     radius = min(0.17, 2.2 / max(1, len(ranks)))
@@ -268,12 +296,20 @@ def draw_ring(ax: Axes, ring: list[int], center: Point, size: float) -> None:
     for i, rank in enumerate(ranks):
         angle = math.pi / 2 - 2 * math.pi * i / len(ranks)
         places[rank] = (center[0] + math.cos(angle) * 0.9, center[1] + math.sin(angle) * 0.9)
-    size = min(size, 60 * radius)
     for rank, following in zip(ring, ring[1:] + ring[:1]):
         if rank != following:
             draw_arrow(ax, places[rank], places[following], radius)
-    for rank, at in places.items():
-        draw_rank(ax, at, radius, rank, size)
+    draw_ranks(ax, places, radius, scale)
+
+
+def with_missing_parents(nodes: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Ranks whose own line the log lacks stand above those that name them as their parent."""
+    all_nodes = dict(nodes)
+    for rank, node in nodes.items():
+        if node["parent"] is not None and node["parent"] not in nodes:
+            above = all_nodes.setdefault(node["parent"], {"parent": None, "children": []})
+            above["children"].append(rank)
+    return all_nodes
 
 
 def tree_places(nodes: dict[int, dict[str, Any]]) -> dict[int, tuple[float, int]]:
@@ -300,25 +336,22 @@ def tree_places(nodes: dict[int, dict[str, Any]]) -> dict[int, tuple[float, int]
     return places
 
 
-def draw_tree(ax: Axes, tree: list[dict[str, Any]], center: Point, size: float) -> None:
-    nodes = {node["rank"]: node for node in tree}
-    places = tree_places(nodes)
-    columns = max(column for column, _ in places.values())
-    depth = max(1, max(level for _, level in places.values()))
+def draw_tree(ax: Axes, tree: list[dict[str, Any]], center: Point, scale: float) -> None:
+    logged = {node["rank"]: node for node in tree}
+    nodes = with_missing_parents(logged)
+    levels = tree_places(nodes)
+    columns = max(column for column, _ in levels.values())
+    depth = max(1, max(level for _, level in levels.values()))
     radius = min(0.17, 0.8 / (depth + 1), 0.9 / (columns + 1))
-    size = min(size, 60 * radius)
-
-    def at(rank: int) -> Point:
-        column, level = places[rank]
+    places = {}
+    for rank, (column, level) in levels.items():
         across = column / columns * 2 - 1 if columns else 0.0
-        return center[0] + 0.95 * across, center[1] + 0.95 - 1.9 * level / depth
-
+        places[rank] = (center[0] + 0.95 * across, center[1] + 0.95 - 1.9 * level / depth)
     for rank, node in nodes.items():
         for child in node["children"]:
-            if child in places and places[child][1] > places[rank][1]:
-                draw_arrow(ax, at(rank), at(child), radius)
-    for rank in places:
-        draw_rank(ax, at(rank), radius, rank, size)
+            if child in places and levels[child][1] > levels[rank][1]:
+                draw_arrow(ax, places[rank], places[child], radius)
+    draw_ranks(ax, places, radius, scale, missing=places.keys() - logged.keys())
 
 
 def draw_rings(ax: Axes, rings: Sequence[list[int] | None]) -> None:
@@ -328,9 +361,6 @@ def draw_rings(ax: Axes, rings: Sequence[list[int] | None]) -> None:
 
 def draw_trees(ax: Axes, trees: Sequence[list[dict[str, Any]] | None]) -> None:
     """Draws "trees": for each channel rank, parent and children of the ranks whose lines the log has."""
-    draw_panels(ax, trees, "Trees, the root on top", draw_tree)
-
-
-def panel_rows(channels: Sequence[Any]) -> int:
-    """Rows of panels that draw_rings() and draw_trees() make of it: for the height of a figure."""
-    return max(1, math.ceil(min(MOST_PANELS, len(groups_of(channels))) / PANEL_COLUMNS))
+    lacking = any(rank not in {node["rank"] for node in tree} for tree in trees if tree for node in tree
+                  for rank in [node["parent"], *node["children"]] if rank is not None)
+    draw_panels(ax, trees, f"Trees, the root on top{' (dashed: its line is missing)' if lacking else ''}", draw_tree)

@@ -307,8 +307,8 @@ def drawings(topology: dict[str, Any], name: str) -> list[Picture]:
             if not value:
                 continue
             try:
-                height = 4.5 if draw is drawing.draw_machine else 3.0 * drawing.panel_rows(value)
-                figure, axes = plt.subplots(figsize=(9, height))
+                height = 4.5 if draw is drawing.draw_machine else drawing.panels_height(value, 9.0)
+                figure, axes = plt.subplots(figsize=(9.0, height))
                 draw(axes, value)
                 made.append(finish(figure, f"{name} {caption}", f"{name}: {caption}."))
             except (AttributeError, KeyError, TypeError, ValueError, IndexError):  # of another version

@@ -59,6 +59,8 @@ class MachineTest(unittest.TestCase):
                       "PCIe 5.0 x16", "63 GB/s"):
             self.assertIn(label, text)
         self.assertEqual(text.count(">PCIe switch<"), 1)
+        self.assertEqual(text.count("NVIDIA H200"), 1)  # in the title: boxes are too small for it
+        self.assertIn("GPU0-1 NVIDIA H200", text)
         self.assertNotIn("NVSwitch", text)
 
     def test_nvswitch_and_direct_nvlinks(self) -> None:
@@ -93,6 +95,25 @@ class RingAndTreeTest(unittest.TestCase):
     def test_many_rings_and_many_ranks(self) -> None:
         rings = [[0, *range(start, 40), *range(1, start)] for start in range(1, 21)]
         self.assertIn("the first 12 of 20", svg_of(drawing.draw_rings, rings))
+
+    def test_ranks_of_many_stay_readable(self) -> None:
+        parent = {rank: (rank - 1) // 2 if rank else None for rank in range(64)}
+        tree = [{"rank": rank, "parent": parent[rank], "children": [c for c in parent if parent[c] == rank]}
+                for rank in parent]
+        for draw, value in ((drawing.draw_rings, [list(range(64))]), (drawing.draw_trees, [tree])):
+            figure = Figure(figsize=(11, drawing.panels_height(value, 11)))
+            axes = figure.subplots()
+            draw(axes, value)
+            self.assertGreater(min(text.get_fontsize() for text in axes.texts), 6)
+        self.assertEqual(drawing.panels_height([[0, 1, 2, 3]], 11), 3)
+
+    def test_ranks_whose_lines_are_missing(self) -> None:
+        text = svg_of(drawing.draw_trees, [[{"rank": 1, "parent": 0, "children": [2]}]])
+        for label in (">0<", ">1<", ">2<", "dashed: its line is missing"):
+            self.assertIn(label, text)
+        self.assertEqual(text.count("stroke-dasharray"), 2)
+        whole = [{"rank": 0, "parent": None, "children": [1]}, {"rank": 1, "parent": 0, "children": []}]
+        self.assertNotIn("dash", svg_of(drawing.draw_trees, [whole]))
 
     def test_tree_places(self) -> None:
         tree = {0: {"parent": None, "children": [1, 2]}, 1: {"parent": 0, "children": []},
