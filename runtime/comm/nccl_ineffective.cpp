@@ -67,7 +67,7 @@ class Rules {
       const std::set<std::string> used = used_by_all_reduces(member);
       if (used_symmetric()) {
         add(name, *value, "symmetric-memory kernels ran, which follow neither NCCL_ALGO nor NCCL_PROTO");
-      } else if (is_one_name(*value) && !used.empty() && used.count(lower(*value)) == 0) {
+      } else if (is_one_name(*value) && !used.empty() && !contains(used, *value)) {
         add(name, *value, fmt::format("all all-reduces in the log used {}", fmt::join(used, ", ")));
       }
     }
@@ -78,10 +78,14 @@ class Rules {
            std::all_of(value.begin(), value.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
   }
 
+  static bool contains(const std::set<std::string>& used, const std::string& value) {
+    return std::any_of(used.begin(), used.end(), [&](const auto& name) { return lower(name) == lower(value); });
+  }
+
   std::set<std::string> used_by_all_reduces(std::string NcclChoice::*member) const {
     std::set<std::string> used;
     for (const auto& [key, choice] : log_.choices) {
-      if (key.first == "AllReduce") used.insert(lower(choice.*member));
+      if (key.first == "AllReduce") used.insert(choice.*member);
     }
     return used;
   }

@@ -107,7 +107,7 @@ TEST(Ineffective, AlgorithmsThatDidNotRun) {
   const std::string symmetric = "NCCL INFO AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4\n";
   const std::string tree_set = "NCCL INFO NCCL_ALGO set by environment to Tree\n";
   const std::string ring_set = "NCCL INFO NCCL_ALGO set by environment to ring\n";
-  EXPECT_TRUE(says(why(ineffective_settings(one_node(tree_set + ring), {}, false), "NCCL_ALGO"), "ring"));
+  EXPECT_TRUE(says(why(ineffective_settings(one_node(tree_set + ring), {}, false), "NCCL_ALGO"), "Ring"));
   EXPECT_TRUE(says(why(ineffective_settings(one_node(ring_set + symmetric), {}, false), "NCCL_ALGO"), "symmetric"));
   EXPECT_EQ(why(ineffective_settings(one_node(ring_set + ring), {}, false), "NCCL_ALGO"), "effective");
   EXPECT_EQ(why(ineffective_settings(one_node(tree_set), {}, false), "NCCL_ALGO"), "effective");
