@@ -34,9 +34,6 @@ class AllreduceBench {
       usage_error("--op {} --dtype bf16: {} adds float only. Use --dtype float.", name_of(options.collective),
                   library_->library());
     }
-    if (options.graph_launches > 0 && backend.kind() == DeviceKind::cpu) {
-      usage_error("--graph: graphs are for GPUs; leave it out");
-    }
     send_ = library_->allocate(end);
     recv_ = library_->allocate(end);
   }
@@ -172,6 +169,8 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
   require_ranks(world, "ddpbench allreduce");
   const ResultFile file(world, common.json);
   const DeviceKind device = choose_device(world, common.device);
+  require_gpu(device, options.graph_launches > 0, "--graph");
+  require_gpu(device, options.symmetric, "--symmetric");
   const bool on_gpu = device == DeviceKind::cuda;
   const std::uint64_t end = options.end != 0 ? options.end : on_gpu ? kEndOnGpu : kEndOnCpu;
   const auto sizes = size_sweep(options.begin, end, options.factor);
@@ -189,8 +188,8 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
                  {"symmetric", options.symmetric},
                  {"results", Json::array()}};
   const Table table = make_table();
-  print(world, fmt::format("# {} of {} {}, {} ranks on {} nodes, {}\n#{:>57}{:>32}\n", name_of(options.collective),
-                           bench.library().library(), bench.library().version(), world.size(), world.nodes(),
+  print(world, fmt::format("# {} of {} {}, {}, {}\n#{:>57}{:>32}\n", name_of(options.collective),
+                           bench.library().library(), bench.library().version(), ranks_on_nodes(world),
                            backend->device_name(), "out-of-place", "in-place"));
   print(world, table.header());
   bench.warm_up(sizes.back());

@@ -105,8 +105,8 @@ void run_gemm(const World& world, const CommonOptions& common, const GemmOptions
                  {"ranks", world.size()},
                  {"peak_tflops", peak > 0.0 ? Json(peak / 1e12) : Json(nullptr)},
                  {"results", Json::array()}};
-  print(world, fmt::format("# matrix products of random numbers, {}, {} ranks at once, {}\n",
-                           name_of(backend->precision()), world.size(), backend->device_name()));
+  print(world, fmt::format("# matrix products of random numbers, {}, {} at once, {}\n", name_of(backend->precision()),
+                           ranks_on_nodes(world), backend->device_name()));
   const Table table({{"product\n", 16},
                      {"pass\n", 8},
                      {"m\n", 7},

@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "benchmarks/ddpbench/options.h"
@@ -49,6 +50,10 @@ int main(int argc, char** argv) {
   } catch (const UsageError& error) {  // the same on every rank
     if (world.rank() == 0) std::fprintf(stderr, "ddpbench: %s\n", error.what());
     return 2;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "ddpbench: not enough memory on %s: give smaller sizes\n", world.hostname().c_str());
+    std::fflush(stderr);
+    world.abort(2);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ddpbench: error on rank %d (%s): %s\n", world.rank(), world.hostname().c_str(), error.what());
     std::fflush(stderr);

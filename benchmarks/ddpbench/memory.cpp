@@ -101,7 +101,8 @@ void run_memory(const World& world, const CommonOptions& common, const MemoryOpt
                  {"ranks", world.size()},
                  {"threads", common.threads},
                  {"results", Json::array()}};
-  print(world, fmt::format("# bytes read and written, {} ranks at once, {}\n", world.size(), backend->device_name()));
+  print(world,
+        fmt::format("# bytes read and written, {} at once, {}\n", ranks_on_nodes(world), backend->device_name()));
   const Table table({{"memory\n", 8},
                      {"operation\n", 9},
                      {"bytes\n", 12},

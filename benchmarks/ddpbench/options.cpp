@@ -153,6 +153,7 @@ struct Parser {
 
   Parser() {
     app.require_subcommand(1);
+    app.set_version_flag("--version", "", "Print versions and exit");
     app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add("p2p", "Copies between GPUs, and between host and GPU (one process, all GPUs)", p2p, add_p2p);
     add("allreduce", "A collective by size, in the columns of nccl-tests", allreduce, add_allreduce);
@@ -181,14 +182,13 @@ struct Parser {
 CommandLine parse_command_line(int argc, const char* const* argv) {
   Parser parser;
   CommandLine result;
-  if (argc == 2 && std::string(argv[1]) == "--version") {
-    result.print = version_text();
-    return result;
-  }
   try {
     parser.app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     result.print = parser.app.help();
+    return result;
+  } catch (const CLI::CallForVersion&) {
+    result.print = version_text();
     return result;
   } catch (const CLI::ParseError& error) {
     usage_error("{} (ddpbench --help and ddpbench SUBCOMMAND --help list the flags)", error.what());

@@ -179,16 +179,17 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
   require_ranks(world, "ddpbench overlap");
   const ResultFile file(world, common.json);
   const DeviceKind device = choose_device(world, common.device);
+  require_gpu(device, given.symmetric, "--symmetric");
+  require_gpu(device, given.comm_ctas > 0, "--comm-ctas");
   const OverlapOptions options = with_defaults(given, device);
   const auto backend = make_backend(world, device, choose_precision("auto", device), common.threads);
   const auto communicator = make_communicator(world, *backend, {options.symmetric, options.comm_ctas});
   OverlapBench bench(world, *backend, *communicator, options);
   const auto buckets = bucket_sizes(options, bench.bytes());
 
-  print(world, fmt::format("# {} layers of width {}, {} tokens, {} of {} gradients, {}, {} ranks on {} nodes, {}\n",
-                           options.layers, options.width, options.tokens, format_size(bench.bytes()),
-                           name_of(backend->dtype()), communicator->library_version(), world.size(), world.nodes(),
-                           backend->device_name()));
+  print(world, fmt::format("# {} layers of width {}, {} tokens, {} of {} gradients, {}, {}, {}\n", options.layers,
+                           options.width, options.tokens, format_size(bench.bytes()), name_of(backend->dtype()),
+                           communicator->library_version(), ranks_on_nodes(world), backend->device_name()));
   Json result = {{"benchmark", "overlap"},         {"library", communicator->library_version()},
                  {"ranks", world.size()},          {"nodes", world.nodes()},
                  {"layers", options.layers},       {"width", options.width},

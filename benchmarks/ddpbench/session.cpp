@@ -27,6 +27,11 @@ void ResultFile::write(const Json& result) const {
   if (!file) fail("writing to {} failed", path_);
 }
 
+std::string ranks_on_nodes(const World& world) {
+  return fmt::format("{} rank{} on {} node{}", world.size(), world.size() == 1 ? "" : "s", world.nodes(),
+                     world.nodes() == 1 ? "" : "s");
+}
+
 void print(const World& world, const std::string& text) {
   if (world.rank() != 0) return;
   std::fputs(text.c_str(), stdout);
@@ -65,6 +70,10 @@ Precision choose_precision(const std::string& name, DeviceKind device) {
   if (name == "tf32") return Precision::tf32;
   if (name == "bf16") return Precision::bf16;
   return device == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
+}
+
+void require_gpu(DeviceKind device, bool given, const char* flag) {
+  if (given && device == DeviceKind::cpu) usage_error("{}: it is for GPUs; leave it out", flag);
 }
 
 void require_ranks(const World& world, const char* what) {

@@ -25,6 +25,9 @@ class ResultFile {
   std::string path_;  // empty where there is nothing to write
 };
 
+/// 4 ranks on 1 node, for headings.
+std::string ranks_on_nodes(const World& world);
+
 /// Output of rank 0.
 void print(const World& world, const std::string& text);
 
@@ -34,6 +37,8 @@ DeviceKind choose_device(const World& world, const std::string& device);
 std::unique_ptr<Backend> make_backend(const World& world, DeviceKind device, Precision precision, int threads);
 /// bf16 on GPUs, fp32 on CPUs, or what `name` says.
 Precision choose_precision(const std::string& name, DeviceKind device);
+/// UsageError where `flag`, which is `given`, has no meaning on the CPU.
+void require_gpu(DeviceKind device, bool given, const char* flag);
 /// UsageError where there is one rank only: `what` needs at least two.
 void require_ranks(const World& world, const char* what);
 

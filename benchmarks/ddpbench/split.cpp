@@ -39,6 +39,7 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
   require_ranks(world, "ddpbench split");
   const ResultFile file(world, common.json);
   const DeviceKind device = choose_device(world, common.device);
+  require_gpu(device, options.symmetric, "--symmetric");
   if (device == DeviceKind::cpu && options.dtype != DType::f32) {
     usage_error("--dtype bf16: MPI adds float only. Use --dtype float.");
   }
@@ -57,8 +58,8 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
   Json result = {{"benchmark", "split"},           {"library", communicator->library_version()},
                  {"ranks", world.size()},          {"nodes", world.nodes()},
                  {"symmetric", options.symmetric}, {"results", Json::array()}};
-  print(world, fmt::format("# all-reduce of {} in pieces, {}, {} ranks on {} nodes, {}\n", format_size(total),
-                           communicator->library_version(), world.size(), world.nodes(), backend->device_name()));
+  print(world, fmt::format("# all-reduce of {} in pieces, {}, {}, {}\n", format_size(total),
+                           communicator->library_version(), ranks_on_nodes(world), backend->device_name()));
   const Table table({{"pieces", 8},
                      {"bytes\neach", 14},
                      {"time\n(us)", 12},

@@ -15,13 +15,16 @@ namespace {
 
 using Launch = ddptrain::Options;
 
-Launch launch_options(const StepOptions& options) {
+ddptrain::CommandLine launch_command_line(const StepOptions& options) {
   std::vector<const char*> arguments = {"ddpbench step"};
   for (const std::string& argument : options.arguments) arguments.push_back(argument.c_str());
-  const auto command_line = ddptrain::parse_command_line(static_cast<int>(arguments.size()), arguments.data());
-  if (command_line.print) usage_error("ddpbench step takes the flags of a run; ddptrain --help lists them");
-  Launch result = command_line.options;
-  if (result.data.empty()) result.data = "synthetic";
+  auto result = ddptrain::parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+  Launch& launch = result.options;
+  for (const auto& [flag, path] :
+       {std::pair{"--metrics", launch.metrics}, {"--trace", launch.trace}, {"--save", launch.save}}) {
+    if (!path.empty()) usage_error("{} {}: ddpbench step writes --json only; leave it out", flag, path);
+  }
+  if (launch.data.empty()) launch.data = "synthetic";
   return result;
 }
 
@@ -93,7 +96,12 @@ Json show(const World& world, const StepTimes& times, bool graph, bool data_in_f
 }  // namespace
 
 void run_step(const World& world, const CommonOptions& common, const StepOptions& given) {
-  Launch options = launch_options(given);
+  const auto command_line = launch_command_line(given);
+  if (command_line.print) {
+    print(world, "ddpbench step takes the flags of ddptrain, and --json FILE.\n" + *command_line.print);
+    return;
+  }
+  Launch options = command_line.options;
   const ResultFile file(world, common.json);
   const auto backend = backend_of(world, options);
   TrainingData data;
@@ -114,9 +122,9 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   const StepTimes times = profile_step(trainer, input ? &input->steps() : nullptr, world, *backend);
 
   const bool graph = options.graph && gpu;
-  print(world, fmt::format("# {}, batch {} x {} per rank, {} ranks on {} nodes, {}, {}\n", options.model, options.batch,
-                           options.grad_accum, world.size(), world.nodes(), name_of(backend->precision()),
-                           backend->device_name()));
+  print(world,
+        fmt::format("# {}, batch {} x {} per rank, {}, {}, {}\n", options.model, options.batch, options.grad_accum,
+                    ranks_on_nodes(world), name_of(backend->precision()), backend->device_name()));
   Json result = {{"benchmark", "step"},
                  {"model", options.model},
                  {"device", backend->device_name()},

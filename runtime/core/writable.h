@@ -4,8 +4,8 @@
 
 namespace ddptrain {
 
-/// UsageError where the file that `flag` names cannot be written: to be asked before the work whose result goes there.
-/// What is in the file stays; where there is none, an empty one is made.
+/// UsageError where the file that `flag` names cannot be written, or is "-": to be asked before the work whose result
+/// goes there. What is in the file stays; where there is none, an empty one is made.
 void require_writable(const std::string& flag, const std::string& path);
 
 }  // namespace ddptrain

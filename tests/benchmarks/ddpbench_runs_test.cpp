@@ -163,7 +163,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Mistake{"size", 2, "allreduce --device cpu -b 1x", "--begin 1x"},
                     Mistake{"order", 2, "allreduce --device cpu -b 8K -e 1K", "8192 to 1024"},
                     Mistake{"bf16", 2, "allreduce --device cpu --dtype bf16", "Use --dtype float"},
-                    Mistake{"graph", 2, "allreduce --device cpu --graph 1", "graphs are for GPUs"},
+                    Mistake{"graph", 2, "allreduce --device cpu --graph 1", "--graph: it is for GPUs"},
+                    Mistake{"symmetric", 2, "allreduce --device cpu --symmetric", "--symmetric: it is for GPUs"},
+                    Mistake{"symmetric_split", 2, "split --device cpu --symmetric", "--symmetric: it is for GPUs"},
+                    Mistake{"ctas", 2, "overlap --device cpu --comm-ctas 4", "--comm-ctas: it is for GPUs"},
+                    Mistake{"step_trace", 2, "step --device cpu --trace t.json", "--trace t.json"},
                     Mistake{"no_gpu", 2, "gemm --device cuda", "--device cpu"},
                     Mistake{"pieces", 2, "split --device cpu --total 400 --pieces 101", "more pieces than elements"},
                     Mistake{"bucket", 2, "overlap --device cpu --buckets 2", "--buckets 2"},
@@ -175,6 +179,20 @@ TEST(Ddpbench, JsonPathMustBeWritable) {
   const Outcome outcome = train_on_cpu(2, "memory --device cpu --bytes 1M --json /nonexistent/folder/x.json");
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_EQ(outcome.count("ddpbench: --json /nonexistent/folder/x.json"), 1) << outcome.output;
+  EXPECT_EQ(train_on_cpu(1, "memory --device cpu --bytes 1M --json -").exit_code, 2);
+}
+
+TEST(Ddpbench, NotEnoughMemorySaysSo) {
+  const Outcome outcome =
+      run_command(fmt::format("ulimit -v 8000000; timeout 60 {} memory --device cpu --bytes 64G", DDPTRAIN_PROGRAM));
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_EQ(outcome.count("ddpbench: not enough memory"), 1) << outcome.output;
+}
+
+TEST(Ddpbench, HelpOfStepIsThatOfDdptrain) {
+  const Outcome outcome = train_on_cpu(2, "step --help");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(outcome.count("--grad-accum"), 1) << outcome.output;
 }
 
 class OnGpus : public testing::Test {

@@ -57,6 +57,7 @@ TEST(Options, HelpOfAllAndOfOne) {
     EXPECT_NE(all.find(name), std::string::npos) << name;
   }
   EXPECT_NE(parse({"split", "--help"}).print.value_or("").find("--pieces"), std::string::npos);
+  EXPECT_NE(all.find("--version"), std::string::npos);
   EXPECT_NE(parse({"--version"}).print.value_or("").find("MPI"), std::string::npos);
 }
 
