@@ -38,6 +38,7 @@ COLORS = {
 WIDTH, LEFT, RIGHT = 14.0, 1.6, 0.15  # inches: of all, and free beside the drawing
 ROW, GAP = 0.24, 0.16  # inches: the height of a level, between ranks
 TEXT = 7.0  # points
+BOLD = 1.15  # by what it is wider
 MOST_STEPS, MOST_RANKS, MOST_LEVELS = 4, 16, 8
 RESOLUTION = 1 / 4000  # of the width: what is shorter is drawn together with its neighbours
 
@@ -135,6 +136,12 @@ def fitting(name: str, points: float) -> str:
     return next((text for text in names if points > 0 and text_width(text) <= points), "")
 
 
+def shortened(name: str, points: float) -> str:
+    """With an ellipsis in place of an end that would not fit."""
+    cuts = (f"{name[:kept]}..." for kept in range(len(name) - 1, -1, -1))
+    return next((text for text in (name, *cuts) if text_width(text) <= points), "")
+
+
 @functools.lru_cache(maxsize=4096)
 def text_width(text: str) -> float:
     """In points."""
@@ -161,7 +168,8 @@ def _height(trace: RankTrace) -> float:
 
 def _draw_rank(canvas: Canvas, trace: RankTrace, top: float) -> None:
     canvas.axes.axhline(top, color="#8c959f", linewidth=0.6)
-    _label(canvas, trace.name, top + GAP / 2 + ROW / 2, 0.1 - LEFT, ha="left", fontweight="bold")
+    name = shortened(trace.name, 72 * (LEFT - 0.2) / BOLD)
+    _label(canvas, name, top + GAP / 2 + ROW / 2, 0.1 - LEFT, ha="left", fontweight="bold")
     top += GAP / 2
     for label, spans in (("compute", trace.compute), ("update", trace.updates)):
         if spans:

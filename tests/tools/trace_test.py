@@ -13,7 +13,7 @@ from report_test import run_report
 from ddptools.errors import UsageError
 from ddptools.report import main
 from ddptools.trace import Span, common, length, load_trace, nested, part_table, rank_table, rank_times, union
-from ddptools.trace_picture import COLORS, fitting, kind_of, timeline_picture
+from ddptools.trace_picture import COLORS, fitting, kind_of, shortened, text_width, timeline_picture
 
 # Of a step: backward's span lasts into the last bucket, as on a GPU, where that one is on the compute stream.
 COMPUTE = [
@@ -171,6 +171,13 @@ class PictureTest(TraceCase):
         self.assertEqual(fitting("bucket 0 gradients", 45), "bucket 0")
         self.assertEqual(fitting("bucket 0 gradients", 5), "")
         self.assertEqual(fitting("attention projection", 50), "")
+
+    def test_long_host_names_are_cut(self) -> None:
+        self.assertEqual(shortened("rank 7 (vm)", 90), "rank 7 (vm)")
+        cut = shortened("rank 7 (a-long-host-name-0012.cluster.example.org)", 90)
+        self.assertTrue(cut.startswith("rank 7 (a-long-") and cut.endswith("..."), cut)
+        self.assertLessEqual(text_width(cut), 90)
+        self.assertEqual(shortened("rank 7", 1), "")
 
     def test_many_spans_stay_a_small_file(self) -> None:
         made = [event("step 0", 0, 0, 0, 2e5)]
