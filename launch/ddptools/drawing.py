@@ -90,7 +90,8 @@ def machine_parts(host: dict[str, Any]) -> list[Part]:
     for node in host.get("numa_nodes", []):
         here = [device for device in seen if device.get("numa_node") == node["index"]]
         cpus = f"CPUs {node['cpus']}" if node["cpus"] else "memory only"
-        parts.append(Part(f"NUMA node {node['index']}\n{cpus}", HOST_COLOR, None, switch_tree(here)))
+        socket = f"socket {node['socket']}, " if node.get("socket") is not None else ""
+        parts.append(Part(f"{socket}NUMA node {node['index']}\n{cpus}", HOST_COLOR, None, switch_tree(here)))
     homeless = [device for device in seen if device.get("numa_node") is None]
     if homeless:
         parts.append(Part("NUMA node unknown", HOST_COLOR, None, switch_tree(homeless)))

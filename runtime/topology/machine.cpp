@@ -41,6 +41,16 @@ std::string cpu_model(const fs::path& proc) {
   return "unknown";
 }
 
+/// The socket of a NUMA node's processors.
+std::optional<int> socket_of(const fs::path& node) {
+  for (const auto& [index, folder] : numbered_folders(node, "cpu")) {
+    std::ifstream file(folder / "topology/physical_package_id");
+    int socket = -1;
+    if (file >> socket && socket >= 0) return socket;
+  }
+  return std::nullopt;
+}
+
 void add_processors(Machine& machine, const SystemFiles& files) {
   machine.cpu_model = cpu_model(files.proc);
   const fs::path system = files.sysfs / "devices/system";
@@ -53,7 +63,8 @@ void add_processors(Machine& machine, const SystemFiles& files) {
   }
   if (!packages.empty() && !in_virtual_machine(files.proc)) machine.sockets = static_cast<int>(packages.size());
   for (const auto& [index, folder] : numbered_folders(system / "node", "node")) {
-    machine.numa_nodes.push_back({index, first_line(folder / "cpulist")});
+    machine.numa_nodes.push_back(
+        {index, machine.sockets ? socket_of(folder) : std::nullopt, first_line(folder / "cpulist")});
   }
 }
 

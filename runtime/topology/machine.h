@@ -9,7 +9,7 @@
 
 namespace ddptrain {
 
-/// A PCIe link at its fastest.
+/// A PCIe link: of a GPU at its fastest (at rest it runs slower), of a NIC as it runs.
 struct PcieLink {
   int generation = 0;
   int width = 0;                   ///< Lanes.
@@ -35,12 +35,14 @@ struct NicInfo {
   std::vector<std::string> pci_path;
   std::string kind;  ///< infiniband, roce or ethernet.
   std::optional<int> numa_node;
+  std::optional<PcieLink> pcie;
   std::optional<double> speed_gbit;  ///< Of its fastest port.
 };
 
 struct NumaNode {
   int index = 0;
-  std::string cpus;  ///< As Linux writes lists; empty: it has memory only.
+  std::optional<int> socket;  ///< Nothing where that is hidden, or it has memory only.
+  std::string cpus;           ///< As Linux writes lists; empty: it has memory only.
 };
 
 /// GPUs whose nearest NICs are the same ones, and fewer than the GPUs.

@@ -48,8 +48,9 @@ std::string processors_text(const Machine& machine) {
   std::string nodes;
   for (const NumaNode& node : machine.numa_nodes) {
     if (!nodes.empty()) nodes += "; ";
+    const std::string socket = node.socket ? fmt::format("socket {}, ", *node.socket) : "";
     nodes += node.cpus.empty() ? fmt::format("{}: memory only", node.index)
-                               : fmt::format("{}: CPUs {}", node.index, node.cpus);
+                               : fmt::format("{}: {}CPUs {}", node.index, socket, node.cpus);
   }
   return text_table({{"CPU", fmt::format("{}, {}, {}", machine.cpu_model, sockets,
                                          count(static_cast<std::size_t>(machine.cpus), "logical processor"))},
@@ -74,11 +75,14 @@ std::string matrix_text(const Machine& machine) {
   return fmt::format("\n{}{}", text_table(rows), kLegend);
 }
 
+std::string pcie_text(const std::optional<PcieLink>& pcie) {
+  return pcie ? fmt::format("{}.0 x{}", pcie->generation, pcie->width) : "unknown";
+}
+
 std::string gpus_text(const Machine& machine) {
   Rows rows = {{"GPU", "name", "PCI", "PCIe", "GB/s", "NVLinks", "GB/s each"}};
   for (const GpuInfo& gpu : machine.gpus) {
-    rows.push_back({gpu_name(gpu.index), gpu.name, gpu.pci,
-                    gpu.pcie ? fmt::format("{}.0 x{}", gpu.pcie->generation, gpu.pcie->width) : "unknown",
+    rows.push_back({gpu_name(gpu.index), gpu.name, gpu.pci, pcie_text(gpu.pcie),
                     gigabytes(gpu.pcie ? gpu.pcie->gb_per_s : std::nullopt), std::to_string(gpu.nvlinks),
                     gpu.nvlinks > 0 ? gigabytes(gpu.nvlink_gb_per_s) : "-"});
   }
@@ -86,9 +90,10 @@ std::string gpus_text(const Machine& machine) {
 }
 
 std::string nics_text(const Machine& machine) {
-  Rows rows = {{"NIC", "PCI", "kind", "NUMA node", "Gbit/s"}};
+  Rows rows = {{"NIC", "PCI", "PCIe", "GB/s", "kind", "NUMA node", "Gbit/s"}};
   for (const NicInfo& nic : machine.nics) {
-    rows.push_back({nic.name, nic.pci, nic.kind, or_unknown(nic.numa_node), or_unknown(nic.speed_gbit)});
+    rows.push_back({nic.name, nic.pci, pcie_text(nic.pcie), gigabytes(nic.pcie ? nic.pcie->gb_per_s : std::nullopt),
+                    nic.kind, or_unknown(nic.numa_node), or_unknown(nic.speed_gbit)});
   }
   return fmt::format("\n{}", text_table(rows));
 }
@@ -129,28 +134,32 @@ std::string summary_text(const Machine& machine) {
   return rows.empty() ? "" : fmt::format("\n{}", text_table(rows));
 }
 
+json pcie_json(const std::optional<PcieLink>& pcie) {
+  if (!pcie) return nullptr;
+  return {{"generation", pcie->generation}, {"width", pcie->width}, {"gb_per_s", or_null(pcie->gb_per_s)}};
+}
+
 json gpu_json(const GpuInfo& gpu) {
-  json pcie = nullptr;
-  if (gpu.pcie) {
-    pcie = {
-        {"generation", gpu.pcie->generation}, {"width", gpu.pcie->width}, {"gb_per_s", or_null(gpu.pcie->gb_per_s)}};
-  }
   return {{"index", gpu.index},
           {"name", gpu.name},
           {"pci", gpu.pci},
           {"pci_path", gpu.pci_path},
           {"numa_node", or_null(gpu.numa_node)},
           {"cpu_affinity", or_null(gpu.cpu_affinity)},
-          {"pcie", pcie},
+          {"pcie", pcie_json(gpu.pcie)},
           {"nvlinks", gpu.nvlinks},
           {"nvlinks_to_switch", gpu.nvlinks_to_switch},
           {"nvlink_gb_per_s", or_null(gpu.nvlink_gb_per_s)}};
 }
 
 json nic_json(const NicInfo& nic) {
-  return {{"name", nic.name},         {"pci", nic.pci},
-          {"pci_path", nic.pci_path}, {"numa_node", or_null(nic.numa_node)},
-          {"kind", nic.kind},         {"speed_gbit", or_null(nic.speed_gbit)}};
+  return {{"name", nic.name},
+          {"pci", nic.pci},
+          {"pci_path", nic.pci_path},
+          {"numa_node", or_null(nic.numa_node)},
+          {"pcie", pcie_json(nic.pcie)},
+          {"kind", nic.kind},
+          {"speed_gbit", or_null(nic.speed_gbit)}};
 }
 
 json pair_json(const std::optional<GpuIndices>& pair) { return pair ? json{pair->a, pair->b} : json(nullptr); }
@@ -199,7 +208,7 @@ json machine_json(const Machine& machine) {
       {"all_pairs_equal", all_pairs_equal(machine)},
       {"shared_nics", json::array()}};
   for (const NumaNode& node : machine.numa_nodes) {
-    host["numa_nodes"].push_back({{"index", node.index}, {"cpus", node.cpus}});
+    host["numa_nodes"].push_back({{"index", node.index}, {"socket", or_null(node.socket)}, {"cpus", node.cpus}});
   }
   for (const GpuInfo& gpu : machine.gpus) host["gpus"].push_back(gpu_json(gpu));
   for (const NicInfo& nic : machine.nics) host["nics"].push_back(nic_json(nic));

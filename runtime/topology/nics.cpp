@@ -1,11 +1,13 @@
 #include "runtime/topology/nics.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <regex>
 #include <string>
 #include <system_error>
 
+#include "runtime/topology/bandwidth.h"
 #include "runtime/topology/sysfs.h"
 
 namespace ddptrain {
@@ -59,12 +61,29 @@ std::optional<double> ethernet_speed(const fs::path& device) {
   return file >> megabits && megabits > 0.0 ? std::optional(megabits / 1000.0) : std::nullopt;
 }
 
+/// "32.0 GT/s PCIe" and "16"; words in place of numbers, or no files, where the device does not tell.
+std::optional<PcieLink> pcie_link(const std::string& function, const fs::path& sysfs) {
+  constexpr std::array<double, 7> kGigatransfers = {2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0};  // by generation
+  constexpr int kMostLanes = 32;
+  const fs::path device = sysfs / "bus/pci/devices" / function;
+  std::ifstream speed_file(device / "current_link_speed");
+  std::ifstream width_file(device / "current_link_width");
+  double speed = 0.0;
+  int width = 0;
+  if (!(speed_file >> speed) || !(width_file >> width) || width < 1 || width > kMostLanes) return std::nullopt;
+  const auto found = std::find(kGigatransfers.begin(), kGigatransfers.end(), speed);
+  if (found == kGigatransfers.end()) return std::nullopt;
+  const int generation = static_cast<int>(found - kGigatransfers.begin()) + 1;
+  return PcieLink{generation, width, pcie_gb_per_s(generation, width)};
+}
+
 NicInfo nic(const fs::path& device, const std::string& function, const fs::path& sysfs) {
   NicInfo info;
   info.name = device.filename().string();
   info.pci = function;
   info.pci_path = pci_path(function, sysfs);
   info.numa_node = numa_node_of(function, sysfs);
+  info.pcie = pcie_link(function, sysfs);
   return info;
 }
 

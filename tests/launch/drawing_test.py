@@ -29,14 +29,14 @@ def gpu(index: int, path: list[str], numa_node: int | None, **more: Any) -> dict
 
 def nic(name: str, path: list[str], numa_node: int | None) -> dict[str, Any]:
     return {"name": name, "pci": path[-1], "pci_path": path, "numa_node": numa_node, "kind": "infiniband",
-            "speed_gbit": 400.0}
+            "pcie": {"generation": 4, "width": 8, "gb_per_s": 15.5}, "speed_gbit": 400.0}
 
 
 def host(gpus: list[dict[str, Any]], nics: list[dict[str, Any]], label: str) -> dict[str, Any]:
     count = len(gpus) + len(nics)
     links = [["X" if i == j else label for j in range(count)] for i in range(count)]
     return {"hostname": "node7", "gpus": gpus, "nics": nics, "links": links,
-            "numa_nodes": [{"index": 0, "cpus": "0-31"}, {"index": 1, "cpus": "32-63"}]}
+            "numa_nodes": [{"index": 0, "socket": 0, "cpus": "0-31"}, {"index": 1, "socket": 1, "cpus": "32-63"}]}
 
 
 def svg_of(draw: Any, value: Any) -> str:
@@ -55,8 +55,8 @@ class MachineTest(unittest.TestCase):
         machine = host([gpu(0, SWITCH + ["0000:17:00.0", "0000:18:00.0"], 0), gpu(1, ["pci0000:80", "0000:81:00.0"], 1)],
                        [nic("mlx5_0", SWITCH + ["0000:17:01.0", "0000:19:00.0"], 0)], "PIX")
         text = svg_of(drawing.draw_machine, machine)
-        for label in ("node7", "GPU0", "GPU1", "H200", "mlx5_0", "400 Gbit/s", "NUMA node 1", "CPUs 32-63",
-                      "PCIe 5.0 x16", "63 GB/s"):
+        for label in ("node7", "GPU0", "GPU1", "H200", "mlx5_0", "400 Gbit/s", "socket 1, NUMA node 1",
+                      "CPUs 32-63", "PCIe 5.0 x16", "63 GB/s", "PCIe 4.0 x8", "15.5 GB/s"):
             self.assertIn(label, text)
         self.assertEqual(text.count(">PCIe switch<"), 1)
         self.assertEqual(text.count("NVIDIA H200"), 1)  # in the title: boxes are too small for it

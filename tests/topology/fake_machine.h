@@ -32,7 +32,9 @@ class FakeMachine {
   void cpu(int index, int package, int node) const {
     write("sys/devices/system/cpu/cpu" + std::to_string(index) + "/topology/physical_package_id",
           std::to_string(package) + "\n");
+    const std::string cpu = "/cpu" + std::to_string(index);
     write("sys/devices/system/node/node" + std::to_string(node) + "/cpulist", std::to_string(index) + "\n");
+    link("sys/devices/system/cpu" + cpu, "sys/devices/system/node/node" + std::to_string(node) + cpu);
   }
 
   /// `path`: from pci0000:00 to the device.

@@ -50,6 +50,8 @@ class TwoSockets : public testing::Test {
     fake_.pci_device(one + "0000:17:00.0/0000:18:00.0", 0, "0");
     fake_.pci_device(one + "0000:17:01.0/0000:19:00.0", 0, "0");
     fake_.pci_device(one + "0000:17:02.0/0000:1a:00.0", 0, "0");
+    fake_.write("sys/devices/" + one + "0000:17:02.0/0000:1a:00.0/current_link_speed", "32.0 GT/s PCIe\n");
+    fake_.write("sys/devices/" + one + "0000:17:02.0/0000:1a:00.0/current_link_width", "16\n");
     fake_.class_device("mlx5_0", "infiniband", one + "0000:17:02.0/0000:1a:00.0");
     fake_.class_device("ib0", "net", one + "0000:17:02.0/0000:1a:00.0");
     fake_.write("sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n");
@@ -57,6 +59,8 @@ class TwoSockets : public testing::Test {
     fake_.pci_device(one + "0000:17:03.0/0000:1b:00.0/0000:1c:00.0/0000:1d:00.0", 0, "0");
     fake_.pci_device("pci0000:80/0000:80:01.0/0000:81:00.0", 1, "1");
     fake_.pci_device("pci0000:80/0000:80:02.0/0000:82:00.0", 1, "1");
+    fake_.write("sys/devices/pci0000:80/0000:80:02.0/0000:82:00.0/current_link_speed", "Unknown\n");
+    fake_.write("sys/devices/pci0000:80/0000:80:02.0/0000:82:00.0/current_link_width", "63\n");
     fake_.class_device("eth0", "net", "pci0000:80/0000:80:02.0/0000:82:00.0");
     fake_.write("sys/class/net/eth0/speed", "25000\n");
     fake_.class_device("lo", "net", "virtual");
@@ -86,12 +90,18 @@ TEST_F(TwoSockets, PlacesProcessorsAndNics) {
   EXPECT_EQ(machine.sockets, 2);
   ASSERT_EQ(machine.numa_nodes.size(), 2u);
   EXPECT_EQ(machine.numa_nodes[1].cpus, "1");
+  EXPECT_EQ(machine.numa_nodes[1].socket, 1);
   EXPECT_EQ(machine.gpus[3].numa_node, 1);
   EXPECT_EQ(machine.gpus[3].cpu_affinity, "1");
   ASSERT_EQ(machine.nics.size(), 2u);
   EXPECT_EQ(machine.nics[0].name, "mlx5_0");
   EXPECT_EQ(machine.nics[0].kind, "infiniband");
   EXPECT_EQ(machine.nics[0].speed_gbit, 400.0);
+  ASSERT_TRUE(machine.nics[0].pcie);
+  EXPECT_EQ(machine.nics[0].pcie->generation, 5);
+  EXPECT_EQ(machine.nics[0].pcie->width, 16);
+  EXPECT_EQ(machine.nics[0].pcie->gb_per_s, 63.0);
+  EXPECT_FALSE(machine.nics[1].pcie);
   EXPECT_EQ(machine.nics[1].name, "eth0");
   EXPECT_EQ(machine.nics[1].speed_gbit, 25.0);
   EXPECT_EQ(machine.nics[1].pci_path.size(), 3u);
@@ -123,6 +133,9 @@ TEST_F(TwoSockets, JsonHasTheSchemaOfTheDocumentation) {
   EXPECT_EQ(host.at("hostname"), "h");
   EXPECT_EQ(host.at("gpus").at(0).at("pcie"), (nlohmann::json{{"generation", 5}, {"width", 16}, {"gb_per_s", 63.0}}));
   EXPECT_EQ(host.at("nics").at(0).at("speed_gbit"), 400.0);
+  EXPECT_EQ(host.at("nics").at(0).at("pcie"), host.at("gpus").at(0).at("pcie"));
+  EXPECT_TRUE(host.at("nics").at(1).at("pcie").is_null());
+  EXPECT_EQ(host.at("numa_nodes").at(1), (nlohmann::json{{"index", 1}, {"socket", 1}, {"cpus", "1"}}));
   EXPECT_EQ(host.at("links").at(0).at(1), "PIX");
   EXPECT_EQ(host.at("nearest_pair"), (nlohmann::json{1, 2}));
   EXPECT_EQ(host.at("farthest_pair"), (nlohmann::json{0, 3}));
@@ -136,6 +149,9 @@ TEST_F(TwoSockets, TextHasTheMatrix) {
   EXPECT_NE(text.find("GPU1    PIX   X     NV2   SYS   PIX     SYS   0             0"), std::string::npos) << text;
   EXPECT_NE(text.find("Nearest pair   1,2 (NV2)"), std::string::npos) << text;
   EXPECT_NE(text.find("GPUs 0, 1, 2, 3 share mlx5_0"), std::string::npos) << text;
+  EXPECT_NE(text.find("0: socket 0, CPUs 0; 1: socket 1, CPUs 1\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("mlx5_0  0000:1a:00.0  5.0 x16  63       infiniband  0          400\n"), std::string::npos)
+      << text;
 }
 
 TEST(VirtualMachine, HiddenIsUnknownAndNeverAGuess) {
@@ -156,6 +172,7 @@ TEST(VirtualMachine, HiddenIsUnknownAndNeverAGuess) {
   EXPECT_EQ(machine.gpus[0].numa_node, std::nullopt);
   EXPECT_EQ(machine.gpus[0].cpu_affinity, std::nullopt);
   EXPECT_EQ(machine.sockets, std::nullopt);
+  EXPECT_EQ(machine.numa_nodes.at(0).socket, std::nullopt);
   EXPECT_EQ(machine.nics.at(0).pci, "0000:00:07.0");
   EXPECT_EQ(machine.nics.at(0).speed_gbit, std::nullopt);
   EXPECT_EQ(shared_nics(machine).at(0).gpus, (std::vector<int>{0, 1}));                // there is only one
@@ -167,7 +184,7 @@ TEST(Machine, WithoutGpusAndWithoutSysfs) {
   fake.cpu(0, 0, 0);
   const std::string text = machine_text(describe_machine("h", {}, fake.files()));
   EXPECT_NE(text.find("GPUs        none found"), std::string::npos) << text;
-  EXPECT_NE(text.find("0: CPUs 0"), std::string::npos) << text;
+  EXPECT_NE(text.find("0: socket 0, CPUs 0"), std::string::npos) << text;
   const Machine nothing = describe_machine("h", {}, {"/nonexistent", "/nonexistent"});
   EXPECT_TRUE(machine_json(nothing).at("nearest_pair").is_null());
   EXPECT_NE(machine_text(nothing).find("NUMA nodes  unknown"), std::string::npos) << machine_text(nothing);
