@@ -19,14 +19,15 @@ namespace {
 constexpr int kNoMatplotlib = 3;  // draw_topology.py's exit code for it
 constexpr int kNotStarted = 127;
 
-/// Runs a program with `input` as its standard input and returns its exit code.
-int run(std::vector<std::string> command, const MemoryFile& input) {
+/// Runs a program with `input` as its standard input and `errors` as its standard error; returns its exit code.
+int run(std::vector<std::string> command, const MemoryFile& input, const MemoryFile& errors) {
   std::vector<char*> arguments;
   for (std::string& argument : command) arguments.push_back(argument.data());
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, input.descriptor(), STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, errors.descriptor(), STDERR_FILENO);
   pid_t process = 0;
   const int error = posix_spawnp(&process, arguments[0], &actions, nullptr, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
@@ -52,7 +53,8 @@ std::string script() {
 
 void draw_topology(const std::string& json, const std::string& svg, const std::string& png) {
   const MemoryFile input("topology.json");
-  DDP_CHECK(input.is_open(), "no file in memory to be had");
+  const MemoryFile errors("errors");
+  DDP_CHECK(input.is_open() && errors.is_open(), "no file in memory to be had");
   const std::string path = script();
   // The distribution's matplotlib belongs to the distribution's Python, which need not be the first one in PATH.
   for (const char* python : {"python3", "/usr/bin/python3"}) {
@@ -60,10 +62,11 @@ void draw_topology(const std::string& json, const std::string& svg, const std::s
     if (!svg.empty()) command.insert(command.end(), {"--svg", svg});
     if (!png.empty()) command.insert(command.end(), {"--png", png});
     input.write(json);
-    const int exit_code = run(command, input);
+    const int exit_code = run(command, input, errors);
     if (exit_code == 0) return;
     if (exit_code != kNoMatplotlib && exit_code != kNotStarted) {
-      usage_error("--svg, --png: nothing was drawn; {} says why above", path);
+      const std::string reason = errors.text();
+      usage_error("--svg, --png: {}", reason.substr(0, reason.find_last_not_of('\n') + 1));
     }
   }
   usage_error(

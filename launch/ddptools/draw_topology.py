@@ -59,10 +59,16 @@ def main() -> int:
             path = getattr(arguments, kind)
             if path:
                 figure.savefig(path, format=kind, dpi=150)
-    except (OSError, ValueError) as error:
-        print(f"draw_topology.py: {error}", file=sys.stderr)
-        return 2
+    except OSError as error:
+        return failed(f"{path}: cannot be written: {error.strerror}")
+    except ValueError as error:
+        return failed(str(error))
     return 0
+
+
+def failed(reason: str) -> int:
+    print(reason, file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

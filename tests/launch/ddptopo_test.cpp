@@ -145,7 +145,13 @@ TEST(DdptopoDrawing, SvgHasTheRanks) {
   EXPECT_EQ(content(png).substr(1, 3), "PNG");
   const Outcome unwritable = ddptopo("--parse " + log_file("a100_4x1_trees.log") + " --svg /nonexistent/x.svg");
   EXPECT_EQ(unwritable.exit_code, 2);
-  EXPECT_TRUE(unwritable.says("/nonexistent/x.svg")) << unwritable.output;
+  EXPECT_EQ(unwritable.count("x.svg"), 1) << unwritable.output;
+  EXPECT_TRUE(unwritable.says("ddptopo: --svg, --png: /nonexistent/x.svg: cannot be written: No such file"))
+      << unwritable.output;
+  std::ofstream(temporary("bare.log")) << "NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 1\n";
+  const Outcome bare = ddptopo("--parse " + temporary("bare.log") + " --svg " + svg);
+  EXPECT_EQ(bare.exit_code, 2);
+  EXPECT_TRUE(bare.says("ddptopo: --svg, --png: there is nothing to draw")) << bare.output;
 }
 
 }  // namespace
