@@ -173,6 +173,17 @@ std::vector<std::uint64_t> bucket_sizes(const OverlapOptions& options, std::uint
 std::string milliseconds(double seconds) { return fmt::format("{:.3f}", 1e3 * seconds); }
 std::string percent(double share) { return fmt::format("{:.1f}%", 100.0 * share); }
 
+Table make_table() {
+  return Table({{"bucket", 12},
+                {"buckets", 7},
+                {"compute\n(ms)", 9},
+                {"communication\n(ms)", 13},
+                {"together\n(ms)", 9},
+                {"exposed\n(ms)", 9},
+                {"exposed\n(of comm.)", 10},
+                {"slow-down\n(of compute)", 12}});
+}
+
 }  // namespace
 
 void run_overlap(const World& world, const CommonOptions& common, const OverlapOptions& given) {
@@ -190,19 +201,19 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
   print(world, fmt::format("# {} layers of width {}, {} tokens, {} of {} gradients, {}, {}, {}\n", options.layers,
                            options.width, options.tokens, format_size(bench.bytes()), name_of(backend->dtype()),
                            communicator->library_version(), ranks_on_nodes(world), backend->device_name()));
-  Json result = {{"benchmark", "overlap"},         {"library", communicator->library_version()},
-                 {"ranks", world.size()},          {"nodes", world.nodes()},
-                 {"layers", options.layers},       {"width", options.width},
-                 {"tokens", options.tokens},       {"gradient_bytes", bench.bytes()},
-                 {"comm_ctas", options.comm_ctas}, {"results", Json::array()}};
-  const Table table({{"bucket", 12},
-                     {"buckets", 7},
-                     {"compute\n(ms)", 9},
-                     {"communication\n(ms)", 13},
-                     {"together\n(ms)", 9},
-                     {"exposed\n(ms)", 9},
-                     {"exposed\n(of comm.)", 10},
-                     {"slow-down\n(of compute)", 12}});
+  Json result = {{"benchmark", "overlap"},
+                 {"library", communicator->library_version()},
+                 {"device", backend->device_name()},
+                 {"precision", name_of(backend->precision())},
+                 {"ranks", world.size()},
+                 {"nodes", world.nodes()},
+                 {"layers", options.layers},
+                 {"width", options.width},
+                 {"tokens", options.tokens},
+                 {"gradient_bytes", bench.bytes()},
+                 {"comm_ctas", options.comm_ctas},
+                 {"results", Json::array()}};
+  const Table table = make_table();
   print(world, table.header());
   for (const std::uint64_t bucket : buckets) {
     const OverlapBench::Result times = bench.measure(bucket);

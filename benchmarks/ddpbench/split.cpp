@@ -33,6 +33,16 @@ double time_pieces(const World& world, Backend& backend, Communicator& communica
   return median(seconds);
 }
 
+Table make_table() {
+  return Table({{"pieces", 8},
+                {"bytes\neach", 14},
+                {"time\n(us)", 12},
+                {"algbw\n(GB/s)", 8},
+                {"busbw\n(GB/s)", 8},
+                {"busbw\n(Gbit/s)", 9},
+                {"of one\npiece", 7}});
+}
+
 }  // namespace
 
 void run_split(const World& world, const CommonOptions& common, const SplitOptions& options) {
@@ -55,18 +65,16 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
   const Buffer buffer = communicator->allocate(total);
   const Tensor all = buffer.view(options.dtype, {static_cast<std::int64_t>(elements)});
 
-  Json result = {{"benchmark", "split"},           {"library", communicator->library_version()},
-                 {"ranks", world.size()},          {"nodes", world.nodes()},
-                 {"symmetric", options.symmetric}, {"results", Json::array()}};
+  Json result = {{"benchmark", "split"},
+                 {"library", communicator->library_version()},
+                 {"device", backend->device_name()},
+                 {"ranks", world.size()},
+                 {"nodes", world.nodes()},
+                 {"symmetric", options.symmetric},
+                 {"results", Json::array()}};
   print(world, fmt::format("# all-reduce of {} in pieces, {}, {}, {}\n", format_size(total),
                            communicator->library_version(), ranks_on_nodes(world), backend->device_name()));
-  const Table table({{"pieces", 8},
-                     {"bytes\neach", 14},
-                     {"time\n(us)", 12},
-                     {"algbw\n(GB/s)", 8},
-                     {"busbw\n(GB/s)", 8},
-                     {"busbw\n(Gbit/s)", 9},
-                     {"of one\npiece", 7}});
+  const Table table = make_table();
   print(world, table.header());
   double one_piece = 0.0;
   for (const std::uint64_t pieces : one_two_five(options.pieces)) {

@@ -48,6 +48,7 @@ StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Ba
   measure(all, world, backend);
 
   const auto time = [&](std::size_t series) { return median(all[series].seconds); };
+  const std::size_t without_communication = world.size() > 1 ? 4 : 0;
   StepTimes result;
   result.rounds = kRounds;
   result.step = time(0);
@@ -55,9 +56,9 @@ StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Ba
   result.data = data != nullptr ? time(6) : 0.0;
   result.forward = time(2) - result.data;
   result.backward = time(3) - time(2);
-  result.optimizer = time(4) - time(3);
-  result.exposed_communication = result.step - time(4);
-  result.stragglers = time(4) - median(all[4].mean);
+  result.optimizer = time(without_communication) - time(3);
+  result.exposed_communication = result.step - time(without_communication);
+  result.stragglers = time(without_communication) - median(all[without_communication].mean);
   result.communication = world.size() > 1 ? time(5) : 0.0;
   return result;
 }

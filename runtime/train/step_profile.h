@@ -15,7 +15,7 @@ struct StepTimes {
   double forward = 0.0;  ///< Without data.
   double backward = 0.0;
   double optimizer = 0.0;              ///< What of it backward does not hide.
-  double exposed_communication = 0.0;  ///< Step - step without communication.
+  double exposed_communication = 0.0;  ///< Step - step without communication; 0 on one rank.
   double stragglers = 0.0;             ///< Of the step without communication: slowest rank - mean. Within the parts.
   double communication = 0.0;          ///< The all-reduces alone.
   double eager_step = 0.0;             ///< Launched kernel by kernel; what it takes longer are launch gaps.

@@ -76,6 +76,7 @@ TEST(Ddpbench, GathersBf16) {
 
 TEST(Ddpbench, SplitComparesPieces) {
   const json result = run("split --total 1MB --pieces 10 --rounds 1");
+  expect_fields(result, {"benchmark", "library", "device", "ranks", "nodes"});
   ASSERT_EQ(result["results"].size(), 4u);  // 1, 2, 5, 10
   expect_fields(result["results"][3],
                 {"pieces", "bytes_each", "dtype", "time_us", "algbw_gbs", "busbw_gbs", "share_of_one_piece"});
@@ -85,6 +86,7 @@ TEST(Ddpbench, SplitComparesPieces) {
 
 TEST(Ddpbench, OverlapSetsComputeBesideCommunication) {
   const json result = run("overlap --layers 2 --width 64 --tokens 32 --buckets 4K,1M --rounds 1");
+  expect_fields(result, {"benchmark", "library", "device", "precision", "ranks", "nodes"});
   EXPECT_EQ(result["gradient_bytes"], 2 * 64 * 64 * 4);
   ASSERT_EQ(result["results"].size(), 2u);
   EXPECT_EQ(result["results"][0]["buckets"], 8);
@@ -130,6 +132,16 @@ TEST(Ddpbench, PartsOfAStepAddUp) {
   EXPECT_GE(result["stragglers_us"].get<double>(), 0.0) << "the slowest rank is not below the mean";
   expect_fields(
       result, {"model", "ranks", "batch_per_rank", "stragglers_us", "communication_alone_us", "step_without_graph_us"});
+}
+
+TEST(Ddpbench, ARankAloneExposesNoCommunication) {
+  const json result = run_on(1, "step --device cpu --batch 4 --data synthetic:100");
+  for (const json& row : result["results"]) {
+    if (row["part"] == "exposed_communication") {
+      EXPECT_EQ(row["time_us"], 0.0);
+    }
+  }
+  EXPECT_EQ(result["communication_alone_us"], 0.0);
 }
 
 struct Mistake {
