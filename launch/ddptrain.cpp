@@ -162,8 +162,10 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
   world.agree([&] {
-    if (world.rank() == 0 && !options.trace.empty()) require_writable("--trace", options.trace);
-    if (world.rank() == 0 && !options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics);
+    if (world.rank() != 0) return;
+    if (!options.trace.empty()) require_writable("--trace", options.trace);
+    if (!options.save.empty()) require_writable_folder("--save", options.save);
+    if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics);
   });
   return job;
 }

@@ -1,6 +1,9 @@
 #include "runtime/core/writable.h"
 
+#include <unistd.h>
+
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <system_error>
 
@@ -13,6 +16,19 @@ void require_writable(const std::string& flag, const std::string& path) {
   if (std::ofstream(path, std::ios::app)) return;
   usage_error("{} {}: the file cannot be written ({}). Give a path in a folder that exists and that you may write to.",
               flag, path, std::generic_category().message(errno));
+}
+
+void require_writable_folder(const std::string& flag, const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::create_directories(path, error);
+  const fs::path probe = fs::path(path) / fmt::format(".{}.probe", ::getpid());
+  if (!error && !std::ofstream(probe)) error = {errno, std::generic_category()};
+  if (error) {
+    usage_error("{} {}: the folder cannot be made or written to ({}). Give one that you may write to.", flag, path,
+                error.message());
+  }
+  fs::remove(probe, error);
 }
 
 }  // namespace ddptrain

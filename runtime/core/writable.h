@@ -8,4 +8,7 @@ namespace ddptrain {
 /// goes there. What is in the file stays; where there is none, an empty one is made.
 void require_writable(const std::string& flag, const std::string& path);
 
+/// The same of a folder, which is made where it is missing.
+void require_writable_folder(const std::string& flag, const std::string& path);
+
 }  // namespace ddptrain

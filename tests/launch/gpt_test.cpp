@@ -53,6 +53,17 @@ TEST(Gpt, RanksShareTheWorkOfOne) {
   EXPECT_EQ(zero.at("parameter_hash"), two.at("parameter_hash"));
 }
 
+TEST(Gpt, WhereWeightsCannotGoIsSaidBeforeTraining) {
+  const std::string file = temporary("a_file");
+  std::ofstream(file) << "kept";
+  for (const std::string& folder : {file, file + "/within", std::string("/proc/model")}) {
+    const Outcome outcome = train_on_cpu(2, kTiny + "--data synthetic:20000:64 --batch 8 --steps 3 --save " + folder);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_EQ(outcome.count("--save " + folder), 1) << outcome.output;
+    EXPECT_EQ(outcome.count("Epoch"), 0) << outcome.output;
+  }
+}
+
 TEST(Gpt, WeightsThatWereSavedAreStartedFrom) {
   const std::string folder = temporary("saved");
   const std::string common = kTiny + "--data synthetic:20000:64 --batch 8 ";
