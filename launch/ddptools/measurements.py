@@ -111,6 +111,11 @@ class Case:
         used = self.runs[0].record.get("gpus_used") if self.runs else None
         return ",".join(map(str, used)) if isinstance(used, list) else ""
 
+    @property
+    def trains(self) -> bool:
+        """Whether its ranks communicate: without, it is a ceiling and no competitor."""
+        return self.settings.get("overlap") != "none"
+
     def hashes(self) -> set[str]:
         return {str(run.summary["parameter_hash"]) for run in self.runs if run.summary.get("parameter_hash")}
 
@@ -174,10 +179,11 @@ class Experiment:
         return [(", ".join(map(setting_text, shared, key)), cases) for key, cases in groups.items()]
 
     def reference(self, cases: list[Case]) -> Case:
-        """What the others are compared with: the first in which no varied variable is set, else the first."""
+        """What the others are compared with: the first that trains in which no varied variable is set, else the first."""
         varied_variables = [name for name in self.tuned if name in self.variables]
-        unset = [c for c in cases if not any(c.settings.get(name) for name in varied_variables)]
-        return (unset or cases)[0]
+        trained = [case for case in cases if case.trains] or cases
+        unset = [c for c in trained if not any(c.settings.get(name) for name in varied_variables)]
+        return (unset or trained)[0]
 
 
 def setting_text(name: str, value: str) -> str:

@@ -18,7 +18,7 @@ from matplotlib.ticker import EngFormatter  # noqa: E402
 from ddptools.lost_time import Loss, part_names  # noqa: E402
 from ddptools.measurements import PLACEMENT, Case, Experiment, Series, number_of, series_over, size_text  # noqa: E402
 from ddptools.tables import bus_bandwidths, operation  # noqa: E402
-from ddptools.words import efficiencies, is_training, number  # noqa: E402
+from ddptools.words import efficiencies, number  # noqa: E402
 
 STYLE = {
     "svg.fonttype": "none",  # text stays text
@@ -133,7 +133,7 @@ def _scaling_series(left: Axes, right: Axes, color: str, name: str, cases: list[
     if one.ranks != 1:
         return
     left.plot(ranks, [one.rate * r for r in ranks], color=color, linestyle="--", linewidth=1)
-    several = [case for case in cases[1:] if is_training(case)]
+    several = [case for case in cases[1:] if case.trains]
     values = [[100 * e for e in efficiencies(case, one)] for case in several]
     middles = [float(np.median(v)) for v in values]
     errors = [[m - min(v) for m, v in zip(middles, values)], [max(v) - m for m, v in zip(middles, values)]]
@@ -191,7 +191,7 @@ def _bars(experiment: Experiment) -> list[Picture]:
         return []
     figure, axes = plt.subplots(figsize=(8, 0.8 + 0.28 * len(cases)))
     rows = np.arange(len(cases))
-    colors = ["C1" if case.emulated else "C7" if not is_training(case) else "C0" for case in cases]
+    colors = ["C1" if case.emulated else "C7" if not case.trains else "C0" for case in cases]
     axes.barh(rows, [c.rate for c in cases], xerr=_error_bars(cases), color=colors, capsize=2, **BAR_EDGE)
     axes.set_yticks(rows, [experiment.label(case) for case in cases], fontsize=8)
     axes.invert_yaxis()

@@ -8,7 +8,7 @@ from ddptools.errors import UsageError
 from ddptools.measurements import Case, Experiment
 from ddptools.plan_calibration import Compared, calibrate, compare
 from ddptools.tables import MOST_ROWS, Table, spread
-from ddptools.words import is_training, percent
+from ddptools.words import percent
 
 
 @dataclasses.dataclass
@@ -25,7 +25,7 @@ def predictions(experiment: Experiment) -> list[Predicted]:
     """Of the cases whose runs tell enough. The network is fitted to all runs of the experiment with the same environment
     variables (they choose transport, algorithm and protocol), compute to each run's own one-rank baseline. Without such
     a fit nothing is predicted, nor for emulated nodes."""
-    cases = [case for case in experiment.measured if is_training(case)]
+    cases = [case for case in experiment.measured if case.trains]
     alike: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         alike.setdefault(tuple(case.settings.get(name, "") for name in sorted(experiment.variables)), []).append(case)

@@ -2,12 +2,15 @@
 
 import dataclasses
 import statistics
+from collections.abc import Callable
 
-from ddptools.measurements import Case, Experiment, Series, bench_rows, median_of, series_over, size_text, table_of
-from ddptools.words import efficiencies, is_training, number, percent
+from ddptools.measurements import PLACEMENT, Case, Experiment, Series, bench_rows, median_of, series_over, size_text, table_of
+from ddptools.words import efficiencies, number, percent
 
 MOST_ROWS = 200
 MOST_COLUMNS = 8
+
+Column = tuple[str, Callable[[Case], str]]  # its head and its text
 
 
 @dataclasses.dataclass
@@ -74,39 +77,45 @@ def _scaling_cells(ranks: int, points: Series) -> list[str]:
     rate = spread(case.rates) + _mark(case) if case else ""
     if one is None:
         return [rate]
-    return [rate, spread(efficiencies(case, one), percent) if case and ranks > 1 and is_training(case) else ""]
+    return [rate, spread(efficiencies(case, one), percent) if case and ranks > 1 and case.trains else ""]
 
 
 def _cases(experiment: Experiment) -> Table:
-    """A row per case: what differs, the rate, and what belongs to it."""
-    columns = _case_columns(experiment)
-    header = [*experiment.varied, experiment.unit or "rate", "against reference", "runs"]
-    header += [name for name, _ in columns]
-    references = {id(c): reference for reference, cases in _references(experiment) for c in cases}
-    rows = []
-    for case in experiment.cases[:MOST_ROWS]:
-        row = [_setting(case, name) for name in experiment.varied]
-        if case.runs:
-            reference = references[id(case)]
-            relative = f"{100 * (case.rate / reference.rate - 1):+.1f}%" if reference is not case else "reference"
-            row += [spread(case.rates) + _mark(case), relative, str(len(case.runs))]
-            row += [show(case) for _, show in columns]
-        else:
-            status = case.failures[-1].get("status", "unknown") if case.failures else "not run"
-            row += [f"({status})", "", "0", *("" for _ in columns)]
-        rows.append(row)
-    return Table(_with_rest("All cases, median (smallest to largest).", len(experiment.cases)), header, rows)
+    """A row per case: what differs, the rate, and what belongs to it. Columns that no case fills are left out."""
+    columns = [(name, lambda case, name=name: _setting(case, name)) for name in experiment.varied]
+    columns += [(experiment.unit or "rate", _rate), ("against reference", _against_reference(experiment))]
+    columns += [("runs", lambda case: str(len(case.runs))), *_case_columns()]
+    shown = [(name, show) for name, show in columns if any(show(case) for case in experiment.cases)]
+    rows = [[show(case) for _, show in shown] for case in experiment.cases[:MOST_ROWS]]
+    caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
+    return Table(caption, [name for name, _ in shown], rows)
+
+
+def _rate(case: Case) -> str:
+    if case.runs:
+        return spread(case.rates) + _mark(case)
+    return f"({case.failures[-1].get('status', 'unknown') if case.failures else 'not run'})"
 
 
 def _with_rest(caption: str, rows: int) -> str:
     return caption if rows <= MOST_ROWS else f"{caption} {rows - MOST_ROWS} more rows are in results.csv."
 
 
-def _references(experiment: Experiment) -> list[tuple[Case, list[Case]]]:
-    """The case that others of the same workload are compared with; without tuned settings, one for all."""
-    if not experiment.tuned:
-        return [(experiment.measured[0], experiment.measured)] if experiment.measured else []
-    return [(experiment.reference(cases), cases) for _, cases in experiment.contexts(experiment.tuned)]
+def _against_reference(experiment: Experiment) -> Callable[[Case], str]:
+    """With a case of the same workload; where settings were tuned, of the same placement too."""
+    names = experiment.tuned or [name for name in experiment.varied if name in PLACEMENT]
+    references = {}
+    for _, cases in experiment.contexts(names):
+        if len(cases) > 1:
+            references |= {id(case): experiment.reference(cases) for case in cases}
+
+    def show(case: Case) -> str:
+        reference = references.get(id(case))
+        if reference is None:
+            return ""
+        return "reference" if reference is case else f"{100 * (case.rate / reference.rate - 1):+.1f}%"
+
+    return show
 
 
 def _setting(case: Case, name: str) -> str:
@@ -119,11 +128,14 @@ def _setting(case: Case, name: str) -> str:
     return value if value != "" else "unset"
 
 
-def _case_columns(experiment: Experiment) -> list[tuple]:
-    """Name and text of the further columns, those that no case fills left out."""
+def _case_columns() -> list[Column]:
+    """What only several ranks have stays empty for one."""
 
-    def field(name: str, show):
+    def field(name: str, show: Callable[[float], str]) -> Callable[[Case], str]:
         return lambda case: show(value) if (value := case.medians(name)) is not None else ""
+
+    def several(show: Callable[[Case], str]) -> Callable[[Case], str]:
+        return lambda case: "" if case.ranks == 1 else show(case)
 
     def topology(case: Case) -> str:
         return "/".join(dict.fromkeys(str(r.summary["topology"]) for r in case.runs if r.summary.get("topology")))
@@ -131,18 +143,17 @@ def _case_columns(experiment: Experiment) -> list[tuple]:
     def milliseconds(value: float) -> str:
         return f"{1e3 * value:.4g}" if value > 0 else ""
 
-    columns = [
+    return [
         ("step ms", field("step_seconds", milliseconds)),
-        ("efficiency in the job", field("scaling_efficiency", percent)),
-        ("exposed communication", field("exposed_comm_fraction", percent)),
+        ("efficiency in the job", several(field("scaling_efficiency", percent))),
+        ("exposed communication", several(field("exposed_comm_fraction", percent))),
         ("MFU", field("mfu", percent)),
-        ("topology", topology),
+        ("topology", several(topology)),
         ("algorithm", lambda case: (case.nccl() or ("",) * 4)[0]),
         ("protocol", lambda case: (case.nccl() or ("",) * 4)[1]),
         ("channels", lambda case: (case.nccl() or ("",) * 4)[2]),
         ("transport", lambda case: (case.nccl() or ("",) * 4)[3]),
     ]
-    return [(name, show) for name, show in columns if any(show(case) for case in experiment.measured)]
 
 
 def bus_bandwidths(case: Case) -> list[tuple[float, float]]:

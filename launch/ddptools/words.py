@@ -62,21 +62,16 @@ def limited(sentences: Iterable[str]) -> list[str]:
     return kept if len(kept) <= MOST_SENTENCES else [*kept[:MOST_SENTENCES], "More of this kind is left out here."]
 
 
-def is_training(case: Case) -> bool:
-    """Whether its ranks communicate: without, it is a ceiling and no competitor."""
-    return case.settings.get("overlap") != "none"
-
-
 def _tuned(experiment: Experiment) -> Iterator[str]:
     for context, cases in experiment.contexts(experiment.tuned) if experiment.tuned else ():
         yield from _winner(experiment, context, cases)
 
 
 def _winner(experiment: Experiment, context: str, cases: list[Case]) -> Iterator[str]:
-    rivals = [case for case in cases if is_training(case)]
+    rivals = [case for case in cases if case.trains]
     if len(rivals) > 1:
         yield _start(context) + _compare_to_reference(experiment, rivals)
-    for ceiling in [case for case in cases if not is_training(case)] if rivals else []:
+    for ceiling in [case for case in cases if not case.trains] if rivals else []:
         best = max(rivals, key=lambda case: case.rate)
         yield (
             _start(context) + f"Without any all-reduce (overlap=none, which trains nothing together) it is "
@@ -170,7 +165,7 @@ def _ranks(experiment: Experiment) -> Iterator[str]:
     series = series_over(experiment, "ranks", lambda case: case.ranks) if experiment.over_ranks else []
     for context, points in series:
         first, last = points[0][1], points[-1][1]
-        if first.ranks != 1 or last.ranks <= 1 or not is_training(last):
+        if first.ranks != 1 or last.ranks <= 1 or not last.trains:
             continue
         values = efficiencies(last, first)
         spread = f" ({percent(min(values))} to {percent(max(values))})" if len(values) > 1 else ""
@@ -235,7 +230,7 @@ def numerics(experiment: Experiment) -> list[str]:
 def _numerics(experiment: Experiment) -> Iterator[str]:
     names = [name for name in experiment.varied if name not in DECIDES_PARAMETERS]
     for context, cases in experiment.contexts(names):
-        cases = [case for case in cases if case.hashes() and is_training(case)]
+        cases = [case for case in cases if case.hashes() and case.trains]
         for case in cases:
             if len(case.hashes()) > 1:
                 yield (

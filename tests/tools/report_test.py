@@ -438,6 +438,29 @@ class PageTest(ReportCase):
         self.assertIn("| ranks | main: images/s |\n", markdown)
         self.assertNotIn("efficiency", markdown)
 
+    def test_one_rank_has_no_communication_to_tell_of(self) -> None:
+        def case(ranks: int, batch: int, rate: float) -> list[dict[str, Any]]:
+            summary = {"scaling_efficiency": 1.0, "exposed_comm_fraction": 0.0, "topology": "none", "mfu": 0.25}
+            if ranks > 1:
+                summary |= {"scaling_efficiency": 0.9, "exposed_comm_fraction": 0.3, "topology": "NV18"}
+            return runs(f"{ranks}-{batch}", [rate], {"ranks": ranks, "batch": batch}, summary=summary)
+
+        markdown = self.markdown(case(1, 8, 100) + case(2, 8, 180))
+        self.assertIn("| ranks | images/s | runs | efficiency in the job | exposed communication | MFU | topology |", markdown)
+        self.assertIn("| 1 | 100.0 | 1 |  |  | 25.0% |  |", markdown)
+        self.assertIn("| 2 | 180.0 | 1 | 90.0% | 30.0% | 25.0% | NV18 |", markdown)
+        self.assertIn("| batch | images/s | runs | MFU |\n", self.markdown(case(1, 8, 100) + case(1, 16, 150)))
+
+    def test_only_the_same_work_is_compared(self) -> None:
+        def case(batch: int, overlap: str, rate: float) -> list[dict[str, Any]]:
+            return runs(f"{batch}{overlap}", [rate], {"ranks": 2, "batch": batch, "overlap": overlap})
+
+        markdown = self.markdown(case(8, "none", 120) + case(8, "off", 100) + case(8, "on", 110) + case(16, "on", 130))
+        self.assertIn("| 8 | none | 120.0 | +20.0% | 1 |", markdown)
+        self.assertIn("| 8 | off | 100.0 | reference | 1 |", markdown)
+        self.assertIn("| 8 | on | 110.0 | +10.0% | 1 |", markdown)
+        self.assertIn("| 16 | on | 130.0 |  | 1 |", markdown)
+
     def test_passes_of_a_rank_are_no_throughput_of_all(self) -> None:
         records = []
         for ranks in (1, 2):
