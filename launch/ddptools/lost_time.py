@@ -84,9 +84,9 @@ def _slowest_rank(case: Case) -> str:
         runs += 1
         slowest = max(range(len(known)), key=lambda rank: known[rank])
         by_rank.setdefault(slowest, []).append(known[slowest] / statistics.mean(known) - 1)
-    if not by_rank:
+    rank = max(by_rank, key=lambda rank: len(by_rank[rank]), default=None)
+    if rank is None or 2 * len(by_rank[rank]) <= runs:  # another one each time: chance
         return ""
-    rank = max(by_rank, key=lambda rank: len(by_rank[rank]))
     above = percent(statistics.median(by_rank[rank]))
     often = f" in {len(by_rank[rank])} of {runs} runs" if runs > 1 else ""
     return f"rank {rank}{often}, {above} above the mean"
@@ -163,21 +163,36 @@ def lost_time_words(found: list[Loss]) -> str:
         return f"No step takes longer than {worst.baseline}."
     shares = {name: seconds / worst.step for name, seconds in worst.parts.items()}
     parts = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if abs(share) >= 5e-4)
-    text = f"Most is lost with {worst.label}: {percent(worst.share)} of {1e3 * worst.step:.4g} ms ({parts})."
+    unit, factor = time_unit([worst])
+    text = f"Most is lost with {worst.label}: {percent(worst.share)} of {digits(factor * worst.step)} {unit} ({parts})."
     return text + (f" Its slowest rank is {worst.slowest}." if worst.slowest else "")
 
 
 def lost_time_table(found: list[Loss]) -> Table:
     names = part_names(found)
-    header = ["case", "step ms", " or ".join(dict.fromkeys(loss.baseline for loss in found)) + " ms"]
-    header += [*(f"{name} ms" for name in names), "efficiency"]
+    unit, factor = time_unit(found)
+    baselines = " or ".join(dict.fromkeys(loss.baseline for loss in found))
+    header = ["case", *(f"{name}, {unit}" for name in ("step", baselines, *names)), "efficiency"]
     rows = []
     for loss in found[:MOST_ROWS]:
-        cells = [f"{1e3 * loss.parts[name]:.4g}" if name in loss.parts else "" for name in names]
-        rows.append([loss.label, f"{1e3 * loss.step:.4g}", f"{1e3 * loss.useful:.4g}", *cells, percent(1 - loss.share)])
+        times = [loss.step, loss.useful, *(loss.parts.get(name) for name in names)]
+        cells = ["" if seconds is None else digits(factor * seconds) for seconds in times]
+        rows.append([loss.label, *cells, percent(1 - loss.share)])
     meaning = "; ".join(f"{name}: {MEANING[name]}" for name in names if name in MEANING)
     caption = f"The time of a step and its parts ({meaning}). A part below zero is a difference within the noise."
     return Table(caption, header, rows)
+
+
+def time_unit(found: list[Loss]) -> tuple[str, float]:
+    """In which the steps are read best, and how many of it a second has."""
+    return ("us", 1e6) if statistics.median(loss.step for loss in found) < 1e-3 else ("ms", 1e3)
+
+
+def digits(value: float) -> str:
+    """About four, and none behind the second decimal place: what is as small is no measurement."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
 def part_names(found: list[Loss]) -> list[str]:

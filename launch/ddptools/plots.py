@@ -15,7 +15,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import EngFormatter  # noqa: E402
 
-from ddptools.lost_time import Loss, part_names  # noqa: E402
+from ddptools.lost_time import Loss, digits, part_names, time_unit  # noqa: E402
 from ddptools.measurements import PLACEMENT, Case, Experiment, Series, number_of, series_over, size_text  # noqa: E402
 from ddptools.tables import bus_bandwidths, operation  # noqa: E402
 from ddptools.words import efficiencies, number  # noqa: E402
@@ -283,11 +283,13 @@ def _lost_time(experiment: Experiment, found: list[Loss]) -> Picture:
         widths = np.array([max(0.0, 100 * loss.parts.get(name, 0.0) / loss.step) for loss in found])
         axes.barh(rows, widths, left=left, label=name, color=f"C{i}", **BAR_EDGE)
         left += widths
-    axes.set_yticks(rows, [f"{loss.label}: {1e3 * loss.step:.3g} ms" for loss in found], fontsize=8)
+    unit, factor = time_unit(found)
+    axes.set_yticks(rows, [f"{loss.label}: {digits(factor * loss.step)} {unit}" for loss in found], fontsize=8)
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.set(xlabel="share of a step, %", xlim=(0, max(100.0, float(left.max()))))
-    axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+    columns = 3 if max(map(len, [baselines, *part_names(found)])) < 25 else 2
+    axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False)
     return finish(figure, f"{experiment.title} lost time", _caption(experiment, "Where the time of a step went."))
 
 

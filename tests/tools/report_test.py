@@ -8,8 +8,10 @@ import sys
 import tempfile
 import unittest
 from typing import Any
+from unittest import mock
 
 from support import ROOT, record, write_results
+from ddptools import plots
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import load
 from ddptools.noise import compare, student_p, welch_p
@@ -320,6 +322,7 @@ class LostTimeTest(ReportCase):
 
         self.assertIn("slowest rank is rank 1, 20.0% above the mean", words([0.4, 0.6]))
         self.assertIn("rank 0 in 2 of 3 runs, 15.0% above the mean", words([0.6, 0.4], [0.55, 0.45], [0.4, 0.6]))
+        self.assertNotIn("slowest", words([0.4, 0.6], [0.6, 0.4]))
         for nothing in (None, [], [0.5], [0.5, None], [0.5, "x"], [0.5, -1.0], {"0": 1.0}, [0.5, 1e400]):
             self.assertNotIn("slowest", words(nothing))
 
@@ -350,7 +353,26 @@ class LostTimeTest(ReportCase):
         self.assertEqual((first.label, second.label), ("main, buckets of 256 KiB", "main, buckets of 1 MiB"))
         expected = {"compute slowed down by communication": 68, "waiting for communication": 32}
         self.assertEqual({name: round(1e6 * part, 6) for name, part in first.parts.items()}, expected)
-        self.assertEqual(lost_time_table([first]).header[2], "without communication ms")
+        self.assertEqual(lost_time_table([first]).header[2], "without communication, ms")
+
+    def test_short_steps_are_read_in_microseconds(self) -> None:
+        summary = {"step_seconds": 134e-6, "scaling_efficiency": 0.93, "step_seconds_without_communication": 126e-6}
+        summary |= {"step_seconds_without_communication_mean": 125.93e-6}
+        found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
+        self.assertIn("7.0% of 134.0 us", lost_time_words(found))
+        self.assertEqual(lost_time_table(found).rows[0], ["main", "134.0", "124.6", "8.00", "1.31", "0.07", "93.0%"])
+        self.assertEqual(lost_time_table(found).header[1:3], ["step, us", "one rank alone, us"])
+
+    def test_the_legend_is_not_cut_off(self) -> None:
+        rows = [{"bucket_bytes": 1, "compute_alone_us": 900, "compute_beside_us": 950, "together_us": 1000}]
+        for made in ([bench(2, "overlap", rows)], [step_bench(1, ONE), step_bench(4, FOUR, stragglers_us=12.0)]):
+            experiment = self.experiment(made)
+            with mock.patch.object(plots, "finish", lambda figure, *_: figure):
+                figure = lost_time_picture(experiment, losses(experiment))
+            figure.canvas.draw()
+            box = figure.axes[0].get_legend().get_window_extent()
+            self.assertGreaterEqual(box.x0, 0)
+            self.assertLessEqual(box.x1, figure.bbox.x1)
 
     def test_nothing_lost(self) -> None:
         summary = {"step_seconds": 1.0, "scaling_efficiency": 1.1, "step_seconds_without_communication": 0.95}
@@ -499,11 +521,11 @@ class PageTest(ReportCase):
         write_results(self.folder / "results", everything())
         self.report("--md", self.folder / "r.md")
         markdown = (self.folder / "r.md").read_text()
-        self.assertIn("| case | step ms | one rank alone ms | exposed communication ms | slower together and stragg", markdown)
-        self.assertIn("| 2 ranks, batch 64 | 1 | 0.8 | 0.1 | 0.1 | 80.0% |", markdown)
-        self.assertIn("ms | exposed communication ms | slower together ms | stragglers ms | efficiency |", markdown)
-        self.assertIn("| layout 1x4 | 1 | 0.7 | 0.1 | 0.15 | 0.05 | 70.0% |", markdown)
-        self.assertIn("30.0% of 1 ms (exposed communication 10.0%, slower together 15.0%, stragglers 5.0%). "
+        self.assertIn("| case | step, ms | one rank alone, ms | exposed communication, ms | slower together and", markdown)
+        self.assertIn("| 2 ranks, batch 64 | 1.00 | 0.80 | 0.10 | 0.10 | 80.0% |", markdown)
+        self.assertIn("exposed communication, ms | slower together, ms | stragglers, ms | efficiency |", markdown)
+        self.assertIn("| layout 1x4 | 1.00 | 0.70 | 0.10 | 0.15 | 0.05 | 70.0% |", markdown)
+        self.assertIn("30.0% of 1.00 ms (exposed communication 10.0%, slower together 15.0%, stragglers 5.0%). "
                       "Its slowest rank is rank 2 in 2 of 2 runs, 4.7% above the mean.", markdown)  # fmt: skip
 
     def test_empty(self) -> None:
