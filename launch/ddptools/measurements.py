@@ -5,7 +5,7 @@ import json
 import math
 import pathlib
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ddptools.errors import UsageError
@@ -135,8 +135,8 @@ class Experiment:
     description: str
     cases: list[Case]
     variables: set[str]  # settings that are environment variables
-    machine: dict[str, Any]
-    versions: str
+    machines: list[dict[str, Any]]  # different ones, where a sweep went on elsewhere
+    versions: list[str]
 
     def __post_init__(self) -> None:
         names = dict.fromkeys(name for case in self.cases for name in case.settings)
@@ -279,7 +279,6 @@ def _experiment(
         (case.failures if run is None else case.runs).append(record if run is None else run)
     _keep_one_unit(cases)
     ordered = sorted(cases.values(), key=lambda c: (order.get(c.key, len(order)), _natural(c)))
-    best = max(records, key=lambda r: bool(r.get("versions")))
     return Experiment(
         source=file,
         sweep=sweep,
@@ -287,9 +286,13 @@ def _experiment(
         description=str(plan.get("description", "")) if plan.get("sweep") == sweep else "",
         cases=ordered,
         variables=variables,
-        machine=table_of(best.get("machine")),
-        versions=str(best.get("versions") or "unknown versions"),
+        machines=_different(table_of(record.get("machine")) for record in records),
+        versions=_different(str(record["versions"]) for record in records if record.get("versions")),
     )
+
+
+def _different(values: Iterable[Any]) -> list[Any]:
+    return list({json.dumps(value, sort_keys=True): value for value in values if value}.values())
 
 
 def _text(value: Any) -> str:

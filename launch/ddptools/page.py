@@ -13,6 +13,7 @@ from ddptools.tables import Table
 STYLE = """
 body { font: 16px/1.5 system-ui, "DejaVu Sans", sans-serif; color: #1b1f24; background: #fff; margin: 0 auto;
   max-width: 62rem; padding: 1.5rem; }
+@media (min-width: 75rem) { .wide { width: max-content; max-width: calc(50vw + 29.5rem); } }
 h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #d0d7de; } h3 { margin-top: 1.8rem; }
 nav ul { columns: 2; padding-left: 1.2rem; } a { color: #0550ae; }
 .wide { overflow-x: auto; }
@@ -20,12 +21,15 @@ table { border-collapse: collapse; font-size: .85rem; margin: .5rem 0 1.2rem; }
 caption { text-align: left; padding: .3rem 0; color: #57606a; }
 th, td { border: 1px solid #d0d7de; padding: .25rem .6rem; text-align: right; vertical-align: top; }
 th { background: #f6f8fa; } td { white-space: nowrap; } td.text { white-space: normal; }
-td:first-child, th:first-child, td.text { text-align: left; }
+td:first-child, th:first-child, .text { text-align: left; }
 figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; }
 figcaption { color: #57606a; font-size: .85rem; }
 .notes { background: #fff8c5; border: 1px solid #d4a72c; padding: .5rem 1rem; }
 @media (prefers-color-scheme: dark) { body { filter: invert(.92) hue-rotate(180deg); background: #fff; } }
 """
+
+
+NUMBER = re.compile(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?( \(|$| [KMG]?i?B$| emulated$)")
 
 
 @dataclasses.dataclass
@@ -78,16 +82,25 @@ def _inline_png(picture: Picture) -> str:
 
 
 def _html_table(table: Table) -> str:
-    def cell(text: str) -> str:
-        kind = "" if re.match(r"[-+(]?[\d]", text) else ' class="text"'
-        return f"<td{kind}>{html.escape(text)}</td>"
+    numeric = [_is_numeric([row[i] for row in table.rows]) for i in range(len(table.header))]
 
-    header = "".join(f"<th>{html.escape(text)}</th>" for text in table.header) if any(table.header) else ""
-    rows = "\n".join("<tr>" + "".join(map(cell, row)) + "</tr>" for row in table.rows)
+    def line(tag: str, cells: list[str]) -> str:
+        kinds = ("" if number else ' class="text"' for number in numeric)
+        return "".join(f"<{tag}{kind}>{html.escape(text)}</{tag}>" for kind, text in zip(kinds, cells))
+
+    header = line("th", table.header) if any(table.header) else ""
+    rows = "\n".join(f"<tr>{line('td', row)}</tr>" for row in table.rows)
     return (
         f'<div class="wide"><table><caption>{html.escape(table.caption)}</caption>\n'
         f"<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>"
     )
+
+
+def _is_numeric(cells: list[str]) -> bool:
+    """Whether most cells of a column that hold something hold a number, its spread or unit beside it."""
+    filled = [cell for cell in cells if cell]
+    numbers = [cell for cell in filled if NUMBER.match(cell)]
+    return 2 * len(numbers) > len(filled)
 
 
 def to_markdown(title: str, blocks: list[Block], file: pathlib.Path, pictures: pathlib.Path | None) -> str:

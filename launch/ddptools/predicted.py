@@ -61,7 +61,7 @@ def predicted_table(experiment: Experiment, found: list[Predicted]) -> Table:
             ]
         )
     left = f" {len(found) - MOST_ROWS} more cases are left out." if len(found) > MOST_ROWS else ""
-    header = ["case", "predicted samples/s", "measured", "error", "predicted efficiency", "measured"]
+    header = ["case", "predicted samples/s", "measured samples/s", "error", "predicted efficiency", "measured efficiency"]
     return Table(f"What ddpplan predicts, median of the runs (smallest to largest).{left}", header, rows)
 
 

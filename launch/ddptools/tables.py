@@ -3,8 +3,20 @@
 import dataclasses
 import statistics
 from collections.abc import Callable
+from typing import Any
 
-from ddptools.measurements import PLACEMENT, Case, Experiment, Series, bench_rows, median_of, series_over, size_text, table_of
+from ddptools.measurements import (
+    PLACEMENT,
+    Case,
+    Experiment,
+    Run,
+    Series,
+    bench_rows,
+    median_of,
+    series_over,
+    size_text,
+    table_of,
+)
 from ddptools.words import efficiencies, number, percent
 
 MOST_ROWS = 200
@@ -188,16 +200,19 @@ def _bus_bandwidth_table(experiment: Experiment, caption: str, cases: list[Case]
 
 
 def failures(experiment: Experiment) -> Table:
-    failed = [(case, record) for case in experiment.cases for record in case.failures]
-    rows = []
-    for case, record in failed[:MOST_ROWS]:
+    """A row for all runs of a case that ended for the same reason; the log is that of the first."""
+    found: dict[tuple[str, str, str], tuple[list[str], str]] = {}
+    for case, record in ((case, record) for case in experiment.cases for record in case.failures):
         repeat = record.get("repeat")
-        run = str(repeat + 1) if isinstance(repeat, int) else "?"
-        reason = record.get("reason") or _no_number(record)
+        reason = str(record.get("reason") or _no_number(record))
         status = "no result" if record.get("status") == "ok" else str(record.get("status"))
-        rows.append([experiment.label(case), run, status, str(reason), str(record.get("log") or "")])
-    caption = _with_rest("Runs without a result.", len(failed))
-    return Table(caption, ["case", "run", "status", "reason", "log"], rows)
+        numbers, _ = found.setdefault((experiment.label(case), status, reason), ([], str(record.get("log") or "")))
+        numbers.append(str(repeat + 1) if isinstance(repeat, int) else "?")
+    rows = [[label, ", ".join(n), status, reason, log] for (label, status, reason), (n, log) in found.items()]
+    header = ["case", "runs", "status", "reason", "log"]
+    if not any(row[-1] for row in rows):
+        header, rows = header[:-1], [row[:-1] for row in rows]
+    return Table(_with_rest("Runs without a result.", len(rows)), header, rows[:MOST_ROWS])
 
 
 def _no_number(record: dict) -> str:
@@ -206,28 +221,34 @@ def _no_number(record: dict) -> str:
 
 
 def machine_table(experiment: Experiment) -> Table:
-    machine = experiment.machine
-    gpus = machine.get("gpus") if isinstance(machine.get("gpus"), list) else []
-    names = ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)) or "none"
-    devices = {str(run.summary.get("device_name")) for case in experiment.measured for run in case.runs[:1]}
-    summaries = [run.summary for case in experiment.measured for run in case.runs]
-    labels = dict.fromkeys(str(summary["topology"]) for summary in summaries if summary.get("topology"))
-    rows = [
-        ["results", str(experiment.source)],
-        ["system", str(machine.get("system", "unknown"))],
-        ["processor", f"{machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores"],
-        ["GPUs", names],
-        ["ranks run on", ", ".join(sorted(devices - {"None"})) or "unknown"],
-        ["topology", ", ".join(labels) or "unknown"],
-        ["versions", ", ".join(experiment.versions.splitlines())],
-        ["NCCL", _nccl_version(experiment)],
-    ]
-    return Table("What it was measured on.", ["", ""], rows)
-
-
-def _nccl_version(experiment: Experiment) -> str:
+    """What is not known has no row; of several, as after --resume elsewhere, all are named."""
     runs = [run for case in experiment.measured for run in case.runs]
-    versions = [table_of(run.summary.get("nccl")).get("version") for run in runs]
-    versions += [run.bench.get("version") for run in runs if run.bench.get("library") == "NCCL"]
-    libraries = [str(run.bench.get("library")).partition("NCCL ")[2] for run in runs]
-    return ", ".join(dict.fromkeys(str(v) for v in [*versions, *libraries] if v)) or "not used, as far as the runs tell"
+    several = [run.summary.get("topology") for case in experiment.measured if case.ranks != 1 for run in case.runs]
+    versions = [text.replace("\n", ", ") for text in experiment.versions]
+    found = [
+        ("results", [str(experiment.source)]),
+        ("system", [machine.get("system") for machine in experiment.machines]),
+        ("processor", [f"{m.get('cpu', 'unknown')}, {m.get('cores', '?')} cores" for m in experiment.machines]),
+        ("GPUs", [_gpus(machine) for machine in experiment.machines]),
+        ("ranks run on", [run.summary.get("device_name") or run.bench.get("device") for run in runs]),
+        ("topology", several),
+        ("versions", versions),
+        ("NCCL", [_nccl_version(run) for run in runs]),
+    ]
+    told = {name: list(dict.fromkeys(str(value) for value in values if value)) for name, values in found}
+    caption = "What it was measured on."
+    if any(len(told[name]) > 1 for name in ("system", "processor", "GPUs", "versions")):
+        caption += " Not all of it on the same machine with the same versions: compare with care."
+    return Table(caption, ["", ""], [[name, "; ".join(values)] for name, values in told.items() if values])
+
+
+def _gpus(machine: dict[str, Any]) -> str:
+    gpus = machine.get("gpus") if isinstance(machine.get("gpus"), list) else []
+    return ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(map(str, gpus))) or "none"
+
+
+def _nccl_version(run: Run) -> Any:
+    """Of the NCCL that the run used, as far as it tells."""
+    library = str(run.bench.get("library"))
+    told = run.bench.get("version") if library == "NCCL" else library.partition("NCCL ")[2]
+    return table_of(run.summary.get("nccl")).get("version") or told

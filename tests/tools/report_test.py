@@ -15,8 +15,10 @@ from ddptools import plots
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import load
 from ddptools.noise import compare, student_p, welch_p
+from ddptools.page import to_html
 from ddptools.plots import lost_time_picture
 from ddptools.predicted import predicted_table, predicted_words, predictions
+from ddptools.tables import Table
 from ddptools.words import choices, explain, numerics
 
 RING = {"algorithm": "Ring", "protocol": "LL128", "channels": 24, "transport": "P2P/CUMEM", "version": "2.28.3"}
@@ -483,6 +485,36 @@ class PageTest(ReportCase):
         self.assertIn("| 8 | on | 110.0 | +10.0% | 1 |", markdown)
         self.assertIn("| 16 | on | 130.0 |  | 1 |", markdown)
 
+    def test_the_machine_is_named_by_what_is_known(self) -> None:
+        row = {"bytes": 1024, "busbw_gbs": 1.0}
+        bench = {"benchmark": "allreduce", "library": "MPI", "device": "AMD EPYC", "results": [row]}
+        markdown = self.markdown([record("c", 0, 1.0, {"ranks": 2}, bench=bench) | {"summary": None}])
+        self.assertIn("| ranks run on | AMD EPYC |", markdown)
+        for unknown in ("| topology |", "| NCCL |", "unknown", "with care"):
+            self.assertNotIn(unknown, markdown)
+        one, two = runs("c", [1.0], {"ranks": 2}) + [record("c", 1, 2.0, {"ranks": 2}, versions="ddptrain 2")]
+        two["machine"] = one["machine"] | {"gpus": ["G", "H"], "host": "elsewhere"}
+        markdown = self.markdown([one, two])
+        self.assertIn("| GPUs | 2 x G; 1 x G, 1 x H |", markdown)
+        self.assertIn("| versions | ddptrain 1, NCCL 2; ddptrain 2 |", markdown)
+        self.assertIn("Not all of it on the same machine with the same versions", markdown)
+
+    def test_runs_that_ended_alike_share_a_row(self) -> None:
+        skipped = [record("c", i, None, {"ranks": 8}, status="skipped", reason="4 GPUs", log=None) for i in range(3)]
+        self.assertIn("| main | 1, 2, 3 | skipped | 4 GPUs |\n", self.markdown(skipped))
+        failed = algo("", [None, None])
+        failed[1]["reason"] = "another"
+        markdown = self.markdown(failed)
+        self.assertIn("| main | 1 | failed | exit code 1: no luck | logs/algo--r0.out |\n", markdown)
+        self.assertIn("| main | 2 | failed | another | logs/algo--r1.out |\n", markdown)
+
+    def test_texts_stand_left_and_numbers_right(self) -> None:
+        header, cells = ["case", "rate", "GPUs", "channels"], ["a", "1,234 (1,200 to 1,300) emulated", "4 x H200", "24"]
+        html = to_html("T", [Table("", header, [cells, ["8 b", "(skipped)", "", "2"], ["c", "1.5e+09", "2.28.3", ""]])])
+        for tag, row in (("th", header), ("td", cells)):
+            for text, kind in zip(row, (' class="text"', "", ' class="text"', "")):
+                self.assertIn(f"<{tag}{kind}>{text}<", html)
+
     def test_passes_of_a_rank_are_no_throughput_of_all(self) -> None:
         records = []
         for ranks in (1, 2):
@@ -538,7 +570,7 @@ class PageTest(ReportCase):
         write_results(self.folder / "results", algo("", [None, None]))
         self.report()
         self.assertIn("No run gave a number", self.page())
-        self.assertEqual(self.page().count("exit code 1: no luck"), 2)
+        self.assertIn('>1, 2</td><td class="text">failed</td><td class="text">exit code 1: no luck<', self.page())
 
     def test_partial(self) -> None:
         folder = write_results(self.folder / "results", algo("", [1.0]))
