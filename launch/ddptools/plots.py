@@ -83,7 +83,9 @@ def file_name(title: str) -> str:
 
 
 def _error_bars(cases: list[Case]) -> list[list[float]]:
-    return [[c.rate - min(c.rates) for c in cases], [max(c.rates) - c.rate for c in cases]]
+    """None where one run shows no spread."""
+    middles = [case.rate if len(case.rates) > 1 else np.nan for case in cases]
+    return [[m - min(c.rates) for m, c in zip(middles, cases)], [max(c.rates) - m for m, c in zip(middles, cases)]]
 
 
 def _from_zero(axes: Axes) -> None:
@@ -116,7 +118,7 @@ def _scaling(experiment: Experiment) -> list[Picture]:
     if efficiency:
         right.axhline(100, color="gray", linestyle="--", linewidth=1)
         right.set_ylabel("scaling efficiency, %")
-        right.set_ylim(bottom=0)
+        right.set_ylim(0, max(105, right.get_ylim()[1]))
     shows = "Throughput of all ranks and efficiency" if efficiency else "Throughput of all ranks"
     ideal = "; dashed: ideal" if efficiency else ""
     caption = f"{shows}, median with smallest and largest{ideal}."
@@ -200,7 +202,9 @@ def _bars(experiment: Experiment) -> list[Picture]:
     axes.grid(False, axis="y")
     left = len(experiment.measured) - len(cases)
     rest = f" {left} more cases are left out." if left else ""
-    return [finish(figure, f"{experiment.title} cases", _caption(experiment, f"Throughput of each case.{rest}"))]
+    gray = "" if all(case.trains for case in cases) else " Gray: without any all-reduce."
+    caption = _caption(experiment, f"Each case, median with smallest and largest.{gray}{rest}")
+    return [finish(figure, f"{experiment.title} cases", caption)]
 
 
 def _heat_maps(experiment: Experiment) -> list[Picture]:

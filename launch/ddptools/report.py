@@ -1,6 +1,7 @@
 """ddpreport: one page that explains the results of sweeps."""
 
 import argparse
+import json
 import pathlib
 import sys
 
@@ -55,10 +56,19 @@ def blocks_of(results: Results) -> list[Block]:
     left = len(results.experiments) - MOST_EXPERIMENTS
     if left > 0:
         blocks.append(f"{left} more experiments are left out: give fewer results at a time.")
+    return [*blocks, *machine_blocks(results)]
+
+
+def machine_blocks(results: Results) -> list[Block]:
+    """A machine that several results share is drawn once."""
+    machines: dict[str, list[pathlib.Path]] = {}
     for source, topology in results.topologies.items():
-        drawn = drawings(topology, source.parent.name or "topology")
-        if drawn:
-            blocks += [Heading(2, f"The machine of {source.parent}"), *drawn]
+        machines.setdefault(json.dumps(topology, sort_keys=True), []).append(source.parent)
+    blocks: list[Block] = []
+    for text, folders in machines.items():
+        drawn = drawings(json.loads(text), folders[0].name or "topology")
+        more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
+        blocks += [Heading(2, f"The machine of {folders[0]}{more}"), *drawn] if drawn else []
     return blocks
 
 

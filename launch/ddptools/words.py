@@ -1,6 +1,7 @@
 """What an experiment shows, in sentences."""
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterable, Iterator
 
@@ -102,8 +103,8 @@ def _compare_to_reference(experiment: Experiment, rivals: list[Case]) -> str:
         text += _difference(best, reference, comparisons)
     worst = min(rivals, key=lambda case: case.rate)
     if len(rivals) > 2 and worst is not reference:
-        text += f" Lowest is {experiment.label(worst, names)} with {measured_text(worst, unit)}: "
-        text += _difference(worst, best, comparisons)
+        text += f" Lowest is {experiment.label(worst, names)} with {measured_text(worst, unit)}, against the same: "
+        text += _difference(worst, reference, comparisons)
     return text
 
 
@@ -135,7 +136,7 @@ def _placement(experiment: Experiment) -> Iterator[str]:
             yield (
                 _start(context) + f"Highest with {experiment.label(best, [name])}: "
                 f"{measured_text(best, experiment.unit)}; lowest with {experiment.label(worst, [name])}: "
-                f"{measured_text(worst, experiment.unit)}: {_difference(worst, best, len(cases) - 1)}"
+                f"{measured_text(worst, experiment.unit)}: {_difference(worst, best, math.comb(len(cases), 2))}"
             )
 
 

@@ -77,12 +77,18 @@ class WordsTest(ReportCase):
         self.assertIn("Highest is NCCL_ALGO=Ring: 201.0 images/s (200.0 to 202.0 over 3 runs)", text)
         self.assertIn("Against NCCL_ALGO=unset with 101.0 images/s", text)
         self.assertIn("99.0% more, more than the noise", text)
-        self.assertIn("Lowest is NCCL_ALGO=Tree", text)
+        self.assertIn("Lowest is NCCL_ALGO=Tree with 51 images/s (50 to 52 over 3 runs), against the same: 49.5% less", text)
 
     def test_no_difference_beyond_the_noise(self) -> None:
         text = self.words(algo("", [100, 110, 90]) + algo("Ring", [102, 112, 89]))
         self.assertIn("no difference beyond the noise (2.0% more", text)
         self.assertNotIn("more than the noise", text)
+
+    def test_the_farthest_two_of_many_were_picked_among_all_pairs(self) -> None:
+        records = []
+        for gpus, rates in (("0,1", [100, 101, 102]), ("0,2", [101, 102, 103]), ("0,3", [103.7, 105, 106.3])):
+            records += runs(gpus, rates, {"ranks": 2, "gpus": gpus})
+        self.assertIn("times 3 comparisons", self.words(records))
 
     def test_two_runs_are_too_few(self) -> None:
         text = self.words(algo("", [100, 110]) + algo("Tree", [50, 70]))
@@ -444,6 +450,17 @@ class PageTest(ReportCase):
         for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", markdown):
             self.assertTrue((self.folder / picture).exists(), picture)
         self.assertEqual(markdown.count("!["), len(names))
+
+    def test_a_machine_is_drawn_once(self) -> None:
+        kept = ROOT / "benchmarks" / "results" / "sweeps-4-h200-2026-11-21" / "scaling" / "topology.json"
+        for name, host in (("a", "vm"), ("b", "vm"), ("c", "other")):
+            folder = write_results(self.folder / name, algo("", [1.0]))
+            (folder / "topology.json").write_text(kept.read_text().replace('"vm"', f'"{host}"'))
+        folders = [self.folder / name for name in "abc"]
+        done = run_report(*folders, "--out", self.folder / "r.html", "--md", self.folder / "r.md")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        titles = re.findall(r"^## The machine of .*/(.*)$", (self.folder / "r.md").read_text(), re.MULTILINE)
+        self.assertEqual(titles, ["a and 1 more", "c"])
 
     def test_published_form_of_scaling(self) -> None:
         write_results(self.folder / "results", everything())
