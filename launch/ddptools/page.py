@@ -20,7 +20,7 @@ nav ul { columns: 2; padding-left: 1.2rem; } a { color: #0550ae; }
 table { border-collapse: collapse; font-size: .85rem; margin: .5rem 0 1.2rem; }
 caption { text-align: left; padding: .3rem 0; color: #57606a; }
 th, td { border: 1px solid #d0d7de; padding: .25rem .6rem; text-align: right; vertical-align: top; }
-th { background: #f6f8fa; } td { white-space: nowrap; } td.text { white-space: normal; }
+th { background: #f6f8fa; } td { overflow-wrap: break-word; }
 td:first-child, th:first-child, .text { text-align: left; }
 figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; }
 figcaption { color: #57606a; font-size: .85rem; }
@@ -86,7 +86,7 @@ def _html_table(table: Table) -> str:
 
     def line(tag: str, cells: list[str]) -> str:
         kinds = ("" if number else ' class="text"' for number in numeric)
-        return "".join(f"<{tag}{kind}>{html.escape(text)}</{tag}>" for kind, text in zip(kinds, cells))
+        return "".join(f"<{tag}{kind}>{_unbroken(html.escape(text))}</{tag}>" for kind, text in zip(kinds, cells))
 
     header = line("th", table.header) if any(table.header) else ""
     rows = "\n".join(f"<tr>{line('td', row)}</tr>" for row in table.rows)
@@ -94,6 +94,11 @@ def _html_table(table: Table) -> str:
         f'<div class="wide"><table><caption>{html.escape(table.caption)}</caption>\n'
         f"<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>"
     )
+
+
+def _unbroken(text: str) -> str:
+    """A spread, which goes to the next line as a whole where a table is too wide."""
+    return re.sub(r"(\([^ ()]+) to ([^ ()]+\))", r"\1&nbsp;to&nbsp;\2", text)
 
 
 def _is_numeric(cells: list[str]) -> bool:

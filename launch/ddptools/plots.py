@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import re
+import textwrap
 from typing import Any
 
 import matplotlib
@@ -82,10 +83,22 @@ def file_name(title: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-").lower()
 
 
-def _error_bars(cases: list[Case]) -> list[list[float]]:
+def _error_bars(cases: list[Case]) -> list[list[float]] | None:
     """None where one run shows no spread."""
+    if all(len(case.rates) == 1 for case in cases):
+        return None
     middles = [case.rate if len(case.rates) > 1 else np.nan for case in cases]
     return [[m - min(c.rates) for m, c in zip(middles, cases)], [max(c.rates) - m for m, c in zip(middles, cases)]]
+
+
+def _wrapped(label: str) -> str:
+    """On several lines, where it would leave the picture too little room."""
+    return "\n".join(textwrap.wrap(label, 52, max_lines=4))
+
+
+def _lines(labels: list[str]) -> int:
+    """That all of them need where each has the room of the tallest."""
+    return len(labels) * max(1 + label.count("\n") for label in labels)
 
 
 def _from_zero(axes: Axes) -> None:
@@ -191,11 +204,12 @@ def _bars(experiment: Experiment) -> list[Picture]:
     cases = experiment.measured[:MOST_BARS]
     if not names or len(cases) < 2:
         return []
-    figure, axes = plt.subplots(figsize=(8, 0.8 + 0.28 * len(cases)))
+    labels = [_wrapped(experiment.label(case)) for case in cases]
+    figure, axes = plt.subplots(figsize=(8, 0.8 + 0.28 * _lines(labels)))
     rows = np.arange(len(cases))
     colors = ["C1" if case.emulated else "C7" if not case.trains else "C0" for case in cases]
     axes.barh(rows, [c.rate for c in cases], xerr=_error_bars(cases), color=colors, capsize=2, **BAR_EDGE)
-    axes.set_yticks(rows, [experiment.label(case) for case in cases], fontsize=8)
+    axes.set_yticks(rows, labels, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(experiment.unit)
     axes.xaxis.set_major_formatter(EngFormatter())
@@ -278,7 +292,9 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
 
 
 def _lost_time(experiment: Experiment, found: list[Loss]) -> Picture:
-    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.32 * len(found)))
+    unit, factor = time_unit(found)
+    labels = [_wrapped(f"{loss.label}: {digits(factor * loss.step)} {unit}") for loss in found]
+    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.32 * _lines(labels)))
     rows = np.arange(len(found))
     left = np.array([max(0.0, 100 * loss.useful / loss.step) for loss in found])
     baselines = " or ".join(dict.fromkeys(loss.baseline for loss in found))
@@ -287,8 +303,7 @@ def _lost_time(experiment: Experiment, found: list[Loss]) -> Picture:
         widths = np.array([max(0.0, 100 * loss.parts.get(name, 0.0) / loss.step) for loss in found])
         axes.barh(rows, widths, left=left, label=name, color=f"C{i}", **BAR_EDGE)
         left += widths
-    unit, factor = time_unit(found)
-    axes.set_yticks(rows, [f"{loss.label}: {digits(factor * loss.step)} {unit}" for loss in found], fontsize=8)
+    axes.set_yticks(rows, labels, fontsize=8)
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.set(xlabel="share of a step, %", xlim=(0, max(100.0, float(left.max()))))

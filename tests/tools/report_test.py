@@ -382,6 +382,20 @@ class LostTimeTest(ReportCase):
             self.assertGreaterEqual(box.x0, 0)
             self.assertLessEqual(box.x1, figure.bbox.x1)
 
+    def test_long_names_leave_room_for_the_bars(self) -> None:
+        settings = {f"OMPI_MCA_btl_vader_{name}": "x" for name in ("single_copy_mechanism", "eager_limit", "flags")}
+        summary = {"step_seconds": 1.0, "scaling_efficiency": 0.9, "step_seconds_without_communication": 0.95}
+        made = [record(v, 0, 1.0, dict.fromkeys(settings, v) | {"ranks": 2}, summary=summary) for v in ("x", "y")]
+        experiment = self.experiment(made)
+        drawn: list[Any] = []
+        with mock.patch.object(plots, "finish", lambda figure, *_: drawn.append(figure)):
+            lost_time_picture(experiment, losses(experiment))
+            plots.pictures(experiment)
+        self.assertGreaterEqual(len(drawn), 2)
+        for figure in drawn:
+            figure.canvas.draw()
+            self.assertGreater(figure.axes[0].get_position().width, 0.4)
+
     def test_nothing_lost(self) -> None:
         summary = {"step_seconds": 1.0, "scaling_efficiency": 1.1, "step_seconds_without_communication": 0.95}
         found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
@@ -528,6 +542,7 @@ class PageTest(ReportCase):
     def test_texts_stand_left_and_numbers_right(self) -> None:
         header, cells = ["case", "rate", "GPUs", "channels"], ["a", "1,234 (1,200 to 1,300) emulated", "4 x H200", "24"]
         html = to_html("T", [Table("", header, [cells, ["8 b", "(skipped)", "", "2"], ["c", "1.5e+09", "2.28.3", ""]])])
+        cells[1] = "1,234 (1,200&nbsp;to&nbsp;1,300) emulated"  # goes to the next line as a whole
         for tag, row in (("th", header), ("td", cells)):
             for text, kind in zip(row, (' class="text"', "", ' class="text"', "")):
                 self.assertIn(f"<{tag}{kind}>{text}<", html)
