@@ -152,7 +152,7 @@ def shown(value: Value) -> str:
 def label(case: Case, varied: dict[str, list[str]]) -> str:
     """The case in words: its product, where there are several, and what differs within it."""
     settings = case.settings()
-    parts = [f"{name}={shown(settings.get(name, ''))}" for name in varied[case.product]]
-    if len(varied) > 1:
-        parts.insert(0, f"{case.product}:")
-    return " ".join(parts) or case.product
+    text = " ".join(f"{name}={shown(settings.get(name, ''))}" for name in varied[case.product])
+    if text and len(varied) > 1:
+        return f"{case.product}: {text}"
+    return text or case.product

@@ -59,38 +59,51 @@ RECORD_COLUMNS = (
 class ResultFolder:
     """Records are on the disk when append() returns. One writer at a time."""
 
-    def __init__(self, path: pathlib.Path, resume: bool) -> None:
+    def __init__(self, path: pathlib.Path, sweep: str, resume: bool) -> None:
         self.path = path
         self.file = path / "results.jsonl"
         if self.file.exists() and self.file.stat().st_size > 0 and not resume:
             raise UsageError(f"{path} holds results already: go on with --resume, or give another --out")
-        try:
+        with self._writing():
             (path / "logs").mkdir(parents=True, exist_ok=True)
             self._lock = open(path / ".lock", "w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UsageError(f"{path}: another ddpsweep writes there") from error
             _end_last_line(self.file)
             self._out = open(self.file, "ab")
-        except BlockingIOError as error:
-            raise UsageError(f"{path}: another ddpsweep writes there") from error
+        others = {str(record.get("sweep")) for record in self.records()} - {sweep}
+        if others:
+            raise UsageError(f"{path} holds results of {', '.join(others)}, not of {sweep}: give another --out")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            raise UsageError(f"--out {path}: cannot be written: {error.strerror}") from error
+            raise UsageError(f"--out {self.path}: cannot be written: {error.strerror}") from error
 
     def append(self, record: Record) -> None:
-        self._out.write(json.dumps(record).encode() + b"\n")
-        self._out.flush()
-        os.fsync(self._out.fileno())
+        with self._writing():
+            self._out.write(json.dumps(record).encode() + b"\n")
+            self._out.flush()
+            os.fsync(self._out.fileno())
 
     def records(self) -> list[Record]:
         return list(read_records(self.file))
 
     def write_json(self, name: str, value: Any) -> None:
-        write_atomically(self.path / name, json.dumps(value, indent=1) + "\n")
+        with self._writing():
+            write_atomically(self.path / name, json.dumps(value, indent=1) + "\n")
 
     def write_csv(self) -> None:
-        write_atomically(self.path / "results.csv", csv_text(self.records()))
+        with self._writing():
+            write_atomically(self.path / "results.csv", csv_text(self.records()))
 
     def close(self) -> None:
-        self._out.close()
+        with self._writing():
+            self._out.close()
         self._lock.close()
 
 

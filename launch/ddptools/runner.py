@@ -112,7 +112,11 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _exit_text(code: int) -> str:
-    return f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+    """mpirun's exit code is 128 + the signal that ended a rank."""
+    try:
+        return f"ended by {signal.Signals(-code if code < 0 else code - 128).name}"
+    except ValueError:
+        return f"exit code {code}"
 
 
 def _with_words(what: str, errors: pathlib.Path) -> str:
@@ -125,8 +129,13 @@ def last_words(path: pathlib.Path, lines: int = 5) -> str:
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - 20_000))
         text = file.read().decode(errors="replace")
-    kept = [line.strip() for line in text.splitlines() if line.strip() and not _is_noise(line)]
-    own = [line for line in kept if line.startswith(("ddptrain:", "ddpbench:"))]
+    kept, own, within = [], [], False
+    for line in text.splitlines():
+        told = bool(line.strip()) and not _is_noise(line)
+        goes_on = within and told and not line.startswith("[")  # a message may have several lines; a log line begins so
+        within = goes_on or line.startswith(("ddptrain:", "ddpbench:"))
+        kept += [line.strip()] if told else []
+        own += [line.strip()] if within else []
     return " | ".join((own or kept)[-lines:])[:2000]
 
 

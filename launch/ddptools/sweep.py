@@ -35,7 +35,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("file", type=pathlib.Path, metavar="SWEEP.toml")
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder of the results (results/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on where an earlier call ended; what is done stays")
-    parser.add_argument("--retry-failed", action="store_true", help="--resume, and run again what failed or hung")
+    parser.add_argument("--retry-failed", action="store_true", help="--resume, and run again what did not succeed")
     parser.add_argument("--repeats", type=_positive, metavar="N", help="runs of each case, in place of the file's")
     parser.add_argument("--timeout", type=_positive, metavar="S", help="seconds for one run, in place of the file's")
     parser.add_argument(
@@ -44,7 +44,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         default=[],
         metavar="KEY=VALUE",
         dest="overrides",
-        help="a flag or key for all cases (a list in [] becomes an axis), or environment.NAME=VALUE; may be repeated",
+        help="a key for all cases or a flag for those of ddptrain (a list in [] becomes an axis), or "
+        "environment.NAME=VALUE; may be repeated",
     )
     parser.add_argument("--hostfile", type=pathlib.Path, metavar="FILE", help="hosts for layouts, as mpirun reads them")
     parser.add_argument("--bin", metavar="DIR", help="folder of ddptrain (default: that of ddpsweep, else build/bin)")
@@ -209,7 +210,7 @@ def _done(folder: ResultFolder, retry_failed: bool) -> set[tuple[str, int]]:
     done = {}
     for record in folder.records():
         done[record.get("case"), record.get("repeat")] = record.get("status")
-    return {run for run, status in done.items() if not retry_failed or status not in ("failed", "timeout")}
+    return {run for run, status in done.items() if not retry_failed or status == "ok"}
 
 
 def _result_text(record: Record) -> str:
@@ -261,7 +262,7 @@ def main(argv: list[str]) -> int:
     sweep_run.check_programs()
     sweep_run.check_flags()
     out = arguments.out or pathlib.Path("results") / sweep.name
-    folder = ResultFolder(out, arguments.resume or arguments.retry_failed)
+    folder = ResultFolder(out, sweep.name, arguments.resume or arguments.retry_failed)
     folder.write_json("plan.json", _plan(sweep, sweep_run.cases, repeats))
     if machine.topology is not None:
         folder.write_json("topology.json", machine.topology)

@@ -206,7 +206,7 @@ class _Reader:
         if not isinstance(value, (str, int, float)):
             raise self.error(where, f"{value!r} is not a text or a number")
         if key in ("ranks", "global-batch") and not (isinstance(value, int) and 1 <= value <= 1_000_000):
-            raise self.error(f"{where} = {value!r}", "give a number from 1")
+            raise self.error(f"{where} = {value!r}", "give a whole number from 1 to 1000000, without quotes")
         if key == "layout" and not LAYOUT.fullmatch(str(value)):
             raise self.error(f"{where} = {value!r}", "give NODESxRANKS, such as 2x4")
         if key == "gpus" and not self.is_gpu_selection(str(value)):

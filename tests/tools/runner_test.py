@@ -59,12 +59,16 @@ class RunnerTest(unittest.TestCase):
             "noise\nddptrain: error on rank 1 (h): no memory\n-----\nmpirun detected that one or more\nbye\n"
         )
         self.assertEqual(runner.last_words(errors), "ddptrain: error on rank 1 (h): no memory")
+        errors.write_text("noise\nddptrain: no data. Looked in:\n  /a\nFetch it.\n[12:00] [info] x\n---\nbye\n")
+        self.assertEqual(runner.last_words(errors), "ddptrain: no data. Looked in: | /a | Fetch it.")
         errors.write_bytes(b"\xff\x00" + b"x" * 100_000)
         self.assertLessEqual(len(runner.last_words(errors)), 2000)
 
     def test_signals_and_missing_programs(self) -> None:
         killed = self.run_python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-        self.assertEqual((killed.status, killed.reason), ("failed", "ended by signal 11"))
+        self.assertEqual((killed.status, killed.reason), ("failed", "ended by SIGSEGV"))
+        told = self.run_python("import sys; sys.exit(128 + 9)")  # as mpirun does
+        self.assertEqual((told.exit_code, told.reason), (137, "ended by SIGKILL"))
         missing = runner.run(["/no/such"], {}, self.folder / "log.out", 1.0)
         self.assertEqual((missing.status, "/no/such" in missing.reason), ("failed", True))
 

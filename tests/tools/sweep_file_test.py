@@ -175,6 +175,8 @@ class SweepFile(unittest.TestCase):
     def test_labels_name_what_differs(self) -> None:
         cases = self.cases("[[product]]\nranks = [1, 2]\nbatch = 4\nlast-bucket-kb = [0, 1]\n")
         self.assertEqual(label(cases[0], varied_settings(cases)), "ranks=1 last-bucket-kb=0")
+        several = self.cases("[[product]]\nname='a'\nranks=1\n[[product]]\nname='b'\nranks=1\nbatch=[1, 2]\n")
+        self.assertEqual([label(c, varied_settings(several)) for c in several], ["a", "b: batch=1", "b: batch=2"])
 
     def test_the_sweeps_that_come_with_it(self) -> None:
         files = sorted((support.ROOT / "configs" / "sweeps").glob("*.toml"))

@@ -77,6 +77,26 @@ class SweepTest(unittest.TestCase):
         self.assertEqual(sweep.run("--resume", "--repeats", "3").returncode, 0)
         self.assertEqual(len(sweep.executed()), 3)
 
+    def test_results_of_another_sweep_stay_as_they_are(self) -> None:
+        sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")
+        self.assertEqual(sweep.run().returncode, 0)
+        before = {file.name: file.read_bytes() for file in sweep.out.iterdir() if file.is_file()}
+        sweep.file.write_text('name = "other"\n' + sweep.file.read_text())
+        done = sweep.run("--resume")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("holds results of fake, not of other: give another --out", done.stderr)
+        self.assertEqual({file.name: file.read_bytes() for file in sweep.out.iterdir() if file.is_file()}, before)
+
+    def test_what_cannot_be_written_is_one_message(self) -> None:
+        sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")
+        for name in ("plan.json", "results.csv"):
+            (sweep.out / name).mkdir(parents=True)
+            done = sweep.run("--resume")
+            self.assertEqual(done.returncode, 2)
+            self.assertEqual(done.stderr.splitlines()[-1], f"ddpsweep: --out {sweep.out}: cannot be written: Is a directory")
+            (sweep.out / name).rmdir()
+        self.assertEqual(len(sweep.records()), 1)
+
     def test_resume_after_a_kill(self) -> None:
         sweep = self.sweep(SIX_CASES)
         sweep.environment["FAKE_SECONDS"] = "0.1"
@@ -166,6 +186,10 @@ class SweepTest(unittest.TestCase):
         self.assertEqual([r["status"] for r in sweep.records()], ["skipped"])
         self.assertIn("no GPU", sweep.records()[0]["reason"])
         self.assertEqual(sweep.executed(), [])
+        self.assertEqual(sweep.run("--resume").returncode, 0)
+        self.assertEqual(len(sweep.records()), 1)
+        sweep.run("--retry-failed")  # here they may be possible
+        self.assertEqual(len(sweep.records()), 2)
 
     def test_flags_that_ddptrain_refuses_are_told_before_the_first_run(self) -> None:
         sweep = self.sweep("[[product]]\nranks = 1\nbatch = [1, 0]\n")
