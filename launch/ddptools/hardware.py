@@ -40,8 +40,9 @@ NETWORKS = {
     "hdr": 200.0,
     "ndr": 400.0,
     "xdr": 800.0,
-    "efa2": 3200.0,  # of a node: its adapters together
+    "efa2": 3200.0,
 }
+OF_A_NODE = ("efa2",)  # its adapters together
 
 
 Ready = tuple[tuple[float, float], ...]
@@ -116,10 +117,10 @@ def link_bandwidth(name: str) -> float:
     return LINKS[name] if name in LINKS else _number("--link", name, LINKS, "GB/s")
 
 
-def network_bandwidth(name: str) -> float:
-    """GB/s of one adapter: a name, or a number of Gbit/s."""
+def network_bandwidth(name: str, adapters: int) -> float:
+    """GB/s of a node with so many adapters of this name, or of a number of Gbit/s."""
     gbit = NETWORKS[name] if name in NETWORKS else _number("--network", name, NETWORKS, "Gbit/s")
-    return gbit * GBIT
+    return gbit * GBIT * (1 if name in OF_A_NODE else adapters)
 
 
 def _number(flag: str, text: str, names: dict[str, float], unit: str) -> float:

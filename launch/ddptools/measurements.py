@@ -179,7 +179,7 @@ class Experiment:
         return [(", ".join(map(setting_text, shared, key)), cases) for key, cases in groups.items()]
 
     def reference(self, cases: list[Case]) -> Case:
-        """What the others are compared with: the first that trains in which no varied variable is set, else the first."""
+        """What the others are compared with: the first that trains with no varied variable set, else the first."""
         varied_variables = [name for name in self.tuned if name in self.variables]
         trained = [case for case in cases if case.trains] or cases
         unset = [c for c in trained if not any(c.settings.get(name) for name in varied_variables)]

@@ -171,8 +171,10 @@ def fabric_of(case: Case) -> Fabric:
 
 
 def needed_bandwidth(case: Case, efficiency: float) -> float | None:
-    """GB/s between nodes (on one node: of its links) with which the case reaches `efficiency`; None where no bandwidth
-    is enough."""
+    """GB/s between nodes (on one node: of its links) with which the case reaches `efficiency`; 0 for a single GPU, None
+    where no bandwidth is enough."""
+    if case.gpus == 1:
+        return 0.0
     field, fit = ("intra_gbs", "intra_fit") if case.nodes == 1 else ("inter_gbs", "inter_fit")
     free = dataclasses.replace(case, **{fit: None})
 

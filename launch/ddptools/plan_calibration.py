@@ -77,6 +77,8 @@ class Compared:
 def load_records(path: pathlib.Path) -> list[Table]:
     """JSON lines, or one JSON document; a folder stands for its results.jsonl. Lines that are none are left out."""
     file = path / "results.jsonl" if path.is_dir() else path
+    if file != path and not file.exists():
+        raise UsageError(f"--calibrate {path}: no results.jsonl in this folder")
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 from ddptools import hardware, nccl_model
 from ddptools.errors import UsageError, run_program
-from ddptools.hardware import GBIT, GPUS, LINKS, MODEL_NAMES, NETWORKS, Model
+from ddptools.hardware import GBIT, GPUS, LINKS, MODEL_NAMES, NETWORKS, OF_A_NODE, Model
+from ddptools.interpreter import use_one_with_matplotlib
 from ddptools.plan import Case, Prediction, needed_bandwidth, predict, rule_of_thumb
 from ddptools.plan_calibration import Calibration, Compared, calibrate, compare, load_records
 
@@ -30,6 +31,8 @@ def plan_main() -> int:
 
 def run(arguments: list[str]) -> int:
     options = parse(arguments)
+    if options.png or options.svg:
+        use_one_with_matplotlib()
     records = load_records(pathlib.Path(options.calibrate)) if options.calibrate else []
     calibration = calibrate(records) if options.calibrate else None
     cases = make_cases(options, calibration)
@@ -96,7 +99,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--nodes", type=node_counts, default=None, metavar="N,...",
                          help="a row each (default: powers of two up to 4096)")  # fmt: skip
     machine.add_argument("--link", help=f"within a node: {', '.join(LINKS)}, or GB/s one way (the GPU's)")
-    machine.add_argument("--network", default="ndr", help=f"of an adapter: {', '.join(NETWORKS)}, or Gbit/s (ndr)")
+    machine.add_argument("--network", default="ndr", help=f"of an adapter (efa2: of a node): {', '.join(NETWORKS)}, or Gbit/s (ndr)")
     machine.add_argument("--nics", type=whole("--nics", 1024), default=1, metavar="N", help="adapters per node (1)")
     machine.add_argument("--achievable", type=number("--achievable", 0.01, 1), default=0.8, metavar="F",
                          help="of advertised rates (0.8; 0.8 to 0.9 are usual)")  # fmt: skip
@@ -174,7 +177,7 @@ def make_case(options: argparse.Namespace, nodes: int, calibration: Calibration 
         last_bucket_bytes=options.last_bucket_kb * 2.0**10,
         overlap=options.overlap == "on",
         intra_gbs=options.achievable * hardware.link_bandwidth(link),
-        inter_gbs=options.achievable * options.nics * hardware.network_bandwidth(options.network),
+        inter_gbs=options.achievable * hardware.network_bandwidth(options.network, options.nics),
         generation=gpu.generation,
         link="pcie" if link.startswith("pcie") else "nvlink",
         channels=options.channels or 0,
@@ -282,6 +285,9 @@ def target_text(options: argparse.Namespace, cases: list[Case]) -> str:
     for case in cases:
         needed = needed_bandwidth(case, options.target)
         unit, factor = ("GB/s", 1.0) if case.nodes == 1 else ("Gbit/s", 1.0 / GBIT)
+        if needed == 0.0:
+            rows.append([str(case.nodes), str(case.gpus), "nothing to send", "", ""])
+            continue
         if needed is None:
             rows.append([str(case.nodes), str(case.gpus), "none is enough", "", why_not(case)])
             continue
@@ -300,7 +306,7 @@ def enough(nodes: int, advertised: float) -> str:
     if nodes == 1:
         fitting = [name for name, gbs in sorted(LINKS.items(), key=lambda item: item[1]) if gbs >= advertised]
         return fitting[0] if fitting else "no link known"
-    one = {name: gbit * GBIT for name, gbit in NETWORKS.items() if name != "efa2"}
+    one = {name: gbit * GBIT for name, gbit in NETWORKS.items() if name not in OF_A_NODE}
     fitting = [name for name, gbs in one.items() if gbs >= advertised]
     if fitting:
         return f"1 x {fitting[0]}"
@@ -309,7 +315,7 @@ def enough(nodes: int, advertised: float) -> str:
 
 
 def calibration_text(calibration: Calibration, compared: list[Compared]) -> str:
-    lines = [f"Calibrated by {calibration.runs} runs and {calibration.all_reduces} all-reduces:"]
+    lines = [f"Calibrated by runs: {calibration.runs}, all-reduces: {calibration.all_reduces}"]
     if calibration.tflops is not None:
         lines.append(f"  compute {three_digits(calibration.tflops)} TFLOP/s per rank")
     if calibration.interference is not None:
@@ -321,11 +327,11 @@ def calibration_text(calibration: Calibration, compared: list[Compared]) -> str:
     if not compared:
         return "\n".join(lines) + "\n"
     rows = [["ranks", "nodes", "batch", "predicted samples/s", "measured", "error", "efficiency", "measured"]]
-    for c in compared:
+    for c in sorted(compared, key=lambda c: (c.nodes, c.gpus, c.batch)):
         measured = f"{100 * c.measured_efficiency:.1f}%" if c.measured_efficiency else ""
-        rows.append([str(c.gpus), str(c.nodes), f"{c.batch:g}", f"{c.predicted.samples_per_second:.5g}",
-                     f"{c.measured_per_second:.5g}", f"{100 * c.error:+.1f}%", f"{100 * c.predicted.efficiency:.1f}%",
-                     measured])  # fmt: skip
+        rows.append([str(c.gpus), str(c.nodes), f"{c.batch:g}", three_digits(c.predicted.samples_per_second),
+                     three_digits(c.measured_per_second), f"{100 * c.error:+.1f}%",
+                     f"{100 * c.predicted.efficiency:.1f}%", measured])  # fmt: skip
     return "\n".join(lines) + "\n\nPredicted and measured, each with its run's own one-rank baseline:\n" + table(rows)
 
 
@@ -372,22 +378,27 @@ def write_json(options: argparse.Namespace, *rest: Any) -> None:
         raise UsageError(f"--json {options.json}: cannot be written: {error.strerror}") from error
 
 
+def other_network(options: argparse.Namespace, name: str) -> dict[str, Any]:
+    """What of a case another network changes; what was measured on this one does not hold there."""
+    return {"inter_gbs": options.achievable * hardware.network_bandwidth(name, options.nics), "inter_fit": None}
+
+
 def draw(path: str, options: argparse.Namespace, cases: list[Case]) -> None:
     """Efficiency over GPUs: this network, and the others by their names with as many adapters."""
-    try:
-        import matplotlib
+    import matplotlib
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise UsageError("--png and --svg need matplotlib: install python3-matplotlib") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    cases = sorted(cases, key=lambda case: case.gpus)
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     for name in dict.fromkeys((*NETWORKS, options.network)):
-        inter = options.achievable * options.nics * hardware.network_bandwidth(name)
-        curve = [predict(dataclasses.replace(case, inter_gbs=inter)) for case in cases]
         chosen = name == options.network
+        changes = {} if chosen else other_network(options, name)
+        curve = [predict(dataclasses.replace(case, **changes)) for case in cases]
+        label = name if name in OF_A_NODE else f"{options.nics} x {name}{'' if name in NETWORKS else ' Gbit/s'}"
         axes.plot([p.gpus for p in curve], [100 * p.efficiency for p in curve], marker="o" if chosen else ".",
-                  linewidth=2.5 if chosen else 1.0, label=f"{options.nics} x {name}")  # fmt: skip
+                  linewidth=2.5 if chosen else 1.0, label=label)  # fmt: skip
     if options.target is not None:
         axes.axhline(100 * options.target, color="gray", linestyle="--", linewidth=1.0)
     axes.set(xscale="log", ylim=(0, 105), xlabel="GPUs", ylabel="scaling efficiency, %",

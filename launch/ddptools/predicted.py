@@ -22,9 +22,9 @@ class Predicted:
 
 
 def predictions(experiment: Experiment) -> list[Predicted]:
-    """Of the cases whose runs tell enough. The network is fitted to all runs of the experiment with the same environment
-    variables (they choose transport, algorithm and protocol), compute to each run's own one-rank baseline. Without such
-    a fit nothing is predicted, nor for emulated nodes."""
+    """Of the cases whose runs tell enough. The network is fitted to all runs of the experiment with the same variables
+    (they choose transport, algorithm and protocol), compute to each run's own one-rank baseline. Without such a fit
+    nothing is predicted, nor for emulated nodes."""
     cases = [case for case in experiment.measured if case.trains]
     alike: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
@@ -61,7 +61,8 @@ def predicted_table(experiment: Experiment, found: list[Predicted]) -> Table:
             ]
         )
     left = f" {len(found) - MOST_ROWS} more cases are left out." if len(found) > MOST_ROWS else ""
-    header = ["case", "predicted samples/s", "measured samples/s", "error", "predicted efficiency", "measured efficiency"]
+    header = ["case", "predicted samples/s", "measured samples/s", "error"]
+    header += ["predicted efficiency", "measured efficiency"]
     return Table(f"What ddpplan predicts, median of the runs (smallest to largest).{left}", header, rows)
 
 
@@ -73,7 +74,7 @@ def predicted_words(experiment: Experiment, found: list[Predicted]) -> str:
         f"The throughput predicted for {runs} is off by {percent(statistics.median(errors))} in the median, by "
         f"{percent(max(errors))} at most; the case farthest off is {experiment.label(farthest.case)} "
         f"({_signed(farthest.error)}). A prediction takes compute from the run's own one-rank baseline and the network "
-        "from a fit to the runs here, of the same environment variables: its error is that of the model of overlap and of that fit."
+        "from a fit to the runs here with the same environment variables: what is off is the model of overlap and that fit."
     )
 
 

@@ -5,7 +5,7 @@ import json
 import pathlib
 import sys
 
-from ddptools.errors import UsageError, run_program
+from ddptools.errors import UsageError
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import Experiment, Results, load
 from ddptools.page import Block, Heading, Notes, to_html, to_markdown
@@ -153,7 +153,3 @@ def main(argv: list[str]) -> int:
     runs = sum(len(case.runs) for experiment in results.experiments for case in experiment.cases)
     print(f"{out}: {len(results.experiments)} experiments, {runs} runs")
     return 0
-
-
-def run_main() -> int:
-    return run_program("ddpreport", main)

@@ -1,20 +1,24 @@
 import contextlib
 import dataclasses
+import importlib.util
 import io
 import json
 import math
+import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
 from typing import Any
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "launch"))
 
-from ddptools import nccl_model, plan_program
+from ddptools import interpreter, nccl_model, plan_program
 from ddptools.errors import UsageError
 from ddptools.hardware import LINKS, NETWORKS, gpt2, named_model, plain_model, ready_at
 from ddptools.nccl_model import Fabric
@@ -349,6 +353,9 @@ class CalibrationTest(unittest.TestCase):
             self.assertEqual(len(load_records(folder)), 2)
             (folder / "bench.json").write_text(json.dumps(bench(2, 1, 1), indent=2))
             self.assertEqual(len(load_records(folder / "bench.json")), 1)
+            (folder / "results.jsonl").unlink()
+            with self.assertRaisesRegex(UsageError, "no results.jsonl in this folder"):
+                load_records(folder)
 
 
 class ProgramTest(unittest.TestCase):
@@ -366,7 +373,7 @@ class ProgramTest(unittest.TestCase):
             path = pathlib.Path(name) / "metrics.jsonl"
             path.write_text(json.dumps(summary(2, 7.5e6, 3.9e6, communication_seconds=2e-5)) + "\n")
             text = output("--model", "cnn", "--calibrate", str(path), "--nodes", "1")
-        self.assertIn("Calibrated by 1 runs and 1 all-reduces", text)
+        self.assertIn("Calibrated by runs: 1, all-reduces: 1", text)
         self.assertIn("Predicted and measured", text)
 
     def test_curves(self) -> None:
@@ -379,6 +386,43 @@ class ProgramTest(unittest.TestCase):
             output("--png", str(png), "--svg", str(svg), "--target", "0.9")
             self.assertTrue(png.read_bytes().startswith(b"\x89PNG"))
             self.assertIn("<svg", svg.read_text())
+
+    def test_a_python_without_matplotlib_hands_over_to_one_with_it(self) -> None:
+        with mock.patch.object(importlib.util, "find_spec", return_value=None), mock.patch.object(os, "execv") as execv:
+            execv.side_effect = KeyboardInterrupt  # it does not return
+            with mock.patch.object(interpreter, "SYSTEM_PYTHON", "/bin/sh"), self.assertRaises(KeyboardInterrupt):
+                output("--png", "/no/such/folder/p.png")
+            self.assertEqual(execv.call_args.args, ("/bin/sh", ["/bin/sh", *sys.argv]))
+            with mock.patch.object(interpreter, "SYSTEM_PYTHON", sys.executable):
+                with self.assertRaisesRegex(UsageError, "no matplotlib"):
+                    output("--svg", "/no/such/folder/p.svg")
+            output("--nodes", "1")
+
+    def test_a_curve_of_another_network_leaves_the_measured_one_out(self) -> None:
+        options = plan_program.parse(["--network", "ndr"])
+        changes = plan_program.other_network(options, "hdr")
+        case = Case(named_model("gpt2-124m", 1024), 16, 400.0, nodes=4, inter_fit=NetworkFit(1.0, 1000.0))
+        hdr = dataclasses.replace(case, **changes)
+        self.assertAlmostEqual(hdr.inter_gbs, 0.8 * 25.0)
+        self.assertLess(predict(hdr).efficiency, predict(case).efficiency - 0.1)
+
+    def test_adapters_that_are_named_by_the_node_are_not_multiplied(self) -> None:
+        for network, of_a_node in (("hdr", "160"), ("efa2", "320"), ("100", "80.0")):
+            text = output("--network", network, "--nics", "8", "--nodes", "2")
+            self.assertIn(f"and {of_a_node} GB/s of a node between them", text)
+
+    def test_one_gpu_needs_no_link(self) -> None:
+        text = output("--gpus-per-node", "1", "--nodes", "1,2", "--target", "0.9")
+        self.assertRegex(text, r"\n +1 +1 +nothing to send *\n +2 +2 +[\d.]+ Gbit/s")
+
+    def test_compared_runs_are_in_order_and_in_plain_numbers(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            runs = [summary(ranks, 1.5e7, 3.9e6, communication_seconds=2e-5) for ranks in (4, 2)]
+            path = pathlib.Path(name) / "metrics.jsonl"
+            path.write_text("".join(json.dumps(run) + "\n" for run in runs))
+            text = output("--model", "cnn", "--calibrate", str(path), "--nodes", "1")
+        rows = re.findall(r"^ +(\d) +1 +\d+ +\d+ +(\d+) +[-+]", text, re.MULTILINE)
+        self.assertEqual(rows, [("2", "15000000"), ("4", "15000000")])
 
     def test_bad_input_is_one_message_and_exit_code_2(self) -> None:
         for arguments in (["--foo"], ["--model", "vgg"], ["--params", "big"], ["--params", "-1B"], ["--nodes", "0"],

@@ -93,7 +93,8 @@ class SweepTest(unittest.TestCase):
             (sweep.out / name).mkdir(parents=True)
             done = sweep.run("--resume")
             self.assertEqual(done.returncode, 2)
-            self.assertEqual(done.stderr.splitlines()[-1], f"ddpsweep: --out {sweep.out}: cannot be written: Is a directory")
+            message = f"ddpsweep: --out {sweep.out}: cannot be written: Is a directory"
+            self.assertEqual(done.stderr.splitlines()[-1], message)
             (sweep.out / name).rmdir()
         self.assertEqual(len(sweep.records()), 1)
 
