@@ -99,7 +99,8 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--nodes", type=node_counts, default=None, metavar="N,...",
                          help="a row each (default: powers of two up to 4096)")  # fmt: skip
     machine.add_argument("--link", help=f"within a node: {', '.join(LINKS)}, or GB/s one way (the GPU's)")
-    machine.add_argument("--network", default="ndr", help=f"of an adapter (efa2: of a node): {', '.join(NETWORKS)}, or Gbit/s (ndr)")
+    machine.add_argument("--network", default="ndr",
+                         help=f"of an adapter (efa2: of a node): {', '.join(NETWORKS)}, or Gbit/s (ndr)")  # fmt: skip
     machine.add_argument("--nics", type=whole("--nics", 1024), default=1, metavar="N", help="adapters per node (1)")
     machine.add_argument("--achievable", type=number("--achievable", 0.01, 1), default=0.8, metavar="F",
                          help="of advertised rates (0.8; 0.8 to 0.9 are usual)")  # fmt: skip
