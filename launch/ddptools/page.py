@@ -20,7 +20,8 @@ nav ul { columns: 2; padding-left: 1.2rem; } a { color: #0550ae; }
 table { border-collapse: collapse; font-size: .85rem; margin: .5rem 0 1.2rem; }
 caption { text-align: left; padding: .3rem 0; color: #57606a; }
 th, td { border: 1px solid #d0d7de; padding: .25rem .6rem; text-align: right; vertical-align: top; }
-th { background: #f6f8fa; } td { overflow-wrap: break-word; }
+th { background: #f6f8fa; } td { white-space: nowrap; }
+td.long { white-space: normal; overflow-wrap: break-word; }
 td:first-child, th:first-child, .text { text-align: left; }
 figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; }
 figcaption { color: #57606a; font-size: .85rem; }
@@ -29,6 +30,7 @@ figcaption { color: #57606a; font-size: .85rem; }
 """
 
 
+LONGEST_LINE = 24  # of a cell, in characters
 NUMBER = re.compile(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?( \(|$| [KMG]?i?B$| emulated$)")
 
 
@@ -85,8 +87,12 @@ def _html_table(table: Table) -> str:
     numeric = [_is_numeric([row[i] for row in table.rows]) for i in range(len(table.header))]
 
     def line(tag: str, cells: list[str]) -> str:
-        kinds = ("" if number else ' class="text"' for number in numeric)
-        return "".join(f"<{tag}{kind}>{_unbroken(html.escape(text))}</{tag}>" for kind, text in zip(kinds, cells))
+        made = ""
+        for number, text in zip(numeric, cells):
+            names = ["text"] * (not number) + ["long"] * (tag == "td" and len(text) > LONGEST_LINE)
+            kind = f' class="{" ".join(names)}"' if names else ""
+            made += f"<{tag}{kind}>{_unbroken(html.escape(text))}</{tag}>"
+        return made
 
     header = line("th", table.header) if any(table.header) else ""
     rows = "\n".join(f"<tr>{line('td', row)}</tr>" for row in table.rows)

@@ -1,6 +1,7 @@
 """Tables of an experiment, in the form in which such results are published."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -65,8 +66,7 @@ def _scaling(experiment: Experiment) -> list[Table]:
         return []
     series = series_over(experiment, "ranks", lambda case: case.ranks)
     result = []
-    for start in range(0, min(len(series), 4 * MOST_COLUMNS), MOST_COLUMNS // 2):
-        part = series[start : start + MOST_COLUMNS // 2]
+    for part in _parts(series[: 4 * MOST_COLUMNS], MOST_COLUMNS // 2):
         header = ["ranks"]
         for name, points in part:
             header += [f"{name}: {experiment.unit}", *(["efficiency"] if _one_rank(points) else [])]
@@ -78,6 +78,12 @@ def _scaling(experiment: Experiment) -> list[Table]:
             caption += "; efficiency = (rate on W ranks / W) / rate of the run of one rank"
         result.append(Table(f"{caption}.", header, rows))
     return result
+
+
+def _parts(values: list, most: int) -> list[list]:
+    """No longer than `most`, and about as long as each other."""
+    size = math.ceil(len(values) / math.ceil(len(values) / most)) if values else 1
+    return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def _one_rank(points: Series) -> Case | None:
@@ -185,9 +191,8 @@ def operation(cases: list[Case]) -> str:
 
 def _bus_bandwidth(experiment: Experiment) -> list[Table]:
     cases = [case for case in experiment.measured if bus_bandwidths(case)]
-    shown = cases[: 4 * MOST_COLUMNS]
-    parts = [shown[i : i + MOST_COLUMNS] for i in range(0, len(shown), MOST_COLUMNS)]
     caption = f"Bus bandwidth of {operation(cases)}, GB/s."
+    parts = _parts(cases[: 4 * MOST_COLUMNS], MOST_COLUMNS)
     return [_bus_bandwidth_table(experiment, caption, part) for part in parts]
 
 

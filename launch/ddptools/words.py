@@ -203,7 +203,7 @@ def choices(experiment: Experiment) -> list[str]:
     if not any(name.startswith("NCCL_") and name in experiment.variables for name in experiment.tuned):
         return []
     if not any(case.nccl() for case in experiment.measured):
-        return ["The runs do not say what NCCL chose: it was not used, or its log was not read."]
+        return ["The runs do not say what NCCL chose."]
     sentences = limited(_without_effect(experiment))
     return sentences or ["Every NCCL_* setting changed what NCCL chose (algorithm, protocol, channels or transport)."]
 

@@ -544,9 +544,10 @@ class PageTest(ReportCase):
         header, cells = ["case", "rate", "GPUs", "channels"], ["a", "1,234 (1,200 to 1,300) emulated", "4 x H200", "24"]
         html = to_html("T", [Table("", header, [cells, ["8 b", "(skipped)", "", "2"], ["c", "1.5e+09", "2.28.3", ""]])])
         cells[1] = "1,234 (1,200&nbsp;to&nbsp;1,300) emulated"  # goes to the next line as a whole
-        for tag, row in (("th", header), ("td", cells)):
-            for text, kind in zip(row, (' class="text"', "", ' class="text"', "")):
-                self.assertIn(f"<{tag}{kind}>{text}<", html)
+        for tag, row, kinds in (("th", header, "t-t-"), ("td", cells, "tlt-")):
+            for text, kind in zip(row, kinds):
+                names = {"t": ' class="text"', "l": ' class="long"', "-": ""}[kind]
+                self.assertIn(f"<{tag}{names}>{text}<", html)
 
     def test_passes_of_a_rank_are_no_throughput_of_all(self) -> None:
         records = []
@@ -567,7 +568,8 @@ class PageTest(ReportCase):
         markdown = self.markdown(records)
         for i in range(11):
             self.assertRegex(markdown, rf"\| size \|.* NCCL_ALGO=a{i} \|")
-        self.assertIn("| 1 KiB | 107.0 | 108.0 | 109.0 |", markdown)
+        self.assertIn("| 1 KiB | 100.0 | 101.0 | 110.0 | 102.0 | 103.0 | 104.0 |\n", markdown)
+        self.assertIn("| 1 KiB | 105.0 | 106.0 | 107.0 | 108.0 | 109.0 |\n", markdown)
         self.assertIn("| NCCL | 2.28.3 |", markdown)
 
     def test_the_results_that_are_kept_here(self) -> None:
