@@ -2,9 +2,7 @@
 same as a table), plan.json, topology.json and logs/."""
 
 import contextlib
-import csv
 import fcntl
-import io
 import json
 import os
 import pathlib
@@ -14,46 +12,6 @@ from typing import Any
 from ddptools.errors import UsageError
 
 Record = dict[str, Any]
-
-SUMMARY_COLUMNS = (
-    "device_name",
-    "precision",
-    "world_size",
-    "nodes",
-    "images_per_second",
-    "images_per_second_min",
-    "images_per_second_max",
-    "tokens_per_second",
-    "tokens_per_second_min",
-    "tokens_per_second_max",
-    "baseline_per_second",
-    "scaling_efficiency",
-    "exposed_comm_fraction",
-    "step_seconds",
-    "step_seconds_without_communication",
-    "step_seconds_without_communication_mean",
-    "communication_seconds",
-    "mfu",
-    "loss",
-    "accuracy",
-    "startup_seconds",
-    "train_seconds",
-    "parameter_hash",
-    "topology",
-)
-NCCL_COLUMNS = ("version", "algorithm", "protocol", "channels", "transport")
-RECORD_COLUMNS = (
-    "sweep",
-    "product",
-    "case",
-    "repeat",
-    "status",
-    "reason",
-    "emulated",
-    "emulation",
-    "started",
-    "seconds",
-)
 
 
 class ResultFolder:
@@ -94,12 +52,11 @@ class ResultFolder:
         return list(read_records(self.file))
 
     def write_json(self, name: str, value: Any) -> None:
-        with self._writing():
-            write_atomically(self.path / name, json.dumps(value, indent=1) + "\n")
+        self.write_text(name, json.dumps(value, indent=1) + "\n")
 
-    def write_csv(self) -> None:
+    def write_text(self, name: str, text: str) -> None:
         with self._writing():
-            write_atomically(self.path / "results.csv", csv_text(self.records()))
+            write_atomically(self.path / name, text)
 
     def close(self) -> None:
         with self._writing():
@@ -149,25 +106,3 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-
-
-def csv_text(records: list[Record]) -> str:
-    settings = dict.fromkeys(name for record in records for name in _table(record, "settings"))
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(
-        [*RECORD_COLUMNS, *(f"set:{name}" for name in settings), *SUMMARY_COLUMNS, *(f"nccl_{n}" for n in NCCL_COLUMNS)]
-    )
-    for record in records:
-        summary = _table(record, "summary")
-        row = [record.get(name) for name in RECORD_COLUMNS]
-        row += [_table(record, "settings").get(name) for name in settings]
-        row += [summary.get(name) for name in SUMMARY_COLUMNS]
-        row += [_table(summary, "nccl").get(name) for name in NCCL_COLUMNS]
-        writer.writerow(row)
-    return out.getvalue()
-
-
-def _table(record: Record, name: str) -> dict[str, Any]:
-    value = record.get(name)
-    return value if isinstance(value, dict) else {}

@@ -20,6 +20,7 @@ from ddptools.machine import Machine, ask, find_machine, read_topology
 from ddptools.programs import program_folder
 from ddptools.progress import Progress, duration
 from ddptools.results import Record, ResultFolder, read_records
+from ddptools.results_csv import csv_text
 from ddptools.runner import Outcome, run
 from ddptools.sweep_file import Sweep, load_sweep
 
@@ -274,7 +275,7 @@ def main(argv: list[str]) -> int:
         print(f"\nddpsweep: interrupted; what is done stands in {out}; go on with --resume", file=sys.stderr)
         return 130
     finally:
-        folder.write_csv()
+        folder.write_text("results.csv", csv_text(folder.records()))
         folder.close()
 
 

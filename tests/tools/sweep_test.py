@@ -9,7 +9,8 @@ import subprocess
 import tempfile
 import unittest
 
-from support import FakeSweep, interrupt, is_alive, wait_until
+from support import FakeSweep, interrupt, is_alive, record, wait_until
+from ddptools.results_csv import csv_text
 
 SIX_CASES = """
 repeats = 2
@@ -64,7 +65,19 @@ class SweepTest(unittest.TestCase):
         rows = csv_rows(sweep)
         self.assertEqual([row["case"] for row in rows], [r["case"] for r in sweep.records()])
         self.assertEqual({row["set:batch"] for row in rows}, {"1", "2", "3"})
+        self.assertEqual({(float(row["rate"]) > 1000, row["unit"]) for row in rows}, {(True, "images/s")})
+        self.assertEqual({row["versions"] for row in rows}, {"ddptrain fake"})
+        self.assertEqual({"NCCL_ALGO=Ring" in row["environment"] for row in rows if row["set:NCCL_ALGO"]}, {True})
         self.assertIn("[12/12]", done.stderr)
+
+    def test_the_table_has_the_number_of_a_benchmark(self) -> None:
+        bench = {"benchmark": "allreduce", "results": [{"bytes": 2**20, "busbw_gbs": 3.5}]}
+        made = record("c", 0, 1.0, {"ranks": 2}, bench=bench, environment={"A": "1", "B": "x"}) | {"summary": None}
+        (row,) = csv.DictReader(csv_text([made]).splitlines())
+        self.assertEqual((row["rate"], row["unit"]), ("3.5", "GB/s busbw at 1 MiB"))
+        self.assertEqual((row["versions"], row["environment"]), ("ddptrain 1, NCCL 2", "A=1 B=x"))
+        (row,) = csv.DictReader(csv_text([record("c", 0, None, {"ranks": 2})]).splitlines())
+        self.assertEqual((row["rate"], row["unit"], row["status"]), ("", "", "failed"))
 
     def test_results_are_not_overwritten(self) -> None:
         sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")

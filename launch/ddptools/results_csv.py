@@ -1,0 +1,82 @@
+"""Results as a table for a spreadsheet."""
+
+import csv
+import io
+from typing import Any
+
+from ddptools.measurements import make_run, table_of
+from ddptools.results import Record
+
+SUMMARY_COLUMNS = (
+    "device_name",
+    "precision",
+    "world_size",
+    "nodes",
+    "images_per_second",
+    "images_per_second_min",
+    "images_per_second_max",
+    "tokens_per_second",
+    "tokens_per_second_min",
+    "tokens_per_second_max",
+    "baseline_per_second",
+    "scaling_efficiency",
+    "exposed_comm_fraction",
+    "step_seconds",
+    "step_seconds_without_communication",
+    "step_seconds_without_communication_mean",
+    "communication_seconds",
+    "mfu",
+    "loss",
+    "accuracy",
+    "startup_seconds",
+    "train_seconds",
+    "parameter_hash",
+    "topology",
+)
+NCCL_COLUMNS = ("version", "algorithm", "protocol", "channels", "transport")
+RECORD_COLUMNS = (
+    "sweep",
+    "product",
+    "case",
+    "repeat",
+    "status",
+    "reason",
+    "emulated",
+    "emulation",
+    "started",
+    "seconds",
+    "rate",
+    "unit",
+    "versions",
+    "environment",
+)
+
+
+def csv_text(records: list[Record]) -> str:
+    settings = dict.fromkeys(name for record in records for name in table_of(record.get("settings")))
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(
+        [*RECORD_COLUMNS, *(f"set:{name}" for name in settings), *SUMMARY_COLUMNS, *(f"nccl_{n}" for n in NCCL_COLUMNS)]
+    )
+    for record in records:
+        summary = table_of(record.get("summary"))
+        record = record | _on_one_line(record)
+        row = [record.get(name) for name in RECORD_COLUMNS]
+        row += [table_of(record.get("settings")).get(name) for name in settings]
+        row += [summary.get(name) for name in SUMMARY_COLUMNS]
+        row += [table_of(summary.get("nccl")).get(name) for name in NCCL_COLUMNS]
+        writer.writerow(row)
+    return out.getvalue()
+
+
+def _on_one_line(record: Record) -> dict[str, Any]:
+    """What a record holds in another form. `rate`: the number by which ddpreport compares runs."""
+    run = make_run(record)
+    variables = table_of(record.get("environment")).items()
+    return {
+        "rate": run and run.rate,
+        "unit": run and run.unit,
+        "versions": ", ".join(str(record.get("versions") or "").splitlines()),
+        "environment": " ".join(f"{name}={value}" for name, value in variables),
+    }
