@@ -209,9 +209,11 @@ def load(paths: list[pathlib.Path]) -> Results:
             raise UsageError(f"{path}: " + ("no results.jsonl in this folder" if path.is_dir() else "no such file"))
         bad_lines: list[int] = []
         try:
-            records = list(read_records(file, bad_lines))
+            records = list(read_records(file, bad_lines, needed="case"))
         except OSError as error:
             raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
+        if bad_lines and not records and not path.is_dir():
+            raise UsageError(f"{path}: not a line of this file is a run of ddpsweep: give its folder or results.jsonl")
         if bad_lines:
             results.notes.append(_bad_lines_text(file, bad_lines))
         plan = _json_table(file.with_name("plan.json"))

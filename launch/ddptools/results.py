@@ -64,16 +64,16 @@ class ResultFolder:
         self._lock.close()
 
 
-def read_records(path: pathlib.Path, bad_lines: list[int] | None = None) -> Iterator[Record]:
-    """The records of a file of JSON lines. Lines that are none, as the last one after a crash, are left out, and their
-    numbers added to `bad_lines`."""
+def read_records(path: pathlib.Path, bad_lines: list[int] | None = None, needed: str = "") -> Iterator[Record]:
+    """The records of a file of JSON lines. Lines that are none, as the last one after a crash, or that do not hold what
+    is `needed`, are left out, and their numbers added to `bad_lines`."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)
-                if isinstance(record, dict):
+                if isinstance(record, dict) and (not needed or needed in record):
                     yield record
                     continue
             if bad_lines is not None:
