@@ -51,8 +51,10 @@ def blocks_of(results: Results) -> list[Block]:
     blocks: list[Block] = [Notes(results.notes)] if results.notes else []
     if not results.experiments:
         blocks.append("There are no runs in these results yet.")
+    titles = [experiment.title for experiment in results.experiments]
     for experiment in results.experiments[:MOST_EXPERIMENTS]:
-        blocks += experiment_blocks(experiment)
+        where = f" in {experiment.source.parent}" if titles.count(experiment.title) > 1 else ""
+        blocks += [Heading(2, experiment.title + where), *experiment_blocks(experiment)]
     left = len(results.experiments) - MOST_EXPERIMENTS
     if left > 0:
         blocks.append(f"{left} more experiments are left out: give fewer results at a time.")
@@ -73,8 +75,7 @@ def machine_blocks(results: Results) -> list[Block]:
 
 
 def experiment_blocks(experiment: Experiment) -> list[Block]:
-    blocks: list[Block] = [Heading(2, experiment.title)]
-    blocks += [experiment.description] if experiment.description else []
+    blocks: list[Block] = [experiment.description] if experiment.description else []
     emulated = [case for case in experiment.cases if case.emulated]
     if emulated:
         how = ", ".join(dict.fromkeys(_emulation(case.runs, case.failures) for case in emulated))

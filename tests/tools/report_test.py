@@ -475,6 +475,8 @@ class PageTest(ReportCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         titles = re.findall(r"^## The machine of .*/(.*)$", (self.folder / "r.md").read_text(), re.MULTILINE)
         self.assertEqual(titles, ["a and 1 more", "c"])
+        for folder in folders:  # the same sweep in each
+            self.assertIn(f"\n## made-up in {folder}\n", (self.folder / "r.md").read_text())
 
     def test_published_form_of_scaling(self) -> None:
         write_results(self.folder / "results", everything())
@@ -580,7 +582,7 @@ class PageTest(ReportCase):
         self.assertFalse([line for line in done.stderr.splitlines() if ": partial: " not in line], done.stderr)
         titles = re.findall(r"^## (.*)$", (self.folder / "r.md").read_text(), re.MULTILINE)
         for file in files:
-            self.assertTrue([title for title in titles if title.partition(":")[0] == file.parent.name], file)
+            self.assertTrue([title for title in titles if re.split("[: ]", title)[0] == file.parent.name], file)
             for kept in file.parent.iterdir():
                 self.assertNotRegex(kept.read_text(), r'"/|=/', f"{kept}: a path of the machine")
 
