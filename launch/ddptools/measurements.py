@@ -218,7 +218,8 @@ def load(paths: list[pathlib.Path]) -> Results:
             results.notes.append(_bad_lines_text(file, bad_lines))
         plan = _json_table(file.with_name("plan.json"))
         found = _experiments(file, records, plan)
-        results.notes += [text for text in [_missing_text(file, records, plan)] if text]
+        texts = (_missing_text(file, records, plan), _stale_text(file, records, plan))
+        results.notes += [text for text in texts if text]
         results.experiments += found
         topology = _json_table(file.with_name("topology.json"))
         if topology:
@@ -234,13 +235,23 @@ def _bad_lines_text(file: pathlib.Path, lines: list[int]) -> str:
 def _missing_text(file: pathlib.Path, records: list[Record], plan: dict[str, Any]) -> str | None:
     if not records:
         return f"{file}: no runs recorded"
-    cases = plan.get("cases") if isinstance(plan.get("cases"), list) else []
+    cases = _list_of(plan.get("cases"))
     planned = len(cases) * int(positive(plan.get("repeats")) or 0)
     keys = {str(table_of(case).get("case")) for case in cases}
     done = len({(str(r.get("case")), str(r.get("repeat"))) for r in records if str(r.get("case")) in keys})
     if done < planned:
         return f"{file}: partial: {done} of {planned} planned runs are there (ddpsweep --resume goes on)"
     return None
+
+
+def _stale_text(file: pathlib.Path, records: list[Record], plan: dict[str, Any]) -> str | None:
+    planned = {str(table_of(case).get("case")) for case in _list_of(plan.get("cases"))}
+    stale = sum(str(record.get("case")) not in planned for record in records) if planned else 0
+    return f"{file}: {stale} of the runs are of an earlier plan: the sweep was changed since" if stale else None
+
+
+def _list_of(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _json_table(path: pathlib.Path) -> dict[str, Any]:
@@ -258,7 +269,7 @@ def _experiments(file: pathlib.Path, records: list[Record], plan: dict[str, Any]
     groups: dict[tuple[str, str], list[Record]] = {}
     for (sweep, product, _, _), record in latest.items():
         groups.setdefault((sweep, product), []).append(record)
-    plan_cases = plan.get("cases") if isinstance(plan.get("cases"), list) else []
+    plan_cases = _list_of(plan.get("cases"))
     order = {str(table_of(case).get("case")): i for i, case in enumerate(plan_cases)}
     products = list(dict.fromkeys(str(table_of(case).get("product")) for case in plan_cases))
     names = sorted(groups, key=lambda n: products.index(n[1]) if n[1] in products else len(products))

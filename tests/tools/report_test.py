@@ -615,6 +615,9 @@ class PageTest(ReportCase):
         (folder / "plan.json").write_text(json.dumps({"sweep": "made-up", "repeats": 3, "cases": cases}))
         self.assertIn("partial: 1 of 6 planned runs are there", self.report().stderr)
         self.assertIn("partial: 1 of 6 planned runs are there", self.page())
+        self.assertNotIn("earlier plan", self.page())
+        (folder / "plan.json").write_text(json.dumps({"sweep": "made-up", "repeats": 1, "cases": cases[1:]}))
+        self.assertIn("1 of the runs are of an earlier plan", self.report().stderr)
 
     def test_cut_and_foreign_lines(self) -> None:
         folder = write_results(self.folder / "results", algo("", [1.0, 2.0]))
