@@ -119,14 +119,15 @@ class SweepTest(unittest.TestCase):
         process.kill()
         process.communicate()
         recorded = len(sweep.records())
-        started = len(sweep.executed())
         self.assertLess(recorded, 12)
         wait_until(lambda: not any(is_alive(run["pid"]) for run in sweep.executed()))
+        sweep.environment["AFTER_THE_KILL"] = "yes"
         done = sweep.run("--resume")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(f"{recorded} of 12 runs are done", done.stderr)
         self.assert_every_run_once(sweep, 12)
-        self.assertEqual(len(sweep.executed()), started + 12 - recorded)
+        after = [run for run in sweep.executed() if "AFTER_THE_KILL" in run["environment"]]
+        self.assertEqual(len(after), 12 - recorded)
 
     def test_a_kill_takes_the_job_with_it(self) -> None:
         sweep = self.sweep(ONE_HANGS.replace('"ok", ', ""))
