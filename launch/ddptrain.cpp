@@ -281,7 +281,7 @@ void train(const World& world, Job& job) {
       report->start();
     }
     RunResult result = run_training(trainer, world, *job.backend, *communicator, run, report ? &*report : nullptr);
-    if (nccl_log) result.nccl = nccl_log->usage();
+    if (nccl_log) result.nccl = usage_of(nccl_log->log());
     if (report) report->summary(result);
     spdlog::debug("summary written");
   } catch (const std::exception& error) {

@@ -1,10 +1,13 @@
 #include <algorithm>
+#include <optional>
 
 #include "benchmarks/ddpbench/check_pattern.h"
 #include "benchmarks/ddpbench/collectives.h"
+#include "benchmarks/ddpbench/nccl_choices.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/sizes.h"
 #include "benchmarks/ddpbench/table.h"
+#include "runtime/comm/nccl_log.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain::bench {
@@ -175,6 +178,9 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
   const std::uint64_t end = options.end != 0 ? options.end : on_gpu ? kEndOnGpu : kEndOnCpu;
   const auto sizes = size_sweep(options.begin, end, options.factor);
   const auto backend = make_backend(world, device, Precision::fp32, common.threads);
+  // Before NCCL starts. It writes a line per call, which costs small calls a microsecond where no graph replays them.
+  std::optional<NcclLogCapture> nccl_log;
+  if (options.graph_launches > 0 && world.rank() == 0) nccl_log.emplace();
   AllreduceBench bench(world, *backend, options, end);
 
   Json result = {{"benchmark", "allreduce"},
@@ -211,6 +217,10 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
   }
   if (options.check) print(world, fmt::format("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED"));
   print(world, fmt::format("# Avg bus bandwidth    : {:.4f} GB/s\n", bus / (2.0 * static_cast<double>(sizes.size()))));
+  if (nccl_log) {
+    add_nccl(result, nccl_log->log(), options.collective);
+    print(world, fmt::format("# NCCL chose           : {}\n", choices_text(result["results"])));
+  }
   file.write(result);
   if (wrong > 0) fail("{} elements of results are wrong", wrong);
 }

@@ -100,11 +100,15 @@ class Case:
 
     def nccl(self) -> tuple[str, ...] | None:
         """What NCCL chose, the same in all runs or joined with /; None where NCCL was not used."""
-        used = [table_of(run.summary.get("nccl")) for run in self.runs if run.summary.get("nccl")]
+        used = [told for run in self.runs if (told := _nccl(run))]
         if not used:
             return None
         names = ("algorithm", "protocol", "channels", "transport")
         return tuple("/".join(dict.fromkeys(str(u.get(name, "unknown")) for u in used)) for name in names)
+
+    def choices(self) -> dict[float, tuple[str, str]]:
+        """NCCL's algorithm and protocol by bytes of a call, where the last run says it."""
+        return bench_choices(self.runs[-1].bench) if self.runs else {}
 
     def gpus_used(self) -> str:
         """Indices of the GPUs that a selection stood for, joined by commas; empty where that is not known."""
@@ -369,6 +373,26 @@ def bench_rows(bench: dict[str, Any]) -> list[tuple[float, bool, float]]:
         if size is not None and bandwidth is not None:
             found.append((size, row.get("in_place") is True, bandwidth))
     return found
+
+
+def bench_choices(bench: dict[str, Any]) -> dict[float, tuple[str, str]]:
+    """NCCL's algorithm and protocol by bytes, of `ddpbench allreduce`."""
+    found = {}
+    for row in result_rows(bench):
+        size, algorithm, protocol = positive(row.get("bytes")), row.get("algorithm"), row.get("protocol")
+        if size is not None and isinstance(algorithm, str) and isinstance(protocol, str):
+            found[size] = (algorithm, protocol)
+    return dict(sorted(found.items()))
+
+
+def _nccl(run: Run) -> dict[str, Any]:
+    """What ddptrain says that NCCL used, or ddpbench of all sizes together."""
+    chosen = bench_choices(run.bench)
+    if run.summary.get("nccl") or not chosen:
+        return table_of(run.summary.get("nccl"))
+    algorithms, protocols = zip(*chosen.values(), strict=True)
+    by_size = {"algorithm": "+".join(dict.fromkeys(algorithms)), "protocol": "+".join(dict.fromkeys(protocols))}
+    return table_of(run.bench.get("nccl")) | by_size
 
 
 def size_text(size: float) -> str:

@@ -45,7 +45,7 @@ def to_text(table: Table) -> str:
 
 
 def tables(experiment: Experiment) -> list[Table]:
-    made = [*_scaling(experiment), _cases(experiment), *_bus_bandwidth(experiment)]
+    made = [*_scaling(experiment), _cases(experiment), *_bus_bandwidth(experiment), *_choices(experiment)]
     return [table for table in made if table.rows]
 
 
@@ -190,18 +190,26 @@ def operation(cases: list[Case]) -> str:
 
 
 def _bus_bandwidth(experiment: Experiment) -> list[Table]:
-    cases = [case for case in experiment.measured if bus_bandwidths(case)]
-    caption = f"Bus bandwidth of {operation(cases)}, GB/s."
-    parts = _parts(cases[: 4 * MOST_COLUMNS], MOST_COLUMNS)
-    return [_bus_bandwidth_table(experiment, caption, part) for part in parts]
+    by_case = [(case, dict(bus_bandwidths(case))) for case in experiment.measured]
+    caption = f"Bus bandwidth of {operation([case for case, found in by_case if found])}, GB/s."
+    return _tables_by_size(experiment, caption, [(case, found) for case, found in by_case if found], number)
 
 
-def _bus_bandwidth_table(experiment: Experiment, caption: str, cases: list[Case]) -> Table:
-    by_case = [dict(bus_bandwidths(case)) for case in cases]
-    rows = []
-    for size in sorted({size for bandwidths in by_case for size in bandwidths})[:MOST_ROWS]:
-        rows.append([size_text(size), *(number(b[size]) if size in b else "" for b in by_case)])
-    return Table(caption, ["size", *(experiment.label(case) for case in cases)], rows)
+def _choices(experiment: Experiment) -> list[Table]:
+    found = [(case, choices) for case in experiment.measured if (choices := case.choices())]
+    return _tables_by_size(experiment, "What NCCL chose, by size.", found, " ".join)
+
+
+def _tables_by_size(
+    experiment: Experiment, caption: str, by_case: list[tuple[Case, dict[float, Any]]], show: Callable[[Any], str]
+) -> list[Table]:
+    tables = []
+    for part in _parts(by_case[: 4 * MOST_COLUMNS], MOST_COLUMNS):
+        rows = []
+        for size in sorted({size for _, values in part for size in values})[:MOST_ROWS]:
+            rows.append([size_text(size), *(show(values[size]) if size in values else "" for _, values in part)])
+        tables.append(Table(caption, ["size", *(experiment.label(case) for case, _ in part)], rows))
+    return tables
 
 
 def failures(experiment: Experiment) -> Table:

@@ -213,7 +213,8 @@ def _without_effect(experiment: Experiment) -> Iterator[str]:
     for context, cases in experiment.contexts(names):
         reference = experiment.reference(cases)
         for case in cases:
-            if case is reference or case.nccl() is None or case.nccl() != reference.nccl():
+            same = (case.nccl(), case.choices()) == (reference.nccl(), reference.choices())
+            if case is reference or case.nccl() is None or not same:
                 continue
             algorithm, protocol, channels, transport = case.nccl()
             yield (

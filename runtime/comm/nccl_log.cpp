@@ -104,9 +104,9 @@ std::string NcclLogCapture::text() const {
   return {std::istreambuf_iterator<char>(log), {}};
 }
 
-NcclUsage NcclLogCapture::usage() const {
+NcclLog NcclLogCapture::log() const {
   std::ifstream log(path_);
-  return usage_of(read_nccl_log(log));
+  return read_nccl_log(log);
 }
 
 }  // namespace ddptrain

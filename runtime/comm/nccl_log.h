@@ -33,7 +33,7 @@ class NcclLogCapture {
   NcclLogCapture();
 
   std::string text() const;  ///< What is written so far; empty where it cannot be read.
-  NcclUsage usage() const;   ///< From what is written so far; transport and algorithm follow the first all-reduce.
+  NcclLog log() const;       ///< The same, read; transports and choices follow the first all-reduce.
 
  private:
   std::string path_;  // empty: nothing to read

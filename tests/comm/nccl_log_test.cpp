@@ -152,9 +152,9 @@ TEST(NcclLogCapture, ReadsWhatIsWrittenAndLeavesNothingBehind) {
     std::ofstream log(std::getenv("NCCL_DEBUG_FILE"));  // as NCCL opens it
     ASSERT_TRUE(log);
     log << kRing << std::flush;
-    EXPECT_EQ(capture.usage().algorithm, "Ring");
+    EXPECT_EQ(usage_of(capture.log()).algorithm, "Ring");
     log << "NCCL INFO AllReduce: 9999999 Bytes -> Algo TREE proto SIMPLE channel{Lo..Hi}={0..2}\n" << std::flush;
-    EXPECT_EQ(capture.usage().algorithm, "Tree");
+    EXPECT_EQ(usage_of(capture.log()).algorithm, "Tree");
   }
   EXPECT_EQ(std::getenv("NCCL_DEBUG"), nullptr);
   EXPECT_EQ(std::getenv("NCCL_DEBUG_FILE"), nullptr);
@@ -167,7 +167,7 @@ TEST(NcclLogCapture, LeavesTheUsersChoiceAlone) {
   const NcclLogCapture capture;
   EXPECT_STREQ(std::getenv("NCCL_DEBUG"), "WARN");
   EXPECT_EQ(std::getenv("NCCL_DEBUG_FILE"), nullptr);
-  EXPECT_EQ(capture.usage().algorithm, "unknown");
+  EXPECT_EQ(usage_of(capture.log()).algorithm, "unknown");
 }
 
 TEST(NcclLogCapture, ReadsTheUsersFileAndKeepsIt) {
@@ -178,7 +178,7 @@ TEST(NcclLogCapture, ReadsTheUsersFileAndKeepsIt) {
   {
     const NcclLogCapture capture;
     std::ofstream(path) << kRing;
-    EXPECT_EQ(capture.usage().algorithm, "Ring");
+    EXPECT_EQ(usage_of(capture.log()).algorithm, "Ring");
   }
   EXPECT_TRUE(std::filesystem::remove(path));
 }

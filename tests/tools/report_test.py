@@ -165,6 +165,22 @@ class WordsTest(ReportCase):
             "do not say what NCCL chose", "\n".join(choices(self.experiment(algo("", [1]) + algo("Ring", [1]))))
         )
 
+    def test_what_nccl_chose_by_size(self) -> None:
+        def chosen(value: str, *protocols: str) -> list[dict[str, Any]]:
+            rows = [{"bytes": 1024 << i, "in_place": True, "busbw_gbs": 1.0, "algorithm": "Ring", "protocol": protocol}
+                    for i, protocol in enumerate(protocols)]  # fmt: skip
+            told = {"benchmark": "allreduce", "nccl": {"channels": 4, "transport": "SHM"}, "results": rows}
+            return runs(value, [1.0], {"ranks": 4, "NCCL_PROTO": value}, bench=told, variables=["NCCL_PROTO"])
+
+        records = chosen("", "LL", "LL", "Simple") + chosen("^LL128", "LL", "LL", "Simple")
+        records += chosen("^LL", "LL", "Simple", "Simple")
+        text = "\n".join(choices(self.experiment(records)))
+        self.assertIn("NCCL_PROTO=^LL128. It took Ring, LL+Simple, 4 channels, SHM, as with NCCL_PROTO=unset", text)
+        self.assertNotIn("^LL.", text)  # other sizes
+        markdown = self.report(records)
+        self.assertIn("What NCCL chose, by size.", markdown)
+        self.assertIn("| 2 KiB | Ring LL | Ring Simple | Ring LL |", markdown)
+
     def test_settings_that_change_the_numerics(self) -> None:
         same = {"summary": {"parameter_hash": "a"}}
         other = {"summary": {"parameter_hash": "b"}}
