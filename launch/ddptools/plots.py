@@ -293,7 +293,7 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
 
 def _lost_time(experiment: Experiment, found: list[Loss]) -> Picture:
     unit, factor = time_unit(found)
-    labels = [_wrapped(f"{loss.label}: {digits(factor * loss.step)} {unit}") for loss in found]
+    labels = [_wrapped(f"{loss.label}: {digits(factor * loss.step)}\N{NO-BREAK SPACE}{unit}") for loss in found]
     figure, axes = plt.subplots(figsize=(8, 1.2 + 0.32 * _lines(labels)))
     rows = np.arange(len(found))
     left = np.array([max(0.0, 100 * loss.useful / loss.step) for loss in found])
