@@ -100,7 +100,7 @@ class Case:
 
     def nccl(self) -> tuple[str, ...] | None:
         """What NCCL chose, the same in all runs or joined with /; None where NCCL was not used."""
-        used = [told for run in self.runs if (told := _nccl(run))]
+        used = [told for run in self.runs if (told := nccl_of(run))]
         if not used:
             return None
         names = ("algorithm", "protocol", "channels", "transport")
@@ -385,7 +385,7 @@ def bench_choices(bench: dict[str, Any]) -> dict[float, tuple[str, str]]:
     return dict(sorted(found.items()))
 
 
-def _nccl(run: Run) -> dict[str, Any]:
+def nccl_of(run: Run) -> dict[str, Any]:
     """What ddptrain says that NCCL used, or ddpbench of all sizes together."""
     chosen = bench_choices(run.bench)
     if run.summary.get("nccl") or not chosen:

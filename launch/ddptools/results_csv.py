@@ -4,7 +4,7 @@ import csv
 import io
 from typing import Any
 
-from ddptools.measurements import make_run, table_of
+from ddptools.measurements import Run, make_run, nccl_of, table_of
 from ddptools.results import Record
 
 SUMMARY_COLUMNS = (
@@ -60,19 +60,19 @@ def csv_text(records: list[Record]) -> str:
         [*RECORD_COLUMNS, *(f"set:{name}" for name in settings), *SUMMARY_COLUMNS, *(f"nccl_{n}" for n in NCCL_COLUMNS)]
     )
     for record in records:
-        summary = table_of(record.get("summary"))
-        record = record | _on_one_line(record)
+        summary, run = table_of(record.get("summary")), make_run(record)
+        record = record | _on_one_line(record, run)
         row = [record.get(name) for name in RECORD_COLUMNS]
         row += [table_of(record.get("settings")).get(name) for name in settings]
         row += [summary.get(name) for name in SUMMARY_COLUMNS]
-        row += [table_of(summary.get("nccl")).get(name) for name in NCCL_COLUMNS]
+        nccl = nccl_of(run) if run else {}
+        row += [nccl.get(name) for name in NCCL_COLUMNS]
         writer.writerow(row)
     return out.getvalue()
 
 
-def _on_one_line(record: Record) -> dict[str, Any]:
+def _on_one_line(record: Record, run: Run | None) -> dict[str, Any]:
     """What a record holds in another form. `rate`: the number by which ddpreport compares runs."""
-    run = make_run(record)
     variables = table_of(record.get("environment")).items()
     return {
         "rate": run and run.rate,

@@ -71,11 +71,14 @@ class SweepTest(unittest.TestCase):
         self.assertIn("[12/12]", done.stderr)
 
     def test_the_table_has_the_number_of_a_benchmark(self) -> None:
-        bench = {"benchmark": "allreduce", "results": [{"bytes": 2**20, "busbw_gbs": 3.5}]}
+        result = {"bytes": 2**20, "busbw_gbs": 3.5, "algorithm": "Ring", "protocol": "LL"}
+        bench = {"benchmark": "allreduce", "nccl": {"transport": "SHM"}, "results": [result]}
         made = record("c", 0, 1.0, {"ranks": 2}, bench=bench, environment={"A": "1", "B": "x"}) | {"summary": None}
         (row,) = csv.DictReader(csv_text([made]).splitlines())
         self.assertEqual((row["rate"], row["unit"]), ("3.5", "GB/s busbw at 1 MiB"))
         self.assertEqual((row["versions"], row["environment"]), ("ddptrain 1, NCCL 2", "A=1 B=x"))
+        chosen = [row[f"nccl_{name}"] for name in ("algorithm", "protocol", "transport")]
+        self.assertEqual(chosen, ["Ring", "LL", "SHM"])
         (row,) = csv.DictReader(csv_text([record("c", 0, None, {"ranks": 2})]).splitlines())
         self.assertEqual((row["rate"], row["unit"], row["status"]), ("", "", "failed"))
 
