@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-from report_test import everything, run_report
+from report_support import everything, run_report
 from support import write_results
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)

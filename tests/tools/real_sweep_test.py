@@ -8,7 +8,7 @@ import sys
 import tempfile
 import unittest
 
-from report_test import run_report
+from report_support import run_report
 from support import ROOT
 from ddptools.trace import load_trace, rank_times
 

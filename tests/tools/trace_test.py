@@ -9,7 +9,7 @@ import unittest
 import xml.etree.ElementTree
 from typing import Any
 
-from report_test import run_report
+from report_support import run_report
 from ddptools.errors import UsageError
 from ddptools.report import main
 from ddptools.trace import Span, common, length, load_trace, nested, part_table, rank_table, rank_times, union
