@@ -166,6 +166,19 @@ Json add_measured(const AllreduceOptions& options, const CollectiveSize& size, b
           {"wrong", options.check ? Json(m.wrong) : Json(nullptr)}};
 }
 
+/// The file without results; prints what stands above the table.
+Json begin_result(const World& world, const Backend& backend, const AllreduceOptions& options,
+                  const Collectives& library) {
+  print(world,
+        fmt::format("# {} of {} {}, {}, {}\n#{:>57}{:>32}\n", name_of(options.collective), library.library(),
+                    library.version(), ranks_on_nodes(world), backend.device_name(), "out-of-place", "in-place"));
+  return {{"benchmark", "allreduce"},        {"op", name_of(options.collective)},
+          {"library", library.library()},    {"version", library.version()},
+          {"ranks", world.size()},           {"nodes", world.nodes()},
+          {"device", backend.device_name()}, {"graph_launches", options.graph_launches},
+          {"symmetric", options.symmetric},  {"results", Json::array()}};
+}
+
 }  // namespace
 
 void run_allreduce(const World& world, const CommonOptions& common, const AllreduceOptions& options) {
@@ -182,21 +195,8 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
   std::optional<NcclLogCapture> nccl_log;
   if (options.graph_launches > 0 && world.rank() == 0) nccl_log.emplace();
   AllreduceBench bench(world, *backend, options, end);
-
-  Json result = {{"benchmark", "allreduce"},
-                 {"op", name_of(options.collective)},
-                 {"library", bench.library().library()},
-                 {"version", bench.library().version()},
-                 {"ranks", world.size()},
-                 {"nodes", world.nodes()},
-                 {"device", backend->device_name()},
-                 {"graph_launches", options.graph_launches},
-                 {"symmetric", options.symmetric},
-                 {"results", Json::array()}};
+  Json result = begin_result(world, *backend, options, bench.library());
   const Table table = make_table();
-  print(world, fmt::format("# {} of {} {}, {}, {}\n#{:>57}{:>32}\n", name_of(options.collective),
-                           bench.library().library(), bench.library().version(), ranks_on_nodes(world),
-                           backend->device_name(), "out-of-place", "in-place"));
   print(world, table.header());
   bench.warm_up(sizes.back());
   bench.warm_up(sizes.front());

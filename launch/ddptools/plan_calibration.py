@@ -10,6 +10,7 @@ from typing import Any
 
 from ddptools.errors import UsageError
 from ddptools.hardware import CNN, GPT2_SHAPES, Model, named_model, plain_model, transformer
+from ddptools.measurements import result_rows, table_of
 from ddptools.plan import Case, NetworkFit, Prediction, bucket_sizes, predict
 
 Table = dict[str, Any]
@@ -165,10 +166,6 @@ def _usable(record: Table) -> bool:
     return record.get("emulated") is not True and record.get("status", "ok") == "ok"
 
 
-def _table(value: Any) -> Table:
-    return value if isinstance(value, dict) else {}
-
-
 def positive(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -176,12 +173,11 @@ def positive(value: Any) -> float | None:
 
 
 def _bench_points(record: Table) -> Iterator[AllReduce]:
-    bench = record if record.get("benchmark") == "allreduce" else _table(record.get("bench"))
+    bench = record if record.get("benchmark") == "allreduce" else table_of(record.get("bench"))
     ranks = positive(bench.get("ranks"))
     if bench.get("op", "all-reduce") != "all-reduce" or ranks is None or ranks < 2:
         return
-    rows = bench.get("results")
-    for row in map(_table, rows if isinstance(rows, list) else []):
+    for row in result_rows(bench):
         size, time = positive(row.get("bytes")), positive(row.get("time_us"))
         if size and time:
             yield AllReduce(int(ranks), int(positive(bench.get("nodes")) or 1), 1, size, 1e-6 * time)
@@ -189,9 +185,8 @@ def _bench_points(record: Table) -> Iterator[AllReduce]:
 
 def _interference(record: Table) -> Iterator[float]:
     """What ddpbench overlap measured, of every bucket size."""
-    bench = record if record.get("benchmark") == "overlap" else _table(record.get("bench"))
-    rows = bench.get("results") if bench.get("benchmark") == "overlap" else None
-    for row in map(_table, rows if isinstance(rows, list) else []):
+    bench = record if record.get("benchmark") == "overlap" else table_of(record.get("bench"))
+    for row in result_rows(bench) if bench.get("benchmark") == "overlap" else []:
         alone, beside = positive(row.get("compute_alone_us")), positive(row.get("compute_beside_us"))
         communication = positive(row.get("communication_alone_us"))
         if alone and beside and communication:
@@ -209,8 +204,8 @@ def _run_points(run: Measured) -> Iterator[AllReduce]:
 
 def _runs(records: list[Table]) -> Iterator[Measured]:
     for record in records:
-        summary = record if record.get("event") == "summary" else _table(record.get("summary"))
-        run = _run(summary, _table(record.get("settings")))
+        summary = record if record.get("event") == "summary" else table_of(record.get("summary"))
+        run = _run(summary, table_of(record.get("settings")))
         if run is not None:
             yield run
 
