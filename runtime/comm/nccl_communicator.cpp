@@ -169,9 +169,9 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(const World& world, Backend& backend, const NcclOptions& options)
       : world_(world),
         backend_(backend),
-        why_not_symmetric_(why_not_to_ask(world, options.symmetric)),
-        comm_(std::make_shared<const NcclComm>(world, options.max_ctas)) {
-    try_collectives(options.scatters_sums);
+        comm_(std::make_shared<const NcclComm>(world, options.max_ctas)),
+        why_not_symmetric_(why_not_to_ask(world, options.symmetric)) {
+    if (is_set("NCCL_ALGO") || is_set("NCCL_PROTO")) try_collectives(options.scatters_sums);
     if (why_not_symmetric_.empty()) try_window();
   }
 
@@ -232,12 +232,17 @@ class NcclCommunicator final : public Communicator {
   bool test(Ticket) override { return true; }
   void wait(Ticket) override {}
 
-  /// As a sum, since the algorithms that NCCL_ALGO leaves for sums need not do for ncclBroadcast.
+  /// Over MPI where NCCL_ALGO is set: what it leaves for sums need not do for broadcasts.
   void broadcast(const Tensor& values, int root, Stream stream) override {
-    if (rank() != root) backend_.zero(values.data, values.bytes(), stream);
-    comm_->check(
-        ncclAllReduce(values.data, values.data, values.bytes(), ncclUint8, ncclSum, comm_->get(), cuda(stream)),
-        "ncclAllReduce");
+    if (is_set("NCCL_ALGO")) {
+      std::vector<char> host(values.bytes());
+      if (rank() == root) backend_.copy_to_host(host.data(), values.data, host.size());
+      world_.broadcast(host.data(), host.size(), root);
+      backend_.copy_to_device(values.data, host.data(), host.size());
+      return;
+    }
+    comm_->check(ncclBroadcast(values.data, values.data, values.bytes(), ncclUint8, root, comm_->get(), cuda(stream)),
+                 "ncclBroadcast");
   }
 
   void check_health() override {
@@ -260,7 +265,8 @@ class NcclCommunicator final : public Communicator {
 
   bool on_all_ranks(bool mine) const { return world_.min(mine ? 1.0 : 0.0) > 0.0; }
 
-  /// Each kind of collective once, in memory of the backend: what NCCL refuses, it refuses when it is called.
+  /// Each kind of collective once, in memory of the backend: what NCCL cannot do with NCCL_ALGO and NCCL_PROTO, it
+  /// refuses when it is called.
   void try_collectives(bool scatters_sums) {
     const Buffer memory = backend_.allocate(static_cast<std::size_t>(size()) * kPartBytes);
     const Tensor values = memory.view(DType::f32, {static_cast<std::int64_t>(memory.bytes() / sizeof(float))});
@@ -306,8 +312,8 @@ class NcclCommunicator final : public Communicator {
 
   const World& world_;
   Backend& backend_;
-  std::string why_not_symmetric_;
   std::shared_ptr<const NcclComm> comm_;
+  std::string why_not_symmetric_;
   Ticket next_ = 0;
 };
 
