@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -60,7 +61,10 @@ struct Job {
   std::unique_ptr<Backend> backend;
   std::shared_ptr<const Pretrained> pretrained;  ///< Null: none.
   TrainingData data;
-  std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
+  std::unique_ptr<MetricsFile> metrics;              ///< On rank 0, where asked for.
+  std::map<std::string, std::string> nccl_settings;  ///< NCCL_* variables that the user has set.
+  std::unique_ptr<NcclLogCapture> nccl_log;          ///< On rank 0, where NCCL is used.
+  std::unique_ptr<Communicator> communicator;
 };
 
 /// CUDA starting in the background, beside MPI.
@@ -170,6 +174,18 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   return job;
 }
 
+/// Nothing else may run in this process: the environment changes.
+void start_communication(const World& world, Job& job) {
+  job.nccl_settings = nccl_environment();
+  const bool nccl = world.size() > 1 && job.backend->kind() == DeviceKind::cuda;
+  if (nccl && world.rank() == 0) job.nccl_log = std::make_unique<NcclLogCapture>();
+  job.communicator = make_communicator(world, *job.backend,
+                                       {.symmetric = job.options.symmetric,
+                                        .max_ctas = job.options.comm_ctas,
+                                        .scatters_sums = job.options.zero && job.options.overlap != OverlapMode::none});
+  job.clock.mark("communicator");
+}
+
 void log_ranks(const World& world, const Job& job) {
   const std::string row = "{:>4}  {:>4}  {:>5}  {:<20}  {:<26}  {}";
   const auto rows = world.all_gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
@@ -190,6 +206,15 @@ std::future<std::string> find_topology(const World& world, const std::string& pc
   return std::async(std::launch::async, topology_label, world.size(), world.nodes(), gpus);
 }
 
+/// With what would make a fair comparison where an NCCL_* variable decided.
+GradientPath gradient_path_of(const Trainer& trainer) {
+  GradientPath path = trainer.gradient_path();
+  if (path.name == "plain" && path.reason.find("NCCL_") != std::string::npos) {
+    path.reason += "; --symmetric off without it makes a fair comparison";
+  }
+  return path;
+}
+
 /// Without topology and environment.
 RunInfo describe(const World& world, const Job& job, const Trainer& trainer, const RunOptions& run) {
   const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
@@ -205,7 +230,7 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.batch_per_rank = job.options.batch;
   info.grad_accum = job.options.grad_accum;
   info.zero = trainer.arena().sharded() ? 1 : 0;
-  info.fused_sum = trainer.fuses_last_sum();
+  info.gradient_path = gradient_path_of(trainer);
   info.comm_dtype = trainer.arena().gradient_type() == DType::f32 ? "fp32" : name_of(trainer.arena().gradient_type());
   info.parameters = trainer.arena().parameter_count();
   info.epochs = total_epochs(run, steps_per_epoch);
@@ -249,19 +274,13 @@ bool writes_to_terminal() {
 void train(const World& world, Job& job) {
   log_ranks(world, job);
   std::future<std::string> topology = find_topology(world, job.pci_bus_id);
-  const auto environment = nccl_environment();
-  const bool nccl = world.size() > 1 && job.backend->kind() == DeviceKind::cuda;
-  std::optional<NcclLogCapture> nccl_log;  // before NCCL starts
-  if (nccl && world.rank() == 0) nccl_log.emplace();
-  const auto communicator = make_communicator(world, *job.backend, {job.options.symmetric, job.options.comm_ctas});
-  job.clock.mark("communicator");
   const DistributedSampler sampler = make_sampler(world, job);
   RunOptions run = run_options(job.options);
   run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   TrainerOptions settings = trainer_options(job.options, world.size(), steps);
   if (job.pretrained != nullptr) settings.start_values = job.pretrained->start_values();
-  Trainer trainer(settings, make_resident(job.data, job.options, *job.backend), world, *job.backend, *communicator);
+  Trainer trainer(settings, make_resident(job.data, job.options, *job.backend), world, *job.backend, *job.communicator);
   run.sample = [&] { return sample_text(trainer.model(), job); };
   if (!job.options.save.empty()) {
     run.trained = [&] { save_pretrained(job.options.save, trainer.arena(), job.options.gpt, world); };
@@ -270,18 +289,19 @@ void train(const World& world, Job& job) {
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
                scaled_learning_rate(job.options, world.size()));
+  if (world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
   try {  // within the life of trainer and communicator: their ends could wait for ranks that are gone
     std::optional<Report> report;
     if (world.rank() == 0) {
       RunInfo info = describe(world, job, trainer, run);
       info.topology = topology.get();
       info.startup = job.clock.phases();
-      info.environment = environment;
+      info.environment = job.nccl_settings;
       report.emplace(std::move(info), job.metrics.get());
       report->start();
     }
-    RunResult result = run_training(trainer, world, *job.backend, *communicator, run, report ? &*report : nullptr);
-    if (nccl_log) result.nccl = usage_of(nccl_log->log());
+    RunResult result = run_training(trainer, world, *job.backend, *job.communicator, run, report ? &*report : nullptr);
+    if (job.nccl_log) result.nccl = usage_of(job.nccl_log->log());
     if (report) report->summary(result);
     spdlog::debug("summary written");
   } catch (const std::exception& error) {
@@ -316,12 +336,14 @@ int main(int argc, char** argv) {
     }
     init_logging(command_line.options.log_level, world.rank());
     job = prepare(world, command_line.options, cuda);
+    start_communication(world, job);
   } catch (const Error& error) {  // the same on every rank
     if (world.rank() == 0) std::fprintf(stderr, "ddptrain: %s\n", error.what());
     return dynamic_cast<const UsageError*>(&error) != nullptr ? 2 : 1;
   }
   try {
     train(world, job);
+    job.communicator.reset();
     spdlog::debug("replica and communicator ended");
     job.backend.reset();
     spdlog::debug("device released");

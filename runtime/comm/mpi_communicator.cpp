@@ -103,6 +103,7 @@ class MpiCommunicator final : public Communicator {
     mpi_broadcast_bytes(values.data, values.bytes(), root, comm_);
   }
 
+  std::string library() const override { return "MPI"; }
   std::string library_version() const override { return mpi_version(); }
 
  private:

@@ -17,6 +17,7 @@ class SelfCommunicator final : public Communicator {
   bool test(Ticket) override { return true; }
   void wait(Ticket) override {}
   void broadcast(const Tensor&, int, Stream) override {}
+  std::string library() const override { return {}; }
   std::string library_version() const override { return {}; }
 
  private:

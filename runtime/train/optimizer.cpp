@@ -1,7 +1,7 @@
 #include "runtime/train/optimizer.h"
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
 #include "runtime/core/error.h"
 
@@ -12,22 +12,30 @@ Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const P
     : settings_(settings), clip_norm_(clip_norm), arena_(arena), backend_(backend), communicator_(communicator) {
   DDP_CHECK(settings.kind != OptimizerKind::lamb || !arena.sharded(), "lamb needs the norms of whole parameters");
   if (clips()) clip_ = backend_.allocate((arena.plan().buckets.size() + 1) * sizeof(float));
-  if (fused_sum && !clips() && !arena.sharded() && communicator.size() > 1) find_peers();
+  const std::size_t last = arena.plan().buckets.size() - 1;
+  const std::size_t inbox_bytes = backend.inbox_bytes(settings.kind, arena.update_slice(last), communicator.size());
+  why_not_fused_ = what_forbids_fusing(fused_sum, inbox_bytes);
+  find_peers(why_not_fused_.empty() ? inbox_bytes : 0);
 }
 
-void Optimizer::find_peers() {
-  const std::size_t last = arena_.plan().buckets.size() - 1;
-  const std::size_t bytes = backend_.inbox_bytes(settings_.kind, arena_.update_slice(last), communicator_.size());
-  if (bytes == 0) return;
-  inbox_ = communicator_.allocate(bytes);
-  const std::vector<void*> addresses = communicator_.peer_addresses(inbox_);
-  if (addresses.empty()) {
-    inbox_ = {};
+std::string Optimizer::what_forbids_fusing(bool wanted, std::size_t inbox_bytes) const {
+  if (!wanted) return "the fused sum is off";
+  if (clips()) return "clipping needs all sums before the first update";
+  if (arena_.sharded()) return "optimizer state is sharded";
+  if (inbox_bytes == 0) return "not for this optimizer, number of ranks or size of the last bucket";
+  return {};
+}
+
+void Optimizer::find_peers(std::size_t inbox_bytes) {
+  PeerMemory memory = communicator_.allocate_for_peers(inbox_bytes);
+  if (memory.of_rank.empty()) {
+    if (why_not_fused_.empty()) why_not_fused_ = "GPUs do not reach each other's memory";
     return;
   }
+  inbox_ = std::move(memory.mine);
   peers_.rank = communicator_.rank();
   peers_.size = communicator_.size();
-  std::copy(addresses.begin(), addresses.end(), peers_.of_rank.begin());
+  std::copy(memory.of_rank.begin(), memory.of_rank.end(), peers_.of_rank.begin());
 }
 
 Tensor Optimizer::squares() const {

@@ -58,6 +58,16 @@ GradientReducer::Reduced Trainer::on_last_bucket() {
   return [this](std::size_t bucket, Stream stream) { optimizer_.sum_and_update(bucket, stream); };
 }
 
+GradientPath Trainer::gradient_path() const {
+  if (communicator_.size() == 1) return {"none", "not summed", "one rank"};
+  if (!reducer_.communicates()) return {"none", "not summed", "overlap none"};
+  const std::string library = communicator_.library();
+  if (library != "NCCL") return {"mpi", library, ""};
+  if (!communicator_.symmetric()) return {"plain", "NCCL plain", communicator_.why_not_symmetric()};
+  if (!optimizer_.sums_last_bucket()) return {"symmetric", "NCCL symmetric", optimizer_.why_not_fused()};
+  return {"symmetric+fused", "NCCL symmetric + fused last bucket", ""};
+}
+
 void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
   const StepRef step{static_cast<const StepState*>(state_.data()), offset};
   optimizer_.begin_step(step, reducer.communicates());

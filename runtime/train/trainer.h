@@ -36,6 +36,13 @@ struct TrainerOptions {
   bool graph = true;
 };
 
+/// How gradients are summed over ranks.
+struct GradientPath {
+  std::string name;    ///< none, mpi, plain, symmetric, or symmetric+fused: the last bucket's sum and update as one.
+  std::string text;    ///< The same for people, such as "NCCL symmetric + fused last bucket".
+  std::string reason;  ///< Why it is not the fastest that this library has; empty where it is.
+};
+
 /// One replica of a model and what trains it on this rank's share of the data.
 class Trainer {
  public:
@@ -49,8 +56,8 @@ class Trainer {
   const DistributedSampler& sampler() const { return sampler_; }
   const ParameterArena& arena() const { return arena_; }
   const Model& model() const { return *model_; }
-  bool fuses_last_sum() const { return optimizer_.sums_last_bucket(); }
   Model& model() { return *model_; }
+  GradientPath gradient_path() const;
 
   /// Queues the next steps of training; does not wait. Collective.
   void run(std::uint64_t steps) { training_.run(steps); }

@@ -371,18 +371,34 @@ TEST_P(CommunicatorTest, WorksInsideAGraph) {
   EXPECT_EQ(host_copy<float>(buffer), expected);
 }
 
-TEST_P(CommunicatorTest, PeerAddressesReachEveryRanksMemory) {
-  const Buffer buffer = device_copy(contribution<float>(rank(), 1000));
-  const std::vector<void*> addresses = communicator_->peer_addresses(buffer);
-  const bool symmetric = std::string(GetParam().name) == "nccl_symmetric";
-  ASSERT_EQ(addresses.size(), symmetric && ranks() > 1 ? static_cast<std::size_t>(ranks()) : 0u);
+TEST_P(CommunicatorTest, MemoryForPeersIsReachedByEveryRank) {
+  const PeerMemory memory = communicator_->allocate_for_peers(4000);
+  const bool symmetric = std::string(GetParam().name) == "nccl_symmetric" && ranks() > 1;
+  EXPECT_EQ(communicator_->symmetric(), symmetric);
+  ASSERT_EQ(memory.of_rank.size(), symmetric ? static_cast<std::size_t>(ranks()) : 0u);
+  if (!symmetric) return;
+  EXPECT_EQ(host_copy<char>(memory.mine), std::vector<char>(4000, 0)) << "zeroed after the exchange";
   test_world().barrier();
-  for (std::size_t peer = 0; peer < addresses.size(); ++peer) {
+  const auto mine = contribution<float>(rank(), 1000);
+  backend_->copy_to_device(memory.mine.data(), mine.data(), memory.mine.bytes());
+  test_world().barrier();
+  for (std::size_t peer = 0; peer < memory.of_rank.size(); ++peer) {
     std::vector<float> values(1000);
-    backend_->copy_to_host(values.data(), addresses[peer], buffer.bytes());
+    backend_->copy_to_host(values.data(), memory.of_rank[peer], memory.mine.bytes());
     EXPECT_EQ(values, contribution<float>(static_cast<int>(peer), 1000));
   }
   test_world().barrier();
+}
+
+TEST_P(CommunicatorTest, NoMemoryForPeersWhereARankWantsNone) {
+  const PeerMemory memory = communicator_->allocate_for_peers(rank() == 0 ? 0 : 4000);
+  EXPECT_TRUE(memory.of_rank.empty());
+  EXPECT_EQ(memory.mine.data(), nullptr);
+}
+
+TEST_P(CommunicatorTest, SaysWhyMemoryIsNotSymmetric) {
+  const bool could = std::string(GetParam().name).rfind("nccl", 0) == 0;
+  EXPECT_EQ(communicator_->why_not_symmetric().empty(), !could || communicator_->symmetric());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CommunicatorTest, testing::ValuesIn(kSetups),

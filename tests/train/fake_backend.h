@@ -143,13 +143,16 @@ class FakeCommunicator final : public Communicator {
 
   std::uint64_t arrived = UINT64_MAX;
   std::vector<void*> sent;
-  bool reaches_peers = false;  ///< Whether peer_addresses() has answers.
+  bool reaches_peers = false;  ///< Whether allocate_for_peers() gives memory.
 
   int rank() const override { return 0; }
   int size() const override { return size_; }
   Buffer allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
-  std::vector<void*> peer_addresses(const Buffer& memory) override {
-    return std::vector<void*>(reaches_peers ? static_cast<std::size_t>(size_) : 0u, memory.data());
+  PeerMemory allocate_for_peers(std::size_t bytes) override {
+    if (!reaches_peers || bytes == 0) return {};
+    PeerMemory memory{allocate(bytes), {}};
+    memory.of_rank.assign(static_cast<std::size_t>(size()), memory.mine.data());
+    return memory;
   }
   Ticket all_reduce_sum(const Tensor& values, Stream stream) override { return record("all-reduce", values, stream); }
   Ticket reduce_scatter_sum(const Tensor& values, Stream stream) override {
@@ -159,6 +162,7 @@ class FakeCommunicator final : public Communicator {
   bool test(Ticket ticket) override { return ticket < arrived; }
   void wait(Ticket ticket) override { arrived = std::max(arrived, ticket + 1); }
   void broadcast(const Tensor&, int, Stream) override {}
+  std::string library() const override { return "fake"; }
   std::string library_version() const override { return "fake"; }
 
  private:

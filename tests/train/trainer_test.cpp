@@ -303,6 +303,8 @@ TEST_P(OnDevice, GraphOnAndOffAreBitwiseTheSame) {
   }
 }
 
+std::string fused_path() { return test_world().size() > 1 ? "symmetric+fused" : "none"; }
+
 TEST_P(OnDevice, FusedSumOfTheLastBucketChangesNothingButRounding) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "is a kernel";
   for (const Precision precision : precisions()) {
@@ -315,6 +317,7 @@ TEST_P(OnDevice, FusedSumOfTheLastBucketChangesNothingButRounding) {
       options.fused_sum = false;
       const auto expected = parameters_after(rig, options, 3);
       options.fused_sum = true;
+      EXPECT_EQ(rig.trainer(options, data())->gradient_path().name, fused_path());
       const auto actual = parameters_after(rig, options, 3);
       if (test_world().size() <= 2) {
         EXPECT_EQ(actual, expected);
@@ -331,6 +334,7 @@ TEST_P(OnDevice, FusedSumGivesAllRanksTheSameBitsWithAndWithoutGraph) {
     Rig rig(GetParam(), precision, true);
     TrainerOptions options = options_for_ranks();
     options.last_bucket_bytes = std::size_t{100} << 10;
+    EXPECT_EQ(rig.trainer(options, data())->gradient_path().name, fused_path());
     const std::string first = hash_after(rig, options, 60);
     for (const std::string& hash : test_world().all_gather(first)) EXPECT_EQ(hash, first);
     options.graph = false;
