@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "launch/config_file.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
 
@@ -307,18 +308,16 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   app.add_flag("--print-config", print_config, "Print a file for --config and exit")
       ->configurable(false)
       ->group("Program");
-  app.set_config("--config", "", "File of these names (name = value); flags win")->type_name("FILE")->group("Program");
-  app.allow_config_extras(CLI::config_extras_mode::error);
+  std::string config;
+  app.add_option("--config", config, "TOML file of these names (name = value); flags win")
+      ->type_name("FILE")
+      ->configurable(false)
+      ->group("Program");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     result.print = app.help();
     return result;
-  } catch (const CLI::ConfigError& error) {
-    usage_error("--config {}: a line is not understood or its name is unknown: {} (ddptrain --print-config shows all)",
-                app.get_config_ptr()->as<std::string>(), error.what());
-  } catch (const CLI::FileError&) {
-    usage_error("--config {}: the file cannot be read", app.get_config_ptr()->as<std::string>());
   } catch (const CLI::ParseError& error) {
     usage_error("{} (ddptrain --help lists the flags)", error.what());
   }
@@ -326,9 +325,10 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     result.print = version_text();
     return result;
   }
+  if (!config.empty()) read_config(app, config);
   validate(result.options);
   parse_fail_at(fail_at, result.options);
-  if (print_config) result.print = app.config_to_str(true, false);
+  if (print_config) result.print = config_text(app);
   return result;
 }
 

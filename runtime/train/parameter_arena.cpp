@@ -292,7 +292,7 @@ std::vector<double> ParameterArena::master_values() const {
 }
 
 std::string ParameterArena::parameter_hash() const {
-  Hash64 hash;
+  Hash128 hash;
   visit([&](const ParameterSpec& spec, const float* values) {
     hash.add(spec.name);
     for (const std::int64_t size : spec.shape) hash.add(size);
