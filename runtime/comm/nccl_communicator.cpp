@@ -103,10 +103,10 @@ void free_symmetric(const NcclComm& comm, ncclWindow_t window, void* memory) {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(const World& world, Backend& backend, const NcclOptions& options)
+  NcclCommunicator(const World& world, Device& device, const NcclOptions& options)
       : rank_(world.rank()),
         size_(world.size()),
-        backend_(backend),
+        device_(device),
         symmetric_(options.symmetric && can_be_symmetric(world)),
         comm_(std::make_shared<const NcclComm>(world, options.max_ctas)) {}
 
@@ -122,7 +122,7 @@ class NcclCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Buffer allocate(std::size_t bytes) override { return symmetric_ ? symmetric(bytes) : backend_.allocate(bytes); }
+  Buffer allocate(std::size_t bytes) override { return symmetric_ ? symmetric(bytes) : device_.allocate(bytes); }
 
   std::vector<void*> peer_addresses(const Buffer& memory) override {
     const auto found = windows_.find(memory.data());
@@ -196,7 +196,7 @@ class NcclCommunicator final : public Communicator {
 
   int rank_;
   int size_;
-  Backend& backend_;
+  Device& device_;
   bool symmetric_;
   std::shared_ptr<const NcclComm> comm_;
   std::map<const void*, std::weak_ptr<ncclWindow_t>> windows_;  ///< Of allocate().
@@ -205,9 +205,9 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Backend& backend, const NcclOptions& options) {
-  if (backend.kind() != DeviceKind::cuda) fail("make_nccl_communicator: NCCL carries GPU memory only");
-  return std::make_unique<NcclCommunicator>(world, backend, options);
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device, const NcclOptions& options) {
+  if (device.kind() != DeviceKind::cuda) fail("make_nccl_communicator: NCCL carries GPU memory only");
+  return std::make_unique<NcclCommunicator>(world, device, options);
 }
 
 std::string nccl_version() {

@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 #include <nccl_device.h>
 
-#include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/device/cuda/cuda_utils.h"
 
 namespace ddptrain {
 namespace {

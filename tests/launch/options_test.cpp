@@ -6,7 +6,7 @@
 #include <fstream>
 #include <map>
 
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
