@@ -18,7 +18,7 @@
 #include "launch/options.h"
 #include "launch/pretrained.h"
 #include "launch/training_data.h"
-#include "models/generate.h"
+#include "models/gpt/generate.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/nccl_log.h"
@@ -58,7 +58,7 @@ struct Job {
   StartupClock clock;
   std::string pci_bus_id;  ///< Of this rank's GPU; empty on the CPU.
   std::string binding;     ///< What bind_to_numa() did.
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   std::shared_ptr<const Pretrained> pretrained;  ///< Null: none.
   TrainingData data;
   std::unique_ptr<MetricsFile> metrics;              ///< On rank 0, where asked for.
@@ -115,9 +115,9 @@ DeviceKind choose_device(const World& world, const Options& options, EarlyCuda& 
   return DeviceKind::cuda;
 }
 
-std::unique_ptr<Backend> make_backend(const Options& options, DeviceKind device) {
-  const BackendOptions backend = backend_options(options, device);
-  return device == DeviceKind::cuda ? make_cuda_backend(backend, 0) : make_cpu_backend(backend);
+std::unique_ptr<Device> make_device(const Options& options, DeviceKind kind) {
+  const DeviceOptions device = device_options(options, kind);
+  return kind == DeviceKind::cuda ? make_cuda_device(device, 0) : make_cpu_device(device);
 }
 
 DistributedSampler make_sampler(const World& world, const Job& job) {
@@ -153,12 +153,12 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   if (job.pretrained != nullptr) adopt(job.pretrained->weights, job.options);
   std::future<TrainingData> data;  // read while the device starts
   world.agree([&] { data = std::async(std::launch::async, find_data(job.options, world, job.pretrained)); });
-  const DeviceKind device = choose_device(world, options, cuda);
-  if (device == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(0);
+  const DeviceKind kind = choose_device(world, options, cuda);
+  if (kind == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(0);
   job.binding = bind_to_numa(job.pci_bus_id);
   world.agree([&] {
-    check_precision(options, chosen_precision(options, device));
-    job.backend = make_backend(options, device);
+    check_precision(options, chosen_precision(options, kind));
+    job.device = make_device(options, kind);
   });
   job.clock.mark("device");
   world.agree([&] { job.data = data.get(); });
@@ -177,9 +177,9 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
 /// Nothing else may run in this process: the environment changes.
 void start_communication(const World& world, Job& job) {
   job.nccl_settings = nccl_environment();
-  const bool nccl = world.size() > 1 && job.backend->kind() == DeviceKind::cuda;
+  const bool nccl = world.size() > 1 && job.device->kind() == DeviceKind::cuda;
   if (nccl && world.rank() == 0) job.nccl_log = std::make_unique<NcclLogCapture>();
-  job.communicator = make_communicator(world, *job.backend,
+  job.communicator = make_communicator(world, *job.device,
                                        {.symmetric = job.options.symmetric,
                                         .max_ctas = job.options.comm_ctas,
                                         .scatters_sums = job.options.zero && job.options.overlap != OverlapMode::none});
@@ -189,7 +189,7 @@ void start_communication(const World& world, Job& job) {
 void log_ranks(const World& world, const Job& job) {
   const std::string row = "{:>4}  {:>4}  {:>5}  {:<20}  {:<26}  {}";
   const auto rows = world.all_gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
-                                                 world.hostname(), job.backend->device_name(), job.binding));
+                                                 world.hostname(), job.device->name(), job.binding));
   spdlog::info(fmt::runtime(row), "rank", "node", "local", "host", "device", "processors");
   for (const std::string& line : rows) spdlog::info("{}", line);
 }
@@ -221,9 +221,9 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
   info.model = job.options.model;
-  info.device = job.backend->kind() == DeviceKind::cuda ? "cuda" : "cpu";
-  info.device_name = job.backend->device_name();
-  info.precision = job.backend->options().fp8 ? "fp8" : name_of(job.backend->precision());
+  info.device = job.device->kind() == DeviceKind::cuda ? "cuda" : "cpu";
+  info.device_name = job.device->name();
+  info.precision = job.device->options().fp8 ? "fp8" : name_of(job.device->precision());
   info.world_size = world.size();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
@@ -238,7 +238,7 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.unit = trainer.model().unit();
   info.units_per_sample = trainer.model().predictions_per_sample();
   info.flops_per_sample = trainer.model().flops_per_sample();
-  info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.backend->peak_flops();
+  info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.device->peak_flops();
   if (is_language_model(job.options.model)) {
     const GptShape& shape = job.options.gpt;
     info.shape = {{"layers", shape.layers},     {"width", shape.width},
@@ -253,7 +253,7 @@ std::string sample_text(Model& model, const Job& job) {
   const Options& o = job.options;
   const GenerateOptions options{o.sample_tokens, o.temperature, o.gpt.sequence, o.seed};
   const auto prompt = to_tokens(o.prompt, job.pretrained.get());
-  return to_text(generate(model, *job.backend, prompt, options), job.pretrained.get());
+  return to_text(generate(model, *job.device, prompt, options), job.pretrained.get());
 }
 
 /// Whether standard output ends at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is.
@@ -276,11 +276,11 @@ void train(const World& world, Job& job) {
   std::future<std::string> topology = find_topology(world, job.pci_bus_id);
   const DistributedSampler sampler = make_sampler(world, job);
   RunOptions run = run_options(job.options);
-  run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
+  run.progress = job.device->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   TrainerOptions settings = trainer_options(job.options, world.size(), steps);
   if (job.pretrained != nullptr) settings.start_values = job.pretrained->start_values();
-  Trainer trainer(settings, make_resident(job.data, job.options, *job.backend), world, *job.backend, *job.communicator);
+  Trainer trainer(settings, make_resident(job.data, job.options, *job.device), world, *job.device, *job.communicator);
   run.sample = [&] { return sample_text(trainer.model(), job); };
   if (!job.options.save.empty()) {
     run.trained = [&] { save_pretrained(job.options.save, trainer.arena(), job.options.gpt, world); };
@@ -300,7 +300,7 @@ void train(const World& world, Job& job) {
       report.emplace(std::move(info), job.metrics.get());
       report->start();
     }
-    RunResult result = run_training(trainer, world, *job.backend, *job.communicator, run, report ? &*report : nullptr);
+    RunResult result = run_training(trainer, world, *job.device, *job.communicator, run, report ? &*report : nullptr);
     if (job.nccl_log) result.nccl = usage_of(job.nccl_log->log());
     if (report) report->summary(result);
     spdlog::debug("summary written");
@@ -345,7 +345,7 @@ int main(int argc, char** argv) {
     train(world, job);
     job.communicator.reset();
     spdlog::debug("replica and communicator ended");
-    job.backend.reset();
+    job.device.reset();
     spdlog::debug("device released");
   } catch (const std::exception& error) {
     end_all(world, error);

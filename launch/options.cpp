@@ -339,11 +339,11 @@ std::string version_text() {
   return fmt::format("ddptrain {}\n{}MPI {}\n", DDPTRAIN_VERSION, cuda, mpi_version());
 }
 
-Precision chosen_precision(const Options& options, DeviceKind device) {
+Precision chosen_precision(const Options& options, DeviceKind kind) {
   if (options.precision == "fp32") return Precision::fp32;
   if (options.precision == "tf32") return Precision::tf32;
   if (options.precision == "bf16" || options.precision == "fp8") return Precision::bf16;
-  return device == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
+  return kind == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
 }
 
 void check_precision(const Options& options, Precision precision) {
@@ -365,16 +365,16 @@ void check_precision(const Options& options, Precision precision) {
   }
 }
 
-BackendOptions backend_options(const Options& options, DeviceKind device) {
-  BackendOptions backend;
-  backend.precision = chosen_precision(options, device);
-  backend.memory_format = options.memory_format;
-  backend.fused = options.fused;
-  backend.tune = options.tune;
-  backend.fp8 = options.precision == "fp8";
-  backend.threads = options.threads;
-  backend.communication_multiprocessors = options.comm_ctas;
-  return backend;
+DeviceOptions device_options(const Options& options, DeviceKind kind) {
+  DeviceOptions device;
+  device.precision = chosen_precision(options, kind);
+  device.memory_format = options.memory_format;
+  device.fused = options.fused;
+  device.tune = options.tune;
+  device.fp8 = options.precision == "fp8";
+  device.threads = options.threads;
+  device.communication_multiprocessors = options.comm_ctas;
+  return device;
 }
 
 float scaled_learning_rate(const Options& options, int world_size) {

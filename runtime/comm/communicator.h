@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend/backend.h"
 #include "runtime/comm/world.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain {
 
@@ -21,7 +21,7 @@ struct PeerMemory {
 
 /// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes; over MPI
 /// the order of all_gather() calls among the others may differ between ranks.
-/// Errors throw Error with the failing call. Made after, and destroyed before, backend and world.
+/// Errors throw Error with the failing call. Made after, and destroyed before, device and world.
 class Communicator {
  public:
   using Ticket = std::uint64_t;
@@ -67,7 +67,7 @@ class Communicator {
 Tensor own_part(const Communicator& communicator, const Tensor& values);
 
 /// CPU memory, MPI messages; overlaps with computation as long as test() is called now and then.
-std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Backend& backend);
+std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Device& device);
 struct NcclOptions {
   bool symmetric = true;
   int max_ctas = 0;            ///< Thread blocks of a collective at most; 0: NCCL's choice.
@@ -76,14 +76,14 @@ struct NcclOptions {
 
 /// GPU memory, NCCL. `symmetric`: allocate() gives symmetric-memory windows, which are faster for all-reduces below
 /// some 16 MiB, where NCCL maps the memory of all ranks and neither NCCL_ALGO, NCCL_PROTO nor NCCL_HOSTID is set
-/// (symmetric kernels follow none of them). The backend's device is the current one. Collective. The same UsageError on
+/// (symmetric kernels follow none of them). The device's device is the current one. Collective. The same UsageError on
 /// all ranks in a build without CUDA and where NCCL refuses its NCCL_* settings for the collectives that will be called
 /// (each is tried once). Buffers must be gone before it. Destroyed by an exception, it aborts what NCCL is still doing.
-std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Backend& backend, const NcclOptions& options);
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device, const NcclOptions& options);
 /// One rank: every collective is the identity.
-std::unique_ptr<Communicator> make_self_communicator(Backend& backend);
+std::unique_ptr<Communicator> make_self_communicator(Device& device);
 /// The one for these ranks and this device: itself for one rank, MPI for CPUs, NCCL (with `options`) for GPUs.
-std::unique_ptr<Communicator> make_communicator(const World& world, Backend& backend, const NcclOptions& options);
+std::unique_ptr<Communicator> make_communicator(const World& world, Device& device, const NcclOptions& options);
 std::string nccl_version();  ///< Empty in a build without CUDA.
 
 }  // namespace ddptrain

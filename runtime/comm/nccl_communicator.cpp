@@ -166,9 +166,9 @@ void free_symmetric(const NcclComm& comm, ncclWindow_t window, void* memory) {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(const World& world, Backend& backend, const NcclOptions& options)
+  NcclCommunicator(const World& world, Device& device, const NcclOptions& options)
       : world_(world),
-        backend_(backend),
+        device_(device),
         comm_(std::make_shared<const NcclComm>(world, options.max_ctas)),
         why_not_symmetric_(why_not_to_ask(world, options.symmetric)) {
     if (is_set("NCCL_ALGO") || is_set("NCCL_PROTO")) try_collectives(options.scatters_sums);
@@ -190,7 +190,7 @@ class NcclCommunicator final : public Communicator {
   std::string why_not_symmetric() const override { return why_not_symmetric_; }
 
   Buffer allocate(std::size_t bytes) override {
-    if (!symmetric()) return backend_.allocate(bytes);
+    if (!symmetric()) return device_.allocate(bytes);
     Window window = allocate_window(bytes);
     DDP_CHECK(is_symmetric(window.handle), "NCCL gave a window of {} bytes that is not symmetric", bytes);
     return std::move(window.memory);
@@ -236,9 +236,9 @@ class NcclCommunicator final : public Communicator {
   void broadcast(const Tensor& values, int root, Stream stream) override {
     if (is_set("NCCL_ALGO")) {
       std::vector<char> host(values.bytes());
-      if (rank() == root) backend_.copy_to_host(host.data(), values.data, host.size());
+      if (rank() == root) device_.copy_to_host(host.data(), values.data, host.size());
       world_.broadcast(host.data(), host.size(), root);
-      backend_.copy_to_device(values.data, host.data(), host.size());
+      device_.copy_to_device(values.data, host.data(), host.size());
       return;
     }
     comm_->check(ncclBroadcast(values.data, values.data, values.bytes(), ncclUint8, root, comm_->get(), cuda(stream)),
@@ -265,13 +265,13 @@ class NcclCommunicator final : public Communicator {
 
   bool on_all_ranks(bool mine) const { return world_.min(mine ? 1.0 : 0.0) > 0.0; }
 
-  /// Each kind of collective once, in memory of the backend: what NCCL cannot do with NCCL_ALGO and NCCL_PROTO, it
+  /// Each kind of collective once, in memory of the device: what NCCL cannot do with NCCL_ALGO and NCCL_PROTO, it
   /// refuses when it is called.
   void try_collectives(bool scatters_sums) {
-    const Buffer memory = backend_.allocate(static_cast<std::size_t>(size()) * kPartBytes);
+    const Buffer memory = device_.allocate(static_cast<std::size_t>(size()) * kPartBytes);
     const Tensor values = memory.view(DType::f32, {static_cast<std::int64_t>(memory.bytes() / sizeof(float))});
     const Tensor part = own_part(*this, values);
-    const cudaStream_t stream = cuda(backend_.compute_stream());
+    const cudaStream_t stream = cuda(device_.compute_stream());
     world_.agree([&] {
       comm_->require_accepted(ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.size()),
                                             ncclFloat, ncclSum, comm_->get(), stream),
@@ -283,7 +283,7 @@ class NcclCommunicator final : public Communicator {
       comm_->require_accepted(ncclAllGather(part.data, values.data, part.bytes(), ncclUint8, comm_->get(), stream),
                               "cannot all-gather, which sharded optimizer state (ZeRO-1) needs,");
     });
-    backend_.synchronize();
+    device_.synchronize();
   }
 
   void try_window() {
@@ -311,7 +311,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   const World& world_;
-  Backend& backend_;
+  Device& device_;
   std::shared_ptr<const NcclComm> comm_;
   std::string why_not_symmetric_;
   Ticket next_ = 0;
@@ -319,9 +319,9 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Backend& backend, const NcclOptions& options) {
-  if (backend.kind() != DeviceKind::cuda) fail("make_nccl_communicator: NCCL carries GPU memory only");
-  return std::make_unique<NcclCommunicator>(world, backend, options);
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device, const NcclOptions& options) {
+  if (device.kind() != DeviceKind::cuda) fail("make_nccl_communicator: NCCL carries GPU memory only");
+  return std::make_unique<NcclCommunicator>(world, device, options);
 }
 
 std::string nccl_version() {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/device/cuda/cuda_utils.h"
 
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
 #include <nccl_device.h>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend/backend.h"
+#include "runtime/device/device.h"
 #include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
 
