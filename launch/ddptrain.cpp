@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -17,7 +18,7 @@
 #include "launch/options.h"
 #include "launch/pretrained.h"
 #include "launch/training_data.h"
-#include "models/generate.h"
+#include "models/gpt/generate.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/nccl_log.h"
@@ -57,10 +58,13 @@ struct Job {
   StartupClock clock;
   std::string pci_bus_id;  ///< Of this rank's GPU; empty on the CPU.
   std::string binding;     ///< What bind_to_numa() did.
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   std::shared_ptr<const Pretrained> pretrained;  ///< Null: none.
   TrainingData data;
-  std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
+  std::unique_ptr<MetricsFile> metrics;              ///< On rank 0, where asked for.
+  std::map<std::string, std::string> nccl_settings;  ///< NCCL_* variables that the user has set.
+  std::unique_ptr<NcclLogCapture> nccl_log;          ///< On rank 0, where NCCL is used.
+  std::unique_ptr<Communicator> communicator;
 };
 
 /// CUDA starting in the background, beside MPI.
@@ -111,9 +115,9 @@ DeviceKind choose_device(const World& world, const Options& options, EarlyCuda& 
   return DeviceKind::cuda;
 }
 
-std::unique_ptr<Backend> make_backend(const Options& options, DeviceKind device) {
-  const BackendOptions backend = backend_options(options, device);
-  return device == DeviceKind::cuda ? make_cuda_backend(backend, 0) : make_cpu_backend(backend);
+std::unique_ptr<Device> make_device(const Options& options, DeviceKind kind) {
+  const DeviceOptions device = device_options(options, kind);
+  return kind == DeviceKind::cuda ? make_cuda_device(device, 0) : make_cpu_device(device);
 }
 
 DistributedSampler make_sampler(const World& world, const Job& job) {
@@ -149,12 +153,12 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   if (job.pretrained != nullptr) adopt(job.pretrained->weights, job.options);
   std::future<TrainingData> data;  // read while the device starts
   world.agree([&] { data = std::async(std::launch::async, find_data(job.options, world, job.pretrained)); });
-  const DeviceKind device = choose_device(world, options, cuda);
-  if (device == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(0);
+  const DeviceKind kind = choose_device(world, options, cuda);
+  if (kind == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(0);
   job.binding = bind_to_numa(job.pci_bus_id);
   world.agree([&] {
-    check_precision(options, chosen_precision(options, device));
-    job.backend = make_backend(options, device);
+    check_precision(options, chosen_precision(options, kind));
+    job.device = make_device(options, kind);
   });
   job.clock.mark("device");
   world.agree([&] { job.data = data.get(); });
@@ -170,10 +174,22 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   return job;
 }
 
+/// Nothing else may run in this process: the environment changes.
+void start_communication(const World& world, Job& job) {
+  job.nccl_settings = nccl_environment();
+  const bool nccl = world.size() > 1 && job.device->kind() == DeviceKind::cuda;
+  if (nccl && world.rank() == 0) job.nccl_log = std::make_unique<NcclLogCapture>();
+  job.communicator = make_communicator(world, *job.device,
+                                       {.symmetric = job.options.symmetric,
+                                        .max_ctas = job.options.comm_ctas,
+                                        .scatters_sums = job.options.zero && job.options.overlap != OverlapMode::none});
+  job.clock.mark("communicator");
+}
+
 void log_ranks(const World& world, const Job& job) {
   const std::string row = "{:>4}  {:>4}  {:>5}  {:<20}  {:<26}  {}";
   const auto rows = world.all_gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
-                                                 world.hostname(), job.backend->device_name(), job.binding));
+                                                 world.hostname(), job.device->name(), job.binding));
   spdlog::info(fmt::runtime(row), "rank", "node", "local", "host", "device", "processors");
   for (const std::string& line : rows) spdlog::info("{}", line);
 }
@@ -190,22 +206,31 @@ std::future<std::string> find_topology(const World& world, const std::string& pc
   return std::async(std::launch::async, topology_label, world.size(), world.nodes(), gpus);
 }
 
+/// With what would make a fair comparison where an NCCL_* variable decided.
+GradientPath gradient_path_of(const Trainer& trainer) {
+  GradientPath path = trainer.gradient_path();
+  if (path.name == "plain" && path.reason.find("NCCL_") != std::string::npos) {
+    path.reason += "; --symmetric off without it makes a fair comparison";
+  }
+  return path;
+}
+
 /// Without topology and environment.
 RunInfo describe(const World& world, const Job& job, const Trainer& trainer, const RunOptions& run) {
   const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
   info.model = job.options.model;
-  info.device = job.backend->kind() == DeviceKind::cuda ? "cuda" : "cpu";
-  info.device_name = job.backend->device_name();
-  info.precision = job.backend->options().fp8 ? "fp8" : name_of(job.backend->precision());
+  info.device = job.device->kind() == DeviceKind::cuda ? "cuda" : "cpu";
+  info.device_name = job.device->name();
+  info.precision = job.device->options().fp8 ? "fp8" : name_of(job.device->precision());
   info.world_size = world.size();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
   info.batch_per_rank = job.options.batch;
   info.grad_accum = job.options.grad_accum;
   info.zero = trainer.arena().sharded() ? 1 : 0;
-  info.fused_sum = trainer.fuses_last_sum();
+  info.gradient_path = gradient_path_of(trainer);
   info.comm_dtype = trainer.arena().gradient_type() == DType::f32 ? "fp32" : name_of(trainer.arena().gradient_type());
   info.parameters = trainer.arena().parameter_count();
   info.epochs = total_epochs(run, steps_per_epoch);
@@ -213,7 +238,7 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.unit = trainer.model().unit();
   info.units_per_sample = trainer.model().predictions_per_sample();
   info.flops_per_sample = trainer.model().flops_per_sample();
-  info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.backend->peak_flops();
+  info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.device->peak_flops();
   if (is_language_model(job.options.model)) {
     const GptShape& shape = job.options.gpt;
     info.shape = {{"layers", shape.layers},     {"width", shape.width},
@@ -228,7 +253,7 @@ std::string sample_text(Model& model, const Job& job) {
   const Options& o = job.options;
   const GenerateOptions options{o.sample_tokens, o.temperature, o.gpt.sequence, o.seed};
   const auto prompt = to_tokens(o.prompt, job.pretrained.get());
-  return to_text(generate(model, *job.backend, prompt, options), job.pretrained.get());
+  return to_text(generate(model, *job.device, prompt, options), job.pretrained.get());
 }
 
 /// Whether standard output ends at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is.
@@ -249,19 +274,13 @@ bool writes_to_terminal() {
 void train(const World& world, Job& job) {
   log_ranks(world, job);
   std::future<std::string> topology = find_topology(world, job.pci_bus_id);
-  const auto environment = nccl_environment();
-  const bool nccl = world.size() > 1 && job.backend->kind() == DeviceKind::cuda;
-  std::optional<NcclLogCapture> nccl_log;  // before NCCL starts
-  if (nccl && world.rank() == 0) nccl_log.emplace();
-  const auto communicator = make_communicator(world, *job.backend, {job.options.symmetric, job.options.comm_ctas});
-  job.clock.mark("communicator");
   const DistributedSampler sampler = make_sampler(world, job);
   RunOptions run = run_options(job.options);
-  run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
+  run.progress = job.device->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   TrainerOptions settings = trainer_options(job.options, world.size(), steps);
   if (job.pretrained != nullptr) settings.start_values = job.pretrained->start_values();
-  Trainer trainer(settings, make_resident(job.data, job.options, *job.backend), world, *job.backend, *communicator);
+  Trainer trainer(settings, make_resident(job.data, job.options, *job.device), world, *job.device, *job.communicator);
   run.sample = [&] { return sample_text(trainer.model(), job); };
   if (!job.options.save.empty()) {
     run.trained = [&] { save_pretrained(job.options.save, trainer.arena(), job.options.gpt, world); };
@@ -270,18 +289,19 @@ void train(const World& world, Job& job) {
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
                scaled_learning_rate(job.options, world.size()));
+  if (world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
   try {  // within the life of trainer and communicator: their ends could wait for ranks that are gone
     std::optional<Report> report;
     if (world.rank() == 0) {
       RunInfo info = describe(world, job, trainer, run);
       info.topology = topology.get();
       info.startup = job.clock.phases();
-      info.environment = environment;
+      info.environment = job.nccl_settings;
       report.emplace(std::move(info), job.metrics.get());
       report->start();
     }
-    RunResult result = run_training(trainer, world, *job.backend, *communicator, run, report ? &*report : nullptr);
-    if (nccl_log) result.nccl = usage_of(nccl_log->log());
+    RunResult result = run_training(trainer, world, *job.device, *job.communicator, run, report ? &*report : nullptr);
+    if (job.nccl_log) result.nccl = usage_of(job.nccl_log->log());
     if (report) report->summary(result);
     spdlog::debug("summary written");
   } catch (const std::exception& error) {
@@ -316,14 +336,16 @@ int main(int argc, char** argv) {
     }
     init_logging(command_line.options.log_level, world.rank());
     job = prepare(world, command_line.options, cuda);
+    start_communication(world, job);
   } catch (const Error& error) {  // the same on every rank
     if (world.rank() == 0) std::fprintf(stderr, "ddptrain: %s\n", error.what());
     return dynamic_cast<const UsageError*>(&error) != nullptr ? 2 : 1;
   }
   try {
     train(world, job);
+    job.communicator.reset();
     spdlog::debug("replica and communicator ended");
-    job.backend.reset();
+    job.device.reset();
     spdlog::debug("device released");
   } catch (const std::exception& error) {
     end_all(world, error);

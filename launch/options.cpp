@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "launch/config_file.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
 
@@ -307,18 +308,16 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   app.add_flag("--print-config", print_config, "Print a file for --config and exit")
       ->configurable(false)
       ->group("Program");
-  app.set_config("--config", "", "File of these names (name = value); flags win")->type_name("FILE")->group("Program");
-  app.allow_config_extras(CLI::config_extras_mode::error);
+  std::string config;
+  app.add_option("--config", config, "TOML file of these names (name = value); flags win")
+      ->type_name("FILE")
+      ->configurable(false)
+      ->group("Program");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     result.print = app.help();
     return result;
-  } catch (const CLI::ConfigError& error) {
-    usage_error("--config {}: a line is not understood or its name is unknown: {} (ddptrain --print-config shows all)",
-                app.get_config_ptr()->as<std::string>(), error.what());
-  } catch (const CLI::FileError&) {
-    usage_error("--config {}: the file cannot be read", app.get_config_ptr()->as<std::string>());
   } catch (const CLI::ParseError& error) {
     usage_error("{} (ddptrain --help lists the flags)", error.what());
   }
@@ -326,9 +325,10 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     result.print = version_text();
     return result;
   }
+  if (!config.empty()) read_config(app, config);
   validate(result.options);
   parse_fail_at(fail_at, result.options);
-  if (print_config) result.print = app.config_to_str(true, false);
+  if (print_config) result.print = config_text(app);
   return result;
 }
 
@@ -339,11 +339,11 @@ std::string version_text() {
   return fmt::format("ddptrain {}\n{}MPI {}\n", DDPTRAIN_VERSION, cuda, mpi_version());
 }
 
-Precision chosen_precision(const Options& options, DeviceKind device) {
+Precision chosen_precision(const Options& options, DeviceKind kind) {
   if (options.precision == "fp32") return Precision::fp32;
   if (options.precision == "tf32") return Precision::tf32;
   if (options.precision == "bf16" || options.precision == "fp8") return Precision::bf16;
-  return device == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
+  return kind == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
 }
 
 void check_precision(const Options& options, Precision precision) {
@@ -365,16 +365,16 @@ void check_precision(const Options& options, Precision precision) {
   }
 }
 
-BackendOptions backend_options(const Options& options, DeviceKind device) {
-  BackendOptions backend;
-  backend.precision = chosen_precision(options, device);
-  backend.memory_format = options.memory_format;
-  backend.fused = options.fused;
-  backend.tune = options.tune;
-  backend.fp8 = options.precision == "fp8";
-  backend.threads = options.threads;
-  backend.communication_multiprocessors = options.comm_ctas;
-  return backend;
+DeviceOptions device_options(const Options& options, DeviceKind kind) {
+  DeviceOptions device;
+  device.precision = chosen_precision(options, kind);
+  device.memory_format = options.memory_format;
+  device.fused = options.fused;
+  device.tune = options.tune;
+  device.fp8 = options.precision == "fp8";
+  device.threads = options.threads;
+  device.communication_multiprocessors = options.comm_ctas;
+  return device;
 }
 
 float scaled_learning_rate(const Options& options, int world_size) {

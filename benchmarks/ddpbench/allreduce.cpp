@@ -26,13 +26,13 @@ struct Measured {
 /// the wall clock from the first call to the end of the last, averaged over iterations and ranks.
 class AllreduceBench {
  public:
-  AllreduceBench(const World& world, Backend& backend, const AllreduceOptions& options, std::uint64_t end)
+  AllreduceBench(const World& world, Device& device, const AllreduceOptions& options, std::uint64_t end)
       : world_(world),
-        backend_(backend),
+        device_(device),
         options_(options),
         end_(end),
-        library_(backend.kind() == DeviceKind::cuda ? make_nccl_collectives(world, backend, options.symmetric)
-                                                    : make_mpi_collectives(world, backend)) {
+        library_(device.kind() == DeviceKind::cuda ? make_nccl_collectives(world, device, options.symmetric)
+                                                   : make_mpi_collectives(world, device)) {
     if (!library_->can(options.collective, options.dtype)) {
       usage_error("--op {} --dtype bf16: {} adds float only. Use --dtype float.", name_of(options.collective),
                   library_->library());
@@ -49,7 +49,7 @@ class AllreduceBench {
 
   void warm_up(std::uint64_t bytes) {
     for (int i = 0; i < options_.warmup; ++i) start(size_of_call(bytes), false, i);
-    backend_.synchronize();
+    device_.synchronize();
   }
 
   Measured measure(const CollectiveSize& size, bool in_place) {
@@ -67,12 +67,12 @@ class AllreduceBench {
     const auto iterations = [&] {
       for (int i = 0; i < options_.iterations; ++i) start(size, in_place, i);
     };
-    if (options_.graph_launches == 0) return seconds_of(world_, backend_, iterations);
-    const auto graph = backend_.capture(iterations);
+    if (options_.graph_launches == 0) return seconds_of(world_, device_, iterations);
+    const auto graph = device_.capture(iterations);
     const auto launches = [&] {
       for (int i = 0; i < options_.graph_launches; ++i) graph->launch();
     };
-    return seconds_of(world_, backend_, launches) / options_.graph_launches;
+    return seconds_of(world_, device_, launches) / options_.graph_launches;
   }
 
   /// Places of a rank's input and output in the buffers, for iteration `iteration`.
@@ -109,22 +109,22 @@ class AllreduceBench {
   }
 
   std::uint64_t check(const CollectiveSize& size, bool in_place) {
-    const bool on_gpu = backend_.kind() == DeviceKind::cuda;
-    backend_.zero(recv_.data(), recv_.bytes(), backend_.compute_stream());
-    backend_.synchronize();
+    const bool on_gpu = device_.kind() == DeviceKind::cuda;
+    device_.zero(recv_.data(), recv_.bytes(), device_.compute_stream());
+    device_.synchronize();
     const CollectiveCall once = call(size, in_place, 0);
     const Tensor in{const_cast<void*>(once.send), options_.dtype, {static_cast<std::int64_t>(size.send)}};
     const Tensor out{once.recv, options_.dtype, {static_cast<std::int64_t>(size.recv)}};
     (on_gpu ? gpu::fill_pattern : fill_pattern)(in, world_.rank());
     world_.barrier();
     library_->start(once);
-    backend_.synchronize();
+    device_.synchronize();
     const std::uint64_t wrong = (on_gpu ? gpu::count_wrong : count_wrong)(out, expected(size));
     return static_cast<std::uint64_t>(world_.sum(static_cast<double>(wrong)));
   }
 
   const World& world_;
-  Backend& backend_;
+  Device& device_;
   AllreduceOptions options_;
   std::uint64_t end_;
   std::unique_ptr<Collectives> library_;
@@ -167,16 +167,15 @@ Json add_measured(const AllreduceOptions& options, const CollectiveSize& size, b
 }
 
 /// The file without results; prints what stands above the table.
-Json begin_result(const World& world, const Backend& backend, const AllreduceOptions& options,
+Json begin_result(const World& world, const Device& device, const AllreduceOptions& options,
                   const Collectives& library) {
-  print(world,
-        fmt::format("# {} of {} {}, {}, {}\n#{:>57}{:>32}\n", name_of(options.collective), library.library(),
-                    library.version(), ranks_on_nodes(world), backend.device_name(), "out-of-place", "in-place"));
-  return {{"benchmark", "allreduce"},        {"op", name_of(options.collective)},
-          {"library", library.library()},    {"version", library.version()},
-          {"ranks", world.size()},           {"nodes", world.nodes()},
-          {"device", backend.device_name()}, {"graph_launches", options.graph_launches},
-          {"symmetric", options.symmetric},  {"results", Json::array()}};
+  print(world, fmt::format("# {} of {} {}, {}, {}\n#{:>57}{:>32}\n", name_of(options.collective), library.library(),
+                           library.version(), ranks_on_nodes(world), device.name(), "out-of-place", "in-place"));
+  return {{"benchmark", "allreduce"},       {"op", name_of(options.collective)},
+          {"library", library.library()},   {"version", library.version()},
+          {"ranks", world.size()},          {"nodes", world.nodes()},
+          {"device", device.name()},        {"graph_launches", options.graph_launches},
+          {"symmetric", options.symmetric}, {"results", Json::array()}};
 }
 
 }  // namespace
@@ -184,18 +183,18 @@ Json begin_result(const World& world, const Backend& backend, const AllreduceOpt
 void run_allreduce(const World& world, const CommonOptions& common, const AllreduceOptions& options) {
   require_ranks(world, "ddpbench allreduce");
   const ResultFile file(world, common.json);
-  const DeviceKind device = choose_device(world, common.device);
-  require_gpu(device, options.graph_launches > 0, "--graph");
-  require_gpu(device, options.symmetric, "--symmetric");
-  const bool on_gpu = device == DeviceKind::cuda;
+  const DeviceKind kind = choose_device(world, common.device);
+  require_gpu(kind, options.graph_launches > 0, "--graph");
+  require_gpu(kind, options.symmetric, "--symmetric");
+  const bool on_gpu = kind == DeviceKind::cuda;
   const std::uint64_t end = options.end != 0 ? options.end : on_gpu ? kEndOnGpu : kEndOnCpu;
   const auto sizes = size_sweep(options.begin, end, options.factor);
-  const auto backend = make_backend(world, device, Precision::fp32, common.threads);
+  const auto device = make_device(world, kind, Precision::fp32, common.threads);
   // Before NCCL starts. It writes a line per call, which costs small calls a microsecond where no graph replays them.
   std::optional<NcclLogCapture> nccl_log;
   if (options.graph_launches > 0 && world.rank() == 0) nccl_log.emplace();
-  AllreduceBench bench(world, *backend, options, end);
-  Json result = begin_result(world, *backend, options, bench.library());
+  AllreduceBench bench(world, *device, options, end);
+  Json result = begin_result(world, *device, options, bench.library());
   const Table table = make_table();
   print(world, table.header());
   bench.warm_up(sizes.back());

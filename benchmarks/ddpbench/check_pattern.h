@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/backend/step.h"
+#include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
 
 /// The values by which results of collectives are checked: small integers, so that their sums are exact in bf16 in any

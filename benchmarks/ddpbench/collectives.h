@@ -5,8 +5,8 @@
 #include <string>
 
 #include "benchmarks/ddpbench/collective.h"
-#include "runtime/backend/backend.h"
 #include "runtime/comm/world.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain::bench {
 
@@ -26,13 +26,13 @@ class Collectives {
   virtual std::string version() const = 0;
   virtual bool can(Collective collective, DType dtype) const = 0;
   virtual Buffer allocate(std::size_t bytes) = 0;  ///< Collective. Buffers must be gone before this.
-  /// Starts the collective: on the backend's compute stream (NCCL), or done on return (MPI). Sums.
+  /// Starts the collective: on the device's compute stream (NCCL), or done on return (MPI). Sums.
   virtual void start(const CollectiveCall& call) = 0;
 };
 
-std::unique_ptr<Collectives> make_mpi_collectives(const World& world, Backend& backend);
+std::unique_ptr<Collectives> make_mpi_collectives(const World& world, Device& device);
 /// `symmetric`: allocate() gives symmetric-memory windows; UsageError where NCCL has none here. UsageError in a build
 /// without CUDA.
-std::unique_ptr<Collectives> make_nccl_collectives(const World& world, Backend& backend, bool symmetric);
+std::unique_ptr<Collectives> make_nccl_collectives(const World& world, Device& device, bool symmetric);
 
 }  // namespace ddptrain::bench

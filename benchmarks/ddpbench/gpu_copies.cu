@@ -1,8 +1,8 @@
 #include <chrono>
 
 #include "benchmarks/ddpbench/gpu_copies.h"
-#include "runtime/backend/backend.h"
-#include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/device/cuda/cuda_utils.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain::bench {
 namespace {

@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "benchmarks/ddpbench/stream_clock.h"
-#include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/device/cuda/cuda_utils.h"
 
 namespace ddptrain::bench::gpu {
 namespace {

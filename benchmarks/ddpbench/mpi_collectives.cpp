@@ -10,7 +10,7 @@ namespace {
 
 class MpiCollectives final : public Collectives {
  public:
-  MpiCollectives(const World& world, Backend& backend) : ranks_(world.size()), backend_(backend) {}
+  MpiCollectives(const World& world, Device& device) : ranks_(world.size()), device_(device) {}
 
   std::string library() const override { return "MPI"; }
   std::string version() const override { return mpi_version(); }
@@ -20,7 +20,7 @@ class MpiCollectives final : public Collectives {
     return dtype == DType::f32 || moves_only;
   }
 
-  Buffer allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
+  Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
 
   void start(const CollectiveCall& call) override {
     const bool sums = call.collective == Collective::all_reduce || call.collective == Collective::reduce_scatter;
@@ -83,13 +83,13 @@ class MpiCollectives final : public Collectives {
   }
 
   int ranks_;
-  Backend& backend_;
+  Device& device_;
 };
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_mpi_collectives(const World& world, Backend& backend) {
-  return std::make_unique<MpiCollectives>(world, backend);
+std::unique_ptr<Collectives> make_mpi_collectives(const World& world, Device& device) {
+  return std::make_unique<MpiCollectives>(world, device);
 }
 
 }  // namespace ddptrain::bench

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "benchmarks/ddpbench/collectives.h"
-#include "runtime/backend/cuda/cuda_utils.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
+#include "runtime/device/cuda/cuda_utils.h"
 
 namespace ddptrain::bench {
 namespace {
@@ -26,8 +26,8 @@ ncclDataType_t nccl_type(DType dtype) { return dtype == DType::bf16 ? ncclBfloat
 
 class NcclCollectives final : public Collectives {
  public:
-  NcclCollectives(const World& world, Backend& backend, bool symmetric)
-      : backend_(backend), symmetric_(symmetric), stream_(static_cast<cudaStream_t>(backend.compute_stream().handle)) {
+  NcclCollectives(const World& world, Device& device, bool symmetric)
+      : device_(device), symmetric_(symmetric), stream_(static_cast<cudaStream_t>(device.compute_stream().handle)) {
     ncclUniqueId id{};
     if (world.rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     world.broadcast(&id, sizeof(id), 0);
@@ -42,7 +42,7 @@ class NcclCollectives final : public Collectives {
   bool can(Collective, DType dtype) const override { return dtype == DType::f32 || dtype == DType::bf16; }
 
   Buffer allocate(std::size_t bytes) override {
-    if (!symmetric_) return backend_.allocate(bytes);
+    if (!symmetric_) return device_.allocate(bytes);
     constexpr std::size_t kUnit = NCCL_WIN_REQUIRED_ALIGNMENT;
     const std::size_t padded = (std::max<std::size_t>(bytes, 1) + kUnit - 1) / kUnit * kUnit;
     void* memory = nullptr;
@@ -78,7 +78,7 @@ class NcclCollectives final : public Collectives {
   }
 
  private:
-  Backend& backend_;
+  Device& device_;
   bool symmetric_;
   cudaStream_t stream_;
   ncclComm_t comm_ = nullptr;
@@ -86,8 +86,8 @@ class NcclCollectives final : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_nccl_collectives(const World& world, Backend& backend, bool symmetric) {
-  return std::make_unique<NcclCollectives>(world, backend, symmetric);
+std::unique_ptr<Collectives> make_nccl_collectives(const World& world, Device& device, bool symmetric) {
+  return std::make_unique<NcclCollectives>(world, device, symmetric);
 }
 
 }  // namespace ddptrain::bench

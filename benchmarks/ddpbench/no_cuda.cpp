@@ -11,7 +11,7 @@ namespace {
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_nccl_collectives(const World&, Backend&, bool) { not_in_this_build(); }
+std::unique_ptr<Collectives> make_nccl_collectives(const World&, Device&, bool) { not_in_this_build(); }
 std::unique_ptr<GpuCopies> make_gpu_copies() { return nullptr; }
 
 namespace gpu {

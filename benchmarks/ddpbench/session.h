@@ -6,9 +6,9 @@
 #include <string>
 
 #include "benchmarks/ddpbench/options.h"
-#include "runtime/backend/backend.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain::bench {
 
@@ -34,20 +34,20 @@ void print(const World& world, const std::string& text);
 /// The device that --device asks for, the same on all ranks; UsageError (the same on all ranks) where it cannot be.
 DeviceKind choose_device(const World& world, const std::string& device);
 /// GPU number `local rank`, or the CPU.
-std::unique_ptr<Backend> make_backend(const World& world, DeviceKind device, Precision precision, int threads);
+std::unique_ptr<Device> make_device(const World& world, DeviceKind kind, Precision precision, int threads);
 /// bf16 on GPUs, fp32 on CPUs, or what `name` says.
-Precision choose_precision(const std::string& name, DeviceKind device);
+Precision choose_precision(const std::string& name, DeviceKind kind);
 /// UsageError where `flag`, which is `given`, has no meaning on the CPU.
-void require_gpu(DeviceKind device, bool given, const char* flag);
+void require_gpu(DeviceKind kind, bool given, const char* flag);
 /// UsageError where there is one rank only: `what` needs at least two.
 void require_ranks(const World& world, const char* what);
 
 /// Seconds that `work` takes until the device is done with what it queued: of this rank.
-double seconds_of(const World& world, Backend& backend, const std::function<void()>& work);
+double seconds_of(const World& world, Device& device, const std::function<void()>& work);
 double mean_over_ranks(const World& world, double value);
 
 /// Uniform in [-bound, bound], the same for the same seed; f32 or bf16.
-void fill_random(Backend& backend, const Tensor& values, double bound, std::uint32_t seed);
+void fill_random(Device& device, const Tensor& values, double bound, std::uint32_t seed);
 
 void run_p2p(const World& world, const CommonOptions& common, const P2pOptions& options);
 void run_allreduce(const World& world, const CommonOptions& common, const AllreduceOptions& options);

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "runtime/backend/backend.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain::bench {
 
@@ -14,12 +14,12 @@ class StreamClock {
   virtual ~StreamClock() = default;
   /// Point `mark` is where everything queued on `stream` so far is done.
   virtual void mark(std::size_t mark, Stream stream) = 0;
-  /// Between two points that have been reached (after Backend::synchronize()).
+  /// Between two points that have been reached (after Device::synchronize()).
   virtual double seconds(std::size_t from, std::size_t to) const = 0;
 };
 
 /// With points 0 to marks - 1.
-std::unique_ptr<StreamClock> make_stream_clock(const Backend& backend, std::size_t marks);
+std::unique_ptr<StreamClock> make_stream_clock(const Device& device, std::size_t marks);
 
 namespace gpu {
 /// UsageError in a build without CUDA.

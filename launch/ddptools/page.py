@@ -24,7 +24,7 @@ th { background: #f6f8fa; } td { white-space: nowrap; }
 td.long { white-space: normal; overflow-wrap: break-word; }
 td:first-child, th:first-child, .text { text-align: left; }
 figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; }
-figcaption { color: #57606a; font-size: .85rem; }
+figcaption, .footnote { color: #57606a; font-size: .85rem; }
 .notes { background: #fff8c5; border: 1px solid #d4a72c; padding: .5rem 1rem; }
 @media (prefers-color-scheme: dark) { body { filter: invert(.92) hue-rotate(180deg); background: #fff; } }
 """
@@ -99,7 +99,7 @@ def _html_table(table: Table) -> str:
     return (
         f'<div class="wide"><table><caption>{html.escape(table.caption)}</caption>\n'
         f"<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>"
-    )
+    ) + (f'<p class="footnote">{html.escape(table.footnote)}</p>' if table.footnote else "")
 
 
 def _unbroken(text: str) -> str:
@@ -138,7 +138,8 @@ def _markdown_table(table: Table) -> str:
         return "| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in cells) + " |"
 
     lines = [_plain(table.caption), "", row(table.header), "|" + " --- |" * len(table.header)]
-    return "\n".join([*lines, *map(row, table.rows)])
+    footnote = ["", _plain(table.footnote)] if table.footnote else []
+    return "\n".join([*lines, *map(row, table.rows), *footnote])
 
 
 def _plain(text: str) -> str:

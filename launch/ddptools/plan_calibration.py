@@ -253,7 +253,8 @@ def _overlaps(summary: Table, settings: Table) -> bool:
 
 def _fused_sum_us(summary: Table) -> float | None:
     step, silent = positive(summary.get("step_seconds")), positive(summary.get("step_seconds_without_communication"))
-    if summary.get("fused_sum") is not True or step is None or silent is None:
+    fused = summary.get("fused_sum") is True or summary.get("gradient_path") == "symmetric+fused"
+    if not fused or step is None or silent is None:
         return None
     return max(1e6 * (step - silent), 0.0)
 

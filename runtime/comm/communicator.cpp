@@ -12,10 +12,10 @@ Tensor own_part(const Communicator& communicator, const Tensor& values) {
   return {static_cast<char*>(values.data) + offset, values.dtype, {count}};
 }
 
-std::unique_ptr<Communicator> make_communicator(const World& world, Backend& backend, const NcclOptions& options) {
-  if (world.size() == 1) return make_self_communicator(backend);
-  if (backend.kind() == DeviceKind::cpu) return make_mpi_communicator(world, backend);
-  return make_nccl_communicator(world, backend, options);
+std::unique_ptr<Communicator> make_communicator(const World& world, Device& device, const NcclOptions& options) {
+  if (world.size() == 1) return make_self_communicator(device);
+  if (device.kind() == DeviceKind::cpu) return make_mpi_communicator(world, device);
+  return make_nccl_communicator(world, device, options);
 }
 
 }  // namespace ddptrain

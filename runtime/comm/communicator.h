@@ -5,17 +5,23 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend/backend.h"
 #include "runtime/comm/world.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain {
 
 /// NCCL 2.28's symmetric kernels scatter and gather wrong values where parts are not a multiple of it.
 inline constexpr std::size_t kPartBytes = 16;
 
+/// Memory of this rank that the GPUs of all ranks reach.
+struct PeerMemory {
+  Buffer mine;                 ///< Zeroed.
+  std::vector<void*> of_rank;  ///< Rank r's memory, as this rank's GPU reaches it; empty: there is none.
+};
+
 /// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes; over MPI
 /// the order of all_gather() calls among the others may differ between ranks.
-/// Errors throw Error with the failing call. Made after, and destroyed before, backend and world.
+/// Errors throw Error with the failing call. Made after, and destroyed before, device and world.
 class Communicator {
  public:
   using Ticket = std::uint64_t;
@@ -26,9 +32,14 @@ class Communicator {
   virtual int size() const = 0;
   /// Memory (zeroed) from which collectives are fastest; collective.
   virtual Buffer allocate(std::size_t bytes) = 0;
-  /// Where this rank's GPU reaches every rank's copy of what allocate() gave, in the order of ranks; empty where it
-  /// reaches no other's (CPUs, several nodes, no symmetric memory), on all ranks alike. Waits.
-  virtual std::vector<void*> peer_addresses(const Buffer&) { return {}; }
+  /// Whether allocate() gives symmetric memory: every rank's GPU reads and writes it, and sums are fastest from it.
+  virtual bool symmetric() const { return false; }
+  /// Why this library, which has symmetric memory, does not give it here; empty where it does or has none.
+  virtual std::string why_not_symmetric() const { return {}; }
+  /// Memory of `bytes` bytes per rank that every rank's GPU reads and writes from within kernels. The addresses were
+  /// tried: each rank has read what every other rank wrote. Empty, on all ranks alike, where memory is not symmetric or
+  /// where any rank asks for 0 bytes. Collective; waits.
+  virtual PeerMemory allocate_for_peers(std::size_t /*bytes*/) { return {}; }
 
   /// Starts values = sum over ranks, in place, after what is queued on `stream`; f64, f32 or bf16.
   virtual Ticket all_reduce_sum(const Tensor& values, Stream stream) = 0;
@@ -48,6 +59,7 @@ class Communicator {
 
   /// Throws Error where the library has seen a peer fail.
   virtual void check_health() {}
+  virtual std::string library() const = 0;  ///< NCCL or MPI; empty where there is none.
   virtual std::string library_version() const = 0;
 };
 
@@ -55,21 +67,23 @@ class Communicator {
 Tensor own_part(const Communicator& communicator, const Tensor& values);
 
 /// CPU memory, MPI messages; overlaps with computation as long as test() is called now and then.
-std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Backend& backend);
+std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Device& device);
 struct NcclOptions {
   bool symmetric = true;
-  int max_ctas = 0;  ///< Thread blocks of a collective at most; 0: NCCL's choice.
+  int max_ctas = 0;            ///< Thread blocks of a collective at most; 0: NCCL's choice.
+  bool scatters_sums = false;  ///< reduce_scatter_sum() and all_gather() will be called.
 };
 
 /// GPU memory, NCCL. `symmetric`: allocate() gives symmetric-memory windows, which are faster for all-reduces below
-/// some 16 MiB, where all ranks share a node and neither NCCL_ALGO, NCCL_PROTO nor NCCL_HOSTID is set (symmetric
-/// kernels follow none of them). The backend's device is the current one. Throws UsageError in a build without CUDA.
-/// Buffers must be gone before it. Destroyed by an exception, it aborts what NCCL is still doing.
-std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Backend& backend, const NcclOptions& options);
+/// some 16 MiB, where NCCL maps the memory of all ranks and neither NCCL_ALGO, NCCL_PROTO nor NCCL_HOSTID is set
+/// (symmetric kernels follow none of them). The device's device is the current one. Collective. The same UsageError on
+/// all ranks in a build without CUDA and where NCCL refuses its NCCL_* settings for the collectives that will be called
+/// (each is tried once). Buffers must be gone before it. Destroyed by an exception, it aborts what NCCL is still doing.
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device, const NcclOptions& options);
 /// One rank: every collective is the identity.
-std::unique_ptr<Communicator> make_self_communicator(Backend& backend);
+std::unique_ptr<Communicator> make_self_communicator(Device& device);
 /// The one for these ranks and this device: itself for one rank, MPI for CPUs, NCCL (with `options`) for GPUs.
-std::unique_ptr<Communicator> make_communicator(const World& world, Backend& backend, const NcclOptions& options);
+std::unique_ptr<Communicator> make_communicator(const World& world, Device& device, const NcclOptions& options);
 std::string nccl_version();  ///< Empty in a build without CUDA.
 
 }  // namespace ddptrain

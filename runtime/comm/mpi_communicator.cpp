@@ -32,7 +32,7 @@ int mpi_count(std::int64_t count, const char* what) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(const World& world, Backend& backend) : rank_(world.rank()), size_(world.size()), backend_(backend) {
+  MpiCommunicator(const World& world, Device& device) : rank_(world.rank()), size_(world.size()), device_(device) {
     DDP_MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &comm_));
     DDP_MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &gather_comm_));
   }
@@ -52,7 +52,7 @@ class MpiCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Buffer allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
+  Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
 
   Ticket all_reduce_sum(const Tensor& values, Stream) override {
     const MPI_Datatype type = mpi_type(values.dtype);
@@ -103,6 +103,7 @@ class MpiCommunicator final : public Communicator {
     mpi_broadcast_bytes(values.data, values.bytes(), root, comm_);
   }
 
+  std::string library() const override { return "MPI"; }
   std::string library_version() const override { return mpi_version(); }
 
  private:
@@ -132,7 +133,7 @@ class MpiCommunicator final : public Communicator {
 
   int rank_;
   int size_;
-  Backend& backend_;
+  Device& device_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   MPI_Comm gather_comm_ = MPI_COMM_NULL;  // lets ranks gather at different points of the sequence of sums
   std::deque<Outstanding> outstanding_;   // in the order of their tickets
@@ -141,9 +142,9 @@ class MpiCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Backend& backend) {
-  if (backend.kind() != DeviceKind::cpu) fail("make_mpi_communicator: MPI carries CPU memory only; use NCCL for GPUs");
-  return std::make_unique<MpiCommunicator>(world, backend);
+std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Device& device) {
+  if (device.kind() != DeviceKind::cpu) fail("make_mpi_communicator: MPI carries CPU memory only; use NCCL for GPUs");
+  return std::make_unique<MpiCommunicator>(world, device);
 }
 
 }  // namespace ddptrain

@@ -30,6 +30,7 @@ class Rules {
   std::vector<IneffectiveSetting> found(const Environment& environment) {
     p2p_level();
     algorithm_and_protocol();
+    symmetric_kernels();
     network();
     nvls();
     never_mentioned(environment);
@@ -94,6 +95,15 @@ class Rules {
     return !log_.choices.empty() && std::all_of(log_.choices.begin(), log_.choices.end(), [](const auto& entry) {
       return entry.second.algorithm == "Symmetric";
     });
+  }
+
+  /// They take their number of thread blocks from NCCL_MIN_CTAS and NCCL_MAX_CTAS, and use no buffers.
+  void symmetric_kernels() {
+    if (!used_symmetric()) return;
+    for (const char* name : {"NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"}) {
+      const std::string* value = value_of(name);
+      if (value != nullptr) add(name, *value, "symmetric-memory kernels ran, which do not use it");
+    }
   }
 
   void network() {

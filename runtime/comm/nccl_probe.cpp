@@ -25,20 +25,20 @@ class Dump {
   std::unique_ptr<MemoryFile> file_;
 };
 
-void run_collectives(const World& world, Backend& backend) {
-  const auto communicator = make_nccl_communicator(world, backend, NcclOptions{.symmetric = false});
+void run_collectives(const World& world, Device& device) {
+  const auto communicator = make_nccl_communicator(world, device, NcclOptions{.symmetric = false});
   for (const std::int64_t bytes : {4096LL, 1048576LL, 67108864LL}) {
     const Shape shape = {bytes / 4};
     const Buffer buffer = communicator->allocate(static_cast<std::size_t>(bytes));
-    communicator->all_reduce_sum({buffer.data(), DType::f32, shape}, backend.communication_stream());
-    backend.synchronize();
+    communicator->all_reduce_sum({buffer.data(), DType::f32, shape}, device.communication_stream());
+    device.synchronize();
   }
   communicator->check_health();
 }
 
 }  // namespace
 
-NcclProbe probe_nccl(const World& world, Backend& backend) {
+NcclProbe probe_nccl(const World& world, Device& device) {
   ScopedEnvironment environment;
   environment.set("NCCL_DEBUG", std::nullopt);
   environment.set("NCCL_DEBUG_FILE", std::nullopt);
@@ -48,7 +48,7 @@ NcclProbe probe_nccl(const World& world, Backend& backend) {
     // On every rank, though rank 0 alone writes: a rank that is to dump its topology takes part in one more exchange.
     const Dump topology("NCCL_TOPO_DUMP_FILE", environment);
     const Dump graph("NCCL_GRAPH_DUMP_FILE", environment);
-    run_collectives(world, backend);
+    run_collectives(world, device);
     probe.topology_xml = topology.text();
     probe.graph_xml = graph.text();
   }

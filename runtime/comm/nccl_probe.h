@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "runtime/backend/backend.h"
 #include "runtime/comm/world.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain {
 
@@ -17,6 +17,6 @@ struct NcclProbe {
 /// Makes a communicator over the ranks and sums 4 KiB, 1 MiB and 64 MiB over them, so that NCCL connects what it uses
 /// for small and large messages. NCCL_DEBUG of the user is set aside meanwhile. Collective; on every rank before NCCL's
 /// first call in this process.
-NcclProbe probe_nccl(const World& world, Backend& backend);
+NcclProbe probe_nccl(const World& world, Device& device);
 
 }  // namespace ddptrain

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
-#include "runtime/backend/backend.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
 #include "runtime/train/parameter_arena.h"
 
 namespace ddptrain {
@@ -15,8 +16,8 @@ class Optimizer {
  public:
   /// `clip_norm` 0: no clipping. `fused_sum`: sum and update of the last bucket in one kernel, where GPUs reach each
   /// other's memory and nothing comes between the two (clipping, shards, lamb). Collective. Error for lamb on a sharded
-  /// arena, as it needs the norms of whole parameters. Arena, backend and communicator outlive the optimizer.
-  Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Backend& backend,
+  /// arena, as it needs the norms of whole parameters. Arena, device and communicator outlive the optimizer.
+  Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
             Communicator& communicator, bool fused_sum);
 
   /// Whether settings.kind keeps two moments.
@@ -26,14 +27,19 @@ class Optimizer {
   void begin_step(StepRef step, bool communicates);
   /// In bucket order: the averaged gradients of `bucket` are in place, in the order of `stream`.
   void bucket_reduced(std::size_t bucket, Stream stream);
-  /// Whether sum_and_update() takes the place of the last bucket's sum over ranks and bucket_reduced().
+  /// Whether sum_and_update() takes the place of the last bucket's sum over ranks and bucket_reduced(); the same on all
+  /// ranks.
   bool sums_last_bucket() const { return peers_.size > 1; }
+  /// Why it does not, although memory is symmetric.
+  const std::string& why_not_fused() const { return why_not_fused_; }
   void sum_and_update(std::size_t bucket, Stream stream);
   /// On the compute stream, after all buckets. Work queued on it from now on sees the new weights.
   void finish_step();
 
  private:
-  void find_peers();
+  /// Empty where sum and update can be one kernel.
+  std::string what_forbids_fusing(bool wanted, std::size_t inbox_bytes) const;
+  void find_peers(std::size_t inbox_bytes);
   bool clips() const { return clip_norm_ > 0.0f; }
   Tensor squares() const;  ///< f32 [buckets]: sum of squares of each bucket's gradients.
   float* clip_scale() const;
@@ -44,9 +50,10 @@ class Optimizer {
   OptimizerSettings settings_;
   float clip_norm_;
   const ParameterArena& arena_;
-  Backend& backend_;
+  Device& device_;
   Communicator& communicator_;
-  Buffer clip_;   ///< f32: squares(), then the scale.
+  Buffer clip_;  ///< f32: squares(), then the scale.
+  std::string why_not_fused_;
   Buffer inbox_;  ///< Of sum_and_update(), as peers_.
   PeerInboxes peers_;
   StepRef step_;

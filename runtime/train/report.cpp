@@ -33,7 +33,8 @@ Json info_fields(const RunInfo& info) {
                  {"grad_accum", info.grad_accum},
                  {"zero", info.zero},
                  {"comm_dtype", info.comm_dtype},
-                 {"fused_sum", info.fused_sum},
+                 {"gradient_path", info.gradient_path.name},
+                 {"gradient_path_reason", info.gradient_path.reason},
                  {"steps", info.steps},
                  {"epochs", info.epochs},
                  {"parameters", info.parameters}};
@@ -79,6 +80,10 @@ std::string straggler_text(const Calibration& c) {
 }
 
 }  // namespace
+
+std::string described(const GradientPath& path) {
+  return path.reason.empty() ? path.text : fmt::format("{} ({})", path.text, path.reason);
+}
 
 MetricsFile::MetricsFile(const std::string& path) : path_(path) {
   require_writable("--metrics", path);
@@ -193,6 +198,7 @@ void Report::table(const RunResult& result) const {
       fmt::format("{:.0f}  (median of {} windows, {:.0f} to {:.0f})", units(rate.median), rate.windows, units(rate.min),
                   units(rate.max)));
   row(capital_unit() + "/sec per rank", fmt::format("{:.0f}", units(rate.median) / info_.world_size));
+  if (info_.world_size > 1) row("Gradients", described(info_.gradient_path));
   if (result.calibration && info_.world_size > 1) {
     const Calibration& c = *result.calibration;
     row("Beside the baseline", fmt::format("{:.0f}  (all ranks, {} windows taken in turn with the baseline's)",

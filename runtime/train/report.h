@@ -11,6 +11,7 @@
 #include "runtime/comm/nccl_log.h"
 #include "runtime/train/calibration.h"
 #include "runtime/train/meter.h"
+#include "runtime/train/trainer.h"
 
 namespace ddptrain {
 
@@ -28,7 +29,7 @@ struct RunInfo {
   std::int64_t grad_accum = 1;
   int zero = 0;            ///< Stage of ZeRO.
   std::string comm_dtype;  ///< Of gradients.
-  bool fused_sum = false;  ///< Whether the last bucket's sum and update are one kernel.
+  GradientPath gradient_path;
   std::int64_t parameters = 0;
   std::map<std::string, std::int64_t> shape;  ///< Of a GPT: layers, width, sequence ...
   std::int64_t epochs = 0;
@@ -60,6 +61,9 @@ struct RunResult {
   std::optional<Calibration> calibration;
   std::optional<NcclUsage> nccl;
 };
+
+/// In one line.
+std::string described(const GradientPath& path);
 
 /// A file of JSON lines, written as they come.
 class MetricsFile {

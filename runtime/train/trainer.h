@@ -8,8 +8,8 @@
 
 #include "data/distributed_sampler.h"
 #include "models/model.h"
-#include "runtime/backend/backend.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
 #include "runtime/train/gradient_reducer.h"
 #include "runtime/train/optimizer.h"
 #include "runtime/train/parameter_arena.h"
@@ -36,12 +36,19 @@ struct TrainerOptions {
   bool graph = true;
 };
 
+/// How gradients are summed over ranks.
+struct GradientPath {
+  std::string name;    ///< none, mpi, plain, symmetric, or symmetric+fused: the last bucket's sum and update as one.
+  std::string text;    ///< The same for people, such as "NCCL symmetric + fused last bucket".
+  std::string reason;  ///< Why it is not the fastest that this library has; empty where it is.
+};
+
 /// One replica of a model and what trains it on this rank's share of the data.
 class Trainer {
  public:
-  /// Collective. All start with rank 0's parameters; Error where replicas differ nevertheless. World, backend and
+  /// Collective. All start with rank 0's parameters; Error where replicas differ nevertheless. World, device and
   /// communicator outlive the trainer.
-  Trainer(const TrainerOptions& options, ResidentSplits data, const World& world, Backend& backend,
+  Trainer(const TrainerOptions& options, ResidentSplits data, const World& world, Device& device,
           Communicator& communicator);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -49,8 +56,8 @@ class Trainer {
   const DistributedSampler& sampler() const { return sampler_; }
   const ParameterArena& arena() const { return arena_; }
   const Model& model() const { return *model_; }
-  bool fuses_last_sum() const { return optimizer_.sums_last_bucket(); }
   Model& model() { return *model_; }
+  GradientPath gradient_path() const;
 
   /// Queues the next steps of training; does not wait. Collective.
   void run(std::uint64_t steps) { training_.run(steps); }
@@ -88,7 +95,7 @@ class Trainer {
 
   TrainerOptions options_;
   const World& world_;
-  Backend& backend_;
+  Device& device_;
   Communicator& communicator_;
   ResidentSplits data_;
   DistributedSampler sampler_;

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "runtime/backend/backend.h"
+#include "runtime/device/device.h"
 #include "tests/launch/process.h"
 
 namespace ddptrain {

@@ -113,6 +113,16 @@ TEST(Ineffective, AlgorithmsThatDidNotRun) {
   EXPECT_EQ(why(ineffective_settings(one_node(tree_set), {}, false), "NCCL_ALGO"), "effective");
 }
 
+TEST(Ineffective, ThreadsAndBuffersOfSymmetricKernels) {
+  const std::string symmetric = "NCCL INFO AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4\n";
+  const std::string ring = "NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n";
+  for (const char* name : {"NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"}) {
+    const std::string set = fmt::format("NCCL INFO {} set by environment to 1.\n", name);
+    EXPECT_TRUE(says(why(ineffective_settings(one_node(set + symmetric), {}, false), name), "symmetric")) << name;
+    EXPECT_EQ(why(ineffective_settings(one_node(set + ring), {}, false), name), "effective") << name;
+  }
+}
+
 TEST(Ineffective, NetworkSettingsWithinANode) {
   const std::string set =
       "NCCL INFO NCCL_IB_HCA set to mlx5_0\nNCCL INFO NCCL_SOCKET_IFNAME set by environment to lo\n";

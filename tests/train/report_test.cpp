@@ -17,7 +17,7 @@ RunInfo eight_gpus() {
   info.topology = "NV18";
   info.zero = 1;
   info.comm_dtype = "fp32";
-  info.fused_sum = true;
+  info.gradient_path = {"plain", "NCCL plain", "NCCL_PROTO is set"};
   info.world_size = 8;
   info.local_world_size = 8;
   info.epochs = 8;
@@ -62,6 +62,7 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   const std::string table = testing::internal::GetCapturedStdout();
   EXPECT_NE(table.find("Scaling efficiency        96.2%"), std::string::npos) << table;
   EXPECT_NE(table.find("Exposed communication     25.0%"), std::string::npos) << table;
+  EXPECT_NE(table.find("Gradients                 NCCL plain (NCCL_PROTO is set)"), std::string::npos) << table;
   const char* stragglers =
       "Stragglers                10.0% of a step  (10.0 us from the mean to the slowest rank; rank 2 is 10.0% above "
       "the mean)";
@@ -73,7 +74,8 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   EXPECT_EQ(summary.at("topology"), "NV18");
   EXPECT_EQ(summary.at("zero"), 1);
   EXPECT_EQ(summary.at("comm_dtype"), "fp32");
-  EXPECT_EQ(summary.at("fused_sum"), true);
+  EXPECT_EQ(summary.at("gradient_path"), "plain");
+  EXPECT_EQ(summary.at("gradient_path_reason"), "NCCL_PROTO is set");
   EXPECT_EQ(summary.at("nccl").at("algorithm"), "Ring");
   EXPECT_EQ(summary.at("nccl").at("channels"), 16);
   EXPECT_EQ(summary.at("images_per_second_min"), 3900000.0);
