@@ -140,7 +140,7 @@ class FieldsTest(unittest.TestCase):
         sweep += 'arguments = ["memory"]\nranks = 1\ndevice = "cpu"\nbytes = "64K"\n'
         sweep += '[[product]]\nname = "c"\nranks = 2\nlayout = "1x2"\ngpus = "0,1"\ndevice = "cuda"\n'
         (self.folder / "tiny.toml").write_text(sweep)
-        command = [sys.executable, ROOT / "launch" / "ddpsweep", "tiny.toml", "--repeats", 1, "--bin", BIN]
+        command = [BIN / "ddpsweep", "tiny.toml", "--repeats", 1, "--bin", BIN]
         run([*command, "--out", "out"], self.folder)
         self.expect("results", self.lines("out/results.jsonl"))
         self.expect("plan", [self.document("out/plan.json")])
@@ -155,7 +155,7 @@ class KeysTest(unittest.TestCase):
     def test_sweep_files(self) -> None:
         text = (REFERENCE / "sweep-files.md").read_text(encoding="utf-8")
         keys = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
-        of_product = {"name", "program", "arguments", "environment", "global-batch", *sweep_file.PLACEMENT_KEYS}
+        of_product = {"name", "program", "arguments", "environment", "flags", "global-batch", *sweep_file.PLACEMENT_KEYS}
         self.assertEqual(sorted(keys), sorted([*sweep_file.SWEEP_KEYS, *of_product]))
 
     def test_results_csv(self) -> None:
