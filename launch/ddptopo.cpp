@@ -14,14 +14,14 @@
 #include <vector>
 
 #include "launch/drawing.h"
-#include "runtime/comm/nccl_log.h"
-#include "runtime/comm/nccl_log_report.h"
-#include "runtime/comm/nccl_probe.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
 #include "runtime/core/writable.h"
 #include "runtime/device/device.h"
+#include "runtime/diagnostics/nccl_log.h"
+#include "runtime/diagnostics/nccl_log_report.h"
+#include "runtime/diagnostics/nccl_probe.h"
 #include "runtime/topology/machine.h"
 #include "runtime/topology/machine_report.h"
 

@@ -21,10 +21,10 @@
 #include "models/gpt/generate.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
-#include "runtime/comm/nccl_log.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
 #include "runtime/core/writable.h"
+#include "runtime/diagnostics/nccl_log.h"
 #include "runtime/topology/gpu_selection.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/topology/topology.h"
@@ -177,12 +177,17 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
 /// Nothing else may run in this process: the environment changes.
 void start_communication(const World& world, Job& job) {
   job.nccl_settings = nccl_environment();
-  const bool nccl = world.size() > 1 && job.device->kind() == DeviceKind::cuda;
+  const Options& o = job.options;
+  if (o.comm == CommLibrary::nccl && job.device->kind() == DeviceKind::cpu) {
+    usage_error("--comm nccl: NCCL carries the memory of GPUs, and these ranks compute on CPUs. Use --comm mpi.");
+  }
+  const bool nccl = world.size() > 1 && job.device->kind() == DeviceKind::cuda && o.comm != CommLibrary::mpi;
   if (nccl && world.rank() == 0) job.nccl_log = std::make_unique<NcclLogCapture>();
   job.communicator = make_communicator(world, *job.device,
-                                       {.symmetric = job.options.symmetric,
-                                        .max_ctas = job.options.comm_ctas,
-                                        .scatters_sums = job.options.zero && job.options.overlap != OverlapMode::none});
+                                       {.library = o.comm,
+                                        .symmetric = o.symmetric,
+                                        .max_ctas = o.comm_ctas,
+                                        .scatters_sums = o.zero && o.overlap != OverlapMode::none});
   job.clock.mark("communicator");
 }
 

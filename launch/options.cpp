@@ -150,6 +150,8 @@ void add_runtime_options(CLI::App& app, Options& o) {
   const Names<bool> zero = {{"0", false}, {"1", true}};
   const Names<std::string> types = {{"auto", "auto"}, {"bf16", "bf16"}, {"fp32", "fp32"}};
   const Names<bool> symmetric = {{"auto", true}, {"on", true}, {"off", false}};
+  const Names<CommLibrary> libraries = {
+      {"auto", CommLibrary::automatic}, {"nccl", CommLibrary::nccl}, {"mpi", CommLibrary::mpi}};
   const std::string group = "Communication and execution";
   Choices choices;
   app.add_option("--bucket-mb", o.bucket_mb, "Largest bucket of gradients, MiB")->group(group);
@@ -160,6 +162,10 @@ void add_runtime_options(CLI::App& app, Options& o) {
       ->group(group);
   choices
       .add(app, "--comm-dtype", o.comm_dtype, types, "Of gradients, as they are added and sent; auto: as --precision")
+      ->group(group);
+  choices
+      .add(app, "--comm", o.comm, libraries,
+           "Library that sums gradients; auto: NCCL for GPUs, MPI for CPUs; mpi with GPUs: through pinned host memory")
       ->group(group);
   choices
       .add(app, "--symmetric", o.symmetric, symmetric,

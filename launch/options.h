@@ -50,6 +50,7 @@ struct Options {
   double bucket_mb = 25.0;
   double last_bucket_kb = 256.0;
   OverlapMode overlap = OverlapMode::on;
+  CommLibrary comm = CommLibrary::automatic;
   bool symmetric = true;
   bool fused_sum = true;
   int comm_ctas = 4;

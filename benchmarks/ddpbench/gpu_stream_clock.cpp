@@ -30,8 +30,4 @@ class EventClock final : public StreamClock {
 
 std::unique_ptr<StreamClock> make_stream_clock(std::size_t marks) { return std::make_unique<EventClock>(marks); }
 
-void copy(void* to, const void* from, std::size_t bytes, Stream stream) {
-  DDP_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream)));
-}
-
 }  // namespace ddptrain::bench::gpu

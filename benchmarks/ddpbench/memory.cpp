@@ -67,7 +67,7 @@ class MemoryBench {
     to_ = device_.allocate(bytes);
     const auto moved = static_cast<double>(bytes);
     all.push_back({"device", "copy", bytes, 2.0 * moved,
-                   [this, bytes] { gpu::copy(to_.data(), from_.data(), bytes, device_.compute_stream()); }});
+                   [this, bytes] { device_.copy(to_.data(), from_.data(), bytes, device_.compute_stream()); }});
     all.push_back({"device", "write", bytes, moved,
                    [this, bytes] { device_.zero(to_.data(), bytes, device_.compute_stream()); }});
   }

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "benchmarks/ddpbench/sizes.h"
-#include "runtime/comm/nccl_log.h"
 #include "runtime/core/error.h"
+#include "runtime/diagnostics/nccl_log.h"
 
 namespace ddptrain::bench {
 

@@ -2,7 +2,7 @@
 
 #include "benchmarks/ddpbench/collective.h"
 #include "benchmarks/ddpbench/session.h"
-#include "runtime/comm/nccl_log_parser.h"
+#include "runtime/diagnostics/nccl_log_parser.h"
 
 namespace ddptrain::bench {
 

@@ -194,7 +194,8 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
   require_gpu(kind, given.comm_ctas > 0, "--comm-ctas");
   const OverlapOptions options = with_defaults(given, kind);
   const auto device = make_device(world, kind, choose_precision("auto", kind), common.threads);
-  const auto communicator = make_communicator(world, *device, {options.symmetric, options.comm_ctas});
+  const auto communicator =
+      make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
   OverlapBench bench(world, *device, *communicator, options);
   const auto buckets = bucket_sizes(options, bench.bytes());
 

@@ -59,7 +59,7 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
     usage_error("--total {} --pieces {}: there are more pieces than elements", total, options.pieces);
   }
   const auto device = make_device(world, kind, Precision::fp32, common.threads);
-  const auto communicator = make_communicator(world, *device, {options.symmetric});
+  const auto communicator = make_communicator(world, *device, {.symmetric = options.symmetric});
   const Buffer buffer = communicator->allocate(total);
   const Tensor all = buffer.view(options.dtype, {static_cast<std::int64_t>(elements)});
 

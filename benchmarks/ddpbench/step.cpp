@@ -111,7 +111,8 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
     train_count(data, options);  // checks
   });
   const bool gpu = device->kind() == DeviceKind::cuda;
-  const auto communicator = make_communicator(world, *device, {options.symmetric, options.comm_ctas});
+  const auto communicator =
+      make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
   TrainerOptions trainer_options = ddptrain::trainer_options(options, world.size(), 1'000'000);
   trainer_options.graph = true;  // parts are what the device takes
   Trainer trainer(trainer_options, make_resident(data, options, *device), world, *device, *communicator);

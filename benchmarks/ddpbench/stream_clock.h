@@ -24,8 +24,6 @@ std::unique_ptr<StreamClock> make_stream_clock(const Device& device, std::size_t
 namespace gpu {
 /// UsageError in a build without CUDA.
 std::unique_ptr<StreamClock> make_stream_clock(std::size_t marks);
-/// Queues a copy within the device.
-void copy(void* to, const void* from, std::size_t bytes, Stream stream);
 }  // namespace gpu
 
 }  // namespace ddptrain::bench

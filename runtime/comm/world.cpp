@@ -8,7 +8,7 @@
 #include <numeric>
 #include <thread>
 
-#include "runtime/comm/mpi_check.h"
+#include "runtime/comm/mpi/mpi_check.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {

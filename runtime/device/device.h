@@ -27,6 +27,13 @@ struct Stream {
   void* handle = nullptr;
 };
 
+/// A point in a stream.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool done() = 0;  ///< Whether the device has passed it. Does not wait. Error where work before it has failed.
+};
+
 /// A recorded sequence of device work that can be launched again and again. Launching does not wait.
 class Graph {
  public:
@@ -85,6 +92,10 @@ class Device {
   /// An address at which operations read host memory without a copy, for as long as the device and that memory live;
   /// null where the device cannot.
   virtual const void* share_host_memory(const void* host, std::size_t bytes) = 0;
+  /// Host memory (zeroed) to and from which copy() runs at full rate and beside other work.
+  virtual Buffer allocate_pinned(std::size_t bytes) = 0;
+  /// Queued on `stream`; either side may be pinned host memory.
+  virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
   virtual void zero(void* device, std::size_t bytes, Stream stream) = 0;
   /// dst = src with conversion between f64, f32 and bf16 (round to nearest even).
   virtual void convert(const Tensor& src, const Tensor& dst, Stream stream) = 0;
@@ -94,6 +105,8 @@ class Device {
   virtual Stream communication_stream() = 0;  ///< Higher priority than compute.
   /// Work queued on `later` from now on starts after everything queued on `earlier` so far. The host does not wait.
   virtual void wait_for(Stream later, Stream earlier) = 0;
+  /// The end of what is queued on `stream` so far.
+  virtual std::unique_ptr<Event> record(Stream stream) = 0;
   virtual void synchronize() = 0;  ///< The host waits for all streams; reports errors of earlier work.
   /// Records what `work` queues on compute_stream() (and streams that wait for it and are joined back) without running
   /// it. Null where the device has no graphs.

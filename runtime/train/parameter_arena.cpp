@@ -250,7 +250,7 @@ void ParameterArena::initialise(std::uint64_t seed, int rank, const StartValues&
       device_.copy_to_device(values.data, initial_values<float>(specs_, plan_, bucket, seed, start_values).data(),
                              values.bytes());
     }
-    communicator_.broadcast(values, 0, stream);
+    communicator_.wait(communicator_.broadcast(values, 0, stream));
     device_.convert(values, bucket_weights(b), stream);
     if (master_.data() != nullptr) device_.convert(part_of(values), master(b), stream);
   }

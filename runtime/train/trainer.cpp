@@ -22,11 +22,16 @@ ModelOptions model_options(const TrainerOptions& options) {
   return result;
 }
 
+TrainerOptions capturable(TrainerOptions options, const Communicator& communicator) {
+  options.graph = options.graph && communicator.capturable();
+  return options;
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainerOptions& options, ResidentSplits data, const World& world, Device& device,
                  Communicator& communicator)
-    : options_(options),
+    : options_(capturable(options, communicator)),
       world_(world),
       device_(device),
       communicator_(communicator),
@@ -41,7 +46,7 @@ Trainer::Trainer(const TrainerOptions& options, ResidentSplits data, const World
       state_(device.allocate(sizeof(StepState))),
       sums_(device.allocate(2 * sizeof(MetricSums))),
       training_(device, static_cast<StepState*>(state_.data()),
-                [this](std::uint32_t offset) { train_step(reducer_, offset); }, {.enabled = options.graph}) {
+                [this](std::uint32_t offset) { train_step(reducer_, offset); }, {.enabled = options_.graph}) {
   DDP_CHECK(arena_.gradient_type() == device.dtype() || takes_f32_gradients(options.model),
             "model {} does not take gradients of {}", options.model, name_of(arena_.gradient_type()));
   model_->bind(arena_.weights(), arena_.gradients());
@@ -61,8 +66,7 @@ GradientReducer::Reduced Trainer::on_last_bucket() {
 GradientPath Trainer::gradient_path() const {
   if (communicator_.size() == 1) return {"none", "not summed", "one rank"};
   if (!reducer_.communicates()) return {"none", "not summed", "overlap none"};
-  const std::string library = communicator_.library();
-  if (library != "NCCL") return {"mpi", library, ""};
+  if (communicator_.library() == "MPI") return {"mpi", "MPI", communicator_.capturable() ? "" : "MPI was asked for"};
   if (!communicator_.symmetric()) return {"plain", "NCCL plain", communicator_.why_not_symmetric()};
   if (!optimizer_.sums_last_bucket()) return {"symmetric", "NCCL symmetric", optimizer_.why_not_fused()};
   return {"symmetric+fused", "NCCL symmetric + fused last bucket", ""};

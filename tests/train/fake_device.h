@@ -28,6 +28,9 @@ class FakeDevice : public Device {
   void copy_to_device(void* device, const void* host, std::size_t bytes) override { std::memcpy(device, host, bytes); }
   std::unique_ptr<Timeline> make_timeline() override { return nullptr; }
   const void* share_host_memory(const void* host, std::size_t) override { return host; }
+  Buffer allocate_pinned(std::size_t bytes) override { return allocate(bytes); }
+  void copy(void* to, const void* from, std::size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
+  std::unique_ptr<Event> record(Stream stream) override { return host_->record(stream); }
   void zero(void* device, std::size_t bytes, Stream) override { std::memset(device, 0, bytes); }
   void convert(const Tensor& src, const Tensor& dst, Stream) override { host_->convert(src, dst, {}); }
 
@@ -154,14 +157,18 @@ class FakeCommunicator final : public Communicator {
     memory.of_rank.assign(static_cast<std::size_t>(size()), memory.mine.data());
     return memory;
   }
-  Ticket all_reduce_sum(const Tensor& values, Stream stream) override { return record("all-reduce", values, stream); }
-  Ticket reduce_scatter_sum(const Tensor& values, Stream stream) override {
+  Ticket all_reduce_sum(const Tensor& values, const Tensor&, Stream stream) override {
+    return record("all-reduce", values, stream);
+  }
+  Ticket reduce_scatter_sum(const Tensor& values, const Tensor&, Stream stream) override {
     return record("reduce-scatter", values, stream);
   }
-  Ticket all_gather(const Tensor& values, Stream stream) override { return record("all-gather", values, stream); }
+  Ticket all_gather(const Tensor&, const Tensor& values, Stream stream) override {
+    return record("all-gather", values, stream);
+  }
   bool test(Ticket ticket) override { return ticket < arrived; }
   void wait(Ticket ticket) override { arrived = std::max(arrived, ticket + 1); }
-  void broadcast(const Tensor&, int, Stream) override {}
+  Ticket broadcast(const Tensor&, const Tensor&, int, Stream) override { return 0; }
   std::string library() const override { return "fake"; }
   std::string library_version() const override { return "fake"; }
 

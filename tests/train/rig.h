@@ -22,7 +22,7 @@ struct Rig {
     DeviceOptions options;
     options.precision = precision;
     device = kind == DeviceKind::cuda ? make_cuda_device(options, world.local_rank()) : make_cpu_device(options);
-    communicator = make_communicator(world, *device, NcclOptions{.symmetric = symmetric});
+    communicator = make_communicator(world, *device, {.symmetric = symmetric});
   }
 
   std::unique_ptr<Trainer> trainer(const TrainerOptions& options, const ImageData& data) {

@@ -25,6 +25,8 @@ class CpuDevice final : public Device {
   void copy_to_host(void* host, const void* device, std::size_t bytes) override;
   void copy_to_device(void* device, const void* host, std::size_t bytes) override;
   const void* share_host_memory(const void* host, std::size_t) override { return host; }
+  Buffer allocate_pinned(std::size_t bytes) override;
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override;
   void zero(void* device, std::size_t bytes, Stream stream) override;
   void convert(const Tensor& src, const Tensor& dst, Stream stream) override;
 
@@ -32,6 +34,7 @@ class CpuDevice final : public Device {
   Stream communication_stream() override { return {}; }
   void wait_for(Stream, Stream) override {}
   void synchronize() override {}
+  std::unique_ptr<Event> record(Stream stream) override;
   std::unique_ptr<Graph> capture(const std::function<void()>&) override { return nullptr; }
   std::unique_ptr<Timeline> make_timeline() override;
 

@@ -68,6 +68,19 @@ void CpuDevice::copy_to_host(void* host, const void* device, std::size_t bytes) 
 
 void CpuDevice::copy_to_device(void* device, const void* host, std::size_t bytes) { std::memcpy(device, host, bytes); }
 
+Buffer CpuDevice::allocate_pinned(std::size_t bytes) { return allocate(bytes); }
+
+void CpuDevice::copy(void* to, const void* from, std::size_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+std::unique_ptr<Event> CpuDevice::record(Stream) {
+  struct Past final : Event {
+    bool done() override { return true; }
+  };
+  return std::make_unique<Past>();
+}
+
 void CpuDevice::zero(void* device, std::size_t bytes, Stream) { std::memset(device, 0, bytes); }
 
 void CpuDevice::convert(const Tensor& src, const Tensor& dst, Stream) {

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/core/error.h"
 #include "runtime/ops/cuda/attention_plans.h"
@@ -40,6 +41,21 @@ class CudaGraph final : public Graph {
  private:
   cuda::GraphExecHandle exec_;
   cudaStream_t stream_;
+};
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent() { DDP_CUDA(cudaEventCreateWithFlags(event_.out(), cudaEventDisableTiming)); }
+  void record(cudaStream_t stream) { DDP_CUDA(cudaEventRecord(event_.get(), stream)); }
+  bool done() override {
+    const cudaError_t status = cudaEventQuery(event_.get());
+    if (status == cudaErrorNotReady) return false;
+    DDP_CUDA(status);
+    return true;
+  }
+
+ private:
+  cuda::EventHandle event_;
 };
 
 /// Ends the capture of `stream` after an exception and drops what was recorded.
@@ -130,6 +146,20 @@ const void* CudaDevice::share_host_memory(const void* host, std::size_t bytes) {
   return device;
 }
 
+Buffer CudaDevice::allocate_pinned(std::size_t bytes) {
+  void* data = nullptr;
+  DDP_CUDA(cudaHostAlloc(&data, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault));
+  std::memset(data, 0, bytes);
+  return {data, bytes, [](void* raw) {
+            const cudaError_t status = cudaFreeHost(raw);
+            if (status != cudaSuccess) spdlog::warn("cudaFreeHost failed: {}", cudaGetErrorString(status));
+          }};
+}
+
+void CudaDevice::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
+  DDP_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream.handle)));
+}
+
 void CudaDevice::zero(void* device, std::size_t bytes, Stream stream) {
   DDP_CUDA(cudaMemsetAsync(device, 0, bytes, static_cast<cudaStream_t>(stream.handle)));
 }
@@ -139,6 +169,12 @@ void CudaDevice::wait_for(Stream later, Stream earlier) {
   // One event does for all: a wait keeps the record it saw, whatever is recorded later.
   DDP_CUDA(cudaEventRecord(order_.get(), static_cast<cudaStream_t>(earlier.handle)));
   DDP_CUDA(cudaStreamWaitEvent(static_cast<cudaStream_t>(later.handle), order_.get(), 0));
+}
+
+std::unique_ptr<Event> CudaDevice::record(Stream stream) {
+  auto event = std::make_unique<CudaEvent>();
+  event->record(static_cast<cudaStream_t>(stream.handle));
+  return event;
 }
 
 void CudaDevice::synchronize() {

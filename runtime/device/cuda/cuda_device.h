@@ -41,6 +41,8 @@ class CudaDevice final : public Device {
   void copy_to_host(void* host, const void* device, std::size_t bytes) override;
   void copy_to_device(void* device, const void* host, std::size_t bytes) override;
   const void* share_host_memory(const void* host, std::size_t bytes) override;
+  Buffer allocate_pinned(std::size_t bytes) override;
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override;
   void zero(void* device, std::size_t bytes, Stream stream) override;
   void convert(const Tensor& src, const Tensor& dst, Stream stream) override;
 
@@ -48,6 +50,7 @@ class CudaDevice final : public Device {
   Stream communication_stream() override { return {communication_.get()}; }
   void wait_for(Stream later, Stream earlier) override;
   void synchronize() override;
+  std::unique_ptr<Event> record(Stream stream) override;
   std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
   std::unique_ptr<Timeline> make_timeline() override;
 

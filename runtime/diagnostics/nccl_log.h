@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/comm/nccl_log_parser.h"
+#include "runtime/diagnostics/nccl_log_parser.h"
 #include "runtime/core/memory_file.h"
 #include "runtime/core/scoped_environment.h"
 

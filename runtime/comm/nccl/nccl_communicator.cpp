@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "runtime/comm/communicator.h"
-#include "runtime/comm/nccl_peer_addresses.h"
+#include "runtime/comm/nccl/nccl_peer_addresses.h"
 #include "runtime/core/error.h"
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0), "NCCL 2.27 or newer is needed (symmetric windows)");
@@ -166,7 +166,7 @@ void free_symmetric(const NcclComm& comm, ncclWindow_t window, void* memory) {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(const World& world, Device& device, const NcclOptions& options)
+  NcclCommunicator(const World& world, Device& device, const CommunicatorOptions& options)
       : world_(world),
         device_(device),
         comm_(std::make_shared<const NcclComm>(world, options.max_ctas)),
@@ -207,24 +207,24 @@ class NcclCommunicator final : public Communicator {
     return {};
   }
 
-  Ticket all_reduce_sum(const Tensor& values, Stream stream) override {
-    comm_->check(ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.size()),
-                               nccl_type(values.dtype), ncclSum, comm_->get(), cuda(stream)),
+  Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) override {
+    comm_->check(ncclAllReduce(from.data, to.data, static_cast<std::size_t>(from.size()), nccl_type(from.dtype),
+                               ncclSum, comm_->get(), cuda(stream)),
                  "ncclAllReduce");
     return next_++;
   }
 
-  Ticket reduce_scatter_sum(const Tensor& values, Stream stream) override {
-    const Tensor part = checked_part(values);
-    comm_->check(ncclReduceScatter(values.data, part.data, static_cast<std::size_t>(part.size()),
-                                   nccl_type(values.dtype), ncclSum, comm_->get(), cuda(stream)),
+  Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
+    check_part(to);
+    comm_->check(ncclReduceScatter(from.data, to.data, static_cast<std::size_t>(to.size()), nccl_type(from.dtype),
+                                   ncclSum, comm_->get(), cuda(stream)),
                  "ncclReduceScatter");
     return next_++;
   }
 
-  Ticket all_gather(const Tensor& values, Stream stream) override {
-    const Tensor part = checked_part(values);
-    comm_->check(ncclAllGather(part.data, values.data, part.bytes(), ncclUint8, comm_->get(), cuda(stream)),
+  Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override {
+    check_part(from);
+    comm_->check(ncclAllGather(from.data, to.data, from.bytes(), ncclUint8, comm_->get(), cuda(stream)),
                  "ncclAllGather");
     return next_++;
   }
@@ -233,16 +233,17 @@ class NcclCommunicator final : public Communicator {
   void wait(Ticket) override {}
 
   /// Over MPI where NCCL_ALGO is set: what it leaves for sums need not do for broadcasts.
-  void broadcast(const Tensor& values, int root, Stream stream) override {
+  Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) override {
     if (is_set("NCCL_ALGO")) {
-      std::vector<char> host(values.bytes());
-      if (rank() == root) device_.copy_to_host(host.data(), values.data, host.size());
+      std::vector<char> host(to.bytes());
+      if (rank() == root) device_.copy_to_host(host.data(), from.data, host.size());
       world_.broadcast(host.data(), host.size(), root);
-      device_.copy_to_device(values.data, host.data(), host.size());
-      return;
+      device_.copy_to_device(to.data, host.data(), host.size());
+      return next_++;
     }
-    comm_->check(ncclBroadcast(values.data, values.data, values.bytes(), ncclUint8, root, comm_->get(), cuda(stream)),
+    comm_->check(ncclBroadcast(from.data, to.data, to.bytes(), ncclUint8, root, comm_->get(), cuda(stream)),
                  "ncclBroadcast");
+    return next_++;
   }
 
   void check_health() override {
@@ -255,11 +256,9 @@ class NcclCommunicator final : public Communicator {
   std::string library_version() const override { return "NCCL " + nccl_version(); }
 
  private:
-  Tensor checked_part(const Tensor& values) const {
-    const Tensor part = own_part(*this, values);
+  void check_part(const Tensor& part) const {
     DDP_CHECK(!symmetric() || part.bytes() % kPartBytes == 0,
               "parts of {} bytes in symmetric memory: not a multiple of {}", part.bytes(), kPartBytes);
-    return part;
   }
   static cudaStream_t cuda(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
@@ -319,7 +318,7 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device, const NcclOptions& options) {
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device, const CommunicatorOptions& options) {
   if (device.kind() != DeviceKind::cuda) fail("make_nccl_communicator: NCCL carries GPU memory only");
   return std::make_unique<NcclCommunicator>(world, device, options);
 }

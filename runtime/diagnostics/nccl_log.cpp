@@ -1,4 +1,4 @@
-#include "runtime/comm/nccl_log.h"
+#include "runtime/diagnostics/nccl_log.h"
 
 #include <spdlog/spdlog.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "runtime/comm/nccl_log_parser.h"
+#include "runtime/diagnostics/nccl_log_parser.h"
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ NcclLog parse(const std::string& text) {
 }
 
 std::string recorded_text(const std::string& name) {
-  std::ifstream log(std::filesystem::path(DDP_SOURCE_DIR) / "tests/comm/logs" / name);
+  std::ifstream log(std::filesystem::path(DDP_SOURCE_DIR) / "tests/diagnostics/logs" / name);
   EXPECT_TRUE(log) << name;
   return {std::istreambuf_iterator<char>(log), {}};
 }

@@ -1,4 +1,4 @@
-#include "runtime/comm/nccl_log.h"
+#include "runtime/diagnostics/nccl_log.h"
 
 #include <gtest/gtest.h>
 
@@ -110,7 +110,7 @@ TEST(NcclLog, OldFormats) {
 }
 
 TEST(NcclLog, RecordedLogs) {
-  const auto folder = std::filesystem::path(DDP_SOURCE_DIR) / "tests/comm/logs";
+  const auto folder = std::filesystem::path(DDP_SOURCE_DIR) / "tests/diagnostics/logs";
   const auto read = [&](const char* name) {
     std::ifstream log(folder / name);
     EXPECT_TRUE(log) << name;

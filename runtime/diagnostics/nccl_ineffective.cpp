@@ -3,7 +3,7 @@
 #include <cctype>
 #include <set>
 
-#include "runtime/comm/nccl_log_report.h"
+#include "runtime/diagnostics/nccl_log_report.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {

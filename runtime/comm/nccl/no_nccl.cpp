@@ -3,7 +3,7 @@
 
 namespace ddptrain {
 
-std::unique_ptr<Communicator> make_nccl_communicator(const World&, Device&, const NcclOptions&) {
+std::unique_ptr<Communicator> make_nccl_communicator(const World&, Device&, const CommunicatorOptions&) {
   usage_error(
       "NCCL: this program was built without CUDA. Use --device cpu, or configure with -DDDPTRAIN_CUDA=ON on a machine "
       "that has the CUDA toolkit and build again.");

@@ -1,4 +1,4 @@
-#include "runtime/comm/mpi_check.h"
+#include "runtime/comm/mpi/mpi_check.h"
 
 #include <algorithm>
 #include <string>

@@ -1,5 +1,6 @@
-#include "runtime/comm/nccl_log_report.h"
+#include "runtime/diagnostics/nccl_log_report.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -18,7 +19,7 @@ NcclLog parse(const std::string& text) {
 }
 
 NcclLog recorded(const std::string& name) {
-  std::ifstream log(std::filesystem::path(DDP_SOURCE_DIR) / "tests/comm/logs" / name);
+  std::ifstream log(std::filesystem::path(DDP_SOURCE_DIR) / "tests/diagnostics/logs" / name);
   EXPECT_TRUE(log) << name;
   return read_nccl_log(log);
 }

@@ -1,4 +1,4 @@
-#include "runtime/comm/nccl_log_parser.h"
+#include "runtime/diagnostics/nccl_log_parser.h"
 
 #include <algorithm>
 #include <array>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/nccl_log_parser.h"
+#include "runtime/diagnostics/nccl_log_parser.h"
 
 namespace ddptrain {
 

@@ -1,4 +1,4 @@
-#include "runtime/comm/nccl_peer_addresses.h"
+#include "runtime/comm/nccl/nccl_peer_addresses.h"
 
 #include <cuda_runtime.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/comm/nccl_log_report.h"
+#include "runtime/diagnostics/nccl_log_report.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,11 +1,11 @@
-#include "runtime/comm/nccl_probe.h"
+#include "runtime/diagnostics/nccl_probe.h"
 
 #include <cstdlib>
 #include <memory>
 #include <optional>
 
 #include "runtime/comm/communicator.h"
-#include "runtime/comm/nccl_log.h"
+#include "runtime/diagnostics/nccl_log.h"
 
 namespace ddptrain {
 
@@ -26,7 +26,7 @@ class Dump {
 };
 
 void run_collectives(const World& world, Device& device) {
-  const auto communicator = make_nccl_communicator(world, device, NcclOptions{.symmetric = false});
+  const auto communicator = make_nccl_communicator(world, device, {.symmetric = false});
   for (const std::int64_t bytes : {4096LL, 1048576LL, 67108864LL}) {
     const Shape shape = {bytes / 4};
     const Buffer buffer = communicator->allocate(static_cast<std::size_t>(bytes));
