@@ -18,21 +18,22 @@ struct CollectiveCall {
   std::size_t count = 0;
 };
 
-/// The collectives of a library, called directly, so that nothing but the library is timed. Rank 0 is the root.
+/// Direct calls of a library's collectives, so that a benchmark times the library only. Rank 0 is the root.
 class Collectives {
  public:
   virtual ~Collectives() = default;
   virtual std::string library() const = 0;
   virtual std::string version() const = 0;
   virtual bool can(Collective collective, DType dtype) const = 0;
-  virtual Buffer allocate(std::size_t bytes) = 0;  ///< Collective. Buffers must be gone before this.
-  /// Starts the collective: on the device's compute stream (NCCL), or done on return (MPI). Sums.
+  virtual Buffer allocate(std::size_t bytes) = 0;  ///< Collective. Destroy the buffers before this object.
+  /// Starts the collective; reductions are sums. NCCL queues it on the device's compute stream, MPI returns when it is
+  /// done.
   virtual void start(const CollectiveCall& call) = 0;
 };
 
 std::unique_ptr<Collectives> make_mpi_collectives(const World& world, Device& device);
-/// `symmetric`: allocate() gives symmetric-memory windows; UsageError where NCCL has none here. UsageError in a build
-/// without CUDA.
+/// `symmetric`: allocate() gives windows of symmetric memory; UsageError if NCCL has none on these GPUs. UsageError in
+/// a build without CUDA.
 std::unique_ptr<Collectives> make_nccl_collectives(const World& world, Device& device, bool symmetric);
 
 }  // namespace ddptrain::bench

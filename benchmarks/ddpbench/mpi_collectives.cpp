@@ -74,7 +74,7 @@ class MpiCollectives final : public Collectives {
     std::memmove(call.recv, all, call.count * size_of(call.dtype));
   }
 
-  /// MPI_Bcast works in place only: the root copies first.
+  /// MPI_Bcast works only in place, so the root copies first.
   static void broadcast(const CollectiveCall& call, int count, MPI_Datatype type) {
     int rank = 0;
     DDP_MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
