@@ -243,7 +243,7 @@ def parse_arguments():
     parser.add_argument("--peer-mode", help="mode of the peer (the fastest one)")
     parser.add_argument("--peer-args", default="", help="further arguments, in one string")
     parser.add_argument("--skip-peer", action="store_true")
-    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benchmarks/results", help="folder of the results")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benchmarks/results", help="result folder")
     args = parser.parse_args()
     args.work = {"cnn": Cnn, "gpt": Gpt}[args.model](args)
     return args

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Trains the CNN of `ddptrain --model cnn` with PyTorch DDP, for comparison.
 
-The network, the optimizer (Adam 1e-3), the loss and the data are the same. The uint8 data set is on the GPU, and a shuffled
-index gathers the batches. bf16 autocast with FP32 parameters; channels_last. Prints one JSON line.
+The network, the optimizer (Adam 1e-3), the loss and the data are the same. The uint8 data set is on the GPU, and a
+shuffled index gathers the batches. bf16 autocast with FP32 parameters; channels_last. Prints one JSON line.
 
   python3 torch_ddp_cnn.py --mode compile-graph --batch 512
   torchrun --nproc-per-node 8 torch_ddp_cnn.py --mode compile-graph --batch 512
 
-Modes: eager; graph (the whole step, from gather to optimizer, in one CUDA graph); compile (torch.compile); compile-graph
-(both; the fastest mode). A single process runs without DDP.
+Modes: eager; graph (the whole step, from gather to optimizer, in one CUDA graph); compile (torch.compile);
+compile-graph (both; the fastest mode). A single process runs without DDP.
 """
 
 import argparse
@@ -226,7 +226,7 @@ def parse_arguments():
     parser.add_argument("--warmup", type=int, default=50, help="steps before the first window")
     parser.add_argument("--steps", type=int, default=200, help="steps per window")
     parser.add_argument("--windows", type=int, default=7, help="number of windows (0: no measurement)")
-    parser.add_argument("--epochs", type=int, default=0, help="train for this many epochs and report the test accuracy, instead of measuring windows")
+    parser.add_argument("--epochs", type=int, default=0, help="train so many epochs and report the test accuracy (0: off)")
     args = parser.parse_args()
     if args.device == "cpu" and "graph" in args.mode:
         parser.error("CUDA graphs need --device cuda")

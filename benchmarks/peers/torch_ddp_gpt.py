@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Trains the GPT-2 of `ddptrain --model gpt` with PyTorch DDP, for comparison.
 
-The shapes, the loss and the optimizer (AdamW, gradient norm clipped to 1.0) are the same. Random tokens stay on the GPU; the
-vocabulary is padded to a multiple of 128. bf16 autocast with FP32 parameters, fused AdamW, gradient_as_bucket_view,
+The shapes, the loss and the optimizer (AdamW, gradient norm clipped to 1.0) are the same. Random tokens stay on the
+GPU; the vocabulary is padded to a multiple of 128. bf16 autocast with FP32 parameters, fused AdamW, gradient_as_bucket_view,
 scaled_dot_product_attention. Prints one JSON line.
 
   python3 torch_ddp_gpt.py --mode compile --batch 64
   torchrun --nproc-per-node 8 torch_ddp_gpt.py --mode compile --batch 64
 
-Modes: eager; compile (torch.compile); compile-graph (torch.compile, and the whole step in one CUDA graph). A single process
-runs without DDP.
+Modes: eager; compile (torch.compile); compile-graph (torch.compile, and the whole step in one CUDA graph). A single
+process runs without DDP.
 """
 
 import argparse
