@@ -18,13 +18,13 @@ constexpr std::uint64_t kEndOnGpu = std::uint64_t{128} << 20;
 constexpr std::uint64_t kEndOnCpu = std::uint64_t{8} << 20;
 
 struct Measured {
-  double seconds = 0.0;  ///< Of a collective, mean over the ranks.
+  double seconds = 0.0;  ///< Time of one collective, mean over the ranks.
   Bandwidth bandwidth;
-  std::uint64_t wrong = 0;  ///< Elements, of all ranks.
+  std::uint64_t wrong = 0;  ///< Number of wrong elements of all ranks.
 };
 
-/// Measures as nccl-tests does: iterations are queued one behind the other, each on the next stretch of the buffers;
-/// the wall clock from the first call to the end of the last, averaged over iterations and ranks.
+/// Measures as nccl-tests does: queues the iterations one behind the other, each on the next range of the buffers, and
+/// takes the wall clock from the first call to the end of the last one, averaged over iterations and ranks.
 class AllreduceBench {
  public:
   AllreduceBench(const World& world, Device& device, const AllreduceOptions& options, std::uint64_t end)
@@ -79,7 +79,7 @@ class AllreduceBench {
     Tensor to;
   };
 
-  /// A rank's input and output in the buffers, for iteration `iteration`.
+  /// The input and output of a rank in the buffers, for iteration `iteration`.
   Call call(const CollectiveSize& size, bool in_place, int iteration) const {
     const std::size_t stretches = std::max<std::size_t>(end_ / std::max<std::size_t>(size.bytes, 1), 1);
     const std::size_t offset = static_cast<std::size_t>(iteration) % stretches * size.bytes;
@@ -162,7 +162,7 @@ std::string redop_of(Collective collective) {
 
 std::string dtype_name(DType dtype) { return dtype == DType::bf16 ? "bf16" : "float"; }
 
-/// Cells of one half of a row, and the entry of the file.
+/// The cells of one half of a row, and the entry of the file.
 Json add_measured(const AllreduceOptions& options, const CollectiveSize& size, bool in_place, const Measured& m,
                   std::vector<std::string>& cells) {
   const std::string wrong = options.check ? std::to_string(m.wrong) : "N/A";
@@ -181,7 +181,7 @@ Json add_measured(const AllreduceOptions& options, const CollectiveSize& size, b
           {"wrong", options.check ? Json(m.wrong) : Json(nullptr)}};
 }
 
-/// The file without results; prints what stands above the table.
+/// The file without results. Prints the heading of the table.
 Json begin_result(const World& world, const Device& device, const AllreduceOptions& options,
                   const Communicator& communicator) {
   print(world,
@@ -211,7 +211,7 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
   const std::uint64_t end = options.end != 0 ? options.end : on_gpu ? kEndOnGpu : kEndOnCpu;
   const auto sizes = size_sweep(options.begin, end, options.factor);
   const auto device = make_device(world, kind, Precision::fp32, common.threads);
-  // Before NCCL starts. It writes a line per call, which costs small calls a microsecond where no graph replays them.
+  // Before NCCL starts. NCCL logs a line per call; without a graph, that adds a microsecond to small calls.
   std::optional<NcclLogCapture> nccl_log;
   if (options.graph_launches > 0 && world.rank() == 0) nccl_log.emplace();
   AllreduceBench bench(world, *device, options, end);

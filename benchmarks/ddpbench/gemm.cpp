@@ -37,9 +37,9 @@ std::vector<Shape3> shapes_of(const GemmOptions& options, DeviceKind kind) {
 }
 
 struct GemmRate {
-  double seconds = 0.0;  ///< Of a pass, median over rounds, mean over ranks.
+  double seconds = 0.0;  ///< Time of a pass: median over rounds, mean over ranks.
   double flops = 0.0;    ///< FLOP/s per rank, from `seconds`.
-  double best = 0.0;     ///< Of the fastest round.
+  double best = 0.0;     ///< FLOP/s of the fastest round.
 };
 
 class GemmBench {

@@ -24,7 +24,7 @@ struct Access {
   std::function<void()> run;
 };
 
-/// In parts, by several threads.
+/// Copies in parts, with several threads.
 void copy_host(char* to, const char* from, std::size_t bytes, int threads) {
   const std::size_t part = (bytes + static_cast<std::size_t>(threads) - 1) / static_cast<std::size_t>(threads);
   std::vector<std::thread> workers;
@@ -46,12 +46,12 @@ class MemoryBench {
     return all;
   }
 
-  /// Of every rank at once: this rank's median.
+  /// This rank's median, while all ranks work at once.
   double seconds(const Access& access) {
     access.run();
     std::vector<double> rounds;
     for (int i = 0; i < options_.rounds; ++i) {
-      // Several per measurement, so that starting and waiting do not count.
+      // Several per measurement, so that the start and the wait do not count.
       constexpr int kRepeats = 8;
       const double all = seconds_of(world_, device_, [&] {
         for (int k = 0; k < kRepeats; ++k) access.run();

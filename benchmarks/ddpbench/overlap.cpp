@@ -12,7 +12,7 @@
 namespace ddptrain::bench {
 namespace {
 
-/// Fills what the command line left to the device.
+/// Fills in the defaults that depend on the device.
 OverlapOptions with_defaults(OverlapOptions options, DeviceKind kind) {
   const bool gpu = kind == DeviceKind::cuda;
   if (options.width == 0) options.width = gpu ? 4096 : 256;
@@ -20,8 +20,8 @@ OverlapOptions with_defaults(OverlapOptions options, DeviceKind kind) {
   return options;
 }
 
-/// A backward pass like that of a deep network: layer by layer, the two matrix products of a linear layer and the pass
-/// over memory of its activation. Layer l's weight gradient fills the next part of the gradient buffer.
+/// A load like the backward pass of a deep network: per layer, the two matrix products of a linear layer and a pass
+/// over the memory of its activation. The weight gradient of layer l fills the next part of the gradient buffer.
 class BackwardLoad {
  public:
   BackwardLoad(Device& device, const OverlapOptions& options, const Tensor& gradients)
@@ -64,7 +64,7 @@ class BackwardLoad {
 
 struct Times {
   double compute = 0.0;  ///< Seconds until the load is done, ...
-  double all = 0.0;      ///< ... and until the all-reduces are, too.
+  double all = 0.0;      ///< ... and until the all-reduces are done, too.
 };
 
 class OverlapBench {
@@ -84,18 +84,18 @@ class OverlapBench {
 
   struct Result {
     double compute = 0.0;        ///< Seconds of the load alone.
-    double communication = 0.0;  ///< Of the all-reduces alone.
+    double communication = 0.0;  ///< Seconds of the all-reduces alone.
     Times together;
   };
 
-  /// Medians over rounds in which all three are measured in turn; each counts on its slowest rank.
+  /// Medians over rounds. A round measures all three in turn, each on its slowest rank.
   Result measure(std::size_t bucket_bytes) {
     std::vector<double> compute, communication, beside, together;
     for (int round = -1; round < options_.rounds; ++round) {
       const Times alone = once(true, 0);
       const Times silent = once(false, bucket_bytes);
       const Times both = once(true, bucket_bytes);
-      if (round < 0) continue;  // warms up
+      if (round < 0) continue;  // warm-up
       compute.push_back(alone.compute);
       communication.push_back(silent.all);
       beside.push_back(both.compute);
@@ -132,7 +132,7 @@ class OverlapBench {
     clock_->mark(2, stream);
   }
 
-  /// Those that lie below element `complete`; at the end the rest.
+  /// Starts the all-reduces of the buckets below element `complete`; at the end those of the remaining ones.
   void start_buckets(std::int64_t complete, std::size_t bucket_bytes) {
     const auto bucket = static_cast<std::int64_t>(bucket_bytes / size_of(gradients_.dtype));
     while (done_ < complete && (done_ + bucket <= complete || complete == elements())) {
@@ -153,7 +153,7 @@ class OverlapBench {
   Tensor gradients_;
   BackwardLoad load_;
   std::unique_ptr<StreamClock> clock_;
-  std::int64_t done_ = 0;  ///< Elements whose all-reduce has been started.
+  std::int64_t done_ = 0;  ///< Number of elements whose all-reduce has started.
   std::optional<Communicator::Ticket> last_;
 };
 

@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t kTotalOnGpu = 4'000'000'000;
 constexpr std::uint64_t kTotalOnCpu = 64'000'000;
 
-/// Seconds of `pieces` all-reduces, one behind the other, of equal parts of `all`; mean over the ranks, median of the
+/// Seconds of `pieces` all-reduces of equal parts of `all`, one behind the other: mean over the ranks, median over the
 /// rounds.
 double time_pieces(const World& world, Device& device, Communicator& communicator, const Tensor& all,
                    std::uint64_t pieces, int rounds) {

@@ -38,7 +38,7 @@ std::unique_ptr<Device> device_of(const World& world, const Launch& options) {
   return result;
 }
 
-/// The gather of a batch of images, where that is an operation of its own.
+/// The gather of a batch of images, if that is an operation of its own.
 class InputSteps {
  public:
   InputSteps(const ImageData& data, const DistributedSampler& sampler, const Launch& options, Device& device)
@@ -66,7 +66,7 @@ class InputSteps {
   std::unique_ptr<StepGraph> steps_;
 };
 
-/// The parts in the order of a step, in seconds, and what they add up to.
+/// The parts in the order of a step, in seconds, and their sum.
 std::vector<std::pair<std::string, double>> parts_of(const StepTimes& times, bool graph) {
   return {{"data", times.data},
           {"forward", times.forward},
@@ -114,7 +114,7 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   const auto communicator =
       make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
   TrainerOptions trainer_options = ddptrain::trainer_options(options, world.size(), 1'000'000);
-  trainer_options.graph = true;  // parts are what the device takes
+  trainer_options.graph = true;  // times the device, not the host
   Trainer trainer(trainer_options, make_resident(data, options, *device), world, *device, *communicator);
   const auto* images = std::get_if<ImageData>(&data);
   const bool data_in_forward = images == nullptr || (gpu && options.fused);

@@ -1,7 +1,7 @@
 // Times every operation of transformers on one GPU, in bf16, at the sizes of a model's step.
 //   gpt_ops_bench [gpt2-124m|gpt-mini|gpt-char]... [--tune] [--fp32-gradients] [--fp8]
-// With --fp8 the operations on tensors in FP8 alone.
-// Per operation: time, bytes that it must move at least and the rate that comes to, products and their rate.
+// --fp8 times only the operations on FP8 tensors. Per operation it prints the time, the bytes that must be moved at
+// least and their rate, and the matrix products and their rate.
 
 #include <algorithm>
 #include <cstdio>
@@ -76,7 +76,7 @@ class GptOps {
     return static_cast<cudaStream_t>(device.compute_stream().handle);
   }
 
-  /// Random values of about normal size, the same 16 MiB over and over.
+  /// Random values of about unit size; the same 16 MiB repeat.
   Tensor random(DType dtype, const Shape& shape) {
     const Tensor tensor = empty(dtype, shape);
     const std::size_t bytes = std::min(tensor.bytes(), std::size_t{16} << 20);
@@ -119,7 +119,7 @@ class GptOps {
     return tensor;
   }
 
-  /// The best of three times ten runs in a row.
+  /// The best of three measurements of ten consecutive runs.
   void time(const std::string& name, double bytes, double flops, const std::function<void()>& work) {
     constexpr int kRuns = 10;
     cuda::EventHandle begin, end;
@@ -143,7 +143,7 @@ class GptOps {
   void make_tokens() {
     const auto windows = static_cast<std::uint32_t>(2 * s_.batch);
     std::vector<std::uint16_t> text(windows * static_cast<std::size_t>(s_.sequence) + 1);
-    for (std::size_t i = 0; i < text.size(); ++i) {  // low tokens more often
+    for (std::size_t i = 0; i < text.size(); ++i) {  // low tokens are more frequent
       const float u = uniform01(philox(static_cast<std::uint32_t>(i), 1, 0, 0, 7).word[0]);
       text[i] = static_cast<std::uint16_t>(u * u * u * static_cast<float>(s_.vocabulary));
     }
@@ -233,7 +233,7 @@ class GptOps {
     }
   }
 
-  /// GELU as an epilogue against a kernel of its own.
+  /// GELU as an epilogue and as a kernel of its own.
   void fused_products() {
     const double flops = 2.0 * static_cast<double>(s_.rows() * s_.width * s_.hidden);
     const double bytes = 2.0 * static_cast<double>(s_.rows() * (s_.width + 2 * s_.hidden));

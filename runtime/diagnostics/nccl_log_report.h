@@ -27,7 +27,7 @@ std::vector<IneffectiveSetting> ineffective_settings(const NcclLog& log,
 /// read.
 std::string nccl_text(const NcclLog& log, const std::vector<IneffectiveSetting>& ineffective);
 
-/// The same for programs; what is unknown is null. docs/topology.md lists the keys.
+/// The same as JSON; unknown values are null. docs/reference/topology.md lists the fields.
 nlohmann::json nccl_json(const NcclLog& log, const std::vector<IneffectiveSetting>& ineffective);
 
 }  // namespace ddptrain

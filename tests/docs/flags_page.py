@@ -2,7 +2,8 @@
 
 Usage: flags_page.py BIN [--write]
 
-Prints the page, or writes it with --write. The page depends on what the help says, not on how a version of CLI11 or argparse lays it out.
+Prints the page, or writes it with --write. Versions of CLI11 and argparse differ in the layout of the help; the page
+depends on the words only.
 """
 
 import os
@@ -25,7 +26,8 @@ COMMANDS = (
 START = """\
 # Flags
 
-This page is generated from `--help` of every program (`python3 tests/docs/flags_page.py build/bin --write`), and a test compares the two.
+This page is generated from `--help` of every program (`python3 tests/docs/flags_page.py build/bin --write`), and a test
+compares the two.
 `ddpbench step` takes the flags of `ddptrain`.
 """
 HEADING = re.compile(r"([A-Za-z][A-Za-z -]*):\s*")
