@@ -3,6 +3,7 @@
 The summary of a run says its path: symmetric+fused, symmetric, plain, mpi, or none where it sends nothing."""
 
 import dataclasses
+import functools
 
 from ddptools.measurements import Case, Experiment
 from ddptools.sweep_file import PATH_FLAGS
@@ -31,26 +32,33 @@ def sent_by(case: Case) -> str:
     return "" if path == "none" else path
 
 
-def other_path(case: Case, reference: Case, measured: list[Case]) -> OtherPath | None:
-    """None where both took the same path, one of them does not say, or where the path is what was varied."""
-    path, reference_path = sent_by(case), sent_by(reference)
-    if not path or not reference_path or path == reference_path or _apart(case) == _apart(reference):
-        return None
-    like_reference = (c for c in measured if sent_by(c) == path and _apart(c) == _apart(reference))
-    return OtherPath(path, reference_path, case.told("gradient_path_reason"), next(like_reference, None))
+class PathComparison:
+    """Of the cases of an experiment."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+
+    def other_path(self, case: Case, reference: Case) -> OtherPath | None:
+        """None where both took the same path, one of them does not say, or where the path is what was varied."""
+        path, reference_path = sent_by(case), sent_by(reference)
+        if not path or not reference_path or path == reference_path or _apart(case) == _apart(reference):
+            return None
+        fair = self._by_path.get((path, _apart(reference)))
+        return OtherPath(path, reference_path, case.told("gradient_path_reason"), fair)
+
+    def against_references(self) -> dict[str, OtherPath]:
+        """By the key of the case, of those that are not on the path of their reference."""
+        references = self.experiment.references()
+        compared = [(case, references[case.key]) for case in self.experiment.measured if case.key in references]
+        found = {case.key: self.other_path(case, reference) for case, reference in compared}
+        return {key: other for key, other in found.items() if other is not None}
+
+    @functools.cached_property
+    def _by_path(self) -> dict[tuple[str, frozenset], Case]:
+        """The first case for each path and all other settings."""
+        return {(sent_by(case), _apart(case)): case for case in reversed(self.experiment.measured)}
 
 
-def _apart(case: Case) -> dict[str, str]:
+def _apart(case: Case) -> frozenset[tuple[str, str]]:
     """The settings without those for the path."""
-    return {name: value for name, value in case.settings.items() if name not in PATH_FLAGS}
-
-
-def other_paths(experiment: Experiment) -> dict[str, OtherPath]:
-    """By the key of the case, of those that are not on the path of their reference."""
-    references = experiment.references()
-    found = {
-        case.key: other_path(case, references[case.key], experiment.measured)
-        for case in experiment.measured
-        if case.key in references
-    }
-    return {key: other for key, other in found.items() if other is not None}
+    return frozenset((name, value) for name, value in case.settings.items() if name not in PATH_FLAGS)

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import EngFormatter  # noqa: E402
 
-from ddptools.gradient_path import other_paths  # noqa: E402
+from ddptools.gradient_path import PathComparison  # noqa: E402
 from ddptools.lost_time import Loss, digits, part_names, time_unit  # noqa: E402
 from ddptools.measurements import PLACEMENT, Case, Experiment, Series, number_of, series_over, size_text  # noqa: E402
 from ddptools.tables import bus_bandwidths, operation  # noqa: E402
@@ -208,7 +208,7 @@ def _bars(experiment: Experiment) -> list[Picture]:
     labels = [_wrapped(experiment.label(case)) for case in cases]
     figure, axes = plt.subplots(figsize=(8, 0.8 + 0.28 * _lines(labels)))
     rows = np.arange(len(cases))
-    others = other_paths(experiment)
+    others = PathComparison(experiment).against_references()
     colors = [_bar_color(case, case.key in others) for case in cases]
     axes.barh(rows, [c.rate for c in cases], xerr=_error_bars(cases), color=colors, capsize=2, **BAR_EDGE)
     axes.set_yticks(rows, labels, fontsize=8)
@@ -261,7 +261,7 @@ def _heat_map(experiment: Experiment, rows: str, columns: str, context: str, cas
     figure, axes = plt.subplots(figsize=(2.5 + 1.1 * len(column_values), 1.2 + 0.5 * len(row_values)))
     image = axes.imshow(grid, cmap="viridis", aspect="auto")
     middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
-    others = other_paths(experiment)
+    others = PathComparison(experiment).against_references()
     for (i, j), value in np.ndenumerate(grid):
         case = cells.get((row_values[i], column_values[j]))
         marks = [] if case is None else ["\nemulated"] * case.emulated + ["\nother path"] * (case.key in others)

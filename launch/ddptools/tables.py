@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from ddptools.gradient_path import OtherPath, other_paths, paths, sent_by
+from ddptools.gradient_path import OtherPath, PathComparison, paths, sent_by
 from ddptools.measurements import (
     Case,
     Experiment,
@@ -123,7 +123,7 @@ def _with_rest(caption: str, rows: int) -> str:
 
 
 def _against_reference(experiment: Experiment) -> Callable[[Case], str]:
-    references, others = experiment.references(), other_paths(experiment)
+    references, others = experiment.references(), PathComparison(experiment).against_references()
 
     def show(case: Case) -> str:
         reference, other = references.get(case.key), others.get(case.key)
@@ -144,7 +144,7 @@ def _other_path_text(case: Case, other: OtherPath) -> str:
 
 def _other_paths_explained(experiment: Experiment) -> str:
     """Empty where all are on the path of their reference."""
-    others = other_paths(experiment).values()
+    others = PathComparison(experiment).against_references().values()
     if not others:
         return ""
     text = (

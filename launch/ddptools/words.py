@@ -5,7 +5,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator
 
-from ddptools.gradient_path import SYMMETRIC, other_path, sent_by
+from ddptools.gradient_path import SYMMETRIC, PathComparison, sent_by
 from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series_over, setting_text
 from ddptools.noise import compare
 
@@ -112,7 +112,7 @@ def _compare_to_reference(experiment: Experiment, rivals: list[Case]) -> str:
 def _compared(experiment: Experiment, case: Case, reference: Case, comparisons: int) -> str:
     """The difference; where the gradients took another path, that too, and the difference on the same path."""
     text = _difference(case, reference, comparisons)
-    other = other_path(case, reference, experiment.measured)
+    other = PathComparison(experiment).other_path(case, reference)
     if other is None:
         return text
     reason = f" ({other.reason})" if other.reason else ""
