@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "launch/drawing.h"
+#include "launch/program.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
@@ -95,8 +96,8 @@ Findings find_hosts(const World& world) {
     text = machine_text(machine);
     description = machine_json(machine).dump(-1, ' ', false, json::error_handler_t::replace);
   });
-  const auto texts = world.all_gather(text);
-  const auto descriptions = world.all_gather(description);
+  const auto texts = world.gather(text);
+  const auto descriptions = world.gather(description);
   Findings findings;
   if (world.nodes() > 1) findings.text = fmt::format("{} hosts, {} ranks\n", world.nodes(), world.size());
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
@@ -211,18 +212,10 @@ int main(int argc, char** argv) {
   } catch (...) {
     mistake = std::current_exception();
   }
-  World world(&argc, &argv);
-  try {
+  return run_program("ddptopo", &argc, &argv, [&](const World& world) {
     world.agree([&] {
       if (mistake) std::rethrow_exception(mistake);
     });
     run(world, options);
-  } catch (const UsageError& error) {  // the same on every rank
-    if (world.rank() == 0) std::fprintf(stderr, "ddptopo: %s\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "ddptopo: error on rank %d (%s): %s\n", world.rank(), world.hostname().c_str(), error.what());
-    world.abort(1);
-  }
-  return 0;
+  });
 }

@@ -294,6 +294,19 @@ void parse_fail_at(const std::string& text, Options& options) {
   }
 }
 
+/// Lines for CommandLine::configuration.
+std::string program_and_task(const char* task) {
+  const std::string cuda = built_with_cuda() ? "CUDA " + cuda_version() : "without CUDA";
+  return fmt::format("the program = ddptrain {}, {}, {}\nthe task = {}\n", DDPTRAIN_VERSION, cuda, mpi_version(), task);
+}
+
+std::string options_text(const CLI::App& app, const std::string& fail_at) {
+  std::string text = fmt::format("--fail-at = {}\n", fail_at);
+  std::istringstream options(config_text(app));
+  for (std::string line; std::getline(options, line);) text += fmt::format("--{}\n", line);
+  return text;
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
@@ -323,18 +336,21 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     result.print = app.help();
+    result.configuration = program_and_task("--help");
     return result;
   } catch (const CLI::ParseError& error) {
     usage_error("{} (ddptrain --help lists the flags)", error.what());
   }
   if (version) {
     result.print = version_text();
+    result.configuration = program_and_task("--version");
     return result;
   }
   if (!config.empty()) read_config(app, config);
   validate(result.options);
   parse_fail_at(fail_at, result.options);
   if (print_config) result.print = config_text(app);
+  result.configuration = program_and_task(print_config ? "--print-config" : "training") + options_text(app, fail_at);
   return result;
 }
 

@@ -78,6 +78,7 @@ struct Options {
 struct CommandLine {
   Options options;
   std::optional<std::string> print;
+  std::string configuration;  ///< Program, task and value of every option, as lines for require_same_configuration().
 };
 
 /// Reads flags and the file of --config (flags win). UsageError for everything that can be told to be wrong without

@@ -23,9 +23,10 @@ Communicator::Ticket Communicator::all_gather(const Tensor& values, Stream strea
 std::unique_ptr<Communicator> make_communicator(const World& world, Device& device,
                                                 const CommunicatorOptions& options) {
   const bool gpus = device.kind() == DeviceKind::cuda;
-  if (options.library == CommLibrary::nccl && !gpus) {
-    usage_error("NCCL carries the memory of GPUs, and these ranks compute on CPUs");
-  }
+  world.agree([&] {
+    if (options.library != CommLibrary::nccl || gpus) return;
+    usage_error("NCCL carries the memory of GPUs, and these ranks compute on CPUs. Use MPI.");
+  });
   if (world.size() == 1) return make_self_communicator(device);
   const bool mpi = options.library == CommLibrary::mpi || !gpus;
   return mpi ? make_mpi_communicator(world, device) : make_nccl_communicator(world, device, options);

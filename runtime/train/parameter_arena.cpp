@@ -302,12 +302,10 @@ std::string ParameterArena::parameter_hash() const {
 }
 
 void check_same_on_all_ranks(const World& world, const std::string& hash, const std::string& what) {
-  const std::vector<std::string> hashes = world.all_gather(hash);
-  std::string differing;
-  for (std::size_t rank = 1; rank < hashes.size(); ++rank) {
-    if (hashes[rank] != hashes[0]) differing += fmt::format("{}{}", differing.empty() ? "" : ", ", rank);
-  }
-  if (!differing.empty()) fail("{} differ from those of rank 0 on these ranks: {}", what, differing);
+  const std::string difference = differences(world.all_gather(hash));
+  world.agree([&] {
+    if (!difference.empty()) fail("{} differ: {}", what, difference);
+  });
 }
 
 }  // namespace ddptrain

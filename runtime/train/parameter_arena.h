@@ -93,7 +93,7 @@ class ParameterArena {
   std::vector<std::uint32_t> first_chunk_;  ///< Per bucket, and the number of all chunks.
 };
 
-/// Throws Error naming the ranks where `hash` is not that of rank 0. Collective.
+/// The same Error on all ranks, with what each holds, where `hash` is not the same everywhere. Collective.
 void check_same_on_all_ranks(const World& world, const std::string& hash, const std::string& what);
 
 }  // namespace ddptrain

@@ -41,12 +41,11 @@ std::string settings() {
 
 /// UsageError on all ranks where they do not have the same.
 void require_same_settings(const World& world) {
-  const std::vector<std::string> all = world.all_gather(settings());
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    usage_error("rank 0 has {}, rank {} has {}: NCCL needs the same on all ranks (mpirun -x NAME hands a variable on)",
-                all[0], rank, all[rank]);
-  }
+  const std::string difference = differences(world.all_gather(settings()));
+  world.agree([&] {
+    if (difference.empty()) return;
+    usage_error("NCCL needs the same settings on all ranks: {} (mpirun -x NAME hands a variable on)", difference);
+  });
 }
 
 /// An NCCL communicator with what its error messages name. Buffers in its windows keep it alive.
@@ -318,7 +317,8 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device, const CommunicatorOptions& options) {
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device,
+                                                     const CommunicatorOptions& options) {
   if (device.kind() != DeviceKind::cuda) fail("make_nccl_communicator: NCCL carries GPU memory only");
   return std::make_unique<NcclCommunicator>(world, device, options);
 }
