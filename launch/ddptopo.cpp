@@ -15,14 +15,14 @@
 
 #include "launch/drawing.h"
 #include "launch/program.h"
-#include "runtime/backend/backend.h"
-#include "runtime/comm/nccl_log.h"
-#include "runtime/comm/nccl_log_report.h"
-#include "runtime/comm/nccl_probe.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
 #include "runtime/core/writable.h"
+#include "runtime/device/device.h"
+#include "runtime/diagnostics/nccl_log.h"
+#include "runtime/diagnostics/nccl_log_report.h"
+#include "runtime/diagnostics/nccl_probe.h"
 #include "runtime/topology/machine.h"
 #include "runtime/topology/machine_report.h"
 
@@ -143,9 +143,9 @@ void check_gpus(const World& world) {
 void probe(const World& world, Findings& findings) {
   world.agree([&] { check_gpus(world); });
   const auto environment = nccl_environment();
-  std::unique_ptr<Backend> backend;
-  world.agree([&] { backend = make_cuda_backend({}, world.local_rank()); });
-  const NcclProbe probe = probe_nccl(world, *backend);
+  std::unique_ptr<Device> device;
+  world.agree([&] { device = make_cuda_device({}, world.local_rank()); });
+  const NcclProbe probe = probe_nccl(world, *device);
   if (world.rank() != 0) return;
   std::istringstream text(probe.log);
   NcclLog log = read_nccl_log(text);

@@ -20,12 +20,13 @@
 #include "launch/program.h"
 #include "launch/same_on_all_ranks.h"
 #include "launch/training_data.h"
-#include "models/generate.h"
+#include "models/gpt/generate.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
 #include "runtime/core/writable.h"
+#include "runtime/diagnostics/nccl_log.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/topology/topology.h"
 #include "runtime/train/report.h"
@@ -59,7 +60,7 @@ struct Job {
   int gpu = 0;             ///< Of those that this process sees.
   std::string pci_bus_id;  ///< Of that GPU; empty on the CPU.
   std::string binding;     ///< What bind_to_numa() did.
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   std::shared_ptr<const Pretrained> pretrained;  ///< Null: none.
   TrainingData data;
   std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
@@ -99,15 +100,15 @@ DeviceKind choose_device(const World& world, const Options& options, EarlyStart&
   return DeviceKind::cuda;
 }
 
-void start_device(const World& world, DeviceKind device, const EarlyStart& early, Job& job) {
-  const BackendOptions backend = backend_options(job.options, device);
-  check_precision(job.options, backend.precision);
-  if (device == DeviceKind::cuda) {
+void start_device(const World& world, DeviceKind kind, const EarlyStart& early, Job& job) {
+  const DeviceOptions options = device_options(job.options, kind);
+  check_precision(job.options, options.precision);
+  if (kind == DeviceKind::cuda) {
     job.gpu = early.gpu ? 0 : world.local_rank();
     job.pci_bus_id = cuda_pci_bus_id(job.gpu);
   }
   job.binding = bind_to_numa(job.pci_bus_id);
-  job.backend = device == DeviceKind::cuda ? make_cuda_backend(backend, job.gpu) : make_cpu_backend(backend);
+  job.device = kind == DeviceKind::cuda ? make_cuda_device(options, job.gpu) : make_cpu_device(options);
 }
 
 DistributedSampler make_sampler(const World& world, const Job& job) {
@@ -161,18 +162,25 @@ Job prepare(const World& world, const Options& options, EarlyStart& early) {
 }
 
 void start_communication(const World& world, const EarlyStart& early, Job& job) {
-  if (world.size() > 1 && job.backend->kind() == DeviceKind::cuda) job.nccl_log = early.nccl_log.get();
-  job.communicator = make_communicator(world, *job.backend,
-                                       {.symmetric = job.options.symmetric,
-                                        .max_ctas = job.options.comm_ctas,
-                                        .scatters_sums = job.options.zero && job.options.overlap != OverlapMode::none});
+  const Options& o = job.options;
+  const bool gpus = job.device->kind() == DeviceKind::cuda;
+  world.agree([&] {
+    if (o.comm != CommLibrary::nccl || gpus) return;
+    usage_error("--comm nccl: NCCL carries the memory of GPUs, and these ranks compute on CPUs. Use --comm mpi.");
+  });
+  if (world.size() > 1 && gpus && o.comm != CommLibrary::mpi) job.nccl_log = early.nccl_log.get();
+  job.communicator = make_communicator(world, *job.device,
+                                       {.library = o.comm,
+                                        .symmetric = o.symmetric,
+                                        .max_ctas = o.comm_ctas,
+                                        .scatters_sums = o.zero && o.overlap != OverlapMode::none});
   job.clock.mark("communicator");
 }
 
 void log_ranks(const World& world, const Job& job) {
   const std::string row = "{:>4}  {:>4}  {:>5}  {:<20}  {:<26}  {}";
   const auto rows = world.gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
-                                             world.hostname(), job.backend->device_name(), job.binding));
+                                             world.hostname(), job.device->name(), job.binding));
   if (world.rank() != 0) return;
   spdlog::info(fmt::runtime(row), "rank", "node", "local", "host", "device", "processors");
   for (const std::string& line : rows) spdlog::info("{}", line);
@@ -202,9 +210,9 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
   info.model = job.options.model;
-  info.device = job.backend->kind() == DeviceKind::cuda ? "cuda" : "cpu";
-  info.device_name = job.backend->device_name();
-  info.precision = job.backend->options().fp8 ? "fp8" : name_of(job.backend->precision());
+  info.device = job.device->kind() == DeviceKind::cuda ? "cuda" : "cpu";
+  info.device_name = job.device->name();
+  info.precision = job.device->options().fp8 ? "fp8" : name_of(job.device->precision());
   info.world_size = world.size();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
@@ -219,7 +227,7 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.unit = trainer.model().unit();
   info.units_per_sample = trainer.model().predictions_per_sample();
   info.flops_per_sample = trainer.model().flops_per_sample();
-  info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.backend->peak_flops();
+  info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.device->peak_flops();
   if (is_language_model(job.options.model)) {
     const GptShape& shape = job.options.gpt;
     info.shape = {{"layers", shape.layers},     {"width", shape.width},
@@ -234,7 +242,7 @@ std::string sample_text(Model& model, const Job& job) {
   const Options& o = job.options;
   const GenerateOptions options{o.sample_tokens, o.temperature, o.gpt.sequence, o.seed};
   const auto prompt = to_tokens(o.prompt, job.pretrained.get());
-  return to_text(generate(model, *job.backend, prompt, options), job.pretrained.get());
+  return to_text(generate(model, *job.device, prompt, options), job.pretrained.get());
 }
 
 /// Whether standard output ends at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is.
@@ -251,11 +259,11 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   std::future<std::string> topology = find_topology(world, job.pci_bus_id);
   const DistributedSampler sampler = make_sampler(world, job);
   RunOptions run = run_options(job.options);
-  run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
+  run.progress = job.device->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   TrainerOptions settings = trainer_options(job.options, world.size(), steps);
   if (job.pretrained != nullptr) settings.start_values = job.pretrained->start_values();
-  Trainer trainer(settings, make_resident(job.data, job.options, *job.backend), world, *job.backend, *job.communicator);
+  Trainer trainer(settings, make_resident(job.data, job.options, *job.device), world, *job.device, *job.communicator);
   run.sample = [&] { return sample_text(trainer.model(), job); };
   if (!job.options.save.empty()) {
     run.trained = [&] { save_pretrained(job.options.save, trainer.arena(), job.options.gpt, world); };
@@ -275,7 +283,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
       report.emplace(std::move(info), job.metrics.get());
       report->start();
     }
-    RunResult result = run_training(trainer, world, *job.backend, *job.communicator, run, report ? &*report : nullptr);
+    RunResult result = run_training(trainer, world, *job.device, *job.communicator, run, report ? &*report : nullptr);
     if (job.nccl_log != nullptr) result.nccl = usage_of(job.nccl_log->log());
     if (report) report->summary(result);
     spdlog::debug("summary written");
@@ -296,7 +304,7 @@ void run(const World& world, const CommandLine& command_line, EarlyStart& early)
   });
   job.communicator.reset();
   spdlog::debug("replica and communicator ended");
-  job.backend.reset();
+  job.device.reset();
   spdlog::debug("device released");
 }
 

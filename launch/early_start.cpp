@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <initializer_list>
 
-#include "runtime/backend/backend.h"
+#include "runtime/device/device.h"
 #include "runtime/topology/gpu_selection.h"
 
 namespace ddptrain {

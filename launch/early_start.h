@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/comm/nccl_log.h"
+#include "runtime/diagnostics/nccl_log.h"
 
 namespace ddptrain {
 

@@ -150,6 +150,8 @@ void add_runtime_options(CLI::App& app, Options& o) {
   const Names<bool> zero = {{"0", false}, {"1", true}};
   const Names<std::string> types = {{"auto", "auto"}, {"bf16", "bf16"}, {"fp32", "fp32"}};
   const Names<bool> symmetric = {{"auto", true}, {"on", true}, {"off", false}};
+  const Names<CommLibrary> libraries = {
+      {"auto", CommLibrary::automatic}, {"nccl", CommLibrary::nccl}, {"mpi", CommLibrary::mpi}};
   const std::string group = "Communication and execution";
   Choices choices;
   app.add_option("--bucket-mb", o.bucket_mb, "Largest bucket of gradients, MiB")->group(group);
@@ -160,6 +162,10 @@ void add_runtime_options(CLI::App& app, Options& o) {
       ->group(group);
   choices
       .add(app, "--comm-dtype", o.comm_dtype, types, "Of gradients, as they are added and sent; auto: as --precision")
+      ->group(group);
+  choices
+      .add(app, "--comm", o.comm, libraries,
+           "Library that sums gradients; auto: NCCL for GPUs, MPI for CPUs; mpi with GPUs: through pinned host memory")
       ->group(group);
   choices
       .add(app, "--symmetric", o.symmetric, symmetric,
@@ -355,11 +361,11 @@ std::string version_text() {
   return fmt::format("ddptrain {}\n{}MPI {}\n", DDPTRAIN_VERSION, cuda, mpi_version());
 }
 
-Precision chosen_precision(const Options& options, DeviceKind device) {
+Precision chosen_precision(const Options& options, DeviceKind kind) {
   if (options.precision == "fp32") return Precision::fp32;
   if (options.precision == "tf32") return Precision::tf32;
   if (options.precision == "bf16" || options.precision == "fp8") return Precision::bf16;
-  return device == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
+  return kind == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
 }
 
 void check_precision(const Options& options, Precision precision) {
@@ -381,16 +387,16 @@ void check_precision(const Options& options, Precision precision) {
   }
 }
 
-BackendOptions backend_options(const Options& options, DeviceKind device) {
-  BackendOptions backend;
-  backend.precision = chosen_precision(options, device);
-  backend.memory_format = options.memory_format;
-  backend.fused = options.fused;
-  backend.tune = options.tune;
-  backend.fp8 = options.precision == "fp8";
-  backend.threads = options.threads;
-  backend.communication_multiprocessors = options.comm_ctas;
-  return backend;
+DeviceOptions device_options(const Options& options, DeviceKind kind) {
+  DeviceOptions device;
+  device.precision = chosen_precision(options, kind);
+  device.memory_format = options.memory_format;
+  device.fused = options.fused;
+  device.tune = options.tune;
+  device.fp8 = options.precision == "fp8";
+  device.threads = options.threads;
+  device.communication_multiprocessors = options.comm_ctas;
+  return device;
 }
 
 float scaled_learning_rate(const Options& options, int world_size) {

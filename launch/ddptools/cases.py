@@ -67,15 +67,15 @@ def expand(sweep: Sweep) -> list[Case]:
 
 
 def _expand_product(sweep: Sweep, product: Product) -> list[Case]:
-    count = len(product.environments)
+    count = len(product.environments) * len(product.alternatives)
     for values in product.axes.values():
         count *= len(values)
     if count > 100_000:
         raise UsageError(f"{sweep.path}: product {product.name}: {count} cases; 100000 is the most")
     cases = []
     for values in itertools.product(*product.axes.values()):
-        for environment in product.environments:
-            cases.append(_make_case(sweep, product, dict(zip(product.axes, values)), environment))
+        for flags, environment in itertools.product(product.alternatives, product.environments):
+            cases.append(_make_case(sweep, product, dict(zip(product.axes, values)) | flags, environment))
     return cases
 
 

@@ -106,6 +106,11 @@ class Case:
         names = ("algorithm", "protocol", "channels", "transport")
         return tuple("/".join(dict.fromkeys(str(u.get(name, "unknown")) for u in used)) for name in names)
 
+    def told(self, name: str) -> str:
+        """A text of the summaries, the same in all runs or joined with /; empty where none has it."""
+        texts = (run.summary.get(name) for run in self.runs)
+        return "/".join(dict.fromkeys(text for text in texts if isinstance(text, str) and text))
+
     def choices(self) -> dict[float, tuple[str, str]]:
         """NCCL's algorithm and protocol by bytes of a call, where the last run says it."""
         return bench_choices(self.runs[-1].bench) if self.runs else {}
@@ -137,6 +142,7 @@ class Experiment:
     sweep: str
     product: str
     description: str
+    notes: list[str]  # what ddpsweep added to the settings
     cases: list[Case]
     variables: set[str]  # settings that are environment variables
     machines: list[dict[str, Any]]  # different ones, where a sweep went on elsewhere
@@ -181,6 +187,16 @@ class Experiment:
         for case in self.measured:
             groups.setdefault(tuple(case.settings.get(name, "") for name in shared), []).append(case)
         return [(", ".join(map(setting_text, shared, key)), cases) for key, cases in groups.items()]
+
+    def references(self) -> dict[str, Case]:
+        """By the key of a case, what it is compared with: of the same workload and, where settings were tuned, of the
+        same placement too. Cases that nothing compares are left out."""
+        names = self.tuned or [name for name in self.varied if name in PLACEMENT]
+        found = {}
+        for _, cases in self.contexts(names):
+            if len(cases) > 1:
+                found |= dict.fromkeys((case.key for case in cases), self.reference(cases))
+        return found
 
     def reference(self, cases: list[Case]) -> Case:
         """What the others are compared with: the first that trains with no varied variable set, else the first."""
@@ -301,6 +317,7 @@ def _experiment(
         sweep=sweep,
         product=product,
         description=str(plan.get("description", "")) if plan.get("sweep") == sweep else "",
+        notes=_different(str(note) for record in records for note in _list_of(record.get("notes"))),
         cases=ordered,
         variables=variables,
         machines=_different(table_of(record.get("machine")) for record in records),

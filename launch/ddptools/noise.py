@@ -1,7 +1,6 @@
 """Whether two sets of runs differ by more than their noise."""
 
 import dataclasses
-import math
 import statistics
 
 ALPHA = 0.05
@@ -24,21 +23,10 @@ def compare(a: list[float], b: list[float]) -> Comparison:
 
 def welch_p(a: list[float], b: list[float]) -> float:
     """Two-sided p of Welch's t-test, for at least two values each."""
-    difference = statistics.fmean(a) - statistics.fmean(b)
-    va, vb = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
-    if va + vb == 0.0:
-        return 1.0 if difference == 0.0 else 0.0
-    degrees = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-    return student_p(abs(difference) / math.sqrt(va + vb), degrees)
+    from scipy import stats  # slow to import, and only comparisons need it
 
-
-def student_p(t: float, degrees: float) -> float:
-    """P(|T| >= t) of Student's distribution: with t = sqrt(degrees) tan(x) an integral of a power of the cosine."""
-    degrees = min(degrees, 1000.0)  # beyond, it is the normal distribution
-    start, steps = math.atan(t / math.sqrt(degrees)), 2000
-    width = (math.pi / 2 - start) / steps
-    values = [math.cos(start + i * width) ** (degrees - 1) for i in range(steps)]
-    values.append(0.0 if degrees > 1 else 1.0)
-    simpson = values[0] + values[-1] + 4 * sum(values[1:-1:2]) + 2 * sum(values[2:-1:2])
-    factor = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(math.pi)
-    return min(1.0, 2 * factor * simpson * width / 3)
+    means, deviations = (statistics.fmean(a), statistics.fmean(b)), (statistics.stdev(a), statistics.stdev(b))
+    if deviations == (0.0, 0.0):
+        return 1.0 if means[0] == means[1] else 0.0
+    sides = (means[0], deviations[0], len(a), means[1], deviations[1], len(b))
+    return float(stats.ttest_ind_from_stats(*sides, equal_var=False).pvalue)

@@ -144,22 +144,19 @@ def _compared(run: Measured, network: Calibration) -> Compared:
 
 def fit_network(points: list[AllReduce]) -> NetworkFit | None:
     """Least squares of the relative error over latency per rank and bus bandwidth, neither of them negative."""
-    rows = []
-    for p in points:
-        per_rank = p.calls * (p.ranks - 1)
-        moved = p.calls * p.size * 2.0 * (p.ranks - 1) / p.ranks
-        rows.append((per_rank / p.seconds, moved / p.seconds))
-    if not rows:
+    if not points:
         return None
-    uu, vv = sum(u * u for u, _ in rows), sum(v * v for _, v in rows)
-    uv, u1, v1 = sum(u * v for u, v in rows), sum(u for u, _ in rows), sum(v for _, v in rows)
-    determinant = uu * vv - uv * uv
-    latency, per_byte = 0.0, v1 / vv
-    if determinant > 1e-9 * uu * vv:
-        both = (u1 * vv - v1 * uv) / determinant, (v1 * uu - u1 * uv) / determinant
-        if both[0] >= 0.0 and both[1] > 0.0:
-            latency, per_byte = both
-    return NetworkFit(1e6 * latency, 1e-9 / per_byte, len(rows))
+    from scipy import optimize  # slow to import, and only calibrations need it
+
+    columns = []  # of each point: how latency per rank (us) and inverse bandwidth (us per kB) make up its time
+    for p in points:
+        moved = p.calls * p.size * 2.0 * (p.ranks - 1) / p.ranks
+        columns.append((p.calls * (p.ranks - 1) / (1e6 * p.seconds), moved / (1e9 * p.seconds)))
+    ones = [1.0] * len(points)
+    (latency, inverse), _ = optimize.nnls(columns, ones)
+    if inverse == 0.0:  # the bandwidth is finite
+        latency, inverse = 0.0, optimize.nnls([column[1:] for column in columns], ones)[0][0]
+    return NetworkFit(float(latency), float(1.0 / inverse), len(points))
 
 
 def _usable(record: Table) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from ddptools import hardware, nccl_model
 from ddptools.errors import UsageError, run_program
 from ddptools.hardware import GBIT, GPUS, LINKS, MODEL_NAMES, NETWORKS, OF_A_NODE, Model
-from ddptools.interpreter import use_one_with_matplotlib
+from ddptools.interpreter import use_one_with
 from ddptools.plan import Case, Prediction, needed_bandwidth, predict, rule_of_thumb
 from ddptools.plan_calibration import Calibration, Compared, calibrate, compare, load_records
 
@@ -31,8 +31,7 @@ def plan_main() -> int:
 
 def run(arguments: list[str]) -> int:
     options = parse(arguments)
-    if options.png or options.svg:
-        use_one_with_matplotlib()
+    use_one_with(*["matplotlib"] * bool(options.png or options.svg), *["scipy"] * bool(options.calibrate))
     records = load_records(pathlib.Path(options.calibrate)) if options.calibrate else []
     calibration = calibrate(records) if options.calibrate else None
     cases = make_cases(options, calibration)

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import EngFormatter  # noqa: E402
 
+from ddptools.gradient_path import PathComparison  # noqa: E402
 from ddptools.lost_time import Loss, digits, part_names, time_unit  # noqa: E402
 from ddptools.measurements import PLACEMENT, Case, Experiment, Series, number_of, series_over, size_text  # noqa: E402
 from ddptools.tables import bus_bandwidths, operation  # noqa: E402
@@ -207,7 +208,8 @@ def _bars(experiment: Experiment) -> list[Picture]:
     labels = [_wrapped(experiment.label(case)) for case in cases]
     figure, axes = plt.subplots(figsize=(8, 0.8 + 0.28 * _lines(labels)))
     rows = np.arange(len(cases))
-    colors = ["C1" if case.emulated else "C7" if not case.trains else "C0" for case in cases]
+    others = PathComparison(experiment).against_references()
+    colors = [_bar_color(case, case.key in others) for case in cases]
     axes.barh(rows, [c.rate for c in cases], xerr=_error_bars(cases), color=colors, capsize=2, **BAR_EDGE)
     axes.set_yticks(rows, labels, fontsize=8)
     axes.invert_yaxis()
@@ -217,8 +219,17 @@ def _bars(experiment: Experiment) -> list[Picture]:
     left = len(experiment.measured) - len(cases)
     rest = f" {left} more cases are left out." if left else ""
     gray = "" if all(case.trains for case in cases) else " Gray: without any all-reduce."
-    caption = _caption(experiment, f"Each case, median with smallest and largest.{gray}{rest}")
+    purple = " Purple: gradients by another path than the reference's." if "C4" in colors else ""
+    caption = _caption(experiment, f"Each case, median with smallest and largest.{gray}{purple}{rest}")
     return [finish(figure, f"{experiment.title} cases", caption)]
+
+
+def _bar_color(case: Case, is_on_other_path: bool) -> str:
+    if case.emulated:
+        return "C1"
+    if not case.trains:
+        return "C7"
+    return "C4" if is_on_other_path else "C0"
 
 
 def _heat_maps(experiment: Experiment) -> list[Picture]:
@@ -250,9 +261,11 @@ def _heat_map(experiment: Experiment, rows: str, columns: str, context: str, cas
     figure, axes = plt.subplots(figsize=(2.5 + 1.1 * len(column_values), 1.2 + 0.5 * len(row_values)))
     image = axes.imshow(grid, cmap="viridis", aspect="auto")
     middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
+    others = PathComparison(experiment).against_references()
     for (i, j), value in np.ndenumerate(grid):
         case = cells.get((row_values[i], column_values[j]))
-        text = "no result" if case is None else number(value) + ("\nemulated" if case.emulated else "")
+        marks = [] if case is None else ["\nemulated"] * case.emulated + ["\nother path"] * (case.key in others)
+        text = "no result" if case is None else "".join([number(value), *marks])
         axes.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if value < middle else "black")
     axes.set_xticks(range(len(column_values)), [v or "unset" for v in column_values], fontsize=8)
     axes.set_yticks(range(len(row_values)), [v or "unset" for v in row_values], fontsize=8)

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterator
 
 from ddptools.errors import UsageError
+from ddptools.gradient_path import sent_by
 from ddptools.measurements import Case, Experiment
 from ddptools.plan_calibration import Compared, calibrate, compare
 from ddptools.tables import MOST_ROWS, Table, spread
@@ -23,12 +24,13 @@ class Predicted:
 
 def predictions(experiment: Experiment) -> list[Predicted]:
     """Of the cases whose runs tell enough. The network is fitted to all runs of the experiment with the same variables
-    (they choose transport, algorithm and protocol), compute to each run's own one-rank baseline. Without such a fit
-    nothing is predicted, nor for emulated nodes."""
+    (they choose transport, algorithm and protocol) and the same gradient path, compute to each run's own one-rank
+    baseline. Without such a fit nothing is predicted, nor for emulated nodes."""
     cases = [case for case in experiment.measured if case.trains]
     alike: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
-        alike.setdefault(tuple(case.settings.get(name, "") for name in sorted(experiment.variables)), []).append(case)
+        variables = (case.settings.get(name, "") for name in sorted(experiment.variables))
+        alike.setdefault((sent_by(case), *variables), []).append(case)
     found = {id(case): one for group in alike.values() for case, one in _predicted(group)}
     return [found[id(case)] for case in cases if id(case) in found]
 
@@ -74,7 +76,8 @@ def predicted_words(experiment: Experiment, found: list[Predicted]) -> str:
         f"The throughput predicted for {runs} is off by {percent(statistics.median(errors))} in the median, by "
         f"{percent(max(errors))} at most; the case farthest off is {experiment.label(farthest.case)} "
         f"({_signed(farthest.error)}). A prediction takes compute from the run's own one-rank baseline and the network "
-        "from a fit to the runs with the same environment variables: what is off is the model of overlap or the fit."
+        "from a fit to the runs with the same environment variables and gradient path: what is off is the model of "
+        "overlap or the fit."
     )
 
 

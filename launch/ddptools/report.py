@@ -76,6 +76,7 @@ def machine_blocks(results: Results) -> list[Block]:
 
 def experiment_blocks(experiment: Experiment) -> list[Block]:
     blocks: list[Block] = [experiment.description] if experiment.description else []
+    blocks += [Notes(experiment.notes)] if experiment.notes else []
     emulated = [case for case in experiment.cases if case.emulated]
     if emulated:
         how = ", ".join(dict.fromkeys(_emulation(case.runs, case.failures) for case in emulated))

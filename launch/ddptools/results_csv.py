@@ -32,6 +32,8 @@ SUMMARY_COLUMNS = (
     "train_seconds",
     "parameter_hash",
     "topology",
+    "gradient_path",
+    "gradient_path_reason",
 )
 NCCL_COLUMNS = ("version", "algorithm", "protocol", "channels", "transport")
 RECORD_COLUMNS = (

@@ -171,6 +171,7 @@ class SweepRun:
         return {
             "record": RECORD_VERSION,
             "sweep": self.sweep.name,
+            "notes": self.sweep.notes,
             "product": case.product,
             "case": case.key,
             "repeat": repeat,
@@ -246,7 +247,13 @@ def _interrupt(number: int, frame: object) -> None:
 
 def _plan(sweep: Sweep, cases: list[Case], repeats: int) -> dict[str, Any]:
     described = [{"case": case.key, "product": case.product, "settings": case.settings()} for case in cases]
-    return {"sweep": sweep.name, "description": sweep.description, "repeats": repeats, "cases": described}
+    return {
+        "sweep": sweep.name,
+        "description": sweep.description,
+        "notes": sweep.notes,
+        "repeats": repeats,
+        "cases": described,
+    }
 
 
 def main(argv: list[str]) -> int:
@@ -257,6 +264,8 @@ def main(argv: list[str]) -> int:
     programs = program_folder(arguments.bin)
     machine.topology = read_topology(programs / "ddptopo")
     sweep_run = SweepRun(sweep, cases_module.expand(sweep), programs, machine)
+    for note in sweep.notes:
+        print(f"ddpsweep: {note}", file=sys.stderr)
     if arguments.dry_run:
         sweep_run.dry_run()
         return 0

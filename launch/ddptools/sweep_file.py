@@ -19,7 +19,12 @@ gpus = ["all", "best-pair", "worst-pair", "0,3"]
 cpus = ["all", "0,1", "0-3"]   processors, as taskset takes them
 global-batch = 4096            samples of a step on all ranks, in place of batch
 <flag> = [...]                 any flag of the program
+flags = [{ fused = "off" }, { graph = ["on", "off"] }]    tables of flags that are alternatives
 environment = { NCCL_ALGO = ["", "Ring"] }    a table, or a list of tables that are alternatives
+
+Where NCCL_* variables differ between the cases of ddptrain, all of them run with symmetric = "off": with some of these
+variables, ddptrain does not use symmetric memory, and what that costs would look like the effect of the variable. A
+product that sets symmetric, fused-sum or comm keeps its own setting.
 """
 
 import dataclasses
@@ -27,6 +32,7 @@ import itertools
 import pathlib
 import re
 import tomllib
+from collections.abc import Collection
 from typing import Any
 
 from ddptools.errors import UsageError
@@ -41,6 +47,7 @@ LAYOUT = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})")
 GPU_LIST = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
 CPU_LIST = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 FORBIDDEN_FLAGS = {"metrics", "json", "print-config", "version", "help", "fail-at"}
+PATH_FLAGS = ("symmetric", "fused-sum", "comm")  # they decide how gradients are summed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +56,7 @@ class Product:
     program: str
     arguments: tuple[str, ...]
     axes: dict[str, list[Value]]  # placement and flags, base flags included, in the order of the file
+    alternatives: list[dict[str, Value]]  # flags beside those of the axes
     environments: list[dict[str, str]]  # "": the variable is taken away
 
 
@@ -61,6 +69,7 @@ class Sweep:
     timeout: float
     seed: int
     products: list[Product]
+    notes: list[str]  # what was added to the file's settings, and why
 
 
 def load_sweep(path: pathlib.Path, overrides: list[str] | None = None) -> Sweep:
@@ -98,6 +107,7 @@ class _Reader:
         names = [product.name for product in read]
         if len(set(names)) != len(names):
             raise self.error("product", f"two have the same name: {', '.join(names)}")
+        notes = put_on_one_path(read)
         return Sweep(
             path=self.path,
             name=name,
@@ -106,6 +116,7 @@ class _Reader:
             timeout=float(self.integer(table, "timeout", 600, 1, 1_000_000)),
             seed=self.integer(table, "seed", 1, 0, 2**63 - 1),
             products=read,
+            notes=notes,
         )
 
     def product(
@@ -126,18 +137,40 @@ class _Reader:
         arguments = table.get("arguments", [])
         if not isinstance(arguments, list) or not all(isinstance(a, str) for a in arguments):
             raise self.error(f"{where}: arguments", "give a list of texts")
-        alternatives = table.get("environment", {})
-        for key in ("name", "program", "arguments", "environment"):
+        own_environments, own_alternatives = table.get("environment", {}), table.get("flags", [{}])
+        for key in ("name", "program", "arguments", "environment", "flags"):
             table.pop(key, None)
         own = self.flags(where, table)
-        axes = own | {k: v for k, v in overriding_axes.items() if program == "ddptrain" or k in PLACEMENT_KEYS}
-        if program == "ddptrain":
-            replaced = {"batch"} if "global-batch" in axes else set()
-            axes = {key: values for key, values in base.items() if key not in axes.keys() | replaced} | axes
-        if "global-batch" in axes and "batch" in axes:
+        overriding = {k: v for k, v in overriding_axes.items() if program == "ddptrain" or k in PLACEMENT_KEYS}
+        base = base if program == "ddptrain" else {}
+        alternatives = self.alternatives(where, own_alternatives, base, own.keys(), overriding.keys())
+        set_beside = {name for flags in alternatives for name in flags}
+        axes = own | overriding
+        replaced = axes.keys() | set_beside | ({"batch"} if "global-batch" in axes.keys() | set_beside else set())
+        axes = {key: values for key, values in base.items() if key not in replaced} | axes
+        if {"global-batch", "batch"} <= axes.keys() | set_beside:
             raise self.error(where, "give batch or global-batch, not both")
-        environments = self.environments(where, alternatives, environment, overriding_variables)
-        return Product(name, program, tuple(arguments), axes, environments)
+        environments = self.environments(where, own_environments, environment, overriding_variables)
+        return Product(name, program, tuple(arguments), axes, alternatives, environments)
+
+    def alternatives(
+        self, where: str, tables: Any, base: dict[str, list[Value]], own: Collection[str], overridden: Collection[str]
+    ) -> list[dict[str, Value]]:
+        """What is overridden is left out of them; what is left alike then stands there once."""
+        where = f"{where}: flags"
+        if not isinstance(tables, list) or not tables:
+            raise self.error(where, "give a list of tables")
+        read = [self.flags(where, self.table(where, table)) for table in tables]
+        names = dict.fromkeys(name for lists in read for name in lists)
+        for name in names.keys() & set(own):
+            raise self.error(f"{where}: {name}", "the product sets this flag itself")
+        defaults = {name: base[name] for name in names if name in base}
+        result: list[dict[str, Value]] = []
+        for lists in read:
+            kept = {name: values for name, values in (defaults | lists).items() if name not in overridden}
+            made = (dict(zip(kept, values)) for values in itertools.product(*kept.values()))
+            result += [flags for flags in made if flags not in result]
+        return result
 
     def overrides(self, texts: list[str]) -> tuple[dict[str, list[Value]], dict[str, list[str]]]:
         axes: dict[str, list[Value]] = {}
@@ -240,3 +273,30 @@ class _Reader:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise self.error(f"{key} = {value!r}", f"give a whole number from {low} to {high}")
         return value
+
+
+def put_on_one_path(products: list[Product]) -> list[str]:
+    """Sets symmetric = "off" where the NCCL_* variables of ddptrain's cases differ, and says so."""
+    trained = [p for p in products if p.program == "ddptrain" and p.axes.get("device") != ["cpu"]]
+    differing = _differing_nccl_variables(trained)
+    changed = [p for p in trained if differing and not _sets_path(p)]
+    for product in changed:
+        product.axes["symmetric"] = ["off"]
+    if not changed:
+        return []
+    which = "all of them" if len(changed) == len(trained) else f"those of {', '.join(p.name for p in changed)}"
+    return [
+        f"{' and '.join(differing)} differ{'s' if len(differing) == 1 else ''} between the cases: {which} run with "
+        "--symmetric off, so that their gradients take the same path (to choose another, set "
+        f"{', '.join(PATH_FLAGS[:-1])} or {PATH_FLAGS[-1]} in the sweep file)."
+    ]
+
+
+def _differing_nccl_variables(products: list[Product]) -> list[str]:
+    environments = [environment for product in products for environment in product.environments]
+    names = dict.fromkeys(name for e in environments for name in e if name.startswith("NCCL_"))
+    return [name for name in names if len({e.get(name, "") for e in environments}) > 1]
+
+
+def _sets_path(product: Product) -> bool:
+    return any(name in flags for name in PATH_FLAGS for flags in (product.axes, *product.alternatives))

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+from ddptools.gradient_path import OtherPath, PathComparison, paths, sent_by
 from ddptools.measurements import (
-    PLACEMENT,
     Case,
     Experiment,
     Run,
@@ -31,6 +31,7 @@ class Table:
     caption: str
     header: list[str]
     rows: list[list[str]]
+    footnote: str = ""
 
 
 def to_text(table: Table) -> str:
@@ -103,10 +104,12 @@ def _cases(experiment: Experiment) -> Table:
     columns = [(name, lambda case, name=name: _setting(case, name)) for name in experiment.varied]
     columns += [(experiment.unit or "rate", _rate), ("against reference", _against_reference(experiment))]
     columns += [("runs", lambda case: str(len(case.runs))), *_case_columns()]
+    if len(paths(experiment.measured)) > 1:
+        columns.append(("gradient path", sent_by))
     shown = [(name, show) for name, show in columns if any(show(case) for case in experiment.cases)]
     rows = [[show(case) for _, show in shown] for case in experiment.cases[:MOST_ROWS]]
     caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
-    return Table(caption, [name for name, _ in shown], rows)
+    return Table(caption, [name for name, _ in shown], rows, _other_paths_explained(experiment))
 
 
 def _rate(case: Case) -> str:
@@ -120,20 +123,39 @@ def _with_rest(caption: str, rows: int) -> str:
 
 
 def _against_reference(experiment: Experiment) -> Callable[[Case], str]:
-    """With a case of the same workload; where settings were tuned, of the same placement too."""
-    names = experiment.tuned or [name for name in experiment.varied if name in PLACEMENT]
-    references = {}
-    for _, cases in experiment.contexts(names):
-        if len(cases) > 1:
-            references |= {id(case): experiment.reference(cases) for case in cases}
+    references, others = experiment.references(), PathComparison(experiment).against_references()
 
     def show(case: Case) -> str:
-        reference = references.get(id(case))
-        if reference is None:
-            return ""
-        return "reference" if reference is case else f"{100 * (case.rate / reference.rate - 1):+.1f}%"
+        reference, other = references.get(case.key), others.get(case.key)
+        if reference is None or reference is case:
+            return "" if reference is None else "reference"
+        return _change(case, reference) + (f" ({_other_path_text(case, other)})" if other else "")
 
     return show
+
+
+def _change(case: Case, reference: Case) -> str:
+    return f"{100 * (case.rate / reference.rate - 1):+.1f}%"
+
+
+def _other_path_text(case: Case, other: OtherPath) -> str:
+    return "other path" + (f"; {_change(case, other.fair)} on the same" if other.fair else "")
+
+
+def _other_paths_explained(experiment: Experiment) -> str:
+    """Empty where all are on the path of their reference."""
+    others = PathComparison(experiment).against_references().values()
+    if not others:
+        return ""
+    text = (
+        "other path: the gradients of this case were not summed by the path of its reference, and that is a part of "
+        "the difference."
+    )
+    for fair in {other.fair.key: other.fair for other in others if other.fair}.values():
+        text += f" on the same: against {experiment.label(fair)}, whose path is {sent_by(fair)} too."
+    for path, reason in dict.fromkeys((other.path, other.reason) for other in others if other.reason):
+        text += f" {path}: {reason}."
+    return text
 
 
 def _setting(case: Case, name: str) -> str:
@@ -263,5 +285,5 @@ def _gpus(machine: dict[str, Any]) -> str:
 def _nccl_version(run: Run) -> Any:
     """Of the NCCL that the run used, as far as it tells."""
     library = str(run.bench.get("library"))
-    told = run.bench.get("version") if library == "NCCL" else library.partition("NCCL ")[2]
+    told = str(run.bench.get("version", library)).partition("NCCL ")[2] or run.bench.get("version")
     return table_of(run.summary.get("nccl")).get("version") or told

@@ -5,7 +5,8 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator
 
-from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series_over
+from ddptools.gradient_path import SYMMETRIC, PathComparison, sent_by
+from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series_over, setting_text
 from ddptools.noise import compare
 
 MOST_SENTENCES = 12
@@ -96,15 +97,29 @@ def _compare_to_reference(experiment: Experiment, rivals: list[Case]) -> str:
         text = f"Highest is {experiment.label(best, names)}, which the others are compared with: "
         text += f"{measured_text(best, unit)}. "
         text += f"Next is {experiment.label(second, names)} with {measured_text(second, unit)}: "
-        text += _difference(second, best, comparisons)
+        text += _compared(experiment, second, best, comparisons)
     else:
         text = f"Highest is {experiment.label(best, names)}: {measured_text(best, unit)}. "
         text += f"Against {experiment.label(reference, names)} with {measured_text(reference, unit)}: "
-        text += _difference(best, reference, comparisons)
+        text += _compared(experiment, best, reference, comparisons)
     worst = min(rivals, key=lambda case: case.rate)
     if len(rivals) > 2 and worst is not reference:
         text += f" Lowest is {experiment.label(worst, names)} with {measured_text(worst, unit)}, against the same: "
-        text += _difference(worst, reference, comparisons)
+        text += _compared(experiment, worst, reference, comparisons)
+    return text
+
+
+def _compared(experiment: Experiment, case: Case, reference: Case, comparisons: int) -> str:
+    """The difference; where the gradients took another path, that too, and the difference on the same path."""
+    text = _difference(case, reference, comparisons)
+    other = PathComparison(experiment).other_path(case, reference)
+    if other is None:
+        return text
+    reason = f" ({other.reason})" if other.reason else ""
+    text += f" A part of that is the path of its gradients: {other.path}, and not {other.reference_path}{reason}."
+    if other.fair is not None:
+        fair = f"{experiment.label(other.fair)} with {measured_text(other.fair, experiment.unit)}"
+        text += f" On the same path, against {fair}: {_difference(case, other.fair, comparisons)}"
     return text
 
 
@@ -136,7 +151,8 @@ def _placement(experiment: Experiment) -> Iterator[str]:
             yield (
                 _start(context) + f"Highest with {experiment.label(best, [name])}: "
                 f"{measured_text(best, experiment.unit)}; lowest with {experiment.label(worst, [name])}: "
-                f"{measured_text(worst, experiment.unit)}: {_difference(worst, best, math.comb(len(cases), 2))}"
+                f"{measured_text(worst, experiment.unit)}: "
+                f"{_compared(experiment, worst, best, math.comb(len(cases), 2))}"
             )
 
 
@@ -202,7 +218,7 @@ def choices(experiment: Experiment) -> list[str]:
     """Which settings changed nothing that NCCL chose."""
     if not any(name.startswith("NCCL_") and name in experiment.variables for name in experiment.tuned):
         return []
-    if not any(case.nccl() for case in experiment.measured):
+    if not any(case.nccl() or sent_by(case) == "mpi" for case in experiment.measured):
         return ["The runs do not say what NCCL chose."]
     sentences = limited(_without_effect(experiment))
     return sentences or ["Every NCCL_* setting changed what NCCL chose (algorithm, protocol, channels or transport)."]
@@ -214,7 +230,10 @@ def _without_effect(experiment: Experiment) -> Iterator[str]:
         reference = experiment.reference(cases)
         for case in cases:
             same = (case.nccl(), case.choices()) == (reference.nccl(), reference.choices())
-            if case is reference or case.nccl() is None or not same:
+            ignored = _ignored_on_its_path(case, names)
+            if ignored and case is not reference:
+                yield f"{_start(context)}No effect: {ignored}."
+            if ignored or case is reference or case.nccl() is None or not same:
                 continue
             algorithm, protocol, channels, transport = case.nccl()
             yield (
@@ -222,6 +241,19 @@ def _without_effect(experiment: Experiment) -> Iterator[str]:
                 f"took {algorithm}, {protocol}, {channels} channels, {transport}, as with "
                 f"{experiment.label(reference, names)}."
             )
+
+
+def _ignored_on_its_path(case: Case, names: list[str]) -> str:
+    """Variables that the path of the gradients does not follow, and why; empty where there are none."""
+    given = [name for name in names if name.startswith("NCCL_") and case.settings.get(name)]
+    why = "the gradients went over MPI"
+    if sent_by(case) in SYMMETRIC:
+        given = [name for name in given if name in ("NCCL_ALGO", "NCCL_PROTO")]
+        why = "NCCL's symmetric kernels, which the gradients used, do not follow it (symmetric=off avoids them)"
+    elif sent_by(case) != "mpi":
+        return ""
+    settings = ", ".join(setting_text(name, case.settings[name]) for name in given)
+    return f"{settings}, because {why}" if given else ""
 
 
 def numerics(experiment: Experiment) -> list[str]:

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/comm/mpi_check.h"
+#include "runtime/comm/mpi/mpi_check.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {

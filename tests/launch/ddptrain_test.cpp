@@ -58,6 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadInput{"config_syntax", kQuick + "--config " + config_with("not.toml", "batch = = 3\n"),
                              "not.toml:1: "},
                     BadInput{"fail_at", kQuick + "--fail-at 2:1", "there are 2 ranks"},
+                    BadInput{"comm", kQuick + "--comm nccl", "Use --comm mpi"},
                     BadInput{"precision", kQuick + "--precision bf16", "fp32"}),
     [](const auto& info) { return info.param.name; });
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <map>
 
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {

@@ -9,7 +9,8 @@ from typing import Any
 
 from support import ROOT, record, write_results
 from report_support import ReportCase, algo, everything, run_report, runs
-from ddptools.page import to_html
+from ddptools.page import Heading, Notes, to_html
+from ddptools.plots import Picture
 from ddptools.tables import Table
 
 
@@ -141,6 +142,19 @@ class PageTest(ReportCase):
             for text, kind in zip(row, kinds):
                 names = {"t": ' class="text"', "l": ' class="long"', "-": ""}[kind]
                 self.assertIn(f"<{tag}{names}>{text}<", html)
+
+    def test_text_is_no_markup_and_large_pictures_are_png(self) -> None:
+        large = Picture("p", "A & <b>", "<svg>" + " " * 500_000 + "</svg>", b"\x89PNG")
+        small = Picture("q", "s", "<svg><g/></svg>", b"")
+        table = Table("<i>", ["<u>"], [["<s> & (1 to 2)"]], "<q>")
+        page = to_html("<t>", [Heading(2, "<h>"), Notes(["<n>"]), "<p1>", table, large, small])
+        for tag in ("<t>", "<h>", "<n>", "<p1>", "<i>", "<u>", "<s>", "<q>", "<b>"):
+            self.assertNotIn(tag, page)
+        for text in ("<h1>&lt;t&gt;</h1>", ">&lt;h&gt;</h2>", "&lt;s&gt; &amp; (1&nbsp;to&nbsp;2)</td>", "&lt;q&gt;</p>"):
+            self.assertIn(text, page)
+        image = '<figure><img alt="A &amp; &lt;b&gt;" src="data:image/png;base64,iVBORw==" style="max-width:100%">'
+        self.assertIn(image + "<figcaption>A &amp; &lt;b&gt;</figcaption></figure>", page)
+        self.assertIn("<figure><svg><g/></svg><figcaption>", page)
 
     def test_passes_of_a_rank_are_no_throughput_of_all(self) -> None:
         records = []

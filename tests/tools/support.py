@@ -15,6 +15,10 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "launch"))
 
+from ddptools.interpreter import use_one_with
+
+use_one_with("jinja2", "matplotlib", "scipy")
+
 FAKE_DDPTRAIN = """
 import json, os, signal, sys, time
 flags = dict(a[2:].split("=", 1) for a in sys.argv[1:] if a.startswith("--") and "=" in a)

@@ -88,6 +88,71 @@ class SweepFile(unittest.TestCase):
         with self.assertRaisesRegex(UsageError, "has 4 ranks, but ranks = 3"):
             ranks('layout = "2x2"\nranks = 3')
 
+    def test_flags_may_be_alternatives(self) -> None:
+        text = """
+            [base]
+            bucket-mb = 25
+            batch = 8
+            [[product]]
+            ranks = [1, 2]
+            flags = [{ graph = "on" }, { graph = "off", bucket-mb = [1, 4] }]
+            """
+
+        def found(*overrides: str) -> list[tuple]:
+            cases = self.cases(text, list(overrides))
+            return [(c.ranks, c.flags["batch"], c.flags["graph"], c.flags["bucket-mb"]) for c in cases]
+
+        once = [("on", 25), ("off", 1), ("off", 4)]
+        self.assertEqual(found(), [(ranks, 8, *flags) for ranks in (1, 2) for flags in once])
+        self.assertEqual(found("ranks=1", "graph=on"), [(1, 8, "on", bucket) for bucket in (25, 1, 4)])
+        self.assertEqual(found("ranks=1", "bucket-mb=2"), [(1, 8, "on", 2), (1, 8, "off", 2)])
+
+    def test_cases_that_differ_in_nccl_variables_take_the_same_path(self) -> None:
+        def symmetric(text: str, *overrides: str) -> tuple[list[object], list[str]]:
+            sweep = self.load(text, list(overrides))
+            return [case.flags.get("symmetric") for case in expand(sweep)], sweep.notes
+
+        product = '[[product]]\nranks = 2\nenvironment = { NCCL_PROTO = ["", "LL"], NCCL_DEBUG = "WARN" }\n'
+        found, (note,) = symmetric(product)
+        self.assertEqual(found, ["off", "off"])
+        self.assertTrue(note.startswith("NCCL_PROTO differs between the cases: all of them run with --symmetric off"))
+        for flag in ("symmetric = 'auto'", "fused-sum = ['on', 'off']", "comm = 'nccl'", "flags = [{ comm = 'mpi' }]"):
+            found, notes = symmetric(product + flag)
+            self.assertEqual((set(found) <= {None, "auto"}, notes), (True, []), flag)
+            if not flag.startswith("flags"):
+                self.assertEqual(symmetric(f"[base]\n{flag}\n{product}")[1], [], flag)
+        self.assertEqual(symmetric(product, "symmetric=on"), (["on", "on"], []))
+        self.assertEqual(symmetric(product, "environment.NCCL_PROTO=LL"), ([None], []))
+        plain = "[[product]]\nranks = [1, 2]\n"
+        self.assertEqual(symmetric(plain), ([None, None], []))
+        self.assertEqual(symmetric(plain, "environment.NCCL_ALGO=Ring"), ([None, None], []))
+        self.assertEqual(symmetric(plain, 'environment.OMPI_MCA_btl=["", "tcp"]')[1], [])
+        self.assertEqual(symmetric(plain, 'environment.NCCL_ALGO=["", "Ring"]', "device=cpu")[1], [])
+
+    def test_cases_of_several_products_take_the_same_path(self) -> None:
+        text = """
+            [[product]]
+            name = "unset"
+            ranks = 2
+            [[product]]
+            name = "LL"
+            ranks = 2
+            environment.NCCL_PROTO = "LL"
+            [[product]]
+            name = "MPI"
+            ranks = 2
+            comm = "mpi"
+            [[product]]
+            name = "alone"
+            ranks = 2
+            program = "ddpbench"
+            environment.NCCL_PROTO = ["LL", "Simple"]
+            """
+        sweep = self.load(text)
+        found = {case.product: case.flags.get("symmetric") for case in expand(sweep)}
+        self.assertEqual(found, {"unset": "off", "LL": "off", "MPI": None, "alone": None})
+        self.assertRegex(sweep.notes[0], "^NCCL_PROTO differs between the cases: those of unset, LL run with")
+
     def test_overrides_win(self) -> None:
         overrides = ["batch=[8, 16]", "model=gpt", "environment.NCCL_DEBUG=INFO", "ranks=4"]
         cases = self.cases('[base]\nbatch = 1\n[[product]]\nranks = [1, 2]\nmodel = "cnn"\n', overrides)
@@ -125,6 +190,12 @@ class SweepFile(unittest.TestCase):
             product + "global-batch = 8\nbatch = 8": "batch or global-batch",
             product + "arguments = 'x'": "arguments.*list of texts",
             product + "program = '../x'": "program = '../x'",
+            product + "flags = 3": "flags: give a list of tables",
+            product + "flags = []": "flags: give a list of tables",
+            product + "flags = [3]": "flags: give a table",
+            product + "flags = [{A = 1}]": "flags: A.*not the name of a flag",
+            product + "flags = [{ranks = 2}]": "flags: ranks: the product sets this flag itself",
+            product + "flags = [{global-batch = 2}]\nbatch = 1": "batch or global-batch",
             product + "environment = []": "environment.*empty",
             product + "environment = [{A = '1'}, {A = '1'}]": "two cases are the same",
             "[[product]]\nname='a'\nranks=1\n[[product]]\nname='a'\nranks=2": "same name",
@@ -182,13 +253,27 @@ class SweepFile(unittest.TestCase):
         files = sorted((support.ROOT / "configs" / "sweeps").glob("*.toml"))
         names = {"scaling", "p2p-level", "gpu-pairs", "algo-proto", "node-layout", "batch-size", "bucket-size"}
         names |= {"overlap-ablation", "lost-time"}
-        self.assertEqual({f.stem for f in files}, names | {f"{name}-cpu" for name in names})
+        twins = {f"{name}-cpu" for name in names}
+        self.assertEqual({f.stem for f in files}, names | twins | {"gradient-path"})  # on CPUs there is one path
         for file in files:
             sweep = load_sweep(file)
             self.assertEqual(sweep.name, file.stem)
             self.assertTrue(sweep.description, file)
             for case in expand(sweep):
                 self.assertTrue(not file.stem.endswith("-cpu") or case.ranks <= 2, file)
+
+    def test_the_sweeps_of_nccl_variables_are_of_plain_memory(self) -> None:
+        for name in ("p2p-level", "algo-proto", "node-layout"):
+            sweep = load_sweep(support.ROOT / "configs" / "sweeps" / f"{name}.toml")
+            found = {case.flags["symmetric"] for case in expand(sweep) if case.program == "ddptrain"}
+            self.assertEqual((found, len(sweep.notes)), ({"off"}, 1), name)
+
+    def test_the_sweep_of_paths_has_each_once(self) -> None:
+        cases = expand(load_sweep(support.ROOT / "configs" / "sweeps" / "gradient-path.toml"))
+        found = [tuple(case.flags[name] for name in ("symmetric", "fused-sum", "comm")) for case in cases]
+        paths = [("on", "on", "nccl"), ("on", "off", "nccl"), ("off", "off", "nccl"), ("off", "off", "mpi")]
+        self.assertEqual(found, paths)
+        self.assertEqual({(c.ranks, c.flags["model"], c.flags["batch"]) for c in cases}, {(2, "cnn", 512)})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 import collections
 import contextlib
 import csv
+import json
 import os
 import pathlib
 import pty
@@ -69,6 +70,27 @@ class SweepTest(unittest.TestCase):
         self.assertEqual({row["versions"] for row in rows}, {"ddptrain fake"})
         self.assertEqual({"NCCL_ALGO=Ring" in row["environment"] for row in rows if row["set:NCCL_ALGO"]}, {True})
         self.assertIn("[12/12]", done.stderr)
+
+    def test_what_was_added_to_the_settings_is_said(self) -> None:
+        sweep = self.sweep(SIX_CASES)
+        for options in (("--dry-run",), ()):
+            done = sweep.run(*options)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("ddpsweep: NCCL_ALGO differs between the cases: all of them run with", done.stderr)
+        (note,) = json.loads((sweep.out / "plan.json").read_text())["notes"]
+        self.assertIn("--symmetric off", note)
+        self.assertEqual({tuple(r["notes"]) for r in sweep.records()}, {(note,)})
+        self.assertEqual({run["flags"]["symmetric"] for run in sweep.executed()}, {"off"})
+        self.assertEqual({row["set:symmetric"] for row in csv_rows(sweep)}, {"off"})
+        plain = sweep.run("--set", "symmetric=auto", "--dry-run")
+        self.assertEqual((plain.stderr, "--symmetric=off" in plain.stdout), ("", False))
+
+    def test_the_table_has_the_path_of_the_gradients(self) -> None:
+        told = {"gradient_path": "plain", "gradient_path_reason": "NCCL_PROTO is set"}
+        new, old = record("c", 0, 1.0, {"ranks": 2}, summary=told), record("c", 1, 1.0, {"ranks": 2})
+        rows = list(csv.DictReader(csv_text([new, old]).splitlines()))
+        self.assertEqual([row["gradient_path"] for row in rows], ["plain", ""])
+        self.assertEqual([row["gradient_path_reason"] for row in rows], ["NCCL_PROTO is set", ""])
 
     def test_the_table_has_the_number_of_a_benchmark(self) -> None:
         result = {"bytes": 2**20, "busbw_gbs": 3.5, "algorithm": "Ring", "protocol": "LL"}

@@ -5,18 +5,16 @@ from typing import Any
 
 from support import write_results
 from report_support import RING, TREE, ReportCase, algo, run_report, runs
-from ddptools.noise import compare, student_p, welch_p
+from ddptools.noise import compare, welch_p
 from ddptools.words import choices, numerics
 
 
 class NoiseTest(unittest.TestCase):
-    def test_students_distribution(self) -> None:
-        for t, degrees, p in ((12.706, 1, 0.05), (4.303, 2, 0.05), (2.228, 10, 0.05), (2.576, 1e9, 0.01), (0, 3, 1)):
-            self.assertAlmostEqual(student_p(t, degrees), p, delta=0.0005)
-
     def test_welch(self) -> None:
         # By hand: means 2 and 5, variances 1 and 1, n = 3: t = 3 / sqrt(2/3) = 3.674, 4 degrees: p = 0.0213
         self.assertAlmostEqual(welch_p([1, 2, 3], [4, 5, 6]), 0.0213, delta=0.0002)
+        # Means 2 and 7, variances 1 and 32/3, n = 3 and 4: t = 5 / sqrt(1/3 + 8/3) = 2.887, 3.71 degrees: p = 0.0489
+        self.assertAlmostEqual(welch_p([1, 2, 3], [3, 7, 7, 11]), 0.0489, delta=0.0002)
         self.assertEqual(welch_p([1, 1], [1, 1]), 1.0)
         self.assertEqual(welch_p([1, 1], [2, 2]), 0.0)
 

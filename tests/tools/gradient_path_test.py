@@ -1,0 +1,139 @@
+"""What a report makes of runs that summed their gradients by different paths."""
+
+import unittest
+from typing import Any
+
+from support import write_results
+from report_support import RING, ReportCase, run_report, runs
+from ddptools.predicted import predictions
+from ddptools.words import choices, explain
+
+FUSED, PLAIN = {"gradient_path": "symmetric+fused"}, {"gradient_path": "plain"}
+FORCED = PLAIN | {"gradient_path_reason": "NCCL_PROTO is set"}
+SYMMETRIC_KERNELS = RING | {"algorithm": "Symmetric", "protocol": "Simple"}
+
+
+def case(settings: dict[str, Any], rates: list[float], told: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
+    name = "-".join(map(str, settings.values()))
+    return runs(name, rates, {"ranks": 2} | settings, summary=told, **changes)
+
+
+def proto(value: str, rates: list[float], told: dict[str, Any], **settings: Any) -> list[dict[str, Any]]:
+    return case({"NCCL_PROTO": value} | settings, rates, told)
+
+
+class GradientPathTest(ReportCase):
+    def markdown(self, records: list[dict[str, Any]]) -> str:
+        write_results(self.folder / "results", records)
+        done = run_report(self.folder / "results", "--out", self.folder / "r.html", "--md", self.folder / "r.md")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.page = (self.folder / "r.html").read_text()
+        return (self.folder / "r.md").read_text()
+
+    def test_a_cell_on_another_path_is_marked(self) -> None:
+        markdown = self.markdown(proto("", [100], FUSED) + proto("LL", [60], FORCED))
+        self.assertIn("| NCCL_PROTO | images/s | against reference | runs | gradient path |", markdown)
+        self.assertIn("| unset | 100.0 | reference | 1 | symmetric+fused |", markdown)
+        self.assertIn("| LL | 60 | -40.0% (other path) | 1 | plain |", markdown)
+        self.assertIn("\n\nother path: the gradients of this case were not summed by the path of its ref", markdown)
+        self.assertIn("difference. plain: NCCL_PROTO is set.\n", markdown)
+        self.assertNotIn("on the same", markdown)
+        self.assertIn('<p class="footnote">other path: ', self.page)
+        self.assertIn("Purple: gradients by another path", markdown + self.page)
+
+    def test_the_same_path_needs_no_mark_and_no_column(self) -> None:
+        for told in (PLAIN, {}, {"gradient_path": 3}):
+            markdown = self.markdown(proto("", [100], told) + proto("LL", [60], told))
+            self.assertIn("| LL | 60 | -40.0% | 1 |\n", markdown)
+            self.assertNotIn("path", markdown)
+
+    def test_old_results_do_not_say(self) -> None:
+        markdown = self.markdown(proto("", [100], {"fused_sum": True}) + proto("LL", [60], FORCED))
+        self.assertNotIn("other path", markdown)
+
+    def test_the_fair_difference(self) -> None:
+        records = proto("", [100, 101, 102], FUSED, symmetric="auto")
+        records += proto("", [80, 81, 82], PLAIN, symmetric="off")
+        for symmetric in ("auto", "off"):
+            records += proto("LL", [60, 61, 62], FORCED, symmetric=symmetric)
+        markdown = self.markdown(records)
+        for symmetric in ("auto", "off"):
+            row = f"| LL | {symmetric} | 61 (60 to 62) | -39.6% (other path; -24.7% on the same) | 3 | plain |"
+            self.assertIn(row, markdown)
+        self.assertIn("| unset | off | 81 (80 to 82) | -19.8% | 3 | plain |", markdown)  # the path is what was varied
+        self.assertIn(
+            "on the same: against NCCL_PROTO=unset, symmetric=off, whose path is plain too. plain: NCCL_PROTO is set.",
+            markdown,
+        )
+        text = "\n".join(explain(self.experiment(records)))
+        self.assertIn("39.6% less, more than the noise", text)
+        self.assertIn(
+            "A part of that is the path of its gradients: plain, and not symmetric+fused (NCCL_PROTO is set). On the "
+            "same path, against NCCL_PROTO=unset, symmetric=off with 81 images/s (80 to 82 over 3 runs): 24.7% less, ",
+            text,
+        )
+
+    def test_a_sweep_of_paths_compares_them(self) -> None:
+        records = []
+        for symmetric, comm, rate, path in (("on", "nccl", 100, "symmetric"), ("off", "nccl", 80, "plain"),
+                                            ("off", "mpi", 20, "mpi")):  # fmt: skip
+            records += case({"symmetric": symmetric, "comm": comm}, [rate], {"gradient_path": path})
+        markdown = self.markdown(records)
+        self.assertIn("| off | nccl | 80 | +300.0% | 1 | plain |", markdown)
+        self.assertIn("| on | nccl | 100.0 | +400.0% | 1 | symmetric |", markdown)
+        self.assertNotIn("other path", markdown)
+
+    def test_what_sends_nothing_is_on_no_path(self) -> None:
+        none = {"gradient_path": "none"}
+        records = case({"overlap": "none"}, [120], none) + case({"overlap": "on"}, [100], FUSED)
+        self.assertNotIn("path", self.markdown(records))
+        records += case({"overlap": "off"}, [90], {"gradient_path": "symmetric"})
+        markdown = self.markdown(records)
+        self.assertIn("| none | 120.0 | +33.3% | 1 |  |", markdown)
+        self.assertIn("| on | 100.0 | +11.1% (other path) | 1 | symmetric+fused |", markdown)
+
+    def test_a_layout_may_take_another_path(self) -> None:
+        records = case({"layout": "1x2"}, [100, 101], FUSED) + case({"layout": "2x1"}, [50, 51], PLAIN)
+        text = "\n".join(explain(self.experiment(records)))
+        self.assertIn("A part of that is the path of its gradients: plain, and not symmetric+fused.", text)
+
+    def test_heat_maps_are_marked_too(self) -> None:
+        records = []
+        for algorithm in ("", "Ring"):
+            for protocol in ("", "LL"):
+                settings = {"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}
+                records += case(settings, [100 - len(protocol)], PLAIN if algorithm + protocol else FUSED)
+        self.markdown(records)
+        self.assertEqual(self.page.count(">other path<"), 3)
+
+    def test_variables_that_a_path_does_not_follow(self) -> None:
+        told = FUSED | {"nccl": SYMMETRIC_KERNELS}
+        text = "\n".join(choices(self.experiment(proto("", [1], told) + proto("LL", [1], told))))
+        why = "NCCL's symmetric kernels, which the gradients used, do not follow it (symmetric=off avoids them)"
+        self.assertEqual(text, f"No effect: NCCL_PROTO=LL, because {why}.")
+        level = [case({"NCCL_P2P_LEVEL": value}, [1], told) for value in ("", "SYS")]
+        self.assertIn("No effect on what NCCL chose: NCCL_P2P_LEVEL=SYS.", choices(self.experiment(sum(level, [])))[0])
+        told = {"gradient_path": "mpi", "nccl": None}
+        (text,) = choices(self.experiment(proto("", [1], told) + proto("LL", [1], told)))
+        self.assertEqual(text, "No effect: NCCL_PROTO=LL, because the gradients went over MPI.")
+
+    def test_notes_of_the_sweep_stand_above_the_numbers(self) -> None:
+        markdown = self.markdown([made | {"notes": ["All on one path."]} for made in proto("", [1, 2], PLAIN)])
+        self.assertIn("\n> All on one path.\n\n### In words", markdown)
+
+    def test_the_network_of_another_path_is_another(self) -> None:
+        records = []
+        for path, us in (("symmetric", 20), ("mpi", 500)):
+            step = 128e-6 + 1e-6 * us  # 512 images at 4e6/s, and nothing hidden
+            told = {"gradient_path": path, "model": "cnn", "device": "cuda", "precision": "bf16", "world_size": 8,
+                    "batch_per_rank": 512, "parameters": 1_199_882, "baseline_per_second": 4e6, "step_seconds": step,
+                    "communication_seconds": 1e-6 * us}  # fmt: skip
+            records += case({"comm": path, "overlap": "off"}, [8 * 512 / step], told)
+        found = predictions(self.experiment(records))
+        self.assertEqual(len(found), 2)
+        for one in found:
+            self.assertAlmostEqual(one.error, 0.0, places=6)
+
+
+if __name__ == "__main__":
+    unittest.main()
