@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "launch/early_start.h"
-#include "runtime/backend/backend.h"
+#include "runtime/device/device.h"
 #include "runtime/core/scoped_environment.h"
 #include "tests/launch/process.h"
 
