@@ -18,7 +18,7 @@
 #include "launch/options.h"
 #include "launch/pretrained.h"
 #include "launch/program.h"
-#include "launch/same_configuration.h"
+#include "launch/same_on_all_ranks.h"
 #include "launch/training_data.h"
 #include "models/gpt/generate.h"
 #include "models/registry.h"
@@ -148,6 +148,7 @@ Job prepare(const World& world, const Options& options, EarlyStart& early) {
   world.agree([&] { start_device(world, device, early, job); });
   job.clock.mark("device");
   world.agree([&] { job.data = data.get(); });
+  require_same_data(world, job.data);
   adopt(job.data, job.options);
   job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
@@ -272,7 +273,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
                scaled_learning_rate(job.options, world.size()));
   if (world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
-  try {  // within the life of trainer and communicator: their ends could wait for ranks that are gone
+  run_or_end_job("ddptrain", world, [&] {
     std::optional<Report> report;
     if (world.rank() == 0) {
       RunInfo info = describe(world, job, trainer, run);
@@ -283,13 +284,10 @@ void train(const World& world, const EarlyStart& early, Job& job) {
       report->start();
     }
     RunResult result = run_training(trainer, world, *job.device, *job.communicator, run, report ? &*report : nullptr);
-    if (job.nccl_log) result.nccl = usage_of(job.nccl_log->log());
+    if (job.nccl_log != nullptr) result.nccl = usage_of(job.nccl_log->log());
     if (report) report->summary(result);
     spdlog::debug("summary written");
-  } catch (const std::exception& error) {
-    end_job_unless_agreed("ddptrain", world, error);
-    throw;
-  }
+  });
 }
 
 void run(const World& world, const CommandLine& command_line, EarlyStart& early) {
@@ -300,8 +298,10 @@ void run(const World& world, const CommandLine& command_line, EarlyStart& early)
   }
   init_logging(command_line.options.log_level, world.rank());
   Job job = prepare(world, command_line.options, early);
-  start_communication(world, early, job);
-  train(world, early, job);
+  run_or_end_job("ddptrain", world, [&] {
+    start_communication(world, early, job);
+    train(world, early, job);
+  });
   job.communicator.reset();
   spdlog::debug("replica and communicator ended");
   job.device.reset();

@@ -4,6 +4,7 @@
 
 #include "data/fashion_mnist.h"
 #include "data/synthetic.h"
+#include "launch/same_on_all_ranks.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
 
@@ -33,8 +34,8 @@ std::function<TrainingData()> find_tokens(const Options& options, const World& w
   tokens.vocabulary = options.gpt.vocabulary;
   tokens.validation_fraction = options.val_fraction;
   tokens.seed = options.seed;
-  tokens.rank = world.rank();
-  tokens.world_size = world.size();
+  tokens.reader = world.local_rank();
+  tokens.readers = world.local_size();
   if (pretrained != nullptr && pretrained->tokenizer) {
     tokens.encode = [pretrained](std::string_view text) { return pretrained->tokenizer->encode(text); };
   }
@@ -46,6 +47,21 @@ std::function<TrainingData()> find_tokens(const Options& options, const World& w
 std::function<TrainingData()> find_data(const Options& options, const World& world,
                                         const std::shared_ptr<const Pretrained>& pretrained) {
   return is_language_model(options.model) ? find_tokens(options, world, pretrained) : find_images(options);
+}
+
+void require_same_data(const World& world, const TrainingData& data) {
+  if (const auto* tokens = std::get_if<TokenData>(&data)) {
+    const std::int64_t count = tokens->train.count() + tokens->validation.count();
+    require_same_data(world, fmt::format("{} tokens", count), tokens->hash);
+    return;
+  }
+  SharedHash hash(world.local_rank(), world.local_size());
+  const auto& images = std::get<ImageData>(data);
+  for (const ImageDataset* part : {&images.train, &images.test}) {
+    hash.add(part->images.data(), part->images.size());
+    hash.add(part->labels.data(), part->labels.size());
+  }
+  require_same_data(world, fmt::format("{} images", images.train.count + images.test.count), hash);
 }
 
 void adopt(const TrainingData& data, Options& options) {

@@ -22,6 +22,9 @@ using TrainingData = std::variant<ImageData, TokenData>;
 std::function<TrainingData()> find_data(const Options& options, const World& world,
                                         const std::shared_ptr<const Pretrained>& pretrained);
 
+/// The same UsageError on all ranks where hosts have read different data. Collective.
+void require_same_data(const World& world, const TrainingData& data);
+
 /// What the model of `options` takes from its data: the vocabulary, where --vocab did not say.
 void adopt(const TrainingData& data, Options& options);
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <exception>
 #include <numeric>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -208,7 +209,7 @@ void World::abort(int exit_code) const {
   std::_Exit(exit_code);
 }
 
-std::string differences(const std::vector<std::string>& of_ranks) {
+std::string differences(const std::vector<std::string>& of_ranks, const std::vector<std::string>& hosts) {
   std::vector<std::pair<std::string, std::vector<std::size_t>>> groups;  // by lowest rank
   for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
     const auto group =
@@ -218,6 +219,11 @@ std::string differences(const std::vector<std::string>& of_ranks) {
   std::string text;
   for (const auto& [value, ranks] : groups) {
     text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", value, rank_list(ranks));
+    std::set<std::string> names;
+    for (const std::size_t rank : ranks) {
+      if (!hosts.empty()) names.insert(hosts[rank]);
+    }
+    if (!names.empty()) text += fmt::format(" ({})", fmt::join(names, ", "));
   }
   return groups.size() > 1 ? text : "";
 }

@@ -55,8 +55,9 @@ class World {
   std::unique_ptr<Impl> impl_;
 };
 
-/// What ranks hold, where it is not the same: "10 on ranks 0, 2-3; 20 on rank 1". Else empty.
-std::string differences(const std::vector<std::string>& of_ranks);
+/// What ranks hold, where it is not the same: "10 on ranks 0, 2-3; 20 on rank 1". Else empty. With `hosts`, those of
+/// the ranks are named, too: "10 on ranks 0-1 (node1); 20 on ranks 2-5 (node2, node3)".
+std::string differences(const std::vector<std::string>& of_ranks, const std::vector<std::string>& hosts = {});
 
 std::string mpi_version();
 

@@ -202,7 +202,7 @@ TEST(Tokens, KindsDoNotMix) {
   EXPECT_CONTAINS(fault(folder / "val*.bin"), "all its files are for validation");
 }
 
-TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheRankThatLooksThere) {
+TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheReaderThatLooksThere) {
   const TempFolder folder;
   Tokens tokens = ramp(300000);
   tokens[250000] = 50257;
@@ -212,8 +212,12 @@ TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheRankThatLooksThere) {
   options.vocabulary = 50258;
   EXPECT_EQ(load_tokens((folder / "text.bin").string(), options).vocabulary, 50258);
   options.vocabulary = 0;
-  options.world_size = 3;
-  for (options.rank = 0; options.rank < 2; ++options.rank) load_tokens((folder / "text.bin").string(), options);
+  options.readers = 3;
+  for (const int reader : {1, 2}) {
+    options.reader = reader;
+    load_tokens((folder / "text.bin").string(), options);
+  }
+  options.reader = 0;
   EXPECT_CONTAINS(fault(folder / "text.bin", options), "50257");
   write_plain(folder / "text.txt", text_bytes("abcz"));
   options = {};
@@ -223,6 +227,33 @@ TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheRankThatLooksThere) {
   EXPECT_EQ(load_tokens((folder / "text.txt").string(), options).vocabulary, 'z' + 1);
   options.vocabulary = -1;
   EXPECT_CONTAINS(usage_message([&] { load_tokens((folder / "text.txt").string(), options); }), "--vocab -1");
+}
+
+/// What the readers of a host find together.
+SharedHash::Value hash_of(const std::filesystem::path& path, int readers) {
+  SharedHash::Value all{};
+  for (int reader = 0; reader < readers; ++reader) {
+    TokenOptions options;
+    options.reader = reader;
+    options.readers = readers;
+    all = SharedHash::combined(all, load_tokens(path.string(), options).hash.value());
+  }
+  return all;
+}
+
+TEST(Tokens, ReadersOfAHostHashAllOfIt) {
+  const TempFolder folder;
+  Tokens tokens = ramp(200000);
+  write_plain(folder / "0.bin", bytes_of(tokens));
+  write_plain(folder / "1.bin", bytes_of(ramp(70000)));
+  const auto hash = hash_of(folder.path(), 1);
+  for (const int readers : {2, 3, 8}) EXPECT_EQ(hash_of(folder.path(), readers), hash) << readers;
+  for (const std::size_t at : {std::size_t{0}, std::size_t{131071}, tokens.size() - 1}) {
+    Tokens changed = tokens;
+    changed[at] ^= 1;
+    write_plain(folder / "0.bin", bytes_of(changed));
+    for (const int readers : {1, 2, 3}) EXPECT_NE(hash_of(folder.path(), readers), hash) << at;
+  }
 }
 
 TEST(Tokens, SyntheticTextKnowsItsEntropy) {
