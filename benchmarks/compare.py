@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures ddptrain and its PyTorch peer side by side: same GPUs, one after the other, in turn, repeated.
+"""Measures ddptrain and a PyTorch program side by side: on the same GPUs, in alternating runs.
 
   benchmarks/compare.py cnn --gpus 1 8 --batch 512 8192 --repeats 3
   benchmarks/compare.py gpt --config configs/gpt2-124m.toml --gpus 1 8 --batch 64
@@ -41,7 +41,7 @@ class Cnn:
         self.name = "cnn"
 
     def data(self, ranks, batch):
-        """Enough for 16 steps of an epoch, at least 131,072."""
+        """Enough samples for an epoch of 16 steps, at least 131,072."""
         return f"synthetic:{max(131072, 16 * batch * ranks)}"
 
     def ddptrain(self, ranks, batch):
@@ -169,7 +169,7 @@ def spread(values):
 
 
 def efficiency(args, records, program, ranks, batch):
-    """ddptrain: its own, of one job. The peer: against its run on one rank."""
+    """For ddptrain, the efficiency that a job measures itself; for the peer, against its run on one rank."""
     if ranks == 1:
         return ""
     if program == DDPTRAIN:
@@ -216,34 +216,34 @@ def page(args, machine, records, date):
     environment = " ".join(f"{k}={v}" for k, v in machine["nccl_environment"].items()) or "none"
     return "\n".join([
         f"# {args.work.name}: ddptrain and PyTorch DDP, {date}", "",
-        f"Median of {args.repeats} runs (smallest to largest), the programs in turn; each run is the median of its "
-        f"windows of {args.steps} steps after warm-up. Synthetic data, the precision is "
+        f"Median of {args.repeats} runs (smallest to largest); the programs alternate. A run is the median of its "
+        f"windows of {args.steps} steps after warm-up. Synthetic data, "
         f"{'fp32' if args.device == 'cpu' else 'bf16'}.", "",
         table(args, records), "",
         f"- Machine: {hardware}; {machine['cores']} x {machine['cpu']}; {machine['system']}",
         f"- Versions: {versions(machine, records)}; commit {machine['commit']}",
         f"- NCCL variables: {environment}",
         f"- Failed runs: {sum('error' in r for r in records)} of {len(records)}",
-        f"- Command: `{shlex.join(['benchmarks/compare.py', *sys.argv[1:]])}`, which ran, last:", "",
+        f"- Command: `{shlex.join(['benchmarks/compare.py', *sys.argv[1:]])}`. Its last runs:", "",
         "```", *commands, "```", ""])
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=("cnn", "gpt"))
-    parser.add_argument("--config", help="of ddptrain, for gpt; the peer gets its shape")
+    parser.add_argument("--config", help="configuration of ddptrain, for gpt; the peer uses its shape")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--gpus", type=int, nargs="+", default=[1], help="numbers of ranks")
-    parser.add_argument("--batch", type=int, nargs="+", default=[512, 8192], help="per rank")
+    parser.add_argument("--batch", type=int, nargs="+", default=[512, 8192], help="batch per rank")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--windows", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=200, help="per window")
+    parser.add_argument("--steps", type=int, default=200, help="steps per window")
     parser.add_argument("--ddptrain", default="build/bin/ddptrain")
-    parser.add_argument("--ddptrain-args", default="", help="more arguments, in one string")
-    parser.add_argument("--peer-mode", help="default: the fastest")
-    parser.add_argument("--peer-args", default="", help="more arguments, in one string")
+    parser.add_argument("--ddptrain-args", default="", help="further arguments, in one string")
+    parser.add_argument("--peer-mode", help="mode of the peer (the fastest one)")
+    parser.add_argument("--peer-args", default="", help="further arguments, in one string")
     parser.add_argument("--skip-peer", action="store_true")
-    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benchmarks/results", help="folder")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benchmarks/results", help="result folder")
     args = parser.parse_args()
     args.work = {"cnn": Cnn, "gpt": Gpt}[args.model](args)
     return args

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "runtime/backend/step.h"
+#include "runtime/core/step.h"
 
 namespace ddptrain {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "runtime/backend/step.h"
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
+#include "runtime/core/step.h"
 
 namespace ddptrain {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/mapped_file.h"
-#include "runtime/backend/token_batch.h"
+#include "runtime/ops/token_batch.h"
 
 namespace ddptrain {
 
@@ -69,7 +69,7 @@ class TokenWindows {
   TokenWindows(const TokenPart& part, std::int64_t sequence);
 
   std::uint32_t count() const { return count_; }
-  /// Valid as long as this object and the tokens. A backend with memory of its own copies the segments there and gives
+  /// Valid as long as this object and the tokens. A device with memory of its own copies the segments there and gives
   /// itself a source with its pointers.
   TokenSource source() const;
   const std::vector<TokenSegmentView>& segments() const { return segments_; }  ///< One for each of the part.

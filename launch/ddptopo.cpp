@@ -14,14 +14,15 @@
 #include <vector>
 
 #include "launch/drawing.h"
-#include "runtime/backend/backend.h"
-#include "runtime/comm/nccl_log.h"
-#include "runtime/comm/nccl_log_report.h"
-#include "runtime/comm/nccl_probe.h"
+#include "launch/program.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
 #include "runtime/core/writable.h"
+#include "runtime/device/device.h"
+#include "runtime/diagnostics/nccl_log.h"
+#include "runtime/diagnostics/nccl_log_report.h"
+#include "runtime/diagnostics/nccl_probe.h"
 #include "runtime/topology/machine.h"
 #include "runtime/topology/machine_report.h"
 
@@ -95,8 +96,8 @@ Findings find_hosts(const World& world) {
     text = machine_text(machine);
     description = machine_json(machine).dump(-1, ' ', false, json::error_handler_t::replace);
   });
-  const auto texts = world.all_gather(text);
-  const auto descriptions = world.all_gather(description);
+  const auto texts = world.gather(text);
+  const auto descriptions = world.gather(description);
   Findings findings;
   if (world.nodes() > 1) findings.text = fmt::format("{} hosts, {} ranks\n", world.nodes(), world.size());
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
@@ -142,9 +143,9 @@ void check_gpus(const World& world) {
 void probe(const World& world, Findings& findings) {
   world.agree([&] { check_gpus(world); });
   const auto environment = nccl_environment();
-  std::unique_ptr<Backend> backend;
-  world.agree([&] { backend = make_cuda_backend({}, world.local_rank()); });
-  const NcclProbe probe = probe_nccl(world, *backend);
+  std::unique_ptr<Device> device;
+  world.agree([&] { device = make_cuda_device({}, world.local_rank()); });
+  const NcclProbe probe = probe_nccl(world, *device);
   if (world.rank() != 0) return;
   std::istringstream text(probe.log);
   NcclLog log = read_nccl_log(text);
@@ -211,18 +212,10 @@ int main(int argc, char** argv) {
   } catch (...) {
     mistake = std::current_exception();
   }
-  World world(&argc, &argv);
-  try {
+  return run_program("ddptopo", &argc, &argv, [&](const World& world) {
     world.agree([&] {
       if (mistake) std::rethrow_exception(mistake);
     });
     run(world, options);
-  } catch (const UsageError& error) {  // the same on every rank
-    if (world.rank() == 0) std::fprintf(stderr, "ddptopo: %s\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "ddptopo: error on rank %d (%s): %s\n", world.rank(), world.hostname().c_str(), error.what());
-    world.abort(1);
-  }
-  return 0;
+  });
 }

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <functional>
 #include <future>
-#include <map>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -15,17 +14,19 @@
 #include <vector>
 
 #include "data/distributed_sampler.h"
+#include "launch/early_start.h"
 #include "launch/options.h"
 #include "launch/pretrained.h"
+#include "launch/program.h"
+#include "launch/same_configuration.h"
 #include "launch/training_data.h"
-#include "models/generate.h"
+#include "models/gpt/generate.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
-#include "runtime/comm/nccl_log.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
 #include "runtime/core/writable.h"
-#include "runtime/topology/gpu_selection.h"
+#include "runtime/diagnostics/nccl_log.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/topology/topology.h"
 #include "runtime/train/report.h"
@@ -56,42 +57,21 @@ class StartupClock {
 struct Job {
   Options options;
   StartupClock clock;
-  std::string pci_bus_id;  ///< Of this rank's GPU; empty on the CPU.
+  int gpu = 0;             ///< Of those that this process sees.
+  std::string pci_bus_id;  ///< Of that GPU; empty on the CPU.
   std::string binding;     ///< What bind_to_numa() did.
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   std::shared_ptr<const Pretrained> pretrained;  ///< Null: none.
   TrainingData data;
-  std::unique_ptr<MetricsFile> metrics;              ///< On rank 0, where asked for.
-  std::map<std::string, std::string> nccl_settings;  ///< NCCL_* variables that the user has set.
-  std::unique_ptr<NcclLogCapture> nccl_log;          ///< On rank 0, where NCCL is used.
+  std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
   std::unique_ptr<Communicator> communicator;
+  const NcclLogCapture* nccl_log = nullptr;  ///< On rank 0, where NCCL is used.
 };
 
-/// CUDA starting in the background, beside MPI.
-struct EarlyCuda {
-  int visible = 0;  ///< GPUs that this process saw.
-  int chosen = -1;  ///< The one that it was left with; -1: none yet.
-  std::future<void> started;
-};
-
-/// Where the launcher tells the local rank before MPI does.
-EarlyCuda start_cuda_early(const Options& options) {
-  EarlyCuda cuda;
-  if (!built_with_cuda() || options.device == "cpu") return cuda;
-  cuda.visible = visible_gpus();
-  const char* local_rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-  const int rank = local_rank != nullptr ? std::atoi(local_rank) : cuda.visible;
-  if (rank >= cuda.visible) return cuda;
-  show_only_gpu(rank);
-  cuda.chosen = rank;
-  cuda.started = std::async(std::launch::async, start_cuda);
-  return cuda;
-}
-
-/// On CUDA every rank then sees its own GPU only.
-DeviceKind choose_device(const World& world, const Options& options, EarlyCuda& cuda) {
+/// GPUs where all ranks can have one each, else an error or the CPU, as --device says.
+DeviceKind choose_device(const World& world, const Options& options, EarlyStart& early) {
   if (options.device == "cpu") return DeviceKind::cpu;
-  const int gpus = cuda.visible;
+  const int gpus = early.visible_gpus;
   const bool everywhere = world.min(gpus) > 0;
   if (options.device == "auto" && !everywhere) return DeviceKind::cpu;
   world.agree([&] {
@@ -103,21 +83,32 @@ DeviceKind choose_device(const World& world, const Options& options, EarlyCuda& 
           "--device cpu",
           world.local_size(), world.hostname(), gpus, gpus == 1 ? "" : "s", gpus);
     }
+    if (early.gpu && *early.gpu != world.local_rank()) {
+      usage_error(
+          "rank {} on {}: the launcher counts it as rank {} of its host, MPI as {}. Start all ranks of a host in one "
+          "container, or show each rank its own GPU only (CUDA_VISIBLE_DEVICES).",
+          world.rank(), world.hostname(), *early.gpu, world.local_rank());
+    }
+    if (early.cuda.valid()) early.cuda.get();
   });
-  if (cuda.chosen < 0) show_only_gpu(world.local_rank());
-  DDP_CHECK(cuda.chosen < 0 || cuda.chosen == world.local_rank(), "local rank {} of MPI was started as {}",
-            world.local_rank(), cuda.chosen);
-  if (cuda.started.valid()) cuda.started.get();
   const bool usable = world.min(cuda_device_count()) > 0;
   if (options.device == "auto" && !usable) return DeviceKind::cpu;
-  if (!usable)
-    usage_error("--device cuda: CUDA cannot use the GPUs that are there (see nvidia-smi). Use --device cpu.");
+  world.agree([&] {
+    if (!usable)
+      usage_error("--device cuda: CUDA cannot use the GPUs that are there (see nvidia-smi). Use --device cpu.");
+  });
   return DeviceKind::cuda;
 }
 
-std::unique_ptr<Backend> make_backend(const Options& options, DeviceKind device) {
-  const BackendOptions backend = backend_options(options, device);
-  return device == DeviceKind::cuda ? make_cuda_backend(backend, 0) : make_cpu_backend(backend);
+void start_device(const World& world, DeviceKind kind, const EarlyStart& early, Job& job) {
+  const DeviceOptions options = device_options(job.options, kind);
+  check_precision(job.options, options.precision);
+  if (kind == DeviceKind::cuda) {
+    job.gpu = early.gpu ? 0 : world.local_rank();
+    job.pci_bus_id = cuda_pci_bus_id(job.gpu);
+  }
+  job.binding = bind_to_numa(job.pci_bus_id);
+  job.device = kind == DeviceKind::cuda ? make_cuda_device(options, job.gpu) : make_cpu_device(options);
 }
 
 DistributedSampler make_sampler(const World& world, const Job& job) {
@@ -144,8 +135,8 @@ void check_plan(const World& world, const Job& job) {
   }
 }
 
-/// Everything that a user can get wrong. Throws the same error on all ranks.
-Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
+/// Everything that a user can get wrong, agreed on by all ranks.
+Job prepare(const World& world, const Options& options, EarlyStart& early) {
   Job job;
   job.options = options;
   job.clock.mark("MPI");
@@ -153,13 +144,8 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   if (job.pretrained != nullptr) adopt(job.pretrained->weights, job.options);
   std::future<TrainingData> data;  // read while the device starts
   world.agree([&] { data = std::async(std::launch::async, find_data(job.options, world, job.pretrained)); });
-  const DeviceKind device = choose_device(world, options, cuda);
-  if (device == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(0);
-  job.binding = bind_to_numa(job.pci_bus_id);
-  world.agree([&] {
-    check_precision(options, chosen_precision(options, device));
-    job.backend = make_backend(options, device);
-  });
+  const DeviceKind device = choose_device(world, options, early);
+  world.agree([&] { start_device(world, device, early, job); });
   job.clock.mark("device");
   world.agree([&] { job.data = data.get(); });
   adopt(job.data, job.options);
@@ -174,35 +160,37 @@ Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
   return job;
 }
 
-/// Nothing else may run in this process: the environment changes.
-void start_communication(const World& world, Job& job) {
-  job.nccl_settings = nccl_environment();
-  const bool nccl = world.size() > 1 && job.backend->kind() == DeviceKind::cuda;
-  if (nccl && world.rank() == 0) job.nccl_log = std::make_unique<NcclLogCapture>();
-  job.communicator = make_communicator(world, *job.backend,
-                                       {.symmetric = job.options.symmetric,
-                                        .max_ctas = job.options.comm_ctas,
-                                        .scatters_sums = job.options.zero && job.options.overlap != OverlapMode::none});
+void start_communication(const World& world, const EarlyStart& early, Job& job) {
+  const Options& o = job.options;
+  const bool gpus = job.device->kind() == DeviceKind::cuda;
+  world.agree([&] {
+    if (o.comm != CommLibrary::nccl || gpus) return;
+    usage_error("--comm nccl: NCCL carries the memory of GPUs, and these ranks compute on CPUs. Use --comm mpi.");
+  });
+  if (world.size() > 1 && gpus && o.comm != CommLibrary::mpi) job.nccl_log = early.nccl_log.get();
+  job.communicator = make_communicator(world, *job.device,
+                                       {.library = o.comm,
+                                        .symmetric = o.symmetric,
+                                        .max_ctas = o.comm_ctas,
+                                        .scatters_sums = o.zero && o.overlap != OverlapMode::none});
   job.clock.mark("communicator");
 }
 
 void log_ranks(const World& world, const Job& job) {
   const std::string row = "{:>4}  {:>4}  {:>5}  {:<20}  {:<26}  {}";
-  const auto rows = world.all_gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
-                                                 world.hostname(), job.backend->device_name(), job.binding));
+  const auto rows = world.gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
+                                             world.hostname(), job.device->name(), job.binding));
+  if (world.rank() != 0) return;
   spdlog::info(fmt::runtime(row), "rank", "node", "local", "host", "device", "processors");
   for (const std::string& line : rows) spdlog::info("{}", line);
 }
 
 /// Label of the links between the GPUs of rank 0's node, found in the background on rank 0. Collective.
 std::future<std::string> find_topology(const World& world, const std::string& pci_bus_id) {
-  const auto nodes = world.all_gather(std::to_string(world.node()));
-  const auto ids = world.all_gather(pci_bus_id);
-  std::vector<std::string> gpus;
-  for (std::size_t rank = 0; rank < ids.size(); ++rank) {
-    if (nodes[rank] == std::to_string(world.node()) && !ids[rank].empty()) gpus.push_back(ids[rank]);
-  }
+  const bool here = world.node() == 0;  // rank 0's
+  std::vector<std::string> gpus = world.gather(here ? pci_bus_id : "");
   if (world.rank() != 0) return {};
+  std::erase(gpus, "");
   return std::async(std::launch::async, topology_label, world.size(), world.nodes(), gpus);
 }
 
@@ -221,9 +209,9 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
   info.model = job.options.model;
-  info.device = job.backend->kind() == DeviceKind::cuda ? "cuda" : "cpu";
-  info.device_name = job.backend->device_name();
-  info.precision = job.backend->options().fp8 ? "fp8" : name_of(job.backend->precision());
+  info.device = job.device->kind() == DeviceKind::cuda ? "cuda" : "cpu";
+  info.device_name = job.device->name();
+  info.precision = job.device->options().fp8 ? "fp8" : name_of(job.device->precision());
   info.world_size = world.size();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
@@ -238,7 +226,7 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.unit = trainer.model().unit();
   info.units_per_sample = trainer.model().predictions_per_sample();
   info.flops_per_sample = trainer.model().flops_per_sample();
-  info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.backend->peak_flops();
+  info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.device->peak_flops();
   if (is_language_model(job.options.model)) {
     const GptShape& shape = job.options.gpt;
     info.shape = {{"layers", shape.layers},     {"width", shape.width},
@@ -253,7 +241,7 @@ std::string sample_text(Model& model, const Job& job) {
   const Options& o = job.options;
   const GenerateOptions options{o.sample_tokens, o.temperature, o.gpt.sequence, o.seed};
   const auto prompt = to_tokens(o.prompt, job.pretrained.get());
-  return to_text(generate(model, *job.backend, prompt, options), job.pretrained.get());
+  return to_text(generate(model, *job.device, prompt, options), job.pretrained.get());
 }
 
 /// Whether standard output ends at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is.
@@ -265,22 +253,16 @@ bool writes_to_terminal() {
   return target.rfind("/dev/pts/", 0) == 0 || target.rfind("/dev/tty", 0) == 0;
 }
 
-[[noreturn]] void end_all(const World& world, const std::exception& error) {
-  std::fprintf(stderr, "ddptrain: error on rank %d (%s): %s\n", world.rank(), world.hostname().c_str(), error.what());
-  std::fflush(stderr);
-  world.abort(1);
-}
-
-void train(const World& world, Job& job) {
+void train(const World& world, const EarlyStart& early, Job& job) {
   log_ranks(world, job);
   std::future<std::string> topology = find_topology(world, job.pci_bus_id);
   const DistributedSampler sampler = make_sampler(world, job);
   RunOptions run = run_options(job.options);
-  run.progress = job.backend->kind() == DeviceKind::cpu && writes_to_terminal();
+  run.progress = job.device->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   TrainerOptions settings = trainer_options(job.options, world.size(), steps);
   if (job.pretrained != nullptr) settings.start_values = job.pretrained->start_values();
-  Trainer trainer(settings, make_resident(job.data, job.options, *job.backend), world, *job.backend, *job.communicator);
+  Trainer trainer(settings, make_resident(job.data, job.options, *job.device), world, *job.device, *job.communicator);
   run.sample = [&] { return sample_text(trainer.model(), job); };
   if (!job.options.save.empty()) {
     run.trained = [&] { save_pretrained(job.options.save, trainer.arena(), job.options.gpt, world); };
@@ -296,59 +278,52 @@ void train(const World& world, Job& job) {
       RunInfo info = describe(world, job, trainer, run);
       info.topology = topology.get();
       info.startup = job.clock.phases();
-      info.environment = job.nccl_settings;
+      info.environment = early.nccl_settings;
       report.emplace(std::move(info), job.metrics.get());
       report->start();
     }
-    RunResult result = run_training(trainer, world, *job.backend, *job.communicator, run, report ? &*report : nullptr);
+    RunResult result = run_training(trainer, world, *job.device, *job.communicator, run, report ? &*report : nullptr);
     if (job.nccl_log) result.nccl = usage_of(job.nccl_log->log());
     if (report) report->summary(result);
     spdlog::debug("summary written");
   } catch (const std::exception& error) {
-    end_all(world, error);
+    end_job_unless_agreed("ddptrain", world, error);
+    throw;
   }
 }
 
-/// The command line, or what is wrong with it.
-std::pair<CommandLine, std::exception_ptr> read_command_line(int argc, char** argv) {
-  try {
-    return {parse_command_line(argc, argv), nullptr};
-  } catch (...) {
-    return {CommandLine{}, std::current_exception()};
+void run(const World& world, const CommandLine& command_line, EarlyStart& early) {
+  require_same_configuration(world, command_line.configuration);
+  if (command_line.print) {
+    if (world.rank() == 0) std::fputs(command_line.print->c_str(), stdout);
+    return;
   }
+  init_logging(command_line.options.log_level, world.rank());
+  Job job = prepare(world, command_line.options, early);
+  start_communication(world, early, job);
+  train(world, early, job);
+  job.communicator.reset();
+  spdlog::debug("replica and communicator ended");
+  job.device.reset();
+  spdlog::debug("device released");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto [command_line, mistake] = read_command_line(argc, argv);
-  EarlyCuda cuda;
-  if (!mistake && !command_line.print) cuda = start_cuda_early(command_line.options);
-  World world(&argc, &argv);
-  Job job;
+  CommandLine command_line;
+  EarlyStart early;
+  std::exception_ptr mistake;
   try {
+    command_line = parse_command_line(argc, argv);
+    if (!command_line.print) early = start_early(command_line.options.device);
+  } catch (...) {
+    mistake = std::current_exception();
+  }
+  return run_program("ddptrain", &argc, &argv, [&](const World& world) {
     world.agree([&] {
       if (mistake) std::rethrow_exception(mistake);
     });
-    if (command_line.print) {
-      if (world.rank() == 0) std::fputs(command_line.print->c_str(), stdout);
-      return 0;
-    }
-    init_logging(command_line.options.log_level, world.rank());
-    job = prepare(world, command_line.options, cuda);
-    start_communication(world, job);
-  } catch (const Error& error) {  // the same on every rank
-    if (world.rank() == 0) std::fprintf(stderr, "ddptrain: %s\n", error.what());
-    return dynamic_cast<const UsageError*>(&error) != nullptr ? 2 : 1;
-  }
-  try {
-    train(world, job);
-    job.communicator.reset();
-    spdlog::debug("replica and communicator ended");
-    job.backend.reset();
-    spdlog::debug("device released");
-  } catch (const std::exception& error) {
-    end_all(world, error);
-  }
-  return 0;
+    run(world, command_line, early);
+  });
 }

@@ -1,4 +1,4 @@
-# Sourced by the scripts of this folder: what they all need to know about the machine.
+# Functions for the scripts of this folder.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -9,17 +9,17 @@ die() {
   exit 2
 }
 
-# The CUDA toolkit installs its compiler outside the PATH.
+# The CUDA toolkit installs its compiler in a folder that is not in PATH.
 if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
   PATH=$PATH:/usr/local/cuda/bin
 fi
 
-# Open MPI wants to be told twice that root may start it.
+# Open MPI starts as root only if both variables are set.
 if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 
-# GPUs that a program started now would see.
+# The number of GPUs that a program would see.
 gpu_count() {
   if ! command -v nvidia-smi >/dev/null; then
     echo 0
@@ -30,7 +30,7 @@ gpu_count() {
   fi
 }
 
-# Whether the build in folder $1 has the CUDA backend.
+# Whether the build in folder $1 includes CUDA.
 built_with_cuda() { grep -q '^DDPTRAIN_CUDA_BACKEND:INTERNAL=ON$' "$1/CMakeCache.txt"; }
 
 # configure DIR [CMAKE ARGUMENT...]

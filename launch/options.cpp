@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "launch/config_file.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
 
@@ -149,6 +150,8 @@ void add_runtime_options(CLI::App& app, Options& o) {
   const Names<bool> zero = {{"0", false}, {"1", true}};
   const Names<std::string> types = {{"auto", "auto"}, {"bf16", "bf16"}, {"fp32", "fp32"}};
   const Names<bool> symmetric = {{"auto", true}, {"on", true}, {"off", false}};
+  const Names<CommLibrary> libraries = {
+      {"auto", CommLibrary::automatic}, {"nccl", CommLibrary::nccl}, {"mpi", CommLibrary::mpi}};
   const std::string group = "Communication and execution";
   Choices choices;
   app.add_option("--bucket-mb", o.bucket_mb, "Largest bucket of gradients, MiB")->group(group);
@@ -159,6 +162,10 @@ void add_runtime_options(CLI::App& app, Options& o) {
       ->group(group);
   choices
       .add(app, "--comm-dtype", o.comm_dtype, types, "Of gradients, as they are added and sent; auto: as --precision")
+      ->group(group);
+  choices
+      .add(app, "--comm", o.comm, libraries,
+           "Library that sums gradients; auto: NCCL for GPUs, MPI for CPUs; mpi with GPUs: through pinned host memory")
       ->group(group);
   choices
       .add(app, "--symmetric", o.symmetric, symmetric,
@@ -287,6 +294,19 @@ void parse_fail_at(const std::string& text, Options& options) {
   }
 }
 
+/// Lines for CommandLine::configuration.
+std::string program_and_task(const char* task) {
+  const std::string cuda = built_with_cuda() ? "CUDA " + cuda_version() : "without CUDA";
+  return fmt::format("the program = ddptrain {}, {}, {}\nthe task = {}\n", DDPTRAIN_VERSION, cuda, mpi_version(), task);
+}
+
+std::string options_text(const CLI::App& app, const std::string& fail_at) {
+  std::string text = fmt::format("--fail-at = {}\n", fail_at);
+  std::istringstream options(config_text(app));
+  for (std::string line; std::getline(options, line);) text += fmt::format("--{}\n", line);
+  return text;
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
@@ -307,28 +327,30 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   app.add_flag("--print-config", print_config, "Print a file for --config and exit")
       ->configurable(false)
       ->group("Program");
-  app.set_config("--config", "", "File of these names (name = value); flags win")->type_name("FILE")->group("Program");
-  app.allow_config_extras(CLI::config_extras_mode::error);
+  std::string config;
+  app.add_option("--config", config, "TOML file of these names (name = value); flags win")
+      ->type_name("FILE")
+      ->configurable(false)
+      ->group("Program");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     result.print = app.help();
+    result.configuration = program_and_task("--help");
     return result;
-  } catch (const CLI::ConfigError& error) {
-    usage_error("--config {}: a line is not understood or its name is unknown: {} (ddptrain --print-config shows all)",
-                app.get_config_ptr()->as<std::string>(), error.what());
-  } catch (const CLI::FileError&) {
-    usage_error("--config {}: the file cannot be read", app.get_config_ptr()->as<std::string>());
   } catch (const CLI::ParseError& error) {
     usage_error("{} (ddptrain --help lists the flags)", error.what());
   }
   if (version) {
     result.print = version_text();
+    result.configuration = program_and_task("--version");
     return result;
   }
+  if (!config.empty()) read_config(app, config);
   validate(result.options);
   parse_fail_at(fail_at, result.options);
-  if (print_config) result.print = app.config_to_str(true, false);
+  if (print_config) result.print = config_text(app);
+  result.configuration = program_and_task(print_config ? "--print-config" : "training") + options_text(app, fail_at);
   return result;
 }
 
@@ -339,11 +361,11 @@ std::string version_text() {
   return fmt::format("ddptrain {}\n{}MPI {}\n", DDPTRAIN_VERSION, cuda, mpi_version());
 }
 
-Precision chosen_precision(const Options& options, DeviceKind device) {
+Precision chosen_precision(const Options& options, DeviceKind kind) {
   if (options.precision == "fp32") return Precision::fp32;
   if (options.precision == "tf32") return Precision::tf32;
   if (options.precision == "bf16" || options.precision == "fp8") return Precision::bf16;
-  return device == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
+  return kind == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
 }
 
 void check_precision(const Options& options, Precision precision) {
@@ -365,16 +387,16 @@ void check_precision(const Options& options, Precision precision) {
   }
 }
 
-BackendOptions backend_options(const Options& options, DeviceKind device) {
-  BackendOptions backend;
-  backend.precision = chosen_precision(options, device);
-  backend.memory_format = options.memory_format;
-  backend.fused = options.fused;
-  backend.tune = options.tune;
-  backend.fp8 = options.precision == "fp8";
-  backend.threads = options.threads;
-  backend.communication_multiprocessors = options.comm_ctas;
-  return backend;
+DeviceOptions device_options(const Options& options, DeviceKind kind) {
+  DeviceOptions device;
+  device.precision = chosen_precision(options, kind);
+  device.memory_format = options.memory_format;
+  device.fused = options.fused;
+  device.tune = options.tune;
+  device.fp8 = options.precision == "fp8";
+  device.threads = options.threads;
+  device.communication_multiprocessors = options.comm_ctas;
+  return device;
 }
 
 float scaled_learning_rate(const Options& options, int world_size) {

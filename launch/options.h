@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/backend/backend.h"
+#include "runtime/device/device.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/training_run.h"
 
@@ -50,6 +50,7 @@ struct Options {
   double bucket_mb = 25.0;
   double last_bucket_kb = 256.0;
   OverlapMode overlap = OverlapMode::on;
+  CommLibrary comm = CommLibrary::automatic;
   bool symmetric = true;
   bool fused_sum = true;
   int comm_ctas = 4;
@@ -77,6 +78,7 @@ struct Options {
 struct CommandLine {
   Options options;
   std::optional<std::string> print;
+  std::string configuration;  ///< Program, task and value of every option, as lines for require_same_configuration().
 };
 
 /// Reads flags and the file of --config (flags win). UsageError for everything that can be told to be wrong without
@@ -87,8 +89,8 @@ CommandLine parse_command_line(int argc, const char* const* argv);
 std::string version_text();
 
 /// What the flags mean for a device and a number of ranks.
-Precision chosen_precision(const Options& options, DeviceKind device);
-BackendOptions backend_options(const Options& options, DeviceKind device);
+Precision chosen_precision(const Options& options, DeviceKind kind);
+DeviceOptions device_options(const Options& options, DeviceKind kind);
 /// UsageError where flags do not go with the precision.
 void check_precision(const Options& options, Precision precision);
 float scaled_learning_rate(const Options& options, int world_size);

@@ -7,7 +7,7 @@
 
 #include "data/bpe_tokenizer.h"
 #include "launch/options.h"
-#include "models/gpt2_folder.h"
+#include "models/gpt/gpt2_folder.h"
 #include "runtime/train/parameter_arena.h"
 
 namespace ddptrain {

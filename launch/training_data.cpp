@@ -58,9 +58,9 @@ std::int64_t train_count(const TrainingData& data, const Options& options) {
   return TokenWindows(std::get<TokenData>(data).train, options.gpt.sequence).count();
 }
 
-ResidentSplits make_resident(const TrainingData& data, const Options& options, Backend& backend) {
-  if (const auto* images = std::get_if<ImageData>(&data)) return make_resident(*images, backend);
-  return make_resident(std::get<TokenData>(data), options.gpt.sequence, backend);
+ResidentSplits make_resident(const TrainingData& data, const Options& options, Device& device) {
+  if (const auto* images = std::get_if<ImageData>(&data)) return make_resident(*images, device);
+  return make_resident(std::get<TokenData>(data), options.gpt.sequence, device);
 }
 
 }  // namespace ddptrain

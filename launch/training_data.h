@@ -28,6 +28,6 @@ void adopt(const TrainingData& data, Options& options);
 /// Samples to train on: images, or windows of --seq tokens. UsageError where there is not one window.
 std::int64_t train_count(const TrainingData& data, const Options& options);
 
-ResidentSplits make_resident(const TrainingData& data, const Options& options, Backend& backend);
+ResidentSplits make_resident(const TrainingData& data, const Options& options, Device& device);
 
 }  // namespace ddptrain

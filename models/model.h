@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/backend/backend.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain {
 

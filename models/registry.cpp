@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "models/cnn.h"
-#include "models/gpt.h"
+#include "models/cnn/cnn.h"
+#include "models/gpt/gpt.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -14,12 +14,12 @@ namespace {
 struct Entry {
   const char* name;
   bool language;
-  std::unique_ptr<Model> (*make)(Backend&, const ModelOptions&);
+  std::unique_ptr<Model> (*make)(Device&, const ModelOptions&);
   bool f32_gradients = false;  ///< Takes f32 gradients beside bf16 weights.
 };
 
 constexpr Entry kModels[] = {
-    {"cnn", false, [](Backend& backend, const ModelOptions& options) { return make_cnn(backend, options); }},
+    {"cnn", false, [](Device& device, const ModelOptions& options) { return make_cnn(device, options); }},
     {"gpt", true, make_gpt, true},
 };
 
@@ -36,9 +36,9 @@ bool is_language_model(const std::string& name) {
                      [&](const Entry& entry) { return entry.language && name == entry.name; });
 }
 
-std::unique_ptr<Model> make_model(const std::string& name, Backend& backend, const ModelOptions& options) {
+std::unique_ptr<Model> make_model(const std::string& name, Device& device, const ModelOptions& options) {
   for (const Entry& entry : kModels) {
-    if (name == entry.name) return entry.make(backend, options);
+    if (name == entry.name) return entry.make(device, options);
   }
   usage_error("--model {}: there is no such model. Models: {}.", name, fmt::join(model_names(), ", "));
 }

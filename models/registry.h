@@ -13,7 +13,7 @@ std::vector<std::string> model_names();
 bool is_language_model(const std::string& name);
 
 /// Throws UsageError, with the names there are, where `name` is none of them.
-std::unique_ptr<Model> make_model(const std::string& name, Backend& backend, const ModelOptions& options);
+std::unique_ptr<Model> make_model(const std::string& name, Device& device, const ModelOptions& options);
 
 /// Whether the model can be bound to f32 gradients beside bf16 weights.
 bool takes_f32_gradients(const std::string& name);

@@ -2,13 +2,14 @@
 #include <optional>
 
 #include "benchmarks/ddpbench/check_pattern.h"
-#include "benchmarks/ddpbench/collectives.h"
+#include "benchmarks/ddpbench/collective.h"
 #include "benchmarks/ddpbench/nccl_choices.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/sizes.h"
 #include "benchmarks/ddpbench/table.h"
-#include "runtime/comm/nccl_log.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
+#include "runtime/diagnostics/nccl_log.h"
 
 namespace ddptrain::bench {
 namespace {
@@ -17,31 +18,29 @@ constexpr std::uint64_t kEndOnGpu = std::uint64_t{128} << 20;
 constexpr std::uint64_t kEndOnCpu = std::uint64_t{8} << 20;
 
 struct Measured {
-  double seconds = 0.0;  ///< Of a collective, mean over the ranks.
+  double seconds = 0.0;  ///< Time of one collective, mean over the ranks.
   Bandwidth bandwidth;
-  std::uint64_t wrong = 0;  ///< Elements, of all ranks.
+  std::uint64_t wrong = 0;  ///< Number of wrong elements of all ranks.
 };
 
-/// Measures as nccl-tests does: iterations are queued one behind the other, each on the next stretch of the buffers;
-/// the wall clock from the first call to the end of the last, averaged over iterations and ranks.
+/// Measures as nccl-tests does: queues the iterations one behind the other, each on the next range of the buffers, and
+/// takes the wall clock from the first call to the end of the last one, averaged over iterations and ranks.
 class AllreduceBench {
  public:
-  AllreduceBench(const World& world, Backend& backend, const AllreduceOptions& options, std::uint64_t end)
+  AllreduceBench(const World& world, Device& device, const AllreduceOptions& options, std::uint64_t end)
       : world_(world),
-        backend_(backend),
+        device_(device),
         options_(options),
         end_(end),
-        library_(backend.kind() == DeviceKind::cuda ? make_nccl_collectives(world, backend, options.symmetric)
-                                                    : make_mpi_collectives(world, backend)) {
-    if (!library_->can(options.collective, options.dtype)) {
-      usage_error("--op {} --dtype bf16: {} adds float only. Use --dtype float.", name_of(options.collective),
-                  library_->library());
+        communicator_(make_communicator(world, device, {.symmetric = options.symmetric})) {
+    if (options.symmetric && !communicator_->symmetric()) {
+      usage_error("--symmetric: {}. Leave it out.", communicator_->why_not_symmetric());
     }
-    send_ = library_->allocate(end);
-    recv_ = library_->allocate(end);
+    send_ = communicator_->allocate(end);
+    recv_ = communicator_->allocate(end);
   }
 
-  const Collectives& library() const { return *library_; }
+  const Communicator& communicator() const { return *communicator_; }
 
   CollectiveSize size_of_call(std::uint64_t bytes) const {
     return collective_size(options_.collective, bytes, size_of(options_.dtype), world_.size());
@@ -49,7 +48,7 @@ class AllreduceBench {
 
   void warm_up(std::uint64_t bytes) {
     for (int i = 0; i < options_.warmup; ++i) start(size_of_call(bytes), false, i);
-    backend_.synchronize();
+    device_.synchronize();
   }
 
   Measured measure(const CollectiveSize& size, bool in_place) {
@@ -67,31 +66,49 @@ class AllreduceBench {
     const auto iterations = [&] {
       for (int i = 0; i < options_.iterations; ++i) start(size, in_place, i);
     };
-    if (options_.graph_launches == 0) return seconds_of(world_, backend_, iterations);
-    const auto graph = backend_.capture(iterations);
+    if (options_.graph_launches == 0) return seconds_of(world_, device_, iterations);
+    const auto graph = device_.capture(iterations);
     const auto launches = [&] {
       for (int i = 0; i < options_.graph_launches; ++i) graph->launch();
     };
-    return seconds_of(world_, backend_, launches) / options_.graph_launches;
+    return seconds_of(world_, device_, launches) / options_.graph_launches;
   }
 
-  /// Places of a rank's input and output in the buffers, for iteration `iteration`.
-  CollectiveCall call(const CollectiveSize& size, bool in_place, int iteration) const {
+  struct Call {
+    Tensor from;
+    Tensor to;
+  };
+
+  /// The input and output of a rank in the buffers, for iteration `iteration`.
+  Call call(const CollectiveSize& size, bool in_place, int iteration) const {
     const std::size_t stretches = std::max<std::size_t>(end_ / std::max<std::size_t>(size.bytes, 1), 1);
     const std::size_t offset = static_cast<std::size_t>(iteration) % stretches * size.bytes;
     const std::size_t mine = size.count * size_of(options_.dtype) * static_cast<std::size_t>(world_.rank());
-    CollectiveCall call{options_.collective, options_.dtype, nullptr, static_cast<char*>(recv_.data()) + offset,
-                        size.count};
-    call.send = in_place ? call.recv : static_cast<char*>(send_.data()) + offset;
-    if (in_place && options_.collective == Collective::all_gather) call.send = static_cast<char*>(call.recv) + mine;
-    if (in_place && options_.collective == Collective::reduce_scatter) {
-      call.recv = static_cast<char*>(call.recv) + mine;
-    }
-    return call;
+    char* to = static_cast<char*>(recv_.data()) + offset;
+    char* from = in_place ? to : static_cast<char*>(send_.data()) + offset;
+    if (in_place && options_.collective == Collective::all_gather) from += mine;
+    if (in_place && options_.collective == Collective::reduce_scatter) to += mine;
+    return {{from, options_.dtype, {static_cast<std::int64_t>(size.send)}},
+            {to, options_.dtype, {static_cast<std::int64_t>(size.recv)}}};
   }
 
-  void start(const CollectiveSize& size, bool in_place, int iteration) {
-    library_->start(call(size, in_place, iteration));
+  void start(const CollectiveSize& size, bool in_place, int iteration) { start(call(size, in_place, iteration)); }
+
+  void start(const Call& call) { communicator_->wait(started(call)); }
+
+  Communicator::Ticket started(const Call& call) {
+    const Stream stream = device_.compute_stream();
+    switch (options_.collective) {
+      case Collective::all_reduce:
+        return communicator_->all_reduce_sum(call.from, call.to, stream);
+      case Collective::reduce_scatter:
+        return communicator_->reduce_scatter_sum(call.from, call.to, stream);
+      case Collective::all_gather:
+        return communicator_->all_gather(call.from, call.to, stream);
+      case Collective::broadcast:
+        return communicator_->broadcast(call.from, call.to, 0, stream);
+    }
+    fail("unknown collective");
   }
 
   Expected expected(const CollectiveSize& size) const {
@@ -109,26 +126,24 @@ class AllreduceBench {
   }
 
   std::uint64_t check(const CollectiveSize& size, bool in_place) {
-    const bool on_gpu = backend_.kind() == DeviceKind::cuda;
-    backend_.zero(recv_.data(), recv_.bytes(), backend_.compute_stream());
-    backend_.synchronize();
-    const CollectiveCall once = call(size, in_place, 0);
-    const Tensor in{const_cast<void*>(once.send), options_.dtype, {static_cast<std::int64_t>(size.send)}};
-    const Tensor out{once.recv, options_.dtype, {static_cast<std::int64_t>(size.recv)}};
-    (on_gpu ? gpu::fill_pattern : fill_pattern)(in, world_.rank());
+    const bool on_gpu = device_.kind() == DeviceKind::cuda;
+    device_.zero(recv_.data(), recv_.bytes(), device_.compute_stream());
+    device_.synchronize();
+    const Call once = call(size, in_place, 0);
+    (on_gpu ? gpu::fill_pattern : fill_pattern)(once.from, world_.rank());
     world_.barrier();
-    library_->start(once);
-    backend_.synchronize();
-    const std::uint64_t wrong = (on_gpu ? gpu::count_wrong : count_wrong)(out, expected(size));
+    start(once);
+    device_.synchronize();
+    const std::uint64_t wrong = (on_gpu ? gpu::count_wrong : count_wrong)(once.to, expected(size));
     return static_cast<std::uint64_t>(world_.sum(static_cast<double>(wrong)));
   }
 
   const World& world_;
-  Backend& backend_;
+  Device& device_;
   AllreduceOptions options_;
   std::uint64_t end_;
-  std::unique_ptr<Collectives> library_;
-  Buffer send_;  // after library_, whose windows they may be
+  std::unique_ptr<Communicator> communicator_;
+  Buffer send_;  // after communicator_, whose windows they may be
   Buffer recv_;
 };
 
@@ -147,7 +162,7 @@ std::string redop_of(Collective collective) {
 
 std::string dtype_name(DType dtype) { return dtype == DType::bf16 ? "bf16" : "float"; }
 
-/// Cells of one half of a row, and the entry of the file.
+/// The cells of one half of a row, and the entry of the file.
 Json add_measured(const AllreduceOptions& options, const CollectiveSize& size, bool in_place, const Measured& m,
                   std::vector<std::string>& cells) {
   const std::string wrong = options.check ? std::to_string(m.wrong) : "N/A";
@@ -166,17 +181,22 @@ Json add_measured(const AllreduceOptions& options, const CollectiveSize& size, b
           {"wrong", options.check ? Json(m.wrong) : Json(nullptr)}};
 }
 
-/// The file without results; prints what stands above the table.
-Json begin_result(const World& world, const Backend& backend, const AllreduceOptions& options,
-                  const Collectives& library) {
+/// The file without results. Prints the heading of the table.
+Json begin_result(const World& world, const Device& device, const AllreduceOptions& options,
+                  const Communicator& communicator) {
   print(world,
-        fmt::format("# {} of {} {}, {}, {}\n#{:>57}{:>32}\n", name_of(options.collective), library.library(),
-                    library.version(), ranks_on_nodes(world), backend.device_name(), "out-of-place", "in-place"));
-  return {{"benchmark", "allreduce"},        {"op", name_of(options.collective)},
-          {"library", library.library()},    {"version", library.version()},
-          {"ranks", world.size()},           {"nodes", world.nodes()},
-          {"device", backend.device_name()}, {"graph_launches", options.graph_launches},
-          {"symmetric", options.symmetric},  {"results", Json::array()}};
+        fmt::format("# {} of {}, {}, {}\n#{:>57}{:>32}\n", name_of(options.collective), communicator.library_version(),
+                    ranks_on_nodes(world), device.name(), "out-of-place", "in-place"));
+  return {{"benchmark", "allreduce"},
+          {"op", name_of(options.collective)},
+          {"library", communicator.library()},
+          {"version", communicator.library_version()},
+          {"ranks", world.size()},
+          {"nodes", world.nodes()},
+          {"device", device.name()},
+          {"graph_launches", options.graph_launches},
+          {"symmetric", options.symmetric},
+          {"results", Json::array()}};
 }
 
 }  // namespace
@@ -184,18 +204,18 @@ Json begin_result(const World& world, const Backend& backend, const AllreduceOpt
 void run_allreduce(const World& world, const CommonOptions& common, const AllreduceOptions& options) {
   require_ranks(world, "ddpbench allreduce");
   const ResultFile file(world, common.json);
-  const DeviceKind device = choose_device(world, common.device);
-  require_gpu(device, options.graph_launches > 0, "--graph");
-  require_gpu(device, options.symmetric, "--symmetric");
-  const bool on_gpu = device == DeviceKind::cuda;
+  const DeviceKind kind = choose_device(world, common.device);
+  require_gpu(kind, options.graph_launches > 0, "--graph");
+  require_gpu(kind, options.symmetric, "--symmetric");
+  const bool on_gpu = kind == DeviceKind::cuda;
   const std::uint64_t end = options.end != 0 ? options.end : on_gpu ? kEndOnGpu : kEndOnCpu;
   const auto sizes = size_sweep(options.begin, end, options.factor);
-  const auto backend = make_backend(world, device, Precision::fp32, common.threads);
-  // Before NCCL starts. It writes a line per call, which costs small calls a microsecond where no graph replays them.
+  const auto device = make_device(world, kind, Precision::fp32, common.threads);
+  // Before NCCL starts. NCCL logs a line per call; without a graph, that adds a microsecond to small calls.
   std::optional<NcclLogCapture> nccl_log;
   if (options.graph_launches > 0 && world.rank() == 0) nccl_log.emplace();
-  AllreduceBench bench(world, *backend, options, end);
-  Json result = begin_result(world, *backend, options, bench.library());
+  AllreduceBench bench(world, *device, options, end);
+  Json result = begin_result(world, *device, options, bench.communicator());
   const Table table = make_table();
   print(world, table.header());
   bench.warm_up(sizes.back());

@@ -7,7 +7,7 @@
 namespace ddptrain::bench {
 namespace {
 
-/// bf16 of a number that it holds exactly.
+/// A number that bf16 represents exactly, as bf16.
 std::uint16_t exact_bf16(int value) {
   return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16);
 }

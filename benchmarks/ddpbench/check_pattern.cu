@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "benchmarks/ddpbench/check_pattern.h"
-#include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/device/cuda/cuda_utils.h"
 
 namespace ddptrain::bench::gpu {
 namespace {

@@ -3,15 +3,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/backend/step.h"
+#include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
 
-/// The values by which results of collectives are checked: small integers, so that their sums are exact in bf16 in any
-/// order on up to 128 ranks.
+/// Values with which the benchmarks check the results of collectives: small integers, whose sums over up to 128 ranks
+/// are exact in bf16 in any order.
 
 namespace ddptrain::bench {
 
-/// What rank `rank` puts in as its element `index`: -2 to 2.
+/// Element `index` of the input of rank `rank`: -2 to 2.
 DDP_HOST_DEVICE int pattern(int rank, std::uint64_t index) {
   const auto low = static_cast<std::uint32_t>(index);
   const auto high = static_cast<std::uint32_t>(index >> 32);
@@ -20,12 +20,12 @@ DDP_HOST_DEVICE int pattern(int rank, std::uint64_t index) {
          2;
 }
 
-/// What a rank must find in its result: element i is the sum over ranks, or, where `share` is not 0, comes from rank
-/// i / share; `ranks` 1 with `first_rank` stands for that rank alone.
+/// The expected result of a rank: element i is the sum over the ranks, or comes from rank i / share if `share` is not
+/// 0. `ranks` = 1 with `first_rank` means that rank alone.
 struct Expected {
   int first_rank = 0;
-  int ranks = 1;            ///< How many are summed.
-  std::uint64_t first = 0;  ///< Index of element 0 in what the ranks put in.
+  int ranks = 1;            ///< Number of ranks in the sum.
+  std::uint64_t first = 0;  ///< Index of element 0 in the inputs.
   std::uint64_t share = 0;
 
   DDP_HOST_DEVICE int value(std::uint64_t i) const {
@@ -36,13 +36,13 @@ struct Expected {
   }
 };
 
-/// Host memory; f32 or bf16.
+/// In host memory; f32 or bf16.
 void fill_pattern(const Tensor& values, int rank);
-/// Elements of `values` that are not what they should be.
+/// Number of elements of `values` that are wrong.
 std::uint64_t count_wrong(const Tensor& values, const Expected& expected);
 
 namespace gpu {
-/// The same for the memory of the current device; returns when done. Error in a build without CUDA.
+/// The same in the memory of the current device; waits. Error in a build without CUDA.
 void fill_pattern(const Tensor& values, int rank);
 std::uint64_t count_wrong(const Tensor& values, const Expected& expected);
 }  // namespace gpu

@@ -12,19 +12,19 @@ enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, b
 const std::vector<Collective>& all_collectives();
 /// Such as reduce-scatter.
 std::string name_of(Collective collective);
-/// UsageError, with the names there are, for anything else.
+/// UsageError, which lists the known names, for any other name.
 Collective parse_collective(const std::string& name);
 
 /// busbw / algbw on `ranks` ranks, as nccl-tests defines it (doc/PERFORMANCE.md there): all-reduce 2 (n-1)/n,
 /// reduce-scatter and all-gather (n-1)/n, broadcast 1.
 double bus_factor(Collective collective, int ranks);
 
-/// How much each rank sends and receives in a benchmark of `bytes` bytes, as nccl-tests sizes it: `bytes` is the larger
-/// of the two, and reduce-scatter and all-gather round the share of a rank down to 16 bytes.
+/// The input and output of each rank in a benchmark of `bytes` bytes, as in nccl-tests: `bytes` is the size of the
+/// larger one, and reduce-scatter and all-gather round the share of a rank down to 16 bytes.
 struct CollectiveSize {
-  std::size_t send = 0;   ///< Elements that a rank puts in.
-  std::size_t recv = 0;   ///< Elements that a rank gets.
-  std::size_t count = 0;  ///< The argument of the call, which is what the table shows.
+  std::size_t send = 0;   ///< Elements of a rank's input.
+  std::size_t recv = 0;   ///< Elements of a rank's output.
+  std::size_t count = 0;  ///< The argument of the call; the table shows it.
   std::size_t bytes = 0;  ///< Of the larger of send and recv.
 };
 CollectiveSize collective_size(Collective collective, std::size_t bytes, std::size_t element_size, int ranks);

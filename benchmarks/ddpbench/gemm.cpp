@@ -19,8 +19,8 @@ struct Shape3 {
 };
 
 /// The cube and the linear layers of a GPT-2 block and head.
-std::vector<Shape3> shapes_of(const GemmOptions& options, DeviceKind device) {
-  const bool gpu = device == DeviceKind::cuda;
+std::vector<Shape3> shapes_of(const GemmOptions& options, DeviceKind kind) {
+  const bool gpu = kind == DeviceKind::cuda;
   const auto or_default = [gpu](std::int64_t value, std::int64_t on_gpu, std::int64_t on_cpu) {
     return value != 0 ? value : gpu ? on_gpu : on_cpu;
   };
@@ -37,33 +37,33 @@ std::vector<Shape3> shapes_of(const GemmOptions& options, DeviceKind device) {
 }
 
 struct GemmRate {
-  double seconds = 0.0;  ///< Of a pass, median over rounds, mean over ranks.
+  double seconds = 0.0;  ///< Time of a pass: median over rounds, mean over ranks.
   double flops = 0.0;    ///< FLOP/s per rank, from `seconds`.
-  double best = 0.0;     ///< Of the fastest round.
+  double best = 0.0;     ///< FLOP/s of the fastest round.
 };
 
 class GemmBench {
  public:
-  GemmBench(const World& world, Backend& backend, const GemmOptions& options)
-      : world_(world), backend_(backend), options_(options) {}
+  GemmBench(const World& world, Device& device, const GemmOptions& options)
+      : world_(world), device_(device), options_(options) {}
 
   GemmRate measure(const Shape3& shape, bool backward) {
-    const DType dtype = backend_.dtype();
+    const DType dtype = device_.dtype();
     const Shape x_shape = {shape.m, shape.k}, w_shape = {shape.n, shape.k}, y_shape = {shape.m, shape.n};
-    const Buffer x = backend_.allocate(dtype, x_shape);
-    const Buffer w = backend_.allocate(dtype, w_shape);
-    const Buffer y = backend_.allocate(dtype, y_shape);
-    const Buffer dx = backend_.allocate(dtype, backward ? x_shape : Shape{1});
-    const Buffer dw = backend_.allocate(dtype, backward ? w_shape : Shape{1});
-    fill_random(backend_, x.view(dtype, x_shape), 1.0, 1);
-    fill_random(backend_, w.view(dtype, w_shape), 1.0 / std::sqrt(static_cast<double>(shape.k)), 2);
-    if (backward) fill_random(backend_, y.view(dtype, y_shape), 1.0, 3);
+    const Buffer x = device_.allocate(dtype, x_shape);
+    const Buffer w = device_.allocate(dtype, w_shape);
+    const Buffer y = device_.allocate(dtype, y_shape);
+    const Buffer dx = device_.allocate(dtype, backward ? x_shape : Shape{1});
+    const Buffer dw = device_.allocate(dtype, backward ? w_shape : Shape{1});
+    fill_random(device_, x.view(dtype, x_shape), 1.0, 1);
+    fill_random(device_, w.view(dtype, w_shape), 1.0 / std::sqrt(static_cast<double>(shape.k)), 2);
+    if (backward) fill_random(device_, y.view(dtype, y_shape), 1.0, 3);
     const auto pass = [&] {
       if (backward) {
-        backend_.linear_backward(x.view(dtype, x_shape), w.view(dtype, w_shape), y.view(dtype, y_shape),
-                                 dx.view(dtype, x_shape), dw.view(dtype, w_shape), {}, false);
+        device_.linear_backward(x.view(dtype, x_shape), w.view(dtype, w_shape), y.view(dtype, y_shape),
+                                dx.view(dtype, x_shape), dw.view(dtype, w_shape), {}, false);
       } else {
-        backend_.linear(x.view(dtype, x_shape), w.view(dtype, w_shape), {}, y.view(dtype, y_shape));
+        device_.linear(x.view(dtype, x_shape), w.view(dtype, w_shape), {}, y.view(dtype, y_shape));
       }
     };
     const double flop = (backward ? 4.0 : 2.0) * static_cast<double>(shape.m * shape.n) * static_cast<double>(shape.k);
@@ -73,11 +73,11 @@ class GemmBench {
  private:
   GemmRate rate(double flop, const std::function<void()>& pass) {
     pass();
-    const double once = world_.max(seconds_of(world_, backend_, pass));
+    const double once = world_.max(seconds_of(world_, device_, pass));
     const int passes = std::clamp(static_cast<int>(options_.seconds / once), 1, 100'000);
     std::vector<double> seconds;
     for (int round = 0; round < options_.rounds; ++round) {
-      const double all = seconds_of(world_, backend_, [&] {
+      const double all = seconds_of(world_, device_, [&] {
         for (int i = 0; i < passes; ++i) pass();
       });
       seconds.push_back(mean_over_ranks(world_, all / passes));
@@ -87,7 +87,7 @@ class GemmBench {
   }
 
   const World& world_;
-  Backend& backend_;
+  Device& device_;
   GemmOptions options_;
 };
 
@@ -95,18 +95,18 @@ class GemmBench {
 
 void run_gemm(const World& world, const CommonOptions& common, const GemmOptions& options) {
   const ResultFile file(world, common.json);
-  const DeviceKind device = choose_device(world, common.device);
-  const auto backend = make_backend(world, device, choose_precision(options.precision, device), common.threads);
-  GemmBench bench(world, *backend, options);
-  const double peak = backend->peak_flops();
+  const DeviceKind kind = choose_device(world, common.device);
+  const auto device = make_device(world, kind, choose_precision(options.precision, kind), common.threads);
+  GemmBench bench(world, *device, options);
+  const double peak = device->peak_flops();
   Json result = {{"benchmark", "gemm"},
-                 {"device", backend->device_name()},
-                 {"precision", name_of(backend->precision())},
+                 {"device", device->name()},
+                 {"precision", name_of(device->precision())},
                  {"ranks", world.size()},
                  {"peak_tflops", peak > 0.0 ? Json(peak / 1e12) : Json(nullptr)},
                  {"results", Json::array()}};
-  print(world, fmt::format("# matrix products of random numbers, {}, {} at once, {}\n", name_of(backend->precision()),
-                           ranks_on_nodes(world), backend->device_name()));
+  print(world, fmt::format("# matrix products of random numbers, {}, {} at once, {}\n", name_of(device->precision()),
+                           ranks_on_nodes(world), device->name()));
   const Table table({{"product\n", 16},
                      {"pass\n", 8},
                      {"m\n", 7},
@@ -117,7 +117,7 @@ void run_gemm(const World& world, const CommonOptions& common, const GemmOptions
                      {"best\n(TFLOP/s)", 9},
                      {"of peak\n", 7}});
   print(world, table.header());
-  for (const Shape3& shape : shapes_of(options, device)) {
+  for (const Shape3& shape : shapes_of(options, kind)) {
     for (const bool backward : {false, true}) {
       const GemmRate rate = bench.measure(shape, backward);
       const char* pass = backward ? "backward" : "forward";

@@ -1,16 +1,16 @@
 #include <chrono>
 
 #include "benchmarks/ddpbench/gpu_copies.h"
-#include "runtime/backend/backend.h"
-#include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/device/cuda/cuda_utils.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain::bench {
 namespace {
 
-constexpr long long kMostCycles = 10'000'000;  // some copies cannot be queued behind a kernel that waits for the host
+constexpr long long kMostCycles = 10'000'000;  // the host cannot queue some copies behind a kernel that waits for it
 constexpr std::size_t kLatencyBytes = 16;
 
-/// Holds a stream until the host says go.
+/// Holds a stream until the host releases it.
 __global__ void wait_for_host(const volatile int* go) {
   const long long start = clock64();
   while (*go == 0 && clock64() - start < kMostCycles) {
@@ -157,7 +157,7 @@ class CudaCopies final : public GpuCopies {
   }
 
  private:
-  /// Seconds on the stream of `device` from behind the kernel that holds it to the end of what `queue` puts there.
+  /// Seconds on the stream of `device` from the end of the holding kernel to the end of the work that `queue` queues.
   template <class Queue>
   double timed(int device, Queue queue) {
     Gpu& gpu = gpus_[device];

@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "benchmarks/ddpbench/stream_clock.h"
-#include "runtime/backend/cuda/cuda_utils.h"
+#include "runtime/device/cuda/cuda_utils.h"
 
 namespace ddptrain::bench::gpu {
 namespace {
@@ -29,9 +29,5 @@ class EventClock final : public StreamClock {
 }  // namespace
 
 std::unique_ptr<StreamClock> make_stream_clock(std::size_t marks) { return std::make_unique<EventClock>(marks); }
-
-void copy(void* to, const void* from, std::size_t bytes, Stream stream) {
-  DDP_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream)));
-}
 
 }  // namespace ddptrain::bench::gpu

@@ -24,7 +24,7 @@ struct Access {
   std::function<void()> run;
 };
 
-/// In parts, by several threads.
+/// Copies in parts, with several threads.
 void copy_host(char* to, const char* from, std::size_t bytes, int threads) {
   const std::size_t part = (bytes + static_cast<std::size_t>(threads) - 1) / static_cast<std::size_t>(threads);
   std::vector<std::thread> workers;
@@ -36,24 +36,24 @@ void copy_host(char* to, const char* from, std::size_t bytes, int threads) {
 
 class MemoryBench {
  public:
-  MemoryBench(const World& world, Backend& backend, const MemoryOptions& options, int threads)
-      : world_(world), backend_(backend), options_(options), threads_(threads) {}
+  MemoryBench(const World& world, Device& device, const MemoryOptions& options, int threads)
+      : world_(world), device_(device), options_(options), threads_(threads) {}
 
   std::vector<Access> accesses() {
     std::vector<Access> all;
-    if (backend_.kind() == DeviceKind::cuda) add_device(all, options_.bytes != 0 ? options_.bytes : kDeviceBytes);
+    if (device_.kind() == DeviceKind::cuda) add_device(all, options_.bytes != 0 ? options_.bytes : kDeviceBytes);
     add_host(all, options_.bytes != 0 ? options_.bytes : kHostBytes);
     return all;
   }
 
-  /// Of every rank at once: this rank's median.
+  /// This rank's median, while all ranks work at once.
   double seconds(const Access& access) {
     access.run();
     std::vector<double> rounds;
     for (int i = 0; i < options_.rounds; ++i) {
-      // Several per measurement, so that starting and waiting do not count.
+      // Several per measurement, so that the start and the wait do not count.
       constexpr int kRepeats = 8;
-      const double all = seconds_of(world_, backend_, [&] {
+      const double all = seconds_of(world_, device_, [&] {
         for (int k = 0; k < kRepeats; ++k) access.run();
       });
       rounds.push_back(all / kRepeats);
@@ -63,13 +63,13 @@ class MemoryBench {
 
  private:
   void add_device(std::vector<Access>& all, std::uint64_t bytes) {
-    from_ = backend_.allocate(bytes);
-    to_ = backend_.allocate(bytes);
+    from_ = device_.allocate(bytes);
+    to_ = device_.allocate(bytes);
     const auto moved = static_cast<double>(bytes);
     all.push_back({"device", "copy", bytes, 2.0 * moved,
-                   [this, bytes] { gpu::copy(to_.data(), from_.data(), bytes, backend_.compute_stream()); }});
+                   [this, bytes] { device_.copy(to_.data(), from_.data(), bytes, device_.compute_stream()); }});
     all.push_back({"device", "write", bytes, moved,
-                   [this, bytes] { backend_.zero(to_.data(), bytes, backend_.compute_stream()); }});
+                   [this, bytes] { device_.zero(to_.data(), bytes, device_.compute_stream()); }});
   }
 
   void add_host(std::vector<Access>& all, std::uint64_t bytes) {
@@ -82,7 +82,7 @@ class MemoryBench {
   }
 
   const World& world_;
-  Backend& backend_;
+  Device& device_;
   MemoryOptions options_;
   int threads_;
   Buffer from_, to_;
@@ -94,15 +94,14 @@ class MemoryBench {
 void run_memory(const World& world, const CommonOptions& common, const MemoryOptions& options) {
   if (options.bytes > 0 && options.bytes < 1024) usage_error("--bytes {}: give 1K or more", options.bytes);
   const ResultFile file(world, common.json);
-  const auto backend = make_backend(world, choose_device(world, common.device), Precision::fp32, common.threads);
-  MemoryBench bench(world, *backend, options, common.threads);
+  const auto device = make_device(world, choose_device(world, common.device), Precision::fp32, common.threads);
+  MemoryBench bench(world, *device, options, common.threads);
   Json result = {{"benchmark", "memory"},
-                 {"device", backend->device_name()},
+                 {"device", device->name()},
                  {"ranks", world.size()},
                  {"threads", common.threads},
                  {"results", Json::array()}};
-  print(world,
-        fmt::format("# bytes read and written, {} at once, {}\n", ranks_on_nodes(world), backend->device_name()));
+  print(world, fmt::format("# bytes read and written, {} at once, {}\n", ranks_on_nodes(world), device->name()));
   const Table table({{"memory\n", 8},
                      {"operation\n", 9},
                      {"bytes\n", 12},

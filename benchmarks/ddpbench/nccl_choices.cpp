@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "benchmarks/ddpbench/sizes.h"
-#include "runtime/comm/nccl_log.h"
 #include "runtime/core/error.h"
+#include "runtime/diagnostics/nccl_log.h"
 
 namespace ddptrain::bench {
 
@@ -40,7 +40,7 @@ void add_nccl(Json& result, const NcclLog& log, Collective collective) {
 }
 
 std::string choices_text(const Json& results) {
-  std::vector<std::pair<std::string, std::uint64_t>> runs;  // of one choice, with the largest size
+  std::vector<std::pair<std::string, std::uint64_t>> runs;  // a choice and the largest size that it has
   for (const Json& entry : results) {
     if (!entry.contains("algorithm")) continue;
     const auto choice = entry["algorithm"].get<std::string>() + " " + entry["protocol"].get<std::string>();

@@ -2,16 +2,16 @@
 
 #include "benchmarks/ddpbench/collective.h"
 #include "benchmarks/ddpbench/session.h"
-#include "runtime/comm/nccl_log_parser.h"
+#include "runtime/diagnostics/nccl_log_parser.h"
 
 namespace ddptrain::bench {
 
-/// Adds to a file of ddpbench allreduce what NCCL's log says that it used: to `result` "nccl" with version, transport
-/// and channels; to each of its "results", by its "bytes", algorithm, protocol and channels (0: the log does not tell).
-/// Sizes that the log does not name stay as they are.
+/// Adds NCCL's choices, from its log, to the result of ddpbench allreduce: to `result` "nccl" with version, transport
+/// and channels; to each entry of "results", by its "bytes", algorithm, protocol and channels (0: not in the log).
+/// Entries whose size is not in the log stay unchanged.
 void add_nccl(Json& result, const NcclLog& log, Collective collective);
 
-/// "Ring LL to 64 KiB, Ring Simple to 1 GiB" of such results; empty where none has an algorithm.
+/// These choices as a text such as "Ring LL to 64 KiB, Ring Simple to 1 GiB"; empty if no entry has an algorithm.
 std::string choices_text(const Json& results);
 
 }  // namespace ddptrain::bench

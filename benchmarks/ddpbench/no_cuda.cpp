@@ -1,5 +1,4 @@
 #include "benchmarks/ddpbench/check_pattern.h"
-#include "benchmarks/ddpbench/collectives.h"
 #include "benchmarks/ddpbench/gpu_copies.h"
 #include "benchmarks/ddpbench/stream_clock.h"
 #include "runtime/core/error.h"
@@ -11,7 +10,6 @@ namespace {
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_nccl_collectives(const World&, Backend&, bool) { not_in_this_build(); }
 std::unique_ptr<GpuCopies> make_gpu_copies() { return nullptr; }
 
 namespace gpu {
@@ -19,7 +17,6 @@ namespace gpu {
 void fill_pattern(const Tensor&, int) { not_in_this_build(); }
 std::uint64_t count_wrong(const Tensor&, const Expected&) { not_in_this_build(); }
 std::unique_ptr<StreamClock> make_stream_clock(std::size_t) { not_in_this_build(); }
-void copy(void*, const void*, std::size_t, Stream) { not_in_this_build(); }
 
 }  // namespace gpu
 

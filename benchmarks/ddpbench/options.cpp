@@ -42,7 +42,7 @@ void add_dtype(CLI::App& app, DType& dtype) {
            if (name != "float" && name != "bf16") usage_error("--dtype {}: give float or bf16", name);
            dtype = name == "float" ? DType::f32 : DType::bf16;
          },
-         "float or bf16 (MPI adds float only)")
+         "Type of the elements; MPI adds float only")
       ->type_name("float|bf16");
 }
 
@@ -55,57 +55,59 @@ void add_common(CLI::App& app, CommonOptions& o) {
            }
            o.device = name;
          },
-         "auto: GPUs where there are some")
+         "auto: GPUs if the machine has any")
       ->type_name("auto|cpu|cuda");
-  add_number(app, "--threads", o.threads, 1, 1024, "Threads per rank (CPU)");
-  app.add_option("--json", o.json, "Write the result there")->type_name("FILE");
+  add_number(app, "--threads", o.threads, 1, 1024, "CPU threads per rank (1)");
+  app.add_option("--json", o.json, "File for the result as JSON")->type_name("FILE");
 }
 
 void add_p2p(CLI::App& app, P2pOptions& o) {
-  add_size(app, "--bytes", o.bytes, "Of a copy; 160MB by default");
-  add_number(app, "--repeats", o.repeats, 1, 1e6, "Copies timed together (5)");
-  add_number(app, "--latency-repeats", o.latency_repeats, 1, 1e6, "Copies of 16 bytes timed together (100)");
+  add_size(app, "--bytes", o.bytes, "Size of a copy (160MB)");
+  add_number(app, "--repeats", o.repeats, 1, 1e6, "Copies per measurement (5)");
+  add_number(app, "--latency-repeats", o.latency_repeats, 1, 1e6, "Copies of 16 bytes per latency measurement (100)");
 }
 
 void add_allreduce(CLI::App& app, AllreduceOptions& o) {
   app.add_option_function<std::string>(
          "--op", [&o](const std::string& name) { o.collective = parse_collective(name); },
-         "all-reduce, reduce-scatter, all-gather or broadcast")
+         "Collective: all-reduce, reduce-scatter, all-gather or broadcast (all-reduce)")
       ->type_name("NAME");
-  add_size(app, "-b,--begin", o.begin, "Smallest size; 8 by default");
-  add_size(app, "-e,--end", o.end, "Largest size; by default 128M, on CPUs 8M");
-  add_number(app, "-f,--factor", o.factor, 2, 1e9, "From one size to the next (2)");
+  add_size(app, "-b,--begin", o.begin, "Smallest size (8)");
+  add_size(app, "-e,--end", o.end, "Largest size (128M; on CPUs 8M)");
+  add_number(app, "-f,--factor", o.factor, 2, 1e9, "Factor between sizes (2)");
   add_dtype(app, o.dtype);
-  add_number(app, "-n,--iterations", o.iterations, 1, 1e6, "Timed together (20)");
-  add_number(app, "-w,--warmup", o.warmup, 0, 1e6, "Before, at the largest and the smallest size (5)");
-  add_number(app, "-G,--graph", o.graph_launches, 0, 1e6, "The iterations as a CUDA graph, launched N times (0: none)");
-  app.add_flag("--symmetric", o.symmetric, "NCCL symmetric memory (one node; NCCL_ALGO has no effect then)");
-  app.add_flag("!--no-check", o.check, "Do not check results");
+  add_number(app, "-n,--iterations", o.iterations, 1, 1e6, "Collectives per measurement (20)");
+  add_number(app, "-w,--warmup", o.warmup, 0, 1e6, "Warm-up collectives at the largest and the smallest size (5)");
+  add_number(app, "-G,--graph", o.graph_launches, 0, 1e6,
+             "Capture the iterations as a CUDA graph and launch it N times (0: no graph)");
+  app.add_flag("--symmetric", o.symmetric, "Use NCCL symmetric memory (one node; NCCL_ALGO then has no effect)");
+  app.add_flag("!--no-check", o.check, "Do not check the results");
 }
 
 void add_split(CLI::App& app, SplitOptions& o) {
-  add_size(app, "--total", o.total, "All pieces together; by default 4GB, on CPUs 64MB");
-  add_number(app, "--pieces", o.pieces, 1, 1e6, "The most pieces (1000)");
+  add_size(app, "--total", o.total, "Size of all pieces together (4GB; on CPUs 64MB)");
+  add_number(app, "--pieces", o.pieces, 1, 1e6, "Largest number of pieces (1000)");
   add_dtype(app, o.dtype);
-  add_number(app, "--rounds", o.rounds, 1, 1e6, "Of which the median counts (5)");
-  app.add_flag("--symmetric", o.symmetric, "NCCL symmetric memory, where possible");
+  add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds, of which the table shows the median (5)");
+  app.add_flag("--symmetric", o.symmetric, "Use NCCL symmetric memory if possible");
 }
 
 void add_overlap(CLI::App& app, OverlapOptions& o) {
   add_number(app, "--layers", o.layers, 1, 10'000, "Layers of the load (24)");
-  add_number(app, "--width", o.width, 8, 1e5, "Of a layer; by default 4096, on CPUs 256");
-  add_number(app, "--tokens", o.tokens, 1, 1e7, "Rows that a layer works on; by default 8192, on CPUs 256");
+  add_number(app, "--width", o.width, 8, 1e5, "Width of a layer (4096; on CPUs 256)");
+  add_number(app, "--tokens", o.tokens, 1, 1e7, "Rows that a layer processes (8192; on CPUs 256)");
   app.add_option_function<std::vector<std::string>>(
          "--buckets",
          [&o](const std::vector<std::string>& texts) {
            for (const std::string& text : texts) o.buckets.push_back(parse_size("--buckets", text));
          },
-         "Bucket sizes; by default powers of 4 up to all gradients")
+         "Bucket sizes (powers of 4 up to all gradients)")
       ->delimiter(',')
       ->type_name("SIZE,...");
-  add_number(app, "--rounds", o.rounds, 1, 1e6, "Of which the median counts (5)");
-  app.add_flag("--symmetric", o.symmetric, "NCCL symmetric memory, where possible");
-  add_number(app, "--comm-ctas", o.comm_ctas, 0, 32, "Thread blocks of a collective at most (0: NCCL's choice)");
+  add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds, of which the table shows the median (5)");
+  app.add_flag("--symmetric", o.symmetric, "Use NCCL symmetric memory if possible");
+  add_number(app, "--comm-ctas", o.comm_ctas, 0, 32,
+             "Largest number of thread blocks of a collective (0: NCCL's choice)");
 }
 
 void add_gemm(CLI::App& app, GemmOptions& o) {
@@ -117,31 +119,32 @@ void add_gemm(CLI::App& app, GemmOptions& o) {
            }
            o.precision = name;
          },
-         "auto: bf16 on GPUs, else fp32")
+         "auto: bf16 on GPUs, fp32 on CPUs")
       ->type_name("auto|fp32|tf32|bf16");
-  add_number(app, "--cube", o.cube, 8, 1e5, "Edge of the cubic product; by default 8192, on CPUs 768");
-  add_number(app, "--tokens", o.tokens, 1, 1e7, "Rows of the GPT-2 products; by default 32768, on CPUs 256");
-  add_number(app, "--width", o.width, 8, 1e5, "Of the GPT-2 products (768: 124M, 1280: 774M); on CPUs 256 by default");
-  add_number(app, "--vocabulary", o.vocabulary, 8, 1e6, "Of the last product; by default 50304, on CPUs 4096");
-  add_number(app, "--rounds", o.rounds, 1, 1e6, "Of which the median counts (5)");
+  add_number(app, "--cube", o.cube, 8, 1e5, "Edge of the cubic product (8192; on CPUs 768)");
+  add_number(app, "--tokens", o.tokens, 1, 1e7, "Rows of the GPT-2 products (32768; on CPUs 256)");
+  add_number(app, "--width", o.width, 8, 1e5,
+             "Width of the GPT-2 products: 768 for 124M, 1280 for 774M (768; on CPUs 256)");
+  add_number(app, "--vocabulary", o.vocabulary, 8, 1e6, "Columns of the last product (50304; on CPUs 4096)");
+  add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds, of which the table shows the median (5)");
   app.add_option_function<double>(
          "--seconds",
          [&o](const double& value) {
            require(value > 0.0 && value <= 60.0, "--seconds", value, "a time above 0 and up to 60");
            o.seconds = value;
          },
-         "Of a round (0.05)")
+         "Duration of a round (0.05)")
       ->type_name("S");
 }
 
 void add_memory(CLI::App& app, MemoryOptions& o) {
-  add_size(app, "--bytes", o.bytes, "Of a copy; by default 1GB, in host memory 256MB");
-  add_number(app, "--rounds", o.rounds, 1, 1e6, "Of which the median counts (5)");
+  add_size(app, "--bytes", o.bytes, "Size of a copy (1GB; in host memory 256MB)");
+  add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds, of which the table shows the median (5)");
 }
 
-/// The subcommands with where their options go.
+/// The subcommands and the options that they fill.
 struct Parser {
-  CLI::App app{"Measures what distributed training is made of: [mpirun -np W] ddpbench SUBCOMMAND", "ddpbench"};
+  CLI::App app{"Measures the parts of distributed training: [mpirun -np W] ddpbench SUBCOMMAND", "ddpbench"};
   CommonOptions common;
   P2pOptions p2p;
   AllreduceOptions allreduce;
@@ -155,16 +158,18 @@ struct Parser {
     app.require_subcommand(1);
     app.set_version_flag("--version", "", "Print versions and exit");
     app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    add("p2p", "Copies between GPUs, and between host and GPU (one process, all GPUs)", p2p, add_p2p);
-    add("allreduce", "A collective by size, in the columns of nccl-tests", allreduce, add_allreduce);
+    add("p2p", "Bandwidth and latency of copies between GPUs, and between host and GPU (one process, all GPUs)", p2p,
+        add_p2p);
+    add("allreduce", "Time and bandwidth of a collective by size, in the columns of nccl-tests", allreduce,
+        add_allreduce);
     add("split", "One large all-reduce against many small ones", split, add_split);
-    add("overlap", "A backward pass with and without all-reduces beside it", overlap, add_overlap);
-    add("gemm", "The rate of matrix products", gemm, add_gemm);
-    add("memory", "The rate of copies within memory", memory, add_memory);
-    CLI::App* step = app.add_subcommand("step", "Where a training step's time goes; takes the flags of ddptrain");
+    add("overlap", "A backward pass with and without overlapping all-reduces", overlap, add_overlap);
+    add("gemm", "Rate of matrix products", gemm, add_gemm);
+    add("memory", "Rate of copies within memory", memory, add_memory);
+    CLI::App* step = app.add_subcommand("step", "Time of the parts of a training step; takes the flags of ddptrain");
     step->allow_extras();
     step->set_help_flag();
-    step->add_option("--json", common.json, "Write the result there")->type_name("FILE");
+    step->add_option("--json", common.json, "File for the result as JSON")->type_name("FILE");
     subcommands.emplace_back(step, [step] { return StepOptions{step->remaining()}; });
   }
 

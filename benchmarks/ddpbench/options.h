@@ -11,11 +11,11 @@
 
 namespace ddptrain::bench {
 
-/// What most subcommands take. Numbers of 0 and empty texts stand for a default that depends on the device.
+/// Options that most subcommands take. 0 and empty texts stand for a default that depends on the device.
 struct CommonOptions {
   std::string device = "auto";  ///< auto, cpu or cuda
   int threads = 1;              ///< CPU
-  std::string json;             ///< File for the result; empty: none.
+  std::string json;             ///< File for the result; empty: no file.
 };
 
 struct P2pOptions {
@@ -61,7 +61,7 @@ struct GemmOptions {
   std::int64_t tokens = 0;
   std::int64_t width = 0;
   std::int64_t vocabulary = 0;
-  double seconds = 0.05;  ///< Of each measurement.
+  double seconds = 0.05;  ///< Duration of each measurement.
   int rounds = 5;
 };
 
@@ -71,20 +71,20 @@ struct MemoryOptions {
 };
 
 struct StepOptions {
-  std::vector<std::string> arguments;  ///< Those of ddptrain.
+  std::vector<std::string> arguments;  ///< Flags of ddptrain.
 };
 
 using Task =
     std::variant<P2pOptions, AllreduceOptions, SplitOptions, OverlapOptions, GemmOptions, MemoryOptions, StepOptions>;
 
-/// What the command line asks for: a benchmark, or only to print something and end.
+/// What the command line requests: a benchmark, or a text to print.
 struct CommandLine {
   CommonOptions common;
   Task task;
   std::optional<std::string> print;
 };
 
-/// UsageError for everything that can be told to be wrong without looking at devices.
+/// UsageError for every mistake that does not depend on the devices.
 CommandLine parse_command_line(int argc, const char* const* argv);
 
 }  // namespace ddptrain::bench

@@ -12,40 +12,40 @@
 namespace ddptrain::bench {
 namespace {
 
-/// Fills what the command line left to the device.
-OverlapOptions with_defaults(OverlapOptions options, DeviceKind device) {
-  const bool gpu = device == DeviceKind::cuda;
+/// Fills in the defaults that depend on the device.
+OverlapOptions with_defaults(OverlapOptions options, DeviceKind kind) {
+  const bool gpu = kind == DeviceKind::cuda;
   if (options.width == 0) options.width = gpu ? 4096 : 256;
   if (options.tokens == 0) options.tokens = gpu ? 8192 : 256;
   return options;
 }
 
-/// A backward pass like that of a deep network: layer by layer, the two matrix products of a linear layer and the pass
-/// over memory of its activation. Layer l's weight gradient fills the next part of the gradient buffer.
+/// A load like the backward pass of a deep network: per layer, the two matrix products of a linear layer and a pass
+/// over the memory of its activation. The weight gradient of layer l fills the next part of the gradient buffer.
 class BackwardLoad {
  public:
-  BackwardLoad(Backend& backend, const OverlapOptions& options, const Tensor& gradients)
-      : backend_(backend), options_(options), gradients_(gradients) {
+  BackwardLoad(Device& device, const OverlapOptions& options, const Tensor& gradients)
+      : device_(device), options_(options), gradients_(gradients) {
     const Shape square = {options.width, options.width};
     const Shape activations = {options.tokens, options.width};
-    const DType dtype = backend.dtype();
-    for (Buffer* buffer : {&x_, &first_, &even_, &odd_}) *buffer = backend.allocate(dtype, activations);
-    weight_ = backend.allocate(dtype, square);
-    bias_ = backend.allocate(dtype, {options.width});
-    fill_random(backend, x_.view(dtype, activations), 1.0, 1);
-    fill_random(backend, first_.view(dtype, activations), 1.0, 2);
-    fill_random(backend, weight_.view(dtype, square), std::sqrt(3.0 / static_cast<double>(options.width)), 3);
+    const DType dtype = device.dtype();
+    for (Buffer* buffer : {&x_, &first_, &even_, &odd_}) *buffer = device.allocate(dtype, activations);
+    weight_ = device.allocate(dtype, square);
+    bias_ = device.allocate(dtype, {options.width});
+    fill_random(device, x_.view(dtype, activations), 1.0, 1);
+    fill_random(device, first_.view(dtype, activations), 1.0, 2);
+    fill_random(device, weight_.view(dtype, square), std::sqrt(3.0 / static_cast<double>(options.width)), 3);
   }
 
   void layer(std::int64_t index) {
-    const DType dtype = backend_.dtype();
+    const DType dtype = device_.dtype();
     const Shape activations = {options_.tokens, options_.width};
     const Tensor dy = (index == 0 ? first_ : index % 2 == 0 ? even_ : odd_).view(dtype, activations);
     const Tensor dx = (index % 2 == 0 ? odd_ : even_).view(dtype, activations);
     const Tensor x = x_.view(dtype, activations);
-    backend_.linear_backward(x, weight_.view(dtype, {options_.width, options_.width}), dy, dx, gradient(index), {},
-                             false);
-    backend_.bias_relu_backward(x, dx, 1.0f, bias_.view(dtype, {options_.width}), false);
+    device_.linear_backward(x, weight_.view(dtype, {options_.width, options_.width}), dy, dx, gradient(index), {},
+                            false);
+    device_.bias_relu_backward(x, dx, 1.0f, bias_.view(dtype, {options_.width}), false);
   }
 
  private:
@@ -56,7 +56,7 @@ class BackwardLoad {
             {options_.width, options_.width}};
   }
 
-  Backend& backend_;
+  Device& device_;
   OverlapOptions options_;
   Tensor gradients_;
   Buffer x_, first_, even_, odd_, weight_, bias_;
@@ -64,38 +64,38 @@ class BackwardLoad {
 
 struct Times {
   double compute = 0.0;  ///< Seconds until the load is done, ...
-  double all = 0.0;      ///< ... and until the all-reduces are, too.
+  double all = 0.0;      ///< ... and until the all-reduces are done, too.
 };
 
 class OverlapBench {
  public:
-  OverlapBench(const World& world, Backend& backend, Communicator& communicator, const OverlapOptions& options)
+  OverlapBench(const World& world, Device& device, Communicator& communicator, const OverlapOptions& options)
       : world_(world),
-        backend_(backend),
+        device_(device),
         communicator_(communicator),
         options_(options),
         memory_(communicator.allocate(bytes())),
-        gradients_(memory_.view(backend.dtype(), {elements()})),
-        load_(backend, options, gradients_),
-        clock_(make_stream_clock(backend, 3)) {}
+        gradients_(memory_.view(device.dtype(), {elements()})),
+        load_(device, options, gradients_),
+        clock_(make_stream_clock(device, 3)) {}
 
   std::int64_t elements() const { return options_.layers * options_.width * options_.width; }
-  std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(backend_.dtype()); }
+  std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(device_.dtype()); }
 
   struct Result {
     double compute = 0.0;        ///< Seconds of the load alone.
-    double communication = 0.0;  ///< Of the all-reduces alone.
+    double communication = 0.0;  ///< Seconds of the all-reduces alone.
     Times together;
   };
 
-  /// Medians over rounds in which all three are measured in turn; each counts on its slowest rank.
+  /// Medians over rounds. A round measures all three in turn, each on its slowest rank.
   Result measure(std::size_t bucket_bytes) {
     std::vector<double> compute, communication, beside, together;
     for (int round = -1; round < options_.rounds; ++round) {
       const Times alone = once(true, 0);
       const Times silent = once(false, bucket_bytes);
       const Times both = once(true, bucket_bytes);
-      if (round < 0) continue;  // warms up
+      if (round < 0) continue;  // warm-up
       compute.push_back(alone.compute);
       communication.push_back(silent.all);
       beside.push_back(both.compute);
@@ -107,18 +107,18 @@ class OverlapBench {
  private:
   /// Bucket size 0: no all-reduces.
   Times once(bool compute, std::size_t bucket_bytes) {
-    backend_.zero(gradients_.data, gradients_.bytes(), backend_.compute_stream());  // sums of sums would overflow
-    seconds_of(world_, backend_, [&] { run(compute, bucket_bytes); });
+    device_.zero(gradients_.data, gradients_.bytes(), device_.compute_stream());  // sums of sums would overflow
+    seconds_of(world_, device_, [&] { run(compute, bucket_bytes); });
     return {world_.max(clock_->seconds(0, 1)), world_.max(clock_->seconds(0, 2))};
   }
 
   /// Queues the load (`compute`) and starts each bucket's all-reduce as soon as its gradients are complete.
   void run(bool compute, std::size_t bucket_bytes) {
-    const Stream stream = backend_.compute_stream();
+    const Stream stream = device_.compute_stream();
     done_ = 0;
     last_.reset();
     clock_->mark(0, stream);
-    backend_.set_progress([this] {
+    device_.set_progress([this] {
       if (last_) communicator_.test(*last_);
     });
     for (std::int64_t layer = 0; layer < options_.layers; ++layer) {
@@ -126,19 +126,19 @@ class OverlapBench {
       if (bucket_bytes > 0) start_buckets((layer + 1) * options_.width * options_.width, bucket_bytes);
     }
     clock_->mark(1, stream);
-    backend_.set_progress({});
+    device_.set_progress({});
     if (last_) communicator_.wait(*last_);
-    backend_.wait_for(stream, backend_.communication_stream());
+    device_.wait_for(stream, device_.communication_stream());
     clock_->mark(2, stream);
   }
 
-  /// Those that lie below element `complete`; at the end the rest.
+  /// Starts the all-reduces of the buckets below element `complete`; at the end those of the remaining ones.
   void start_buckets(std::int64_t complete, std::size_t bucket_bytes) {
     const auto bucket = static_cast<std::int64_t>(bucket_bytes / size_of(gradients_.dtype));
     while (done_ < complete && (done_ + bucket <= complete || complete == elements())) {
       const std::int64_t count = std::min(bucket, complete - done_);
-      const Stream stream = backend_.communication_stream();
-      backend_.wait_for(stream, backend_.compute_stream());
+      const Stream stream = device_.communication_stream();
+      device_.wait_for(stream, device_.compute_stream());
       const std::size_t offset = static_cast<std::size_t>(done_) * size_of(gradients_.dtype);
       last_ = communicator_.all_reduce_sum({gradients_.as<char>() + offset, gradients_.dtype, {count}}, stream);
       done_ += count;
@@ -146,14 +146,14 @@ class OverlapBench {
   }
 
   const World& world_;
-  Backend& backend_;
+  Device& device_;
   Communicator& communicator_;
   OverlapOptions options_;
   Buffer memory_;
   Tensor gradients_;
   BackwardLoad load_;
   std::unique_ptr<StreamClock> clock_;
-  std::int64_t done_ = 0;  ///< Elements whose all-reduce has been started.
+  std::int64_t done_ = 0;  ///< Number of elements whose all-reduce has started.
   std::optional<Communicator::Ticket> last_;
 };
 
@@ -189,30 +189,25 @@ Table make_table() {
 void run_overlap(const World& world, const CommonOptions& common, const OverlapOptions& given) {
   require_ranks(world, "ddpbench overlap");
   const ResultFile file(world, common.json);
-  const DeviceKind device = choose_device(world, common.device);
-  require_gpu(device, given.symmetric, "--symmetric");
-  require_gpu(device, given.comm_ctas > 0, "--comm-ctas");
-  const OverlapOptions options = with_defaults(given, device);
-  const auto backend = make_backend(world, device, choose_precision("auto", device), common.threads);
-  const auto communicator = make_communicator(world, *backend, {options.symmetric, options.comm_ctas});
-  OverlapBench bench(world, *backend, *communicator, options);
+  const DeviceKind kind = choose_device(world, common.device);
+  require_gpu(kind, given.symmetric, "--symmetric");
+  require_gpu(kind, given.comm_ctas > 0, "--comm-ctas");
+  const OverlapOptions options = with_defaults(given, kind);
+  const auto device = make_device(world, kind, choose_precision("auto", kind), common.threads);
+  const auto communicator =
+      make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
+  OverlapBench bench(world, *device, *communicator, options);
   const auto buckets = bucket_sizes(options, bench.bytes());
 
   print(world, fmt::format("# {} layers of width {}, {} tokens, {} of {} gradients, {}, {}, {}\n", options.layers,
-                           options.width, options.tokens, format_size(bench.bytes()), name_of(backend->dtype()),
-                           communicator->library_version(), ranks_on_nodes(world), backend->device_name()));
-  Json result = {{"benchmark", "overlap"},
-                 {"library", communicator->library_version()},
-                 {"device", backend->device_name()},
-                 {"precision", name_of(backend->precision())},
-                 {"ranks", world.size()},
-                 {"nodes", world.nodes()},
-                 {"layers", options.layers},
-                 {"width", options.width},
-                 {"tokens", options.tokens},
-                 {"gradient_bytes", bench.bytes()},
-                 {"comm_ctas", options.comm_ctas},
-                 {"results", Json::array()}};
+                           options.width, options.tokens, format_size(bench.bytes()), name_of(device->dtype()),
+                           communicator->library_version(), ranks_on_nodes(world), device->name()));
+  Json result = {{"benchmark", "overlap"},         {"library", communicator->library_version()},
+                 {"device", device->name()},       {"precision", name_of(device->precision())},
+                 {"ranks", world.size()},          {"nodes", world.nodes()},
+                 {"layers", options.layers},       {"width", options.width},
+                 {"tokens", options.tokens},       {"gradient_bytes", bench.bytes()},
+                 {"comm_ctas", options.comm_ctas}, {"results", Json::array()}};
   const Table table = make_table();
   print(world, table.header());
   for (const std::uint64_t bucket : buckets) {

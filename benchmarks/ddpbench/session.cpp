@@ -54,26 +54,26 @@ DeviceKind choose_device(const World& world, const std::string& device) {
   return DeviceKind::cuda;
 }
 
-std::unique_ptr<Backend> make_backend(const World& world, DeviceKind device, Precision precision, int threads) {
-  std::unique_ptr<Backend> backend;
-  BackendOptions options;
+std::unique_ptr<Device> make_device(const World& world, DeviceKind kind, Precision precision, int threads) {
+  std::unique_ptr<Device> device;
+  DeviceOptions options;
   options.precision = precision;
   options.threads = threads;
   world.agree([&] {
-    backend = device == DeviceKind::cuda ? make_cuda_backend(options, world.local_rank()) : make_cpu_backend(options);
+    device = kind == DeviceKind::cuda ? make_cuda_device(options, world.local_rank()) : make_cpu_device(options);
   });
-  return backend;
+  return device;
 }
 
-Precision choose_precision(const std::string& name, DeviceKind device) {
+Precision choose_precision(const std::string& name, DeviceKind kind) {
   if (name == "fp32") return Precision::fp32;
   if (name == "tf32") return Precision::tf32;
   if (name == "bf16") return Precision::bf16;
-  return device == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
+  return kind == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
 }
 
-void require_gpu(DeviceKind device, bool given, const char* flag) {
-  if (given && device == DeviceKind::cpu) usage_error("{}: it is for GPUs; leave it out", flag);
+void require_gpu(DeviceKind kind, bool given, const char* flag) {
+  if (given && kind == DeviceKind::cpu) usage_error("{}: it is for GPUs; leave it out", flag);
 }
 
 void require_ranks(const World& world, const char* what) {
@@ -81,33 +81,33 @@ void require_ranks(const World& world, const char* what) {
   usage_error("{} needs at least 2 ranks: start it with mpirun -np 2 --bind-to none ddpbench ...", what);
 }
 
-double seconds_of(const World& world, Backend& backend, const std::function<void()>& work) {
-  backend.synchronize();
+double seconds_of(const World& world, Device& device, const std::function<void()>& work) {
+  device.synchronize();
   world.barrier();
   const auto start = std::chrono::steady_clock::now();
   work();
-  backend.synchronize();
+  device.synchronize();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 double mean_over_ranks(const World& world, double value) { return world.sum(value) / world.size(); }
 
-void fill_random(Backend& backend, const Tensor& values, double bound, std::uint32_t seed) {
+void fill_random(Device& device, const Tensor& values, double bound, std::uint32_t seed) {
   constexpr std::int64_t kPart = std::int64_t{1} << 22;
-  const Buffer staging = backend.allocate(DType::f32, {std::min(kPart, values.size())});
+  const Buffer staging = device.allocate(DType::f32, {std::min(kPart, values.size())});
   std::vector<float> host(static_cast<std::size_t>(std::min(kPart, values.size())));
   for (std::size_t i = 0; i < host.size(); ++i) {
     const Philox random = philox<7>(static_cast<std::uint32_t>(i), 0, 0, 0, seed);
     host[i] = static_cast<float>(bound * (2.0 * uniform01(random.word[0]) - 1.0));
   }
-  backend.copy_to_device(staging.data(), host.data(), host.size() * sizeof(float));
+  device.copy_to_device(staging.data(), host.data(), host.size() * sizeof(float));
   for (std::int64_t begin = 0; begin < values.size(); begin += kPart) {  // parts repeat
     const std::int64_t count = std::min(kPart, values.size() - begin);
     const Tensor part{
         values.as<char>() + static_cast<std::size_t>(begin) * size_of(values.dtype), values.dtype, {count}};
-    backend.convert(staging.view(DType::f32, {count}), part, backend.compute_stream());
+    device.convert(staging.view(DType::f32, {count}), part, device.compute_stream());
   }
-  backend.synchronize();
+  device.synchronize();
 }
 
 }  // namespace ddptrain::bench

@@ -34,7 +34,7 @@ constexpr std::array<Unit, 11> kUnits = {{{"", 1.0},
 constexpr std::array<Unit, 6> kPrinted = {
     {{"GiB", kKi* kKi* kKi}, {"GB", kK* kK* kK}, {"MiB", kKi* kKi}, {"MB", kK* kK}, {"KiB", kKi}, {"KB", kK}}};
 
-/// Bytes per unit; 0 where there is no such unit.
+/// Bytes per unit; 0: there is no such unit.
 double unit_of(const std::string& name) {
   for (const Unit& unit : kUnits) {
     if (name == unit.name) return unit.bytes;

@@ -7,13 +7,14 @@
 namespace ddptrain::bench {
 
 /// Bytes in a text such as 8, 64K, 1.5M or 4GB. K, M, G and KiB, MiB, GiB are powers of 1024 (as in nccl-tests); KB,
-/// MB, GB are powers of 1000. UsageError, naming `flag`, for anything else and for sizes above 1 TiB.
+/// MB, GB are powers of 1000. UsageError, which names `flag`, for any other text and for sizes above 1 TiB.
 std::uint64_t parse_size(const std::string& flag, const std::string& text);
 
-/// Such as 64 KiB, 1.5 MiB, 4 GB: the largest unit (of 1024, else of 1000) that needs at most two decimals.
+/// A text such as 64 KiB, 1.5 MiB, 4 GB, in the largest unit (of 1024, otherwise of 1000) that needs at most two
+/// decimals.
 std::string format_size(std::uint64_t bytes);
 
-/// begin, begin * factor, ... up to end. UsageError where begin is 0 or above end, or factor below 2.
+/// begin, begin * factor, ... up to end. UsageError if begin is 0 or above end, or factor is below 2.
 std::vector<std::uint64_t> size_sweep(std::uint64_t begin, std::uint64_t end, std::uint64_t factor);
 
 /// 1, 2, 5, 10, 20, 50, ... below `last`, then `last`.

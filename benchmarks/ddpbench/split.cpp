@@ -11,24 +11,24 @@ namespace {
 constexpr std::uint64_t kTotalOnGpu = 4'000'000'000;
 constexpr std::uint64_t kTotalOnCpu = 64'000'000;
 
-/// Seconds of `pieces` all-reduces, one behind the other, of equal parts of `all`; mean over the ranks, median of the
+/// Seconds of `pieces` all-reduces of equal parts of `all`, one behind the other: mean over the ranks, median over the
 /// rounds.
-double time_pieces(const World& world, Backend& backend, Communicator& communicator, const Tensor& all,
+double time_pieces(const World& world, Device& device, Communicator& communicator, const Tensor& all,
                    std::uint64_t pieces, int rounds) {
   const auto count = all.size() / static_cast<std::int64_t>(pieces);
   const auto work = [&] {
     Communicator::Ticket last = 0;
     for (std::uint64_t i = 0; i < pieces; ++i) {
       const std::size_t offset = i * static_cast<std::size_t>(count) * size_of(all.dtype);
-      last = communicator.all_reduce_sum({all.as<char>() + offset, all.dtype, {count}}, backend.compute_stream());
+      last = communicator.all_reduce_sum({all.as<char>() + offset, all.dtype, {count}}, device.compute_stream());
     }
     communicator.wait(last);
   };
   work();
   std::vector<double> seconds;
   for (int round = 0; round < rounds; ++round) {
-    backend.zero(all.data, all.bytes(), backend.compute_stream());  // sums of sums would overflow
-    seconds.push_back(mean_over_ranks(world, seconds_of(world, backend, work)));
+    device.zero(all.data, all.bytes(), device.compute_stream());  // sums of sums would overflow
+    seconds.push_back(mean_over_ranks(world, seconds_of(world, device, work)));
   }
   return median(seconds);
 }
@@ -48,38 +48,33 @@ Table make_table() {
 void run_split(const World& world, const CommonOptions& common, const SplitOptions& options) {
   require_ranks(world, "ddpbench split");
   const ResultFile file(world, common.json);
-  const DeviceKind device = choose_device(world, common.device);
-  require_gpu(device, options.symmetric, "--symmetric");
-  if (device == DeviceKind::cpu && options.dtype != DType::f32) {
+  const DeviceKind kind = choose_device(world, common.device);
+  require_gpu(kind, options.symmetric, "--symmetric");
+  if (kind == DeviceKind::cpu && options.dtype != DType::f32) {
     usage_error("--dtype bf16: MPI adds float only. Use --dtype float.");
   }
-  const std::uint64_t total = options.total != 0           ? options.total
-                              : device == DeviceKind::cuda ? kTotalOnGpu
-                                                           : kTotalOnCpu;
+  const std::uint64_t total = options.total != 0 ? options.total : kind == DeviceKind::cuda ? kTotalOnGpu : kTotalOnCpu;
   const std::uint64_t elements = total / size_of(options.dtype);
   if (elements < options.pieces) {
     usage_error("--total {} --pieces {}: there are more pieces than elements", total, options.pieces);
   }
-  const auto backend = make_backend(world, device, Precision::fp32, common.threads);
-  const auto communicator = make_communicator(world, *backend, {options.symmetric});
+  const auto device = make_device(world, kind, Precision::fp32, common.threads);
+  const auto communicator = make_communicator(world, *device, {.symmetric = options.symmetric});
   const Buffer buffer = communicator->allocate(total);
   const Tensor all = buffer.view(options.dtype, {static_cast<std::int64_t>(elements)});
 
-  Json result = {{"benchmark", "split"},
-                 {"library", communicator->library_version()},
-                 {"device", backend->device_name()},
-                 {"ranks", world.size()},
-                 {"nodes", world.nodes()},
-                 {"symmetric", options.symmetric},
+  Json result = {{"benchmark", "split"},     {"library", communicator->library_version()},
+                 {"device", device->name()}, {"ranks", world.size()},
+                 {"nodes", world.nodes()},   {"symmetric", options.symmetric},
                  {"results", Json::array()}};
   print(world, fmt::format("# all-reduce of {} in pieces, {}, {}, {}\n", format_size(total),
-                           communicator->library_version(), ranks_on_nodes(world), backend->device_name()));
+                           communicator->library_version(), ranks_on_nodes(world), device->name()));
   const Table table = make_table();
   print(world, table.header());
   double one_piece = 0.0;
   for (const std::uint64_t pieces : one_two_five(options.pieces)) {
     const std::uint64_t each = elements / pieces * size_of(options.dtype);
-    const double seconds = time_pieces(world, *backend, *communicator, all, pieces, options.rounds);
+    const double seconds = time_pieces(world, *device, *communicator, all, pieces, options.rounds);
     const Bandwidth bw = bandwidth(Collective::all_reduce, each * pieces, seconds, world.size());
     if (pieces == 1) one_piece = bw.busbw;
     const double share = bw.busbw / one_piece;

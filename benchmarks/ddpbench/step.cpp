@@ -28,33 +28,33 @@ ddptrain::CommandLine launch_command_line(const StepOptions& options) {
   return result;
 }
 
-std::unique_ptr<Backend> backend_of(const World& world, const Launch& options) {
-  const DeviceKind device = choose_device(world, options.device);
-  const BackendOptions backend = ddptrain::backend_options(options, device);
-  std::unique_ptr<Backend> result;
+std::unique_ptr<Device> device_of(const World& world, const Launch& options) {
+  const DeviceKind kind = choose_device(world, options.device);
+  const DeviceOptions device = ddptrain::device_options(options, kind);
+  std::unique_ptr<Device> result;
   world.agree([&] {
-    result = device == DeviceKind::cuda ? make_cuda_backend(backend, world.local_rank()) : make_cpu_backend(backend);
+    result = kind == DeviceKind::cuda ? make_cuda_device(device, world.local_rank()) : make_cpu_device(device);
   });
   return result;
 }
 
-/// The gather of a batch of images, where that is an operation of its own.
+/// The gather of a batch of images, if that is an operation of its own.
 class InputSteps {
  public:
-  InputSteps(const ImageData& data, const DistributedSampler& sampler, const Launch& options, Backend& backend)
-      : images_(make_resident(data.train, backend)), state_(backend.allocate(sizeof(StepState))) {
+  InputSteps(const ImageData& data, const DistributedSampler& sampler, const Launch& options, Device& device)
+      : images_(make_resident(data.train, device)), state_(device.allocate(sizeof(StepState))) {
     const Shape shape = {options.batch, data.train.height, data.train.width, 1};
-    out_ = backend.allocate(backend.dtype(), shape);
-    const auto gather = [this, &sampler, &backend, options, shape](std::uint32_t offset) {
+    out_ = device.allocate(device.dtype(), shape);
+    const auto gather = [this, &sampler, &device, options, shape](std::uint32_t offset) {
       const StepRef step{static_cast<const StepState*>(state_.data()), offset};
       for (std::int64_t micro = 0; micro < options.grad_accum; ++micro) {
         const Batch batch = images_->batch(sampler.order(micro), step, options.batch);
-        backend.gather_images(std::get<ImageBatch>(batch), out_.view(backend.dtype(), shape));
+        device.gather_images(std::get<ImageBatch>(batch), out_.view(device.dtype(), shape));
       }
     };
     StepGraphOptions graph;
     graph.eager_steps = 0;
-    steps_ = std::make_unique<StepGraph>(backend, static_cast<StepState*>(state_.data()), gather, graph);
+    steps_ = std::make_unique<StepGraph>(device, static_cast<StepState*>(state_.data()), gather, graph);
   }
 
   StepGraph& steps() { return *steps_; }
@@ -66,7 +66,7 @@ class InputSteps {
   std::unique_ptr<StepGraph> steps_;
 };
 
-/// The parts in the order of a step, in seconds, and what they add up to.
+/// The parts in the order of a step, in seconds, and their sum.
 std::vector<std::pair<std::string, double>> parts_of(const StepTimes& times, bool graph) {
   return {{"data", times.data},
           {"forward", times.forward},
@@ -103,32 +103,32 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   }
   Launch options = command_line.options;
   const ResultFile file(world, common.json);
-  const auto backend = backend_of(world, options);
+  const auto device = device_of(world, options);
   TrainingData data;
   world.agree([&] {
     data = find_data(options, world, nullptr)();
     adopt(data, options);
     train_count(data, options);  // checks
   });
-  const bool gpu = backend->kind() == DeviceKind::cuda;
-  const auto communicator = make_communicator(world, *backend, {options.symmetric, options.comm_ctas});
+  const bool gpu = device->kind() == DeviceKind::cuda;
+  const auto communicator =
+      make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
   TrainerOptions trainer_options = ddptrain::trainer_options(options, world.size(), 1'000'000);
-  trainer_options.graph = true;  // parts are what the device takes
-  Trainer trainer(trainer_options, make_resident(data, options, *backend), world, *backend, *communicator);
+  trainer_options.graph = true;  // times the device, not the host
+  Trainer trainer(trainer_options, make_resident(data, options, *device), world, *device, *communicator);
   const auto* images = std::get_if<ImageData>(&data);
   const bool data_in_forward = images == nullptr || (gpu && options.fused);
   std::unique_ptr<InputSteps> input;
-  if (!data_in_forward) input = std::make_unique<InputSteps>(*images, trainer.sampler(), options, *backend);
-  const StepTimes times = profile_step(trainer, input ? &input->steps() : nullptr, world, *backend);
+  if (!data_in_forward) input = std::make_unique<InputSteps>(*images, trainer.sampler(), options, *device);
+  const StepTimes times = profile_step(trainer, input ? &input->steps() : nullptr, world, *device);
 
   const bool graph = options.graph && gpu;
-  print(world,
-        fmt::format("# {}, batch {} x {} per rank, {}, {}, {}\n", options.model, options.batch, options.grad_accum,
-                    ranks_on_nodes(world), name_of(backend->precision()), backend->device_name()));
+  print(world, fmt::format("# {}, batch {} x {} per rank, {}, {}, {}\n", options.model, options.batch,
+                           options.grad_accum, ranks_on_nodes(world), name_of(device->precision()), device->name()));
   Json result = {{"benchmark", "step"},
                  {"model", options.model},
-                 {"device", backend->device_name()},
-                 {"precision", name_of(backend->precision())},
+                 {"device", device->name()},
+                 {"precision", name_of(device->precision())},
                  {"ranks", world.size()},
                  {"nodes", world.nodes()},
                  {"batch_per_rank", options.batch},

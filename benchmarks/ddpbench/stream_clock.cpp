@@ -20,8 +20,8 @@ class WallClock final : public StreamClock {
 
 }  // namespace
 
-std::unique_ptr<StreamClock> make_stream_clock(const Backend& backend, std::size_t marks) {
-  if (backend.kind() == DeviceKind::cuda) return gpu::make_stream_clock(marks);
+std::unique_ptr<StreamClock> make_stream_clock(const Device& device, std::size_t marks) {
+  if (device.kind() == DeviceKind::cuda) return gpu::make_stream_clock(marks);
   return std::make_unique<WallClock>(marks);
 }
 

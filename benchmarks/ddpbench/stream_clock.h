@@ -3,29 +3,27 @@
 #include <cstddef>
 #include <memory>
 
-#include "runtime/backend/backend.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain::bench {
 
-/// Times of points in a stream's work: events on GPUs, the clock on the wall on the CPU, whose work is done when it is
-/// queued.
+/// Times of points in the work of a stream: events on GPUs, wall clock on the CPU, whose work is done when the call
+/// returns.
 class StreamClock {
  public:
   virtual ~StreamClock() = default;
-  /// Point `mark` is where everything queued on `stream` so far is done.
+  /// Sets point `mark` behind the work that is queued on `stream` now.
   virtual void mark(std::size_t mark, Stream stream) = 0;
-  /// Between two points that have been reached (after Backend::synchronize()).
+  /// Seconds between two points that have been reached (after Device::synchronize()).
   virtual double seconds(std::size_t from, std::size_t to) const = 0;
 };
 
-/// With points 0 to marks - 1.
-std::unique_ptr<StreamClock> make_stream_clock(const Backend& backend, std::size_t marks);
+/// A clock with points 0 to marks - 1.
+std::unique_ptr<StreamClock> make_stream_clock(const Device& device, std::size_t marks);
 
 namespace gpu {
 /// UsageError in a build without CUDA.
 std::unique_ptr<StreamClock> make_stream_clock(std::size_t marks);
-/// Queues a copy within the device.
-void copy(void* to, const void* from, std::size_t bytes, Stream stream);
 }  // namespace gpu
 
 }  // namespace ddptrain::bench

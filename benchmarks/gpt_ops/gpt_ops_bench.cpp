@@ -1,7 +1,7 @@
 // Times every operation of transformers on one GPU, in bf16, at the sizes of a model's step.
 //   gpt_ops_bench [gpt2-124m|gpt-mini|gpt-char]... [--tune] [--fp32-gradients] [--fp8]
-// With --fp8 the operations on tensors in FP8 alone.
-// Per operation: time, bytes that it must move at least and the rate that comes to, products and their rate.
+// --fp8 times only the operations on FP8 tensors. Per operation it prints the time, the bytes that must be moved at
+// least and their rate, and the matrix products and their rate.
 
 #include <algorithm>
 #include <cstdio>
@@ -11,13 +11,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend/cuda/attention_kernels.h"
-#include "runtime/backend/cuda/attention_plans.h"
-#include "runtime/backend/cuda/cuda_backend.h"
-#include "runtime/backend/cuda/gelu.h"
-#include "runtime/backend/cuda/matmul.h"
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
+#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/ops/cuda/attention_kernels.h"
+#include "runtime/ops/cuda/attention_plans.h"
+#include "runtime/ops/cuda/gelu.h"
+#include "runtime/ops/cuda/matmul.h"
 
 namespace ddptrain {
 namespace {
@@ -36,8 +36,8 @@ constexpr Sizes kSizes[] = {{"gpt2-124m", 64, 1024, 768, 12, 3072, 50257, 50304}
 
 class GptOps {
  public:
-  GptOps(CudaBackend& backend, const Sizes& sizes, DType gradients)
-      : backend_(backend), s_(sizes), gradients_(gradients), stream_(stream_of(backend)) {
+  GptOps(CudaDevice& device, const Sizes& sizes, DType gradients)
+      : device_(device), s_(sizes), gradients_(gradients), stream_(stream_of(device)) {
     std::printf("\n%s: %lld x %lld tokens, width %lld, %lld heads, hidden %lld, vocabulary %lld\n", s_.name,
                 static_cast<long long>(s_.batch), static_cast<long long>(s_.sequence), static_cast<long long>(s_.width),
                 static_cast<long long>(s_.heads), static_cast<long long>(s_.hidden), static_cast<long long>(s_.padded));
@@ -72,11 +72,11 @@ class GptOps {
   }
 
  private:
-  static cudaStream_t stream_of(CudaBackend& backend) {
-    return static_cast<cudaStream_t>(backend.compute_stream().handle);
+  static cudaStream_t stream_of(CudaDevice& device) {
+    return static_cast<cudaStream_t>(device.compute_stream().handle);
   }
 
-  /// Random values of about normal size, the same 16 MiB over and over.
+  /// Random values of about unit size; the same 16 MiB repeat.
   Tensor random(DType dtype, const Shape& shape) {
     const Tensor tensor = empty(dtype, shape);
     const std::size_t bytes = std::min(tensor.bytes(), std::size_t{16} << 20);
@@ -98,28 +98,28 @@ class GptOps {
       DDP_CUDA(cudaMemcpyAsync(tensor.as<char>() + at, at == 0 ? static_cast<void*>(pattern.data()) : tensor.data,
                                std::min(bytes, tensor.bytes() - at), cudaMemcpyDefault, stream_));
     }
-    backend_.synchronize();
+    device_.synchronize();
     return tensor;
   }
   Tensor random(const Shape& shape) { return random(DType::bf16, shape); }
   Tensor empty(DType dtype, const Shape& shape) {
-    buffers_.push_back(backend_.allocate(dtype, shape));
+    buffers_.push_back(device_.allocate(dtype, shape));
     return buffers_.back().view(dtype, shape);
   }
   Tensor empty(const Shape& shape) { return empty(DType::bf16, shape); }
 
   Tensor empty_fp8(DType format, const Shape& shape) {
     Tensor tensor = empty(format, shape);
-    tensor.scale = backend_.make_scale(format);
+    tensor.scale = device_.make_scale(format);
     return tensor;
   }
   Tensor random_fp8(DType format, const Shape& shape) {
     const Tensor tensor = empty_fp8(format, shape);
-    backend_.to_fp8(random(shape), tensor, Tensor{}, false);
+    device_.to_fp8(random(shape), tensor, Tensor{}, false);
     return tensor;
   }
 
-  /// The best of three times ten runs in a row.
+  /// The best of three measurements of ten consecutive runs.
   void time(const std::string& name, double bytes, double flops, const std::function<void()>& work) {
     constexpr int kRuns = 10;
     cuda::EventHandle begin, end;
@@ -143,15 +143,15 @@ class GptOps {
   void make_tokens() {
     const auto windows = static_cast<std::uint32_t>(2 * s_.batch);
     std::vector<std::uint16_t> text(windows * static_cast<std::size_t>(s_.sequence) + 1);
-    for (std::size_t i = 0; i < text.size(); ++i) {  // low tokens more often
+    for (std::size_t i = 0; i < text.size(); ++i) {  // low tokens are more frequent
       const float u = uniform01(philox(static_cast<std::uint32_t>(i), 1, 0, 0, 7).word[0]);
       text[i] = static_cast<std::uint16_t>(u * u * u * static_cast<float>(s_.vocabulary));
     }
     const Tensor memory = empty(DType::u8, {static_cast<std::int64_t>(text.size() * 2)});
-    backend_.copy_to_device(memory.data, text.data(), text.size() * 2);
+    device_.copy_to_device(memory.data, text.data(), text.size() * 2);
     const TokenSegmentView segment{memory.data, 0};
     const Tensor segments = empty(DType::u8, {sizeof(segment)});
-    backend_.copy_to_device(segments.data, &segment, sizeof(segment));
+    device_.copy_to_device(segments.data, &segment, sizeof(segment));
     const Tensor state = empty(DType::u8, {sizeof(StepState)});
     batch_.source = {segments.as<const TokenSegmentView>(), 1, windows, static_cast<std::uint32_t>(s_.sequence), 2};
     batch_.order = {1, windows, 2, static_cast<std::uint32_t>(s_.batch), 0, true};
@@ -168,9 +168,9 @@ class GptOps {
     const Tensor head = random(DType::f32, {s_.padded, s_.width});
     const Tensor dtoken = empty(gradients_, token.shape), dposition = empty(gradients_, position.shape);
     time("embed_tokens", activation + std::min(activation, 2 * table), 0,
-         [&] { backend_.embed_tokens(batch_, token, position, dropout_, out); });
+         [&] { device_.embed_tokens(batch_, token, position, dropout_, out); });
     time("embed_tokens_backward", 2 * activation + table * (4.0 + static_cast<double>(size_of(gradients_))), 0,
-         [&] { backend_.embed_tokens_backward(batch_, dropout_, out, head, dtoken, dposition, false); });
+         [&] { device_.embed_tokens_backward(batch_, dropout_, out, head, dtoken, dposition, false); });
   }
 
   void norms() {
@@ -182,23 +182,23 @@ class GptOps {
     const Tensor dweight = empty(gradients_, {s_.width}), dbias = empty(gradients_, {s_.width});
     Dropout drops = dropout_;
     drops.rate = 0.1f;
-    time("layer_norm", 2 * activation, 0, [&] { backend_.layer_norm(x, weight, bias, 1e-5f, y, statistics); });
+    time("layer_norm", 2 * activation, 0, [&] { device_.layer_norm(x, weight, bias, 1e-5f, y, statistics); });
     time("add_layer_norm", 4 * activation, 0,
-         [&] { backend_.add_layer_norm(x, branch, dropout_, weight, bias, 1e-5f, sum, y, statistics); });
+         [&] { device_.add_layer_norm(x, branch, dropout_, weight, bias, 1e-5f, sum, y, statistics); });
     time("add_layer_norm, dropout", 4 * activation, 0,
-         [&] { backend_.add_layer_norm(x, branch, drops, weight, bias, 1e-5f, sum, y, statistics); });
+         [&] { device_.add_layer_norm(x, branch, drops, weight, bias, 1e-5f, sum, y, statistics); });
     const Tensor sums = empty(gradients_, {s_.width}), none = {};
     time("layer_norm_backward", 4 * activation, 0,
-         [&] { backend_.layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, none, false); });
+         [&] { device_.layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, none, false); });
     time("layer_norm_backward, sums of dx", 4 * activation, 0,
-         [&] { backend_.layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, sums, false); });
-    time("dropout", 2 * activation, 0, [&] { backend_.dropout(x, drops, y); });
+         [&] { device_.layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, sums, false); });
+    time("dropout", 2 * activation, 0, [&] { device_.dropout(x, drops, y); });
   }
 
   void activations() {
     const double bytes = 2.0 * static_cast<double>(s_.rows() * s_.hidden);
     const Tensor pre = random({s_.rows(), s_.hidden}), y = random({s_.rows(), s_.hidden});
-    time("gelu", 2 * bytes, 0, [&] { backend_.gelu(pre, y); });
+    time("gelu", 2 * bytes, 0, [&] { device_.gelu(pre, y); });
     time("gelu_backward", 3 * bytes, 0,
          [&] { cuda::gelu_backward(pre.data, y.data, pre.size(), DType::bf16, y.data, stream_); });
   }
@@ -211,14 +211,14 @@ class GptOps {
     const Tensor dx = empty({s_.rows(), in}), none = {};
     const Tensor dweight = empty(bias ? gradients_ : DType::f32, {out, in});
     const Tensor dbias = bias ? empty(gradients_, {out}) : Tensor{};
-    time(name + " forward", bytes, flops, [&] { backend_.linear(x, weight, bias, y); });
-    time(name + " dx", bytes, flops, [&] { backend_.linear_backward(none, weight, y, dx, none, none, false); });
-    time(name + " dweight", bytes, flops, [&] { backend_.linear_backward(x, weight, y, none, dweight, none, false); });
+    time(name + " forward", bytes, flops, [&] { device_.linear(x, weight, bias, y); });
+    time(name + " dx", bytes, flops, [&] { device_.linear_backward(none, weight, y, dx, none, none, false); });
+    time(name + " dweight", bytes, flops, [&] { device_.linear_backward(x, weight, y, none, dweight, none, false); });
     if (!bias) return;
     time(name + " dbias", 2.0 * static_cast<double>(y.size()), 0,
-         [&] { backend_.linear_backward(none, weight, y, none, none, dbias, false); });
+         [&] { device_.linear_backward(none, weight, y, none, none, dbias, false); });
     time(name + " dweight and dbias", bytes, flops,
-         [&] { backend_.linear_backward(x, weight, y, none, dweight, dbias, false); });
+         [&] { device_.linear_backward(x, weight, y, none, dweight, dbias, false); });
     cuda::Gemm gemm{out, in, s_.rows(), true, false, DType::bf16, gradients_, false};
     epilogue(name + " dweight and dbias, cuBLASLt", bytes, flops, gemm, cuda::Epilogue::sums_of_a,
              {.a = y.data, .b = x.data, .c = dweight.data, .vector = dbias.data});
@@ -226,31 +226,31 @@ class GptOps {
 
   void epilogue(const std::string& name, double bytes, double flops, const cuda::Gemm& gemm, cuda::Epilogue epilogue,
                 const cuda::GemmTensors& tensors) {
-    if (backend_.matmul().try_gemm(gemm, epilogue, tensors, stream_)) {
-      time(name, bytes, flops, [&] { backend_.matmul().try_gemm(gemm, epilogue, tensors, stream_); });
+    if (device_.matmul().try_gemm(gemm, epilogue, tensors, stream_)) {
+      time(name, bytes, flops, [&] { device_.matmul().try_gemm(gemm, epilogue, tensors, stream_); });
     } else {
       std::printf("%-44s none\n", name.c_str());
     }
   }
 
-  /// GELU as an epilogue against a kernel of its own.
+  /// GELU as an epilogue and as a kernel of its own.
   void fused_products() {
     const double flops = 2.0 * static_cast<double>(s_.rows() * s_.width * s_.hidden);
     const double bytes = 2.0 * static_cast<double>(s_.rows() * (s_.width + 2 * s_.hidden));
     const Tensor x = random({s_.rows(), s_.width}), up = random({s_.hidden, s_.width});
     const Tensor down = random({s_.width, s_.hidden}), bias = random({s_.hidden});
     const Tensor pre = random({s_.rows(), s_.hidden}), y = random({s_.rows(), s_.hidden});
-    time("linear_gelu", bytes, flops, [&] { backend_.linear_gelu(x, up, bias, pre, y); });
+    time("linear_gelu", bytes, flops, [&] { device_.linear_gelu(x, up, bias, pre, y); });
     epilogue("linear_gelu, cuBLASLt", bytes, flops,
              {s_.rows(), s_.hidden, s_.width, false, true, DType::bf16, DType::bf16, false}, cuda::Epilogue::gelu_bias,
              {.a = x.data, .b = up.data, .c = y.data, .vector = bias.data, .matrix = pre.data});
     const Tensor dpre = empty(pre.shape);
     const Tensor sums = empty(gradients_, {s_.hidden}), none = {};
-    time("linear_gelu_backward", bytes, flops, [&] { backend_.linear_gelu_backward(down, x, pre, dpre, none, false); });
+    time("linear_gelu_backward", bytes, flops, [&] { device_.linear_gelu_backward(down, x, pre, dpre, none, false); });
     time("linear_gelu_backward and dbias", bytes, flops,
-         [&] { backend_.linear_gelu_backward(down, x, pre, dpre, sums, false); });
+         [&] { device_.linear_gelu_backward(down, x, pre, dpre, sums, false); });
     time("linear_gelu_backward and dbias, added", bytes, flops,
-         [&] { backend_.linear_gelu_backward(down, x, pre, dpre, sums, true); });
+         [&] { device_.linear_gelu_backward(down, x, pre, dpre, sums, true); });
     epilogue("linear_gelu_backward, cuBLASLt", bytes, flops,
              {s_.rows(), s_.hidden, s_.width, false, false, DType::bf16, DType::bf16, false},
              cuda::Epilogue::gelu_gradient, {.a = x.data, .b = down.data, .c = dpre.data, .matrix = pre.data});
@@ -266,13 +266,13 @@ class GptOps {
       const Tensor sums = empty(gradients_, {columns});
       const double bytes = 4.0 * static_cast<double>(x.size());
       const std::string name = "to_fp8 of " + std::to_string(columns);
-      time(name, bytes, 0, [&] { backend_.to_fp8(x, y, Tensor{}, false); });
-      time(name + ", sums", bytes, 0, [&] { backend_.to_fp8(x, y, sums, false); });
+      time(name, bytes, 0, [&] { device_.to_fp8(x, y, Tensor{}, false); });
+      time(name + ", sums", bytes, 0, [&] { device_.to_fp8(x, y, sums, false); });
     }
     const Tensor weight = random({s_.hidden, s_.width}), copy = empty_fp8(DType::e4m3, weight.shape);
     time("to_fp8 of a weight", 4.0 * static_cast<double>(weight.size()), 0,
-         [&] { backend_.to_fp8(weight, copy, Tensor{}, false); });
-    time("renew_scales", 0, 0, [&] { backend_.renew_scales(); });
+         [&] { device_.to_fp8(weight, copy, Tensor{}, false); });
+    time("renew_scales", 0, 0, [&] { device_.renew_scales(); });
   }
 
   void norms_fp8() {
@@ -281,9 +281,9 @@ class GptOps {
     const Tensor x = random(shape), branch = random(shape), sum = empty(shape), y = empty_fp8(DType::e4m3, shape);
     const Tensor weight = random({s_.width}), bias = random({s_.width});
     const Tensor statistics = empty(DType::f32, {s_.rows(), 2});
-    time("layer_norm", 5 * elements, 0, [&] { backend_.layer_norm(x, weight, bias, 1e-5f, y, statistics); });
+    time("layer_norm", 5 * elements, 0, [&] { device_.layer_norm(x, weight, bias, 1e-5f, y, statistics); });
     time("add_layer_norm", 9 * elements, 0,
-         [&] { backend_.add_layer_norm(x, branch, dropout_, weight, bias, 1e-5f, sum, y, statistics); });
+         [&] { device_.add_layer_norm(x, branch, dropout_, weight, bias, 1e-5f, sum, y, statistics); });
   }
 
   void linear_fp8(const std::string& name, std::int64_t in, std::int64_t out) {
@@ -293,11 +293,11 @@ class GptOps {
     const Tensor dy = random_fp8(DType::e5m2, {s_.rows(), out}), bias = random({out}), none = {};
     const Tensor y = empty(dy.shape), dx = empty(x.shape), dweight = empty(gradients_, weight.shape);
     const auto outputs = static_cast<double>(dy.size()), inputs = static_cast<double>(x.size());
-    time(name + " forward", bytes + 2 * outputs, flops, [&] { backend_.linear(x, weight, bias, y); });
+    time(name + " forward", bytes + 2 * outputs, flops, [&] { device_.linear(x, weight, bias, y); });
     time(name + " dx", bytes + outputs + inputs, flops,
-         [&] { backend_.linear_backward(none, weight, dy, dx, none, none, false); });
+         [&] { device_.linear_backward(none, weight, dy, dx, none, none, false); });
     time(name + " dweight", bytes + outputs, flops,
-         [&] { backend_.linear_backward(x, weight, dy, none, dweight, none, false); });
+         [&] { device_.linear_backward(x, weight, dy, none, dweight, none, false); });
   }
 
   void gelu_fp8() {
@@ -307,9 +307,9 @@ class GptOps {
     const Tensor pre = random(shape), y = empty_fp8(DType::e4m3, shape), dpre = empty_fp8(DType::e5m2, shape);
     const Tensor down = random_fp8(DType::e4m3, {s_.width, s_.hidden});
     const Tensor dy = random_fp8(DType::e5m2, {s_.rows(), s_.width}), sums = empty(gradients_, {s_.hidden});
-    time("gelu", 4 * elements, 0, [&] { backend_.gelu(pre, y); });
+    time("gelu", 4 * elements, 0, [&] { device_.gelu(pre, y); });
     time("linear_gelu_backward and dbias", 8 * elements, flops,
-         [&] { backend_.linear_gelu_backward(down, dy, pre, dpre, sums, false); });
+         [&] { device_.linear_gelu_backward(down, dy, pre, dpre, sums, false); });
   }
 
   void attention() {
@@ -321,9 +321,9 @@ class GptOps {
     const Tensor statistics = empty(DType::f32, {s_.batch, s_.heads, s_.sequence});
     const Tensor deltas = empty(DType::f32, statistics.shape);
     const cuda::AttentionTensors t{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
-    time("attention", 4 * activation, flops, [&] { backend_.attention(qkv, s_.heads, out, statistics); });
+    time("attention", 4 * activation, flops, [&] { device_.attention(qkv, s_.heads, out, statistics); });
     time("attention_backward", 8 * activation, 2.5 * flops,
-         [&] { backend_.attention_backward(qkv, s_.heads, out, statistics, dout, dqkv); });
+         [&] { device_.attention_backward(qkv, s_.heads, out, statistics, dout, dqkv); });
     time("attention, plain", 4 * activation, flops, [&] { cuda::plain_attention(shape, t, DType::bf16, stream_); });
     time("attention deltas", 2 * activation, 0,
          [&] { cuda::attention_deltas(shape, t, DType::bf16, deltas.as<float>(), stream_); });
@@ -351,14 +351,14 @@ class GptOps {
     const double bytes = 2.0 * static_cast<double>(logits.size());
     auto* metrics = sums.as<MetricSums>();
     time("token_cross_entropy, loss alone", bytes, 0,
-         [&] { backend_.token_cross_entropy(logits, batch_, 0, s_.vocabulary, 0.0f, Tensor{}, metrics); });
+         [&] { device_.token_cross_entropy(logits, batch_, 0, s_.vocabulary, 0.0f, Tensor{}, metrics); });
     time("token_cross_entropy", 2 * bytes, 0,
-         [&] { backend_.token_cross_entropy(logits, batch_, 0, s_.vocabulary, 1e-5f, logits, metrics); });
+         [&] { device_.token_cross_entropy(logits, batch_, 0, s_.vocabulary, 1e-5f, logits, metrics); });
     buffers_.pop_back();
     buffers_.pop_back();
   }
 
-  CudaBackend& backend_;
+  CudaDevice& device_;
   Sizes s_;
   DType gradients_;
   cudaStream_t stream_;
@@ -368,7 +368,7 @@ class GptOps {
 };
 
 int bench(const std::vector<std::string>& arguments) {
-  BackendOptions options{.precision = Precision::bf16};
+  DeviceOptions options{.precision = Precision::bf16};
   DType gradients = DType::bf16;
   std::vector<Sizes> chosen;
   for (const std::string& argument : arguments) {
@@ -387,11 +387,11 @@ int bench(const std::vector<std::string>& arguments) {
     }
   }
   if (chosen.empty()) chosen.assign(std::begin(kSizes), std::end(kSizes));
-  CudaBackend backend(options, 0);
-  std::printf("%s, cuDNN %s, %s, tune %s\n", backend.device_name().c_str(), cudnn_version().c_str(),
+  CudaDevice device(options, 0);
+  std::printf("%s, cuDNN %s, %s, tune %s\n", device.name().c_str(), cudnn_version().c_str(),
               options.fp8 ? "fp8" : "bf16", options.tune ? "on" : "off");
   for (const Sizes& sizes : chosen) {
-    GptOps ops(backend, sizes, gradients);
+    GptOps ops(device, sizes, gradients);
     options.fp8 ? ops.run_fp8() : ops.run();
   }
   return 0;

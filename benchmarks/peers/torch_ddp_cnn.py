@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""PyTorch DDP training the CNN of `ddptrain --model cnn`, to compare with.
+"""Trains the CNN of `ddptrain --model cnn` with PyTorch DDP, for comparison.
 
-Same network, optimizer (Adam 1e-3), loss and data; uint8 data set on the GPU, gathered by a shuffled index, / 255;
-bf16 autocast with FP32 parameters; channels_last. Prints one JSON line.
+The network, the optimizer (Adam 1e-3), the loss and the data are the same. The uint8 data set is on the GPU, and a
+shuffled index gathers the batches. bf16 autocast with FP32 parameters; channels_last. Prints one JSON line.
 
   python3 torch_ddp_cnn.py --mode compile-graph --batch 512
   torchrun --nproc-per-node 8 torch_ddp_cnn.py --mode compile-graph --batch 512
 
-Modes: eager; graph (the whole step, from gather to optimizer, in one CUDA graph); compile (torch.compile); compile-graph
-(both; the fastest). One process runs without DDP.
+Modes: eager; graph (the whole step, from gather to optimizer, in one CUDA graph); compile (torch.compile);
+compile-graph (both; the fastest mode). A single process runs without DDP.
 """
 
 import argparse
@@ -217,16 +217,16 @@ def parse_arguments():
     parser.add_argument("--mode", choices=("eager", "graph", "compile", "compile-graph"), default="compile-graph")
     parser.add_argument("--compile-mode", default="default", help="mode of torch.compile, e.g. max-autotune-no-cudagraphs")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--batch", type=int, default=512, help="per rank")
+    parser.add_argument("--batch", type=int, default=512, help="batch per rank")
     parser.add_argument("--data", default="", help="folder of Fashion-MNIST, or synthetic[:COUNT]")
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bucket-mb", type=float, default=25)
     parser.add_argument("--warmup", type=int, default=50, help="steps before the first window")
-    parser.add_argument("--steps", type=int, default=200, help="per window")
-    parser.add_argument("--windows", type=int, default=7, help="0: none")
-    parser.add_argument("--epochs", type=int, default=0, help="train so long instead, and report the test accuracy")
+    parser.add_argument("--steps", type=int, default=200, help="steps per window")
+    parser.add_argument("--windows", type=int, default=7, help="number of windows (0: no measurement)")
+    parser.add_argument("--epochs", type=int, default=0, help="train so many epochs and report the test accuracy (0: off)")
     args = parser.parse_args()
     if args.device == "cpu" and "graph" in args.mode:
         parser.error("CUDA graphs need --device cuda")

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""PyTorch DDP training the GPT-2 of `ddptrain --model gpt`, to compare with.
+"""Trains the GPT-2 of `ddptrain --model gpt` with PyTorch DDP, for comparison.
 
-Same shapes, loss and optimizer (AdamW, gradient norm clipped to 1.0), random tokens that stay on the GPU, vocabulary
-padded to a multiple of 128; bf16 autocast with FP32 parameters, fused AdamW, gradient_as_bucket_view,
+The shapes, the loss and the optimizer (AdamW, gradient norm clipped to 1.0) are the same. Random tokens stay on the
+GPU; the vocabulary is padded to a multiple of 128. bf16 autocast with FP32 parameters, fused AdamW, gradient_as_bucket_view,
 scaled_dot_product_attention. Prints one JSON line.
 
   python3 torch_ddp_gpt.py --mode compile --batch 64
   torchrun --nproc-per-node 8 torch_ddp_gpt.py --mode compile --batch 64
 
-Modes: eager; compile (torch.compile); compile-graph (torch.compile, and the whole step in one CUDA graph). One process
-runs without DDP.
+Modes: eager; compile (torch.compile); compile-graph (torch.compile, and the whole step in one CUDA graph). A single
+process runs without DDP.
 """
 
 import argparse
@@ -168,7 +168,7 @@ def parse_arguments():
     parser.add_argument("--lr", type=float, default=6e-4)
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--clip", type=float, default=1.0, help="largest gradient norm; 0: no clipping")
-    parser.add_argument("--steps", type=int, default=20, help="per window")
+    parser.add_argument("--steps", type=int, default=20, help="steps per window")
     parser.add_argument("--windows", type=int, default=5)
     return parser.parse_args()
 

@@ -285,5 +285,5 @@ def _gpus(machine: dict[str, Any]) -> str:
 def _nccl_version(run: Run) -> Any:
     """Of the NCCL that the run used, as far as it tells."""
     library = str(run.bench.get("library"))
-    told = run.bench.get("version") if library == "NCCL" else library.partition("NCCL ")[2]
+    told = str(run.bench.get("version", library)).partition("NCCL ")[2] or run.bench.get("version")
     return table_of(run.summary.get("nccl")).get("version") or told

@@ -12,10 +12,24 @@ Tensor own_part(const Communicator& communicator, const Tensor& values) {
   return {static_cast<char*>(values.data) + offset, values.dtype, {count}};
 }
 
-std::unique_ptr<Communicator> make_communicator(const World& world, Backend& backend, const NcclOptions& options) {
-  if (world.size() == 1) return make_self_communicator(backend);
-  if (backend.kind() == DeviceKind::cpu) return make_mpi_communicator(world, backend);
-  return make_nccl_communicator(world, backend, options);
+Communicator::Ticket Communicator::reduce_scatter_sum(const Tensor& values, Stream stream) {
+  return reduce_scatter_sum(values, own_part(*this, values), stream);
+}
+
+Communicator::Ticket Communicator::all_gather(const Tensor& values, Stream stream) {
+  return all_gather(own_part(*this, values), values, stream);
+}
+
+std::unique_ptr<Communicator> make_communicator(const World& world, Device& device,
+                                                const CommunicatorOptions& options) {
+  const bool gpus = device.kind() == DeviceKind::cuda;
+  world.agree([&] {
+    if (options.library != CommLibrary::nccl || gpus) return;
+    usage_error("NCCL carries the memory of GPUs, and these ranks compute on CPUs. Use MPI.");
+  });
+  if (world.size() == 1) return make_self_communicator(device);
+  const bool mpi = options.library == CommLibrary::mpi || !gpus;
+  return mpi ? make_mpi_communicator(world, device) : make_nccl_communicator(world, device, options);
 }
 
 }  // namespace ddptrain

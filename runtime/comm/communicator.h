@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend/backend.h"
 #include "runtime/comm/world.h"
+#include "runtime/device/device.h"
+
+/// The collectives of data-parallel training, by NCCL or MPI. Each library is a folder beside this header.
 
 namespace ddptrain {
 
@@ -20,8 +22,10 @@ struct PeerMemory {
 };
 
 /// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes; over MPI
-/// the order of all_gather() calls among the others may differ between ranks.
-/// Errors throw Error with the failing call. Made after, and destroyed before, backend and world.
+/// on CPUs the order of all_gather() calls among the others may differ between ranks.
+/// `from` and `to` are different memory, or `to` is as large as the result in place: the same memory for
+/// all_reduce_sum() and broadcast(), this rank's part of the larger of the two for the others. The forms with one
+/// tensor are in place. Errors throw Error with the failing call. Made after, and destroyed before, device and world.
 class Communicator {
  public:
   using Ticket = std::uint64_t;
@@ -30,6 +34,9 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  virtual std::string library() const = 0;  ///< NCCL or MPI; empty where there is none.
+  virtual std::string library_version() const = 0;
+
   /// Memory (zeroed) from which collectives are fastest; collective.
   virtual Buffer allocate(std::size_t bytes) = 0;
   /// Whether allocate() gives symmetric memory: every rank's GPU reads and writes it, and sums are fastest from it.
@@ -41,49 +48,61 @@ class Communicator {
   /// where any rank asks for 0 bytes. Collective; waits.
   virtual PeerMemory allocate_for_peers(std::size_t /*bytes*/) { return {}; }
 
-  /// Starts values = sum over ranks, in place, after what is queued on `stream`; f64, f32 or bf16.
-  virtual Ticket all_reduce_sum(const Tensor& values, Stream stream) = 0;
-  /// The same for one part: `values` is size() equal parts, and part r of rank r becomes its sum over ranks, in place.
-  /// The other parts are left in an unspecified state. Error where the elements do not divide by size(), or where parts
+  /// Starts to = sum over ranks of `from`, after what is queued on `stream`; f64, f32 or bf16.
+  virtual Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) = 0;
+  /// The same for one part: `from` is size() equal parts, and `to` becomes the sum over ranks of part rank(). In place,
+  /// the other parts are left in an unspecified state. Error where the elements do not divide by size(), or where parts
   /// in symmetric memory are not a multiple of kPartBytes.
-  virtual Ticket reduce_scatter_sum(const Tensor& values, Stream stream) = 0;
-  /// Starts copying part r of rank r to every rank, in place, after what is queued on `stream`; any type. Error where
-  /// the elements do not divide by size().
-  virtual Ticket all_gather(const Tensor& values, Stream stream) = 0;
+  virtual Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) = 0;
+  /// Starts to = the `from` of all ranks, in the order of ranks, after what is queued on `stream`; any type.
+  virtual Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) = 0;
+  /// to = the `from` of rank `root`, after what is queued on `stream`; any type.
+  virtual Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) = 0;
+
+  Ticket all_reduce_sum(const Tensor& values, Stream stream) { return all_reduce_sum(values, values, stream); }
+  Ticket reduce_scatter_sum(const Tensor& values, Stream stream);
+  Ticket all_gather(const Tensor& values, Stream stream);
+  Ticket broadcast(const Tensor& values, int root, Stream stream) { return broadcast(values, values, root, stream); }
+
   /// True where work queued on that stream from now on sees the result: at once for NCCL, which works in stream order;
   /// when the messages have arrived for MPI. Makes progress. Tickets complete in the order they were given.
   virtual bool test(Ticket ticket) = 0;
   virtual void wait(Ticket ticket) = 0;  ///< Returns when test(ticket) would be true.
-
-  virtual void broadcast(const Tensor& values, int root, Stream stream) = 0;
+  /// Whether a graph of the device may capture collectives: those of MPI need the host.
+  virtual bool capturable() const { return true; }
 
   /// Throws Error where the library has seen a peer fail.
   virtual void check_health() {}
-  virtual std::string library() const = 0;  ///< NCCL or MPI; empty where there is none.
-  virtual std::string library_version() const = 0;
 };
 
 /// This rank's part of `values` for reduce_scatter_sum() and all_gather(). Error where the elements do not divide.
 Tensor own_part(const Communicator& communicator, const Tensor& values);
 
-/// CPU memory, MPI messages; overlaps with computation as long as test() is called now and then.
-std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Backend& backend);
-struct NcclOptions {
-  bool symmetric = true;
-  int max_ctas = 0;            ///< Thread blocks of a collective at most; 0: NCCL's choice.
-  bool scatters_sums = false;  ///< reduce_scatter_sum() and all_gather() will be called.
+enum class CommLibrary : std::uint8_t { automatic, nccl, mpi };
+
+struct CommunicatorOptions {
+  CommLibrary library = CommLibrary::automatic;  ///< automatic: MPI for CPUs, NCCL for GPUs.
+  bool symmetric = true;                         ///< NCCL: symmetric memory where it is possible.
+  int max_ctas = 0;                              ///< NCCL: thread blocks of a collective at most; 0: NCCL's choice.
+  bool scatters_sums = false;                    ///< reduce_scatter_sum() and all_gather() will be called.
 };
 
-/// GPU memory, NCCL. `symmetric`: allocate() gives symmetric-memory windows, which are faster for all-reduces below
-/// some 16 MiB, where NCCL maps the memory of all ranks and neither NCCL_ALGO, NCCL_PROTO nor NCCL_HOSTID is set
-/// (symmetric kernels follow none of them). The backend's device is the current one. Collective. The same UsageError on
-/// all ranks in a build without CUDA and where NCCL refuses its NCCL_* settings for the collectives that will be called
-/// (each is tried once). Buffers must be gone before it. Destroyed by an exception, it aborts what NCCL is still doing.
-std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Backend& backend, const NcclOptions& options);
-/// One rank: every collective is the identity.
-std::unique_ptr<Communicator> make_self_communicator(Backend& backend);
-/// The one for these ranks and this device: itself for one rank, MPI for CPUs, NCCL (with `options`) for GPUs.
-std::unique_ptr<Communicator> make_communicator(const World& world, Backend& backend, const NcclOptions& options);
+/// The one for these ranks and this device; of one rank, every collective is a copy. Collective. The same UsageError on
+/// all ranks where the library cannot carry this device's memory, or NCCL refuses what its NCCL_* variables ask for.
+std::unique_ptr<Communicator> make_communicator(const World& world, Device& device,
+                                                const CommunicatorOptions& options = {});
+
+/// One rank.
+std::unique_ptr<Communicator> make_self_communicator(Device& device);
+/// MPI messages. CPU memory is sent as it is, and computation overlaps as long as test() is called now and then; GPU
+/// memory travels through pinned host memory, to and from which it is copied in stream order.
+std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Device& device);
+/// GPU memory, NCCL. Symmetric memory makes all-reduces below some 16 MiB faster. It is given where NCCL maps the
+/// memory of all ranks and neither NCCL_ALGO, NCCL_PROTO nor NCCL_HOSTID is set (symmetric kernels follow none of
+/// them). The device is the current one. UsageError in a build without CUDA. Buffers must be gone before the
+/// communicator. Destroyed by an exception, it aborts what NCCL is still doing.
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device,
+                                                     const CommunicatorOptions& options);
 std::string nccl_version();  ///< Empty in a build without CUDA.
 
 }  // namespace ddptrain

@@ -7,8 +7,9 @@
 #include <exception>
 #include <numeric>
 #include <thread>
+#include <utility>
 
-#include "runtime/comm/mpi_check.h"
+#include "runtime/comm/mpi/mpi_check.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -31,6 +32,19 @@ Verdict outcome_of(const std::function<void()>& check) {
   } catch (const std::exception& error) {
     return {Outcome::error, error.what()};
   }
+}
+
+/// Ascending: "rank 3", "ranks 0, 2-4".
+std::string rank_list(const std::vector<std::size_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (std::size_t begin = 0; begin < ranks.size();) {
+    std::size_t end = begin + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    text += fmt::format("{} {}", begin == 0 ? "" : ",", ranks[begin]);
+    if (end - begin > 1) text += fmt::format("-{}", ranks[end - 1]);
+    begin = end;
+  }
+  return text;
 }
 
 double reduce(double value, MPI_Op op) {
@@ -116,20 +130,38 @@ void World::broadcast(void* data, std::size_t bytes, int root) const {
   mpi_broadcast_bytes(data, bytes, root, MPI_COMM_WORLD);
 }
 
-std::vector<std::string> World::all_gather(const std::string& mine) const {
-  const auto ranks = static_cast<std::size_t>(size());
-  const int length = static_cast<int>(mine.size());
-  std::vector<int> lengths(ranks);
-  DDP_MPI_CHECK(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, MPI_COMM_WORLD));
-  std::vector<int> offsets(ranks);
-  std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
-  std::string text(static_cast<std::size_t>(offsets.back() + lengths.back()), '\0');
-  DDP_MPI_CHECK(MPI_Allgatherv(mine.data(), length, MPI_CHAR, text.data(), lengths.data(), offsets.data(), MPI_CHAR,
-                               MPI_COMM_WORLD));
-  std::vector<std::string> all(ranks);
-  for (std::size_t i = 0; i < ranks; ++i) {
-    all[i] = text.substr(static_cast<std::size_t>(offsets[i]), static_cast<std::size_t>(lengths[i]));
+std::vector<std::string> World::gather(const std::string& mine) const {
+  const std::uint64_t length = mine.size();
+  std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size()));
+  DDP_MPI_CHECK(MPI_Gather(&length, 1, MPI_UINT64_T, lengths.data(), 1, MPI_UINT64_T, 0, MPI_COMM_WORLD));
+  if (rank() != 0) {
+    mpi_send_bytes(mine.data(), mine.size(), 0, MPI_COMM_WORLD);
+    return {};
   }
+  std::vector<std::string> all(lengths.size());
+  all[0] = mine;
+  for (int from = 1; from < size(); ++from) {
+    std::string& text = all[static_cast<std::size_t>(from)];
+    text.resize(lengths[static_cast<std::size_t>(from)]);
+    mpi_receive_bytes(text.data(), text.size(), from, MPI_COMM_WORLD);
+  }
+  return all;
+}
+
+std::vector<std::string> World::all_gather(const std::string& mine) const {
+  std::vector<std::string> all = gather(mine);
+  all.resize(static_cast<std::size_t>(size()));
+  std::vector<std::uint64_t> lengths;
+  std::string joined;
+  for (const std::string& text : all) {
+    lengths.push_back(text.size());
+    joined += text;
+  }
+  broadcast(lengths.data(), lengths.size() * sizeof(lengths[0]), 0);
+  joined.resize(std::accumulate(lengths.begin(), lengths.end(), std::size_t{0}));
+  broadcast(joined.data(), joined.size(), 0);
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < all.size(); begin += lengths[i++]) all[i] = joined.substr(begin, lengths[i]);
   return all;
 }
 
@@ -148,14 +180,28 @@ void World::agree(const std::function<void()>& check) const {
   broadcast(&length, sizeof(length), first);
   verdict.message.resize(length);
   broadcast(verdict.message.data(), length, first);
-  if (verdict.outcome == Outcome::usage_error) throw UsageError(verdict.message);
-  throw Error(verdict.message);
+  if (verdict.outcome == Outcome::usage_error) throw UsageError(verdict.message, true);
+  throw Error(verdict.message, true);
 }
 
 void World::abort(int exit_code) const {
   std::fflush(nullptr);
   MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);
+}
+
+std::string differences(const std::vector<std::string>& of_ranks) {
+  std::vector<std::pair<std::string, std::vector<std::size_t>>> groups;  // by lowest rank
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    const auto group =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& known) { return known.first == of_ranks[rank]; });
+    (group == groups.end() ? groups.emplace_back(of_ranks[rank], 0) : *group).second.push_back(rank);
+  }
+  std::string text;
+  for (const auto& [value, ranks] : groups) {
+    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", value, rank_list(ranks));
+  }
+  return groups.size() > 1 ? text : "";
 }
 
 std::string mpi_version() {

@@ -29,13 +29,15 @@ class World {
   /// A barrier whose waiting ranks sleep instead of spinning, for waits of seconds.
   void quiet_barrier() const;
   void broadcast(void* data, std::size_t bytes, int root) const;
+  /// The texts of all ranks, of any length: on rank 0 (empty elsewhere), on all ranks.
+  std::vector<std::string> gather(const std::string& mine) const;
   std::vector<std::string> all_gather(const std::string& mine) const;
   double sum(double value) const;
   double max(double value) const;
   double min(double value) const;
 
   /// Runs `check` on every rank. Where it throws on some, every rank throws the message of the lowest such rank, as
-  /// the same kind of error (UsageError or Error).
+  /// the same kind of error (UsageError or Error), marked as agreed().
   void agree(const std::function<void()>& check) const;
 
   /// Ends all ranks at once; does not return.
@@ -45,6 +47,9 @@ class World {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// What ranks hold, where it is not the same: "10 on ranks 0, 2-3; 20 on rank 1". Else empty.
+std::string differences(const std::vector<std::string>& of_ranks);
 
 std::string mpi_version();
 

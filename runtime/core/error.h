@@ -8,14 +8,19 @@
 
 namespace ddptrain {
 
-/// Something went wrong at run time; the job cannot go on. `main` ends all ranks with exit code 1.
+/// Something went wrong at run time; the job cannot go on. The programs end all ranks with exit code 1.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message, bool agreed = false) : std::runtime_error(message), agreed_(agreed) {}
+  /// Whether every rank throws this error (World::agree). No rank is then left waiting for another.
+  bool agreed() const { return agreed_; }
+
+ private:
+  bool agreed_;
 };
 
 /// The user asked for something that cannot be done. The message says what, where and what to do about it.
-/// `main` prints it once and all ranks leave with exit code 2.
+/// Where the ranks have agreed on it, the programs print it once and leave with exit code 2.
 class UsageError : public Error {
  public:
   using Error::Error;

@@ -4,12 +4,12 @@
 
 namespace ddptrain {
 
-/// Theoretical rates in GB/s (1e9 bytes), one direction, as manufacturers publish them; nothing for what is not known.
+/// Theoretical rates of links in GB/s (1e9 bytes), one direction, as manufacturers publish them. nullopt: unknown.
 
-/// Of a PCIe link: x16 of generation 4, 5, 6, 7 carries 31, 63, 121, 242 GB/s.
+/// A PCIe link; x16 of generation 4, 5, 6, 7 carries 31, 63, 121, 242 GB/s.
 std::optional<double> pcie_gb_per_s(int generation, int width);
 
-/// Of one NVLink: a GPU's 6, 12, 18 links of generation 2, 3, 4 carry 150, 300, 450 GB/s together.
+/// One NVLink; the 6, 12, 18 links of a GPU of generation 2, 3, 4 carry 150, 300, 450 GB/s together.
 std::optional<double> nvlink_gb_per_s(int generation);
 
 }  // namespace ddptrain

@@ -8,22 +8,22 @@
 
 namespace ddptrain {
 
-/// What is known of the way between two GPUs.
+/// How two GPUs are connected, as far as the machine shows it.
 struct GpuPair {
-  int nvlinks = 0;  ///< Active NVLinks between them: direct ones, else through switches, of the GPU that has fewer.
-  std::optional<PcieAncestor> ancestor;  ///< Nothing where the machine hides its PCIe tree.
+  int nvlinks = 0;  ///< Active NVLinks between them; through switches: the number of the GPU that has fewer.
+  std::optional<PcieAncestor> ancestor;  ///< nullopt: the machine hides its PCIe tree.
 };
 
-/// NV1, NV2 ..., else the label of the ancestor.
+/// NV1, NV2 ... where NVLinks connect them; otherwise the label of the ancestor.
 std::string link_label(const GpuPair& pair);
 
-/// Orders labels by distance: NV# (the fewer links the farther), PIX, PXB, PHB, NODE, SYS, and "unknown" at the end.
+/// Orders labels from near to far: NV# (fewer links are farther), PIX, PXB, PHB, NODE, SYS, "unknown".
 int distance_of(const std::string& label);
 
-/// The slowest of the labels: of the NV# the one with the fewest links; "unknown" where any is unknown.
+/// The farthest of the labels; "unknown" if any of them is unknown.
 std::string slowest_link(const std::vector<std::string>& labels);
 
-/// Asks NVML about every pair of these GPUs; nothing where there is no NVML or it does not know them.
+/// Asks NVML about every pair of these GPUs. nullopt: there is no NVML, or it does not know them.
 std::optional<std::vector<GpuPair>> gpu_pairs(const std::vector<std::string>& pci_bus_ids);
 
 }  // namespace ddptrain

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kVariable = "CUDA_VISIBLE_DEVICES";
 
-/// As CUDA reads the variable: the list ends at the first entry that names no device. Nothing where it is not set.
+/// The entries of the variable as CUDA reads it: the list ends at the first entry that names no device. nullopt: unset.
 std::optional<std::vector<std::string>> chosen_gpus() {
   const char* value = std::getenv(kVariable);
   if (value == nullptr) return std::nullopt;

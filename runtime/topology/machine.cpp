@@ -56,7 +56,7 @@ void add_processors(Machine& machine, const SystemFiles& files) {
   const fs::path system = files.sysfs / "devices/system";
   std::set<std::string> packages;
   for (const auto& [index, folder] : numbered_folders(system / "cpu", "cpu")) {
-    const std::string package = first_line(folder / "topology/physical_package_id");  // there for CPUs that are online
+    const std::string package = first_line(folder / "topology/physical_package_id");  // exists for online CPUs
     if (package.empty()) continue;
     ++machine.cpus;
     if (package != "-1") packages.insert(package);

@@ -9,7 +9,7 @@
 
 namespace ddptrain {
 
-/// A PCIe link: of a GPU at its fastest (at rest it runs slower), of a NIC as it runs.
+/// A PCIe link: the fastest rate of a GPU's link (an idle link runs slower), the current rate of a NIC's link.
 struct PcieLink {
   int generation = 0;
   int width = 0;                   ///< Lanes.
@@ -22,11 +22,11 @@ struct GpuInfo {
   std::string pci;  ///< Normalized bus id.
   std::vector<std::string> pci_path;
   std::optional<int> numa_node;
-  std::optional<std::string> cpu_affinity;  ///< As Linux writes lists: 0-31,64-95. Nothing where that is hidden.
+  std::optional<std::string> cpu_affinity;  ///< A Linux list such as 0-31,64-95. nullopt: hidden.
   std::optional<PcieLink> pcie;
-  int nvlinks = 0;                        ///< Active ones, to GPUs and switches.
-  int nvlinks_to_switch = 0;              ///< Those of them that end at an NVSwitch.
-  std::optional<double> nvlink_gb_per_s;  ///< Theoretical, one direction, of one link.
+  int nvlinks = 0;                        ///< Active NVLinks, to GPUs and switches.
+  int nvlinks_to_switch = 0;              ///< The part of them that ends at an NVSwitch.
+  std::optional<double> nvlink_gb_per_s;  ///< Theoretical rate of one link, one direction.
 };
 
 struct NicInfo {
@@ -36,16 +36,16 @@ struct NicInfo {
   std::string kind;  ///< infiniband, roce or ethernet.
   std::optional<int> numa_node;
   std::optional<PcieLink> pcie;
-  std::optional<double> speed_gbit;  ///< Of its fastest port.
+  std::optional<double> speed_gbit;  ///< Rate of its fastest port.
 };
 
 struct NumaNode {
   int index = 0;
-  std::optional<int> socket;  ///< Nothing where that is hidden, or it has memory only.
-  std::string cpus;           ///< As Linux writes lists; empty: it has memory only.
+  std::optional<int> socket;  ///< nullopt: hidden, or the node has memory only.
+  std::string cpus;           ///< A Linux list; empty: the node has memory only.
 };
 
-/// GPUs whose nearest NICs are the same ones, and fewer than the GPUs.
+/// GPUs that have the same nearest NICs, where there are fewer NICs than GPUs.
 struct SharedNics {
   std::vector<std::string> nics;
   std::vector<int> gpus;
@@ -57,41 +57,41 @@ struct GpuIndices {
   int b = 0;
 };
 
-/// What a host has and how it is joined. `links` and so on: rows and columns are the GPUs, then the NICs.
+/// The devices of a host and the links between them. Rows and columns of `links`: the GPUs, then the NICs.
 struct Machine {
   std::string hostname;
   std::string cpu_model = "unknown";
-  int cpus = 0;                ///< Logical processors that are online.
-  std::optional<int> sockets;  ///< Nothing where that is hidden.
+  int cpus = 0;                ///< Online logical processors.
+  std::optional<int> sockets;  ///< nullopt: hidden.
   std::vector<NumaNode> numa_nodes;
   std::vector<GpuInfo> gpus;
   std::vector<NicInfo> nics;
   std::vector<std::vector<std::string>> links;               ///< X, NV#, PIX, PXB, PHB, NODE, SYS, "unknown".
   std::vector<std::vector<std::optional<double>>> gb_per_s;  ///< GPU x GPU, theoretical, one direction.
-  std::vector<std::vector<std::optional<bool>>> p2p;         ///< GPU x GPU: a row's GPU can access the column's memory.
+  std::vector<std::vector<std::optional<bool>>> p2p;  ///< GPU x GPU: the row's GPU can access the column's memory.
 };
 
-/// What a driver tells of the GPUs.
+/// What the driver reports about the GPUs.
 struct DriverFacts {
-  std::vector<GpuInfo> gpus;                  ///< Without what sysfs tells: NUMA node, affinity, path.
-  std::optional<std::vector<GpuPair>> pairs;  ///< As gpu_pairs() gives them; nothing: how they are joined is unknown.
+  std::vector<GpuInfo> gpus;                          ///< Without NUMA node, affinity and path, which come from sysfs.
+  std::optional<std::vector<GpuPair>> pairs;          ///< From gpu_pairs(); nullopt: the links are unknown.
   std::vector<std::vector<std::optional<bool>>> p2p;  ///< Empty: unknown.
 };
 
-/// Asks NVML about these GPUs, or with an empty list about all that it knows. No GPUs where there is no driver.
+/// Asks NVML about these GPUs; an empty list stands for all GPUs. Without a driver there are no GPUs.
 DriverFacts driver_facts(std::vector<std::string> pci_bus_ids);
 
-/// Adds what sysfs and procfs tell: processors, NUMA nodes, NICs, and how everything is joined.
+/// Adds processors, NUMA nodes, NICs and links from sysfs and procfs.
 Machine describe_machine(const std::string& hostname, DriverFacts facts, const SystemFiles& files = {});
 
-/// The two GPUs that are joined best, worst; of equal ones those with the lowest indices. Nothing with fewer than two
-/// GPUs, and where links are unknown that could change the answer.
+/// The nearest and the farthest two GPUs; of equal pairs the one with the lowest indices. nullopt: there are fewer than
+/// two GPUs, or an unknown link could change the answer.
 std::optional<GpuIndices> nearest_pair(const Machine& machine);
 std::optional<GpuIndices> farthest_pair(const Machine& machine);
-/// With at least two GPUs: whether every pair is joined in the same, known, way.
+/// Whether there are at least two GPUs, and all pairs have the same known link.
 bool all_pairs_equal(const Machine& machine);
 
-/// Counts InfiniBand and RoCE only where there are such. Where links are unknown: a single NIC is shared by all.
+/// If there are InfiniBand or RoCE NICs, only these count. If links are unknown, all GPUs share a single NIC.
 std::vector<SharedNics> shared_nics(const Machine& machine);
 
 }  // namespace ddptrain

@@ -98,7 +98,7 @@ std::string nics_text(const Machine& machine) {
   return fmt::format("\n{}", text_table(rows));
 }
 
-/// A matrix over the GPUs of what `cell` gives for row and column.
+/// A matrix over the GPUs; `cell` gives the text for row and column.
 template <class Cell>
 std::string gpu_matrix(const Machine& machine, const char* title, const Cell& cell) {
   Rows rows = {{""}};

@@ -7,10 +7,10 @@
 
 namespace ddptrain {
 
-/// Tables for people: the matrix of links with its legend, GPUs, NICs, access between GPUs, nearest and farthest pair.
+/// Tables for people: the matrix of links with its legend, GPUs, NICs, peer access, nearest and farthest pair.
 std::string machine_text(const Machine& machine);
 
-/// The same for programs; what is unknown is null (in "links": "unknown"). docs/topology.md lists the keys.
+/// The same as JSON. Unknown values are null, or "unknown" in "links". docs/reference/topology.md lists the fields.
 nlohmann::json machine_json(const Machine& machine);
 
 }  // namespace ddptrain

@@ -24,7 +24,7 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
   return entries;
 }
 
-/// The PCI function that a device of a class hangs from, through virtio and the like; empty: none.
+/// The PCI function to which a device of a class belongs, directly or through virtio; empty: none.
 std::string pci_function_of(const fs::path& device) {
   static const std::regex kBusId("[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\\.[0-9a-f]");
   std::error_code error;
@@ -56,12 +56,12 @@ std::string rdma_kind(const fs::path& device) {
 }
 
 std::optional<double> ethernet_speed(const fs::path& device) {
-  std::ifstream file(device / "speed");  // Mbit/s; an error or -1 where the device does not tell
+  std::ifstream file(device / "speed");  // Mbit/s; an error or -1 if the device does not report it
   double megabits = 0.0;
   return file >> megabits && megabits > 0.0 ? std::optional(megabits / 1000.0) : std::nullopt;
 }
 
-/// "32.0 GT/s PCIe" and "16"; words in place of numbers, or no files, where the device does not tell.
+/// "32.0 GT/s PCIe" and "16"; other words, or no files, if the device does not report them.
 std::optional<PcieLink> pcie_link(const std::string& function, const fs::path& sysfs) {
   constexpr std::array<double, 7> kGigatransfers = {2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0};  // by generation
   constexpr int kMostLanes = 32;

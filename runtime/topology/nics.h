@@ -7,8 +7,8 @@
 
 namespace ddptrain {
 
-/// The network devices behind a PCI function, InfiniBand and RoCE first, each group by name. A port of an RDMA device
-/// that also has an Ethernet name is listed once, under the RDMA name.
+/// The network devices that have a PCI function: InfiniBand and RoCE first, each group in the order of names. A port
+/// that has both an RDMA and an Ethernet name appears once, under its RDMA name.
 std::vector<NicInfo> find_nics(const std::filesystem::path& sysfs = "/sys");
 
 }  // namespace ddptrain

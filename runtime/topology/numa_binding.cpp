@@ -23,7 +23,7 @@ struct FreeBitmap {
 };
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, FreeBitmap>;
 
-/// Cores, memory and what this process may use of them; no devices, whose discovery takes seconds.
+/// Cores and memory, and which of them this process may use. Without devices, whose discovery takes seconds.
 Topology load_topology() {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return nullptr;
@@ -48,7 +48,7 @@ std::string list_of(hwloc_const_bitmap_t set) {
   return list;
 }
 
-/// Bound by mpirun to one core, without anybody having asked for it.
+/// Whether mpirun bound the process to one core by default, not because the user asked for it.
 bool bound_to_core_by_default(hwloc_topology_t topology, hwloc_const_bitmap_t binding) {
   const bool by_mpirun = std::getenv("OMPI_MCA_orte_bound_at_launch") != nullptr;
   const bool asked_for = std::getenv("OMPI_MCA_hwloc_base_binding_policy") != nullptr;
@@ -63,13 +63,13 @@ std::string widen(hwloc_topology_t topology, hwloc_const_bitmap_t binding) {
     return fmt::format("CPUs {} as started (NUMA node hidden)", list_of(binding));
   }
   if (!bind_process(topology, all)) return fmt::format("CPUs {} as started (rebinding failed)", list_of(binding));
-  return "not bound (mpirun's binding to one core undone; NUMA node hidden)";
+  return "not bound (removed mpirun's binding to one core; NUMA node hidden)";
 }
 
 std::string bind_to_node(hwloc_topology_t topology, int number, hwloc_const_bitmap_t binding) {
   const hwloc_obj_t node = hwloc_get_numanode_obj_by_os_index(topology, static_cast<unsigned>(number));
   if (node == nullptr || hwloc_bitmap_iszero(node->cpuset)) {
-    return fmt::format("CPUs {} as started (may not use NUMA node {} of its GPU)", list_of(binding), number);
+    return fmt::format("CPUs {} as started (not allowed on NUMA node {} of its GPU)", list_of(binding), number);
   }
   std::string cpus = list_of(binding);
   if (!hwloc_bitmap_isincluded(binding, node->cpuset) || bound_to_core_by_default(topology, binding)) {
@@ -88,7 +88,7 @@ std::string bind_to_numa(const std::string& pci_bus_id, const std::filesystem::p
   if (pci_bus_id.empty()) return "as started";
   const Topology topology = load_topology();
   const Bitmap binding = topology ? current_binding(topology.get()) : nullptr;
-  if (!binding) return "as started (hwloc cannot tell)";
+  if (!binding) return "as started (hwloc does not report the binding)";
   const std::optional<int> node = numa_node_of(pci_bus_id, sysfs);
   return node ? bind_to_node(topology.get(), *node, binding.get()) : widen(topology.get(), binding.get());
 }

@@ -9,8 +9,8 @@
 
 namespace ddptrain {
 
-/// The few calls of NVIDIA's management library that are needed here, found when the program runs: programs start on
-/// machines without a driver too.
+/// The calls of NVIDIA's management library that ddptrain uses. The library is loaded at run time, so that programs
+/// also start on machines without a driver.
 class Nvml {
  public:
   using Device = struct nvmlDevice_st*;
@@ -25,18 +25,18 @@ class Nvml {
     int width = 0;
   };
 
-  static std::unique_ptr<Nvml> open();  ///< Null where there is no driver.
+  static std::unique_ptr<Nvml> open();  ///< Null: there is no driver.
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  Device device(const std::string& pci_bus_id) const;  ///< Null where it knows none.
+  Device device(const std::string& pci_bus_id) const;  ///< Null: NVML knows no such GPU.
   std::vector<std::string> pci_bus_ids() const;        ///< Normalized, of all GPUs of the machine, in NVML's order.
-  std::string name(Device device) const;               ///< "unknown" where it does not tell.
+  std::string name(Device device) const;               ///< "unknown": NVML does not report it.
   Links links(Device device) const;
-  /// The fastest that GPU and slot allow; at rest the link itself is slower. Nothing where it does not tell.
+  /// The fastest rate that GPU and slot allow; an idle link runs slower. nullopt: NVML does not report it.
   std::optional<PcieLink> pcie_link(Device device) const;
-  int nvlink_generation(Device device) const;  ///< Of the active links; 0 where it does not tell.
+  int nvlink_generation(Device device) const;  ///< Of the active links; 0: NVML does not report it.
   std::optional<PcieAncestor> common_ancestor(Device a, Device b) const;
 
  private:

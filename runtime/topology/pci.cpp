@@ -18,13 +18,13 @@ constexpr std::array<std::pair<PcieAncestor, const char*>, 6> kLabels = {{{PcieA
                                                                           {PcieAncestor::numa_node, "NODE"},
                                                                           {PcieAncestor::between_numa_nodes, "SYS"}}};
 
-/// Both paths as pci_path() gives them, not empty.
+/// Both paths come from pci_path() and are not empty.
 PcieAncestor meeting_point(const std::vector<std::string>& a, const std::vector<std::string>& b, bool same_numa_node) {
   const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
   const auto shared = static_cast<std::size_t>(end - a.begin());
   if (shared == 0) return same_numa_node ? PcieAncestor::numa_node : PcieAncestor::between_numa_nodes;
   if (shared == 1) return PcieAncestor::host_bridge;
-  // Each device hangs from a port of the switch: its path is the switch's and two more.
+  // A port of the switch lies between switch and device: the device's path has two more entries.
   return shared + 2 >= std::max(a.size(), b.size()) ? PcieAncestor::one_switch : PcieAncestor::several_switches;
 }
 

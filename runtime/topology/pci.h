@@ -19,26 +19,26 @@ enum class PcieAncestor : int {
   between_numa_nodes = 50  // SYS
 };
 
-/// PIX, PXB, PHB, NODE or SYS as `nvidia-smi topo -m` has them; "unknown" for nothing.
+/// The labels of `nvidia-smi topo -m`: PIX, PXB, PHB, NODE or SYS; "unknown" for nullopt.
 std::string label_of(std::optional<PcieAncestor> ancestor);
 
-/// As sysfs writes it, 0000:1b:00.0, from any case and a domain of four or eight digits.
+/// In the form of sysfs, 0000:1b:00.0; accepts any case and a domain of four or eight digits.
 std::string normalized_pci_bus_id(const std::string& id);
 
-/// NUMA node of a PCI device; nothing where the machine does not show one (virtual machines, a single node).
+/// NUMA node of a PCI device. nullopt: the machine does not show one (virtual machines, a single node).
 std::optional<int> numa_node_of(const std::string& pci_bus_id, const std::filesystem::path& sysfs = "/sys");
 
-/// From the root complex to the device: pci0000:15, 0000:15:01.0 (root port), 0000:16:00.0 (switch) ..., 0000:18:00.0.
-/// Empty where sysfs does not show the device.
+/// The path from the root complex to the device: pci0000:15, 0000:15:01.0 (root port), 0000:16:00.0 (switch) ...,
+/// 0000:18:00.0. Empty: sysfs does not show the device.
 std::vector<std::string> pci_path(const std::string& pci_bus_id, const std::filesystem::path& sysfs = "/sys");
 
 bool in_virtual_machine(const std::filesystem::path& proc = "/proc");
 
-/// Whether that level can be true. What a virtual machine without NUMA nodes says of its PCIe tree has nothing to do
-/// with the real one; and without NUMA nodes there is no telling NODE from SYS.
+/// Whether that level can be true. The PCIe tree of a virtual machine without NUMA nodes is not the real one, and
+/// without NUMA nodes NODE and SYS cannot be distinguished.
 bool is_believable(PcieAncestor ancestor, const std::string& a, const std::string& b, const SystemFiles& files = {});
 
-/// Where two PCI devices meet, from their paths; nothing where that is hidden or not to be believed.
+/// The level at which two PCI devices meet, from their paths. nullopt: it is hidden or not believable.
 std::optional<PcieAncestor> pcie_ancestor(const std::string& a, const std::string& b, const SystemFiles& files = {});
 
 }  // namespace ddptrain

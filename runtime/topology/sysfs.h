@@ -5,13 +5,13 @@
 
 namespace ddptrain {
 
-/// Where a machine describes itself. Tests put a tree of their own there.
+/// The folders in which Linux describes the machine. Tests give folders of their own.
 struct SystemFiles {
   std::filesystem::path sysfs = "/sys";
   std::filesystem::path proc = "/proc";
 };
 
-/// Empty where the file cannot be read.
+/// The first line of a file; empty if the file cannot be read.
 std::string first_line(const std::filesystem::path& file);
 
 }  // namespace ddptrain

@@ -35,7 +35,7 @@ struct Rounds {
   std::vector<double> silent_slowest, silent_mean, silent_mine;  ///< Without communication; `mine`: of this rank.
 };
 
-Rounds measure(Trainer& trainer, const Windows& windows, const World& world, Backend& backend) {
+Rounds measure(Trainer& trainer, const Windows& windows, const World& world, Device& device) {
   StepGraph& step = trainer.training_steps();
   StepGraph silent = trainer.make_silent_steps();
   StepGraph communication = trainer.make_communication_steps();
@@ -43,11 +43,11 @@ Rounds measure(Trainer& trainer, const Windows& windows, const World& world, Bac
   silent.prepare();
   communication.prepare();
   // The graphs' first launch uploads them: not counted.
-  if (backend.kind() == DeviceKind::cuda) {
-    for (StepGraph* graph : {&step, &silent, &communication}) time_window(*graph, kUnroll + 1, world, backend);
+  if (device.kind() == DeviceKind::cuda) {
+    for (StepGraph* graph : {&step, &silent, &communication}) time_window(*graph, kUnroll + 1, world, device);
   }
   const auto mine = [&](StepGraph& graph, bool takes_part = true) {
-    return time_window(graph, windows.steps, world, backend, takes_part) / static_cast<double>(windows.steps);
+    return time_window(graph, windows.steps, world, device, takes_part) / static_cast<double>(windows.steps);
   };
   Rounds rounds;
   for (int round = 0; round < windows.rounds; ++round) {
@@ -74,7 +74,7 @@ std::vector<double> gather(double value, const World& world) {
 
 }  // namespace
 
-Calibration calibrate(Trainer& trainer, const World& world, Backend& backend, double samples_per_second) {
+Calibration calibrate(Trainer& trainer, const World& world, Device& device, double samples_per_second) {
   Calibration result;
   result.samples_per_second = samples_per_second;
   result.baseline_per_second = samples_per_second;
@@ -82,8 +82,8 @@ Calibration calibrate(Trainer& trainer, const World& world, Backend& backend, do
 
   const NvtxRange range("calibration");
   const auto samples_per_step = static_cast<double>(trainer.sampler().samples_per_step());
-  const Windows windows = choose_windows(samples_per_step / samples_per_second, backend.kind() == DeviceKind::cuda);
-  const Rounds rounds = measure(trainer, windows, world, backend);
+  const Windows windows = choose_windows(samples_per_step / samples_per_second, device.kind() == DeviceKind::cuda);
+  const Rounds rounds = measure(trainer, windows, world, device);
 
   result.rounds = windows.rounds;
   result.step_seconds = median(rounds.step);

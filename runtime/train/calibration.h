@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "runtime/backend/backend.h"
 #include "runtime/comm/world.h"
+#include "runtime/device/device.h"
 #include "runtime/train/trainer.h"
 
 namespace ddptrain {
@@ -35,6 +35,6 @@ struct Calibration {
 
 /// Collective. `samples_per_second`: what training reached, to choose the windows by (and the answer for one rank).
 /// Takes about 0.15 s on GPUs where steps are short, else about 10 s. Spoils the parameters.
-Calibration calibrate(Trainer& trainer, const World& world, Backend& backend, double samples_per_second);
+Calibration calibrate(Trainer& trainer, const World& world, Device& device, double samples_per_second);
 
 }  // namespace ddptrain

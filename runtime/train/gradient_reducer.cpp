@@ -11,11 +11,11 @@ Communicator::Ticket start_sum(const ParameterArena& arena, std::size_t bucket, 
                          : communicator.all_reduce_sum(gradients, stream);
 }
 
-GradientReducer::GradientReducer(const ParameterArena& arena, Communicator* communicator, Backend& backend,
+GradientReducer::GradientReducer(const ParameterArena& arena, Communicator* communicator, Device& device,
                                  OverlapMode mode, Reduced reduced, Reduced last_bucket)
     : arena_(arena),
       communicator_(mode == OverlapMode::none ? nullptr : communicator),
-      backend_(backend),
+      device_(device),
       mode_(mode),
       reduced_(std::move(reduced)),
       last_bucket_(std::move(last_bucket)) {
@@ -23,7 +23,7 @@ GradientReducer::GradientReducer(const ParameterArena& arena, Communicator* comm
 }
 
 GradientReducer::~GradientReducer() {
-  if (running_) backend_.set_progress({});
+  if (running_) device_.set_progress({});
 }
 
 void GradientReducer::begin(bool last_micro_step) {
@@ -38,7 +38,7 @@ void GradientReducer::begin(bool last_micro_step) {
   newest_.reset();
   if (last_micro_step && mode_ == OverlapMode::on) {
     // Long operations let messages move, but nothing may be computed in the middle of them.
-    backend_.set_progress([this] {
+    device_.set_progress([this] {
       if (newest_) communicator_->test(*newest_);
     });
   }
@@ -66,9 +66,9 @@ void GradientReducer::finish() {
       communicator_->wait(in_flight_.front().ticket);
       take_finished();
     }
-    if (forked_) backend_.wait_for(backend_.compute_stream(), backend_.communication_stream());
+    if (forked_) device_.wait_for(device_.compute_stream(), device_.communication_stream());
   }
-  backend_.set_progress({});
+  device_.set_progress({});
   running_ = false;
 }
 
@@ -79,9 +79,9 @@ void GradientReducer::launch_complete_buckets() {
 void GradientReducer::launch(std::size_t bucket) {
   const NvtxRange range("bucket");
   const bool last = bucket + 1 == missing_.size();
-  const Stream stream = last ? backend_.compute_stream() : backend_.communication_stream();
+  const Stream stream = last ? device_.compute_stream() : device_.communication_stream();
   if (!last) {
-    backend_.wait_for(stream, backend_.compute_stream());
+    device_.wait_for(stream, device_.compute_stream());
     forked_ = true;
   }
   if (communicator_ == nullptr) {
@@ -93,7 +93,7 @@ void GradientReducer::launch(std::size_t bucket) {
     return;
   }
   InFlight started{bucket, stream, 0};
-  Timeline* timeline = backend_.timeline();
+  Timeline* timeline = device_.timeline();
   if (timeline != nullptr) {
     started.span = timeline->begin(Lane::communication, stream, fmt::format("bucket {} gradients", bucket));
   }
@@ -105,7 +105,7 @@ void GradientReducer::take_finished() {
   while (!in_flight_.empty() && communicator_->test(in_flight_.front().ticket)) {
     const InFlight arrived = in_flight_.front();
     in_flight_.pop_front();
-    if (Timeline* timeline = backend_.timeline()) timeline->end(arrived.span, arrived.stream);
+    if (Timeline* timeline = device_.timeline()) timeline->end(arrived.span, arrived.stream);
     reduced_(arrived.bucket, arrived.stream);
   }
 }

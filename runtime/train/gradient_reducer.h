@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/backend/backend.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
 #include "runtime/train/parameter_arena.h"
 
 namespace ddptrain {
@@ -36,7 +36,7 @@ class GradientReducer {
 
   /// `communicator` may be null with OverlapMode::none. `last_bucket`, where given, queues both the sum of the last
   /// bucket and what follows it. All must outlive the reducer.
-  GradientReducer(const ParameterArena& arena, Communicator* communicator, Backend& backend, OverlapMode mode,
+  GradientReducer(const ParameterArena& arena, Communicator* communicator, Device& device, OverlapMode mode,
                   Reduced reduced, Reduced last_bucket = nullptr);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
@@ -67,7 +67,7 @@ class GradientReducer {
 
   const ParameterArena& arena_;
   Communicator* communicator_;
-  Backend& backend_;
+  Device& device_;
   OverlapMode mode_;
   Reduced reduced_;
   Reduced last_bucket_;

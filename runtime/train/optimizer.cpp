@@ -7,13 +7,13 @@
 
 namespace ddptrain {
 
-Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Backend& backend,
+Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
                      Communicator& communicator, bool fused_sum)
-    : settings_(settings), clip_norm_(clip_norm), arena_(arena), backend_(backend), communicator_(communicator) {
+    : settings_(settings), clip_norm_(clip_norm), arena_(arena), device_(device), communicator_(communicator) {
   DDP_CHECK(settings.kind != OptimizerKind::lamb || !arena.sharded(), "lamb needs the norms of whole parameters");
-  if (clips()) clip_ = backend_.allocate((arena.plan().buckets.size() + 1) * sizeof(float));
+  if (clips()) clip_ = device_.allocate((arena.plan().buckets.size() + 1) * sizeof(float));
   const std::size_t last = arena.plan().buckets.size() - 1;
-  const std::size_t inbox_bytes = backend.inbox_bytes(settings.kind, arena.update_slice(last), communicator.size());
+  const std::size_t inbox_bytes = device.inbox_bytes(settings.kind, arena.update_slice(last), communicator.size());
   why_not_fused_ = what_forbids_fusing(fused_sum, inbox_bytes);
   find_peers(why_not_fused_.empty() ? inbox_bytes : 0);
 }
@@ -51,7 +51,7 @@ void Optimizer::begin_step(StepRef step, bool communicates) {
 
 void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
   if (clips()) {
-    backend_.sum_of_squares(arena_.reduced_gradients(bucket), squares().as<float>() + bucket, stream);
+    device_.sum_of_squares(arena_.reduced_gradients(bucket), squares().as<float>() + bucket, stream);
     return;
   }
   update(bucket, stream);
@@ -59,8 +59,8 @@ void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
 }
 
 void Optimizer::sum_and_update(std::size_t bucket, Stream stream) {
-  const Span span(backend_.timeline(), Lane::communication, stream, fmt::format("bucket {} sum and update", bucket));
-  backend_.sum_and_update(settings_, arena_.update_slice(bucket), peers_, step_, stream);
+  const Span span(device_.timeline(), Lane::communication, stream, fmt::format("bucket {} sum and update", bucket));
+  device_.sum_and_update(settings_, arena_.update_slice(bucket), peers_, step_, stream);
 }
 
 void Optimizer::finish_step() {
@@ -70,24 +70,24 @@ void Optimizer::finish_step() {
 
 /// A bucket is gathered while the next one is updated.
 void Optimizer::clip_and_update() {
-  const Stream compute = backend_.compute_stream();
-  const Stream communication = backend_.communication_stream();
+  const Stream compute = device_.compute_stream();
+  const Stream communication = device_.communication_stream();
   if (gathers_) communicator_.wait(communicator_.all_reduce_sum(squares(), compute));
-  backend_.clip_scale(squares(), clip_norm_, clip_scale(), compute);
+  device_.clip_scale(squares(), clip_norm_, clip_scale(), compute);
   for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
     update(bucket, compute);
     if (!gathers_) continue;
-    backend_.wait_for(communication, compute);
+    device_.wait_for(communication, compute);
     gather(bucket, communication);
   }
-  if (gathers_) backend_.wait_for(compute, communication);
+  if (gathers_) device_.wait_for(compute, communication);
 }
 
 void Optimizer::update(std::size_t bucket, Stream stream) {
-  const Span span(backend_.timeline(), Lane::compute, stream, fmt::format("bucket {} update", bucket));
+  const Span span(device_.timeline(), Lane::compute, stream, fmt::format("bucket {} update", bucket));
   UpdateSlice slice = arena_.update_slice(bucket);
   if (clips()) slice.gradient_scale = clip_scale();
-  backend_.update(settings_, slice, step_, stream);
+  device_.update(settings_, slice, step_, stream);
 }
 
 void Optimizer::gather(std::size_t bucket, Stream stream) {

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <string>
 
-#include "runtime/backend/backend.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
 #include "runtime/train/parameter_arena.h"
 
 namespace ddptrain {
@@ -16,8 +16,8 @@ class Optimizer {
  public:
   /// `clip_norm` 0: no clipping. `fused_sum`: sum and update of the last bucket in one kernel, where GPUs reach each
   /// other's memory and nothing comes between the two (clipping, shards, lamb). Collective. Error for lamb on a sharded
-  /// arena, as it needs the norms of whole parameters. Arena, backend and communicator outlive the optimizer.
-  Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Backend& backend,
+  /// arena, as it needs the norms of whole parameters. Arena, device and communicator outlive the optimizer.
+  Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
             Communicator& communicator, bool fused_sum);
 
   /// Whether settings.kind keeps two moments.
@@ -50,7 +50,7 @@ class Optimizer {
   OptimizerSettings settings_;
   float clip_norm_;
   const ParameterArena& arena_;
-  Backend& backend_;
+  Device& device_;
   Communicator& communicator_;
   Buffer clip_;  ///< f32: squares(), then the scale.
   std::string why_not_fused_;

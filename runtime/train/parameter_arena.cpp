@@ -86,11 +86,11 @@ std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const Buc
 
 /// The values of a tensor of f32 or f64.
 template <class T>
-std::vector<T> host_values(Backend& backend, const Tensor& values) {
+std::vector<T> host_values(Device& device, const Tensor& values) {
   const auto count = static_cast<std::size_t>(values.size());
   const auto copied_as = [&]<class From>(From) {
     std::vector<From> copy(count);
-    backend.copy_to_host(copy.data(), values.data, values.bytes());
+    device.copy_to_host(copy.data(), values.data, values.bytes());
     if constexpr (std::is_same_v<From, T>) {
       return copy;
     } else {
@@ -107,27 +107,27 @@ Tensor stretch(const Buffer& buffer, DType dtype, std::int64_t begin, std::int64
 
 }  // namespace
 
-ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Backend& backend,
+ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Device& device,
                                Communicator& communicator)
     : specs_(std::move(specs)),
-      plan_(plan_buckets(specs_, size_of(options.gradient_type.value_or(backend.dtype())), options.bucket_bytes,
+      plan_(plan_buckets(specs_, size_of(options.gradient_type.value_or(device.dtype())), options.bucket_bytes,
                          options.last_bucket_bytes, communicator.size())),
-      backend_(backend),
+      device_(device),
       communicator_(communicator),
-      compute_(backend.dtype()),
+      compute_(device.dtype()),
       gradient_type_(options.gradient_type.value_or(compute_)),
-      master_type_(master_dtype(backend.precision())),
+      master_type_(master_dtype(device.precision())),
       parts_(options.shard_state ? communicator.size() : 1) {
   DDP_CHECK(gradient_type_ == compute_ || gradient_type_ == master_type_, "gradients of {} beside weights of {}",
             name_of(gradient_type_), name_of(compute_));
   const auto elements = static_cast<std::size_t>(plan_.size);
   const std::size_t state_bytes = elements / static_cast<std::size_t>(parts_) * size_of(master_type_);
   const std::size_t weight_bytes = elements * size_of(compute_);
-  weights_ = sharded() ? communicator.allocate(weight_bytes) : backend.allocate(weight_bytes);
+  weights_ = sharded() ? communicator.allocate(weight_bytes) : device.allocate(weight_bytes);
   gradients_ = communicator.allocate(elements * size_of(gradient_type_));
-  if (master_type_ != compute_) master_ = backend.allocate(state_bytes);
-  first_moment_ = backend.allocate(state_bytes);
-  if (options.second_moment) second_moment_ = backend.allocate(state_bytes);
+  if (master_type_ != compute_) master_ = device.allocate(state_bytes);
+  first_moment_ = device.allocate(state_bytes);
+  if (options.second_moment) second_moment_ = device.allocate(state_bytes);
   make_chunks();
 }
 
@@ -139,9 +139,9 @@ void ParameterArena::make_chunks() {
     chunks.insert(chunks.end(), more.begin(), more.end());
   }
   first_chunk_.push_back(static_cast<std::uint32_t>(chunks.size()));
-  chunks_ = backend_.allocate(chunks.size() * sizeof(UpdateChunk));
-  backend_.copy_to_device(chunks_.data(), chunks.data(), chunks.size() * sizeof(UpdateChunk));
-  norms_ = backend_.allocate(2 * (chunks.size() + specs_.size()) * sizeof(float));
+  chunks_ = device_.allocate(chunks.size() * sizeof(UpdateChunk));
+  device_.copy_to_device(chunks_.data(), chunks.data(), chunks.size() * sizeof(UpdateChunk));
+  norms_ = device_.allocate(2 * (chunks.size() + specs_.size()) * sizeof(float));
 }
 
 /// What of each parameter lies within this rank's part of the bucket.
@@ -234,45 +234,45 @@ UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
 Buffer ParameterArena::allocate_staging() const {
   std::int64_t largest = 0;
   for (const Bucket& bucket : plan_.buckets) largest = std::max(largest, bucket.size);
-  return backend_.allocate(master_type_, {largest});
+  return device_.allocate(master_type_, {largest});
 }
 
 void ParameterArena::initialise(std::uint64_t seed, int rank, const StartValues& start_values) {
-  const Stream stream = backend_.compute_stream();
+  const Stream stream = device_.compute_stream();
   const Buffer staging = allocate_staging();
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     const Bucket& bucket = plan_.buckets[b];
     const Tensor values = staging.view(master_type_, {bucket.size});
     if (rank == 0 && master_type_ == DType::f64) {
-      backend_.copy_to_device(values.data, initial_values<double>(specs_, plan_, bucket, seed, start_values).data(),
-                              values.bytes());
+      device_.copy_to_device(values.data, initial_values<double>(specs_, plan_, bucket, seed, start_values).data(),
+                             values.bytes());
     } else if (rank == 0) {
-      backend_.copy_to_device(values.data, initial_values<float>(specs_, plan_, bucket, seed, start_values).data(),
-                              values.bytes());
+      device_.copy_to_device(values.data, initial_values<float>(specs_, plan_, bucket, seed, start_values).data(),
+                             values.bytes());
     }
-    communicator_.broadcast(values, 0, stream);
-    backend_.convert(values, bucket_weights(b), stream);
-    if (master_.data() != nullptr) backend_.convert(part_of(values), master(b), stream);
+    communicator_.wait(communicator_.broadcast(values, 0, stream));
+    device_.convert(values, bucket_weights(b), stream);
+    if (master_.data() != nullptr) device_.convert(part_of(values), master(b), stream);
   }
-  backend_.zero(first_moment_.data(), first_moment_.bytes(), stream);
-  if (second_moment_.data() != nullptr) backend_.zero(second_moment_.data(), second_moment_.bytes(), stream);
-  backend_.synchronize();
+  device_.zero(first_moment_.data(), first_moment_.bytes(), stream);
+  if (second_moment_.data() != nullptr) device_.zero(second_moment_.data(), second_moment_.bytes(), stream);
+  device_.synchronize();
 }
 
 template <class T, class Visit>
 void ParameterArena::visit_masters(const Visit& visit) const {
   const bool gathers = sharded() && master_.data() != nullptr;
-  const Stream stream = backend_.compute_stream();
+  const Stream stream = device_.compute_stream();
   const Buffer staging = gathers ? allocate_staging() : Buffer{};
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     const Bucket& bucket = plan_.buckets[b];
     Tensor values = sharded() ? bucket_weights(b) : master(b);
     if (gathers) {
       values = staging.view(master_type_, {bucket.size});
-      backend_.convert(master(b), part_of(values), stream);
+      device_.convert(master(b), part_of(values), stream);
       communicator_.wait(communicator_.all_gather(values, stream));
     }
-    const std::vector<T> host = host_values<T>(backend_, values);
+    const std::vector<T> host = host_values<T>(device_, values);
     for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
       visit(i, host.data() + (plan_.begin[i] - bucket.begin));
     }
@@ -292,7 +292,7 @@ std::vector<double> ParameterArena::master_values() const {
 }
 
 std::string ParameterArena::parameter_hash() const {
-  Hash64 hash;
+  Hash128 hash;
   visit([&](const ParameterSpec& spec, const float* values) {
     hash.add(spec.name);
     for (const std::int64_t size : spec.shape) hash.add(size);
@@ -302,12 +302,10 @@ std::string ParameterArena::parameter_hash() const {
 }
 
 void check_same_on_all_ranks(const World& world, const std::string& hash, const std::string& what) {
-  const std::vector<std::string> hashes = world.all_gather(hash);
-  std::string differing;
-  for (std::size_t rank = 1; rank < hashes.size(); ++rank) {
-    if (hashes[rank] != hashes[0]) differing += fmt::format("{}{}", differing.empty() ? "" : ", ", rank);
-  }
-  if (!differing.empty()) fail("{} differ from those of rank 0 on these ranks: {}", what, differing);
+  const std::string difference = differences(world.all_gather(hash));
+  world.agree([&] {
+    if (!difference.empty()) fail("{} differ: {}", what, difference);
+  });
 }
 
 }  // namespace ddptrain

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "models/model.h"
-#include "runtime/backend/backend.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
 #include "runtime/train/bucket_plan.h"
 
 namespace ddptrain {
@@ -32,8 +32,8 @@ using StartValues = std::function<const float*(const ParameterSpec&)>;
 /// moments of part r alone, one part after the other.
 class ParameterArena {
  public:
-  /// Collective. The arena is destroyed before `backend` and `communicator`.
-  ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Backend& backend,
+  /// Collective. The arena is destroyed before `device` and `communicator`.
+  ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Device& device,
                  Communicator& communicator);
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
@@ -77,7 +77,7 @@ class ParameterArena {
 
   std::vector<ParameterSpec> specs_;
   BucketPlan plan_;
-  Backend& backend_;
+  Device& device_;
   Communicator& communicator_;
   DType compute_;
   DType gradient_type_;
@@ -93,7 +93,7 @@ class ParameterArena {
   std::vector<std::uint32_t> first_chunk_;  ///< Per bucket, and the number of all chunks.
 };
 
-/// Throws Error naming the ranks where `hash` is not that of rank 0. Collective.
+/// The same Error on all ranks, with what each holds, where `hash` is not the same everywhere. Collective.
 void check_same_on_all_ranks(const World& world, const std::string& hash, const std::string& what);
 
 }  // namespace ddptrain

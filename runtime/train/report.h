@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/comm/nccl_log.h"
+#include "runtime/diagnostics/nccl_log.h"
 #include "runtime/train/calibration.h"
 #include "runtime/train/meter.h"
 #include "runtime/train/trainer.h"

@@ -4,8 +4,8 @@
 
 namespace ddptrain {
 
-StepGraph::StepGraph(Backend& backend, StepState* state, Step step, const StepGraphOptions& options)
-    : backend_(backend),
+StepGraph::StepGraph(Device& device, StepState* state, Step step, const StepGraphOptions& options)
+    : device_(device),
       state_(state),
       step_(std::move(step)),
       enabled_(options.enabled),
@@ -28,14 +28,14 @@ void StepGraph::run(std::uint64_t count) {
 
 void StepGraph::prepare() {
   if (!enabled_ || eager_left_ > 0 || one_ != nullptr) return;
-  one_ = backend_.capture([this] { queue(1); });
-  if (one_ != nullptr) many_ = backend_.capture([this] { queue(unroll_); });
+  one_ = device_.capture([this] { queue(1); });
+  if (one_ != nullptr) many_ = device_.capture([this] { queue(unroll_); });
   enabled_ = one_ != nullptr && many_ != nullptr;
 }
 
 void StepGraph::queue(std::uint32_t steps) {
   for (std::uint32_t i = 0; i < steps; ++i) step_(i);
-  backend_.advance(state_, steps, backend_.compute_stream());
+  device_.advance(state_, steps, device_.compute_stream());
 }
 
 }  // namespace ddptrain

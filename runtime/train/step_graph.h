@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/backend/backend.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain {
 
@@ -15,14 +15,14 @@ struct StepGraphOptions {
 };
 
 /// Queues steps: the first ones eagerly, then by replaying two captured graphs, of one step and of `unroll` steps.
-/// Eager throughout where it is not enabled or the backend has no graphs. The numbers are bitwise the same.
+/// Eager throughout where it is not enabled or the device has no graphs. The numbers are bitwise the same.
 class StepGraph {
  public:
-  /// Queues step number `state->step + offset` on the backend's streams, joined to the compute stream at the end.
+  /// Queues step number `state->step + offset` on the device's streams, joined to the compute stream at the end.
   using Step = std::function<void(std::uint32_t offset)>;
 
-  /// `state` lies where the backend computes. Backend and what `step` refers to outlive this.
-  StepGraph(Backend& backend, StepState* state, Step step, const StepGraphOptions& options);
+  /// `state` lies where the device computes. Device and what `step` refers to outlive this.
+  StepGraph(Device& device, StepState* state, Step step, const StepGraphOptions& options);
 
   /// Queues the next `count` steps; returns without waiting. Where steps communicate: on every rank with the same
   /// counts.
@@ -33,7 +33,7 @@ class StepGraph {
  private:
   void queue(std::uint32_t steps);
 
-  Backend& backend_;
+  Device& device_;
   StepState* state_;
   Step step_;
   bool enabled_;

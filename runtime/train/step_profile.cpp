@@ -18,17 +18,17 @@ struct Series {
   std::vector<double> mean = {};     ///< The same over the ranks.
 };
 
-void measure(std::vector<Series>& all, const World& world, Backend& backend) {
-  const bool gpu = backend.kind() == DeviceKind::cuda;
+void measure(std::vector<Series>& all, const World& world, Device& device) {
+  const bool gpu = device.kind() == DeviceKind::cuda;
   for (Series& series : all) {  // eager steps, capture and the graphs' first launch: not counted
-    if (gpu) time_window(*series.graph, 2 * kUnroll + 1, world, backend);
+    if (gpu) time_window(*series.graph, 2 * kUnroll + 1, world, device);
   }
   const std::uint64_t probe = gpu ? kUnroll : 1;
-  const double step = world.max(time_window(*all.front().graph, probe, world, backend)) / static_cast<double>(probe);
+  const double step = world.max(time_window(*all.front().graph, probe, world, device)) / static_cast<double>(probe);
   const std::uint64_t steps = steps_per_window(gpu ? 0.02 : 0.1, step);
   for (int round = 0; round < kRounds; ++round) {
     for (Series& series : all) {
-      const double mine = time_window(*series.graph, steps, world, backend) / static_cast<double>(steps);
+      const double mine = time_window(*series.graph, steps, world, device) / static_cast<double>(steps);
       series.seconds.push_back(world.max(mine));
       series.mean.push_back(world.sum(mine) / world.size());
     }
@@ -37,7 +37,7 @@ void measure(std::vector<Series>& all, const World& world, Backend& backend) {
 
 }  // namespace
 
-StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Backend& backend) {
+StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Device& device) {
   StepGraph eager = trainer.make_eager_steps();
   StepGraph forward = trainer.make_pass_steps(false);
   StepGraph passes = trainer.make_pass_steps(true);
@@ -45,7 +45,7 @@ StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Ba
   StepGraph communication = trainer.make_communication_steps();
   std::vector<Series> all = {{&trainer.training_steps()}, {&eager}, {&forward}, {&passes}, {&silent}, {&communication}};
   if (data != nullptr) all.push_back({data});
-  measure(all, world, backend);
+  measure(all, world, device);
 
   const auto time = [&](std::size_t series) { return median(all[series].seconds); };
   const std::size_t without_communication = world.size() > 1 ? 4 : 0;

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "runtime/backend/backend.h"
 #include "runtime/comm/world.h"
+#include "runtime/device/device.h"
 #include "runtime/train/trainer.h"
 
 namespace ddptrain {
@@ -24,6 +24,6 @@ struct StepTimes {
 
 /// Collective. `data`: queues the input of a step alone; null where it cannot be told from forward. The trainer should
 /// have its graph enabled; its parameters are spoilt.
-StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Backend& backend);
+StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Device& device);
 
 }  // namespace ddptrain

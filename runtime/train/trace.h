@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend/timeline.h"
 #include "runtime/comm/world.h"
+#include "runtime/device/timeline.h"
 
 namespace ddptrain {
 

@@ -22,27 +22,32 @@ ModelOptions model_options(const TrainerOptions& options) {
   return result;
 }
 
+TrainerOptions capturable(TrainerOptions options, const Communicator& communicator) {
+  options.graph = options.graph && communicator.capturable();
+  return options;
+}
+
 }  // namespace
 
-Trainer::Trainer(const TrainerOptions& options, ResidentSplits data, const World& world, Backend& backend,
+Trainer::Trainer(const TrainerOptions& options, ResidentSplits data, const World& world, Device& device,
                  Communicator& communicator)
-    : options_(options),
+    : options_(capturable(options, communicator)),
       world_(world),
-      backend_(backend),
+      device_(device),
       communicator_(communicator),
       data_(std::move(data)),
       sampler_(data_.train->count(), options.batch, options.grad_accum, world.rank(), world.size(), options.seed),
-      model_(make_model(options.model, backend, model_options(options))),
+      model_(make_model(options.model, device, model_options(options))),
       gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
-      arena_(model_->parameters(), arena_options(options), backend, communicator),
-      optimizer_(options.optimizer, options.clip_norm, arena_, backend, communicator, options.fused_sum),
-      reducer_(arena_, &communicator, backend, options.overlap, on_reduced(), on_last_bucket()),
-      silent_reducer_(arena_, nullptr, backend, OverlapMode::none, on_reduced()),
-      state_(backend.allocate(sizeof(StepState))),
-      sums_(backend.allocate(2 * sizeof(MetricSums))),
-      training_(backend, static_cast<StepState*>(state_.data()),
-                [this](std::uint32_t offset) { train_step(reducer_, offset); }, {.enabled = options.graph}) {
-  DDP_CHECK(arena_.gradient_type() == backend.dtype() || takes_f32_gradients(options.model),
+      arena_(model_->parameters(), arena_options(options), device, communicator),
+      optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator, options.fused_sum),
+      reducer_(arena_, &communicator, device, options.overlap, on_reduced(), on_last_bucket()),
+      silent_reducer_(arena_, nullptr, device, OverlapMode::none, on_reduced()),
+      state_(device.allocate(sizeof(StepState))),
+      sums_(device.allocate(2 * sizeof(MetricSums))),
+      training_(device, static_cast<StepState*>(state_.data()),
+                [this](std::uint32_t offset) { train_step(reducer_, offset); }, {.enabled = options_.graph}) {
+  DDP_CHECK(arena_.gradient_type() == device.dtype() || takes_f32_gradients(options.model),
             "model {} does not take gradients of {}", options.model, name_of(arena_.gradient_type()));
   model_->bind(arena_.weights(), arena_.gradients());
   arena_.initialise(options.seed, world.rank(), options.start_values);
@@ -61,8 +66,7 @@ GradientReducer::Reduced Trainer::on_last_bucket() {
 GradientPath Trainer::gradient_path() const {
   if (communicator_.size() == 1) return {"none", "not summed", "one rank"};
   if (!reducer_.communicates()) return {"none", "not summed", "overlap none"};
-  const std::string library = communicator_.library();
-  if (library != "NCCL") return {"mpi", library, ""};
+  if (communicator_.library() == "MPI") return {"mpi", "MPI", communicator_.capturable() ? "" : "MPI was asked for"};
   if (!communicator_.symmetric()) return {"plain", "NCCL plain", communicator_.why_not_symmetric()};
   if (!optimizer_.sums_last_bucket()) return {"symmetric", "NCCL symmetric", optimizer_.why_not_fused()};
   return {"symmetric+fused", "NCCL symmetric + fused last bucket", ""};
@@ -75,11 +79,11 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
     reducer.begin(micro + 1 == options_.grad_accum);
     const Batch batch = data_.train->batch(sampler_.order(micro), step, options_.batch);
     {
-      const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), "forward");
+      const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "forward");
       model_->forward(batch, gradient_scale_, training_sums());
     }
     {
-      const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), "backward");
+      const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "backward");
       model_->backward(micro > 0, [&](std::size_t parameter) { reducer.ready(parameter); });
     }
     reducer.finish();
@@ -89,8 +93,8 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
 
 MetricSums Trainer::take(MetricSums* sums) {
   MetricSums mine;
-  backend_.copy_to_host(&mine, sums, sizeof(mine));
-  backend_.zero(sums, sizeof(mine), backend_.compute_stream());
+  device_.copy_to_host(&mine, sums, sizeof(mine));
+  device_.zero(sums, sizeof(mine), device_.compute_stream());
   MetricSums total;
   total.loss = world_.sum(mine.loss);
   total.correct = static_cast<std::uint64_t>(world_.sum(static_cast<double>(mine.correct)));
@@ -117,52 +121,52 @@ MetricSums Trainer::evaluate(std::int64_t most) {
 }
 
 std::vector<TimelineSpan> Trainer::trace(std::uint32_t steps) {
-  const std::unique_ptr<Timeline> timeline = backend_.make_timeline();
+  const std::unique_ptr<Timeline> timeline = device_.make_timeline();
   const auto work = [&] {
     for (std::uint32_t i = 0; i < steps; ++i) {
-      const Span span(backend_.timeline(), Lane::compute, backend_.compute_stream(), fmt::format("step {}", i));
+      const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("step {}", i));
       train_step(reducer_, i);
     }
-    backend_.advance(static_cast<StepState*>(state_.data()), steps, backend_.compute_stream());
+    device_.advance(static_cast<StepState*>(state_.data()), steps, device_.compute_stream());
   };
   const auto note = [&](const std::function<void()>& what) {
-    backend_.record_into(timeline.get());
+    device_.record_into(timeline.get());
     what();
-    backend_.record_into(nullptr);
+    device_.record_into(nullptr);
   };
   std::unique_ptr<Graph> graph;
-  if (options_.graph) note([&] { graph = backend_.capture(work); });
+  if (options_.graph) note([&] { graph = device_.capture(work); });
   training_.run(2);  // so that the first step that is traced follows others
   if (graph != nullptr) {
     graph->launch();
   } else {
     note(work);
   }
-  backend_.synchronize();
+  device_.synchronize();
   return timeline->spans();
 }
 
 void Trainer::communicate() {
-  const Stream stream = backend_.communication_stream();
-  backend_.wait_for(stream, backend_.compute_stream());
+  const Stream stream = device_.communication_stream();
+  device_.wait_for(stream, device_.compute_stream());
   Communicator::Ticket last = 0;
   for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
     last = start_sum(arena_, bucket, communicator_, stream);
     if (arena_.sharded()) last = communicator_.all_gather(arena_.bucket_weights(bucket), stream);
   }
   communicator_.wait(last);
-  backend_.wait_for(backend_.compute_stream(), stream);
+  device_.wait_for(device_.compute_stream(), stream);
 }
 
 StepGraph Trainer::make_silent_steps() {
-  return {backend_,
+  return {device_,
           static_cast<StepState*>(state_.data()),
           [this](std::uint32_t offset) { train_step(silent_reducer_, offset); },
           {.enabled = options_.graph, .eager_steps = 0}};
 }
 
 StepGraph Trainer::make_communication_steps() {
-  return {backend_,
+  return {device_,
           static_cast<StepState*>(state_.data()),
           [this](std::uint32_t) { communicate(); },
           {.enabled = options_.graph, .eager_steps = 0}};
@@ -177,11 +181,11 @@ StepGraph Trainer::make_pass_steps(bool backward) {
       if (backward) model_->backward(micro > 0, [](std::size_t) {});
     }
   };
-  return {backend_, static_cast<StepState*>(state_.data()), passes, {.enabled = options_.graph, .eager_steps = 0}};
+  return {device_, static_cast<StepState*>(state_.data()), passes, {.enabled = options_.graph, .eager_steps = 0}};
 }
 
 StepGraph Trainer::make_eager_steps() {
-  return {backend_,
+  return {device_,
           static_cast<StepState*>(state_.data()),
           [this](std::uint32_t offset) { train_step(reducer_, offset); },
           {.enabled = false}};

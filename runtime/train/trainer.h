@@ -8,8 +8,8 @@
 
 #include "data/distributed_sampler.h"
 #include "models/model.h"
-#include "runtime/backend/backend.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
 #include "runtime/train/gradient_reducer.h"
 #include "runtime/train/optimizer.h"
 #include "runtime/train/parameter_arena.h"
@@ -46,9 +46,9 @@ struct GradientPath {
 /// One replica of a model and what trains it on this rank's share of the data.
 class Trainer {
  public:
-  /// Collective. All start with rank 0's parameters; Error where replicas differ nevertheless. World, backend and
+  /// Collective. All start with rank 0's parameters; Error where replicas differ nevertheless. World, device and
   /// communicator outlive the trainer.
-  Trainer(const TrainerOptions& options, ResidentSplits data, const World& world, Backend& backend,
+  Trainer(const TrainerOptions& options, ResidentSplits data, const World& world, Device& device,
           Communicator& communicator);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -95,7 +95,7 @@ class Trainer {
 
   TrainerOptions options_;
   const World& world_;
-  Backend& backend_;
+  Device& device_;
   Communicator& communicator_;
   ResidentSplits data_;
   DistributedSampler sampler_;

@@ -34,11 +34,11 @@ double accuracy(const MetricSums& sums) {
 
 class TrainingRun {
  public:
-  TrainingRun(Trainer& trainer, const World& world, Backend& backend, Communicator& communicator,
+  TrainingRun(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
               const RunOptions& options, Report* report)
       : trainer_(trainer),
         world_(world),
-        backend_(backend),
+        device_(device),
         communicator_(communicator),
         options_(options),
         report_(report),
@@ -61,7 +61,7 @@ class TrainingRun {
     }
     if (options_.baseline) {
       const double last_rate = result_.epochs.back().samples_per_second;
-      result_.calibration = calibrate(trainer_, world_, backend_, last_rate);
+      result_.calibration = calibrate(trainer_, world_, device_, last_rate);
     }
     return std::move(result_);
   }
@@ -122,12 +122,12 @@ class TrainingRun {
     const Clock::time_point start = Clock::now();
     if (first) {
       run_steps(1);
-      backend_.synchronize();
+      device_.synchronize();
       result_.startup_seconds = world_.max(seconds_since_process_start());
       --steps;
     }
     run_steps(steps);
-    backend_.synchronize();
+    device_.synchronize();
     const double seconds = world_.max(seconds_since(start));
     communicator_.check_health();
     const std::int64_t done = steps + (first ? 1 : 0);
@@ -155,7 +155,7 @@ class TrainingRun {
 
   Trainer& trainer_;
   const World& world_;
-  Backend& backend_;
+  Device& device_;
   Communicator& communicator_;
   const RunOptions& options_;
   Report* report_;
@@ -175,9 +175,9 @@ std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoc
   return (total_steps(options, steps_per_epoch) + steps_per_epoch - 1) / steps_per_epoch;
 }
 
-RunResult run_training(Trainer& trainer, const World& world, Backend& backend, Communicator& communicator,
+RunResult run_training(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
                        const RunOptions& options, Report* report) {
-  return TrainingRun(trainer, world, backend, communicator, options, report).run();
+  return TrainingRun(trainer, world, device, communicator, options, report).run();
 }
 
 double seconds_since_process_start() {

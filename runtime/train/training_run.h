@@ -33,7 +33,7 @@ std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoc
 
 /// Trains, evaluates after every epoch, then calibrates. Reports through `report`, which is null but on rank 0.
 /// Collective. Leaves RunResult::nccl empty.
-RunResult run_training(Trainer& trainer, const World& world, Backend& backend, Communicator& communicator,
+RunResult run_training(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
                        const RunOptions& options, Report* report);
 
 /// Since the operating system started this process.

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "runtime/backend/backend.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain::bench {
 namespace {
@@ -70,18 +70,18 @@ TEST(CheckPattern, Bf16HoldsItExactly) {
 
 TEST(CheckPattern, TheGpuFillsAndCountsTheSame) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs a GPU";
-  const auto backend = make_cuda_backend({}, 0);
+  const auto device = make_cuda_device({}, 0);
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Buffer buffer = backend->allocate(dtype, {5000});
-    const Tensor device = buffer.view(dtype, {5000});
-    gpu::fill_pattern(device, 5);
-    std::vector<std::uint8_t> host(device.bytes());
-    backend->copy_to_host(host.data(), device.data, host.size());
+    const Buffer buffer = device->allocate(dtype, {5000});
+    const Tensor filled = buffer.view(dtype, {5000});
+    gpu::fill_pattern(filled, 5);
+    std::vector<std::uint8_t> host(filled.bytes());
+    device->copy_to_host(host.data(), filled.data, host.size());
     EXPECT_EQ(count_wrong({host.data(), dtype, {5000}}, {5, 1, 0, 0}), 0u);
-    EXPECT_EQ(gpu::count_wrong(device, {5, 1, 0, 0}), 0u);
+    EXPECT_EQ(gpu::count_wrong(filled, {5, 1, 0, 0}), 0u);
     host[4] ^= 0x80;
-    backend->copy_to_device(device.data, host.data(), host.size());
-    EXPECT_EQ(gpu::count_wrong(device, {5, 1, 0, 0}), count_wrong({host.data(), dtype, {5000}}, {5, 1, 0, 0}));
+    device->copy_to_device(filled.data, host.data(), host.size());
+    EXPECT_EQ(gpu::count_wrong(filled, {5, 1, 0, 0}), count_wrong({host.data(), dtype, {5000}}, {5, 1, 0, 0}));
   }
 }
 

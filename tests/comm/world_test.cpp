@@ -1,6 +1,7 @@
 #include "runtime/comm/world.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
@@ -50,6 +51,36 @@ TEST(World, AllGatherOfDifferentLengths) {
   for (int rank = 0; rank < world.size(); ++rank) EXPECT_EQ(all[static_cast<std::size_t>(rank)], text_of(rank));
 }
 
+TEST(World, GatherIsForRank0) {
+  World& world = test_world();
+  const auto all = world.gather(std::string(static_cast<std::size_t>(world.rank()), 'x'));
+  ASSERT_EQ(all.size(), world.rank() == 0 ? static_cast<std::size_t>(world.size()) : 0u);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) EXPECT_EQ(all[rank], std::string(rank, 'x'));
+}
+
+bool has_memory(double gigabytes) {
+  const double bytes = static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  return test_world().min(bytes) > 1e9 * gigabytes;
+}
+
+TEST(World, GatherOfMoreBytesThanAnIntCounts) {
+  World& world = test_world();
+  if (world.size() != 2 || !has_memory(6.0)) GTEST_SKIP() << "two ranks with 6 GB of free memory";
+  std::string mine(world.rank() == 1 ? (std::size_t{1} << 31) + 10 : 3, 'x');
+  mine.back() = 'y';
+  const auto all = world.gather(mine);
+  if (world.rank() != 0) return;
+  EXPECT_EQ(all[0], "xxy");
+  ASSERT_EQ(all[1].size(), (std::size_t{1} << 31) + 10);
+  EXPECT_EQ(all[1].find('y'), all[1].size() - 1);
+}
+
+TEST(World, DifferencesNameValuesAndRanks) {
+  EXPECT_EQ(differences({"a", "a", "a"}), "");
+  EXPECT_EQ(differences({"a", "b"}), "a on rank 0; b on rank 1");
+  EXPECT_EQ(differences({"b", "a", "b", "b", "c"}), "b on ranks 0, 2-3; a on rank 1; c on rank 4");
+}
+
 TEST(World, QuietBarrierWaitsForTheLastRank) {
   using Clock = std::chrono::steady_clock;
   World& world = test_world();
@@ -72,6 +103,7 @@ std::string message_of_agree(const std::function<void()>& check) {
     test_world().agree(check);
   } catch (const Thrown& error) {
     EXPECT_EQ(typeid(error), typeid(Thrown));
+    EXPECT_TRUE(error.agreed());
     return error.what();
   }
   return "nothing was thrown";

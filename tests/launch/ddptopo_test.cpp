@@ -20,7 +20,9 @@ Outcome ddptopo_on(int ranks, const std::string& arguments, const std::string& e
       fmt::format("{} timeout 120 {} -np {} {} {}", environment, DDP_MPIRUN, ranks, DDPTOPO_PROGRAM, arguments));
 }
 
-std::string log_file(const std::string& name) { return fmt::format("{}/tests/comm/logs/{}", DDP_SOURCE_DIR, name); }
+std::string log_file(const std::string& name) {
+  return fmt::format("{}/tests/diagnostics/logs/{}", DDP_SOURCE_DIR, name);
+}
 
 std::string temporary(const std::string& name) { return testing::TempDir() + "ddptopo_" + name; }
 

@@ -40,8 +40,8 @@ TEST_P(BadInputTo, OneMessageExitCode2NothingOverwritten) {
   EXPECT_EQ(content(metrics), "what was there\n");
 }
 
-std::string config_with(const std::string& text) {
-  const std::string path = temporary("bad.toml");
+std::string config_with(const std::string& name, const std::string& text) {
+  const std::string path = temporary(name);
   std::ofstream(path) << text;
   return path;
 }
@@ -54,8 +54,11 @@ INSTANTIATE_TEST_SUITE_P(
                     BadInput{"folder", "--device cpu --data /nonexistent", "launch/fetch-data fashion-mnist"},
                     BadInput{"synthetic", "--device cpu --data synthetic:x", "synthetic:COUNT"},
                     BadInput{"config_file", kQuick + "--config /nonexistent.toml", "/nonexistent.toml"},
-                    BadInput{"config_name", kQuick + "--config " + config_with("batches = 3\n"), "batches"},
+                    BadInput{"config_name", kQuick + "--config " + config_with("bad.toml", "batches = 3\n"), "batches"},
+                    BadInput{"config_syntax", kQuick + "--config " + config_with("not.toml", "batch = = 3\n"),
+                             "not.toml:1: "},
                     BadInput{"fail_at", kQuick + "--fail-at 2:1", "there are 2 ranks"},
+                    BadInput{"comm", kQuick + "--comm nccl", "Use --comm mpi"},
                     BadInput{"precision", kQuick + "--precision bf16", "fp32"}),
     [](const auto& info) { return info.param.name; });
 
@@ -107,7 +110,7 @@ TEST(Ddptrain, HelpVersionAndConfigurationComeOnce) {
   EXPECT_EQ(version.exit_code, 0);
   EXPECT_EQ(version.count("ddptrain "), 1) << version.output;
   for (const char* part : {"CUDA", "cuDNN", "NCCL", "MPI"}) EXPECT_TRUE(version.says(part)) << part;
-  EXPECT_EQ(train_on_cpu(2, "--print-config").count("grad-accum=1"), 1);
+  EXPECT_EQ(train_on_cpu(2, "--print-config").count("grad-accum = 1"), 1);
 }
 
 TEST(Ddptrain, OutputAndMetricsHoldWhatIsPromised) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend/backend.h"
+#include "runtime/device/device.h"
 #include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
 
@@ -100,8 +100,8 @@ LoggedRun train(const std::string& environment, const std::string& arguments = "
   const std::string log = temporary("nccl.log");
   for (const std::string& path : {log, metrics_file()}) std::filesystem::remove(path);
   // Both ranks write there: what one of them says is enough.
-  const std::string debug =
-      environment.find("NCCL_DEBUG=") != std::string::npos ? "" : "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING ";
+  const bool chosen = environment.find("NCCL_DEBUG=") != std::string::npos;
+  const std::string debug = fmt::format("{}NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING ", chosen ? "" : "NCCL_DEBUG=INFO ");
   const std::string defaults = "NCCL_NVLS_ENABLE=0 NCCL_SOCKET_IFNAME=lo ";
   const std::string program =
       fmt::format("{} --model cnn --batch 512 --data synthetic:16384 --steps 20 --baseline off", DDPTRAIN_PROGRAM);

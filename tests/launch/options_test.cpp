@@ -3,10 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <map>
 
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -15,12 +14,6 @@ namespace {
 CommandLine parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "ddptrain");
   return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
-}
-
-std::string file_with(const std::string& name, const std::string& text) {
-  const std::string path = testing::TempDir() + name;
-  std::ofstream(path) << text;
-  return path;
 }
 
 TEST(Options, DefaultsAreThePublishedRecipe) {
@@ -48,31 +41,6 @@ TEST(Options, PresetsOfTheGptHaveThePublishedSizes) {
     EXPECT_EQ(count, size) << name;
     EXPECT_EQ(options.gpt.width % options.gpt.heads, 0) << name;
   }
-}
-
-TEST(Options, FlagsWinOverTheFile) {
-  const std::string path = file_with("flags.toml", "batch = 64\nlr = 0.5\noverlap = \"off\"\nbaseline = \"off\"\n");
-  const Options options = parse({"--config", path.c_str(), "--lr", "0.25", "--overlap=none"}).options;
-  EXPECT_EQ(options.batch, 64);
-  EXPECT_FLOAT_EQ(options.optimizer.schedule.peak, 0.25f);
-  EXPECT_EQ(options.overlap, OverlapMode::none);
-  EXPECT_FALSE(options.baseline);
-}
-
-TEST(Options, PrintedConfigurationReadsBackTheSame) {
-  const auto printed = parse({"--optimizer", "adamw", "--zero", "1", "--comm-dtype", "fp32", "--lr", "0.02", "--batch",
-                              "96", "--graph", "off", "--data", "/a b", "--warmup", "7", "--print-config"})
-                           .print;
-  ASSERT_TRUE(printed);
-  const std::string path = file_with("round_trip.toml", *printed);
-  EXPECT_EQ(parse({"--config", path.c_str(), "--print-config"}).print, printed);
-  const Options read = parse({"--config", path.c_str()}).options;
-  EXPECT_EQ(read.optimizer.kind, OptimizerKind::adamw);
-  EXPECT_TRUE(read.zero);
-  EXPECT_EQ(read.comm_dtype, "fp32");
-  EXPECT_EQ(read.data, "/a b");
-  EXPECT_FALSE(read.graph);
-  EXPECT_EQ(read.optimizer.schedule.warmup_steps, 7u);
 }
 
 TEST(Options, HelpNamesEveryGroup) {
@@ -184,17 +152,6 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--comm-dtype", "fp16"}, std::vector{"--stochastic-rounding", "1"},
                     std::vector{"--fail-at", "3"}, std::vector{"--config", "/nonexistent.toml"},
                     std::vector{"--log-level", "loud"}));
-
-TEST(Options, UnknownNameInTheFileIsAnErrorThatNamesIt) {
-  const std::string path = file_with("unknown.toml", "batch = 64\nbatchsize = 3\n");
-  try {
-    parse({"--config", path.c_str()});
-    ADD_FAILURE() << "no error";
-  } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("batchsize"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
-  }
-}
 
 }  // namespace
 }  // namespace ddptrain

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "runtime/core/error.h"
-#include "tests/train/fake_backend.h"
+#include "tests/train/fake_device.h"
 
 namespace ddptrain {
 namespace {
@@ -20,7 +20,7 @@ std::vector<ParameterSpec> ragged() {
 class GradientReducerTest : public testing::Test {
  protected:
   GradientReducer make(OverlapMode mode) {
-    return {arena, mode == OverlapMode::none ? nullptr : &communicator, backend, mode,
+    return {arena, mode == OverlapMode::none ? nullptr : &communicator, device, mode,
             [this](std::size_t bucket, Stream) { reduced.push_back(bucket); }};
   }
   std::vector<std::size_t> in_order() const {
@@ -39,9 +39,9 @@ class GradientReducerTest : public testing::Test {
     return slices;
   }
 
-  FakeBackend backend;
-  FakeCommunicator communicator{backend, 3};  // 3 divides none of the sizes
-  ParameterArena arena{ragged(), {4 * 301, 16, true}, backend, communicator};
+  FakeDevice device;
+  FakeCommunicator communicator{device, 3};  // 3 divides none of the sizes
+  ParameterArena arena{ragged(), {4 * 301, 16, true}, device, communicator};
   std::vector<std::size_t> reduced;
 };
 
@@ -78,8 +78,8 @@ TEST_F(GradientReducerTest, LeavesTheLastBucketToWhoeverSumsIt) {
     reduced.clear();
     std::vector<std::string> last;
     GradientReducer reducer(
-        arena, &communicator, backend, mode, [this](std::size_t bucket, Stream) { reduced.push_back(bucket); },
-        [&](std::size_t bucket, Stream stream) { last.push_back(fmt::format("{} {}", bucket, backend.name(stream))); });
+        arena, &communicator, device, mode, [this](std::size_t bucket, Stream) { reduced.push_back(bucket); },
+        [&](std::size_t bucket, Stream stream) { last.push_back(fmt::format("{} {}", bucket, device.name(stream))); });
     for (const bool last_micro_step : {false, true}) {
       EXPECT_TRUE(last.empty());
       reducer.begin(last_micro_step);
@@ -140,7 +140,7 @@ TEST_F(GradientReducerTest, WithoutCommunicationBucketsAreStillUpdated) {
 
 TEST_F(GradientReducerTest, TheLastBucketStaysOnTheComputeStreamAndTheOthersAreJoinedAtTheEnd) {
   GradientReducer reducer = make(OverlapMode::on);
-  backend.log.clear();
+  device.log.clear();
   reducer.begin(true);
   for (const std::size_t parameter : in_order()) reducer.ready(parameter);
   reducer.finish();
@@ -152,36 +152,35 @@ TEST_F(GradientReducerTest, TheLastBucketStaysOnTheComputeStreamAndTheOthersAreJ
                                    last ? "compute" : "communication"));
   }
   expected.push_back("compute waits for communication");
-  EXPECT_EQ(backend.log, expected);
+  EXPECT_EQ(device.log, expected);
 }
 
 TEST_F(GradientReducerTest, ScattersTheSumsOfAShardedArena) {
   ArenaOptions options{std::size_t{4} * 301, 16};
   options.shard_state = true;
-  const ParameterArena sharded(ragged(), options, backend, communicator);
-  GradientReducer reducer(sharded, &communicator, backend, OverlapMode::on,
+  const ParameterArena sharded(ragged(), options, device, communicator);
+  GradientReducer reducer(sharded, &communicator, device, OverlapMode::on,
                           [this](std::size_t bucket, Stream) { reduced.push_back(bucket); });
   EXPECT_TRUE(reducer.communicates());
-  backend.log.clear();
+  device.log.clear();
   reducer.begin(true);
   for (const std::size_t parameter : in_order()) reducer.ready(parameter);
   reducer.finish();
   EXPECT_EQ(reduced, all_buckets());
   EXPECT_EQ(communicator.sent.size(), all_buckets().size());
-  EXPECT_EQ(backend.log.at(1),
-            fmt::format("reduce-scatter of {} on communication", sharded.bucket_gradients(0).size()));
+  EXPECT_EQ(device.log.at(1), fmt::format("reduce-scatter of {} on communication", sharded.bucket_gradients(0).size()));
 }
 
 /// A stream that never waited for the captured one must not be waited for.
 TEST_F(GradientReducerTest, OneBucketStaysOnTheComputeStream) {
-  ParameterArena small({{"a", {300}}}, {1 << 20, 16, true}, backend, communicator);
+  ParameterArena small({{"a", {300}}}, {1 << 20, 16, true}, device, communicator);
   ASSERT_EQ(small.plan().buckets.size(), 1u);
-  GradientReducer reducer(small, &communicator, backend, OverlapMode::on, [](std::size_t, Stream) {});
-  backend.log.clear();
+  GradientReducer reducer(small, &communicator, device, OverlapMode::on, [](std::size_t, Stream) {});
+  device.log.clear();
   reducer.begin(true);
   reducer.ready(0);
   reducer.finish();
-  EXPECT_EQ(backend.log,
+  EXPECT_EQ(device.log,
             std::vector<std::string>{fmt::format("all-reduce of {} on compute", small.bucket_gradients(0).size())});
 }
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/core/error.h"
-#include "tests/train/fake_backend.h"
+#include "tests/train/fake_device.h"
 
 namespace ddptrain {
 namespace {
@@ -22,23 +22,23 @@ class OptimizerOrder : public testing::Test {
   ParameterArena make_arena(bool sharded) {
     ArenaOptions options{1, 0};
     options.shard_state = sharded;
-    return {{{"a", {300}}, {"b", {1000}}, {"c", {7}}}, options, backend, communicator};
+    return {{{"a", {300}}, {"b", {1000}}, {"c", {7}}}, options, device, communicator};
   }
 
   Log step(bool sharded, float clip_norm, bool communicates) {
     const ParameterArena arena = make_arena(sharded);
-    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, backend, communicator, true);
-    backend.log.clear();
+    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, device, communicator, true);
+    device.log.clear();
     optimizer.begin_step({}, communicates);
-    optimizer.bucket_reduced(0, backend.communication_stream());
-    optimizer.bucket_reduced(1, backend.communication_stream());
-    optimizer.bucket_reduced(2, backend.compute_stream());
+    optimizer.bucket_reduced(0, device.communication_stream());
+    optimizer.bucket_reduced(1, device.communication_stream());
+    optimizer.bucket_reduced(2, device.compute_stream());
     optimizer.finish_step();
-    return backend.log;
+    return device.log;
   }
 
-  FakeBackend backend;
-  FakeCommunicator communicator{backend, 4};
+  FakeDevice device;
+  FakeCommunicator communicator{device, 4};
 };
 
 TEST_F(OptimizerOrder, UpdatesEveryBucketBehindItsSum) {
@@ -81,29 +81,29 @@ TEST_F(OptimizerOrder, WithoutCommunicationNothingIsSent) {
 
 TEST_F(OptimizerOrder, LambNeedsWholeParameters) {
   const ParameterArena sharded = make_arena(true);
-  EXPECT_THROW(Optimizer(settings_of(OptimizerKind::lamb), 0.0f, sharded, backend, communicator, true), Error);
+  EXPECT_THROW(Optimizer(settings_of(OptimizerKind::lamb), 0.0f, sharded, device, communicator, true), Error);
 }
 
 /// Whether the last bucket's sum and update become one.
 class FusedSum : public OptimizerOrder {
  protected:
   void SetUp() override {
-    backend.inbox = 64;
+    device.inbox = 64;
     communicator.reaches_peers = true;
   }
   bool fuses(float clip_norm = 0.0f, bool sharded = false, bool wanted = true) {
     const ParameterArena arena = make_arena(sharded);
-    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, backend, communicator, wanted);
+    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, device, communicator, wanted);
     return optimizer.sums_last_bucket();
   }
 };
 
 TEST_F(FusedSum, IsOneOperation) {
   const ParameterArena arena = make_arena(false);
-  Optimizer optimizer(settings_of(OptimizerKind::adamw), 0.0f, arena, backend, communicator, true);
+  Optimizer optimizer(settings_of(OptimizerKind::adamw), 0.0f, arena, device, communicator, true);
   ASSERT_TRUE(optimizer.sums_last_bucket());
-  optimizer.sum_and_update(2, backend.compute_stream());
-  EXPECT_EQ(backend.log, (Log{"sum over 4 and update from chunk 2 on compute"}));
+  optimizer.sum_and_update(2, device.compute_stream());
+  EXPECT_EQ(device.log, (Log{"sum over 4 and update from chunk 2 on compute"}));
 }
 
 TEST_F(FusedSum, NeedsPeersInReachAndNothingInBetween) {
@@ -114,7 +114,7 @@ TEST_F(FusedSum, NeedsPeersInReachAndNothingInBetween) {
   communicator.reaches_peers = false;
   EXPECT_FALSE(fuses());
   communicator.reaches_peers = true;
-  backend.inbox = 0;
+  device.inbox = 0;
   EXPECT_FALSE(fuses());
 }
 

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "runtime/core/error.h"
-#include "tests/train/fake_backend.h"
+#include "tests/train/fake_device.h"
 #include "tests/train/rig.h"
 
 namespace ddptrain {
@@ -25,7 +25,7 @@ TEST(ParameterArena, StartValuesAndHashDoNotDependOnBuckets) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
   std::set<std::string> hashes;
   for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{16500}, std::size_t{1} << 20}) {
-    ParameterArena arena(specs(), {bucket_bytes, 64, true}, *rig.backend, *rig.communicator);
+    ParameterArena arena(specs(), {bucket_bytes, 64, true}, *rig.device, *rig.communicator);
     arena.initialise(5, test_world().rank());
     hashes.insert(arena.parameter_hash());
   }
@@ -34,7 +34,7 @@ TEST(ParameterArena, StartValuesAndHashDoNotDependOnBuckets) {
 
 TEST(ParameterArena, EveryRankStartsWithTheValuesOfRankZero) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
-  ParameterArena arena(specs(), {}, *rig.backend, *rig.communicator);
+  ParameterArena arena(specs(), {}, *rig.device, *rig.communicator);
   const auto seed = static_cast<std::uint64_t>(100 + test_world().rank());  // only rank 0's counts
   arena.initialise(seed, test_world().rank());
   for (const std::string& hash : test_world().all_gather(arena.parameter_hash())) {
@@ -59,7 +59,7 @@ TEST(ParameterArena, EveryRankStartsWithTheValuesOfRankZero) {
 TEST(ParameterArena, HashSeesNamesShapesAndValues) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
   const auto hash_of = [&](std::vector<ParameterSpec> changed, std::uint64_t seed) {
-    ParameterArena arena(std::move(changed), {}, *rig.backend, *rig.communicator);
+    ParameterArena arena(std::move(changed), {}, *rig.device, *rig.communicator);
     arena.initialise(seed, test_world().rank());
     return arena.parameter_hash();
   };
@@ -75,7 +75,7 @@ TEST(ParameterArena, HashSeesNamesShapesAndValues) {
 
 TEST(ParameterArena, ViewsAndChunksCoverTheParameters) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
-  ParameterArena arena(specs(), {100, 64, true}, *rig.backend, *rig.communicator);
+  ParameterArena arena(specs(), {100, 64, true}, *rig.device, *rig.communicator);
   EXPECT_EQ(arena.parameter_count(), 37 * 111 + 1 + 37 + 15);
   std::vector<std::int64_t> covered(specs().size(), 0);
   for (std::size_t bucket = 0; bucket < arena.plan().buckets.size(); ++bucket) {
@@ -99,7 +99,7 @@ TEST(ParameterArena, ShardsCoverEveryElementOnce) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
   ArenaOptions options{100, 64};
   options.shard_state = true;
-  const ParameterArena arena(specs(), options, *rig.backend, *rig.communicator);
+  const ParameterArena arena(specs(), options, *rig.device, *rig.communicator);
   EXPECT_EQ(arena.sharded(), test_world().size() > 1);
   std::vector<double> covered(static_cast<std::size_t>(arena.plan().size), 0.0);
   for (std::size_t b = 0; b < arena.plan().buckets.size(); ++b) {
@@ -130,13 +130,13 @@ TEST(ParameterArena, ShardsCoverEveryElementOnce) {
 
 /// With weights of another type than their masters, as on GPUs.
 TEST(ParameterArena, ShardedStateIsAShareOfItAndGathersToTheSameValues) {
-  FakeBackend backend(false, Precision::bf16);
+  FakeDevice device(false, Precision::bf16);
   const auto communicator =
-      test_world().size() == 1 ? make_self_communicator(backend) : make_mpi_communicator(test_world(), backend);
+      test_world().size() == 1 ? make_self_communicator(device) : make_mpi_communicator(test_world(), device);
   ArenaOptions options{100, 64};
-  ParameterArena plain(specs(), options, backend, *communicator);
+  ParameterArena plain(specs(), options, device, *communicator);
   options.shard_state = true;
-  ParameterArena sharded(specs(), options, backend, *communicator);
+  ParameterArena sharded(specs(), options, device, *communicator);
   for (ParameterArena* arena : {&plain, &sharded}) arena->initialise(5, test_world().rank());
   EXPECT_EQ(sharded.parameter_hash(), plain.parameter_hash());
   EXPECT_EQ(sharded.master_values(), plain.master_values());
@@ -161,11 +161,11 @@ TEST(ParameterArena, ShardedStateIsAShareOfItAndGathersToTheSameValues) {
 }
 
 TEST(ParameterArena, GradientsMayBeWiderThanWeights) {
-  FakeBackend backend(false, Precision::bf16);
-  const auto communicator = make_self_communicator(backend);
+  FakeDevice device(false, Precision::bf16);
+  const auto communicator = make_self_communicator(device);
   ArenaOptions options{16500, 64};
   options.gradient_type = DType::f32;
-  const ParameterArena arena(specs(), options, backend, *communicator);
+  const ParameterArena arena(specs(), options, device, *communicator);
   EXPECT_EQ(arena.gradient_type(), DType::f32);
   EXPECT_EQ(arena.plan().buckets.size(), plan_buckets(specs(), 4, 16500, 64, 1).buckets.size());
   EXPECT_EQ(arena.gradients().at(2).dtype, DType::f32);
@@ -175,7 +175,7 @@ TEST(ParameterArena, GradientsMayBeWiderThanWeights) {
   const auto distance = static_cast<float*>(arena.gradients()[3].data) - static_cast<float*>(arena.gradients()[0].data);
   EXPECT_EQ(distance, arena.plan().begin[3]);
   options.gradient_type = DType::u8;
-  EXPECT_THROW(ParameterArena(specs(), options, backend, *communicator), Error);
+  EXPECT_THROW(ParameterArena(specs(), options, device, *communicator), Error);
 }
 
 }  // namespace

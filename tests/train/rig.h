@@ -12,26 +12,26 @@
 
 namespace ddptrain {
 
-/// A backend and a communicator for all ranks of the test.
+/// A device and a communicator for all ranks of the test.
 struct Rig {
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Device> device;
   std::unique_ptr<Communicator> communicator;
 
-  Rig(DeviceKind device, Precision precision, bool symmetric = false) {
+  Rig(DeviceKind kind, Precision precision, bool symmetric = false) {
     const World& world = test_world();
-    BackendOptions options;
+    DeviceOptions options;
     options.precision = precision;
-    backend = device == DeviceKind::cuda ? make_cuda_backend(options, world.local_rank()) : make_cpu_backend(options);
-    communicator = make_communicator(world, *backend, NcclOptions{.symmetric = symmetric});
+    device = kind == DeviceKind::cuda ? make_cuda_device(options, world.local_rank()) : make_cpu_device(options);
+    communicator = make_communicator(world, *device, {.symmetric = symmetric});
   }
 
   std::unique_ptr<Trainer> trainer(const TrainerOptions& options, const ImageData& data) {
-    return std::make_unique<Trainer>(options, make_resident(data, *backend), test_world(), *backend, *communicator);
+    return std::make_unique<Trainer>(options, make_resident(data, *device), test_world(), *device, *communicator);
   }
 };
 
-inline bool enough_devices(DeviceKind device) {
-  return device == DeviceKind::cpu || test_world().min(cuda_device_count()) >= test_world().size();
+inline bool enough_devices(DeviceKind kind) {
+  return kind == DeviceKind::cpu || test_world().min(cuda_device_count()) >= test_world().size();
 }
 
 /// Largest difference over the largest magnitude of `expected`.
@@ -47,17 +47,17 @@ inline double relative_difference(const std::vector<double>& actual, const std::
 }
 
 /// Gradients of all parameters, one after the other (f32 or f64).
-inline std::vector<double> gradients_of(const ParameterArena& arena, Backend& backend) {
+inline std::vector<double> gradients_of(const ParameterArena& arena, Device& device) {
   std::vector<double> all;
   for (const Tensor& gradient : arena.gradients()) {
     const auto count = static_cast<std::size_t>(gradient.size());
     if (gradient.dtype == DType::f64) {
       std::vector<double> values(count);
-      backend.copy_to_host(values.data(), gradient.data, gradient.bytes());
+      device.copy_to_host(values.data(), gradient.data, gradient.bytes());
       all.insert(all.end(), values.begin(), values.end());
     } else {
       std::vector<float> values(count);
-      backend.copy_to_host(values.data(), gradient.data, gradient.bytes());
+      device.copy_to_host(values.data(), gradient.data, gradient.bytes());
       all.insert(all.end(), values.begin(), values.end());
     }
   }

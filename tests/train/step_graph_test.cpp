@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/train/fake_backend.h"
+#include "tests/train/fake_device.h"
 
 namespace ddptrain {
 namespace {
@@ -10,16 +10,16 @@ namespace {
 /// Runs steps in portions; returns the step numbers that were worked on.
 std::vector<std::uint64_t> steps_run(bool graphs, bool enabled, const std::vector<std::uint64_t>& portions,
                                      std::size_t* captures = nullptr) {
-  FakeBackend backend(graphs);
+  FakeDevice device(graphs);
   StepState state;
   std::vector<std::uint64_t> seen;
-  StepGraph graph(backend, &state,
+  StepGraph graph(device, &state,
                   [&](std::uint32_t offset) {
-                    if (!backend.capturing()) seen.push_back(state.step + offset);
+                    if (!device.capturing()) seen.push_back(state.step + offset);
                   },
                   {.enabled = enabled, .eager_steps = 3, .unroll = 4});
   for (const std::uint64_t portion : portions) graph.run(portion);
-  if (captures != nullptr) *captures = backend.log.size();
+  if (captures != nullptr) *captures = device.log.size();
   return seen;
 }
 

@@ -41,14 +41,14 @@ ModelOptions model_options(const TrainerOptions& options) {
 
 /// One rank that takes the whole batch, written out without trainer, reducer or buckets.
 struct OneRank {
-  OneRank(const TrainerOptions& options, Backend& rank_backend, int steps)
-      : backend(rank_backend),
-        self(make_self_communicator(backend)),
-        model(make_model("cnn", backend, model_options(options))),
-        arena(model->parameters(), {std::size_t{1} << 30, 0, true}, backend, *self),
-        images(make_resident(data().train, backend)),
-        state(backend.allocate(sizeof(StepState))),
-        sums(backend.allocate(sizeof(MetricSums))) {
+  OneRank(const TrainerOptions& options, Device& rank_device, int steps)
+      : device(rank_device),
+        self(make_self_communicator(device)),
+        model(make_model("cnn", device, model_options(options))),
+        arena(model->parameters(), {std::size_t{1} << 30, 0, true}, device, *self),
+        images(make_resident(data().train, device)),
+        state(device.allocate(sizeof(StepState))),
+        sums(device.allocate(sizeof(MetricSums))) {
     model->bind(arena.weights(), arena.gradients());
     arena.initialise(options.seed, 0);
     const DistributedSampler sampler(data().train.count, kSamplesPerStep, 1, 0, 1, options.seed);
@@ -57,13 +57,13 @@ struct OneRank {
       model->forward(images->batch(sampler.order(0), {step}, kSamplesPerStep), 1.0f / kSamplesPerStep,
                      static_cast<MetricSums*>(sums.data()));
       model->backward(false, [](std::size_t) {});
-      backend.update(options.optimizer, arena.update_slice(0), {step}, backend.compute_stream());
-      backend.advance(step, 1, backend.compute_stream());
+      device.update(options.optimizer, arena.update_slice(0), {step}, device.compute_stream());
+      device.advance(step, 1, device.compute_stream());
     }
-    backend.synchronize();
+    device.synchronize();
   }
 
-  Backend& backend;
+  Device& device;
   std::unique_ptr<Communicator> self;
   std::unique_ptr<Model> model;
   ParameterArena arena;
@@ -113,9 +113,9 @@ TEST(Replicas, GiveTheGradientOfOneRankInDoublePrecision) {
     const auto trainer = rig.trainer(options, data());
     trainer->run(1);
     if (!compares()) continue;
-    const OneRank expected(options, *rig.backend, 1);
+    const OneRank expected(options, *rig.device, 1);
     EXPECT_LT(
-        relative_difference(gradients_of(trainer->arena(), *rig.backend), gradients_of(expected.arena, *rig.backend)),
+        relative_difference(gradients_of(trainer->arena(), *rig.device), gradients_of(expected.arena, *rig.device)),
         1e-12);
   }
 }
@@ -127,7 +127,7 @@ TEST(Replicas, GiveTheParametersOfOneRankAfter20StepsOfAdamInDoublePrecision) {
     options.model_options.dropout = dropout;
     const auto actual = parameters_after(rig, options, 20);
     if (!compares()) continue;
-    const OneRank expected(options, *rig.backend, 20);
+    const OneRank expected(options, *rig.device, 20);
     EXPECT_LT(relative_difference(actual, expected.arena.master_values()), 1e-8);
   }
 }
@@ -141,12 +141,12 @@ TEST_P(OnDevice, ReplicasGiveTheGradientAndParametersOfOneRankInSinglePrecision)
     options.optimizer.schedule.peak = 0.01f;
     const auto trainer = rig.trainer(options, data());
     trainer->run(1);
-    const auto gradients = gradients_of(trainer->arena(), *rig.backend);
+    const auto gradients = gradients_of(trainer->arena(), *rig.device);
     trainer->run(19);
     if (!compares()) continue;
-    const OneRank after_one(options, *rig.backend, 1);
-    EXPECT_LT(relative_difference(gradients, gradients_of(after_one.arena, *rig.backend)), 2e-5);
-    const OneRank after_twenty(options, *rig.backend, 20);
+    const OneRank after_one(options, *rig.device, 1);
+    EXPECT_LT(relative_difference(gradients, gradients_of(after_one.arena, *rig.device)), 2e-5);
+    const OneRank after_twenty(options, *rig.device, 20);
     EXPECT_LT(relative_difference(trainer->arena().master_values(), after_twenty.arena.master_values()), 2e-4);
   }
 }
@@ -410,7 +410,7 @@ TEST_P(OnDevice, RunMeasuresItself) {
     const auto trainer = rig.trainer(options, data());
     RunOptions run;
     run.epochs = 3;
-    const RunResult result = run_training(*trainer, test_world(), *rig.backend, *rig.communicator, run, nullptr);
+    const RunResult result = run_training(*trainer, test_world(), *rig.device, *rig.communicator, run, nullptr);
     ASSERT_EQ(result.epochs.size(), 3u);
     EXPECT_EQ(result.epochs.back().step, 3 * (100 / kSamplesPerStep));
     EXPECT_LT(result.epochs.back().train_loss, result.epochs.front().train_loss);
@@ -456,12 +456,12 @@ TEST(Calibrate, TellsASlowRankFromRanksThatAreSlowTogether) {
   constexpr double kDelaySeconds = 0.1;
   const auto slow_rank = static_cast<std::size_t>(world.size() - 1);
   Rig rig(DeviceKind::cpu, Precision::fp32);
-  ResidentSplits splits = make_resident(data(), *rig.backend);
+  ResidentSplits splits = make_resident(data(), *rig.device);
   if (static_cast<std::size_t>(world.rank()) == slow_rank) {
     splits.train = std::make_unique<SlowData>(std::move(splits.train), kDelay);
   }
-  Trainer trainer(options_for_ranks(), std::move(splits), world, *rig.backend, *rig.communicator);
-  const Calibration c = calibrate(trainer, world, *rig.backend, kSamplesPerStep / kDelaySeconds);
+  Trainer trainer(options_for_ranks(), std::move(splits), world, *rig.device, *rig.communicator);
+  const Calibration c = calibrate(trainer, world, *rig.device, kSamplesPerStep / kDelaySeconds);
 
   const std::vector<double>& ranks = c.step_seconds_without_communication_per_rank;
   ASSERT_EQ(ranks.size(), static_cast<std::size_t>(world.size()));

@@ -1,0 +1,118 @@
+#include "launch/config_file.h"
+
+#include <toml++/toml.h>
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+bool is_number(const std::string& type) { return type == "INT" || type == "UINT" || type == "FLOAT"; }
+
+std::string expected(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  if (type == "INT") return "an integer";
+  if (type == "UINT") return "an integer that is not negative";
+  if (type == "FLOAT") return "a number";
+  return "a text in quotes (" + type + ")";
+}
+
+/// As TOML writes it, in one line.
+std::string text_of(const toml::node& node) {
+  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+  std::ostringstream text;
+  text << toml::toml_formatter{node, toml::format_flags::allow_unicode_strings};
+  return text.str();
+}
+
+/// The value of `option` as TOML writes it.
+std::string value_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  if (type == "FLOAT") return fmt::format("{}", option.as<double>());
+  if (is_number(type)) return fmt::format("{}", option.as<std::int64_t>());
+  return text_of(toml::array{option.as<std::string>()}[0]);
+}
+
+/// One line of the file, for messages.
+struct Entry {
+  std::string place;  ///< FILE:LINE
+  std::string name;
+  std::string value;
+
+  Entry(const std::string& path, const toml::key& key, const toml::node& node)
+      : place(fmt::format("{}:{}", path, key.source().begin.line)), name(key.str()), value(text_of(node)) {}
+};
+
+/// As a flag would have it.
+std::string flag_text(const Entry& entry, const toml::node& node, const CLI::Option& option) {
+  const auto text = node.value_exact<std::string>();
+  const bool negative = node.value<std::int64_t>().value_or(0) < 0;
+  if (text && !is_number(option.get_type_name())) return *text;
+  if (negative ? option.get_type_name() != "UINT" : node.is_number() || node.is_boolean()) return entry.value;
+  usage_error("{}: {} = {}: give {}", entry.place, entry.name, entry.value, expected(option));
+}
+
+void give(CLI::Option& option, const Entry& entry, const toml::node& node) {
+  option.add_result(flag_text(entry, node, option));
+  try {
+    option.run_callback();
+  } catch (const CLI::ParseError&) {
+    usage_error("{}: {} = {}: give {}", entry.place, entry.name, entry.value, expected(option));
+  } catch (const UsageError& error) {
+    usage_error("{}: {}", entry.place, error.what());
+  }
+}
+
+toml::table parse(const std::string& path) {
+  std::ifstream file(path);
+  std::error_code ignored;
+  if (!file || std::filesystem::is_directory(path, ignored)) usage_error("--config {}: the file cannot be read", path);
+  try {
+    return toml::parse(file, path);
+  } catch (const toml::parse_error& error) {
+    usage_error("{}:{}: this is not TOML: {}. Write lines as: option = value (ddptrain --print-config shows all)", path,
+                error.source().begin.line, error.description());
+  }
+}
+
+}  // namespace
+
+void read_config(CLI::App& app, const std::string& path) {
+  std::set<const CLI::Option*> given;  // by the command line
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() > 0) given.insert(option);
+  }
+  for (const auto& [key, node] : parse(path)) {
+    const Entry entry(path, key, node);
+    if (node.is_table()) {
+      usage_error("{}: {} is a table, and this file has none: write lines as: option = value", entry.place, entry.name);
+    }
+    CLI::Option* option = app.get_option_no_throw("--" + entry.name);
+    if (option == nullptr || !option->get_configurable()) {
+      usage_error("{}: {} is not an option that a file can give (ddptrain --print-config shows all)", entry.place,
+                  entry.name);
+    }
+    if (given.count(option) > 0) continue;
+    if (option->count() > 0) {
+      usage_error("{}: {} is another name of an option that the file has already given: remove one of them",
+                  entry.place, entry.name);
+    }
+    give(*option, entry, node);
+  }
+}
+
+std::string config_text(const CLI::App& app) {
+  std::string text;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_configurable()) text += fmt::format("{} = {}\n", option->get_single_name(), value_of(*option));
+  }
+  return text;
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace ddptrain {
+
+// The options of a command line as a TOML file: option = value, a line each, no tables. Options that are not
+// configurable() cannot be in it.
+
+/// Gives the options of `app`, which has parsed its command line, the values of a file. Options that the command line
+/// gave keep their values. UsageError with file and line for what is not TOML, an unknown or repeated option, or a
+/// value that the option does not take.
+void read_config(CLI::App& app, const std::string& path);
+
+/// All options with their values. read_config() of it gives the same text again. A line has one option.
+std::string config_text(const CLI::App& app);
+
+}  // namespace ddptrain

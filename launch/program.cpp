@@ -1,0 +1,34 @@
+#include "launch/program.h"
+
+#include <cstdio>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+int run_program(const char* name, int* argc, char*** argv, const std::function<void(const World&)>& work) {
+  try {
+    const World world(argc, argv);
+    try {
+      work(world);
+      return 0;
+    } catch (const std::exception& error) {
+      end_job_unless_agreed(name, world, error);
+      if (world.rank() == 0) std::fprintf(stderr, "%s: %s\n", name, error.what());
+      return dynamic_cast<const UsageError*>(&error) != nullptr ? 2 : 1;
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: MPI does not start: %s\n", name, error.what());
+    return 1;
+  }
+}
+
+void end_job_unless_agreed(const char* name, const World& world, const std::exception& error) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  if (known != nullptr && known->agreed()) return;
+  std::fprintf(stderr, "%s: error on rank %d (%s): %s\n", name, world.rank(), world.hostname().c_str(), error.what());
+  std::fflush(stderr);
+  world.abort(1);
+}
+
+}  // namespace ddptrain

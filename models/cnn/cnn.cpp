@@ -1,0 +1,211 @@
+#include "models/cnn/cnn.h"
+
+#include <cmath>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+namespace {
+
+/// Places in parameters(): the order in which backward lets go of them.
+enum Parameter : std::size_t {
+  fc1_weight,
+  fc2_weight,
+  fc2_bias,
+  fc1_bias,
+  conv2_weight,
+  conv2_bias,
+  conv1_weight,
+  conv1_bias,
+  kParameterCount
+};
+
+constexpr std::int64_t kKernel = 3;
+constexpr float kPoolDropout = 0.25f;
+constexpr float kHiddenDropout = 0.5f;
+constexpr std::uint32_t kPoolSite = 1;
+constexpr std::uint32_t kHiddenSite = 2;
+
+/// Initial values as PyTorch's Conv2d and Linear: uniform within 1 / sqrt(inputs of an output), biases too.
+std::vector<ParameterSpec> make_parameters(const CnnShape& s) {
+  const auto within = [](std::int64_t fan_in) {
+    return InitialValue::uniform(1.0f / std::sqrt(static_cast<float>(fan_in)));
+  };
+  const InitialValue conv1 = within(kKernel * kKernel);
+  const InitialValue conv2 = within(kKernel * kKernel * s.conv1);
+  const InitialValue fc1 = within(s.features());
+  const InitialValue fc2 = within(s.hidden);
+  return {{"fc1.weight", {s.hidden, s.features()}, fc1, true},
+          {"fc2.weight", {s.classes, s.hidden}, fc2, true},
+          {"fc2.bias", {s.classes}, fc2, false},
+          {"fc1.bias", {s.hidden}, fc1, false},
+          {"conv2.weight", {s.conv2, kKernel, kKernel, s.conv1}, conv2, true},
+          {"conv2.bias", {s.conv2}, conv2, false},
+          {"conv1.weight", {s.conv1, kKernel, kKernel, 1}, conv1, true},
+          {"conv1.bias", {s.conv1}, conv1, false}};
+}
+
+CnnTensors named(const std::vector<Tensor>& t) {
+  return {t[conv1_weight], t[conv1_bias], t[conv2_weight], t[conv2_bias],
+          t[fc1_weight],   t[fc1_bias],   t[fc2_weight],   t[fc2_bias]};
+}
+
+/// The network composed of the device's primitive operations, with the activations that backward needs.
+class CnnLayers {
+ public:
+  CnnLayers(Device& device, const CnnShape& shape, std::int64_t max_batch) : device_(device), shape_(shape) {
+    const std::int64_t h = shape.height;
+    const std::int64_t w = shape.width;
+    images_ = allocate(device.dtype(), {max_batch, h, w, 1});
+    conv1_ = allocate(device.dtype(), {max_batch, h - 2, w - 2, shape.conv1});
+    dconv1_ = allocate(device.dtype(), conv1_.shape);
+    conv2_ = allocate(device.dtype(), {max_batch, h - 4, w - 4, shape.conv2});
+    pooled_ = allocate(device.dtype(), {max_batch, shape.pooled_height(), shape.pooled_width(), shape.conv2});
+    dpooled_ = allocate(device.dtype(), pooled_.shape);
+    winner_ = allocate(DType::u8, pooled_.shape);
+    hidden_ = allocate(device.dtype(), {max_batch, shape.hidden});
+    dhidden_ = allocate(device.dtype(), hidden_.shape);
+    logits_ = allocate(device.dtype(), {max_batch, shape.classes});
+  }
+
+  /// Leaves the gradient of the logits in their place where `gradient_scale` is not 0.
+  void forward(const ImageBatch& batch, const CnnTensors& w, const Dropout& pool_dropout, const Dropout& hidden_dropout,
+               float gradient_scale, MetricSums* sums) {
+    count_ = batch.count;
+    pool_dropout_ = pool_dropout;
+    hidden_dropout_ = hidden_dropout;
+    device_.gather_images(batch, rows(images_));
+    device_.conv2d(rows(images_), w.conv1_weight, w.conv1_bias, rows(conv1_));
+    device_.conv2d(rows(conv1_), w.conv2_weight, Tensor{}, rows(conv2_));
+    device_.bias_relu_pool_dropout(rows(conv2_), w.conv2_bias, pool_dropout, rows(pooled_), rows(winner_));
+    device_.linear(features(pooled_), w.fc1_weight, Tensor{}, rows(hidden_));
+    device_.bias_relu_dropout(rows(hidden_), w.fc1_bias, hidden_dropout);
+    device_.linear(rows(hidden_), w.fc2_weight, w.fc2_bias, rows(logits_));
+    device_.softmax_cross_entropy(rows(logits_), batch, gradient_scale,
+                                  gradient_scale != 0.0f ? rows(logits_) : Tensor{}, sums);
+  }
+
+  void backward(const CnnTensors& w, const CnnTensors& g, bool accumulate, const Model::Ready& ready) {
+    const Tensor& dconv2 = conv2_;  // its values are not needed any more
+    device_.linear_backward(rows(hidden_), w.fc2_weight, rows(logits_), rows(dhidden_), g.fc2_weight, g.fc2_bias,
+                            accumulate);
+    ready(fc2_weight);
+    ready(fc2_bias);
+    device_.bias_relu_backward(rows(hidden_), rows(dhidden_), scale(hidden_dropout_), g.fc1_bias, accumulate);
+    ready(fc1_bias);
+    device_.linear_backward(features(pooled_), w.fc1_weight, rows(dhidden_), features(dpooled_), g.fc1_weight, Tensor{},
+                            accumulate);
+    ready(fc1_weight);
+    device_.bias_relu_pool_dropout_backward(rows(dpooled_), rows(winner_), pool_dropout_, rows(dconv2), g.conv2_bias,
+                                            accumulate);
+    ready(conv2_bias);
+    device_.conv2d_backward(rows(conv1_), w.conv2_weight, rows(dconv2), rows(dconv1_), g.conv2_weight, accumulate);
+    ready(conv2_weight);
+    device_.bias_relu_backward(rows(conv1_), rows(dconv1_), 1.0f, g.conv1_bias, accumulate);
+    ready(conv1_bias);
+    device_.conv2d_backward(rows(images_), w.conv1_weight, rows(dconv1_), Tensor{}, g.conv1_weight, accumulate);
+    ready(conv1_weight);
+  }
+
+ private:
+  Tensor allocate(DType dtype, const Shape& shape) {
+    buffers_.push_back(device_.allocate(dtype, shape));
+    return buffers_.back().view(dtype, shape);
+  }
+  Tensor rows(const Tensor& activation) const { return activation.first(count_); }
+  Tensor features(const Tensor& activation) const {
+    return {activation.data, activation.dtype, {count_, shape_.features()}};
+  }
+  static float scale(const Dropout& dropout) { return dropout.rate > 0.0f ? dropout.scale() : 1.0f; }
+
+  Device& device_;
+  CnnShape shape_;
+  std::int64_t count_ = 0;
+  Dropout pool_dropout_;
+  Dropout hidden_dropout_;
+  std::vector<Buffer> buffers_;
+  Tensor images_, conv1_, dconv1_, conv2_, pooled_, dpooled_, winner_, hidden_, dhidden_, logits_;
+};
+
+class Cnn final : public Model {
+ public:
+  Cnn(Device& device, const ModelOptions& options, const CnnShape& shape)
+      : options_(options), shape_(shape), parameters_(make_parameters(shape)) {
+    if (options.max_batch < 1) usage_error("--batch {}: at least 1 is needed.", options.max_batch);
+    if (device.options().fused) kernels_ = device.make_cnn_kernels(shape, options.max_batch);
+    if (!kernels_) layers_ = std::make_unique<CnnLayers>(device, shape, options.max_batch);
+  }
+
+  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
+
+  void bind(std::vector<Tensor> weights, std::vector<Tensor> gradients) override {
+    DDP_CHECK(weights.size() == kParameterCount && gradients.size() == kParameterCount,
+              "cnn: {} weights and {} gradients, expected {}", weights.size(), gradients.size(),
+              static_cast<std::size_t>(kParameterCount));
+    weights_ = named(weights);
+    gradients_ = named(gradients);
+  }
+
+  void forward(const Batch& batch, float gradient_scale, MetricSums* sums) override {
+    const bool dropout = options_.dropout;
+    run(images(batch), dropout ? kPoolDropout : 0.0f, dropout ? kHiddenDropout : 0.0f, gradient_scale, sums);
+  }
+
+  void evaluate(const Batch& batch, MetricSums* sums) override { run(images(batch), 0.0f, 0.0f, 0.0f, sums); }
+
+  void backward(bool accumulate, const Ready& ready) override {
+    if (!kernels_) return layers_->backward(weights_, gradients_, accumulate, ready);
+    kernels_->backward_hidden(weights_, gradients_, accumulate);
+    ready(fc1_weight);
+    kernels_->backward_rest(weights_, gradients_, accumulate);
+    for (std::size_t i = fc1_weight + 1; i < kParameterCount; ++i) ready(i);
+  }
+
+  double flops_per_sample() const override {
+    const auto h = static_cast<double>(shape_.height);
+    const auto w = static_cast<double>(shape_.width);
+    const auto c1 = static_cast<double>(shape_.conv1);
+    const auto c2 = static_cast<double>(shape_.conv2);
+    const auto hidden = static_cast<double>(shape_.hidden);
+    const double conv1 = 2.0 * (h - 2) * (w - 2) * kKernel * kKernel * c1;
+    const double conv2 = 2.0 * (h - 4) * (w - 4) * kKernel * kKernel * c1 * c2;
+    const double fc1 = 2.0 * static_cast<double>(shape_.features()) * hidden;
+    const double fc2 = 2.0 * hidden * static_cast<double>(shape_.classes);
+    return 2.0 * conv1 + 3.0 * (conv2 + fc1 + fc2);  // the images need no gradient
+  }
+
+ private:
+  static const ImageBatch& images(const Batch& batch) {
+    DDP_CHECK(std::holds_alternative<ImageBatch>(batch), "cnn: a batch of tokens");
+    return std::get<ImageBatch>(batch);
+  }
+
+  void run(const ImageBatch& batch, float pool_rate, float hidden_rate, float gradient_scale, MetricSums* sums) {
+    DDP_CHECK(batch.count > 0 && batch.count <= options_.max_batch, "cnn: a batch of {}, at most {} fit", batch.count,
+              options_.max_batch);
+    const Dropout pool{pool_rate, options_.seed, kPoolSite, batch.order.first, batch.step};
+    const Dropout hidden{hidden_rate, options_.seed, kHiddenSite, batch.order.first, batch.step};
+    if (kernels_) {
+      kernels_->forward(batch, weights_, pool, hidden, gradient_scale, sums);
+    } else {
+      layers_->forward(batch, weights_, pool, hidden, gradient_scale, sums);
+    }
+  }
+
+  ModelOptions options_;
+  CnnShape shape_;
+  std::vector<ParameterSpec> parameters_;
+  CnnTensors weights_;
+  CnnTensors gradients_;
+  std::unique_ptr<CnnKernels> kernels_;
+  std::unique_ptr<CnnLayers> layers_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_cnn(Device& device, const ModelOptions& options, const CnnShape& shape) {
+  return std::make_unique<Cnn>(device, options, shape);
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/model.h"
+
+namespace ddptrain {
+
+struct GenerateOptions {
+  std::int64_t tokens = 200;    ///< To add to the prompt.
+  float temperature = 0.8f;     ///< 0: always the likeliest token.
+  std::int64_t context = 1024;  ///< Tokens that the model sees at most.
+  std::uint64_t seed = 1;
+};
+
+/// The prompt and what a language model writes after it, token by token from its predictions' distribution. The same
+/// for the same weights and options. Waits for the device. Error where the prompt is empty.
+std::vector<std::uint16_t> generate(Model& model, Device& device, std::vector<std::uint16_t> prompt,
+                                    const GenerateOptions& options);
+
+}  // namespace ddptrain

@@ -1,0 +1,379 @@
+#include "models/gpt/gpt.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "models/gpt/gpt_block.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+namespace {
+
+constexpr std::uint32_t kEmbeddingSite = 1;  // the blocks' two sites each follow
+constexpr std::int64_t kMinHeadRows = 4096;  // enough to fill a GPU
+constexpr std::size_t kFinalNorm = 0;        // places in parameters()
+
+/// Where the first parameter of block `layer` is; the embeddings stand before block 0.
+std::size_t first_parameter(const GptShape& shape, std::int64_t layer) {
+  const auto before = static_cast<std::size_t>(shape.layers - 1 - layer);
+  return 2 + before * GptBlock::kParameters + (layer == 0 ? 2 : 0);
+}
+std::size_t token_embedding(const GptShape& shape) { return first_parameter(shape, 0) - 2; }
+
+void check(const ModelOptions& options) {
+  const GptShape& shape = options.gpt;
+  const auto positive = [](const char* flag, std::int64_t value) {
+    if (value < 1) usage_error("{} {}: at least 1 is needed.", flag, value);
+  };
+  positive("--batch", options.max_batch);
+  positive("--layers", shape.layers);
+  positive("--width", shape.width);
+  positive("--heads", shape.heads);
+  positive("--ff", shape.feed_forward);
+  positive("--seq", shape.sequence);
+  positive("--vocab", shape.vocabulary);
+  if (shape.width % shape.heads != 0) {
+    usage_error("--width {} --heads {}: the heads share the width evenly. Take a width that {} divides.", shape.width,
+                shape.heads, shape.heads);
+  }
+  if (shape.vocabulary > 65536) {
+    usage_error("--vocab {}: tokens are numbers of two bytes, so 65536 at most.", shape.vocabulary);
+  }
+  if (!(options.gpt_dropout >= 0.0f && options.gpt_dropout < 1.0f)) {
+    usage_error("--dropout {}: it is the share that is dropped, at least 0 and below 1.", options.gpt_dropout);
+  }
+}
+
+class Gpt final : public Model {
+ public:
+  Gpt(Device& device, const ModelOptions& options)
+      : device_(device),
+        options_(options),
+        shape_(options.gpt),
+        parameters_(gpt_parameters(options.gpt)),
+        fp8_fits_(device.fits_fp8(options.gpt.feed_forward, options.gpt.width)) {
+    const std::int64_t rows = options.max_batch * shape_.sequence;
+    head_rows_ = std::min(rows, options.head_rows > 0 ? options.head_rows : std::max(kMinHeadRows, (rows + 7) / 8));
+    allocate_activations();
+    allocate_scratch();
+    if (fp8_fits_) allocate_fp8();
+  }
+
+  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
+
+  void bind(std::vector<Tensor> weights, std::vector<Tensor> gradients) override {
+    DDP_CHECK(weights.size() == parameters_.size() && gradients.size() == parameters_.size(),
+              "gpt: {} weights and {} gradients, expected {}", weights.size(), gradients.size(), parameters_.size());
+    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+      block(layer).bind(weights, gradients, first_parameter(shape_, layer));
+    }
+    final_norm_.weight = weights[kFinalNorm];
+    final_norm_.bias = weights[kFinalNorm + 1];
+    final_norm_.dweight = gradients[kFinalNorm];
+    final_norm_.dbias = gradients[kFinalNorm + 1];
+    const std::size_t token = token_embedding(shape_);
+    tokens_ = weights[token];
+    dtokens_ = gradients[token];
+    positions_ = weights[token + 1];
+    dpositions_ = gradients[token + 1];
+    head_ = {tokens_.data, tokens_.dtype, {shape_.padded_vocabulary(), shape_.width}};
+  }
+
+  void forward(const Batch& batch, float gradient_scale, MetricSums* sums) override {
+    run_blocks(tokens_of(batch), options_.gpt_dropout);
+    for (std::int64_t first = 0; first < rows(); first += head_rows_) {
+      const Tensor x = head_piece(final_norm_.output, first);
+      const Tensor logits = head_logits(x);
+      {
+        const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "cross-entropy");
+        device_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, gradient_scale, logits, sums);
+      }
+      const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "d logits");
+      device_.linear_backward(x, head_, logits, head_piece(scratch_.branch, first), dhead_, Tensor{}, first > 0);
+    }
+  }
+
+  void backward(bool accumulate, const Ready& ready) override;
+
+  void evaluate(const Batch& batch, MetricSums* sums) override {
+    run_blocks_apart(tokens_of(batch));
+    for (std::int64_t first = 0; first < rows(); first += head_rows_) {
+      const Tensor logits = head_logits(head_piece(final_norm_.output, first));
+      device_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, sums);
+    }
+  }
+
+  std::vector<float> next_token_logits(const TokenBatch& batch, std::int64_t position) override;
+
+  double flops_per_sample() const override {  // Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B
+    double parameters = 0.0;
+    for (const ParameterSpec& spec : parameters_) parameters += static_cast<double>(spec.size());
+    const auto sequence = static_cast<double>(shape_.sequence);
+    const double attention = 12.0 * static_cast<double>(shape_.layers * shape_.width) * sequence;
+    return sequence * (6.0 * parameters + attention);
+  }
+  const char* unit() const override { return "tokens"; }
+  std::int64_t predictions_per_sample() const override { return shape_.sequence; }
+
+ private:
+  Tensor allocate(DType dtype, const Shape& shape) {
+    buffers_.push_back(device_.allocate(dtype, shape));
+    return buffers_.back().view(dtype, shape);
+  }
+  Tensor activation(std::int64_t columns) {
+    return allocate(device_.dtype(), {options_.max_batch, shape_.sequence, columns});
+  }
+  Tensor statistics(const Shape& shape) { return allocate(master_dtype(device_.precision()), shape); }
+  void allocate_norm(GptNorm& norm);
+  GptBlock make_block();
+  void allocate_activations();
+  void allocate_scratch();
+  void allocate_fp8();
+
+  GptBlock& block(std::int64_t layer) { return blocks_[static_cast<std::size_t>(layer)]; }
+  std::int64_t rows() const { return batch_.count * batch_.source.sequence; }
+
+  const TokenBatch& tokens_of(const Batch& batch) const {
+    DDP_CHECK(std::holds_alternative<TokenBatch>(batch), "gpt: a batch of images");
+    return std::get<TokenBatch>(batch);
+  }
+  void fit(Tensor& activation) const {
+    activation.shape = {batch_.count, batch_.source.sequence, activation.shape.back()};
+  }
+  void fit(GptNorm& norm) const {
+    fit(norm.input);
+    fit(norm.output);
+    norm.statistics.shape = {rows(), 2};
+  }
+  void fit_to_batch(const TokenBatch& batch);
+  Dropout dropout(std::uint32_t site) const { return {rate_, options_.seed, site, batch_.order.first, batch_.step}; }
+  void run_blocks(const TokenBatch& batch, float rate);
+  void run_blocks_apart(const TokenBatch& batch);
+
+  Tensor head_piece(const Tensor& activation, std::int64_t first) const {
+    Tensor piece = flat(activation);
+    piece.data = piece.as<char>() + static_cast<std::size_t>(first * shape_.width) * size_of(piece.dtype);
+    return piece.first(std::min(head_rows_, rows() - first));
+  }
+  Tensor head_logits(const Tensor& x) {
+    Tensor logits{logits_.data, logits_.dtype, {x.dim(0), shape_.padded_vocabulary()}};
+    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "logits");
+    device_.linear(x, head_, Tensor{}, logits);
+    return logits;
+  }
+  void backward_embedding(bool accumulate, const Ready& ready);
+
+  Device& device_;
+  ModelOptions options_;
+  GptShape shape_;
+  std::vector<ParameterSpec> parameters_;
+  bool fp8_fits_;  ///< Whether the blocks' linear layers can multiply in FP8, and do where the batch fits, too.
+  std::int64_t head_rows_;
+  std::deque<Buffer> buffers_;
+  std::vector<GptBlock> blocks_;
+  GptNorm final_norm_;
+  GptScratch scratch_;
+  Tensor logits_;  ///< [head_rows_, padded vocabulary], in the memory of scratch_.dpre and dqkv.
+  Tensor dhead_;   ///< [padded vocabulary, width]: the output layer's part of dtokens_.
+  Tensor tokens_, dtokens_, positions_, dpositions_;
+  Tensor head_;  ///< tokens_ with its padding.
+  TokenBatch batch_;
+  float rate_ = 0.0f;
+};
+
+void Gpt::allocate_norm(GptNorm& norm) {
+  norm.output = activation(shape_.width);
+  norm.statistics = statistics({options_.max_batch * shape_.sequence, 2});
+}
+
+/// All activations but its input.
+GptBlock Gpt::make_block() {
+  GptBlock block(device_, shape_);
+  GptBlockActivations& a = block.activations();
+  allocate_norm(block.norm1());
+  a.qkv = activation(3 * shape_.width);
+  a.attended = activation(shape_.width);
+  a.attention_statistics = statistics({options_.max_batch, shape_.heads, shape_.sequence});
+  block.norm2().input = activation(shape_.width);
+  allocate_norm(block.norm2());
+  a.pre = activation(shape_.feed_forward);
+  if (blocks_.empty() || options_.recompute == Recompute::none) a.hidden = activation(shape_.feed_forward);
+  return block;
+}
+
+void Gpt::allocate_activations() {
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    const bool shared = layer > 0 && options_.recompute == Recompute::block;
+    blocks_.push_back(shared ? blocks_.front() : make_block());
+    blocks_.back().norm1().input = activation(shape_.width);
+    if (!blocks_.back().activations().hidden) blocks_.back().activations().hidden = block(0).activations().hidden;
+  }
+  final_norm_.input = activation(shape_.width);
+  allocate_norm(final_norm_);
+}
+
+void Gpt::allocate_scratch() {
+  const std::int64_t tokens = options_.max_batch * shape_.sequence;
+  const std::int64_t dpre = tokens * shape_.feed_forward;
+  const std::int64_t dqkv = tokens * 3 * shape_.width;
+  const std::int64_t logits = head_rows_ * shape_.padded_vocabulary();
+  // dqkv starts at a multiple of 256 elements.
+  const std::int64_t dqkv_begin = (dpre + 255) / 256 * 256;
+  logits_ = allocate(device_.dtype(), {std::max(logits, dqkv_begin + dqkv)});
+  scratch_.dpre = {logits_.data, logits_.dtype, {shape_.feed_forward}};
+  scratch_.dqkv = {logits_.as<char>() + static_cast<std::size_t>(dqkv_begin) * size_of(logits_.dtype),
+                   logits_.dtype,
+                   {3 * shape_.width}};
+  dhead_ = allocate(master_dtype(device_.precision()), {shape_.padded_vocabulary(), shape_.width});
+  scratch_.branch = activation(shape_.width);
+  scratch_.dout = activation(shape_.width);
+  scratch_.dmiddle = activation(shape_.width);
+  scratch_.din = activation(shape_.width);
+  if (options_.gpt_dropout > 0.0f) {
+    scratch_.mlp_branch = std::exchange(scratch_.dmiddle, scratch_.dout);
+    scratch_.attention_branch = std::exchange(scratch_.din, scratch_.dout);
+  }
+}
+
+/// Activations that all blocks share are of one memory in FP8, too; scales are each block's own.
+void Gpt::allocate_fp8() {
+  const auto copy = [this](DType format, std::int64_t columns) {
+    return allocate(format, {options_.max_batch, shape_.sequence, columns});
+  };
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    const bool shared = layer > 0 && options_.recompute == Recompute::block;
+    block(layer).activations().attended_fp8 =
+        shared ? block(0).activations().attended_fp8 : copy(DType::e4m3, shape_.width);
+    block(layer).prepare_fp8([this](const Shape& shape) { return allocate(DType::e4m3, shape); });
+  }
+  scratch_.dmlp_fp8 = copy(DType::e5m2, shape_.width);
+  scratch_.dattention_fp8 = copy(DType::e5m2, shape_.width);
+  scratch_.dqkv_fp8 = copy(DType::e5m2, 3 * shape_.width);
+}
+
+void Gpt::fit_to_batch(const TokenBatch& batch) {
+  DDP_CHECK(batch.count > 0 && batch.count <= options_.max_batch, "gpt: a batch of {}, at most {} fit", batch.count,
+            options_.max_batch);
+  DDP_CHECK(batch.source.sequence > 0 && batch.source.sequence <= shape_.sequence,
+            "gpt: windows of {} tokens, there are {} positions", batch.source.sequence, shape_.sequence);
+  batch_ = batch;
+  const bool fp8 = fp8_fits_ && device_.fits_fp8(rows(), shape_.width);
+  scratch_.dpre.dtype = fp8 ? DType::e5m2 : device_.dtype();
+  for (GptBlock& block : blocks_) {
+    GptBlockActivations& a = block.activations();
+    fit(block.norm1());
+    fit(block.norm2());
+    for (Tensor* tensor : {&a.qkv, &a.attended, &a.pre, &a.hidden}) fit(*tensor);
+    a.attention_statistics.shape = {batch.count, shape_.heads, batch.source.sequence};
+    if (fp8_fits_) fit(a.attended_fp8);
+    block.set_fp8(fp8);
+  }
+  fit(final_norm_);
+  for (Tensor* tensor :
+       {&scratch_.branch, &scratch_.dout, &scratch_.dmiddle, &scratch_.din, &scratch_.dpre, &scratch_.dqkv}) {
+    fit(*tensor);
+  }
+  if (options_.gpt_dropout > 0.0f) {
+    fit(scratch_.mlp_branch);
+    fit(scratch_.attention_branch);
+  }
+  if (!fp8_fits_) return;
+  for (Tensor* tensor : {&scratch_.dmlp_fp8, &scratch_.dattention_fp8, &scratch_.dqkv_fp8}) fit(*tensor);
+}
+
+/// Forward up to the final norm.
+void Gpt::run_blocks(const TokenBatch& batch, float rate) {
+  rate_ = rate;
+  fit_to_batch(batch);
+  const GptNorm& first = block(0).norm1();
+  device_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), first.input);
+  device_.layer_norm(first.input, first.weight, first.bias, shape_.norm_epsilon, first.output, first.statistics);
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    const std::uint32_t site = kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer);
+    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} forward", layer));
+    block(layer).set_dropout(dropout(site), dropout(site + 1));
+    block(layer).forward(layer + 1 < shape_.layers ? block(layer + 1).norm1() : final_norm_, scratch_.branch);
+  }
+}
+
+/// Without dropout, and without a trace in the steps to come.
+void Gpt::run_blocks_apart(const TokenBatch& batch) {
+  run_blocks(batch, 0.0f);
+  device_.forget_magnitudes();
+}
+
+/// The first block's weight gradients come last, so that the embedding's all-reduce, the largest of all, runs beside
+/// them.
+void Gpt::backward(bool accumulate, const Ready& ready) {
+  device_.layer_norm_backward(final_norm_.input, final_norm_.weight, final_norm_.statistics, scratch_.branch, Tensor{},
+                              scratch_.dout, final_norm_.dweight, final_norm_.dbias,
+                              rate_ > 0.0f ? Tensor{} : block(shape_.layers - 1).mlp_projection().dbias, accumulate);
+  ready(kFinalNorm);
+  ready(kFinalNorm + 1);
+  for (std::int64_t layer = shape_.layers - 1; layer >= 0; --layer) {
+    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} backward", layer));
+    GptBlock& current = block(layer);
+    if (layer < shape_.layers - 1) current.restore(options_.recompute, scratch_.branch);  // the last one's is there
+    current.mlp_backward_data(scratch_, accumulate);
+    if (layer > 0) current.mlp_backward_weights(scratch_, accumulate, ready);
+    current.attention_backward_data(scratch_, layer > 0 ? block(layer - 1).mlp_projection() : GptLinear{}, accumulate);
+    if (layer == 0) break;
+    current.attention_backward_weights(scratch_, accumulate, ready);
+    std::swap(scratch_.dout, scratch_.din);
+  }
+  backward_embedding(accumulate, ready);
+  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "h.0 weight gradients");
+  block(0).mlp_backward_weights(scratch_, accumulate, ready);
+  block(0).attention_backward_weights(scratch_, accumulate, ready);
+  device_.renew_scales();
+}
+
+void Gpt::backward_embedding(bool accumulate, const Ready& ready) {
+  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "embedding backward");
+  const std::int64_t sequence = batch_.source.sequence;
+  device_.embed_tokens_backward(batch_, dropout(kEmbeddingSite), scratch_.din, dhead_, dtokens_,
+                                dpositions_.first(sequence), accumulate);
+  if (!accumulate && sequence < shape_.sequence) {
+    const std::size_t used = dpositions_.first(sequence).bytes();
+    device_.zero(dpositions_.as<char>() + used, dpositions_.bytes() - used, device_.compute_stream());
+  }
+  ready(token_embedding(shape_));
+  ready(token_embedding(shape_) + 1);
+}
+
+std::vector<float> Gpt::next_token_logits(const TokenBatch& batch, std::int64_t position) {
+  TokenBatch window = batch;
+  window.count = 1;
+  DDP_CHECK(position >= 0 && position < batch.source.sequence, "gpt: position {} in a window of {}", position,
+            batch.source.sequence);
+  run_blocks_apart(window);
+  const Tensor logits = head_logits(head_piece(final_norm_.output, position).first(1));
+  const Buffer values = device_.allocate(DType::f32, {shape_.vocabulary});
+  device_.convert({logits.data, logits.dtype, {shape_.vocabulary}}, values.view(DType::f32, {shape_.vocabulary}),
+                  device_.compute_stream());
+  std::vector<float> result(static_cast<std::size_t>(shape_.vocabulary));
+  device_.copy_to_host(result.data(), values.data(), values.bytes());
+  return result;
+}
+
+}  // namespace
+
+std::vector<ParameterSpec> gpt_parameters(const GptShape& shape) {
+  const InitialValue normal = InitialValue::normal(0.02f);
+  std::vector<ParameterSpec> specs = {{"ln_f.weight", {shape.width}, InitialValue::constant(1.0f), false},
+                                      {"ln_f.bias", {shape.width}, InitialValue::constant(0.0f), false}};
+  for (std::int64_t layer = shape.layers - 1; layer > 0; --layer) GptBlock::append_parameters(shape, layer, specs);
+  specs.push_back({"wte.weight", {shape.vocabulary, shape.width}, normal, true, shape.padded_vocabulary()});
+  specs.push_back({"wpe.weight", {shape.sequence, shape.width}, normal, true});
+  GptBlock::append_parameters(shape, 0, specs);
+  return specs;
+}
+
+std::unique_ptr<Model> make_gpt(Device& device, const ModelOptions& options) {
+  check(options);
+  return std::make_unique<Gpt>(device, options);
+}
+
+}  // namespace ddptrain

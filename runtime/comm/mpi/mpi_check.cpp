@@ -1,0 +1,55 @@
+#include "runtime/comm/mpi/mpi_check.h"
+
+#include <algorithm>
+#include <string>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+namespace {
+
+constexpr int kTag = 0;
+
+/// MPI counts with int.
+template <class Move>
+void in_parts(std::size_t bytes, const Move& move) {
+  constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
+  for (std::size_t at = 0; at < bytes; at += kMostAtOnce) {
+    move(at, static_cast<int>(std::min(bytes - at, kMostAtOnce)));
+  }
+}
+
+}  // namespace
+
+void check_mpi(int code, const char* call, const char* file, int line) {
+  if (code == MPI_SUCCESS) return;
+  int rank = -1;
+  int length = 0;
+  char host[MPI_MAX_PROCESSOR_NAME] = "unknown host";
+  char text[MPI_MAX_ERROR_STRING] = "";
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Get_processor_name(host, &length);
+  MPI_Error_string(code, text, &length);
+  fail("{}:{}: {} failed on rank {} ({}): {}", file, line, call, rank, host, text);
+}
+
+void mpi_broadcast_bytes(void* data, std::size_t bytes, int root, MPI_Comm comm) {
+  in_parts(bytes, [&](std::size_t at, int count) {
+    DDP_MPI_CHECK(MPI_Bcast(static_cast<char*>(data) + at, count, MPI_BYTE, root, comm));
+  });
+}
+
+void mpi_send_bytes(const void* data, std::size_t bytes, int to, MPI_Comm comm) {
+  in_parts(bytes, [&](std::size_t at, int count) {
+    DDP_MPI_CHECK(MPI_Send(static_cast<const char*>(data) + at, count, MPI_BYTE, to, kTag, comm));
+  });
+}
+
+void mpi_receive_bytes(void* data, std::size_t bytes, int from, MPI_Comm comm) {
+  in_parts(bytes, [&](std::size_t at, int count) {
+    DDP_MPI_CHECK(MPI_Recv(static_cast<char*>(data) + at, count, MPI_BYTE, from, kTag, comm, MPI_STATUS_IGNORE));
+  });
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,23 @@
+#pragma once
+
+// Only MPI's C interface is used and linked.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <cstddef>
+
+namespace ddptrain {
+
+/// Throws Error naming the call, this rank and its host, and MPI's text, unless `code` is MPI_SUCCESS. Communicators
+/// must have MPI_ERRORS_RETURN (World sets it; duplicates inherit it).
+void check_mpi(int code, const char* call, const char* file, int line);
+
+/// MPI_Bcast, MPI_Send and MPI_Recv of any number of bytes.
+void mpi_broadcast_bytes(void* data, std::size_t bytes, int root, MPI_Comm comm);
+void mpi_send_bytes(const void* data, std::size_t bytes, int to, MPI_Comm comm);
+void mpi_receive_bytes(void* data, std::size_t bytes, int from, MPI_Comm comm);
+
+}  // namespace ddptrain
+
+#define DDP_MPI_CHECK(call) ::ddptrain::check_mpi((call), #call, __FILE__, __LINE__)

@@ -1,0 +1,332 @@
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/nccl/nccl_peer_addresses.h"
+#include "runtime/core/error.h"
+
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0), "NCCL 2.27 or newer is needed (symmetric windows)");
+
+namespace ddptrain {
+
+namespace {
+
+/// Where these differ between ranks, collectives hang.
+constexpr const char* kSharedSettings[] = {"NCCL_ALGO", "NCCL_PROTO"};
+
+bool is_set(const char* name) { return std::getenv(name) != nullptr; }
+
+/// Those of `names` that are set, as "NCCL_ALGO=Tree, NCCL_PROTO=LL".
+template <class Names>
+std::string values_of(const Names& names) {
+  std::string text;
+  for (const char* name : names) {
+    if (is_set(name)) text += fmt::format("{}{}={}", text.empty() ? "" : ", ", name, std::getenv(name));
+  }
+  return text;
+}
+
+std::string settings() {
+  const std::string text = values_of(kSharedSettings);
+  return text.empty() ? "neither NCCL_ALGO nor NCCL_PROTO set" : text;
+}
+
+/// UsageError on all ranks where they do not have the same.
+void require_same_settings(const World& world) {
+  const std::string difference = differences(world.all_gather(settings()));
+  world.agree([&] {
+    if (difference.empty()) return;
+    usage_error("NCCL needs the same settings on all ranks: {} (mpirun -x NAME hands a variable on)", difference);
+  });
+}
+
+/// An NCCL communicator with what its error messages name. Buffers in its windows keep it alive.
+class NcclComm {
+ public:
+  NcclComm(const World& world, int max_ctas) : rank_(world.rank()), host_(world.hostname()) {
+    require_same_settings(world);
+    ncclUniqueId id{};
+    if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    world.broadcast(&id, sizeof(id), 0);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.commName = "ddptrain";
+    if (max_ctas > 0) {
+      config.maxCTAs = max_ctas;
+      config.cgaClusterSize = 0;  // a cluster would wait for free multiprocessors that are neighbours
+    }
+    const ncclResult_t result = ncclCommInitRankConfig(&comm_, world.size(), id, rank_, &config);
+    if (!is_refusal(result)) check(result, "ncclCommInitRankConfig");
+    world.agree([&] { require_accepted(result, "does not start"); });
+  }
+
+  ~NcclComm() {
+    if (comm_ == nullptr) return;
+    // With an exception on its way up, peers may be gone: abort ends the kernels that wait for them.
+    const bool failed = std::uncaught_exceptions() > 0;
+    const ncclResult_t result = failed ? ncclCommAbort(comm_) : ncclCommDestroy(comm_);
+    if (result != ncclSuccess) log_failure(result, failed ? "ncclCommAbort" : "ncclCommDestroy");
+  }
+
+  NcclComm(const NcclComm&) = delete;
+  NcclComm& operator=(const NcclComm&) = delete;
+
+  ncclComm_t get() const { return comm_; }
+
+  void check(ncclResult_t result, const char* call) const {
+    if (result != ncclSuccess) throw Error(message(result, call));
+  }
+
+  /// UsageError where NCCL refuses what it was asked for; `what` follows "NCCL".
+  void require_accepted(ncclResult_t result, const char* what) const {
+    if (result == ncclSuccess) return;
+    usage_error("NCCL {} with {}: {}. Change these variables, or unset them.", what, settings(), reason(result));
+  }
+
+  void check(cudaError_t result, const char* call) const {
+    if (result != cudaSuccess) fail("{} failed on rank {} ({}): {}", call, rank_, host_, cudaGetErrorString(result));
+  }
+
+  void log_failure(ncclResult_t result, const char* call) const { spdlog::warn("{}", message(result, call)); }
+
+ private:
+  /// What every rank answers alike, because it follows from the settings alone.
+  static bool is_refusal(ncclResult_t result) { return result == ncclInvalidUsage || result == ncclInvalidArgument; }
+
+  std::string reason(ncclResult_t result) const {
+    const char* detail = ncclGetLastError(comm_);
+    const bool known = detail != nullptr && *detail != '\0';
+    return fmt::format("{}{}{}", ncclGetErrorString(result), known ? ": " : "", known ? detail : "");
+  }
+
+  std::string message(ncclResult_t result, const char* call) const {
+    return fmt::format("{} failed on rank {} ({}): {}. NCCL_DEBUG=INFO shows more.", call, rank_, host_,
+                       reason(result));
+  }
+
+  int rank_;
+  std::string host_;
+  ncclComm_t comm_ = nullptr;
+};
+
+ncclDataType_t nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return ncclDouble;
+    case DType::f32:
+      return ncclFloat;
+    case DType::bf16:
+      return ncclBfloat16;
+    default:
+      fail("sums of {} over NCCL: f64, f32 and bf16 only", name_of(dtype));
+  }
+}
+
+/// Why symmetric memory is not to be used; empty where NCCL may be asked for it. Symmetric kernels need one node as
+/// NCCL sees it, and would bypass an algorithm or protocol that the user chose. The same on all ranks.
+std::string why_not_to_ask(const World& world, bool wanted) {
+  if (!wanted) return "symmetric memory is off";
+  if (world.size() == 1) return "one rank";
+  std::string mine;
+  for (const char* name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_HOSTID"}) {
+    if (is_set(name)) mine += fmt::format("{}{}", mine.empty() ? "" : ", ", name);
+  }
+  for (const std::string& names : world.all_gather(mine)) {
+    if (!names.empty()) return names + (names.find(',') == std::string::npos ? " is set" : " are set");
+  }
+  return world.nodes() > 1 ? "ranks on several nodes" : "";
+}
+
+/// The settings that keep NCCL from mapping the memory of peers.
+std::string why_not_mapped() {
+  const std::string set = values_of(std::array{"NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_P2P_DIRECT_DISABLE",
+                                               "NCCL_CUMEM_ENABLE", "NCCL_WIN_ENABLE"});
+  return "NCCL maps no memory of other ranks" + (set.empty() ? "" : " with " + set);
+}
+
+void free_symmetric(const NcclComm& comm, ncclWindow_t window, void* memory) {
+  // Waiting for work that waits for lost peers would hang; the process is about to end.
+  if (std::uncaught_exceptions() > 0) return;
+  if (cudaDeviceSynchronize() != cudaSuccess) spdlog::warn("freeing symmetric memory: the GPU's last work failed");
+  if (window != nullptr) {
+    const ncclResult_t result = ncclCommWindowDeregister(comm.get(), window);
+    if (result != ncclSuccess) comm.log_failure(result, "ncclCommWindowDeregister");
+  }
+  const ncclResult_t result = ncclMemFree(memory);
+  if (result != ncclSuccess) comm.log_failure(result, "ncclMemFree");
+}
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(const World& world, Device& device, const CommunicatorOptions& options)
+      : world_(world),
+        device_(device),
+        comm_(std::make_shared<const NcclComm>(world, options.max_ctas)),
+        why_not_symmetric_(why_not_to_ask(world, options.symmetric)) {
+    if (is_set("NCCL_ALGO") || is_set("NCCL_PROTO")) try_collectives(options.scatters_sums);
+    if (why_not_symmetric_.empty()) try_window();
+  }
+
+  ~NcclCommunicator() override {
+    if (comm_.use_count() > 1) {
+      spdlog::warn("NCCL communicator: {} of its buffers outlive it", comm_.use_count() - 1);
+    }
+  }
+
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  int rank() const override { return world_.rank(); }
+  int size() const override { return world_.size(); }
+  bool symmetric() const override { return why_not_symmetric_.empty(); }
+  std::string why_not_symmetric() const override { return why_not_symmetric_; }
+
+  Buffer allocate(std::size_t bytes) override {
+    if (!symmetric()) return device_.allocate(bytes);
+    Window window = allocate_window(bytes);
+    DDP_CHECK(is_symmetric(window.handle), "NCCL gave a window of {} bytes that is not symmetric", bytes);
+    return std::move(window.memory);
+  }
+
+  PeerMemory allocate_for_peers(std::size_t bytes) override {
+    if (!symmetric() || !on_all_ranks(bytes > 0)) return {};
+    Window window = allocate_window(std::max(bytes, static_cast<std::size_t>(size()) * sizeof(std::uint64_t)));
+    PeerMemory memory{std::move(window.memory), nccl_peer_addresses(comm_->get(), window.handle, size())};
+    if (!on_all_ranks(!memory.of_rank.empty())) return {};
+    const bool good = peers_exchange(memory.of_rank, rank(), [this] { world_.barrier(); });
+    if (on_all_ranks(good)) return memory;
+    if (rank() == 0) spdlog::warn("GPUs do not reach each other's memory although NCCL has mapped it");
+    return {};
+  }
+
+  Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) override {
+    comm_->check(ncclAllReduce(from.data, to.data, static_cast<std::size_t>(from.size()), nccl_type(from.dtype),
+                               ncclSum, comm_->get(), cuda(stream)),
+                 "ncclAllReduce");
+    return next_++;
+  }
+
+  Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
+    check_part(to);
+    comm_->check(ncclReduceScatter(from.data, to.data, static_cast<std::size_t>(to.size()), nccl_type(from.dtype),
+                                   ncclSum, comm_->get(), cuda(stream)),
+                 "ncclReduceScatter");
+    return next_++;
+  }
+
+  Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override {
+    check_part(from);
+    comm_->check(ncclAllGather(from.data, to.data, from.bytes(), ncclUint8, comm_->get(), cuda(stream)),
+                 "ncclAllGather");
+    return next_++;
+  }
+
+  bool test(Ticket) override { return true; }
+  void wait(Ticket) override {}
+
+  /// Over MPI where NCCL_ALGO is set: what it leaves for sums need not do for broadcasts.
+  Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) override {
+    if (is_set("NCCL_ALGO")) {
+      std::vector<char> host(to.bytes());
+      if (rank() == root) device_.copy_to_host(host.data(), from.data, host.size());
+      world_.broadcast(host.data(), host.size(), root);
+      device_.copy_to_device(to.data, host.data(), host.size());
+      return next_++;
+    }
+    comm_->check(ncclBroadcast(from.data, to.data, to.bytes(), ncclUint8, root, comm_->get(), cuda(stream)),
+                 "ncclBroadcast");
+    return next_++;
+  }
+
+  void check_health() override {
+    ncclResult_t state = ncclSuccess;
+    comm_->check(ncclCommGetAsyncError(comm_->get(), &state), "ncclCommGetAsyncError");
+    if (state != ncclInProgress) comm_->check(state, "A collective");
+  }
+
+  std::string library() const override { return "NCCL"; }
+  std::string library_version() const override { return "NCCL " + nccl_version(); }
+
+ private:
+  void check_part(const Tensor& part) const {
+    DDP_CHECK(!symmetric() || part.bytes() % kPartBytes == 0,
+              "parts of {} bytes in symmetric memory: not a multiple of {}", part.bytes(), kPartBytes);
+  }
+  static cudaStream_t cuda(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+  bool on_all_ranks(bool mine) const { return world_.min(mine ? 1.0 : 0.0) > 0.0; }
+
+  /// Each kind of collective once, in memory of the device: what NCCL cannot do with NCCL_ALGO and NCCL_PROTO, it
+  /// refuses when it is called.
+  void try_collectives(bool scatters_sums) {
+    const Buffer memory = device_.allocate(static_cast<std::size_t>(size()) * kPartBytes);
+    const Tensor values = memory.view(DType::f32, {static_cast<std::int64_t>(memory.bytes() / sizeof(float))});
+    const Tensor part = own_part(*this, values);
+    const cudaStream_t stream = cuda(device_.compute_stream());
+    world_.agree([&] {
+      comm_->require_accepted(ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.size()),
+                                            ncclFloat, ncclSum, comm_->get(), stream),
+                              "cannot all-reduce");
+      if (!scatters_sums) return;
+      comm_->require_accepted(ncclReduceScatter(values.data, part.data, static_cast<std::size_t>(part.size()),
+                                                ncclFloat, ncclSum, comm_->get(), stream),
+                              "cannot reduce-scatter, which sharded optimizer state (ZeRO-1) needs,");
+      comm_->require_accepted(ncclAllGather(part.data, values.data, part.bytes(), ncclUint8, comm_->get(), stream),
+                              "cannot all-gather, which sharded optimizer state (ZeRO-1) needs,");
+    });
+    device_.synchronize();
+  }
+
+  void try_window() {
+    const Window window = allocate_window(1);
+    if (!on_all_ranks(is_symmetric(window.handle))) why_not_symmetric_ = why_not_mapped();
+  }
+
+  struct Window {
+    Buffer memory;
+    ncclWindow_t handle = nullptr;  ///< As long as the memory.
+  };
+
+  Window allocate_window(std::size_t bytes) {
+    constexpr std::size_t kUnit = NCCL_WIN_REQUIRED_ALIGNMENT;
+    const std::size_t padded = (std::max<std::size_t>(bytes, 1) + kUnit - 1) / kUnit * kUnit;
+    void* memory = nullptr;
+    comm_->check(ncclMemAlloc(&memory, padded), "ncclMemAlloc");
+    const auto handle = std::make_shared<ncclWindow_t>(nullptr);
+    Buffer buffer(memory, bytes, [comm = comm_, handle](void* raw) { free_symmetric(*comm, *handle, raw); });
+    comm_->check(cudaMemset(memory, 0, padded), "cudaMemset");
+    comm_->check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    comm_->check(ncclCommWindowRegister(comm_->get(), memory, padded, handle.get(), NCCL_WIN_COLL_SYMMETRIC),
+                 "ncclCommWindowRegister");
+    return {std::move(buffer), *handle};
+  }
+
+  const World& world_;
+  Device& device_;
+  std::shared_ptr<const NcclComm> comm_;
+  std::string why_not_symmetric_;
+  Ticket next_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device,
+                                                     const CommunicatorOptions& options) {
+  if (device.kind() != DeviceKind::cuda) fail("make_nccl_communicator: NCCL carries GPU memory only");
+  return std::make_unique<NcclCommunicator>(world, device, options);
+}
+
+std::string nccl_version() {
+  int code = 0;
+  if (ncclGetVersion(&code) != ncclSuccess) return "unknown";
+  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,150 @@
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/core/random.h"
+#include "runtime/core/tensor.h"
+
+/// What changes from step to step. It lives where the device computes, so that a captured step can be replayed
+/// without new arguments: position in the data, learning rate and dropout all follow from the step number.
+
+namespace ddptrain {
+
+/// Number of optimizer steps finished so far.
+struct StepState {
+  std::uint64_t step = 0;
+};
+
+/// A step number read where the work runs: `state->step + offset`. `offset` counts steps within one captured graph.
+struct StepRef {
+  const StepState* state = nullptr;
+  std::uint32_t offset = 0;
+
+  DDP_HOST_DEVICE std::uint64_t value() const { return state->step + offset; }
+};
+
+/// Which samples a batch holds. Training: step s of the run takes the positions
+/// [(s mod steps_per_epoch) * samples_per_step, + samples_per_step) of the epoch's permutation, the same on any number
+/// of ranks; this batch is the slice of them that starts at `first`. Evaluation (`shuffle` false): the samples
+/// first, first + 1, ... of the file.
+struct SampleOrder {
+  std::uint64_t seed = 0;
+  std::uint32_t dataset_size = 0;
+  std::uint32_t steps_per_epoch = 1;
+  std::uint32_t samples_per_step = 0;  ///< Over all ranks and micro-steps.
+  std::uint32_t first = 0;
+  bool shuffle = true;
+};
+
+namespace detail {
+
+DDP_HOST_DEVICE std::uint32_t mix(std::uint32_t x) {  // finaliser of MurmurHash3
+  x ^= x >> 16;
+  x *= 0x85EBCA6Bu;
+  x ^= x >> 13;
+  x *= 0xC2B2AE35u;
+  return x ^ (x >> 16);
+}
+
+}  // namespace detail
+
+/// Bijection of [0, size): a six-round Feistel network on the smallest even number of bits that holds `size`, walked
+/// until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Needs no table,
+/// so every rank and every thread finds its own sample.
+struct Permutation {
+  std::uint32_t key;
+  std::uint32_t size;
+  std::uint32_t half_bits;
+
+  DDP_HOST_DEVICE Permutation(std::uint64_t seed, std::uint32_t epoch, std::uint32_t size)
+      : key(detail::mix(static_cast<std::uint32_t>(seed) ^ detail::mix(epoch + 0x9E3779B9u)) ^
+            detail::mix(static_cast<std::uint32_t>(seed >> 32) + 0x7F4A7C15u)),
+        size(size),
+        half_bits(1) {
+    while (half_bits < 16 && (1ull << (2 * half_bits)) < size) ++half_bits;
+  }
+
+  DDP_HOST_DEVICE std::uint32_t operator()(std::uint32_t position) const {
+    const std::uint32_t mask = (1u << half_bits) - 1;
+    std::uint32_t x = position;
+    do {
+      std::uint32_t left = x >> half_bits;
+      std::uint32_t right = x & mask;
+      for (std::uint32_t round = 0; round < 6; ++round) {
+        const std::uint32_t next = left ^ (detail::mix(right + key + round * 0x9E3779B9u) & mask);
+        left = right;
+        right = next;
+      }
+      x = (left << half_bits) | right;
+    } while (x >= size);
+    return x;
+  }
+};
+
+DDP_HOST_DEVICE std::uint32_t permute(std::uint64_t seed, std::uint32_t epoch, std::uint32_t position,
+                                      std::uint32_t size) {
+  return Permutation(seed, epoch, size)(position);
+}
+
+/// The rows of one batch: what `order` means at one step, worked out once.
+struct BatchRows {
+  Permutation permutation;
+  std::uint32_t first;
+  bool shuffle;
+
+  DDP_HOST_DEVICE BatchRows(const SampleOrder& order, StepRef step)
+      : BatchRows(order, order.shuffle ? step.value() : 0) {}
+  DDP_HOST_DEVICE BatchRows(const SampleOrder& order, std::uint64_t step)
+      : permutation(order.seed, static_cast<std::uint32_t>(step / order.steps_per_epoch), order.dataset_size),
+        first(order.first +
+              (order.shuffle ? static_cast<std::uint32_t>(step % order.steps_per_epoch) * order.samples_per_step : 0)),
+        shuffle(order.shuffle) {}
+
+  /// Index in the data set of row `row`.
+  DDP_HOST_DEVICE std::uint32_t operator[](std::uint32_t row) const {
+    return shuffle ? permutation(first + row) : first + row;
+  }
+};
+
+/// Index in the data set of row `row` of a batch.
+DDP_HOST_DEVICE std::uint32_t sample_index(const SampleOrder& order, std::uint64_t step, std::uint32_t row) {
+  return BatchRows(order, step)[row];
+}
+
+/// A batch of images: rows of a data set that is resident where the device computes, found through `order`.
+struct ImageBatch {
+  Tensor images;  ///< [dataset_size, height, width] u8
+  Tensor labels;  ///< [dataset_size] u8
+  SampleOrder order;
+  StepRef step;
+  std::int64_t count = 0;  ///< Rows in this batch.
+};
+
+/// Dropout of rate `rate`: feature f of the sample at position `order.first + row` of the global batch is dropped where
+/// its 15 random bits (see dropout_slot; Philox of kRounds, counter {call, position, step, site}, key seed) are below
+/// rate * 32768, and multiplied by 1 / (1 - rate) elsewhere. So masks depend on the sample and the step, not on ranks
+/// or schedules.
+struct Dropout {
+  static constexpr int kRounds = 7;
+
+  float rate = 0.0f;  ///< 0 in evaluation.
+  std::uint64_t seed = 0;
+  std::uint32_t site = 0;      ///< Distinguishes the dropout layers of a model.
+  std::uint32_t position = 0;  ///< Position of row 0 in the global batch.
+  StepRef step;
+
+  DDP_HOST_DEVICE std::uint32_t threshold() const { return static_cast<std::uint32_t>(rate * 32768.0f + 0.5f); }
+  DDP_HOST_DEVICE float scale() const { return 1.0f / (1.0f - rate); }
+  DDP_HOST_DEVICE Philox draw(std::uint32_t call, std::uint32_t row) const {
+    const std::uint64_t now = step.value();
+    return philox<kRounds>(call, position + row, static_cast<std::uint32_t>(now),
+                           site ^ (static_cast<std::uint32_t>(now >> 32) << 8), seed);
+  }
+  DDP_HOST_DEVICE bool keeps(std::uint32_t feature, std::uint32_t row) const {
+    if (rate <= 0.0f) return true;
+    const DropoutSlot slot = dropout_slot(feature);
+    return random_bits(draw(slot.call, row), slot.lane) >= threshold();
+  }
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <utility>
+
+#include "runtime/core/tensor.h"
+
+namespace ddptrain {
+
+/// Owner of memory on a device; move-only; freed by the function that its allocator gave. Aligned to 256 bytes or
+/// more. The allocator (device or communicator) outlives it.
+class Buffer {
+ public:
+  using Free = std::function<void(void*)>;
+
+  Buffer() = default;
+  Buffer(void* data, std::size_t bytes, Free free) : data_(data), bytes_(bytes), free_(std::move(free)) {}
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~Buffer() {
+    if (data_ != nullptr) free_(data_);
+  }
+
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+  /// View of the buffer from its start.
+  Tensor view(DType dtype, Shape shape) const { return {data_, dtype, std::move(shape)}; }
+
+ private:
+  void swap(Buffer& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(free_, other.free_);
+  }
+
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  Free free_;
+};
+
+}  // namespace ddptrain

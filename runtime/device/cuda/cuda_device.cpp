@@ -1,0 +1,255 @@
+#include "runtime/device/cuda/cuda_device.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/core/error.h"
+#include "runtime/ops/cuda/attention_plans.h"
+#include "runtime/ops/cuda/conv_plans.h"
+#include "runtime/ops/cuda/fp8_scales.h"
+#include "runtime/ops/cuda/matmul.h"
+#include "runtime/ops/cuda/tuner.h"
+#include "runtime/ops/expect_tensor.h"
+
+namespace ddptrain {
+
+namespace {
+
+DeviceOptions checked(DeviceOptions options) {
+  if (options.precision == Precision::fp64) {
+    usage_error("--precision fp64: GPUs compute in fp32, tf32 or bf16. Choose one of these, or --device cpu.");
+  }
+  DDP_CHECK(!options.fp8 || options.precision == Precision::bf16, "products in FP8 go with bf16");
+  return options;
+}
+
+struct Peak {
+  const char* name;  ///< Part of the device's name.
+  double fp32, tf32, bf16;
+};
+
+constexpr Peak kPeaks[] = {
+    {"H200", 67e12, 494e12, 989e12}, {"H100", 67e12, 494e12, 989e12}, {"A100", 19.5e12, 156e12, 312e12}};
+
+class CudaGraph final : public Graph {
+ public:
+  CudaGraph(cuda::GraphExecHandle exec, cudaStream_t stream) : exec_(std::move(exec)), stream_(stream) {}
+  void launch() override { DDP_CUDA(cudaGraphLaunch(exec_.get(), stream_)); }
+
+ private:
+  cuda::GraphExecHandle exec_;
+  cudaStream_t stream_;
+};
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent() { DDP_CUDA(cudaEventCreateWithFlags(event_.out(), cudaEventDisableTiming)); }
+  void record(cudaStream_t stream) { DDP_CUDA(cudaEventRecord(event_.get(), stream)); }
+  bool done() override {
+    const cudaError_t status = cudaEventQuery(event_.get());
+    if (status == cudaErrorNotReady) return false;
+    DDP_CUDA(status);
+    return true;
+  }
+
+ private:
+  cuda::EventHandle event_;
+};
+
+/// Ends the capture of `stream` after an exception and drops what was recorded.
+void abandon_capture(cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamEndCapture(stream, &graph) != cudaSuccess) cudaGetLastError();
+  const cuda::GraphHandle dropped(graph);
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(DeviceOptions options, int device) : Device(checked(options)) {
+  const int count = cuda_device_count();
+  if (device < 0 || device >= count) {
+    usage_error(
+        "GPU {} was asked for, but {} {} visible. Start at most that many ranks on this host, or use --device cpu.",
+        device, count, count == 1 ? "GPU is" : "GPUs are");
+  }
+  DDP_CUDA(cudaSetDevice(device));
+  cudaDeviceProp properties{};
+  DDP_CUDA(cudaGetDeviceProperties(&properties, device));
+  name_ = properties.name;
+  multiprocessors_ = properties.multiProcessorCount;
+  if (!cuda::has_code_for_device()) {
+    usage_error(
+        "GPU {} ({}) has compute capability {}.{}, for which this program was not compiled. Configure with "
+        "-DDDPTRAIN_CUDA_ARCHITECTURES={}{} and build again, or use --device cpu.",
+        device, name_, properties.major, properties.minor, properties.major, properties.minor);
+  }
+  if (options.fp8 && 10 * properties.major + properties.minor < 89) {
+    usage_error("GPU {} ({}) has no FP8: that takes compute capability 8.9. Use --precision bf16.", device, name_);
+  }
+  int lowest = 0;
+  int highest = 0;
+  DDP_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  DDP_CUDA(cudaStreamCreateWithPriority(compute_.out(), cudaStreamNonBlocking, lowest));
+  DDP_CUDA(cudaStreamCreateWithPriority(communication_.out(), cudaStreamNonBlocking, highest));
+  DDP_CUDA(cudaEventCreateWithFlags(order_.out(), cudaEventDisableTiming));
+  tuner_ = std::make_unique<cuda::Tuner>(options.tune, compute_.get());
+}
+
+CudaDevice::~CudaDevice() {
+  const cudaError_t status = cudaDeviceSynchronize();
+  if (status != cudaSuccess) spdlog::warn("the GPU's last work failed: {}", cudaGetErrorString(status));
+}
+
+double CudaDevice::peak_flops() const {
+  for (const Peak& peak : kPeaks) {
+    if (name_.find(peak.name) == std::string::npos) continue;
+    if (precision() == Precision::bf16) return peak.bf16;
+    return precision() == Precision::tf32 ? peak.tf32 : peak.fp32;
+  }
+  return 0.0;
+}
+
+Buffer CudaDevice::allocate(std::size_t bytes) {
+  DDP_CHECK(!cuda::is_capturing(compute_.get()), "memory cannot be allocated while a graph is captured");
+  cuda::DeviceMemory memory;
+  DDP_CUDA(cudaMalloc(memory.out(), std::max<std::size_t>(bytes, 1)));
+  DDP_CUDA(cudaMemsetAsync(memory.get(), 0, bytes, compute_.get()));
+  DDP_CUDA(cudaStreamSynchronize(compute_.get()));
+  void* data = std::exchange(*memory.out(), nullptr);
+  return {data, bytes, [](void* raw) { const cuda::DeviceMemory owner(raw); }};
+}
+
+void CudaDevice::copy_to_host(void* host, const void* device, std::size_t bytes) {
+  synchronize();
+  DDP_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, compute_.get()));
+  DDP_CUDA(cudaStreamSynchronize(compute_.get()));
+}
+
+void CudaDevice::copy_to_device(void* device, const void* host, std::size_t bytes) {
+  synchronize();
+  DDP_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, compute_.get()));
+  DDP_CUDA(cudaStreamSynchronize(compute_.get()));
+}
+
+const void* CudaDevice::share_host_memory(const void* host, std::size_t bytes) {
+  void* data = const_cast<void*>(host);
+  const unsigned flags = cudaHostRegisterMapped | cudaHostRegisterReadOnly;
+  if (cudaHostRegister(data, bytes, flags) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  shared_.emplace_back(data);
+  void* device = nullptr;
+  DDP_CUDA(cudaHostGetDevicePointer(&device, data, 0));
+  return device;
+}
+
+Buffer CudaDevice::allocate_pinned(std::size_t bytes) {
+  void* data = nullptr;
+  DDP_CUDA(cudaHostAlloc(&data, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault));
+  std::memset(data, 0, bytes);
+  return {data, bytes, [](void* raw) {
+            const cudaError_t status = cudaFreeHost(raw);
+            if (status != cudaSuccess) spdlog::warn("cudaFreeHost failed: {}", cudaGetErrorString(status));
+          }};
+}
+
+void CudaDevice::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
+  DDP_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream.handle)));
+}
+
+void CudaDevice::zero(void* device, std::size_t bytes, Stream stream) {
+  DDP_CUDA(cudaMemsetAsync(device, 0, bytes, static_cast<cudaStream_t>(stream.handle)));
+}
+
+void CudaDevice::wait_for(Stream later, Stream earlier) {
+  if (later.handle == earlier.handle) return;
+  // One event does for all: a wait keeps the record it saw, whatever is recorded later.
+  DDP_CUDA(cudaEventRecord(order_.get(), static_cast<cudaStream_t>(earlier.handle)));
+  DDP_CUDA(cudaStreamWaitEvent(static_cast<cudaStream_t>(later.handle), order_.get(), 0));
+}
+
+std::unique_ptr<Event> CudaDevice::record(Stream stream) {
+  auto event = std::make_unique<CudaEvent>();
+  event->record(static_cast<cudaStream_t>(stream.handle));
+  return event;
+}
+
+void CudaDevice::synchronize() {
+  DDP_CUDA(cudaStreamSynchronize(compute_.get()));
+  DDP_CUDA(cudaStreamSynchronize(communication_.get()));
+}
+
+std::unique_ptr<Graph> CudaDevice::capture(const std::function<void()>& work) {
+  DDP_CUDA(cudaStreamBeginCapture(compute_.get(), cudaStreamCaptureModeThreadLocal));
+  try {
+    work();
+  } catch (...) {
+    abandon_capture(compute_.get());
+    throw;
+  }
+  cuda::GraphHandle graph;
+  DDP_CUDA(cudaStreamEndCapture(compute_.get(), graph.out()));
+  cuda::GraphExecHandle exec;
+  DDP_CUDA(cudaGraphInstantiate(exec.out(), graph.get(), cudaGraphInstantiateFlagUseNodePriority));
+  DDP_CUDA(cudaGraphUpload(exec.get(), compute_.get()));
+  return std::make_unique<CudaGraph>(std::move(exec), compute_.get());
+}
+
+cuda::MatmulPlans& CudaDevice::matmul() {
+  if (!matmul_) matmul_ = std::make_unique<cuda::MatmulPlans>(precision(), options().tune, compute_.get());
+  return *matmul_;
+}
+
+cuda::ConvPlans& CudaDevice::conv() {
+  if (!conv_) conv_ = std::make_unique<cuda::ConvPlans>(precision(), options().memory_format, compute_.get());
+  return *conv_;
+}
+
+cuda::AttentionPlans& CudaDevice::attention_plans() {
+  if (!attention_) attention_ = std::make_unique<cuda::AttentionPlans>(compute_.get(), scratch_);
+  return *attention_;
+}
+
+void CudaDevice::expect_gradient(const Tensor& gradient, const char* what, const Shape& shape) const {
+  expect_tensor(gradient, what, gradient.dtype == DType::f32 ? DType::f32 : dtype(), shape);
+}
+
+std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device) {
+  return std::make_unique<CudaDevice>(options, device);
+}
+
+void start_cuda() {
+  if (cudaFree(nullptr) != cudaSuccess) cudaGetLastError();
+}
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // no driver or no device is an answer, not an error
+  return 0;
+}
+
+std::string cuda_pci_bus_id(int device) {
+  char id[32];
+  DDP_CUDA(cudaDeviceGetPCIBusId(id, sizeof(id), device));
+  return id;
+}
+
+bool cuda_can_access_peer(int device, int peer) {
+  int can_access = 0;
+  DDP_CUDA(cudaDeviceCanAccessPeer(&can_access, device, peer));
+  return can_access != 0;
+}
+
+bool built_with_cuda() { return true; }
+
+std::string cuda_version() {
+  int version = 0;
+  DDP_CUDA(cudaRuntimeGetVersion(&version));
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+}  // namespace ddptrain

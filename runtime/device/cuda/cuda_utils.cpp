@@ -1,0 +1,40 @@
+#include "runtime/device/cuda/cuda_utils.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain::cuda {
+
+void fail_call(const char* call, const char* file, int line, const char* reason) {
+  fail("{}:{}: {} failed: {}", file, line, call, reason);
+}
+
+void require(bool condition, const char* message) {
+  if (!condition) throw Error(message);
+}
+
+void log_failed_release(const char* reason) { spdlog::warn("releasing a GPU resource failed: {}", reason); }
+
+const char* reason_of(cudaError_t status) { return cudaGetErrorString(status); }
+
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  DDP_CUDA(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void* Scratch::reserve(std::size_t bytes, cudaStream_t stream) {
+  if (!blocks_.empty() && bytes <= bytes_) return blocks_.back().get();
+  DDP_CHECK(!is_capturing(stream), "an operation of this size must run once before it is captured in a graph");
+  const std::size_t grown = std::max({bytes, 2 * bytes_, std::size_t{1} << 16});
+  DeviceMemory memory;
+  DDP_CUDA(cudaMalloc(memory.out(), grown));
+  blocks_.push_back(std::move(memory));
+  bytes_ = grown;
+  return blocks_.back().get();
+}
+
+}  // namespace ddptrain::cuda

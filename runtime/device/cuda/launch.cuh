@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "runtime/device/cuda/cuda_utils.h"
+
+/// Programmatic dependent launch (CUDA programming guide): a kernel may start while its predecessor in the stream still
+/// runs, and prepares itself until it calls wait_for_predecessor(). Works the same in captured graphs.
+
+namespace ddptrain::cuda {
+
+/// Returns when everything that the predecessor wrote can be read. Every kernel launched by launch_early calls it.
+__device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+/// The successor may start once all thread blocks have called this or ended.
+__device__ __forceinline__ void let_successor_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+template <class... Parameters, class... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
+                  cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = blocks;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  DDP_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
+
+}  // namespace ddptrain::cuda

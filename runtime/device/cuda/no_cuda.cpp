@@ -1,0 +1,26 @@
+#include "runtime/core/error.h"
+#include "runtime/device/device.h"
+
+namespace ddptrain {
+
+std::unique_ptr<Device> make_cuda_device(DeviceOptions, int) {
+  usage_error(
+      "--device cuda: this program was built without CUDA. Use --device cpu, or configure with -DDDPTRAIN_CUDA=ON on a "
+      "machine that has the CUDA toolkit and build again.");
+}
+
+void start_cuda() {}
+
+int cuda_device_count() { return 0; }
+
+std::string cuda_pci_bus_id(int) { return {}; }
+
+bool cuda_can_access_peer(int, int) { return false; }
+
+bool built_with_cuda() { return false; }
+
+std::string cuda_version() { return {}; }
+
+std::string cudnn_version() { return {}; }
+
+}  // namespace ddptrain

@@ -1,0 +1,516 @@
+#include "runtime/diagnostics/nccl_log_parser.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <istream>
+#include <set>
+#include <string_view>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+namespace {
+
+constexpr int kMostChannels = 1024;
+constexpr int kMostRanks = 1'000'000;
+constexpr std::size_t kMostExamples = 3;
+
+bool is_name_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; }
+bool is_network_character(char c) { return is_name_character(c) || c == ' '; }  // AWS Libfabric
+
+/// Reads a text from its start. What does not match is not consumed.
+class Scanner {
+ public:
+  explicit Scanner(std::string_view text) : rest_(text) {}
+
+  bool skip(std::string_view literal) {
+    if (rest_.substr(0, literal.size()) != literal) return false;
+    rest_.remove_prefix(literal.size());
+    return true;
+  }
+
+  void skip_spaces() { rest_.remove_prefix(std::min(rest_.find_first_not_of(' '), rest_.size())); }
+
+  /// Goes to just behind the next `literal`.
+  bool skip_past(std::string_view literal) {
+    const auto at = rest_.find(literal);
+    if (at == std::string_view::npos) return false;
+    rest_.remove_prefix(at + literal.size());
+    return true;
+  }
+
+  template <class T>
+  std::optional<T> number() {
+    T value{};
+    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
+    if (error != std::errc{}) return std::nullopt;
+    rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
+    return value;
+  }
+
+  std::optional<int> number_up_to(int most) {
+    const auto value = number<int>();
+    return value && *value >= 0 && *value <= most ? value : std::nullopt;
+  }
+
+  std::optional<int> rank() { return number_up_to(kMostRanks - 1); }
+  std::optional<int> channel() { return number_up_to(kMostChannels - 1); }
+
+  std::string name() { return taken_while(is_name_character); }
+  std::string network() { return taken_while(is_network_character); }
+  std::string word() {
+    return taken_while([](char c) { return c != ' '; });
+  }
+
+  bool at_end() const { return rest_.empty(); }
+  std::string_view rest() const { return rest_; }
+
+ private:
+  template <class Predicate>
+  std::string taken_while(Predicate belongs) {
+    const auto end = std::find_if_not(rest_.begin(), rest_.end(), belongs);
+    std::string taken(rest_.begin(), end);
+    rest_.remove_prefix(taken.size());
+    return taken;
+  }
+
+  std::string_view rest_;
+};
+
+/// Older versions write numbers; newer ones capitals.
+std::string algorithm_name(const std::string& raw) {
+  static constexpr std::array<const char*, 7> kNames = {"Tree",     "Ring", "CollNetDirect", "CollNetChain", "NVLS",
+                                                        "NVLSTree", "PAT"};
+  if (raw.size() == 1 && raw[0] >= '0' && raw[0] <= '6') return kNames[static_cast<std::size_t>(raw[0] - '0')];
+  if (raw == "RING") return "Ring";
+  if (raw == "TREE") return "Tree";
+  return raw;
+}
+
+std::string protocol_name(const std::string& raw) {
+  static constexpr std::array<const char*, 3> kNames = {"LL", "LL128", "Simple"};
+  if (raw.size() == 1 && raw[0] >= '0' && raw[0] <= '2') return kNames[static_cast<std::size_t>(raw[0] - '0')];
+  return raw == "SIMPLE" ? "Simple" : raw;
+}
+
+std::string pattern_name(int number) {
+  static constexpr std::array<const char*, 7> kNames = {"",     "Balanced tree", "Split tree",    "Tree",
+                                                        "Ring", "NVLS",          "CollNet direct"};
+  if (number >= 1 && number < static_cast<int>(kNames.size())) return kNames[static_cast<std::size_t>(number)];
+  return fmt::format("Pattern {}", number);
+}
+
+/// What stands behind " via ", without what another rank wrote into the same line. Nothing for forms that are unknown.
+std::optional<std::string> read_via(Scanner& in) {
+  if (in.skip("direct shared memory")) return "SHM";
+  if (in.skip("P2P/")) {
+    for (const char* kind : {"direct pointer", "CUMEM", "MNNVL", "IPC"}) {
+      if (in.skip(kind)) return fmt::format("P2P/{}{}", kind, in.skip("/read") ? "/read" : "");
+    }
+    if (!in.skip("indirect/")) return std::nullopt;
+    const auto middle = in.rank();
+    return middle ? std::optional(fmt::format("P2P/indirect/{}", *middle)) : std::nullopt;
+  }
+  if (in.skip("SHM/")) {
+    std::string via = "SHM";
+    for (const char* end : {"/", ""}) {
+      const bool direct = in.skip("direct");
+      if (!direct && !in.skip("CE")) return std::nullopt;
+      via += direct ? "/direct" : "/CE";
+      in.skip(end);
+    }
+    return via;
+  }
+  const bool coll_net = in.skip("COLLNET/");
+  if (!coll_net && !in.skip("NET/")) return std::nullopt;
+  std::string via = (coll_net ? "COLLNET/" : "NET/") + in.network();
+  const auto device = in.skip("/") ? in.number_up_to(kMostRanks) : std::nullopt;
+  if (!device) return std::nullopt;
+  via += fmt::format("/{}", *device);
+  if (in.skip("(")) {
+    const auto proxy = in.rank();
+    if (!proxy || !in.skip(")")) return std::nullopt;
+    via += fmt::format("({})", *proxy);
+  }
+  for (const char* suffix : {"/GDRDMA", "(PCI)", "/Shared"}) {
+    if (in.skip(suffix)) via += suffix;
+  }
+  return via;
+}
+
+/// A rank with its device in brackets, as in 1[1c000].
+std::optional<int> read_peer(Scanner& in) {
+  const auto rank = in.rank();
+  if (rank && in.skip("[") && !in.skip_past("]")) return std::nullopt;
+  return rank;
+}
+
+/// One pass over a log. Every read_*() is called with what follows "NCCL INFO " and says what became of it.
+class Reader {
+ public:
+  void read(const std::string& line, bool is_whole) {
+    ++line_number_;
+    line_is_whole_ = is_whole;
+    constexpr std::string_view kMark = "NCCL INFO ";
+    const std::string_view text = line;
+    std::size_t at = text.find(kMark);
+    if (at == std::string_view::npos && text.rfind("NCCL version ", 0) == 0) note(read_subject(text), text);
+    while (at != std::string_view::npos) {
+      const std::size_t start = at + kMark.size();
+      at = text.find(kMark, start);
+      const std::string_view message = text.substr(start, at == std::string_view::npos ? at : at - start);
+      message_is_whole_ = at == std::string_view::npos && line_is_whole_;
+      note(read_subject(message), message);
+    }
+  }
+
+  NcclLog result() && {
+    log_.transports.assign(transports_.begin(), transports_.end());
+    if (log_.channels == 0) log_.channels = ring_channels_;
+    log_.ranks_told = log_.ranks > 0;
+    if (!log_.ranks_told) log_.ranks = highest_rank_ + 1;
+    close_rings();
+    drop_cut_rings();
+    for (const auto& [name, values] : environment_) {
+      log_.environment.emplace(name, fmt::format("{}", fmt::join(values, kNcclValueSeparator)));
+    }
+    return std::move(log_);
+  }
+
+ private:
+  enum class Found { nothing, read, unreadable };
+
+  void note(Found found, std::string_view message) {
+    if (found != Found::unreadable) return;
+    ++log_.unreadable_lines;
+    add_example(line_number_, message);
+  }
+
+  void add_example(std::int64_t line_number, std::string_view message) {
+    if (log_.unreadable_examples.size() >= kMostExamples) return;
+    constexpr std::size_t kLongest = 90;
+    std::string shown(message.substr(0, kLongest));
+    for (char& c : shown) {
+      if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';
+    }
+    log_.unreadable_examples.push_back(
+        fmt::format("line {}: {}{}", line_number, shown, message.size() > kLongest ? "..." : ""));
+  }
+
+  Found read_subject(std::string_view message) {
+    Scanner in(message);
+    in.skip_spaces();
+    if (in.skip("Channel ")) return read_channel(in);
+    if (in.skip("Ring ")) return read_neighbours(in);
+    if (in.skip("CollNet ") || in.skip("Coll ")) return read_coll_net(in);
+    if (in.skip("Trees ")) return read_trees(in);
+    if (in.skip("comm 0x")) return read_communicator(in);
+    if (in.skip("NCCL version ")) return read_version(in);
+    if (in.skip("Pattern ")) return read_graph(in);
+    if (in.rest().rfind("NCCL_", 0) == 0) return read_environment(in);
+    if (in.rest().find(" - NVS/") != std::string_view::npos) log_.has_nvswitch = true;
+    if (in.rest().find(" coll channels") != std::string_view::npos) return read_channel_counts(in);
+    if (in.rest().find(" Bytes -> ") != std::string_view::npos) return read_choice(in);
+    return Found::nothing;
+  }
+
+  Found read_version(Scanner in) {
+    std::array<int, 3> parts{};
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto part = in.number_up_to(99999);
+      if (!part || (i < 2 && !in.skip("."))) return Found::unreadable;
+      parts[i] = *part;
+    }
+    return keep_first(log_.version, std::string("unknown"), fmt::format("{}", fmt::join(parts, ".")));
+  }
+
+  /// Channel 00/02 : 0 1 2 3 is a ring; Channel 00/0 : 1[1] -> 0[0] via ... and Channel 00 : ... a transport.
+  Found read_channel(Scanner in) {
+    const auto channel = in.channel();
+    if (!channel) return Found::unreadable;
+    std::optional<int> second;
+    if (in.skip("/")) {
+      second = in.number_up_to(kMostChannels);
+      if (!second) return Found::unreadable;
+    }
+    in.skip_spaces();
+    if (!in.skip(":")) return Found::unreadable;
+    if (in.rest().find("->") == std::string_view::npos) {
+      return second ? read_ring(in, *channel, *second) : Found::unreadable;
+    }
+    return read_transport(in, *channel);
+  }
+
+  Found read_ring(Scanner in, int channel, int channels) {
+    std::vector<int> ring;
+    for (in.skip_spaces(); !in.at_end(); in.skip_spaces()) {
+      const auto rank = in.rank();
+      if (!rank) break;  // another rank's line, if the ring is complete, which is judged at the end
+      ring.push_back(*rank);
+      highest_rank_ = std::max(highest_rank_, *rank);
+    }
+    const std::set<int> different(ring.begin(), ring.end());
+    if (ring.empty() || different.size() != ring.size() || channel >= channels) return Found::unreadable;
+    ring_channels_ = std::max(ring_channels_, channels);
+    const auto [entry, is_new] = log_.rings.emplace(channel, ring);
+    if (is_new) {
+      ring_lines_.emplace(channel, line_number_);
+    } else if (entry->second != ring) {
+      ++log_.contradictions;
+    }
+    return Found::read;
+  }
+
+  /// Ring 00 : 3 -> 0 -> 1: a rank between its neighbours.
+  Found read_neighbours(Scanner in) {
+    const auto channel = in.channel();
+    if (!channel || !in.skip(" : ")) return Found::nothing;
+    std::array<int, 3> ranks{};
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const auto rank = in.rank();
+      if (!rank || (i < 2 && !in.skip(" -> "))) return Found::unreadable;
+      ranks[i] = *rank;
+    }
+    if (in.at_end() && !line_is_whole_) return Found::unreadable;  // the last number may be cut
+    highest_rank_ = std::max({highest_rank_, ranks[0], ranks[1], ranks[2]});
+    const auto [entry, is_new] = next_ranks_[*channel].emplace(ranks[1], ranks[2]);
+    if (!is_new && entry->second != ranks[2]) ++log_.contradictions;
+    return Found::read;
+  }
+
+  /// Rings of which all ranks named their neighbours, where the line of the whole ring is cut or missing.
+  void close_rings() {
+    for (const auto& [channel, next] : next_ranks_) {
+      const auto known = log_.rings.find(channel);
+      if (known != log_.rings.end() && static_cast<int>(known->second.size()) == log_.ranks) continue;
+      std::vector<int> ring = {0};
+      auto link = next.find(0);
+      while (link != next.end() && link->second != 0 && ring.size() < next.size()) {
+        ring.push_back(link->second);
+        link = next.find(link->second);
+      }
+      const bool closed = link != next.end() && link->second == 0;
+      if (closed && static_cast<int>(ring.size()) == log_.ranks) log_.rings[channel] = ring;
+    }
+  }
+
+  /// NCCL cuts long rings at 127 characters, and files end anywhere.
+  void drop_cut_rings() {
+    for (auto ring = log_.rings.begin(); ring != log_.rings.end();) {
+      if (static_cast<int>(ring->second.size()) == log_.ranks) {
+        ++ring;
+        continue;
+      }
+      ++log_.unreadable_lines;
+      add_example(ring_lines_.at(ring->first),
+                  fmt::format("ring of channel {} with {} of {} ranks", ring->first, ring->second.size(), log_.ranks));
+      ring = log_.rings.erase(ring);
+    }
+  }
+
+  Found read_transport(Scanner in, int channel) {
+    in.skip_spaces();
+    const auto from = read_peer(in);
+    if (!from || !in.skip(" -> ")) return Found::unreadable;
+    const auto to = read_peer(in);
+    if (!to || !in.skip_past(" via ")) return Found::unreadable;
+    const auto via = read_via(in);
+    if (!via) return Found::unreadable;
+    highest_rank_ = std::max({highest_rank_, *from, *to});
+    transports_.insert({from, to, channel, *via});
+    return Found::read;
+  }
+
+  Found read_coll_net(Scanner in) {
+    const auto channel = in.channel();
+    if (!channel || !in.skip_past(": ")) return Found::unreadable;
+    const auto rank = in.rank();
+    if (!rank) return Found::unreadable;
+    const bool receives = in.skip(" [receive]");
+    if (!in.skip_past(" via ")) return Found::unreadable;
+    const auto via = read_via(in);
+    if (!via) return Found::unreadable;
+    transports_.insert({receives ? std::nullopt : rank, receives ? rank : std::nullopt, *channel, *via});
+    return Found::read;
+  }
+
+  /// [channel] child/child/child->rank->parent, as often as there are channels.
+  Found read_trees(Scanner in) {
+    Found found = Found::unreadable;
+    for (in.skip_spaces(); in.skip("["); in.skip_spaces()) {
+      const auto channel = in.channel();
+      if (!channel || !in.skip("] ")) return Found::unreadable;
+      const auto node = read_tree_node(in);
+      if (!node) return Found::unreadable;
+      if (in.skip("|")) in.word();  // NCCL 2.7 and before wrote the second tree behind it
+      if (in.at_end() && !line_is_whole_) return Found::unreadable;  // the parent's number may be cut
+      add_tree_node(*channel, *node);
+      found = Found::read;
+    }
+    // Another rank's line may follow; an ellipsis or half an entry means that something is missing.
+    return in.skip("...") ? Found::unreadable : found;
+  }
+
+  std::optional<NcclTreeNode> read_tree_node(Scanner& in) const {
+    const auto rank_or_none = [&in]() -> std::optional<int> {
+      if (in.skip("-1")) return -1;
+      return in.rank();
+    };
+    NcclTreeNode node;
+    for (int i = 0; i < 3; ++i) {
+      const auto child = rank_or_none();
+      if (!child || (i < 2 && !in.skip("/"))) return std::nullopt;
+      if (*child >= 0) node.children.push_back(*child);
+    }
+    if (!in.skip("->")) return std::nullopt;
+    const auto self = in.rank();
+    if (!self || !in.skip("->")) return std::nullopt;
+    const auto parent = rank_or_none();
+    if (!parent) return std::nullopt;
+    node.rank = *self;
+    node.parent = *parent;
+    return node;
+  }
+
+  void add_tree_node(int channel, const NcclTreeNode& node) {
+    highest_rank_ = std::max({highest_rank_, node.rank, node.parent});
+    for (const int child : node.children) highest_rank_ = std::max(highest_rank_, child);
+    const auto [entry, is_new] = log_.trees[channel].emplace(node.rank, node);
+    const NcclTreeNode& known = entry->second;
+    if (!is_new && (known.parent != node.parent || known.children != node.children)) ++log_.contradictions;
+  }
+
+  /// comm 0x... rank 0 nRanks 4 nNodes 2 ..., and older: comm 0x... rank 0 nranks 4 cudaDev 0 ... - Init COMPLETE
+  Found read_communicator(Scanner in) {
+    if (!in.skip_past(" rank ")) return Found::nothing;
+    const auto rank = in.rank();
+    if (!rank || (!in.skip(" nRanks ") && !in.skip(" nranks "))) return Found::unreadable;
+    const auto ranks = in.number_up_to(kMostRanks);
+    if (!ranks || *ranks == 0 || (in.at_end() && !line_is_whole_)) return Found::unreadable;
+    const Found found = keep_first(log_.ranks, 0, *ranks);
+    if (!in.skip(" nNodes ")) return found;
+    const auto nodes = in.number_up_to(kMostRanks);
+    if (!nodes || (in.at_end() && !line_is_whole_)) return Found::unreadable;
+    return keep_first(log_.nodes, 0, *nodes);
+  }
+
+  Found read_channel_counts(Scanner in) {
+    const auto channels = in.channel();
+    if (!channels || !in.skip(" coll channels")) return Found::unreadable;
+    log_.channels = std::max(log_.channels, *channels);
+    if (!in.skip_past(" collnet channels, ")) return Found::read;
+    const auto nvls = in.channel();
+    if (nvls && in.skip(" nvls channels")) log_.nvls_channels = std::max(log_.nvls_channels.value_or(0), *nvls);
+    return Found::read;
+  }
+
+  /// Pattern 4, crossNic 0, nChannels 12, bw 20.0/20.0, type NVL/PIX, sameChannels 1; before 2.13 "speed" for "bw".
+  Found read_graph(Scanner in) {
+    const auto pattern = in.number_up_to(99);
+    if (!pattern || !in.skip_past("nChannels ")) return Found::unreadable;
+    NcclGraph graph;
+    graph.pattern = pattern_name(*pattern);
+    const auto channels = in.channel();
+    if (!channels || (!in.skip(", bw ") && !in.skip(", speed "))) return Found::unreadable;
+    const auto intra = in.number<double>();
+    const auto inter = in.skip("/") ? in.number<double>() : std::nullopt;
+    if (!intra || !inter || !in.skip(", type ")) return Found::unreadable;
+    graph.channels = *channels;
+    graph.intra_gb_per_s = *intra;
+    graph.inter_gb_per_s = *inter;
+    graph.intra_type = in.name();
+    if (!in.skip("/")) return Found::unreadable;
+    graph.inter_type = in.name();
+    if (!in.skip(",")) return Found::unreadable;
+    if (std::find(log_.graphs.begin(), log_.graphs.end(), graph) == log_.graphs.end()) log_.graphs.push_back(graph);
+    return Found::read;
+  }
+
+  /// NCCL_NAME set by environment to VALUE; integers end with a dot.
+  Found read_environment(Scanner in) {
+    const std::string name = in.name();
+    if (!in.skip(" set by environment to ") && !in.skip(" set to ")) return Found::nothing;
+    if (!message_is_whole_ || in.at_end()) return Found::unreadable;
+    std::string value(in.rest());
+    while (!value.empty() && (value.back() == ' ' || value.back() == '\r')) value.pop_back();
+    Scanner number(value);
+    if (number.number<std::int64_t>() && number.rest() == ".") value.pop_back();
+    auto& known = environment_[name];
+    constexpr std::size_t kMostValues = 8;
+    const bool is_new = std::find(known.begin(), known.end(), value) == known.end();
+    if (is_new && known.size() < kMostValues) known.push_back(value);
+    return Found::read;
+  }
+
+  /// AllReduce: 2097152 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}, before: ... Algo 1 proto 2 time 98.5
+  Found read_choice(Scanner in) {
+    const std::string collective = in.name();
+    const bool symmetric = in.skip(" [Symmetric]");
+    if (!in.skip(": ")) return Found::nothing;
+    const auto bytes = in.number<std::int64_t>();
+    if (!bytes || *bytes < 0 || !in.skip(" Bytes -> ")) return Found::unreadable;
+    const auto choice = symmetric ? read_symmetric(in, collective) : read_algorithm(in);
+    if (!choice) return Found::unreadable;
+    log_.choices.insert_or_assign({collective, *bytes}, *choice);
+    return Found::read;
+  }
+
+  static std::optional<NcclChoice> read_algorithm(Scanner& in) {
+    if (!in.skip("Algo ")) return std::nullopt;
+    NcclChoice choice;
+    choice.algorithm = algorithm_name(in.name());
+    if (!in.skip(" proto ")) return std::nullopt;
+    choice.protocol = protocol_name(in.name());
+    if (in.skip(" time ")) return choice;
+    if (!in.skip(" channel{Lo..Hi}={")) return std::nullopt;
+    const auto low = in.channel();
+    const auto high = in.skip("..") ? in.channel() : std::nullopt;
+    if (!low || !high || *high < *low || !in.skip("}")) return std::nullopt;
+    choice.channels = *high - *low + 1;
+    return choice;
+  }
+
+  static std::optional<NcclChoice> read_symmetric(Scanner& in, const std::string& collective) {
+    if (!in.skip("Kernel ")) return std::nullopt;
+    in.skip(collective + "_");
+    NcclChoice choice{"Symmetric", in.name(), 0};
+    const auto channels = in.skip(" nchannels ") ? in.channel() : std::nullopt;
+    if (!channels) return std::nullopt;
+    choice.channels = *channels;
+    return choice;
+  }
+
+  template <class T>
+  Found keep_first(T& kept, const T& unknown, const T& said) {
+    if (kept == unknown) {
+      kept = said;
+    } else if (kept != said) {
+      ++log_.contradictions;
+    }
+    return Found::read;
+  }
+
+  NcclLog log_;
+  std::set<NcclTransport> transports_;
+  std::map<std::string, std::vector<std::string>> environment_;
+  std::map<int, std::int64_t> ring_lines_;
+  std::map<int, std::map<int, int>> next_ranks_;  // by channel and rank
+  std::int64_t line_number_ = 0;
+  bool line_is_whole_ = true;     // it ended with a line feed
+  bool message_is_whole_ = true;  // and no other rank wrote into it
+  int ring_channels_ = 0;
+  int highest_rank_ = -1;
+};
+
+}  // namespace
+
+NcclLog read_nccl_log(std::istream& text) {
+  Reader reader;
+  for (std::string line; std::getline(text, line);) reader.read(line, !text.eof());
+  return std::move(reader).result();
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,61 @@
+#include "runtime/diagnostics/nccl_probe.h"
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/diagnostics/nccl_log.h"
+
+namespace ddptrain {
+
+namespace {
+
+/// A file in memory that NCCL writes because a variable names it.
+class Dump {
+ public:
+  Dump(const std::string& variable, ScopedEnvironment& environment) {
+    if (std::getenv(variable.c_str()) != nullptr) return;
+    file_ = std::make_unique<MemoryFile>(variable);
+    if (file_->is_open()) environment.set(variable, file_->path());
+  }
+  std::string text() const { return file_ && file_->is_open() ? file_->text() : ""; }
+
+ private:
+  std::unique_ptr<MemoryFile> file_;
+};
+
+void run_collectives(const World& world, Device& device) {
+  const auto communicator = make_nccl_communicator(world, device, {.symmetric = false});
+  for (const std::int64_t bytes : {4096LL, 1048576LL, 67108864LL}) {
+    const Shape shape = {bytes / 4};
+    const Buffer buffer = communicator->allocate(static_cast<std::size_t>(bytes));
+    communicator->all_reduce_sum({buffer.data(), DType::f32, shape}, device.communication_stream());
+    device.synchronize();
+  }
+  communicator->check_health();
+}
+
+}  // namespace
+
+NcclProbe probe_nccl(const World& world, Device& device) {
+  ScopedEnvironment environment;
+  environment.set("NCCL_DEBUG", std::nullopt);
+  environment.set("NCCL_DEBUG_FILE", std::nullopt);
+  NcclProbe probe;
+  const NcclLogCapture capture;
+  {
+    // On every rank, though rank 0 alone writes: a rank that is to dump its topology takes part in one more exchange.
+    const Dump topology("NCCL_TOPO_DUMP_FILE", environment);
+    const Dump graph("NCCL_GRAPH_DUMP_FILE", environment);
+    run_collectives(world, device);
+    probe.topology_xml = topology.text();
+    probe.graph_xml = graph.text();
+  }
+  const auto logs = world.gather(capture.text());
+  if (world.rank() != 0) return {};
+  for (const std::string& log : logs) probe.log += log;
+  return probe;
+}
+
+}  // namespace ddptrain

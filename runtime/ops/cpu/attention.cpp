@@ -1,0 +1,158 @@
+#include <cmath>
+
+#include "runtime/core/error.h"
+#include "runtime/device/cpu/cpu_device.h"
+
+namespace ddptrain {
+
+namespace {
+
+constexpr std::int64_t kRows = 32;   // queries of a block
+constexpr std::int64_t kAlign = 16;  // elements; rows of scores are whole vectors
+
+struct AttentionDims {
+  std::int64_t batch, sequence, width, heads;
+
+  std::int64_t head_size() const { return width / heads; }
+  std::int64_t score_stride() const { return (sequence + kAlign - 1) / kAlign * kAlign; }
+  std::int64_t block_size() const { return kRows * score_stride(); }  ///< Elements of a block of scores.
+};
+
+AttentionDims dims_of(const char* what, const Tensor& qkv, std::int64_t heads, const Tensor& out,
+                      const Tensor& statistics, DType dtype) {
+  DDP_CHECK(out.shape.size() == 3, "{}: out must have three dimensions", what);
+  const AttentionDims d{out.dim(0), out.dim(1), out.dim(2), heads};
+  DDP_CHECK(heads > 0 && d.width % heads == 0, "{}: width {} does not divide by {} heads", what, d.width, heads);
+  expect_tensor(out, what, dtype, out.shape);
+  expect_tensor(qkv, what, dtype, {d.batch, d.sequence, 3 * d.width});
+  expect_tensor(statistics, what, dtype, {d.batch, heads, d.sequence});
+  return d;
+}
+
+/// q, k and v (or their gradients) of head `index % heads` of window `index / heads`: [sequence, head size] each.
+template <class View, class T>
+struct HeadViews {
+  View q, k, v;
+
+  HeadViews(const AttentionDims& d, T* qkv, std::int64_t index)
+      : q(view(d, qkv, index, 0)), k(view(d, qkv, index, 1)), v(view(d, qkv, index, 2)) {}
+
+ private:
+  static View view(const AttentionDims& d, T* qkv, std::int64_t index, std::int64_t part) {
+    const std::int64_t window = index / d.heads;
+    T* first = qkv + window * d.sequence * 3 * d.width + part * d.width + index % d.heads * d.head_size();
+    return View(first, d.sequence, d.head_size(), Eigen::OuterStride<>(3 * d.width));
+  }
+};
+
+/// The same of an activation of `width` columns.
+template <class View, class T>
+View head_view(const AttentionDims& d, T* activation, std::int64_t index) {
+  T* first = activation + index / d.heads * d.sequence * d.width + index % d.heads * d.head_size();
+  return View(first, d.sequence, d.head_size(), Eigen::OuterStride<>(d.width));
+}
+
+/// scores = exp(scores * scale - shift) in the first `visible` columns, 0 in the rest.
+template <class T>
+void exponentials(RowView<T> scores, std::int64_t visible, T scale, T shift) {
+  auto values = scores.head(std::min<std::int64_t>(scores.size(), (visible + kAlign - 1) / kAlign * kAlign));
+  values = (values * scale - shift).exp();
+  scores.tail(scores.size() - visible).setZero();
+}
+
+/// For each block of queries, which see the keys up to their own, by(first query, queries, keys).
+template <class By>
+void for_each_block(std::int64_t sequence, By&& by) {
+  for (std::int64_t first = 0; first < sequence; first += kRows) {
+    const std::int64_t end = std::min(sequence, first + kRows);
+    by(first, end - first, end);
+  }
+}
+
+template <class T>
+void attend(const AttentionDims& d, const T* qkv, std::int64_t index, T* memory, T* out, T* statistics) {
+  const HeadViews<ConstStridedView<T>, const T> head(d, qkv, index);
+  auto y = head_view<StridedView<T>>(d, out, index);
+  const T scale = T{1} / std::sqrt(static_cast<T>(d.head_size()));
+  const std::int64_t stride = d.score_stride();
+  for_each_block(d.sequence, [&](std::int64_t first, std::int64_t rows, std::int64_t keys) {
+    StridedView<T> scores(memory, rows, keys, Eigen::OuterStride<>(stride));
+    scores.noalias() = head.q.middleRows(first, rows) * head.k.topRows(keys).transpose();
+    Eigen::Array<T, kRows, 1> sums;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      RowView<T> row(memory + i * stride, stride);
+      const std::int64_t visible = first + i + 1;
+      const T largest = row.head(visible).maxCoeff() * scale;
+      exponentials(row, visible, scale, largest);
+      sums[i] = row.sum();
+      statistics[index * d.sequence + first + i] = largest + std::log(sums[i]);
+    }
+    auto block = y.middleRows(first, rows);
+    block.noalias() = scores * head.v.topRows(keys);
+    block.array().colwise() /= sums.head(rows);
+  });
+}
+
+template <class T>
+void attend_backward(const AttentionDims& d, const T* qkv, std::int64_t index, T* memory, const T* out,
+                     const T* statistics, const T* dout, T* dqkv) {
+  const HeadViews<ConstStridedView<T>, const T> head(d, qkv, index);
+  HeadViews<StridedView<T>, T> gradient(d, dqkv, index);
+  const auto y = head_view<ConstStridedView<T>>(d, out, index);
+  const auto dy = head_view<ConstStridedView<T>>(d, dout, index);
+  const T scale = T{1} / std::sqrt(static_cast<T>(d.head_size()));
+  const std::int64_t stride = d.score_stride();
+  T* const dmemory = memory + d.block_size();
+  gradient.k.setZero();
+  gradient.v.setZero();
+  for_each_block(d.sequence, [&](std::int64_t first, std::int64_t rows, std::int64_t keys) {
+    StridedView<T> probabilities(memory, rows, keys, Eigen::OuterStride<>(stride));
+    StridedView<T> dscores(dmemory, rows, keys, Eigen::OuterStride<>(stride));
+    const auto q = head.q.middleRows(first, rows);
+    const auto dy_block = dy.middleRows(first, rows);
+    probabilities.noalias() = q * head.k.topRows(keys).transpose();
+    for (std::int64_t i = 0; i < rows; ++i) {
+      exponentials(RowView<T>(memory + i * stride, stride), first + i + 1, scale,
+                   statistics[index * d.sequence + first + i]);
+    }
+    gradient.v.topRows(keys).noalias() += probabilities.transpose() * dy_block;
+    dscores.noalias() = dy_block * head.v.topRows(keys).transpose();
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const T mean = dy.row(first + i).dot(y.row(first + i));
+      auto row = dscores.row(i).array();
+      row = (row - mean) * probabilities.row(i).array() * scale;
+    }
+    gradient.q.middleRows(first, rows).noalias() = dscores * head.k.topRows(keys);
+    gradient.k.topRows(keys).noalias() += dscores.transpose() * q;
+  });
+}
+
+}  // namespace
+
+void CpuDevice::attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) {
+  const AttentionDims d = dims_of("attention: qkv, out, statistics", qkv, heads, out, statistics, dtype());
+  with_scalar([&](auto scalar) {
+    using T = decltype(scalar);
+    T* memory = scratch<T>(d.block_size());
+    parallel_each(d.batch * heads, 1, [&](std::int64_t index, int thread) {
+      attend(d, qkv.as<const T>(), index, memory + thread * d.block_size(), out.as<T>(), statistics.as<T>());
+    });
+  });
+}
+
+void CpuDevice::attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
+                                   const Tensor& dout, const Tensor& dqkv) {
+  const AttentionDims d = dims_of("attention_backward: qkv, out, statistics", qkv, heads, out, statistics, dtype());
+  expect_tensor(dout, "attention_backward: dout", dtype(), out.shape);
+  expect_tensor(dqkv, "attention_backward: dqkv", dtype(), qkv.shape);
+  with_scalar([&](auto scalar) {
+    using T = decltype(scalar);
+    T* memory = scratch<T>(2 * d.block_size());
+    parallel_each(d.batch * heads, 1, [&](std::int64_t index, int thread) {
+      attend_backward(d, qkv.as<const T>(), index, memory + 2 * thread * d.block_size(), out.as<const T>(),
+                      statistics.as<const T>(), dout.as<const T>(), dqkv.as<T>());
+    });
+  });
+}
+
+}  // namespace ddptrain

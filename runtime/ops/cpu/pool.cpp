@@ -1,0 +1,134 @@
+#include "runtime/core/error.h"
+#include "runtime/device/cpu/cpu_device.h"
+#include "runtime/ops/cpu/dropout_factors.h"
+
+namespace ddptrain {
+
+namespace {
+
+constexpr std::uint8_t kNoWinner = 4;
+
+/// One output pixel from the channels of its four inputs. Without branches, so that it vectorises.
+template <class T>
+void pool_pixel(const T* const (&window)[4], const T* __restrict bias, const T* __restrict factors,
+                std::int64_t channels, T* __restrict out, std::uint8_t* __restrict winner) {
+  const T* __restrict x0 = window[0];
+  const T* __restrict x1 = window[1];
+  const T* __restrict x2 = window[2];
+  const T* __restrict x3 = window[3];
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const T top = x0[c] > x1[c] ? x0[c] : x1[c];
+    const T bottom = x2[c] > x3[c] ? x2[c] : x3[c];
+    const T largest = top > bottom ? top : bottom;
+    const int after0 = x0[c] != largest;
+    const int after1 = after0 & static_cast<int>(x1[c] != largest);
+    const int after2 = after1 & static_cast<int>(x2[c] != largest);
+    const int at = after0 + after1 + after2;
+    const T active = largest + bias[c];
+    const T value = (active > T{0} ? active : T{0}) * factors[c];
+    out[c] = value;
+    winner[c] = static_cast<std::uint8_t>(value > T{0} ? at : kNoWinner);
+  }
+}
+
+template <class T>
+void unpool_pixel(const T* __restrict dout, const std::uint8_t* __restrict winner, T scale, std::int64_t channels,
+                  T* const (&window)[4], T* __restrict sum) {
+  T* __restrict d0 = window[0];
+  T* __restrict d1 = window[1];
+  T* __restrict d2 = window[2];
+  T* __restrict d3 = window[3];
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const int at = winner[c];
+    const T gradient = dout[c] * scale;
+    const T g0 = at == 0 ? gradient : T{0};
+    const T g1 = at == 1 ? gradient : T{0};
+    const T g2 = at == 2 ? gradient : T{0};
+    const T g3 = at == 3 ? gradient : T{0};
+    d0[c] = g0;
+    d1[c] = g1;
+    d2[c] = g2;
+    d3[c] = g3;
+    sum[c] += (g0 + g1) + (g2 + g3);
+  }
+}
+
+struct PoolDims {
+  std::int64_t batch, height, width, channels;
+
+  std::int64_t out_height() const { return height / 2; }
+  std::int64_t out_width() const { return width / 2; }
+  std::int64_t features() const { return out_height() * out_width() * channels; }
+  Shape output() const { return {batch, out_height(), out_width(), channels}; }
+
+  /// Calls visit(out offset, input pointers of the window) for every output pixel of `image`.
+  template <class T, class Visit>
+  void for_each_window(T* image, Visit&& visit) const {
+    for (std::int64_t oy = 0; oy < out_height(); ++oy) {
+      for (std::int64_t ox = 0; ox < out_width(); ++ox) {
+        T* corner = image + (2 * oy * width + 2 * ox) * channels;
+        T* const window[4] = {corner, corner + channels, corner + width * channels, corner + (width + 1) * channels};
+        visit((oy * out_width() + ox) * channels, window);
+      }
+    }
+  }
+};
+
+PoolDims dims_of(const char* what, const Tensor& x, DType dtype) {
+  DDP_CHECK(x.shape.size() == 4, "{} must have four dimensions", what);
+  expect_tensor(x, what, dtype, x.shape);
+  return {x.dim(0), x.dim(1), x.dim(2), x.dim(3)};
+}
+
+}  // namespace
+
+void CpuDevice::bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
+                                       const Tensor& winner) {
+  const PoolDims d = dims_of("bias_relu_pool_dropout: x", x, dtype());
+  expect_tensor(bias, "bias_relu_pool_dropout: bias", dtype(), {d.channels});
+  expect_tensor(out, "bias_relu_pool_dropout: out", dtype(), d.output());
+  expect_tensor(winner, "bias_relu_pool_dropout: winner", DType::u8, d.output());
+  with_scalar([&](auto scalar) {
+    using T = decltype(scalar);
+    T* memory = scratch<T>(d.features());
+    parallel_each(d.batch, 4, [&](std::int64_t image, int thread) {
+      T* factors = memory + thread * d.features();
+      dropout_factors(dropout, static_cast<std::uint32_t>(image), d.features(), factors);
+      T* to = out.as<T>() + image * d.features();
+      std::uint8_t* to_winner = winner.as<std::uint8_t>() + image * d.features();
+      const T* from = x.as<T>() + image * d.height * d.width * d.channels;
+      d.for_each_window(from, [&](std::int64_t offset, const T* const(&window)[4]) {
+        pool_pixel(window, bias.as<T>(), factors + offset, d.channels, to + offset, to_winner + offset);
+      });
+    });
+  });
+}
+
+void CpuDevice::bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
+                                                const Tensor& dx, const Tensor& dbias, bool accumulate) {
+  const PoolDims d = dims_of("bias_relu_pool_dropout_backward: dx", dx, dtype());
+  expect_tensor(dout, "bias_relu_pool_dropout_backward: dout", dtype(), d.output());
+  expect_tensor(winner, "bias_relu_pool_dropout_backward: winner", DType::u8, d.output());
+  expect_tensor(dbias, "bias_relu_pool_dropout_backward: dbias", dtype(), {d.channels});
+  std::vector<double> partial(static_cast<std::size_t>(threads() * d.channels), 0.0);
+  with_scalar([&](auto scalar) {
+    using T = decltype(scalar);
+    const T scale = dropout.rate > 0.0f ? T{1} / (T{1} - static_cast<T>(dropout.rate)) : T{1};
+    T* memory = scratch<T>(d.channels);
+    parallel_each(d.batch, 4, [&](std::int64_t image, int thread) {
+      RowView<T> image_sum(memory + thread * d.channels, d.channels);
+      image_sum.setZero();
+      T* to = dx.as<T>() + image * d.height * d.width * d.channels;
+      if (d.height % 2 != 0 || d.width % 2 != 0) RowView<T>(to, d.height * d.width * d.channels).setZero();
+      const T* from = dout.as<T>() + image * d.features();
+      const std::uint8_t* from_winner = winner.as<std::uint8_t>() + image * d.features();
+      d.for_each_window(to, [&](std::int64_t offset, T* const(&window)[4]) {
+        unpool_pixel(from + offset, from_winner + offset, scale, d.channels, window, image_sum.data());
+      });
+      RowView<double>(partial.data() + thread * d.channels, d.channels) += image_sum.template cast<double>();
+    });
+  });
+  store_sums(partial, dbias, accumulate);
+}
+
+}  // namespace ddptrain

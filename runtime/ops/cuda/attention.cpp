@@ -1,0 +1,57 @@
+#include "runtime/core/error.h"
+#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/ops/cuda/attention_kernels.h"
+#include "runtime/ops/cuda/attention_plans.h"
+#include "runtime/ops/expect_tensor.h"
+
+namespace ddptrain {
+
+namespace {
+
+cuda::AttentionShape shape_of(const char* what, const Tensor& qkv, std::int64_t heads) {
+  DDP_CHECK(qkv.shape.size() == 3 && heads > 0 && qkv.dim(2) % (3 * heads) == 0,
+            "{}: qkv must be [batch, sequence, 3 width], and {} heads divide the width", what, heads);
+  return {qkv.dim(0), heads, qkv.dim(1), qkv.dim(2) / (3 * heads)};
+}
+
+/// What cuDNN does well. Before version 9.15.1 other lengths are wrong when a captured graph is replayed.
+bool suits_cudnn(const cuda::AttentionShape& shape, DType dtype) {
+  return dtype == DType::bf16 && shape.sequence % 128 == 0 && shape.head_size % 8 == 0 && shape.head_size <= 256;
+}
+
+}  // namespace
+
+void CudaDevice::attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) {
+  const cuda::AttentionShape shape = shape_of("attention", qkv, heads);
+  expect_tensor(qkv, "attention: qkv", dtype(), qkv.shape);
+  expect_tensor(out, "attention: out", dtype(), {shape.batch, shape.sequence, shape.width()});
+  expect_tensor(statistics, "attention: statistics", DType::f32, {shape.batch, heads, shape.sequence});
+  if (qkv.size() == 0) return;
+  const cuda::AttentionTensors tensors{.qkv = qkv.data, .out = out.data, .statistics = statistics.as<float>()};
+  if (suits_cudnn(shape, dtype()) && attention_plans().forward(shape, tensors)) return;
+  if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
+    return cuda::mma_attention(shape, tensors, compute_.get());
+  }
+  cuda::plain_attention(shape, tensors, dtype(), compute_.get());
+}
+
+void CudaDevice::attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
+                                    const Tensor& dout, const Tensor& dqkv) {
+  const cuda::AttentionShape shape = shape_of("attention_backward", qkv, heads);
+  expect_tensor(qkv, "attention_backward: qkv", dtype(), qkv.shape);
+  expect_tensor(out, "attention_backward: out", dtype(), {shape.batch, shape.sequence, shape.width()});
+  expect_tensor(statistics, "attention_backward: statistics", DType::f32, {shape.batch, heads, shape.sequence});
+  expect_tensor(dout, "attention_backward: dout", dtype(), out.shape);
+  expect_tensor(dqkv, "attention_backward: dqkv", dtype(), qkv.shape);
+  if (qkv.size() == 0) return;
+  const cuda::AttentionTensors tensors{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
+  if (suits_cudnn(shape, dtype()) && attention_plans().backward(shape, tensors)) return;
+  auto* deltas = scratch_.reserve_elements<float>(static_cast<std::size_t>(statistics.size()), compute_.get());
+  cuda::attention_deltas(shape, tensors, dtype(), deltas, compute_.get());
+  if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
+    return cuda::mma_attention_backward(shape, tensors, deltas, compute_.get());
+  }
+  cuda::plain_attention_backward(shape, tensors, dtype(), deltas, compute_.get());
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "runtime/core/tensor.h"
+#include "runtime/ops/cuda/attention_plans.h"
+
+namespace ddptrain::cuda {
+
+/// deltas = dout * out, summed over each head; f32, [batch, heads, sequence].
+void attention_deltas(const AttentionShape& shape, const AttentionTensors& tensors, DType dtype, float* deltas,
+                      cudaStream_t stream);
+
+/// Attention in bf16 by warp-level matrix instructions: for sequences that are short or of awkward length. Head sizes
+/// that are multiples of 8 up to 128; tensors aligned to 16 bytes.
+bool suits_mma_attention(const AttentionShape& shape, const AttentionTensors& tensors);
+void mma_attention(const AttentionShape& shape, const AttentionTensors& tensors, cudaStream_t stream);
+/// `deltas`: what attention_deltas gives.
+void mma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, const float* deltas,
+                            cudaStream_t stream);
+
+/// Attention without tensor cores, for f32 and for shapes that AttentionPlans does not do; any sequence, head sizes up
+/// to kMaxHeadSize.
+inline constexpr std::int64_t kMaxHeadSize = 256;
+
+void plain_attention(const AttentionShape& shape, const AttentionTensors& tensors, DType dtype, cudaStream_t stream);
+void plain_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, DType dtype,
+                              const float* deltas, cudaStream_t stream);
+
+}  // namespace ddptrain::cuda

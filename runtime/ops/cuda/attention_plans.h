@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/device/cuda/cuda_utils.h"
+
+namespace ddptrain::cuda {
+
+/// Causal self-attention of `heads` heads; see Device::attention for the tensors.
+struct AttentionShape {
+  std::int64_t batch = 0;
+  std::int64_t heads = 0;
+  std::int64_t sequence = 0;
+  std::int64_t head_size = 0;
+
+  std::int64_t width() const { return heads * head_size; }
+  auto operator<=>(const AttentionShape&) const = default;
+};
+
+struct AttentionTensors {
+  void* qkv = nullptr;
+  void* out = nullptr;
+  float* statistics = nullptr;
+  void* dout = nullptr;  ///< The backward pass alone, like dqkv.
+  void* dqkv = nullptr;
+};
+
+/// Attention by cuDNN, bf16 with f32 sums, planned when a shape is first seen.
+class AttentionPlans {
+ public:
+  /// `scratch` serves as workspace. Not while `stream` is being captured.
+  AttentionPlans(cudaStream_t stream, Scratch& scratch);
+  ~AttentionPlans();
+
+  /// False, and nothing is queued, where cuDNN has no algorithm for the shape.
+  bool forward(const AttentionShape& shape, const AttentionTensors& tensors);
+  /// The deterministic algorithm, unless `deterministic` is false.
+  bool backward(const AttentionShape& shape, const AttentionTensors& tensors, bool deterministic = true);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddptrain::cuda

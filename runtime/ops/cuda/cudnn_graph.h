@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cudnn_frontend.h>
+
+#include <memory>
+
+#include "runtime/device/cuda/cuda_utils.h"
+
+/// What the files that use cuDNN's graphs share. cudnn_frontend.h takes half a minute to compile: for .cpp files alone.
+
+namespace ddptrain::cuda {
+
+namespace fe = cudnn_frontend;
+using TensorRef = std::shared_ptr<fe::graph::Tensor_attributes>;
+using CudnnHandle = Handle<cudnnHandle_t, cudnnDestroy>;
+
+inline void check(cudnnStatus_t status, const char* call, const char* file, int line) {
+  if (status != CUDNN_STATUS_SUCCESS) fail_call(call, file, line, cudnnGetErrorString(status));
+}
+inline void check(fe::error_t status, const char* call, const char* file, int line) {
+  if (status.is_bad()) fail_call(call, file, line, status.get_message().c_str());
+}
+
+}  // namespace ddptrain::cuda
+
+/// Throws Error unless the call of cuDNN succeeds.
+#define DDP_CUDNN(call) ::ddptrain::cuda::check((call), #call, __FILE__, __LINE__)

@@ -1,0 +1,358 @@
+#include <algorithm>
+#include <cub/device/device_radix_sort.cuh>
+
+#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/ops/cuda/column_sums.cuh"
+#include "runtime/ops/cuda/dropout.cuh"
+#include "runtime/ops/cuda/reduce.cuh"
+#include "runtime/ops/expect_tensor.h"
+
+namespace ddptrain {
+
+namespace cuda {
+namespace {
+
+constexpr std::uint32_t kWarps = 8;  // of a block
+constexpr std::uint32_t kThreads = 32 * kWarps;
+constexpr std::uint32_t kChunk = 64;                  // places that are summed together where they all hold one token
+constexpr std::uint32_t kPositionThreads = 1u << 16;  // that the sum over the batch keeps busy
+
+/// Where activations of a batch get their factors of dropout from.
+struct Places {
+  Dropout dropout;
+  std::uint32_t sequence, width;
+};
+
+/// factor[i] of element `column` + i of row `row`. For V = 8: called by all lanes of a warp, which stand at
+/// neighbouring packs of eight.
+template <int V>
+__device__ __forceinline__ void factors(const Places& p, std::uint32_t row, std::uint32_t column, float (&factor)[V]) {
+#pragma unroll
+  for (float& f : factor) f = 1.0f;
+  if (p.dropout.rate <= 0.0f) return;
+  const std::uint32_t feature = row % p.sequence * p.width + column;
+  if constexpr (V == 8) {
+    eight_factors(p.dropout, feature, row / p.sequence, p.width, factor);
+  } else {
+    factor[0] = p.dropout.keeps(feature, row / p.sequence) ? p.dropout.scale() : 0.0f;
+  }
+}
+
+/// sum += the gradient at `row` (below rows) and `column`, past dropout.
+template <int V, class T>
+__device__ __forceinline__ void add_place(const Places& p, const T* dout, std::uint32_t row, std::uint32_t column,
+                                          float (&sum)[V]) {
+  float factor[V], value[V];
+  factors(p, row, column, factor);
+  if (column >= p.width) return;
+  load<V>(dout + static_cast<std::size_t>(row) * p.width + column, value);
+#pragma unroll
+  for (int i = 0; i < V; ++i) sum[i] += value[i] * factor[i];
+}
+
+/// A warp per place.
+template <class T, int V>
+__global__ void __launch_bounds__(kThreads)
+    embed_kernel(TokenBatch batch, Places places, std::uint32_t rows, const T* tokens, const T* positions, T* out) {
+  const std::uint32_t row = blockIdx.x * kWarps + threadIdx.x / 32;
+  const std::uint32_t lane = threadIdx.x % 32;
+  if (row >= rows) return;
+  const std::uint32_t position = row % places.sequence;
+  std::uint32_t token = 0;
+  if (lane == 0) {
+    token = batch.source.token(BatchRows(batch.order, batch.step)[row / places.sequence], position);
+  }
+  token = __shfl_sync(kAllLanes, token, 0);
+  for (std::uint32_t first = 0; first < places.width; first += 32 * V) {
+    const std::uint32_t column = first + lane * V;
+    float factor[V], value[V], other[V];
+    factors(places, row, column, factor);
+    if (column >= places.width) continue;
+    load<V>(tokens + static_cast<std::size_t>(token) * places.width + column, value);
+    load<V>(positions + static_cast<std::size_t>(position) * places.width + column, other);
+#pragma unroll
+    for (int i = 0; i < V; ++i) value[i] = (value[i] + other[i]) * factor[i];
+    store<V>(value, out + static_cast<std::size_t>(row) * places.width + column);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    list_kernel(TokenBatch batch, std::uint32_t rows, std::uint16_t* tokens, std::uint32_t* places) {
+  const std::uint32_t row = blockIdx.x * kThreads + threadIdx.x;
+  if (row >= rows) return;
+  const std::uint32_t sequence = batch.source.sequence;
+  const std::uint32_t window = BatchRows(batch.order, batch.step)[row / sequence];
+  tokens[row] = static_cast<std::uint16_t>(batch.source.token(window, row % sequence));
+  places[row] = row;
+}
+
+/// The places of a batch, sorted by token, in ascending order for each.
+struct Sorted {
+  const std::uint16_t* tokens;
+  const std::uint32_t* places;
+  std::uint32_t count;
+};
+
+/// begin[v] = first of the sorted places whose token is v or more, for v in [0, vocabulary].
+__global__ void __launch_bounds__(kThreads) runs_kernel(Sorted sorted, std::uint32_t vocabulary, std::uint32_t* begin) {
+  const std::uint32_t token = blockIdx.x * kThreads + threadIdx.x;
+  if (token > vocabulary) return;
+  std::uint32_t low = 0, high = sorted.count;
+  while (low < high) {
+    const std::uint32_t middle = (low + high) / 2;
+    if (sorted.tokens[middle] < token) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  begin[token] = low;
+}
+
+/// Sums of the chunks of sorted places that hold one token alone; a block per chunk and 32 V columns.
+template <class T, int V>
+__global__ void __launch_bounds__(kThreads)
+    chunks_kernel(Sorted sorted, Places places, const T* dout, float* chunk_sums) {
+  __shared__ float shared[kWarps][32 * V];
+  const std::uint32_t begin = blockIdx.x * kChunk;
+  if (sorted.tokens[begin] != sorted.tokens[begin + kChunk - 1]) return;
+  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const std::uint32_t first = blockIdx.y * 32 * V;
+  float sum[V] = {};
+#pragma unroll 4
+  for (std::uint32_t i = warp; i < kChunk; i += kWarps) {
+    add_place(places, dout, sorted.places[begin + i], first + lane * V, sum);
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) shared[warp][lane * V + i] = sum[i];
+  __syncthreads();
+  for (std::uint32_t c = threadIdx.x; c < 32 * V && first + c < places.width; c += kThreads) {
+    float total = 0.0f;
+    for (std::uint32_t w = 0; w < kWarps; ++w) total += shared[w][c];
+    chunk_sums[static_cast<std::size_t>(blockIdx.x) * places.width + first + c] = total;
+  }
+}
+
+/// A warp per token of the vocabulary and 32 V columns: head, places before its first whole chunk, chunks, places after
+/// them.
+template <class T, class G, int V>
+__global__ void __launch_bounds__(kThreads)
+    tokens_kernel(Sorted sorted, Places places, const std::uint32_t* begins, const T* dout, const float* chunk_sums,
+                  const float* head, std::uint32_t vocabulary, bool accumulate, G* dtoken) {
+  const std::uint32_t token = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (token >= vocabulary) return;
+  const std::uint32_t begin = begins[token], end = begins[token + 1];
+  const std::uint32_t first_chunk = (begin + kChunk - 1) / kChunk, last_chunk = max(first_chunk, end / kChunk);
+  const std::uint32_t column = (blockIdx.y * 32 + threadIdx.x % 32) * V;
+  const bool inside = column < places.width;
+  const std::size_t at = static_cast<std::size_t>(token) * places.width + column;
+  float sum[V] = {};
+  if (inside && head != nullptr) load<V>(head + at, sum);
+#pragma unroll 4
+  for (std::uint32_t i = begin; i < min(end, first_chunk * kChunk); ++i) {
+    add_place(places, dout, sorted.places[i], column, sum);
+  }
+  const std::uint32_t chunks_end = inside ? last_chunk : first_chunk;
+#pragma unroll 4
+  for (std::uint32_t chunk = first_chunk; chunk < chunks_end; ++chunk) {
+    float value[V];
+    load<V>(chunk_sums + static_cast<std::size_t>(chunk) * places.width + column, value);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] += value[k];
+  }
+#pragma unroll 4
+  for (std::uint32_t i = max(begin, last_chunk * kChunk); i < end; ++i) {
+    add_place(places, dout, sorted.places[i], column, sum);
+  }
+  if (!inside) return;
+  if (accumulate) {
+    float before[V];
+    load<V>(dtoken + at, before);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] += before[k];
+  }
+  store<V>(sum, dtoken + at);
+}
+
+/// Sums over the windows w = blockIdx.y, + gridDim.y, ... of the batch; [sequence, width] per block row.
+template <class T, class G, int V>
+__global__ void __launch_bounds__(kThreads)
+    positions_kernel(Places places, std::uint32_t windows, const T* dout, bool accumulate, G* sums) {
+  const std::uint32_t feature = (blockIdx.x * kThreads + threadIdx.x) * V;
+  const std::uint32_t features = places.sequence * places.width;
+  const std::uint32_t position = min(feature / places.width, places.sequence - 1);
+  const std::uint32_t column = feature - position * places.width;
+  float sum[V] = {};
+#pragma unroll 4
+  for (std::uint32_t window = blockIdx.y; window < windows; window += gridDim.y) {
+    add_place(places, dout, window * places.sequence + position, column, sum);
+  }
+  if (feature >= features) return;
+  sums += static_cast<std::size_t>(blockIdx.y) * features + feature;
+  if (accumulate) {
+    float before[V];
+    load<V>(sums, before);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] += before[k];
+  }
+  store<V>(sum, sums);
+}
+
+struct SortMemory {
+  std::uint16_t *tokens, *sorted_tokens;
+  std::uint32_t *places, *sorted_places, *begins;
+  float* chunk_sums;
+  float* position_sums;
+  void* temporary;
+  std::size_t bytes;
+
+  SortMemory(void* memory, std::size_t rows, std::size_t vocabulary, std::size_t width, std::size_t position_sums_size,
+             std::size_t temporary_bytes) {
+    Pieces pieces(memory);
+    tokens = pieces.take<std::uint16_t>(rows);
+    sorted_tokens = pieces.take<std::uint16_t>(rows);
+    places = pieces.take<std::uint32_t>(rows);
+    sorted_places = pieces.take<std::uint32_t>(rows);
+    begins = pieces.take<std::uint32_t>(vocabulary + 1);
+    chunk_sums = pieces.take<float>(rows / kChunk * width);
+    position_sums = pieces.take<float>(position_sums_size);
+    temporary = pieces.take<char>(temporary_bytes);
+    bytes = pieces.bytes();
+  }
+};
+
+int bits_of(std::uint32_t values) {
+  int bits = 1;
+  while (bits < 16 && (1u << bits) < values) ++bits;
+  return bits;
+}
+
+cudaError_t sort(const SortMemory& m, std::size_t& temporary_bytes, void* temporary, std::uint32_t rows,
+                 std::uint32_t vocabulary, cudaStream_t stream) {
+  return cub::DeviceRadixSort::SortPairs(temporary, temporary_bytes, m.tokens, m.sorted_tokens, m.places,
+                                         m.sorted_places, static_cast<int>(rows), 0, bits_of(vocabulary), stream);
+}
+
+template <class T, class G, int V>
+void sum_tokens(const Sorted& sorted, const Places& places, const SortMemory& m, const Tensor& dout, const Tensor& head,
+                const Tensor& dtoken, bool accumulate, cudaStream_t stream) {
+  const auto vocabulary = static_cast<std::uint32_t>(dtoken.dim(0));
+  const std::uint32_t slices = ceil_div(places.width, 32 * V);
+  if (const std::uint32_t chunks = sorted.count / kChunk; chunks > 0) {
+    chunks_kernel<T, V>
+        <<<dim3(chunks, slices), kThreads, 0, stream>>>(sorted, places, dout.as<const T>(), m.chunk_sums);
+    DDP_CUDA(cudaGetLastError());
+  }
+  tokens_kernel<T, G, V><<<dim3(ceil_div(vocabulary, kWarps), slices), kThreads, 0, stream>>>(
+      sorted, places, m.begins, dout.as<const T>(), m.chunk_sums, head.as<const float>(), vocabulary, accumulate,
+      dtoken.as<G>());
+  DDP_CUDA(cudaGetLastError());
+}
+
+template <class T, class G, int V>
+void sum_positions(const Places& places, std::uint32_t windows, std::uint32_t splits, float* partials,
+                   const Tensor& dout, const Tensor& dposition, bool accumulate, cudaStream_t stream) {
+  const std::uint32_t features = places.sequence * places.width;
+  const dim3 grid(ceil_div(features, kThreads * V), splits);
+  if (splits == 1) {
+    positions_kernel<T, G, V>
+        <<<grid, kThreads, 0, stream>>>(places, windows, dout.as<const T>(), accumulate, dposition.as<G>());
+  } else {
+    positions_kernel<T, float, V><<<grid, kThreads, 0, stream>>>(places, windows, dout.as<const T>(), false, partials);
+    DDP_CUDA(cudaGetLastError());
+    add_column_partials<G, 1>(partials, splits, features, accumulate, {{dposition.as<G>()}}, stream);
+  }
+  DDP_CUDA(cudaGetLastError());
+  const std::size_t used = features * sizeof(G);
+  if (!accumulate && dposition.bytes() > used) {
+    DDP_CUDA(cudaMemsetAsync(dposition.as<char>() + used, 0, dposition.bytes() - used, stream));
+  }
+}
+
+template <class... Pointers>
+bool in_packs(const Places& places, Pointers... pointers) {
+  return places.width % 8 == 0 && (... && is_aligned(pointers, 16));
+}
+
+void require_rows(const Tensor& tensor, std::int64_t rows, std::int64_t width, const char* message) {
+  require(tensor.shape.size() == 2 && tensor.dim(0) >= rows && tensor.dim(1) == width, message);
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaDevice::embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
+                              const Dropout& dropout, const Tensor& out) {
+  const std::int64_t sequence = batch.source.sequence;
+  cuda::require(out.shape.size() == 3, "embed_tokens: out must be [batch, sequence, width]");
+  const std::int64_t width = out.dim(2);
+  expect_tensor(out, "embed_tokens: out", dtype(), {batch.count, sequence, width});
+  cuda::require_rows(token_embedding, 1, width, "embed_tokens: token_embedding must be [vocabulary, width]");
+  cuda::require_rows(position_embedding, sequence, width, "embed_tokens: fewer positions than the sequence has");
+  expect_tensor(token_embedding, "embed_tokens: token_embedding", dtype(), token_embedding.shape);
+  expect_tensor(position_embedding, "embed_tokens: position_embedding", dtype(), position_embedding.shape);
+  if (out.size() == 0) return;
+  const auto rows = static_cast<std::uint32_t>(batch.count * sequence);
+  const cuda::Places places{dropout, static_cast<std::uint32_t>(sequence), static_cast<std::uint32_t>(width)};
+  const bool wide = cuda::in_packs(places, token_embedding.data, position_embedding.data, out.data);
+  cuda::with_element(dtype(), [&](auto element) {
+    using T = decltype(element);
+    const auto kernel = wide ? cuda::embed_kernel<T, 8> : cuda::embed_kernel<T, 1>;
+    kernel<<<cuda::ceil_div(rows, cuda::kWarps), cuda::kThreads, 0, compute_.get()>>>(
+        batch, places, rows, token_embedding.as<const T>(), position_embedding.as<const T>(), out.as<T>());
+  });
+  DDP_CUDA(cudaGetLastError());
+}
+
+void CudaDevice::embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout,
+                                       const Tensor& head, const Tensor& dtoken, const Tensor& dposition,
+                                       bool accumulate) {
+  const std::int64_t sequence = batch.source.sequence;
+  cuda::require(dout.shape.size() == 3, "embed_tokens_backward: dout must be [batch, sequence, width]");
+  const std::int64_t width = dout.dim(2);
+  expect_tensor(dout, "embed_tokens_backward: dout", dtype(), {batch.count, sequence, width});
+  cuda::require_rows(dtoken, 1, width, "embed_tokens_backward: dtoken must be [vocabulary, width]");
+  cuda::require_rows(dposition, sequence, width, "embed_tokens_backward: fewer positions than the sequence has");
+  expect_gradient(dtoken, "embed_tokens_backward: dtoken", dtoken.shape);
+  expect_tensor(dposition, "embed_tokens_backward: dposition", dtoken.dtype, dposition.shape);
+  if (head) {
+    cuda::require_rows(head, dtoken.dim(0), width, "embed_tokens_backward: head must be [>= vocabulary, width]");
+    expect_tensor(head, "embed_tokens_backward: head", DType::f32, head.shape);
+  }
+  cuda::require(dout.size() > 0, "embed_tokens_backward: an empty batch");
+  const auto rows = static_cast<std::uint32_t>(batch.count * sequence);
+  const auto windows = static_cast<std::uint32_t>(batch.count);
+  const auto vocabulary = static_cast<std::uint32_t>(dtoken.dim(0));
+  const cuda::Places places{dropout, static_cast<std::uint32_t>(sequence), static_cast<std::uint32_t>(width)};
+  const bool wide = cuda::in_packs(places, dout.data, head.data, dtoken.data, dposition.data);
+  const std::uint32_t busy = cuda::ceil_div(sequence * width, wide ? 8 : 1);
+  const std::uint32_t splits = std::clamp(cuda::kPositionThreads / busy, 1u, windows);
+  const std::size_t position_sums = splits > 1 ? std::size_t{splits} * places.sequence * places.width : 0;
+
+  std::size_t temporary_bytes = 0;
+  const auto pieces = [&](void* memory) {
+    return cuda::SortMemory(memory, rows, vocabulary, places.width, position_sums, temporary_bytes);
+  };
+  DDP_CUDA(cuda::sort(pieces(nullptr), temporary_bytes, nullptr, rows, vocabulary, compute_.get()));
+  const cuda::SortMemory m = pieces(scratch_.reserve(pieces(nullptr).bytes, compute_.get()));
+  cuda::list_kernel<<<cuda::ceil_div(rows, cuda::kThreads), cuda::kThreads, 0, compute_.get()>>>(batch, rows, m.tokens,
+                                                                                                 m.places);
+  DDP_CUDA(cudaGetLastError());
+  DDP_CUDA(cuda::sort(m, temporary_bytes, m.temporary, rows, vocabulary, compute_.get()));
+  const cuda::Sorted sorted{m.sorted_tokens, m.sorted_places, rows};
+  cuda::runs_kernel<<<cuda::ceil_div(vocabulary + 1, cuda::kThreads), cuda::kThreads, 0, compute_.get()>>>(
+      sorted, vocabulary, m.begins);
+  DDP_CUDA(cudaGetLastError());
+  cuda::with_element(dtype(), [&](auto element) {
+    using T = decltype(element);
+    cuda::with_element(dtoken.dtype, [&](auto gradient) {
+      using G = decltype(gradient);
+      const auto tokens = wide ? cuda::sum_tokens<T, G, 8> : cuda::sum_tokens<T, G, 1>;
+      tokens(sorted, places, m, dout, head, dtoken, accumulate, compute_.get());
+      const auto positions = wide ? cuda::sum_positions<T, G, 8> : cuda::sum_positions<T, G, 1>;
+      positions(places, windows, splits, m.position_sums, dout, dposition, accumulate, compute_.get());
+    });
+  });
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,97 @@
+#include "runtime/ops/cuda/gelu.h"
+
+#include <algorithm>
+
+#include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/cuda/column_sums.cuh"
+#include "runtime/ops/cuda/gelu.cuh"
+
+namespace ddptrain::cuda {
+
+namespace {
+
+constexpr std::uint32_t kThreads = 256;
+constexpr std::uint32_t kMaxBlocks = 1u << 20;
+
+/// out[i] = map(pre[i]) or, where dy has data, map(pre[i]) * dy[i], V elements at once.
+template <int V, class T, float (*kMap)(float)>
+__global__ void __launch_bounds__(kThreads) map_kernel(const T* pre, const T* dy, std::size_t count, T* out) {
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * kThreads * V;
+  for (std::size_t i = (static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x) * V; i < count; i += stride) {
+    float value[V], factor[V];
+    load<V>(pre + i, value);
+    if (dy != nullptr) load<V>(dy + i, factor);
+#pragma unroll
+    for (int k = 0; k < V; ++k) value[k] = dy != nullptr ? kMap(value[k]) * factor[k] : kMap(value[k]);
+    store<V>(value, out + i);
+  }
+}
+
+/// In place dpre *= gelu'(pre).
+template <class T, int V>
+struct GeluGradient {
+  const T* pre;
+  T* dpre;
+  std::uint32_t columns;
+
+  __device__ void operator()(std::uint32_t row, std::uint32_t column, float (&value)[V]) const {
+    const std::size_t at = static_cast<std::size_t>(row) * columns + column;
+    float x[V];
+    load<V>(pre + at, x);
+    load<V>(dpre + at, value);
+#pragma unroll
+    for (int i = 0; i < V; ++i) value[i] *= gelu_slope_of<T>(x[i]);
+    store<V>(value, dpre + at);
+  }
+};
+
+template <class T, float (*kMap)(float)>
+void map_elements(const void* pre, const void* dy, std::int64_t count, void* out, cudaStream_t stream) {
+  if (count == 0) return;
+  constexpr int kWide = 16 / sizeof(T);
+  const bool wide = count % kWide == 0 && is_aligned(pre, 16) && is_aligned(dy, 16) && is_aligned(out, 16);
+  const std::uint32_t blocks = std::min(ceil_div(count, kThreads * (wide ? kWide : 1)), kMaxBlocks);
+  const auto kernel = wide ? map_kernel<kWide, T, kMap> : map_kernel<1, T, kMap>;
+  kernel<<<blocks, kThreads, 0, stream>>>(static_cast<const T*>(pre), static_cast<const T*>(dy),
+                                          static_cast<std::size_t>(count), static_cast<T*>(out));
+  DDP_CUDA(cudaGetLastError());
+}
+
+}  // namespace
+
+void gelu(const void* pre, std::int64_t count, DType dtype, void* y, cudaStream_t stream) {
+  with_element(dtype, [&](auto element) {
+    using T = decltype(element);
+    map_elements<T, gelu_of<T>>(pre, nullptr, count, y, stream);
+  });
+}
+
+void gelu_backward(const void* pre, const void* dy, std::int64_t count, DType dtype, void* dpre, cudaStream_t stream) {
+  with_element(dtype, [&](auto element) {
+    using T = decltype(element);
+    map_elements<T, gelu_slope_of<T>>(pre, dy, count, dpre, stream);
+  });
+}
+
+void gelu_backward(const void* pre, const Tensor& dpre, Scratch& scratch, const Tensor& sums, bool accumulate,
+                   cudaStream_t stream) {
+  const std::int64_t rows = dpre.dim(0), columns = dpre.dim(1);
+  auto* partials = scratch.reserve_elements<float>(column_scratch(columns), stream);
+  const auto width = static_cast<std::uint32_t>(columns);
+  with_element(dpre.dtype, [&](auto element) {
+    using T = decltype(element);
+    with_element(sums.dtype, [&](auto gradient) {
+      using G = decltype(gradient);
+      constexpr int kWide = 16 / sizeof(T);
+      if (columns % kWide == 0 && is_aligned(pre, 16) && is_aligned(dpre.data, 16)) {
+        const GeluGradient<T, kWide> values{static_cast<const T*>(pre), dpre.as<T>(), width};
+        sum_matrix_columns<kWide>(values, rows, columns, partials, accumulate, sums.as<G>(), stream);
+      } else {
+        const GeluGradient<T, 1> values{static_cast<const T*>(pre), dpre.as<T>(), width};
+        sum_matrix_columns<1>(values, rows, columns, partials, accumulate, sums.as<G>(), stream);
+      }
+    });
+  });
+}
+
+}  // namespace ddptrain::cuda

@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/cuda/reduce.cuh"
+
+namespace ddptrain {
+
+namespace cuda {
+namespace {
+
+constexpr std::uint32_t kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads)
+    clip_scale_kernel(const float* squares, std::uint32_t count, float max_norm, float* scale) {
+  __shared__ double shared[kThreads / 32];
+  double sum = 0.0;
+  for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) sum += squares[i];
+  sum = block_sum<kThreads>(sum, shared);
+  if (threadIdx.x == 0) *scale = fminf(1.0f, max_norm / (static_cast<float>(sqrt(sum)) + 1e-6f));
+}
+
+constexpr std::uint32_t kSquareBlocks = 528;  // four for each multiprocessor of an H200
+constexpr int kSquareLoads = 4;               // in flight per thread
+
+template <int V>
+__device__ __forceinline__ float sum_of_squares(const float (&value)[V]) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int k = 0; k < V; ++k) sum += value[k] * value[k];
+  return sum;
+}
+
+template <class T, int V>
+__global__ void __launch_bounds__(kThreads) squares_kernel(const T* values, std::size_t count, float* partials) {
+  __shared__ float shared[kThreads / 32];
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * kThreads * V;
+  std::size_t i = (static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x) * V;
+  float sum = 0.0f;
+  for (; i + (kSquareLoads - 1) * stride + V <= count; i += kSquareLoads * stride) {
+    float value[kSquareLoads][V];
+#pragma unroll
+    for (int n = 0; n < kSquareLoads; ++n) load<V>(values + i + n * stride, value[n]);
+#pragma unroll
+    for (int n = 0; n < kSquareLoads; ++n) sum += sum_of_squares(value[n]);
+  }
+  for (; i + V <= count; i += stride) {
+    float value[V];
+    load<V>(values + i, value);
+    sum += sum_of_squares(value);
+  }
+  for (; i < count; ++i) sum += to_float(values[i]) * to_float(values[i]);  // of one thread
+  sum = block_sum<kThreads>(sum, shared);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sum_partials_kernel(const float* partials, std::uint32_t count, float* total) {
+  __shared__ double shared[kThreads / 32];
+  double sum = 0.0;
+  for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
+  sum = block_sum<kThreads>(sum, shared);
+  if (threadIdx.x == 0) *total = static_cast<float>(sum);
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaDevice::sum_of_squares(const Tensor& values, float* sum, Stream stream) {
+  cuda::require(values.dtype == DType::f32 || values.dtype == DType::bf16, "sum_of_squares: values are f32 or bf16");
+  auto* queue = static_cast<cudaStream_t>(stream.handle);
+  cuda::Scratch& scratch = queue == communication_.get() ? communication_norm_scratch_ : compute_norm_scratch_;
+  auto* partials = scratch.reserve_elements<float>(cuda::kSquareBlocks, queue);
+  const std::uint32_t blocks =
+      std::clamp<std::uint32_t>(cuda::ceil_div(values.size(), cuda::kThreads * 16), 1, cuda::kSquareBlocks);
+  cuda::with_element(values.dtype, [&](auto element) {
+    using T = decltype(element);
+    constexpr int kWide = 16 / sizeof(T);
+    const auto kernel = cuda::is_aligned(values.data, 16) ? cuda::squares_kernel<T, kWide> : cuda::squares_kernel<T, 1>;
+    kernel<<<blocks, cuda::kThreads, 0, queue>>>(values.as<const T>(), static_cast<std::size_t>(values.size()),
+                                                 partials);
+  });
+  DDP_CUDA(cudaGetLastError());
+  cuda::sum_partials_kernel<<<1, cuda::kThreads, 0, queue>>>(partials, blocks, sum);
+  DDP_CUDA(cudaGetLastError());
+}
+
+void CudaDevice::clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) {
+  cuda::require(squares.dtype == DType::f32, "clip_scale: squares are f32");
+  cuda::clip_scale_kernel<<<1, cuda::kThreads, 0, static_cast<cudaStream_t>(stream.handle)>>>(
+      squares.as<const float>(), static_cast<std::uint32_t>(squares.size()), max_norm, scale);
+  DDP_CUDA(cudaGetLastError());
+}
+
+}  // namespace ddptrain

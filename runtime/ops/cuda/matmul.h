@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "runtime/core/tensor.h"
+#include "runtime/device/cuda/cuda_utils.h"
+
+namespace ddptrain::cuda {
+
+/// c [m, n] = op(a) [m, k] op(b) [k, n], all row-major and contiguous; op is the identity or the transpose, so that a
+/// is stored as [m, k] or [k, m] and b as [k, n] or [n, k].
+struct Gemm {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  /// Of a and b: bf16 or f32, or FP8, and then both lie along k: transpose_b and not transpose_a.
+  DType in = DType::f32;
+  DType out = DType::f32;                    ///< Of c and bias: that of a and b, or f32; bf16 or f32 of FP8.
+  bool accumulate = false;                   ///< Adds to c.
+  std::optional<DType> in_b = std::nullopt;  ///< Of b alone, where it is another than `in`.
+
+  auto operator<=>(const Gemm&) const = default;
+};
+
+/// What cuBLASLt does besides, on the way of its operands or of the result.
+enum class Epilogue : std::uint8_t {
+  none,
+  bias,                    ///< c += vector [n] in every row.
+  gelu_bias,               ///< matrix [m, n] = c + vector [n]; c = gelu of that before it is rounded.
+  gelu_gradient,           ///< c *= gelu'(matrix [m, n]), before c is rounded.
+  gelu_gradient_and_sums,  ///< The same, and vector [n] = sums over the rows of c.
+  sums_of_a,               ///< vector [m] = sums over k of op(a).
+};
+
+struct GemmTensors {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  void* vector = nullptr;          ///< Of the element type of c.
+  void* matrix = nullptr;          ///< Likewise.
+  const float* scale_a = nullptr;  ///< Fp8State::inverse_scale, for operands in FP8.
+  const float* scale_b = nullptr;
+};
+
+/// Matrix products by cuBLASLt. Sums are kept in f32; f32 inputs are rounded to tf32 only for Precision::tf32. The
+/// algorithm is chosen when a product is first seen: without `tune` its heuristic's first choice, and the same product
+/// gives the same bits in every run on the same kind of GPU; with it the fastest of a few, so that only runs of the
+/// same process do. All products share one workspace: those on different streams must be ordered.
+class MatmulPlans {
+ public:
+  /// Not while `stream` is being captured.
+  MatmulPlans(Precision precision, bool tune, cudaStream_t stream);
+  ~MatmulPlans();
+
+  /// Queues the product, plus `bias` [n] in every row where it is not null (not together with `accumulate`).
+  void gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream);
+  /// The same; the bias is tensors.vector.
+  void gemm(const Gemm& gemm, const GemmTensors& tensors, cudaStream_t stream);
+  /// False, and nothing is queued, where cuBLASLt cannot do it.
+  bool try_gemm(const Gemm& gemm, Epilogue epilogue, const GemmTensors& tensors, cudaStream_t stream);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddptrain::cuda

@@ -1,0 +1,225 @@
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include "runtime/core/bf16.h"
+#include "runtime/device/cuda/cuda_utils.h"
+#include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/optimizer.h"
+
+/// What the kernels that update parameters share: a thread has kVector neighbouring elements of a chunk in each of
+/// kRounds rounds.
+
+namespace ddptrain::cuda::optimizer {
+
+inline constexpr int kVector = 4;
+inline constexpr std::uint32_t kThreads = 256;
+inline constexpr std::uint32_t kRounds = kChunkElements / (kThreads * kVector);
+static_assert(kRounds * kThreads * kVector == kChunkElements);
+
+/// What kernels need of settings and slice; W is the type of weights, G of gradients.
+template <class W, class G>
+struct Update {
+  OptimizerKind kind;
+  LrSchedule schedule;
+  float momentum, beta1, beta2, epsilon, decay;
+  float log_beta1, log_beta2;
+  StepRef step;
+  const float* gradient_scale;
+  const UpdateChunk* chunks;
+  float* master;
+  float* first;
+  float* second;
+  const G* gradients;
+  W* weights;              ///< Null where the master weights are the weights.
+  float* parameter_norms;  ///< lamb: squared norms of weight and update of every parameter,
+  float* chunk_norms;      ///< and of every chunk of this slice.
+  bool stochastic_rounding;
+  std::uint64_t rounding_seed;
+};
+
+/// The factors of one step.
+struct Factors {
+  float learning_rate, gradient_scale;
+  float correction1, correction2;  ///< 1 / (1 - beta^t)
+};
+
+template <class W, class G>
+__device__ Factors factors_of(const Update<W, G>& u) {
+  const std::uint64_t step = u.step.value();
+  const auto t = static_cast<float>(step + 1);
+  return {u.schedule.at(step), u.gradient_scale != nullptr ? *u.gradient_scale : 1.0f, -1.0f / expm1f(t * u.log_beta1),
+          -1.0f / expm1f(t * u.log_beta2)};
+}
+
+/// kVector neighbouring elements; `count` of them exist.
+struct Elements {
+  float w[kVector], m[kVector], v[kVector], g[kVector];
+  int count = 0;
+};
+
+template <class T>
+__device__ __forceinline__ void load_some(const T* from, int count, float (&to)[kVector]) {
+  if (count == kVector) return load<kVector>(from, to);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) to[i] = i < count ? to_float(from[i]) : 0.0f;
+}
+
+template <class T>
+__device__ __forceinline__ void store_some(const float (&from)[kVector], int count, T* to) {
+  if (count == kVector) return store<kVector>(from, to);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    if (i < count) to[i] = from_float<T>(from[i]);
+  }
+}
+
+__device__ __forceinline__ std::uint32_t offset_in_chunk(std::uint32_t round) {
+  return (round * kThreads + threadIdx.x) * kVector;
+}
+
+__device__ __forceinline__ int count_at(const UpdateChunk& chunk, std::uint32_t offset) {
+  const int left = static_cast<int>(chunk.count) - static_cast<int>(offset);
+  return left < 0 ? 0 : (left < kVector ? left : kVector);
+}
+
+template <bool kSecond, class W, class G>
+__device__ __forceinline__ Elements load_elements(const Update<W, G>& u, const UpdateChunk& chunk,
+                                                  std::uint32_t round) {
+  Elements e{};
+  const std::uint32_t offset = offset_in_chunk(round);
+  e.count = count_at(chunk, offset);
+  if (e.count == 0) return e;
+  const std::size_t at = chunk.begin + offset;
+  load_some(u.gradients + at, e.count, e.g);
+  load_some(u.master + at, e.count, e.w);
+  load_some(u.first + at, e.count, e.m);
+  if constexpr (kSecond) load_some(u.second + at, e.count, e.v);
+  return e;
+}
+
+/// The elements of `chunk` from `offset` on: master weights, and weights of another type beside them.
+template <bool kStochastic, class W, class G>
+__device__ __forceinline__ void store_weights(const Update<W, G>& u, const UpdateChunk& chunk, std::uint32_t offset,
+                                              Elements& e) {
+  const std::size_t at = chunk.begin + offset;
+  store_some(e.w, e.count, u.master + at);
+  if (u.weights == nullptr) return;
+  if constexpr (kStochastic) {
+    const Philox random = rounding_bits(u.rounding_seed, u.step.value(), chunk.parameter, chunk.element + offset);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i)
+      e.w[i] = __uint_as_float(stochastic_bf16(__float_as_uint(e.w[i]), random.word[i]));
+  }
+  store_some(e.w, e.count, u.weights + at);
+}
+
+template <class W, class G>
+__device__ __forceinline__ float direction(const Update<W, G>& u, const Factors& f, float m, float v) {
+  return m * f.correction1 / (sqrtf(v * f.correction2) + u.epsilon);
+}
+
+template <OptimizerKind kKind, class W, class G>
+__device__ __forceinline__ void step_element(const Update<W, G>& u, const Factors& f, float decay, float g, float& w,
+                                             float& m, float& v) {
+  float gradient = g * f.gradient_scale;
+  if constexpr (kKind == OptimizerKind::sgd) {
+    m = u.momentum * m + gradient + decay * w;
+    w -= f.learning_rate * m;
+  } else {
+    if constexpr (kKind == OptimizerKind::adam) gradient += decay * w;
+    m = u.beta1 * m + (1.0f - u.beta1) * gradient;
+    v = u.beta2 * v + (1.0f - u.beta2) * gradient * gradient;
+    if constexpr (kKind == OptimizerKind::adam) w -= f.learning_rate * direction(u, f, m, v);
+    if constexpr (kKind == OptimizerKind::adamw) w -= f.learning_rate * (direction(u, f, m, v) + decay * w);
+  }
+}
+
+/// sgd, adam and adamw: takes the elements `e` of one round of a chunk a step further, and stores them.
+template <OptimizerKind kKind, bool kStochastic, class W, class G>
+__device__ __forceinline__ void update_elements(const Update<W, G>& u, const Factors& f, const UpdateChunk& chunk,
+                                                std::uint32_t round, Elements& e) {
+  const float decay = chunk.decays != 0 ? u.decay : 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) step_element<kKind>(u, f, decay, e.g[i], e.w[i], e.m[i], e.v[i]);
+  const std::uint32_t offset = offset_in_chunk(round);
+  store_some(e.m, e.count, u.first + chunk.begin + offset);
+  if constexpr (kKind != OptimizerKind::sgd) store_some(e.v, e.count, u.second + chunk.begin + offset);
+  store_weights<kStochastic>(u, chunk, offset, e);
+}
+
+/// Throws Error where the slice lacks what the update needs.
+inline void check(const OptimizerSettings& settings, const UpdateSlice& slice) {
+  require(settings.kind == OptimizerKind::sgd || slice.second_moment != nullptr, "update: no second moment");
+  require(settings.kind != OptimizerKind::lamb || slice.norms != nullptr, "update: lamb needs memory for norms");
+  require((slice.weights == slice.master) == (slice.weight_type == DType::f32),
+          "update: f32 weights are the master weights, others are not");
+}
+
+template <class W, class G>
+Update<W, G> make_update(const OptimizerSettings& s, const UpdateSlice& slice, StepRef step) {
+  const auto log_of = [](float beta) { return static_cast<float>(std::log(static_cast<double>(beta))); };
+  Update<W, G> u{};
+  u.kind = s.kind;
+  u.schedule = s.schedule;
+  u.momentum = s.momentum;
+  u.beta1 = s.beta1;
+  u.beta2 = s.beta2;
+  u.epsilon = s.epsilon;
+  u.decay = s.weight_decay;
+  u.log_beta1 = log_of(s.beta1);
+  u.log_beta2 = log_of(s.beta2);
+  u.step = step;
+  u.gradient_scale = slice.gradient_scale;
+  u.chunks = slice.chunks;
+  u.master = static_cast<float*>(slice.master);
+  u.first = static_cast<float*>(slice.first_moment);
+  u.second = static_cast<float*>(slice.second_moment);
+  u.gradients = static_cast<const G*>(slice.gradients);
+  u.weights = slice.weights == slice.master ? nullptr : static_cast<W*>(slice.weights);
+  u.parameter_norms = slice.norms;
+  if (slice.norms != nullptr) u.chunk_norms = slice.norms + 2 * (slice.parameter_count + slice.first_chunk);
+  u.stochastic_rounding = s.stochastic_rounding;
+  u.rounding_seed = s.rounding_seed;
+  return u;
+}
+
+/// Calls work(W{}, G{}) with the types of weights and gradients.
+template <class Work>
+void with_types(const UpdateSlice& slice, Work&& work) {
+  if (slice.weight_type == DType::f32) {
+    require(slice.gradient_type == DType::f32, "update: f32 weights have f32 gradients");
+    return work(float{}, float{});
+  }
+  require(slice.weight_type == DType::bf16, "update: weights are f32 or bf16");
+  if (slice.gradient_type == DType::bf16) return work(__nv_bfloat16{}, __nv_bfloat16{});
+  require(slice.gradient_type == DType::f32, "update: gradients are f32 or bf16");
+  work(__nv_bfloat16{}, float{});
+}
+
+template <OptimizerKind kKind>
+using KindConstant = std::integral_constant<OptimizerKind, kKind>;
+
+/// Calls work(KindConstant, std::bool_constant: whether rounding is stochastic) for sgd, adam and adamw.
+template <class W, class G, class Work>
+void with_one_pass(const Update<W, G>& u, Work&& work) {
+  const auto with_rounding = [&](auto kind) {
+    if constexpr (!std::is_same_v<W, float>) {
+      if (u.stochastic_rounding) return work(kind, std::true_type{});
+    }
+    work(kind, std::false_type{});
+  };
+  switch (u.kind) {
+    case OptimizerKind::sgd:
+      return with_rounding(KindConstant<OptimizerKind::sgd>{});
+    case OptimizerKind::adam:
+      return with_rounding(KindConstant<OptimizerKind::adam>{});
+    case OptimizerKind::adamw:
+      return with_rounding(KindConstant<OptimizerKind::adamw>{});
+    case OptimizerKind::lamb:
+      require(false, "update: lamb takes several passes");
+  }
+}
+
+}  // namespace ddptrain::cuda::optimizer

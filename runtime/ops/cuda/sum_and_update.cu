@@ -1,0 +1,165 @@
+#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/device/cuda/launch.cuh"
+#include "runtime/ops/cuda/optimizer.cuh"
+
+// All-reduce and update of a small bucket in one kernel. Every thread writes its gradients into the inboxes of all
+// other ranks and waits for theirs: a packet carries the number of its round beside its data, so that it tells by
+// itself that it has arrived. Odd and even rounds have packets of their own: a rank that sends in round n + 2 has
+// received what all others sent in round n + 1, which they did after they had read those of round n.
+
+namespace ddptrain {
+
+namespace cuda::optimizer {
+namespace {
+
+/// Eight bytes of data; each half is written at once, with the round.
+using Packet = uint4;
+
+template <class G>
+inline constexpr int kPackets = sizeof(G) * kVector / 8;  ///< Of a thread.
+
+/// Of an inbox: packets [round % 2][sender][block][packet][thread], then the round of each block.
+struct Layout {
+  std::uint32_t senders, blocks;
+  int packets;  ///< Of a thread.
+
+  __host__ __device__ std::size_t packet(std::uint32_t parity, std::uint32_t sender, std::uint32_t block) const {
+    return ((static_cast<std::size_t>(parity) * senders + sender) * blocks + block) * packets * kThreads;
+  }
+  __host__ __device__ std::size_t rounds() const { return packet(2, 0, 0) * sizeof(Packet); }  ///< Bytes before them.
+  __host__ __device__ std::size_t bytes() const { return rounds() + blocks * sizeof(std::uint32_t); }
+};
+
+__device__ __forceinline__ void send(Packet* to, uint2 data, std::uint32_t round) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(data.x), "r"(round), "r"(data.y),
+               "r"(round)
+               : "memory");
+}
+
+__device__ __forceinline__ Packet receive(const Packet* from) {
+  Packet packet;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(packet.x), "=r"(packet.y), "=r"(packet.z), "=r"(packet.w)
+               : "l"(from)
+               : "memory");
+  return packet;
+}
+
+/// A thread's gradients as they are sent.
+template <class G>
+union Message {
+  Pack<G, kVector> gradients;
+  uint2 data[kPackets<G>];
+};
+
+template <class G>
+__device__ __forceinline__ void send_to_all(const PeerInboxes& peers, const Message<G>& mine, std::size_t at,
+                                            std::uint32_t round) {
+  for (int i = 1; i < peers.size; ++i) {
+    const int to = (peers.rank + i) % peers.size;
+    Packet* inbox = static_cast<Packet*>(peers.of_rank[to]) + at;
+#pragma unroll
+    for (int k = 0; k < kPackets<G>; ++k) send(inbox + k * kThreads, mine.data[k], round);
+  }
+}
+
+/// messages[r] = what rank r has sent, for r != rank. `at`: of rank 0's packets.
+template <class G>
+__device__ __forceinline__ void receive_from_all(const PeerInboxes& peers, std::size_t at, std::size_t stride,
+                                                 std::uint32_t round, Message<G> (&messages)[PeerInboxes::kMaxRanks]) {
+  const Packet* inbox = static_cast<const Packet*>(peers.of_rank[peers.rank]) + at;
+  bool complete = false;
+  while (!complete) {
+    complete = true;
+#pragma unroll
+    for (int from = 0; from < PeerInboxes::kMaxRanks; ++from) {
+      if (from >= peers.size || from == peers.rank) continue;
+#pragma unroll
+      for (int k = 0; k < kPackets<G>; ++k) {
+        const Packet packet = receive(inbox + from * stride + k * kThreads);
+        messages[from].data[k] = {packet.x, packet.z};
+        complete = complete && packet.y == round && packet.w == round;
+      }
+    }
+  }
+}
+
+/// e.g = their sums, in the order of ranks, rounded to G.
+template <class G>
+__device__ __forceinline__ void sum_over_ranks(const PeerInboxes& peers, const Layout& layout, std::uint32_t block,
+                                               std::uint32_t round, Elements& e) {
+  Message<G> messages[PeerInboxes::kMaxRanks], mine;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) mine.gradients.value[i] = from_float<G>(e.g[i]);
+  const std::uint32_t parity = round % 2;
+  send_to_all(peers, mine, layout.packet(parity, peers.rank, block) + threadIdx.x, round);
+  receive_from_all(peers, layout.packet(parity, 0, block) + threadIdx.x, layout.packet(0, 1, 0), round, messages);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int from = 0; from < PeerInboxes::kMaxRanks; ++from) {
+      if (from >= peers.size) continue;
+      sum += to_float((from == peers.rank ? mine : messages[from]).gradients.value[i]);
+    }
+    e.g[i] = to_float(from_float<G>(sum));
+  }
+}
+
+/// A block has one round of elements of a chunk.
+template <OptimizerKind kKind, bool kStochastic, class W, class G>
+__global__ void __launch_bounds__(kThreads) sum_and_update_kernel(Update<W, G> u, PeerInboxes peers, Layout layout) {
+  constexpr bool kSecond = kKind != OptimizerKind::sgd;
+  const std::uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
+  const UpdateChunk chunk = u.chunks[blockIdx.x];
+  auto* rounds = reinterpret_cast<std::uint32_t*>(static_cast<char*>(peers.of_rank[peers.rank]) + layout.rounds());
+  wait_for_predecessor();
+  const std::uint32_t round = rounds[block] + 1;
+  Elements e = load_elements<kSecond>(u, chunk, blockIdx.y);
+  if (e.count > 0) {
+    const Factors f = factors_of(u);
+    sum_over_ranks<G>(peers, layout, block, round, e);
+    update_elements<kKind, kStochastic>(u, f, chunk, blockIdx.y, e);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) rounds[block] = round;
+}
+
+template <class W, class G>
+void launch(const Update<W, G>& u, const PeerInboxes& peers, const Layout& layout, cudaStream_t stream) {
+  const dim3 grid(layout.blocks / kRounds, kRounds);
+  with_one_pass(u, [&](auto kind, auto stochastic) {
+    launch_early(sum_and_update_kernel<kind.value, stochastic.value, W, G>, grid, kThreads, 0, stream, u, peers,
+                 layout);
+  });
+}
+
+Layout layout_of(const UpdateSlice& slice, int ranks) {
+  const auto bytes = static_cast<int>(size_of(slice.gradient_type));
+  return {static_cast<std::uint32_t>(ranks), slice.chunk_count * kRounds, bytes * kVector / 8};
+}
+
+}  // namespace
+}  // namespace cuda::optimizer
+
+namespace optimizer = cuda::optimizer;
+
+std::size_t CudaDevice::inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const {
+  if (kind == OptimizerKind::lamb || ranks > PeerInboxes::kMaxRanks) return 0;
+  const optimizer::Layout layout = optimizer::layout_of(slice, ranks);
+  // Blocks wait for those of other ranks: all must be on the GPU at once, beside other streams' kernels.
+  return layout.blocks <= static_cast<std::uint32_t>(compute_multiprocessors()) ? layout.bytes() : 0;
+}
+
+void CudaDevice::sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
+                                StepRef step, Stream stream) {
+  cuda::require(inbox_bytes(settings.kind, slice, peers.size) > 0, "sum_and_update: not for this slice");
+  optimizer::check(settings, slice);
+  if (slice.chunk_count == 0) return;
+  optimizer::with_types(slice, [&](auto weight, auto gradient) {
+    optimizer::launch(optimizer::make_update<decltype(weight), decltype(gradient)>(settings, slice, step), peers,
+                      optimizer::layout_of(slice, peers.size), static_cast<cudaStream_t>(stream.handle));
+  });
+}
+
+}  // namespace ddptrain

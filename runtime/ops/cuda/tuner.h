@@ -1,0 +1,41 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/ops/cuda/matmul.h"
+
+namespace ddptrain::cuda {
+
+/// Time on `stream` of one run of `work`, the best of a few after a first; ms. Waits.
+float milliseconds_of(const std::function<void()>& work, cudaStream_t stream);
+
+/// Picks among ways to do the same by timing them when an operation is first seen.
+class Tuner {
+ public:
+  /// Queues the work, or does nothing and returns false where this way cannot do it. Gives the same however often it
+  /// runs.
+  using Way = std::function<bool()>;
+
+  /// Not `enabled`: the first way is taken, always.
+  Tuner(bool enabled, cudaStream_t stream) : enabled_(enabled), stream_(stream) {}
+
+  /// Whether run() would time its ways.
+  bool is_new(const std::string& operation, const Gemm& gemm) const {
+    return enabled_ && !chosen_.contains({operation, gemm}) && !is_capturing(stream_);
+  }
+  /// The first way must be able to do everything. Nothing is timed while the stream is being captured.
+  void run(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways);
+
+ private:
+  std::size_t choose(const std::vector<Way>& ways) const;
+
+  bool enabled_;
+  cudaStream_t stream_;
+  std::map<std::pair<std::string, Gemm>, std::size_t> chosen_;
+};
+
+}  // namespace ddptrain::cuda

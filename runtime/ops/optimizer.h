@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "runtime/core/step.h"
+#include "runtime/core/tensor.h"
+
+namespace ddptrain {
+
+enum class OptimizerKind : std::uint8_t { sgd, adam, adamw, lamb };
+enum class ScheduleKind : std::uint8_t { constant, cosine, linear };
+
+/// Learning rate as a function of the step, evaluated where the update runs.
+struct LrSchedule {
+  ScheduleKind kind = ScheduleKind::constant;
+  float peak = 1e-3f;
+  std::uint64_t warmup_steps = 0;  ///< Linear from peak / warmup_steps to peak.
+  std::uint64_t total_steps = 0;   ///< cosine and linear reach zero after this many.
+
+  DDP_HOST_DEVICE float at(std::uint64_t step) const {
+    if (step < warmup_steps) return peak * static_cast<float>(step + 1) / static_cast<float>(warmup_steps);
+    if (kind == ScheduleKind::constant || total_steps <= warmup_steps) return peak;
+    const float span = static_cast<float>(total_steps - warmup_steps);
+    const float done = step >= total_steps ? 1.0f : static_cast<float>(step - warmup_steps) / span;
+    if (kind == ScheduleKind::linear) return peak * (1.0f - done);
+    return peak * 0.5f * (1.0f + cosf(3.14159265f * done));
+  }
+};
+
+/// sgd: m = momentum m + g + decay w; w -= lr m.
+/// adam (decay added to g) and adamw (decay decoupled): Kingma and Ba 2015 with bias correction; Loshchilov and
+/// Hutter 2019. lamb: You et al. 2020, trust ratio |w| / |update| per parameter, 1 where either norm is zero.
+struct OptimizerSettings {
+  OptimizerKind kind = OptimizerKind::adam;
+  LrSchedule schedule;
+  float momentum = 0.9f;  ///< sgd only.
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.0f;
+  /// bf16 weights are rounded from the master weights stochastically (see rounding_bits), not to nearest.
+  bool stochastic_rounding = false;
+  std::uint64_t rounding_seed = 0;
+};
+
+/// Random bits that round the weights of four neighbouring elements of a parameter, the first of which is `element` (a
+/// multiple of 4): the low half of word[i] is for element + i. They depend on nothing else, so that rounding is the
+/// same on every rank, in every bucket and shard.
+DDP_HOST_DEVICE Philox rounding_bits(std::uint64_t seed, std::uint64_t step, std::uint32_t parameter,
+                                     std::uint32_t element) {
+  constexpr int kRounds = 7;
+  constexpr std::uint32_t kRounding = 0x524F554E;  // last counter word; dropout sites are small numbers
+  return philox<kRounds>(element / 4, parameter, static_cast<std::uint32_t>(step),
+                         kRounding ^ (static_cast<std::uint32_t>(step >> 32) << 8), seed);
+}
+
+/// A stretch of one parameter; at most `kChunkElements` elements, so that one thread block updates it.
+struct alignas(16) UpdateChunk {
+  std::uint32_t parameter = 0;  ///< Index of the parameter in the arena.
+  std::uint32_t begin = 0;      ///< First element, counted from the start of the slice; a multiple of 64.
+  std::uint32_t element = 0;    ///< The same, counted from the start of the parameter; a multiple of 64.
+  std::uint16_t count = 0;
+  std::uint16_t decays = 0;  ///< 1 where weight decay applies.
+};
+inline constexpr std::uint32_t kChunkElements = 2048;
+
+/// What one optimizer launch updates: the chunks of one bucket, or of this rank's shard of it (sorted by `begin`,
+/// parameters contiguous). All arrays start at the slice's first element. `chunks` lies where the device computes.
+struct UpdateSlice {
+  const UpdateChunk* chunks = nullptr;
+  std::uint32_t chunk_count = 0;
+  std::uint32_t first_chunk = 0;          ///< Index in the arena of this slice's first chunk.
+  std::uint32_t parameter_count = 0;      ///< Parameters in the whole arena (size of norms).
+  DType weight_type = DType::f32;         ///< bf16, or that of master.
+  DType gradient_type = DType::f32;       ///< bf16, or that of master.
+  void* weights = nullptr;                ///< The same pointer as master where the types agree.
+  void* master = nullptr;                 ///< master_dtype, as the moments.
+  void* first_moment = nullptr;           ///< Momentum for sgd.
+  void* second_moment = nullptr;          ///< Unused by sgd.
+  const void* gradients = nullptr;        ///< Already averaged.
+  const float* gradient_scale = nullptr;  ///< One factor for every gradient (clipping), or null.
+  float* norms = nullptr;  ///< Scratch for lamb, f32 [2 * arena chunks + 2 * parameter_count]. Needs whole parameters.
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/core/step.h"
+
+/// Batches of token windows, cut from a text on the fly. Window w of a stretch of text (a segment) covers its tokens
+/// [w T, w T + T], T being the sequence length: T inputs, and as targets the same shifted by one. Neighbours share one
+/// token, and no window crosses the end of a segment.
+
+namespace ddptrain {
+
+/// One segment, where the device computes.
+struct TokenSegmentView {
+  const void* tokens = nullptr;
+  std::uint32_t first_window = 0;  ///< Number of windows in the segments before it.
+};
+
+/// The T + 1 tokens of one window.
+struct TokenWindow {
+  const void* tokens;
+  std::uint8_t token_bytes;
+
+  /// Input `position`, in [0, T), or, one further on, its target.
+  DDP_HOST_DEVICE std::uint32_t operator[](std::uint32_t position) const {
+    return token_bytes == 1 ? static_cast<const std::uint8_t*>(tokens)[position]
+                            : static_cast<const std::uint16_t*>(tokens)[position];
+  }
+};
+
+/// A view of a text as windows, numbered over all segments. Owns nothing; all pointers are of the device's memory.
+struct TokenSource {
+  const TokenSegmentView* segments = nullptr;  ///< By first_window; a segment may be too short for a window.
+  std::uint32_t segment_count = 0;
+  std::uint32_t window_count = 0;
+  std::uint32_t sequence = 0;    ///< T
+  std::uint8_t token_bytes = 0;  ///< 1 or 2 (little-endian), the same in all segments.
+
+  /// The segment that holds `window`, in [0, window_count).
+  DDP_HOST_DEVICE std::uint32_t segment_of(std::uint32_t window) const {
+    std::uint32_t low = 0;
+    std::uint32_t high = segment_count;
+    while (high - low > 1) {
+      const std::uint32_t middle = low + (high - low) / 2;
+      if (segments[middle].first_window <= window) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  DDP_HOST_DEVICE TokenWindow window(std::uint32_t index) const {
+    const TokenSegmentView& segment = segments[segment_of(index)];
+    const std::uint64_t first = static_cast<std::uint64_t>(index - segment.first_window) * sequence;
+    return {static_cast<const std::uint8_t*>(segment.tokens) + first * token_bytes, token_bytes};
+  }
+
+  /// `position` in [0, sequence].
+  DDP_HOST_DEVICE std::uint32_t token(std::uint32_t index, std::uint32_t position) const {
+    return window(index)[position];
+  }
+};
+
+/// A batch of windows: row r is window BatchRows(order, step)[r] of `source`; the order's data set is the windows
+/// (order.dataset_size == source.window_count).
+struct TokenBatch {
+  TokenSource source;
+  SampleOrder order;
+  StepRef step;
+  std::int64_t count = 0;  ///< Windows in this batch.
+};
+
+}  // namespace ddptrain

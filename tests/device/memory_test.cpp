@@ -1,0 +1,76 @@
+#include <bit>
+
+#include "tests/ops/bench.h"
+
+namespace ddptrain::testing {
+namespace {
+
+class MemoryTest : public ::testing::TestWithParam<DeviceCase> {
+ protected:
+  void SetUp() override {
+    if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    device_ = make_device(GetParam());
+  }
+
+  std::unique_ptr<Device> device_;
+};
+
+TEST_P(MemoryTest, AllocationsAreZeroedAndAligned) {
+  for (const std::size_t bytes : {1u, 100u, 1000003u}) {
+    const Buffer buffer = device_->allocate(bytes);
+    EXPECT_EQ(buffer.bytes(), bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 256, 0u);
+    std::vector<std::uint8_t> host(bytes, 1);
+    device_->copy_to_host(host.data(), buffer.data(), bytes);
+    EXPECT_EQ(host, std::vector<std::uint8_t>(bytes, 0));
+  }
+}
+
+TEST_P(MemoryTest, ZeroClearsExactlyItsBytes) {
+  Bench bench(*device_);
+  const Tensor bytes = bench.put_bytes(std::vector<std::uint8_t>(64, 7), {64});
+  device_->zero(bytes.as<std::uint8_t>() + 16, 32, device_->compute_stream());
+  const Values values = bench.take(bytes);
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], i >= 16 && i < 48 ? 0.0 : 7.0) << i;
+}
+
+TEST_P(MemoryTest, ConvertRoundsToNearestEven) {
+  Bench bench(*device_);
+  // 8 bits of mantissa: 1 + 1/256 lies between 1 and 1 + 1/128, 1 + 3/256 between 1 + 1/128 and 1 + 1/64.
+  const std::vector<float> source = {
+      1.0f + 1.0f / 256, 1.0f + 3.0f / 256, 1.0f + 1.0f / 256 + 1e-6f, -2.0f, 0.0f, 3e38f};
+  const std::vector<float> expected = {
+      1.0f, 1.0f + 1.0f / 64, 1.0f + 1.0f / 128, -2.0f, 0.0f, std::bit_cast<float>(0x7F620000u)};
+  const Buffer wide = device_->allocate(source.size() * 4);
+  const Buffer narrow = device_->allocate(source.size() * 2);
+  const Shape shape{static_cast<std::int64_t>(source.size())};
+  device_->copy_to_device(wide.data(), source.data(), source.size() * 4);
+  device_->convert(wide.view(DType::f32, shape), narrow.view(DType::bf16, shape), device_->compute_stream());
+  device_->convert(narrow.view(DType::bf16, shape), wide.view(DType::f32, shape), device_->compute_stream());
+  std::vector<float> result(source.size());
+  device_->copy_to_host(result.data(), wide.data(), source.size() * 4);
+  EXPECT_EQ(result, expected);
+}
+
+TEST_P(MemoryTest, AdvanceCountsSteps) {
+  Bench bench(*device_);
+  StepState* state = bench.put_object(StepState{(1ull << 32) - 1});
+  device_->advance(state, 1, device_->compute_stream());
+  device_->advance(state, 4, device_->compute_stream());
+  EXPECT_EQ(bench.take_object(state).step, (1ull << 32) + 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, MemoryTest, ::testing::ValuesIn(device_cases()),
+                         [](const auto& param) { return param.param.name; });
+
+TEST(CpuConvert, FromDoubleRoundsOnce) {
+  const auto device = make_cpu_device({Precision::fp64});
+  // Just above the middle of two bf16 values; rounding to f32 first would land on the middle and then go to even.
+  double value = 1.0 + 1.0 / 256 + std::ldexp(1.0, -40);
+  std::uint16_t narrow = 0;
+  device->convert({&value, DType::f64, {1}}, {&narrow, DType::bf16, {1}}, {});
+  EXPECT_EQ(narrow, 0x3F81u);
+}
+
+}  // namespace
+}  // namespace ddptrain::testing

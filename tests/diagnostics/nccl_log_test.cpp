@@ -1,0 +1,197 @@
+#include "runtime/diagnostics/nccl_log.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace ddptrain {
+namespace {
+
+NcclUsage parse(const std::string& text) {
+  std::istringstream log(text);
+  return usage_of(read_nccl_log(log));
+}
+
+constexpr const char* kRing = R"(host:10:10 [0] NCCL INFO NCCL version 2.28.9+cuda13.0
+host:10:10 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to NVL
+host:10:11 [0] NCCL INFO Channel 00/24 :    0   1   2   3
+host:10:11 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1
+host:10:11 [0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels, 32 p2p channels per peer
+host:10:11 [0] NCCL INFO comm 0x55 rank 0 nRanks 4 nNodes 1 localRanks 4 localRank 0 MNNVL 0
+host:10:10 [0] NCCL INFO AllReduce: 1280 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..1}
+host:10:12 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
+host:10:12 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM/read
+host:10:10 [0] NCCL INFO AllReduce: 2097152 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}
+host:10:10 [0] NCCL INFO AllReduce: 65536 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..3}
+)";
+
+TEST(NcclLog, TellsOfTheLargestAllReduce) {
+  const NcclUsage usage = parse(kRing);
+  EXPECT_EQ(usage.version, "2.28.9");
+  EXPECT_EQ(usage.algorithm, "Ring");
+  EXPECT_EQ(usage.protocol, "Simple");
+  EXPECT_EQ(usage.transport, "P2P/CUMEM");
+  EXPECT_EQ(usage.channels, 16);
+}
+
+TEST(NcclLog, ChannelsOfTheCommunicatorBeforeTheFirstAllReduce) {
+  EXPECT_EQ(parse("[0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels").channels, 24);
+}
+
+TEST(NcclLog, SymmetricKernels) {
+  const NcclUsage usage = parse(
+      "h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 1048576 Bytes -> Kernel AllReduce_RSxLD_AGxST nchannels 8 nthreads "
+      "512 "
+      "nWorks 1\nh:1:1 [0] NCCL INFO AllReduce [Symmetric]: 512 Bytes -> Kernel AllReduce_AGxLL_R nchannels 1 nthreads "
+      "512\n");
+  EXPECT_EQ(usage.algorithm, "Symmetric");
+  EXPECT_EQ(usage.protocol, "RSxLD_AGxST");
+  EXPECT_EQ(usage.channels, 8);
+}
+
+TEST(NcclLog, NothingKnown) {
+  for (const char* text :
+       {"", "\n\n", "no word of it\n", "NCCL version\n", "NCCL INFO AllReduce: many Bytes -> Algo"}) {
+    const NcclUsage usage = parse(text);
+    EXPECT_EQ(usage.version, "unknown") << text;
+    EXPECT_EQ(usage.algorithm, "unknown") << text;
+    EXPECT_EQ(usage.protocol, "unknown") << text;
+    EXPECT_EQ(usage.transport, "unknown") << text;
+    EXPECT_EQ(usage.channels, 0) << text;
+  }
+}
+
+/// Wherever the log ends, what is reported is what some complete line said.
+TEST(NcclLog, CutAnywhere) {
+  const std::string whole = kRing;
+  for (std::size_t length = 0; length <= whole.size(); ++length) {
+    const NcclUsage usage = parse(whole.substr(0, length));
+    EXPECT_TRUE(usage.algorithm == "unknown" || usage.algorithm == "Tree" || usage.algorithm == "Ring") << length;
+    EXPECT_TRUE(usage.protocol == "unknown" || usage.protocol == "LL" || usage.protocol == "Simple") << length;
+    EXPECT_TRUE(usage.transport == "unknown" || usage.transport == "P2P/CUMEM") << usage.transport;
+    EXPECT_TRUE(usage.channels == 0 || usage.channels == 24 || usage.channels == 2 || usage.channels == 16) << length;
+  }
+}
+
+TEST(NcclLog, RanksInterleavedWithinALine) {
+  const NcclUsage usage = parse(
+      "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/readh:2:2 [1] NCCL INFO NCCL version "
+      "2.27.3+cuda12.9\n"
+      "h:2:2 [1] NCCL INFO Chah:1:1 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..7}\n"
+      "nnel 01/0 : 1[1] -> 0[0] via P2P/CUM\n");
+  EXPECT_EQ(usage.version, "2.27.3");
+  EXPECT_EQ(usage.algorithm, "Tree");
+  EXPECT_EQ(usage.transport, "P2P/CUMEM");
+  EXPECT_EQ(usage.channels, 8);
+}
+
+TEST(NcclLog, SeveralTransportsMostFrequentFirst) {
+  const NcclUsage usage = parse(
+      "NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0\n"
+      "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer/read\n"
+      "NCCL INFO Channel 01/0 : 1[0] -> 0[0] [send] via NET/Socket/1(2)/Shared\n");
+  EXPECT_EQ(usage.transport, "NET/Socket+P2P/direct pointer");
+}
+
+TEST(NcclLog, OldFormats) {
+  const NcclUsage usage = parse(
+      "NCCL version 2.18.3+cuda12.1\n"
+      "NCCL INFO Channel 00 : 1[b000] -> 0[6000] via direct shared memory\n"
+      "NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct\n"
+      "NCCL INFO AllReduce: 4194304 Bytes -> Algo 1 proto 2 time 98.5\n"
+      "NCCL INFO 2 coll channels, 2 p2p channels, 2 p2p channels per peer\n");
+  EXPECT_EQ(usage.algorithm, "Ring");
+  EXPECT_EQ(usage.protocol, "Simple");
+  EXPECT_EQ(usage.transport, "SHM");
+  EXPECT_EQ(usage.channels, 2);
+}
+
+TEST(NcclLog, RecordedLogs) {
+  const auto folder = std::filesystem::path(DDP_SOURCE_DIR) / "tests/diagnostics/logs";
+  const auto read = [&](const char* name) {
+    std::ifstream log(folder / name);
+    EXPECT_TRUE(log) << name;
+    return usage_of(read_nccl_log(log));
+  };
+  EXPECT_EQ(read("v100_pair_1_7_shm.log").transport, "SHM");
+  EXPECT_EQ(read("v100_pair_1_7_shm.log").channels, 2);
+  EXPECT_EQ(read("v100_pair_0_3_nvlink.log").transport, "P2P/IPC");
+  EXPECT_EQ(read("v100_pair_0_3_nvlink.log").channels, 4);
+  EXPECT_EQ(read("a100_p2p_level_0.log").transport, "SHM");
+  EXPECT_EQ(read("a100_p2p_level_1.log").transport, "P2P/IPC");
+  EXPECT_EQ(read("a100_2x2_trees.log").transport, "unknown");
+}
+
+/// An environment variable that is as before at the end of the test.
+class ScopedVariable {
+ public:
+  ScopedVariable(std::string name, const char* value) : name_(std::move(name)) {
+    const char* old = std::getenv(name_.c_str());
+    if (old != nullptr) old_ = old;
+    value != nullptr ? setenv(name_.c_str(), value, 1) : unsetenv(name_.c_str());
+  }
+  ~ScopedVariable() { old_ ? setenv(name_.c_str(), old_->c_str(), 1) : unsetenv(name_.c_str()); }
+  ScopedVariable(const ScopedVariable&) = delete;
+  ScopedVariable& operator=(const ScopedVariable&) = delete;
+
+ private:
+  std::string name_;
+  std::optional<std::string> old_;
+};
+
+TEST(NcclLogCapture, ReadsWhatIsWrittenAndLeavesNothingBehind) {
+  const ScopedVariable debug("NCCL_DEBUG", nullptr);
+  const ScopedVariable subsystems("NCCL_DEBUG_SUBSYS", "COLL");
+  const ScopedVariable file("NCCL_DEBUG_FILE", nullptr);
+  {
+    const NcclLogCapture capture;
+    EXPECT_STREQ(std::getenv("NCCL_DEBUG"), "INFO");
+    std::ofstream log(std::getenv("NCCL_DEBUG_FILE"));  // as NCCL opens it
+    ASSERT_TRUE(log);
+    log << kRing << std::flush;
+    EXPECT_EQ(usage_of(capture.log()).algorithm, "Ring");
+    log << "NCCL INFO AllReduce: 9999999 Bytes -> Algo TREE proto SIMPLE channel{Lo..Hi}={0..2}\n" << std::flush;
+    EXPECT_EQ(usage_of(capture.log()).algorithm, "Tree");
+  }
+  EXPECT_EQ(std::getenv("NCCL_DEBUG"), nullptr);
+  EXPECT_EQ(std::getenv("NCCL_DEBUG_FILE"), nullptr);
+  EXPECT_STREQ(std::getenv("NCCL_DEBUG_SUBSYS"), "COLL");
+}
+
+TEST(NcclLogCapture, LeavesTheUsersChoiceAlone) {
+  const ScopedVariable debug("NCCL_DEBUG", "WARN");
+  const ScopedVariable file("NCCL_DEBUG_FILE", nullptr);
+  const NcclLogCapture capture;
+  EXPECT_STREQ(std::getenv("NCCL_DEBUG"), "WARN");
+  EXPECT_EQ(std::getenv("NCCL_DEBUG_FILE"), nullptr);
+  EXPECT_EQ(usage_of(capture.log()).algorithm, "unknown");
+}
+
+TEST(NcclLogCapture, ReadsTheUsersFileAndKeepsIt) {
+  const auto folder = std::filesystem::temp_directory_path();
+  const auto path = folder / ("nccl_log_test." + std::to_string(getpid()));
+  const ScopedVariable debug("NCCL_DEBUG", "INFO");
+  const ScopedVariable file("NCCL_DEBUG_FILE", (folder / "nccl_log_test.%p").c_str());
+  {
+    const NcclLogCapture capture;
+    std::ofstream(path) << kRing;
+    EXPECT_EQ(usage_of(capture.log()).algorithm, "Ring");
+  }
+  EXPECT_TRUE(std::filesystem::remove(path));
+}
+
+TEST(NcclEnvironment, HoldsNcclVariablesOnly) {
+  const ScopedVariable level("NCCL_P2P_LEVEL", "LOC=x");
+  const ScopedVariable other("NOT_NCCL_P2P_LEVEL", "1");
+  const ScopedVariable label("NCCL_VERSION", "2.28.3-1");
+  const auto variables = nccl_environment();
+  EXPECT_EQ(variables.at("NCCL_P2P_LEVEL"), "LOC=x");
+  EXPECT_EQ(variables.count("NCCL_VERSION"), 0u);
+  for (const auto& [name, value] : variables) EXPECT_EQ(name.rfind("NCCL_", 0), 0u) << name;
+}
+
+}  // namespace
+}  // namespace ddptrain

@@ -1,0 +1,54 @@
+"""Relative links in Markdown files lead to files, and to headings, that exist."""
+
+import pathlib
+import re
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LINK = re.compile(r"\[(?:[^\]]|\n)*?\]\(([^()\s]+(?:\([^()]*\))?)\)")
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#{1,6} +(.*?) *$", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def pages() -> list[pathlib.Path]:
+    folders = [ROOT / name for name in ("docs", "benchmarks", "tests", "configs")]
+    return [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))]
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """The names that GitHub gives headings."""
+    names: set[str] = set()
+    for heading in HEADING.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+        name = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        number = sum(1 for other in names if re.fullmatch(re.escape(name) + r"(-\d+)?", other))
+        names.add(f"{name}-{number}" if number else name)
+    return names
+
+
+def broken_links(page: pathlib.Path) -> list[str]:
+    broken = []
+    for target in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists():
+            broken.append(f"{target}: there is no such file")
+        elif anchor and anchor not in anchors(file):
+            broken.append(f"{target}: {file.name} has no such heading")
+    return broken
+
+
+class LinksTest(unittest.TestCase):
+    def test_links(self) -> None:
+        found = pages()
+        self.assertGreater(len(found), 20)
+        for page in found:
+            with self.subTest(page=str(page.relative_to(ROOT))):
+                self.assertEqual(broken_links(page), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

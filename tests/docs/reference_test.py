@@ -1,0 +1,168 @@
+"""The reference pages name the flags that programs have and the fields that files have, no more and no fewer."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any
+
+import flags_page
+
+ROOT = flags_page.ROOT
+REFERENCE = ROOT / "docs" / "reference"
+BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
+MPIRUN = ["mpirun", "-np", "2", "--bind-to", "none", "--oversubscribe"]
+ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+TABLE = re.compile(r"^<!-- fields: (.*) -->\n((?:\|.*\n)+)", re.MULTILINE)
+ROW = re.compile(r"^\| `([^`]+)` \| ([^|]*) \|", re.MULTILINE)
+
+sys.path.insert(0, str(ROOT / "launch"))
+from ddptools import results_csv, sweep_file  # noqa: E402
+LOG = """\
+h:1:2 [0] NCCL INFO comm 0x5 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0
+h:1:2 [0] NCCL INFO NCCL_ALGO set by environment to Tree
+h:1:2 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 2, bw 3.000000/2.500000, type NVL/PHB, sameChannels 1
+h:1:2 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}
+"""
+
+
+def tables() -> dict[str, dict[str, str]]:
+    """Of each table of fields that the pages mark: fields, and when they are written."""
+    found: dict[str, dict[str, str]] = {}
+    for page in sorted(REFERENCE.glob("*.md")):
+        for names, table in TABLE.findall(page.read_text(encoding="utf-8")):
+            name, *others = names.split(" + ")
+            found[name] = {field: when for other in others for field, when in found[other].items()}
+            found[name] |= dict(ROW.findall(table))
+    return found
+
+
+def fields(value: Any, documented: dict[str, str], prefix: str = "") -> set[str]:
+    """The fields of a JSON value, as far down as the page describes them."""
+    found = set()
+    for name, inner in value.items():
+        path = prefix + name
+        objects = inner if isinstance(inner, list) else [inner]
+        below = f"{path}[]." if isinstance(inner, list) else f"{path}."
+        described = any(field.startswith(below) for field in documented)
+        if path in documented or not described:
+            found.add(path)
+        if described:
+            for item in objects:
+                found |= fields(item, documented, below) if isinstance(item, dict) else set()
+    return found
+
+
+def run(command: list[Any], folder: pathlib.Path) -> None:
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, timeout=120)
+    if done.returncode != 0:
+        raise AssertionError(f"{words}: exit code {done.returncode}\n{done.stderr.decode(errors='replace')}")
+
+
+class FieldsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.documented = tables()
+
+    def expect(self, name: str, samples: list[Any]) -> None:
+        """Each sample has every field that is always written, and no other than those of the page; all samples together
+        have those that are not of machines or cases that these runs cannot have."""
+        documented = self.documented[name]
+        self.assertTrue(samples, name)
+        seen: set[str] = set()
+        for sample in samples:
+            written = fields(sample, documented)
+            seen |= written
+            self.assertEqual(written - documented.keys(), set(), f"{name}: not on the page")
+            always = {field for field, when in documented.items() if when == "always"}
+            self.assertEqual(always - written, set(), f"{name}: not in the file")
+        elsewhere = re.compile(r"GPUs|NICs|NUMA")
+        here = {field for field, when in documented.items() if not elsewhere.search(when)}
+        self.assertEqual(here - seen, set(), f"{name}: in no file")
+
+    def lines(self, name: str) -> list[Any]:
+        return [json.loads(line) for line in (self.folder / name).read_text(encoding="utf-8").splitlines()]
+
+    def document(self, name: str) -> Any:
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+
+    def test_metrics(self) -> None:
+        text = self.folder / "text.txt"
+        text.write_text("To be, or not to be, that is the question. " * 40)
+        cnn = ["--device", "cpu", "--data", "synthetic:128", "--batch", 8, "--epochs", 1, "--eval-every", 4]
+        run([*MPIRUN, BIN / "ddptrain", *cnn, "--metrics", "cnn.jsonl"], self.folder)
+        gpt = ["--model", "gpt", "--layers", 1, "--width", 16, "--heads", 1, "--ff", 16, "--seq", 16, "--data", text]
+        gpt += ["--batch", 8, "--steps", 4, "--sample-every", 2, "--sample-tokens", 4, "--device", "cpu"]
+        run([BIN / "ddptrain", *gpt, "--metrics", "gpt.jsonl"], self.folder)
+        written: dict[str, list[Any]] = {}
+        for line in self.lines("cnn.jsonl") + self.lines("gpt.jsonl"):
+            written.setdefault(line["event"], []).append(line)
+        documented = {name.removeprefix("metrics.") for name in self.documented if name.startswith("metrics.")}
+        self.assertEqual(written.keys(), documented)
+        for event, samples in written.items():
+            self.expect(f"metrics.{event}", samples)
+
+    def test_ddpbench(self) -> None:
+        tiny = {
+            "allreduce": ["-e", 64],
+            "split": ["--total", "64K", "--pieces", 2, "--rounds", 1],
+            "overlap": ["--layers", 2, "--width", 32, "--tokens", 32, "--rounds", 1],
+            "gemm": ["--cube", 32, "--tokens", 32, "--width", 32, "--vocabulary", 32, "--rounds", 1, "--seconds", 0.01],
+            "memory": ["--bytes", "64K", "--rounds", 1],
+            "step": ["--batch", 4, "--data", "synthetic:64"],
+        }
+        for name, flags in tiny.items():
+            with self.subTest(benchmark=name):
+                command = [BIN / "ddpbench", name, "--device", "cpu", *flags, "--json", "out.json"]
+                run([*MPIRUN, *command], self.folder)
+                self.expect(f"ddpbench.{name}", [self.document("out.json")])
+
+    def test_topology(self) -> None:
+        run([BIN / "ddptopo", "--json", "machine.json"], self.folder)
+        self.expect("topology.machine", [self.document("machine.json")])
+        (self.folder / "nccl.log").write_text(LOG)
+        samples = []
+        for log in [self.folder / "nccl.log", *sorted((ROOT / "tests").glob("**/logs/*.log"))]:
+            run([BIN / "ddptopo", "--parse", log, "--json", "log.json"], self.folder)
+            samples.append(self.document("log.json"))
+        self.expect("topology.nccl", samples)
+
+    def test_results(self) -> None:
+        sweep = '[[product]]\nname = "a"\nranks = 1\ndevice = "cpu"\nmodel = "cnn"\nbatch = 4\nsteps = 2\n'
+        sweep += 'data = "synthetic:64"\nbaseline = "off"\n[[product]]\nname = "b"\nprogram = "ddpbench"\n'
+        sweep += 'arguments = ["memory"]\nranks = 1\ndevice = "cpu"\nbytes = "64K"\n'
+        sweep += '[[product]]\nname = "c"\nranks = 2\nlayout = "1x2"\ngpus = "0,1"\ndevice = "cuda"\n'
+        (self.folder / "tiny.toml").write_text(sweep)
+        command = [BIN / "ddpsweep", "tiny.toml", "--repeats", 1, "--bin", BIN]
+        run([*command, "--out", "out"], self.folder)
+        self.expect("results", self.lines("out/results.jsonl"))
+        self.expect("plan", [self.document("out/plan.json")])
+
+
+class KeysTest(unittest.TestCase):
+    def test_flags(self) -> None:
+        self.maxDiff = None
+        page = flags_page.PAGE.read_text(encoding="utf-8")
+        self.assertEqual(page, flags_page.page(BIN), "write it again: python3 tests/docs/flags_page.py BIN --write")
+
+    def test_sweep_files(self) -> None:
+        text = (REFERENCE / "sweep-files.md").read_text(encoding="utf-8")
+        keys = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+        of_product = {"name", "program", "arguments", "environment", "flags", "global-batch"}
+        self.assertEqual(sorted(keys), sorted([*sweep_file.SWEEP_KEYS, *of_product, *sweep_file.PLACEMENT_KEYS]))
+
+    def test_results_csv(self) -> None:
+        text = (REFERENCE / "results.md").read_text(encoding="utf-8")
+        for column in (*results_csv.RECORD_COLUMNS, *(f"nccl_{name}" for name in results_csv.NCCL_COLUMNS)):
+            self.assertIn(f"`{column}`", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

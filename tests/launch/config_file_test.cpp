@@ -1,0 +1,101 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "launch/options.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+CommandLine parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "ddptrain");
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+std::string file_with(const std::string& name, const std::string& text) {
+  const std::string path = testing::TempDir() + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(ConfigFile, FlagsWinOverTheFile) {
+  const std::string path = file_with("flags.toml", "batch = 64\nlr = 0.5\noverlap = \"off\"\nbaseline = \"off\"\n");
+  const Options options = parse({"--config", path.c_str(), "--lr", "0.25", "--overlap=none"}).options;
+  EXPECT_EQ(options.batch, 64);
+  EXPECT_FLOAT_EQ(options.optimizer.schedule.peak, 0.25f);
+  EXPECT_EQ(options.overlap, OverlapMode::none);
+  EXPECT_FALSE(options.baseline);
+}
+
+TEST(ConfigFile, PrintedConfigurationReadsBackTheSame) {
+  const auto printed = parse({"--optimizer", "adamw", "--zero", "1", "--comm-dtype", "fp32", "--lr", "0.02", "--batch",
+                              "96", "--graph", "off", "--data", "/a b", "--warmup", "7", "--print-config"})
+                           .print;
+  ASSERT_TRUE(printed);
+  const std::string path = file_with("round_trip.toml", *printed);
+  EXPECT_EQ(parse({"--config", path.c_str(), "--print-config"}).print, printed);
+  const Options read = parse({"--config", path.c_str()}).options;
+  EXPECT_EQ(read.optimizer.kind, OptimizerKind::adamw);
+  EXPECT_TRUE(read.zero);
+  EXPECT_EQ(read.comm_dtype, "fp32");
+  EXPECT_EQ(read.data, "/a b");
+  EXPECT_FALSE(read.graph);
+  EXPECT_EQ(read.optimizer.schedule.warmup_steps, 7u);
+}
+
+TEST(ConfigFile, TextComesBackWhateverItHolds) {
+  const std::string prompt = "\"a\" \\ 'b'\n\té # = [c] 007";
+  const auto printed = parse({"--prompt", prompt.c_str(), "--print-config"}).print;
+  const std::string path = file_with("text.toml", *printed);
+  EXPECT_EQ(parse({"--config", path.c_str()}).options.prompt, prompt);
+  const std::string number = file_with("number.toml", *parse({"--prompt", "007", "--print-config"}).print);
+  EXPECT_EQ(parse({"--config", number.c_str()}).options.prompt, "007");
+}
+
+TEST(ConfigFile, NumbersAndNamesNeedNoQuotesWhereTheyAreNumbers) {
+  const std::string path = file_with("numbers.toml", "model = \"gpt\"\nzero = 1\ndropout = 0.25\nlr = 1\n");
+  const Options options = parse({"--config", path.c_str()}).options;
+  EXPECT_TRUE(options.zero);
+  EXPECT_EQ(options.dropout, "0.25");
+  EXPECT_FLOAT_EQ(options.optimizer.schedule.peak, 1.0f);
+}
+
+struct BadFile {
+  const char* name;
+  const char* text;
+  const char* message;  ///< Without the path that begins it.
+};
+
+class BadConfigFile : public testing::TestWithParam<BadFile> {};
+
+TEST_P(BadConfigFile, IsAUsageErrorWithFileAndLine) {
+  const std::string path = file_with(std::string(GetParam().name) + ".toml", GetParam().text);
+  try {
+    parse({"--config", path.c_str()});
+    ADD_FAILURE() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_EQ(std::string(error.what()).rfind(path + GetParam().message, 0), 0u) << error.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    ConfigFile, BadConfigFile,
+    testing::Values(BadFile{"syntax", "\nbatch = = 3\n", ":2: this is not TOML: "},
+                    BadFile{"no_quotes", "overlap = off\n", ":1: this is not TOML: "},
+                    BadFile{"duplicate", "batch = 3\nbatch = 4\n", ":2: this is not TOML: "},
+                    BadFile{"alias", "batch = 3\nmicro-batch = 4\n", ":2: micro-batch is another name"},
+                    BadFile{"array", "batch = [1, 2]\n", ":1: batch = [ 1, 2 ]: give an integer"},
+                    BadFile{"quotes", "\n\nbatch = \"3\"\n", ":3: batch = \"3\": give an integer"},
+                    BadFile{"fraction", "batch = 3.5\n", ":1: batch = 3.5: give an integer"},
+                    BadFile{"words", "lr = \"fast\"\n", ":1: lr = \"fast\": give a number"},
+                    BadFile{"negative", "seed = -1\n", ":1: seed = -1: give an integer that is not negative"},
+                    BadFile{"choice", "overlap = true\n", ":1: --overlap true: give one of on|off|none"},
+                    BadFile{"date", "data = 1979-05-27\n", ":1: data = 1979-05-27: give a text"},
+                    BadFile{"table", "[optimizer]\nlr = 1\n", ":1: optimizer is a table"},
+                    BadFile{"unknown", "batch = 64\nbatchsize = 3\n", ":2: batchsize is not an option"},
+                    BadFile{"not_for_files", "fail-at = \"0:1\"\n", ":1: fail-at is not an option"}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace ddptrain

@@ -1,0 +1,119 @@
+#include "launch/program.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "launch/early_start.h"
+#include "runtime/backend/backend.h"
+#include "runtime/core/scoped_environment.h"
+#include "tests/launch/process.h"
+
+namespace ddptrain {
+namespace {
+
+Outcome run_errors(const std::string& what) {
+  return run_command(fmt::format("timeout 60 {} -np 3 {} {}", DDP_MPIRUN, DDP_ERRORS_PROGRAM, what));
+}
+
+TEST(Program, WithoutAnErrorItEndsWith0) {
+  const Outcome outcome = run_errors("nothing");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.count("done"), 1) << outcome.output;
+}
+
+TEST(Program, AgreedErrorsAreOneMessage) {
+  const Outcome usage = run_errors("agreed_usage");
+  EXPECT_EQ(usage.exit_code, 2);
+  EXPECT_EQ(usage.count("errors_program: the last rank has no file"), 1) << usage.output;
+  EXPECT_FALSE(usage.says("error on rank")) << usage.output;
+  const Outcome error = run_errors("agreed_error");
+  EXPECT_EQ(error.exit_code, 1);
+  EXPECT_EQ(error.count("errors_program: the last rank is out of range"), 1) << error.output;
+  EXPECT_FALSE(error.says("error on rank")) << error.output;
+}
+
+TEST(Program, AnErrorOfOneRankEndsTheJobWithItsMessage) {
+  for (const char* what : {"usage", "error", "other"}) {
+    const Outcome outcome = run_errors(what);
+    EXPECT_EQ(outcome.exit_code, 1) << what;
+    EXPECT_EQ(outcome.count("errors_program: error on rank 2 ("), 1) << outcome.output;
+    EXPECT_TRUE(outcome.says("): the last rank ")) << outcome.output;
+    EXPECT_LT(outcome.seconds, 20.0) << what;
+  }
+}
+
+// Each part is `mpirun -np COUNT COMMAND`.
+Outcome run_parts(const std::vector<std::string>& parts) {
+  return run_command(fmt::format("timeout 60 {} -np {}", DDP_MPIRUN, fmt::join(parts, " : -np ")));
+}
+
+std::string part(int ranks, const std::string& arguments, const std::string& environment = "") {
+  return fmt::format("{} env {} {} --data synthetic:600 --batch 16 --baseline off --steps 2 {}", ranks, environment,
+                     DDPTRAIN_PROGRAM, arguments);
+}
+
+void expect_difference(const Outcome& outcome, const std::string& message) {
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says("ddptrain: the ranks differ in " + message)) << outcome.output;
+  EXPECT_LT(outcome.seconds, 20.0);
+}
+
+TEST(Program, RanksWithOtherOptionsAreTold) {
+  expect_difference(run_parts({part(1, "--device cpu"), part(2, "--device cpu --steps 4")}),
+                    "--steps: 2 on rank 0; 4 on ranks 1-2.");
+  const std::string config = testing::TempDir() + "other_ranks.toml";
+  std::ofstream(config) << "batch = 8\nlr = 0.25\n";
+  expect_difference(run_parts({part(2, "--device cpu"), part(1, "--device cpu --config " + config)}),
+                    "--lr: 0.001 on ranks 0-1; 0.25 on rank 2.");
+  expect_difference(run_parts({part(1, "--device cpu"), part(1, "--help")}),
+                    "the task: training on rank 0; --help on rank 1.");
+}
+
+TEST(Program, AnotherWayToSayTheSameIsNoDifference) {
+  const std::string config = testing::TempDir() + "same_ranks.toml";
+  std::ofstream(config) << "lr = 0.25\ndevice = \"cpu\"\n";
+  const Outcome outcome = run_parts({part(1, "--device cpu --lr 2.5e-1"), part(1, "--config " + config)});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+}
+
+TEST(Program, TheLaunchersLocalRankMustBeThatOfMpi) {
+  if (!built_with_cuda()) GTEST_SKIP() << "looks for GPUs in builds with CUDA only";
+  const Outcome outcome = run_parts(
+      {part(1, "", "CUDA_VISIBLE_DEVICES=0,1 OMPI_COMM_WORLD_LOCAL_RANK=1"), part(1, "", "CUDA_VISIBLE_DEVICES=0,1")});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says("the launcher counts it as rank 1 of its host, MPI as 0")) << outcome.output;
+}
+
+TEST(EarlyStart, LocalRankIsThatOfTheLauncher) {
+  ScopedEnvironment environment;
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",
+                           "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    environment.set(name, std::nullopt);
+  }
+  EXPECT_EQ(launched_local_rank(), 0);
+  environment.set("PMI_RANK", "5");
+  EXPECT_EQ(launched_local_rank(), std::nullopt);
+  environment.set("MPI_LOCALRANKID", "1");
+  EXPECT_EQ(launched_local_rank(), 1);
+  environment.set("OMPI_COMM_WORLD_LOCAL_RANK", "3");
+  EXPECT_EQ(launched_local_rank(), 3);
+}
+
+// The library that is loaded before the program says where the program itself changes the environment while it has more
+// than one thread.
+TEST(EarlyStart, TheEnvironmentChangesOnlyBeforeThreadsStart) {
+  if (!built_with_cuda()) GTEST_SKIP() << "changes the environment in builds with CUDA only";
+  const std::string guard = fmt::format("LD_PRELOAD={} CUDA_VISIBLE_DEVICES={}", DDP_ENVIRONMENT_GUARD,
+                                        cuda_device_count() > 1 ? "0,1" : "0,0");
+  for (const std::string launcher : {"", "-u OMPI_COMM_WORLD_LOCAL_RANK "}) {
+    const Outcome outcome = run_parts({part(2, "", launcher + guard)});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_FALSE(outcome.says("environment_guard:")) << launcher << outcome.output;
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain

@@ -1,0 +1,571 @@
+#include "models/gpt/gpt.h"
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "runtime/core/error.h"
+#include "tests/ops/model_run.h"
+#include "tests/ops/token_batches.h"
+
+namespace ddptrain::testing {
+namespace {
+
+constexpr std::int64_t kBatch = 4;
+constexpr GptShape kTiny{3, 12, 3, 20, 6, 11};  // layers, width, heads, feed-forward, sequence, vocabulary
+constexpr float kScale = 1.0f / (kBatch * 6);
+
+using Gradients = std::map<std::string, Values>;
+
+ModelOptions make_options(const GptShape& shape, float dropout = 0.0f, Recompute recompute = Recompute::none) {
+  ModelOptions options;
+  options.max_batch = kBatch;
+  options.seed = 99;
+  options.gpt = shape;
+  options.gpt_dropout = dropout;
+  options.recompute = recompute;
+  return options;
+}
+
+std::int64_t count_parameters(const GptShape& shape) {
+  std::int64_t count = 0;
+  for (const ParameterSpec& spec : gpt_parameters(shape)) count += spec.size();
+  return count;
+}
+
+template <class T>
+void assign(const Tensor& tensor, const Values& values) {
+  std::copy(values.begin(), values.end(), tensor.as<T>());
+}
+
+void assign(const Tensor& tensor, const Values& values) {
+  tensor.dtype == DType::f64 ? assign<double>(tensor, values) : assign<float>(tensor, values);
+}
+
+/// Large weights everywhere, so that no part of the model goes unseen.
+void randomise(ModelRun& run) {
+  for (std::size_t i = 0; i < run.weights().size(); ++i) {
+    Values values = random_values(run.weights()[i].size(), static_cast<std::uint32_t>(900 + i), -0.5, 0.5);
+    const ParameterSpec& spec = run.model().parameters()[i];
+    if (spec.shape.size() == 1 && spec.initial.scale == 1.0f) {
+      for (double& value : values) value += 1.0;
+    }
+    assign(run.weights()[i], values);
+  }
+}
+
+class GptTest : public ::testing::Test {
+ protected:
+  ModelRun make_run(const ModelOptions& options) {
+    ModelRun run(*device_, DType::f64, make_gpt(*device_, options));
+    randomise(run);
+    return run;
+  }
+  static TokenBatch batch(ModelRun& run, std::int64_t count = kBatch, std::uint32_t sequence = 6) {
+    return random_tokens(run.bench(), count, sequence, kTiny.vocabulary, 3);
+  }
+  static std::vector<Tensor> poisoned_gradients(ModelRun& run) {
+    std::vector<Tensor> gradients;
+    for (const ParameterSpec& spec : run.model().parameters()) gradients.push_back(run.bench().poisoned(spec.shape));
+    return gradients;
+  }
+  static void expect_close(const Gradients& found, const Gradients& expected, double tolerance) {
+    for (const auto& [name, values] : found) EXPECT_LE(relative_error(values, expected.at(name)), tolerance) << name;
+  }
+
+  std::unique_ptr<Device> device_ = make_cpu_device({Precision::fp64, {}, true, 2});
+};
+
+TEST_F(GptTest, HasThePublishedSizes) {
+  EXPECT_EQ(count_parameters({12, 768, 12, 3072, 1024, 50257}), 124439808);
+  EXPECT_EQ(count_parameters({24, 1024, 16, 4096, 1024, 50257}), 354823168);
+  EXPECT_EQ(count_parameters({36, 1280, 20, 5120, 1024, 50257}), 774030080);
+  EXPECT_EQ(count_parameters({48, 1600, 25, 6400, 1024, 50257}), 1557611200);
+  const auto gpt = make_gpt(*device_, make_options(kTiny));
+  EXPECT_EQ(gpt->predictions_per_sample(), 6);
+  EXPECT_STREQ(gpt->unit(), "tokens");
+  EXPECT_DOUBLE_EQ(gpt->flops_per_sample(),
+                   6.0 * (6.0 * static_cast<double>(count_parameters(kTiny)) + 12.0 * 3 * 12 * 6));
+}
+
+TEST_F(GptTest, ParametersAreThoseOfGpt2) {
+  const std::vector<ParameterSpec> specs = gpt_parameters(kTiny);
+  EXPECT_EQ(specs.front().name, "ln_f.weight");
+  EXPECT_EQ(specs.back().name, "h.0.ln_1.bias");
+  for (const ParameterSpec& spec : specs) {
+    const bool norm = spec.name.find("ln_") != std::string::npos;
+    const bool bias = spec.name.find("bias") != std::string::npos;
+    EXPECT_EQ(spec.decays, spec.shape.size() == 2) << spec.name;
+    EXPECT_EQ(spec.initial.kind == InitialValue::Kind::constant, norm || bias) << spec.name;
+    const double scale = bias                                            ? 0.0
+                         : norm                                          ? 1.0
+                         : spec.name.find("c_proj") != std::string::npos ? 0.02 / std::sqrt(6.0)
+                                                                         : 0.02;
+    EXPECT_FLOAT_EQ(spec.initial.scale, static_cast<float>(scale)) << spec.name;
+    EXPECT_EQ(spec.padded_rows, spec.name == "wte.weight" ? 128 : 0) << spec.name;
+  }
+}
+
+TEST_F(GptTest, GradientsMatchFiniteDifferences) {
+  constexpr double kStep = 1e-6;
+  for (const float dropout : {0.0f, 0.25f}) {
+    ModelRun run = make_run(make_options(kTiny, dropout));
+    const TokenBatch data = batch(run);
+    run.forward(data, kScale);
+    const Gradients gradients = run.backward(false);
+    for (std::size_t i = 0; i < run.weights().size(); ++i) {
+      const std::string& name = run.model().parameters()[i].name;
+      const Values start = run.bench().take(run.weights()[i]);
+      EXPECT_GT(norm(gradients.at(name)), name.find("c_attn.bias") == std::string::npos ? 1e-3 : 1e-4) << name;
+      for (const std::uint32_t seed : {1u, 2u}) {
+        const Values direction = random_values(run.weights()[i].size(), seed);
+        const auto loss = [&](double step) {
+          Values moved = start;
+          for (std::size_t j = 0; j < start.size(); ++j) moved[j] += step * direction[j];
+          assign(run.weights()[i], moved);
+          return run.forward(data, kScale).loss * kScale;
+        };
+        const double measured = (loss(kStep) - loss(-kStep)) / (2 * kStep);
+        assign(run.weights()[i], start);
+        double expected = 0.0;
+        for (std::size_t j = 0; j < start.size(); ++j) expected += gradients.at(name)[j] * direction[j];
+        EXPECT_NEAR(measured, expected, 1e-6 * (std::abs(expected) + 1e-2)) << name << " dropout " << dropout;
+      }
+    }
+  }
+}
+
+/// A rerun of the same batch gives the same gradients; they must stand there when reported.
+TEST_F(GptTest, ReportsParametersInOrderWhenTheirGradientsAreFinal) {
+  for (const GptShape& shape : {kTiny, GptShape{1, 12, 3, 20, 6, 11}}) {
+    ModelRun run = make_run(make_options(shape, 0.25f));
+    const TokenBatch data = batch(run);
+    run.forward(data, kScale);
+    const Gradients expected = run.backward(false);
+    run.forward(data, kScale);
+    const std::vector<Tensor> gradients = poisoned_gradients(run);
+    run.model().bind(run.weights(), gradients);
+    std::size_t next = 0;
+    run.model().backward(false, [&](std::size_t i) {
+      EXPECT_EQ(i, next++);
+      EXPECT_EQ(run.bench().take(gradients.at(i)), expected.at(run.model().parameters()[i].name));
+    });
+    EXPECT_EQ(next, gradients.size());
+  }
+}
+
+TEST_F(GptTest, WeightsAreNotReadAfterTheyWereReported) {
+  for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
+    ModelRun run = make_run(make_options(kTiny, 0.25f, recompute));
+    const TokenBatch data = batch(run);
+    run.forward(data, kScale);
+    const Gradients expected = run.backward(false);
+    run.forward(data, kScale);
+    const std::vector<Tensor> fresh = poisoned_gradients(run);
+    run.model().bind(run.weights(), fresh);
+    run.model().backward(false, [&](std::size_t i) {
+      assign(run.weights()[i], Values(static_cast<std::size_t>(run.weights()[i].size()), std::nan("")));
+    });
+    for (std::size_t i = 0; i < fresh.size(); ++i) {
+      const std::string& name = run.model().parameters()[i].name;
+      EXPECT_EQ(run.bench().take(fresh[i]), expected.at(name)) << name;
+    }
+  }
+}
+
+TEST_F(GptTest, RecomputedGradientsAreTheSameBits) {
+  constexpr GptShape kShape{4, 40, 2, 56, 70, 50};
+  for (const Precision precision : {Precision::fp32, Precision::fp64}) {
+    const auto device = make_cpu_device({precision, {}, true, 2});
+    for (const float dropout : {0.0f, 0.1f}) {
+      const auto gradients = [&](Recompute recompute) {
+        ModelRun run(*device, device->dtype(), make_gpt(*device, make_options(kShape, dropout, recompute)));
+        randomise(run);
+        const TokenBatch data = random_tokens(run.bench(), kBatch, 70, 50);
+        run.forward(data, 0.01f);
+        return run.backward(false);
+      };
+      const Gradients kept = gradients(Recompute::none);
+      EXPECT_EQ(gradients(Recompute::gelu), kept);
+      EXPECT_EQ(gradients(Recompute::block), kept);
+    }
+  }
+}
+
+/// Logits of the padding are 0, and would count as exp(0) each.
+TEST_F(GptTest, PaddingHasNoPartInTheLoss) {
+  ModelRun run = make_run(make_options(kTiny));
+  for (const Tensor& weight : run.weights()) assign(weight, Values(static_cast<std::size_t>(weight.size()), 0.0));
+  const MetricSums sums = run.evaluate(batch(run));
+  EXPECT_EQ(sums.samples, 24u);
+  EXPECT_NEAR(sums.loss, 24 * std::log(11.0), 1e-12);
+  EXPECT_NEAR(run.forward(batch(run), kScale).loss, 24 * std::log(11.0), 1e-12);
+}
+
+TEST_F(GptTest, NothingIsWrittenBehindTheEmbedding) {
+  ModelRun run = make_run(make_options(kTiny));
+  run.forward(batch(run), kScale);
+  const Gradients expected = run.backward(false);
+  std::vector<Tensor> gradients = poisoned_gradients(run);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const ParameterSpec& spec = run.model().parameters()[i];
+    if (spec.padded_rows > 0) gradients[i].data = run.bench().poisoned({spec.padded_size()}).data;
+  }
+  run.model().bind(run.weights(), gradients);
+  run.forward(batch(run), kScale);
+  run.model().backward(false, [](std::size_t) {});
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const ParameterSpec& spec = run.model().parameters()[i];
+    EXPECT_EQ(run.bench().take(gradients[i]), expected.at(spec.name)) << spec.name;
+    for (std::int64_t k = spec.size(); k < spec.padded_size(); ++k) {
+      ASSERT_TRUE(std::isnan(gradients[i].as<double>()[k])) << spec.name << " " << k;
+    }
+  }
+}
+
+TEST_F(GptTest, AccumulatesMicroSteps) {
+  for (const float dropout : {0.0f, 0.25f}) {
+    ModelRun run = make_run(make_options(kTiny, dropout));
+    const TokenBatch whole = batch(run);
+    const double loss = run.forward(whole, kScale).loss;
+    const Gradients expected = run.backward(false);
+    TokenBatch part = whole;
+    part.count = 1;
+    double sum = run.forward(part, kScale).loss;
+    run.backward(false);
+    part.order.first += 1;
+    part.count = 3;
+    sum += run.forward(part, kScale).loss;
+    expect_close(run.backward(true), expected, 1e-12);
+    EXPECT_NEAR(sum, loss, 1e-12 * loss);
+  }
+}
+
+/// Blocks that add nothing but their dropped-out biases, whose gradients differ by their masks alone.
+TEST_F(GptTest, EveryDropoutHasMasksOfItsOwn) {
+  ModelRun run = make_run(make_options(kTiny, 0.5f));
+  const std::vector<ParameterSpec>& specs = run.model().parameters();
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].name.rfind("h.", 0) != 0) continue;
+    assign(run.weights()[i], Values(static_cast<std::size_t>(specs[i].size()), specs[i].shape.size() == 2 ? 0.0 : 1.0));
+  }
+  run.forward(batch(run), kScale);
+  std::set<Values> different;
+  std::size_t count = 0;
+  for (const auto& [name, gradient] : run.backward(false)) {
+    if (name.find("c_proj.bias") == std::string::npos) continue;
+    different.insert(gradient);
+    ++count;
+  }
+  EXPECT_EQ(count, 6u);
+  EXPECT_EQ(different.size(), count);
+}
+
+TEST_F(GptTest, OutputLayerInPieces) {
+  for (const std::int64_t head_rows : {1, 7, 12, 100}) {
+    ModelOptions options = make_options(kTiny);
+    ModelRun whole = make_run(options);
+    options.head_rows = head_rows;
+    ModelRun pieces = make_run(options);
+    const MetricSums sums = whole.forward(batch(whole), kScale);
+    const MetricSums found = pieces.forward(batch(pieces), kScale);
+    EXPECT_NEAR(found.loss, sums.loss, 1e-12 * sums.loss);
+    EXPECT_EQ(found.correct, sums.correct);
+    EXPECT_EQ(found.samples, 24u);
+    expect_close(pieces.backward(false), whole.backward(false), 1e-12);
+    EXPECT_NEAR(pieces.evaluate(batch(pieces)).loss, sums.loss, 1e-12 * sums.loss);
+  }
+}
+
+TEST_F(GptTest, ShortWindowsLeaveTheLastPositionsAlone) {
+  GptShape longer = kTiny;
+  longer.sequence = 9;
+  ModelRun expected = make_run(make_options(kTiny));
+  ModelRun run = make_run(make_options(longer));
+  for (std::size_t i = 0; i < run.weights().size(); ++i) {
+    assign(run.weights()[i], expected.bench().take(expected.weights()[i]));  // positions: the first six
+  }
+  expected.forward(batch(expected), kScale);
+  run.forward(batch(run), kScale);
+  Gradients first = expected.backward(false);
+  first.at("wpe.weight").resize(9 * 12, 0.0);
+  EXPECT_EQ(run.backward(false), first);
+  run.forward(batch(run), kScale);
+  for (auto& [name, values] : first) {
+    for (double& value : values) value *= 2.0;
+  }
+  expect_close(run.backward(true), first, 1e-12);
+}
+
+TEST_F(GptTest, EvaluationHasNoDropoutAndTakesPartOfABatch) {
+  ModelRun with = make_run(make_options(kTiny, 0.25f));
+  ModelRun without = make_run(make_options(kTiny));
+  const TokenBatch whole = batch(with);
+  const double loss = with.evaluate(whole).loss;
+  EXPECT_EQ(loss, without.forward(batch(without), kScale).loss);
+  EXPECT_NE(loss, with.forward(whole, kScale).loss);
+  TokenBatch part = whole;
+  part.count = 3;
+  double sum = with.evaluate(part).loss;
+  part.count = 1;
+  part.order.first += 3;
+  const MetricSums last = with.evaluate(part);
+  EXPECT_EQ(last.samples, 6u);
+  EXPECT_NEAR(sum + last.loss, loss, 1e-12 * loss);
+}
+
+TEST_F(GptTest, NextTokenLogitsAreThoseOfTheLoss) {
+  ModelRun run = make_run(make_options(kTiny));
+  const std::vector<std::uint16_t> text = {3, 1, 4, 1, 5, 9, 2};
+  const TokenBatch window = put_tokens(run.bench(), text, 1, 6);
+  double loss = 0.0;
+  for (std::size_t position = 0; position < 6; ++position) {
+    const std::vector<float> logits = run.model().next_token_logits(window, static_cast<std::int64_t>(position));
+    ASSERT_EQ(logits.size(), 11u);
+    double total = 0.0;
+    for (const float logit : logits) total += std::exp(static_cast<double>(logit));
+    loss += std::log(total) - static_cast<double>(logits[text[position + 1]]);
+  }
+  EXPECT_NEAR(loss, run.evaluate(window).loss, 1e-5);
+  const std::vector<float> logits = run.model().next_token_logits(window, 2);
+  const TokenBatch changed = put_tokens(run.bench(), {3, 1, 4, 7, 7, 7, 7}, 1, 6);
+  EXPECT_EQ(run.model().next_token_logits(changed, 2), logits);  // what comes later is not seen
+  const TokenBatch shorter = put_tokens(run.bench(), {3, 1, 4, 1}, 1, 3);
+  const std::vector<float> of_shorter = run.model().next_token_logits(shorter, 2);
+  for (std::size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(of_shorter[i], logits[i], 1e-5);
+  EXPECT_THROW(run.model().next_token_logits(window, 6), Error);
+}
+
+/// Adam, without the arena. All windows start with another token, so nothing need be guessed.
+TEST_F(GptTest, LearnsABatchByHeart) {
+  const auto device = make_cpu_device({Precision::fp32});
+  ModelRun run(*device, DType::f32, make_gpt(*device, make_options(kTiny)));
+  std::vector<std::uint16_t> text;
+  for (int k = 0; k <= 24; ++k) text.push_back(static_cast<std::uint16_t>((5 * k + k / 6) % 11));
+  const TokenBatch data = put_tokens(run.bench(), text, kBatch, 6);
+  std::map<std::string, std::pair<Values, Values>> moments;
+  for (int step = 1; step <= 400; ++step) {
+    run.forward(data, kScale);
+    const Gradients gradients = run.backward(false);
+    for (std::size_t i = 0; i < run.weights().size(); ++i) {
+      const Values& gradient = gradients.at(run.model().parameters()[i].name);
+      auto& [first, second] = moments[run.model().parameters()[i].name];
+      first.resize(gradient.size());
+      second.resize(gradient.size());
+      for (std::size_t j = 0; j < gradient.size(); ++j) {
+        first[j] = 0.9 * first[j] + 0.1 * gradient[j];
+        second[j] = 0.99 * second[j] + 0.01 * gradient[j] * gradient[j];
+        const double correction = std::sqrt(1 - std::pow(0.99, step)) / (1 - std::pow(0.9, step));
+        run.weights()[i].as<float>()[j] -=
+            static_cast<float>(0.01 * correction * first[j] / (std::sqrt(second[j]) + 1e-8));
+      }
+    }
+  }
+  const MetricSums sums = run.evaluate(data);
+  EXPECT_LT(sums.loss / 24, 0.02);
+  EXPECT_EQ(sums.correct, 24u);
+}
+
+TEST_F(GptTest, RefusesImpossibleShapes) {
+  const auto refused = [&](const char* flag, const ModelOptions& options) {
+    try {
+      make_gpt(*device_, options);
+      ADD_FAILURE() << flag << ": no error";
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find(flag), std::string::npos) << error.what();
+    }
+  };
+  refused("--layers", make_options({0, 12, 3, 20, 6, 11}));
+  refused("--width", make_options({3, -1, 3, 20, 6, 11}));
+  refused("--heads", make_options({3, 12, 0, 20, 6, 11}));
+  refused("--heads", make_options({3, 12, 5, 20, 6, 11}));
+  refused("--ff", make_options({3, 12, 3, 0, 6, 11}));
+  refused("--seq", make_options({3, 12, 3, 20, 0, 11}));
+  refused("--vocab", make_options({3, 12, 3, 20, 6, 0}));
+  refused("--vocab", make_options({3, 12, 3, 20, 6, 65537}));
+  refused("--dropout", make_options(kTiny, 1.0f));
+  refused("--dropout", make_options(kTiny, std::nanf("")));
+  ModelOptions options = make_options(kTiny);
+  options.max_batch = 0;
+  refused("--batch", options);
+}
+
+TEST_F(GptTest, RefusesBatchesThatDoNotFit) {
+  ModelRun run = make_run(make_options(kTiny));
+  EXPECT_THROW(run.evaluate(batch(run, kBatch + 1)), Error);
+  EXPECT_THROW(run.evaluate(batch(run, 1, 7)), Error);
+  EXPECT_THROW(run.evaluate(make_batch(run.bench(), 2, 4, 4, 10)), Error);
+  EXPECT_EQ(run.evaluate(batch(run, 1, 5)).samples, 5u);
+}
+
+class GptFp8Test : public ::testing::Test {
+ protected:
+  static constexpr GptShape kShape{4, 64, 2, 128, 96, 50};
+
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    bf16_ = make_cuda_device({.precision = Precision::bf16}, 0);
+    fp8_ = make_cuda_device({.precision = Precision::bf16, .fp8 = true}, 0);
+  }
+
+  /// Of a step, two that accumulate, and one more. What is evaluated between them has other tokens.
+  static std::vector<Gradients> gradients(Device& device, float dropout, Recompute recompute, bool evaluate = false) {
+    ModelRun run(device, DType::bf16, make_gpt(device, make_options(kShape, dropout, recompute)));
+    std::vector<Gradients> result;
+    for (const std::uint32_t first : {0, 4, 8, 12}) {
+      const TokenBatch batch = random_tokens(run.bench(), kBatch, 96, 50, first);
+      if (evaluate && first > 0) run.evaluate(random_tokens(run.bench(), 2, 96, 50, 100 + first));
+      run.forward(batch, 0.01f);
+      result.push_back(run.backward(first == 8));
+    }
+    return result;
+  }
+
+  std::unique_ptr<Device> bf16_, fp8_;
+};
+
+TEST_F(GptFp8Test, GradientsAreNearThoseOfBf16) {
+  for (const float dropout : {0.0f, 0.1f}) {
+    const std::vector<Gradients> all = gradients(*fp8_, dropout, Recompute::none);
+    const std::vector<Gradients> all_expected = gradients(*bf16_, dropout, Recompute::none);
+    for (std::size_t step = 0; step < all.size(); ++step) {
+      double largest = 0.0;
+      for (const auto& [name, values] : all_expected[step]) largest = std::max(largest, norm(values));
+      for (const auto& [name, expected] : all_expected[step]) {
+        const Values& found = all[step].at(name);
+        const double allowed = 0.15 * std::max(norm(expected), 0.01 * largest);  // small ones are sums that cancel
+        EXPECT_LE(relative_error(found, expected) * norm(expected), allowed) << name << ", step " << step;
+        EXPECT_NE(found, expected) << name << ", step " << step;
+      }
+    }
+  }
+}
+
+TEST_F(GptFp8Test, RecomputedGradientsAreTheSameBits) {
+  for (const float dropout : {0.0f, 0.1f}) {
+    const std::vector<Gradients> kept = gradients(*fp8_, dropout, Recompute::none);
+    EXPECT_EQ(gradients(*fp8_, dropout, Recompute::none), kept);
+    EXPECT_EQ(gradients(*fp8_, dropout, Recompute::gelu), kept);
+    EXPECT_EQ(gradients(*fp8_, dropout, Recompute::block), kept);
+  }
+}
+
+TEST_F(GptFp8Test, EvaluationsLeaveStepsAsTheyAre) {
+  EXPECT_EQ(gradients(*fp8_, 0.0f, Recompute::none, true), gradients(*fp8_, 0.0f, Recompute::none));
+}
+
+/// Seven rows are not for FP8.
+TEST_F(GptFp8Test, OddBatchesAreComputedInBf16) {
+  const auto losses = [](Device& device) {
+    ModelRun run(device, DType::bf16, make_gpt(device, make_options(kShape)));
+    const TokenBatch even = random_tokens(run.bench(), kBatch, 96, 50);
+    const double before = run.evaluate(even).loss;
+    const double odd = run.evaluate(random_tokens(run.bench(), 1, 7, 50)).loss;
+    EXPECT_EQ(run.evaluate(even).loss, before);
+    return std::pair{odd, before};
+  };
+  const auto [odd, even] = losses(*fp8_);
+  const auto [expected_odd, expected_even] = losses(*bf16_);
+  EXPECT_EQ(odd, expected_odd);
+  EXPECT_NEAR(even, expected_even, 0.01 * expected_even);
+}
+
+/// gpt_reference.py says how weights and tokens come about and what the file holds.
+class GptReferenceTest : public ::testing::TestWithParam<DeviceCase> {
+ protected:
+  void SetUp() override {
+    if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    std::ifstream file(DDP_GPT_REFERENCE);
+    file >> reference_;
+    const auto& shape = reference_.at("shape");
+    shape_ = {shape.at("layers"),       shape.at("width"),    shape.at("heads"),
+              shape.at("feed_forward"), shape.at("sequence"), shape.at("vocabulary")};
+    device_ = make_device(GetParam());
+  }
+
+  std::map<std::string, Values> weights() const {
+    std::map<std::string, std::int64_t> sizes;
+    for (const ParameterSpec& spec : gpt_parameters(shape_)) sizes[spec.name] = spec.size();
+    std::map<std::string, Values> result;
+    int place = 0;
+    for (const auto& entry : reference_.at("gradients_of_mean_loss")) {
+      const std::string name = entry.at("name");
+      const bool norm_weight = name.find("ln_") != std::string::npos && name.find("weight") != std::string::npos;
+      for (std::int64_t i = 0; i < sizes.at(name); ++i) {
+        const double wave = 0.3 * std::sin(0.7 * static_cast<double>(i) + 1.3 * place);
+        result[name].push_back(wave + (norm_weight ? 1.0 : 0.0));
+      }
+      ++place;
+    }
+    return result;
+  }
+  TokenBatch tokens(Bench& bench) const {
+    const std::int64_t count = reference_.at("batch");
+    std::vector<std::uint16_t> text;
+    for (std::int64_t k = 0; k <= count * shape_.sequence; ++k) {
+      text.push_back(static_cast<std::uint16_t>((k * k + 3 * k) / 2 % shape_.vocabulary));
+    }
+    return put_tokens(bench, text, count, static_cast<std::uint32_t>(shape_.sequence));
+  }
+
+  nlohmann::json reference_;
+  GptShape shape_;
+  std::unique_ptr<Device> device_;
+};
+
+TEST_P(GptReferenceTest, IsWhatPyTorchComputes) {
+  ModelOptions options = make_options(shape_);
+  options.max_batch = reference_.at("batch");
+  ModelRun run(*device_, device_->dtype(), make_gpt(*device_, options));
+  const std::map<std::string, Values> values = weights();
+  ASSERT_EQ(values.size(), run.weights().size());
+  for (std::size_t i = 0; i < run.weights().size(); ++i) {
+    const Tensor& weight = run.weights()[i];
+    const Tensor source = run.bench().put(values.at(run.model().parameters()[i].name), weight.shape);
+    device_->convert(source, weight, device_->compute_stream());
+  }
+  const TokenBatch batch = tokens(run.bench());
+  const double predictions = static_cast<double>(batch.count * shape_.sequence);
+  const double tolerance = GetParam().tolerance;
+  const std::vector<float> logits = run.model().next_token_logits(batch, shape_.sequence - 1);
+  EXPECT_LE(relative_error({logits.begin(), logits.end()}, reference_.at("last_logits_of_window_0")),
+            std::max(tolerance, 1e-7));
+  run.forward(batch, static_cast<float>(1.0 / predictions));
+  const Gradients gradients = run.backward(false);
+  const MetricSums sums = run.sums();
+  const double loss = reference_.at("loss_sum");
+  EXPECT_NEAR(sums.loss, loss, tolerance * loss);
+  EXPECT_EQ(sums.samples, static_cast<std::uint64_t>(predictions));
+  if (tolerance < 1e-3) {
+    EXPECT_EQ(sums.correct, reference_.at("hits").get<std::uint64_t>());
+  }
+  // The factor of the gradient is a float in every precision.
+  const double expected_scale = predictions * static_cast<double>(static_cast<float>(1.0 / predictions));
+  double largest = 0.0;
+  for (const auto& entry : reference_.at("gradients_of_mean_loss")) {
+    largest = std::max(largest, entry.at("norm").get<double>() * expected_scale);
+  }
+  for (const auto& entry : reference_.at("gradients_of_mean_loss")) {
+    const Values& gradient = gradients.at(entry.at("name"));
+    const double expected = entry.at("norm").get<double>() * expected_scale;
+    const double allowed = tolerance * std::max(expected, 0.002 * largest);  // small ones are sums that cancel
+    EXPECT_NEAR(norm(gradient), expected, allowed) << entry.at("name");
+    const auto samples = entry.at("samples").get<Values>();
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      EXPECT_NEAR(gradient[i * gradient.size() / samples.size()], samples[i] * expected_scale, allowed)
+          << entry.at("name") << " sample " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, GptReferenceTest,
+                         ::testing::Values(DeviceCase{"cpu_fp64", DeviceKind::cpu, Precision::fp64, 1e-9},
+                                           DeviceCase{"cpu_fp32", DeviceKind::cpu, Precision::fp32, 2e-5},
+                                           DeviceCase{"cuda_fp32", DeviceKind::cuda, Precision::fp32, 5e-5},
+                                           DeviceCase{"cuda_tf32", DeviceKind::cuda, Precision::tf32, 2e-2},
+                                           DeviceCase{"cuda_bf16", DeviceKind::cuda, Precision::bf16, 2e-1}),
+                         [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace ddptrain::testing

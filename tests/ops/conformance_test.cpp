@@ -1,0 +1,347 @@
+// Every operation of every device against the CPU in double precision, which sees the same (rounded) inputs.
+
+#include <functional>
+#include <utility>
+
+#include "tests/ops/conformance.h"
+
+namespace ddptrain::testing {
+namespace {
+
+class ConformanceTest : public AgainstOracle {
+ protected:
+  void SetUp() override {
+    if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    tested_ = make_device(GetParam());
+    oracle_ = make_cpu_device({Precision::fp64});
+  }
+
+  /// The gradient that is there before an operation: something to add to, or NaN.
+  static Tensor gradient(Bench& bench, bool accumulate, const Shape& shape) {
+    return accumulate ? bench.put(random_values(element_count(shape), 99), shape) : bench.poisoned(shape);
+  }
+};
+
+std::string describe(const Shape& shape, const char* note = "") {
+  return fmt::format("[{}] {}", fmt::join(shape, ", "), note);
+}
+
+Dropout make_dropout(Bench& bench, float rate) {
+  return {rate, 1234567890123ull, 2, 40, {bench.put_object(StepState{(1ull << 33) + 5}), 2}};
+}
+
+MetricSums* put_sums(Bench& bench) { return bench.put_object(MetricSums{1.5, 2, 3}); }
+
+Values as_values(const MetricSums& sums) {
+  return {sums.loss, static_cast<double>(sums.correct), static_cast<double>(sums.samples)};
+}
+
+struct ConvCase {
+  std::int64_t batch, height, width, in, out, kernel;
+};
+
+const std::vector<ConvCase> kConvCases = {{1, 3, 3, 1, 8, 3},  {3, 28, 28, 1, 32, 3}, {2, 26, 26, 32, 64, 3},
+                                          {17, 7, 5, 3, 8, 3}, {1, 5, 9, 32, 32, 3},  {5, 4, 4, 8, 16, 1},
+                                          {3, 11, 6, 16, 3, 5}};
+
+TEST_P(ConformanceTest, Conv2d) {
+  for (const ConvCase& c : kConvCases) {
+    for (const bool with_bias : {false, true}) {
+      const Shape x{c.batch, c.height, c.width, c.in};
+      const Shape weight{c.out, c.kernel, c.kernel, c.in};
+      const Shape y{c.batch, c.height - c.kernel + 1, c.width - c.kernel + 1, c.out};
+      compare(describe(x, with_bias ? "with bias" : ""), [&](Bench& bench) -> Outputs {
+        const Tensor out = bench.poisoned(y);
+        const Tensor bias = with_bias ? bench.put(random_values(c.out, 3), {c.out}) : Tensor{};
+        bench.device().conv2d(bench.put(random_values(element_count(x), 1), x),
+                              bench.put(random_values(element_count(weight), 2), weight), bias, out);
+        return {{"y", bench.take(out)}};
+      });
+    }
+  }
+}
+
+TEST_P(ConformanceTest, Conv2dBackward) {
+  for (const ConvCase& c : kConvCases) {
+    for (const bool accumulate : {false, true}) {
+      const Shape x{c.batch, c.height, c.width, c.in};
+      const Shape weight{c.out, c.kernel, c.kernel, c.in};
+      const Shape y{c.batch, c.height - c.kernel + 1, c.width - c.kernel + 1, c.out};
+      compare(describe(x, accumulate ? "accumulated" : ""), [&](Bench& bench) -> Outputs {
+        const Tensor dx = bench.poisoned(x);
+        const Tensor dweight = gradient(bench, accumulate, weight);
+        const Tensor dweight_alone = gradient(bench, accumulate, weight);
+        const Tensor inputs = bench.put(random_values(element_count(x), 1), x);
+        const Tensor weights = bench.put(random_values(element_count(weight), 2), weight);
+        const Tensor dy = bench.put(random_values(element_count(y), 3), y);
+        bench.device().conv2d_backward(inputs, weights, dy, dx, dweight, accumulate);
+        bench.device().conv2d_backward(inputs, weights, dy, Tensor{}, dweight_alone, accumulate);
+        return {{"dx", bench.take(dx)},
+                {"dweight", bench.take(dweight)},
+                {"dweight without dx", bench.take(dweight_alone)}};
+      });
+    }
+  }
+}
+
+TEST_P(ConformanceTest, BiasReluBackward) {
+  for (const Shape& shape : std::vector<Shape>{{1, 1}, {3, 26, 26, 32}, {17, 128}, {1025, 3}, {5, 7, 5, 64}}) {
+    for (const bool accumulate : {false, true}) {
+      compare(describe(shape, accumulate ? "accumulated" : ""), [&](Bench& bench) -> Outputs {
+        Values y = random_values(element_count(shape), 1);
+        for (double& value : y) value = std::max(value, 0.0);
+        const Tensor dy = bench.put(random_values(element_count(shape), 2), shape);
+        const Tensor dbias = gradient(bench, accumulate, {shape.back()});
+        bench.device().bias_relu_backward(bench.put(y, shape), dy, 1.25f, dbias, accumulate);
+        return {{"dy", bench.take(dy)}, {"dbias", bench.take(dbias)}};
+      });
+    }
+  }
+}
+
+const std::vector<Shape> kPoolShapes = {{1, 2, 2, 1}, {3, 24, 24, 64}, {17, 5, 7, 3}, {2, 6, 9, 32}, {5, 3, 2, 8}};
+
+/// Values and biases are exact in every precision, so the winner of every window, ties included, is well defined.
+TEST_P(ConformanceTest, BiasReluPoolDropout) {
+  for (const Shape& x : kPoolShapes) {
+    for (const float rate : {0.0f, 0.25f}) {
+      const Shape out_shape{x[0], x[1] / 2, x[2] / 2, x[3]};
+      compare(describe(x, rate > 0 ? "with dropout" : ""), [&](Bench& bench) -> Outputs {
+        const Tensor out = bench.poisoned(out_shape);
+        const Tensor winner = bench.poisoned_bytes(out_shape);
+        bench.device().bias_relu_pool_dropout(bench.put(random_eighths(element_count(x), 1, 2.0), x),
+                                              bench.put(random_eighths(x[3], 2, 1.0), {x[3]}),
+                                              make_dropout(bench, rate), out, winner);
+        return {{"out", bench.take(out)}, {"winner", bench.take(winner)}};
+      });
+    }
+  }
+}
+
+TEST_P(ConformanceTest, PoolWinnersAreExact) {
+  Bench tested(*tested_);
+  Bench oracle(*oracle_);
+  const Shape x{17, 6, 10, 32};
+  const Shape out{17, 3, 5, 32};
+  const auto winners = [&](Bench& bench) {
+    const Tensor winner = bench.poisoned_bytes(out);
+    bench.device().bias_relu_pool_dropout(bench.put(random_eighths(element_count(x), 1, 0.5), x),
+                                          bench.put(random_eighths(32, 2, 0.5), {32}), make_dropout(bench, 0.25f),
+                                          bench.poisoned(out), winner);
+    return bench.take(winner);
+  };
+  EXPECT_EQ(winners(tested), winners(oracle));
+}
+
+TEST_P(ConformanceTest, BiasReluPoolDropoutBackward) {
+  for (const Shape& x : kPoolShapes) {
+    for (const bool accumulate : {false, true}) {
+      const Shape out{x[0], x[1] / 2, x[2] / 2, x[3]};
+      compare(describe(x, accumulate ? "accumulated" : ""), [&](Bench& bench) -> Outputs {
+        std::vector<std::uint8_t> winner(static_cast<std::size_t>(element_count(out)));
+        for (std::size_t i = 0; i < winner.size(); ++i) {
+          winner[i] = static_cast<std::uint8_t>(philox(static_cast<std::uint32_t>(i), 0, 0, 0, 3).word[0] % 5);
+        }
+        const Tensor dx = bench.poisoned(x);
+        const Tensor dbias = gradient(bench, accumulate, {x[3]});
+        bench.device().bias_relu_pool_dropout_backward(bench.put(random_values(element_count(out), 1), out),
+                                                       bench.put_bytes(winner, out), make_dropout(bench, 0.25f), dx,
+                                                       dbias, accumulate);
+        return {{"dx", bench.take(dx)}, {"dbias", bench.take(dbias)}};
+      });
+    }
+  }
+}
+
+struct LinearCase {
+  std::int64_t batch, in, out;
+};
+
+const std::vector<LinearCase> kLinearCases = {{1, 8, 8}, {3, 9216, 128}, {17, 33, 10}, {300, 128, 10},
+                                              {5, 7, 3}, {132, 576, 40}, {1, 1, 1}};
+
+TEST_P(ConformanceTest, Linear) {
+  for (const LinearCase& c : kLinearCases) {
+    for (const bool with_bias : {false, true}) {
+      compare(describe({c.batch, c.in, c.out}, with_bias ? "with bias" : ""), [&](Bench& bench) -> Outputs {
+        const Tensor y = bench.poisoned({c.batch, c.out});
+        const Tensor bias = with_bias ? bench.put(random_values(c.out, 3), {c.out}) : Tensor{};
+        bench.device().linear(bench.put(random_values(c.batch * c.in, 1), {c.batch, c.in}),
+                              bench.put(random_values(c.out * c.in, 2), {c.out, c.in}), bias, y);
+        return {{"y", bench.take(y)}};
+      });
+    }
+  }
+}
+
+TEST_P(ConformanceTest, LinearBackward) {
+  for (const LinearCase& c : kLinearCases) {
+    for (const bool accumulate : {false, true}) {
+      compare(describe({c.batch, c.in, c.out}, accumulate ? "accumulated" : ""), [&](Bench& bench) -> Outputs {
+        const Tensor x = bench.put(random_values(c.batch * c.in, 1), {c.batch, c.in});
+        const Tensor weight = bench.put(random_values(c.out * c.in, 2), {c.out, c.in});
+        const Tensor dy = bench.put(random_values(c.batch * c.out, 3), {c.batch, c.out});
+        const Tensor dx = bench.poisoned(x.shape);
+        const Tensor dweight = gradient(bench, accumulate, weight.shape);
+        const Tensor dweight_alone = gradient(bench, accumulate, weight.shape);
+        const Tensor dbias = gradient(bench, accumulate, {c.out});
+        bench.device().linear_backward(x, weight, dy, dx, dweight, dbias, accumulate);
+        bench.device().linear_backward(x, weight, dy, Tensor{}, dweight_alone, Tensor{}, accumulate);
+        return {{"dx", bench.take(dx)},
+                {"dweight", bench.take(dweight)},
+                {"dweight alone", bench.take(dweight_alone)},
+                {"dbias", bench.take(dbias)}};
+      });
+    }
+  }
+}
+
+TEST_P(ConformanceTest, BiasReluDropout) {
+  for (const Shape& x : std::vector<Shape>{{1, 1}, {3, 128}, {17, 100}, {300, 33}, {5, 1000}}) {
+    for (const float rate : {0.0f, 0.5f, 0.1f}) {
+      compare(describe(x, fmt::format("rate {}", rate).c_str()), [&](Bench& bench) -> Outputs {
+        const Tensor values = bench.put(random_eighths(element_count(x), 1, 2.0), x);
+        bench.device().bias_relu_dropout(values, bench.put(random_eighths(x[1], 2, 1.0), {x[1]}),
+                                         make_dropout(bench, rate));
+        return {{"x", bench.take(values)}};
+      });
+    }
+  }
+}
+
+TEST_P(ConformanceTest, GatherImages) {
+  for (const std::int64_t count : {1, 3, 17, 300}) {
+    for (const bool shuffle : {false, true}) {
+      compare(describe({count}, shuffle ? "shuffled" : "in order"), [&](Bench& bench) -> Outputs {
+        const ImageBatch batch = make_batch(bench, count, 5, 28, 10, 11, shuffle);
+        const Tensor out = bench.poisoned({count, 5, 28, 1});
+        bench.device().gather_images(batch, out);
+        return {{"out", bench.take(out)}};
+      });
+    }
+  }
+}
+
+TEST_P(ConformanceTest, SoftmaxCrossEntropy) {
+  for (const Shape& shape : std::vector<Shape>{{1, 1}, {1, 10}, {3, 2}, {17, 10}, {300, 10}, {5, 100}}) {
+    compare(describe(shape), [&](Bench& bench) -> Outputs {
+      const ImageBatch batch = make_batch(bench, shape[0], 1, 1, shape[1]);
+      const Values values = random_values(element_count(shape), 1, -8.0, 8.0);
+      const Tensor logits = bench.put(values, shape);
+      const Tensor in_place = bench.put(values, shape);
+      const Tensor dlogits = bench.poisoned(shape);
+      MetricSums* separate = put_sums(bench);
+      MetricSums* overwritten = put_sums(bench);
+      MetricSums* evaluated = put_sums(bench);
+      bench.device().softmax_cross_entropy(logits, batch, 0.25f, dlogits, separate);
+      bench.device().softmax_cross_entropy(logits, batch, 0.0f, Tensor{}, evaluated);
+      bench.device().softmax_cross_entropy(in_place, batch, 0.25f, in_place, overwritten);
+      return {{"dlogits", bench.take(dlogits)},
+              {"dlogits in place", bench.take(in_place)},
+              {"logits afterwards", bench.take(logits)},
+              {"sums", as_values(bench.take_object(separate))},
+              {"sums in place", as_values(bench.take_object(overwritten))},
+              {"sums without gradient", as_values(bench.take_object(evaluated))}};
+    });
+  }
+}
+
+TEST_P(ConformanceTest, SoftmaxOfHugeLogitsIsFinite) {
+  Bench bench(*tested_);
+  const ImageBatch batch = make_batch(bench, 2, 1, 1, 3);
+  const Tensor logits = bench.put({30000, -30000, 0, -30000, -30000, -30000}, {2, 3});
+  MetricSums* sums = bench.put_object(MetricSums{});
+  bench.device().softmax_cross_entropy(logits, batch, 1.0f, logits, sums);
+  EXPECT_TRUE(std::isfinite(bench.take_object(sums).loss));
+  EXPECT_TRUE(std::isfinite(norm(bench.take(logits))));
+}
+
+TEST_P(ConformanceTest, SumOfSquaresAndClipScale) {
+  for (const std::int64_t count : {1, 3, 255, 1025, 100003, 5000011}) {
+    for (const float max_norm : {0.5f, 1e6f}) {
+      compare(describe({count}), [&](Bench& bench) -> Outputs {
+        Device& device = bench.device();
+        auto* sums = static_cast<float*>(bench.put_bytes(std::vector<std::uint8_t>(12, 0xFF), {12}).data);  // NaN
+        float* scale = bench.put_object(std::nanf(""));
+        const Stream stream = device.compute_stream();
+        device.sum_of_squares(bench.put(random_values(count, 1), {count}), sums, stream);
+        device.sum_of_squares(bench.put(random_values(3, 2), {3}), sums + 1, stream);
+        device.sum_of_squares(bench.put_master(random_values(500, 3), {500}), sums + 2, stream);
+        device.clip_scale({sums, DType::f32, {3}}, max_norm, scale, stream);
+        Values taken;
+        for (int i = 0; i < 3; ++i) taken.push_back(bench.take_object(sums + i));
+        return {{"sums", taken}, {"scale", {bench.take_object(scale)}}};
+      });
+    }
+  }
+}
+
+TEST_P(ConformanceTest, RepeatedRunsGiveTheSameBits) {
+  Bench bench(*tested_);
+  const Tensor x = bench.put(random_values(3 * 26 * 26 * 32, 1), {3, 26, 26, 32});
+  const Tensor weight = bench.put(random_values(64 * 288, 2), {64, 3, 3, 32});
+  const Tensor dy = bench.put(random_values(3 * 24 * 24 * 64, 3), {3, 24, 24, 64});
+  const auto gradients = [&] {
+    const Tensor dx = bench.poisoned(x.shape);
+    const Tensor dweight = bench.poisoned(weight.shape);
+    bench.device().conv2d_backward(x, weight, dy, dx, dweight, false);
+    Values both = bench.take(dx);
+    const Values second = bench.take(dweight);
+    both.insert(both.end(), second.begin(), second.end());
+    return both;
+  };
+  EXPECT_EQ(gradients(), gradients());
+}
+
+TEST_P(ConformanceTest, WrongShapesThrow) {
+  Bench bench(*tested_);
+  Device& device = bench.device();
+  const Tensor x = bench.put(random_values(2 * 8, 1), {2, 8});
+  const Tensor weight = bench.put(random_values(3 * 8, 2), {3, 8});
+  EXPECT_THROW(device.linear(x, weight, Tensor{}, bench.poisoned({2, 4})), Error);
+  EXPECT_THROW(device.linear(x, weight, bench.poisoned({4}), bench.poisoned({2, 3})), Error);
+  const Tensor image = bench.put(random_values(16, 3), {1, 4, 4, 1});
+  const Tensor kernel = bench.put(random_values(9, 4), {1, 3, 3, 1});
+  EXPECT_THROW(device.conv2d(image, kernel, Tensor{}, bench.poisoned({1, 4, 4, 1})), Error);
+  EXPECT_THROW(device.bias_relu_dropout(x, bench.poisoned({7}), Dropout{}), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, ConformanceTest, ::testing::ValuesIn(device_cases()),
+                         [](const auto& param) { return param.param.name; });
+
+TEST(CpuThreads, GiveTheResultsOfOneThread) {
+  const DeviceCase test_case = device_cases().front();
+  const Shape x{5, 9, 11, 3};
+  const Shape y{5, 7, 9, 8};
+  const auto run = [&](int threads) {
+    const auto device = make_device(test_case, threads);
+    Bench bench(*device);
+    const Tensor dx = bench.poisoned(x);
+    const Tensor dweight = bench.poisoned({8, 3, 3, 3});
+    const Tensor dy = bench.put(random_values(element_count(y), 3), y);
+    const Tensor dbias = bench.poisoned({8});
+    device->bias_relu_backward(bench.put(random_values(element_count(y), 4), y), dy, 1.0f, dbias, false);
+    device->conv2d_backward(bench.put(random_values(element_count(x), 1), x),
+                            bench.put(random_values(8 * 27, 2), {8, 3, 3, 3}), dy, dx, dweight, false);
+    return std::vector<Values>{bench.take(dx), bench.take(dweight), bench.take(dbias)};
+  };
+  const std::vector<Values> one = run(1);
+  for (const int threads : {2, 3, 8}) {
+    const std::vector<Values> many = run(threads);
+    for (std::size_t i = 0; i < one.size(); ++i) EXPECT_LE(relative_error(many[i], one[i]), 1e-6) << threads;
+    EXPECT_EQ(many, run(threads));
+  }
+}
+
+TEST(CpuDevice, RefusesPrecisionsItDoesNotHave) {
+  EXPECT_THROW(make_cpu_device({Precision::bf16}), UsageError);
+  EXPECT_THROW(make_cpu_device({Precision::tf32}), UsageError);
+}
+
+TEST(CudaDevice, IsRefusedWhereThereIsNone) {
+  if (cuda_device_count() > 0) GTEST_SKIP() << "this machine has a GPU";
+  EXPECT_THROW(make_cuda_device({}, 0), UsageError);
+}
+
+}  // namespace
+}  // namespace ddptrain::testing

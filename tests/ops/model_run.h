@@ -1,0 +1,66 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/model.h"
+#include "tests/ops/bench.h"
+
+namespace ddptrain::testing {
+
+/// A model with weights and gradients of its own, without arena or optimizer. Weights are random on the scale of their
+/// initial values and rounded to `rounding`, so that several devices can be given the same.
+class ModelRun {
+ public:
+  ModelRun(Device& device, DType rounding, std::unique_ptr<Model> model)
+      : bench_(device, rounding), model_(std::move(model)) {
+    std::uint32_t seed = 500;
+    for (const ParameterSpec& spec : model_->parameters()) {
+      const float bound = spec.initial.kind == InitialValue::Kind::constant ? 0.0f : spec.initial.scale;
+      Values values = random_values(spec.size(), seed++, -bound, bound);
+      if (bound == 0.0f) values.assign(values.size(), spec.initial.scale);
+      values.resize(static_cast<std::size_t>(spec.padded_size()));
+      weights_.push_back({bench_.put(values, {spec.padded_size()}).data, device.dtype(), spec.shape});
+      gradients_.push_back(bench_.poisoned(spec.shape));
+    }
+    model_->bind(weights_, gradients_);
+  }
+
+  Bench& bench() { return bench_; }
+  Model& model() { return *model_; }
+  const std::vector<Tensor>& weights() const { return weights_; }
+
+  MetricSums forward(const Batch& batch, float gradient_scale) {
+    sums_ = bench_.put_object(MetricSums{});
+    model_->forward(batch, gradient_scale, sums_);
+    return sums();
+  }
+  /// Of the last forward; complete after backward at the latest.
+  MetricSums sums() { return bench_.take_object(sums_); }
+  MetricSums evaluate(const Batch& batch) {
+    MetricSums* sums = bench_.put_object(MetricSums{});
+    model_->evaluate(batch, sums);
+    return bench_.take_object(sums);
+  }
+  /// Gradients by parameter name.
+  std::map<std::string, Values> backward(bool accumulate) {
+    model_->backward(accumulate, [](std::size_t) {});
+    std::map<std::string, Values> result;
+    for (std::size_t i = 0; i < gradients_.size(); ++i) {
+      result[model_->parameters()[i].name] = bench_.take(gradients_[i]);
+    }
+    return result;
+  }
+
+ private:
+  Bench bench_;
+  std::unique_ptr<Model> model_;
+  std::vector<Tensor> weights_;
+  std::vector<Tensor> gradients_;
+  MetricSums* sums_ = nullptr;
+};
+
+}  // namespace ddptrain::testing

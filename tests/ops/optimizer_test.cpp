@@ -1,0 +1,377 @@
+// Optimizers against a plain reference that knows nothing of chunks, slices or devices.
+
+#include <bit>
+#include <cstring>
+
+#include "runtime/core/bf16.h"
+#include "tests/ops/bench.h"
+
+namespace ddptrain::testing {
+namespace {
+
+struct Parameter {
+  std::uint32_t begin = 0;
+  std::uint32_t count = 0;
+  bool decays = false;
+};
+
+/// 12,000 elements with gaps between parameters, two of which are longer than a chunk.
+const std::vector<Parameter> kParameters = {
+    {0, 5000, true}, {5056, 1, false}, {5120, 37, true}, {5376, 4097, false}, {9728, 2048, true}};
+constexpr std::int64_t kArena = 12000;
+constexpr int kSteps = 5;
+
+std::vector<UpdateChunk> make_chunks() {
+  std::vector<UpdateChunk> chunks;
+  for (std::uint32_t p = 0; p < kParameters.size(); ++p) {
+    for (std::uint32_t done = 0; done < kParameters[p].count; done += kChunkElements) {
+      chunks.push_back({p, kParameters[p].begin + done, done,
+                        static_cast<std::uint16_t>(std::min(kChunkElements, kParameters[p].count - done)),
+                        static_cast<std::uint16_t>(kParameters[p].decays ? 1 : 0)});
+    }
+  }
+  return chunks;
+}
+
+Values gradients_of(int step) { return random_values(kArena, 100 + static_cast<std::uint32_t>(step)); }
+
+/// One parameter, textbook formulas in double.
+class Reference {
+ public:
+  Reference(const OptimizerSettings& settings, Values weights, bool decays)
+      : s_(settings), w_(std::move(weights)), m_(w_.size(), 0.0), v_(w_.size(), 0.0) {
+    decay_ = decays ? static_cast<double>(s_.weight_decay) : 0.0;
+  }
+
+  void step(const Values& gradient, int step) {
+    const double rate = s_.schedule.at(static_cast<std::uint64_t>(step));
+    if (s_.kind == OptimizerKind::sgd) return sgd(gradient, rate);
+    const Values direction = adam_direction(gradient, step + 1);
+    Values update(w_.size());
+    for (std::size_t i = 0; i < w_.size(); ++i) {
+      update[i] = direction[i] + (s_.kind == OptimizerKind::adam ? 0.0 : decay_ * w_[i]);
+    }
+    double trust = 1.0;
+    if (s_.kind == OptimizerKind::lamb && norm(w_) > 0.0 && norm(update) > 0.0) trust = norm(w_) / norm(update);
+    for (std::size_t i = 0; i < w_.size(); ++i) w_[i] -= rate * trust * update[i];
+  }
+
+  const Values& weights() const { return w_; }
+
+ private:
+  void sgd(const Values& gradient, double rate) {
+    for (std::size_t i = 0; i < w_.size(); ++i) {
+      m_[i] = s_.momentum * m_[i] + gradient[i] + decay_ * w_[i];
+      w_[i] -= rate * m_[i];
+    }
+  }
+
+  Values adam_direction(const Values& gradient, int t) {
+    const double beta1 = s_.beta1;
+    const double beta2 = s_.beta2;
+    Values direction(w_.size());
+    for (std::size_t i = 0; i < w_.size(); ++i) {
+      const double g = gradient[i] + (s_.kind == OptimizerKind::adam ? decay_ * w_[i] : 0.0);
+      m_[i] = beta1 * m_[i] + (1 - beta1) * g;
+      v_[i] = beta2 * v_[i] + (1 - beta2) * g * g;
+      direction[i] = m_[i] / (1 - std::pow(beta1, t)) / (std::sqrt(v_[i] / (1 - std::pow(beta2, t))) + s_.epsilon);
+    }
+    return direction;
+  }
+
+  OptimizerSettings s_;
+  double decay_ = 0.0;
+  Values w_, m_, v_;
+};
+
+struct OptimizerCase {
+  DeviceCase device;
+  DType weights;
+  DType gradients;
+};
+
+void PrintTo(const OptimizerCase& test_case, std::ostream* out) { *out << test_case.device.name; }
+
+/// With bf16 beside f32 master weights on the CPU too, where no model uses it: as the readable twin.
+std::vector<OptimizerCase> optimizer_cases() {
+  std::vector<OptimizerCase> cases;
+  for (const DeviceCase& device : device_cases()) {
+    const DType type = compute_dtype(device.precision);
+    cases.push_back({device, type, type});
+  }
+  const auto add = [&](const char* name, DeviceKind kind, Precision precision, DType weights, DType gradients) {
+    cases.push_back({{name, kind, precision, weights == DType::bf16 ? 1.5e-2 : 1e-6}, weights, gradients});
+  };
+  add("cpu_fp64", DeviceKind::cpu, Precision::fp64, DType::f64, DType::f64);
+  add("cpu_bf16", DeviceKind::cpu, Precision::fp32, DType::bf16, DType::bf16);
+  add("cpu_bf16_f32_gradients", DeviceKind::cpu, Precision::fp32, DType::bf16, DType::f32);
+  add("cuda_bf16_f32_gradients", DeviceKind::cuda, Precision::bf16, DType::bf16, DType::f32);
+  return cases;
+}
+
+class OptimizerTest : public ::testing::TestWithParam<OptimizerCase> {
+ protected:
+  void SetUp() override {
+    const DeviceCase& device = GetParam().device;
+    if (device.kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    device_ = make_device(device);
+    bench_ = std::make_unique<Bench>(*device_, GetParam().weights);
+    start_ = random_values(kArena, 1);
+    std::fill_n(start_.begin() + 9728, 2048, 0.0);  // a parameter of norm zero, as LAMB must take it
+    master_ = bench_->put_master(start_, {kArena});
+    weights_ = GetParam().weights == master_.dtype ? master_ : bench_->put_as(start_, GetParam().weights, {kArena});
+    first_ = bench_->put_master(Values(kArena, 0.0), {kArena});
+    second_ = bench_->put_master(Values(kArena, 0.0), {kArena});
+    state_ = bench_->put_object(StepState{0});
+  }
+
+  UpdateSlice slice(std::uint32_t first_chunk, std::uint32_t chunk_count) {
+    const std::vector<UpdateChunk> chunks = make_chunks();
+    UpdateSlice slice;
+    std::vector<std::uint8_t> bytes(chunks.size() * sizeof(UpdateChunk));
+    std::memcpy(bytes.data(), chunks.data(), bytes.size());
+    slice.chunks = bench_->put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())}).as<UpdateChunk>() + first_chunk;
+    slice.chunk_count = chunk_count;
+    slice.first_chunk = first_chunk;
+    slice.parameter_count = static_cast<std::uint32_t>(kParameters.size());
+    slice.weight_type = weights_.dtype;
+    slice.gradient_type = GetParam().gradients;
+    slice.weights = weights_.data;
+    slice.master = master_.data;
+    slice.first_moment = first_.data;
+    slice.second_moment = second_.data;
+    const auto norms = static_cast<std::int64_t>(2 * chunks.size() + 2 * kParameters.size());
+    slice.norms = bench_->put_bytes(std::vector<std::uint8_t>(static_cast<std::size_t>(norms * 4), 0xFF), {norms * 4})
+                      .as<float>();
+    return slice;
+  }
+
+  void run(const OptimizerSettings& settings, UpdateSlice slice, int steps, float gradient_scale) {
+    if (gradient_scale != 1.0f) slice.gradient_scale = bench_->put_object(gradient_scale);
+    for (int step = 0; step < steps; ++step) {
+      slice.gradients = put_gradients(step).data;
+      device_->update(settings, slice, {state_, 0}, device_->compute_stream());
+      device_->advance(state_, 1, device_->compute_stream());
+    }
+  }
+
+  Tensor put_gradients(int step) { return bench_->put_as(gradients_of(step), GetParam().gradients, {kArena}); }
+
+  void expect_reference(const OptimizerSettings& settings, float gradient_scale) {
+    const Values master = bench_->take(master_);
+    const Values weights = bench_->take(weights_);
+    Values expected = start_;
+    for (const Parameter& p : kParameters) {
+      const auto part = [&](const Values& v) { return Values(v.begin() + p.begin, v.begin() + p.begin + p.count); };
+      Reference reference(settings, part(start_), p.decays);
+      for (int step = 0; step < kSteps; ++step) {
+        Values gradient = part(bench_->take(put_gradients(step)));
+        for (double& g : gradient) g *= static_cast<double>(gradient_scale);
+        reference.step(gradient, step);
+      }
+      std::copy(reference.weights().begin(), reference.weights().end(), expected.begin() + p.begin);
+      EXPECT_LE(relative_error(moved(part(master), p), moved(reference.weights(), p)), tolerance()) << p.begin;
+    }
+    EXPECT_LE(relative_error(weights, expected), GetParam().device.tolerance);
+    EXPECT_EQ(weights, bench_->rounded(master));
+  }
+
+  Values moved(const Values& weights, const Parameter& p) const {
+    Values change(weights.size());
+    for (std::size_t i = 0; i < change.size(); ++i) change[i] = weights[i] - start_[p.begin + i];
+    return change;
+  }
+  double tolerance() const { return GetParam().device.precision == Precision::fp64 ? 1e-6 : 2e-4; }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Bench> bench_;
+  Values start_;
+  Tensor master_, weights_, first_, second_;
+  StepState* state_ = nullptr;
+};
+
+OptimizerSettings make_settings(OptimizerKind kind, float weight_decay) {
+  OptimizerSettings settings;
+  settings.kind = kind;
+  settings.weight_decay = weight_decay;
+  settings.schedule = {ScheduleKind::cosine, 0.01f, 2, 8};
+  return settings;
+}
+
+TEST_P(OptimizerTest, Sgd) {
+  const OptimizerSettings settings = make_settings(OptimizerKind::sgd, 0.1f);
+  run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
+  expect_reference(settings, 1.0f);
+}
+
+TEST_P(OptimizerTest, Adam) {
+  const OptimizerSettings settings = make_settings(OptimizerKind::adam, 0.1f);
+  run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
+  expect_reference(settings, 1.0f);
+}
+
+TEST_P(OptimizerTest, AdamW) {
+  const OptimizerSettings settings = make_settings(OptimizerKind::adamw, 0.5f);
+  run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
+  expect_reference(settings, 1.0f);
+}
+
+TEST_P(OptimizerTest, Lamb) {
+  const OptimizerSettings settings = make_settings(OptimizerKind::lamb, 0.1f);
+  run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
+  expect_reference(settings, 1.0f);
+}
+
+TEST_P(OptimizerTest, ScalesTheGradient) {
+  const OptimizerSettings settings = make_settings(OptimizerKind::sgd, 0.0f);
+  run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 0.25f);
+  expect_reference(settings, 0.25f);
+}
+
+/// A second slice leaves the first one and the gaps alone; two slices do what one does.
+TEST_P(OptimizerTest, UpdatesExactlyItsSlice) {
+  const OptimizerSettings settings = make_settings(OptimizerKind::lamb, 0.1f);
+  const auto chunk_count = static_cast<std::uint32_t>(make_chunks().size());
+  constexpr std::uint32_t kSecond = 4;  // the first chunk of the third parameter
+  run(settings, slice(kSecond, chunk_count - kSecond), 1, 1.0f);
+  const Values before = bench_->take(bench_->put_master(start_, {kArena}));
+  const Values after = bench_->take(master_);
+  std::vector<bool> covered(kArena, false);
+  for (std::size_t p = 2; p < kParameters.size(); ++p) {
+    std::fill_n(covered.begin() + kParameters[p].begin, kParameters[p].count, true);
+  }
+  for (std::size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i] != before[i], covered[i]) << i;
+}
+
+/// Moves every array so that it starts at chunk `first`, as a shard's do.
+UpdateSlice shard_of(UpdateSlice slice, const UpdateChunk& first, std::uint32_t chunk_count,
+                     const UpdateChunk* chunks) {
+  const auto moved = [&](void* data, DType type) { return static_cast<char*>(data) + first.begin * size_of(type); };
+  const DType master = slice.weights == slice.master ? slice.weight_type : DType::f32;
+  slice.weights = moved(slice.weights, slice.weight_type);
+  slice.master = moved(slice.master, master);
+  slice.first_moment = moved(slice.first_moment, master);
+  slice.second_moment = moved(slice.second_moment, master);
+  slice.chunks = chunks;
+  slice.chunk_count = chunk_count;
+  return slice;
+}
+
+/// Rounding belongs to the element of the parameter: cutting the arena elsewhere changes no bit.
+TEST_P(OptimizerTest, StochasticRoundingDoesNotDependOnTheSlice) {
+  OptimizerSettings settings = make_settings(OptimizerKind::adamw, 0.1f);
+  settings.stochastic_rounding = true;
+  settings.rounding_seed = 11;
+  const std::vector<UpdateChunk> chunks = make_chunks();
+  UpdateSlice whole = slice(0, static_cast<std::uint32_t>(chunks.size()));
+  whole.gradients = put_gradients(0).data;
+  device_->update(settings, whole, {state_, 0}, device_->compute_stream());
+  const Values expected = bench_->take(weights_);
+
+  SetUp();
+  whole = slice(0, static_cast<std::uint32_t>(chunks.size()));
+  const Tensor gradients = put_gradients(0);
+  for (const UpdateChunk& chunk : chunks) {
+    UpdateChunk moved = chunk;
+    moved.begin = 0;
+    UpdateSlice shard = shard_of(whole, chunk, 1, bench_->put_object(moved));
+    shard.gradients = static_cast<const char*>(gradients.data) + chunk.begin * size_of(gradients.dtype);
+    device_->update(settings, shard, {state_, 0}, device_->compute_stream());
+  }
+  EXPECT_EQ(bench_->take(weights_), expected);
+}
+
+/// What every device must round to, worked out here from the master weights.
+TEST_P(OptimizerTest, RoundsStochasticallyBySeedStepParameterAndElement) {
+  if (GetParam().weights != DType::bf16) GTEST_SKIP() << "only bf16 weights are rounded";
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::lamb}) {
+    SetUp();
+    OptimizerSettings settings = make_settings(kind, 0.1f);
+    settings.stochastic_rounding = true;
+    settings.rounding_seed = 77;
+    run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
+    const Values master = bench_->take(master_);
+    const Values weights = bench_->take(weights_);
+    int up = 0;
+    for (std::uint32_t p = 0; p < kParameters.size(); ++p) {
+      for (std::uint32_t i = 0; i < kParameters[p].count; ++i) {
+        const Philox random = rounding_bits(77, kSteps - 1, p, i / 4 * 4);
+        const auto exact = static_cast<float>(master[kParameters[p].begin + i]);
+        const float rounded =
+            std::bit_cast<float>(stochastic_bf16(std::bit_cast<std::uint32_t>(exact), random.word[i % 4]));
+        ASSERT_EQ(weights[kParameters[p].begin + i], rounded) << "parameter " << p << ", element " << i;
+        up += std::abs(rounded) > std::abs(exact) ? 1 : 0;
+      }
+    }
+    EXPECT_GT(up, 4000);
+    EXPECT_LT(up, 7000);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, OptimizerTest, ::testing::ValuesIn(optimizer_cases()),
+                         [](const auto& param) { return param.param.device.name; });
+
+TEST(StochasticRounding, HasTheExactMean) {
+  for (const float value : {1.0f, 1.001f, -0.3f, 3.14159e-20f, 1.0039062f}) {
+    double sum = 0.0;
+    constexpr std::uint32_t kDraws = 1 << 16;
+    for (std::uint32_t i = 0; i < kDraws; ++i) {
+      const Philox random = rounding_bits(5, 3, 1, i / 4 * 4);
+      sum += std::bit_cast<float>(stochastic_bf16(std::bit_cast<std::uint32_t>(value), random.word[i % 4]));
+    }
+    const double spacing = std::abs(value) / 128.0;  // of bf16, at most
+    EXPECT_NEAR(sum / kDraws, value, 0.01 * spacing) << "five standard deviations";
+  }
+}
+
+TEST(StochasticRounding, TakesEveryRemainderIntoAccountExactly) {
+  const std::uint32_t base = 0x3F800000u;
+  for (const std::uint32_t remainder : {0u, 1u, 0x4000u, 0xFFFFu}) {
+    std::uint32_t up = 0;
+    for (std::uint32_t random = 0; random < 0x10000u; ++random) {
+      const std::uint32_t rounded = stochastic_bf16(base | remainder, 0xABCD0000u | random);
+      ASSERT_TRUE(rounded == base || rounded == base + 0x10000u);
+      up += rounded != base ? 1 : 0;
+    }
+    EXPECT_EQ(up, remainder);
+  }
+}
+
+TEST(StochasticRounding, KeepsInfinitiesAndNans) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float value : {infinity, -infinity}) {
+    EXPECT_EQ(std::bit_cast<float>(stochastic_bf16(std::bit_cast<std::uint32_t>(value), 0xFFFFu)), value);
+  }
+  for (const std::uint32_t nan : {0x7FFFFFFFu, 0x7F800001u, 0xFFC00000u}) {
+    EXPECT_TRUE(std::isnan(std::bit_cast<float>(stochastic_bf16(nan, 0xFFFFu))));
+  }
+}
+
+TEST(LrSchedule, WarmsUpLinearly) {
+  const LrSchedule schedule{ScheduleKind::constant, 0.8f, 4, 0};
+  EXPECT_FLOAT_EQ(schedule.at(0), 0.2f);
+  EXPECT_FLOAT_EQ(schedule.at(1), 0.4f);
+  EXPECT_FLOAT_EQ(schedule.at(3), 0.8f);
+  EXPECT_FLOAT_EQ(schedule.at(4), 0.8f);
+  EXPECT_FLOAT_EQ(schedule.at(1000000), 0.8f);
+}
+
+TEST(LrSchedule, LinearReachesZero) {
+  const LrSchedule schedule{ScheduleKind::linear, 1.0f, 2, 12};
+  EXPECT_FLOAT_EQ(schedule.at(2), 1.0f);
+  EXPECT_FLOAT_EQ(schedule.at(7), 0.5f);
+  EXPECT_FLOAT_EQ(schedule.at(12), 0.0f);
+  EXPECT_FLOAT_EQ(schedule.at(13), 0.0f);
+}
+
+TEST(LrSchedule, CosineReachesZero) {
+  const LrSchedule schedule{ScheduleKind::cosine, 1.0f, 0, 8};
+  EXPECT_FLOAT_EQ(schedule.at(0), 1.0f);
+  EXPECT_NEAR(schedule.at(2), 0.5 * (1 + std::sqrt(0.5)), 1e-6);
+  EXPECT_NEAR(schedule.at(4), 0.5, 1e-6);
+  EXPECT_NEAR(schedule.at(8), 0.0, 1e-6);
+  EXPECT_NEAR(schedule.at(100), 0.0, 1e-6);
+}
+
+}  // namespace
+}  // namespace ddptrain::testing

@@ -1,0 +1,186 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/core/error.h"
+#include "runtime/device/device.h"
+
+namespace ddptrain {
+
+/// Host memory, conversions, and a log of what was asked for; no operations. Graphs call again what they captured.
+class FakeDevice : public Device {
+ public:
+  explicit FakeDevice(bool graphs = false, Precision precision = Precision::fp32)
+      : Device({.precision = precision}), graphs_(graphs) {}
+
+  std::vector<std::string> log;
+
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  std::string name() const override { return "fake"; }
+  using Device::allocate;
+  Buffer allocate(std::size_t bytes) override { return {std::calloc(bytes, 1), bytes, std::free}; }
+  void copy_to_host(void* host, const void* device, std::size_t bytes) override { std::memcpy(host, device, bytes); }
+  void copy_to_device(void* device, const void* host, std::size_t bytes) override { std::memcpy(device, host, bytes); }
+  std::unique_ptr<Timeline> make_timeline() override { return nullptr; }
+  const void* share_host_memory(const void* host, std::size_t) override { return host; }
+  Buffer allocate_pinned(std::size_t bytes) override { return allocate(bytes); }
+  void copy(void* to, const void* from, std::size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
+  std::unique_ptr<Event> record(Stream stream) override { return host_->record(stream); }
+  void zero(void* device, std::size_t bytes, Stream) override { std::memset(device, 0, bytes); }
+  void convert(const Tensor& src, const Tensor& dst, Stream) override { host_->convert(src, dst, {}); }
+
+  Stream compute_stream() override { return {&compute_}; }
+  Stream communication_stream() override { return {&communication_}; }
+  void wait_for(Stream later, Stream earlier) override {
+    log.push_back(fmt::format("{} waits for {}", name(later), name(earlier)));
+  }
+  void synchronize() override {}
+  std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
+    if (!graphs_) return nullptr;
+    capturing_ = true;
+    work();
+    capturing_ = false;
+    log.push_back("captured");
+    return std::make_unique<Replay>(work);
+  }
+  bool capturing() const { return capturing_; }
+  std::string name(Stream stream) const { return stream.handle == &compute_ ? "compute" : "communication"; }
+
+  void advance(StepState* state, std::uint32_t steps, Stream) override {
+    if (!capturing_) state->step += steps;
+  }
+  void update(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
+    log.push_back(fmt::format("update from chunk {} on {}", slice.first_chunk, name(stream)));
+  }
+  std::size_t inbox = 0;  ///< What inbox_bytes() answers.
+  std::size_t inbox_bytes(OptimizerKind, const UpdateSlice&, int) const override { return inbox; }
+  void sum_and_update(const OptimizerSettings&, const UpdateSlice& slice, const PeerInboxes& peers, StepRef,
+                      Stream stream) override {
+    log.push_back(
+        fmt::format("sum over {} and update from chunk {} on {}", peers.size, slice.first_chunk, name(stream)));
+  }
+  void sum_of_squares(const Tensor& values, float*, Stream stream) override {
+    log.push_back(fmt::format("squares of {} on {}", values.size(), name(stream)));
+  }
+  void clip_scale(const Tensor& squares, float, float*, Stream stream) override {
+    log.push_back(fmt::format("scale from {} sums on {}", squares.size(), name(stream)));
+  }
+  void gather_images(const ImageBatch&, const Tensor&) override { unused(); }
+  void conv2d(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override { unused(); }
+  void conv2d_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool) override {
+    unused();
+  }
+  void bias_relu_backward(const Tensor&, const Tensor&, float, const Tensor&, bool) override { unused(); }
+  void bias_relu_pool_dropout(const Tensor&, const Tensor&, const Dropout&, const Tensor&, const Tensor&) override {
+    unused();
+  }
+  void bias_relu_pool_dropout_backward(const Tensor&, const Tensor&, const Dropout&, const Tensor&, const Tensor&,
+                                       bool) override {
+    unused();
+  }
+  void linear(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override { unused(); }
+  void linear_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                       bool) override {
+    unused();
+  }
+  void bias_relu_dropout(const Tensor&, const Tensor&, const Dropout&) override { unused(); }
+  void embed_tokens(const TokenBatch&, const Tensor&, const Tensor&, const Dropout&, const Tensor&) override {
+    unused();
+  }
+  void embed_tokens_backward(const TokenBatch&, const Dropout&, const Tensor&, const Tensor&, const Tensor&,
+                             const Tensor&, bool) override {
+    unused();
+  }
+  void layer_norm(const Tensor&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&) override {
+    unused();
+  }
+  void add_layer_norm(const Tensor&, const Tensor&, const Dropout&, const Tensor&, const Tensor&, float, const Tensor&,
+                      const Tensor&, const Tensor&) override {
+    unused();
+  }
+  void layer_norm_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                           const Tensor&, const Tensor&, const Tensor&, bool) override {
+    unused();
+  }
+  void dropout(const Tensor&, const Dropout&, const Tensor&) override { unused(); }
+  void linear_gelu(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) override { unused(); }
+  void gelu(const Tensor&, const Tensor&) override { unused(); }
+  void linear_gelu_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool) override {
+    unused();
+  }
+  void attention(const Tensor&, std::int64_t, const Tensor&, const Tensor&) override { unused(); }
+  void attention_backward(const Tensor&, std::int64_t, const Tensor&, const Tensor&, const Tensor&,
+                          const Tensor&) override {
+    unused();
+  }
+  void token_cross_entropy(const Tensor&, const TokenBatch&, std::int64_t, std::int64_t, float, const Tensor&,
+                           MetricSums*) override {
+    unused();
+  }
+  void softmax_cross_entropy(const Tensor&, const ImageBatch&, float, const Tensor&, MetricSums*) override { unused(); }
+
+ private:
+  struct Replay final : Graph {
+    explicit Replay(std::function<void()> recorded) : work(std::move(recorded)) {}
+    void launch() override { work(); }
+    std::function<void()> work;
+  };
+
+  [[noreturn]] static void unused() { fail("an operation that these tests do not use"); }
+  std::unique_ptr<Device> host_ = make_cpu_device({});
+  bool graphs_;
+  bool capturing_ = false;
+  char compute_ = 0;
+  char communication_ = 0;
+};
+
+/// Collectives that end when the test says so: message k has arrived once `arrived` > k.
+class FakeCommunicator final : public Communicator {
+ public:
+  FakeCommunicator(FakeDevice& device, int size) : device_(device), size_(size) {}
+
+  std::uint64_t arrived = UINT64_MAX;
+  std::vector<void*> sent;
+  bool reaches_peers = false;  ///< Whether allocate_for_peers() gives memory.
+
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
+  PeerMemory allocate_for_peers(std::size_t bytes) override {
+    if (!reaches_peers || bytes == 0) return {};
+    PeerMemory memory{allocate(bytes), {}};
+    memory.of_rank.assign(static_cast<std::size_t>(size()), memory.mine.data());
+    return memory;
+  }
+  Ticket all_reduce_sum(const Tensor& values, const Tensor&, Stream stream) override {
+    return record("all-reduce", values, stream);
+  }
+  Ticket reduce_scatter_sum(const Tensor& values, const Tensor&, Stream stream) override {
+    return record("reduce-scatter", values, stream);
+  }
+  Ticket all_gather(const Tensor&, const Tensor& values, Stream stream) override {
+    return record("all-gather", values, stream);
+  }
+  bool test(Ticket ticket) override { return ticket < arrived; }
+  void wait(Ticket ticket) override { arrived = std::max(arrived, ticket + 1); }
+  Ticket broadcast(const Tensor&, const Tensor&, int, Stream) override { return 0; }
+  std::string library() const override { return "fake"; }
+  std::string library_version() const override { return "fake"; }
+
+ private:
+  Ticket record(const char* what, const Tensor& values, Stream stream) {
+    device_.log.push_back(fmt::format("{} of {} on {}", what, values.size(), device_.name(stream)));
+    sent.push_back(values.data);
+    return sent.size() - 1;
+  }
+
+  FakeDevice& device_;
+  int size_;
+};
+
+}  // namespace ddptrain
