@@ -152,12 +152,6 @@ Job prepare(const World& world, const Options& options, EarlyStart& early) {
   adopt(job.data, job.options);
   job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
-  world.agree([&] {
-    if (world.rank() != 0) return;
-    if (!options.trace.empty()) require_writable("--trace", options.trace);
-    if (!options.save.empty()) require_writable_folder("--save", options.save);
-    if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics);
-  });
   return job;
 }
 
@@ -175,6 +169,17 @@ void start_communication(const World& world, const EarlyStart& early, Job& job) 
                                         .max_ctas = o.comm_ctas,
                                         .scatters_sums = o.zero && o.overlap != OverlapMode::none});
   job.clock.mark("communicator");
+}
+
+/// The last check, because it empties the file of --metrics.
+void open_outputs(const World& world, Job& job) {
+  const Options& options = job.options;
+  world.agree([&] {
+    if (world.rank() != 0) return;
+    if (!options.trace.empty()) require_writable("--trace", options.trace);
+    if (!options.save.empty()) require_writable_folder("--save", options.save);
+    if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics);
+  });
 }
 
 void log_ranks(const World& world, const Job& job) {
@@ -300,6 +305,7 @@ void run(const World& world, const CommandLine& command_line, EarlyStart& early)
   Job job = prepare(world, command_line.options, early);
   run_or_end_job("ddptrain", world, [&] {
     start_communication(world, early, job);
+    open_outputs(world, job);
     train(world, early, job);
   });
   job.communicator.reset();

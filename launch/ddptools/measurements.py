@@ -165,6 +165,10 @@ class Experiment:
         return [case for case in self.cases if case.runs]
 
     @property
+    def runs(self) -> list[Run]:
+        return [run for case in self.cases for run in case.runs]
+
+    @property
     def unit(self) -> str:
         return self.measured[0].runs[0].unit if self.measured else ""
 

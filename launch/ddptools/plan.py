@@ -2,12 +2,11 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from ddptools import nccl_model
-from ddptools.hardware import Model, Ready, ready_at
+from ddptools.description import Buckets, Description
 from ddptools.nccl_model import Fabric
-
-FORWARD_SHARE = 1.0 / 3.0  # of the products of forward and backward
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,16 +25,12 @@ class NetworkFit:
 class Case:
     """One job. Bandwidths: GB/s one way, as achieved (not as advertised)."""
 
-    model: Model
+    work: Description
     batch: float  # samples per GPU and micro-step
     tflops: float  # that a GPU achieves
     gpus_per_node: int = 8
     nodes: int = 1
     grad_accum: int = 1
-    recompute: bool = False  # forward again during backward
-    gradient_bytes: float = 2.0  # per parameter
-    bucket_bytes: float = 25.0 * 2**20
-    last_bucket_bytes: float = 256.0 * 2**10
     overlap: bool = True
     fused_sum_us: float | None = None  # of the last bucket beside overlap, where its sum and update are one kernel
     interference: float = 0.0  # seconds by which a second of communication beside backward makes it longer
@@ -54,14 +49,9 @@ class Case:
         return self.gpus_per_node * self.nodes
 
     @property
-    def all_gradient_bytes(self) -> float:
-        return self.model.parameters * self.gradient_bytes
-
-    @property
-    def step_flops(self) -> float:
+    def step_flop(self) -> float:
         """Of one GPU and step."""
-        passes = 1.0 + (FORWARD_SHARE if self.recompute else 0.0)
-        return passes * self.model.matmul_flops * self.batch * self.grad_accum
+        return self.work.flop * self.batch * self.grad_accum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,18 +74,18 @@ class Prediction:
 
 
 def predict(case: Case) -> Prediction:
-    alone = case.step_flops / (1e12 * case.tflops)
-    sizes = bucket_sizes(case)
-    times = [all_reduce_seconds(case, size) for _, size in sizes]
+    alone = case.step_flop / (1e12 * case.tflops)
+    buckets = case.work.buckets
+    times = [all_reduce_seconds(case, group.size) for group in buckets]
     if case.fused_sum_us is not None and case.overlap and case.gpus > 1:
         times[-1] = (1e-6 * case.fused_sum_us, *times[-1][1:])
-    communication = sum(count * seconds for (count, _), (seconds, _, _) in zip(sizes, times, strict=True))
+    communication = sum(group.count * seconds for group, (seconds, _, _) in zip(buckets, times, strict=True))
     compute, exposed = alone, communication
     if case.overlap and case.gpus > 1:
         backward = backward_seconds(case, alone)
         slow_down = case.interference * min(communication, backward)
         compute += slow_down
-        exposed = exposed_seconds(sizes, [seconds for seconds, _, _ in times], backward + slow_down, case.model.ready)
+        exposed = exposed_seconds(buckets, [seconds for seconds, _, _ in times], backward + slow_down)
     _, algorithm, protocol = times[0]
     return Prediction(
         gpus=case.gpus,
@@ -107,48 +97,27 @@ def predict(case: Case) -> Prediction:
         samples_per_second=case.batch * case.grad_accum * case.gpus / (compute + exposed),
         efficiency=alone / (compute + exposed),
         bound="communication" if communication > compute else "compute",
-        buckets=sum(count for count, _ in sizes),
+        buckets=sum(group.count for group in buckets),
         algorithm=algorithm,
         protocol=protocol,
-        bytes_per_gpu=2.0 * (case.gpus - 1) / case.gpus * case.all_gradient_bytes,
+        bytes_per_gpu=2.0 * (case.gpus - 1) / case.gpus * case.work.gradient_bytes,
     )
 
 
 def backward_seconds(case: Case, compute: float) -> float:
     """Of the last micro-step, beside which gradients can travel."""
-    forward = FORWARD_SHARE / (1.0 + FORWARD_SHARE) if case.recompute else FORWARD_SHARE
-    return (1.0 - forward) * compute / case.grad_accum
+    return case.work.backward_flop / case.work.flop * compute / case.grad_accum
 
 
-def bucket_sizes(case: Case) -> list[tuple[int, float]]:
-    """How many of which size, in order; the last stands alone, because nothing is left to hide it behind."""
-    last = min(case.last_bucket_bytes, case.all_gradient_bytes)
-    rest = case.all_gradient_bytes - last
-    full = math.ceil(rest / case.bucket_bytes)
-    sizes = [(full, rest / full)] if full > 0 else []
-    return sizes + ([(1, last)] if last > 0 else [])
-
-
-def exposed_seconds(
-    sizes: list[tuple[int, float]], seconds: list[float], backward: float, ready: Ready = ((1.0, 1.0),)
-) -> float:
-    """What is left of communication after backward. `ready`: see Model; a bucket starts when it is complete and the one
-    before it has arrived."""
-    total = sum(count * size for count, size in sizes)
-    done = 0.0  # bytes so far
+def exposed_seconds(buckets: Sequence[Buckets], seconds: list[float], backward: float) -> float:
+    """What is left of communication after backward. A bucket starts when it is complete and the one before it has
+    arrived; `seconds`: how long each of a group takes."""
     free = 0.0  # when the network is
-    for (count, size), each in zip(sizes, seconds, strict=True):
-        # Between two points of `ready`, buckets of one size wait for each of them, or for none after the first.
-        around = (bucket for share, _ in ready for bucket in _around((share * total - done) / size))
-        candidates = {min(max(bucket, 1), count) for bucket in (1, count, *around)}
-        starts = {bucket: backward * ready_at(ready, (done + bucket * size) / total) for bucket in candidates}
-        free = max(free + count * each, *(start + (count - bucket + 1) * each for bucket, start in starts.items()))
-        done += count * size
+    for group, each in zip(buckets, seconds, strict=True):
+        # Those of a group come at equal intervals: they wait for each other from the first one on, or not at all.
+        first, last = backward * group.first_complete_at, backward * group.last_complete_at
+        free = max(max(free, first) + group.count * each, last + each)
     return max(free - backward, 0.0)
-
-
-def _around(position: float) -> tuple[int, int]:
-    return math.floor(position), math.ceil(position)
 
 
 def all_reduce_seconds(case: Case, size: float) -> tuple[float, str, str]:
@@ -204,10 +173,9 @@ class RuleOfThumb:
 
 
 def rule_of_thumb(case: Case) -> RuleOfThumb:
-    flops = case.step_flops
     return RuleOfThumb(
-        bytes_to_move=2.0 * case.all_gradient_bytes,
-        exact_bytes_to_move=2.0 * (case.gpus - 1) / case.gpus * case.all_gradient_bytes,
-        tflop_per_gpu=flops / 1e12,
-        compute_seconds=flops / (1e12 * case.tflops),
+        bytes_to_move=2.0 * case.work.gradient_bytes,
+        exact_bytes_to_move=2.0 * (case.gpus - 1) / case.gpus * case.work.gradient_bytes,
+        tflop_per_gpu=case.step_flop / 1e12,
+        compute_seconds=case.step_flop / (1e12 * case.tflops),
     )

@@ -8,13 +8,12 @@ import statistics
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ddptools.description import parsed, positive
 from ddptools.errors import UsageError
-from ddptools.hardware import CNN, GPT2_SHAPES, Model, named_model, plain_model, transformer
 from ddptools.measurements import result_rows, table_of
-from ddptools.plan import Case, NetworkFit, Prediction, bucket_sizes, predict
+from ddptools.plan import Case, NetworkFit, Prediction, predict
 
 Table = dict[str, Any]
-BUCKET_MB, LAST_BUCKET_KB = 25.0, 256.0  # ddptrain's, where a record does not tell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,14 +83,14 @@ def load_records(path: pathlib.Path) -> list[Table]:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"--calibrate {path}: cannot be read: {error.strerror}") from error
-    whole = _parsed(text)
+    whole = _json(text)
     if isinstance(whole, dict):
         return [whole]
-    parsed = (_parsed(line) for line in text.splitlines())
-    return [record for record in parsed if isinstance(record, dict)]
+    lines = (_json(line) for line in text.splitlines())
+    return [record for record in lines if isinstance(record, dict)]
 
 
-def _parsed(text: str) -> Any:
+def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -108,7 +107,7 @@ def calibrate(records: Iterable[Table]) -> Calibration:
     if not runs and not points and not interference:
         raise UsageError("--calibrate: no summary of ddptrain and no result of ddpbench allreduce or overlap in there")
     fused = [run.fused_sum_us for run in runs if run.case.gpus > 1 and run.case.overlap]
-    rates = [run.case.model.matmul_flops * run.baseline_per_second for run in runs]
+    rates = [run.case.work.flop * run.baseline_per_second for run in runs]
     return Calibration(
         tflops=statistics.median(rates) / 1e12 if rates else None,
         intra_fit=fit_network([p for p in points if p.nodes == 1]),
@@ -129,7 +128,7 @@ def compare(records: Iterable[Table], calibration: Calibration | None = None) ->
 
 
 def _compared(run: Measured, network: Calibration) -> Compared:
-    tflops = run.case.model.matmul_flops * run.baseline_per_second / 1e12
+    tflops = run.case.work.flop * run.baseline_per_second / 1e12
     prediction = predict(dataclasses.replace(network.applied_to(run.case), tflops=tflops))
     return Compared(
         gpus=run.case.gpus,
@@ -163,12 +162,6 @@ def _usable(record: Table) -> bool:
     return record.get("emulated") is not True and record.get("status", "ok") == "ok"
 
 
-def positive(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if 1e-30 < value < 1e30 else None
-
-
 def _bench_points(record: Table) -> Iterator[AllReduce]:
     bench = record if record.get("benchmark") == "allreduce" else table_of(record.get("bench"))
     ranks = positive(bench.get("ranks"))
@@ -191,12 +184,10 @@ def _interference(record: Table) -> Iterator[float]:
 
 
 def _run_points(run: Measured) -> Iterator[AllReduce]:
-    sizes = bucket_sizes(run.case)
-    if run.communication_seconds and run.case.gpus > 1:
-        calls = sum(count for count, _ in sizes)
-        yield AllReduce(
-            run.case.gpus, run.case.nodes, calls, run.case.all_gradient_bytes / calls, run.communication_seconds
-        )
+    case = run.case
+    if run.communication_seconds and case.gpus > 1:
+        calls = sum(group.count for group in case.work.buckets)
+        yield AllReduce(case.gpus, case.nodes, calls, case.work.gradient_bytes / calls, run.communication_seconds)
 
 
 def _runs(records: list[Table]) -> Iterator[Measured]:
@@ -210,31 +201,27 @@ def _runs(records: list[Table]) -> Iterator[Measured]:
 def _run(summary: Table, settings: Table) -> Measured | None:
     """None where the summary does not hold what a prediction takes."""
     ranks, batch = positive(summary.get("world_size")), positive(summary.get("batch_per_rank"))
-    parameters = positive(summary.get("parameters"))
-    if ranks is None or batch is None or parameters is None:
+    work = parsed(summary.get("description"))
+    if ranks is None or batch is None or work is None:
         return None
-    model, samples_per_unit = _model(summary, settings, parameters)
     rate = _rate(summary, "beside_baseline") or _rate(summary)
     baseline = positive(summary.get("baseline_per_second")) or (rate if ranks == 1 else None)
     if rate is None or baseline is None:
         return None
     nodes = max(int(positive(summary.get("nodes")) or 1), 1)
     case = Case(
-        model=model,
+        work=work,
         batch=batch,
         tflops=1.0,
         gpus_per_node=max(int(ranks) // nodes, 1),
         nodes=nodes,
         grad_accum=max(int(positive(summary.get("grad_accum")) or 1), 1),
-        gradient_bytes=2.0 if summary.get("precision") == "bf16" else 4.0,
-        bucket_bytes=_setting(settings, "bucket-mb", BUCKET_MB) * 2.0**20,
-        last_bucket_bytes=_setting(settings, "last-bucket-kb", LAST_BUCKET_KB) * 2.0**10,
         overlap=_overlaps(summary, settings),
     )
     return Measured(
         case=case,
-        samples_per_second=rate * samples_per_unit,
-        baseline_per_second=baseline * samples_per_unit,
+        samples_per_second=rate / work.units_per_sample,
+        baseline_per_second=baseline / work.units_per_sample,
         communication_seconds=positive(summary.get("communication_seconds")),
         step_seconds=positive(summary.get("step_seconds")),
         efficiency=positive(summary.get("scaling_efficiency")),
@@ -260,28 +247,3 @@ def _rate(summary: Table, suffix: str = "") -> float | None:
     ending = f"_{suffix}" if suffix else ""
     rates = (positive(summary.get(f"{unit}_per_second{ending}")) for unit in ("images", "tokens", "samples"))
     return next((rate for rate in rates if rate is not None), None)
-
-
-def _model(summary: Table, settings: Table, parameters: float) -> tuple[Model, float]:
-    """And how many samples one unit of throughput is: a token is a part of a sequence."""
-    name = str(summary.get("model"))
-    if name == "cnn":
-        return dataclasses.replace(CNN, parameters=parameters), 1.0
-    sequence = int(
-        positive(summary.get("sequence")) or positive(summary.get("seq")) or _setting(settings, "seq", 1024.0)
-    )
-    sequence = max(sequence, 1)
-    per_unit = 1.0 / sequence if positive(summary.get("tokens_per_second")) else 1.0
-    if name in GPT2_SHAPES and sequence <= 1024:
-        return named_model(name, sequence), per_unit
-    layers, width, vocabulary = (int(positive(summary.get(key)) or 0) for key in ("layers", "width", "vocabulary"))
-    if layers and (vocabulary + sequence) * width < parameters:
-        return transformer(name, parameters, layers, width, sequence, vocabulary, sequence), per_unit
-    return plain_model(parameters, sequence), per_unit
-
-
-def _setting(settings: Table, name: str, default: float) -> float:
-    try:
-        return positive(float(settings.get(name, default))) or default
-    except (TypeError, ValueError):
-        return default

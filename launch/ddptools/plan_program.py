@@ -9,11 +9,13 @@ import sys
 from typing import Any, NoReturn
 
 from ddptools import hardware, nccl_model
+from ddptools.description import Description, complete, describe, language_model
 from ddptools.errors import UsageError, run_program
-from ddptools.hardware import GBIT, GPUS, LINKS, MODEL_NAMES, NETWORKS, OF_A_NODE, Model
+from ddptools.hardware import GBIT, GPUS, LINKS, NETWORKS, OF_A_NODE
 from ddptools.interpreter import use_one_with
 from ddptools.plan import Case, Prediction, needed_bandwidth, predict, rule_of_thumb
 from ddptools.plan_calibration import Calibration, Compared, calibrate, compare, load_records
+from ddptools.programs import ROOT, program_folder
 
 ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
 MOST_GPUS = 1_000_000
@@ -33,6 +35,7 @@ def run(arguments: list[str]) -> int:
     options = parse(arguments)
     use_one_with(*["matplotlib"] * bool(options.png or options.svg), *["scipy"] * bool(options.calibrate))
     records = load_records(pathlib.Path(options.calibrate)) if options.calibrate else []
+    complete(records, program_folder(options.bin) / "ddptrain")
     calibration = calibrate(records) if options.calibrate else None
     cases = make_cases(options, calibration)
     predictions = [predict(case) for case in cases]
@@ -47,7 +50,12 @@ def run(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = Parser(prog="ddpplan", description="Predicts step time and scaling efficiency of data-parallel training.")
+    parser = Parser(
+        prog="ddpplan",
+        usage="ddpplan [flags] [-- flags of ddptrain]",
+        description="Predicts step time and scaling efficiency of data-parallel training.",
+    )
+    end = arguments.index("--") if "--" in arguments else len(arguments)
     add_work(parser)
     add_machine(parser)
     out = parser.add_argument_group("output")
@@ -59,33 +67,41 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     out.add_argument("--png", metavar="FILE", help="a curve of efficiency over GPUs")
     out.add_argument("--svg", metavar="FILE", help="the same")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments[:end])
+    options.ddptrain_flags = arguments[end + 1 :]
+    if options.ddptrain_flags and options.params is not None:
+        raise UsageError("--params: a model of which only the size is known takes no flags of ddptrain")
+    return options
 
 
 def add_work(parser: argparse.ArgumentParser) -> None:
     work = parser.add_argument_group("work")
     which = work.add_mutually_exclusive_group()
-    which.add_argument("--model", default="gpt2-124m", help=f"{', '.join(MODEL_NAMES)} (gpt2-124m)")
+    which.add_argument(
+        "--model",
+        default="gpt2-124m",
+        metavar="NAME",
+        help=f"a recipe ({', '.join(recipes())}, or its file) or a model of ddptrain, which describes it (gpt2-124m)",
+    )
     which.add_argument("--params", type=parameters, metavar="N", help="a language model by its size, such as 2B")
     work.add_argument(
-        "--seq", type=whole("--seq", 1_000_000_000), default=1024, metavar="N", help="tokens of a sample (1024)"
+        "--seq", type=whole("--seq", 1_000_000_000), metavar="N", help="tokens of a sample (the model's; 1024)"
     )
     batch = work.add_mutually_exclusive_group()
     batch.add_argument(
-        "--batch", type=whole("--batch", 10**9), metavar="N", help="samples per GPU and micro-step (16; cnn: 512)"
+        "--batch", type=whole("--batch", 10**9), metavar="N", help="samples per GPU and micro-step (the recipe's; 16)"
     )
     batch.add_argument(
         "--global-batch", type=whole("--global-batch", 10**12), metavar="N", help="samples per micro-step of all GPUs"
     )
     work.add_argument(
-        "--grad-accum", type=whole("--grad-accum", 10**6), default=1, metavar="N", help="micro-steps per step (1)"
+        "--grad-accum", type=whole("--grad-accum", 10**6), metavar="N", help="micro-steps per step (the recipe's; 1)"
     )
-    work.add_argument("--gradients", choices=("bf16", "fp32"), default="bf16", help="what travels (bf16)")
+    work.add_argument("--gradients", choices=("bf16", "fp32"), help="what travels (the recipe's; bf16)")
     work.add_argument("--recompute", action="store_true", help="forward again during backward")
-    work.add_argument("--bucket-mb", type=number("--bucket-mb", 1e-6, 1e6), default=25.0, metavar="MIB", help="(25)")
-    work.add_argument(
-        "--last-bucket-kb", type=number("--last-bucket-kb", 0, 1e9), default=256.0, metavar="KIB", help="(256)"
-    )
+    work.add_argument("--bucket-mb", type=number("--bucket-mb", 1e-6, 1e6), metavar="MIB", help="(25)")
+    work.add_argument("--last-bucket-kb", type=number("--last-bucket-kb", 0, 1e9), metavar="KIB", help="(256)")
+    work.add_argument("--bin", metavar="DIR", help="folder of ddptrain (default: that of ddpplan, else build/bin)")
     work.add_argument("--overlap", choices=("on", "off"), default="on", help="all-reduce during backward, or after it")
 
 
@@ -158,23 +174,22 @@ def make_cases(options: argparse.Namespace, calibration: Calibration | None) -> 
         raise UsageError(f"--nodes {max(nodes)}: more than {MOST_GPUS} GPUs in all")
     if options.global_batch and options.nodes is None:
         nodes = [n for n in nodes if n * options.gpus_per_node <= options.global_batch] or nodes[:1]
-    return [make_case(options, n, calibration) for n in nodes]
+    work = describe_work(options)
+    return [make_case(options, work, n, calibration) for n in nodes]
 
 
-def make_case(options: argparse.Namespace, nodes: int, calibration: Calibration | None = None) -> Case:
+def make_case(
+    options: argparse.Namespace, work: Description, nodes: int, calibration: Calibration | None = None
+) -> Case:
     gpu = GPUS[options.gpu]
     link = options.link or gpu.link
     case = Case(
-        model=make_model(options),
-        batch=batch_per_gpu(options, nodes * options.gpus_per_node),
+        work=work,
+        batch=batch_per_gpu(options, work, nodes * options.gpus_per_node),
         tflops=options.tflops or ASSUMED_MFU * gpu.peak_tflops,
         gpus_per_node=options.gpus_per_node,
         nodes=nodes,
-        grad_accum=options.grad_accum,
-        recompute=options.recompute,
-        gradient_bytes=4.0 if options.gradients == "fp32" else 2.0,
-        bucket_bytes=options.bucket_mb * 2.0**20,
-        last_bucket_bytes=options.last_bucket_kb * 2.0**10,
+        grad_accum=options.grad_accum or work.grad_accum,
         overlap=options.overlap == "on",
         intra_gbs=options.achievable * hardware.link_bandwidth(link),
         inter_gbs=options.achievable * hardware.network_bandwidth(options.network, options.nics),
@@ -189,15 +204,37 @@ def make_case(options: argparse.Namespace, nodes: int, calibration: Calibration 
     return dataclasses.replace(case, **{name: value for name, value in given.items() if value is not None})
 
 
-def make_model(options: argparse.Namespace) -> Model:
+def recipes() -> list[str]:
+    return sorted(path.stem for path in (ROOT / "configs").glob("*.toml"))
+
+
+def describe_work(options: argparse.Namespace) -> Description:
+    """What ddptrain says of the model that is asked for, on GPUs; or one of the size of --params."""
     if options.params is not None:
-        return hardware.plain_model(options.params, options.seq)
-    return hardware.named_model(options.model, options.seq)
+        sizes = {"bucket_bytes": (options.bucket_mb, 2.0**20), "last_bucket_bytes": (options.last_bucket_kb, 2.0**10)}
+        given = {name: value * unit for name, (value, unit) in sizes.items() if value is not None}
+        if options.gradients:
+            given["gradient_dtype"] = "f32" if options.gradients == "fp32" else "bf16"
+        return language_model(options.params, options.seq or 1024, recompute=options.recompute, **given)
+    if options.model in recipes():
+        flags = {"config": f"configs/{options.model}.toml"}
+    else:
+        flags = {"config" if options.model.endswith(".toml") else "model": options.model}
+    flags |= {"device": "cuda", "data": "synthetic"}
+    for flag, value in (("seq", options.seq), ("comm-dtype", options.gradients),
+                        ("recompute", "block" if options.recompute else None),
+                        ("bucket-mb", options.bucket_mb), ("last-bucket-kb", options.last_bucket_kb)):  # fmt: skip
+        flags |= {flag: value} if value is not None else {}
+    return describe(program_folder(options.bin) / "ddptrain", flags, options.ddptrain_flags)
 
 
-def batch_per_gpu(options: argparse.Namespace, gpus: int) -> float:
+def name_of(options: argparse.Namespace, work: Description) -> str:
+    return work.model if options.params is not None else pathlib.Path(options.model).stem
+
+
+def batch_per_gpu(options: argparse.Namespace, work: Description, gpus: int) -> float:
     if options.global_batch is None:
-        return options.batch or (512 if options.model == "cnn" and options.params is None else 16)
+        return options.batch or work.batch
     if options.global_batch < gpus:
         raise UsageError(f"--global-batch {options.global_batch}: fewer samples than the {gpus} GPUs")
     return options.global_batch / gpus
@@ -235,12 +272,12 @@ def table(rows: list[list[str]]) -> str:
 
 def heading(options: argparse.Namespace, case: Case) -> str:
     rule = rule_of_thumb(case)
-    gradients = three_digits(case.all_gradient_bytes / 1e9)
+    gradients = three_digits(case.work.gradient_bytes / 1e9)
     work, seconds = three_digits(rule.tflop_per_gpu), three_digits(rule.compute_seconds)
     moved, exactly = three_digits(rule.bytes_to_move / 1e9), three_digits(rule.exact_bytes_to_move / 1e9)
-    size = f"{case.model.parameters / 1e9:.4g} B parameters"
+    size = f"{case.work.parameters / 1e9:.4g} B parameters"
     lines = (
-        ("Model", f"{case.model.name}: {size}, {options.gradients} gradients of {gradients} GB"),
+        ("Model", f"{name_of(options, case.work)}: {size}, {case.work.gradient_dtype} gradients of {gradients} GB"),
         ("Compute", f"{work} TFLOP per GPU and step, {seconds} s at {three_digits(case.tflops)} TFLOP/s"),
         ("", f"({case.gpus} GPUs, {case.batch:g} samples each)"),
         ("To move", f"{moved} GB, twice the gradients (exactly 2 (W-1)/W: {exactly} GB)"),
@@ -391,18 +428,20 @@ def draw(path: str, options: argparse.Namespace, cases: list[Case]) -> None:
     from matplotlib import pyplot
 
     cases = sorted(cases, key=lambda case: case.gpus)
+    name = name_of(options, cases[0].work)
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    for name in dict.fromkeys((*NETWORKS, options.network)):
-        chosen = name == options.network
-        changes = {} if chosen else other_network(options, name)
+    for network in dict.fromkeys((*NETWORKS, options.network)):
+        chosen = network == options.network
+        changes = {} if chosen else other_network(options, network)
         curve = [predict(dataclasses.replace(case, **changes)) for case in cases]
-        label = name if name in OF_A_NODE else f"{options.nics} x {name}{'' if name in NETWORKS else ' Gbit/s'}"
+        adapters = f"{options.nics} x {network}{'' if network in NETWORKS else ' Gbit/s'}"
+        label = network if network in OF_A_NODE else adapters
         axes.plot([p.gpus for p in curve], [100 * p.efficiency for p in curve], marker="o" if chosen else ".",
                   linewidth=2.5 if chosen else 1.0, label=label)  # fmt: skip
     if options.target is not None:
         axes.axhline(100 * options.target, color="gray", linestyle="--", linewidth=1.0)
     axes.set(xscale="log", ylim=(0, 105), xlabel="GPUs", ylabel="scaling efficiency, %",
-             title=f"{cases[0].model.name}, {options.gpus_per_node} x {options.gpu} per node (predicted)")  # fmt: skip
+             title=f"{name}, {options.gpus_per_node} x {options.gpu} per node (predicted)")  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.grid(alpha=0.3)

@@ -5,12 +5,14 @@ import json
 import pathlib
 import sys
 
+from ddptools.description import complete
 from ddptools.errors import UsageError
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import Experiment, Results, load
 from ddptools.page import Block, Heading, Notes, to_html, to_markdown
 from ddptools.plots import Picture, drawings, lost_time_picture, pictures
 from ddptools.predicted import predicted_table, predicted_words, predictions
+from ddptools.programs import program_folder
 from ddptools.results import write_atomically
 from ddptools.tables import failures, machine_table, tables
 from ddptools.trace_picture import report_trace
@@ -35,6 +37,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--title", default="Measurements", help="of the page")
     parser.add_argument(
         "--trace", type=pathlib.Path, metavar="FILE", help="in place of results: a timeline of ddptrain --trace"
+    )
+    parser.add_argument(
+        "--bin",
+        metavar="DIR",
+        help="folder of ddptrain, which describes runs older than descriptions (that of ddpreport, else build/bin)",
     )
     parser.add_argument("--step", type=int, metavar="N", help="draw only this step of the trace, the first being 0")
     arguments = parser.parse_args(argv)
@@ -143,6 +150,8 @@ def main(argv: list[str]) -> int:
         return report_trace(arguments.trace, arguments.out, arguments.step)
     out = arguments.out or pathlib.Path("report.html")
     results = load(arguments.results)
+    runs = [run for experiment in results.experiments for run in experiment.runs]
+    complete((run.record for run in runs), program_folder(arguments.bin) / "ddptrain")
     for note in results.notes:
         print(f"ddpreport: {note}", file=sys.stderr)
     blocks = blocks_of(results)
@@ -152,6 +161,5 @@ def main(argv: list[str]) -> int:
     if arguments.md:
         write(arguments.md, "--md", to_markdown(arguments.title, blocks, arguments.md, arguments.png))
     write(out, "--out", to_html(arguments.title, blocks))
-    runs = sum(len(case.runs) for experiment in results.experiments for case in experiment.cases)
-    print(f"{out}: {len(results.experiments)} experiments, {runs} runs")
+    print(f"{out}: {len(results.experiments)} experiments, {len(runs)} runs")
     return 0

@@ -6,27 +6,14 @@ import statistics
 from collections.abc import Iterable, Iterator
 
 from ddptools.gradient_path import SYMMETRIC, PathComparison, sent_by
-from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series_over, setting_text
+from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series_over, setting_text, table_of
 from ddptools.noise import compare
 
 MOST_SENTENCES = 12
 MOST_LISTED = 4  # cases in one sentence
 FEWEST_RUNS = 3  # of which the t-test can be expected to tell a difference
 SATURATED = 0.95
-DECIDES_PARAMETERS = {
-    "ranks",
-    "batch",
-    "global-batch",
-    "grad-accum",
-    "model",
-    "config",
-    "precision",
-    "data",
-    "seq",
-    "steps",
-    "epochs",
-    "seed",
-}
+SETS_RANKS = ("ranks", "global-batch")  # of ddpsweep; with these, too, training ends with other parameters
 
 
 def number(value: float) -> str:
@@ -262,7 +249,7 @@ def numerics(experiment: Experiment) -> list[str]:
 
 
 def _numerics(experiment: Experiment) -> Iterator[str]:
-    names = [name for name in experiment.varied if name not in DECIDES_PARAMETERS]
+    names = [name for name in experiment.varied if not _decides_parameters(experiment, name)]
     for context, cases in experiment.contexts(names):
         cases = [case for case in cases if case.hashes() and case.trains]
         for case in cases:
@@ -276,6 +263,15 @@ def _numerics(experiment: Experiment) -> Iterator[str]:
             yield _start(context) + _changed_numerics(experiment, cases, names)
         elif len(cases) > 1:
             yield _start(context) + f"All {len(cases)} settings end with the same parameters, bit by bit."
+
+
+def _decides_parameters(experiment: Experiment, name: str) -> bool:
+    """Whether other parameters are what the setting is there for. Of a flag, the runs say it; else it may be so."""
+    if name in experiment.variables or name in PLACEMENT:
+        return False
+    descriptions = [table_of(run.summary.get("description")) for case in experiment.measured for run in case.runs]
+    told = [flags for table in descriptions if isinstance(flags := table.get("decides_parameters"), list)]
+    return not told or name in SETS_RANKS or any(name in flags for flags in told)
 
 
 def _changed_numerics(experiment: Experiment, cases: list[Case], names: list[str]) -> str:

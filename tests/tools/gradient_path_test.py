@@ -3,7 +3,7 @@
 import unittest
 from typing import Any
 
-from support import write_results
+from support import cnn_description, write_results
 from report_support import RING, ReportCase, run_report, runs
 from ddptools.predicted import predictions
 from ddptools.words import choices, explain
@@ -126,8 +126,8 @@ class GradientPathTest(ReportCase):
         for path, us in (("symmetric", 20), ("mpi", 500)):
             step = 128e-6 + 1e-6 * us  # 512 images at 4e6/s, and nothing hidden
             told = {"gradient_path": path, "model": "cnn", "device": "cuda", "precision": "bf16", "world_size": 8,
-                    "batch_per_rank": 512, "parameters": 1_199_882, "baseline_per_second": 4e6, "step_seconds": step,
-                    "communication_seconds": 1e-6 * us}  # fmt: skip
+                    "batch_per_rank": 512, "description": cnn_description(), "baseline_per_second": 4e6,
+                    "step_seconds": step, "communication_seconds": 1e-6 * us}  # fmt: skip
             records += case({"comm": path, "overlap": "off"}, [8 * 512 / step], told)
         found = predictions(self.experiment(records))
         self.assertEqual(len(found), 2)

@@ -15,10 +15,11 @@ import unittest
 from typing import Any
 from unittest import mock
 
-from support import ROOT
-from ddptools import interpreter, nccl_model, plan_program
+from support import ROOT, cnn_description, gpt2_description, make_programs, record
+from ddptools import description, interpreter, nccl_model, plan_program
+from ddptools.description import Buckets, language_model, parsed
 from ddptools.errors import UsageError
-from ddptools.hardware import LINKS, NETWORKS, gpt2, named_model, plain_model, ready_at
+from ddptools.hardware import LINKS, NETWORKS
 from ddptools.nccl_model import Fabric
 from ddptools.plan import Case, NetworkFit, exposed_seconds, needed_bandwidth, predict, rule_of_thumb
 from ddptools.plan_calibration import calibrate, compare, load_records
@@ -34,13 +35,17 @@ def cut(value: float, printed: str) -> str:
 
 
 def case(**changes: Any) -> Case:
-    return dataclasses.replace(Case(model=plain_model(1e9, 1024), batch=8.0, tflops=400.0), **changes)
+    return dataclasses.replace(Case(work=language_model(1e9, 1024), batch=8.0, tflops=400.0), **changes)
+
+
+PROGRAMS = tempfile.TemporaryDirectory()
+BIN = make_programs(pathlib.Path(PROGRAMS.name))
 
 
 def output(*arguments: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        plan_program.run(list(arguments))
+        plan_program.run(["--bin", str(BIN), *arguments])
     return out.getvalue()
 
 
@@ -48,9 +53,8 @@ class ArithmeticTest(unittest.TestCase):
     """The published figures: 2 B parameters, fp32 gradients, 8 GPUs."""
 
     def setUp(self) -> None:
-        self.rule = rule_of_thumb(
-            Case(model=plain_model(2e9, 2048), batch=2.0, tflops=156.0, gradient_bytes=4.0, recompute=True)
-        )
+        work = language_model(2e9, 2048, gradient_dtype="f32", recompute=True)
+        self.rule = rule_of_thumb(Case(work=work, batch=2.0, tflops=156.0))
 
     def test_bytes(self) -> None:
         self.assertEqual(self.rule.bytes_to_move, 16e9)
@@ -63,7 +67,7 @@ class ArithmeticTest(unittest.TestCase):
     def test_compute(self) -> None:
         self.assertEqual(cut(self.rule.tflop_per_gpu, "65.5"), "65.5")
         self.assertEqual(cut(self.rule.compute_seconds, "0.42"), "0.42")
-        without = Case(model=plain_model(2e9, 2048), batch=2.0, tflops=156.0)
+        without = Case(work=language_model(2e9, 2048), batch=2.0, tflops=156.0)
         self.assertAlmostEqual(rule_of_thumb(without).tflop_per_gpu, 2 * 3 * 2 * 2048 * 16 / 8000)
 
     def test_peak_rates(self) -> None:
@@ -92,15 +96,41 @@ def rows_of(rows: dict[str, str], name: str) -> str:
     return rows[name].rstrip()
 
 
-class ModelTest(unittest.TestCase):
-    def test_parameters_are_those_of_the_published_models(self) -> None:
-        for name, count in (("gpt2-124m", 124_439_808), ("gpt2-355m", 354_823_168), ("gpt2-774m", 774_030_080),
-                            ("gpt2-1558m", 1_557_611_200), ("cnn", 1_199_882)):  # fmt: skip
-            self.assertEqual(named_model(name, 1024).parameters, count)
+class DescriptionTest(unittest.TestCase):
+    def test_what_is_sent_is_what_ddptrain_says(self) -> None:
+        found = parsed(cnn_description())
+        assert found is not None
+        self.assertEqual((found.parameters, found.flop, found.gradient_bytes), (1_199_882, 71_565_312, 2_400_000))
+        self.assertEqual(found.buckets[0], Buckets(2_359_296, 0.099, 0.099))
 
-    def test_flops_are_the_palm_count(self) -> None:
-        model = gpt2("gpt2-124m", 12, 768, 1024)
-        self.assertEqual(model.matmul_flops, (6 * 124_439_808 + 12 * 12 * 768 * 1024) * 1024)
+    def test_damaged_descriptions_are_none(self) -> None:
+        values = [None, "x", -1, 0, 1e400, math.nan, [], {}, True, 10**400, [1], [{}], [{"bytes": 1, "complete_at": 2}]]
+        needed = cnn_description().keys() - {"model", "gradient_dtype", "decides_parameters"}
+        for value in values:
+            self.assertIsNone(parsed(value))
+            for name in cnn_description():
+                found = parsed(cnn_description(**{name: value}))
+                self.assertTrue(found is None or name not in needed, (name, value))
+
+    def test_sizes_without_a_model_come_evenly(self) -> None:
+        work = language_model(1e9, 1024, bucket_bytes=3e8, last_bucket_bytes=2e8, gradient_dtype="bf16")
+        self.assertEqual(work.buckets, (Buckets(3e8, 0.15, 0.9, 6), Buckets(2e8, 1.0, 1.0)))
+        self.assertEqual((work.gradient_bytes, work.flop), (2e9, 6e9 * 1024))
+        self.assertEqual(language_model(1e9, 1024, gradient_dtype="f32").gradient_bytes, 4e9)
+
+    def test_runs_without_a_description_are_described_by_their_settings(self) -> None:
+        settings = {"ranks": 2, "gpus": "all", "config": "configs/cnn.toml", "batch_per_rank": 7, "NCCL_ALGO": "Ring"}
+        kept = {"parameter_hash": "a"}
+        records = [record("new", 0, 1.0, settings, summary=kept | {"description": 3}),
+                   record("old", 0, 1.0, settings, summary=kept),
+                   record("other", 0, 1.0, settings | {"config": "x"}, summary=kept),
+                   record("failed", 0, None, settings),
+                   record("damaged", 0, 1.0, {"\0": []}, summary=kept)]  # fmt: skip
+        description.complete(records, BIN / "ddptrain")
+        found = [made.get("summary", {}).get("description") for made in records]
+        self.assertEqual((found[0], *found[2:]), (3, None, None, None))
+        self.assertEqual((found[1]["model"], found[1]["batch_per_rank"]), ("cnn", 7))
+        description.complete([record("old", 0, 1.0, settings, summary=kept)], BIN / "none")
 
 
 class NcclModelTest(unittest.TestCase):
@@ -152,43 +182,40 @@ class NcclModelTest(unittest.TestCase):
 
 
 class ExposureTest(unittest.TestCase):
+    EVEN = (Buckets(100.0, 0.1, 0.9, 9), Buckets(100.0, 1.0, 1.0))
+
     def test_only_the_last_bucket_where_the_network_is_fast(self) -> None:
-        self.assertAlmostEqual(exposed_seconds([(9, 100.0), (1, 100.0)], [0.05, 0.05], 1.0), 0.05)
+        self.assertAlmostEqual(exposed_seconds(self.EVEN, [0.05, 0.05], 1.0), 0.05)
 
     def test_what_backward_cannot_hide_where_it_is_slow(self) -> None:
         # The first of ten buckets is complete at 0.1; ten times 0.3 from there; backward ends at 1.
-        self.assertAlmostEqual(exposed_seconds([(9, 100.0), (1, 100.0)], [0.3, 0.3], 1.0), 0.1 + 3.0 - 1.0)
+        self.assertAlmostEqual(exposed_seconds(self.EVEN, [0.3, 0.3], 1.0), 0.1 + 3.0 - 1.0)
 
     def test_agrees_with_going_through_the_buckets(self) -> None:
         rng = random.Random(3)
         for _ in range(300):
-            sizes = [(rng.randint(1, 30), rng.uniform(1, 10)), (1, rng.uniform(0.01, 5))]
-            seconds = [rng.uniform(0, 0.2), rng.uniform(0, 0.2)]
-            shares, times = (sorted(rng.uniform(0, 1) for _ in range(2)) for _ in range(2))
-            ready = (*zip(shares, times, strict=True), (1.0, 1.0))
-            total = sum(count * size for count, size in sizes)
-            done = free = 0.0
-            for (count, size), each in zip(sizes, seconds, strict=True):
-                for _ in range(count):
-                    done += size
-                    free = max(free, ready_at(ready, done / total)) + each
-            self.assertAlmostEqual(exposed_seconds(sizes, seconds, 1.0, ready), max(free - 1.0, 0.0))
+            shares = sorted(rng.uniform(0, 1) for _ in range(4))
+            groups = [Buckets(1.0, shares[0], shares[1], rng.randint(2, 30)), Buckets(1.0, shares[2], shares[2])]
+            groups += [Buckets(1.0, shares[3], 1.0, rng.randint(2, 5))]
+            seconds = [rng.uniform(0, 0.2) for _ in groups]
+            free = 0.0
+            for group, each in zip(groups, seconds, strict=True):
+                for bucket in range(group.count):
+                    share = bucket / max(group.count - 1, 1)
+                    at = group.first_complete_at + share * (group.last_complete_at - group.first_complete_at)
+                    free = max(free, 2.0 * at) + each
+            self.assertAlmostEqual(exposed_seconds(groups, seconds, 2.0), max(free - 2.0, 0.0))
 
     def test_gradients_need_not_come_evenly(self) -> None:
-        early = ((0.9, 0.1), (1.0, 1.0))
-        self.assertAlmostEqual(ready_at(early, 0.45), 0.05)
-        self.assertAlmostEqual(ready_at(early, 0.95), 0.55)
-        self.assertAlmostEqual(exposed_seconds([(1, 90.0), (1, 10.0)], [0.8, 0.05], 1.0, early), 0.05)
-        self.assertAlmostEqual(exposed_seconds([(1, 90.0), (1, 10.0)], [0.8, 0.05], 1.0), 0.75)
+        for complete_at, exposed in ((0.1, 0.05), (0.9, 0.75)):
+            groups = [Buckets(90.0, complete_at, complete_at), Buckets(10.0, 1.0, 1.0)]
+            self.assertAlmostEqual(exposed_seconds(groups, [0.8, 0.05], 1.0), exposed)
 
     def test_the_tied_embedding_is_complete_at_the_end(self) -> None:
-        model = gpt2("gpt2-124m", 12, 768, 1024)
-        blocks = 1.0 - (50257 + 1024) * 768 / model.parameters
-        self.assertGreater(ready_at(model.ready, 0.01), 0.25)  # after the head's products
-        self.assertAlmostEqual(ready_at(model.ready, blocks), 1.0)
-        seconds = 0.01 / 100
-        exposed = exposed_seconds([(99, 1.0), (1, 1.0)], [seconds, seconds], 1.0, model.ready)
-        self.assertAlmostEqual(exposed, 32 * seconds)  # of 100 buckets, those with embeddings
+        work = parsed(gpt2_description())
+        assert work is not None
+        seconds = [1e-3] * len(work.buckets)
+        self.assertAlmostEqual(exposed_seconds(work.buckets, seconds, 1.0), 3e-3)  # the last blocks, both embeddings
 
 
 class PredictTest(unittest.TestCase):
@@ -208,7 +235,7 @@ class PredictTest(unittest.TestCase):
         self.assertLess(predict(slow).step_seconds, predict(dataclasses.replace(slow, overlap=False)).step_seconds)
         without = predict(dataclasses.replace(slow, overlap=False))
         self.assertAlmostEqual(without.exposed_seconds, without.communication_seconds)
-        again = predict(dataclasses.replace(slow, recompute=True))
+        again = predict(dataclasses.replace(slow, work=language_model(1e9, 1024, recompute=True)))
         self.assertAlmostEqual(again.compute_seconds / predict(slow).compute_seconds, 4 / 3)
 
     def test_accumulation_communicates_once(self) -> None:
@@ -217,13 +244,14 @@ class PredictTest(unittest.TestCase):
         self.assertAlmostEqual(four.communication_seconds, once.communication_seconds)
 
     def test_tens_of_thousands_of_gpus(self) -> None:
-        result = predict(case(nodes=8192, model=plain_model(70e9, 4096)))
+        result = predict(case(nodes=8192, work=language_model(70e9, 4096)))
         self.assertEqual(result.gpus, 65536)
         self.assertTrue(0.0 < result.efficiency < 1.0)
 
     def test_a_fit_stands_in_for_the_model(self) -> None:
         fit = NetworkFit(per_rank_us=2.0, busbw_gbs=100.0)
-        result = predict(case(intra_fit=fit, overlap=False, bucket_bytes=1e12, last_bucket_bytes=0.0))
+        one_bucket = language_model(1e9, 1024, bucket_bytes=1e12, last_bucket_bytes=0.0)
+        result = predict(case(work=one_bucket, intra_fit=fit, overlap=False))
         self.assertAlmostEqual(result.communication_seconds, 1e-6 * (2.0 * 7 + 1.75 * 2e9 / 1e5))
         self.assertEqual(result.algorithm, "measured")
 
@@ -242,12 +270,12 @@ class PredictTest(unittest.TestCase):
             self.assertLess(predict(case(nodes=nodes, **{field: 0.99 * needed})).efficiency, 0.95)
 
     def test_latency_can_put_a_target_out_of_reach(self) -> None:
-        self.assertIsNone(needed_bandwidth(case(nodes=1024, model=plain_model(1e6, 1), batch=1.0), 0.95))
+        self.assertIsNone(needed_bandwidth(case(nodes=1024, work=language_model(1e6, 1), batch=1.0), 0.95))
 
 
 def summary(ranks: int, rate: float, baseline: float | None = None, **changes: Any) -> dict[str, Any]:
     return {"event": "summary", "model": "cnn", "device": "cuda", "precision": "bf16", "world_size": ranks, "nodes": 1,
-            "batch_per_rank": 512, "grad_accum": 1, "parameters": 1_199_882, "images_per_second": rate,
+            "batch_per_rank": 512, "grad_accum": 1, "description": cnn_description(), "images_per_second": rate,
             "baseline_per_second": baseline} | changes  # fmt: skip
 
 
@@ -280,12 +308,25 @@ class CalibrationTest(unittest.TestCase):
 
     def test_takes_the_compute_rate_from_the_baseline(self) -> None:
         calibration = calibrate([summary(8, 26.8e6, 3.91e6), summary(1, 3.91e6)])
-        self.assertAlmostEqual(calibration.tflops or 0.0, 71.565e6 * 3.91e6 / 1e12)
+        self.assertAlmostEqual(calibration.tflops or 0.0, 71_565_312 * 3.91e6 / 1e12)
 
     def test_tokens_are_parts_of_sequences(self) -> None:
-        record = summary(1, 0.0, model="gpt2-124m", parameters=124_439_808, tokens_per_second=524_000.0, seq=1024)
-        tflops = (6 * 124_439_808 + 12 * 12 * 768 * 1024) * 524_000 / 1e12
-        self.assertAlmostEqual(calibrate([record]).tflops or 0.0, tflops)
+        record = summary(1, 0.0, model="gpt", tokens_per_second=524_000.0, description=gpt2_description())
+        self.assertAlmostEqual(calibrate([record]).tflops or 0.0, 8.7e11 / 1024 * 524_000 / 1e12)
+
+    def test_gradients_have_the_type_that_is_sent(self) -> None:
+        for precision, dtype, size in (("fp8", "bf16", 2), ("bf16", "f32", 4), ("fp32", "f32", 4)):
+            bucket = {"bytes": 1_199_882 * size, "complete_at": 1.0}
+            told = cnn_description(gradient_dtype=dtype, buckets=[bucket])
+            (found,) = compare([summary(2, 1.5e6, 1e6, precision=precision, description=told)])
+            self.assertEqual(found.predicted.bytes_per_gpu, 1_199_882 * size, precision)
+
+    def test_an_unknown_model_is_what_it_says_or_nothing(self) -> None:
+        told = cnn_description(model="mlp", flop_forward_per_sample=1e6, flop_backward_per_sample=2e6)
+        calibration = calibrate([summary(1, 1e6, model="mlp", description=told)])
+        self.assertAlmostEqual(calibration.tflops or 0.0, 3e6 * 1e6 / 1e12)
+        with self.assertRaises(UsageError):
+            calibrate([summary(1, 1e6, model="mlp", parameters=1e6, description=None)])
 
     def test_predicted_beside_measured(self) -> None:
         step = 512 / 3.91e6 + 25e-6
@@ -312,15 +353,6 @@ class CalibrationTest(unittest.TestCase):
         beside, after = compare([run(True), run(True, step=174e-6, overlap="off")])
         self.assertAlmostEqual(beside.predicted.exposed_seconds, 8e-6)
         self.assertAlmostEqual(after.predicted.exposed_seconds, 47e-6)
-
-    def test_a_gpt_is_one_by_its_shape(self) -> None:
-        shape = {"model": "gpt", "layers": 12, "width": 768, "vocabulary": 50257, "sequence": 1024}
-        record = summary(4, 2000.0 * 1024, 520.0 * 1024, parameters=124_439_808, communication_seconds=2e-3, **shape)
-        record["tokens_per_second"] = record.pop("images_per_second")
-        (known,) = compare([record])
-        (by_size,) = compare([{**record, "layers": None}])
-        self.assertGreater(known.predicted.exposed_seconds, 0.3 * 2e-3)
-        self.assertLess(by_size.predicted.exposed_seconds, 0.1 * 2e-3)
 
     def test_nothing_runs_beside_kernels_that_fill_the_gpu(self) -> None:
         run = summary(4, 4 * 512 / 170e-6, 4.05e6, communication_seconds=45e-6, step_seconds=170e-6)
@@ -362,7 +394,7 @@ class ProgramTest(unittest.TestCase):
     def test_json_and_text_tell_the_same(self) -> None:
         with tempfile.TemporaryDirectory() as name:
             path = pathlib.Path(name) / "plan.json"
-            text = output("--model", "gpt2-774m", "--nodes", "1,64", "--target", "0.95", "--json", str(path))
+            text = output("--model", "gpt2-124m", "--nodes", "1,64", "--target", "0.95", "--json", str(path))
             result = json.loads(path.read_text())
         self.assertEqual([p["gpus"] for p in result["predictions"]], [8, 512])
         self.assertIn(f"{100 * result['predictions'][1]['efficiency']:.1f}%", text)
@@ -401,10 +433,28 @@ class ProgramTest(unittest.TestCase):
     def test_a_curve_of_another_network_leaves_the_measured_one_out(self) -> None:
         options = plan_program.parse(["--network", "ndr"])
         changes = plan_program.other_network(options, "hdr")
-        case = Case(named_model("gpt2-124m", 1024), 16, 400.0, nodes=4, inter_fit=NetworkFit(1.0, 1000.0))
+        case = Case(language_model(124e6, 1024), 16, 400.0, nodes=4, inter_fit=NetworkFit(1.0, 1000.0))
         hdr = dataclasses.replace(case, **changes)
         self.assertAlmostEqual(hdr.inter_gbs, 0.8 * 25.0)
         self.assertLess(predict(hdr).efficiency, predict(case).efficiency - 0.1)
+
+    def test_flags_reach_ddptrain(self) -> None:
+        plan = ["--model", "cnn", "--bucket-mb", "2", "--gradients", "fp32", "--json", "--nodes", "1"]
+        with mock.patch.object(plan_program, "describe", side_effect=UsageError("seen")) as describe:
+            for more in ([], ["--", "--seed=3", "--lr", "2"]):
+                with self.assertRaisesRegex(UsageError, "seen"):
+                    output(*plan, *more)
+        flags = {"config": "configs/cnn.toml", "device": "cuda", "data": "synthetic", "comm-dtype": "fp32",
+                 "bucket-mb": 2.0}  # fmt: skip
+        self.assertEqual([call.args[1:] for call in describe.call_args_list], [(flags, []), (flags, more[1:])])
+        batch = json.loads(output(*plan, "--batch", "7", "--", "--batch_per_rank=99"))["case"]["batch"]
+        self.assertEqual(batch, 7)
+
+    def test_the_words_of_ddptrain_are_told(self) -> None:
+        with self.assertRaisesRegex(UsageError, "^--model vgg: there is no such model$"):
+            output("--model", "vgg")
+        with self.assertRaisesRegex(UsageError, "cannot be run: No such file or directory. Build it, or give --bin "):
+            output("--bin", PROGRAMS.name)
 
     def test_adapters_that_are_named_by_the_node_are_not_multiplied(self) -> None:
         for network, of_a_node in (("hdr", "160"), ("efa2", "320"), ("100", "80.0")):
@@ -429,10 +479,12 @@ class ProgramTest(unittest.TestCase):
                           ["--nodes", "1,,2"], ["--nodes", "1000000"], ["--batch", "0"], ["--batch", "1.5"],
                           ["--global-batch", "4", "--nodes", "8"], ["--gpu", "h300"], ["--tflops", "nan"],
                           ["--network", "fast"], ["--network", "-1"], ["--link", "inf"], ["--target", "1.5"],
-                          ["--seq", "2048"], ["--achievable", "0"], ["--calibrate", "/nonexistent"],
+                          ["--model", "none.toml"], ["--achievable", "0"], ["--calibrate", "/nonexistent"],
                           ["--calibrate", str(ROOT / "README.md")], ["--json", "/nonexistent/x.json"],
-                          ["--model", "cnn", "--params", "2B"], ["--bucket-mb", "0"], ["stray"]):  # fmt: skip
-            done = subprocess.run([sys.executable, ROOT / "launch/ddpplan", *arguments], capture_output=True, text=True)
+                          ["--model", "cnn", "--params", "2B"], ["--bucket-mb", "0"], ["stray"],
+                          ["--params", "2B", "--", "--seed", "2"], ["--bin", "/nonexistent"]):  # fmt: skip
+            command = [sys.executable, ROOT / "launch/ddpplan", "--bin", str(BIN), *arguments]
+            done = subprocess.run(command, capture_output=True, text=True)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             self.assertTrue(done.stderr.startswith("ddpplan: "), done.stderr)

@@ -4,7 +4,7 @@ import random
 import unittest
 from typing import Any
 
-from support import record, write_results
+from support import cnn_description, record, write_results
 from report_support import ReportCase, algo, run_report
 from ddptools.measurements import load
 from ddptools.predicted import predicted_table, predicted_words, predictions
@@ -15,8 +15,8 @@ def scaled(ranks: int, rate: float, baseline: float, **changes: Any) -> dict[str
     step = ranks * 512 / rate
     summary = {"model": "cnn", "device": "cuda", "precision": "bf16", "world_size": ranks, "nodes": 1,
                "batch_per_rank": 512, "parameters": 1_199_882, "baseline_per_second": baseline,
-               "communication_seconds": 50e-6 if ranks > 1 else None, "step_seconds": step,
-               "scaling_efficiency": rate / ranks / baseline}  # fmt: skip
+               "description": cnn_description(), "step_seconds": step, "scaling_efficiency": rate / ranks / baseline,
+               "communication_seconds": 50e-6 if ranks > 1 else None}  # fmt: skip
     settings = {"ranks": ranks, "overlap": "off"} | changes.pop("settings", {})
     return record(f"r{ranks}", 0, rate, settings, summary=summary, **changes)
 

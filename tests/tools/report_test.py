@@ -150,7 +150,12 @@ class PageTest(ReportCase):
         page = to_html("<t>", [Heading(2, "<h>"), Notes(["<n>"]), "<p1>", table, large, small])
         for tag in ("<t>", "<h>", "<n>", "<p1>", "<i>", "<u>", "<s>", "<q>", "<b>"):
             self.assertNotIn(tag, page)
-        for text in ("<h1>&lt;t&gt;</h1>", ">&lt;h&gt;</h2>", "&lt;s&gt; &amp; (1&nbsp;to&nbsp;2)</td>", "&lt;q&gt;</p>"):
+        for text in (
+            "<h1>&lt;t&gt;</h1>",
+            ">&lt;h&gt;</h2>",
+            "&lt;s&gt; &amp; (1&nbsp;to&nbsp;2)</td>",
+            "&lt;q&gt;</p>",
+        ):
             self.assertIn(text, page)
         image = '<figure><img alt="A &amp; &lt;b&gt;" src="data:image/png;base64,iVBORw==" style="max-width:100%">'
         self.assertIn(image + "<figcaption>A &amp; &lt;b&gt;</figcaption></figure>", page)

@@ -30,6 +30,15 @@ if flags.get("batch") == "0":
     sys.exit(2)
 if "--print-config" in sys.argv:
     sys.exit()
+if "--describe" in sys.argv:
+    name = flags.get("config", flags.get("model", "")).split("/")[-1]
+    descriptions = json.load(open(os.path.join(os.path.dirname(sys.argv[0]), "descriptions.json")))
+    if name not in descriptions:
+        print(f"ddptrain: --model {name}: there is no such model", file=sys.stderr)
+        sys.exit(2)
+    asked = {flag: float(value) for flag, value in flags.items() if flag in ("batch_per_rank", "parameters")}
+    print(json.dumps(descriptions[name] | asked))
+    sys.exit()
 if int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")):
     if flags.get("mode") != "hang":
         sys.exit()
@@ -58,7 +67,42 @@ def make_programs(folder: pathlib.Path) -> pathlib.Path:
     script = programs / "ddptrain"
     script.write_text(f"#!{sys.executable} -S\n{FAKE_DDPTRAIN}")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    descriptions = {"cnn.toml": cnn_description(), "cnn": cnn_description(), "gpt2-124m.toml": gpt2_description()}
+    (programs / "descriptions.json").write_text(json.dumps(descriptions))
     return programs
+
+
+def cnn_description(**changes: Any) -> dict[str, Any]:
+    """What ddptrain --describe says of the CNN in bf16, less its layers."""
+    buckets = [{"bytes": 2_359_296, "complete_at": 0.099}, {"bytes": 40_704, "complete_at": 1.0}]
+    return {
+        "model": "cnn",
+        "parameters": 1_199_882,
+        "batch_per_rank": 512,
+        "grad_accum": 1,
+        "units_per_sample": 1,
+        "flop_forward_per_sample": 23_984_896,
+        "flop_backward_per_sample": 47_580_416,
+        "gradient_dtype": "bf16",
+        "buckets": buckets,
+        "decides_parameters": ["batch", "lr", "model"],
+    } | changes
+
+
+def gpt2_description(**changes: Any) -> dict[str, Any]:
+    """The same of GPT-2 124M, whose tied embedding is complete at the end."""
+    blocks = [{"bytes": 24e6, "complete_at": 0.32 + 0.68 * i / 7} for i in range(1, 8)]
+    return {
+        "model": "gpt",
+        "parameters": 124_439_808,
+        "batch_per_rank": 64,
+        "grad_accum": 1,
+        "units_per_sample": 1024,
+        "flop_forward_per_sample": 2.9e11,
+        "flop_backward_per_sample": 5.8e11,
+        "gradient_dtype": "bf16",
+        "buckets": [*blocks, {"bytes": 78.9e6, "complete_at": 1.0}, {"bytes": 2e6, "complete_at": 1.0}],
+    } | changes
 
 
 class FakeSweep:

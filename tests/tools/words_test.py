@@ -150,6 +150,23 @@ class WordsTest(ReportCase):
         records.append(records[0] | {"repeat": 1, "summary": records[0]["summary"] | {"parameter_hash": "c"}})
         self.assertIn("not reproducible bit by bit", "\n".join(numerics(self.experiment(records))))
 
+    def test_flags_that_decide_parameters_are_not_compared(self) -> None:
+        def flag(name: str, values: tuple, decides: list[str] | None) -> str:
+            told = {} if decides is None else {"description": {"decides_parameters": decides}}
+            records = []
+            for value in values:
+                summary = {"parameter_hash": f"{value}"} | told
+                records += runs(f"{name}{value}", [1], {"ranks": 2, name: value}, summary=summary)
+            return "\n".join(numerics(self.experiment(records)))
+
+        for name in ("lr", "momentum"):
+            self.assertEqual(flag(name, (0.1, 0.2), ["lr", "momentum", "batch"]), "")
+            self.assertIn("sums in another order", flag(name, (0.1, 0.2), ["batch"]))
+            self.assertEqual(flag(name, (0.1, 0.2), None), "")  # of a version that does not say
+        for name in ("ranks", "global-batch"):
+            self.assertEqual(flag(name, (2, 4), []), "")
+        self.assertIn("differ from those of", flag("gpus", ("0,1", "0,2"), None))
+
 
 if __name__ == "__main__":
     unittest.main()
