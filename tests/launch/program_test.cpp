@@ -6,10 +6,6 @@
 #include <fstream>
 
 #include "launch/early_start.h"
-<<<<<<< HEAD
-=======
-#include "runtime/device/device.h"
->>>>>>> main
 #include "runtime/core/scoped_environment.h"
 #include "runtime/device/device.h"
 #include "tests/launch/process.h"
