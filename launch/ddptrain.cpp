@@ -13,12 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "data/distributed_sampler.h"
+#include "launch/choose_device.h"
 #include "launch/options.h"
-#include "launch/pretrained.h"
-#include "launch/training_data.h"
-#include "models/gpt/generate.h"
-#include "models/registry.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/nccl_log.h"
 #include "runtime/core/error.h"
@@ -27,6 +23,7 @@
 #include "runtime/topology/gpu_selection.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/topology/topology.h"
+#include "runtime/train/distributed_sampler.h"
 #include "runtime/train/report.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/training_run.h"
@@ -54,12 +51,11 @@ class StartupClock {
 /// What all ranks have agreed can be run.
 struct Job {
   Options options;
+  std::unique_ptr<Workload> workload;
   StartupClock clock;
   std::string pci_bus_id;  ///< Of this rank's GPU; empty on the CPU.
   std::string binding;     ///< What bind_to_numa() did.
   std::unique_ptr<Device> device;
-  std::shared_ptr<const Pretrained> pretrained;  ///< Null: none.
-  TrainingData data;
   std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
 };
 
@@ -85,21 +81,8 @@ EarlyCuda start_cuda_early(const Options& options) {
 }
 
 /// On CUDA every rank then sees its own GPU only.
-DeviceKind choose_device(const World& world, const Options& options, EarlyCuda& cuda) {
-  if (options.device == "cpu") return DeviceKind::cpu;
-  const int gpus = cuda.visible;
-  const bool everywhere = world.min(gpus) > 0;
-  if (options.device == "auto" && !everywhere) return DeviceKind::cpu;
-  world.agree([&] {
-    if (!built_with_cuda()) usage_error("--device cuda: this program was built without CUDA. Use --device cpu.");
-    if (gpus == 0) usage_error("--device cuda: no GPU is visible on {}. Use --device cpu.", world.hostname());
-    if (world.local_size() > gpus) {
-      usage_error(
-          "{} ranks on {}, but {} GPU{} there, and each rank needs its own: start at most {} per host, or add "
-          "--device cpu",
-          world.local_size(), world.hostname(), gpus, gpus == 1 ? "" : "s", gpus);
-    }
-  });
+DeviceKind take_device(const World& world, const Options& options, EarlyCuda& cuda) {
+  if (choose_device(world, options.device, cuda.visible) == DeviceKind::cpu) return DeviceKind::cpu;
   if (cuda.chosen < 0) show_only_gpu(world.local_rank());
   DDP_CHECK(cuda.chosen < 0 || cuda.chosen == world.local_rank(), "local rank {} of MPI was started as {}",
             world.local_rank(), cuda.chosen);
@@ -116,57 +99,53 @@ std::unique_ptr<Device> make_device(const Options& options, DeviceKind kind) {
   return kind == DeviceKind::cuda ? make_cuda_device(device, 0) : make_cpu_device(device);
 }
 
-DistributedSampler make_sampler(const World& world, const Job& job) {
-  return {train_count(job.data, job.options),
-          job.options.batch,
-          job.options.grad_accum,
-          world.rank(),
-          world.size(),
-          job.options.seed};
-}
-
 void check_plan(const World& world, const Job& job) {
-  const DistributedSampler sampler = make_sampler(world, job);
-  if (job.options.fail_rank >= world.size()) {
-    usage_error("--fail-at {}:{}: there are {} ranks", job.options.fail_rank, job.options.fail_step, world.size());
+  const TrainerOptions& trainer = job.options.trainer;
+  const DistributedSampler sampler = make_sampler(trainer, job.workload->data(), world);
+  if (job.options.run.fail_rank >= world.size()) {
+    usage_error("--fail-at {}:{}: there are {} ranks", job.options.run.fail_rank, job.options.run.fail_step,
+                world.size());
   }
   if (sampler.dropped() > 0) {
     spdlog::info(
         "{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
-        sampler.dropped(), train_count(job.data, job.options));
+        sampler.dropped(), job.workload->data().train_count());
   }
-  if (job.options.overlap == OverlapMode::none && world.size() > 1 && world.rank() == 0) {
-    spdlog::warn("--overlap none: gradients are not averaged; every rank trains on its own. For measurements only.");
+  if (trainer.overlap == OverlapMode::none && world.size() > 1 && world.rank() == 0) {
+    spdlog::warn("--overlap none: gradients are not summed; every rank trains on its own. For measurements only.");
   }
 }
 
+void check_outputs(const World& world, Job& job) {
+  if (world.rank() != 0) return;
+  const Options& options = job.options;
+  if (!options.run.trace.empty()) require_writable("--trace", options.run.trace);
+  job.workload->check_outputs();
+  if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics);
+}
+
 /// Everything that a user can get wrong. Throws the same error on all ranks.
-Job prepare(const World& world, const Options& options, EarlyCuda& cuda) {
+Job prepare(const World& world, CommandLine command_line, EarlyCuda& cuda) {
   Job job;
-  job.options = options;
+  job.options = std::move(command_line.options);
+  job.workload = std::move(command_line.workload);
+  const Options& options = job.options;
+  Workload& workload = *job.workload;
   job.clock.mark("MPI");
-  world.agree([&] { job.pretrained = load_pretrained(options); });
-  if (job.pretrained != nullptr) adopt(job.pretrained->weights, job.options);
-  std::future<TrainingData> data;  // read while the device starts
-  world.agree([&] { data = std::async(std::launch::async, find_data(job.options, world, job.pretrained)); });
-  const DeviceKind kind = choose_device(world, options, cuda);
+  world.agree([&] { workload.open({world.rank(), world.size(), options.trainer.batch, options.trainer.seed}); });
+  std::future<void> data = std::async(std::launch::async, [&] { workload.load(); });  // while the device starts
+  const DeviceKind kind = take_device(world, options, cuda);
   if (kind == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(0);
   job.binding = bind_to_numa(job.pci_bus_id);
   world.agree([&] {
-    check_precision(options, chosen_precision(options, kind));
+    check_precision(options, workload, chosen_precision(options, kind));
     job.device = make_device(options, kind);
   });
   job.clock.mark("device");
-  world.agree([&] { job.data = data.get(); });
-  adopt(job.data, job.options);
+  world.agree([&] { data.get(); });
   job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
-  world.agree([&] {
-    if (world.rank() != 0) return;
-    if (!options.trace.empty()) require_writable("--trace", options.trace);
-    if (!options.save.empty()) require_writable_folder("--save", options.save);
-    if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics);
-  });
+  world.agree([&] { check_outputs(world, job); });
   return job;
 }
 
@@ -202,8 +181,8 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.world_size = world.size();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
-  info.batch_per_rank = job.options.batch;
-  info.grad_accum = job.options.grad_accum;
+  info.batch_per_rank = job.options.trainer.batch;
+  info.grad_accum = job.options.trainer.grad_accum;
   info.zero = trainer.arena().sharded() ? 1 : 0;
   info.fused_sum = trainer.fuses_last_sum();
   info.comm_dtype = trainer.arena().gradient_type() == DType::f32 ? "fp32" : name_of(trainer.arena().gradient_type());
@@ -214,21 +193,8 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.units_per_sample = trainer.model().predictions_per_sample();
   info.flops_per_sample = trainer.model().flops_per_sample();
   info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.device->peak_flops();
-  if (is_language_model(job.options.model)) {
-    const GptShape& shape = job.options.gpt;
-    info.shape = {{"layers", shape.layers},     {"width", shape.width},
-                  {"heads", shape.heads},       {"feed_forward", shape.feed_forward},
-                  {"sequence", shape.sequence}, {"vocabulary", shape.vocabulary}};
-  }
+  info.shape = job.workload->sizes();
   return info;
-}
-
-/// What the model writes after --prompt.
-std::string sample_text(Model& model, const Job& job) {
-  const Options& o = job.options;
-  const GenerateOptions options{o.sample_tokens, o.temperature, o.gpt.sequence, o.seed};
-  const auto prompt = to_tokens(o.prompt, job.pretrained.get());
-  return to_text(generate(model, *job.device, prompt, options), job.pretrained.get());
 }
 
 /// Whether standard output ends at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is.
@@ -255,17 +221,15 @@ void train(const World& world, Job& job) {
   if (nccl && world.rank() == 0) nccl_log.emplace();
   const auto communicator = make_communicator(world, *job.device, {job.options.symmetric, job.options.comm_ctas});
   job.clock.mark("communicator");
-  const DistributedSampler sampler = make_sampler(world, job);
-  RunOptions run = run_options(job.options);
+  Workload& workload = *job.workload;
+  const DistributedSampler sampler = make_sampler(job.options.trainer, workload.data(), world);
+  RunOptions run = job.options.run;
   run.progress = job.device->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
-  TrainerOptions settings = trainer_options(job.options, world.size(), steps);
-  if (job.pretrained != nullptr) settings.start_values = job.pretrained->start_values();
-  Trainer trainer(settings, make_resident(job.data, job.options, *job.device), world, *job.device, *communicator);
-  run.sample = [&] { return sample_text(trainer.model(), job); };
-  if (!job.options.save.empty()) {
-    run.trained = [&] { save_pretrained(job.options.save, trainer.arena(), job.options.gpt, world); };
-  }
+  Trainer trainer(trainer_options(job.options, world.size(), steps), workload.make_model(*job.device), workload.data(),
+                  world, *job.device, *communicator);
+  run.samples = workload.samples(trainer.model(), *job.device);
+  run.trained = [&] { workload.finish(trainer.arena(), world); };
   job.clock.mark("replica");
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
@@ -301,7 +265,7 @@ std::pair<CommandLine, std::exception_ptr> read_command_line(int argc, char** ar
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto [command_line, mistake] = read_command_line(argc, argv);
+  auto [command_line, mistake] = read_command_line(argc, argv);
   EarlyCuda cuda;
   if (!mistake && !command_line.print) cuda = start_cuda_early(command_line.options);
   World world(&argc, &argv);
@@ -315,7 +279,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     init_logging(command_line.options.log_level, world.rank());
-    job = prepare(world, command_line.options, cuda);
+    job = prepare(world, std::move(command_line), cuda);
   } catch (const Error& error) {  // the same on every rank
     if (world.rank() == 0) std::fprintf(stderr, "ddptrain: %s\n", error.what());
     return dynamic_cast<const UsageError*>(&error) != nullptr ? 2 : 1;

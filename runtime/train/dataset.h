@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+namespace ddptrain {
+
+/// What the runtime knows of a data set: how many samples there are to train and to test on. What a sample is, only the
+/// model knows, which was bound to the data when it was made and reads the rows that a Slice names.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  virtual std::int64_t train_count() const = 0;
+  virtual std::int64_t test_count() const = 0;
+};
+
+}  // namespace ddptrain
