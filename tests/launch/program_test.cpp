@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "launch/early_start.h"
-#include "runtime/device/device.h"
 #include "runtime/core/scoped_environment.h"
+#include "runtime/device/device.h"
 #include "tests/launch/process.h"
 
 namespace ddptrain {
