@@ -80,7 +80,7 @@ std::vector<fs::path> find_shards(const std::string& data) {
   if (fs::is_directory(data, ignored)) return shards_in(data);
   if (fs::exists(data, ignored)) return {data};
   if (data.find_first_of("*?[") != std::string::npos) return shards_matching(data);
-  if (data.empty()) usage_error("no data: give --data a text file, token files (.bin), a folder of them, or synthetic");
+  if (data.empty()) usage_error("no data: give a text file, token files (.bin), a folder of them, or synthetic");
   usage_error("{}: there is no such file or folder", data);
 }
 
@@ -128,8 +128,8 @@ void check_tokens(const Shard& shard, const void* piece, std::size_t bytes, std:
   for (const T* token = begin; token != end; ++token) largest = std::max(largest, *token);
   if (largest < limit) return;
   const T* bad = std::find_if(begin, end, [&](T token) { return token >= limit; });
-  usage_error("{}: token {} at position {} is not below the vocabulary of {}: give the right one with --vocab",
-              shard.name, *bad, bad - static_cast<const T*>(shard.segment.tokens), vocabulary);
+  usage_error("{}: token {} at position {} is not below the vocabulary of {}: give a larger vocabulary", shard.name,
+              *bad, bad - static_cast<const T*>(shard.segment.tokens), vocabulary);
 }
 
 /// Cuts the shards' last tokens off, `count` in all, as a part of their own.
@@ -228,7 +228,7 @@ std::int64_t synthetic_number(const std::string& data, std::string_view text, st
   std::int64_t value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (code != std::errc{} || end != text.data() + text.size() || value < 1 || value > most) {
-    usage_error("--data {}: give synthetic:COUNT:VOCABULARY, up to {} tokens of a vocabulary up to 65536", data,
+    usage_error("{}: give synthetic:COUNT:VOCABULARY, up to {} tokens of a vocabulary up to 65536", data,
                 kMostSyntheticTokens);
   }
   return value;
@@ -244,8 +244,8 @@ TokenData synthetic_text(const std::string& data, std::string_view numbers, cons
     if (colon != std::string_view::npos) text.vocabulary = synthetic_number(data, numbers.substr(colon + 1), 65536);
   }
   if (text.vocabulary > 65536) {
-    usage_error("--data {}: synthetic text has up to 65536 different tokens, not {}: give synthetic:COUNT:VOCABULARY",
-                data, text.vocabulary);
+    usage_error("{}: synthetic text has up to 65536 different tokens, not {}: give synthetic:COUNT:VOCABULARY", data,
+                text.vocabulary);
   }
   TokenData result;
   result.train.token_bytes = text.token_bytes();
@@ -271,7 +271,7 @@ TokenData load_tokens(const std::string& data, const TokenOptions& options) {
     usage_error("a validation part of {} of the text: give a fraction of at least 0 and below 1",
                 options.validation_fraction);
   }
-  if (options.vocabulary < 0) usage_error("--vocab {}: give at least 1", options.vocabulary);
+  if (options.vocabulary < 0) usage_error("a vocabulary of {}: give at least 1", options.vocabulary);
   const std::string synthetic = "synthetic";
   if (data == synthetic || data.rfind(synthetic + ":", 0) == 0) {
     return synthetic_text(data, std::string_view(data).substr(synthetic.size()), options);
@@ -299,6 +299,13 @@ TokenWindows::TokenWindows(const TokenPart& part, std::int64_t sequence) : token
                 part.name, part.count(), part.segments.size(), sequence, sequence + 1);
   }
   count_ = static_cast<std::uint32_t>(windows);
+}
+
+TokenDataset::TokenDataset(TokenData data, std::int64_t sequence)
+    : data_(std::move(data)), train_(data_.train, sequence), validation_(data_.validation, sequence) {}
+
+DataContent TokenDataset::content() const {
+  return {fmt::format("{} tokens", data_.train.count() + data_.validation.count()), data_.hash};
 }
 
 TokenSource TokenWindows::source() const {

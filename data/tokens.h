@@ -9,7 +9,8 @@
 
 #include "data/mapped_file.h"
 #include "runtime/core/hash.h"
-#include "runtime/ops/token_batch.h"
+#include "runtime/device/device.h"
+#include "runtime/train/dataset.h"
 
 namespace ddptrain {
 
@@ -83,5 +84,37 @@ class TokenWindows {
   std::uint32_t sequence_ = 0;
   std::uint8_t token_bytes_ = 0;
 };
+
+/// A text as windows of one length.
+class TokenDataset final : public Dataset {
+ public:
+  /// UsageError where a part has no window.
+  TokenDataset(TokenData data, std::int64_t sequence);
+
+  const TokenData& text() const { return data_; }
+  const TokenWindows& train() const { return train_; }
+  const TokenWindows& validation() const { return validation_; }
+  std::int64_t train_count() const override { return train_.count(); }
+  std::int64_t test_count() const override { return validation_.count(); }
+  DataContent content() const override;
+
+ private:
+  TokenData data_;
+  TokenWindows train_;
+  TokenWindows validation_;
+};
+
+/// Where a model finds its tokens: views, and the memory behind them where it is not somebody else's.
+struct ResidentTokens {
+  TokenSource train;
+  TokenSource validation;
+  std::vector<Buffer> memory = {};
+};
+
+/// Text of up to kResidentTokenBytes is copied to the device; more is read over the bus where it lies in the host's
+/// memory, which is a few kilobytes a step. `data` stays in use; the device outlives the result. UsageError where the
+/// text is neither copied nor can be read by the device.
+inline constexpr std::int64_t kResidentTokenBytes = std::int64_t{4} << 30;
+ResidentTokens make_resident(const TokenDataset& data, Device& device);
 
 }  // namespace ddptrain

@@ -69,11 +69,11 @@ std::string data_differences(const std::vector<HeldData>& of_ranks) {
   return differences(texts, hosts);
 }
 
-void require_same_data(const World& world, const std::string& size, const SharedHash& hash) {
+void require_same_data(const World& world, const DataContent& content) {
   const auto nodes = world.all_gather(std::to_string(world.node()));
   const auto hosts = world.all_gather(world.hostname());
-  const auto sizes = world.all_gather(size);
-  const SharedHash::Value mine = hash.value();
+  const auto sizes = world.all_gather(content.size);
+  const SharedHash::Value mine = content.hash.value();
   const auto hashes = world.all_gather({reinterpret_cast<const char*>(mine.data()), sizeof(mine)});
   std::vector<HeldData> of_ranks;
   for (std::size_t rank = 0; rank < nodes.size(); ++rank) {

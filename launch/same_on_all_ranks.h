@@ -5,6 +5,7 @@
 
 #include "runtime/comm/world.h"
 #include "runtime/core/hash.h"
+#include "runtime/train/dataset.h"
 
 namespace ddptrain {
 
@@ -24,6 +25,6 @@ struct HeldData {
 std::string data_differences(const std::vector<HeldData>& of_ranks);
 
 /// The same UsageError on all ranks where sizes differ between ranks or contents between nodes. Collective.
-void require_same_data(const World& world, const std::string& size, const SharedHash& hash);
+void require_same_data(const World& world, const DataContent& content);
 
 }  // namespace ddptrain

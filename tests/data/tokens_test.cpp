@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "data/distributed_sampler.h"
+#include "runtime/train/distributed_sampler.h"
 #include "tests/data/idx_files.h"
 
 namespace ddptrain {
@@ -165,7 +165,7 @@ TEST(Tokens, FaultsOfFilesAreTold) {
   EXPECT_CONTAINS(fault(folder / "nowhere.bin"), "no such file");
   EXPECT_CONTAINS(fault(folder / "x*.bin"), "no file matches");
   EXPECT_CONTAINS(fault(folder.path()), "no .bin and no .txt");
-  EXPECT_CONTAINS(usage_message([] { load_tokens("", {}); }), "--data");
+  EXPECT_CONTAINS(usage_message([] { load_tokens("", {}); }), "no data");
   EXPECT_CONTAINS(with("empty.bin", {}), "empty");
   EXPECT_CONTAINS(with("empty.txt", {}), "empty");
   EXPECT_CONTAINS(with("odd.bin", {1, 2, 3}), "odd");
@@ -226,7 +226,7 @@ TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheReaderThatLooksThere) {
   options.vocabulary = 'z' + 1;
   EXPECT_EQ(load_tokens((folder / "text.txt").string(), options).vocabulary, 'z' + 1);
   options.vocabulary = -1;
-  EXPECT_CONTAINS(usage_message([&] { load_tokens((folder / "text.txt").string(), options); }), "--vocab -1");
+  EXPECT_CONTAINS(usage_message([&] { load_tokens((folder / "text.txt").string(), options); }), "a vocabulary of -1");
 }
 
 /// What the readers of a host find together.
@@ -346,7 +346,7 @@ Tokens step_starts(const TokenSource& source, std::int64_t batch, int world_size
   for (int rank = 0; rank < world_size; ++rank) {
     const DistributedSampler sampler(source.window_count, batch, 1, rank, world_size, 5);
     const StepState state{step};
-    const TokenBatch tokens{source, sampler.order(0), {&state, 0}, batch};
+    const TokenBatch tokens{{sampler.order(0), {&state, 0}, batch}, source};
     const BatchRows rows(tokens.order, tokens.step);
     for (std::uint32_t row = 0; row < tokens.count; ++row) {
       starts.push_back(static_cast<std::uint16_t>(tokens.source.token(rows[row], 0)));
