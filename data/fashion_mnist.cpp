@@ -77,7 +77,7 @@ fs::path find_fashion_mnist(const std::string& dir) {
   }
   usage_error(
       "Fashion-MNIST not found. Looked in:{}\nFetch it with `launch/fetch-data fashion-mnist`, or install the "
-      "package dataset-fashion-mnist, or give its folder with --data or $DDPTRAIN_DATA.",
+      "package dataset-fashion-mnist, or give its folder (or set $DDPTRAIN_DATA).",
       looked);
 }
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "data/dataset.h"
+#include "data/images.h"
 
 namespace ddptrain {
 

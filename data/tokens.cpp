@@ -80,7 +80,7 @@ std::vector<fs::path> find_shards(const std::string& data) {
   if (fs::is_directory(data, ignored)) return shards_in(data);
   if (fs::exists(data, ignored)) return {data};
   if (data.find_first_of("*?[") != std::string::npos) return shards_matching(data);
-  if (data.empty()) usage_error("no data: give --data a text file, token files (.bin), a folder of them, or synthetic");
+  if (data.empty()) usage_error("no data: give a text file, token files (.bin), a folder of them, or synthetic");
   usage_error("{}: there is no such file or folder", data);
 }
 
@@ -119,25 +119,17 @@ void check_text(const MappedFile& file, const std::string& name) {
 }
 
 template <class T>
-void check_tokens(const Shard& shard, std::int64_t vocabulary, const TokenOptions& options) {
+void check_tokens(const Shard& shard, const void* piece, std::size_t bytes, std::int64_t vocabulary) {
   if (vocabulary > std::numeric_limits<T>::max()) return;
   const auto limit = static_cast<T>(vocabulary);
-  const T* tokens = static_cast<const T*>(shard.segment.tokens);
-  // The same split for any count below 2^63 / ranks.
-  const T* begin = tokens + shard.segment.count * options.rank / options.world_size;
-  const T* end = tokens + shard.segment.count * (options.rank + 1) / options.world_size;
-  while (begin != end) {
-    constexpr std::ptrdiff_t kBlock = 1 << 16;
-    const T* stop = begin + std::min(kBlock, end - begin);
-    T largest = 0;
-    for (const T* token = begin; token != stop; ++token) largest = std::max(largest, *token);
-    if (largest >= limit) {
-      const T* bad = std::find_if(begin, stop, [&](T token) { return token >= limit; });
-      usage_error("{}: token {} at position {} is not below the vocabulary of {}: give the right one with --vocab",
-                  shard.name, *bad, bad - tokens, vocabulary);
-    }
-    begin = stop;
-  }
+  const T* begin = static_cast<const T*>(piece);
+  const T* end = begin + bytes / sizeof(T);
+  T largest = 0;
+  for (const T* token = begin; token != end; ++token) largest = std::max(largest, *token);
+  if (largest < limit) return;
+  const T* bad = std::find_if(begin, end, [&](T token) { return token >= limit; });
+  usage_error("{}: token {} at position {} is not below the vocabulary of {}: give a larger vocabulary", shard.name,
+              *bad, bad - static_cast<const T*>(shard.segment.tokens), vocabulary);
 }
 
 /// Cuts the shards' last tokens off, `count` in all, as a part of their own.
@@ -171,13 +163,16 @@ void split(TokenData& data, const std::string& name, const std::vector<Shard>& s
   data.validation.segments = cut_end(data.train.segments, count, data.train.token_bytes);
 }
 
-void check_vocabulary(const TokenData& data, const std::vector<Shard>& shards, const TokenOptions& options) {
+/// Hashes this reader's share of the tokens and compares it with the vocabulary.
+void look_at_tokens(TokenData& data, const std::vector<Shard>& shards, const TokenOptions& options) {
+  const std::size_t size = data.train.token_bytes;
+  data.hash = SharedHash(options.reader, options.readers);
   for (const Shard& shard : shards) {
-    if (data.train.token_bytes == 1) {
-      check_tokens<std::uint8_t>(shard, data.vocabulary, options);
-    } else {
-      check_tokens<std::uint16_t>(shard, data.vocabulary, options);
-    }
+    data.hash.add(shard.segment.tokens, static_cast<std::size_t>(shard.segment.count) * size,
+                  [&](const void* piece, std::size_t bytes) {
+                    (size == 1 ? check_tokens<std::uint8_t> : check_tokens<std::uint16_t>)(shard, piece, bytes,
+                                                                                           data.vocabulary);
+                  });
   }
 }
 
@@ -198,7 +193,7 @@ TokenData map_files(const std::string& name, const std::vector<fs::path>& paths,
         tokens ? token_segment(file, path.string()) : TokenSegment{file.data(), static_cast<std::int64_t>(file.size())};
     shards.push_back({path.string(), segment, is_for_validation(path)});
   }
-  check_vocabulary(data, shards, options);
+  look_at_tokens(data, shards, options);
   split(data, name, shards, options);
   return data;
 }
@@ -224,7 +219,7 @@ TokenData encode_files(const std::string& name, const std::vector<fs::path>& pat
     shard.segment.tokens = next;
     next += shard.segment.count * 2;
   }
-  check_vocabulary(data, shards, options);
+  look_at_tokens(data, shards, options);
   split(data, name, shards, options);
   return data;
 }
@@ -233,7 +228,7 @@ std::int64_t synthetic_number(const std::string& data, std::string_view text, st
   std::int64_t value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (code != std::errc{} || end != text.data() + text.size() || value < 1 || value > most) {
-    usage_error("--data {}: give synthetic:COUNT:VOCABULARY, up to {} tokens of a vocabulary up to 65536", data,
+    usage_error("{}: give synthetic:COUNT:VOCABULARY, up to {} tokens of a vocabulary up to 65536", data,
                 kMostSyntheticTokens);
   }
   return value;
@@ -249,8 +244,8 @@ TokenData synthetic_text(const std::string& data, std::string_view numbers, cons
     if (colon != std::string_view::npos) text.vocabulary = synthetic_number(data, numbers.substr(colon + 1), 65536);
   }
   if (text.vocabulary > 65536) {
-    usage_error("--data {}: synthetic text has up to 65536 different tokens, not {}: give synthetic:COUNT:VOCABULARY",
-                data, text.vocabulary);
+    usage_error("{}: synthetic text has up to 65536 different tokens, not {}: give synthetic:COUNT:VOCABULARY", data,
+                text.vocabulary);
   }
   TokenData result;
   result.train.token_bytes = text.token_bytes();
@@ -258,7 +253,7 @@ TokenData synthetic_text(const std::string& data, std::string_view numbers, cons
   result.entropy = text.entropy();
   result.memory = text.generate();
   const std::vector<Shard> shards = {{data, {result.memory.data(), text.count}, false}};
-  check_vocabulary(result, shards, options);
+  look_at_tokens(result, shards, options);
   split(result, data, shards, options);
   return result;
 }
@@ -276,7 +271,7 @@ TokenData load_tokens(const std::string& data, const TokenOptions& options) {
     usage_error("a validation part of {} of the text: give a fraction of at least 0 and below 1",
                 options.validation_fraction);
   }
-  if (options.vocabulary < 0) usage_error("--vocab {}: give at least 1", options.vocabulary);
+  if (options.vocabulary < 0) usage_error("a vocabulary of {}: give at least 1", options.vocabulary);
   const std::string synthetic = "synthetic";
   if (data == synthetic || data.rfind(synthetic + ":", 0) == 0) {
     return synthetic_text(data, std::string_view(data).substr(synthetic.size()), options);
@@ -304,6 +299,13 @@ TokenWindows::TokenWindows(const TokenPart& part, std::int64_t sequence) : token
                 part.name, part.count(), part.segments.size(), sequence, sequence + 1);
   }
   count_ = static_cast<std::uint32_t>(windows);
+}
+
+TokenDataset::TokenDataset(TokenData data, std::int64_t sequence)
+    : data_(std::move(data)), train_(data_.train, sequence), validation_(data_.validation, sequence) {}
+
+DataContent TokenDataset::content() const {
+  return {fmt::format("{} tokens", data_.train.count() + data_.validation.count()), data_.hash};
 }
 
 TokenSource TokenWindows::source() const {

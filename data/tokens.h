@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "data/mapped_file.h"
-#include "runtime/ops/token_batch.h"
+#include "runtime/core/hash.h"
+#include "runtime/device/device.h"
+#include "runtime/train/dataset.h"
 
 namespace ddptrain {
 
@@ -33,6 +35,7 @@ struct TokenData {
   TokenPart validation;
   std::int64_t vocabulary = 0;    ///< All tokens are below it.
   std::optional<double> entropy;  ///< Nats per token, the floor of the loss; known for synthetic text only.
+  SharedHash hash;                ///< Of the tokens, of which this reader has looked at its share.
 
   std::vector<MappedFile> files;
   std::vector<std::uint8_t> memory;
@@ -44,8 +47,8 @@ struct TokenOptions {
   std::uint64_t seed = 1;            ///< Of synthetic text.
   /// Turns text files into tokens below `vocabulary`, which then has to be given; without one, bytes are the tokens.
   std::function<std::vector<std::uint16_t>(std::string_view)> encode;
-  int rank = 0;  ///< Of `world_size` ranks, each of which compares its share of the tokens with the vocabulary.
-  int world_size = 1;
+  int reader = 0;  ///< Of `readers` on this host, each of which looks at its share of the tokens.
+  int readers = 1;
 };
 
 /// Reads what `data` names:
@@ -57,7 +60,8 @@ struct TokenOptions {
 ///   name; those with the word val, valid or validation in their names are for validation. A .bin and a text file do
 ///   not go together;
 /// - synthetic[:COUNT[:VOCABULARY]]: SyntheticTokens, by default 16,777,216 of options.vocabulary.
-/// Files are mapped, not read, except that tokens are compared with the vocabulary and text is encoded.
+/// Files are mapped, not read, except that tokens are hashed and compared with the vocabulary, by all readers together,
+/// and text is encoded.
 /// UsageError, naming file or part, where one is missing, empty, truncated, of another kind, of odd size, of mixed
 /// kinds, or holds a token that is not below the vocabulary.
 TokenData load_tokens(const std::string& data, const TokenOptions& options);
@@ -80,5 +84,37 @@ class TokenWindows {
   std::uint32_t sequence_ = 0;
   std::uint8_t token_bytes_ = 0;
 };
+
+/// A text as windows of one length.
+class TokenDataset final : public Dataset {
+ public:
+  /// UsageError where a part has no window.
+  TokenDataset(TokenData data, std::int64_t sequence);
+
+  const TokenData& text() const { return data_; }
+  const TokenWindows& train() const { return train_; }
+  const TokenWindows& validation() const { return validation_; }
+  std::int64_t train_count() const override { return train_.count(); }
+  std::int64_t test_count() const override { return validation_.count(); }
+  DataContent content() const override;
+
+ private:
+  TokenData data_;
+  TokenWindows train_;
+  TokenWindows validation_;
+};
+
+/// Where a model finds its tokens: views, and the memory behind them where it is not somebody else's.
+struct ResidentTokens {
+  TokenSource train;
+  TokenSource validation;
+  std::vector<Buffer> memory = {};
+};
+
+/// Text of up to kResidentTokenBytes is copied to the device; more is read over the bus where it lies in the host's
+/// memory, which is a few kilobytes a step. `data` stays in use; the device outlives the result. UsageError where the
+/// text is neither copied nor can be read by the device.
+inline constexpr std::int64_t kResidentTokenBytes = std::int64_t{4} << 30;
+ResidentTokens make_resident(const TokenDataset& data, Device& device);
 
 }  // namespace ddptrain

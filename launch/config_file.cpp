@@ -107,6 +107,14 @@ void read_config(CLI::App& app, const std::string& path) {
   }
 }
 
+std::optional<std::string> text_in_config(const std::string& path, const std::string& option) {
+  try {
+    return parse(path)[option].value<std::string>();
+  } catch (const UsageError&) {
+    return std::nullopt;
+  }
+}
+
 std::string config_text(const CLI::App& app) {
   std::string text;
   for (const CLI::Option* option : app.get_options()) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace CLI {
@@ -15,6 +16,10 @@ namespace ddptrain {
 /// gave keep their values. UsageError with file and line for what is not TOML, an unknown or repeated option, or a
 /// value that the option does not take.
 void read_config(CLI::App& app, const std::string& path);
+
+/// The text that a file gives `option`, before its other options are known; nothing where the file cannot be read, is
+/// not TOML or has no such text, which read_config() reports.
+std::optional<std::string> text_in_config(const std::string& path, const std::string& option);
 
 /// All options with their values. read_config() of it gives the same text again. A line has one option.
 std::string config_text(const CLI::App& app);

@@ -13,15 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "data/distributed_sampler.h"
+#include "launch/choose_device.h"
 #include "launch/early_start.h"
 #include "launch/options.h"
-#include "launch/pretrained.h"
 #include "launch/program.h"
-#include "launch/same_configuration.h"
-#include "launch/training_data.h"
-#include "models/gpt/generate.h"
-#include "models/registry.h"
+#include "launch/same_on_all_ranks.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
@@ -29,6 +25,7 @@
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/topology/topology.h"
+#include "runtime/train/distributed_sampler.h"
 #include "runtime/train/report.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/training_run.h"
@@ -56,33 +53,21 @@ class StartupClock {
 /// What all ranks have agreed can be run.
 struct Job {
   Options options;
+  std::unique_ptr<Workload> workload;
   StartupClock clock;
   int gpu = 0;             ///< Of those that this process sees.
   std::string pci_bus_id;  ///< Of that GPU; empty on the CPU.
   std::string binding;     ///< What bind_to_numa() did.
   std::unique_ptr<Device> device;
-  std::shared_ptr<const Pretrained> pretrained;  ///< Null: none.
-  TrainingData data;
   std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
   std::unique_ptr<Communicator> communicator;
   const NcclLogCapture* nccl_log = nullptr;  ///< On rank 0, where NCCL is used.
 };
 
 /// GPUs where all ranks can have one each, else an error or the CPU, as --device says.
-DeviceKind choose_device(const World& world, const Options& options, EarlyStart& early) {
-  if (options.device == "cpu") return DeviceKind::cpu;
-  const int gpus = early.visible_gpus;
-  const bool everywhere = world.min(gpus) > 0;
-  if (options.device == "auto" && !everywhere) return DeviceKind::cpu;
+DeviceKind take_device(const World& world, const Options& options, EarlyStart& early) {
+  if (choose_device(world, options.device, early.visible_gpus) == DeviceKind::cpu) return DeviceKind::cpu;
   world.agree([&] {
-    if (!built_with_cuda()) usage_error("--device cuda: this program was built without CUDA. Use --device cpu.");
-    if (gpus == 0) usage_error("--device cuda: no GPU is visible on {}. Use --device cpu.", world.hostname());
-    if (world.local_size() > gpus) {
-      usage_error(
-          "{} ranks on {}, but {} GPU{} there, and each rank needs its own: start at most {} per host, or add "
-          "--device cpu",
-          world.local_size(), world.hostname(), gpus, gpus == 1 ? "" : "s", gpus);
-    }
     if (early.gpu && *early.gpu != world.local_rank()) {
       usage_error(
           "rank {} on {}: the launcher counts it as rank {} of its host, MPI as {}. Start all ranks of a host in one "
@@ -102,7 +87,7 @@ DeviceKind choose_device(const World& world, const Options& options, EarlyStart&
 
 void start_device(const World& world, DeviceKind kind, const EarlyStart& early, Job& job) {
   const DeviceOptions options = device_options(job.options, kind);
-  check_precision(job.options, options.precision);
+  check_precision(job.options, *job.workload, options.precision);
   if (kind == DeviceKind::cuda) {
     job.gpu = early.gpu ? 0 : world.local_rank();
     job.pci_bus_id = cuda_pci_bus_id(job.gpu);
@@ -111,52 +96,51 @@ void start_device(const World& world, DeviceKind kind, const EarlyStart& early, 
   job.device = kind == DeviceKind::cuda ? make_cuda_device(options, job.gpu) : make_cpu_device(options);
 }
 
-DistributedSampler make_sampler(const World& world, const Job& job) {
-  return {train_count(job.data, job.options),
-          job.options.batch,
-          job.options.grad_accum,
-          world.rank(),
-          world.size(),
-          job.options.seed};
-}
-
 void check_plan(const World& world, const Job& job) {
-  const DistributedSampler sampler = make_sampler(world, job);
-  if (job.options.fail_rank >= world.size()) {
-    usage_error("--fail-at {}:{}: there are {} ranks", job.options.fail_rank, job.options.fail_step, world.size());
+  const TrainerOptions& trainer = job.options.trainer;
+  const DistributedSampler sampler = make_sampler(trainer, job.workload->data(), world);
+  if (job.options.run.fail_rank >= world.size()) {
+    usage_error("--fail-at {}:{}: there are {} ranks", job.options.run.fail_rank, job.options.run.fail_step,
+                world.size());
   }
   if (sampler.dropped() > 0) {
     spdlog::info(
         "{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
-        sampler.dropped(), train_count(job.data, job.options));
+        sampler.dropped(), job.workload->data().train_count());
   }
-  if (job.options.overlap == OverlapMode::none && world.size() > 1 && world.rank() == 0) {
-    spdlog::warn("--overlap none: gradients are not averaged; every rank trains on its own. For measurements only.");
+  if (trainer.overlap == OverlapMode::none && world.size() > 1 && world.rank() == 0) {
+    spdlog::warn("--overlap none: gradients are not summed; every rank trains on its own. For measurements only.");
   }
 }
 
+void check_outputs(const World& world, Job& job) {
+  if (world.rank() != 0) return;
+  const Options& options = job.options;
+  if (!options.run.trace.empty()) require_writable("--trace", options.run.trace);
+  job.workload->check_outputs();
+  if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics);
+}
+
 /// Everything that a user can get wrong, agreed on by all ranks.
-Job prepare(const World& world, const Options& options, EarlyStart& early) {
+Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   Job job;
-  job.options = options;
+  job.options = std::move(command_line.options);
+  job.workload = std::move(command_line.workload);
+  const Options& options = job.options;
+  Workload& workload = *job.workload;
   job.clock.mark("MPI");
-  world.agree([&] { job.pretrained = load_pretrained(options); });
-  if (job.pretrained != nullptr) adopt(job.pretrained->weights, job.options);
-  std::future<TrainingData> data;  // read while the device starts
-  world.agree([&] { data = std::async(std::launch::async, find_data(job.options, world, job.pretrained)); });
-  const DeviceKind device = choose_device(world, options, early);
-  world.agree([&] { start_device(world, device, early, job); });
+  const RunFacts facts{world.rank(), world.local_rank(), world.local_size(), options.trainer.batch,
+                       options.trainer.seed};
+  world.agree([&] { workload.open(facts); });
+  std::future<void> data = std::async(std::launch::async, [&] { workload.load(); });  // while the device starts
+  const DeviceKind kind = take_device(world, options, early);
+  world.agree([&] { start_device(world, kind, early, job); });
   job.clock.mark("device");
-  world.agree([&] { job.data = data.get(); });
-  adopt(job.data, job.options);
+  world.agree([&] { data.get(); });
+  require_same_data(world, workload.data().content());
   job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
-  world.agree([&] {
-    if (world.rank() != 0) return;
-    if (!options.trace.empty()) require_writable("--trace", options.trace);
-    if (!options.save.empty()) require_writable_folder("--save", options.save);
-    if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics);
-  });
+  world.agree([&] { check_outputs(world, job); });
   return job;
 }
 
@@ -172,7 +156,7 @@ void start_communication(const World& world, const EarlyStart& early, Job& job) 
                                        {.library = o.comm,
                                         .symmetric = o.symmetric,
                                         .max_ctas = o.comm_ctas,
-                                        .scatters_sums = o.zero && o.overlap != OverlapMode::none});
+                                        .scatters_sums = o.trainer.zero && o.trainer.overlap != OverlapMode::none});
   job.clock.mark("communicator");
 }
 
@@ -215,8 +199,8 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.world_size = world.size();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
-  info.batch_per_rank = job.options.batch;
-  info.grad_accum = job.options.grad_accum;
+  info.batch_per_rank = job.options.trainer.batch;
+  info.grad_accum = job.options.trainer.grad_accum;
   info.zero = trainer.arena().sharded() ? 1 : 0;
   info.gradient_path = gradient_path_of(trainer);
   info.comm_dtype = trainer.arena().gradient_type() == DType::f32 ? "fp32" : name_of(trainer.arena().gradient_type());
@@ -227,21 +211,8 @@ RunInfo describe(const World& world, const Job& job, const Trainer& trainer, con
   info.units_per_sample = trainer.model().predictions_per_sample();
   info.flops_per_sample = trainer.model().flops_per_sample();
   info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.device->peak_flops();
-  if (is_language_model(job.options.model)) {
-    const GptShape& shape = job.options.gpt;
-    info.shape = {{"layers", shape.layers},     {"width", shape.width},
-                  {"heads", shape.heads},       {"feed_forward", shape.feed_forward},
-                  {"sequence", shape.sequence}, {"vocabulary", shape.vocabulary}};
-  }
+  info.shape = job.workload->sizes();
   return info;
-}
-
-/// What the model writes after --prompt.
-std::string sample_text(Model& model, const Job& job) {
-  const Options& o = job.options;
-  const GenerateOptions options{o.sample_tokens, o.temperature, o.gpt.sequence, o.seed};
-  const auto prompt = to_tokens(o.prompt, job.pretrained.get());
-  return to_text(generate(model, *job.device, prompt, options), job.pretrained.get());
 }
 
 /// Whether standard output ends at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is.
@@ -256,23 +227,21 @@ bool writes_to_terminal() {
 void train(const World& world, const EarlyStart& early, Job& job) {
   log_ranks(world, job);
   std::future<std::string> topology = find_topology(world, job.pci_bus_id);
-  const DistributedSampler sampler = make_sampler(world, job);
-  RunOptions run = run_options(job.options);
+  Workload& workload = *job.workload;
+  const DistributedSampler sampler = make_sampler(job.options.trainer, workload.data(), world);
+  RunOptions run = job.options.run;
   run.progress = job.device->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
-  TrainerOptions settings = trainer_options(job.options, world.size(), steps);
-  if (job.pretrained != nullptr) settings.start_values = job.pretrained->start_values();
-  Trainer trainer(settings, make_resident(job.data, job.options, *job.device), world, *job.device, *job.communicator);
-  run.sample = [&] { return sample_text(trainer.model(), job); };
-  if (!job.options.save.empty()) {
-    run.trained = [&] { save_pretrained(job.options.save, trainer.arena(), job.options.gpt, world); };
-  }
+  Trainer trainer(trainer_options(job.options, world.size(), steps), workload.make_model(*job.device), workload.data(),
+                  world, *job.device, *job.communicator);
+  run.samples = workload.samples(trainer.model(), *job.device);
+  run.trained = [&] { workload.finish(trainer.arena(), world); };
   job.clock.mark("replica");
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
                scaled_learning_rate(job.options, world.size()));
   if (world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
-  try {  // within the life of trainer and communicator: their ends could wait for ranks that are gone
+  run_or_end_job("ddptrain", world, [&] {
     std::optional<Report> report;
     if (world.rank() == 0) {
       RunInfo info = describe(world, job, trainer, run);
@@ -283,25 +252,24 @@ void train(const World& world, const EarlyStart& early, Job& job) {
       report->start();
     }
     RunResult result = run_training(trainer, world, *job.device, *job.communicator, run, report ? &*report : nullptr);
-    if (job.nccl_log) result.nccl = usage_of(job.nccl_log->log());
+    if (job.nccl_log != nullptr) result.nccl = usage_of(job.nccl_log->log());
     if (report) report->summary(result);
     spdlog::debug("summary written");
-  } catch (const std::exception& error) {
-    end_job_unless_agreed("ddptrain", world, error);
-    throw;
-  }
+  });
 }
 
-void run(const World& world, const CommandLine& command_line, EarlyStart& early) {
+void run(const World& world, CommandLine command_line, EarlyStart& early) {
   require_same_configuration(world, command_line.configuration);
   if (command_line.print) {
     if (world.rank() == 0) std::fputs(command_line.print->c_str(), stdout);
     return;
   }
   init_logging(command_line.options.log_level, world.rank());
-  Job job = prepare(world, command_line.options, early);
-  start_communication(world, early, job);
-  train(world, early, job);
+  Job job = prepare(world, std::move(command_line), early);
+  run_or_end_job("ddptrain", world, [&] {
+    start_communication(world, early, job);
+    train(world, early, job);
+  });
   job.communicator.reset();
   spdlog::debug("replica and communicator ended");
   job.device.reset();
@@ -324,6 +292,6 @@ int main(int argc, char** argv) {
     world.agree([&] {
       if (mistake) std::rethrow_exception(mistake);
     });
-    run(world, command_line, early);
+    run(world, std::move(command_line), early);
   });
 }

@@ -1,122 +1,69 @@
 #include "launch/options.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
+#include <functional>
 #include <sstream>
-#include <utility>
 #include <vector>
 
 #include "launch/config_file.h"
 #include "models/registry.h"
-#include "runtime/core/error.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/core/flags.h"
 
 namespace ddptrain {
 namespace {
 
-template <class T>
-using Names = std::vector<std::pair<std::string, T>>;
+constexpr std::int64_t kMostSteps = 1'000'000'000'000;  // counts beyond are mistakes, and sums of them overflow
 
-const Names<bool> kOnOff = {{"on", true}, {"off", false}};
-
-/// An option that takes one of a few names. What is parsed stays text, so that --print-config writes it back.
-class Choices {
- public:
-  template <class T>
-  CLI::Option* add(CLI::App& app, const std::string& flag, T& value, const Names<T>& names, const std::string& help) {
-    std::string start;
-    std::string all;
-    for (const auto& [name, meaning] : names) {
-      if (start.empty() && meaning == value) start = name;
-      if (!all.empty()) all += '|';
-      all += name;
-    }
-    const auto set = [flag, all, names, &value](const std::string& text) {
-      for (const auto& [name, meaning] : names) {
-        if (name == text) {
-          value = meaning;
-          return;
-        }
-      }
-      usage_error("{} {}: give one of {}", flag, text, all);
-    };
-    return app.add_option_function<std::string>(flag, set, help)->type_name(all)->default_str(start);
-  }
-};
-
-void add_run_options(CLI::App& app, Options& o) {
+void add_device_flags(CLI::App& app, Options& o) {
   const Names<std::string> devices = {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}};
   const Names<std::string> precisions = {
       {"auto", "auto"}, {"fp32", "fp32"}, {"tf32", "tf32"}, {"bf16", "bf16"}, {"fp8", "fp8"}};
   const Names<MemoryFormat> formats = {{"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}};
-  const std::string group = "Model and device";
-  Choices choices;
-  app.add_option("--model", o.model, fmt::format("One of: {}", fmt::join(model_names(), ", ")))->group(group);
-  choices.add(app, "--device", o.device, devices, "auto: GPUs where there are some")->group(group);
-  choices
-      .add(app, "--precision", o.precision, precisions,
-           "auto: bf16 with fp32 master weights on GPUs, else fp32; fp8: bf16, and FP8 in a GPT's linear layers")
-      ->group(group);
-  app.add_option("--threads", o.threads, "Threads per rank (CPU)")->group(group);
-  choices.add(app, "--memory-format", o.memory_format, formats, "Of cuDNN's convolutions")->group(group);
-  choices.add(app, "--fused", o.fused, kOnOff, "Fused kernels where there are some")->group(group);
-  choices
-      .add(app, "--tune", o.tune, kOnOff,
-           "GPU matrix products by timing; runs may then differ in their last bits from each other")
-      ->group(group);
+  app.option_defaults()->group("Model and device");
+  app.add_option("--model", o.model, fmt::format("One of: {}", fmt::join(model_names(), ", ")));
+  add_choice(app, "--device", o.device, devices, "auto: GPUs where there are some");
+  add_choice(app, "--precision", o.precision, precisions,
+             "auto: bf16 with fp32 master weights on GPUs, else fp32; fp8: bf16, and FP8 in a GPT's linear layers");
+  app.add_option("--threads", o.compute.threads, "Threads per rank (CPU)");
+  add_choice(app, "--memory-format", o.compute.memory_format, formats, "Of cuDNN's convolutions");
+  add_choice(app, "--fused", o.compute.fused, kOnOff, "Fused kernels where there are some");
+  add_choice(app, "--tune", o.compute.tune, kOnOff,
+             "GPU matrix products by timing; runs may then differ in their last bits from each other");
 }
 
-void add_gpt_options(CLI::App& app, Options& o) {
-  const Names<Recompute> recomputes = {
-      {"none", Recompute::none}, {"gelu", Recompute::gelu}, {"block", Recompute::block}};
-  const std::string group = "GPT";
-  Choices choices;
-  app.add_option("--layers", o.gpt.layers, "Blocks")->group(group);
-  app.add_option("--width", o.gpt.width, "Size of a token's activation")->group(group);
-  app.add_option("--heads", o.gpt.heads, "Attention heads; they divide --width")->group(group);
-  app.add_option("--ff", o.gpt.feed_forward, "Width within the feed-forward half of a block")->group(group);
-  app.add_option("--seq", o.gpt.sequence, "Tokens of a window")->group(group);
-  app.add_option("--vocab", o.gpt.vocabulary, "Different tokens (0: 256 for text, 50257 for token files)")
-      ->group(group);
-  choices
-      .add(app, "--recompute", o.recompute, recomputes, "What backward computes again in place of keeping it in memory")
-      ->group(group);
-  app.add_option("--init", o.init,
-                 "Start from a GPT-2 of Hugging Face: model folder or safetensors file; its shape wins")
-      ->type_name("PATH")
-      ->group(group);
-  app.add_option("--save", o.save, "Leave the trained model there: model.safetensors and config.json of transformers")
-      ->type_name("DIR")
-      ->group(group);
-  app.add_option("--val-fraction", o.val_fraction, "End of the text that is kept for validation, without val shards")
-      ->group(group);
-  app.add_option("--sample-every", o.sample_every, "Steps between samples of what the model writes (0: none)")
-      ->group(group);
-  app.add_option("--prompt", o.prompt, "What samples begin with")->group(group);
-  app.add_option("--sample-tokens", o.sample_tokens, "Length of a sample")->group(group);
-  app.add_option("--temperature", o.temperature, "Of samples; 0: always the likeliest token")->group(group);
+void check_device(const Options& o, const Workload& workload) {
+  require(o.compute.threads > 0 && o.compute.threads <= 1024, "--threads", o.compute.threads, "1 to 1024");
+  if (o.precision == "fp8" && !workload.supports_fp8()) {
+    usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
+  }
 }
 
-void add_training_options(CLI::App& app, Options& o) {
-  const std::string group = "Training";
-  app.add_option("--data", o.data,
-                 "cnn: folder of the data set, or synthetic[:COUNT]; default: the usual places. gpt: text, token files "
-                 "(.bin), a folder or pattern of them, or synthetic[:COUNT[:VOCAB]]")
-      ->type_name("PATH")
-      ->group(group);
-  app.add_option("--epochs", o.epochs, "Passes over the training set")->group(group);
-  app.add_option("--steps", o.steps, "Steps in all, in place of --epochs (0: by epochs)")->group(group);
-  app.add_option("--batch,--micro-batch", o.batch, "Samples (images, windows) per rank and micro-step")->group(group);
-  app.add_option("--grad-accum", o.grad_accum, "Micro-steps whose gradients add up to a step")->group(group);
-  app.add_option("--seed", o.seed, "Of initial parameters, order of samples and dropout")->group(group);
-  app.add_option("--dropout", o.dropout, "cnn: on (auto) or off; gpt: a rate, on (0.1) or off (auto)")
-      ->type_name("on|off|RATE")
-      ->group(group);
+void add_model_flags(CLI::App& app, const std::string& model, Workload& workload) {
+  app.option_defaults()->group("Model " + model);
+  workload.add_flags(app);
 }
 
-void add_optimizer_options(CLI::App& app, Options& o) {
+void add_training_flags(CLI::App& app, Options& o) {
+  app.option_defaults()->group("Training");
+  app.add_option("--epochs", o.run.epochs, "Passes over the training set");
+  app.add_option("--steps", o.run.steps, "Steps in all, in place of --epochs (0: by epochs)");
+  app.add_option("--batch,--micro-batch", o.trainer.batch, "Samples (images, windows) per rank and micro-step");
+  app.add_option("--grad-accum", o.trainer.grad_accum, "Micro-steps whose gradients add up to a step");
+  app.add_option("--seed", o.trainer.seed, "Of initial parameters, order of samples and dropout");
+}
+
+void check_training(const Options& o) {
+  require(o.run.epochs > 0 && o.run.epochs <= 1'000'000, "--epochs", o.run.epochs, "1 to 1000000");
+  require(o.run.steps >= 0 && o.run.steps <= kMostSteps, "--steps", o.run.steps, "1 to 10^12, or 0 to count by epochs");
+  require(o.trainer.batch > 0, "--batch", o.trainer.batch, "at least 1");
+  require(o.trainer.grad_accum > 0, "--grad-accum", o.trainer.grad_accum, "at least 1");
+  require(o.trainer.seed <= INT64_MAX, "--seed", o.trainer.seed, "0 to 2^63 - 1");
+}
+
+void add_optimizer_flags(CLI::App& app, Options& o) {
   const Names<OptimizerKind> kinds = {{"sgd", OptimizerKind::sgd},
                                       {"adam", OptimizerKind::adam},
                                       {"adamw", OptimizerKind::adamw},
@@ -125,173 +72,171 @@ void add_optimizer_options(CLI::App& app, Options& o) {
       {"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}};
   const Names<ScheduleKind> schedules = {
       {"constant", ScheduleKind::constant}, {"cosine", ScheduleKind::cosine}, {"linear", ScheduleKind::linear}};
-  const std::string group = "Optimizer";
-  Choices choices;
-  choices.add(app, "--optimizer", o.optimizer.kind, kinds, "")->group(group);
-  app.add_option("--lr", o.optimizer.schedule.peak, "Learning rate after warm-up, before scaling")->group(group);
-  app.add_option("--momentum", o.optimizer.momentum, "sgd")->group(group);
-  app.add_option("--beta1", o.optimizer.beta1, "adam, adamw, lamb")->group(group);
-  app.add_option("--beta2", o.optimizer.beta2, "adam, adamw, lamb")->group(group);
-  app.add_option("--weight-decay", o.optimizer.weight_decay, "Not applied to biases")->group(group);
-  app.add_option("--clip-norm", o.clip_norm, "Largest norm of the whole gradient (0: no clipping)")->group(group);
-  choices
-      .add(app, "--stochastic-rounding", o.optimizer.stochastic_rounding, kOnOff,
-           "Round bf16 weights from their fp32 master weights up or down at random, right on average")
-      ->group(group);
-  choices.add(app, "--schedule", o.optimizer.schedule.kind, schedules, "Learning rate after warm-up")->group(group);
-  app.add_option("--warmup", o.optimizer.schedule.warmup_steps, "Steps of linear warm-up")->group(group);
-  choices.add(app, "--lr-scaling", o.lr_scaling, scalings, "With the samples of a step over --lr-base-batch")
-      ->group(group);
-  app.add_option("--lr-base-batch", o.lr_base_batch, "Samples of a step that --lr is meant for")->group(group);
+  OptimizerSettings& settings = o.trainer.optimizer;
+  app.option_defaults()->group("Optimizer");
+  add_choice(app, "--optimizer", settings.kind, kinds, "");
+  app.add_option("--lr", settings.schedule.peak, "Learning rate after warm-up, before scaling");
+  app.add_option("--momentum", settings.momentum, "sgd");
+  app.add_option("--beta1", settings.beta1, "adam, adamw, lamb");
+  app.add_option("--beta2", settings.beta2, "adam, adamw, lamb");
+  app.add_option("--weight-decay", settings.weight_decay, "Not applied to biases");
+  app.add_option("--clip-norm", o.trainer.clip_norm, "Largest norm of the whole gradient (0: no clipping)");
+  add_choice(app, "--stochastic-rounding", settings.stochastic_rounding, kOnOff,
+             "Round bf16 weights from their fp32 master weights up or down at random, right on average");
+  add_choice(app, "--schedule", settings.schedule.kind, schedules, "Learning rate after warm-up");
+  app.add_option("--warmup", settings.schedule.warmup_steps, "Steps of linear warm-up");
+  add_choice(app, "--lr-scaling", o.lr_scaling, scalings, "With the samples of a step over --lr-base-batch");
+  app.add_option("--lr-base-batch", o.lr_base_batch, "Samples of a step that --lr is meant for");
 }
 
-void add_runtime_options(CLI::App& app, Options& o) {
-  const Names<OverlapMode> overlaps = {{"on", OverlapMode::on}, {"off", OverlapMode::off}, {"none", OverlapMode::none}};
-  const Names<bool> zero = {{"0", false}, {"1", true}};
-  const Names<std::string> types = {{"auto", "auto"}, {"bf16", "bf16"}, {"fp32", "fp32"}};
-  const Names<bool> symmetric = {{"auto", true}, {"on", true}, {"off", false}};
-  const Names<CommLibrary> libraries = {
-      {"auto", CommLibrary::automatic}, {"nccl", CommLibrary::nccl}, {"mpi", CommLibrary::mpi}};
-  const std::string group = "Communication and execution";
-  Choices choices;
-  app.add_option("--bucket-mb", o.bucket_mb, "Largest bucket of gradients, MiB")->group(group);
-  app.add_option("--last-bucket-kb", o.last_bucket_kb, "The last bucket, which nothing hides, KiB")->group(group);
-  choices.add(app, "--overlap", o.overlap, overlaps, "Sum gradients during backward, after it, or not at all")
-      ->group(group);
-  choices.add(app, "--zero", o.zero, zero, "1: master weights and moments divided among the ranks (ZeRO-1)")
-      ->group(group);
-  choices
-      .add(app, "--comm-dtype", o.comm_dtype, types, "Of gradients, as they are added and sent; auto: as --precision")
-      ->group(group);
-  choices
-      .add(app, "--comm", o.comm, libraries,
-           "Library that sums gradients; auto: NCCL for GPUs, MPI for CPUs; mpi with GPUs: through pinned host memory")
-      ->group(group);
-  choices
-      .add(app, "--symmetric", o.symmetric, symmetric,
-           "NCCL symmetric memory, where possible: on one node, with NCCL_ALGO and NCCL_PROTO not set")
-      ->group(group);
-  choices
-      .add(app, "--fused-sum", o.fused_sum, kOnOff,
-           "Last bucket: sum over ranks and update in one kernel of ours, where --symmetric is on and possible")
-      ->group(group);
-  app.add_option(
-         "--comm-ctas", o.comm_ctas,
-         "Thread blocks of a collective, and multiprocessors that compute leaves to it (0: NCCL's choice, none)")
-      ->group(group);
-  choices.add(app, "--graph", o.graph, kOnOff, "Whole steps as CUDA graphs")->group(group);
-}
-
-void add_output_options(CLI::App& app, Options& o, std::string& fail_at) {
-  const Names<std::string> levels = {{"trace", "trace"}, {"debug", "debug"}, {"info", "info"},
-                                     {"warn", "warn"},   {"error", "error"}, {"off", "off"}};
-  const std::string group = "Measurement and output";
-  Choices choices;
-  choices.add(app, "--baseline", o.baseline, kOnOff, "Measure one rank alone and the scaling efficiency")->group(group);
-  app.add_option("--metrics", o.metrics, "File of JSON lines; the last one is the summary")
-      ->type_name("FILE")
-      ->group(group);
-  app.add_option("--peak-tflops", o.peak_tflops,
-                 "Of one device, for MFU, such as ddpbench gemm measures (0: of the data sheet)")
-      ->group(group);
-  app.add_option("--trace", o.trace, "Chrome trace (JSON, for Perfetto) of a few steps after training")
-      ->type_name("FILE")
-      ->group(group);
-  choices.add(app, "--log-level", o.log_level, levels, "Log on standard error")->group(group);
-  app.add_option("--log-every", o.log_every, "Steps between measurements within an epoch (0: none)")->group(group);
-  app.add_option("--eval-every", o.eval_every, "Steps between evaluations within an epoch (0: none)")->group(group);
-  app.add_option("--eval-samples", o.eval_samples, "Samples of an evaluation at most (0: the whole test set)")
-      ->group(group);
-  app.add_option("--fail-at", fail_at, "For tests: this rank throws before this step")
-      ->type_name("RANK:STEP")
-      ->configurable(false)
-      ->group(group);
-}
-
-template <class T>
-void require(bool condition, const char* flag, T value, const char* what) {
-  if (!condition) usage_error("{} {}: give {}", flag, value, what);
-}
-
-void validate_gpt(const Options& o) {
-  const GptShape& s = o.gpt;
-  require(s.layers > 0 && s.layers <= 1000, "--layers", s.layers, "1 to 1000");
-  require(s.width > 0 && s.width <= 65536, "--width", s.width, "1 to 65536");
-  require(s.heads > 0 && s.width % s.heads == 0, "--heads", s.heads, "a number that divides --width");
-  require(s.feed_forward > 0 && s.feed_forward <= 1 << 20, "--ff", s.feed_forward, "1 to 1048576");
-  require(s.sequence > 0 && s.sequence <= 1 << 20, "--seq", s.sequence, "1 to 1048576");
-  require(s.vocabulary >= 0 && s.vocabulary <= 65536, "--vocab", s.vocabulary, "1 to 65536, or 0 for that of the data");
-  require(o.val_fraction > 0 && o.val_fraction < 1, "--val-fraction", o.val_fraction, "above 0 and below 1");
-  require(o.sample_every >= 0, "--sample-every", o.sample_every, "0 or more");
-  require(!o.prompt.empty(), "--prompt", o.prompt, "at least one character");
-  require(o.sample_tokens > 0 && o.sample_tokens <= 1 << 20, "--sample-tokens", o.sample_tokens, "1 to 1048576");
-  require(o.temperature >= 0, "--temperature", o.temperature, "0 or more");
-  if (is_language_model(o.model)) return;
-  if (o.precision == "fp8") usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
-  if (o.sample_every > 0) usage_error("--sample-every {}: model {} does not write text", o.sample_every, o.model);
-  if (!o.init.empty()) usage_error("--init {}: model {} is no GPT", o.init, o.model);
-  if (!o.save.empty()) usage_error("--save {}: model {} is no GPT", o.save, o.model);
-}
-
-/// The rate of --dropout: 1 for "on", 0 for "off", -1 for "auto".
-double dropout_rate(const Options& o) {
-  if (o.dropout == "auto") return -1.0;
-  if (o.dropout == "on") return 1.0;
-  if (o.dropout == "off") return 0.0;
-  char* end = nullptr;
-  const double rate = std::strtod(o.dropout.c_str(), &end);
-  const bool number = end != o.dropout.c_str() && *end == '\0' && rate >= 0.0 && rate < 1.0;
-  if (!number || !is_language_model(o.model)) {
-    usage_error("--dropout {}: give on, off or, for a GPT, a rate of at least 0 and below 1", o.dropout);
-  }
-  return rate;
-}
-
-void validate(const Options& o) {
-  const auto& opt = o.optimizer;
-  const auto names = model_names();
-  if (std::find(names.begin(), names.end(), o.model) == names.end()) {
-    usage_error("--model {}: there is no such model; there are: {}", o.model, fmt::join(names, ", "));
-  }
-  constexpr std::int64_t kMostSteps = 1'000'000'000'000;  // counts beyond are mistakes, and sums of them overflow
-  require(o.threads > 0 && o.threads <= 1024, "--threads", o.threads, "1 to 1024");
-  require(o.epochs > 0 && o.epochs <= 1'000'000, "--epochs", o.epochs, "1 to 1000000");
-  require(o.steps >= 0 && o.steps <= kMostSteps, "--steps", o.steps, "1 to 10^12, or 0 to count by epochs");
-  require(o.batch > 0, "--batch", o.batch, "at least 1");
-  require(o.grad_accum > 0, "--grad-accum", o.grad_accum, "at least 1");
-  require(std::isfinite(opt.schedule.peak) && opt.schedule.peak > 0, "--lr", opt.schedule.peak, "a number above 0");
-  require(opt.momentum >= 0 && opt.momentum < 1, "--momentum", opt.momentum, "at least 0 and below 1");
-  require(opt.beta1 >= 0 && opt.beta1 < 1, "--beta1", opt.beta1, "at least 0 and below 1");
-  require(opt.beta2 >= 0 && opt.beta2 < 1, "--beta2", opt.beta2, "at least 0 and below 1");
-  require(opt.weight_decay >= 0, "--weight-decay", opt.weight_decay, "0 or more");
-  require(o.clip_norm >= 0, "--clip-norm", o.clip_norm, "0 or more");
-  require(opt.schedule.warmup_steps <= kMostSteps, "--warmup", opt.schedule.warmup_steps, "0 to 10^12");
+void check_optimizer(const Options& o) {
+  const OptimizerSettings& s = o.trainer.optimizer;
+  require(std::isfinite(s.schedule.peak) && s.schedule.peak > 0, "--lr", s.schedule.peak, "a number above 0");
+  require(s.momentum >= 0 && s.momentum < 1, "--momentum", s.momentum, "at least 0 and below 1");
+  require(s.beta1 >= 0 && s.beta1 < 1, "--beta1", s.beta1, "at least 0 and below 1");
+  require(s.beta2 >= 0 && s.beta2 < 1, "--beta2", s.beta2, "at least 0 and below 1");
+  require(s.weight_decay >= 0, "--weight-decay", s.weight_decay, "0 or more");
+  require(o.trainer.clip_norm >= 0, "--clip-norm", o.trainer.clip_norm, "0 or more");
+  require(s.schedule.warmup_steps <= kMostSteps, "--warmup", s.schedule.warmup_steps, "0 to 10^12");
   require(o.lr_base_batch > 0, "--lr-base-batch", o.lr_base_batch, "at least 1");
-  require(o.bucket_mb > 0 && o.bucket_mb < 1e6, "--bucket-mb", o.bucket_mb, "a size above 0");
-  require(o.last_bucket_kb >= 0 && o.last_bucket_kb < 1e9, "--last-bucket-kb", o.last_bucket_kb, "0 or more");
-  if (o.zero && opt.kind == OptimizerKind::lamb) {
+  if (o.trainer.zero && s.kind == OptimizerKind::lamb) {
     usage_error(
         "--zero 1: lamb needs the norms of whole parameters, of which each rank has only a part. Use --zero 0, or "
         "another optimizer.");
   }
-  require(o.seed <= INT64_MAX, "--seed", o.seed, "0 to 2^63 - 1");
-  require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");
-  require(o.peak_tflops >= 0 && o.peak_tflops < 1e6, "--peak-tflops", o.peak_tflops, "0 or more");
-  require(o.log_every >= 0 && o.log_every <= kMostSteps, "--log-every", o.log_every, "0 to 10^12");
-  require(o.eval_every >= 0 && o.eval_every <= kMostSteps, "--eval-every", o.eval_every, "0 to 10^12");
-  require(o.eval_samples >= 0, "--eval-samples", o.eval_samples, "0 or more");
-  validate_gpt(o);
-  dropout_rate(o);
 }
 
-void parse_fail_at(const std::string& text, Options& options) {
-  if (text.empty()) return;
+void add_communication_flags(CLI::App& app, Options& o) {
+  const Names<OverlapMode> overlaps = {{"on", OverlapMode::on}, {"off", OverlapMode::off}, {"none", OverlapMode::none}};
+  const Names<bool> zero = {{"0", false}, {"1", true}};
+  const Names<std::optional<DType>> types = {{"auto", std::nullopt}, {"bf16", DType::bf16}, {"fp32", DType::f32}};
+  const Names<CommLibrary> libraries = {
+      {"auto", CommLibrary::automatic}, {"nccl", CommLibrary::nccl}, {"mpi", CommLibrary::mpi}};
+  const Names<bool> symmetric = {{"auto", true}, {"on", true}, {"off", false}};
+  app.option_defaults()->group("Communication and execution");
+  app.add_option("--bucket-mb", o.bucket_mb, "Largest bucket of gradients, MiB");
+  app.add_option("--last-bucket-kb", o.last_bucket_kb, "The last bucket, which nothing hides, KiB");
+  add_choice(app, "--overlap", o.trainer.overlap, overlaps, "Sum gradients during backward, after it, or not at all");
+  add_choice(app, "--zero", o.trainer.zero, zero, "1: master weights and moments divided among the ranks (ZeRO-1)");
+  add_choice(app, "--comm-dtype", o.trainer.gradient_type, types,
+             "Of gradients, as they are added and sent; auto: as --precision");
+  add_choice(
+      app, "--comm", o.comm, libraries,
+      "Library that sums gradients; auto: NCCL for GPUs, MPI for CPUs; mpi with GPUs: through pinned host memory");
+  add_choice(app, "--symmetric", o.symmetric, symmetric,
+             "NCCL symmetric memory, where possible: on one node, with NCCL_ALGO and NCCL_PROTO not set");
+  add_choice(app, "--fused-sum", o.trainer.fused_sum, kOnOff,
+             "Last bucket: sum over ranks and update in one kernel of ours, where --symmetric is on and possible");
+  app.add_option(
+      "--comm-ctas", o.comm_ctas,
+      "Thread blocks of a collective, and multiprocessors that compute leaves to it (0: NCCL's choice, none)");
+  add_choice(app, "--graph", o.trainer.graph, kOnOff, "Whole steps as CUDA graphs");
+}
+
+void check_communication(const Options& o) {
+  require(o.bucket_mb > 0 && o.bucket_mb < 1e6, "--bucket-mb", o.bucket_mb, "a size above 0");
+  require(o.last_bucket_kb >= 0 && o.last_bucket_kb < 1e9, "--last-bucket-kb", o.last_bucket_kb, "0 or more");
+  require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");
+}
+
+void parse_fail_at(const std::string& text, RunOptions& run) {
   std::istringstream in(text);
   char colon = 0;
-  if (!(in >> options.fail_rank >> colon >> options.fail_step) || colon != ':' || !in.eof() || options.fail_rank < 0 ||
-      options.fail_step < 0) {
+  if (!(in >> run.fail_rank >> colon >> run.fail_step) || colon != ':' || !in.eof() || run.fail_rank < 0 ||
+      run.fail_step < 0) {
     usage_error("--fail-at {}: give RANK:STEP, two numbers counted from 0", text);
   }
+}
+
+void add_output_flags(CLI::App& app, Options& o) {
+  const Names<std::string> levels = {{"trace", "trace"}, {"debug", "debug"}, {"info", "info"},
+                                     {"warn", "warn"},   {"error", "error"}, {"off", "off"}};
+  app.option_defaults()->group("Measurement and output");
+  add_choice(app, "--baseline", o.run.baseline, kOnOff, "Measure one rank alone and the scaling efficiency");
+  app.add_option("--metrics", o.metrics, "File of JSON lines; the last one is the summary")->type_name("FILE");
+  app.add_option("--peak-tflops", o.peak_tflops,
+                 "Of one device, for MFU, such as ddpbench gemm measures (0: of the data sheet)");
+  app.add_option("--trace", o.run.trace, "Chrome trace (JSON, for Perfetto) of a few steps after training")
+      ->type_name("FILE");
+  add_choice(app, "--log-level", o.log_level, levels, "Log on standard error");
+  app.add_option("--log-every", o.run.log_every, "Steps between measurements within an epoch (0: none)");
+  app.add_option("--eval-every", o.run.eval_every, "Steps between evaluations within an epoch (0: none)");
+  app.add_option("--eval-samples", o.run.eval_samples, "Samples of an evaluation at most (0: the whole test set)");
+  app.add_option_function<std::string>(
+         "--fail-at", [&o](const std::string& text) { parse_fail_at(text, o.run); },
+         "For tests: this rank throws before this step")
+      ->type_name("RANK:STEP")
+      ->configurable(false);
+}
+
+void check_output(const Options& o) {
+  require(o.peak_tflops >= 0 && o.peak_tflops < 1e6, "--peak-tflops", o.peak_tflops, "0 or more");
+  require(o.run.log_every >= 0 && o.run.log_every <= kMostSteps, "--log-every", o.run.log_every, "0 to 10^12");
+  require(o.run.eval_every >= 0 && o.run.eval_every <= kMostSteps, "--eval-every", o.run.eval_every, "0 to 10^12");
+  require(o.run.eval_samples >= 0, "--eval-samples", o.run.eval_samples, "0 or more");
+}
+
+/// --config is read after the command line, which wins.
+std::string& add_config(CLI::App& app, std::string& path) {
+  app.add_option("--config", path, "TOML file of these names (name = value); flags win")
+      ->type_name("FILE")
+      ->configurable(false);
+  return path;
+}
+
+/// The model that flags or the file name, before anything else is known of them. What is wrong with the rest, the parse
+/// that follows says.
+std::string find_model(int argc, const char* const* argv) {
+  std::string model = Options{}.model;
+  std::string config;
+  CLI::App app;
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.set_help_flag();
+  app.allow_extras();
+  CLI::Option* option = app.add_option("--model", model);
+  add_config(app, config);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError&) {
+    return model;
+  }
+  if (config.empty() || option->count() > 0) return model;
+  return text_in_config(config, "model").value_or(model);
+}
+
+/// Shows the flags of each model but the chosen one.
+void visit_other_models(const std::string& chosen,
+                        const std::function<void(const std::string& model, const CLI::App& flags)>& show) {
+  for (const std::string& model : model_names()) {
+    if (model == chosen) continue;
+    const auto workload = make_workload(model);
+    CLI::App flags;
+    flags.set_help_flag();
+    flags.option_defaults()->always_capture_default();
+    add_model_flags(flags, model, *workload);
+    show(model, flags);
+  }
+}
+
+std::string help_text(const CLI::App& app, const std::string& chosen) {
+  std::string text = app.help();
+  visit_other_models(chosen, [&](const std::string&, const CLI::App& flags) {
+    text += CLI::Formatter().make_groups(&flags, CLI::AppFormatMode::Normal);
+  });
+  return text;
+}
+
+/// Says whose flags those are that were not expected, where they are another model's.
+std::string owners_of(const std::vector<std::string>& arguments, const std::string& chosen) {
+  std::string text;
+  visit_other_models(chosen, [&](const std::string& model, const CLI::App& flags) {
+    for (const std::string& argument : arguments) {
+      const std::string flag = argument.substr(0, argument.find('='));
+      if (flag.rfind("--", 0) != 0 || flags.get_option_no_throw(flag) == nullptr) continue;
+      text += fmt::format(". {} is a flag of model {}, not of {}", flag, model, chosen);
+    }
+  });
+  return text;
 }
 
 /// Lines for CommandLine::configuration.
@@ -300,57 +245,70 @@ std::string program_and_task(const char* task) {
   return fmt::format("the program = ddptrain {}, {}, {}\nthe task = {}\n", DDPTRAIN_VERSION, cuda, mpi_version(), task);
 }
 
-std::string options_text(const CLI::App& app, const std::string& fail_at) {
-  std::string text = fmt::format("--fail-at = {}\n", fail_at);
+std::string options_text(const CLI::App& app) {
+  const CLI::Option* fail_at = app.get_option("--fail-at");
+  std::string text = fmt::format("--fail-at = {}\n", fail_at->count() > 0 ? fail_at->as<std::string>() : "");
   std::istringstream options(config_text(app));
   for (std::string line; std::getline(options, line);) text += fmt::format("--{}\n", line);
   return text;
 }
 
-}  // namespace
-
-CommandLine parse_command_line(int argc, const char* const* argv) {
-  CommandLine result;
-  std::string fail_at;
-  CLI::App app{"Trains a model with synchronous data parallelism: mpirun -np W ddptrain --model cnn", "ddptrain"};
-  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  add_run_options(app, result.options);
-  add_gpt_options(app, result.options);
-  add_training_options(app, result.options);
-  add_optimizer_options(app, result.options);
-  add_runtime_options(app, result.options);
-  add_output_options(app, result.options, fail_at);
-  app.set_help_flag("-h,--help", "Print this and exit")->group("Program");
+/// Reads flags and the file into `app`; fills result.print and result.configuration where that ends it.
+void parse(CLI::App& app, int argc, const char* const* argv, const std::string& model, CommandLine& result) {
   bool version = false;
   bool print_config = false;
-  app.add_flag("--version", version, "Print versions and exit")->configurable(false)->group("Program");
-  app.add_flag("--print-config", print_config, "Print a file for --config and exit")
-      ->configurable(false)
-      ->group("Program");
   std::string config;
-  app.add_option("--config", config, "TOML file of these names (name = value); flags win")
-      ->type_name("FILE")
-      ->configurable(false)
-      ->group("Program");
+  app.option_defaults()->group("Program");
+  app.set_help_flag("-h,--help", "Print this and exit")->group("Program");
+  app.add_flag("--version", version, "Print versions and exit")->configurable(false);
+  app.add_flag("--print-config", print_config, "Print a file for --config and exit")->configurable(false);
+  add_config(app, config);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    result.print = app.help();
+    result.print = help_text(app, model);
     result.configuration = program_and_task("--help");
-    return result;
+    return;
+  } catch (const CLI::ExtrasError& error) {
+    usage_error("{}{} (ddptrain --help lists the flags)", error.what(), owners_of(app.remaining(), model));
   } catch (const CLI::ParseError& error) {
     usage_error("{} (ddptrain --help lists the flags)", error.what());
   }
   if (version) {
     result.print = version_text();
     result.configuration = program_and_task("--version");
-    return result;
+    return;
   }
   if (!config.empty()) read_config(app, config);
-  validate(result.options);
-  parse_fail_at(fail_at, result.options);
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv, const std::map<std::string, std::string>& defaults) {
+  const std::string model = find_model(argc, argv);
+  CommandLine result;
+  result.workload = make_workload(model);
+  Options& options = result.options;
+  CLI::App app{"Trains a model with synchronous data parallelism: mpirun -np W ddptrain --model cnn", "ddptrain"};
+  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  add_device_flags(app, options);
+  add_model_flags(app, model, *result.workload);
+  add_training_flags(app, options);
+  add_optimizer_flags(app, options);
+  add_communication_flags(app, options);
+  add_output_flags(app, options);
+  for (const auto& [flag, value] : defaults) app.get_option(flag)->default_val(value);
+  parse(app, argc, argv, model, result);
+  if (result.print) return result;
+  check_device(options, *result.workload);
+  result.workload->check_flags();
+  check_training(options);
+  check_optimizer(options);
+  check_communication(options);
+  check_output(options);
+  const bool print_config = app.count("--print-config") > 0;
   if (print_config) result.print = config_text(app);
-  result.configuration = program_and_task(print_config ? "--print-config" : "training") + options_text(app, fail_at);
+  result.configuration = program_and_task(print_config ? "--print-config" : "training") + options_text(app);
   return result;
 }
 
@@ -361,25 +319,26 @@ std::string version_text() {
   return fmt::format("ddptrain {}\n{}MPI {}\n", DDPTRAIN_VERSION, cuda, mpi_version());
 }
 
-Precision chosen_precision(const Options& options, DeviceKind kind) {
+Precision chosen_precision(const Options& options, DeviceKind device) {
   if (options.precision == "fp32") return Precision::fp32;
   if (options.precision == "tf32") return Precision::tf32;
   if (options.precision == "bf16" || options.precision == "fp8") return Precision::bf16;
-  return kind == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
+  return device == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
 }
 
-void check_precision(const Options& options, Precision precision) {
+void check_precision(const Options& options, const Workload& workload, Precision precision) {
   const bool bf16 = precision == Precision::bf16;
-  if (options.comm_dtype == "bf16" && !bf16) {
+  const std::optional<DType> gradients = options.trainer.gradient_type;
+  if (gradients == DType::bf16 && !bf16) {
     usage_error(
         "--comm-dtype bf16: gradients are {}, and sent as they are. Use --comm-dtype auto, or --precision bf16.",
         name_of(precision));
   }
-  if (options.comm_dtype == "fp32" && bf16 && !takes_f32_gradients(options.model)) {
+  if (gradients == DType::f32 && bf16 && !workload.supports_f32_gradients()) {
     usage_error("--comm-dtype fp32: model {} computes bf16 gradients. Use --comm-dtype auto, or --precision fp32.",
                 options.model);
   }
-  if (options.optimizer.stochastic_rounding && !bf16) {
+  if (options.trainer.optimizer.stochastic_rounding && !bf16) {
     usage_error(
         "--stochastic-rounding on: weights are {}, and only bf16 ones are rounded. Use --stochastic-rounding off, or "
         "--precision bf16.",
@@ -387,22 +346,19 @@ void check_precision(const Options& options, Precision precision) {
   }
 }
 
-DeviceOptions device_options(const Options& options, DeviceKind kind) {
-  DeviceOptions device;
-  device.precision = chosen_precision(options, kind);
-  device.memory_format = options.memory_format;
-  device.fused = options.fused;
-  device.tune = options.tune;
-  device.fp8 = options.precision == "fp8";
-  device.threads = options.threads;
-  device.communication_multiprocessors = options.comm_ctas;
-  return device;
+DeviceOptions device_options(const Options& options, DeviceKind device) {
+  DeviceOptions result = options.compute;
+  result.precision = chosen_precision(options, device);
+  result.fp8 = options.precision == "fp8";
+  result.communication_multiprocessors = options.comm_ctas;
+  return result;
 }
 
 float scaled_learning_rate(const Options& options, int world_size) {
-  const double samples = static_cast<double>(options.batch) * static_cast<double>(options.grad_accum) * world_size;
+  const TrainerOptions& trainer = options.trainer;
+  const double samples = static_cast<double>(trainer.batch) * static_cast<double>(trainer.grad_accum) * world_size;
   const double ratio = samples / static_cast<double>(options.lr_base_batch);
-  const double peak = options.optimizer.schedule.peak;
+  const double peak = trainer.optimizer.schedule.peak;
   switch (options.lr_scaling) {
     case LrScaling::none:
       return static_cast<float>(peak);
@@ -415,44 +371,12 @@ float scaled_learning_rate(const Options& options, int world_size) {
 }
 
 TrainerOptions trainer_options(const Options& options, int world_size, std::int64_t total_steps) {
-  TrainerOptions result;
-  result.model = options.model;
-  result.batch = options.batch;
-  result.grad_accum = options.grad_accum;
-  result.seed = options.seed;
-  const double rate = dropout_rate(options);
-  result.model_options.dropout = rate != 0.0;
-  result.model_options.gpt_dropout = rate == 1.0 ? 0.1f : static_cast<float>(std::max(rate, 0.0));
-  result.model_options.gpt = options.gpt;
-  result.model_options.recompute = options.recompute;
-  result.optimizer = options.optimizer;
+  TrainerOptions result = options.trainer;
   result.optimizer.schedule.peak = scaled_learning_rate(options, world_size);
   result.optimizer.schedule.total_steps = static_cast<std::uint64_t>(total_steps);
-  result.optimizer.rounding_seed = options.seed;
-  result.clip_norm = options.clip_norm;
+  result.optimizer.rounding_seed = result.seed;
   result.bucket_bytes = static_cast<std::size_t>(options.bucket_mb * 1048576.0);
   result.last_bucket_bytes = static_cast<std::size_t>(options.last_bucket_kb * 1024.0);
-  if (options.comm_dtype != "auto") result.gradient_type = options.comm_dtype == "bf16" ? DType::bf16 : DType::f32;
-  result.zero = options.zero;
-  result.overlap = options.overlap;
-  result.fused_sum = options.fused_sum;
-  result.graph = options.graph;
-  return result;
-}
-
-RunOptions run_options(const Options& options) {
-  RunOptions result;
-  result.epochs = options.epochs;
-  result.steps = options.steps;
-  result.log_every = options.log_every;
-  result.eval_every = options.eval_every;
-  result.eval_samples = options.eval_samples;
-  result.sample_every = options.sample_every;
-  result.trace = options.trace;
-  result.baseline = options.baseline;
-  result.replicas_agree = options.overlap != OverlapMode::none;
-  result.fail_rank = options.fail_rank;
-  result.fail_step = options.fail_step;
   return result;
 }
 

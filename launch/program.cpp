@@ -1,6 +1,7 @@
 #include "launch/program.h"
 
 #include <cstdio>
+#include <exception>
 
 #include "runtime/core/error.h"
 
@@ -10,10 +11,9 @@ int run_program(const char* name, int* argc, char*** argv, const std::function<v
   try {
     const World world(argc, argv);
     try {
-      work(world);
+      run_or_end_job(name, world, [&] { work(world); });
       return 0;
-    } catch (const std::exception& error) {
-      end_job_unless_agreed(name, world, error);
+    } catch (const Error& error) {  // agreed
       if (world.rank() == 0) std::fprintf(stderr, "%s: %s\n", name, error.what());
       return dynamic_cast<const UsageError*>(&error) != nullptr ? 2 : 1;
     }
@@ -23,12 +23,16 @@ int run_program(const char* name, int* argc, char*** argv, const std::function<v
   }
 }
 
-void end_job_unless_agreed(const char* name, const World& world, const std::exception& error) {
-  const auto* known = dynamic_cast<const Error*>(&error);
-  if (known != nullptr && known->agreed()) return;
-  std::fprintf(stderr, "%s: error on rank %d (%s): %s\n", name, world.rank(), world.hostname().c_str(), error.what());
-  std::fflush(stderr);
-  world.abort(1);
+void run_or_end_job(const char* name, const World& world, const std::function<void()>& part) {
+  try {
+    part();
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    if (known != nullptr && known->agreed()) throw;
+    std::fprintf(stderr, "%s: error on rank %d (%s): %s\n", name, world.rank(), world.hostname().c_str(), error.what());
+    std::fflush(stderr);
+    world.abort(1);
+  }
 }
 
 }  // namespace ddptrain

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <exception>
 #include <functional>
 
 #include "runtime/comm/world.h"
@@ -12,8 +11,8 @@ namespace ddptrain {
 /// ends all ranks with 1.
 int run_program(const char* name, int* argc, char*** argv, const std::function<void(const World&)>& work);
 
-/// Within a handler: prints `error` and ends all ranks, unless they have agreed on it. For errors that must not unwind
-/// further, because destructors on the way would wait for ranks that are gone.
-void end_job_unless_agreed(const char* name, const World& world, const std::exception& error);
+/// Runs a part of it. An error that the ranks have not agreed on ends them here, and does not unwind further:
+/// destructors on the way could wait for ranks that are gone.
+void run_or_end_job(const char* name, const World& world, const std::function<void()>& part);
 
 }  // namespace ddptrain

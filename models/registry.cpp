@@ -1,27 +1,26 @@
 #include "models/registry.h"
 
-#include <algorithm>
-#include <iterator>
-
-#include "models/cnn/cnn.h"
-#include "models/gpt/gpt.h"
 #include "runtime/core/error.h"
 
+/// A line per model: models/<name>/ defines make_<name>_workload().
+#define DDPTRAIN_MODELS(model) model(cnn) model(gpt)
+
 namespace ddptrain {
+
+#define DECLARE(name) std::unique_ptr<Workload> make_##name##_workload();
+DDPTRAIN_MODELS(DECLARE)
+#undef DECLARE
 
 namespace {
 
 struct Entry {
   const char* name;
-  bool language;
-  std::unique_ptr<Model> (*make)(Device&, const ModelOptions&);
-  bool f32_gradients = false;  ///< Takes f32 gradients beside bf16 weights.
+  std::unique_ptr<Workload> (*make)();
 };
 
-constexpr Entry kModels[] = {
-    {"cnn", false, [](Device& device, const ModelOptions& options) { return make_cnn(device, options); }},
-    {"gpt", true, make_gpt, true},
-};
+#define ENTRY(name) {#name, make_##name##_workload},
+constexpr Entry kModels[] = {DDPTRAIN_MODELS(ENTRY)};
+#undef ENTRY
 
 }  // namespace
 
@@ -31,21 +30,11 @@ std::vector<std::string> model_names() {
   return names;
 }
 
-bool is_language_model(const std::string& name) {
-  return std::any_of(std::begin(kModels), std::end(kModels),
-                     [&](const Entry& entry) { return entry.language && name == entry.name; });
-}
-
-std::unique_ptr<Model> make_model(const std::string& name, Device& device, const ModelOptions& options) {
+std::unique_ptr<Workload> make_workload(const std::string& model) {
   for (const Entry& entry : kModels) {
-    if (name == entry.name) return entry.make(device, options);
+    if (model == entry.name) return entry.make();
   }
-  usage_error("--model {}: there is no such model. Models: {}.", name, fmt::join(model_names(), ", "));
-}
-
-bool takes_f32_gradients(const std::string& name) {
-  return std::any_of(std::begin(kModels), std::end(kModels),
-                     [&](const Entry& entry) { return name == entry.name && entry.f32_gradients; });
+  usage_error("--model {}: there is no such model; there are: {}", model, fmt::join(model_names(), ", "));
 }
 
 }  // namespace ddptrain

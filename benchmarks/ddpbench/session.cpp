@@ -38,22 +38,6 @@ void print(const World& world, const std::string& text) {
   std::fflush(stdout);
 }
 
-DeviceKind choose_device(const World& world, const std::string& device) {
-  if (device == "cpu") return DeviceKind::cpu;
-  const int gpus = cuda_device_count();
-  const bool everywhere = world.min(gpus) > 0;
-  if (device == "auto" && !everywhere) return DeviceKind::cpu;
-  world.agree([&] {
-    if (!built_with_cuda()) usage_error("--device cuda: this program was built without CUDA. Use --device cpu.");
-    if (gpus == 0) usage_error("--device cuda: no GPU is visible on {}. Use --device cpu.", world.hostname());
-    if (world.local_size() > gpus) {
-      usage_error("{} ranks on {}, but {} there, and each rank needs its own: start fewer, or add --device cpu",
-                  world.local_size(), world.hostname(), gpus == 1 ? "1 GPU" : fmt::format("{} GPUs", gpus));
-    }
-  });
-  return DeviceKind::cuda;
-}
-
 std::unique_ptr<Device> make_device(const World& world, DeviceKind kind, Precision precision, int threads) {
   std::unique_ptr<Device> device;
   DeviceOptions options;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "benchmarks/ddpbench/options.h"
+#include "launch/choose_device.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
@@ -31,8 +32,6 @@ std::string ranks_on_nodes(const World& world);
 /// Output of rank 0.
 void print(const World& world, const std::string& text);
 
-/// The device for --device, the same on all ranks; the same UsageError on all ranks if there is no such device.
-DeviceKind choose_device(const World& world, const std::string& device);
 /// GPU number `local rank`, or the CPU.
 std::unique_ptr<Device> make_device(const World& world, DeviceKind kind, Precision precision, int threads);
 /// `name`; for auto, bf16 on GPUs and fp32 on CPUs.

@@ -1,12 +1,11 @@
 #include <memory>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/table.h"
+#include "data/images.h"
 #include "launch/options.h"
-#include "launch/training_data.h"
 #include "runtime/core/error.h"
 #include "runtime/train/step_profile.h"
 
@@ -18,13 +17,17 @@ using Launch = ddptrain::Options;
 ddptrain::CommandLine launch_command_line(const StepOptions& options) {
   std::vector<const char*> arguments = {"ddpbench step"};
   for (const std::string& argument : options.arguments) arguments.push_back(argument.c_str());
-  auto result = ddptrain::parse_command_line(static_cast<int>(arguments.size()), arguments.data());
-  Launch& launch = result.options;
+  auto result =
+      ddptrain::parse_command_line(static_cast<int>(arguments.size()), arguments.data(), {{"--data", "synthetic"}});
   for (const auto& [flag, path] :
-       {std::pair{"--metrics", launch.metrics}, {"--trace", launch.trace}, {"--save", launch.save}}) {
+       {std::pair{"--metrics", result.options.metrics}, {"--trace", result.options.run.trace}}) {
     if (!path.empty()) usage_error("{} {}: ddpbench step writes --json only; leave it out", flag, path);
   }
-  if (launch.data.empty()) launch.data = "synthetic";
+  for (const std::string& argument : options.arguments) {
+    if (argument == "--save" || argument.rfind("--save=", 0) == 0) {
+      usage_error("--save: ddpbench step writes --json only; leave it out");
+    }
+  }
   return result;
 }
 
@@ -41,26 +44,26 @@ std::unique_ptr<Device> device_of(const World& world, const Launch& options) {
 /// The gather of a batch of images, if that is an operation of its own.
 class InputSteps {
  public:
-  InputSteps(const ImageData& data, const DistributedSampler& sampler, const Launch& options, Device& device)
-      : images_(make_resident(data.train, device)), state_(device.allocate(sizeof(StepState))) {
+  InputSteps(const ImageData& data, const DistributedSampler& sampler, const TrainerOptions& options, Device& device)
+      : images_(make_resident(data, device)), state_(device.allocate(sizeof(StepState))) {
     const Shape shape = {options.batch, data.train.height, data.train.width, 1};
     out_ = device.allocate(device.dtype(), shape);
-    const auto gather = [this, &sampler, &device, options, shape](std::uint32_t offset) {
-      const StepRef step{static_cast<const StepState*>(state_.data()), offset};
+    auto* state = static_cast<StepState*>(state_.data());
+    const auto gather = [this, &sampler, &device, options, shape, state](std::uint32_t offset) {
       for (std::int64_t micro = 0; micro < options.grad_accum; ++micro) {
-        const Batch batch = images_->batch(sampler.order(micro), step, options.batch);
-        device.gather_images(std::get<ImageBatch>(batch), out_.view(device.dtype(), shape));
+        const Slice slice{sampler.order(micro), {state, offset}, options.batch};
+        device.gather_images({slice, images_.train}, out_.view(device.dtype(), shape));
       }
     };
     StepGraphOptions graph;
     graph.eager_steps = 0;
-    steps_ = std::make_unique<StepGraph>(device, static_cast<StepState*>(state_.data()), gather, graph);
+    steps_ = std::make_unique<StepGraph>(device, state, gather, graph);
   }
 
   StepGraph& steps() { return *steps_; }
 
  private:
-  std::unique_ptr<ResidentData> images_;
+  ResidentImages images_;
   Buffer state_;
   Buffer out_;
   std::unique_ptr<StepGraph> steps_;
@@ -101,28 +104,29 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
     print(world, "ddpbench step takes the flags of ddptrain, and --json FILE.\n" + *command_line.print);
     return;
   }
-  Launch options = command_line.options;
+  const Launch& options = command_line.options;
+  Workload& workload = *command_line.workload;
   const ResultFile file(world, common.json);
   const auto device = device_of(world, options);
-  TrainingData data;
   world.agree([&] {
-    data = find_data(options, world, nullptr)();
-    adopt(data, options);
-    train_count(data, options);  // checks
+    workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.batch, options.trainer.seed});
+    workload.load();
   });
   const bool gpu = device->kind() == DeviceKind::cuda;
   const auto communicator =
       make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
   TrainerOptions trainer_options = ddptrain::trainer_options(options, world.size(), 1'000'000);
   trainer_options.graph = true;  // times the device, not the host
-  Trainer trainer(trainer_options, make_resident(data, options, *device), world, *device, *communicator);
-  const auto* images = std::get_if<ImageData>(&data);
-  const bool data_in_forward = images == nullptr || (gpu && options.fused);
+  Trainer trainer(trainer_options, workload.make_model(*device), workload.data(), world, *device, *communicator);
+  const auto* images = dynamic_cast<const ImageData*>(&workload.data());
+  const bool data_in_forward = images == nullptr || (gpu && options.compute.fused);
   std::unique_ptr<InputSteps> input;
-  if (!data_in_forward) input = std::make_unique<InputSteps>(*images, trainer.sampler(), options, *device);
+  if (!data_in_forward) {
+    input = std::make_unique<InputSteps>(*images, trainer.sampler(), trainer_options, *device);
+  }
   const StepTimes times = profile_step(trainer, input ? &input->steps() : nullptr, world, *device);
 
-  const bool graph = options.graph && gpu;
+  const bool graph = options.trainer.graph && gpu;
   print(world, fmt::format("# {}, batch {} x {} per rank, {}, {}, {}\n", options.model, options.batch,
                            options.grad_accum, ranks_on_nodes(world), name_of(device->precision()), device->name()));
   Json result = {{"benchmark", "step"},
@@ -131,8 +135,8 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
                  {"precision", name_of(device->precision())},
                  {"ranks", world.size()},
                  {"nodes", world.nodes()},
-                 {"batch_per_rank", options.batch},
-                 {"grad_accum", options.grad_accum},
+                 {"batch_per_rank", options.trainer.batch},
+                 {"grad_accum", options.trainer.grad_accum},
                  {"graph", graph},
                  {"stragglers_us", 1e6 * times.stragglers},
                  {"communication_alone_us", 1e6 * times.communication},

@@ -1,6 +1,7 @@
 #include "models/cnn/cnn.h"
 
 #include <cmath>
+#include <utility>
 
 #include "runtime/core/error.h"
 
@@ -130,29 +131,27 @@ class CnnLayers {
 
 class Cnn final : public Model {
  public:
-  Cnn(Device& device, const ModelOptions& options, const CnnShape& shape)
-      : options_(options), shape_(shape), parameters_(make_parameters(shape)) {
-    if (options.max_batch < 1) usage_error("--batch {}: at least 1 is needed.", options.max_batch);
+  Cnn(Device& device, const CnnOptions& options, ResidentImages images, const CnnShape& shape)
+      : options_(options), images_(std::move(images)), shape_(shape), parameters_(make_parameters(shape)) {
+    DDP_CHECK(options.max_batch > 0, "cnn: a batch of {}", options.max_batch);
     if (device.options().fused) kernels_ = device.make_cnn_kernels(shape, options.max_batch);
     if (!kernels_) layers_ = std::make_unique<CnnLayers>(device, shape, options.max_batch);
   }
 
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
 
-  void bind(std::vector<Tensor> weights, std::vector<Tensor> gradients) override {
-    DDP_CHECK(weights.size() == kParameterCount && gradients.size() == kParameterCount,
-              "cnn: {} weights and {} gradients, expected {}", weights.size(), gradients.size(),
-              static_cast<std::size_t>(kParameterCount));
-    weights_ = named(weights);
-    gradients_ = named(gradients);
+  void bind(const ModelTensors& tensors) override {
+    check_fits("cnn", parameters_, tensors, false);
+    weights_ = named(tensors.weights);
+    gradients_ = named(tensors.gradients);
   }
 
-  void forward(const Batch& batch, float gradient_scale, MetricSums* sums) override {
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
     const bool dropout = options_.dropout;
-    run(images(batch), dropout ? kPoolDropout : 0.0f, dropout ? kHiddenDropout : 0.0f, gradient_scale, sums);
+    run({slice, images_.train}, dropout ? kPoolDropout : 0.0f, dropout ? kHiddenDropout : 0.0f, gradient_scale, sums);
   }
 
-  void evaluate(const Batch& batch, MetricSums* sums) override { run(images(batch), 0.0f, 0.0f, 0.0f, sums); }
+  void evaluate(const Slice& slice, MetricSums* sums) override { run({slice, images_.test}, 0.0f, 0.0f, 0.0f, sums); }
 
   void backward(bool accumulate, const Ready& ready) override {
     if (!kernels_) return layers_->backward(weights_, gradients_, accumulate, ready);
@@ -174,13 +173,9 @@ class Cnn final : public Model {
     const double fc2 = 2.0 * hidden * static_cast<double>(shape_.classes);
     return 2.0 * conv1 + 3.0 * (conv2 + fc1 + fc2);  // the images need no gradient
   }
+  const char* unit() const override { return "images"; }
 
  private:
-  static const ImageBatch& images(const Batch& batch) {
-    DDP_CHECK(std::holds_alternative<ImageBatch>(batch), "cnn: a batch of tokens");
-    return std::get<ImageBatch>(batch);
-  }
-
   void run(const ImageBatch& batch, float pool_rate, float hidden_rate, float gradient_scale, MetricSums* sums) {
     DDP_CHECK(batch.count > 0 && batch.count <= options_.max_batch, "cnn: a batch of {}, at most {} fit", batch.count,
               options_.max_batch);
@@ -193,7 +188,8 @@ class Cnn final : public Model {
     }
   }
 
-  ModelOptions options_;
+  CnnOptions options_;
+  ResidentImages images_;
   CnnShape shape_;
   std::vector<ParameterSpec> parameters_;
   CnnTensors weights_;
@@ -204,8 +200,9 @@ class Cnn final : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> make_cnn(Device& device, const ModelOptions& options, const CnnShape& shape) {
-  return std::make_unique<Cnn>(device, options, shape);
+std::unique_ptr<Model> make_cnn(Device& device, const CnnOptions& options, ResidentImages images,
+                                const CnnShape& shape) {
+  return std::make_unique<Cnn>(device, options, std::move(images), shape);
 }
 
 }  // namespace ddptrain

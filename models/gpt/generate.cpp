@@ -41,7 +41,7 @@ class Context {
   }
 
   /// The window is always full, so that it is of one size: what follows the text is not looked at by its last token.
-  std::vector<float> logits(Model& model, const std::vector<std::uint16_t>& text) {
+  std::vector<float> logits(LanguageModel& model, const std::vector<std::uint16_t>& text) {
     const std::size_t used = std::min(text.size(), static_cast<std::size_t>(most_));
     std::vector<std::uint16_t> window(text.end() - static_cast<std::ptrdiff_t>(used), text.end());
     window.resize(static_cast<std::size_t>(most_ + 1));
@@ -63,7 +63,7 @@ class Context {
 
 }  // namespace
 
-std::vector<std::uint16_t> generate(Model& model, Device& device, std::vector<std::uint16_t> prompt,
+std::vector<std::uint16_t> generate(LanguageModel& model, Device& device, std::vector<std::uint16_t> prompt,
                                     const GenerateOptions& options) {
   DDP_CHECK(!prompt.empty(), "an empty prompt");
   Context context(device, options.context);

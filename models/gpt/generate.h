@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/model.h"
+#include "models/language_model.h"
 
 namespace ddptrain {
 
@@ -16,7 +16,7 @@ struct GenerateOptions {
 
 /// The prompt and what a language model writes after it, token by token from its predictions' distribution. The same
 /// for the same weights and options. Waits for the device. Error where the prompt is empty.
-std::vector<std::uint16_t> generate(Model& model, Device& device, std::vector<std::uint16_t> prompt,
+std::vector<std::uint16_t> generate(LanguageModel& model, Device& device, std::vector<std::uint16_t> prompt,
                                     const GenerateOptions& options);
 
 }  // namespace ddptrain

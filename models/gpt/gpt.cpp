@@ -4,7 +4,7 @@
 #include <deque>
 #include <utility>
 
-#include "models/gpt/gpt_block.h"
+#include "models/language_model.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -22,38 +22,18 @@ std::size_t first_parameter(const GptShape& shape, std::int64_t layer) {
 }
 std::size_t token_embedding(const GptShape& shape) { return first_parameter(shape, 0) - 2; }
 
-void check(const ModelOptions& options) {
-  const GptShape& shape = options.gpt;
-  const auto positive = [](const char* flag, std::int64_t value) {
-    if (value < 1) usage_error("{} {}: at least 1 is needed.", flag, value);
-  };
-  positive("--batch", options.max_batch);
-  positive("--layers", shape.layers);
-  positive("--width", shape.width);
-  positive("--heads", shape.heads);
-  positive("--ff", shape.feed_forward);
-  positive("--seq", shape.sequence);
-  positive("--vocab", shape.vocabulary);
-  if (shape.width % shape.heads != 0) {
-    usage_error("--width {} --heads {}: the heads share the width evenly. Take a width that {} divides.", shape.width,
-                shape.heads, shape.heads);
-  }
-  if (shape.vocabulary > 65536) {
-    usage_error("--vocab {}: tokens are numbers of two bytes, so 65536 at most.", shape.vocabulary);
-  }
-  if (!(options.gpt_dropout >= 0.0f && options.gpt_dropout < 1.0f)) {
-    usage_error("--dropout {}: it is the share that is dropped, at least 0 and below 1.", options.gpt_dropout);
-  }
-}
-
-class Gpt final : public Model {
+class Gpt final : public Model, public LanguageModel {
  public:
-  Gpt(Device& device, const ModelOptions& options)
+  Gpt(Device& device, const GptOptions& options, ResidentTokens tokens)
       : device_(device),
         options_(options),
-        shape_(options.gpt),
-        parameters_(gpt_parameters(options.gpt)),
-        fp8_fits_(device.fits_fp8(options.gpt.feed_forward, options.gpt.width)) {
+        text_(std::move(tokens)),
+        shape_(options.shape),
+        parameters_(gpt_parameters(options.shape)),
+        fp8_fits_(device.fits_fp8(options.shape.feed_forward, options.shape.width)) {
+    for (ParameterSpec& spec : parameters_) {
+      if (options.pretrained) spec.initial.read = [name = spec.name, read = options.pretrained] { return read(name); };
+    }
     const std::int64_t rows = options.max_batch * shape_.sequence;
     head_rows_ = std::min(rows, options.head_rows > 0 ? options.head_rows : std::max(kMinHeadRows, (rows + 7) / 8));
     allocate_activations();
@@ -63,9 +43,9 @@ class Gpt final : public Model {
 
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
 
-  void bind(std::vector<Tensor> weights, std::vector<Tensor> gradients) override {
-    DDP_CHECK(weights.size() == parameters_.size() && gradients.size() == parameters_.size(),
-              "gpt: {} weights and {} gradients, expected {}", weights.size(), gradients.size(), parameters_.size());
+  void bind(const ModelTensors& tensors) override {
+    check_fits("gpt", parameters_, tensors, true);
+    const auto& [weights, gradients] = tensors;
     for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
       block(layer).bind(weights, gradients, first_parameter(shape_, layer));
     }
@@ -81,8 +61,8 @@ class Gpt final : public Model {
     head_ = {tokens_.data, tokens_.dtype, {shape_.padded_vocabulary(), shape_.width}};
   }
 
-  void forward(const Batch& batch, float gradient_scale, MetricSums* sums) override {
-    run_blocks(tokens_of(batch), options_.gpt_dropout);
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
+    run_blocks({slice, text_.train}, options_.dropout);
     for (std::int64_t first = 0; first < rows(); first += head_rows_) {
       const Tensor x = head_piece(final_norm_.output, first);
       const Tensor logits = head_logits(x);
@@ -97,8 +77,8 @@ class Gpt final : public Model {
 
   void backward(bool accumulate, const Ready& ready) override;
 
-  void evaluate(const Batch& batch, MetricSums* sums) override {
-    run_blocks_apart(tokens_of(batch));
+  void evaluate(const Slice& slice, MetricSums* sums) override {
+    run_blocks_apart({slice, text_.validation});
     for (std::int64_t first = 0; first < rows(); first += head_rows_) {
       const Tensor logits = head_logits(head_piece(final_norm_.output, first));
       device_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, sums);
@@ -135,10 +115,6 @@ class Gpt final : public Model {
   GptBlock& block(std::int64_t layer) { return blocks_[static_cast<std::size_t>(layer)]; }
   std::int64_t rows() const { return batch_.count * batch_.source.sequence; }
 
-  const TokenBatch& tokens_of(const Batch& batch) const {
-    DDP_CHECK(std::holds_alternative<TokenBatch>(batch), "gpt: a batch of images");
-    return std::get<TokenBatch>(batch);
-  }
   void fit(Tensor& activation) const {
     activation.shape = {batch_.count, batch_.source.sequence, activation.shape.back()};
   }
@@ -166,7 +142,8 @@ class Gpt final : public Model {
   void backward_embedding(bool accumulate, const Ready& ready);
 
   Device& device_;
-  ModelOptions options_;
+  GptOptions options_;
+  ResidentTokens text_;
   GptShape shape_;
   std::vector<ParameterSpec> parameters_;
   bool fp8_fits_;  ///< Whether the blocks' linear layers can multiply in FP8, and do where the batch fits, too.
@@ -231,7 +208,7 @@ void Gpt::allocate_scratch() {
   scratch_.dout = activation(shape_.width);
   scratch_.dmiddle = activation(shape_.width);
   scratch_.din = activation(shape_.width);
-  if (options_.gpt_dropout > 0.0f) {
+  if (options_.dropout > 0.0f) {
     scratch_.mlp_branch = std::exchange(scratch_.dmiddle, scratch_.dout);
     scratch_.attention_branch = std::exchange(scratch_.din, scratch_.dout);
   }
@@ -275,7 +252,7 @@ void Gpt::fit_to_batch(const TokenBatch& batch) {
        {&scratch_.branch, &scratch_.dout, &scratch_.dmiddle, &scratch_.din, &scratch_.dpre, &scratch_.dqkv}) {
     fit(*tensor);
   }
-  if (options_.gpt_dropout > 0.0f) {
+  if (options_.dropout > 0.0f) {
     fit(scratch_.mlp_branch);
     fit(scratch_.attention_branch);
   }
@@ -289,7 +266,8 @@ void Gpt::run_blocks(const TokenBatch& batch, float rate) {
   fit_to_batch(batch);
   const GptNorm& first = block(0).norm1();
   device_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), first.input);
-  device_.layer_norm(first.input, first.weight, first.bias, shape_.norm_epsilon, first.output, first.statistics);
+  device_.layer_norm(first.input, first.weight, first.bias, static_cast<float>(shape_.norm_epsilon), first.output,
+                     first.statistics);
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     const std::uint32_t site = kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer);
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} forward", layer));
@@ -360,20 +338,10 @@ std::vector<float> Gpt::next_token_logits(const TokenBatch& batch, std::int64_t 
 
 }  // namespace
 
-std::vector<ParameterSpec> gpt_parameters(const GptShape& shape) {
-  const InitialValue normal = InitialValue::normal(0.02f);
-  std::vector<ParameterSpec> specs = {{"ln_f.weight", {shape.width}, InitialValue::constant(1.0f), false},
-                                      {"ln_f.bias", {shape.width}, InitialValue::constant(0.0f), false}};
-  for (std::int64_t layer = shape.layers - 1; layer > 0; --layer) GptBlock::append_parameters(shape, layer, specs);
-  specs.push_back({"wte.weight", {shape.vocabulary, shape.width}, normal, true, shape.padded_vocabulary()});
-  specs.push_back({"wpe.weight", {shape.sequence, shape.width}, normal, true});
-  GptBlock::append_parameters(shape, 0, specs);
-  return specs;
-}
-
-std::unique_ptr<Model> make_gpt(Device& device, const ModelOptions& options) {
-  check(options);
-  return std::make_unique<Gpt>(device, options);
+std::unique_ptr<Model> make_gpt(Device& device, const GptOptions& options, ResidentTokens tokens) {
+  check_shape(options.shape);
+  DDP_CHECK(options.max_batch > 0, "gpt: a batch of {}", options.max_batch);
+  return std::make_unique<Gpt>(device, options, std::move(tokens));
 }
 
 }  // namespace ddptrain

@@ -1,20 +1,31 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "models/model.h"
+#include "data/tokens.h"
+#include "models/gpt/gpt_block.h"
+#include "models/gpt/shape.h"
+#include "runtime/train/model.h"
 
 namespace ddptrain {
 
-/// In the order in which backward completes them: the final norm, the blocks from the last to the second, the
-/// embeddings, the first block. Names are Hugging Face's without the prefix "transformer."; weights of linear layers
-/// are [out, in], which are its Conv1D's transposed. Start values as OpenAI's: deviation 0.02, of what adds to the
-/// residual 0.02 / sqrt(2 layers).
-std::vector<ParameterSpec> gpt_parameters(const GptShape& shape);
+struct GptOptions {
+  GptShape shape = {};
+  std::int64_t max_batch = 0;  ///< Windows per micro-step.
+  std::uint64_t seed = 0;      ///< Of dropout.
+  float dropout = 0.0f;        ///< Rate, on the embedding and on what each half of a block adds; below 1.
+  Recompute recompute = Recompute::none;
+  std::int64_t head_rows = 0;  ///< Rows of logits that there are at a time; 0: an eighth of all, 4,096 at least.
+  /// Values of a parameter to start from, by name; null: random ones.
+  std::function<std::vector<float>(const std::string& name)> pretrained = nullptr;
+};
 
-/// GPT-2 of options.gpt. forward() begins the backward pass: it works out the output layer in pieces of
-/// options.head_rows and keeps the gradient, not the logits. Throws UsageError where the shape is impossible.
-std::unique_ptr<Model> make_gpt(Device& device, const ModelOptions& options);
+/// GPT-2, which is a LanguageModel, too. forward() begins the backward pass: it works out the output layer in pieces of
+/// options.head_rows and keeps the gradient, not the logits. UsageError where the shape is impossible.
+std::unique_ptr<Model> make_gpt(Device& device, const GptOptions& options, ResidentTokens tokens);
 
 }  // namespace ddptrain

@@ -33,19 +33,17 @@ class Config {
  public:
   explicit Config(const fs::path& path) : name_(path.string()), json_(read_json(path)) {}
 
-  Gpt2Shape shape() const {
+  GptShape shape() const {
     check_kind();
-    Gpt2Shape shape;
+    GptShape shape;
     shape.layers = count("n_layer", shape.layers);
     shape.heads = count("n_head", shape.heads);
     shape.width = count("n_embd", shape.width);
-    shape.positions = count("n_positions", count("n_ctx", shape.positions));
+    shape.sequence = count("n_positions", count("n_ctx", shape.sequence));
     shape.vocabulary = count("vocab_size", shape.vocabulary);
     shape.feed_forward = count("n_inner", 4 * shape.width);
-    shape.epsilon = epsilon(shape.epsilon);
-    if (shape.width % shape.heads != 0) {
-      usage_error("{}: n_embd {} cannot be divided into {} heads", name_, shape.width, shape.heads);
-    }
+    shape.norm_epsilon = epsilon(shape.norm_epsilon);
+    check_shape(shape, {name_ + ": ", "n_layer", "n_embd", "n_head", "n_inner", "n_positions", "vocab_size"});
     return shape;
   }
 
@@ -96,56 +94,6 @@ class Config {
   json json_;
 };
 
-/// A tensor of a file, under its name without "transformer.".
-struct Stored {
-  const SafetensorsFile* file;
-  std::string name;  ///< In the file.
-};
-
-/// The weights of a model, in one file or several.
-class Checkpoint {
- public:
-  explicit Checkpoint(const std::vector<fs::path>& paths) {
-    for (const fs::path& path : paths) files_.emplace_back(path);
-    for (const SafetensorsFile& file : files_) {
-      for (const auto& [name, tensor] : file.tensors()) {
-        const bool prefixed = name.rfind(kPrefix, 0) == 0;
-        const std::string key = prefixed ? name.substr(std::string_view(kPrefix).size()) : name;
-        if (!tensors_.emplace(key, Stored{&file, name}).second) {
-          usage_error("{}: tensor '{}' comes twice", file.name(), name);
-        }
-      }
-    }
-  }
-
-  const std::map<std::string, Stored>& tensors() const { return tensors_; }
-  const std::string& name() const { return files_.front().name(); }
-  bool has(const std::string& key) const { return tensors_.count(key) != 0; }
-
-  const StoredTensor& tensor(const std::string& key) const {
-    const Stored& stored = find(key);
-    return stored.file->tensor(stored.name);
-  }
-  std::vector<float> read(const std::string& key) const {
-    const Stored& stored = find(key);
-    return stored.file->read_f32(stored.name);
-  }
-  /// The file that holds `key`, for messages.
-  const std::string& file_of(const std::string& key) const { return find(key).file->name(); }
-
- private:
-  const Stored& find(const std::string& key) const {
-    const auto found = tensors_.find(key);
-    if (found == tensors_.end()) {
-      usage_error("{}: no tensor '{}': not the weights of this GPT-2", name(), key);
-    }
-    return found->second;
-  }
-
-  std::vector<SafetensorsFile> files_;
-  std::map<std::string, Stored> tensors_;
-};
-
 /// transformers' Conv1D keeps [in, out].
 bool is_transposed(std::string_view name) {
   return name.find(".c_") != std::string_view::npos && name.substr(name.size() - 7) == ".weight";
@@ -191,90 +139,29 @@ std::vector<fs::path> files_of(const fs::path& folder) {
   return {files.begin(), files.end()};
 }
 
-/// The shape that the tensors have, with heads of width 64.
-Gpt2Shape guess_shape(const Checkpoint& checkpoint) {
-  const auto dims = [&](const std::string& key) -> const Shape& {
-    const StoredTensor& tensor = checkpoint.tensor(key);
-    if (tensor.shape.size() != 2 || tensor.shape[0] < 1 || tensor.shape[1] < 1) {
-      usage_error("{}: tensor '{}' is not a matrix", checkpoint.file_of(key), key);
-    }
-    return tensor.shape;
-  };
-  Gpt2Shape shape;
-  shape.vocabulary = dims(kEmbedding)[0];
-  shape.width = dims(kEmbedding)[1];
-  shape.positions = dims("wpe.weight")[0];
-  shape.feed_forward = dims("h.0.mlp.c_fc.weight")[1];
-  shape.layers = 0;
-  while (checkpoint.has(fmt::format("h.{}.ln_1.weight", shape.layers))) ++shape.layers;
-  shape.heads = shape.width / 64;
-  if (shape.width % 64 != 0) {
-    usage_error("{}: width {} is no multiple of 64, so the number of heads is not clear: put config.json beside it",
-                checkpoint.file_of(kEmbedding), shape.width);
-  }
-  return shape;
-}
-
-void check_head(const Checkpoint& checkpoint) {
-  if (!checkpoint.has(kHead)) return;
-  const StoredTensor& head = checkpoint.tensor(kHead);
-  const StoredTensor& embedding = checkpoint.tensor(kEmbedding);
-  if (head.type != embedding.type || head.shape != embedding.shape ||
-      !std::equal(head.data, head.data + head.bytes, embedding.data)) {
-    usage_error("{}: {} differs from {}: only models with a tied head can be read", checkpoint.file_of(kHead), kHead,
-                kEmbedding);
-  }
-}
-
 /// Buffers of causal masks that older files have.
-bool is_mask(std::string_view key) {
-  return key.find(".attn.bias") != std::string_view::npos || key.find(".attn.masked_bias") != std::string_view::npos;
+bool is_mask(std::string_view name) {
+  return name.find(".attn.bias") != std::string_view::npos || name.find(".attn.masked_bias") != std::string_view::npos;
 }
 
-void check_no_others(const Checkpoint& checkpoint, const Gpt2Weights& weights) {
-  for (const auto& [key, stored] : checkpoint.tensors()) {
-    if (weights.tensors.count(key) != 0 || key == kHead || is_mask(key)) continue;
-    usage_error("{}: tensor '{}' is none of a GPT-2 with {} layers", stored.file->name(), stored.name,
-                weights.shape.layers);
-  }
+bool is_floating(StoredType type) {
+  return type == StoredType::f64 || type == StoredType::f32 || type == StoredType::f16 || type == StoredType::bf16;
 }
 
-Gpt2Weights read_weights(const Checkpoint& checkpoint, const Gpt2Shape& shape) {
-  if (shape.layers > static_cast<std::int64_t>(checkpoint.tensors().size())) {
-    usage_error("{}: {} tensors are too few for {} layers", checkpoint.name(), checkpoint.tensors().size(),
-                shape.layers);
-  }
-  Gpt2Weights weights{shape, {}};
-  for (auto& [name, expected] : gpt2_tensors(shape)) {
-    const Shape& found = checkpoint.tensor(name).shape;
-    const bool transposed = is_transposed(name);
-    if (found != (transposed ? reversed(expected) : expected)) {
-      usage_error("{}: tensor '{}' has the shape [{}], not [{}]", checkpoint.file_of(name), name,
-                  fmt::join(found, ", "), fmt::join(transposed ? reversed(expected) : expected, ", "));
-    }
-    std::vector<float> values = checkpoint.read(name);
-    if (transposed) values = transpose(values, found[0], found[1]);
-    weights.tensors[name] = {expected, std::move(values)};
-  }
-  check_head(checkpoint);
-  check_no_others(checkpoint, weights);
-  return weights;
-}
-
-std::string config_text(const Gpt2Shape& shape) {
+std::string config_text(const GptShape& shape) {
   nlohmann::ordered_json config;
   config["activation_function"] = "gelu_new";
   config["architectures"] = {"GPT2LMHeadModel"};
   const json end_of_text = shape.vocabulary > kEndOfText ? json(kEndOfText) : json();
   config["bos_token_id"] = end_of_text;
   config["eos_token_id"] = end_of_text;
-  config["layer_norm_epsilon"] = shape.epsilon;
+  config["layer_norm_epsilon"] = shape.norm_epsilon;
   config["model_type"] = "gpt2";
   config["n_embd"] = shape.width;
   config["n_head"] = shape.heads;
   config["n_inner"] = shape.feed_forward == 4 * shape.width ? json() : json(shape.feed_forward);
   config["n_layer"] = shape.layers;
-  config["n_positions"] = shape.positions;
+  config["n_positions"] = shape.sequence;
   config["tie_word_embeddings"] = true;
   config["vocab_size"] = shape.vocabulary;
   return config.dump(2) + "\n";
@@ -282,10 +169,10 @@ std::string config_text(const Gpt2Shape& shape) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, Shape>> gpt2_tensors(const Gpt2Shape& shape) {
+std::vector<std::pair<std::string, Shape>> gpt2_tensors(const GptShape& shape) {
   const std::int64_t width = shape.width;
   std::vector<std::pair<std::string, Shape>> tensors = {{kEmbedding, {shape.vocabulary, width}},
-                                                        {"wpe.weight", {shape.positions, width}}};
+                                                        {"wpe.weight", {shape.sequence, width}}};
   const auto add = [&](const std::string& name, const Shape& matrix) {
     tensors.emplace_back(name + ".weight", matrix);
     tensors.emplace_back(name + ".bias", Shape{matrix[0]});
@@ -303,15 +190,104 @@ std::vector<std::pair<std::string, Shape>> gpt2_tensors(const Gpt2Shape& shape) 
   return tensors;
 }
 
-Gpt2Weights load_gpt2(const fs::path& path) {
+Gpt2Folder::Gpt2Folder(const fs::path& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) usage_error("{}: there is no such file or folder", path.string());
   const bool folder = fs::is_directory(path, ignored);
   const fs::path config = (folder ? path : path.parent_path()) / "config.json";
-  std::optional<Gpt2Shape> shape;
+  std::optional<GptShape> shape;
   if (folder || fs::exists(config, ignored)) shape = Config(config).shape();
-  const Checkpoint checkpoint(folder ? files_of(path) : std::vector<fs::path>{path});
-  return read_weights(checkpoint, shape ? *shape : guess_shape(checkpoint));
+  map_files(folder ? files_of(path) : std::vector<fs::path>{path});
+  shape_ = shape ? *shape : guess_shape();
+  check_tensors();
+}
+
+void Gpt2Folder::map_files(const std::vector<fs::path>& paths) {
+  for (const fs::path& path : paths) files_.emplace_back(path);
+  for (const SafetensorsFile& file : files_) {
+    for (const auto& [name, tensor] : file.tensors()) {
+      const bool prefixed = name.rfind(kPrefix, 0) == 0;
+      const std::string key = prefixed ? name.substr(std::string_view(kPrefix).size()) : name;
+      if (!stored_.emplace(key, Stored{&file, name}).second) {
+        usage_error("{}: tensor '{}' comes twice", file.name(), name);
+      }
+    }
+  }
+}
+
+const Gpt2Folder::Stored& Gpt2Folder::find(const std::string& name) const {
+  const auto found = stored_.find(name);
+  if (found == stored_.end()) {
+    usage_error("{}: no tensor '{}': not the weights of this GPT-2", files_.front().name(), name);
+  }
+  return found->second;
+}
+
+const StoredTensor& Gpt2Folder::tensor(const std::string& name) const {
+  const Stored& stored = find(name);
+  return stored.file->tensor(stored.name);
+}
+
+/// The shape that the tensors have, with heads of width 64.
+GptShape Gpt2Folder::guess_shape() const {
+  const auto dims = [&](const std::string& name) -> const Shape& {
+    const Shape& shape = tensor(name).shape;
+    if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1) {
+      usage_error("{}: tensor '{}' is not a matrix", file_of(name), name);
+    }
+    return shape;
+  };
+  GptShape shape;
+  shape.vocabulary = dims(kEmbedding)[0];
+  shape.width = dims(kEmbedding)[1];
+  shape.sequence = dims("wpe.weight")[0];
+  shape.feed_forward = dims("h.0.mlp.c_fc.weight")[1];
+  shape.layers = 0;
+  while (stored_.count(fmt::format("h.{}.ln_1.weight", shape.layers)) != 0) ++shape.layers;
+  shape.heads = shape.width / 64;
+  if (shape.width % 64 != 0) {
+    usage_error("{}: width {} is no multiple of 64, so the number of heads is not clear: put config.json beside it",
+                file_of(kEmbedding), shape.width);
+  }
+  check_shape(shape, {file_of(kEmbedding) + ": "});
+  return shape;
+}
+
+void Gpt2Folder::check_tensors() const {
+  std::set<std::string> known = {kHead};
+  for (const auto& [name, expected] : gpt2_tensors(shape_)) {
+    known.insert(name);
+    const StoredTensor& found = tensor(name);
+    const Shape stored = is_transposed(name) ? reversed(expected) : expected;
+    if (found.shape != stored) {
+      usage_error("{}: tensor '{}' has the shape [{}], not [{}]", file_of(name), name, fmt::join(found.shape, ", "),
+                  fmt::join(stored, ", "));
+    }
+    if (!is_floating(found.type)) {
+      usage_error("{}: tensor '{}' is {}, not of floating-point numbers", file_of(name), name, name_of(found.type));
+    }
+  }
+  for (const auto& [name, stored] : stored_) {
+    if (known.count(name) != 0 || is_mask(name)) continue;
+    usage_error("{}: tensor '{}' is none of a GPT-2 with {} layers", stored.file->name(), stored.name, shape_.layers);
+  }
+}
+
+void Gpt2Folder::check_values() const {
+  if (stored_.count(kHead) == 0) return;
+  const StoredTensor& head = tensor(kHead);
+  const StoredTensor& embedding = tensor(kEmbedding);
+  if (head.type != embedding.type || head.shape != embedding.shape ||
+      !std::equal(head.data, head.data + head.bytes, embedding.data)) {
+    usage_error("{}: {} differs from {}: only models with a tied head can be read", file_of(kHead), kHead, kEmbedding);
+  }
+}
+
+std::vector<float> Gpt2Folder::read(const std::string& name) const {
+  const Stored& stored = find(name);
+  std::vector<float> values = stored.file->read_f32(stored.name);
+  const Shape& shape = tensor(name).shape;
+  return is_transposed(name) ? transpose(values, shape[0], shape[1]) : values;
 }
 
 void save_gpt2(const fs::path& folder, const Gpt2Weights& weights) {

@@ -132,14 +132,14 @@ void GptBlock::forward(const GptNorm& next, const Tensor& branch) {
     device_.linear(flat(activations_.hidden), weight_of(mlp_projection_), mlp_projection_.bias, flat(branch));
   }
   const Span span = part("add and norm");
-  device_.add_layer_norm(norm2_.input, branch, mlp_dropout_, next.weight, next.bias, shape_.norm_epsilon, next.input,
-                         next.output, next.statistics);
+  device_.add_layer_norm(norm2_.input, branch, mlp_dropout_, next.weight, next.bias, epsilon(), next.input, next.output,
+                         next.statistics);
 }
 
 void GptBlock::restore(Recompute recompute, const Tensor& branch) {
   if (recompute == Recompute::gelu) device_.gelu(flat(activations_.pre), flat(activations_.hidden));
   if (recompute != Recompute::block) return;
-  device_.layer_norm(norm1_.input, norm1_.weight, norm1_.bias, shape_.norm_epsilon, norm1_.output, norm1_.statistics);
+  device_.layer_norm(norm1_.input, norm1_.weight, norm1_.bias, epsilon(), norm1_.output, norm1_.statistics);
   attend(branch);
   expand();
 }
@@ -162,8 +162,8 @@ void GptBlock::attend(const Tensor& branch) {
                    attention_projection_.bias, flat(branch));
   }
   const Span span = part("add and norm");
-  device_.add_layer_norm(norm1_.input, branch, attention_dropout_, norm2_.weight, norm2_.bias, shape_.norm_epsilon,
-                         norm2_.input, norm2_.output, norm2_.statistics);
+  device_.add_layer_norm(norm1_.input, branch, attention_dropout_, norm2_.weight, norm2_.bias, epsilon(), norm2_.input,
+                         norm2_.output, norm2_.statistics);
 }
 
 void GptBlock::expand() {

@@ -5,9 +5,17 @@
 #include <functional>
 #include <vector>
 
-#include "models/model.h"
+#include "models/gpt/shape.h"
+#include "runtime/train/model.h"
 
 namespace ddptrain {
+
+/// What of a GPT's activations is recomputed in the backward pass instead of being kept.
+enum class Recompute : std::uint8_t {
+  none,
+  gelu,   ///< The GELU's output.
+  block,  ///< All but the input of a block.
+};
 
 /// A linear layer's parameters and their gradients.
 struct GptLinear {
@@ -102,6 +110,7 @@ class GptBlock {
                        bool accumulate);
   void norm_backward(const GptNorm& norm, const Tensor& doutput, const Tensor& dresidual, const Tensor& dinput,
                      const Tensor& dinput_sums, bool accumulate);
+  float epsilon() const { return static_cast<float>(shape_.norm_epsilon); }
   void report(std::size_t begin, std::size_t end, const Model::Ready& ready) const;
 
   Device& device_;

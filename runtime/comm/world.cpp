@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <exception>
 #include <numeric>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -47,14 +48,17 @@ std::string rank_list(const std::vector<std::size_t>& ranks) {
   return text;
 }
 
-double reduce(double value, MPI_Op op) {
-  DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, op, MPI_COMM_WORLD));
+double reduce(double value, MPI_Op op, MPI_Comm comm) {
+  DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, op, comm));
   return value;
 }
 
 }  // namespace
 
 struct World::Impl {
+  explicit Impl(MPI_Comm ranks);
+
+  MPI_Comm comm;
   int rank = 0;
   int size = 1;
   int local_rank = 0;
@@ -68,7 +72,7 @@ struct World::Impl {
 
 void World::Impl::find_nodes() {
   MPI_Comm local = MPI_COMM_NULL;
-  DDP_MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local));
+  DDP_MPI_CHECK(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local));
   DDP_MPI_CHECK(MPI_Comm_rank(local, &local_rank));
   DDP_MPI_CHECK(MPI_Comm_size(local, &local_size));
   int lowest_rank = rank;  // on this host
@@ -76,32 +80,47 @@ void World::Impl::find_nodes() {
   DDP_MPI_CHECK(MPI_Comm_free(&local));
 
   std::vector<int> hosts(static_cast<std::size_t>(size));
-  DDP_MPI_CHECK(MPI_Allgather(&lowest_rank, 1, MPI_INT, hosts.data(), 1, MPI_INT, MPI_COMM_WORLD));
+  DDP_MPI_CHECK(MPI_Allgather(&lowest_rank, 1, MPI_INT, hosts.data(), 1, MPI_INT, comm));
   std::sort(hosts.begin(), hosts.end());
   hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
   nodes = static_cast<int>(hosts.size());
   node = static_cast<int>(std::lower_bound(hosts.begin(), hosts.end(), lowest_rank) - hosts.begin());
 }
 
-World::World(int* argc, char*** argv) : impl_(std::make_unique<Impl>()) {
-  int provided = MPI_THREAD_SINGLE;
-  if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) fail("MPI_Init_thread failed");
-  if (provided < MPI_THREAD_FUNNELED) fail("This MPI library does not support threads (MPI_THREAD_FUNNELED)");
-  DDP_MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-  DDP_MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &impl_->rank));
-  DDP_MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &impl_->size));
+World::Impl::Impl(MPI_Comm ranks) : comm(ranks) {
+  DDP_MPI_CHECK(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+  DDP_MPI_CHECK(MPI_Comm_rank(comm, &rank));
+  DDP_MPI_CHECK(MPI_Comm_size(comm, &size));
   char host[MPI_MAX_PROCESSOR_NAME];
   int length = 0;
   DDP_MPI_CHECK(MPI_Get_processor_name(host, &length));
-  impl_->hostname.assign(host, static_cast<std::size_t>(length));
-  impl_->find_nodes();
+  hostname.assign(host, static_cast<std::size_t>(length));
+  find_nodes();
 }
+
+World::World(int* argc, char*** argv) {
+  int provided = MPI_THREAD_SINGLE;
+  if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) fail("MPI_Init_thread failed");
+  if (provided < MPI_THREAD_FUNNELED) fail("This MPI library does not support threads (MPI_THREAD_FUNNELED)");
+  impl_ = std::make_unique<Impl>(MPI_COMM_WORLD);
+}
+
+World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 World::~World() {
   // With an exception on its way up, the other ranks may never reach MPI_Finalize; leaving without it ends them too.
   if (std::uncaught_exceptions() > 0) return;
-  if (MPI_Finalize() != MPI_SUCCESS) std::fprintf(stderr, "MPI_Finalize failed on rank %d\n", impl_->rank);
+  const int result = impl_->comm == MPI_COMM_WORLD ? MPI_Finalize() : MPI_Comm_free(&impl_->comm);
+  if (result != MPI_SUCCESS) std::fprintf(stderr, "MPI could not end the ranks around rank %d\n", impl_->rank);
 }
+
+std::unique_ptr<World> World::split(int color) const {
+  MPI_Comm part = MPI_COMM_NULL;
+  DDP_MPI_CHECK(MPI_Comm_split(impl_->comm, color, impl_->rank, &part));
+  return std::unique_ptr<World>(new World(std::make_unique<Impl>(part)));
+}
+
+MPI_Comm MpiAccess::comm(const World& world) { return world.impl_->comm; }
 
 int World::rank() const { return impl_->rank; }
 int World::size() const { return impl_->size; }
@@ -111,12 +130,12 @@ int World::node() const { return impl_->node; }
 int World::nodes() const { return impl_->nodes; }
 const std::string& World::hostname() const { return impl_->hostname; }
 
-void World::barrier() const { DDP_MPI_CHECK(MPI_Barrier(MPI_COMM_WORLD)); }
+void World::barrier() const { DDP_MPI_CHECK(MPI_Barrier(impl_->comm)); }
 
 void World::quiet_barrier() const {
   using std::chrono::microseconds;
   MPI_Request request = MPI_REQUEST_NULL;
-  DDP_MPI_CHECK(MPI_Ibarrier(MPI_COMM_WORLD, &request));
+  DDP_MPI_CHECK(MPI_Ibarrier(impl_->comm, &request));
   microseconds nap{50};
   for (int done = 0;;) {
     DDP_MPI_CHECK(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
@@ -127,15 +146,15 @@ void World::quiet_barrier() const {
 }
 
 void World::broadcast(void* data, std::size_t bytes, int root) const {
-  mpi_broadcast_bytes(data, bytes, root, MPI_COMM_WORLD);
+  mpi_broadcast_bytes(data, bytes, root, impl_->comm);
 }
 
 std::vector<std::string> World::gather(const std::string& mine) const {
   const std::uint64_t length = mine.size();
   std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size()));
-  DDP_MPI_CHECK(MPI_Gather(&length, 1, MPI_UINT64_T, lengths.data(), 1, MPI_UINT64_T, 0, MPI_COMM_WORLD));
+  DDP_MPI_CHECK(MPI_Gather(&length, 1, MPI_UINT64_T, lengths.data(), 1, MPI_UINT64_T, 0, impl_->comm));
   if (rank() != 0) {
-    mpi_send_bytes(mine.data(), mine.size(), 0, MPI_COMM_WORLD);
+    mpi_send_bytes(mine.data(), mine.size(), 0, impl_->comm);
     return {};
   }
   std::vector<std::string> all(lengths.size());
@@ -143,7 +162,7 @@ std::vector<std::string> World::gather(const std::string& mine) const {
   for (int from = 1; from < size(); ++from) {
     std::string& text = all[static_cast<std::size_t>(from)];
     text.resize(lengths[static_cast<std::size_t>(from)]);
-    mpi_receive_bytes(text.data(), text.size(), from, MPI_COMM_WORLD);
+    mpi_receive_bytes(text.data(), text.size(), from, impl_->comm);
   }
   return all;
 }
@@ -165,14 +184,14 @@ std::vector<std::string> World::all_gather(const std::string& mine) const {
   return all;
 }
 
-double World::sum(double value) const { return reduce(value, MPI_SUM); }
-double World::max(double value) const { return reduce(value, MPI_MAX); }
-double World::min(double value) const { return reduce(value, MPI_MIN); }
+double World::sum(double value) const { return reduce(value, MPI_SUM, impl_->comm); }
+double World::max(double value) const { return reduce(value, MPI_MAX, impl_->comm); }
+double World::min(double value) const { return reduce(value, MPI_MIN, impl_->comm); }
 
 void World::agree(const std::function<void()>& check) const {
   Verdict verdict = outcome_of(check);
   int first = verdict.outcome == Outcome::good ? size() : rank();
-  DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
+  DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, impl_->comm));
   if (first == size()) return;
 
   std::uint64_t length = verdict.message.size();
@@ -190,7 +209,7 @@ void World::abort(int exit_code) const {
   std::_Exit(exit_code);
 }
 
-std::string differences(const std::vector<std::string>& of_ranks) {
+std::string differences(const std::vector<std::string>& of_ranks, const std::vector<std::string>& hosts) {
   std::vector<std::pair<std::string, std::vector<std::size_t>>> groups;  // by lowest rank
   for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
     const auto group =
@@ -200,6 +219,11 @@ std::string differences(const std::vector<std::string>& of_ranks) {
   std::string text;
   for (const auto& [value, ranks] : groups) {
     text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", value, rank_list(ranks));
+    std::set<std::string> names;
+    for (const std::size_t rank : ranks) {
+      if (!hosts.empty()) names.insert(hosts[rank]);
+    }
+    if (!names.empty()) text += fmt::format(" ({})", fmt::join(names, ", "));
   }
   return groups.size() > 1 ? text : "";
 }

@@ -8,12 +8,16 @@
 
 namespace ddptrain {
 
-/// The ranks of the job, over MPI (one thread calls MPI). Owns MPI's initialisation and end: make one, first in main,
-/// destroy it last. Every method but the plain accessors is collective.
+/// The ranks of the job, or a part of them, over MPI (one thread calls MPI). That of the whole job owns MPI's
+/// initialisation and end: make one, first in main, destroy it last. Every method but the plain accessors is
+/// collective.
 class World {
  public:
   World(int* argc, char*** argv);
   ~World();
+  /// The ranks that give the same `color`, in the order of their ranks here, as a world of their own: communicators can
+  /// be made of it. It ends before this one.
+  std::unique_ptr<World> split(int color) const;
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
@@ -40,16 +44,20 @@ class World {
   /// the same kind of error (UsageError or Error), marked as agreed().
   void agree(const std::function<void()>& check) const;
 
-  /// Ends all ranks at once; does not return.
+  /// Ends all ranks of the job at once; does not return.
   [[noreturn]] void abort(int exit_code) const;
 
  private:
   struct Impl;
+  explicit World(std::unique_ptr<Impl> impl);
+  friend struct MpiAccess;
+
   std::unique_ptr<Impl> impl_;
 };
 
-/// What ranks hold, where it is not the same: "10 on ranks 0, 2-3; 20 on rank 1". Else empty.
-std::string differences(const std::vector<std::string>& of_ranks);
+/// What ranks hold, where it is not the same: "10 on ranks 0, 2-3; 20 on rank 1". Else empty. With `hosts`, those of
+/// the ranks are named, too: "10 on ranks 0-1 (node1); 20 on ranks 2-5 (node2, node3)".
+std::string differences(const std::vector<std::string>& of_ranks, const std::vector<std::string>& hosts = {});
 
 std::string mpi_version();
 

@@ -2,6 +2,8 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -20,9 +22,27 @@ void Hash128::add(const void* data, std::size_t bytes) {
   XXH3_128bits_update(&state_->xxh, data, bytes);
 }
 
-std::string Hash128::hex() const {
+std::array<std::uint64_t, 2> Hash128::value() const {
   const XXH128_hash_t value = XXH3_128bits_digest(&state_->xxh);
-  return fmt::format("{:016x}{:016x}", value.high64, value.low64);
+  return {value.high64, value.low64};
+}
+
+std::string Hash128::hex() const {
+  const auto [high, low] = value();
+  return fmt::format("{:016x}{:016x}", high, low);
+}
+
+void SharedHash::add(const void* data, std::size_t bytes, const std::function<void(const void*, std::size_t)>& see) {
+  for (std::size_t at = 0; at < bytes; at += kPieceBytes, ++next_) {
+    if (next_ % readers_ != reader_) continue;
+    const char* piece = static_cast<const char*>(data) + at;
+    const std::size_t size = std::min(kPieceBytes, bytes - at);
+    if (see) see(piece, size);
+    Hash128 hash;
+    hash.add(next_);
+    hash.add(piece, size);
+    value_ = combined(value_, hash.value());
+  }
 }
 
 }  // namespace ddptrain

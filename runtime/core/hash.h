@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,11 +20,34 @@ class Hash128 {
   void add(const std::string& text) { add(text.data(), text.size()); }
   void add(std::int64_t value) { add(&value, sizeof(value)); }
 
-  std::string hex() const;  ///< 32 digits.
+  std::array<std::uint64_t, 2> value() const;  ///< High half first.
+  std::string hex() const;                     ///< 32 digits.
 
  private:
   struct State;
   std::unique_ptr<State> state_;
+};
+
+/// Hash of data that several readers share: each takes every `readers`-th piece, and combined() of what they found does
+/// not depend on their number.
+class SharedHash {
+ public:
+  using Value = std::array<std::uint64_t, 2>;
+  static constexpr std::size_t kPieceBytes = std::size_t{1} << 17;
+
+  explicit SharedHash(int reader = 0, int readers = 1) : reader_(reader), readers_(readers) {}
+
+  /// The next part of the data; all readers give the same ones. `see` is shown the pieces of this reader.
+  void add(const void* data, std::size_t bytes,
+           const std::function<void(const void* piece, std::size_t bytes)>& see = {});
+  Value value() const { return value_; }
+  static Value combined(const Value& a, const Value& b) { return {a[0] ^ b[0], a[1] ^ b[1]}; }
+
+ private:
+  std::int64_t reader_;
+  std::int64_t readers_;
+  std::int64_t next_ = 0;
+  Value value_{};
 };
 
 }  // namespace ddptrain

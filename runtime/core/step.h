@@ -111,14 +111,22 @@ DDP_HOST_DEVICE std::uint32_t sample_index(const SampleOrder& order, std::uint64
   return BatchRows(order, step)[row];
 }
 
-/// A batch of images: rows of a data set that is resident where the device computes, found through `order`.
-struct ImageBatch {
-  Tensor images;  ///< [dataset_size, height, width] u8
-  Tensor labels;  ///< [dataset_size] u8
+/// What one micro-step of a rank works on: `count` samples of a data set, found through `order`. Plain numbers, so that
+/// nothing of what a sample is travels through the runtime.
+struct Slice {
   SampleOrder order;
   StepRef step;
-  std::int64_t count = 0;  ///< Rows in this batch.
+  std::int64_t count = 0;
 };
+
+/// Images that are resident where the device computes. Owns nothing.
+struct ImageSource {
+  Tensor images;  ///< [samples, height, width] u8
+  Tensor labels;  ///< [samples] u8
+};
+
+/// A slice of images.
+struct ImageBatch : Slice, ImageSource {};
 
 /// Dropout of rate `rate`: feature f of the sample at position `order.first + row` of the global batch is dropped where
 /// its 15 random bits (see dropout_slot; Philox of kRounds, counter {call, position, step, site}, key seed) are below

@@ -3,8 +3,8 @@
 #include <cctype>
 #include <set>
 
-#include "runtime/diagnostics/nccl_log_report.h"
 #include "runtime/core/error.h"
+#include "runtime/diagnostics/nccl_log_report.h"
 
 namespace ddptrain {
 

@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "runtime/diagnostics/nccl_log_parser.h"
 #include "runtime/core/memory_file.h"
 #include "runtime/core/scoped_environment.h"
+#include "runtime/diagnostics/nccl_log_parser.h"
 
 namespace ddptrain {
 

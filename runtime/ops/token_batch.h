@@ -63,13 +63,10 @@ struct TokenSource {
   }
 };
 
-/// A batch of windows: row r is window BatchRows(order, step)[r] of `source`; the order's data set is the windows
+/// A slice of windows: row r is window BatchRows(order, step)[r] of `source`; the order's data set is the windows
 /// (order.dataset_size == source.window_count).
-struct TokenBatch {
+struct TokenBatch : Slice {
   TokenSource source;
-  SampleOrder order;
-  StepRef step;
-  std::int64_t count = 0;  ///< Windows in this batch.
 };
 
 }  // namespace ddptrain

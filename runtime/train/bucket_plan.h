@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/model.h"
+#include "runtime/train/model.h"
 
 namespace ddptrain {
 

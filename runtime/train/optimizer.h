@@ -9,9 +9,9 @@
 
 namespace ddptrain {
 
-/// Updates the arena bucket by bucket: each as soon as its gradients are averaged, or, with clipping, all of them once
-/// the norm of the whole gradient is known; that of each bucket is worked out as soon as it is averaged. Where the
-/// arena is sharded, each rank updates its part of a bucket, and the parts are gathered on all ranks behind that.
+/// Updates the arena bucket by bucket: each as soon as its gradients are summed over ranks, or, with clipping, all of
+/// them once the norm of the whole gradient is known; that of each bucket is worked out as soon as it is summed. Where
+/// the arena is sharded, each rank updates its part of a bucket, and the parts are gathered on all ranks behind that.
 class Optimizer {
  public:
   /// `clip_norm` 0: no clipping. `fused_sum`: sum and update of the last bucket in one kernel, where GPUs reach each
@@ -25,7 +25,7 @@ class Optimizer {
 
   /// `communicates`: false leaves a sharded arena's weights ungathered, and norms those of this rank's parts.
   void begin_step(StepRef step, bool communicates);
-  /// In bucket order: the averaged gradients of `bucket` are in place, in the order of `stream`.
+  /// In bucket order: the summed gradients of `bucket` are in place, in the order of `stream`.
   void bucket_reduced(std::size_t bucket, Stream stream);
   /// Whether sum_and_update() takes the place of the last bucket's sum over ranks and bucket_reduced(); the same on all
   /// ranks.

@@ -68,13 +68,15 @@ void fill_random(T* values, std::int64_t count, const InitialValue& initial, std
 /// Of a bucket, with padding.
 template <class T>
 std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
-                              std::uint64_t seed, const StartValues& start_values) {
+                              std::uint64_t seed) {
   std::vector<T> values(static_cast<std::size_t>(bucket.size), T{0});
   for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
     T* first = values.data() + (plan.begin[i] - bucket.begin);
-    const float* given = start_values ? start_values(specs[i]) : nullptr;
-    if (given != nullptr) {
-      std::copy_n(given, specs[i].size(), first);
+    if (specs[i].initial.read) {
+      const std::vector<float> values_read = specs[i].initial.read();
+      DDP_CHECK(static_cast<std::int64_t>(values_read.size()) >= specs[i].size(), "{} has {} values, not {}",
+                specs[i].name, values_read.size(), specs[i].size());
+      std::copy_n(values_read.begin(), specs[i].size(), first);
     } else if (specs[i].initial.kind == InitialValue::Kind::constant) {
       std::fill_n(first, specs[i].size(), static_cast<T>(specs[i].initial.scale));
     } else {
@@ -237,18 +239,16 @@ Buffer ParameterArena::allocate_staging() const {
   return device_.allocate(master_type_, {largest});
 }
 
-void ParameterArena::initialise(std::uint64_t seed, int rank, const StartValues& start_values) {
+void ParameterArena::initialise(std::uint64_t seed, int rank) {
   const Stream stream = device_.compute_stream();
   const Buffer staging = allocate_staging();
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     const Bucket& bucket = plan_.buckets[b];
     const Tensor values = staging.view(master_type_, {bucket.size});
     if (rank == 0 && master_type_ == DType::f64) {
-      device_.copy_to_device(values.data, initial_values<double>(specs_, plan_, bucket, seed, start_values).data(),
-                             values.bytes());
+      device_.copy_to_device(values.data, initial_values<double>(specs_, plan_, bucket, seed).data(), values.bytes());
     } else if (rank == 0) {
-      device_.copy_to_device(values.data, initial_values<float>(specs_, plan_, bucket, seed, start_values).data(),
-                             values.bytes());
+      device_.copy_to_device(values.data, initial_values<float>(specs_, plan_, bucket, seed).data(), values.bytes());
     }
     communicator_.wait(communicator_.broadcast(values, 0, stream));
     device_.convert(values, bucket_weights(b), stream);

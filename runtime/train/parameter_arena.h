@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "models/model.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
 #include "runtime/train/bucket_plan.h"
+#include "runtime/train/model.h"
 
 namespace ddptrain {
 
@@ -20,9 +20,6 @@ struct ArenaOptions {
   std::optional<DType> gradient_type = {};  ///< Compute precision where empty, else that or f32 beside bf16 weights.
   bool shard_state = false;                 ///< ZeRO-1; the same as off with one rank.
 };
-
-/// The values that a parameter starts with, or null for those of its spec.
-using StartValues = std::function<const float*(const ParameterSpec&)>;
 
 /// All parameters of a model in the order in which backward completes them: one allocation each for weights, gradients,
 /// master weights and optimizer moments, with the same layout. A gradient *is* its place in its bucket.
@@ -51,9 +48,8 @@ class ParameterArena {
   Tensor reduced_gradients(std::size_t bucket) const;  ///< Those that this rank updates by: all, or its part.
   UpdateSlice update_slice(std::size_t bucket) const;  ///< Of reduced_gradients(); without gradient_scale.
 
-  /// Start values of rank 0 (those of `start_values`, else of the specs) on every rank, moments zero. Collective;
-  /// waits.
-  void initialise(std::uint64_t seed, int rank, const StartValues& start_values = nullptr);
+  /// The specs' initial values, those of rank 0 on every rank; moments zero. Collective; waits.
+  void initialise(std::uint64_t seed, int rank);
 
   /// Hash of names, shapes and f32 master values, 16 hexadecimal digits; the same for any bucket size. Waits.
   /// Collective where sharded.

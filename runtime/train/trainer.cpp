@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "models/registry.h"
 #include "runtime/core/error.h"
 #include "runtime/core/nvtx.h"
 
@@ -15,13 +14,6 @@ ArenaOptions arena_options(const TrainerOptions& options) {
           options.gradient_type, options.zero};
 }
 
-ModelOptions model_options(const TrainerOptions& options) {
-  ModelOptions result = options.model_options;
-  result.max_batch = options.batch;
-  result.seed = options.seed;
-  return result;
-}
-
 TrainerOptions capturable(TrainerOptions options, const Communicator& communicator) {
   options.graph = options.graph && communicator.capturable();
   return options;
@@ -29,15 +21,19 @@ TrainerOptions capturable(TrainerOptions options, const Communicator& communicat
 
 }  // namespace
 
-Trainer::Trainer(const TrainerOptions& options, ResidentSplits data, const World& world, Device& device,
-                 Communicator& communicator)
+DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world) {
+  return {data.train_count(), options.batch, options.grad_accum, world.rank(), world.size(), options.seed};
+}
+
+Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
+                 Device& device, Communicator& communicator)
     : options_(capturable(options, communicator)),
       world_(world),
       device_(device),
       communicator_(communicator),
-      data_(std::move(data)),
-      sampler_(data_.train->count(), options.batch, options.grad_accum, world.rank(), world.size(), options.seed),
-      model_(make_model(options.model, device, model_options(options))),
+      test_count_(data.test_count()),
+      sampler_(make_sampler(options, data, world)),
+      model_(std::move(model)),
       gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
       arena_(model_->parameters(), arena_options(options), device, communicator),
       optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator, options.fused_sum),
@@ -47,10 +43,8 @@ Trainer::Trainer(const TrainerOptions& options, ResidentSplits data, const World
       sums_(device.allocate(2 * sizeof(MetricSums))),
       training_(device, static_cast<StepState*>(state_.data()),
                 [this](std::uint32_t offset) { train_step(reducer_, offset); }, {.enabled = options_.graph}) {
-  DDP_CHECK(arena_.gradient_type() == device.dtype() || takes_f32_gradients(options.model),
-            "model {} does not take gradients of {}", options.model, name_of(arena_.gradient_type()));
-  model_->bind(arena_.weights(), arena_.gradients());
-  arena_.initialise(options.seed, world.rank(), options.start_values);
+  model_->bind({arena_.weights(), arena_.gradients()});
+  arena_.initialise(options.seed, world.rank());
   check_same_on_all_ranks(world, arena_.parameter_hash(), "the parameters at the start");
 }
 
@@ -72,15 +66,18 @@ GradientPath Trainer::gradient_path() const {
   return {"symmetric+fused", "NCCL symmetric + fused last bucket", ""};
 }
 
+Slice Trainer::training_slice(std::int64_t micro_step, std::uint32_t offset) const {
+  return {sampler_.order(micro_step), {static_cast<const StepState*>(state_.data()), offset}, options_.batch};
+}
+
 void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
   const StepRef step{static_cast<const StepState*>(state_.data()), offset};
   optimizer_.begin_step(step, reducer.communicates());
   for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
     reducer.begin(micro + 1 == options_.grad_accum);
-    const Batch batch = data_.train->batch(sampler_.order(micro), step, options_.batch);
     {
       const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "forward");
-      model_->forward(batch, gradient_scale_, training_sums());
+      model_->forward(training_slice(micro, offset), gradient_scale_, training_sums());
     }
     {
       const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "backward");
@@ -106,16 +103,16 @@ MetricSums Trainer::take_training_sums() { return take(training_sums()); }
 
 MetricSums Trainer::evaluate(std::int64_t most) {
   const NvtxRange range("evaluation");
-  const StepRef step{static_cast<const StepState*>(state_.data()), 0};
-  const std::int64_t samples = most > 0 ? std::min(most, data_.test->count()) : data_.test->count();
+  const std::int64_t samples = most > 0 ? std::min(most, test_count_) : test_count_;
   const EvaluationShard shard = DistributedSampler::evaluation(samples, world_.rank(), world_.size());
-  SampleOrder order;
-  order.dataset_size = static_cast<std::uint32_t>(data_.test->count());
-  order.shuffle = false;
+  Slice slice;
+  slice.step.state = static_cast<const StepState*>(state_.data());
+  slice.order.dataset_size = static_cast<std::uint32_t>(test_count_);
+  slice.order.shuffle = false;
   for (std::int64_t done = 0; done < shard.count; done += options_.batch) {
-    order.first = static_cast<std::uint32_t>(shard.first + done);
-    const std::int64_t rows = std::min(options_.batch, shard.count - done);
-    model_->evaluate(data_.test->batch(order, step, rows), evaluation_sums());
+    slice.order.first = static_cast<std::uint32_t>(shard.first + done);
+    slice.count = std::min(options_.batch, shard.count - done);
+    model_->evaluate(slice, evaluation_sums());
   }
   return take(evaluation_sums());
 }
@@ -174,10 +171,8 @@ StepGraph Trainer::make_communication_steps() {
 
 StepGraph Trainer::make_pass_steps(bool backward) {
   const auto passes = [this, backward](std::uint32_t offset) {
-    const StepRef step{static_cast<const StepState*>(state_.data()), offset};
     for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
-      const Batch batch = data_.train->batch(sampler_.order(micro), step, options_.batch);
-      model_->forward(batch, gradient_scale_, training_sums());
+      model_->forward(training_slice(micro, offset), gradient_scale_, training_sums());
       if (backward) model_->backward(micro > 0, [](std::size_t) {});
     }
   };

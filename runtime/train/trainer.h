@@ -6,25 +6,22 @@
 #include <string>
 #include <vector>
 
-#include "data/distributed_sampler.h"
-#include "models/model.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
+#include "runtime/train/dataset.h"
+#include "runtime/train/distributed_sampler.h"
 #include "runtime/train/gradient_reducer.h"
+#include "runtime/train/model.h"
 #include "runtime/train/optimizer.h"
 #include "runtime/train/parameter_arena.h"
-#include "runtime/train/resident_data.h"
 #include "runtime/train/step_graph.h"
 
 namespace ddptrain {
 
 struct TrainerOptions {
-  std::string model = "cnn";
-  ModelOptions model_options;  ///< max_batch and seed follow from the below.
-  std::int64_t batch = 512;    ///< Samples per rank and micro-step.
+  std::int64_t batch = 512;  ///< Samples per rank and micro-step.
   std::int64_t grad_accum = 1;
   std::uint64_t seed = 1;
-  StartValues start_values;  ///< On rank 0; null: those of the model.
   OptimizerSettings optimizer;
   float clip_norm = 0.0f;  ///< 0: no clipping.
   std::size_t bucket_bytes = std::size_t{25} << 20;
@@ -43,19 +40,23 @@ struct GradientPath {
   std::string reason;  ///< Why it is not the fastest that this library has; empty where it is.
 };
 
+/// Deals the training samples to ranks as `options` says. UsageError as the sampler's.
+DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world);
+
 /// One replica of a model and what trains it on this rank's share of the data.
 class Trainer {
  public:
-  /// Collective. All start with rank 0's parameters; Error where replicas differ nevertheless. World, device and
-  /// communicator outlive the trainer.
-  Trainer(const TrainerOptions& options, ResidentSplits data, const World& world, Device& device,
-          Communicator& communicator);
+  /// `data`: what `model` was bound to. Collective. All start with rank 0's parameters; Error where replicas differ
+  /// nevertheless. World, device and communicator outlive the trainer.
+  Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
+          Device& device, Communicator& communicator);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
   const DistributedSampler& sampler() const { return sampler_; }
   const ParameterArena& arena() const { return arena_; }
   const Model& model() const { return *model_; }
+  bool communicates() const { return reducer_.communicates(); }
   Model& model() { return *model_; }
   GradientPath gradient_path() const;
 
@@ -85,6 +86,7 @@ class Trainer {
   StepGraph make_eager_steps();
 
  private:
+  Slice training_slice(std::int64_t micro_step, std::uint32_t offset) const;
   void train_step(GradientReducer& reducer, std::uint32_t offset);
   void communicate();
   MetricSums* training_sums() const { return static_cast<MetricSums*>(sums_.data()); }
@@ -97,7 +99,7 @@ class Trainer {
   const World& world_;
   Device& device_;
   Communicator& communicator_;
-  ResidentSplits data_;
+  std::int64_t test_count_;
   DistributedSampler sampler_;
   std::unique_ptr<Model> model_;
   float gradient_scale_;

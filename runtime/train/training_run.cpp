@@ -49,7 +49,7 @@ class TrainingRun {
     result_.rate = meter_.rate();
     result_.train_seconds = meter_.seconds();
     result_.parameter_hash = trainer_.arena().parameter_hash();
-    if (options_.replicas_agree) {
+    if (trainer_.communicates()) {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
     }
     if (options_.trained) options_.trained();
@@ -73,7 +73,7 @@ class TrainingRun {
     MetricSums train;
     while (step_ < end) {
       run_window(next_boundary(end) - step_);
-      if (is_every(options_.sample_every)) write_sample();
+      if (is_every(options_.samples.every)) write_sample();
       if (step_ == end) break;
       if (is_every(options_.eval_every)) evaluate_within_epoch();
       if (!is_every(options_.log_every)) continue;
@@ -103,7 +103,7 @@ class TrainingRun {
   }
 
   void write_sample() {
-    if (report_ != nullptr) report_->sample(step_, options_.sample());
+    if (report_ != nullptr) report_->sample(step_, options_.samples.write());
     world_.quiet_barrier();
   }
 
@@ -111,7 +111,7 @@ class TrainingRun {
   std::int64_t next_boundary(std::int64_t epoch_end) const {
     std::int64_t boundary = epoch_end;
     if (step_ == 0) return std::min<std::int64_t>(boundary, StepGraphOptions{}.eager_steps);
-    for (const std::int64_t every : {options_.log_every, options_.eval_every, options_.sample_every}) {
+    for (const std::int64_t every : {options_.log_every, options_.eval_every, options_.samples.every}) {
       if (every > 0) boundary = std::min(boundary, (step_ / every + 1) * every);
     }
     return boundary;

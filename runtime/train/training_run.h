@@ -10,19 +10,22 @@
 
 namespace ddptrain {
 
+/// What a model writes at points of its training.
+struct Samples {
+  std::int64_t every = 0;              ///< Steps; 0: none.
+  std::function<std::string()> write;  ///< Called on rank 0 alone.
+};
+
 struct RunOptions {
   std::int64_t epochs = 1;
   std::int64_t steps = 0;         ///< In all; 0: as many as `epochs` have.
   std::int64_t log_every = 0;     ///< Steps between measurements within an epoch; 0: none.
   std::int64_t eval_every = 0;    ///< Steps between evaluations within an epoch; 0: none.
   std::int64_t eval_samples = 0;  ///< Of an evaluation at most; 0: the whole test set.
-  std::int64_t sample_every = 0;  ///< Steps between samples; 0: none.
   std::string trace;              ///< File for a trace of a few steps after training; empty: none.
   std::function<void()> trained;  ///< Called on all ranks with the parameters that training leaves; null: nothing.
-  /// What the model writes at this point of training; called on rank 0 alone.
-  std::function<std::string()> sample;
+  Samples samples;
   bool baseline = true;         ///< Measure scaling efficiency and exposed communication after training.
-  bool replicas_agree = true;   ///< Error where they differ after training.
   bool progress = false;        ///< Show every step as it ends; only where steps end before run() returns (CPU).
   int fail_rank = -1;           ///< For tests: this rank throws ...
   std::int64_t fail_step = -1;  ///< ... before this step.
@@ -31,8 +34,8 @@ struct RunOptions {
 std::int64_t total_steps(const RunOptions& options, std::int64_t steps_per_epoch);
 std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoch);
 
-/// Trains, evaluates after every epoch, then calibrates. Reports through `report`, which is null but on rank 0.
-/// Collective. Leaves RunResult::nccl empty.
+/// Trains, evaluates after every epoch, then calibrates. Error where replicas that communicate differ in the end.
+/// Reports through `report`, which is null but on rank 0. Collective. Leaves RunResult::nccl empty.
 RunResult run_training(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
                        const RunOptions& options, Report* report);
 

@@ -426,6 +426,22 @@ TEST_P(CommunicatorTest, SaysWhyMemoryIsNotSymmetric) {
 INSTANTIATE_TEST_SUITE_P(All, CommunicatorTest, testing::ValuesIn(kSetups),
                          [](const auto& setup) { return std::string(setup.param.name); });
 
+/// Even and odd ranks on their own: each half sums what it holds.
+TEST(Split, CommunicatorsOfHalvesAreIndependent) {
+  const World& world = test_world();
+  const auto half = world.split(world.rank() % 2);
+  EXPECT_EQ(half->rank(), world.rank() / 2);
+  EXPECT_EQ(half->size(), (world.size() + 1 - world.rank() % 2) / 2);
+  EXPECT_EQ(half->nodes(), 1);
+  EXPECT_EQ(half->sum(world.rank()), half->size() * (half->size() - 1) + half->size() * (world.rank() % 2));
+  const auto device = make_cpu_device({});
+  const auto communicator = make_communicator(*half, *device);
+  const Buffer buffer = device->allocate(DType::f32, {1});
+  *static_cast<float*>(buffer.data()) = static_cast<float>(world.rank());
+  communicator->wait(communicator->all_reduce_sum(buffer.view(DType::f32, {1}), device->compute_stream()));
+  EXPECT_EQ(*static_cast<float*>(buffer.data()), static_cast<float>(half->sum(world.rank())));
+}
+
 TEST(MpiCommunicator, RefusesATicketThatWasNeverGiven) {
   const auto device = make_cpu_device({});
   const auto communicator = make_mpi_communicator(test_world(), *device);

@@ -79,6 +79,7 @@ TEST(World, DifferencesNameValuesAndRanks) {
   EXPECT_EQ(differences({"a", "a", "a"}), "");
   EXPECT_EQ(differences({"a", "b"}), "a on rank 0; b on rank 1");
   EXPECT_EQ(differences({"b", "a", "b", "b", "c"}), "b on ranks 0, 2-3; a on rank 1; c on rank 4");
+  EXPECT_EQ(differences({"a", "a", "b", "b"}, {"x", "x", "y", "z"}), "a on ranks 0-1 (x); b on ranks 2-3 (y, z)");
 }
 
 TEST(World, QuietBarrierWaitsForTheLastRank) {

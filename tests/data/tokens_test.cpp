@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "data/distributed_sampler.h"
+#include "runtime/train/distributed_sampler.h"
 #include "tests/data/idx_files.h"
 
 namespace ddptrain {
@@ -165,7 +165,7 @@ TEST(Tokens, FaultsOfFilesAreTold) {
   EXPECT_CONTAINS(fault(folder / "nowhere.bin"), "no such file");
   EXPECT_CONTAINS(fault(folder / "x*.bin"), "no file matches");
   EXPECT_CONTAINS(fault(folder.path()), "no .bin and no .txt");
-  EXPECT_CONTAINS(usage_message([] { load_tokens("", {}); }), "--data");
+  EXPECT_CONTAINS(usage_message([] { load_tokens("", {}); }), "no data");
   EXPECT_CONTAINS(with("empty.bin", {}), "empty");
   EXPECT_CONTAINS(with("empty.txt", {}), "empty");
   EXPECT_CONTAINS(with("odd.bin", {1, 2, 3}), "odd");
@@ -202,7 +202,7 @@ TEST(Tokens, KindsDoNotMix) {
   EXPECT_CONTAINS(fault(folder / "val*.bin"), "all its files are for validation");
 }
 
-TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheRankThatLooksThere) {
+TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheReaderThatLooksThere) {
   const TempFolder folder;
   Tokens tokens = ramp(300000);
   tokens[250000] = 50257;
@@ -212,8 +212,12 @@ TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheRankThatLooksThere) {
   options.vocabulary = 50258;
   EXPECT_EQ(load_tokens((folder / "text.bin").string(), options).vocabulary, 50258);
   options.vocabulary = 0;
-  options.world_size = 3;
-  for (options.rank = 0; options.rank < 2; ++options.rank) load_tokens((folder / "text.bin").string(), options);
+  options.readers = 3;
+  for (const int reader : {1, 2}) {
+    options.reader = reader;
+    load_tokens((folder / "text.bin").string(), options);
+  }
+  options.reader = 0;
   EXPECT_CONTAINS(fault(folder / "text.bin", options), "50257");
   write_plain(folder / "text.txt", text_bytes("abcz"));
   options = {};
@@ -222,7 +226,34 @@ TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheRankThatLooksThere) {
   options.vocabulary = 'z' + 1;
   EXPECT_EQ(load_tokens((folder / "text.txt").string(), options).vocabulary, 'z' + 1);
   options.vocabulary = -1;
-  EXPECT_CONTAINS(usage_message([&] { load_tokens((folder / "text.txt").string(), options); }), "--vocab -1");
+  EXPECT_CONTAINS(usage_message([&] { load_tokens((folder / "text.txt").string(), options); }), "a vocabulary of -1");
+}
+
+/// What the readers of a host find together.
+SharedHash::Value hash_of(const std::filesystem::path& path, int readers) {
+  SharedHash::Value all{};
+  for (int reader = 0; reader < readers; ++reader) {
+    TokenOptions options;
+    options.reader = reader;
+    options.readers = readers;
+    all = SharedHash::combined(all, load_tokens(path.string(), options).hash.value());
+  }
+  return all;
+}
+
+TEST(Tokens, ReadersOfAHostHashAllOfIt) {
+  const TempFolder folder;
+  Tokens tokens = ramp(200000);
+  write_plain(folder / "0.bin", bytes_of(tokens));
+  write_plain(folder / "1.bin", bytes_of(ramp(70000)));
+  const auto hash = hash_of(folder.path(), 1);
+  for (const int readers : {2, 3, 8}) EXPECT_EQ(hash_of(folder.path(), readers), hash) << readers;
+  for (const std::size_t at : {std::size_t{0}, std::size_t{131071}, tokens.size() - 1}) {
+    Tokens changed = tokens;
+    changed[at] ^= 1;
+    write_plain(folder / "0.bin", bytes_of(changed));
+    for (const int readers : {1, 2, 3}) EXPECT_NE(hash_of(folder.path(), readers), hash) << at;
+  }
 }
 
 TEST(Tokens, SyntheticTextKnowsItsEntropy) {
@@ -315,7 +346,7 @@ Tokens step_starts(const TokenSource& source, std::int64_t batch, int world_size
   for (int rank = 0; rank < world_size; ++rank) {
     const DistributedSampler sampler(source.window_count, batch, 1, rank, world_size, 5);
     const StepState state{step};
-    const TokenBatch tokens{source, sampler.order(0), {&state, 0}, batch};
+    const TokenBatch tokens{{sampler.order(0), {&state, 0}, batch}, source};
     const BatchRows rows(tokens.order, tokens.step);
     for (std::uint32_t row = 0; row < tokens.count; ++row) {
       starts.push_back(static_cast<std::uint16_t>(tokens.source.token(rows[row], 0)));

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <map>
 
-#include "models/gpt/gpt.h"
+#include "models/gpt/shape.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -19,13 +19,13 @@ CommandLine parse(std::vector<const char*> arguments) {
 TEST(Options, DefaultsAreThePublishedRecipe) {
   const Options defaults = parse({}).options;
   EXPECT_EQ(defaults.model, "cnn");
-  EXPECT_EQ(defaults.batch, 512);
-  EXPECT_EQ(defaults.optimizer.kind, OptimizerKind::adam);
-  EXPECT_FLOAT_EQ(defaults.optimizer.schedule.peak, 1e-3f);
+  EXPECT_EQ(defaults.trainer.batch, 512);
+  EXPECT_EQ(defaults.trainer.optimizer.kind, OptimizerKind::adam);
+  EXPECT_FLOAT_EQ(defaults.trainer.optimizer.schedule.peak, 1e-3f);
   const Options preset = parse({"--config", DDP_SOURCE_DIR "/configs/cnn.toml"}).options;
   EXPECT_EQ(parse({"--config", DDP_SOURCE_DIR "/configs/cnn.toml", "--print-config"}).print,
             parse({"--print-config"}).print);
-  EXPECT_EQ(preset.epochs, defaults.epochs);
+  EXPECT_EQ(preset.run.epochs, defaults.run.epochs);
 }
 
 TEST(Options, PresetsOfTheGptHaveThePublishedSizes) {
@@ -34,12 +34,15 @@ TEST(Options, PresetsOfTheGptHaveThePublishedSizes) {
                                                      {"gpt2-774m", 774030080}, {"gpt2-1558m", 1557611200}};
   for (const auto& [name, size] : sizes) {
     const std::string path = fmt::format("{}/configs/{}.toml", DDP_SOURCE_DIR, name);
-    const Options options = parse({"--config", path.c_str()}).options;
+    const CommandLine preset = parse({"--config", path.c_str()});
+    const auto sizes_of = preset.workload->sizes();
+    const std::int64_t vocabulary = sizes_of.at("vocabulary") > 0 ? sizes_of.at("vocabulary") : 50257;
+    const GptShape shape{sizes_of.at("layers"),       sizes_of.at("width"),    sizes_of.at("heads"),
+                         sizes_of.at("feed_forward"), sizes_of.at("sequence"), vocabulary};
     std::int64_t count = 0;
-    for (const ParameterSpec& spec : gpt_parameters(options.gpt)) count += spec.size();
-    EXPECT_EQ(options.model, "gpt") << name;
+    for (const ParameterSpec& spec : gpt_parameters(shape)) count += spec.size();
+    EXPECT_EQ(preset.options.model, "gpt") << name;
     EXPECT_EQ(count, size) << name;
-    EXPECT_EQ(options.gpt.width % options.gpt.heads, 0) << name;
   }
 }
 
@@ -48,6 +51,41 @@ TEST(Options, HelpNamesEveryGroup) {
   ASSERT_TRUE(help);
   for (const char* group : {"Model and device", "Training", "Optimizer", "Communication", "Measurement"}) {
     EXPECT_NE(help->find(group), std::string::npos) << group;
+  }
+}
+
+TEST(Options, HelpShowsTheFlagsOfAllModelsTheChosenOnesFirst) {
+  const std::string help = parse({"--model", "gpt", "--help"}).print.value();
+  const std::size_t gpt = help.find("Model gpt:");
+  const std::size_t cnn = help.find("Model cnn:");
+  ASSERT_NE(gpt, std::string::npos) << help;
+  ASSERT_NE(cnn, std::string::npos) << help;
+  EXPECT_LT(gpt, cnn);
+  EXPECT_NE(help.find("--layers"), std::string::npos);
+}
+
+TEST(Options, AModelTakesItsOwnFlagsAlone) {
+  const std::string path = file_with("model.toml", "model = \"gpt\"\nlayers = 3\ndropout = 0.25\n");
+  EXPECT_EQ(parse({"--config", path.c_str()}).workload->sizes().at("layers"), 3);
+  EXPECT_EQ(parse({"--layers", "5", "--model", "cnn", "--model=gpt"}).workload->sizes().at("layers"), 5);
+  for (const std::vector<const char*>& arguments :
+       {std::vector<const char*>{"--layers", "3"}, {"--config", path.c_str(), "--model", "cnn"}}) {
+    try {
+      parse(arguments);
+      ADD_FAILURE() << "no error";
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find("layers"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(Options, AFlagOfAnotherModelIsNamedAsSuch) {
+  try {
+    parse({"--layers=3"});
+    ADD_FAILURE() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("--layers is a flag of model gpt, not of cnn"), std::string::npos)
+        << error.what();
   }
 }
 
@@ -62,34 +100,16 @@ TEST(Options, LearningRateScalesWithTheSamplesOfAStep) {
 }
 
 TEST(Options, TrainerGetsWhatWasAsked) {
-  const Options options = parse({"--bucket-mb",
-                                 "0.5",
-                                 "--last-bucket-kb",
-                                 "1.5",
-                                 "--schedule",
-                                 "cosine",
-                                 "--clip-norm",
-                                 "2",
-                                 "--dropout",
-                                 "off",
-                                 "--overlap",
-                                 "none",
-                                 "--zero",
-                                 "1",
-                                 "--comm-dtype",
-                                 "fp32",
-                                 "--stochastic-rounding",
-                                 "on",
-                                 "--seed",
-                                 "9"})
-                              .options;
+  const Options options =
+      parse({"--bucket-mb", "0.5", "--last-bucket-kb", "1.5", "--schedule", "cosine", "--clip-norm", "2", "--overlap",
+             "none", "--zero", "1", "--comm-dtype", "fp32", "--stochastic-rounding", "on", "--seed", "9"})
+          .options;
   const TrainerOptions trainer = trainer_options(options, 2, 100);
   EXPECT_EQ(trainer.bucket_bytes, 524288u);
   EXPECT_EQ(trainer.last_bucket_bytes, 1536u);
   EXPECT_EQ(trainer.optimizer.schedule.kind, ScheduleKind::cosine);
   EXPECT_EQ(trainer.optimizer.schedule.total_steps, 100u);
   EXPECT_FLOAT_EQ(trainer.clip_norm, 2.0f);
-  EXPECT_FALSE(trainer.model_options.dropout);
   EXPECT_TRUE(trainer.zero);
   EXPECT_EQ(trainer.gradient_type, DType::f32);
   EXPECT_TRUE(trainer.optimizer.stochastic_rounding);
@@ -98,7 +118,6 @@ TEST(Options, TrainerGetsWhatWasAsked) {
   EXPECT_FALSE(defaults.zero);
   EXPECT_EQ(defaults.gradient_type, std::nullopt);
   EXPECT_FALSE(defaults.optimizer.stochastic_rounding);
-  EXPECT_FALSE(run_options(options).replicas_agree);
 }
 
 TEST(Options, PrecisionFollowsTheDevice) {
@@ -110,7 +129,8 @@ TEST(Options, PrecisionFollowsTheDevice) {
 TEST(Options, FlagsThatDoNotGoWithThePrecisionAreTold) {
   const auto message = [](std::vector<const char*> arguments, Precision precision) -> std::string {
     try {
-      check_precision(parse(std::move(arguments)).options, precision);
+      const CommandLine command_line = parse(std::move(arguments));
+      check_precision(command_line.options, *command_line.workload, precision);
     } catch (const UsageError& error) {
       return error.what();
     }
@@ -122,6 +142,7 @@ TEST(Options, FlagsThatDoNotGoWithThePrecisionAreTold) {
   EXPECT_EQ(message({"--comm-dtype", "bf16", "--stochastic-rounding", "on"}, Precision::bf16), "");
   EXPECT_NE(message({"--comm-dtype", "bf16"}, Precision::fp32).find("--comm-dtype bf16"), std::string::npos);
   EXPECT_NE(message({"--comm-dtype", "fp32"}, Precision::bf16).find("model cnn"), std::string::npos);
+  EXPECT_EQ(message({"--model", "gpt", "--comm-dtype", "fp32"}, Precision::bf16), "");
   EXPECT_NE(message({"--stochastic-rounding", "on"}, Precision::tf32).find("weights are tf32"), std::string::npos);
 }
 
@@ -151,7 +172,16 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--zero", "2"}, std::vector{"--zero", "1", "--optimizer", "lamb"},
                     std::vector{"--comm-dtype", "fp16"}, std::vector{"--stochastic-rounding", "1"},
                     std::vector{"--fail-at", "3"}, std::vector{"--config", "/nonexistent.toml"},
-                    std::vector{"--log-level", "loud"}));
+                    std::vector{"--log-level", "loud"}, std::vector{"--dropout", "0.5"}, std::vector{"--init", "/x"},
+                    std::vector{"--save", "/x"}, std::vector{"--sample-every", "5"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    GptFlags, BadFlag,
+    testing::Values(std::vector{"--heads", "5", "--model", "gpt"}, std::vector{"--layers", "0", "--model", "gpt"},
+                    std::vector{"--vocab", "65537", "--model", "gpt"}, std::vector{"--dropout", "1", "--model", "gpt"},
+                    std::vector{"--dropout", "nan", "--model", "gpt"},
+                    std::vector{"--val-fraction", "1", "--model", "gpt"}, std::vector{"--prompt", "", "--model", "gpt"},
+                    std::vector{"--recompute", "all", "--model", "gpt"}));
 
 }  // namespace
 }  // namespace ddptrain

@@ -2,11 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "launch/early_start.h"
-#include "runtime/backend/backend.h"
 #include "runtime/core/scoped_environment.h"
+#include "runtime/device/device.h"
 #include "tests/launch/process.h"
 
 namespace ddptrain {
@@ -76,6 +77,22 @@ TEST(Program, AnotherWayToSayTheSameIsNoDifference) {
   std::ofstream(config) << "lr = 0.25\ndevice = \"cpu\"\n";
   const Outcome outcome = run_parts({part(1, "--device cpu --lr 2.5e-1"), part(1, "--config " + config)});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+}
+
+TEST(Program, RanksThatReadOtherDataAreTold) {
+  std::vector<std::string> parts;
+  for (const int length : {3000, 3001}) {
+    const std::string folder = fmt::format("{}data{}", testing::TempDir(), length);
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + "/text.txt") << std::string(static_cast<std::size_t>(length), 'x');
+    const std::string model = "--model gpt --layers 1 --width 16 --heads 2 --ff 16 --seq 8 --batch 1";
+    parts.push_back(
+        fmt::format("1 env -C {} {} --device cpu {} --data text.txt --steps 2", folder, DDPTRAIN_PROGRAM, model));
+  }
+  const Outcome outcome = run_parts(parts);
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says("the data is not the same on all hosts: 3000 tokens (XXH3 ")) << outcome.output;
 }
 
 TEST(Program, TheLaunchersLocalRankMustBeThatOfMpi) {

@@ -2,30 +2,37 @@
 
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
+
 #include "runtime/core/error.h"
 
 namespace ddptrain {
 namespace {
 
-TEST(Registry, MakesEveryModelItNames) {
-  const auto device = make_cpu_device({});
-  ModelOptions options;
-  options.max_batch = 2;
-  options.gpt = {1, 8, 2, 16, 4, 10};
+TEST(Registry, EveryModelTrainsOnSyntheticDataWithItsDefaults) {
   EXPECT_FALSE(model_names().empty());
   for (const std::string& name : model_names()) {
-    EXPECT_FALSE(make_model(name, *device, options)->parameters().empty()) << name;
+    const auto workload = make_workload(name);
+    CLI::App flags;
+    workload->add_flags(flags);
+    flags.get_option("--data")->default_val("synthetic:20000");
+    flags.parse("", false);
+    workload->check_flags();
+    workload->open({0, 0, 1, 2, 1});
+    workload->load();
+    EXPECT_GT(workload->data().train_count(), 0) << name;
+    EXPECT_GT(workload->data().test_count(), 0) << name;
   }
 }
 
 TEST(Registry, UnknownNameListsTheModels) {
-  const auto device = make_cpu_device({});
   try {
-    make_model("resnet", *device, {});
+    make_workload("resnet");
     FAIL() << "no error";
   } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("resnet"), std::string::npos);
-    EXPECT_NE(std::string(error.what()).find("cnn"), std::string::npos);
+    for (const char* part : {"resnet", "cnn", "gpt"}) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
   }
 }
 

@@ -56,6 +56,25 @@ TEST(ParameterArena, EveryRankStartsWithTheValuesOfRankZero) {
   for (std::size_t i = 0; i < 37; ++i) EXPECT_EQ(values[37 * 111 + 1 + i], 0.0);
 }
 
+TEST(ParameterArena, PretrainedValuesAreReadOnRankZeroAloneOnce) {
+  for (const bool shard : {false, true}) {
+    Rig rig(DeviceKind::cpu, Precision::fp32);
+    int reads = 0;
+    auto pretrained = specs();
+    pretrained[2].initial.read = [&reads] {
+      ++reads;
+      std::vector<float> values(37 + 4);  // a file may hold more
+      std::iota(values.begin(), values.end(), 1.0f);
+      return values;
+    };
+    ParameterArena arena(std::move(pretrained), {.shard_state = shard}, *rig.device, *rig.communicator);
+    arena.initialise(5, test_world().rank());
+    EXPECT_EQ(reads, test_world().rank() == 0 ? 1 : 0);
+    const auto values = arena.master_values();
+    for (std::size_t i = 0; i < 37; ++i) EXPECT_EQ(values[37 * 111 + 1 + i], 1.0 + static_cast<double>(i));
+  }
+}
+
 TEST(ParameterArena, HashSeesNamesShapesAndValues) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
   const auto hash_of = [&](std::vector<ParameterSpec> changed, std::uint64_t seed) {

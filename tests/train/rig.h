@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "data/images.h"
 #include "data/synthetic.h"
+#include "models/cnn/cnn.h"
 #include "runtime/train/trainer.h"
 #include "tests/support/mpi_main.h"
 
@@ -25,8 +27,14 @@ struct Rig {
     communicator = make_communicator(world, *device, {.symmetric = symmetric});
   }
 
-  std::unique_ptr<Trainer> trainer(const TrainerOptions& options, const ImageData& data) {
-    return std::make_unique<Trainer>(options, make_resident(data, *device), test_world(), *device, *communicator);
+  std::unique_ptr<Model> cnn(const TrainerOptions& options, const ImageData& data, bool dropout = true) {
+    return make_cnn(*device, {options.batch, options.seed, dropout}, make_resident(data, *device));
+  }
+  std::unique_ptr<Trainer> trainer(const TrainerOptions& options, const ImageData& data, bool dropout = true) {
+    return trainer(options, data, cnn(options, data, dropout));
+  }
+  std::unique_ptr<Trainer> trainer(const TrainerOptions& options, const ImageData& data, std::unique_ptr<Model> model) {
+    return std::make_unique<Trainer>(options, std::move(model), data, test_world(), *device, *communicator);
   }
 };
 

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <thread>
 
-#include "models/registry.h"
 #include "runtime/core/error.h"
 #include "runtime/train/calibration.h"
 #include "runtime/train/training_run.h"
@@ -32,29 +31,21 @@ TrainerOptions options_for_ranks() {
   return options;
 }
 
-ModelOptions model_options(const TrainerOptions& options) {
-  ModelOptions result = options.model_options;
-  result.max_batch = kSamplesPerStep;
-  result.seed = options.seed;
-  return result;
-}
-
 /// One rank that takes the whole batch, written out without trainer, reducer or buckets.
 struct OneRank {
-  OneRank(const TrainerOptions& options, Device& rank_device, int steps)
+  OneRank(const TrainerOptions& options, bool dropout, Device& rank_device, int steps)
       : device(rank_device),
         self(make_self_communicator(device)),
-        model(make_model("cnn", device, model_options(options))),
+        model(make_cnn(device, {kSamplesPerStep, options.seed, dropout}, make_resident(data(), device))),
         arena(model->parameters(), {std::size_t{1} << 30, 0, true}, device, *self),
-        images(make_resident(data().train, device)),
         state(device.allocate(sizeof(StepState))),
         sums(device.allocate(sizeof(MetricSums))) {
-    model->bind(arena.weights(), arena.gradients());
+    model->bind({arena.weights(), arena.gradients()});
     arena.initialise(options.seed, 0);
     const DistributedSampler sampler(data().train.count, kSamplesPerStep, 1, 0, 1, options.seed);
     auto* step = static_cast<StepState*>(state.data());
     for (int i = 0; i < steps; ++i) {
-      model->forward(images->batch(sampler.order(0), {step}, kSamplesPerStep), 1.0f / kSamplesPerStep,
+      model->forward({sampler.order(0), {step}, kSamplesPerStep}, 1.0f / kSamplesPerStep,
                      static_cast<MetricSums*>(sums.data()));
       model->backward(false, [](std::size_t) {});
       device.update(options.optimizer, arena.update_slice(0), {step}, device.compute_stream());
@@ -67,7 +58,6 @@ struct OneRank {
   std::unique_ptr<Communicator> self;
   std::unique_ptr<Model> model;
   ParameterArena arena;
-  std::unique_ptr<ResidentData> images;
   Buffer state;
   Buffer sums;
 };
@@ -78,8 +68,9 @@ std::string hash_after(Rig& rig, const TrainerOptions& options, std::uint64_t st
   return trainer->arena().parameter_hash();
 }
 
-std::vector<double> parameters_after(Rig& rig, const TrainerOptions& options, std::uint64_t steps) {
-  const auto trainer = rig.trainer(options, data());
+std::vector<double> parameters_after(Rig& rig, const TrainerOptions& options, std::uint64_t steps,
+                                     bool dropout = true) {
+  const auto trainer = rig.trainer(options, data(), dropout);
   trainer->run(steps);
   return trainer->arena().master_values();
 }
@@ -108,12 +99,11 @@ bool compares() { return test_world().rank() == 0; }
 TEST(Replicas, GiveTheGradientOfOneRankInDoublePrecision) {
   Rig rig(DeviceKind::cpu, Precision::fp64);
   for (const bool dropout : {false, true}) {
-    TrainerOptions options = options_for_ranks();
-    options.model_options.dropout = dropout;
-    const auto trainer = rig.trainer(options, data());
+    const TrainerOptions options = options_for_ranks();
+    const auto trainer = rig.trainer(options, data(), dropout);
     trainer->run(1);
     if (!compares()) continue;
-    const OneRank expected(options, *rig.device, 1);
+    const OneRank expected(options, dropout, *rig.device, 1);
     EXPECT_LT(
         relative_difference(gradients_of(trainer->arena(), *rig.device), gradients_of(expected.arena, *rig.device)),
         1e-12);
@@ -123,11 +113,10 @@ TEST(Replicas, GiveTheGradientOfOneRankInDoublePrecision) {
 TEST(Replicas, GiveTheParametersOfOneRankAfter20StepsOfAdamInDoublePrecision) {
   Rig rig(DeviceKind::cpu, Precision::fp64);
   for (const bool dropout : {false, true}) {
-    TrainerOptions options = options_for_ranks();
-    options.model_options.dropout = dropout;
-    const auto actual = parameters_after(rig, options, 20);
+    const TrainerOptions options = options_for_ranks();
+    const auto actual = parameters_after(rig, options, 20, dropout);
     if (!compares()) continue;
-    const OneRank expected(options, *rig.device, 20);
+    const OneRank expected(options, dropout, *rig.device, 20);
     EXPECT_LT(relative_difference(actual, expected.arena.master_values()), 1e-8);
   }
 }
@@ -136,17 +125,16 @@ TEST_P(OnDevice, ReplicasGiveTheGradientAndParametersOfOneRankInSinglePrecision)
   Rig rig(GetParam(), Precision::fp32);
   for (const bool dropout : {false, true}) {
     TrainerOptions options = options_for_ranks();
-    options.model_options.dropout = dropout;
     options.optimizer.kind = OptimizerKind::sgd;
     options.optimizer.schedule.peak = 0.01f;
-    const auto trainer = rig.trainer(options, data());
+    const auto trainer = rig.trainer(options, data(), dropout);
     trainer->run(1);
     const auto gradients = gradients_of(trainer->arena(), *rig.device);
     trainer->run(19);
     if (!compares()) continue;
-    const OneRank after_one(options, *rig.device, 1);
+    const OneRank after_one(options, dropout, *rig.device, 1);
     EXPECT_LT(relative_difference(gradients, gradients_of(after_one.arena, *rig.device)), 2e-5);
-    const OneRank after_twenty(options, *rig.device, 20);
+    const OneRank after_twenty(options, dropout, *rig.device, 20);
     EXPECT_LT(relative_difference(trainer->arena().master_values(), after_twenty.arena.master_values()), 2e-4);
   }
 }
@@ -432,20 +420,24 @@ TEST_P(OnDevice, RunMeasuresItself) {
   }
 }
 
-/// Data whose every batch keeps this rank waiting.
-class SlowData final : public ResidentData {
+/// A model whose every forward pass keeps this rank waiting.
+class SlowModel final : public Model {
  public:
-  SlowData(std::unique_ptr<ResidentData> data, std::chrono::milliseconds delay)
-      : data_(std::move(data)), delay_(delay) {}
+  SlowModel(std::unique_ptr<Model> model, std::chrono::milliseconds delay) : model_(std::move(model)), delay_(delay) {}
 
-  std::int64_t count() const override { return data_->count(); }
-  Batch batch(const SampleOrder& order, StepRef step, std::int64_t rows) const override {
+  const std::vector<ParameterSpec>& parameters() const override { return model_->parameters(); }
+  void bind(const ModelTensors& tensors) override { model_->bind(tensors); }
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
     std::this_thread::sleep_for(delay_);
-    return data_->batch(order, step, rows);
+    model_->forward(slice, gradient_scale, sums);
   }
+  void backward(bool accumulate, const Ready& ready) override { model_->backward(accumulate, ready); }
+  void evaluate(const Slice& slice, MetricSums* sums) override { model_->evaluate(slice, sums); }
+  double flops_per_sample() const override { return model_->flops_per_sample(); }
+  const char* unit() const override { return model_->unit(); }
 
  private:
-  std::unique_ptr<ResidentData> data_;
+  std::unique_ptr<Model> model_;
   std::chrono::milliseconds delay_;
 };
 
@@ -456,12 +448,13 @@ TEST(Calibrate, TellsASlowRankFromRanksThatAreSlowTogether) {
   constexpr double kDelaySeconds = 0.1;
   const auto slow_rank = static_cast<std::size_t>(world.size() - 1);
   Rig rig(DeviceKind::cpu, Precision::fp32);
-  ResidentSplits splits = make_resident(data(), *rig.device);
+  const TrainerOptions options = options_for_ranks();
+  std::unique_ptr<Model> model = rig.cnn(options, data());
   if (static_cast<std::size_t>(world.rank()) == slow_rank) {
-    splits.train = std::make_unique<SlowData>(std::move(splits.train), kDelay);
+    model = std::make_unique<SlowModel>(std::move(model), kDelay);
   }
-  Trainer trainer(options_for_ranks(), std::move(splits), world, *rig.device, *rig.communicator);
-  const Calibration c = calibrate(trainer, world, *rig.device, kSamplesPerStep / kDelaySeconds);
+  const auto trainer = rig.trainer(options, data(), std::move(model));
+  const Calibration c = calibrate(*trainer, world, *rig.device, kSamplesPerStep / kDelaySeconds);
 
   const std::vector<double>& ranks = c.step_seconds_without_communication_per_rank;
   ASSERT_EQ(ranks.size(), static_cast<std::size_t>(world.size()));

@@ -9,6 +9,13 @@
 
 namespace ddptrain {
 
+class World;
+
+/// For what is made of the ranks of a world.
+struct MpiAccess {
+  static MPI_Comm comm(const World& world);
+};
+
 /// Throws Error naming the call, this rank and its host, and MPI's text, unless `code` is MPI_SUCCESS. Communicators
 /// must have MPI_ERRORS_RETURN (World sets it; duplicates inherit it).
 void check_mpi(int code, const char* call, const char* file, int line);

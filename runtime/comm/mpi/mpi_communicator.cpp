@@ -45,8 +45,8 @@ class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(const World& world, Device& device)
       : rank_(world.rank()), size_(world.size()), device_(device), staged_(device.kind() != DeviceKind::cpu) {
-    DDP_MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &comm_));
-    DDP_MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &gather_comm_));
+    DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &comm_));
+    DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &gather_comm_));
     DDP_MPI_CHECK(MPI_Op_create(add_bf16, 1, &bf16_sum_));
   }
 

@@ -3,7 +3,7 @@
 // about as near as the primitive operations in bf16.
 
 #include "models/cnn/cnn.h"
-#include "tests/ops/model_run.h"
+#include "tests/models/model_run.h"
 
 namespace ddptrain::testing {
 namespace {
@@ -20,15 +20,17 @@ class CnnKernelsTest : public ::testing::TestWithParam<bool> {
     cuda_ = make_cuda_device({Precision::bf16}, 0);
     if (!cuda_->make_cnn_kernels(CnnShape{}, kMaxBatch)) GTEST_SKIP() << "no fused kernels for " << cuda_->name();
     cpu_ = make_cpu_device({Precision::fp32});
-    const ModelOptions options{kMaxBatch, 4711, GetParam()};
-    fused_ = std::make_unique<ModelRun>(*cuda_, DType::bf16, make_cnn(*cuda_, options));
+    fused_ = make_run(*cuda_);
     plain_device_ = make_cuda_device({.precision = Precision::bf16, .fused = false}, 0);
-    plain_ = std::make_unique<ModelRun>(*plain_device_, DType::bf16, make_cnn(*plain_device_, options));
-    reference_ = std::make_unique<ModelRun>(*cpu_, DType::bf16, make_cnn(*cpu_, options));
+    plain_ = make_run(*plain_device_);
+    reference_ = make_run(*cpu_);
   }
 
-  static ImageBatch batch(ModelRun& run, std::int64_t count) {
-    return make_batch(run.bench(), count, 28, 28, 10, kFirst);
+  static std::unique_ptr<ModelRun> make_run(Device& device) {
+    return std::make_unique<ModelRun>(device, DType::bf16, [&](Bench& bench) -> BoundModel {
+      const ImageBatch data = make_batch(bench, kMaxBatch, 28, 28, 10, kFirst);
+      return {make_cnn(device, {kMaxBatch, 4711, GetParam()}, {data, data}), data};
+    });
   }
 
   std::unique_ptr<Device> cuda_, plain_device_, cpu_;
@@ -45,13 +47,10 @@ void expect_same_sums(const MetricSums& out, const MetricSums& expected) {
 TEST_P(CnnKernelsTest, ForwardAndBackward) {
   for (const std::int64_t count : {1, 5, 132, 300}) {
     const float scale = 1.0f / static_cast<float>(count);
-    const ImageBatch on_gpu = batch(*fused_, count);
-    const ImageBatch plain_on_gpu = batch(*plain_, count);
-    const ImageBatch on_cpu = batch(*reference_, count);
     for (const bool accumulate : {false, true}) {
-      fused_->forward(on_gpu, scale);
-      plain_->forward(plain_on_gpu, scale);
-      reference_->forward(on_cpu, scale);
+      fused_->forward(fused_->slice(count), scale);
+      plain_->forward(plain_->slice(count), scale);
+      reference_->forward(reference_->slice(count), scale);
       const auto gradients = fused_->backward(accumulate);
       const auto plain = plain_->backward(accumulate);
       const auto reference = reference_->backward(accumulate);
@@ -68,12 +67,12 @@ TEST_P(CnnKernelsTest, ForwardAndBackward) {
 
 TEST_P(CnnKernelsTest, Evaluate) {
   for (const std::int64_t count : {1, 5, 132, 300}) {
-    expect_same_sums(fused_->evaluate(batch(*fused_, count)), reference_->evaluate(batch(*reference_, count)));
+    expect_same_sums(fused_->evaluate(fused_->slice(count)), reference_->evaluate(reference_->slice(count)));
   }
 }
 
 TEST_P(CnnKernelsTest, RepeatedRunsGiveTheSameBits) {
-  const ImageBatch on_gpu = batch(*fused_, 300);
+  const Slice on_gpu = fused_->slice();
   fused_->forward(on_gpu, 0.01f);
   const auto gradients = fused_->backward(false);
   const double loss = fused_->sums().loss;

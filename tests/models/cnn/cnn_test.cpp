@@ -4,7 +4,7 @@
 #include <set>
 
 #include "runtime/core/error.h"
-#include "tests/ops/model_run.h"
+#include "tests/models/model_run.h"
 
 namespace ddptrain::testing {
 namespace {
@@ -15,17 +15,17 @@ constexpr CnnShape kSmall{11, 12, 4, 6, 8, 10};
 class CnnTest : public ::testing::Test {
  protected:
   ModelRun make_run(bool dropout, std::int64_t max_batch = kBatch) {
-    return {*device_, DType::f64, make_cnn(*device_, {max_batch, 99, dropout}, kSmall)};
-  }
-  static ImageBatch batch(ModelRun& run, std::int64_t count = kBatch) {
-    return make_batch(run.bench(), count, kSmall.height, kSmall.width, kSmall.classes, 3);
+    return {*device_, DType::f64, [&](Bench& bench) -> BoundModel {
+              const ImageBatch data = make_batch(bench, kBatch, kSmall.height, kSmall.width, kSmall.classes, 3);
+              return {make_cnn(*device_, {max_batch, 99, dropout}, {data, data}, kSmall), data};
+            }};
   }
 
   std::unique_ptr<Device> device_ = make_cpu_device({Precision::fp64});
 };
 
 TEST_F(CnnTest, HasThePublishedSize) {
-  const auto cnn = make_cnn(*device_, {1, 0, true});
+  const auto cnn = make_cnn(*device_, {1, 0, true}, {});
   std::int64_t parameters = 0;
   for (const ParameterSpec& spec : cnn->parameters()) parameters += element_count(spec.shape);
   EXPECT_EQ(parameters, 1199882);
@@ -33,7 +33,7 @@ TEST_F(CnnTest, HasThePublishedSize) {
 }
 
 TEST_F(CnnTest, StartsLikePyTorch) {
-  const auto cnn = make_cnn(*device_, {1, 0, true});
+  const auto cnn = make_cnn(*device_, {1, 0, true}, {});
   for (const ParameterSpec& spec : cnn->parameters()) {
     const double fan_in = spec.name.rfind("conv1", 0) == 0   ? 9
                           : spec.name.rfind("conv2", 0) == 0 ? 288
@@ -48,7 +48,7 @@ TEST_F(CnnTest, GradientsMatchFiniteDifferences) {
   constexpr double kStep = 1e-6;
   for (const bool dropout : {false, true}) {
     ModelRun run = make_run(dropout);
-    const ImageBatch data = batch(run);
+    const Slice data = run.slice();
     run.forward(data, 0.25f);
     const auto gradients = run.backward(false);
     for (std::size_t i = 0; i < run.weights().size(); ++i) {
@@ -73,14 +73,14 @@ TEST_F(CnnTest, GradientsMatchFiniteDifferences) {
 
 TEST_F(CnnTest, ReportsEveryParameterOnceWhenItsGradientIsFinal) {
   ModelRun run = make_run(true);
-  run.forward(batch(run), 0.25f);
+  run.forward(run.slice(), 0.25f);
   const auto final_gradients = run.backward(false);
-  run.forward(batch(run), 0.25f);
+  run.forward(run.slice(), 0.25f);
   std::set<std::size_t> reported;
   // A rerun of the same batch gives the same gradients; they must stand there already when reported.
   std::vector<Tensor> gradients;
   for (const ParameterSpec& spec : run.model().parameters()) gradients.push_back(run.bench().poisoned(spec.shape));
-  run.model().bind(run.weights(), gradients);
+  run.model().bind({run.weights(), gradients});
   run.model().backward(false, [&](std::size_t i) {
     EXPECT_TRUE(reported.insert(i).second) << i;
     EXPECT_EQ(run.bench().take(gradients.at(i)), final_gradients.at(run.model().parameters()[i].name));
@@ -90,12 +90,12 @@ TEST_F(CnnTest, ReportsEveryParameterOnceWhenItsGradientIsFinal) {
 
 TEST_F(CnnTest, WeightsAreNotReadAfterTheyWereReported) {
   ModelRun run = make_run(true);
-  run.forward(batch(run), 0.25f);
+  run.forward(run.slice(), 0.25f);
   const auto expected = run.backward(false);
-  run.forward(batch(run), 0.25f);
+  run.forward(run.slice(), 0.25f);
   std::vector<Tensor> fresh;
   for (const ParameterSpec& spec : run.model().parameters()) fresh.push_back(run.bench().poisoned(spec.shape));
-  run.model().bind(run.weights(), fresh);
+  run.model().bind({run.weights(), fresh});
   run.model().backward(
       false, [&](std::size_t i) { std::fill_n(run.weights()[i].as<double>(), run.weights()[i].size(), std::nan("")); });
   for (std::size_t i = 0; i < fresh.size(); ++i) {
@@ -106,10 +106,10 @@ TEST_F(CnnTest, WeightsAreNotReadAfterTheyWereReported) {
 
 TEST_F(CnnTest, AccumulatesMicroSteps) {
   ModelRun run = make_run(false);
-  const ImageBatch whole = batch(run);
+  const Slice whole = run.slice();
   run.forward(whole, 0.25f);
   const auto expected = run.backward(false);
-  ImageBatch part = whole;
+  Slice part = whole;
   part.count = 2;
   run.forward(part, 0.25f);
   run.backward(false);
@@ -124,9 +124,9 @@ TEST_F(CnnTest, AccumulatesMicroSteps) {
 /// Dropout follows the position in the global batch, so cutting a batch changes nothing.
 TEST_F(CnnTest, DropoutDoesNotDependOnHowTheBatchIsCut) {
   ModelRun run = make_run(true);
-  const ImageBatch whole = batch(run);
+  const Slice whole = run.slice();
   const double loss = run.forward(whole, 0.25f).loss;
-  ImageBatch part = whole;
+  Slice part = whole;
   part.count = 2;
   double sum = run.forward(part, 0.25f).loss;
   part.order.first += 2;
@@ -138,16 +138,16 @@ TEST_F(CnnTest, DropoutDoesNotDependOnHowTheBatchIsCut) {
 TEST_F(CnnTest, EvaluationHasNoDropout) {
   ModelRun with = make_run(true);
   ModelRun without = make_run(false);
-  const double evaluated = with.evaluate(batch(with)).loss;
-  EXPECT_EQ(evaluated, without.forward(batch(without), 0.25f).loss);
-  EXPECT_NE(evaluated, with.forward(batch(with), 0.25f).loss);
+  const double evaluated = with.evaluate(with.slice()).loss;
+  EXPECT_EQ(evaluated, without.forward(without.slice(), 0.25f).loss);
+  EXPECT_NE(evaluated, with.forward(with.slice(), 0.25f).loss);
 }
 
 TEST_F(CnnTest, RefusesBatchesThatDoNotFit) {
-  EXPECT_THROW(make_cnn(*device_, {0, 0, true}), UsageError);
+  EXPECT_THROW(make_cnn(*device_, {0, 0, true}, {}), Error);
   ModelRun run = make_run(true, 4);
-  EXPECT_THROW(run.evaluate(batch(run, 5)), Error);
-  EXPECT_EQ(run.evaluate(batch(run, 4)).samples, 4u);
+  EXPECT_THROW(run.evaluate(run.slice(5)), Error);
+  EXPECT_EQ(run.evaluate(run.slice(4)).samples, 4u);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "data/json.h"
 #include "data/safetensors.h"
 #include "tests/data/idx_files.h"
+#include "tests/models/gpt/load_gpt2.h"
 
 namespace ddptrain {
 namespace {
@@ -14,9 +15,9 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 /// Small, all sizes different, and with a feed-forward size of its own.
-Gpt2Shape small_shape() { return {2, 2, 6, 20, 9, 11, 1e-4}; }
+GptShape small_shape() { return {2, 6, 2, 20, 9, 11, 1e-4}; }
 
-Gpt2Weights numbered_weights(const Gpt2Shape& shape) {
+Gpt2Weights numbered_weights(const GptShape& shape) {
   Gpt2Weights weights{shape, {}};
   float next = 0.0f;
   for (const auto& [name, dims] : gpt2_tensors(shape)) {
@@ -140,7 +141,7 @@ TEST_F(Gpt2FolderTest, TheFileIsLaidOutAsTransformersDoes) {
 }
 
 TEST_F(Gpt2FolderTest, MatricesBeyondATileAreTransposed) {
-  const Gpt2Weights large = numbered_weights({1, 3, 33, 100, 4, 5, 1e-5});
+  const Gpt2Weights large = numbered_weights({1, 33, 3, 100, 4, 5, 1e-5});
   save_gpt2(folder_.path(), large);
   expect_equal(load_gpt2(folder_.path()), large);
 }
@@ -153,7 +154,7 @@ TEST_F(Gpt2FolderTest, ConfigSaysWhatTransformersNeeds) {
   EXPECT_EQ(saved.at("n_inner"), 20);
   EXPECT_EQ(saved.at("layer_norm_epsilon"), 1e-4);
   EXPECT_TRUE(saved.at("eos_token_id").is_null());
-  Gpt2Shape shape = small_shape();
+  GptShape shape = small_shape();
   shape.vocabulary = 50257;
   shape.feed_forward = 24;
   save_gpt2(folder_.path(), numbered_weights(shape));
@@ -209,7 +210,7 @@ TEST_F(Gpt2FolderTest, ShardsAreRead) {
 }
 
 TEST_F(Gpt2FolderTest, OneFileIsEnoughForHeadsOfWidth64) {
-  const Gpt2Weights wide = numbered_weights({1, 2, 128, 200, 5, 7, 1e-5});
+  const Gpt2Weights wide = numbered_weights({1, 128, 2, 200, 5, 7, 1e-5});
   save_gpt2(folder_.path(), wide);
   fs::remove(config_);
   expect_equal(load_gpt2(model_), wide);
@@ -238,7 +239,7 @@ TEST_F(Gpt2FolderTest, ForeignModelsAreRefused) {
   EXPECT_CONTAINS(config_fault("tie_word_embeddings", false), "tie_word_embeddings false");
   EXPECT_CONTAINS(config_fault("scale_attn_weights", false), "scale_attn_weights");
   EXPECT_CONTAINS(config_fault("scale_attn_by_inverse_layer_idx", true), "inverse_layer");
-  EXPECT_CONTAINS(config_fault("n_head", 4), "cannot be divided into 4 heads");
+  EXPECT_CONTAINS(config_fault("n_head", 4), "n_head 4: give a number that divides n_embd 6");
   for (const json& bad : {json(0), json(-3), json(1.5), json("x"), json(2'000'000'000), json::array()}) {
     for (const char* key : {"n_head", "n_layer", "n_embd", "n_positions", "vocab_size", "n_inner"}) {
       EXPECT_CONTAINS(config_fault(key, bad), key);
@@ -262,7 +263,7 @@ TEST_F(Gpt2FolderTest, ForeignModelsAreRefused) {
 TEST_F(Gpt2FolderTest, ConfigAndWeightsMustAgree) {
   EXPECT_CONTAINS(config_fault("n_layer", 1), "is none of a GPT-2 with 1 layers");
   EXPECT_CONTAINS(config_fault("n_layer", 3), "no tensor 'h.2.ln_1.weight'");
-  EXPECT_CONTAINS(config_fault("n_layer", 1'000'000'000), "too few for 1000000000 layers");
+  EXPECT_CONTAINS(config_fault("n_layer", 1'000'000'000), "n_layer 1000000000: give 1 to 1000");
   EXPECT_CONTAINS(config_fault("vocab_size", 12), "'wte.weight' has the shape [11, 6], not [12, 6]");
   EXPECT_CONTAINS(config_fault("n_positions", 8), "wpe.weight");
   EXPECT_CONTAINS(config_fault("n_embd", 8), "wte.weight");

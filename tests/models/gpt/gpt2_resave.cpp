@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "models/gpt/gpt2_folder.h"
+#include "tests/models/gpt/load_gpt2.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) {

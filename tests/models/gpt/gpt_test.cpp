@@ -5,8 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "models/language_model.h"
 #include "runtime/core/error.h"
-#include "tests/ops/model_run.h"
+#include "tests/models/model_run.h"
 #include "tests/ops/token_batches.h"
 
 namespace ddptrain::testing {
@@ -18,15 +19,22 @@ constexpr float kScale = 1.0f / (kBatch * 6);
 
 using Gradients = std::map<std::string, Values>;
 
-ModelOptions make_options(const GptShape& shape, float dropout = 0.0f, Recompute recompute = Recompute::none) {
-  ModelOptions options;
+GptOptions make_options(const GptShape& shape, float dropout = 0.0f, Recompute recompute = Recompute::none) {
+  GptOptions options;
+  options.shape = shape;
   options.max_batch = kBatch;
   options.seed = 99;
-  options.gpt = shape;
-  options.gpt_dropout = dropout;
+  options.dropout = dropout;
   options.recompute = recompute;
   return options;
 }
+
+/// A GPT that trains on `train` and is evaluated on `validation`.
+BoundModel bind_gpt(Device& device, const GptOptions& options, const TokenBatch& train, const TokenBatch& validation) {
+  return {make_gpt(device, options, {train.source, validation.source}), train};
+}
+
+LanguageModel& as_language_model(ModelRun& run) { return dynamic_cast<LanguageModel&>(run.model()); }
 
 std::int64_t count_parameters(const GptShape& shape) {
   std::int64_t count = 0;
@@ -57,13 +65,14 @@ void randomise(ModelRun& run) {
 
 class GptTest : public ::testing::Test {
  protected:
-  ModelRun make_run(const ModelOptions& options) {
-    ModelRun run(*device_, DType::f64, make_gpt(*device_, options));
+  /// With windows of `sequence` tokens.
+  ModelRun make_run(const GptOptions& options, std::uint32_t sequence = 6) {
+    ModelRun run(*device_, DType::f64, [&](Bench& bench) {
+      const TokenBatch data = random_tokens(bench, kBatch, sequence, kTiny.vocabulary, 3);
+      return bind_gpt(*device_, options, data, data);
+    });
     randomise(run);
     return run;
-  }
-  static TokenBatch batch(ModelRun& run, std::int64_t count = kBatch, std::uint32_t sequence = 6) {
-    return random_tokens(run.bench(), count, sequence, kTiny.vocabulary, 3);
   }
   static std::vector<Tensor> poisoned_gradients(ModelRun& run) {
     std::vector<Tensor> gradients;
@@ -82,7 +91,7 @@ TEST_F(GptTest, HasThePublishedSizes) {
   EXPECT_EQ(count_parameters({24, 1024, 16, 4096, 1024, 50257}), 354823168);
   EXPECT_EQ(count_parameters({36, 1280, 20, 5120, 1024, 50257}), 774030080);
   EXPECT_EQ(count_parameters({48, 1600, 25, 6400, 1024, 50257}), 1557611200);
-  const auto gpt = make_gpt(*device_, make_options(kTiny));
+  const auto gpt = make_gpt(*device_, make_options(kTiny), {});
   EXPECT_EQ(gpt->predictions_per_sample(), 6);
   EXPECT_STREQ(gpt->unit(), "tokens");
   EXPECT_DOUBLE_EQ(gpt->flops_per_sample(),
@@ -111,7 +120,7 @@ TEST_F(GptTest, GradientsMatchFiniteDifferences) {
   constexpr double kStep = 1e-6;
   for (const float dropout : {0.0f, 0.25f}) {
     ModelRun run = make_run(make_options(kTiny, dropout));
-    const TokenBatch data = batch(run);
+    const Slice data = run.slice();
     run.forward(data, kScale);
     const Gradients gradients = run.backward(false);
     for (std::size_t i = 0; i < run.weights().size(); ++i) {
@@ -140,12 +149,12 @@ TEST_F(GptTest, GradientsMatchFiniteDifferences) {
 TEST_F(GptTest, ReportsParametersInOrderWhenTheirGradientsAreFinal) {
   for (const GptShape& shape : {kTiny, GptShape{1, 12, 3, 20, 6, 11}}) {
     ModelRun run = make_run(make_options(shape, 0.25f));
-    const TokenBatch data = batch(run);
+    const Slice data = run.slice();
     run.forward(data, kScale);
     const Gradients expected = run.backward(false);
     run.forward(data, kScale);
     const std::vector<Tensor> gradients = poisoned_gradients(run);
-    run.model().bind(run.weights(), gradients);
+    run.model().bind({run.weights(), gradients});
     std::size_t next = 0;
     run.model().backward(false, [&](std::size_t i) {
       EXPECT_EQ(i, next++);
@@ -158,12 +167,12 @@ TEST_F(GptTest, ReportsParametersInOrderWhenTheirGradientsAreFinal) {
 TEST_F(GptTest, WeightsAreNotReadAfterTheyWereReported) {
   for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
     ModelRun run = make_run(make_options(kTiny, 0.25f, recompute));
-    const TokenBatch data = batch(run);
+    const Slice data = run.slice();
     run.forward(data, kScale);
     const Gradients expected = run.backward(false);
     run.forward(data, kScale);
     const std::vector<Tensor> fresh = poisoned_gradients(run);
-    run.model().bind(run.weights(), fresh);
+    run.model().bind({run.weights(), fresh});
     run.model().backward(false, [&](std::size_t i) {
       assign(run.weights()[i], Values(static_cast<std::size_t>(run.weights()[i].size()), std::nan("")));
     });
@@ -180,10 +189,12 @@ TEST_F(GptTest, RecomputedGradientsAreTheSameBits) {
     const auto device = make_cpu_device({precision, {}, true, 2});
     for (const float dropout : {0.0f, 0.1f}) {
       const auto gradients = [&](Recompute recompute) {
-        ModelRun run(*device, device->dtype(), make_gpt(*device, make_options(kShape, dropout, recompute)));
+        ModelRun run(*device, device->dtype(), [&](Bench& bench) {
+          const TokenBatch data = random_tokens(bench, kBatch, 70, 50);
+          return bind_gpt(*device, make_options(kShape, dropout, recompute), data, data);
+        });
         randomise(run);
-        const TokenBatch data = random_tokens(run.bench(), kBatch, 70, 50);
-        run.forward(data, 0.01f);
+        run.forward(run.slice(), 0.01f);
         return run.backward(false);
       };
       const Gradients kept = gradients(Recompute::none);
@@ -197,23 +208,23 @@ TEST_F(GptTest, RecomputedGradientsAreTheSameBits) {
 TEST_F(GptTest, PaddingHasNoPartInTheLoss) {
   ModelRun run = make_run(make_options(kTiny));
   for (const Tensor& weight : run.weights()) assign(weight, Values(static_cast<std::size_t>(weight.size()), 0.0));
-  const MetricSums sums = run.evaluate(batch(run));
+  const MetricSums sums = run.evaluate(run.slice());
   EXPECT_EQ(sums.samples, 24u);
   EXPECT_NEAR(sums.loss, 24 * std::log(11.0), 1e-12);
-  EXPECT_NEAR(run.forward(batch(run), kScale).loss, 24 * std::log(11.0), 1e-12);
+  EXPECT_NEAR(run.forward(run.slice(), kScale).loss, 24 * std::log(11.0), 1e-12);
 }
 
 TEST_F(GptTest, NothingIsWrittenBehindTheEmbedding) {
   ModelRun run = make_run(make_options(kTiny));
-  run.forward(batch(run), kScale);
+  run.forward(run.slice(), kScale);
   const Gradients expected = run.backward(false);
   std::vector<Tensor> gradients = poisoned_gradients(run);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const ParameterSpec& spec = run.model().parameters()[i];
     if (spec.padded_rows > 0) gradients[i].data = run.bench().poisoned({spec.padded_size()}).data;
   }
-  run.model().bind(run.weights(), gradients);
-  run.forward(batch(run), kScale);
+  run.model().bind({run.weights(), gradients});
+  run.forward(run.slice(), kScale);
   run.model().backward(false, [](std::size_t) {});
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const ParameterSpec& spec = run.model().parameters()[i];
@@ -227,10 +238,10 @@ TEST_F(GptTest, NothingIsWrittenBehindTheEmbedding) {
 TEST_F(GptTest, AccumulatesMicroSteps) {
   for (const float dropout : {0.0f, 0.25f}) {
     ModelRun run = make_run(make_options(kTiny, dropout));
-    const TokenBatch whole = batch(run);
+    const Slice whole = run.slice();
     const double loss = run.forward(whole, kScale).loss;
     const Gradients expected = run.backward(false);
-    TokenBatch part = whole;
+    Slice part = whole;
     part.count = 1;
     double sum = run.forward(part, kScale).loss;
     run.backward(false);
@@ -250,7 +261,7 @@ TEST_F(GptTest, EveryDropoutHasMasksOfItsOwn) {
     if (specs[i].name.rfind("h.", 0) != 0) continue;
     assign(run.weights()[i], Values(static_cast<std::size_t>(specs[i].size()), specs[i].shape.size() == 2 ? 0.0 : 1.0));
   }
-  run.forward(batch(run), kScale);
+  run.forward(run.slice(), kScale);
   std::set<Values> different;
   std::size_t count = 0;
   for (const auto& [name, gradient] : run.backward(false)) {
@@ -264,17 +275,17 @@ TEST_F(GptTest, EveryDropoutHasMasksOfItsOwn) {
 
 TEST_F(GptTest, OutputLayerInPieces) {
   for (const std::int64_t head_rows : {1, 7, 12, 100}) {
-    ModelOptions options = make_options(kTiny);
+    GptOptions options = make_options(kTiny);
     ModelRun whole = make_run(options);
     options.head_rows = head_rows;
     ModelRun pieces = make_run(options);
-    const MetricSums sums = whole.forward(batch(whole), kScale);
-    const MetricSums found = pieces.forward(batch(pieces), kScale);
+    const MetricSums sums = whole.forward(whole.slice(), kScale);
+    const MetricSums found = pieces.forward(pieces.slice(), kScale);
     EXPECT_NEAR(found.loss, sums.loss, 1e-12 * sums.loss);
     EXPECT_EQ(found.correct, sums.correct);
     EXPECT_EQ(found.samples, 24u);
     expect_close(pieces.backward(false), whole.backward(false), 1e-12);
-    EXPECT_NEAR(pieces.evaluate(batch(pieces)).loss, sums.loss, 1e-12 * sums.loss);
+    EXPECT_NEAR(pieces.evaluate(pieces.slice()).loss, sums.loss, 1e-12 * sums.loss);
   }
 }
 
@@ -286,12 +297,12 @@ TEST_F(GptTest, ShortWindowsLeaveTheLastPositionsAlone) {
   for (std::size_t i = 0; i < run.weights().size(); ++i) {
     assign(run.weights()[i], expected.bench().take(expected.weights()[i]));  // positions: the first six
   }
-  expected.forward(batch(expected), kScale);
-  run.forward(batch(run), kScale);
+  expected.forward(expected.slice(), kScale);
+  run.forward(run.slice(), kScale);
   Gradients first = expected.backward(false);
   first.at("wpe.weight").resize(9 * 12, 0.0);
   EXPECT_EQ(run.backward(false), first);
-  run.forward(batch(run), kScale);
+  run.forward(run.slice(), kScale);
   for (auto& [name, values] : first) {
     for (double& value : values) value *= 2.0;
   }
@@ -301,11 +312,11 @@ TEST_F(GptTest, ShortWindowsLeaveTheLastPositionsAlone) {
 TEST_F(GptTest, EvaluationHasNoDropoutAndTakesPartOfABatch) {
   ModelRun with = make_run(make_options(kTiny, 0.25f));
   ModelRun without = make_run(make_options(kTiny));
-  const TokenBatch whole = batch(with);
+  const Slice whole = with.slice();
   const double loss = with.evaluate(whole).loss;
-  EXPECT_EQ(loss, without.forward(batch(without), kScale).loss);
+  EXPECT_EQ(loss, without.forward(without.slice(), kScale).loss);
   EXPECT_NE(loss, with.forward(whole, kScale).loss);
-  TokenBatch part = whole;
+  Slice part = whole;
   part.count = 3;
   double sum = with.evaluate(part).loss;
   part.count = 1;
@@ -316,34 +327,42 @@ TEST_F(GptTest, EvaluationHasNoDropoutAndTakesPartOfABatch) {
 }
 
 TEST_F(GptTest, NextTokenLogitsAreThoseOfTheLoss) {
-  ModelRun run = make_run(make_options(kTiny));
   const std::vector<std::uint16_t> text = {3, 1, 4, 1, 5, 9, 2};
-  const TokenBatch window = put_tokens(run.bench(), text, 1, 6);
+  TokenBatch window;
+  ModelRun run(*device_, DType::f64, [&](Bench& bench) {
+    window = put_tokens(bench, text, 1, 6);
+    return bind_gpt(*device_, make_options(kTiny), window, window);
+  });
+  randomise(run);
+  LanguageModel& model = as_language_model(run);
   double loss = 0.0;
   for (std::size_t position = 0; position < 6; ++position) {
-    const std::vector<float> logits = run.model().next_token_logits(window, static_cast<std::int64_t>(position));
+    const std::vector<float> logits = model.next_token_logits(window, static_cast<std::int64_t>(position));
     ASSERT_EQ(logits.size(), 11u);
     double total = 0.0;
     for (const float logit : logits) total += std::exp(static_cast<double>(logit));
     loss += std::log(total) - static_cast<double>(logits[text[position + 1]]);
   }
   EXPECT_NEAR(loss, run.evaluate(window).loss, 1e-5);
-  const std::vector<float> logits = run.model().next_token_logits(window, 2);
+  const std::vector<float> logits = model.next_token_logits(window, 2);
   const TokenBatch changed = put_tokens(run.bench(), {3, 1, 4, 7, 7, 7, 7}, 1, 6);
-  EXPECT_EQ(run.model().next_token_logits(changed, 2), logits);  // what comes later is not seen
+  EXPECT_EQ(model.next_token_logits(changed, 2), logits);  // what comes later is not seen
   const TokenBatch shorter = put_tokens(run.bench(), {3, 1, 4, 1}, 1, 3);
-  const std::vector<float> of_shorter = run.model().next_token_logits(shorter, 2);
+  const std::vector<float> of_shorter = model.next_token_logits(shorter, 2);
   for (std::size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(of_shorter[i], logits[i], 1e-5);
-  EXPECT_THROW(run.model().next_token_logits(window, 6), Error);
+  EXPECT_THROW(model.next_token_logits(window, 6), Error);
 }
 
 /// Adam, without the arena. All windows start with another token, so nothing need be guessed.
 TEST_F(GptTest, LearnsABatchByHeart) {
   const auto device = make_cpu_device({Precision::fp32});
-  ModelRun run(*device, DType::f32, make_gpt(*device, make_options(kTiny)));
   std::vector<std::uint16_t> text;
   for (int k = 0; k <= 24; ++k) text.push_back(static_cast<std::uint16_t>((5 * k + k / 6) % 11));
-  const TokenBatch data = put_tokens(run.bench(), text, kBatch, 6);
+  ModelRun run(*device, DType::f32, [&](Bench& bench) {
+    const TokenBatch tokens = put_tokens(bench, text, kBatch, 6);
+    return bind_gpt(*device, make_options(kTiny), tokens, tokens);
+  });
+  const Slice data = run.slice();
   std::map<std::string, std::pair<Values, Values>> moments;
   for (int step = 1; step <= 400; ++step) {
     run.forward(data, kScale);
@@ -367,36 +386,41 @@ TEST_F(GptTest, LearnsABatchByHeart) {
   EXPECT_EQ(sums.correct, 24u);
 }
 
-TEST_F(GptTest, RefusesImpossibleShapes) {
-  const auto refused = [&](const char* flag, const ModelOptions& options) {
+TEST(GptShapeTest, ImpossibleShapesAreRefusedInTheNamesOfThoseWhoGaveThem) {
+  const GptShapeNames names = {"x.json: ", "n_layer", "n_embd", "n_head", "n_inner", "n_positions", "vocab_size"};
+  const auto refused = [&](const char* message, const GptShape& shape) {
     try {
-      make_gpt(*device_, options);
-      ADD_FAILURE() << flag << ": no error";
+      check_shape(shape, names);
+      ADD_FAILURE() << message << ": no error";
     } catch (const UsageError& error) {
-      EXPECT_NE(std::string(error.what()).find(flag), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
     }
   };
-  refused("--layers", make_options({0, 12, 3, 20, 6, 11}));
-  refused("--width", make_options({3, -1, 3, 20, 6, 11}));
-  refused("--heads", make_options({3, 12, 0, 20, 6, 11}));
-  refused("--heads", make_options({3, 12, 5, 20, 6, 11}));
-  refused("--ff", make_options({3, 12, 3, 0, 6, 11}));
-  refused("--seq", make_options({3, 12, 3, 20, 0, 11}));
-  refused("--vocab", make_options({3, 12, 3, 20, 6, 0}));
-  refused("--vocab", make_options({3, 12, 3, 20, 6, 65537}));
-  refused("--dropout", make_options(kTiny, 1.0f));
-  refused("--dropout", make_options(kTiny, std::nanf("")));
-  ModelOptions options = make_options(kTiny);
+  check_shape(kTiny, names);
+  refused("x.json: n_layer 0", {0, 12, 3, 20, 6, 11});
+  refused("n_embd -1", {3, -1, 3, 20, 6, 11});
+  refused("n_head 0", {3, 12, 0, 20, 6, 11});
+  refused("n_head 5: give a number that divides n_embd 12", {3, 12, 5, 20, 6, 11});
+  refused("n_inner 0", {3, 12, 3, 0, 6, 11});
+  refused("n_positions 0", {3, 12, 3, 20, 0, 11});
+  refused("vocab_size 0", {3, 12, 3, 20, 6, 0});
+  refused("vocab_size 65537", {3, 12, 3, 20, 6, 65537});
+}
+
+TEST_F(GptTest, RefusesWhatItCannotBe) {
+  EXPECT_THROW(make_gpt(*device_, make_options({3, 12, 5, 20, 6, 11}), {}), UsageError);
+  GptOptions options = make_options(kTiny);
   options.max_batch = 0;
-  refused("--batch", options);
+  EXPECT_THROW(make_gpt(*device_, options, {}), Error);
 }
 
 TEST_F(GptTest, RefusesBatchesThatDoNotFit) {
   ModelRun run = make_run(make_options(kTiny));
-  EXPECT_THROW(run.evaluate(batch(run, kBatch + 1)), Error);
-  EXPECT_THROW(run.evaluate(batch(run, 1, 7)), Error);
-  EXPECT_THROW(run.evaluate(make_batch(run.bench(), 2, 4, 4, 10)), Error);
-  EXPECT_EQ(run.evaluate(batch(run, 1, 5)).samples, 5u);
+  EXPECT_THROW(run.evaluate(run.slice(kBatch + 1)), Error);
+  ModelRun long_windows = make_run(make_options(kTiny), 7);
+  EXPECT_THROW(long_windows.evaluate(long_windows.slice(1)), Error);
+  ModelRun short_windows = make_run(make_options(kTiny), 5);
+  EXPECT_EQ(short_windows.evaluate(short_windows.slice(1)).samples, 5u);
 }
 
 class GptFp8Test : public ::testing::Test {
@@ -411,12 +435,16 @@ class GptFp8Test : public ::testing::Test {
 
   /// Of a step, two that accumulate, and one more. What is evaluated between them has other tokens.
   static std::vector<Gradients> gradients(Device& device, float dropout, Recompute recompute, bool evaluate = false) {
-    ModelRun run(device, DType::bf16, make_gpt(device, make_options(kShape, dropout, recompute)));
+    ModelRun run(device, DType::bf16, [&](Bench& bench) {
+      const TokenBatch data = random_tokens(bench, kBatch, 96, 50, 12);
+      return bind_gpt(device, make_options(kShape, dropout, recompute), data, random_tokens(bench, 2, 96, 50, 112));
+    });
     std::vector<Gradients> result;
     for (const std::uint32_t first : {0, 4, 8, 12}) {
-      const TokenBatch batch = random_tokens(run.bench(), kBatch, 96, 50, first);
-      if (evaluate && first > 0) run.evaluate(random_tokens(run.bench(), 2, 96, 50, 100 + first));
-      run.forward(batch, 0.01f);
+      Slice slice = run.slice();
+      slice.order.first = first;
+      if (evaluate && first > 0) run.evaluate(run.slice(2));
+      run.forward(slice, 0.01f);
       result.push_back(run.backward(first == 8));
     }
     return result;
@@ -458,11 +486,13 @@ TEST_F(GptFp8Test, EvaluationsLeaveStepsAsTheyAre) {
 /// Seven rows are not for FP8.
 TEST_F(GptFp8Test, OddBatchesAreComputedInBf16) {
   const auto losses = [](Device& device) {
-    ModelRun run(device, DType::bf16, make_gpt(device, make_options(kShape)));
-    const TokenBatch even = random_tokens(run.bench(), kBatch, 96, 50);
-    const double before = run.evaluate(even).loss;
-    const double odd = run.evaluate(random_tokens(run.bench(), 1, 7, 50)).loss;
-    EXPECT_EQ(run.evaluate(even).loss, before);
+    ModelRun run(device, DType::bf16, [&](Bench& bench) {
+      return bind_gpt(device, make_options(kShape), random_tokens(bench, kBatch, 96, 50),
+                      random_tokens(bench, kBatch, 7, 50));
+    });
+    const double before = run.forward(run.slice(), 0.01f).loss;
+    const double odd = run.evaluate(run.slice(1)).loss;
+    EXPECT_EQ(run.forward(run.slice(), 0.01f).loss, before);
     return std::pair{odd, before};
   };
   const auto [odd, even] = losses(*fp8_);
@@ -515,9 +545,13 @@ class GptReferenceTest : public ::testing::TestWithParam<DeviceCase> {
 };
 
 TEST_P(GptReferenceTest, IsWhatPyTorchComputes) {
-  ModelOptions options = make_options(shape_);
+  GptOptions options = make_options(shape_);
   options.max_batch = reference_.at("batch");
-  ModelRun run(*device_, device_->dtype(), make_gpt(*device_, options));
+  TokenBatch batch;
+  ModelRun run(*device_, device_->dtype(), [&](Bench& bench) {
+    batch = tokens(bench);
+    return bind_gpt(*device_, options, batch, batch);
+  });
   const std::map<std::string, Values> values = weights();
   ASSERT_EQ(values.size(), run.weights().size());
   for (std::size_t i = 0; i < run.weights().size(); ++i) {
@@ -525,10 +559,9 @@ TEST_P(GptReferenceTest, IsWhatPyTorchComputes) {
     const Tensor source = run.bench().put(values.at(run.model().parameters()[i].name), weight.shape);
     device_->convert(source, weight, device_->compute_stream());
   }
-  const TokenBatch batch = tokens(run.bench());
   const double predictions = static_cast<double>(batch.count * shape_.sequence);
   const double tolerance = GetParam().tolerance;
-  const std::vector<float> logits = run.model().next_token_logits(batch, shape_.sequence - 1);
+  const std::vector<float> logits = as_language_model(run).next_token_logits(batch, shape_.sequence - 1);
   EXPECT_LE(relative_error({logits.begin(), logits.end()}, reference_.at("last_logits_of_window_0")),
             std::max(tolerance, 1e-7));
   run.forward(batch, static_cast<float>(1.0 / predictions));

@@ -1,4 +1,4 @@
-#include "data/distributed_sampler.h"
+#include "runtime/train/distributed_sampler.h"
 
 #include <limits>
 

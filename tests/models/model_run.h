@@ -1,22 +1,30 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "models/model.h"
+#include "runtime/train/model.h"
 #include "tests/ops/bench.h"
 
 namespace ddptrain::testing {
 
-/// A model with weights and gradients of its own, without arena or optimizer. Weights are random on the scale of their
-/// initial values and rounded to `rounding`, so that several devices can be given the same.
+/// A model that was bound to its data, and the slice of them that a test trains on.
+struct BoundModel {
+  std::unique_ptr<Model> model;
+  Slice slice;
+};
+
+/// A model with data, weights and gradients of its own, without arena or optimizer. Weights are random on the scale of
+/// their initial values and rounded to `rounding`, so that several devices can be given the same.
 class ModelRun {
  public:
-  ModelRun(Device& device, DType rounding, std::unique_ptr<Model> model)
-      : bench_(device, rounding), model_(std::move(model)) {
+  /// `make` puts its data on the bench.
+  ModelRun(Device& device, DType rounding, const std::function<BoundModel(Bench&)>& make)
+      : bench_(device, rounding), bound_(make(bench_)), model_(bound_.model.get()) {
     std::uint32_t seed = 500;
     for (const ParameterSpec& spec : model_->parameters()) {
       const float bound = spec.initial.kind == InitialValue::Kind::constant ? 0.0f : spec.initial.scale;
@@ -26,23 +34,25 @@ class ModelRun {
       weights_.push_back({bench_.put(values, {spec.padded_size()}).data, device.dtype(), spec.shape});
       gradients_.push_back(bench_.poisoned(spec.shape));
     }
-    model_->bind(weights_, gradients_);
+    model_->bind({weights_, gradients_});
   }
 
   Bench& bench() { return bench_; }
   Model& model() { return *model_; }
+  Slice slice() const { return bound_.slice; }
+  Slice slice(std::int64_t count) const { return {bound_.slice.order, bound_.slice.step, count}; }
   const std::vector<Tensor>& weights() const { return weights_; }
 
-  MetricSums forward(const Batch& batch, float gradient_scale) {
+  MetricSums forward(const Slice& slice, float gradient_scale) {
     sums_ = bench_.put_object(MetricSums{});
-    model_->forward(batch, gradient_scale, sums_);
+    model_->forward(slice, gradient_scale, sums_);
     return sums();
   }
   /// Of the last forward; complete after backward at the latest.
   MetricSums sums() { return bench_.take_object(sums_); }
-  MetricSums evaluate(const Batch& batch) {
+  MetricSums evaluate(const Slice& slice) {
     MetricSums* sums = bench_.put_object(MetricSums{});
-    model_->evaluate(batch, sums);
+    model_->evaluate(slice, sums);
     return bench_.take_object(sums);
   }
   /// Gradients by parameter name.
@@ -57,7 +67,8 @@ class ModelRun {
 
  private:
   Bench bench_;
-  std::unique_ptr<Model> model_;
+  BoundModel bound_;
+  Model* model_;
   std::vector<Tensor> weights_;
   std::vector<Tensor> gradients_;
   MetricSums* sums_ = nullptr;

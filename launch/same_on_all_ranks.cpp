@@ -1,5 +1,6 @@
-#include "launch/same_configuration.h"
+#include "launch/same_on_all_ranks.h"
 
+#include <cstring>
 #include <map>
 #include <sstream>
 #include <vector>
@@ -52,6 +53,37 @@ void require_same_configuration(const World& world, const std::string& configura
                     name, difference);
       }
     }
+  });
+}
+
+std::string data_differences(const std::vector<HeldData>& of_ranks) {
+  std::map<int, SharedHash::Value> of_nodes;
+  for (const HeldData& held : of_ranks) of_nodes[held.node] = SharedHash::combined(of_nodes[held.node], held.hash);
+  std::vector<std::string> texts;
+  std::vector<std::string> hosts;
+  for (const HeldData& held : of_ranks) {
+    const auto [high, low] = of_nodes[held.node];
+    texts.push_back(fmt::format("{} (XXH3 {:016x}{:016x})", held.size, high, low));
+    hosts.push_back(held.host);
+  }
+  return differences(texts, hosts);
+}
+
+void require_same_data(const World& world, const DataContent& content) {
+  const auto nodes = world.all_gather(std::to_string(world.node()));
+  const auto hosts = world.all_gather(world.hostname());
+  const auto sizes = world.all_gather(content.size);
+  const SharedHash::Value mine = content.hash.value();
+  const auto hashes = world.all_gather({reinterpret_cast<const char*>(mine.data()), sizeof(mine)});
+  std::vector<HeldData> of_ranks;
+  for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
+    HeldData& held = of_ranks.emplace_back(HeldData{std::stoi(nodes[rank]), hosts[rank], sizes[rank]});
+    std::memcpy(held.hash.data(), hashes[rank].data(), sizeof(held.hash));
+  }
+  const std::string difference = data_differences(of_ranks);
+  world.agree([&] {
+    if (difference.empty()) return;
+    usage_error("the data is not the same on all hosts: {}. Copy the same files to all of them.", difference);
   });
 }
 

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "runtime/comm/world.h"
+#include "runtime/device/device.h"
+
+namespace ddptrain {
+
+/// What --device (auto, cpu or cuda) means for these ranks: GPUs only where every rank has one of its own. `gpus`: how
+/// many this rank's host has for its ranks; where it is not given, CUDA is asked. Collective; throws the same
+/// UsageError on all ranks.
+DeviceKind choose_device(const World& world, const std::string& device, std::optional<int> gpus = std::nullopt);
+
+}  // namespace ddptrain

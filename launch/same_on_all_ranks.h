@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/comm/world.h"
+#include "runtime/core/hash.h"
+#include "runtime/train/dataset.h"
+
+namespace ddptrain {
+
+/// Compares a hash of `configuration`, lines of "name = value", over all ranks. Where it differs, all ranks throw the
+/// same UsageError, with the first name that differs, its values and the ranks that have them. Collective.
+void require_same_configuration(const World& world, const std::string& configuration);
+
+/// What a rank has of the data.
+struct HeldData {
+  int node = 0;
+  std::string host;
+  std::string size;             ///< In words, of all the data.
+  SharedHash::Value hash = {};  ///< Of its share; the ranks of a node have it all.
+};
+
+/// In words; empty where all nodes have the same data.
+std::string data_differences(const std::vector<HeldData>& of_ranks);
+
+/// The same UsageError on all ranks where sizes differ between ranks or contents between nodes. Collective.
+void require_same_data(const World& world, const DataContent& content);
+
+}  // namespace ddptrain

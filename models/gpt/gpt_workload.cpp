@@ -1,0 +1,197 @@
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "data/bpe_tokenizer.h"
+#include "data/tokens.h"
+#include "models/gpt/generate.h"
+#include "models/gpt/gpt.h"
+#include "models/gpt/gpt2_folder.h"
+#include "models/gpt/text.h"
+#include "models/language_model.h"
+#include "models/workload.h"
+#include "runtime/core/flags.h"
+#include "runtime/core/writable.h"
+
+namespace ddptrain {
+namespace {
+
+const GptShapeNames kFlags = {"", "--layers", "--width", "--heads", "--ff", "--seq", "--vocab"};
+constexpr std::int64_t kVocabularyOfData = 0;
+
+/// What --init names.
+struct Pretrained {
+  Gpt2Folder weights;
+  std::optional<BpeTokenizer> tokenizer;
+
+  explicit Pretrained(const std::filesystem::path& path) : weights(path) {
+    if (std::filesystem::exists(path / "vocab.json")) tokenizer.emplace(path);
+  }
+};
+
+class GptWorkload final : public Workload {
+ public:
+  GptWorkload() { shape_.vocabulary = kVocabularyOfData; }
+
+  void add_flags(CLI::App& app) override;
+  void check_flags() const override;
+  bool supports_fp8() const override { return true; }
+  bool supports_f32_gradients() const override { return true; }
+
+  void open(const RunFacts& run) override;
+  void load() override;
+  const Dataset& data() const override { return tokens_.value(); }
+  void check_outputs() const override {
+    if (!save_.empty()) require_writable_folder("--save", save_);
+  }
+
+  std::unique_ptr<Model> make_model(Device& device) override;
+  std::map<std::string, std::int64_t> sizes() const override {
+    return {{"layers", shape_.layers},     {"width", shape_.width},
+            {"heads", shape_.heads},       {"feed_forward", shape_.feed_forward},
+            {"sequence", shape_.sequence}, {"vocabulary", shape_.vocabulary}};
+  }
+  Samples samples(Model& model, Device& device) override;
+  void finish(const ParameterArena& arena, const World& world) override;
+
+ private:
+  float dropout_rate() const;
+  const BpeTokenizer* tokenizer() const {
+    return pretrained_ != nullptr && pretrained_->tokenizer ? &*pretrained_->tokenizer : nullptr;
+  }
+
+  GptShape shape_;
+  Recompute recompute_ = Recompute::none;
+  std::string dropout_ = "auto";  ///< auto, on, off or a rate
+  std::string data_;
+  double val_fraction_ = 0.1;
+  std::string init_;
+  std::string save_;
+  std::int64_t sample_every_ = 0;
+  std::string prompt_ = "The";
+  std::int64_t sample_tokens_ = 200;
+  float temperature_ = 0.8f;
+
+  RunFacts run_;
+  std::shared_ptr<const Pretrained> pretrained_;  ///< Null: none.
+  std::optional<TokenDataset> tokens_;
+};
+
+void GptWorkload::add_flags(CLI::App& app) {
+  const Names<Recompute> recomputes = {
+      {"none", Recompute::none}, {"gelu", Recompute::gelu}, {"block", Recompute::block}};
+  app.add_option("--layers", shape_.layers, "Blocks");
+  app.add_option("--width", shape_.width, "Size of a token's activation");
+  app.add_option("--heads", shape_.heads, "Attention heads; they divide --width");
+  app.add_option("--ff", shape_.feed_forward, "Width within the feed-forward half of a block");
+  app.add_option("--seq", shape_.sequence, "Tokens of a window");
+  app.add_option("--vocab", shape_.vocabulary, "Different tokens (0: 256 for text, 50257 for token files)");
+  add_choice(app, "--recompute", recompute_, recomputes, "What backward recomputes instead of keeping it in memory");
+  app.add_option("--dropout", dropout_, "A rate, on (0.1) or off (auto)")->type_name("on|off|RATE");
+  app.add_option("--data", data_, "Text, token files (.bin), a folder or pattern of them, or synthetic[:COUNT[:VOCAB]]")
+      ->type_name("PATH");
+  app.add_option("--val-fraction", val_fraction_, "End of the text that is kept for validation, without val shards");
+  app.add_option("--init", init_,
+                 "Start from a GPT-2 of Hugging Face: model folder or safetensors file; its shape wins")
+      ->type_name("PATH");
+  app.add_option("--save", save_, "Leave the trained model there: model.safetensors and config.json of transformers")
+      ->type_name("DIR");
+  app.add_option("--sample-every", sample_every_, "Steps between samples of what the model writes (0: none)");
+  app.add_option("--prompt", prompt_, "What samples begin with");
+  app.add_option("--sample-tokens", sample_tokens_, "Length of a sample");
+  app.add_option("--temperature", temperature_, "Of samples; 0: always the likeliest token");
+}
+
+void GptWorkload::check_flags() const {
+  GptShape shape = shape_;
+  if (shape.vocabulary == kVocabularyOfData) shape.vocabulary = 1;
+  check_shape(shape, kFlags);
+  require(val_fraction_ > 0 && val_fraction_ < 1, "--val-fraction", val_fraction_, "above 0 and below 1");
+  require(sample_every_ >= 0, "--sample-every", sample_every_, "0 or more");
+  require(!prompt_.empty(), "--prompt", prompt_, "at least one character");
+  require(sample_tokens_ > 0 && sample_tokens_ <= 1 << 20, "--sample-tokens", sample_tokens_, "1 to 1048576");
+  require(temperature_ >= 0, "--temperature", temperature_, "0 or more");
+  dropout_rate();
+}
+
+float GptWorkload::dropout_rate() const {
+  if (dropout_ == "auto" || dropout_ == "off") return 0.0f;
+  if (dropout_ == "on") return 0.1f;
+  char* end = nullptr;
+  const double rate = std::strtod(dropout_.c_str(), &end);
+  const bool number = end != dropout_.c_str() && *end == '\0';
+  require(number && rate >= 0.0 && rate < 1.0, "--dropout", dropout_, "on, off, or a rate of at least 0 and below 1");
+  return static_cast<float>(rate);
+}
+
+void GptWorkload::open(const RunFacts& run) {
+  run_ = run;
+  if (data_.empty())
+    usage_error("--model gpt needs --data: a text file, token files (.bin) or their folder, or synthetic");
+  if (init_.empty()) return;
+  about("--init", [&] {
+    pretrained_ = std::make_shared<Pretrained>(init_);
+    if (run.rank == 0) pretrained_->weights.check_values();
+  });
+  const std::int64_t positions = pretrained_->weights.shape().sequence;
+  if (shape_.sequence > positions) {
+    usage_error("--seq {}: {} has {} positions. Give --seq {} or less.", shape_.sequence, init_, positions, positions);
+  }
+  const std::int64_t sequence = shape_.sequence;
+  shape_ = pretrained_->weights.shape();
+  shape_.sequence = sequence;
+}
+
+void GptWorkload::load() {
+  TokenOptions options;
+  options.vocabulary = shape_.vocabulary;
+  options.validation_fraction = val_fraction_;
+  options.seed = run_.seed;
+  options.reader = run_.local_rank;
+  options.readers = run_.local_size;
+  if (const BpeTokenizer* cuts = tokenizer()) {
+    options.encode = [cuts](std::string_view text) { return cuts->encode(text); };
+  }
+  about("--data", [&] { tokens_.emplace(load_tokens(data_, options), shape_.sequence); });
+  if (shape_.vocabulary == kVocabularyOfData) shape_.vocabulary = tokens_->text().vocabulary;
+}
+
+std::unique_ptr<Model> GptWorkload::make_model(Device& device) {
+  GptOptions options;
+  options.shape = shape_;
+  options.max_batch = run_.batch;
+  options.seed = run_.seed;
+  options.dropout = dropout_rate();
+  options.recompute = recompute_;
+  if (pretrained_ != nullptr) {
+    options.pretrained = [weights = pretrained_](const std::string& name) { return weights->weights.read(name); };
+  }
+  return make_gpt(device, options, about("--data", [&] { return make_resident(*tokens_, device); }));
+}
+
+Samples GptWorkload::samples(Model& model, Device& device) {
+  const auto write = [this, &device, writer = &dynamic_cast<LanguageModel&>(model)] {
+    const GenerateOptions options{sample_tokens_, temperature_, shape_.sequence, run_.seed};
+    return to_text(generate(*writer, device, to_tokens(prompt_, tokenizer()), options), tokenizer());
+  };
+  return {sample_every_, write};
+}
+
+void GptWorkload::finish(const ParameterArena& arena, const World& world) {
+  if (save_.empty()) return;
+  Gpt2Weights weights{shape_, {}};
+  arena.visit([&](const ParameterSpec& spec, const float* values) {
+    if (world.rank() != 0) return;
+    weights.tensors[spec.name] = {spec.shape, {values, values + spec.size()}};
+  });
+  world.agree([&] {
+    if (world.rank() == 0) save_gpt2(save_, weights);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Workload> make_gpt_workload() { return std::make_unique<GptWorkload>(); }
+
+}  // namespace ddptrain

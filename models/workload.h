@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "runtime/comm/world.h"
+#include "runtime/train/dataset.h"
+#include "runtime/train/model.h"
+#include "runtime/train/parameter_arena.h"
+#include "runtime/train/training_run.h"
+
+namespace CLI {
+class App;
+}
+
+namespace ddptrain {
+
+/// What the program tells a workload about the run.
+struct RunFacts {
+  int rank = 0;
+  int local_rank = 0;
+  int local_size = 1;
+  std::int64_t batch = 0;  ///< Samples per rank and micro-step.
+  std::uint64_t seed = 0;
+};
+
+/// All that the program needs of a model besides the network: its flags, its data, pretrained weights to start from,
+/// what it writes. A model is a folder below models/ that implements this, and a line in registry.cpp.
+///
+/// The program calls in this order, on every rank: add_flags, check_flags; open, load, make_model; samples and finish.
+/// What is wrong is a UsageError that names the flag; the program has all ranks agree on it.
+class Workload {
+ public:
+  virtual ~Workload() = default;
+
+  /// Adds the model's flags, --data among them. What is parsed is written into this object, which does not move.
+  virtual void add_flags(CLI::App& app) = 0;
+  /// Finds what can be told to be wrong without looking at files and devices.
+  virtual void check_flags() const {}
+
+  virtual bool supports_fp8() const { return false; }            ///< Linear layers that multiply in FP8.
+  virtual bool supports_f32_gradients() const { return false; }  ///< Beside bf16 weights.
+
+  /// Looks for the files that flags name, and reads those that the shape of the model depends on.
+  virtual void open(const RunFacts& run) = 0;
+  /// Reads the data; may take long, and may run in any thread.
+  virtual void load() = 0;
+  virtual const Dataset& data() const = 0;  ///< After load().
+  /// Finds out, on rank 0, whether finish() will be able to write.
+  virtual void check_outputs() const {}
+
+  /// The model, bound to the data. The device and this object outlive it.
+  virtual std::unique_ptr<Model> make_model(Device& device) = 0;
+  virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
+
+  /// Of a model that make_model() made.
+  virtual Samples samples(Model&, Device&) { return {}; }
+  /// Writes what flags ask for when training has ended. Collective.
+  virtual void finish(const ParameterArena&, const World&) {}
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,26 @@
+#include "runtime/train/model.h"
+
+#include <algorithm>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+std::int64_t ParameterSpec::padded_size() const {
+  const std::int64_t rows = shape.empty() ? 1 : shape[0];
+  return rows > 0 ? size() / rows * std::max(rows, padded_rows) : 0;
+}
+
+void check_fits(const char* model, const std::vector<ParameterSpec>& specs, const ModelTensors& tensors,
+                bool takes_f32_gradients) {
+  DDP_CHECK(tensors.weights.size() == specs.size() && tensors.gradients.size() == specs.size(),
+            "{}: {} weights and {} gradients, expected {}", model, tensors.weights.size(), tensors.gradients.size(),
+            specs.size());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const DType gradient = tensors.gradients[i].dtype;
+    DDP_CHECK(gradient == tensors.weights[i].dtype || (takes_f32_gradients && gradient == DType::f32),
+              "{} does not take gradients of {}", model, name_of(gradient));
+  }
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/device/device.h"
+
+/// What the runtime trains: the interface that every model implements.
+
+namespace ddptrain {
+
+/// How a parameter starts: values that are read where `read` is set, else values drawn from Philox with the run's seed,
+/// the parameter's place in the list and the element, so that they depend on nothing else.
+struct InitialValue {
+  enum class Kind : std::uint8_t { constant, uniform, normal };
+  Kind kind = Kind::constant;
+  float scale = 0.0f;  ///< The constant; the bound of [-scale, scale]; the standard deviation.
+  /// Pretrained values, as many as the parameter has or more. Called on rank 0 alone, once, and kept by nobody.
+  std::function<std::vector<float>()> read = nullptr;
+
+  static InitialValue constant(float value) { return {Kind::constant, value}; }
+  static InitialValue uniform(float bound) { return {Kind::uniform, bound}; }
+  static InitialValue normal(float deviation) { return {Kind::normal, deviation}; }
+};
+
+struct ParameterSpec {
+  std::string name;
+  Shape shape;
+  InitialValue initial = {};
+  bool decays = true;  ///< Weight decay applies (not to biases).
+  /// Memory behind the parameter is kept, zero, for its leading dimension to be read as this many rows; 0: none.
+  std::int64_t padded_rows = 0;
+
+  std::int64_t size() const { return element_count(shape); }
+  std::int64_t padded_size() const;  ///< Elements that it takes in memory.
+};
+
+/// What bind() gives a model; each in the order of its specs.
+struct ModelTensors {
+  std::vector<Tensor> weights;    ///< In compute precision.
+  std::vector<Tensor> gradients;  ///< Of the type of weights; f32 beside bf16 weights where the model takes them.
+};
+
+/// A model for one rank, and the data that it was bound to when it was made. It owns its activations; parameters
+/// and gradients belong to the runtime.
+class Model {
+ public:
+  /// Parameter i has its final gradient of this micro-step, and its weight is not read again in this step, as far as
+  /// the compute stream is concerned.
+  using Ready = std::function<void(std::size_t)>;
+
+  virtual ~Model() = default;
+
+  /// In the order in which backward completes them (the arena's layout).
+  virtual const std::vector<ParameterSpec>& parameters() const = 0;
+  /// The tensors outlive the model. Error where they do not fit the specs, or the model does not take gradients of
+  /// their type.
+  virtual void bind(const ModelTensors& tensors) = 0;
+
+  /// Forward pass over training samples, with dropout; adds the slice's loss and hits to *sums, by the end of
+  /// backward() at the latest. May begin with the backward pass. `gradient_scale`: factor of the loss of every
+  /// prediction in the gradient, 1 / (predictions of the whole step on all ranks).
+  virtual void forward(const Slice& slice, float gradient_scale, MetricSums* sums) = 0;
+  /// Backward pass of the last forward; every parameter is reported exactly once.
+  virtual void backward(bool accumulate, const Ready& ready) = 0;
+  /// Forward pass over test samples, without dropout and without a trace in training.
+  virtual void evaluate(const Slice& slice, MetricSums* sums) = 0;
+
+  virtual double flops_per_sample() const = 0;  ///< Forward and backward of training.
+  /// What it predicts and throughput counts, and how many of them a sample has: an image has one, a window many tokens.
+  virtual const char* unit() const = 0;
+  virtual std::int64_t predictions_per_sample() const { return 1; }
+};
+
+/// For bind(): Error where there are not as many weights and gradients as `specs` says, or gradients are of another
+/// type than weights and `takes_f32_gradients` does not allow for it.
+void check_fits(const char* model, const std::vector<ParameterSpec>& specs, const ModelTensors& tensors,
+                bool takes_f32_gradients);
+
+}  // namespace ddptrain
