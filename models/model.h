@@ -7,7 +7,9 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/core/step.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/token_batch.h"
 
 namespace ddptrain {
 

@@ -8,6 +8,7 @@
 #include "launch/options.h"
 #include "launch/training_data.h"
 #include "runtime/core/error.h"
+#include "runtime/ops/gather.h"
 #include "runtime/train/step_profile.h"
 
 namespace ddptrain::bench {
@@ -49,7 +50,7 @@ class InputSteps {
       const StepRef step{static_cast<const StepState*>(state_.data()), offset};
       for (std::int64_t micro = 0; micro < options.grad_accum; ++micro) {
         const Batch batch = images_->batch(sampler.order(micro), step, options.batch);
-        device.gather_images(std::get<ImageBatch>(batch), out_.view(device.dtype(), shape));
+        device.get<GatherOps>().gather_images(std::get<ImageBatch>(batch), out_.view(device.dtype(), shape));
       }
     };
     StepGraphOptions graph;

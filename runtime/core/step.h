@@ -111,6 +111,13 @@ DDP_HOST_DEVICE std::uint32_t sample_index(const SampleOrder& order, std::uint64
   return BatchRows(order, step)[row];
 }
 
+/// Sums over the predictions made since they were last zeroed: one per image, one per token.
+struct MetricSums {
+  double loss = 0.0;  ///< Sum of the predictions' losses (natural logarithm).
+  std::uint64_t correct = 0;
+  std::uint64_t samples = 0;
+};
+
 /// A batch of images: rows of a data set that is resident where the device computes, found through `order`.
 struct ImageBatch {
   Tensor images;  ///< [dataset_size, height, width] u8

@@ -9,7 +9,12 @@ namespace ddptrain {
 
 Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
                      Communicator& communicator, bool fused_sum)
-    : settings_(settings), clip_norm_(clip_norm), arena_(arena), device_(device), communicator_(communicator) {
+    : settings_(settings),
+      clip_norm_(clip_norm),
+      arena_(arena),
+      device_(device),
+      ops_(device.get<OptimizerOps>()),
+      communicator_(communicator) {
   DDP_CHECK(settings.kind != OptimizerKind::lamb || !arena.sharded(), "lamb needs the norms of whole parameters");
   if (clips()) clip_ = device_.allocate((arena.plan().buckets.size() + 1) * sizeof(float));
   if (fused_sum && !clips() && !arena.sharded() && communicator.size() > 1) find_peers();
@@ -17,7 +22,7 @@ Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const P
 
 void Optimizer::find_peers() {
   const std::size_t last = arena_.plan().buckets.size() - 1;
-  const std::size_t bytes = device_.inbox_bytes(settings_.kind, arena_.update_slice(last), communicator_.size());
+  const std::size_t bytes = ops_.inbox_bytes(settings_.kind, arena_.update_slice(last), communicator_.size());
   if (bytes == 0) return;
   inbox_ = communicator_.allocate(bytes);
   const std::vector<void*> addresses = communicator_.peer_addresses(inbox_);
@@ -43,7 +48,7 @@ void Optimizer::begin_step(StepRef step, bool communicates) {
 
 void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
   if (clips()) {
-    device_.sum_of_squares(arena_.reduced_gradients(bucket), squares().as<float>() + bucket, stream);
+    ops_.sum_of_squares(arena_.reduced_gradients(bucket), squares().as<float>() + bucket, stream);
     return;
   }
   update(bucket, stream);
@@ -52,7 +57,7 @@ void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
 
 void Optimizer::sum_and_update(std::size_t bucket, Stream stream) {
   const Span span(device_.timeline(), Lane::communication, stream, fmt::format("bucket {} sum and update", bucket));
-  device_.sum_and_update(settings_, arena_.update_slice(bucket), peers_, step_, stream);
+  ops_.sum_and_update(settings_, arena_.update_slice(bucket), peers_, step_, stream);
 }
 
 void Optimizer::finish_step() {
@@ -65,7 +70,7 @@ void Optimizer::clip_and_update() {
   const Stream compute = device_.compute_stream();
   const Stream communication = device_.communication_stream();
   if (gathers_) communicator_.wait(communicator_.all_reduce_sum(squares(), compute));
-  device_.clip_scale(squares(), clip_norm_, clip_scale(), compute);
+  ops_.clip_scale(squares(), clip_norm_, clip_scale(), compute);
   for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
     update(bucket, compute);
     if (!gathers_) continue;
@@ -79,7 +84,7 @@ void Optimizer::update(std::size_t bucket, Stream stream) {
   const Span span(device_.timeline(), Lane::compute, stream, fmt::format("bucket {} update", bucket));
   UpdateSlice slice = arena_.update_slice(bucket);
   if (clips()) slice.gradient_scale = clip_scale();
-  device_.update(settings_, slice, step_, stream);
+  ops_.update(settings_, slice, step_, stream);
 }
 
 void Optimizer::gather(std::size_t bucket, Stream stream) {

@@ -4,6 +4,7 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/optimizer.h"
 #include "runtime/train/parameter_arena.h"
 
 namespace ddptrain {
@@ -45,6 +46,7 @@ class Optimizer {
   float clip_norm_;
   const ParameterArena& arena_;
   Device& device_;
+  OptimizerOps& ops_;
   Communicator& communicator_;
   Buffer clip_;   ///< f32: squares(), then the scale.
   Buffer inbox_;  ///< Of sum_and_update(), as peers_.

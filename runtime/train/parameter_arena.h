@@ -9,6 +9,7 @@
 #include "models/model.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/optimizer.h"
 #include "runtime/train/bucket_plan.h"
 
 namespace ddptrain {
