@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/device/device.h"
+#include "runtime/ops/token_batch.h"
 
 namespace ddptrain {
 

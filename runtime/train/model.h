@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/step.h"
 #include "runtime/device/device.h"
 
 /// What the runtime trains: the interface that every model implements.
