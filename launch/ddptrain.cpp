@@ -235,7 +235,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   Trainer trainer(trainer_options(job.options, world.size(), steps), workload.make_model(*job.device), workload.data(),
                   world, *job.device, *job.communicator);
   run.samples = workload.samples(trainer.model(), *job.device);
-  run.trained = [&] { workload.finish(trainer.arena(), world); };
+  run.trained = [&] { workload.finish(trainer.state(), world); };
   job.clock.mark("replica");
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),

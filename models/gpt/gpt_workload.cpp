@@ -53,7 +53,7 @@ class GptWorkload final : public Workload {
             {"sequence", shape_.sequence}, {"vocabulary", shape_.vocabulary}};
   }
   Samples samples(Model& model, Device& device) override;
-  void finish(const ParameterArena& arena, const World& world) override;
+  void finish(const TrainingState& state, const World& world) override;
 
  private:
   float dropout_rate() const;
@@ -178,10 +178,10 @@ Samples GptWorkload::samples(Model& model, Device& device) {
   return {sample_every_, write};
 }
 
-void GptWorkload::finish(const ParameterArena& arena, const World& world) {
+void GptWorkload::finish(const TrainingState& state, const World& world) {
   if (save_.empty()) return;
   Gpt2Weights weights{shape_, {}};
-  arena.visit([&](const ParameterSpec& spec, const float* values) {
+  state.visit_parameters([&](const ParameterSpec& spec, const float* values) {
     if (world.rank() != 0) return;
     weights.tensors[spec.name] = {spec.shape, {values, values + spec.size()}};
   });
