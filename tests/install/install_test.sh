@@ -1,6 +1,6 @@
 #!/bin/sh
-# install_test.sh CMAKE BUILD MPIRUN...: installs the build, builds program/ against the installed files alone, and trains with
-# one and two ranks, which must come to the same.
+# install_test.sh CMAKE BUILD MPIRUN...: installs the build, builds program/ against the installed files alone, and
+# trains with one and two ranks, which must come to the same.
 set -e
 cmake=$1
 build=$2
