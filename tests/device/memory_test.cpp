@@ -52,14 +52,6 @@ TEST_P(MemoryTest, ConvertRoundsToNearestEven) {
   EXPECT_EQ(result, expected);
 }
 
-TEST_P(MemoryTest, AdvanceCountsSteps) {
-  Bench bench(*device_);
-  StepState* state = bench.put_object(StepState{(1ull << 32) - 1});
-  device_->advance(state, 1, device_->compute_stream());
-  device_->advance(state, 4, device_->compute_stream());
-  EXPECT_EQ(bench.take_object(state).step, (1ull << 32) + 4);
-}
-
 INSTANTIATE_TEST_SUITE_P(Devices, MemoryTest, ::testing::ValuesIn(device_cases()),
                          [](const auto& param) { return param.param.name; });
 
