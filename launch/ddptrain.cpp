@@ -113,6 +113,7 @@ void check_plan(const World& world, const Job& job) {
   }
 }
 
+/// The last check, because it empties the file of --metrics.
 void check_outputs(const World& world, Job& job) {
   if (world.rank() != 0) return;
   const Options& options = job.options;
@@ -140,7 +141,6 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   require_same_data(world, workload.data().content());
   job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
-  world.agree([&] { check_outputs(world, job); });
   return job;
 }
 
@@ -268,6 +268,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   Job job = prepare(world, std::move(command_line), early);
   run_or_end_job("ddptrain", world, [&] {
     start_communication(world, early, job);
+    world.agree([&] { check_outputs(world, job); });
     train(world, early, job);
   });
   job.communicator.reset();
