@@ -283,7 +283,7 @@ void Gpt::run_blocks(const TokenBatch& batch, float rate) {
   const GptNorm& first = block(0).norm1();
   embedding_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), first.input);
   norm_.layer_norm(first.input, first.weight, first.bias, static_cast<float>(shape_.norm_epsilon), first.output,
-                     first.statistics);
+                   first.statistics);
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     const std::uint32_t site = kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer);
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} forward", layer));

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/core/step.h"
-#include "runtime/device/device.h"
+#include "runtime/core/tensor.h"
 
 /// What the runtime trains: the interface that every model implements.
 

@@ -31,7 +31,7 @@ struct RunInfo {
   std::string comm_dtype;  ///< Of gradients.
   GradientPath gradient_path;
   std::int64_t parameters = 0;
-  std::map<std::string, std::int64_t> shape;  ///< Of a GPT: layers, width, sequence ...
+  std::map<std::string, std::int64_t> shape;  ///< Sizes of the model, such as its layers and width.
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
   std::vector<std::pair<std::string, double>> startup;  ///< Seconds of each phase before the first step.
