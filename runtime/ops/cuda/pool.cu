@@ -126,7 +126,7 @@ class CudaPool final : public PoolOps, CudaOps {
     expect_tensor(winner, "bias_relu_pool_dropout_backward: winner", DType::u8, d.output());
     expect_tensor(dbias, "bias_relu_pool_dropout_backward: dbias", dtype(), {d.channels});
     const bool uncovered = d.height % 2 != 0 || d.width % 2 != 0;  // the last row or column belongs to no window
-    if (uncovered) zero(dx.data, dx.bytes(), compute_stream());
+    if (uncovered) device_.zero(dx.data, dx.bytes(), device_.compute_stream());
     const std::int64_t rows = static_cast<std::int64_t>(d.batch) * d.out_pixels();
     const float scale = dropout.rate > 0.0f ? dropout.scale() : 1.0f;
     auto* partials = scratch().reserve_elements<float>(cuda::column_scratch(d.channels), stream());
