@@ -49,7 +49,7 @@ void require_same_configuration(const World& world, const std::string& configura
         }
         const std::string difference = differences(values);
         if (difference.empty()) continue;
-        usage_error("the ranks differ in {}: {}. Start all ranks with the same program, options and --config file.",
+        usage_error("the ranks differ in {}: {}. Start all ranks with the same program, options and files.",
                     name, difference);
       }
     }
