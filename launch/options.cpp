@@ -23,7 +23,7 @@ void add_device_flags(CLI::App& app, Options& o) {
       {"auto", "auto"}, {"fp32", "fp32"}, {"tf32", "tf32"}, {"bf16", "bf16"}, {"fp8", "fp8"}};
   const Names<MemoryFormat> formats = {{"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}};
   app.option_defaults()->group("Model and device");
-  app.add_option("--model", o.model, fmt::format("One of: {}", fmt::join(model_names(), ", ")));
+  app.add_option("--model", o.model, "The network to train, one of the models below");
   add_choice(app, "--device", o.device, devices, "auto: GPUs where there are some");
   add_choice(app, "--precision", o.precision, precisions,
              "auto: bf16 with fp32 master weights on GPUs, else fp32; fp8: bf16, and FP8 in a GPT's linear layers");
