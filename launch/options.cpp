@@ -116,10 +116,10 @@ void add_training_options(CLI::App& app, Options& o) {
 }
 
 void add_optimizer_options(CLI::App& app, Options& o) {
-  const Names<OptimizerKind> kinds = {{"sgd", OptimizerKind::sgd},
-                                      {"adam", OptimizerKind::adam},
-                                      {"adamw", OptimizerKind::adamw},
-                                      {"lamb", OptimizerKind::lamb}};
+  Names<OptimizerKind> kinds;
+  for (std::size_t i = 0; i < kOptimizerRules.size(); ++i) {
+    kinds.emplace_back(kOptimizerRules[i].name, static_cast<OptimizerKind>(i));
+  }
   const Names<LrScaling> scalings = {
       {"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}};
   const Names<ScheduleKind> schedules = {
@@ -129,8 +129,8 @@ void add_optimizer_options(CLI::App& app, Options& o) {
   choices.add(app, "--optimizer", o.optimizer.kind, kinds, "")->group(group);
   app.add_option("--lr", o.optimizer.schedule.peak, "Learning rate after warm-up, before scaling")->group(group);
   app.add_option("--momentum", o.optimizer.momentum, "sgd")->group(group);
-  app.add_option("--beta1", o.optimizer.beta1, "adam, adamw, lamb")->group(group);
-  app.add_option("--beta2", o.optimizer.beta2, "adam, adamw, lamb")->group(group);
+  app.add_option("--beta1", o.optimizer.beta1, "adam, adamw, lamb, lion")->group(group);
+  app.add_option("--beta2", o.optimizer.beta2, "adam, adamw, lamb, lion (its paper: 0.99)")->group(group);
   app.add_option("--weight-decay", o.optimizer.weight_decay, "Not applied to biases")->group(group);
   app.add_option("--clip-norm", o.clip_norm, "Largest norm of the whole gradient (0: no clipping)")->group(group);
   choices
@@ -262,10 +262,11 @@ void validate(const Options& o) {
   require(o.lr_base_batch > 0, "--lr-base-batch", o.lr_base_batch, "at least 1");
   require(o.bucket_mb > 0 && o.bucket_mb < 1e6, "--bucket-mb", o.bucket_mb, "a size above 0");
   require(o.last_bucket_kb >= 0 && o.last_bucket_kb < 1e9, "--last-bucket-kb", o.last_bucket_kb, "0 or more");
-  if (o.zero && opt.kind == OptimizerKind::lamb) {
+  if (const OptimizerRule& rule = rule_of(opt.kind); o.zero && rule.whole_parameters) {
     usage_error(
-        "--zero 1: lamb needs the norms of whole parameters, of which each rank has only a part. Use --zero 0, or "
-        "another optimizer.");
+        "--zero 1: {} needs the norms of whole parameters, of which each rank has only a part. Use --zero 0, or "
+        "another optimizer.",
+        rule.name);
   }
   require(o.seed <= INT64_MAX, "--seed", o.seed, "0 to 2^63 - 1");
   require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");
