@@ -41,7 +41,7 @@ class GradientReducerTest : public testing::Test {
 
   FakeDevice device;
   FakeCommunicator communicator{device, 3};  // 3 divides none of the sizes
-  ParameterArena arena{ragged(), {4 * 301, 16, true}, device, communicator};
+  ParameterArena arena{ragged(), {4 * 301, 16, 2}, device, communicator};
   std::vector<std::size_t> reduced;
 };
 
@@ -173,7 +173,7 @@ TEST_F(GradientReducerTest, ScattersTheSumsOfAShardedArena) {
 
 /// A stream that never waited for the captured one must not be waited for.
 TEST_F(GradientReducerTest, OneBucketStaysOnTheComputeStream) {
-  ParameterArena small({{"a", {300}}}, {1 << 20, 16, true}, device, communicator);
+  ParameterArena small({{"a", {300}}}, {1 << 20, 16, 2}, device, communicator);
   ASSERT_EQ(small.plan().buckets.size(), 1u);
   GradientReducer reducer(small, &communicator, device, OverlapMode::on, [](std::size_t, Stream) {});
   device.log.clear();

@@ -29,7 +29,7 @@ TEST(ParameterArena, StartValuesAndHashDoNotDependOnBuckets) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
   std::set<std::string> hashes;
   for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{16500}, std::size_t{1} << 20}) {
-    ParameterArena arena(specs(), {bucket_bytes, 64, true}, *rig.device, *rig.communicator);
+    ParameterArena arena(specs(), {bucket_bytes, 64, 2}, *rig.device, *rig.communicator);
     arena.initialise(5, test_world().rank());
     hashes.insert(hash_of(arena, *rig.device));
   }
@@ -98,7 +98,7 @@ TEST(ParameterArena, HashSeesNamesShapesAndValues) {
 
 TEST(ParameterArena, ViewsAndChunksCoverTheParameters) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
-  ParameterArena arena(specs(), {100, 64, true}, *rig.device, *rig.communicator);
+  ParameterArena arena(specs(), {100, 64, 2}, *rig.device, *rig.communicator);
   EXPECT_EQ(arena.parameter_count(), 37 * 111 + 1 + 37 + 15);
   std::vector<std::int64_t> covered(specs().size(), 0);
   for (std::size_t bucket = 0; bucket < arena.plan().buckets.size(); ++bucket) {

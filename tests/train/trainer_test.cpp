@@ -38,7 +38,7 @@ struct OneRank {
       : device(rank_device),
         self(make_self_communicator(device)),
         model(make_cnn(device, {kSamplesPerStep, options.seed, dropout}, make_resident(data(), device))),
-        arena(model->parameters(), {std::size_t{1} << 30, 0, true}, device, *self),
+        arena(model->parameters(), {std::size_t{1} << 30, 0, 2}, device, *self),
         state(device.allocate(sizeof(StepState))),
         sums(device.allocate(sizeof(MetricSums))) {
     model->bind({arena.weights(), arena.gradients()});
