@@ -46,7 +46,7 @@ struct OneRank {
       : device(rank_device),
         self(make_self_communicator(device)),
         model(make_model("cnn", device, model_options(options))),
-        arena(model->parameters(), {std::size_t{1} << 30, 0, true}, device, *self),
+        arena(model->parameters(), {std::size_t{1} << 30, 0}, device, *self),
         images(make_resident(data().train, device)),
         state(device.allocate(sizeof(StepState))),
         sums(device.allocate(sizeof(MetricSums))) {
