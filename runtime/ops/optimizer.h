@@ -109,6 +109,9 @@ struct UpdateSlice {
   float* norms = nullptr;  ///< Scratch for rules of whole parameters, f32 [2 * arena chunks + 2 * parameter_count].
 };
 
+/// Throws Error where there is no such rule, or the slice has no memory for one of its slots.
+const OptimizerRule& rule_for(OptimizerKind kind, const UpdateSlice& slice);
+
 /// The step's number, and what follows the gradients of a step.
 class OptimizerOps : public Family<OptimizerOps> {
  public:

@@ -238,11 +238,16 @@ TEST_P(OptimizerTest, Lion) {
   expect_reference(settings, 1.0f);
 }
 
-TEST_P(OptimizerTest, AnUnknownRuleIsAnError) {
-  const OptimizerSettings settings = make_settings(static_cast<OptimizerKind>(kOptimizerRules.size()), 0.1f);
+TEST_P(OptimizerTest, UnknownRulesAndMissingSlotsAreErrors) {
   UpdateSlice one = slice(0, 1);
   one.gradients = put_gradients(0).data;
-  EXPECT_ANY_THROW(device_->get<OptimizerOps>().update(settings, one, {state_, 0}, device_->compute_stream()));
+  const auto update = [&](OptimizerKind kind) {
+    device_->get<OptimizerOps>().update(make_settings(kind, 0.1f), one, {state_, 0}, device_->compute_stream());
+  };
+  EXPECT_THROW(update(static_cast<OptimizerKind>(kOptimizerRules.size())), Error);
+  one.state[1] = nullptr;
+  EXPECT_THROW(update(OptimizerKind::adam), Error);
+  EXPECT_NO_THROW(update(OptimizerKind::lion));
 }
 
 TEST_P(OptimizerTest, ScalesTheGradient) {

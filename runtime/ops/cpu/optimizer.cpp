@@ -47,6 +47,7 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
   void advance(StepState* state, std::uint32_t steps, Stream) override { state->step += steps; }
 
   void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream) override {
+    rule_for(settings.kind, slice);
     const bool same = slice.weights == slice.master;
     DDP_CHECK(same ? slice.weight_type == dtype() : slice.weight_type == DType::bf16 && dtype() == DType::f32,
               "update: weights of {} beside master weights of {}", name_of(slice.weight_type), name_of(dtype()));
@@ -55,7 +56,7 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
     const cpu::Parallel parallel = [this](std::int64_t count, std::int64_t stride, const auto& work) {
       parallel_each(count, stride, [&](std::int64_t i, int) { work(i); });
     };
-    kUpdates.at(static_cast<std::size_t>(settings.kind))(settings, slice, step.value(), dtype(), parallel);
+    kUpdates[static_cast<std::size_t>(settings.kind)](settings, slice, step.value(), dtype(), parallel);
     if (same) return;
     parallel_each(slice.chunk_count, 64,
                   [&](std::int64_t i, int) { round_weights(settings, slice, slice.chunks[i], step.value()); });

@@ -101,7 +101,8 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
 
   void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) override {
     if (slice.chunk_count == 0) return;
-    const auto update = kUpdates.at(static_cast<std::size_t>(settings.kind));
+    rule_for(settings.kind, slice);
+    const auto update = kUpdates[static_cast<std::size_t>(settings.kind)];
     update(settings, slice, step, static_cast<cudaStream_t>(stream.handle));
   }
 
@@ -116,7 +117,8 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
                       StepRef step, Stream stream) override {
     cuda::require(inbox_bytes(settings.kind, slice, peers.size) > 0, "sum_and_update: not for this slice");
     if (slice.chunk_count == 0) return;
-    const auto update = kSumsAndUpdates.at(static_cast<std::size_t>(settings.kind));
+    rule_for(settings.kind, slice);
+    const auto update = kSumsAndUpdates[static_cast<std::size_t>(settings.kind)];
     update(settings, slice, peers, step, static_cast<cudaStream_t>(stream.handle));
   }
 

@@ -146,9 +146,7 @@ __device__ __forceinline__ void update_elements(const Update<W, G>& u, const Fac
 
 /// Throws Error where the slice lacks what the update needs.
 inline void check(OptimizerKind kind, const UpdateSlice& slice) {
-  const OptimizerRule& rule = rule_of(kind);
-  for (std::size_t i = 0; i < rule.slots; ++i) require(slice.state[i] != nullptr, "update: a slot has no memory");
-  require(!rule.whole_parameters || slice.norms != nullptr, "update: no memory for norms");
+  require(!rule_of(kind).whole_parameters || slice.norms != nullptr, "update: no memory for norms");
   require((slice.weights == slice.master) == (slice.weight_type == DType::f32),
           "update: f32 weights are the master weights, others are not");
 }

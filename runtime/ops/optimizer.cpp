@@ -1,0 +1,18 @@
+#include "runtime/ops/optimizer.h"
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+const OptimizerRule& rule_for(OptimizerKind kind, const UpdateSlice& slice) {
+  const auto index = static_cast<std::size_t>(kind);
+  DDP_CHECK(index < kOptimizerRules.size(), "optimizer {}: there is no such rule", index);
+  const OptimizerRule& rule = kOptimizerRules[index];
+  for (std::size_t i = 0; i < rule.slots; ++i) {
+    DDP_CHECK(slice.state[i] != nullptr, "{} keeps {} slots, of which number {} has no memory", rule.name, rule.slots,
+              i);
+  }
+  return rule;
+}
+
+}  // namespace ddptrain
