@@ -89,6 +89,8 @@ class Device {
   /// Both wait for the work queued before and return when done.
   virtual void copy_to_host(void* host, const void* device, std::size_t bytes) = 0;
   virtual void copy_to_device(void* device, const void* host, std::size_t bytes) = 0;
+  /// Whether data sets are copied to it: its memory is not the host's.
+  virtual bool has_own_memory() const { return kind() != DeviceKind::cpu; }
   /// An address at which operations read host memory without a copy, for as long as the device and that memory live;
   /// null where the device cannot.
   virtual const void* share_host_memory(const void* host, std::size_t bytes) = 0;
@@ -262,6 +264,9 @@ class Device {
 };
 
 std::unique_ptr<Device> make_cpu_device(DeviceOptions options);
+/// Takes address space for what is allocated and computes nothing: for descriptions of runs on a device of `kind`,
+/// which need not be there.
+std::unique_ptr<Device> make_paper_device(DeviceOptions options, DeviceKind kind);
 /// `device`: index among the visible GPUs. Throws UsageError in a build without CUDA.
 std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device);
 /// Starts CUDA on the first visible GPU, which takes a while; errors are left to those who use it. From any thread.

@@ -172,6 +172,14 @@ std::size_t ParameterArena::state_bytes() const {
   return master_.bytes() + first_moment_.bytes() + second_moment_.bytes();
 }
 
+std::vector<MemoryUse> ParameterArena::memory() const {
+  return {{"weights", weights_.bytes()},
+          {"gradients", gradients_.bytes()},
+          {"masters", master_.bytes()},
+          {"optimizer", first_moment_.bytes() + second_moment_.bytes()},
+          {"tables", chunks_.bytes() + norms_.bytes()}};
+}
+
 std::int64_t ParameterArena::parameter_count() const {
   std::int64_t count = 0;
   for (const ParameterSpec& spec : specs_) count += spec.size();

@@ -20,7 +20,7 @@ DeviceOptions checked(DeviceOptions options) {
 
 }  // namespace
 
-CpuDevice::CpuDevice(DeviceOptions options) : Device(checked(options)), pool_(options.threads) {}
+CpuDevice::CpuDevice(DeviceOptions options) : Device(options), pool_(options.threads) {}
 
 std::string CpuDevice::name() const {
   std::ifstream info("/proc/cpuinfo");
@@ -46,6 +46,6 @@ void CpuDevice::store_sums(const std::vector<double>& partial, const Tensor& sum
   });
 }
 
-std::unique_ptr<Device> make_cpu_device(DeviceOptions options) { return std::make_unique<CpuDevice>(options); }
+std::unique_ptr<Device> make_cpu_device(DeviceOptions options) { return std::make_unique<CpuDevice>(checked(options)); }
 
 }  // namespace ddptrain

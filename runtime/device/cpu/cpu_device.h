@@ -13,9 +13,9 @@ namespace ddptrain {
 
 /// The operations in plain C++ and Eigen, f32 or f64: the readable twin and the oracle of the CUDA device. Results are
 /// the same bits for the same number of threads.
-class CpuDevice final : public Device {
+class CpuDevice : public Device {
  public:
-  explicit CpuDevice(DeviceOptions options);
+  explicit CpuDevice(DeviceOptions options);  ///< As make_cpu_device() has checked them.
 
   DeviceKind kind() const override { return DeviceKind::cpu; }
   std::string name() const override;
