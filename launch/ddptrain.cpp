@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "launch/choose_device.h"
+#include "launch/describe.h"
 #include "launch/early_start.h"
 #include "launch/options.h"
 #include "launch/program.h"
@@ -54,6 +55,7 @@ class StartupClock {
 struct Job {
   Options options;
   std::unique_ptr<Workload> workload;
+  std::vector<std::string> decides_parameters;
   StartupClock clock;
   int gpu = 0;             ///< Of those that this process sees.
   std::string pci_bus_id;  ///< Of that GPU; empty on the CPU.
@@ -113,6 +115,7 @@ void check_plan(const World& world, const Job& job) {
   }
 }
 
+/// The last check, because it empties the file of --metrics.
 void check_outputs(const World& world, Job& job) {
   if (world.rank() != 0) return;
   const Options& options = job.options;
@@ -126,6 +129,7 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   Job job;
   job.options = std::move(command_line.options);
   job.workload = std::move(command_line.workload);
+  job.decides_parameters = std::move(command_line.decides_parameters);
   const Options& options = job.options;
   Workload& workload = *job.workload;
   job.clock.mark("MPI");
@@ -140,7 +144,6 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   require_same_data(world, workload.data().content());
   job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
-  world.agree([&] { check_outputs(world, job); });
   return job;
 }
 
@@ -188,28 +191,19 @@ GradientPath gradient_path_of(const Trainer& trainer) {
 }
 
 /// Without topology and environment.
-RunInfo describe(const World& world, const Job& job, const Trainer& trainer, const RunOptions& run) {
+RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, const RunOptions& run) {
   const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
-  info.model = job.options.model;
-  info.device = job.device->kind() == DeviceKind::cuda ? "cuda" : "cpu";
+  info.description =
+      describe_run(job.options, job.decides_parameters, world, job.device->kind(), trainer.model(), trainer.arena());
   info.device_name = job.device->name();
-  info.precision = job.device->options().fp8 ? "fp8" : name_of(job.device->precision());
-  info.world_size = world.size();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
-  info.batch_per_rank = job.options.trainer.batch;
-  info.grad_accum = job.options.trainer.grad_accum;
   info.zero = trainer.arena().sharded() ? 1 : 0;
   info.gradient_path = gradient_path_of(trainer);
-  info.comm_dtype = trainer.arena().gradient_type() == DType::f32 ? "fp32" : name_of(trainer.arena().gradient_type());
-  info.parameters = trainer.arena().parameter_count();
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
-  info.unit = trainer.model().unit();
-  info.units_per_sample = trainer.model().predictions_per_sample();
-  info.flops_per_sample = trainer.model().flops_per_sample();
   info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.device->peak_flops();
   info.shape = job.workload->sizes();
   return info;
@@ -235,7 +229,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   Trainer trainer(trainer_options(job.options, world.size(), steps), workload.make_model(*job.device), workload.data(),
                   world, *job.device, *job.communicator);
   run.samples = workload.samples(trainer.model(), *job.device);
-  run.trained = [&] { workload.finish(trainer.arena(), world); };
+  run.trained = [&] { workload.finish(trainer.state(), world); };
   job.clock.mark("replica");
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
@@ -244,7 +238,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   run_or_end_job("ddptrain", world, [&] {
     std::optional<Report> report;
     if (world.rank() == 0) {
-      RunInfo info = describe(world, job, trainer, run);
+      RunInfo info = run_info(world, job, trainer, run);
       info.topology = topology.get();
       info.startup = job.clock.phases();
       info.environment = early.nccl_settings;
@@ -265,9 +259,11 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
     return;
   }
   init_logging(command_line.options.log_level, world.rank());
+  if (command_line.task != Task::train) return print_description(world, std::move(command_line));
   Job job = prepare(world, std::move(command_line), early);
   run_or_end_job("ddptrain", world, [&] {
     start_communication(world, early, job);
+    world.agree([&] { check_outputs(world, job); });
     train(world, early, job);
   });
   job.communicator.reset();
@@ -284,7 +280,7 @@ int main(int argc, char** argv) {
   std::exception_ptr mistake;
   try {
     command_line = parse_command_line(argc, argv);
-    if (!command_line.print) early = start_early(command_line.options.device);
+    if (!command_line.print && command_line.task == Task::train) early = start_early(command_line.options.device);
   } catch (...) {
     mistake = std::current_exception();
   }

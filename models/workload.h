@@ -9,8 +9,8 @@
 #include "runtime/comm/world.h"
 #include "runtime/train/dataset.h"
 #include "runtime/train/model.h"
-#include "runtime/train/parameter_arena.h"
 #include "runtime/train/training_run.h"
+#include "runtime/train/training_state.h"
 
 namespace CLI {
 class App;
@@ -59,7 +59,7 @@ class Workload {
   /// Of a model that make_model() made.
   virtual Samples samples(Model&, Device&) { return {}; }
   /// Writes what flags ask for when training has ended. Collective.
-  virtual void finish(const ParameterArena&, const World&) {}
+  virtual void finish(const TrainingState&, const World&) {}
 };
 
 }  // namespace ddptrain

@@ -127,8 +127,9 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   const StepTimes times = profile_step(trainer, input ? &input->steps() : nullptr, world, *device);
 
   const bool graph = options.trainer.graph && gpu;
-  print(world, fmt::format("# {}, batch {} x {} per rank, {}, {}, {}\n", options.model, options.batch,
-                           options.grad_accum, ranks_on_nodes(world), name_of(device->precision()), device->name()));
+  print(world,
+        fmt::format("# {}, batch {} x {} per rank, {}, {}, {}\n", options.model, options.trainer.batch,
+                    options.trainer.grad_accum, ranks_on_nodes(world), name_of(device->precision()), device->name()));
   Json result = {{"benchmark", "step"},
                  {"model", options.model},
                  {"device", device->name()},

@@ -46,7 +46,8 @@ class Gpt final : public Model, public LanguageModel {
 
   void bind(const ModelTensors& tensors) override {
     check_fits("gpt", parameters_, tensors, true);
-    const auto& [weights, gradients] = tensors;
+    const std::vector<Tensor>& weights = tensors.weights;
+    const std::vector<Tensor>& gradients = tensors.gradients;
     for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
       block(layer).bind(weights, gradients, first_parameter(shape_, layer));
     }

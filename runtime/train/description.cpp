@@ -60,7 +60,7 @@ Json json_of(const Description& d, bool whole) {
   if (whole) {
     for (const LayerWork& layer : d.layers) json["layers"].push_back(json_of(layer));
   }
-  json["gradient_dtype"] = name_of(d.gradient_type);
+  json["gradient_dtype"] = d.gradient_type;
   std::int64_t bytes = 0;
   for (const BucketWork& bucket : d.buckets) bytes += bucket.bytes;
   json["comm_bytes_per_step"] = bytes;
@@ -90,7 +90,7 @@ Description describe(const Model& model, const ParameterArena& arena) {
   description.units_per_sample = model.predictions_per_sample();
   description.flop_per_sample = model.flops_per_sample();
   description.layers = model.work().layers;
-  description.gradient_type = arena.gradient_type();
+  description.gradient_type = arena.gradient_type() == DType::f32 ? "fp32" : name_of(arena.gradient_type());
   description.buckets = describe_buckets(model, arena);
   description.memory = arena.memory();
   for (const MemoryUse& use : model.memory()) description.memory.push_back(use);

@@ -31,7 +31,7 @@ struct Description {
   std::int64_t units_per_sample = 1;
   double flop_per_sample = 0.0;  ///< As MFU counts them.
   std::vector<LayerWork> layers;
-  DType gradient_type = DType::f32;
+  std::string gradient_type;  ///< As --comm-dtype names it.
   std::vector<BucketWork> buckets;
   std::vector<MemoryUse> memory;                ///< Of one rank's device.
   std::vector<std::string> decides_parameters;  ///< Flags with which training ends with other parameters.

@@ -37,10 +37,19 @@ struct ParameterSpec {
   std::int64_t padded_size() const;  ///< Elements that it takes in memory.
 };
 
+/// State of a model that is not trained, such as running statistics. Each rank has its own.
+struct BufferSpec {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::f32;  ///< f32 or f64
+  float initial = 0.0f;      ///< Of every element.
+};
+
 /// What bind() gives a model; each in the order of its specs.
 struct ModelTensors {
   std::vector<Tensor> weights;    ///< In compute precision.
   std::vector<Tensor> gradients;  ///< Of the type of weights; f32 beside bf16 weights where the model takes them.
+  std::vector<Tensor> buffers = {};
 };
 
 /// What a layer multiplies for one sample, in FLOP.
@@ -59,8 +68,8 @@ struct ModelWork {
   std::vector<double> ready_after;  ///< Per parameter, FLOP of the backward pass before its gradient is complete.
 };
 
-/// A model for one rank, and the data that it was bound to when it was made. It owns its activations; parameters
-/// and gradients belong to the runtime.
+/// A model for one rank, and the data that it was bound to when it was made. It owns its activations; parameters,
+/// gradients and buffers belong to the runtime.
 class Model {
  public:
   /// Parameter i has its final gradient of this micro-step, and its weight is not read again in this step, as far as
@@ -71,9 +80,13 @@ class Model {
 
   /// In the order in which backward completes them (the arena's layout).
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
+  virtual std::vector<BufferSpec> buffers() const { return {}; }
   /// The tensors outlive the model. Error where they do not fit the specs, or the model does not take gradients of
   /// their type.
   virtual void bind(const ModelTensors& tensors) = 0;
+
+  /// The values of buffers have been replaced, as when a run is resumed.
+  virtual void restored() {}
 
   /// Forward pass over training samples, with dropout; adds the slice's loss and hits to *sums, by the end of
   /// backward() at the latest. May begin with the backward pass. `gradient_scale`: factor of the loss of every

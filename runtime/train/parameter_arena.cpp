@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include "runtime/core/error.h"
-#include "runtime/core/hash.h"
 #include "runtime/core/random.h"
 
 namespace ddptrain {
@@ -299,14 +298,38 @@ std::vector<double> ParameterArena::master_values() const {
   return packed;
 }
 
-std::string ParameterArena::parameter_hash() const {
-  Hash128 hash;
-  visit([&](const ParameterSpec& spec, const float* values) {
-    hash.add(spec.name);
-    for (const std::int64_t size : spec.shape) hash.add(size);
-    hash.add(values, static_cast<std::size_t>(spec.size()) * sizeof(float));
-  });
-  return hash.hex();
+/// Of the optimizer's state.
+StateArray ParameterArena::array_of(const char* kind, std::size_t parameter, const Buffer& buffer) const {
+  const ParameterSpec& spec = specs_[parameter];
+  const Bucket& bucket = plan_.buckets[plan_.bucket_of[parameter]];
+  const std::int64_t part = bucket.size / parts_;
+  const std::int64_t part_begin = bucket.begin + (sharded() ? communicator_.rank() * part : 0);
+  const std::int64_t origin = plan_.begin[parameter];
+  const std::int64_t begin = std::max(origin, part_begin);
+  const std::int64_t end = std::min(origin + spec.size(), part_begin + part);
+  StateArray array{fmt::format("{}/{}", kind, spec.name),
+                   spec.shape,
+                   master_type_,
+                   sharded() ? Placement::sharded : Placement::replicated,
+                   {}};
+  if (begin < end) {
+    const std::int64_t place = bucket.begin / parts_ + (begin - part_begin);
+    array.pieces.push_back({begin - origin, stretch(buffer, master_type_, place, end - begin)});
+  }
+  return array;
+}
+
+std::vector<StateArray> ParameterArena::state() const {
+  std::vector<StateArray> arrays;
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    const ParameterSpec& spec = specs_[i];
+    const Tensor weight = stretch(weights_, compute_, plan_.begin[i], spec.size());
+    arrays.push_back({"weight/" + spec.name, spec.shape, compute_, Placement::replicated, {{0, weight}}});
+    if (master_.data() != nullptr) arrays.push_back(array_of("master", i, master_));
+    arrays.push_back(array_of("first_moment", i, first_moment_));
+    if (second_moment_.data() != nullptr) arrays.push_back(array_of("second_moment", i, second_moment_));
+  }
+  return arrays;
 }
 
 void check_same_on_all_ranks(const World& world, const std::string& hash, const std::string& what) {

@@ -13,6 +13,27 @@
 
 namespace ddptrain {
 
+/// How an array of the training state lies on the ranks.
+enum class Placement : std::uint8_t {
+  replicated,  ///< All of it on every rank, the same.
+  sharded,     ///< In parts, one on each rank.
+  per_rank,    ///< Every rank has one of its own.
+};
+
+/// A named array of the training state, and what of it lies on this rank.
+struct StateArray {
+  struct Piece {
+    std::int64_t begin;  ///< Its first element's place in the array, row-major.
+    Tensor values;       ///< [count]
+  };
+
+  std::string name;
+  Shape shape;
+  DType dtype;
+  Placement placement;
+  std::vector<Piece> pieces;
+};
+
 struct ArenaOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
@@ -52,9 +73,8 @@ class ParameterArena {
   /// The specs' initial values, those of rank 0 on every rank; moments zero. Collective; waits.
   void initialise(std::uint64_t seed, int rank);
 
-  /// Hash of names, shapes and f32 master values, 16 hexadecimal digits; the same for any bucket size. Waits.
-  /// Collective where sharded.
-  std::string parameter_hash() const;
+  /// What is kept of each parameter: its weight, its master weight where that is another array, its moments.
+  std::vector<StateArray> state() const;
   /// Shows the f32 master values of each parameter in turn. Waits. Collective where sharded.
   void visit(const std::function<void(const ParameterSpec&, const float*)>& show) const;
   /// Master values of all parameters, one after the other without padding. Waits. Collective where sharded.
@@ -64,6 +84,7 @@ class ParameterArena {
   std::vector<Tensor> views(const Buffer& buffer, DType dtype) const;
   Tensor part_of(const Tensor& bucket) const;  ///< Of this rank; all where not sharded.
   Tensor state(const Buffer& buffer, std::size_t bucket) const;
+  StateArray array_of(const char* kind, std::size_t parameter, const Buffer& buffer) const;
   Tensor master(std::size_t bucket) const;  ///< This rank's part.
   void make_chunks();
   std::vector<UpdateChunk> chunks_of(std::size_t bucket) const;

@@ -9,17 +9,17 @@
 namespace ddptrain {
 namespace {
 
-ArenaOptions arena_options(const TrainerOptions& options) {
-  return {options.bucket_bytes, options.last_bucket_bytes, Optimizer::needs_second_moment(options.optimizer.kind),
-          options.gradient_type, options.zero};
-}
-
 TrainerOptions capturable(TrainerOptions options, const Communicator& communicator) {
   options.graph = options.graph && communicator.capturable();
   return options;
 }
 
 }  // namespace
+
+ArenaOptions arena_options(const TrainerOptions& options) {
+  return {options.bucket_bytes, options.last_bucket_bytes, Optimizer::needs_second_moment(options.optimizer.kind),
+          options.gradient_type, options.zero};
+}
 
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world) {
   return {data.train_count(), options.batch, options.grad_accum, world.rank(), world.size(), options.seed};
@@ -36,16 +36,16 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       model_(std::move(model)),
       gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
       arena_(model_->parameters(), arena_options(options), device, communicator),
+      state_(arena_, model_->buffers(), device),
       optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator, options.fused_sum),
       reducer_(arena_, &communicator, device, options.overlap, on_reduced(), on_last_bucket()),
       silent_reducer_(arena_, nullptr, device, OverlapMode::none, on_reduced()),
-      state_(device.allocate(sizeof(StepState))),
       sums_(device.allocate(2 * sizeof(MetricSums))),
-      training_(device, static_cast<StepState*>(state_.data()),
-                [this](std::uint32_t offset) { train_step(reducer_, offset); }, {.enabled = options_.graph}) {
-  model_->bind({arena_.weights(), arena_.gradients()});
+      training_(device, state_.step(), [this](std::uint32_t offset) { train_step(reducer_, offset); },
+                {.enabled = options_.graph}) {
+  model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
   arena_.initialise(options.seed, world.rank());
-  check_same_on_all_ranks(world, arena_.parameter_hash(), "the parameters at the start");
+  check_same_on_all_ranks(world, state_.parameter_hash(), "the parameters at the start");
 }
 
 GradientReducer::Reduced Trainer::on_reduced() {
@@ -67,11 +67,11 @@ GradientPath Trainer::gradient_path() const {
 }
 
 Slice Trainer::training_slice(std::int64_t micro_step, std::uint32_t offset) const {
-  return {sampler_.order(micro_step), {static_cast<const StepState*>(state_.data()), offset}, options_.batch};
+  return {sampler_.order(micro_step), {state_.step(), offset}, options_.batch};
 }
 
 void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
-  const StepRef step{static_cast<const StepState*>(state_.data()), offset};
+  const StepRef step{state_.step(), offset};
   optimizer_.begin_step(step, reducer.communicates());
   for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
     reducer.begin(micro + 1 == options_.grad_accum);
@@ -106,7 +106,7 @@ MetricSums Trainer::evaluate(std::int64_t most) {
   const std::int64_t samples = most > 0 ? std::min(most, test_count_) : test_count_;
   const EvaluationShard shard = DistributedSampler::evaluation(samples, world_.rank(), world_.size());
   Slice slice;
-  slice.step.state = static_cast<const StepState*>(state_.data());
+  slice.step.state = state_.step();
   slice.order.dataset_size = static_cast<std::uint32_t>(test_count_);
   slice.order.shuffle = false;
   for (std::int64_t done = 0; done < shard.count; done += options_.batch) {
@@ -124,7 +124,7 @@ std::vector<TimelineSpan> Trainer::trace(std::uint32_t steps) {
       const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("step {}", i));
       train_step(reducer_, i);
     }
-    device_.advance(static_cast<StepState*>(state_.data()), steps, device_.compute_stream());
+    device_.advance(state_.step(), steps, device_.compute_stream());
   };
   const auto note = [&](const std::function<void()>& what) {
     device_.record_into(timeline.get());
@@ -157,16 +157,14 @@ void Trainer::communicate() {
 
 StepGraph Trainer::make_silent_steps() {
   return {device_,
-          static_cast<StepState*>(state_.data()),
+          state_.step(),
           [this](std::uint32_t offset) { train_step(silent_reducer_, offset); },
           {.enabled = options_.graph, .eager_steps = 0}};
 }
 
 StepGraph Trainer::make_communication_steps() {
-  return {device_,
-          static_cast<StepState*>(state_.data()),
-          [this](std::uint32_t) { communicate(); },
-          {.enabled = options_.graph, .eager_steps = 0}};
+  return {
+      device_, state_.step(), [this](std::uint32_t) { communicate(); }, {.enabled = options_.graph, .eager_steps = 0}};
 }
 
 StepGraph Trainer::make_pass_steps(bool backward) {
@@ -176,14 +174,11 @@ StepGraph Trainer::make_pass_steps(bool backward) {
       if (backward) model_->backward(micro > 0, [](std::size_t) {});
     }
   };
-  return {device_, static_cast<StepState*>(state_.data()), passes, {.enabled = options_.graph, .eager_steps = 0}};
+  return {device_, state_.step(), passes, {.enabled = options_.graph, .eager_steps = 0}};
 }
 
 StepGraph Trainer::make_eager_steps() {
-  return {device_,
-          static_cast<StepState*>(state_.data()),
-          [this](std::uint32_t offset) { train_step(reducer_, offset); },
-          {.enabled = false}};
+  return {device_, state_.step(), [this](std::uint32_t offset) { train_step(reducer_, offset); }, {.enabled = false}};
 }
 
 }  // namespace ddptrain

@@ -15,6 +15,7 @@
 #include "runtime/train/optimizer.h"
 #include "runtime/train/parameter_arena.h"
 #include "runtime/train/step_graph.h"
+#include "runtime/train/training_state.h"
 
 namespace ddptrain {
 
@@ -40,6 +41,9 @@ struct GradientPath {
   std::string reason;  ///< Why it is not the fastest that this library has; empty where it is.
 };
 
+/// How the parameters lie in memory.
+ArenaOptions arena_options(const TrainerOptions& options);
+
 /// Deals the training samples to ranks as `options` says. UsageError as the sampler's.
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world);
 
@@ -55,6 +59,9 @@ class Trainer {
 
   const DistributedSampler& sampler() const { return sampler_; }
   const ParameterArena& arena() const { return arena_; }
+  const TrainingState& state() const { return state_; }
+  /// After values have been copied into state().arrays(): the next step starts from them.
+  void restored() { model_->restored(); }
   const Model& model() const { return *model_; }
   bool communicates() const { return reducer_.communicates(); }
   Model& model() { return *model_; }
@@ -104,10 +111,10 @@ class Trainer {
   std::unique_ptr<Model> model_;
   float gradient_scale_;
   ParameterArena arena_;
+  TrainingState state_;
   Optimizer optimizer_;
   GradientReducer reducer_;
   GradientReducer silent_reducer_;  ///< Never communicates.
-  Buffer state_;                    ///< StepState
   Buffer sums_;                     ///< MetricSums of training and of evaluation
   StepGraph training_;
 };

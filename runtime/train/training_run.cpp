@@ -48,7 +48,7 @@ class TrainingRun {
     while (step_ < steps_) run_epoch();
     result_.rate = meter_.rate();
     result_.train_seconds = meter_.seconds();
-    result_.parameter_hash = trainer_.arena().parameter_hash();
+    result_.parameter_hash = trainer_.state().parameter_hash();
     if (trainer_.communicates()) {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
     }

@@ -26,6 +26,16 @@ TEST_P(MemoryTest, AllocationsAreZeroedAndAligned) {
   }
 }
 
+TEST(PaperDeviceTest, HoldsMoreThanThereIs) {
+  const auto device = make_paper_device({.precision = Precision::bf16, .fp8 = true}, DeviceKind::cuda);
+  EXPECT_EQ(device->dtype(), DType::bf16);
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 16; ++i) buffers.push_back(device->allocate(std::size_t{1} << 40));
+  EXPECT_EQ(total_bytes(buffers), std::size_t{16} << 40);
+  EXPECT_TRUE(device->has_own_memory());
+  EXPECT_FALSE(make_paper_device({}, DeviceKind::cpu)->has_own_memory());
+}
+
 TEST_P(MemoryTest, ZeroClearsExactlyItsBytes) {
   Bench bench(*device_);
   const Tensor bytes = bench.put_bytes(std::vector<std::uint8_t>(64, 7), {64});

@@ -65,7 +65,7 @@ struct OneRank {
 std::string hash_after(Rig& rig, const TrainerOptions& options, std::uint64_t steps) {
   const auto trainer = rig.trainer(options, data());
   trainer->run(steps);
-  return trainer->arena().parameter_hash();
+  return trainer->state().parameter_hash();
 }
 
 std::vector<double> parameters_after(Rig& rig, const TrainerOptions& options, std::uint64_t steps,
@@ -214,7 +214,7 @@ TEST_P(OnDevice, ZeroKeepsAShareOfTheStateAndTheSameHashOnEveryRank) {
     const auto trainer = rig.trainer(options, data());
     EXPECT_EQ(trainer->arena().state_bytes() * static_cast<std::size_t>(test_world().size()), whole);
     trainer->run(4);
-    const std::string hash = trainer->arena().parameter_hash();
+    const std::string hash = trainer->state().parameter_hash();
     for (const std::string& other : test_world().all_gather(hash)) EXPECT_EQ(other, hash);
     EXPECT_EQ(hash_after(rig, options, 4), hash);
   }

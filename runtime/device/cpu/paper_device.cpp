@@ -19,6 +19,7 @@ class PaperDevice final : public CpuDevice {
     return {data, bytes, [bytes](void* memory) { munmap(memory, bytes); }};
   }
   void copy_to_device(void*, const void*, std::size_t) override {}
+  Fp8Scale* make_scale(DType) override { return nullptr; }
   bool has_own_memory() const override { return described_ != DeviceKind::cpu; }
 
  private:
