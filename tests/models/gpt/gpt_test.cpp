@@ -172,7 +172,8 @@ TEST_F(GptTest, SaysWhenGradientsAreComplete) {
 }
 
 TEST_F(GptTest, WorkIsThatOfThePaLMCountButForSmallParameters) {
-  const auto gpt = make_gpt(*device_, make_options({4, 512, 8, 2048, 256, 30000}), {});
+  const auto paper = make_paper_device({Precision::fp32}, DeviceKind::cpu);
+  const auto gpt = make_gpt(*paper, make_options({4, 512, 8, 2048, 256, 30000}), {});
   double flop = 0.0;
   for (const LayerWork& layer : gpt->work().layers) flop += layer.forward + layer.backward;
   EXPECT_NEAR(flop / gpt->flops_per_sample(), 1.0, 0.01);
