@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/step.h"
 #include "runtime/device/device.h"
 #include "runtime/train/dataset.h"
 

@@ -10,6 +10,7 @@
 #include "data/mapped_file.h"
 #include "runtime/core/hash.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/token_batch.h"
 #include "runtime/train/dataset.h"
 
 namespace ddptrain {

@@ -4,9 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
-#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "runtime/core/error.h"
 
@@ -41,16 +43,30 @@ std::string value_of(const CLI::Option& option) {
 
 /// One line of the file, for messages.
 struct Entry {
+  const toml::node* node;
   std::string place;  ///< FILE:LINE
   std::string name;
   std::string value;
 
-  Entry(const std::string& path, const toml::key& key, const toml::node& node)
-      : place(fmt::format("{}:{}", path, key.source().begin.line)), name(key.str()), value(text_of(node)) {}
+  Entry(const std::string& path, const toml::key& key, const toml::node& value_node)
+      : node(&value_node),
+        place(fmt::format("{}:{}", path, key.source().begin.line)),
+        name(key.str()),
+        value(text_of(value_node)) {}
 };
 
+/// In the order of the file.
+std::vector<Entry> entries_of(const toml::table& table, const std::string& path) {
+  std::map<toml::source_position, Entry> entries;
+  for (const auto& [key, node] : table) entries.emplace(key.source().begin, Entry(path, key, node));
+  std::vector<Entry> ordered;
+  for (auto& [position, entry] : entries) ordered.push_back(std::move(entry));
+  return ordered;
+}
+
 /// As a flag would have it.
-std::string flag_text(const Entry& entry, const toml::node& node, const CLI::Option& option) {
+std::string flag_text(const Entry& entry, const CLI::Option& option) {
+  const toml::node& node = *entry.node;
   const auto text = node.value_exact<std::string>();
   const bool negative = node.value<std::int64_t>().value_or(0) < 0;
   if (text && !is_number(option.get_type_name())) return *text;
@@ -58,8 +74,8 @@ std::string flag_text(const Entry& entry, const toml::node& node, const CLI::Opt
   usage_error("{}: {} = {}: give {}", entry.place, entry.name, entry.value, expected(option));
 }
 
-void give(CLI::Option& option, const Entry& entry, const toml::node& node) {
-  option.add_result(flag_text(entry, node, option));
+void give(CLI::Option& option, const Entry& entry) {
+  option.add_result(flag_text(entry, option));
   try {
     option.run_callback();
   } catch (const CLI::ParseError&) {
@@ -88,9 +104,9 @@ void read_config(CLI::App& app, const std::string& path) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() > 0) given.insert(option);
   }
-  for (const auto& [key, node] : parse(path)) {
-    const Entry entry(path, key, node);
-    if (node.is_table()) {
+  const toml::table table = parse(path);
+  for (const Entry& entry : entries_of(table, path)) {
+    if (entry.node->is_table()) {
       usage_error("{}: {} is a table, and this file has none: write lines as: option = value", entry.place, entry.name);
     }
     CLI::Option* option = app.get_option_no_throw("--" + entry.name);
@@ -103,7 +119,7 @@ void read_config(CLI::App& app, const std::string& path) {
       usage_error("{}: {} is another name of an option that the file has already given: remove one of them",
                   entry.place, entry.name);
     }
-    give(*option, entry, node);
+    give(*option, entry);
   }
 }
 

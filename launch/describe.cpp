@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/ops/paper_device.h"
 
 namespace ddptrain {
 

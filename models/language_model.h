@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/device/device.h"
+#include "runtime/ops/token_batch.h"
 
 namespace ddptrain {
 

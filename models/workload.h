@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/comm/world.h"
+#include "runtime/device/device.h"
 #include "runtime/train/dataset.h"
 #include "runtime/train/model.h"
 #include "runtime/train/training_run.h"

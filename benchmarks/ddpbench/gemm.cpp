@@ -5,6 +5,7 @@
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/table.h"
 #include "runtime/core/error.h"
+#include "runtime/ops/linear.h"
 #include "runtime/train/meter.h"
 
 namespace ddptrain::bench {
@@ -60,10 +61,10 @@ class GemmBench {
     if (backward) fill_random(device_, y.view(dtype, y_shape), 1.0, 3);
     const auto pass = [&] {
       if (backward) {
-        device_.linear_backward(x.view(dtype, x_shape), w.view(dtype, w_shape), y.view(dtype, y_shape),
-                                dx.view(dtype, x_shape), dw.view(dtype, w_shape), {}, false);
+        device_.get<LinearOps>().linear_backward(x.view(dtype, x_shape), w.view(dtype, w_shape), y.view(dtype, y_shape),
+                                                 dx.view(dtype, x_shape), dw.view(dtype, w_shape), {}, false);
       } else {
-        device_.linear(x.view(dtype, x_shape), w.view(dtype, w_shape), {}, y.view(dtype, y_shape));
+        device_.get<LinearOps>().linear(x.view(dtype, x_shape), w.view(dtype, w_shape), {}, y.view(dtype, y_shape));
       }
     };
     const double flop = (backward ? 4.0 : 2.0) * static_cast<double>(shape.m * shape.n) * static_cast<double>(shape.k);

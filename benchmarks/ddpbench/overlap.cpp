@@ -7,6 +7,8 @@
 #include "benchmarks/ddpbench/stream_clock.h"
 #include "benchmarks/ddpbench/table.h"
 #include "runtime/core/error.h"
+#include "runtime/ops/activation.h"
+#include "runtime/ops/linear.h"
 #include "runtime/train/meter.h"
 
 namespace ddptrain::bench {
@@ -43,9 +45,9 @@ class BackwardLoad {
     const Tensor dy = (index == 0 ? first_ : index % 2 == 0 ? even_ : odd_).view(dtype, activations);
     const Tensor dx = (index % 2 == 0 ? odd_ : even_).view(dtype, activations);
     const Tensor x = x_.view(dtype, activations);
-    device_.linear_backward(x, weight_.view(dtype, {options_.width, options_.width}), dy, dx, gradient(index), {},
-                            false);
-    device_.bias_relu_backward(x, dx, 1.0f, bias_.view(dtype, {options_.width}), false);
+    device_.get<LinearOps>().linear_backward(x, weight_.view(dtype, {options_.width, options_.width}), dy, dx,
+                                             gradient(index), {}, false);
+    device_.get<ActivationOps>().bias_relu_backward(x, dx, 1.0f, bias_.view(dtype, {options_.width}), false);
   }
 
  private:

@@ -7,6 +7,7 @@
 #include "data/images.h"
 #include "launch/options.h"
 #include "runtime/core/error.h"
+#include "runtime/ops/gather.h"
 #include "runtime/train/step_profile.h"
 
 namespace ddptrain::bench {
@@ -52,7 +53,7 @@ class InputSteps {
     const auto gather = [this, &sampler, &device, options, shape, state](std::uint32_t offset) {
       for (std::int64_t micro = 0; micro < options.grad_accum; ++micro) {
         const Slice slice{sampler.order(micro), {state, offset}, options.batch};
-        device.gather_images({slice, images_.train}, out_.view(device.dtype(), shape));
+        device.get<GatherOps>().gather_images({slice, images_.train}, out_.view(device.dtype(), shape));
       }
     };
     StepGraphOptions graph;

@@ -14,10 +14,17 @@
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
 #include "runtime/device/cuda/cuda_device.h"
+#include "runtime/ops/activation.h"
+#include "runtime/ops/attention.h"
 #include "runtime/ops/cuda/attention_kernels.h"
 #include "runtime/ops/cuda/attention_plans.h"
 #include "runtime/ops/cuda/gelu.h"
 #include "runtime/ops/cuda/matmul.h"
+#include "runtime/ops/embedding.h"
+#include "runtime/ops/linear.h"
+#include "runtime/ops/loss.h"
+#include "runtime/ops/norm.h"
+#include "runtime/ops/quantisation.h"
 
 namespace ddptrain {
 namespace {
@@ -110,12 +117,12 @@ class GptOps {
 
   Tensor empty_fp8(DType format, const Shape& shape) {
     Tensor tensor = empty(format, shape);
-    tensor.scale = device_.make_scale(format);
+    tensor.scale = device_.get<QuantisationOps>().make_scale(format);
     return tensor;
   }
   Tensor random_fp8(DType format, const Shape& shape) {
     const Tensor tensor = empty_fp8(format, shape);
-    device_.to_fp8(random(shape), tensor, Tensor{}, false);
+    device_.get<QuantisationOps>().to_fp8(random(shape), tensor, Tensor{}, false);
     return tensor;
   }
 
@@ -168,9 +175,10 @@ class GptOps {
     const Tensor head = random(DType::f32, {s_.padded, s_.width});
     const Tensor dtoken = empty(gradients_, token.shape), dposition = empty(gradients_, position.shape);
     time("embed_tokens", activation + std::min(activation, 2 * table), 0,
-         [&] { device_.embed_tokens(batch_, token, position, dropout_, out); });
-    time("embed_tokens_backward", 2 * activation + table * (4.0 + static_cast<double>(size_of(gradients_))), 0,
-         [&] { device_.embed_tokens_backward(batch_, dropout_, out, head, dtoken, dposition, false); });
+         [&] { device_.get<EmbeddingOps>().embed_tokens(batch_, token, position, dropout_, out); });
+    time("embed_tokens_backward", 2 * activation + table * (4.0 + static_cast<double>(size_of(gradients_))), 0, [&] {
+      device_.get<EmbeddingOps>().embed_tokens_backward(batch_, dropout_, out, head, dtoken, dposition, false);
+    });
   }
 
   void norms() {
@@ -182,23 +190,26 @@ class GptOps {
     const Tensor dweight = empty(gradients_, {s_.width}), dbias = empty(gradients_, {s_.width});
     Dropout drops = dropout_;
     drops.rate = 0.1f;
-    time("layer_norm", 2 * activation, 0, [&] { device_.layer_norm(x, weight, bias, 1e-5f, y, statistics); });
+    time("layer_norm", 2 * activation, 0,
+         [&] { device_.get<NormOps>().layer_norm(x, weight, bias, 1e-5f, y, statistics); });
     time("add_layer_norm", 4 * activation, 0,
-         [&] { device_.add_layer_norm(x, branch, dropout_, weight, bias, 1e-5f, sum, y, statistics); });
+         [&] { device_.get<NormOps>().add_layer_norm(x, branch, dropout_, weight, bias, 1e-5f, sum, y, statistics); });
     time("add_layer_norm, dropout", 4 * activation, 0,
-         [&] { device_.add_layer_norm(x, branch, drops, weight, bias, 1e-5f, sum, y, statistics); });
+         [&] { device_.get<NormOps>().add_layer_norm(x, branch, drops, weight, bias, 1e-5f, sum, y, statistics); });
     const Tensor sums = empty(gradients_, {s_.width}), none = {};
-    time("layer_norm_backward", 4 * activation, 0,
-         [&] { device_.layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, none, false); });
-    time("layer_norm_backward, sums of dx", 4 * activation, 0,
-         [&] { device_.layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, sums, false); });
-    time("dropout", 2 * activation, 0, [&] { device_.dropout(x, drops, y); });
+    time("layer_norm_backward", 4 * activation, 0, [&] {
+      device_.get<NormOps>().layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, none, false);
+    });
+    time("layer_norm_backward, sums of dx", 4 * activation, 0, [&] {
+      device_.get<NormOps>().layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, sums, false);
+    });
+    time("dropout", 2 * activation, 0, [&] { device_.get<ActivationOps>().dropout(x, drops, y); });
   }
 
   void activations() {
     const double bytes = 2.0 * static_cast<double>(s_.rows() * s_.hidden);
     const Tensor pre = random({s_.rows(), s_.hidden}), y = random({s_.rows(), s_.hidden});
-    time("gelu", 2 * bytes, 0, [&] { device_.gelu(pre, y); });
+    time("gelu", 2 * bytes, 0, [&] { device_.get<LinearOps>().gelu(pre, y); });
     time("gelu_backward", 3 * bytes, 0,
          [&] { cuda::gelu_backward(pre.data, y.data, pre.size(), DType::bf16, y.data, stream_); });
   }
@@ -211,14 +222,16 @@ class GptOps {
     const Tensor dx = empty({s_.rows(), in}), none = {};
     const Tensor dweight = empty(bias ? gradients_ : DType::f32, {out, in});
     const Tensor dbias = bias ? empty(gradients_, {out}) : Tensor{};
-    time(name + " forward", bytes, flops, [&] { device_.linear(x, weight, bias, y); });
-    time(name + " dx", bytes, flops, [&] { device_.linear_backward(none, weight, y, dx, none, none, false); });
-    time(name + " dweight", bytes, flops, [&] { device_.linear_backward(x, weight, y, none, dweight, none, false); });
+    time(name + " forward", bytes, flops, [&] { device_.get<LinearOps>().linear(x, weight, bias, y); });
+    time(name + " dx", bytes, flops,
+         [&] { device_.get<LinearOps>().linear_backward(none, weight, y, dx, none, none, false); });
+    time(name + " dweight", bytes, flops,
+         [&] { device_.get<LinearOps>().linear_backward(x, weight, y, none, dweight, none, false); });
     if (!bias) return;
     time(name + " dbias", 2.0 * static_cast<double>(y.size()), 0,
-         [&] { device_.linear_backward(none, weight, y, none, none, dbias, false); });
+         [&] { device_.get<LinearOps>().linear_backward(none, weight, y, none, none, dbias, false); });
     time(name + " dweight and dbias", bytes, flops,
-         [&] { device_.linear_backward(x, weight, y, none, dweight, dbias, false); });
+         [&] { device_.get<LinearOps>().linear_backward(x, weight, y, none, dweight, dbias, false); });
     cuda::Gemm gemm{out, in, s_.rows(), true, false, DType::bf16, gradients_, false};
     epilogue(name + " dweight and dbias, cuBLASLt", bytes, flops, gemm, cuda::Epilogue::sums_of_a,
              {.a = y.data, .b = x.data, .c = dweight.data, .vector = dbias.data});
@@ -226,8 +239,8 @@ class GptOps {
 
   void epilogue(const std::string& name, double bytes, double flops, const cuda::Gemm& gemm, cuda::Epilogue epilogue,
                 const cuda::GemmTensors& tensors) {
-    if (device_.matmul().try_gemm(gemm, epilogue, tensors, stream_)) {
-      time(name, bytes, flops, [&] { device_.matmul().try_gemm(gemm, epilogue, tensors, stream_); });
+    if (device_.get<cuda::MatmulPlans>().try_gemm(gemm, epilogue, tensors, stream_)) {
+      time(name, bytes, flops, [&] { device_.get<cuda::MatmulPlans>().try_gemm(gemm, epilogue, tensors, stream_); });
     } else {
       std::printf("%-44s none\n", name.c_str());
     }
@@ -240,17 +253,18 @@ class GptOps {
     const Tensor x = random({s_.rows(), s_.width}), up = random({s_.hidden, s_.width});
     const Tensor down = random({s_.width, s_.hidden}), bias = random({s_.hidden});
     const Tensor pre = random({s_.rows(), s_.hidden}), y = random({s_.rows(), s_.hidden});
-    time("linear_gelu", bytes, flops, [&] { device_.linear_gelu(x, up, bias, pre, y); });
+    time("linear_gelu", bytes, flops, [&] { device_.get<LinearOps>().linear_gelu(x, up, bias, pre, y); });
     epilogue("linear_gelu, cuBLASLt", bytes, flops,
              {s_.rows(), s_.hidden, s_.width, false, true, DType::bf16, DType::bf16, false}, cuda::Epilogue::gelu_bias,
              {.a = x.data, .b = up.data, .c = y.data, .vector = bias.data, .matrix = pre.data});
     const Tensor dpre = empty(pre.shape);
     const Tensor sums = empty(gradients_, {s_.hidden}), none = {};
-    time("linear_gelu_backward", bytes, flops, [&] { device_.linear_gelu_backward(down, x, pre, dpre, none, false); });
+    time("linear_gelu_backward", bytes, flops,
+         [&] { device_.get<LinearOps>().linear_gelu_backward(down, x, pre, dpre, none, false); });
     time("linear_gelu_backward and dbias", bytes, flops,
-         [&] { device_.linear_gelu_backward(down, x, pre, dpre, sums, false); });
+         [&] { device_.get<LinearOps>().linear_gelu_backward(down, x, pre, dpre, sums, false); });
     time("linear_gelu_backward and dbias, added", bytes, flops,
-         [&] { device_.linear_gelu_backward(down, x, pre, dpre, sums, true); });
+         [&] { device_.get<LinearOps>().linear_gelu_backward(down, x, pre, dpre, sums, true); });
     epilogue("linear_gelu_backward, cuBLASLt", bytes, flops,
              {s_.rows(), s_.hidden, s_.width, false, false, DType::bf16, DType::bf16, false},
              cuda::Epilogue::gelu_gradient, {.a = x.data, .b = down.data, .c = dpre.data, .matrix = pre.data});
@@ -266,13 +280,13 @@ class GptOps {
       const Tensor sums = empty(gradients_, {columns});
       const double bytes = 4.0 * static_cast<double>(x.size());
       const std::string name = "to_fp8 of " + std::to_string(columns);
-      time(name, bytes, 0, [&] { device_.to_fp8(x, y, Tensor{}, false); });
-      time(name + ", sums", bytes, 0, [&] { device_.to_fp8(x, y, sums, false); });
+      time(name, bytes, 0, [&] { device_.get<QuantisationOps>().to_fp8(x, y, Tensor{}, false); });
+      time(name + ", sums", bytes, 0, [&] { device_.get<QuantisationOps>().to_fp8(x, y, sums, false); });
     }
     const Tensor weight = random({s_.hidden, s_.width}), copy = empty_fp8(DType::e4m3, weight.shape);
     time("to_fp8 of a weight", 4.0 * static_cast<double>(weight.size()), 0,
-         [&] { device_.to_fp8(weight, copy, Tensor{}, false); });
-    time("renew_scales", 0, 0, [&] { device_.renew_scales(); });
+         [&] { device_.get<QuantisationOps>().to_fp8(weight, copy, Tensor{}, false); });
+    time("renew_scales", 0, 0, [&] { device_.get<QuantisationOps>().renew_scales(); });
   }
 
   void norms_fp8() {
@@ -281,9 +295,10 @@ class GptOps {
     const Tensor x = random(shape), branch = random(shape), sum = empty(shape), y = empty_fp8(DType::e4m3, shape);
     const Tensor weight = random({s_.width}), bias = random({s_.width});
     const Tensor statistics = empty(DType::f32, {s_.rows(), 2});
-    time("layer_norm", 5 * elements, 0, [&] { device_.layer_norm(x, weight, bias, 1e-5f, y, statistics); });
+    time("layer_norm", 5 * elements, 0,
+         [&] { device_.get<NormOps>().layer_norm(x, weight, bias, 1e-5f, y, statistics); });
     time("add_layer_norm", 9 * elements, 0,
-         [&] { device_.add_layer_norm(x, branch, dropout_, weight, bias, 1e-5f, sum, y, statistics); });
+         [&] { device_.get<NormOps>().add_layer_norm(x, branch, dropout_, weight, bias, 1e-5f, sum, y, statistics); });
   }
 
   void linear_fp8(const std::string& name, std::int64_t in, std::int64_t out) {
@@ -293,11 +308,11 @@ class GptOps {
     const Tensor dy = random_fp8(DType::e5m2, {s_.rows(), out}), bias = random({out}), none = {};
     const Tensor y = empty(dy.shape), dx = empty(x.shape), dweight = empty(gradients_, weight.shape);
     const auto outputs = static_cast<double>(dy.size()), inputs = static_cast<double>(x.size());
-    time(name + " forward", bytes + 2 * outputs, flops, [&] { device_.linear(x, weight, bias, y); });
+    time(name + " forward", bytes + 2 * outputs, flops, [&] { device_.get<LinearOps>().linear(x, weight, bias, y); });
     time(name + " dx", bytes + outputs + inputs, flops,
-         [&] { device_.linear_backward(none, weight, dy, dx, none, none, false); });
+         [&] { device_.get<LinearOps>().linear_backward(none, weight, dy, dx, none, none, false); });
     time(name + " dweight", bytes + outputs, flops,
-         [&] { device_.linear_backward(x, weight, dy, none, dweight, none, false); });
+         [&] { device_.get<LinearOps>().linear_backward(x, weight, dy, none, dweight, none, false); });
   }
 
   void gelu_fp8() {
@@ -307,9 +322,9 @@ class GptOps {
     const Tensor pre = random(shape), y = empty_fp8(DType::e4m3, shape), dpre = empty_fp8(DType::e5m2, shape);
     const Tensor down = random_fp8(DType::e4m3, {s_.width, s_.hidden});
     const Tensor dy = random_fp8(DType::e5m2, {s_.rows(), s_.width}), sums = empty(gradients_, {s_.hidden});
-    time("gelu", 4 * elements, 0, [&] { device_.gelu(pre, y); });
+    time("gelu", 4 * elements, 0, [&] { device_.get<LinearOps>().gelu(pre, y); });
     time("linear_gelu_backward and dbias", 8 * elements, flops,
-         [&] { device_.linear_gelu_backward(down, dy, pre, dpre, sums, false); });
+         [&] { device_.get<LinearOps>().linear_gelu_backward(down, dy, pre, dpre, sums, false); });
   }
 
   void attention() {
@@ -321,9 +336,10 @@ class GptOps {
     const Tensor statistics = empty(DType::f32, {s_.batch, s_.heads, s_.sequence});
     const Tensor deltas = empty(DType::f32, statistics.shape);
     const cuda::AttentionTensors t{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
-    time("attention", 4 * activation, flops, [&] { device_.attention(qkv, s_.heads, out, statistics); });
+    time("attention", 4 * activation, flops,
+         [&] { device_.get<AttentionOps>().attention(qkv, s_.heads, out, statistics); });
     time("attention_backward", 8 * activation, 2.5 * flops,
-         [&] { device_.attention_backward(qkv, s_.heads, out, statistics, dout, dqkv); });
+         [&] { device_.get<AttentionOps>().attention_backward(qkv, s_.heads, out, statistics, dout, dqkv); });
     time("attention, plain", 4 * activation, flops, [&] { cuda::plain_attention(shape, t, DType::bf16, stream_); });
     time("attention deltas", 2 * activation, 0,
          [&] { cuda::attention_deltas(shape, t, DType::bf16, deltas.as<float>(), stream_); });
@@ -350,10 +366,11 @@ class GptOps {
     const Tensor sums = empty(DType::u8, {sizeof(MetricSums)});
     const double bytes = 2.0 * static_cast<double>(logits.size());
     auto* metrics = sums.as<MetricSums>();
-    time("token_cross_entropy, loss alone", bytes, 0,
-         [&] { device_.token_cross_entropy(logits, batch_, 0, s_.vocabulary, 0.0f, Tensor{}, metrics); });
+    time("token_cross_entropy, loss alone", bytes, 0, [&] {
+      device_.get<LossOps>().token_cross_entropy(logits, batch_, 0, s_.vocabulary, 0.0f, Tensor{}, metrics);
+    });
     time("token_cross_entropy", 2 * bytes, 0,
-         [&] { device_.token_cross_entropy(logits, batch_, 0, s_.vocabulary, 1e-5f, logits, metrics); });
+         [&] { device_.get<LossOps>().token_cross_entropy(logits, batch_, 0, s_.vocabulary, 1e-5f, logits, metrics); });
     buffers_.pop_back();
     buffers_.pop_back();
   }

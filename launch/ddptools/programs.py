@@ -6,6 +6,8 @@ import sys
 from ddptools.errors import UsageError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+if not (ROOT / "configs").exists():  # installed
+    ROOT = ROOT / "share" / "ddptrain"
 
 
 def program_folder(given: str | None) -> pathlib.Path:

@@ -4,6 +4,12 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/ops/activation.h"
+#include "runtime/ops/convolution.h"
+#include "runtime/ops/gather.h"
+#include "runtime/ops/linear.h"
+#include "runtime/ops/loss.h"
+#include "runtime/ops/pool.h"
 
 namespace ddptrain {
 
@@ -55,7 +61,15 @@ CnnTensors named(const std::vector<Tensor>& t) {
 /// The network composed of the device's primitive operations, with the activations that backward needs.
 class CnnLayers {
  public:
-  CnnLayers(Device& device, const CnnShape& shape, std::int64_t max_batch) : device_(device), shape_(shape) {
+  CnnLayers(Device& device, const CnnShape& shape, std::int64_t max_batch)
+      : device_(device),
+        gather_(device.get<GatherOps>()),
+        convolution_(device.get<ConvolutionOps>()),
+        pool_(device.get<PoolOps>()),
+        activation_(device.get<ActivationOps>()),
+        linear_(device.get<LinearOps>()),
+        loss_(device.get<LossOps>()),
+        shape_(shape) {
     const std::int64_t h = shape.height;
     const std::int64_t w = shape.width;
     images_ = allocate(device.dtype(), {max_batch, h, w, 1});
@@ -76,36 +90,36 @@ class CnnLayers {
     count_ = batch.count;
     pool_dropout_ = pool_dropout;
     hidden_dropout_ = hidden_dropout;
-    device_.gather_images(batch, rows(images_));
-    device_.conv2d(rows(images_), w.conv1_weight, w.conv1_bias, rows(conv1_));
-    device_.conv2d(rows(conv1_), w.conv2_weight, Tensor{}, rows(conv2_));
-    device_.bias_relu_pool_dropout(rows(conv2_), w.conv2_bias, pool_dropout, rows(pooled_), rows(winner_));
-    device_.linear(features(pooled_), w.fc1_weight, Tensor{}, rows(hidden_));
-    device_.bias_relu_dropout(rows(hidden_), w.fc1_bias, hidden_dropout);
-    device_.linear(rows(hidden_), w.fc2_weight, w.fc2_bias, rows(logits_));
-    device_.softmax_cross_entropy(rows(logits_), batch, gradient_scale,
-                                  gradient_scale != 0.0f ? rows(logits_) : Tensor{}, sums);
+    gather_.gather_images(batch, rows(images_));
+    convolution_.conv2d(rows(images_), w.conv1_weight, w.conv1_bias, rows(conv1_));
+    convolution_.conv2d(rows(conv1_), w.conv2_weight, Tensor{}, rows(conv2_));
+    pool_.bias_relu_pool_dropout(rows(conv2_), w.conv2_bias, pool_dropout, rows(pooled_), rows(winner_));
+    linear_.linear(features(pooled_), w.fc1_weight, Tensor{}, rows(hidden_));
+    activation_.bias_relu_dropout(rows(hidden_), w.fc1_bias, hidden_dropout);
+    linear_.linear(rows(hidden_), w.fc2_weight, w.fc2_bias, rows(logits_));
+    loss_.softmax_cross_entropy(rows(logits_), batch, gradient_scale, gradient_scale != 0.0f ? rows(logits_) : Tensor{},
+                                sums);
   }
 
   void backward(const CnnTensors& w, const CnnTensors& g, bool accumulate, const Model::Ready& ready) {
     const Tensor& dconv2 = conv2_;  // its values are not needed any more
-    device_.linear_backward(rows(hidden_), w.fc2_weight, rows(logits_), rows(dhidden_), g.fc2_weight, g.fc2_bias,
+    linear_.linear_backward(rows(hidden_), w.fc2_weight, rows(logits_), rows(dhidden_), g.fc2_weight, g.fc2_bias,
                             accumulate);
     ready(fc2_weight);
     ready(fc2_bias);
-    device_.bias_relu_backward(rows(hidden_), rows(dhidden_), scale(hidden_dropout_), g.fc1_bias, accumulate);
+    activation_.bias_relu_backward(rows(hidden_), rows(dhidden_), scale(hidden_dropout_), g.fc1_bias, accumulate);
     ready(fc1_bias);
-    device_.linear_backward(features(pooled_), w.fc1_weight, rows(dhidden_), features(dpooled_), g.fc1_weight, Tensor{},
+    linear_.linear_backward(features(pooled_), w.fc1_weight, rows(dhidden_), features(dpooled_), g.fc1_weight, Tensor{},
                             accumulate);
     ready(fc1_weight);
-    device_.bias_relu_pool_dropout_backward(rows(dpooled_), rows(winner_), pool_dropout_, rows(dconv2), g.conv2_bias,
-                                            accumulate);
+    pool_.bias_relu_pool_dropout_backward(rows(dpooled_), rows(winner_), pool_dropout_, rows(dconv2), g.conv2_bias,
+                                          accumulate);
     ready(conv2_bias);
-    device_.conv2d_backward(rows(conv1_), w.conv2_weight, rows(dconv2), rows(dconv1_), g.conv2_weight, accumulate);
+    convolution_.conv2d_backward(rows(conv1_), w.conv2_weight, rows(dconv2), rows(dconv1_), g.conv2_weight, accumulate);
     ready(conv2_weight);
-    device_.bias_relu_backward(rows(conv1_), rows(dconv1_), 1.0f, g.conv1_bias, accumulate);
+    activation_.bias_relu_backward(rows(conv1_), rows(dconv1_), 1.0f, g.conv1_bias, accumulate);
     ready(conv1_bias);
-    device_.conv2d_backward(rows(images_), w.conv1_weight, rows(dconv1_), Tensor{}, g.conv1_weight, accumulate);
+    convolution_.conv2d_backward(rows(images_), w.conv1_weight, rows(dconv1_), Tensor{}, g.conv1_weight, accumulate);
     ready(conv1_weight);
   }
 
@@ -123,6 +137,12 @@ class CnnLayers {
   static float scale(const Dropout& dropout) { return dropout.rate > 0.0f ? dropout.scale() : 1.0f; }
 
   Device& device_;
+  GatherOps& gather_;
+  ConvolutionOps& convolution_;
+  PoolOps& pool_;
+  ActivationOps& activation_;
+  LinearOps& linear_;
+  LossOps& loss_;
   CnnShape shape_;
   std::int64_t count_ = 0;
   Dropout pool_dropout_;
@@ -136,7 +156,7 @@ class Cnn final : public Model {
   Cnn(Device& device, const CnnOptions& options, ResidentImages images, const CnnShape& shape)
       : options_(options), images_(std::move(images)), shape_(shape), parameters_(make_parameters(shape)) {
     DDP_CHECK(options.max_batch > 0, "cnn: a batch of {}", options.max_batch);
-    if (device.options().fused) kernels_ = device.make_cnn_kernels(shape, options.max_batch);
+    if (device.options().fused) kernels_ = make_cnn_kernels(device, shape, options.max_batch);
     if (!kernels_) layers_ = std::make_unique<CnnLayers>(device, shape, options.max_batch);
   }
 

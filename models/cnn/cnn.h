@@ -4,6 +4,7 @@
 
 #include "data/images.h"
 #include "models/cnn/cnn_kernels.h"
+#include "runtime/device/device.h"
 #include "runtime/train/model.h"
 
 namespace ddptrain {

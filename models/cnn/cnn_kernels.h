@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "runtime/core/step.h"
+#include "runtime/core/tensor.h"
 #include "runtime/device/device.h"
 
 namespace ddptrain {
@@ -51,5 +53,8 @@ class CnnKernels {
   /// All others.
   virtual void backward_rest(const CnnTensors& weights, const CnnTensors& gradients, bool accumulate) = 0;
 };
+
+/// Null where this device, precision or shape has none.
+std::unique_ptr<CnnKernels> make_cnn_kernels(Device& device, const CnnShape& shape, std::int64_t max_batch);
 
 }  // namespace ddptrain

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "models/language_model.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain {
 

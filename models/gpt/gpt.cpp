@@ -7,6 +7,11 @@
 #include "models/gpt/work.h"
 #include "models/language_model.h"
 #include "runtime/core/error.h"
+#include "runtime/ops/embedding.h"
+#include "runtime/ops/linear.h"
+#include "runtime/ops/loss.h"
+#include "runtime/ops/norm.h"
+#include "runtime/ops/quantisation.h"
 
 namespace ddptrain {
 
@@ -31,7 +36,12 @@ class Gpt final : public Model, public LanguageModel {
         text_(std::move(tokens)),
         shape_(options.shape),
         parameters_(gpt_parameters(options.shape)),
-        fp8_fits_(device.fits_fp8(options.shape.feed_forward, options.shape.width)) {
+        linear_(device.get<LinearOps>()),
+        norm_(device.get<NormOps>()),
+        embedding_(device.get<EmbeddingOps>()),
+        loss_(device.get<LossOps>()),
+        quantisation_(device.get<QuantisationOps>()),
+        fp8_fits_(quantisation_.fits(options.shape.feed_forward, options.shape.width)) {
     for (ParameterSpec& spec : parameters_) {
       if (options.pretrained) spec.initial.read = [name = spec.name, read = options.pretrained] { return read(name); };
     }
@@ -70,10 +80,10 @@ class Gpt final : public Model, public LanguageModel {
       const Tensor logits = head_logits(x);
       {
         const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "cross-entropy");
-        device_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, gradient_scale, logits, sums);
+        loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, gradient_scale, logits, sums);
       }
       const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "d logits");
-      device_.linear_backward(x, head_, logits, head_piece(scratch_.branch, first), dhead_, Tensor{}, first > 0);
+      linear_.linear_backward(x, head_, logits, head_piece(scratch_.branch, first), dhead_, Tensor{}, first > 0);
     }
   }
 
@@ -83,7 +93,7 @@ class Gpt final : public Model, public LanguageModel {
     run_blocks_apart({slice, text_.validation});
     for (std::int64_t first = 0; first < rows(); first += head_rows_) {
       const Tensor logits = head_logits(head_piece(final_norm_.output, first));
-      device_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, sums);
+      loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, sums);
     }
   }
 
@@ -142,7 +152,7 @@ class Gpt final : public Model, public LanguageModel {
   Tensor head_logits(const Tensor& x) {
     Tensor logits{logits_.data, logits_.dtype, {x.dim(0), shape_.padded_vocabulary()}};
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "logits");
-    device_.linear(x, head_, Tensor{}, logits);
+    linear_.linear(x, head_, Tensor{}, logits);
     return logits;
   }
   void backward_embedding(bool accumulate, const Ready& ready);
@@ -152,6 +162,11 @@ class Gpt final : public Model, public LanguageModel {
   ResidentTokens text_;
   GptShape shape_;
   std::vector<ParameterSpec> parameters_;
+  LinearOps& linear_;
+  NormOps& norm_;
+  EmbeddingOps& embedding_;
+  LossOps& loss_;
+  QuantisationOps& quantisation_;
   bool fp8_fits_;  ///< Whether the blocks' linear layers can multiply in FP8, and do where the batch fits, too.
   std::int64_t head_rows_;
   std::deque<Buffer> buffers_;
@@ -242,7 +257,7 @@ void Gpt::fit_to_batch(const TokenBatch& batch) {
   DDP_CHECK(batch.source.sequence > 0 && batch.source.sequence <= shape_.sequence,
             "gpt: windows of {} tokens, there are {} positions", batch.source.sequence, shape_.sequence);
   batch_ = batch;
-  const bool fp8 = fp8_fits_ && device_.fits_fp8(rows(), shape_.width);
+  const bool fp8 = fp8_fits_ && quantisation_.fits(rows(), shape_.width);
   scratch_.dpre.dtype = fp8 ? DType::e5m2 : device_.dtype();
   for (GptBlock& block : blocks_) {
     GptBlockActivations& a = block.activations();
@@ -271,9 +286,9 @@ void Gpt::run_blocks(const TokenBatch& batch, float rate) {
   rate_ = rate;
   fit_to_batch(batch);
   const GptNorm& first = block(0).norm1();
-  device_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), first.input);
-  device_.layer_norm(first.input, first.weight, first.bias, static_cast<float>(shape_.norm_epsilon), first.output,
-                     first.statistics);
+  embedding_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), first.input);
+  norm_.layer_norm(first.input, first.weight, first.bias, static_cast<float>(shape_.norm_epsilon), first.output,
+                   first.statistics);
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     const std::uint32_t site = kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer);
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} forward", layer));
@@ -285,15 +300,15 @@ void Gpt::run_blocks(const TokenBatch& batch, float rate) {
 /// Without dropout, and without a trace in the steps to come.
 void Gpt::run_blocks_apart(const TokenBatch& batch) {
   run_blocks(batch, 0.0f);
-  device_.forget_magnitudes();
+  quantisation_.forget_magnitudes();
 }
 
 /// The first block's weight gradients come last, so that the embedding's all-reduce, the largest of all, runs beside
 /// them.
 void Gpt::backward(bool accumulate, const Ready& ready) {
-  device_.layer_norm_backward(final_norm_.input, final_norm_.weight, final_norm_.statistics, scratch_.branch, Tensor{},
-                              scratch_.dout, final_norm_.dweight, final_norm_.dbias,
-                              rate_ > 0.0f ? Tensor{} : block(shape_.layers - 1).mlp_projection().dbias, accumulate);
+  norm_.layer_norm_backward(final_norm_.input, final_norm_.weight, final_norm_.statistics, scratch_.branch, Tensor{},
+                            scratch_.dout, final_norm_.dweight, final_norm_.dbias,
+                            rate_ > 0.0f ? Tensor{} : block(shape_.layers - 1).mlp_projection().dbias, accumulate);
   ready(kFinalNorm);
   ready(kFinalNorm + 1);
   for (std::int64_t layer = shape_.layers - 1; layer >= 0; --layer) {
@@ -311,14 +326,14 @@ void Gpt::backward(bool accumulate, const Ready& ready) {
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "h.0 weight gradients");
   block(0).mlp_backward_weights(scratch_, accumulate, ready);
   block(0).attention_backward_weights(scratch_, accumulate, ready);
-  device_.renew_scales();
+  quantisation_.renew_scales();
 }
 
 void Gpt::backward_embedding(bool accumulate, const Ready& ready) {
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "embedding backward");
   const std::int64_t sequence = batch_.source.sequence;
-  device_.embed_tokens_backward(batch_, dropout(kEmbeddingSite), scratch_.din, dhead_, dtokens_,
-                                dpositions_.first(sequence), accumulate);
+  embedding_.embed_tokens_backward(batch_, dropout(kEmbeddingSite), scratch_.din, dhead_, dtokens_,
+                                   dpositions_.first(sequence), accumulate);
   if (!accumulate && sequence < shape_.sequence) {
     const std::size_t used = dpositions_.first(sequence).bytes();
     device_.zero(dpositions_.as<char>() + used, dpositions_.bytes() - used, device_.compute_stream());

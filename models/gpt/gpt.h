@@ -9,6 +9,7 @@
 #include "data/tokens.h"
 #include "models/gpt/gpt_block.h"
 #include "models/gpt/shape.h"
+#include "runtime/device/device.h"
 #include "runtime/train/model.h"
 
 namespace ddptrain {

@@ -83,15 +83,15 @@ void GptBlock::bind(const std::vector<Tensor>& weights, const std::vector<Tensor
 void GptBlock::prepare_fp8(const std::function<Tensor(const Shape&)>& allocate) {
   const auto prepare = [&](GptLinear& layer, std::int64_t out, std::int64_t in) {
     layer.weight_fp8 = allocate({out, in});
-    layer.weight_fp8.scale = device_.make_scale(DType::e4m3);
-    layer.gradient_scale = device_.make_scale(DType::e5m2);
+    layer.weight_fp8.scale = quantisation_.make_scale(DType::e4m3);
+    layer.gradient_scale = quantisation_.make_scale(DType::e5m2);
   };
   prepare(qkv_, 3 * shape_.width, shape_.width);
   prepare(attention_projection_, shape_.width, shape_.width);
   prepare(expansion_, shape_.feed_forward, shape_.width);
   prepare(mlp_projection_, shape_.width, shape_.feed_forward);
   for (Tensor* input : {&norm1_.output, &activations_.attended_fp8, &norm2_.output, &activations_.hidden}) {
-    input->scale = device_.make_scale(DType::e4m3);
+    input->scale = quantisation_.make_scale(DType::e4m3);
   }
 }
 
@@ -106,7 +106,7 @@ void GptBlock::convert_weights() {
   if (!fp8_) return;
   const Span span = part("weights to FP8");
   for (const GptLinear* layer : {&qkv_, &attention_projection_, &expansion_, &mlp_projection_}) {
-    device_.to_fp8(layer->weight, layer->weight_fp8, Tensor{}, false);
+    quantisation_.to_fp8(layer->weight, layer->weight_fp8, Tensor{}, false);
   }
 }
 
@@ -119,7 +119,7 @@ Tensor GptBlock::gradient_of(const GptLinear& layer, const Tensor& dy, const Ten
 Tensor GptBlock::convert_gradient(const GptLinear& layer, const Tensor& dy, const Tensor& fp8, const Tensor& dbias,
                                   bool accumulate) {
   Tensor gradient = gradient_of(layer, dy, fp8);
-  if (fp8_) device_.to_fp8(flat(dy), gradient, dbias, accumulate);
+  if (fp8_) quantisation_.to_fp8(flat(dy), gradient, dbias, accumulate);
   return gradient;
 }
 
@@ -129,17 +129,17 @@ void GptBlock::forward(const GptNorm& next, const Tensor& branch) {
   expand();
   {
     const Span span = part("mlp projection");
-    device_.linear(flat(activations_.hidden), weight_of(mlp_projection_), mlp_projection_.bias, flat(branch));
+    linear_.linear(flat(activations_.hidden), weight_of(mlp_projection_), mlp_projection_.bias, flat(branch));
   }
   const Span span = part("add and norm");
-  device_.add_layer_norm(norm2_.input, branch, mlp_dropout_, next.weight, next.bias, epsilon(), next.input, next.output,
-                         next.statistics);
+  norm_.add_layer_norm(norm2_.input, branch, mlp_dropout_, next.weight, next.bias, epsilon(), next.input,
+                       next.output, next.statistics);
 }
 
 void GptBlock::restore(Recompute recompute, const Tensor& branch) {
-  if (recompute == Recompute::gelu) device_.gelu(flat(activations_.pre), flat(activations_.hidden));
+  if (recompute == Recompute::gelu) linear_.gelu(flat(activations_.pre), flat(activations_.hidden));
   if (recompute != Recompute::block) return;
-  device_.layer_norm(norm1_.input, norm1_.weight, norm1_.bias, epsilon(), norm1_.output, norm1_.statistics);
+  norm_.layer_norm(norm1_.input, norm1_.weight, norm1_.bias, epsilon(), norm1_.output, norm1_.statistics);
   attend(branch);
   expand();
 }
@@ -149,43 +149,43 @@ void GptBlock::attend(const Tensor& branch) {
   const GptBlockActivations& a = activations_;
   {
     const Span span = part("qkv");
-    device_.linear(flat(norm1_.output), weight_of(qkv_), qkv_.bias, flat(a.qkv));
+    linear_.linear(flat(norm1_.output), weight_of(qkv_), qkv_.bias, flat(a.qkv));
   }
   {
     const Span span = part("attention");
-    device_.attention(a.qkv, shape_.heads, a.attended, a.attention_statistics);
+    attention_.attention(a.qkv, shape_.heads, a.attended, a.attention_statistics);
   }
   {
     const Span span = part("attention projection");
-    if (fp8_) device_.to_fp8(flat(a.attended), flat(a.attended_fp8), Tensor{}, false);
-    device_.linear(flat(input_of(a.attended, a.attended_fp8)), weight_of(attention_projection_),
+    if (fp8_) quantisation_.to_fp8(flat(a.attended), flat(a.attended_fp8), Tensor{}, false);
+    linear_.linear(flat(input_of(a.attended, a.attended_fp8)), weight_of(attention_projection_),
                    attention_projection_.bias, flat(branch));
   }
   const Span span = part("add and norm");
-  device_.add_layer_norm(norm1_.input, branch, attention_dropout_, norm2_.weight, norm2_.bias, epsilon(), norm2_.input,
-                         norm2_.output, norm2_.statistics);
+  norm_.add_layer_norm(norm1_.input, branch, attention_dropout_, norm2_.weight, norm2_.bias, epsilon(),
+                       norm2_.input, norm2_.output, norm2_.statistics);
 }
 
 void GptBlock::expand() {
   const Span span = part("expansion and GELU");
-  device_.linear_gelu(flat(norm2_.output), weight_of(expansion_), expansion_.bias, flat(activations_.pre),
+  linear_.linear_gelu(flat(norm2_.output), weight_of(expansion_), expansion_.bias, flat(activations_.pre),
                       flat(activations_.hidden));
 }
 
 void GptBlock::mlp_backward_data(const GptScratch& scratch, bool accumulate) {
-  if (mlp_dropout_.rate > 0.0f) device_.dropout(scratch.dout, mlp_dropout_, scratch.mlp_branch);
+  if (mlp_dropout_.rate > 0.0f) activation_.dropout(scratch.dout, mlp_dropout_, scratch.mlp_branch);
   const Tensor& dbranch = through(mlp_dropout_, scratch.dout, scratch.mlp_branch);
   const Tensor dpre = gradient_of(expansion_, scratch.dpre, scratch.dpre);
   {
     const Span span = part("d mlp projection and GELU");
     const Tensor dy = convert_gradient(mlp_projection_, dbranch, scratch.dmlp_fp8,
                                        if_dropped(mlp_dropout_, mlp_projection_.dbias), accumulate);
-    device_.linear_gelu_backward(weight_of(mlp_projection_), dy, flat(activations_.pre), dpre, expansion_.dbias,
+    linear_.linear_gelu_backward(weight_of(mlp_projection_), dy, flat(activations_.pre), dpre, expansion_.dbias,
                                  accumulate);
   }
   {
     const Span span = part("d expansion");
-    device_.linear_backward(Tensor{}, weight_of(expansion_), dpre, flat(scratch.branch), Tensor{}, Tensor{},
+    linear_.linear_backward(Tensor{}, weight_of(expansion_), dpre, flat(scratch.branch), Tensor{}, Tensor{},
                             accumulate);
   }
   norm_backward(norm2_, scratch.branch, scratch.dout, scratch.dmiddle,
@@ -194,23 +194,25 @@ void GptBlock::mlp_backward_data(const GptScratch& scratch, bool accumulate) {
 
 void GptBlock::attention_backward_data(const GptScratch& scratch, const GptLinear& before, bool accumulate) {
   const GptBlockActivations& a = activations_;
-  if (attention_dropout_.rate > 0.0f) device_.dropout(scratch.dmiddle, attention_dropout_, scratch.attention_branch);
+  if (attention_dropout_.rate > 0.0f)
+    activation_.dropout(scratch.dmiddle, attention_dropout_, scratch.attention_branch);
   const Tensor& dbranch = through(attention_dropout_, scratch.dmiddle, scratch.attention_branch);
   {
     const Span span = part("d attention projection");
     const Tensor dy = convert_gradient(attention_projection_, dbranch, scratch.dattention_fp8,
                                        if_dropped(attention_dropout_, attention_projection_.dbias), accumulate);
-    device_.linear_backward(Tensor{}, weight_of(attention_projection_), dy, flat(scratch.branch), Tensor{}, Tensor{},
+    linear_.linear_backward(Tensor{}, weight_of(attention_projection_), dy, flat(scratch.branch), Tensor{}, Tensor{},
                             accumulate);
   }
   {
     const Span span = part("d attention");
-    device_.attention_backward(a.qkv, shape_.heads, a.attended, a.attention_statistics, scratch.branch, scratch.dqkv);
+    attention_.attention_backward(a.qkv, shape_.heads, a.attended, a.attention_statistics, scratch.branch,
+                                  scratch.dqkv);
   }
   {
     const Span span = part("d qkv");
     const Tensor dy = convert_gradient(qkv_, scratch.dqkv, scratch.dqkv_fp8, qkv_.dbias, accumulate);
-    device_.linear_backward(Tensor{}, weight_of(qkv_), dy, flat(scratch.branch), Tensor{}, Tensor{}, accumulate);
+    linear_.linear_backward(Tensor{}, weight_of(qkv_), dy, flat(scratch.branch), Tensor{}, Tensor{}, accumulate);
   }
   norm_backward(norm1_, scratch.branch, scratch.dmiddle, scratch.din, if_kept(mlp_dropout_, before.dbias), accumulate);
 }
@@ -238,14 +240,14 @@ void GptBlock::weight_gradient(const Tensor& input, const GptLinear& layer, cons
                                bool accumulate) {
   const Span span = part("weight gradient");
   const Tensor sums = fp8_ ? Tensor{} : dbias;  // convert_gradient() has made it
-  device_.linear_backward(flat(input), weight_of(layer), doutput, Tensor{}, layer.dweight, sums, accumulate);
+  linear_.linear_backward(flat(input), weight_of(layer), doutput, Tensor{}, layer.dweight, sums, accumulate);
 }
 
 void GptBlock::norm_backward(const GptNorm& norm, const Tensor& doutput, const Tensor& dresidual, const Tensor& dinput,
                              const Tensor& dinput_sums, bool accumulate) {
   const Span span = part("d norm");
-  device_.layer_norm_backward(norm.input, norm.weight, norm.statistics, doutput, dresidual, dinput, norm.dweight,
-                              norm.dbias, dinput_sums, accumulate);
+  norm_.layer_norm_backward(norm.input, norm.weight, norm.statistics, doutput, dresidual, dinput, norm.dweight,
+                            norm.dbias, dinput_sums, accumulate);
 }
 
 void GptBlock::report(std::size_t begin, std::size_t end, const Model::Ready& ready) const {

@@ -6,6 +6,11 @@
 #include <vector>
 
 #include "models/gpt/shape.h"
+#include "runtime/ops/activation.h"
+#include "runtime/ops/attention.h"
+#include "runtime/ops/linear.h"
+#include "runtime/ops/norm.h"
+#include "runtime/ops/quantisation.h"
 #include "runtime/train/model.h"
 
 namespace ddptrain {
@@ -58,7 +63,14 @@ class GptBlock {
  public:
   static constexpr std::size_t kParameters = 12;
 
-  GptBlock(Device& device, const GptShape& shape) : device_(device), shape_(shape) {}
+  GptBlock(Device& device, const GptShape& shape)
+      : device_(device),
+        linear_(device.get<LinearOps>()),
+        norm_(device.get<NormOps>()),
+        attention_(device.get<AttentionOps>()),
+        activation_(device.get<ActivationOps>()),
+        quantisation_(device.get<QuantisationOps>()),
+        shape_(shape) {}
 
   /// Adds those of block `layer` to `specs`, from its end to its start.
   static void append_parameters(const GptShape& shape, std::int64_t layer, std::vector<ParameterSpec>& specs);
@@ -114,6 +126,11 @@ class GptBlock {
   void report(std::size_t begin, std::size_t end, const Model::Ready& ready) const;
 
   Device& device_;
+  LinearOps& linear_;
+  NormOps& norm_;
+  AttentionOps& attention_;
+  ActivationOps& activation_;
+  QuantisationOps& quantisation_;
   GptShape shape_;
   std::size_t first_ = 0;
   GptLinear qkv_, attention_projection_, expansion_, mlp_projection_;

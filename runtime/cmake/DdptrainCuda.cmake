@@ -44,7 +44,7 @@ if(DDPTRAIN_WITH_CUDA)
   message(STATUS "CUDA backend: on (toolkit ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES})")
   add_library(ddp_cuda_libraries INTERFACE)
   target_include_directories(ddp_cuda_libraries SYSTEM INTERFACE
-    ${CUDNN_FRONTEND_INCLUDE_DIR} ${CUDNN_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
+    "$<BUILD_INTERFACE:${CUDNN_FRONTEND_INCLUDE_DIR};${CUDNN_INCLUDE_DIR};${NCCL_INCLUDE_DIR}>")
   target_link_libraries(ddp_cuda_libraries INTERFACE
     CUDA::cudart CUDA::cublasLt ${CUDNN_LIBRARY} ${NCCL_LIBRARY} ${CMAKE_DL_LIBS})
 endif()

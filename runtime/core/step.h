@@ -111,6 +111,13 @@ DDP_HOST_DEVICE std::uint32_t sample_index(const SampleOrder& order, std::uint64
   return BatchRows(order, step)[row];
 }
 
+/// Sums over the predictions made since they were last zeroed: one per image, one per token.
+struct MetricSums {
+  double loss = 0.0;  ///< Sum of the predictions' losses (natural logarithm).
+  std::uint64_t correct = 0;
+  std::uint64_t samples = 0;
+};
+
 /// What one micro-step of a rank works on: `count` samples of a data set, found through `order`. Plain numbers, so that
 /// nothing of what a sample is travels through the runtime.
 struct Slice {

@@ -5,6 +5,8 @@
 
 #include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
+#include "runtime/device/peer_inboxes.h"
+#include "runtime/ops/family.h"
 
 namespace ddptrain {
 
@@ -81,6 +83,27 @@ struct UpdateSlice {
   const void* gradients = nullptr;        ///< Already averaged.
   const float* gradient_scale = nullptr;  ///< One factor for every gradient (clipping), or null.
   float* norms = nullptr;  ///< Scratch for lamb, f32 [2 * arena chunks + 2 * parameter_count]. Needs whole parameters.
+};
+
+/// The step's number, and what follows the gradients of a step.
+class OptimizerOps : public Family<OptimizerOps> {
+ public:
+  virtual void advance(StepState* state, std::uint32_t steps, Stream stream) = 0;  ///< state->step += steps
+  virtual void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) = 0;
+  /// Bytes of memory, zeroed, that sum_and_update() of this slice needs on each of `ranks` ranks; 0 where there is no
+  /// sum_and_update(): on CPUs, for lamb, for more than PeerInboxes::kMaxRanks ranks and for large slices.
+  virtual std::size_t inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const = 0;
+  /// update() by the sum over ranks of slice.gradients, rounded once to their type: the same bits on all ranks. The
+  /// gradients stay as they are. Collective: the ranks' kernels wait for each other on their GPUs.
+  virtual void sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
+                              StepRef step, Stream stream) = 0;
+  /// *sum (f32) = sum of squares of `values`, of bf16 or the type of master weights.
+  virtual void sum_of_squares(const Tensor& values, float* sum, Stream stream) = 0;
+  /// *scale = min(1, max_norm / (norm + 1e-6)), norm = square root of the sum of all `squares` (f32).
+  virtual void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) = 0;
+
+  static std::unique_ptr<OptimizerOps> on_cpu(Device& device);
+  static std::unique_ptr<OptimizerOps> on_cuda(Device& device);
 };
 
 }  // namespace ddptrain

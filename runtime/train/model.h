@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/device/device.h"
+#include "runtime/core/step.h"
+#include "runtime/core/tensor.h"
+#include "runtime/device/buffer.h"
 
 /// What the runtime trains: the interface that every model implements.
 

@@ -9,11 +9,16 @@ namespace ddptrain {
 
 Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
                      Communicator& communicator, bool fused_sum)
-    : settings_(settings), clip_norm_(clip_norm), arena_(arena), device_(device), communicator_(communicator) {
+    : settings_(settings),
+      clip_norm_(clip_norm),
+      arena_(arena),
+      device_(device),
+      ops_(device.get<OptimizerOps>()),
+      communicator_(communicator) {
   DDP_CHECK(settings.kind != OptimizerKind::lamb || !arena.sharded(), "lamb needs the norms of whole parameters");
   if (clips()) clip_ = device_.allocate((arena.plan().buckets.size() + 1) * sizeof(float));
   const std::size_t last = arena.plan().buckets.size() - 1;
-  const std::size_t inbox_bytes = device.inbox_bytes(settings.kind, arena.update_slice(last), communicator.size());
+  const std::size_t inbox_bytes = ops_.inbox_bytes(settings.kind, arena.update_slice(last), communicator.size());
   why_not_fused_ = what_forbids_fusing(fused_sum, inbox_bytes);
   find_peers(why_not_fused_.empty() ? inbox_bytes : 0);
 }
@@ -51,7 +56,7 @@ void Optimizer::begin_step(StepRef step, bool communicates) {
 
 void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
   if (clips()) {
-    device_.sum_of_squares(arena_.reduced_gradients(bucket), squares().as<float>() + bucket, stream);
+    ops_.sum_of_squares(arena_.reduced_gradients(bucket), squares().as<float>() + bucket, stream);
     return;
   }
   update(bucket, stream);
@@ -60,7 +65,7 @@ void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
 
 void Optimizer::sum_and_update(std::size_t bucket, Stream stream) {
   const Span span(device_.timeline(), Lane::communication, stream, fmt::format("bucket {} sum and update", bucket));
-  device_.sum_and_update(settings_, arena_.update_slice(bucket), peers_, step_, stream);
+  ops_.sum_and_update(settings_, arena_.update_slice(bucket), peers_, step_, stream);
 }
 
 void Optimizer::finish_step() {
@@ -73,7 +78,7 @@ void Optimizer::clip_and_update() {
   const Stream compute = device_.compute_stream();
   const Stream communication = device_.communication_stream();
   if (gathers_) communicator_.wait(communicator_.all_reduce_sum(squares(), compute));
-  device_.clip_scale(squares(), clip_norm_, clip_scale(), compute);
+  ops_.clip_scale(squares(), clip_norm_, clip_scale(), compute);
   for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
     update(bucket, compute);
     if (!gathers_) continue;
@@ -87,7 +92,7 @@ void Optimizer::update(std::size_t bucket, Stream stream) {
   const Span span(device_.timeline(), Lane::compute, stream, fmt::format("bucket {} update", bucket));
   UpdateSlice slice = arena_.update_slice(bucket);
   if (clips()) slice.gradient_scale = clip_scale();
-  device_.update(settings_, slice, step_, stream);
+  ops_.update(settings_, slice, step_, stream);
 }
 
 void Optimizer::gather(std::size_t bucket, Stream stream) {

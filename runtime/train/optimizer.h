@@ -5,6 +5,7 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/optimizer.h"
 #include "runtime/train/parameter_arena.h"
 
 namespace ddptrain {
@@ -51,6 +52,7 @@ class Optimizer {
   float clip_norm_;
   const ParameterArena& arena_;
   Device& device_;
+  OptimizerOps& ops_;
   Communicator& communicator_;
   Buffer clip_;  ///< f32: squares(), then the scale.
   std::string why_not_fused_;

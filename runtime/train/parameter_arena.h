@@ -8,6 +8,7 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/optimizer.h"
 #include "runtime/train/bucket_plan.h"
 #include "runtime/train/model.h"
 

@@ -25,7 +25,7 @@ struct RunInfo {
   int local_world_size = 1;
   int zero = 0;  ///< Stage of ZeRO.
   GradientPath gradient_path;
-  std::map<std::string, std::int64_t> shape;  ///< Of a GPT: layers, width, sequence ...
+  std::map<std::string, std::int64_t> shape;  ///< Sizes of the model, such as its layers and width.
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
   std::vector<std::pair<std::string, double>> startup;  ///< Seconds of each phase before the first step.

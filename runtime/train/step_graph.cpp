@@ -6,6 +6,7 @@ namespace ddptrain {
 
 StepGraph::StepGraph(Device& device, StepState* state, Step step, const StepGraphOptions& options)
     : device_(device),
+      optimizer_(device.get<OptimizerOps>()),
       state_(state),
       step_(std::move(step)),
       enabled_(options.enabled),
@@ -35,7 +36,7 @@ void StepGraph::prepare() {
 
 void StepGraph::queue(std::uint32_t steps) {
   for (std::uint32_t i = 0; i < steps; ++i) step_(i);
-  device_.advance(state_, steps, device_.compute_stream());
+  optimizer_.advance(state_, steps, device_.compute_stream());
 }
 
 }  // namespace ddptrain

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "runtime/device/device.h"
+#include "runtime/ops/optimizer.h"
 
 namespace ddptrain {
 
@@ -34,6 +35,7 @@ class StepGraph {
   void queue(std::uint32_t steps);
 
   Device& device_;
+  OptimizerOps& optimizer_;
   StepState* state_;
   Step step_;
   bool enabled_;

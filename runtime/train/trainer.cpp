@@ -124,20 +124,15 @@ std::vector<TimelineSpan> Trainer::trace(std::uint32_t steps) {
       const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("step {}", i));
       train_step(reducer_, i);
     }
-    device_.advance(state_.step(), steps, device_.compute_stream());
-  };
-  const auto note = [&](const std::function<void()>& what) {
-    device_.record_into(timeline.get());
-    what();
-    device_.record_into(nullptr);
+    device_.get<OptimizerOps>().advance(state_.step(), steps, device_.compute_stream());
   };
   std::unique_ptr<Graph> graph;
-  if (options_.graph) note([&] { graph = device_.capture(work); });
+  if (options_.graph) device_.record(*timeline, [&] { graph = device_.capture(work); });
   training_.run(2);  // so that the first step that is traced follows others
   if (graph != nullptr) {
     graph->launch();
   } else {
-    note(work);
+    device_.record(*timeline, work);
   }
   device_.synchronize();
   return timeline->spans();

@@ -26,16 +26,6 @@ TEST_P(MemoryTest, AllocationsAreZeroedAndAligned) {
   }
 }
 
-TEST(PaperDeviceTest, HoldsMoreThanThereIs) {
-  const auto device = make_paper_device({.precision = Precision::bf16, .fp8 = true}, DeviceKind::cuda);
-  EXPECT_EQ(device->dtype(), DType::bf16);
-  std::vector<Buffer> buffers;
-  for (int i = 0; i < 16; ++i) buffers.push_back(device->allocate(std::size_t{1} << 40));
-  EXPECT_EQ(total_bytes(buffers), std::size_t{16} << 40);
-  EXPECT_TRUE(device->has_own_memory());
-  EXPECT_FALSE(make_paper_device({}, DeviceKind::cpu)->has_own_memory());
-}
-
 TEST_P(MemoryTest, ZeroClearsExactlyItsBytes) {
   Bench bench(*device_);
   const Tensor bytes = bench.put_bytes(std::vector<std::uint8_t>(64, 7), {64});
@@ -60,14 +50,6 @@ TEST_P(MemoryTest, ConvertRoundsToNearestEven) {
   std::vector<float> result(source.size());
   device_->copy_to_host(result.data(), wide.data(), source.size() * 4);
   EXPECT_EQ(result, expected);
-}
-
-TEST_P(MemoryTest, AdvanceCountsSteps) {
-  Bench bench(*device_);
-  StepState* state = bench.put_object(StepState{(1ull << 32) - 1});
-  device_->advance(state, 1, device_->compute_stream());
-  device_->advance(state, 4, device_->compute_stream());
-  EXPECT_EQ(bench.take_object(state).step, (1ull << 32) + 4);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, MemoryTest, ::testing::ValuesIn(device_cases()),

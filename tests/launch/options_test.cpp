@@ -9,14 +9,10 @@
 
 #include "models/gpt/shape.h"
 #include "runtime/core/error.h"
+#include "tests/launch/command_line.h"
 
 namespace ddptrain {
 namespace {
-
-CommandLine parse(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), "ddptrain");
-  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
-}
 
 TEST(Options, DefaultsAreThePublishedRecipe) {
   const Options defaults = parse({}).options;

@@ -12,6 +12,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
+#include "runtime/core/step.h"
 #include "runtime/device/device.h"
 
 namespace ddptrain::testing {

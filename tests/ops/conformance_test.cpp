@@ -3,6 +3,13 @@
 #include <functional>
 #include <utility>
 
+#include "runtime/ops/activation.h"
+#include "runtime/ops/convolution.h"
+#include "runtime/ops/gather.h"
+#include "runtime/ops/linear.h"
+#include "runtime/ops/loss.h"
+#include "runtime/ops/optimizer.h"
+#include "runtime/ops/pool.h"
 #include "tests/ops/conformance.h"
 
 namespace ddptrain::testing {
@@ -53,8 +60,9 @@ TEST_P(ConformanceTest, Conv2d) {
       compare(describe(x, with_bias ? "with bias" : ""), [&](Bench& bench) -> Outputs {
         const Tensor out = bench.poisoned(y);
         const Tensor bias = with_bias ? bench.put(random_values(c.out, 3), {c.out}) : Tensor{};
-        bench.device().conv2d(bench.put(random_values(element_count(x), 1), x),
-                              bench.put(random_values(element_count(weight), 2), weight), bias, out);
+        bench.device().get<ConvolutionOps>().conv2d(bench.put(random_values(element_count(x), 1), x),
+                                                    bench.put(random_values(element_count(weight), 2), weight), bias,
+                                                    out);
         return {{"y", bench.take(out)}};
       });
     }
@@ -74,8 +82,8 @@ TEST_P(ConformanceTest, Conv2dBackward) {
         const Tensor inputs = bench.put(random_values(element_count(x), 1), x);
         const Tensor weights = bench.put(random_values(element_count(weight), 2), weight);
         const Tensor dy = bench.put(random_values(element_count(y), 3), y);
-        bench.device().conv2d_backward(inputs, weights, dy, dx, dweight, accumulate);
-        bench.device().conv2d_backward(inputs, weights, dy, Tensor{}, dweight_alone, accumulate);
+        bench.device().get<ConvolutionOps>().conv2d_backward(inputs, weights, dy, dx, dweight, accumulate);
+        bench.device().get<ConvolutionOps>().conv2d_backward(inputs, weights, dy, Tensor{}, dweight_alone, accumulate);
         return {{"dx", bench.take(dx)},
                 {"dweight", bench.take(dweight)},
                 {"dweight without dx", bench.take(dweight_alone)}};
@@ -92,7 +100,7 @@ TEST_P(ConformanceTest, BiasReluBackward) {
         for (double& value : y) value = std::max(value, 0.0);
         const Tensor dy = bench.put(random_values(element_count(shape), 2), shape);
         const Tensor dbias = gradient(bench, accumulate, {shape.back()});
-        bench.device().bias_relu_backward(bench.put(y, shape), dy, 1.25f, dbias, accumulate);
+        bench.device().get<ActivationOps>().bias_relu_backward(bench.put(y, shape), dy, 1.25f, dbias, accumulate);
         return {{"dy", bench.take(dy)}, {"dbias", bench.take(dbias)}};
       });
     }
@@ -109,9 +117,9 @@ TEST_P(ConformanceTest, BiasReluPoolDropout) {
       compare(describe(x, rate > 0 ? "with dropout" : ""), [&](Bench& bench) -> Outputs {
         const Tensor out = bench.poisoned(out_shape);
         const Tensor winner = bench.poisoned_bytes(out_shape);
-        bench.device().bias_relu_pool_dropout(bench.put(random_eighths(element_count(x), 1, 2.0), x),
-                                              bench.put(random_eighths(x[3], 2, 1.0), {x[3]}),
-                                              make_dropout(bench, rate), out, winner);
+        bench.device().get<PoolOps>().bias_relu_pool_dropout(bench.put(random_eighths(element_count(x), 1, 2.0), x),
+                                                             bench.put(random_eighths(x[3], 2, 1.0), {x[3]}),
+                                                             make_dropout(bench, rate), out, winner);
         return {{"out", bench.take(out)}, {"winner", bench.take(winner)}};
       });
     }
@@ -125,9 +133,9 @@ TEST_P(ConformanceTest, PoolWinnersAreExact) {
   const Shape out{17, 3, 5, 32};
   const auto winners = [&](Bench& bench) {
     const Tensor winner = bench.poisoned_bytes(out);
-    bench.device().bias_relu_pool_dropout(bench.put(random_eighths(element_count(x), 1, 0.5), x),
-                                          bench.put(random_eighths(32, 2, 0.5), {32}), make_dropout(bench, 0.25f),
-                                          bench.poisoned(out), winner);
+    bench.device().get<PoolOps>().bias_relu_pool_dropout(bench.put(random_eighths(element_count(x), 1, 0.5), x),
+                                                         bench.put(random_eighths(32, 2, 0.5), {32}),
+                                                         make_dropout(bench, 0.25f), bench.poisoned(out), winner);
     return bench.take(winner);
   };
   EXPECT_EQ(winners(tested), winners(oracle));
@@ -144,9 +152,9 @@ TEST_P(ConformanceTest, BiasReluPoolDropoutBackward) {
         }
         const Tensor dx = bench.poisoned(x);
         const Tensor dbias = gradient(bench, accumulate, {x[3]});
-        bench.device().bias_relu_pool_dropout_backward(bench.put(random_values(element_count(out), 1), out),
-                                                       bench.put_bytes(winner, out), make_dropout(bench, 0.25f), dx,
-                                                       dbias, accumulate);
+        bench.device().get<PoolOps>().bias_relu_pool_dropout_backward(
+            bench.put(random_values(element_count(out), 1), out), bench.put_bytes(winner, out),
+            make_dropout(bench, 0.25f), dx, dbias, accumulate);
         return {{"dx", bench.take(dx)}, {"dbias", bench.take(dbias)}};
       });
     }
@@ -166,8 +174,8 @@ TEST_P(ConformanceTest, Linear) {
       compare(describe({c.batch, c.in, c.out}, with_bias ? "with bias" : ""), [&](Bench& bench) -> Outputs {
         const Tensor y = bench.poisoned({c.batch, c.out});
         const Tensor bias = with_bias ? bench.put(random_values(c.out, 3), {c.out}) : Tensor{};
-        bench.device().linear(bench.put(random_values(c.batch * c.in, 1), {c.batch, c.in}),
-                              bench.put(random_values(c.out * c.in, 2), {c.out, c.in}), bias, y);
+        bench.device().get<LinearOps>().linear(bench.put(random_values(c.batch * c.in, 1), {c.batch, c.in}),
+                                               bench.put(random_values(c.out * c.in, 2), {c.out, c.in}), bias, y);
         return {{"y", bench.take(y)}};
       });
     }
@@ -185,8 +193,8 @@ TEST_P(ConformanceTest, LinearBackward) {
         const Tensor dweight = gradient(bench, accumulate, weight.shape);
         const Tensor dweight_alone = gradient(bench, accumulate, weight.shape);
         const Tensor dbias = gradient(bench, accumulate, {c.out});
-        bench.device().linear_backward(x, weight, dy, dx, dweight, dbias, accumulate);
-        bench.device().linear_backward(x, weight, dy, Tensor{}, dweight_alone, Tensor{}, accumulate);
+        bench.device().get<LinearOps>().linear_backward(x, weight, dy, dx, dweight, dbias, accumulate);
+        bench.device().get<LinearOps>().linear_backward(x, weight, dy, Tensor{}, dweight_alone, Tensor{}, accumulate);
         return {{"dx", bench.take(dx)},
                 {"dweight", bench.take(dweight)},
                 {"dweight alone", bench.take(dweight_alone)},
@@ -201,8 +209,8 @@ TEST_P(ConformanceTest, BiasReluDropout) {
     for (const float rate : {0.0f, 0.5f, 0.1f}) {
       compare(describe(x, fmt::format("rate {}", rate).c_str()), [&](Bench& bench) -> Outputs {
         const Tensor values = bench.put(random_eighths(element_count(x), 1, 2.0), x);
-        bench.device().bias_relu_dropout(values, bench.put(random_eighths(x[1], 2, 1.0), {x[1]}),
-                                         make_dropout(bench, rate));
+        bench.device().get<ActivationOps>().bias_relu_dropout(values, bench.put(random_eighths(x[1], 2, 1.0), {x[1]}),
+                                                              make_dropout(bench, rate));
         return {{"x", bench.take(values)}};
       });
     }
@@ -215,7 +223,7 @@ TEST_P(ConformanceTest, GatherImages) {
       compare(describe({count}, shuffle ? "shuffled" : "in order"), [&](Bench& bench) -> Outputs {
         const ImageBatch batch = make_batch(bench, count, 5, 28, 10, 11, shuffle);
         const Tensor out = bench.poisoned({count, 5, 28, 1});
-        bench.device().gather_images(batch, out);
+        bench.device().get<GatherOps>().gather_images(batch, out);
         return {{"out", bench.take(out)}};
       });
     }
@@ -233,9 +241,9 @@ TEST_P(ConformanceTest, SoftmaxCrossEntropy) {
       MetricSums* separate = put_sums(bench);
       MetricSums* overwritten = put_sums(bench);
       MetricSums* evaluated = put_sums(bench);
-      bench.device().softmax_cross_entropy(logits, batch, 0.25f, dlogits, separate);
-      bench.device().softmax_cross_entropy(logits, batch, 0.0f, Tensor{}, evaluated);
-      bench.device().softmax_cross_entropy(in_place, batch, 0.25f, in_place, overwritten);
+      bench.device().get<LossOps>().softmax_cross_entropy(logits, batch, 0.25f, dlogits, separate);
+      bench.device().get<LossOps>().softmax_cross_entropy(logits, batch, 0.0f, Tensor{}, evaluated);
+      bench.device().get<LossOps>().softmax_cross_entropy(in_place, batch, 0.25f, in_place, overwritten);
       return {{"dlogits", bench.take(dlogits)},
               {"dlogits in place", bench.take(in_place)},
               {"logits afterwards", bench.take(logits)},
@@ -251,7 +259,7 @@ TEST_P(ConformanceTest, SoftmaxOfHugeLogitsIsFinite) {
   const ImageBatch batch = make_batch(bench, 2, 1, 1, 3);
   const Tensor logits = bench.put({30000, -30000, 0, -30000, -30000, -30000}, {2, 3});
   MetricSums* sums = bench.put_object(MetricSums{});
-  bench.device().softmax_cross_entropy(logits, batch, 1.0f, logits, sums);
+  bench.device().get<LossOps>().softmax_cross_entropy(logits, batch, 1.0f, logits, sums);
   EXPECT_TRUE(std::isfinite(bench.take_object(sums).loss));
   EXPECT_TRUE(std::isfinite(norm(bench.take(logits))));
 }
@@ -264,10 +272,10 @@ TEST_P(ConformanceTest, SumOfSquaresAndClipScale) {
         auto* sums = static_cast<float*>(bench.put_bytes(std::vector<std::uint8_t>(12, 0xFF), {12}).data);  // NaN
         float* scale = bench.put_object(std::nanf(""));
         const Stream stream = device.compute_stream();
-        device.sum_of_squares(bench.put(random_values(count, 1), {count}), sums, stream);
-        device.sum_of_squares(bench.put(random_values(3, 2), {3}), sums + 1, stream);
-        device.sum_of_squares(bench.put_master(random_values(500, 3), {500}), sums + 2, stream);
-        device.clip_scale({sums, DType::f32, {3}}, max_norm, scale, stream);
+        device.get<OptimizerOps>().sum_of_squares(bench.put(random_values(count, 1), {count}), sums, stream);
+        device.get<OptimizerOps>().sum_of_squares(bench.put(random_values(3, 2), {3}), sums + 1, stream);
+        device.get<OptimizerOps>().sum_of_squares(bench.put_master(random_values(500, 3), {500}), sums + 2, stream);
+        device.get<OptimizerOps>().clip_scale({sums, DType::f32, {3}}, max_norm, scale, stream);
         Values taken;
         for (int i = 0; i < 3; ++i) taken.push_back(bench.take_object(sums + i));
         return {{"sums", taken}, {"scale", {bench.take_object(scale)}}};
@@ -284,7 +292,7 @@ TEST_P(ConformanceTest, RepeatedRunsGiveTheSameBits) {
   const auto gradients = [&] {
     const Tensor dx = bench.poisoned(x.shape);
     const Tensor dweight = bench.poisoned(weight.shape);
-    bench.device().conv2d_backward(x, weight, dy, dx, dweight, false);
+    bench.device().get<ConvolutionOps>().conv2d_backward(x, weight, dy, dx, dweight, false);
     Values both = bench.take(dx);
     const Values second = bench.take(dweight);
     both.insert(both.end(), second.begin(), second.end());
@@ -298,12 +306,12 @@ TEST_P(ConformanceTest, WrongShapesThrow) {
   Device& device = bench.device();
   const Tensor x = bench.put(random_values(2 * 8, 1), {2, 8});
   const Tensor weight = bench.put(random_values(3 * 8, 2), {3, 8});
-  EXPECT_THROW(device.linear(x, weight, Tensor{}, bench.poisoned({2, 4})), Error);
-  EXPECT_THROW(device.linear(x, weight, bench.poisoned({4}), bench.poisoned({2, 3})), Error);
+  EXPECT_THROW(device.get<LinearOps>().linear(x, weight, Tensor{}, bench.poisoned({2, 4})), Error);
+  EXPECT_THROW(device.get<LinearOps>().linear(x, weight, bench.poisoned({4}), bench.poisoned({2, 3})), Error);
   const Tensor image = bench.put(random_values(16, 3), {1, 4, 4, 1});
   const Tensor kernel = bench.put(random_values(9, 4), {1, 3, 3, 1});
-  EXPECT_THROW(device.conv2d(image, kernel, Tensor{}, bench.poisoned({1, 4, 4, 1})), Error);
-  EXPECT_THROW(device.bias_relu_dropout(x, bench.poisoned({7}), Dropout{}), Error);
+  EXPECT_THROW(device.get<ConvolutionOps>().conv2d(image, kernel, Tensor{}, bench.poisoned({1, 4, 4, 1})), Error);
+  EXPECT_THROW(device.get<ActivationOps>().bias_relu_dropout(x, bench.poisoned({7}), Dropout{}), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, ConformanceTest, ::testing::ValuesIn(device_cases()),
@@ -320,9 +328,11 @@ TEST(CpuThreads, GiveTheResultsOfOneThread) {
     const Tensor dweight = bench.poisoned({8, 3, 3, 3});
     const Tensor dy = bench.put(random_values(element_count(y), 3), y);
     const Tensor dbias = bench.poisoned({8});
-    device->bias_relu_backward(bench.put(random_values(element_count(y), 4), y), dy, 1.0f, dbias, false);
-    device->conv2d_backward(bench.put(random_values(element_count(x), 1), x),
-                            bench.put(random_values(8 * 27, 2), {8, 3, 3, 3}), dy, dx, dweight, false);
+    device->get<ActivationOps>().bias_relu_backward(bench.put(random_values(element_count(y), 4), y), dy, 1.0f, dbias,
+                                                    false);
+    device->get<ConvolutionOps>().conv2d_backward(bench.put(random_values(element_count(x), 1), x),
+                                                  bench.put(random_values(8 * 27, 2), {8, 3, 3, 3}), dy, dx, dweight,
+                                                  false);
     return std::vector<Values>{bench.take(dx), bench.take(dweight), bench.take(dbias)};
   };
   const std::vector<Values> one = run(1);

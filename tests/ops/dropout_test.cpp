@@ -1,3 +1,4 @@
+#include "runtime/ops/activation.h"
 #include "tests/ops/bench.h"
 
 namespace ddptrain::testing {
@@ -38,7 +39,8 @@ class DropoutTest : public ::testing::TestWithParam<DeviceCase> {
   /// What bias_relu_dropout makes of ones: the factors of the mask.
   Values factors(Bench& bench, const Dropout& dropout, std::int64_t rows, std::int64_t features) {
     const Tensor ones = bench.put(Values(static_cast<std::size_t>(rows * features), 1.0), {rows, features});
-    device_->bias_relu_dropout(ones, bench.put(Values(static_cast<std::size_t>(features), 0.0), {features}), dropout);
+    device_->get<ActivationOps>().bias_relu_dropout(
+        ones, bench.put(Values(static_cast<std::size_t>(features), 0.0), {features}), dropout);
     return bench.take(ones);
   }
 

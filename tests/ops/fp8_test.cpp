@@ -4,6 +4,9 @@
 #include <functional>
 #include <utility>
 
+#include "runtime/ops/linear.h"
+#include "runtime/ops/norm.h"
+#include "runtime/ops/quantisation.h"
 #include "tests/ops/conformance.h"
 
 namespace ddptrain::testing {
@@ -38,10 +41,10 @@ Values powers_of_two(std::int64_t count, std::uint32_t seed) {
 
 TEST(Fp8OptionsTest, IsRefusedWhereThereIsNone) {
   const auto cpu = make_cpu_device({Precision::fp32});
-  EXPECT_FALSE(cpu->fits_fp8(16, 16));
-  EXPECT_THROW(cpu->make_scale(DType::e4m3), Error);
-  EXPECT_THROW(cpu->to_fp8({}, {}, {}, false), Error);
-  cpu->renew_scales();
+  EXPECT_FALSE(cpu->get<QuantisationOps>().fits(16, 16));
+  EXPECT_THROW(cpu->get<QuantisationOps>().make_scale(DType::e4m3), Error);
+  EXPECT_THROW(cpu->get<QuantisationOps>().to_fp8({}, {}, {}, false), Error);
+  cpu->get<QuantisationOps>().renew_scales();
 }
 
 class Fp8Test : public ::testing::Test {
@@ -56,11 +59,11 @@ class Fp8Test : public ::testing::Test {
   Tensor poisoned(Bench& bench, DType format, const Shape& shape) {
     const std::vector<std::uint8_t> bytes(2 * static_cast<std::size_t>(element_count(shape)), 0x7F);
     const Tensor memory = bench.put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())});
-    return {memory.data, format, shape, tested_->make_scale(format)};
+    return {memory.data, format, shape, tested_->get<QuantisationOps>().make_scale(format)};
   }
   Tensor converted(Bench& bench, DType format, const Tensor& x) {
     const Tensor y = poisoned(bench, format, x.shape);
-    tested_->to_fp8(x, y, Tensor{}, false);
+    tested_->get<QuantisationOps>().to_fp8(x, y, Tensor{}, false);
     return y;
   }
   /// As converted(), or x itself on the oracle.
@@ -128,7 +131,7 @@ TEST_F(Fp8Test, BothCopiesAndSums) {
         Values expected = bench.take(sums);
         const Values elements = bench.take(x);
         for (std::size_t i = 0; i < elements.size(); ++i) expected[i % expected.size()] += elements[i];
-        tested_->to_fp8(x, y, sums, true);
+        tested_->get<QuantisationOps>().to_fp8(x, y, sums, true);
         EXPECT_LE(relative_error(bench.take(sums), expected), 1e-2) << what;
         expect_near(y, elements, what);
       }
@@ -144,11 +147,11 @@ void Fp8Test::check_layer(std::int64_t rows, std::int64_t in, std::int64_t out, 
     const Tensor dy = operand(bench, DType::e5m2, put(bench, {rows, out}, 4, exact));
     const Tensor y = bench.poisoned({rows, out}), dx = bench.poisoned({rows, in});
     const Tensor dweight = gradient(bench, master, {out, in});
-    bench.device().linear(x, weight, bias, y);
-    bench.device().linear_backward(x, weight, dy, dx, dweight, Tensor{}, true);
+    bench.device().get<LinearOps>().linear(x, weight, bias, y);
+    bench.device().get<LinearOps>().linear_backward(x, weight, dy, dx, dweight, Tensor{}, true);
     const Tensor dx_alone = bench.poisoned({rows, in}), dweight_alone = gradient(bench, master, {out, in});
-    bench.device().linear_backward(Tensor{}, weight, dy, dx_alone, Tensor{}, Tensor{}, true);
-    bench.device().linear_backward(x, weight, dy, Tensor{}, dweight_alone, Tensor{}, true);
+    bench.device().get<LinearOps>().linear_backward(Tensor{}, weight, dy, dx_alone, Tensor{}, Tensor{}, true);
+    bench.device().get<LinearOps>().linear_backward(x, weight, dy, Tensor{}, dweight_alone, Tensor{}, true);
     EXPECT_EQ(bench.take(dx_alone), bench.take(dx));
     EXPECT_EQ(bench.take(dweight_alone), bench.take(dweight));
     return {{"y", bench.take(y)}, {"dx", bench.take(dx)}, {"dweight", bench.take(dweight)}};
@@ -181,8 +184,8 @@ void Fp8Test::check_gelu(std::int64_t rows, std::int64_t in, std::int64_t hidden
     const Tensor down = operand(bench, DType::e4m3, put(bench, {in, hidden}, 3, true));
     const Tensor dy = operand(bench, DType::e5m2, put(bench, {rows, in}, 4, true));
     const Tensor pre = bench.poisoned(wide), dbias = gradient(bench, master, {hidden});
-    bench.device().linear_gelu(x, up, put(bench, {hidden}, 5), pre, y);
-    bench.device().linear_gelu_backward(down, dy, put(bench, wide, 6), dpre, dbias, true);
+    bench.device().get<LinearOps>().linear_gelu(x, up, put(bench, {hidden}, 5), pre, y);
+    bench.device().get<LinearOps>().linear_gelu_backward(down, dy, put(bench, wide, 6), dpre, dbias, true);
     return {pre, dbias};
   };
   const Tensor y = poisoned(tested, DType::e4m3, wide), dpre = poisoned(tested, DType::e5m2, wide);
@@ -194,7 +197,7 @@ void Fp8Test::check_gelu(std::int64_t rows, std::int64_t in, std::int64_t hidden
   expect_near(y, oracle.take(oracle_y), what);
   expect_near(dpre, oracle.take(oracle_dpre), what);
   const std::vector<std::uint8_t> before = bytes_of(y);
-  tested_->gelu(pre, y);
+  tested_->get<LinearOps>().gelu(pre, y);
   EXPECT_EQ(bytes_of(y), before) << what << ", once more";
 }
 
@@ -215,17 +218,17 @@ void Fp8Test::check_norm(const Shape& shape, float rate) {
                bias = put(bench, {width}, 4);
   const auto statistics = [&] { return bench.put_master(Values(static_cast<std::size_t>(2 * rows), 0.0), {rows, 2}); };
   const Tensor sum = bench.poisoned(shape), y = bench.poisoned(shape), of_y = statistics();
-  tested_->add_layer_norm(x, branch, dropout, weight, bias, kEpsilon, sum, y, of_y);
+  tested_->get<NormOps>().add_layer_norm(x, branch, dropout, weight, bias, kEpsilon, sum, y, of_y);
   const Tensor sum_beside = bench.poisoned(shape), fp8 = poisoned(bench, DType::e4m3, shape), of_fp8 = statistics();
-  tested_->add_layer_norm(x, branch, dropout, weight, bias, kEpsilon, sum_beside, fp8, of_fp8);
+  tested_->get<NormOps>().add_layer_norm(x, branch, dropout, weight, bias, kEpsilon, sum_beside, fp8, of_fp8);
   EXPECT_EQ(bench.take(sum_beside), bench.take(sum)) << what;
   EXPECT_EQ(bench.take(of_fp8), bench.take(of_y)) << what;
   expect_near(fp8, bench.take(y), what);
   const std::vector<std::uint8_t> before = bytes_of(fp8);
-  tested_->layer_norm(sum, weight, bias, kEpsilon, fp8, of_fp8);
+  tested_->get<NormOps>().layer_norm(sum, weight, bias, kEpsilon, fp8, of_fp8);
   EXPECT_EQ(bytes_of(fp8), before) << what << ", of the sum";
   const Tensor fresh = poisoned(bench, DType::e4m3, shape);
-  tested_->layer_norm(sum, weight, bias, kEpsilon, fresh, of_fp8);
+  tested_->get<NormOps>().layer_norm(sum, weight, bias, kEpsilon, fresh, of_fp8);
   EXPECT_EQ(bytes_of(fresh), before) << what << ", of the sum, with a scale of its own";
 }
 
@@ -246,21 +249,21 @@ TEST_F(Fp8Test, ScalesLagBehind) {
     for (std::size_t i = 0; i < cut.size(); ++i) cut[i] = std::clamp(large[i], -2.0, 2.0);
     const Tensor x = bench.put(small, shape), wide = bench.put(large, shape), y = poisoned(bench, format, shape);
     const auto written = [&](const Tensor& from, double magnitude) {
-      tested_->to_fp8(from, y, Tensor{}, false);
+      tested_->get<QuantisationOps>().to_fp8(from, y, Tensor{}, false);
       return take(y, magnitude);
     };
     EXPECT_EQ(written(x, 1.0), small);
     EXPECT_EQ(written(wide, 1.0), cut);
     EXPECT_EQ(written(x, 1.0), small);
-    tested_->renew_scales();
+    tested_->get<QuantisationOps>().renew_scales();
     EXPECT_EQ(written(wide, 16.0), large);
-    tested_->renew_scales();
-    tested_->renew_scales();
+    tested_->get<QuantisationOps>().renew_scales();
+    tested_->get<QuantisationOps>().renew_scales();
     EXPECT_EQ(written(x, 16.0), small);
-    tested_->renew_scales();
+    tested_->get<QuantisationOps>().renew_scales();
     EXPECT_EQ(written(wide, 1.0), cut);
-    tested_->forget_magnitudes();
-    tested_->renew_scales();
+    tested_->get<QuantisationOps>().forget_magnitudes();
+    tested_->get<QuantisationOps>().renew_scales();
     EXPECT_EQ(written(wide, 1.0), cut);
   }
 }
@@ -270,8 +273,8 @@ TEST_F(Fp8Test, ZerosStayZeros) {
   const Shape shape{16, 32};
   const Tensor x = bench.put(Values(16 * 32, 0.0), shape), y = converted(bench, DType::e5m2, x);
   EXPECT_EQ(take(y, 1.0), Values(16 * 32, 0.0));
-  tested_->renew_scales();
-  tested_->to_fp8(x, y, Tensor{}, false);
+  tested_->get<QuantisationOps>().renew_scales();
+  tested_->get<QuantisationOps>().to_fp8(x, y, Tensor{}, false);
   EXPECT_EQ(take(y, 1.0), Values(16 * 32, 0.0));
 }
 
@@ -286,12 +289,12 @@ TEST_F(Fp8Test, Graphs) {
   const Tensor x8 = poisoned(bench, DType::e4m3, x.shape), weight8 = poisoned(bench, DType::e4m3, weight.shape);
   const Tensor dy8 = poisoned(bench, DType::e5m2, dy.shape);
   const auto step = [&] {
-    tested_->to_fp8(weight, weight8, Tensor{}, false);
-    tested_->to_fp8(x, x8, Tensor{}, false);
-    tested_->linear(x8, weight8, bias, y);
-    tested_->to_fp8(dy, dy8, dbias, false);
-    tested_->linear_backward(x8, weight8, dy8, dx, dweight, Tensor{}, false);
-    tested_->renew_scales();
+    tested_->get<QuantisationOps>().to_fp8(weight, weight8, Tensor{}, false);
+    tested_->get<QuantisationOps>().to_fp8(x, x8, Tensor{}, false);
+    tested_->get<LinearOps>().linear(x8, weight8, bias, y);
+    tested_->get<QuantisationOps>().to_fp8(dy, dy8, dbias, false);
+    tested_->get<LinearOps>().linear_backward(x8, weight8, dy8, dx, dweight, Tensor{}, false);
+    tested_->get<QuantisationOps>().renew_scales();
   };
   const auto results = [&](const std::function<void()>& run) {
     run();
@@ -308,35 +311,41 @@ TEST_F(Fp8Test, Graphs) {
   const std::vector<std::uint8_t> other = bytes_of(put(bench, {kOut, kIn}, 7, true));
   tested_->copy_to_device(weight.data, other.data(), other.size());
   const Tensor expected = oracle.poisoned({kRows, kOut});
-  oracle_->linear(put(oracle, {kRows, kIn}, 1, true), put(oracle, {kOut, kIn}, 7, true), put(oracle, {kOut}, 3),
-                  expected);
+  oracle_->get<LinearOps>().linear(put(oracle, {kRows, kIn}, 1, true), put(oracle, {kOut, kIn}, 7, true),
+                                   put(oracle, {kOut}, 3), expected);
   EXPECT_LE(relative_error(results(replay).front(), oracle.take(expected)), 2e-2);
 }
 
 TEST_F(Fp8Test, WrongTensorsThrow) {
-  EXPECT_TRUE(tested_->fits_fp8(16, 48));
-  EXPECT_FALSE(tested_->fits_fp8(17, 48));
-  EXPECT_FALSE(tested_->fits_fp8(16, 24));
-  EXPECT_THROW(tested_->make_scale(DType::bf16), Error);
+  EXPECT_TRUE(tested_->get<QuantisationOps>().fits(16, 48));
+  EXPECT_FALSE(tested_->get<QuantisationOps>().fits(17, 48));
+  EXPECT_FALSE(tested_->get<QuantisationOps>().fits(16, 24));
+  EXPECT_THROW(tested_->get<QuantisationOps>().make_scale(DType::bf16), Error);
   Bench bench(*tested_);
   const Tensor x = put(bench, {16, 32}, 1), x8 = converted(bench, DType::e4m3, x), odd = put(bench, {16, 24}, 1);
   const Tensor weight = put(bench, {48, 32}, 2), weight8 = converted(bench, DType::e4m3, weight);
   const Tensor y = bench.poisoned({16, 48});
   Tensor unscaled = x8;
   unscaled.scale = nullptr;
-  EXPECT_THROW(tested_->to_fp8(odd, poisoned(bench, DType::e4m3, odd.shape), Tensor{}, false), Error);
-  EXPECT_THROW(tested_->to_fp8(x, unscaled, Tensor{}, false), Error);
-  EXPECT_THROW(tested_->to_fp8(x, weight8, Tensor{}, false), Error);
-  EXPECT_THROW(tested_->linear(x8, weight, Tensor{}, y), Error);
-  EXPECT_THROW(tested_->linear(x, weight8, Tensor{}, y), Error);
+  EXPECT_THROW(tested_->get<QuantisationOps>().to_fp8(odd, poisoned(bench, DType::e4m3, odd.shape), Tensor{}, false),
+               Error);
+  EXPECT_THROW(tested_->get<QuantisationOps>().to_fp8(x, unscaled, Tensor{}, false), Error);
+  EXPECT_THROW(tested_->get<QuantisationOps>().to_fp8(x, weight8, Tensor{}, false), Error);
+  EXPECT_THROW(tested_->get<LinearOps>().linear(x8, weight, Tensor{}, y), Error);
+  EXPECT_THROW(tested_->get<LinearOps>().linear(x, weight8, Tensor{}, y), Error);
   const Tensor dy8 = converted(bench, DType::e5m2, put(bench, {16, 48}, 3));
-  EXPECT_THROW(tested_->linear_backward(x8, weight8, dy8, Tensor{}, Tensor{}, put(bench, {48}, 4), false), Error);
-  EXPECT_THROW(tested_->linear_backward(x8, weight8, y, bench.poisoned({16, 32}), Tensor{}, Tensor{}, false), Error);
+  EXPECT_THROW(
+      tested_->get<LinearOps>().linear_backward(x8, weight8, dy8, Tensor{}, Tensor{}, put(bench, {48}, 4), false),
+      Error);
+  EXPECT_THROW(
+      tested_->get<LinearOps>().linear_backward(x8, weight8, y, bench.poisoned({16, 32}), Tensor{}, Tensor{}, false),
+      Error);
 }
 
 TEST_F(Fp8Test, IsRefusedWithOtherPrecisions) {
   EXPECT_THROW(make_cuda_device({.precision = Precision::tf32, .fp8 = true}, 0), Error);
-  EXPECT_THROW(make_cuda_device({.precision = Precision::bf16}, 0)->make_scale(DType::e4m3), Error);
+  EXPECT_THROW(make_cuda_device({.precision = Precision::bf16}, 0)->get<QuantisationOps>().make_scale(DType::e4m3),
+               Error);
 }
 
 }  // namespace

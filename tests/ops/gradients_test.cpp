@@ -1,5 +1,10 @@
 // Backward of every operation against finite differences of its forward, in double precision.
 
+#include "runtime/ops/activation.h"
+#include "runtime/ops/convolution.h"
+#include "runtime/ops/linear.h"
+#include "runtime/ops/loss.h"
+#include "runtime/ops/pool.h"
 #include "tests/ops/check_gradients.h"
 
 namespace ddptrain::testing {
@@ -23,11 +28,11 @@ TEST_F(GradientsTest, Conv2d) {
   Bench b = bench();
   const Tensor dx = b.poisoned(x);
   const Tensor dw = b.poisoned(w);
-  device_->conv2d_backward(b.put(x0, x), b.put(w0, w), b.put(dy, y), dx, dw, false);
+  device_->get<ConvolutionOps>().conv2d_backward(b.put(x0, x), b.put(w0, w), b.put(dy, y), dx, dw, false);
   check_gradients({{"x", x0, b.take(dx)}, {"weight", w0, b.take(dw)}}, [&](const std::vector<Values>& at) {
     Bench forward = bench();
     const Tensor out = forward.poisoned(y);
-    device_->conv2d(forward.put(at[0], x), forward.put(at[1], w), Tensor{}, out);
+    device_->get<ConvolutionOps>().conv2d(forward.put(at[0], x), forward.put(at[1], w), Tensor{}, out);
     return dot(forward.take(out), dy);
   });
 }
@@ -42,7 +47,7 @@ TEST_F(GradientsTest, Conv2dWithBiasAndRelu) {
   const Values r = random_values(element_count(y), 4);
   const auto forward = [&](Bench& b, const std::vector<Values>& at) {
     const Tensor out = b.poisoned(y);
-    device_->conv2d(b.put(at[0], x), b.put(at[1], w), b.put(at[2], {5}), out);
+    device_->get<ConvolutionOps>().conv2d(b.put(at[0], x), b.put(at[1], w), b.put(at[2], {5}), out);
     return out;
   };
   Bench b = bench();
@@ -51,8 +56,8 @@ TEST_F(GradientsTest, Conv2dWithBiasAndRelu) {
   const Tensor dx = b.poisoned(x);
   const Tensor dw = b.poisoned(w);
   const Tensor db = b.poisoned({5});
-  device_->bias_relu_backward(out, dy, 1.0f, db, false);
-  device_->conv2d_backward(b.put(x0, x), b.put(w0, w), dy, dx, dw, false);
+  device_->get<ActivationOps>().bias_relu_backward(out, dy, 1.0f, db, false);
+  device_->get<ConvolutionOps>().conv2d_backward(b.put(x0, x), b.put(w0, w), dy, dx, dw, false);
   check_gradients({{"x", x0, b.take(dx)}, {"weight", w0, b.take(dw)}, {"bias", b0, b.take(db)}},
                   [&](const std::vector<Values>& at) {
                     Bench again = bench();
@@ -72,13 +77,13 @@ TEST_F(GradientsTest, BiasReluPoolDropout) {
     const Tensor winner = b.poisoned_bytes(y);
     const Tensor dx = b.poisoned(x);
     const Tensor db = b.poisoned({5});
-    device_->bias_relu_pool_dropout(b.put(x0, x), b.put(b0, {5}), dropout, b.poisoned(y), winner);
-    device_->bias_relu_pool_dropout_backward(b.put(r, y), winner, dropout, dx, db, false);
+    device_->get<PoolOps>().bias_relu_pool_dropout(b.put(x0, x), b.put(b0, {5}), dropout, b.poisoned(y), winner);
+    device_->get<PoolOps>().bias_relu_pool_dropout_backward(b.put(r, y), winner, dropout, dx, db, false);
     check_gradients({{"x", x0, b.take(dx)}, {"bias", b0, b.take(db)}}, [&](const std::vector<Values>& at) {
       Bench forward = bench();
       const Tensor out = forward.poisoned(y);
-      device_->bias_relu_pool_dropout(forward.put(at[0], x), forward.put(at[1], {5}), dropout, out,
-                                      forward.poisoned_bytes(y));
+      device_->get<PoolOps>().bias_relu_pool_dropout(forward.put(at[0], x), forward.put(at[1], {5}), dropout, out,
+                                                     forward.poisoned_bytes(y));
       return dot(forward.take(out), r);
     });
   }
@@ -93,15 +98,15 @@ TEST_F(GradientsTest, Linear) {
   const Tensor dx = b.poisoned({4, 7});
   const Tensor dw = b.poisoned({5, 7});
   const Tensor db = b.poisoned({5});
-  device_->linear_backward(b.put(x0, {4, 7}), b.put(w0, {5, 7}), b.put(r, {4, 5}), dx, dw, db, false);
-  check_gradients(
-      {{"x", x0, b.take(dx)}, {"weight", w0, b.take(dw)}, {"bias", b0, b.take(db)}},
-      [&](const std::vector<Values>& at) {
-        Bench forward = bench();
-        const Tensor out = forward.poisoned({4, 5});
-        device_->linear(forward.put(at[0], {4, 7}), forward.put(at[1], {5, 7}), forward.put(at[2], {5}), out);
-        return dot(forward.take(out), r);
-      });
+  device_->get<LinearOps>().linear_backward(b.put(x0, {4, 7}), b.put(w0, {5, 7}), b.put(r, {4, 5}), dx, dw, db, false);
+  check_gradients({{"x", x0, b.take(dx)}, {"weight", w0, b.take(dw)}, {"bias", b0, b.take(db)}},
+                  [&](const std::vector<Values>& at) {
+                    Bench forward = bench();
+                    const Tensor out = forward.poisoned({4, 5});
+                    device_->get<LinearOps>().linear(forward.put(at[0], {4, 7}), forward.put(at[1], {5, 7}),
+                                                     forward.put(at[2], {5}), out);
+                    return dot(forward.take(out), r);
+                  });
 }
 
 TEST_F(GradientsTest, BiasReluDropout) {
@@ -113,14 +118,14 @@ TEST_F(GradientsTest, BiasReluDropout) {
     const Values r = random_values(element_count(shape), 3);
     const auto forward = [&](Bench& b, const std::vector<Values>& at) {
       const Tensor x = b.put(at[0], shape);
-      device_->bias_relu_dropout(x, b.put(at[1], {40}), dropout);
+      device_->get<ActivationOps>().bias_relu_dropout(x, b.put(at[1], {40}), dropout);
       return x;
     };
     Bench b = bench();
     const Tensor y = forward(b, {x0, b0});
     const Tensor dy = b.put(r, shape);
     const Tensor db = b.poisoned({40});
-    device_->bias_relu_backward(y, dy, rate > 0.0f ? dropout.scale() : 1.0f, db, false);
+    device_->get<ActivationOps>().bias_relu_backward(y, dy, rate > 0.0f ? dropout.scale() : 1.0f, db, false);
     check_gradients({{"x", x0, b.take(dy)}, {"bias", b0, b.take(db)}}, [&](const std::vector<Values>& at) {
       Bench again = bench();
       return dot(again.take(forward(again, at)), r);
@@ -135,11 +140,11 @@ TEST_F(GradientsTest, SoftmaxCrossEntropy) {
   const ImageBatch batch = make_batch(b, 6, 1, 1, 10);
   const Tensor gradient = b.poisoned(shape);
   MetricSums ignored;
-  device_->softmax_cross_entropy(b.put(x0, shape), batch, 0.125f, gradient, &ignored);
+  device_->get<LossOps>().softmax_cross_entropy(b.put(x0, shape), batch, 0.125f, gradient, &ignored);
   check_gradients({{"logits", x0, b.take(gradient)}}, [&](const std::vector<Values>& at) {
     Bench forward = bench();
     MetricSums sums;
-    device_->softmax_cross_entropy(forward.put(at[0], shape), batch, 0.0f, Tensor{}, &sums);
+    device_->get<LossOps>().softmax_cross_entropy(forward.put(at[0], shape), batch, 0.0f, Tensor{}, &sums);
     return sums.loss * 0.125;
   });
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "runtime/core/bf16.h"
+#include "runtime/ops/optimizer.h"
 #include "tests/ops/bench.h"
 
 namespace ddptrain::testing {
@@ -150,8 +151,8 @@ class OptimizerTest : public ::testing::TestWithParam<OptimizerCase> {
     if (gradient_scale != 1.0f) slice.gradient_scale = bench_->put_object(gradient_scale);
     for (int step = 0; step < steps; ++step) {
       slice.gradients = put_gradients(step).data;
-      device_->update(settings, slice, {state_, 0}, device_->compute_stream());
-      device_->advance(state_, 1, device_->compute_stream());
+      device_->get<OptimizerOps>().update(settings, slice, {state_, 0}, device_->compute_stream());
+      device_->get<OptimizerOps>().advance(state_, 1, device_->compute_stream());
     }
   }
 
@@ -265,7 +266,7 @@ TEST_P(OptimizerTest, StochasticRoundingDoesNotDependOnTheSlice) {
   const std::vector<UpdateChunk> chunks = make_chunks();
   UpdateSlice whole = slice(0, static_cast<std::uint32_t>(chunks.size()));
   whole.gradients = put_gradients(0).data;
-  device_->update(settings, whole, {state_, 0}, device_->compute_stream());
+  device_->get<OptimizerOps>().update(settings, whole, {state_, 0}, device_->compute_stream());
   const Values expected = bench_->take(weights_);
 
   SetUp();
@@ -276,7 +277,7 @@ TEST_P(OptimizerTest, StochasticRoundingDoesNotDependOnTheSlice) {
     moved.begin = 0;
     UpdateSlice shard = shard_of(whole, chunk, 1, bench_->put_object(moved));
     shard.gradients = static_cast<const char*>(gradients.data) + chunk.begin * size_of(gradients.dtype);
-    device_->update(settings, shard, {state_, 0}, device_->compute_stream());
+    device_->get<OptimizerOps>().update(settings, shard, {state_, 0}, device_->compute_stream());
   }
   EXPECT_EQ(bench_->take(weights_), expected);
 }
@@ -306,6 +307,13 @@ TEST_P(OptimizerTest, RoundsStochasticallyBySeedStepParameterAndElement) {
     EXPECT_GT(up, 4000);
     EXPECT_LT(up, 7000);
   }
+}
+
+TEST_P(OptimizerTest, AdvanceCountsSteps) {
+  StepState* state = bench_->put_object(StepState{(1ull << 32) - 1});
+  device_->get<OptimizerOps>().advance(state, 1, device_->compute_stream());
+  device_->get<OptimizerOps>().advance(state, 4, device_->compute_stream());
+  EXPECT_EQ(bench_->take_object(state).step, (1ull << 32) + 4);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, OptimizerTest, ::testing::ValuesIn(optimizer_cases()),

@@ -1,5 +1,11 @@
 // Operations against the definition: plain loops, or values worked out by hand.
 
+#include "runtime/ops/activation.h"
+#include "runtime/ops/convolution.h"
+#include "runtime/ops/gather.h"
+#include "runtime/ops/linear.h"
+#include "runtime/ops/loss.h"
+#include "runtime/ops/pool.h"
 #include "tests/ops/bench.h"
 
 namespace ddptrain::testing {
@@ -43,8 +49,8 @@ TEST_P(ReferenceTest, Conv2dIsACorrelationWithBiasAndRelu) {
     }
   }
   const Tensor y = bench_->poisoned({kBatch, kHeight - 2, kWidth - 2, kOut});
-  device_->conv2d(bench_->put(x, {kBatch, kHeight, kWidth, kIn}), bench_->put(w, {kOut, kKernel, kKernel, kIn}),
-                  bench_->put(b, {kOut}), y);
+  device_->get<ConvolutionOps>().conv2d(bench_->put(x, {kBatch, kHeight, kWidth, kIn}),
+                                        bench_->put(w, {kOut, kKernel, kKernel, kIn}), bench_->put(b, {kOut}), y);
   expect_close(y, expected);
 }
 
@@ -56,12 +62,14 @@ TEST_P(ReferenceTest, PoolTakesTheFirstLargest) {
   none.step = {bench_->put_object(StepState{}), 0};
   const Tensor out = bench_->poisoned({1, 1, 4, 1});
   const Tensor winner = bench_->poisoned_bytes({1, 1, 4, 1});
-  device_->bias_relu_pool_dropout(bench_->put(x, {1, 2, 8, 1}), bench_->put({-0.5}, {1}), none, out, winner);
+  device_->get<PoolOps>().bias_relu_pool_dropout(bench_->put(x, {1, 2, 8, 1}), bench_->put({-0.5}, {1}), none, out,
+                                                 winner);
   EXPECT_EQ(bench_->take(out), (Values{3.5, 1.5, 2.5, 0}));
   EXPECT_EQ(bench_->take(winner), (Values{1, 0, 2, 4}));
   const Tensor dx = bench_->poisoned({1, 2, 8, 1});
   const Tensor dbias = bench_->put({10}, {1});
-  device_->bias_relu_pool_dropout_backward(bench_->put({1, 2, 4, 8}, {1, 1, 4, 1}), winner, none, dx, dbias, true);
+  device_->get<PoolOps>().bias_relu_pool_dropout_backward(bench_->put({1, 2, 4, 8}, {1, 1, 4, 1}), winner, none, dx,
+                                                          dbias, true);
   EXPECT_EQ(bench_->take(dx), (Values{0, 1, 2, 0, 0, 0, 0, 0,  //
                                       0, 0, 0, 0, 4, 0, 0, 0}));
   EXPECT_EQ(bench_->take(dbias), (Values{17}));
@@ -72,8 +80,9 @@ TEST_P(ReferenceTest, DroppedFeaturesHaveNoWinner) {
   Dropout dropout{0.5f, 5, 1, 0, {bench_->put_object(state), 0}};
   const Shape shape{2, 2, 3, 16};
   const Tensor winner = bench_->poisoned_bytes(shape);
-  device_->bias_relu_pool_dropout(bench_->put(Values(2 * 4 * 6 * 16, 1.0), {2, 4, 6, 16}),
-                                  bench_->put(Values(16, 0.0), {16}), dropout, bench_->poisoned(shape), winner);
+  device_->get<PoolOps>().bias_relu_pool_dropout(bench_->put(Values(2 * 4 * 6 * 16, 1.0), {2, 4, 6, 16}),
+                                                 bench_->put(Values(16, 0.0), {16}), dropout, bench_->poisoned(shape),
+                                                 winner);
   const Values winners = bench_->take(winner);
   dropout.step.state = &state;
   for (std::uint32_t i = 0; i < winners.size(); ++i) {
@@ -83,8 +92,8 @@ TEST_P(ReferenceTest, DroppedFeaturesHaveNoWinner) {
 
 TEST_P(ReferenceTest, LinearMultipliesByTheTranspose) {
   const Tensor y = bench_->poisoned({2, 3});
-  device_->linear(bench_->put({1, 2, 3, 4}, {2, 2}), bench_->put({1, 0, 0, 1, 2, -1}, {3, 2}),
-                  bench_->put({0.5, 0, 0}, {3}), y);
+  device_->get<LinearOps>().linear(bench_->put({1, 2, 3, 4}, {2, 2}), bench_->put({1, 0, 0, 1, 2, -1}, {3, 2}),
+                                   bench_->put({0.5, 0, 0}, {3}), y);
   EXPECT_EQ(bench_->take(y), (Values{1.5, 2, 0, 3.5, 4, 2}));
 }
 
@@ -97,7 +106,7 @@ TEST_P(ReferenceTest, CrossEntropyCountsLossAndHits) {
   batch.count = 2;
   const Tensor dlogits = bench_->poisoned({2, 2});
   MetricSums* sums = bench_->put_object(MetricSums{});
-  device_->softmax_cross_entropy(bench_->put({0, 2, 0, 2}, {2, 2}), batch, 2.0f, dlogits, sums);
+  device_->get<LossOps>().softmax_cross_entropy(bench_->put({0, 2, 0, 2}, {2, 2}), batch, 2.0f, dlogits, sums);
   const double small = 1.0 / (1.0 + std::exp(2.0));  // softmax of the smaller logit
   expect_close(dlogits, {2 * small, -2 * small, 2 * small - 2, 2 - 2 * small});
   const MetricSums result = bench_->take_object(sums);
@@ -109,7 +118,7 @@ TEST_P(ReferenceTest, CrossEntropyCountsLossAndHits) {
 TEST_P(ReferenceTest, GatherFollowsTheSampleOrder) {
   const ImageBatch batch = make_batch(*bench_, 7, 3, 4, 10, 2);
   const Tensor out = bench_->poisoned({7, 3, 4, 1});
-  device_->gather_images(batch, out);
+  device_->get<GatherOps>().gather_images(batch, out);
   const Values pixels = bench_->take(batch.images);
   const std::uint64_t step = bench_->take_object(batch.step.state).step + batch.step.offset;
   Values expected;
@@ -123,7 +132,7 @@ TEST_P(ReferenceTest, GatherFollowsTheSampleOrder) {
 TEST_P(ReferenceTest, ReluBackwardScalesWhereOutputIsPositive) {
   const Tensor dy = bench_->put({1, 2, 4, 8, 16, 32}, {3, 2});
   const Tensor dbias = bench_->poisoned({2});
-  device_->bias_relu_backward(bench_->put({1, 0, 0.5, 3, 0, 0}, {3, 2}), dy, 2.0f, dbias, false);
+  device_->get<ActivationOps>().bias_relu_backward(bench_->put({1, 0, 0.5, 3, 0, 0}, {3, 2}), dy, 2.0f, dbias, false);
   EXPECT_EQ(bench_->take(dy), (Values{2, 0, 8, 16, 0, 0}));
   EXPECT_EQ(bench_->take(dbias), (Values{10, 16}));
 }

@@ -4,6 +4,12 @@
 #include <functional>
 #include <utility>
 
+#include "runtime/ops/activation.h"
+#include "runtime/ops/attention.h"
+#include "runtime/ops/embedding.h"
+#include "runtime/ops/linear.h"
+#include "runtime/ops/loss.h"
+#include "runtime/ops/norm.h"
 #include "tests/ops/conformance.h"
 #include "tests/ops/token_batches.h"
 
@@ -98,7 +104,7 @@ TEST_P(TransformerConformanceTest, EmbedTokens) {
       const Shape shape{c.batch, c.sequence, c.width};
       compare(describe(shape, rate > 0 ? "with dropout" : ""), [&](Bench& bench) -> Outputs {
         const Tensor out = bench.poisoned(shape);
-        bench.device().embed_tokens(
+        bench.device().get<EmbeddingOps>().embed_tokens(
             random_tokens(bench, c.batch, static_cast<std::uint32_t>(c.sequence), c.vocabulary, 1),
             put(bench, {c.vocabulary, c.width}, 1), put(bench, {c.sequence + 2, c.width}, 2), make_dropout(bench, rate),
             out);
@@ -122,8 +128,8 @@ TEST_P(TransformerConformanceTest, EmbedTokensOfTwoSegments) {
     batch.source = {segments->view, 2, 17, 9, 1};
     batch.order.dataset_size = 17;
     const Tensor out = bench.poisoned({6, 9, 16});
-    bench.device().embed_tokens(batch, put(bench, {200, 16}, 1), put(bench, {9, 16}, 2), make_dropout(bench, 0.0f),
-                                out);
+    bench.device().get<EmbeddingOps>().embed_tokens(batch, put(bench, {200, 16}, 1), put(bench, {9, 16}, 2),
+                                                    make_dropout(bench, 0.0f), out);
     return {{"out", bench.take(out)}};
   });
 }
@@ -138,7 +144,7 @@ TEST_P(TransformerConformanceTest, EmbedTokensBackward) {
           const Tensor dposition = gradient(bench, gradients, {c.sequence, c.width});
           const std::int64_t padded = c.vocabulary + 3;
           const Tensor head = bench.put_master(bench.rounded(random_values(padded * c.width, 4)), {padded, c.width});
-          bench.device().embed_tokens_backward(
+          bench.device().get<EmbeddingOps>().embed_tokens_backward(
               random_tokens(bench, c.batch, static_cast<std::uint32_t>(c.sequence), c.vocabulary),
               make_dropout(bench, rate), put(bench, shape, 3), head, dtoken, dposition, gradients.accumulate);
           return {{"dtoken", bench.take(dtoken)}, {"dposition", bench.take(dposition)}};
@@ -156,9 +162,9 @@ TEST_P(TransformerConformanceTest, EmbedTokensBackwardOfOneHotToken) {
       const Tensor dposition = bench.poisoned({50, 72});
       std::vector<std::uint16_t> text(50 * 40 + 1, token);
       text[70] = 5;
-      bench.device().embed_tokens_backward(put_tokens(bench, text, 37, 50), make_dropout(bench, 0.1f),
-                                           put(bench, {37, 50, 72}, 3), bench.put_master(Values(9 * 72, 0.25), {9, 72}),
-                                           dtoken, dposition, false);
+      bench.device().get<EmbeddingOps>().embed_tokens_backward(
+          put_tokens(bench, text, 37, 50), make_dropout(bench, 0.1f), put(bench, {37, 50, 72}, 3),
+          bench.put_master(Values(9 * 72, 0.25), {9, 72}), dtoken, dposition, false);
       return {{"dtoken", bench.take(dtoken)}, {"dposition", bench.take(dposition)}};
     });
   }
@@ -173,8 +179,9 @@ TEST_P(TransformerConformanceTest, LayerNorm) {
       compare(describe({rows, width}), [&](Bench& bench) -> Outputs {
         const Tensor y = bench.poisoned({rows, width});
         const Tensor statistics = put_statistics(bench, {rows, 2});
-        bench.device().layer_norm(bench.put(random_values(rows * width, 1, -1.0, 3.0), {rows, width}),
-                                  put(bench, {width}, 2), put(bench, {width}, 3), kEpsilon, y, statistics);
+        bench.device().get<NormOps>().layer_norm(bench.put(random_values(rows * width, 1, -1.0, 3.0), {rows, width}),
+                                                 put(bench, {width}, 2), put(bench, {width}, 3), kEpsilon, y,
+                                                 statistics);
         return {{"y", bench.take(y)}, {"statistics", bench.take(statistics)}};
       });
     }
@@ -189,8 +196,9 @@ TEST_P(TransformerConformanceTest, AddLayerNorm) {
         const Tensor sum = bench.poisoned(shape);
         const Tensor y = bench.poisoned(shape);
         const Tensor statistics = put_statistics(bench, {15, 2});
-        bench.device().add_layer_norm(put(bench, shape, 1, 2.0), put(bench, shape, 2), make_dropout(bench, rate),
-                                      put(bench, {width}, 3), put(bench, {width}, 4), kEpsilon, sum, y, statistics);
+        bench.device().get<NormOps>().add_layer_norm(put(bench, shape, 1, 2.0), put(bench, shape, 2),
+                                                     make_dropout(bench, rate), put(bench, {width}, 3),
+                                                     put(bench, {width}, 4), kEpsilon, sum, y, statistics);
         return {{"sum", bench.take(sum)}, {"y", bench.take(y)}, {"statistics", bench.take(statistics)}};
       });
     }
@@ -216,15 +224,16 @@ TEST_P(TransformerConformanceTest, LayerNormBackward) {
           const Tensor x = put(bench, shape, 1);
           const Tensor weight = put(bench, {width}, 2);
           const Tensor statistics = put_statistics(bench, {rows, 2});
-          bench.device().layer_norm(x, weight, put(bench, {width}, 3), kEpsilon, bench.poisoned(shape), statistics);
+          bench.device().get<NormOps>().layer_norm(x, weight, put(bench, {width}, 3), kEpsilon, bench.poisoned(shape),
+                                                   statistics);
           const Tensor dy = put(bench, shape, 4);
           const Tensor dresidual = put_residual(bench, alias, shape);
           const Tensor dx = alias == Alias::dy ? dy : alias == Alias::dresidual ? dresidual : bench.poisoned(shape);
           const Tensor dweight = gradient(bench, gradients, {width});
           const Tensor dbias = gradient(bench, gradients, {width});
           const Tensor dx_sums = alias == Alias::dy ? Tensor{} : gradient(bench, gradients, {width});
-          bench.device().layer_norm_backward(x, weight, statistics, dy, dresidual, dx, dweight, dbias, dx_sums,
-                                             gradients.accumulate);
+          bench.device().get<NormOps>().layer_norm_backward(x, weight, statistics, dy, dresidual, dx, dweight, dbias,
+                                                            dx_sums, gradients.accumulate);
           Outputs outputs = {{"dx", bench.take(dx)}, {"dweight", bench.take(dweight)}, {"dbias", bench.take(dbias)}};
           if (dx_sums) outputs.emplace_back("sums of dx", bench.take(dx_sums));
           return outputs;
@@ -240,8 +249,8 @@ TEST_P(TransformerConformanceTest, Dropout) {
       compare(describe(shape), [&](Bench& bench) -> Outputs {
         const Tensor x = put(bench, shape, 1);
         const Tensor y = bench.poisoned(shape);
-        bench.device().dropout(x, make_dropout(bench, rate), y);
-        bench.device().dropout(x, make_dropout(bench, rate), x);
+        bench.device().get<ActivationOps>().dropout(x, make_dropout(bench, rate), y);
+        bench.device().get<ActivationOps>().dropout(x, make_dropout(bench, rate), x);
         return {{"y", bench.take(y)}, {"in place", bench.take(x)}};
       });
     }
@@ -259,9 +268,9 @@ TEST_P(TransformerConformanceTest, LinearGelu) {
       const Tensor pre = bench.poisoned({c.rows, c.out});
       const Tensor y = bench.poisoned({c.rows, c.out});
       const Tensor again = bench.poisoned({c.rows, c.out});
-      bench.device().linear_gelu(put(bench, {c.rows, c.in}, 1), put(bench, {c.out, c.in}, 2, 0.2),
-                                 put(bench, {c.out}, 3), pre, y);
-      bench.device().gelu(pre, again);
+      bench.device().get<LinearOps>().linear_gelu(put(bench, {c.rows, c.in}, 1), put(bench, {c.out, c.in}, 2, 0.2),
+                                                  put(bench, {c.out}, 3), pre, y);
+      bench.device().get<LinearOps>().gelu(pre, again);
       EXPECT_EQ(bench.take(again), bench.take(y));
       return {{"pre", bench.take(pre)}, {"y", bench.take(y)}};
     });
@@ -276,8 +285,9 @@ TEST_P(TransformerConformanceTest, LinearGeluBackward) {
         const Tensor pre = put(bench, {c.rows, c.in}, 3, 3.0);
         const Tensor dpre = bench.poisoned(pre.shape), dpre_alone = bench.poisoned(pre.shape);
         const Tensor dbias = gradient(bench, gradients, {c.in});
-        bench.device().linear_gelu_backward(weight, dy, pre, dpre, dbias, gradients.accumulate);
-        bench.device().linear_gelu_backward(weight, dy, pre, dpre_alone, Tensor{}, gradients.accumulate);
+        bench.device().get<LinearOps>().linear_gelu_backward(weight, dy, pre, dpre, dbias, gradients.accumulate);
+        bench.device().get<LinearOps>().linear_gelu_backward(weight, dy, pre, dpre_alone, Tensor{},
+                                                             gradients.accumulate);
         return {{"dpre", bench.take(dpre)}, {"dbias", bench.take(dbias)}, {"dpre alone", bench.take(dpre_alone)}};
       });
     }
@@ -298,10 +308,12 @@ TEST_P(TransformerConformanceTest, LinearBackward) {
         const Tensor dweight_alone = gradient(bench, gradients, {c.out, c.in});
         const Tensor dbias = gradient(bench, gradients, {c.out});
         const Tensor dbias_alone = gradient(bench, gradients, {c.out});
-        device.linear_backward(x, weight, dy, dx, dweight, dbias, gradients.accumulate);
-        device.linear_backward(Tensor{}, weight, dy, dx_alone, Tensor{}, Tensor{}, gradients.accumulate);
-        device.linear_backward(x, weight, dy, Tensor{}, dweight_alone, Tensor{}, gradients.accumulate);
-        device.linear_backward(Tensor{}, weight, dy, Tensor{}, Tensor{}, dbias_alone, gradients.accumulate);
+        device.get<LinearOps>().linear_backward(x, weight, dy, dx, dweight, dbias, gradients.accumulate);
+        device.get<LinearOps>().linear_backward(Tensor{}, weight, dy, dx_alone, Tensor{}, Tensor{},
+                                                gradients.accumulate);
+        device.get<LinearOps>().linear_backward(x, weight, dy, Tensor{}, dweight_alone, Tensor{}, gradients.accumulate);
+        device.get<LinearOps>().linear_backward(Tensor{}, weight, dy, Tensor{}, Tensor{}, dbias_alone,
+                                                gradients.accumulate);
         return {{"dx", bench.take(dx)},
                 {"dweight", bench.take(dweight)},
                 {"dbias", bench.take(dbias)},
@@ -330,8 +342,9 @@ TEST_P(TransformerConformanceTest, Attention) {
       const Tensor out = bench.poisoned({c.batch, c.sequence, width});
       const Tensor statistics = put_statistics(bench, {c.batch, c.heads, c.sequence});
       const Tensor dqkv = bench.poisoned(shape);
-      bench.device().attention(qkv, c.heads, out, statistics);
-      bench.device().attention_backward(qkv, c.heads, out, statistics, put(bench, out.shape, 2), dqkv);
+      bench.device().get<AttentionOps>().attention(qkv, c.heads, out, statistics);
+      bench.device().get<AttentionOps>().attention_backward(qkv, c.heads, out, statistics, put(bench, out.shape, 2),
+                                                            dqkv);
       Outputs outputs = {{"out", bench.take(out)}};
       const Values gradients = bench.take(dqkv);
       for (std::int64_t part = 0; part < 3; ++part) {
@@ -356,8 +369,8 @@ TEST_P(TransformerConformanceTest, AttentionIsCausal) {
       Values values = random_values(c.sequence * 3 * width, 1);
       for (auto i = values.end() - 3 * width; i != values.end(); ++i) *i = last;
       const Tensor out = bench.poisoned({1, c.sequence, width});
-      tested_->attention(bench.put(values, {1, c.sequence, 3 * width}), c.heads, out,
-                         put_statistics(bench, {1, c.heads, c.sequence}));
+      tested_->get<AttentionOps>().attention(bench.put(values, {1, c.sequence, 3 * width}), c.heads, out,
+                                             put_statistics(bench, {1, c.heads, c.sequence}));
       Values result = bench.take(out);
       result.resize(result.size() - static_cast<std::size_t>(width));
       return result;
@@ -393,8 +406,9 @@ TEST_P(TransformerConformanceTest, TokenCrossEntropy) {
       const Tensor logits = bench.put(values, shape);
       const Tensor dlogits = in_place ? logits : bench.poisoned(shape);
       auto* sums = bench.put_object(MetricSums{1.5, 2, 3});
-      bench.device().token_cross_entropy(logits, batch, c.first, c.vocabulary, 0.125f, dlogits, sums);
-      bench.device().token_cross_entropy(bench.put(values, shape), batch, c.first, c.vocabulary, 0.0f, Tensor{}, sums);
+      bench.device().get<LossOps>().token_cross_entropy(logits, batch, c.first, c.vocabulary, 0.125f, dlogits, sums);
+      bench.device().get<LossOps>().token_cross_entropy(bench.put(values, shape), batch, c.first, c.vocabulary, 0.0f,
+                                                        Tensor{}, sums);
       metrics = bench.take_object(sums);
       return bench.take(dlogits);
     };
@@ -437,18 +451,20 @@ TEST_P(TransformerConformanceTest, SameBitsAgainAndInGraphs) {
     const Tensor dy = put(bench, x, 6);
     expect_same_bits("embedding and norms", bench,
                      {embedded, sum, normal, statistics, dx, dweight, dbias, dx_sums, dtoken, dposition}, [&] {
-                       tested_->embed_tokens(batch, token, position, dropout, embedded);
-                       tested_->add_layer_norm(embedded, dy, dropout, weight, bias, kEpsilon, sum, normal, statistics);
-                       tested_->layer_norm_backward(sum, weight, statistics, dy, Tensor{}, dx, dweight, dbias, dx_sums,
-                                                    false);
-                       tested_->embed_tokens_backward(batch, dropout, dx, head, dtoken, dposition, false);
+                       tested_->get<EmbeddingOps>().embed_tokens(batch, token, position, dropout, embedded);
+                       tested_->get<NormOps>().add_layer_norm(embedded, dy, dropout, weight, bias, kEpsilon, sum,
+                                                              normal, statistics);
+                       tested_->get<NormOps>().layer_norm_backward(sum, weight, statistics, dy, Tensor{}, dx, dweight,
+                                                                   dbias, dx_sums, false);
+                       tested_->get<EmbeddingOps>().embed_tokens_backward(batch, dropout, dx, head, dtoken, dposition,
+                                                                          false);
                      });
     const Tensor qkv = put(bench, {kBatch, sequence, 3 * kWidth}, 7);
     const Tensor out = bench.poisoned(x), dqkv = bench.poisoned(qkv.shape);
     const Tensor logarithms = put_statistics(bench, {kBatch, kHeads, sequence});
     expect_same_bits("attention", bench, {out, logarithms, dqkv}, [&] {
-      tested_->attention(qkv, kHeads, out, logarithms);
-      tested_->attention_backward(qkv, kHeads, out, logarithms, dy, dqkv);
+      tested_->get<AttentionOps>().attention(qkv, kHeads, out, logarithms);
+      tested_->get<AttentionOps>().attention_backward(qkv, kHeads, out, logarithms, dy, dqkv);
     });
     const Tensor input = put(bench, {rows, kWidth}, 8), wide = put(bench, {4 * kWidth, kWidth}, 9);
     const Tensor wide_bias = put(bench, {4 * kWidth}, 10), narrow = put(bench, {kWidth, 4 * kWidth}, 11);
@@ -459,10 +475,10 @@ TEST_P(TransformerConformanceTest, SameBitsAgainAndInGraphs) {
     const Tensor logits = put(bench, {rows, kPadded}, 12), dlogits = bench.poisoned(logits.shape);
     MetricSums* sums = bench.put_object(MetricSums{});
     expect_same_bits("linear", bench, {pre, hidden, dpre, dpre_sums, dwide, dwide_bias, dinput, dlogits}, [&] {
-      tested_->linear_gelu(input, wide, wide_bias, pre, hidden);
-      tested_->linear_gelu_backward(narrow, input, pre, dpre, dpre_sums, false);
-      tested_->linear_backward(input, wide, dpre, dinput, dwide, dwide_bias, false);
-      tested_->token_cross_entropy(logits, batch, 0, kVocabulary, 1.0f, dlogits, sums);
+      tested_->get<LinearOps>().linear_gelu(input, wide, wide_bias, pre, hidden);
+      tested_->get<LinearOps>().linear_gelu_backward(narrow, input, pre, dpre, dpre_sums, false);
+      tested_->get<LinearOps>().linear_backward(input, wide, dpre, dinput, dwide, dwide_bias, false);
+      tested_->get<LossOps>().token_cross_entropy(logits, batch, 0, kVocabulary, 1.0f, dlogits, sums);
     });
   }
 }
@@ -471,10 +487,11 @@ TEST_P(TransformerConformanceTest, WrongShapesThrow) {
   Bench bench(*tested_);
   const Tensor x = put(bench, {2, 3, 8}, 1);
   const Tensor statistics = put_statistics(bench, {6, 2});
-  EXPECT_THROW(tested_->layer_norm(x, put(bench, {7}, 2), put(bench, {8}, 3), kEpsilon, x, statistics), Error);
-  EXPECT_THROW(tested_->attention(x, 2, bench.poisoned({2, 3, 8}), statistics), Error);
-  EXPECT_THROW(tested_->gelu(x, bench.poisoned({2, 3, 7})), Error);
-  EXPECT_THROW(tested_->dropout(x, Dropout{}, bench.poisoned({2, 24})), Error);
+  EXPECT_THROW(tested_->get<NormOps>().layer_norm(x, put(bench, {7}, 2), put(bench, {8}, 3), kEpsilon, x, statistics),
+               Error);
+  EXPECT_THROW(tested_->get<AttentionOps>().attention(x, 2, bench.poisoned({2, 3, 8}), statistics), Error);
+  EXPECT_THROW(tested_->get<LinearOps>().gelu(x, bench.poisoned({2, 3, 7})), Error);
+  EXPECT_THROW(tested_->get<ActivationOps>().dropout(x, Dropout{}, bench.poisoned({2, 24})), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, TransformerConformanceTest, ::testing::ValuesIn(transformer_cases()),

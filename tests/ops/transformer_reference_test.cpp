@@ -2,6 +2,12 @@
 
 #include <algorithm>
 
+#include "runtime/ops/activation.h"
+#include "runtime/ops/attention.h"
+#include "runtime/ops/embedding.h"
+#include "runtime/ops/linear.h"
+#include "runtime/ops/loss.h"
+#include "runtime/ops/norm.h"
 #include "tests/ops/token_batches.h"
 
 namespace ddptrain::testing {
@@ -36,7 +42,8 @@ TEST_P(TransformerReferenceTest, EmbeddingAddsTokenAndPosition) {
     token[i] = static_cast<double>(i / 8) + static_cast<double>(i % 8) / 8;
     position[i] = 8.0 * static_cast<double>(i / 8);
   }
-  device_->embed_tokens(batch, bench_->put(token, {3, 8}), bench_->put(position, {3, 8}), no_dropout(), out);
+  device_->get<EmbeddingOps>().embed_tokens(batch, bench_->put(token, {3, 8}), bench_->put(position, {3, 8}),
+                                            no_dropout(), out);
   Values expected;
   for (const double first : {2.0, 8.0, 1.0, 9.0}) {
     for (std::size_t i = 0; i < 8; ++i) expected.push_back(first + static_cast<double>(i) / 8);
@@ -53,8 +60,8 @@ TEST_P(TransformerReferenceTest, EmbeddingGradientsAreSumsOverPlacesAndBatch) {
   const Tensor dtoken = bench_->put(Values(3 * 8, 1.0), {3, 8});
   const Tensor dposition = bench_->put(Values(2 * 8, 1.0), {2, 8});
   const auto run = [&](bool accumulate) {
-    device_->embed_tokens_backward(batch, no_dropout(), bench_->put(dout, {2, 2, 8}), bench_->put_master(head, {4, 8}),
-                                   dtoken, dposition, accumulate);
+    device_->get<EmbeddingOps>().embed_tokens_backward(batch, no_dropout(), bench_->put(dout, {2, 2, 8}),
+                                                       bench_->put_master(head, {4, 8}), dtoken, dposition, accumulate);
   };
   const auto rows = [](const Values& firsts) {
     Values values;
@@ -72,9 +79,9 @@ TEST_P(TransformerReferenceTest, EmbeddingGradientsAreSumsOverPlacesAndBatch) {
 TEST_P(TransformerReferenceTest, LayerNormHasTheWantedMeanAndVariance) {
   const Tensor y = bench_->poisoned({2, 8});
   const Tensor found = statistics({2, 2});
-  device_->layer_norm(bench_->put({1, 3, 1, 3, 1, 3, 1, 3, -4, 4, 4, -4, -4, 4, 4, -4}, {2, 8}),
-                      bench_->put({2, 2, 2, 2, 1, 1, 1, 1}, {8}), bench_->put({0, 0, 0, 0, 0, 0, 0.5, 0.5}, {8}), 0.0f,
-                      y, found);
+  device_->get<NormOps>().layer_norm(bench_->put({1, 3, 1, 3, 1, 3, 1, 3, -4, 4, 4, -4, -4, 4, 4, -4}, {2, 8}),
+                                     bench_->put({2, 2, 2, 2, 1, 1, 1, 1}, {8}),
+                                     bench_->put({0, 0, 0, 0, 0, 0, 0.5, 0.5}, {8}), 0.0f, y, found);
   expect_close(y, {-2, 2, -2, 2, -1, 1, -0.5, 1.5, -2, 2, 2, -2, -1, 1, 1.5, -0.5});
   expect_close(found, {2, 1, 0, 0.25});
 }
@@ -94,12 +101,12 @@ TEST_P(TransformerReferenceTest, AddLayerNormIsTheNormOfItsSum) {
     const Tensor again = bench_->poisoned(shape);
     const Tensor found = statistics({15, 2});
     const Tensor found_again = statistics({15, 2});
-    device_->add_layer_norm(residual, branch, dropout, weight, bias, 1e-5f, sum, y, found);
-    device_->layer_norm(sum, weight, bias, 1e-5f, again, found_again);
+    device_->get<NormOps>().add_layer_norm(residual, branch, dropout, weight, bias, 1e-5f, sum, y, found);
+    device_->get<NormOps>().layer_norm(sum, weight, bias, 1e-5f, again, found_again);
     EXPECT_EQ(bench_->take(y), bench_->take(again));
     EXPECT_EQ(bench_->take(found), bench_->take(found_again));
     const Tensor dropped = bench_->poisoned(shape);
-    device_->dropout(branch, dropout, dropped);
+    device_->get<ActivationOps>().dropout(branch, dropout, dropped);
     Values expected = bench_->take(residual);
     const Values added = bench_->take(dropped);
     for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += added[i];
@@ -111,7 +118,7 @@ TEST_P(TransformerReferenceTest, DropoutMasksAreThoseOfKeeps) {
   const StepState state{(1ull << 33) + 5};
   const Tensor y = bench_->poisoned({4, 3, 72});
   Dropout dropout{0.25f, 77, 5, 11, {bench_->put_object(state), 2}};
-  device_->dropout(bench_->put(Values(4 * 3 * 72, 1.0), {4, 3, 72}), dropout, y);
+  device_->get<ActivationOps>().dropout(bench_->put(Values(4 * 3 * 72, 1.0), {4, 3, 72}), dropout, y);
   dropout.step.state = &state;
   const Values values = bench_->take(y);
   for (std::uint32_t row = 0; row < 4; ++row) {
@@ -129,7 +136,7 @@ TEST_P(TransformerReferenceTest, GeluIsTheTanhForm) {
     expected.push_back(0.5 * v * (1.0 + std::tanh(std::sqrt(2.0 / std::acos(-1.0)) * (v + 0.044715 * v * v * v))));
   }
   const Tensor y = bench_->poisoned({20, 8});
-  device_->gelu(bench_->put(x, {20, 8}), y);
+  device_->get<LinearOps>().gelu(bench_->put(x, {20, 8}), y);
   expect_close(y, expected);
   const Values values = bench_->take(y);
   EXPECT_EQ(values.at(80), 0.0);
@@ -145,9 +152,9 @@ TEST_P(TransformerReferenceTest, LinearGeluIsLinearAndGelu) {
   const Tensor x = bench_->put(random_values(24 * 16, 1), {24, 16});
   const Tensor weight = bench_->put(random_values(40 * 16, 2), {40, 16});
   const Tensor bias = bench_->put(random_values(40, 3), {40});
-  device_->linear_gelu(x, weight, bias, pre, y);
-  device_->gelu(pre, again);
-  device_->linear(x, weight, bias, plain);
+  device_->get<LinearOps>().linear_gelu(x, weight, bias, pre, y);
+  device_->get<LinearOps>().gelu(pre, again);
+  device_->get<LinearOps>().linear(x, weight, bias, plain);
   EXPECT_EQ(bench_->take(y), bench_->take(again));
   expect_close(pre, bench_->take(plain));
 }
@@ -187,7 +194,7 @@ TEST_P(TransformerReferenceTest, AttentionIsThatOfTheTextbook) {
     const Shape shape{3, sequence, 3 * 32};
     const Tensor qkv = bench_->put(random_values(element_count(shape), 1, -2.0, 2.0), shape);
     const Tensor out = bench_->poisoned({3, sequence, 32});
-    device_->attention(qkv, 2, out, statistics({3, 2, sequence}));
+    device_->get<AttentionOps>().attention(qkv, 2, out, statistics({3, 2, sequence}));
     expect_close(out, plain_attention(bench_->take(qkv), 3, static_cast<std::size_t>(sequence), 2, 16));
   }
 }
@@ -198,8 +205,9 @@ TEST_P(TransformerReferenceTest, CrossEntropyCountsLossAndHitsWithoutThePadding)
   Values logits(16, 1000.0);
   logits[0] = 0, logits[1] = 2, logits[8] = 0, logits[9] = 2;
   MetricSums* sums = bench_->put_object(MetricSums{1.0, 10, 100});
-  device_->token_cross_entropy(bench_->put(logits, {2, 8}), batch, 2, 2, 2.0f, dlogits, sums);  // targets 1 | 0
-  const double small = 1.0 / (1.0 + std::exp(2.0));  // softmax of the smaller logit
+  device_->get<LossOps>().token_cross_entropy(bench_->put(logits, {2, 8}), batch, 2, 2, 2.0f, dlogits,
+                                              sums);  // targets 1 | 0
+  const double small = 1.0 / (1.0 + std::exp(2.0));   // softmax of the smaller logit
   Values expected(16, 0.0);
   expected[0] = 2 * small, expected[1] = -2 * small, expected[8] = 2 * small - 2, expected[9] = 2 - 2 * small;
   expect_close(dlogits, expected);
@@ -220,7 +228,8 @@ TEST_P(TransformerReferenceTest, CrossEntropyInPieces) {
     for (std::size_t i = 0; i + 1 < bounds.size(); ++i) {
       const Values piece(logits.begin() + bounds[i] * shape[1], logits.begin() + bounds[i + 1] * shape[1]);
       const Tensor values = bench_->put(piece, {bounds[i + 1] - bounds[i], shape[1]});
-      device_->token_cross_entropy(values, batch, bounds[i], vocabulary, 1.0f, gradient ? values : Tensor{}, result);
+      device_->get<LossOps>().token_cross_entropy(values, batch, bounds[i], vocabulary, 1.0f,
+                                                  gradient ? values : Tensor{}, result);
     }
     return bench_->take_object(result);
   };
@@ -237,8 +246,8 @@ TEST_P(TransformerReferenceTest, CrossEntropyInPieces) {
 TEST_P(TransformerReferenceTest, RefusesTokensOutsideOfTheVocabulary) {
   if (GetParam().kind != DeviceKind::cpu) GTEST_SKIP() << "kernels do not report";
   const TokenBatch batch = put_tokens(*bench_, {0, 1, 5, 1}, 1, 3);
-  EXPECT_THROW(device_->embed_tokens(batch, bench_->poisoned({5, 8}), bench_->poisoned({3, 8}), no_dropout(),
-                                     bench_->poisoned({1, 3, 8})),
+  EXPECT_THROW(device_->get<EmbeddingOps>().embed_tokens(batch, bench_->poisoned({5, 8}), bench_->poisoned({3, 8}),
+                                                         no_dropout(), bench_->poisoned({1, 3, 8})),
                Error);
 }
 

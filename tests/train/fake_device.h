@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -9,14 +10,17 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/optimizer.h"
 
 namespace ddptrain {
 
-/// Host memory, conversions, and a log of what was asked for; no operations. Graphs call again what they captured.
+/// Host memory, conversions, and a log of what was asked for, of optimizers too. Graphs call again what they captured.
 class FakeDevice : public Device {
  public:
   explicit FakeDevice(bool graphs = false, Precision precision = Precision::fp32)
-      : Device({.precision = precision}), graphs_(graphs) {}
+      : Device({.precision = precision}), graphs_(graphs) {
+    attach<OptimizerOps>(std::make_shared<FakeOptimizer>(*this));
+  }
 
   std::vector<std::string> log;
 
@@ -30,7 +34,7 @@ class FakeDevice : public Device {
   const void* share_host_memory(const void* host, std::size_t) override { return host; }
   Buffer allocate_pinned(std::size_t bytes) override { return allocate(bytes); }
   void copy(void* to, const void* from, std::size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
-  std::unique_ptr<Event> record(Stream stream) override { return host_->record(stream); }
+  std::unique_ptr<Event> mark(Stream stream) override { return host_->mark(stream); }
   void zero(void* device, std::size_t bytes, Stream) override { std::memset(device, 0, bytes); }
   void convert(const Tensor& src, const Tensor& dst, Stream) override { host_->convert(src, dst, {}); }
 
@@ -51,78 +55,7 @@ class FakeDevice : public Device {
   bool capturing() const { return capturing_; }
   std::string name(Stream stream) const { return stream.handle == &compute_ ? "compute" : "communication"; }
 
-  void advance(StepState* state, std::uint32_t steps, Stream) override {
-    if (!capturing_) state->step += steps;
-  }
-  void update(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
-    log.push_back(fmt::format("update from chunk {} on {}", slice.first_chunk, name(stream)));
-  }
-  std::size_t inbox = 0;  ///< What inbox_bytes() answers.
-  std::size_t inbox_bytes(OptimizerKind, const UpdateSlice&, int) const override { return inbox; }
-  void sum_and_update(const OptimizerSettings&, const UpdateSlice& slice, const PeerInboxes& peers, StepRef,
-                      Stream stream) override {
-    log.push_back(
-        fmt::format("sum over {} and update from chunk {} on {}", peers.size, slice.first_chunk, name(stream)));
-  }
-  void sum_of_squares(const Tensor& values, float*, Stream stream) override {
-    log.push_back(fmt::format("squares of {} on {}", values.size(), name(stream)));
-  }
-  void clip_scale(const Tensor& squares, float, float*, Stream stream) override {
-    log.push_back(fmt::format("scale from {} sums on {}", squares.size(), name(stream)));
-  }
-  void gather_images(const ImageBatch&, const Tensor&) override { unused(); }
-  void conv2d(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override { unused(); }
-  void conv2d_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool) override {
-    unused();
-  }
-  void bias_relu_backward(const Tensor&, const Tensor&, float, const Tensor&, bool) override { unused(); }
-  void bias_relu_pool_dropout(const Tensor&, const Tensor&, const Dropout&, const Tensor&, const Tensor&) override {
-    unused();
-  }
-  void bias_relu_pool_dropout_backward(const Tensor&, const Tensor&, const Dropout&, const Tensor&, const Tensor&,
-                                       bool) override {
-    unused();
-  }
-  void linear(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override { unused(); }
-  void linear_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                       bool) override {
-    unused();
-  }
-  void bias_relu_dropout(const Tensor&, const Tensor&, const Dropout&) override { unused(); }
-  void embed_tokens(const TokenBatch&, const Tensor&, const Tensor&, const Dropout&, const Tensor&) override {
-    unused();
-  }
-  void embed_tokens_backward(const TokenBatch&, const Dropout&, const Tensor&, const Tensor&, const Tensor&,
-                             const Tensor&, bool) override {
-    unused();
-  }
-  void layer_norm(const Tensor&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&) override {
-    unused();
-  }
-  void add_layer_norm(const Tensor&, const Tensor&, const Dropout&, const Tensor&, const Tensor&, float, const Tensor&,
-                      const Tensor&, const Tensor&) override {
-    unused();
-  }
-  void layer_norm_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                           const Tensor&, const Tensor&, const Tensor&, bool) override {
-    unused();
-  }
-  void dropout(const Tensor&, const Dropout&, const Tensor&) override { unused(); }
-  void linear_gelu(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) override { unused(); }
-  void gelu(const Tensor&, const Tensor&) override { unused(); }
-  void linear_gelu_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool) override {
-    unused();
-  }
-  void attention(const Tensor&, std::int64_t, const Tensor&, const Tensor&) override { unused(); }
-  void attention_backward(const Tensor&, std::int64_t, const Tensor&, const Tensor&, const Tensor&,
-                          const Tensor&) override {
-    unused();
-  }
-  void token_cross_entropy(const Tensor&, const TokenBatch&, std::int64_t, std::int64_t, float, const Tensor&,
-                           MetricSums*) override {
-    unused();
-  }
-  void softmax_cross_entropy(const Tensor&, const ImageBatch&, float, const Tensor&, MetricSums*) override { unused(); }
+  std::size_t inbox = 0;  ///< What OptimizerOps::inbox_bytes() answers.
 
  private:
   struct Replay final : Graph {
@@ -131,7 +64,33 @@ class FakeDevice : public Device {
     std::function<void()> work;
   };
 
-  [[noreturn]] static void unused() { fail("an operation that these tests do not use"); }
+  class FakeOptimizer final : public OptimizerOps {
+   public:
+    explicit FakeOptimizer(FakeDevice& device) : device_(device) {}
+
+    void advance(StepState* state, std::uint32_t steps, Stream) override {
+      if (!device_.capturing_) state->step += steps;
+    }
+    void update(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
+      device_.log.push_back(fmt::format("update from chunk {} on {}", slice.first_chunk, device_.name(stream)));
+    }
+    std::size_t inbox_bytes(OptimizerKind, const UpdateSlice&, int) const override { return device_.inbox; }
+    void sum_and_update(const OptimizerSettings&, const UpdateSlice& slice, const PeerInboxes& peers, StepRef,
+                        Stream stream) override {
+      device_.log.push_back(fmt::format("sum over {} and update from chunk {} on {}", peers.size, slice.first_chunk,
+                                        device_.name(stream)));
+    }
+    void sum_of_squares(const Tensor& values, float*, Stream stream) override {
+      device_.log.push_back(fmt::format("squares of {} on {}", values.size(), device_.name(stream)));
+    }
+    void clip_scale(const Tensor& squares, float, float*, Stream stream) override {
+      device_.log.push_back(fmt::format("scale from {} sums on {}", squares.size(), device_.name(stream)));
+    }
+
+   private:
+    FakeDevice& device_;
+  };
+
   std::unique_ptr<Device> host_ = make_cpu_device({});
   bool graphs_;
   bool capturing_ = false;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "runtime/core/error.h"
+#include "runtime/ops/optimizer.h"
 #include "runtime/train/calibration.h"
 #include "runtime/train/training_run.h"
 #include "tests/train/rig.h"
@@ -48,8 +49,8 @@ struct OneRank {
       model->forward({sampler.order(0), {step}, kSamplesPerStep}, 1.0f / kSamplesPerStep,
                      static_cast<MetricSums*>(sums.data()));
       model->backward(false, [](std::size_t) {});
-      device.update(options.optimizer, arena.update_slice(0), {step}, device.compute_stream());
-      device.advance(step, 1, device.compute_stream());
+      device.get<OptimizerOps>().update(options.optimizer, arena.update_slice(0), {step}, device.compute_stream());
+      device.get<OptimizerOps>().advance(step, 1, device.compute_stream());
     }
     device.synchronize();
   }

@@ -20,6 +20,7 @@ class FusedCnn final : public CnnKernels {
  public:
   FusedCnn(CudaDevice& device, std::int64_t max_batch)
       : device_(device),
+        matmul_(device.get<cuda::MatmulPlans>()),
         max_batch_(max_batch),
         features_(device.allocate(DType::bf16, {max_batch, kFeatures})),
         dfeatures_(device.allocate(DType::bf16, {max_batch, kFeatures})),
@@ -42,7 +43,8 @@ class FusedCnn final : public CnnKernels {
     images_ = {batch.images.as<std::uint8_t>(), batch.labels.as<std::uint8_t>(), batch.order, batch.step,
                static_cast<int>(batch.count)};
     cnn::conv_forward(images_, conv_weights(weights), pool_dropout, features_.data(),
-                      static_cast<std::uint32_t*>(winners_.data()), device_.compute_multiprocessors(), stream());
+                      static_cast<std::uint32_t*>(winners_.data()), device_.compute_multiprocessors(),
+                      device_.stream());
     multiply({.m = batch.count, .n = kHidden, .k = kFeatures, .transpose_b = true, .out = DType::f32}, features_.data(),
              weights.fc1_weight.data, hidden_.data());
     auto* metrics = static_cast<cnn::HeadMetrics*>(metrics_.data());
@@ -50,9 +52,9 @@ class FusedCnn final : public CnnKernels {
     head_blocks_ = cnn::head_forward_backward(images_, head, pool_dropout.scale(), hidden_dropout,
                                               static_cast<const float*>(hidden_.data()), gradient_scale,
                                               gradient_scale != 0.0f ? dhidden_.data() : nullptr,
-                                              static_cast<float*>(head_partials_.data()), metrics, stream());
+                                              static_cast<float*>(head_partials_.data()), metrics, device_.stream());
     metrics_sum_ = {metrics, head_blocks_, images_.count, sums};
-    if (gradient_scale == 0.0f) cnn::reduce(nullptr, 0, false, metrics_sum_, stream());
+    if (gradient_scale == 0.0f) cnn::reduce(nullptr, 0, false, metrics_sum_, device_.stream());
   }
 
   void backward_hidden(const CnnTensors& weights, const CnnTensors& gradients, bool accumulate) override {
@@ -71,7 +73,7 @@ class FusedCnn final : public CnnKernels {
     auto* conv = static_cast<float*>(conv_partials_.data());
     const int blocks = cnn::conv_backward(images_, conv_weights(weights), dfeatures_.data(),
                                           static_cast<const std::uint32_t*>(winners_.data()), conv,
-                                          device_.compute_multiprocessors(), stream());
+                                          device_.compute_multiprocessors(), device_.stream());
     std::array<cnn::Reduction, cnn::kMaxReductions> reductions;
     int count = 0;
     const auto add = [&](const float*& partials, int rows, int stride, const Tensor& gradient) {
@@ -88,15 +90,13 @@ class FusedCnn final : public CnnKernels {
     for (const Tensor* gradient : {&gradients.fc2_weight, &gradients.fc1_bias, &gradients.fc2_bias}) {
       add(part, head_blocks_, cnn::kHeadGradients, *gradient);
     }
-    cnn::reduce(reductions.data(), count, accumulate, metrics_sum_, stream());
+    cnn::reduce(reductions.data(), count, accumulate, metrics_sum_, device_.stream());
   }
 
  private:
-  cudaStream_t stream() { return static_cast<cudaStream_t>(device_.compute_stream().handle); }
-
   void multiply(cuda::Gemm gemm, const void* a, const void* b, void* c) {
     gemm.in = DType::bf16;
-    device_.matmul().gemm(gemm, a, b, nullptr, c, stream());
+    matmul_.gemm(gemm, a, b, nullptr, c, device_.stream());
   }
 
   static cnn::ConvWeights conv_weights(const CnnTensors& weights) {
@@ -104,6 +104,7 @@ class FusedCnn final : public CnnKernels {
   }
 
   CudaDevice& device_;
+  cuda::MatmulPlans& matmul_;
   std::int64_t max_batch_;
   Buffer features_;  ///< [batch, 9216] bf16, without dropout's factor
   Buffer dfeatures_;
@@ -120,9 +121,9 @@ class FusedCnn final : public CnnKernels {
 
 }  // namespace
 
-std::unique_ptr<CnnKernels> CudaDevice::make_cnn_kernels(const CnnShape& shape, std::int64_t max_batch) {
-  if (shape != CnnShape{} || !options().fused || precision() != Precision::bf16) return nullptr;
-  return std::make_unique<FusedCnn>(*this, max_batch);
+std::unique_ptr<CnnKernels> make_cnn_kernels(Device& device, const CnnShape& shape, std::int64_t max_batch) {
+  if (shape != CnnShape{} || device.kind() != DeviceKind::cuda || device.precision() != Precision::bf16) return nullptr;
+  return std::make_unique<FusedCnn>(dynamic_cast<CudaDevice&>(device), max_batch);
 }
 
 }  // namespace ddptrain

@@ -171,7 +171,7 @@ class MpiCommunicator final : public Communicator {
     next.start = std::move(start);
     next.arrived = std::move(arrived);
     if (staged_) {
-      next.copied = device_.record(stream);
+      next.copied = device_.mark(stream);
       next.arrived = [this, to, recv, stream] { device_.copy(to.data, recv, to.bytes(), stream); };
     }
     outstanding_.push_back(std::move(next));

@@ -1,6 +1,8 @@
 #include "runtime/device/cpu/cpu_device.h"
 
+#include <exception>
 #include <fstream>
+#include <vector>
 
 #include "runtime/core/error.h"
 
@@ -20,7 +22,7 @@ DeviceOptions checked(DeviceOptions options) {
 
 }  // namespace
 
-CpuDevice::CpuDevice(DeviceOptions options) : Device(options), pool_(options.threads) {}
+CpuDevice::CpuDevice(DeviceOptions options) : Device(options) {}
 
 std::string CpuDevice::name() const {
   std::ifstream info("/proc/cpuinfo");
@@ -31,19 +33,26 @@ std::string CpuDevice::name() const {
   return "CPU";
 }
 
-void CpuDevice::store_sums(const std::vector<double>& partial, const Tensor& sum, bool accumulate) {
-  const std::int64_t columns = sum.size();
-  with_scalar([&](auto scalar) {
-    using T = decltype(scalar);
-    T* out = sum.as<T>();
-    for (std::int64_t column = 0; column < columns; ++column) {
-      double total = accumulate ? static_cast<double>(out[column]) : 0.0;
-      for (int thread = 0; thread < threads(); ++thread) {
-        total += partial[static_cast<std::size_t>(thread * columns + column)];
-      }
-      out[column] = static_cast<T>(total);
+void CpuDevice::parallel(std::int64_t count,
+                         const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work) {
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(threads()));
+#pragma omp parallel for num_threads(threads()) schedule(static, 1)
+  for (int thread = 0; thread < threads(); ++thread) {
+    const std::int64_t begin = count * thread / threads(), end = count * (thread + 1) / threads();
+    try {
+      if (begin < end) work(begin, end, thread);
+    } catch (...) {  // an exception must not leave the threads' region
+      errors[static_cast<std::size_t>(thread)] = std::current_exception();
     }
-  });
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+void* CpuDevice::scratch(std::size_t bytes) {
+  if (scratch_.bytes() < bytes) scratch_ = allocate(bytes);
+  return scratch_.data();
 }
 
 std::unique_ptr<Device> make_cpu_device(DeviceOptions options) { return std::make_unique<CpuDevice>(checked(options)); }

@@ -74,7 +74,7 @@ void CpuDevice::copy(void* to, const void* from, std::size_t bytes, Stream) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
-std::unique_ptr<Event> CpuDevice::record(Stream) {
+std::unique_ptr<Event> CpuDevice::mark(Stream) {
   struct Past final : Event {
     bool done() override { return true; }
   };

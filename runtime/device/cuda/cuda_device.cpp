@@ -1,17 +1,12 @@
 #include "runtime/device/cuda/cuda_device.h"
 
+#include <cudnn.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "runtime/core/error.h"
-#include "runtime/ops/cuda/attention_plans.h"
-#include "runtime/ops/cuda/conv_plans.h"
-#include "runtime/ops/cuda/fp8_scales.h"
-#include "runtime/ops/cuda/matmul.h"
-#include "runtime/ops/cuda/tuner.h"
-#include "runtime/ops/expect_tensor.h"
 
 namespace ddptrain {
 
@@ -94,12 +89,12 @@ CudaDevice::CudaDevice(DeviceOptions options, int device) : Device(checked(optio
   DDP_CUDA(cudaStreamCreateWithPriority(compute_.out(), cudaStreamNonBlocking, lowest));
   DDP_CUDA(cudaStreamCreateWithPriority(communication_.out(), cudaStreamNonBlocking, highest));
   DDP_CUDA(cudaEventCreateWithFlags(order_.out(), cudaEventDisableTiming));
-  tuner_ = std::make_unique<cuda::Tuner>(options.tune, compute_.get());
 }
 
 CudaDevice::~CudaDevice() {
   const cudaError_t status = cudaDeviceSynchronize();
   if (status != cudaSuccess) spdlog::warn("the GPU's last work failed: {}", cudaGetErrorString(status));
+  drop_extensions();
 }
 
 double CudaDevice::peak_flops() const {
@@ -171,7 +166,7 @@ void CudaDevice::wait_for(Stream later, Stream earlier) {
   DDP_CUDA(cudaStreamWaitEvent(static_cast<cudaStream_t>(later.handle), order_.get(), 0));
 }
 
-std::unique_ptr<Event> CudaDevice::record(Stream stream) {
+std::unique_ptr<Event> CudaDevice::mark(Stream stream) {
   auto event = std::make_unique<CudaEvent>();
   event->record(static_cast<cudaStream_t>(stream.handle));
   return event;
@@ -196,25 +191,6 @@ std::unique_ptr<Graph> CudaDevice::capture(const std::function<void()>& work) {
   DDP_CUDA(cudaGraphInstantiate(exec.out(), graph.get(), cudaGraphInstantiateFlagUseNodePriority));
   DDP_CUDA(cudaGraphUpload(exec.get(), compute_.get()));
   return std::make_unique<CudaGraph>(std::move(exec), compute_.get());
-}
-
-cuda::MatmulPlans& CudaDevice::matmul() {
-  if (!matmul_) matmul_ = std::make_unique<cuda::MatmulPlans>(precision(), options().tune, compute_.get());
-  return *matmul_;
-}
-
-cuda::ConvPlans& CudaDevice::conv() {
-  if (!conv_) conv_ = std::make_unique<cuda::ConvPlans>(precision(), options().memory_format, compute_.get());
-  return *conv_;
-}
-
-cuda::AttentionPlans& CudaDevice::attention_plans() {
-  if (!attention_) attention_ = std::make_unique<cuda::AttentionPlans>(compute_.get(), scratch_);
-  return *attention_;
-}
-
-void CudaDevice::expect_gradient(const Tensor& gradient, const char* what, const Shape& shape) const {
-  expect_tensor(gradient, what, gradient.dtype == DType::f32 ? DType::f32 : dtype(), shape);
 }
 
 std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device) {
@@ -250,6 +226,11 @@ std::string cuda_version() {
   int version = 0;
   DDP_CUDA(cudaRuntimeGetVersion(&version));
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+std::string cudnn_version() {
+  const std::size_t version = cudnnGetVersion();
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 }  // namespace ddptrain

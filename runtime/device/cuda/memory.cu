@@ -66,13 +66,11 @@ void convert_from(const Tensor& src, const Tensor& dst, cudaStream_t stream) {
   }
 }
 
-__global__ void advance_kernel(StepState* state, std::uint32_t steps) { state->step += steps; }
-
 }  // namespace
 
 bool has_code_for_device() {
   cudaFuncAttributes attributes{};
-  const cudaError_t status = cudaFuncGetAttributes(&attributes, advance_kernel);
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, convert_kernel<1, float, float>);
   if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
     cudaGetLastError();
     return false;
@@ -97,11 +95,6 @@ void CudaDevice::convert(const Tensor& src, const Tensor& dst, Stream stream) {
     default:
       cuda::require(false, "convert: no conversion from this type");
   }
-}
-
-void CudaDevice::advance(StepState* state, std::uint32_t steps, Stream stream) {
-  cuda::advance_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream.handle)>>>(state, steps);
-  DDP_CUDA(cudaGetLastError());
 }
 
 }  // namespace ddptrain

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "runtime/core/error.h"
-#include "runtime/device/cpu/cpu_device.h"
+#include "runtime/ops/attention.h"
+#include "runtime/ops/cpu/cpu_ops.h"
 
 namespace ddptrain {
 
@@ -127,32 +127,39 @@ void attend_backward(const AttentionDims& d, const T* qkv, std::int64_t index, T
   });
 }
 
+class CpuAttention final : public AttentionOps, CpuOps {
+ public:
+  using CpuOps::CpuOps;
+
+  void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) override {
+    const AttentionDims d = dims_of("attention: qkv, out, statistics", qkv, heads, out, statistics, dtype());
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      T* memory = scratch<T>(d.block_size());
+      parallel_each(d.batch * heads, 1, [&](std::int64_t index, int thread) {
+        attend(d, qkv.as<const T>(), index, memory + thread * d.block_size(), out.as<T>(), statistics.as<T>());
+      });
+    });
+  }
+
+  void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
+                          const Tensor& dout, const Tensor& dqkv) override {
+    const AttentionDims d = dims_of("attention_backward: qkv, out, statistics", qkv, heads, out, statistics, dtype());
+    expect_tensor(dout, "attention_backward: dout", dtype(), out.shape);
+    expect_tensor(dqkv, "attention_backward: dqkv", dtype(), qkv.shape);
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      T* memory = scratch<T>(2 * d.block_size());
+      parallel_each(d.batch * heads, 1, [&](std::int64_t index, int thread) {
+        attend_backward(d, qkv.as<const T>(), index, memory + 2 * thread * d.block_size(), out.as<const T>(),
+                        statistics.as<const T>(), dout.as<const T>(), dqkv.as<T>());
+      });
+    });
+  }
+};
+
 }  // namespace
 
-void CpuDevice::attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) {
-  const AttentionDims d = dims_of("attention: qkv, out, statistics", qkv, heads, out, statistics, dtype());
-  with_scalar([&](auto scalar) {
-    using T = decltype(scalar);
-    T* memory = scratch<T>(d.block_size());
-    parallel_each(d.batch * heads, 1, [&](std::int64_t index, int thread) {
-      attend(d, qkv.as<const T>(), index, memory + thread * d.block_size(), out.as<T>(), statistics.as<T>());
-    });
-  });
-}
-
-void CpuDevice::attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
-                                   const Tensor& dout, const Tensor& dqkv) {
-  const AttentionDims d = dims_of("attention_backward: qkv, out, statistics", qkv, heads, out, statistics, dtype());
-  expect_tensor(dout, "attention_backward: dout", dtype(), out.shape);
-  expect_tensor(dqkv, "attention_backward: dqkv", dtype(), qkv.shape);
-  with_scalar([&](auto scalar) {
-    using T = decltype(scalar);
-    T* memory = scratch<T>(2 * d.block_size());
-    parallel_each(d.batch * heads, 1, [&](std::int64_t index, int thread) {
-      attend_backward(d, qkv.as<const T>(), index, memory + 2 * thread * d.block_size(), out.as<const T>(),
-                      statistics.as<const T>(), dout.as<const T>(), dqkv.as<T>());
-    });
-  });
-}
+std::unique_ptr<AttentionOps> AttentionOps::on_cpu(Device& device) { return std::make_unique<CpuAttention>(device); }
 
 }  // namespace ddptrain

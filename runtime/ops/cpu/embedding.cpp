@@ -1,6 +1,7 @@
-#include "runtime/core/error.h"
-#include "runtime/device/cpu/cpu_device.h"
+#include "runtime/ops/embedding.h"
+
 #include "runtime/ops/cpu/batch_tokens.h"
+#include "runtime/ops/cpu/cpu_ops.h"
 #include "runtime/ops/cpu/dropout_factors.h"
 
 namespace ddptrain {
@@ -28,74 +29,80 @@ EmbeddingDims dims_of(const char* what, const TokenBatch& batch, const Tensor& a
   return d;
 }
 
-}  // namespace
+class CpuEmbedding final : public EmbeddingOps, CpuOps {
+ public:
+  using CpuOps::CpuOps;
 
-void CpuDevice::embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
-                             const Dropout& dropout, const Tensor& out) {
-  const EmbeddingDims d = dims_of("embed_tokens", batch, out, token_embedding, position_embedding, dtype());
-  const std::vector<std::uint32_t> tokens = batch_tokens("embed_tokens", batch, d.vocabulary);
-  const bool drops = dropout.rate > 0.0f;
-  with_scalar([&](auto scalar) {
-    using T = decltype(scalar);
-    T* memory = drops ? scratch<T>(d.features()) : nullptr;
-    parallel_each(d.batch, 16, [&](std::int64_t window, int thread) {
-      T* y = out.as<T>() + window * d.features();
-      for (std::int64_t position = 0; position < d.sequence; ++position) {
-        RowView<T>(y + position * d.width, d.width) =
-            ConstRowView<T>(token_embedding.as<T>() + tokens[d.token(window, position)] * d.width, d.width) +
-            ConstRowView<T>(position_embedding.as<T>() + position * d.width, d.width);
-      }
-      if (!drops) return;
-      T* factors = memory + thread * d.features();
-      dropout_factors(dropout, static_cast<std::uint32_t>(window), d.features(), factors);
-      RowView<T>(y, d.features()) *= ConstRowView<T>(factors, d.features());
-    });
-  });
-}
-
-/// Every thread adds up columns of its own, so the order of the sums is that of the batch.
-void CpuDevice::embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout,
-                                      const Tensor& head, const Tensor& dtoken, const Tensor& dposition,
-                                      bool accumulate) {
-  const EmbeddingDims d = dims_of("embed_tokens_backward", batch, dout, dtoken, dposition, dtype());
-  DDP_CHECK(head.shape.size() == 2 && head.dim(0) >= d.vocabulary, "embed_tokens_backward: head has too few rows");
-  expect_tensor(head, "embed_tokens_backward: head", dtype(), {head.dim(0), d.width});
-  const std::vector<std::uint32_t> tokens = batch_tokens("embed_tokens_backward", batch, d.vocabulary);
-  const bool drops = dropout.rate > 0.0f;
-  with_scalar([&](auto scalar) {
-    using T = decltype(scalar);
-    T* memory = drops ? scratch<T>(d.features()) : nullptr;
-    parallel(d.width, [&](std::int64_t begin, std::int64_t end, int thread) {
-      const auto columns = [&](const Tensor& tensor, std::int64_t row) {
-        return RowView<T>(tensor.as<T>() + row * d.width + begin, end - begin);
-      };
-      for (std::int64_t token = 0; token < d.vocabulary; ++token) {
-        if (!accumulate) columns(dtoken, token).setZero();
-        columns(dtoken, token) += columns(head, token);
-      }
-      for (std::int64_t position = 0; !accumulate && position < d.sequence; ++position) {
-        columns(dposition, position).setZero();
-      }
-      T* factors = memory + thread * d.features();
-      for (std::int64_t window = 0; window < d.batch; ++window) {
-        if (drops) dropout_factors(dropout, static_cast<std::uint32_t>(window), d.features(), factors);
+  void embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
+                    const Dropout& dropout, const Tensor& out) override {
+    const EmbeddingDims d = dims_of("embed_tokens", batch, out, token_embedding, position_embedding, dtype());
+    const std::vector<std::uint32_t> tokens = batch_tokens("embed_tokens", batch, d.vocabulary);
+    const bool drops = dropout.rate > 0.0f;
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      T* memory = drops ? scratch<T>(d.features()) : nullptr;
+      parallel_each(d.batch, 16, [&](std::int64_t window, int thread) {
+        T* y = out.as<T>() + window * d.features();
         for (std::int64_t position = 0; position < d.sequence; ++position) {
-          auto gradient = columns(dout, window * d.sequence + position);
-          auto token_sum = columns(dtoken, tokens[d.token(window, position)]);
-          auto position_sum = columns(dposition, position);
-          if (drops) {
-            const ConstRowView<T> factor(factors + position * d.width + begin, end - begin);
-            token_sum += gradient * factor;
-            position_sum += gradient * factor;
-          } else {
-            token_sum += gradient;
-            position_sum += gradient;
+          RowView<T>(y + position * d.width, d.width) =
+              ConstRowView<T>(token_embedding.as<T>() + tokens[d.token(window, position)] * d.width, d.width) +
+              ConstRowView<T>(position_embedding.as<T>() + position * d.width, d.width);
+        }
+        if (!drops) return;
+        T* factors = memory + thread * d.features();
+        dropout_factors(dropout, static_cast<std::uint32_t>(window), d.features(), factors);
+        RowView<T>(y, d.features()) *= ConstRowView<T>(factors, d.features());
+      });
+    });
+  }
+
+  /// Every thread adds up columns of its own, so the order of the sums is that of the batch.
+  void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout, const Tensor& head,
+                             const Tensor& dtoken, const Tensor& dposition, bool accumulate) override {
+    const EmbeddingDims d = dims_of("embed_tokens_backward", batch, dout, dtoken, dposition, dtype());
+    DDP_CHECK(head.shape.size() == 2 && head.dim(0) >= d.vocabulary, "embed_tokens_backward: head has too few rows");
+    expect_tensor(head, "embed_tokens_backward: head", dtype(), {head.dim(0), d.width});
+    const std::vector<std::uint32_t> tokens = batch_tokens("embed_tokens_backward", batch, d.vocabulary);
+    const bool drops = dropout.rate > 0.0f;
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      T* memory = drops ? scratch<T>(d.features()) : nullptr;
+      parallel(d.width, [&](std::int64_t begin, std::int64_t end, int thread) {
+        const auto columns = [&](const Tensor& tensor, std::int64_t row) {
+          return RowView<T>(tensor.as<T>() + row * d.width + begin, end - begin);
+        };
+        for (std::int64_t token = 0; token < d.vocabulary; ++token) {
+          if (!accumulate) columns(dtoken, token).setZero();
+          columns(dtoken, token) += columns(head, token);
+        }
+        for (std::int64_t position = 0; !accumulate && position < d.sequence; ++position) {
+          columns(dposition, position).setZero();
+        }
+        T* factors = memory + thread * d.features();
+        for (std::int64_t window = 0; window < d.batch; ++window) {
+          if (drops) dropout_factors(dropout, static_cast<std::uint32_t>(window), d.features(), factors);
+          for (std::int64_t position = 0; position < d.sequence; ++position) {
+            auto gradient = columns(dout, window * d.sequence + position);
+            auto token_sum = columns(dtoken, tokens[d.token(window, position)]);
+            auto position_sum = columns(dposition, position);
+            if (drops) {
+              const ConstRowView<T> factor(factors + position * d.width + begin, end - begin);
+              token_sum += gradient * factor;
+              position_sum += gradient * factor;
+            } else {
+              token_sum += gradient;
+              position_sum += gradient;
+            }
           }
         }
-      }
+      });
     });
-  });
-  progress();
-}
+    progress();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<EmbeddingOps> EmbeddingOps::on_cpu(Device& device) { return std::make_unique<CpuEmbedding>(device); }
 
 }  // namespace ddptrain

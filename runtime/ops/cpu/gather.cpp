@@ -1,22 +1,34 @@
-#include "runtime/core/error.h"
-#include "runtime/device/cpu/cpu_device.h"
+#include "runtime/ops/gather.h"
+
+#include "runtime/ops/cpu/cpu_ops.h"
 
 namespace ddptrain {
 
-void CpuDevice::gather_images(const ImageBatch& batch, const Tensor& out) {
-  const Tensor& images = batch.images;
-  DDP_CHECK(images.dtype == DType::u8 && images.shape.size() == 3, "gather_images: images must be u8 [n, h, w]");
-  expect_tensor(out, "gather_images: out", dtype(), {batch.count, images.dim(1), images.dim(2), 1});
-  const std::int64_t pixels = images.dim(1) * images.dim(2);
-  with_scalar([&](auto scalar) {
-    using T = decltype(scalar);
-    parallel_each(batch.count, 64, [&](std::int64_t row, int) {
-      const std::uint32_t sample = sample_index(batch.order, batch.step.value(), static_cast<std::uint32_t>(row));
-      const std::uint8_t* from = images.as<std::uint8_t>() + sample * pixels;
-      T* to = out.as<T>() + row * pixels;
-      for (std::int64_t i = 0; i < pixels; ++i) to[i] = static_cast<T>(from[i]) / T{255};
+namespace {
+
+class CpuGather final : public GatherOps, CpuOps {
+ public:
+  using CpuOps::CpuOps;
+
+  void gather_images(const ImageBatch& batch, const Tensor& out) override {
+    const Tensor& images = batch.images;
+    DDP_CHECK(images.dtype == DType::u8 && images.shape.size() == 3, "gather_images: images must be u8 [n, h, w]");
+    expect_tensor(out, "gather_images: out", dtype(), {batch.count, images.dim(1), images.dim(2), 1});
+    const std::int64_t pixels = images.dim(1) * images.dim(2);
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      parallel_each(batch.count, 64, [&](std::int64_t row, int) {
+        const std::uint32_t sample = sample_index(batch.order, batch.step.value(), static_cast<std::uint32_t>(row));
+        const std::uint8_t* from = images.as<std::uint8_t>() + sample * pixels;
+        T* to = out.as<T>() + row * pixels;
+        for (std::int64_t i = 0; i < pixels; ++i) to[i] = static_cast<T>(from[i]) / T{255};
+      });
     });
-  });
-}
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<GatherOps> GatherOps::on_cpu(Device& device) { return std::make_unique<CpuGather>(device); }
 
 }  // namespace ddptrain

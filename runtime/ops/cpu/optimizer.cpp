@@ -4,7 +4,8 @@
 
 #include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
-#include "runtime/device/cpu/cpu_device.h"
+#include "runtime/ops/cpu/cpu_ops.h"
+#include "runtime/ops/optimizer.h"
 
 namespace ddptrain {
 
@@ -139,71 +140,85 @@ void round_weights(const OptimizerSettings& settings, const UpdateSlice& slice, 
   }
 }
 
+class CpuOptimizer final : public OptimizerOps, CpuOps {
+ public:
+  using CpuOps::CpuOps;
+
+  void advance(StepState* state, std::uint32_t steps, Stream) override { state->step += steps; }
+
+  void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream) override {
+    const bool same = slice.weights == slice.master;
+    DDP_CHECK(same ? slice.weight_type == dtype() : slice.weight_type == DType::bf16 && dtype() == DType::f32,
+              "update: weights of {} beside master weights of {}", name_of(slice.weight_type), name_of(dtype()));
+    DDP_CHECK(slice.gradient_type == dtype() || slice.gradient_type == DType::bf16, "update: gradients of {}",
+              name_of(slice.gradient_type));
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      if (slice.gradient_type == DType::bf16) {
+        update_slice<T, Bf16>(settings, slice, step.value());
+      } else {
+        update_slice<T, T>(settings, slice, step.value());
+      }
+    });
+    if (same) return;
+    parallel_each(slice.chunk_count, 64,
+                  [&](std::int64_t i, int) { round_weights(settings, slice, slice.chunks[i], step.value()); });
+  }
+
+  std::size_t inbox_bytes(OptimizerKind, const UpdateSlice&, int) const override { return 0; }
+
+  void sum_and_update(const OptimizerSettings&, const UpdateSlice&, const PeerInboxes&, StepRef, Stream) override {
+    fail("sum_and_update: not on CPUs");
+  }
+
+  void sum_of_squares(const Tensor& values, float* sum, Stream) override {
+    DDP_CHECK(values.dtype == dtype() || values.dtype == DType::bf16, "sum_of_squares of {}", name_of(values.dtype));
+    std::vector<double> partial(static_cast<std::size_t>(threads()), 0.0);
+    const auto add = [&]<class T>(const T* all) {
+      parallel(values.size(), [&](std::int64_t begin, std::int64_t end, int thread) {
+        double total = 0.0;
+        for (std::int64_t i = begin; i < end; ++i) {
+          const auto value = number<double>(all[i]);
+          total += value * value;
+        }
+        partial[static_cast<std::size_t>(thread)] = total;
+      });
+    };
+    with_scalar([&](auto scalar) {
+      if (values.dtype == DType::bf16) return add(values.as<const Bf16>());
+      add(values.as<const decltype(scalar)>());
+    });
+    *sum = static_cast<float>(std::accumulate(partial.begin(), partial.end(), 0.0));
+  }
+
+  void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream) override {
+    const auto* first = squares.as<const float>();
+    const double sum = std::accumulate(first, first + squares.size(), 0.0);
+    *scale = std::min(1.0f, max_norm / (static_cast<float>(std::sqrt(sum)) + 1e-6f));
+  }
+
+ private:
+  template <class T, class G>
+  void update_slice(const OptimizerSettings& settings, const UpdateSlice& slice, std::uint64_t step) {
+    const Update<T, G> u(settings, slice, step);
+    if (settings.kind == OptimizerKind::lamb) {
+      const std::vector<std::uint32_t> bounds = parameter_bounds(slice);
+      parallel_each(static_cast<std::int64_t>(bounds.size()) - 1, 1, [&](std::int64_t i, int) {
+        const std::uint32_t begin = bounds[static_cast<std::size_t>(i)];
+        lamb(u, slice.chunks + begin, bounds[static_cast<std::size_t>(i) + 1] - begin);
+      });
+      return;
+    }
+    parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
+      const UpdateChunk& chunk = slice.chunks[i];
+      if (settings.kind == OptimizerKind::sgd) return sgd(u, chunk);
+      adam(u, chunk, settings.kind == OptimizerKind::adam);
+    });
+  }
+};
+
 }  // namespace
 
-void CpuDevice::advance(StepState* state, std::uint32_t steps, Stream) { state->step += steps; }
-
-template <class T, class G>
-void CpuDevice::update_slice(const OptimizerSettings& settings, const UpdateSlice& slice, std::uint64_t step) {
-  const Update<T, G> u(settings, slice, step);
-  if (settings.kind == OptimizerKind::lamb) {
-    const std::vector<std::uint32_t> bounds = parameter_bounds(slice);
-    parallel_each(static_cast<std::int64_t>(bounds.size()) - 1, 1, [&](std::int64_t i, int) {
-      const std::uint32_t begin = bounds[static_cast<std::size_t>(i)];
-      lamb(u, slice.chunks + begin, bounds[static_cast<std::size_t>(i) + 1] - begin);
-    });
-    return;
-  }
-  parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
-    const UpdateChunk& chunk = slice.chunks[i];
-    if (settings.kind == OptimizerKind::sgd) return sgd(u, chunk);
-    adam(u, chunk, settings.kind == OptimizerKind::adam);
-  });
-}
-
-void CpuDevice::update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream) {
-  const bool same = slice.weights == slice.master;
-  DDP_CHECK(same ? slice.weight_type == dtype() : slice.weight_type == DType::bf16 && dtype() == DType::f32,
-            "update: weights of {} beside master weights of {}", name_of(slice.weight_type), name_of(dtype()));
-  DDP_CHECK(slice.gradient_type == dtype() || slice.gradient_type == DType::bf16, "update: gradients of {}",
-            name_of(slice.gradient_type));
-  with_scalar([&](auto scalar) {
-    using T = decltype(scalar);
-    if (slice.gradient_type == DType::bf16) {
-      update_slice<T, Bf16>(settings, slice, step.value());
-    } else {
-      update_slice<T, T>(settings, slice, step.value());
-    }
-  });
-  if (same) return;
-  parallel_each(slice.chunk_count, 64,
-                [&](std::int64_t i, int) { round_weights(settings, slice, slice.chunks[i], step.value()); });
-}
-
-void CpuDevice::sum_of_squares(const Tensor& values, float* sum, Stream) {
-  DDP_CHECK(values.dtype == dtype() || values.dtype == DType::bf16, "sum_of_squares of {}", name_of(values.dtype));
-  std::vector<double> partial(static_cast<std::size_t>(threads()), 0.0);
-  const auto add = [&]<class T>(const T* all) {
-    parallel(values.size(), [&](std::int64_t begin, std::int64_t end, int thread) {
-      double total = 0.0;
-      for (std::int64_t i = begin; i < end; ++i) {
-        const auto value = number<double>(all[i]);
-        total += value * value;
-      }
-      partial[static_cast<std::size_t>(thread)] = total;
-    });
-  };
-  with_scalar([&](auto scalar) {
-    if (values.dtype == DType::bf16) return add(values.as<const Bf16>());
-    add(values.as<const decltype(scalar)>());
-  });
-  *sum = static_cast<float>(std::accumulate(partial.begin(), partial.end(), 0.0));
-}
-
-void CpuDevice::clip_scale(const Tensor& squares, float max_norm, float* scale, Stream) {
-  const auto* first = squares.as<const float>();
-  const double sum = std::accumulate(first, first + squares.size(), 0.0);
-  *scale = std::min(1.0f, max_norm / (static_cast<float>(std::sqrt(sum)) + 1e-6f));
-}
+std::unique_ptr<OptimizerOps> OptimizerOps::on_cpu(Device& device) { return std::make_unique<CpuOptimizer>(device); }
 
 }  // namespace ddptrain

@@ -1,5 +1,6 @@
-#include "runtime/core/error.h"
-#include "runtime/device/cpu/cpu_device.h"
+#include "runtime/ops/pool.h"
+
+#include "runtime/ops/cpu/cpu_ops.h"
 #include "runtime/ops/cpu/dropout_factors.h"
 
 namespace ddptrain {
@@ -80,55 +81,62 @@ PoolDims dims_of(const char* what, const Tensor& x, DType dtype) {
   return {x.dim(0), x.dim(1), x.dim(2), x.dim(3)};
 }
 
+class CpuPool final : public PoolOps, CpuOps {
+ public:
+  using CpuOps::CpuOps;
+
+  void bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
+                              const Tensor& winner) override {
+    const PoolDims d = dims_of("bias_relu_pool_dropout: x", x, dtype());
+    expect_tensor(bias, "bias_relu_pool_dropout: bias", dtype(), {d.channels});
+    expect_tensor(out, "bias_relu_pool_dropout: out", dtype(), d.output());
+    expect_tensor(winner, "bias_relu_pool_dropout: winner", DType::u8, d.output());
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      T* memory = scratch<T>(d.features());
+      parallel_each(d.batch, 4, [&](std::int64_t image, int thread) {
+        T* factors = memory + thread * d.features();
+        dropout_factors(dropout, static_cast<std::uint32_t>(image), d.features(), factors);
+        T* to = out.as<T>() + image * d.features();
+        std::uint8_t* to_winner = winner.as<std::uint8_t>() + image * d.features();
+        const T* from = x.as<T>() + image * d.height * d.width * d.channels;
+        d.for_each_window(from, [&](std::int64_t offset, const T* const(&window)[4]) {
+          pool_pixel(window, bias.as<T>(), factors + offset, d.channels, to + offset, to_winner + offset);
+        });
+      });
+    });
+  }
+
+  void bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
+                                       const Tensor& dx, const Tensor& dbias, bool accumulate) override {
+    const PoolDims d = dims_of("bias_relu_pool_dropout_backward: dx", dx, dtype());
+    expect_tensor(dout, "bias_relu_pool_dropout_backward: dout", dtype(), d.output());
+    expect_tensor(winner, "bias_relu_pool_dropout_backward: winner", DType::u8, d.output());
+    expect_tensor(dbias, "bias_relu_pool_dropout_backward: dbias", dtype(), {d.channels});
+    std::vector<double> partial(static_cast<std::size_t>(threads() * d.channels), 0.0);
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      const T scale = dropout.rate > 0.0f ? T{1} / (T{1} - static_cast<T>(dropout.rate)) : T{1};
+      T* memory = scratch<T>(d.channels);
+      parallel_each(d.batch, 4, [&](std::int64_t image, int thread) {
+        RowView<T> image_sum(memory + thread * d.channels, d.channels);
+        image_sum.setZero();
+        T* to = dx.as<T>() + image * d.height * d.width * d.channels;
+        if (d.height % 2 != 0 || d.width % 2 != 0) RowView<T>(to, d.height * d.width * d.channels).setZero();
+        const T* from = dout.as<T>() + image * d.features();
+        const std::uint8_t* from_winner = winner.as<std::uint8_t>() + image * d.features();
+        d.for_each_window(to, [&](std::int64_t offset, T* const(&window)[4]) {
+          unpool_pixel(from + offset, from_winner + offset, scale, d.channels, window, image_sum.data());
+        });
+        RowView<double>(partial.data() + thread * d.channels, d.channels) += image_sum.template cast<double>();
+      });
+    });
+    store_sums(partial, dbias, accumulate);
+  }
+};
+
 }  // namespace
 
-void CpuDevice::bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
-                                       const Tensor& winner) {
-  const PoolDims d = dims_of("bias_relu_pool_dropout: x", x, dtype());
-  expect_tensor(bias, "bias_relu_pool_dropout: bias", dtype(), {d.channels});
-  expect_tensor(out, "bias_relu_pool_dropout: out", dtype(), d.output());
-  expect_tensor(winner, "bias_relu_pool_dropout: winner", DType::u8, d.output());
-  with_scalar([&](auto scalar) {
-    using T = decltype(scalar);
-    T* memory = scratch<T>(d.features());
-    parallel_each(d.batch, 4, [&](std::int64_t image, int thread) {
-      T* factors = memory + thread * d.features();
-      dropout_factors(dropout, static_cast<std::uint32_t>(image), d.features(), factors);
-      T* to = out.as<T>() + image * d.features();
-      std::uint8_t* to_winner = winner.as<std::uint8_t>() + image * d.features();
-      const T* from = x.as<T>() + image * d.height * d.width * d.channels;
-      d.for_each_window(from, [&](std::int64_t offset, const T* const(&window)[4]) {
-        pool_pixel(window, bias.as<T>(), factors + offset, d.channels, to + offset, to_winner + offset);
-      });
-    });
-  });
-}
-
-void CpuDevice::bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
-                                                const Tensor& dx, const Tensor& dbias, bool accumulate) {
-  const PoolDims d = dims_of("bias_relu_pool_dropout_backward: dx", dx, dtype());
-  expect_tensor(dout, "bias_relu_pool_dropout_backward: dout", dtype(), d.output());
-  expect_tensor(winner, "bias_relu_pool_dropout_backward: winner", DType::u8, d.output());
-  expect_tensor(dbias, "bias_relu_pool_dropout_backward: dbias", dtype(), {d.channels});
-  std::vector<double> partial(static_cast<std::size_t>(threads() * d.channels), 0.0);
-  with_scalar([&](auto scalar) {
-    using T = decltype(scalar);
-    const T scale = dropout.rate > 0.0f ? T{1} / (T{1} - static_cast<T>(dropout.rate)) : T{1};
-    T* memory = scratch<T>(d.channels);
-    parallel_each(d.batch, 4, [&](std::int64_t image, int thread) {
-      RowView<T> image_sum(memory + thread * d.channels, d.channels);
-      image_sum.setZero();
-      T* to = dx.as<T>() + image * d.height * d.width * d.channels;
-      if (d.height % 2 != 0 || d.width % 2 != 0) RowView<T>(to, d.height * d.width * d.channels).setZero();
-      const T* from = dout.as<T>() + image * d.features();
-      const std::uint8_t* from_winner = winner.as<std::uint8_t>() + image * d.features();
-      d.for_each_window(to, [&](std::int64_t offset, T* const(&window)[4]) {
-        unpool_pixel(from + offset, from_winner + offset, scale, d.channels, window, image_sum.data());
-      });
-      RowView<double>(partial.data() + thread * d.channels, d.channels) += image_sum.template cast<double>();
-    });
-  });
-  store_sums(partial, dbias, accumulate);
-}
+std::unique_ptr<PoolOps> PoolOps::on_cpu(Device& device) { return std::make_unique<CpuPool>(device); }
 
 }  // namespace ddptrain

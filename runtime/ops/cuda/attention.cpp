@@ -1,7 +1,9 @@
+#include "runtime/ops/attention.h"
+
 #include "runtime/core/error.h"
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/cuda/attention_kernels.h"
 #include "runtime/ops/cuda/attention_plans.h"
+#include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/expect_tensor.h"
 
 namespace ddptrain {
@@ -21,37 +23,57 @@ bool suits_cudnn(const cuda::AttentionShape& shape, DType dtype) {
 
 }  // namespace
 
-void CudaDevice::attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) {
-  const cuda::AttentionShape shape = shape_of("attention", qkv, heads);
-  expect_tensor(qkv, "attention: qkv", dtype(), qkv.shape);
-  expect_tensor(out, "attention: out", dtype(), {shape.batch, shape.sequence, shape.width()});
-  expect_tensor(statistics, "attention: statistics", DType::f32, {shape.batch, heads, shape.sequence});
-  if (qkv.size() == 0) return;
-  const cuda::AttentionTensors tensors{.qkv = qkv.data, .out = out.data, .statistics = statistics.as<float>()};
-  if (suits_cudnn(shape, dtype()) && attention_plans().forward(shape, tensors)) return;
-  if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
-    return cuda::mma_attention(shape, tensors, compute_.get());
-  }
-  cuda::plain_attention(shape, tensors, dtype(), compute_.get());
-}
+namespace {
 
-void CudaDevice::attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
-                                    const Tensor& dout, const Tensor& dqkv) {
-  const cuda::AttentionShape shape = shape_of("attention_backward", qkv, heads);
-  expect_tensor(qkv, "attention_backward: qkv", dtype(), qkv.shape);
-  expect_tensor(out, "attention_backward: out", dtype(), {shape.batch, shape.sequence, shape.width()});
-  expect_tensor(statistics, "attention_backward: statistics", DType::f32, {shape.batch, heads, shape.sequence});
-  expect_tensor(dout, "attention_backward: dout", dtype(), out.shape);
-  expect_tensor(dqkv, "attention_backward: dqkv", dtype(), qkv.shape);
-  if (qkv.size() == 0) return;
-  const cuda::AttentionTensors tensors{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
-  if (suits_cudnn(shape, dtype()) && attention_plans().backward(shape, tensors)) return;
-  auto* deltas = scratch_.reserve_elements<float>(static_cast<std::size_t>(statistics.size()), compute_.get());
-  cuda::attention_deltas(shape, tensors, dtype(), deltas, compute_.get());
-  if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
-    return cuda::mma_attention_backward(shape, tensors, deltas, compute_.get());
+class CudaAttention final : public AttentionOps, CudaOps {
+ public:
+  using CudaOps::CudaOps;
+
+  void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) override {
+    const cuda::AttentionShape shape = shape_of("attention", qkv, heads);
+    expect_tensor(qkv, "attention: qkv", dtype(), qkv.shape);
+    expect_tensor(out, "attention: out", dtype(), {shape.batch, shape.sequence, shape.width()});
+    expect_tensor(statistics, "attention: statistics", DType::f32, {shape.batch, heads, shape.sequence});
+    if (qkv.size() == 0) return;
+    const cuda::AttentionTensors tensors{.qkv = qkv.data, .out = out.data, .statistics = statistics.as<float>()};
+    if (suits_cudnn(shape, dtype()) && plans().forward(shape, tensors)) return;
+    if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
+      return cuda::mma_attention(shape, tensors, stream());
+    }
+    cuda::plain_attention(shape, tensors, dtype(), stream());
   }
-  cuda::plain_attention_backward(shape, tensors, dtype(), deltas, compute_.get());
-}
+
+  void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
+                          const Tensor& dout, const Tensor& dqkv) override {
+    const cuda::AttentionShape shape = shape_of("attention_backward", qkv, heads);
+    expect_tensor(qkv, "attention_backward: qkv", dtype(), qkv.shape);
+    expect_tensor(out, "attention_backward: out", dtype(), {shape.batch, shape.sequence, shape.width()});
+    expect_tensor(statistics, "attention_backward: statistics", DType::f32, {shape.batch, heads, shape.sequence});
+    expect_tensor(dout, "attention_backward: dout", dtype(), out.shape);
+    expect_tensor(dqkv, "attention_backward: dqkv", dtype(), qkv.shape);
+    if (qkv.size() == 0) return;
+    const cuda::AttentionTensors tensors{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
+    if (suits_cudnn(shape, dtype()) && plans().backward(shape, tensors)) return;
+    auto* deltas = scratch().reserve_elements<float>(static_cast<std::size_t>(statistics.size()), stream());
+    cuda::attention_deltas(shape, tensors, dtype(), deltas, stream());
+    if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
+      return cuda::mma_attention_backward(shape, tensors, deltas, stream());
+    }
+    cuda::plain_attention_backward(shape, tensors, dtype(), deltas, stream());
+  }
+
+ private:
+  /// Made by the first operation that needs cuDNN.
+  cuda::AttentionPlans& plans() {
+    if (!plans_) plans_ = std::make_unique<cuda::AttentionPlans>(stream(), scratch());
+    return *plans_;
+  }
+
+  std::unique_ptr<cuda::AttentionPlans> plans_;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionOps> AttentionOps::on_cuda(Device& device) { return std::make_unique<CudaAttention>(device); }
 
 }  // namespace ddptrain

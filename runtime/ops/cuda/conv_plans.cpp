@@ -253,12 +253,3 @@ void ConvPlans::run(ConvKind kind, const ConvShape& shape, const ConvTensors& te
 }
 
 }  // namespace ddptrain::cuda
-
-namespace ddptrain {
-
-std::string cudnn_version() {
-  const std::size_t version = cudnnGetVersion();
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
-
-}  // namespace ddptrain

@@ -1,10 +1,11 @@
 #include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
 
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/cuda/column_sums.cuh"
+#include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/dropout.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
+#include "runtime/ops/embedding.h"
 #include "runtime/ops/expect_tensor.h"
 
 namespace ddptrain {
@@ -281,78 +282,88 @@ void require_rows(const Tensor& tensor, std::int64_t rows, std::int64_t width, c
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
-                              const Dropout& dropout, const Tensor& out) {
-  const std::int64_t sequence = batch.source.sequence;
-  cuda::require(out.shape.size() == 3, "embed_tokens: out must be [batch, sequence, width]");
-  const std::int64_t width = out.dim(2);
-  expect_tensor(out, "embed_tokens: out", dtype(), {batch.count, sequence, width});
-  cuda::require_rows(token_embedding, 1, width, "embed_tokens: token_embedding must be [vocabulary, width]");
-  cuda::require_rows(position_embedding, sequence, width, "embed_tokens: fewer positions than the sequence has");
-  expect_tensor(token_embedding, "embed_tokens: token_embedding", dtype(), token_embedding.shape);
-  expect_tensor(position_embedding, "embed_tokens: position_embedding", dtype(), position_embedding.shape);
-  if (out.size() == 0) return;
-  const auto rows = static_cast<std::uint32_t>(batch.count * sequence);
-  const cuda::Places places{dropout, static_cast<std::uint32_t>(sequence), static_cast<std::uint32_t>(width)};
-  const bool wide = cuda::in_packs(places, token_embedding.data, position_embedding.data, out.data);
-  cuda::with_element(dtype(), [&](auto element) {
-    using T = decltype(element);
-    const auto kernel = wide ? cuda::embed_kernel<T, 8> : cuda::embed_kernel<T, 1>;
-    kernel<<<cuda::ceil_div(rows, cuda::kWarps), cuda::kThreads, 0, compute_.get()>>>(
-        batch, places, rows, token_embedding.as<const T>(), position_embedding.as<const T>(), out.as<T>());
-  });
-  DDP_CUDA(cudaGetLastError());
-}
+namespace {
 
-void CudaDevice::embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout,
-                                       const Tensor& head, const Tensor& dtoken, const Tensor& dposition,
-                                       bool accumulate) {
-  const std::int64_t sequence = batch.source.sequence;
-  cuda::require(dout.shape.size() == 3, "embed_tokens_backward: dout must be [batch, sequence, width]");
-  const std::int64_t width = dout.dim(2);
-  expect_tensor(dout, "embed_tokens_backward: dout", dtype(), {batch.count, sequence, width});
-  cuda::require_rows(dtoken, 1, width, "embed_tokens_backward: dtoken must be [vocabulary, width]");
-  cuda::require_rows(dposition, sequence, width, "embed_tokens_backward: fewer positions than the sequence has");
-  expect_gradient(dtoken, "embed_tokens_backward: dtoken", dtoken.shape);
-  expect_tensor(dposition, "embed_tokens_backward: dposition", dtoken.dtype, dposition.shape);
-  if (head) {
-    cuda::require_rows(head, dtoken.dim(0), width, "embed_tokens_backward: head must be [>= vocabulary, width]");
-    expect_tensor(head, "embed_tokens_backward: head", DType::f32, head.shape);
-  }
-  cuda::require(dout.size() > 0, "embed_tokens_backward: an empty batch");
-  const auto rows = static_cast<std::uint32_t>(batch.count * sequence);
-  const auto windows = static_cast<std::uint32_t>(batch.count);
-  const auto vocabulary = static_cast<std::uint32_t>(dtoken.dim(0));
-  const cuda::Places places{dropout, static_cast<std::uint32_t>(sequence), static_cast<std::uint32_t>(width)};
-  const bool wide = cuda::in_packs(places, dout.data, head.data, dtoken.data, dposition.data);
-  const std::uint32_t busy = cuda::ceil_div(sequence * width, wide ? 8 : 1);
-  const std::uint32_t splits = std::clamp(cuda::kPositionThreads / busy, 1u, windows);
-  const std::size_t position_sums = splits > 1 ? std::size_t{splits} * places.sequence * places.width : 0;
+class CudaEmbedding final : public EmbeddingOps, CudaOps {
+ public:
+  using CudaOps::CudaOps;
 
-  std::size_t temporary_bytes = 0;
-  const auto pieces = [&](void* memory) {
-    return cuda::SortMemory(memory, rows, vocabulary, places.width, position_sums, temporary_bytes);
-  };
-  DDP_CUDA(cuda::sort(pieces(nullptr), temporary_bytes, nullptr, rows, vocabulary, compute_.get()));
-  const cuda::SortMemory m = pieces(scratch_.reserve(pieces(nullptr).bytes, compute_.get()));
-  cuda::list_kernel<<<cuda::ceil_div(rows, cuda::kThreads), cuda::kThreads, 0, compute_.get()>>>(batch, rows, m.tokens,
-                                                                                                 m.places);
-  DDP_CUDA(cudaGetLastError());
-  DDP_CUDA(cuda::sort(m, temporary_bytes, m.temporary, rows, vocabulary, compute_.get()));
-  const cuda::Sorted sorted{m.sorted_tokens, m.sorted_places, rows};
-  cuda::runs_kernel<<<cuda::ceil_div(vocabulary + 1, cuda::kThreads), cuda::kThreads, 0, compute_.get()>>>(
-      sorted, vocabulary, m.begins);
-  DDP_CUDA(cudaGetLastError());
-  cuda::with_element(dtype(), [&](auto element) {
-    using T = decltype(element);
-    cuda::with_element(dtoken.dtype, [&](auto gradient) {
-      using G = decltype(gradient);
-      const auto tokens = wide ? cuda::sum_tokens<T, G, 8> : cuda::sum_tokens<T, G, 1>;
-      tokens(sorted, places, m, dout, head, dtoken, accumulate, compute_.get());
-      const auto positions = wide ? cuda::sum_positions<T, G, 8> : cuda::sum_positions<T, G, 1>;
-      positions(places, windows, splits, m.position_sums, dout, dposition, accumulate, compute_.get());
+  void embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
+                    const Dropout& dropout, const Tensor& out) override {
+    const std::int64_t sequence = batch.source.sequence;
+    cuda::require(out.shape.size() == 3, "embed_tokens: out must be [batch, sequence, width]");
+    const std::int64_t width = out.dim(2);
+    expect_tensor(out, "embed_tokens: out", dtype(), {batch.count, sequence, width});
+    cuda::require_rows(token_embedding, 1, width, "embed_tokens: token_embedding must be [vocabulary, width]");
+    cuda::require_rows(position_embedding, sequence, width, "embed_tokens: fewer positions than the sequence has");
+    expect_tensor(token_embedding, "embed_tokens: token_embedding", dtype(), token_embedding.shape);
+    expect_tensor(position_embedding, "embed_tokens: position_embedding", dtype(), position_embedding.shape);
+    if (out.size() == 0) return;
+    const auto rows = static_cast<std::uint32_t>(batch.count * sequence);
+    const cuda::Places places{dropout, static_cast<std::uint32_t>(sequence), static_cast<std::uint32_t>(width)};
+    const bool wide = cuda::in_packs(places, token_embedding.data, position_embedding.data, out.data);
+    cuda::with_element(dtype(), [&](auto element) {
+      using T = decltype(element);
+      const auto kernel = wide ? cuda::embed_kernel<T, 8> : cuda::embed_kernel<T, 1>;
+      kernel<<<cuda::ceil_div(rows, cuda::kWarps), cuda::kThreads, 0, stream()>>>(
+          batch, places, rows, token_embedding.as<const T>(), position_embedding.as<const T>(), out.as<T>());
     });
-  });
-}
+    DDP_CUDA(cudaGetLastError());
+  }
+
+  void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout, const Tensor& head,
+                             const Tensor& dtoken, const Tensor& dposition, bool accumulate) override {
+    const std::int64_t sequence = batch.source.sequence;
+    cuda::require(dout.shape.size() == 3, "embed_tokens_backward: dout must be [batch, sequence, width]");
+    const std::int64_t width = dout.dim(2);
+    expect_tensor(dout, "embed_tokens_backward: dout", dtype(), {batch.count, sequence, width});
+    cuda::require_rows(dtoken, 1, width, "embed_tokens_backward: dtoken must be [vocabulary, width]");
+    cuda::require_rows(dposition, sequence, width, "embed_tokens_backward: fewer positions than the sequence has");
+    expect_gradient(dtoken, "embed_tokens_backward: dtoken", dtoken.shape);
+    expect_tensor(dposition, "embed_tokens_backward: dposition", dtoken.dtype, dposition.shape);
+    if (head) {
+      cuda::require_rows(head, dtoken.dim(0), width, "embed_tokens_backward: head must be [>= vocabulary, width]");
+      expect_tensor(head, "embed_tokens_backward: head", DType::f32, head.shape);
+    }
+    cuda::require(dout.size() > 0, "embed_tokens_backward: an empty batch");
+    const auto rows = static_cast<std::uint32_t>(batch.count * sequence);
+    const auto windows = static_cast<std::uint32_t>(batch.count);
+    const auto vocabulary = static_cast<std::uint32_t>(dtoken.dim(0));
+    const cuda::Places places{dropout, static_cast<std::uint32_t>(sequence), static_cast<std::uint32_t>(width)};
+    const bool wide = cuda::in_packs(places, dout.data, head.data, dtoken.data, dposition.data);
+    const std::uint32_t busy = cuda::ceil_div(sequence * width, wide ? 8 : 1);
+    const std::uint32_t splits = std::clamp(cuda::kPositionThreads / busy, 1u, windows);
+    const std::size_t position_sums = splits > 1 ? std::size_t{splits} * places.sequence * places.width : 0;
+
+    std::size_t temporary_bytes = 0;
+    const auto pieces = [&](void* memory) {
+      return cuda::SortMemory(memory, rows, vocabulary, places.width, position_sums, temporary_bytes);
+    };
+    DDP_CUDA(cuda::sort(pieces(nullptr), temporary_bytes, nullptr, rows, vocabulary, stream()));
+    const cuda::SortMemory m = pieces(scratch().reserve(pieces(nullptr).bytes, stream()));
+    cuda::list_kernel<<<cuda::ceil_div(rows, cuda::kThreads), cuda::kThreads, 0, stream()>>>(batch, rows, m.tokens,
+                                                                                             m.places);
+    DDP_CUDA(cudaGetLastError());
+    DDP_CUDA(cuda::sort(m, temporary_bytes, m.temporary, rows, vocabulary, stream()));
+    const cuda::Sorted sorted{m.sorted_tokens, m.sorted_places, rows};
+    cuda::runs_kernel<<<cuda::ceil_div(vocabulary + 1, cuda::kThreads), cuda::kThreads, 0, stream()>>>(
+        sorted, vocabulary, m.begins);
+    DDP_CUDA(cudaGetLastError());
+    cuda::with_element(dtype(), [&](auto element) {
+      using T = decltype(element);
+      cuda::with_element(dtoken.dtype, [&](auto gradient) {
+        using G = decltype(gradient);
+        const auto tokens = wide ? cuda::sum_tokens<T, G, 8> : cuda::sum_tokens<T, G, 1>;
+        tokens(sorted, places, m, dout, head, dtoken, accumulate, stream());
+        const auto positions = wide ? cuda::sum_positions<T, G, 8> : cuda::sum_positions<T, G, 1>;
+        positions(places, windows, splits, m.position_sums, dout, dposition, accumulate, stream());
+      });
+    });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<EmbeddingOps> EmbeddingOps::on_cuda(Device& device) { return std::make_unique<CudaEmbedding>(device); }
 
 }  // namespace ddptrain

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/cuda/optimizer.h"
 #include "runtime/ops/cuda/reduce.cuh"
 
 namespace ddptrain {
@@ -67,11 +67,11 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::sum_of_squares(const Tensor& values, float* sum, Stream stream) {
+void CudaOptimizer::sum_of_squares(const Tensor& values, float* sum, Stream stream) {
   cuda::require(values.dtype == DType::f32 || values.dtype == DType::bf16, "sum_of_squares: values are f32 or bf16");
   auto* queue = static_cast<cudaStream_t>(stream.handle);
-  cuda::Scratch& scratch = queue == communication_.get() ? communication_norm_scratch_ : compute_norm_scratch_;
-  auto* partials = scratch.reserve_elements<float>(cuda::kSquareBlocks, queue);
+  cuda::Scratch& memory = queue == CudaOps::stream() ? compute_scratch_ : communication_scratch_;
+  auto* partials = memory.reserve_elements<float>(cuda::kSquareBlocks, queue);
   const std::uint32_t blocks =
       std::clamp<std::uint32_t>(cuda::ceil_div(values.size(), cuda::kThreads * 16), 1, cuda::kSquareBlocks);
   cuda::with_element(values.dtype, [&](auto element) {
@@ -86,7 +86,7 @@ void CudaDevice::sum_of_squares(const Tensor& values, float* sum, Stream stream)
   DDP_CUDA(cudaGetLastError());
 }
 
-void CudaDevice::clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) {
+void CudaOptimizer::clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) {
   cuda::require(squares.dtype == DType::f32, "clip_scale: squares are f32");
   cuda::clip_scale_kernel<<<1, cuda::kThreads, 0, static_cast<cudaStream_t>(stream.handle)>>>(
       squares.as<const float>(), static_cast<std::uint32_t>(squares.size()), max_norm, scale);

@@ -1,13 +1,11 @@
+#include "runtime/ops/cuda/linear.h"
+
 #include <string>
 #include <vector>
 
 #include "runtime/core/error.h"
-#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/ops/cuda/bias.h"
 #include "runtime/ops/cuda/gelu.h"
-#include "runtime/ops/cuda/matmul.h"
-#include "runtime/ops/cuda/repeat_row.h"
-#include "runtime/ops/cuda/tuner.h"
-#include "runtime/ops/expect_tensor.h"
 #include "runtime/ops/linear_dims.h"
 
 namespace ddptrain {
@@ -22,14 +20,14 @@ Tensor shape_of(Tensor gradient, DType dtype) {
 
 }  // namespace
 
-void CudaDevice::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
+void CudaLinear::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
   if (is_fp8(x.dtype)) return linear_fp8(x, weight, bias, y);
   const LinearDims d = check_linear(x, weight, bias, y, dtype());
   const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
-  matmul().gemm(gemm, x.data, weight.data, bias.data, y.data, compute_.get());
+  matmul_.gemm(gemm, x.data, weight.data, bias.data, y.data, stream());
 }
 
-void CudaDevice::linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
+void CudaLinear::linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                                  const Tensor& dweight, const Tensor& dbias, bool accumulate) {
   if (is_fp8(dy.dtype)) {
     DDP_CHECK(!dbias, "linear_backward: the bias gradient of a dy in FP8 comes from to_fp8");
@@ -37,63 +35,62 @@ void CudaDevice::linear_backward(const Tensor& x, const Tensor& weight, const Te
   }
   const LinearDims d =
       check_linear_backward(x, weight, dy, dx, shape_of(dweight, dtype()), shape_of(dbias, dtype()), dtype());
-  cudaStream_t stream = compute_.get();
   if (dweight) {
     const cuda::Gemm gemm{d.out, d.in, d.batch, true, false, dtype(), dweight.dtype, accumulate};
     const auto separate = [&] {
-      if (dbias) sum_columns(dy, dbias, accumulate);
-      matmul().gemm(gemm, dy.data, x.data, nullptr, dweight.data, stream);
+      if (dbias) cuda::sum_columns(dy, dbias, accumulate, scratch(), stream());
+      matmul_.gemm(gemm, dy.data, x.data, nullptr, dweight.data, stream());
       return true;
     };
     const auto fused = [&] {
-      return matmul().try_gemm(gemm, cuda::Epilogue::sums_of_a,
-                               {.a = dy.data, .b = x.data, .c = dweight.data, .vector = dbias.data}, stream);
+      return matmul_.try_gemm(gemm, cuda::Epilogue::sums_of_a,
+                              {.a = dy.data, .b = x.data, .c = dweight.data, .vector = dbias.data}, stream());
     };
     if (dbias && !accumulate && dbias.dtype == dweight.dtype) {
-      tuner_->run("bias gradient", gemm, {separate, fused});
+      tuner_.run("bias gradient", gemm, {separate, fused});
     } else {
       separate();
     }
   } else if (dbias) {
-    sum_columns(dy, dbias, accumulate);
+    cuda::sum_columns(dy, dbias, accumulate, scratch(), stream());
   }
   if (!dx) return;
   const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
-  matmul().gemm(gemm, dy.data, weight.data, nullptr, dx.data, stream);
+  matmul_.gemm(gemm, dy.data, weight.data, nullptr, dx.data, stream());
 }
 
-void CudaDevice::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+void CudaLinear::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
                              const Tensor& y) {
   linear(x, weight, bias, pre);
   gelu(pre, y);  // cuBLASLt's epilogue takes the gelu of what is not rounded yet: not what gelu() gives
 }
 
-void CudaDevice::gelu(const Tensor& pre, const Tensor& y) {
+void CudaLinear::gelu(const Tensor& pre, const Tensor& y) {
   expect_tensor(pre, "gelu: pre", dtype(), pre.shape);
   if (is_fp8(y.dtype)) return gelu_fp8(pre, y);
   expect_tensor(y, "gelu: y", dtype(), pre.shape);
-  cuda::gelu(pre.data, pre.size(), dtype(), y.data, compute_.get());
+  cuda::gelu(pre.data, pre.size(), dtype(), y.data, stream());
 }
 
-void CudaDevice::gelu_backward(const Tensor& pre, const Tensor& dpre, const Tensor& dbias, bool accumulate) {
-  if (!dbias) return cuda::gelu_backward(pre.data, dpre.data, pre.size(), dtype(), dpre.data, compute_.get());
-  cuda::gelu_backward(pre.data, dpre, scratch_, dbias, accumulate, compute_.get());
+void CudaLinear::gelu_backward(const Tensor& pre, const Tensor& dpre, const Tensor& dbias, bool accumulate) {
+  if (!dbias) return cuda::gelu_backward(pre.data, dpre.data, pre.size(), dtype(), dpre.data, stream());
+  cuda::gelu_backward(pre.data, dpre, scratch(), dbias, accumulate, stream());
 }
 
-bool CudaDevice::linear_gelu_backward_fused(const cuda::Gemm& gemm, const cuda::GemmTensors& tensors,
+bool CudaLinear::linear_gelu_backward_fused(const cuda::Gemm& gemm, const cuda::GemmTensors& tensors,
                                             const Tensor& dbias, bool accumulate) {
   cuda::GemmTensors with_sums = tensors;
   if (!accumulate && dbias.dtype == gemm.out) {
     with_sums.vector = dbias.data;
-    return matmul().try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, compute_.get());
+    return matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, stream());
   }
-  with_sums.vector = scratch_.reserve(dbias.bytes(), compute_.get());
-  if (!matmul().try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, compute_.get())) return false;
-  cuda::add_row(with_sums.vector, gemm.out, dbias, accumulate, compute_.get());
+  with_sums.vector = scratch().reserve(dbias.bytes(), stream());
+  if (!matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, stream())) return false;
+  cuda::add_row(with_sums.vector, gemm.out, dbias, accumulate, stream());
   return true;
 }
 
-void CudaDevice::linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
+void CudaLinear::linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
                                       const Tensor& dbias, bool accumulate) {
   if (is_fp8(dy.dtype)) return linear_gelu_backward_fp8(weight, dy, pre, dpre, dbias, accumulate);
   const LinearDims d = check_linear_backward({}, weight, dy, dpre, {}, {}, dtype());
@@ -103,28 +100,29 @@ void CudaDevice::linear_gelu_backward(const Tensor& weight, const Tensor& dy, co
   const cuda::GemmTensors tensors{.a = dy.data, .b = weight.data, .c = dpre.data, .matrix = pre.data};
   Tensor sums = dbias;
   const auto separate = [&] {
-    matmul().gemm(gemm, dy.data, weight.data, nullptr, dpre.data, compute_.get());
+    matmul_.gemm(gemm, dy.data, weight.data, nullptr, dpre.data, stream());
     gelu_backward(pre, dpre, sums, accumulate);
     return true;
   };
   const auto fused = [&] {
-    if (!matmul().try_gemm(gemm, cuda::Epilogue::gelu_gradient, tensors, compute_.get())) return false;
-    if (sums) sum_columns(dpre, sums, accumulate);
+    if (!matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient, tensors, stream())) return false;
+    if (sums) cuda::sum_columns(dpre, sums, accumulate, scratch(), stream());
     return true;
   };
   const auto all_fused = [&] { return linear_gelu_backward_fused(gemm, tensors, sums, accumulate); };
   std::vector<cuda::Tuner::Way> ways = {separate, fused};
   if (dbias) ways.emplace_back(all_fused);
   const std::string operation = dbias ? "gelu gradient and sums" : "gelu gradient";
-  if (accumulate && dbias &&
-      tuner_->is_new(operation, gemm)) {  // what is added to must not be added to again and again
-    const Buffer trial = allocate(dbias.dtype, dbias.shape);
+  if (accumulate && dbias && tuner_.is_new(operation, gemm)) {  // what is added to must not be added to again and again
+    const Buffer trial = device_.allocate(dbias.dtype, dbias.shape);
     sums = trial.view(dbias.dtype, dbias.shape);
-    tuner_->run(operation, gemm, ways);
-    synchronize();
+    tuner_.run(operation, gemm, ways);
+    device_.synchronize();
     sums = dbias;
   }
-  tuner_->run(operation, gemm, ways);
+  tuner_.run(operation, gemm, ways);
 }
+
+std::unique_ptr<LinearOps> LinearOps::on_cuda(Device& device) { return std::make_unique<CudaLinear>(device); }
 
 }  // namespace ddptrain

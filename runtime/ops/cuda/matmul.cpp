@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/core/error.h"
-#include "runtime/ops/cuda/repeat_row.h"
+#include "runtime/ops/cuda/bias.h"
 #include "runtime/ops/cuda/tuner.h"
 
 namespace ddptrain::cuda {
@@ -233,6 +233,11 @@ MatmulPlans::MatmulPlans(Precision precision, bool tune, cudaStream_t stream) : 
 }
 
 MatmulPlans::~MatmulPlans() = default;
+
+std::unique_ptr<MatmulPlans> MatmulPlans::make(Device& device) {
+  return std::make_unique<MatmulPlans>(device.precision(), device.options().tune,
+                                       static_cast<cudaStream_t>(device.compute_stream().handle));
+}
 
 bool MatmulPlans::try_gemm(const Gemm& gemm, Epilogue epilogue, const GemmTensors& tensors, cudaStream_t stream) {
   DDP_CHECK(epilogue == Epilogue::none || !gemm.accumulate, "a matrix product accumulates or has an epilogue");

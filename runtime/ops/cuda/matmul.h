@@ -7,6 +7,7 @@
 
 #include "runtime/core/tensor.h"
 #include "runtime/device/cuda/cuda_utils.h"
+#include "runtime/device/device.h"
 
 namespace ddptrain::cuda {
 
@@ -53,6 +54,9 @@ struct GemmTensors {
 /// same process do. All products share one workspace: those on different streams must be ordered.
 class MatmulPlans {
  public:
+  /// For Device::get: those of a GPU's compute stream.
+  static std::unique_ptr<MatmulPlans> make(Device& device);
+
   /// Not while `stream` is being captured.
   MatmulPlans(Precision precision, bool tune, cudaStream_t stream);
   ~MatmulPlans();

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "runtime/device/device.h"
+#include "runtime/core/step.h"
 
 namespace ddptrain::cuda {
 

@@ -1,6 +1,6 @@
 #include "runtime/ops/cuda/optimizer.cuh"
 
-#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/ops/cuda/optimizer.h"
 #include "runtime/ops/cuda/reduce.cuh"
 
 namespace ddptrain {
@@ -112,12 +112,14 @@ void launch_update(const Update<W, G>& u, std::uint32_t chunks, cudaStream_t str
   DDP_CUDA(cudaGetLastError());
 }
 
+__global__ void advance_kernel(StepState* state, std::uint32_t steps) { state->step += steps; }
+
 }  // namespace
 }  // namespace cuda::optimizer
 
 namespace optimizer = cuda::optimizer;
 
-void CudaDevice::update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) {
+void CudaOptimizer::update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) {
   if (slice.chunk_count == 0) return;
   optimizer::check(settings, slice);
   optimizer::with_types(slice, [&](auto weight, auto gradient) {
@@ -125,5 +127,12 @@ void CudaDevice::update(const OptimizerSettings& settings, const UpdateSlice& sl
                              slice.chunk_count, static_cast<cudaStream_t>(stream.handle));
   });
 }
+
+void CudaOptimizer::advance(StepState* state, std::uint32_t steps, Stream stream) {
+  optimizer::advance_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream.handle)>>>(state, steps);
+  DDP_CUDA(cudaGetLastError());
+}
+
+std::unique_ptr<OptimizerOps> OptimizerOps::on_cuda(Device& device) { return std::make_unique<CudaOptimizer>(device); }
 
 }  // namespace ddptrain

@@ -1,7 +1,8 @@
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/cuda/column_sums.cuh"
+#include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/dropout.cuh"
 #include "runtime/ops/expect_tensor.h"
+#include "runtime/ops/pool.h"
 
 namespace ddptrain {
 
@@ -97,43 +98,54 @@ PoolDims dims_of(const char* what, const Tensor& x, DType dtype) {
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
-                                        const Tensor& winner) {
-  const cuda::PoolDims d = cuda::dims_of("bias_relu_pool_dropout: x", x, dtype());
-  expect_tensor(bias, "bias_relu_pool_dropout: bias", dtype(), {d.channels});
-  expect_tensor(out, "bias_relu_pool_dropout: out", dtype(), d.output());
-  expect_tensor(winner, "bias_relu_pool_dropout: winner", DType::u8, d.output());
-  if (out.size() == 0) return;
-  cuda::with_element(dtype(), [&](auto element) {
-    using T = decltype(element);
-    cuda::pool_kernel<T><<<cuda::dropout_grid(d.batch, d.features()), cuda::kDropoutThreads, 0, compute_.get()>>>(
-        d, x.as<T>(), bias.as<T>(), dropout, out.as<T>(), winner.as<std::uint8_t>());
-  });
-  DDP_CUDA(cudaGetLastError());
-}
+namespace {
 
-void CudaDevice::bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
-                                                 const Tensor& dx, const Tensor& dbias, bool accumulate) {
-  const cuda::PoolDims d = cuda::dims_of("bias_relu_pool_dropout_backward: dx", dx, dtype());
-  expect_tensor(dout, "bias_relu_pool_dropout_backward: dout", dtype(), d.output());
-  expect_tensor(winner, "bias_relu_pool_dropout_backward: winner", DType::u8, d.output());
-  expect_tensor(dbias, "bias_relu_pool_dropout_backward: dbias", dtype(), {d.channels});
-  const bool uncovered = d.height % 2 != 0 || d.width % 2 != 0;  // the last row or column belongs to no window
-  if (uncovered) zero(dx.data, dx.bytes(), compute_stream());
-  const std::int64_t rows = static_cast<std::int64_t>(d.batch) * d.out_pixels();
-  const float scale = dropout.rate > 0.0f ? dropout.scale() : 1.0f;
-  auto* partials = scratch_.reserve_elements<float>(cuda::column_scratch(d.channels), compute_.get());
-  cuda::with_element(dtype(), [&](auto element) {
-    using T = decltype(element);
-    const auto* winners = winner.as<const std::uint8_t>();
-    if (cuda::in_fours(d.channels, dout.data, winner.data, dx.data)) {
-      cuda::sum_matrix_columns<4>(cuda::PoolBackward<T, 4>{d, dout.as<T>(), winners, scale, dx.as<T>()}, rows,
-                                  d.channels, partials, accumulate, dbias.as<T>(), compute_.get());
-    } else {
-      cuda::sum_matrix_columns<1>(cuda::PoolBackward<T, 1>{d, dout.as<T>(), winners, scale, dx.as<T>()}, rows,
-                                  d.channels, partials, accumulate, dbias.as<T>(), compute_.get());
-    }
-  });
-}
+class CudaPool final : public PoolOps, CudaOps {
+ public:
+  using CudaOps::CudaOps;
+
+  void bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
+                              const Tensor& winner) override {
+    const cuda::PoolDims d = cuda::dims_of("bias_relu_pool_dropout: x", x, dtype());
+    expect_tensor(bias, "bias_relu_pool_dropout: bias", dtype(), {d.channels});
+    expect_tensor(out, "bias_relu_pool_dropout: out", dtype(), d.output());
+    expect_tensor(winner, "bias_relu_pool_dropout: winner", DType::u8, d.output());
+    if (out.size() == 0) return;
+    cuda::with_element(dtype(), [&](auto element) {
+      using T = decltype(element);
+      cuda::pool_kernel<T><<<cuda::dropout_grid(d.batch, d.features()), cuda::kDropoutThreads, 0, stream()>>>(
+          d, x.as<T>(), bias.as<T>(), dropout, out.as<T>(), winner.as<std::uint8_t>());
+    });
+    DDP_CUDA(cudaGetLastError());
+  }
+
+  void bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
+                                       const Tensor& dx, const Tensor& dbias, bool accumulate) override {
+    const cuda::PoolDims d = cuda::dims_of("bias_relu_pool_dropout_backward: dx", dx, dtype());
+    expect_tensor(dout, "bias_relu_pool_dropout_backward: dout", dtype(), d.output());
+    expect_tensor(winner, "bias_relu_pool_dropout_backward: winner", DType::u8, d.output());
+    expect_tensor(dbias, "bias_relu_pool_dropout_backward: dbias", dtype(), {d.channels});
+    const bool uncovered = d.height % 2 != 0 || d.width % 2 != 0;  // the last row or column belongs to no window
+    if (uncovered) device_.zero(dx.data, dx.bytes(), device_.compute_stream());
+    const std::int64_t rows = static_cast<std::int64_t>(d.batch) * d.out_pixels();
+    const float scale = dropout.rate > 0.0f ? dropout.scale() : 1.0f;
+    auto* partials = scratch().reserve_elements<float>(cuda::column_scratch(d.channels), stream());
+    cuda::with_element(dtype(), [&](auto element) {
+      using T = decltype(element);
+      const auto* winners = winner.as<const std::uint8_t>();
+      if (cuda::in_fours(d.channels, dout.data, winner.data, dx.data)) {
+        cuda::sum_matrix_columns<4>(cuda::PoolBackward<T, 4>{d, dout.as<T>(), winners, scale, dx.as<T>()}, rows,
+                                    d.channels, partials, accumulate, dbias.as<T>(), stream());
+      } else {
+        cuda::sum_matrix_columns<1>(cuda::PoolBackward<T, 1>{d, dout.as<T>(), winners, scale, dx.as<T>()}, rows,
+                                    d.channels, partials, accumulate, dbias.as<T>(), stream());
+      }
+    });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<PoolOps> PoolOps::on_cuda(Device& device) { return std::make_unique<CudaPool>(device); }
 
 }  // namespace ddptrain

@@ -1,6 +1,6 @@
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/optimizer.cuh"
+#include "runtime/ops/cuda/optimizer.h"
 
 // All-reduce and update of a small bucket in one kernel. Every thread writes its gradients into the inboxes of all
 // other ranks and waits for theirs: a packet carries the number of its round beside its data, so that it tells by
@@ -144,15 +144,15 @@ Layout layout_of(const UpdateSlice& slice, int ranks) {
 
 namespace optimizer = cuda::optimizer;
 
-std::size_t CudaDevice::inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const {
+std::size_t CudaOptimizer::inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const {
   if (kind == OptimizerKind::lamb || ranks > PeerInboxes::kMaxRanks) return 0;
   const optimizer::Layout layout = optimizer::layout_of(slice, ranks);
   // Blocks wait for those of other ranks: all must be on the GPU at once, beside other streams' kernels.
-  return layout.blocks <= static_cast<std::uint32_t>(compute_multiprocessors()) ? layout.bytes() : 0;
+  return layout.blocks <= static_cast<std::uint32_t>(multiprocessors()) ? layout.bytes() : 0;
 }
 
-void CudaDevice::sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
-                                StepRef step, Stream stream) {
+void CudaOptimizer::sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice,
+                                   const PeerInboxes& peers, StepRef step, Stream stream) {
   cuda::require(inbox_bytes(settings.kind, slice, peers.size) > 0, "sum_and_update: not for this slice");
   optimizer::check(settings, slice);
   if (slice.chunk_count == 0) return;

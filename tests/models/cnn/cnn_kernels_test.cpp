@@ -18,7 +18,7 @@ class CnnKernelsTest : public ::testing::TestWithParam<bool> {
   void SetUp() override {
     if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
     cuda_ = make_cuda_device({Precision::bf16}, 0);
-    if (!cuda_->make_cnn_kernels(CnnShape{}, kMaxBatch)) GTEST_SKIP() << "no fused kernels for " << cuda_->name();
+    if (!make_cnn_kernels(*cuda_, CnnShape{}, kMaxBatch)) GTEST_SKIP() << "no fused kernels for " << cuda_->name();
     cpu_ = make_cpu_device({Precision::fp32});
     fused_ = make_run(*cuda_);
     plain_device_ = make_cuda_device({.precision = Precision::bf16, .fused = false}, 0);

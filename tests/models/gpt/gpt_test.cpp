@@ -7,6 +7,7 @@
 
 #include "models/language_model.h"
 #include "runtime/core/error.h"
+#include "runtime/ops/paper_device.h"
 #include "tests/models/model_run.h"
 #include "tests/ops/token_batches.h"
 

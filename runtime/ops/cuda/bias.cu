@@ -1,9 +1,9 @@
-#include "runtime/ops/cuda/repeat_row.h"
+#include "runtime/ops/cuda/bias.h"
 
 #include <algorithm>
 
-#include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/cuda/column_sums.cuh"
 
 namespace ddptrain::cuda {
 
@@ -30,6 +30,16 @@ __global__ void __launch_bounds__(kThreads)
   sums[column] = from_float<G>(before + to_float(row[column]));
 }
 
+template <class T, int V>
+struct Plain {
+  const T* values;
+  std::uint32_t columns;
+
+  __device__ void operator()(std::uint32_t row, std::uint32_t column, float (&value)[V]) const {
+    load<V>(values + static_cast<std::size_t>(row) * columns + column, value);
+  }
+};
+
 }  // namespace
 
 void repeat_row(const void* row, std::int64_t rows, std::int64_t columns, DType dtype, void* out, cudaStream_t stream) {
@@ -53,6 +63,26 @@ void add_row(const void* row, DType dtype, const Tensor& sums, bool accumulate, 
     });
   });
   DDP_CUDA(cudaGetLastError());
+}
+
+void sum_columns(const Tensor& matrix, const Tensor& sums, bool accumulate, Scratch& scratch, cudaStream_t stream) {
+  const std::int64_t rows = matrix.dim(0), columns = matrix.dim(1);
+  auto* partials = scratch.reserve_elements<float>(column_scratch(columns), stream);
+  const auto width = static_cast<std::uint32_t>(columns);
+  with_element(matrix.dtype, [&](auto element) {
+    using T = decltype(element);
+    with_element(sums.dtype, [&](auto sum) {
+      using G = decltype(sum);
+      constexpr int kWide = 16 / sizeof(T);
+      if (columns % kWide == 0 && is_aligned(matrix.data, 16)) {
+        sum_matrix_columns<kWide>(Plain<T, kWide>{matrix.as<T>(), width}, rows, columns, partials, accumulate,
+                                  sums.as<G>(), stream);
+      } else {
+        sum_matrix_columns<1>(Plain<T, 1>{matrix.as<T>(), width}, rows, columns, partials, accumulate, sums.as<G>(),
+                              stream);
+      }
+    });
+  });
 }
 
 }  // namespace ddptrain::cuda

@@ -1,10 +1,8 @@
-#include "runtime/ops/cuda/layer_norm.cuh"
+#include "runtime/ops/cuda/norm.cuh"
 
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/cuda/dropout.cuh"
 #include "runtime/ops/cuda/fp8.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
-#include "runtime/ops/expect_tensor.h"
 
 namespace ddptrain {
 
@@ -177,8 +175,8 @@ void expect_output(const Tensor& y, const char* what, DType dtype, const Shape& 
 
 namespace norm = cuda::norm;
 
-void CudaDevice::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
-                            const Tensor& statistics) {
+void CudaNorm::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
+                          const Tensor& statistics) {
   const norm::Rows rows = norm::rows_of(x, "layer_norm: x has no columns");
   expect_tensor(x, "layer_norm: x", dtype(), x.shape);
   expect_tensor(weight, "layer_norm: weight", dtype(), {rows.width});
@@ -201,15 +199,15 @@ void CudaDevice::layer_norm(const Tensor& x, const Tensor& weight, const Tensor&
                              epsilon,
                              Dropout{}};
     if constexpr (sizeof(T) == 2) {
-      if (is_fp8(y.dtype)) return norm::forward<false>(a, output_fp8(y), scratch_, compute_.get());
+      if (is_fp8(y.dtype)) return norm::forward<false>(a, cuda::fp8_output(y, stream()), scratch(), stream());
     }
-    norm::forward<T, false>(a, compute_.get());
+    norm::forward<T, false>(a, stream());
   });
 }
 
-void CudaDevice::add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
-                                const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& sum,
-                                const Tensor& y, const Tensor& statistics) {
+void CudaNorm::add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
+                              const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& sum,
+                              const Tensor& y, const Tensor& statistics) {
   const norm::Rows rows = norm::rows_of(residual, "add_layer_norm: the residual has no columns");
   cuda::require(dropout.rate <= 0.0f || residual.shape.size() == 3,
                 "add_layer_norm: dropout needs [batch, sequence, width]");
@@ -237,10 +235,12 @@ void CudaDevice::add_layer_norm(const Tensor& residual, const Tensor& branch, co
                              epsilon,
                              dropout};
     if constexpr (sizeof(T) == 2) {
-      if (is_fp8(y.dtype)) return norm::forward<true>(a, output_fp8(y), scratch_, compute_.get());
+      if (is_fp8(y.dtype)) return norm::forward<true>(a, cuda::fp8_output(y, stream()), scratch(), stream());
     }
-    norm::forward<T, true>(a, compute_.get());
+    norm::forward<T, true>(a, stream());
   });
 }
+
+std::unique_ptr<NormOps> NormOps::on_cuda(Device& device) { return std::make_unique<CudaNorm>(device); }
 
 }  // namespace ddptrain

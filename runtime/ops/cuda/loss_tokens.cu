@@ -1,11 +1,10 @@
 #include <algorithm>
 
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/device/cuda/elements.cuh"
 #include "runtime/device/cuda/launch.cuh"
+#include "runtime/ops/cuda/loss.h"
 #include "runtime/ops/cuda/metric_partials.h"
 #include "runtime/ops/cuda/reduce.cuh"
-#include "runtime/ops/expect_tensor.h"
 
 namespace ddptrain {
 
@@ -284,9 +283,9 @@ std::uint32_t launch_rows(const Problem<T>& p, int multiprocessors, cudaStream_t
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
-                                     std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
-                                     MetricSums* sums) {
+void CudaLoss::token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                                   std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
+                                   MetricSums* sums) {
   cuda::require(logits.shape.size() == 2 && vocabulary > 0 && vocabulary <= logits.dim(1),
                 "token_cross_entropy: logits must be [rows, at least the vocabulary]");
   expect_tensor(logits, "token_cross_entropy: logits", dtype(), logits.shape);
@@ -297,9 +296,9 @@ void CudaDevice::token_cross_entropy(const Tensor& logits, const TokenBatch& bat
   if (logits.dim(0) == 0) return;
   const auto rows = static_cast<std::uint32_t>(logits.dim(0));
   auto* partials = static_cast<cuda::MetricPartial*>(
-      scratch_.reserve(cuda::kMaxBlocks * sizeof(cuda::MetricPartial) + rows * sizeof(std::uint32_t), compute_.get()));
+      scratch().reserve(cuda::kMaxBlocks * sizeof(cuda::MetricPartial) + rows * sizeof(std::uint32_t), stream()));
   auto* targets = reinterpret_cast<std::uint32_t*>(partials + cuda::kMaxBlocks);
-  cuda::targets_kernel<<<cuda::ceil_div(rows, cuda::kTargetThreads), cuda::kTargetThreads, 0, compute_.get()>>>(
+  cuda::targets_kernel<<<cuda::ceil_div(rows, cuda::kTargetThreads), cuda::kTargetThreads, 0, stream()>>>(
       batch, static_cast<std::uint32_t>(first_row), rows, targets);
   DDP_CUDA(cudaGetLastError());
   std::uint32_t blocks = 0;
@@ -308,9 +307,9 @@ void CudaDevice::token_cross_entropy(const Tensor& logits, const TokenBatch& bat
     blocks = cuda::launch_rows<T>(
         {logits.as<T>(), dlogits.as<T>(), targets, partials, rows, static_cast<std::uint32_t>(logits.dim(1)),
          static_cast<std::uint32_t>(vocabulary), gradient_scale},
-        compute_multiprocessors(), compute_.get());
+        multiprocessors(), stream());
   });
-  cuda::add_metric_partials(partials, blocks, rows, sums, compute_.get());
+  cuda::add_metric_partials(partials, blocks, rows, sums, stream());
 }
 
 }  // namespace ddptrain

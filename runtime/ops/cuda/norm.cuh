@@ -6,6 +6,8 @@
 #include "runtime/core/tensor.h"
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/cuda/cuda_ops.h"
+#include "runtime/ops/norm.h"
 
 /// What forward and backward of layer norm share. A warp takes one row. Where rows are made of packs of eight elements
 /// and fit the registers of a warp, it reads them once; kernels named any_width do without and read them again.
@@ -60,3 +62,21 @@ inline Rows rows_of(const Tensor& x, const char* what) {
 }
 
 }  // namespace ddptrain::cuda::norm
+
+namespace ddptrain {
+
+class CudaNorm final : public NormOps, CudaOps {
+ public:
+  using CudaOps::CudaOps;
+
+  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
+                  const Tensor& statistics) override;
+  void add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
+                      const Tensor& bias, float epsilon, const Tensor& sum, const Tensor& y,
+                      const Tensor& statistics) override;
+  void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+                           const Tensor& dresidual, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+                           const Tensor& dx_sums, bool accumulate) override;
+};
+
+}  // namespace ddptrain

@@ -1,11 +1,10 @@
 #include <algorithm>
 #include <cfloat>
 
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/cuda/loss.h"
 #include "runtime/ops/cuda/metric_partials.h"
 #include "runtime/ops/cuda/reduce.cuh"
-#include "runtime/ops/expect_tensor.h"
 
 namespace ddptrain {
 
@@ -88,8 +87,8 @@ __global__ void __launch_bounds__(32 * kWarps)
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale,
-                                       const Tensor& dlogits, MetricSums* sums) {
+void CudaLoss::softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale,
+                                     const Tensor& dlogits, MetricSums* sums) {
   cuda::require(logits.shape.size() == 2 && logits.dim(1) > 0,
                 "softmax_cross_entropy: logits must have two dimensions");
   const std::int64_t classes = logits.dim(1);
@@ -99,15 +98,17 @@ void CudaDevice::softmax_cross_entropy(const Tensor& logits, const ImageBatch& b
   if (batch.count == 0) return;
   const auto rows = static_cast<std::uint32_t>(batch.count);
   const std::uint32_t blocks = std::min(cuda::ceil_div(rows, cuda::kWarps), cuda::kMaxBlocks);
-  auto* partials = scratch_.reserve_elements<cuda::MetricPartial>(cuda::kMaxBlocks, compute_.get());
+  auto* partials = scratch().reserve_elements<cuda::MetricPartial>(cuda::kMaxBlocks, stream());
   cuda::with_element(dtype(), [&](auto element) {
     using T = decltype(element);
-    cuda::softmax_kernel<T><<<blocks, 32 * cuda::kWarps, 0, compute_.get()>>>(
+    cuda::softmax_kernel<T><<<blocks, 32 * cuda::kWarps, 0, stream()>>>(
         logits.as<T>(), rows, static_cast<std::uint32_t>(classes), batch.labels.as<const std::uint8_t>(), batch.order,
         batch.step, gradient_scale, dlogits.as<T>(), partials);
   });
   DDP_CUDA(cudaGetLastError());
-  cuda::add_metric_partials(partials, blocks, rows, sums, compute_.get());
+  cuda::add_metric_partials(partials, blocks, rows, sums, stream());
 }
+
+std::unique_ptr<LossOps> LossOps::on_cuda(Device& device) { return std::make_unique<CudaLoss>(device); }
 
 }  // namespace ddptrain

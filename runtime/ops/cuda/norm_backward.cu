@@ -1,10 +1,8 @@
 #include <algorithm>
 
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/cuda/column_sums.cuh"
-#include "runtime/ops/cuda/layer_norm.cuh"
+#include "runtime/ops/cuda/norm.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
-#include "runtime/ops/expect_tensor.h"
 
 namespace ddptrain {
 
@@ -289,9 +287,9 @@ void backward(const Backward<T>& a, int multiprocessors, const BackwardSums<G>& 
 
 namespace norm = cuda::norm;
 
-void CudaDevice::layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
-                                     const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
-                                     const Tensor& dbias, const Tensor& dx_sums, bool accumulate) {
+void CudaNorm::layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+                                   const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
+                                   const Tensor& dbias, const Tensor& dx_sums, bool accumulate) {
   const norm::Rows rows = norm::rows_of(x, "layer_norm_backward: x has no columns");
   expect_tensor(x, "layer_norm_backward: x", dtype(), x.shape);
   expect_tensor(weight, "layer_norm_backward: weight", dtype(), {rows.width});
@@ -302,9 +300,9 @@ void CudaDevice::layer_norm_backward(const Tensor& x, const Tensor& weight, cons
   expect_gradient(dweight, "layer_norm_backward: dweight", {rows.width});
   expect_tensor(dbias, "layer_norm_backward: dbias", dweight.dtype, {rows.width});
   if (dx_sums) expect_tensor(dx_sums, "layer_norm_backward: dx_sums", dweight.dtype, {rows.width});
-  const auto most_partials = static_cast<std::size_t>(3 * norm::kBackwardBlocks * compute_multiprocessors());
-  auto* partials = scratch_.reserve_elements<float>(
-      std::max(cuda::column_scratch(rows.width), most_partials * static_cast<std::size_t>(rows.width)), compute_.get());
+  const auto most_partials = static_cast<std::size_t>(3 * norm::kBackwardBlocks * multiprocessors());
+  auto* partials = scratch().reserve_elements<float>(
+      std::max(cuda::column_scratch(rows.width), most_partials * static_cast<std::size_t>(rows.width)), stream());
   cuda::with_element(dtype(), [&](auto element) {
     using T = decltype(element);
     const norm::Backward<T> a{x.as<T>(),
@@ -319,8 +317,8 @@ void CudaDevice::layer_norm_backward(const Tensor& x, const Tensor& weight, cons
                               static_cast<bool>(dx_sums)};
     cuda::with_element(dweight.dtype, [&](auto gradient) {
       using G = decltype(gradient);
-      norm::backward<T, G>(a, compute_multiprocessors(), {dweight.as<G>(), dbias.as<G>(), dx_sums.as<G>()}, accumulate,
-                           compute_.get());
+      norm::backward<T, G>(a, multiprocessors(), {dweight.as<G>(), dbias.as<G>(), dx_sums.as<G>()}, accumulate,
+                           stream());
     });
   });
 }

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "runtime/core/error.h"
+#include "runtime/device/cpu/cpu_device.h"
+#include "runtime/ops/expect_tensor.h"
+
+namespace ddptrain {
+
+/// What the families share on the CPU. They are written in plain C++ and Eigen, f32 or f64: the readable twins and the
+/// oracle of those on GPUs. Results are the same bits for the same number of threads.
+class CpuOps {
+ public:
+  explicit CpuOps(Device& device) : device_(dynamic_cast<CpuDevice&>(device)) {}
+
+ protected:
+  DType dtype() const { return device_.dtype(); }
+  int threads() const { return device_.threads(); }
+  void progress() const { device_.progress(); }
+
+  /// Calls work(T{}) with T = the scalar of dtype().
+  template <class Work>
+  void with_scalar(Work&& work) {
+    if (dtype() == DType::f64) {
+      work(double{});
+    } else {
+      work(float{});
+    }
+  }
+
+  /// work(begin, end, thread) over [0, count), one range per thread.
+  template <class Work>
+  void parallel(std::int64_t count, const Work& work) {
+    device_.parallel(count, work);
+  }
+  /// work(i, thread) for every i of [0, count); messages make progress after every `stride` of thread 0.
+  template <class Work>
+  void parallel_each(std::int64_t count, std::int64_t stride, Work&& work) {
+    parallel(count, [&](std::int64_t begin, std::int64_t end, int thread) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        work(i, thread);
+        if (thread == 0 && (i - begin) % stride == stride - 1) progress();
+      }
+    });
+  }
+  /// Adds the rows of `partial` [threads, columns] in order to `sum` (f32 or f64), or writes it.
+  void store_sums(const std::vector<double>& partial, const Tensor& sum, bool accumulate);
+
+  /// Memory for `count` elements per thread, kept between calls; the next call invalidates it.
+  template <class T>
+  T* scratch(std::int64_t count) {
+    return static_cast<T*>(device_.scratch(static_cast<std::size_t>(count * threads()) * sizeof(T)));
+  }
+
+ private:
+  CpuDevice& device_;
+};
+
+template <class T>
+using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+template <class T>
+using MatrixView = Eigen::Map<Matrix<T>>;
+template <class T>
+using ConstMatrixView = Eigen::Map<const Matrix<T>>;
+/// Of rows that lie further apart than they are long.
+template <class T>
+using StridedView = Eigen::Map<Matrix<T>, 0, Eigen::OuterStride<>>;
+template <class T>
+using ConstStridedView = Eigen::Map<const Matrix<T>, 0, Eigen::OuterStride<>>;
+template <class T>
+using RowArray = Eigen::Array<T, 1, Eigen::Dynamic>;
+template <class T>
+using RowView = Eigen::Map<RowArray<T>>;
+template <class T>
+using ConstRowView = Eigen::Map<const RowArray<T>>;
+
+}  // namespace ddptrain

@@ -1,0 +1,113 @@
+#include <cmath>
+
+#include "runtime/ops/cpu/batch_tokens.h"
+#include "runtime/ops/cpu/cpu_ops.h"
+#include "runtime/ops/loss.h"
+
+namespace ddptrain {
+
+namespace {
+
+struct RowResult {
+  double loss;
+  bool correct;
+};
+
+/// Leaves softmax(logits) * total in `exponentials`, which may be the memory of `logits`.
+template <class T>
+RowResult softmax_row(const RowView<T>& logits, std::uint32_t target, RowView<T> exponentials, T& total) {
+  const T largest = logits.maxCoeff();
+  const T target_value = logits[target];
+  const bool first_largest =
+      target_value == largest && (target == 0 || logits.head(target).maxCoeff() < largest);  // the first wins a tie
+  exponentials = (logits - largest).exp();
+  total = exponentials.sum();
+  return {static_cast<double>(std::log(total) + largest - target_value), first_largest};
+}
+
+class CpuLoss final : public LossOps, CpuOps {
+ public:
+  using CpuOps::CpuOps;
+
+  void token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                           std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
+                           MetricSums* sums) override {
+    DDP_CHECK(logits.shape.size() == 2, "token_cross_entropy: logits must have two dimensions");
+    const std::int64_t rows = logits.dim(0);
+    const std::int64_t columns = logits.dim(1);
+    const std::int64_t sequence = batch.source.sequence;
+    DDP_CHECK(vocabulary > 0 && vocabulary <= columns, "token_cross_entropy: vocabulary {} of {} columns", vocabulary,
+              columns);
+    DDP_CHECK(first_row >= 0 && first_row + rows <= batch.count * sequence,
+              "token_cross_entropy: rows {} to {} of a batch of {}", first_row, first_row + rows,
+              batch.count * sequence);
+    expect_tensor(logits, "token_cross_entropy: logits", dtype(), logits.shape);
+    if (dlogits) expect_tensor(dlogits, "token_cross_entropy: dlogits", dtype(), logits.shape);
+    const std::vector<std::uint32_t> tokens = batch_tokens("token_cross_entropy", batch, vocabulary);
+    std::vector<MetricSums> partial(static_cast<std::size_t>(threads()));
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      T* memory = scratch<T>(vocabulary);
+      parallel_each(rows, 64, [&](std::int64_t row, int thread) {
+        const std::int64_t place = first_row + row;
+        const std::uint32_t target =
+            tokens[static_cast<std::size_t>(place / sequence * (sequence + 1) + place % sequence + 1)];
+        T* gradient = dlogits ? dlogits.as<T>() + row * columns : nullptr;
+        RowView<T> exponentials(dlogits ? gradient : memory + thread * vocabulary, vocabulary);
+        T total;
+        const RowResult result =
+            softmax_row<T>({logits.as<T>() + row * columns, vocabulary}, target, exponentials, total);
+        MetricSums& mine = partial[static_cast<std::size_t>(thread)];
+        mine.loss += result.loss;
+        mine.correct += result.correct ? 1 : 0;
+        if (!dlogits) return;
+        exponentials *= static_cast<T>(gradient_scale) / total;
+        gradient[target] -= static_cast<T>(gradient_scale);
+        std::fill(gradient + vocabulary, gradient + columns, T{0});
+      });
+    });
+    for (const MetricSums& part : partial) {
+      sums->loss += part.loss;
+      sums->correct += part.correct;
+    }
+    sums->samples += static_cast<std::uint64_t>(rows);
+  }
+
+  void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale, const Tensor& dlogits,
+                             MetricSums* sums) override {
+    DDP_CHECK(logits.shape.size() == 2 && logits.dim(1) > 0, "softmax_cross_entropy: logits must have two dimensions");
+    const std::int64_t classes = logits.dim(1);
+    expect_tensor(logits, "softmax_cross_entropy: logits", dtype(), {batch.count, classes});
+    if (dlogits) expect_tensor(dlogits, "softmax_cross_entropy: dlogits", dtype(), logits.shape);
+    DDP_CHECK(batch.labels.dtype == DType::u8, "softmax_cross_entropy: labels must be u8");
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      RowArray<T> probabilities(classes);
+      for (std::int64_t row = 0; row < batch.count; ++row) {
+        const std::uint32_t sample = sample_index(batch.order, batch.step.value(), static_cast<std::uint32_t>(row));
+        const std::uint8_t label = batch.labels.as<std::uint8_t>()[sample];
+        DDP_CHECK(label < classes, "softmax_cross_entropy: label {} of sample {} is not below {}", label, sample,
+                  classes);
+        const ConstRowView<T> values(logits.as<T>() + row * classes, classes);
+        Eigen::Index best = 0;
+        const T largest = values.maxCoeff(&best);
+        const T label_value = values[label];
+        probabilities = (values - largest).exp();
+        const T total = probabilities.sum();
+        sums->loss += static_cast<double>(std::log(total) + largest - label_value);
+        sums->correct += best == label ? 1 : 0;
+        if (!dlogits) continue;
+        RowView<T> gradient(dlogits.as<T>() + row * classes, classes);
+        gradient = probabilities * (static_cast<T>(gradient_scale) / total);
+        gradient[label] -= static_cast<T>(gradient_scale);
+      }
+    });
+    sums->samples += static_cast<std::uint64_t>(batch.count);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<LossOps> LossOps::on_cpu(Device& device) { return std::make_unique<CpuLoss>(device); }
+
+}  // namespace ddptrain

@@ -1,0 +1,36 @@
+#include "runtime/core/error.h"
+#include "runtime/ops/activation.h"
+#include "runtime/ops/attention.h"
+#include "runtime/ops/convolution.h"
+#include "runtime/ops/embedding.h"
+#include "runtime/ops/gather.h"
+#include "runtime/ops/linear.h"
+#include "runtime/ops/loss.h"
+#include "runtime/ops/norm.h"
+#include "runtime/ops/optimizer.h"
+#include "runtime/ops/pool.h"
+#include "runtime/ops/quantisation.h"
+
+// A build without CUDA: a line per family.
+
+namespace ddptrain {
+
+namespace {
+
+[[noreturn]] void not_built() { fail("operations on a GPU, in a program that was built without CUDA"); }
+
+}  // namespace
+
+std::unique_ptr<ActivationOps> ActivationOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<AttentionOps> AttentionOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<ConvolutionOps> ConvolutionOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<EmbeddingOps> EmbeddingOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<GatherOps> GatherOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<LinearOps> LinearOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<LossOps> LossOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<NormOps> NormOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<OptimizerOps> OptimizerOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<PoolOps> PoolOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<QuantisationOps> QuantisationOps::on_cuda(Device&) { not_built(); }
+
+}  // namespace ddptrain

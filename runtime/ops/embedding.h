@@ -1,0 +1,25 @@
+#pragma once
+
+#include "runtime/ops/family.h"
+#include "runtime/ops/token_batch.h"
+
+namespace ddptrain {
+
+/// Embeddings of tokens and their positions.
+class EmbeddingOps : public Family<EmbeddingOps> {
+ public:
+  /// out [batch, sequence, width] = dropout(token_embedding [vocabulary, width] + position_embedding [>= sequence,
+  /// width]). Dropout counts features over [sequence, width]; a sample is a window.
+  virtual void embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
+                            const Dropout& dropout, const Tensor& out) = 0;
+  /// dtoken (+)= head + the sum of dout over the places of each token; dposition (+)= the sum of dout over the batch.
+  /// `head` [>= vocabulary, width], f32 (f64 for fp64): what the tied output layer contributes.
+  virtual void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout,
+                                     const Tensor& head, const Tensor& dtoken, const Tensor& dposition,
+                                     bool accumulate) = 0;
+
+  static std::unique_ptr<EmbeddingOps> on_cpu(Device& device);
+  static std::unique_ptr<EmbeddingOps> on_cuda(Device& device);
+};
+
+}  // namespace ddptrain

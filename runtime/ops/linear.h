@@ -1,0 +1,31 @@
+#pragma once
+
+#include "runtime/ops/family.h"
+
+namespace ddptrain {
+
+/// Linear layers, alone or with a GELU.
+class LinearOps : public Family<LinearOps> {
+ public:
+  /// y [n, out] = x [n, in] weight^T + bias (where it has data). x and weight may be e4m3.
+  virtual void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;
+  /// dx, dweight and dbias, each where it has data; x may be without where dweight is. dy may be e5m2; x and weight
+  /// then are e4m3, and dbias has no data (to_fp8 gives it).
+  virtual void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
+                               const Tensor& dweight, const Tensor& dbias, bool accumulate) = 0;
+  /// pre [n, out] = x weight^T + bias; y = gelu(pre), the tanh form (Hendrycks and Gimpel, arXiv:1606.08415). x and
+  /// weight may be e4m3, and so may y.
+  virtual void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                           const Tensor& y) = 0;
+  virtual void gelu(const Tensor& pre, const Tensor& y) = 0;  ///< As linear_gelu's, bit by bit.
+  /// dpre [n, hidden] = (dy [n, out] weight [out, hidden]) * gelu'(pre): the data gradient of a linear layer whose
+  /// input was gelu(pre). dbias [hidden], where it has data, gets the sums of dpre over the rows: the gradient of
+  /// linear_gelu's bias. dy and dpre may be e5m2, and weight e4m3, all of them.
+  virtual void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
+                                    const Tensor& dbias, bool accumulate) = 0;
+
+  static std::unique_ptr<LinearOps> on_cpu(Device& device);
+  static std::unique_ptr<LinearOps> on_cuda(Device& device);
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "runtime/ops/family.h"
+#include "runtime/ops/token_batch.h"
+
+namespace ddptrain {
+
+/// Losses, with their gradients.
+class LossOps : public Family<LossOps> {
+ public:
+  /// Adds the batch's loss, hits and count to *sums (on the device). Where `dlogits` has data:
+  /// dlogits = (softmax(logits) - onehot(label)) * gradient_scale; it may be the same memory as logits.
+  virtual void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale,
+                                     const Tensor& dlogits, MetricSums* sums) = 0;
+  /// Rows first_row, first_row + 1, ... of the batch's [windows * sequence] predictions, one per row of logits
+  /// [rows, padded vocabulary], of which the first `vocabulary` columns count. Adds loss, hits and count of these
+  /// tokens to *sums. Where dlogits has data (it may be logits): (softmax - onehot(target)) * gradient_scale, 0 in the
+  /// padding.
+  virtual void token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                                   std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
+                                   MetricSums* sums) = 0;
+
+  static std::unique_ptr<LossOps> on_cpu(Device& device);
+  static std::unique_ptr<LossOps> on_cuda(Device& device);
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,119 @@
+#include "runtime/device/device.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/core/error.h"
+#include "runtime/device/cpu/cpu_device.h"
+
+namespace ddptrain::testing {
+namespace {
+
+/// Notes in a log when it comes and goes, and that it may use its device then.
+template <int kNumber>
+struct Extension {
+  static inline std::vector<std::string>* log = nullptr;
+
+  Device& device;
+
+  explicit Extension(Device& of) : device(of) { log->push_back(fmt::format("+{}", kNumber)); }
+  ~Extension() { log->push_back(fmt::format("-{} {}", kNumber, device.allocate(64).bytes())); }
+  static std::unique_ptr<Extension> make(Device& device) { return std::make_unique<Extension>(device); }
+};
+
+TEST(DeviceTest, ExtensionsAreMadeOnceAndGoBeforeTheDevice) {
+  std::vector<std::string> log;
+  Extension<1>::log = Extension<2>::log = &log;
+  {
+    const auto device = make_cpu_device({});
+    auto& first = device->get<Extension<1>>();
+    device->get<Extension<2>>();
+    EXPECT_EQ(&device->get<Extension<1>>(), &first);
+    EXPECT_EQ(log, (std::vector<std::string>{"+1", "+2"}));
+  }
+  EXPECT_EQ(log, (std::vector<std::string>{"+1", "+2", "-2 64", "-1 64"}));
+}
+
+class ParallelTest : public ::testing::TestWithParam<int> {
+ protected:
+  CpuDevice device_{DeviceOptions{.threads = GetParam()}};
+};
+
+TEST_P(ParallelTest, EveryElementIsVisitedOnceInRangesByThread) {
+  for (const std::int64_t count : {0, 1, 2, 3, 7, 1000}) {
+    std::vector<int> thread_of(static_cast<std::size_t>(count), -1);
+    device_.parallel(count, [&](std::int64_t begin, std::int64_t end, int thread) {
+      for (std::int64_t i = begin; i < end; ++i) thread_of[static_cast<std::size_t>(i)] = thread;
+    });
+    for (std::int64_t i = 0; i < count; ++i) {
+      const int thread = thread_of[static_cast<std::size_t>(i)];
+      ASSERT_GE(i, count * thread / GetParam());
+      ASSERT_LT(i, count * (thread + 1) / GetParam());
+    }
+  }
+}
+
+TEST_P(ParallelTest, AnExceptionComesOutWhenAllThreadsAreDone) {
+  for (int thrower = 0; thrower < GetParam(); ++thrower) {
+    std::atomic<int> done = 0;
+    const auto work = [&](std::int64_t, std::int64_t, int thread) {
+      if (thread == thrower) throw std::runtime_error(std::to_string(thread));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      ++done;
+    };
+    try {
+      device_.parallel(GetParam(), work);
+      FAIL() << "no exception";
+    } catch (const std::runtime_error& error) {
+      EXPECT_EQ(error.what(), std::to_string(thrower));
+    }
+    EXPECT_EQ(done, GetParam() - 1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, ParallelTest, ::testing::Values(1, 2, 5));
+
+/// Its spans cannot be ended.
+class BrokenTimeline final : public Timeline {
+ public:
+  std::size_t begin(Lane, Stream, std::string) override { return begun_++; }
+  void end(std::size_t, Stream) override { throw std::runtime_error("the GPU is gone"); }
+  std::vector<TimelineSpan> spans() override { return {}; }
+  std::size_t begun() const { return begun_; }
+
+ private:
+  std::size_t begun_ = 0;
+};
+
+TEST(SpanTest, AFailureAtTheEndLeavesTheProgramRunning) {
+  BrokenTimeline timeline;
+  { const Span span(&timeline, Lane::compute, {}, "forward"); }
+  EXPECT_THROW(
+      {
+        const Span span(&timeline, Lane::compute, {}, "backward");
+        throw std::logic_error("what failed first");
+      },
+      std::logic_error);
+  EXPECT_EQ(timeline.begun(), 2u);
+}
+
+TEST(DeviceTest, RecordingEndsWithItsWork) {
+  const auto device = make_cpu_device({});
+  const auto timeline = device->make_timeline();
+  device->record(*timeline, [&] {
+    EXPECT_EQ(device->timeline(), timeline.get());
+    const Span span(device->timeline(), Lane::compute, {}, "forward");
+  });
+  EXPECT_EQ(device->timeline(), nullptr);
+  EXPECT_THROW(device->record(*timeline, [] { throw std::runtime_error("out of memory"); }), std::runtime_error);
+  EXPECT_EQ(device->timeline(), nullptr);
+  ASSERT_EQ(timeline->spans().size(), 1u);
+}
+
+}  // namespace
+}  // namespace ddptrain::testing

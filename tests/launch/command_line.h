@@ -1,0 +1,24 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "launch/options.h"
+
+namespace ddptrain {
+
+inline CommandLine parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "ddptrain");
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+inline std::string file_with(const std::string& name, const std::string& text) {
+  const std::string path = testing::TempDir() + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,95 @@
+"""The arrows between folders: fails on an #include against them, and on an exception that is not needed any more."""
+
+import re
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNTIME = ["runtime/core", "runtime/device", "runtime/ops", "runtime/comm", "runtime/topology", "runtime/train"]
+
+# What each folder may include besides itself.
+MAY_INCLUDE = {
+    "runtime/core": [],
+    "runtime/device": ["runtime/core"],
+    "runtime/ops": ["runtime/core", "runtime/device"],
+    "runtime/comm": ["runtime/core", "runtime/device"],
+    "runtime/topology": ["runtime/core"],
+    "runtime/train": ["runtime/core", "runtime/device", "runtime/ops", "runtime/comm"],
+    "data": RUNTIME,
+    "models": [*RUNTIME, "data"],
+    "launch": [*RUNTIME, "data", "models"],
+    "benchmarks": [*RUNTIME, "data", "models", "launch"],
+}
+
+# Arrows that point up today. The list is to become empty.
+KNOWN = {("runtime/train", "models"), ("runtime/train", "data")}
+
+# Headers of libraries, and where alone they may be included.
+LIBRARIES = {
+    r"cuda|cublas|cudnn|cub/|mma\.h": r"/cuda/|nccl|benchmarks/|\.cuh?$",
+    r"nccl": r"nccl|comm/",
+    r"mpi\.h": r"mpi|comm/",
+    r"omp\.h": r"device/cpu/",
+}
+
+INCLUDE = re.compile(r'^\s*#include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
+
+
+def folder_of(path: str) -> str | None:
+    return next((folder for folder in MAY_INCLUDE if path.startswith(folder + "/")), None)
+
+
+def sources() -> list[Path]:
+    endings = {".h", ".cpp", ".cu", ".cuh"}
+    return [path for top in ("runtime", "data", "models", "launch", "benchmarks")
+            for path in sorted((ROOT / top).rglob("*")) if path.suffix in endings]
+
+
+class IncludesTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.includes = [(path.relative_to(ROOT).as_posix(), own, library)
+                         for path in sources() for own, library in INCLUDE.findall(path.read_text())]
+        self.assertGreater(len(self.includes), 1000)
+
+    def test_arrows_point_down(self) -> None:
+        found = set()
+        for path, own, _ in self.includes:
+            source, target = folder_of(path), folder_of(own)
+            if not own or source == target:
+                continue
+            self.assertIsNotNone(source, f"{path}: in no folder of this list")
+            self.assertIsNotNone(target, f"{path} includes {own}, which is in no folder of this list")
+            if target in MAY_INCLUDE[source]:
+                continue
+            self.assertIn((source, target), KNOWN, f"{path} includes {own}: {source} may not include {target}")
+            found.add((source, target))
+        self.assertEqual(found, KNOWN, "remove the exceptions that are not needed any more")
+
+    def test_cpu_and_cuda_do_not_meet(self) -> None:
+        for path, own, _ in self.includes:
+            for mine, other in (("/cpu/", "/cuda/"), ("/cuda/", "/cpu/")):
+                self.assertFalse(mine in path and other in own, f"{path} includes {own}")
+        public = [(path, own) for path, own, _ in self.includes
+                  if path.endswith(".h") and path.startswith("runtime") and not re.search("/(cpu|cuda)/", path)]
+        for path, own in public:
+            self.assertNotRegex(own, "/(cpu|cuda)/", f"{path} is for everybody")
+
+    def test_libraries_stay_where_they_belong(self) -> None:
+        for path, _, library in self.includes:
+            for name, where in LIBRARIES.items():
+                if re.match(name, library):
+                    self.assertRegex(path, where, f"{path} includes <{library}>")
+
+    def test_runtime_names_no_model(self) -> None:
+        names = [path.name for path in (ROOT / "models").iterdir() if path.is_dir()]
+        self.assertGreaterEqual(len(names), 2)
+        for path in sources():
+            folder = folder_of(path.relative_to(ROOT).as_posix())
+            if folder in ("runtime/device", "runtime/ops", "runtime/comm"):
+                for name in names:
+                    self.assertNotRegex(path.read_text(), rf'"{name}"|\b{name.capitalize()}[A-Z(]', f"{path}")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
