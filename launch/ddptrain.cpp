@@ -115,6 +115,13 @@ void check_plan(const World& world, const Job& job) {
   }
 }
 
+/// With --init it follows from files.
+void require_same_sizes(const World& world, const Workload& workload) {
+  std::string text;
+  for (const auto& [name, size] : workload.sizes()) text += fmt::format("the model's {} = {}\n", name, size);
+  require_same_configuration(world, text);
+}
+
 /// The last check, because it empties the file of --metrics.
 void check_outputs(const World& world, Job& job) {
   if (world.rank() != 0) return;
@@ -142,6 +149,7 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   job.clock.mark("device");
   world.agree([&] { data.get(); });
   require_same_data(world, workload.data().content());
+  require_same_sizes(world, workload);
   job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
   return job;

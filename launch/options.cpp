@@ -25,7 +25,7 @@ void add_device_flags(CLI::App& app, Options& o) {
       {"auto", "auto"}, {"fp32", "fp32"}, {"tf32", "tf32"}, {"bf16", "bf16"}, {"fp8", "fp8"}};
   const Names<MemoryFormat> formats = {{"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}};
   app.option_defaults()->group("Training");
-  app.add_option("--model", o.model, fmt::format("One of: {}", fmt::join(model_names(), ", ")));
+  app.add_option("--model", o.model, "The network to train, one of the models below");
   add_choice(app, "--precision", o.precision, precisions,
              "auto: bf16 with fp32 master weights on GPUs, else fp32; fp8: bf16, and FP8 in a GPT's linear layers");
   app.option_defaults()->group("Device");
@@ -67,10 +67,10 @@ void check_training(const Options& o) {
 }
 
 void add_optimizer_flags(CLI::App& app, Options& o) {
-  const Names<OptimizerKind> kinds = {{"sgd", OptimizerKind::sgd},
-                                      {"adam", OptimizerKind::adam},
-                                      {"adamw", OptimizerKind::adamw},
-                                      {"lamb", OptimizerKind::lamb}};
+  Names<OptimizerKind> kinds;
+  for (std::size_t i = 0; i < kOptimizerRules.size(); ++i) {
+    kinds.emplace_back(kOptimizerRules[i].name, static_cast<OptimizerKind>(i));
+  }
   const Names<LrScaling> scalings = {
       {"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}};
   const Names<ScheduleKind> schedules = {
@@ -80,8 +80,8 @@ void add_optimizer_flags(CLI::App& app, Options& o) {
   add_choice(app, "--optimizer", settings.kind, kinds, "");
   app.add_option("--lr", settings.schedule.peak, "Learning rate after warm-up, before scaling");
   app.add_option("--momentum", settings.momentum, "sgd");
-  app.add_option("--beta1", settings.beta1, "adam, adamw, lamb");
-  app.add_option("--beta2", settings.beta2, "adam, adamw, lamb");
+  app.add_option("--beta1", settings.beta1, "adam, adamw, lamb, lion");
+  app.add_option("--beta2", settings.beta2, "adam, adamw, lamb, lion (its paper: 0.99)");
   app.add_option("--weight-decay", settings.weight_decay, "Not applied to biases");
   app.add_option("--clip-norm", o.trainer.clip_norm, "Largest norm of the whole gradient (0: no clipping)");
   add_choice(app, "--stochastic-rounding", settings.stochastic_rounding, kOnOff,
@@ -102,10 +102,11 @@ void check_optimizer(const Options& o) {
   require(o.trainer.clip_norm >= 0, "--clip-norm", o.trainer.clip_norm, "0 or more");
   require(s.schedule.warmup_steps <= kMostSteps, "--warmup", s.schedule.warmup_steps, "0 to 10^12");
   require(o.lr_base_batch > 0, "--lr-base-batch", o.lr_base_batch, "at least 1");
-  if (o.trainer.zero && s.kind == OptimizerKind::lamb) {
+  if (const OptimizerRule& rule = rule_of(s.kind); o.trainer.zero && rule.whole_parameters) {
     usage_error(
-        "--zero 1: lamb needs the norms of whole parameters, of which each rank has only a part. Use --zero 0, or "
-        "another optimizer.");
+        "--zero 1: {} needs the norms of whole parameters, of which each rank has only a part. Use --zero 0, or "
+        "another optimizer.",
+        rule.name);
   }
 }
 

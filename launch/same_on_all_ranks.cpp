@@ -49,8 +49,8 @@ void require_same_configuration(const World& world, const std::string& configura
         }
         const std::string difference = differences(values);
         if (difference.empty()) continue;
-        usage_error("the ranks differ in {}: {}. Start all ranks with the same program, options and --config file.",
-                    name, difference);
+        usage_error("the ranks differ in {}: {}. Start all ranks with the same program, options and files.", name,
+                    difference);
       }
     }
   });

@@ -3,7 +3,13 @@
 #include "runtime/core/error.h"
 
 /// A line per model: models/<name>/ defines make_<name>_workload().
-#define DDPTRAIN_MODELS(model) model(cnn) model(gpt)
+// clang-format off
+#define DDPTRAIN_MODELS(model) \
+  model(cnn) \
+  model(gpt) \
+  model(mlp) \
+  /* end */
+// clang-format on
 
 namespace ddptrain {
 

@@ -183,11 +183,7 @@ class Cnn final : public Model {
     for (std::size_t i = fc1_weight + 1; i < kParameterCount; ++i) ready(i);
   }
 
-  double flops_per_sample() const override {
-    double flops = 0.0;
-    for (const LayerWork& layer : work().layers) flops += layer.forward + layer.backward;
-    return flops;
-  }
+  double flops_per_sample() const override { return work().flop(); }
   ModelWork work() const override {
     const auto product = [](std::int64_t outputs, std::int64_t inputs) {
       return 2.0 * static_cast<double>(outputs) * static_cast<double>(inputs);

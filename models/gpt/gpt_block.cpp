@@ -132,8 +132,8 @@ void GptBlock::forward(const GptNorm& next, const Tensor& branch) {
     linear_.linear(flat(activations_.hidden), weight_of(mlp_projection_), mlp_projection_.bias, flat(branch));
   }
   const Span span = part("add and norm");
-  norm_.add_layer_norm(norm2_.input, branch, mlp_dropout_, next.weight, next.bias, epsilon(), next.input,
-                       next.output, next.statistics);
+  norm_.add_layer_norm(norm2_.input, branch, mlp_dropout_, next.weight, next.bias, epsilon(), next.input, next.output,
+                       next.statistics);
 }
 
 void GptBlock::restore(Recompute recompute, const Tensor& branch) {
@@ -162,8 +162,8 @@ void GptBlock::attend(const Tensor& branch) {
                    attention_projection_.bias, flat(branch));
   }
   const Span span = part("add and norm");
-  norm_.add_layer_norm(norm1_.input, branch, attention_dropout_, norm2_.weight, norm2_.bias, epsilon(),
-                       norm2_.input, norm2_.output, norm2_.statistics);
+  norm_.add_layer_norm(norm1_.input, branch, attention_dropout_, norm2_.weight, norm2_.bias, epsilon(), norm2_.input,
+                       norm2_.output, norm2_.statistics);
 }
 
 void GptBlock::expand() {

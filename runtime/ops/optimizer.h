@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "runtime/core/step.h"
@@ -10,7 +12,33 @@
 
 namespace ddptrain {
 
-enum class OptimizerKind : std::uint8_t { sgd, adam, adamw, lamb };
+/// An optimizer is a rule: how weights w follow their gradients g, by state that it keeps for each of them.
+enum class OptimizerKind : std::uint8_t {
+  sgd,    ///< m = momentum m + g + decay w; w -= lr m.
+  adam,   ///< Kingma and Ba 2015, with bias correction; decay is added to g.
+  adamw,  ///< Loshchilov and Hutter 2019: adam with decay decoupled.
+  lamb,   ///< You et al. 2020: trust ratio |w| / |update| per parameter, 1 where either norm is zero.
+  lion,   ///< Chen et al. 2023: w -= lr (sign(beta1 m + (1 - beta1) g) + decay w); m = beta2 m + (1 - beta2) g.
+};
+
+struct OptimizerRule {
+  const char* name;
+  std::size_t slots;      ///< Arrays of state, each of the size and type of the master weights.
+  bool whole_parameters;  ///< The step needs all of a parameter: its norm.
+};
+
+/// By OptimizerKind. A rule is an enumerator, a line here, and a file of its name in cpu/optimizers/ and in
+/// cuda/optimizers/.
+inline constexpr std::array kOptimizerRules = {OptimizerRule{"sgd", 1, false}, OptimizerRule{"adam", 2, false},
+                                               OptimizerRule{"adamw", 2, false}, OptimizerRule{"lamb", 2, true},
+                                               OptimizerRule{"lion", 1, false}};
+inline constexpr std::size_t kMostOptimizerSlots = 2;
+
+/// Throws std::out_of_range where there is no such rule.
+constexpr const OptimizerRule& rule_of(OptimizerKind kind) {
+  return kOptimizerRules.at(static_cast<std::size_t>(kind));
+}
+
 enum class ScheduleKind : std::uint8_t { constant, cosine, linear };
 
 /// Learning rate as a function of the step, evaluated where the update runs.
@@ -30,9 +58,6 @@ struct LrSchedule {
   }
 };
 
-/// sgd: m = momentum m + g + decay w; w -= lr m.
-/// adam (decay added to g) and adamw (decay decoupled): Kingma and Ba 2015 with bias correction; Loshchilov and
-/// Hutter 2019. lamb: You et al. 2020, trust ratio |w| / |update| per parameter, 1 where either norm is zero.
 struct OptimizerSettings {
   OptimizerKind kind = OptimizerKind::adam;
   LrSchedule schedule;
@@ -72,17 +97,16 @@ inline constexpr std::uint32_t kChunkElements = 2048;
 struct UpdateSlice {
   const UpdateChunk* chunks = nullptr;
   std::uint32_t chunk_count = 0;
-  std::uint32_t first_chunk = 0;          ///< Index in the arena of this slice's first chunk.
-  std::uint32_t parameter_count = 0;      ///< Parameters in the whole arena (size of norms).
-  DType weight_type = DType::f32;         ///< bf16, or that of master.
-  DType gradient_type = DType::f32;       ///< bf16, or that of master.
-  void* weights = nullptr;                ///< The same pointer as master where the types agree.
-  void* master = nullptr;                 ///< master_dtype, as the moments.
-  void* first_moment = nullptr;           ///< Momentum for sgd.
-  void* second_moment = nullptr;          ///< Unused by sgd.
-  const void* gradients = nullptr;        ///< Already averaged.
-  const float* gradient_scale = nullptr;  ///< One factor for every gradient (clipping), or null.
-  float* norms = nullptr;  ///< Scratch for lamb, f32 [2 * arena chunks + 2 * parameter_count]. Needs whole parameters.
+  std::uint32_t first_chunk = 0;                      ///< Index in the arena of this slice's first chunk.
+  std::uint32_t parameter_count = 0;                  ///< Parameters in the whole arena (size of norms).
+  DType weight_type = DType::f32;                     ///< bf16, or that of master.
+  DType gradient_type = DType::f32;                   ///< bf16, or that of master.
+  void* weights = nullptr;                            ///< The same pointer as master where the types agree.
+  void* master = nullptr;                             ///< master_dtype.
+  std::array<void*, kMostOptimizerSlots> state = {};  ///< As many as the rule has slots; of master_dtype.
+  const void* gradients = nullptr;                    ///< Summed over all ranks.
+  const float* gradient_scale = nullptr;              ///< One factor for every gradient (clipping), or null.
+  float* norms = nullptr;  ///< Scratch for rules of whole parameters, f32 [2 * arena chunks + 2 * parameter_count].
 };
 
 /// The step's number, and what follows the gradients of a step.
@@ -91,7 +115,8 @@ class OptimizerOps : public Family<OptimizerOps> {
   virtual void advance(StepState* state, std::uint32_t steps, Stream stream) = 0;  ///< state->step += steps
   virtual void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) = 0;
   /// Bytes of memory, zeroed, that sum_and_update() of this slice needs on each of `ranks` ranks; 0 where there is no
-  /// sum_and_update(): on CPUs, for lamb, for more than PeerInboxes::kMaxRanks ranks and for large slices.
+  /// sum_and_update(): on CPUs, for rules of whole parameters, for more than PeerInboxes::kMaxRanks ranks and for large
+  /// slices.
   virtual std::size_t inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const = 0;
   /// update() by the sum over ranks of slice.gradients, rounded once to their type: the same bits on all ranks. The
   /// gradients stay as they are. Collective: the ranks' kernels wait for each other on their GPUs.

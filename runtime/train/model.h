@@ -68,6 +68,8 @@ struct LayerWork {
 struct ModelWork {
   std::vector<LayerWork> layers;    ///< In the order of forward.
   std::vector<double> ready_after;  ///< Per parameter, FLOP of the backward pass before its gradient is complete.
+
+  double flop() const;  ///< Of all layers, forward and backward.
 };
 
 /// A model for one rank, and the data that it was bound to when it was made. It owns its activations; parameters,

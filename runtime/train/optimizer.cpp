@@ -15,7 +15,8 @@ Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const P
       device_(device),
       ops_(device.get<OptimizerOps>()),
       communicator_(communicator) {
-  DDP_CHECK(settings.kind != OptimizerKind::lamb || !arena.sharded(), "lamb needs the norms of whole parameters");
+  const OptimizerRule& rule = rule_of(settings.kind);
+  DDP_CHECK(!rule.whole_parameters || !arena.sharded(), "{} needs whole parameters", rule.name);
   if (clips()) clip_ = device_.allocate((arena.plan().buckets.size() + 1) * sizeof(float));
   const std::size_t last = arena.plan().buckets.size() - 1;
   const std::size_t inbox_bytes = ops_.inbox_bytes(settings.kind, arena.update_slice(last), communicator.size());

@@ -21,9 +21,6 @@ class Optimizer {
   Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
             Communicator& communicator, bool fused_sum);
 
-  /// Whether settings.kind keeps two moments.
-  static bool needs_second_moment(OptimizerKind kind) { return kind != OptimizerKind::sgd; }
-
   /// `communicates`: false leaves a sharded arena's weights ungathered, and norms those of this rank's parts.
   void begin_step(StepRef step, bool communicates);
   /// In bucket order: the summed gradients of `bucket` are in place, in the order of `stream`.

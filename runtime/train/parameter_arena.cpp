@@ -127,8 +127,8 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
   weights_ = sharded() ? communicator.allocate(weight_bytes) : device.allocate(weight_bytes);
   gradients_ = communicator.allocate(elements * size_of(gradient_type_));
   if (master_type_ != compute_) master_ = device.allocate(state_bytes);
-  first_moment_ = device.allocate(state_bytes);
-  if (options.second_moment) second_moment_ = device.allocate(state_bytes);
+  DDP_CHECK(options.optimizer_slots <= kMostOptimizerSlots, "{} slots of an optimizer", options.optimizer_slots);
+  for (std::size_t i = 0; i < options.optimizer_slots; ++i) slots_.push_back(device.allocate(state_bytes));
   make_chunks();
 }
 
@@ -167,15 +167,13 @@ std::vector<UpdateChunk> ParameterArena::chunks_of(std::size_t index) const {
   return chunks;
 }
 
-std::size_t ParameterArena::state_bytes() const {
-  return master_.bytes() + first_moment_.bytes() + second_moment_.bytes();
-}
+std::size_t ParameterArena::state_bytes() const { return master_.bytes() + total_bytes(slots_); }
 
 std::vector<MemoryUse> ParameterArena::memory() const {
   return {{"weights", weights_.bytes()},
           {"gradients", gradients_.bytes()},
           {"masters", master_.bytes()},
-          {"optimizer", first_moment_.bytes() + second_moment_.bytes()},
+          {"optimizer", total_bytes(slots_)},
           {"tables", chunks_.bytes() + norms_.bytes()}};
 }
 
@@ -233,8 +231,7 @@ UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
   slice.gradient_type = gradient_type_;
   slice.weights = part_of(bucket_weights(bucket)).data;
   slice.master = master(bucket).data;
-  slice.first_moment = state(first_moment_, bucket).data;
-  slice.second_moment = state(second_moment_, bucket).data;
+  for (std::size_t i = 0; i < slots_.size(); ++i) slice.state[i] = state(slots_[i], bucket).data;
   slice.gradients = reduced_gradients(bucket).data;
   slice.norms = static_cast<float*>(norms_.data());
   return slice;
@@ -261,8 +258,7 @@ void ParameterArena::initialise(std::uint64_t seed, int rank) {
     device_.convert(values, bucket_weights(b), stream);
     if (master_.data() != nullptr) device_.convert(part_of(values), master(b), stream);
   }
-  device_.zero(first_moment_.data(), first_moment_.bytes(), stream);
-  if (second_moment_.data() != nullptr) device_.zero(second_moment_.data(), second_moment_.bytes(), stream);
+  for (const Buffer& slot : slots_) device_.zero(slot.data(), slot.bytes(), stream);
   device_.synchronize();
 }
 
@@ -299,7 +295,7 @@ std::vector<double> ParameterArena::master_values() const {
 }
 
 /// Of the optimizer's state.
-StateArray ParameterArena::array_of(const char* kind, std::size_t parameter, const Buffer& buffer) const {
+StateArray ParameterArena::array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer) const {
   const ParameterSpec& spec = specs_[parameter];
   const Bucket& bucket = plan_.buckets[plan_.bucket_of[parameter]];
   const std::int64_t part = bucket.size / parts_;
@@ -326,8 +322,9 @@ std::vector<StateArray> ParameterArena::state() const {
     const Tensor weight = stretch(weights_, compute_, plan_.begin[i], spec.size());
     arrays.push_back({"weight/" + spec.name, spec.shape, compute_, Placement::replicated, {{0, weight}}});
     if (master_.data() != nullptr) arrays.push_back(array_of("master", i, master_));
-    arrays.push_back(array_of("first_moment", i, first_moment_));
-    if (second_moment_.data() != nullptr) arrays.push_back(array_of("second_moment", i, second_moment_));
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      arrays.push_back(array_of(fmt::format("slot_{}", slot), i, slots_[slot]));
+    }
   }
   return arrays;
 }

@@ -38,17 +38,17 @@ struct StateArray {
 struct ArenaOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
-  bool second_moment = true;                ///< The optimizer keeps two moments.
+  std::size_t optimizer_slots = 2;          ///< See OptimizerRule.
   std::optional<DType> gradient_type = {};  ///< Compute precision where empty, else that or f32 beside bf16 weights.
   bool shard_state = false;                 ///< ZeRO-1; the same as off with one rank.
 };
 
 /// All parameters of a model in the order in which backward completes them: one allocation each for weights, gradients,
-/// master weights and optimizer moments, with the same layout. A gradient *is* its place in its bucket.
+/// master weights and each slot of the optimizer, with the same layout. A gradient *is* its place in its bucket.
 /// Padding is zero and stays zero.
 ///
 /// Sharded (ZeRO-1: Rajbhandari et al. 2020, P_os), every bucket is W equal parts, and rank r keeps master weights and
-/// moments of part r alone, one part after the other.
+/// slots of part r alone, one part after the other.
 class ParameterArena {
  public:
   /// Collective. The arena is destroyed before `device` and `communicator`.
@@ -61,7 +61,7 @@ class ParameterArena {
 
   DType gradient_type() const { return gradient_type_; }
   bool sharded() const { return parts_ > 1; }
-  std::size_t state_bytes() const;  ///< Of what belongs to the optimizer alone: master weights and moments.
+  std::size_t state_bytes() const;  ///< Of what belongs to the optimizer alone: master weights and slots.
   std::vector<MemoryUse> memory() const;
 
   std::vector<Tensor> weights() const;                 ///< Compute precision; one view per parameter.
@@ -71,7 +71,7 @@ class ParameterArena {
   Tensor reduced_gradients(std::size_t bucket) const;  ///< Those that this rank updates by: all, or its part.
   UpdateSlice update_slice(std::size_t bucket) const;  ///< Of reduced_gradients(); without gradient_scale.
 
-  /// The specs' initial values, those of rank 0 on every rank; moments zero. Collective; waits.
+  /// The specs' initial values, those of rank 0 on every rank; slots zero. Collective; waits.
   void initialise(std::uint64_t seed, int rank);
 
   /// What is kept of each parameter: its weight, its master weight where that is another array, its moments.
@@ -85,7 +85,7 @@ class ParameterArena {
   std::vector<Tensor> views(const Buffer& buffer, DType dtype) const;
   Tensor part_of(const Tensor& bucket) const;  ///< Of this rank; all where not sharded.
   Tensor state(const Buffer& buffer, std::size_t bucket) const;
-  StateArray array_of(const char* kind, std::size_t parameter, const Buffer& buffer) const;
+  StateArray array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer) const;
   Tensor master(std::size_t bucket) const;  ///< This rank's part.
   void make_chunks();
   std::vector<UpdateChunk> chunks_of(std::size_t bucket) const;
@@ -104,9 +104,8 @@ class ParameterArena {
   std::int64_t parts_;  ///< Into which buckets are divided for the optimizer.
   Buffer weights_;
   Buffer gradients_;
-  Buffer master_;  ///< Empty where weights have the same type.
-  Buffer first_moment_;
-  Buffer second_moment_;
+  Buffer master_;              ///< Empty where weights have the same type.
+  std::vector<Buffer> slots_;  ///< The optimizer's state.
   Buffer chunks_;
   Buffer norms_;
   std::vector<std::uint32_t> first_chunk_;  ///< Per bucket, and the number of all chunks.

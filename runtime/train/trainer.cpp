@@ -17,8 +17,8 @@ TrainerOptions capturable(TrainerOptions options, const Communicator& communicat
 }  // namespace
 
 ArenaOptions arena_options(const TrainerOptions& options) {
-  return {options.bucket_bytes, options.last_bucket_bytes, Optimizer::needs_second_moment(options.optimizer.kind),
-          options.gradient_type, options.zero};
+  return {options.bucket_bytes, options.last_bucket_bytes, rule_of(options.optimizer.kind).slots, options.gradient_type,
+          options.zero};
 }
 
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world) {

@@ -33,6 +33,7 @@ compares the two.
 HEADING = re.compile(r"([A-Za-z][A-Za-z -]*):\s*")
 FLAG = re.compile(r" {2,4}(-\S.*?)(?: {2,}(\S.*))?")
 CONTINUATION = re.compile(r" {8,}(\S.*)")
+MODELS = ("cnn", "gpt")  # whose flags the page shows
 COLUMN = 30  # in which CLI11 begins what a flag means
 DEFAULT = re.compile(r"(.*?\S)(?:=| \[)([^\]=]*)\]?")  # CLI11 2.3: --name TYPE=default; later: --name TYPE [default]
 
@@ -81,7 +82,8 @@ def page(programs: pathlib.Path) -> str:
         text += f"\n## {' '.join(command)}\n"
         for name, flags in groups(help_of(command, programs)).items():
             shown = [(left, meaning) for left, meaning in flags if not left.startswith("-h")]
-            if not shown:
+            model = re.fullmatch(r"Model (\w+)", name)
+            if not shown or (model is not None and model[1] not in MODELS):
                 continue
             text += "" if name.lower() == "options" else f"\n### {name[0].upper()}{name[1:]}\n"
             text += "\n| flag | default | meaning |\n| --- | --- | --- |\n"

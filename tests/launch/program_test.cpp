@@ -95,6 +95,23 @@ TEST(Program, RanksThatReadOtherDataAreTold) {
   EXPECT_TRUE(outcome.says("the data is not the same on all hosts: 3000 tokens (XXH3 ")) << outcome.output;
 }
 
+TEST(Program, RanksThatReadOtherModelsAreTold) {
+  const std::string options = "--device cpu --model gpt --heads 2 --seq 8 --batch 1 --data synthetic:2000:50";
+  std::vector<std::string> parts;
+  for (const int width : {16, 32}) {
+    const std::string folder = fmt::format("{}width{}", testing::TempDir(), width);
+    std::filesystem::create_directories(folder);
+    const Outcome saved = train_on_cpu(
+        1, fmt::format("{} --layers 1 --width {} --ff 16 --steps 1 --save {}/model", options, width, folder));
+    ASSERT_EQ(saved.exit_code, 0) << saved.output;
+    parts.push_back(fmt::format("1 env -C {} {} {} --init model --steps 1", folder, DDPTRAIN_PROGRAM, options));
+  }
+  const Outcome outcome = run_parts(parts);
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says("the ranks differ in the model's width: 16 on rank 0; 32 on rank 1.")) << outcome.output;
+}
+
 TEST(Program, TheLaunchersLocalRankMustBeThatOfMpi) {
   if (!built_with_cuda()) GTEST_SKIP() << "looks for GPUs in builds with CUDA only";
   const Outcome outcome = run_parts(

@@ -47,6 +47,7 @@ class Reference {
   void step(const Values& gradient, int step) {
     const double rate = s_.schedule.at(static_cast<std::uint64_t>(step));
     if (s_.kind == OptimizerKind::sgd) return sgd(gradient, rate);
+    if (s_.kind == OptimizerKind::lion) return lion(gradient, rate);
     const Values direction = adam_direction(gradient, step + 1);
     Values update(w_.size());
     for (std::size_t i = 0; i < w_.size(); ++i) {
@@ -64,6 +65,15 @@ class Reference {
     for (std::size_t i = 0; i < w_.size(); ++i) {
       m_[i] = s_.momentum * m_[i] + gradient[i] + decay_ * w_[i];
       w_[i] -= rate * m_[i];
+    }
+  }
+
+  void lion(const Values& gradient, double rate) {
+    const double beta1 = s_.beta1, beta2 = s_.beta2;
+    for (std::size_t i = 0; i < w_.size(); ++i) {
+      const double mixed = beta1 * m_[i] + (1 - beta1) * gradient[i];
+      w_[i] -= rate * ((mixed > 0) - (mixed < 0) + decay_ * w_[i]);
+      m_[i] = beta2 * m_[i] + (1 - beta2) * gradient[i];
     }
   }
 
@@ -139,8 +149,7 @@ class OptimizerTest : public ::testing::TestWithParam<OptimizerCase> {
     slice.gradient_type = GetParam().gradients;
     slice.weights = weights_.data;
     slice.master = master_.data;
-    slice.first_moment = first_.data;
-    slice.second_moment = second_.data;
+    slice.state = {first_.data, second_.data};
     const auto norms = static_cast<std::int64_t>(2 * chunks.size() + 2 * kParameters.size());
     slice.norms = bench_->put_bytes(std::vector<std::uint8_t>(static_cast<std::size_t>(norms * 4), 0xFF), {norms * 4})
                       .as<float>();
@@ -223,6 +232,19 @@ TEST_P(OptimizerTest, Lamb) {
   expect_reference(settings, 1.0f);
 }
 
+TEST_P(OptimizerTest, Lion) {
+  const OptimizerSettings settings = make_settings(OptimizerKind::lion, 0.1f);
+  run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
+  expect_reference(settings, 1.0f);
+}
+
+TEST_P(OptimizerTest, AnUnknownRuleIsAnError) {
+  const OptimizerSettings settings = make_settings(static_cast<OptimizerKind>(kOptimizerRules.size()), 0.1f);
+  UpdateSlice one = slice(0, 1);
+  one.gradients = put_gradients(0).data;
+  EXPECT_ANY_THROW(device_->get<OptimizerOps>().update(settings, one, {state_, 0}, device_->compute_stream()));
+}
+
 TEST_P(OptimizerTest, ScalesTheGradient) {
   const OptimizerSettings settings = make_settings(OptimizerKind::sgd, 0.0f);
   run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 0.25f);
@@ -251,8 +273,7 @@ UpdateSlice shard_of(UpdateSlice slice, const UpdateChunk& first, std::uint32_t 
   const DType master = slice.weights == slice.master ? slice.weight_type : DType::f32;
   slice.weights = moved(slice.weights, slice.weight_type);
   slice.master = moved(slice.master, master);
-  slice.first_moment = moved(slice.first_moment, master);
-  slice.second_moment = moved(slice.second_moment, master);
+  for (void*& slot : slice.state) slot = moved(slot, master);
   slice.chunks = chunks;
   slice.chunk_count = chunk_count;
   return slice;
@@ -285,7 +306,7 @@ TEST_P(OptimizerTest, StochasticRoundingDoesNotDependOnTheSlice) {
 /// What every device must round to, worked out here from the master weights.
 TEST_P(OptimizerTest, RoundsStochasticallyBySeedStepParameterAndElement) {
   if (GetParam().weights != DType::bf16) GTEST_SKIP() << "only bf16 weights are rounded";
-  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::lamb}) {
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::lamb, OptimizerKind::lion}) {
     SetUp();
     OptimizerSettings settings = make_settings(kind, 0.1f);
     settings.stochastic_rounding = true;

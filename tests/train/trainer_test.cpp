@@ -298,7 +298,9 @@ TEST_P(OnDevice, FusedSumOfTheLastBucketChangesNothingButRounding) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "is a kernel";
   for (const Precision precision : precisions()) {
     Rig rig(GetParam(), precision, true);
-    for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw}) {
+    for (const OptimizerKind kind :
+         {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw, OptimizerKind::lion}) {
+      if (kind == OptimizerKind::lion && test_world().size() > 2) continue;  // rounding alone tips signs over
       TrainerOptions options = options_for_ranks();
       options.optimizer.kind = kind;
       options.optimizer.schedule.peak = 0.001f;
@@ -483,7 +485,7 @@ TEST(CheckSame, NamesTheRanksThatDiffer) {
     check_same_on_all_ranks(world, world.rank() == 2 ? "y" : "x", "the parameters");
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("on these ranks: 2"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("y on rank 2"), std::string::npos) << error.what();
   }
 }
 

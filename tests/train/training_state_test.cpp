@@ -137,7 +137,7 @@ TEST(TrainingState, NamesEveryArrayOnceWithItsShapeAndPlacement) {
     EXPECT_EQ(by_name.at("buffer/seen")->shape, (Shape{2, 3}));
     EXPECT_EQ(by_name.at("weight/fc1.weight")->shape, (Shape{128, 9216}));
     EXPECT_EQ(by_name.at("weight/fc1.weight")->placement, Placement::replicated);
-    EXPECT_EQ(by_name.at("second_moment/fc1.weight")->placement, sharded ? Placement::sharded : Placement::replicated);
+    EXPECT_EQ(by_name.at("slot_1/fc1.weight")->placement, sharded ? Placement::sharded : Placement::replicated);
   }
 }
 

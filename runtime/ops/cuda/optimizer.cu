@@ -1,137 +1,158 @@
-#include "runtime/ops/cuda/optimizer.cuh"
-
 #include "runtime/ops/cuda/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/cuda/cuda_ops.h"
+#include "runtime/ops/cuda/optimizers/sum_and_update.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
 
 namespace ddptrain {
 
-namespace cuda::optimizer {
+namespace cuda {
 namespace {
-
-/// sgd, adam and adamw, one block per chunk. All loads are issued before the first use; five blocks share a
-/// multiprocessor, so that a million parameters are one wave.
-template <OptimizerKind kKind, bool kStochastic, class W, class G>
-__global__ void __launch_bounds__(kThreads, 5) update_kernel(Update<W, G> u) {
-  constexpr bool kSecond = kKind != OptimizerKind::sgd;
-  const UpdateChunk chunk = u.chunks[blockIdx.x];
-  Elements elements[kRounds];
-#pragma unroll
-  for (std::uint32_t round = 0; round < kRounds; ++round) elements[round] = load_elements<kSecond>(u, chunk, round);
-  const Factors f = factors_of(u);
-#pragma unroll
-  for (std::uint32_t round = 0; round < kRounds; ++round) {
-    if (elements[round].count > 0) update_elements<kKind, kStochastic>(u, f, chunk, round, elements[round]);
-  }
-}
-
-/// lamb, first pass: moments, and the squared norms of weights and update of every chunk.
-template <class W, class G>
-__global__ void __launch_bounds__(kThreads) lamb_moments_kernel(Update<W, G> u) {
-  __shared__ float shared[kThreads / 32];
-  const UpdateChunk chunk = u.chunks[blockIdx.x];
-  const Factors f = factors_of(u);
-  const float decay = chunk.decays != 0 ? u.decay : 0.0f;
-  float weight_norm = 0.0f;
-  float update_norm = 0.0f;
-  for (std::uint32_t round = 0; round < kRounds; ++round) {
-    Elements e = load_elements<true>(u, chunk, round);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      if (i >= e.count) continue;
-      step_element<OptimizerKind::lamb>(u, f, decay, e.g[i], e.w[i], e.m[i], e.v[i]);
-      const float update = direction(u, f, e.m[i], e.v[i]) + decay * e.w[i];
-      weight_norm += e.w[i] * e.w[i];
-      update_norm += update * update;
-    }
-    const std::size_t at = chunk.begin + offset_in_chunk(round);
-    store_some(e.m, e.count, u.first + at);
-    store_some(e.v, e.count, u.second + at);
-  }
-  weight_norm = block_sum<kThreads>(weight_norm, shared);
-  update_norm = block_sum<kThreads>(update_norm, shared);
-  if (threadIdx.x != 0) return;
-  u.chunk_norms[2 * blockIdx.x] = weight_norm;
-  u.chunk_norms[2 * blockIdx.x + 1] = update_norm;
-}
-
-/// lamb, second pass: the block of a parameter's first chunk adds up the norms of its chunks.
-template <class W, class G>
-__global__ void __launch_bounds__(kThreads) lamb_norms_kernel(Update<W, G> u, std::uint32_t chunk_count) {
-  __shared__ double shared[kThreads / 32];
-  const std::uint32_t parameter = u.chunks[blockIdx.x].parameter;
-  if (blockIdx.x > 0 && u.chunks[blockIdx.x - 1].parameter == parameter) return;
-  double weight_norm = 0.0;
-  double update_norm = 0.0;
-  for (std::uint32_t i = blockIdx.x + threadIdx.x; i < chunk_count && u.chunks[i].parameter == parameter;
-       i += kThreads) {
-    weight_norm += u.chunk_norms[2 * i];
-    update_norm += u.chunk_norms[2 * i + 1];
-  }
-  weight_norm = block_sum<kThreads>(weight_norm, shared);
-  update_norm = block_sum<kThreads>(update_norm, shared);
-  if (threadIdx.x != 0) return;
-  u.parameter_norms[2 * parameter] = static_cast<float>(weight_norm);
-  u.parameter_norms[2 * parameter + 1] = static_cast<float>(update_norm);
-}
-
-/// lamb, third pass: weights.
-template <class W, class G>
-__global__ void __launch_bounds__(kThreads) lamb_weights_kernel(Update<W, G> u) {
-  const UpdateChunk chunk = u.chunks[blockIdx.x];
-  const Factors f = factors_of(u);
-  const float decay = chunk.decays != 0 ? u.decay : 0.0f;
-  const float weight_norm = u.parameter_norms[2 * chunk.parameter];
-  const float update_norm = u.parameter_norms[2 * chunk.parameter + 1];
-  const float ratio = weight_norm > 0.0f && update_norm > 0.0f ? sqrtf(weight_norm / update_norm) : 1.0f;
-  for (std::uint32_t round = 0; round < kRounds; ++round) {
-    Elements e = load_elements<true>(u, chunk, round);
-    if (e.count == 0) continue;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      e.w[i] -= f.learning_rate * ratio * (direction(u, f, e.m[i], e.v[i]) + decay * e.w[i]);
-    }
-    if (u.stochastic_rounding) {
-      store_weights<true>(u, chunk, offset_in_chunk(round), e);
-    } else {
-      store_weights<false>(u, chunk, offset_in_chunk(round), e);
-    }
-  }
-}
-
-template <class W, class G>
-void launch_update(const Update<W, G>& u, std::uint32_t chunks, cudaStream_t stream) {
-  if (u.kind == OptimizerKind::lamb) {
-    lamb_moments_kernel<<<chunks, kThreads, 0, stream>>>(u);
-    lamb_norms_kernel<<<chunks, kThreads, 0, stream>>>(u, chunks);
-    lamb_weights_kernel<<<chunks, kThreads, 0, stream>>>(u);
-  } else {
-    with_one_pass(u, [&](auto kind, auto stochastic) {
-      update_kernel<kind.value, stochastic.value><<<chunks, kThreads, 0, stream>>>(u);
-    });
-  }
-  DDP_CUDA(cudaGetLastError());
-}
 
 __global__ void advance_kernel(StepState* state, std::uint32_t steps) { state->step += steps; }
 
+constexpr std::uint32_t kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads)
+    clip_scale_kernel(const float* squares, std::uint32_t count, float max_norm, float* scale) {
+  __shared__ double shared[kThreads / 32];
+  double sum = 0.0;
+  for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) sum += squares[i];
+  sum = block_sum<kThreads>(sum, shared);
+  if (threadIdx.x == 0) *scale = fminf(1.0f, max_norm / (static_cast<float>(sqrt(sum)) + 1e-6f));
+}
+
+constexpr std::uint32_t kSquareBlocks = 528;  // four for each multiprocessor of an H200
+constexpr int kSquareLoads = 4;               // in flight per thread
+
+template <int V>
+__device__ __forceinline__ float sum_of_squares(const float (&value)[V]) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int k = 0; k < V; ++k) sum += value[k] * value[k];
+  return sum;
+}
+
+template <class T, int V>
+__global__ void __launch_bounds__(kThreads) squares_kernel(const T* values, std::size_t count, float* partials) {
+  __shared__ float shared[kThreads / 32];
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * kThreads * V;
+  std::size_t i = (static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x) * V;
+  float sum = 0.0f;
+  for (; i + (kSquareLoads - 1) * stride + V <= count; i += kSquareLoads * stride) {
+    float value[kSquareLoads][V];
+#pragma unroll
+    for (int n = 0; n < kSquareLoads; ++n) load<V>(values + i + n * stride, value[n]);
+#pragma unroll
+    for (int n = 0; n < kSquareLoads; ++n) sum += sum_of_squares(value[n]);
+  }
+  for (; i + V <= count; i += stride) {
+    float value[V];
+    load<V>(values + i, value);
+    sum += sum_of_squares(value);
+  }
+  for (; i < count; ++i) sum += to_float(values[i]) * to_float(values[i]);  // of one thread
+  sum = block_sum<kThreads>(sum, shared);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sum_partials_kernel(const float* partials, std::uint32_t count, float* total) {
+  __shared__ double shared[kThreads / 32];
+  double sum = 0.0;
+  for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
+  sum = block_sum<kThreads>(sum, shared);
+  if (threadIdx.x == 0) *total = static_cast<float>(sum);
+}
+
 }  // namespace
-}  // namespace cuda::optimizer
+}  // namespace cuda
+
+namespace {
 
 namespace optimizer = cuda::optimizer;
 
-void CudaOptimizer::update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) {
-  if (slice.chunk_count == 0) return;
-  optimizer::check(settings, slice);
-  optimizer::with_types(slice, [&](auto weight, auto gradient) {
-    optimizer::launch_update(optimizer::make_update<decltype(weight), decltype(gradient)>(settings, slice, step),
-                             slice.chunk_count, static_cast<cudaStream_t>(stream.handle));
-  });
+/// Rule<kind>::update and sum_and_update of every kind.
+template <std::size_t... kKinds>
+constexpr auto updates_of(std::index_sequence<kKinds...>) {
+  return std::array{&optimizer::Rule<static_cast<OptimizerKind>(kKinds)>::update...};
 }
+template <std::size_t... kKinds>
+constexpr auto sums_and_updates_of(std::index_sequence<kKinds...>) {
+  return std::array{&optimizer::Rule<static_cast<OptimizerKind>(kKinds)>::sum_and_update...};
+}
+using Kinds = std::make_index_sequence<kOptimizerRules.size()>;
+constexpr auto kUpdates = updates_of(Kinds{});
+constexpr auto kSumsAndUpdates = sums_and_updates_of(Kinds{});
 
-void CudaOptimizer::advance(StepState* state, std::uint32_t steps, Stream stream) {
-  optimizer::advance_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream.handle)>>>(state, steps);
-  DDP_CUDA(cudaGetLastError());
-}
+class CudaOptimizer final : public OptimizerOps, CudaOps {
+ public:
+  using CudaOps::CudaOps;
+
+  void advance(StepState* state, std::uint32_t steps, Stream stream) override {
+    cuda::advance_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream.handle)>>>(state, steps);
+    DDP_CUDA(cudaGetLastError());
+  }
+
+  void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) override {
+    if (slice.chunk_count == 0) return;
+    const auto update = kUpdates.at(static_cast<std::size_t>(settings.kind));
+    update(settings, slice, step, static_cast<cudaStream_t>(stream.handle));
+  }
+
+  std::size_t inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const override {
+    if (rule_of(kind).whole_parameters || ranks > PeerInboxes::kMaxRanks) return 0;
+    const optimizer::InboxLayout layout = optimizer::inbox_layout(slice, ranks);
+    // Blocks wait for those of other ranks: all must be on the GPU at once, beside other streams' kernels.
+    return layout.blocks <= static_cast<std::uint32_t>(multiprocessors()) ? layout.bytes() : 0;
+  }
+
+  void sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
+                      StepRef step, Stream stream) override {
+    cuda::require(inbox_bytes(settings.kind, slice, peers.size) > 0, "sum_and_update: not for this slice");
+    if (slice.chunk_count == 0) return;
+    const auto update = kSumsAndUpdates.at(static_cast<std::size_t>(settings.kind));
+    update(settings, slice, peers, step, static_cast<cudaStream_t>(stream.handle));
+  }
+
+  void sum_of_squares(const Tensor& values, float* sum, Stream stream) override {
+    cuda::require(values.dtype == DType::f32 || values.dtype == DType::bf16, "sum_of_squares: values are f32 or bf16");
+    auto* queue = static_cast<cudaStream_t>(stream.handle);
+    cuda::Scratch& memory = queue == CudaOps::stream() ? compute_scratch_ : communication_scratch_;
+    auto* partials = memory.reserve_elements<float>(cuda::kSquareBlocks, queue);
+    const std::uint32_t blocks =
+        std::clamp<std::uint32_t>(cuda::ceil_div(values.size(), cuda::kThreads * 16), 1, cuda::kSquareBlocks);
+    cuda::with_element(values.dtype, [&](auto element) {
+      using T = decltype(element);
+      constexpr int kWide = 16 / sizeof(T);
+      const auto kernel =
+          cuda::is_aligned(values.data, 16) ? cuda::squares_kernel<T, kWide> : cuda::squares_kernel<T, 1>;
+      kernel<<<blocks, cuda::kThreads, 0, queue>>>(values.as<const T>(), static_cast<std::size_t>(values.size()),
+                                                   partials);
+    });
+    DDP_CUDA(cudaGetLastError());
+    cuda::sum_partials_kernel<<<1, cuda::kThreads, 0, queue>>>(partials, blocks, sum);
+    DDP_CUDA(cudaGetLastError());
+  }
+
+  void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) override {
+    cuda::require(squares.dtype == DType::f32, "clip_scale: squares are f32");
+    cuda::clip_scale_kernel<<<1, cuda::kThreads, 0, static_cast<cudaStream_t>(stream.handle)>>>(
+        squares.as<const float>(), static_cast<std::uint32_t>(squares.size()), max_norm, scale);
+    DDP_CUDA(cudaGetLastError());
+  }
+
+ private:
+  cuda::Scratch compute_scratch_;  ///< Of sum_of_squares, for each stream it may run on.
+  cuda::Scratch communication_scratch_;
+};
+
+}  // namespace
 
 std::unique_ptr<OptimizerOps> OptimizerOps::on_cuda(Device& device) { return std::make_unique<CudaOptimizer>(device); }
 

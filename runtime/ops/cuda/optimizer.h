@@ -1,25 +1,21 @@
 #pragma once
 
-#include "runtime/ops/cuda/cuda_ops.h"
+#include <cuda_runtime_api.h>
 #include "runtime/ops/optimizer.h"
 
 namespace ddptrain {
 
-class CudaOptimizer final : public OptimizerOps, CudaOps {
- public:
-  using CudaOps::CudaOps;
+namespace cuda::optimizer {
 
-  void advance(StepState* state, std::uint32_t steps, Stream stream) override;
-  void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) override;
-  std::size_t inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const override;
-  void sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
-                      StepRef step, Stream stream) override;
-  void sum_of_squares(const Tensor& values, float* sum, Stream stream) override;
-  void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) override;
-
- private:
-  cuda::Scratch compute_scratch_;  ///< Of sum_of_squares, for each stream it may run on.
-  cuda::Scratch communication_scratch_;
+/// A rule as the family calls it; the file of its name in optimizers/ instantiates it.
+template <OptimizerKind kKind>
+struct Rule {
+  static void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, cudaStream_t stream);
+  /// Not for rules of whole parameters.
+  static void sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
+                             StepRef step, cudaStream_t stream);
 };
+
+}  // namespace cuda::optimizer
 
 }  // namespace ddptrain

@@ -1,16 +1,14 @@
+#pragma once
+
 #include "runtime/device/cuda/launch.cuh"
-#include "runtime/ops/cuda/optimizer.cuh"
-#include "runtime/ops/cuda/optimizer.h"
+#include "runtime/ops/cuda/optimizers/update.cuh"
 
 // All-reduce and update of a small bucket in one kernel. Every thread writes its gradients into the inboxes of all
 // other ranks and waits for theirs: a packet carries the number of its round beside its data, so that it tells by
 // itself that it has arrived. Odd and even rounds have packets of their own: a rank that sends in round n + 2 has
 // received what all others sent in round n + 1, which they did after they had read those of round n.
 
-namespace ddptrain {
-
-namespace cuda::optimizer {
-namespace {
+namespace ddptrain::cuda::optimizer {
 
 /// Eight bytes of data; each half is written at once, with the round.
 using Packet = uint4;
@@ -19,7 +17,7 @@ template <class G>
 inline constexpr int kPackets = sizeof(G) * kVector / 8;  ///< Of a thread.
 
 /// Of an inbox: packets [round % 2][sender][block][packet][thread], then the round of each block.
-struct Layout {
+struct InboxLayout {
   std::uint32_t senders, blocks;
   int packets;  ///< Of a thread.
 
@@ -86,7 +84,7 @@ __device__ __forceinline__ void receive_from_all(const PeerInboxes& peers, std::
 
 /// e.g = their sums, in the order of ranks, rounded to G.
 template <class G>
-__device__ __forceinline__ void sum_over_ranks(const PeerInboxes& peers, const Layout& layout, std::uint32_t block,
+__device__ __forceinline__ void sum_over_ranks(const PeerInboxes& peers, const InboxLayout& layout, std::uint32_t block,
                                                std::uint32_t round, Elements& e) {
   Message<G> messages[PeerInboxes::kMaxRanks], mine;
 #pragma unroll
@@ -108,14 +106,14 @@ __device__ __forceinline__ void sum_over_ranks(const PeerInboxes& peers, const L
 
 /// A block has one round of elements of a chunk.
 template <OptimizerKind kKind, bool kStochastic, class W, class G>
-__global__ void __launch_bounds__(kThreads) sum_and_update_kernel(Update<W, G> u, PeerInboxes peers, Layout layout) {
-  constexpr bool kSecond = kKind != OptimizerKind::sgd;
+__global__ void __launch_bounds__(kThreads)
+    sum_and_update_kernel(Update<W, G> u, PeerInboxes peers, InboxLayout layout) {
   const std::uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
   const UpdateChunk chunk = u.chunks[blockIdx.x];
   auto* rounds = reinterpret_cast<std::uint32_t*>(static_cast<char*>(peers.of_rank[peers.rank]) + layout.rounds());
   wait_for_predecessor();
   const std::uint32_t round = rounds[block] + 1;
-  Elements e = load_elements<kSecond>(u, chunk, blockIdx.y);
+  Elements e = load_elements<rule_of(kKind).slots>(u, chunk, blockIdx.y);
   if (e.count > 0) {
     const Factors f = factors_of(u);
     sum_over_ranks<G>(peers, layout, block, round, e);
@@ -125,41 +123,18 @@ __global__ void __launch_bounds__(kThreads) sum_and_update_kernel(Update<W, G> u
   if (threadIdx.x == 0) rounds[block] = round;
 }
 
-template <class W, class G>
-void launch(const Update<W, G>& u, const PeerInboxes& peers, const Layout& layout, cudaStream_t stream) {
+template <OptimizerKind kKind, class W, class G>
+void launch_sum_and_update(const Update<W, G>& u, const PeerInboxes& peers, const InboxLayout& layout,
+                           cudaStream_t stream) {
   const dim3 grid(layout.blocks / kRounds, kRounds);
-  with_one_pass(u, [&](auto kind, auto stochastic) {
-    launch_early(sum_and_update_kernel<kind.value, stochastic.value, W, G>, grid, kThreads, 0, stream, u, peers,
-                 layout);
+  with_rounding(u, [&](auto stochastic) {
+    launch_early(sum_and_update_kernel<kKind, stochastic.value, W, G>, grid, kThreads, 0, stream, u, peers, layout);
   });
 }
 
-Layout layout_of(const UpdateSlice& slice, int ranks) {
+inline InboxLayout inbox_layout(const UpdateSlice& slice, int ranks) {
   const auto bytes = static_cast<int>(size_of(slice.gradient_type));
   return {static_cast<std::uint32_t>(ranks), slice.chunk_count * kRounds, bytes * kVector / 8};
 }
 
-}  // namespace
-}  // namespace cuda::optimizer
-
-namespace optimizer = cuda::optimizer;
-
-std::size_t CudaOptimizer::inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const {
-  if (kind == OptimizerKind::lamb || ranks > PeerInboxes::kMaxRanks) return 0;
-  const optimizer::Layout layout = optimizer::layout_of(slice, ranks);
-  // Blocks wait for those of other ranks: all must be on the GPU at once, beside other streams' kernels.
-  return layout.blocks <= static_cast<std::uint32_t>(multiprocessors()) ? layout.bytes() : 0;
-}
-
-void CudaOptimizer::sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice,
-                                   const PeerInboxes& peers, StepRef step, Stream stream) {
-  cuda::require(inbox_bytes(settings.kind, slice, peers.size) > 0, "sum_and_update: not for this slice");
-  optimizer::check(settings, slice);
-  if (slice.chunk_count == 0) return;
-  optimizer::with_types(slice, [&](auto weight, auto gradient) {
-    optimizer::launch(optimizer::make_update<decltype(weight), decltype(gradient)>(settings, slice, step), peers,
-                      optimizer::layout_of(slice, peers.size), static_cast<cudaStream_t>(stream.handle));
-  });
-}
-
-}  // namespace ddptrain
+}  // namespace ddptrain::cuda::optimizer

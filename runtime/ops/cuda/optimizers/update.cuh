@@ -6,7 +6,7 @@
 #include "runtime/core/bf16.h"
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/elements.cuh"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/cuda/optimizer.h"
 
 /// What the kernels that update parameters share: a thread has kVector neighbouring elements of a chunk in each of
 /// kRounds rounds.
@@ -21,7 +21,6 @@ static_assert(kRounds * kThreads * kVector == kChunkElements);
 /// What kernels need of settings and slice; W is the type of weights, G of gradients.
 template <class W, class G>
 struct Update {
-  OptimizerKind kind;
   LrSchedule schedule;
   float momentum, beta1, beta2, epsilon, decay;
   float log_beta1, log_beta2;
@@ -29,11 +28,10 @@ struct Update {
   const float* gradient_scale;
   const UpdateChunk* chunks;
   float* master;
-  float* first;
-  float* second;
+  float* state[kMostOptimizerSlots];
   const G* gradients;
   W* weights;              ///< Null where the master weights are the weights.
-  float* parameter_norms;  ///< lamb: squared norms of weight and update of every parameter,
+  float* parameter_norms;  ///< Of whole parameters: squared norms of weight and update of every one,
   float* chunk_norms;      ///< and of every chunk of this slice.
   bool stochastic_rounding;
   std::uint64_t rounding_seed;
@@ -84,7 +82,7 @@ __device__ __forceinline__ int count_at(const UpdateChunk& chunk, std::uint32_t 
   return left < 0 ? 0 : (left < kVector ? left : kVector);
 }
 
-template <bool kSecond, class W, class G>
+template <std::size_t kSlots, class W, class G>
 __device__ __forceinline__ Elements load_elements(const Update<W, G>& u, const UpdateChunk& chunk,
                                                   std::uint32_t round) {
   Elements e{};
@@ -94,8 +92,8 @@ __device__ __forceinline__ Elements load_elements(const Update<W, G>& u, const U
   const std::size_t at = chunk.begin + offset;
   load_some(u.gradients + at, e.count, e.g);
   load_some(u.master + at, e.count, e.w);
-  load_some(u.first + at, e.count, e.m);
-  if constexpr (kSecond) load_some(u.second + at, e.count, e.v);
+  load_some(u.state[0] + at, e.count, e.m);
+  if constexpr (kSlots > 1) load_some(u.state[1] + at, e.count, e.v);
   return e;
 }
 
@@ -115,44 +113,42 @@ __device__ __forceinline__ void store_weights(const Update<W, G>& u, const Updat
   store_some(e.w, e.count, u.weights + at);
 }
 
+/// Of adam and its kin, as update_moments: the moments' part of the update.
 template <class W, class G>
 __device__ __forceinline__ float direction(const Update<W, G>& u, const Factors& f, float m, float v) {
   return m * f.correction1 / (sqrtf(v * f.correction2) + u.epsilon);
 }
 
-template <OptimizerKind kKind, class W, class G>
-__device__ __forceinline__ void step_element(const Update<W, G>& u, const Factors& f, float decay, float g, float& w,
-                                             float& m, float& v) {
-  float gradient = g * f.gradient_scale;
-  if constexpr (kKind == OptimizerKind::sgd) {
-    m = u.momentum * m + gradient + decay * w;
-    w -= f.learning_rate * m;
-  } else {
-    if constexpr (kKind == OptimizerKind::adam) gradient += decay * w;
-    m = u.beta1 * m + (1.0f - u.beta1) * gradient;
-    v = u.beta2 * v + (1.0f - u.beta2) * gradient * gradient;
-    if constexpr (kKind == OptimizerKind::adam) w -= f.learning_rate * direction(u, f, m, v);
-    if constexpr (kKind == OptimizerKind::adamw) w -= f.learning_rate * (direction(u, f, m, v) + decay * w);
-  }
+template <class W, class G>
+__device__ __forceinline__ void update_moments(const Update<W, G>& u, float gradient, float& m, float& v) {
+  m = u.beta1 * m + (1.0f - u.beta1) * gradient;
+  v = u.beta2 * v + (1.0f - u.beta2) * gradient * gradient;
 }
 
-/// sgd, adam and adamw: takes the elements `e` of one round of a chunk a step further, and stores them.
+/// Takes one element further: static __device__ void element(const Update<W, G>& u, const Factors& f, float decay,
+/// float gradient, float& w, float& m, float& v), m and v being its state.
+template <OptimizerKind kKind>
+struct Step;
+
+/// Takes the elements `e` of one round of a chunk a step further, and stores them.
 template <OptimizerKind kKind, bool kStochastic, class W, class G>
 __device__ __forceinline__ void update_elements(const Update<W, G>& u, const Factors& f, const UpdateChunk& chunk,
                                                 std::uint32_t round, Elements& e) {
   const float decay = chunk.decays != 0 ? u.decay : 0.0f;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) step_element<kKind>(u, f, decay, e.g[i], e.w[i], e.m[i], e.v[i]);
+  for (int i = 0; i < kVector; ++i)
+    Step<kKind>::element(u, f, decay, e.g[i] * f.gradient_scale, e.w[i], e.m[i], e.v[i]);
   const std::uint32_t offset = offset_in_chunk(round);
-  store_some(e.m, e.count, u.first + chunk.begin + offset);
-  if constexpr (kKind != OptimizerKind::sgd) store_some(e.v, e.count, u.second + chunk.begin + offset);
+  store_some(e.m, e.count, u.state[0] + chunk.begin + offset);
+  if constexpr (rule_of(kKind).slots > 1) store_some(e.v, e.count, u.state[1] + chunk.begin + offset);
   store_weights<kStochastic>(u, chunk, offset, e);
 }
 
 /// Throws Error where the slice lacks what the update needs.
-inline void check(const OptimizerSettings& settings, const UpdateSlice& slice) {
-  require(settings.kind == OptimizerKind::sgd || slice.second_moment != nullptr, "update: no second moment");
-  require(settings.kind != OptimizerKind::lamb || slice.norms != nullptr, "update: lamb needs memory for norms");
+inline void check(OptimizerKind kind, const UpdateSlice& slice) {
+  const OptimizerRule& rule = rule_of(kind);
+  for (std::size_t i = 0; i < rule.slots; ++i) require(slice.state[i] != nullptr, "update: a slot has no memory");
+  require(!rule.whole_parameters || slice.norms != nullptr, "update: no memory for norms");
   require((slice.weights == slice.master) == (slice.weight_type == DType::f32),
           "update: f32 weights are the master weights, others are not");
 }
@@ -161,7 +157,6 @@ template <class W, class G>
 Update<W, G> make_update(const OptimizerSettings& s, const UpdateSlice& slice, StepRef step) {
   const auto log_of = [](float beta) { return static_cast<float>(std::log(static_cast<double>(beta))); };
   Update<W, G> u{};
-  u.kind = s.kind;
   u.schedule = s.schedule;
   u.momentum = s.momentum;
   u.beta1 = s.beta1;
@@ -174,8 +169,7 @@ Update<W, G> make_update(const OptimizerSettings& s, const UpdateSlice& slice, S
   u.gradient_scale = slice.gradient_scale;
   u.chunks = slice.chunks;
   u.master = static_cast<float*>(slice.master);
-  u.first = static_cast<float*>(slice.first_moment);
-  u.second = static_cast<float*>(slice.second_moment);
+  for (std::size_t i = 0; i < kMostOptimizerSlots; ++i) u.state[i] = static_cast<float*>(slice.state[i]);
   u.gradients = static_cast<const G*>(slice.gradients);
   u.weights = slice.weights == slice.master ? nullptr : static_cast<W*>(slice.weights);
   u.parameter_norms = slice.norms;
@@ -198,28 +192,13 @@ void with_types(const UpdateSlice& slice, Work&& work) {
   work(__nv_bfloat16{}, float{});
 }
 
-template <OptimizerKind kKind>
-using KindConstant = std::integral_constant<OptimizerKind, kKind>;
-
-/// Calls work(KindConstant, std::bool_constant: whether rounding is stochastic) for sgd, adam and adamw.
+/// Calls work(std::bool_constant: whether rounding is stochastic).
 template <class W, class G, class Work>
-void with_one_pass(const Update<W, G>& u, Work&& work) {
-  const auto with_rounding = [&](auto kind) {
-    if constexpr (!std::is_same_v<W, float>) {
-      if (u.stochastic_rounding) return work(kind, std::true_type{});
-    }
-    work(kind, std::false_type{});
-  };
-  switch (u.kind) {
-    case OptimizerKind::sgd:
-      return with_rounding(KindConstant<OptimizerKind::sgd>{});
-    case OptimizerKind::adam:
-      return with_rounding(KindConstant<OptimizerKind::adam>{});
-    case OptimizerKind::adamw:
-      return with_rounding(KindConstant<OptimizerKind::adamw>{});
-    case OptimizerKind::lamb:
-      require(false, "update: lamb takes several passes");
+void with_rounding(const Update<W, G>& u, Work&& work) {
+  if constexpr (!std::is_same_v<W, float>) {
+    if (u.stochastic_rounding) return work(std::true_type{});
   }
+  work(std::false_type{});
 }
 
 }  // namespace ddptrain::cuda::optimizer

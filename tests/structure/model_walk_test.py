@@ -1,0 +1,39 @@
+"""What a model touches outside of its folder: the walk of CONTRIBUTING.md, "Adding a model", with models/mlp."""
+
+import re
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = {".h", ".cpp", ".cu", ".cuh", ".txt", ".cmake", ".toml"}
+WALK = {"models/registry.cpp", "configs/mlp.toml", "tests/models/mlp/mlp_test.cpp"}
+
+
+def files_that_name(model: str) -> set[str]:
+    """Files outside of its folder that know the model, but for prose and the tools, which take any name."""
+    name = re.compile(rf'models/{model}\b|\bmake_{model}\b|"{model}"|\({model}\)|--model[ =]{model}\b')
+    folders = ("runtime", "data", "models", "launch", "configs", "tests", "benchmarks")
+    files = [ROOT / "CMakeLists.txt", *(path for top in folders for path in (ROOT / top).rglob("*"))]
+    return {path.relative_to(ROOT).as_posix() for path in files
+            if path.suffix in CODE and path.is_file() and path != Path(__file__).resolve()
+            and not path.is_relative_to(ROOT / "models" / model)
+            and name.search(path.read_text(encoding="utf-8", errors="replace"))}
+
+
+class ModelWalkTest(unittest.TestCase):
+    def test_a_model_is_a_folder_a_line_a_config_and_a_test(self) -> None:
+        self.assertEqual(files_that_name("mlp"), WALK)
+        registry = (ROOT / "models/registry.cpp").read_text(encoding="utf-8")
+        self.assertEqual([line for line in registry.splitlines() if "mlp" in line], ["  model(mlp) \\"])
+
+    def test_contributing_walks_through_it(self) -> None:
+        text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        walk = text[text.index("## Adding a model") :]
+        walk = walk[: walk.index("\n## ", 1)]
+        for path in ("models/mlp/", *WALK):
+            self.assertIn(f"`{path}`", walk)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
