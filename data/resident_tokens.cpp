@@ -22,7 +22,7 @@ const void* copy(const TokenSegment& segment, std::size_t bytes, Device& device,
 }
 
 TokenSource source_of(const TokenPart& part, const TokenWindows& windows, Device& device, std::vector<Buffer>& memory) {
-  const bool copies = device.kind() != DeviceKind::cpu && part.count() * part.token_bytes <= kResidentTokenBytes;
+  const bool copies = device.has_own_memory() && part.count() * part.token_bytes <= kResidentTokenBytes;
   std::vector<TokenSegmentView> segments = windows.segments();
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const TokenSegment& segment = part.segments[i];

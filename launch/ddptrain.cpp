@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "launch/choose_device.h"
+#include "launch/describe.h"
 #include "launch/early_start.h"
 #include "launch/options.h"
 #include "launch/program.h"
@@ -54,6 +55,7 @@ class StartupClock {
 struct Job {
   Options options;
   std::unique_ptr<Workload> workload;
+  std::vector<std::string> decides_parameters;
   StartupClock clock;
   int gpu = 0;             ///< Of those that this process sees.
   std::string pci_bus_id;  ///< Of that GPU; empty on the CPU.
@@ -134,6 +136,7 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   Job job;
   job.options = std::move(command_line.options);
   job.workload = std::move(command_line.workload);
+  job.decides_parameters = std::move(command_line.decides_parameters);
   const Options& options = job.options;
   Workload& workload = *job.workload;
   job.clock.mark("MPI");
@@ -196,28 +199,19 @@ GradientPath gradient_path_of(const Trainer& trainer) {
 }
 
 /// Without topology and environment.
-RunInfo describe(const World& world, const Job& job, const Trainer& trainer, const RunOptions& run) {
+RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, const RunOptions& run) {
   const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
-  info.model = job.options.model;
-  info.device = job.device->kind() == DeviceKind::cuda ? "cuda" : "cpu";
+  info.description =
+      describe_run(job.options, job.decides_parameters, world, job.device->kind(), trainer.model(), trainer.arena());
   info.device_name = job.device->name();
-  info.precision = job.device->options().fp8 ? "fp8" : name_of(job.device->precision());
-  info.world_size = world.size();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
-  info.batch_per_rank = job.options.trainer.batch;
-  info.grad_accum = job.options.trainer.grad_accum;
   info.zero = trainer.arena().sharded() ? 1 : 0;
   info.gradient_path = gradient_path_of(trainer);
-  info.comm_dtype = trainer.arena().gradient_type() == DType::f32 ? "fp32" : name_of(trainer.arena().gradient_type());
-  info.parameters = trainer.arena().parameter_count();
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
-  info.unit = trainer.model().unit();
-  info.units_per_sample = trainer.model().predictions_per_sample();
-  info.flops_per_sample = trainer.model().flops_per_sample();
   info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.device->peak_flops();
   info.shape = job.workload->sizes();
   return info;
@@ -252,7 +246,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   run_or_end_job("ddptrain", world, [&] {
     std::optional<Report> report;
     if (world.rank() == 0) {
-      RunInfo info = describe(world, job, trainer, run);
+      RunInfo info = run_info(world, job, trainer, run);
       info.topology = topology.get();
       info.startup = job.clock.phases();
       info.environment = early.nccl_settings;
@@ -273,6 +267,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
     return;
   }
   init_logging(command_line.options.log_level, world.rank());
+  if (command_line.task != Task::train) return print_description(world, std::move(command_line));
   Job job = prepare(world, std::move(command_line), early);
   run_or_end_job("ddptrain", world, [&] {
     start_communication(world, early, job);
@@ -293,7 +288,7 @@ int main(int argc, char** argv) {
   std::exception_ptr mistake;
   try {
     command_line = parse_command_line(argc, argv);
-    if (!command_line.print) early = start_early(command_line.options.device);
+    if (!command_line.print && command_line.task == Task::train) early = start_early(command_line.options.device);
   } catch (...) {
     mistake = std::current_exception();
   }

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "launch/config_file.h"
@@ -22,11 +24,12 @@ void add_device_flags(CLI::App& app, Options& o) {
   const Names<std::string> precisions = {
       {"auto", "auto"}, {"fp32", "fp32"}, {"tf32", "tf32"}, {"bf16", "bf16"}, {"fp8", "fp8"}};
   const Names<MemoryFormat> formats = {{"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}};
-  app.option_defaults()->group("Model and device");
+  app.option_defaults()->group("Training");
   app.add_option("--model", o.model, "The network to train, one of the models below");
-  add_choice(app, "--device", o.device, devices, "auto: GPUs where there are some");
   add_choice(app, "--precision", o.precision, precisions,
              "auto: bf16 with fp32 master weights on GPUs, else fp32; fp8: bf16, and FP8 in a GPT's linear layers");
+  app.option_defaults()->group("Device");
+  add_choice(app, "--device", o.device, devices, "auto: GPUs where there are some");
   app.add_option("--threads", o.compute.threads, "Threads per rank (CPU)");
   add_choice(app, "--memory-format", o.compute.memory_format, formats, "Of cuDNN's convolutions");
   add_choice(app, "--fused", o.compute.fused, kOnOff, "Fused kernels where there are some");
@@ -120,7 +123,8 @@ void add_communication_flags(CLI::App& app, Options& o) {
   add_choice(app, "--overlap", o.trainer.overlap, overlaps, "Sum gradients during backward, after it, or not at all");
   add_choice(app, "--zero", o.trainer.zero, zero, "1: master weights and moments divided among the ranks (ZeRO-1)");
   add_choice(app, "--comm-dtype", o.trainer.gradient_type, types,
-             "Of gradients, as they are added and sent; auto: as --precision");
+             "Of gradients, as they are added and sent; auto: as --precision")
+      ->group("Training");
   add_choice(
       app, "--comm", o.comm, libraries,
       "Library that sums gradients; auto: NCCL for GPUs, MPI for CPUs; mpi with GPUs: through pinned host memory");
@@ -254,6 +258,18 @@ std::string options_text(const CLI::App& app) {
   return text;
 }
 
+/// Names of the flags with which training ends with other parameters, by their groups.
+std::vector<std::string> flags_that_decide_parameters(const CLI::App& app) {
+  const std::set<std::string> others = {"Device", "Communication and execution", "Measurement and output", "Program"};
+  std::vector<std::string> names = {"config"};
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string& group = option->get_group();
+    if (others.count(group) > 0 || group.ends_with(kWithoutEffect)) continue;
+    names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
+  }
+  return names;
+}
+
 /// Reads flags and the file into `app`; fills result.print and result.configuration where that ends it.
 void parse(CLI::App& app, int argc, const char* const* argv, const std::string& model, CommandLine& result) {
   bool version = false;
@@ -263,6 +279,12 @@ void parse(CLI::App& app, int argc, const char* const* argv, const std::string& 
   app.set_help_flag("-h,--help", "Print this and exit")->group("Program");
   app.add_flag("--version", version, "Print versions and exit")->configurable(false);
   app.add_flag("--print-config", print_config, "Print a file for --config and exit")->configurable(false);
+  bool describe = false;
+  bool dry_run = false;
+  app.add_flag("--describe", describe, "Print what the run computes, sends and keeps in memory, as JSON, and exit")
+      ->configurable(false);
+  app.add_flag("--dry-run", dry_run, "Check what needs no GPU, print what a rank keeps in memory, and exit")
+      ->configurable(false);
   add_config(app, config);
   try {
     app.parse(argc, argv);
@@ -281,6 +303,11 @@ void parse(CLI::App& app, int argc, const char* const* argv, const std::string& 
     return;
   }
   if (!config.empty()) read_config(app, config);
+  if (describe || dry_run) result.task = describe ? Task::describe : Task::dry_run;
+}
+
+const char* name_of(Task task) {
+  return task == Task::train ? "training" : task == Task::describe ? "--describe" : "--dry-run";
 }
 
 }  // namespace
@@ -307,9 +334,13 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   check_optimizer(options);
   check_communication(options);
   check_output(options);
-  const bool print_config = app.count("--print-config") > 0;
-  if (print_config) result.print = config_text(app);
-  result.configuration = program_and_task(print_config ? "--print-config" : "training") + options_text(app);
+  result.decides_parameters = flags_that_decide_parameters(app);
+  const char* task = name_of(result.task);
+  if (app.count("--print-config") > 0) {
+    task = "--print-config";
+    result.print = config_text(app);
+  }
+  result.configuration = program_and_task(task) + options_text(app);
   return result;
 }
 

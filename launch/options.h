@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "models/workload.h"
 #include "runtime/device/device.h"
@@ -42,11 +43,19 @@ struct Options {
   Options() { run.epochs = 4; }
 };
 
-/// What the command line asks for: to train, or only to print something (help, version, configuration) and end.
+enum class Task : std::uint8_t {
+  train,
+  describe,  ///< Print the run's description, see launch/describe.h.
+  dry_run,   ///< Print its memory.
+};
+
+/// What the command line asks for: to train, or only to print something and end.
 struct CommandLine {
   Options options;
   std::unique_ptr<Workload> workload;
-  std::optional<std::string> print;
+  Task task = Task::train;
+  std::vector<std::string> decides_parameters;  ///< Flags with which training ends with other parameters.
+  std::optional<std::string> print;             ///< Help, version or configuration: nothing else is done.
   std::string configuration;  ///< Program, task and value of every option, as lines for require_same_configuration().
 };
 

@@ -148,7 +148,7 @@ def language_model(
         parameters=parameters,
         forward_flop=forward,
         backward_flop=(3.0 if recompute else 2.0) * forward,
-        buckets=_even_buckets(parameters * (4.0 if gradient_dtype == "f32" else 2.0), bucket_bytes, last_bucket_bytes),
+        buckets=_even_buckets(parameters * (4.0 if gradient_dtype == "fp32" else 2.0), bucket_bytes, last_bucket_bytes),
         gradient_dtype=gradient_dtype,
         batch=batch,
         grad_accum=grad_accum,

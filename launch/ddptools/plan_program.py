@@ -214,7 +214,7 @@ def describe_work(options: argparse.Namespace) -> Description:
         sizes = {"bucket_bytes": (options.bucket_mb, 2.0**20), "last_bucket_bytes": (options.last_bucket_kb, 2.0**10)}
         given = {name: value * unit for name, (value, unit) in sizes.items() if value is not None}
         if options.gradients:
-            given["gradient_dtype"] = "f32" if options.gradients == "fp32" else "bf16"
+            given["gradient_dtype"] = options.gradients
         return language_model(options.params, options.seq or 1024, recompute=options.recompute, **given)
     if options.model in recipes():
         flags = {"config": f"configs/{options.model}.toml"}

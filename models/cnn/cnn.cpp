@@ -123,6 +123,8 @@ class CnnLayers {
     ready(conv1_weight);
   }
 
+  std::size_t memory_bytes() const { return total_bytes(buffers_); }
+
  private:
   Tensor allocate(DType dtype, const Shape& shape) {
     buffers_.push_back(device_.allocate(dtype, shape));
@@ -181,17 +183,33 @@ class Cnn final : public Model {
     for (std::size_t i = fc1_weight + 1; i < kParameterCount; ++i) ready(i);
   }
 
-  double flops_per_sample() const override {
-    const auto h = static_cast<double>(shape_.height);
-    const auto w = static_cast<double>(shape_.width);
-    const auto c1 = static_cast<double>(shape_.conv1);
-    const auto c2 = static_cast<double>(shape_.conv2);
-    const auto hidden = static_cast<double>(shape_.hidden);
-    const double conv1 = 2.0 * (h - 2) * (w - 2) * kKernel * kKernel * c1;
-    const double conv2 = 2.0 * (h - 4) * (w - 4) * kKernel * kKernel * c1 * c2;
-    const double fc1 = 2.0 * static_cast<double>(shape_.features()) * hidden;
-    const double fc2 = 2.0 * hidden * static_cast<double>(shape_.classes);
-    return 2.0 * conv1 + 3.0 * (conv2 + fc1 + fc2);  // the images need no gradient
+  double flops_per_sample() const override { return work().flop(); }
+  ModelWork work() const override {
+    const auto product = [](std::int64_t outputs, std::int64_t inputs) {
+      return 2.0 * static_cast<double>(outputs) * static_cast<double>(inputs);
+    };
+    const std::int64_t c1 = shape_.conv1, c2 = shape_.conv2, h = shape_.height, w = shape_.width;
+    const double conv1 = product((h - 2) * (w - 2) * c1, kKernel * kKernel);
+    const double conv2 = product((h - 4) * (w - 4) * c2, kKernel * kKernel * c1);
+    const double fc1 = product(shape_.hidden, shape_.features());
+    const double fc2 = product(shape_.classes, shape_.hidden);
+    ModelWork work;  // the images need no gradient
+    work.layers = {
+        {"conv1", conv1, conv1}, {"conv2", conv2, 2.0 * conv2}, {"fc1", fc1, 2.0 * fc1}, {"fc2", fc2, 2.0 * fc2}};
+    const double linear = 2.0 * (fc1 + fc2);
+    const double all = linear + 2.0 * conv2 + conv1;
+    work.ready_after.assign(kParameterCount, all);
+    work.ready_after[fc1_weight] = linear;
+    if (kernels_) return work;
+    for (const Parameter parameter : {fc2_weight, fc2_bias}) work.ready_after[parameter] = 2.0 * fc2;
+    work.ready_after[fc1_bias] = 2.0 * fc2;
+    work.ready_after[conv2_bias] = linear;
+    work.ready_after[conv2_weight] = linear + 2.0 * conv2;
+    return work;
+  }
+  std::vector<MemoryUse> memory() const override {
+    return {{"activations", kernels_ ? kernels_->memory_bytes() : layers_->memory_bytes()},
+            {"data", total_bytes(images_.memory)}};
   }
   const char* unit() const override { return "images"; }
 

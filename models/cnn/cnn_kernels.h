@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -41,6 +42,7 @@ struct CnnTensors {
 class CnnKernels {
  public:
   virtual ~CnnKernels() = default;
+  virtual std::size_t memory_bytes() const = 0;
 
   /// Adds loss and hits of the batch to *sums; with `gradient_scale` not 0 the backward half must follow, and *sums
   /// are complete only then. `pool_dropout` and `hidden_dropout` as for the primitive operations.

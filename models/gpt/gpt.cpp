@@ -4,6 +4,7 @@
 #include <deque>
 #include <utility>
 
+#include "models/gpt/work.h"
 #include "models/language_model.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/embedding.h"
@@ -104,6 +105,10 @@ class Gpt final : public Model, public LanguageModel {
     const auto sequence = static_cast<double>(shape_.sequence);
     const double attention = 12.0 * static_cast<double>(shape_.layers * shape_.width) * sequence;
     return sequence * (6.0 * parameters + attention);
+  }
+  ModelWork work() const override { return gpt_work(shape_, options_.recompute); }
+  std::vector<MemoryUse> memory() const override {
+    return {{"activations", total_bytes(buffers_)}, {"data", total_bytes(text_.memory)}};
   }
   const char* unit() const override { return "tokens"; }
   std::int64_t predictions_per_sample() const override { return shape_.sequence; }

@@ -87,7 +87,6 @@ void GptWorkload::add_flags(CLI::App& app) {
   app.add_option("--ff", shape_.feed_forward, "Width within the feed-forward half of a block");
   app.add_option("--seq", shape_.sequence, "Tokens of a window");
   app.add_option("--vocab", shape_.vocabulary, "Different tokens (0: 256 for text, 50257 for token files)");
-  add_choice(app, "--recompute", recompute_, recomputes, "What backward recomputes instead of keeping it in memory");
   app.add_option("--dropout", dropout_, "A rate, on (0.1) or off (auto)")->type_name("on|off|RATE");
   app.add_option("--data", data_, "Text, token files (.bin), a folder or pattern of them, or synthetic[:COUNT[:VOCAB]]")
       ->type_name("PATH");
@@ -95,6 +94,8 @@ void GptWorkload::add_flags(CLI::App& app) {
   app.add_option("--init", init_,
                  "Start from a GPT-2 of Hugging Face: model folder or safetensors file; its shape wins")
       ->type_name("PATH");
+  begin_flags_without_effect(app);
+  add_choice(app, "--recompute", recompute_, recomputes, "What backward recomputes instead of keeping it in memory");
   app.add_option("--save", save_, "Leave the trained model there: model.safetensors and config.json of transformers")
       ->type_name("DIR");
   app.add_option("--sample-every", sample_every_, "Steps between samples of what the model writes (0: none)");

@@ -82,12 +82,18 @@ class Mlp final : public Model {
     ready(fc1_bias);
   }
 
-  double flops_per_sample() const override {
+  double flops_per_sample() const override { return work().flop(); }
+  ModelWork work() const override {
     const auto hidden = static_cast<double>(shape_.hidden);
     const double fc1 = 2.0 * static_cast<double>(shape_.pixels()) * hidden;
     const double fc2 = 2.0 * hidden * hidden;
     const double fc3 = 2.0 * hidden * static_cast<double>(shape_.classes);
-    return 2.0 * fc1 + 3.0 * (fc2 + fc3);  // the images need no gradient
+    const double after_fc3 = 2.0 * fc3, after_fc2 = after_fc3 + 2.0 * fc2, all = after_fc2 + fc1;
+    return {{{"fc1", fc1, fc1}, {"fc2", fc2, 2.0 * fc2}, {"fc3", fc3, 2.0 * fc3}},  // the images need no gradient
+            {after_fc3, after_fc3, after_fc2, after_fc2, all, all}};
+  }
+  std::vector<MemoryUse> memory() const override {
+    return {{"activations", total_bytes(buffers_)}, {"data", total_bytes(data_.memory)}};
   }
   const char* unit() const override { return "images"; }
 

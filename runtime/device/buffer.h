@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 #include <utility>
 
 #include "runtime/core/tensor.h"
@@ -42,5 +43,18 @@ class Buffer {
   std::size_t bytes_ = 0;
   Free free_;
 };
+
+/// Device memory, for reports.
+struct MemoryUse {
+  std::string purpose;
+  std::size_t bytes = 0;
+};
+
+template <class Buffers>
+std::size_t total_bytes(const Buffers& buffers) {
+  std::size_t bytes = 0;
+  for (const Buffer& buffer : buffers) bytes += buffer.bytes();
+  return bytes;
+}
 
 }  // namespace ddptrain

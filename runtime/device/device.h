@@ -73,6 +73,8 @@ class Device {
   /// Both wait for the work queued before and return when done.
   virtual void copy_to_host(void* host, const void* device, std::size_t bytes) = 0;
   virtual void copy_to_device(void* device, const void* host, std::size_t bytes) = 0;
+  /// Whether data sets are copied to it: its memory is not the host's.
+  virtual bool has_own_memory() const { return kind() != DeviceKind::cpu; }
   /// An address at which operations read host memory without a copy, for as long as the device and that memory live;
   /// null where the device cannot.
   virtual const void* share_host_memory(const void* host, std::size_t bytes) = 0;

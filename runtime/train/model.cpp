@@ -11,6 +11,17 @@ std::int64_t ParameterSpec::padded_size() const {
   return rows > 0 ? size() / rows * std::max(rows, padded_rows) : 0;
 }
 
+double ModelWork::flop() const {
+  double flop = 0.0;
+  for (const LayerWork& layer : layers) flop += layer.forward + layer.backward;
+  return flop;
+}
+
+ModelWork Model::work() const {
+  const LayerWork all{"model", flops_per_sample() / 3.0, flops_per_sample() * 2.0 / 3.0};
+  return {{all}, std::vector<double>(parameters().size(), all.backward)};
+}
+
 void check_fits(const char* model, const std::vector<ParameterSpec>& specs, const ModelTensors& tensors,
                 bool takes_f32_gradients) {
   DDP_CHECK(tensors.weights.size() == specs.size() && tensors.gradients.size() == specs.size(),

@@ -7,6 +7,7 @@
 
 #include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
+#include "runtime/device/buffer.h"
 
 /// What the runtime trains: the interface that every model implements.
 
@@ -53,6 +54,24 @@ struct ModelTensors {
   std::vector<Tensor> buffers = {};
 };
 
+/// What a layer multiplies for one sample, in FLOP.
+struct LayerWork {
+  std::string name;
+  double forward = 0.0;
+  double backward = 0.0;  ///< With what it recomputes.
+  /// The same without what a causal mask hides.
+  double forward_causal = forward;
+  double backward_causal = backward;
+};
+
+/// Of one sample of training.
+struct ModelWork {
+  std::vector<LayerWork> layers;    ///< In the order of forward.
+  std::vector<double> ready_after;  ///< Per parameter, FLOP of the backward pass before its gradient is complete.
+
+  double flop() const;  ///< Of all layers, forward and backward.
+};
+
 /// A model for one rank, and the data that it was bound to when it was made. It owns its activations; parameters,
 /// gradients and buffers belong to the runtime.
 class Model {
@@ -82,7 +101,10 @@ class Model {
   /// Forward pass over test samples, without dropout and without a trace in training.
   virtual void evaluate(const Slice& slice, MetricSums* sums) = 0;
 
-  virtual double flops_per_sample() const = 0;  ///< Forward and backward of training.
+  virtual double flops_per_sample() const = 0;  ///< Forward and backward of training, as MFU counts them.
+  /// By default one layer, with a third of flops_per_sample() forward, whose gradients are complete at the end.
+  virtual ModelWork work() const;
+  virtual std::vector<MemoryUse> memory() const { return {}; }  ///< What it holds: activations, data.
   /// What it predicts and throughput counts, and how many of them a sample has: an image has one, a window many tokens.
   virtual const char* unit() const = 0;
   virtual std::int64_t predictions_per_sample() const { return 1; }

@@ -167,10 +167,14 @@ std::vector<UpdateChunk> ParameterArena::chunks_of(std::size_t index) const {
   return chunks;
 }
 
-std::size_t ParameterArena::state_bytes() const {
-  std::size_t bytes = master_.bytes();
-  for (const Buffer& slot : slots_) bytes += slot.bytes();
-  return bytes;
+std::size_t ParameterArena::state_bytes() const { return master_.bytes() + total_bytes(slots_); }
+
+std::vector<MemoryUse> ParameterArena::memory() const {
+  return {{"weights", weights_.bytes()},
+          {"gradients", gradients_.bytes()},
+          {"masters", master_.bytes()},
+          {"optimizer", total_bytes(slots_)},
+          {"tables", chunks_.bytes() + norms_.bytes()}};
 }
 
 std::int64_t ParameterArena::parameter_count() const {

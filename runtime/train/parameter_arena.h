@@ -62,6 +62,7 @@ class ParameterArena {
   DType gradient_type() const { return gradient_type_; }
   bool sharded() const { return parts_ > 1; }
   std::size_t state_bytes() const;  ///< Of what belongs to the optimizer alone: master weights and slots.
+  std::vector<MemoryUse> memory() const;
 
   std::vector<Tensor> weights() const;                 ///< Compute precision; one view per parameter.
   std::vector<Tensor> gradients() const;               ///< gradient_type(); one view per parameter.

@@ -21,23 +21,24 @@ void print(const std::string& text) {
 std::string percent(double fraction) { return fmt::format("{:.1f}%", 100.0 * fraction); }
 
 Json info_fields(const RunInfo& info) {
+  const Description& run = info.description;
   Json fields = {{"version", info.version},
-                 {"model", info.model},
-                 {"device", info.device},
+                 {"model", run.model},
+                 {"device", run.device},
                  {"device_name", info.device_name},
-                 {"precision", info.precision},
-                 {"world_size", info.world_size},
+                 {"precision", run.precision},
+                 {"world_size", run.world_size},
                  {"nodes", info.nodes},
                  {"local_world_size", info.local_world_size},
-                 {"batch_per_rank", info.batch_per_rank},
-                 {"grad_accum", info.grad_accum},
+                 {"batch_per_rank", run.batch_per_rank},
+                 {"grad_accum", run.grad_accum},
                  {"zero", info.zero},
-                 {"comm_dtype", info.comm_dtype},
+                 {"comm_dtype", run.gradient_type},
                  {"gradient_path", info.gradient_path.name},
                  {"gradient_path_reason", info.gradient_path.reason},
                  {"steps", info.steps},
                  {"epochs", info.epochs},
-                 {"parameters", info.parameters}};
+                 {"parameters", run.parameters}};
   for (const auto& [name, size] : info.shape) fields[name] = size;
   return fields;
 }
@@ -51,16 +52,16 @@ Json nccl_field(const std::optional<NcclUsage>& nccl) {
           {"transport", nccl->transport}};
 }
 
-void add_calibration(Json& line, const std::optional<Calibration>& calibration, const RunInfo& info) {
+void add_calibration(Json& line, const std::optional<Calibration>& calibration, const Description& run) {
   line["baseline_per_second"] = nullptr;
   line["scaling_efficiency"] = nullptr;
   line["exposed_comm_fraction"] = nullptr;
   if (!calibration) return;
-  const auto units = static_cast<double>(info.units_per_sample);
+  const auto units = static_cast<double>(run.units_per_sample);
   line["baseline_per_second"] = units * calibration->baseline_per_second;
   line["scaling_efficiency"] = calibration->scaling_efficiency;
   line["exposed_comm_fraction"] = calibration->exposed_comm_fraction;
-  line[info.unit + "_per_second_beside_baseline"] = units * calibration->samples_per_second;
+  line[run.unit + "_per_second_beside_baseline"] = units * calibration->samples_per_second;
   line["step_seconds"] = calibration->step_seconds;
   line["step_seconds_without_communication"] = calibration->step_seconds_without_communication;
   line["step_seconds_without_communication_mean"] = calibration->step_seconds_without_communication_mean;
@@ -109,7 +110,7 @@ void Report::start() {
 void Report::progress(std::int64_t step, double samples_per_second) {
   clear_progress();
   const std::string line =
-      fmt::format("step {}/{}  {:.0f} {}/s", step, info_.steps, units(samples_per_second), info_.unit);
+      fmt::format("step {}/{}  {:.0f} {}/s", step, info_.steps, units(samples_per_second), run().unit);
   progress_width_ = line.size();
   print(line);
 }
@@ -131,7 +132,7 @@ void Report::epoch(const EpochResult& result) {
                        {"train_accuracy", result.train_accuracy},
                        {"test_loss", result.test_loss},
                        {"accuracy", result.test_accuracy},
-                       {info_.unit + "_per_second", units(result.samples_per_second)}}
+                       {run().unit + "_per_second", units(result.samples_per_second)}}
                       .dump());
 }
 
@@ -151,13 +152,13 @@ void Report::sample(std::int64_t step, const std::string& text) {
 }
 
 std::string Report::capital_unit() const {
-  std::string unit = info_.unit;
+  std::string unit = run().unit;
   if (!unit.empty()) unit[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(unit[0])));
   return unit;
 }
 
 double Report::mfu(double samples_per_second) const {
-  return info_.flops_per_sample * samples_per_second / (info_.world_size * info_.peak_flops);
+  return run().flop_per_sample * samples_per_second / (run().world_size * info_.peak_flops);
 }
 
 void Report::summary(const RunResult& result) {
@@ -165,11 +166,11 @@ void Report::summary(const RunResult& result) {
   if (metrics_ == nullptr) return;
   Json line = {{"event", "summary"}};
   line.update(info_fields(info_));
-  line[info_.unit + "_per_second"] = units(result.rate.median);
-  line[info_.unit + "_per_second_min"] = units(result.rate.min);
-  line[info_.unit + "_per_second_max"] = units(result.rate.max);
+  line[run().unit + "_per_second"] = units(result.rate.median);
+  line[run().unit + "_per_second_min"] = units(result.rate.min);
+  line[run().unit + "_per_second_max"] = units(result.rate.max);
   line["windows"] = result.rate.windows;
-  add_calibration(line, result.calibration, info_);
+  add_calibration(line, result.calibration, run());
   line["mfu"] = info_.peak_flops > 0.0 ? Json(mfu(result.rate.median)) : Json(nullptr);
   const EpochResult last = result.epochs.back();
   line["loss"] = last.train_loss;
@@ -181,6 +182,7 @@ void Report::summary(const RunResult& result) {
   for (const auto& [name, seconds] : info_.startup) line["startup_phases"][name] = seconds;
   line["train_seconds"] = result.train_seconds;
   line["parameter_hash"] = result.parameter_hash;
+  line["description"] = Json::parse(run().summary());
   line["topology"] = info_.topology;
   line["nccl"] = nccl_field(result.nccl);
   line["environment"] = info_.environment;
@@ -193,13 +195,13 @@ void Report::table(const RunResult& result) const {
     text += fmt::format("{:<26}{}\n", name, value);
   };
   const Rate& rate = result.rate;
-  row("Ranks", fmt::format("{} on {} node{}", info_.world_size, info_.nodes, info_.nodes == 1 ? "" : "s"));
+  row("Ranks", fmt::format("{} on {} node{}", run().world_size, info_.nodes, info_.nodes == 1 ? "" : "s"));
   row(capital_unit() + "/sec, all ranks",
       fmt::format("{:.0f}  (median of {} windows, {:.0f} to {:.0f})", units(rate.median), rate.windows, units(rate.min),
                   units(rate.max)));
-  row(capital_unit() + "/sec per rank", fmt::format("{:.0f}", units(rate.median) / info_.world_size));
-  if (info_.world_size > 1) row("Gradients", described(info_.gradient_path));
-  if (result.calibration && info_.world_size > 1) {
+  row(capital_unit() + "/sec per rank", fmt::format("{:.0f}", units(rate.median) / run().world_size));
+  if (run().world_size > 1) row("Gradients", described(info_.gradient_path));
+  if (result.calibration && run().world_size > 1) {
     const Calibration& c = *result.calibration;
     row("Beside the baseline", fmt::format("{:.0f}  (all ranks, {} windows taken in turn with the baseline's)",
                                            units(c.samples_per_second), c.rounds));

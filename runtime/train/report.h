@@ -10,6 +10,7 @@
 
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/train/calibration.h"
+#include "runtime/train/description.h"
 #include "runtime/train/meter.h"
 #include "runtime/train/trainer.h"
 
@@ -17,29 +18,19 @@ namespace ddptrain {
 
 struct RunInfo {
   std::string version;
-  std::string model;
-  std::string device;  ///< cpu or cuda
+  Description description;
   std::string device_name;
-  std::string precision;
   std::string topology;  ///< See topology_label().
-  int world_size = 1;
   int nodes = 1;
   int local_world_size = 1;
-  std::int64_t batch_per_rank = 0;
-  std::int64_t grad_accum = 1;
-  int zero = 0;            ///< Stage of ZeRO.
-  std::string comm_dtype;  ///< Of gradients.
+  int zero = 0;  ///< Stage of ZeRO.
   GradientPath gradient_path;
-  std::int64_t parameters = 0;
   std::map<std::string, std::int64_t> shape;  ///< Sizes of the model, such as its layers and width.
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
   std::vector<std::pair<std::string, double>> startup;  ///< Seconds of each phase before the first step.
-  std::string unit = "images";                          ///< Of throughput: images or tokens.
-  std::int64_t units_per_sample = 1;
-  double flops_per_sample = 0.0;
-  double peak_flops = 0.0;                         ///< Of one device; 0: unknown.
-  std::map<std::string, std::string> environment;  ///< NCCL_* variables.
+  double peak_flops = 0.0;                              ///< Of one device; 0: unknown.
+  std::map<std::string, std::string> environment;       ///< NCCL_* variables.
 };
 
 struct EpochResult {
@@ -92,9 +83,10 @@ class Report {
  private:
   void table(const RunResult& result) const;
   double mfu(double samples_per_second) const;
-  double units(double samples) const { return samples * static_cast<double>(info_.units_per_sample); }
+  double units(double samples) const { return samples * static_cast<double>(run().units_per_sample); }
   std::string capital_unit() const;
   void clear_progress();
+  const Description& run() const { return info_.description; }
 
   RunInfo info_;
   MetricsFile* metrics_;

@@ -9,17 +9,17 @@
 namespace ddptrain {
 namespace {
 
-ArenaOptions arena_options(const TrainerOptions& options) {
-  return {options.bucket_bytes, options.last_bucket_bytes, rule_of(options.optimizer.kind).slots, options.gradient_type,
-          options.zero};
-}
-
 TrainerOptions capturable(TrainerOptions options, const Communicator& communicator) {
   options.graph = options.graph && communicator.capturable();
   return options;
 }
 
 }  // namespace
+
+ArenaOptions arena_options(const TrainerOptions& options) {
+  return {options.bucket_bytes, options.last_bucket_bytes, rule_of(options.optimizer.kind).slots, options.gradient_type,
+          options.zero};
+}
 
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world) {
   return {data.train_count(), options.batch, options.grad_accum, world.rank(), world.size(), options.seed};

@@ -41,6 +41,9 @@ struct GradientPath {
   std::string reason;  ///< Why it is not the fastest that this library has; empty where it is.
 };
 
+/// How the parameters lie in memory.
+ArenaOptions arena_options(const TrainerOptions& options);
+
 /// Deals the training samples to ranks as `options` says. UsageError as the sampler's.
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world);
 

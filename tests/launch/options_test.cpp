@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include <cmath>
 #include <map>
 
@@ -45,8 +47,23 @@ TEST(Options, PresetsOfTheGptHaveThePublishedSizes) {
 TEST(Options, HelpNamesEveryGroup) {
   const auto help = parse({"--help"}).print;
   ASSERT_TRUE(help);
-  for (const char* group : {"Model and device", "Training", "Optimizer", "Communication", "Measurement"}) {
+  for (const char* group : {"Device", "Training", "Optimizer", "Communication", "Measurement"}) {
     EXPECT_NE(help->find(group), std::string::npos) << group;
+  }
+}
+
+TEST(Options, FlagsThatDecideParametersAreKnownByTheirGroups) {
+  for (const char* model : {"cnn", "gpt"}) {
+    const auto names = parse({"--model", model}).decides_parameters;
+    const std::set<std::string> decide(names.begin(), names.end());
+    for (const char* name : {"model", "config", "precision", "batch", "micro-batch", "lr", "comm-dtype", "data",
+                             "dropout", "steps", "seed", "stochastic-rounding"}) {
+      EXPECT_TRUE(decide.count(name) > 0) << model << ": " << name;
+    }
+    for (const char* name : {"device", "threads", "fused", "bucket-mb", "zero", "overlap", "comm", "graph", "metrics",
+                             "recompute", "save", "sample-every", "log-every", "help", "describe", "fail-at"}) {
+      EXPECT_TRUE(decide.count(name) == 0) << model << ": " << name;
+    }
   }
 }
 

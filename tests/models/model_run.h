@@ -74,4 +74,19 @@ class ModelRun {
   MetricSums* sums_ = nullptr;
 };
 
+/// What the model says of its work fits the order in which its backward pass completes gradients.
+inline void expect_work_in_the_order_of_backward(ModelRun& run) {
+  const ModelWork work = run.model().work();
+  double backward = 0.0;
+  for (const LayerWork& layer : work.layers) backward += layer.backward;
+  ASSERT_EQ(work.ready_after.size(), run.model().parameters().size());
+  run.forward(run.slice(), 1.0f);
+  double before = 0.0;
+  run.model().backward(false, [&](std::size_t parameter) {
+    EXPECT_GE(work.ready_after[parameter], before) << run.model().parameters()[parameter].name;
+    before = work.ready_after[parameter];
+  });
+  EXPECT_DOUBLE_EQ(before, backward);
+}
+
 }  // namespace ddptrain::testing

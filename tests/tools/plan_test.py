@@ -53,7 +53,7 @@ class ArithmeticTest(unittest.TestCase):
     """The published figures: 2 B parameters, fp32 gradients, 8 GPUs."""
 
     def setUp(self) -> None:
-        work = language_model(2e9, 2048, gradient_dtype="f32", recompute=True)
+        work = language_model(2e9, 2048, gradient_dtype="fp32", recompute=True)
         self.rule = rule_of_thumb(Case(work=work, batch=2.0, tflops=156.0))
 
     def test_bytes(self) -> None:
@@ -116,7 +116,7 @@ class DescriptionTest(unittest.TestCase):
         work = language_model(1e9, 1024, bucket_bytes=3e8, last_bucket_bytes=2e8, gradient_dtype="bf16")
         self.assertEqual(work.buckets, (Buckets(3e8, 0.15, 0.9, 6), Buckets(2e8, 1.0, 1.0)))
         self.assertEqual((work.gradient_bytes, work.flop), (2e9, 6e9 * 1024))
-        self.assertEqual(language_model(1e9, 1024, gradient_dtype="f32").gradient_bytes, 4e9)
+        self.assertEqual(language_model(1e9, 1024, gradient_dtype="fp32").gradient_bytes, 4e9)
 
     def test_runs_without_a_description_are_described_by_their_settings(self) -> None:
         settings = {"ranks": 2, "gpus": "all", "config": "configs/cnn.toml", "batch_per_rank": 7, "NCCL_ALGO": "Ring"}
@@ -315,7 +315,7 @@ class CalibrationTest(unittest.TestCase):
         self.assertAlmostEqual(calibrate([record]).tflops or 0.0, 8.7e11 / 1024 * 524_000 / 1e12)
 
     def test_gradients_have_the_type_that_is_sent(self) -> None:
-        for precision, dtype, size in (("fp8", "bf16", 2), ("bf16", "f32", 4), ("fp32", "f32", 4)):
+        for precision, dtype, size in (("fp8", "bf16", 2), ("bf16", "fp32", 4), ("fp32", "fp32", 4)):
             bucket = {"bytes": 1_199_882 * size, "complete_at": 1.0}
             told = cnn_description(gradient_dtype=dtype, buckets=[bucket])
             (found,) = compare([summary(2, 1.5e6, 1e6, precision=precision, description=told)])

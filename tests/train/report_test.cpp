@@ -12,16 +12,19 @@ namespace {
 
 RunInfo eight_gpus() {
   RunInfo info;
-  info.model = "cnn";
-  info.device = "cuda";
+  info.description.model = "cnn";
+  info.description.device = "cuda";
+  info.description.unit = "images";
   info.topology = "NV18";
   info.zero = 1;
-  info.comm_dtype = "fp32";
+  info.description.gradient_type = "fp32";
+  info.description.buckets = {{64, {"a", "b"}, 0.5}};
+  info.description.memory = {{"weights", 128}};
   info.gradient_path = {"plain", "NCCL plain", "NCCL_PROTO is set"};
-  info.world_size = 8;
+  info.description.world_size = 8;
   info.local_world_size = 8;
   info.epochs = 8;
-  info.flops_per_sample = 71.5e6;
+  info.description.flop_per_sample = 71.5e6;
   info.peak_flops = 989e12;
   return info;
 }
@@ -75,6 +78,10 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   EXPECT_EQ(summary.at("zero"), 1);
   EXPECT_EQ(summary.at("comm_dtype"), "fp32");
   EXPECT_EQ(summary.at("gradient_path"), "plain");
+  EXPECT_EQ(summary.at("description").at("buckets").at(0).at("complete_at"), 0.5);
+  EXPECT_EQ(summary.at("description").at("comm_bytes_per_step"), 64);
+  EXPECT_EQ(summary.at("description").at("memory").at("weights"), 128);
+  EXPECT_FALSE(summary.at("description").contains("layers"));
   EXPECT_EQ(summary.at("gradient_path_reason"), "NCCL_PROTO is set");
   EXPECT_EQ(summary.at("nccl").at("algorithm"), "Ring");
   EXPECT_EQ(summary.at("nccl").at("channels"), 16);

@@ -31,6 +31,11 @@ class FusedCnn final : public CnnKernels {
         head_partials_(device.allocate(DType::f32, {cnn::kHeadBlocks, cnn::kHeadGradients})),
         metrics_(device.allocate(cnn::kHeadBlocks * sizeof(cnn::HeadMetrics))) {}
 
+  std::size_t memory_bytes() const override {
+    return features_.bytes() + dfeatures_.bytes() + winners_.bytes() + hidden_.bytes() + dhidden_.bytes() +
+           conv_partials_.bytes() + head_partials_.bytes() + metrics_.bytes();
+  }
+
   void forward(const ImageBatch& batch, const CnnTensors& weights, const Dropout& pool_dropout,
                const Dropout& hidden_dropout, float gradient_scale, MetricSums* sums) override {
     DDP_CHECK(batch.count > 0 && batch.count <= max_batch_, "batch of {} rows, kernels made for {}", batch.count,

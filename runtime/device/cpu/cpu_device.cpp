@@ -22,7 +22,7 @@ DeviceOptions checked(DeviceOptions options) {
 
 }  // namespace
 
-CpuDevice::CpuDevice(DeviceOptions options) : Device(checked(options)) {}
+CpuDevice::CpuDevice(DeviceOptions options) : Device(options) {}
 
 std::string CpuDevice::name() const {
   std::ifstream info("/proc/cpuinfo");
@@ -55,6 +55,6 @@ void* CpuDevice::scratch(std::size_t bytes) {
   return scratch_.data();
 }
 
-std::unique_ptr<Device> make_cpu_device(DeviceOptions options) { return std::make_unique<CpuDevice>(options); }
+std::unique_ptr<Device> make_cpu_device(DeviceOptions options) { return std::make_unique<CpuDevice>(checked(options)); }
 
 }  // namespace ddptrain

@@ -8,9 +8,9 @@
 namespace ddptrain {
 
 /// The host's processors and memory. What is queued is done on return.
-class CpuDevice final : public Device {
+class CpuDevice : public Device {
  public:
-  explicit CpuDevice(DeviceOptions options);
+  explicit CpuDevice(DeviceOptions options);  ///< As make_cpu_device() has checked them.
   ~CpuDevice() override { drop_extensions(); }
 
   DeviceKind kind() const override { return DeviceKind::cpu; }

@@ -88,6 +88,11 @@ TEST_F(CnnTest, ReportsEveryParameterOnceWhenItsGradientIsFinal) {
   EXPECT_EQ(reported.size(), run.model().parameters().size());
 }
 
+TEST_F(CnnTest, SaysWhenGradientsAreComplete) {
+  ModelRun run = make_run(true);
+  expect_work_in_the_order_of_backward(run);
+}
+
 TEST_F(CnnTest, WeightsAreNotReadAfterTheyWereReported) {
   ModelRun run = make_run(true);
   run.forward(run.slice(), 0.25f);

@@ -7,6 +7,7 @@
 
 #include "models/language_model.h"
 #include "runtime/core/error.h"
+#include "runtime/ops/paper_device.h"
 #include "tests/models/model_run.h"
 #include "tests/ops/token_batches.h"
 
@@ -162,6 +163,21 @@ TEST_F(GptTest, ReportsParametersInOrderWhenTheirGradientsAreFinal) {
     });
     EXPECT_EQ(next, gradients.size());
   }
+}
+
+TEST_F(GptTest, SaysWhenGradientsAreComplete) {
+  for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
+    ModelRun run = make_run(make_options(kTiny, 0.0f, recompute));
+    expect_work_in_the_order_of_backward(run);
+  }
+}
+
+TEST_F(GptTest, WorkIsThatOfThePaLMCountButForSmallParameters) {
+  const auto paper = make_paper_device({Precision::fp32}, DeviceKind::cpu);
+  const auto gpt = make_gpt(*paper, make_options({4, 512, 8, 2048, 256, 30000}), {});
+  double flop = 0.0;
+  for (const LayerWork& layer : gpt->work().layers) flop += layer.forward + layer.backward;
+  EXPECT_NEAR(flop / gpt->flops_per_sample(), 1.0, 0.01);
 }
 
 TEST_F(GptTest, WeightsAreNotReadAfterTheyWereReported) {

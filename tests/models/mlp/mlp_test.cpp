@@ -29,6 +29,11 @@ TEST_F(MlpTest, HasThePublishedSize) {
   EXPECT_DOUBLE_EQ(mlp->flops_per_sample(), 4.0 * 784 * 512 + 6.0 * (512 * 512 + 512 * 10));
 }
 
+TEST_F(MlpTest, SaysWhenGradientsAreComplete) {
+  ModelRun run = make_run();
+  expect_work_in_the_order_of_backward(run);
+}
+
 TEST_F(MlpTest, GradientsMatchFiniteDifferences) {
   constexpr double kStep = 1e-6;
   ModelRun run = make_run();

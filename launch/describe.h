@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launch/options.h"
+#include "runtime/comm/world.h"
+#include "runtime/train/description.h"
+
+namespace ddptrain {
+
+/// The description of a run of this many ranks: what the components say, and what the program knows.
+Description describe_run(const Options& options, const std::vector<std::string>& decides_parameters, const World& world,
+                         DeviceKind device, const Model& model, const ParameterArena& arena);
+
+/// Makes model and arena on paper, on every rank, and prints what they say on rank 0: as JSON, or the memory as a
+/// table. No GPU is touched. Collective; what is wrong is the UsageError that training would give.
+void print_description(const World& world, CommandLine command_line);
+
+}  // namespace ddptrain

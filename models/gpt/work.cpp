@@ -1,0 +1,108 @@
+#include "models/gpt/work.h"
+
+#include <utility>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+namespace {
+
+/// FLOP of a window's matrix products, forward. The gradient of a product's left side takes as many, and so does that
+/// of its right side.
+struct Products {
+  double qkv, scores, projection, expansion, contraction, head;
+
+  explicit Products(const GptShape& shape) {
+    const auto linear = [&](std::int64_t in, std::int64_t out) {
+      return 2.0 * static_cast<double>(shape.sequence) * static_cast<double>(in) * static_cast<double>(out);
+    };
+    qkv = linear(shape.width, 3 * shape.width);
+    scores = 2.0 * linear(shape.width, shape.sequence);  // queries by keys, and their softmax by values
+    projection = linear(shape.width, shape.width);
+    expansion = linear(shape.width, shape.feed_forward);
+    contraction = linear(shape.feed_forward, shape.width);
+    head = linear(shape.width, shape.vocabulary);
+  }
+
+  double attention() const { return qkv + scores + projection; }
+  double mlp() const { return expansion + contraction; }
+};
+
+/// Goes through the backward pass in the order of Gpt::backward() and GptBlock.
+class Backward {
+ public:
+  Backward(const GptShape& shape, const Products& products, bool recomputes)
+      : last_(shape.layers - 1), products_(products), recomputes_(recomputes) {}
+
+  std::vector<double> ready_after() {
+    flop_ = 2.0 * products_.head;
+    ready(2);  // the final norm
+    for (std::int64_t layer = last_; layer > 0; --layer) {
+      restore(layer);
+      mlp_data();
+      mlp_weights();
+      attention_data();
+      attention_weights();
+    }
+    restore(0);
+    mlp_data();
+    attention_data();
+    ready(2);  // the embeddings
+    mlp_weights();
+    attention_weights();
+    return std::move(ready_after_);
+  }
+
+ private:
+  void restore(std::int64_t layer) {
+    if (recomputes_ && layer < last_) flop_ += products_.attention() + products_.expansion;
+  }
+  void mlp_data() { flop_ += products_.contraction + products_.expansion; }
+  void mlp_weights() {
+    flop_ += products_.contraction;
+    ready(2);
+    flop_ += products_.expansion;
+    ready(4);  // with the norm before it
+  }
+  void attention_data() { flop_ += products_.projection + 2.0 * products_.scores + products_.qkv; }
+  void attention_weights() {
+    flop_ += products_.projection;
+    ready(2);
+    flop_ += products_.qkv;
+    ready(4);  // with the norm before it
+  }
+  void ready(std::size_t parameters) { ready_after_.insert(ready_after_.end(), parameters, flop_); }
+
+  std::int64_t last_;  ///< Layer.
+  const Products& products_;
+  bool recomputes_;
+  double flop_ = 0.0;
+  std::vector<double> ready_after_;
+};
+
+LayerWork attention(const GptShape& shape, const Products& products, std::int64_t layer, double backward_passes) {
+  const auto sequence = static_cast<double>(shape.sequence);
+  const double full = products.attention();
+  const double causal = full - products.scores * (sequence - 1.0) / (2.0 * sequence);
+  return {fmt::format("h.{}.attn", layer), full, backward_passes * full, causal, backward_passes * causal};
+}
+
+}  // namespace
+
+ModelWork gpt_work(const GptShape& shape, Recompute recompute) {
+  const Products products(shape);
+  ModelWork work;
+  work.layers.push_back({"embedding"});
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    const bool again = recompute == Recompute::block && layer < shape.layers - 1;  // the last one's is still there
+    const double mlp = products.mlp();
+    work.layers.push_back(attention(shape, products, layer, again ? 3.0 : 2.0));
+    work.layers.push_back({fmt::format("h.{}.mlp", layer), mlp, 2.0 * mlp + (again ? products.expansion : 0.0)});
+  }
+  work.layers.push_back({"lm_head", products.head, 2.0 * products.head});
+  work.ready_after = Backward(shape, products, recompute == Recompute::block).ready_after();
+  return work;
+}
+
+}  // namespace ddptrain

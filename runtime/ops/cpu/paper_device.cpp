@@ -1,0 +1,59 @@
+#include "runtime/ops/paper_device.h"
+
+#include <sys/mman.h>
+
+#include <memory>
+
+#include "runtime/core/error.h"
+#include "runtime/device/cpu/cpu_device.h"
+#include "runtime/ops/quantisation.h"
+
+namespace ddptrain {
+
+namespace {
+
+/// Says where a GPU would keep tensors in FP8.
+class PaperQuantisation final : public QuantisationOps {
+ public:
+  explicit PaperQuantisation(bool fp8) : fp8_(fp8) {}
+
+  bool fits(std::int64_t rows, std::int64_t columns) const override {
+    return fp8_ && rows % 16 == 0 && columns % 16 == 0;
+  }
+  Fp8Scale* make_scale(DType) override { return nullptr; }
+  void renew_scales() override {}
+  void forget_magnitudes() override {}
+  void to_fp8(const Tensor&, const Tensor&, const Tensor&, bool) override { fail("this device computes nothing"); }
+
+ private:
+  bool fp8_;
+};
+
+class PaperDevice final : public CpuDevice {
+ public:
+  PaperDevice(const DeviceOptions& options, DeviceKind kind) : CpuDevice(options), described_(kind) {
+    attach<QuantisationOps>(std::make_shared<PaperQuantisation>(options.fp8));
+  }
+
+  using Device::allocate;
+  Buffer allocate(std::size_t bytes) override {
+    if (bytes == 0) return {};
+    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) fail("there is no address space for {} bytes", bytes);
+    return {data, bytes, [bytes](void* memory) { munmap(memory, bytes); }};
+  }
+  void copy_to_device(void*, const void*, std::size_t) override {}
+  bool has_own_memory() const override { return described_ != DeviceKind::cpu; }
+
+ private:
+  DeviceKind described_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_paper_device(DeviceOptions options, DeviceKind kind) {
+  options.threads = 1;
+  return std::make_unique<PaperDevice>(options, kind);
+}
+
+}  // namespace ddptrain
