@@ -109,6 +109,12 @@ class FieldsTest(unittest.TestCase):
         for event, samples in written.items():
             self.expect(f"metrics.{event}", samples)
 
+    def test_description(self) -> None:
+        for flags in (["--data", "synthetic"], ["--model", "gpt", "--data", "synthetic", "--device", "cuda"]):
+            done = subprocess.run([BIN / "ddptrain", *flags, "--describe"], env=ENVIRONMENT, capture_output=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.expect("description", [json.loads(done.stdout)])
+
     def test_ddpbench(self) -> None:
         tiny = {
             "allreduce": ["-e", 64],
