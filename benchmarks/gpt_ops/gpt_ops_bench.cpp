@@ -60,6 +60,7 @@ class GptOps {
     linear_fp8("up", s_.width, s_.hidden);
     linear_fp8("down", s_.hidden, s_.width);
     gelu_fp8();
+    scales_.clear();
     buffers_.clear();
   }
 
@@ -75,6 +76,7 @@ class GptOps {
     attention();
     loss();
     linear("head", s_.width, s_.padded);
+    scales_.clear();
     buffers_.clear();
   }
 
@@ -117,7 +119,9 @@ class GptOps {
 
   Tensor empty_fp8(DType format, const Shape& shape) {
     Tensor tensor = empty(format, shape);
-    tensor.scale = device_.get<QuantisationOps>().make_scale(format);
+    const Tensor states = empty(DType::f32, {1, QuantisationOps::kStateSize});
+    scales_.push_back(device_.get<QuantisationOps>().make_scales({format}, states));
+    tensor.scale = scales_.back()->at(0);
     return tensor;
   }
   Tensor random_fp8(DType format, const Shape& shape) {
@@ -286,7 +290,10 @@ class GptOps {
     const Tensor weight = random({s_.hidden, s_.width}), copy = empty_fp8(DType::e4m3, weight.shape);
     time("to_fp8 of a weight", 4.0 * static_cast<double>(weight.size()), 0,
          [&] { device_.get<QuantisationOps>().to_fp8(weight, copy, Tensor{}, false); });
-    time("renew_scales", 0, 0, [&] { device_.get<QuantisationOps>().renew_scales(); });
+    const std::vector<DType> formats(144, DType::e4m3);
+    const auto scales = device_.get<QuantisationOps>().make_scales(
+        formats, empty(DType::f32, {static_cast<std::int64_t>(formats.size()), QuantisationOps::kStateSize}));
+    time("renew 144 scales", 0, 0, [&] { scales->renew(); });
   }
 
   void norms_fp8() {
@@ -382,6 +389,7 @@ class GptOps {
   TokenBatch batch_;
   Dropout dropout_;
   std::deque<Buffer> buffers_;
+  std::vector<std::unique_ptr<Fp8Scales>> scales_;
 };
 
 int bench(const std::vector<std::string>& arguments) {

@@ -54,6 +54,11 @@ class Gpt final : public Model, public LanguageModel {
 
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
 
+  std::vector<BufferSpec> buffers() const override {
+    if (!fp8_fits_) return {};
+    return {{"fp8_scales", {static_cast<std::int64_t>(scale_formats().size()), QuantisationOps::kStateSize}}};
+  }
+
   void bind(const ModelTensors& tensors) override {
     check_fits("gpt", parameters_, tensors, true);
     const std::vector<Tensor>& weights = tensors.weights;
@@ -61,6 +66,7 @@ class Gpt final : public Model, public LanguageModel {
     for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
       block(layer).bind(weights, gradients, first_parameter(shape_, layer));
     }
+    if (fp8_fits_) bind_scales(tensors.buffers.at(0));
     final_norm_.weight = weights[kFinalNorm];
     final_norm_.bias = weights[kFinalNorm + 1];
     final_norm_.dweight = gradients[kFinalNorm];
@@ -71,6 +77,10 @@ class Gpt final : public Model, public LanguageModel {
     positions_ = weights[token + 1];
     dpositions_ = gradients[token + 1];
     head_ = {tokens_.data, tokens_.dtype, {shape_.padded_vocabulary(), shape_.width}};
+  }
+
+  void restored() override {
+    if (scales_) scales_->restored();
   }
 
   void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
@@ -127,6 +137,8 @@ class Gpt final : public Model, public LanguageModel {
   void allocate_activations();
   void allocate_scratch();
   void allocate_fp8();
+  std::vector<DType> scale_formats() const;
+  void bind_scales(const Tensor& states);
 
   GptBlock& block(std::int64_t layer) { return blocks_[static_cast<std::size_t>(layer)]; }
   std::int64_t rows() const { return batch_.count * batch_.source.sequence; }
@@ -171,6 +183,7 @@ class Gpt final : public Model, public LanguageModel {
   std::int64_t head_rows_;
   std::deque<Buffer> buffers_;
   std::vector<GptBlock> blocks_;
+  std::unique_ptr<Fp8Scales> scales_;  ///< Where FP8 fits.
   GptNorm final_norm_;
   GptScratch scratch_;
   Tensor logits_;  ///< [head_rows_, padded vocabulary], in the memory of scratch_.dpre and dqkv.
@@ -251,6 +264,21 @@ void Gpt::allocate_fp8() {
   scratch_.dqkv_fp8 = copy(DType::e5m2, 3 * shape_.width);
 }
 
+std::vector<DType> Gpt::scale_formats() const {
+  std::vector<DType> formats;
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    const std::vector<DType> of_block = GptBlock::scale_formats();
+    formats.insert(formats.end(), of_block.begin(), of_block.end());
+  }
+  return formats;
+}
+
+void Gpt::bind_scales(const Tensor& states) {
+  scales_ = quantisation_.make_scales(scale_formats(), states);
+  const std::size_t per_block = GptBlock::scale_formats().size();
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) blocks_[layer].bind_scales(*scales_, layer * per_block);
+}
+
 void Gpt::fit_to_batch(const TokenBatch& batch) {
   DDP_CHECK(batch.count > 0 && batch.count <= options_.max_batch, "gpt: a batch of {}, at most {} fit", batch.count,
             options_.max_batch);
@@ -300,7 +328,7 @@ void Gpt::run_blocks(const TokenBatch& batch, float rate) {
 /// Without dropout, and without a trace in the steps to come.
 void Gpt::run_blocks_apart(const TokenBatch& batch) {
   run_blocks(batch, 0.0f);
-  quantisation_.forget_magnitudes();
+  if (scales_) scales_->forget_magnitudes();
 }
 
 /// The first block's weight gradients come last, so that the embedding's all-reduce, the largest of all, runs beside
@@ -326,7 +354,7 @@ void Gpt::backward(bool accumulate, const Ready& ready) {
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "h.0 weight gradients");
   block(0).mlp_backward_weights(scratch_, accumulate, ready);
   block(0).attention_backward_weights(scratch_, accumulate, ready);
-  quantisation_.renew_scales();
+  if (scales_) scales_->renew();
 }
 
 void Gpt::backward_embedding(bool accumulate, const Ready& ready) {

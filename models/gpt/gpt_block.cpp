@@ -81,18 +81,30 @@ void GptBlock::bind(const std::vector<Tensor>& weights, const std::vector<Tensor
 }
 
 void GptBlock::prepare_fp8(const std::function<Tensor(const Shape&)>& allocate) {
-  const auto prepare = [&](GptLinear& layer, std::int64_t out, std::int64_t in) {
-    layer.weight_fp8 = allocate({out, in});
-    layer.weight_fp8.scale = quantisation_.make_scale(DType::e4m3);
-    layer.gradient_scale = quantisation_.make_scale(DType::e5m2);
+  qkv_.weight_fp8 = allocate({3 * shape_.width, shape_.width});
+  attention_projection_.weight_fp8 = allocate({shape_.width, shape_.width});
+  expansion_.weight_fp8 = allocate({shape_.feed_forward, shape_.width});
+  mlp_projection_.weight_fp8 = allocate({shape_.width, shape_.feed_forward});
+}
+
+/// Of the weight, the gradient of the output and the input of each linear layer.
+std::vector<DType> GptBlock::scale_formats() {
+  constexpr std::size_t kLayers = 4, kScales = 3;
+  std::vector<DType> formats(kLayers * kScales, DType::e4m3);
+  for (std::size_t layer = 0; layer < kLayers; ++layer) formats[layer * kScales + 1] = DType::e5m2;
+  return formats;
+}
+
+void GptBlock::bind_scales(Fp8Scales& scales, std::size_t first) {
+  const auto bind_layer = [&](GptLinear& layer, Tensor& input) {
+    layer.weight_fp8.scale = scales.at(first++);
+    layer.gradient_scale = scales.at(first++);
+    input.scale = scales.at(first++);
   };
-  prepare(qkv_, 3 * shape_.width, shape_.width);
-  prepare(attention_projection_, shape_.width, shape_.width);
-  prepare(expansion_, shape_.feed_forward, shape_.width);
-  prepare(mlp_projection_, shape_.width, shape_.feed_forward);
-  for (Tensor* input : {&norm1_.output, &activations_.attended_fp8, &norm2_.output, &activations_.hidden}) {
-    input->scale = quantisation_.make_scale(DType::e4m3);
-  }
+  bind_layer(qkv_, norm1_.output);
+  bind_layer(attention_projection_, activations_.attended_fp8);
+  bind_layer(expansion_, norm2_.output);
+  bind_layer(mlp_projection_, activations_.hidden);
 }
 
 void GptBlock::set_fp8(bool fp8) {

@@ -76,9 +76,12 @@ class GptBlock {
   static void append_parameters(const GptShape& shape, std::int64_t layer, std::vector<ParameterSpec>& specs);
   /// `first`: place of the block's first parameter in the model's.
   void bind(const std::vector<Tensor>& weights, const std::vector<Tensor>& gradients, std::size_t first);
-  /// Once, so that the linear layers can multiply in FP8: makes scales, and takes memory for the weights' copies, e4m3
-  /// of the shape that `allocate` is given.
+  /// Once, so that the linear layers can multiply in FP8: takes memory for the weights' copies, e4m3 of the shape that
+  /// `allocate` is given.
   void prepare_fp8(const std::function<Tensor(const Shape&)>& allocate);
+  /// The formats of a block's scales, and those to use: `first` and the following ones of `scales`.
+  static std::vector<DType> scale_formats();
+  void bind_scales(Fp8Scales& scales, std::size_t first);
   /// Whether they do, from the next forward pass on.
   void set_fp8(bool fp8);
 

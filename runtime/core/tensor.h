@@ -26,7 +26,7 @@ DType master_dtype(Precision precision);   ///< Type of master weights and optim
 using Shape = std::vector<std::int64_t>;
 std::int64_t element_count(const Shape& shape);
 
-struct Fp8Scale;  ///< See QuantisationOps::make_scale.
+struct Fp8Scale;  ///< See QuantisationOps::make_scales.
 
 /// A view of row-major (contiguous) memory; owns nothing. One of FP8 is a matrix [rows, columns], rows being all
 /// dimensions but the last, that is there twice: as it is, and behind that transposed.

@@ -34,7 +34,12 @@ class ModelRun {
       weights_.push_back({bench_.put(values, {spec.padded_size()}).data, device.dtype(), spec.shape});
       gradients_.push_back(bench_.poisoned(spec.shape));
     }
-    model_->bind({weights_, gradients_});
+    ModelTensors tensors{weights_, gradients_};
+    for (const BufferSpec& spec : model_->buffers()) {
+      const Values values(static_cast<std::size_t>(element_count(spec.shape)), spec.initial);
+      tensors.buffers.push_back(bench_.put_as(values, spec.dtype, spec.shape));
+    }
+    model_->bind(tensors);
   }
 
   Bench& bench() { return bench_; }

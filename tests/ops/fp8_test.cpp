@@ -42,9 +42,8 @@ Values powers_of_two(std::int64_t count, std::uint32_t seed) {
 TEST(Fp8OptionsTest, IsRefusedWhereThereIsNone) {
   const auto cpu = make_cpu_device({Precision::fp32});
   EXPECT_FALSE(cpu->get<QuantisationOps>().fits(16, 16));
-  EXPECT_THROW(cpu->get<QuantisationOps>().make_scale(DType::e4m3), Error);
+  EXPECT_THROW(cpu->get<QuantisationOps>().make_scales({DType::e4m3}, {}), Error);
   EXPECT_THROW(cpu->get<QuantisationOps>().to_fp8({}, {}, {}, false), Error);
-  cpu->get<QuantisationOps>().renew_scales();
 }
 
 class Fp8Test : public ::testing::Test {
@@ -59,7 +58,14 @@ class Fp8Test : public ::testing::Test {
   Tensor poisoned(Bench& bench, DType format, const Shape& shape) {
     const std::vector<std::uint8_t> bytes(2 * static_cast<std::size_t>(element_count(shape)), 0x7F);
     const Tensor memory = bench.put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())});
-    return {memory.data, format, shape, tested_->get<QuantisationOps>().make_scale(format)};
+    scales_.push_back(tested_->get<QuantisationOps>().make_scales({format}, states_of(bench)));
+    return {memory.data, format, shape, scales_.back()->at(0)};
+  }
+  static Tensor states_of(Bench& bench) {
+    return bench.put_as(Values(QuantisationOps::kStateSize), DType::f32, {1, QuantisationOps::kStateSize});
+  }
+  void renew_scales() {
+    for (const auto& scales : scales_) scales->renew();
   }
   Tensor converted(Bench& bench, DType format, const Tensor& x) {
     const Tensor y = poisoned(bench, format, x.shape);
@@ -114,6 +120,7 @@ class Fp8Test : public ::testing::Test {
   void check_norm(const Shape& shape, float rate);
 
   std::unique_ptr<Device> tested_;
+  std::vector<std::unique_ptr<Fp8Scales>> scales_;
   std::unique_ptr<Device> oracle_;
 };
 
@@ -255,17 +262,47 @@ TEST_F(Fp8Test, ScalesLagBehind) {
     EXPECT_EQ(written(x, 1.0), small);
     EXPECT_EQ(written(wide, 1.0), cut);
     EXPECT_EQ(written(x, 1.0), small);
-    tested_->get<QuantisationOps>().renew_scales();
+    renew_scales();
     EXPECT_EQ(written(wide, 16.0), large);
-    tested_->get<QuantisationOps>().renew_scales();
-    tested_->get<QuantisationOps>().renew_scales();
+    renew_scales();
+    renew_scales();
     EXPECT_EQ(written(x, 16.0), small);
-    tested_->get<QuantisationOps>().renew_scales();
+    renew_scales();
     EXPECT_EQ(written(wide, 1.0), cut);
-    tested_->get<QuantisationOps>().forget_magnitudes();
-    tested_->get<QuantisationOps>().renew_scales();
+    for (const auto& scales : scales_) scales->forget_magnitudes();
+    renew_scales();
     EXPECT_EQ(written(wide, 1.0), cut);
   }
+}
+
+/// As when a run is resumed: scales that know the states of others write what these would have written.
+TEST_F(Fp8Test, ScalesGoOnFromACopyOfTheirStates) {
+  const Shape shape{32, 48};
+  const Values small = powers_of_two(element_count(shape), 1);
+  Values large = small;
+  for (double& value : large) value *= 16.0;
+  Bench bench(*tested_);
+  const Tensor states = states_of(bench), copied = states_of(bench);
+  const auto scales = tested_->get<QuantisationOps>().make_scales({DType::e4m3}, states);
+  const auto others = tested_->get<QuantisationOps>().make_scales({DType::e4m3}, copied);
+  Tensor y = poisoned(bench, DType::e4m3, shape), z = poisoned(bench, DType::e4m3, shape);
+  y.scale = scales->at(0);
+  z.scale = others->at(0);
+  const auto go_on = [&] {
+    std::vector<float> values(QuantisationOps::kStateSize);
+    tested_->copy_to_host(values.data(), states.data, states.bytes());
+    tested_->copy_to_device(copied.data, values.data(), copied.bytes());
+    others->restored();
+  };
+  go_on();  // before the first use: each goes by what it is given first
+  tested_->get<QuantisationOps>().to_fp8(bench.put(small, shape), y, Tensor{}, false);
+  EXPECT_EQ(take(y, 1.0), small);
+  scales->renew();
+  go_on();
+  tested_->get<QuantisationOps>().to_fp8(bench.put(large, shape), y, Tensor{}, false);
+  tested_->get<QuantisationOps>().to_fp8(bench.put(large, shape), z, Tensor{}, false);
+  EXPECT_EQ(bytes_of(z), bytes_of(y));
+  EXPECT_NE(take(y, 1.0), large) << "cut off, as the scale goes by what came before";
 }
 
 TEST_F(Fp8Test, ZerosStayZeros) {
@@ -273,7 +310,7 @@ TEST_F(Fp8Test, ZerosStayZeros) {
   const Shape shape{16, 32};
   const Tensor x = bench.put(Values(16 * 32, 0.0), shape), y = converted(bench, DType::e5m2, x);
   EXPECT_EQ(take(y, 1.0), Values(16 * 32, 0.0));
-  tested_->get<QuantisationOps>().renew_scales();
+  renew_scales();
   tested_->get<QuantisationOps>().to_fp8(x, y, Tensor{}, false);
   EXPECT_EQ(take(y, 1.0), Values(16 * 32, 0.0));
 }
@@ -294,7 +331,7 @@ TEST_F(Fp8Test, Graphs) {
     tested_->get<LinearOps>().linear(x8, weight8, bias, y);
     tested_->get<QuantisationOps>().to_fp8(dy, dy8, dbias, false);
     tested_->get<LinearOps>().linear_backward(x8, weight8, dy8, dx, dweight, Tensor{}, false);
-    tested_->get<QuantisationOps>().renew_scales();
+    renew_scales();
   };
   const auto results = [&](const std::function<void()>& run) {
     run();
@@ -320,8 +357,9 @@ TEST_F(Fp8Test, WrongTensorsThrow) {
   EXPECT_TRUE(tested_->get<QuantisationOps>().fits(16, 48));
   EXPECT_FALSE(tested_->get<QuantisationOps>().fits(17, 48));
   EXPECT_FALSE(tested_->get<QuantisationOps>().fits(16, 24));
-  EXPECT_THROW(tested_->get<QuantisationOps>().make_scale(DType::bf16), Error);
   Bench bench(*tested_);
+  EXPECT_THROW(tested_->get<QuantisationOps>().make_scales({DType::bf16}, states_of(bench)), Error);
+  EXPECT_THROW(tested_->get<QuantisationOps>().make_scales({DType::e4m3}, bench.put({1.0}, {1, 1})), Error);
   const Tensor x = put(bench, {16, 32}, 1), x8 = converted(bench, DType::e4m3, x), odd = put(bench, {16, 24}, 1);
   const Tensor weight = put(bench, {48, 32}, 2), weight8 = converted(bench, DType::e4m3, weight);
   const Tensor y = bench.poisoned({16, 48});
@@ -344,8 +382,9 @@ TEST_F(Fp8Test, WrongTensorsThrow) {
 
 TEST_F(Fp8Test, IsRefusedWithOtherPrecisions) {
   EXPECT_THROW(make_cuda_device({.precision = Precision::tf32, .fp8 = true}, 0), Error);
-  EXPECT_THROW(make_cuda_device({.precision = Precision::bf16}, 0)->get<QuantisationOps>().make_scale(DType::e4m3),
-               Error);
+  const auto bf16 = make_cuda_device({.precision = Precision::bf16}, 0);
+  Bench bench(*bf16);
+  EXPECT_THROW(bf16->get<QuantisationOps>().make_scales({DType::e4m3}, states_of(bench)), Error);
 }
 
 }  // namespace

@@ -10,9 +10,9 @@ namespace {
 class CpuQuantisation final : public QuantisationOps {
  public:
   bool fits(std::int64_t, std::int64_t) const override { return false; }
-  Fp8Scale* make_scale(DType format) override { fail("{} on a device without FP8", name_of(format)); }
-  void renew_scales() override {}
-  void forget_magnitudes() override {}
+  std::unique_ptr<Fp8Scales> make_scales(const std::vector<DType>&, const Tensor&) override {
+    fail("scales of FP8 on a device without FP8");
+  }
   void to_fp8(const Tensor& x, const Tensor& y, const Tensor&, bool) override {
     fail("{} to {} on a device without FP8", name_of(x.dtype), name_of(y.dtype));
   }

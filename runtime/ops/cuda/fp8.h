@@ -12,11 +12,12 @@ namespace ddptrain {
 namespace cuda {
 
 /// How the elements of a tensor become FP8, value * scale, and come back. Device memory.
-struct alignas(16) Fp8State {
+struct alignas(32) Fp8State {
   float inverse_scale = 1.0f;
   float scale = 1.0f;
   float limit = 0.0f;         ///< Largest magnitude of the format.
   std::uint32_t largest = 0;  ///< Since the last renewal; magnitudes as the bits of an f32, which grow with it.
+  std::uint32_t used = 0;     ///< Not 0 where anything was written with it, as Fp8Scale::used.
 };
 
 }  // namespace cuda

@@ -1,35 +1,57 @@
 #include "runtime/ops/cuda/fp8_scales.h"
 
-#include <algorithm>
-
 #include "runtime/core/error.h"
+#include "runtime/device/cuda/cuda_utils.h"
+#include "runtime/ops/expect_tensor.h"
 
 namespace ddptrain::cuda {
 
-Fp8Scale* Fp8Scales::make(DType format, cudaStream_t stream) {
-  DDP_CHECK(is_fp8(format), "{} is not FP8", name_of(format));
-  DDP_CHECK(!is_capturing(stream), "a scale cannot be made while a graph is captured");
-  const std::size_t place = scales_.size() % kPerBlock;
-  if (place == 0) {
-    DeviceMemory memory;
-    DDP_CUDA(cudaMalloc(memory.out(), kPerBlock * sizeof(Fp8State)));
-    blocks_.push_back(std::move(memory));
+namespace {
+
+static_assert(sizeof(Fp8State) == QuantisationOps::kStateSize * sizeof(float));
+
+class CudaFp8Scales final : public Fp8Scales {
+ public:
+  CudaFp8Scales(Device& device, const std::vector<DType>& formats, const Tensor& states)
+      : device_(device), states_(states.as<Fp8State>()) {
+    const auto count = static_cast<std::int64_t>(formats.size());
+    expect_tensor(states, "states of FP8", DType::f32, {count, QuantisationOps::kStateSize});
+    DDP_CHECK(!is_capturing(stream()), "scales cannot be made while a graph is captured");
+    std::vector<Fp8State> initial;
+    for (const DType format : formats) {
+      DDP_CHECK(is_fp8(format), "{} is not FP8", name_of(format));
+      scales_.push_back({states_ + initial.size(), format});
+      initial.push_back({.limit = largest_of(format)});
+    }
+    device.copy_to_device(states_, initial.data(), states.bytes());
   }
-  const Fp8State state{.limit = largest_of(format)};
-  Fp8State* to = static_cast<Fp8State*>(blocks_.back().get()) + place;
-  DDP_CUDA(cudaMemcpyAsync(to, &state, sizeof(state), cudaMemcpyHostToDevice, stream));
-  return &scales_.emplace_back(Fp8Scale{to, format});
+
+  Fp8Scale* at(std::size_t i) override { return &scales_.at(i); }
+  void renew() override { cuda::renew(states_, scales_.size(), stream()); }
+  void forget_magnitudes() override { forget_largest(states_, scales_.size(), stream()); }
+  void restored() override {
+    std::vector<Fp8State> states(scales_.size());
+    device_.copy_to_host(states.data(), states_, states.size() * sizeof(Fp8State));
+    for (std::size_t i = 0; i < scales_.size(); ++i) scales_[i].used = states[i].used != 0;
+  }
+
+ private:
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(device_.compute_stream().handle); }
+
+  Device& device_;
+  Fp8State* states_;
+  std::vector<Fp8Scale> scales_;
+};
+
+}  // namespace
+
+std::unique_ptr<Fp8Scales> make_fp8_scales(Device& device, const std::vector<DType>& formats, const Tensor& states) {
+  return std::make_unique<CudaFp8Scales>(device, formats, states);
 }
 
-void Fp8Scales::renew(cudaStream_t stream) const { for_all(&cuda::renew, stream); }
-
-void Fp8Scales::forget(cudaStream_t stream) const { for_all(&forget_largest, stream); }
-
-void Fp8Scales::for_all(Pass pass, cudaStream_t stream) const {
-  for (std::size_t first = 0; first < scales_.size(); first += kPerBlock) {
-    auto* states = static_cast<Fp8State*>(blocks_[first / kPerBlock].get());
-    pass(states, std::min(kPerBlock, scales_.size() - first), stream);
-  }
+void note_use(Fp8Scale& scale, cudaStream_t stream) {
+  scale.used = true;
+  DDP_CUDA(cudaMemsetAsync(&scale.state->used, 1, sizeof(scale.state->used), stream));
 }
 
 }  // namespace ddptrain::cuda

@@ -1,30 +1,18 @@
 #pragma once
 
-#include <cstddef>
-#include <deque>
+#include <cuda_runtime_api.h>
+
+#include <memory>
 #include <vector>
 
-#include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/ops/cuda/fp8.h"
+#include "runtime/ops/quantisation.h"
 
 namespace ddptrain::cuda {
 
-/// All scales of a device.
-class Fp8Scales {
- public:
-  /// Not while `stream` is being captured.
-  Fp8Scale* make(DType format, cudaStream_t stream);
-  void renew(cudaStream_t stream) const;
-  void forget(cudaStream_t stream) const;
+std::unique_ptr<Fp8Scales> make_fp8_scales(Device& device, const std::vector<DType>& formats, const Tensor& states);
 
- private:
-  using Pass = void (*)(Fp8State* states, std::size_t count, cudaStream_t stream);
-  void for_all(Pass pass, cudaStream_t stream) const;
-
-  static constexpr std::size_t kPerBlock = 1024;
-
-  std::vector<DeviceMemory> blocks_;
-  std::deque<Fp8Scale> scales_;
-};
+/// Something is about to be written with `scale`.
+void note_use(Fp8Scale& scale, cudaStream_t stream);
 
 }  // namespace ddptrain::cuda

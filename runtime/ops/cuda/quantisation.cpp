@@ -35,7 +35,7 @@ Fp8Matrix fp8_output(const Tensor& y, cudaStream_t stream) {
   to.first_use = !y.scale->used;
   DDP_CHECK(!to.first_use || !is_capturing(stream),
             "a tensor in FP8 must be written once before it is captured in a graph");
-  y.scale->used = true;
+  if (to.first_use) note_use(*y.scale, stream);
   return to;
 }
 
@@ -51,14 +51,10 @@ class CudaQuantisation final : public QuantisationOps, CudaOps {
     return device_.options().fp8 && rows % 16 == 0 && columns % 16 == 0;
   }
 
-  Fp8Scale* make_scale(DType format) override {
-    DDP_CHECK(device_.options().fp8, "{} on a device without FP8", name_of(format));
-    return scales_.make(format, stream());
+  std::unique_ptr<Fp8Scales> make_scales(const std::vector<DType>& formats, const Tensor& states) override {
+    DDP_CHECK(device_.options().fp8, "scales of FP8 on a device without FP8");
+    return cuda::make_fp8_scales(device_, formats, states);
   }
-
-  void renew_scales() override { scales_.renew(stream()); }
-
-  void forget_magnitudes() override { scales_.forget(stream()); }
 
   void to_fp8(const Tensor& x, const Tensor& y, const Tensor& sums, bool accumulate) override {
     expect_tensor(x, "to_fp8: x", dtype(), y.shape);
@@ -68,9 +64,6 @@ class CudaQuantisation final : public QuantisationOps, CudaOps {
         sums ? scratch().reserve_elements<float>(cuda::fp8_partials(to.rows, to.columns), stream()) : nullptr;
     cuda::quantize(x.data, to, {sums, accumulate, partials}, stream());
   }
-
- private:
-  cuda::Fp8Scales scales_;
 };
 
 }  // namespace
