@@ -90,6 +90,9 @@ DeviceKind take_device(const World& world, const Options& options, EarlyStart& e
 void start_device(const World& world, DeviceKind kind, const EarlyStart& early, Job& job) {
   const DeviceOptions options = device_options(job.options, kind);
   check_precision(job.options, *job.workload, options.precision);
+  if (kind == DeviceKind::cuda && job.options.precision == "auto" && options.precision == Precision::fp32) {
+    spdlog::info("Precision: fp32, as bf16 takes a GPU of compute capability 8.0 and a program compiled for it");
+  }
   if (kind == DeviceKind::cuda) {
     job.gpu = early.gpu ? 0 : world.local_rank();
     job.pci_bus_id = cuda_pci_bus_id(job.gpu);
@@ -115,9 +118,9 @@ void check_plan(const World& world, const Job& job) {
   }
 }
 
-/// With --init it follows from files.
-void require_same_sizes(const World& world, const Workload& workload) {
-  std::string text;
+/// Sizes follow from files with --init, the precision from the GPU.
+void require_same_model(const World& world, const Workload& workload, const Device& device) {
+  std::string text = fmt::format("the device's precision = {}\n", name_of(device.precision()));
   for (const auto& [name, size] : workload.sizes()) text += fmt::format("the model's {} = {}\n", name, size);
   require_same_configuration(world, text);
 }
@@ -149,7 +152,7 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   job.clock.mark("device");
   world.agree([&] { data.get(); });
   require_same_data(world, workload.data().content());
-  require_same_sizes(world, workload);
+  require_same_model(world, workload, *job.device);
   job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
   return job;

@@ -27,7 +27,8 @@ void add_device_flags(CLI::App& app, Options& o) {
   app.option_defaults()->group("Training");
   app.add_option("--model", o.model, "The network to train, one of the models below");
   add_choice(app, "--precision", o.precision, precisions,
-             "auto: bf16 with fp32 master weights on GPUs, else fp32; fp8: bf16, and FP8 in a GPT's linear layers");
+             "auto: bf16 with fp32 master weights on GPUs that have it (8.0 and newer), else fp32; fp8: bf16, and FP8 "
+             "in a GPT's linear layers");
   app.option_defaults()->group("Device");
   add_choice(app, "--device", o.device, devices, "auto: GPUs where there are some");
   app.add_option("--threads", o.compute.threads, "Threads per rank (CPU)");
@@ -355,7 +356,7 @@ Precision chosen_precision(const Options& options, DeviceKind device) {
   if (options.precision == "fp32") return Precision::fp32;
   if (options.precision == "tf32") return Precision::tf32;
   if (options.precision == "bf16" || options.precision == "fp8") return Precision::bf16;
-  return device == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
+  return device == DeviceKind::cuda && cuda_has_bf16() ? Precision::bf16 : Precision::fp32;
 }
 
 void check_precision(const Options& options, const Workload& workload, Precision precision) {

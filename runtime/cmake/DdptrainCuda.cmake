@@ -2,10 +2,11 @@
 # ddp_cuda_libraries (CUDA runtime, cuBLASLt, cuDNN, NCCL, NVML's loader).
 
 include(CheckLanguage)
+include(DdptrainCudaArchitectures)
 
 set(DDPTRAIN_WITH_CUDA OFF)
 if(NOT DDPTRAIN_CUDA STREQUAL "OFF")
-  set(CMAKE_CUDA_ARCHITECTURES ${DDPTRAIN_CUDA_ARCHITECTURES})
+  ddp_cuda_architectures(CMAKE_CUDA_ARCHITECTURES ${DDPTRAIN_CUDA_ARCHITECTURES})
   check_language(CUDA)
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS /usr/local/cuda/include)
   find_library(NCCL_LIBRARY nccl HINTS /usr/local/cuda/lib64 /usr/local/lib)
@@ -45,6 +46,9 @@ if(DDPTRAIN_WITH_CUDA)
   add_library(ddp_cuda_libraries INTERFACE)
   target_include_directories(ddp_cuda_libraries SYSTEM INTERFACE
     "$<BUILD_INTERFACE:${CUDNN_FRONTEND_INCLUDE_DIR};${CUDNN_INCLUDE_DIR};${NCCL_INCLUDE_DIR}>")
+  if("${CMAKE_CUDA_ARCHITECTURES}" MATCHES "90a")
+    target_compile_definitions(ddp_cuda_libraries INTERFACE $<BUILD_INTERFACE:DDPTRAIN_CODE_90A>)
+  endif()
   target_link_libraries(ddp_cuda_libraries INTERFACE
     CUDA::cudart CUDA::cublasLt ${CUDNN_LIBRARY} ${NCCL_LIBRARY} ${CMAKE_DL_LIBS})
 endif()

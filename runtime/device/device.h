@@ -143,6 +143,8 @@ std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device);
 /// Starts CUDA on the first visible GPU, which takes a while; errors are left to those who use it. From any thread.
 void start_cuda();
 int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without a GPU.
+/// Whether the current GPU, and the code for it, can compute in bf16 and tf32; true where there is no GPU to ask.
+bool cuda_has_bf16();
 /// Such as 0000:1b:00.0; empty in a build without CUDA.
 std::string cuda_pci_bus_id(int device);
 /// Whether a GPU can read and write another one's memory directly; false in a build without CUDA.

@@ -1,21 +1,12 @@
+#include "models/cnn/cuda/conv_backward.cuh"
 #include "models/cnn/cuda/launch.h"
-#include "models/cnn/cuda/layout.cuh"
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/launch.cuh"
+#include "runtime/ops/cuda/wgmma.cuh"
 
 namespace ddptrain::cuda::cnn {
 namespace {
 
-// Gradient of conv2's output on the 26-wide grid: columns 24 and 25, and kHalo rows before and after, are zero, so that
-// every tap of the data gradient reads inside.
-constexpr int kHalo = 2 * kSide1;
-constexpr int kPlaneBytes2 = (kHalo + kTiles1 * 64 + 1) * 16;
-static_assert((kPlaneBytes2 / 16) % 2 == 1 && (kPlaneBytes1 / 16) % 2 == 1);
-
-constexpr int kItems = kChunks / kThreads;  // pooled pixels x channel planes per thread
-static_assert(kItems * kThreads == kChunks && kThreads % kPlanes2 == 0);
-constexpr int kTapsPerGroup = 3;
-constexpr int kGroups = kThreads / 128;
 constexpr int kMaxTiles = (kTiles1 + kGroups - 1) / kGroups;  // of the data gradient, per warpgroup
 
 struct BackwardShared {
@@ -26,63 +17,7 @@ struct BackwardShared {
   alignas(16) Conv1Weights conv1;
 };
 
-/// What a thread fetches while the tensor cores work on an image: gradients of the next, pixels of the one after.
-struct Fetched {
-  std::uint32_t pixels;
-  uint4 gradients[kItems];
-  std::uint32_t winners[kItems];
-};
-
-__device__ __forceinline__ void fetch(Fetched& next, int row, const uint4* dfeatures, const std::uint32_t* winners) {
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const std::size_t chunk = static_cast<std::size_t>(row) * kChunks + i * kThreads + threadIdx.x;
-    next.gradients[i] = dfeatures[chunk];
-    next.winners[i] = winners[chunk];
-  }
-}
-
-/// Bit `bit` of each of the two bytes that belong to channel pair k, spread over the halves of a word.
-template <int kBit>
-__device__ __forceinline__ std::uint32_t winner_mask(std::uint32_t codes, int k) {
-  const std::uint32_t shifted = codes << (7 - kBit);
-  return k % 2 == 0 ? permute_bytes<0x9988>(shifted) : permute_bytes<0xBBAA>(shifted);
-}
-
-/// Undoes dropout and pooling: writes the gradient of conv2's output and adds its sum per channel to dbias.
-__device__ __forceinline__ void scatter(const Fetched& fetched, unsigned char* gradient2, float (&dbias)[8]) {
-  unsigned char* plane = gradient2 + (threadIdx.x % kPlanes2) * kPlaneBytes2;
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const int pooled = (i * kThreads + threadIdx.x) / kPlanes2;
-    const int pixel = kHalo + 2 * (pooled / kPooledSide) * kSide1 + 2 * (pooled % kPooledSide);
-    const std::uint32_t packed[4] = {fetched.gradients[i].x, fetched.gradients[i].y, fetched.gradients[i].z,
-                                     fetched.gradients[i].w};
-    const std::uint32_t codes = fetched.winners[i];
-    std::uint32_t out[4][4];  // [position][pair]
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const std::uint32_t right = k < 2 ? winner_mask<0>(codes, k) : winner_mask<3>(codes, k);
-      const std::uint32_t lower = k < 2 ? winner_mask<1>(codes, k) : winner_mask<4>(codes, k);
-      const std::uint32_t alive = k < 2 ? winner_mask<2>(codes, k) : winner_mask<5>(codes, k);
-      const std::uint32_t gradient = packed[k] & alive;
-      out[0][k] = gradient & ~right & ~lower;
-      out[1][k] = gradient & right & ~lower;
-      out[2][k] = gradient & ~right & lower;
-      out[3][k] = gradient & right & lower;
-      const float2 pair = unpack_bf16(gradient);
-      dbias[2 * k] += pair.x;
-      dbias[2 * k + 1] += pair.y;
-    }
-#pragma unroll
-    for (int position = 0; position < 4; ++position) {
-      const int at = pixel + (position / 2) * kSide1 + position % 2;
-      *reinterpret_cast<uint4*>(plane + at * 16) =
-          make_uint4(out[position][0], out[position][1], out[position][2], out[position][3]);
-    }
-  }
-}
-
+#if DDP_WGMMA
 /// Parts of the gradient of conv1's activated output: d[16 s + ..] [64 pixels from `first`, 32 channels] is the sum
 /// over r of gradient2[pixel - 26 r] times weights2[:, r, s, :], a part of the gradient at pixel + s. It is zero where
 /// pixel lies in columns 24 and 25, so pixel + s is always in the same row.
@@ -101,40 +36,6 @@ __device__ __forceinline__ void data_gradient_tile(float (&d)[48], std::uint32_t
   }
   wgmma_commit();
   wgmma_wait<0>();
-}
-
-/// Applies ReLU's mask to the parts of a tile and adds their products with the image's windows: conv1 weight gradient
-/// [tap, channel] in rows 0 to 8 of `dconv1`, bias gradient in row 9.
-__device__ __forceinline__ void conv1_gradient_tile(const float (&d)[48], int first, const unsigned char* hidden,
-                                                    const __nv_bfloat16* image, float (&dconv1)[4][4]) {
-  const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-  const int start = first + ((threadIdx.x / 32) % 4) * 16;  // this warp's 16 pixels
-  std::uint32_t pixels[2][4], last[2][4];                   // of tap g and, where g is 0, tap 8; four in a row
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const auto* corner =
-        reinterpret_cast<const std::uint16_t*>(image) + window(min(start + 8 * half + 2 * q, kPixels1 - 4));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pixels[half][i] = corner[tap_offset(g) + i];
-      last[half][i] = g == 0 ? corner[tap_offset(8) + min(i, 3)] : (g == 1 ? 0x3F80u : 0u);
-    }
-  }
-#pragma unroll
-  for (int s = 0; s < 3; ++s) {
-    const std::uint32_t a[4] = {pixels[0][s] | pixels[0][s + 1] << 16, last[0][s] | last[0][s + 1] << 16,
-                                pixels[1][s] | pixels[1][s + 1] << 16, last[1][s] | last[1][s + 1] << 16};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const unsigned char* active = hidden + j * kPlaneBytes1 + (start + g + s) * 16 + q * 4;
-      const float* part = d + 16 * s + 4 * j;
-      const std::uint32_t low =
-          pack_bf16(part[0], part[1]) & greater_bf16(*reinterpret_cast<const std::uint32_t*>(active), 0u);
-      const std::uint32_t high =
-          pack_bf16(part[2], part[3]) & greater_bf16(*reinterpret_cast<const std::uint32_t*>(active + 8 * 16), 0u);
-      mma_m16n8k16(dconv1[j], a, transpose_8x8(low), transpose_8x8(high));
-    }
-  }
 }
 
 /// dweights[i] [64 channels2, 32 channels1] += sum over pixels of gradient2[pixel] hidden[pixel + shift of tap i].
@@ -164,54 +65,13 @@ __device__ __forceinline__ void weight_gradient(float (&dweights)[kTapsPerGroup]
   }
   wgmma_wait<0>();
 }
+#endif
 
-__device__ __forceinline__ void store_conv2_gradients(const float (&dweights)[kTapsPerGroup][16], int first_tap,
-                                                      float* out) {
-  const int warp = (threadIdx.x / 32) % 4, g = (threadIdx.x % 32) / 4, q = threadIdx.x % 4;
-#pragma unroll
-  for (int i = 0; i < kTapsPerGroup; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      float* low = out + ((16 * warp + g) * kTaps + first_tap + i) * kChannels1 + 8 * j + 2 * q;
-      float* high = low + 8 * kTaps * kChannels1;
-      *reinterpret_cast<float2*>(low) = make_float2(dweights[i][4 * j], dweights[i][4 * j + 1]);
-      *reinterpret_cast<float2*>(high) = make_float2(dweights[i][4 * j + 2], dweights[i][4 * j + 3]);
-    }
-  }
-}
-
-/// Sums what the warps and threads hold of the small gradients, through `scratch` (shared memory, free by now).
-__device__ __forceinline__ void store_small_gradients(const float (&dconv1)[4][4], const float (&dbias2)[8],
-                                                      float* scratch, float* out) {
-  float* windows = scratch;                    // [warp][16 taps][32 channels]
-  float* biases = scratch + kWarps * 16 * 32;  // [thread / 8][64 channels]
-  const int warp = threadIdx.x / 32, g = (threadIdx.x % 32) / 4, q = threadIdx.x % 4;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      windows[(warp * 16 + g + 8 * (i / 2)) * 32 + 8 * j + 2 * q + i % 2] = dconv1[j][i];
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) biases[threadIdx.x * 8 + i] = dbias2[i];
-  __syncthreads();
-  for (int i = threadIdx.x; i < 64 + 10 * 32; i += kThreads) {
-    float sum = 0.0f;
-    if (i < 64) {
-      for (int k = 0; k < kThreads / kPlanes2; ++k) sum += biases[k * 64 + i];
-      out[i] = sum;
-    } else {
-      const int tap = (i - 64) / 32, channel = (i - 64) % 32;
-      for (int k = 0; k < kWarps; ++k) sum += windows[(k * 16 + tap) * 32 + channel];
-      out[64 + (tap < kTaps ? channel * kTaps + tap : kTaps * 32 + channel)] = tap < kTaps ? sum / 255.0f : sum;
-    }
-  }
-}
-
+/// Empty but in code of 9.0a.
 __global__ void __launch_bounds__(kThreads, 1)
     conv_backward_kernel(Images batch, ConvWeights weights, const uint4* dfeatures, const std::uint32_t* winners,
                          float* partials) {
+#if DDP_WGMMA
   extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<BackwardShared*>(memory);
   const int group = uniform(threadIdx.x / 128);
@@ -241,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int row = blockIdx.x; row < batch.count; row += gridDim.x, now ^= 1) {
     const int following = row + gridDim.x;
     __syncthreads();  // the last image's products are done
-    scatter(next, shared.gradient2, dbias2);
+    scatter(next, shared.gradient2 + (threadIdx.x % kPlanes2) * kPlaneBytes2, dbias2);
     store_pixels(next.pixels, shared.image[now ^ 1]);
     fence_async_proxy();
     __syncthreads();
@@ -256,7 +116,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (tile >= kTiles1) continue;
       float d[48];
       data_gradient_tile(d, gradient2, weights2, 64 * tile);
-      conv1_gradient_tile(d, 64 * tile, shared.hidden[now], shared.image[now], dconv1);
+      const int start = 64 * tile + ((threadIdx.x / 32) % 4) * 16;  // of this warp
+      conv1_gradient_tile(d, start, shared.hidden[now], shared.image[now], dconv1);
     }
     if (following < batch.count) conv1_forward(shared.image[now ^ 1], shared.conv1, shared.hidden[now ^ 1]);
   }
@@ -265,18 +126,22 @@ __global__ void __launch_bounds__(kThreads, 1)
   float* out = partials + static_cast<std::size_t>(blockIdx.x) * kConvGradients;
   store_conv2_gradients(dweights, kTapsPerGroup * group, out);
   store_small_gradients(dconv1, dbias2, reinterpret_cast<float*>(shared.gradient2), out + kChannels2 * 288);
+#endif
 }
 
 }  // namespace
 
 int conv_backward(const Images& batch, const ConvWeights& weights, const void* dfeatures, const std::uint32_t* winners,
                   float* partials, int multiprocessors, cudaStream_t stream) {
+  const auto* gradients = static_cast<const uint4*>(dfeatures);
+  if (!multiplies_by_warpgroups()) {
+    return conv_backward_by_warps(batch, weights, gradients, winners, partials, multiprocessors, stream);
+  }
   static_assert(sizeof(BackwardShared) <= 227 * 1024);
-  DDP_CUDA(cudaFuncSetAttribute(conv_backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                static_cast<int>(sizeof(BackwardShared))));
+  reserve_shared_memory(conv_backward_kernel, sizeof(BackwardShared));
   const int blocks = std::min(batch.count, multiprocessors);
-  launch_early(conv_backward_kernel, blocks, kThreads, sizeof(BackwardShared), stream, batch, weights,
-               static_cast<const uint4*>(dfeatures), winners, partials);
+  launch_early(conv_backward_kernel, blocks, kThreads, sizeof(BackwardShared), stream, batch, weights, gradients,
+               winners, partials);
   return blocks;
 }
 

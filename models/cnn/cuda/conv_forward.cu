@@ -1,19 +1,28 @@
 #include "models/cnn/cuda/launch.h"
 #include "models/cnn/cuda/layout.cuh"
 #include "runtime/device/cuda/cuda_utils.h"
+#include "runtime/ops/cuda/wgmma.cuh"
 
 namespace ddptrain::cuda::cnn {
 namespace {
 
+/// Of conv1's output: without warpgroup products no more than there are pixels, so that two blocks fit into the 164 KiB
+/// of a multiprocessor of 8.0.
+template <bool kWarpgroups>
+constexpr int kHiddenPlane = kWarpgroups ? kPlaneBytes1 : (kPixels1 + 1) * 16;
+static_assert((kHiddenPlane<false> / 16) % 2 == 1);
+
+template <bool kWarpgroups>
 struct ForwardShared {
   alignas(128) unsigned char weights2[kWeights2Bytes];
-  alignas(128) unsigned char hidden[kPlanes1 * kPlaneBytes1];  // conv1's output
+  alignas(128) unsigned char hidden[kPlanes1 * kHiddenPlane<kWarpgroups>];  // conv1's output
   alignas(16) __nv_bfloat16 image[kPixels];
   alignas(16) Conv1Weights conv1;
 };
 
 /// d += conv2 on the 8 x 8 output pixels that start at row `top`, column `left`. Row 8 y + x of the product is pixel
 /// (top + y, left + x), so that a thread holds both rows of a pooling window and its neighbour lane the other column.
+#if DDP_WGMMA
 __device__ __forceinline__ void conv2_tile(float (&d)[32], std::uint32_t hidden, std::uint32_t weights, int top,
                                            int left) {
   const Operand a(hidden + (top * kSide1 + left) * 16, kPlaneBytes1, kSide1 * 16);
@@ -29,6 +38,29 @@ __device__ __forceinline__ void conv2_tile(float (&d)[32], std::uint32_t hidden,
   }
   wgmma_commit();
 }
+#else
+__device__ __forceinline__ void conv2_tile(float (&d)[32], std::uint32_t hidden, std::uint32_t weights, int top,
+                                           int left) {
+  const int warp = (threadIdx.x / 32) % 4, lane = threadIdx.x % 32;
+  const int line = top + 2 * warp + (lane / 8) % 2;  // of matrix lane / 8 of a; lane / 16 is its half of the channels
+  const std::uint32_t a_at = hidden + (lane / 16) * kHiddenPlane<false> + (line * kSide1 + left + lane % 8) * 16;
+  const std::uint32_t b_at = weights + ((lane / 8) % 2 * kChannels2 + lane / 16 * 8 + lane % 8) * 16;
+#pragma unroll
+  for (int tap = 0; tap < kTaps; ++tap) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      std::uint32_t a[4], b[4];
+      ldmatrix_x4(a, a_at + (tap / 3 * kSide1 + tap % 3) * 16 + 2 * half * kHiddenPlane<false>);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        ldmatrix_x4(b, b_at + ((tap * kPlanes1 + 2 * half) * kChannels2 + 16 * j) * 16);
+        mma_m16n8k16(reinterpret_cast<float(&)[4]>(d[8 * j]), a, b[0], b[1]);
+        mma_m16n8k16(reinterpret_cast<float(&)[4]>(d[8 * j + 4]), a, b[2], b[3]);
+      }
+    }
+  }
+}
+#endif
 
 /// One thread's share of a pooled row: four pairs of channels 32 half + 8 j + 2 q + {0, 1}, where half is the parity of
 /// the lane's column. The masks are all ones in the half of a channel whose largest element is in the right column
@@ -105,16 +137,22 @@ __device__ __forceinline__ void store_pooled(const Pooled& pooled, const Dropout
   winners[chunk] = transpose_codes(codes, q);
 }
 
-/// The warpgroups of a block take turns at the tensor cores, so that one multiplies while the others pool: turn g is
+/// The warpgroups of a block take turns at warpgroup products, so that one multiplies while the others pool: turn g is
 /// taken by warpgroup g and given by the one before.
 constexpr int kGroups = kThreads / 128;
-__device__ __forceinline__ void take_turn(int group) { barrier_wait(1 + group, 256); }
-__device__ __forceinline__ void give_turn(int group) { barrier_arrive(1 + (group + 1) % kGroups, 256); }
+template <bool kWarpgroups>
+__device__ __forceinline__ void take_turn(int group) {
+  if constexpr (kWarpgroups) barrier_wait(1 + group, 256);
+}
+template <bool kWarpgroups>
+__device__ __forceinline__ void give_turn(int group) {
+  if constexpr (kWarpgroups) barrier_arrive(1 + (group + 1) % kGroups, 256);
+}
 
-__global__ void __launch_bounds__(kThreads, 2)
-    conv_forward_kernel(Images batch, ConvWeights weights, Dropout dropout, uint4* features, std::uint32_t* winners) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  auto& shared = *reinterpret_cast<ForwardShared*>(memory);
+template <bool kWarpgroups>
+__device__ __forceinline__ void forward_images(const Images& batch, const ConvWeights& weights, const Dropout& dropout,
+                                               uint4* features, std::uint32_t* winners,
+                                               ForwardShared<kWarpgroups>& shared) {
   const int group = uniform(threadIdx.x / 128), warp = (threadIdx.x / 32) % 4;
   const int g = (threadIdx.x % 32) / 4, q = threadIdx.x % 4;
   const BatchRows rows(batch.order, batch.step);
@@ -127,12 +165,12 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
   for (int j = 0; j < 8; ++j) bias2[j] = static_cast<const std::uint32_t*>(weights.conv2_bias)[4 * j + q];
 
-  if (group == kGroups - 1) give_turn(group);
+  if (group == kGroups - 1) give_turn<kWarpgroups>(group);
   for (int row = blockIdx.x; row < batch.count; row += gridDim.x) {
     store_pixels(pixels, shared.image);
     __syncthreads();
-    conv1_forward(shared.image, shared.conv1, shared.hidden);
-    fence_async_proxy();
+    conv1_forward<kHiddenPlane<kWarpgroups>>(shared.image, shared.conv1, shared.hidden);
+    if constexpr (kWarpgroups) fence_async_proxy();
     __syncthreads();
     if (row + gridDim.x < batch.count) pixels = fetch_pixels(batch.images, rows, row + gridDim.x);
 #pragma unroll 1
@@ -144,10 +182,10 @@ __global__ void __launch_bounds__(kThreads, 2)
         d[4 * j] = d[4 * j + 2] = bias.x;
         d[4 * j + 1] = d[4 * j + 3] = bias.y;
       }
-      take_turn(group);
+      take_turn<kWarpgroups>(group);
       conv2_tile(d, shared_address(shared.hidden), shared_address(shared.weights2), 8 * group, 8 * column);
-      give_turn(group);
-      wgmma_wait<0>();
+      give_turn<kWarpgroups>(group);
+      if constexpr (kWarpgroups) wgmma_wait<0>();
       const int pixel = (4 * group + warp) * kPooledSide + 4 * column + g / 2;
       store_pooled(max_pool(d, g & 1), dropout, row, pixel, g & 1, q, features, winners);
     }
@@ -155,17 +193,37 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
+/// A kernel of warpgroup products has a body in code of 9.0a, the other one in all other code from 8.0 on.
+template <bool kWarpgroups>
+__global__ void __launch_bounds__(kThreads, 2)
+    conv_forward_kernel(Images batch, ConvWeights weights, Dropout dropout, uint4* features, std::uint32_t* winners) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (kWarpgroups == kHasWarpgroups) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    forward_images<kWarpgroups>(batch, weights, dropout, features, winners,
+                                *reinterpret_cast<ForwardShared<kWarpgroups>*>(memory));
+  }
+#endif
+}
+
+template <bool kWarpgroups>
+void launch(const Images& batch, const ConvWeights& weights, const Dropout& dropout, void* features,
+            std::uint32_t* winners, int multiprocessors, cudaStream_t stream) {
+  constexpr std::size_t kBytes = sizeof(ForwardShared<kWarpgroups>);
+  static_assert(2 * (kBytes + 1024) <= (kWarpgroups ? 228 : 164) * 1024);
+  const auto kernel = conv_forward_kernel<kWarpgroups>;
+  reserve_shared_memory(kernel, kBytes);
+  const int blocks = std::min(batch.count, 2 * multiprocessors);
+  kernel<<<blocks, kThreads, kBytes, stream>>>(batch, weights, dropout, static_cast<uint4*>(features), winners);
+  DDP_CUDA(cudaGetLastError());
+}
+
 }  // namespace
 
 void conv_forward(const Images& batch, const ConvWeights& weights, const Dropout& dropout, void* features,
                   std::uint32_t* winners, int multiprocessors, cudaStream_t stream) {
-  static_assert(2 * (sizeof(ForwardShared) + 1024) <= 227 * 1024);
-  DDP_CUDA(cudaFuncSetAttribute(conv_forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                static_cast<int>(sizeof(ForwardShared))));
-  const int blocks = std::min(batch.count, 2 * multiprocessors);
-  conv_forward_kernel<<<blocks, kThreads, sizeof(ForwardShared), stream>>>(batch, weights, dropout,
-                                                                           static_cast<uint4*>(features), winners);
-  DDP_CUDA(cudaGetLastError());
+  const auto launched = multiplies_by_warpgroups() ? launch<true> : launch<false>;
+  launched(batch, weights, dropout, features, winners, multiprocessors, stream);
 }
 
 }  // namespace ddptrain::cuda::cnn

@@ -5,7 +5,7 @@
 #include "models/cnn/cuda/launch.h"
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/launch.cuh"
-#include "runtime/ops/cuda/wgmma.cuh"
+#include "runtime/ops/cuda/mma.cuh"
 
 namespace ddptrain::cuda::cnn {
 namespace {
@@ -233,8 +233,7 @@ int head_forward_backward(const Images& batch, const HeadWeights& weights, float
                           const float* hidden, float gradient_scale, void* dhidden, float* partials,
                           HeadMetrics* metrics, cudaStream_t stream) {
   const int blocks = std::min(kHeadBlocks, (batch.count + kHeadWarps - 1) / kHeadWarps);
-  DDP_CUDA(cudaFuncSetAttribute(head_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                static_cast<int>(sizeof(HeadShared))));
+  reserve_shared_memory(head_kernel, sizeof(HeadShared));
   launch_early(head_kernel, blocks, kHeadThreads, sizeof(HeadShared), stream, batch, weights, feature_scale, dropout,
                hidden, gradient_scale, static_cast<uint2*>(dhidden), partials, metrics);
   return blocks;

@@ -42,6 +42,10 @@ void conv_forward(const Images& batch, const ConvWeights& weights, const Dropout
 int conv_backward(const Images& batch, const ConvWeights& weights, const void* dfeatures, const std::uint32_t* winners,
                   float* partials, int multiprocessors, cudaStream_t stream);
 
+/// conv_backward() of GPUs without warpgroup products.
+int conv_backward_by_warps(const Images& batch, const ConvWeights& weights, const uint4* dfeatures,
+                           const std::uint32_t* winners, float* partials, int multiprocessors, cudaStream_t stream);
+
 /// Between the two products with fc1: head_forward_backward takes hidden [count, 128] f32 = features fc1_weight^T.
 struct HeadWeights {
   const void* fc1_bias;    ///< [128]

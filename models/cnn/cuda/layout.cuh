@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "runtime/core/step.h"
-#include "runtime/ops/cuda/wgmma.cuh"
+#include "runtime/ops/cuda/mma.cuh"
 
 /// What the fused convolution kernels share: the fixed shape of the network and how one image lies in shared memory.
 ///
@@ -21,9 +21,9 @@ inline constexpr int kSide1 = 26;  // conv1 output per side
 inline constexpr int kPixels1 = kSide1 * kSide1;
 inline constexpr int kChannels1 = 32;
 inline constexpr int kPlanes1 = kChannels1 / 8;
-inline constexpr int kTiles1 = (kPixels1 + 63) / 64;  // of 64 pixels each
-inline constexpr int kPlaneBytes1 = (kTiles1 * 64 + 3) * 16;
-inline constexpr int kSide2 = 24;  // conv2 output per side
+inline constexpr int kTiles1 = (kPixels1 + 63) / 64;          // of 64 pixels each
+inline constexpr int kPlaneBytes1 = (kTiles1 * 64 + 3) * 16;  // of whole tiles, and what their taps reach
+inline constexpr int kSide2 = 24;                             // conv2 output per side
 inline constexpr int kChannels2 = 64;
 inline constexpr int kPlanes2 = kChannels2 / 8;
 inline constexpr int kTaps = 9;
@@ -87,6 +87,7 @@ __device__ __forceinline__ std::uint32_t pack_pixels(const __nv_bfloat16* image,
 __device__ __forceinline__ int window(int p) { return (p / kSide1) * kImage + p % kSide1; }
 
 /// ReLU(conv1 + bias) of the image into the planes at `out`; every warp takes 16 pixels at a time.
+template <int kPlaneBytes = kPlaneBytes1>
 __device__ __forceinline__ void conv1_forward(const __nv_bfloat16* image, const Conv1Weights& weights,
                                               unsigned char* out) {
   const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
@@ -110,7 +111,7 @@ __device__ __forceinline__ void conv1_forward(const __nv_bfloat16* image, const 
     for (int j = 0; j < 4; ++j) {
       float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
       mma_m16n8k16(d, a, b0[j], b1[j]);
-      unsigned char* plane = out + j * kPlaneBytes1 + q * 4;
+      unsigned char* plane = out + j * kPlaneBytes + q * 4;
       constexpr float kScale = 1.0f / 255.0f;
       const auto activate = [&](float x, float y) {
         return pack_relu_bf16(fmaf(x, kScale, bias[j].x), fmaf(y, kScale, bias[j].y));

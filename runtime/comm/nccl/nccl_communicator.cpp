@@ -1,5 +1,4 @@
 #include <cuda_runtime_api.h>
-#include <nccl.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -10,10 +9,9 @@
 #include <utility>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/nccl/nccl_compat.h"
 #include "runtime/comm/nccl/nccl_peer_addresses.h"
 #include "runtime/core/error.h"
-
-static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0), "NCCL 2.27 or newer is needed (symmetric windows)");
 
 namespace ddptrain {
 
@@ -57,7 +55,9 @@ class NcclComm {
     if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     world.broadcast(&id, sizeof(id), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 3)
     config.commName = "ddptrain";
+#endif
     if (max_ctas > 0) {
       config.maxCTAs = max_ctas;
       config.cgaClusterSize = 0;  // a cluster would wait for free multiprocessors that are neighbours
@@ -133,6 +133,7 @@ ncclDataType_t nccl_type(DType dtype) {
 /// NCCL sees it, and would bypass an algorithm or protocol that the user chose. The same on all ranks.
 std::string why_not_to_ask(const World& world, bool wanted) {
   if (!wanted) return "symmetric memory is off";
+  if (!kHasSymmetricWindows) return "this program was compiled with an NCCL older than 2.27.3";
   if (world.size() == 1) return "one rank";
   std::string mine;
   for (const char* name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_HOSTID"}) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nccl.h>
+#include "runtime/comm/nccl/nccl_compat.h"
 
 #include <functional>
 #include <vector>

@@ -20,6 +20,9 @@ DeviceOptions checked(DeviceOptions options) {
   return options;
 }
 
+constexpr int kFirstWithBf16 = 80;  // and tf32; compute capabilities
+constexpr int kFirstWithFp8 = 89;
+
 struct Peak {
   const char* name;  ///< Part of the device's name.
   double fp32, tf32, bf16;
@@ -74,21 +77,33 @@ CudaDevice::CudaDevice(DeviceOptions options, int device) : Device(checked(optio
   DDP_CUDA(cudaGetDeviceProperties(&properties, device));
   name_ = properties.name;
   multiprocessors_ = properties.multiProcessorCount;
-  if (!cuda::has_code_for_device()) {
-    usage_error(
-        "GPU {} ({}) has compute capability {}.{}, for which this program was not compiled. Configure with "
-        "-DDDPTRAIN_CUDA_ARCHITECTURES={}{} and build again, or use --device cpu.",
-        device, name_, properties.major, properties.minor, properties.major, properties.minor);
-  }
-  if (options.fp8 && 10 * properties.major + properties.minor < 89) {
-    usage_error("GPU {} ({}) has no FP8: that takes compute capability 8.9. Use --precision bf16.", device, name_);
-  }
+  check_abilities(device);
   int lowest = 0;
   int highest = 0;
   DDP_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   DDP_CUDA(cudaStreamCreateWithPriority(compute_.out(), cudaStreamNonBlocking, lowest));
   DDP_CUDA(cudaStreamCreateWithPriority(communication_.out(), cudaStreamNonBlocking, highest));
   DDP_CUDA(cudaEventCreateWithFlags(order_.out(), cudaEventDisableTiming));
+}
+
+void CudaDevice::check_abilities(int device) const {
+  const int capability = cuda::compute_capability(), code = cuda::code_version();
+  const std::string gpu =
+      fmt::format("GPU {} ({}, compute capability {}.{})", device, name_, capability / 10, capability % 10);
+  if (code == 0) {
+    usage_error(
+        "{}: this program was not compiled for it. Configure on this machine with "
+        "-DDDPTRAIN_CUDA_ARCHITECTURES=native, "
+        "or anywhere with the preset fat, and build again; or use --device cpu.",
+        gpu);
+  }
+  if (options().precision != Precision::fp32 && std::min(capability, code) < kFirstWithBf16) {
+    usage_error("{}: no {}, which takes compute capability 8.0, and code for it. Use --precision fp32.", gpu,
+                name_of(options().precision));
+  }
+  if (options().fp8 && capability < kFirstWithFp8) {
+    usage_error("{}: no FP8, which takes compute capability 8.9. Use --precision bf16.", gpu);
+  }
 }
 
 CudaDevice::~CudaDevice() {
@@ -206,6 +221,10 @@ int cuda_device_count() {
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();  // no driver or no device is an answer, not an error
   return 0;
+}
+
+bool cuda_has_bf16() {
+  return cuda_device_count() == 0 || std::min(cuda::compute_capability(), cuda::code_version()) >= kFirstWithBf16;
 }
 
 std::string cuda_pci_bus_id(int device) {

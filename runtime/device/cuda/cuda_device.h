@@ -44,6 +44,9 @@ class CudaDevice final : public Device {
   cuda::Scratch& scratch() { return scratch_; }
 
  private:
+  /// UsageError where the GPU cannot run this program, or not at the precision that was asked for.
+  void check_abilities(int device) const;
+
   std::string name_;
   int multiprocessors_ = 0;
   cuda::StreamHandle compute_;

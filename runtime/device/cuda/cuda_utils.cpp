@@ -3,6 +3,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
 
 #include "runtime/core/error.h"
 
@@ -24,6 +27,51 @@ bool is_capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   DDP_CUDA(cudaStreamIsCapturing(stream, &status));
   return status != cudaStreamCaptureStatusNone;
+}
+
+int compute_capability() {
+  int device = 0, major = 0, minor = 0;
+  DDP_CUDA(cudaGetDevice(&device));
+  DDP_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  DDP_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return 10 * major + minor;
+}
+
+bool launches_early() {
+  static const bool early = code_version() >= 90;
+  return early;
+}
+
+bool multiplies_by_warpgroups() {
+#ifdef DDPTRAIN_CODE_90A
+  return compute_capability() == 90;
+#else
+  return false;
+#endif
+}
+
+std::size_t shared_memory_limit() {
+  static const std::size_t limit = [] {
+    int device = 0, bytes = 0;
+    DDP_CUDA(cudaGetDevice(&device));
+    DDP_CUDA(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    const char* lower = std::getenv("DDPTRAIN_SHARED_MEMORY_LIMIT");
+    if (lower == nullptr) return static_cast<std::size_t>(bytes);
+    const std::string_view text = lower;
+    std::size_t kib = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), kib);
+    if (error != std::errc() || end != text.data() + text.size() || kib < 48) {
+      usage_error("DDPTRAIN_SHARED_MEMORY_LIMIT={}: a number of KiB, at least 48", text);
+    }
+    return std::min(static_cast<std::size_t>(bytes), kib * 1024);
+  }();
+  return limit;
+}
+
+void reserve_shared_memory(const void* kernel, std::size_t bytes) {
+  DDP_CHECK(bytes <= shared_memory_limit(), "a kernel needs {} bytes of shared memory, of which a thread block has {}",
+            bytes, shared_memory_limit());
+  DDP_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
 
 void* Scratch::reserve(std::size_t bytes, cudaStream_t stream) {

@@ -59,8 +59,24 @@ using DeviceMemory = Handle<void*, cudaFree>;
 using RegisteredMemory = Handle<void*, cudaHostUnregister>;
 
 bool is_capturing(cudaStream_t stream);
-/// Whether this program was compiled for the current device.
-bool has_code_for_device();
+int compute_capability();  ///< Of the current device: 90 for 9.0.
+/// The architecture for which the kernels that run on the current device were compiled, as compute_capability(); lower
+/// where the driver translates older code. 0 where this program has none for the device.
+int code_version();
+/// Whether kernels may start before their predecessor ends: their code must wait in time, which takes 9.0.
+bool launches_early();
+/// Whether the current device runs code of 9.0a.
+bool multiplies_by_warpgroups();
+
+/// Shared memory that a thread block may have on the current device, bytes. The environment variable
+/// DDPTRAIN_SHARED_MEMORY_LIMIT (KiB) lowers it, so that a large GPU runs the kernels of a smaller one.
+std::size_t shared_memory_limit();
+/// Lets thread blocks of `kernel` have `bytes` of dynamic shared memory. Error where that is more than the limit.
+void reserve_shared_memory(const void* kernel, std::size_t bytes);
+template <class... Parameters>
+void reserve_shared_memory(void (*kernel)(Parameters...), std::size_t bytes) {
+  reserve_shared_memory(reinterpret_cast<const void*>(kernel), bytes);
+}
 
 /// Device memory for intermediate results of one stream, grown on demand. What was handed out before stays allocated,
 /// because captured graphs may still use it.

@@ -5,15 +5,22 @@
 #include "runtime/device/cuda/cuda_utils.h"
 
 /// Programmatic dependent launch (CUDA programming guide): a kernel may start while its predecessor in the stream still
-/// runs, and prepares itself until it calls wait_for_predecessor(). Works the same in captured graphs.
+/// runs, and prepares itself until it calls wait_for_predecessor(). Works the same in captured graphs. Where GPU or
+/// code do not have it (both: compute capability 9.0 and newer), a kernel starts when its predecessor has ended.
 
 namespace ddptrain::cuda {
 
 /// Returns when everything that the predecessor wrote can be read. Every kernel launched by launch_early calls it.
-__device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_predecessor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 /// The successor may start once all thread blocks have called this or ended.
 __device__ __forceinline__ void let_successor_start() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 template <class... Parameters, class... Arguments>
@@ -28,7 +35,7 @@ void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = launches_early() ? 1 : 0;
   DDP_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 

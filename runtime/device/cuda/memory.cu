@@ -68,15 +68,15 @@ void convert_from(const Tensor& src, const Tensor& dst, cudaStream_t stream) {
 
 }  // namespace
 
-bool has_code_for_device() {
+int code_version() {
   cudaFuncAttributes attributes{};
   const cudaError_t status = cudaFuncGetAttributes(&attributes, convert_kernel<1, float, float>);
   if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
     cudaGetLastError();
-    return false;
+    return 0;
   }
   check(status, "cudaFuncGetAttributes", __FILE__, __LINE__);
-  return true;
+  return attributes.ptxVersion;
 }
 
 }  // namespace cuda

@@ -13,6 +13,8 @@ void start_cuda() {}
 
 int cuda_device_count() { return 0; }
 
+bool cuda_has_bf16() { return true; }
+
 std::string cuda_pci_bus_id(int) { return {}; }
 
 bool cuda_can_access_peer(int, int) { return false; }

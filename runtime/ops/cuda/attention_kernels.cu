@@ -254,7 +254,7 @@ dim3 grid_of(const AttentionShape& s) {
 template <class Kernel, class... Arguments>
 void launch(Kernel kernel, const AttentionShape& shape, std::size_t shared_bytes, cudaStream_t stream,
             Arguments... arguments) {
-  DDP_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+  reserve_shared_memory(kernel, shared_bytes);
   kernel<<<grid_of(shape), kThreads, shared_bytes, stream>>>(arguments..., shape_of(shape));
   DDP_CUDA(cudaGetLastError());
 }

@@ -3,12 +3,13 @@
 #include <type_traits>
 
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/cuda/async_copy.cuh"
 #include "runtime/ops/cuda/attention_head.cuh"
 #include "runtime/ops/cuda/attention_kernels.h"
-#include "runtime/ops/cuda/wgmma.cuh"
+#include "runtime/ops/cuda/mma.cuh"
 
 // The kernels of attention_kernels.cu with m16n8k16 products: a warp owns 16 queries (or keys) and goes over the keys
-// (queries) in tiles of kOther. g = lane / 4 and q = lane % 4 as in wgmma.cuh.
+// (queries) in tiles of kOther. g = lane / 4 and q = lane % 4 as in mma.cuh.
 
 namespace ddptrain::cuda {
 
@@ -46,14 +47,12 @@ __device__ __forceinline__ void fetch(const bf16* from, std::int64_t stride, int
     const int row = first + i / kChunks, d = i % kChunks * 8;
     const bool inside = row < shape.sequence && d < shape.head_size;
     const bf16* source = inside ? from + row * stride + d : from;
-    asm volatile(
-        "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to + i / kChunks * kStride<kHead> + d)),
-        "l"(source), "r"(inside ? 16 : 0)
-        : "memory");
+    start_copy(shared_address(to + i / kChunks * kStride<kHead> + d), source, inside);
   }
 }
 __device__ __forceinline__ void await_fetches() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  end_copies();
+  await_copies<0>();
   __syncthreads();
 }
 
@@ -318,7 +317,7 @@ void launch(Kernel kernel, int head, int own_tensors, const AttentionShape& s, c
   const Pointers pointers{static_cast<const bf16*>(t.qkv),  static_cast<bf16*>(t.out),  t.statistics,
                           static_cast<const bf16*>(t.dout), static_cast<bf16*>(t.dqkv), deltas};
   const Shape shape = attention::shape_of(s);
-  DDP_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  reserve_shared_memory(kernel, bytes);
   kernel<<<grid, 32 * warps, bytes, stream>>>(pointers, shape);
   DDP_CUDA(cudaGetLastError());
 }

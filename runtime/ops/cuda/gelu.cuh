@@ -6,13 +6,14 @@ namespace ddptrain::cuda {
 
 template <class T>
 __device__ __forceinline__ float tanh_of(float x) {
+#if __CUDA_ARCH__ >= 750
   if constexpr (sizeof(T) == 2) {
     float y;
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
-  } else {
-    return tanhf(x);
   }
+#endif
+  return tanhf(x);
 }
 
 inline constexpr float kGeluRoot = 0.7978845608028654f;  // sqrt(2 / pi)

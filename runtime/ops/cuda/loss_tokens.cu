@@ -2,6 +2,7 @@
 
 #include "runtime/device/cuda/elements.cuh"
 #include "runtime/device/cuda/launch.cuh"
+#include "runtime/ops/cuda/async_copy.cuh"
 #include "runtime/ops/cuda/loss.h"
 #include "runtime/ops/cuda/metric_partials.h"
 #include "runtime/ops/cuda/reduce.cuh"
@@ -12,7 +13,7 @@ namespace cuda {
 namespace {
 
 constexpr std::uint32_t kTargetThreads = 128;
-constexpr std::size_t kMaxStagedBytes = 225 * 1024;  // of the 227 KiB of shared memory that a block may have
+constexpr std::size_t kOtherSharedBytes = 2 * 1024;  // at most, of a block that stages rows
 
 __global__ void __launch_bounds__(kTargetThreads)
     targets_kernel(TokenBatch batch, std::uint32_t first, std::uint32_t rows, std::uint32_t* targets) {
@@ -194,16 +195,9 @@ template <int kThreads, int V, class T>
 __device__ __forceinline__ void fetch(const T* row, std::uint32_t columns, T* staged) {
   for (std::uint32_t c = threadIdx.x * V; c < columns; c += kThreads * V) {
     const auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(staged + c));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(row + c) : "memory");
+    start_copy(to, row + c);
   }
 }
-__device__ __forceinline__ void end_fetch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Until at most `kPending` of this thread's last fetches are under way.
-template <int kPending>
-__device__ __forceinline__ void await_fetch() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 /// A block takes one row after another. With two stages the next row is fetched while one is worked on; without any,
 /// rows are read where they are, again and again.
 template <class T, int V, int kThreads, int kStages>
@@ -219,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) rows_kernel(const P
     if (row < p.rows) {
       fetch<kThreads, V>(p.logits + static_cast<std::size_t>(row) * p.columns, p.columns, staged + to * p.columns);
     }
-    end_fetch();
+    end_copies();
   };
   if (kStages > 0) fetch_row(blockIdx.x, 0);
   for (std::uint32_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
@@ -227,7 +221,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) rows_kernel(const P
     const std::uint32_t target = next_target;
     if (row + gridDim.x < p.rows) next_target = p.targets[row + gridDim.x];
     if (kStages == 2) fetch_row(row + gridDim.x, 1 - stage);
-    if (kStages > 0) await_fetch<kStages - 1>();
+    if (kStages > 0) await_copies<kStages - 1>();
     const T* values = kStages > 0 ? staged + stage * p.columns : p.logits + start;
     const MetricPartial one =
         one_row<kThreads, V>(p, values, target, p.dlogits == nullptr ? nullptr : p.dlogits + start, shared);
@@ -243,7 +237,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) rows_kernel(const P
 template <class Kernel>
 std::uint32_t resident_blocks(Kernel kernel, int threads, std::size_t shared_bytes, int multiprocessors) {
   int blocks = 0;
-  DDP_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+  reserve_shared_memory(kernel, shared_bytes);
   DDP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes));
   return static_cast<std::uint32_t>(std::max(1, blocks) * multiprocessors);
 }
@@ -264,8 +258,9 @@ std::uint32_t launch(const Problem<T>& p, int multiprocessors, cudaStream_t stre
 template <class T, int V, int kThreads>
 std::uint32_t launch_staged(const Problem<T>& p, int multiprocessors, cudaStream_t stream) {
   const std::size_t bytes = sizeof(T) * static_cast<std::size_t>(p.columns);
-  if (2 * bytes <= kMaxStagedBytes) return launch<T, V, kThreads, 2>(p, multiprocessors, stream);
-  if (bytes <= kMaxStagedBytes) return launch<T, V, kThreads, 1>(p, multiprocessors, stream);
+  const std::size_t most = shared_memory_limit() - kOtherSharedBytes;
+  if (2 * bytes <= most) return launch<T, V, kThreads, 2>(p, multiprocessors, stream);
+  if (bytes <= most) return launch<T, V, kThreads, 1>(p, multiprocessors, stream);
   return launch<T, V, kThreads, 0>(p, multiprocessors, stream);
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "runtime/ops/cuda/async_copy.cuh"
 #include "runtime/ops/cuda/column_sums.cuh"
 #include "runtime/ops/cuda/norm.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
@@ -39,15 +40,9 @@ __device__ __forceinline__ void fetch_pack(const T* from, Pack<T, kPack>& to) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(&to));
 #pragma unroll
   for (std::uint32_t byte = 0; byte < sizeof(to); byte += 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address + byte),
-                 "l"(reinterpret_cast<const char*>(from) + byte)
-                 : "memory");
+    start_copy(address + byte, reinterpret_cast<const char*>(from) + byte);
   }
 }
-__device__ __forceinline__ void end_fetch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Until only the last fetches, of one row, are under way.
-__device__ __forceinline__ void await_fetch() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
-
 /// Where a lane stands in a row that kGroup warps share.
 template <int kGroup>
 struct Place {
@@ -123,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks) backward_kernel(con
       fetch_pack(a.dy + at, stage.pack[1][i][place.lane]);
       if (a.dresidual != nullptr) fetch_pack(a.dresidual + at, stage.pack[2][i][place.lane]);
     }
-    end_fetch();
+    end_copies();
   };
   Pack<T, kPack> weight[kPacks] = {};
 #pragma unroll
@@ -139,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks) backward_kernel(con
     const float2 statistics = next_statistics;
     if (row + step < a.rows) next_statistics = a.statistics[row + step];
     fetch_row(row + step, stages[1 - at]);
-    await_fetch();
+    await_copies<1>();
     const auto input = [&](int which, int i, float(&value)[kPack]) {
       load<kPack>(stages[at].pack[which][i][place.lane].value, value);
     };
@@ -224,12 +219,18 @@ struct BackwardSums {
   G *dweight, *dbias, *dx;
 };
 
+template <class T>
+constexpr std::size_t staged_bytes(int packs) {
+  return static_cast<std::size_t>(packs) * sizeof(Stage<T, 1>) * kStages * kWarps;
+}
+
 template <class T, int kPacks, int kGroup>
 std::uint32_t launch_backward(const Backward<T>& a, int multiprocessors, cudaStream_t stream) {
-  constexpr std::size_t kBytes = sizeof(Stage<T, kPacks>) * kStages * kWarps;
+  constexpr std::size_t kBytes = staged_bytes<T>(kPacks);
+  static_assert(kBytes == sizeof(Stage<T, kPacks>) * kStages * kWarps);
   static_assert(kBytes >= 3 * sizeof(float) * kWarps * 32 * kPack * kPacks && kBytes <= 227 * 1024);
   const auto kernel = backward_kernel<T, kPacks, kGroup>;
-  DDP_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes)));
+  reserve_shared_memory(kernel, kBytes);
   int resident = 0;
   DDP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kThreads, kBytes));
   const auto most = static_cast<std::uint32_t>(std::clamp(resident, 1, kBackwardBlocks) * multiprocessors);
@@ -239,9 +240,26 @@ std::uint32_t launch_backward(const Backward<T>& a, int multiprocessors, cudaStr
   return blocks;
 }
 
+/// Where few warps with much memory each do not fit: more warps take a row.
+template <class T>
+std::uint32_t launch_small_backward(const Backward<T>& a, int multiprocessors, cudaStream_t stream) {
+  switch (ceil_div(a.width, 32 * kPack)) {
+    case 1:
+      return launch_backward<T, 1, 1>(a, multiprocessors, stream);
+    case 2:
+      return launch_backward<T, 1, 2>(a, multiprocessors, stream);
+    case 3:
+    case 4:
+      return launch_backward<T, 1, 4>(a, multiprocessors, stream);
+    default:
+      return launch_backward<T, 1, 8>(a, multiprocessors, stream);
+  }
+}
+
 /// Returns the number of blocks.
 template <class T>
 std::uint32_t launch_backward(const Backward<T>& a, int multiprocessors, cudaStream_t stream) {
+  if (staged_bytes<T>(3) > shared_memory_limit()) return launch_small_backward(a, multiprocessors, stream);
   switch (ceil_div(a.width, 32 * kPack)) {
     case 1:
       return launch_backward<T, 1, 1>(a, multiprocessors, stream);

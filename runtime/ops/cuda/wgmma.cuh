@@ -1,25 +1,27 @@
 #pragma once
 
-#include <cuda_bf16.h>
-
-#include <cstdint>
+#include "runtime/ops/cuda/mma.cuh"
 
 /// Hopper's warpgroup matrix instructions on bf16 operands with f32 accumulators, and their companions (PTX ISA,
-/// "Asynchronous warpgroup level matrix instructions"). A warpgroup is 128 consecutive threads.
+/// "Asynchronous warpgroup level matrix instructions"). A warpgroup is 128 consecutive threads. Code of 9.0a alone has
+/// them (DDP_WGMMA): kernels that use them are empty elsewhere, and launched where multiplies_by_warpgroups().
 ///
 /// All shared-memory operands use the layout without swizzle: 8 x 8 element core matrices of 128 contiguous bytes,
 /// eight rows of 16 bytes. Kept as planes of 16-byte rows, such an operand may start at any row, which is what makes a
 /// convolution a sum of shifted matrix products.
 ///
-/// Fragments of one thread (g = lane / 4, q = lane % 4, w = warp in the warpgroup):
+/// Fragments of one thread, w = warp in the warpgroup: those of mma.cuh in rows 16 w to 16 w + 15.
 ///   accumulator of m64nN: d[4 j + 0, 1] = row 16 w + g, columns 8 j + 2 q + {0, 1}; d[4 j + 2, 3] = row 16 w + g + 8
-///   A in registers, m64k16: a[0] = row 16 w + g, k = 2 q + {0, 1}; a[1] = row + 8; a[2], a[3] = k + 8
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define DDP_WGMMA 1
+#else
+#define DDP_WGMMA 0
+#endif
 
 namespace ddptrain::cuda {
 
-__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
+inline constexpr bool kHasWarpgroups = DDP_WGMMA != 0;  ///< Of the code that is being compiled.
 
 /// Descriptor of an operand whose core matrices lie `leading` bytes apart along K and `stride` bytes apart along M or
 /// N. Moving it by a number of bytes changes only the low word.
@@ -96,73 +98,6 @@ __device__ __forceinline__ void wgmma_m64n32k16_transposed_b(float (&d)[16], con
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
         "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()), "r"(1));
-}
-
-/// Warp-level d += A B of shape m16n8k16.
-__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                             std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/// Four 8 x 8 matrices: thread holds elements (row g, columns 2 q + {0, 1}) of matrix i in r[i], whose row r has its 16
-/// bytes at the address that lane 8 i + r gives.
-__device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
-/// Four 8 x 8 matrices, transposed: thread holds elements (row 2 q + {0, 1}, column g) of matrix i in r[i], whose row
-/// r has its 16 bytes at the address that lane 8 i + r gives.
-__device__ __forceinline__ void ldmatrix_x4_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
-/// Transposes an 8 x 8 matrix of 16-bit elements held as (row g, columns 2 q + {0, 1}) across the warp.
-__device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
-  std::uint32_t y;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
-  return y;
-}
-
-__device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
-}
-__device__ __forceinline__ std::uint32_t pack_relu_bf16(float low, float high) {
-  std::uint32_t pair;
-  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-/// Largest of each half, and all ones in each half where a > b.
-__device__ __forceinline__ std::uint32_t max_bf16(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t c;
-  asm("max.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-  return c;
-}
-__device__ __forceinline__ std::uint32_t greater_bf16(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t c;
-  asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-  return c;
-}
-/// Bytes of x chosen by the nibbles of `selector`; a nibble of 8 + i stands for the sign of byte i, spread over a byte.
-template <std::uint32_t kSelector>
-__device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t x) {
-  std::uint32_t y;
-  asm("prmt.b32 %0, %1, %1, %2;" : "=r"(y) : "r"(x), "n"(kSelector));
-  return y;
-}
-/// A value that is the same in all threads of the warp, told so to the compiler.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
-__device__ __forceinline__ float2 unpack_bf16(std::uint32_t pair) {
-  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
 }
 
 }  // namespace ddptrain::cuda
