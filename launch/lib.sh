@@ -19,6 +19,13 @@ if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 
+# What mpirun needs to start any number of ranks, bound to nothing: only Open MPI knows these flags and needs them.
+mpirun_flags() {
+  if mpirun --version 2>/dev/null | grep -qE 'Open MPI|OpenRTE|PRRTE'; then
+    echo --bind-to none --oversubscribe
+  fi
+}
+
 # The number of GPUs that a program would see.
 gpu_count() {
   if ! command -v nvidia-smi >/dev/null; then

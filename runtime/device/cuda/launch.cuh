@@ -23,6 +23,18 @@ __device__ __forceinline__ void let_successor_start() {
 #endif
 }
 
+/// For __launch_bounds__: `blocks` of `threads` threads, or as many as a multiprocessor of the architecture takes.
+constexpr int resident_at_most(int threads, int blocks) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+  constexpr int kThreads = 1024;
+#elif defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+  constexpr int kThreads = 1536;
+#else
+  constexpr int kThreads = 2048;
+#endif
+  return blocks * threads <= kThreads ? blocks : kThreads / threads;
+}
+
 template <class... Parameters, class... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
                   cudaStream_t stream, const Arguments&... arguments) {

@@ -126,7 +126,7 @@ __device__ __forceinline__ void store_partials(const Exchange& exchange, std::ui
 }
 
 template <DType kFormat, bool kSums, class Source>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kThreads, resident_at_most(kThreads, kBlocks))
     quantize_kernel(const Source source, const Fp8Matrix to, float* partials) {
   constexpr std::uint32_t kAhead = Source::kAhead;
   static_assert(kTile % (kRowsOfPass * kAhead) == 0);

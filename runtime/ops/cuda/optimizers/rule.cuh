@@ -11,7 +11,7 @@ namespace ddptrain::cuda::optimizer {
 /// One block per chunk. All loads are issued before the first use; five blocks share a
 /// multiprocessor, so that a million parameters are one wave.
 template <OptimizerKind kKind, bool kStochastic, class W, class G>
-__global__ void __launch_bounds__(kThreads, 5) update_kernel(Update<W, G> u) {
+__global__ void __launch_bounds__(kThreads, resident_at_most(kThreads, 5)) update_kernel(Update<W, G> u) {
   const UpdateChunk chunk = u.chunks[blockIdx.x];
   Elements elements[kRounds];
 #pragma unroll
