@@ -215,7 +215,8 @@ RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, con
   info.gradient_path = gradient_path_of(trainer);
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
-  info.peak_flops = job.options.peak_tflops > 0.0 ? 1e12 * job.options.peak_tflops : job.device->peak_flops();
+  info.peak =
+      job.options.peak_tflops > 0.0 ? PeakRate{1e12 * job.options.peak_tflops, "--peak-tflops"} : job.device->peak();
   info.shape = job.workload->sizes();
   return info;
 }

@@ -99,7 +99,7 @@ void run_gemm(const World& world, const CommonOptions& common, const GemmOptions
   const DeviceKind kind = choose_device(world, common.device);
   const auto device = make_device(world, kind, choose_precision(options.precision, kind), common.threads);
   GemmBench bench(world, *device, options);
-  const double peak = device->peak_flops();
+  const double peak = device->peak().flops;
   Json result = {{"benchmark", "gemm"},
                  {"device", device->name()},
                  {"precision", name_of(device->precision())},

@@ -11,6 +11,7 @@
 
 #include "runtime/core/tensor.h"
 #include "runtime/device/buffer.h"
+#include "runtime/device/peak_rate.h"
 #include "runtime/device/timeline.h"
 
 namespace ddptrain {
@@ -62,8 +63,7 @@ class Device {
   const DeviceOptions& options() const { return options_; }
   Precision precision() const { return options_.precision; }
   DType dtype() const { return compute_dtype(options_.precision); }
-  /// Peak rate of dense matrix products at precision(), FLOP/s, from the data sheet; 0 where unknown.
-  virtual double peak_flops() const { return 0.0; }
+  virtual PeakRate peak() const { return {}; }  ///< At precision(), and in FP8 with options().fp8.
 
   // --- memory -------------------------------------------------------------------------------------------------
   virtual Buffer allocate(std::size_t bytes) = 0;  ///< Zeroed.

@@ -158,7 +158,13 @@ std::string Report::capital_unit() const {
 }
 
 double Report::mfu(double samples_per_second) const {
-  return run().flop_per_sample * samples_per_second / (run().world_size * info_.peak_flops);
+  return run().flop_per_sample * samples_per_second / (run().world_size * info_.peak.flops);
+}
+
+std::string Report::mfu_text(double samples_per_second) const {
+  if (info_.peak.flops == 0.0) return "n/a  (the peak rate of this device is not known: --peak-tflops)";
+  return fmt::format("{}  (of {:.1f} TFLOP/s: {})", percent(mfu(samples_per_second)), 1e-12 * info_.peak.flops,
+                     info_.peak.source);
 }
 
 void Report::summary(const RunResult& result) {
@@ -171,7 +177,9 @@ void Report::summary(const RunResult& result) {
   line[run().unit + "_per_second_max"] = units(result.rate.max);
   line["windows"] = result.rate.windows;
   add_calibration(line, result.calibration, run());
-  line["mfu"] = info_.peak_flops > 0.0 ? Json(mfu(result.rate.median)) : Json(nullptr);
+  line["mfu"] = info_.peak.flops > 0.0 ? Json(mfu(result.rate.median)) : Json(nullptr);
+  line["peak_flops"] = info_.peak.flops > 0.0 ? Json(info_.peak.flops) : Json(nullptr);
+  line["peak_source"] = info_.peak.source;
   const EpochResult last = result.epochs.back();
   line["loss"] = last.train_loss;
   line["accuracy"] = last.test_accuracy;
@@ -214,7 +222,7 @@ void Report::table(const RunResult& result) const {
   } else if (result.calibration) {
     row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
   }
-  row("MFU", info_.peak_flops > 0.0 ? percent(mfu(rate.median)) : "n/a");
+  row("MFU", mfu_text(rate.median));
   std::string phases;
   for (const auto& [name, seconds] : info_.startup)
     phases += fmt::format("{}{} {:.2f}", phases.empty() ? "" : ", ", name, seconds);

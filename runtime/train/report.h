@@ -29,7 +29,7 @@ struct RunInfo {
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
   std::vector<std::pair<std::string, double>> startup;  ///< Seconds of each phase before the first step.
-  double peak_flops = 0.0;                              ///< Of one device; 0: unknown.
+  PeakRate peak;                                        ///< Of one device.
   std::map<std::string, std::string> environment;       ///< NCCL_* variables.
 };
 
@@ -83,6 +83,7 @@ class Report {
  private:
   void table(const RunResult& result) const;
   double mfu(double samples_per_second) const;
+  std::string mfu_text(double samples_per_second) const;
   double units(double samples) const { return samples * static_cast<double>(run().units_per_sample); }
   std::string capital_unit() const;
   void clear_progress();

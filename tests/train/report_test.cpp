@@ -25,7 +25,7 @@ RunInfo eight_gpus() {
   info.local_world_size = 8;
   info.epochs = 8;
   info.description.flop_per_sample = 71.5e6;
-  info.peak_flops = 989e12;
+  info.peak = {989e12, "H200 SXM, bf16, data sheet"};
   return info;
 }
 

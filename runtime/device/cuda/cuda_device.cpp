@@ -23,14 +23,6 @@ DeviceOptions checked(DeviceOptions options) {
 constexpr int kFirstWithBf16 = 80;  // and tf32; compute capabilities
 constexpr int kFirstWithFp8 = 89;
 
-struct Peak {
-  const char* name;  ///< Part of the device's name.
-  double fp32, tf32, bf16;
-};
-
-constexpr Peak kPeaks[] = {
-    {"H200", 67e12, 494e12, 989e12}, {"H100", 67e12, 494e12, 989e12}, {"A100", 19.5e12, 156e12, 312e12}};
-
 class CudaGraph final : public Graph {
  public:
   CudaGraph(cuda::GraphExecHandle exec, cudaStream_t stream) : exec_(std::move(exec)), stream_(stream) {}
@@ -110,15 +102,6 @@ CudaDevice::~CudaDevice() {
   const cudaError_t status = cudaDeviceSynchronize();
   if (status != cudaSuccess) spdlog::warn("the GPU's last work failed: {}", cudaGetErrorString(status));
   drop_extensions();
-}
-
-double CudaDevice::peak_flops() const {
-  for (const Peak& peak : kPeaks) {
-    if (name_.find(peak.name) == std::string::npos) continue;
-    if (precision() == Precision::bf16) return peak.bf16;
-    return precision() == Precision::tf32 ? peak.tf32 : peak.fp32;
-  }
-  return 0.0;
 }
 
 Buffer CudaDevice::allocate(std::size_t bytes) {

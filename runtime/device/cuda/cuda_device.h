@@ -17,7 +17,7 @@ class CudaDevice final : public Device {
 
   DeviceKind kind() const override { return DeviceKind::cuda; }
   std::string name() const override { return name_; }
-  double peak_flops() const override;
+  PeakRate peak() const override { return data_sheet_peak(name_, precision(), options().fp8); }
   /// For kernels whose blocks stay until the end: what communication leaves.
   int compute_multiprocessors() const { return multiprocessors_ - options().communication_multiprocessors; }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 /// Warp-level matrix instructions on bf16 operands with f32 accumulators (compute capability 8.0 and newer), and what
-/// goes with them.
+/// goes with them. Older devices, which refuse bf16, trap.
 ///
 /// Fragments of one thread, g = lane / 4, q = lane % 4:
 ///   accumulator of m16n8: d[0, 1] = row g, columns 2 q + {0, 1}; d[2, 3] = row g + 8
@@ -34,25 +34,37 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t 
 /// Four 8 x 8 matrices: thread holds elements (row g, columns 2 q + {0, 1}) of matrix i in r[i], whose row r has its 16
 /// bytes at the address that lane 8 i + r gives.
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {
+#if __CUDA_ARCH__ >= 750
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
+#else
+  __trap();
+#endif
 }
 
 /// Four 8 x 8 matrices, transposed: thread holds elements (row 2 q + {0, 1}, column g) of matrix i in r[i], whose row
 /// r has its 16 bytes at the address that lane 8 i + r gives.
 __device__ __forceinline__ void ldmatrix_x4_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
+#if __CUDA_ARCH__ >= 750
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
+#else
+  __trap();
+#endif
 }
 
 /// Transposes an 8 x 8 matrix of 16-bit elements held as (row g, columns 2 q + {0, 1}) across the warp.
 __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
-  std::uint32_t y;
+  std::uint32_t y = 0;
+#if __CUDA_ARCH__ >= 750
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
+#else
+  __trap();
+#endif
   return y;
 }
 
