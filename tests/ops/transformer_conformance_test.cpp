@@ -1,6 +1,7 @@
 // Every operation of transformers, on every device, against the CPU in double precision, which sees the same (rounded)
 // inputs; the same bits from run to run, and from a captured graph.
 
+#include <cstdlib>
 #include <functional>
 #include <utility>
 
@@ -328,13 +329,20 @@ TEST_P(TransformerConformanceTest, LinearBackward) {
 struct AttentionCase {
   std::int64_t batch, sequence, heads, head_size;
 };
-/// With cuDNN in bf16 where the sequence is a multiple of 128, and without.
-const std::vector<AttentionCase> kAttentionCases = {
-    {2, 1, 3, 16},    {3, 7, 2, 5},    {2, 33, 2, 32},  {5, 80, 2, 128}, {2, 64, 4, 64},   {3, 128, 2, 64},
-    {1, 128, 1, 128}, {2, 200, 3, 40}, {1, 256, 4, 64}, {2, 96, 1, 160}, {1, 130, 1, 256}, {1, 1024, 2, 64}};
+/// With cuDNN in bf16 where the sequence is a multiple of 128, and without. Large heads do not fit the memory of a
+/// small GPU (docs/reference/platforms.md), also where one is emulated.
+std::vector<AttentionCase> attention_cases() {
+  std::vector<AttentionCase> cases = {{2, 1, 3, 16},   {3, 7, 2, 5},    {2, 33, 2, 32},   {5, 80, 2, 128},
+                                      {2, 64, 4, 64},  {3, 128, 2, 64}, {1, 128, 1, 128}, {2, 200, 3, 40},
+                                      {1, 256, 4, 64}, {2, 96, 1, 160}, {1, 130, 1, 256}, {1, 1024, 2, 64}};
+  const char* limit = std::getenv("DDPTRAIN_SHARED_MEMORY_LIMIT");
+  const int kib = limit == nullptr ? 163 : std::atoi(limit);
+  std::erase_if(cases, [&](const AttentionCase& c) { return c.head_size > (kib < 66 ? 64 : kib < 130 ? 128 : 256); });
+  return cases;
+}
 
 TEST_P(TransformerConformanceTest, Attention) {
-  for (const AttentionCase& c : kAttentionCases) {
+  for (const AttentionCase& c : attention_cases()) {
     const std::int64_t width = c.heads * c.head_size;
     compare(describe({c.batch, c.sequence, c.heads, c.head_size}), [&](Bench& bench) -> Outputs {
       const Shape shape{c.batch, c.sequence, 3 * width};
@@ -361,7 +369,7 @@ TEST_P(TransformerConformanceTest, Attention) {
 
 /// A later token must not change an earlier one's result.
 TEST_P(TransformerConformanceTest, AttentionIsCausal) {
-  for (const AttentionCase& c : kAttentionCases) {
+  for (const AttentionCase& c : attention_cases()) {
     if (c.sequence < 2) continue;
     const std::int64_t width = c.heads * c.head_size;
     Bench bench(*tested_);
