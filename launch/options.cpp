@@ -356,7 +356,7 @@ Precision chosen_precision(const Options& options, DeviceKind device) {
   if (options.precision == "fp32") return Precision::fp32;
   if (options.precision == "tf32") return Precision::tf32;
   if (options.precision == "bf16" || options.precision == "fp8") return Precision::bf16;
-  return device == DeviceKind::cuda && cuda_has_bf16() ? Precision::bf16 : Precision::fp32;
+  return default_precision(device);
 }
 
 void check_precision(const Options& options, const Workload& workload, Precision precision) {

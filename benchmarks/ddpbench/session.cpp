@@ -53,7 +53,7 @@ Precision choose_precision(const std::string& name, DeviceKind kind) {
   if (name == "fp32") return Precision::fp32;
   if (name == "tf32") return Precision::tf32;
   if (name == "bf16") return Precision::bf16;
-  return kind == DeviceKind::cuda ? Precision::bf16 : Precision::fp32;
+  return default_precision(kind);
 }
 
 void require_gpu(DeviceKind kind, bool given, const char* flag) {

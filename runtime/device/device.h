@@ -145,6 +145,10 @@ void start_cuda();
 int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without a GPU.
 /// Whether the current GPU, and the code for it, can compute in bf16 and tf32; true where there is no GPU to ask.
 bool cuda_has_bf16();
+/// bf16 on GPUs that have it, else fp32.
+inline Precision default_precision(DeviceKind kind) {
+  return kind == DeviceKind::cuda && cuda_has_bf16() ? Precision::bf16 : Precision::fp32;
+}
 /// Such as 0000:1b:00.0; empty in a build without CUDA.
 std::string cuda_pci_bus_id(int device);
 /// Whether a GPU can read and write another one's memory directly; false in a build without CUDA.
