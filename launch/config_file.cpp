@@ -73,13 +73,18 @@ std::vector<Entry> entries_of(const toml::table& table, const std::string& path)
   return ordered;
 }
 
+bool is_negative(const toml::node& node) {
+  const auto* integer = node.as_integer();
+  const auto* number = node.as_floating_point();
+  return (integer != nullptr && integer->get() < 0) || (number != nullptr && number->get() < 0);
+}
+
 /// As a flag would have it.
 std::string flag_text(const Entry& entry, const CLI::Option& option) {
   const toml::node& node = *entry.node;
   const auto text = node.value_exact<std::string>();
-  const bool negative = node.value<std::int64_t>().value_or(0) < 0;
   if (text && !is_number(option.get_type_name())) return *text;
-  if (negative ? option.get_type_name() != "UINT" : node.is_number() || node.is_boolean()) return entry.value;
+  if (is_negative(node) ? option.get_type_name() != "UINT" : node.is_number() || node.is_boolean()) return entry.value;
   usage_error("{}: {}: give {}", entry.place, entry.shown(), expected(option));
 }
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Writes corpus/: small well-formed files of every format, from which the fuzz targets start. Files that fuzzing found are
-added by hand, under a name that says what they did."""
+"""Writes corpus/: small files of every format, from which the fuzz targets start, and what fuzzing found."""
 
 import gzip
 import json
@@ -84,6 +83,12 @@ def main() -> None:
     write("config/values.toml", types_of_values)
     write("config/forms.toml", "\"net\" = '''a\nb'''\nlr = inf\nseed = 1_000\nbatch = +0b11\n")
     write("config/faults.toml", "[table]\na.b = [1, {c = 1979-05-27T07:32:00Z}]\n[[x]]\ny = nan\n")
+
+    # What fuzzing found: toml++ beyond what C++ defines, or asserting.
+    write("config/number_beyond_integers.toml", "batch = 1e73\n")
+    write("config/array_of_nan.toml", "batch = [nan]\n")
+    write("config/carriage_return.toml", "[\rase]\n")
+    write("config/letter_in_place_of_a_space.toml", "x = [1, {c = \u00a9{\n")
 
     write("nccl_log/info", INFO)
 

@@ -76,6 +76,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadFile{"alias", "batch = 3\nmicro-batch = 4\n", ":2: micro-batch is another name"},
                     BadFile{"array", "batch = [1, 2]\n", ":1: batch = [...]: give an integer"},
                     BadFile{"array_of_nan", "batch = [nan]\n", ":1: batch = [...]: give an integer"},
+                    BadFile{"beyond_integers", "batch = 1e73\n", ":1: batch = 1e+73: give an integer"},
                     BadFile{"escapes", "\"\\u001b[2J\" = 1\n", ":1: ?[2J is not an option"},
                     BadFile{"quotes", "\n\nbatch = \"3\"\n", ":3: batch = \"3\": give an integer"},
                     BadFile{"fraction", "batch = 3.5\n", ":1: batch = 3.5: give an integer"},
