@@ -8,6 +8,7 @@
 #include "data/json.h"
 #include "data/mapped_file.h"
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 
 namespace ddptrain {
 namespace {
@@ -34,7 +35,9 @@ class ByteAlphabet {
       std::size_t character = static_cast<std::uint8_t>(text[i]);
       if (character >= 0x80) {
         if (character < 0xC2 || character > 0xDF || ++i == text.size()) return {};
-        character = (character & 0x1F) << 6 | (static_cast<std::uint8_t>(text[i]) & 0x3F);
+        const std::size_t second = static_cast<std::uint8_t>(text[i]);
+        if ((second & 0xC0) != 0x80) return {};
+        character = (character & 0x1F) << 6 | (second & 0x3F);
       }
       if (character >= byte_of_.size() || byte_of_[character] < 0) return {};
       bytes.push_back(static_cast<char>(byte_of_[character]));
@@ -77,11 +80,11 @@ void BpeTokenizer::read_vocabulary(const fs::path& path) {
   bytes_.resize(json.size());
   for (const auto& [text, number] : json.items()) {
     if (!number.is_number_unsigned() || number.get<std::uint64_t>() >= bytes_.size()) {
-      usage_error("{}: token '{}' has no number from 0 to {}", name, text, bytes_.size() - 1);
+      usage_error("{}: token '{}' has no number from 0 to {}", name, printable(text), bytes_.size() - 1);
     }
     const auto token = number.get<std::size_t>();
     std::optional<std::string> bytes = alphabet.decode(text);
-    if (!bytes || bytes->empty()) usage_error("{}: '{}' is no token of a byte-level vocabulary", name, text);
+    if (!bytes || bytes->empty()) usage_error("{}: '{}' is no token of a byte-level vocabulary", name, printable(text));
     if (!bytes_[token].empty()) usage_error("{}: two tokens have the number {}", name, token);
     bytes_[token] = std::move(*bytes);
     if (bytes_[token] == kEndOfText) end_of_text_ = static_cast<Token>(token);
@@ -114,7 +117,8 @@ void BpeTokenizer::read_merges(const fs::path& path) {
     }
     for (const std::string& part : {*left, *right, *left + *right}) {
       if (token_of.count(part) == 0) {
-        usage_error("{}: line {} ('{}') does not go with the vocab.json beside it", path.string(), line_number, line);
+        usage_error("{}: line {} ('{}') does not go with the vocab.json beside it", path.string(), line_number,
+                    printable(line));
       }
     }
     const Merge merge{static_cast<std::uint32_t>(line_number), token_of[*left + *right]};

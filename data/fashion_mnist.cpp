@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kSide = 28;
 constexpr std::int64_t kClasses = 10;
+constexpr std::uint32_t kMostImages = 1'000'000;  // Fashion-MNIST has 60,000
 constexpr std::array<const char*, 4> kFiles = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                                                "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
 
@@ -45,6 +46,18 @@ std::vector<fs::path> places(const std::string& dir) {
   return {"data/downloads/fashion-mnist", "/usr/share/datasets/fashion-mnist"};
 }
 
+/// Reads the images or the labels of a part.
+IdxFile read_part(const fs::path& path, std::uint32_t magic) {
+  return read_idx(path, magic, [&](const std::vector<std::uint32_t>& dims) {
+    if (dims.at(0) > kMostImages) {
+      usage_error("{}: {} entries, more than {}: not Fashion-MNIST", path.string(), dims[0], kMostImages);
+    }
+    if (magic == kIdxImages && (dims.at(1) != kSide || dims.at(2) != kSide)) {
+      usage_error("{}: images of {}x{}, not {}x{}: not Fashion-MNIST", path.string(), dims[1], dims[2], kSide, kSide);
+    }
+  });
+}
+
 void check_labels(const IdxFile& labels, const fs::path& path) {
   const auto bad = std::find_if(labels.bytes.begin(), labels.bytes.end(), [](int label) { return label >= kClasses; });
   if (bad != labels.bytes.end()) {
@@ -54,10 +67,6 @@ void check_labels(const IdxFile& labels, const fs::path& path) {
 }
 
 ImageDataset combine(IdxFile images, const fs::path& images_path, IdxFile labels, const fs::path& labels_path) {
-  if (images.dims.at(1) != kSide || images.dims.at(2) != kSide) {
-    usage_error("{}: images of {}x{}, not {}x{}: not Fashion-MNIST", images_path.string(), images.dims.at(1),
-                images.dims.at(2), kSide, kSide);
-  }
   if (images.dims.at(0) != labels.dims.at(0)) {
     usage_error("{}: {} images, but {} labels in {}", images_path.string(), images.dims.at(0), labels.dims.at(0),
                 labels_path.string());
@@ -87,7 +96,7 @@ ImageData load_fashion_mnist(const fs::path& dir) {
   for (std::size_t i = 0; i < kFiles.size(); ++i) {
     paths[i] = locate(dir, kFiles[i]);
     if (paths[i].empty()) usage_error("{}: no file {}[.gz]", dir.string(), kFiles[i]);
-    files[i] = std::async(std::launch::async, read_idx, paths[i], i % 2 == 0 ? kIdxImages : kIdxLabels);
+    files[i] = std::async(std::launch::async, read_part, paths[i], i % 2 == 0 ? kIdxImages : kIdxLabels);
   }
   ImageData data;
   data.train = combine(files[0].get(), paths[0], files[1].get(), paths[1]);

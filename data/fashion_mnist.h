@@ -14,7 +14,7 @@ namespace ddptrain {
 std::filesystem::path find_fashion_mnist(const std::string& dir);
 
 /// Reads the four files of `dir`, in parallel. UsageError where read_idx finds a fault, an image is not 28x28, a label
-/// is above 9, or there are not as many labels as images.
+/// is above 9, there are not as many labels as images, or more than a million.
 ImageData load_fashion_mnist(const std::filesystem::path& dir);
 
 }  // namespace ddptrain

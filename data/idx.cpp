@@ -15,6 +15,7 @@ namespace ddptrain {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 20;
+constexpr std::uint64_t kMostCompression = 1032;  // of deflate: 258 bytes from two bits
 
 /// gzread passes a file that is not gzip through unchanged.
 class GzipReader {
@@ -92,14 +93,26 @@ std::uint64_t product(const std::vector<std::uint32_t>& dims, const std::string&
   return total;
 }
 
+void check_size(const std::filesystem::path& path, std::uint64_t promised) {
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) usage_error("{}: its size cannot be read: {}", path.string(), error.message());
+  if (promised / kMostCompression > size) {
+    usage_error("{}: truncated or damaged: its header promises {} bytes, more than a file of {} bytes can hold",
+                path.string(), promised, size);
+  }
+}
+
 }  // namespace
 
-IdxFile read_idx(const std::filesystem::path& path, std::uint32_t expected_magic) {
+IdxFile read_idx(const std::filesystem::path& path, std::uint32_t expected_magic, const CheckDims& check_dims) {
   GzipReader reader(path);
   const std::string name = path.string();
   IdxFile file;
   file.dims = read_header(reader, name, expected_magic);
   const std::uint64_t total = product(file.dims, name);
+  check_size(path, total);
+  check_dims(file.dims);
 
   std::uint64_t done = 0;
   while (done < total) {

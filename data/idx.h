@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <vector>
 
 namespace ddptrain {
@@ -16,9 +17,12 @@ struct IdxFile {
 inline constexpr std::uint32_t kIdxLabels = 0x0801;
 inline constexpr std::uint32_t kIdxImages = 0x0803;
 
+/// Sees the dimensions before a value is decompressed, and throws where it does not want a file of them.
+using CheckDims = std::function<void(const std::vector<std::uint32_t>& dims)>;
+
 /// Reads a file of unsigned bytes, plain or gzip (told apart by content). UsageError, naming the file, where it cannot
-/// be read, has another magic number, is damaged, or holds fewer or more bytes than its header says. Memory grows with
-/// what the file really holds, not with what its header claims.
-IdxFile read_idx(const std::filesystem::path& path, std::uint32_t expected_magic);
+/// be read, has another magic number, is damaged, holds fewer or more bytes than its header promises, or promises more
+/// than a file of its size can hold. A small gzip file can hold gigabytes: `check_dims` bounds what is read.
+IdxFile read_idx(const std::filesystem::path& path, std::uint32_t expected_magic, const CheckDims& check_dims);
 
 }  // namespace ddptrain

@@ -1,6 +1,7 @@
 #include "data/json.h"
 
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 
 namespace ddptrain {
 namespace {
@@ -18,7 +19,7 @@ nlohmann::json parse_json_object(std::string_view text, const std::string& name)
     nlohmann::json json = nlohmann::json::parse(text, check_depth);
     if (json.is_object()) return json;
   } catch (const nlohmann::json::exception& error) {
-    usage_error("{}: damaged JSON: {:.200}", name, error.what());
+    usage_error("{}: damaged JSON: {}", name, printable(error.what(), 200));
   }
   usage_error("{}: not a JSON object", name);
 }

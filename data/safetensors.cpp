@@ -13,6 +13,7 @@
 #include "data/atomic_file.h"
 #include "data/json.h"
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 
 namespace ddptrain {
 namespace {
@@ -69,7 +70,7 @@ class Entry {
     for (std::size_t i = 0; text.is_string() && i < kTypes.size(); ++i) {
       if (text == kTypes[i].name) return static_cast<StoredType>(i);
     }
-    fault(fmt::format("unknown dtype {:.40}", dump(text)));
+    fault("unknown dtype " + dump(text));
   }
 
   Shape shape() const {
@@ -100,7 +101,7 @@ class Entry {
 
  private:
   [[noreturn]] void fault(const std::string& what) const {
-    usage_error("{}: damaged safetensors header: tensor '{}': {}", file_, tensor_, what);
+    usage_error("{}: damaged safetensors header: tensor '{}': {}", file_, printable(tensor_), what);
   }
 
   const json& field(const char* key) const {
@@ -114,13 +115,15 @@ class Entry {
     std::vector<std::uint64_t> result;
     if (!list.is_array()) fault(fmt::format("{} is not a list", key));
     for (const json& number : list) {
-      if (!number.is_number_unsigned()) fault(fmt::format("{} has {:.40}, not a count", key, dump(number)));
+      if (!number.is_number_unsigned()) fault(fmt::format("{} has {}, not a count", key, dump(number)));
       result.push_back(number.get<std::uint64_t>());
     }
     return result;
   }
 
-  static std::string dump(const json& value) { return value.dump(-1, ' ', true, json::error_handler_t::replace); }
+  static std::string dump(const json& value) {
+    return printable(value.dump(-1, ' ', true, json::error_handler_t::replace), 40);
+  }
 
   const json& entry_;
   const std::string& tensor_;
@@ -131,7 +134,8 @@ std::map<std::string, std::string> read_metadata(const json& entry, const std::s
   std::map<std::string, std::string> metadata;
   if (!entry.is_object()) usage_error("{}: damaged safetensors header: __metadata__ is no object", file);
   for (const auto& [key, value] : entry.items()) {
-    if (!value.is_string()) usage_error("{}: damaged safetensors header: __metadata__ '{}' is no text", file, key);
+    if (!value.is_string())
+      usage_error("{}: damaged safetensors header: __metadata__ '{}' is no text", file, printable(key));
     metadata[key] = value.get<std::string>();
   }
   return metadata;
@@ -146,7 +150,7 @@ void check_layout(const std::map<std::string, StoredTensor>& tensors, const std:
   const std::uint8_t* next = data;
   for (const auto& [begin, size, name] : places) {
     if (begin != next) {
-      usage_error("{}: damaged safetensors header: tensor '{}' {}", file, name,
+      usage_error("{}: damaged safetensors header: tensor '{}' {}", file, printable(name),
                   begin < next ? "overlaps another" : "comes after bytes that belong to none");
     }
     next += size;
@@ -219,7 +223,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : name_(path
 
 const StoredTensor& SafetensorsFile::tensor(const std::string& tensor) const {
   const auto found = tensors_.find(tensor);
-  if (found == tensors_.end()) usage_error("{}: has no tensor '{}'", name_, tensor);
+  if (found == tensors_.end()) usage_error("{}: has no tensor '{}'", name_, printable(tensor));
   return found->second;
 }
 
@@ -235,7 +239,8 @@ std::vector<float> SafetensorsFile::read_f32(const std::string& tensor) const {
     case StoredType::bf16:
       return to_f32<std::uint16_t>(stored, from_bf16);
     default:
-      usage_error("{}: tensor '{}' is {}, not of floating-point numbers", name_, tensor, name_of(stored.type));
+      usage_error("{}: tensor '{}' is {}, not of floating-point numbers", name_, printable(tensor),
+                  name_of(stored.type));
   }
 }
 

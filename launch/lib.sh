@@ -26,6 +26,26 @@ mpirun_flags() {
   fi
 }
 
+# in_sanitizer_environment address|thread|"" COMMAND...: with what programs that were built with that sanitizer need.
+in_sanitizer_environment() {
+  local sanitizer=$1
+  shift
+  case $sanitizer in
+    address)
+      ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1:verify_asan_link_order=0 \
+        UBSAN_OPTIONS=print_stacktrace=1 "$@"
+      ;;
+    thread)
+      # Older ThreadSanitizers do not start where addresses are too random.
+      local fixed=()
+      if setarch "$(uname -m)" -R true 2>/dev/null; then fixed=(setarch "$(uname -m)" -R); fi
+      TSAN_OPTIONS=suppressions=$root/tests/sanitize/tsan.supp:ignore_noninstrumented_modules=1:halt_on_error=1 \
+        "${fixed[@]}" "$@"
+      ;;
+    *) "$@" ;;
+  esac
+}
+
 # The number of GPUs that a program would see.
 gpu_count() {
   if ! command -v nvidia-smi >/dev/null; then

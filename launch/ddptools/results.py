@@ -91,7 +91,7 @@ def _end_last_line(path: pathlib.Path) -> None:
         last = data[data.rfind(b"\n") + 1 :]
         try:
             complete = isinstance(json.loads(last), dict)
-        except ValueError:
+        except (ValueError, RecursionError):
             complete = False
         if complete:
             file.write(b"\n")

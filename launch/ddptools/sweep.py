@@ -117,7 +117,7 @@ class SweepRun:
             print(f"   {shlex.join(prefix + launch.command)}{'  (emulated nodes)' if launch.emulation else ''}")
 
     def run_all(self, folder: ResultFolder, repeats: int, timeout: float, retry_failed: bool) -> int:
-        done = _done(folder, retry_failed)
+        done = runs_done(folder, retry_failed)
         order = cases_module.interleaved(self.cases, repeats, self.sweep.seed)
         left = [(case, repeat) for case, repeat in order if (case.key, repeat) not in done]
         if len(left) < len(order):
@@ -203,15 +203,17 @@ def _read_summary(path: pathlib.Path) -> dict[str, Any] | None:
 def _read_json(path: pathlib.Path) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def _done(folder: ResultFolder, retry_failed: bool) -> set[tuple[str, int]]:
+def runs_done(folder: ResultFolder, retry_failed: bool) -> set[tuple[str, int]]:
     done = {}
     for record in folder.records():
-        done[record.get("case"), record.get("repeat")] = record.get("status")
+        case, repeat = record.get("case"), record.get("repeat")
+        if isinstance(case, str) and isinstance(repeat, int):
+            done[case, repeat] = record.get("status")
     return {run for run, status in done.items() if not retry_failed or status == "ok"}
 
 

@@ -78,7 +78,7 @@ def load_sweep(path: pathlib.Path, overrides: list[str] | None = None) -> Sweep:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: the file cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}") from error
     return _Reader(path).sweep(table, overrides or [])
 

@@ -11,6 +11,7 @@
 #include "data/mapped_file.h"
 #include "data/safetensors.h"
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 
 namespace ddptrain {
 namespace {
@@ -60,7 +61,7 @@ class Config {
   void expect(const char* key, const std::vector<json>& allowed, const json& otherwise) const {
     const json value = json_.value(key, otherwise);
     if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
-    usage_error("{}: {} {:.60}: only GPT-2 models with {} {} can be read", name_, key, dump(value), key,
+    usage_error("{}: {} {}: only GPT-2 models with {} {} can be read", name_, key, dump(value), key,
                 fmt::join(dump_all(allowed), " or "));
   }
 
@@ -69,7 +70,7 @@ class Config {
     if (found == json_.end() || found->is_null()) return otherwise;
     constexpr std::uint64_t kMost = 1'000'000'000;
     if (!found->is_number_unsigned() || found->get<std::uint64_t>() < 1 || found->get<std::uint64_t>() > kMost) {
-      usage_error("{}: {} {:.60}: not a number from 1 to {}", name_, key, dump(*found), kMost);
+      usage_error("{}: {} {}: not a number from 1 to {}", name_, key, dump(*found), kMost);
     }
     return found->get<std::int64_t>();
   }
@@ -78,12 +79,14 @@ class Config {
     const auto found = json_.find("layer_norm_epsilon");
     if (found == json_.end()) return otherwise;
     if (!found->is_number() || !(found->get<double>() > 0.0 && found->get<double>() < 1.0)) {
-      usage_error("{}: layer_norm_epsilon {:.60}: not a number between 0 and 1", name_, dump(*found));
+      usage_error("{}: layer_norm_epsilon {}: not a number between 0 and 1", name_, dump(*found));
     }
     return found->get<double>();
   }
 
-  static std::string dump(const json& value) { return value.dump(-1, ' ', true, json::error_handler_t::replace); }
+  static std::string dump(const json& value) {
+    return printable(value.dump(-1, ' ', true, json::error_handler_t::replace), 60);
+  }
   static std::vector<std::string> dump_all(const std::vector<json>& values) {
     std::vector<std::string> texts;
     for (const json& value : values) texts.push_back(dump(value));
@@ -131,8 +134,9 @@ std::vector<fs::path> files_of(const fs::path& folder) {
   std::set<fs::path> files;
   for (const auto& [tensor, file] : map.items()) {
     const fs::path name = file.is_string() ? file.get<std::string>() : std::string();
-    if (name.empty() || name.has_parent_path())
-      usage_error("{}: damaged: tensor '{}' has no file", index.string(), tensor);
+    if (name.empty() || name.has_parent_path() || printable(name.string()) != name) {
+      usage_error("{}: damaged: tensor '{}' has no file", index.string(), printable(tensor));
+    }
     files.insert(folder / name);
   }
   if (files.empty()) usage_error("{}: damaged: no weight_map", index.string());
@@ -209,7 +213,7 @@ void Gpt2Folder::map_files(const std::vector<fs::path>& paths) {
       const bool prefixed = name.rfind(kPrefix, 0) == 0;
       const std::string key = prefixed ? name.substr(std::string_view(kPrefix).size()) : name;
       if (!stored_.emplace(key, Stored{&file, name}).second) {
-        usage_error("{}: tensor '{}' comes twice", file.name(), name);
+        usage_error("{}: tensor '{}' comes twice", file.name(), printable(name));
       }
     }
   }
@@ -260,8 +264,8 @@ void Gpt2Folder::check_tensors() const {
     const StoredTensor& found = tensor(name);
     const Shape stored = is_transposed(name) ? reversed(expected) : expected;
     if (found.shape != stored) {
-      usage_error("{}: tensor '{}' has the shape [{}], not [{}]", file_of(name), name, fmt::join(found.shape, ", "),
-                  fmt::join(stored, ", "));
+      usage_error("{}: tensor '{}' has the shape [{}], not [{}]", file_of(name), name,
+                  printable(fmt::format("{}", fmt::join(found.shape, ", "))), fmt::join(stored, ", "));
     }
     if (!is_floating(found.type)) {
       usage_error("{}: tensor '{}' is {}, not of floating-point numbers", file_of(name), name, name_of(found.type));
@@ -269,7 +273,8 @@ void Gpt2Folder::check_tensors() const {
   }
   for (const auto& [name, stored] : stored_) {
     if (known.count(name) != 0 || is_mask(name)) continue;
-    usage_error("{}: tensor '{}' is none of a GPT-2 with {} layers", stored.file->name(), stored.name, shape_.layers);
+    usage_error("{}: tensor '{}' is none of a GPT-2 with {} layers", stored.file->name(), printable(stored.name),
+                shape_.layers);
   }
 }
 

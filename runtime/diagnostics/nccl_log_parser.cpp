@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 
 namespace ddptrain {
 
@@ -191,13 +192,7 @@ class Reader {
 
   void add_example(std::int64_t line_number, std::string_view message) {
     if (log_.unreadable_examples.size() >= kMostExamples) return;
-    constexpr std::size_t kLongest = 90;
-    std::string shown(message.substr(0, kLongest));
-    for (char& c : shown) {
-      if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';
-    }
-    log_.unreadable_examples.push_back(
-        fmt::format("line {}: {}{}", line_number, shown, message.size() > kLongest ? "..." : ""));
+    log_.unreadable_examples.push_back(fmt::format("line {}: {}", line_number, printable(message)));
   }
 
   Found read_subject(std::string_view message) {

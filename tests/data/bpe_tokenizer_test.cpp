@@ -135,6 +135,9 @@ TEST_F(BpeFilesTest, FaultsAreTold) {
   EXPECT_CONTAINS(fault(vocabulary_, "#version: 0.2\nt h\nth\n"), "line 3 is not a merge");
   EXPECT_CONTAINS(fault(vocabulary_, "t h e\n"), "line 1 is not a merge");
   EXPECT_CONTAINS(fault(vocabulary_, "z q\n"), "line 1 ('z q') does not go with");
+  EXPECT_CONTAINS(fault(vocabulary_, "\xC4\x60 t\n"), "line 1 is not a merge");  // Ġ without the bit of a second byte
+  EXPECT_CONTAINS(fault(vocabulary_, "\xC4\xA0 \xC4\xB1\xC4\xB1\n"), "line 1 ('?? ?");
+  EXPECT_LT(fault(vocabulary_, std::string(5000, 'z') + " q\n").size(), 600u);
   std::string many = "{\"a\": 0";
   for (int i = 1; i <= 65536; ++i) many += ",\"x" + std::to_string(i) + "\":" + std::to_string(i);
   EXPECT_CONTAINS(fault(many + "}", merges_), "65537 tokens");

@@ -66,6 +66,19 @@ TEST_F(FashionMnist, ImagesMustBe28By28) {
   EXPECT_CONTAINS(load_fault(), "32x32");
 }
 
+/// 12 MB that promise 12 GB.
+TEST_F(FashionMnist, FilesOfGigabytesAreRefusedBeforeTheyAreDecompressed) {
+  const fs::path images = folder_ / "train-images-idx3-ubyte.gz";
+  const auto replace = [&](std::uint32_t count, std::uint32_t side) {
+    write_gzip(images, idx_bytes(kIdxImages, {count, side, side}, {}));
+    fs::resize_file(images, 12 << 20);
+  };
+  replace(60000, 450);
+  EXPECT_CONTAINS(load_fault(), "450x450, not 28x28");
+  replace(15'500'000, 28);
+  EXPECT_CONTAINS(load_fault(), "15500000 entries, more than 1000000");
+}
+
 TEST_F(FashionMnist, LabelOutOfRangeNamesItsIndex) {
   write_plain(folder_ / "train-labels-idx1-ubyte", idx_bytes(kIdxLabels, {5}, {9, 0, 9, 10, 255}));
   const std::string message = load_fault();

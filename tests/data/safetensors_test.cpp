@@ -131,6 +131,9 @@ TEST_F(SafetensorsTest, FaultsOfTheHeaderAreTold) {
   EXPECT_CONTAINS(fault("{" + good + "," + entry("b", "F32", "2", "0,8") + "}", 8), "'b' overlaps another");
   EXPECT_CONTAINS(fault("{" + good + "," + entry("b", "F32", "1", "4,8") + "}", 8), "overlaps");
   EXPECT_CONTAINS(fault("{" + good + "," + entry("b", "F32", "1", "12,16") + "}", 16), "belong to none");
+  EXPECT_CONTAINS(fault("{\"\\u001b[2J\":1}", 8), "tensor '?[2J': no object");
+  EXPECT_CONTAINS(fault("{\"" + std::string(5000, 'x') + "\":1}", 8), "xxx...': no object");
+  EXPECT_CONTAINS(fault("{\"a\":\x7f}", 8), "last read: '\"a\":?'");
   EXPECT_CONTAINS(fault("{\"__metadata__\":[]}", 0), "__metadata__ is no object");
   EXPECT_CONTAINS(fault("{\"__metadata__\":{\"a\":1}}", 0), "'a' is no text");
 }

@@ -1,5 +1,6 @@
 #include "runtime/device/cpu/cpu_device.h"
 
+#include <atomic>
 #include <exception>
 #include <fstream>
 #include <vector>
@@ -35,16 +36,22 @@ std::string CpuDevice::name() const {
 
 void CpuDevice::parallel(std::int64_t count,
                          const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work) {
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(threads()));
-#pragma omp parallel for num_threads(threads()) schedule(static, 1)
-  for (int thread = 0; thread < threads(); ++thread) {
-    const std::int64_t begin = count * thread / threads(), end = count * (thread + 1) / threads();
+  const int all = threads();
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(all));
+  std::atomic<int> fork{0}, join{0};  // what OpenMP orders, in terms that ThreadSanitizer knows
+  fork.store(1, std::memory_order_release);
+#pragma omp parallel for num_threads(all) schedule(static, 1)
+  for (int thread = 0; thread < all; ++thread) {
+    fork.load(std::memory_order_acquire);
+    const std::int64_t begin = count * thread / all, end = count * (thread + 1) / all;
     try {
       if (begin < end) work(begin, end, thread);
     } catch (...) {  // an exception must not leave the threads' region
       errors[static_cast<std::size_t>(thread)] = std::current_exception();
     }
+    join.fetch_add(1, std::memory_order_release);
   }
+  join.load(std::memory_order_acquire);
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }

@@ -1,0 +1,21 @@
+# DDPTRAIN_SANITIZE: flags of everything that follows. launch/test --sanitize sets the environment that the programs need.
+if(NOT DDPTRAIN_SANITIZE)
+  return()
+endif()
+if(DDPTRAIN_SANITIZE STREQUAL "address")
+  set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all)
+elseif(DDPTRAIN_SANITIZE STREQUAL "thread")
+  set(sanitizers -fsanitize=thread)
+else()
+  message(FATAL_ERROR "DDPTRAIN_SANITIZE=${DDPTRAIN_SANITIZE}: give address or thread")
+endif()
+if(DDPTRAIN_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "DDPTRAIN_SANITIZE checks the CPU's code: configure with -DDDPTRAIN_CUDA=OFF")
+endif()
+set(DDPTRAIN_CUDA OFF)
+# Fast enough to run, with stacks to read and with the assertions of the libraries.
+add_compile_options(${sanitizers} -fno-omit-frame-pointer -g1 -O1 -UNDEBUG)
+add_link_options(${sanitizers})
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  add_compile_options(-Wno-maybe-uninitialized)  # mistakes of GCC, more of them in checked code
+endif()

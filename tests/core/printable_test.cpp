@@ -1,0 +1,21 @@
+#include "runtime/core/printable.h"
+
+#include <gtest/gtest.h>
+
+namespace ddptrain {
+namespace {
+
+TEST(Printable, ControlCharactersAndOtherBytesAreQuestionMarks) {
+  EXPECT_EQ(printable("h.0.weight ~"), "h.0.weight ~");
+  EXPECT_EQ(printable(std::string("a\x1b[2J\n\0b\x7f", 9)), "a?[2J??b?");
+  EXPECT_EQ(printable("gr\xc3\xb6\xff"), "gr???");
+}
+
+TEST(Printable, LongTextsAreCut) {
+  EXPECT_EQ(printable("abc", 3), "abc");
+  EXPECT_EQ(printable("abcd", 3), "abc...");
+  EXPECT_EQ(printable(std::string(1000, 'x')).size(), 93u);
+}
+
+}  // namespace
+}  // namespace ddptrain
