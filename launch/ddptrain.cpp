@@ -203,8 +203,8 @@ RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, con
   const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
-  info.description =
-      describe_run(job.options, job.decides_parameters, world, job.device->kind(), trainer.model(), trainer.arena());
+  info.description = describe_run(job.options, job.decides_parameters, world, job.device->kind(), trainer.model(),
+                                  trainer.arena(), trainer.tree());
   info.device_name = job.device->name();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
