@@ -167,7 +167,8 @@ void start_communication(const World& world, const EarlyStart& early, Job& job) 
                                        {.library = o.comm,
                                         .symmetric = o.symmetric,
                                         .max_ctas = o.comm_ctas,
-                                        .scatters_sums = o.trainer.zero && o.trainer.overlap != OverlapMode::none});
+                                        .scatters_sums = (o.trainer.zero || o.trainer.virtual_ranks > 0) &&
+                                                         o.trainer.overlap != OverlapMode::none});
   job.clock.mark("communicator");
 }
 

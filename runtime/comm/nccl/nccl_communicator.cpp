@@ -290,9 +290,9 @@ class NcclCommunicator final : public Communicator {
       if (!scatters_sums) return;
       comm_->require_accepted(ncclReduceScatter(values.data, part.data, static_cast<std::size_t>(part.size()),
                                                 ncclFloat, ncclSum, comm_->get(), stream),
-                              "cannot reduce-scatter, which sharded optimizer state (ZeRO-1) needs,");
+                              "cannot reduce-scatter, which --zero 1 and --virtual-ranks need,");
       comm_->require_accepted(ncclAllGather(part.data, values.data, part.bytes(), ncclUint8, comm_->get(), stream),
-                              "cannot all-gather, which sharded optimizer state (ZeRO-1) needs,");
+                              "cannot all-gather, which --zero 1 and --virtual-ranks need,");
     });
     device_.synchronize();
   }
