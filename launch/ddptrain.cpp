@@ -163,12 +163,12 @@ void start_communication(const World& world, const EarlyStart& early, Job& job) 
     usage_error("--comm nccl: NCCL carries the memory of GPUs, and these ranks compute on CPUs. Use --comm mpi.");
   });
   if (world.size() > 1 && gpus && o.comm != CommLibrary::mpi) job.nccl_log = early.nccl_log.get();
-  job.communicator = make_communicator(world, *job.device,
-                                       {.library = o.comm,
-                                        .symmetric = o.symmetric,
-                                        .max_ctas = o.comm_ctas,
-                                        .scatters_sums = (o.trainer.zero || o.trainer.virtual_ranks > 0) &&
-                                                         o.trainer.overlap != OverlapMode::none});
+  job.communicator = make_communicator(
+      world, *job.device,
+      {.library = o.comm,
+       .symmetric = o.symmetric,
+       .max_ctas = o.comm_ctas,
+       .scatters_sums = (o.trainer.zero || o.trainer.virtual_ranks > 0) && o.trainer.overlap != OverlapMode::none});
   job.clock.mark("communicator");
 }
 

@@ -365,13 +365,6 @@ Precision chosen_precision(const Options& options, DeviceKind device) {
 }
 
 void check_precision(const Options& options, const Workload& workload, Precision precision) {
-  if (options.precision == "fp8" && options.trainer.virtual_ranks > 0) {
-    usage_error(
-        "--virtual-ranks {} with --precision fp8: each rank scales its FP8 tensors by what it has seen. Use "
-        "--precision "
-        "bf16.",
-        options.trainer.virtual_ranks);
-  }
   const bool bf16 = precision == Precision::bf16;
   const std::optional<DType> gradients = options.trainer.gradient_type;
   if (gradients == DType::bf16 && !bf16) {

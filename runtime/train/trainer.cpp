@@ -65,7 +65,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       model_(std::move(model)),
       gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
       arena_(model_->parameters(), arena_options(options), device, communicator),
-      state_(arena_, model_->buffers(), device),
+      state_(arena_, model_->buffers(), device, options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
       tree_(make_tree(options, arena_, device, communicator)),
       optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator,
                  options.fused_sum && ranks_.count == 1),
@@ -75,6 +75,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       training_(device, state_.step(), [this](std::uint32_t offset) { train_step(reducer_, offset); },
                 {.enabled = options_.graph}) {
   model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
+  for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) state_.put_away(neighbour);
   arena_.initialise(options.seed, world.rank());
   check_same_on_all_ranks(world, state_.parameter_hash(), "the parameters at the start");
 }
@@ -114,6 +115,7 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
   optimizer_.begin_step(step, reducer.communicates());
   for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) {
     const bool last = neighbour + 1 == ranks_.count;
+    take_up(neighbour);
     for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
       reducer.begin(last && micro + 1 == options_.grad_accum);
       {
@@ -126,9 +128,25 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
       }
       reducer.finish();
     }
+    state_.put_away(neighbour);
     if (!last) tree_->keep(neighbour);
   }
+  state_.take_up(0);
+  buffers_used_ = true;
   optimizer_.finish_step();
+}
+
+void Trainer::restored() {
+  buffers_used_ = false;
+  state_.take_up(0);
+  model_->restored();
+}
+
+/// What the model knows of its buffers on the host may differ between virtual ranks until all have used them.
+void Trainer::take_up(std::int64_t neighbour) {
+  if (ranks_.count == 1) return;
+  state_.take_up(neighbour);
+  if (!buffers_used_) model_->restored();
 }
 
 /// Added in the order of virtual ranks.
@@ -155,9 +173,12 @@ MetricSums Trainer::evaluate(std::int64_t most) {
   const NvtxRange range("evaluation");
   const std::int64_t samples = most > 0 ? std::min(most, test_count_) : test_count_;
   for (std::int64_t i = 0; i < ranks_.count; ++i) {
+    take_up(i);
     evaluate(DistributedSampler::evaluation(samples, static_cast<int>(ranks_.first + i), static_cast<int>(ranks_.all)),
              evaluation_sums() + i);
+    state_.put_away(i);
   }
+  take_up(0);
   return take(evaluation_sums());
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/train/parameter_arena.h"
 #include "runtime/train/step_graph.h"
 #include "runtime/train/training_state.h"
+#include "runtime/train/virtual_ranks.h"
 
 namespace ddptrain {
 
@@ -42,15 +43,6 @@ struct GradientPath {
       name;  ///< none, mpi, plain, symmetric, symmetric+fused: the last bucket's sum and update as one; or tree.
   std::string text;    ///< The same for people, such as "NCCL symmetric + fused last bucket".
   std::string reason;  ///< Why it is not the fastest that this library has; empty where it is.
-};
-
-/// The global batch in as many parts as there are virtual ranks. Part v of a step is what rank v of so many ranks would
-/// take, over all micro-steps; a rank computes neighbouring parts one after the other. Order of samples, gradients,
-/// norms, metrics and evaluation follow from the parts, so that training gives the same bits on any number of ranks.
-struct VirtualRanks {
-  std::int64_t all;
-  std::int64_t first;  ///< Of this rank,
-  std::int64_t count;  ///< and how many it has.
 };
 
 /// UsageError where the ranks cannot train as options.virtual_ranks.
@@ -81,7 +73,7 @@ class Trainer {
   const GradientTree* tree() const { return tree_ ? &*tree_ : nullptr; }  ///< Null without virtual ranks.
   const TrainingState& state() const { return state_; }
   /// After values have been copied into state().arrays(): the next step starts from them.
-  void restored() { model_->restored(); }
+  void restored();
   const Model& model() const { return *model_; }
   bool communicates() const { return reducer_.communicates(); }
   Model& model() { return *model_; }
@@ -116,6 +108,7 @@ class Trainer {
   /// Of the `neighbour`th virtual rank of this rank.
   Slice training_slice(std::int64_t neighbour, std::int64_t micro_step, std::uint32_t offset) const;
   void train_step(GradientReducer& reducer, std::uint32_t offset);
+  void take_up(std::int64_t neighbour);
   void communicate();
   Communicator::Ticket sum_by_tree(std::size_t bucket, Stream stream);
   /// One for each virtual rank of this rank.
@@ -143,6 +136,7 @@ class Trainer {
   Optimizer optimizer_;
   GradientReducer reducer_;
   GradientReducer silent_reducer_;  ///< Never communicates.
+  bool buffers_used_ = false;       ///< By every virtual rank of this rank.
   Buffer sums_;                     ///< MetricSums of training and of evaluation
   StepGraph training_;
 };
