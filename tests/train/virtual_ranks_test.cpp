@@ -7,7 +7,6 @@
 #include "data/synthetic.h"
 #include "data/tokens.h"
 #include "models/gpt/gpt.h"
-#include "models/mlp/mlp.h"
 #include "runtime/core/error.h"
 #include "tests/train/rig.h"
 
