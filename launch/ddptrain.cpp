@@ -166,11 +166,12 @@ void start_communication(const World& world, const EarlyStart& early, Job& job) 
     usage_error("--comm nccl: NCCL carries the memory of GPUs, and these ranks compute on CPUs. Use --comm mpi.");
   });
   if (world.size() > 1 && gpus && o.comm != CommLibrary::mpi) job.nccl_log = early.nccl_log.get();
-  job.communicator = make_communicator(world, *job.device,
-                                       {.library = o.comm,
-                                        .symmetric = o.symmetric,
-                                        .max_ctas = o.comm_ctas,
-                                        .scatters_sums = o.trainer.zero && o.trainer.overlap != OverlapMode::none});
+  job.communicator = make_communicator(
+      world, *job.device,
+      {.library = o.comm,
+       .symmetric = o.symmetric,
+       .max_ctas = o.comm_ctas,
+       .scatters_sums = (o.trainer.zero || o.trainer.virtual_ranks > 0) && o.trainer.overlap != OverlapMode::none});
   job.clock.mark("communicator");
 }
 
@@ -206,8 +207,8 @@ RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, con
   const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
-  info.description =
-      describe_run(job.options, job.decides_parameters, world, job.device->kind(), trainer.model(), trainer.arena());
+  info.description = describe_run(job.options, job.decides_parameters, world, job.device->kind(), trainer.model(),
+                                  trainer.arena(), trainer.tree());
   info.device_name = job.device->name();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();

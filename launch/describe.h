@@ -9,9 +9,10 @@
 
 namespace ddptrain {
 
-/// The description of a run of this many ranks: what the components say, and what the program knows.
+/// The description of a run of this many ranks: what the components say, and what the program knows. `tree`: null
+/// without virtual ranks.
 Description describe_run(const Options& options, const std::vector<std::string>& decides_parameters, const World& world,
-                         DeviceKind device, const Model& model, const ParameterArena& arena);
+                         DeviceKind device, const Model& model, const ParameterArena& arena, const GradientTree* tree);
 
 /// Makes model and arena on paper, on every rank, and prints what they say on rank 0: as JSON, or the memory as a
 /// table. No GPU is touched. Collective; what is wrong is the UsageError that training would give.

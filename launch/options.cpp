@@ -17,6 +17,7 @@
 namespace ddptrain {
 namespace {
 
+constexpr std::int64_t kMostVirtualRanks = 65536;
 constexpr std::int64_t kMostSteps = 1'000'000'000'000;  // counts beyond are mistakes, and sums of them overflow
 
 void add_device_flags(CLI::App& app, Options& o) {
@@ -56,6 +57,9 @@ void add_training_flags(CLI::App& app, Options& o) {
   app.add_option("--steps", o.run.steps, "Steps in all, in place of --epochs (0: by epochs)");
   app.add_option("--batch,--micro-batch", o.trainer.batch, "Samples (images, windows) per rank and micro-step");
   app.add_option("--grad-accum", o.trainer.grad_accum, "Micro-steps whose gradients add up to a step");
+  app.add_option(
+      "--virtual-ranks", o.trainer.virtual_ranks,
+      "Train as on so many ranks, with the same bits on any number that divides it (0: as on those there are)");
   app.add_option("--seed", o.trainer.seed, "Of initial parameters, order of samples and dropout");
 }
 
@@ -64,6 +68,8 @@ void check_training(const Options& o) {
   require(o.run.steps >= 0 && o.run.steps <= kMostSteps, "--steps", o.run.steps, "1 to 10^12, or 0 to count by epochs");
   require(o.trainer.batch > 0, "--batch", o.trainer.batch, "at least 1");
   require(o.trainer.grad_accum > 0, "--grad-accum", o.trainer.grad_accum, "at least 1");
+  require(o.trainer.virtual_ranks >= 0 && o.trainer.virtual_ranks <= kMostVirtualRanks, "--virtual-ranks",
+          o.trainer.virtual_ranks, "a power of two up to 65536, or 0");
   require(o.trainer.seed <= INT64_MAX, "--seed", o.trainer.seed, "0 to 2^63 - 1");
 }
 
@@ -389,7 +395,8 @@ DeviceOptions device_options(const Options& options, DeviceKind device) {
 
 float scaled_learning_rate(const Options& options, int world_size) {
   const TrainerOptions& trainer = options.trainer;
-  const double samples = static_cast<double>(trainer.batch) * static_cast<double>(trainer.grad_accum) * world_size;
+  const auto ranks = static_cast<double>(trainer.virtual_ranks > 0 ? trainer.virtual_ranks : world_size);
+  const double samples = static_cast<double>(trainer.batch) * static_cast<double>(trainer.grad_accum) * ranks;
   const double ratio = samples / static_cast<double>(options.lr_base_batch);
   const double peak = trainer.optimizer.schedule.peak;
   switch (options.lr_scaling) {

@@ -215,7 +215,7 @@ def _run(summary: Table, settings: Table) -> Measured | None:
         tflops=1.0,
         gpus_per_node=max(int(ranks) // nodes, 1),
         nodes=nodes,
-        grad_accum=max(int(positive(summary.get("grad_accum")) or 1), 1),
+        grad_accum=_passes(summary, int(ranks)),
         overlap=_overlaps(summary, settings),
     )
     return Measured(
@@ -227,6 +227,12 @@ def _run(summary: Table, settings: Table) -> Measured | None:
         efficiency=positive(summary.get("scaling_efficiency")),
         fused_sum_us=_fused_sum_us(summary),
     )
+
+
+def _passes(summary: Table, ranks: int) -> int:
+    """Forward and backward passes of a rank in a step: its virtual ranks take their micro-steps one after the other."""
+    micro_steps = max(int(positive(summary.get("grad_accum")) or 1), 1)
+    return micro_steps * max(int(positive(summary.get("virtual_ranks")) or ranks) // ranks, 1)
 
 
 def _overlaps(summary: Table, settings: Table) -> bool:

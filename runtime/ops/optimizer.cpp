@@ -1,5 +1,7 @@
 #include "runtime/ops/optimizer.h"
 
+#include <bit>
+
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -13,6 +15,11 @@ const OptimizerRule& rule_for(OptimizerKind kind, const UpdateSlice& slice) {
               i);
   }
   return rule;
+}
+
+void require_tree(const Tensor& leaves) {
+  DDP_CHECK(leaves.shape.size() == 2 && std::has_single_bit(static_cast<std::uint64_t>(leaves.dim(0))),
+            "add_tree: leaves are [rows, count], with a power of two of rows");
 }
 
 }  // namespace ddptrain

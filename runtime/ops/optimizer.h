@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
@@ -112,6 +113,9 @@ struct UpdateSlice {
 /// Throws Error where there is no such rule, or the slice has no memory for one of its slots.
 const OptimizerRule& rule_for(OptimizerKind kind, const UpdateSlice& slice);
 
+/// Error where `leaves` is not [rows, count] with a power of two of rows.
+void require_tree(const Tensor& leaves);
+
 /// The step's number, and what follows the gradients of a step.
 class OptimizerOps : public Family<OptimizerOps> {
  public:
@@ -121,14 +125,27 @@ class OptimizerOps : public Family<OptimizerOps> {
   /// sum_and_update(): on CPUs, for rules of whole parameters, for more than PeerInboxes::kMaxRanks ranks and for large
   /// slices.
   virtual std::size_t inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const = 0;
-  /// update() by the sum over ranks of slice.gradients, rounded once to their type: the same bits on all ranks. The
-  /// gradients stay as they are. Collective: the ranks' kernels wait for each other on their GPUs.
+  /// update() by the sum over ranks of slice.gradients, in f32 over a binary tree as in add_tree() (for any number of
+  /// ranks, the last ones alone where they have no neighbour), rounded once to their type: the same bits on all ranks.
+  /// The gradients stay as they are. Collective: the ranks' kernels wait for each other on their GPUs.
   virtual void sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
                               StepRef step, Stream stream) = 0;
   /// *sum (f32) = sum of squares of `values`, of bf16 or the type of master weights.
   virtual void sum_of_squares(const Tensor& values, float* sum, Stream stream) = 0;
   /// *scale = min(1, max_norm / (norm + 1e-6)), norm = square root of the sum of all `squares` (f32).
   virtual void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) = 0;
+
+  /// squares[first_square[p] + i] (f32) = sum of squares of chunk i of parameter p, which begins at its element i *
+  /// kChunkElements, for every chunk of the slice: bits that depend neither on buckets nor on shards.
+  virtual void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares,
+                             Stream stream) = 0;
+  /// sum = nodes[n - 1] + (... + (nodes[1] + nodes[0])), each addition in the type of master weights, rounded once to
+  /// the type of `sum`, which may be the first or the last of the nodes. All are of bf16 or the type of master weights.
+  virtual void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream stream) = 0;
+  /// sum [count] = the sum of the rows of `leaves` [rows, count] over a binary tree: neighbours in pairs, these sums in
+  /// pairs, and so on, each addition in the type of master weights, rounded once to the type of `sum`; types as in
+  /// add_nodes(). Error where the number of rows is not a power of two.
+  virtual void add_tree(const Tensor& leaves, const Tensor& sum, Stream stream) = 0;
 
   static std::unique_ptr<OptimizerOps> on_cpu(Device& device);
   static std::unique_ptr<OptimizerOps> on_cuda(Device& device);

@@ -1,5 +1,7 @@
 #include "runtime/train/bucket_plan.h"
 
+#include <algorithm>
+
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -24,10 +26,10 @@ std::size_t tail_begin(const std::vector<ParameterSpec>& specs, std::size_t elem
 }  // namespace
 
 BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t element_size, std::size_t bucket_bytes,
-                        std::size_t last_bucket_bytes, int world_size) {
+                        std::size_t last_bucket_bytes, int world_size, std::int64_t alignment) {
   DDP_CHECK(!specs.empty(), "a model without parameters");
   DDP_CHECK(world_size > 0, "world size {}", world_size);
-  const std::int64_t multiple = kBucketAlignmentPerRank * world_size;
+  const std::int64_t multiple = std::max(kBucketAlignmentPerRank, alignment) * world_size;
   const std::size_t tail = tail_begin(specs, element_size, last_bucket_bytes);
 
   BucketPlan plan;
@@ -43,7 +45,7 @@ BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t ele
       plan.buckets.push_back({i, 0, plan.size, 0});
       used = 0;
     }
-    plan.size = round_up(plan.size, kParameterAlignment);
+    plan.size = round_up(plan.size, alignment);
     plan.begin.push_back(plan.size);
     plan.bucket_of.push_back(plan.buckets.size() - 1);
     plan.size += specs[i].padded_size();

@@ -29,9 +29,9 @@ inline constexpr std::int64_t kBucketAlignmentPerRank = 128;  ///< Elements; buc
 
 /// Cuts `specs` (in their order) into buckets of at most `bucket_bytes`, or of one parameter where that is larger. The
 /// parameters at the end that fit `last_bucket_bytes` together make up the last bucket: nothing is left to hide its
-/// communication behind, so it should be small. Both sizes do not count padding. Error for a parameter without
-/// elements.
+/// communication behind, so it should be small. Both sizes do not count padding. `alignment`: a larger one, in
+/// elements, for parameters and for the W parts of a bucket. Error for a parameter without elements.
 BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t element_size, std::size_t bucket_bytes,
-                        std::size_t last_bucket_bytes, int world_size);
+                        std::size_t last_bucket_bytes, int world_size, std::int64_t alignment = kParameterAlignment);
 
 }  // namespace ddptrain

@@ -51,6 +51,7 @@ Json json_of(const Description& d, bool whole) {
                {"world_size", d.world_size},
                {"batch_per_rank", d.batch_per_rank},
                {"grad_accum", d.grad_accum},
+               {"virtual_ranks", d.virtual_ranks},
                {"parameters", d.parameters},
                {"unit", d.unit},
                {"units_per_sample", d.units_per_sample},

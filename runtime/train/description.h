@@ -26,6 +26,7 @@ struct Description {
   int world_size = 1;
   std::int64_t batch_per_rank = 0;
   std::int64_t grad_accum = 1;
+  std::int64_t virtual_ranks = 0;  ///< 0: none.
   std::int64_t parameters = 0;
   std::string unit;
   std::int64_t units_per_sample = 1;

@@ -27,8 +27,9 @@ class DistributedSampler {
   std::int64_t samples_per_step() const { return samples_per_step_; }
   std::int64_t dropped() const { return dataset_size_ - steps_per_epoch_ * samples_per_step_; }
 
-  /// The samples of this rank's batch in micro-step `micro_step`, in [0, grad_accum).
-  SampleOrder order(std::int64_t micro_step) const;
+  /// The samples of this rank's batch in micro-step `micro_step`, in [0, grad_accum); of rank `rank + neighbour` for
+  /// who takes the part of several.
+  SampleOrder order(std::int64_t micro_step, std::int64_t neighbour = 0) const;
 
   /// This rank's part of a data set of `size` samples that are each to be seen once; sizes differ by at most one.
   static EvaluationShard evaluation(std::int64_t size, int rank, int world_size);

@@ -12,13 +12,14 @@ Communicator::Ticket start_sum(const ParameterArena& arena, std::size_t bucket, 
 }
 
 GradientReducer::GradientReducer(const ParameterArena& arena, Communicator* communicator, Device& device,
-                                 OverlapMode mode, Reduced reduced, Reduced last_bucket)
+                                 OverlapMode mode, Reduced reduced, Reduced last_bucket, GradientTree* tree)
     : arena_(arena),
       communicator_(mode == OverlapMode::none ? nullptr : communicator),
       device_(device),
       mode_(mode),
       reduced_(std::move(reduced)),
-      last_bucket_(std::move(last_bucket)) {
+      last_bucket_(std::move(last_bucket)),
+      tree_(tree) {
   DDP_CHECK(communicator_ != nullptr || mode == OverlapMode::none, "a communicator is needed to sum gradients");
 }
 
@@ -84,6 +85,8 @@ void GradientReducer::launch(std::size_t bucket) {
     device_.wait_for(stream, device_.compute_stream());
     forked_ = true;
   }
+  const bool exchanges = communicator_ != nullptr && tree_ != nullptr && tree_->exchanges();
+  if (tree_ != nullptr && !exchanges) tree_->fold(bucket, stream);
   if (communicator_ == nullptr) {
     reduced_(bucket, stream);
     return;
@@ -97,14 +100,29 @@ void GradientReducer::launch(std::size_t bucket) {
   if (timeline != nullptr) {
     started.span = timeline->begin(Lane::communication, stream, fmt::format("bucket {} gradients", bucket));
   }
-  newest_ = started.ticket = start_sum(arena_, bucket, *communicator_, stream);
+  started.exchanging = exchanges;
+  newest_ = started.ticket =
+      exchanges ? tree_->exchange(bucket, stream) : start_sum(arena_, bucket, *communicator_, stream);
   in_flight_.push_back(started);
+}
+
+void GradientReducer::gather(InFlight summed) {
+  summed.exchanging = false;
+  newest_ = summed.ticket = tree_->gather(summed.bucket, summed.stream);
+  in_flight_.push_back(summed);
 }
 
 void GradientReducer::take_finished() {
   while (!in_flight_.empty() && communicator_->test(in_flight_.front().ticket)) {
     const InFlight arrived = in_flight_.front();
     in_flight_.pop_front();
+    if (arrived.exchanging) {
+      tree_->add(arrived.bucket, arrived.stream);
+      if (!arena_.sharded()) {
+        gather(arrived);
+        continue;
+      }
+    }
     if (Timeline* timeline = device_.timeline()) timeline->end(arrived.span, arrived.stream);
     reduced_(arrived.bucket, arrived.stream);
   }

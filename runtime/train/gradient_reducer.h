@@ -8,6 +8,7 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
+#include "runtime/train/gradient_tree.h"
 #include "runtime/train/parameter_arena.h"
 
 namespace ddptrain {
@@ -35,9 +36,10 @@ class GradientReducer {
   using Reduced = std::function<void(std::size_t bucket, Stream stream)>;
 
   /// `communicator` may be null with OverlapMode::none. `last_bucket`, where given, queues both the sum of the last
-  /// bucket and what follows it. All must outlive the reducer.
+  /// bucket and what follows it. `tree`, where given, sums, or its subtrees are what is summed. All must outlive the
+  /// reducer.
   GradientReducer(const ParameterArena& arena, Communicator* communicator, Device& device, OverlapMode mode,
-                  Reduced reduced, Reduced last_bucket = nullptr);
+                  Reduced reduced, Reduced last_bucket = nullptr, GradientTree* tree = nullptr);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -58,12 +60,14 @@ class GradientReducer {
     std::size_t bucket;
     Stream stream;
     Communicator::Ticket ticket;
-    std::size_t span = 0;  ///< Of the timeline, where there is one.
+    std::size_t span = 0;     ///< Of the timeline, where there is one.
+    bool exchanging = false;  ///< Through the tree; the sum is to follow.
   };
 
   void launch_complete_buckets();
   void launch(std::size_t bucket);
   void take_finished();
+  void gather(InFlight summed);
 
   const ParameterArena& arena_;
   Communicator* communicator_;
@@ -71,6 +75,7 @@ class GradientReducer {
   OverlapMode mode_;
   Reduced reduced_;
   Reduced last_bucket_;
+  GradientTree* tree_;
 
   bool running_ = false;
   bool last_micro_step_ = false;

@@ -17,7 +17,7 @@ Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const P
       communicator_(communicator) {
   const OptimizerRule& rule = rule_of(settings.kind);
   DDP_CHECK(!rule.whole_parameters || !arena.sharded(), "{} needs whole parameters", rule.name);
-  if (clips()) clip_ = device_.allocate((arena.plan().buckets.size() + 1) * sizeof(float));
+  if (clips()) clip_ = device_.allocate((square_count() + 1) * sizeof(float));
   const std::size_t last = arena.plan().buckets.size() - 1;
   const std::size_t inbox_bytes = ops_.inbox_bytes(settings.kind, arena.update_slice(last), communicator.size());
   why_not_fused_ = what_forbids_fusing(fused_sum, inbox_bytes);
@@ -44,22 +44,33 @@ void Optimizer::find_peers(std::size_t inbox_bytes) {
   std::copy(memory.of_rank.begin(), memory.of_rank.end(), peers_.of_rank.begin());
 }
 
-Tensor Optimizer::squares() const {
-  return clip_.view(DType::f32, {static_cast<std::int64_t>(arena_.plan().buckets.size())});
+std::size_t Optimizer::square_count() const {
+  return arena_.whole_chunks() ? static_cast<std::size_t>(arena_.square_count()) : arena_.plan().buckets.size();
 }
 
-float* Optimizer::clip_scale() const { return static_cast<float*>(clip_.data()) + arena_.plan().buckets.size(); }
+Tensor Optimizer::squares() const { return clip_.view(DType::f32, {static_cast<std::int64_t>(square_count())}); }
+
+float* Optimizer::clip_scale() const { return static_cast<float*>(clip_.data()) + square_count(); }
 
 void Optimizer::begin_step(StepRef step, bool communicates) {
   step_ = step;
   gathers_ = communicates && arena_.sharded();
+  // This rank writes the squares of its own chunks; those of others are added to zeros.
+  if (clips() && arena_.whole_chunks() && arena_.sharded()) {
+    device_.zero(squares().data, squares().bytes(), device_.compute_stream());
+  }
+}
+
+void Optimizer::add_squares(std::size_t bucket, Stream stream) {
+  if (arena_.whole_chunks()) {
+    ops_.chunk_squares(arena_.update_slice(bucket), arena_.first_square(), squares().as<float>(), stream);
+  } else {
+    ops_.sum_of_squares(arena_.reduced_gradients(bucket), squares().as<float>() + bucket, stream);
+  }
 }
 
 void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
-  if (clips()) {
-    ops_.sum_of_squares(arena_.reduced_gradients(bucket), squares().as<float>() + bucket, stream);
-    return;
-  }
+  if (clips()) return add_squares(bucket, stream);
   update(bucket, stream);
   if (gathers_) gather(bucket, stream);
 }

@@ -39,7 +39,10 @@ class Optimizer {
   std::string what_forbids_fusing(bool wanted, std::size_t inbox_bytes) const;
   void find_peers(std::size_t inbox_bytes);
   bool clips() const { return clip_norm_ > 0.0f; }
-  Tensor squares() const;  ///< f32 [buckets]: sum of squares of each bucket's gradients.
+  std::size_t square_count() const;
+  Tensor squares()
+      const;  ///< f32: sum of squares of each bucket's gradients, or of each chunk's where these are whole.
+  void add_squares(std::size_t bucket, Stream stream);
   float* clip_scale() const;
   void update(std::size_t bucket, Stream stream);
   void gather(std::size_t bucket, Stream stream);

@@ -112,7 +112,8 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
                                Communicator& communicator)
     : specs_(std::move(specs)),
       plan_(plan_buckets(specs_, size_of(options.gradient_type.value_or(device.dtype())), options.bucket_bytes,
-                         options.last_bucket_bytes, communicator.size())),
+                         options.last_bucket_bytes, communicator.size(),
+                         options.whole_chunks && options.shard_state ? kChunkElements : kParameterAlignment)),
       device_(device),
       communicator_(communicator),
       compute_(device.dtype()),
@@ -130,6 +131,7 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
   DDP_CHECK(options.optimizer_slots <= kMostOptimizerSlots, "{} slots of an optimizer", options.optimizer_slots);
   for (std::size_t i = 0; i < options.optimizer_slots; ++i) slots_.push_back(device.allocate(state_bytes));
   make_chunks();
+  if (options.whole_chunks) number_chunks();
 }
 
 void ParameterArena::make_chunks() {
@@ -143,6 +145,16 @@ void ParameterArena::make_chunks() {
   chunks_ = device_.allocate(chunks.size() * sizeof(UpdateChunk));
   device_.copy_to_device(chunks_.data(), chunks.data(), chunks.size() * sizeof(UpdateChunk));
   norms_ = device_.allocate(2 * (chunks.size() + specs_.size()) * sizeof(float));
+}
+
+void ParameterArena::number_chunks() {
+  std::vector<std::uint32_t> first;
+  for (const ParameterSpec& spec : specs_) {
+    first.push_back(static_cast<std::uint32_t>(square_count_));
+    square_count_ += (spec.size() + kChunkElements - 1) / kChunkElements;
+  }
+  first_square_ = device_.allocate(first.size() * sizeof(std::uint32_t));
+  device_.copy_to_device(first_square_.data(), first.data(), first_square_.bytes());
 }
 
 /// What of each parameter lies within this rank's part of the bucket.
@@ -174,7 +186,7 @@ std::vector<MemoryUse> ParameterArena::memory() const {
           {"gradients", gradients_.bytes()},
           {"masters", master_.bytes()},
           {"optimizer", total_bytes(slots_)},
-          {"tables", chunks_.bytes() + norms_.bytes()}};
+          {"tables", chunks_.bytes() + norms_.bytes() + first_square_.bytes()}};
 }
 
 std::int64_t ParameterArena::parameter_count() const {

@@ -41,6 +41,7 @@ struct ArenaOptions {
   std::size_t optimizer_slots = 2;          ///< See OptimizerRule.
   std::optional<DType> gradient_type = {};  ///< Compute precision where empty, else that or f32 beside bf16 weights.
   bool shard_state = false;                 ///< ZeRO-1; the same as off with one rank.
+  bool whole_chunks = false;                ///< A shard has whole chunks of parameters: see chunk_squares().
 };
 
 /// All parameters of a model in the order in which backward completes them: one allocation each for weights, gradients,
@@ -70,6 +71,11 @@ class ParameterArena {
   Tensor bucket_gradients(std::size_t bucket) const;   ///< [size of the bucket]
   Tensor reduced_gradients(std::size_t bucket) const;  ///< Those that this rank updates by: all, or its part.
   UpdateSlice update_slice(std::size_t bucket) const;  ///< Of reduced_gradients(); without gradient_scale.
+  bool whole_chunks() const { return first_square_.data() != nullptr; }
+  /// Where chunks are whole, for OptimizerOps::chunk_squares(): each parameter's first chunk among those of all
+  /// parameters, on the device; and how many these are. Neither depends on buckets, shards or ranks.
+  const std::uint32_t* first_square() const { return static_cast<const std::uint32_t*>(first_square_.data()); }
+  std::int64_t square_count() const { return square_count_; }
 
   /// The specs' initial values, those of rank 0 on every rank; slots zero. Collective; waits.
   void initialise(std::uint64_t seed, int rank);
@@ -88,6 +94,7 @@ class ParameterArena {
   StateArray array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer) const;
   Tensor master(std::size_t bucket) const;  ///< This rank's part.
   void make_chunks();
+  void number_chunks();
   std::vector<UpdateChunk> chunks_of(std::size_t bucket) const;
   Buffer allocate_staging() const;  ///< For the master values of any bucket.
   /// Calls visit(parameter, values) in order, with values as T (float or double).
@@ -109,6 +116,8 @@ class ParameterArena {
   Buffer chunks_;
   Buffer norms_;
   std::vector<std::uint32_t> first_chunk_;  ///< Per bucket, and the number of all chunks.
+  Buffer first_square_;                     ///< Empty where shards cut chunks.
+  std::int64_t square_count_ = 0;
 };
 
 /// The same Error on all ranks, with what each holds, where `hash` is not the same everywhere. Collective.

@@ -32,6 +32,7 @@ Json info_fields(const RunInfo& info) {
                  {"local_world_size", info.local_world_size},
                  {"batch_per_rank", run.batch_per_rank},
                  {"grad_accum", run.grad_accum},
+                 {"virtual_ranks", run.virtual_ranks},
                  {"zero", info.zero},
                  {"comm_dtype", run.gradient_type},
                  {"gradient_path", info.gradient_path.name},
@@ -204,6 +205,7 @@ void Report::table(const RunResult& result) const {
   };
   const Rate& rate = result.rate;
   row("Ranks", fmt::format("{} on {} node{}", run().world_size, info_.nodes, info_.nodes == 1 ? "" : "s"));
+  if (run().virtual_ranks > 0) row("Virtual ranks", fmt::format("{}", run().virtual_ranks));
   row(capital_unit() + "/sec, all ranks",
       fmt::format("{:.0f}  (median of {} windows, {:.0f} to {:.0f})", units(rate.median), rate.windows, units(rate.min),
                   units(rate.max)));

@@ -1,6 +1,8 @@
 #include "runtime/train/trainer.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <utility>
 
 #include "runtime/core/error.h"
@@ -18,11 +20,37 @@ TrainerOptions capturable(TrainerOptions options, const Communicator& communicat
 
 ArenaOptions arena_options(const TrainerOptions& options) {
   return {options.bucket_bytes, options.last_bucket_bytes, rule_of(options.optimizer.kind).slots, options.gradient_type,
-          options.zero};
+          options.zero,         options.virtual_ranks > 0};
+}
+
+VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_size) {
+  const std::int64_t all = options.virtual_ranks;
+  if (all == 0) return {world_size, rank, 1};
+  if (!std::has_single_bit(static_cast<std::uint64_t>(all))) {
+    usage_error("--virtual-ranks {}: their gradients are added in pairs, and the sums in pairs. Use a power of two.",
+                all);
+  }
+  if (all % world_size != 0) {
+    usage_error(
+        "--virtual-ranks {} on {} ranks: each rank takes as many virtual ranks as the others. Use 1, 2, 4 or another "
+        "power of two up to {} ranks.",
+        all, world_size, all);
+  }
+  const std::int64_t count = all / world_size;
+  return {all, rank * count, count};
+}
+
+std::optional<GradientTree> make_tree(const TrainerOptions& options, const ParameterArena& arena, Device& device,
+                                      Communicator& communicator) {
+  if (options.virtual_ranks == 0) return std::nullopt;
+  const std::int64_t neighbours = virtual_ranks(options, communicator.rank(), communicator.size()).count;
+  return std::make_optional<GradientTree>(arena, neighbours, device, communicator);
 }
 
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world) {
-  return {data.train_count(), options.batch, options.grad_accum, world.rank(), world.size(), options.seed};
+  const VirtualRanks ranks = virtual_ranks(options, world.rank(), world.size());
+  return {data.train_count(),          options.batch, options.grad_accum, static_cast<int>(ranks.first),
+          static_cast<int>(ranks.all), options.seed};
 }
 
 Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
@@ -32,18 +60,22 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       device_(device),
       communicator_(communicator),
       test_count_(data.test_count()),
+      ranks_(virtual_ranks(options, world.rank(), world.size())),
       sampler_(make_sampler(options, data, world)),
       model_(std::move(model)),
       gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
       arena_(model_->parameters(), arena_options(options), device, communicator),
-      state_(arena_, model_->buffers(), device),
-      optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator, options.fused_sum),
-      reducer_(arena_, &communicator, device, options.overlap, on_reduced(), on_last_bucket()),
-      silent_reducer_(arena_, nullptr, device, OverlapMode::none, on_reduced()),
-      sums_(device.allocate(2 * sizeof(MetricSums))),
+      state_(arena_, model_->buffers(), device, options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
+      tree_(make_tree(options, arena_, device, communicator)),
+      optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator,
+                 options.fused_sum && ranks_.count == 1),
+      reducer_(arena_, &communicator, device, options.overlap, on_reduced(), on_last_bucket(), tree()),
+      silent_reducer_(arena_, nullptr, device, OverlapMode::none, on_reduced(), nullptr, tree()),
+      sums_(device.allocate(2 * static_cast<std::size_t>(ranks_.count) * sizeof(MetricSums))),
       training_(device, state_.step(), [this](std::uint32_t offset) { train_step(reducer_, offset); },
                 {.enabled = options_.graph}) {
   model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
+  for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) state_.put_away(neighbour);
   arena_.initialise(options.seed, world.rank());
   check_same_on_all_ranks(world, state_.parameter_hash(), "the parameters at the start");
 }
@@ -58,44 +90,80 @@ GradientReducer::Reduced Trainer::on_last_bucket() {
 }
 
 GradientPath Trainer::gradient_path() const {
-  if (communicator_.size() == 1) return {"none", "not summed", "one rank"};
+  if (communicator_.size() == 1 && ranks_.count == 1) return {"none", "not summed", "one rank"};
   if (!reducer_.communicates()) return {"none", "not summed", "overlap none"};
+  if (tree_ && (tree_->exchanges() || ranks_.count > 1)) return tree_path();
   if (communicator_.library() == "MPI") return {"mpi", "MPI", communicator_.capturable() ? "" : "MPI was asked for"};
   if (!communicator_.symmetric()) return {"plain", "NCCL plain", communicator_.why_not_symmetric()};
   if (!optimizer_.sums_last_bucket()) return {"symmetric", "NCCL symmetric", optimizer_.why_not_fused()};
   return {"symmetric+fused", "NCCL symmetric + fused last bucket", ""};
 }
 
-Slice Trainer::training_slice(std::int64_t micro_step, std::uint32_t offset) const {
-  return {sampler_.order(micro_step), {state_.step(), offset}, options_.batch};
+GradientPath Trainer::tree_path() const {
+  const std::string library = communicator_.library().empty() ? "" : communicator_.library() + ", ";
+  const std::string fused = optimizer_.sums_last_bucket() ? " + fused last bucket" : "";
+  return {"tree", fmt::format("{}binary tree of {} virtual ranks{}", library, ranks_.all, fused),
+          "the order of additions is fixed"};
+}
+
+Slice Trainer::training_slice(std::int64_t neighbour, std::int64_t micro_step, std::uint32_t offset) const {
+  return {sampler_.order(micro_step, neighbour), {state_.step(), offset}, options_.batch};
 }
 
 void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
   const StepRef step{state_.step(), offset};
   optimizer_.begin_step(step, reducer.communicates());
-  for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
-    reducer.begin(micro + 1 == options_.grad_accum);
-    {
-      const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "forward");
-      model_->forward(training_slice(micro, offset), gradient_scale_, training_sums());
+  for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) {
+    const bool last = neighbour + 1 == ranks_.count;
+    take_up(neighbour);
+    for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
+      reducer.begin(last && micro + 1 == options_.grad_accum);
+      {
+        const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "forward");
+        model_->forward(training_slice(neighbour, micro, offset), gradient_scale_, training_sums() + neighbour);
+      }
+      {
+        const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "backward");
+        model_->backward(micro > 0, [&](std::size_t parameter) { reducer.ready(parameter); });
+      }
+      reducer.finish();
     }
-    {
-      const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "backward");
-      model_->backward(micro > 0, [&](std::size_t parameter) { reducer.ready(parameter); });
-    }
-    reducer.finish();
+    state_.put_away(neighbour);
+    if (!last) tree_->keep(neighbour);
   }
+  state_.take_up(0);
+  buffers_used_ = true;
   optimizer_.finish_step();
 }
 
+void Trainer::restored() {
+  buffers_used_ = false;
+  state_.take_up(0);
+  model_->restored();
+}
+
+/// What the model knows of its buffers on the host may differ between virtual ranks until all have used them.
+void Trainer::take_up(std::int64_t neighbour) {
+  if (ranks_.count == 1) return;
+  state_.take_up(neighbour);
+  if (!buffers_used_) model_->restored();
+}
+
+/// Added in the order of virtual ranks.
 MetricSums Trainer::take(MetricSums* sums) {
-  MetricSums mine;
-  device_.copy_to_host(&mine, sums, sizeof(mine));
-  device_.zero(sums, sizeof(mine), device_.compute_stream());
+  std::string mine(static_cast<std::size_t>(ranks_.count) * sizeof(MetricSums), '\0');
+  device_.copy_to_host(mine.data(), sums, mine.size());
+  device_.zero(sums, mine.size(), device_.compute_stream());
   MetricSums total;
-  total.loss = world_.sum(mine.loss);
-  total.correct = static_cast<std::uint64_t>(world_.sum(static_cast<double>(mine.correct)));
-  total.samples = static_cast<std::uint64_t>(world_.sum(static_cast<double>(mine.samples)));
+  for (const std::string& of_rank : world_.all_gather(mine)) {
+    for (std::size_t at = 0; at < of_rank.size(); at += sizeof(MetricSums)) {
+      MetricSums part;
+      std::memcpy(&part, of_rank.data() + at, sizeof(part));
+      total.loss += part.loss;
+      total.correct += part.correct;
+      total.samples += part.samples;
+    }
+  }
   return total;
 }
 
@@ -104,7 +172,17 @@ MetricSums Trainer::take_training_sums() { return take(training_sums()); }
 MetricSums Trainer::evaluate(std::int64_t most) {
   const NvtxRange range("evaluation");
   const std::int64_t samples = most > 0 ? std::min(most, test_count_) : test_count_;
-  const EvaluationShard shard = DistributedSampler::evaluation(samples, world_.rank(), world_.size());
+  for (std::int64_t i = 0; i < ranks_.count; ++i) {
+    take_up(i);
+    evaluate(DistributedSampler::evaluation(samples, static_cast<int>(ranks_.first + i), static_cast<int>(ranks_.all)),
+             evaluation_sums() + i);
+    state_.put_away(i);
+  }
+  take_up(0);
+  return take(evaluation_sums());
+}
+
+void Trainer::evaluate(const EvaluationShard& shard, MetricSums* sums) {
   Slice slice;
   slice.step.state = state_.step();
   slice.order.dataset_size = static_cast<std::uint32_t>(test_count_);
@@ -112,9 +190,8 @@ MetricSums Trainer::evaluate(std::int64_t most) {
   for (std::int64_t done = 0; done < shard.count; done += options_.batch) {
     slice.order.first = static_cast<std::uint32_t>(shard.first + done);
     slice.count = std::min(options_.batch, shard.count - done);
-    model_->evaluate(slice, evaluation_sums());
+    model_->evaluate(slice, sums);
   }
-  return take(evaluation_sums());
 }
 
 std::vector<TimelineSpan> Trainer::trace(std::uint32_t steps) {
@@ -138,12 +215,20 @@ std::vector<TimelineSpan> Trainer::trace(std::uint32_t steps) {
   return timeline->spans();
 }
 
+/// Waits for the host's part in it.
+Communicator::Ticket Trainer::sum_by_tree(std::size_t bucket, Stream stream) {
+  const Communicator::Ticket exchanged = tree_->exchange(bucket, stream);
+  communicator_.wait(exchanged);
+  tree_->add(bucket, stream);
+  return arena_.sharded() ? exchanged : tree_->gather(bucket, stream);
+}
+
 void Trainer::communicate() {
   const Stream stream = device_.communication_stream();
   device_.wait_for(stream, device_.compute_stream());
   Communicator::Ticket last = 0;
   for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
-    last = start_sum(arena_, bucket, communicator_, stream);
+    last = tree_ && tree_->exchanges() ? sum_by_tree(bucket, stream) : start_sum(arena_, bucket, communicator_, stream);
     if (arena_.sharded()) last = communicator_.all_gather(arena_.bucket_weights(bucket), stream);
   }
   communicator_.wait(last);
@@ -164,9 +249,11 @@ StepGraph Trainer::make_communication_steps() {
 
 StepGraph Trainer::make_pass_steps(bool backward) {
   const auto passes = [this, backward](std::uint32_t offset) {
-    for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
-      model_->forward(training_slice(micro, offset), gradient_scale_, training_sums());
-      if (backward) model_->backward(micro > 0, [](std::size_t) {});
+    for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) {
+      for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
+        model_->forward(training_slice(neighbour, micro, offset), gradient_scale_, training_sums() + neighbour);
+        if (backward) model_->backward(micro > 0, [](std::size_t) {});
+      }
     }
   };
   return {device_, state_.step(), passes, {.enabled = options_.graph, .eager_steps = 0}};

@@ -11,17 +11,20 @@
 #include "runtime/train/dataset.h"
 #include "runtime/train/distributed_sampler.h"
 #include "runtime/train/gradient_reducer.h"
+#include "runtime/train/gradient_tree.h"
 #include "runtime/train/model.h"
 #include "runtime/train/optimizer.h"
 #include "runtime/train/parameter_arena.h"
 #include "runtime/train/step_graph.h"
 #include "runtime/train/training_state.h"
+#include "runtime/train/virtual_ranks.h"
 
 namespace ddptrain {
 
 struct TrainerOptions {
   std::int64_t batch = 512;  ///< Samples per rank and micro-step.
   std::int64_t grad_accum = 1;
+  std::int64_t virtual_ranks = 0;  ///< As which the ranks train, see VirtualRanks; 0: as what they are.
   std::uint64_t seed = 1;
   OptimizerSettings optimizer;
   float clip_norm = 0.0f;  ///< 0: no clipping.
@@ -36,13 +39,21 @@ struct TrainerOptions {
 
 /// How gradients are summed over ranks.
 struct GradientPath {
-  std::string name;    ///< none, mpi, plain, symmetric, or symmetric+fused: the last bucket's sum and update as one.
+  std::string
+      name;  ///< none, mpi, plain, symmetric, symmetric+fused: the last bucket's sum and update as one; or tree.
   std::string text;    ///< The same for people, such as "NCCL symmetric + fused last bucket".
   std::string reason;  ///< Why it is not the fastest that this library has; empty where it is.
 };
 
+/// UsageError where the ranks cannot train as options.virtual_ranks.
+VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_size);
+
 /// How the parameters lie in memory.
 ArenaOptions arena_options(const TrainerOptions& options);
+
+/// What sums the gradients of options.virtual_ranks; empty without.
+std::optional<GradientTree> make_tree(const TrainerOptions& options, const ParameterArena& arena, Device& device,
+                                      Communicator& communicator);
 
 /// Deals the training samples to ranks as `options` says. UsageError as the sampler's.
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world);
@@ -59,9 +70,10 @@ class Trainer {
 
   const DistributedSampler& sampler() const { return sampler_; }
   const ParameterArena& arena() const { return arena_; }
+  const GradientTree* tree() const { return tree_ ? &*tree_ : nullptr; }  ///< Null without virtual ranks.
   const TrainingState& state() const { return state_; }
   /// After values have been copied into state().arrays(): the next step starts from them.
-  void restored() { model_->restored(); }
+  void restored();
   const Model& model() const { return *model_; }
   bool communicates() const { return reducer_.communicates(); }
   Model& model() { return *model_; }
@@ -93,12 +105,19 @@ class Trainer {
   StepGraph make_eager_steps();
 
  private:
-  Slice training_slice(std::int64_t micro_step, std::uint32_t offset) const;
+  /// Of the `neighbour`th virtual rank of this rank.
+  Slice training_slice(std::int64_t neighbour, std::int64_t micro_step, std::uint32_t offset) const;
   void train_step(GradientReducer& reducer, std::uint32_t offset);
+  void take_up(std::int64_t neighbour);
   void communicate();
+  Communicator::Ticket sum_by_tree(std::size_t bucket, Stream stream);
+  /// One for each virtual rank of this rank.
   MetricSums* training_sums() const { return static_cast<MetricSums*>(sums_.data()); }
-  MetricSums* evaluation_sums() const { return training_sums() + 1; }
+  MetricSums* evaluation_sums() const { return training_sums() + ranks_.count; }
   MetricSums take(MetricSums* sums);
+  void evaluate(const EvaluationShard& shard, MetricSums* sums);
+  GradientPath tree_path() const;
+  GradientTree* tree() { return tree_ ? &*tree_ : nullptr; }
   GradientReducer::Reduced on_reduced();
   GradientReducer::Reduced on_last_bucket();
 
@@ -107,14 +126,17 @@ class Trainer {
   Device& device_;
   Communicator& communicator_;
   std::int64_t test_count_;
+  VirtualRanks ranks_;
   DistributedSampler sampler_;
   std::unique_ptr<Model> model_;
   float gradient_scale_;
   ParameterArena arena_;
   TrainingState state_;
+  std::optional<GradientTree> tree_;  ///< Of virtual ranks.
   Optimizer optimizer_;
   GradientReducer reducer_;
   GradientReducer silent_reducer_;  ///< Never communicates.
+  bool buffers_used_ = false;       ///< By every virtual rank of this rank.
   Buffer sums_;                     ///< MetricSums of training and of evaluation
   StepGraph training_;
 };

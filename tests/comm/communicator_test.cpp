@@ -182,12 +182,75 @@ TEST_P(CommunicatorTest, GathersF32OfAnySize) { check_gathers<float>(DType::f32)
 
 TEST_P(CommunicatorTest, GathersBytesOfAnySize) { check_gathers<std::uint8_t>(DType::u8); }
 
+/// Part r of what rank s sends becomes part s on rank r.
+TEST_P(CommunicatorTest, ExchangesPartsOfAnySizeAndLeavesWhatItReadsAlone) {
+  for (const std::int64_t part : parts()) {
+    const auto mine = contribution<float>(rank(), part * ranks());
+    const Buffer from = device_copy(mine);
+    const Buffer to = device_copy(std::vector<float>(mine.size() + 128, -1.0f));  // with neighbours
+    const Tensor slice{static_cast<float*>(to.data()) + 64, DType::f32, {part * ranks()}};
+    communicator_->wait(communicator_->all_to_all(from.view(DType::f32, {part * ranks()}), slice, stream()));
+    device_->synchronize();
+    std::vector<float> expected(64, -1.0f);
+    for (int sender = 0; sender < ranks(); ++sender) {
+      const auto sent = contribution<float>(sender, part * ranks());
+      expected.insert(expected.end(), sent.begin() + rank() * part, sent.begin() + (rank() + 1) * part);
+    }
+    expected.insert(expected.end(), 64, -1.0f);
+    EXPECT_EQ(host_copy<float>(to), expected) << part << " elements for each rank";
+    EXPECT_EQ(host_copy<float>(from), mine);
+  }
+}
+
+TEST_P(CommunicatorTest, ExchangesBf16) {
+  const std::int64_t part = 1008;
+  std::vector<std::uint16_t> mine;
+  for (int to = 0; to < ranks(); ++to) mine.insert(mine.end(), part, static_cast<std::uint16_t>(256 * rank() + to));
+  const Buffer from = device_copy(mine);
+  const Buffer to = communicator_->allocate(from.bytes());
+  communicator_->wait(communicator_->all_to_all(from.view(DType::bf16, {part * ranks()}),
+                                                to.view(DType::bf16, {part * ranks()}), stream()));
+  device_->synchronize();
+  std::vector<std::uint16_t> expected;
+  for (int sender = 0; sender < ranks(); ++sender) {
+    expected.insert(expected.end(), part, static_cast<std::uint16_t>(256 * sender + rank()));
+  }
+  EXPECT_EQ(host_copy<std::uint16_t>(to), expected);
+}
+
+/// As virtual ranks do: what arrived is added and gathered while later buckets are on their way.
+TEST_P(CommunicatorTest, RanksMayGatherAtDifferentPointsOfTheExchanges) {
+  if (GetParam().kind == DeviceKind::cuda) GTEST_SKIP() << "streams keep one order for all";
+  const std::int64_t part = 40009;
+  const Buffer gathered = device_copy(contribution<float>(rank(), part * ranks()));
+  const Buffer from = device_copy(contribution<float>(rank(), part * ranks()));
+  const Buffer first = communicator_->allocate(from.bytes());
+  const Buffer second = communicator_->allocate(from.bytes());
+  const auto view = [&](const Buffer& buffer) { return buffer.view(DType::f32, {part * ranks()}); };
+  communicator_->all_to_all(view(from), view(first), stream());
+  if (rank() % 2 == 0) communicator_->all_gather(view(gathered), stream());
+  auto last = communicator_->all_to_all(view(from), view(second), stream());
+  if (rank() % 2 == 1) last = communicator_->all_gather(view(gathered), stream());
+  communicator_->wait(last);
+  EXPECT_EQ(host_copy<float>(gathered), expected_gathered<float>(part));
+  for (const Buffer* buffer : {&first, &second}) {
+    const auto values = host_copy<float>(*buffer);
+    for (int sender = 0; sender < ranks(); ++sender) {
+      const auto sent = contribution<float>(sender, part * ranks());
+      EXPECT_TRUE(
+          std::equal(sent.begin() + rank() * part, sent.begin() + (rank() + 1) * part, values.begin() + sender * part));
+    }
+  }
+}
+
 TEST_P(CommunicatorTest, RefusesPartsThatAreNotEqual) {
   if (ranks() == 1) GTEST_SKIP() << "one part is whatever there is";
   const Buffer buffer = communicator_->allocate(sizeof(float) * static_cast<std::size_t>(ranks() + 1));
   const Tensor values = buffer.view(DType::f32, {ranks() + 1});
   EXPECT_THROW(communicator_->reduce_scatter_sum(values, stream()), Error);
   EXPECT_THROW(communicator_->all_gather(values, stream()), Error);
+  const Buffer other = communicator_->allocate(buffer.bytes());
+  EXPECT_THROW(communicator_->all_to_all(values, other.view(DType::f32, {ranks() + 1}), stream()), Error);
 }
 
 TEST_P(CommunicatorTest, ScatteredSumsOfASliceLeaveItsNeighboursAlone) {

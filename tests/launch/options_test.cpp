@@ -112,6 +112,12 @@ TEST(Options, LearningRateScalesWithTheSamplesOfAStep) {
   EXPECT_FLOAT_EQ(rate("sqrt"), 4 * peak);
 }
 
+TEST(Options, LearningRateOfVirtualRanksDoesNotDependOnRanks) {
+  const Options options = parse({"--lr-scaling", "linear", "--batch", "512", "--virtual-ranks", "4"}).options;
+  EXPECT_FLOAT_EQ(scaled_learning_rate(options, 1), 4e-3f);
+  EXPECT_FLOAT_EQ(scaled_learning_rate(options, 4), 4e-3f);
+}
+
 TEST(Options, TrainerGetsWhatWasAsked) {
   const Options options =
       parse({"--bucket-mb", "0.5", "--last-bucket-kb", "1.5", "--schedule", "cosine", "--clip-norm", "2", "--overlap",

@@ -335,6 +335,113 @@ TEST_P(OptimizerTest, RoundsStochasticallyBySeedStepParameterAndElement) {
   }
 }
 
+/// Sums of these depend on the order of their terms in every type.
+Values terms(std::int64_t count, std::uint32_t seed) {
+  Values values = random_values(count, seed);
+  for (std::size_t i = 0; i < values.size(); i += 3) values[i] *= 1e3;
+  return values;
+}
+
+double rounded_to(DType dtype, double value) {
+  if (dtype == DType::f64) return value;
+  return dtype == DType::bf16 ? to_float(to_bf16(static_cast<float>(value))) : static_cast<float>(value);
+}
+
+/// The sum of values[first .. first + count), each addition rounded to `dtype`.
+double tree_of(const Values& values, std::size_t first, std::size_t count, DType dtype) {
+  if (count == 1) return values[first];
+  return rounded_to(dtype,
+                    tree_of(values, first, count / 2, dtype) + tree_of(values, first + count / 2, count / 2, dtype));
+}
+
+TEST_P(OptimizerTest, AddsTreesInTheirOrder) {
+  const DType leaf = GetParam().gradients;
+  const DType node = master_.dtype;
+  for (const std::int64_t rows : {1, 2, 4, 8, 16, 64}) {
+    for (const std::int64_t count : {1, 37, 1024}) {
+      const Tensor leaves = bench_->put_as(terms(rows * count, 21), leaf, {rows, count});
+      const Values all = bench_->take(leaves);
+      for (const DType root : {leaf, node}) {
+        const Tensor sum = bench_->put_as(Values(static_cast<std::size_t>(count), std::nan("")), root, {count});
+        device_->get<OptimizerOps>().add_tree(leaves, sum, device_->compute_stream());
+        Values expected;
+        for (std::int64_t i = 0; i < count; ++i) {
+          Values column;
+          for (std::int64_t row = 0; row < rows; ++row)
+            column.push_back(all[static_cast<std::size_t>(row * count + i)]);
+          expected.push_back(rounded_to(root, tree_of(column, 0, column.size(), node)));
+        }
+        EXPECT_EQ(bench_->take(sum), expected) << rows << " rows of " << count;
+      }
+    }
+  }
+  const Tensor three = bench_->put_as(terms(12, 21), leaf, {3, 4});
+  const Tensor sum = bench_->put_as(Values(4, 0.0), leaf, {4});
+  EXPECT_THROW(device_->get<OptimizerOps>().add_tree(three, sum, device_->compute_stream()), Error);
+}
+
+/// A leaf, a leaf that was put away, and sums of more and more of them.
+TEST_P(OptimizerTest, AddsNodesFromTheFirstOnAndRoundsOnce) {
+  const DType leaf = GetParam().gradients;
+  const DType node = master_.dtype;
+  for (const std::int64_t count : {1, 37, 4096}) {
+    for (std::size_t most = 1; most <= 4; ++most) {
+      for (const DType root : {leaf, node}) {
+        std::vector<Tensor> nodes;
+        std::vector<Values> values;
+        for (std::size_t i = 0; i < most; ++i) {
+          nodes.push_back(
+              bench_->put_as(terms(count, static_cast<std::uint32_t>(31 + i)), i < 2 ? leaf : node, {count}));
+          values.push_back(bench_->take(nodes.back()));
+        }
+        Values expected;
+        for (std::size_t k = 0; k < values[0].size(); ++k) {
+          double sum = values[0][k];
+          for (std::size_t i = 1; i < most; ++i) sum = rounded_to(node, values[i][k] + sum);
+          expected.push_back(rounded_to(root, sum));
+        }
+        const Tensor sum = root == leaf ? nodes[0] : bench_->put_as(Values(values[0].size(), 0.0), root, {count});
+        device_->get<OptimizerOps>().add_nodes(nodes, sum, device_->compute_stream());
+        EXPECT_EQ(bench_->take(sum), expected) << most << " nodes of " << count;
+      }
+    }
+  }
+}
+
+/// Each chunk has its place, whatever slice it is in; others are left alone.
+TEST_P(OptimizerTest, SquaresOfChunksDoNotDependOnTheSlice) {
+  const std::vector<UpdateChunk> chunks = make_chunks();
+  const auto chunk_count = static_cast<std::uint32_t>(chunks.size());
+  std::vector<std::uint32_t> first;
+  std::uint32_t all = 0;
+  for (const Parameter& p : kParameters) {
+    first.push_back(all);
+    all += static_cast<std::uint32_t>((p.count + kChunkElements - 1) / kChunkElements);
+  }
+  ASSERT_EQ(all, chunk_count);
+  std::vector<std::uint8_t> bytes(first.size() * sizeof(std::uint32_t));
+  std::memcpy(bytes.data(), first.data(), bytes.size());
+  const auto* places = bench_->put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())}).as<const std::uint32_t>();
+  const Tensor gradients = put_gradients(0);
+  const Values values = bench_->take(gradients);
+  const auto squares_of = [&](std::uint32_t begin, std::uint32_t count) {
+    const Tensor squares = bench_->put_as(Values(chunk_count, -1.0), DType::f32, {chunk_count});
+    UpdateSlice part = slice(begin, count);
+    part.gradients = gradients.data;
+    device_->get<OptimizerOps>().chunk_squares(part, places, squares.as<float>(), device_->compute_stream());
+    return bench_->take(squares);
+  };
+  const Values whole = squares_of(0, chunk_count);
+  for (std::uint32_t i = 0; i < chunk_count; ++i) {
+    double expected = 0.0;
+    for (std::uint32_t k = 0; k < chunks[i].count; ++k)
+      expected += values[chunks[i].begin + k] * values[chunks[i].begin + k];
+    EXPECT_NEAR(whole[i], expected, 1e-5 * expected) << i;
+    const Values single = squares_of(i, 1);
+    for (std::uint32_t k = 0; k < chunk_count; ++k) EXPECT_EQ(single[k], k == i ? whole[k] : -1.0) << i << ", " << k;
+  }
+}
+
 TEST_P(OptimizerTest, AdvanceCountsSteps) {
   StepState* state = bench_->put_object(StepState{(1ull << 32) - 1});
   device_->get<OptimizerOps>().advance(state, 1, device_->compute_stream());

@@ -306,6 +306,11 @@ class CalibrationTest(unittest.TestCase):
                 for x in (80.0, 100.0, -5.0)]  # fmt: skip
         self.assertAlmostEqual(calibrate([{"benchmark": "overlap", "results": rows}]).interference or 0.0, 0.2)
 
+    def test_virtual_ranks_are_passes_of_their_rank(self) -> None:
+        (several,) = compare([summary(2, 4e6, 3e6, virtual_ranks=4)])
+        self.assertEqual(several.predicted, compare([summary(2, 4e6, 3e6, grad_accum=2)])[0].predicted)
+        self.assertNotEqual(several.predicted, compare([summary(2, 4e6, 3e6)])[0].predicted)
+
     def test_takes_the_compute_rate_from_the_baseline(self) -> None:
         calibration = calibrate([summary(8, 26.8e6, 3.91e6), summary(1, 3.91e6)])
         self.assertAlmostEqual(calibration.tflops or 0.0, 71_565_312 * 3.91e6 / 1e12)

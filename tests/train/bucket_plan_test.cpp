@@ -77,6 +77,12 @@ TEST(BucketPlan, FillsBucketsGreedily) {
   EXPECT_EQ(plan.buckets[3].first_parameter, 4u);
 }
 
+TEST(BucketPlan, PartsAndParametersKeepALargerAlignment) {
+  const BucketPlan plan = plan_buckets(specs_of(kRagged), 4, 5000, 100, 4, 2048);
+  for (const std::int64_t begin : plan.begin) EXPECT_EQ(begin % 2048, 0);
+  for (const Bucket& bucket : plan.buckets) EXPECT_EQ(bucket.size % (4 * 2048), 0);
+}
+
 TEST(BucketPlan, RefusesParametersWithoutElements) {
   EXPECT_THROW(plan_buckets(specs_of({{3}, {0, 5}}), 4, 100, 0, 1), Error);
   EXPECT_THROW(plan_buckets({}, 4, 100, 0, 1), Error);

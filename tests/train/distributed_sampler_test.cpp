@@ -160,6 +160,12 @@ double correlation(const Indices& a, const Indices& b) {
   return covariance / (n * (n * n - 1) / 12);
 }
 
+TEST(DistributedSampler, ANeighboursSamplesAreThoseOfThatRank) {
+  const DistributedSampler second(1000, 8, 3, 2, 4, 5);
+  const DistributedSampler third(1000, 8, 3, 3, 4, 5);
+  for (int micro = 0; micro < 3; ++micro) EXPECT_EQ(second.order(micro, 1).first, third.order(micro).first);
+}
+
 TEST(Permutation, LooksLikeAShuffle) {
   const std::uint32_t size = 60000;
   const double limit = 4.5 / std::sqrt(size);  // standard deviations of independent sequences

@@ -83,6 +83,16 @@ class FakeDevice : public Device {
     void sum_of_squares(const Tensor& values, float*, Stream stream) override {
       device_.log.push_back(fmt::format("squares of {} on {}", values.size(), device_.name(stream)));
     }
+    void chunk_squares(const UpdateSlice& slice, const std::uint32_t*, float*, Stream stream) override {
+      device_.log.push_back(fmt::format("squares of {} chunks on {}", slice.chunk_count, device_.name(stream)));
+    }
+    void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream stream) override {
+      device_.log.push_back(fmt::format("sum of {} nodes of {} on {}", nodes.size(), sum.size(), device_.name(stream)));
+    }
+    void add_tree(const Tensor& leaves, const Tensor& sum, Stream stream) override {
+      device_.log.push_back(
+          fmt::format("tree of {} leaves of {} on {}", leaves.dim(0), sum.size(), device_.name(stream)));
+    }
     void clip_scale(const Tensor& squares, float, float*, Stream stream) override {
       device_.log.push_back(fmt::format("scale from {} sums on {}", squares.size(), device_.name(stream)));
     }
@@ -124,6 +134,9 @@ class FakeCommunicator final : public Communicator {
   }
   Ticket all_gather(const Tensor&, const Tensor& values, Stream stream) override {
     return record("all-gather", values, stream);
+  }
+  Ticket all_to_all(const Tensor& values, const Tensor&, Stream stream) override {
+    return record("all-to-all", values, stream);
   }
   bool test(Ticket ticket) override { return ticket < arrived; }
   void wait(Ticket ticket) override { arrived = std::max(arrived, ticket + 1); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "runtime/core/error.h"
 #include "tests/train/fake_device.h"
@@ -169,6 +170,91 @@ TEST_F(GradientReducerTest, ScattersTheSumsOfAShardedArena) {
   EXPECT_EQ(reduced, all_buckets());
   EXPECT_EQ(communicator.sent.size(), all_buckets().size());
   EXPECT_EQ(device.log.at(1), fmt::format("reduce-scatter of {} on communication", sharded.bucket_gradients(0).size()));
+}
+
+/// Of four ranks with two virtual ones each; the gradients of the first of the two have been kept.
+class TreeReducerTest : public testing::Test {
+ protected:
+  std::vector<std::string> step(bool sharded, bool communicates) {
+    ArenaOptions options{1, 0};
+    options.shard_state = sharded;
+    const ParameterArena arena({{"a", {300}}, {"b", {7}}}, options, device, communicator);
+    GradientTree tree(arena, 2, device, communicator);
+    EXPECT_TRUE(tree.exchanges());
+    GradientReducer reducer(
+        arena, communicates ? &communicator : nullptr, device, communicates ? OverlapMode::on : OverlapMode::none,
+        [&](std::size_t bucket, Stream) { device.log.push_back(fmt::format("bucket {} is reduced", bucket)); }, nullptr,
+        &tree);
+    device.log.clear();
+    reducer.begin(true);
+    reducer.ready(0);
+    reducer.ready(1);
+    reducer.finish();
+    return device.log;
+  }
+
+  FakeDevice device;
+  FakeCommunicator communicator{device, 4};
+};
+
+TEST_F(TreeReducerTest, ExchangesAddsAndGathersEveryBucket) {
+  EXPECT_EQ(step(false, true),
+            (std::vector<std::string>{"communication waits for compute", "sum of 2 nodes of 512 on communication",
+                                      "all-to-all of 512 on communication", "tree of 4 leaves of 128 on communication",
+                                      "all-gather of 512 on communication", "bucket 0 is reduced",
+                                      "sum of 2 nodes of 512 on compute", "all-to-all of 512 on compute",
+                                      "tree of 4 leaves of 128 on compute", "all-gather of 512 on compute",
+                                      "bucket 1 is reduced", "compute waits for communication"}));
+}
+
+TEST_F(TreeReducerTest, AShardNeedsNoGathering) {
+  EXPECT_EQ(step(true, true),
+            (std::vector<std::string>{"communication waits for compute", "sum of 2 nodes of 512 on communication",
+                                      "all-to-all of 512 on communication", "tree of 4 leaves of 128 on communication",
+                                      "bucket 0 is reduced", "sum of 2 nodes of 512 on compute",
+                                      "all-to-all of 512 on compute", "tree of 4 leaves of 128 on compute",
+                                      "bucket 1 is reduced", "compute waits for communication"}));
+}
+
+TEST_F(TreeReducerTest, WithoutCommunicationARanksSubtreeIsWhatIsReduced) {
+  EXPECT_EQ(step(false, false),
+            (std::vector<std::string>{"communication waits for compute", "sum of 2 nodes of 512 on communication",
+                                      "bucket 0 is reduced", "sum of 2 nodes of 512 on compute", "bucket 1 is reduced",
+                                      "compute waits for communication"}));
+}
+
+TEST_F(TreeReducerTest, TwoNumbersHaveOneOrder) {
+  FakeCommunicator two(device, 2);
+  const ParameterArena arena({{"a", {300}}}, {1, 0}, device, two);
+  EXPECT_FALSE(GradientTree(arena, 1, device, two).exchanges());
+  EXPECT_FALSE(GradientTree(arena, 4, device, two).exchanges()) << "sums of FP32 gradients are FP32";
+  EXPECT_EQ(GradientTree(arena, 1, device, two).bytes(), 0u);
+}
+
+TEST_F(TreeReducerTest, RefusesWhatIsNoBinaryTree) {
+  FakeCommunicator three(device, 3);
+  const ParameterArena arena({{"a", {300}}}, {1, 0}, device, three);
+  EXPECT_THROW(GradientTree(arena, 1, device, three), Error);
+  const ParameterArena other({{"a", {300}}}, {1, 0}, device, communicator);
+  EXPECT_THROW(GradientTree(other, 3, device, communicator), Error);
+}
+
+/// bf16 gradients: 2 bytes; sums: 4.
+TEST(GradientTree, KeepsALevelOfSumsForEachLevelOfTheTree) {
+  FakeDevice device(false, Precision::bf16);
+  for (const auto& [ranks, neighbours, bytes] : {std::tuple{1, 1, 0},
+                                                 {1, 2, 2},
+                                                 {1, 4, 2 + 4},
+                                                 {1, 8, 2 + 4 + 4},
+                                                 {2, 1, 0},
+                                                 {2, 2, 2 + 4 + 4},
+                                                 {2, 4, 2 + 4 + 4},
+                                                 {4, 1, 2}}) {
+    FakeCommunicator communicator(device, ranks);
+    const ParameterArena arena({{"a", {512}}}, {1, 0}, device, communicator);
+    EXPECT_EQ(GradientTree(arena, neighbours, device, communicator).bytes(), static_cast<std::size_t>(512 * bytes))
+        << ranks << " ranks of " << neighbours;
+  }
 }
 
 /// A stream that never waited for the captured one must not be waited for.

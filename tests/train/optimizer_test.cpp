@@ -19,14 +19,15 @@ OptimizerSettings settings_of(OptimizerKind kind) {
 /// Three buckets of 512, 1024 and 512 elements on four ranks.
 class OptimizerOrder : public testing::Test {
  protected:
-  ParameterArena make_arena(bool sharded) {
+  ParameterArena make_arena(bool sharded, bool whole_chunks = false) {
     ArenaOptions options{1, 0};
     options.shard_state = sharded;
+    options.whole_chunks = whole_chunks;
     return {{{"a", {300}}, {"b", {1000}}, {"c", {7}}}, options, device, communicator};
   }
 
-  Log step(bool sharded, float clip_norm, bool communicates) {
-    const ParameterArena arena = make_arena(sharded);
+  Log step(bool sharded, float clip_norm, bool communicates, bool whole_chunks = false) {
+    const ParameterArena arena = make_arena(sharded, whole_chunks);
     Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, device, communicator, true);
     device.log.clear();
     optimizer.begin_step({}, communicates);
@@ -69,6 +70,14 @@ TEST_F(OptimizerOrder, ShardsShareTheirNormsAndGatherWhileTheNextIsUpdated) {
            "communication waits for compute", "all-gather of 1024 on communication", "update from chunk 2 on compute",
            "communication waits for compute", "all-gather of 512 on communication",
            "compute waits for communication"}));
+}
+
+/// Rank 0 of four has all of each parameter: a shard has whole chunks.
+TEST_F(OptimizerOrder, NormsOfWholeChunksHaveATermForEachChunk) {
+  const Log log = step(true, 1.0f, true, true);
+  EXPECT_EQ(Log(log.begin(), log.begin() + 5),
+            (Log{"squares of 1 chunks on communication", "squares of 1 chunks on communication",
+                 "squares of 1 chunks on compute", "all-reduce of 3 on compute", "scale from 3 sums on compute"}));
 }
 
 TEST_F(OptimizerOrder, WithoutCommunicationNothingIsSent) {

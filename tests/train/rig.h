@@ -19,10 +19,11 @@ struct Rig {
   std::unique_ptr<Device> device;
   std::unique_ptr<Communicator> communicator;
 
-  Rig(DeviceKind kind, Precision precision, bool symmetric = false) {
+  Rig(DeviceKind kind, Precision precision, bool symmetric = false, bool fp8 = false) {
     const World& world = test_world();
     DeviceOptions options;
     options.precision = precision;
+    options.fp8 = fp8;
     device = kind == DeviceKind::cuda ? make_cuda_device(options, world.local_rank()) : make_cpu_device(options);
     communicator = make_communicator(world, *device, {.symmetric = symmetric});
   }

@@ -111,6 +111,15 @@ class MpiCommunicator final : public Communicator {
     });
   }
 
+  Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) override {
+    const int count = mpi_count(static_cast<std::int64_t>(own_part(*this, from).bytes()), "bytes to exchange");
+    const void* send = sent(from, stream);
+    void* recv = received(to);
+    return begin(to, recv, stream, [=, this](MPI_Request* request) {
+      DDP_MPI_CHECK(MPI_Ialltoall(send, count, MPI_BYTE, recv, count, MPI_BYTE, comm_, request));
+    });
+  }
+
   Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) override {
     if (rank_ == root && from.data != to.data) device_.copy(to.data, from.data, from.bytes(), stream);
     void* values = rank_ == root ? sent(to, stream) : received(to);

@@ -229,6 +229,19 @@ class NcclCommunicator final : public Communicator {
     return next_++;
   }
 
+  /// As sends and receives: NCCL has had an all-to-all of its own since 2.28.
+  Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) override {
+    const std::size_t bytes = own_part(*this, from).bytes();
+    comm_->check(ncclGroupStart(), "ncclGroupStart");
+    for (int peer = 0; peer < size(); ++peer) {
+      const std::size_t at = static_cast<std::size_t>(peer) * bytes;
+      comm_->check(ncclSend(from.as<char>() + at, bytes, ncclUint8, peer, comm_->get(), cuda(stream)), "ncclSend");
+      comm_->check(ncclRecv(to.as<char>() + at, bytes, ncclUint8, peer, comm_->get(), cuda(stream)), "ncclRecv");
+    }
+    comm_->check(ncclGroupEnd(), "ncclGroupEnd");
+    return next_++;
+  }
+
   bool test(Ticket) override { return true; }
   void wait(Ticket) override {}
 
@@ -278,9 +291,9 @@ class NcclCommunicator final : public Communicator {
       if (!scatters_sums) return;
       comm_->require_accepted(ncclReduceScatter(values.data, part.data, static_cast<std::size_t>(part.size()),
                                                 ncclFloat, ncclSum, comm_->get(), stream),
-                              "cannot reduce-scatter, which sharded optimizer state (ZeRO-1) needs,");
+                              "cannot reduce-scatter, which --zero 1 and --virtual-ranks need,");
       comm_->require_accepted(ncclAllGather(part.data, values.data, part.bytes(), ncclUint8, comm_->get(), stream),
-                              "cannot all-gather, which sharded optimizer state (ZeRO-1) needs,");
+                              "cannot all-gather, which --zero 1 and --virtual-ranks need,");
     });
     device_.synchronize();
   }

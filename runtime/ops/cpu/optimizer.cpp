@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -38,6 +39,44 @@ void round_weights(const OptimizerSettings& settings, const UpdateSlice& slice, 
     const auto bits = std::bit_cast<std::uint32_t>(master[i]);
     weights[i] = {static_cast<std::uint16_t>(stochastic_bf16(bits, random.word[i % 4]) >> 16)};
   }
+}
+
+/// to = `count` values of `from`, from element `begin` on.
+template <class T>
+void read(const Tensor& from, std::int64_t begin, std::int64_t count, T* to) {
+  if (from.dtype == DType::bf16) {
+    const Bf16* values = from.as<const Bf16>() + begin;
+    for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(values[i]);
+  } else {
+    std::copy_n(from.as<const T>() + begin, count, to);
+  }
+}
+
+template <class T>
+void write(const T* from, std::int64_t begin, std::int64_t count, const Tensor& to) {
+  if (to.dtype == DType::bf16) {
+    for (std::int64_t i = 0; i < count; ++i) to.as<Bf16>()[begin + i] = to_bf16(static_cast<float>(from[i]));
+  } else {
+    std::copy_n(from, count, to.as<T>() + begin);
+  }
+}
+
+constexpr std::int64_t kPiece = 256;  // elements that are added at once
+template <class T>
+using Piece = std::array<T, kPiece>;
+
+/// `count` elements from `begin` on of the sum of `rows` rows, the first of which is `row`.
+template <class T>
+Piece<T> subtree(const Tensor& leaves, std::int64_t row, std::int64_t rows, std::int64_t begin, std::int64_t count) {
+  Piece<T> sum;
+  if (rows == 1) {
+    read(leaves, row * leaves.dim(1) + begin, count, sum.data());
+    return sum;
+  }
+  sum = subtree<T>(leaves, row, rows / 2, begin, count);
+  const Piece<T> right = subtree<T>(leaves, row + rows / 2, rows / 2, begin, count);
+  for (std::int64_t i = 0; i < count; ++i) sum[static_cast<std::size_t>(i)] += right[static_cast<std::size_t>(i)];
+  return sum;
 }
 
 class CpuOptimizer final : public OptimizerOps, CpuOps {
@@ -92,6 +131,67 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
     const auto* first = squares.as<const float>();
     const double sum = std::accumulate(first, first + squares.size(), 0.0);
     *scale = std::min(1.0f, max_norm / (static_cast<float>(std::sqrt(sum)) + 1e-6f));
+  }
+
+  void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares, Stream) override {
+    const auto each = [&]<class T>(const T* gradients) {
+      parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
+        const UpdateChunk& chunk = slice.chunks[i];
+        double total = 0.0;
+        for (std::uint32_t k = 0; k < chunk.count; ++k) {
+          const double value = as_double(gradients[chunk.begin + k]);
+          total += value * value;
+        }
+        squares[first_square[chunk.parameter] + chunk.element / kChunkElements] = static_cast<float>(total);
+      });
+    };
+    with_scalar([&](auto scalar) {
+      if (slice.gradient_type == DType::bf16) return each(static_cast<const Bf16*>(slice.gradients));
+      each(static_cast<const decltype(scalar)*>(slice.gradients));
+    });
+  }
+
+  void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream) override {
+    for (const Tensor& node : nodes) require_node(node, sum.size());
+    require_node(sum, sum.size());
+    add_pieces(sum, [&]<class T>(std::int64_t begin, std::int64_t count, Piece<T>& total) {
+      Piece<T> next;
+      read(nodes.at(0), begin, count, total.data());
+      for (std::size_t n = 1; n < nodes.size(); ++n) {
+        read(nodes[n], begin, count, next.data());
+        for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) total[i] += next[i];
+      }
+    });
+  }
+
+  void add_tree(const Tensor& leaves, const Tensor& sum, Stream) override {
+    require_node(leaves, leaves.dim(0) * sum.size());
+    require_node(sum, sum.size());
+    require_tree(leaves);
+    add_pieces(sum, [&]<class T>(std::int64_t begin, std::int64_t count, Piece<T>& total) {
+      total = subtree<T>(leaves, 0, leaves.dim(0), begin, count);
+    });
+  }
+
+ private:
+  void require_node(const Tensor& node, std::int64_t size) const {
+    DDP_CHECK(node.dtype == dtype() || node.dtype == DType::bf16, "a tree of {}", name_of(node.dtype));
+    DDP_CHECK(node.size() == size, "{} elements in a tree of {}", node.size(), size);
+  }
+
+  /// sum = what `add` makes of each piece.
+  template <class Add>
+  void add_pieces(const Tensor& sum, const Add& add) {
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      parallel_each((sum.size() + kPiece - 1) / kPiece, 64, [&](std::int64_t piece, int) {
+        const std::int64_t begin = piece * kPiece;
+        const std::int64_t count = std::min(kPiece, sum.size() - begin);
+        Piece<T> total;
+        add(begin, count, total);
+        write(total.data(), begin, count, sum);
+      });
+    });
   }
 };
 

@@ -8,6 +8,7 @@
 #include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/optimizers/sum_and_update.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
+#include "runtime/ops/cuda/tree_sum.h"
 
 namespace ddptrain {
 
@@ -69,6 +70,25 @@ __global__ void __launch_bounds__(kThreads)
   sum = block_sum<kThreads>(sum, shared);
   if (threadIdx.x == 0) *total = static_cast<float>(sum);
 }
+
+template <class G>
+__global__ void __launch_bounds__(kThreads) chunk_squares_kernel(const UpdateChunk* chunks, const G* gradients,
+                                                                 const std::uint32_t* first_square, float* squares) {
+  __shared__ float shared[kThreads / 32];
+  const UpdateChunk chunk = chunks[blockIdx.x];
+  float sum = 0.0f;
+#pragma unroll
+  for (std::uint32_t round = 0; round < optimizer::kRounds; ++round) {
+    const std::uint32_t offset = optimizer::offset_in_chunk(round);
+    const int count = optimizer::count_at(chunk, offset);
+    float value[optimizer::kVector] = {};
+    if (count > 0) optimizer::load_some(gradients + chunk.begin + offset, count, value);
+    sum += sum_of_squares(value);
+  }
+  sum = block_sum<kThreads>(sum, shared);
+  if (threadIdx.x == 0) squares[first_square[chunk.parameter] + chunk.element / kChunkElements] = sum;
+}
+static_assert(kThreads == optimizer::kThreads);
 
 }  // namespace
 }  // namespace cuda
@@ -147,6 +167,24 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     cuda::clip_scale_kernel<<<1, cuda::kThreads, 0, static_cast<cudaStream_t>(stream.handle)>>>(
         squares.as<const float>(), static_cast<std::uint32_t>(squares.size()), max_norm, scale);
     DDP_CUDA(cudaGetLastError());
+  }
+
+  void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares,
+                     Stream stream) override {
+    if (slice.chunk_count == 0) return;
+    cuda::with_element(slice.gradient_type, [&](auto element) {
+      cuda::chunk_squares_kernel<<<slice.chunk_count, cuda::kThreads, 0, static_cast<cudaStream_t>(stream.handle)>>>(
+          slice.chunks, static_cast<const decltype(element)*>(slice.gradients), first_square, squares);
+    });
+    DDP_CUDA(cudaGetLastError());
+  }
+
+  void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream stream) override {
+    cuda::add_nodes(nodes, sum, static_cast<cudaStream_t>(stream.handle));
+  }
+
+  void add_tree(const Tensor& leaves, const Tensor& sum, Stream stream) override {
+    cuda::add_tree(leaves, sum, static_cast<cudaStream_t>(stream.handle));
   }
 
  private:

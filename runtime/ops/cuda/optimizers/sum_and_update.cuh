@@ -82,7 +82,20 @@ __device__ __forceinline__ void receive_from_all(const PeerInboxes& peers, std::
   }
 }
 
-/// e.g = their sums, in the order of ranks, rounded to G.
+/// The sum of the first `count` of `values`, over a binary tree: neighbours in pairs, these sums in pairs, and so on.
+template <int kMost>
+__device__ __forceinline__ float tree_sum(float (&values)[kMost], int count) {
+#pragma unroll
+  for (int stride = 1; stride < kMost; stride *= 2) {
+#pragma unroll
+    for (int i = 0; i + stride < kMost; i += 2 * stride) {
+      if (i + stride < count) values[i] += values[i + stride];
+    }
+  }
+  return values[0];
+}
+
+/// e.g = their sums over a tree of ranks, rounded to G.
 template <class G>
 __device__ __forceinline__ void sum_over_ranks(const PeerInboxes& peers, const InboxLayout& layout, std::uint32_t block,
                                                std::uint32_t round, Elements& e) {
@@ -94,13 +107,13 @@ __device__ __forceinline__ void sum_over_ranks(const PeerInboxes& peers, const I
   receive_from_all(peers, layout.packet(parity, 0, block) + threadIdx.x, layout.packet(0, 1, 0), round, messages);
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
-    float sum = 0.0f;
+    float of_rank[PeerInboxes::kMaxRanks] = {};
 #pragma unroll
     for (int from = 0; from < PeerInboxes::kMaxRanks; ++from) {
       if (from >= peers.size) continue;
-      sum += to_float((from == peers.rank ? mine : messages[from]).gradients.value[i]);
+      of_rank[from] = to_float((from == peers.rank ? mine : messages[from]).gradients.value[i]);
     }
-    e.g[i] = to_float(from_float<G>(sum));
+    e.g[i] = to_float(from_float<G>(tree_sum(of_rank, peers.size)));
   }
 }
 
