@@ -75,6 +75,7 @@ void add_optimizer_flags(CLI::App& app, Options& o) {
       {"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}};
   const Names<ScheduleKind> schedules = {
       {"constant", ScheduleKind::constant}, {"cosine", ScheduleKind::cosine}, {"linear", ScheduleKind::linear}};
+  const Names<OnNonFinite> on_nonfinite = {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}};
   OptimizerSettings& settings = o.trainer.optimizer;
   app.option_defaults()->group("Optimizer");
   add_choice(app, "--optimizer", settings.kind, kinds, "");
@@ -84,6 +85,9 @@ void add_optimizer_flags(CLI::App& app, Options& o) {
   app.add_option("--beta2", settings.beta2, "adam, adamw, lamb, lion (its paper: 0.99)");
   app.add_option("--weight-decay", settings.weight_decay, "Not applied to biases");
   app.add_option("--clip-norm", o.trainer.clip_norm, "Largest norm of the whole gradient (0: no clipping)");
+  add_choice(
+      app, "--on-nonfinite", o.trainer.on_nonfinite, on_nonfinite,
+      "A step whose loss or gradient is NaN or infinite: ends the run, or is left out (10 in a row end the run)");
   add_choice(app, "--stochastic-rounding", settings.stochastic_rounding, kOnOff,
              "Round bf16 weights from their fp32 master weights up or down at random, right on average");
   add_choice(app, "--schedule", settings.schedule.kind, schedules, "Learning rate after warm-up");

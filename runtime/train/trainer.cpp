@@ -37,10 +37,11 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
       arena_(model_->parameters(), arena_options(options), device, communicator),
       state_(arena_, model_->buffers(), device),
-      optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator, options.fused_sum),
+      optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator, options.fused_sum,
+                 &state_.step()->nonfinite, options.on_nonfinite),
       reducer_(arena_, &communicator, device, options.overlap, on_reduced(), on_last_bucket()),
       silent_reducer_(arena_, nullptr, device, OverlapMode::none, on_reduced()),
-      sums_(device.allocate(2 * sizeof(MetricSums))),
+      sums_(device.allocate(3 * sizeof(MetricSums))),
       training_(device, state_.step(), [this](std::uint32_t offset) { train_step(reducer_, offset); },
                 {.enabled = options_.graph}) {
   model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
@@ -77,7 +78,7 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
     reducer.begin(micro + 1 == options_.grad_accum);
     {
       const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "forward");
-      model_->forward(training_slice(micro, offset), gradient_scale_, training_sums());
+      model_->forward(training_slice(micro, offset), gradient_scale_, step_sums());
     }
     {
       const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "backward");
@@ -86,6 +87,9 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
     reducer.finish();
   }
   optimizer_.finish_step();
+  if (!may_skip()) return;
+  device_.get<OptimizerOps>().add_unless_left_out(&state_.step()->nonfinite, step_sums(), training_sums(),
+                                                  device_.compute_stream());
 }
 
 MetricSums Trainer::take(MetricSums* sums) {

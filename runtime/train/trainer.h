@@ -25,6 +25,7 @@ struct TrainerOptions {
   std::uint64_t seed = 1;
   OptimizerSettings optimizer;
   float clip_norm = 0.0f;  ///< 0: no clipping.
+  OnNonFinite on_nonfinite = OnNonFinite::stop;
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
   std::optional<DType> gradient_type = {};  ///< See ArenaOptions.
@@ -65,6 +66,7 @@ class Trainer {
   const Model& model() const { return *model_; }
   bool communicates() const { return reducer_.communicates(); }
   Model& model() { return *model_; }
+  OnNonFinite on_nonfinite() const { return options_.on_nonfinite; }
   GradientPath gradient_path() const;
 
   /// Queues the next steps of training; does not wait. Collective.
@@ -98,6 +100,9 @@ class Trainer {
   void communicate();
   MetricSums* training_sums() const { return static_cast<MetricSums*>(sums_.data()); }
   MetricSums* evaluation_sums() const { return training_sums() + 1; }
+  /// To which a step adds: those of training, or, where it may be left out, its own.
+  MetricSums* step_sums() const { return may_skip() ? training_sums() + 2 : training_sums(); }
+  bool may_skip() const { return on_nonfinite() == OnNonFinite::skip; }
   MetricSums take(MetricSums* sums);
   GradientReducer::Reduced on_reduced();
   GradientReducer::Reduced on_last_bucket();
@@ -115,7 +120,7 @@ class Trainer {
   Optimizer optimizer_;
   GradientReducer reducer_;
   GradientReducer silent_reducer_;  ///< Never communicates.
-  Buffer sums_;                     ///< MetricSums of training and of evaluation
+  Buffer sums_;                     ///< MetricSums of training, of evaluation and of a step
   StepGraph training_;
 };
 

@@ -34,7 +34,8 @@ struct RunOptions {
 std::int64_t total_steps(const RunOptions& options, std::int64_t steps_per_epoch);
 std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoch);
 
-/// Trains, evaluates after every epoch, then calibrates. Error where replicas that communicate differ in the end.
+/// Trains, evaluates after every epoch, then calibrates. Error where replicas that communicate differ in the end, and,
+/// as RunGuard::check_finite(), where a loss or a gradient is NaN or infinite: before options.trained is called.
 /// Reports through `report`, which is null but on rank 0. Collective. Leaves RunResult::nccl empty.
 RunResult run_training(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
                        const RunOptions& options, Report* report);

@@ -73,6 +73,24 @@ TEST(Gpt, WeightsThatWereSavedAreStartedFrom) {
   EXPECT_EQ(started.at("parameter_hash"), saved.at("parameter_hash"));
 }
 
+TEST(Gpt, ARunThatDivergesEndsWithExitCode1AndSavesNothing) {
+  const std::string folder = temporary("diverged");
+  const std::string metrics = temporary("diverged.jsonl");
+  std::filesystem::remove_all(folder);
+  for (const char* flags : {"", "--clip-norm 1", "--on-nonfinite skip", "--zero 1"}) {
+    const Outcome outcome =
+        train_on_cpu(2, fmt::format("{} --data synthetic:20000:64 --batch 8 --steps 30 --lr 1e30 --log-every 10 --save "
+                                    "{} --metrics {} {}",
+                                    kTiny, folder, metrics, flags));
+    EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+    EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
+    EXPECT_TRUE(outcome.says("is NaN or infinite")) << outcome.output;
+    EXPECT_TRUE(outcome.says("its parameters are not saved")) << outcome.output;
+    EXPECT_FALSE(std::filesystem::exists(folder + "/model.safetensors")) << flags;
+    for (const nlohmann::json& line : json_lines(metrics)) EXPECT_NE(line.at("event"), "summary") << flags;
+  }
+}
+
 TEST(Gpt, WritesSamplesFromThePrompt) {
   const std::string text = temporary("text.txt");
   std::ofstream(text) << std::string(4000, 'a');

@@ -264,6 +264,26 @@ TEST_P(ConformanceTest, SoftmaxOfHugeLogitsIsFinite) {
   EXPECT_TRUE(std::isfinite(norm(bench.take(logits))));
 }
 
+/// Of a prediction whose label has probability 0, softmax - onehot is finite.
+TEST_P(ConformanceTest, TheGradientOfALossThatIsNotFiniteIsNan) {
+  Bench bench(*tested_);
+  const ImageBatch batch = make_batch(bench, 2, 1, 1, 3);
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  for (int label = 0; label < 3; ++label) {  // whichever the first one's is, the second row stays as it is
+    const Tensor dlogits = bench.poisoned({2, 3});
+    Values row = {1, 1, 1, 1, 2, 3};
+    row[static_cast<std::size_t>(label)] = kNone;
+    MetricSums* sums = bench.put_object(MetricSums{});
+    bench.device().get<LossOps>().softmax_cross_entropy(bench.put(row, {2, 3}), batch, 1.0f, dlogits, sums);
+    const Values gradient = bench.take(dlogits);
+    const bool finite = std::isfinite(bench.take_object(sums).loss);
+    for (int c = 0; c < 3; ++c) EXPECT_EQ(std::isfinite(gradient[static_cast<std::size_t>(c)]), finite) << label;
+    for (int c = 3; c < 6; ++c) EXPECT_TRUE(std::isfinite(gradient[static_cast<std::size_t>(c)])) << label;
+    if (!finite) return;
+  }
+  ADD_FAILURE() << "no label's loss was infinite";
+}
+
 TEST_P(ConformanceTest, SumOfSquaresAndClipScale) {
   for (const std::int64_t count : {1, 3, 255, 1025, 100003, 5000011}) {
     for (const float max_norm : {0.5f, 1e6f}) {
@@ -275,7 +295,8 @@ TEST_P(ConformanceTest, SumOfSquaresAndClipScale) {
         device.get<OptimizerOps>().sum_of_squares(bench.put(random_values(count, 1), {count}), sums, stream);
         device.get<OptimizerOps>().sum_of_squares(bench.put(random_values(3, 2), {3}), sums + 1, stream);
         device.get<OptimizerOps>().sum_of_squares(bench.put_master(random_values(500, 3), {500}), sums + 2, stream);
-        device.get<OptimizerOps>().clip_scale({sums, DType::f32, {3}}, max_norm, scale, stream);
+        device.get<OptimizerOps>().clip_scale({sums, DType::f32, {3}}, max_norm, {bench.put_object(StepState{})},
+                                              bench.put_object(NonFinite{}), scale, stream);
         Values taken;
         for (int i = 0; i < 3; ++i) taken.push_back(bench.take_object(sums + i));
         return {{"sums", taken}, {"scale", {bench.take_object(scale)}}};
