@@ -171,6 +171,8 @@ void add_output_flags(CLI::App& app, Options& o) {
   app.add_option("--log-every", o.run.log_every, "Steps between measurements within an epoch (0: none)");
   app.add_option("--eval-every", o.run.eval_every, "Steps between evaluations within an epoch (0: none)");
   app.add_option("--eval-samples", o.run.eval_samples, "Samples of an evaluation at most (0: the whole test set)");
+  app.add_option("--verify-every", o.run.verify_every,
+                 "Steps between comparisons of the replicas, weights and optimizer state (0: parameters, at the end)");
   app.add_option_function<std::string>(
          "--fail-at", [&o](const std::string& text) { parse_fail_at(text, o.run); },
          "For tests: this rank throws before this step")
@@ -182,6 +184,8 @@ void check_output(const Options& o) {
   require(o.peak_tflops >= 0 && o.peak_tflops < 1e6, "--peak-tflops", o.peak_tflops, "0 or more");
   require(o.run.log_every >= 0 && o.run.log_every <= kMostSteps, "--log-every", o.run.log_every, "0 to 10^12");
   require(o.run.eval_every >= 0 && o.run.eval_every <= kMostSteps, "--eval-every", o.run.eval_every, "0 to 10^12");
+  require(o.run.verify_every >= 0 && o.run.verify_every <= kMostSteps, "--verify-every", o.run.verify_every,
+          "0 to 10^12");
   require(o.run.eval_samples >= 0, "--eval-samples", o.run.eval_samples, "0 or more");
 }
 

@@ -76,6 +76,7 @@ class TrainingRun {
     MetricSums train;
     while (step_ < end) {
       run_window(next_boundary(end) - step_);
+      if (is_every(options_.verify_every)) guard_.check_replicas(step_);
       if (is_every(options_.samples.every)) write_sample();
       if (step_ == end) break;
       if (is_every(options_.eval_every)) evaluate_within_epoch();
@@ -114,7 +115,8 @@ class TrainingRun {
   std::int64_t next_boundary(std::int64_t epoch_end) const {
     std::int64_t boundary = epoch_end;
     if (step_ == 0) return std::min<std::int64_t>(boundary, StepGraphOptions{}.eager_steps);
-    for (const std::int64_t every : {options_.log_every, options_.eval_every, options_.samples.every}) {
+    for (const std::int64_t every :
+         {options_.log_every, options_.eval_every, options_.verify_every, options_.samples.every}) {
       if (every > 0) boundary = std::min(boundary, (step_ / every + 1) * every);
     }
     return boundary;

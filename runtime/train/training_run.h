@@ -22,6 +22,7 @@ struct RunOptions {
   std::int64_t log_every = 0;     ///< Steps between measurements within an epoch; 0: none.
   std::int64_t eval_every = 0;    ///< Steps between evaluations within an epoch; 0: none.
   std::int64_t eval_samples = 0;  ///< Of an evaluation at most; 0: the whole test set.
+  std::int64_t verify_every = 0;  ///< Steps between RunGuard::check_replicas(); 0: none.
   std::string trace;              ///< File for a trace of a few steps after training; empty: none.
   std::function<void()> trained;  ///< Called on all ranks with the parameters that training leaves; null: nothing.
   Samples samples;
