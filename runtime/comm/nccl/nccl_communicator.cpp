@@ -12,6 +12,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/nccl/nccl_peer_addresses.h"
 #include "runtime/core/error.h"
+#include "runtime/core/out_of_memory.h"
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0), "NCCL 2.27 or newer is needed (symmetric windows)");
 
@@ -289,6 +290,16 @@ class NcclCommunicator final : public Communicator {
     if (!on_all_ranks(is_symmetric(window.handle))) why_not_symmetric_ = why_not_mapped();
   }
 
+  /// NCCL has no result of its own for it. OutOfMemory where the GPU cannot have had as much.
+  static void require_room(std::size_t bytes) {
+    cudaGetLastError();
+    std::size_t free = 0;
+    std::size_t total = 0;
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess || free >= bytes) return;
+    throw OutOfMemory(fmt::format("{} were asked for by ncclMemAlloc: the GPU is out of memory; {} of {} are free",
+                                  size_text(bytes), size_text(free), size_text(total)));
+  }
+
   struct Window {
     Buffer memory;
     ncclWindow_t handle = nullptr;  ///< As long as the memory.
@@ -298,7 +309,9 @@ class NcclCommunicator final : public Communicator {
     constexpr std::size_t kUnit = NCCL_WIN_REQUIRED_ALIGNMENT;
     const std::size_t padded = (std::max<std::size_t>(bytes, 1) + kUnit - 1) / kUnit * kUnit;
     void* memory = nullptr;
-    comm_->check(ncclMemAlloc(&memory, padded), "ncclMemAlloc");
+    const ncclResult_t allocated = ncclMemAlloc(&memory, padded);
+    if (allocated != ncclSuccess) require_room(padded);
+    comm_->check(allocated, "ncclMemAlloc");
     const auto handle = std::make_shared<ncclWindow_t>(nullptr);
     Buffer buffer(memory, bytes, [comm = comm_, handle](void* raw) { free_symmetric(*comm, *handle, raw); });
     comm_->check(cudaMemset(memory, 0, padded), "cudaMemset");
