@@ -1,9 +1,11 @@
 // Every operation of every device against the CPU in double precision, which sees the same (rounded) inputs.
 
+#include <cstring>
 #include <functional>
 #include <utility>
 
 #include "runtime/ops/activation.h"
+#include "runtime/ops/checksum.h"
 #include "runtime/ops/convolution.h"
 #include "runtime/ops/gather.h"
 #include "runtime/ops/linear.h"
@@ -301,6 +303,33 @@ TEST_P(ConformanceTest, SumOfSquaresAndClipScale) {
         for (int i = 0; i < 3; ++i) taken.push_back(bench.take_object(sums + i));
         return {{"sums", taken}, {"scale", {bench.take_object(scale)}}};
       });
+    }
+  }
+}
+
+/// Elements of 1, 2, 4 and 8 bytes; what it starts with counts, and one bit anywhere changes it.
+TEST_P(ConformanceTest, ChecksumsAreTheSameOnEveryDevice) {
+  Bench bench(*tested_);
+  for (const DType dtype : {DType::u8, DType::bf16, DType::f32, DType::f64}) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{1025}, std::size_t{3000011}}) {
+      std::vector<std::uint8_t> bytes(count * size_of(dtype));
+      for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 7 + i / 251);
+      const auto checksum = [&] {
+        std::uint64_t* sum = bench.put_object(std::uint64_t{5});
+        const Tensor memory = bench.put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())});
+        const Tensor values{memory.data, dtype, {static_cast<std::int64_t>(count)}};
+        bench.device().get<ChecksumOps>().add_checksum(values, sum);
+        return bench.take_object(sum);
+      };
+      std::uint64_t expected = 5;
+      for (std::size_t i = 0; i < count; ++i) {
+        std::uint64_t bits = 0;
+        std::memcpy(&bits, bytes.data() + i * size_of(dtype), size_of(dtype));
+        expected += checksum_of(bits, i);
+      }
+      EXPECT_EQ(checksum(), expected) << name_of(dtype) << ", " << count;
+      bytes[bytes.size() / 2] ^= 0x80;
+      EXPECT_NE(checksum(), expected) << name_of(dtype) << ", " << count;
     }
   }
 }
