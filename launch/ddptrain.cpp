@@ -16,6 +16,7 @@
 #include "launch/choose_device.h"
 #include "launch/describe.h"
 #include "launch/early_start.h"
+#include "launch/memory_advice.h"
 #include "launch/options.h"
 #include "launch/program.h"
 #include "launch/same_on_all_ranks.h"
@@ -207,8 +208,8 @@ RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, con
   const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
-  info.description = describe_run(job.options, job.decides_parameters, world, job.device->kind(), trainer.model(),
-                                  trainer.arena(), trainer.tree());
+  info.description = describe_run(job.options, job.decides_parameters, world.size(), job.device->kind(),
+                                  trainer.model(), trainer.arena(), trainer.tree());
   info.device_name = job.device->name();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
@@ -231,6 +232,12 @@ bool writes_to_terminal() {
   return target.rfind("/dev/pts/", 0) == 0 || target.rfind("/dev/tty", 0) == 0;
 }
 
+/// As run_or_end_job, which says more where memory runs out.
+void train_or_end_job(const World& world, Job& job, const std::function<void()>& part) {
+  run_or_end_job("ddptrain", world,
+                 [&] { explain_out_of_memory(job.options, *job.workload, world, job.device->kind(), part); });
+}
+
 void train(const World& world, const EarlyStart& early, Job& job) {
   log_ranks(world, job);
   std::future<std::string> topology = find_topology(world, job.pci_bus_id);
@@ -248,7 +255,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
                scaled_learning_rate(job.options, world.size()));
   if (world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
-  run_or_end_job("ddptrain", world, [&] {
+  train_or_end_job(world, job, [&] {
     std::optional<Report> report;
     if (world.rank() == 0) {
       RunInfo info = run_info(world, job, trainer, run);
@@ -274,7 +281,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   init_logging(command_line.options.log_level, world.rank());
   if (command_line.task != Task::train) return print_description(world, std::move(command_line));
   Job job = prepare(world, std::move(command_line), early);
-  run_or_end_job("ddptrain", world, [&] {
+  train_or_end_job(world, job, [&] {
     start_communication(world, early, job);
     world.agree([&] { check_outputs(world, job); });
     train(world, early, job);

@@ -4,7 +4,7 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/comm/communicator.h"
+#include "runtime/comm/paper_communicator.h"
 #include "runtime/ops/paper_device.h"
 
 namespace ddptrain {
@@ -19,7 +19,7 @@ DeviceKind device_to_describe(const World& world, const std::string& device) {
 
 }  // namespace
 
-Description describe_run(const Options& options, const std::vector<std::string>& decides_parameters, const World& world,
+Description describe_run(const Options& options, const std::vector<std::string>& decides_parameters, int world_size,
                          DeviceKind device, const Model& model, const ParameterArena& arena, const GradientTree* tree) {
   const DeviceOptions compute = device_options(options, device);
   Description description = describe(model, arena);
@@ -27,12 +27,23 @@ Description describe_run(const Options& options, const std::vector<std::string>&
   description.model = options.model;
   description.device = device == DeviceKind::cuda ? "cuda" : "cpu";
   description.precision = compute.fp8 ? "fp8" : name_of(compute.precision);
-  description.world_size = world.size();
+  description.world_size = world_size;
   description.batch_per_rank = options.trainer.batch;
   description.grad_accum = options.trainer.grad_accum;
   description.virtual_ranks = options.trainer.virtual_ranks;
   description.decides_parameters = decides_parameters;
   return description;
+}
+
+Description describe_on_paper(const Options& options, const std::vector<std::string>& decides_parameters,
+                              Workload& workload, int rank, int world_size, DeviceKind device) {
+  const std::unique_ptr<Device> paper = make_paper_device(device_options(options, device), device);
+  const std::unique_ptr<Communicator> communicator = make_paper_communicator(rank, world_size, *paper);
+  const std::unique_ptr<Model> model = workload.make_model(*paper);
+  const ParameterArena arena(model->parameters(), arena_options(trainer_options(options, world_size, 1)), *paper,
+                             *communicator);
+  const std::optional<GradientTree> tree = make_tree(options.trainer, arena, *paper, *communicator);
+  return describe_run(options, decides_parameters, world_size, device, *model, arena, tree ? &*tree : nullptr);
 }
 
 void print_description(const World& world, CommandLine command_line) {
@@ -45,15 +56,8 @@ void print_description(const World& world, CommandLine command_line) {
     workload.load();
     make_sampler(options.trainer, workload.data(), world);
   });
-  const std::unique_ptr<Device> device = make_paper_device(device_options(options, kind), kind);
-  const std::unique_ptr<Communicator> communicator =
-      make_communicator(world, *device, {.library = CommLibrary::mpi, .symmetric = false});
-  const std::unique_ptr<Model> model = workload.make_model(*device);
-  const ParameterArena arena(model->parameters(), arena_options(trainer_options(options, world.size(), 1)), *device,
-                             *communicator);
-  const std::optional<GradientTree> tree = make_tree(options.trainer, arena, *device, *communicator);
   const Description description =
-      describe_run(options, command_line.decides_parameters, world, kind, *model, arena, tree ? &*tree : nullptr);
+      describe_on_paper(options, command_line.decides_parameters, workload, world.rank(), world.size(), kind);
   if (world.rank() != 0) return;
   const std::string text = command_line.task == Task::dry_run ? description.table() : description.json();
   std::fputs(text.c_str(), stdout);

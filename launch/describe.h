@@ -11,8 +11,11 @@ namespace ddptrain {
 
 /// The description of a run of this many ranks: what the components say, and what the program knows. `tree`: null
 /// without virtual ranks.
-Description describe_run(const Options& options, const std::vector<std::string>& decides_parameters, const World& world,
+Description describe_run(const Options& options, const std::vector<std::string>& decides_parameters, int world_size,
                          DeviceKind device, const Model& model, const ParameterArena& arena, const GradientTree* tree);
+/// The same of a model and an arena that are made on paper, after workload.load(). No GPU is touched. Not collective.
+Description describe_on_paper(const Options& options, const std::vector<std::string>& decides_parameters,
+                              Workload& workload, int rank, int world_size, DeviceKind device);
 
 /// Makes model and arena on paper, on every rank, and prints what they say on rank 0: as JSON, or the memory as a
 /// table. No GPU is touched. Collective; what is wrong is the UsageError that training would give.

@@ -82,6 +82,7 @@ void add_optimizer_flags(CLI::App& app, Options& o) {
       {"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}};
   const Names<ScheduleKind> schedules = {
       {"constant", ScheduleKind::constant}, {"cosine", ScheduleKind::cosine}, {"linear", ScheduleKind::linear}};
+  const Names<OnNonFinite> on_nonfinite = {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}};
   OptimizerSettings& settings = o.trainer.optimizer;
   app.option_defaults()->group("Optimizer");
   add_choice(app, "--optimizer", settings.kind, kinds, "");
@@ -91,6 +92,9 @@ void add_optimizer_flags(CLI::App& app, Options& o) {
   app.add_option("--beta2", settings.beta2, "adam, adamw, lamb, lion (its paper: 0.99)");
   app.add_option("--weight-decay", settings.weight_decay, "Not applied to biases");
   app.add_option("--clip-norm", o.trainer.clip_norm, "Largest norm of the whole gradient (0: no clipping)");
+  add_choice(
+      app, "--on-nonfinite", o.trainer.on_nonfinite, on_nonfinite,
+      "A step whose loss or gradient is NaN or infinite: ends the run, or is left out (10 in a row end the run)");
   add_choice(app, "--stochastic-rounding", settings.stochastic_rounding, kOnOff,
              "Round bf16 weights from their fp32 master weights up or down at random, right on average");
   add_choice(app, "--schedule", settings.schedule.kind, schedules, "Learning rate after warm-up");
@@ -174,6 +178,8 @@ void add_output_flags(CLI::App& app, Options& o) {
   app.add_option("--log-every", o.run.log_every, "Steps between measurements within an epoch (0: none)");
   app.add_option("--eval-every", o.run.eval_every, "Steps between evaluations within an epoch (0: none)");
   app.add_option("--eval-samples", o.run.eval_samples, "Samples of an evaluation at most (0: the whole test set)");
+  app.add_option("--verify-every", o.run.verify_every,
+                 "Steps between comparisons of the replicas, weights and optimizer state (0: parameters, at the end)");
   app.add_option_function<std::string>(
          "--fail-at", [&o](const std::string& text) { parse_fail_at(text, o.run); },
          "For tests: this rank throws before this step")
@@ -185,6 +191,8 @@ void check_output(const Options& o) {
   require(o.peak_tflops >= 0 && o.peak_tflops < 1e6, "--peak-tflops", o.peak_tflops, "0 or more");
   require(o.run.log_every >= 0 && o.run.log_every <= kMostSteps, "--log-every", o.run.log_every, "0 to 10^12");
   require(o.run.eval_every >= 0 && o.run.eval_every <= kMostSteps, "--eval-every", o.run.eval_every, "0 to 10^12");
+  require(o.run.verify_every >= 0 && o.run.verify_every <= kMostSteps, "--verify-every", o.run.verify_every,
+          "0 to 10^12");
   require(o.run.eval_samples >= 0, "--eval-samples", o.run.eval_samples, "0 or more");
 }
 

@@ -55,6 +55,8 @@ class Workload {
 
   /// The model, bound to the data. The device and this object outlive it.
   virtual std::unique_ptr<Model> make_model(Device& device) = 0;
+  /// Flags with which the model keeps less in memory, beside --batch; empty: none.
+  virtual std::string flags_that_save_memory() const { return {}; }
   virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
 
   /// Of a model that make_model() made.

@@ -52,6 +52,10 @@ class GptWorkload final : public Workload {
             {"heads", shape_.heads},       {"feed_forward", shape_.feed_forward},
             {"sequence", shape_.sequence}, {"vocabulary", shape_.vocabulary}};
   }
+  std::string flags_that_save_memory() const override {
+    if (recompute_ == Recompute::block) return {};
+    return recompute_ == Recompute::gelu ? "--recompute block" : "--recompute gelu or block";
+  }
   Samples samples(Model& model, Device& device) override;
   void finish(const TrainingState& state, const World& world) override;
 

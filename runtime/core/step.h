@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "runtime/core/nonfinite.h"
 #include "runtime/core/random.h"
 #include "runtime/core/tensor.h"
 
@@ -10,9 +11,9 @@
 
 namespace ddptrain {
 
-/// Number of optimizer steps finished so far.
 struct StepState {
-  std::uint64_t step = 0;
+  std::uint64_t step = 0;  ///< Number of optimizer steps finished so far.
+  NonFinite nonfinite = {};
 };
 
 /// A step number read where the work runs: `state->step + offset`. `offset` counts steps within one captured graph.

@@ -5,7 +5,7 @@
 
 namespace ddptrain {
 
-/// Losses, with their gradients.
+/// Losses, with their gradients. Where the loss of a prediction is NaN or infinite, its gradient is NaN.
 class LossOps : public Family<LossOps> {
  public:
   /// Adds the batch's loss, hits and count to *sums (on the device). Where `dlogits` has data:

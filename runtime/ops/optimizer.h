@@ -106,7 +106,10 @@ struct UpdateSlice {
   void* master = nullptr;                             ///< master_dtype.
   std::array<void*, kMostOptimizerSlots> state = {};  ///< As many as the rule has slots; of master_dtype.
   const void* gradients = nullptr;                    ///< Summed over all ranks.
-  const float* gradient_scale = nullptr;              ///< One factor for every gradient (clipping), or null.
+  /// One factor for every gradient (clipping), or null. NaN: the step is not taken, and nothing changes but
+  /// `nonfinite`.
+  const float* gradient_scale = nullptr;
+  NonFinite* nonfinite = nullptr;  ///< Where gradients that are not finite are noted (`first`); null: nowhere.
   float* norms = nullptr;  ///< Scratch for rules of whole parameters, f32 [2 * arena chunks + 2 * parameter_count].
 };
 
@@ -132,8 +135,12 @@ class OptimizerOps : public Family<OptimizerOps> {
                               StepRef step, Stream stream) = 0;
   /// *sum (f32) = sum of squares of `values`, of bf16 or the type of master weights.
   virtual void sum_of_squares(const Tensor& values, float* sum, Stream stream) = 0;
-  /// *scale = min(1, max_norm / (norm + 1e-6)), norm = square root of the sum of all `squares` (f32).
-  virtual void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) = 0;
+  /// *scale = min(1, max_norm / (norm + 1e-6)), or 1 where max_norm is 0; norm = square root of the sum of all
+  /// `squares` (f32). Where the norm is not finite: NaN, and *found counts (see step_scale).
+  virtual void clip_scale(const Tensor& squares, float max_norm, StepRef step, NonFinite* found, float* scale,
+                          Stream stream) = 0;
+  /// Adds *mine to *total unless the newest clip_scale() has left its step out; *mine = {}.
+  virtual void add_unless_left_out(const NonFinite* found, MetricSums* mine, MetricSums* total, Stream stream) = 0;
 
   /// squares[first_square[p] + i] (f32) = sum of squares of chunk i of parameter p, which begins at its element i *
   /// kChunkElements, for every chunk of the slice: bits that depend neither on buckets nor on shards.

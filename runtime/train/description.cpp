@@ -1,10 +1,10 @@
 #include "runtime/train/description.h"
 
 #include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "runtime/core/error.h"
+#include "runtime/core/out_of_memory.h"
 #include "runtime/core/text_table.h"
 
 namespace ddptrain {
@@ -72,14 +72,6 @@ Json json_of(const Description& d, bool whole) {
   for (const auto& [purpose, memory] : d.memory) json["memory"][purpose] = memory;
   json["decides_parameters"] = d.decides_parameters;
   return json;
-}
-
-std::string size_text(std::size_t bytes) {
-  double value = static_cast<double>(bytes);
-  const char* units[] = {"B", "kB", "MB", "GB", "TB"};
-  std::size_t unit = 0;
-  for (; value >= 1000.0 && unit + 1 < std::size(units); ++unit) value /= 1000.0;
-  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 2, units[unit]);
 }
 
 }  // namespace

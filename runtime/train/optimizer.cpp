@@ -8,16 +8,19 @@
 namespace ddptrain {
 
 Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
-                     Communicator& communicator, bool fused_sum)
+                     Communicator& communicator, bool fused_sum, NonFinite* nonfinite, OnNonFinite on_nonfinite)
     : settings_(settings),
       clip_norm_(clip_norm),
       arena_(arena),
       device_(device),
       ops_(device.get<OptimizerOps>()),
-      communicator_(communicator) {
+      communicator_(communicator),
+      nonfinite_(nonfinite),
+      on_nonfinite_(on_nonfinite) {
   const OptimizerRule& rule = rule_of(settings.kind);
   DDP_CHECK(!rule.whole_parameters || !arena.sharded(), "{} needs whole parameters", rule.name);
-  if (clips()) clip_ = device_.allocate((square_count() + 1) * sizeof(float));
+  DDP_CHECK(!needs_norm() || nonfinite != nullptr, "a norm that is not finite must be noted");
+  if (needs_norm()) clip_ = device_.allocate((square_count() + 1) * sizeof(float));
   const std::size_t last = arena.plan().buckets.size() - 1;
   const std::size_t inbox_bytes = ops_.inbox_bytes(settings.kind, arena.update_slice(last), communicator.size());
   why_not_fused_ = what_forbids_fusing(fused_sum, inbox_bytes);
@@ -26,7 +29,8 @@ Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const P
 
 std::string Optimizer::what_forbids_fusing(bool wanted, std::size_t inbox_bytes) const {
   if (!wanted) return "the fused sum is off";
-  if (clips()) return "clipping needs all sums before the first update";
+  if (clip_norm_ > 0.0f) return "clipping needs all sums before the first update";
+  if (needs_norm()) return "a step that may be left out needs all sums before the first update";
   if (arena_.sharded()) return "optimizer state is sharded";
   if (inbox_bytes == 0) return "not for this optimizer, number of ranks or size of the last bucket";
   return {};
@@ -56,7 +60,7 @@ void Optimizer::begin_step(StepRef step, bool communicates) {
   step_ = step;
   gathers_ = communicates && arena_.sharded();
   // This rank writes the squares of its own chunks; those of others are added to zeros.
-  if (clips() && arena_.whole_chunks() && arena_.sharded()) {
+  if (needs_norm() && arena_.whole_chunks() && arena_.sharded()) {
     device_.zero(squares().data, squares().bytes(), device_.compute_stream());
   }
 }
@@ -70,27 +74,29 @@ void Optimizer::add_squares(std::size_t bucket, Stream stream) {
 }
 
 void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
-  if (clips()) return add_squares(bucket, stream);
+  if (needs_norm()) return add_squares(bucket, stream);
   update(bucket, stream);
   if (gathers_) gather(bucket, stream);
 }
 
 void Optimizer::sum_and_update(std::size_t bucket, Stream stream) {
   const Span span(device_.timeline(), Lane::communication, stream, fmt::format("bucket {} sum and update", bucket));
-  ops_.sum_and_update(settings_, arena_.update_slice(bucket), peers_, step_, stream);
+  UpdateSlice slice = arena_.update_slice(bucket);
+  slice.nonfinite = nonfinite_;
+  ops_.sum_and_update(settings_, slice, peers_, step_, stream);
 }
 
 void Optimizer::finish_step() {
-  if (clips()) clip_and_update();
+  if (needs_norm()) scale_and_update();
   if (gathers_) communicator_.wait(last_gather_);
 }
 
 /// A bucket is gathered while the next one is updated.
-void Optimizer::clip_and_update() {
+void Optimizer::scale_and_update() {
   const Stream compute = device_.compute_stream();
   const Stream communication = device_.communication_stream();
   if (gathers_) communicator_.wait(communicator_.all_reduce_sum(squares(), compute));
-  ops_.clip_scale(squares(), clip_norm_, clip_scale(), compute);
+  ops_.clip_scale(squares(), clip_norm_, step_, nonfinite_, clip_scale(), compute);
   for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
     update(bucket, compute);
     if (!gathers_) continue;
@@ -103,7 +109,8 @@ void Optimizer::clip_and_update() {
 void Optimizer::update(std::size_t bucket, Stream stream) {
   const Span span(device_.timeline(), Lane::compute, stream, fmt::format("bucket {} update", bucket));
   UpdateSlice slice = arena_.update_slice(bucket);
-  if (clips()) slice.gradient_scale = clip_scale();
+  slice.nonfinite = nonfinite_;
+  if (needs_norm()) slice.gradient_scale = clip_scale();
   ops_.update(settings_, slice, step_, stream);
 }
 

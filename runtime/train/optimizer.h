@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "runtime/comm/communicator.h"
@@ -10,16 +11,25 @@
 
 namespace ddptrain {
 
-/// Updates the arena bucket by bucket: each as soon as its gradients are summed over ranks, or, with clipping, all of
-/// them once the norm of the whole gradient is known; that of each bucket is worked out as soon as it is summed. Where
-/// the arena is sharded, each rank updates its part of a bucket, and the parts are gathered on all ranks behind that.
+/// What becomes of a step with a loss or a gradient that is NaN or infinite.
+enum class OnNonFinite : std::uint8_t {
+  stop,  ///< The run ends when the host next looks. The parameters may be spoilt.
+  skip,  ///< The step is left out: weights, master weights and slots stay.
+};
+
+/// Updates the arena bucket by bucket: each as soon as its gradients are summed over ranks, or, with clipping and where
+/// steps may be left out, all of them once the norm of the whole gradient is known; that of each bucket is worked out
+/// as soon as it is summed. Where the arena is sharded, each rank updates its part of a bucket, and the parts are
+/// gathered on all ranks behind that.
 class Optimizer {
  public:
   /// `clip_norm` 0: no clipping. `fused_sum`: sum and update of the last bucket in one kernel, where GPUs reach each
   /// other's memory and nothing comes between the two (clipping, shards, lamb). Collective. Error for lamb on a sharded
-  /// arena, as it needs the norms of whole parameters. Arena, device and communicator outlive the optimizer.
+  /// arena, as it needs the norms of whole parameters. `nonfinite` lies where the device computes, or is null:
+  /// gradients are not looked at then. Arena, device and communicator outlive the optimizer.
   Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
-            Communicator& communicator, bool fused_sum);
+            Communicator& communicator, bool fused_sum, NonFinite* nonfinite = nullptr,
+            OnNonFinite on_nonfinite = OnNonFinite::stop);
 
   /// `communicates`: false leaves a sharded arena's weights ungathered, and norms those of this rank's parts.
   void begin_step(StepRef step, bool communicates);
@@ -38,7 +48,7 @@ class Optimizer {
   /// Empty where sum and update can be one kernel.
   std::string what_forbids_fusing(bool wanted, std::size_t inbox_bytes) const;
   void find_peers(std::size_t inbox_bytes);
-  bool clips() const { return clip_norm_ > 0.0f; }
+  bool needs_norm() const { return clip_norm_ > 0.0f || on_nonfinite_ == OnNonFinite::skip; }
   std::size_t square_count() const;
   Tensor squares()
       const;  ///< f32: sum of squares of each bucket's gradients, or of each chunk's where these are whole.
@@ -46,7 +56,7 @@ class Optimizer {
   float* clip_scale() const;
   void update(std::size_t bucket, Stream stream);
   void gather(std::size_t bucket, Stream stream);
-  void clip_and_update();
+  void scale_and_update();
 
   OptimizerSettings settings_;
   float clip_norm_;
@@ -54,6 +64,8 @@ class Optimizer {
   Device& device_;
   OptimizerOps& ops_;
   Communicator& communicator_;
+  NonFinite* nonfinite_;
+  OnNonFinite on_nonfinite_;
   Buffer clip_;  ///< f32: squares(), then the scale.
   std::string why_not_fused_;
   Buffer inbox_;  ///< Of sum_and_update(), as peers_.

@@ -190,6 +190,7 @@ void Report::summary(const RunResult& result) {
   line["startup_seconds"] = result.startup_seconds;
   for (const auto& [name, seconds] : info_.startup) line["startup_phases"][name] = seconds;
   line["train_seconds"] = result.train_seconds;
+  line["nonfinite_steps"] = result.nonfinite_steps;
   line["parameter_hash"] = result.parameter_hash;
   line["description"] = Json::parse(run().summary());
   line["topology"] = info_.topology;
@@ -230,6 +231,8 @@ void Report::table(const RunResult& result) const {
     phases += fmt::format("{}{} {:.2f}", phases.empty() ? "" : ", ", name, seconds);
   row("Start to first step", fmt::format("{:.2f} s  ({})", result.startup_seconds, phases));
   row("Training", fmt::format("{:.2f} s, {} steps", result.train_seconds, info_.steps));
+  if (result.nonfinite_steps > 0)
+    row("Steps left out", fmt::format("{}  (loss or gradient NaN or infinite)", result.nonfinite_steps));
   row("Parameter hash", result.parameter_hash);
   print(text);
 }

@@ -46,8 +46,9 @@ struct EpochResult {
 struct RunResult {
   std::vector<EpochResult> epochs;
   Rate rate;
-  double startup_seconds = 0.0;  ///< From the start of the process to the end of the first step.
-  double train_seconds = 0.0;    ///< In steps.
+  double startup_seconds = 0.0;       ///< From the start of the process to the end of the first step.
+  double train_seconds = 0.0;         ///< In steps.
+  std::uint64_t nonfinite_steps = 0;  ///< Left out, because a loss or a gradient was NaN or infinite.
   std::string parameter_hash;
   std::optional<Calibration> calibration;
   std::optional<NcclUsage> nccl;

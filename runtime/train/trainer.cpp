@@ -68,10 +68,10 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       state_(arena_, model_->buffers(), device, options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
       tree_(make_tree(options, arena_, device, communicator)),
       optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator,
-                 options.fused_sum && ranks_.count == 1),
+                 options.fused_sum && ranks_.count == 1, &state_.step()->nonfinite, options.on_nonfinite),
       reducer_(arena_, &communicator, device, options.overlap, on_reduced(), on_last_bucket(), tree()),
       silent_reducer_(arena_, nullptr, device, OverlapMode::none, on_reduced(), nullptr, tree()),
-      sums_(device.allocate(2 * static_cast<std::size_t>(ranks_.count) * sizeof(MetricSums))),
+      sums_(device.allocate(3 * static_cast<std::size_t>(ranks_.count) * sizeof(MetricSums))),
       training_(device, state_.step(), [this](std::uint32_t offset) { train_step(reducer_, offset); },
                 {.enabled = options_.graph}) {
   model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
@@ -120,7 +120,7 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
       reducer.begin(last && micro + 1 == options_.grad_accum);
       {
         const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "forward");
-        model_->forward(training_slice(neighbour, micro, offset), gradient_scale_, training_sums() + neighbour);
+        model_->forward(training_slice(neighbour, micro, offset), gradient_scale_, step_sums() + neighbour);
       }
       {
         const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "backward");
@@ -134,6 +134,11 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
   state_.take_up(0);
   buffers_used_ = true;
   optimizer_.finish_step();
+  if (!may_skip()) return;
+  for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) {
+    device_.get<OptimizerOps>().add_unless_left_out(&state_.step()->nonfinite, step_sums() + neighbour,
+                                                    training_sums() + neighbour, device_.compute_stream());
+  }
 }
 
 void Trainer::restored() {

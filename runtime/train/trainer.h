@@ -28,6 +28,7 @@ struct TrainerOptions {
   std::uint64_t seed = 1;
   OptimizerSettings optimizer;
   float clip_norm = 0.0f;  ///< 0: no clipping.
+  OnNonFinite on_nonfinite = OnNonFinite::stop;
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
   std::optional<DType> gradient_type = {};  ///< See ArenaOptions.
@@ -77,6 +78,7 @@ class Trainer {
   const Model& model() const { return *model_; }
   bool communicates() const { return reducer_.communicates(); }
   Model& model() { return *model_; }
+  OnNonFinite on_nonfinite() const { return options_.on_nonfinite; }
   GradientPath gradient_path() const;
 
   /// Queues the next steps of training; does not wait. Collective.
@@ -114,6 +116,9 @@ class Trainer {
   /// One for each virtual rank of this rank.
   MetricSums* training_sums() const { return static_cast<MetricSums*>(sums_.data()); }
   MetricSums* evaluation_sums() const { return training_sums() + ranks_.count; }
+  /// To which a step adds: those of training, or, where it may be left out, its own.
+  MetricSums* step_sums() const { return may_skip() ? training_sums() + 2 * ranks_.count : training_sums(); }
+  bool may_skip() const { return on_nonfinite() == OnNonFinite::skip; }
   MetricSums take(MetricSums* sums);
   void evaluate(const EvaluationShard& shard, MetricSums* sums);
   GradientPath tree_path() const;
@@ -137,7 +142,7 @@ class Trainer {
   GradientReducer reducer_;
   GradientReducer silent_reducer_;  ///< Never communicates.
   bool buffers_used_ = false;       ///< By every virtual rank of this rank.
-  Buffer sums_;                     ///< MetricSums of training and of evaluation
+  Buffer sums_;                     ///< MetricSums of training, of evaluation and of a step
   StepGraph training_;
 };
 

@@ -12,6 +12,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/train/meter.h"
+#include "runtime/train/run_guard.h"
 #include "runtime/train/trace.h"
 
 namespace ddptrain {
@@ -42,12 +43,14 @@ class TrainingRun {
         communicator_(communicator),
         options_(options),
         report_(report),
+        guard_(trainer, world, device),
         steps_(total_steps(options, trainer.sampler().steps_per_epoch())) {}
 
   RunResult run() {
     while (step_ < steps_) run_epoch();
     result_.rate = meter_.rate();
     result_.train_seconds = meter_.seconds();
+    result_.nonfinite_steps = guard_.left_out();
     result_.parameter_hash = trainer_.state().parameter_hash();
     if (trainer_.communicates()) {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
@@ -73,6 +76,7 @@ class TrainingRun {
     MetricSums train;
     while (step_ < end) {
       run_window(next_boundary(end) - step_);
+      if (is_every(options_.verify_every)) guard_.check_replicas(step_);
       if (is_every(options_.samples.every)) write_sample();
       if (step_ == end) break;
       if (is_every(options_.eval_every)) evaluate_within_epoch();
@@ -111,7 +115,8 @@ class TrainingRun {
   std::int64_t next_boundary(std::int64_t epoch_end) const {
     std::int64_t boundary = epoch_end;
     if (step_ == 0) return std::min<std::int64_t>(boundary, StepGraphOptions{}.eager_steps);
-    for (const std::int64_t every : {options_.log_every, options_.eval_every, options_.samples.every}) {
+    for (const std::int64_t every :
+         {options_.log_every, options_.eval_every, options_.verify_every, options_.samples.every}) {
       if (every > 0) boundary = std::min(boundary, (step_ / every + 1) * every);
     }
     return boundary;
@@ -130,6 +135,7 @@ class TrainingRun {
     device_.synchronize();
     const double seconds = world_.max(seconds_since(start));
     communicator_.check_health();
+    guard_.check_finite();
     const std::int64_t done = steps + (first ? 1 : 0);
     meter_.add(static_cast<std::uint64_t>(done * trainer_.sampler().samples_per_step()), seconds);
     if (first) trainer_.prepare_graph();
@@ -159,6 +165,7 @@ class TrainingRun {
   Communicator& communicator_;
   const RunOptions& options_;
   Report* report_;
+  RunGuard guard_;
   const std::int64_t steps_;
   std::int64_t step_ = 0;
   Meter meter_;

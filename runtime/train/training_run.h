@@ -22,6 +22,7 @@ struct RunOptions {
   std::int64_t log_every = 0;     ///< Steps between measurements within an epoch; 0: none.
   std::int64_t eval_every = 0;    ///< Steps between evaluations within an epoch; 0: none.
   std::int64_t eval_samples = 0;  ///< Of an evaluation at most; 0: the whole test set.
+  std::int64_t verify_every = 0;  ///< Steps between RunGuard::check_replicas(); 0: none.
   std::string trace;              ///< File for a trace of a few steps after training; empty: none.
   std::function<void()> trained;  ///< Called on all ranks with the parameters that training leaves; null: nothing.
   Samples samples;
@@ -34,7 +35,8 @@ struct RunOptions {
 std::int64_t total_steps(const RunOptions& options, std::int64_t steps_per_epoch);
 std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoch);
 
-/// Trains, evaluates after every epoch, then calibrates. Error where replicas that communicate differ in the end.
+/// Trains, evaluates after every epoch, then calibrates. Error where replicas that communicate differ in the end, and,
+/// as RunGuard::check_finite(), where a loss or a gradient is NaN or infinite: before options.trained is called.
 /// Reports through `report`, which is null but on rank 0. Collective. Leaves RunResult::nccl empty.
 RunResult run_training(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
                        const RunOptions& options, Report* report);

@@ -73,6 +73,58 @@ TEST(Gpt, WeightsThatWereSavedAreStartedFrom) {
   EXPECT_EQ(started.at("parameter_hash"), saved.at("parameter_hash"));
 }
 
+TEST(Gpt, ARunThatDivergesEndsWithExitCode1AndSavesNothing) {
+  const std::string folder = temporary("diverged");
+  const std::string metrics = temporary("diverged.jsonl");
+  std::filesystem::remove_all(folder);
+  for (const char* flags : {"", "--clip-norm 1", "--on-nonfinite skip", "--zero 1"}) {
+    const Outcome outcome =
+        train_on_cpu(2, fmt::format("{} --data synthetic:20000:64 --batch 8 --steps 30 --lr 1e30 --log-every 10 --save "
+                                    "{} --metrics {} {}",
+                                    kTiny, folder, metrics, flags));
+    EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+    EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
+    EXPECT_TRUE(outcome.says("is NaN or infinite")) << outcome.output;
+    EXPECT_TRUE(outcome.says("its parameters are not saved")) << outcome.output;
+    EXPECT_FALSE(std::filesystem::exists(folder + "/model.safetensors")) << flags;
+    for (const nlohmann::json& line : json_lines(metrics)) EXPECT_NE(line.at("event"), "summary") << flags;
+  }
+}
+
+/// GB of RAM and swap.
+double memory_of_this_host() {
+  double kilobytes = 0.0;
+  std::ifstream file("/proc/meminfo");
+  std::string name, unit;
+  for (double value = 0.0; file >> name >> value; std::getline(file, unit)) {
+    if (name == "MemTotal:" || name == "SwapTotal:") kilobytes += value;
+  }
+  return kilobytes * 1.024e-6;
+}
+
+/// The weights are one allocation, half as large again as the host's memory, and little is allocated before it.
+TEST(Gpt, OutOfMemorySaysWhatWasAskedForWhatIsKeptAndWhatHelps) {
+  char overcommit = '1';
+  std::ifstream("/proc/sys/vm/overcommit_memory") >> overcommit;
+  if (overcommit == '1') GTEST_SKIP() << "this machine gives out memory that it does not have";
+  constexpr double kGigabytesOfALayer = 3.22;
+  const int layers = static_cast<int>(1.5 * memory_of_this_host() / kGigabytesOfALayer) + 1;
+  const Outcome outcome = train_on_cpu(
+      2, fmt::format("--device cpu --model gpt --layers {} --width 8192 --heads 64 --ff 32768 --seq 2 --data "
+                     "synthetic:2000:64 --batch 2 --steps 3",
+                     layers));
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+  EXPECT_GE(outcome.count("ddptrain: error on rank "), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says(fmt::format("the host has no {}.", static_cast<int>(kGigabytesOfALayer * layers))))
+      << outcome.output;
+  for (const char* part : {" GB of memory left", "\nweights ", "\noptimizer ", "\nall "}) {
+    EXPECT_TRUE(outcome.says(part)) << part << outcome.output;
+  }
+  for (const char* flags : {"--batch 1 --grad-accum 2 (", "--recompute gelu or block", "--zero 1 ("}) {
+    EXPECT_TRUE(outcome.says(flags)) << flags << outcome.output;
+  }
+}
+
 TEST(Gpt, WritesSamplesFromThePrompt) {
   const std::string text = temporary("text.txt");
   std::ofstream(text) << std::string(4000, 'a');

@@ -1,9 +1,11 @@
 // Every operation of every device against the CPU in double precision, which sees the same (rounded) inputs.
 
+#include <cstring>
 #include <functional>
 #include <utility>
 
 #include "runtime/ops/activation.h"
+#include "runtime/ops/checksum.h"
 #include "runtime/ops/convolution.h"
 #include "runtime/ops/gather.h"
 #include "runtime/ops/linear.h"
@@ -264,6 +266,26 @@ TEST_P(ConformanceTest, SoftmaxOfHugeLogitsIsFinite) {
   EXPECT_TRUE(std::isfinite(norm(bench.take(logits))));
 }
 
+/// Of a prediction whose label has probability 0, softmax - onehot is finite.
+TEST_P(ConformanceTest, TheGradientOfALossThatIsNotFiniteIsNan) {
+  Bench bench(*tested_);
+  const ImageBatch batch = make_batch(bench, 2, 1, 1, 3);
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  for (int label = 0; label < 3; ++label) {  // whichever the first one's is, the second row stays as it is
+    const Tensor dlogits = bench.poisoned({2, 3});
+    Values row = {1, 1, 1, 1, 2, 3};
+    row[static_cast<std::size_t>(label)] = kNone;
+    MetricSums* sums = bench.put_object(MetricSums{});
+    bench.device().get<LossOps>().softmax_cross_entropy(bench.put(row, {2, 3}), batch, 1.0f, dlogits, sums);
+    const Values gradient = bench.take(dlogits);
+    const bool finite = std::isfinite(bench.take_object(sums).loss);
+    for (int c = 0; c < 3; ++c) EXPECT_EQ(std::isfinite(gradient[static_cast<std::size_t>(c)]), finite) << label;
+    for (int c = 3; c < 6; ++c) EXPECT_TRUE(std::isfinite(gradient[static_cast<std::size_t>(c)])) << label;
+    if (!finite) return;
+  }
+  ADD_FAILURE() << "no label's loss was infinite";
+}
+
 TEST_P(ConformanceTest, SumOfSquaresAndClipScale) {
   for (const std::int64_t count : {1, 3, 255, 1025, 100003, 5000011}) {
     for (const float max_norm : {0.5f, 1e6f}) {
@@ -275,11 +297,39 @@ TEST_P(ConformanceTest, SumOfSquaresAndClipScale) {
         device.get<OptimizerOps>().sum_of_squares(bench.put(random_values(count, 1), {count}), sums, stream);
         device.get<OptimizerOps>().sum_of_squares(bench.put(random_values(3, 2), {3}), sums + 1, stream);
         device.get<OptimizerOps>().sum_of_squares(bench.put_master(random_values(500, 3), {500}), sums + 2, stream);
-        device.get<OptimizerOps>().clip_scale({sums, DType::f32, {3}}, max_norm, scale, stream);
+        device.get<OptimizerOps>().clip_scale({sums, DType::f32, {3}}, max_norm, {bench.put_object(StepState{})},
+                                              bench.put_object(NonFinite{}), scale, stream);
         Values taken;
         for (int i = 0; i < 3; ++i) taken.push_back(bench.take_object(sums + i));
         return {{"sums", taken}, {"scale", {bench.take_object(scale)}}};
       });
+    }
+  }
+}
+
+/// Elements of 1, 2, 4 and 8 bytes; what it starts with counts, and one bit anywhere changes it.
+TEST_P(ConformanceTest, ChecksumsAreTheSameOnEveryDevice) {
+  Bench bench(*tested_);
+  for (const DType dtype : {DType::u8, DType::bf16, DType::f32, DType::f64}) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{1025}, std::size_t{3000011}}) {
+      std::vector<std::uint8_t> bytes(count * size_of(dtype));
+      for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 7 + i / 251);
+      const auto checksum = [&] {
+        std::uint64_t* sum = bench.put_object(std::uint64_t{5});
+        const Tensor memory = bench.put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())});
+        const Tensor values{memory.data, dtype, {static_cast<std::int64_t>(count)}};
+        bench.device().get<ChecksumOps>().add_checksum(values, sum);
+        return bench.take_object(sum);
+      };
+      std::uint64_t expected = 5;
+      for (std::size_t i = 0; i < count; ++i) {
+        std::uint64_t bits = 0;
+        std::memcpy(&bits, bytes.data() + i * size_of(dtype), size_of(dtype));
+        expected += checksum_of(bits, i);
+      }
+      EXPECT_EQ(checksum(), expected) << name_of(dtype) << ", " << count;
+      bytes[bytes.size() / 2] ^= 0x80;
+      EXPECT_NE(checksum(), expected) << name_of(dtype) << ", " << count;
     }
   }
 }

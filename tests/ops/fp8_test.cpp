@@ -380,6 +380,35 @@ TEST_F(Fp8Test, WrongTensorsThrow) {
       Error);
 }
 
+/// Else the scale would be 0, and all that is read with it NaN.
+TEST_F(Fp8Test, AnInfiniteMaximumIsNoScale) {
+  const Shape shape = {16, 32};
+  for (const DType format : kFormats) {
+    Bench bench(*tested_);
+    const Tensor x = put(bench, shape, 5);
+    const Values finite = bench.take(x);
+    Values diverged = finite;
+    diverged[77] = std::numeric_limits<double>::infinity();
+    diverged[78] = std::nan("");
+    const auto write = [&](const Tensor& from, const Tensor& to) {
+      tested_->get<QuantisationOps>().to_fp8(from, to, Tensor{}, false);
+    };
+    const Tensor y = converted(bench, format, x);
+    renew_scales();
+    write(bench.put(diverged, shape), y);
+    renew_scales();
+    write(x, y);
+    expect_near(y, finite, name_of(format));
+
+    const Tensor first = converted(bench, format, bench.put(diverged, shape));  // what a scale begins with
+    renew_scales();
+    write(x, first);
+    renew_scales();
+    write(x, first);
+    expect_near(first, finite, name_of(format));
+  }
+}
+
 TEST_F(Fp8Test, IsRefusedWithOtherPrecisions) {
   EXPECT_THROW(make_cuda_device({.precision = Precision::tf32, .fp8 = true}, 0), Error);
   const auto bf16 = make_cuda_device({.precision = Precision::bf16}, 0);

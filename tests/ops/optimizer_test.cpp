@@ -238,6 +238,46 @@ TEST_P(OptimizerTest, Lion) {
   expect_reference(settings, 1.0f);
 }
 
+/// The square of the one before last overflows in f32 alone.
+TEST_P(OptimizerTest, NotesTheFirstParameterWhoseGradientIsNotFinite) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double value : {std::nan(""), infinity, -infinity, 1e25, 1.0}) {
+    const bool finite = value == 1.0 || (value == 1e25 && GetParam().gradients == DType::f64);
+    for (std::size_t kind = 0; kind < kOptimizerRules.size(); ++kind) {
+      SetUp();
+      Values gradients = gradients_of(0);
+      gradients[5120 + 36] = value;   // the third parameter
+      gradients[9728 + 100] = value;  // the last one
+      UpdateSlice all = slice(0, static_cast<std::uint32_t>(make_chunks().size()));
+      all.gradients = bench_->put_as(gradients, GetParam().gradients, {kArena}).data;
+      all.nonfinite = bench_->put_object(NonFinite{});
+      const OptimizerSettings settings = make_settings(static_cast<OptimizerKind>(kind), 0.1f);
+      for (int i = 0; i < 2; ++i) {  // the second step changes nothing in what is noted
+        device_->get<OptimizerOps>().update(settings, all, {state_, 7}, device_->compute_stream());
+        device_->get<OptimizerOps>().advance(state_, 1, device_->compute_stream());
+      }
+      const NonFinite found = bench_->take_object(all.nonfinite);
+      EXPECT_EQ(found.first, finite ? 0u : NonFinite::place(7, 2)) << value << ", " << kOptimizerRules[kind].name;
+    }
+  }
+}
+
+TEST_P(OptimizerTest, AScaleThatIsNanLeavesAllAsItIs) {
+  for (std::size_t kind = 0; kind < kOptimizerRules.size(); ++kind) {
+    SetUp();
+    OptimizerSettings settings = make_settings(static_cast<OptimizerKind>(kind), 0.1f);
+    settings.stochastic_rounding = GetParam().weights == DType::bf16;
+    run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), 2, 1.0f);
+    const auto taken = [&] {
+      return std::vector<Values>{bench_->take(weights_), bench_->take(master_), bench_->take(first_),
+                                 bench_->take(second_)};
+    };
+    const auto before = taken();
+    run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), 1, std::nanf(""));
+    EXPECT_EQ(taken(), before) << kOptimizerRules[kind].name;
+  }
+}
+
 TEST_P(OptimizerTest, UnknownRulesAndMissingSlotsAreErrors) {
   UpdateSlice one = slice(0, 1);
   one.gradients = put_gradients(0).data;

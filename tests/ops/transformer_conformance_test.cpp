@@ -491,6 +491,28 @@ TEST_P(TransformerConformanceTest, SameBitsAgainAndInGraphs) {
   }
 }
 
+/// Of a token that has probability 0, softmax - onehot is finite.
+TEST_P(TransformerConformanceTest, TheGradientOfALossThatIsNotFiniteIsNan) {
+  for (const std::int64_t columns : {64, 50304}) {
+    Bench bench(*tested_);
+    const std::int64_t vocabulary = columns - 7;
+    const TokenBatch batch = put_tokens(bench, {1, 2, 3, 4, 5}, 2, 2, 0);
+    Values values = random_values(4 * columns, 3);
+    values[static_cast<std::size_t>(columns + 3)] =
+        -std::numeric_limits<double>::infinity();  // the second row's target
+    const Tensor dlogits = bench.poisoned({4, columns});
+    MetricSums* sums = bench.put_object(MetricSums{});
+    bench.device().get<LossOps>().token_cross_entropy(bench.put(values, {4, columns}), batch, 0, vocabulary, 1.0f,
+                                                      dlogits, sums);
+    EXPECT_FALSE(std::isfinite(bench.take_object(sums).loss));
+    const Values gradient = bench.take(dlogits);
+    for (std::int64_t i = 0; i < 4 * columns; ++i) {
+      if (i % columns >= vocabulary) continue;
+      EXPECT_EQ(std::isfinite(gradient[static_cast<std::size_t>(i)]), i / columns != 1) << i;
+    }
+  }
+}
+
 TEST_P(TransformerConformanceTest, WrongShapesThrow) {
   Bench bench(*tested_);
   const Tensor x = put(bench, {2, 3, 8}, 1);

@@ -58,6 +58,23 @@ class RealSweepTest(unittest.TestCase):
         self.assertIn("| 2x1 emulated |", markdown)
         self.assertIn("All 2 settings end with the same parameters, bit by bit.", markdown)
 
+    def test_a_run_that_diverges_is_recorded_as_failed(self) -> None:
+        (self.folder / "lr.toml").write_text(
+            'repeats = 1\n[[product]]\nranks = 1\ndevice = "cpu"\n'
+            'data = "synthetic:512"\nbatch = 16\nsteps = 12\nbaseline = "off"\nlr = [0.001, 1e30]\n'
+        )
+        command = [sys.executable, str(ROOT / "launch" / "ddpsweep"), str(self.folder / "lr.toml")]
+        command += ["--out", str(self.folder / "lr"), "--bin", str(BIN)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=self.folder)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        records = [json.loads(line) for line in (self.folder / "lr" / "results.jsonl").read_text().splitlines()]
+        by_rate = {record["settings"]["lr"]: record for record in records}
+        self.assertEqual(by_rate[0.001]["status"], "ok", done.stderr)
+        diverged = by_rate[1e30]
+        self.assertEqual((diverged["status"], diverged["exit_code"]), ("failed", 1))
+        self.assertIn("is NaN or infinite", diverged["reason"])
+        self.assertNotIn("summary", diverged)
+
     def test_a_timeline(self) -> None:
         trace = self.folder / "trace.json"
         command = ["mpirun", "-np", "2", "--bind-to", "none", "--oversubscribe", str(BIN / "ddptrain")]

@@ -139,11 +139,19 @@ class FakeSweep:
         )
 
     def records(self) -> list[dict[str, Any]]:
-        file = self.out / "results.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return complete_records(self.out / "results.jsonl")
 
     def executed(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+        return complete_records(self.log)
+
+
+def complete_records(file: pathlib.Path) -> list[dict[str, Any]]:
+    """Of JSON lines that a process may be writing: a write of more than a page is seen page by page, so that the last
+    line may be cut."""
+    if not file.exists():
+        return []
+    lines = file.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -188,6 +188,7 @@ class SweepTest(unittest.TestCase):
         self.assertEqual(code, 130, errors)
         self.assertIn("--resume", errors)
         self.assertEqual(len(sweep.records()), recorded)
+        self.assertIn((sweep.out / "results.jsonl").read_text()[-1:], ("", "\n"))  # no line is cut
         self.assertEqual(len(csv_rows(sweep)), recorded)
         wait_until(lambda: not any(is_alive(run["pid"]) for run in sweep.executed()), 10)
 

@@ -93,9 +93,10 @@ class FakeDevice : public Device {
       device_.log.push_back(
           fmt::format("tree of {} leaves of {} on {}", leaves.dim(0), sum.size(), device_.name(stream)));
     }
-    void clip_scale(const Tensor& squares, float, float*, Stream stream) override {
+    void clip_scale(const Tensor& squares, float, StepRef, NonFinite*, float*, Stream stream) override {
       device_.log.push_back(fmt::format("scale from {} sums on {}", squares.size(), device_.name(stream)));
     }
+    void add_unless_left_out(const NonFinite*, MetricSums*, MetricSums*, Stream) override {}
 
    private:
     FakeDevice& device_;

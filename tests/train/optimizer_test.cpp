@@ -26,9 +26,11 @@ class OptimizerOrder : public testing::Test {
     return {{{"a", {300}}, {"b", {1000}}, {"c", {7}}}, options, device, communicator};
   }
 
-  Log step(bool sharded, float clip_norm, bool communicates, bool whole_chunks = false) {
+  Log step(bool sharded, float clip_norm, bool communicates, bool whole_chunks = false,
+           OnNonFinite on_nonfinite = OnNonFinite::stop) {
     const ParameterArena arena = make_arena(sharded, whole_chunks);
-    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, device, communicator, true);
+    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, device, communicator, true, &nonfinite,
+                        on_nonfinite);
     device.log.clear();
     optimizer.begin_step({}, communicates);
     optimizer.bucket_reduced(0, device.communication_stream());
@@ -38,6 +40,7 @@ class OptimizerOrder : public testing::Test {
     return device.log;
   }
 
+  NonFinite nonfinite;
   FakeDevice device;
   FakeCommunicator communicator{device, 4};
 };
@@ -54,11 +57,13 @@ TEST_F(OptimizerOrder, ShardedWeightsAreGatheredBehindTheirUpdate) {
                                          "update from chunk 2 on compute", "all-gather of 512 on compute"}));
 }
 
-TEST_F(OptimizerOrder, ClippingUpdatesWhenTheWholeNormIsKnown) {
-  EXPECT_EQ(step(false, 1.0f, true),
-            (Log{"squares of 512 on communication", "squares of 1024 on communication", "squares of 512 on compute",
-                 "scale from 3 sums on compute", "update from chunk 0 on compute", "update from chunk 1 on compute",
-                 "update from chunk 2 on compute"}));
+TEST_F(OptimizerOrder, ClippingAndSkippingUpdateWhenTheWholeNormIsKnown) {
+  const Log expected{"squares of 512 on communication", "squares of 1024 on communication",
+                     "squares of 512 on compute",       "scale from 3 sums on compute",
+                     "update from chunk 0 on compute",  "update from chunk 1 on compute",
+                     "update from chunk 2 on compute"};
+  EXPECT_EQ(step(false, 1.0f, true), expected);
+  EXPECT_EQ(step(false, 0.0f, true, false, OnNonFinite::skip), expected);
 }
 
 TEST_F(OptimizerOrder, ShardsShareTheirNormsAndGatherWhileTheNextIsUpdated) {
@@ -100,9 +105,11 @@ class FusedSum : public OptimizerOrder {
     device.inbox = 64;
     communicator.reaches_peers = true;
   }
-  bool fuses(float clip_norm = 0.0f, bool sharded = false, bool wanted = true) {
+  bool fuses(float clip_norm = 0.0f, bool sharded = false, bool wanted = true,
+             OnNonFinite on_nonfinite = OnNonFinite::stop) {
     const ParameterArena arena = make_arena(sharded);
-    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, device, communicator, wanted);
+    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, device, communicator, wanted, &nonfinite,
+                        on_nonfinite);
     return optimizer.sums_last_bucket();
   }
 };
@@ -120,6 +127,7 @@ TEST_F(FusedSum, NeedsPeersInReachAndNothingInBetween) {
   EXPECT_FALSE(fuses(1.0f));
   EXPECT_FALSE(fuses(0.0f, true));
   EXPECT_FALSE(fuses(0.0f, false, false));
+  EXPECT_FALSE(fuses(0.0f, false, true, OnNonFinite::skip));
   communicator.reaches_peers = false;
   EXPECT_FALSE(fuses());
   communicator.reaches_peers = true;

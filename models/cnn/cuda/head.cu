@@ -51,7 +51,8 @@ __device__ __forceinline__ float4 activate(const float* hidden, float feature_sc
   return h;
 }
 
-/// Turns logits into (softmax - onehot) * scale and returns the loss; every lane does the same.
+/// Turns logits into (softmax - onehot) * scale, or NaN where the loss is not finite, and returns the loss; every lane
+/// does the same.
 __device__ __forceinline__ HeadMetrics cross_entropy(float (&logits)[kClasses], int label, float scale) {
   float largest = logits[0], target = 0.0f;
   int best = 0;
@@ -66,11 +67,13 @@ __device__ __forceinline__ HeadMetrics cross_entropy(float (&logits)[kClasses], 
   float total = 0.0f;
 #pragma unroll
   for (int c = 0; c < kClasses; ++c) total += expf(logits[c] - largest);
+  const float loss = logf(total) + largest - target;
+  if (!isfinite(loss)) scale = NAN;
 #pragma unroll
   for (int c = 0; c < kClasses; ++c) {
     logits[c] = (expf(logits[c] - largest) / total - (c == label ? 1.0f : 0.0f)) * scale;
   }
-  return {logf(total) + largest - target, best == label ? 1u : 0u};
+  return {loss, best == label ? 1u : 0u};
 }
 
 struct HeadGradients {

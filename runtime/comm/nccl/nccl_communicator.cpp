@@ -12,6 +12,7 @@
 #include "runtime/comm/nccl/nccl_compat.h"
 #include "runtime/comm/nccl/nccl_peer_addresses.h"
 #include "runtime/core/error.h"
+#include "runtime/core/out_of_memory.h"
 
 namespace ddptrain {
 
@@ -303,6 +304,16 @@ class NcclCommunicator final : public Communicator {
     if (!on_all_ranks(is_symmetric(window.handle))) why_not_symmetric_ = why_not_mapped();
   }
 
+  /// NCCL has no result of its own for it. OutOfMemory where the GPU cannot have had as much.
+  static void require_room(std::size_t bytes) {
+    cudaGetLastError();
+    std::size_t free = 0;
+    std::size_t total = 0;
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess || free >= bytes) return;
+    throw OutOfMemory(fmt::format("{} were asked for by ncclMemAlloc: the GPU is out of memory; {} of {} are free",
+                                  size_text(bytes), size_text(free), size_text(total)));
+  }
+
   struct Window {
     Buffer memory;
     ncclWindow_t handle = nullptr;  ///< As long as the memory.
@@ -312,7 +323,9 @@ class NcclCommunicator final : public Communicator {
     constexpr std::size_t kUnit = NCCL_WIN_REQUIRED_ALIGNMENT;
     const std::size_t padded = (std::max<std::size_t>(bytes, 1) + kUnit - 1) / kUnit * kUnit;
     void* memory = nullptr;
-    comm_->check(ncclMemAlloc(&memory, padded), "ncclMemAlloc");
+    const ncclResult_t allocated = ncclMemAlloc(&memory, padded);
+    if (allocated != ncclSuccess) require_room(padded);
+    comm_->check(allocated, "ncclMemAlloc");
     const auto handle = std::make_shared<ncclWindow_t>(nullptr);
     Buffer buffer(memory, bytes, [comm = comm_, handle](void* raw) { free_symmetric(*comm, *handle, raw); });
     comm_->check(cudaMemset(memory, 0, padded), "cudaMemset");

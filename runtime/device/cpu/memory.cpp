@@ -4,6 +4,7 @@
 
 #include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
+#include "runtime/core/out_of_memory.h"
 #include "runtime/device/cpu/cpu_device.h"
 
 namespace ddptrain {
@@ -59,7 +60,8 @@ void convert_from(const Tensor& src, const Tensor& dst) {
 }  // namespace
 
 Buffer CpuDevice::allocate(std::size_t bytes) {
-  void* data = ::operator new(bytes, kAlignment);
+  void* data = ::operator new(bytes, kAlignment, std::nothrow);
+  if (data == nullptr) throw OutOfMemory(fmt::format("the host has no {} of memory left", size_text(bytes)));
   std::memset(data, 0, bytes);
   return {data, bytes, [](void* memory) { ::operator delete(memory, kAlignment); }};
 }

@@ -106,8 +106,7 @@ CudaDevice::~CudaDevice() {
 
 Buffer CudaDevice::allocate(std::size_t bytes) {
   DDP_CHECK(!cuda::is_capturing(compute_.get()), "memory cannot be allocated while a graph is captured");
-  cuda::DeviceMemory memory;
-  DDP_CUDA(cudaMalloc(memory.out(), std::max<std::size_t>(bytes, 1)));
+  cuda::DeviceMemory memory = cuda::allocate_memory(std::max<std::size_t>(bytes, 1));
   DDP_CUDA(cudaMemsetAsync(memory.get(), 0, bytes, compute_.get()));
   DDP_CUDA(cudaStreamSynchronize(compute_.get()));
   void* data = std::exchange(*memory.out(), nullptr);

@@ -8,11 +8,21 @@
 #include <string_view>
 
 #include "runtime/core/error.h"
+#include "runtime/core/out_of_memory.h"
 
 namespace ddptrain::cuda {
 
 void fail_call(const char* call, const char* file, int line, const char* reason) {
   fail("{}:{}: {} failed: {}", file, line, call, reason);
+}
+
+void fail_allocation(const char* what) {
+  cudaGetLastError();
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) cudaGetLastError();
+  throw OutOfMemory(
+      fmt::format("{}: the GPU is out of memory; {} of {} are free", what, size_text(free), size_text(total)));
 }
 
 void require(bool condition, const char* message) {
@@ -74,13 +84,19 @@ void reserve_shared_memory(const void* kernel, std::size_t bytes) {
   DDP_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
 
+DeviceMemory allocate_memory(std::size_t bytes) {
+  DeviceMemory memory;
+  const cudaError_t status = cudaMalloc(memory.out(), bytes);
+  if (status == cudaErrorMemoryAllocation) fail_allocation(fmt::format("{} were asked for", size_text(bytes)).c_str());
+  check(status, "cudaMalloc", __FILE__, __LINE__);
+  return memory;
+}
+
 void* Scratch::reserve(std::size_t bytes, cudaStream_t stream) {
   if (!blocks_.empty() && bytes <= bytes_) return blocks_.back().get();
   DDP_CHECK(!is_capturing(stream), "an operation of this size must run once before it is captured in a graph");
   const std::size_t grown = std::max({bytes, 2 * bytes_, std::size_t{1} << 16});
-  DeviceMemory memory;
-  DDP_CUDA(cudaMalloc(memory.out(), grown));
-  blocks_.push_back(std::move(memory));
+  blocks_.push_back(allocate_memory(grown));
   bytes_ = grown;
   return blocks_.back().get();
 }

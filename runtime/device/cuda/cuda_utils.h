@@ -15,7 +15,11 @@ void require(bool condition, const char* message);
 /// For destructors, which must not throw.
 void log_failed_release(const char* reason);
 
+/// Throws OutOfMemory: `what` found no memory. Names how much the current device has left.
+[[noreturn]] void fail_allocation(const char* what);
+
 inline void check(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaErrorMemoryAllocation) fail_allocation(call);
   if (status != cudaSuccess) fail_call(call, file, line, cudaGetErrorString(status));
 }
 /// Of any other library: all of them call success 0.
@@ -57,6 +61,9 @@ using GraphHandle = Handle<cudaGraph_t, cudaGraphDestroy>;
 using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 using DeviceMemory = Handle<void*, cudaFree>;
 using RegisteredMemory = Handle<void*, cudaHostUnregister>;
+
+/// Of the current device. Throws OutOfMemory.
+DeviceMemory allocate_memory(std::size_t bytes);
 
 bool is_capturing(cudaStream_t stream);
 int compute_capability();  ///< Of the current device: 90 for 9.0.

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 
 #include "runtime/ops/cpu/batch_tokens.h"
 #include "runtime/ops/cpu/cpu_ops.h"
@@ -12,6 +13,12 @@ struct RowResult {
   double loss;
   bool correct;
 };
+
+/// The factor of a prediction's gradient.
+template <class T>
+T scale_for(double loss, float gradient_scale) {
+  return std::isfinite(loss) ? static_cast<T>(gradient_scale) : std::numeric_limits<T>::quiet_NaN();
+}
 
 /// Leaves softmax(logits) * total in `exponentials`, which may be the memory of `logits`.
 template <class T>
@@ -61,8 +68,9 @@ class CpuLoss final : public LossOps, CpuOps {
         mine.loss += result.loss;
         mine.correct += result.correct ? 1 : 0;
         if (!dlogits) return;
-        exponentials *= static_cast<T>(gradient_scale) / total;
-        gradient[target] -= static_cast<T>(gradient_scale);
+        const T scale = scale_for<T>(result.loss, gradient_scale);
+        exponentials *= scale / total;
+        gradient[target] -= scale;
         std::fill(gradient + vocabulary, gradient + columns, T{0});
       });
     });
@@ -94,12 +102,14 @@ class CpuLoss final : public LossOps, CpuOps {
         const T label_value = values[label];
         probabilities = (values - largest).exp();
         const T total = probabilities.sum();
-        sums->loss += static_cast<double>(std::log(total) + largest - label_value);
+        const auto loss = static_cast<double>(std::log(total) + largest - label_value);
+        sums->loss += loss;
         sums->correct += best == label ? 1 : 0;
         if (!dlogits) continue;
         RowView<T> gradient(dlogits.as<T>() + row * classes, classes);
-        gradient = probabilities * (static_cast<T>(gradient_scale) / total);
-        gradient[label] -= static_cast<T>(gradient_scale);
+        const T scale = scale_for<T>(loss, gradient_scale);
+        gradient = probabilities * (scale / total);
+        gradient[label] -= scale;
       }
     });
     sums->samples += static_cast<std::uint64_t>(batch.count);

@@ -96,7 +96,7 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
       parallel_each(count, stride, [&](std::int64_t i, int) { work(i); });
     };
     kUpdates[static_cast<std::size_t>(settings.kind)](settings, slice, step.value(), dtype(), parallel);
-    if (same) return;
+    if (same || (slice.gradient_scale != nullptr && std::isnan(*slice.gradient_scale))) return;
     parallel_each(slice.chunk_count, 64,
                   [&](std::int64_t i, int) { round_weights(settings, slice, slice.chunks[i], step.value()); });
   }
@@ -127,10 +127,20 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
     *sum = static_cast<float>(std::accumulate(partial.begin(), partial.end(), 0.0));
   }
 
-  void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream) override {
+  void clip_scale(const Tensor& squares, float max_norm, StepRef step, NonFinite* found, float* scale,
+                  Stream) override {
     const auto* first = squares.as<const float>();
     const double sum = std::accumulate(first, first + squares.size(), 0.0);
-    *scale = std::min(1.0f, max_norm / (static_cast<float>(std::sqrt(sum)) + 1e-6f));
+    *scale = step_scale(sum, max_norm, step.value(), *found);
+  }
+
+  void add_unless_left_out(const NonFinite* found, MetricSums* mine, MetricSums* total, Stream) override {
+    if (found->in_a_row == 0) {
+      total->loss += mine->loss;
+      total->correct += mine->correct;
+      total->samples += mine->samples;
+    }
+    *mine = {};
   }
 
   void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares, Stream) override {

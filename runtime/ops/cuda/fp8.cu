@@ -203,10 +203,12 @@ __global__ void __launch_bounds__(kThreads) transpose_kernel(const Fp8Matrix to)
 __global__ void __launch_bounds__(kThreads) renew_kernel(Fp8State* states, std::uint32_t count) {
   const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= count || states[i].largest == 0) return;
-  const float scale = fminf(states[i].limit / (kMargin * __uint_as_float(states[i].largest)), kLargestScale);
+  const float largest = __uint_as_float(states[i].largest);
+  states[i].largest = 0;
+  if (!isfinite(largest)) return;  // the scale stays
+  const float scale = fminf(states[i].limit / (kMargin * largest), kLargestScale);
   states[i].scale = scale;
   states[i].inverse_scale = 1.0f / scale;
-  states[i].largest = 0;
 }
 
 dim3 tiles_of(const Fp8Matrix& to) { return {ceil_div(to.columns, kTile), ceil_div(to.rows, kTile)}; }

@@ -47,14 +47,16 @@ __device__ MetricPartial row_loss(const T* logits, std::uint32_t classes, std::u
   float total = 0.0f;
   for (std::uint32_t c = lane; c < classes; c += 32) total += expf(to_float(logits[c]) - best.value);
   total = warp_sum(total);
+  const float loss = logf(total) + best.value - label_value;
   if (gradient != nullptr) {
+    if (!isfinite(loss)) gradient_scale = NAN;
     const float factor = gradient_scale / total;
     for (std::uint32_t c = lane; c < classes; c += 32) {
       const float probability = expf(to_float(logits[c]) - best.value) * factor;
       gradient[c] = from_float<T>(c == label ? probability - gradient_scale : probability);
     }
   }
-  return {static_cast<double>(logf(total) + best.value - label_value), best.index == label ? 1u : 0u};
+  return {static_cast<double>(loss), best.index == label ? 1u : 0u};
 }
 
 template <class T>

@@ -170,7 +170,8 @@ __device__ MetricPartial one_row(const Problem<T>& p, const T* row, std::uint32_
     hit = !__syncthreads_or(earlier);
   }
   if (gradient != nullptr) {
-    const float factor = p.gradient_scale / total;
+    const float scale = isfinite(target_logit) ? p.gradient_scale : NAN;  // all else that is not finite is in `total`
+    const float factor = scale / total;
 #pragma unroll 2
     for (c = first; c < whole; c += kStep) {
       load<V>(row + c, value);
@@ -184,7 +185,7 @@ __device__ MetricPartial one_row(const Problem<T>& p, const T* row, std::uint32_
       for (int k = 0; k < V; ++k) value[k] = exponential(value[k]) * factor;
       stream_out<V>(value, gradient + c);
     }
-    if (has_target) gradient[target] = from_float<T>(exponential(target_logit) * factor - p.gradient_scale);
+    if (has_target) gradient[target] = from_float<T>(exponential(target_logit) * factor - scale);
   }
   const double loss = static_cast<double>(logf(total)) + (static_cast<double>(largest) - target_logit);
   return {loss, hit ? 1u : 0u};

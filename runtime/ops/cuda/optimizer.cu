@@ -19,13 +19,22 @@ __global__ void advance_kernel(StepState* state, std::uint32_t steps) { state->s
 
 constexpr std::uint32_t kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads)
-    clip_scale_kernel(const float* squares, std::uint32_t count, float max_norm, float* scale) {
+__global__ void __launch_bounds__(kThreads) clip_scale_kernel(const float* squares, std::uint32_t count, float max_norm,
+                                                              StepRef step, NonFinite* found, float* scale) {
   __shared__ double shared[kThreads / 32];
   double sum = 0.0;
   for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) sum += squares[i];
   sum = block_sum<kThreads>(sum, shared);
-  if (threadIdx.x == 0) *scale = fminf(1.0f, max_norm / (static_cast<float>(sqrt(sum)) + 1e-6f));
+  if (threadIdx.x == 0) *scale = step_scale(sum, max_norm, step.value(), *found);
+}
+
+__global__ void add_unless_left_out_kernel(const NonFinite* found, MetricSums* mine, MetricSums* total) {
+  if (found->in_a_row == 0) {
+    total->loss += mine->loss;
+    total->correct += mine->correct;
+    total->samples += mine->samples;
+  }
+  *mine = {};
 }
 
 constexpr std::uint32_t kSquareBlocks = 528;  // four for each multiprocessor of an H200
@@ -162,10 +171,16 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     DDP_CUDA(cudaGetLastError());
   }
 
-  void clip_scale(const Tensor& squares, float max_norm, float* scale, Stream stream) override {
+  void clip_scale(const Tensor& squares, float max_norm, StepRef step, NonFinite* found, float* scale,
+                  Stream stream) override {
     cuda::require(squares.dtype == DType::f32, "clip_scale: squares are f32");
     cuda::clip_scale_kernel<<<1, cuda::kThreads, 0, static_cast<cudaStream_t>(stream.handle)>>>(
-        squares.as<const float>(), static_cast<std::uint32_t>(squares.size()), max_norm, scale);
+        squares.as<const float>(), static_cast<std::uint32_t>(squares.size()), max_norm, step, found, scale);
+    DDP_CUDA(cudaGetLastError());
+  }
+
+  void add_unless_left_out(const NonFinite* found, MetricSums* mine, MetricSums* total, Stream stream) override {
+    cuda::add_unless_left_out_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream.handle)>>>(found, mine, total);
     DDP_CUDA(cudaGetLastError());
   }
 

@@ -1,41 +1,17 @@
 #include "models/gpt/gpt.h"
 
 #include <algorithm>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 
-#include "models/language_model.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/paper_device.h"
-#include "tests/models/model_run.h"
-#include "tests/ops/token_batches.h"
+#include "tests/models/gpt/gpt_runs.h"
 
 namespace ddptrain::testing {
 namespace {
 
-constexpr std::int64_t kBatch = 4;
 constexpr GptShape kTiny{3, 12, 3, 20, 6, 11};  // layers, width, heads, feed-forward, sequence, vocabulary
 constexpr float kScale = 1.0f / (kBatch * 6);
-
-using Gradients = std::map<std::string, Values>;
-
-GptOptions make_options(const GptShape& shape, float dropout = 0.0f, Recompute recompute = Recompute::none) {
-  GptOptions options;
-  options.shape = shape;
-  options.max_batch = kBatch;
-  options.seed = 99;
-  options.dropout = dropout;
-  options.recompute = recompute;
-  return options;
-}
-
-/// A GPT that trains on `train` and is evaluated on `validation`.
-BoundModel bind_gpt(Device& device, const GptOptions& options, const TokenBatch& train, const TokenBatch& validation) {
-  return {make_gpt(device, options, {train.source, validation.source}), train};
-}
-
-LanguageModel& as_language_model(ModelRun& run) { return dynamic_cast<LanguageModel&>(run.model()); }
 
 std::int64_t count_parameters(const GptShape& shape) {
   std::int64_t count = 0;
@@ -438,183 +414,6 @@ TEST_F(GptTest, RefusesBatchesThatDoNotFit) {
   ModelRun short_windows = make_run(make_options(kTiny), 5);
   EXPECT_EQ(short_windows.evaluate(short_windows.slice(1)).samples, 5u);
 }
-
-class GptFp8Test : public ::testing::Test {
- protected:
-  static constexpr GptShape kShape{4, 64, 2, 128, 96, 50};
-
-  void SetUp() override {
-    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-    bf16_ = make_cuda_device({.precision = Precision::bf16}, 0);
-    fp8_ = make_cuda_device({.precision = Precision::bf16, .fp8 = true}, 0);
-  }
-
-  /// Of a step, two that accumulate, and one more. What is evaluated between them has other tokens.
-  static std::vector<Gradients> gradients(Device& device, float dropout, Recompute recompute, bool evaluate = false) {
-    ModelRun run(device, DType::bf16, [&](Bench& bench) {
-      const TokenBatch data = random_tokens(bench, kBatch, 96, 50, 12);
-      return bind_gpt(device, make_options(kShape, dropout, recompute), data, random_tokens(bench, 2, 96, 50, 112));
-    });
-    std::vector<Gradients> result;
-    for (const std::uint32_t first : {0, 4, 8, 12}) {
-      Slice slice = run.slice();
-      slice.order.first = first;
-      if (evaluate && first > 0) run.evaluate(run.slice(2));
-      run.forward(slice, 0.01f);
-      result.push_back(run.backward(first == 8));
-    }
-    return result;
-  }
-
-  std::unique_ptr<Device> bf16_, fp8_;
-};
-
-TEST_F(GptFp8Test, GradientsAreNearThoseOfBf16) {
-  for (const float dropout : {0.0f, 0.1f}) {
-    const std::vector<Gradients> all = gradients(*fp8_, dropout, Recompute::none);
-    const std::vector<Gradients> all_expected = gradients(*bf16_, dropout, Recompute::none);
-    for (std::size_t step = 0; step < all.size(); ++step) {
-      double largest = 0.0;
-      for (const auto& [name, values] : all_expected[step]) largest = std::max(largest, norm(values));
-      for (const auto& [name, expected] : all_expected[step]) {
-        const Values& found = all[step].at(name);
-        const double allowed = 0.15 * std::max(norm(expected), 0.01 * largest);  // small ones are sums that cancel
-        EXPECT_LE(relative_error(found, expected) * norm(expected), allowed) << name << ", step " << step;
-        EXPECT_NE(found, expected) << name << ", step " << step;
-      }
-    }
-  }
-}
-
-TEST_F(GptFp8Test, RecomputedGradientsAreTheSameBits) {
-  for (const float dropout : {0.0f, 0.1f}) {
-    const std::vector<Gradients> kept = gradients(*fp8_, dropout, Recompute::none);
-    EXPECT_EQ(gradients(*fp8_, dropout, Recompute::none), kept);
-    EXPECT_EQ(gradients(*fp8_, dropout, Recompute::gelu), kept);
-    EXPECT_EQ(gradients(*fp8_, dropout, Recompute::block), kept);
-  }
-}
-
-TEST_F(GptFp8Test, EvaluationsLeaveStepsAsTheyAre) {
-  EXPECT_EQ(gradients(*fp8_, 0.0f, Recompute::none, true), gradients(*fp8_, 0.0f, Recompute::none));
-}
-
-/// Seven rows are not for FP8.
-TEST_F(GptFp8Test, OddBatchesAreComputedInBf16) {
-  const auto losses = [](Device& device) {
-    ModelRun run(device, DType::bf16, [&](Bench& bench) {
-      return bind_gpt(device, make_options(kShape), random_tokens(bench, kBatch, 96, 50),
-                      random_tokens(bench, kBatch, 7, 50));
-    });
-    const double before = run.forward(run.slice(), 0.01f).loss;
-    const double odd = run.evaluate(run.slice(1)).loss;
-    EXPECT_EQ(run.forward(run.slice(), 0.01f).loss, before);
-    return std::pair{odd, before};
-  };
-  const auto [odd, even] = losses(*fp8_);
-  const auto [expected_odd, expected_even] = losses(*bf16_);
-  EXPECT_EQ(odd, expected_odd);
-  EXPECT_NEAR(even, expected_even, 0.01 * expected_even);
-}
-
-/// gpt_reference.py says how weights and tokens come about and what the file holds.
-class GptReferenceTest : public ::testing::TestWithParam<DeviceCase> {
- protected:
-  void SetUp() override {
-    if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-    std::ifstream file(DDP_GPT_REFERENCE);
-    file >> reference_;
-    const auto& shape = reference_.at("shape");
-    shape_ = {shape.at("layers"),       shape.at("width"),    shape.at("heads"),
-              shape.at("feed_forward"), shape.at("sequence"), shape.at("vocabulary")};
-    device_ = make_device(GetParam());
-  }
-
-  std::map<std::string, Values> weights() const {
-    std::map<std::string, std::int64_t> sizes;
-    for (const ParameterSpec& spec : gpt_parameters(shape_)) sizes[spec.name] = spec.size();
-    std::map<std::string, Values> result;
-    int place = 0;
-    for (const auto& entry : reference_.at("gradients_of_mean_loss")) {
-      const std::string name = entry.at("name");
-      const bool norm_weight = name.find("ln_") != std::string::npos && name.find("weight") != std::string::npos;
-      for (std::int64_t i = 0; i < sizes.at(name); ++i) {
-        const double wave = 0.3 * std::sin(0.7 * static_cast<double>(i) + 1.3 * place);
-        result[name].push_back(wave + (norm_weight ? 1.0 : 0.0));
-      }
-      ++place;
-    }
-    return result;
-  }
-  TokenBatch tokens(Bench& bench) const {
-    const std::int64_t count = reference_.at("batch");
-    std::vector<std::uint16_t> text;
-    for (std::int64_t k = 0; k <= count * shape_.sequence; ++k) {
-      text.push_back(static_cast<std::uint16_t>((k * k + 3 * k) / 2 % shape_.vocabulary));
-    }
-    return put_tokens(bench, text, count, static_cast<std::uint32_t>(shape_.sequence));
-  }
-
-  nlohmann::json reference_;
-  GptShape shape_;
-  std::unique_ptr<Device> device_;
-};
-
-TEST_P(GptReferenceTest, IsWhatPyTorchComputes) {
-  GptOptions options = make_options(shape_);
-  options.max_batch = reference_.at("batch");
-  TokenBatch batch;
-  ModelRun run(*device_, device_->dtype(), [&](Bench& bench) {
-    batch = tokens(bench);
-    return bind_gpt(*device_, options, batch, batch);
-  });
-  const std::map<std::string, Values> values = weights();
-  ASSERT_EQ(values.size(), run.weights().size());
-  for (std::size_t i = 0; i < run.weights().size(); ++i) {
-    const Tensor& weight = run.weights()[i];
-    const Tensor source = run.bench().put(values.at(run.model().parameters()[i].name), weight.shape);
-    device_->convert(source, weight, device_->compute_stream());
-  }
-  const double predictions = static_cast<double>(batch.count * shape_.sequence);
-  const double tolerance = GetParam().tolerance;
-  const std::vector<float> logits = as_language_model(run).next_token_logits(batch, shape_.sequence - 1);
-  EXPECT_LE(relative_error({logits.begin(), logits.end()}, reference_.at("last_logits_of_window_0")),
-            std::max(tolerance, 1e-7));
-  run.forward(batch, static_cast<float>(1.0 / predictions));
-  const Gradients gradients = run.backward(false);
-  const MetricSums sums = run.sums();
-  const double loss = reference_.at("loss_sum");
-  EXPECT_NEAR(sums.loss, loss, tolerance * loss);
-  EXPECT_EQ(sums.samples, static_cast<std::uint64_t>(predictions));
-  if (tolerance < 1e-3) {
-    EXPECT_EQ(sums.correct, reference_.at("hits").get<std::uint64_t>());
-  }
-  // The factor of the gradient is a float in every precision.
-  const double expected_scale = predictions * static_cast<double>(static_cast<float>(1.0 / predictions));
-  double largest = 0.0;
-  for (const auto& entry : reference_.at("gradients_of_mean_loss")) {
-    largest = std::max(largest, entry.at("norm").get<double>() * expected_scale);
-  }
-  for (const auto& entry : reference_.at("gradients_of_mean_loss")) {
-    const Values& gradient = gradients.at(entry.at("name"));
-    const double expected = entry.at("norm").get<double>() * expected_scale;
-    const double allowed = tolerance * std::max(expected, 0.002 * largest);  // small ones are sums that cancel
-    EXPECT_NEAR(norm(gradient), expected, allowed) << entry.at("name");
-    const auto samples = entry.at("samples").get<Values>();
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      EXPECT_NEAR(gradient[i * gradient.size() / samples.size()], samples[i] * expected_scale, allowed)
-          << entry.at("name") << " sample " << i;
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Devices, GptReferenceTest,
-                         ::testing::Values(DeviceCase{"cpu_fp64", DeviceKind::cpu, Precision::fp64, 1e-9},
-                                           DeviceCase{"cpu_fp32", DeviceKind::cpu, Precision::fp32, 2e-5},
-                                           DeviceCase{"cuda_fp32", DeviceKind::cuda, Precision::fp32, 5e-5},
-                                           DeviceCase{"cuda_tf32", DeviceKind::cuda, Precision::tf32, 2e-2},
-                                           DeviceCase{"cuda_bf16", DeviceKind::cuda, Precision::bf16, 2e-1}),
-                         [](const auto& param) { return param.param.name; });
 
 }  // namespace
 }  // namespace ddptrain::testing

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "runtime/core/bf16.h"
@@ -50,6 +52,21 @@ struct Update {
   T decay_of(const UpdateChunk& chunk) const { return chunk.decays != 0 ? decay : T{0}; }
 };
 
+/// Notes the parameter where the square of one of its gradients in `chunk` is not finite.
+template <class T, class G>
+void note_nonfinite(const Update<T, G>& u, const UpdateChunk& chunk, NonFinite& found, std::uint64_t step) {
+  bool finite = true;
+  for (std::uint32_t i = 0; i < chunk.count; ++i) {
+    const T gradient = number<T>(u.gradients[chunk.begin + i]);
+    finite &= gradient * gradient <= std::numeric_limits<T>::max();
+  }
+  if (finite) return;
+  const std::uint64_t place = NonFinite::place(step, chunk.parameter);
+  std::atomic_ref<std::uint64_t> first(found.first);
+  for (std::uint64_t noted = first; noted < place && !first.compare_exchange_weak(noted, place);) {
+  }
+}
+
 /// static void run(const Update<T, G>&, const UpdateChunk& chunk), or, for rules of whole parameters,
 /// run(const Update<T, G>&, const UpdateChunk* chunks, std::uint32_t count) on all chunks of one.
 template <OptimizerKind kKind>
@@ -69,6 +86,11 @@ template <OptimizerKind kKind, class T, class G>
 void update_as(const OptimizerSettings& settings, const UpdateSlice& slice, std::uint64_t step,
                const Parallel& parallel) {
   const Update<T, G> u(settings, slice, step);
+  if (slice.nonfinite != nullptr) {
+    parallel(slice.chunk_count, 64,
+             [&](std::int64_t i) { note_nonfinite(u, slice.chunks[i], *slice.nonfinite, step); });
+  }
+  if (std::isnan(u.gradient_scale)) return;
   if constexpr (rule_of(kKind).whole_parameters) {
     const std::vector<std::uint32_t> bounds = parameter_bounds(slice);
     parallel(static_cast<std::int64_t>(bounds.size()) - 1, 1, [&](std::int64_t i) {

@@ -16,6 +16,8 @@ __global__ void __launch_bounds__(kThreads) moments_kernel(Update<W, G> u) {
   float update_norm = 0.0f;
   for (std::uint32_t round = 0; round < kRounds; ++round) {
     Elements e = load_elements<2>(u, chunk, round);
+    note_nonfinite(u, chunk.parameter, e);
+    if (isnan(f.gradient_scale)) continue;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       if (i >= e.count) continue;
@@ -60,6 +62,7 @@ template <class W, class G>
 __global__ void __launch_bounds__(kThreads) weights_kernel(Update<W, G> u) {
   const UpdateChunk chunk = u.chunks[blockIdx.x];
   const Factors f = factors_of(u);
+  if (isnan(f.gradient_scale)) return;
   const float decay = chunk.decays != 0 ? u.decay : 0.0f;
   const float weight_norm = u.parameter_norms[2 * chunk.parameter];
   const float update_norm = u.parameter_norms[2 * chunk.parameter + 1];

@@ -26,6 +26,7 @@ struct Update {
   float log_beta1, log_beta2;
   StepRef step;
   const float* gradient_scale;
+  NonFinite* nonfinite;
   const UpdateChunk* chunks;
   float* master;
   float* state[kMostOptimizerSlots];
@@ -130,11 +131,25 @@ __device__ __forceinline__ void update_moments(const Update<W, G>& u, float grad
 template <OptimizerKind kKind>
 struct Step;
 
+/// Notes the parameter where the square of one of its gradients is not finite. Most find the place taken.
+template <class W, class G>
+__device__ __forceinline__ void note_nonfinite(const Update<W, G>& u, std::uint32_t parameter, const Elements& e) {
+  float zero = 0.0f;  // or NaN
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) zero = fmaf(e.g[i] * e.g[i], 0.0f, zero);
+  if (zero == 0.0f || u.nonfinite == nullptr) return;
+  const unsigned long long place = NonFinite::place(u.step.value(), parameter);
+  auto* first = reinterpret_cast<unsigned long long*>(&u.nonfinite->first);
+  if (*static_cast<volatile unsigned long long*>(first) < place) atomicMax(first, place);
+}
+
 /// Takes the elements `e` of one round of a chunk a step further, and stores them.
 template <OptimizerKind kKind, bool kStochastic, class W, class G>
 __device__ __forceinline__ void update_elements(const Update<W, G>& u, const Factors& f, const UpdateChunk& chunk,
                                                 std::uint32_t round, Elements& e) {
   const float decay = chunk.decays != 0 ? u.decay : 0.0f;
+  note_nonfinite(u, chunk.parameter, e);
+  if (isnan(f.gradient_scale)) return;
 #pragma unroll
   for (int i = 0; i < kVector; ++i)
     Step<kKind>::element(u, f, decay, e.g[i] * f.gradient_scale, e.w[i], e.m[i], e.v[i]);
@@ -165,6 +180,7 @@ Update<W, G> make_update(const OptimizerSettings& s, const UpdateSlice& slice, S
   u.log_beta2 = log_of(s.beta2);
   u.step = step;
   u.gradient_scale = slice.gradient_scale;
+  u.nonfinite = slice.nonfinite;
   u.chunks = slice.chunks;
   u.master = static_cast<float*>(slice.master);
   for (std::size_t i = 0; i < kMostOptimizerSlots; ++i) u.state[i] = static_cast<float*>(slice.state[i]);

@@ -1,0 +1,129 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "runtime/device/device.h"
+#include "tests/launch/metrics.h"
+#include "tests/launch/process.h"
+
+// ddptrain as users start it, on this machine's GPUs: a rank for each, at most four, and all settings of communication
+// at their defaults where nothing else is said.
+
+namespace ddptrain {
+namespace {
+
+const std::string kCnn = "--data synthetic:8192 --batch 512 --steps 60 ";
+/// Sizes that FP8 takes.
+const std::string kGpt =
+    "--model gpt --layers 2 --width 256 --heads 4 --ff 1024 --seq 128 --data synthetic:200000:64 --batch 8 --steps 40 "
+    "--optimizer adamw --lr 0.005 ";
+
+int ranks() { return std::min(cuda_device_count(), 4); }
+
+class Gpus : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (ranks() == 0) GTEST_SKIP() << "no GPU on this machine";
+  }
+
+  static std::string metrics_file() { return testing::TempDir() + "ddptrain_gpus.jsonl"; }
+
+  static Outcome run(int ranks, const std::string& arguments) {
+    std::filesystem::remove(metrics_file());
+    return run_command(fmt::format("timeout 200 {} -np {} {} --device cuda {} --metrics {}", DDP_MPIRUN, ranks,
+                                   DDPTRAIN_PROGRAM, arguments, metrics_file()));
+  }
+
+  /// Of a run that must succeed.
+  static nlohmann::json summary_of(int ranks, const std::string& arguments) {
+    const Outcome outcome = run(ranks, arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << arguments << '\n' << outcome.output;
+    if (outcome.exit_code != 0) return {{"parameter_hash", outcome.output}};
+    return summary_in(metrics_file());
+  }
+
+  static std::string hash_of(const std::string& arguments) {
+    return summary_of(ranks(), arguments + " --baseline off").at("parameter_hash");
+  }
+};
+
+TEST_F(Gpus, TrainTheCnnByTheFastestPathAtTheDefaults) {
+  const nlohmann::json summary = summary_of(ranks(), kCnn);
+  EXPECT_EQ(summary.at("device"), "cuda");
+  EXPECT_EQ(summary.at("precision"), "bf16");
+  EXPECT_EQ(summary.at("world_size"), ranks());
+  EXPECT_EQ(summary.at("gradient_path"), ranks() > 1 ? "symmetric+fused" : "none")
+      << summary.at("gradient_path_reason");
+  EXPECT_LT(summary.at("test_loss"), 2.0) << "ln 10 is where it began";
+  EXPECT_EQ(summary.at("nonfinite_steps"), 0);
+  EXPECT_GT(summary.at("scaling_efficiency"), 0.0);
+}
+
+/// None of these changes how gradients add up.
+TEST_F(Gpus, EndWithTheSameParametersWhateverIsOverlappedOrCaptured) {
+  for (const std::string& model : {kCnn, kGpt}) {
+    const std::string expected = hash_of(model);
+    EXPECT_EQ(hash_of(model), expected) << "run again";
+    for (const char* flags : {"--graph off", "--overlap off", "--log-every 7", "--verify-every 10"}) {
+      EXPECT_EQ(hash_of(model + flags), expected) << flags;
+    }
+    if (ranks() > 2) continue;  // two terms have one sum
+    for (const char* flags :
+         {"--fused-sum off", "--symmetric off", "--bucket-mb 1", "--on-nonfinite skip", "--comm mpi --graph off"}) {
+      EXPECT_EQ(hash_of(model + flags), expected) << flags;
+    }
+  }
+}
+
+TEST_F(Gpus, TrainAGptInEveryPrecisionWithAndWithoutShards) {
+  for (const char* precision : {"fp32", "tf32", "bf16", "fp8"}) {
+    std::map<std::string, std::string> hashes;
+    for (const char* zero : {"--zero 0", "--zero 1"}) {
+      const std::string flags = fmt::format("{} --precision {} {}", kGpt, precision, zero);
+      const nlohmann::json summary = summary_of(ranks(), flags + " --baseline off");
+      EXPECT_EQ(summary.at("precision"), precision);
+      EXPECT_LT(summary.at("test_loss"), 3.9) << flags << ": ln 64 = 4.16 is where it began";
+      hashes[zero] = summary.at("parameter_hash");
+      EXPECT_EQ(hash_of(flags + " --graph off"), hashes[zero]) << flags;
+    }
+    if (ranks() <= 2) {
+      EXPECT_EQ(hashes["--zero 1"], hashes["--zero 0"]) << precision;
+    }
+  }
+}
+
+TEST_F(Gpus, ClipAndAccumulateWithShardsInFp8) {
+  const std::string flags = kGpt + "--precision fp8 --zero 1 --clip-norm 0.5 --batch 4 --grad-accum 2 ";
+  const std::string expected = hash_of(flags);
+  EXPECT_EQ(hash_of(flags + "--graph off"), expected);
+  EXPECT_EQ(hash_of(flags + "--on-nonfinite skip"), expected);
+}
+
+TEST_F(Gpus, ARunThatDivergesEndsWithOneMessage) {
+  for (const char* flags : {"", "--clip-norm 1", "--zero 1", "--on-nonfinite skip", "--graph off"}) {
+    const Outcome outcome = run(ranks(), fmt::format("{} --lr 3e38 --baseline off {}", kCnn, flags));
+    EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+    EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
+    EXPECT_TRUE(outcome.says("is NaN or infinite")) << outcome.output;
+    EXPECT_LT(outcome.seconds, 60.0);
+  }
+}
+
+/// Half a terabyte with all that belongs to it.
+TEST_F(Gpus, OutOfMemorySaysWhatWasAskedForWhatIsKeptAndWhatHelps) {
+  const Outcome outcome = run(ranks(),
+                              "--model gpt --layers 40 --width 8192 --heads 64 --ff 32768 --seq 128 --batch 8 --data "
+                              "synthetic:200000:64 --steps 3");
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+  EXPECT_TRUE(outcome.says("the GPU is out of memory; ")) << outcome.output;
+  for (const char* part : {" were asked for", "\nweights    ", "\nall        ", "--batch 4 --grad-accum 2 (",
+                           "--recompute gelu or block"}) {
+    EXPECT_TRUE(outcome.says(part)) << part << outcome.output;
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "models/gpt/gpt.h"
+#include "models/language_model.h"
+#include "tests/models/model_run.h"
+#include "tests/ops/token_batches.h"
+
+/// What the tests of GPT share.
+
+namespace ddptrain::testing {
+
+inline constexpr std::int64_t kBatch = 4;
+
+using Gradients = std::map<std::string, Values>;
+
+inline GptOptions make_options(const GptShape& shape, float dropout = 0.0f, Recompute recompute = Recompute::none) {
+  GptOptions options;
+  options.shape = shape;
+  options.max_batch = kBatch;
+  options.seed = 99;
+  options.dropout = dropout;
+  options.recompute = recompute;
+  return options;
+}
+
+/// A GPT that trains on `train` and is evaluated on `validation`.
+inline BoundModel bind_gpt(Device& device, const GptOptions& options, const TokenBatch& train,
+                           const TokenBatch& validation) {
+  return {make_gpt(device, options, {train.source, validation.source}), train};
+}
+
+inline LanguageModel& as_language_model(ModelRun& run) { return dynamic_cast<LanguageModel&>(run.model()); }
+
+}  // namespace ddptrain::testing

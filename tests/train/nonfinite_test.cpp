@@ -1,0 +1,310 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "runtime/core/error.h"
+#include "runtime/train/run_guard.h"
+#include "runtime/train/training_run.h"
+#include "tests/train/rig.h"
+
+namespace ddptrain {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+const ImageData& data() {
+  static const ImageData images = make_synthetic(600, 7);
+  return images;
+}
+
+/// What becomes of one element of a gradient, in steps [first, end) counted from 0, on one rank.
+struct Planted {
+  std::uint64_t first = 0;
+  std::uint64_t end = 0;
+  std::size_t parameter = 1;
+  std::int64_t element = 999;
+  float value = kNan;
+  int rank = test_world().size() - 1;
+};
+
+/// Gradients that depend on the step and the element alone, and what is planted in them. The loss of a step is its
+/// number, and NaN where something is planted. Works from the host: without graphs.
+class PlantedModel final : public Model {
+ public:
+  PlantedModel(Device& device, const Planted& planted) : device_(device), planted_(planted) {}
+
+  const std::vector<ParameterSpec>& parameters() const override { return specs_; }
+  void bind(const ModelTensors& tensors) override { gradients_ = tensors.gradients; }
+  void forward(const Slice& slice, float, MetricSums* sums) override {
+    MetricSums mine;
+    device_.copy_to_host(&mine, sums, sizeof(mine));
+    mine.loss += plants() ? std::nan("") : static_cast<double>(step_);
+    mine.samples += static_cast<std::uint64_t>(slice.count);
+    device_.copy_to_device(sums, &mine, sizeof(mine));
+  }
+  void backward(bool, const Ready& ready) override {
+    for (std::size_t i = 0; i < specs_.size(); ++i) {
+      std::vector<float> values(static_cast<std::size_t>(specs_[i].size()));
+      for (std::size_t k = 0; k < values.size(); ++k) values[k] = static_cast<float>((k + step_) % 5) - 1.5f;
+      if (plants() && i == planted_.parameter) values.at(static_cast<std::size_t>(planted_.element)) = planted_.value;
+      const Buffer staging = device_.allocate(values.size() * sizeof(float));
+      device_.copy_to_device(staging.data(), values.data(), staging.bytes());
+      device_.convert(staging.view(DType::f32, specs_[i].shape), gradients_[i], device_.compute_stream());
+      device_.synchronize();
+      ready(i);
+    }
+    ++step_;
+  }
+  void evaluate(const Slice& slice, MetricSums* sums) override { forward(slice, 0.0f, sums); }
+  double flops_per_sample() const override { return 1.0; }
+  const char* unit() const override { return "images"; }
+
+ private:
+  bool plants() const {
+    return test_world().rank() == planted_.rank && step_ >= planted_.first && step_ < planted_.end;
+  }
+
+  Device& device_;
+  Planted planted_;
+  std::vector<ParameterSpec> specs_ = {{"head", {300}, InitialValue::uniform(0.1f)},
+                                       {"body", {5000}, InitialValue::uniform(0.1f)},
+                                       {"stem", {7}, InitialValue::uniform(0.1f)}};
+  std::vector<Tensor> gradients_;
+  std::uint64_t step_ = 0;
+};
+
+TrainerOptions options_of(OnNonFinite on_nonfinite) {
+  TrainerOptions options;
+  options.batch = 12 / test_world().size();
+  options.bucket_bytes = 4000;
+  options.last_bucket_bytes = 1000;
+  options.on_nonfinite = on_nonfinite;
+  options.graph = false;
+  return options;
+}
+
+RunOptions steps_of(std::int64_t steps, std::int64_t log_every) {
+  RunOptions options;
+  options.steps = steps;
+  options.log_every = log_every;
+  return options;
+}
+
+struct PlantedRun {
+  Rig rig;
+  std::unique_ptr<Trainer> trainer;
+
+  PlantedRun(DeviceKind kind, Precision precision, const TrainerOptions& options, const Planted& planted)
+      : rig(kind, precision) {
+    trainer = rig.trainer(options, data(), std::make_unique<PlantedModel>(*rig.device, planted));
+  }
+
+  RunResult run(RunOptions options) {
+    options.baseline = false;
+    return run_training(*trainer, test_world(), *rig.device, *rig.communicator, options, nullptr);
+  }
+  StepState state() const {
+    StepState state;
+    rig.device->copy_to_host(&state, trainer->state().step(), sizeof(state));
+    return state;
+  }
+  /// All that training changes, but the step.
+  std::map<std::string, std::vector<std::vector<char>>> arrays() const {
+    std::map<std::string, std::vector<std::vector<char>>> copy;
+    for (const StateArray& array : trainer->state().arrays()) {
+      if (array.name == "step") continue;
+      for (const StateArray::Piece& piece : array.pieces) {
+        auto& bytes = copy[array.name].emplace_back(piece.values.bytes());
+        rig.device->copy_to_host(bytes.data(), piece.values.data, bytes.size());
+      }
+    }
+    return copy;
+  }
+};
+
+class NonFiniteOnDevice : public testing::TestWithParam<DeviceKind> {
+ protected:
+  void SetUp() override {
+    if (!enough_devices(GetParam())) GTEST_SKIP() << "needs a GPU for each of " << test_world().size() << " ranks";
+  }
+  static std::vector<Precision> precisions() {
+    if (GetParam() == DeviceKind::cpu) return {Precision::fp32};
+    return {Precision::fp32, Precision::bf16};
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, NonFiniteOnDevice, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
+                         [](const auto& info) { return info.param == DeviceKind::cpu ? "cpu" : "cuda"; });
+
+void expect_left_out(DeviceKind kind, Precision precision, const TrainerOptions& options, const Planted& planted) {
+  PlantedRun run(kind, precision, options, planted);
+  run.trainer->run(planted.first);
+  EXPECT_EQ(run.state().nonfinite.left_out, 0u);
+  const auto before = run.arrays();
+  run.trainer->run(1);
+  EXPECT_EQ(run.arrays(), before) << "value " << planted.value << ", clip " << options.clip_norm << ", zero "
+                                  << options.zero;
+  EXPECT_EQ(run.state().step, planted.first + 1);
+  const NonFinite found = run.state().nonfinite;
+  EXPECT_EQ(found.left_out, 1u);
+  EXPECT_EQ(found.in_a_row, 1u);
+  EXPECT_EQ(found.first_step(), planted.first);
+  EXPECT_EQ(test_world().min(found.first_parameter()), static_cast<double>(planted.parameter));
+  run.trainer->run(1);
+  EXPECT_NE(run.arrays(), before) << "training goes on";
+  EXPECT_EQ(run.state().nonfinite.in_a_row, 0u);
+  const MetricSums sums = run.trainer->take_training_sums();
+  EXPECT_EQ(sums.samples, 12u * (planted.first + 1)) << "the step that was left out does not count";
+  EXPECT_TRUE(std::isfinite(sums.loss));
+  EXPECT_TRUE(std::ranges::all_of(run.trainer->arena().master_values(), [](double w) { return std::isfinite(w); }));
+}
+
+TEST_P(NonFiniteOnDevice, SkipLeavesWeightsMastersAndMomentsUntouched) {
+  for (const Precision precision : precisions()) {
+    for (const float value : {kNan, kInfinity, -kInfinity, 1e25f}) {
+      for (const float clip_norm : {0.0f, 0.5f}) {
+        for (const bool zero : {false, true}) {
+          TrainerOptions options = options_of(OnNonFinite::skip);
+          options.clip_norm = clip_norm;
+          options.zero = zero;
+          expect_left_out(GetParam(), precision, options, {.first = 3, .end = 4, .value = value});
+        }
+      }
+    }
+  }
+}
+
+TEST_P(NonFiniteOnDevice, SkipLeavesOutTheStepWithEveryOptimizer) {
+  for (const OptimizerKind kind :
+       {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw, OptimizerKind::lamb, OptimizerKind::lion}) {
+    for (const Precision precision : precisions()) {
+      TrainerOptions options = options_of(OnNonFinite::skip);
+      options.optimizer.kind = kind;
+      options.optimizer.stochastic_rounding = precision == Precision::bf16;
+      expect_left_out(GetParam(), precision, options, {.first = 2, .end = 3, .parameter = 2, .element = 6});
+    }
+  }
+}
+
+/// Clipping waits for the norm in any case, and must not make 1 of a norm that is NaN.
+TEST_P(NonFiniteOnDevice, ClippingTakesNoStepOfANormThatIsNotFinite) {
+  for (const float value : {kNan, kInfinity}) {
+    TrainerOptions options = options_of(OnNonFinite::stop);
+    options.clip_norm = 1.0f;
+    PlantedRun run(GetParam(), Precision::fp32, options, {.first = 1, .end = 2, .value = value});
+    run.trainer->run(1);
+    const auto before = run.arrays();
+    run.trainer->run(1);
+    EXPECT_EQ(run.arrays(), before) << value;
+  }
+}
+
+TEST_P(NonFiniteOnDevice, SkipChangesNothingWhereAllIsFinite) {
+  for (const Precision precision : precisions()) {
+    PlantedRun stop(GetParam(), precision, options_of(OnNonFinite::stop), {});
+    PlantedRun skip(GetParam(), precision, options_of(OnNonFinite::skip), {});
+    stop.trainer->run(7);
+    skip.trainer->run(7);
+    EXPECT_EQ(skip.arrays(), stop.arrays());
+    EXPECT_EQ(skip.trainer->take_training_sums().loss, stop.trainer->take_training_sums().loss);
+    EXPECT_EQ(stop.state().nonfinite.first, 0u);
+    EXPECT_EQ(skip.state().nonfinite.first, 0u);
+  }
+}
+
+/// The message of the error that all ranks must throw alike.
+std::string agreed_error(PlantedRun& run, RunOptions options) {
+  options.trained = [] { ADD_FAILURE() << "parameters of a run that has diverged are not to be saved"; };
+  std::string message;
+  try {
+    run.run(options);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_TRUE(error.agreed());
+    message = error.what();
+  }
+  for (const std::string& other : test_world().all_gather(message)) EXPECT_EQ(other, message);
+  return message;
+}
+
+bool says(const std::string& message, const std::string& text) { return message.find(text) != std::string::npos; }
+
+TEST_P(NonFiniteOnDevice, StopEndsTheRunOnAllRanksAndNamesStepAndParameter) {
+  for (const Precision precision : precisions()) {
+    for (const bool zero : {false, true}) {
+      for (const OverlapMode overlap : {OverlapMode::on, OverlapMode::off}) {
+        for (const std::uint64_t step : {0, 2, 17}) {
+          TrainerOptions options = options_of(OnNonFinite::stop);
+          options.zero = zero;
+          options.overlap = overlap;
+          PlantedRun run(GetParam(), precision, options, {.first = step, .end = step + 1});
+          const std::string message = agreed_error(run, steps_of(40, 10));
+          EXPECT_TRUE(says(message, fmt::format("step {}: the loss or the gradient of body,", step + 1))) << message;
+          EXPECT_TRUE(says(message, "parameters are not saved")) << message;
+          const std::uint64_t looked = step < 3 ? 3 : 20;  // where a window ends
+          EXPECT_EQ(run.state().step, looked);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(NonFiniteOnDevice, ManyStepsInARowEndARunThatSkips) {
+  PlantedRun run(GetParam(), Precision::fp32, options_of(OnNonFinite::skip), {.first = 5, .end = 1000});
+  const std::string message = agreed_error(run, steps_of(40, 20));
+  EXPECT_TRUE(says(message, "step 6: the loss or the gradient of body,")) << message;
+  EXPECT_TRUE(says(message, "10 steps in a row were left out")) << message;
+  PlantedRun five(GetParam(), Precision::fp32, options_of(OnNonFinite::skip), {});
+  five.trainer->run(5);
+  EXPECT_EQ(run.arrays(), five.arrays()) << "the parameters stay where they were";
+}
+
+/// A row that a good step interrupts is a new one, wherever the host looks.
+TEST_P(NonFiniteOnDevice, FewerStepsInARowAreCounted) {
+  for (const std::int64_t log_every : {0, 1, 7}) {
+    PlantedRun run(GetParam(), Precision::fp32, options_of(OnNonFinite::skip), {.first = 5, .end = 14});
+    const RunResult result = run.run(steps_of(40, log_every));
+    EXPECT_EQ(result.nonfinite_steps, 9u);
+    EXPECT_TRUE(std::isfinite(result.epochs.back().train_loss));
+  }
+}
+
+TEST(NonFinite, TenStepsInARowEndItEvenIfAGoodOneWouldFollow) {
+  PlantedRun run(DeviceKind::cpu, Precision::fp32, options_of(OnNonFinite::skip), {.first = 5, .end = 15});
+  EXPECT_TRUE(says(agreed_error(run, steps_of(40, 0)), "10 steps in a row"));
+}
+
+TEST(NonFinite, PlacesAreOrderedByStepThenByParameter) {
+  const auto place = [](std::uint64_t step, std::uint32_t parameter) { return NonFinite::place(step, parameter); };
+  EXPECT_GT(place(3, 9), place(4, 0));
+  EXPECT_GT(place(4, 0), place(4, 1));
+  EXPECT_GT(place(4, 1000), place(4, NonFinite::kNoParameter));
+  EXPECT_GT(place(1'000'000'000'000, 5), 0u);
+  const NonFinite found{.first = place(1'000'000'000'000, 5)};
+  EXPECT_EQ(found.first_step(), 1'000'000'000'000u);
+  EXPECT_EQ(found.first_parameter(), 5u);
+}
+
+/// What step_scale() gives for finite norms is the clipping that it always was.
+TEST(NonFinite, TheScaleOfAStepIsNanWhereTheNormIsNotFinite) {
+  NonFinite found;
+  EXPECT_EQ(step_scale(4.0, 0.0f, 0, found), 1.0f);
+  EXPECT_EQ(step_scale(4.0, 4.0f, 0, found), 1.0f);
+  EXPECT_EQ(step_scale(4.0, 1.0f, 0, found), 1.0f / (2.0f + 1e-6f));
+  EXPECT_EQ(found.left_out, 0u);
+  for (const double squares : {std::nan(""), std::numeric_limits<double>::infinity(), 1e80}) {
+    EXPECT_TRUE(std::isnan(step_scale(squares, 1.0f, 6, found)));
+    EXPECT_TRUE(std::isnan(step_scale(squares, 0.0f, 7, found)));
+  }
+  EXPECT_EQ(found.left_out, 6u);
+  EXPECT_EQ(found.in_a_row, 6u);
+  EXPECT_EQ(found.first_step(), 6u);
+  EXPECT_EQ(found.first_parameter(), NonFinite::kNoParameter);
+  EXPECT_EQ(step_scale(4.0, 0.0f, 8, found), 1.0f);
+  EXPECT_EQ(found.in_a_row, 0u);
+}
+
+}  // namespace
+}  // namespace ddptrain

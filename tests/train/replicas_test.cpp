@@ -1,0 +1,134 @@
+#include <algorithm>
+
+#include "runtime/core/error.h"
+#include "runtime/train/run_guard.h"
+#include "runtime/train/training_run.h"
+#include "tests/train/rig.h"
+
+namespace ddptrain {
+namespace {
+
+const ImageData& data() {
+  static const ImageData images = make_synthetic(600, 7);
+  return images;
+}
+
+TrainerOptions options_with(bool zero) {
+  TrainerOptions options;
+  options.batch = 12 / test_world().size();
+  options.zero = zero;
+  return options;
+}
+
+/// Flips a bit in the middle of an array on one rank.
+void flip_bit(const Trainer& trainer, Device& device, const std::string& name, int rank) {
+  if (test_world().rank() != rank) return;
+  const std::vector<StateArray> arrays = trainer.state().arrays();
+  const auto array = std::ranges::find(arrays, name, &StateArray::name);
+  ASSERT_NE(array, arrays.end()) << name;
+  const Tensor& values = array->pieces.at(0).values;
+  char* byte = values.as<char>() + values.bytes() / 2;
+  char flipped = 0;
+  device.copy_to_host(&flipped, byte, 1);
+  flipped = static_cast<char>(flipped ^ 0x10);
+  device.copy_to_device(byte, &flipped, 1);
+}
+
+std::string error_of(const std::function<void()>& check) {
+  std::string message;
+  try {
+    check();
+  } catch (const Error& error) {
+    EXPECT_TRUE(error.agreed());
+    message = error.what();
+  }
+  for (const std::string& other : test_world().all_gather(message)) EXPECT_EQ(other, message);
+  return message;
+}
+
+bool says(const std::string& message, const std::string& text) { return message.find(text) != std::string::npos; }
+
+class ReplicasOnDevice : public testing::TestWithParam<DeviceKind> {
+ protected:
+  void SetUp() override {
+    if (!enough_devices(GetParam())) GTEST_SKIP() << "needs a GPU for each of " << test_world().size() << " ranks";
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, ReplicasOnDevice, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
+                         [](const auto& info) { return info.param == DeviceKind::cpu ? "cpu" : "cuda"; });
+
+TEST_P(ReplicasOnDevice, OneBitOnOneRankIsFoundAndTheRankIsNamed) {
+  const World& world = test_world();
+  if (world.size() == 1) GTEST_SKIP() << "needs several ranks";
+  Rig rig(GetParam(), GetParam() == DeviceKind::cpu ? Precision::fp32 : Precision::bf16);
+  for (const bool zero : {false, true}) {
+    const auto trainer = rig.trainer(options_with(zero), data());
+    RunGuard guard(*trainer, world, *rig.device);
+    trainer->run(4);
+    EXPECT_EQ(error_of([&] { guard.check_replicas(4); }), "");
+    std::vector<std::string> names = {"step", "weight/fc1.weight", "weight/fc2.bias"};
+    if (!zero) names.insert(names.end(), {"slot_0/conv1.weight", "slot_1/fc2.bias"});
+    for (const std::string& name : names) {
+      const int rank = world.size() - 1;
+      flip_bit(*trainer, *rig.device, name, rank);
+      const std::string message = error_of([&] { guard.check_replicas(9); });
+      EXPECT_TRUE(says(message, "after step 9 the replicas differ")) << name << ": " << message;
+      EXPECT_TRUE(says(message, "After step 4 they were the same")) << message;
+      EXPECT_TRUE(says(message, fmt::format("rank {} (", rank))) << message;
+      EXPECT_TRUE(says(message, " in " + name + ".")) << message;
+      EXPECT_EQ(says(message, "from most ranks"), world.size() > 2) << message;
+      flip_bit(*trainer, *rig.device, name, rank);
+      EXPECT_EQ(error_of([&] { guard.check_replicas(4); }), "");
+    }
+  }
+}
+
+TEST(Replicas, MostRanksDecideWhichOneIsWrong) {
+  if (test_world().size() < 3) GTEST_SKIP() << "needs three ranks";
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  const auto trainer = rig.trainer(options_with(false), data());
+  RunGuard guard(*trainer, test_world(), *rig.device);
+  flip_bit(*trainer, *rig.device, "weight/fc1.weight", 0);
+  const std::string message = error_of([&] { guard.check_replicas(0); });
+  EXPECT_TRUE(says(message, "rank 0 (")) << message;
+  EXPECT_FALSE(says(message, "rank 1 (")) << message;
+}
+
+/// The samples that a model writes on rank 0 are the way in, in the middle of a run.
+TEST(Replicas, ARunEndsAtTheNextComparison) {
+  if (test_world().size() == 1) GTEST_SKIP() << "needs several ranks";
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  const auto trainer = rig.trainer(options_with(false), data());
+  RunOptions run;
+  run.steps = 40;
+  run.verify_every = 5;
+  run.baseline = false;
+  run.samples.every = 12;
+  run.samples.write = [&] {
+    flip_bit(*trainer, *rig.device, "weight/conv2.weight", 0);
+    return std::string();
+  };
+  run.trained = [] { ADD_FAILURE() << "parameters that differ are not to be saved"; };
+  const auto train = [&] {
+    Report report({}, nullptr);
+    run_training(*trainer, test_world(), *rig.device, *rig.communicator, run,
+                 test_world().rank() == 0 ? &report : nullptr);
+  };
+  const std::string message = error_of(train);
+  EXPECT_TRUE(says(message, "after step 15 the replicas differ")) << message;
+  EXPECT_TRUE(says(message, "After step 10 they were the same")) << message;
+}
+
+TEST(Replicas, RanksThatTrainOnTheirOwnAreNotCompared) {
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  TrainerOptions options = options_with(false);
+  options.overlap = OverlapMode::none;
+  const auto trainer = rig.trainer(options, data());
+  trainer->run(2);
+  RunGuard guard(*trainer, test_world(), *rig.device);
+  EXPECT_EQ(error_of([&] { guard.check_replicas(2); }), "");
+}
+
+}  // namespace
+}  // namespace ddptrain
