@@ -88,6 +88,7 @@ void GradientReducer::launch(std::size_t bucket) {
     reduced_(bucket, stream);
     return;
   }
+  device_.watch().set_bucket(static_cast<int>(bucket));
   if (last && last_bucket_) {
     last_bucket_(bucket, stream);
     return;
@@ -98,6 +99,7 @@ void GradientReducer::launch(std::size_t bucket) {
     started.span = timeline->begin(Lane::communication, stream, fmt::format("bucket {} gradients", bucket));
   }
   newest_ = started.ticket = start_sum(arena_, bucket, *communicator_, stream);
+  device_.watch().set_bucket(-1);
   in_flight_.push_back(started);
 }
 

@@ -103,6 +103,7 @@ MetricSums Trainer::take_training_sums() { return take(training_sums()); }
 
 MetricSums Trainer::evaluate(std::int64_t most) {
   const NvtxRange range("evaluation");
+  const Watch::Phase phase(device_.watch(), "evaluation");
   const std::int64_t samples = most > 0 ? std::min(most, test_count_) : test_count_;
   const EvaluationShard shard = DistributedSampler::evaluation(samples, world_.rank(), world_.size());
   Slice slice;
@@ -118,6 +119,7 @@ MetricSums Trainer::evaluate(std::int64_t most) {
 }
 
 std::vector<TimelineSpan> Trainer::trace(std::uint32_t steps) {
+  const Watch::Phase phase(device_.watch(), "trace");
   const std::unique_ptr<Timeline> timeline = device_.make_timeline();
   const auto work = [&] {
     for (std::uint32_t i = 0; i < steps; ++i) {
