@@ -38,6 +38,7 @@ constexpr unsigned kGiveUpSeconds = 6;  // after which a record that cannot be w
 constexpr double kStartFactor = 3.0;    // the time-out until the first step has ended, over that of later waits
 constexpr double kBeatSeconds = 1.0;    // between two of a rank, in a job of kBeatRanks at most
 constexpr double kBeatRanks = 64.0;
+constexpr int kFirstBeats = 5;  // sent one after the other
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -108,6 +109,8 @@ class Watchdog::Guard {
     heard_at_.assign(hosts.size(), Clock::now());
     ended_.assign(hosts.size(), false);
     if (link_.descriptor() >= 0) link_.connect(key, rank_, addresses, hosts);
+    beats_ = 0;
+    next_beat_ = 0.0;
   }
 
  private:
@@ -135,7 +138,9 @@ class Watchdog::Guard {
     if (watch_->ending() != 0) return end_where_mpi_cannot();
     if (watched_ >= next_beat_) {
       tell_all(Kind::alive);
-      next_beat_ = watched_ + kBeatSeconds * std::max(1.0, static_cast<double>(peers_.size()) / kBeatRanks);
+      const bool introduced = beats_++ >= kFirstBeats;  // first ones may arrive before their receivers listen
+      next_beat_ =
+          watched_ + (introduced ? kBeatSeconds * std::max(1.0, static_cast<double>(size()) / kBeatRanks) : kTick);
       if (const std::string trouble = watch_->health(); !trouble.empty()) end("health", trouble);
     }
     if (options_.timeout_seconds <= 0.0 || watch_->waiting_for() == nullptr) return;
@@ -349,12 +354,13 @@ class Watchdog::Guard {
   std::vector<FlightRecord::Peer> peers_;  ///< By rank.
   std::vector<Clock::time_point> heard_at_;
   std::vector<bool> ended_;
+  double next_beat_ = 0.0;
+  int beats_ = 0;
 
   // Of the thread alone.
   Clock::time_point last_tick_;
   double watched_ = 0.0;  ///< Seconds that this process ran.
   double changed_ = 0.0;  ///< When progress was last seen.
-  double next_beat_ = 0.0;
   double ending_since_ = 0.0;
   std::pair<std::uint64_t, std::uint64_t> progress_{};
   int asked_by_ = -1;
