@@ -129,6 +129,12 @@ World::~World() {
   // With an exception on its way up, the other ranks may never reach MPI_Finalize; leaving without it ends them too.
   if (std::uncaught_exceptions() > 0) return;
   const Watch::Phase phase(*impl_->watch, "end");
+  // Open MPI 4.1's mpirun hangs or crashes where ranks are ended in MPI_Finalize. So they wait here for those that
+  // hang.
+  if (impl_->comm == MPI_COMM_WORLD) {
+    const Watch::Collective collective(*impl_->watch, "barrier", 0);
+    MPI_Barrier(impl_->comm);
+  }
   const Watch::Wait wait(*impl_->watch, "the end of MPI");
   if (impl_->comm == MPI_COMM_WORLD) restore_segment(impl_->own_segment);
   const int result = impl_->comm == MPI_COMM_WORLD ? MPI_Finalize() : MPI_Comm_free(&impl_->comm);

@@ -32,7 +32,7 @@ using Kind = Beat::Kind;
 constexpr double kTick = 0.1;
 constexpr double kLongestTick = 0.5;    // what exceeds it, this process did not run
 constexpr double kAnswerSeconds = 0.6;  // that the others have to say how far they are
-constexpr double kRecordSeconds = 2.0;  // that they have to write their records
+constexpr double kRecordSeconds = 3.0;  // that ranks wait for each other's records
 constexpr double kAbortSeconds = 5.0;   // that MPI_Abort has
 constexpr unsigned kGiveUpSeconds = 6;  // after which a record that cannot be written is given up
 constexpr double kStartFactor = 3.0;    // the time-out until the first step has ended, over that of later waits
@@ -229,20 +229,21 @@ class Watchdog::Guard {
     record("asked", fmt::format("{} has given up waiting", named(asked_by_)));
     link_.send(asked_by_, beat(Kind::written));
     finish_record(false);
-    // mpirun ends this process soon, if it can.
+    // The one that asked ends first, and mpirun then ends this one: it does not bear ranks that end all at once.
     std::this_thread::sleep_for(std::chrono::duration<double>(kRecordSeconds));
     _exit(kTimeoutExitCode);
   }
 
   [[noreturn]] void end(const char* reason, const std::string& message) {
+    const bool timeout = std::strcmp(reason, "timeout") == 0;
     limit_the_end();
     say(fmt::format("{} Flight records: {}", message, folder()));
-    if (std::strcmp(reason, "health") == 0) tell_all(Kind::gives_up);
+    if (!timeout) tell_all(Kind::gives_up);
     const std::size_t others = count([](const auto& peer) { return peer.answers; });
     if (!record(reason, message)) say(fmt::format("the flight record could not be written to {}", path()));
     finish_record(built_with_cuda());
     hear_for(kRecordSeconds, [&] { return written_ >= others; });
-    _exit(kTimeoutExitCode);
+    _exit(timeout ? kTimeoutExitCode : 1);
   }
 
   /// From now on the process ends within seconds, whatever is locked.
