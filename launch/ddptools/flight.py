@@ -49,7 +49,8 @@ def read(path: pathlib.Path) -> Flight | None:
         except ValueError:
             damaged += 1  # a process may end while it writes
             continue
-        lines.append(line) if isinstance(line, dict) and "event" in line else None
+        if isinstance(line, dict) and "event" in line:
+            lines.append(line)
     if not lines or lines[0]["event"] != "flight" or not isinstance(lines[0].get("rank"), int):
         return None
     flight = Flight(path, lines[0], damaged=damaged)
@@ -66,14 +67,16 @@ def read(path: pathlib.Path) -> Flight | None:
 
 
 def load(folder: pathlib.Path) -> list[Flight]:
+    """Of the newest job."""
     try:
         flights = [read(path) for path in sorted(folder.glob("*.jsonl"))]
     except OSError as error:
         raise UsageError(f"--flight {folder}: {error.strerror}") from error
-    found = sorted((flight for flight in flights if flight is not None), key=lambda flight: flight.rank)
+    found = [flight for flight in flights if flight is not None]
     if not found:
         raise UsageError(f"--flight {folder}: no flight record in it. ddptrain --flight DIR writes them there.")
-    return found
+    newest = max(found, key=lambda flight: flight.first["time"])
+    return sorted((f for f in found if f.first["job"] == newest.first["job"]), key=lambda flight: flight.rank)
 
 
 def collective_name(line: dict[str, Any]) -> str:

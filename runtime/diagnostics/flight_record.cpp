@@ -70,11 +70,17 @@ Json collective_line(const CollectiveRecord& each, const WallClock& clock) {
 
 bool write_flight_record(const std::string& path, const FlightRecord& record) {
   const WallClock clock;
-  Json first = {{"event", "flight"},         {"program", record.program},
-                {"rank", record.rank},       {"world_size", record.world_size},
-                {"host", record.host},       {"process", getpid()},
-                {"time", clock.now()},       {"reason", record.reason},
-                {"message", record.message}, {"timeout_seconds", record.timeout_seconds}};
+  Json first = {{"event", "flight"},
+                {"program", record.program},
+                {"job", record.job},
+                {"rank", record.rank},
+                {"world_size", record.world_size},
+                {"host", record.host},
+                {"process", getpid()},
+                {"time", clock.now()},
+                {"reason", record.reason},
+                {"message", record.message},
+                {"timeout_seconds", record.timeout_seconds}};
   add_progress(first, record.own);
   std::vector<Json> lines = {first};
   for (std::size_t rank = 0; rank < record.peers.size(); ++rank) {

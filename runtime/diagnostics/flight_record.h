@@ -20,6 +20,7 @@ struct FlightRecord {
   };
 
   std::string program;
+  std::string job;  ///< The same for all ranks of a job; empty: ranks did not know each other yet.
   std::string host;
   int rank = -1;
   int world_size = 1;

@@ -41,17 +41,24 @@ void note_stack(int) {
   errno = error;
 }
 
+/// The program itself is known by what it was called as.
+std::string file_of(const Dl_info& info) {
+  const std::string name = info.dli_fname;
+  std::error_code error;
+  return name.rfind('/', 0) == 0 ? name : std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
+
 std::string frame_text(void* address) {
   Dl_info info{};
   if (dladdr(address, &info) == 0) return fmt::format("{}", address);
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   if (info.dli_sname == nullptr) {
-    return fmt::format("{}(+{:#x})", info.dli_fname, at - reinterpret_cast<std::uintptr_t>(info.dli_fbase));
+    return fmt::format("{}(+{:#x})", file_of(info), at - reinterpret_cast<std::uintptr_t>(info.dli_fbase));
   }
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> plain(abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status),
                                                      std::free);
-  return fmt::format("{}({}+{:#x})", info.dli_fname, plain ? plain.get() : info.dli_sname,
+  return fmt::format("{}({}+{:#x})", file_of(info), plain ? plain.get() : info.dli_sname,
                      at - reinterpret_cast<std::uintptr_t>(info.dli_saddr));
 }
 
@@ -60,6 +67,16 @@ void read_task(const std::filesystem::path& task, ThreadStack& stack) {
   std::string line;
   std::ifstream stat(task / "stat");
   if (std::getline(stat, line) && line.rfind(')') + 2 < line.size()) stack.state = line[line.rfind(')') + 2];
+}
+
+/// Threads of libraries often block all signals; they would be waited for in vain.
+bool blocks_signal(const std::filesystem::path& task) {
+  std::ifstream status(task / "status");
+  for (std::string word; status >> word;) {
+    std::uint64_t blocked = 0;
+    if (word == "SigBlk:" && status >> std::hex >> blocked) return (blocked >> (stack_signal() - 1) & 1) != 0;
+  }
+  return false;
 }
 
 bool asked(int thread) {
@@ -96,7 +113,7 @@ std::vector<ThreadStack> ThreadStacks::take() const {
     stack.id = std::atoi(task.path().filename().c_str());
     if (stack.id == own) continue;
     read_task(task.path(), stack);
-    if (asked(stack.id)) {
+    if (!blocks_signal(task.path()) && asked(stack.id)) {
       for (int i = 2; i < snapshot.count; ++i) {  // after the handler and the frame of the signal
         stack.frames.push_back(frame_text(snapshot.frames[static_cast<std::size_t>(i)]));
       }

@@ -227,8 +227,8 @@ class Watchdog::Guard {
   [[noreturn]] void end_as_asked() {
     limit_the_end();
     record("asked", fmt::format("{} has given up waiting", named(asked_by_)));
-    link_.send(asked_by_, beat(Kind::written));
     finish_record(false);
+    link_.send(asked_by_, beat(Kind::written));
     // The one that asked ends first, and mpirun then ends this one: it does not bear ranks that end all at once.
     std::this_thread::sleep_for(std::chrono::duration<double>(kRecordSeconds));
     _exit(kTimeoutExitCode);
@@ -255,8 +255,9 @@ class Watchdog::Guard {
   bool record(const char* reason, const std::string& message) {
     std::error_code error;
     std::filesystem::create_directories(folder(), error);
-    FlightRecord facts{name_,  host_,  rank_, static_cast<int>(size()), reason, message, options_.timeout_seconds,
-                       beat(), peers_, {}};
+    FlightRecord facts{
+        name_,  job(),  host_, rank_, static_cast<int>(size()), reason, message, options_.timeout_seconds,
+        beat(), peers_, {}};
     for (std::size_t i = 0; i < peers_.size(); ++i) {
       facts.peers[i].seconds_ago = seconds_between(heard_at_[i], Clock::now());
     }
@@ -315,12 +316,13 @@ class Watchdog::Guard {
     return fmt::format("rank {} ({})", rank, at < peers_.size() ? peers_[at].host : host_);
   }
 
+  std::string job() const { return key_ != 0 ? fmt::format("{:08x}", key_ >> 32) : ""; }
+
   std::string folder() const {
     if (!options_.flight.empty()) return options_.flight;
     std::error_code error;
     const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
-    const std::uint64_t job = key_ != 0 ? key_ >> 32 : static_cast<std::uint64_t>(getpid());
-    return temporary / fmt::format("{}-flight-{:08x}", name_, job);
+    return temporary / fmt::format("{}-flight-{}", name_, key_ != 0 ? job() : std::to_string(getpid()));
   }
 
   std::string path() const {

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -162,6 +163,29 @@ TEST(ThreadStacks, AreOfAllOtherThreads) {
   bool sleeps = false;
   for (const std::string& frame : taken[0].frames) sleeps = sleeps || frame.find("nanosleep") != std::string::npos;
   EXPECT_TRUE(sleeps) << taken[0].frames[0];
+}
+
+TEST(ThreadStacks, DoNotWaitForThreadsThatBlockSignals) {
+  const ThreadStacks stacks;
+  std::atomic<bool> end = false;
+  std::vector<std::thread> deaf;
+  for (int i = 0; i < 20; ++i) {
+    deaf.emplace_back([&] {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_BLOCK, &all, nullptr);
+      while (!end) std::this_thread::sleep_for(1ms);
+    });
+  }
+  std::this_thread::sleep_for(50ms);
+  const auto start = std::chrono::steady_clock::now();
+  const auto taken = stacks.take();
+  const auto took = std::chrono::steady_clock::now() - start;
+  end = true;
+  for (std::thread& thread : deaf) thread.join();
+  ASSERT_EQ(taken.size(), deaf.size());
+  for (const ThreadStack& stack : taken) EXPECT_TRUE(stack.frames.empty());
+  EXPECT_LT(took, 1s);
 }
 
 /// Answers as NCCL's RAS service does: with or without JSON.

@@ -28,6 +28,7 @@ def progress(waits: str = "", sequence: int = 0) -> Line:
 
 def first(rank: int, ranks: int, reason: str = "asked", **more: Any) -> Line:
     known = {"event": "flight", "program": "ddptrain", "rank": rank, "world_size": ranks, "host": f"host{rank}"}
+    known |= {"job": "cafe", "time": 200.0}
     return known | {"process": 40 + rank, "reason": reason, "message": f"rank {rank} tells"} | progress() | more
 
 
@@ -94,6 +95,11 @@ class FlightTest(unittest.TestCase):
         self.assertIn("no record of ranks 1, 2", text)
         self.assertIn("1 lines could not be read", text)
         self.assertIn("libmpi.so(MPI_Test+0x1)", text)
+
+    def test_records_of_an_older_job_are_left_out(self) -> None:
+        self.write(0, [first(0, 1)])
+        self.write(1, [first(1, 2, job="dead", time=100.0)])
+        self.assertEqual([flight.rank for flight in load(self.folder)], [0])
 
     def test_nothing_there(self) -> None:
         (self.folder / "metrics.jsonl").write_text('{"event": "start"}\n')
