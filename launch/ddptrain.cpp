@@ -100,6 +100,7 @@ void start_device(const World& world, DeviceKind kind, const EarlyStart& early, 
   }
   job.binding = bind_to_numa(job.pci_bus_id);
   job.device = kind == DeviceKind::cuda ? make_cuda_device(options, job.gpu) : make_cpu_device(options);
+  job.device->set_watch(world.watch());
 }
 
 void check_plan(const World& world, const Job& job) {
@@ -108,6 +109,9 @@ void check_plan(const World& world, const Job& job) {
   if (job.options.run.fail_rank >= world.size()) {
     usage_error("--fail-at {}:{}: there are {} ranks", job.options.run.fail_rank, job.options.run.fail_step,
                 world.size());
+  }
+  if (job.options.hang.rank >= world.size()) {
+    usage_error("--hang-at: there is no rank {} among {}", job.options.hang.rank, world.size());
   }
   if (sampler.dropped() > 0) {
     spdlog::info(
@@ -255,6 +259,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
                scaled_learning_rate(job.options, world.size()));
   if (world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
+  const Watch::Phase phase(*world.watch(), "training");
   train_or_end_job(world, job, [&] {
     std::optional<Report> report;
     if (world.rank() == 0) {
@@ -272,6 +277,15 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   });
 }
 
+void prepare_to_hang(const World& world, const HangAt& hang) {
+  if (hang.rank != world.rank()) return;
+  if (hang.phase.empty()) {
+    world.watch()->hang_after(static_cast<std::uint64_t>(hang.steps));
+  } else {
+    world.watch()->hang_in(hang.phase);
+  }
+}
+
 void run(const World& world, CommandLine command_line, EarlyStart& early) {
   require_same_configuration(world, command_line.configuration);
   if (command_line.print) {
@@ -280,12 +294,16 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   }
   init_logging(command_line.options.log_level, world.rank());
   if (command_line.task != Task::train) return print_description(world, std::move(command_line));
+  early.watchdog->meet(world);
+  prepare_to_hang(world, command_line.options.hang);
+  const Watch::Phase phase(*world.watch(), "start-up");
   Job job = prepare(world, std::move(command_line), early);
   train_or_end_job(world, job, [&] {
     start_communication(world, early, job);
     world.agree([&] { check_outputs(world, job); });
     train(world, early, job);
   });
+  const Watch::Phase end(*world.watch(), "end");
   job.communicator.reset();
   spdlog::debug("replica and communicator ended");
   job.device.reset();
@@ -300,14 +318,17 @@ int main(int argc, char** argv) {
   std::exception_ptr mistake;
   try {
     command_line = parse_command_line(argc, argv);
-    if (!command_line.print && command_line.task == Task::train) early = start_early(command_line.options.device);
+    if (!command_line.print && command_line.task == Task::train) {
+      early = start_early(command_line.options.device, command_line.options.watchdog);
+    }
   } catch (...) {
     mistake = std::current_exception();
   }
-  return run_program("ddptrain", &argc, &argv, [&](const World& world) {
+  const auto work = [&](const World& world) {
     world.agree([&] {
       if (mistake) std::rethrow_exception(mistake);
     });
     run(world, std::move(command_line), early);
-  });
+  };
+  return run_program("ddptrain", &argc, &argv, work, early.watch);
 }

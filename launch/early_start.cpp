@@ -29,7 +29,9 @@ std::optional<int> launched_local_rank() {
   return local_rank || launched_rank() ? local_rank : 0;
 }
 
-EarlyStart start_early(const std::string& device) {
+namespace {
+
+EarlyStart start_gpu_early(const std::string& device) {
   EarlyStart early;
   early.nccl_settings = nccl_environment();
   if (!built_with_cuda() || device == "cpu") return early;
@@ -41,6 +43,14 @@ EarlyStart start_early(const std::string& device) {
   show_only_gpu(*local_rank);
   early.gpu = *local_rank;
   early.cuda = std::async(std::launch::async, start_cuda);
+  return early;
+}
+
+}  // namespace
+
+EarlyStart start_early(const std::string& device, const WatchdogOptions& watchdog) {
+  EarlyStart early = start_gpu_early(device);
+  early.watchdog = std::make_unique<Watchdog>("ddptrain", launched_rank().value_or(-1), watchdog, early.watch);
   return early;
 }
 

@@ -1,9 +1,13 @@
 #include "launch/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -164,6 +168,63 @@ void parse_fail_at(const std::string& text, RunOptions& run) {
   }
 }
 
+void parse_hang_at(const std::string& text, HangAt& hang) {
+  std::istringstream in(text);
+  char colon = 0;
+  std::string when;
+  if (!(in >> hang.rank >> colon >> when) || colon != ':' || hang.rank < 0) {
+    usage_error("--hang-at {}: give RANK:PHASE or RANK:STEP", text);
+  }
+  const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0; };
+  if (std::all_of(when.begin(), when.end(), is_digit) && when.size() < 19) {
+    hang.steps = std::stoll(when);
+    return;
+  }
+  static constexpr std::array kPhases = {"start-up", "training", "evaluation", "calibration", "trace", "end"};
+  if (std::find(kPhases.begin(), kPhases.end(), when) == kPhases.end()) {
+    usage_error("--hang-at {}: {} is no phase. Phases: {}", text, when, fmt::join(kPhases, ", "));
+  }
+  hang.phase = when;
+}
+
+/// Seconds of "90", "90s", "10m" or "2h".
+double parse_duration(const char* flag, const std::string& text) {
+  const std::map<std::string, double> units = {{"", 1.0}, {"s", 1.0}, {"m", 60.0}, {"h", 3600.0}};
+  std::istringstream in(text);
+  double number = 0.0;
+  std::string unit;
+  const bool read = static_cast<bool>(in >> number);
+  in >> unit;
+  if (!read || units.count(unit) == 0 || !in.eof() || !(number >= 0.0 && number < 1e9)) {
+    usage_error("{} {}: give seconds, or a number with s, m or h", flag, text);
+  }
+  return number * units.at(unit);
+}
+
+void add_failure_flags(CLI::App& app, Options& o) {
+  app.option_defaults()->group("Failures");
+  app.add_option_function<std::string>(
+         "--timeout", [&o](const std::string& text) { o.watchdog.timeout_seconds = parse_duration("--timeout", text); },
+         "Longest wait for other ranks, three times as long until the first step has ended (seconds, or 90s, 10m, 2h; "
+         "0: no limit)")
+      ->type_name("TIME")
+      ->default_str("10m");
+  app.add_option("--flight", o.watchdog.flight,
+                 "Folder for flight records where a wait was too long; empty: one in the temporary folder")
+      ->type_name("DIR");
+  app.add_option_function<std::string>(
+         "--fail-at", [&o](const std::string& text) { parse_fail_at(text, o.run); },
+         "For tests: this rank throws before this step")
+      ->type_name("RANK:STEP")
+      ->configurable(false);
+  app.add_option_function<std::string>(
+         "--hang-at", [&o](const std::string& text) { parse_hang_at(text, o.hang); },
+         "For tests: this rank hangs after so many steps, or where start-up, training, evaluation, calibration, trace "
+         "or end begins")
+      ->type_name("RANK:STEP|PHASE")
+      ->configurable(false);
+}
+
 void add_output_flags(CLI::App& app, Options& o) {
   const Names<std::string> levels = {{"trace", "trace"}, {"debug", "debug"}, {"info", "info"},
                                      {"warn", "warn"},   {"error", "error"}, {"off", "off"}};
@@ -180,11 +241,6 @@ void add_output_flags(CLI::App& app, Options& o) {
   app.add_option("--eval-samples", o.run.eval_samples, "Samples of an evaluation at most (0: the whole test set)");
   app.add_option("--verify-every", o.run.verify_every,
                  "Steps between comparisons of the replicas, weights and optimizer state (0: parameters, at the end)");
-  app.add_option_function<std::string>(
-         "--fail-at", [&o](const std::string& text) { parse_fail_at(text, o.run); },
-         "For tests: this rank throws before this step")
-      ->type_name("RANK:STEP")
-      ->configurable(false);
 }
 
 void check_output(const Options& o) {
@@ -266,8 +322,11 @@ std::string program_and_task(const char* task) {
 }
 
 std::string options_text(const CLI::App& app) {
-  const CLI::Option* fail_at = app.get_option("--fail-at");
-  std::string text = fmt::format("--fail-at = {}\n", fail_at->count() > 0 ? fail_at->as<std::string>() : "");
+  std::string text;
+  for (const char* name : {"--fail-at", "--hang-at"}) {
+    const CLI::Option* option = app.get_option(name);
+    text += fmt::format("{} = {}\n", name, option->count() > 0 ? option->as<std::string>() : "");
+  }
   std::istringstream options(config_text(app));
   for (std::string line; std::getline(options, line);) text += fmt::format("--{}\n", line);
   return text;
@@ -275,7 +334,8 @@ std::string options_text(const CLI::App& app) {
 
 /// Names of the flags with which training ends with other parameters, by their groups.
 std::vector<std::string> flags_that_decide_parameters(const CLI::App& app) {
-  const std::set<std::string> others = {"Device", "Communication and execution", "Measurement and output", "Program"};
+  const std::set<std::string> others = {"Device", "Communication and execution", "Measurement and output", "Failures",
+                                        "Program"};
   std::vector<std::string> names = {"config"};
   for (const CLI::Option* option : app.get_options()) {
     const std::string& group = option->get_group();
@@ -340,6 +400,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   add_optimizer_flags(app, options);
   add_communication_flags(app, options);
   add_output_flags(app, options);
+  add_failure_flags(app, options);
   for (const auto& [flag, value] : defaults) app.get_option(flag)->default_val(value);
   parse(app, argc, argv, model, result);
   if (result.print) return result;

@@ -9,6 +9,7 @@
 
 #include "models/workload.h"
 #include "runtime/device/device.h"
+#include "runtime/diagnostics/watchdog.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/training_run.h"
 
@@ -18,6 +19,13 @@
 namespace ddptrain {
 
 enum class LrScaling : std::uint8_t { none, linear, sqrt };
+
+/// For tests: a rank that hangs when a phase begins (Watch::Phase), or after so many steps.
+struct HangAt {
+  int rank = -1;
+  std::string phase;  ///< Empty: by steps.
+  std::int64_t steps = 0;
+};
 
 /// All flags but those of the model, which its workload keeps.
 struct Options {
@@ -36,6 +44,8 @@ struct Options {
   int comm_ctas = 4;
 
   RunOptions run;
+  WatchdogOptions watchdog;
+  HangAt hang;
   std::string metrics;
   double peak_tflops = 0.0;  ///< 0: of the data sheet.
   std::string log_level = "info";

@@ -2,14 +2,16 @@
 
 #include <cstdio>
 #include <exception>
+#include <utility>
 
 #include "runtime/core/error.h"
 
 namespace ddptrain {
 
-int run_program(const char* name, int* argc, char*** argv, const std::function<void(const World&)>& work) {
+int run_program(const char* name, int* argc, char*** argv, const std::function<void(const World&)>& work,
+                std::shared_ptr<Watch> watch) {
   try {
-    const World world(argc, argv);
+    const World world(argc, argv, std::move(watch));
     try {
       run_or_end_job(name, world, [&] { work(world); });
       return 0;

@@ -1,15 +1,18 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "runtime/comm/world.h"
+#include "runtime/core/watch.h"
 
 namespace ddptrain {
 
 /// The body of main(): runs `work` with the ranks of the job and returns the exit code. An error that all ranks have
 /// agreed on is printed by rank 0 and gives 2 (UsageError) or 1. Any other error is printed with its rank and host and
-/// ends all ranks with 1.
-int run_program(const char* name, int* argc, char*** argv, const std::function<void(const World&)>& work);
+/// ends all ranks with 1. `watch`: see World.
+int run_program(const char* name, int* argc, char*** argv, const std::function<void(const World&)>& work,
+                std::shared_ptr<Watch> watch = std::make_shared<Watch>());
 
 /// Runs a part of it. An error that the ranks have not agreed on ends them here, and does not unwind further:
 /// destructors on the way could wait for ranks that are gone.

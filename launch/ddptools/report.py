@@ -7,6 +7,7 @@ import sys
 
 from ddptools.description import complete
 from ddptools.errors import UsageError
+from ddptools.flight import report_flight
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import Experiment, Results, load
 from ddptools.page import Block, Heading, Notes, to_html, to_markdown
@@ -24,7 +25,7 @@ MOST_EXPERIMENTS = 50
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="ddpreport", description="Explains results of ddpsweep on one HTML page that needs no network; "
-        "or, with --trace, the timeline of a run.",
+        "or, with --trace, the timeline of a run; or, with --flight, why a run ended that waited too long.",
     )
     parser.add_argument("results", nargs="*", type=pathlib.Path, help="folders of ddpsweep, or their results.jsonl")
     parser.add_argument(
@@ -39,14 +40,22 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "--trace", type=pathlib.Path, metavar="FILE", help="in place of results: a timeline of ddptrain --trace"
     )
     parser.add_argument(
+        "--flight", type=pathlib.Path, metavar="DIR", help="in place of results: flight records of ddptrain --flight"
+    )
+    parser.add_argument(
         "--bin",
         metavar="DIR",
         help="folder of ddptrain, which describes runs older than descriptions (that of ddpreport, else build/bin)",
     )
     parser.add_argument("--step", type=int, metavar="N", help="draw only this step of the trace, the first being 0")
     arguments = parser.parse_args(argv)
+    if arguments.flight is not None:
+        others = (arguments.results, arguments.trace, arguments.out, arguments.png, arguments.md, arguments.step)
+        if any(other not in (None, []) for other in others):
+            parser.error("--flight stands alone")
+        return arguments
     if arguments.trace is None and not arguments.results:
-        parser.error("give results of ddpsweep, or --trace FILE")
+        parser.error("give results of ddpsweep, --trace FILE or --flight DIR")
     if arguments.trace is None and arguments.step is not None:
         parser.error("--step belongs to --trace")
     if arguments.trace is not None and (arguments.results or arguments.png or arguments.md):
@@ -146,6 +155,8 @@ def write_pictures(folder: pathlib.Path, blocks: list[Block]) -> None:
 
 def main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
+    if arguments.flight is not None:
+        return report_flight(arguments.flight)
     if arguments.trace is not None:
         return report_trace(arguments.trace, arguments.out, arguments.step)
     out = arguments.out or pathlib.Path("report.html")

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "runtime/comm/mpi/mpi_check.h"
+#include "runtime/comm/mpi/shared_memory_files.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -48,7 +49,8 @@ std::string rank_list(const std::vector<std::size_t>& ranks) {
   return text;
 }
 
-double reduce(double value, MPI_Op op, MPI_Comm comm) {
+double reduce(double value, MPI_Op op, MPI_Comm comm, Watch& watch) {
+  const Watch::Collective collective(watch, "reduction", sizeof(value));
   DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, op, comm));
   return value;
 }
@@ -56,8 +58,9 @@ double reduce(double value, MPI_Op op, MPI_Comm comm) {
 }  // namespace
 
 struct World::Impl {
-  explicit Impl(MPI_Comm ranks);
+  Impl(MPI_Comm ranks, std::shared_ptr<Watch> told);
 
+  std::shared_ptr<Watch> watch;
   MPI_Comm comm;
   int rank = 0;
   int size = 1;
@@ -67,7 +70,10 @@ struct World::Impl {
   int nodes = 1;
   std::string hostname;
 
+  std::string own_segment;  ///< Of shared memory, see shared_memory_files.h.
+
   void find_nodes();
+  void unlink_segments();
 };
 
 void World::Impl::find_nodes() {
@@ -87,7 +93,17 @@ void World::Impl::find_nodes() {
   node = static_cast<int>(std::lower_bound(hosts.begin(), hosts.end(), lowest_rank) - hosts.begin());
 }
 
-World::Impl::Impl(MPI_Comm ranks) : comm(ranks) {
+/// Open MPI leaves its files of shared memory behind where a rank is killed. All ranks of a host have mapped them by
+/// now, so that their names can go.
+void World::Impl::unlink_segments() {
+  const std::vector<std::string> segments = mapped_mpi_segments();
+  const int all = static_cast<int>(segments.size()) == local_size ? 1 : 0;
+  int all_on_every_rank = 0;
+  DDP_MPI_CHECK(MPI_Allreduce(&all, &all_on_every_rank, 1, MPI_INT, MPI_MIN, comm));
+  if (all_on_every_rank != 0) own_segment = unlink_own_segment(segments, local_rank);
+}
+
+World::Impl::Impl(MPI_Comm ranks, std::shared_ptr<Watch> told) : watch(std::move(told)), comm(ranks) {
   DDP_MPI_CHECK(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
   DDP_MPI_CHECK(MPI_Comm_rank(comm, &rank));
   DDP_MPI_CHECK(MPI_Comm_size(comm, &size));
@@ -98,11 +114,13 @@ World::Impl::Impl(MPI_Comm ranks) : comm(ranks) {
   find_nodes();
 }
 
-World::World(int* argc, char*** argv) {
+World::World(int* argc, char*** argv, std::shared_ptr<Watch> watch) {
+  const Watch::Wait wait(*watch, "the start of MPI");
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) fail("MPI_Init_thread failed");
   if (provided < MPI_THREAD_FUNNELED) fail("This MPI library does not support threads (MPI_THREAD_FUNNELED)");
-  impl_ = std::make_unique<Impl>(MPI_COMM_WORLD);
+  impl_ = std::make_unique<Impl>(MPI_COMM_WORLD, watch);
+  impl_->unlink_segments();
 }
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -110,14 +128,24 @@ World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 World::~World() {
   // With an exception on its way up, the other ranks may never reach MPI_Finalize; leaving without it ends them too.
   if (std::uncaught_exceptions() > 0) return;
+  const Watch::Phase phase(*impl_->watch, "end");
+  // Open MPI 4.1's mpirun hangs or crashes where ranks are ended in MPI_Finalize. So they wait here for those that
+  // hang.
+  if (impl_->comm == MPI_COMM_WORLD) {
+    const Watch::Collective collective(*impl_->watch, "barrier", 0);
+    MPI_Barrier(impl_->comm);
+  }
+  const Watch::Wait wait(*impl_->watch, "the end of MPI");
+  if (impl_->comm == MPI_COMM_WORLD) restore_segment(impl_->own_segment);
   const int result = impl_->comm == MPI_COMM_WORLD ? MPI_Finalize() : MPI_Comm_free(&impl_->comm);
   if (result != MPI_SUCCESS) std::fprintf(stderr, "MPI could not end the ranks around rank %d\n", impl_->rank);
 }
 
 std::unique_ptr<World> World::split(int color) const {
+  const Watch::Collective collective(*impl_->watch, "split of ranks", 0);
   MPI_Comm part = MPI_COMM_NULL;
   DDP_MPI_CHECK(MPI_Comm_split(impl_->comm, color, impl_->rank, &part));
-  return std::unique_ptr<World>(new World(std::make_unique<Impl>(part)));
+  return std::unique_ptr<World>(new World(std::make_unique<Impl>(part, impl_->watch)));
 }
 
 MPI_Comm MpiAccess::comm(const World& world) { return world.impl_->comm; }
@@ -129,11 +157,16 @@ int World::local_size() const { return impl_->local_size; }
 int World::node() const { return impl_->node; }
 int World::nodes() const { return impl_->nodes; }
 const std::string& World::hostname() const { return impl_->hostname; }
+const std::shared_ptr<Watch>& World::watch() const { return impl_->watch; }
 
-void World::barrier() const { DDP_MPI_CHECK(MPI_Barrier(impl_->comm)); }
+void World::barrier() const {
+  const Watch::Collective collective(*impl_->watch, "barrier", 0);
+  DDP_MPI_CHECK(MPI_Barrier(impl_->comm));
+}
 
 void World::quiet_barrier() const {
   using std::chrono::microseconds;
+  const Watch::Collective collective(*impl_->watch, "barrier", 0);
   MPI_Request request = MPI_REQUEST_NULL;
   DDP_MPI_CHECK(MPI_Ibarrier(impl_->comm, &request));
   microseconds nap{50};
@@ -146,10 +179,12 @@ void World::quiet_barrier() const {
 }
 
 void World::broadcast(void* data, std::size_t bytes, int root) const {
+  const Watch::Collective collective(*impl_->watch, "broadcast", bytes);
   mpi_broadcast_bytes(data, bytes, root, impl_->comm);
 }
 
 std::vector<std::string> World::gather(const std::string& mine) const {
+  const Watch::Collective collective(*impl_->watch, "gather", mine.size());
   const std::uint64_t length = mine.size();
   std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size()));
   DDP_MPI_CHECK(MPI_Gather(&length, 1, MPI_UINT64_T, lengths.data(), 1, MPI_UINT64_T, 0, impl_->comm));
@@ -184,14 +219,17 @@ std::vector<std::string> World::all_gather(const std::string& mine) const {
   return all;
 }
 
-double World::sum(double value) const { return reduce(value, MPI_SUM, impl_->comm); }
-double World::max(double value) const { return reduce(value, MPI_MAX, impl_->comm); }
-double World::min(double value) const { return reduce(value, MPI_MIN, impl_->comm); }
+double World::sum(double value) const { return reduce(value, MPI_SUM, impl_->comm, *impl_->watch); }
+double World::max(double value) const { return reduce(value, MPI_MAX, impl_->comm, *impl_->watch); }
+double World::min(double value) const { return reduce(value, MPI_MIN, impl_->comm, *impl_->watch); }
 
 void World::agree(const std::function<void()>& check) const {
   Verdict verdict = outcome_of(check);
   int first = verdict.outcome == Outcome::good ? size() : rank();
-  DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, impl_->comm));
+  {
+    const Watch::Collective collective(*impl_->watch, "agreement", sizeof(first));
+    DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, impl_->comm));
+  }
   if (first == size()) return;
 
   std::uint64_t length = verdict.message.size();
@@ -204,6 +242,7 @@ void World::agree(const std::function<void()>& check) const {
 }
 
 void World::abort(int exit_code) const {
+  impl_->watch->set_ending(exit_code);
   std::fflush(nullptr);
   MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);

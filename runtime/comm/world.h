@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/watch.h"
+
 namespace ddptrain {
 
 /// The ranks of the job, or a part of them, over MPI (one thread calls MPI). That of the whole job owns MPI's
@@ -13,7 +15,8 @@ namespace ddptrain {
 /// collective.
 class World {
  public:
-  World(int* argc, char*** argv);
+  /// `watch` is told of every wait for other ranks, those for the start and the end of MPI included.
+  World(int* argc, char*** argv, std::shared_ptr<Watch> watch = std::make_shared<Watch>());
   ~World();
   /// The ranks that give the same `color`, in the order of their ranks here, as a world of their own: communicators can
   /// be made of it. It ends before this one.
@@ -28,6 +31,7 @@ class World {
   int node() const;  ///< Hosts numbered by their lowest rank.
   int nodes() const;
   const std::string& hostname() const;
+  const std::shared_ptr<Watch>& watch() const;
 
   void barrier() const;
   /// A barrier whose waiting ranks sleep instead of spinning, for waits of seconds.
@@ -44,7 +48,7 @@ class World {
   /// the same kind of error (UsageError or Error), marked as agreed().
   void agree(const std::function<void()>& check) const;
 
-  /// Ends all ranks of the job at once; does not return.
+  /// Ends all ranks of the job at once; does not return. Where MPI cannot, a watchdog ends this process.
   [[noreturn]] void abort(int exit_code) const;
 
  private:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/core/tensor.h"
+#include "runtime/core/watch.h"
 #include "runtime/device/buffer.h"
 #include "runtime/device/peak_rate.h"
 #include "runtime/device/timeline.h"
@@ -64,6 +65,10 @@ class Device {
   Precision precision() const { return options_.precision; }
   DType dtype() const { return compute_dtype(options_.precision); }
   virtual PeakRate peak() const { return {}; }  ///< At precision(), and in FP8 with options().fp8.
+
+  /// Told whenever the host waits for the device, whose work may wait for other ranks.
+  Watch& watch() const { return *watch_; }
+  void set_watch(std::shared_ptr<Watch> watch) { watch_ = std::move(watch); }
 
   // --- memory -------------------------------------------------------------------------------------------------
   virtual Buffer allocate(std::size_t bytes) = 0;  ///< Zeroed.
@@ -132,6 +137,7 @@ class Device {
 
  private:
   DeviceOptions options_;
+  std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
   std::function<void()> progress_;
   Timeline* timeline_ = nullptr;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> extensions_;

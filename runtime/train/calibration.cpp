@@ -81,6 +81,7 @@ Calibration calibrate(Trainer& trainer, const World& world, Device& device, doub
   if (world.size() == 1) return result;
 
   const NvtxRange range("calibration");
+  const Watch::Phase phase(device.watch(), "calibration");
   const auto samples_per_step = static_cast<double>(trainer.sampler().samples_per_step());
   const Windows windows = choose_windows(samples_per_step / samples_per_second, device.kind() == DeviceKind::cuda);
   const Rounds rounds = measure(trainer, windows, world, device);

@@ -91,6 +91,7 @@ void GradientReducer::launch(std::size_t bucket) {
     reduced_(bucket, stream);
     return;
   }
+  device_.watch().set_bucket(static_cast<int>(bucket));
   if (last && last_bucket_) {
     last_bucket_(bucket, stream);
     return;
@@ -103,12 +104,15 @@ void GradientReducer::launch(std::size_t bucket) {
   started.exchanging = exchanges;
   newest_ = started.ticket =
       exchanges ? tree_->exchange(bucket, stream) : start_sum(arena_, bucket, *communicator_, stream);
+  device_.watch().set_bucket(-1);
   in_flight_.push_back(started);
 }
 
 void GradientReducer::gather(InFlight summed) {
   summed.exchanging = false;
+  device_.watch().set_bucket(static_cast<int>(summed.bucket));
   newest_ = summed.ticket = tree_->gather(summed.bucket, summed.stream);
+  device_.watch().set_bucket(-1);
   in_flight_.push_back(summed);
 }
 

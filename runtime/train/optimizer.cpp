@@ -36,10 +36,11 @@ std::string Optimizer::what_forbids_fusing(bool wanted, std::size_t inbox_bytes)
   return {};
 }
 
+/// All ranks come to the same answer: those that fuse wait for each other.
 void Optimizer::find_peers(std::size_t inbox_bytes) {
   PeerMemory memory = communicator_.allocate_for_peers(inbox_bytes);
   if (memory.of_rank.empty()) {
-    if (why_not_fused_.empty()) why_not_fused_ = "GPUs do not reach each other's memory";
+    if (why_not_fused_.empty()) why_not_fused_ = "GPUs do not reach each other's memory, or another rank cannot";
     return;
   }
   inbox_ = std::move(memory.mine);

@@ -18,13 +18,20 @@ StepGraph::StepGraph(Device& device, StepState* state, Step step, const StepGrap
 void StepGraph::run(std::uint64_t count) {
   for (; count > 0 && (!enabled_ || eager_left_ > 0); --count) {
     queue(1);
+    device_.watch().add_steps(1);
     if (eager_left_ > 0) --eager_left_;
   }
   if (count == 0) return;
   prepare();
   if (!enabled_) return run(count);
-  for (; count >= unroll_; count -= unroll_) many_->launch();
-  for (; count > 0; --count) one_->launch();
+  for (; count >= unroll_; count -= unroll_) launch(*many_, unroll_);
+  for (; count > 0; --count) launch(*one_, 1);
+}
+
+void StepGraph::launch(Graph& graph, std::uint32_t steps) {
+  device_.watch().queued("graph of steps", 0);
+  graph.launch();
+  device_.watch().add_steps(steps);
 }
 
 void StepGraph::prepare() {

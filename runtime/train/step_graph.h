@@ -33,6 +33,7 @@ class StepGraph {
 
  private:
   void queue(std::uint32_t steps);
+  void launch(Graph& graph, std::uint32_t steps);
 
   Device& device_;
   OptimizerOps& optimizer_;

@@ -176,6 +176,7 @@ MetricSums Trainer::take_training_sums() { return take(training_sums()); }
 
 MetricSums Trainer::evaluate(std::int64_t most) {
   const NvtxRange range("evaluation");
+  const Watch::Phase phase(device_.watch(), "evaluation");
   const std::int64_t samples = most > 0 ? std::min(most, test_count_) : test_count_;
   for (std::int64_t i = 0; i < ranks_.count; ++i) {
     take_up(i);
@@ -200,6 +201,7 @@ void Trainer::evaluate(const EvaluationShard& shard, MetricSums* sums) {
 }
 
 std::vector<TimelineSpan> Trainer::trace(std::uint32_t steps) {
+  const Watch::Phase phase(device_.watch(), "trace");
   const std::unique_ptr<Timeline> timeline = device_.make_timeline();
   const auto work = [&] {
     for (std::uint32_t i = 0; i < steps; ++i) {

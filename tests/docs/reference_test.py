@@ -109,6 +109,20 @@ class FieldsTest(unittest.TestCase):
         for event, samples in written.items():
             self.expect(f"metrics.{event}", samples)
 
+    def test_flight_record(self) -> None:
+        tiny = ["--device", "cpu", "--data", "synthetic:64", "--batch", 4, "--steps", 4, "--baseline", "off"]
+        fault = ["--hang-at", "1:2", "--timeout", 2, "--flight", self.folder / "flight"]
+        command = [*MPIRUN, BIN / "ddptrain", *tiny, *fault]
+        done = subprocess.run(list(map(str, command)), env=ENVIRONMENT, capture_output=True, timeout=120)
+        self.assertEqual(done.returncode, 76, done.stderr)
+        written: dict[str, list[Any]] = {}
+        for line in self.lines("flight/rank0.jsonl") + self.lines("flight/rank1.jsonl"):
+            written.setdefault(line["event"], []).append(line)
+        documented = {name.removeprefix("flight.") for name in self.documented if name.startswith("flight.")}
+        self.assertEqual(documented - written.keys() - {"nccl_ras"}, set())
+        for event, samples in written.items():
+            self.expect(f"flight.{event}", samples)
+
     def test_description(self) -> None:
         for flags in (["--data", "synthetic"], ["--model", "gpt", "--data", "synthetic", "--device", "cuda"]):
             done = subprocess.run([BIN / "ddptrain", *flags, "--describe"], env=ENVIRONMENT, capture_output=True)

@@ -60,11 +60,30 @@ TEST(Options, FlagsThatDecideParametersAreKnownByTheirGroups) {
                              "dropout", "steps", "seed", "stochastic-rounding"}) {
       EXPECT_TRUE(decide.count(name) > 0) << model << ": " << name;
     }
-    for (const char* name : {"device", "threads", "fused", "bucket-mb", "zero", "overlap", "comm", "graph", "metrics",
-                             "recompute", "save", "sample-every", "log-every", "help", "describe", "fail-at"}) {
+    for (const char* name :
+         {"device", "threads", "fused", "bucket-mb", "zero", "overlap", "comm", "graph", "metrics", "recompute", "save",
+          "sample-every", "log-every", "help", "describe", "fail-at", "timeout", "flight"}) {
       EXPECT_TRUE(decide.count(name) == 0) << model << ": " << name;
     }
   }
+}
+
+TEST(Options, TimesHaveUnits) {
+  EXPECT_EQ(parse({}).options.watchdog.timeout_seconds, 600.0);
+  const std::map<std::string, double> times = {{"0", 0.0}, {"2.5", 2.5}, {"90s", 90.0}, {"10m", 600.0}, {"2h", 7200.0}};
+  for (const auto& [text, seconds] : times) {
+    EXPECT_EQ(parse({"--timeout", text.c_str()}).options.watchdog.timeout_seconds, seconds) << text;
+  }
+}
+
+TEST(Options, ARankHangsInAPhaseOrAfterSteps) {
+  const HangAt phase = parse({"--hang-at", "2:evaluation"}).options.hang;
+  EXPECT_EQ(phase.rank, 2);
+  EXPECT_EQ(phase.phase, "evaluation");
+  const HangAt step = parse({"--hang-at", "1:30"}).options.hang;
+  EXPECT_EQ(step.rank, 1);
+  EXPECT_EQ(step.phase, "");
+  EXPECT_EQ(step.steps, 30);
 }
 
 TEST(Options, HelpShowsTheFlagsOfAllModelsTheChosenOnesFirst) {
@@ -190,9 +209,11 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--grad-accum", "0"}, std::vector{"--bucket-mb", "0"}, std::vector{"--clip-norm", "-1"},
                     std::vector{"--zero", "2"}, std::vector{"--zero", "1", "--optimizer", "lamb"},
                     std::vector{"--comm-dtype", "fp16"}, std::vector{"--stochastic-rounding", "1"},
-                    std::vector{"--fail-at", "3"}, std::vector{"--config", "/nonexistent.toml"},
-                    std::vector{"--log-level", "loud"}, std::vector{"--dropout", "0.5"}, std::vector{"--init", "/x"},
-                    std::vector{"--save", "/x"}, std::vector{"--sample-every", "5"}));
+                    std::vector{"--fail-at", "3"}, std::vector{"--hang-at", "1:lunch"},
+                    std::vector{"--timeout", "soon"}, std::vector{"--timeout", "-1"}, std::vector{"--timeout", "5 m x"},
+                    std::vector{"--config", "/nonexistent.toml"}, std::vector{"--log-level", "loud"},
+                    std::vector{"--dropout", "0.5"}, std::vector{"--init", "/x"}, std::vector{"--save", "/x"},
+                    std::vector{"--sample-every", "5"}));
 
 INSTANTIATE_TEST_SUITE_P(
     GptFlags, BadFlag,

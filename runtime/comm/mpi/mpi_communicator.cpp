@@ -34,6 +34,8 @@ int mpi_count(std::int64_t count, const char* what) {
 
 /// A collective passes through these in order; on CPUs memory is sent as it is, and only the middle one takes time.
 struct Outstanding {
+  const char* name = nullptr;
+  std::uint64_t sequence = 0;     ///< Of the watch's records.
   std::unique_ptr<Event> copied;  ///< From the device; null where nothing is copied.
   std::function<void(MPI_Request*)> start;
   MPI_Request request = MPI_REQUEST_NULL;
@@ -45,6 +47,7 @@ class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(const World& world, Device& device)
       : rank_(world.rank()), size_(world.size()), device_(device), staged_(device.kind() != DeviceKind::cpu) {
+    const Watch::Collective collective(*world.watch(), "duplication of ranks", 0);
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &comm_));
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &gather_comm_));
     DDP_MPI_CHECK(MPI_Op_create(add_bf16, 1, &bf16_sum_));
@@ -52,6 +55,7 @@ class MpiCommunicator final : public Communicator {
 
   ~MpiCommunicator() override {
     // Waiting for a peer that may be gone would hang.
+    const Watch::Wait wait(device_.watch(), "the end of the communicator");
     if (!outstanding_.empty()) {
       spdlog::warn("MPI communicator: destroyed with {} collectives outstanding", outstanding_.size());
     } else if (MPI_Comm_free(&comm_) != MPI_SUCCESS || MPI_Comm_free(&gather_comm_) != MPI_SUCCESS ||
@@ -76,7 +80,7 @@ class MpiCommunicator final : public Communicator {
     const int count = mpi_count(from.size(), "sums");
     const void* send = from.data == to.data ? MPI_IN_PLACE : sent(from, stream);
     void* recv = from.data == to.data ? sent(from, stream) : received(to);
-    return begin(to, recv, stream, [=, this, type = type, op = op](MPI_Request* request) {
+    return begin("all-reduce", to, recv, stream, [=, this, type = type, op = op](MPI_Request* request) {
       DDP_MPI_CHECK(MPI_Iallreduce(send, recv, count, type, op, comm_, request));
     });
   }
@@ -89,7 +93,7 @@ class MpiCommunicator final : public Communicator {
     auto landing = std::make_shared<std::vector<char>>(to.bytes());
     void* recv = staged_ ? received(to) : landing->data();
     return begin(
-        to, recv, stream,
+        "reduce-scatter", to, recv, stream,
         [=, this, type = type, op = op](MPI_Request* request) {
           DDP_MPI_CHECK(MPI_Ireduce_scatter_block(send, recv, count, type, op, comm_, request));
         },
@@ -106,7 +110,7 @@ class MpiCommunicator final : public Communicator {
     if (in_place && staged_) {
       device_.copy(recv + static_cast<std::size_t>(rank_) * from.bytes(), from.data, from.bytes(), stream);
     }
-    return begin(to, recv, stream, [=, this](MPI_Request* request) {
+    return begin("all-gather", to, recv, stream, [=, this](MPI_Request* request) {
       DDP_MPI_CHECK(MPI_Iallgather(send, count, MPI_BYTE, recv, count, MPI_BYTE, gather_comm_, request));
     });
   }
@@ -115,7 +119,7 @@ class MpiCommunicator final : public Communicator {
     const int count = mpi_count(static_cast<std::int64_t>(own_part(*this, from).bytes()), "bytes to exchange");
     const void* send = sent(from, stream);
     void* recv = received(to);
-    return begin(to, recv, stream, [=, this](MPI_Request* request) {
+    return begin("all-to-all", to, recv, stream, [=, this](MPI_Request* request) {
       DDP_MPI_CHECK(MPI_Ialltoall(send, count, MPI_BYTE, recv, count, MPI_BYTE, comm_, request));
     });
   }
@@ -123,8 +127,9 @@ class MpiCommunicator final : public Communicator {
   Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) override {
     if (rank_ == root && from.data != to.data) device_.copy(to.data, from.data, from.bytes(), stream);
     void* values = rank_ == root ? sent(to, stream) : received(to);
-    return begin(to, values, stream, [=, this, bytes = to.bytes()](MPI_Request* request) {
+    return begin("broadcast", to, values, stream, [=, this, bytes = to.bytes()](MPI_Request* request) {
       // Not MPI_Ibcast, whose count is an int.
+      const Watch::Wait wait(device_.watch(), "broadcast");
       *request = MPI_REQUEST_NULL;
       mpi_broadcast_bytes(values, bytes, root, comm_);
     });
@@ -137,6 +142,8 @@ class MpiCommunicator final : public Communicator {
 
   void wait(Ticket ticket) override {
     DDP_CHECK(ticket < completed_ + outstanding_.size(), "wait for ticket {}, which was never given", ticket);
+    if (completed_ > ticket) return;
+    const Watch::Wait wait(device_.watch(), outstanding_.front().name);
     while (completed_ <= ticket) {
       progress();
       if (completed_ <= ticket) std::this_thread::yield();
@@ -174,9 +181,11 @@ class MpiCommunicator final : public Communicator {
   }
 
   Ticket begin(
-      const Tensor& to, void* recv, Stream stream, std::function<void(MPI_Request*)> start,
+      const char* name, const Tensor& to, void* recv, Stream stream, std::function<void(MPI_Request*)> start,
       std::function<void()> arrived = [] {}) {
     Outstanding next;
+    next.name = name;
+    next.sequence = device_.watch().queued(name, to.bytes());
     next.start = std::move(start);
     next.arrived = std::move(arrived);
     if (staged_) {
@@ -192,6 +201,7 @@ class MpiCommunicator final : public Communicator {
     for (Outstanding& each : outstanding_) {  // all ranks start in the same order
       if (each.started) continue;
       if (each.copied && !each.copied->done()) break;
+      device_.watch().started(each.sequence);
       each.start(&each.request);
       each.started = true;
     }
@@ -199,6 +209,7 @@ class MpiCommunicator final : public Communicator {
       int done = 0;
       DDP_MPI_CHECK(MPI_Test(&outstanding_.front().request, &done, MPI_STATUS_IGNORE));
       if (done == 0) break;
+      device_.watch().finished(outstanding_.front().sequence);
       outstanding_.front().arrived();
       outstanding_.pop_front();
       ++completed_;

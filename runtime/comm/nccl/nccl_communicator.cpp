@@ -50,7 +50,7 @@ void require_same_settings(const World& world) {
 /// An NCCL communicator with what its error messages name. Buffers in its windows keep it alive.
 class NcclComm {
  public:
-  NcclComm(const World& world, int max_ctas) : rank_(world.rank()), host_(world.hostname()) {
+  NcclComm(const World& world, int max_ctas) : rank_(world.rank()), host_(world.hostname()), watch_(world.watch()) {
     require_same_settings(world);
     ncclUniqueId id{};
     if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
@@ -63,13 +63,15 @@ class NcclComm {
       config.maxCTAs = max_ctas;
       config.cgaClusterSize = 0;  // a cluster would wait for free multiprocessors that are neighbours
     }
-    const ncclResult_t result = ncclCommInitRankConfig(&comm_, world.size(), id, rank_, &config);
+    const ncclResult_t result = start(world, id, config);
     if (!is_refusal(result)) check(result, "ncclCommInitRankConfig");
     world.agree([&] { require_accepted(result, "does not start"); });
   }
 
   ~NcclComm() {
     if (comm_ == nullptr) return;
+    watch_->set_health_check(nullptr);
+    const Watch::Wait wait(*watch_, "the end of NCCL");
     // With an exception on its way up, peers may be gone: abort ends the kernels that wait for them.
     const bool failed = std::uncaught_exceptions() > 0;
     const ncclResult_t result = failed ? ncclCommAbort(comm_) : ncclCommDestroy(comm_);
@@ -80,6 +82,7 @@ class NcclComm {
   NcclComm& operator=(const NcclComm&) = delete;
 
   ncclComm_t get() const { return comm_; }
+  Watch& watch() const { return *watch_; }
 
   void check(ncclResult_t result, const char* call) const {
     if (result != ncclSuccess) throw Error(message(result, call));
@@ -98,6 +101,20 @@ class NcclComm {
   void log_failure(ncclResult_t result, const char* call) const { spdlog::warn("{}", message(result, call)); }
 
  private:
+  ncclResult_t start(const World& world, const ncclUniqueId& id, ncclConfig_t& config) {
+    const Watch::Collective collective(*watch_, "start of NCCL", 0);
+    const ncclResult_t result = ncclCommInitRankConfig(&comm_, world.size(), id, rank_, &config);
+    if (result == ncclSuccess) watch_->set_health_check([this] { return health(); });
+    return result;
+  }
+
+  /// From the watchdog's thread.
+  std::string health() const {
+    ncclResult_t state = ncclSuccess;
+    if (ncclCommGetAsyncError(comm_, &state) != ncclSuccess) return {};
+    return state == ncclSuccess || state == ncclInProgress ? std::string() : message(state, "A collective");
+  }
+
   /// What every rank answers alike, because it follows from the settings alone.
   static bool is_refusal(ncclResult_t result) { return result == ncclInvalidUsage || result == ncclInvalidArgument; }
 
@@ -114,6 +131,7 @@ class NcclComm {
 
   int rank_;
   std::string host_;
+  std::shared_ptr<Watch> watch_;
   ncclComm_t comm_ = nullptr;
 };
 
@@ -156,6 +174,7 @@ std::string why_not_mapped() {
 void free_symmetric(const NcclComm& comm, ncclWindow_t window, void* memory) {
   // Waiting for work that waits for lost peers would hang; the process is about to end.
   if (std::uncaught_exceptions() > 0) return;
+  const Watch::Wait wait(comm.watch(), "the release of symmetric memory");
   if (cudaDeviceSynchronize() != cudaSuccess) spdlog::warn("freeing symmetric memory: the GPU's last work failed");
   if (window != nullptr) {
     const ncclResult_t result = ncclCommWindowDeregister(comm.get(), window);
@@ -209,6 +228,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) override {
+    note("all-reduce", to.bytes());
     comm_->check(ncclAllReduce(from.data, to.data, static_cast<std::size_t>(from.size()), nccl_type(from.dtype),
                                ncclSum, comm_->get(), cuda(stream)),
                  "ncclAllReduce");
@@ -216,6 +236,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
+    note("reduce-scatter", to.bytes());
     check_part(to);
     comm_->check(ncclReduceScatter(from.data, to.data, static_cast<std::size_t>(to.size()), nccl_type(from.dtype),
                                    ncclSum, comm_->get(), cuda(stream)),
@@ -224,6 +245,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override {
+    note("all-gather", to.bytes());
     check_part(from);
     comm_->check(ncclAllGather(from.data, to.data, from.bytes(), ncclUint8, comm_->get(), cuda(stream)),
                  "ncclAllGather");
@@ -232,6 +254,7 @@ class NcclCommunicator final : public Communicator {
 
   /// As sends and receives: NCCL has had an all-to-all of its own since 2.28.
   Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) override {
+    note("all-to-all", to.bytes());
     const std::size_t bytes = own_part(*this, from).bytes();
     comm_->check(ncclGroupStart(), "ncclGroupStart");
     for (int peer = 0; peer < size(); ++peer) {
@@ -255,6 +278,7 @@ class NcclCommunicator final : public Communicator {
       device_.copy_to_device(to.data, host.data(), host.size());
       return next_++;
     }
+    note("broadcast", to.bytes());
     comm_->check(ncclBroadcast(from.data, to.data, to.bytes(), ncclUint8, root, comm_->get(), cuda(stream)),
                  "ncclBroadcast");
     return next_++;
@@ -270,6 +294,7 @@ class NcclCommunicator final : public Communicator {
   std::string library_version() const override { return "NCCL " + nccl_version(); }
 
  private:
+  void note(const char* name, std::size_t bytes) { device_.watch().started(device_.watch().queued(name, bytes)); }
   void check_part(const Tensor& part) const {
     DDP_CHECK(!symmetric() || part.bytes() % kPartBytes == 0,
               "parts of {} bytes in symmetric memory: not a multiple of {}", part.bytes(), kPartBytes);
@@ -322,6 +347,7 @@ class NcclCommunicator final : public Communicator {
   Window allocate_window(std::size_t bytes) {
     constexpr std::size_t kUnit = NCCL_WIN_REQUIRED_ALIGNMENT;
     const std::size_t padded = (std::max<std::size_t>(bytes, 1) + kUnit - 1) / kUnit * kUnit;
+    const Watch::Collective collective(device_.watch(), "registration of symmetric memory", bytes);
     void* memory = nullptr;
     const ncclResult_t allocated = ncclMemAlloc(&memory, padded);
     if (allocated != ncclSuccess) require_room(padded);

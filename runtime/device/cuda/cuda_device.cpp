@@ -23,14 +23,22 @@ DeviceOptions checked(DeviceOptions options) {
 constexpr int kFirstWithBf16 = 80;  // and tf32; compute capabilities
 constexpr int kFirstWithFp8 = 89;
 
+constexpr const char* kWait = "the GPU's work";
+constexpr const char* kQueueWait = "room in the GPU's queue";
+
 class CudaGraph final : public Graph {
  public:
-  CudaGraph(cuda::GraphExecHandle exec, cudaStream_t stream) : exec_(std::move(exec)), stream_(stream) {}
-  void launch() override { DDP_CUDA(cudaGraphLaunch(exec_.get(), stream_)); }
+  CudaGraph(cuda::GraphExecHandle exec, cudaStream_t stream, Watch& watch)
+      : exec_(std::move(exec)), stream_(stream), watch_(watch) {}
+  void launch() override {
+    const Watch::Wait wait(watch_, kQueueWait);
+    DDP_CUDA(cudaGraphLaunch(exec_.get(), stream_));
+  }
 
  private:
   cuda::GraphExecHandle exec_;
   cudaStream_t stream_;
+  Watch& watch_;
 };
 
 class CudaEvent final : public Event {
@@ -99,6 +107,7 @@ void CudaDevice::check_abilities(int device) const {
 }
 
 CudaDevice::~CudaDevice() {
+  const Watch::Wait wait(watch(), kWait);
   const cudaError_t status = cudaDeviceSynchronize();
   if (status != cudaSuccess) spdlog::warn("the GPU's last work failed: {}", cudaGetErrorString(status));
   drop_extensions();
@@ -106,6 +115,7 @@ CudaDevice::~CudaDevice() {
 
 Buffer CudaDevice::allocate(std::size_t bytes) {
   DDP_CHECK(!cuda::is_capturing(compute_.get()), "memory cannot be allocated while a graph is captured");
+  const Watch::Wait wait(watch(), kWait);
   cuda::DeviceMemory memory = cuda::allocate_memory(std::max<std::size_t>(bytes, 1));
   DDP_CUDA(cudaMemsetAsync(memory.get(), 0, bytes, compute_.get()));
   DDP_CUDA(cudaStreamSynchronize(compute_.get()));
@@ -115,12 +125,14 @@ Buffer CudaDevice::allocate(std::size_t bytes) {
 
 void CudaDevice::copy_to_host(void* host, const void* device, std::size_t bytes) {
   synchronize();
+  const Watch::Wait wait(watch(), kWait);
   DDP_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, compute_.get()));
   DDP_CUDA(cudaStreamSynchronize(compute_.get()));
 }
 
 void CudaDevice::copy_to_device(void* device, const void* host, std::size_t bytes) {
   synchronize();
+  const Watch::Wait wait(watch(), kWait);
   DDP_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, compute_.get()));
   DDP_CUDA(cudaStreamSynchronize(compute_.get()));
 }
@@ -170,8 +182,10 @@ std::unique_ptr<Event> CudaDevice::mark(Stream stream) {
 }
 
 void CudaDevice::synchronize() {
+  const Watch::Wait wait(watch(), kWait);
   DDP_CUDA(cudaStreamSynchronize(compute_.get()));
   DDP_CUDA(cudaStreamSynchronize(communication_.get()));
+  watch().all_finished();
 }
 
 std::unique_ptr<Graph> CudaDevice::capture(const std::function<void()>& work) {
@@ -187,7 +201,7 @@ std::unique_ptr<Graph> CudaDevice::capture(const std::function<void()>& work) {
   cuda::GraphExecHandle exec;
   DDP_CUDA(cudaGraphInstantiate(exec.out(), graph.get(), cudaGraphInstantiateFlagUseNodePriority));
   DDP_CUDA(cudaGraphUpload(exec.get(), compute_.get()));
-  return std::make_unique<CudaGraph>(std::move(exec), compute_.get());
+  return std::make_unique<CudaGraph>(std::move(exec), compute_.get(), watch());
 }
 
 std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device) {

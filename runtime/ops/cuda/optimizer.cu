@@ -15,7 +15,10 @@ namespace ddptrain {
 namespace cuda {
 namespace {
 
-__global__ void advance_kernel(StepState* state, std::uint32_t steps) { state->step += steps; }
+/// `shown` lies in the host's memory.
+__global__ void advance_kernel(StepState* state, std::uint32_t steps, volatile std::uint64_t* shown) {
+  *shown = state->step += steps;
+}
 
 constexpr std::uint32_t kThreads = 256;
 
@@ -115,16 +118,27 @@ template <std::size_t... kKinds>
 constexpr auto sums_and_updates_of(std::index_sequence<kKinds...>) {
   return std::array{&optimizer::Rule<static_cast<OptimizerKind>(kKinds)>::sum_and_update...};
 }
+template <std::size_t... kKinds>
+constexpr auto blocks_of(std::index_sequence<kKinds...>) {
+  return std::array{&optimizer::Rule<static_cast<OptimizerKind>(kKinds)>::blocks_per_multiprocessor...};
+}
 using Kinds = std::make_index_sequence<kOptimizerRules.size()>;
 constexpr auto kUpdates = updates_of(Kinds{});
 constexpr auto kSumsAndUpdates = sums_and_updates_of(Kinds{});
+constexpr auto kBlocksPerMultiprocessor = blocks_of(Kinds{});
+
+constexpr int kMostNcclBlocks = 32;  ///< Of a collective, where NCCL is not told.
 
 class CudaOptimizer final : public OptimizerOps, CudaOps {
  public:
-  using CudaOps::CudaOps;
+  explicit CudaOptimizer(Device& device) : CudaOps(device), steps_(device.allocate_pinned(sizeof(std::uint64_t))) {
+    device.watch().set_device_steps(static_cast<const std::uint64_t*>(steps_.data()));
+  }
+  ~CudaOptimizer() override { device_.watch().set_device_steps(nullptr); }
 
   void advance(StepState* state, std::uint32_t steps, Stream stream) override {
-    cuda::advance_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream.handle)>>>(state, steps);
+    auto* shown = static_cast<volatile std::uint64_t*>(steps_.data());
+    cuda::advance_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream.handle)>>>(state, steps, shown);
     DDP_CUDA(cudaGetLastError());
   }
 
@@ -136,15 +150,14 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
   }
 
   std::size_t inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const override {
-    if (rule_of(kind).whole_parameters || ranks > PeerInboxes::kMaxRanks) return 0;
-    const optimizer::InboxLayout layout = optimizer::inbox_layout(slice, ranks);
-    // Blocks wait for those of other ranks: all must be on the GPU at once, beside other streams' kernels.
-    return layout.blocks <= static_cast<std::uint32_t>(multiprocessors()) ? layout.bytes() : 0;
+    if (!can_wait_for_peers(kind, slice, ranks)) return 0;
+    if (kBlocksPerMultiprocessor[static_cast<std::size_t>(kind)](slice) == 0) return 0;
+    return optimizer::inbox_layout(slice, ranks).bytes();
   }
 
   void sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
                       StepRef step, Stream stream) override {
-    cuda::require(inbox_bytes(settings.kind, slice, peers.size) > 0, "sum_and_update: not for this slice");
+    cuda::require(can_wait_for_peers(settings.kind, slice, peers.size), "sum_and_update: not for this slice");
     if (slice.chunk_count == 0) return;
     rule_for(settings.kind, slice);
     const auto update = kSumsAndUpdates[static_cast<std::size_t>(settings.kind)];
@@ -203,6 +216,15 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
   }
 
  private:
+  /// Blocks wait for those of other ranks, and so do NCCL's: all of both must be on the GPU at once. Ours have a
+  /// multiprocessor each, NCCL's have those that are left; other kernels come to an end.
+  bool can_wait_for_peers(OptimizerKind kind, const UpdateSlice& slice, int ranks) const {
+    if (rule_of(kind).whole_parameters || ranks > PeerInboxes::kMaxRanks) return false;
+    const int kept = device_.options().communication_multiprocessors > 0 ? 0 : kMostNcclBlocks;
+    return static_cast<int>(optimizer::inbox_layout(slice, ranks).blocks) <= multiprocessors() - kept;
+  }
+
+  Buffer steps_;                   ///< In the host's memory: the step, for the watch.
   cuda::Scratch compute_scratch_;  ///< Of sum_of_squares, for each stream it may run on.
   cuda::Scratch communication_scratch_;
 };

@@ -14,6 +14,8 @@ struct Rule {
   /// Not for rules of whole parameters.
   static void sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
                              StepRef step, cudaStream_t stream);
+  /// How many blocks of sum_and_update()'s kernel a multiprocessor holds at once; 0 where there is none.
+  static int blocks_per_multiprocessor(const UpdateSlice& slice);
 };
 
 }  // namespace cuda::optimizer

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <algorithm>
+#include <type_traits>
+
 #include "runtime/ops/cuda/optimizers/sum_and_update.cuh"
 #include "runtime/ops/cuda/optimizers/update.cuh"
 
@@ -57,6 +60,22 @@ void Rule<kKind>::sum_and_update(const OptimizerSettings& settings, const Update
                                    inbox_layout(slice, peers.size), stream);
     });
   }
+}
+
+template <OptimizerKind kKind>
+int Rule<kKind>::blocks_per_multiprocessor(const UpdateSlice& slice) {
+  int blocks = 0;
+  if constexpr (!rule_of(kKind).whole_parameters) {
+    with_types(slice, [&](auto weight, auto gradient) {
+      using W = decltype(weight);
+      using G = decltype(gradient);
+      blocks = optimizer::blocks_per_multiprocessor<kKind, false, W, G>();
+      if constexpr (!std::is_same_v<W, float>) {
+        blocks = std::min(blocks, optimizer::blocks_per_multiprocessor<kKind, true, W, G>());
+      }
+    });
+  }
+  return blocks;
 }
 
 }  // namespace ddptrain::cuda::optimizer

@@ -7,6 +7,13 @@
 // other ranks and waits for theirs: a packet carries the number of its round beside its data, so that it tells by
 // itself that it has arrived. Odd and even rounds have packets of their own: a rank that sends in round n + 2 has
 // received what all others sent in round n + 1, which they did after they had read those of round n.
+//
+// In terms of PTX's memory model: half a packet, data and round in one 64-bit word, is one relaxed access of system
+// scope (st.relaxed.sys, ld.relaxed.sys; of a vector, each element is an access of its own, in no order). Such a word
+// is read as it was written, never torn, so that data with the right round is that round's data, and no other access
+// needs to be ordered with it: nothing is acquired or released. A word is overwritten two rounds later. The read of
+// round n and the store of round n + 1 are in kernels of which one ends before the other begins, on every GPU; a read
+// that returned the value of round n + 2 would have to follow a store that itself follows that read.
 
 namespace ddptrain::cuda::optimizer {
 
@@ -28,19 +35,21 @@ struct InboxLayout {
   __host__ __device__ std::size_t bytes() const { return rounds() + blocks * sizeof(std::uint32_t); }
 };
 
+__device__ __forceinline__ std::uint64_t half(std::uint32_t data, std::uint32_t round) {
+  return static_cast<std::uint64_t>(round) << 32 | data;
+}
+
 __device__ __forceinline__ void send(Packet* to, uint2 data, std::uint32_t round) {
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(data.x), "r"(round), "r"(data.y),
-               "r"(round)
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(half(data.x, round)),
+               "l"(half(data.y, round))
                : "memory");
 }
 
 __device__ __forceinline__ Packet receive(const Packet* from) {
-  Packet packet;
-  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(packet.x), "=r"(packet.y), "=r"(packet.z), "=r"(packet.w)
-               : "l"(from)
-               : "memory");
-  return packet;
+  std::uint64_t low, high;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(from) : "memory");
+  return {static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32), static_cast<std::uint32_t>(high),
+          static_cast<std::uint32_t>(high >> 32)};
 }
 
 /// A thread's gradients as they are sent.
@@ -143,6 +152,15 @@ void launch_sum_and_update(const Update<W, G>& u, const PeerInboxes& peers, cons
   with_rounding(u, [&](auto stochastic) {
     launch_early(sum_and_update_kernel<kKind, stochastic.value, W, G>, grid, kThreads, 0, stream, u, peers, layout);
   });
+}
+
+/// How many blocks of that kernel a multiprocessor holds at once.
+template <OptimizerKind kKind, bool kStochastic, class W, class G>
+int blocks_per_multiprocessor() {
+  int blocks = 0;
+  DDP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, sum_and_update_kernel<kKind, kStochastic, W, G>,
+                                                         kThreads, 0));
+  return blocks;
 }
 
 inline InboxLayout inbox_layout(const UpdateSlice& slice, int ranks) {

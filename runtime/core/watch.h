@@ -1,0 +1,151 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+
+/// What this process waits for, and what it has sent: read by a watchdog (runtime/diagnostics/watchdog.h) while the
+/// process may be stuck. Nothing here waits or allocates, but for health checks. Names are string literals.
+
+namespace ddptrain {
+
+struct CollectiveRecord {
+  std::uint64_t sequence = 0;  ///< From 1 on, in the order in which this process called them.
+  const char* name = nullptr;
+  int bucket = -1;  ///< Of gradients; -1: none.
+  std::uint64_t bytes = 0;
+  std::uint64_t step = 0;     ///< Steps that were queued before it.
+  std::int64_t queued = 0;    ///< Nanoseconds of std::chrono::steady_clock; 0: not yet, or not known.
+  std::int64_t started = 0;   ///< Handed to the library.
+  std::int64_t finished = 0;  ///< Known to have finished.
+};
+
+/// One thread writes, the one that calls MPI and the device; any thread reads.
+class Watch {
+ public:
+  static constexpr std::size_t kRecords = 256;
+
+  Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  /// While it lives, this process waits for other ranks, or for a device that may wait for them. Nested ones: the
+  /// innermost counts.
+  class [[nodiscard]] Wait {
+   public:
+    Wait(Watch& watch, const char* what) : watch_(watch), outer_(watch.waiting_for_.load()) { watch.change(what); }
+    ~Wait() { watch_.change(outer_); }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+   private:
+    Watch& watch_;
+    const char* outer_;
+  };
+
+  /// What goes on while it lives: "training", "evaluation". Nested ones: the innermost is told. Where hang_in() names
+  /// it, it never begins.
+  class [[nodiscard]] Phase {
+   public:
+    Phase(Watch& watch, const char* name) : watch_(watch), outer_(watch.phase_.exchange(name)) {
+      watch.hang_if_asked(name);
+    }
+    ~Phase() { watch_.phase_ = outer_; }
+    Phase(const Phase&) = delete;
+    Phase& operator=(const Phase&) = delete;
+
+   private:
+    Watch& watch_;
+    const char* outer_;
+  };
+
+  /// A collective of this process, and the wait for its end.
+  class [[nodiscard]] Collective {
+   public:
+    Collective(Watch& watch, const char* name, std::size_t bytes)
+        : watch_(watch), sequence_(watch.begin_collective(name, bytes)), wait_(watch, name) {}
+    ~Collective() { watch_.finished(sequence_); }
+
+   private:
+    Watch& watch_;
+    std::uint64_t sequence_;
+    Wait wait_;
+  };
+
+  /// The collectives that are queued next carry this bucket; -1: none.
+  void set_bucket(int bucket) { bucket_ = bucket; }
+  /// Records a collective; returns its sequence number.
+  std::uint64_t queued(const char* name, std::size_t bytes);
+  void started(std::uint64_t sequence);
+  void finished(std::uint64_t sequence);
+  /// The device has done all that was queued so far.
+  void all_finished();
+
+  void set_steps(std::uint64_t steps) { steps_ = steps; }  ///< Where the run begins: those of before.
+  void add_steps(std::uint64_t steps);                     ///< They were queued.
+  /// A count that the device keeps in host memory, of steps that have ended; null: none.
+  void set_device_steps(const std::uint64_t* count) { device_steps_ = count; }
+
+  /// Has a watchdog call `check` now and then; it returns what is wrong, or nothing. Null: none. Once this returns, the
+  /// previous check is not called again.
+  void set_health_check(std::function<std::string()> check);
+  std::string health() const;
+  /// From now on the process is to end with `code`, within seconds, whatever it waits for.
+  void set_ending(int code) { ending_ = code; }
+
+  /// For tests: the phase of this name hangs instead of beginning.
+  void hang_in(std::string phase) { hang_in_ = std::move(phase); }
+  /// For tests: hangs once so many steps have been queued.
+  void hang_after(std::uint64_t steps) { hang_after_ = steps; }
+  /// For tests: never returns.
+  [[noreturn]] static void hang();
+
+  // --- for the watchdog -------------------------------------------------------------------------------------------
+  const char* waiting_for() const { return waiting_for_; }  ///< Null: it computes.
+  const char* phase() const { return phase_; }
+  std::uint64_t changes() const { return changes_; }  ///< Of waiting_for(), so far.
+  std::uint64_t last_sequence() const { return next_ - 1; }
+  std::uint64_t steps() const { return steps_; }           ///< Queued.
+  std::uint64_t device_steps() const;                      ///< Ended, as the device counts; steps() where it does not.
+  int ending() const { return ending_; }                   ///< 0: not asked for.
+  std::array<CollectiveRecord, kRecords> records() const;  ///< Unordered; sequence 0: none.
+
+ private:
+  struct Slot {
+    std::atomic<std::uint64_t> sequence = 0;
+    std::atomic<const char*> name = nullptr;
+    std::atomic<int> bucket = -1;
+    std::atomic<std::uint64_t> bytes = 0;
+    std::atomic<std::uint64_t> step = 0;
+    std::atomic<std::int64_t> queued = 0;
+    std::atomic<std::int64_t> started = 0;
+    std::atomic<std::int64_t> finished = 0;
+  };
+
+  void change(const char* what);
+  void hang_if_asked(const char* phase) const;
+  std::uint64_t begin_collective(const char* name, std::size_t bytes);
+  Slot* slot(std::uint64_t sequence);
+
+  std::atomic<const char*> waiting_for_ = nullptr;
+  std::atomic<const char*> phase_ = "start-up";
+  std::atomic<std::uint64_t> changes_ = 0;
+  std::atomic<std::uint64_t> next_ = 1;  ///< Sequence number.
+  std::atomic<int> bucket_ = -1;
+  std::atomic<std::uint64_t> steps_ = 0;
+  std::atomic<const std::uint64_t*> device_steps_ = nullptr;
+  std::atomic<int> ending_ = 0;
+  std::string hang_in_;
+  std::uint64_t hang_after_ = UINT64_MAX;
+  std::uint64_t unfinished_ = 1;  ///< First sequence that all_finished() has not seen.
+  std::array<Slot, kRecords> slots_;
+  mutable std::mutex health_mutex_;
+  std::function<std::string()> health_check_;
+};
+
+}  // namespace ddptrain

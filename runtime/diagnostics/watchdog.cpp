@@ -1,0 +1,381 @@
+#include "runtime/diagnostics/watchdog.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/fmt/fmt.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/device/device.h"
+#include "runtime/diagnostics/flight_record.h"
+#include "runtime/diagnostics/nccl_ras.h"
+#include "runtime/diagnostics/peer_link.h"
+#include "runtime/diagnostics/thread_stacks.h"
+
+namespace ddptrain {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Kind = Beat::Kind;
+
+constexpr double kTick = 0.1;
+constexpr double kLongestTick = 0.5;    // what exceeds it, this process did not run
+constexpr double kAnswerSeconds = 0.6;  // that the others have to say how far they are
+constexpr double kRecordSeconds = 3.0;  // that ranks wait for each other's records
+constexpr double kAbortSeconds = 5.0;   // that MPI_Abort has
+constexpr unsigned kGiveUpSeconds = 6;  // after which a record that cannot be written is given up
+constexpr double kStartFactor = 3.0;    // the time-out until the first step has ended, over that of later waits
+constexpr double kBeatSeconds = 1.0;    // between two of a rank, in a job of kBeatRanks at most
+constexpr double kBeatRanks = 64.0;
+constexpr int kFirstBeats = 5;  // sent one after the other
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+template <std::size_t kSize>
+void copy_text(char (&to)[kSize], const char* from) {
+  if (from != nullptr) std::strncpy(to, from, kSize - 1);
+}
+
+std::string in_collective(const Beat& beat) {
+  if (beat.sequence == 0) return {};
+  const std::string bucket = beat.bucket < 0 ? "" : fmt::format(" of bucket {}", beat.bucket);
+  return fmt::format("{}{} (collective {})", beat.collective, bucket, beat.sequence);
+}
+
+/// "in all-reduce of bucket 3 (collective 118)", "for the GPU's work".
+std::string doing(const Beat& beat) {
+  if (beat.waiting_for[0] == '\0') return "not waiting for anyone";
+  const std::string collective = in_collective(beat);
+  if (collective.empty()) return fmt::format("waiting for {}", beat.waiting_for);
+  if (std::strcmp(beat.waiting_for, beat.collective) == 0) return "waiting in " + collective;
+  return fmt::format("waiting for {} in {}", beat.waiting_for, collective);
+}
+
+std::string where(const Beat& beat) {
+  return beat.steps == beat.device_steps
+             ? fmt::format("{}, step {}", beat.phase, beat.steps)
+             : fmt::format("{}, step {} of {} queued", beat.phase, beat.device_steps, beat.steps);
+}
+
+extern "C" void leave_at_once(int) { _exit(kTimeoutExitCode); }
+
+}  // namespace
+
+class Watchdog::Guard {
+ public:
+  Guard(std::string name, int rank, const WatchdogOptions& options, std::shared_ptr<Watch> watch)
+      : name_(std::move(name)), options_(options), watch_(std::move(watch)), rank_(rank) {
+    char host[256] = "";
+    gethostname(host, sizeof(host) - 1);
+    host_ = host;
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~Guard() {
+    const std::uint64_t one = 1;
+    (void)!write(stop_, &one, sizeof(one));
+    thread_.join();
+    close(stop_);
+  }
+
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  void meet(const World& world) {
+    const std::vector<std::string> addresses = world.all_gather(link_.address());
+    const std::vector<std::string> hosts = world.all_gather(world.hostname());
+    std::random_device random;
+    std::uint64_t key = (static_cast<std::uint64_t>(random()) << 32) | random();
+    world.broadcast(&key, sizeof(key), 0);
+    const std::lock_guard lock(mutex_);
+    host_ = world.hostname();
+    rank_ = world.rank();
+    key_ = key;
+    peers_.resize(hosts.size());
+    for (std::size_t i = 0; i < hosts.size(); ++i) peers_[i].host = hosts[i];
+    heard_at_.assign(hosts.size(), Clock::now());
+    ended_.assign(hosts.size(), false);
+    if (link_.descriptor() >= 0) link_.connect(key, rank_, addresses, hosts);
+    beats_ = 0;
+    next_beat_ = 0.0;
+  }
+
+ private:
+  void run() {
+    last_tick_ = Clock::now();
+    for (;;) {
+      pollfd files[] = {{stop_, POLLIN, 0}, {link_.descriptor(), POLLIN, 0}};
+      poll(files, 2, static_cast<int>(1000 * kTick));
+      const std::lock_guard lock(mutex_);
+      if ((files[0].revents & POLLIN) != 0) {
+        tell_all(Kind::ended);
+        return;
+      }
+      hear();
+      tick();
+    }
+  }
+
+  void tick() {
+    const Clock::time_point now = Clock::now();
+    watched_ += std::min(seconds_between(last_tick_, now), kLongestTick);
+    last_tick_ = now;
+    note_progress();
+    if (asked_by_ >= 0) end_as_asked();
+    if (watch_->ending() != 0) return end_where_mpi_cannot();
+    if (watched_ >= next_beat_) {
+      tell_all(Kind::alive);
+      const bool introduced = beats_++ >= kFirstBeats;  // first ones may arrive before their receivers listen
+      next_beat_ =
+          watched_ + (introduced ? kBeatSeconds * std::max(1.0, static_cast<double>(size()) / kBeatRanks) : kTick);
+      if (const std::string trouble = watch_->health(); !trouble.empty()) end("health", trouble);
+    }
+    if (options_.timeout_seconds <= 0.0 || watch_->waiting_for() == nullptr) return;
+    const double limit = options_.timeout_seconds * (watch_->device_steps() > 0 ? 1.0 : kStartFactor);
+    if (watched_ - changed_ >= limit) give_up();
+  }
+
+  void note_progress() {
+    const std::pair progress{watch_->changes(), watch_->device_steps()};
+    if (progress == progress_) return;
+    progress_ = progress;
+    changed_ = watched_;
+  }
+
+  void end_where_mpi_cannot() {
+    if (ending_since_ == 0.0) ending_since_ = watched_;
+    if (watched_ - ending_since_ < kAbortSeconds) return;
+    say("MPI could not end the job; this process ends alone");
+    _exit(watch_->ending());
+  }
+
+  // --- what the ranks tell each other -----------------------------------------------------------------------------
+
+  Beat beat(Kind kind = Kind::alive) const {
+    Beat beat;
+    beat.kind = kind;
+    beat.steps = watch_->steps();
+    beat.device_steps = watch_->device_steps();
+    beat.seconds = static_cast<float>(watched_ - changed_);
+    copy_text(beat.phase, watch_->phase());
+    copy_text(beat.waiting_for, watch_->waiting_for());
+    for (const CollectiveRecord& each : watch_->records()) {
+      if (each.sequence == 0 || each.finished != 0 || (beat.sequence != 0 && beat.sequence < each.sequence)) continue;
+      beat.sequence = each.sequence;
+      beat.bucket = each.bucket;
+      copy_text(beat.collective, each.name);
+    }
+    return beat;
+  }
+
+  void tell_all(Kind kind) {
+    if (peers_.size() > 1 && link_.descriptor() >= 0) link_.send_to_all(beat(kind));
+  }
+
+  void hear() {
+    if (link_.descriptor() < 0) return;
+    while (const std::optional<Beat> heard = link_.receive()) {
+      const auto from = static_cast<std::size_t>(heard->rank);
+      FlightRecord::Peer& peer = peers_[from];
+      peer.heard = true;
+      peer.last = *heard;
+      heard_at_[from] = Clock::now();
+      peer.answers = true;  // give_up() resets it, and asks
+      if (heard->kind == Kind::ended) ended_[from] = true;
+      if (heard->kind == Kind::written) written_ = written_ + 1;
+      if (heard->kind != Kind::gives_up) continue;
+      if (asked_by_ < 0) link_.send(heard->rank, beat());
+      if (asked_by_ < 0 || heard->rank < asked_by_) asked_by_ = heard->rank;
+    }
+  }
+
+  void hear_for(double seconds, const std::function<bool()>& enough) {
+    const Clock::time_point start = Clock::now();
+    while (!enough() && seconds_between(start, Clock::now()) < seconds) {
+      pollfd file{link_.descriptor(), POLLIN, 0};
+      poll(&file, 1, 20);
+      hear();
+    }
+  }
+
+  // --- the end ----------------------------------------------------------------------------------------------------
+
+  /// Asks the others, says who is missing, and ends.
+  [[noreturn]] void give_up() {
+    const Beat own = beat();
+    for (FlightRecord::Peer& peer : peers_) peer.answers = false;
+    tell_all(Kind::gives_up);
+    hear_for(kAnswerSeconds, [this] { return count([](const auto& peer) { return peer.answers; }) + 1 >= size(); });
+    if (asked_by_ >= 0 && asked_by_ < rank_) end_as_asked();
+    end("timeout", fmt::format("{} has been {} for {:.1f} s ({}). {}", named(rank_), doing(own), own.seconds,
+                               where(own), missing(own)));
+  }
+
+  [[noreturn]] void end_as_asked() {
+    limit_the_end();
+    record("asked", fmt::format("{} has given up waiting", named(asked_by_)));
+    finish_record(false);
+    link_.send(asked_by_, beat(Kind::written));
+    // The one that asked ends first, and mpirun then ends this one: it does not bear ranks that end all at once.
+    std::this_thread::sleep_for(std::chrono::duration<double>(kRecordSeconds));
+    _exit(kTimeoutExitCode);
+  }
+
+  [[noreturn]] void end(const char* reason, const std::string& message) {
+    const bool timeout = std::strcmp(reason, "timeout") == 0;
+    limit_the_end();
+    say(fmt::format("{} Flight records: {}", message, folder()));
+    if (!timeout) tell_all(Kind::gives_up);
+    const std::size_t others = count([](const auto& peer) { return peer.answers; });
+    if (!record(reason, message)) say(fmt::format("the flight record could not be written to {}", path()));
+    finish_record(built_with_cuda());
+    hear_for(kRecordSeconds, [&] { return written_ >= others; });
+    _exit(timeout ? kTimeoutExitCode : 1);
+  }
+
+  /// From now on the process ends within seconds, whatever is locked.
+  static void limit_the_end() {
+    signal(SIGALRM, leave_at_once);
+    alarm(kGiveUpSeconds);
+  }
+
+  bool record(const char* reason, const std::string& message) {
+    std::error_code error;
+    std::filesystem::create_directories(folder(), error);
+    FlightRecord facts{
+        name_,  job(),  host_, rank_, static_cast<int>(size()), reason, message, options_.timeout_seconds,
+        beat(), peers_, {}};
+    for (std::size_t i = 0; i < peers_.size(); ++i) {
+      facts.peers[i].seconds_ago = seconds_between(heard_at_[i], Clock::now());
+    }
+    for (const CollectiveRecord& each : watch_->records()) {
+      if (each.sequence != 0) facts.collectives.push_back(each);
+    }
+    std::sort(facts.collectives.begin(), facts.collectives.end(),
+              [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
+    return write_flight_record(path(), facts);
+  }
+
+  void finish_record(bool ask_nccl) const {
+    add_stacks(path(), stacks_.take());
+    if (ask_nccl) add_nccl_ras(path(), nccl_ras_status(2.0));
+  }
+
+  /// Which rank the others wait for, as far as watchdogs can tell.
+  std::string missing(const Beat& own) const {
+    if (size() == 1) return "There is no other rank.";
+    std::vector<std::string> silent, computing, behind, unknown;
+    for (std::size_t i = 0; i < peers_.size(); ++i) {
+      const FlightRecord::Peer& peer = peers_[i];
+      const std::string name = named(static_cast<int>(i));
+      const Beat& last = peer.last;
+      if (static_cast<int>(i) == rank_) continue;
+      if (!peer.heard) {
+        unknown.push_back(name);
+      } else if (ended_[i]) {
+        computing.push_back(name + " has ended");
+      } else if (!peer.answers) {
+        silent.push_back(fmt::format("{} does not answer, last heard of {:.1f} s ago {} ({})", name,
+                                     seconds_between(heard_at_[i], Clock::now()), doing(last), where(last)));
+      } else if (last.waiting_for[0] == '\0') {
+        computing.push_back(fmt::format("{} has not been waiting for {:.1f} s ({})", name, last.seconds, where(last)));
+      } else if (last.sequence != 0 && own.sequence != 0 && last.sequence < own.sequence) {
+        behind.push_back(fmt::format("{} is behind, {} ({})", name, doing(last), where(last)));
+      }
+    }
+    for (const auto* group : {&silent, &computing, &behind}) {
+      if (!group->empty()) return "Missing: " + listed(*group) + ".";
+    }
+    if (!unknown.empty()) return "No answer has ever come from " + listed(unknown) + ".";
+    return "All other ranks answer, and none is known to be behind.";
+  }
+
+  static std::string listed(const std::vector<std::string>& items) {
+    constexpr std::size_t kMost = 4;
+    std::string text;
+    for (std::size_t i = 0; i < std::min(items.size(), kMost); ++i) text += (i > 0 ? "; " : "") + items[i];
+    return items.size() > kMost ? fmt::format("{}; and {} more", text, items.size() - kMost) : text;
+  }
+
+  std::string named(int rank) const {
+    if (rank < 0) return fmt::format("process {} ({})", getpid(), host_);
+    const auto at = static_cast<std::size_t>(rank);
+    return fmt::format("rank {} ({})", rank, at < peers_.size() ? peers_[at].host : host_);
+  }
+
+  std::string job() const { return key_ != 0 ? fmt::format("{:08x}", key_ >> 32) : ""; }
+
+  std::string folder() const {
+    if (!options_.flight.empty()) return options_.flight;
+    std::error_code error;
+    const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
+    return temporary / fmt::format("{}-flight-{}", name_, key_ != 0 ? job() : std::to_string(getpid()));
+  }
+
+  std::string path() const {
+    return fmt::format("{}/{}.jsonl", folder(),
+                       rank_ >= 0 ? fmt::format("rank{}", rank_) : fmt::format("process{}", getpid()));
+  }
+
+  std::size_t size() const { return std::max<std::size_t>(peers_.size(), 1); }
+
+  template <class Which>
+  std::size_t count(const Which& which) const {
+    return static_cast<std::size_t>(std::count_if(peers_.begin(), peers_.end(), which));
+  }
+
+  /// Straight to standard error: what is locked elsewhere must not hold it up.
+  void say(const std::string& text) const {
+    const std::string line = fmt::format("{}: {}\n", name_, text);
+    (void)!write(STDERR_FILENO, line.data(), line.size());
+  }
+
+  std::string name_;
+  WatchdogOptions options_;
+  std::shared_ptr<Watch> watch_;
+  ThreadStacks stacks_;
+  int stop_ = eventfd(0, EFD_CLOEXEC);
+
+  std::mutex mutex_;  // for what follows, between meet() and the thread
+  PeerLink link_;
+  int rank_;
+  std::string host_;
+  std::uint64_t key_ = 0;
+  std::vector<FlightRecord::Peer> peers_;  ///< By rank.
+  std::vector<Clock::time_point> heard_at_;
+  std::vector<bool> ended_;
+  double next_beat_ = 0.0;
+  int beats_ = 0;
+
+  // Of the thread alone.
+  Clock::time_point last_tick_;
+  double watched_ = 0.0;  ///< Seconds that this process ran.
+  double changed_ = 0.0;  ///< When progress was last seen.
+  double ending_since_ = 0.0;
+  std::pair<std::uint64_t, std::uint64_t> progress_{};
+  int asked_by_ = -1;
+  std::size_t written_ = 0;
+  std::thread thread_;
+};
+
+Watchdog::Watchdog(std::string name, int rank, const WatchdogOptions& options, std::shared_ptr<Watch> watch)
+    : guard_(std::make_unique<Guard>(std::move(name), rank, options, std::move(watch))) {}
+
+Watchdog::~Watchdog() = default;
+
+void Watchdog::meet(const World& world) { guard_->meet(world); }
+
+}  // namespace ddptrain

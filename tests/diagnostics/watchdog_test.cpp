@@ -1,0 +1,256 @@
+#include "runtime/diagnostics/watchdog.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/core/scoped_environment.h"
+#include "runtime/diagnostics/nccl_ras.h"
+#include "runtime/diagnostics/peer_link.h"
+#include "runtime/diagnostics/thread_stacks.h"
+
+namespace ddptrain {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ExitedWithCode;
+
+constexpr double kTimeout = 0.2;
+
+/// Processes that end are started anew: they have threads.
+class WatchdogTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    folder = std::filesystem::temp_directory_path() / "ddptrain-watchdog-test";
+    std::filesystem::remove_all(folder);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+
+  WatchdogOptions options(double timeout = kTimeout) const { return {timeout, folder.string()}; }
+
+  std::filesystem::path folder;
+  std::shared_ptr<Watch> watch = std::make_shared<Watch>();
+};
+using WatchdogDeathTest = WatchdogTest;
+
+TEST_F(WatchdogDeathTest, EndsAWaitThatIsTooLong) {
+  const auto wait = [&] {
+    const Watchdog watchdog("tester", 3, options(), watch);
+    watch->queued("all-reduce", 12);
+    const Watch::Wait waiting(*watch, "all-reduce");
+    std::this_thread::sleep_for(20s);
+  };
+  EXPECT_EXIT(wait(), ExitedWithCode(kTimeoutExitCode),
+              "tester: rank 3 .* has been waiting in all-reduce \\(collective 1\\) for .* There is no other rank");
+  std::ifstream file(folder / "rank3.jsonl");
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  ASSERT_GE(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["event"], "flight");
+  EXPECT_EQ(lines[0]["reason"], "timeout");
+  EXPECT_EQ(lines[0]["waiting_for"], "all-reduce");
+  EXPECT_EQ(lines[1]["event"], "collective");
+  EXPECT_TRUE(lines[1]["finished"].is_null());
+  EXPECT_EQ(lines[2]["event"], "thread");
+  EXPECT_FALSE(lines[2]["frames"].empty());
+}
+
+TEST_F(WatchdogDeathTest, WaitsThreeTimesAsLongUntilTheFirstStepHasEnded) {
+  const auto wait = [&](std::uint64_t steps) {
+    const Watchdog watchdog("tester", 0, options(0.5), watch);
+    watch->add_steps(steps);
+    {
+      const Watch::Wait waiting(*watch, "others");
+      std::this_thread::sleep_for(1s);
+    }
+    std::exit(0);
+  };
+  EXPECT_EXIT(wait(0), ExitedWithCode(0), "");
+  EXPECT_EXIT(wait(1), ExitedWithCode(kTimeoutExitCode), "waiting for others");
+}
+
+TEST_F(WatchdogTest, LeavesLongComputationsAndManyShortWaitsAlone) {
+  const Watchdog watchdog("tester", 0, options(1.0), watch);
+  watch->add_steps(1);
+  std::this_thread::sleep_for(2s);
+  const Watch::Wait outer(*watch, "outer");
+  for (int i = 0; i < 40; ++i) {
+    const Watch::Wait waiting(*watch, "others");
+    std::this_thread::sleep_for(50ms);
+  }
+}
+
+TEST_F(WatchdogTest, TheStepsOfADeviceAreProgress) {
+  std::atomic<std::uint64_t> ended = 1;
+  const Watchdog watchdog("tester", 0, options(1.0), watch);
+  watch->set_device_steps(reinterpret_cast<const std::uint64_t*>(&ended));
+  const Watch::Wait waiting(*watch, "the device");
+  for (int i = 0; i < 40; ++i) {
+    std::this_thread::sleep_for(50ms);
+    ++ended;
+  }
+}
+
+TEST_F(WatchdogTest, ZeroIsNoLimit) {
+  const Watchdog watchdog("tester", 0, options(0.0), watch);
+  const Watch::Wait waiting(*watch, "others");
+  std::this_thread::sleep_for(1s);
+}
+
+TEST_F(WatchdogDeathTest, EndsWhatIsIll) {
+  const auto fall_ill = [&] {
+    const Watchdog watchdog("tester", 0, options(), watch);
+    watch->set_health_check([] { return std::string("A collective failed."); });
+    std::this_thread::sleep_for(20s);
+  };
+  EXPECT_EXIT(fall_ill(), ExitedWithCode(1), "tester: A collective failed.");
+}
+
+TEST_F(WatchdogDeathTest, EndsAProcessThatMpiDoesNotEnd) {
+  const auto hang = [&] {
+    const Watchdog watchdog("tester", 0, options(600.0), watch);
+    watch->set_ending(7);
+    std::this_thread::sleep_for(20s);
+  };
+  EXPECT_EXIT(hang(), ExitedWithCode(7), "MPI could not end the job");
+}
+
+TEST(PeerLink, CarriesBeatsOfTheSameJobAlone) {
+  PeerLink first, second, stranger;
+  ASSERT_GE(first.descriptor(), 0);
+  const std::vector<std::string> addresses = {first.address(), second.address()}, hosts = {"h", "h"};
+  first.connect(11, 0, addresses, hosts);
+  second.connect(11, 1, addresses, hosts);
+  stranger.connect(12, 1, addresses, hosts);
+  Beat beat;
+  beat.steps = 5;
+  stranger.send(0, beat);
+  beat.steps = 6;
+  second.send(0, beat);
+  std::this_thread::sleep_for(50ms);
+  const auto heard = first.receive();
+  ASSERT_TRUE(heard.has_value());
+  EXPECT_EQ(heard->rank, 1);
+  EXPECT_EQ(heard->steps, 6u);
+}
+
+TEST(ThreadStacks, AreOfAllOtherThreads) {
+  const ThreadStacks stacks;
+  std::atomic<bool> end = false;
+  std::thread sleeper([&] {
+    while (!end) std::this_thread::sleep_for(1ms);
+  });
+  std::this_thread::sleep_for(20ms);
+  const auto taken = stacks.take();
+  end = true;
+  sleeper.join();
+  ASSERT_EQ(taken.size(), 1u);
+  ASSERT_FALSE(taken[0].frames.empty());
+  bool sleeps = false;
+  for (const std::string& frame : taken[0].frames) sleeps = sleeps || frame.find("nanosleep") != std::string::npos;
+  EXPECT_TRUE(sleeps) << taken[0].frames[0];
+}
+
+TEST(ThreadStacks, DoNotWaitForThreadsThatBlockSignals) {
+  const ThreadStacks stacks;
+  std::atomic<bool> end = false;
+  std::vector<std::thread> deaf;
+  for (int i = 0; i < 20; ++i) {
+    deaf.emplace_back([&] {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_BLOCK, &all, nullptr);
+      while (!end) std::this_thread::sleep_for(1ms);
+    });
+  }
+  std::this_thread::sleep_for(50ms);
+  const auto start = std::chrono::steady_clock::now();
+  const auto taken = stacks.take();
+  const auto took = std::chrono::steady_clock::now() - start;
+  end = true;
+  for (std::thread& thread : deaf) thread.join();
+  ASSERT_EQ(taken.size(), deaf.size());
+  for (const ThreadStack& stack : taken) EXPECT_TRUE(stack.frames.empty());
+  EXPECT_LT(took, 1s);
+}
+
+/// Answers as NCCL's RAS service does: with or without JSON.
+class FakeRas {
+ public:
+  explicit FakeRas(bool json) : listener_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(listen(listener_, 1), 0);
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
+    this->address = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+    thread_ = std::thread([this, json] { serve(json); });
+  }
+  ~FakeRas() {
+    thread_.join();
+    close(listener_);
+  }
+  std::string address;
+
+ private:
+  void serve(bool json) const {
+    const int client = accept(listener_, nullptr, nullptr);
+    std::string text;
+    bool as_json = false;
+    for (char byte = 0; recv(client, &byte, 1, 0) == 1;) {
+      if (byte != '\n') {
+        text += byte;
+        continue;
+      }
+      std::string answer = "OK\n";
+      if (text == "CLIENT PROTOCOL 2") answer = "SERVER PROTOCOL 2\n";
+      if (text == "SET FORMAT json") {
+        as_json = json;
+        if (!json) answer = "ERROR: Unknown command SET FORMAT json\n";
+      }
+      const bool status = text == "VERBOSE STATUS";
+      if (status) answer = as_json ? "{\"nccl_version\": \"2.28.7\"}\n" : "NCCL version 2.24\n";
+      send(client, answer.data(), answer.size(), MSG_NOSIGNAL);
+      if (status) break;
+      text.clear();
+    }
+    close(client);
+  }
+
+  int listener_;
+  std::thread thread_;
+};
+
+TEST(NcclRas, AnswersInJsonOrText) {
+  for (const bool json : {true, false}) {
+    const FakeRas ras(json);
+    ScopedEnvironment environment;
+    environment.set("NCCL_RAS_ADDR", ras.address);
+    EXPECT_EQ(nccl_ras_status(2.0), json ? "{\"nccl_version\": \"2.28.7\"}\n" : "NCCL version 2.24\n");
+  }
+}
+
+TEST(NcclRas, IsEmptyWithoutTheService) {
+  ScopedEnvironment environment;
+  environment.set("NCCL_RAS_ADDR", "127.0.0.1:1");
+  EXPECT_EQ(nccl_ras_status(1.0), "");
+}
+
+}  // namespace
+}  // namespace ddptrain

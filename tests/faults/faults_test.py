@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""What happens to real jobs when a rank is killed, crashes, is stopped, hangs or throws, and when a link is cut.
+
+Every test prints how long the fault took to be noticed and how long all ranks took to end. faults_test.py --long runs
+the slow ones too.
+"""
+
+import json
+import pathlib
+import signal
+import sys
+import tempfile
+import time
+import unittest
+
+from job import Job, gpus, two_hosts
+
+END = 10.0  # seconds in which all ranks must have ended once a fault was noticed
+LONG = "--long" in sys.argv
+
+
+def long_only(test):
+    return unittest.skipUnless(LONG, "slow: faults_test.py --long")(test)
+
+
+class FaultsBase(unittest.TestCase):
+    ranks = 3
+    timeout = 3.0
+    start_timeout = 1.0
+    settings = ["--device", "cpu", "--data", "synthetic:400", "--batch", "8"]
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def job(self, *flags: str, timeout: float | None = None, prefix: list[str] | None = None) -> Job:
+        common = ["--timeout", str(timeout or self.timeout), "--flight", str(self.folder / "flight")]
+        job = Job(self.ranks, [*self.settings, *common, *flags], prefix)
+        self.addCleanup(job.clean_up)
+        return job
+
+    def training(self, timeout: float | None = None, prefix: list[str] | None = None) -> Job:
+        job = self.job("--baseline=off", "--steps=10000000", "--log-every=5", timeout=timeout, prefix=prefix)
+        job.train_to(10)
+        return job
+
+    def tell(self, noticed: float, ended: float) -> None:
+        name = self.id().split(".", 1)[1]
+        print(f"{name}: noticed after {noticed:.1f} s, all ended after {ended:.1f} s", flush=True)
+
+    def check_end(self, job: Job, fault: float, says: str, code: int | None = None) -> None:
+        """All end soon after a line that `says` so; nothing is left behind."""
+        ended = job.end()
+        noticed = job.said(says)
+        self.assertIsNotNone(noticed, job.output)
+        self.tell(noticed - fault, ended - fault)
+        self.assertLess(ended - noticed, END, job.output)
+        self.assertNotEqual(job.mpirun.returncode, 0, job.output)
+        if code is not None:
+            self.assertEqual(job.mpirun.returncode, code, job.output)
+        self.assertEqual(job.left_behind(), [])
+
+    def check_timeout(self, job: Job, fault: float, names: str, timeout: float) -> None:
+        """Noticed in time, named in one line of one rank, with a record of every rank."""
+        self.check_end(job, fault, "has been waiting", 76)
+        noticed = job.said("has been waiting") - fault
+        self.assertGreaterEqual(noticed, timeout - 0.5)
+        self.assertLess(noticed, timeout + 2.0, job.output)
+        lines = [line for _, line in job.lines if "has been waiting" in line]
+        self.assertEqual(len(lines), 1, job.output)
+        self.assertRegex(lines[0], names)
+        self.assertEqual(len(list((self.folder / "flight").glob("rank*.jsonl"))), self.ranks)
+
+    def records(self) -> list[list[dict]]:
+        files = sorted((self.folder / "flight").glob("rank*.jsonl"))
+        return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+
+
+class Faults(FaultsBase):
+    # --- processes that end -------------------------------------------------------------------------------------
+
+    def test_killed(self) -> None:
+        job = self.training()
+        self.check_end(job, job.signal(1, signal.SIGKILL), "exited on signal 9")
+
+    def test_crashed(self) -> None:
+        job = self.training()
+        self.check_end(job, job.signal(0, signal.SIGSEGV), "exited on signal 11")
+
+    def test_thrown(self) -> None:
+        job = self.job("--baseline=off", "--steps=20", "--fail-at=1:12")
+        job.find_ranks()
+        job.until(lambda: job.said("error on rank 1") is not None, "the error")
+        self.check_end(job, job.said("error on rank 1"), "error on rank 1", 1)
+        self.assertEqual(job.output.count("step 12 fails because --fail-at says so"), 1)
+
+    def test_the_first_cause_is_the_last_line_with_mpirun_quiet(self) -> None:
+        flags = ["mpirun", "--quiet", "--oversubscribe", "--bind-to", "none", "--allow-run-as-root"]
+        job = self.job("--baseline=off", "--steps=20", "--fail-at=1:12", prefix=flags)
+        job.end()
+        self.assertIn("error on rank 1", job.lines[-1][1], job.output)
+
+    def test_mpirun_killed(self) -> None:
+        job = self.training()
+        fault = time.monotonic()
+        job.mpirun.kill()
+        ended = job.end()
+        self.tell(ended - fault, ended - fault)
+        self.assertLess(ended - fault, END)
+        self.assertEqual(job.left_behind(), [])
+
+    # --- processes that stay ------------------------------------------------------------------------------------
+
+    def test_stopped(self) -> None:
+        job = self.training()
+        last = self.ranks - 1
+        fault = job.signal(last, signal.SIGSTOP)
+        self.check_timeout(job, fault, rf"Missing: rank {last} \(\S+\) does not answer, last heard of", self.timeout)
+        waiting = self.records()[0]
+        self.assertTrue(any("frames" in line and line["frames"] for line in waiting), "no stack of any thread")
+        self.assertTrue(any(line["event"] == "collective" and line["finished"] is None for line in waiting))
+
+    def test_stopped_as_a_whole_and_continued_goes_on(self) -> None:
+        """The others have waited for the last rank, but not for so long, when they are stopped as well."""
+        job = self.training()
+        ranks = sorted(job.ranks)
+        job.signal(ranks[-1], signal.SIGSTOP)
+        time.sleep(self.timeout / 2)
+        for rank in ranks[:-1]:
+            job.signal(rank, signal.SIGSTOP)
+        time.sleep(self.timeout + 1.0)
+        for rank in ranks:
+            job.signal(rank, signal.SIGCONT)
+        count = job.output.count("step ")
+        job.until(lambda: job.output.count("step ") > count + 2, "training goes on", 10.0)
+        self.assertIsNone(job.said("has been waiting"), job.output)
+
+    def hangs(self, where: str, *flags: str, started: bool = True) -> None:
+        """Rank 1 hangs there."""
+        timeout = self.timeout if started else self.start_timeout
+        job = self.job(f"--hang-at=1:{where}", *flags, timeout=timeout)
+        job.find_ranks()
+        job.until(lambda: job.said("this rank hangs") is not None, "the hang")
+        names = r"Missing: rank 1 \(\S+\) has not been waiting"
+        self.check_timeout(job, job.said("this rank hangs"), names, timeout if started else 3 * timeout)
+
+    def test_hangs_in_start_up(self) -> None:
+        self.hangs("start-up", started=False)
+
+    @long_only
+    def test_hangs_before_the_first_step(self) -> None:
+        self.hangs("training", started=False)
+
+    def test_hangs_in_a_step(self) -> None:
+        self.hangs("20", "--baseline=off", "--steps=100")
+
+    def test_hangs_in_evaluation(self) -> None:
+        self.hangs("evaluation", "--baseline=off", "--steps=20")
+
+    def test_hangs_in_calibration(self) -> None:
+        self.hangs("calibration", "--steps=20")
+
+    @long_only
+    def test_hangs_in_trace(self) -> None:
+        self.hangs("trace", "--baseline=off", "--steps=20", f"--trace={self.folder}/trace.json")
+
+    def test_hangs_at_the_end(self) -> None:
+        self.hangs("end", "--baseline=off", "--steps=20")
+
+
+@long_only
+class CutLink(FaultsBase):
+    """Two hosts, two ranks on each; what comes of mpirun's connections is decided by keepalive (TCP)."""
+
+    ranks = 4
+
+    def training_on_two_hosts(self, timeout: float, *flags: str) -> tuple[Job, float]:
+        """Until the link is cut; the time of that."""
+        hosts = self.enterContext(two_hosts(self.folder))
+        if hosts is None:
+            self.skipTest("no network namespaces here")
+        job = self.training(timeout=timeout, prefix=hosts.mpirun(2, *flags))
+        return job, hosts.cut()
+
+    def test_ranks_of_both_hosts_end_by_themselves(self) -> None:
+        job, fault = self.training_on_two_hosts(self.timeout)
+        ended = job.ranks_end(self.timeout + END)
+        noticed = job.said("has been waiting")
+        self.tell(noticed - fault, ended - fault)
+        self.assertRegex(job.output, r"Missing: rank \d \(\S+\) does not answer")
+        self.assertEqual(len(list((self.folder / "flight").glob("rank*.jsonl"))), self.ranks)
+
+    def test_mpirun_ends_with_keepalive(self) -> None:
+        keepalive = {"time": 3, "intvl": 2, "probes": 3}
+        flags = [word for name, value in keepalive.items() for word in ("--mca", f"oob_tcp_keepalive_{name}", str(value))]
+        job, fault = self.training_on_two_hosts(20.0, *flags)
+        ended = job.end(40.0)
+        self.tell(ended - fault, ended - fault)
+        self.assertNotEqual(job.mpirun.returncode, 0)
+        self.assertEqual(job.left_behind(), [])
+
+
+@unittest.skipUnless(gpus() >= 2, "two GPUs are needed")
+class FaultsOnGpus(Faults):
+    ranks = 2
+    timeout = 6.0
+    start_timeout = 6.0
+    settings = ["--device", "cuda", "--data", "synthetic:20000", "--batch", "64"]
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[argument for argument in sys.argv if argument != "--long"], verbosity=2)
