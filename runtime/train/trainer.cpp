@@ -99,6 +99,17 @@ MetricSums Trainer::take(MetricSums* sums) {
   return total;
 }
 
+void Trainer::restored(const MetricSums& sums) {
+  device_.copy_to_device(training_sums(), &sums, sizeof(sums));
+  model_->restored();
+}
+
+MetricSums Trainer::running_sums() const {
+  MetricSums sums;
+  device_.copy_to_host(&sums, training_sums(), sizeof(sums));
+  return sums;
+}
+
 MetricSums Trainer::take_training_sums() { return take(training_sums()); }
 
 MetricSums Trainer::evaluate(std::int64_t most) {

@@ -60,8 +60,11 @@ class Trainer {
   const DistributedSampler& sampler() const { return sampler_; }
   const ParameterArena& arena() const { return arena_; }
   const TrainingState& state() const { return state_; }
-  /// After values have been copied into state().arrays(): the next step starts from them.
-  void restored() { model_->restored(); }
+  /// After values have been copied into state().arrays(): the next step starts from them. `sums`: what this rank had
+  /// added up since take_training_sums().
+  void restored(const MetricSums& sums = {});
+  /// Of this rank, since take_training_sums(). Waits.
+  MetricSums running_sums() const;
   const Model& model() const { return *model_; }
   bool communicates() const { return reducer_.communicates(); }
   Model& model() { return *model_; }
