@@ -1,10 +1,13 @@
 """A training job that goes on: restarted from its newest checkpoint after a failure, ended with one on Ctrl-C."""
 
 import argparse
+import concurrent.futures
 import contextlib
+import dataclasses
 import datetime
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -23,7 +26,8 @@ USAGE = 2
 LONGEST_PAUSE = 300.0
 DESCRIPTION = """\
 Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure it
-starts COMMAND again, which goes on from the newest undamaged checkpoint. SIGTERM and SIGINT (Ctrl-C) become SIGUSR2,
+starts COMMAND again, which goes on from the newest undamaged checkpoint; hosts of mpirun's --hostfile that do not answer
+over ssh are then left out, and with --virtual-ranks as many ranks as the others have slots for. SIGTERM and SIGINT (Ctrl-C) become SIGUSR2,
 which mpirun forwards to its ranks: they write a checkpoint and end, and supervise leaves with code 75. A second one ends
 the job at once. SIGUSR1 writes a checkpoint."""
 
@@ -65,6 +69,44 @@ def positive(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+HOSTFILE_FLAGS = ("--hostfile", "-hostfile", "--machinefile", "-machinefile")
+RANKS_FLAGS = ("-np", "-n", "--np", "-c")
+
+
+def place_of(flags: tuple[str, ...], command: list[str]) -> int | None:
+    """Of the value after one of the flags, among those of mpirun."""
+    return next((i + 1 for i, word in enumerate(command[:-1]) if word in flags), None)
+
+
+def answers(host: str) -> bool:
+    if host in ("localhost", "127.0.0.1", os.uname().nodename):
+        return True
+    command = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", host, "true"]
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=15).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+@dataclasses.dataclass
+class Hosts:
+    """Lines of a hostfile of Open MPI whose hosts answer, and the names of the others."""
+
+    lines: list[str]
+    slots: int
+    silent: list[str]
+
+    @staticmethod
+    def of(path: pathlib.Path) -> "Hosts":
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.partition("#")[0].strip()]
+        names = [line.split()[0] for line in lines]
+        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+            there = list(pool.map(answers, names))
+        kept = [line for line, good in zip(lines, there, strict=True) if good]
+        slots = sum(int(found[1]) if (found := re.search(r"slots\s*=\s*(\d+)", line)) else 1 for line in kept)
+        return Hosts(kept, slots, [name for name, good in zip(names, there, strict=True) if not good])
+
+
 class Job:
     """The attempts of one command."""
 
@@ -93,6 +135,23 @@ class Job:
             with open(self.log_file, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
+    def on_hosts_that_answer(self) -> list[str]:
+        place = place_of(HOSTFILE_FLAGS, self.command)
+        if place is None:
+            return self.command
+        hosts = Hosts.of(pathlib.Path(self.command[place]))
+        if not hosts.silent:
+            return self.command
+        command = list(self.command)
+        reduced = self.folder / "supervise.hosts"
+        reduced.write_text("".join(line + "\n" for line in hosts.lines), encoding="utf-8")
+        command[place] = str(reduced)
+        self.log(f"no answer from {', '.join(hosts.silent)}: left out; {hosts.slots} slots on the other hosts")
+        ranks, parts = place_of(RANKS_FLAGS, command), int(value_of("--virtual-ranks", command) or 0)
+        if ranks is not None and parts > 0 and 0 < hosts.slots < int(command[ranks]):
+            command[ranks] = str(max(count for count in range(1, hosts.slots + 1) if parts % count == 0))
+        return command
+
     def on_signal(self, number: int, _frame: object) -> None:
         if number != signal.SIGUSR1:
             self.ends_asked += 1
@@ -106,19 +165,19 @@ class Job:
             else:
                 process.send_signal(signal.SIGUSR1 if number == signal.SIGUSR1 else signal.SIGUSR2)
 
-    def attempt(self) -> tuple[int, str]:
+    def attempt(self, command: list[str]) -> tuple[int, str]:
         """Exit code, and what the job said last."""
         with tempfile.NamedTemporaryFile(prefix="supervise-") as errors:
             # In a session of its own, so that the terminal's Ctrl-C does not reach mpirun, which would kill the ranks.
             try:
                 self.process = subprocess.Popen(
-                    self.command,
+                    command,
                     stderr=subprocess.PIPE,
                     start_new_session=True,
                     preexec_fn=when_parent_ends(signal.SIGUSR2),
                 )
             except OSError as error:
-                raise UsageError(f"{self.command[0]}: {error.strerror}") from error
+                raise UsageError(f"{command[0]}: {error.strerror}") from error
             try:
                 if self.ends_asked > 0:  # in between
                     self.process.send_signal(signal.SIGUSR2)
@@ -140,9 +199,10 @@ class Job:
         while True:
             number += 1
             before = newest_checkpoint(self.folder)
-            self.log(f"attempt {number}: {shlex.join(self.command)}")
+            command = self.on_hosts_that_answer() if number > 1 else self.command
+            self.log(f"attempt {number}: {shlex.join(command)}")
             start = time.monotonic()
-            code, words = self.attempt()
+            code, words = self.attempt(command)
             newest = newest_checkpoint(self.folder)
             failures = 1 if newest > before else failures + 1
             self.log(

@@ -5,7 +5,7 @@ import signal
 import time
 import unittest
 
-from support import TINY, Job, JobTest, kill, words
+from support import TINY, Job, JobTest, gpus, kill, words
 
 CNN = ["--device", "cpu", "--baseline", "off", "--data", "synthetic:192"]
 GPT = ["--device", "cpu", "--baseline", "off", "--model", "gpt", "--layers", "1", "--width", "32", "--heads", "2",
@@ -23,13 +23,36 @@ CASES = [
     (2, [*TINY, "--batch", "8", "--epochs", "3", "--optimizer", "lamb", "--log-every", "3", "--eval-every", "4"], "0:50"),
     (4, [*TINY, "--batch", "4", "--epochs", "2", "--zero", "1", "--optimizer", "lion"], "1:38"),
 ]
+GPU_CNN = ["--device", "cuda", "--baseline", "off", "--data", "synthetic:4096", "--batch", "128", "--epochs", "2"]
+GPU_GPT = ["--device", "cuda", "--baseline", "off", "--model", "gpt", "--layers", "2", "--width", "128", "--heads", "2",
+           "--ff", "512", "--seq", "128", "--dropout", "0.1", "--data", "synthetic:200000:16", "--batch", "8",
+           "--steps", "60", "--eval-samples", "64", "--schedule", "cosine", "--warmup", "3"]  # fmt: skip
+GPU_CASES = [
+    (1, [*GPU_CNN], "0:41"),
+    (1, [*GPU_CNN, "--graph", "off", "--precision", "fp32", *SGD], "0:41"),
+    (2, [*GPU_CNN, "--zero", "1", "--optimizer", "adamw"], "1:23"),
+    (2, [*GPU_CNN, "--grad-accum", "2", "--comm", "mpi"], "0:11"),
+    (1, [*GPU_GPT, "--clip-norm", "1", "--optimizer", "adamw"], "0:41"),
+    (1, [*GPU_GPT, "--precision", "fp8", "--optimizer", "adamw"], "0:41"),
+    (2, [*GPU_GPT, "--zero", "1", "--stochastic-rounding", "on", "--optimizer", "adamw"], "1:41"),
+    (2, [*GPU_GPT, "--precision", "fp8", "--grad-accum", "2", "--graph", "off", "--optimizer", "adamw"], "1:41"),
+]
 QUICK = [*TINY, "--batch", "8", "--epochs", "3"]  # on 2 ranks: 37 steps each
 ENDLESS = [*TINY, "--batch", "8", "--epochs", "100000"]
 
 
 class ResumeTest(JobTest):
     def test_same_bits(self) -> None:
-        for ranks, flags, fail_at in CASES:
+        self.check_same_bits(CASES)
+
+    def test_same_bits_on_gpus(self) -> None:
+        cases = [case for case in GPU_CASES if case[0] <= gpus()]
+        if not cases:
+            self.skipTest("no GPU")
+        self.check_same_bits(cases)
+
+    def check_same_bits(self, cases: list[tuple[int, list[str], str]]) -> None:
+        for ranks, flags, fail_at in cases:
             with self.subTest(ranks=ranks, flags=" ".join(flags)):
                 shutil.rmtree(self.folder / "c", ignore_errors=True)
                 expected = self.result(ranks, *flags)

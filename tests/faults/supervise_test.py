@@ -1,5 +1,6 @@
 """launch/supervise: restarts from the newest checkpoint, loses nothing on Ctrl-C, says why each attempt ended."""
 
+import os
 import signal
 import time
 import unittest
@@ -76,6 +77,24 @@ class SuperviseTest(JobTest):
         self.assertEqual(log.count("step 5 fails because --fail-at says so"), 3, log)
         self.assertIn("restarts in 0.2 s", log)
         self.assertIn("gives up: 3 failures in a row without a new checkpoint", log)
+
+    def test_hosts_that_do_not_answer_are_left_out(self) -> None:
+        programs = self.folder / "bin"
+        programs.mkdir()
+        for name, text in (("mpirun", 'echo "$@" >> started; cat "$2" >> started; exit 1'), ("ssh", '[ "$5" != b ]')):
+            (programs / name).write_text(f"#!/bin/bash\n{text}\n")
+            (programs / name).chmod(0o755)
+        (self.folder / "hosts").write_text("# ours\na slots=4\nb slots=4\nc slots=3\n")
+        command = ["mpirun", "--hostfile", "hosts", "-np", "11", "ddptrain", "--checkpoint", "c", "--virtual-ranks", "12"]
+        supervise = [ROOT / "launch" / "supervise", "--restarts", 1, "--pause", 0, *command]
+        job = Job(words("env", f"PATH={programs}:{os.environ['PATH']}", *supervise), self.folder)
+        self.assertEqual(job.wait(), 1, job.text())
+        first, second = (self.folder / "started").read_text().split("--hostfile ")[1:]
+        self.assertIn("hosts -np 11 ddptrain", first)
+        self.assertIn("b slots=4", first)
+        self.assertIn("c/supervise.hosts -np 6 ddptrain", second)
+        self.assertEqual(second.splitlines()[1:], ["a slots=4", "c slots=3"])
+        self.assertIn("no answer from b: left out; 7 slots on the other hosts", self.log())
 
     def test_mistakes_are_not_repeated(self) -> None:
         job = self.supervise(flags=("--batch", 0))

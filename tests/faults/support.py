@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,15 @@ sys.path.insert(0, str(ROOT / "launch"))
 from ddptools.runner import end_session  # noqa: E402
 
 TINY = ["--device", "cpu", "--baseline", "off", "--model", "mlp", "--hidden", "16", "--data", "synthetic:600"]
+
+
+def gpus() -> int:
+    """That this build can use."""
+    version = subprocess.run([BIN / "ddptrain", "--version"], env=ENVIRONMENT, capture_output=True, text=True).stdout
+    if "not in this build" in version or shutil.which("nvidia-smi") is None:
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
 def words(*values: Any) -> list[str]:
