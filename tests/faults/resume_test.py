@@ -68,7 +68,7 @@ class ResumeTest(JobTest):
     def test_evaluations_and_epochs_come_as_in_the_undisturbed_run(self) -> None:
         flags = [*QUICK, "--log-every", 5, "--eval-every", 10]
         self.run_job(2, *flags, "--metrics", "whole.jsonl")
-        saving = [*flags, "--checkpoint", "c", "--checkpoint-every", 10, "--metrics", "parts.jsonl"]
+        saving = [*flags, "--checkpoint", "c", "--checkpoint-every", 10, "--keep", 100, "--metrics", "parts.jsonl"]
         self.run_job(2, *saving, "--fail-at", "1:55", code=1)
         self.run_job(2, *saving, "--resume", "auto", "--fail-at", "0:105", code=1)
         self.run_job(2, *saving, "--resume", "auto")
@@ -79,6 +79,9 @@ class ResumeTest(JobTest):
 
         once = {(line["event"], line["step"]): line for line in told("parts.jsonl")}
         self.assertEqual(list(once.values()), told("whole.jsonl"))
+        # A checkpoint comes before what its step asks for: the run that resumes it does that first.
+        self.run_job(2, *flags, "--resume", "c/step-000000000030", "--metrics", "rest.jsonl")
+        self.assertEqual(told("rest.jsonl"), [line for line in told("whole.jsonl") if line["step"] >= 30])
         restarts = [line["step"] for line in self.lines("parts.jsonl") if line["event"] == "restart"]
         self.assertEqual([step % 10 for step in restarts], [0, 0])  # the newest may not have been complete
         self.assertTrue(0 < restarts[0] <= 50 < restarts[1] <= 100, restarts)

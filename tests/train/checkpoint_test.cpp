@@ -369,8 +369,8 @@ TEST_F(Damaged, AFileOutsideOfTheCheckpointIsNotRead) {
 
 TEST_F(Damaged, LeftOversDoNotMatterAndGoAway) {
   if (test_world().rank() == 0) {
-    fs::create_directories(checkpoint_path(folder_, 25));
-    std::ofstream(checkpoint_path(folder_, 25) / "rank-00000.safetensors.partial") << "half";
+    fs::create_directories(checkpoint_path(folder_, 35));
+    std::ofstream(checkpoint_path(folder_, 35) / "rank-00000.safetensors.partial") << "half";
     std::ofstream(checkpoint_path(folder_, 30) / "rank-00000.safetensors.partial") << "half";
     fs::create_directories(folder_ / "step-x");
   }
@@ -398,6 +398,19 @@ TEST_F(Damaged, ArraysOfAnotherModelOrOptimizerAreNamed) {
   EXPECT_NE(message_of(wider).find("needs f32 [8, 10]"), std::string::npos) << message_of(wider);
   Replica sgd(test_world(), options_with(OptimizerKind::sgd, false));
   EXPECT_NE(message_of(sgd).find("slot_1/"), std::string::npos) << message_of(sgd);
+}
+
+TEST_F(Damaged, ElementsThatNoFileHasAreAnError) {
+  if (test_world().size() == 1) GTEST_SKIP() << "one file has all";
+  Checkpoint checkpoint = *find_checkpoint(test_world(), folder_);
+  checkpoint.manifest.files.pop_back();
+  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  try {
+    run.resume(checkpoint);
+    ADD_FAILURE() << "resumed";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("the checkpoint lacks "), std::string::npos) << error.what();
+  }
 }
 
 TEST(Checkpoint, AFullDiskIsAnErrorOnAllRanksAndLeavesTheOldOneIntact) {
