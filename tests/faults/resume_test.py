@@ -12,7 +12,8 @@ GPT = ["--device", "cpu", "--baseline", "off", "--model", "gpt", "--layers", "1"
        "--ff", "64", "--seq", "32", "--dropout", "0.1", "--data", "synthetic:20000:16", "--batch", "8",
        "--steps", "12", "--eval-samples", "64", "--schedule", "cosine", "--warmup", "3"]  # fmt: skip
 SGD = ["--optimizer", "sgd", "--lr", "0.01"]
-# Ranks, flags, and where it fails: after step 6, whose checkpoint waits until that of step 3 is complete. Every value of every flag that changes how state is kept comes with several others.
+# Ranks, flags, and where it fails: after step 6, whose checkpoint waits until that of step 3 is complete. Every value of
+# every flag that changes how state is kept comes with several others.
 CASES = [
     (1, [*CNN, "--batch", "16", "--epochs", "2", "--graph", "off"], "0:13"),
     (2, [*CNN, "--batch", "8", "--epochs", "2", "--zero", "1", "--optimizer", "adamw"], "1:7"),
