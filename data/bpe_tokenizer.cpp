@@ -5,9 +5,9 @@
 #include <queue>
 #include <tuple>
 
-#include "data/json.h"
-#include "data/mapped_file.h"
 #include "runtime/core/error.h"
+#include "runtime/core/json.h"
+#include "runtime/core/mapped_file.h"
 #include "runtime/core/printable.h"
 
 namespace ddptrain {

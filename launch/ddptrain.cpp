@@ -13,16 +13,19 @@
 #include <utility>
 #include <vector>
 
+#include "launch/checkpoint_tasks.h"
 #include "launch/choose_device.h"
 #include "launch/describe.h"
 #include "launch/early_start.h"
 #include "launch/memory_advice.h"
 #include "launch/options.h"
 #include "launch/program.h"
+#include "launch/resume.h"
 #include "launch/same_on_all_ranks.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
+#include "runtime/core/signal_requests.h"
 #include "runtime/core/writable.h"
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/topology/numa_binding.h"
@@ -57,6 +60,10 @@ struct Job {
   Options options;
   std::unique_ptr<Workload> workload;
   std::vector<std::string> decides_parameters;
+  std::string configuration;  ///< Of all flags.
+  std::unique_ptr<SignalRequests> signals = std::make_unique<SignalRequests>();
+  RunIdentity identity;
+  std::optional<Checkpoint> resumed;  ///< From which the run goes on.
   StartupClock clock;
   int gpu = 0;             ///< Of those that this process sees.
   std::string pci_bus_id;  ///< Of that GPU; empty on the CPU.
@@ -136,12 +143,26 @@ void check_outputs(const World& world, Job& job) {
   const Options& options = job.options;
   if (!options.run.trace.empty()) require_writable("--trace", options.run.trace);
   job.workload->check_outputs();
-  if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics);
+  if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics, job.resumed.has_value());
+}
+
+/// Where the run starts, and where it writes checkpoints.
+void find_start(const World& world, const std::string& data, Job& job) {
+  const Options& options = job.options;
+  const DistributedSampler sampler = make_sampler(options.trainer, job.workload->data(), world);
+  const std::string precision = job.device->options().fp8 ? "fp8" : std::string(name_of(job.device->precision()));
+  job.identity = identity_of(options, job.configuration, *job.workload, world, sampler, data, precision);
+  if (!options.checkpoint.folder.empty()) check_checkpoint_folder(world, options.checkpoint.folder);
+  job.resumed = checkpoint_to_resume(world, options);
+  world.agree([&] {
+    if (job.resumed) check_resumable(*job.resumed, job.identity, job.decides_parameters, options);
+  });
 }
 
 /// Everything that a user can get wrong, agreed on by all ranks.
 Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   Job job;
+  job.configuration = std::move(command_line.configuration);
   job.options = std::move(command_line.options);
   job.workload = std::move(command_line.workload);
   job.decides_parameters = std::move(command_line.decides_parameters);
@@ -156,10 +177,11 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   world.agree([&] { start_device(world, kind, early, job); });
   job.clock.mark("device");
   world.agree([&] { data.get(); });
-  require_same_data(world, workload.data().content());
+  const std::string held = require_same_data(world, workload.data().content());
   require_same_model(world, workload, *job.device);
   job.clock.mark("data");
   world.agree([&] { check_plan(world, job); });
+  find_start(world, held, job);
   return job;
 }
 
@@ -242,6 +264,14 @@ void train_or_end_job(const World& world, Job& job, const std::function<void()>&
                  [&] { explain_out_of_memory(job.options, *job.workload, world, job.device->kind(), part); });
 }
 
+void restore(const World& world, const Job& job, Trainer& trainer) {
+  const Manifest& manifest = job.resumed->manifest;
+  restore_arrays(*job.resumed, trainer.state(), world, *job.device);
+  trainer.restored(restored_sums(manifest.progress, world.rank(), world.size(), trainer.running_sums().size()));
+  job.device->watch().set_steps(manifest.progress.step);
+  check_same_on_all_ranks(world, trainer.state().parameter_hash(), "the parameters of the checkpoint");
+}
+
 void train(const World& world, const EarlyStart& early, Job& job) {
   log_ranks(world, job);
   std::future<std::string> topology = find_topology(world, job.pci_bus_id);
@@ -254,7 +284,15 @@ void train(const World& world, const EarlyStart& early, Job& job) {
                   world, *job.device, *job.communicator);
   run.samples = workload.samples(trainer.model(), *job.device);
   run.trained = [&] { workload.finish(trainer.state(), world); };
+  if (job.resumed) restore(world, job, trainer);
   job.clock.mark("replica");
+  std::optional<CheckpointWriter> checkpoints;
+  if (!job.options.checkpoint.folder.empty()) {
+    checkpoints.emplace(job.options.checkpoint, job.identity, trainer, world, *job.device);
+    job.clock.mark("checkpoint buffers");
+  }
+  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.signals.get(),
+                       job.resumed ? &job.resumed->manifest.progress : nullptr};
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
                scaled_learning_rate(job.options, world.size()));
@@ -269,8 +307,10 @@ void train(const World& world, const EarlyStart& early, Job& job) {
       info.environment = early.nccl_settings;
       report.emplace(std::move(info), job.metrics.get());
       report->start();
+      if (job.resumed) report->restart(job.resumed->manifest.progress.step, job.resumed->path.string());
     }
-    RunResult result = run_training(trainer, world, *job.device, *job.communicator, run, report ? &*report : nullptr);
+    RunResult result =
+        run_training(trainer, world, *job.device, *job.communicator, run, report ? &*report : nullptr, hooks);
     if (job.nccl_log != nullptr) result.nccl = usage_of(job.nccl_log->log());
     if (report) report->summary(result);
     spdlog::debug("summary written");
@@ -293,6 +333,8 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
     return;
   }
   init_logging(command_line.options.log_level, world.rank());
+  if (command_line.task == Task::inspect) return inspect_checkpoints(world, command_line.options.inspect);
+  if (command_line.task == Task::export_weights) return export_weights(world, command_line.options);
   if (command_line.task != Task::train) return print_description(world, std::move(command_line));
   early.watchdog->meet(world);
   prepare_to_hang(world, command_line.options.hang);

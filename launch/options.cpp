@@ -159,6 +159,49 @@ void check_communication(const Options& o) {
   require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");
 }
 
+/// Steps, or a time: 10m.
+void parse_checkpoint_every(const std::string& text, CheckpointOptions& options) {
+  const std::map<std::string, double> seconds = {{"s", 1.0}, {"m", 60.0}, {"h", 3600.0}};
+  std::istringstream in(text);
+  std::int64_t count = 0;
+  std::string unit;
+  in >> count >> unit;
+  const bool by_time = seconds.count(unit) > 0;
+  if (count < 1 || count > kMostSteps || (!by_time && !unit.empty()) || !in.eof()) {
+    usage_error("--checkpoint-every {}: give a number of steps, such as 1000, or a time, such as 10m (s, m, h)", text);
+  }
+  options.every_steps = by_time ? 0 : count;
+  options.every_seconds = by_time ? static_cast<double>(count) * seconds.at(unit) : 0.0;
+}
+
+void add_checkpoint_flags(CLI::App& app, Options& o) {
+  const Names<bool> reactions = {{"stop", true}, {"continue", false}};
+  app.option_defaults()->group("Checkpoints");
+  app.add_option("--checkpoint", o.checkpoint.folder, "Folder for checkpoints, the same for all hosts")
+      ->type_name("DIR");
+  app.add_option_function<std::string>(
+         "--checkpoint-every", [&o](const std::string& text) { parse_checkpoint_every(text, o.checkpoint); },
+         "Steps between checkpoints, or a time such as 10m (s, m, h)")
+      ->type_name("STEPS|TIME")
+      ->default_str("10m");
+  app.add_option("--keep", o.checkpoint.keep, "Complete checkpoints that are kept, the newest ones");
+  add_choice(app, "--on-checkpoint-error", o.checkpoint.stop_on_error, reactions,
+             "What to do where a checkpoint cannot be written, as on a full disk");
+  app.add_option(
+         "--resume", o.resume,
+         "Go on from a checkpoint: auto, the newest undamaged one of --checkpoint, where there is one; or a path")
+      ->type_name("auto|PATH");
+  app.add_flag("--allow-change", o.allow_change, "Resume although flags that decide parameters have other values")
+      ->configurable(false);
+}
+
+void check_checkpoints(const Options& o) {
+  require(o.checkpoint.keep > 0, "--keep", o.checkpoint.keep, "at least 1");
+  if (o.resume == "auto" && o.checkpoint.folder.empty()) {
+    usage_error("--resume auto: looks in the folder of --checkpoint, which is not given");
+  }
+}
+
 void parse_fail_at(const std::string& text, RunOptions& run) {
   std::istringstream in(text);
   char colon = 0;
@@ -334,8 +377,8 @@ std::string options_text(const CLI::App& app) {
 
 /// Names of the flags with which training ends with other parameters, by their groups.
 std::vector<std::string> flags_that_decide_parameters(const CLI::App& app) {
-  const std::set<std::string> others = {"Device", "Communication and execution", "Measurement and output", "Failures",
-                                        "Program"};
+  const std::set<std::string> others = {
+      "Device", "Communication and execution", "Checkpoints", "Measurement and output", "Failures", "Program"};
   std::vector<std::string> names = {"config"};
   for (const CLI::Option* option : app.get_options()) {
     const std::string& group = option->get_group();
@@ -360,6 +403,14 @@ void parse(CLI::App& app, int argc, const char* const* argv, const std::string& 
       ->configurable(false);
   app.add_flag("--dry-run", dry_run, "Check what needs no GPU, print what a rank keeps in memory, and exit")
       ->configurable(false);
+  Options& options = result.options;
+  app.add_option("--inspect", options.inspect, "Print what a checkpoint, or each of a folder, holds, and exit")
+      ->type_name("PATH")
+      ->configurable(false);
+  app.add_option("--export", options.export_to,
+                 "Write the weights of the checkpoint that --resume names, as --save does, and exit")
+      ->type_name("DIR")
+      ->configurable(false);
   add_config(app, config);
   try {
     app.parse(argc, argv);
@@ -379,10 +430,26 @@ void parse(CLI::App& app, int argc, const char* const* argv, const std::string& 
   }
   if (!config.empty()) read_config(app, config);
   if (describe || dry_run) result.task = describe ? Task::describe : Task::dry_run;
+  if (!options.inspect.empty()) result.task = Task::inspect;
+  if (options.export_to.empty()) return;
+  if (options.resume.empty()) usage_error("--export {}: name the checkpoint with --resume PATH", options.export_to);
+  result.task = Task::export_weights;
 }
 
 const char* name_of(Task task) {
-  return task == Task::train ? "training" : task == Task::describe ? "--describe" : "--dry-run";
+  switch (task) {
+    case Task::train:
+      return "training";
+    case Task::describe:
+      return "--describe";
+    case Task::dry_run:
+      return "--dry-run";
+    case Task::inspect:
+      return "--inspect";
+    case Task::export_weights:
+      return "--export";
+  }
+  fail("unknown task");
 }
 
 }  // namespace
@@ -399,6 +466,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   add_training_flags(app, options);
   add_optimizer_flags(app, options);
   add_communication_flags(app, options);
+  add_checkpoint_flags(app, options);
   add_output_flags(app, options);
   add_failure_flags(app, options);
   for (const auto& [flag, value] : defaults) app.get_option(flag)->default_val(value);
@@ -409,6 +477,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   check_training(options);
   check_optimizer(options);
   check_communication(options);
+  check_checkpoints(options);
   check_output(options);
   result.decides_parameters = flags_that_decide_parameters(app);
   const char* task = name_of(result.task);

@@ -10,6 +10,7 @@
 #include "models/workload.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/watchdog.h"
+#include "runtime/train/checkpoint_writer.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/training_run.h"
 
@@ -43,6 +44,12 @@ struct Options {
   bool symmetric = true;
   int comm_ctas = 4;
 
+  CheckpointOptions checkpoint;
+  std::string resume;         ///< auto, or the path of a checkpoint or of a folder of them; empty: from the start.
+  bool allow_change = false;  ///< Of flags that decide parameters, on resume.
+  std::string inspect;        ///< For Task::inspect.
+  std::string export_to;      ///< For Task::export_weights.
+
   RunOptions run;
   WatchdogOptions watchdog;
   HangAt hang;
@@ -50,13 +57,18 @@ struct Options {
   double peak_tflops = 0.0;  ///< 0: of the data sheet.
   std::string log_level = "info";
 
-  Options() { run.epochs = 4; }
+  Options() {
+    run.epochs = 4;
+    checkpoint.every_seconds = 600.0;
+  }
 };
 
 enum class Task : std::uint8_t {
   train,
   describe,  ///< Print the run's description, see launch/describe.h.
   dry_run,   ///< Print its memory.
+  inspect,   ///< Print what a checkpoint holds, see launch/checkpoint_tasks.h.
+  export_weights,
 };
 
 /// What the command line asks for: to train, or only to print something and end.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/signal_requests.h"
 
 namespace ddptrain {
 
@@ -17,6 +18,7 @@ int run_program(const char* name, int* argc, char*** argv, const std::function<v
       return 0;
     } catch (const Error& error) {  // agreed
       if (world.rank() == 0) std::fprintf(stderr, "%s: %s\n", name, error.what());
+      if (const auto* ended = dynamic_cast<const EndedBySignal*>(&error)) return ended->exit_code();
       return dynamic_cast<const UsageError*>(&error) != nullptr ? 2 : 1;
     }
   } catch (const std::exception& error) {

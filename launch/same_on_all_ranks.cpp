@@ -56,20 +56,29 @@ void require_same_configuration(const World& world, const std::string& configura
   });
 }
 
-std::string data_differences(const std::vector<HeldData>& of_ranks) {
+namespace {
+
+/// What the node of each rank has.
+std::vector<std::string> data_of_nodes(const std::vector<HeldData>& of_ranks) {
   std::map<int, SharedHash::Value> of_nodes;
   for (const HeldData& held : of_ranks) of_nodes[held.node] = SharedHash::combined(of_nodes[held.node], held.hash);
   std::vector<std::string> texts;
-  std::vector<std::string> hosts;
   for (const HeldData& held : of_ranks) {
     const auto [high, low] = of_nodes[held.node];
     texts.push_back(fmt::format("{} (XXH3 {:016x}{:016x})", held.size, high, low));
-    hosts.push_back(held.host);
   }
-  return differences(texts, hosts);
+  return texts;
 }
 
-void require_same_data(const World& world, const DataContent& content) {
+}  // namespace
+
+std::string data_differences(const std::vector<HeldData>& of_ranks) {
+  std::vector<std::string> hosts;
+  for (const HeldData& held : of_ranks) hosts.push_back(held.host);
+  return differences(data_of_nodes(of_ranks), hosts);
+}
+
+std::string require_same_data(const World& world, const DataContent& content) {
   const auto nodes = world.all_gather(std::to_string(world.node()));
   const auto hosts = world.all_gather(world.hostname());
   const auto sizes = world.all_gather(content.size);
@@ -85,6 +94,7 @@ void require_same_data(const World& world, const DataContent& content) {
     if (difference.empty()) return;
     usage_error("the data is not the same on all hosts: {}. Copy the same files to all of them.", difference);
   });
+  return data_of_nodes(of_ranks).front();
 }
 
 }  // namespace ddptrain

@@ -24,7 +24,8 @@ struct HeldData {
 /// In words; empty where all nodes have the same data.
 std::string data_differences(const std::vector<HeldData>& of_ranks);
 
-/// The same UsageError on all ranks where sizes differ between ranks or contents between nodes. Collective.
-void require_same_data(const World& world, const DataContent& content);
+/// Size and hash of the data, in words. The same UsageError on all ranks where sizes differ between ranks or contents
+/// between nodes. Collective.
+std::string require_same_data(const World& world, const DataContent& content);
 
 }  // namespace ddptrain

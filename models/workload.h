@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
@@ -18,6 +20,12 @@ class App;
 }
 
 namespace ddptrain {
+
+/// Values in host memory.
+struct HostTensor {
+  Shape shape;
+  std::vector<float> values;  ///< Row-major.
+};
 
 /// What the program tells a workload about the run.
 struct RunFacts {
@@ -61,6 +69,10 @@ class Workload {
 
   /// Of a model that make_model() made.
   virtual Samples samples(Model&, Device&) { return {}; }
+  /// Writes the f32 values of all parameters, by name, of a model of these sizes(), into a folder that is made where
+  /// there is none: by default as model.safetensors, with the names and shapes of the model. Needs no open().
+  virtual void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>& sizes,
+                              const std::map<std::string, HostTensor>& weights) const;
   /// Writes what flags ask for when training has ended. Collective.
   virtual void finish(const TrainingState&, const World&) {}
 };

@@ -42,7 +42,7 @@ def run(
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=when_parent_ends(signal.SIGTERM),
             )
         except OSError as error:
             return Outcome("failed", None, 0.0, f"{command[0]}: {error.strerror}")
@@ -54,7 +54,7 @@ def run(
     if not finished:
         return Outcome("timeout", None, seconds, _with_words(f"no end after {timeout:g} s", errors))
     if process.returncode != 0:
-        return Outcome("failed", process.returncode, seconds, _with_words(_exit_text(process.returncode), errors))
+        return Outcome("failed", process.returncode, seconds, _with_words(exit_text(process.returncode), errors))
     return Outcome("ok", 0, seconds, None)
 
 
@@ -73,9 +73,9 @@ def _wait(process: subprocess.Popen, start: float, timeout: float, tick: Callabl
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _die_with_parent() -> None:
-    """In the child: mpirun is told to end when ddpsweep is killed in a way that leaves it no time."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def when_parent_ends(number: int) -> Callable[[], None]:
+    """For the child: mpirun gets this signal when the tool is killed in a way that leaves it no time."""
+    return lambda: _libc.prctl(PR_SET_PDEATHSIG, number)
 
 
 def end_session(process: subprocess.Popen) -> None:
@@ -111,7 +111,7 @@ def _interrupts_ignored() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _exit_text(code: int) -> str:
+def exit_text(code: int) -> str:
     """mpirun's exit code is 128 + the signal that ended a rank."""
     try:
         return f"ended by {signal.Signals(-code if code < 0 else code - 128).name}"

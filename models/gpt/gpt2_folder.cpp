@@ -6,12 +6,12 @@
 #include <set>
 #include <string_view>
 
-#include "data/atomic_file.h"
-#include "data/json.h"
-#include "data/mapped_file.h"
-#include "data/safetensors.h"
+#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
+#include "runtime/core/json.h"
+#include "runtime/core/mapped_file.h"
 #include "runtime/core/printable.h"
+#include "runtime/core/safetensors.h"
 
 namespace ddptrain {
 namespace {

@@ -7,18 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "data/safetensors.h"
 #include "models/gpt/shape.h"
+#include "models/workload.h"
+#include "runtime/core/safetensors.h"
 #include "runtime/core/tensor.h"
 
 /// GPT-2 models as Hugging Face's transformers lays them out on disk.
 
 namespace ddptrain {
-
-struct HostTensor {
-  Shape shape;
-  std::vector<float> values;  ///< Row-major.
-};
 
 /// The weights of a GPT-2 with tied head, to be written. Names are those of transformers without "transformer.";
 /// matrices are [out, in].

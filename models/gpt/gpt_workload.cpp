@@ -57,6 +57,12 @@ class GptWorkload final : public Workload {
     return recompute_ == Recompute::gelu ? "--recompute block" : "--recompute gelu or block";
   }
   Samples samples(Model& model, Device& device) override;
+  void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>& sizes,
+                      const std::map<std::string, HostTensor>& weights) const override {
+    save_gpt2(folder, {{sizes.at("layers"), sizes.at("width"), sizes.at("heads"), sizes.at("feed_forward"),
+                        sizes.at("sequence"), sizes.at("vocabulary")},
+                       weights});
+  }
   void finish(const TrainingState& state, const World& world) override;
 
  private:

@@ -32,6 +32,11 @@ std::string Hash128::hex() const {
   return fmt::format("{:016x}{:016x}", high, low);
 }
 
+std::string xxh3_128(const void* data, std::size_t bytes) {
+  const XXH128_hash_t value = XXH3_128bits(data, bytes);
+  return fmt::format("{:016x}{:016x}", value.high64, value.low64);
+}
+
 void SharedHash::add(const void* data, std::size_t bytes, const std::function<void(const void*, std::size_t)>& see) {
   for (std::size_t at = 0; at < bytes; at += kPieceBytes, ++next_) {
     if (next_ % readers_ != reader_) continue;

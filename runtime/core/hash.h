@@ -28,6 +28,9 @@ class Hash128 {
   std::unique_ptr<State> state_;
 };
 
+/// XXH3-128 of these bytes alone, 32 digits: what `xxhsum -H2` prints of a file that holds them.
+std::string xxh3_128(const void* data, std::size_t bytes);
+
 /// Hash of data that several readers share: each takes every `readers`-th piece, and combined() of what they found does
 /// not depend on their number.
 class SharedHash {

@@ -1,5 +1,7 @@
 #include "runtime/train/report.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
@@ -7,6 +9,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/writable.h"
+#include "runtime/train/checkpoint_writer.h"
 
 namespace ddptrain {
 namespace {
@@ -87,9 +90,9 @@ std::string described(const GradientPath& path) {
   return path.reason.empty() ? path.text : fmt::format("{} ({})", path.text, path.reason);
 }
 
-MetricsFile::MetricsFile(const std::string& path) : path_(path) {
+MetricsFile::MetricsFile(const std::string& path, bool append) : path_(path) {
   require_writable("--metrics", path);
-  file_.open(path);
+  file_.open(path, append ? std::ios::app : std::ios::out);
 }
 
 void MetricsFile::write(const std::string& line) {
@@ -152,6 +155,37 @@ void Report::sample(std::int64_t step, const std::string& text) {
   metrics_->write(Json{{"event", "sample"}, {"step", step}, {"text", text}}.dump(-1, ' ', false, kReplace));
 }
 
+void Report::restart(std::int64_t step, const std::string& checkpoint) {
+  spdlog::info("Resumed at step {} from {}", step, checkpoint);
+  if (metrics_ == nullptr) return;
+  metrics_->write(Json{{"event", "restart"}, {"step", step}, {"checkpoint", checkpoint}}.dump());
+}
+
+void Report::checkpoint(const WrittenCheckpoint& checkpoint) {
+  clear_progress();
+  if (checkpoint.error.empty()) {
+    spdlog::info("Checkpoint {}: {:.1f} MB, training paused for {:.1f} ms, written in {:.2f} s", checkpoint.path,
+                 1e-6 * static_cast<double>(checkpoint.bytes), 1e3 * checkpoint.pause_seconds,
+                 checkpoint.write_seconds);
+  }
+  if (metrics_ == nullptr) return;
+  metrics_->write(Json{{"event", "checkpoint"},
+                       {"step", checkpoint.step},
+                       {"path", checkpoint.path},
+                       {"bytes", checkpoint.bytes},
+                       {"pause_seconds", checkpoint.pause_seconds},
+                       {"write_seconds", checkpoint.write_seconds},
+                       {"error", checkpoint.error}}
+                      .dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+void Report::interrupted(std::int64_t step, const std::string& signal, const std::string& checkpoint) {
+  clear_progress();
+  if (metrics_ == nullptr) return;
+  metrics_->write(
+      Json{{"event", "interrupted"}, {"step", step}, {"signal", signal}, {"checkpoint", checkpoint}}.dump());
+}
+
 std::string Report::capital_unit() const {
   std::string unit = run().unit;
   if (!unit.empty()) unit[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(unit[0])));
@@ -192,6 +226,14 @@ void Report::summary(const RunResult& result) {
   line["train_seconds"] = result.train_seconds;
   line["nonfinite_steps"] = result.nonfinite_steps;
   line["parameter_hash"] = result.parameter_hash;
+  if (const auto& totals = result.checkpoints) {
+    line["checkpoints"] = totals->written;
+    line["checkpoints_failed"] = totals->failed;
+    line["checkpoint_bytes"] = totals->bytes;
+    line["checkpoint_pause_seconds"] = totals->pause_seconds;
+    line["checkpoint_pause_seconds_total"] = totals->pause_seconds_total;
+    line["checkpoint_write_seconds"] = totals->write_seconds;
+  }
   line["description"] = Json::parse(run().summary());
   line["topology"] = info_.topology;
   line["nccl"] = nccl_field(result.nccl);
@@ -233,6 +275,11 @@ void Report::table(const RunResult& result) const {
   row("Training", fmt::format("{:.2f} s, {} steps", result.train_seconds, info_.steps));
   if (result.nonfinite_steps > 0)
     row("Steps left out", fmt::format("{}  (loss or gradient NaN or infinite)", result.nonfinite_steps));
+  if (const auto& totals = result.checkpoints) {
+    row("Checkpoints", fmt::format("{} of {:.1f} MB  (training paused for {:.1f} ms at most, {:.1f} ms in all)",
+                                   totals->written, 1e-6 * static_cast<double>(totals->bytes),
+                                   1e3 * totals->pause_seconds, 1e3 * totals->pause_seconds_total));
+  }
   row("Parameter hash", result.parameter_hash);
   print(text);
 }

@@ -16,6 +16,8 @@
 
 namespace ddptrain {
 
+struct WrittenCheckpoint;
+
 struct RunInfo {
   std::string version;
   Description description;
@@ -43,6 +45,15 @@ struct EpochResult {
   double samples_per_second = 0.0;
 };
 
+struct CheckpointTotals {
+  std::int64_t written = 0;
+  std::int64_t failed = 0;
+  std::uint64_t bytes = 0;           ///< Of one.
+  double pause_seconds = 0.0;        ///< The longest for which training stood still.
+  double pause_seconds_total = 0.0;  ///< All together.
+  double write_seconds = 0.0;        ///< The longest, beside training.
+};
+
 struct RunResult {
   std::vector<EpochResult> epochs;
   Rate rate;
@@ -52,6 +63,7 @@ struct RunResult {
   std::string parameter_hash;
   std::optional<Calibration> calibration;
   std::optional<NcclUsage> nccl;
+  std::optional<CheckpointTotals> checkpoints;  ///< Where some were to be written.
 };
 
 /// In one line.
@@ -60,8 +72,8 @@ std::string described(const GradientPath& path);
 /// A file of JSON lines, written as they come.
 class MetricsFile {
  public:
-  /// Creates or truncates; UsageError where it cannot be written.
-  explicit MetricsFile(const std::string& path);
+  /// Creates or truncates, or goes on at its end; UsageError where it cannot be written.
+  explicit MetricsFile(const std::string& path, bool append = false);
   void write(const std::string& line);  ///< Error where that fails (disk full).
 
  private:
@@ -75,10 +87,13 @@ class Report {
   Report(RunInfo info, MetricsFile* metrics);
 
   void start();
+  void restart(std::int64_t step, const std::string& checkpoint);
   void progress(std::int64_t step, double samples_per_second);  ///< A line that the next output replaces.
   void epoch(const EpochResult& result);
   void evaluation(std::int64_t step, double loss, double accuracy);  ///< Within an epoch.
   void sample(std::int64_t step, const std::string& text);           ///< What a language model writes.
+  void checkpoint(const WrittenCheckpoint& checkpoint);
+  void interrupted(std::int64_t step, const std::string& signal, const std::string& checkpoint);
   void summary(const RunResult& result);
 
  private:

@@ -141,10 +141,18 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
   }
 }
 
-void Trainer::restored() {
+void Trainer::restored(std::vector<MetricSums> sums) {
+  sums.resize(static_cast<std::size_t>(ranks_.count));
+  device_.copy_to_device(training_sums(), sums.data(), sums.size() * sizeof(MetricSums));
   buffers_used_ = false;
   state_.take_up(0);
   model_->restored();
+}
+
+std::vector<MetricSums> Trainer::running_sums() const {
+  std::vector<MetricSums> sums(static_cast<std::size_t>(ranks_.count));
+  device_.copy_to_host(sums.data(), training_sums(), sums.size() * sizeof(MetricSums));
+  return sums;
 }
 
 /// What the model knows of its buffers on the host may differ between virtual ranks until all have used them.

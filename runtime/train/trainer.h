@@ -73,8 +73,11 @@ class Trainer {
   const ParameterArena& arena() const { return arena_; }
   const GradientTree* tree() const { return tree_ ? &*tree_ : nullptr; }  ///< Null without virtual ranks.
   const TrainingState& state() const { return state_; }
-  /// After values have been copied into state().arrays(): the next step starts from them.
-  void restored();
+  /// After values have been copied into state().arrays(): the next step starts from them. `sums`: what the virtual
+  /// ranks of this rank (one without virtual ranks) had added up since take_training_sums(); empty: nothing.
+  void restored(std::vector<MetricSums> sums = {});
+  /// Of each virtual rank of this rank, since take_training_sums(). Waits.
+  std::vector<MetricSums> running_sums() const;
   const Model& model() const { return *model_; }
   bool communicates() const { return reducer_.communicates(); }
   Model& model() { return *model_; }

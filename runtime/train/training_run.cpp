@@ -9,10 +9,12 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <utility>
 
 #include "runtime/core/error.h"
 #include "runtime/train/meter.h"
 #include "runtime/train/run_guard.h"
+#include "runtime/train/step_pace.h"
 #include "runtime/train/trace.h"
 
 namespace ddptrain {
@@ -36,18 +38,26 @@ double accuracy(const MetricSums& sums) {
 class TrainingRun {
  public:
   TrainingRun(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
-              const RunOptions& options, Report* report)
+              const RunOptions& options, Report* report, const RunHooks& hooks)
       : trainer_(trainer),
         world_(world),
         device_(device),
         communicator_(communicator),
         options_(options),
         report_(report),
+        hooks_(hooks),
         guard_(trainer, world, device),
-        steps_(total_steps(options, trainer.sampler().steps_per_epoch())) {}
+        steps_(total_steps(options, trainer.sampler().steps_per_epoch())),
+        pace_(world, device) {
+    if (hooks.checkpoints != nullptr) result_.checkpoints.emplace();
+    if (hooks.resumed != nullptr) go_on_from(*hooks.resumed);
+  }
 
   RunResult run() {
-    while (step_ < steps_) run_epoch();
+    do run_epoch();
+    while (step_ < steps_);
+    if (hooks_.checkpoints != nullptr) note(hooks_.checkpoints->wait());
+    if (hooks_.signals != nullptr) hooks_.signals->restore();
     result_.rate = meter_.rate();
     result_.train_seconds = meter_.seconds();
     result_.nonfinite_steps = guard_.left_out();
@@ -56,6 +66,7 @@ class TrainingRun {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
     }
     if (options_.trained) options_.trained();
+    if (meter_.windows() == 0) return std::move(result_);  // resumed at the end: no step to measure
     if (!options_.trace.empty()) {
       const auto ranks = gather_trace(world_, trainer_.trace(kTracedSteps));
       world_.agree([&] {
@@ -70,26 +81,40 @@ class TrainingRun {
   }
 
  private:
+  void go_on_from(const RunProgress& progress) {
+    step_ = progress.step;
+    last_checkpoint_step_ = progress.step;
+    result_.epochs = progress.epochs;
+    epoch_sums_ = progress.epoch_sums;
+    epochs_done_ = static_cast<std::int64_t>(progress.epochs.size());
+  }
+
   void run_epoch() {
-    const std::int64_t end = std::min(steps_, step_ + trainer_.sampler().steps_per_epoch());
+    const std::int64_t steps_per_epoch = trainer_.sampler().steps_per_epoch();
+    const std::int64_t begin = epochs_done_ * steps_per_epoch;
+    const std::int64_t end = std::min(steps_, begin + steps_per_epoch);
     const std::size_t first_window = meter_.windows();
-    MetricSums train;
+    if (step_ > begin) at_boundary(end);  // resumed: a checkpoint comes before what follows its step
     while (step_ < end) {
       run_window(next_boundary(end) - step_);
       if (is_every(options_.verify_every)) guard_.check_replicas(step_);
-      if (is_every(options_.samples.every)) write_sample();
-      if (step_ == end) break;
-      if (is_every(options_.eval_every)) evaluate_within_epoch();
-      if (!is_every(options_.log_every)) continue;
-      const MetricSums sums = trainer_.take_training_sums();
-      log_window(sums);
-      train = train + sums;
+      at_boundary(end);
     }
-    train = train + trainer_.take_training_sums();
+    const MetricSums train = std::exchange(epoch_sums_, {}) + trainer_.take_training_sums();
     const MetricSums test = trainer_.evaluate(options_.eval_samples);
-    result_.epochs.push_back({static_cast<std::int64_t>(result_.epochs.size()) + 1, step_, mean_loss(train),
-                              accuracy(train), mean_loss(test), accuracy(test), meter_.rate_since(first_window)});
+    result_.epochs.push_back({++epochs_done_, step_, mean_loss(train), accuracy(train), mean_loss(test), accuracy(test),
+                              meter_.rate_since(first_window)});
     if (report_ != nullptr) report_->epoch(result_.epochs.back());
+  }
+
+  void at_boundary(std::int64_t epoch_end) {
+    if (is_every(options_.samples.every)) write_sample();
+    if (step_ == epoch_end) return;
+    if (is_every(options_.eval_every)) evaluate_within_epoch();
+    if (!is_every(options_.log_every)) return;
+    const MetricSums sums = trainer_.take_training_sums();
+    log_window(sums);
+    epoch_sums_ = epoch_sums_ + sums;
   }
 
   bool is_every(std::int64_t steps) const { return steps > 0 && step_ % steps == 0; }
@@ -114,7 +139,7 @@ class TrainingRun {
   /// Where the window that starts now ends. The first one holds the eager steps.
   std::int64_t next_boundary(std::int64_t epoch_end) const {
     std::int64_t boundary = epoch_end;
-    if (step_ == 0) return std::min<std::int64_t>(boundary, StepGraphOptions{}.eager_steps);
+    if (meter_.windows() == 0) boundary = std::min<std::int64_t>(boundary, step_ + StepGraphOptions{}.eager_steps);
     for (const std::int64_t every :
          {options_.log_every, options_.eval_every, options_.verify_every, options_.samples.every}) {
       if (every > 0) boundary = std::min(boundary, (step_ / every + 1) * every);
@@ -123,7 +148,7 @@ class TrainingRun {
   }
 
   void run_window(std::int64_t steps) {
-    const bool first = step_ == 0;
+    const bool first = meter_.windows() == 0;
     const Clock::time_point start = Clock::now();
     if (first) {
       run_steps(1);
@@ -148,15 +173,107 @@ class TrainingRun {
       if (step_ == options_.fail_step && world_.rank() == options_.fail_rank) {
         fail("step {} fails because --fail-at says so", step_);
       }
-      std::int64_t piece = options_.progress ? 1 : end - step_;
-      if (step_ < options_.fail_step) piece = std::min(piece, options_.fail_step - step_);
+      const std::int64_t piece = next_piece(end);
       trainer_.run(static_cast<std::uint64_t>(piece));
       step_ += piece;
       if (options_.progress && report_ != nullptr) {
         const std::int64_t samples = (step_ - first) * trainer_.sampler().samples_per_step();
         report_->progress(step_, static_cast<double>(samples) / seconds_since(start));
       }
+      if (pace_.queued(piece)) agree_on_requests();
+      if (checkpoint_is_due()) write_checkpoint();
+      if (end_signal_ != 0) end_run();
     }
+  }
+
+  std::int64_t next_piece(std::int64_t end) const {
+    std::int64_t piece = options_.progress ? 1 : std::min(end - step_, pace_.left());
+    if (step_ < options_.fail_step) piece = std::min(piece, options_.fail_step - step_);
+    if (const std::int64_t every = checkpoint_every(); every > 0) piece = std::min(piece, every - step_ % every);
+    return piece;
+  }
+
+  std::int64_t checkpoint_every() const {
+    return hooks_.checkpoints != nullptr ? hooks_.checkpoints->options().every_steps : 0;
+  }
+
+  /// What signals, on whichever rank they arrived, and rank 0's clock ask for.
+  void agree_on_requests() {
+    const SignalRequests* signals = hooks_.signals;
+    const bool by_time = hooks_.checkpoints != nullptr && world_.rank() == 0 &&
+                         hooks_.checkpoints->options().every_seconds > 0.0 &&
+                         seconds_since(last_checkpoint_) >= hooks_.checkpoints->options().every_seconds;
+    double request = by_time || (signals != nullptr && signals->checkpoint()) ? 1.0 : 0.0;
+    if (signals != nullptr && signals->end() != 0) request = 1.0 + signals->end();
+    request = world_.max(request);
+    pace_.next_piece();
+    if (hooks_.checkpoints != nullptr) note(hooks_.checkpoints->poll());
+    if (request > 1.0) end_signal_ = static_cast<int>(request - 1.0);
+    checkpoint_asked_ = request > 0.0;
+    if (checkpoint_asked_ && hooks_.checkpoints == nullptr && end_signal_ == 0) {
+      if (world_.rank() == 0) spdlog::warn("SIGUSR1 asks for a checkpoint, and there is no --checkpoint");
+      hooks_.signals->checkpoint_done();
+    }
+  }
+
+  bool checkpoint_is_due() const {
+    if (hooks_.checkpoints == nullptr || step_ == last_checkpoint_step_) return false;
+    const std::int64_t every = checkpoint_every();
+    return checkpoint_asked_ || step_ == steps_ || (every > 0 && step_ % every == 0);
+  }
+
+  void write_checkpoint() {
+    CheckpointWriter& writer = *hooks_.checkpoints;
+    const Clock::time_point start = Clock::now();
+    device_.synchronize();
+    guard_.check_finite();
+    if (writer.busy()) {
+      note(writer.wait());
+      if (report_ != nullptr) {
+        spdlog::warn("Training waited {:.2f} s for the checkpoint before: they are due faster than they are written",
+                     seconds_since(start));
+      }
+    }
+    checkpoint_asked_ = false;
+    last_checkpoint_ = Clock::now();
+    last_checkpoint_step_ = step_;
+    if (hooks_.signals != nullptr) hooks_.signals->checkpoint_done();
+    note(writer.start({step_, result_.epochs, epoch_sums_, {}}));
+  }
+
+  void note(const std::optional<WrittenCheckpoint>& checkpoint) {
+    if (!checkpoint) return;
+    CheckpointTotals& totals = *result_.checkpoints;
+    totals.bytes = checkpoint->bytes;
+    totals.pause_seconds = std::max(totals.pause_seconds, checkpoint->pause_seconds);
+    totals.pause_seconds_total += checkpoint->pause_seconds;
+    totals.write_seconds = std::max(totals.write_seconds, checkpoint->write_seconds);
+    ++(checkpoint->error.empty() ? totals.written : totals.failed);
+    if (report_ != nullptr) report_->checkpoint(*checkpoint);
+    if (checkpoint->error.empty()) {
+      newest_checkpoint_ = checkpoint->path;
+      return;
+    }
+    const std::string message = fmt::format("the checkpoint of step {} was not written: {}. Those before it are intact",
+                                            checkpoint->step, checkpoint->error);
+    if (hooks_.checkpoints->options().stop_on_error) {
+      throw Error(message + "; --on-checkpoint-error continue trains on without it", true);
+    }
+    if (world_.rank() == 0) spdlog::error("{}; training goes on", message);
+  }
+
+  [[noreturn]] void end_run() {
+    device_.synchronize();
+    if (hooks_.checkpoints != nullptr) note(hooks_.checkpoints->wait());
+    const std::string signal = signal_name(end_signal_);
+    if (report_ != nullptr) report_->interrupted(step_, signal, newest_checkpoint_);
+    if (newest_checkpoint_.empty()) {
+      throw EndedBySignal(fmt::format("{}: ended after step {}, without a checkpoint", signal, step_),
+                          128 + end_signal_);
+    }
+    throw EndedBySignal(
+        fmt::format("{}: ended after step {}; --resume auto goes on from {}", signal, step_, newest_checkpoint_),
+        kExitResumable);
   }
 
   Trainer& trainer_;
@@ -165,9 +282,18 @@ class TrainingRun {
   Communicator& communicator_;
   const RunOptions& options_;
   Report* report_;
+  const RunHooks hooks_;
   RunGuard guard_;
   const std::int64_t steps_;
   std::int64_t step_ = 0;
+  std::int64_t epochs_done_ = 0;
+  MetricSums epoch_sums_;  ///< What has been logged of the epoch in progress.
+  StepPace pace_;
+  bool checkpoint_asked_ = false;
+  int end_signal_ = 0;
+  Clock::time_point last_checkpoint_ = Clock::now();
+  std::int64_t last_checkpoint_step_ = 0;
+  std::string newest_checkpoint_;  ///< Complete, of this run.
   Meter meter_;
   RunResult result_;
 };
@@ -183,8 +309,8 @@ std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoc
 }
 
 RunResult run_training(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
-                       const RunOptions& options, Report* report) {
-  return TrainingRun(trainer, world, device, communicator, options, report).run();
+                       const RunOptions& options, Report* report, const RunHooks& hooks) {
+  return TrainingRun(trainer, world, device, communicator, options, report, hooks).run();
 }
 
 double seconds_since_process_start() {

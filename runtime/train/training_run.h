@@ -5,6 +5,8 @@
 #include <string>
 
 #include "runtime/comm/world.h"
+#include "runtime/core/signal_requests.h"
+#include "runtime/train/checkpoint_writer.h"
 #include "runtime/train/report.h"
 #include "runtime/train/trainer.h"
 
@@ -14,6 +16,13 @@ namespace ddptrain {
 struct Samples {
   std::int64_t every = 0;              ///< Steps; 0: none.
   std::function<std::string()> write;  ///< Called on rank 0 alone.
+};
+
+/// What the steps of a run go with besides the trainer; what is null is not there.
+struct RunHooks {
+  CheckpointWriter* checkpoints = nullptr;
+  SignalRequests* signals = nullptr;     ///< Heeded at step boundaries, and restored when the steps are done.
+  const RunProgress* resumed = nullptr;  ///< How far the run had come whose state has been restored.
 };
 
 struct RunOptions {
@@ -36,10 +45,14 @@ std::int64_t total_steps(const RunOptions& options, std::int64_t steps_per_epoch
 std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoch);
 
 /// Trains, evaluates after every epoch, then calibrates. Error where replicas that communicate differ in the end, and,
-/// as RunGuard::check_finite(), where a loss or a gradient is NaN or infinite: before options.trained is called.
-/// Reports through `report`, which is null but on rank 0. Collective. Leaves RunResult::nccl empty.
+/// as RunGuard::check_finite(), where a loss or a gradient is NaN or infinite: before options.trained is called, and
+/// before a checkpoint. EndedBySignal where a signal asks for that. Reports through `report`, which is null but on rank
+/// 0. Collective. Leaves RunResult::nccl empty.
 RunResult run_training(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
-                       const RunOptions& options, Report* report);
+                       const RunOptions& options, Report* report, const RunHooks& hooks = {});
+
+/// Of a run that a signal has ended with a checkpoint from which it can be resumed (EX_TEMPFAIL of sysexits.h).
+inline constexpr int kExitResumable = 75;
 
 /// Since the operating system started this process.
 double seconds_since_process_start();

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "data/json.h"
+#include "runtime/core/json.h"
 #include "tests/data/idx_files.h"
 
 namespace ddptrain {

@@ -21,6 +21,7 @@ COMMANDS = (
     ["ddpreport"],
     ["ddpplan"],
     ["ddptopo"],
+    ["supervise"],
     *(["ddpbench", name] for name in BENCHMARKS),
 )
 START = """\

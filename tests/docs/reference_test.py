@@ -101,13 +101,19 @@ class FieldsTest(unittest.TestCase):
         gpt = ["--model", "gpt", "--layers", 1, "--width", 16, "--heads", 1, "--ff", 16, "--seq", 16, "--data", text]
         gpt += ["--batch", 8, "--steps", 4, "--sample-every", 2, "--sample-tokens", 4, "--device", "cpu"]
         run([BIN / "ddptrain", *gpt, "--metrics", "gpt.jsonl"], self.folder)
+        saving = ["--device", "cpu", "--data", "synthetic:128", "--batch", 8, "--checkpoint", "c"]
+        run([BIN / "ddptrain", *saving, "--steps", 4, "--metrics", "saved.jsonl"], self.folder)
+        self.interrupt([BIN / "ddptrain", *saving, "--steps", 10**9, "--resume", "auto", "--metrics", "saved.jsonl"])
         written: dict[str, list[Any]] = {}
-        for line in self.lines("cnn.jsonl") + self.lines("gpt.jsonl"):
+        for line in self.lines("cnn.jsonl") + self.lines("gpt.jsonl") + self.lines("saved.jsonl"):
             written.setdefault(line["event"], []).append(line)
         documented = {name.removeprefix("metrics.") for name in self.documented if name.startswith("metrics.")}
         self.assertEqual(written.keys(), documented)
         for event, samples in written.items():
             self.expect(f"metrics.{event}", samples)
+
+        manifest = sorted(self.folder.glob("c/step-*/manifest.json"))[0]
+        self.expect("checkpoint.manifest", [json.loads(manifest.read_text(encoding="utf-8"))])
 
     def test_flight_record(self) -> None:
         tiny = ["--device", "cpu", "--data", "synthetic:64", "--batch", 4, "--steps", 4, "--baseline", "off"]
@@ -122,6 +128,18 @@ class FieldsTest(unittest.TestCase):
         self.assertEqual(documented - written.keys() - {"nccl_ras"}, set())
         for event, samples in written.items():
             self.expect(f"flight.{event}", samples)
+
+    def interrupt(self, command: list[Any]) -> None:
+        """Starts it, and ends it by a signal when it trains."""
+        process = subprocess.Popen([str(word) for word in command], cwd=self.folder, env=ENVIRONMENT,
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
+        self.addCleanup(process.kill)
+        assert process.stdout is not None
+        process.stdout.readline()  # of the first epoch
+        process.terminate()
+        process.stdout.read()
+        process.stdout.close()
+        self.assertEqual(process.wait(60), 75)
 
     def test_description(self) -> None:
         for flags in (["--data", "synthetic"], ["--model", "gpt", "--data", "synthetic", "--device", "cuda"]):

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "data/json.h"
-#include "data/safetensors.h"
+#include "runtime/core/json.h"
+#include "runtime/core/safetensors.h"
 #include "tests/data/idx_files.h"
 #include "tests/models/gpt/load_gpt2.h"
 

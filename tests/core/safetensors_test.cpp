@@ -1,11 +1,11 @@
-#include "data/safetensors.h"
+#include "runtime/core/safetensors.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
 
-#include "data/atomic_file.h"
+#include "runtime/core/atomic_file.h"
 #include "tests/data/idx_files.h"
 
 namespace ddptrain {

@@ -29,4 +29,7 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
+/// So that new and removed entries of a folder are on the disk. Error where that fails.
+void sync_folder(const std::filesystem::path& folder);
+
 }  // namespace ddptrain

@@ -1,4 +1,4 @@
-#include "data/safetensors.h"
+#include "runtime/core/safetensors.h"
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -10,9 +10,9 @@
 #include <tuple>
 #include <utility>
 
-#include "data/atomic_file.h"
-#include "data/json.h"
+#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
+#include "runtime/core/json.h"
 #include "runtime/core/printable.h"
 
 namespace ddptrain {
@@ -174,27 +174,8 @@ float from_f16(std::uint16_t bits) { return static_cast<float>(Eigen::numext::bi
 float from_bf16(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 float from_f64(double value) { return static_cast<float>(value); }
 
-using Named = std::pair<const std::string, StoredTensor>;
-
 std::size_t bytes_of(const StoredTensor& tensor) {
   return static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.type);
-}
-
-std::string make_header(const std::vector<const Named*>& tensors, const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[kMetadata] = metadata;
-  std::size_t next = 0;
-  for (const Named* named : tensors) {
-    const auto& [name, tensor] = *named;
-    const std::size_t end = next + bytes_of(tensor);
-    header[name]["dtype"] = name_of(tensor.type);
-    header[name]["shape"] = tensor.shape;
-    header[name]["data_offsets"] = {next, end};
-    next = end;
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  return text;
 }
 
 }  // namespace
@@ -244,18 +225,37 @@ std::vector<float> SafetensorsFile::read_f32(const std::string& tensor) const {
   }
 }
 
+std::string safetensors_head(const std::vector<NamedTensor>& tensors,
+                             const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header[kMetadata] = metadata;
+  std::size_t next = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const std::size_t end = next + bytes_of(tensor);
+    header[name]["dtype"] = name_of(tensor.type);
+    header[name]["shape"] = tensor.shape;
+    header[name]["data_offsets"] = {next, end};
+    next = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), kLengthBytes) + text;
+}
+
+void sort_for_safetensors(std::vector<NamedTensor>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) {
+    return std::tuple(size_of(b.second.type), a.first) < std::tuple(size_of(a.second.type), b.first);
+  });
+}
+
 void write_safetensors(const std::filesystem::path& path, const std::map<std::string, StoredTensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  std::vector<const Named*> order;
-  for (const Named& named : tensors) order.push_back(&named);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const Named* a, const Named* b) { return size_of(a->second.type) > size_of(b->second.type); });
-  const std::string header = make_header(order, metadata);
-  const std::uint64_t length = header.size();
+  std::vector<NamedTensor> order(tensors.begin(), tensors.end());
+  sort_for_safetensors(order);
   AtomicFile file(path);
-  file.write(&length, kLengthBytes);
-  file.write(header);
-  for (const Named* named : order) file.write(named->second.data, bytes_of(named->second));
+  file.write(safetensors_head(order, metadata));
+  for (const auto& [name, tensor] : order) file.write(tensor.data, bytes_of(tensor));
   file.commit();
 }
 

@@ -1,4 +1,4 @@
-#include "data/atomic_file.h"
+#include "runtime/core/atomic_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -15,16 +15,6 @@ namespace {
 
 void require(bool done, const std::filesystem::path& path, const char* what) {
   if (!done) fail("{}: cannot be {}: {}", path.string(), what, std::strerror(errno));
-}
-
-/// So that the folder's new entry is on the disk.
-void sync_folder_of(const std::filesystem::path& path) {
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  require(descriptor >= 0, folder, "opened");
-  const bool done = fsync(descriptor) == 0 || errno == EINVAL;  // some file systems have no such thing
-  close(descriptor);
-  require(done, folder, "synchronised");
 }
 
 }  // namespace
@@ -56,7 +46,15 @@ void AtomicFile::commit() {
   require(fsync(descriptor_) == 0, path_, "synchronised");
   require(std::rename(partial_.c_str(), path_.c_str()) == 0, path_, "put in place");
   close(std::exchange(descriptor_, -1));
-  sync_folder_of(path_);
+  sync_folder(path_.has_parent_path() ? path_.parent_path() : ".");
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  require(descriptor >= 0, folder, "opened");
+  const bool done = fsync(descriptor) == 0 || errno == EINVAL;  // some file systems have no such thing
+  close(descriptor);
+  require(done, folder, "synchronised");
 }
 
 }  // namespace ddptrain

@@ -1,4 +1,4 @@
-#include "data/json.h"
+#include "runtime/core/json.h"
 
 #include "runtime/core/error.h"
 #include "runtime/core/printable.h"

@@ -5,9 +5,10 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "data/mapped_file.h"
+#include "runtime/core/mapped_file.h"
 #include "runtime/core/tensor.h"
 
 /// safetensors files, as github.com/huggingface/safetensors defines them: the header's length (64 bits), the header
@@ -51,8 +52,17 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Writes a file through AtomicFile: wide types first, then by name, so that the same content gives the same bytes and
-/// all tensors are aligned. `bytes` of the tensors may be left 0. UsageError where the file cannot be created.
+using NamedTensor = std::pair<std::string, StoredTensor>;
+
+/// What a file has before its data: the header's length and the header, whose bytes are a multiple of 8. The data are
+/// those of `tensors` in this order; their `data` and `bytes` may be left out.
+std::string safetensors_head(const std::vector<NamedTensor>& tensors,
+                             const std::map<std::string, std::string>& metadata = {});
+/// Wide types first, then by name: the same content gives the same bytes, and all tensors are aligned.
+void sort_for_safetensors(std::vector<NamedTensor>& tensors);
+
+/// Writes a file through AtomicFile, sorted. `bytes` of the tensors may be left 0. UsageError where the file cannot be
+/// created.
 void write_safetensors(const std::filesystem::path& path, const std::map<std::string, StoredTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -1,0 +1,195 @@
+#include "launch/resume.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "runtime/core/error.h"
+#include "runtime/core/writable.h"
+
+namespace ddptrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Of CommandLine::configuration, the flags.
+std::map<std::string, std::string> flags_in(const std::string& configuration) {
+  std::map<std::string, std::string> flags;
+  std::istringstream lines(configuration);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t equals = line.find(" = ");
+    if (line.rfind("--", 0) == 0 && equals != std::string::npos)
+      flags[line.substr(0, equals)] = line.substr(equals + 3);
+  }
+  return flags;
+}
+
+std::string text_of(const RunIdentity& run) {
+  return fmt::format("{} ranks x --batch {} x --grad-accum {} = {} samples", run.world_size, run.batch, run.grad_accum,
+                     run.samples_per_step);
+}
+
+/// What keeps the samples of a step on this number of ranks.
+std::string ways_to_keep(const RunIdentity& saved, const RunIdentity& run) {
+  if (saved.samples_per_step % run.world_size != 0) {
+    return fmt::format("{} ranks cannot share {} samples: start a number of ranks that divides them", run.world_size,
+                       saved.samples_per_step);
+  }
+  const std::int64_t of_rank = saved.samples_per_step / run.world_size;
+  if (of_rank % saved.batch == 0) {
+    return fmt::format("--batch {} --grad-accum {} keeps them", saved.batch, of_rank / saved.batch);
+  }
+  if (of_rank % saved.grad_accum == 0) {
+    return fmt::format("--batch {} --grad-accum {} keeps them", of_rank / saved.grad_accum, saved.grad_accum);
+  }
+  return fmt::format("--batch {} --grad-accum 1 keeps them", of_rank);
+}
+
+void check_model(const Checkpoint& checkpoint, const RunIdentity& run) {
+  const RunIdentity& saved = checkpoint.manifest.run;
+  const std::string path = checkpoint.path.string();
+  if (saved.model != run.model) {
+    usage_error("--resume {}: it is of model {}, and this is --model {}", path, saved.model, run.model);
+  }
+  for (const auto& [name, size] : saved.sizes) {
+    const auto mine = run.sizes.find(name);
+    if (mine != run.sizes.end() && mine->second == size) continue;
+    usage_error("--resume {}: its model has {} {}, and this run's {}", path, name, size,
+                mine == run.sizes.end() ? "none" : std::to_string(mine->second));
+  }
+  if (saved.precision != run.precision) {
+    usage_error("--resume {}: it was trained in {}, and this run computes in {}. Give --precision {}.", path,
+                saved.precision, run.precision, saved.precision);
+  }
+}
+
+void check_samples(const Checkpoint& checkpoint, const RunIdentity& run) {
+  const RunIdentity& saved = checkpoint.manifest.run;
+  const std::string path = checkpoint.path.string();
+  if (saved.samples_per_step != run.samples_per_step) {
+    usage_error("--resume {}: its step is {}, and this run's is {}. {}.", path, text_of(saved), text_of(run),
+                ways_to_keep(saved, run));
+  }
+  if (saved.steps_per_epoch != run.steps_per_epoch) {
+    usage_error("--resume {}: its epoch has {} steps, and this run's {}: the data has another number of samples", path,
+                saved.steps_per_epoch, run.steps_per_epoch);
+  }
+}
+
+/// "--lr 0.1 (checkpoint: 0.2)" of every flag that decides parameters.
+std::vector<std::string> changed_flags(const RunIdentity& saved, const RunIdentity& run,
+                                       const std::vector<std::string>& decides_parameters, const Options& options) {
+  // Compared by what they mean, or without effect on what follows.
+  std::set<std::string> others = {"model", "precision", "data", "batch", "micro-batch", "grad-accum", "init"};
+  if (options.trainer.optimizer.schedule.kind == ScheduleKind::constant) others.insert({"steps", "epochs"});
+  std::vector<std::string> changes;
+  for (const std::string& name : decides_parameters) {
+    const auto before = saved.flags.find("--" + name);
+    const auto now = run.flags.find("--" + name);
+    if (others.count(name) > 0 || before == saved.flags.end() || now == run.flags.end()) continue;
+    if (before->second != now->second) {
+      changes.push_back(fmt::format("--{} {} (checkpoint: {})", name, now->second, before->second));
+    }
+  }
+  if (saved.data != run.data) changes.push_back(fmt::format("--data {} (checkpoint: {})", run.data, saved.data));
+  return changes;
+}
+
+}  // namespace
+
+RunIdentity identity_of(const Options& options, const std::string& configuration, const Workload& workload,
+                        const World& world, const DistributedSampler& sampler, const std::string& data,
+                        const std::string& precision) {
+  RunIdentity run;
+  run.model = options.model;
+  run.sizes = workload.sizes();
+  run.data = data;
+  run.precision = precision;
+  run.seed = options.trainer.seed;
+  run.batch = options.trainer.batch;
+  run.grad_accum = options.trainer.grad_accum;
+  run.samples_per_step = sampler.samples_per_step();
+  run.steps_per_epoch = sampler.steps_per_epoch();
+  run.world_size = world.size();
+  run.flags = flags_in(configuration);
+  run.versions = {{"ddptrain", DDPTRAIN_VERSION},
+                  {"mpi", mpi_version()},
+                  {"cuda", cuda_version()},
+                  {"cudnn", cudnn_version()},
+                  {"nccl", nccl_version()}};
+  std::erase_if(run.versions, [](const auto& version) { return version.second.empty(); });
+  return run;
+}
+
+std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options& options) {
+  const std::string& folder = options.checkpoint.folder;
+  std::optional<Checkpoint> found;
+  if (!options.resume.empty()) found = find_checkpoint(world, options.resume == "auto" ? folder : options.resume);
+  const std::int64_t step = found ? found->manifest.progress.step : 0;
+  std::int64_t newest = -1;  // complete, in the folder where this run writes
+  if (world.rank() == 0 && !folder.empty() && options.resume != "auto") {
+    for (const auto& [of_step, path] : checkpoints_in(folder)) {
+      if (has_manifest(path)) newest = of_step;
+    }
+  }
+  world.agree([&] {
+    if (!found && !options.resume.empty() && options.resume != "auto") {
+      usage_error("--resume {}: there is no complete and undamaged checkpoint", options.resume);
+    }
+    if (newest <= step && (found || newest < 0)) return;
+    usage_error(
+        "--checkpoint {}: it has a checkpoint of step {}, and this run starts at step {}. --resume auto goes on from "
+        "the newest one; for another run, give another folder.",
+        folder, newest, step);
+  });
+  if (!found && options.resume == "auto" && world.rank() == 0) {
+    spdlog::info("--resume auto: no checkpoint in {} to resume from; training starts at step 0", folder);
+  }
+  return found;
+}
+
+void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run,
+                     const std::vector<std::string>& decides_parameters, const Options& options) {
+  check_model(checkpoint, run);
+  check_samples(checkpoint, run);
+  const std::int64_t steps = total_steps(options.run, run.steps_per_epoch);
+  if (steps < checkpoint.manifest.progress.step) {
+    usage_error("--resume {}: it has {} steps behind it, and this run has {} in all", checkpoint.path.string(),
+                checkpoint.manifest.progress.step, steps);
+  }
+  const auto changes = changed_flags(checkpoint.manifest.run, run, decides_parameters, options);
+  if (changes.empty()) return;
+  const std::string text = fmt::format("--resume {}: other values than in the checkpoint: {}", checkpoint.path.string(),
+                                       fmt::join(changes, "; "));
+  if (!options.allow_change) usage_error("{}. --allow-change resumes nevertheless.", text);
+  spdlog::info("{}", text);
+}
+
+void check_checkpoint_folder(const World& world, const std::string& folder) {
+  world.agree([&] {
+    if (world.rank() == 0) require_writable_folder("--checkpoint", folder);
+  });
+  const fs::path probe = fs::path(folder) / ".visible";
+  const std::string token = world.all_gather(fmt::format("{} {}", world.hostname(), getpid())).front();
+  world.agree([&] {
+    if (world.rank() == 0 && !(std::ofstream(probe) << token))
+      usage_error("--checkpoint {}: cannot be written to", folder);
+  });
+  world.agree([&] {
+    std::string seen;
+    std::getline(std::ifstream(probe), seen);
+    if (seen == token) return;
+    usage_error(
+        "--checkpoint {}: rank {} on {} does not see what rank 0 on {} writes there. Give a folder of a file system "
+        "that all hosts share.",
+        folder, world.rank(), world.hostname(), token.substr(0, token.find(' ')));
+  });
+  std::error_code ignored;
+  if (world.rank() == 0) fs::remove(probe, ignored);
+}
+
+}  // namespace ddptrain

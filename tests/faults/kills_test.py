@@ -1,0 +1,73 @@
+"""Ranks are killed at random instants around checkpoints; what is resumed in the end is the undisturbed run, bit by bit.
+
+kills_test.py [KILLS [SEED]]: 20 kills without arguments; 1000 are the long form."""
+
+import random
+import shutil
+import sys
+import time
+import unittest
+
+from support import TINY, Job, JobTest, kill, words
+
+KILLS = 20
+SEED = 1
+RUN = ["--batch", "8", "--epochs", "8", "--hidden", "128"]  # 296 steps on 2 ranks
+EVERY = 2  # steps: a write is nearly always under way
+
+
+class KillsTest(JobTest):
+    def attempt(self, generator: random.Random, delay: float) -> tuple[Job, bool]:
+        """A job that is killed `delay` seconds after its first new checkpoint, and whether it was."""
+        flags = words(*TINY, *RUN, "--checkpoint", "c", "--checkpoint-every", EVERY, "--resume", "auto")
+        job = self.job(2, *flags, "--metrics", "m.jsonl")
+        before = self.steps("c")[-1:]
+        while job.running() and self.steps("c")[-1:] == before:
+            time.sleep(0.002)
+        time.sleep(delay)
+        ranks = job.ranks()
+        victims = ranks if generator.random() < 0.5 else ranks[:1] if generator.random() < 0.5 else ranks[1:]
+        killed = job.running() and len(ranks) == 2
+        for rank in victims:
+            kill(rank)
+        job.wait(60)
+        return job, killed and job.process.returncode != 0
+
+    def test_every_resume_ends_with_the_undisturbed_hash(self) -> None:
+        generator = random.Random(SEED)
+        expected = self.result(2, *words(*TINY, *RUN))
+        kills, runs, incomplete = 0, 0, 0
+        start = time.monotonic()
+        while kills < KILLS:
+            job, killed = self.attempt(generator, generator.uniform(0.0, 0.08))
+            if killed:
+                kills += 1
+                folders = list((self.folder / "c").glob("step-*"))
+                incomplete += sum(not (folder / "manifest.json").exists() for folder in folders) > 0
+                continue
+            self.assertEqual(job.process.returncode, 0, job.text())
+            self.check_end(expected)
+            runs += 1
+        begin = time.monotonic()
+        job = self.job(2, *words(*TINY, *RUN, "--checkpoint", "c", "--resume", "auto", "--metrics", "m.jsonl"))
+        self.assertEqual(job.wait(), 0, job.text())
+        seconds = time.monotonic() - begin
+        self.check_end(expected)
+        print(f"{kills} kills, of which {incomplete} left a checkpoint half written; {runs + 1} runs ended with the "
+              f"undisturbed hash; {time.monotonic() - start:.0f} s, the last resume {seconds:.1f} s")  # fmt: skip
+        self.assertGreater(incomplete, 0)
+
+    def check_end(self, expected: dict) -> None:
+        self.assertEqual(self.result_in("m.jsonl"), expected)
+        shutil.rmtree(self.folder / "c")
+        (self.folder / "m.jsonl").unlink()
+        for path in self.folder.glob("*.out"):
+            path.unlink()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        KILLS = int(sys.argv.pop(1))
+    if len(sys.argv) > 1:
+        SEED = int(sys.argv.pop(1))
+    unittest.main()

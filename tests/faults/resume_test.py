@@ -1,0 +1,223 @@
+"""A run that ends before its time and is resumed ends as the undisturbed run does, bit by bit."""
+
+import shutil
+import signal
+import time
+import unittest
+
+from support import TINY, Job, JobTest, gpus, kill, words
+
+CNN = ["--device", "cpu", "--baseline", "off", "--data", "synthetic:192"]
+GPT = ["--device", "cpu", "--baseline", "off", "--model", "gpt", "--layers", "1", "--width", "32", "--heads", "2",
+       "--ff", "64", "--seq", "32", "--dropout", "0.1", "--data", "synthetic:20000:16", "--batch", "8",
+       "--steps", "12", "--eval-samples", "64", "--schedule", "cosine", "--warmup", "3"]  # fmt: skip
+SGD = ["--optimizer", "sgd", "--lr", "0.01"]
+# Ranks, flags, and where it fails: after step 6, whose checkpoint waits until that of step 3 is complete. Every value of
+# every flag that changes how state is kept comes with several others.
+CASES = [
+    (1, [*CNN, "--batch", "16", "--epochs", "2", "--graph", "off"], "0:13"),
+    (2, [*CNN, "--batch", "8", "--epochs", "2", "--zero", "1", "--optimizer", "adamw"], "1:7"),
+    (4, [*CNN, "--batch", "4", "--epochs", "2", *SGD, "--grad-accum", "2"], "3:7"),
+    (1, [*GPT, "--optimizer", "adamw", "--clip-norm", "1"], "0:7"),
+    (2, [*GPT, "--zero", "1", "--grad-accum", "2", "--optimizer", "adamw"], "0:11"),
+    (4, [*GPT, *SGD, "--log-every", "2", "--bucket-mb", "0.01"], "2:9"),
+    (2, [*TINY, "--batch", "8", "--epochs", "3", "--optimizer", "lamb", "--log-every", "3", "--eval-every", "4"], "0:50"),
+    (4, [*TINY, "--batch", "4", "--epochs", "2", "--zero", "1", "--optimizer", "lion"], "1:38"),
+]
+GPU_CNN = ["--device", "cuda", "--baseline", "off", "--data", "synthetic:4096", "--batch", "128", "--epochs", "2"]
+GPU_GPT = ["--device", "cuda", "--baseline", "off", "--model", "gpt", "--layers", "2", "--width", "128", "--heads", "2",
+           "--ff", "512", "--seq", "128", "--dropout", "0.1", "--data", "synthetic:200000:16", "--batch", "8",
+           "--steps", "60", "--eval-samples", "64", "--schedule", "cosine", "--warmup", "3"]  # fmt: skip
+GPU_CASES = [
+    (1, [*GPU_CNN], "0:41"),
+    (1, [*GPU_CNN, "--graph", "off", "--precision", "fp32", *SGD], "0:41"),
+    (2, [*GPU_CNN, "--zero", "1", "--optimizer", "adamw"], "1:23"),
+    (2, [*GPU_CNN, "--grad-accum", "2", "--comm", "mpi"], "0:11"),
+    (1, [*GPU_GPT, "--clip-norm", "1", "--optimizer", "adamw"], "0:41"),
+    (1, [*GPU_GPT, "--precision", "fp8", "--optimizer", "adamw"], "0:41"),
+    (2, [*GPU_GPT, "--zero", "1", "--stochastic-rounding", "on", "--optimizer", "adamw"], "1:41"),
+    (2, [*GPU_GPT, "--precision", "fp8", "--grad-accum", "2", "--graph", "off", "--optimizer", "adamw"], "1:41"),
+]
+QUICK = [*TINY, "--batch", "8", "--epochs", "3"]  # on 2 ranks: 37 steps each
+ENDLESS = [*TINY, "--batch", "8", "--epochs", "100000"]
+
+
+class ResumeTest(JobTest):
+    def test_same_bits(self) -> None:
+        self.check_same_bits(CASES)
+
+    def test_same_bits_on_gpus(self) -> None:
+        cases = [case for case in GPU_CASES if case[0] <= gpus()]
+        if not cases:
+            self.skipTest("no GPU")
+        self.check_same_bits(cases)
+
+    def check_same_bits(self, cases: list[tuple[int, list[str], str]]) -> None:
+        for ranks, flags, fail_at in cases:
+            with self.subTest(ranks=ranks, flags=" ".join(flags)):
+                shutil.rmtree(self.folder / "c", ignore_errors=True)
+                expected = self.result(ranks, *flags)
+                saving = ["--checkpoint", "c", "--checkpoint-every", 3, "--resume", "auto"]
+                job = self.job(ranks, *flags, *saving, "--fail-at", fail_at)
+                self.assertEqual(job.wait(), 1, job.text())
+                step = self.steps("c")[-1]
+                self.assertGreater(step, 0)
+                self.assertEqual(self.result(ranks, *flags, *saving), expected)
+        # The last checkpoint is of the end: what comes after the steps is done again.
+        self.assertEqual(self.result(ranks, *flags, *saving), expected)
+
+    def test_evaluations_and_epochs_come_as_in_the_undisturbed_run(self) -> None:
+        flags = [*QUICK, "--log-every", 5, "--eval-every", 10]
+        self.run_job(2, *flags, "--metrics", "whole.jsonl")
+        saving = [*flags, "--checkpoint", "c", "--checkpoint-every", 10, "--keep", 100, "--metrics", "parts.jsonl"]
+        self.run_job(2, *saving, "--fail-at", "1:55", code=1)
+        self.run_job(2, *saving, "--resume", "auto", "--fail-at", "0:105", code=1)
+        self.run_job(2, *saving, "--resume", "auto")
+
+        def told(name: str) -> list[dict]:
+            lines = [line for line in self.lines(name) if line["event"] in ("evaluation", "epoch")]
+            return [{key: value for key, value in line.items() if "per_second" not in key} for line in lines]
+
+        once = {(line["event"], line["step"]): line for line in told("parts.jsonl")}
+        self.assertEqual(list(once.values()), told("whole.jsonl"))
+        # A checkpoint comes before what its step asks for: the run that resumes it does that first.
+        self.run_job(2, *flags, "--resume", "c/step-000000000030", "--metrics", "rest.jsonl")
+        self.assertEqual(told("rest.jsonl"), [line for line in told("whole.jsonl") if line["step"] >= 30])
+        restarts = [line["step"] for line in self.lines("parts.jsonl") if line["event"] == "restart"]
+        self.assertEqual([step % 10 for step in restarts], [0, 0])  # the newest may not have been complete
+        self.assertTrue(0 < restarts[0] <= 50 < restarts[1] <= 100, restarts)
+
+    def test_other_numbers_of_ranks(self) -> None:
+        flags = [*TINY, "--epochs", "2", "--zero", "1", "--checkpoint-every", 10, "--keep", 100]
+        expected = self.result(4, *flags, "--batch", 4, "--checkpoint", "c")
+        for ranks, batch, accumulation in ((2, 8, 1), (1, 4, 4), (2, 4, 2), (4, 2, 2)):
+            start = self.folder / "c" / "step-000000000040"
+            result = self.result(ranks, *flags, "--batch", batch, "--grad-accum", accumulation, "--resume", start)
+            self.assertEqual(len(result["accuracy_per_epoch"]), 2)
+            for key in ("loss", "test_loss"):
+                self.assertAlmostEqual(result[key], expected[key], delta=1e-4 * abs(expected[key]))
+
+    def test_what_does_not_fit_is_named(self) -> None:
+        saving = [*QUICK, "--checkpoint", "c", "--checkpoint-every", 20]
+        self.run_job(2, *saving)
+        cases = [
+            (2, [*saving, "--resume", "auto", "--lr", "0.5", "--momentum", "0.1"], ["--lr 0.5 (checkpoint: ", "--momentum 0.1"]),
+            (2, saving, ["checkpoint of step 111", "--resume auto"]),
+            (2, [*QUICK, "--resume", "c", "--hidden", "17"], ["its model has hidden 16, and this run's 17"]),
+            (2, [*CNN, "--batch", "8", "--resume", "c"], ["model mlp"]),
+            (1, [*QUICK, "--resume", "c"], ["--batch 8 --grad-accum 2 keeps them"]),
+            (3, [*QUICK, "--resume", "c"], ["3 ranks cannot share 16 samples"]),
+            (2, [*QUICK, "--resume", "c", "--data", "synthetic:608"], ["data"]),
+            (2, [*QUICK, "--resume", "c", "--steps", "100"], ["has 111 steps behind it"]),
+            (2, [*QUICK, "--resume", "c", "--optimizer", "sgd"], ["--optimizer"]),
+            (2, [*QUICK, "--resume", "c", "--optimizer", "sgd", "--allow-change"], ["slot_1/"]),
+            (2, [*QUICK, "--resume", "auto"], ["--checkpoint"]),
+            (2, [*QUICK, "--resume", "nowhere"], ["no complete and undamaged checkpoint"]),
+            (2, [*QUICK, "--checkpoint", "c", "--resume", "c/step-000000000100"], ["checkpoint of step 111"]),
+            (2, [*QUICK, "--checkpoint", "/proc/none"], ["--checkpoint /proc/none"]),
+            (2, [*QUICK, "--checkpoint-every", "3x"], ["--checkpoint-every 3x"]),
+        ]
+        for ranks, flags, parts in cases:
+            with self.subTest(flags=" ".join(words(*flags))):
+                text = self.run_job(ranks, *flags, code=2)
+                self.assertEqual(text.count("ddptrain: "), 1, text)
+                for part in parts:
+                    self.assertIn(part, text)
+        self.assertEqual(self.steps("c"), [100, 111])
+        text = self.run_job(2, *saving, "--resume", "auto", "--lr", "0.5", "--allow-change")
+        self.assertIn("--lr 0.5 (checkpoint: 0.001)", text)
+        longer = self.result(2, *saving, "--resume", "auto", "--epochs", 4)
+        shutil.rmtree(self.folder / "c")
+        self.assertEqual(self.result(2, *QUICK, "--epochs", 4), longer)
+
+    def test_damage_is_skipped_and_named(self) -> None:
+        saving = [*QUICK, "--checkpoint", "c", "--checkpoint-every", 20, "--keep", 10]
+        expected = self.result(2, *saving)
+        names = [path / "rank-00001.safetensors" for path in sorted((self.folder / "c").iterdir())][-2:]
+        content = bytearray(names[1].read_bytes())
+        content[len(content) // 2] ^= 4
+        names[1].write_bytes(content)
+        names[0].write_bytes(names[0].read_bytes()[:-1])
+        text = self.run_job(2, *saving, "--resume", "auto", "--metrics", "m.jsonl")
+        self.assertIn("step-000000000111/rank-00001.safetensors: damaged", text)
+        self.assertIn("step-000000000100/rank-00001.safetensors: ", text)
+        self.assertIn("Resumed at step 80", text)
+        self.assertEqual(self.result_in("m.jsonl"), expected)
+        inspected = self.run_job(1, "--inspect", "c")
+        self.assertEqual(inspected.count("complete and undamaged"), 6, inspected)
+
+    def test_weights_are_exported_as_saved(self) -> None:
+        self.run_job(2, *GPT, "--zero", 1, "--checkpoint", "c", "--save", "saved")
+        self.run_job(1, "--export", "exported", "--resume", "c")
+        for name in ("model.safetensors", "config.json"):
+            saved, exported = (self.folder / folder / name for folder in ("saved", "exported"))
+            self.assertEqual(saved.read_bytes(), exported.read_bytes(), name)
+        self.run_job(2, *QUICK, "--checkpoint", "m")
+        self.run_job(1, "--export", "weights", "--resume", "m")
+        self.assertGreater((self.folder / "weights" / "model.safetensors").stat().st_size, 4 * 784 * 16)
+
+
+class SignalTest(JobTest):
+    def saving(self, epochs: int = 100_000) -> list[str]:
+        return words(*TINY, "--batch", 8, "--epochs", epochs, "--checkpoint", "c", "--metrics", "m.jsonl")
+
+    def started(self, ranks: int, *arguments: object) -> Job:
+        job = self.job(ranks, *arguments)
+        job.wait_until(lambda: "Epoch 1/" in job.text())
+        return job
+
+    def test_usr1_writes_a_checkpoint_and_training_goes_on(self) -> None:
+        for to_rank in (False, True):
+            job = self.started(2, *self.saving())
+            before = len(self.steps("c"))
+            kill(job.ranks()[1] if to_rank else job.process.pid, signal.SIGUSR1)
+            job.wait_until(lambda: len(self.steps("c")) > before)
+            self.assertTrue(job.running())
+            kill(job.process.pid, signal.SIGUSR2)
+            self.assertEqual(job.wait(), 75, job.text())
+            shutil.rmtree(self.folder / "c")
+
+    def test_term_and_int_at_any_rank_write_one_and_end_with_75(self) -> None:
+        for number, rank in ((signal.SIGTERM, 0), (signal.SIGTERM, 2), (signal.SIGINT, 1), (signal.SIGUSR2, 0)):
+            with self.subTest(signal=number, rank=rank):
+                shutil.rmtree(self.folder / "c", ignore_errors=True)
+                job = self.started(3, *self.saving())
+                start = time.monotonic()
+                kill(job.ranks()[rank], number)
+                self.assertEqual(job.wait(), 75, job.text())
+                print(f"{signal.Signals(number).name} at rank {rank}: ended after {time.monotonic() - start:.2f} s")
+                last = self.lines("m.jsonl")[-1]
+                self.assertEqual((last["event"], last["signal"]), ("interrupted", signal.Signals(number).name))
+                self.assertEqual(self.steps("c"), [last["step"]])
+                self.assertIn(f"after step {last['step']}; --resume auto", job.text())
+
+    def test_what_a_signal_ended_goes_on_to_the_same_bits(self) -> None:
+        expected = self.result(2, *TINY, "--batch", 8, "--epochs", 60)
+        job = self.started(2, *self.saving(60))
+        kill(job.ranks()[1], signal.SIGTERM)
+        self.assertEqual(job.wait(), 75, job.text())
+        self.run_job(2, *self.saving(60), "--resume", "auto")
+        self.assertEqual(self.result_in("m.jsonl"), expected)
+
+    def test_a_second_interrupt_ends_at_once(self) -> None:
+        job = self.started(2, *self.saving())
+        first, second = job.ranks()
+        kill(second, signal.SIGSTOP)  # so that the other one comes to no step boundary
+        kill(first, signal.SIGINT)
+        time.sleep(1)
+        self.assertTrue(job.running(), job.text())
+        kill(first, signal.SIGINT)
+        self.assertEqual(job.wait(20), 130, job.text())
+
+    def test_without_checkpoints_the_end_is_orderly(self) -> None:
+        job = self.started(2, *ENDLESS, "--metrics", "m.jsonl")
+        kill(job.ranks()[1], signal.SIGUSR1)
+        job.wait_until(lambda: "there is no --checkpoint" in job.text())
+        kill(job.ranks()[1], signal.SIGTERM)
+        self.assertEqual(job.wait(), 143, job.text())
+        self.assertIn("without a checkpoint", job.text())
+        self.assertEqual(self.lines("m.jsonl")[-1]["event"], "interrupted")
+
+
+if __name__ == "__main__":
+    unittest.main()

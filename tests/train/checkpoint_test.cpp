@@ -1,0 +1,514 @@
+#include "runtime/train/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include "data/tokens.h"
+#include "models/gpt/gpt.h"
+#include "runtime/core/error.h"
+#include "runtime/core/hash.h"
+#include "runtime/train/checkpoint_writer.h"
+#include "runtime/train/step_pace.h"
+#include "tests/train/rig.h"
+
+namespace ddptrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kSequence = 8;
+
+const TokenDataset& data() {
+  static const TokenDataset tokens(load_tokens("synthetic:1000:16", {}), kSequence);
+  return tokens;
+}
+
+std::unique_ptr<Model> tiny_gpt(Device& device, std::int64_t batch, std::int64_t feed_forward) {
+  GptOptions options;
+  options.shape = {1, 8, 2, feed_forward, kSequence, 16};
+  options.max_batch = batch;
+  options.dropout = 0.2f;
+  return make_gpt(device, options, make_resident(data(), device));
+}
+
+/// A GPT with a buffer of which each rank has its own: the samples it has seen, which change the gradient.
+class Counting final : public Model {
+ public:
+  explicit Counting(std::unique_ptr<Model> gpt) : gpt_(std::move(gpt)) {}
+
+  const std::vector<ParameterSpec>& parameters() const override { return gpt_->parameters(); }
+  std::vector<BufferSpec> buffers() const override { return {{"seen", {3}, DType::f32, 0.5f}}; }
+  void bind(const ModelTensors& tensors) override {
+    gpt_->bind(tensors);
+    seen_ = tensors.buffers.at(0);
+  }
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
+    seen_.as<float>()[1] += static_cast<float>(slice.count * (1 + test_world().rank()));
+    gpt_->forward(slice, gradient_scale * (1.0f + 0.01f * seen_.as<float>()[1]), sums);
+  }
+  void backward(bool accumulate, const Ready& ready) override { gpt_->backward(accumulate, ready); }
+  void evaluate(const Slice& slice, MetricSums* sums) override { gpt_->evaluate(slice, sums); }
+  double flops_per_sample() const override { return gpt_->flops_per_sample(); }
+  const char* unit() const override { return gpt_->unit(); }
+  Tensor seen() const { return seen_; }
+
+ private:
+  std::unique_ptr<Model> gpt_;
+  Tensor seen_;
+};
+
+/// A replica on each rank of `world`, which may be a part of the job.
+struct Replica {
+  const World& world;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Communicator> communicator;
+  Counting* model = nullptr;
+  std::unique_ptr<Trainer> trainer;
+
+  Replica(const World& world, TrainerOptions options, std::int64_t feed_forward = 9) : world(world) {
+    device = make_cpu_device({});
+    communicator = make_communicator(world, *device, {});
+    options.batch = 12 / world.size() / options.grad_accum;
+    auto counting = std::make_unique<Counting>(tiny_gpt(*device, options.batch, feed_forward));
+    model = counting.get();
+    trainer = std::make_unique<Trainer>(options, std::move(counting), data(), world, *device, *communicator);
+  }
+
+  std::map<std::string, std::vector<char>> arrays() const {
+    std::map<std::string, std::vector<char>> copy;
+    for (const StateArray& array : trainer->state().arrays()) {
+      for (const StateArray::Piece& piece : array.pieces) {
+        std::vector<char>& bytes = copy[array.name];
+        bytes.resize(piece.values.bytes());
+        device->copy_to_host(bytes.data(), piece.values.data, bytes.size());
+      }
+    }
+    return copy;
+  }
+
+  void resume(const Checkpoint& checkpoint) {
+    restore_arrays(checkpoint, trainer->state(), world, *device);
+    trainer->restored(restored_sums(checkpoint.manifest.progress, world.rank(), world.size()));
+  }
+};
+
+TrainerOptions options_with(OptimizerKind kind, bool zero, std::int64_t grad_accum = 1) {
+  TrainerOptions options;
+  options.grad_accum = grad_accum;
+  options.bucket_bytes = 1000;
+  options.last_bucket_bytes = 500;
+  options.optimizer.kind = kind;
+  options.zero = zero;
+  return options;
+}
+
+/// A folder of this test that all ranks know; empty at first, and gone at last.
+struct TestFolder : fs::path {
+  explicit TestFolder(const std::string& name)
+      : fs::path(test_world().all_gather(testing::TempDir() + fmt::format("ckpt_{}_{}", name, getpid())).front()) {
+    if (test_world().rank() == 0) fs::create_directories(*this);
+    test_world().barrier();
+  }
+  ~TestFolder() {
+    test_world().barrier();
+    if (test_world().rank() == 0) fs::remove_all(*this);
+  }
+};
+
+RunIdentity identity(const World& world) {
+  RunIdentity run;
+  run.model = "gpt";
+  run.world_size = world.size();
+  run.flags = {{"--lr", "0.1"}};
+  return run;
+}
+
+WrittenCheckpoint write(Replica& run, const fs::path& folder, std::int64_t step, std::int64_t keep = 10) {
+  CheckpointOptions options;
+  options.folder = folder.string();
+  options.keep = keep;
+  CheckpointWriter writer(options, identity(run.world), *run.trainer, run.world, *run.device);
+  const auto failed = writer.start({step, {}, {}, {}});
+  return failed ? *failed : writer.wait().value();
+}
+
+TEST(Checkpoint, ARunGoesOnWithTheSameBits) {
+  const TestFolder folder("exact");
+  for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adamw}) {
+    for (const bool zero : {false, true}) {
+      for (const std::int64_t accumulation : {1, 3}) {
+        const std::string which = fmt::format("{} zero {} accumulation {}", rule_of(kind).name, zero, accumulation);
+        const TrainerOptions options = options_with(kind, zero, accumulation);
+        Replica run(test_world(), options);
+        run.trainer->run(3);
+        const fs::path own = folder / which;
+        ASSERT_EQ(write(run, own, 3).error, "") << which;
+        const auto written = run.arrays();
+        run.trainer->run(4);
+        const MetricSums expected = run.trainer->running_sums().at(0);
+
+        Replica other(test_world(), options);
+        other.trainer->run(1);
+        const auto checkpoint = find_checkpoint(test_world(), own);
+        ASSERT_TRUE(checkpoint) << which;
+        EXPECT_EQ(checkpoint->manifest.progress.step, 3);
+        other.resume(*checkpoint);
+        EXPECT_EQ(other.arrays(), written) << which;
+        other.trainer->run(4);
+        EXPECT_EQ(other.arrays(), run.arrays()) << which;
+        EXPECT_NE(other.arrays(), written) << which;
+        const MetricSums sums = other.trainer->running_sums().at(0);
+        EXPECT_EQ(sums.loss, expected.loss) << which;
+        EXPECT_EQ(sums.samples, expected.samples) << which;
+      }
+    }
+  }
+}
+
+TEST(Checkpoint, WhatIsCopiedIsTheStateAtTheCallThoughTrainingGoesOn) {
+  const TestFolder folder("snapshot");
+  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  run.trainer->run(2);
+  const auto expected = run.arrays();
+  CheckpointOptions options;
+  options.folder = folder.string();
+  CheckpointWriter writer(options, identity(test_world()), *run.trainer, test_world(), *run.device);
+  ASSERT_FALSE(writer.start({2, {}, {}, {}}));
+  run.trainer->run(3);
+  EXPECT_TRUE(writer.busy());
+  EXPECT_THROW(writer.start({5, {}, {}, {}}), Error);
+  ASSERT_EQ(writer.wait().value().error, "");
+  EXPECT_FALSE(writer.busy());
+  run.resume(*find_checkpoint(test_world(), folder));
+  EXPECT_EQ(run.arrays(), expected);
+}
+
+/// Writes and reads on part of the ranks after the other, without training in between.
+TEST(Checkpoint, ShardsAreCutAgainForOtherNumbersOfRanks) {
+  const TestFolder folder("ranks");
+  const World& all = test_world();
+  Replica first(all, options_with(OptimizerKind::adamw, true));
+  first.trainer->run(3);
+  ASSERT_EQ(write(first, folder / "0", 3).error, "");
+  const auto expected = CheckpointReader(*find_checkpoint(all, folder / "0")).parameters();
+  const auto arrays = first.arrays();
+  const std::string hash = first.trainer->state().parameter_hash();
+  const float seen_by_rank_0 = first.model->seen().as<float>()[1];
+
+  int number = 0;
+  for (const int ranks : {all.size() / 2, 1, all.size()}) {
+    if (ranks < 1) continue;
+    const bool takes_part = all.rank() < ranks;
+    const auto part = all.split(takes_part ? 0 : 1);
+    if (takes_part) {
+      TrainerOptions options = options_with(OptimizerKind::adamw, ranks != 1);
+      options.bucket_bytes = 700 * (number + 2);  // buckets end elsewhere
+      Replica run(*part, options);
+      run.resume(*find_checkpoint(*part, folder / std::to_string(number)));
+      EXPECT_EQ(run.trainer->state().parameter_hash(), hash) << ranks;
+      if (all.rank() == 0) {
+        EXPECT_EQ(run.model->seen().as<float>()[1], seen_by_rank_0);
+      }
+      ASSERT_EQ(write(run, folder / std::to_string(number + 1), 3).error, "") << ranks;
+    }
+    all.barrier();
+    ++number;
+  }
+  const auto last = find_checkpoint(all, folder / std::to_string(number));
+  const auto parameters = CheckpointReader(*last).parameters();
+  ASSERT_EQ(parameters.size(), expected.size());
+  for (const auto& [name, tensor] : expected) EXPECT_EQ(parameters.at(name).second, tensor.second) << name;
+  Replica again(all, options_with(OptimizerKind::adamw, true));
+  again.resume(*last);
+  auto now = again.arrays();
+  auto before = arrays;
+  now.erase("buffer/seen");  // of each rank; went through one rank
+  before.erase("buffer/seen");
+  EXPECT_EQ(now, before);
+}
+
+TEST(Checkpoint, SumsOfAnotherNumberOfRanksGoToRankZero) {
+  const RunProgress progress{7, {}, {}, {{0.25, 1, 4}, {0.5, 2, 4}, {1.0, 3, 4}}};
+  EXPECT_EQ(restored_sums(progress, 1, 3).at(0).loss, 0.5);
+  EXPECT_EQ(restored_sums(progress, 0, 2).at(0).loss, 1.75);
+  EXPECT_EQ(restored_sums(progress, 0, 2).at(0).correct, 6u);
+  EXPECT_EQ(restored_sums(progress, 1, 2).at(0).samples, 0u);
+}
+
+TEST(Checkpoint, SumsOfVirtualRanksGoToTheRanksThatTakeThem) {
+  const RunProgress progress{7, {}, {}, {{0.25, 1, 4}, {0.5, 2, 4}, {1.0, 3, 4}, {2.0, 4, 4}}};
+  const auto second = restored_sums(progress, 1, 2, 2);
+  ASSERT_EQ(second.size(), 2u);
+  EXPECT_EQ(second[0].loss, 1.0);
+  EXPECT_EQ(second[1].loss, 2.0);
+  EXPECT_EQ(restored_sums(progress, 0, 1, 4).at(3).correct, 4u);
+}
+
+TEST(Checkpoint, RanksDivideWhatIsReplicated) {
+  std::vector<float> values(1000);
+  std::vector<char> bytes(13);
+  const auto array = [](const char* name, Tensor values, Placement placement) {
+    return StateArray{name, values.shape, values.dtype, placement, {{0, values}}};
+  };
+  const std::vector<StateArray> arrays = {array("a", {bytes.data(), DType::u8, {13}}, Placement::replicated),
+                                          array("b", {values.data(), DType::f32, {700}}, Placement::replicated),
+                                          array("c", {values.data() + 700, DType::f32, {1}}, Placement::replicated),
+                                          array("d", {values.data() + 701, DType::f32, {99}}, Placement::per_rank)};
+  for (const int ranks : {1, 2, 3, 5, 900}) {
+    std::map<std::string, std::vector<int>> written = {
+        {"a", std::vector<int>(13)}, {"b", std::vector<int>(700)}, {"c", {0}}};
+    std::size_t most = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::size_t mine = 0;
+      for (const StateArray& part : arrays_to_write(arrays, rank, ranks)) {
+        for (const StateArray::Piece& piece : part.pieces) {
+          if (part.name == "d") {
+            EXPECT_EQ(piece.values.size(), 99);
+            continue;
+          }
+          mine += piece.values.bytes();
+          const auto& whole = part.name == "a" ? arrays[0] : part.name == "b" ? arrays[1] : arrays[2];
+          EXPECT_EQ(piece.values.as<char>(),
+                    whole.pieces[0].values.as<char>() + piece.begin * static_cast<std::int64_t>(size_of(part.dtype)));
+          for (std::int64_t i = 0; i < piece.values.size(); ++i) ++written.at(part.name).at(piece.begin + i);
+        }
+      }
+      most = std::max(most, mine);
+    }
+    for (const auto& [name, counts] : written) {
+      for (const int count : counts) ASSERT_EQ(count, 1) << name << " on " << ranks;
+    }
+    EXPECT_LE(most, (13 + 4 * 701) / static_cast<std::size_t>(ranks) + 8) << ranks;
+  }
+}
+
+class Damaged : public testing::Test {
+ protected:
+  void SetUp() override {
+    Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+    for (const std::int64_t step : {10, 20, 30}) {
+      run.trainer->run(1);
+      ASSERT_EQ(write(run, folder_, step).error, "");
+    }
+  }
+
+  /// By rank 0, in the newest checkpoint; the one before it is found then, and the newest is refused by name.
+  void expect_skipped_after(const std::string& what, const std::function<void(const fs::path&)>& damage,
+                            const std::string& reason) {
+    const fs::path newest = checkpoint_path(folder_, 30);
+    if (test_world().rank() == 0) {
+      fs::copy(newest, folder_ / "kept", fs::copy_options::recursive);
+      damage(newest);
+    }
+    test_world().barrier();
+    EXPECT_NE(fault_of(newest).find(reason), std::string::npos) << what << ": " << fault_of(newest);
+    const auto found = find_checkpoint(test_world(), folder_);
+    ASSERT_TRUE(found) << what;
+    EXPECT_EQ(found->manifest.progress.step, 20) << what;
+    if (test_world().max(has_manifest(newest) ? 1.0 : 0.0) > 0.0) {
+      EXPECT_THROW(find_checkpoint(test_world(), newest), UsageError) << what;
+    }
+    test_world().barrier();
+    if (test_world().rank() == 0) {
+      fs::remove_all(newest);
+      fs::rename(folder_ / "kept", newest);
+    }
+    test_world().barrier();
+    EXPECT_EQ(find_checkpoint(test_world(), folder_)->manifest.progress.step, 30) << what;
+  }
+
+  TestFolder folder_{"damaged"};
+};
+
+void flip_byte(const fs::path& path, std::int64_t at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(at < 0 ? static_cast<std::int64_t>(fs::file_size(path)) + at : at);
+  const auto place = file.tellg();
+  const auto byte = static_cast<char>(file.get() ^ 1);
+  file.seekp(place);
+  file.put(byte);
+}
+
+TEST_F(Damaged, AnOlderOneIsTakenAndTheReasonNamed) {
+  const std::string last = fmt::format("rank-{:05}.safetensors", test_world().size() - 1);
+  expect_skipped_after(
+      "last byte", [&](const fs::path& path) { flip_byte(path / last, -1); }, last + ": damaged");
+  expect_skipped_after(
+      "a byte of the header", [&](const fs::path& path) { flip_byte(path / last, 20); }, "damaged");
+  expect_skipped_after(
+      "truncated", [&](const fs::path& path) { fs::resize_file(path / last, 100); }, "100 bytes in place of");
+  expect_skipped_after(
+      "empty", [&](const fs::path& path) { fs::resize_file(path / last, 0); }, "0 bytes in place of");
+  expect_skipped_after(
+      "no file", [&](const fs::path& path) { fs::remove(path / last); }, last);
+  expect_skipped_after(
+      "no manifest", [&](const fs::path& path) { fs::remove(path / kManifestName); }, "incomplete");
+  expect_skipped_after(
+      "half a manifest", [&](const fs::path& path) { fs::resize_file(path / kManifestName, 300); }, "damaged JSON");
+  expect_skipped_after(
+      "not a manifest", [&](const fs::path& path) { std::ofstream(path / kManifestName) << "{}"; }, "not the manifest");
+  expect_skipped_after(
+      "a manifest of another version",
+      [&](const fs::path& path) {
+        Manifest manifest = read_manifest(path);
+        std::string text = to_json(manifest);
+        text.replace(text.find("\"version\": 1"), 12, "\"version\": 9");
+        std::ofstream(path / kManifestName) << text;
+      },
+      "version 9");
+}
+
+TEST_F(Damaged, AFileOutsideOfTheCheckpointIsNotRead) {
+  expect_skipped_after(
+      "a path",
+      [&](const fs::path& path) {
+        Manifest manifest = read_manifest(path);
+        manifest.files[0].name = "../secret";
+        std::ofstream(path / kManifestName) << to_json(manifest);
+      },
+      "is no file");
+}
+
+TEST_F(Damaged, LeftOversDoNotMatterAndGoAway) {
+  if (test_world().rank() == 0) {
+    fs::create_directories(checkpoint_path(folder_, 35));
+    std::ofstream(checkpoint_path(folder_, 35) / "rank-00000.safetensors.partial") << "half";
+    std::ofstream(checkpoint_path(folder_, 30) / "rank-00000.safetensors.partial") << "half";
+    fs::create_directories(folder_ / "step-x");
+  }
+  test_world().barrier();
+  EXPECT_EQ(find_checkpoint(test_world(), folder_)->manifest.progress.step, 30);
+  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  ASSERT_EQ(write(run, folder_, 40, 2).error, "");
+  std::vector<std::int64_t> steps;
+  for (const auto& [step, path] : checkpoints_in(folder_)) steps.push_back(step);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{30, 40}));
+  EXPECT_TRUE(fs::exists(folder_ / "step-x"));
+}
+
+TEST_F(Damaged, ArraysOfAnotherModelOrOptimizerAreNamed) {
+  const auto checkpoint = find_checkpoint(test_world(), folder_);
+  const auto message_of = [&](Replica& run) -> std::string {
+    try {
+      run.resume(*checkpoint);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  Replica wider(test_world(), options_with(OptimizerKind::adamw, false), 10);
+  EXPECT_NE(message_of(wider).find("needs f32 [8, 10]"), std::string::npos) << message_of(wider);
+  Replica sgd(test_world(), options_with(OptimizerKind::sgd, false));
+  EXPECT_NE(message_of(sgd).find("slot_1/"), std::string::npos) << message_of(sgd);
+}
+
+TEST_F(Damaged, ElementsThatNoFileHasAreAnError) {
+  if (test_world().size() == 1) GTEST_SKIP() << "one file has all";
+  Checkpoint checkpoint = *find_checkpoint(test_world(), folder_);
+  checkpoint.manifest.files.pop_back();
+  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  try {
+    run.resume(checkpoint);
+    ADD_FAILURE() << "resumed";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("the checkpoint lacks "), std::string::npos) << error.what();
+  }
+}
+
+TEST(Checkpoint, AFullDiskIsAnErrorOnAllRanksAndLeavesTheOldOneIntact) {
+  const TestFolder folder("full");
+  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  ASSERT_EQ(write(run, folder, 1).error, "");
+  const bool here = test_world().rank() == test_world().size() - 1;
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{500, before.rlim_max};
+  if (here) setrlimit(RLIMIT_FSIZE, &small);
+  const WrittenCheckpoint failed = write(run, folder, 2);
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  EXPECT_NE(failed.error.find(fmt::format("rank {}: ", test_world().size() - 1)), std::string::npos) << failed.error;
+  EXPECT_NE(failed.error.find("File too large"), std::string::npos) << failed.error;
+  test_world().barrier();
+  EXPECT_FALSE(fs::exists(checkpoint_path(folder, 2)));
+  EXPECT_EQ(find_checkpoint(test_world(), folder)->manifest.progress.step, 1);
+  EXPECT_EQ(write(run, folder, 2).error, "");
+}
+
+TEST(Checkpoint, AFolderThatCannotBeMadeIsAnError) {
+  const TestFolder folder("file_in_the_way");
+  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  if (test_world().rank() == 0) std::ofstream(checkpoint_path(folder, 2)) << "in the way";
+  test_world().barrier();
+  EXPECT_NE(write(run, folder, 2).error, "");
+}
+
+TEST(Checkpoint, TheNewestAreKept) {
+  const TestFolder folder("keep");
+  Replica run(test_world(), options_with(OptimizerKind::sgd, false));
+  for (const std::int64_t step : {5, 10, 15, 20}) ASSERT_EQ(write(run, folder, step, 2).error, "");
+  std::vector<std::int64_t> steps;
+  for (const auto& [step, path] : checkpoints_in(folder)) steps.push_back(step);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{15, 20}));
+}
+
+TEST(Checkpoint, ManifestsReadAsTheyWereWritten) {
+  Manifest manifest;
+  manifest.run = identity(test_world());
+  manifest.run.world_size = 2;
+  manifest.run.sizes = {{"layers", 1}};
+  manifest.run.seed = 1ull << 62;
+  manifest.progress = {
+      12, {{1, 8, 0.1 + 0.2, 0.5, std::nan(""), 0.25, 1e5}}, {1.0 / 3.0, 2, 3}, {{std::nan(""), 5, 6}, {7.5, 8, 9}}};
+  manifest.arrays = {{"weight/a", {2, 3}, "f32", Placement::sharded}};
+  manifest.files = {{"rank-00000.safetensors", 10, "aa"}, {"rank-00001.safetensors", 20, "bb"}};
+  manifest.written = "2026-01-01T00:00:00Z";
+  const Manifest read = parse_manifest(to_json(manifest), "manifest");
+  EXPECT_EQ(to_json(read), to_json(manifest));
+  EXPECT_EQ(read.progress.epochs.at(0).train_loss, 0.1 + 0.2);
+  EXPECT_TRUE(std::isnan(read.progress.epochs[0].test_loss));
+  EXPECT_EQ(read.progress.epoch_sums.loss, 1.0 / 3.0);
+  EXPECT_TRUE(std::isnan(read.progress.rank_sums.at(0).loss));
+  EXPECT_EQ(read.arrays.at(0).placement, Placement::sharded);
+  EXPECT_EQ(read.bytes(), 30u);
+  std::string changed = to_json(manifest);
+  changed.replace(changed.find("\"--lr\": \"0.1\""), 13, "\"--lr\": \"0.2\"");
+  EXPECT_THROW(parse_manifest(changed, "manifest"), UsageError);
+  manifest.files.pop_back();
+  EXPECT_THROW(parse_manifest(to_json(manifest), "manifest"), UsageError);
+}
+
+TEST(Checkpoint, HashesAreThoseOfXxhsum) {
+  EXPECT_EQ(xxh3_128("", 0), "99aa06d3014798d86001c324468d497f");  // of the algorithm's specification
+}
+
+TEST(StepPace, PiecesGrowToAThirdOfASecondAndShrinkAgain) {
+  Replica run(test_world(), options_with(OptimizerKind::sgd, false));
+  StepPace pace(test_world(), *run.device);
+  EXPECT_EQ(pace.left(), 1);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE(pace.queued(pace.left()));
+    pace.next_piece();
+  }
+  const std::int64_t fast = pace.left();
+  EXPECT_GE(fast, 64);
+  EXPECT_EQ(fast % 8, 0);
+  EXPECT_FALSE(pace.queued(fast - 1));
+  EXPECT_EQ(pace.left(), 1);
+  EXPECT_TRUE(pace.queued(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(test_world().rank() == 0 ? 700 : 0));
+  pace.next_piece();
+  EXPECT_LT(pace.left(), fast);
+  EXPECT_EQ(test_world().min(static_cast<double>(pace.left())), test_world().max(static_cast<double>(pace.left())));
+}
+
+}  // namespace
+}  // namespace ddptrain
