@@ -215,7 +215,7 @@ def _run(summary: Table, settings: Table) -> Measured | None:
         tflops=1.0,
         gpus_per_node=max(int(ranks) // nodes, 1),
         nodes=nodes,
-        grad_accum=_passes(summary, int(ranks)),
+        grad_accum=_passes(summary, max(int(ranks), 1)),
         overlap=_overlaps(summary, settings),
     )
     return Measured(

@@ -88,19 +88,16 @@ __global__ void __launch_bounds__(kThreads) chunk_squares_kernel(const UpdateChu
                                                                  const std::uint32_t* first_square, float* squares) {
   __shared__ float shared[kThreads / 32];
   const UpdateChunk chunk = chunks[blockIdx.x];
+  const G* values = gradients + chunk.begin;
   float sum = 0.0f;
-#pragma unroll
-  for (std::uint32_t round = 0; round < optimizer::kRounds; ++round) {
-    const std::uint32_t offset = optimizer::offset_in_chunk(round);
-    const int count = optimizer::count_at(chunk, offset);
-    float value[optimizer::kVector] = {};
-    if (count > 0) optimizer::load_some(gradients + chunk.begin + offset, count, value);
-    sum += sum_of_squares(value);
+#pragma unroll 4
+  for (std::uint32_t i = threadIdx.x; i < chunk.count; i += kThreads) {
+    const float value = to_float(values[i]);
+    sum += value * value;
   }
   sum = block_sum<kThreads>(sum, shared);
   if (threadIdx.x == 0) squares[first_square[chunk.parameter] + chunk.element / kChunkElements] = sum;
 }
-static_assert(kThreads == optimizer::kThreads);
 
 }  // namespace
 }  // namespace cuda
