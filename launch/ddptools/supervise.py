@@ -24,12 +24,19 @@ from ddptools.runner import end_session, exit_text, last_words, when_parent_ends
 RESUMABLE = 75  # ddptrain's exit code after a checkpoint that a signal asked for
 USAGE = 2
 LONGEST_PAUSE = 300.0
+# Open MPI otherwise learns after eight minutes that a host is gone. Seconds, seconds, and probes: after 9 s.
+KEEPALIVE = {
+    "OMPI_MCA_oob_tcp_keepalive_time": "3",
+    "OMPI_MCA_oob_tcp_keepalive_intvl": "2",
+    "OMPI_MCA_oob_tcp_keepalive_probes": "3",
+}
 DESCRIPTION = """\
 Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure it
 starts COMMAND again, which goes on from the newest undamaged checkpoint; hosts of mpirun's --hostfile that do not answer
-over ssh are then left out, and with --virtual-ranks as many ranks as the others have slots for. SIGTERM and SIGINT (Ctrl-C) become SIGUSR2,
-which mpirun forwards to its ranks: they write a checkpoint and end, and supervise leaves with code 75. A second one ends
-the job at once. SIGUSR1 writes a checkpoint."""
+over ssh are then left out, and with --virtual-ranks as many ranks start as the others have slots for. SIGTERM and SIGINT
+(Ctrl-C) become SIGUSR2, which mpirun forwards to its ranks: they write a checkpoint and end, and supervise leaves with
+code 75. A second one ends the job at once. SIGUSR1 writes a checkpoint. Open MPI is told to notice a lost host after
+9 s (OMPI_MCA_oob_tcp_keepalive_*, unless these are set)."""
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -172,6 +179,7 @@ class Job:
             try:
                 self.process = subprocess.Popen(
                     command,
+                    env=KEEPALIVE | os.environ,
                     stderr=subprocess.PIPE,
                     start_new_session=True,
                     preexec_fn=when_parent_ends(signal.SIGUSR2),

@@ -57,6 +57,12 @@ class SuperviseTest(JobTest):
         job.wait_until(lambda: len(self.steps("c")) > 0)
         self.assertTrue(job.running())
 
+    def test_open_mpi_notices_a_lost_host_soon(self) -> None:
+        shown = self.folder / "environment"
+        command = words("sh", "-c", f"env > {shown}; exit 2", "--checkpoint", "c")
+        Job(words(ROOT / "launch" / "supervise", "--", *command), self.folder).wait()
+        self.assertIn("OMPI_MCA_oob_tcp_keepalive_time=3\n", shown.read_text())
+
     def test_a_second_interrupt_ends_the_job(self) -> None:
         job = self.supervise()
         job.wait_until(lambda: "Epoch 1/" in job.text())
