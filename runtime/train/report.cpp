@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "runtime/core/error.h"
@@ -90,8 +93,21 @@ std::string described(const GradientPath& path) {
   return path.reason.empty() ? path.text : fmt::format("{} ({})", path.text, path.reason);
 }
 
+namespace {
+
+/// A run that was killed, or whose disk was full, may have left the beginning of a line.
+void drop_cut_line(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t whole = text.rfind('\n') + 1;  // 0 where there is none
+  if (whole < text.size()) std::filesystem::resize_file(path, whole);
+}
+
+}  // namespace
+
 MetricsFile::MetricsFile(const std::string& path, bool append) : path_(path) {
   require_writable("--metrics", path);
+  if (append && std::filesystem::is_regular_file(path)) drop_cut_line(path);
   file_.open(path, append ? std::ios::app : std::ios::out);
 }
 

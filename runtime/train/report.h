@@ -72,7 +72,7 @@ std::string described(const GradientPath& path);
 /// A file of JSON lines, written as they come.
 class MetricsFile {
  public:
-  /// Creates or truncates, or goes on at its end; UsageError where it cannot be written.
+  /// Creates or truncates, or goes on after its last whole line; UsageError where it cannot be written.
   explicit MetricsFile(const std::string& path, bool append = false);
   void write(const std::string& line);  ///< Error where that fails (disk full).
 

@@ -97,5 +97,19 @@ TEST(MetricsFile, TellsOfPathsThatCannotBeWrittenAndOfFullDisks) {
   EXPECT_THROW(full.write("{}"), Error);
 }
 
+TEST(MetricsFile, GoesOnAfterTheLastWholeLine) {
+  const std::string path = ::testing::TempDir() + "/metrics_append_test.jsonl";
+  const auto appended_to = [&](const std::string& before) {
+    std::ofstream(path, std::ios::binary) << before;
+    MetricsFile(path, true).write("{}");
+    std::ifstream file(path, std::ios::binary);
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  EXPECT_EQ(appended_to("{\"a\":1}\n"), "{\"a\":1}\n{}\n");
+  EXPECT_EQ(appended_to("{\"a\":1}\n{\"b\""), "{\"a\":1}\n{}\n");
+  EXPECT_EQ(appended_to("{\"a\""), "{}\n");
+  EXPECT_EQ(appended_to(""), "{}\n");
+}
+
 }  // namespace
 }  // namespace ddptrain
