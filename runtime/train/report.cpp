@@ -213,7 +213,9 @@ double Report::mfu(double samples_per_second) const {
 }
 
 std::string Report::mfu_text(double samples_per_second) const {
-  if (info_.peak.flops == 0.0) return "n/a  (the peak rate of this device is not known: --peak-tflops)";
+  if (info_.peak.flops == 0.0) {
+    return run().device == "cpu" ? "n/a" : "n/a  (the peak rate of this GPU is not known: --peak-tflops)";
+  }
   return fmt::format("{}  (of {:.1f} TFLOP/s: {})", percent(mfu(samples_per_second)), 1e-12 * info_.peak.flops,
                      info_.peak.source);
 }
