@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -362,15 +363,16 @@ TEST_P(OnDevice, FusedSumGivesAllRanksTheSameBitsWithAndWithoutGraph) {
   }
 }
 
-/// The CNN, behind a pause of 0 to 3 ms that this rank draws before every forward pass.
-class UnevenModel final : public Model {
+/// A model, behind a pause of this rank before every forward pass.
+class PausingModel final : public Model {
  public:
-  UnevenModel(std::unique_ptr<Model> model, unsigned seed) : model_(std::move(model)), random_(seed) {}
+  using Pause = std::function<std::chrono::duration<double>()>;
+  PausingModel(std::unique_ptr<Model> model, Pause pause) : model_(std::move(model)), pause_(std::move(pause)) {}
 
   const std::vector<ParameterSpec>& parameters() const override { return model_->parameters(); }
   void bind(const ModelTensors& tensors) override { model_->bind(tensors); }
   void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
-    std::this_thread::sleep_for(std::chrono::microseconds(random_() % 3000));
+    std::this_thread::sleep_for(pause_());
     model_->forward(slice, gradient_scale, sums);
   }
   void backward(bool accumulate, const Ready& ready) override { model_->backward(accumulate, ready); }
@@ -380,8 +382,13 @@ class UnevenModel final : public Model {
 
  private:
   std::unique_ptr<Model> model_;
-  std::mt19937 random_;
+  Pause pause_;
 };
+
+/// 0 to 3 ms, drawn anew each time.
+PausingModel::Pause uneven_pause(unsigned seed) {
+  return [random = std::mt19937(seed)]() mutable { return std::chrono::microseconds(random() % 3000); };
+}
 
 /// A rank that is a round ahead writes into the packets of the other parity: odd and even rounds alternate, and neither
 /// may be taken for the other, however far apart the ranks are.
@@ -395,7 +402,8 @@ TEST_P(OnDevice, FusedSumsOfRanksThatAreHeldApartInTimeAreTheSame) {
   const std::string expected = hash_after(rig, options, kSteps);
   for (const unsigned seed : {1u, 2u}) {
     const unsigned own = seed * 100 + static_cast<unsigned>(test_world().rank());
-    const auto trainer = rig.trainer(options, data(), std::make_unique<UnevenModel>(rig.cnn(options, data()), own));
+    const auto trainer =
+        rig.trainer(options, data(), std::make_unique<PausingModel>(rig.cnn(options, data()), uneven_pause(own)));
     ASSERT_EQ(trainer->gradient_path().name, fused_path());
     for (std::uint64_t done = 0; done < kSteps; done += 7) {  // 301 = 43 * 7: the host waits now and then
       trainer->run(7);
@@ -495,34 +503,12 @@ TEST_P(OnDevice, RunMeasuresItself) {
   }
 }
 
-/// A model whose every forward pass keeps this rank waiting.
-class SlowModel final : public Model {
- public:
-  SlowModel(std::unique_ptr<Model> model, std::chrono::duration<double> delay)
-      : model_(std::move(model)), delay_(delay) {}
-
-  const std::vector<ParameterSpec>& parameters() const override { return model_->parameters(); }
-  void bind(const ModelTensors& tensors) override { model_->bind(tensors); }
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
-    std::this_thread::sleep_for(delay_);
-    model_->forward(slice, gradient_scale, sums);
-  }
-  void backward(bool accumulate, const Ready& ready) override { model_->backward(accumulate, ready); }
-  void evaluate(const Slice& slice, MetricSums* sums) override { model_->evaluate(slice, sums); }
-  double flops_per_sample() const override { return model_->flops_per_sample(); }
-  const char* unit() const override { return model_->unit(); }
-
- private:
-  std::unique_ptr<Model> model_;
-  std::chrono::duration<double> delay_;
-};
-
 /// A calibration with a last rank that is slow by `delay` in every step.
 Calibration calibrate_with_a_slow_rank(Rig& rig, std::chrono::duration<double> delay) {
   const World& world = test_world();
   const TrainerOptions options = options_for_ranks();
   std::unique_ptr<Model> model = rig.cnn(options, data());
-  if (world.rank() == world.size() - 1) model = std::make_unique<SlowModel>(std::move(model), delay);
+  if (world.rank() == world.size() - 1) model = std::make_unique<PausingModel>(std::move(model), [=] { return delay; });
   const auto trainer = rig.trainer(options, data(), std::move(model));
   return calibrate(*trainer, world, *rig.device, kSamplesPerStep / delay.count());
 }
