@@ -107,5 +107,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Device& 
 std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device,
                                                      const CommunicatorOptions& options);
 std::string nccl_version();  ///< Empty in a build without CUDA.
+/// Whether the NCCL that the program was built with can have symmetric memory (2.27.3 and newer).
+bool nccl_has_symmetric_windows();
 
 }  // namespace ddptrain

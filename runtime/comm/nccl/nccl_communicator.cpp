@@ -382,4 +382,6 @@ std::string nccl_version() {
   return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
 }
 
+bool nccl_has_symmetric_windows() { return kHasSymmetricWindows; }
+
 }  // namespace ddptrain

@@ -11,4 +11,6 @@ std::unique_ptr<Communicator> make_nccl_communicator(const World&, Device&, cons
 
 std::string nccl_version() { return {}; }
 
+bool nccl_has_symmetric_windows() { return false; }
+
 }  // namespace ddptrain
