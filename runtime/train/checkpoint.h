@@ -12,9 +12,8 @@
 
 #include "runtime/comm/world.h"
 #include "runtime/core/safetensors.h"
-#include "runtime/core/step.h"
 #include "runtime/device/device.h"
-#include "runtime/train/report.h"
+#include "runtime/train/manifest.h"
 #include "runtime/train/training_state.h"
 
 /// Checkpoints on disk: in FOLDER/step-N/, a file rank-R.safetensors of each rank and manifest.json, which is written
@@ -22,64 +21,10 @@
 
 namespace ddptrain {
 
-inline constexpr const char* kManifestName = "manifest.json";
-
-/// What a run is, for the run that resumes it to compare with.
-struct RunIdentity {
-  std::string model;
-  std::map<std::string, std::int64_t> sizes;  ///< Of the model.
-  std::string data;                           ///< Size and hash of its content.
-  std::string precision;
-  std::uint64_t seed = 0;
-  std::int64_t batch = 0;
-  std::int64_t grad_accum = 1;
-  std::int64_t samples_per_step = 0;
-  std::int64_t steps_per_epoch = 1;
-  int world_size = 1;
-  std::map<std::string, std::string> flags;     ///< All flags of the program, with their values.
-  std::map<std::string, std::string> versions;  ///< Of the program and its libraries.
-};
-
-/// How far a run has come. What it keeps besides is in the TrainingState.
-struct RunProgress {
-  std::int64_t step = 0;
-  std::vector<EpochResult> epochs;    ///< Those that have been reported.
-  MetricSums epoch_sums;              ///< Of all ranks: what has been logged of the epoch in progress.
-  std::vector<MetricSums> rank_sums;  ///< Of each rank, or virtual rank: what has been added up since.
-};
-
-struct CheckpointFile {
-  std::string name;
-  std::uint64_t bytes = 0;
-  std::string hash;  ///< XXH3-128
-};
-
-struct ArrayInfo {
-  std::string name;
-  Shape shape;
-  std::string dtype;
-  Placement placement = Placement::replicated;
-};
-
-struct Manifest {
-  RunIdentity run;
-  RunProgress progress;
-  std::vector<ArrayInfo> arrays;
-  std::vector<CheckpointFile> files;  ///< In the order of ranks.
-  std::string written;                ///< When: UTC, ISO 8601.
-
-  std::uint64_t bytes() const;  ///< Of all files.
-};
-
 struct Checkpoint {
   std::filesystem::path path;
   Manifest manifest;
 };
-
-std::string to_json(const Manifest& manifest);
-/// UsageError, naming `name`, where `text` is not a manifest of this version.
-Manifest parse_manifest(std::string_view text, const std::string& name);
-Manifest read_manifest(const std::filesystem::path& checkpoint);
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& folder, std::int64_t step);
 /// All, complete or not, by step; empty where the folder is missing.
