@@ -97,6 +97,33 @@ class ResumeTest(JobTest):
             for key in ("loss", "test_loss"):
                 self.assertAlmostEqual(result[key], expected[key], delta=1e-4 * abs(expected[key]))
 
+    def test_virtual_ranks_keep_the_bits_on_fewer_ranks(self) -> None:
+        adamw = ["--optimizer", "adamw", "--clip-norm", "1"]
+        for flags in ([*CNN, "--batch", "8", "--epochs", "2", *SGD], [*GPT, *adamw]):
+            with self.subTest(flags=" ".join(flags)):
+                self.check_fewer_ranks(4, flags, 2)
+
+    @unittest.skipUnless(gpus() >= 2, "two GPUs are needed")
+    def test_virtual_ranks_keep_the_bits_on_fewer_gpus(self) -> None:
+        for flags in ([*GPU_CNN, *SGD], [*GPU_GPT, "--clip-norm", "1", "--optimizer", "adamw"]):
+            with self.subTest(flags=" ".join(flags)):
+                self.check_fewer_ranks(2, flags, 6)
+
+    def check_fewer_ranks(self, ranks: int, flags: list[str], every: int) -> None:
+        """The first half of the steps on all ranks, what is left on half of them, and again."""
+        shutil.rmtree(self.folder / "c", ignore_errors=True)
+        flags = [*flags, "--virtual-ranks", str(ranks)]
+        expected = self.result(ranks, *flags)
+        saving = [*flags, "--checkpoint", "c", "--checkpoint-every", every, "--resume", "auto"]
+        starts = []
+        while ranks > 1:
+            job = self.job(ranks, *saving, "--fail-at", f"0:{(self.steps('c') or [0])[-1] + 2 * every + 1}")
+            self.assertEqual(job.wait(), 1, job.text())
+            starts.append(self.steps("c")[-1])
+            ranks //= 2
+        self.assertEqual(sorted(set(starts)), starts, "each number of ranks went on from where the last one ended")
+        self.assertEqual(self.result(1, *saving), expected)
+
     def test_what_does_not_fit_is_named(self) -> None:
         saving = [*QUICK, "--checkpoint", "c", "--checkpoint-every", 20]
         self.run_job(2, *saving)
