@@ -98,11 +98,13 @@ inline constexpr std::uint32_t kChunkElements = 2048;
 struct UpdateSlice {
   const UpdateChunk* chunks = nullptr;
   std::uint32_t chunk_count = 0;
-  std::uint32_t first_chunk = 0;                      ///< Index in the arena of this slice's first chunk.
-  std::uint32_t parameter_count = 0;                  ///< Parameters in the whole arena (size of norms).
-  DType weight_type = DType::f32;                     ///< bf16, or that of master.
-  DType gradient_type = DType::f32;                   ///< bf16, or that of master.
-  void* weights = nullptr;                            ///< The same pointer as master where the types agree.
+  std::uint32_t first_chunk = 0;      ///< Index in the arena of this slice's first chunk.
+  std::uint32_t parameter_count = 0;  ///< Parameters in the whole arena (size of norms).
+  DType weight_type = DType::f32;     ///< bf16, or that of master.
+  DType gradient_type = DType::f32;   ///< bf16, or that of master.
+  void* weights = nullptr;            ///< The same pointer as master where the types agree.
+  /// The same weights in the memory of other ranks, which are written too; null: of no rank. On GPUs only.
+  std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights = {};
   void* master = nullptr;                             ///< master_dtype.
   std::array<void*, kMostOptimizerSlots> state = {};  ///< As many as the rule has slots; of master_dtype.
   const void* gradients = nullptr;                    ///< Summed over all ranks.
@@ -133,6 +135,11 @@ class OptimizerOps : public Family<OptimizerOps> {
   /// The gradients stay as they are. Collective: the ranks' kernels wait for each other on their GPUs.
   virtual void sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
                               StepRef step, Stream stream) = 0;
+  /// Bytes of memory, zeroed, that meet() needs on each rank; 0 where there is no meet(): on CPUs.
+  virtual std::size_t meeting_bytes() const = 0;
+  /// What is queued on `stream` behind it begins when all ranks have done what was queued before it, and sees what they
+  /// wrote into each other's memory. Collective: the ranks' GPUs wait for each other.
+  virtual void meet(const PeerInboxes& peers, Stream stream) = 0;
   /// *sum (f32) = sum of squares of `values`, of bf16 or the type of master weights.
   virtual void sum_of_squares(const Tensor& values, float* sum, Stream stream) = 0;
   /// *scale = min(1, max_norm / (norm + 1e-6)), or 1 where max_norm is 0; norm = square root of the sum of all
@@ -147,7 +154,7 @@ class OptimizerOps : public Family<OptimizerOps> {
   virtual void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares,
                              Stream stream) = 0;
   /// sum = nodes[n - 1] + (... + (nodes[1] + nodes[0])), each addition in the type of master weights, rounded once to
-  /// the type of `sum`, which may be the first or the last of the nodes. All are of bf16 or the type of master weights.
+  /// the type of `sum`, which may be one of the nodes. All are of bf16 or the type of master weights.
   virtual void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream stream) = 0;
   /// sum [count] = the sum of the rows of `leaves` [rows, count] over a binary tree: neighbours in pairs, these sums in
   /// pairs, and so on, each addition in the type of master weights, rounded once to the type of `sum`; types as in

@@ -7,6 +7,18 @@
 
 namespace ddptrain {
 
+namespace {
+
+PeerInboxes inboxes_of(const PeerMemory& memory, int rank) {
+  PeerInboxes inboxes;
+  inboxes.rank = rank;
+  inboxes.size = static_cast<int>(memory.of_rank.size());
+  std::copy(memory.of_rank.begin(), memory.of_rank.end(), inboxes.of_rank.begin());
+  return inboxes;
+}
+
+}  // namespace
+
 Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
                      Communicator& communicator, bool fused_sum, NonFinite* nonfinite, OnNonFinite on_nonfinite)
     : settings_(settings),
@@ -25,6 +37,11 @@ Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const P
   const std::size_t inbox_bytes = ops_.inbox_bytes(settings.kind, arena.update_slice(last), communicator.size());
   why_not_fused_ = what_forbids_fusing(fused_sum, inbox_bytes);
   find_peers(why_not_fused_.empty() ? inbox_bytes : 0);
+  if (!arena.reaches_peers()) return;
+  PeerMemory memory = communicator.allocate_for_peers(ops_.meeting_bytes());
+  DDP_CHECK(!memory.of_rank.empty(), "ranks reach each other's parameters and nothing else");
+  meeting_ = inboxes_of(memory, communicator.rank());
+  meeting_memory_ = std::move(memory.mine);
 }
 
 std::string Optimizer::what_forbids_fusing(bool wanted, std::size_t inbox_bytes) const {
@@ -43,10 +60,8 @@ void Optimizer::find_peers(std::size_t inbox_bytes) {
     if (why_not_fused_.empty()) why_not_fused_ = "GPUs do not reach each other's memory, or another rank cannot";
     return;
   }
+  peers_ = inboxes_of(memory, communicator_.rank());
   inbox_ = std::move(memory.mine);
-  peers_.rank = communicator_.rank();
-  peers_.size = communicator_.size();
-  std::copy(memory.of_rank.begin(), memory.of_rank.end(), peers_.of_rank.begin());
 }
 
 std::size_t Optimizer::square_count() const {
@@ -88,8 +103,30 @@ void Optimizer::sum_and_update(std::size_t bucket, Stream stream) {
 }
 
 void Optimizer::finish_step() {
+  if (gathers_ && arena_.reaches_peers()) return sum_and_update_by_peers();
   if (needs_norm()) scale_and_update();
   if (gathers_) communicator_.wait(last_gather_);
+}
+
+void Optimizer::sum_and_update_by_peers() {
+  const Stream compute = device_.compute_stream();
+  sum_by_peers();
+  if (needs_norm()) {
+    communicator_.wait(communicator_.all_reduce_sum(squares(), compute));
+    ops_.clip_scale(squares(), clip_norm_, step_, nonfinite_, clip_scale(), compute);
+  }
+  for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) update(bucket, compute);
+  ops_.meet(meeting_, compute);
+}
+
+void Optimizer::sum_by_peers() {
+  const Stream compute = device_.compute_stream();
+  const Span span(device_.timeline(), Lane::communication, compute, "sum of gradients");
+  ops_.meet(meeting_, compute);
+  for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
+    ops_.add_nodes(arena_.gradient_parts(bucket), arena_.reduced_gradients(bucket), compute);
+    if (needs_norm()) add_squares(bucket, compute);
+  }
 }
 
 /// A bucket is gathered while the next one is updated.
@@ -112,6 +149,7 @@ void Optimizer::update(std::size_t bucket, Stream stream) {
   UpdateSlice slice = arena_.update_slice(bucket);
   slice.nonfinite = nonfinite_;
   if (needs_norm()) slice.gradient_scale = clip_scale();
+  if (gathers_ && arena_.reaches_peers()) slice.peer_weights = arena_.peer_weights(bucket);
   ops_.update(settings_, slice, step_, stream);
 }
 

@@ -20,7 +20,8 @@ enum class OnNonFinite : std::uint8_t {
 /// Updates the arena bucket by bucket: each as soon as its gradients are summed over ranks, or, with clipping and where
 /// steps may be left out, all of them once the norm of the whole gradient is known; that of each bucket is worked out
 /// as soon as it is summed. Where the arena is sharded, each rank updates its part of a bucket, and the parts are
-/// gathered on all ranks behind that.
+/// gathered on all ranks behind that; where ranks reach each other's memory (ParameterArena::reaches_peers), each adds
+/// up its parts from the gradients of all ranks after backward, and writes the new weights to all.
 class Optimizer {
  public:
   /// `clip_norm` 0: no clipping. `fused_sum`: sum and update of the last bucket in one kernel, where GPUs reach each
@@ -43,11 +44,15 @@ class Optimizer {
   void sum_and_update(std::size_t bucket, Stream stream);
   /// On the compute stream, after all buckets. Work queued on it from now on sees the new weights.
   void finish_step();
+  /// What finish_step() of a communicating step queues where ranks reach each other's memory, and nothing of a step
+  /// besides.
+  void sum_and_update_by_peers();
 
  private:
   /// Empty where sum and update can be one kernel.
   std::string what_forbids_fusing(bool wanted, std::size_t inbox_bytes) const;
   void find_peers(std::size_t inbox_bytes);
+  void sum_by_peers();
   bool needs_norm() const { return clip_norm_ > 0.0f || on_nonfinite_ == OnNonFinite::skip; }
   std::size_t square_count() const;
   Tensor squares()
@@ -70,6 +75,8 @@ class Optimizer {
   std::string why_not_fused_;
   Buffer inbox_;  ///< Of sum_and_update(), as peers_.
   PeerInboxes peers_;
+  Buffer meeting_memory_;  ///< Of meet(), as meeting_.
+  PeerInboxes meeting_;
   StepRef step_;
   bool gathers_ = false;
   Communicator::Ticket last_gather_ = 0;

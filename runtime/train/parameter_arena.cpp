@@ -125,13 +125,29 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
   const auto elements = static_cast<std::size_t>(plan_.size);
   const std::size_t state_bytes = elements / static_cast<std::size_t>(parts_) * size_of(master_type_);
   const std::size_t weight_bytes = elements * size_of(compute_);
-  weights_ = sharded() ? communicator.allocate(weight_bytes) : device.allocate(weight_bytes);
-  gradients_ = communicator.allocate(elements * size_of(gradient_type_));
+  const std::size_t gradient_bytes = elements * size_of(gradient_type_);
+  if (!(sharded() && options.by_peers && allocate_for_peers(weight_bytes, gradient_bytes))) {
+    weights_ = sharded() ? communicator.allocate(weight_bytes) : device.allocate(weight_bytes);
+    gradients_ = communicator.allocate(gradient_bytes);
+  }
   if (master_type_ != compute_) master_ = device.allocate(state_bytes);
   DDP_CHECK(options.optimizer_slots <= kMostOptimizerSlots, "{} slots of an optimizer", options.optimizer_slots);
   for (std::size_t i = 0; i < options.optimizer_slots; ++i) slots_.push_back(device.allocate(state_bytes));
   make_chunks();
   if (options.whole_chunks) number_chunks();
+}
+
+bool ParameterArena::allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes) {
+  if (parts_ > PeerInboxes::kMaxRanks) return false;
+  PeerMemory weights = communicator_.allocate_for_peers(weight_bytes);
+  if (weights.of_rank.empty()) return false;
+  PeerMemory gradients = communicator_.allocate_for_peers(gradient_bytes);
+  if (gradients.of_rank.empty()) return false;
+  weights_ = std::move(weights.mine);
+  peer_weights_ = std::move(weights.of_rank);
+  gradients_ = std::move(gradients.mine);
+  peer_gradients_ = std::move(gradients.of_rank);
+  return true;
 }
 
 void ParameterArena::make_chunks() {
@@ -222,6 +238,29 @@ Tensor ParameterArena::part_of(const Tensor& bucket) const {
 }
 
 Tensor ParameterArena::reduced_gradients(std::size_t bucket) const { return part_of(bucket_gradients(bucket)); }
+
+std::vector<Tensor> ParameterArena::gradient_parts(std::size_t bucket) const {
+  const Tensor mine = reduced_gradients(bucket);
+  const std::ptrdiff_t offset = mine.as<const char>() - static_cast<const char*>(gradients_.data());
+  std::vector<Tensor> parts;
+  for (void* gradients : peer_gradients_) {
+    parts.push_back({static_cast<char*>(gradients) + offset, gradient_type_, mine.shape});
+  }
+  return parts;
+}
+
+std::array<void*, PeerInboxes::kMaxRanks - 1> ParameterArena::peer_weights(std::size_t bucket) const {
+  const Tensor mine = part_of(bucket_weights(bucket));
+  const std::ptrdiff_t offset = mine.as<const char>() - static_cast<const char*>(weights_.data());
+  std::array<void*, PeerInboxes::kMaxRanks - 1> weights = {};
+  const auto ranks = static_cast<int>(peer_weights_.size());
+  for (int i = 1; i < ranks; ++i) {
+    const int peer = (communicator_.rank() + i) % ranks;
+    weights.at(static_cast<std::size_t>(i - 1)) =
+        static_cast<char*>(peer_weights_[static_cast<std::size_t>(peer)]) + offset;
+  }
+  return weights;
+}
 
 Tensor ParameterArena::state(const Buffer& buffer, std::size_t bucket) const {
   if (buffer.data() == nullptr) return {};

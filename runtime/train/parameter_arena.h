@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -8,6 +9,7 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
+#include "runtime/device/peer_inboxes.h"
 #include "runtime/ops/optimizer.h"
 #include "runtime/train/bucket_plan.h"
 #include "runtime/train/model.h"
@@ -42,6 +44,7 @@ struct ArenaOptions {
   std::optional<DType> gradient_type = {};  ///< Compute precision where empty, else that or f32 beside bf16 weights.
   bool shard_state = false;                 ///< ZeRO-1; the same as off with one rank.
   bool whole_chunks = false;                ///< A shard has whole chunks of parameters: see chunk_squares().
+  bool by_peers = false;  ///< Sharded: ranks read and write each other's gradients and weights where their GPUs do.
 };
 
 /// All parameters of a model in the order in which backward completes them: one allocation each for weights, gradients,
@@ -62,6 +65,9 @@ class ParameterArena {
 
   DType gradient_type() const { return gradient_type_; }
   bool sharded() const { return parts_ > 1; }
+  /// Whether this rank's GPU reaches gradients and weights of all ranks: gradient_parts() and peer_weights() are there.
+  /// The same on all ranks.
+  bool reaches_peers() const { return !peer_weights_.empty(); }
   std::size_t state_bytes() const;  ///< Of what belongs to the optimizer alone: master weights and slots.
   std::vector<MemoryUse> memory() const;
 
@@ -71,6 +77,10 @@ class ParameterArena {
   Tensor bucket_gradients(std::size_t bucket) const;   ///< [size of the bucket]
   Tensor reduced_gradients(std::size_t bucket) const;  ///< Those that this rank updates by: all, or its part.
   UpdateSlice update_slice(std::size_t bucket) const;  ///< Of reduced_gradients(); without gradient_scale.
+  /// The gradients of every rank, by rank, of which reduced_gradients() becomes the sum.
+  std::vector<Tensor> gradient_parts(std::size_t bucket) const;
+  /// For UpdateSlice::peer_weights.
+  std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights(std::size_t bucket) const;
   bool whole_chunks() const { return first_square_.data() != nullptr; }
   /// Where chunks are whole, for OptimizerOps::chunk_squares(): each parameter's first chunk among those of all
   /// parameters, on the device; and how many these are. Neither depends on buckets, shards or ranks.
@@ -88,6 +98,7 @@ class ParameterArena {
   std::vector<double> master_values() const;
 
  private:
+  bool allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes);
   std::vector<Tensor> views(const Buffer& buffer, DType dtype) const;
   Tensor part_of(const Tensor& bucket) const;  ///< Of this rank; all where not sharded.
   Tensor state(const Buffer& buffer, std::size_t bucket) const;
@@ -111,6 +122,8 @@ class ParameterArena {
   std::int64_t parts_;  ///< Into which buckets are divided for the optimizer.
   Buffer weights_;
   Buffer gradients_;
+  std::vector<void*> peer_weights_;  ///< By rank, as this rank's GPU reaches them; empty where it does not.
+  std::vector<void*> peer_gradients_;
   Buffer master_;              ///< Empty where weights have the same type.
   std::vector<Buffer> slots_;  ///< The optimizer's state.
   Buffer chunks_;

@@ -19,8 +19,13 @@ TrainerOptions capturable(TrainerOptions options, const Communicator& communicat
 }  // namespace
 
 ArenaOptions arena_options(const TrainerOptions& options) {
-  return {options.bucket_bytes, options.last_bucket_bytes, rule_of(options.optimizer.kind).slots, options.gradient_type,
-          options.zero,         options.virtual_ranks > 0};
+  return {options.bucket_bytes,
+          options.last_bucket_bytes,
+          rule_of(options.optimizer.kind).slots,
+          options.gradient_type,
+          options.zero,
+          options.virtual_ranks > 0,
+          options.fused_sum && options.virtual_ranks == 0};
 }
 
 VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_size) {
@@ -95,6 +100,7 @@ GradientPath Trainer::gradient_path() const {
   if (tree_ && (tree_->exchanges() || ranks_.count > 1)) return tree_path();
   if (communicator_.library() == "MPI") return {"mpi", "MPI", communicator_.capturable() ? "" : "MPI was asked for"};
   if (!communicator_.symmetric()) return {"plain", "NCCL plain", communicator_.why_not_symmetric()};
+  if (arena_.reaches_peers()) return {"peers", "sum, update and weights by the GPUs in each other's memory", ""};
   if (!optimizer_.sums_last_bucket()) return {"symmetric", "NCCL symmetric", optimizer_.why_not_fused()};
   return {"symmetric+fused", "NCCL symmetric + fused last bucket", ""};
 }
@@ -239,6 +245,10 @@ Communicator::Ticket Trainer::sum_by_tree(std::size_t bucket, Stream stream) {
 }
 
 void Trainer::communicate() {
+  if (arena_.reaches_peers()) {
+    optimizer_.begin_step({state_.step(), 0}, true);
+    return optimizer_.sum_and_update_by_peers();
+  }
   const Stream stream = device_.communication_stream();
   device_.wait_for(stream, device_.compute_stream());
   Communicator::Ticket last = 0;

@@ -72,7 +72,10 @@ class FakeDevice : public Device {
       if (!device_.capturing_) state->step += steps;
     }
     void update(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
-      device_.log.push_back(fmt::format("update from chunk {} on {}", slice.first_chunk, device_.name(stream)));
+      const auto peers =
+          std::count_if(slice.peer_weights.begin(), slice.peer_weights.end(), [](void* p) { return p != nullptr; });
+      device_.log.push_back(fmt::format("update from chunk {}{} on {}", slice.first_chunk,
+                                        peers > 0 ? fmt::format(" and of {} peers", peers) : "", device_.name(stream)));
     }
     std::size_t inbox_bytes(OptimizerKind, const UpdateSlice&, int) const override { return device_.inbox; }
     void sum_and_update(const OptimizerSettings&, const UpdateSlice& slice, const PeerInboxes& peers, StepRef,
@@ -85,6 +88,10 @@ class FakeDevice : public Device {
     }
     void chunk_squares(const UpdateSlice& slice, const std::uint32_t*, float*, Stream stream) override {
       device_.log.push_back(fmt::format("squares of {} chunks on {}", slice.chunk_count, device_.name(stream)));
+    }
+    std::size_t meeting_bytes() const override { return sizeof(std::uint32_t); }
+    void meet(const PeerInboxes& peers, Stream stream) override {
+      device_.log.push_back(fmt::format("meeting of {} on {}", peers.size, device_.name(stream)));
     }
     void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream stream) override {
       device_.log.push_back(fmt::format("sum of {} nodes of {} on {}", nodes.size(), sum.size(), device_.name(stream)));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/core/error.h"
+#include "runtime/train/gradient_reducer.h"
 #include "tests/train/fake_device.h"
 
 namespace ddptrain {
@@ -23,6 +24,7 @@ class OptimizerOrder : public testing::Test {
     ArenaOptions options{1, 0};
     options.shard_state = sharded;
     options.whole_chunks = whole_chunks;
+    options.by_peers = by_peers;
     return {{{"a", {300}}, {"b", {1000}}, {"c", {7}}}, options, device, communicator};
   }
 
@@ -40,7 +42,23 @@ class OptimizerOrder : public testing::Test {
     return device.log;
   }
 
+  /// A step of a sharded arena whose reducer communicates.
+  Log step_with_reducer(float clip_norm) {
+    const ParameterArena arena = make_arena(true);
+    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, device, communicator, true, &nonfinite);
+    const auto reduced = [&](std::size_t bucket, Stream stream) { optimizer.bucket_reduced(bucket, stream); };
+    GradientReducer reducer(arena, &communicator, device, OverlapMode::on, reduced);
+    device.log.clear();
+    optimizer.begin_step({}, reducer.communicates());
+    reducer.begin(true);
+    for (std::size_t parameter = 0; parameter < arena.specs().size(); ++parameter) reducer.ready(parameter);
+    reducer.finish();
+    optimizer.finish_step();
+    return device.log;
+  }
+
   NonFinite nonfinite;
+  bool by_peers = false;
   FakeDevice device;
   FakeCommunicator communicator{device, 4};
 };
@@ -96,6 +114,45 @@ TEST_F(OptimizerOrder, WithoutCommunicationNothingIsSent) {
 TEST_F(OptimizerOrder, LambNeedsWholeParameters) {
   const ParameterArena sharded = make_arena(true);
   EXPECT_THROW(Optimizer(settings_of(OptimizerKind::lamb), 0.0f, sharded, device, communicator, true), Error);
+}
+
+/// Ranks that reach each other's memory: nothing is queued before backward has ended.
+class ByPeers : public OptimizerOrder {
+ protected:
+  void SetUp() override {
+    communicator.reaches_peers = true;
+    by_peers = true;
+  }
+};
+
+TEST_F(ByPeers, SumsAndWeightsGoThroughTheMemoryOfPeers) {
+  EXPECT_EQ(step_with_reducer(0.0f),
+            (Log{"meeting of 4 on compute", "sum of 4 nodes of 128 on compute", "sum of 4 nodes of 256 on compute",
+                 "sum of 4 nodes of 128 on compute", "update from chunk 0 and of 3 peers on compute",
+                 "update from chunk 1 and of 3 peers on compute", "update from chunk 2 and of 3 peers on compute",
+                 "meeting of 4 on compute"}));
+  EXPECT_TRUE(communicator.sent.empty());
+}
+
+TEST_F(ByPeers, TheNormIsOfAllRanks) {
+  const Log log = step_with_reducer(1.0f);
+  EXPECT_EQ(Log(log.begin() + 5, log.begin() + 9), (Log{"sum of 4 nodes of 128 on compute", "squares of 128 on compute",
+                                                        "all-reduce of 3 on compute", "scale from 3 sums on compute"}));
+}
+
+TEST_F(ByPeers, WithoutCommunicationPeersAreLeftAlone) {
+  EXPECT_EQ(step(true, 0.0f, false), (Log{"update from chunk 0 on communication",
+                                          "update from chunk 1 on communication", "update from chunk 2 on compute"}));
+}
+
+TEST_F(ByPeers, WhereMemoryIsOutOfReachTheCommunicatorSums) {
+  communicator.reaches_peers = false;
+  EXPECT_FALSE(make_arena(true).reaches_peers());
+  communicator.reaches_peers = true;
+  EXPECT_TRUE(make_arena(true).reaches_peers());
+  EXPECT_FALSE(make_arena(false).reaches_peers());
+  by_peers = false;
+  EXPECT_FALSE(make_arena(true).reaches_peers());
 }
 
 /// Whether the last bucket's sum and update become one.

@@ -413,6 +413,56 @@ TEST_P(OnDevice, FusedSumsOfRanksThatAreHeldApartInTimeAreTheSame) {
   }
 }
 
+std::string peers_path() { return test_world().size() > 1 ? "peers" : "none"; }
+
+TEST_P(OnDevice, SumsByPeersChangeNothingButRounding) {
+  if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "are kernels";
+  for (const Precision precision : precisions()) {
+    Rig rig(GetParam(), precision, true);
+    const auto start = parameters_after(rig, options_for_ranks(), 0);
+    for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adamw}) {
+      for (const float clip_norm : {0.0f, 0.05f}) {
+        TrainerOptions options = options_for_ranks();
+        options.zero = true;
+        options.clip_norm = clip_norm;
+        options.optimizer.kind = kind;
+        options.optimizer.schedule.peak = 0.001f;
+        options.optimizer.stochastic_rounding = precision == Precision::bf16 && kind == OptimizerKind::adamw;
+        options.fused_sum = false;
+        const auto expected = parameters_after(rig, options, 3);
+        options.fused_sum = true;
+        EXPECT_EQ(rig.trainer(options, data())->gradient_path().name, peers_path());
+        const auto actual = parameters_after(rig, options, 3);
+        if (test_world().size() <= 2) {
+          EXPECT_EQ(actual, expected) << rule_of(kind).name << ' ' << name_of(precision) << " clip " << clip_norm;
+        } else {
+          EXPECT_LT(difference_to_movement(actual, expected, start), rounding_bound(kind, precision))
+              << rule_of(kind).name << ' ' << name_of(precision) << " clip " << clip_norm;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OnDevice, SumsByPeersOfRanksThatAreHeldApartInTimeAreTheSame) {
+  if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "are kernels";
+  Rig rig(GetParam(), Precision::bf16, true);
+  TrainerOptions options = options_for_ranks();
+  options.zero = true;
+  constexpr std::uint64_t kSteps = 301;
+  const std::string expected = hash_after(rig, options, kSteps);
+  for (const std::string& hash : test_world().all_gather(expected)) EXPECT_EQ(hash, expected);
+  options.graph = false;
+  for (const unsigned seed : {1u, 2u}) {
+    const unsigned own = seed * 100 + static_cast<unsigned>(test_world().rank());
+    const auto trainer =
+        rig.trainer(options, data(), std::make_unique<PausingModel>(rig.cnn(options, data()), uneven_pause(own)));
+    ASSERT_EQ(trainer->gradient_path().name, peers_path());
+    trainer->run(kSteps);
+    EXPECT_EQ(trainer->state().parameter_hash(), expected);
+  }
+}
+
 TEST_P(OnDevice, BucketSizesAndShardsChangeNothingButRounding) {
   Rig rig(GetParam(), Precision::fp32);
   TrainerOptions options = options_for_ranks();

@@ -161,6 +161,10 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
     });
   }
 
+  std::size_t meeting_bytes() const override { return 0; }
+
+  void meet(const PeerInboxes&, Stream) override { fail("meet: ranks on CPUs meet in their communicator"); }
+
   void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream) override {
     for (const Tensor& node : nodes) require_node(node, sum.size());
     require_node(sum, sum.size());

@@ -6,6 +6,7 @@
 
 #include "runtime/device/cuda/elements.cuh"
 #include "runtime/ops/cuda/cuda_ops.h"
+#include "runtime/ops/cuda/meet.h"
 #include "runtime/ops/cuda/optimizers/sum_and_update.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
 #include "runtime/ops/cuda/tree_sum.h"
@@ -159,6 +160,12 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     rule_for(settings.kind, slice);
     const auto update = kSumsAndUpdates[static_cast<std::size_t>(settings.kind)];
     update(settings, slice, peers, step, static_cast<cudaStream_t>(stream.handle));
+  }
+
+  std::size_t meeting_bytes() const override { return cuda::kMeetingBytes; }
+
+  void meet(const PeerInboxes& peers, Stream stream) override {
+    cuda::meet(peers, static_cast<cudaStream_t>(stream.handle));
   }
 
   void sum_of_squares(const Tensor& values, float* sum, Stream stream) override {

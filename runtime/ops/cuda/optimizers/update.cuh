@@ -31,7 +31,8 @@ struct Update {
   float* master;
   float* state[kMostOptimizerSlots];
   const G* gradients;
-  W* weights;              ///< Null where the master weights are the weights.
+  W* weights;  ///< Null where the master weights are the weights.
+  W* peer_weights[PeerInboxes::kMaxRanks - 1];
   float* parameter_norms;  ///< Of whole parameters: squared norms of weight and update of every one,
   float* chunk_norms;      ///< and of every chunk of this slice.
   bool stochastic_rounding;
@@ -98,13 +99,22 @@ __device__ __forceinline__ Elements load_elements(const Update<W, G>& u, const U
   return e;
 }
 
+template <class W, class G>
+__device__ __forceinline__ void store_to_peers(const Update<W, G>& u, std::size_t at, const Elements& e) {
+#pragma unroll
+  for (W* weights : u.peer_weights) {
+    if (weights == nullptr) return;
+    store_some(e.w, e.count, weights + at);
+  }
+}
+
 /// The elements of `chunk` from `offset` on: master weights, and weights of another type beside them.
 template <bool kStochastic, class W, class G>
 __device__ __forceinline__ void store_weights(const Update<W, G>& u, const UpdateChunk& chunk, std::uint32_t offset,
                                               Elements& e) {
   const std::size_t at = chunk.begin + offset;
   store_some(e.w, e.count, u.master + at);
-  if (u.weights == nullptr) return;
+  if (u.weights == nullptr) return store_to_peers(u, at, e);
   if constexpr (kStochastic) {
     const Philox random = rounding_bits(u.rounding_seed, u.step.value(), chunk.parameter, chunk.element + offset);
 #pragma unroll
@@ -112,6 +122,7 @@ __device__ __forceinline__ void store_weights(const Update<W, G>& u, const Updat
       e.w[i] = __uint_as_float(stochastic_bf16(__float_as_uint(e.w[i]), random.word[i]));
   }
   store_some(e.w, e.count, u.weights + at);
+  store_to_peers(u, at, e);
 }
 
 /// Of adam and its kin, as update_moments: the moments' part of the update.
@@ -186,6 +197,8 @@ Update<W, G> make_update(const OptimizerSettings& s, const UpdateSlice& slice, S
   for (std::size_t i = 0; i < kMostOptimizerSlots; ++i) u.state[i] = static_cast<float*>(slice.state[i]);
   u.gradients = static_cast<const G*>(slice.gradients);
   u.weights = slice.weights == slice.master ? nullptr : static_cast<W*>(slice.weights);
+  for (std::size_t i = 0; i < slice.peer_weights.size(); ++i)
+    u.peer_weights[i] = static_cast<W*>(slice.peer_weights[i]);
   u.parameter_norms = slice.norms;
   if (slice.norms != nullptr) u.chunk_norms = slice.norms + 2 * (slice.parameter_count + slice.first_chunk);
   u.stochastic_rounding = s.stochastic_rounding;
