@@ -1,6 +1,6 @@
 """Whether two cases summed their gradients by the same path, and with what a case can be compared where they did not.
 
-The summary of a run says its path: symmetric+fused, symmetric, plain, mpi, or none where it sends nothing."""
+The summary of a run says its path: symmetric+fused, symmetric, peers, plain, mpi, tree, or none where it sends nothing."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ import functools
 from ddptools.measurements import Case, Experiment
 from ddptools.sweep_file import PATH_FLAGS
 
-SYMMETRIC = ("symmetric", "symmetric+fused")
+SYMMETRIC = ("symmetric", "symmetric+fused", "peers")
 
 
 @dataclasses.dataclass(frozen=True)

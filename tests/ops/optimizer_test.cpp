@@ -311,6 +311,23 @@ TEST_P(OptimizerTest, UpdatesExactlyItsSlice) {
   for (std::size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i] != before[i], covered[i]) << i;
 }
 
+TEST_P(OptimizerTest, WritesTheSameWeightsToPeers) {
+  if (GetParam().device.kind == DeviceKind::cpu) GTEST_SKIP() << "ranks on CPUs have no peers";
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::lamb}) {
+    OptimizerSettings settings = make_settings(kind, 0.1f);
+    settings.stochastic_rounding = weights_.dtype == DType::bf16;
+    const Tensor first = bench_->put_as(bench_->take(weights_), weights_.dtype, {kArena});
+    const Tensor second = bench_->put_as(bench_->take(weights_), weights_.dtype, {kArena});
+    const Values before = bench_->take(weights_);
+    UpdateSlice all = slice(0, static_cast<std::uint32_t>(make_chunks().size()));
+    all.peer_weights = {first.data, second.data};
+    run(settings, all, 1, 1.0f);
+    EXPECT_NE(bench_->take(weights_), before);
+    EXPECT_EQ(bench_->take(first), bench_->take(weights_)) << rule_of(kind).name;
+    EXPECT_EQ(bench_->take(second), bench_->take(weights_)) << rule_of(kind).name;
+  }
+}
+
 /// Moves every array so that it starts at chunk `first`, as a shard's do.
 UpdateSlice shard_of(UpdateSlice slice, const UpdateChunk& first, std::uint32_t chunk_count,
                      const UpdateChunk* chunks) {

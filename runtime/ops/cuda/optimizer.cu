@@ -129,7 +129,10 @@ constexpr int kMostNcclBlocks = 32;  ///< Of a collective, where NCCL is not tol
 
 class CudaOptimizer final : public OptimizerOps, CudaOps {
  public:
-  explicit CudaOptimizer(Device& device) : CudaOps(device), steps_(device.allocate_pinned(sizeof(std::uint64_t))) {
+  explicit CudaOptimizer(Device& device)
+      : CudaOps(device),
+        steps_(device.allocate_pinned(sizeof(std::uint64_t))),
+        partials_(device.allocate(2 * cuda::kSquareBlocks * sizeof(float))) {
     device.watch().set_device_steps(static_cast<const std::uint64_t*>(steps_.data()));
   }
   ~CudaOptimizer() override { device_.watch().set_device_steps(nullptr); }
@@ -171,8 +174,8 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
   void sum_of_squares(const Tensor& values, float* sum, Stream stream) override {
     cuda::require(values.dtype == DType::f32 || values.dtype == DType::bf16, "sum_of_squares: values are f32 or bf16");
     auto* queue = static_cast<cudaStream_t>(stream.handle);
-    cuda::Scratch& memory = queue == CudaOps::stream() ? compute_scratch_ : communication_scratch_;
-    auto* partials = memory.reserve_elements<float>(cuda::kSquareBlocks, queue);
+    const std::size_t place = queue == CudaOps::stream() ? 0 : cuda::kSquareBlocks;
+    float* partials = static_cast<float*>(partials_.data()) + place;
     const std::uint32_t blocks =
         std::clamp<std::uint32_t>(cuda::ceil_div(values.size(), cuda::kThreads * 16), 1, cuda::kSquareBlocks);
     cuda::with_element(values.dtype, [&](auto element) {
@@ -228,9 +231,8 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     return static_cast<int>(optimizer::inbox_layout(slice, ranks).blocks) <= multiprocessors() - kept;
   }
 
-  Buffer steps_;                   ///< In the host's memory: the step, for the watch.
-  cuda::Scratch compute_scratch_;  ///< Of sum_of_squares, for each stream it may run on.
-  cuda::Scratch communication_scratch_;
+  Buffer steps_;     ///< In the host's memory: the step, for the watch.
+  Buffer partials_;  ///< Of sum_of_squares, for each of the two streams it may run on.
 };
 
 }  // namespace

@@ -80,8 +80,8 @@ __device__ __forceinline__ std::uint32_t offset_in_chunk(std::uint32_t round) {
 }
 
 __device__ __forceinline__ int count_at(const UpdateChunk& chunk, std::uint32_t offset) {
-  const int left = static_cast<int>(chunk.count) - static_cast<int>(offset);
-  return left < 0 ? 0 : (left < kVector ? left : kVector);
+  const std::uint32_t count = chunk.count;
+  return offset < count ? static_cast<int>(min(count - offset, static_cast<std::uint32_t>(kVector))) : 0;
 }
 
 template <std::size_t kSlots, class W, class G>
