@@ -1,0 +1,17 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "runtime/comm/world.h"
+#include "runtime/device/sensors.h"
+
+namespace ddptrain {
+
+/// The windows of all ranks, on all ranks; empty where no rank has read sensors. Collective.
+std::vector<SensorWindow> gather_sensors(const World& world, const SensorWindow& mine);
+
+/// An object per rank, as docs/reference/metrics.md describes it; null where there are none.
+nlohmann::ordered_json sensor_fields(const std::vector<SensorWindow>& of_ranks);
+
+}  // namespace ddptrain
