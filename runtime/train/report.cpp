@@ -13,6 +13,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/writable.h"
 #include "runtime/train/checkpoint_writer.h"
+#include "runtime/train/sensor_report.h"
 
 namespace ddptrain {
 namespace {
@@ -243,6 +244,7 @@ void Report::summary(const RunResult& result) {
   for (const auto& [name, seconds] : info_.startup) line["startup_phases"][name] = seconds;
   line["train_seconds"] = result.train_seconds;
   line["nonfinite_steps"] = result.nonfinite_steps;
+  line["gpus"] = sensor_fields(result.gpus);
   line["parameter_hash"] = result.parameter_hash;
   if (const auto& totals = result.checkpoints) {
     line["checkpoints"] = totals->written;
@@ -291,6 +293,7 @@ void Report::table(const RunResult& result) const {
     phases += fmt::format("{}{} {:.2f}", phases.empty() ? "" : ", ", name, seconds);
   row("Start to first step", fmt::format("{:.2f} s  ({})", result.startup_seconds, phases));
   row("Training", fmt::format("{:.2f} s, {} steps", result.train_seconds, info_.steps));
+  if (!result.gpus.empty()) row("GPUs while training", sensor_text(result.gpus));
   if (result.nonfinite_steps > 0)
     row("Steps left out", fmt::format("{}  (loss or gradient NaN or infinite)", result.nonfinite_steps));
   if (const auto& totals = result.checkpoints) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/device/sensors.h"
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/train/calibration.h"
 #include "runtime/train/description.h"
@@ -63,6 +64,7 @@ struct RunResult {
   std::string parameter_hash;
   std::optional<Calibration> calibration;
   std::optional<NcclUsage> nccl;
+  std::vector<SensorWindow> gpus;  ///< Of each rank, in the windows of training; empty where no sensors were read.
   std::optional<CheckpointTotals> checkpoints;  ///< Where some were to be written.
 };
 

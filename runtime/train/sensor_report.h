@@ -1,6 +1,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "runtime/comm/world.h"
@@ -13,5 +14,8 @@ std::vector<SensorWindow> gather_sensors(const World& world, const SensorWindow&
 
 /// An object per rank, as docs/reference/metrics.md describes it; null where there are none.
 nlohmann::ordered_json sensor_fields(const std::vector<SensorWindow>& of_ranks);
+
+/// For people, in one line: the range of the clocks, the highest power and temperature, what held the clocks down.
+std::string sensor_text(const std::vector<SensorWindow>& of_ranks);
 
 }  // namespace ddptrain

@@ -14,6 +14,7 @@
 #include "runtime/core/error.h"
 #include "runtime/train/meter.h"
 #include "runtime/train/run_guard.h"
+#include "runtime/train/sensor_report.h"
 #include "runtime/train/step_pace.h"
 #include "runtime/train/trace.h"
 
@@ -61,6 +62,7 @@ class TrainingRun {
     result_.rate = meter_.rate();
     result_.train_seconds = meter_.seconds();
     result_.nonfinite_steps = guard_.left_out();
+    result_.gpus = gather_sensors(world_, sensors_);
     result_.parameter_hash = trainer_.state().parameter_hash();
     if (trainer_.communicates()) {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
@@ -156,8 +158,10 @@ class TrainingRun {
       result_.startup_seconds = world_.max(seconds_since_process_start());
       --steps;
     }
+    if (hooks_.sensors != nullptr) hooks_.sensors->take();  // of what was before this window
     run_steps(steps);
     device_.synchronize();
+    if (hooks_.sensors != nullptr) sensors_.add(hooks_.sensors->take());
     const double seconds = world_.max(seconds_since(start));
     communicator_.check_health();
     guard_.check_finite();
@@ -289,6 +293,7 @@ class TrainingRun {
   std::int64_t epochs_done_ = 0;
   MetricSums epoch_sums_;  ///< What has been logged of the epoch in progress.
   StepPace pace_;
+  SensorWindow sensors_;  ///< In windows.
   bool checkpoint_asked_ = false;
   int end_signal_ = 0;
   Clock::time_point last_checkpoint_ = Clock::now();

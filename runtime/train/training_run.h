@@ -6,6 +6,7 @@
 
 #include "runtime/comm/world.h"
 #include "runtime/core/signal_requests.h"
+#include "runtime/device/sensors.h"
 #include "runtime/train/checkpoint_writer.h"
 #include "runtime/train/report.h"
 #include "runtime/train/trainer.h"
@@ -23,6 +24,7 @@ struct RunHooks {
   CheckpointWriter* checkpoints = nullptr;
   SignalRequests* signals = nullptr;     ///< Heeded at step boundaries, and restored when the steps are done.
   const RunProgress* resumed = nullptr;  ///< How far the run had come whose state has been restored.
+  SensorSampler* sensors = nullptr;      ///< Of this rank's GPU.
 };
 
 struct RunOptions {
