@@ -37,7 +37,9 @@ struct RunOptions {
   std::string trace;              ///< File for a trace of a few steps after training; empty: none.
   std::function<void()> trained;  ///< Called on all ranks with the parameters that training leaves; null: nothing.
   Samples samples;
-  bool baseline = true;         ///< Measure scaling efficiency and exposed communication after training.
+  bool baseline = true;              ///< Measure scaling efficiency and exposed communication after training ...
+  double calibration_seconds = 0.0;  ///< ... for so long at most; 0: see calibration_seconds().
+  double min_seconds = 0.0;     ///< Steps are timed for so long; those after training change no result but the rate.
   bool progress = false;        ///< Show every step as it ends; only where steps end before run() returns (CPU).
   int fail_rank = -1;           ///< For tests: this rank throws ...
   std::int64_t fail_step = -1;  ///< ... before this step.
