@@ -24,7 +24,7 @@ constexpr double kRoundSeconds = 1.0;         // at least, where the limit allow
 constexpr double kSlowGpuRoundSeconds = 4.0;  // a GPU whose clock follows its power needs windows that warm it
 constexpr double kSlowStepSeconds = 0.01;
 constexpr double kFewestRounds = 4.0;
-constexpr std::size_t kRoundsOfAnInterval = 5;  // with fewer, one happens to be narrow too often
+constexpr std::size_t kRoundsOfAnInterval = 8;  // with fewer, one is narrow by chance too often
 constexpr double kClockFell = 0.97;
 constexpr std::uint64_t kUnroll = StepGraphOptions{}.unroll;
 
