@@ -49,7 +49,7 @@ class ClaimsTest(unittest.TestCase):
             done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=200)
             page = out.read_text(encoding="utf-8")
         self.assertEqual(done.returncode, 0, done.stderr + page)
-        self.assertRegex(page, r"\| CNN, 2 CPU cores, fp32, batch 64 \| images_per_second \| 2,523 \| [0-9,]+ \| short form")
+        self.assertRegex(page, r"\| CNN, 2 CPU cores, fp32, batch 64 \| images_per_second \| 2,523 \| [0-9,.]+ \| short form")
         self.assertRegex(page, r"\| CNN, 8 GPUs, batch 8192 per GPU \| .*\| skipped \(")
 
 
