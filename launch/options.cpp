@@ -273,6 +273,11 @@ void add_output_flags(CLI::App& app, Options& o) {
                                      {"warn", "warn"},   {"error", "error"}, {"off", "off"}};
   app.option_defaults()->group("Measurement and output");
   add_choice(app, "--baseline", o.run.baseline, kOnOff, "Measure one rank alone and the scaling efficiency");
+  app.add_option("--min-seconds", o.run.min_seconds,
+                 "Steps are timed for so long at least; those after training change nothing but the rate");
+  app.add_option("--calibration-seconds", o.run.calibration_seconds,
+                 "Time of that at most; it ends once the efficiency is known within a point (0: a quarter of the "
+                 "training, 1 to 20 s)");
   app.add_option("--metrics", o.metrics, "File of JSON lines; the last one is the summary")->type_name("FILE");
   app.add_option("--peak-tflops", o.peak_tflops,
                  "Of one device, for MFU, such as ddpbench gemm measures (0: of the data sheet)");
@@ -288,6 +293,9 @@ void add_output_flags(CLI::App& app, Options& o) {
 
 void check_output(const Options& o) {
   require(o.peak_tflops >= 0 && o.peak_tflops < 1e6, "--peak-tflops", o.peak_tflops, "0 or more");
+  require(o.run.min_seconds >= 0 && o.run.min_seconds <= 1e6, "--min-seconds", o.run.min_seconds, "0 to 10^6");
+  require(o.run.calibration_seconds >= 0 && o.run.calibration_seconds <= 1e6, "--calibration-seconds",
+          o.run.calibration_seconds, "0 to 10^6");
   require(o.run.log_every >= 0 && o.run.log_every <= kMostSteps, "--log-every", o.run.log_every, "0 to 10^12");
   require(o.run.eval_every >= 0 && o.run.eval_every <= kMostSteps, "--eval-every", o.run.eval_every, "0 to 10^12");
   require(o.run.verify_every >= 0 && o.run.verify_every <= kMostSteps, "--verify-every", o.run.verify_every,

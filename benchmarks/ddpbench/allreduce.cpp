@@ -27,11 +27,13 @@ struct Measured {
 /// takes the wall clock from the first call to the end of the last one, averaged over iterations and ranks.
 class AllreduceBench {
  public:
-  AllreduceBench(const World& world, Device& device, const AllreduceOptions& options, std::uint64_t end)
+  AllreduceBench(const World& world, Device& device, const AllreduceOptions& options, std::uint64_t end,
+                 double min_seconds)
       : world_(world),
         device_(device),
         options_(options),
         end_(end),
+        min_seconds_(min_seconds),
         communicator_(make_communicator(world, device, {.symmetric = options.symmetric})) {
     if (options.symmetric && !communicator_->symmetric()) {
       usage_error("--symmetric: {}. Leave it out.", communicator_->why_not_symmetric());
@@ -53,9 +55,11 @@ class AllreduceBench {
 
   Measured measure(const CollectiveSize& size, bool in_place) {
     start(size, in_place, 0);
-    const double seconds = time(size, in_place) / options_.iterations;
+    double seconds = 0.0;
+    Rounds rounds(world_, 1, min_seconds_);
+    while (rounds.next()) seconds += time(size, in_place) / options_.iterations;
     Measured result;
-    result.seconds = mean_over_ranks(world_, seconds);
+    result.seconds = mean_over_ranks(world_, seconds / rounds.done());
     result.bandwidth = bandwidth(options_.collective, size.bytes, result.seconds, world_.size());
     if (options_.check) result.wrong = check(size, in_place);
     return result;
@@ -142,6 +146,7 @@ class AllreduceBench {
   Device& device_;
   AllreduceOptions options_;
   std::uint64_t end_;
+  double min_seconds_;
   std::unique_ptr<Communicator> communicator_;
   Buffer send_;  // after communicator_, whose windows they may be
   Buffer recv_;
@@ -214,7 +219,7 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
   // Before NCCL starts. NCCL logs a line per call; without a graph, that adds a microsecond to small calls.
   std::optional<NcclLogCapture> nccl_log;
   if (options.graph_launches > 0 && world.rank() == 0) nccl_log.emplace();
-  AllreduceBench bench(world, *device, options, end);
+  AllreduceBench bench(world, *device, options, end, common.min_seconds);
   Json result = begin_result(world, *device, options, bench.communicator());
   const Table table = make_table();
   print(world, table.header());

@@ -45,8 +45,8 @@ struct GemmRate {
 
 class GemmBench {
  public:
-  GemmBench(const World& world, Device& device, const GemmOptions& options)
-      : world_(world), device_(device), options_(options) {}
+  GemmBench(const World& world, Device& device, const GemmOptions& options, double min_seconds)
+      : world_(world), device_(device), options_(options), min_seconds_(min_seconds) {}
 
   GemmRate measure(const Shape3& shape, bool backward) {
     const DType dtype = device_.dtype();
@@ -77,7 +77,7 @@ class GemmBench {
     const double once = world_.max(seconds_of(world_, device_, pass));
     const int passes = std::clamp(static_cast<int>(options_.seconds / once), 1, 100'000);
     std::vector<double> seconds;
-    for (int round = 0; round < options_.rounds; ++round) {
+    for (Rounds rounds(world_, options_.rounds, min_seconds_); rounds.next();) {
       const double all = seconds_of(world_, device_, [&] {
         for (int i = 0; i < passes; ++i) pass();
       });
@@ -90,6 +90,7 @@ class GemmBench {
   const World& world_;
   Device& device_;
   GemmOptions options_;
+  double min_seconds_;
 };
 
 }  // namespace
@@ -98,7 +99,7 @@ void run_gemm(const World& world, const CommonOptions& common, const GemmOptions
   const ResultFile file(world, common.json);
   const DeviceKind kind = choose_device(world, common.device);
   const auto device = make_device(world, kind, choose_precision(options.precision, kind), common.threads);
-  GemmBench bench(world, *device, options);
+  GemmBench bench(world, *device, options, common.min_seconds);
   const double peak = device->peak().flops;
   Json result = {{"benchmark", "gemm"},
                  {"device", device->name()},

@@ -36,8 +36,8 @@ void copy_host(char* to, const char* from, std::size_t bytes, int threads) {
 
 class MemoryBench {
  public:
-  MemoryBench(const World& world, Device& device, const MemoryOptions& options, int threads)
-      : world_(world), device_(device), options_(options), threads_(threads) {}
+  MemoryBench(const World& world, Device& device, const MemoryOptions& options, const CommonOptions& common)
+      : world_(world), device_(device), options_(options), threads_(common.threads), min_seconds_(common.min_seconds) {}
 
   std::vector<Access> accesses() {
     std::vector<Access> all;
@@ -49,16 +49,16 @@ class MemoryBench {
   /// This rank's median, while all ranks work at once.
   double seconds(const Access& access) {
     access.run();
-    std::vector<double> rounds;
-    for (int i = 0; i < options_.rounds; ++i) {
+    std::vector<double> measured;
+    for (Rounds rounds(world_, options_.rounds, min_seconds_); rounds.next();) {
       // Several per measurement, so that the start and the wait do not count.
       constexpr int kRepeats = 8;
       const double all = seconds_of(world_, device_, [&] {
         for (int k = 0; k < kRepeats; ++k) access.run();
       });
-      rounds.push_back(all / kRepeats);
+      measured.push_back(all / kRepeats);
     }
-    return median(rounds);
+    return median(measured);
   }
 
  private:
@@ -85,6 +85,7 @@ class MemoryBench {
   Device& device_;
   MemoryOptions options_;
   int threads_;
+  double min_seconds_;
   Buffer from_, to_;
   std::vector<char> host_from_, host_to_;
 };
@@ -95,7 +96,7 @@ void run_memory(const World& world, const CommonOptions& common, const MemoryOpt
   if (options.bytes > 0 && options.bytes < 1024) usage_error("--bytes {}: give 1K or more", options.bytes);
   const ResultFile file(world, common.json);
   const auto device = make_device(world, choose_device(world, common.device), Precision::fp32, common.threads);
-  MemoryBench bench(world, *device, options, common.threads);
+  MemoryBench bench(world, *device, options, common);
   Json result = {{"benchmark", "memory"},
                  {"device", device->name()},
                  {"ranks", world.size()},

@@ -61,6 +61,17 @@ void add_common(CLI::App& app, CommonOptions& o) {
   app.add_option("--json", o.json, "File for the result as JSON")->type_name("FILE");
 }
 
+void add_min_seconds(CLI::App& app, CommonOptions& o) {
+  app.add_option_function<double>(
+         "--min-seconds",
+         [&o](const double& value) {
+           require(value >= 0.0 && value <= 1e6, "--min-seconds", value, "0 to 10^6");
+           o.min_seconds = value;
+         },
+         "Go on with every measurement for so long at least (0)")
+      ->type_name("S");
+}
+
 void add_p2p(CLI::App& app, P2pOptions& o) {
   add_size(app, "--bytes", o.bytes, "Size of a copy (160MB)");
   add_number(app, "--repeats", o.repeats, 1, 1e6, "Copies per measurement (5)");
@@ -177,6 +188,7 @@ struct Parser {
   void add(const char* name, const char* help, Options& options, void (*add_options)(CLI::App&, Options&)) {
     CLI::App* command = app.add_subcommand(name, help);
     add_options(*command, options);
+    if (name != std::string("p2p")) add_min_seconds(*command, common);
     add_common(*command, common);
     subcommands.emplace_back(command, [&options] { return options; });
   }

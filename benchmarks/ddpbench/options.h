@@ -16,6 +16,7 @@ struct CommonOptions {
   std::string device = "auto";  ///< auto, cpu or cuda
   int threads = 1;              ///< CPU
   std::string json;             ///< File for the result; empty: no file.
+  double min_seconds = 0.0;     ///< Of every measurement at least.
 };
 
 struct P2pOptions {

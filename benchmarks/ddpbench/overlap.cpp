@@ -71,11 +71,13 @@ struct Times {
 
 class OverlapBench {
  public:
-  OverlapBench(const World& world, Device& device, Communicator& communicator, const OverlapOptions& options)
+  OverlapBench(const World& world, Device& device, Communicator& communicator, const OverlapOptions& options,
+               double min_seconds)
       : world_(world),
         device_(device),
         communicator_(communicator),
         options_(options),
+        min_seconds_(min_seconds),
         memory_(communicator.allocate(bytes())),
         gradients_(memory_.view(device.dtype(), {elements()})),
         load_(device, options, gradients_),
@@ -93,11 +95,11 @@ class OverlapBench {
   /// Medians over rounds. A round measures all three in turn, each on its slowest rank.
   Result measure(std::size_t bucket_bytes) {
     std::vector<double> compute, communication, beside, together;
-    for (int round = -1; round < options_.rounds; ++round) {
+    for (Rounds rounds(world_, options_.rounds + 1, min_seconds_); rounds.next();) {
       const Times alone = once(true, 0);
       const Times silent = once(false, bucket_bytes);
       const Times both = once(true, bucket_bytes);
-      if (round < 0) continue;  // warm-up
+      if (rounds.done() == 0) continue;  // warm-up
       compute.push_back(alone.compute);
       communication.push_back(silent.all);
       beside.push_back(both.compute);
@@ -151,6 +153,7 @@ class OverlapBench {
   Device& device_;
   Communicator& communicator_;
   OverlapOptions options_;
+  double min_seconds_;
   Buffer memory_;
   Tensor gradients_;
   BackwardLoad load_;
@@ -198,7 +201,7 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
   const auto device = make_device(world, kind, choose_precision("auto", kind), common.threads);
   const auto communicator =
       make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
-  OverlapBench bench(world, *device, *communicator, options);
+  OverlapBench bench(world, *device, *communicator, options, common.min_seconds);
   const auto buckets = bucket_sizes(options, bench.bytes());
 
   print(world, fmt::format("# {} layers of width {}, {} tokens, {} of {} gradients, {}, {}, {}\n", options.layers,

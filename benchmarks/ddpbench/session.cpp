@@ -76,6 +76,14 @@ double seconds_of(const World& world, Device& device, const std::function<void()
 
 double mean_over_ranks(const World& world, double value) { return world.sum(value) / world.size(); }
 
+bool Rounds::next() {
+  if (++done_ == 0) start_ = std::chrono::steady_clock::now();
+  if (done_ < fewest_) return true;
+  if (min_seconds_ == 0.0) return false;
+  const double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  return world_.max(passed) < min_seconds_;
+}
+
 void fill_random(Device& device, const Tensor& values, double bound, std::uint32_t seed) {
   constexpr std::int64_t kPart = std::int64_t{1} << 22;
   const Buffer staging = device.allocate(DType::f32, {std::min(kPart, values.size())});

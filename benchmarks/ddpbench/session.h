@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -44,6 +45,22 @@ void require_ranks(const World& world, const char* what);
 /// Seconds on this rank from the start of `work` until the device has finished what `work` queued.
 double seconds_of(const World& world, Device& device, const std::function<void()>& work);
 double mean_over_ranks(const World& world, double value);
+
+/// The rounds of a measurement: `fewest`, and more until `min_seconds` have passed on some rank.
+class Rounds {
+ public:
+  Rounds(const World& world, int fewest, double min_seconds)
+      : world_(world), fewest_(fewest), min_seconds_(min_seconds) {}
+  bool next();  ///< Whether there is another one. Collective.
+  int done() const { return done_; }
+
+ private:
+  const World& world_;
+  int fewest_;
+  double min_seconds_;
+  int done_ = -1;  ///< -1: next() has not been called.
+  std::chrono::steady_clock::time_point start_;
+};
 
 /// Fills with uniform values in [-bound, bound], which the seed determines; f32 or bf16.
 void fill_random(Device& device, const Tensor& values, double bound, std::uint32_t seed);

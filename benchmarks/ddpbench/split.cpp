@@ -14,7 +14,7 @@ constexpr std::uint64_t kTotalOnCpu = 64'000'000;
 /// Seconds of `pieces` all-reduces of equal parts of `all`, one behind the other: mean over the ranks, median over the
 /// rounds.
 double time_pieces(const World& world, Device& device, Communicator& communicator, const Tensor& all,
-                   std::uint64_t pieces, int rounds) {
+                   std::uint64_t pieces, Rounds rounds) {
   const auto count = all.size() / static_cast<std::int64_t>(pieces);
   const auto work = [&] {
     Communicator::Ticket last = 0;
@@ -26,7 +26,7 @@ double time_pieces(const World& world, Device& device, Communicator& communicato
   };
   work();
   std::vector<double> seconds;
-  for (int round = 0; round < rounds; ++round) {
+  while (rounds.next()) {
     device.zero(all.data, all.bytes(), device.compute_stream());  // sums of sums would overflow
     seconds.push_back(mean_over_ranks(world, seconds_of(world, device, work)));
   }
@@ -74,7 +74,8 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
   double one_piece = 0.0;
   for (const std::uint64_t pieces : one_two_five(options.pieces)) {
     const std::uint64_t each = elements / pieces * size_of(options.dtype);
-    const double seconds = time_pieces(world, *device, *communicator, all, pieces, options.rounds);
+    const double seconds =
+        time_pieces(world, *device, *communicator, all, pieces, Rounds(world, options.rounds, common.min_seconds));
     const Bandwidth bw = bandwidth(Collective::all_reduce, each * pieces, seconds, world.size());
     if (pieces == 1) one_piece = bw.busbw;
     const double share = bw.busbw / one_piece;

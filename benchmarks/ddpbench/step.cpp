@@ -125,7 +125,8 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   if (!data_in_forward) {
     input = std::make_unique<InputSteps>(*images, trainer.sampler(), trainer_options, *device);
   }
-  const StepTimes times = profile_step(trainer, input ? &input->steps() : nullptr, world, *device);
+  const StepTimes times =
+      profile_step(trainer, input ? &input->steps() : nullptr, world, *device, options.run.min_seconds);
 
   const bool graph = options.trainer.graph && gpu;
   print(world,

@@ -61,14 +61,17 @@ def _credible(loss: Loss) -> bool:
 
 
 def _of_training(case: Case, label: str) -> Loss | None:
-    """See docs/communication.md, "What is measured"."""
+    """See docs/concepts/measuring.md."""
     step, efficiency = case.medians("step_seconds"), case.medians("scaling_efficiency")
     silent = case.medians("step_seconds_without_communication")
     if not step or step <= 0 or not efficiency or efficiency <= 0 or not silent or case.ranks < 2:
         return None
     alone = step * efficiency
     mean = case.medians("step_seconds_without_communication_mean")
+    slowed_down = case.medians("slowed_down_us")  # of runs that tell both parts of what is exposed
     parts = {EXPOSED: step - silent}
+    if slowed_down is not None:
+        parts = {SLOWED_DOWN: 1e-6 * slowed_down, WAITING: step - silent - 1e-6 * slowed_down}
     parts |= {SLOWER: silent - alone} if mean is None else {TOGETHER: mean - alone, STRAGGLERS: silent - mean}
     return Loss(label, case.ranks, step, ONE_RANK, alone, parts, _slowest_rank(case))
 

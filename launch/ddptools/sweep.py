@@ -48,6 +48,9 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="a key for all cases or a flag for those of ddptrain (a list in [] becomes an axis), or "
         "environment.NAME=VALUE; may be repeated",
     )
+    parser.add_argument(
+        "--min-seconds", type=_positive, metavar="S", help="seconds for which every run measures at least (sustained)"
+    )
     parser.add_argument("--hostfile", type=pathlib.Path, metavar="FILE", help="hosts for layouts, as mpirun reads them")
     parser.add_argument("--bin", metavar="DIR", help="folder of ddptrain (default: that of ddpsweep, else build/bin)")
     parser.add_argument("--dry-run", action="store_true", help="print the cases and their commands, and run nothing")
@@ -260,7 +263,8 @@ def _plan(sweep: Sweep, cases: list[Case], repeats: int) -> dict[str, Any]:
 
 def main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
-    sweep = load_sweep(arguments.file, arguments.overrides)
+    lasting = [f"min-seconds={arguments.min_seconds}"] if arguments.min_seconds else []
+    sweep = load_sweep(arguments.file, arguments.overrides + lasting)
     repeats = arguments.repeats or sweep.repeats
     machine = find_machine(os.environ, arguments.hostfile)
     programs = program_folder(arguments.bin)

@@ -141,7 +141,10 @@ class _Reader:
         for key in ("name", "program", "arguments", "environment", "flags"):
             table.pop(key, None)
         own = self.flags(where, table)
-        overriding = {k: v for k, v in overriding_axes.items() if program == "ddptrain" or k in PLACEMENT_KEYS}
+        lasting = {"min-seconds"} if program == "ddpbench" and "p2p" not in arguments else set()
+        overriding = {
+            k: v for k, v in overriding_axes.items() if program == "ddptrain" or k in PLACEMENT_KEYS or k in lasting
+        }
         base = base if program == "ddptrain" else {}
         alternatives = self.alternatives(where, own_alternatives, base, own.keys(), overriding.keys())
         set_beside = {name for flags in alternatives for name in flags}

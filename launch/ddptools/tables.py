@@ -13,6 +13,7 @@ from ddptools.measurements import (
     Run,
     Series,
     bench_rows,
+    finite,
     median_of,
     series_over,
     size_text,
@@ -185,15 +186,39 @@ def _case_columns() -> list[Column]:
 
     return [
         ("step ms", field("step_seconds", milliseconds)),
-        ("efficiency in the job", several(field("scaling_efficiency", percent))),
+        ("efficiency in the job", several(_own_efficiency)),
         ("exposed communication", several(field("exposed_comm_fraction", percent))),
         ("MFU", field("mfu", percent)),
+        ("clocks", _clocks),
         ("topology", several(topology)),
         ("algorithm", lambda case: (case.nccl() or ("",) * 4)[0]),
         ("protocol", lambda case: (case.nccl() or ("",) * 4)[1]),
         ("channels", lambda case: (case.nccl() or ("",) * 4)[2]),
         ("transport", lambda case: (case.nccl() or ("",) * 4)[3]),
     ]
+
+
+def _own_efficiency(case: Case) -> str:
+    """With half of its 95% interval, where the runs tell it: of several, the widest."""
+    efficiency = case.medians("scaling_efficiency")
+    if efficiency is None:
+        return ""
+    widths = [finite(run.summary.get("scaling_efficiency_half_width")) for run in case.runs]
+    known = [width for width in widths if width is not None]
+    return percent(efficiency) + (f" +- {100 * max(known):.1f}" if known and len(known) == len(widths) else "")
+
+
+def _clocks(case: Case) -> str:
+    """Of the slowest GPU while training, and what held it down."""
+    gpus = [table_of(gpu) for run in case.runs if isinstance(run.summary.get("gpus"), list)
+            for gpu in run.summary["gpus"]]  # fmt: skip
+    clocks = [clock for gpu in gpus if (clock := finite(gpu.get("sm_mhz"))) is not None]
+    if not clocks:
+        return ""
+    reasons = dict.fromkeys(reason for gpu in gpus for reason in table_of(gpu.get("throttled")))
+    fell = sum(finite(run.summary.get("windows_clock_fell")) or 0 for run in case.runs)
+    held = f" ({', '.join(reasons)})" if reasons else ""
+    return f"{min(clocks):,.0f} MHz{held}" + (f", fell in {fell:.0f} windows" if fell else "")
 
 
 def bus_bandwidths(case: Case) -> list[tuple[float, float]]:

@@ -90,8 +90,10 @@ class Gpt final : public Model, public LanguageModel {
       const Tensor logits = head_logits(x);
       {
         const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "cross-entropy");
-        loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, gradient_scale, logits, sums);
+        const Tensor dlogits = gradient_scale != 0.0f ? logits : Tensor{};
+        loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, gradient_scale, dlogits, sums);
       }
+      if (gradient_scale == 0.0f) continue;
       const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "d logits");
       linear_.linear_backward(x, head_, logits, head_piece(scratch_.branch, first), dhead_, Tensor{}, first > 0);
     }

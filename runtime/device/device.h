@@ -113,6 +113,9 @@ class Device {
     if (progress_) progress_();
   }
 
+  /// Multiprocessors that kernels which fill the GPU leave to collectives now.
+  int communication_multiprocessors() const { return whole_ ? 0 : options_.communication_multiprocessors; }
+
   // --- extensions -----------------------------------------------------------------------------------------------
   /// The device's one object of type T: a family of operations (runtime/ops/), or whatever else works on a device and
   /// is made once for it. T::make(*this) makes it when it is first asked for; it lives as long as the device's streams.
@@ -136,11 +139,27 @@ class Device {
   }
 
  private:
+  friend class WholeDevice;
+
   DeviceOptions options_;
   std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
   std::function<void()> progress_;
   Timeline* timeline_ = nullptr;
+  bool whole_ = false;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> extensions_;
+};
+
+/// While it lives, what is queued or captured leaves no multiprocessors to collectives.
+class WholeDevice {
+ public:
+  explicit WholeDevice(Device& device) : device_(device), before_(std::exchange(device.whole_, true)) {}
+  ~WholeDevice() { device_.whole_ = before_; }
+  WholeDevice(const WholeDevice&) = delete;
+  WholeDevice& operator=(const WholeDevice&) = delete;
+
+ private:
+  Device& device_;
+  bool before_;
 };
 
 std::unique_ptr<Device> make_cpu_device(DeviceOptions options);

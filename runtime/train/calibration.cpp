@@ -1,103 +1,268 @@
 #include "runtime/train/calibration.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "runtime/core/nvtx.h"
-#include "runtime/train/meter.h"
 #include "runtime/train/step_window.h"
+#include "runtime/train/trace.h"
 
 namespace ddptrain {
 namespace {
 
-struct Windows {
-  std::uint64_t steps;  ///< Per window.
-  int rounds;
-};
-
+constexpr std::size_t kKinds = 4;
+constexpr std::array<TimedWork, 2 * kKinds> kRound = {
+    TimedWork::alone,         TimedWork::step,   TimedWork::silent, TimedWork::communication,
+    TimedWork::communication, TimedWork::silent, TimedWork::step,   TimedWork::alone};
+constexpr double kRoundSeconds = 1.0;         // at least, where the limit allows a few
+constexpr double kSlowGpuRoundSeconds = 4.0;  // a GPU whose clock follows its power needs windows that warm it
+constexpr double kSlowStepSeconds = 0.01;
+constexpr double kFewestRounds = 4.0;
+constexpr std::size_t kRoundsOfAnInterval = 8;  // with fewer, one is narrow by chance too often
+constexpr double kClockFell = 0.97;
 constexpr std::uint64_t kUnroll = StepGraphOptions{}.unroll;
 
-Windows choose_windows(double step_seconds, bool gpu) {
-  const bool slow = step_seconds > 0.01;  // a GPU whose clock follows its power needs windows that warm it
-  const double window_seconds = !gpu ? 0.1 : slow ? 0.5 : 0.007;
-  const double budget_seconds = gpu && !slow ? 0.15 : 8.0;
-  const std::uint64_t steps = steps_per_window(window_seconds, step_seconds);
-  const double round_seconds = 3.5 * static_cast<double>(steps) * step_seconds;
-  return {steps, std::clamp(static_cast<int>(budget_seconds / round_seconds), gpu ? 3 : 1, 5)};
+std::size_t index_of(TimedWork work) { return static_cast<std::size_t>(work); }
+double slowest(const std::vector<double>& seconds) { return *std::max_element(seconds.begin(), seconds.end()); }
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-/// Seconds per step, an entry per round.
-struct Rounds {
-  std::vector<double> alone, step, communication;                ///< Of the slowest rank.
-  std::vector<double> silent_slowest, silent_mean, silent_mine;  ///< Without communication; `mine`: of this rank.
+template <class Get>
+std::vector<double> column(const std::vector<CalibrationRound>& rounds, Get get) {
+  std::vector<double> values;
+  for (const CalibrationRound& round : rounds) values.push_back(get(round));
+  return values;
+}
+
+double alone_of(const CalibrationRound& round) { return round.alone; }
+double step_of(const CalibrationRound& round) { return round.step; }
+
+class Calibrator {
+ public:
+  Calibrator(TimedJob& job, double step_seconds, bool gpu, const CalibrationLimits& limits)
+      : job_(job), limits_(limits) {
+    const double most = gpu && step_seconds > kSlowStepSeconds ? kSlowGpuRoundSeconds : kRoundSeconds;
+    const double window = std::min(limits.seconds / kFewestRounds, most) / kRound.size();
+    steps_.fill(agreed_steps(window, step_seconds));
+    const double communication = slowest(job.time(TimedWork::communication, 1).seconds);
+    steps_[index_of(TimedWork::communication)] = agreed_steps(window, std::max(communication, 1e-9));
+  }
+
+  std::vector<CalibrationRound> measure() {
+    std::vector<CalibrationRound> rounds;
+    bool done = false;
+    while (!done) {
+      const double before = seconds_;
+      rounds.push_back(round());
+      const bool no_time = seconds_ + (seconds_ - before) > limits_.seconds;
+      done = job_.agreed(no_time || is_narrow(rounds) ? 1.0 : 0.0) > 0.0;
+    }
+    mark_fallen_clocks(rounds);
+    return rounds;
+  }
+
+ private:
+  std::uint64_t agreed_steps(double window_seconds, double step_seconds) {
+    return static_cast<std::uint64_t>(job_.agreed(static_cast<double>(steps_per_window(window_seconds, step_seconds))));
+  }
+
+  bool is_narrow(const std::vector<CalibrationRound>& rounds) const {
+    if (rounds.size() < kRoundsOfAnInterval) return false;
+    const Estimate efficiency = estimate_ratio(column(rounds, alone_of), column(rounds, step_of));
+    return 2.0 * efficiency.half_width < limits_.interval_width;
+  }
+
+  CalibrationRound round() {
+    CalibrationRound result;
+    for (const TimedWork work : kRound) add(result, work);
+    return result;
+  }
+
+  void add(CalibrationRound& round, TimedWork work) {
+    const std::uint64_t steps = steps_[index_of(work)];
+    TimedJob::Window window = job_.time(work, steps);
+    seconds_ += slowest(window.seconds);
+    for (double& seconds : window.seconds) seconds *= 0.5 / static_cast<double>(steps);
+    switch (work) {
+      case TimedWork::alone:
+        round.alone += window.seconds.front();
+        round.alone_sm_mhz += 0.5 * window.sm_mhz;
+        break;
+      case TimedWork::step:
+        round.step += slowest(window.seconds);
+        round.step_sm_mhz += 0.5 * window.sm_mhz;
+        round.compute_beside += 0.5 * compute(true);
+        break;
+      case TimedWork::silent:
+        round.silent.resize(window.seconds.size());
+        for (std::size_t i = 0; i < round.silent.size(); ++i) round.silent[i] += window.seconds[i];
+        round.compute_silent += 0.5 * compute(false);
+        break;
+      case TimedWork::communication:
+        round.communication += slowest(window.seconds);
+    }
+  }
+
+  /// Behind a window of the same work, for the same clock.
+  double compute(bool communicates) {
+    const std::vector<double> seconds = job_.time_compute(communicates);
+    seconds_ += slowest(seconds);
+    return mean(seconds);
+  }
+
+  static void mark_fallen_clocks(std::vector<CalibrationRound>& rounds) {
+    double alone = 0.0, step = 0.0;
+    for (const CalibrationRound& round : rounds) {
+      alone = std::max(alone, round.alone_sm_mhz);
+      step = std::max(step, round.step_sm_mhz);
+    }
+    for (CalibrationRound& round : rounds) {
+      round.clock_fell = round.alone_sm_mhz < kClockFell * alone || round.step_sm_mhz < kClockFell * step;
+    }
+  }
+
+  TimedJob& job_;
+  const CalibrationLimits& limits_;
+  std::array<std::uint64_t, kKinds> steps_{};
+  double seconds_ = 0.0;  ///< In windows so far.
 };
 
-Rounds measure(Trainer& trainer, const Windows& windows, const World& world, Device& device) {
-  StepGraph& step = trainer.training_steps();
-  StepGraph silent = trainer.make_silent_steps();
-  StepGraph communication = trainer.make_communication_steps();
-  step.prepare();
-  silent.prepare();
-  communication.prepare();
-  // The graphs' first launch uploads them: not counted.
-  if (device.kind() == DeviceKind::cuda) {
-    for (StepGraph* graph : {&step, &silent, &communication}) time_window(*graph, kUnroll + 1, world, device);
+std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& rounds) {
+  std::vector<double> means(rounds.front().silent.size());
+  for (const CalibrationRound& round : rounds) {
+    for (std::size_t rank = 0; rank < means.size(); ++rank) {
+      means[rank] += round.silent[rank] / static_cast<double>(rounds.size());
+    }
   }
-  const auto mine = [&](StepGraph& graph, bool takes_part = true) {
-    return time_window(graph, windows.steps, world, device, takes_part) / static_cast<double>(windows.steps);
-  };
-  Rounds rounds;
-  for (int round = 0; round < windows.rounds; ++round) {
-    rounds.alone.push_back(world.max(mine(silent, world.rank() == 0)));
-    rounds.step.push_back(world.max(mine(step)));
-    rounds.silent_mine.push_back(mine(silent));
-    rounds.silent_slowest.push_back(world.max(rounds.silent_mine.back()));
-    rounds.silent_mean.push_back(world.sum(rounds.silent_mine.back()) / world.size());
-    rounds.communication.push_back(world.max(mine(communication)));
-  }
-  return rounds;
+  return means;
 }
 
-std::vector<double> gather(double value, const World& world) {
-  std::string bytes(sizeof(value), '\0');
-  std::memcpy(bytes.data(), &value, sizeof(value));
-  std::vector<double> all;
-  for (const std::string& one : world.all_gather(bytes)) {
-    std::memcpy(&value, one.data(), sizeof(value));
-    all.push_back(value);
-  }
-  return all;
+/// All of it from the means of rounds.
+Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_step) {
+  Calibration result;
+  result.silent_seconds = mean_of_each_rank(rounds);
+  const auto ranks = static_cast<double>(result.silent_seconds.size());
+  const auto slow = std::max_element(result.silent_seconds.begin(), result.silent_seconds.end());
+  const auto rank = static_cast<std::size_t>(slow - result.silent_seconds.begin());
+  result.slowest_rank = rank;
+  result.silent_mean_seconds = mean(result.silent_seconds);
+  const auto observed = [&](auto get) { return estimate_mean(column(rounds, get)); };
+  const auto exposed = [rank](const CalibrationRound& r) { return r.step - r.silent[rank]; };
+  const auto slowed_down = [](const CalibrationRound& r) { return r.compute_beside - r.compute_silent; };
+  const auto communication = [](const CalibrationRound& r) { return r.communication; };
+  result.alone_seconds = observed(alone_of).value;
+  result.step_seconds = observed(step_of).value;
+  result.communication_seconds = observed(communication).value;
+  result.scaling_efficiency = estimate_ratio(column(rounds, alone_of), column(rounds, step_of));
+  result.exposed_fraction = estimate_ratio(column(rounds, exposed), column(rounds, communication));
+  result.together = observed([](const CalibrationRound& r) { return mean(r.silent) - r.alone; });
+  result.stragglers = observed([rank](const CalibrationRound& r) { return r.silent[rank] - mean(r.silent); });
+  result.exposed = observed(exposed);
+  result.slowed_down = observed(slowed_down);
+  result.waiting = observed([&](const CalibrationRound& r) { return exposed(r) - slowed_down(r); });
+  result.samples_per_second = samples_per_step / result.step_seconds;
+  result.baseline_per_second = samples_per_step / ranks / result.alone_seconds;
+  result.rounds = std::move(rounds);
+  return result;
 }
+
+/// The job that has been trained.
+class TrainedJob final : public TimedJob {
+ public:
+  TrainedJob(Trainer& trainer, const World& world, Device& device, SensorSampler* sensors, std::uint32_t traced_steps)
+      : world_(world),
+        device_(device),
+        sensors_(sensors),
+        alone_(trainer.make_silent_steps(true)),
+        step_(trainer.training_steps()),
+        silent_(trainer.make_silent_steps(false)),
+        communication_(trainer.make_communication_steps()),
+        traced_(trainer.make_traced_steps(traced_steps, true)),
+        traced_silent_(trainer.make_traced_steps(traced_steps, false)) {
+    for (StepGraph* graph : {&alone_, &step_, &silent_, &communication_}) {
+      graph->prepare();
+      // The graphs' first launch uploads them: not counted.
+      if (device.kind() == DeviceKind::cuda) time_window(*graph, kUnroll + 1, world, device);
+    }
+    if (device.kind() != DeviceKind::cuda) return;
+    traced_.run();
+    traced_silent_.run();
+  }
+
+  Window time(TimedWork work, std::uint64_t steps) override {
+    StepGraph& graph = *std::array{&alone_, &step_, &silent_, &communication_}[index_of(work)];
+    const bool takes_part = work != TimedWork::alone || world_.rank() == 0;
+    if (takes_part) {
+      graph.run(steps / 4);
+      device_.synchronize();
+    }
+    if (sensors_ != nullptr) sensors_->take();  // of what was before
+    const double mine = time_window(graph, steps, world_, device_, takes_part);
+    SensorWindow shown;
+    if (sensors_ != nullptr && takes_part) shown = sensors_->take();
+    Window window{gather(mine), 0.0};
+    for (const double mhz : gather(shown.sm_mhz.readings > 0 ? shown.sm_mhz.mean() : 0.0)) {
+      if (mhz > 0.0) window.sm_mhz = window.sm_mhz == 0.0 ? mhz : std::min(window.sm_mhz, mhz);
+    }
+    return window;
+  }
+
+  std::vector<double> time_compute(bool communicates) override {
+    world_.barrier();
+    return gather(compute_seconds((communicates ? traced_ : traced_silent_).run()));
+  }
+
+  double agreed(double mine) override { return world_.max(mine); }
+
+ private:
+  std::vector<double> gather(double value) const {
+    std::string bytes(sizeof(value), '\0');
+    std::memcpy(bytes.data(), &value, sizeof(value));
+    std::vector<double> all;
+    for (const std::string& one : world_.all_gather(bytes)) std::memcpy(&all.emplace_back(), one.data(), one.size());
+    return all;
+  }
+
+  const World& world_;
+  Device& device_;
+  SensorSampler* sensors_;
+  StepGraph alone_;
+  StepGraph& step_;
+  StepGraph silent_;
+  StepGraph communication_;
+  TracedSteps traced_;
+  TracedSteps traced_silent_;
+};
 
 }  // namespace
 
-Calibration calibrate(Trainer& trainer, const World& world, Device& device, double samples_per_second) {
-  Calibration result;
-  result.samples_per_second = samples_per_second;
-  result.baseline_per_second = samples_per_second;
-  if (world.size() == 1) return result;
+double calibration_seconds(double train_seconds) { return std::clamp(0.25 * train_seconds, 1.0, 20.0); }
 
+Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,
+                      const CalibrationLimits& limits) {
+  return evaluate(Calibrator(job, step_seconds, gpu, limits).measure(), samples_per_step);
+}
+
+Calibration calibrate(Trainer& trainer, const World& world, Device& device, double samples_per_second,
+                      const CalibrationLimits& limits, SensorSampler* sensors) {
+  if (world.size() == 1) {
+    Calibration result;
+    result.samples_per_second = result.baseline_per_second = samples_per_second;
+    return result;
+  }
   const NvtxRange range("calibration");
   const Watch::Phase phase(device.watch(), "calibration");
   const auto samples_per_step = static_cast<double>(trainer.sampler().samples_per_step());
-  const Windows windows = choose_windows(samples_per_step / samples_per_second, device.kind() == DeviceKind::cuda);
-  const Rounds rounds = measure(trainer, windows, world, device);
-
-  result.rounds = windows.rounds;
-  result.step_seconds = median(rounds.step);
-  result.step_seconds_without_communication = median(rounds.silent_slowest);
-  result.step_seconds_without_communication_mean = median(rounds.silent_mean);
-  result.step_seconds_without_communication_per_rank = gather(median(rounds.silent_mine), world);
-  result.communication_seconds = median(rounds.communication);
-  result.samples_per_second = samples_per_step / result.step_seconds;
-  result.baseline_per_second = samples_per_step / world.size() / median(rounds.alone);
-  result.scaling_efficiency = result.samples_per_second / world.size() / result.baseline_per_second;
-  const double exposed = result.step_seconds - result.step_seconds_without_communication;
-  result.exposed_comm_fraction = std::clamp(exposed / result.communication_seconds, 0.0, 1.0);
-  return result;
+  const double step_seconds = samples_per_step / samples_per_second;
+  TrainedJob job(trainer, world, device, sensors, step_seconds > kSlowStepSeconds ? 1 : kUnroll);
+  return calibrate(job, samples_per_step, step_seconds, device.kind() == DeviceKind::cuda, limits);
 }
 
 }  // namespace ddptrain

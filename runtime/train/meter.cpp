@@ -6,6 +6,11 @@
 #include "runtime/core/error.h"
 
 namespace ddptrain {
+namespace {
+
+constexpr double kShortestSeconds = 1.0;
+
+}  // namespace
 
 double median(std::vector<double> values) {
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
@@ -21,12 +26,27 @@ void Meter::add(std::uint64_t samples, double seconds) {
 
 Rate Meter::rate() const {
   if (windows_.empty()) return {};
-  std::vector<double> rates;
+  std::vector<Window> joined;
+  double seconds = 0.0;
   for (std::size_t i = windows_.size() > 1 ? 1 : 0; i < windows_.size(); ++i) {
-    rates.push_back(static_cast<double>(windows_[i].samples) / windows_[i].seconds);
+    seconds += windows_[i].seconds;
+    if (joined.empty() || joined.back().seconds >= kShortestSeconds) {
+      joined.push_back(windows_[i]);
+    } else {
+      joined.back().samples += windows_[i].samples;
+      joined.back().seconds += windows_[i].seconds;
+    }
   }
+  if (joined.size() > 1 && joined.back().seconds < kShortestSeconds) {
+    const Window rest = joined.back();
+    joined.pop_back();
+    joined.back().samples += rest.samples;
+    joined.back().seconds += rest.seconds;
+  }
+  std::vector<double> rates;
+  for (const Window& window : joined) rates.push_back(static_cast<double>(window.samples) / window.seconds);
   const auto [min, max] = std::minmax_element(rates.begin(), rates.end());
-  return {median(rates), *min, *max, rates.size()};
+  return {median(rates), *min, *max, rates.size(), seconds};
 }
 
 double Meter::rate_since(std::size_t first_window) const {

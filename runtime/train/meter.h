@@ -13,6 +13,7 @@ struct Rate {
   double min = 0.0;
   double max = 0.0;
   std::size_t windows = 0;
+  double seconds = 0.0;  ///< Of all these windows.
 };
 
 class Meter {
@@ -20,7 +21,8 @@ class Meter {
   /// `samples` of all ranks; `seconds` on the slowest of them.
   void add(std::uint64_t samples, double seconds);
 
-  /// Over all windows but the first, which holds what happens once; over that one where there is no other.
+  /// Over all windows but the first, which holds what happens once; over that one where there is no other. Neighbours
+  /// are joined until they last a second, so that no short one decides.
   Rate rate() const;
   /// Samples per second over the windows from number `first_window` on, without window 0 unless it is the only one.
   double rate_since(std::size_t first_window) const;

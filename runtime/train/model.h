@@ -94,7 +94,8 @@ class Model {
 
   /// Forward pass over training samples, with dropout; adds the slice's loss and hits to *sums, by the end of
   /// backward() at the latest. May begin with the backward pass. `gradient_scale`: factor of the loss of every
-  /// prediction in the gradient, 1 / (predictions of the whole step on all ranks).
+  /// prediction in the gradient, 1 / (predictions of the whole step on all ranks); 0: nothing of the backward pass is
+  /// begun, and none may follow.
   virtual void forward(const Slice& slice, float gradient_scale, MetricSums* sums) = 0;
   /// Backward pass of the last forward; every parameter is reported exactly once.
   virtual void backward(bool accumulate, const Ready& ready) = 0;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "runtime/core/error.h"
 #include "runtime/core/writable.h"
@@ -59,32 +61,82 @@ Json nccl_field(const std::optional<NcclUsage>& nccl) {
           {"transport", nccl->transport}};
 }
 
+Json half_width(const Estimate& estimate, double factor = 1.0) {
+  return std::isfinite(estimate.half_width) ? Json(factor * estimate.half_width) : Json(nullptr);
+}
+
+/// "93.1% +- 0.4"
+std::string percent(const Estimate& estimate) {
+  if (!std::isfinite(estimate.half_width)) return percent(estimate.value);
+  return fmt::format("{} +- {:.1f}", percent(estimate.value), 100.0 * estimate.half_width);
+}
+
+std::string microseconds(const Estimate& estimate) {
+  if (!std::isfinite(estimate.half_width)) return fmt::format("{:.1f} us", 1e6 * estimate.value);
+  return fmt::format("{:.1f} +- {:.1f} us", 1e6 * estimate.value, 1e6 * estimate.half_width);
+}
+
+std::string rounds_text(const Calibration& c) {
+  const std::size_t rounds = c.rounds.size();
+  const auto fell = std::count_if(c.rounds.begin(), c.rounds.end(), [](const auto& round) { return round.clock_fell; });
+  return fmt::format("{} round{}{}", rounds, rounds == 1 ? ", which gives no interval" : "s",
+                     fell > 0 ? fmt::format(", {} of them at a lower clock", fell) : "");
+}
+
+std::string straggler_text(const Calibration& c) {
+  return fmt::format("{}  ({} of a step: rank {} is {} above the mean)", microseconds(c.stragglers),
+                     percent(c.stragglers.value / c.step_seconds), c.slowest_rank,
+                     percent(c.silent_slowest_seconds() / c.silent_mean_seconds - 1.0));
+}
+
+std::string exposed_text(const Calibration& c) {
+  return fmt::format("{}  ({} of the {:.1f} us alone)", microseconds(c.exposed), percent(c.exposed_fraction),
+                     1e6 * c.communication_seconds);
+}
+
+Json round_fields(const CalibrationRound& round) {
+  const auto known = [](double mhz) { return mhz > 0.0 ? Json(mhz) : Json(nullptr); };
+  return {{"alone_seconds", round.alone},
+          {"step_seconds", round.step},
+          {"silent_seconds", round.silent},
+          {"communication_seconds", round.communication},
+          {"compute_beside_seconds", round.compute_beside},
+          {"compute_silent_seconds", round.compute_silent},
+          {"alone_sm_mhz", known(round.alone_sm_mhz)},
+          {"step_sm_mhz", known(round.step_sm_mhz)},
+          {"clock_fell", round.clock_fell}};
+}
+
 void add_calibration(Json& line, const std::optional<Calibration>& calibration, const Description& run) {
   line["baseline_per_second"] = nullptr;
   line["scaling_efficiency"] = nullptr;
   line["exposed_comm_fraction"] = nullptr;
   if (!calibration) return;
+  const Calibration& c = *calibration;
   const auto units = static_cast<double>(run.units_per_sample);
-  line["baseline_per_second"] = units * calibration->baseline_per_second;
-  line["scaling_efficiency"] = calibration->scaling_efficiency;
-  line["exposed_comm_fraction"] = calibration->exposed_comm_fraction;
-  line[run.unit + "_per_second_beside_baseline"] = units * calibration->samples_per_second;
-  line["step_seconds"] = calibration->step_seconds;
-  line["step_seconds_without_communication"] = calibration->step_seconds_without_communication;
-  line["step_seconds_without_communication_mean"] = calibration->step_seconds_without_communication_mean;
-  line["step_seconds_without_communication_per_rank"] = calibration->step_seconds_without_communication_per_rank;
-  line["communication_seconds"] = calibration->communication_seconds;
-  line["calibration_rounds"] = calibration->rounds;
-}
-
-std::string straggler_text(const Calibration& c) {
-  const std::vector<double>& ranks = c.step_seconds_without_communication_per_rank;
-  const auto slowest = std::max_element(ranks.begin(), ranks.end());
-  const double mean = c.step_seconds_without_communication_mean;
-  const double lost = c.step_seconds_without_communication - mean;
-  return fmt::format("{} of a step  ({:.1f} us from the mean to the slowest rank; rank {} is {} above the mean)",
-                     percent(lost / c.step_seconds), 1e6 * lost, slowest - ranks.begin(),
-                     percent(*slowest / mean - 1.0));
+  line["baseline_per_second"] = units * c.baseline_per_second;
+  line["scaling_efficiency"] = c.scaling_efficiency.value;
+  line["scaling_efficiency_half_width"] = half_width(c.scaling_efficiency);
+  line["exposed_comm_fraction"] = c.exposed_fraction.value;
+  line["exposed_comm_fraction_half_width"] = half_width(c.exposed_fraction);
+  line[run.unit + "_per_second_beside_baseline"] = units * c.samples_per_second;
+  line["step_seconds"] = c.step_seconds;
+  line["step_seconds_alone"] = c.alone_seconds;
+  line["step_seconds_without_communication"] = c.silent_slowest_seconds();
+  line["step_seconds_without_communication_mean"] = c.silent_mean_seconds;
+  line["step_seconds_without_communication_per_rank"] = c.silent_seconds;
+  line["communication_seconds"] = c.communication_seconds;
+  for (const auto& [name, part] : {std::pair{"together_us", c.together},
+                                   {"stragglers_us", c.stragglers},
+                                   {"exposed_comm_us", c.exposed},
+                                   {"slowed_down_us", c.slowed_down},
+                                   {"waiting_us", c.waiting}}) {
+    line[name] = 1e6 * part.value;
+    line[std::string(name) + "_half_width"] = half_width(part, 1e6);
+  }
+  line["calibration_rounds"] = c.rounds.size();
+  line["calibration"] = Json::array();
+  for (const CalibrationRound& round : c.rounds) line["calibration"].push_back(round_fields(round));
 }
 
 }  // namespace
@@ -208,16 +260,26 @@ std::string Report::capital_unit() const {
   return unit;
 }
 
-double Report::mfu(double samples_per_second) const {
-  return run().flop_per_sample * samples_per_second / (run().world_size * info_.peak.flops);
+double Report::mfu(double samples_per_second, double flop_per_sample) const {
+  return flop_per_sample * samples_per_second / (run().world_size * info_.peak.flops);
+}
+
+double Report::causal_flop_per_sample() const {
+  double hidden = 0.0;
+  for (const LayerWork& layer : run().layers) hidden += layer.forward - layer.forward_causal;
+  return run().flop_per_sample - 3.0 * hidden;
 }
 
 std::string Report::mfu_text(double samples_per_second) const {
   if (info_.peak.flops == 0.0) {
     return run().device == "cpu" ? "n/a" : "n/a  (the peak rate of this GPU is not known: --peak-tflops)";
   }
-  return fmt::format("{}  (of {:.1f} TFLOP/s: {})", percent(mfu(samples_per_second)), 1e-12 * info_.peak.flops,
-                     info_.peak.source);
+  const double causal = causal_flop_per_sample();
+  const std::string without = causal < run().flop_per_sample ? fmt::format("; {} without what the causal mask hides",
+                                                                           percent(mfu(samples_per_second, causal)))
+                                                             : "";
+  return fmt::format("{}  (of {:.1f} TFLOP/s: {}{})", percent(mfu(samples_per_second, run().flop_per_sample)),
+                     1e-12 * info_.peak.flops, info_.peak.source, without);
 }
 
 void Report::summary(const RunResult& result) {
@@ -230,7 +292,11 @@ void Report::summary(const RunResult& result) {
   line[run().unit + "_per_second_max"] = units(result.rate.max);
   line["windows"] = result.rate.windows;
   add_calibration(line, result.calibration, run());
-  line["mfu"] = info_.peak.flops > 0.0 ? Json(mfu(result.rate.median)) : Json(nullptr);
+  const auto mfu_field = [&](double flop) {
+    return info_.peak.flops > 0.0 ? Json(mfu(result.rate.median, flop)) : Json(nullptr);
+  };
+  line["mfu"] = mfu_field(run().flop_per_sample);
+  line["mfu_causal"] = mfu_field(causal_flop_per_sample());
   line["peak_flops"] = info_.peak.flops > 0.0 ? Json(info_.peak.flops) : Json(nullptr);
   line["peak_source"] = info_.peak.source;
   const EpochResult last = result.epochs.back();
@@ -243,6 +309,9 @@ void Report::summary(const RunResult& result) {
   for (const auto& [name, seconds] : info_.startup) line["startup_phases"][name] = seconds;
   line["train_seconds"] = result.train_seconds;
   line["nonfinite_steps"] = result.nonfinite_steps;
+  line["gpus"] = sensor_fields(result.gpus);
+  line["windows_clock_known"] = result.clocks.known;
+  line["windows_clock_fell"] = result.clocks.fell;
   line["parameter_hash"] = result.parameter_hash;
   if (const auto& totals = result.checkpoints) {
     line["checkpoints"] = totals->written;
@@ -268,20 +337,27 @@ void Report::table(const RunResult& result) const {
   row("Ranks", fmt::format("{} on {} node{}", run().world_size, info_.nodes, info_.nodes == 1 ? "" : "s"));
   if (run().virtual_ranks > 0) row("Virtual ranks", fmt::format("{}", run().virtual_ranks));
   row(capital_unit() + "/sec, all ranks",
-      fmt::format("{:.0f}  (median of {} windows, {:.0f} to {:.0f})", units(rate.median), rate.windows, units(rate.min),
-                  units(rate.max)));
+      rate.windows == 1
+          ? fmt::format("{:.0f}  (over {:.2g} s)", units(rate.median), rate.seconds)
+          : fmt::format("{:.0f}  (median of {} windows of {:.1f} s, {:.0f} to {:.0f})", units(rate.median),
+                        rate.windows, rate.seconds / static_cast<double>(rate.windows), units(rate.min),
+                        units(rate.max)));
   row(capital_unit() + "/sec per rank", fmt::format("{:.0f}", units(rate.median) / run().world_size));
   if (run().world_size > 1) row("Gradients", described(info_.gradient_path));
   if (result.calibration && run().world_size > 1) {
     const Calibration& c = *result.calibration;
-    row("Beside the baseline", fmt::format("{:.0f}  (all ranks, {} windows taken in turn with the baseline's)",
-                                           units(c.samples_per_second), c.rounds));
-    row("One-rank baseline", fmt::format("{:.0f}  (rank 0 alone in this job)", units(c.baseline_per_second)));
-    row("Scaling efficiency", percent(c.scaling_efficiency));
-    row("Exposed communication", fmt::format("{} of {:.1f} us  (step {:.1f} us, without communication {:.1f} us)",
-                                             percent(c.exposed_comm_fraction), 1e6 * c.communication_seconds,
-                                             1e6 * c.step_seconds, 1e6 * c.step_seconds_without_communication));
+    row("Beside the baseline", fmt::format("{:.0f}  (all ranks, windows in turn with the baseline's, {})",
+                                           units(c.samples_per_second), rounds_text(c)));
+    row("One-rank baseline",
+        fmt::format("{:.0f}  (rank 0 alone in this job, with its whole device)", units(c.baseline_per_second)));
+    row("Scaling efficiency", percent(c.scaling_efficiency) + (c.rounds.size() > 1 ? "  (+-: 95% intervals)" : ""));
+    row("Step", fmt::format("{:.1f} us, against {:.1f} us alone; the difference is:", 1e6 * c.step_seconds,
+                            1e6 * c.alone_seconds));
+    row("Slower together", microseconds(c.together));
     row("Stragglers", straggler_text(c));
+    row("Exposed communication", exposed_text(c));
+    row("  compute slowed down", microseconds(c.slowed_down));
+    row("  waiting", microseconds(c.waiting));
   } else if (result.calibration) {
     row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
   }
@@ -291,6 +367,12 @@ void Report::table(const RunResult& result) const {
     phases += fmt::format("{}{} {:.2f}", phases.empty() ? "" : ", ", name, seconds);
   row("Start to first step", fmt::format("{:.2f} s  ({})", result.startup_seconds, phases));
   row("Training", fmt::format("{:.2f} s, {} steps", result.train_seconds, info_.steps));
+  if (!result.gpus.empty()) {
+    const std::string fell = result.clocks.fell == 0 ? ""
+                                                     : fmt::format("; the clock fell in {} of {} windows",
+                                                                   result.clocks.fell, result.clocks.known);
+    row("GPUs while training", sensor_text(result.gpus) + fell);
+  }
   if (result.nonfinite_steps > 0)
     row("Steps left out", fmt::format("{}  (loss or gradient NaN or infinite)", result.nonfinite_steps));
   if (const auto& totals = result.checkpoints) {

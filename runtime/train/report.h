@@ -8,10 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/device/sensors.h"
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/train/calibration.h"
 #include "runtime/train/description.h"
 #include "runtime/train/meter.h"
+#include "runtime/train/sensor_report.h"
 #include "runtime/train/trainer.h"
 
 namespace ddptrain {
@@ -63,6 +65,8 @@ struct RunResult {
   std::string parameter_hash;
   std::optional<Calibration> calibration;
   std::optional<NcclUsage> nccl;
+  ClockWindows clocks;             ///< Of the windows of training.
+  std::vector<SensorWindow> gpus;  ///< Of each rank, in the windows of training; empty where no sensors were read.
   std::optional<CheckpointTotals> checkpoints;  ///< Where some were to be written.
 };
 
@@ -98,7 +102,9 @@ class Report {
 
  private:
   void table(const RunResult& result) const;
-  double mfu(double samples_per_second) const;
+  double mfu(double samples_per_second, double flop_per_sample) const;
+  /// Without what a causal mask hides, of forward and, as MFU counts, twice as much of backward.
+  double causal_flop_per_sample() const;
   std::string mfu_text(double samples_per_second) const;
   double units(double samples) const { return samples * static_cast<double>(run().units_per_sample); }
   std::string capital_unit() const;

@@ -32,7 +32,8 @@ class Series {
 };
 
 /// In the order in which they are measured; the first one sets how many steps a window has.
-void measure(const std::vector<Series*>& all, const World& world, Device& device) {
+/// How many rounds it took.
+int measure(const std::vector<Series*>& all, const World& world, Device& device, double min_seconds) {
   const bool gpu = device.kind() == DeviceKind::cuda;
   for (const Series* series : all) {  // eager steps, capture and the graphs' first launch: not counted
     if (gpu) time_window(series->graph(), 2 * kUnroll + 1, world, device);
@@ -40,21 +41,26 @@ void measure(const std::vector<Series*>& all, const World& world, Device& device
   const std::uint64_t probe = gpu ? kUnroll : 1;
   const double step = world.max(time_window(all.front()->graph(), probe, world, device)) / static_cast<double>(probe);
   const std::uint64_t steps = steps_per_window(gpu ? 0.02 : 0.1, step);
-  for (int round = 0; round < kRounds; ++round) {
+  int round = 0;
+  for (double timed = 0.0; round < kRounds || timed < min_seconds; ++round) {
     for (Series* series : all) {
       const double mine = time_window(series->graph(), steps, world, device) / static_cast<double>(steps);
-      series->add(world.max(mine), world.sum(mine) / world.size());
+      const double slowest = world.max(mine);
+      series->add(slowest, world.sum(mine) / world.size());
+      if (series == all.front()) timed += slowest * static_cast<double>(steps);
     }
   }
+  return round;
 }
 
 }  // namespace
 
-StepTimes profile_step(Trainer& trainer, StepGraph* data_steps, const World& world, Device& device) {
+StepTimes profile_step(Trainer& trainer, StepGraph* data_steps, const World& world, Device& device,
+                       double min_seconds) {
   StepGraph eager_steps = trainer.make_eager_steps();
   StepGraph forward_steps = trainer.make_pass_steps(false);
   StepGraph pass_steps = trainer.make_pass_steps(true);
-  StepGraph silent_steps = trainer.make_silent_steps();
+  StepGraph silent_steps = trainer.make_silent_steps(false);
   StepGraph communication_steps = trainer.make_communication_steps();
   Series step(trainer.training_steps()), eager(eager_steps), forward(forward_steps), passes(pass_steps);
   Series silent(silent_steps), communication(communication_steps);
@@ -62,12 +68,10 @@ StepTimes profile_step(Trainer& trainer, StepGraph* data_steps, const World& wor
   if (data_steps != nullptr) data.emplace(*data_steps);
   std::vector<Series*> all = {&step, &eager, &forward, &passes, &silent, &communication};
   if (data) all.push_back(&*data);
-  measure(all, world, device);
-
   const bool several_ranks = world.size() > 1;
   const Series& without_communication = several_ranks ? silent : step;
   StepTimes result;
-  result.rounds = kRounds;
+  result.rounds = measure(all, world, device, min_seconds);
   result.step = step.slowest();
   result.eager_step = eager.slowest();
   result.data = data ? data->slowest() : 0.0;

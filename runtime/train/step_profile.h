@@ -12,7 +12,7 @@ namespace ddptrain {
 struct StepTimes {
   double step = 0.0;     ///< As a CUDA graph where there are graphs, else launched kernel by kernel.
   double data = 0.0;     ///< Input alone.
-  double forward = 0.0;  ///< Without data.
+  double forward = 0.0;  ///< Without data, and without what of the backward pass a model begins in it.
   double backward = 0.0;
   double optimizer = 0.0;              ///< What of it backward does not hide.
   double exposed_communication = 0.0;  ///< Step - step without communication; 0 on one rank.
@@ -24,6 +24,7 @@ struct StepTimes {
 
 /// Collective. `data`: queues the input of a step alone; null where it cannot be told from forward. The trainer should
 /// have its graph enabled; its parameters are spoilt.
-StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Device& device);
+/// Goes on until `min_seconds` of whole steps have been timed.
+StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Device& device, double min_seconds = 0.0);
 
 }  // namespace ddptrain

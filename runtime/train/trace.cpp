@@ -85,6 +85,23 @@ std::vector<RankTrace> gather_trace(const World& world, const std::vector<Timeli
   return traces;
 }
 
+double compute_seconds(const std::vector<TimelineSpan>& spans) {
+  std::vector<double> begins, ends;
+  for (const TimelineSpan& span : spans) {
+    if (span.name.rfind("step ", 0) == 0) {
+      begins.push_back(span.begin_seconds);
+      ends.push_back(span.begin_seconds);
+    } else if (span.name == "backward" && !ends.empty()) {
+      ends.back() = std::max(ends.back(), span.end_seconds);
+    }
+  }
+  DDP_CHECK(!begins.empty(), "no step among {} spans", spans.size());
+  const std::size_t first = begins.size() > 1 ? 1 : 0;
+  double sum = 0.0;
+  for (std::size_t i = first; i < begins.size(); ++i) sum += ends[i] - begins[i];
+  return sum / static_cast<double>(begins.size() - first);
+}
+
 void write_trace(const std::string& path, const std::vector<RankTrace>& ranks) {
   std::ofstream file(path);
   file << chrome_trace(ranks) << '\n' << std::flush;

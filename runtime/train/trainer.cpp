@@ -129,8 +129,13 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
         model_->forward(training_slice(neighbour, micro, offset), gradient_scale_, step_sums() + neighbour);
       }
       {
-        const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "backward");
-        model_->backward(micro > 0, [&](std::size_t parameter) { reducer.ready(parameter); });
+        std::optional<Span> span(std::in_place, device_.timeline(), Lane::compute, device_.compute_stream(),
+                                 "backward");
+        std::size_t left = arena_.specs().size();
+        model_->backward(micro > 0, [&](std::size_t parameter) {
+          if (--left == 0) span.reset();  // what follows is the last bucket's
+          reducer.ready(parameter);
+        });
       }
       reducer.finish();
     }
@@ -214,26 +219,37 @@ void Trainer::evaluate(const EvaluationShard& shard, MetricSums* sums) {
   }
 }
 
-std::vector<TimelineSpan> Trainer::trace(std::uint32_t steps) {
-  const Watch::Phase phase(device_.watch(), "trace");
-  const std::unique_ptr<Timeline> timeline = device_.make_timeline();
-  const auto work = [&] {
-    for (std::uint32_t i = 0; i < steps; ++i) {
-      const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("step {}", i));
-      train_step(reducer_, i);
-    }
-    device_.get<OptimizerOps>().advance(state_.step(), steps, device_.compute_stream());
-  };
-  std::unique_ptr<Graph> graph;
-  if (options_.graph) device_.record(*timeline, [&] { graph = device_.capture(work); });
-  training_.run(2);  // so that the first step that is traced follows others
-  if (graph != nullptr) {
-    graph->launch();
+TracedSteps::TracedSteps(Device& device, bool graph, std::function<void()> work)
+    : device_(device), work_(std::move(work)), timeline_(device.make_timeline()) {
+  if (graph) device_.record(*timeline_, [&] { graph_ = device_.capture(work_); });
+}
+
+std::vector<TimelineSpan> TracedSteps::run() {
+  if (graph_ != nullptr) {
+    graph_->launch();
   } else {
-    device_.record(*timeline, work);
+    timeline_ = device_.make_timeline();
+    device_.record(*timeline_, work_);
   }
   device_.synchronize();
-  return timeline->spans();
+  return timeline_->spans();
+}
+
+TracedSteps Trainer::make_traced_steps(std::uint32_t steps, bool communicates) {
+  return {device_, options_.graph, [this, steps, communicates] {
+            for (std::uint32_t i = 0; i < steps; ++i) {
+              const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("step {}", i));
+              train_step(communicates ? reducer_ : silent_reducer_, i);
+            }
+            device_.get<OptimizerOps>().advance(state_.step(), steps, device_.compute_stream());
+          }};
+}
+
+std::vector<TimelineSpan> Trainer::trace(std::uint32_t steps) {
+  const Watch::Phase phase(device_.watch(), "trace");
+  TracedSteps traced = make_traced_steps(steps, true);
+  training_.run(2);  // so that the first step that is traced follows others
+  return traced.run();
 }
 
 /// Waits for the host's part in it.
@@ -244,15 +260,22 @@ Communicator::Ticket Trainer::sum_by_tree(std::size_t bucket, Stream stream) {
   return arena_.sharded() ? exchanged : tree_->gather(bucket, stream);
 }
 
-void Trainer::communicate() {
+/// What is summed and updated by one kernel, or in the memory of peers, is updated here, too.
+void Trainer::communicate(StepRef step) {
   if (arena_.reaches_peers()) {
-    optimizer_.begin_step({state_.step(), 0}, true);
+    optimizer_.begin_step(step, true);
     return optimizer_.sum_and_update_by_peers();
   }
   const Stream stream = device_.communication_stream();
+  const std::size_t buckets = arena_.plan().buckets.size();
+  optimizer_.begin_step(step, false);
   device_.wait_for(stream, device_.compute_stream());
   Communicator::Ticket last = 0;
-  for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
+  for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+    if (bucket + 1 == buckets && reducer_.communicates() && optimizer_.sums_last_bucket()) {
+      optimizer_.sum_and_update(bucket, stream);
+      continue;
+    }
     last = tree_ && tree_->exchanges() ? sum_by_tree(bucket, stream) : start_sum(arena_, bucket, communicator_, stream);
     if (arena_.sharded()) last = communicator_.all_gather(arena_.bucket_weights(bucket), stream);
   }
@@ -260,23 +283,25 @@ void Trainer::communicate() {
   device_.wait_for(device_.compute_stream(), stream);
 }
 
-StepGraph Trainer::make_silent_steps() {
-  return {device_,
-          state_.step(),
-          [this](std::uint32_t offset) { train_step(silent_reducer_, offset); },
-          {.enabled = options_.graph, .eager_steps = 0}};
+StepGraph Trainer::make_silent_steps(bool whole_device) {
+  const auto step = [this, whole_device](std::uint32_t offset) {
+    const std::optional<WholeDevice> whole = whole_device ? std::make_optional<WholeDevice>(device_) : std::nullopt;
+    train_step(silent_reducer_, offset);
+  };
+  return {device_, state_.step(), step, {.enabled = options_.graph, .eager_steps = 0}};
 }
 
 StepGraph Trainer::make_communication_steps() {
-  return {
-      device_, state_.step(), [this](std::uint32_t) { communicate(); }, {.enabled = options_.graph, .eager_steps = 0}};
+  const auto step = [this](std::uint32_t offset) { communicate({state_.step(), offset}); };
+  return {device_, state_.step(), step, {.enabled = options_.graph, .eager_steps = 0}};
 }
 
 StepGraph Trainer::make_pass_steps(bool backward) {
   const auto passes = [this, backward](std::uint32_t offset) {
     for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) {
       for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
-        model_->forward(training_slice(neighbour, micro, offset), gradient_scale_, training_sums() + neighbour);
+        const float scale = backward ? gradient_scale_ : 0.0f;
+        model_->forward(training_slice(neighbour, micro, offset), scale, training_sums() + neighbour);
         if (backward) model_->backward(micro > 0, [](std::size_t) {});
       }
     }

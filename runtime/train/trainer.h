@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,21 @@ struct TrainerOptions {
   OverlapMode overlap = OverlapMode::on;
   bool fused_sum = true;  ///< See Optimizer.
   bool graph = true;
+};
+
+/// Steps that tell when their parts begin and end; as one graph where steps are graphs.
+class TracedSteps {
+ public:
+  /// `work`: queues the steps. Where it is captured, it is so now. The device outlives this.
+  TracedSteps(Device& device, bool graph, std::function<void()> work);
+  /// Runs the steps once. Waits.
+  std::vector<TimelineSpan> run();
+
+ private:
+  Device& device_;
+  std::function<void()> work_;
+  std::unique_ptr<Timeline> timeline_;
+  std::unique_ptr<Graph> graph_;
 };
 
 /// How gradients are summed over ranks.
@@ -95,15 +111,16 @@ class Trainer {
   /// waits.
   MetricSums evaluate(std::int64_t most = 0);
 
-  /// Runs `steps` steps, as one graph where steps are graphs, and tells when its parts began and ended. A step must
-  /// have been run before. Collective; waits.
+  /// When the parts of `steps` steps began and ended. A step must have been run before. Collective; waits.
   std::vector<TimelineSpan> trace(std::uint32_t steps);
 
   /// What calibrate() times; it spoils the state of training. The step; the step without communication, which may be
-  /// run on some ranks only; and the communication of a step alone.
+  /// run on some ranks only, with the whole device to itself or with what kernels leave to communication; and what a
+  /// step sends, alone.
   StepGraph& training_steps() { return training_; }
-  StepGraph make_silent_steps();
+  StepGraph make_silent_steps(bool whole_device);
   StepGraph make_communication_steps();
+  TracedSteps make_traced_steps(std::uint32_t steps, bool communicates);
   /// What profile_step() times besides, without communication and updates: forward, or forward and backward. And the
   /// whole step launched kernel by kernel.
   StepGraph make_pass_steps(bool backward);
@@ -114,7 +131,7 @@ class Trainer {
   Slice training_slice(std::int64_t neighbour, std::int64_t micro_step, std::uint32_t offset) const;
   void train_step(GradientReducer& reducer, std::uint32_t offset);
   void take_up(std::int64_t neighbour);
-  void communicate();
+  void communicate(StepRef step);
   Communicator::Ticket sum_by_tree(std::size_t bucket, Stream stream);
   /// One for each virtual rank of this rank.
   MetricSums* training_sums() const { return static_cast<MetricSums*>(sums_.data()); }

@@ -14,7 +14,9 @@
 #include "runtime/core/error.h"
 #include "runtime/train/meter.h"
 #include "runtime/train/run_guard.h"
+#include "runtime/train/sensor_report.h"
 #include "runtime/train/step_pace.h"
+#include "runtime/train/step_window.h"
 #include "runtime/train/trace.h"
 
 namespace ddptrain {
@@ -58,7 +60,6 @@ class TrainingRun {
     while (step_ < steps_);
     if (hooks_.checkpoints != nullptr) note(hooks_.checkpoints->wait());
     if (hooks_.signals != nullptr) hooks_.signals->restore();
-    result_.rate = meter_.rate();
     result_.train_seconds = meter_.seconds();
     result_.nonfinite_steps = guard_.left_out();
     result_.parameter_hash = trainer_.state().parameter_hash();
@@ -67,6 +68,7 @@ class TrainingRun {
     }
     if (options_.trained) options_.trained();
     if (meter_.windows() == 0) return std::move(result_);  // resumed at the end: no step to measure
+    sustain();
     if (!options_.trace.empty()) {
       const auto ranks = gather_trace(world_, trainer_.trace(kTracedSteps));
       world_.agree([&] {
@@ -75,7 +77,9 @@ class TrainingRun {
     }
     if (options_.baseline) {
       const double last_rate = result_.epochs.back().samples_per_second;
-      result_.calibration = calibrate(trainer_, world_, device_, last_rate);
+      const double most = options_.calibration_seconds > 0.0 ? options_.calibration_seconds
+                                                             : calibration_seconds(result_.train_seconds);
+      result_.calibration = calibrate(trainer_, world_, device_, last_rate, {.seconds = most}, hooks_.sensors);
     }
     return std::move(result_);
   }
@@ -156,14 +160,44 @@ class TrainingRun {
       result_.startup_seconds = world_.max(seconds_since_process_start());
       --steps;
     }
+    if (hooks_.sensors != nullptr) hooks_.sensors->take();  // of what was before this window
     run_steps(steps);
     device_.synchronize();
     const double seconds = world_.max(seconds_since(start));
+    note_sensors();
     communicator_.check_health();
     guard_.check_finite();
     const std::int64_t done = steps + (first ? 1 : 0);
     meter_.add(static_cast<std::uint64_t>(done * trainer_.sampler().samples_per_step()), seconds);
     if (first) trainer_.prepare_graph();
+  }
+
+  void note_sensors() {
+    SensorWindow shown;
+    if (hooks_.sensors != nullptr) shown = hooks_.sensors->take();
+    sensors_.add(shown);
+    clocks_.push_back(shown.sm_mhz.readings > 0 ? shown.sm_mhz.mean() : 0.0);
+  }
+
+  /// Further windows of about a second until there is enough to measure.
+  void sustain() {
+    const Watch::Phase phase(device_.watch(), "training");
+    const auto samples = static_cast<std::uint64_t>(trainer_.sampler().samples_per_step());
+    while (world_.max(options_.min_seconds - meter_.rate().seconds) > 0.0) {
+      const double step_seconds = static_cast<double>(samples) / meter_.rate_since(meter_.windows() - 1);
+      const auto steps =
+          static_cast<std::uint64_t>(world_.max(static_cast<double>(steps_per_window(1.0, step_seconds))));
+      if (hooks_.sensors != nullptr) hooks_.sensors->take();
+      const Clock::time_point start = Clock::now();
+      trainer_.run(steps);
+      device_.synchronize();
+      meter_.add(steps * samples, world_.max(seconds_since(start)));
+      note_sensors();
+      communicator_.check_health();
+    }
+    result_.rate = meter_.rate();
+    result_.gpus = gather_sensors(world_, sensors_);
+    result_.clocks = gather_clocks(world_, clocks_);
   }
 
   void run_steps(std::int64_t count) {
@@ -289,6 +323,8 @@ class TrainingRun {
   std::int64_t epochs_done_ = 0;
   MetricSums epoch_sums_;  ///< What has been logged of the epoch in progress.
   StepPace pace_;
+  SensorWindow sensors_;        ///< In windows.
+  std::vector<double> clocks_;  ///< Of each window, mean MHz; 0: unknown.
   bool checkpoint_asked_ = false;
   int end_signal_ = 0;
   Clock::time_point last_checkpoint_ = Clock::now();

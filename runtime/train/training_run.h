@@ -6,6 +6,7 @@
 
 #include "runtime/comm/world.h"
 #include "runtime/core/signal_requests.h"
+#include "runtime/device/sensors.h"
 #include "runtime/train/checkpoint_writer.h"
 #include "runtime/train/report.h"
 #include "runtime/train/trainer.h"
@@ -23,6 +24,7 @@ struct RunHooks {
   CheckpointWriter* checkpoints = nullptr;
   SignalRequests* signals = nullptr;     ///< Heeded at step boundaries, and restored when the steps are done.
   const RunProgress* resumed = nullptr;  ///< How far the run had come whose state has been restored.
+  SensorSampler* sensors = nullptr;      ///< Of this rank's GPU.
 };
 
 struct RunOptions {
@@ -35,7 +37,9 @@ struct RunOptions {
   std::string trace;              ///< File for a trace of a few steps after training; empty: none.
   std::function<void()> trained;  ///< Called on all ranks with the parameters that training leaves; null: nothing.
   Samples samples;
-  bool baseline = true;         ///< Measure scaling efficiency and exposed communication after training.
+  bool baseline = true;              ///< Measure scaling efficiency and exposed communication after training ...
+  double calibration_seconds = 0.0;  ///< ... for so long at most; 0: see calibration_seconds().
+  double min_seconds = 0.0;     ///< Steps are timed for so long; those after training change no result but the rate.
   bool progress = false;        ///< Show every step as it ends; only where steps end before run() returns (CPU).
   int fail_rank = -1;           ///< For tests: this rank throws ...
   std::int64_t fail_step = -1;  ///< ... before this step.

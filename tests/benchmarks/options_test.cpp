@@ -44,6 +44,15 @@ TEST(Options, OverlapTakesAListOfBuckets) {
   EXPECT_EQ(options.buckets, (std::vector<std::uint64_t>{65536, 1048576, 4000000}));
 }
 
+TEST(Options, MinSecondsAreOfAllButP2p) {
+  EXPECT_EQ(parse({"memory"}).common.min_seconds, 0.0);
+  for (const char* name : {"allreduce", "split", "overlap", "gemm", "memory"}) {
+    EXPECT_EQ(parse({name, "--min-seconds", "60"}).common.min_seconds, 60.0) << name;
+  }
+  EXPECT_THROW(parse({"p2p", "--min-seconds", "60"}), UsageError);
+  EXPECT_THROW(parse({"gemm", "--min-seconds", "-1"}), UsageError);
+}
+
 TEST(Options, StepLeavesItsArgumentsToDdptrain) {
   const CommandLine line = parse({"step", "--batch", "64", "--json", "s.json", "--graph", "off", "--data=synthetic"});
   EXPECT_EQ(std::get<StepOptions>(line.task).arguments,

@@ -49,6 +49,14 @@ class LostTimeTest(ReportCase):
             known = any("step_seconds_without_communication_mean" in s for s in summaries)
             self.assertEqual("stragglers" in loss.parts, known)
 
+    def test_what_is_exposed_is_told_apart_where_it_was_measured(self) -> None:
+        summary = {"step_seconds": 110e-6, "scaling_efficiency": 100 / 110, "slowed_down_us": 3.0}
+        summary |= {"step_seconds_without_communication": 102e-6, "step_seconds_without_communication_mean": 101e-6}
+        (loss,) = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
+        expected = {"compute slowed down by communication": 3, "waiting for communication": 5}
+        expected |= {"slower together": 1, "stragglers": 1}
+        self.assertEqual({name: round(1e6 * part, 6) for name, part in loss.parts.items()}, expected)
+
     def test_the_slowest_rank_is_named_by_how_often_it_is(self) -> None:
         def words(*per_rank: Any) -> str:
             summary = {"step_seconds": 1.0, "scaling_efficiency": 0.5, "step_seconds_without_communication": 0.9}

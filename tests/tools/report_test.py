@@ -11,7 +11,24 @@ from support import ROOT, record, write_results
 from report_support import ReportCase, algo, everything, run_report, runs
 from ddptools.page import Heading, Notes, to_html
 from ddptools.plots import Picture
-from ddptools.tables import Table
+from ddptools.tables import Table, tables
+
+
+class CasesTableTest(ReportCase):
+    def test_efficiency_has_its_interval_and_gpus_their_clocks(self) -> None:
+        gpus = [{"sm_mhz": 1530.4, "throttled": {"sw_power_cap": 1.0}}, {"sm_mhz": 1600.0, "throttled": {}}]
+        told = {"scaling_efficiency": 0.931, "scaling_efficiency_half_width": 0.004, "gpus": gpus}
+        told |= {"windows_clock_fell": 2}
+        summaries = [told, told | {"scaling_efficiency_half_width": 0.006}]
+        made = [record("c", i, 1.0, {"ranks": 4}, summary=summary) for i, summary in enumerate(summaries)]
+        (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
+        row = dict(zip(table.header, table.rows[0], strict=True))
+        self.assertEqual(row["efficiency in the job"], "93.1% +- 0.6")
+        self.assertEqual(row["clocks"], "1,530 MHz (sw_power_cap), fell in 4 windows")
+        for damaged in ({"gpus": None}, {"gpus": [1, {}]}, {"scaling_efficiency_half_width": None}, {"gpus": [None]}):
+            made = [record("c", 0, 1.0, {"ranks": 4}, summary={"scaling_efficiency": 0.9} | damaged)]
+            (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
+            self.assertIn("90.0%", table.rows[0])
 
 
 class PageTest(ReportCase):

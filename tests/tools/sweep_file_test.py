@@ -153,6 +153,14 @@ class SweepFile(unittest.TestCase):
         self.assertEqual(found, {"unset": "off", "LL": "off", "MPI": None, "alone": None})
         self.assertRegex(sweep.notes[0], "^NCCL_PROTO differs between the cases: those of unset, LL run with")
 
+    def test_min_seconds_reach_programs_that_have_them(self) -> None:
+        text = '[[product]]\nname = "a"\nranks = 1\n[[product]]\nname = "b"\nprogram = "ddpbench"\n'
+        text += 'arguments = ["memory"]\nranks = 1\n[[product]]\nname = "c"\nprogram = "ddpbench"\n'
+        text += 'arguments = ["p2p"]\nranks = 1\n'
+        cases = self.cases(text, ["min-seconds=60", "batch=8"])
+        self.assertEqual([case.flags.get("min-seconds") for case in cases], [60, 60, None])
+        self.assertEqual([case.flags.get("batch") for case in cases], [8, None, None])
+
     def test_overrides_win(self) -> None:
         overrides = ["batch=[8, 16]", "model=gpt", "environment.NCCL_DEBUG=INFO", "ranks=4"]
         cases = self.cases('[base]\nbatch = 1\n[[product]]\nranks = [1, 2]\nmodel = "cnn"\n', overrides)

@@ -32,18 +32,27 @@ RunInfo eight_gpus() {
 RunResult measured() {
   RunResult result;
   result.epochs.push_back({4, 100, 0.2711, 0.9, 0.3, 0.9012, 4012345.67});
-  result.rate = {4000000.0, 3900000.0, 4100000.0, 7};
+  result.rate = {4000000.0, 3900000.0, 4100000.0, 7, 8.4};
   result.parameter_hash = "0123456789abcdef";
-  result.calibration = Calibration{.samples_per_second = 4000000.0,
-                                   .baseline_per_second = 520000.0,
-                                   .scaling_efficiency = 0.9615,
-                                   .exposed_comm_fraction = 0.25,
-                                   .step_seconds = 1e-4,
-                                   .step_seconds_without_communication = 9e-5,
-                                   .step_seconds_without_communication_mean = 8e-5,
-                                   .step_seconds_without_communication_per_rank = {7e-5, 8.2e-5, 8.8e-5, 8e-5},
-                                   .communication_seconds = 4e-5,
-                                   .rounds = 5};
+  Calibration c;
+  c.samples_per_second = 4000000.0;
+  c.baseline_per_second = 520000.0;
+  c.scaling_efficiency = {0.9615, 0.0042};
+  c.step_seconds = 1e-4;
+  c.alone_seconds = 7.5e-5;
+  c.silent_seconds = {7e-5, 8.2e-5, 9e-5, 7.8e-5};
+  c.slowest_rank = 2;
+  c.silent_mean_seconds = 8e-5;
+  c.communication_seconds = 4e-5;
+  c.together = {5e-6, 1e-7};
+  c.stragglers = {1e-5, 2e-7};
+  c.exposed = {1e-5, 3e-7};
+  c.slowed_down = {1.2e-5, 1e-7};
+  c.waiting = {-2e-6, 4e-7};
+  c.exposed_fraction = {0.25, 0.0075};
+  c.rounds.resize(5);
+  c.rounds[3].clock_fell = true;
+  result.calibration = c;
   result.nccl = NcclUsage{"2.28.9", "Ring", "LL", "P2P/CUMEM", 16};
   return result;
 }
@@ -63,13 +72,19 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   testing::internal::CaptureStdout();
   report.summary(measured());
   const std::string table = testing::internal::GetCapturedStdout();
-  EXPECT_NE(table.find("Scaling efficiency        96.2%"), std::string::npos) << table;
-  EXPECT_NE(table.find("Exposed communication     25.0%"), std::string::npos) << table;
-  EXPECT_NE(table.find("Gradients                 NCCL plain (NCCL_PROTO is set)"), std::string::npos) << table;
-  const char* stragglers =
-      "Stragglers                10.0% of a step  (10.0 us from the mean to the slowest rank; rank 2 is 10.0% above "
-      "the mean)";
-  EXPECT_NE(table.find(stragglers), std::string::npos) << table;
+  for (const char* row :
+       {"Images/sec, all ranks     4000000  (median of 7 windows of 1.2 s, 3900000 to 4100000)",
+        "Beside the baseline       4000000  (all ranks, windows in turn with the baseline's, 5 rounds, 1 of them at a "
+        "lower clock)",
+        "Scaling efficiency        96.2% +- 0.4  (+-: 95% intervals)",
+        "Step                      100.0 us, against 75.0 us alone; the difference is:",
+        "Slower together           5.0 +- 0.1 us",
+        "Stragglers                10.0 +- 0.2 us  (10.0% of a step: rank 2 is 12.5% above the mean)",
+        "Exposed communication     10.0 +- 0.3 us  (25.0% +- 0.8 of the 40.0 us alone)",
+        "  compute slowed down     12.0 +- 0.1 us", "  waiting                 -2.0 +- 0.4 us",
+        "Gradients                 NCCL plain (NCCL_PROTO is set)"}) {
+    EXPECT_NE(table.find(row), std::string::npos) << row << "\n" << table;
+  }
 
   std::ifstream in(path);
   const auto summary = nlohmann::json::parse(in);
@@ -89,6 +104,68 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   EXPECT_EQ(summary.at("step_seconds_without_communication"), 9e-5);
   EXPECT_EQ(summary.at("step_seconds_without_communication_mean"), 8e-5);
   EXPECT_EQ(summary.at("step_seconds_without_communication_per_rank").size(), 4u);
+  EXPECT_EQ(summary.at("scaling_efficiency_half_width"), 0.0042);
+  EXPECT_NEAR(summary.at("waiting_us"), -2.0, 1e-9);
+  EXPECT_NEAR(summary.at("waiting_us_half_width"), 0.4, 1e-9);
+  EXPECT_EQ(summary.at("calibration_rounds"), 5);
+  EXPECT_EQ(summary.at("calibration").at(3).at("clock_fell"), true);
+}
+
+TEST(Report, MfuHasBothCountsWhereAMaskHidesWork) {
+  RunInfo info = eight_gpus();
+  info.description.flop_per_sample = 100e6;
+  info.description.layers = {{"attention", 10e6, 20e6, 5e6, 10e6}, {"linear", 20e6, 50e6}};
+  const std::string path = testing::TempDir() + "ddptrain_report_mfu.jsonl";
+  MetricsFile file(path);
+  Report report(info, &file);
+  testing::internal::CaptureStdout();
+  report.summary(measured());
+  const std::string table = testing::internal::GetCapturedStdout();
+  EXPECT_NE(table.find("data sheet; 4.3% without what the causal mask hides)"), std::string::npos) << table;
+  std::ifstream in(path);
+  const auto summary = nlohmann::json::parse(in);
+  EXPECT_NEAR(summary.at("mfu").get<double>() * 0.85, summary.at("mfu_causal").get<double>(), 1e-12);
+}
+
+TEST(Report, OneWindowAndOneRoundHaveNeitherMedianNorInterval) {
+  Report report(eight_gpus(), nullptr);
+  RunResult result = measured();
+  result.rate = {4000000.0, 4000000.0, 4000000.0, 1, 0.71};
+  result.calibration->rounds.resize(1);
+  for (Estimate* estimate : {&result.calibration->scaling_efficiency, &result.calibration->exposed}) {
+    *estimate = {estimate->value};
+  }
+  testing::internal::CaptureStdout();
+  report.summary(result);
+  const std::string table = testing::internal::GetCapturedStdout();
+  for (const char* row : {"Images/sec, all ranks     4000000  (over 0.71 s)\n", "1 round, which gives no interval)",
+                          "Scaling efficiency        96.2%\n", "Exposed communication     10.0 us  ("}) {
+    EXPECT_NE(table.find(row), std::string::npos) << row << "\n" << table;
+  }
+}
+
+TEST(Report, SummaryHoldsWhatTheSensorsOfEachGpuShowed) {
+  const std::string path = testing::TempDir() + "ddptrain_report_gpus.jsonl";
+  MetricsFile file(path);
+  Report report(eight_gpus(), &file);
+  RunResult result = measured();
+  result.gpus.resize(2);
+  result.gpus[0].add(SensorReading{1980, 3201, 410, 50, 1e9, 0});
+  result.gpus[0].add(SensorReading{1500, 3201, 694, 60, 2e9, 4});
+  testing::internal::CaptureStdout();
+  report.summary(result);
+  const std::string table = testing::internal::GetCapturedStdout();
+  const char* row =
+      "GPUs while training       1740 MHz on average (1500 to 1980), 694 W at most, 60 C at most; sw_power_cap 50% of "
+      "the time";
+  EXPECT_NE(table.find(row), std::string::npos) << table;
+  std::ifstream in(path);
+  const auto gpus = nlohmann::json::parse(in).at("gpus");
+  EXPECT_EQ(gpus.at(0).at("sm_mhz_min"), 1500);
+  EXPECT_EQ(gpus.at(0).at("watts"), 552);
+  EXPECT_EQ(gpus.at(0).at("throttled"), nlohmann::json({{"sw_power_cap", 0.5}}));
+  EXPECT_TRUE(gpus.at(1).at("watts_max").is_null());
+  EXPECT_EQ(gpus.at(1).at("readings"), 0);
 }
 
 TEST(MetricsFile, TellsOfPathsThatCannotBeWrittenAndOfFullDisks) {

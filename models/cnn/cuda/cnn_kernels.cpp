@@ -27,7 +27,7 @@ class FusedCnn final : public CnnKernels {
         winners_(device.allocate(DType::i32, {max_batch, kWinnerWords})),
         hidden_(device.allocate(DType::f32, {max_batch, kHidden})),
         dhidden_(device.allocate(DType::bf16, {max_batch, kHidden})),
-        conv_partials_(device.allocate(DType::f32, {device.compute_multiprocessors(), cnn::kConvGradients})),
+        conv_partials_(device.allocate(DType::f32, {device.multiprocessors(), cnn::kConvGradients})),
         head_partials_(device.allocate(DType::f32, {cnn::kHeadBlocks, cnn::kHeadGradients})),
         metrics_(device.allocate(cnn::kHeadBlocks * sizeof(cnn::HeadMetrics))) {}
 

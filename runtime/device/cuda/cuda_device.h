@@ -18,8 +18,9 @@ class CudaDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::cuda; }
   std::string name() const override { return name_; }
   PeakRate peak() const override { return data_sheet_peak(name_, precision(), options().fp8); }
-  /// For kernels whose blocks stay until the end: what communication leaves.
-  int compute_multiprocessors() const { return multiprocessors_ - options().communication_multiprocessors; }
+  int multiprocessors() const { return multiprocessors_; }
+  /// For kernels whose blocks stay until the end: what communication leaves now.
+  int compute_multiprocessors() const { return multiprocessors_ - communication_multiprocessors(); }
 
   using Device::allocate;
   Buffer allocate(std::size_t bytes) override;

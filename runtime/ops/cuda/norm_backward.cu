@@ -318,7 +318,7 @@ void CudaNorm::layer_norm_backward(const Tensor& x, const Tensor& weight, const 
   expect_gradient(dweight, "layer_norm_backward: dweight", {rows.width});
   expect_tensor(dbias, "layer_norm_backward: dbias", dweight.dtype, {rows.width});
   if (dx_sums) expect_tensor(dx_sums, "layer_norm_backward: dx_sums", dweight.dtype, {rows.width});
-  const auto most_partials = static_cast<std::size_t>(3 * norm::kBackwardBlocks * multiprocessors());
+  const auto most_partials = static_cast<std::size_t>(3 * norm::kBackwardBlocks * device_.multiprocessors());
   auto* partials = scratch().reserve_elements<float>(
       std::max(cuda::column_scratch(rows.width), most_partials * static_cast<std::size_t>(rows.width)), stream());
   cuda::with_element(dtype(), [&](auto element) {

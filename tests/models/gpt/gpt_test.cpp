@@ -93,6 +93,25 @@ TEST_F(GptTest, ParametersAreThoseOfGpt2) {
   }
 }
 
+/// ddpbench step times forward by it: the output layer's backward pass, which goes with the loss, is not forward.
+TEST_F(GptTest, ForwardWithoutAGradientBeginsNoBackwardPass) {
+  ModelRun run = make_run(make_options(kTiny));
+  const auto timed = [&](float gradient_scale) {
+    const auto timeline = device_->make_timeline();
+    MetricSums sums;
+    device_->record(*timeline, [&] { sums = run.forward(run.slice(), gradient_scale); });
+    std::set<std::string> names;
+    for (const TimelineSpan& span : timeline->spans()) names.insert(span.name);
+    return std::pair{names, sums.loss};
+  };
+  const auto [training, loss] = timed(kScale);
+  const auto [forward, same_loss] = timed(0.0f);
+  EXPECT_EQ(training.count("d logits"), 1u);
+  EXPECT_EQ(forward.count("d logits"), 0u);
+  EXPECT_EQ(forward.count("logits"), 1u);
+  EXPECT_EQ(loss, same_loss);
+}
+
 TEST_F(GptTest, GradientsMatchFiniteDifferences) {
   constexpr double kStep = 1e-6;
   for (const float dropout : {0.0f, 0.25f}) {

@@ -1,0 +1,321 @@
+#include "runtime/train/calibration.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "runtime/train/trace.h"
+
+namespace ddptrain {
+namespace {
+
+/// A bucket of gradients: complete after `compute` more seconds of a rank that computes alone, then sent.
+struct FakeBucket {
+  double compute;
+  double communication;
+};
+
+/// A job whose durations are chosen. Buckets are sent in order, when all ranks have completed them.
+struct FakeTimes {
+  std::vector<FakeBucket> buckets;
+  std::vector<double> rank = {1.0, 1.0};  ///< Factor of each rank's compute.
+  double together = 1.0;                  ///< Factor of compute where all ranks compute.
+  double beside = 1.0;                    ///< Factor of compute while communication is under way.
+
+  double alone() const {
+    double sum = 0.0;
+    for (const FakeBucket& bucket : buckets) sum += bucket.compute;
+    return sum * rank.front();
+  }
+  double silent(std::size_t of) const { return alone() / rank.front() * rank[of] * together; }
+  double communication() const {
+    double sum = 0.0;
+    for (const FakeBucket& bucket : buckets) sum += bucket.communication;
+    return sum;
+  }
+
+  struct Step {
+    double end = 0.0;             ///< Of communication and compute, on all ranks.
+    std::vector<double> compute;  ///< End of each rank's compute.
+  };
+  Step step() const {
+    Step result{0.0, std::vector<double>(rank.size(), 0.0)};
+    double sent_from = 0.0;  // the communication under way
+    for (const FakeBucket& bucket : buckets) {
+      for (std::size_t r = 0; r < rank.size(); ++r) {
+        result.compute[r] = after(bucket.compute * rank[r] * together, result.compute[r], sent_from, result.end);
+      }
+      sent_from = std::max(result.end, *std::max_element(result.compute.begin(), result.compute.end()));
+      result.end = sent_from + bucket.communication;
+    }
+    return result;
+  }
+
+ private:
+  /// When `work` seconds of compute are done that begin at `now`, slowed down from `from` to `to`.
+  double after(double work, double now, double from, double to) const {
+    const double before = std::clamp(from - now, 0.0, work);
+    now += before;
+    work -= before;
+    const double within = std::clamp(to - now, 0.0, work * beside);
+    return now + within + work - within / beside;
+  }
+};
+
+/// Durations of `times`, with noise and on a clock that drifts, both relative.
+class FakeJob final : public TimedJob {
+ public:
+  FakeJob(FakeTimes times, double noise = 0.0, unsigned seed = 1, double drift_per_second = 0.0)
+      : times_(std::move(times)), noise_(noise), drift_(drift_per_second), random_(seed) {}
+
+  std::function<double(TimedWork)> sm_mhz = [](TimedWork) { return 0.0; };
+  double now = 0.0;  ///< Of a clock that stands still between windows.
+  std::map<TimedWork, std::vector<std::uint64_t>> steps;
+
+  Window time(TimedWork work, std::uint64_t count) override {
+    steps[work].push_back(count);
+    const std::size_t ranks = times_.rank.size();
+    std::vector<double> seconds(ranks, 0.0);
+    const double level = 1.0 + drift_ * now;
+    for (std::size_t r = 0; r < ranks; ++r) seconds[r] = static_cast<double>(count) * level * noisy(once(work, r));
+    if (work == TimedWork::step) std::fill(seconds.begin(), seconds.end(), seconds.front());
+    now += *std::max_element(seconds.begin(), seconds.end());
+    return {seconds, sm_mhz(work)};
+  }
+
+  std::vector<double> time_compute(bool communicates) override {
+    std::vector<double> seconds;
+    const FakeTimes::Step step = times_.step();
+    for (std::size_t r = 0; r < times_.rank.size(); ++r) {
+      seconds.push_back((1.0 + drift_ * now) * noisy(communicates ? step.compute[r] : times_.silent(r)));
+    }
+    return seconds;
+  }
+
+ private:
+  double once(TimedWork work, std::size_t rank) const {
+    switch (work) {
+      case TimedWork::alone:
+        return rank == 0 ? times_.alone() : 0.0;
+      case TimedWork::step:
+        return times_.step().end;
+      case TimedWork::silent:
+        return times_.silent(rank);
+      case TimedWork::communication:
+        return times_.communication();
+    }
+    return 0.0;
+  }
+  double noisy(double seconds) { return seconds * (1.0 + noise_ * normal_(random_)); }
+
+  FakeTimes times_;
+  double noise_;
+  double drift_;
+  std::mt19937 random_;
+  std::normal_distribution<double> normal_;
+};
+
+constexpr double kUs = 1e-6;
+
+/// What is right of a job, worked out by hand; microseconds.
+struct Known {
+  std::string name;
+  FakeTimes times;
+  double alone, together, stragglers, slowed_down, waiting, fraction;
+
+  double exposed() const { return slowed_down + waiting; }
+  double efficiency() const { return alone / (alone + together + stragglers + exposed()); }
+};
+
+std::vector<Known> jobs() {
+  // The first bucket is sent beside the last 30 us of compute, which it slows down: 30 us do the work of 30 / 1.03.
+  FakeTimes slowed{{{50 * kUs, 30 * kUs}, {50 * kUs, 5 * kUs}}};
+  slowed.beside = 1.03;
+  // Rank 1 computes for 102 us, rank 0 for 100: the mean is 101, and 5 us of communication follow.
+  FakeTimes straggler{{{100 * kUs, 5 * kUs}}};
+  straggler.rank = {1.0, 1.02};
+  // 60 us of communication begin 30 us before the end of compute.
+  const FakeTimes half{{{70 * kUs, 60 * kUs}, {30 * kUs, 0.0}}};
+  // All compute takes 4% longer than that of one rank with its whole device.
+  FakeTimes shared{{{100 * kUs, 2 * kUs}}};
+  shared.together = 1.04;
+  // All at once, on four ranks.
+  FakeTimes all{{{50 * kUs, 20 * kUs}, {50 * kUs, 8 * kUs}}};
+  all.rank = {1.0, 1.0, 1.02, 1.0};
+  all.together = 1.01;
+  all.beside = 1.03;
+  const double slower = 20 * (1 - 1 / 1.03);
+  return {{"compute slowed down by 3%", slowed, 100, 0, 0, 30 * (1 - 1 / 1.03), 5, (30 * (1 - 1 / 1.03) + 5) / 35},
+          {"a straggler of 2%", straggler, 100, 1, 1, 0, 5, 1},
+          {"a bucket that is half hidden", half, 100, 0, 0, 0, 30, 0.5},
+          {"slower together", shared, 100, 4, 0, 0, 2, 1},
+          {"all of it", all, 100, 101 * 1.005 - 100, 101 * 0.015, slower, 8, (slower + 8) / 28}};
+}
+
+Calibration measure(FakeJob& job, const FakeTimes& times, const CalibrationLimits& limits = {}) {
+  return calibrate(job, 64.0 * static_cast<double>(times.rank.size()), times.step().end, false, limits);
+}
+
+double lost(const Calibration& c) { return c.together.value + c.stragglers.value + c.exposed.value; }
+
+TEST(Calibration, ReportsWhatIsKnownByConstruction) {
+  for (const Known& known : jobs()) {
+    SCOPED_TRACE(known.name);
+    FakeJob job(known.times);
+    const Calibration c = measure(job, known.times);
+    EXPECT_NEAR(1e6 * c.alone_seconds, known.alone, 1e-6);
+    EXPECT_NEAR(1e6 * c.together.value, known.together, 1e-6);
+    EXPECT_NEAR(1e6 * c.stragglers.value, known.stragglers, 1e-6);
+    EXPECT_NEAR(1e6 * c.exposed.value, known.exposed(), 1e-6);
+    EXPECT_NEAR(1e6 * c.slowed_down.value, known.slowed_down, 1e-6);
+    EXPECT_NEAR(1e6 * c.waiting.value, known.waiting, 1e-6);
+    EXPECT_NEAR(c.exposed_fraction.value, known.fraction, 1e-9);
+    EXPECT_NEAR(c.scaling_efficiency.value, known.efficiency(), 1e-9);
+    EXPECT_NEAR(c.samples_per_second * c.step_seconds, 64.0 * static_cast<double>(known.times.rank.size()), 1e-9);
+    EXPECT_NEAR(c.baseline_per_second * c.alone_seconds, 64.0, 1e-9);
+  }
+}
+
+TEST(Calibration, PartsAddUpToTheLossWhateverTheNoise) {
+  for (const Known& known : jobs()) {
+    FakeJob job(known.times, 0.05);
+    const Calibration c = measure(job, known.times, {.seconds = 8.0});
+    EXPECT_NEAR(lost(c), c.step_seconds - c.alone_seconds, 1e-15) << known.name;
+    EXPECT_NEAR(c.slowed_down.value + c.waiting.value, c.exposed.value, 1e-15) << known.name;
+    EXPECT_NEAR(c.scaling_efficiency.value, c.alone_seconds / c.step_seconds, 1e-12) << known.name;
+  }
+}
+
+/// Of 200 runs with noise, the intervals of 90% to 99% must hold the truth.
+TEST(Calibration, IntervalsHoldTheTruthAsOftenAsTheySay) {
+  constexpr unsigned kRuns = 200;
+  for (const Known& known : jobs()) {
+    std::map<std::string, unsigned> held;
+    for (unsigned run = 0; run < kRuns; ++run) {
+      FakeJob job(known.times, 0.004, 1000 + run);
+      const Calibration c = measure(job, known.times, {.seconds = 12.0, .interval_width = 0.005});
+      held["efficiency"] += c.scaling_efficiency.contains(known.efficiency());
+      held["exposed"] += c.exposed.contains(kUs * known.exposed());
+      held["fraction"] += c.exposed_fraction.contains(known.fraction);
+      held["slowed down"] += c.slowed_down.contains(kUs * known.slowed_down);
+      held["waiting"] += c.waiting.contains(kUs * known.waiting);
+      held["together"] += c.together.contains(kUs * known.together);
+      if (known.stragglers > 0) held["stragglers"] += c.stragglers.contains(kUs * known.stragglers);
+    }
+    for (const auto& [what, runs] : held) {
+      EXPECT_GE(runs, kRuns * 90 / 100) << known.name << ": " << what;
+      EXPECT_LE(runs, kRuns * 99 / 100) << known.name << ": " << what;
+    }
+  }
+}
+
+TEST(Calibration, ADriftCancels) {
+  const Known known = jobs().back();
+  FakeJob job(known.times, 0.0, 1, 0.02);  // 2% per second
+  const Calibration c = measure(job, known.times, {.seconds = 10.0});
+  EXPECT_NEAR(c.scaling_efficiency.value, known.efficiency(), 5e-4);
+  EXPECT_NEAR(c.exposed_fraction.value, known.fraction, 5e-3);
+}
+
+TEST(Calibration, ExposedCommunicationIsNeitherCutOffAtNothingNorAtAll) {
+  FakeTimes free{{{100 * kUs, 1 * kUs}, {20 * kUs, 0.0}}};
+  bool below = false;
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    FakeJob job(free, 0.01, seed);
+    below = below || measure(job, free, {.seconds = 4.0}).exposed_fraction.value < 0.0;
+  }
+  EXPECT_TRUE(below);
+  FakeTimes slow{{{50 * kUs, 5 * kUs}, {50 * kUs, 5 * kUs}}};
+  slow.beside = 3.0;
+  FakeJob job(slow);
+  EXPECT_GT(measure(job, slow).exposed_fraction.value, 0.8);
+  slow.buckets.back().communication = 5 * kUs;
+  slow.beside = 1e3;  // nothing is computed beside communication
+  FakeJob stopped(slow);
+  EXPECT_NEAR(measure(stopped, slow).exposed_fraction.value, 1.0, 1e-2);
+}
+
+TEST(Calibration, RoundsLastASecondAndGoOnUntilTheIntervalIsNarrow) {
+  const FakeTimes times = jobs().front().times;
+  FakeJob quiet(times, 0.0005);
+  EXPECT_EQ(measure(quiet, times, {.seconds = 20.0}).rounds.size(), 8u);
+  EXPECT_NEAR(quiet.now, 8.0, 0.5);
+  FakeJob noisy(times, 0.02);
+  const Calibration c = measure(noisy, times, {.seconds = 200.0});
+  EXPECT_GT(c.rounds.size(), 20u);
+  EXPECT_LT(2 * c.scaling_efficiency.half_width, 0.01);
+  FakeJob hopeless(times, 0.2);
+  EXPECT_GT(measure(hopeless, times, {.seconds = 20.0}).scaling_efficiency.half_width, 0.01);
+  EXPECT_LE(hopeless.now, 20.0);
+  FakeJob hurried(times, 0.02);
+  EXPECT_EQ(measure(hurried, times, {.seconds = 2.0}).rounds.size(), 4u);  // of half a second
+}
+
+TEST(Calibration, OneRoundHasNoInterval) {
+  FakeTimes times{{{30.0, 1.0}}};
+  FakeJob job(times);
+  const Calibration c = measure(job, times, {.seconds = 1.0});
+  EXPECT_EQ(c.rounds.size(), 1u);
+  EXPECT_TRUE(std::isinf(c.scaling_efficiency.half_width));
+  EXPECT_NEAR(c.scaling_efficiency.value, 30.0 / 31.0, 1e-12);
+  EXPECT_EQ(job.steps.at(TimedWork::step), (std::vector<std::uint64_t>{1, 1}));
+}
+
+TEST(Calibration, MarksRoundsInWhichAClockFell) {
+  const FakeTimes times = jobs().front().times;
+  FakeJob job(times);
+  int windows = 0;
+  job.sm_mhz = [&](TimedWork work) {
+    if (work != TimedWork::step) return 1980.0;
+    return ++windows > 4 ? 1530.0 : 1970.0;  // two windows a round
+  };
+  const std::vector<CalibrationRound> rounds = measure(job, times).rounds;
+  ASSERT_EQ(rounds.size(), 8u);
+  for (std::size_t i = 0; i < rounds.size(); ++i) EXPECT_EQ(rounds[i].clock_fell, i >= 2) << i;
+  EXPECT_DOUBLE_EQ(rounds.back().step_sm_mhz, 1530.0);
+}
+
+TEST(Calibration, TakesAQuarterOfTheTraining) {
+  EXPECT_EQ(calibration_seconds(0.1), 1.0);
+  EXPECT_EQ(calibration_seconds(20.0), 5.0);
+  EXPECT_EQ(calibration_seconds(3600.0), 20.0);
+}
+
+TEST(Trace, ComputeOfAStepEndsWithItsLastBackwardPass) {
+  const auto span = [](const char* name, double begin, double end) {
+    return TimelineSpan{name, Lane::compute, begin, end};
+  };
+  const std::vector<TimelineSpan> first = {span("step 0", 1, 9), span("forward", 1, 2), span("backward", 2, 4),
+                                           span("forward", 4, 5), span("backward", 5, 8)};
+  EXPECT_DOUBLE_EQ(compute_seconds(first), 7.0);
+  std::vector<TimelineSpan> both = first;
+  both.push_back(span("step 1", 9, 16));
+  both.push_back(span("backward", 11, 14));
+  EXPECT_DOUBLE_EQ(compute_seconds(both), 5.0);
+}
+
+TEST(Estimate, IsStudents) {
+  const Estimate mean = estimate_mean({1.0, 2.0, 3.0, 4.0});
+  EXPECT_DOUBLE_EQ(mean.value, 2.5);
+  EXPECT_NEAR(mean.half_width, 3.182 * std::sqrt(5.0 / 3.0 / 4.0), 1e-9);
+  EXPECT_TRUE(std::isinf(estimate_mean({1.0}).half_width));
+  std::vector<double> many(101, 1.0);
+  many.front() = 2.0;
+  EXPECT_NEAR(estimate_mean(many).half_width, 1.984 * 1.0 / 101.0, 2e-5);
+}
+
+TEST(Estimate, OfARatioKnowsWhatChangesBothAlike) {
+  const Estimate same = estimate_ratio({1.0, 2.0, 3.0}, {2.0, 4.0, 6.0});
+  EXPECT_DOUBLE_EQ(same.value, 0.5);
+  EXPECT_NEAR(same.half_width, 0.0, 1e-12);
+  EXPECT_GT(estimate_ratio({1.0, 2.0, 3.0}, {6.0, 4.0, 2.0}).half_width, 0.1);
+}
+
+}  // namespace
+}  // namespace ddptrain
