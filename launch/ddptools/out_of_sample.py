@@ -51,9 +51,8 @@ def out_of_sample(records: Iterable[dict[str, Any]], most_ranks: int) -> list[As
             groups.setdefault((named(run.case.work), tuple(kind)), []).append((record, run))
     found = [asked for (_, kind), runs in groups.items() for asked in _asked(kind, runs, most_ranks)]
     if not found:
-        raise UsageError(
-            f"--fit-ranks {most_ranks}: there is no run of more ranks beside runs of 2 to {most_ranks} ranks of its kind"
-        )
+        few = f"runs of 2 to {most_ranks} ranks of its kind"
+        raise UsageError(f"--fit-ranks {most_ranks}: there is no run of more ranks beside {few}")
     return found
 
 

@@ -134,7 +134,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
                          help="a row each (default: powers of two up to 4096)")  # fmt: skip
     machine.add_argument("--link", help=f"within a node: {', '.join(LINKS_GBS)}, or GB/s one way (the GPU's)")
     machine.add_argument("--network", help=f"of an adapter (efa2: of a node): {', '.join(NETWORKS_GBIT)}, or Gbit/s "
-                         "(that of nodes as they are sold: ndr for h100, h200, b200; hdr: a100; edr: v100)")  # fmt: skip
+                         "(that of nodes as they are sold: ndr for h100, h200, b200; hdr: a100; edr: v100)")
     machine.add_argument("--nics", type=whole("--nics", 1024), metavar="N",
                          help="adapters per node (as they are sold: one per GPU; v100: one per two)")  # fmt: skip
     machine.add_argument("--achievable", type=number("--achievable", 0.01, 1), default=0.8, metavar="F",
@@ -149,7 +149,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--calibrate", nargs="+", metavar="RESULTS",
                          help="take rates from files of ddpsweep, ddptrain --metrics, ddpbench --json")  # fmt: skip
     machine.add_argument("--fit-ranks", type=whole("--fit-ranks", MOST_GPUS), metavar="N", help="with --calibrate: "
-                         "take rates from runs of up to N ranks and predict the others, beside linear scaling")  # fmt: skip
+                         "take rates from runs of up to N ranks and predict the others, beside linear scaling")
 
 
 def number(flag: str, least: float, most: float) -> Any:
