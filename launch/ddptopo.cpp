@@ -165,7 +165,14 @@ Findings parse_log(const std::string& path) {
   }
   file.clear();
   Findings findings;
-  add_nccl(findings, read_nccl_log(file), {});
+  const NcclLog log = read_nccl_log(file);
+  if (says_nothing(log)) {
+    usage_error(
+        "--parse {}: nothing of NCCL is in this log. NCCL writes it with NCCL_DEBUG=INFO and "
+        "NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING,NET.",
+        path);
+  }
+  add_nccl(findings, log, {});
   return findings;
 }
 

@@ -6,12 +6,13 @@ import functools
 import json
 import pathlib
 import subprocess
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ddptools.errors import UsageError
 from ddptools.launch import flag_arguments
-from ddptools.measurements import finite, table_of
+from ddptools.measurements import finite, setting_value, table_of
 from ddptools.results import Record
 from ddptools.sweep_file import PLACEMENT_KEYS
 
@@ -38,6 +39,8 @@ class Description:
     batch: float  # samples per rank and micro-step
     grad_accum: int
     units_per_sample: float = 1.0  # tokens of a window
+    precision: str = ""  # of compute; empty where it is not told
+    device: str = ""  # cpu or cuda; empty where it is not told
 
     @property
     def flop(self) -> float:
@@ -75,6 +78,8 @@ def parsed(value: Any) -> Description | None:
         model=str(table.get("model")),
         buckets=tuple(buckets),
         gradient_dtype=str(table.get("gradient_dtype")),
+        precision=str(table.get("precision") or ""),
+        device=str(table.get("device") or ""),
         **numbers | {"grad_accum": int(numbers["grad_accum"])},
     )
 
@@ -110,6 +115,22 @@ def complete(records: Iterable[Record], program: pathlib.Path) -> None:
         flags = {str(name): value for name, value in settings.items() if name not in others}
         with contextlib.suppress(NotDescribed, ValueError):  # a damaged record, too, stays as it is
             summary["description"] = _ask(program, tuple(flag_arguments(flags)))
+
+
+def defaults_of(program: pathlib.Path, settings: Mapping[str, str]) -> dict[str, str]:
+    """The flags of a run with this recipe or model and no other flag; empty where ddptrain cannot be asked."""
+    flags = {name: settings[name] for name in ("config", "model") if settings.get(name)}
+    return _defaults(program, tuple(flag_arguments(dict(list(flags.items())[:1]))))
+
+
+@functools.cache
+def _defaults(program: pathlib.Path, arguments: tuple[str, ...]) -> dict[str, str]:
+    with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
+        command = [str(program), *arguments, "--print-config"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        if done.returncode == 0:
+            return {name: setting_value(value) for name, value in tomllib.loads(done.stdout).items()}
+    return {}
 
 
 @functools.cache

@@ -7,6 +7,7 @@ Exit codes: 2, the drawing could not be made; 3, matplotlib is not here.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from pathlib import Path
@@ -31,7 +32,8 @@ def drawings_of(topology: dict[str, Any]) -> list[tuple[Any, Any, float]]:
     nccl = topology["nccl"]
     for draw, channels in ((draw_rings, nccl and nccl["rings"]), (draw_trees, nccl and nccl["trees"])):
         if channels:
-            parts.append((draw, channels, panels_height(channels, WIDTH)))
+            with_nodes = functools.partial(draw, nccl=nccl)
+            parts.append((with_nodes, channels, panels_height(channels, WIDTH)))
     return parts
 
 

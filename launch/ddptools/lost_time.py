@@ -33,15 +33,15 @@ MEANING = {
 class Loss:
     label: str  # of the case
     ranks: int
-    step: float  # seconds
+    step_seconds: float
     baseline: str  # what a step is compared with
-    useful: float  # seconds of the baseline
-    parts: dict[str, float]  # seconds, which add up to step - useful
+    useful_seconds: float  # of the baseline
+    part_seconds: dict[str, float]  # which add up to what a step is longer than useful
     slowest: str = ""  # which rank, in words, where that is known
 
     @property
     def share(self) -> float:
-        return 1 - self.useful / self.step
+        return 1 - self.useful_seconds / self.step_seconds
 
 
 def losses(experiment: Experiment) -> list[Loss]:
@@ -57,7 +57,8 @@ def losses(experiment: Experiment) -> list[Loss]:
 
 def _credible(loss: Loss) -> bool:
     """Not of a damaged record: what could not even be drawn."""
-    return loss.useful > 0 and all(abs(part) < 1e6 * loss.step for part in (loss.useful, *loss.parts.values()))
+    parts = (loss.useful_seconds, *loss.part_seconds.values())
+    return loss.useful_seconds > 0 and all(abs(part) < 1e6 * loss.step_seconds for part in parts)
 
 
 def _of_training(case: Case, label: str) -> Loss | None:
@@ -164,10 +165,11 @@ def lost_time_words(found: list[Loss]) -> str:
     worst = max(found, key=lambda loss: loss.share)
     if worst.share <= 0:
         return f"No step takes longer than {worst.baseline}."
-    shares = {name: seconds / worst.step for name, seconds in worst.parts.items()}
+    shares = {name: seconds / worst.step_seconds for name, seconds in worst.part_seconds.items()}
     parts = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if abs(share) >= 5e-4)
     unit, factor = time_unit([worst])
-    text = f"Most is lost with {worst.label}: {percent(worst.share)} of {digits(factor * worst.step)} {unit} ({parts})."
+    lost = f"{percent(worst.share)} of {digits(factor * worst.step_seconds)} {unit}"
+    text = f"Most is lost with {worst.label}: {lost} ({parts})."
     return text + (f" Its slowest rank is {worst.slowest}." if worst.slowest else "")
 
 
@@ -178,17 +180,17 @@ def lost_time_table(found: list[Loss]) -> Table:
     header = ["case", *(f"{name}, {unit}" for name in ("step", baselines, *names)), "efficiency"]
     rows = []
     for loss in found[:MOST_ROWS]:
-        times = [loss.step, loss.useful, *(loss.parts.get(name) for name in names)]
+        times = [loss.step_seconds, loss.useful_seconds, *(loss.part_seconds.get(name) for name in names)]
         cells = ["" if seconds is None else digits(factor * seconds) for seconds in times]
         rows.append([loss.label, *cells, percent(1 - loss.share)])
     meaning = "; ".join(f"{name}: {MEANING[name]}" for name in names if name in MEANING)
-    caption = f"The time of a step and its parts ({meaning}). A part below zero is a difference within the noise."
+    caption = f"The time of a step and its parts ({meaning})."
     return Table(caption, header, rows)
 
 
 def time_unit(found: list[Loss]) -> tuple[str, float]:
     """In which the steps are read best, and how many of it a second has."""
-    return ("us", 1e6) if statistics.median(loss.step for loss in found) < 1e-3 else ("ms", 1e3)
+    return ("us", 1e6) if statistics.median(loss.step_seconds for loss in found) < 1e-3 else ("ms", 1e3)
 
 
 def digits(value: float) -> str:
@@ -199,4 +201,4 @@ def digits(value: float) -> str:
 
 
 def part_names(found: list[Loss]) -> list[str]:
-    return list(dict.fromkeys(name for loss in found for name in loss.parts))
+    return list(dict.fromkeys(name for loss in found for name in loss.part_seconds))

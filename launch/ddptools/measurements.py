@@ -115,6 +115,11 @@ class Case:
         """NCCL's algorithm and protocol by bytes of a call, where the last run says it."""
         return bench_choices(self.runs[-1].bench) if self.runs else {}
 
+    def buckets(self) -> list[Any]:
+        """In which the first run sent its gradients, as its description lists them; empty where it does not."""
+        description = table_of(self.runs[0].summary.get("description")) if self.runs else {}
+        return description["buckets"] if isinstance(description.get("buckets"), list) else []
+
     def gpus_used(self) -> str:
         """Indices of the GPUs that a selection stood for, joined by commas; empty where that is not known."""
         used = self.runs[0].record.get("gpus_used") if self.runs else None
@@ -147,6 +152,7 @@ class Experiment:
     variables: set[str]  # settings that are environment variables
     machines: list[dict[str, Any]]  # different ones, where a sweep went on elsewhere
     versions: list[str]
+    defaults: dict[str, str] = dataclasses.field(default_factory=dict)  # of flags, as far as they are known
 
     def __post_init__(self) -> None:
         names = dict.fromkeys(name for case in self.cases for name in case.settings)
@@ -167,6 +173,11 @@ class Experiment:
     @property
     def runs(self) -> list[Run]:
         return [run for case in self.cases for run in case.runs]
+
+    @property
+    def records(self) -> list[Record]:
+        """Of all runs, the failed ones too."""
+        return [record for case in self.cases for record in [run.record for run in case.runs] + case.failures]
 
     @property
     def unit(self) -> str:
@@ -203,11 +214,14 @@ class Experiment:
         return found
 
     def reference(self, cases: list[Case]) -> Case:
-        """What the others are compared with: the first that trains with no varied variable set, else the first."""
-        varied_variables = [name for name in self.tuned if name in self.variables]
+        """What the others are compared with: of those that train, the first with the most settings at their defaults
+        (of a variable: not set)."""
         trained = [case for case in cases if case.trains] or cases
-        unset = [c for c in trained if not any(c.settings.get(name) for name in varied_variables)]
-        return (unset or trained)[0]
+        return max(trained, key=self._settings_at_default)
+
+    def _settings_at_default(self, case: Case) -> int:
+        defaults = {name: "" if name in self.variables else self.defaults.get(name) for name in self.tuned}
+        return sum(case.settings.get(name, "") == default for name, default in defaults.items())
 
 
 def setting_text(name: str, value: str) -> str:
@@ -228,7 +242,7 @@ class Results:
 def load(paths: list[pathlib.Path]) -> Results:
     results = Results([], {}, [])
     for path in paths:
-        file = path / "results.jsonl" if path.is_dir() else path
+        file = (path / "results.jsonl" if path.is_dir() else path).absolute()
         if not file.is_file():
             raise UsageError(f"{path}: " + ("no results.jsonl in this folder" if path.is_dir() else "no such file"))
         bad_lines: list[int] = []
@@ -239,7 +253,7 @@ def load(paths: list[pathlib.Path]) -> Results:
         if bad_lines and not records and not path.is_dir():
             raise UsageError(f"{path}: not a line of this file is a run of ddpsweep: give its folder or results.jsonl")
         if bad_lines:
-            results.notes.append(_bad_lines_text(file, bad_lines))
+            results.notes.append(_bad_lines_text(file.parent.name, bad_lines))
         plan = _json_table(file.with_name("plan.json"))
         found = _experiments(file, records, plan)
         texts = (_missing_text(file, records, plan), _stale_text(file, records, plan))
@@ -251,27 +265,27 @@ def load(paths: list[pathlib.Path]) -> Results:
     return results
 
 
-def _bad_lines_text(file: pathlib.Path, lines: list[int]) -> str:
+def _bad_lines_text(folder: str, lines: list[int]) -> str:
     numbers = ", ".join(map(str, lines[:5])) + (", ..." if len(lines) > 5 else "")
-    return f"{file}: {len(lines)} line{'s' if len(lines) > 1 else ''} could not be read and left out (line {numbers})"
+    return f"{folder}: {len(lines)} line{'s' if len(lines) > 1 else ''} could not be read and left out (line {numbers})"
 
 
 def _missing_text(file: pathlib.Path, records: list[Record], plan: dict[str, Any]) -> str | None:
     if not records:
-        return f"{file}: no runs recorded"
+        return f"{file.parent.name}: no runs recorded"
     cases = _list_of(plan.get("cases"))
     planned = len(cases) * int(positive(plan.get("repeats")) or 0)
     keys = {str(table_of(case).get("case")) for case in cases}
     done = len({(str(r.get("case")), str(r.get("repeat"))) for r in records if str(r.get("case")) in keys})
     if done < planned:
-        return f"{file}: partial: {done} of {planned} planned runs are there (ddpsweep --resume goes on)"
+        return f"{file.parent.name}: partial: {done} of {planned} planned runs are there (ddpsweep --resume goes on)"
     return None
 
 
 def _stale_text(file: pathlib.Path, records: list[Record], plan: dict[str, Any]) -> str | None:
     planned = {str(table_of(case).get("case")) for case in _list_of(plan.get("cases"))}
     stale = sum(str(record.get("case")) not in planned for record in records) if planned else 0
-    return f"{file}: {stale} of the runs are of an earlier plan: the sweep was changed since" if stale else None
+    return f"{file.parent.name}: {stale} of the runs are of an earlier plan: the sweep was changed since" if stale else None
 
 
 def _list_of(value: Any) -> list[Any]:
@@ -307,7 +321,7 @@ def _experiment(
     variables: set[str] = set()
     for record in records:
         key = str(record.get("case"))
-        settings = {str(k): _text(v) for k, v in table_of(record.get("settings")).items()}
+        settings = {str(k): setting_value(v) for k, v in table_of(record.get("settings")).items()}
         case = cases.setdefault(key, Case(key, settings))
         names = record.get("variables")
         variables.update(map(str, names if isinstance(names, list) else []))
@@ -333,7 +347,7 @@ def _different(values: Iterable[Any]) -> list[Any]:
     return list({json.dumps(value, sort_keys=True): value for value in values if value}.values())
 
 
-def _text(value: Any) -> str:
+def setting_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -23,10 +23,20 @@ def compare(a: list[float], b: list[float]) -> Comparison:
 
 def welch_p(a: list[float], b: list[float]) -> float:
     """Two-sided p of Welch's t-test, for at least two values each."""
+    if min(a) == max(a) and min(b) == max(b):  # no noise, of which the test could tell
+        return 1.0 if a[0] == b[0] else 0.0
     from scipy import stats  # slow to import, and only comparisons need it
 
-    means, deviations = (statistics.fmean(a), statistics.fmean(b)), (statistics.stdev(a), statistics.stdev(b))
-    if deviations == (0.0, 0.0):
-        return 1.0 if means[0] == means[1] else 0.0
-    sides = (means[0], deviations[0], len(a), means[1], deviations[1], len(b))
-    return float(stats.ttest_ind_from_stats(*sides, equal_var=False).pvalue)
+    return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
+
+
+def chance_text(p: float, comparisons: int) -> str:
+    """How often chance alone would give a difference as large."""
+    p = min(1.0, p * comparisons)
+    if p >= ALPHA:
+        often = f"in {100 * p:.0f} of 100 repetitions"
+    elif p >= 1e-6:
+        often = f"once in {float(f'{1 / p:.1e}'):,.0f} repetitions"
+    else:
+        often = "less than once in a million repetitions"
+    return f"chance alone would give as much {often}"

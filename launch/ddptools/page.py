@@ -10,6 +10,7 @@ import jinja2
 import markupsafe
 
 from ddptools.plots import Picture
+from ddptools.summary import Entry
 from ddptools.tables import Table
 
 LONGEST_LINE = 24  # of a cell, in characters
@@ -30,19 +31,60 @@ class Notes:
     lines: list[str]
 
 
-Block = Heading | Notes | str | Table | Picture
+@dataclasses.dataclass
+class Warnings:
+    """Numbers that cannot be what they are called."""
+
+    lines: list[str]
+
+
+@dataclasses.dataclass
+class Summary:
+    entries: list[Entry]
+
+
+@dataclasses.dataclass
+class Reading:
+    """A link to how the page is read; HowToRead must be on it."""
+
+    text: str
+
+
+@dataclasses.dataclass
+class HowToRead:
+    terms: list[tuple[str, str]]
+
+
+Block = Heading | Notes | Warnings | Summary | Reading | HowToRead | str | Table | Picture
+KINDS = {Heading: "heading", Notes: "notes", Warnings: "warnings", Summary: "summary", Reading: "reading",
+         HowToRead: "how_to_read", Table: "table", Picture: "picture", str: "text"}  # fmt: skip
 
 
 def to_html(title: str, blocks: list[Block]) -> str:
-    kinds = {Heading: "heading", Notes: "notes", Table: "table", Picture: "picture", str: "text"}
-    return _template().render(title=title, blocks=[(kinds[type(block)], block) for block in blocks])
+    sections = {block.text: i for i, block in enumerate(blocks, 1) if isinstance(block, Heading) and block.level == 2}
+    summarized = [entry.title for block in blocks if isinstance(block, Summary) for entry in block.entries]
+    html = _environment(autoescape=True).get_template("page.html.jinja")
+    return html.render(title=title, blocks=_with_kinds(blocks), sections=sections, summarized=summarized)
 
 
-def _template() -> jinja2.Template:
-    folder = pathlib.Path(__file__).parent
+def to_markdown(title: str, blocks: list[Block], file: pathlib.Path, pictures: pathlib.Path | None) -> str:
+    """`pictures`: the folder where they are, as PNG; without it they are left out."""
+
+    def picture_path(picture: Picture) -> str:
+        return "" if pictures is None else os.path.relpath(pictures / f"{picture.name}.png", file.parent)
+
+    markdown = _environment(autoescape=False).get_template("page.md.jinja")
+    return markdown.render(title=title, blocks=_with_kinds(blocks), picture_path=picture_path)
+
+
+def _with_kinds(blocks: list[Block]) -> list[tuple[str, Block]]:
+    return [(KINDS[type(block)], block) for block in blocks]
+
+
+def _environment(autoescape: bool) -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
+        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+        autoescape=autoescape,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -52,9 +94,11 @@ def _template() -> jinja2.Template:
         "unbroken": _unbroken,
         "base64": lambda data: base64.b64encode(data).decode(),
         "numeric_columns": _numeric_columns,
+        "plain": _plain,
+        "cell": lambda text: _plain(text).replace("|", "\\|"),
     }
-    environment.globals |= {"largest_svg": LARGEST_SVG, "cell_classes": _cell_classes}
-    return environment.get_template("page.html.jinja")
+    environment.globals |= {"largest_svg": LARGEST_SVG, "cell_classes": _cell_classes, "reading": "how-to-read"}
+    return environment
 
 
 def _numeric_columns(table: Table) -> list[bool]:
@@ -76,34 +120,6 @@ def _is_numeric(cells: list[str]) -> bool:
     filled = [cell for cell in cells if cell]
     numbers = [cell for cell in filled if NUMBER.match(cell)]
     return 2 * len(numbers) > len(filled)
-
-
-def to_markdown(title: str, blocks: list[Block], file: pathlib.Path, pictures: pathlib.Path | None) -> str:
-    """`pictures`: the folder where they are, as PNG; without it they are left out."""
-    lines = [f"# {_plain(title)}"]
-    for block in blocks:
-        if isinstance(block, Heading):
-            lines.append(f"{'#' * block.level} {_plain(block.text)}")
-        elif isinstance(block, Notes):
-            lines.append("\n".join(f"> {_plain(line)}" for line in block.lines))
-        elif isinstance(block, Table):
-            lines.append(_markdown_table(block))
-        elif isinstance(block, Picture):
-            if pictures is not None:
-                path = os.path.relpath(pictures / f"{block.name}.png", file.parent)
-                lines.append(f"![{_plain(block.caption)}]({path})")
-        else:
-            lines.append(_plain(block))
-    return "\n\n".join(lines) + "\n"
-
-
-def _markdown_table(table: Table) -> str:
-    def row(cells: list[str]) -> str:
-        return "| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in cells) + " |"
-
-    lines = [_plain(table.caption), "", row(table.header), "|" + " --- |" * len(table.header)]
-    footnote = ["", _plain(table.footnote)] if table.footnote else []
-    return "\n".join([*lines, *map(row, table.rows), *footnote])
 
 
 def _plain(text: str) -> str:

@@ -1,6 +1,7 @@
 """The pictures of a report."""
 
 import dataclasses
+import functools
 import io
 import re
 import textwrap
@@ -14,7 +15,7 @@ import numpy as np  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
-from matplotlib.ticker import EngFormatter  # noqa: E402
+from matplotlib.ticker import EngFormatter, LogLocator, NullLocator  # noqa: E402
 
 from ddptools.gradient_path import PathComparison  # noqa: E402
 from ddptools.lost_time import Loss, digits, part_names, time_unit  # noqa: E402
@@ -108,6 +109,16 @@ def _from_zero(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(EngFormatter())
 
 
+def _log_rates(axes: Axes) -> None:
+    """For what is a straight line on two logarithmic axes; with numbers as 5 M."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(EngFormatter())
+    axes.yaxis.set_minor_locator(NullLocator())
+    low, high = axes.get_ylim()
+    axes.set_ylim(low / 1.15, 1.15 * high)
+
+
 def _scaling(experiment: Experiment) -> list[Picture]:
     if not experiment.over_ranks:
         return []
@@ -127,7 +138,7 @@ def _scaling(experiment: Experiment) -> list[Picture]:
         axes.minorticks_off()
         axes.set_xlabel("ranks")
     left.set_ylabel(experiment.unit)
-    _from_zero(left)
+    _log_rates(left)
     left.legend(fontsize=8)
     if efficiency:
         right.axhline(100, color="gray", linestyle="--", linewidth=1)
@@ -297,7 +308,8 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [size_text(size) for size in ticks], rotation=30, ha="right")
     axes.minorticks_off()
-    axes.set(xlabel="size", ylabel="bus bandwidth, GB/s", ylim=(0, None))
+    axes.set(xlabel="size", ylabel="bus bandwidth, GB/s")
+    _log_rates(axes)
     axes.legend(fontsize=8)
     left = f" {len(cases) - len(shown)} more are left out." if len(cases) > len(shown) else ""
     caption = _caption(experiment, f"Bus bandwidth of {operation(cases)} against size.{left}")
@@ -306,14 +318,14 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
 
 def _lost_time(experiment: Experiment, found: list[Loss]) -> Picture:
     unit, factor = time_unit(found)
-    labels = [_wrapped(f"{loss.label}: {digits(factor * loss.step)}\N{NO-BREAK SPACE}{unit}") for loss in found]
+    labels = [_wrapped(f"{loss.label}: {digits(factor * loss.step_seconds)}\N{NO-BREAK SPACE}{unit}") for loss in found]
     figure, axes = plt.subplots(figsize=(8, 1.2 + 0.32 * _lines(labels)))
     rows = np.arange(len(found))
-    left = np.array([max(0.0, 100 * loss.useful / loss.step) for loss in found])
+    left = np.array([max(0.0, 100 * loss.useful_seconds / loss.step_seconds) for loss in found])
     baselines = " or ".join(dict.fromkeys(loss.baseline for loss in found))
     axes.barh(rows, left, label=baselines, color="C7", **BAR_EDGE)
     for i, name in enumerate(part_names(found)):
-        widths = np.array([max(0.0, 100 * loss.parts.get(name, 0.0) / loss.step) for loss in found])
+        widths = np.array([max(0.0, 100 * loss.part_seconds.get(name, 0.0) / loss.step_seconds) for loss in found])
         axes.barh(rows, widths, left=left, label=name, color=f"C{i}", **BAR_EDGE)
         left += widths
     axes.set_yticks(rows, labels, fontsize=8)
@@ -334,7 +346,8 @@ def drawings(topology: dict[str, Any], name: str) -> list[Picture]:
     hosts = topology.get("hosts") if isinstance(topology.get("hosts"), list) else []
     nccl = topology.get("nccl") if isinstance(topology.get("nccl"), dict) else {}
     wanted = [(drawing.draw_machine, hosts[0] if hosts else None, "the machine")]
-    wanted += [(drawing.draw_rings, nccl.get("rings"), "rings"), (drawing.draw_trees, nccl.get("trees"), "trees")]
+    for name_of, draw_channels in (("rings", drawing.draw_rings), ("trees", drawing.draw_trees)):
+        wanted.append((functools.partial(draw_channels, nccl=nccl), nccl.get(name_of), name_of))
     made = []
     with plt.rc_context(STYLE | {"axes.grid": False}):
         for draw, value, caption in wanted:

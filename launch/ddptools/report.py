@@ -5,21 +5,59 @@ import json
 import pathlib
 import sys
 
-from ddptools.description import complete
+from ddptools.description import complete, defaults_of
 from ddptools.errors import UsageError
 from ddptools.flight import report_flight
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import Experiment, Results, load
-from ddptools.page import Block, Heading, Notes, to_html, to_markdown
+from ddptools.page import Block, Heading, HowToRead, Notes, Reading, Summary, Warnings, to_html, to_markdown
 from ddptools.plots import Picture, drawings, lost_time_picture, pictures
 from ddptools.predicted import predicted_table, predicted_words, predictions
 from ddptools.programs import program_folder
 from ddptools.results import write_atomically
+from ddptools.summary import entry_of, warnings_of
 from ddptools.tables import failures, machine_table, tables
 from ddptools.trace_picture import report_trace
 from ddptools.words import choices, explain, numerics
 
 MOST_EXPERIMENTS = 50
+HOW_TO_READ = [
+    (
+        "Rates",
+        "are medians over the runs, with the smallest and the largest. A green row is the best of the cases "
+        "that are compared with each other.",
+    ),
+    (
+        "The reference",
+        "is the case with every setting at its default: what a run does that nobody tuned.",
+    ),
+    (
+        "Beyond the noise",
+        "means that the runs of the two settings lie so far apart that chance alone would seldom give as "
+        "much: p is how often, if both settings were equally fast. It comes from Welch's t-test and is "
+        "multiplied by the number of comparisons among which this one was found; below 5% counts. Three runs "
+        "of each setting are the least.",
+    ),
+    (
+        "The noise of this machine",
+        "is what jobs differ by for which NCCL made the same choices. The runs of one setting may lie close "
+        "together and those of the next all be faster: a difference that is no larger is none.",
+    ),
+    (
+        "Efficiency",
+        "is the rate on W ranks / W / the rate of one rank. Against the run of one rank it compares two jobs; "
+        "in the job, a job with its own one-rank baseline. Above 100%, the one rank was too slow.",
+    ),
+    (
+        "Parts of a step",
+        "add up to what a step is longer than that of one rank. A part below zero is the difference of two "
+        "measurements that is smaller than their noise.",
+    ),
+    (
+        "Emulated",
+        "nodes are processes of one machine: they show what NCCL does, and not how fast a network is.",
+    ),
+]
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -67,14 +105,36 @@ def blocks_of(results: Results) -> list[Block]:
     blocks: list[Block] = [Notes(results.notes)] if results.notes else []
     if not results.experiments:
         blocks.append("There are no runs in these results yet.")
-    titles = [experiment.title for experiment in results.experiments]
-    for experiment in results.experiments[:MOST_EXPERIMENTS]:
-        where = f" in {experiment.source.parent}" if titles.count(experiment.title) > 1 else ""
-        blocks += [Heading(2, experiment.title + where), *experiment_blocks(experiment)]
+    shown = results.experiments[:MOST_EXPERIMENTS]
+    titles = titles_of(shown)
+    if shown:
+        blocks.append(Summary([entry_of(experiment, title) for experiment, title in zip(shown, titles)]))
+        blocks.append(Reading("How to read this page"))
+    for experiment, title in zip(shown, titles):
+        blocks += [Heading(2, title), *experiment_blocks(experiment)]
     left = len(results.experiments) - MOST_EXPERIMENTS
     if left > 0:
         blocks.append(f"{left} more experiments are left out: give fewer results at a time.")
-    return [*blocks, *machine_blocks(results)]
+    return [*blocks, *machine_blocks(results), *([HowToRead(HOW_TO_READ)] if shown else [])]
+
+
+def titles_of(experiments: list[Experiment]) -> list[str]:
+    """Different ones: those that several experiments share say their folder, as far as it tells them apart."""
+    titles = [experiment.title for experiment in experiments]
+    named = []
+    for experiment, title in zip(experiments, titles):
+        others = [other.source for other in experiments if other.title == title and other is not experiment]
+        named.append(f"{title} in {folder_name(experiment.source, others)}" if others else title)
+    return named
+
+
+def folder_name(source: pathlib.Path, others: list[pathlib.Path]) -> str:
+    """The end of a path that no other path has."""
+    parts = source.parent.parts
+    for length in range(1, len(parts) + 1):
+        if all(other.parent.parts[-length:] != parts[-length:] for other in others):
+            return "/".join(parts[-length:])
+    return source.parent.name
 
 
 def machine_blocks(results: Results) -> list[Block]:
@@ -86,7 +146,7 @@ def machine_blocks(results: Results) -> list[Block]:
     for text, folders in machines.items():
         drawn = drawings(json.loads(text), folders[0].name or "topology")
         more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-        blocks += [Heading(2, f"The machine of {folders[0]}{more}"), *drawn] if drawn else []
+        blocks += [Heading(2, f"The machine of {folders[0].name}{more}"), *drawn] if drawn else []
     return blocks
 
 
@@ -97,10 +157,14 @@ def experiment_blocks(experiment: Experiment) -> list[Block]:
     if emulated:
         how = ", ".join(dict.fromkeys(_emulation(case.runs, case.failures) for case in emulated))
         blocks.append(Notes([f"Nodes were emulated on one machine ({how}): numbers marked emulated are no network's."]))
+    lost = losses(experiment)
+    warned = warnings_of(experiment, lost)
+    blocks += [Warnings(warned)] if warned else []
     blocks += [Heading(3, "In words"), *explain(experiment)]
+    if any("p = " in block for block in blocks if isinstance(block, str)):
+        blocks.append(Reading("What noise and p mean"))
     if experiment.measured:
         blocks += [Heading(3, "Measured"), *tables(experiment), *pictures(experiment)]
-    lost = losses(experiment)
     if lost:
         blocks += [Heading(3, "Where the time went"), lost_time_words(lost), lost_time_picture(experiment, lost)]
         blocks += [lost_time_table(lost)]
@@ -162,7 +226,10 @@ def main(argv: list[str]) -> int:
     out = arguments.out or pathlib.Path("report.html")
     results = load(arguments.results)
     runs = [run for experiment in results.experiments for run in experiment.runs]
-    complete((run.record for run in runs), program_folder(arguments.bin) / "ddptrain")
+    program = program_folder(arguments.bin) / "ddptrain"
+    complete((run.record for run in runs), program)
+    for experiment in results.experiments:
+        experiment.defaults = defaults_of(program, experiment.cases[0].settings)
     for note in results.notes:
         print(f"ddpreport: {note}", file=sys.stderr)
     blocks = blocks_of(results)

@@ -33,6 +33,7 @@ class Table:
     header: list[str]
     rows: list[list[str]]
     footnote: str = ""
+    winners: list[int] = dataclasses.field(default_factory=list)  # rows that stand out
 
 
 def to_text(table: Table) -> str:
@@ -110,7 +111,20 @@ def _cases(experiment: Experiment) -> Table:
     shown = [(name, show) for name, show in columns if any(show(case) for case in experiment.cases)]
     rows = [[show(case) for _, show in shown] for case in experiment.cases[:MOST_ROWS]]
     caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
-    return Table(caption, [name for name, _ in shown], rows, _other_paths_explained(experiment))
+    header = [name for name, _ in shown]
+    return Table(caption, header, rows, _other_paths_explained(experiment), _winners(experiment))
+
+
+def _winners(experiment: Experiment) -> list[int]:
+    """Rows of the best case among those that are compared with each other."""
+    references = experiment.references()
+    best: dict[str, Case] = {}  # by the key of the reference
+    for case in experiment.measured:
+        if case.key in references and case.trains:
+            rival = best.setdefault(references[case.key].key, case)
+            best[references[case.key].key] = max(rival, case, key=lambda c: c.rate)
+    keys = {case.key for case in best.values()}
+    return [row for row, case in enumerate(experiment.cases[:MOST_ROWS]) if case.key in keys]
 
 
 def _rate(case: Case) -> str:
@@ -286,10 +300,10 @@ def machine_table(experiment: Experiment) -> Table:
     several = [run.summary.get("topology") for case in experiment.measured if case.ranks != 1 for run in case.runs]
     versions = [text.replace("\n", ", ") for text in experiment.versions]
     found = [
-        ("results", [str(experiment.source)]),
+        ("results", [experiment.source.parent.name]),
         ("system", [machine.get("system") for machine in experiment.machines]),
         ("processor", [f"{m.get('cpu', 'unknown')}, {m.get('cores', '?')} cores" for m in experiment.machines]),
-        ("GPUs", [_gpus(machine) for machine in experiment.machines]),
+        ("GPUs", [gpus_text(machine) for machine in experiment.machines]),
         ("ranks run on", [run.summary.get("device_name") or run.bench.get("device") for run in runs]),
         ("topology", several),
         ("versions", versions),
@@ -302,7 +316,7 @@ def machine_table(experiment: Experiment) -> Table:
     return Table(caption, ["", ""], [[name, "; ".join(values)] for name, values in told.items() if values])
 
 
-def _gpus(machine: dict[str, Any]) -> str:
+def gpus_text(machine: dict[str, Any]) -> str:
     gpus = machine.get("gpus") if isinstance(machine.get("gpus"), list) else []
     return ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(map(str, gpus))) or "none"
 

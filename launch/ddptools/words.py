@@ -1,5 +1,6 @@
 """What an experiment shows, in sentences."""
 
+import dataclasses
 import itertools
 import math
 import statistics
@@ -7,7 +8,8 @@ from collections.abc import Iterable, Iterator
 
 from ddptools.gradient_path import SYMMETRIC, PathComparison, sent_by
 from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series_over, setting_text, table_of
-from ddptools.noise import compare
+from ddptools.noise import chance_text, compare
+from ddptools.same_choice import noise_between_jobs, same_choice
 
 MOST_SENTENCES = 12
 MOST_LISTED = 4  # cases in one sentence
@@ -25,6 +27,10 @@ def number(value: float) -> str:
 
 def percent(fraction: float) -> str:
     return f"{100 * fraction:.1f}%"
+
+
+def signed_percent(fraction: float) -> str:
+    return f"{100 * fraction:+.1f}%"
 
 
 def measured_text(case: Case, unit: str) -> str:
@@ -73,14 +79,33 @@ def _start(context: str) -> str:
     return f"{context}: " if context else ""
 
 
-def _compare_to_reference(experiment: Experiment, rivals: list[Case]) -> str:
+@dataclasses.dataclass
+class Contest:
+    """The best of several cases, and the one that it is compared with."""
+
+    best: Case
+    reference: Case
+    second: Case  # the best of the others
+    comparisons: int
+    names: list[str]  # of the settings that differ
+
+    @property
+    def other(self) -> Case:
+        return self.second if self.best is self.reference else self.reference
+
+
+def contest(experiment: Experiment, rivals: list[Case]) -> Contest:
     names = [n for n in experiment.tuned if len({c.settings.get(n, "") for c in rivals}) > 1] or experiment.tuned
-    reference = experiment.reference(rivals)
     best = max(rivals, key=lambda case: case.rate)
-    comparisons = len(rivals) - 1
-    unit = experiment.unit
+    second = max((case for case in rivals if case is not best), key=lambda case: case.rate)
+    return Contest(best, experiment.reference(rivals), second, len(rivals) - 1, names)
+
+
+def _compare_to_reference(experiment: Experiment, rivals: list[Case]) -> str:
+    found = contest(experiment, rivals)
+    best, reference, second, names = found.best, found.reference, found.second, found.names
+    comparisons, unit = found.comparisons, experiment.unit
     if best is reference:
-        second = max((case for case in rivals if case is not best), key=lambda case: case.rate)
         text = f"Highest is {experiment.label(best, names)}, which the others are compared with: "
         text += f"{measured_text(best, unit)}. "
         text += f"Next is {experiment.label(second, names)} with {measured_text(second, unit)}: "
@@ -98,7 +123,7 @@ def _compare_to_reference(experiment: Experiment, rivals: list[Case]) -> str:
 
 def _compared(experiment: Experiment, case: Case, reference: Case, comparisons: int) -> str:
     """The difference; where the gradients took another path, that too, and the difference on the same path."""
-    text = _difference(case, reference, comparisons)
+    text = _difference(experiment, case, reference, comparisons)
     other = PathComparison(experiment).other_path(case, reference)
     if other is None:
         return text
@@ -106,26 +131,39 @@ def _compared(experiment: Experiment, case: Case, reference: Case, comparisons: 
     text += f" A part of that is the path of its gradients: {other.path}, and not {other.reference_path}{reason}."
     if other.fair is not None:
         fair = f"{experiment.label(other.fair)} with {measured_text(other.fair, experiment.unit)}"
-        text += f" On the same path, against {fair}: {_difference(case, other.fair, comparisons)}"
+        text += f" On the same path, against {fair}: {_difference(experiment, case, other.fair, comparisons)}"
     return text
 
 
-def _difference(case: Case, other: Case, comparisons: int = 1) -> str:
+def change_text(ratio: float) -> str:
+    return f"{percent(abs(ratio - 1))} {'more' if ratio >= 1 else 'less'}"
+
+
+def _difference(experiment: Experiment, case: Case, other: Case, comparisons: int = 1) -> str:
     """How `case` differs from `other`, and whether that is more than the noise."""
     comparison = compare(case.rates, other.rates)
-    change = comparison.ratio - 1
-    amount = f"{percent(abs(change))} {'more' if change >= 0 else 'less'}"
+    amount = change_text(comparison.ratio)
     beyond = comparison.beyond_noise(comparisons)
     if beyond is None:
         return f"{amount}; with one run on a side, whether that is more than the noise cannot be told."
     of = f" times {comparisons} comparisons" if comparisons > 1 else ""
-    p = f"Welch's t-test, p = {comparison.p:.2g}{of}"
+    p = f"{chance_text(comparison.p, comparisons)}; Welch's t-test, p = {comparison.p:.2g}{of}"
     if beyond:
-        return f"{amount}, more than the noise ({p})."
+        return f"{amount}, {noise_of_jobs_text(experiment, case, other) or 'more than the noise'} ({p})."
     fewest = min(len(case.rates), len(other.rates))
     if fewest < FEWEST_RUNS:
         return f"{amount}; {fewest} runs on a side are too few to tell that from the noise ({p})."
     return f"no difference beyond the noise ({amount} in the medians; {p})."
+
+
+def noise_of_jobs_text(experiment: Experiment, case: Case, other: Case) -> str:
+    """Of a difference that is more than the noise of the runs: why it is none all the same; empty where it is one."""
+    if same_choice(case, other):
+        return "though NCCL chose the same for both: that is the noise of this machine between jobs"
+    noise = noise_between_jobs(experiment)
+    if noise is None or max(case.rate, other.rate) / min(case.rate, other.rate) - 1 > noise:
+        return ""
+    return f"no more than jobs differ for which NCCL chose the same on this machine, {percent(noise)}"
 
 
 def _placement(experiment: Experiment) -> Iterator[str]:
@@ -223,10 +261,14 @@ def _without_effect(experiment: Experiment) -> Iterator[str]:
             if ignored or case is reference or case.nccl() is None or not same:
                 continue
             algorithm, protocol, channels, transport = case.nccl()
+            differs = ""
+            if same_choice(case, reference) and case.rate != reference.rate:
+                change = change_text(case.rate / reference.rate)
+                differs = f" Its rate is {change} all the same: that is the noise of this machine between jobs."
             yield (
                 _start(context) + f"No effect on what NCCL chose: {experiment.label(case, names)}. It "
                 f"took {algorithm}, {protocol}, {channels} channels, {transport}, as with "
-                f"{experiment.label(reference, names)}."
+                f"{experiment.label(reference, names)}.{differs}"
             )
 
 
@@ -249,6 +291,7 @@ def numerics(experiment: Experiment) -> list[str]:
 
 
 def _numerics(experiment: Experiment) -> Iterator[str]:
+    yield from _deciding_flags(experiment)
     names = [name for name in experiment.varied if not _decides_parameters(experiment, name)]
     for context, cases in experiment.contexts(names):
         cases = [case for case in cases if case.hashes() and case.trains]
@@ -269,9 +312,36 @@ def _decides_parameters(experiment: Experiment, name: str) -> bool:
     """Whether other parameters are what the setting is there for. Of a flag, the runs say it; else it may be so."""
     if name in experiment.variables or name in PLACEMENT:
         return False
+    told = _told_deciding(experiment)
+    return not told or name in SETS_RANKS or name in told
+
+
+def _told_deciding(experiment: Experiment) -> set[str]:
+    """Flags of which the runs say that they decide the parameters."""
     descriptions = [table_of(run.summary.get("description")) for case in experiment.measured for run in case.runs]
-    told = [flags for table in descriptions if isinstance(flags := table.get("decides_parameters"), list)]
-    return not told or name in SETS_RANKS or any(name in flags for flags in told)
+    lists = [table.get("decides_parameters") for table in descriptions]
+    return {str(flag) for flags in lists if isinstance(flags, list) for flag in flags}
+
+
+def _deciding_flags(experiment: Experiment) -> Iterator[str]:
+    """Names the settings with which training is meant to end with other parameters, where it does."""
+    told = _told_deciding(experiment)
+    for name in [name for name in experiment.varied if name in told or name in SETS_RANKS]:
+        groups = [[case for case in cases if case.hashes()] for _, cases in experiment.contexts([name])]
+        if any(len({frozenset(case.hashes()) for case in cases}) > 1 for cases in groups):
+            yield f"{name} decides the parameters at the end: with another value they differ, as they should."
+
+
+def _why_parameters_differ(case: Case, reference: Case) -> str:
+    """As far as the runs tell it."""
+    if sent_by(case) != sent_by(reference):
+        return f"gradients by another path, {sent_by(case) or 'not told'}, are summed in another order"
+    if case.nccl() != reference.nccl() or case.choices() != reference.choices():
+        return "NCCL chose otherwise, and sums in another order round differently"
+    if case.buckets() != reference.buckets():
+        return "other buckets: each is summed in parts of its own, and sums in another order round differently"
+    same = ", and NCCL chose the same" if case.nccl() else ""
+    return f"no flag that decides parameters differs{same}: ddpreport does not know why"
 
 
 def _changed_numerics(experiment: Experiment, cases: list[Case], names: list[str]) -> str:
@@ -279,7 +349,8 @@ def _changed_numerics(experiment: Experiment, cases: list[Case], names: list[str
     changed = [case for case in cases if case.hashes() != reference.hashes()]
     labels = "; ".join(experiment.label(case, names) for case in changed[:8])
     more = f" and {len(changed) - 8} more" if len(changed) > 8 else ""
+    reasons = "; ".join(dict.fromkeys(_why_parameters_differ(case, reference) for case in changed))
     return (
         f"The parameters at the end differ from those of {experiment.label(reference, names)} with: {labels}{more} "
-        "(sums in another order round differently)."
+        f"({reasons})."
     )

@@ -10,6 +10,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/printable.h"
+#include "runtime/diagnostics/nccl_nodes.h"
 
 namespace ddptrain {
 
@@ -18,6 +19,8 @@ namespace {
 constexpr int kMostChannels = 1024;
 constexpr int kMostRanks = 1'000'000;
 constexpr std::size_t kMostExamples = 3;
+constexpr std::size_t kMostAdapters = 256;
+constexpr std::size_t kMostCollectives = 32;
 
 bool is_name_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; }
 bool is_network_character(char c) { return is_name_character(c) || c == ' '; }  // AWS Libfabric
@@ -104,6 +107,23 @@ std::string pattern_name(int number) {
   return fmt::format("Pattern {}", number);
 }
 
+/// What stands before a message as host:process:thread [device]; empty where it is another form.
+std::string host_of(std::string_view prefix) {
+  const auto bracket = prefix.rfind(" [");
+  if (bracket == std::string_view::npos) return "";
+  prefix = prefix.substr(0, bracket);
+  for (int part = 0; part < 2; ++part) {
+    const auto colon = prefix.rfind(':');
+    if (colon == std::string_view::npos || colon + 1 == prefix.size()) return "";
+    const std::string_view number = prefix.substr(colon + 1);
+    if (!std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; })) return "";
+    prefix = prefix.substr(0, colon);
+  }
+  const auto is_other = [](char c) { return !is_name_character(c) && c != '.'; };
+  const auto start = std::find_if(prefix.rbegin(), prefix.rend(), is_other).base();
+  return {start, prefix.end()};
+}
+
 /// What stands behind " via ", without what another rank wrote into the same line. Nothing for forms that are unknown.
 std::optional<std::string> read_via(Scanner& in) {
   if (in.skip("direct shared memory")) return "SHM";
@@ -159,8 +179,10 @@ class Reader {
     const std::string_view text = line;
     std::size_t at = text.find(kMark);
     if (at == std::string_view::npos && text.rfind("NCCL version ", 0) == 0) note(read_subject(text), text);
+    if (at == std::string_view::npos) read_matrix_row(text);
     while (at != std::string_view::npos) {
       const std::size_t start = at + kMark.size();
+      host_ = host_of(text.substr(0, at));
       at = text.find(kMark, start);
       const std::string_view message = text.substr(start, at == std::string_view::npos ? at : at - start);
       message_is_whole_ = at == std::string_view::npos && line_is_whole_;
@@ -175,6 +197,7 @@ class Reader {
     if (!log_.ranks_told) log_.ranks = highest_rank_ + 1;
     close_rings();
     drop_cut_rings();
+    log_.ranks_by_node = ranks_by_node(places_, log_.transports, log_.ranks, log_.nodes);
     for (const auto& [name, values] : environment_) {
       log_.environment.emplace(name, fmt::format("{}", fmt::join(values, kNcclValueSeparator)));
     }
@@ -206,6 +229,10 @@ class Reader {
     if (in.skip("NCCL version ")) return read_version(in);
     if (in.skip("Pattern ")) return read_graph(in);
     if (in.rest().rfind("NCCL_", 0) == 0) return read_environment(in);
+    if (in.skip("Using network ")) return read_network(in);
+    if (in.skip("PXN Disabled")) log_.network.pxn_disabled = true;
+    if (in.rest().find("GPU Direct RDMA ") != std::string_view::npos) return read_gpu_direct(in);
+    if (in.rest().rfind("NET/", 0) == 0) return read_adapters(in);
     if (in.rest().find(" - NVS/") != std::string_view::npos) log_.has_nvswitch = true;
     if (in.rest().find(" coll channels") != std::string_view::npos) return read_channel_counts(in);
     if (in.rest().find(" Bytes -> ") != std::string_view::npos) return read_choice(in);
@@ -389,7 +416,75 @@ class Reader {
     if (!in.skip(" nNodes ")) return found;
     const auto nodes = in.number_up_to(kMostRanks);
     if (!nodes || (in.at_end() && !line_is_whole_)) return Found::unreadable;
+    const auto local_ranks = in.skip(" localRanks ") ? in.number_up_to(kMostRanks) : std::nullopt;
+    const auto local_rank = local_ranks && in.skip(" localRank ") ? in.rank() : std::nullopt;
+    if (local_rank && (!in.at_end() || line_is_whole_))
+      places_.emplace(*rank, NcclPlace{*local_rank, *local_ranks, host_});
     return keep_first(log_.nodes, 0, *nodes);
+  }
+
+  Found read_network(Scanner in) {
+    std::string name = in.network();
+    while (!name.empty() && name.back() == ' ') name.pop_back();
+    if (name.empty() || !message_is_whole_) return Found::unreadable;
+    return keep_first(log_.network.name, std::string(), name);
+  }
+
+  /// GPU Direct RDMA Enabled for GPU 0 / HCA 1 (distance 4 <= 5), ...; NET/IB : GPU Direct RDMA Disabled for HCA 0 'x'
+  Found read_gpu_direct(Scanner in) {
+    in.skip_past("GPU Direct RDMA ");
+    const bool enabled = in.skip("Enabled for ");
+    if (!enabled && !in.skip("Disabled for ")) return Found::nothing;
+    std::string_view what = in.rest().substr(0, in.rest().find(" ("));
+    while (!what.empty() && (what.back() == ' ' || what.back() == '\r')) what.remove_suffix(1);
+    auto& known = enabled ? log_.network.gdr_enabled : log_.network.gdr_disabled;
+    if (known.size() < kMostAdapters) known.insert(printable(what));
+    return Found::read;
+  }
+
+  /// NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>
+  Found read_adapters(Scanner in) {
+    if (!in.skip_past(" : Using ") || in.rest().rfind("[0]", 0) != 0) return Found::nothing;
+    std::vector<std::string> adapters;
+    for (; in.rest().rfind('[', 0) == 0 && adapters.size() < kMostAdapters; in.skip_spaces()) {
+      std::string adapter = in.word();
+      if (adapter.ends_with(';') || adapter.starts_with("[RO]")) break;
+      adapters.push_back(printable(adapter));
+    }
+    if (adapters.size() > log_.network.adapters.size())
+      log_.network.adapters = adapters;  // a node with fewer is no news
+    return Found::read;
+  }
+
+  /// Of the table behind "Enabled NCCL Func/Proto/Algo Matrix:", whose lines begin without a mark: its head
+  /// Function |  LL LL128 Simple | Tree Ring ..., and rows such as AllReduce | 1 2 1 | 1 1 ...; 0 is disabled.
+  void read_matrix_row(std::string_view line) {
+    Scanner in(line);
+    in.skip_spaces();
+    const std::string name = in.name();
+    in.skip_spaces();
+    if (name.empty() || !in.skip("|")) return;
+    std::array<std::vector<std::string>, 2> cells;  // protocols, algorithms
+    for (std::size_t half = 0; half < 2; ++half) {
+      if (half == 1 && !in.skip("|")) return;
+      for (in.skip_spaces(); !in.at_end() && in.rest().front() != '|'; in.skip_spaces()) {
+        cells[half].push_back(in.name());
+        if (cells[half].back().empty()) return;
+      }
+    }
+    if (name == "Function") {
+      matrix_head_ = cells;
+      return;
+    }
+    if (cells[0].size() != matrix_head_[0].size() || cells[1].size() != matrix_head_[1].size()) return;
+    NcclEnabled enabled;
+    for (std::size_t i = 0; i < cells[0].size(); ++i) {
+      if (cells[0][i] != "0") enabled.protocols.push_back(matrix_head_[0][i]);
+    }
+    for (std::size_t i = 0; i < cells[1].size(); ++i) {
+      if (cells[1][i] != "0") enabled.algorithms.push_back(matrix_head_[1][i]);
+    }
+    if (!cells[0].empty() && log_.enabled.size() < kMostCollectives) log_.enabled.emplace(name, enabled);
   }
 
   Found read_channel_counts(Scanner in) {
@@ -492,7 +587,10 @@ class Reader {
   std::set<NcclTransport> transports_;
   std::map<std::string, std::vector<std::string>> environment_;
   std::map<int, std::int64_t> ring_lines_;
-  std::map<int, std::map<int, int>> next_ranks_;  // by channel and rank
+  std::map<int, std::map<int, int>> next_ranks_;         // by channel and rank
+  std::map<int, NcclPlace> places_;                      // by rank
+  std::string host_;                                     // that the message begins with
+  std::array<std::vector<std::string>, 2> matrix_head_;  // protocols and algorithms
   std::int64_t line_number_ = 0;
   bool line_is_whole_ = true;     // it ended with a line feed
   bool message_is_whole_ = true;  // and no other rank wrote into it
@@ -501,6 +599,11 @@ class Reader {
 };
 
 }  // namespace
+
+bool says_nothing(const NcclLog& log) {
+  return log.version == "unknown" && log.ranks == 0 && log.channels == 0 && log.environment.empty() &&
+         log.choices.empty() && log.graphs.empty() && log.unreadable_lines == 0 && log.network.name.empty();
+}
 
 NcclLog read_nccl_log(std::istream& text) {
   Reader reader;

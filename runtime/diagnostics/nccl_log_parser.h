@@ -4,6 +4,7 @@
 #include <iosfwd>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,27 @@ struct NcclGraph {
   auto operator<=>(const NcclGraph&) const = default;
 };
 
+/// Ranks of one node.
+struct NcclNode {
+  std::string host;  ///< Empty where the lines do not begin with it, or several nodes have the same.
+  std::vector<int> ranks;
+};
+
+/// What NCCL may choose for a collective, by its matrix of functions, protocols and algorithms.
+struct NcclEnabled {
+  std::vector<std::string> algorithms;
+  std::vector<std::string> protocols;
+};
+
+/// What stands between nodes.
+struct NcclNetwork {
+  std::string name;                    ///< IB, Socket, AWS Libfabric ...; empty: the log does not tell.
+  std::vector<std::string> adapters;   ///< As NCCL lists them: [0]mlx5_0:1/IB ...
+  std::set<std::string> gdr_enabled;   ///< For what GPUDirect RDMA is possible: "GPU 0 / HCA 0", "HCA 0 'mlx5_0'".
+  std::set<std::string> gdr_disabled;  ///< For what it is not.
+  bool pxn_disabled = false;           ///< NCCL says so.
+};
+
 /// What one communicator's ranks wrote with NCCL_DEBUG=INFO. Where ranks or several communicators contradict each
 /// other, the first word counts; see `contradictions`.
 struct NcclLog {
@@ -63,8 +85,11 @@ struct NcclLog {
       trees;                              ///< By channel and rank; ranks whose lines are missing are missing.
   std::vector<NcclTransport> transports;  ///< Sorted, each once.
   std::map<std::pair<std::string, std::int64_t>, NcclChoice>
-      choices;                    ///< By collective and bytes; the last one of each.
-  std::vector<NcclGraph> graphs;  ///< In the log's order, each once.
+      choices;                          ///< By collective and bytes; the last one of each.
+  std::vector<NcclGraph> graphs;        ///< In the log's order, each once.
+  std::vector<NcclNode> ranks_by_node;  ///< In the order of their first ranks; empty where the log does not tell.
+  std::map<std::string, NcclEnabled> enabled;  ///< By collective; empty: NCCL prints it where a variable restricts it.
+  NcclNetwork network;
   std::map<std::string, std::string>
       environment;  ///< What NCCL says was set by environment; ranks' different values joined by kNcclValueSeparator.
 
@@ -77,5 +102,8 @@ struct NcclLog {
 /// Reads a log of NCCL 2.8 to 2.28, of one rank or of several mixed with each other and with a program's own output.
 /// Never throws for what the text holds.
 NcclLog read_nccl_log(std::istream& text);
+
+/// Whether nothing of NCCL's was found.
+bool says_nothing(const NcclLog& log);
 
 }  // namespace ddptrain

@@ -133,6 +133,77 @@ std::string choices_text(const NcclLog& log) {
   return fmt::format("\nCollectives\n{}", text_table(rows, 2));
 }
 
+/// The ranks of each node, where there are several.
+std::string nodes_text(const NcclLog& log) {
+  if (log.ranks_by_node.size() < 2) return "";
+  Rows rows = {{"node", "ranks"}};
+  for (std::size_t i = 0; i < log.ranks_by_node.size(); ++i) {
+    const NcclNode& node = log.ranks_by_node[i];
+    rows.push_back({node.host.empty() ? std::to_string(i) : node.host, list_of(node.ranks)});
+  }
+  return fmt::format("\nRanks by node\n{}", text_table(rows, 2));
+}
+
+bool is_network(const NcclTransport& transport) { return transport.via.find("NET/") != std::string::npos; }
+
+bool has_proxy(const NcclTransport& transport) { return transport.via.find('(') < transport.via.find("(PCI)"); }
+
+/// How many of the transports over a network have a property.
+template <class Property>
+std::string share_of_networks(const NcclLog& log, const Property& property) {
+  const auto all = std::count_if(log.transports.begin(), log.transports.end(), is_network);
+  const auto such = std::count_if(log.transports.begin(), log.transports.end(),
+                                  [&](const NcclTransport& t) { return is_network(t) && property(t); });
+  return all == 0 ? "" : fmt::format("{} of {} connections over the network", such, all);
+}
+
+bool uses_gpu_direct(const NcclTransport& transport) { return transport.via.find("/GDRDMA") != std::string::npos; }
+
+std::string gpu_direct_text(const NcclLog& log) {
+  const NcclNetwork& network = log.network;
+  std::vector<std::string> parts;
+  if (const std::string share = share_of_networks(log, uses_gpu_direct); !share.empty()) parts.push_back(share);
+  if (!network.gdr_enabled.empty())
+    parts.push_back(fmt::format("enabled for {}", fmt::join(network.gdr_enabled, ", ")));
+  if (!network.gdr_disabled.empty()) {
+    parts.push_back(fmt::format("disabled for {}", fmt::join(network.gdr_disabled, ", ")));
+  }
+  return parts.empty() ? "unknown" : fmt::format("{}", fmt::join(parts, "; "));
+}
+
+bool is_pxn_disabled(const NcclLog& log) {
+  const auto variable = log.environment.find("NCCL_PXN_DISABLE");
+  return log.network.pxn_disabled || (variable != log.environment.end() && variable->second == "1");
+}
+
+/// PXN: a GPU sends over the NIC beside another GPU of its node.
+std::string pxn_text(const NcclLog& log) {
+  if (is_pxn_disabled(log)) return "disabled";
+  const std::string share = share_of_networks(log, has_proxy);
+  return share.empty() ? "unknown" : share;
+}
+
+std::string network_text(const NcclLog& log) {
+  const NcclNetwork& network = log.network;
+  const bool crosses = std::any_of(log.transports.begin(), log.transports.end(), is_network);
+  if (network.name.empty() && !crosses && network.gdr_enabled.empty() && network.gdr_disabled.empty()) return "";
+  Rows rows = {{"chosen", network.name.empty() ? "unknown" : network.name}};
+  if (!network.adapters.empty()) rows.push_back({"adapters", fmt::format("{}", fmt::join(network.adapters, " "))});
+  rows.push_back({"GPUDirect RDMA", gpu_direct_text(log)});
+  rows.push_back({"PXN", pxn_text(log)});
+  return fmt::format("\nNetwork\n{}", text_table(rows, 2));
+}
+
+std::string enabled_text(const NcclLog& log) {
+  if (log.enabled.empty()) return "";
+  Rows rows = {{"collective", "algorithms", "protocols"}};
+  for (const auto& [collective, enabled] : log.enabled) {
+    rows.push_back({collective, fmt::format("{}", fmt::join(enabled.algorithms, " ")),
+                    fmt::format("{}", fmt::join(enabled.protocols, " "))});
+  }
+  return fmt::format("\nAlgorithms and protocols that NCCL enabled\n{}", text_table(rows, 2));
+}
+
 std::string environment_text(const NcclLog& log, const std::vector<IneffectiveSetting>& ineffective) {
   Rows effective;
   for (const auto& [name, value] : log.environment) effective.push_back({name, value});
@@ -163,11 +234,6 @@ std::string unread_text(const NcclLog& log) {
   return text;
 }
 
-bool says_nothing(const NcclLog& log) {
-  return log.version == "unknown" && log.ranks == 0 && log.channels == 0 && log.environment.empty() &&
-         log.choices.empty() && log.graphs.empty() && log.unreadable_lines == 0;
-}
-
 /// Whether nodes may be ranks of one host that were told different host names.
 bool is_emulated(const NcclLog& log) { return log.environment.count("NCCL_HOSTID") > 0; }
 
@@ -192,6 +258,22 @@ json by_channel(const std::map<int, T>& channels, const Convert& convert) {
   return all;
 }
 
+json network_json(const NcclLog& log) {
+  const NcclNetwork& network = log.network;
+  const auto any = [&](const auto& property) -> json {
+    const auto matches = [&](const NcclTransport& t) { return is_network(t) && property(t); };
+    if (std::none_of(log.transports.begin(), log.transports.end(), is_network)) return nullptr;
+    return std::any_of(log.transports.begin(), log.transports.end(), matches);
+  };
+  return {{"name", network.name.empty() ? json(nullptr) : json(network.name)},
+          {"adapters", network.adapters},
+          {"gpu_direct_enabled", network.gdr_enabled},
+          {"gpu_direct_disabled", network.gdr_disabled},
+          {"gpu_direct_used", any(uses_gpu_direct)},
+          {"pxn_used", any(has_proxy)},
+          {"pxn_disabled", is_pxn_disabled(log)}};
+}
+
 json positive_or_null(int number) { return number > 0 ? json(number) : json(nullptr); }
 json rank_or_null(const std::optional<int>& rank) { return rank ? json(*rank) : json(nullptr); }
 
@@ -209,8 +291,9 @@ std::string nccl_text(const NcclLog& log, const std::vector<IneffectiveSetting>&
                      {"Ranks", ranks},
                      {"Nodes", number_or_unknown(log.nodes) + emulated},
                      {"Channels", number_or_unknown(log.channels)}}) +
-         rings_text(log) + trees_text(log) + transports_text(log) + graphs_text(log) + choices_text(log) +
-         environment_text(log, ineffective) + unread_text(log);
+         nodes_text(log) + network_text(log) + rings_text(log) + trees_text(log) + transports_text(log) +
+         graphs_text(log) + enabled_text(log) + choices_text(log) + environment_text(log, ineffective) +
+         unread_text(log);
 }
 
 json nccl_json(const NcclLog& log, const std::vector<IneffectiveSetting>& ineffective) {
@@ -249,6 +332,17 @@ json nccl_json(const NcclLog& log, const std::vector<IneffectiveSetting>& ineffe
                                    {"protocol", choice.protocol},
                                    {"channels", positive_or_null(choice.channels)}});
   }
+  nccl["ranks_by_node"] = json::array();
+  for (const NcclNode& node : log.ranks_by_node) {
+    nccl["ranks_by_node"].push_back(
+        {{"host", node.host.empty() ? json(nullptr) : json(node.host)}, {"ranks", node.ranks}});
+  }
+  nccl["enabled"] = json::array();
+  for (const auto& [collective, enabled] : log.enabled) {
+    nccl["enabled"].push_back(
+        {{"collective", collective}, {"algorithms", enabled.algorithms}, {"protocols", enabled.protocols}});
+  }
+  nccl["network"] = network_json(log);
   for (const IneffectiveSetting& setting : ineffective) {
     nccl["ineffective"].push_back({{"name", setting.name}, {"value", setting.value}, {"why", setting.why}});
   }

@@ -93,8 +93,13 @@ TEST(Ddptopo, LogsThatAreNoText) {
   const Outcome outcome = ddptopo("--parse " + path + " --json -");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_TRUE(json::parse(outcome.output).at("nccl").at("environment").contains("NCCL_X"));
-  std::ofstream(path) << "";
-  EXPECT_TRUE(ddptopo("--parse " + path).says("Nothing of NCCL was found"));
+  for (const char* text : {"", "\n\n", "Epoch 1/4\nloss 0.3  accuracy 0.9\n", "[rank 0] INFO Channel 00 ready\n"}) {
+    std::ofstream(path) << text;
+    const Outcome foreign = ddptopo("--parse " + path + " --json " + temporary("noise.json"));
+    EXPECT_EQ(foreign.exit_code, 2) << text;
+    EXPECT_EQ(foreign.count("ddptopo: --parse " + path + ": nothing of NCCL is in this log"), 1) << foreign.output;
+    EXPECT_FALSE(std::filesystem::exists(temporary("noise.json"))) << text;
+  }
 }
 
 struct Mistake {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests of launch/ddptools/drawing.py: drawing_test.py FOLDER_OF_DDPTOOLS. Ends with 77 where matplotlib is not here."""
 
+import re
 import sys
 import unittest
 from io import StringIO
@@ -109,11 +110,45 @@ class RingAndTreeTest(unittest.TestCase):
 
     def test_ranks_whose_lines_are_missing(self) -> None:
         text = svg_of(drawing.draw_trees, [[{"rank": 1, "parent": 0, "children": [2]}]])
-        for label in (">0<", ">1<", ">2<", "dashed: its line is missing"):
+        for label in (">0<", ">1<", ">2<", "a dashed circle: its line is missing"):
             self.assertIn(label, text)
         self.assertEqual(text.count("stroke-dasharray"), 2)
         whole = [{"rank": 0, "parent": None, "children": [1]}, {"rank": 1, "parent": 0, "children": []}]
         self.assertNotIn("dash", svg_of(drawing.draw_trees, [whole]))
+
+    def test_nodes_are_boxes_and_network_links_are_unlike_nvlink(self) -> None:
+        transports = [{"from": a, "to": b, "channel": 0, "via": via} for a, b, via in
+                      ((0, 1, "P2P/CUMEM/read"), (1, 2, "NET/IB/0/GDRDMA"), (2, 3, "SHM/direct/direct"),
+                       (3, 0, "NET/IB/1"))]  # fmt: skip
+        nodes = [{"host": "left", "ranks": [0, 1]}, {"host": None, "ranks": [2, 3]}]
+        nccl = {"ranks_by_node": nodes, "transports": transports}
+        tree = [{"rank": 0, "parent": None, "children": [1, 2]}, {"rank": 1, "parent": 0, "children": []},
+                {"rank": 2, "parent": 0, "children": [3]}, {"rank": 3, "parent": 2, "children": []}]
+        for draw, value, arrows in ((drawing.draw_rings, [0, 1, 2, 3], 2), (drawing.draw_trees, tree, 1)):
+            text = svg_of(lambda axes, channels, draw=draw: draw(axes, channels, nccl), [value])
+            for label in (">left<", ">node 1<", "orange, dashed: network", "green: P2P", "a box is a node"):
+                self.assertIn(label, text)
+            self.assertEqual(text.count(f"fill: {drawing.NODE_COLOR}"), 2)
+            lines = re.findall(r"fill: none; stroke(?:-dasharray: [^;]*; stroke-dashoffset: 0; stroke)?: (#\w+)", text)
+            self.assertEqual(lines.count(drawing.NETWORK_COLOR), arrows, text)
+        alone = svg_of(lambda axes, value: drawing.draw_rings(axes, value, {"ranks_by_node": nodes[:1]}), [[0, 1]])
+        self.assertNotIn("a box is a node", alone)
+        self.assertNotIn(drawing.NETWORK_COLOR, alone)
+
+    def test_boxes_do_not_meet(self) -> None:
+        for count, each in ((2, 1), (2, 4), (3, 3), (4, 2), (8, 8)):
+            nodes = [list(range(i * each, (i + 1) * each)) for i in range(count)]
+            figure = Figure(figsize=(11, 6))
+            axes = figure.subplots()
+            nccl = {"ranks_by_node": [{"host": None, "ranks": ranks} for ranks in nodes]}
+            drawing.draw_rings(axes, [list(range(count * each))], nccl)
+            boxes = [patch.get_path().get_extents() for patch in axes.patches
+                     if matplotlib.colors.to_hex(patch.get_facecolor()) == drawing.NODE_COLOR]  # fmt: skip
+            self.assertEqual(len(boxes), count)
+            for i, a in enumerate(boxes):
+                for b in boxes[:i]:
+                    width, height = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
+                    self.assertLess(min(width, height), 0.12, (count, each))  # no more than their corners
 
     def test_tree_places(self) -> None:
         tree = {0: {"parent": None, "children": [1, 2]}, 1: {"parent": 0, "children": []},

@@ -1,6 +1,9 @@
 """The page of ddpreport in a real browser without a network; skipped where there is none."""
 
+import html
+import json
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -11,6 +14,23 @@ from report_support import everything, run_report
 from support import write_results
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+
+
+# Writes the width of the page, that of its content, and every element that reaches over the right edge, but for those in
+# a container that scrolls and the inside of pictures. A frame, because no window of the browser is as narrow as a phone.
+FRAME = """<!DOCTYPE html><html><body style="margin:0"><pre id="found"></pre><script>
+function look(frame) {
+  const page = frame.contentDocument, width = page.documentElement.clientWidth, wide = [];
+  const scrolls = e => ["auto", "scroll"].includes(frame.contentWindow.getComputedStyle(e).overflowX);
+  for (const e of page.body.querySelectorAll("*")) {
+    let above = e.parentElement, inside = e.ownerSVGElement !== undefined && e.ownerSVGElement !== null;
+    for (; above && above !== page.body && !inside; above = above.parentElement) inside = scrolls(above);
+    if (!inside && e.getBoundingClientRect().right > width + 0.5) wide.push(e.tagName + "." + e.className);
+  }
+  const found = {width, content: page.documentElement.scrollWidth, wide};
+  document.getElementById("found").textContent = JSON.stringify(found);
+}
+</script><iframe onload="look(this)" width="WIDTH" height="900" style="border:0" srcdoc="PAGE"></iframe></body></html>"""
 
 
 @unittest.skipIf(BROWSER is None, "no chromium here (apt-get install chromium)")
@@ -24,10 +44,10 @@ class BrowserTest(unittest.TestCase):
         done = run_report(cls.folder / "results", "--out", cls.folder / "r.html", "--title", "Seen & read")
         assert done.returncode == 0, done.stderr
 
-    def browse(self, *options: str) -> subprocess.CompletedProcess:
+    def browse(self, *options: str, page: str = "r.html") -> subprocess.CompletedProcess:
         command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/profile"]
         command += ["--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--log-level=0"]
-        command += [*options, (self.folder / "r.html").as_uri()]
+        command += [*options, (self.folder / page).as_uri()]
         return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, cwd=self.folder)
 
     def test_the_page_is_read_as_it_was_written(self) -> None:
@@ -37,6 +57,23 @@ class BrowserTest(unittest.TestCase):
         source = (self.folder / "r.html").read_text()
         for tag in ("<table", "<svg", "<h2", "<h3", "<figure", "<tr", "<path", "<text"):
             self.assertEqual(done.stdout.count(tag), source.count(tag), tag)
+
+    def look(self, page: str, width: int) -> dict:
+        text = FRAME.replace("WIDTH", str(width)).replace("PAGE", html.escape(page))
+        (self.folder / "frame.html").write_text(text)
+        dumped = self.browse("--dump-dom", "--hide-scrollbars", f"--window-size={max(width, 500)},900", page="frame.html").stdout
+        found = json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', dumped)[1]))
+        self.assertEqual(found["width"], width)
+        return found
+
+    def test_nothing_is_wider_than_the_window_but_what_scrolls(self) -> None:
+        page = (self.folder / "r.html").read_text()
+        for width in (1400, 420):
+            found = self.look(page, width)
+            self.assertEqual(found["wide"], [], width)
+            self.assertLessEqual(found["content"], width)
+        without = self.look(page.replace(".wide { overflow-x: auto; }", ""), 420)
+        self.assertIn("TABLE.", without["wide"])  # such as this test is there to find
 
     def test_the_page_is_drawn(self) -> None:
         self.browse(f"--screenshot={self.folder}/page.png", "--window-size=1000,3000")

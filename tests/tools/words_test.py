@@ -5,8 +5,8 @@ from typing import Any
 
 from support import write_results
 from report_support import RING, TREE, ReportCase, algo, run_report, runs
-from ddptools.noise import compare, welch_p
-from ddptools.words import choices, numerics
+from ddptools.noise import chance_text, compare, welch_p
+from ddptools.words import choices, explain, numerics
 
 
 class NoiseTest(unittest.TestCase):
@@ -29,7 +29,44 @@ class NoiseTest(unittest.TestCase):
         self.assertFalse(comparison.beyond_noise(3))
 
 
+    def test_how_often_chance_would_do_it(self) -> None:
+        for p, comparisons, text in ((0.4, 1, "in 40 of 100 repetitions"), (0.4, 5, "in 100 of 100"), (0.02, 1, "once in 50"),
+                                     (0.0001, 2, "once in 5,000 repetitions"), (0.0, 3, "less than once in a million")):  # fmt: skip
+            self.assertIn(text, chance_text(p, comparisons))
+
+
 class WordsTest(ReportCase):
+    def test_jobs_with_the_same_choices_show_the_noise_of_the_machine(self) -> None:
+        ring, tree = {"summary": {"nccl": RING}}, {"summary": {"nccl": TREE}}
+        same = algo("", [100, 100.1, 100.2], **ring) + algo("Ring", [103, 103.1, 103.2], **ring)
+        text = self.words(same)
+        self.assertIn("3.0% more, though NCCL chose the same for both: that is the noise of this machine", text)
+        self.assertNotIn("more than the noise", text)
+        text = self.words(same + algo("Tree", [101.5, 101.6, 101.7], **tree))
+        self.assertIn("though NCCL chose the same", text)
+        text = self.words(algo("", [100, 100.1, 100.2], **ring) + algo("Tree", [103, 103.1, 103.2], **tree))
+        self.assertIn("3.0% more, more than the noise", text)
+        near = algo("", [100, 100.1, 100.2], **ring) + algo("Ring", [97, 97.1, 97.2], **ring)
+        text = self.words(near + algo("Tree", [102, 102.1, 102.2], **tree))
+        self.assertIn("no more than jobs differ for which NCCL chose the same on this machine, 3.1%", text)
+
+    def test_only_variables_that_act_by_the_choice_show_it(self) -> None:
+        ring = {"summary": {"nccl": RING}}
+        for name in ("NCCL_BUFFSIZE", "bucket-mb"):
+            records = runs("a", [100, 100.1, 100.2], {"ranks": 4, name: ""}, **ring)
+            records += runs("b", [103, 103.1, 103.2], {"ranks": 4, name: "1"}, **ring)
+            self.assertIn("3.0% more, more than the noise", self.words(records))
+
+    def test_the_reference_is_the_default(self) -> None:
+        records = []
+        for value, rate in (("5", 100), ("25", 110), ("50", 120)):
+            records += runs(value, [rate, rate + 1, rate + 2], {"ranks": 2, "bucket-mb": value, "NCCL_ALGO": ""})
+        experiment = self.experiment(records)
+        self.assertEqual(experiment.reference(experiment.measured).key, "5")  # nothing is known of defaults
+        experiment.defaults = {"bucket-mb": "25"}
+        self.assertEqual(experiment.reference(experiment.measured).key, "25")
+        self.assertIn("Against bucket-mb=25 with 111 images/s", "\n".join(explain(experiment)))
+
     def test_a_clear_winner(self) -> None:
         text = self.words(algo("", [100, 101, 102]) + algo("Ring", [200, 201, 202]) + algo("Tree", [50, 51, 52]))
         self.assertIn("Highest is NCCL_ALGO=Ring: 201.0 images/s (200.0 to 202.0 over 3 runs)", text)
@@ -118,6 +155,7 @@ class WordsTest(ReportCase):
         records += algo("Tree", [90], summary={"nccl": TREE})
         text = "\n".join(choices(self.experiment(records)))
         self.assertIn("No effect on what NCCL chose: NCCL_ALGO=Ring. It took Ring, LL128, 24 channels, P2P/CUMEM", text)
+        self.assertIn("Its rate is 1.0% more all the same: that is the noise of this machine between jobs.", text)
         self.assertNotIn("Tree", text)
         self.assertIn(
             "do not say what NCCL chose", "\n".join(choices(self.experiment(algo("", [1]) + algo("Ring", [1]))))
@@ -138,6 +176,20 @@ class WordsTest(ReportCase):
         markdown = self.report(records)
         self.assertIn("What NCCL chose, by size.", markdown)
         self.assertIn("| 2 KiB | Ring LL | Ring Simple | Ring LL |", markdown)
+
+    def test_a_reason_for_other_parameters_is_what_the_runs_tell(self) -> None:
+        def why(value: str, **changes: Any) -> str:
+            usual = {"parameter_hash": "a", "nccl": RING, "gradient_path": "plain"}
+            usual["description"] = {"decides_parameters": ["lr"], "buckets": [{"bytes": 1}]}
+            other = usual | {"parameter_hash": "b"} | changes
+            records = runs("a", [1], {"ranks": 2, "x": ""}, summary=usual)
+            return "\n".join(numerics(self.experiment(records + runs("b", [1], {"ranks": 2, "x": value}, summary=other))))
+
+        self.assertIn("NCCL chose otherwise, and sums in another order", why("Tree", nccl=TREE))
+        self.assertIn("gradients by another path, symmetric, are summed", why("on", gradient_path="symmetric"))
+        self.assertIn("other buckets", why("4", description={"decides_parameters": ["lr"], "buckets": [{"bytes": 2}]}))
+        self.assertIn("and NCCL chose the same: ddpreport does not know why", why("odd"))
+        self.assertNotIn("round differently", why("odd"))
 
     def test_settings_that_change_the_numerics(self) -> None:
         same = {"summary": {"parameter_hash": "a"}}
@@ -160,11 +212,12 @@ class WordsTest(ReportCase):
             return "\n".join(numerics(self.experiment(records)))
 
         for name in ("lr", "momentum"):
-            self.assertEqual(flag(name, (0.1, 0.2), ["lr", "momentum", "batch"]), "")
-            self.assertIn("sums in another order", flag(name, (0.1, 0.2), ["batch"]))
+            named = flag(name, (0.1, 0.2), ["lr", "momentum", "batch"])
+            self.assertEqual(named, f"{name} decides the parameters at the end: with another value they differ, as they should.")
+            self.assertIn("no flag that decides parameters differs: ddpreport does not know why", flag(name, (0.1, 0.2), ["batch"]))
             self.assertEqual(flag(name, (0.1, 0.2), None), "")  # of a version that does not say
         for name in ("ranks", "global-batch"):
-            self.assertEqual(flag(name, (2, 4), []), "")
+            self.assertTrue(flag(name, (2, 4), []).startswith(f"{name} decides the parameters at the end"))
         self.assertIn("differ from those of", flag("gpus", ("0,1", "0,2"), None))
 
 
