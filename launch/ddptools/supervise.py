@@ -40,6 +40,7 @@ MARK = "OMPI_MCA_ddptrain_job"  # mpirun hands such variables on to its daemons 
 ENDING = re.compile(r"has been waiting in|error on rank|lost communication with a remote daemon|mpirun (noticed|detected) that")
 OUTLIVES = 4.0  # seconds after such a line, until mpirun is ended
 LOST_DAEMON = re.compile(r"Remote daemon: \S+ on node (\S+)")
+KILLED = re.compile(r"process rank (\d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
 DESCRIPTION = """\
 Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure it
 ends what is left of the job on the hosts of mpirun's --hostfile or --host, and starts COMMAND again on those that answer
@@ -79,6 +80,11 @@ def value_of(flag: str, command: list[str]) -> str | None:
         elif word == flag and i + 1 < len(command):
             found = command[i + 1]
     return found
+
+
+def seconds_in(time_out: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", time_out)
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
 
 
 def newest_checkpoint(folder: pathlib.Path) -> str:
@@ -168,6 +174,14 @@ class Job:
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
             with open(self.log_file, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
+
+    def check_time_outs(self) -> None:
+        time_out = value_of("--timeout", self.command) or ""
+        if self.hosts and len(set(self.hosts.names)) > 1 and 0.0 < seconds_in(time_out) <= NOTICED:
+            self.log(
+                f"--timeout {time_out} ends the ranks before mpirun notices a lost host ({NOTICED:g} s), and mpirun then "
+                "hangs until supervise ends it: give 20s or more"
+            )
 
     def clean_up(self, there: list[bool]) -> None:
         """On the hosts of the command that are there."""
@@ -273,6 +287,8 @@ class Job:
             return LOST_HOST, f"lost mpirun's daemon on {', '.join(daemons)}"
         if code == TIMEOUT or "has been waiting in" in said:
             return TIMEOUT, "a wait for other ranks was too long"
+        if killed := KILLED.search(said):
+            return positive(code), f"rank {killed[1]} on {killed[2]} {exit_text(-int(killed[3]))}"
         return positive(code), exit_text(code)
 
     def one_attempt(self, number: int, command: list[str]) -> tuple[int | None, int, str]:
@@ -286,7 +302,8 @@ class Job:
             self.log(f"{ended}: {exit_text(code)}{words_of(said) if code != 0 else ''}; {newest}")
             return code, code, ""
         result, why = self.cause(code, said)
-        self.log(f"{ended}: {why}{words_of(said)}; {newest}")
+        why += words_of(said)
+        self.log(f"{ended}: {why}; {newest}")
         if self.ends_asked > 0:
             before_start = code in (-signal.SIGUSR2, 128 + signal.SIGUSR2)  # nothing was there to save
             return RESUMABLE if before_start else result, result, why
@@ -294,6 +311,7 @@ class Job:
 
     def run(self) -> int:
         failures, number, result, why = 0, 0, LOST_HOST, "too few hosts answered"
+        self.check_time_outs()
         while True:
             before = newest_checkpoint(self.folder)
             command = self.for_hosts_that_answer() if number > 0 or self.size.least < self.size.wanted else self.command

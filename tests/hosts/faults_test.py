@@ -8,14 +8,13 @@ Every test prints how long the fault took to be noticed and how long everything 
 import json
 import os
 import pathlib
-import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import ROOT, Hosts  # noqa: E402
@@ -23,8 +22,24 @@ from job import processes_with, runs, variable  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
-TIMEOUT = 12  # seconds; longer than keepalive's 9
+TIMEOUT = 10  # seconds; longer than keepalive's 9
 LIMIT = 25.0 if os.environ.get("CI") is None else 15.0
+
+
+# A clock that is a day ahead on hosts that have a file /dev/shm/clock-jump.
+CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec* time) {
+  static int (*system)(clockid_t, struct timespec*);
+  if (!system) system = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
+  const int result = system(clock, time);
+  if (clock == CLOCK_REALTIME && access("/dev/shm/clock-jump", F_OK) == 0) time->tv_sec += 86400;
+  return result;
+}
+"""
 
 
 class HostsTest(unittest.TestCase):
@@ -35,10 +50,15 @@ class HostsTest(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-hosts-")))
 
-    def supervise(self, *flags: str, restarts: int = 0, own: tuple[str, ...] = (), timeout: int = TIMEOUT) -> None:
+    def steps_are(self, steps: int) -> None:
+        (self.folder / "run.toml").write_text(f"steps = {steps}\n")
+
+    def supervise(self, *flags: str, restarts: int = 0, own: tuple[str, ...] = (), timeout: int = TIMEOUT,
+                  preload: str = "") -> None:  # fmt: skip
         places = ",".join(f"{name}:1" for name in self.hosts.names)
         program = [str(BIN / "ddptrain"), *RUN, "--checkpoint=c", "--metrics=m.jsonl", f"--timeout={timeout}", *flags]
-        mpirun = ["mpirun", "--bind-to", "none", "--host", places, *program]
+        exported = ["-x", f"LD_PRELOAD={preload}"] if preload else []
+        mpirun = ["mpirun", "--bind-to", "none", *exported, "--host", places, *program]
         supervise = [str(ROOT / "launch" / "supervise"), f"--restarts={restarts}", "--pause=0.5", *own, *mpirun]
         self.output = open(self.folder / "output", "wb")
         self.addCleanup(self.output.close)
@@ -51,7 +71,7 @@ class HostsTest(unittest.TestCase):
     def text(self) -> str:
         return (self.folder / "output").read_text(errors="replace")
 
-    def until(self, condition, what: str, seconds: float = 120.0) -> float:
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
@@ -82,8 +102,9 @@ class HostsTest(unittest.TestCase):
 
     def training(self, *flags: str, **settings) -> None:
         """Endless, until it has a checkpoint."""
-        self.supervise("--steps=10000000", "--checkpoint-every=200", *flags, **settings)
-        self.until(lambda: self.steps() or self.process.poll() is not None, "it trains")
+        self.steps_are(10000000)
+        self.supervise("--config=run.toml", "--checkpoint-every=50", *flags, **settings)
+        self.until(lambda: self.steps() != [] or self.process.poll() is not None, "it trains")
         self.assertIsNone(self.process.poll(), self.text())
 
     def check_end(self, fault: float, code: int, last: str, limit: float = LIMIT) -> None:
@@ -104,7 +125,7 @@ class FaultsOverHosts(HostsTest):
 
     def test_rank_killed(self) -> None:
         self.training()
-        self.check_end(self.kill(self.hosts.names[2], "ddptrain", signal.SIGKILL), 137, "ended by SIGKILL")
+        self.check_end(self.kill(self.hosts.names[2], "ddptrain", signal.SIGKILL), 137, f"rank 2 on {self.hosts.names[2]} ended by SIGKILL")
 
     def test_rank_stopped(self) -> None:
         self.training()
@@ -128,6 +149,7 @@ class FaultsOverHosts(HostsTest):
     def test_watchdog_before_keepalive(self) -> None:
         """mpirun hangs then: supervise ends it."""
         self.training(timeout=3)
+        self.assertIn("--timeout 3 ends the ranks before mpirun notices a lost host", self.text())
         self.addCleanup(self.hosts.mend, self.hosts.names[2])
         self.check_end(self.hosts.drop(self.hosts.names[2]), 77, f"lost {self.hosts.names[2]}")
 
@@ -138,10 +160,85 @@ class FaultsOverHosts(HostsTest):
         self.addCleanup(self.hosts.do, self.hosts.names[1], f"umount {self.folder}/c")
         self.check_end(fault, 1, self.hosts.names[1])
 
+    def test_clock_jump(self) -> None:
+        """Nothing happens to the job; at the next start, it is said."""
+        (self.folder / "jump.c").write_text(CLOCK)
+        built = subprocess.run(["cc", "-shared", "-fPIC", "-o", self.folder / "jump.so", self.folder / "jump.c"])
+        self.assertEqual(built.returncode, 0)
+        ahead = self.hosts.names[2]
+        self.addCleanup(self.hosts.do, ahead, "rm -f /dev/shm/clock-jump")
+        self.training(preload=f"{self.folder}/jump.so", restarts=2)
+        self.hosts.do(ahead, "touch /dev/shm/clock-jump")
+        for _ in range(2):
+            known = self.steps()[-1]
+            self.until(lambda known=known: self.steps()[-1] > known, "it goes on")
+        self.assertNotIn("attempt 2", self.text())
+        os.kill(self.process_on(ahead, "ddptrain"), signal.SIGKILL)
+        self.until(lambda: f"{ahead}: its clock is 86400.0 s ahead" in self.text(), "it says so")
+        self.process.terminate()
+        self.check_end(time.monotonic(), 75, "exit code 75")
+
     def test_preempted(self) -> None:
         self.training()
         self.process.terminate()
         self.check_end(time.monotonic(), 75, "exit code 75")
+
+
+class RestartsOverHosts(HostsTest):
+    def kill_rank_on(self, host: str) -> None:
+        os.kill(self.process_on(host, "ddptrain"), signal.SIGKILL)
+
+    def summary(self, name: str) -> dict:
+        return json.loads((self.folder / name).read_text().splitlines()[-1])
+
+    def undisturbed(self, steps: int, *flags: str) -> dict:
+        program = [str(BIN / "ddptrain"), *RUN, *flags, f"--steps={steps}", "--metrics=undisturbed.jsonl"]
+        run = subprocess.run([*self.hosts.mpirun(1), *program], cwd=self.folder, capture_output=True, text=True, timeout=200)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return self.summary("undisturbed.jsonl")
+
+    def attempt(self, number: int) -> bool:
+        return f"attempt {number}: " in self.text()
+
+    def until_further(self, attempt: int) -> int:
+        """Step of a checkpoint that this attempt wrote."""
+        self.until(lambda: self.attempt(attempt), f"attempt {attempt} starts")
+        known = self.steps()[-1]
+        self.until(lambda: self.steps()[-1] > known, f"attempt {attempt} trains")
+        return self.steps()[-1]
+
+    def end_at(self, steps: int) -> dict:
+        self.until(lambda: self.process.poll() is not None, "the job ends")
+        self.assertEqual(self.process.returncode, 0, self.text())
+        summary = self.summary("m.jsonl")
+        self.assertEqual(summary["steps"], steps)
+        return summary
+
+    def test_on_as_many_hosts(self) -> None:
+        """Bit by bit what an undisturbed run gives."""
+        self.training(restarts=3)
+        steps = self.steps()[-1] + 300
+        self.steps_are(steps)
+        self.kill_rank_on(self.hosts.names[2])
+        self.assertEqual(self.end_at(steps)["parameter_hash"], self.undisturbed(steps)["parameter_hash"])
+
+    def test_on_fewer_hosts_and_back(self) -> None:
+        """The samples of a step stay the same, and so do the losses, within rounding."""
+        slowly = "--lr=1e-5"
+        self.training(slowly, restarts=5, own=("--min-ranks", "2"))
+        self.addCleanup(self.hosts.mend, self.hosts.names[2])
+        self.hosts.drop(self.hosts.names[2])
+        self.until_further(attempt=2)
+        self.assertRegex(self.text(), "attempt 2: .* --batch 6 --grad-accum 2")
+        self.hosts.mend(self.hosts.names[2])
+        steps = self.steps()[-1] + 300
+        self.steps_are(steps)
+        self.kill_rank_on(self.hosts.names[1])
+        summary = self.end_at(steps)
+        self.assertEqual(summary["world_size"], 3)
+        expected = self.undisturbed(steps, slowly)
+        for name in ("loss", "test_loss"):
+            self.assertAlmostEqual(summary[name], expected[name], places=4)
 
 
 if __name__ == "__main__":
