@@ -14,8 +14,9 @@ RANKS_FLAGS = ("-np", "-n", "--np", "-c")
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=3"]
 PATIENCE = 15  # seconds for a command over ssh
 
-# Ends the processes that have the job's mark in their command or environment, and removes files of shared memory that Open
-# MPI made for this user, that are older than 2 s and that nobody uses. It comes over standard input, so that its own command has no mark.
+# Ends the processes that have the job's mark in their command or environment, and removes files of shared memory that
+# Open MPI made for this user, that are older than 2 s and that nobody uses. It comes over standard input, so that its
+# own command has no mark.
 CLEAN_UP = """
 for file in $(grep -lsF -f - /proc/[0-9]*/cmdline /proc/[0-9]*/environ <<END
 $mark

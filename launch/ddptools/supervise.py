@@ -37,14 +37,16 @@ KEEPALIVE = {
 NOTICED = 9.0  # seconds, by this keepalive
 MARK = "OMPI_MCA_ddptrain_job"  # mpirun hands such variables on to its daemons and ranks
 # Lines of a job that is ending. mpirun can outlive it: its daemon on a lost host never acknowledges the order to end.
-ENDING = re.compile(r"has been waiting in|error on rank|lost communication with a remote daemon|mpirun (noticed|detected) that")
+ENDING = re.compile(
+    r"has been waiting in|error on rank|lost communication with a remote daemon|mpirun (noticed|detected) that"
+)
 OUTLIVES = 4.0  # seconds after such a line, until mpirun is ended
 LOST_DAEMON = re.compile(r"Remote daemon: \S+ on node (\S+)")
 KILLED = re.compile(r"process rank (\d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
 DESCRIPTION = """\
 Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure it
-ends what is left of the job on the hosts of mpirun's --hostfile or --host, and starts COMMAND again on those that answer
-over ssh, which goes on from the newest undamaged checkpoint. Where slots are lost with a host, it waits for the host;
+ends what is left of the job on the hosts of mpirun's --hostfile or --host, and starts COMMAND again on those that
+answer over ssh, which goes on from the newest undamaged checkpoint. Where slots are lost with a host, it waits for the host;
 with --min-ranks and with --virtual-ranks it goes on with fewer ranks, and with all at the next restart at which they
 are there. SIGTERM and SIGINT (Ctrl-C) become SIGUSR2, which mpirun forwards to its ranks: they write a checkpoint and
 end, and supervise leaves with code 75. A second one ends the job at once. SIGUSR1 writes a checkpoint. Where it gives
@@ -126,7 +128,7 @@ class Size:
         return Size(wanted, least, wanted * flags["batch"] * flags["grad-accum"], flags["batch"], 0)
 
     def on(self, slots: int) -> list[str] | None:
-        """The number of ranks on so many slots, and flags of ddptrain that keep the samples of a step; None: too few."""
+        """The number of ranks on so many slots, and flags of ddptrain that keep the samples of a step; None: too few"""
         if slots >= self.wanted:
             return [str(self.wanted)]
         for ranks in range(slots, self.least - 1, -1):
@@ -179,8 +181,8 @@ class Job:
         time_out = value_of("--timeout", self.command) or ""
         if self.hosts and len(set(self.hosts.names)) > 1 and 0.0 < seconds_in(time_out) <= NOTICED:
             self.log(
-                f"--timeout {time_out} ends the ranks before mpirun notices a lost host ({NOTICED:g} s), and mpirun then "
-                "hangs until supervise ends it: give 20s or more"
+                f"--timeout {time_out} ends the ranks before mpirun notices a lost host ({NOTICED:g} s), and mpirun "
+                "then hangs until supervise ends it: give 20s or more"
             )
 
     def clean_up(self, there: list[bool]) -> None:
@@ -277,7 +279,7 @@ class Job:
                 self.ending_since = time.monotonic()
 
     def cause(self, code: int, said: str) -> tuple[int, str]:
-        """supervise's exit code for an attempt that failed, and why in words. What it left on its hosts is gone then."""
+        """supervise's exit code for an attempt that failed, and why in words. It ends what the attempt has left."""
         there = on_all(answers, self.hosts.names) if self.hosts else []
         self.clean_up(there)
         silent = self.hosts.only([not good for good in there]).names if self.hosts else []

@@ -12,7 +12,21 @@ EMULATE = str(ROOT / "launch" / "emulate-hosts")
 
 def skip_without_namespaces() -> None:
     """SkipTest where this machine does not allow them."""
-    trial = ["unshare", "--net", "--mount", "--ipc", "--pid", "--fork", "ip", "link", "add", "name", "trial", "type", "bridge"]
+    trial = [
+        "unshare",
+        "--net",
+        "--mount",
+        "--ipc",
+        "--pid",
+        "--fork",
+        "ip",
+        "link",
+        "add",
+        "name",
+        "trial",
+        "type",
+        "bridge",
+    ]
     try:
         subprocess.run(trial, check=True, capture_output=True, timeout=30)
     except (OSError, subprocess.SubprocessError) as error:
@@ -48,7 +62,9 @@ class Hosts:
         return [EMULATE, "exec", host, *command]
 
     def do(self, host: str, command: str) -> str:
-        return subprocess.run(self.on(host, *command.split()), check=True, capture_output=True, text=True, timeout=30).stdout
+        return subprocess.run(
+            self.on(host, *command.split()), check=True, capture_output=True, text=True, timeout=30
+        ).stdout
 
     def mpirun(self, per_host: int, *flags: str) -> list[str]:
         return [EMULATE, "run", "--prefix", self.prefix, "--per-host", str(per_host), *flags]

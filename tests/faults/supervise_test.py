@@ -13,7 +13,9 @@ RUN = [*TINY, "--batch", "8", "--epochs", str(EPOCHS)]
 
 class SuperviseTest(JobTest):
     def supervise(self, *arguments: object, ranks: int = 2, flags: tuple[object, ...] = ()) -> Job:
-        program = words(*MPIRUN, "-np", ranks, BIN / "ddptrain", *RUN, "--checkpoint", "c", "--metrics", "m.jsonl", *flags)
+        program = words(
+            *MPIRUN, "-np", ranks, BIN / "ddptrain", *RUN, "--checkpoint", "c", "--metrics", "m.jsonl", *flags
+        )
         job = Job(words(ROOT / "launch" / "supervise", "--pause", 0.1, *arguments, "--", *program), self.folder)
         self.addCleanup(job.end)
         return job
@@ -84,7 +86,9 @@ class SuperviseTest(JobTest):
         self.assertIn("restarts in 0.2 s", log)
         self.assertIn("gives up: 3 failures in a row without a new checkpoint", log)
 
-    def started_over_hosts(self, hosts: list[str], *flags: object, supervise: tuple[object, ...] = ()) -> list[list[str]]:
+    def started_over_hosts(
+        self, hosts: list[str], *flags: object, supervise: tuple[object, ...] = ()
+    ) -> list[list[str]]:
         """The commands of three attempts, which fail: host b answers before the first and after the second."""
         programs = self.folder / "bin"
         programs.mkdir()

@@ -36,7 +36,9 @@ class EmulateHostsTest(unittest.TestCase):
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     def on(self, host: int, *command: str) -> subprocess.CompletedProcess:
-        return subprocess.run([EMULATE, "exec", f"{self.prefix}{host}", *command], capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            [EMULATE, "exec", f"{self.prefix}{host}", *command], capture_output=True, text=True, timeout=60
+        )
 
     def wait_for_end(self) -> None:
         end = time.monotonic() + 20
@@ -54,7 +56,9 @@ class EmulateHostsTest(unittest.TestCase):
         self.assertIn("rate 1Gbit", self.on(2, "tc", "qdisc").stdout)
         self.assertEqual(self.on(1, "sh", "-c", "exit 7").returncode, 7)
         self.assertEqual(self.on(1, "ls", "/sys/class/net").stdout.split(), ["eth0", "lo"])
-        self.assertEqual(self.on(1, "ssh", "-o", "BatchMode=yes", names[1], "hostname; exit 3").stdout.strip(), names[1])
+        self.assertEqual(
+            self.on(1, "ssh", "-o", "BatchMode=yes", names[1], "hostname; exit 3").stdout.strip(), names[1]
+        )
         self.assertEqual(self.call("run", "--per-host", "2", "hostname").stdout.split().count(names[1]), 2)
 
         self.on(2, "touch", "/dev/shm/left")
@@ -75,7 +79,9 @@ class EmulateHostsTest(unittest.TestCase):
 
     def held(self) -> subprocess.Popen:
         command = [EMULATE, "up", "2", "--hold", "--prefix", self.prefix]
-        keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        keeper = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         self.addCleanup(keeper.stdout.close)
         self.addCleanup(keeper.wait, 20)
         self.addCleanup(keeper.stdin.close)
@@ -106,7 +112,9 @@ class EmulateHostsTest(unittest.TestCase):
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
             script = "import signal; print('ready', flush=True); signal.pause()"
             command = [EMULATE, "exec", f"{self.prefix}1", sys.executable, "-c", script]
-            waiting = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            waiting = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
             waiting.stdout.readline()
             waiting.send_signal(number)
             self.assertEqual(waiting.wait(20), 128 + number)

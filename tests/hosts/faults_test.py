@@ -23,7 +23,7 @@ from job import processes_with, runs, variable  # noqa: E402
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
 TIMEOUT = 10  # seconds; longer than keepalive's 9
-LIMIT = 25.0 if os.environ.get("CI") is None else 15.0
+LIMIT = 15.0  # seconds in which everything ends, where the machine has nothing else to do
 
 
 # A clock that is a day ahead on hosts that have a file /dev/shm/clock-jump.
@@ -107,14 +107,14 @@ class HostsTest(unittest.TestCase):
         self.until(lambda: self.steps() != [] or self.process.poll() is not None, "it trains")
         self.assertIsNone(self.process.poll(), self.text())
 
-    def check_end(self, fault: float, code: int, last: str, limit: float = LIMIT) -> None:
+    def check_end(self, fault: float, code: int, last: str) -> None:
         ended = self.until(lambda: self.process.poll() is not None, "supervise ends")
         gone = self.until(lambda: not self.marked(), "all processes end", 30)
         print(f"{self.id().split('.', 1)[1]}: supervise ended after {ended - fault:.1f} s, all processes after "
               f"{gone - fault:.1f} s, code {self.process.returncode}", flush=True)  # fmt: skip
         self.assertEqual(self.process.returncode, code, self.text())
         self.assertRegex(self.text().splitlines()[-1], last)
-        self.assertLess(gone - fault, limit)
+        self.assertLess(gone - fault, LIMIT * max(1.0, os.getloadavg()[0] / os.cpu_count()))
         self.assertEqual([host for host in self.hosts.names if "segment" in self.hosts.do(host, "ls /dev/shm")], [])
 
 
@@ -125,7 +125,11 @@ class FaultsOverHosts(HostsTest):
 
     def test_rank_killed(self) -> None:
         self.training()
-        self.check_end(self.kill(self.hosts.names[2], "ddptrain", signal.SIGKILL), 137, f"rank 2 on {self.hosts.names[2]} ended by SIGKILL")
+        self.check_end(
+            self.kill(self.hosts.names[2], "ddptrain", signal.SIGKILL),
+            137,
+            f"rank 2 on {self.hosts.names[2]} ended by SIGKILL",
+        )
 
     def test_rank_stopped(self) -> None:
         self.training()
@@ -193,7 +197,9 @@ class RestartsOverHosts(HostsTest):
 
     def undisturbed(self, steps: int, *flags: str) -> dict:
         program = [str(BIN / "ddptrain"), *RUN, *flags, f"--steps={steps}", "--metrics=undisturbed.jsonl"]
-        run = subprocess.run([*self.hosts.mpirun(1), *program], cwd=self.folder, capture_output=True, text=True, timeout=200)
+        run = subprocess.run(
+            [*self.hosts.mpirun(1), *program], cwd=self.folder, capture_output=True, text=True, timeout=200
+        )
         self.assertEqual(run.returncode, 0, run.stderr)
         return self.summary("undisturbed.jsonl")
 

@@ -68,7 +68,9 @@ class Cluster:
             "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
         ]) + "\n")  # fmt: skip
         munge = [f"--{name}={folder}/munge.{name}" for name in ("socket", "pid-file", "log-file", "seed-file")]
-        self._serve("munged", hosts.names[0], "munged", "--foreground", "--force", f"--key-file={folder}/munge.key", *munge)
+        self._serve(
+            "munged", hosts.names[0], "munged", "--foreground", "--force", f"--key-file={folder}/munge.key", *munge
+        )
         self.until(lambda: (folder / "munge.socket").exists(), "munged starts")
         self._serve("slurmctld", hosts.names[0], "slurmctld", "-D", "-i", "-f", str(self.configuration))
         for name in hosts.names:
@@ -87,7 +89,11 @@ class Cluster:
     def _serve(self, name: str, host: str, *command: str) -> None:
         with open(self.folder / f"{name}.out", "wb") as output:
             self._servers[name] = subprocess.Popen(
-                self.hosts.on(host, *command), env=self.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                self.hosts.on(host, *command),
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
             )
 
     def start_slurmd(self, name: str) -> None:
@@ -101,7 +107,9 @@ class Cluster:
 
     def call(self, *command: str) -> str:
         run = self.hosts.on(self.hosts.names[0], *command)
-        return subprocess.run(run, env=self.environment(), cwd=self.folder, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(
+            run, env=self.environment(), cwd=self.folder, capture_output=True, text=True, timeout=60
+        ).stdout
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
         end = time.monotonic() + seconds

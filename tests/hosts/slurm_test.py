@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The scripts of launch/slurm under a real Slurm over emulated hosts: they train, save themselves before the time limit,
-go back to the queue, outlive a node, and end with the parameters of an undisturbed run."""
+"""The scripts of launch/slurm under a real Slurm over emulated hosts: they train, save themselves before the time
+limit, go back to the queue, outlive a node, and end with the parameters of an undisturbed run."""
 
 import json
 import os
