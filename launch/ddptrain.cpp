@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "launch/checkpoint_tasks.h"
 #include "launch/check_hosts.h"
+#include "launch/checkpoint_tasks.h"
 #include "launch/choose_device.h"
 #include "launch/describe.h"
 #include "launch/early_start.h"
