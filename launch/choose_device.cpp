@@ -1,8 +1,21 @@
 #include "launch/choose_device.h"
 
+#include <set>
+
 #include "runtime/core/error.h"
 
 namespace ddptrain {
+namespace {
+
+void require_enough(const World& world, int gpus) {
+  if (world.local_size() <= gpus) return;
+  usage_error(
+      "{} ranks on {}, but {} GPU{} there, and each rank needs its own: start at most {} per host, or add "
+      "--device cpu",
+      world.local_size(), world.hostname(), gpus, gpus == 1 ? "" : "s", gpus);
+}
+
+}  // namespace
 
 DeviceKind choose_device(const World& world, const std::string& device, std::optional<int> given_gpus) {
   if (device == "cpu") return DeviceKind::cpu;
@@ -12,14 +25,18 @@ DeviceKind choose_device(const World& world, const std::string& device, std::opt
   world.agree([&] {
     if (!built_with_cuda()) usage_error("--device cuda: this program was built without CUDA. Use --device cpu.");
     if (gpus == 0) usage_error("--device cuda: no GPU is visible on {}. Use --device cpu.", world.hostname());
-    if (world.local_size() > gpus) {
-      usage_error(
-          "{} ranks on {}, but {} GPU{} there, and each rank needs its own: start at most {} per host, or add "
-          "--device cpu",
-          world.local_size(), world.hostname(), gpus, gpus == 1 ? "" : "s", gpus);
-    }
+    require_enough(world, gpus);
   });
   return DeviceKind::cuda;
+}
+
+void require_own_gpus(const World& world, const std::string& pci_bus_id) {
+  const std::string host = std::to_string(world.node()) + ' ';
+  std::set<std::string> of_host;
+  for (const std::string& gpu : world.all_gather(host + pci_bus_id)) {
+    if (gpu.rfind(host, 0) == 0) of_host.insert(gpu);
+  }
+  world.agree([&] { require_enough(world, static_cast<int>(of_host.size())); });
 }
 
 }  // namespace ddptrain

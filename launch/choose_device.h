@@ -13,4 +13,7 @@ namespace ddptrain {
 /// UsageError on all ranks.
 DeviceKind choose_device(const World& world, const std::string& device, std::optional<int> gpus = std::nullopt);
 
+/// The same UsageError on all ranks where ranks of a host have the same GPU. `pci_bus_id`: of this rank's. Collective.
+void require_own_gpus(const World& world, const std::string& pci_bus_id);
+
 }  // namespace ddptrain

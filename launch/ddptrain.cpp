@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "launch/check_hosts.h"
 #include "launch/checkpoint_tasks.h"
 #include "launch/choose_device.h"
 #include "launch/describe.h"
@@ -77,9 +78,11 @@ struct Job {
 
 /// GPUs where all ranks can have one each, else an error or the CPU, as --device says.
 DeviceKind take_device(const World& world, const Options& options, EarlyStart& early) {
-  if (choose_device(world, options.device, early.visible_gpus) == DeviceKind::cpu) return DeviceKind::cpu;
+  // A launcher may show each rank its own GPU only; whether it does is known when CUDA has started.
+  const int gpus = early.visible_gpus == 1 ? world.local_size() : early.visible_gpus;
+  if (choose_device(world, options.device, gpus) == DeviceKind::cpu) return DeviceKind::cpu;
   world.agree([&] {
-    if (early.gpu && *early.gpu != world.local_rank()) {
+    if (early.gpu && early.visible_gpus > 1 && *early.gpu != world.local_rank()) {
       usage_error(
           "rank {} on {}: the launcher counts it as rank {} of its host, MPI as {}. Start all ranks of a host in one "
           "container, or show each rank its own GPU only (CUDA_VISIBLE_DEVICES).",
@@ -176,6 +179,7 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   std::future<void> data = std::async(std::launch::async, [&] { workload.load(); });  // while the device starts
   const DeviceKind kind = take_device(world, options, early);
   world.agree([&] { start_device(world, kind, early, job); });
+  if (kind == DeviceKind::cuda) require_own_gpus(world, job.pci_bus_id);
   job.clock.mark("device");
   world.agree([&] { data.get(); });
   const std::string held = require_same_data(world, workload.data().content());
@@ -342,6 +346,9 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   early.watchdog->meet(world);
   prepare_to_hang(world, command_line.options.hang);
   const Watch::Phase phase(*world.watch(), "start-up");
+  if (world.nodes() > 1) {
+    for (const std::string& line : check_hosts(world)) spdlog::warn("{}", line);
+  }
   Job job = prepare(world, std::move(command_line), early);
   train_or_end_job(world, job, [&] {
     start_communication(world, early, job);

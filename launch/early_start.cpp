@@ -19,13 +19,16 @@ std::optional<int> first_number(std::initializer_list<const char*> variables) {
 }
 
 std::optional<int> launched_rank() {
-  return first_number({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"});
+  return first_number(
+      {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "SLURM_PROCID"});
 }
 
 }  // namespace
 
 std::optional<int> launched_local_rank() {
-  const auto local_rank = first_number({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"});
+  // Slurm's comes last: under mpirun in a batch script it is that of the script.
+  const auto local_rank = first_number({"OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "SLURM_LOCALID"});
   return local_rank || launched_rank() ? local_rank : 0;
 }
 
@@ -38,10 +41,10 @@ EarlyStart start_gpu_early(const std::string& device) {
   early.visible_gpus = visible_gpus();
   if (early.visible_gpus == 0) return early;
   if (launched_rank().value_or(0) == 0) early.nccl_log = std::make_unique<NcclLogCapture>();
-  const auto local_rank = launched_local_rank();
-  if (!local_rank || *local_rank >= early.visible_gpus) return early;
-  show_only_gpu(*local_rank);
-  early.gpu = *local_rank;
+  const auto gpu = early.visible_gpus == 1 ? 0 : launched_local_rank();
+  if (!gpu || *gpu >= early.visible_gpus) return early;
+  show_only_gpu(*gpu);
+  early.gpu = *gpu;
   early.cuda = std::async(std::launch::async, start_cuda);
   return early;
 }

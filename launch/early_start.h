@@ -28,8 +28,8 @@ struct EarlyStart {
 /// `device`: auto, cpu or cuda.
 EarlyStart start_early(const std::string& device, const WatchdogOptions& watchdog);
 
-/// The rank on this host as the launcher (Open MPI, Hydra, Slurm) numbers it: 0 without a launcher, nothing where a
-/// launcher does not tell.
+/// The rank on this host as the launcher (Open MPI, PMIx, Hydra, PALS, Flux, Slurm) numbers it: 0 without a launcher,
+/// nothing where a launcher does not tell.
 std::optional<int> launched_local_rank();
 
 }  // namespace ddptrain

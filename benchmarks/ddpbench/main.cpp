@@ -31,6 +31,7 @@ struct Run {
   void operator()(const bench::OverlapOptions& options) const { bench::run_overlap(world, common, options); }
   void operator()(const bench::GemmOptions& options) const { bench::run_gemm(world, common, options); }
   void operator()(const bench::MemoryOptions& options) const { bench::run_memory(world, common, options); }
+  void operator()(const bench::DoctorOptions& options) const { bench::run_doctor(world, common, options); }
   void operator()(const bench::StepOptions& options) const { bench::run_step(world, common, options); }
 };
 

@@ -153,6 +153,25 @@ void add_memory(CLI::App& app, MemoryOptions& o) {
   add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds, of which the table shows the median (5)");
 }
 
+void add_doctor(CLI::App& app, DoctorOptions& o) {
+  app.add_option_function<double>(
+         "--seconds",
+         [&o](const double& value) {
+           require(value > 0.0 && value <= 600.0, "--seconds", value, "a time above 0 and up to 600");
+           o.seconds = value;
+         },
+         "Duration of the measurement between neighbours (2)")
+      ->type_name("S");
+  app.add_option_function<double>(
+         "--tolerance",
+         [&o](const double& value) {
+           require(value > 0.0 && value < 1.0, "--tolerance", value, "a share above 0 and below 1");
+           o.tolerance = value;
+         },
+         "What is slower than this share of the usual rate is named (0.5)")
+      ->type_name("SHARE");
+}
+
 /// The subcommands and the options that they fill.
 struct Parser {
   CLI::App app{"Measures the parts of distributed training: [mpirun -np W] ddpbench SUBCOMMAND", "ddpbench"};
@@ -163,6 +182,7 @@ struct Parser {
   OverlapOptions overlap;
   GemmOptions gemm;
   MemoryOptions memory;
+  DoctorOptions doctor;
   std::vector<std::pair<CLI::App*, std::function<Task()>>> subcommands;
 
   Parser() {
@@ -177,6 +197,8 @@ struct Parser {
     add("overlap", "A backward pass with and without overlapping all-reduces", overlap, add_overlap);
     add("gemm", "Rate of matrix products", gemm, add_gemm);
     add("memory", "Rate of copies within memory", memory, add_memory);
+    add("doctor", "Differences between hosts, their rates and those of the network between them, and which one is slow",
+        doctor, add_doctor);
     CLI::App* step = app.add_subcommand("step", "Time of the parts of a training step; takes the flags of ddptrain");
     step->allow_extras();
     step->set_help_flag();

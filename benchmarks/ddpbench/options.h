@@ -71,12 +71,17 @@ struct MemoryOptions {
   int rounds = 5;
 };
 
+struct DoctorOptions {
+  double seconds = 2.0;    ///< Of the measurement between neighbours.
+  double tolerance = 0.5;  ///< What is slower than this share of the usual rate is named.
+};
+
 struct StepOptions {
   std::vector<std::string> arguments;  ///< Flags of ddptrain.
 };
 
-using Task =
-    std::variant<P2pOptions, AllreduceOptions, SplitOptions, OverlapOptions, GemmOptions, MemoryOptions, StepOptions>;
+using Task = std::variant<P2pOptions, AllreduceOptions, SplitOptions, OverlapOptions, GemmOptions, MemoryOptions,
+                          DoctorOptions, StepOptions>;
 
 /// What the command line requests: a benchmark, or a text to print.
 struct CommandLine {

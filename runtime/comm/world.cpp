@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <fstream>
+#include <map>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -49,6 +51,13 @@ std::string rank_list(const std::vector<std::size_t>& ranks) {
   return text;
 }
 
+/// Of this boot of this host, for all processes that have its name, whatever else they share; 0: unknown.
+std::uint64_t host_identity(const std::string& hostname) {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  return boot.empty() ? 0 : std::hash<std::string>()(hostname + ' ' + boot);
+}
+
 double reduce(double value, MPI_Op op, MPI_Comm comm, Watch& watch) {
   const Watch::Collective collective(watch, "reduction", sizeof(value));
   DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, op, comm));
@@ -79,18 +88,19 @@ struct World::Impl {
 void World::Impl::find_nodes() {
   MPI_Comm local = MPI_COMM_NULL;
   DDP_MPI_CHECK(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local));
-  DDP_MPI_CHECK(MPI_Comm_rank(local, &local_rank));
-  DDP_MPI_CHECK(MPI_Comm_size(local, &local_size));
   int lowest_rank = rank;  // on this host
   DDP_MPI_CHECK(MPI_Bcast(&lowest_rank, 1, MPI_INT, 0, local));
   DDP_MPI_CHECK(MPI_Comm_free(&local));
 
-  std::vector<int> hosts(static_cast<std::size_t>(size));
-  DDP_MPI_CHECK(MPI_Allgather(&lowest_rank, 1, MPI_INT, hosts.data(), 1, MPI_INT, comm));
-  std::sort(hosts.begin(), hosts.end());
-  hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
-  nodes = static_cast<int>(hosts.size());
-  node = static_cast<int>(std::lower_bound(hosts.begin(), hosts.end(), lowest_rank) - hosts.begin());
+  const HostOfRank mine = {lowest_rank, host_identity(hostname)};
+  std::vector<HostOfRank> of_ranks(static_cast<std::size_t>(size));
+  DDP_MPI_CHECK(MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, of_ranks.data(), sizeof(mine), MPI_BYTE, comm));
+  const std::vector<int> numbers = number_hosts(of_ranks);
+  const auto here = numbers.begin() + rank;
+  node = *here;
+  nodes = 1 + *std::max_element(numbers.begin(), numbers.end());
+  local_rank = static_cast<int>(std::count(numbers.begin(), here, node));
+  local_size = static_cast<int>(std::count(numbers.begin(), numbers.end(), node));
 }
 
 /// Open MPI leaves its files of shared memory behind where a rank is killed. All ranks of a host have mapped them by
@@ -246,6 +256,30 @@ void World::abort(int exit_code) const {
   std::fflush(nullptr);
   MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);
+}
+
+std::vector<int> number_hosts(const std::vector<HostOfRank>& ranks) {
+  std::vector<std::size_t> joined(ranks.size());  // to a lower rank of the same host, or to itself
+  std::iota(joined.begin(), joined.end(), std::size_t{0});
+  const auto lowest = [&](std::size_t rank) {
+    while (joined[rank] != rank) rank = joined[rank];
+    return rank;
+  };
+  const auto join = [&](std::size_t some, std::size_t other) {
+    const auto [low, high] = std::minmax({lowest(some), lowest(other)});
+    joined[high] = low;
+  };
+  std::map<std::uint64_t, std::size_t> of_identity;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    join(rank, static_cast<std::size_t>(ranks[rank].lowest_rank));
+    if (ranks[rank].identity != 0) join(rank, of_identity.try_emplace(ranks[rank].identity, rank).first->second);
+  }
+  std::map<std::size_t, int> numbers;
+  std::vector<int> of_ranks;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    of_ranks.push_back(numbers.try_emplace(lowest(rank), static_cast<int>(numbers.size())).first->second);
+  }
+  return of_ranks;
 }
 
 std::string differences(const std::vector<std::string>& of_ranks, const std::vector<std::string>& hosts) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,7 +27,7 @@ class World {
 
   int rank() const;
   int size() const;
-  int local_rank() const;  ///< Among the ranks of this host (MPI_Comm_split_type, shared memory).
+  int local_rank() const;  ///< Among the ranks of this host (see number_hosts).
   int local_size() const;
   int node() const;  ///< Hosts numbered by their lowest rank.
   int nodes() const;
@@ -58,6 +59,17 @@ class World {
 
   std::unique_ptr<Impl> impl_;
 };
+
+/// Where a rank runs.
+struct HostOfRank {
+  int lowest_rank = 0;         ///< Of those that MPI counts to the same host (MPI_COMM_TYPE_SHARED).
+  std::uint64_t identity = 0;  ///< Of host name and boot; 0: unknown.
+};
+
+/// The host of each rank, numbered by their lowest ranks. Two ranks are on one host where MPI says so, or where host
+/// name and boot are the same: so they are in containers with a rank each, which MPI may take for hosts, as long as
+/// these have the name of the host.
+std::vector<int> number_hosts(const std::vector<HostOfRank>& ranks);
 
 /// What ranks hold, where it is not the same: "10 on ranks 0, 2-3; 20 on rank 1". Else empty. With `hosts`, those of
 /// the ranks are named, too: "10 on ranks 0-1 (node1); 20 on ranks 2-5 (node2, node3)".

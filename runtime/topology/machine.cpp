@@ -214,12 +214,17 @@ bool all_pairs_equal(const Machine& machine) {
          std::all_of(pairs.begin(), pairs.end(), [&](const auto& pair) { return pair.second == pairs[0].second; });
 }
 
-std::vector<SharedNics> shared_nics(const Machine& machine) {
+std::vector<std::vector<std::string>> nics_of_gpus(const Machine& machine) {
   const auto nics = relevant_nics(machine);
+  std::vector<std::vector<std::string>> of_gpus;
+  for (std::size_t gpu = 0; gpu < machine.gpus.size(); ++gpu) of_gpus.push_back(nearest_nics(machine, gpu, nics));
+  return of_gpus;
+}
+
+std::vector<SharedNics> shared_nics(const Machine& machine) {
+  const auto of_gpus = nics_of_gpus(machine);
   std::map<std::vector<std::string>, std::vector<int>> groups;
-  for (std::size_t gpu = 0; gpu < machine.gpus.size(); ++gpu) {
-    groups[nearest_nics(machine, gpu, nics)].push_back(machine.gpus[gpu].index);
-  }
+  for (std::size_t gpu = 0; gpu < machine.gpus.size(); ++gpu) groups[of_gpus[gpu]].push_back(machine.gpus[gpu].index);
   std::vector<SharedNics> shared;
   for (const auto& [names, gpus] : groups) {
     if (!names.empty() && gpus.size() > names.size()) shared.push_back({names, gpus});

@@ -91,6 +91,10 @@ std::optional<GpuIndices> farthest_pair(const Machine& machine);
 /// Whether there are at least two GPUs, and all pairs have the same known link.
 bool all_pairs_equal(const Machine& machine);
 
+/// For each of `gpus`, the nearest NICs: through them it talks to other hosts. If there are InfiniBand or RoCE NICs,
+/// only these count. Empty where links are unknown and there are several NICs.
+std::vector<std::vector<std::string>> nics_of_gpus(const Machine& machine);
+
 /// If there are InfiniBand or RoCE NICs, only these count. If links are unknown, all GPUs share a single NIC.
 std::vector<SharedNics> shared_nics(const Machine& machine);
 

@@ -127,9 +127,16 @@ std::string summary_text(const Machine& machine) {
     rows.push_back({"Nearest pair", pair_text(machine, nearest_pair(machine))});
     rows.push_back({"Farthest pair", pair_text(machine, farthest_pair(machine))});
   }
-  for (const SharedNics& shared : shared_nics(machine)) {
+  const auto nics = nics_of_gpus(machine);
+  for (std::size_t i = 0; machine.nics.size() > 1 && i < nics.size(); ++i) {
+    if (nics[i].empty()) continue;
     rows.push_back(
-        {"Shared NIC", fmt::format("GPUs {} share {}", fmt::join(shared.gpus, ", "), fmt::join(shared.nics, ", "))});
+        {"To other hosts", fmt::format("{} through {}", gpu_name(machine.gpus[i].index), fmt::join(nics[i], ", "))});
+  }
+  for (const SharedNics& shared : shared_nics(machine)) {
+    rows.push_back({"Shared NIC", fmt::format("GPUs {} share {}: to other hosts, each has 1/{} of its rate",
+                                              fmt::join(shared.gpus, ", "), fmt::join(shared.nics, ", "),
+                                              shared.gpus.size() / shared.nics.size())});
   }
   return rows.empty() ? "" : fmt::format("\n{}", text_table(rows));
 }
@@ -206,6 +213,7 @@ json machine_json(const Machine& machine) {
       {"nearest_pair", pair_json(nearest_pair(machine))},
       {"farthest_pair", pair_json(farthest_pair(machine))},
       {"all_pairs_equal", all_pairs_equal(machine)},
+      {"nics_of_gpus", nics_of_gpus(machine)},
       {"shared_nics", json::array()}};
   for (const NumaNode& node : machine.numa_nodes) {
     host["numa_nodes"].push_back({{"index", node.index}, {"socket", or_null(node.socket)}, {"cpus", node.cpus}});

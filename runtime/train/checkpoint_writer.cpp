@@ -94,9 +94,11 @@ std::optional<WrittenCheckpoint> CheckpointWriter::start(RunProgress progress) {
   current_.step = progress_.step;
   current_.path = checkpoint_path(options_.folder, progress_.step).string();
   current_.bytes = static_cast<std::uint64_t>(total_bytes_);
-  if (world_.min(enough_space() ? 1.0 : 0.0) == 0.0) {
-    return finish(
-        fmt::format("the disk of {} has not the {:.1f} MB free that it takes", options_.folder, 1e-6 * total_bytes_));
+  const int full = static_cast<int>(world_.min(enough_space() ? world_.size() : world_.rank()));  // the lowest rank
+  if (full < world_.size()) {
+    return finish(fmt::format("rank {} ({}): the disk of {} has not the {:.1f} MB free that it takes", full,
+                              world_.all_gather(world_.hostname())[static_cast<std::size_t>(full)], options_.folder,
+                              1e-6 * total_bytes_));
   }
   for (const Place& place : places_) {
     device_.copy(static_cast<char*>(image_.data()) + place.at, place.values.data, place.values.bytes(),
@@ -149,6 +151,7 @@ std::optional<WrittenCheckpoint> CheckpointWriter::wait() {
 std::optional<WrittenCheckpoint> CheckpointWriter::advance() {
   Json mine = Json::parse(work_.get());
   mine["pause"] = current_.pause_seconds;
+  mine["host"] = world_.hostname();
   for (const MetricSums& sums : sums_) mine["sums"].push_back({sums.loss, sums.correct, sums.samples});
   const std::vector<std::string> results = world_.all_gather(mine.dump(-1, ' ', false, Json::error_handler_t::replace));
   Manifest manifest{run_, progress_, arrays_, {}, utc()};
@@ -156,7 +159,7 @@ std::optional<WrittenCheckpoint> CheckpointWriter::advance() {
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     const Json result = Json::parse(results[rank]);
     if (const std::string error = error_in(result); !error.empty())
-      return finish(fmt::format("rank {}: {}", rank, error));
+      return finish(fmt::format("rank {} ({}): {}", rank, result.at("host").get<std::string>(), error));
     current_.pause_seconds = std::max(current_.pause_seconds, result.at("pause").get<double>());
     if (phase_ == Phase::publishing) continue;
     manifest.files.push_back({result.at("name"), result.at("bytes"), result.at("xxh3_128")});

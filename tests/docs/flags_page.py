@@ -14,7 +14,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "flags.md"
-BENCHMARKS = ("p2p", "allreduce", "split", "overlap", "gemm", "memory")
+BENCHMARKS = ("p2p", "allreduce", "split", "overlap", "gemm", "memory", "doctor")
 COMMANDS = (
     ["ddptrain"],
     ["ddpsweep"],

@@ -13,7 +13,8 @@ import tempfile
 import time
 import unittest
 
-from job import Job, gpus, two_hosts
+from emulated import Hosts
+from job import Job, gpus
 
 END = 10.0  # seconds in which all ranks must have ended once a fault was noticed
 LONG = "--long" in sys.argv
@@ -177,11 +178,9 @@ class CutLink(FaultsBase):
 
     def training_on_two_hosts(self, timeout: float, *flags: str) -> tuple[Job, float]:
         """Until the link is cut; the time of that."""
-        hosts = self.enterContext(two_hosts(self.folder))
-        if hosts is None:
-            self.skipTest("no network namespaces here")
+        hosts = self.enterContext(Hosts(2))
         job = self.training(timeout=timeout, prefix=hosts.mpirun(2, *flags))
-        return job, hosts.cut()
+        return job, hosts.cut(hosts.names[1])
 
     def test_ranks_of_both_hosts_end_by_themselves(self) -> None:
         job, fault = self.training_on_two_hosts(self.timeout)

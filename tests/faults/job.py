@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN") or pathlib.Path(__file__).resolve().parents[2] / "build-cpu/bin")
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--allow-run-as-root"]
@@ -155,75 +155,3 @@ def gpus() -> int:
         return 0
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60).stdout
     return sum(line.startswith("GPU ") for line in listed.splitlines())
-
-
-class Hosts:
-    """Two hosts on one machine: a network namespace and a host name each, joined by a link that can be cut."""
-
-    NETWORK = "10.213.77.0/24"
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.names = [f"ddp{os.getpid()}a", f"ddp{os.getpid()}b"]
-        self.agent = folder / "start-on-host"
-        self.agent.write_text(
-            '#!/bin/bash\nhost=$1; shift\nexec ip netns exec "$host" unshare --uts bash -c "hostname $host; $*"\n'
-        )
-        self.agent.chmod(0o755)
-
-    @staticmethod
-    def ip(*arguments: str) -> str:
-        return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=30).stdout
-
-    def __enter__(self) -> "Hosts":
-        a, b = self.names
-        try:
-            for name in self.names:
-                self.ip("netns", "add", name)
-            self.ip("link", "add", "link0", "netns", a, "type", "veth", "peer", "name", "link0", "netns", b)
-            for number, name in enumerate(self.names, 1):
-                self.ip("-n", name, "address", "add", f"10.213.77.{number}/24", "dev", "link0")
-                for device in ("link0", "lo"):
-                    self.ip("-n", name, "link", "set", device, "up")
-        except (OSError, subprocess.SubprocessError):
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name in self.names:
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                for process in self.ip("netns", "pids", name).split():  # a daemon that still waits for mpirun
-                    os.kill(int(process), signal.SIGKILL)
-                self.ip("netns", "delete", name)
-
-    def cut(self) -> float:
-        self.ip("-n", self.names[1], "link", "set", "link0", "down")
-        return time.monotonic()
-
-    def mpirun(self, ranks_per_host: int, *flags: str) -> list[str]:
-        a, b = self.names
-        settings = {
-            "plm_rsh_agent": str(self.agent),
-            "plm_rsh_no_tree_spawn": "1",
-            "btl": "tcp,self",
-            "btl_tcp_if_include": self.NETWORK,
-            "oob_tcp_if_include": self.NETWORK,
-        }
-        mca = [word for name, value in settings.items() for word in ("--mca", name, value)]
-        start = ["ip", "netns", "exec", a, "unshare", "--uts", "bash", "-c", f'hostname {a}; exec "$@"', "bash"]
-        return [*start, *MPIRUN, *mca, *flags, "--host", f"{a}:{ranks_per_host},{b}:{ranks_per_host}"]
-
-
-@contextlib.contextmanager
-def two_hosts(folder: pathlib.Path) -> Iterator[Hosts | None]:
-    """None where this machine does not allow them."""
-    hosts = Hosts(folder)
-    try:
-        hosts.__enter__()
-    except (OSError, subprocess.SubprocessError):
-        yield None
-        return
-    try:
-        yield hosts
-    finally:
-        hosts.__exit__()

@@ -63,6 +63,23 @@ TEST_F(Gpus, TrainTheCnnByTheFastestPathAtTheDefaults) {
 }
 
 /// None of these changes how gradients add up.
+TEST_F(Gpus, MayBeShownToTheirRankOnly) {
+  if (ranks() < 2) GTEST_SKIP() << "two GPUs are needed";
+  const std::string arguments = kCnn + "--device cuda --baseline off --metrics " + metrics_file();
+  const auto run_with = [&](const std::string& gpu) {
+    return run_command(fmt::format("timeout 200 {} -np 2 sh -c 'CUDA_VISIBLE_DEVICES={} exec {} {}'", DDP_MPIRUN, gpu,
+                                   DDPTRAIN_PROGRAM, arguments));
+  };
+  const std::string expected = summary_of(2, kCnn + " --baseline off").at("parameter_hash");
+  std::filesystem::remove(metrics_file());
+  const Outcome own = run_with("$OMPI_COMM_WORLD_LOCAL_RANK");
+  EXPECT_EQ(own.exit_code, 0) << own.output;
+  EXPECT_EQ(summary_in(metrics_file()).at("parameter_hash"), expected);
+  const Outcome shared = run_with("0");
+  EXPECT_EQ(shared.exit_code, 2) << shared.output;
+  EXPECT_TRUE(shared.says("but 1 GPU there, and each rank needs its own")) << shared.output;
+}
+
 TEST_F(Gpus, EndWithTheSameParametersWhateverIsOverlappedOrCaptured) {
   for (const std::string& model : {kCnn, kGpt}) {
     const std::string expected = hash_of(model);

@@ -123,13 +123,16 @@ TEST(Program, TheLaunchersLocalRankMustBeThatOfMpi) {
 
 TEST(EarlyStart, LocalRankIsThatOfTheLauncher) {
   ScopedEnvironment environment;
-  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",
-                           "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_LOCAL_RANK", "PMIX_RANK",
+                           "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PMI_RANK", "PALS_LOCAL_RANKID", "PALS_RANKID",
+                           "FLUX_TASK_LOCAL_ID", "FLUX_TASK_RANK", "SLURM_LOCALID", "SLURM_PROCID"}) {
     environment.set(name, std::nullopt);
   }
   EXPECT_EQ(launched_local_rank(), 0);
   environment.set("PMI_RANK", "5");
   EXPECT_EQ(launched_local_rank(), std::nullopt);
+  environment.set("SLURM_LOCALID", "2");
+  EXPECT_EQ(launched_local_rank(), 2);
   environment.set("MPI_LOCALRANKID", "1");
   EXPECT_EQ(launched_local_rank(), 1);
   environment.set("OMPI_COMM_WORLD_LOCAL_RANK", "3");

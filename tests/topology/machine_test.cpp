@@ -111,6 +111,11 @@ TEST_F(TwoSockets, NearestFarthestShared) {
   const Machine machine = describe_machine("h", facts_, fake_.files());
   EXPECT_EQ(text_of(nearest_pair(machine)), "1,2");
   EXPECT_EQ(text_of(farthest_pair(machine)), "0,3");
+  EXPECT_EQ(nics_of_gpus(machine), std::vector<std::vector<std::string>>(4, {"mlx5_0"}));
+  const auto text = machine_text(machine);
+  EXPECT_NE(text.find("GPU2 through mlx5_0"), std::string::npos) << text;
+  EXPECT_NE(text.find("GPUs 0, 1, 2, 3 share mlx5_0: to other hosts, each has 1/4 of its rate"), std::string::npos)
+      << text;
   const auto shared = shared_nics(machine);
   ASSERT_EQ(shared.size(), 1u);  // eth0 does not count beside InfiniBand
   EXPECT_EQ(shared[0].nics, std::vector<std::string>{"mlx5_0"});
@@ -141,6 +146,7 @@ TEST_F(TwoSockets, JsonHasTheSchemaOfTheDocumentation) {
   EXPECT_EQ(host.at("farthest_pair"), (nlohmann::json{0, 3}));
   EXPECT_EQ(host.at("p2p").at(0).at(1), true);
   EXPECT_EQ(host.at("shared_nics").at(0).at("gpus").size(), 4u);
+  EXPECT_EQ(host.at("nics_of_gpus").at(3), nlohmann::json{"mlx5_0"});
   EXPECT_TRUE(host.at("gb_per_s").at(0).at(0).is_null());
 }
 

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/comm/world.h"
+
+namespace ddptrain {
+
+/// Something that the hosts of a job should have in common.
+struct HostFact {
+  std::string what;    ///< "the program"
+  std::string value;   ///< Here, in words; empty: unknown, which is no difference.
+  std::string advice;  ///< What to do where it differs.
+};
+
+/// The facts of one host, and its clock.
+struct HostFacts {
+  std::string host;
+  std::vector<HostFact> facts;
+  double clock = 0.0;  ///< Seconds since 1970, at a moment that all hosts share.
+};
+
+/// Of this host: program, libraries, driver, GPUs, networks, MTU. It starts neither CUDA nor NVML.
+std::vector<HostFact> facts_of_this_host();
+
+/// A line for each host that differs from most others, with its name and what to do. Empty: nothing differs.
+std::vector<std::string> host_differences(const std::vector<HostFacts>& hosts);
+
+/// The same of the hosts of these ranks, each with `more` facts; on rank 0. Takes well under a second. Collective.
+std::vector<std::string> check_hosts(const World& world, const std::vector<HostFact>& more = {});
+
+}  // namespace ddptrain

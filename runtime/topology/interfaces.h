@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ddptrain {
+
+/// A network interface with an IPv4 address, that is up and is no loopback.
+struct NetworkInterface {
+  std::string name;
+  std::string network;               ///< Of its address: "10.1.0.0/16".
+  int mtu = 0;                       ///< Bytes.
+  std::optional<double> speed_gbit;  ///< As the driver states it; virtual ones state none.
+  bool in_use = false;               ///< This process has TCP connections to other hosts through it.
+  std::uint64_t errors = 0;          ///< Receive and transmit errors since the host's start.
+};
+
+/// Those of this process's network namespace, by name.
+std::vector<NetworkInterface> network_interfaces(const std::filesystem::path& sysfs = "/sys",
+                                                 const std::filesystem::path& procfs = "/proc");
+
+/// TCP segments that this host has sent more than once, since its start.
+std::uint64_t resent_segments(const std::filesystem::path& procfs = "/proc");
+
+}  // namespace ddptrain

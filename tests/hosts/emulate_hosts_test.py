@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""launch/emulate-hosts: what the hosts are, and that nothing is left of them, whatever ends them."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
+from emulated import EMULATE, Hosts, skip_without_namespaces  # noqa: E402
+
+
+def processes_with(word: str) -> list[int]:
+    found = []
+    for folder in pathlib.Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if word.encode() in (folder / "cmdline").read_bytes():
+                    found.append(int(folder.name))
+            except OSError:
+                pass
+    return found
+
+
+class EmulateHostsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        skip_without_namespaces()
+        self.prefix = f"e{os.getpid()}x"
+        self.addCleanup(self.call, "down")
+
+    def call(self, verb: str, *arguments: str) -> subprocess.CompletedProcess:
+        command = [EMULATE, verb, "--prefix", self.prefix, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    def on(self, host: int, *command: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [EMULATE, "exec", f"{self.prefix}{host}", *command], capture_output=True, text=True, timeout=60
+        )
+
+    def wait_for_end(self) -> None:
+        end = time.monotonic() + 20
+        while processes_with(self.prefix):
+            self.assertLess(time.monotonic(), end, "processes are left")
+            time.sleep(0.05)
+
+    def test_hosts(self) -> None:
+        names = [f"{self.prefix}{number}" for number in (1, 2)]
+        self.assertEqual(self.call("up", "2", "--rate", "1gbit").stdout.split(), names)
+        again = self.call("up", "2")
+        self.assertEqual(again.returncode, 2)
+        self.assertIn("there are hosts", again.stderr)
+        self.assertEqual(self.on(1, "hostname").stdout.strip(), names[0])
+        self.assertIn("rate 1Gbit", self.on(2, "tc", "qdisc").stdout)
+        self.assertEqual(self.on(1, "sh", "-c", "exit 7").returncode, 7)
+        self.assertEqual(self.on(1, "ls", "/sys/class/net").stdout.split(), ["eth0", "lo"])
+        self.assertEqual(
+            self.on(1, "ssh", "-o", "BatchMode=yes", names[1], "hostname; exit 3").stdout.strip(), names[1]
+        )
+        self.assertEqual(self.call("run", "--per-host", "2", "hostname").stdout.split().count(names[1]), 2)
+
+        self.on(2, "touch", "/dev/shm/left")
+        self.assertEqual(self.on(1, "ls", "/dev/shm").stdout, "")
+        self.on(2, "ip", "link", "set", "eth0", "down")
+        self.assertEqual(self.on(1, "ssh", "-o", "ConnectTimeout=1", names[1], "true").returncode, 255)
+        self.assertEqual(self.call("down").returncode, 0)
+        self.wait_for_end()
+        self.assertEqual(self.call("down").returncode, 0)
+
+    def test_sets_side_by_side(self) -> None:
+        with Hosts(2) as hosts:
+            self.assertEqual(self.call("up", "2").returncode, 0)
+            other = self.on(1, "ssh", "-o", "ConnectTimeout=1", hosts.names[0], "true")
+            self.assertEqual(other.returncode, 255, "sets must not see each other")
+            self.assertEqual(self.call("down").returncode, 0)
+            self.assertEqual(hosts.do(hosts.names[1], "hostname").strip(), hosts.names[1])
+
+    def held(self) -> subprocess.Popen:
+        command = [EMULATE, "up", "2", "--hold", "--prefix", self.prefix]
+        keeper = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self.addCleanup(keeper.stdout.close)
+        self.addCleanup(keeper.wait, 20)
+        self.addCleanup(keeper.stdin.close)
+        for _ in range(2):
+            keeper.stdout.readline()
+        self.on(1, "sh", "-c", f"setsid sleep 1000 {self.prefix} </dev/null >/dev/null 2>&1 &")
+        command = [EMULATE, "exec", f"{self.prefix}2", "sh", "-c", f"echo ready; sleep 1000; : {self.prefix}"]
+        running = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self.addCleanup(running.stdout.close)
+        self.addCleanup(running.wait, 20)
+        running.stdout.readline()
+        return keeper
+
+    def test_ends_with_its_input(self) -> None:
+        self.held().stdin.close()
+        self.wait_for_end()
+
+    def test_ends_with_an_interrupt(self) -> None:
+        os.killpg(self.held().pid, signal.SIGINT)
+        self.wait_for_end()
+
+    def test_ends_with_its_death(self) -> None:
+        self.held().kill()
+        self.wait_for_end()
+
+    def test_signals_reach_the_command(self) -> None:
+        self.assertEqual(self.call("up", "1").returncode, 0)
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            script = "import signal; print('ready', flush=True); signal.pause()"
+            command = [EMULATE, "exec", f"{self.prefix}1", sys.executable, "-c", script]
+            waiting = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+            waiting.stdout.readline()
+            waiting.send_signal(number)
+            self.assertEqual(waiting.wait(20), 128 + number)
+            waiting.stdout.close()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,52 @@
+#include "launch/check_hosts.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/mpi_main.h"
+
+namespace ddptrain {
+namespace {
+
+std::vector<HostFacts> hosts(const std::vector<std::string>& values) {
+  std::vector<HostFacts> hosts;
+  for (const std::string& value : values) {
+    hosts.push_back(
+        {"n" + std::to_string(hosts.size() + 1), {{"MPI", "4.1", "X"}, {"the driver", value, "Install it"}}});
+    hosts.back().clock = 1000.0;
+  }
+  return hosts;
+}
+
+TEST(CheckHosts, NamesThoseThatDifferFromMost) {
+  EXPECT_TRUE(host_differences(hosts({"580", "580", "580"})).empty());
+  EXPECT_EQ(host_differences(hosts({"570", "580", "580"})),
+            std::vector<std::string>{"n1: the driver is 570, and 580 elsewhere. Install it."});
+  EXPECT_EQ(host_differences(hosts({"570", "580"})),
+            std::vector<std::string>{"n2: the driver is 580, and 570 elsewhere. Install it."});
+  EXPECT_EQ(host_differences(hosts({"1", "2", "3", "3"})).size(), 2u);
+}
+
+TEST(CheckHosts, WhatIsUnknownIsNoDifference) {
+  EXPECT_TRUE(host_differences(hosts({"580", "", "580"})).empty());
+  EXPECT_TRUE(host_differences(hosts({"", "", "580"})).empty());
+}
+
+TEST(CheckHosts, NamesClocks) {
+  auto some = hosts({"1", "1", "1"});
+  some[1].clock += 3600.0;
+  EXPECT_EQ(host_differences(some),
+            std::vector<std::string>{"n2: its clock is 3600.0 s ahead. Set it by NTP (chronyc tracking)."});
+  some[1].clock = 1000.2;
+  EXPECT_TRUE(host_differences(some).empty());
+}
+
+TEST(CheckHosts, ThisHostIsLikeItself) {
+  EXPECT_TRUE(check_hosts(test_world()).empty());
+  for (const HostFact& fact : facts_of_this_host()) {
+    EXPECT_FALSE(fact.what.empty());
+    EXPECT_FALSE(fact.advice.empty());
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain
