@@ -19,10 +19,23 @@ struct Setup {
 
 void PrintTo(const Setup& setup, std::ostream* out) { *out << setup.name; }
 
+/// As if this rank were on that host.
+std::unique_ptr<Communicator> make_on_host(int host, Device& device) {
+  return make_mpi_communicator(test_world(), device, CommunicatorOptions{.host = host});
+}
+
 const Setup kSetups[] = {
     {"self", DeviceKind::cpu, [](Device& device) { return make_self_communicator(device); }},
     {"mpi", DeviceKind::cpu, [](Device& device) { return make_mpi_communicator(test_world(), device); }},
+    {"mpi_hosts_of_one", DeviceKind::cpu, [](Device& device) { return make_on_host(test_world().rank(), device); }},
+    {"mpi_hosts_of_two", DeviceKind::cpu, [](Device& device) { return make_on_host(test_world().rank() / 2, device); }},
+    {"mpi_two_hosts_by_turns", DeviceKind::cpu,
+     [](Device& device) { return make_on_host(test_world().rank() % 2, device); }},
+    {"mpi_one_and_the_others", DeviceKind::cpu,
+     [](Device& device) { return make_on_host(test_world().rank() == 1 ? 0 : 1, device); }},
     {"mpi_gpu", DeviceKind::cuda, [](Device& device) { return make_mpi_communicator(test_world(), device); }},
+    {"mpi_gpu_hosts_of_one", DeviceKind::cuda,
+     [](Device& device) { return make_on_host(test_world().rank(), device); }},
     {"nccl_plain", DeviceKind::cuda,
      [](Device& device) {
        return make_nccl_communicator(test_world(), device, CommunicatorOptions{.symmetric = false});
