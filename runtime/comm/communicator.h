@@ -89,8 +89,9 @@ struct CommunicatorOptions {
   bool symmetric = true;                         ///< NCCL: symmetric memory where it is possible.
   int max_ctas = 0;                              ///< NCCL: thread blocks of a collective at most; 0: NCCL's choice.
   bool scatters_sums = false;                    ///< reduce_scatter_sum() and all_gather() will be called.
-  bool bf16_between_hosts = false;               ///< MPI: sums of f32 go from host to host in bf16.
-  std::optional<int> host = {};                  ///< MPI: of this rank, in place of the world's; for tests.
+  /// MPI: sums of f32 go from host to host in bf16; on one host, from rank to rank.
+  bool bf16_between_hosts = false;
+  std::optional<int> host = {};  ///< MPI: of this rank, in place of the world's; for tests.
 };
 
 /// The one for these ranks and this device; of one rank, every collective is a copy. Collective. The same UsageError on

@@ -40,6 +40,9 @@ int largest_tag(MPI_Comm comm) {
   return known != 0 ? *static_cast<int*>(largest) : 32767;
 }
 
+/// On one host, ranks that round what they send are hosts of their own.
+int host_of(const World& world, bool rounds) { return rounds && world.nodes() == 1 ? world.rank() : world.node(); }
+
 /// `mine`: the number of this rank's host.
 HostLayout layout_of(const World& world, int mine) {
   std::vector<int> hosts(static_cast<std::size_t>(world.size()));
@@ -67,7 +70,7 @@ class MpiCommunicator final : public Communicator {
         size_(world.size()),
         device_(device),
         staged_(device.kind() != DeviceKind::cpu),
-        layout_(layout_of(world, options.host.value_or(world.node()))),
+        layout_(layout_of(world, options.host.value_or(host_of(world, options.bf16_between_hosts)))),
         rounds_between_hosts_(options.bf16_between_hosts) {
     const Watch::Collective collective(*world.watch(), "duplication of ranks", 0);
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &comm_));
