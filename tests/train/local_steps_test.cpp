@@ -55,7 +55,8 @@ TEST(LocalSteps, ReplicasBecomeTheMeanOfThoseThatTrainAlone) {
   EXPECT_TRUE(averaged->replicas_agree());
   RunGuard guard(*averaged, world, *rig.device);
   EXPECT_NO_THROW(guard.check_replicas(3));  // moments, too
-  EXPECT_LT(relative_difference(some_values(*averaged), mean_over_ranks(some_values(*alone))), 1e-14);
+  EXPECT_LT(relative_difference(some_values(*averaged), mean_over_ranks(some_values(*alone))),
+            1e-7);  // 1 / W is an f32
 }
 
 TEST(LocalSteps, OneStepOfSgdIsTheStepTakenTogether) {
@@ -65,7 +66,7 @@ TEST(LocalSteps, OneStepOfSgdIsTheStepTakenTogether) {
   together->run(1);
   alone->run(1);
   alone->average();
-  EXPECT_LT(relative_difference(some_values(*alone), some_values(*together)), 1e-12);
+  EXPECT_LT(relative_difference(some_values(*alone), some_values(*together)), 1e-7);
 }
 
 TEST(LocalSteps, BeginWhereTheyAreToldTo) {
