@@ -78,14 +78,14 @@ def when_parent_ends(number: int) -> Callable[[], None]:
     return lambda: _libc.prctl(PR_SET_PDEATHSIG, number)
 
 
-def end_session(process: subprocess.Popen) -> None:
+def end_session(process: subprocess.Popen, grace: float = GRACE) -> None:
     """Ends what is left of the job: mpirun is asked first, as it also ends ranks on other hosts; then whatever still
     belongs to the session that was made for it is killed (mpirun gives each rank a process group of its own)."""
     with _interrupts_ignored():
         if process.poll() is None:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
+                process.wait(grace)
         for pid in _members(process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -120,15 +120,19 @@ def exit_text(code: int) -> str:
 
 
 def _with_words(what: str, errors: pathlib.Path) -> str:
-    words = last_words(errors)
+    words = last_words(end_of(errors))
     return f"{what}: {words}" if words else what
 
 
-def last_words(path: pathlib.Path, lines: int = 5) -> str:
-    """What a program said last on standard error: its own error messages where there are some, without mpirun's."""
+def end_of(path: pathlib.Path) -> str:
+    """The last 20 kB of a file of text."""
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - 20_000))
-        text = file.read().decode(errors="replace")
+        return file.read().decode(errors="replace")
+
+
+def last_words(text: str, lines: int = 5) -> str:
+    """What a program said last on standard error: its own error messages where there are some, without mpirun's."""
     kept, own, within = [], [], False
     for line in text.splitlines():
         told = bool(line.strip()) and not _is_noise(line)

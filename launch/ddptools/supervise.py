@@ -1,7 +1,6 @@
 """A training job that goes on: restarted from its newest checkpoint after a failure, ended with one on Ctrl-C."""
 
 import argparse
-import concurrent.futures
 import contextlib
 import dataclasses
 import datetime
@@ -15,13 +14,18 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
+import uuid
 from collections.abc import Iterator
 from typing import IO
 
 from ddptools.errors import UsageError, run_program
-from ddptools.runner import end_session, exit_text, last_words, when_parent_ends
+from ddptools.job_hosts import HOST_FLAGS, HOSTFILE_FLAGS, RANKS_FLAGS, Hosts, answers, on_all, place_of
+from ddptools.runner import GRACE, end_of, end_session, exit_text, last_words, when_parent_ends
 
 RESUMABLE = 75  # ddptrain's exit code after a checkpoint that a signal asked for
+TIMEOUT = 76  # ddptrain's where ranks waited too long for others
+LOST_HOST = 77  # a host does not answer, or mpirun lost its daemon there
 USAGE = 2
 LONGEST_PAUSE = 300.0
 # Open MPI otherwise learns after eight minutes that a host is gone. Seconds, seconds, and probes: after 9 s.
@@ -30,13 +34,22 @@ KEEPALIVE = {
     "OMPI_MCA_oob_tcp_keepalive_intvl": "2",
     "OMPI_MCA_oob_tcp_keepalive_probes": "3",
 }
+NOTICED = 9.0  # seconds, by this keepalive
+MARK = "OMPI_MCA_ddptrain_job"  # mpirun hands such variables on to its daemons and ranks
+# Lines of a job that is ending. mpirun can outlive it: its daemon on a lost host never acknowledges the order to end.
+ENDING = re.compile(r"has been waiting in|error on rank|lost communication with a remote daemon|mpirun (noticed|detected) that")
+OUTLIVES = 4.0  # seconds after such a line, until mpirun is ended
+LOST_DAEMON = re.compile(r"Remote daemon: \S+ on node (\S+)")
+KILLED = re.compile(r"process rank (\d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
 DESCRIPTION = """\
 Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure it
-starts COMMAND again, which goes on from the newest undamaged checkpoint; hosts of mpirun's --hostfile that do not answer
-over ssh are then left out, and with --virtual-ranks as many ranks start as the others have slots for. SIGTERM and SIGINT
-(Ctrl-C) become SIGUSR2, which mpirun forwards to its ranks: they write a checkpoint and end, and supervise leaves with
-code 75. A second one ends the job at once. SIGUSR1 writes a checkpoint. Open MPI is told to notice a lost host after
-9 s (OMPI_MCA_oob_tcp_keepalive_*, unless these are set)."""
+ends what is left of the job on the hosts of mpirun's --hostfile or --host, and starts COMMAND again on those that answer
+over ssh, which goes on from the newest undamaged checkpoint. Where slots are lost with a host, it waits for the host;
+with --min-ranks and with --virtual-ranks it goes on with fewer ranks, and with all at the next restart at which they
+are there. SIGTERM and SIGINT (Ctrl-C) become SIGUSR2, which mpirun forwards to its ranks: they write a checkpoint and
+end, and supervise leaves with code 75. A second one ends the job at once. SIGUSR1 writes a checkpoint. Where it gives
+up: code 77 for a lost host, 76 for a time-out, else that of the job. Open MPI is told to notice a lost host after 9 s
+(OMPI_MCA_oob_tcp_keepalive_*, unless these are set)."""
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -45,14 +58,16 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
                         help="failures in a row without a new checkpoint after which it gives up (default 3)")  # fmt: skip
     parser.add_argument("--pause", type=float, default=5.0, metavar="SECONDS",
                         help="before the first restart; doubled before each further one, up to 5 minutes (default 5)")  # fmt: skip
+    parser.add_argument("--min-ranks", type=int, default=0, metavar="N",
+                        help="go on with as few as N ranks while hosts are lost; --batch and --grad-accum of ddptrain then change so that the samples of a step stay the same")  # fmt: skip
     parser.add_argument("--log", type=pathlib.Path, metavar="FILE",
                         help="says why each attempt ended (default: supervise.log in the folder of --checkpoint)")  # fmt: skip
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     arguments = parser.parse_args(argv)
     if arguments.command[:1] == ["--"]:
         del arguments.command[0]
-    if arguments.restarts < 0 or arguments.pause < 0:
-        raise UsageError("--restarts and --pause: give 0 or more")
+    if arguments.restarts < 0 or arguments.pause < 0 or arguments.min_ranks < 0:
+        raise UsageError("--restarts, --pause and --min-ranks: give 0 or more")
     return arguments
 
 
@@ -67,6 +82,11 @@ def value_of(flag: str, command: list[str]) -> str | None:
     return found
 
 
+def seconds_in(time_out: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", time_out)
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+
+
 def newest_checkpoint(folder: pathlib.Path) -> str:
     """By name; whether it is undamaged, ddptrain finds out."""
     return max((path.parent.name for path in folder.glob("step-*/manifest.json")), default="")
@@ -76,42 +96,47 @@ def positive(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-HOSTFILE_FLAGS = ("--hostfile", "-hostfile", "--machinefile", "-machinefile")
-RANKS_FLAGS = ("-np", "-n", "--np", "-c")
-
-
-def place_of(flags: tuple[str, ...], command: list[str]) -> int | None:
-    """Of the value after one of the flags, among those of mpirun."""
-    return next((i + 1 for i, word in enumerate(command[:-1]) if word in flags), None)
-
-
-def answers(host: str) -> bool:
-    if host in ("localhost", "127.0.0.1", os.uname().nodename):
-        return True
-    command = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", host, "true"]
-    try:
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=15).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
+def words_of(said: str) -> str:
+    words = last_words(said)
+    return f": {words}" if words else ""
 
 
 @dataclasses.dataclass
-class Hosts:
-    """Lines of a hostfile of Open MPI whose hosts answer, and the names of the others."""
+class Size:
+    """How many ranks the job has, and may have."""
 
-    lines: list[str]
-    slots: int
-    silent: list[str]
+    wanted: int
+    least: int
+    samples: int  # of a step, where batches may change
+    batch: int
+    parts: int  # --virtual-ranks
 
     @staticmethod
-    def of(path: pathlib.Path) -> "Hosts":
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.partition("#")[0].strip()]
-        names = [line.split()[0] for line in lines]
-        with concurrent.futures.ThreadPoolExecutor(32) as pool:
-            there = list(pool.map(answers, names))
-        kept = [line for line, good in zip(lines, there, strict=True) if good]
-        slots = sum(int(found[1]) if (found := re.search(r"slots\s*=\s*(\d+)", line)) else 1 for line in kept)
-        return Hosts(kept, slots, [name for name, good in zip(names, there, strict=True) if not good])
+    def of(command: list[str], program: int | None, hosts: Hosts | None, least: int) -> "Size":
+        place = place_of(RANKS_FLAGS, command[:program])
+        given = place is not None and command[place].isdigit()
+        wanted = int(command[place]) if given else sum(hosts.slots) if hosts else 1
+        parts = int(value_of("--virtual-ranks", command) or 0)
+        if parts > 0 or least == 0:
+            return Size(wanted, least or (1 if parts > 0 else wanted), 0, 0, parts)
+        shown = subprocess.run([*command[program:], "--print-config"], capture_output=True, text=True)
+        if shown.returncode != 0:
+            raise UsageError(shown.stderr.strip())
+        flags = tomllib.loads(shown.stdout)
+        return Size(wanted, least, wanted * flags["batch"] * flags["grad-accum"], flags["batch"], 0)
+
+    def on(self, slots: int) -> list[str] | None:
+        """The number of ranks on so many slots, and flags of ddptrain that keep the samples of a step; None: too few."""
+        if slots >= self.wanted:
+            return [str(self.wanted)]
+        for ranks in range(slots, self.least - 1, -1):
+            if self.parts and self.parts % ranks == 0:
+                return [str(ranks)]
+            if self.samples and self.samples % ranks == 0:
+                of_rank = self.samples // ranks
+                batch = max(size for size in range(1, self.batch + 1) if of_rank % size == 0)
+                return [str(ranks), "--batch", str(batch), "--grad-accum", str(of_rank // batch)]
+        return None
 
 
 class Job:
@@ -127,10 +152,18 @@ class Job:
         if value_of("--resume", self.command) is None:
             self.command = [*self.command, "--resume", "auto"]
         self.folder = pathlib.Path(folder)
+        # Of ddptrain in the command; the words before it are mpirun's.
+        self.program = next((i for i, word in enumerate(self.command) if pathlib.Path(word).name == "ddptrain"), None)
+        if arguments.min_ranks and self.program is None:
+            raise UsageError("--min-ranks: the command does not name ddptrain, whose --batch would change")
+        self.hosts = self.hosts_in_use = Hosts.of(self.command[: self.program])
+        self.size = Size.of(self.command, self.program, self.hosts, arguments.min_ranks)
+        self.mark = uuid.uuid4().hex
         self.restarts: int = arguments.restarts
         self.first_pause: float = arguments.pause
         self.log_file: pathlib.Path = arguments.log or self.folder / "supervise.log"
         self.process: subprocess.Popen | None = None
+        self.ending_since: float | None = None
         self.ends_asked = 0
         self.woken = threading.Event()
 
@@ -142,22 +175,45 @@ class Job:
             with open(self.log_file, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
-    def on_hosts_that_answer(self) -> list[str]:
-        place = place_of(HOSTFILE_FLAGS, self.command)
-        if place is None:
+    def check_time_outs(self) -> None:
+        time_out = value_of("--timeout", self.command) or ""
+        if self.hosts and len(set(self.hosts.names)) > 1 and 0.0 < seconds_in(time_out) <= NOTICED:
+            self.log(
+                f"--timeout {time_out} ends the ranks before mpirun notices a lost host ({NOTICED:g} s), and mpirun then "
+                "hangs until supervise ends it: give 20s or more"
+            )
+
+    def clean_up(self, there: list[bool]) -> None:
+        """On the hosts of the command that are there."""
+        hosts = self.hosts.only(there) if self.hosts else Hosts(["localhost"], [1], [], False)
+        hosts.clean_up(self.mark)
+
+    def for_hosts_that_answer(self) -> list[str] | None:
+        """The command of the next attempt; None where they have too few slots."""
+        self.hosts_in_use = self.hosts
+        if self.hosts is None:
             return self.command
-        hosts = Hosts.of(pathlib.Path(self.command[place]))
-        if not hosts.silent:
+        there = on_all(answers, self.hosts.names)
+        self.clean_up(there)
+        if all(there):
             return self.command
-        command = list(self.command)
-        reduced = self.folder / "supervise.hosts"
-        reduced.write_text("".join(line + "\n" for line in hosts.lines), encoding="utf-8")
-        command[place] = str(reduced)
-        self.log(f"no answer from {', '.join(hosts.silent)}: left out; {hosts.slots} slots on the other hosts")
-        ranks, parts = place_of(RANKS_FLAGS, command), int(value_of("--virtual-ranks", command) or 0)
-        if ranks is not None and parts > 0 and 0 < hosts.slots < int(command[ranks]):
-            command[ranks] = str(max(count for count in range(1, hosts.slots + 1) if parts % count == 0))
-        return command
+        hosts = self.hosts.only(there)
+        silent = self.hosts.only([not good for good in there]).names
+        slots = sum(hosts.slots)
+        self.log(f"no answer from {', '.join(silent)}: left out; {slots} slots on the other hosts")
+        flags = self.size.on(slots)
+        if flags is None:
+            self.log(f"waits for hosts: {slots} slots are too few")
+            return None
+        ranks, *changes = flags
+        self.hosts_in_use = hosts
+        own = hosts.in_command(self.command[: self.program], self.folder / "supervise.hosts")
+        if (place := place_of(RANKS_FLAGS, own)) is not None:
+            own[place] = ranks
+        else:
+            place = place_of((*HOSTFILE_FLAGS, *HOST_FLAGS), own)
+            own[place - 1 : place - 1] = ["-np", ranks]
+        return [*own, *self.command[self.program :], *changes]
 
     def on_signal(self, number: int, _frame: object) -> None:
         if number != signal.SIGUSR1:
@@ -173,71 +229,106 @@ class Job:
                 process.send_signal(signal.SIGUSR1 if number == signal.SIGUSR1 else signal.SIGUSR2)
 
     def attempt(self, command: list[str]) -> tuple[int, str]:
-        """Exit code, and what the job said last."""
+        """Exit code, and the end of what the job said on standard error."""
         with tempfile.NamedTemporaryFile(prefix="supervise-") as errors:
             # In a session of its own, so that the terminal's Ctrl-C does not reach mpirun, which would kill the ranks.
             try:
                 self.process = subprocess.Popen(
                     command,
-                    env=KEEPALIVE | os.environ,
+                    env=KEEPALIVE | os.environ | {MARK: self.mark},
                     stderr=subprocess.PIPE,
                     start_new_session=True,
                     preexec_fn=when_parent_ends(signal.SIGUSR2),
                 )
             except OSError as error:
                 raise UsageError(f"{command[0]}: {error.strerror}") from error
+            self.ending_since = None
+            copier = threading.Thread(target=self._copy, args=(self.process.stderr, errors), daemon=True)
             try:
                 if self.ends_asked > 0:  # in between
                     self.process.send_signal(signal.SIGUSR2)
-                copier = threading.Thread(target=_copy, args=(self.process.stderr, errors), daemon=True)
                 copier.start()
-                while self.process.poll() is None:
-                    if self.ends_asked > 1:
-                        break
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        self.process.wait(0.2)
+                outlived = self._wait()
             finally:
-                end_session(self.process)  # no rank is left, whatever became of mpirun
+                end_session(self.process, 2.0 if outlived else GRACE)  # no rank is left, whatever became of mpirun
             copier.join(5.0)
             errors.flush()
-            return self.process.returncode, last_words(pathlib.Path(errors.name))
+            return self.process.returncode, end_of(pathlib.Path(errors.name))
+
+    def _wait(self) -> bool:
+        """Until the job ends, or is to be ended; whether mpirun outlives it."""
+        while self.process.poll() is None:
+            if self.ends_asked > 1:
+                return False
+            if self.ending_since is not None and time.monotonic() > self.ending_since + OUTLIVES:
+                self.log("mpirun outlives its job, and is ended")
+                return True
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.2)
+        return False
+
+    def _copy(self, source: IO[bytes], copy: IO[bytes]) -> None:
+        for line in source:
+            sys.stderr.buffer.write(line)
+            sys.stderr.buffer.flush()
+            copy.write(line)
+            copy.flush()
+            if self.ending_since is None and ENDING.search(line.decode(errors="replace")):
+                self.ending_since = time.monotonic()
+
+    def cause(self, code: int, said: str) -> tuple[int, str]:
+        """supervise's exit code for an attempt that failed, and why in words. What it left on its hosts is gone then."""
+        there = on_all(answers, self.hosts.names) if self.hosts else []
+        self.clean_up(there)
+        silent = self.hosts.only([not good for good in there]).names if self.hosts else []
+        if silent := [name for name in silent if name in self.hosts_in_use.names]:
+            return LOST_HOST, f"lost {', '.join(silent)}, which {'does' if len(silent) == 1 else 'do'} not answer"
+        if daemons := sorted(set(LOST_DAEMON.findall(said))):
+            return LOST_HOST, f"lost mpirun's daemon on {', '.join(daemons)}"
+        if code == TIMEOUT or "has been waiting in" in said:
+            return TIMEOUT, "a wait for other ranks was too long"
+        if killed := KILLED.search(said):
+            return positive(code), f"rank {killed[1]} on {killed[2]} {exit_text(-int(killed[3]))}"
+        return positive(code), exit_text(code)
+
+    def one_attempt(self, number: int, command: list[str]) -> tuple[int | None, int, str]:
+        """supervise's exit code where it is to end now; else that where it gives up, and why the attempt ended."""
+        self.log(f"attempt {number}: {shlex.join(command)}")
+        start = time.monotonic()
+        code, said = self.attempt(command)
+        ended = f"attempt {number} ended after {time.monotonic() - start:.0f} s"
+        newest = f"newest checkpoint: {newest_checkpoint(self.folder) or 'none'}"
+        if code in (0, USAGE, RESUMABLE):
+            self.log(f"{ended}: {exit_text(code)}{words_of(said) if code != 0 else ''}; {newest}")
+            return code, code, ""
+        result, why = self.cause(code, said)
+        why += words_of(said)
+        self.log(f"{ended}: {why}; {newest}")
+        if self.ends_asked > 0:
+            before_start = code in (-signal.SIGUSR2, 128 + signal.SIGUSR2)  # nothing was there to save
+            return RESUMABLE if before_start else result, result, why
+        return None, result, why
 
     def run(self) -> int:
-        failures, number = 0, 0
+        failures, number, result, why = 0, 0, LOST_HOST, "too few hosts answered"
+        self.check_time_outs()
         while True:
-            number += 1
             before = newest_checkpoint(self.folder)
-            command = self.on_hosts_that_answer() if number > 1 else self.command
-            self.log(f"attempt {number}: {shlex.join(command)}")
-            start = time.monotonic()
-            code, words = self.attempt(command)
-            newest = newest_checkpoint(self.folder)
-            failures = 1 if newest > before else failures + 1
-            self.log(
-                f"attempt {number} ended after {time.monotonic() - start:.0f} s: {exit_text(code)}"
-                f"{': ' + words if words and code != 0 else ''}; newest checkpoint: {newest or 'none'}"
-            )
-            if code in (0, USAGE, RESUMABLE):
-                return code
-            if self.ends_asked > 0:
-                before_start = code in (-signal.SIGUSR2, 128 + signal.SIGUSR2)  # nothing was there to save
-                return RESUMABLE if before_start else positive(code)
+            command = self.for_hosts_that_answer() if number > 0 or self.size.least < self.size.wanted else self.command
+            if command is not None:
+                number += 1
+                end, result, why = self.one_attempt(number, command)
+                if end is not None:
+                    return end
+            failures = 1 if newest_checkpoint(self.folder) > before else failures + 1
             if failures > self.restarts:
-                self.log(f"gives up: {failures} failures in a row without a new checkpoint")
-                return positive(code)
+                self.log(f"gives up: {failures} failures in a row without a new checkpoint, the last one: {why}")
+                return result
             pause = min(self.first_pause * 2 ** (failures - 1), LONGEST_PAUSE)
             self.log(f"restarts in {pause:g} s")
             if self.woken.wait(pause):
                 self.log("asked to end before the restart")
                 return RESUMABLE
-
-
-def _copy(source: IO[bytes], copy: IO[bytes]) -> None:
-    for line in source:
-        sys.stderr.buffer.write(line)
-        sys.stderr.buffer.flush()
-        copy.write(line)
-        copy.flush()
 
 
 @contextlib.contextmanager

@@ -84,23 +84,45 @@ class SuperviseTest(JobTest):
         self.assertIn("restarts in 0.2 s", log)
         self.assertIn("gives up: 3 failures in a row without a new checkpoint", log)
 
-    def test_hosts_that_do_not_answer_are_left_out(self) -> None:
+    def started_over_hosts(self, hosts: list[str], *flags: object, supervise: tuple[object, ...] = ()) -> list[list[str]]:
+        """The commands of three attempts, which fail: host b answers before the first and after the second."""
         programs = self.folder / "bin"
         programs.mkdir()
-        for name, text in (("mpirun", 'echo "$@" >> started; cat "$2" >> started; exit 1'), ("ssh", '[ "$5" != b ]')):
+        mpirun = 'echo "$@" >> started; [ -e down ] && rm down || touch down; exit 1'
+        shown = 'case "$*" in *--print-config) printf "batch = 8\\ngrad-accum = 1\\n";; esac'
+        for name, text in (("mpirun", mpirun), ("ssh", '[ "$5" != b ] || [ ! -e down ]'), ("ddptrain", shown)):
             (programs / name).write_text(f"#!/bin/bash\n{text}\n")
             (programs / name).chmod(0o755)
+        command = ["mpirun", *hosts, programs / "ddptrain", "--checkpoint", "c", *flags]
+        start = [ROOT / "launch" / "supervise", "--restarts", 2, "--pause", 0, *supervise, *command]
+        job = Job(words("env", f"PATH={programs}:{os.environ['PATH']}", *start), self.folder)
+        self.assertEqual(job.wait(), 77, job.text())
+        self.assertIn("lost b", job.text().splitlines()[-1])
+        started = (self.folder / "started").read_text().replace(f"{programs}/", "")
+        return [line.split(" --resume")[0].split() for line in started.splitlines()]
+
+    def test_hosts_that_do_not_answer_are_left_out(self) -> None:
         (self.folder / "hosts").write_text("# ours\na slots=4\nb slots=4\nc slots=3\n")
-        command = ["mpirun", "--hostfile", "hosts", "-np", "11", "ddptrain", "--checkpoint", "c", "--virtual-ranks", "12"]
-        supervise = [ROOT / "launch" / "supervise", "--restarts", 1, "--pause", 0, *command]
-        job = Job(words("env", f"PATH={programs}:{os.environ['PATH']}", *supervise), self.folder)
-        self.assertEqual(job.wait(), 1, job.text())
-        first, second = (self.folder / "started").read_text().split("--hostfile ")[1:]
-        self.assertIn("hosts -np 11 ddptrain", first)
-        self.assertIn("b slots=4", first)
-        self.assertIn("c/supervise.hosts -np 6 ddptrain", second)
-        self.assertEqual(second.splitlines()[1:], ["a slots=4", "c slots=3"])
+        first, second, third = self.started_over_hosts(["--hostfile", "hosts", "-np", "11"], "--virtual-ranks", 12)
+        self.assertEqual(first[:4], ["--hostfile", "hosts", "-np", "11"])
+        self.assertEqual(second[:4], ["--hostfile", "c/supervise.hosts", "-np", "6"])
+        self.assertEqual((self.folder / "c" / "supervise.hosts").read_text().splitlines(), ["a slots=4", "c slots=3"])
+        self.assertEqual(third, first)
         self.assertIn("no answer from b: left out; 7 slots on the other hosts", self.log())
+        self.assertIn("attempt 1 ended after 0 s: lost b, which does not answer", self.log())
+
+    def test_fewer_ranks_keep_the_samples_of_a_step(self) -> None:
+        first, second, third = self.started_over_hosts(["--host", "a:2,b:1,c:1"], supervise=("--min-ranks", 2))
+        self.assertEqual(first, ["--host", "a:2,b:1,c:1", "ddptrain", "--checkpoint", "c"])
+        # 4 ranks have 32 samples, which 3 ranks cannot share.
+        self.assertEqual(second[:4], ["-np", "2", "--host", "a:2,c:1"])
+        self.assertEqual(third, first)
+        self.assertIn("--resume auto --batch 8 --grad-accum 2", self.log())
+
+    def test_waits_for_hosts_where_the_others_are_too_few(self) -> None:
+        started = self.started_over_hosts(["--host", "a:2,b:2"])
+        self.assertEqual(len(started), 1)
+        self.assertIn("waits for hosts: 2 slots are too few", self.log())
 
     def test_mistakes_are_not_repeated(self) -> None:
         job = self.supervise(flags=("--batch", 0))

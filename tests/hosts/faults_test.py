@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Jobs over three hosts under launch/supervise, to which things happen: every one ends in time on every host, with the
+host's name in the last line and an exit code that tells what it was; and they go on, on as many hosts and on fewer.
+
+Every test prints how long the fault took to be noticed and how long everything took to end.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from collections.abc import Callable
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
+from emulated import ROOT, Hosts  # noqa: E402
+from job import processes_with, runs, variable  # noqa: E402
+
+BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
+RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
+TIMEOUT = 10  # seconds; longer than keepalive's 9
+LIMIT = 25.0 if os.environ.get("CI") is None else 15.0
+
+
+# A clock that is a day ahead on hosts that have a file /dev/shm/clock-jump.
+CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec* time) {
+  static int (*system)(clockid_t, struct timespec*);
+  if (!system) system = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
+  const int result = system(clock, time);
+  if (clock == CLOCK_REALTIME && access("/dev/shm/clock-jump", F_OK) == 0) time->tv_sec += 86400;
+  return result;
+}
+"""
+
+
+class HostsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.hosts = cls.enterClassContext(Hosts(3))
+
+    def setUp(self) -> None:
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-hosts-")))
+
+    def steps_are(self, steps: int) -> None:
+        (self.folder / "run.toml").write_text(f"steps = {steps}\n")
+
+    def supervise(self, *flags: str, restarts: int = 0, own: tuple[str, ...] = (), timeout: int = TIMEOUT,
+                  preload: str = "") -> None:  # fmt: skip
+        places = ",".join(f"{name}:1" for name in self.hosts.names)
+        program = [str(BIN / "ddptrain"), *RUN, "--checkpoint=c", "--metrics=m.jsonl", f"--timeout={timeout}", *flags]
+        exported = ["-x", f"LD_PRELOAD={preload}"] if preload else []
+        mpirun = ["mpirun", "--bind-to", "none", *exported, "--host", places, *program]
+        supervise = [str(ROOT / "launch" / "supervise"), f"--restarts={restarts}", "--pause=0.5", *own, *mpirun]
+        self.output = open(self.folder / "output", "wb")
+        self.addCleanup(self.output.close)
+        self.process = subprocess.Popen(
+            self.hosts.on(self.hosts.names[0], *supervise), cwd=self.folder, stdout=self.output, stderr=self.output
+        )
+        self.addCleanup(self.process.wait)
+        self.addCleanup(self.process.kill)
+
+    def text(self) -> str:
+        return (self.folder / "output").read_text(errors="replace")
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError(f"{what}: not within {seconds} s\n{self.text()}")
+            time.sleep(0.05)
+        return time.monotonic()
+
+    def steps(self) -> list[int]:
+        return sorted(int(path.parent.name[5:]) for path in (self.folder / "c").glob("step-*/manifest.json"))
+
+    def marked(self) -> dict[int, str]:
+        """Processes of the job on all hosts: daemons and ranks."""
+        found = {}
+        for folder in pathlib.Path("/proc").iterdir():
+            if folder.name.isdigit() and variable(int(folder.name), "OMPI_MCA_ddptrain_job") and runs(int(folder.name)):
+                found[int(folder.name)] = (folder / "comm").read_text().strip()
+        return {process: name for process, name in found.items() if self.host_of(process) in self.hosts.names}
+
+    def host_of(self, process: int) -> str:
+        try:
+            inside = ["nsenter", "-t", str(process), "--uts", "hostname"]
+            return subprocess.run(inside, capture_output=True, text=True, timeout=10).stdout.strip()
+        except OSError:
+            return ""
+
+    def process_on(self, host: str, name: str) -> int:
+        return next(p for p, comm in self.marked().items() if comm == name and self.host_of(p) == host)
+
+    def training(self, *flags: str, **settings) -> None:
+        """Endless, until it has a checkpoint."""
+        self.steps_are(10000000)
+        self.supervise("--config=run.toml", "--checkpoint-every=50", *flags, **settings)
+        self.until(lambda: self.steps() != [] or self.process.poll() is not None, "it trains")
+        self.assertIsNone(self.process.poll(), self.text())
+
+    def check_end(self, fault: float, code: int, last: str, limit: float = LIMIT) -> None:
+        ended = self.until(lambda: self.process.poll() is not None, "supervise ends")
+        gone = self.until(lambda: not self.marked(), "all processes end", 30)
+        print(f"{self.id().split('.', 1)[1]}: supervise ended after {ended - fault:.1f} s, all processes after "
+              f"{gone - fault:.1f} s, code {self.process.returncode}", flush=True)  # fmt: skip
+        self.assertEqual(self.process.returncode, code, self.text())
+        self.assertRegex(self.text().splitlines()[-1], last)
+        self.assertLess(gone - fault, limit)
+        self.assertEqual([host for host in self.hosts.names if "segment" in self.hosts.do(host, "ls /dev/shm")], [])
+
+
+class FaultsOverHosts(HostsTest):
+    def kill(self, host: str, name: str, number: signal.Signals) -> float:
+        os.kill(self.process_on(host, name), number)
+        return time.monotonic()
+
+    def test_rank_killed(self) -> None:
+        self.training()
+        self.check_end(self.kill(self.hosts.names[2], "ddptrain", signal.SIGKILL), 137, f"rank 2 on {self.hosts.names[2]} ended by SIGKILL")
+
+    def test_rank_stopped(self) -> None:
+        self.training()
+        fault = self.kill(self.hosts.names[2], "ddptrain", signal.SIGSTOP)
+        self.check_end(fault, 76, rf"rank 2 \({self.hosts.names[2]}\)")
+
+    def test_daemon_killed(self) -> None:
+        self.training()
+        self.check_end(self.kill(self.hosts.names[2], "orted", signal.SIGKILL), 77, f"daemon on {self.hosts.names[2]}")
+
+    def test_link_down(self) -> None:
+        self.training()
+        self.addCleanup(self.hosts.mend, self.hosts.names[2])
+        self.check_end(self.hosts.cut(self.hosts.names[2]), 77, f"lost {self.hosts.names[2]}")
+
+    def test_black_hole(self) -> None:
+        self.training()
+        self.addCleanup(self.hosts.mend, self.hosts.names[2])
+        self.check_end(self.hosts.drop(self.hosts.names[2]), 77, f"lost {self.hosts.names[2]}")
+
+    def test_watchdog_before_keepalive(self) -> None:
+        """mpirun hangs then: supervise ends it."""
+        self.training(timeout=3)
+        self.assertIn("--timeout 3 ends the ranks before mpirun notices a lost host", self.text())
+        self.addCleanup(self.hosts.mend, self.hosts.names[2])
+        self.check_end(self.hosts.drop(self.hosts.names[2]), 77, f"lost {self.hosts.names[2]}")
+
+    def test_full_disk_on_one_host(self) -> None:
+        self.training()
+        self.hosts.do(self.hosts.names[1], f"mount -t tmpfs -o size=4k tmpfs {self.folder}/c")
+        fault = time.monotonic()
+        self.addCleanup(self.hosts.do, self.hosts.names[1], f"umount {self.folder}/c")
+        self.check_end(fault, 1, self.hosts.names[1])
+
+    def test_clock_jump(self) -> None:
+        """Nothing happens to the job; at the next start, it is said."""
+        (self.folder / "jump.c").write_text(CLOCK)
+        built = subprocess.run(["cc", "-shared", "-fPIC", "-o", self.folder / "jump.so", self.folder / "jump.c"])
+        self.assertEqual(built.returncode, 0)
+        ahead = self.hosts.names[2]
+        self.addCleanup(self.hosts.do, ahead, "rm -f /dev/shm/clock-jump")
+        self.training(preload=f"{self.folder}/jump.so", restarts=2)
+        self.hosts.do(ahead, "touch /dev/shm/clock-jump")
+        for _ in range(2):
+            known = self.steps()[-1]
+            self.until(lambda known=known: self.steps()[-1] > known, "it goes on")
+        self.assertNotIn("attempt 2", self.text())
+        os.kill(self.process_on(ahead, "ddptrain"), signal.SIGKILL)
+        self.until(lambda: f"{ahead}: its clock is 86400.0 s ahead" in self.text(), "it says so")
+        self.process.terminate()
+        self.check_end(time.monotonic(), 75, "exit code 75")
+
+    def test_preempted(self) -> None:
+        self.training()
+        self.process.terminate()
+        self.check_end(time.monotonic(), 75, "exit code 75")
+
+
+class RestartsOverHosts(HostsTest):
+    def kill_rank_on(self, host: str) -> None:
+        os.kill(self.process_on(host, "ddptrain"), signal.SIGKILL)
+
+    def summary(self, name: str) -> dict:
+        return json.loads((self.folder / name).read_text().splitlines()[-1])
+
+    def undisturbed(self, steps: int, *flags: str) -> dict:
+        program = [str(BIN / "ddptrain"), *RUN, *flags, f"--steps={steps}", "--metrics=undisturbed.jsonl"]
+        run = subprocess.run([*self.hosts.mpirun(1), *program], cwd=self.folder, capture_output=True, text=True, timeout=200)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return self.summary("undisturbed.jsonl")
+
+    def attempt(self, number: int) -> bool:
+        return f"attempt {number}: " in self.text()
+
+    def until_further(self, attempt: int) -> int:
+        """Step of a checkpoint that this attempt wrote."""
+        self.until(lambda: self.attempt(attempt), f"attempt {attempt} starts")
+        known = self.steps()[-1]
+        self.until(lambda: self.steps()[-1] > known, f"attempt {attempt} trains")
+        return self.steps()[-1]
+
+    def end_at(self, steps: int) -> dict:
+        self.until(lambda: self.process.poll() is not None, "the job ends")
+        self.assertEqual(self.process.returncode, 0, self.text())
+        summary = self.summary("m.jsonl")
+        self.assertEqual(summary["steps"], steps)
+        return summary
+
+    def test_on_as_many_hosts(self) -> None:
+        """Bit by bit what an undisturbed run gives."""
+        self.training(restarts=3)
+        steps = self.steps()[-1] + 300
+        self.steps_are(steps)
+        self.kill_rank_on(self.hosts.names[2])
+        self.assertEqual(self.end_at(steps)["parameter_hash"], self.undisturbed(steps)["parameter_hash"])
+
+    def test_on_fewer_hosts_and_back(self) -> None:
+        """The samples of a step stay the same, and so do the losses, within rounding."""
+        slowly = "--lr=1e-5"
+        self.training(slowly, restarts=5, own=("--min-ranks", "2"))
+        self.addCleanup(self.hosts.mend, self.hosts.names[2])
+        self.hosts.drop(self.hosts.names[2])
+        self.until_further(attempt=2)
+        self.assertRegex(self.text(), "attempt 2: .* --batch 6 --grad-accum 2")
+        self.hosts.mend(self.hosts.names[2])
+        steps = self.steps()[-1] + 300
+        self.steps_are(steps)
+        self.kill_rank_on(self.hosts.names[1])
+        summary = self.end_at(steps)
+        self.assertEqual(summary["world_size"], 3)
+        expected = self.undisturbed(steps, slowly)
+        for name in ("loss", "test_loss"):
+            self.assertAlmostEqual(summary[name], expected[name], places=4)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,140 @@
+"""Slurm over emulated hosts: munged and slurmctld on the first one, slurmd on each; all end with the hosts."""
+
+import contextlib
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+from collections.abc import Callable
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
+from emulated import Hosts  # noqa: E402
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
+CGROUP = "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/systemd && " \
+    "mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd"  # fmt: skip
+
+
+def skip_without_slurm() -> None:
+    path = os.environ["PATH"] + ":/usr/sbin"
+    for program in PROGRAMS:
+        if shutil.which(program, path=path) is None:
+            raise unittest.SkipTest(f"no {program} here (packages slurmctld slurmd slurm-client munge)")
+
+
+class Cluster:
+    """Of all hosts, the first one included."""
+
+    def __init__(self, hosts: Hosts, folder: pathlib.Path) -> None:
+        self.hosts, self.folder = hosts, folder
+        self._servers: dict[str, subprocess.Popen] = {}
+        folder.chmod(0o755)
+        (folder / "state").mkdir()
+        (folder / "munge.key").write_bytes(secrets.token_bytes(1024))
+        (folder / "munge.key").chmod(0o400)
+        nodes = []
+        for number, name in enumerate(hosts.names, 1):
+            (folder / f"tmp-{name}").mkdir()
+            nodes.append(f"NodeName={name} NodeAddr=10.77.0.{number} CPUs=2 State=UNKNOWN")
+        self.configuration = folder / "slurm.conf"
+        self.configuration.write_text("\n".join([
+            "ClusterName=test",
+            f"SlurmctldHost={hosts.names[0]}(10.77.0.1)",
+            "SlurmUser=root",
+            "AuthType=auth/munge",
+            f"AuthInfo=socket={folder}/munge.socket",
+            f"StateSaveLocation={folder}/state",
+            f"SlurmdSpoolDir={folder}/spool-%n",
+            f"TmpFS={folder}/tmp-%n",  # else srun --mpi=pmix collides
+            f"SlurmctldPidFile={folder}/slurmctld.pid",
+            f"SlurmdPidFile={folder}/slurmd-%n.pid",
+            f"SlurmctldLogFile={folder}/slurmctld.log",
+            f"SlurmdLogFile={folder}/slurmd-%n.log",
+            "ProctrackType=proctrack/linuxproc",
+            "TaskPlugin=task/none",
+            "SelectType=select/cons_tres",
+            "SelectTypeParameters=CR_CPU",
+            "SlurmdParameters=config_overrides",
+            "ReturnToService=2",
+            "SlurmdTimeout=10",
+            "KillWait=5",
+            "MpiDefault=pmix",
+            *nodes,
+            "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
+        ]) + "\n")  # fmt: skip
+        munge = [f"--{name}={folder}/munge.{name}" for name in ("socket", "pid-file", "log-file", "seed-file")]
+        self._serve("munged", hosts.names[0], "munged", "--foreground", "--force", f"--key-file={folder}/munge.key", *munge)
+        self.until(lambda: (folder / "munge.socket").exists(), "munged starts")
+        self._serve("slurmctld", hosts.names[0], "slurmctld", "-D", "-i", "-f", str(self.configuration))
+        for name in hosts.names:
+            subprocess.run(hosts.on(name, "sh", "-c", CGROUP), check=True, timeout=30)
+            self.start_slurmd(name)
+        self.wait_until_idle()
+
+    def wait_until_idle(self) -> None:
+        states = ["idle"] * len(self.hosts.names)
+        self.until(lambda: self.call("sinfo", "-h", "-N", "-o", "%t").split() == states, "all nodes are idle")
+
+    def environment(self) -> dict[str, str]:
+        path = os.environ["PATH"] + ":/usr/sbin"
+        return os.environ | {"SLURM_CONF": str(self.configuration), "PATH": path}
+
+    def _serve(self, name: str, host: str, *command: str) -> None:
+        with open(self.folder / f"{name}.out", "wb") as output:
+            self._servers[name] = subprocess.Popen(
+                self.hosts.on(host, *command), env=self.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+
+    def start_slurmd(self, name: str) -> None:
+        self._serve(name, name, "slurmd", "-D", "-f", str(self.configuration), "-N", name)
+
+    def kill_slurmd(self, name: str) -> None:
+        """With the job steps that it runs."""
+        for process in (self.folder / f"slurmd-{name}.pid").read_text().split():
+            self.hosts.do(name, f"kill -KILL {process}")
+        self._servers.pop(name).wait()
+
+    def call(self, *command: str) -> str:
+        run = self.hosts.on(self.hosts.names[0], *command)
+        return subprocess.run(run, env=self.environment(), cwd=self.folder, capture_output=True, text=True, timeout=60).stdout
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError(f"{what}: not within {seconds} s\n{self.logs()}")
+            time.sleep(0.1)
+        return time.monotonic()
+
+    def logs(self) -> str:
+        files = [*self.folder.glob("slurm*.log"), *self.folder.glob("*.out"), *self.folder.glob("ddptrain-*.log")]
+        return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in files)
+
+    def submit(self, *command: str) -> str:
+        """The job's number."""
+        job = self.call("sbatch", "--parsable", *command).strip()
+        if not job:
+            raise AssertionError(f"sbatch failed\n{self.logs()}")
+        return job
+
+    def state(self, job: str) -> str:
+        found = re.search(r"JobState=(\S+)", self.call("scontrol", "show", "job", job))
+        return found[1] if found else ""
+
+    def exit_code(self, job: str) -> int:
+        return int(re.search(r"ExitCode=(\d+)", self.call("scontrol", "show", "job", job))[1])
+
+    def start_now(self, job: str) -> None:
+        """A job that was put back into the queue waits two minutes otherwise."""
+        self.until(lambda: self.state(job) == "PENDING", f"job {job} is pending")
+        self.call("scontrol", "update", f"job={job}", "StartTime=now")
+
+    def output(self, job: str) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / f"ddptrain-{job}.log").read_text(errors="replace")
+        return ""
