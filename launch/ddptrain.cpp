@@ -101,7 +101,7 @@ DeviceKind take_device(const World& world, const Options& options, EarlyStart& e
 
 void start_device(const World& world, DeviceKind kind, const EarlyStart& early, Job& job) {
   const DeviceOptions options = device_options(job.options, kind);
-  check_precision(job.options, *job.workload, options.precision);
+  check_precision(job.options, *job.workload, kind);
   if (kind == DeviceKind::cuda && job.options.precision == "auto" && options.precision == Precision::fp32) {
     spdlog::info("Precision: fp32, as bf16 takes a GPU of compute capability 8.0 and a program compiled for it");
   }
@@ -203,7 +203,8 @@ void start_communication(const World& world, const EarlyStart& early, Job& job) 
       {.library = o.comm,
        .symmetric = o.symmetric,
        .max_ctas = o.comm_ctas,
-       .scatters_sums = (o.trainer.zero || o.trainer.virtual_ranks > 0) && o.trainer.overlap != OverlapMode::none});
+       .scatters_sums = (o.trainer.zero || o.trainer.virtual_ranks > 0) && o.trainer.overlap != OverlapMode::none,
+       .bf16_between_hosts = sends_bf16_between_hosts(o, job.device->kind())});
   job.clock.mark("communicator");
 }
 
@@ -284,6 +285,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   const DistributedSampler sampler = make_sampler(job.options.trainer, workload.data(), world);
   RunOptions run = job.options.run;
   run.progress = job.device->kind() == DeviceKind::cpu && writes_to_terminal();
+  if (job.options.trainer.local_steps > 1) run.baseline = false;  // it measures steps that sum gradients
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   Trainer trainer(trainer_options(job.options, world.size(), steps), workload.make_model(*job.device), workload.data(),
                   world, *job.device, *job.communicator);

@@ -24,6 +24,13 @@ Description describe_run(const Options& options, const std::vector<std::string>&
   const DeviceOptions compute = device_options(options, device);
   Description description = describe(model, arena);
   if (tree != nullptr) description.memory.push_back({"tree", tree->bytes()});
+  if (sends_bf16_between_hosts(options, device)) {
+    const auto kept = static_cast<std::int64_t>(size_of(arena.gradient_type()));
+    description.gradient_type = "bf16";
+    for (BucketWork& bucket : description.buckets) {
+      bucket.bytes = bucket.bytes / kept * static_cast<std::int64_t>(size_of(DType::bf16));
+    }
+  }
   description.model = options.model;
   description.device = device == DeviceKind::cuda ? "cuda" : "cpu";
   description.precision = compute.fp8 ? "fp8" : name_of(compute.precision);
@@ -51,7 +58,7 @@ void print_description(const World& world, CommandLine command_line) {
   Workload& workload = *command_line.workload;
   const DeviceKind kind = device_to_describe(world, options.device);
   world.agree([&] {
-    check_precision(options, workload, chosen_precision(options, kind));
+    check_precision(options, workload, kind);
     workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.batch, options.trainer.seed});
     workload.load();
     make_sampler(options.trainer, workload.data(), world);

@@ -137,8 +137,16 @@ void add_communication_flags(CLI::App& app, Options& o) {
   app.add_option("--last-bucket-kb", o.last_bucket_kb, "The last bucket, which nothing hides, KiB");
   add_choice(app, "--overlap", o.trainer.overlap, overlaps, "Sum gradients during backward, after it, or not at all");
   add_choice(app, "--zero", o.trainer.zero, zero, "1: master weights and moments divided among the ranks (ZeRO-1)");
-  add_choice(app, "--comm-dtype", o.trainer.gradient_type, types,
-             "Of gradients, as they are added and sent; auto: as --precision")
+  add_choice(
+      app, "--comm-dtype", o.trainer.gradient_type, types,
+      "Of gradients, as they are added and sent; auto: as --precision. bf16 beside fp32 weights: over MPI, they are "
+      "sent in bf16 between hosts (on one host between ranks) and added in fp32")
+      ->group("Training");
+  app.add_option("--local-steps", o.trainer.local_steps,
+                 "Each rank trains on its own, and every so many steps all take the mean of weights and moments (1: "
+                 "gradients are summed in every step)")
+      ->group("Training");
+  app.add_option("--local-from", o.trainer.local_from, "Steps before --local-steps begins (post-local SGD)")
       ->group("Training");
   add_choice(
       app, "--comm", o.comm, libraries,
@@ -153,7 +161,30 @@ void add_communication_flags(CLI::App& app, Options& o) {
   add_choice(app, "--graph", o.trainer.graph, kOnOff, "Whole steps as CUDA graphs");
 }
 
+void check_local_steps(const Options& o) {
+  const TrainerOptions& t = o.trainer;
+  require(t.local_steps >= 1 && t.local_steps <= kMostSteps, "--local-steps", t.local_steps, "1 to 10^12");
+  require(t.local_from >= 0 && t.local_from <= kMostSteps, "--local-from", t.local_from, "0 to 10^12");
+  if (t.local_steps == 1) return;
+  const auto refuse = [&](bool given, const char* flag, const char* why) {
+    if (given) usage_error("--local-steps {} with {}: {}. Leave one of them out.", t.local_steps, flag, why);
+  };
+  refuse(t.zero, "--zero 1", "each rank has only a part of the master weights");
+  refuse(t.virtual_ranks > 0, "--virtual-ranks", "replicas that differ give other bits on other numbers of ranks");
+  refuse(t.overlap == OverlapMode::none, "--overlap none", "replicas would never be averaged");
+  refuse(t.on_nonfinite == OnNonFinite::skip, "--on-nonfinite skip", "a step would be left out on some ranks only");
+  refuse(t.gradient_type == DType::bf16, "--comm-dtype bf16", "weights are averaged, and not in bf16");
+  const auto at_averages = [&](std::int64_t every, const char* flag) {
+    if (every % t.local_steps == 0 && (every == 0 || t.local_from % t.local_steps == 0)) return;
+    usage_error("{} {}: replicas are the same every {} steps after step {} only. Use multiples of --local-steps.", flag,
+                every, t.local_steps, t.local_from);
+  };
+  at_averages(o.run.verify_every, "--verify-every");
+  at_averages(o.checkpoint.every_steps, "--checkpoint-every");
+}
+
 void check_communication(const Options& o) {
+  check_local_steps(o);
   require(o.bucket_mb > 0 && o.bucket_mb < 1e6, "--bucket-mb", o.bucket_mb, "a size above 0");
   require(o.last_bucket_kb >= 0 && o.last_bucket_kb < 1e9, "--last-bucket-kb", o.last_bucket_kb, "0 or more");
   require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");
@@ -511,13 +542,24 @@ Precision chosen_precision(const Options& options, DeviceKind device) {
   return default_precision(device);
 }
 
-void check_precision(const Options& options, const Workload& workload, Precision precision) {
+bool sends_bf16_between_hosts(const Options& options, DeviceKind device) {
+  const bool mpi = device == DeviceKind::cpu || options.comm == CommLibrary::mpi;
+  return mpi && options.trainer.gradient_type == DType::bf16 && chosen_precision(options, device) != Precision::bf16;
+}
+
+void check_precision(const Options& options, const Workload& workload, DeviceKind device) {
+  const Precision precision = chosen_precision(options, device);
   const bool bf16 = precision == Precision::bf16;
   const std::optional<DType> gradients = options.trainer.gradient_type;
-  if (gradients == DType::bf16 && !bf16) {
+  if (gradients == DType::bf16 && !bf16 && !sends_bf16_between_hosts(options, device)) {
     usage_error(
-        "--comm-dtype bf16: gradients are {}, and sent as they are. Use --comm-dtype auto, or --precision bf16.",
+        "--comm-dtype bf16: gradients are {}, and NCCL sends them as they are. Use --comm-dtype auto, --precision bf16 "
+        "or --comm mpi.",
         name_of(precision));
+  }
+  if (sends_bf16_between_hosts(options, device) && (options.trainer.zero || options.trainer.virtual_ranks > 0)) {
+    usage_error("--comm-dtype bf16 with {}: {} gradients are sent as they are. Leave one of them out.",
+                options.trainer.zero ? "--zero 1" : "--virtual-ranks", name_of(precision));
   }
   if (gradients == DType::f32 && bf16 && !workload.supports_f32_gradients()) {
     usage_error("--comm-dtype fp32: model {} computes bf16 gradients. Use --comm-dtype auto, or --precision fp32.",

@@ -92,8 +92,10 @@ std::string version_text();
 /// What the flags mean for a device and a number of ranks.
 Precision chosen_precision(const Options& options, DeviceKind device);
 DeviceOptions device_options(const Options& options, DeviceKind device);
-/// UsageError where flags do not go with the precision.
-void check_precision(const Options& options, const Workload& workload, Precision precision);
+/// Whether MPI rounds gradients, which are wider, on their way: CommunicatorOptions::bf16_between_hosts.
+bool sends_bf16_between_hosts(const Options& options, DeviceKind device);
+/// UsageError where flags do not go with the device's precision.
+void check_precision(const Options& options, const Workload& workload, DeviceKind device);
 float scaled_learning_rate(const Options& options, int world_size);
 TrainerOptions trainer_options(const Options& options, int world_size, std::int64_t total_steps);
 

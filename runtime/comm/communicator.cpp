@@ -29,7 +29,7 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Device& devi
   });
   if (world.size() == 1) return make_self_communicator(device);
   const bool mpi = options.library == CommLibrary::mpi || !gpus;
-  return mpi ? make_mpi_communicator(world, device) : make_nccl_communicator(world, device, options);
+  return mpi ? make_mpi_communicator(world, device, options) : make_nccl_communicator(world, device, options);
 }
 
 }  // namespace ddptrain

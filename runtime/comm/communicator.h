@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,9 @@ struct CommunicatorOptions {
   bool symmetric = true;                         ///< NCCL: symmetric memory where it is possible.
   int max_ctas = 0;                              ///< NCCL: thread blocks of a collective at most; 0: NCCL's choice.
   bool scatters_sums = false;                    ///< reduce_scatter_sum() and all_gather() will be called.
+  /// MPI: sums of f32 go from host to host in bf16; on one host, from rank to rank.
+  bool bf16_between_hosts = false;
+  std::optional<int> host = {};  ///< MPI: of this rank, in place of the world's; for tests.
 };
 
 /// The one for these ranks and this device; of one rank, every collective is a copy. Collective. The same UsageError on
@@ -98,8 +102,10 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Device& devi
 /// One rank.
 std::unique_ptr<Communicator> make_self_communicator(Device& device);
 /// MPI messages. CPU memory is sent as it is, and computation overlaps as long as test() is called now and then; GPU
-/// memory travels through pinned host memory, to and from which it is copied in stream order.
-std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Device& device);
+/// memory travels through pinned host memory, to and from which it is copied in stream order. Between hosts, sums and
+/// gathers are hierarchical, in a fixed order: see mpi/hierarchical.h. On one host they are those of the library.
+std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Device& device,
+                                                    const CommunicatorOptions& options = {});
 /// GPU memory, NCCL. Symmetric memory makes all-reduces below some 16 MiB faster. It is given where NCCL maps the
 /// memory of all ranks and neither NCCL_ALGO, NCCL_PROTO nor NCCL_HOSTID is set (symmetric kernels follow none of
 /// them). The device is the current one. UsageError in a build without CUDA. Buffers must be gone before the

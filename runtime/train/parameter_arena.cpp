@@ -101,6 +101,10 @@ std::vector<T> host_values(Device& device, const Tensor& values) {
   return values.dtype == DType::f64 ? copied_as(double{}) : copied_as(float{});
 }
 
+DType kept_type(std::optional<DType> asked, DType compute) {
+  return asked && size_of(*asked) > size_of(compute) ? *asked : compute;
+}
+
 Tensor stretch(const Buffer& buffer, DType dtype, std::int64_t begin, std::int64_t count) {
   const std::size_t offset = static_cast<std::size_t>(begin) * size_of(dtype);
   return {static_cast<char*>(buffer.data()) + offset, dtype, {count}};
@@ -111,13 +115,13 @@ Tensor stretch(const Buffer& buffer, DType dtype, std::int64_t begin, std::int64
 ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Device& device,
                                Communicator& communicator)
     : specs_(std::move(specs)),
-      plan_(plan_buckets(specs_, size_of(options.gradient_type.value_or(device.dtype())), options.bucket_bytes,
+      plan_(plan_buckets(specs_, size_of(kept_type(options.gradient_type, device.dtype())), options.bucket_bytes,
                          options.last_bucket_bytes, communicator.size(),
                          options.whole_chunks && options.shard_state ? kChunkElements : kParameterAlignment)),
       device_(device),
       communicator_(communicator),
       compute_(device.dtype()),
-      gradient_type_(options.gradient_type.value_or(compute_)),
+      gradient_type_(kept_type(options.gradient_type, compute_)),
       master_type_(master_dtype(device.precision())),
       parts_(options.shard_state ? communicator.size() : 1) {
   DDP_CHECK(gradient_type_ == compute_ || gradient_type_ == master_type_, "gradients of {} beside weights of {}",
@@ -311,6 +315,26 @@ void ParameterArena::initialise(std::uint64_t seed, int rank) {
   }
   for (const Buffer& slot : slots_) device_.zero(slot.data(), slot.bytes(), stream);
   device_.synchronize();
+}
+
+std::vector<Tensor> ParameterArena::averaged() const {
+  std::vector<Tensor> all;
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    all.push_back(master(b));
+    for (const Buffer& slot : slots_) all.push_back(state(slot, b));
+  }
+  return all;
+}
+
+void ParameterArena::average(Stream stream) {
+  DDP_CHECK(!sharded(), "the mean of shards");
+  Communicator::Ticket last = 0;
+  for (const Tensor& values : averaged()) last = communicator_.all_reduce_sum(values, stream);
+  communicator_.wait(last);
+  const float share = 1.0f / static_cast<float>(communicator_.size());
+  for (const Tensor& values : averaged()) device_.get<OptimizerOps>().scale(values, share, stream);
+  if (master_.data() == nullptr) return;
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) device_.convert(master(b), bucket_weights(b), stream);
 }
 
 template <class T, class Visit>

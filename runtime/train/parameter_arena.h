@@ -41,7 +41,7 @@ struct ArenaOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
   std::size_t optimizer_slots = 2;          ///< See OptimizerRule.
-  std::optional<DType> gradient_type = {};  ///< Compute precision where empty, else that or f32 beside bf16 weights.
+  std::optional<DType> gradient_type = {};  ///< Compute precision where empty, else the wider of the two.
   bool shard_state = false;                 ///< ZeRO-1; the same as off with one rank.
   bool whole_chunks = false;                ///< A shard has whole chunks of parameters: see chunk_squares().
   bool by_peers = false;  ///< Sharded: ranks read and write each other's gradients and weights where their GPUs do.
@@ -90,6 +90,10 @@ class ParameterArena {
   /// The specs' initial values, those of rank 0 on every rank; slots zero. Collective; waits.
   void initialise(std::uint64_t seed, int rank);
 
+  /// Weights, master weights and slots become their means over the ranks. Not where sharded. Collective; queued on
+  /// `stream`, but for the host's part in it.
+  void average(Stream stream);
+
   /// What is kept of each parameter: its weight, its master weight where that is another array, its moments.
   std::vector<StateArray> state() const;
   /// Shows the f32 master values of each parameter in turn. Waits. Collective where sharded.
@@ -104,6 +108,7 @@ class ParameterArena {
   Tensor state(const Buffer& buffer, std::size_t bucket) const;
   StateArray array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer) const;
   Tensor master(std::size_t bucket) const;  ///< This rank's part.
+  std::vector<Tensor> averaged() const;
   void make_chunks();
   void number_chunks();
   std::vector<UpdateChunk> chunks_of(std::size_t bucket) const;

@@ -101,7 +101,7 @@ class TrainingRun {
     if (step_ > begin) at_boundary(end);  // resumed: a checkpoint comes before what follows its step
     while (step_ < end) {
       run_window(next_boundary(end) - step_);
-      if (is_every(options_.verify_every)) guard_.check_replicas(step_);
+      if (is_every(options_.verify_every) && trainer_.replicas_agree()) guard_.check_replicas(step_);
       at_boundary(end);
     }
     const MetricSums train = std::exchange(epoch_sums_, {}) + trainer_.take_training_sums();
@@ -210,13 +210,14 @@ class TrainingRun {
       const std::int64_t piece = next_piece(end);
       trainer_.run(static_cast<std::uint64_t>(piece));
       step_ += piece;
+      if (step_ == steps_) trainer_.average();
       if (options_.progress && report_ != nullptr) {
         const std::int64_t samples = (step_ - first) * trainer_.sampler().samples_per_step();
         report_->progress(step_, static_cast<double>(samples) / seconds_since(start));
       }
       if (pace_.queued(piece)) agree_on_requests();
       if (checkpoint_is_due()) write_checkpoint();
-      if (end_signal_ != 0) end_run();
+      if (end_signal_ != 0 && trainer_.replicas_agree()) end_run();
     }
   }
 
@@ -224,6 +225,7 @@ class TrainingRun {
     std::int64_t piece = options_.progress ? 1 : std::min(end - step_, pace_.left());
     if (step_ < options_.fail_step) piece = std::min(piece, options_.fail_step - step_);
     if (const std::int64_t every = checkpoint_every(); every > 0) piece = std::min(piece, every - step_ % every);
+    piece = std::min(piece, trainer_.steps_to_average().value_or(piece));
     return piece;
   }
 
@@ -243,15 +245,15 @@ class TrainingRun {
     pace_.next_piece();
     if (hooks_.checkpoints != nullptr) note(hooks_.checkpoints->poll());
     if (request > 1.0) end_signal_ = static_cast<int>(request - 1.0);
-    checkpoint_asked_ = request > 0.0;
-    if (checkpoint_asked_ && hooks_.checkpoints == nullptr && end_signal_ == 0) {
+    checkpoint_asked_ = checkpoint_asked_ || request > 0.0;
+    if (request > 0.0 && hooks_.checkpoints == nullptr && end_signal_ == 0) {
       if (world_.rank() == 0) spdlog::warn("SIGUSR1 asks for a checkpoint, and there is no --checkpoint");
       hooks_.signals->checkpoint_done();
     }
   }
 
   bool checkpoint_is_due() const {
-    if (hooks_.checkpoints == nullptr || step_ == last_checkpoint_step_) return false;
+    if (hooks_.checkpoints == nullptr || step_ == last_checkpoint_step_ || !trainer_.replicas_agree()) return false;
     const std::int64_t every = checkpoint_every();
     return checkpoint_asked_ || step_ == steps_ || (every > 0 && step_ % every == 0);
   }

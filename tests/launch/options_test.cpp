@@ -165,23 +165,47 @@ TEST(Options, PrecisionFollowsTheDevice) {
 }
 
 TEST(Options, FlagsThatDoNotGoWithThePrecisionAreTold) {
-  const auto message = [](std::vector<const char*> arguments, Precision precision) -> std::string {
+  const auto message = [](std::vector<const char*> arguments, DeviceKind device = DeviceKind::cuda) -> std::string {
     try {
       const CommandLine command_line = parse(std::move(arguments));
-      check_precision(command_line.options, *command_line.workload, precision);
+      check_precision(command_line.options, *command_line.workload, device);
     } catch (const UsageError& error) {
       return error.what();
     }
     return "";
   };
-  EXPECT_EQ(message({}, Precision::bf16), "");
-  EXPECT_EQ(message({"--comm-dtype", "fp32"}, Precision::fp32), "");
-  EXPECT_EQ(message({"--comm-dtype", "fp32"}, Precision::tf32), "");
-  EXPECT_EQ(message({"--comm-dtype", "bf16", "--stochastic-rounding", "on"}, Precision::bf16), "");
-  EXPECT_NE(message({"--comm-dtype", "bf16"}, Precision::fp32).find("--comm-dtype bf16"), std::string::npos);
-  EXPECT_NE(message({"--comm-dtype", "fp32"}, Precision::bf16).find("model cnn"), std::string::npos);
-  EXPECT_EQ(message({"--model", "gpt", "--comm-dtype", "fp32"}, Precision::bf16), "");
-  EXPECT_NE(message({"--stochastic-rounding", "on"}, Precision::tf32).find("weights are tf32"), std::string::npos);
+  EXPECT_EQ(message({"--precision", "bf16"}), "");
+  EXPECT_EQ(message({"--comm-dtype", "fp32", "--precision", "fp32"}), "");
+  EXPECT_EQ(message({"--comm-dtype", "fp32", "--precision", "tf32"}), "");
+  EXPECT_EQ(message({"--comm-dtype", "bf16", "--stochastic-rounding", "on", "--precision", "bf16"}), "");
+  EXPECT_NE(message({"--comm-dtype", "bf16", "--precision", "fp32"}).find("--comm-dtype bf16"), std::string::npos);
+  EXPECT_NE(message({"--comm-dtype", "fp32", "--precision", "bf16"}).find("model cnn"), std::string::npos);
+  EXPECT_EQ(message({"--model", "gpt", "--comm-dtype", "fp32", "--precision", "bf16"}), "");
+  EXPECT_NE(message({"--stochastic-rounding", "on", "--precision", "tf32"}).find("weights are tf32"),
+            std::string::npos);
+  EXPECT_EQ(message({"--comm-dtype", "bf16"}, DeviceKind::cpu), "");
+  EXPECT_EQ(message({"--comm-dtype", "bf16", "--precision", "fp32", "--comm", "mpi"}), "");
+  EXPECT_NE(message({"--comm-dtype", "bf16", "--zero", "1"}, DeviceKind::cpu).find("--zero 1"), std::string::npos);
+  EXPECT_NE(message({"--comm-dtype", "bf16", "--virtual-ranks", "2"}, DeviceKind::cpu).find("--virtual-ranks"),
+            std::string::npos);
+}
+
+TEST(Options, GradientsAreRoundedOnTheirWayOnlyOverMpiAndFromF32) {
+  const auto rounds = [](std::vector<const char*> arguments, DeviceKind device) {
+    return sends_bf16_between_hosts(parse(std::move(arguments)).options, device);
+  };
+  EXPECT_TRUE(rounds({"--comm-dtype", "bf16"}, DeviceKind::cpu));
+  EXPECT_FALSE(rounds({}, DeviceKind::cpu));
+  EXPECT_FALSE(rounds({"--comm-dtype", "bf16"}, DeviceKind::cuda));
+  EXPECT_FALSE(rounds({"--comm-dtype", "bf16", "--comm", "mpi"}, DeviceKind::cuda));
+  EXPECT_TRUE(rounds({"--comm-dtype", "bf16", "--comm", "mpi", "--precision", "tf32"}, DeviceKind::cuda));
+}
+
+TEST(Options, ReplicasAreLookedAtWhereTheyAreTheSame) {
+  EXPECT_NO_THROW(parse({"--local-steps", "4", "--local-from", "8", "--verify-every", "8"}));
+  EXPECT_THROW(parse({"--local-steps", "4", "--verify-every", "6"}), UsageError);
+  EXPECT_THROW(parse({"--local-steps", "4", "--local-from", "6", "--verify-every", "8"}), UsageError);
+  EXPECT_THROW(parse({"--local-steps", "4", "--checkpoint", "x", "--checkpoint-every", "6"}), UsageError);
 }
 
 class BadFlag : public testing::TestWithParam<std::vector<const char*>> {};
@@ -208,7 +232,9 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--seed", "-1"}, std::vector{"--log-every", "99999999999999999999"},
                     std::vector{"--grad-accum", "0"}, std::vector{"--bucket-mb", "0"}, std::vector{"--clip-norm", "-1"},
                     std::vector{"--zero", "2"}, std::vector{"--zero", "1", "--optimizer", "lamb"},
-                    std::vector{"--comm-dtype", "fp16"}, std::vector{"--stochastic-rounding", "1"},
+                    std::vector{"--comm-dtype", "fp16"}, std::vector{"--local-steps", "0"},
+                    std::vector{"--local-from", "-1"}, std::vector{"--local-steps", "2", "--zero", "1"},
+                    std::vector{"--local-steps", "2", "--overlap", "none"}, std::vector{"--stochastic-rounding", "1"},
                     std::vector{"--fail-at", "3"}, std::vector{"--hang-at", "1:lunch"},
                     std::vector{"--timeout", "soon"}, std::vector{"--timeout", "-1"}, std::vector{"--timeout", "5 m x"},
                     std::vector{"--config", "/nonexistent.toml"}, std::vector{"--log-level", "loud"},

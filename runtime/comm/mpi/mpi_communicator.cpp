@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/mpi/hierarchical.h"
 #include "runtime/comm/mpi/mpi_check.h"
 #include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
@@ -32,25 +33,50 @@ int mpi_count(std::int64_t count, const char* what) {
   return static_cast<int>(count);
 }
 
+int largest_tag(MPI_Comm comm) {
+  void* largest = nullptr;
+  int known = 0;
+  DDP_MPI_CHECK(MPI_Comm_get_attr(comm, MPI_TAG_UB, &largest, &known));
+  return known != 0 ? *static_cast<int*>(largest) : 32767;
+}
+
+/// On one host, ranks that round what they send are hosts of their own.
+int host_of(const World& world, bool rounds) { return rounds && world.nodes() == 1 ? world.rank() : world.node(); }
+
+/// `mine`: the number of this rank's host.
+HostLayout layout_of(const World& world, int mine) {
+  std::vector<int> hosts(static_cast<std::size_t>(world.size()));
+  DDP_MPI_CHECK(MPI_Allgather(&mine, 1, MPI_INT, hosts.data(), 1, MPI_INT, MpiAccess::comm(world)));
+  return HostLayout(hosts);
+}
+
 /// A collective passes through these in order; on CPUs memory is sent as it is, and only the middle one takes time.
 struct Outstanding {
   const char* name = nullptr;
-  std::uint64_t sequence = 0;     ///< Of the watch's records.
-  std::unique_ptr<Event> copied;  ///< From the device; null where nothing is copied.
-  std::function<void(MPI_Request*)> start;
-  MPI_Request request = MPI_REQUEST_NULL;
+  std::uint64_t sequence = 0;               ///< Of the watch's records.
+  std::unique_ptr<Event> copied;            ///< From the device; null where nothing is copied.
+  std::function<void(Outstanding&)> start;  ///< Makes a request, or `hierarchical`, which has the memory.
   bool started = false;
+  MPI_Request request = MPI_REQUEST_NULL;
+  std::vector<char> memory;
+  std::unique_ptr<HierarchicalCollective> hierarchical;
   std::function<void()> arrived;  ///< Brings the result to where it belongs.
 };
 
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(const World& world, Device& device)
-      : rank_(world.rank()), size_(world.size()), device_(device), staged_(device.kind() != DeviceKind::cpu) {
+  MpiCommunicator(const World& world, Device& device, const CommunicatorOptions& options)
+      : rank_(world.rank()),
+        size_(world.size()),
+        device_(device),
+        staged_(device.kind() != DeviceKind::cpu),
+        layout_(layout_of(world, options.host.value_or(host_of(world, options.bf16_between_hosts)))),
+        rounds_between_hosts_(options.bf16_between_hosts) {
     const Watch::Collective collective(*world.watch(), "duplication of ranks", 0);
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &comm_));
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &gather_comm_));
     DDP_MPI_CHECK(MPI_Op_create(add_bf16, 1, &bf16_sum_));
+    largest_tag_ = largest_tag(comm_);
   }
 
   ~MpiCommunicator() override {
@@ -76,26 +102,36 @@ class MpiCommunicator final : public Communicator {
   Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
 
   Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) override {
+    const bool in_place = from.data == to.data;
+    void* send = sent(from, stream);
+    void* recv = in_place ? send : received(to);
+    if (layout_.hosts() > 1) {
+      const HierarchicalCollective::Work work = sum_work({recv, from.dtype, from.shape}, true);
+      return begin("all-reduce", to, recv, stream, [=, this](Outstanding& started) {
+        if (!in_place) std::memcpy(recv, send, work.values.bytes());
+        start(started, sums_, work);
+      });
+    }
     const auto [type, op] = sum_of(from.dtype);
     const int count = mpi_count(from.size(), "sums");
-    const void* send = from.data == to.data ? MPI_IN_PLACE : sent(from, stream);
-    void* recv = from.data == to.data ? sent(from, stream) : received(to);
-    return begin("all-reduce", to, recv, stream, [=, this, type = type, op = op](MPI_Request* request) {
-      DDP_MPI_CHECK(MPI_Iallreduce(send, recv, count, type, op, comm_, request));
+    return begin("all-reduce", to, recv, stream, [=, this, type = type, op = op](Outstanding& started) {
+      DDP_MPI_CHECK(MPI_Iallreduce(in_place ? MPI_IN_PLACE : send, recv, count, type, op, comm_, &started.request));
     });
   }
 
   Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
+    const Tensor own = own_part(*this, from);
+    void* send = sent(from, stream);
+    if (layout_.hosts() > 1 && layout_.all_own()) return scatter_over_hosts(from, to, send, stream);
     const auto [type, op] = sum_of(from.dtype);
-    const int count = mpi_count(own_part(*this, from).size(), "sums");
-    const void* send = sent(from, stream);
+    const int count = mpi_count(own.size(), "sums");
     // In place, MPI would leave the part at the start of `from`.
     auto landing = std::make_shared<std::vector<char>>(to.bytes());
     void* recv = staged_ ? received(to) : landing->data();
     return begin(
         "reduce-scatter", to, recv, stream,
-        [=, this, type = type, op = op](MPI_Request* request) {
-          DDP_MPI_CHECK(MPI_Ireduce_scatter_block(send, recv, count, type, op, comm_, request));
+        [=, this, type = type, op = op](Outstanding& started) {
+          DDP_MPI_CHECK(MPI_Ireduce_scatter_block(send, recv, count, type, op, comm_, &started.request));
         },
         [to, landing, copies = !staged_] {
           if (copies) std::memcpy(to.data, landing->data(), landing->size());
@@ -105,13 +141,20 @@ class MpiCommunicator final : public Communicator {
   Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override {
     const int count = mpi_count(static_cast<std::int64_t>(from.bytes()), "bytes to gather");
     const bool in_place = from.data == own_part(*this, to).data;
-    const void* send = in_place ? MPI_IN_PLACE : sent(from, stream);
+    void* send = in_place ? nullptr : sent(from, stream);
     char* recv = static_cast<char*>(received(to));
-    if (in_place && staged_) {
-      device_.copy(recv + static_cast<std::size_t>(rank_) * from.bytes(), from.data, from.bytes(), stream);
+    char* own = recv + static_cast<std::size_t>(rank_) * from.bytes();
+    if (in_place && staged_) device_.copy(own, from.data, from.bytes(), stream);
+    if (layout_.hosts() > 1 && layout_.all_own()) {
+      const HierarchicalCollective::Work work = {{recv, to.dtype, to.shape}, to.dtype, false, true};
+      return begin("all-gather", to, recv, stream, [=, this, bytes = from.bytes()](Outstanding& started) {
+        if (!in_place) std::memcpy(own, send, bytes);
+        start(started, gathers_, work);
+      });
     }
-    return begin("all-gather", to, recv, stream, [=, this](MPI_Request* request) {
-      DDP_MPI_CHECK(MPI_Iallgather(send, count, MPI_BYTE, recv, count, MPI_BYTE, gather_comm_, request));
+    return begin("all-gather", to, recv, stream, [=, this](Outstanding& started) {
+      DDP_MPI_CHECK(MPI_Iallgather(in_place ? MPI_IN_PLACE : send, count, MPI_BYTE, recv, count, MPI_BYTE, gather_comm_,
+                                   &started.request));
     });
   }
 
@@ -119,18 +162,17 @@ class MpiCommunicator final : public Communicator {
     const int count = mpi_count(static_cast<std::int64_t>(own_part(*this, from).bytes()), "bytes to exchange");
     const void* send = sent(from, stream);
     void* recv = received(to);
-    return begin("all-to-all", to, recv, stream, [=, this](MPI_Request* request) {
-      DDP_MPI_CHECK(MPI_Ialltoall(send, count, MPI_BYTE, recv, count, MPI_BYTE, comm_, request));
+    return begin("all-to-all", to, recv, stream, [=, this](Outstanding& started) {
+      DDP_MPI_CHECK(MPI_Ialltoall(send, count, MPI_BYTE, recv, count, MPI_BYTE, comm_, &started.request));
     });
   }
 
   Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) override {
     if (rank_ == root && from.data != to.data) device_.copy(to.data, from.data, from.bytes(), stream);
     void* values = rank_ == root ? sent(to, stream) : received(to);
-    return begin("broadcast", to, values, stream, [=, this, bytes = to.bytes()](MPI_Request* request) {
+    return begin("broadcast", to, values, stream, [=, this, bytes = to.bytes()](Outstanding&) {
       // Not MPI_Ibcast, whose count is an int.
       const Watch::Wait wait(device_.watch(), "broadcast");
-      *request = MPI_REQUEST_NULL;
       mpi_broadcast_bytes(values, bytes, root, comm_);
     });
   }
@@ -180,8 +222,49 @@ class MpiCommunicator final : public Communicator {
     return buffer.data();
   }
 
+  HierarchicalCollective::Work sum_work(const Tensor& values, bool gathers) const {
+    const bool rounds = rounds_between_hosts_ && values.dtype == DType::f32;
+    return {values, rounds ? DType::bf16 : values.dtype, true, gathers};
+  }
+
+  /// `send`: the values of `from`.
+  Ticket scatter_over_hosts(const Tensor& from, const Tensor& to, void* send, Stream stream) {
+    const std::size_t offset = static_cast<std::size_t>(rank_) * to.bytes();
+    const bool in_place = static_cast<char*>(from.data) + offset == to.data;
+    // What is added up there is lost.
+    auto sums = std::make_shared<std::vector<char>>(in_place || staged_ ? 0 : from.bytes());
+    char* values = sums->empty() ? static_cast<char*>(send) : sums->data();
+    const HierarchicalCollective::Work work = sum_work({values, from.dtype, from.shape}, false);
+    return begin(
+        "reduce-scatter", to, values + offset, stream,
+        [=, this](Outstanding& started) {
+          if (!sums->empty()) std::memcpy(values, send, sums->size());
+          start(started, sums_, work);
+        },
+        [=] {
+          if (!sums->empty()) std::memcpy(to.data, values + offset, to.bytes());
+        });
+  }
+
+  /// The collectives that are sequences of messages, on a communicator of their own.
+  struct Sequence {
+    MPI_Comm* comm;
+    int next = 0;
+  };
+
+  void start(Outstanding& started, Sequence& sequence, const HierarchicalCollective::Work& work) {
+    if (!spare_memory_.empty()) {
+      started.memory = std::move(spare_memory_.back());
+      spare_memory_.pop_back();
+    }
+    const int tag = sequence.next * HierarchicalCollective::kTags;
+    sequence.next = (sequence.next + 1) % (largest_tag_ / HierarchicalCollective::kTags);
+    started.hierarchical =
+        std::make_unique<HierarchicalCollective>(layout_, rank_, *sequence.comm, tag, work, started.memory);
+  }
+
   Ticket begin(
-      const char* name, const Tensor& to, void* recv, Stream stream, std::function<void(MPI_Request*)> start,
+      const char* name, const Tensor& to, void* recv, Stream stream, std::function<void(Outstanding&)> start,
       std::function<void()> arrived = [] {}) {
     Outstanding next;
     next.name = name;
@@ -202,15 +285,22 @@ class MpiCommunicator final : public Communicator {
       if (each.started) continue;
       if (each.copied && !each.copied->done()) break;
       device_.watch().started(each.sequence);
-      each.start(&each.request);
+      each.start(each);
       each.started = true;
     }
+    for (Outstanding& each : outstanding_) {
+      if (each.hierarchical && each.hierarchical->progress()) {
+        each.hierarchical.reset();
+        spare_memory_.push_back(std::move(each.memory));
+      }
+    }
     while (!outstanding_.empty() && outstanding_.front().started) {
+      Outstanding& first = outstanding_.front();
       int done = 0;
-      DDP_MPI_CHECK(MPI_Test(&outstanding_.front().request, &done, MPI_STATUS_IGNORE));
+      if (!first.hierarchical) DDP_MPI_CHECK(MPI_Test(&first.request, &done, MPI_STATUS_IGNORE));
       if (done == 0) break;
-      device_.watch().finished(outstanding_.front().sequence);
-      outstanding_.front().arrived();
+      device_.watch().finished(first.sequence);
+      first.arrived();
       outstanding_.pop_front();
       ++completed_;
     }
@@ -220,9 +310,15 @@ class MpiCommunicator final : public Communicator {
   int size_;
   Device& device_;
   bool staged_;  ///< Through pinned memory.
+  HostLayout layout_;
+  bool rounds_between_hosts_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   MPI_Comm gather_comm_ = MPI_COMM_NULL;  // lets ranks gather at different points of the sequence of sums
   MPI_Op bf16_sum_ = MPI_OP_NULL;
+  int largest_tag_ = 0;
+  Sequence sums_{&comm_};
+  Sequence gathers_{&gather_comm_};
+  std::vector<std::vector<char>> spare_memory_;  // of hierarchical collectives
   std::map<std::pair<const void*, std::size_t>, Buffer> staging_;
   std::deque<Outstanding> outstanding_;  // in the order of their tickets
   Ticket completed_ = 0;                 // tickets below are done
@@ -230,8 +326,9 @@ class MpiCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Device& device) {
-  return std::make_unique<MpiCommunicator>(world, device);
+std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Device& device,
+                                                    const CommunicatorOptions& options) {
+  return std::make_unique<MpiCommunicator>(world, device, options);
 }
 
 }  // namespace ddptrain

@@ -1,0 +1,308 @@
+#include "runtime/comm/mpi/hierarchical.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <map>
+
+#include "runtime/core/bf16.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+constexpr std::int64_t kMessageBytes = std::int64_t{48} << 10;  ///< Open MPI's eager limit for TCP is 64 KiB.
+constexpr std::int64_t kAlignment = 64;                         ///< Elements.
+
+std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+std::int64_t align(std::int64_t value) { return divide_up(value, kAlignment) * kAlignment; }
+
+float wide(float value) { return value; }
+double wide(double value) { return value; }
+float wide(Bf16 value) { return to_float(value); }
+void narrow(float from, float& to) { to = from; }
+void narrow(double from, double& to) { to = from; }
+void narrow(float from, Bf16& to) { to = to_bf16(from); }
+
+/// to = the sum of `terms`, in their order, rounded once; `to` may be one of them.
+template <class T>
+void add(const std::vector<const void*>& terms, void* to, std::int64_t count) {
+  using Sum = decltype(wide(T{}));
+  constexpr std::int64_t kAtOnce = 1024;
+  Sum sums[kAtOnce];
+  for (std::int64_t begin = 0; begin < count; begin += kAtOnce) {
+    const std::int64_t some = std::min(kAtOnce, count - begin);
+    const T* first = static_cast<const T*>(terms[0]) + begin;
+    for (std::int64_t i = 0; i < some; ++i) sums[i] = wide(first[i]);
+    for (std::size_t term = 1; term < terms.size(); ++term) {
+      const T* values = static_cast<const T*>(terms[term]) + begin;
+      for (std::int64_t i = 0; i < some; ++i) sums[i] += wide(values[i]);
+    }
+    T* result = static_cast<T*>(to) + begin;
+    for (std::int64_t i = 0; i < some; ++i) narrow(sums[i], result[i]);
+  }
+}
+
+void add(DType dtype, const std::vector<const void*>& terms, void* to, std::int64_t count) {
+  switch (dtype) {
+    case DType::f64:
+      return add<double>(terms, to, count);
+    case DType::f32:
+      return add<float>(terms, to, count);
+    case DType::bf16:
+      return add<Bf16>(terms, to, count);
+    default:
+      fail("sums of {} over MPI: f64, f32 and bf16 only", name_of(dtype));
+  }
+}
+
+int message_size(std::int64_t bytes) {
+  DDP_CHECK(bytes <= std::numeric_limits<int>::max(), "a message of {} bytes; MPI counts to 2^31 - 1", bytes);
+  return static_cast<int>(bytes);
+}
+
+}  // namespace
+
+HostLayout::HostLayout(const std::vector<int>& host_of_rank) {
+  std::map<int, int> number_of;
+  for (std::size_t rank = 0; rank < host_of_rank.size(); ++rank) {
+    const auto host = number_of.try_emplace(host_of_rank[rank], hosts()).first->second;
+    if (host == hosts()) ranks_.emplace_back();
+    ranks_[static_cast<std::size_t>(host)].push_back(static_cast<int>(rank));
+    host_of_.push_back(host);
+  }
+  const auto smaller = [](const auto& a, const auto& b) { return a.size() < b.size(); };
+  owners_ = static_cast<int>(std::min_element(ranks_.begin(), ranks_.end(), smaller)->size());
+
+  std::vector<int> owners;
+  for (const auto& ranks : ranks_) owners.insert(owners.end(), ranks.begin(), ranks.begin() + owners_);
+  std::sort(owners.begin(), owners.end());
+  for (const auto& ranks : ranks_) {
+    auto& parts = part_of_.emplace_back();
+    for (int index = 0; index < owners_; ++index) {
+      const auto place = std::lower_bound(owners.begin(), owners.end(), ranks[static_cast<std::size_t>(index)]);
+      parts.push_back(static_cast<int>(place - owners.begin()));
+    }
+  }
+}
+
+void HierarchicalCollective::Messages::send(const void* data, std::int64_t bytes, int to, int tag, MPI_Comm comm) {
+  if (bytes == 0) return;
+  DDP_MPI_CHECK(MPI_Isend(data, message_size(bytes), MPI_BYTE, to, tag, comm, &requests_.emplace_back()));
+}
+
+void HierarchicalCollective::Messages::receive(void* data, std::int64_t bytes, int from, int tag, MPI_Comm comm) {
+  if (bytes == 0) return;
+  DDP_MPI_CHECK(MPI_Irecv(data, message_size(bytes), MPI_BYTE, from, tag, comm, &requests_.emplace_back()));
+}
+
+bool HierarchicalCollective::Messages::done() {
+  if (requests_.empty()) return true;
+  int all = 0;
+  DDP_MPI_CHECK(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, MPI_STATUSES_IGNORE));
+  if (all != 0) requests_.clear();
+  return all != 0;
+}
+
+HierarchicalCollective::HierarchicalCollective(const HostLayout& layout, int rank, MPI_Comm comm, int first_tag,
+                                               const Work& work, std::vector<char>& memory)
+    : layout_(layout),
+      comm_(comm),
+      first_tag_(first_tag),
+      work_(work),
+      host_(layout.host_of(rank)),
+      peers_(layout.ranks(host_)),
+      local_(static_cast<int>(std::find(peers_.begin(), peers_.end(), rank) - peers_.begin())) {
+  const std::int64_t count = work.values.size();
+  const std::int64_t parts = static_cast<std::int64_t>(layout.hosts()) * layout.owners();
+  const bool whole = work.scatters && work.gathers;
+  DDP_CHECK(whole || (layout.all_own() && count % parts == 0), "{} values do not divide among the ranks", count);
+  part_size_ = whole ? align(divide_up(count, parts)) : count / parts;
+  slice_size_ = std::min(kMessageBytes / static_cast<std::int64_t>(size_of(work.between_hosts)), align(part_size_));
+  slices_.resize(static_cast<std::size_t>(divide_up(part_size_, slice_size_)));
+  if (const std::size_t bytes = slices_.size() * memory_of_slice(); memory.size() < bytes) memory.resize(bytes);
+  memory_ = memory.data();
+
+  if (!is_owner()) ranks_added_ = hosts_added_ = sums_awaited_ = sums_shared_ = slices_.size();
+  if (!work.scatters) ranks_added_ = hosts_added_ = slices_.size();
+  for (std::size_t slice = 0; slice < slices_.size(); ++slice) {
+    if (work.scatters) start_scattering(slice);
+    if (work.scatters || !is_owner()) continue;
+    round(slice, host_);
+    send_sum(slice);
+  }
+}
+
+bool HierarchicalCollective::progress() {
+  while (ranks_added_ < slices_.size() && slices_[ranks_added_].from_ranks.done()) add_ranks(ranks_added_++);
+  while (hosts_added_ < ranks_added_ && slices_[hosts_added_].from_hosts.done()) add_hosts(hosts_added_++);
+  while (sums_awaited_ < ranks_added_ && slices_[sums_awaited_].to_hosts.done()) receive_sums(sums_awaited_++);
+  const std::size_t summed = std::min(hosts_added_, sums_awaited_);
+  while (sums_shared_ < summed && slices_[sums_shared_].sums.done()) share(sums_shared_++);
+  while (owners_awaited_ < slices_.size() && slices_[owners_awaited_].to_owners.done()) {
+    receive_shared(owners_awaited_++);
+  }
+  while (owners_heard_ < owners_awaited_ && slices_[owners_heard_].from_owners.done()) ++owners_heard_;
+  return sums_shared_ == slices_.size() && owners_heard_ == slices_.size() && sums_sent_.done() && shared_.done();
+}
+
+HierarchicalCollective::Piece HierarchicalCollective::piece(std::size_t slice, int host, int index) const {
+  const std::int64_t begin = static_cast<std::int64_t>(slice) * slice_size_;
+  const std::int64_t first = layout_.part_of(host, index) * part_size_ + begin;
+  const std::int64_t most = std::min(slice_size_, part_size_ - begin);
+  return {first, std::clamp<std::int64_t>(work_.values.size() - first, 0, most)};
+}
+
+std::int64_t HierarchicalCollective::bytes(std::size_t slice, int host, int index) const {
+  return piece(slice, host, index).count * static_cast<std::int64_t>(size_of(work_.values.dtype));
+}
+
+/// Of the part with this rank's index on that host.
+std::int64_t HierarchicalCollective::sent_bytes(std::size_t slice, int host) const {
+  return piece(slice, host, local_).count * static_cast<std::int64_t>(size_of(work_.between_hosts));
+}
+
+void* HierarchicalCollective::values(std::size_t slice, int host, int index) const {
+  const std::int64_t element = static_cast<std::int64_t>(size_of(work_.values.dtype));
+  return static_cast<char*>(work_.values.data) + piece(slice, host, index).begin * element;
+}
+
+/// Memory of a slice: what the other ranks of this host send of every host's part; then, in the type between hosts,
+/// what comes from each host, and, where that type is another one, what goes to it and the sum that comes from it.
+std::size_t HierarchicalCollective::memory_of_slice() const {
+  const std::size_t between = (rounds() ? 3 : 1) * size_of(work_.between_hosts);
+  const std::size_t pieces = (peers_.size() - 1) * size_of(work_.values.dtype) + between;
+  return static_cast<std::size_t>(align(slice_size_) * layout_.hosts()) * pieces;
+}
+
+char* HierarchicalCollective::from_rank(std::size_t slice, int local, int host) const {
+  const std::int64_t place = (local < local_ ? local : local - 1) * layout_.hosts() + host;
+  const std::int64_t element = static_cast<std::int64_t>(size_of(work_.values.dtype));
+  return memory_ + slice * memory_of_slice() + place * align(slice_size_) * element;
+}
+
+char* HierarchicalCollective::between(std::size_t slice, int kind, int host) const {
+  const std::int64_t place = kind * layout_.hosts() + host;
+  const std::int64_t element = static_cast<std::int64_t>(size_of(work_.between_hosts));
+  return from_rank(slice, static_cast<int>(peers_.size()), 0) + place * align(slice_size_) * element;
+}
+
+/// What this host contributes to that host's part; of its own host's part: later, the sum.
+void* HierarchicalCollective::outgoing(std::size_t slice, int host) const {
+  return rounds() ? between(slice, 1, host) : values(slice, host, local_);
+}
+
+/// The sum of that host's part.
+void* HierarchicalCollective::arriving(std::size_t slice, int host) const {
+  return rounds() ? between(slice, 2, host) : values(slice, host, local_);
+}
+
+void HierarchicalCollective::round(std::size_t slice, int host) const {
+  if (!rounds()) return;
+  const auto* from = static_cast<const float*>(values(slice, host, local_));
+  auto* to = static_cast<Bf16*>(outgoing(slice, host));
+  const std::int64_t count = piece(slice, host, local_).count;
+  for (std::int64_t i = 0; i < count; ++i) to[i] = to_bf16(from[i]);
+}
+
+void HierarchicalCollective::widen(std::size_t slice, int host, const void* from) const {
+  if (!rounds()) return;
+  auto* to = static_cast<float*>(values(slice, host, local_));
+  const std::int64_t count = piece(slice, host, local_).count;
+  for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(static_cast<const Bf16*>(from)[i]);
+}
+
+/// visit(host, the owner there with this rank's index)
+template <class Visit>
+void HierarchicalCollective::other_hosts(const Visit& visit) const {
+  for (int host = 0; host < layout_.hosts(); ++host) {
+    if (host != host_) visit(host, layout_.owner(host, local_));
+  }
+}
+
+/// visit(place on this host, rank)
+template <class Visit>
+void HierarchicalCollective::other_ranks(const Visit& visit) const {
+  for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
+    if (local != local_) visit(local, peers_[static_cast<std::size_t>(local)]);
+  }
+}
+
+void HierarchicalCollective::start_scattering(std::size_t slice) {
+  Traffic& traffic = slices_[slice];
+  other_ranks([&](int local, int rank) {
+    for (int host = 0; host < layout_.hosts(); ++host) {
+      if (local < layout_.owners()) {
+        traffic.to_owners.send(values(slice, host, local), bytes(slice, host, local), rank, tag(to_owner), comm_);
+      }
+      if (is_owner()) {
+        traffic.from_ranks.receive(from_rank(slice, local, host), bytes(slice, host, local_), rank, tag(to_owner),
+                                   comm_);
+      }
+    }
+  });
+  if (!is_owner()) return;
+  other_hosts([&](int host, int rank) {
+    traffic.from_hosts.receive(incoming(slice, host), sent_bytes(slice, host_), rank, tag(to_host), comm_);
+  });
+}
+
+void HierarchicalCollective::add_ranks(std::size_t slice) {
+  for (int host = 0; host < layout_.hosts(); ++host) {
+    std::vector<const void*> terms;
+    for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
+      terms.push_back(local == local_ ? values(slice, host, local_) : from_rank(slice, local, host));
+    }
+    if (terms.size() > 1) add(work_.values.dtype, terms, values(slice, host, local_), piece(slice, host, local_).count);
+    round(slice, host);
+  }
+  other_hosts([&](int host, int rank) {
+    slices_[slice].to_hosts.send(outgoing(slice, host), sent_bytes(slice, host), rank, tag(to_host), comm_);
+  });
+}
+
+void HierarchicalCollective::add_hosts(std::size_t slice) {
+  std::vector<const void*> terms;
+  for (int host = 0; host < layout_.hosts(); ++host) {
+    terms.push_back(host == host_ ? outgoing(slice, host) : incoming(slice, host));
+  }
+  add(work_.between_hosts, terms, outgoing(slice, host_), piece(slice, host_, local_).count);
+  widen(slice, host_, outgoing(slice, host_));
+  if (work_.gathers) send_sum(slice);
+}
+
+void HierarchicalCollective::send_sum(std::size_t slice) {
+  other_hosts(
+      [&](int, int rank) { sums_sent_.send(outgoing(slice, host_), sent_bytes(slice, host_), rank, tag(sum), comm_); });
+}
+
+void HierarchicalCollective::receive_sums(std::size_t slice) {
+  if (!work_.gathers) return;
+  other_hosts([&](int host, int rank) {
+    slices_[slice].sums.receive(arriving(slice, host), sent_bytes(slice, host), rank, tag(sum), comm_);
+  });
+}
+
+void HierarchicalCollective::share(std::size_t slice) {
+  if (!work_.gathers) return;
+  other_hosts([&](int host, int) { widen(slice, host, arriving(slice, host)); });
+  other_ranks([&](int, int rank) {
+    for (int host = 0; host < layout_.hosts(); ++host) {
+      shared_.send(values(slice, host, local_), bytes(slice, host, local_), rank, tag(from_owner), comm_);
+    }
+  });
+}
+
+void HierarchicalCollective::receive_shared(std::size_t slice) {
+  if (!work_.gathers) return;
+  for (int index = 0; index < layout_.owners(); ++index) {
+    if (index == local_) continue;
+    for (int host = 0; host < layout_.hosts(); ++host) {
+      slices_[slice].from_owners.receive(values(slice, host, index), bytes(slice, host, index),
+                                         layout_.owner(host_, index), tag(from_owner), comm_);
+    }
+  }
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Sums over hosts: what they send, which bits they give, and the sweep over layouts on a network whose rate is limited."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
+from emulated import ROOT, Hosts  # noqa: E402
+
+BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
+RUN = ["--device=cpu", "--baseline=off", "--data=synthetic:256", "--batch=2", "--eval-samples=8"]
+GRADIENTS = 4800512  # bytes of the CNN's buckets for two ranks
+
+
+class NetworkTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.hosts = cls.enterClassContext(Hosts(4))
+
+    def setUp(self) -> None:
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-network-")))
+
+    def call(self, *command: str) -> str:
+        done = subprocess.run(
+            self.hosts.on(self.hosts.names[0], *command), capture_output=True, text=True, timeout=300, cwd=self.folder
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def train(self, layout: tuple[int, int], steps: int, *flags: str) -> dict:
+        """The summary."""
+        hosts, per_host = layout
+        places = ",".join(f"{name}:{per_host}" for name in self.hosts.names[:hosts])
+        mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "--host", places, "-np", str(hosts * per_host)]
+        program = [str(BIN / "ddptrain"), *RUN, f"--steps={steps}", "--metrics=m.jsonl", *flags]
+        self.call(*mpirun, *program)
+        return json.loads((self.folder / "m.jsonl").read_text().splitlines()[-1])
+
+    def sent(self) -> int:
+        return int(self.hosts.do(self.hosts.names[0], "cat /sys/class/net/eth0/statistics/tx_bytes"))
+
+    def sent_per_step(self, layout: tuple[int, int], *flags: str) -> float:
+        """By the first host; what a job sends besides is in a longer and a shorter run alike."""
+        marks = [self.sent()]
+        for steps in (12, 2):
+            self.train(layout, steps, "--model=cnn", *flags)
+            marks.append(self.sent())
+        long, short = marks[1] - marks[0], marks[2] - marks[1]
+        return (long - short) / 10
+
+    def test_bytes_over_the_network(self) -> None:
+        for layout, flags, expected in (
+            ((2, 1), [], GRADIENTS),
+            ((2, 2), [], GRADIENTS),
+            ((2, 1), ["--comm-dtype=bf16"], GRADIENTS / 2),
+            ((4, 1), [], 1.5 * GRADIENTS),
+            ((2, 1), ["--local-steps=2"], 1.5 * GRADIENTS),  # weights and two moments
+        ):
+            with self.subTest(layout=layout, flags=flags):
+                sent = self.sent_per_step(layout, *flags)
+                print(f"{layout[0]}x{layout[1]} {flags}: {sent / 1e6:.2f} MB a step, of which data {expected / 1e6:.2f}")
+                self.assertGreater(sent, 0.99 * expected)
+                self.assertLess(sent, 1.12 * expected)  # frames, acknowledgements
+
+    def test_two_ranks_give_the_same_bits_on_two_hosts(self) -> None:
+        for flags in ([], ["--comm-dtype=bf16"], ["--virtual-ranks=2"], ["--local-steps=3"]):
+            with self.subTest(flags=flags):
+                one, two = (self.train(layout, 7, "--model=cnn", *flags) for layout in ((1, 2), (2, 1)))
+                self.assertEqual((one["nodes"], two["nodes"]), (1, 2))
+                self.assertEqual(one["parameter_hash"], two["parameter_hash"])
+
+    def test_four_virtual_ranks_give_the_same_bits_on_any_hosts(self) -> None:
+        layouts = ((1, 4), (2, 2), (4, 1), (2, 1))
+        runs = [self.train(layout, 5, "--model=cnn", "--virtual-ranks=4") for layout in layouts]
+        self.assertEqual(len({run["parameter_hash"] for run in runs}), 1)
+
+    def test_zero_over_hosts_gives_the_parameters_of_plain_training(self) -> None:
+        plain, zero = (self.train((2, 2), 5, "--model=cnn", f"--zero={zero}") for zero in (0, 1))
+        self.assertAlmostEqual(plain["loss"], zero["loss"], places=5)
+
+    def test_sweep_over_layouts(self) -> None:
+        (self.folder / "hosts").write_text("".join(f"{name}\n" for name in self.hosts.names))
+        sweep = [str(BIN / "ddpsweep"), str(ROOT / "configs" / "sweeps" / "node-layout-network.toml"), "--hostfile=hosts"]
+        short = ["--repeats=1", "--set=batch=2", "--set=steps=4", "--set=log-every=2", "--set=data=synthetic:256"]
+        self.call(*sweep, *short, "--out=out")
+        runs = [json.loads(line) for line in (self.folder / "out" / "results.jsonl").read_text().splitlines()]
+        self.assertEqual(len(runs), 6)
+        self.call(str(BIN / "ddpreport"), "out", "--md=report.md")
+        report = (self.folder / "report.md").read_text()
+        for layout in ("1x4", "2x2", "4x1"):
+            self.assertIn(layout, report)
+        self.assertNotIn("emulated", report)  # by NCCL_HOSTID or MPI's transport: these hosts are hosts
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
