@@ -6,25 +6,23 @@ import json
 import math
 import pathlib
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 from ddptools import hardware, nccl_model
+from ddptools.arguments import Parser
 from ddptools.description import Description, complete, describe, language_model
 from ddptools.errors import UsageError, run_program
 from ddptools.hardware import GBIT, GPUS, LINKS, NETWORKS, OF_A_NODE
 from ddptools.interpreter import use_one_with
 from ddptools.plan import Case, Prediction, needed_bandwidth, predict, rule_of_thumb
 from ddptools.plan_calibration import Calibration, Compared, calibrate, compare, load_records
+from ddptools.picture_file import save_figure
 from ddptools.programs import ROOT, program_folder
+from ddptools.results import write_atomically
 
 ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
 MOST_GPUS = 1_000_000
 SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (ddpplan --help lists the flags)")
 
 
 def plan_main() -> int:
@@ -205,7 +203,8 @@ def make_case(
 
 
 def recipes() -> list[str]:
-    return sorted(path.stem for path in (ROOT / "configs").glob("*.toml"))
+    """Without earlier names, which are links."""
+    return sorted(path.stem for path in (ROOT / "configs").glob("*.toml") if not path.is_symlink())
 
 
 def describe_work(options: argparse.Namespace) -> Description:
@@ -216,7 +215,7 @@ def describe_work(options: argparse.Namespace) -> Description:
         if options.gradients:
             given["gradient_dtype"] = options.gradients
         return language_model(options.params, options.seq or 1024, recompute=options.recompute, **given)
-    if options.model in recipes():
+    if (ROOT / "configs" / f"{options.model}.toml").exists():
         flags = {"config": f"configs/{options.model}.toml"}
     else:
         flags = {"config" if options.model.endswith(".toml") else "model": options.model}
@@ -410,7 +409,7 @@ def write_json(options: argparse.Namespace, *rest: Any) -> None:
         sys.stdout.write(text)
         return
     try:
-        pathlib.Path(options.json).write_text(text, encoding="utf-8")
+        write_atomically(pathlib.Path(options.json), text)
     except OSError as error:
         raise UsageError(f"--json {options.json}: cannot be written: {error.strerror}") from error
 
@@ -447,7 +446,7 @@ def draw(path: str, options: argparse.Namespace, cases: list[Case]) -> None:
     axes.grid(alpha=0.3)
     axes.legend(title="network of a node", fontsize="small")
     try:
-        figure.savefig(path, format="svg" if path == options.svg else "png", dpi=150)
+        save_figure(figure, pathlib.Path(path), "svg" if path == options.svg else "png")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
     finally:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import IO
 
+from ddptools.arguments import Parser
 from ddptools.errors import UsageError, run_program
 from ddptools.runner import end_session, exit_text, last_words, when_parent_ends
 
@@ -40,7 +41,7 @@ code 75. A second one ends the job at once. SIGUSR1 writes a checkpoint. Open MP
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("supervise", description=DESCRIPTION, allow_abbrev=False)
+    parser = Parser("supervise", description=DESCRIPTION)
     parser.add_argument("--restarts", type=int, default=3, metavar="N",
                         help="failures in a row without a new checkpoint after which it gives up (default 3)")  # fmt: skip
     parser.add_argument("--pause", type=float, default=5.0, metavar="SECONDS",
