@@ -51,13 +51,13 @@ std::string value_of(const CLI::Option& option) {
 /// One line of the file, for messages.
 struct Entry {
   const toml::node* node;
-  std::string place;  ///< FILE:LINE
+  std::string place;  ///< FILE:LINE:COLUMN
   std::string name;
   std::string value;
 
   Entry(const std::string& path, const toml::key& key, const toml::node& value_node)
       : node(&value_node),
-        place(fmt::format("{}:{}", path, key.source().begin.line)),
+        place(fmt::format("{}:{}:{}", path, key.source().begin.line, key.source().begin.column)),
         name(key.str()),
         value(text_of(value_node)) {}
 
@@ -106,8 +106,8 @@ toml::table parse(const std::string& path) {
   try {
     return toml::parse(file, path);
   } catch (const toml::parse_error& error) {
-    usage_error("{}:{}: this is not TOML: {}. Write lines as: option = value (ddptrain --print-config shows all)", path,
-                error.source().begin.line, printable(error.description(), 400));
+    usage_error("{}:{}:{}: this is not TOML: {}. Write lines as: option = value (ddptrain --print-config shows all)",
+                path, error.source().begin.line, error.source().begin.column, printable(error.description(), 400));
   }
 }
 

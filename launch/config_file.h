@@ -13,8 +13,8 @@ namespace ddptrain {
 // configurable() cannot be in it.
 
 /// Gives the options of `app`, which has parsed its command line, the values of a file. Options that the command line
-/// gave keep their values. UsageError with file and line for what is not TOML, an unknown or repeated option, or a
-/// value that the option does not take.
+/// gave keep their values. UsageError with file, line and column for what is not TOML, an unknown or repeated option,
+/// or a value that the option does not take.
 void read_config(CLI::App& app, const std::string& path);
 
 /// The text that a file gives `option`, before its other options are known; nothing where the file cannot be read, is

@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "launch/drawing.h"
+#include "launch/parse_flags.h"
 #include "launch/program.h"
 #include "runtime/comm/world.h"
+#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
 #include "runtime/core/writable.h"
@@ -60,12 +62,10 @@ Options parse_command_line(int argc, const char* const* argv) {
   bool version = false;
   app.add_flag("--version", version, "Print the version and exit");
   try {
-    app.parse(argc, argv);
+    parse_flags(app, argc, argv, "ddptopo --help lists");
   } catch (const CLI::CallForHelp&) {
     options.print = app.help();
     return options;
-  } catch (const CLI::ParseError& error) {
-    usage_error("{} (ddptopo --help lists the flags)", error.what());
   }
   if (version) options.print = "ddptopo " DDPTRAIN_VERSION "\n";
   if (options.nccl && !options.log.empty()) usage_error("--nccl and --parse: give one of them");
@@ -176,18 +176,14 @@ Findings parse_log(const std::string& path) {
   return findings;
 }
 
-void write_file(const std::string& path, const std::string& text) {
-  require_writable("--json", path);
-  std::ofstream file(path);
-  file << text << std::flush;
-  if (!file) fail("writing to {} failed", path);
-}
-
 void show(const Options& options, const Findings& findings) {
   const std::string text = findings.all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   const bool written = std::fputs(options.json == "-" ? text.c_str() : findings.text.c_str(), stdout) >= 0;
   if (!written || std::fflush(stdout) != 0) fail("writing to standard output failed");
-  if (!options.json.empty() && options.json != "-") write_file(options.json, text);
+  if (!options.json.empty() && options.json != "-") {
+    require_writable("--json", options.json);
+    write_file(options.json, text);
+  }
   if (!options.svg.empty() || !options.png.empty()) draw_topology(text, options.svg, options.png);
 }
 
@@ -212,6 +208,7 @@ void run(const World& world, const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  need_no_mpi_daemon();
   Options options;
   std::exception_ptr mistake;
   try {

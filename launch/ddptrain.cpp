@@ -129,6 +129,11 @@ void check_plan(const World& world, const Job& job) {
         "{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
         sampler.dropped(), job.workload->data().train_count());
   }
+  const auto steps = static_cast<std::uint64_t>(total_steps(job.options.run, sampler.steps_per_epoch()));
+  if (const std::uint64_t warmup = trainer.optimizer.schedule.warmup_steps; warmup > steps && world.rank() == 0) {
+    spdlog::warn("--warmup {}: the run ends after {} steps, at {:.0f}% of the learning rate", warmup, steps,
+                 100.0 * static_cast<double>(steps) / static_cast<double>(warmup));
+  }
   if (trainer.overlap == OverlapMode::none && world.size() > 1 && world.rank() == 0) {
     spdlog::warn("--overlap none: gradients are not summed; every rank trains on its own. For measurements only.");
   }
@@ -367,6 +372,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  need_no_mpi_daemon();
   CommandLine command_line;
   EarlyStart early;
   std::exception_ptr mistake;

@@ -19,9 +19,11 @@ if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 
+is_open_mpi() { mpirun --version 2>/dev/null | grep -qE 'Open MPI|OpenRTE|PRRTE'; }
+
 # What mpirun needs to start any number of ranks, bound to nothing: only Open MPI knows these flags and needs them.
 mpirun_flags() {
-  if mpirun --version 2>/dev/null | grep -qE 'Open MPI|OpenRTE|PRRTE'; then
+  if is_open_mpi; then
     echo --bind-to none --oversubscribe
   fi
 }

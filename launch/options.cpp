@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "launch/config_file.h"
+#include "launch/parse_flags.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/flags.h"
@@ -190,19 +191,34 @@ void check_communication(const Options& o) {
   require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");
 }
 
+/// "90", or with a unit of time "90s", "10m", "2h".
+struct Amount {
+  double number = 0.0;
+  double seconds_of_unit = 0.0;  ///< 0: no unit.
+};
+
+std::optional<Amount> parse_amount(const std::string& text) {
+  static const std::map<std::string, double> units = {{"", 0.0}, {"s", 1.0}, {"m", 60.0}, {"h", 3600.0}};
+  std::istringstream in(text);
+  Amount amount;
+  std::string unit;
+  const bool read = static_cast<bool>(in >> amount.number);
+  in >> unit;
+  if (!read || units.count(unit) == 0 || !in.eof()) return std::nullopt;
+  amount.seconds_of_unit = units.at(unit);
+  return amount;
+}
+
 /// Steps, or a time: 10m.
 void parse_checkpoint_every(const std::string& text, CheckpointOptions& options) {
-  const std::map<std::string, double> seconds = {{"s", 1.0}, {"m", 60.0}, {"h", 3600.0}};
-  std::istringstream in(text);
-  std::int64_t count = 0;
-  std::string unit;
-  in >> count >> unit;
-  const bool by_time = seconds.count(unit) > 0;
-  if (count < 1 || count > kMostSteps || (!by_time && !unit.empty()) || !in.eof()) {
+  const Amount amount = parse_amount(text).value_or(Amount{});
+  const bool by_time = amount.seconds_of_unit > 0.0;
+  const bool fits = amount.number <= static_cast<double>(kMostSteps) && amount.number >= (by_time ? 0.001 : 1.0);
+  if (!fits || (!by_time && amount.number != std::floor(amount.number))) {
     usage_error("--checkpoint-every {}: give a number of steps, such as 1000, or a time, such as 10m (s, m, h)", text);
   }
-  options.every_steps = by_time ? 0 : count;
-  options.every_seconds = by_time ? static_cast<double>(count) * seconds.at(unit) : 0.0;
+  options.every_steps = by_time ? 0 : static_cast<std::int64_t>(amount.number);
+  options.every_seconds = amount.number * amount.seconds_of_unit;
 }
 
 void add_checkpoint_flags(CLI::App& app, Options& o) {
@@ -263,16 +279,11 @@ void parse_hang_at(const std::string& text, HangAt& hang) {
 
 /// Seconds of "90", "90s", "10m" or "2h".
 double parse_duration(const char* flag, const std::string& text) {
-  const std::map<std::string, double> units = {{"", 1.0}, {"s", 1.0}, {"m", 60.0}, {"h", 3600.0}};
-  std::istringstream in(text);
-  double number = 0.0;
-  std::string unit;
-  const bool read = static_cast<bool>(in >> number);
-  in >> unit;
-  if (!read || units.count(unit) == 0 || !in.eof() || !(number >= 0.0 && number < 1e9)) {
+  const auto amount = parse_amount(text);
+  if (!amount || !(amount->number >= 0.0 && amount->number < 1e9)) {
     usage_error("{} {}: give seconds, or a number with s, m or h", flag, text);
   }
-  return number * units.at(unit);
+  return amount->number * (amount->seconds_of_unit > 0.0 ? amount->seconds_of_unit : 1.0);
 }
 
 void add_failure_flags(CLI::App& app, Options& o) {
@@ -284,7 +295,7 @@ void add_failure_flags(CLI::App& app, Options& o) {
       ->type_name("TIME")
       ->default_str("10m");
   app.add_option("--flight", o.watchdog.flight,
-                 "Folder for flight records where a wait was too long; empty: one in the temporary folder")
+                 "Folder for flight records where a wait was too long (one in the temporary folder)")
       ->type_name("DIR");
   app.add_option_function<std::string>(
          "--fail-at", [&o](const std::string& text) { parse_fail_at(text, o.run); },
@@ -384,15 +395,12 @@ std::string help_text(const CLI::App& app, const std::string& chosen) {
   return text;
 }
 
-/// Says whose flags those are that were not expected, where they are another model's.
-std::string owners_of(const std::vector<std::string>& arguments, const std::string& chosen) {
+/// The model that has a flag which the chosen one lacks; empty: none has.
+std::string owner_of(const std::string& flag, const std::string& chosen) {
   std::string text;
   visit_other_models(chosen, [&](const std::string& model, const CLI::App& flags) {
-    for (const std::string& argument : arguments) {
-      const std::string flag = argument.substr(0, argument.find('='));
-      if (flag.rfind("--", 0) != 0 || flags.get_option_no_throw(flag) == nullptr) continue;
-      text += fmt::format(". {} is a flag of model {}, not of {}", flag, model, chosen);
-    }
+    if (!text.empty() || flag.rfind("--", 0) != 0 || flags.get_option_no_throw(flag) == nullptr) return;
+    text = fmt::format("a flag of model {}, not of {}", model, chosen);
   });
   return text;
 }
@@ -452,15 +460,12 @@ void parse(CLI::App& app, int argc, const char* const* argv, const std::string& 
       ->configurable(false);
   add_config(app, config);
   try {
-    app.parse(argc, argv);
+    parse_flags(app, argc, argv, "ddptrain --help lists",
+                [&](const std::string& flag) { return owner_of(flag, model); });
   } catch (const CLI::CallForHelp&) {
     result.print = help_text(app, model);
     result.configuration = program_and_task("--help");
     return;
-  } catch (const CLI::ExtrasError& error) {
-    usage_error("{}{} (ddptrain --help lists the flags)", error.what(), owners_of(app.remaining(), model));
-  } catch (const CLI::ParseError& error) {
-    usage_error("{} (ddptrain --help lists the flags)", error.what());
   }
   if (version) {
     result.print = version_text();

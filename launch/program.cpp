@@ -1,6 +1,7 @@
 #include "launch/program.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -8,6 +9,8 @@
 #include "runtime/core/signal_requests.h"
 
 namespace ddptrain {
+
+void need_no_mpi_daemon() { setenv("OMPI_MCA_ess_singleton_isolated", "1", 0); }
 
 int run_program(const char* name, int* argc, char*** argv, const std::function<void(const World&)>& work,
                 std::shared_ptr<Watch> watch) {

@@ -8,6 +8,10 @@
 
 namespace ddptrain {
 
+/// Open MPI 4 then starts a process that mpirun did not start without a daemon (orted, of the package that has mpirun)
+/// beside it. For the first line of main, as it changes the environment.
+void need_no_mpi_daemon();
+
 /// The body of main(): runs `work` with the ranks of the job and returns the exit code. An error that all ranks have
 /// agreed on is printed by rank 0 and gives 2 (UsageError) or 1. Any other error is printed with its rank and host and
 /// ends all ranks with 1. `watch`: see World.

@@ -5,6 +5,7 @@
 
 #include "benchmarks/ddpbench/options.h"
 #include "benchmarks/ddpbench/session.h"
+#include "launch/program.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
 
@@ -38,6 +39,7 @@ struct Run {
 }  // namespace
 
 int main(int argc, char** argv) {
+  need_no_mpi_daemon();
   const auto [command_line, mistake] = read_command_line(argc, argv);
   World world(&argc, &argv);
   try {

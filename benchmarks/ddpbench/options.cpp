@@ -6,6 +6,7 @@
 
 #include "benchmarks/ddpbench/sizes.h"
 #include "launch/options.h"
+#include "launch/parse_flags.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain::bench {
@@ -222,15 +223,13 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   Parser parser;
   CommandLine result;
   try {
-    parser.app.parse(argc, argv);
+    parse_flags(parser.app, argc, argv, "ddpbench --help and ddpbench SUBCOMMAND --help list");
   } catch (const CLI::CallForHelp&) {
     result.print = parser.app.help();
     return result;
   } catch (const CLI::CallForVersion&) {
     result.print = version_text();
     return result;
-  } catch (const CLI::ParseError& error) {
-    usage_error("{} (ddpbench --help and ddpbench SUBCOMMAND --help list the flags)", error.what());
   }
   result.common = parser.common;
   for (const auto& [command, task] : parser.subcommands) {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <vector>
 
+#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
 #include "runtime/core/writable.h"
@@ -22,9 +22,7 @@ ResultFile::ResultFile(const World& world, std::string path) {
 
 void ResultFile::write(const Json& result) const {
   if (path_.empty()) return;
-  std::ofstream file(path_);
-  file << result.dump(2) << '\n' << std::flush;
-  if (!file) fail("writing to {} failed", path_);
+  write_file(path_, result.dump(2) + '\n');
 }
 
 std::string ranks_on_nodes(const World& world) {

@@ -22,6 +22,7 @@ except ImportError:
     sys.exit(3)
 
 from ddptools.drawing import draw_machine, draw_rings, draw_trees, panels_height  # noqa: E402
+from ddptools.picture_file import save_figure  # noqa: E402
 
 WIDTH = 11.0  # inches
 
@@ -60,7 +61,7 @@ def main() -> int:
         for kind in ("svg", "png"):
             path = getattr(arguments, kind)
             if path:
-                figure.savefig(path, format=kind, dpi=150)
+                save_figure(figure, Path(path), kind)
     except OSError as error:
         return failed(f"{path}: cannot be written: {error.strerror}")
     except ValueError as error:

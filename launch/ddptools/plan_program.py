@@ -6,29 +6,27 @@ import json
 import math
 import pathlib
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 from ddptools import hardware, nccl_model
+from ddptools.arguments import Parser
 from ddptools.compute_rates import NotMeasured
 from ddptools.description import Description, complete, describe, language_model
 from ddptools.errors import UsageError, run_program
 from ddptools.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT, OF_A_NODE
 from ddptools.interpreter import use_one_with
 from ddptools.out_of_sample import out_of_sample, out_of_sample_text
+from ddptools.picture_file import save_figure
 from ddptools.plan import Case, needed_bandwidth, predict, rule_of_thumb
 from ddptools.plan_calibration import calibrate, compare, load_all
 from ddptools.plan_text import Answer, all_links, text_of
 from ddptools.programs import ROOT, program_folder
+from ddptools.results import write_atomically
 
 ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
 OTHER_BUCKETS_MIB = (4.0, 100.0, 400.0)  # that are tried where no network is enough
 MOST_GPUS = 1_000_000
 SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (ddpplan --help lists the flags)")
 
 
 def plan_main() -> int:
@@ -264,7 +262,8 @@ def remedies(options: argparse.Namespace, answer: Answer, case: Case) -> list[st
 
 
 def recipes() -> list[str]:
-    return sorted(path.stem for path in (ROOT / "configs").glob("*.toml"))
+    """Without earlier names, which are links."""
+    return sorted(path.stem for path in (ROOT / "configs").glob("*.toml") if not path.is_symlink())
 
 
 def describe_work(options: argparse.Namespace, answer: Answer) -> Description:
@@ -276,7 +275,7 @@ def describe_work(options: argparse.Namespace, answer: Answer) -> Description:
         if options.gradients:
             given["gradient_dtype"] = options.gradients
         return language_model(options.params, options.seq or 1024, recompute=options.recompute, **given)
-    if options.model in recipes():
+    if (ROOT / "configs" / f"{options.model}.toml").exists():
         flags = {"config": f"configs/{options.model}.toml"}
     else:
         flags = {"config" if options.model.endswith(".toml") else "model": options.model}
@@ -336,7 +335,7 @@ def write_json(options: argparse.Namespace, answer: Answer) -> None:
         sys.stdout.write(text)
         return
     try:
-        pathlib.Path(options.json).write_text(text, encoding="utf-8")
+        write_atomically(pathlib.Path(options.json), text)
     except OSError as error:
         raise UsageError(f"--json {options.json}: cannot be written: {error.strerror}") from error
 
@@ -373,7 +372,7 @@ def draw(path: str, options: argparse.Namespace, cases: list[Case]) -> None:
     axes.grid(alpha=0.3)
     axes.legend(title="network of a node", fontsize="small")
     try:
-        figure.savefig(path, format="svg" if path == options.svg else "png", dpi=150)
+        save_figure(figure, pathlib.Path(path), "svg" if path == options.svg else "png")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
     finally:

@@ -5,16 +5,18 @@ import json
 import pathlib
 import sys
 
+from ddptools.arguments import Parser
 from ddptools.description import complete, defaults_of
 from ddptools.errors import UsageError
 from ddptools.flight import report_flight
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import Experiment, Results, load
 from ddptools.page import Block, Heading, HowToRead, Notes, Reading, Summary, Warnings, to_html, to_markdown
+from ddptools.picture_file import KINDS
 from ddptools.plots import Picture, drawings, lost_time_picture, pictures
 from ddptools.predicted import predicted_table, predicted_words, predictions
 from ddptools.programs import program_folder
-from ddptools.results import write_atomically
+from ddptools.results import write_atomically, write_bytes_atomically
 from ddptools.summary import entry_of, warnings_of
 from ddptools.tables import failures, machine_table, tables
 from ddptools.trace_picture import report_trace
@@ -61,7 +63,7 @@ HOW_TO_READ = [
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ddpreport", description="Explains results of ddpsweep on one HTML page that needs no network; "
         "or, with --trace, the timeline of a run; or, with --flight, why a run ended that waited too long.",
     )
@@ -94,6 +96,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         return arguments
     if arguments.trace is None and not arguments.results:
         parser.error("give results of ddpsweep, --trace FILE or --flight DIR")
+    if arguments.trace is None and arguments.out is not None and arguments.out.suffix in KINDS:
+        parser.error(f"--out {arguments.out}: the page is HTML; --png DIR writes its pictures")
     if arguments.trace is None and arguments.step is not None:
         parser.error("--step belongs to --trace")
     if arguments.trace is not None and (arguments.results or arguments.png or arguments.md):
@@ -212,7 +216,7 @@ def write_pictures(folder: pathlib.Path, blocks: list[Block]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for block in blocks:
             if isinstance(block, Picture):
-                (folder / f"{block.name}.png").write_bytes(block.png)
+                write_bytes_atomically(folder / f"{block.name}.png", block.png)
     except OSError as error:
         raise UsageError(f"--png {folder}: cannot be written: {error.strerror}") from error
 

@@ -100,9 +100,21 @@ def _end_last_line(path: pathlib.Path) -> None:
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:
+    write_bytes_atomically(path, text.encode())
+
+
+def write_bytes_atomically(path: pathlib.Path, data: bytes) -> None:
+    """Nothing is left where the disk does not take it, or where Ctrl-C comes between."""
+    if path.exists() and not path.is_file():  # a device or a pipe
+        path.write_bytes(data)
+        return
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Iterator
 from typing import IO
 
+from ddptools.arguments import Parser
 from ddptools.errors import UsageError, run_program
 from ddptools.job_hosts import HOST_FLAGS, HOSTFILE_FLAGS, RANKS_FLAGS, Hosts, answers, on_all, place_of
 from ddptools.runner import GRACE, end_of, end_session, exit_text, last_words, when_parent_ends
@@ -55,7 +56,7 @@ up: code 77 for a lost host, 76 for a time-out, else that of the job. Open MPI i
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("supervise", description=DESCRIPTION, allow_abbrev=False)
+    parser = Parser("supervise", description=DESCRIPTION)
     parser.add_argument("--restarts", type=int, default=3, metavar="N",
                         help="failures in a row without a new checkpoint after which it gives up (default 3)")  # fmt: skip
     parser.add_argument("--pause", type=float, default=5.0, metavar="SECONDS",

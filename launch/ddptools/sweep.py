@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from ddptools import cases as cases_module
+from ddptools.arguments import Parser
 from ddptools.cases import Case
 from ddptools.errors import UsageError, run_program
 from ddptools.launch import Impossible, Launch, flag_arguments, plan_launch
@@ -28,7 +29,7 @@ RECORD_VERSION = 1
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ddpsweep",
         description="Runs every case of a sweep (configs/sweeps/*.toml), each in a fresh job, and keeps what came out "
         "in DIR/results.jsonl and DIR/results.csv; ddpreport DIR explains it.",
@@ -220,6 +221,28 @@ def runs_done(folder: ResultFolder, retry_failed: bool) -> set[tuple[str, int]]:
     return {run for run, status in done.items() if not retry_failed or status == "ok"}
 
 
+def check_same_cases(folder: ResultFolder, cases: list[Case]) -> None:
+    """What an earlier call measured belongs to this plan too; --set may have given it other values."""
+    keys = {case.key for case in cases}
+    for record in folder.records():
+        if record.get("case") in keys or not isinstance(record.get("settings"), dict):
+            continue
+        folder.close()
+        changed = _differences(record["settings"], [case.settings() for case in cases])
+        raise UsageError(
+            f"{folder.path} holds runs of other settings ({changed}): give another --out, or the --set of then"
+        )
+
+
+def _differences(settings: dict[str, Any], others: list[dict[str, Any]]) -> str:
+    """From the most similar of the others."""
+    def changes(other: dict[str, Any]) -> list[str]:
+        names = sorted(name for name in settings.keys() | other.keys() if settings.get(name) != other.get(name))
+        return [f"{name} = {settings.get(name, 'not set')}, now {other.get(name, 'not set')}" for name in names]
+
+    return ", ".join(min((changes(other) for other in others), key=len)) or "other arguments"
+
+
 def _result_text(record: Record) -> str:
     if record["status"] != "ok":
         return f"{record['status']}: {record['reason']}"
@@ -279,6 +302,7 @@ def main(argv: list[str]) -> int:
     sweep_run.check_flags()
     out = arguments.out or pathlib.Path("results") / sweep.name
     folder = ResultFolder(out, sweep.name, arguments.resume or arguments.retry_failed)
+    check_same_cases(folder, sweep_run.cases)
     folder.write_json("plan.json", _plan(sweep, sweep_run.cases, repeats))
     if machine.topology is not None:
         folder.write_json("topology.json", machine.topology)

@@ -10,7 +10,7 @@ from matplotlib.textpath import TextPath
 
 from ddptools.errors import UsageError
 from ddptools.plots import STYLE, Picture, finish
-from ddptools.results import write_atomically
+from ddptools.results import write_bytes_atomically
 from ddptools.tables import to_text
 from ddptools.trace import (
     Interval,
@@ -51,7 +51,7 @@ def report_trace(path: pathlib.Path, out: pathlib.Path | None, step: int | None)
     if out is not None:
         picture = timeline_picture(traces, shown)
         try:
-            write_atomically(out, picture.svg + "\n") if out.suffix == ".svg" else out.write_bytes(picture.png)
+            write_bytes_atomically(out, (picture.svg + "\n").encode() if out.suffix == ".svg" else picture.png)
         except OSError as error:
             raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error
     for table in (rank_table(traces), part_table(traces)):

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "runtime/core/error.h"
@@ -47,6 +48,22 @@ void AtomicFile::commit() {
   require(std::rename(partial_.c_str(), path_.c_str()) == 0, path_, "put in place");
   close(std::exchange(descriptor_, -1));
   sync_folder(path_.has_parent_path() ? path_.parent_path() : ".");
+}
+
+void write_file(const std::filesystem::path& path, std::string_view text) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::file_type type = fs::symlink_status(path, ignored).type();
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  if ((type == fs::file_type::regular || type == fs::file_type::not_found) && access(folder.c_str(), W_OK) == 0) {
+    AtomicFile file(path);
+    file.write(text);
+    file.commit();
+    return;
+  }
+  std::ofstream file(path, std::ios::binary);
+  file << text << std::flush;
+  require(static_cast<bool>(file), path, "written");
 }
 
 void sync_folder(const std::filesystem::path& folder) {

@@ -29,6 +29,10 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
+/// Writes a whole file, through AtomicFile where it can be made so: not where `path` is a link, a device or a pipe, or
+/// where its folder takes no new file. Error, naming the file, where the disk does not take it.
+void write_file(const std::filesystem::path& path, std::string_view text);
+
 /// So that new and removed entries of a folder are on the disk. Error where that fails.
 void sync_folder(const std::filesystem::path& folder);
 

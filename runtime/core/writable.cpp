@@ -13,7 +13,12 @@ namespace ddptrain {
 
 void require_writable(const std::string& flag, const std::string& path) {
   if (path == "-") usage_error("{} -: give the name of a file; standard output has the tables", flag);
-  if (std::ofstream(path, std::ios::app)) return;
+  std::error_code ignored;
+  const bool is_new = std::filesystem::symlink_status(path, ignored).type() == std::filesystem::file_type::not_found;
+  if (std::ofstream(path, std::ios::app)) {
+    if (is_new) std::filesystem::remove(path, ignored);
+    return;
+  }
   usage_error("{} {}: the file cannot be written ({}). Give a path in a folder that exists and that you may write to.",
               flag, path, std::generic_category().message(errno));
 }

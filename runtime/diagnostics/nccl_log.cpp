@@ -61,7 +61,7 @@ NcclUsage usage_of(const NcclLog& log) {
   usage.transport = transports_of(log);
   usage.channels = log.channels;
   for (const auto& [key, choice] : log.choices) {  // sorted by bytes within a collective: the largest comes last
-    if (key.first != "AllReduce") continue;
+    if (key.first != "AllReduce" && key.first != kNcclUnnamedCollective) continue;
     usage.algorithm = choice.algorithm;
     usage.protocol = choice.protocol;
     usage.channels = choice.channels > 0 ? choice.channels : log.channels;

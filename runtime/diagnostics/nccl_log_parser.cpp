@@ -491,7 +491,8 @@ class Reader {
     const auto channels = in.channel();
     if (!channels || !in.skip(" coll channels")) return Found::unreadable;
     log_.channels = std::max(log_.channels, *channels);
-    if (!in.skip_past(" collnet channels, ")) return Found::read;
+    in.skip_past(" collnet channels");  // from 2.20 on
+    if (!in.skip(", ")) return Found::read;
     const auto nvls = in.channel();
     if (nvls && in.skip(" nvls channels")) log_.nvls_channels = std::max(log_.nvls_channels.value_or(0), *nvls);
     return Found::read;
@@ -535,11 +536,13 @@ class Reader {
     return Found::read;
   }
 
-  /// AllReduce: 2097152 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}, before: ... Algo 1 proto 2 time 98.5
+  /// AllReduce: 2097152 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}, before: ... Algo 1 proto 2 time 98.5;
+  /// 2.20 to 2.22 do not name the collective.
   Found read_choice(Scanner in) {
-    const std::string collective = in.name();
+    const bool is_named = in.rest().empty() || std::isdigit(static_cast<unsigned char>(in.rest().front())) == 0;
+    const std::string collective = is_named ? in.name() : kNcclUnnamedCollective;
     const bool symmetric = in.skip(" [Symmetric]");
-    if (!in.skip(": ")) return Found::nothing;
+    if (is_named && !in.skip(": ")) return Found::nothing;
     const auto bytes = in.number<std::int64_t>();
     if (!bytes || *bytes < 0 || !in.skip(" Bytes -> ")) return Found::unreadable;
     const auto choice = symmetric ? read_symmetric(in, collective) : read_algorithm(in);

@@ -12,6 +12,8 @@
 namespace ddptrain {
 
 constexpr const char* kNcclValueSeparator = " | ";
+/// In the place of AllReduce and the like, where NCCL does not say which.
+constexpr const char* kNcclUnnamedCollective = "Collective";
 
 /// A rank's place in the tree of a channel.
 struct NcclTreeNode {

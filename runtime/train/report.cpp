@@ -165,7 +165,12 @@ MetricsFile::MetricsFile(const std::string& path, bool append) : path_(path) {
 
 void MetricsFile::write(const std::string& line) {
   file_ << line << '\n' << std::flush;
-  if (!file_) fail("writing to the metrics file {} failed", path_);
+  if (file_) return;
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path_, ignored) && std::filesystem::is_empty(path_, ignored)) {
+    std::filesystem::remove(path_, ignored);
+  }
+  fail("writing to the metrics file {} failed", path_);
 }
 
 Report::Report(RunInfo info, MetricsFile* metrics) : info_(std::move(info)), metrics_(metrics) {}

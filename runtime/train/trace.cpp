@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -103,9 +103,7 @@ double compute_seconds(const std::vector<TimelineSpan>& spans) {
 }
 
 void write_trace(const std::string& path, const std::vector<RankTrace>& ranks) {
-  std::ofstream file(path);
-  file << chrome_trace(ranks) << '\n' << std::flush;
-  if (!file) fail("writing the trace to {} failed", path);
+  write_file(path, chrome_trace(ranks) + '\n');
 }
 
 }  // namespace ddptrain

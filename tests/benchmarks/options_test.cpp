@@ -70,6 +70,22 @@ TEST(Options, HelpOfAllAndOfOne) {
   EXPECT_NE(parse({"--version"}).print.value_or("").find("MPI"), std::string::npos);
 }
 
+std::string message_of(const std::vector<const char*>& arguments) {
+  try {
+    parse(arguments);
+    return "no error";
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+}
+
+TEST(Options, UnknownNamesAreToldWithTheirNeighbours) {
+  const std::string help = " (ddpbench --help and ddpbench SUBCOMMAND --help list the flags)";
+  EXPECT_EQ(message_of({"gemms"}), "unknown subcommand gemms, did you mean gemm?" + help);
+  EXPECT_EQ(message_of({"gemm", "--jsn", "x"}), "unknown flag --jsn, did you mean --json?" + help);
+  EXPECT_EQ(message_of({"gemm", "--json", ""}), "--json '': the path is empty. Give one, or leave the flag out.");
+}
+
 TEST(Options, MistakesAreUsageErrors) {
   const std::vector<std::vector<const char*>> mistakes = {
       {},

@@ -10,6 +10,8 @@
 #include <random>
 #include <sstream>
 
+#include "runtime/diagnostics/nccl_log.h"
+
 namespace ddptrain {
 namespace {
 
@@ -125,6 +127,80 @@ TEST(NcclLogParser, OlderForms) {
   auto sorted = expected;
   std::sort(sorted.begin(), sorted.end());
   EXPECT_EQ(log.transports, sorted);
+}
+
+/// As the format strings of NCCL 2.18.3 write it.
+TEST(NcclLogParser, Nccl218) {
+  const NcclLog log = parse(
+      "h:1:1 [0] NCCL INFO cudaDriverVersion 12020\n"
+      "NCCL version 2.18.3+cuda12.2\n"
+      "h:1:7 [0] NCCL INFO comm 0x55 rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId a000 commId 0x9d - Init START\n"
+      "h:1:7 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to SYS\n"
+      "h:1:7 [0] NCCL INFO NCCL_MIN_NCHANNELS set by environment to 2.\n"
+      "h:1:7 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 2, bw 12.000000/12.000000, type PHB/PIX, sameChannels 1\n"
+      "h:1:7 [0] NCCL INFO Channel 00/02 :    0   1   2   3\n"
+      "h:1:7 [0] NCCL INFO Channel 01/02 :    0   1   2   3\n"
+      "h:1:7 [0] NCCL INFO Trees [0] 1/2/-1->0->-1 [1] 1/-1/-1->0->2\n"
+      "h:1:7 [0] NCCL INFO P2P Chunksize set to 131072\n"
+      "h:1:7 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC/read\n"
+      "h:1:7 [0] NCCL INFO Channel 01/0 : 0[a000] -> 1[b000] via P2P/IPC\n"
+      "h:2:8 [1] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0(0)/GDRDMA\n"
+      "h:3:9 [2] NCCL INFO Channel 00/0 : 2[2] -> 3[3] via P2P/indirect/1[1]/read\n"
+      "h:3:9 [2] NCCL INFO Channel 01 : 2[2] -> 3[3] via SHM/CE/direct\n"
+      "h:1:7 [0] NCCL INFO Connected all rings\n"
+      "h:1:7 [0] NCCL INFO 2 coll channels, 1 nvls channels, 4 p2p channels, 2 p2p channels per peer\n"
+      "h:1:7 [0] NCCL INFO comm 0x55 rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId a000 commId 0x9d - Init COMPLETE\n");
+  EXPECT_EQ(log.unreadable_lines, 0) << log.unreadable_examples[0];
+  EXPECT_EQ(log.contradictions, 0);
+  EXPECT_EQ(log.version, "2.18.3");
+  EXPECT_EQ(log.ranks, 4);
+  EXPECT_TRUE(log.ranks_told);
+  EXPECT_EQ(log.channels, 2);
+  EXPECT_EQ(log.nvls_channels, 1);
+  EXPECT_EQ(log.rings.size(), 2u);
+  EXPECT_EQ(log.environment.at("NCCL_MIN_NCHANNELS"), "2");
+  const std::vector<NcclTransport> expected = {{0, 1, 0, "P2P/IPC/read"},
+                                               {0, 1, 1, "P2P/IPC"},
+                                               {1, 2, 0, "NET/IB/0(0)/GDRDMA"},
+                                               {2, 3, 0, "P2P/indirect/1"},
+                                               {2, 3, 1, "SHM/CE/direct"}};
+  EXPECT_EQ(log.transports, expected);
+}
+
+/// As the format strings of NCCL 2.21.5 write it: its tuner does not name the collective.
+TEST(NcclLogParser, Nccl221) {
+  const NcclLog log = parse(
+      "h:1:1 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
+      "h:1:7 [0] NCCL INFO ncclCommInitRank comm 0x55 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId a000 commId 0x9d - "
+      "Init "
+      "START\n"
+      "h:1:7 [0] NCCL INFO comm 0x55 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0\n"
+      "h:1:7 [0] NCCL INFO Channel 00/02 :    0   1\n"
+      "h:1:7 [0] NCCL INFO Channel 01/02 :    0   1\n"
+      "h:1:7 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1\n"
+      "h:1:7 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\n"
+      "h:2:8 [1] NCCL INFO Channel 01/0 : 1[1] -> 0[0] via P2P/direct pointer\n"
+      "h:1:7 [0] NCCL INFO 2 coll channels, 2 collnet channels, 0 nvls channels, 4 p2p channels, 4 p2p channels per "
+      "peer\n"
+      "h:1:7 [0] NCCL INFO TUNER/Plugin: Failed to find ncclTunerPlugin_v3, using internal tuner instead.\n"
+      "h:1:7 [0] NCCL INFO ncclCommInitRank comm 0x55 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId a000 commId 0x9d - "
+      "Init "
+      "COMPLETE\n"
+      "h:1:1 [0] NCCL INFO 1048576 Bytes -> Algo 1 proto 2 time 51.400002\n"
+      "h:1:1 [0] NCCL INFO 4096 Bytes -> Algo 0 proto 0 time 12.100000\n");
+  EXPECT_EQ(log.unreadable_lines, 0) << log.unreadable_examples[0];
+  EXPECT_EQ(log.version, "2.21.5");
+  EXPECT_EQ(log.ranks, 2);
+  EXPECT_EQ(log.nodes, 1);
+  EXPECT_EQ(log.channels, 2);
+  EXPECT_EQ(log.nvls_channels, 0);
+  EXPECT_EQ(log.transports, (std::vector<NcclTransport>{{0, 1, 0, "P2P/CUMEM/read"}, {1, 0, 1, "P2P/direct pointer"}}));
+  ASSERT_EQ(log.choices.size(), 2u);
+  EXPECT_EQ(log.choices.at({kNcclUnnamedCollective, 1048576}).algorithm, "Ring");
+  EXPECT_EQ(log.choices.at({kNcclUnnamedCollective, 1048576}).protocol, "Simple");
+  EXPECT_EQ(log.choices.at({kNcclUnnamedCollective, 4096}).algorithm, "Tree");
+  EXPECT_EQ(log.choices.at({kNcclUnnamedCollective, 4096}).protocol, "LL");
+  EXPECT_EQ(usage_of(log).algorithm, "Ring");
 }
 
 TEST(NcclLogParser, RecordedRings) {

@@ -29,7 +29,8 @@ START = """\
 
 This page is generated from `--help` of every program (`python3 tests/docs/flags_page.py build/bin --write`), and a test
 compares the two.
-`ddpbench step` takes the flags of `ddptrain`.
+`ddpbench step` takes the flags of `ddptrain`. `source launch/completion.sh` lets bash and zsh complete flags and their
+values.
 """
 HEADING = re.compile(r"([A-Za-z][A-Za-z -]*):\s*")
 FLAG = re.compile(r" {2,4}(-\S.*?)(?: {2,}(\S.*))?")

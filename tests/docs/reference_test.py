@@ -185,6 +185,17 @@ class FieldsTest(unittest.TestCase):
 
 
 class KeysTest(unittest.TestCase):
+    def test_kernel_resources(self) -> None:
+        """The page lists the kernels that there are; tests/portability/run resources compares its numbers."""
+        page = (REFERENCE / "kernel-resources.md").read_text(encoding="utf-8")
+        listed = {line.split("|")[2].strip() for line in page.splitlines() if line.startswith("|")} - {"kernel", "---"}
+        kernels = set()
+        for path in (path for folder in ("runtime", "models") for path in (ROOT / folder).rglob("*.cu*")):
+            text = re.sub(r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)", "", path.read_text(encoding="utf-8"))
+            kernels |= set(re.findall(r"__global__\s+void\s+(\w+)\(", text))
+        self.assertGreater(len(kernels), 40)
+        self.assertEqual(listed, kernels, "write the page again: tests/portability/resources --write")
+
     def test_flags(self) -> None:
         self.maxDiff = None
         page = flags_page.PAGE.read_text(encoding="utf-8")

@@ -85,6 +85,17 @@ TEST(Ddptopo, AFullDiskIsAnError) {
   EXPECT_EQ(ddptopo(parse + " --json /dev/full").exit_code, 1);
 }
 
+TEST(Ddptopo, ADiskThatIsFullLeavesNothingBehind) {
+  const std::string folder = temporary("full");
+  std::filesystem::create_directories(folder);
+  const std::string arguments = fmt::format("--parse {} --json {}/x.json", log_file("a100_2x2_trees.log"), folder);
+  const Outcome outcome =
+      run_command(fmt::format("bash -c \"trap '' XFSZ; ulimit -f 1; timeout 120 {} {}\"", DDPTOPO_PROGRAM, arguments));
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+  EXPECT_TRUE(outcome.says("x.json: cannot be written")) << outcome.output;
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+}
+
 TEST(Ddptopo, LogsThatAreNoText) {
   const std::string path = temporary("noise.log");
   std::string noise = "NCCL INFO NCCL_X set by environment to \xff\xfe\x01\n";
@@ -118,7 +129,8 @@ TEST_P(DdptopoMistake, OneMessageExitCode2) {
 
 INSTANTIATE_TEST_SUITE_P(
     Ddptopo, DdptopoMistake,
-    testing::Values(Mistake{"flag", "--foo", "The following argument"},
+    testing::Values(Mistake{"flag", "--jsn x", "unknown flag --jsn, did you mean --json? (ddptopo"},
+                    Mistake{"empty_path", "--png ''", "--png '': the path is empty"},
                     Mistake{"missing_log", "--parse /nonexistent.log",
                             "--parse /nonexistent.log: the log cannot be read: No such file"},
                     Mistake{"folder_as_log", "--parse /tmp", "--parse /tmp: the log cannot be read: Is a directory"},
@@ -150,6 +162,8 @@ TEST(DdptopoDrawing, SvgHasTheRanks) {
     EXPECT_NE(content(svg).find(label), std::string::npos) << label;
   }
   EXPECT_EQ(content(png).substr(1, 3), "PNG");
+  ASSERT_EQ(ddptopo(fmt::format("--parse {} --png {}", log_file("a100_4x1_trees.log"), svg)).exit_code, 0);
+  EXPECT_NE(content(svg).find("<svg"), std::string::npos) << "the name decides, not the flag";
   const Outcome unwritable = ddptopo("--parse " + log_file("a100_4x1_trees.log") + " --svg /nonexistent/x.svg");
   EXPECT_EQ(unwritable.exit_code, 2);
   EXPECT_EQ(unwritable.count("x.svg"), 1) << unwritable.output;

@@ -88,6 +88,28 @@ TEST(Ddptrain, FilesMustBeWritableBeforeTraining) {
   }
 }
 
+TEST(Ddptrain, ARunThatFailsLeavesNoEmptyFiles) {
+  const std::string folder = testing::TempDir() + "ddptrain_empty";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  const Outcome outcome = train_on_cpu(2, fmt::format("{} --fail-at 0:1 --trace {}/trace.json", kQuick, folder));
+  EXPECT_EQ(outcome.count("step 1 fails"), 1) << outcome.output;
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+}
+
+TEST(Ddptrain, AWarmupThatIsLongerThanTheRunIsTold) {
+  const Outcome outcome = train_on_cpu(2, fmt::format("{} --steps 3 --warmup 12", kQuick));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(outcome.count("--warmup 12: the run ends after 3 steps, at 25% of the learning rate"), 1) << outcome.output;
+}
+
+TEST(Ddptrain, ARankAloneNeedsNoDaemonOfMpi) {
+  const Outcome outcome =
+      run_command(fmt::format("OPAL_BINDIR=/nonexistent timeout 120 {} --version", DDPTRAIN_PROGRAM));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(outcome.output.rfind("ddptrain ", 0), 0u) << outcome.output;
+}
+
 TEST(Ddptrain, CudaWithoutAGpuSaysWhatToDo) {
   const Outcome outcome = train_on_cpu(2, "--device cuda --data synthetic:600", "CUDA_VISIBLE_DEVICES=");
   EXPECT_EQ(outcome.exit_code, 2);

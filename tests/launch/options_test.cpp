@@ -28,7 +28,7 @@ TEST(Options, DefaultsAreThePublishedRecipe) {
 
 TEST(Options, PresetsOfTheGptHaveThePublishedSizes) {
   const std::map<std::string, std::int64_t> sizes = {{"gpt-char", 842496},     {"gpt-mini", 5536768},
-                                                     {"gpt2-124m", 124439808}, {"gpt2-350m", 354823168},
+                                                     {"gpt2-124m", 124439808}, {"gpt2-355m", 354823168},
                                                      {"gpt2-774m", 774030080}, {"gpt2-1558m", 1557611200}};
   for (const auto& [name, size] : sizes) {
     const std::string path = fmt::format("{}/configs/{}.toml", DDP_SOURCE_DIR, name);
@@ -76,6 +76,18 @@ TEST(Options, TimesHaveUnits) {
   }
 }
 
+TEST(Options, CheckpointsAreDueAfterStepsOrATime) {
+  const auto options = [](const char* text) { return parse({"--checkpoint-every", text}).options.checkpoint; };
+  EXPECT_EQ(options("1000").every_steps, 1000);
+  EXPECT_EQ(options("1000").every_seconds, 0.0);
+  EXPECT_EQ(options("1.5m").every_seconds, 90.0);
+  EXPECT_EQ(options("2h").every_seconds, 7200.0);
+  EXPECT_EQ(options("2h").every_steps, 0);
+  for (const char* text : {"0", "0s", "2.5", "-1", "-1m", "3d", "soon", "1 2", ""}) {
+    EXPECT_THROW(options(text), UsageError) << text;
+  }
+}
+
 TEST(Options, ARankHangsInAPhaseOrAfterSteps) {
   const HangAt phase = parse({"--hang-at", "2:evaluation"}).options.hang;
   EXPECT_EQ(phase.rank, 2);
@@ -116,9 +128,41 @@ TEST(Options, AFlagOfAnotherModelIsNamedAsSuch) {
     parse({"--layers=3"});
     ADD_FAILURE() << "no error";
   } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("--layers is a flag of model gpt, not of cnn"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("flag --layers, a flag of model gpt, not of cnn"), std::string::npos)
         << error.what();
   }
+}
+
+std::string message_of(const std::vector<const char*>& arguments) {
+  try {
+    parse(arguments);
+    return "no error";
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+}
+
+TEST(Options, UnknownFlagsAreNamedWithTheirNeighboursInTheOrderTyped) {
+  const std::string help = " (ddptrain --help lists the flags)";
+  EXPECT_EQ(message_of({"--tiemout", "5"}), "unknown flag --tiemout, did you mean --timeout?" + help);
+  EXPECT_EQ(message_of({"--batch", "3", "--zzz=7", "--epoch", "5", "x"}),
+            "unknown flag --zzz; unknown flag --epoch, did you mean --epochs?" + help);
+  EXPECT_EQ(message_of({"--momentun=-5", "-5"}), "unknown flag --momentun, did you mean --momentum?" + help);
+  EXPECT_EQ(message_of({"--batch", "3", "x", "y"}), "unexpected word x; unexpected word y" + help);
+  EXPECT_EQ(message_of({"--\x1b[2J"}), "unknown flag --?[2J" + help);
+}
+
+TEST(Options, EmptyPathsAndNegativeCountsAreTold) {
+  for (const char* flag : {"--metrics", "--trace", "--checkpoint", "--config", "--resume", "--data", "--flight",
+                           "--inspect", "--export"}) {
+    EXPECT_EQ(message_of({flag, ""}), std::string(flag) + " '': the path is empty. Give one, or leave the flag out.");
+  }
+  for (const char* flag : {"--data", "--init", "--save"}) {
+    EXPECT_EQ(message_of({"--model", "gpt", flag, ""}),
+              std::string(flag) + " '': the path is empty. Give one, or leave the flag out.");
+  }
+  EXPECT_EQ(message_of({"--seed", "-1"}), "--seed -1: give 0 or more");
+  EXPECT_EQ(message_of({"--warmup=-3"}), "--warmup -3: give 0 or more");
 }
 
 TEST(Options, LearningRateScalesWithTheSamplesOfAStep) {

@@ -42,7 +42,7 @@ def plan(*arguments: str) -> dict[str, Any]:
 @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
 class DescribeTest(unittest.TestCase):
     def test_parameters_are_those_of_the_published_models(self) -> None:
-        for name, count in (("gpt2-124m", 124_439_808), ("gpt2-350m", 354_823_168), ("gpt2-774m", 774_030_080),
+        for name, count in (("gpt2-124m", 124_439_808), ("gpt2-355m", 354_823_168), ("gpt2-774m", 774_030_080),
                             ("gpt2-1558m", 1_557_611_200), ("cnn", 1_199_882)):  # fmt: skip
             found = described(f"--config={ROOT}/configs/{name}.toml", "--data=synthetic", "--device=cuda")
             self.assertEqual(found["parameters"], count)

@@ -136,6 +136,19 @@ class SweepTest(unittest.TestCase):
             (sweep.out / name).rmdir()
         self.assertEqual(len(sweep.records()), 1)
 
+    def test_resume_with_other_settings_asks_for_a_new_folder(self) -> None:
+        sweep = self.sweep(SIX_CASES)
+        self.assertEqual(sweep.run("--set", "steps=5").returncode, 0)
+        before = (sweep.out / "plan.json").read_text()
+        for resume in (("--resume", "--set", "steps=6"), ("--resume",)):
+            again = sweep.run(*resume)
+            self.assertEqual(again.returncode, 2, again.stderr)
+            self.assertIn("steps = 5, now " + ("6" if len(resume) > 1 else "not set"), again.stderr)
+            self.assertIn("--out", again.stderr)
+            self.assertEqual((sweep.out / "plan.json").read_text(), before)
+        self.assertEqual(sweep.run("--resume", "--set", "steps=5").returncode, 0)
+        self.assertEqual(len(sweep.records()), 12)
+
     def test_resume_after_a_kill(self) -> None:
         sweep = self.sweep(SIX_CASES)
         sweep.environment["FAKE_SECONDS"] = "0.1"

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace ddptrain {
+
+/// What else is known of a flag that the program does not have, as "a flag of model gpt"; empty: nothing.
+using ExplainFlag = std::function<std::string(const std::string& flag)>;
+
+/// As CLI::App::parse, whose requests for help and version it lets through, with messages that all programs share.
+/// UsageError for what cannot be parsed; for unknown flags, which it names in the order typed, without their values and
+/// with the nearest flag that `app` has; for negative values of flags that take none (type UINT); and for empty paths
+/// (types with FILE, DIR, PATH or LOG). `help`: the commands that list the flags.
+void parse_flags(CLI::App& app, int argc, const char* const* argv, const std::string& help,
+                 const ExplainFlag& explain = {});
+
+}  // namespace ddptrain

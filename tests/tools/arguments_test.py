@@ -1,0 +1,82 @@
+"""Tests of ddptools/arguments.py: what the tools say of command lines that they do not take."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+import support
+from ddptools.picture_file import save_figure
+from ddptools.results import write_atomically
+
+
+def answer(tool: str, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, str(support.ROOT / "launch" / tool), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd="/")
+    return done.returncode, done.stderr
+
+
+class ArgumentsTest(unittest.TestCase):
+    def assert_says(self, text: str, tool: str, *arguments: str) -> None:
+        self.assertEqual(answer(tool, *arguments), (2, f"{tool}: {text}\n"))
+
+    def test_unknown_flags_alone_in_the_order_typed(self) -> None:
+        self.assert_says(
+            "unknown flag --tiemout, did you mean --timeout?; unknown flag --foo (ddpsweep --help lists the flags)",
+            "ddpsweep", "--tiemout", "5", "x.toml", "--foo=3")  # fmt: skip
+        self.assert_says("unknown flag --modle, did you mean --model? (ddpplan --help lists the flags)",
+                         "ddpplan", "--modle", "x", "--", "--zzz")  # fmt: skip
+        self.assert_says("unknown flag --outt, did you mean --out? (ddpreport --help lists the flags)",
+                         "ddpreport", "--outt", "x", "results")  # fmt: skip
+
+    def test_flags_are_not_abbreviated(self) -> None:
+        self.assert_says("unknown flag --restart, did you mean --restarts? (supervise --help lists the flags)",
+                         "supervise", "--restart", "5", "mpirun")  # fmt: skip
+
+    def test_what_supervise_starts_has_its_own_flags(self) -> None:
+        code, text = answer("supervise", "--restarts", "5", "mpirun", "--zzz", "")
+        self.assertEqual(code, 2)
+        self.assertNotIn("unknown flag", text)
+
+    def test_empty_paths(self) -> None:
+        for tool, *arguments in (("ddpsweep", "--out", ""), ("ddpplan", "--calibrate", ""), ("ddpreport", "--flight="),
+                                 ("supervise", "--log", "")):  # fmt: skip
+            flag = arguments[0].rstrip("=")
+            self.assert_says(f"{flag} '': the path is empty. Give one, or leave the flag out.", tool, *arguments)
+        self.assert_says("a path is empty (ddpsweep --help lists the flags)", "ddpsweep", "")
+
+    def test_a_page_is_no_picture(self) -> None:
+        code, text = answer("ddpreport", "results", "--out", "x.svg")
+        self.assertEqual(code, 2)
+        self.assertIn("--out x.svg: the page is HTML", text)
+
+
+class FilesTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def test_a_write_that_fails_leaves_what_was_there(self) -> None:
+        path = self.folder / "x.json"
+        path.write_text("old")
+        for reason in (OSError(28, "No space left on device"), KeyboardInterrupt()):
+            with mock.patch("os.fsync", side_effect=reason), self.assertRaises(type(reason)):
+                write_atomically(path, "new")
+            self.assertEqual(os.listdir(self.folder), ["x.json"])
+            self.assertEqual(path.read_text(), "old")
+
+    def test_the_name_of_a_picture_says_its_kind(self) -> None:
+        from matplotlib.figure import Figure
+
+        for name, otherwise, start in (("a.svg", "png", b"<?xml"), ("a.png", "svg", b"\x89PNG"), ("a", "svg", b"<?xml"),
+                                       ("b", "png", b"\x89PNG"), ("c.SVG", "png", b"<?xml")):  # fmt: skip
+            save_figure(Figure(), self.folder / name, otherwise)
+            self.assertTrue((self.folder / name).read_bytes().startswith(start), name)
+
+
+if __name__ == "__main__":
+    unittest.main()
