@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/comm/world.h"
+#include "runtime/core/progress.h"
 #include "runtime/core/signal_requests.h"
 #include "runtime/train/checkpoint_writer.h"
 #include "runtime/train/report.h"
@@ -22,6 +23,7 @@ struct Samples {
 struct RunHooks {
   CheckpointWriter* checkpoints = nullptr;
   SignalRequests* signals = nullptr;     ///< Heeded at step boundaries, and restored when the steps are done.
+  Progress* progress = nullptr;          ///< On rank 0.
   const RunProgress* resumed = nullptr;  ///< How far the run had come whose state has been restored.
 };
 
@@ -36,7 +38,6 @@ struct RunOptions {
   std::function<void()> trained;  ///< Called on all ranks with the parameters that training leaves; null: nothing.
   Samples samples;
   bool baseline = true;         ///< Measure scaling efficiency and exposed communication after training.
-  bool progress = false;        ///< Show every step as it ends; only where steps end before run() returns (CPU).
   int fail_rank = -1;           ///< For tests: this rank throws ...
   std::int64_t fail_step = -1;  ///< ... before this step.
 };

@@ -49,7 +49,7 @@ RunResult measured() {
 }
 
 TEST(Report, PrintsAnEpochAsPeopleGrepForIt) {
-  Report report(eight_gpus(), nullptr);
+  Report report(eight_gpus());
   testing::internal::CaptureStdout();
   report.epoch(measured().epochs.front());
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
@@ -59,7 +59,7 @@ TEST(Report, PrintsAnEpochAsPeopleGrepForIt) {
 TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   const std::string path = testing::TempDir() + "ddptrain_report.jsonl";
   MetricsFile file(path);
-  Report report(eight_gpus(), &file);
+  Report report(eight_gpus(), {.metrics = &file});
   testing::internal::CaptureStdout();
   report.summary(measured());
   const std::string table = testing::internal::GetCapturedStdout();
