@@ -26,6 +26,7 @@
 #include "runtime/core/progress.h"
 #include "runtime/core/signal_requests.h"
 #include "runtime/core/writable.h"
+#include "runtime/device/sensors.h"
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/topology/topology.h"
@@ -300,8 +301,10 @@ void train(const World& world, const EarlyStart& early, Job& job) {
     checkpoints.emplace(job.options.checkpoint, job.identity, trainer, world, *job.device);
     job.clock.mark("checkpoint buffers");
   }
+  std::optional<SensorSampler> sensors;
+  if (ReadSensors read = gpu_sensors(job.pci_bus_id)) sensors.emplace(std::move(read));
   const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.signals.get(), job.progress.get(),
-                       job.resumed ? &job.resumed->manifest.progress : nullptr};
+                       job.resumed ? &job.resumed->manifest.progress : nullptr, sensors ? &*sensors : nullptr};
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
                scaled_learning_rate(job.options, world.size()));

@@ -16,6 +16,7 @@
 #include "runtime/core/progress.h"
 #include "runtime/core/writable.h"
 #include "runtime/train/checkpoint_writer.h"
+#include "runtime/train/sensor_report.h"
 #include "runtime/train/tensorboard_file.h"
 
 namespace ddptrain {
@@ -146,7 +147,7 @@ void Report::write(Json line) const {
   files_.metrics->write(line.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-void Report::scalar(const char* tag, std::int64_t step, const std::optional<double>& value) const {
+void Report::scalar(const std::string& tag, std::int64_t step, const std::optional<double>& value) const {
   if (files_.tensorboard != nullptr && value) files_.tensorboard->scalar(tag, step, *value);
 }
 
@@ -175,12 +176,15 @@ void Report::step(const StepResult& result) {
   line[throughput] = result.samples_per_second ? Json(rate) : Json(nullptr);
   line["step_seconds"] = json_of(result.step_seconds);
   line["exposed_comm_seconds"] = json_of(result.exposed_comm_seconds);
+  const auto gpus = sensor_totals(result.gpus);
+  for (const auto& [name, value] : gpus) line[name] = value;
   write(std::move(line));
   scalar("train/loss", result.step, result.loss);
   scalar("train/learning_rate", result.step, result.learning_rate);
   scalar("train/gradient_norm", result.step, result.gradient_norm);
+  for (const auto& [name, value] : gpus) scalar("gpus/" + name, result.step, value);
   if (!result.samples_per_second) return;
-  scalar(("speed/" + throughput).c_str(), result.step, rate);
+  scalar("speed/" + throughput, result.step, rate);
   scalar("speed/step_seconds", result.step, result.step_seconds);
   scalar("speed/exposed_comm_seconds", result.step, result.exposed_comm_seconds);
 }
@@ -295,6 +299,7 @@ void Report::summary(const RunResult& result) {
   for (const auto& [name, seconds] : info_.startup) line["startup_phases"][name] = seconds;
   line["train_seconds"] = result.train_seconds;
   line["nonfinite_steps"] = result.nonfinite_steps;
+  line["gpus"] = sensor_fields(result.gpus);
   line["parameter_hash"] = result.parameter_hash;
   if (const auto& totals = result.checkpoints) {
     line["checkpoints"] = totals->written;
@@ -344,6 +349,7 @@ void Report::table(const RunResult& result) const {
     phases += fmt::format("{}{} {:.2f}", phases.empty() ? "" : ", ", name, seconds);
   row("Start to first step", fmt::format("{:.2f} s  ({})", result.startup_seconds, phases));
   row("Training", fmt::format("{:.2f} s, {} steps", result.train_seconds, info_.steps));
+  if (!result.gpus.empty()) row("GPUs while training", sensor_text(result.gpus));
   if (result.nonfinite_steps > 0)
     row("Steps left out", fmt::format("{}  (loss or gradient NaN or infinite)", result.nonfinite_steps));
   if (const auto& totals = result.checkpoints) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/device/sensors.h"
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/train/calibration.h"
 #include "runtime/train/description.h"
@@ -51,6 +52,7 @@ struct StepResult {
   std::optional<double> samples_per_second;
   std::optional<double> step_seconds;
   std::optional<double> exposed_comm_seconds;  ///< Per step; where ranks compute on CPUs.
+  std::vector<SensorWindow> gpus;              ///< Of each rank; empty where no sensors were read.
 };
 
 struct EpochResult {
@@ -83,6 +85,7 @@ struct RunResult {
   std::string parameter_hash;
   std::optional<Calibration> calibration;
   std::optional<NcclUsage> nccl;
+  std::vector<SensorWindow> gpus;  ///< Of each rank, in the windows of training; empty where no sensors were read.
   std::optional<CheckpointTotals> checkpoints;  ///< Where some were to be written.
 };
 
@@ -132,7 +135,7 @@ class Report {
   void print(const std::string& text) const;
   void write(nlohmann::ordered_json line) const;
   void tested(std::int64_t step, double loss, double accuracy) const;
-  void scalar(const char* tag, std::int64_t step, const std::optional<double>& value) const;
+  void scalar(const std::string& tag, std::int64_t step, const std::optional<double>& value) const;
   bool has_text() const { return run().unit == "tokens"; }
   const Description& run() const { return info_.description; }
 

@@ -1,8 +1,9 @@
 #include "runtime/train/sensor_report.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <cstring>
-#include <string>
 #include <type_traits>
 
 namespace ddptrain {
@@ -43,6 +44,32 @@ std::vector<SensorWindow> gather_sensors(const World& world, const SensorWindow&
   for (const std::string& one : world.all_gather(bytes)) std::memcpy(&windows.emplace_back(), one.data(), one.size());
   const bool known = std::any_of(windows.begin(), windows.end(), [](const SensorWindow& w) { return w.readings > 0; });
   return known ? windows : std::vector<SensorWindow>{};
+}
+
+std::vector<std::pair<std::string, double>> sensor_totals(const std::vector<SensorWindow>& of_ranks) {
+  SensorWindow all;
+  for (const SensorWindow& window : of_ranks) all.add(window);
+  std::vector<std::pair<std::string, double>> totals;
+  if (all.memory_used_bytes.readings > 0) totals.emplace_back("memory_used_bytes", all.memory_used_bytes.max);
+  if (all.sm_mhz.readings > 0) {
+    totals.emplace_back("sm_mhz", all.sm_mhz.mean());
+    totals.emplace_back("sm_mhz_min", all.sm_mhz.min);
+  }
+  if (all.watts.readings > 0) totals.emplace_back("watts", all.watts.mean());
+  if (all.celsius.readings > 0) totals.emplace_back("celsius_max", all.celsius.max);
+  return totals;
+}
+
+std::string sensor_text(const std::vector<SensorWindow>& of_ranks) {
+  SensorWindow all;
+  for (const SensorWindow& window : of_ranks) all.add(window);
+  std::string text = fmt::format("{:.0f} MHz on average ({:.0f} to {:.0f}), {:.0f} W at most, {:.0f} C at most",
+                                 all.sm_mhz.mean(), all.sm_mhz.min, all.sm_mhz.max, all.watts.max, all.celsius.max);
+  for (std::size_t i = 0; i < all.throttled.size(); ++i) {
+    const double share = static_cast<double>(all.throttled[i]) / static_cast<double>(all.readings);
+    if (share > 0.0) text += fmt::format("; {} {:.0f}% of the time", kThrottleReasons[i], 100.0 * share);
+  }
+  return text;
 }
 
 Json sensor_fields(const std::vector<SensorWindow>& of_ranks) {

@@ -16,6 +16,7 @@
 #include "runtime/core/error.h"
 #include "runtime/train/meter.h"
 #include "runtime/train/run_guard.h"
+#include "runtime/train/sensor_report.h"
 #include "runtime/train/step_pace.h"
 #include "runtime/train/trace.h"
 
@@ -97,6 +98,7 @@ class TrainingRun {
     result_.rate = meter_.rate();
     result_.train_seconds = meter_.seconds();
     result_.nonfinite_steps = guard_.left_out();
+    result_.gpus = gather_sensors(world_, sensors_);
     result_.parameter_hash = trainer_.state().parameter_hash();
     if (trainer_.communicates()) {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
@@ -182,7 +184,10 @@ class TrainingRun {
     result.gradient_norm = trainer_.gradient_norm();
     result.samples_per_second = rate;
     result.step_seconds = static_cast<double>(trainer_.sampler().samples_per_step()) / rate;
-    if (device_.kind() != DeviceKind::cpu) return;
+    if (device_.kind() != DeviceKind::cpu) {
+      result.gpus = gather_sensors(world_, std::exchange(logged_sensors_, {}));
+      return;
+    }
     const double waited = trainer_.seconds_waited();
     result.exposed_comm_seconds = (waited - std::exchange(seconds_waited_, waited)) / steps;
   }
@@ -217,8 +222,14 @@ class TrainingRun {
       result_.startup_seconds = world_.max(seconds_since_process_start());
       --steps;
     }
+    if (hooks_.sensors != nullptr) hooks_.sensors->take();  // of what was before this window
     run_steps(steps);
     device_.synchronize();
+    if (hooks_.sensors != nullptr) {
+      const SensorWindow read = hooks_.sensors->take();
+      sensors_.add(read);
+      logged_sensors_.add(read);
+    }
     const double seconds = world_.max(seconds_since(start));
     communicator_.check_health();
     guard_.check_finite();
@@ -366,6 +377,8 @@ class TrainingRun {
   std::optional<RunningLoss> running_loss_;
   MetricSums epoch_sums_;  ///< What has been logged of the epoch in progress.
   StepPace pace_;
+  SensorWindow sensors_;         ///< In windows.
+  SensorWindow logged_sensors_;  ///< In windows since the logged step before.
   bool checkpoint_asked_ = false;
   int end_signal_ = 0;
   Clock::time_point last_checkpoint_ = Clock::now();

@@ -7,6 +7,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/core/progress.h"
 #include "runtime/core/signal_requests.h"
+#include "runtime/device/sensors.h"
 #include "runtime/train/checkpoint_writer.h"
 #include "runtime/train/report.h"
 #include "runtime/train/trainer.h"
@@ -25,6 +26,7 @@ struct RunHooks {
   SignalRequests* signals = nullptr;     ///< Heeded at step boundaries, and restored when the steps are done.
   Progress* progress = nullptr;          ///< On rank 0.
   const RunProgress* resumed = nullptr;  ///< How far the run had come whose state has been restored.
+  SensorSampler* sensors = nullptr;      ///< Of this rank's GPU.
 };
 
 struct RunOptions {
