@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/progress.h"
 
 namespace ddptrain {
 

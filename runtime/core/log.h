@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 
-#include "runtime/core/progress.h"
-
 namespace ddptrain {
+
+class Progress;
 
 /// Sets up spdlog's default logger: standard error, lines with time, level and rank. `level`: trace, debug, info, warn,
 /// error or off; anything else throws UsageError. Ranks other than 0 log warnings and errors only, unless level is

@@ -43,7 +43,7 @@ std::string time_text(double seconds) {
 
 /// Three digits: 1.23 M.
 std::string rate_text(double rate) {
-  static constexpr std::array<const char*, 4> kPrefixes = {" ", " k", " M", " G"};
+  static constexpr std::array<const char*, 4> kPrefixes = {"", " k", " M", " G"};
   std::size_t prefix = 0;
   for (; rate >= 999.5 && prefix + 1 < kPrefixes.size(); ++prefix) rate /= 1000.0;
   const int decimals = rate < 9.995 ? 2 : rate < 99.95 ? 1 : 0;
@@ -56,7 +56,7 @@ std::string training_text(const ProgressState& s) {
   if (s.loss && std::isfinite(*s.loss)) text += fmt::format("  loss {:.4f}", *s.loss);
   if (s.steps_per_second == 0.0) return text;
   const double left = static_cast<double>(std::max<std::int64_t>(0, s.steps - s.step)) / s.steps_per_second;
-  return text + fmt::format("  {}{}/s  {} left", rate_text(s.units_per_second), s.unit, time_text(left));
+  return text + fmt::format("  {} {}/s  {} left", rate_text(s.units_per_second), s.unit, time_text(left));
 }
 
 /// mpirun forwards what its ranks write, to files or with marks before each line where it is told so.
@@ -151,8 +151,10 @@ void Progress::run() {
   while (!wake_.wait_for(lock, kInterval, [this] { return !shown_; })) draw();
 }
 
-void Progress::set_plan(std::int64_t steps, std::int64_t steps_per_epoch, double units_per_step, std::string unit) {
+void Progress::set_plan(std::int64_t step, std::int64_t steps, std::int64_t steps_per_epoch, double units_per_step,
+                        std::string unit) {
   const std::lock_guard lock(mutex_);
+  state_.step = step;
   state_.steps = steps;
   state_.steps_per_epoch = steps_per_epoch;
   state_.unit = std::move(unit);
@@ -194,9 +196,11 @@ void Progress::follow_phase() {
 }
 
 void Progress::follow_steps() {
-  if (state_.steps == 0 || state_.phase != "training") return;
+  if (state_.steps == 0) return;
+  // Before its first step a GPU has no count, and measurements after training go on counting.
+  state_.step = std::clamp(static_cast<std::int64_t>(watch_->device_steps()), state_.step, state_.steps);
+  if (state_.phase != "training") return;
   const Clock::time_point now = Clock::now();
-  state_.step = static_cast<std::int64_t>(watch_->device_steps());
   recent_.emplace_back(now, state_.step);
   while (recent_.size() > 2 && now - recent_[1].first > kRecent && recent_.back().second > recent_[1].second) {
     recent_.pop_front();

@@ -74,7 +74,9 @@ class Progress {
   };
 
   bool draws() const { return draws_; }
-  void set_plan(std::int64_t steps, std::int64_t steps_per_epoch, double units_per_step, std::string unit);
+  /// `step`: where the run begins.
+  void set_plan(std::int64_t step, std::int64_t steps, std::int64_t steps_per_epoch, double units_per_step,
+                std::string unit);
   void set_loss(double loss);
 
   /// Whole lines for standard output.

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/progress.h"
 #include "runtime/train/meter.h"
 #include "runtime/train/run_guard.h"
 #include "runtime/train/sensor_report.h"
@@ -123,7 +124,7 @@ class TrainingRun {
     const DistributedSampler& sampler = trainer_.sampler();
     const Model& model = trainer_.model();
     const double units_per_step = static_cast<double>(sampler.samples_per_step() * model.predictions_per_sample());
-    hooks_.progress->set_plan(steps_, sampler.steps_per_epoch(), units_per_step, model.unit());
+    hooks_.progress->set_plan(step_, steps_, sampler.steps_per_epoch(), units_per_step, model.unit());
     running_loss_.emplace(trainer_, device_);
   }
 

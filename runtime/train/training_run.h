@@ -5,7 +5,6 @@
 #include <string>
 
 #include "runtime/comm/world.h"
-#include "runtime/core/progress.h"
 #include "runtime/core/signal_requests.h"
 #include "runtime/device/sensors.h"
 #include "runtime/train/checkpoint_writer.h"
@@ -13,6 +12,8 @@
 #include "runtime/train/trainer.h"
 
 namespace ddptrain {
+
+class Progress;
 
 /// What a model writes at points of its training.
 struct Samples {
