@@ -61,6 +61,7 @@ class Calibrator {
     while (!done) {
       const double before = seconds_;
       rounds.push_back(round());
+      job_.show(std::min(1.0, seconds_ / limits_.seconds));
       const bool no_time = seconds_ + (seconds_ - before) > limits_.seconds;
       done = job_.agreed(no_time || is_narrow(rounds) ? 1.0 : 0.0) > 0.0;
     }
@@ -218,6 +219,8 @@ class TrainedJob final : public TimedJob {
     world_.barrier();
     return gather(compute_seconds((communicates ? traced_ : traced_silent_).run()));
   }
+
+  void show(double share) override { device_.watch().set_part(static_cast<std::uint32_t>(100.0 * share), 100); }
 
   double agreed(double mine) override { return world_.max(mine); }
 
