@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 #include "runtime/core/writable.h"
 #include "runtime/train/checkpoint_writer.h"
 
@@ -165,7 +166,7 @@ void Report::evaluation(std::int64_t step, double loss, double accuracy) {
 
 void Report::sample(std::int64_t step, const std::string& text) {
   clear_progress();
-  print(fmt::format("step {}  sample: {}\n", step, text));
+  print(fmt::format("step {}  sample: {}\n", step, printable_text(text)));
   if (metrics_ == nullptr) return;
   constexpr auto kReplace = nlohmann::json::error_handler_t::replace;  // bytes need not be UTF-8
   metrics_->write(Json{{"event", "sample"}, {"step", step}, {"text", text}}.dump(-1, ' ', false, kReplace));

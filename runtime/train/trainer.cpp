@@ -197,13 +197,7 @@ MetricSums Trainer::evaluate(std::int64_t most) {
 }
 
 void Trainer::evaluate(const EvaluationShard& shard, MetricSums* sums) {
-  Slice slice;
-  slice.step.state = state_.step();
-  slice.order.dataset_size = static_cast<std::uint32_t>(test_count_);
-  slice.order.shuffle = false;
-  for (std::int64_t done = 0; done < shard.count; done += options_.batch) {
-    slice.order.first = static_cast<std::uint32_t>(shard.first + done);
-    slice.count = std::min(options_.batch, shard.count - done);
+  for (const Slice& slice : evaluation_slices(state_.step(), test_count_, shard, options_.batch)) {
     model_->evaluate(slice, sums);
   }
 }
