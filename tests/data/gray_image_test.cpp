@@ -42,7 +42,7 @@ TEST(GrayImage, FaultsAreNamed) {
   EXPECT_CONTAINS(fault(bytes_of("P5 99999999999999999999 2 255\n")), "its width is above");
   EXPECT_CONTAINS(fault(bytes_of("P5 1 1 3\n\x04")), "pixel 0 is 4, above 3");
   for (const Bytes& whole : {kGreyPng, kGreyJpeg}) {
-    for (std::size_t left = 4; left + 8 < whole.size(); left += 3) {
+    for (std::size_t left = 4; left + 12 < whole.size(); left += 3) {
       const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(left));
       EXPECT_CONTAINS(fault(cut), "image: damaged ") << left;
     }

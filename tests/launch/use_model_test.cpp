@@ -21,10 +21,10 @@ class UseModel : public ::testing::Test {
     return outcome;
   }
   std::string gpt() const { return "--model gpt --layers 1 --width 32 --heads 2 --ff 32 --seq 16 "; }
-  /// With weights in "gpt"; its text has all bytes.
+  /// With weights in "gpt"; its text has all bytes but 0.
   void train_gpt() {
     std::ofstream text(path("text"), std::ios::binary);
-    for (int i = 0; i < 4000; ++i) text << static_cast<char>(i % 251 * 7 % 256);
+    for (int i = 0; i < 4000; ++i) text << static_cast<char>(1 + i * 7 % 255);
     text.close();
     run(1, gpt() + fmt::format("--data {} --batch 8 --steps 6 --save {} --metrics {}", path("text"), path("gpt"),
                                path("gpt.jsonl")));
@@ -169,7 +169,7 @@ TEST_F(UseModel, ClassifiersTakeImagesOfOtherSizesAndClasses) {
   const Outcome other =
       train_on_cpu(1, "--device cpu --model cnn --data synthetic:60 --evaluate --init " + path("saved"));
   EXPECT_EQ(other.exit_code, 2) << other.output;
-  EXPECT_TRUE(other.says("has no tensor 'conv1.")) << other.output;  // those are an MLP's
+  EXPECT_TRUE(other.says(", and the model for these images (28x28, 10 classes) has [")) << other.output;
 }
 
 TEST_F(UseModel, MistakesAreToldOnce) {
