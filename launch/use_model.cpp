@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "data/images.h"
 #include "models/classifier.h"
@@ -28,6 +29,12 @@ ArenaOptions arena_without_optimizer(const Options& options, int world_size) {
   arena.optimizer_slots = 0;
   arena.shard_state = false;
   return arena;
+}
+
+void write(MetricsFile* metrics, Json line) {
+  if (metrics == nullptr) return;
+  line["time"] = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  metrics->write(line.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 /// Bound to weights and ready to compute.
@@ -58,7 +65,10 @@ Evaluated evaluate_share(const LoadedModel& loaded, const Dataset& data, const E
   auto* const sums_there = static_cast<MetricSums*>(sums.data());
   auto* const classifier = dynamic_cast<Classifier*>(loaded.model.get());
   Evaluated result;
-  for (const Slice& slice : evaluation_slices(loaded.state.step(), data.test_count(), share, batch)) {
+  const std::vector<Slice> slices = evaluation_slices(loaded.state.step(), data.test_count(), share, batch);
+  std::uint32_t done = 0;
+  for (const Slice& slice : slices) {
+    device.watch().set_part(done++, static_cast<std::uint32_t>(slices.size()));
     if (classifier == nullptr) {
       loaded.model->evaluate(slice, sums_there);
       continue;
@@ -166,7 +176,6 @@ void evaluate_model(const World& world, const Options& options, Workload& worklo
                          accuracy(all.sums), perplexity, seconds)
                  .c_str(),
              stdout);
-  if (metrics == nullptr) return;
   Json line = evaluated_line(world, options, workload, device, loaded);
   line[unit] = all.sums.samples;
   line["test_loss"] = loss;
@@ -174,10 +183,10 @@ void evaluate_model(const World& world, const Options& options, Workload& worklo
   if (workload.writes_text()) line["perplexity"] = std::exp(loss);
   line["seconds"] = seconds;
   line["parameter_hash"] = hash;
-  metrics->write(line.dump());
+  write(metrics, std::move(line));
   const auto* images = dynamic_cast<const ImageData*>(&data);
   if (images == nullptr || all.predictions.empty()) return;
-  metrics->write(confusion_line(all.predictions, *images).dump(-1, ' ', false, Json::error_handler_t::replace));
+  write(metrics, confusion_line(all.predictions, *images));
 }
 
 void generate_texts(const World& world, const Options& options, Workload& workload, Device& device,
@@ -190,9 +199,7 @@ void generate_texts(const World& world, const Options& options, Workload& worklo
       if (sample++ > 0) std::fputs("\n", stdout);
       std::fputs(fmt::format("--- sample {}\n{}\n", sample, printable_text(text)).c_str(), stdout);
       std::fflush(stdout);
-      if (metrics == nullptr) return;
-      const Json line = {{"event", "generated"}, {"sample", sample}, {"text", text}};
-      metrics->write(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+      write(metrics, {{"event", "generated"}, {"sample", sample}, {"text", text}});
     });
   });
 }

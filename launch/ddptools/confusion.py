@@ -19,13 +19,13 @@ COLUMNS = 6  # of misclassified images
 LONGEST_NAME = 24  # of a class, in pictures
 
 
-def evaluation_blocks(lines: list[dict[str, Any]]) -> list[Block]:
-    """Of the last evaluation in a metrics file; nothing where there is none. UsageError where its lines are damaged."""
+def evaluation_blocks(lines: list[dict[str, Any]], of_run: str = "") -> list[Block]:
+    """Of the last evaluation in a metrics file, whose run the heading names; nothing where there is none. UsageError where its lines are damaged."""
     evaluated = [line for line in lines if line.get("event") == "evaluated"]
     if not evaluated:
         return []
     confusions = [line for line in lines if line.get("event") == "confusion"]
-    blocks: list[Block] = [Heading(2, "Evaluation"), _words(evaluated[-1])]
+    blocks: list[Block] = [Heading(2, f"Evaluation{of_run}"), _words(evaluated[-1])]
     if not confusions:
         return blocks
     try:

@@ -1,7 +1,5 @@
 #include "runtime/topology/nvml.h"
 
-#include <dlfcn.h>
-
 #include <array>
 
 #include "runtime/topology/pci.h"
@@ -11,7 +9,7 @@ namespace ddptrain {
 namespace {
 
 // The part of NVML's stable binary interface that is used here.
-constexpr int kSuccess = 0;
+constexpr int kSuccess = NvmlLibrary::kSuccess;
 constexpr unsigned kMostLinks = 18;
 constexpr int kLinkActive = 1;
 constexpr int kRemoteIsGpu = 0;
@@ -24,17 +22,9 @@ struct PciInfo {
   char bus_id[32];
 };
 
-template <class Function>
-bool find(void* library, const char* name, Function*& function) {
-  function = reinterpret_cast<Function*>(dlsym(library, name));
-  return function != nullptr;
-}
-
 }  // namespace
 
 struct Nvml::Calls {
-  int (*init)();
-  int (*shutdown)();
   int (*handle_by_bus_id)(const char*, Device*);
   int (*link_state)(Device, unsigned, int*);
   int (*remote_type)(Device, unsigned, int*);
@@ -48,38 +38,31 @@ struct Nvml::Calls {
   int (*pcie_width)(Device, unsigned*);
   int (*nvlink_version)(Device, unsigned, unsigned*);
 
-  bool load(void* library) {
-    return find(library, "nvmlInit_v2", init) && find(library, "nvmlShutdown", shutdown) &&
-           find(library, "nvmlDeviceGetHandleByPciBusId_v2", handle_by_bus_id) &&
-           find(library, "nvmlDeviceGetNvLinkState", link_state) &&
-           find(library, "nvmlDeviceGetNvLinkRemoteDeviceType", remote_type) &&
-           find(library, "nvmlDeviceGetNvLinkRemotePciInfo_v2", remote_pci) &&
-           find(library, "nvmlDeviceGetTopologyCommonAncestor", ancestor) &&
-           find(library, "nvmlDeviceGetCount_v2", count) &&
-           find(library, "nvmlDeviceGetHandleByIndex_v2", handle_by_index) &&
-           find(library, "nvmlDeviceGetPciInfo_v3", pci_info) && find(library, "nvmlDeviceGetName", name) &&
-           find(library, "nvmlDeviceGetMaxPcieLinkGeneration", pcie_generation) &&
-           find(library, "nvmlDeviceGetMaxPcieLinkWidth", pcie_width) &&
-           find(library, "nvmlDeviceGetNvLinkVersion", nvlink_version);
+  bool load(const NvmlLibrary& library) {
+    return library.find("nvmlDeviceGetHandleByPciBusId_v2", handle_by_bus_id) &&
+           library.find("nvmlDeviceGetNvLinkState", link_state) &&
+           library.find("nvmlDeviceGetNvLinkRemoteDeviceType", remote_type) &&
+           library.find("nvmlDeviceGetNvLinkRemotePciInfo_v2", remote_pci) &&
+           library.find("nvmlDeviceGetTopologyCommonAncestor", ancestor) &&
+           library.find("nvmlDeviceGetCount_v2", count) &&
+           library.find("nvmlDeviceGetHandleByIndex_v2", handle_by_index) &&
+           library.find("nvmlDeviceGetPciInfo_v3", pci_info) && library.find("nvmlDeviceGetName", name) &&
+           library.find("nvmlDeviceGetMaxPcieLinkGeneration", pcie_generation) &&
+           library.find("nvmlDeviceGetMaxPcieLinkWidth", pcie_width) &&
+           library.find("nvmlDeviceGetNvLinkVersion", nvlink_version);
   }
 };
 
-Nvml::Nvml(void* library, std::unique_ptr<Calls> calls) : library_(library), calls_(std::move(calls)) {}
+Nvml::Nvml(std::unique_ptr<NvmlLibrary> library, std::unique_ptr<Calls> calls)
+    : library_(std::move(library)), calls_(std::move(calls)) {}
 
-Nvml::~Nvml() {
-  calls_->shutdown();
-  dlclose(library_);
-}
+Nvml::~Nvml() = default;
 
 std::unique_ptr<Nvml> Nvml::open() {
-  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return nullptr;
+  std::unique_ptr<NvmlLibrary> library = NvmlLibrary::open();
   auto calls = std::make_unique<Calls>();
-  if (!calls->load(library) || calls->init() != kSuccess) {
-    dlclose(library);
-    return nullptr;
-  }
-  return std::unique_ptr<Nvml>(new Nvml(library, std::move(calls)));
+  if (library == nullptr || !calls->load(*library)) return nullptr;
+  return std::unique_ptr<Nvml>(new Nvml(std::move(library), std::move(calls)));
 }
 
 Nvml::Device Nvml::device(const std::string& pci_bus_id) const {

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/nvml_library.h"
 #include "runtime/topology/gpu_links.h"
 
 namespace ddptrain {
 
-/// The calls of NVIDIA's management library that ddptrain uses. The library is loaded at run time, so that programs
-/// also start on machines without a driver.
+/// What NVIDIA's management library tells of GPUs and the links between them.
 class Nvml {
  public:
   using Device = struct nvmlDevice_st*;
@@ -41,9 +41,9 @@ class Nvml {
 
  private:
   struct Calls;
-  Nvml(void* library, std::unique_ptr<Calls> calls);
+  Nvml(std::unique_ptr<NvmlLibrary> library, std::unique_ptr<Calls> calls);
 
-  void* library_;
+  std::unique_ptr<NvmlLibrary> library_;
   std::unique_ptr<Calls> calls_;
 };
 

@@ -51,6 +51,7 @@ Rounds measure(Trainer& trainer, const Windows& windows, const World& world, Dev
   };
   Rounds rounds;
   for (int round = 0; round < windows.rounds; ++round) {
+    device.watch().set_part(static_cast<std::uint32_t>(round), static_cast<std::uint32_t>(windows.rounds));
     rounds.alone.push_back(world.max(mine(silent, world.rank() == 0)));
     rounds.step.push_back(world.max(mine(step)));
     rounds.silent_mine.push_back(mine(silent));

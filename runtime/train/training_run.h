@@ -5,7 +5,9 @@
 #include <string>
 
 #include "runtime/comm/world.h"
+#include "runtime/core/progress.h"
 #include "runtime/core/signal_requests.h"
+#include "runtime/device/sensors.h"
 #include "runtime/train/checkpoint_writer.h"
 #include "runtime/train/report.h"
 #include "runtime/train/trainer.h"
@@ -22,7 +24,9 @@ struct Samples {
 struct RunHooks {
   CheckpointWriter* checkpoints = nullptr;
   SignalRequests* signals = nullptr;     ///< Heeded at step boundaries, and restored when the steps are done.
+  Progress* progress = nullptr;          ///< On rank 0.
   const RunProgress* resumed = nullptr;  ///< How far the run had come whose state has been restored.
+  SensorSampler* sensors = nullptr;      ///< Of this rank's GPU.
 };
 
 struct RunOptions {
@@ -36,7 +40,6 @@ struct RunOptions {
   std::function<void()> trained;  ///< Called on all ranks with the parameters that training leaves; null: nothing.
   Samples samples;
   bool baseline = true;         ///< Measure scaling efficiency and exposed communication after training.
-  bool progress = false;        ///< Show every step as it ends; only where steps end before run() returns (CPU).
   int fail_rank = -1;           ///< For tests: this rank throws ...
   std::int64_t fail_step = -1;  ///< ... before this step.
 };

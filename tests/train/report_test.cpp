@@ -49,7 +49,7 @@ RunResult measured() {
 }
 
 TEST(Report, PrintsAnEpochAsPeopleGrepForIt) {
-  Report report(eight_gpus(), nullptr);
+  Report report(eight_gpus());
   testing::internal::CaptureStdout();
   report.epoch(measured().epochs.front());
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
@@ -59,7 +59,7 @@ TEST(Report, PrintsAnEpochAsPeopleGrepForIt) {
 TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   const std::string path = testing::TempDir() + "ddptrain_report.jsonl";
   MetricsFile file(path);
-  Report report(eight_gpus(), &file);
+  Report report(eight_gpus(), {.metrics = &file});
   testing::internal::CaptureStdout();
   report.summary(measured());
   const std::string table = testing::internal::GetCapturedStdout();
@@ -89,6 +89,30 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   EXPECT_EQ(summary.at("step_seconds_without_communication"), 9e-5);
   EXPECT_EQ(summary.at("step_seconds_without_communication_mean"), 8e-5);
   EXPECT_EQ(summary.at("step_seconds_without_communication_per_rank").size(), 4u);
+}
+
+TEST(Report, SummaryHoldsWhatTheSensorsOfEachGpuShowed) {
+  const std::string path = testing::TempDir() + "ddptrain_report_gpus.jsonl";
+  MetricsFile file(path);
+  Report report(eight_gpus(), &file);
+  RunResult result = measured();
+  result.gpus.resize(2);
+  result.gpus[0].add(SensorReading{1980, 3201, 410, 50, 1e9, 0});
+  result.gpus[0].add(SensorReading{1500, 3201, 694, 60, 2e9, 4});
+  testing::internal::CaptureStdout();
+  report.summary(result);
+  const std::string table = testing::internal::GetCapturedStdout();
+  const char* row =
+      "GPUs while training       1740 MHz on average (1500 to 1980), 694 W at most, 60 C at most; sw_power_cap 50% of "
+      "the time";
+  EXPECT_NE(table.find(row), std::string::npos) << table;
+  std::ifstream in(path);
+  const auto gpus = nlohmann::json::parse(in).at("gpus");
+  EXPECT_EQ(gpus.at(0).at("sm_mhz_min"), 1500);
+  EXPECT_EQ(gpus.at(0).at("watts"), 552);
+  EXPECT_EQ(gpus.at(0).at("throttled"), nlohmann::json({{"sw_power_cap", 0.5}}));
+  EXPECT_TRUE(gpus.at(1).at("watts_max").is_null());
+  EXPECT_EQ(gpus.at(1).at("readings"), 0);
 }
 
 TEST(MetricsFile, TellsOfPathsThatCannotBeWrittenAndOfFullDisks) {

@@ -1,0 +1,141 @@
+#include "runtime/device/sensors.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/nvml_library.h"
+
+namespace ddptrain {
+namespace {
+
+/// The part of NVML's stable binary interface that is used here.
+class NvmlSensors {
+ public:
+  static std::shared_ptr<NvmlSensors> open(const std::string& pci_bus_id) {
+    auto sensors = std::make_shared<NvmlSensors>();
+    sensors->library_ = NvmlLibrary::open();
+    int (*handle_by_bus_id)(const char*, Gpu*) = nullptr;
+    if (sensors->library_ == nullptr ||
+        !sensors->library_->find("nvmlDeviceGetHandleByPciBusId_v2", handle_by_bus_id) ||
+        handle_by_bus_id(pci_bus_id.c_str(), &sensors->gpu_) != NvmlLibrary::kSuccess) {
+      return nullptr;
+    }
+    const NvmlLibrary& library = *sensors->library_;
+    library.find("nvmlDeviceGetClockInfo", sensors->clock_);
+    library.find("nvmlDeviceGetPowerUsage", sensors->power_);
+    library.find("nvmlDeviceGetTemperature", sensors->temperature_);
+    library.find("nvmlDeviceGetMemoryInfo", sensors->memory_);
+    library.find("nvmlDeviceGetCurrentClocksThrottleReasons", sensors->reasons_);
+    return sensors;
+  }
+
+  SensorReading read() const {
+    SensorReading reading;
+    reading.sm_mhz = number(clock_, kSmClock);
+    reading.memory_mhz = number(clock_, kMemoryClock);
+    if (const auto milliwatts = number(power_)) reading.watts = 1e-3 * *milliwatts;
+    reading.celsius = number(temperature_, kGpuTemperature);
+    Memory memory{};
+    if (memory_ != nullptr && memory_(gpu_, &memory) == NvmlLibrary::kSuccess) {
+      reading.memory_used_bytes = static_cast<double>(memory.used);
+    }
+    unsigned long long reasons = 0;
+    if (reasons_ != nullptr && reasons_(gpu_, &reasons) == NvmlLibrary::kSuccess) reading.throttle_reasons = reasons;
+    return reading;
+  }
+
+ private:
+  using Gpu = struct nvmlDevice_st*;
+  static constexpr int kSmClock = 1;
+  static constexpr int kMemoryClock = 2;
+  static constexpr int kGpuTemperature = 0;
+  struct Memory {
+    unsigned long long total, free, used;
+  };
+
+  /// What `call` writes; nothing where it cannot.
+  template <class... Arguments>
+  std::optional<double> number(int (*call)(Gpu, Arguments...), auto... which) const {
+    unsigned value = 0;
+    if (call == nullptr || call(gpu_, which..., &value) != NvmlLibrary::kSuccess) return std::nullopt;
+    return value;
+  }
+
+  std::unique_ptr<NvmlLibrary> library_;
+  Gpu gpu_ = nullptr;
+  int (*clock_)(Gpu, int, unsigned*) = nullptr;
+  int (*power_)(Gpu, unsigned*) = nullptr;
+  int (*temperature_)(Gpu, int, unsigned*) = nullptr;
+  int (*memory_)(Gpu, Memory*) = nullptr;
+  int (*reasons_)(Gpu, unsigned long long*) = nullptr;
+};
+
+void add(SensorWindow::Spread& spread, const std::optional<double>& value) {
+  if (value) spread.add({1, *value, *value, *value});
+}
+
+}  // namespace
+
+ReadSensors gpu_sensors(const std::string& pci_bus_id) {
+  if (pci_bus_id.empty()) return nullptr;
+  std::shared_ptr<NvmlSensors> sensors = NvmlSensors::open(pci_bus_id);
+  if (sensors == nullptr) return nullptr;
+  return [sensors = std::move(sensors)] { return sensors->read(); };
+}
+
+void SensorWindow::Spread::add(const Spread& other) {
+  if (other.readings == 0) return;
+  min = readings == 0 ? other.min : std::min(min, other.min);
+  max = readings == 0 ? other.max : std::max(max, other.max);
+  sum += other.sum;
+  readings += other.readings;
+}
+
+void SensorWindow::add(const SensorReading& reading) {
+  ++readings;
+  ddptrain::add(sm_mhz, reading.sm_mhz);
+  ddptrain::add(memory_mhz, reading.memory_mhz);
+  ddptrain::add(watts, reading.watts);
+  ddptrain::add(celsius, reading.celsius);
+  ddptrain::add(memory_used_bytes, reading.memory_used_bytes);
+  for (std::size_t i = 0; i < throttled.size(); ++i) throttled[i] += reading.throttle_reasons >> i & 1;
+}
+
+void SensorWindow::add(const SensorWindow& other) {
+  readings += other.readings;
+  sm_mhz.add(other.sm_mhz);
+  memory_mhz.add(other.memory_mhz);
+  watts.add(other.watts);
+  celsius.add(other.celsius);
+  memory_used_bytes.add(other.memory_used_bytes);
+  for (std::size_t i = 0; i < throttled.size(); ++i) throttled[i] += other.throttled[i];
+}
+
+SensorSampler::SensorSampler(ReadSensors read, std::chrono::milliseconds interval)
+    : read_(std::move(read)), interval_(interval), thread_([this] { run(); }) {}
+
+SensorSampler::~SensorSampler() {
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+SensorWindow SensorSampler::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(window_, {});
+}
+
+void SensorSampler::run() {
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, interval_, [this] { return end_; })) {
+    lock.unlock();
+    const SensorReading reading = read_();
+    lock.lock();
+    window_.add(reading);
+  }
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+namespace ddptrain {
+
+/// Why a GPU's clock is below its highest: NVML's reasons, from its lowest bit on, named as nvidia-smi names them.
+inline constexpr std::array<std::string_view, 9> kThrottleReasons = {"gpu_idle",
+                                                                     "applications_clocks_setting",
+                                                                     "sw_power_cap",
+                                                                     "hw_slowdown",
+                                                                     "sync_boost",
+                                                                     "sw_thermal_slowdown",
+                                                                     "hw_thermal_slowdown",
+                                                                     "hw_power_brake_slowdown",
+                                                                     "display_clock_setting"};
+
+/// What the sensors of a GPU show at one moment. What it does not report is missing.
+struct SensorReading {
+  std::optional<double> sm_mhz = {};
+  std::optional<double> memory_mhz = {};
+  std::optional<double> watts = {};  ///< From Ampere on a mean over the last second.
+  std::optional<double> celsius = {};
+  std::optional<double> memory_used_bytes = {};  ///< By all processes.
+  std::uint64_t throttle_reasons = 0;       ///< Bit i: kThrottleReasons[i].
+};
+
+/// Reads a GPU's sensors: milliseconds at most. Called by one thread at a time.
+using ReadSensors = std::function<SensorReading()>;
+
+/// Of the GPU with this PCI bus id, through NVML. Null on the CPU (no bus id) and where NVML does not know the GPU.
+ReadSensors gpu_sensors(const std::string& pci_bus_id);
+
+/// What the sensors of a GPU showed over a stretch of time. Trivially copyable, so that ranks can exchange it.
+struct SensorWindow {
+  struct Spread {
+    std::uint64_t readings = 0;
+    double sum = 0.0;
+    double min = 0.0;
+    double max = 0.0;
+
+    void add(const Spread& other);
+    double mean() const { return sum / static_cast<double>(readings); }
+  };
+
+  std::uint64_t readings = 0;  ///< 0: nothing is known.
+  Spread sm_mhz, memory_mhz, watts, celsius, memory_used_bytes;
+  std::array<std::uint64_t, kThrottleReasons.size()> throttled{};  ///< Readings in which each reason held.
+
+  void add(const SensorReading& reading);
+  void add(const SensorWindow& other);  ///< The two stretches together.
+};
+
+/// Reads sensors in a thread of its own, every `interval`; those who use the GPU do not wait for it.
+class SensorSampler {
+ public:
+  explicit SensorSampler(ReadSensors read, std::chrono::milliseconds interval = std::chrono::milliseconds(100));
+  ~SensorSampler();
+  SensorSampler(const SensorSampler&) = delete;
+  SensorSampler& operator=(const SensorSampler&) = delete;
+
+  /// What was read since take() was called last; nothing where that is shorter ago than the interval.
+  SensorWindow take();
+
+ private:
+  void run();
+
+  const ReadSensors read_;
+  const std::chrono::milliseconds interval_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool end_ = false;
+  SensorWindow window_;
+  std::thread thread_;
+};
+
+}  // namespace ddptrain
