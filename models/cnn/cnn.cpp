@@ -147,6 +147,7 @@ class Cnn final : public Model, public Classifier {
       if (options.pretrained) spec.initial.read = [name = spec.name, read = options.pretrained] { return read(name); };
     }
     if (device.options().fused) kernels_ = make_cnn_kernels(device, shape, options.max_batch);
+    if (device.options().fused && !kernels_) kernels_ = make_paper_cnn_kernels(device, shape, options.max_batch);
     if (!kernels_) layers_ = std::make_unique<CnnLayers>(device, shape, options.max_batch);
   }
 
