@@ -38,6 +38,8 @@ class Description:
     batch: float  # samples per rank and micro-step
     grad_accum: int
     units_per_sample: float = 1.0  # tokens of a window
+    precision: str = ""  # of compute; empty where it is not told
+    device: str = ""  # cpu or cuda; empty where it is not told
 
     @property
     def flop(self) -> float:
@@ -75,6 +77,8 @@ def parsed(value: Any) -> Description | None:
         model=str(table.get("model")),
         buckets=tuple(buckets),
         gradient_dtype=str(table.get("gradient_dtype")),
+        precision=str(table.get("precision") or ""),
+        device=str(table.get("device") or ""),
         **numbers | {"grad_accum": int(numbers["grad_accum"])},
     )
 

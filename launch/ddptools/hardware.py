@@ -4,7 +4,7 @@ import dataclasses
 
 from ddptools.errors import UsageError
 
-GBIT = 0.125  # GB/s
+GBS_PER_GBIT = 0.125
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,18 +12,20 @@ class Gpu:
     peak_tflops: float  # dense bf16 (V100: fp16)
     generation: str  # of NCCL's tuning tables
     link: str  # to the other GPUs of its node
+    network: str  # of an adapter, in NVIDIA's own nodes of 8: DGX-1, DGX A100, DGX H100, H200, B200
+    adapters_per_gpu: float
 
 
 GPUS = {
-    "v100": Gpu(125.0, "volta", "nvlink2"),
-    "a100": Gpu(312.0, "ampere", "nvlink3"),
-    "h100": Gpu(989.0, "hopper", "nvlink4"),
-    "h200": Gpu(989.0, "hopper", "nvlink4"),
-    "b200": Gpu(2250.0, "blackwell", "nvlink5"),
+    "v100": Gpu(125.0, "volta", "nvlink2", "edr", 0.5),
+    "a100": Gpu(312.0, "ampere", "nvlink3", "hdr", 1.0),
+    "h100": Gpu(989.0, "hopper", "nvlink4", "ndr", 1.0),
+    "h200": Gpu(989.0, "hopper", "nvlink4", "ndr", 1.0),
+    "b200": Gpu(2250.0, "blackwell", "nvlink5", "ndr", 1.0),
 }
 
 # Within a node: GB/s of a GPU, one way.
-LINKS = {
+LINKS_GBS = {
     "nvlink2": 150.0,
     "nvlink3": 300.0,
     "nvlink4": 450.0,
@@ -35,7 +37,7 @@ LINKS = {
 }
 
 # Between nodes: Gbit/s of one adapter (InfiniBand: 4 lanes), one way.
-NETWORKS = {
+NETWORKS_GBIT = {
     "edr": 100.0,
     "hdr": 200.0,
     "ndr": 400.0,
@@ -45,15 +47,15 @@ NETWORKS = {
 OF_A_NODE = ("efa2",)  # its adapters together
 
 
-def link_bandwidth(name: str) -> float:
+def link_gbs(name: str) -> float:
     """GB/s of a link within a node: a name, or a number of GB/s."""
-    return LINKS[name] if name in LINKS else _number("--link", name, LINKS, "GB/s")
+    return LINKS_GBS[name] if name in LINKS_GBS else _number("--link", name, LINKS_GBS, "GB/s")
 
 
-def network_bandwidth(name: str, adapters: int) -> float:
+def network_gbs(name: str, adapters: int) -> float:
     """GB/s of a node with so many adapters of this name, or of a number of Gbit/s."""
-    gbit = NETWORKS[name] if name in NETWORKS else _number("--network", name, NETWORKS, "Gbit/s")
-    return gbit * GBIT * (1 if name in OF_A_NODE else adapters)
+    gbit = NETWORKS_GBIT[name] if name in NETWORKS_GBIT else _number("--network", name, NETWORKS_GBIT, "Gbit/s")
+    return gbit * GBS_PER_GBIT * (1 if name in OF_A_NODE else adapters)
 
 
 def _number(flag: str, text: str, names: dict[str, float], unit: str) -> float:

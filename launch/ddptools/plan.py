@@ -11,14 +11,18 @@ from ddptools.nccl_model import Fabric
 
 @dataclasses.dataclass(frozen=True)
 class NetworkFit:
-    """A measured all-reduce: per_rank_us * (ranks - 1) + 2 (ranks - 1) / ranks * bytes / (1000 busbw_gbs)."""
+    """A measured all-reduce: base_us + per_rank_us * (ranks - 1) + 2 (ranks - 1) / ranks * bytes / (1000 busbw_gbs)."""
 
     per_rank_us: float
     busbw_gbs: float
+    base_us: float = 0.0
     points: int = 0
+    least_ranks: int = 0  # that the points have
+    most_ranks: int = 0
 
     def microseconds(self, size: float, ranks: int) -> float:
-        return self.per_rank_us * (ranks - 1) + 2.0 * (ranks - 1) / ranks * size / (1000.0 * self.busbw_gbs)
+        latency = self.base_us + self.per_rank_us * (ranks - 1)
+        return latency + 2.0 * (ranks - 1) / ranks * size / (1000.0 * self.busbw_gbs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,12 +8,16 @@ import statistics
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ddptools.description import parsed, positive
+from ddptools.compute_rates import ComputeRates, compute_rates, is_same_network
+from ddptools.description import Description, parsed, positive
+from ddptools import nccl_model
 from ddptools.errors import UsageError
 from ddptools.measurements import result_rows, table_of
 from ddptools.plan import Case, NetworkFit, Prediction, predict
 
 Table = dict[str, Any]
+
+OPEN = 1e-4  # weight of a relative difference from NCCL's latencies, beside 1 of a relative error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,23 +46,47 @@ class AllReduce:
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    tflops: float | None  # of one rank at its work; None: no run told
+    compute: ComputeRates  # without points where no run told
+    works: tuple[Description, ...]  # different ones, of the runs
     intra_fit: NetworkFit | None
     inter_fit: NetworkFit | None
     interference: float | None  # see Case
-    fused_sum_us: float | None  # see Case; None where a run of several ranks that overlaps did without
+    fused_sum_us: dict[int, float]  # by ranks, see Case; empty where a run of several ranks that overlaps did without
     runs: int
     all_reduces: int
 
-    def applied_to(self, case: Case) -> Case:
+    def network_of(self, case: Case) -> Case:
+        """The case with what was measured of communication."""
         changes: Table = {"intra_fit": self.intra_fit, "inter_fit": self.inter_fit}
-        if self.tflops is not None:
-            changes["tflops"] = self.tflops
         if self.interference is not None:
             changes["interference"] = self.interference
-        if case.nodes == 1:
-            changes["fused_sum_us"] = self.fused_sum_us
+        if case.nodes == 1 and self.fused_sum_us:
+            changes["fused_sum_us"] = self._fused_sum_us(case.gpus)
         return dataclasses.replace(case, **changes)
+
+    def applied_to(self, case: Case) -> Case:
+        """With the compute rate too, where a run told one; NotMeasured where none is of this work and batch."""
+        case = self.network_of(case)
+        if not self.compute.points:
+            return case
+        return dataclasses.replace(case, tflops=self.compute.tflops(case.work, case.batch))
+
+    def _fused_sum_us(self, ranks: int) -> float:
+        """Between measured numbers of ranks on the line that joins them; beyond them that of the nearest."""
+        import numpy  # slow to import, and only calibrations need it
+
+        known = sorted(self.fused_sum_us)
+        return float(numpy.interp(ranks, known, [self.fused_sum_us[number] for number in known]))
+
+    def flags_of(self, work: Description) -> Table:
+        """With which all runs of this network were made, as far as `work` is another in that: flags of ddptrain."""
+        works = [known for known in self.works if is_same_network(known, work)]
+        flags = {}
+        for flag, name in (("device", "device"), ("precision", "precision"), ("comm-dtype", "gradient_dtype")):
+            values = {getattr(known, name) for known in works}
+            if len(values) == 1 and (value := values.pop()) and value != getattr(work, name):
+                flags[flag] = value
+        return flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +100,10 @@ class Compared:
     measured_per_second: float
     measured_efficiency: float | None
     error: float
+
+
+def load_all(paths: Iterable[pathlib.Path]) -> list[Table]:
+    return [record for path in paths for record in load_records(path)]
 
 
 def load_records(path: pathlib.Path) -> list[Table]:
@@ -100,20 +132,19 @@ def _json(text: str) -> Any:
 def calibrate(records: Iterable[Table]) -> Calibration:
     """UsageError where the records hold neither a run of ddptrain nor a result of ddpbench allreduce or overlap."""
     kept = [record for record in records if _usable(record)]
-    runs = list(_runs(kept))
+    runs = list(measured_runs(kept))
     points = [point for record in kept for point in _bench_points(record)]
     points += [point for run in runs for point in _run_points(run)]
     interference = [value for record in kept for value in _interference(record)]
     if not runs and not points and not interference:
         raise UsageError("--calibrate: no summary of ddptrain and no result of ddpbench allreduce or overlap in there")
-    fused = [run.fused_sum_us for run in runs if run.case.gpus > 1 and run.case.overlap]
-    rates = [run.case.work.flop * run.baseline_per_second for run in runs]
     return Calibration(
-        tflops=statistics.median(rates) / 1e12 if rates else None,
-        intra_fit=fit_network([p for p in points if p.nodes == 1]),
-        inter_fit=fit_network([p for p in points if p.nodes > 1]),
+        compute=compute_rates((run.case.work, run.case.batch, run.baseline_per_second) for run in runs),
+        works=tuple(dict.fromkeys(run.case.work for run in runs)),
+        intra_fit=fit_network([p for p in points if p.nodes == 1], "nvlink"),
+        inter_fit=fit_network([p for p in points if p.nodes > 1], "net"),
         interference=statistics.median(interference) if interference else None,
-        fused_sum_us=statistics.median(fused) if fused and None not in fused else None,
+        fused_sum_us=_fused_sums(runs),
         runs=len(runs),
         all_reduces=len(points),
     )
@@ -124,12 +155,12 @@ def compare(records: Iterable[Table], calibration: Calibration | None = None) ->
     `calibration`, by default fitted to these same records."""
     kept = [record for record in records if _usable(record)]
     network = calibration or calibrate(kept)
-    return [_compared(run, network) for run in _runs(kept) if run.case.gpus > 1]
+    return [_compared(run, network) for run in measured_runs(kept) if run.case.gpus > 1]
 
 
 def _compared(run: Measured, network: Calibration) -> Compared:
     tflops = run.case.work.flop * run.baseline_per_second / 1e12
-    prediction = predict(dataclasses.replace(network.applied_to(run.case), tflops=tflops))
+    prediction = predict(dataclasses.replace(network.network_of(run.case), tflops=tflops))
     return Compared(
         gpus=run.case.gpus,
         nodes=run.case.nodes,
@@ -141,21 +172,35 @@ def _compared(run: Measured, network: Calibration) -> Compared:
     )
 
 
-def fit_network(points: list[AllReduce]) -> NetworkFit | None:
-    """Least squares of the relative error over latency per rank and bus bandwidth, neither of them negative."""
+def fit_network(points: list[AllReduce], link: str) -> NetworkFit | None:
+    """Least squares of the relative error over latency and bus bandwidth, none of them negative. What the points leave
+    open, as where all have one size, is as NCCL's cost model has it for Ring LL over this `link`."""
     if not points:
         return None
     from scipy import optimize  # slow to import, and only calibrations need it
 
-    columns = []  # of each point: how latency per rank (us) and inverse bandwidth (us per kB) make up its time
-    for p in points:
+    prior_us = (nccl_model.BASE_LATENCY["Ring"][0], 2.0 * nccl_model.LINK_LATENCY[link]["Ring"][0])
+    rows = [(OPEN / prior_us[0], 0.0, 0.0), (0.0, OPEN / prior_us[1], 0.0)]
+    for p in points:  # how latency (us), latency per rank (us) and inverse bandwidth (us per kB) make up its time
         moved = p.calls * p.size * 2.0 * (p.ranks - 1) / p.ranks
-        columns.append((p.calls * (p.ranks - 1) / (1e6 * p.seconds), moved / (1e9 * p.seconds)))
-    ones = [1.0] * len(points)
-    (latency, inverse), _ = optimize.nnls(columns, ones)
+        latency = p.calls / (1e6 * p.seconds)
+        rows.append((latency, latency * (p.ranks - 1), moved / (1e9 * p.seconds)))
+    (base, per_rank, inverse), _ = optimize.nnls(rows, [OPEN] * 2 + [1.0] * len(points))
     if inverse == 0.0:  # the bandwidth is finite
-        latency, inverse = 0.0, optimize.nnls([column[1:] for column in columns], ones)[0][0]
-    return NetworkFit(float(latency), float(1.0 / inverse), len(points))
+        base, per_rank, inverse = 0.0, 0.0, optimize.nnls([row[2:] for row in rows[2:]], [1.0] * len(points))[0][0]
+    ranks = [point.ranks for point in points]
+    return NetworkFit(float(per_rank), float(1.0 / inverse), float(base), len(points), min(ranks), max(ranks))
+
+
+def _fused_sums(runs: list[Measured]) -> dict[int, float]:
+    """Medians by ranks; none where a run that overlaps did without."""
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        if run.case.gpus > 1 and run.case.overlap:
+            if run.fused_sum_us is None:
+                return {}
+            found.setdefault(run.case.gpus, []).append(run.fused_sum_us)
+    return {ranks: statistics.median(values) for ranks, values in found.items()}
 
 
 def _usable(record: Table) -> bool:
@@ -190,7 +235,7 @@ def _run_points(run: Measured) -> Iterator[AllReduce]:
         yield AllReduce(case.gpus, case.nodes, calls, case.work.gradient_bytes / calls, run.communication_seconds)
 
 
-def _runs(records: list[Table]) -> Iterator[Measured]:
+def measured_runs(records: Iterable[Table]) -> Iterator[Measured]:
     for record in records:
         summary = record if record.get("event") == "summary" else table_of(record.get("summary"))
         run = _run(summary, table_of(record.get("settings")))
@@ -199,10 +244,10 @@ def _runs(records: list[Table]) -> Iterator[Measured]:
 
 
 def _run(summary: Table, settings: Table) -> Measured | None:
-    """None where the summary does not hold what a prediction takes."""
+    """None where the summary does not hold what a prediction takes, or the ranks did not train together."""
     ranks, batch = positive(summary.get("world_size")), positive(summary.get("batch_per_rank"))
     work = parsed(summary.get("description"))
-    if ranks is None or batch is None or work is None:
+    if ranks is None or batch is None or work is None or settings.get("overlap") == "none":
         return None
     rate = _rate(summary, "beside_baseline") or _rate(summary)
     baseline = positive(summary.get("baseline_per_second")) or (rate if ranks == 1 else None)

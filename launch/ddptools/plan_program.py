@@ -9,15 +9,19 @@ import sys
 from typing import Any, NoReturn
 
 from ddptools import hardware, nccl_model
+from ddptools.compute_rates import NotMeasured
 from ddptools.description import Description, complete, describe, language_model
 from ddptools.errors import UsageError, run_program
-from ddptools.hardware import GBIT, GPUS, LINKS, NETWORKS, OF_A_NODE
+from ddptools.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT, OF_A_NODE
 from ddptools.interpreter import use_one_with
-from ddptools.plan import Case, Prediction, needed_bandwidth, predict, rule_of_thumb
-from ddptools.plan_calibration import Calibration, Compared, calibrate, compare, load_records
+from ddptools.out_of_sample import out_of_sample, out_of_sample_text
+from ddptools.plan import Case, needed_bandwidth, predict, rule_of_thumb
+from ddptools.plan_calibration import calibrate, compare, load_all
+from ddptools.plan_text import Answer, all_links, text_of
 from ddptools.programs import ROOT, program_folder
 
 ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
+OTHER_BUCKETS_MIB = (4.0, 100.0, 400.0)  # that are tried where no network is enough
 MOST_GPUS = 1_000_000
 SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
@@ -34,19 +38,32 @@ def plan_main() -> int:
 def run(arguments: list[str]) -> int:
     options = parse(arguments)
     use_one_with(*["matplotlib"] * bool(options.png or options.svg), *["scipy"] * bool(options.calibrate))
-    records = load_records(pathlib.Path(options.calibrate)) if options.calibrate else []
+    records = load_all(map(pathlib.Path, options.calibrate or []))
     complete(records, program_folder(options.bin) / "ddptrain")
-    calibration = calibrate(records) if options.calibrate else None
-    cases = make_cases(options, calibration)
-    predictions = [predict(case) for case in cases]
-    compared = compare(records, calibration) if calibration else []
+    if options.fit_ranks is not None:
+        print(out_of_sample_text(out_of_sample(records, options.fit_ranks), options.fit_ranks), end="")
+        return 0
+    answer = make_answer(options, records)
     if options.json:
-        write_json(options, cases, predictions, calibration, compared)
+        write_json(options, answer)
     if options.json != "-":
-        print(text_of(options, cases, predictions, calibration, compared), end="")
+        print(text_of(answer), end="")
     for path in filter(None, (options.png, options.svg)):
-        draw(path, options, cases)
+        draw(path, options, answer.cases)
     return 0
+
+
+def make_answer(options: argparse.Namespace, records: list[dict[str, Any]]) -> Answer:
+    answer = Answer(options, calibrate(records) if options.calibrate else None)
+    answer.work = describe_work(options, answer)
+    add_cases(answer)
+    answer.predictions = [predict(case) for case in answer.cases]
+    answer.compared = compare(records, answer.calibration) if answer.calibration else []
+    if options.target is not None:
+        answer.needed_gbs = [needed_bandwidth(case, options.target) for case in answer.cases]
+        for case, needed in zip(answer.cases, answer.needed_gbs, strict=True):
+            answer.remedies.append([] if needed is not None else remedies(options, answer, case))
+    return answer
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -69,6 +86,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     out.add_argument("--svg", metavar="FILE", help="the same")
     options = parser.parse_args(arguments[:end])
     options.ddptrain_flags = arguments[end + 1 :]
+    if options.fit_ranks is not None and not options.calibrate:
+        raise UsageError("--fit-ranks: give the runs with --calibrate")
     if options.ddptrain_flags and options.params is not None:
         raise UsageError("--params: a model of which only the size is known takes no flags of ddptrain")
     return options
@@ -113,10 +132,11 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--gpus-per-node", type=whole("--gpus-per-node", 1024), default=8, metavar="N", help="(8)")
     machine.add_argument("--nodes", type=node_counts, default=None, metavar="N,...",
                          help="a row each (default: powers of two up to 4096)")  # fmt: skip
-    machine.add_argument("--link", help=f"within a node: {', '.join(LINKS)}, or GB/s one way (the GPU's)")
-    machine.add_argument("--network", default="ndr",
-                         help=f"of an adapter (efa2: of a node): {', '.join(NETWORKS)}, or Gbit/s (ndr)")  # fmt: skip
-    machine.add_argument("--nics", type=whole("--nics", 1024), default=1, metavar="N", help="adapters per node (1)")
+    machine.add_argument("--link", help=f"within a node: {', '.join(LINKS_GBS)}, or GB/s one way (the GPU's)")
+    machine.add_argument("--network", help=f"of an adapter (efa2: of a node): {', '.join(NETWORKS_GBIT)}, or Gbit/s "
+                         "(that of nodes as they are sold: ndr for h100, h200, b200; hdr: a100; edr: v100)")  # fmt: skip
+    machine.add_argument("--nics", type=whole("--nics", 1024), metavar="N",
+                         help="adapters per node (as they are sold: one per GPU; v100: one per two)")  # fmt: skip
     machine.add_argument("--achievable", type=number("--achievable", 0.01, 1), default=0.8, metavar="F",
                          help="of advertised rates (0.8; 0.8 to 0.9 are usual)")  # fmt: skip
     machine.add_argument(
@@ -126,8 +146,10 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--protocol", choices=nccl_model.PROTOCOLS, help="(what NCCL's cost model prefers)")
     machine.add_argument("--interference", type=number("--interference", 0, 10), metavar="F",
                          help="seconds by which a second of communication makes compute longer (0)")  # fmt: skip
-    machine.add_argument("--calibrate", metavar="RESULTS",
+    machine.add_argument("--calibrate", nargs="+", metavar="RESULTS",
                          help="take rates from files of ddpsweep, ddptrain --metrics, ddpbench --json")  # fmt: skip
+    machine.add_argument("--fit-ranks", type=whole("--fit-ranks", MOST_GPUS), metavar="N", help="with --calibrate: "
+                         "take rates from runs of up to N ranks and predict the others, beside linear scaling")  # fmt: skip
 
 
 def number(flag: str, least: float, most: float) -> Any:
@@ -168,20 +190,25 @@ def node_counts(text: str) -> list[int]:
     return [whole("--nodes", MOST_GPUS)(part) for part in text.split(",")]
 
 
-def make_cases(options: argparse.Namespace, calibration: Calibration | None) -> list[Case]:
+def add_cases(answer: Answer) -> None:
+    """One for each number of nodes whose batch per GPU was measured; UsageError where there is none."""
+    options = answer.options
     nodes = options.nodes or [2**i for i in range(13)]
     if max(nodes) * options.gpus_per_node > MOST_GPUS:
         raise UsageError(f"--nodes {max(nodes)}: more than {MOST_GPUS} GPUs in all")
     if options.global_batch and options.nodes is None:
         nodes = [n for n in nodes if n * options.gpus_per_node <= options.global_batch] or nodes[:1]
-    work = describe_work(options)
-    return [make_case(options, work, n, calibration) for n in nodes]
+    for number_of_nodes in nodes:
+        try:
+            answer.cases.append(make_case(answer, answer.work, number_of_nodes))
+        except NotMeasured as error:
+            answer.left_out[number_of_nodes] = str(error)
+    if not answer.cases:
+        raise UsageError(f"--calibrate {' '.join(options.calibrate)}: {next(iter(answer.left_out.values()))}")
 
 
-def make_case(
-    options: argparse.Namespace, work: Description, nodes: int, calibration: Calibration | None = None
-) -> Case:
-    gpu = GPUS[options.gpu]
+def make_case(answer: Answer, work: Description, nodes: int) -> Case:
+    options, gpu = answer.options, GPUS[answer.options.gpu]
     link = options.link or gpu.link
     case = Case(
         work=work,
@@ -191,25 +218,58 @@ def make_case(
         nodes=nodes,
         grad_accum=options.grad_accum or work.grad_accum,
         overlap=options.overlap == "on",
-        intra_gbs=options.achievable * hardware.link_bandwidth(link),
-        inter_gbs=options.achievable * hardware.network_bandwidth(options.network, options.nics),
+        intra_gbs=options.achievable * hardware.link_gbs(link),
+        inter_gbs=options.achievable * hardware.network_gbs(network_of(options), adapters_of(options)),
         generation=gpu.generation,
         link="pcie" if link.startswith("pcie") else "nvlink",
         channels=options.channels or 0,
         algorithm=options.algorithm,
         protocol=options.protocol,
     )
-    case = calibration.applied_to(case) if calibration else case
-    given = {name: getattr(options, name) for name in ("tflops", "interference")}
-    return dataclasses.replace(case, **{name: value for name, value in given.items() if value is not None})
+    if answer.calibration:
+        measured = answer.calibration
+        case = measured.network_of(case) if options.tflops else measured.applied_to(case)
+    return case if options.interference is None else dataclasses.replace(case, interference=options.interference)
+
+
+def network_of(options: argparse.Namespace) -> str:
+    return options.network or GPUS[options.gpu].network
+
+
+def adapters_of(options: argparse.Namespace) -> int:
+    return options.nics or max(1, round(GPUS[options.gpu].adapters_per_gpu * options.gpus_per_node))
+
+
+def remedies(options: argparse.Namespace, answer: Answer, case: Case) -> list[str]:
+    """What, each alone, would reach the target over the case's own network."""
+
+    def smallest(name: str, most: int) -> str:
+        for factor in (2**i for i in range(1, most)):
+            value = getattr(case, name) * factor
+            if predict(dataclasses.replace(case, **{name: value})).efficiency >= options.target:
+                return f"{value:g}"
+        return ""
+
+    found = []
+    if batch := smallest("batch", 13):
+        found.append(f"batch {batch} per GPU (ZeRO, --zero 1, makes room for it)")
+    if micro_steps := smallest("grad_accum", 13):
+        found.append(f"{micro_steps} micro-steps per step (--grad-accum)")
+    for mib in OTHER_BUCKETS_MIB:
+        work = describe_work(argparse.Namespace(**vars(options) | {"bucket_mb": mib}), answer)
+        if predict(dataclasses.replace(case, work=work)).efficiency >= options.target:
+            found.append(f"buckets of {mib:g} MiB (--bucket-mb)")
+            break
+    return found
 
 
 def recipes() -> list[str]:
     return sorted(path.stem for path in (ROOT / "configs").glob("*.toml"))
 
 
-def describe_work(options: argparse.Namespace) -> Description:
-    """What ddptrain says of the model that is asked for, on GPUs; or one of the size of --params."""
+def describe_work(options: argparse.Namespace, answer: Answer) -> Description:
+    """What ddptrain says of the model that is asked for, on GPUs and as the runs of a calibration trained it; or one of
+    the size of --params."""
     if options.params is not None:
         sizes = {"bucket_bytes": (options.bucket_mb, 2.0**20), "last_bucket_bytes": (options.last_bucket_kb, 2.0**10)}
         given = {name: value * unit for name, (value, unit) in sizes.items() if value is not None}
@@ -225,11 +285,12 @@ def describe_work(options: argparse.Namespace) -> Description:
                         ("recompute", "block" if options.recompute else None),
                         ("bucket-mb", options.bucket_mb), ("last-bucket-kb", options.last_bucket_kb)):  # fmt: skip
         flags |= {flag: value} if value is not None else {}
-    return describe(program_folder(options.bin) / "ddptrain", flags, options.ddptrain_flags)
-
-
-def name_of(options: argparse.Namespace, work: Description) -> str:
-    return work.model if options.params is not None else pathlib.Path(options.model).stem
+    program = program_folder(options.bin) / "ddptrain"
+    work = describe(program, flags, options.ddptrain_flags)
+    as_run = answer.calibration.flags_of(work) if answer.calibration else {}
+    if options.gradients is not None:
+        as_run.pop("comm-dtype", None)
+    return describe(program, flags | as_run, options.ddptrain_flags) if as_run else work
 
 
 def batch_per_gpu(options: argparse.Namespace, work: Description, gpus: int) -> float:
@@ -240,172 +301,37 @@ def batch_per_gpu(options: argparse.Namespace, work: Description, gpus: int) -> 
     return options.global_batch / gpus
 
 
-# --- text -----------------------------------------------------------------------------------------------------------
-
-
-def text_of(
-    options: argparse.Namespace,
-    cases: list[Case],
-    predictions: list[Prediction],
-    calibration: Calibration | None,
-    compared: list[Compared],
-) -> str:
-    parts = [heading(options, cases[0]), links_text(cases[0]), steps_text(cases, predictions)]
-    if options.target is not None:
-        parts.append(target_text(options, cases))
-    if calibration is not None:
-        parts.append(calibration_text(calibration, compared))
-    return "\n".join(parts)
-
-
-def three_digits(value: float) -> str:
-    """Three significant ones (all of those before the point), never as a power of ten."""
-    if value == 0.0 or not math.isfinite(value):
-        return f"{value:.0f}"
-    return f"{value:.{max(2 - math.floor(math.log10(abs(value))), 0)}f}"
-
-
-def table(rows: list[list[str]]) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) + "\n" for row in rows)
-
-
-def heading(options: argparse.Namespace, case: Case) -> str:
-    rule = rule_of_thumb(case)
-    gradients = three_digits(case.work.gradient_bytes / 1e9)
-    work, seconds = three_digits(rule.tflop_per_gpu), three_digits(rule.compute_seconds)
-    moved, exactly = three_digits(rule.bytes_to_move / 1e9), three_digits(rule.exact_bytes_to_move / 1e9)
-    size = f"{case.work.parameters / 1e9:.4g} B parameters"
-    lines = (
-        ("Model", f"{name_of(options, case.work)}: {size}, {case.work.gradient_dtype} gradients of {gradients} GB"),
-        ("Compute", f"{work} TFLOP per GPU and step, {seconds} s at {three_digits(case.tflops)} TFLOP/s"),
-        ("", f"({case.gpus} GPUs, {case.batch:g} samples each)"),
-        ("To move", f"{moved} GB, twice the gradients (exactly 2 (W-1)/W: {exactly} GB)"),
-    )
-    return "".join(f"{name:<10}{text}\n" for name, text in lines)
-
-
-def links_text(case: Case) -> str:
-    rows = [["link", "GB/s", "s at that rate", "s at 90 to 80% of it", "bound by"]]
-    rule = rule_of_thumb(case)
-    for name, gbs in all_links().items():
-        seconds = rule.seconds_at(gbs)
-        achieved = f"{three_digits(seconds / 0.9)} to {three_digits(seconds / 0.8)}"
-        bound = "communication" if seconds > rule.compute_seconds else "compute"
-        rows.append([name, f"{gbs:g}", three_digits(seconds), achieved, bound])
-    return "Without latency and overlap, over one link:\n" + table(rows)
-
-
-def all_links() -> dict[str, float]:
-    """GB/s, advertised."""
-    return LINKS | {f"{name} ({gbit:g} Gbit/s)": gbit * GBIT for name, gbit in NETWORKS.items()}
-
-
-def milliseconds(seconds: float) -> str:
-    return three_digits(1e3 * seconds)
-
-
-def steps_text(cases: list[Case], predictions: list[Prediction]) -> str:
-    rows = [["nodes", "GPUs", "batch", "compute ms", "all-reduce ms", "by", "exposed ms", "step ms", "samples/s",
-             "efficiency", "bound by"]]  # fmt: skip
-    for case, p in zip(cases, predictions, strict=True):
-        rows.append([str(p.nodes), str(p.gpus), f"{case.batch:g}", milliseconds(p.compute_seconds),
-                     milliseconds(p.communication_seconds), f"{p.algorithm} {p.protocol}".strip(),
-                     milliseconds(p.exposed_seconds), milliseconds(p.step_seconds), three_digits(p.samples_per_second),
-                     f"{100 * p.efficiency:.1f}%", p.bound])  # fmt: skip
-    within, between = three_digits(cases[0].intra_gbs), three_digits(cases[0].inter_gbs)
-    return f"Steps, at {within} GB/s of a GPU within a node and {between} GB/s of a node between them:\n" + table(rows)
-
-
-def target_text(options: argparse.Namespace, cases: list[Case]) -> str:
-    rows = [["nodes", "GPUs", "needed, achieved", "needed, advertised", "enough"]]
-    for case in cases:
-        needed = needed_bandwidth(case, options.target)
-        unit, factor = ("GB/s", 1.0) if case.nodes == 1 else ("Gbit/s", 1.0 / GBIT)
-        if needed == 0.0:
-            rows.append([str(case.nodes), str(case.gpus), "nothing to send", "", ""])
-            continue
-        if needed is None:
-            rows.append([str(case.nodes), str(case.gpus), "none is enough", "", why_not(case)])
-            continue
-        advertised = needed / options.achievable
-        rows.append([str(case.nodes), str(case.gpus), f"{three_digits(needed * factor)} {unit}",
-                     f"{three_digits(advertised * factor)} {unit}", enough(case.nodes, advertised)])  # fmt: skip
-    return f"For {100 * options.target:g}% (per GPU on one node, per node on several):\n" + table(rows)
-
-
-def why_not(case: Case) -> str:
-    return "latency is too long" if case.nodes == 1 else "latency, or the links within a node"
-
-
-def enough(nodes: int, advertised: float) -> str:
-    """The least that has this rate."""
-    if nodes == 1:
-        fitting = [name for name, gbs in sorted(LINKS.items(), key=lambda item: item[1]) if gbs >= advertised]
-        return fitting[0] if fitting else "no link known"
-    one = {name: gbit * GBIT for name, gbit in NETWORKS.items() if name not in OF_A_NODE}
-    fitting = [name for name, gbs in one.items() if gbs >= advertised]
-    if fitting:
-        return f"1 x {fitting[0]}"
-    name, gbs = max(one.items(), key=lambda item: item[1])
-    return f"{math.ceil(advertised / gbs)} x {name}"
-
-
-def calibration_text(calibration: Calibration, compared: list[Compared]) -> str:
-    lines = [f"Calibrated by runs: {calibration.runs}, all-reduces: {calibration.all_reduces}"]
-    if calibration.tflops is not None:
-        lines.append(f"  compute {three_digits(calibration.tflops)} TFLOP/s per rank")
-    if calibration.interference is not None:
-        lines.append(f"  a second of communication makes compute {three_digits(calibration.interference)} s longer")
-    for name, fit in (("one node", calibration.intra_fit), ("several nodes", calibration.inter_fit)):
-        if fit is not None:
-            lines.append(f"  all-reduce on {name}: {three_digits(fit.per_rank_us)} us per rank beyond the first, "
-                         f"busbw {three_digits(fit.busbw_gbs)} GB/s ({fit.points} points)")  # fmt: skip
-    if not compared:
-        return "\n".join(lines) + "\n"
-    rows = [["ranks", "nodes", "batch", "predicted samples/s", "measured", "error", "efficiency", "measured"]]
-    for c in sorted(compared, key=lambda c: (c.nodes, c.gpus, c.batch)):
-        measured = f"{100 * c.measured_efficiency:.1f}%" if c.measured_efficiency else ""
-        rows.append([str(c.gpus), str(c.nodes), f"{c.batch:g}", three_digits(c.predicted.samples_per_second),
-                     three_digits(c.measured_per_second), f"{100 * c.error:+.1f}%",
-                     f"{100 * c.predicted.efficiency:.1f}%", measured])  # fmt: skip
-    return "\n".join(lines) + "\n\nPredicted and measured, each with its run's own one-rank baseline:\n" + table(rows)
-
-
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def document(
-    options: argparse.Namespace,
-    cases: list[Case],
-    predictions: list[Prediction],
-    calibration: Calibration | None,
-    compared: list[Compared],
-) -> dict[str, Any]:
-    rule = rule_of_thumb(cases[0])
+def document(answer: Answer) -> dict[str, Any]:
+    rule = rule_of_thumb(answer.cases[0])
     result: dict[str, Any] = {
-        "case": dataclasses.asdict(cases[0]),
+        "case": dataclasses.asdict(answer.cases[0]),
         "rule_of_thumb": dataclasses.asdict(rule),
         "links": [
             {"link": name, "bandwidth_gbs": gbs, "seconds": rule.seconds_at(gbs)} for name, gbs in all_links().items()
         ],
-        "predictions": [dataclasses.asdict(p) for p in predictions],
+        "predictions": [dataclasses.asdict(p) for p in answer.predictions],
+        "left_out": [{"nodes": nodes, "reason": reason} for nodes, reason in answer.left_out.items()],
     }
-    if options.target is not None:
+    if answer.options.target is not None:
+        rows = zip(answer.cases, answer.needed_gbs, answer.remedies, strict=True)
         result["target"] = {
-            "efficiency": options.target,
+            "efficiency": answer.options.target,
             "needed_gbs": [
-                {"nodes": c.nodes, "gpus": c.gpus, "achieved_gbs": needed_bandwidth(c, options.target)} for c in cases
+                {"nodes": c.nodes, "gpus": c.gpus, "achieved_gbs": needed, "would_be_enough": would}
+                for c, needed, would in rows
             ],
         }
-    if calibration is not None:
-        result["calibration"] = dataclasses.asdict(calibration)
-        result["compared"] = [dataclasses.asdict(c) for c in compared]
+    if answer.calibration is not None:
+        result["calibration"] = dataclasses.asdict(answer.calibration)
+        result["compared"] = [dataclasses.asdict(c) for c in answer.compared]
     return result
 
 
-def write_json(options: argparse.Namespace, *rest: Any) -> None:
-    text = json.dumps(document(options, *rest), indent=1) + "\n"
+def write_json(options: argparse.Namespace, answer: Answer) -> None:
+    text = json.dumps(document(answer), indent=1) + "\n"
     if options.json == "-":
         sys.stdout.write(text)
         return
@@ -417,7 +343,7 @@ def write_json(options: argparse.Namespace, *rest: Any) -> None:
 
 def other_network(options: argparse.Namespace, name: str) -> dict[str, Any]:
     """What of a case another network changes; what was measured on this one does not hold there."""
-    return {"inter_gbs": options.achievable * hardware.network_bandwidth(name, options.nics), "inter_fit": None}
+    return {"inter_gbs": options.achievable * hardware.network_gbs(name, adapters_of(options)), "inter_fit": None}
 
 
 def draw(path: str, options: argparse.Namespace, cases: list[Case]) -> None:
@@ -428,13 +354,13 @@ def draw(path: str, options: argparse.Namespace, cases: list[Case]) -> None:
     from matplotlib import pyplot
 
     cases = sorted(cases, key=lambda case: case.gpus)
-    name = name_of(options, cases[0].work)
+    name = cases[0].work.model if options.params is not None else pathlib.Path(options.model).stem
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    for network in dict.fromkeys((*NETWORKS, options.network)):
-        chosen = network == options.network
+    for network in dict.fromkeys((*NETWORKS_GBIT, network_of(options))):
+        chosen = network == network_of(options)
         changes = {} if chosen else other_network(options, network)
         curve = [predict(dataclasses.replace(case, **changes)) for case in cases]
-        adapters = f"{options.nics} x {network}{'' if network in NETWORKS else ' Gbit/s'}"
+        adapters = f"{adapters_of(options)} x {network}{'' if network in NETWORKS_GBIT else ' Gbit/s'}"
         label = network if network in OF_A_NODE else adapters
         axes.plot([p.gpus for p in curve], [100 * p.efficiency for p in curve], marker="o" if chosen else ".",
                   linewidth=2.5 if chosen else 1.0, label=label)  # fmt: skip

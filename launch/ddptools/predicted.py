@@ -9,7 +9,7 @@ from ddptools.gradient_path import sent_by
 from ddptools.measurements import Case, Experiment
 from ddptools.plan_calibration import Compared, calibrate, compare
 from ddptools.tables import MOST_ROWS, Table, spread
-from ddptools.words import percent
+from ddptools.words import percent, signed_percent
 
 
 @dataclasses.dataclass
@@ -57,7 +57,7 @@ def predicted_table(experiment: Experiment, found: list[Predicted]) -> Table:
                 experiment.label(one.case),
                 spread([run.predicted.samples_per_second for run in runs]),
                 spread([run.measured_per_second for run in runs]),
-                spread([run.error for run in runs], _signed),
+                spread([run.error for run in runs], signed_percent),
                 spread([run.predicted.efficiency for run in runs], percent),
                 spread(efficiencies, percent),
             ]
@@ -75,11 +75,7 @@ def predicted_words(experiment: Experiment, found: list[Predicted]) -> str:
     return (
         f"The throughput predicted for {runs} is off by {percent(statistics.median(errors))} in the median, by "
         f"{percent(max(errors))} at most; the case farthest off is {experiment.label(farthest.case)} "
-        f"({_signed(farthest.error)}). A prediction takes compute from the run's own one-rank baseline and the network "
+        f"({signed_percent(farthest.error)}). A prediction takes compute from the run's own one-rank baseline and the network "
         "from a fit to the runs with the same environment variables and gradient path: what is off is the model of "
         "overlap or the fit."
     )
-
-
-def _signed(fraction: float) -> str:
-    return f"{100 * fraction:+.1f}%"

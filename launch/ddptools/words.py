@@ -27,6 +27,10 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.1f}%"
 
 
+def signed_percent(fraction: float) -> str:
+    return f"{100 * fraction:+.1f}%"
+
+
 def measured_text(case: Case, unit: str) -> str:
     """A rate with its spread, and "emulated" where it is."""
     rates = case.rates

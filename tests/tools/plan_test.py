@@ -17,9 +17,10 @@ from unittest import mock
 
 from support import ROOT, cnn_description, gpt2_description, make_programs, record
 from ddptools import description, interpreter, nccl_model, plan_program
+from ddptools.compute_rates import NotMeasured
 from ddptools.description import Buckets, language_model, parsed
 from ddptools.errors import UsageError
-from ddptools.hardware import LINKS, NETWORKS
+from ddptools.hardware import LINKS_GBS, NETWORKS_GBIT
 from ddptools.nccl_model import Fabric
 from ddptools.plan import Case, NetworkFit, exposed_seconds, needed_bandwidth, predict, rule_of_thumb
 from ddptools.plan_calibration import calibrate, compare, load_records
@@ -71,9 +72,9 @@ class ArithmeticTest(unittest.TestCase):
         self.assertAlmostEqual(rule_of_thumb(without).tflop_per_gpu, 2 * 3 * 2 * 2048 * 16 / 8000)
 
     def test_peak_rates(self) -> None:
-        self.assertEqual([LINKS[f"nvlink{i}"] for i in (2, 3, 4)], [150, 300, 450])
-        self.assertEqual([LINKS[f"pcie{i}"] for i in (4, 5, 6, 7)], [31, 63, 121, 242])
-        self.assertEqual([NETWORKS[name] for name in ("edr", "hdr", "ndr", "xdr", "efa2")], [100, 200, 400, 800, 3200])
+        self.assertEqual([LINKS_GBS[f"nvlink{i}"] for i in (2, 3, 4)], [150, 300, 450])
+        self.assertEqual([LINKS_GBS[f"pcie{i}"] for i in (4, 5, 6, 7)], [31, 63, 121, 242])
+        self.assertEqual([NETWORKS_GBIT[name] for name in ("edr", "hdr", "ndr", "xdr", "efa2")], [100, 200, 400, 800, 3200])
 
     def test_the_program_prints_them(self) -> None:
         rows = {line.split()[0]: line for line in output(*EXPERIMENT_7).splitlines() if line.split()}
@@ -88,7 +89,7 @@ class ArithmeticTest(unittest.TestCase):
 
     def test_one_node_is_bound_by_compute_and_four_over_hdr_are_not(self) -> None:
         arguments = [a if a != "16" else "64" for a in EXPERIMENT_7[:-1]]
-        result = json.loads(output(*arguments, "1,4", "--gpu", "a100", "--network", "hdr", "--json"))
+        result = json.loads(output(*arguments, "1,4", "--gpu", "a100", "--nics", "1", "--json"))
         self.assertEqual([p["bound"] for p in result["predictions"]], ["compute", "communication"])
 
 
@@ -280,26 +281,83 @@ def summary(ranks: int, rate: float, baseline: float | None = None, **changes: A
 
 
 def bench(ranks: int, per_rank_us: float, busbw: float) -> dict[str, Any]:
-    fit = NetworkFit(per_rank_us, busbw)
+    fit = NetworkFit(per_rank_us, busbw, base_us=5.0)
     rows = [{"bytes": size, "time_us": fit.microseconds(size, ranks)} for size in (1e3, 1e5, 1e7, 1e9)]
     return {"benchmark": "allreduce", "ranks": ranks, "results": rows}
+
+
+WORK = parsed(cnn_description())
+
+
+class ComputeRatesTest(unittest.TestCase):
+    """By model and batch."""
+
+    def setUp(self) -> None:
+        runs = [summary(1, rate, batch_per_rank=batch) for batch, rate in ((512, 4e6), (512, 4.2e6), (512, 4.1e6))]
+        self.calibration = calibrate([*runs, summary(2, 13e6, 6.6e6, batch_per_rank=8192)])
+
+    def seconds(self, batch: float) -> float:
+        return batch * WORK.flop / (1e12 * self.calibration.compute.tflops(WORK, batch))
+
+    def test_measured_batches_have_their_own_rate(self) -> None:
+        self.assertAlmostEqual(self.seconds(512), 512 / 4.1e6)
+        self.assertAlmostEqual(self.seconds(8192), 8192 / 6.6e6)
+
+    def test_time_is_on_a_line_between_them(self) -> None:
+        self.assertAlmostEqual(self.seconds((512 + 8192) / 2), (512 / 4.1e6 + 8192 / 6.6e6) / 2)
+
+    def test_outside_there_is_a_reason_in_place_of_a_rate(self) -> None:
+        for batch in (511, 8193):
+            with self.assertRaisesRegex(NotMeasured, f"batches from 512 to 8192 per rank, not {batch}: .* --tflops"):
+                self.calibration.compute.tflops(WORK, batch)
+        with self.assertRaisesRegex(NotMeasured, "its runs are of cnn .* not of gpt"):
+            self.calibration.compute.tflops(parsed(gpt2_description()), 512)
+
+    def test_another_precision_or_device_is_other_work(self) -> None:
+        told = cnn_description(precision="fp32", device="cuda")
+        calibration = calibrate([summary(1, 2e5, description=told)])
+        self.assertAlmostEqual(calibration.compute.tflops(parsed(told), 512), WORK.flop * 2e5 / 1e12)
+        for change in ({"precision": "bf16"}, {"device": "cpu"}):
+            with self.assertRaises(NotMeasured):
+                calibration.compute.tflops(parsed(told | change), 512)
+
+    def test_what_all_runs_were_made_with_is_asked_of_ddptrain(self) -> None:
+        told = cnn_description(precision="bf16", device="cuda", gradient_dtype="fp32")
+        asked = parsed(cnn_description(precision="bf16", device="cuda", gradient_dtype="bf16"))
+        self.assertEqual(calibrate([summary(1, 1e6, description=told)]).flags_of(asked), {"comm-dtype": "fp32"})
+        two_kinds = [summary(1, 1e6, description=told), summary(1, 1e6, description=told | {"gradient_dtype": "bf16"})]
+        self.assertEqual(calibrate(two_kinds).flags_of(asked), {})
+        self.assertEqual(calibrate([summary(1, 1e6, description=told)]).flags_of(parsed(gpt2_description())), {})
+
+    def test_a_fused_sum_goes_by_the_ranks(self) -> None:
+        def run(ranks: int, us: float) -> dict[str, Any]:
+            return summary(ranks, ranks * 512 / 130e-6, 4e6, step_seconds=130e-6, fused_sum=True,
+                           step_seconds_without_communication=130e-6 - us * 1e-6)  # fmt: skip
+
+        calibration = calibrate([run(2, 5.0), run(2, 7.0), run(4, 8.0)])
+        for ranks, us in ((2, 6.0), (3, 7.0), (4, 8.0), (8, 8.0)):
+            applied = calibration.network_of(Case(WORK, 512, 300.0, gpus_per_node=ranks))
+            self.assertAlmostEqual(applied.fused_sum_us, us)
 
 
 class CalibrationTest(unittest.TestCase):
     def test_finds_the_network_that_made_the_points(self) -> None:
         fit = calibrate([bench(2, 3.0, 120.0), {"status": "ok", "bench": bench(8, 3.0, 120.0)}]).intra_fit
         assert fit is not None
-        self.assertAlmostEqual(fit.per_rank_us, 3.0)
-        self.assertAlmostEqual(fit.busbw_gbs, 120.0)
-        self.assertEqual(fit.points, 8)
+        self.assertAlmostEqual(fit.base_us, 5.0, places=5)
+        self.assertAlmostEqual(fit.per_rank_us, 3.0, places=5)
+        self.assertAlmostEqual(fit.busbw_gbs, 120.0, places=5)
+        self.assertEqual((fit.points, fit.least_ranks, fit.most_ranks), (8, 2, 8))
 
-    def test_one_point_is_all_bandwidth(self) -> None:
+    def test_one_point_leaves_the_latency_to_the_cost_model(self) -> None:
         record = {"benchmark": "allreduce", "ranks": 2, "nodes": 2, "results": [{"bytes": 1e6, "time_us": 100.0}]}
         calibration = calibrate([record])
         self.assertIsNone(calibration.intra_fit)
         fit = calibration.inter_fit
         assert fit is not None
-        self.assertEqual((fit.per_rank_us, round(fit.busbw_gbs, 9), fit.points), (0.0, 10.0, 1))
+        self.assertAlmostEqual(fit.base_us, 6.6, places=5)  # Ring LL over a network
+        self.assertAlmostEqual(fit.per_rank_us, 2 * 2.7, places=5)
+        self.assertAlmostEqual(fit.busbw_gbs, 1e6 / (1000 * (100.0 - 12.0)), places=5)
 
     def test_takes_interference_from_the_overlap_benchmark(self) -> None:
         rows = [{"compute_alone_us": 1000.0, "compute_beside_us": 1000.0 + x, "communication_alone_us": 400.0}
@@ -313,11 +371,14 @@ class CalibrationTest(unittest.TestCase):
 
     def test_takes_the_compute_rate_from_the_baseline(self) -> None:
         calibration = calibrate([summary(8, 26.8e6, 3.91e6), summary(1, 3.91e6)])
-        self.assertAlmostEqual(calibration.tflops or 0.0, 71_565_312 * 3.91e6 / 1e12)
+        self.assertAlmostEqual(calibration.compute.tflops(WORK, 512), 71_565_312 * 3.91e6 / 1e12)
+        self.assertEqual([point.runs for point in calibration.compute.points], [2])
 
     def test_tokens_are_parts_of_sequences(self) -> None:
         record = summary(1, 0.0, model="gpt", tokens_per_second=524_000.0, description=gpt2_description())
-        self.assertAlmostEqual(calibrate([record]).tflops or 0.0, 8.7e11 / 1024 * 524_000 / 1e12)
+        work = parsed(gpt2_description())
+        assert work is not None
+        self.assertAlmostEqual(calibrate([record]).compute.tflops(work, 512), 8.7e11 / 1024 * 524_000 / 1e12)
 
     def test_gradients_have_the_type_that_is_sent(self) -> None:
         for precision, dtype, size in (("fp8", "bf16", 2), ("bf16", "fp32", 4), ("fp32", "fp32", 4)):
@@ -329,7 +390,7 @@ class CalibrationTest(unittest.TestCase):
     def test_an_unknown_model_is_what_it_says_or_nothing(self) -> None:
         told = cnn_description(model="mlp", flop_forward_per_sample=1e6, flop_backward_per_sample=2e6)
         calibration = calibrate([summary(1, 1e6, model="mlp", description=told)])
-        self.assertAlmostEqual(calibration.tflops or 0.0, 3e6 * 1e6 / 1e12)
+        self.assertAlmostEqual(calibration.compute.tflops(parsed(told), 512), 3e6 * 1e6 / 1e12)
         with self.assertRaises(UsageError):
             calibrate([summary(1, 1e6, model="mlp", parameters=1e6, description=None)])
 
@@ -354,7 +415,8 @@ class CalibrationTest(unittest.TestCase):
         self.assertLess(abs(fused.error), 0.01)
         (plain,) = compare([run(False)])
         self.assertNotAlmostEqual(plain.predicted.exposed_seconds, 8e-6)
-        self.assertIsNone(calibrate([run(True), run(False)]).fused_sum_us)
+        self.assertEqual(calibrate([run(True), run(False)]).fused_sum_us, {})
+        self.assertAlmostEqual(calibrate([run(True)]).fused_sum_us[4], 8.0)
         beside, after = compare([run(True), run(True, step=174e-6, overlap="off")])
         self.assertAlmostEqual(beside.predicted.exposed_seconds, 8e-6)
         self.assertAlmostEqual(after.predicted.exposed_seconds, 47e-6)
@@ -364,7 +426,7 @@ class CalibrationTest(unittest.TestCase):
         (filled,) = compare([{"summary": run, "settings": {"comm-ctas": 0}}])
         self.assertAlmostEqual(filled.predicted.exposed_seconds, 45e-6)
         (some_free,) = compare([{"summary": run, "settings": {"comm-ctas": 4}}])
-        self.assertLess(some_free.predicted.exposed_seconds, 10e-6)
+        self.assertLess(some_free.predicted.exposed_seconds, 12e-6)
 
     def test_emulated_and_failed_runs_do_not_count(self) -> None:
         for mark in ({"emulated": True}, {"status": "failed"}):
@@ -410,8 +472,67 @@ class ProgramTest(unittest.TestCase):
             path = pathlib.Path(name) / "metrics.jsonl"
             path.write_text(json.dumps(summary(2, 7.5e6, 3.9e6, communication_seconds=2e-5)) + "\n")
             text = output("--model", "cnn", "--calibrate", str(path), "--nodes", "1")
-        self.assertIn("Calibrated by runs: 1, all-reduces: 1", text)
-        self.assertIn("Predicted and measured", text)
+        self.assertIn("measured at this batch, 1 run)", text)
+        self.assertRegex(text, r"within a node: measured, .* \(1 all-reduce of 2 ranks; more are extrapolated\)")
+        self.assertIn("predicted with their own one-rank baselines, and measured:", text)
+
+    def test_the_answer_is_near_the_runs_that_it_was_given(self) -> None:
+        folder = ROOT / "benchmarks" / "results" / "sweeps-4-h200-2026-11-21" / "scaling"
+        for batch, measured in ((512, 15.25e6), (8192, 26.05e6)):
+            text = output("--model", "cnn", "--batch", str(batch), "--calibrate", str(folder), "--nodes", "1",
+                          "--gpus-per-node", "4", "--json")  # fmt: skip
+            (predicted,) = json.loads(text)["predictions"]
+            self.assertAlmostEqual(predicted["samples_per_second"] / measured, 1.0, delta=0.05)
+
+    def test_batches_that_were_not_measured_are_refused_or_left_out(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            path = pathlib.Path(name) / "metrics.jsonl"
+            runs = [summary(1, rate, batch_per_rank=batch) for batch, rate in ((256, 3e6), (512, 4e6))]
+            path.write_text("".join(json.dumps(run) + "\n" for run in runs))
+            arguments = ["--model", "cnn", "--calibrate", str(path)]
+            with self.assertRaisesRegex(UsageError, "metrics.jsonl: its runs of cnn .* from 256 to 512 per rank, not 64"):
+                output(*arguments, "--batch", "64", "--nodes", "1")
+            output(*arguments, "--batch", "64", "--nodes", "1", "--tflops", "200")
+            text = output(*arguments, "--global-batch", "4096", "--nodes", "1,2,4")
+            self.assertRegex(text, r"\n  1 +8 +512 .*\n  2 +16 +256 ")
+            self.assertIn("Left out: 4 nodes, because its runs of cnn", text)
+
+    def test_gradients_are_those_of_the_runs(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            path = pathlib.Path(name) / "metrics.jsonl"
+            path.write_text(json.dumps(summary(1, 4e6, description=cnn_description(gradient_dtype="fp32"))) + "\n")
+            arguments = ["--model", "cnn", "--calibrate", str(path), "--nodes", "1"]
+            with mock.patch.object(plan_program, "describe", side_effect=[WORK, UsageError("asked again")]) as asked:
+                with self.assertRaisesRegex(UsageError, "asked again"):
+                    output(*arguments)
+            self.assertEqual(asked.call_args.args[1]["comm-dtype"], "fp32")
+            with mock.patch.object(plan_program, "describe", return_value=WORK) as asked:
+                output(*arguments, "--gradients", "bf16")
+            self.assertEqual([call.args[1]["comm-dtype"] for call in asked.call_args_list], ["bf16"])
+
+    def test_a_node_of_nvlinks_is_never_answered_with_pcie(self) -> None:
+        for batch in ("1", "4", "16", "64"):
+            text = output("--batch", batch, "--nodes", "1", "--target", "0.9")
+            self.assertNotIn("pcie", text.partition("For 90%")[2])
+        text = output("--batch", "64", "--nodes", "1", "--target", "0.9", "--link", "pcie5")
+        self.assertRegex(text.partition("For 90%")[2], r"pcie\d")
+
+    def test_where_no_network_is_enough_it_says_what_would_be(self) -> None:
+        arguments = ["--params", "100M", "--seq", "64", "--nodes", "16", "--target", "0.9", "--json"]
+        (row,) = json.loads(output(*arguments, "--batch", "1"))["target"]["needed_gbs"]
+        self.assertIsNone(row["achieved_gbs"])
+        batch = re.fullmatch(r"batch (\d+) per GPU \(ZeRO, .*\)", row["would_be_enough"][0])[1]
+        self.assertRegex(row["would_be_enough"][1], r"\d+ micro-steps per step")
+        for tried, enough in ((batch, True), (int(batch) // 2, False)):
+            (made,) = json.loads(output(*arguments, "--batch", str(tried)))["predictions"]
+            self.assertEqual(made["efficiency"] >= 0.9, enough)
+        text = output(*arguments[:-1], "--batch", "1")
+        self.assertRegex(text, r"16 nodes: no bandwidth is, because of latency.*; enough would be: batch")
+
+    def test_machines_are_as_they_are_sold(self) -> None:
+        for gpu, node_gbs in (("h200", 8 * 50), ("a100", 8 * 25), ("v100", 4 * 12.5)):
+            answer = json.loads(output("--gpu", gpu, "--nodes", "2", "--achievable", "1", "--json"))
+            self.assertEqual(answer["case"]["inter_gbs"], node_gbs)
 
     def test_curves(self) -> None:
         with tempfile.TemporaryDirectory() as name:
@@ -438,10 +559,10 @@ class ProgramTest(unittest.TestCase):
     def test_a_curve_of_another_network_leaves_the_measured_one_out(self) -> None:
         options = plan_program.parse(["--network", "ndr"])
         changes = plan_program.other_network(options, "hdr")
-        case = Case(language_model(124e6, 1024), 16, 400.0, nodes=4, inter_fit=NetworkFit(1.0, 1000.0))
+        case = Case(language_model(124e6, 1024), 16, 400.0, nodes=4, inter_fit=NetworkFit(1.0, 10000.0))
         hdr = dataclasses.replace(case, **changes)
-        self.assertAlmostEqual(hdr.inter_gbs, 0.8 * 25.0)
-        self.assertLess(predict(hdr).efficiency, predict(case).efficiency - 0.1)
+        self.assertAlmostEqual(hdr.inter_gbs, 0.8 * 8 * 25.0)
+        self.assertLess(predict(hdr).efficiency, predict(case).efficiency)
 
     def test_flags_reach_ddptrain(self) -> None:
         plan = ["--model", "cnn", "--bucket-mb", "2", "--gradients", "fp32", "--json", "--nodes", "1"]
@@ -464,7 +585,7 @@ class ProgramTest(unittest.TestCase):
     def test_adapters_that_are_named_by_the_node_are_not_multiplied(self) -> None:
         for network, of_a_node in (("hdr", "160"), ("efa2", "320"), ("100", "80.0")):
             text = output("--network", network, "--nics", "8", "--nodes", "2")
-            self.assertIn(f"and {of_a_node} GB/s of a node between them", text)
+            self.assertIn(f"between nodes: NCCL's cost model, {of_a_node} GB/s of a node (80% of", text)
 
     def test_one_gpu_needs_no_link(self) -> None:
         text = output("--gpus-per-node", "1", "--nodes", "1,2", "--target", "0.9")
