@@ -6,7 +6,7 @@ namespace {
 
 /// What the fused kernels keep of an image between their parts: features and their gradient in bf16, the places of the
 /// largest elements in 4 bits, the hidden layer in f32 and its gradient in bf16.
-constexpr std::size_t bytes_per_image(const CnnShape& shape) {
+std::size_t bytes_per_image(const CnnShape& shape) {
   const auto features = static_cast<std::size_t>(shape.features());
   const auto hidden = static_cast<std::size_t>(shape.hidden);
   return 2 * 2 * features + features / 2 + (4 + 2) * hidden;
