@@ -57,7 +57,10 @@ std::function<ImageData()> find_in(const fs::path& folder) {
   if (const auto folders = find_image_folders(folder))
     return [folders = *folders] { return load_image_folders(folders); };
   std::error_code ignored;
-  if (!fs::exists(folder, ignored)) usage_error("{}: there is no such folder", folder.string());
+  if (!fs::exists(folder, ignored)) {
+    usage_error("{}: there is no such folder. `launch/fetch-data fashion-mnist` downloads Fashion-MNIST.",
+                folder.string());
+  }
   usage_error(
       "{}: neither an IDX data set (train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz] and the same with "
       "t10k-) nor images (.png, .jpg, .pgm) in a folder per class: train/CLASS/ and test/CLASS/, or CLASS/. "
