@@ -1,11 +1,20 @@
 #include "data/images.h"
 
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+
 #include "data/fashion_mnist.h"
+#include "data/idx_set.h"
+#include "data/image_folders.h"
 #include "data/synthetic.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr std::int64_t kSyntheticCount = 60000;
 
@@ -23,7 +32,55 @@ ImageSource copy_to(Device& device, const ImageDataset& dataset, std::vector<Buf
   return {copy(dataset.images, images.shape), copy(dataset.labels, labels.shape)};
 }
 
+/// Where images are looked for: see find_images().
+fs::path folder_of(const std::string& name) {
+  if (!name.empty()) return name;
+  const char* variable = std::getenv("DDPTRAIN_DATA");
+  return variable != nullptr && *variable != '\0' ? fs::path(variable) : find_fashion_mnist();
+}
+
+bool is_fashion_mnist(const fs::path& folder) {
+  std::string text = folder.string();
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text.find("fashion") != std::string::npos;
+}
+
+std::function<ImageData()> find_in(const fs::path& folder) {
+  if (const auto set = find_idx_set(folder)) {
+    return [set = *set, folder] {
+      ImageData data = load_idx_set(set);
+      const std::vector<std::string> names = fashion_mnist_classes();
+      if (is_fashion_mnist(folder) && data.class_names.size() == names.size()) data.class_names = names;
+      return data;
+    };
+  }
+  if (const auto folders = find_image_folders(folder))
+    return [folders = *folders] { return load_image_folders(folders); };
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) {
+    usage_error("{}: there is no such folder. `launch/fetch-data fashion-mnist` downloads Fashion-MNIST.",
+                folder.string());
+  }
+  usage_error(
+      "{}: neither an IDX data set (train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz] and the same with "
+      "t10k-) nor images (.png, .jpg, .pgm) in a folder per class: train/CLASS/ and test/CLASS/, or CLASS/. "
+      "`launch/fetch-data fashion-mnist` downloads Fashion-MNIST.",
+      folder.string());
+}
+
 }  // namespace
+
+ImageData::ImageData(ImageDataset train_images, ImageDataset test_images, std::vector<std::string> names)
+    : train(std::move(train_images)), test(std::move(test_images)), class_names(std::move(names)) {
+  int largest = -1;
+  for (const ImageDataset* part : {&train, &test}) {
+    for (const std::uint8_t label : part->labels) largest = std::max<int>(largest, label);
+  }
+  for (int label = static_cast<int>(class_names.size()); label <= largest; ++label) {
+    class_names.push_back(std::to_string(label));
+  }
+  train.classes = test.classes = static_cast<std::int64_t>(class_names.size());
+}
 
 DataContent ImageData::content() const { return {fmt::format("{} images", train.count + test.count), hash_}; }
 
@@ -45,7 +102,7 @@ std::function<ImageData()> find_images(const std::string& name, std::uint64_t se
     }
     return [seed, count = std::stoll(text)] { return make_synthetic(count, seed); };
   }
-  return [folder = find_fashion_mnist(name)] { return load_fashion_mnist(folder); };
+  return find_in(folder_of(name));
 }
 
 ResidentImages make_resident(const ImageData& data, Device& device) {

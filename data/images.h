@@ -27,10 +27,11 @@ struct ImageDataset {
 struct ImageData final : public Dataset {
   ImageDataset train;
   ImageDataset test;
+  std::vector<std::string> class_names;  ///< Numbers where they have no others.
 
   ImageData() = default;
-  ImageData(ImageDataset train_images, ImageDataset test_images)
-      : train(std::move(train_images)), test(std::move(test_images)) {}
+  /// As many classes as the images of both parts have, of these names.
+  ImageData(ImageDataset train_images, ImageDataset test_images, std::vector<std::string> names = {});
   std::int64_t train_count() const override { return train.count; }
   std::int64_t test_count() const override { return test.count; }
   DataContent content() const override;
@@ -42,8 +43,8 @@ struct ImageData final : public Dataset {
   SharedHash hash_;
 };
 
-/// Looks for the images that `name` names: synthetic[:COUNT], or a folder of Fashion-MNIST as find_fashion_mnist()
-/// takes it. Returns what reads them, from any thread. UsageError from either.
+/// Looks for the images that `name` names: synthetic[:COUNT], or where find_idx_set() or find_image_folders() find
+/// some; empty: $DDPTRAIN_DATA, else Fashion-MNIST. Returns what reads them, from any thread. UsageError from either.
 std::function<ImageData()> find_images(const std::string& name, std::uint64_t seed);
 
 /// Where a model finds its images: views, and the memory behind them where it is not somebody else's.

@@ -24,6 +24,7 @@ bool is_number(const std::string& type) { return type == "INT" || type == "UINT"
 std::string expected(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   if (type == "INT") return "an integer";
+  if (type == kNumberOrAuto) return "an integer or \"auto\"";
   if (type == "UINT") return "an integer that is not negative";
   if (type == "FLOAT") return "a number";
   return "a text in quotes (" + type + ")";
@@ -44,7 +45,8 @@ std::string text_of(const toml::node& node) {
 std::string value_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   if (type == "FLOAT") return fmt::format("{}", option.as<double>());
-  if (is_number(type)) return fmt::format("{}", option.as<std::int64_t>());
+  const bool number = is_number(type) || (type == kNumberOrAuto && option.as<std::string>() != "auto");
+  if (number) return fmt::format("{}", option.as<std::int64_t>());
   return text_of(toml::array{option.as<std::string>()}[0]);
 }
 
@@ -83,7 +85,8 @@ bool is_negative(const toml::node& node) {
 std::string flag_text(const Entry& entry, const CLI::Option& option) {
   const toml::node& node = *entry.node;
   const auto text = node.value_exact<std::string>();
-  if (text && !is_number(option.get_type_name())) return *text;
+  const std::string type = option.get_type_name();
+  if (text && (type == kNumberOrAuto ? *text == "auto" : !is_number(type))) return *text;
   if (is_negative(node) ? option.get_type_name() != "UINT" : node.is_number() || node.is_boolean()) return entry.value;
   usage_error("{}: {}: give {}", entry.place, entry.shown(), expected(option));
 }

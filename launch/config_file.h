@@ -12,6 +12,9 @@ namespace ddptrain {
 // The options of a command line as a TOML file: option = value, a line each, no tables. Options that are not
 // configurable() cannot be in it.
 
+/// The type name of an option that takes an integer or auto.
+inline constexpr const char* kNumberOrAuto = "INT|auto";
+
 /// Gives the options of `app`, which has parsed its command line, the values of a file. Options that the command line
 /// gave keep their values. UsageError with file, line and column for what is not TOML, an unknown or repeated option,
 /// or a value that the option does not take.

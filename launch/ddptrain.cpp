@@ -21,6 +21,7 @@
 #include "launch/program.h"
 #include "launch/resume.h"
 #include "launch/same_on_all_ranks.h"
+#include "launch/use_model.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
@@ -59,6 +60,7 @@ class StartupClock {
 
 /// What all ranks have agreed can be run.
 struct Job {
+  Task task = Task::train;
   Options options;
   std::unique_ptr<Workload> workload;
   std::vector<std::string> decides_parameters;
@@ -153,12 +155,13 @@ void check_outputs(const World& world, Job& job) {
   if (world.rank() != 0) return;
   const Options& options = job.options;
   if (!options.run.trace.empty()) require_writable("--trace", options.run.trace);
-  job.workload->check_outputs();
-  if (!options.tensorboard.empty()) {
+  if (job.task == Task::train) job.workload->check_outputs();
+  if (!options.tensorboard.empty() && job.task == Task::train) {
     const std::int64_t step = job.resumed ? job.resumed->manifest.progress.step : 0;
     job.tensorboard = std::make_unique<TensorBoardFile>(options.tensorboard, step);
   }
-  if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics, job.resumed.has_value());
+  const bool append = job.resumed.has_value() || job.task != Task::train;
+  if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics, append);
 }
 
 /// Where the run starts, and where it writes checkpoints.
@@ -177,6 +180,7 @@ void find_start(const World& world, const std::string& data, Job& job) {
 /// Everything that a user can get wrong, agreed on by all ranks.
 Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   Job job;
+  job.task = command_line.task;
   job.configuration = std::move(command_line.configuration);
   job.options = std::move(command_line.options);
   job.workload = std::move(command_line.workload);
@@ -184,19 +188,25 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   const Options& options = job.options;
   Workload& workload = *job.workload;
   job.clock.mark("MPI");
-  const RunFacts facts{world.rank(), world.local_rank(), world.local_size(), options.trainer.batch,
-                       options.trainer.seed};
+  const RunFacts facts{world.rank(), world.local_rank(), world.local_size(), options.trainer.seed,
+                       job.task != Task::generate};
   world.agree([&] { workload.open(facts); });
-  std::future<void> data = std::async(std::launch::async, [&] { workload.load(); });  // while the device starts
+  std::future<void> data = std::async(std::launch::async, [&] {  // while the device starts
+    if (facts.reads_data) workload.load();
+  });
   const DeviceKind kind = take_device(world, options, early);
   world.agree([&] { start_device(world, kind, early, job); });
   if (kind == DeviceKind::cuda) require_own_gpus(world, job.pci_bus_id);
   job.clock.mark("device");
   world.agree([&] { data.get(); });
+  if (job.task == Task::generate) return job;
   const std::string held = require_same_data(world, workload.data().content());
   require_same_model(world, workload, *job.device);
   job.clock.mark("data");
+  if (options.auto_batch) choose_batch(world, kind, job.options, workload);
+  if (job.task == Task::evaluate) return job;
   world.agree([&] { check_plan(world, job); });
+  require_memory(world, kind, options, workload);
   find_start(world, held, job);
   return job;
 }
@@ -301,8 +311,9 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   RunOptions run = job.options.run;
   if (job.options.trainer.local_steps > 1) run.baseline = false;  // it measures steps that sum gradients
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
-  Trainer trainer(trainer_options(job.options, world.size(), steps), workload.make_model(*job.device), workload.data(),
-                  world, *job.device, *job.communicator);
+  Trainer trainer(trainer_options(job.options, world.size(), steps),
+                  workload.make_model(*job.device, job.options.trainer.batch), workload.data(), world, *job.device,
+                  *job.communicator);
   run.samples = workload.samples(trainer.model(), *job.device);
   run.trained = [&] { workload.finish(trainer.state(), world); };
   if (job.resumed) restore(world, job, trainer);
@@ -341,6 +352,14 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   });
 }
 
+void evaluate(const World& world, Job& job) {
+  evaluate_model(world, job.options, *job.workload, *job.device, *job.communicator, job.metrics.get());
+}
+
+void generate(const World& world, Job& job) {
+  generate_texts(world, job.options, *job.workload, *job.device, *job.communicator, job.metrics.get());
+}
+
 void prepare_to_hang(const World& world, const HangAt& hang) {
   if (hang.rank != world.rank()) return;
   if (hang.phase.empty()) {
@@ -360,7 +379,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   init_logging(command_line.options.log_level, world.rank(), progress);
   if (command_line.task == Task::inspect) return inspect_checkpoints(world, command_line.options.inspect);
   if (command_line.task == Task::export_weights) return export_weights(world, command_line.options);
-  if (command_line.task != Task::train) return print_description(world, std::move(command_line));
+  if (!uses_device(command_line.task)) return print_description(world, std::move(command_line));
   early.watchdog->meet(world);
   prepare_to_hang(world, command_line.options.hang);
   const Watch::Phase phase(*world.watch(), "start-up");
@@ -373,7 +392,9 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   train_or_end_job(world, job, [&] {
     start_communication(world, early, job);
     world.agree([&] { check_outputs(world, job); });
-    train(world, early, job);
+    if (job.task == Task::train) train(world, early, job);
+    if (job.task == Task::evaluate) evaluate(world, job);
+    if (job.task == Task::generate) generate(world, job);
   });
   const Watch::Phase end(*world.watch(), "end");
   job.communicator.reset();
@@ -391,7 +412,7 @@ int main(int argc, char** argv) {
   std::exception_ptr mistake;
   try {
     command_line = parse_command_line(argc, argv);
-    if (!command_line.print && command_line.task == Task::train) {
+    if (!command_line.print && uses_device(command_line.task)) {
       early = start_early(command_line.options.device, command_line.options.watchdog);
     }
   } catch (...) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "launch/memory_advice.h"
 #include "runtime/comm/paper_communicator.h"
 #include "runtime/ops/paper_device.h"
 
@@ -18,6 +19,10 @@ DeviceKind device_to_describe(const World& world, const std::string& device) {
 }
 
 }  // namespace
+
+ModelMaker maker_of(Workload& workload) {
+  return [&workload](Device& device, std::int64_t batch) { return workload.make_model(device, batch); };
+}
 
 Description describe_run(const Options& options, const std::vector<std::string>& decides_parameters, int world_size,
                          DeviceKind device, const Model& model, const ParameterArena& arena, const GradientTree* tree) {
@@ -43,10 +48,10 @@ Description describe_run(const Options& options, const std::vector<std::string>&
 }
 
 Description describe_on_paper(const Options& options, const std::vector<std::string>& decides_parameters,
-                              Workload& workload, int rank, int world_size, DeviceKind device) {
+                              const ModelMaker& make_model, int rank, int world_size, DeviceKind device) {
   const std::unique_ptr<Device> paper = make_paper_device(device_options(options, device), device);
   const std::unique_ptr<Communicator> communicator = make_paper_communicator(rank, world_size, *paper);
-  const std::unique_ptr<Model> model = workload.make_model(*paper);
+  const std::unique_ptr<Model> model = make_model(*paper, options.trainer.batch);
   const ParameterArena arena(model->parameters(), arena_options(trainer_options(options, world_size, 1)), *paper,
                              *communicator);
   const std::optional<GradientTree> tree = make_tree(options.trainer, arena, *paper, *communicator);
@@ -59,12 +64,16 @@ void print_description(const World& world, CommandLine command_line) {
   const DeviceKind kind = device_to_describe(world, options.device);
   world.agree([&] {
     check_precision(options, workload, kind);
-    workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.batch, options.trainer.seed});
+    workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.seed});
     workload.load();
-    make_sampler(options.trainer, workload.data(), world);
+    if (options.auto_batch && kind == DeviceKind::cuda) {
+      usage_error("--batch auto: --describe and --dry-run touch no GPU to see its memory. Give a number.");
+    }
   });
+  if (options.auto_batch) choose_batch(world, kind, command_line.options, workload);
+  world.agree([&] { make_sampler(options.trainer, workload.data(), world); });
   const Description description =
-      describe_on_paper(options, command_line.decides_parameters, workload, world.rank(), world.size(), kind);
+      describe_on_paper(options, command_line.decides_parameters, maker_of(workload), world.rank(), world.size(), kind);
   if (world.rank() != 0) return;
   const std::string text = command_line.task == Task::dry_run ? description.table() : description.json();
   std::fputs(text.c_str(), stdout);

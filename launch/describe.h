@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,9 +15,13 @@ namespace ddptrain {
 /// without virtual ranks.
 Description describe_run(const Options& options, const std::vector<std::string>& decides_parameters, int world_size,
                          DeviceKind device, const Model& model, const ParameterArena& arena, const GradientTree* tree);
-/// The same of a model and an arena that are made on paper, after workload.load(). No GPU is touched. Not collective.
+
+using ModelMaker = std::function<std::unique_ptr<Model>(Device& device, std::int64_t batch)>;
+ModelMaker maker_of(Workload& workload);
+
+/// The same of a model and an arena that are made on paper, after Workload::load(). No GPU is touched. Not collective.
 Description describe_on_paper(const Options& options, const std::vector<std::string>& decides_parameters,
-                              Workload& workload, int rank, int world_size, DeviceKind device);
+                              const ModelMaker& make_model, int rank, int world_size, DeviceKind device);
 
 /// Makes model and arena on paper, on every rank, and prints what they say on rank 0: as JSON, or the memory as a
 /// table. No GPU is touched. Collective; what is wrong is the UsageError that training would give.

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <set>
 #include <sstream>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -56,11 +58,23 @@ void add_model_flags(CLI::App& app, const std::string& model, Workload& workload
   workload.add_flags(app);
 }
 
+void parse_batch(const std::string& text, Options& o) {
+  o.auto_batch = text == "auto";
+  if (o.auto_batch) return;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, o.trainer.batch);
+  if (error != std::errc() || rest != end) throw CLI::ConversionError("Could not convert: --batch = " + text);
+}
+
 void add_training_flags(CLI::App& app, Options& o) {
   app.option_defaults()->group("Training");
   app.add_option("--epochs", o.run.epochs, "Passes over the training set");
   app.add_option("--steps", o.run.steps, "Steps in all, in place of --epochs (0: by epochs)");
-  app.add_option("--batch,--micro-batch", o.trainer.batch, "Samples (images, windows) per rank and micro-step");
+  app.add_option_function<std::string>(
+         "--batch,--micro-batch", [&o](const std::string& text) { parse_batch(text, o); },
+         "Samples (images, windows) per rank and micro-step; auto: the largest power of two that finds memory")
+      ->type_name(kNumberOrAuto)
+      ->default_str(std::to_string(o.trainer.batch));
   app.add_option("--grad-accum", o.trainer.grad_accum, "Micro-steps whose gradients add up to a step");
   app.add_option(
       "--virtual-ranks", o.trainer.virtual_ranks,
@@ -461,6 +475,12 @@ void parse(CLI::App& app, int argc, const char* const* argv, const std::string& 
                  "Write the weights of the checkpoint that --resume names, as --save does, and exit")
       ->type_name("DIR")
       ->configurable(false);
+  bool evaluate = false;
+  bool generate = false;
+  app.add_flag("--evaluate", evaluate, "Evaluate the weights of --init on the test samples, and exit")
+      ->configurable(false);
+  app.add_flag("--generate", generate, "Print what the model of --init writes after --prompt, and exit; needs no data")
+      ->configurable(false);
   add_config(app, config);
   try {
     parse_flags(app, argc, argv, "ddptrain --help lists",
@@ -477,6 +497,7 @@ void parse(CLI::App& app, int argc, const char* const* argv, const std::string& 
   }
   if (!config.empty()) read_config(app, config);
   if (describe || dry_run) result.task = describe ? Task::describe : Task::dry_run;
+  if (evaluate || generate) result.task = evaluate ? Task::evaluate : Task::generate;
   if (!options.inspect.empty()) result.task = Task::inspect;
   if (options.export_to.empty()) return;
   if (options.resume.empty()) usage_error("--export {}: name the checkpoint with --resume PATH", options.export_to);
@@ -491,12 +512,27 @@ const char* name_of(Task task) {
       return "--describe";
     case Task::dry_run:
       return "--dry-run";
+    case Task::evaluate:
+      return "--evaluate";
+    case Task::generate:
+      return "--generate";
     case Task::inspect:
       return "--inspect";
     case Task::export_weights:
       return "--export";
   }
   fail("unknown task");
+}
+
+void check_use(const Options& options, const Workload& workload, const std::string& task) {
+  if (!workload.starts_from_weights()) usage_error("{}: name the weights with --init PATH", task);
+  if (task == "--generate" && !workload.writes_text()) {
+    usage_error("--generate: model {} writes no text. Use --evaluate, or --model gpt.", options.model);
+  }
+  if (!options.resume.empty()) {
+    usage_error("{} with --resume: write the checkpoint's weights with --resume PATH --export DIR, then use --init DIR",
+                task);
+  }
 }
 
 }  // namespace
@@ -526,6 +562,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   check_communication(options);
   check_checkpoints(options);
   check_output(options);
+  if (uses_a_model(result.task)) check_use(options, *result.workload, name_of(result.task));
   result.decides_parameters = flags_that_decide_parameters(app);
   const char* task = name_of(result.task);
   if (app.count("--print-config") > 0) {

@@ -35,7 +35,8 @@ struct Options {
   std::string precision = "auto";  ///< auto, fp32, tf32, bf16 or fp8
   DeviceOptions compute;           ///< See device_options().
 
-  TrainerOptions trainer;  ///< See trainer_options().
+  TrainerOptions trainer;   ///< See trainer_options().
+  bool auto_batch = false;  ///< trainer.batch is still to be found, see launch/memory_fit.h.
   LrScaling lr_scaling = LrScaling::none;
   std::int64_t lr_base_batch = 512;
   double bucket_mb = 25.0;
@@ -68,9 +69,16 @@ enum class Task : std::uint8_t {
   train,
   describe,  ///< Print the run's description, see launch/describe.h.
   dry_run,   ///< Print its memory.
+  evaluate,  ///< A model that is not trained, see launch/use_model.h.
+  generate,  ///< Have it write text.
   inspect,   ///< Print what a checkpoint holds, see launch/checkpoint_tasks.h.
   export_weights,
 };
+
+/// Whether a task makes a model on a device without training it.
+inline bool uses_a_model(Task task) { return task == Task::evaluate || task == Task::generate; }
+
+inline bool uses_device(Task task) { return task == Task::train || uses_a_model(task); }
 
 /// What the command line asks for: to train, or only to print something and end.
 struct CommandLine {

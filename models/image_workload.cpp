@@ -1,22 +1,92 @@
 #include "models/image_workload.h"
 
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
 #include "runtime/core/flags.h"
+#include "runtime/core/writable.h"
 
 namespace ddptrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path weights_file(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) return path;
+  if (fs::exists(fs::path(path) / "model.safetensors", ignored)) return fs::path(path) / "model.safetensors";
+  usage_error("{}: no model.safetensors in this folder. --save and --export write one.", path);
+}
+
+}  // namespace
+
 void ImageWorkload::add_flags(CLI::App& app) {
   app.add_option("--data", data_,
-                 "Folder of Fashion-MNIST, or synthetic[:COUNT]; default: $DDPTRAIN_DATA or the usual places")
+                 "Folder of IDX files (as MNIST's) or of a folder of images per class, or synthetic[:COUNT]; default: "
+                 "Fashion-MNIST in $DDPTRAIN_DATA or the usual places")
       ->type_name("PATH");
+  app.add_option("--init", init_, "Start from the weights of a --save: folder or safetensors file")->type_name("PATH");
+  app.add_option("--save", save_,
+                 "Leave the trained weights there: model.safetensors, with PyTorch's names and layouts")
+      ->type_name("DIR")
+      ->group(app.option_defaults()->get_group() + kWithoutEffect);
 }
 
 void ImageWorkload::open(const RunFacts& run) {
   run_ = run;
   read_ = about("--data", [&] { return find_images(data_, run.seed); });
+  if (init_.empty()) return;
+  weights_ = about("--init", [&] { return std::make_shared<SafetensorsFile>(weights_file(init_)); });
 }
 
 void ImageWorkload::load() {
   images_ = about("--data", read_);
   images_.hash_share(run_.local_rank, run_.local_size);
+  about("--data", [&] { check_sizes(); });
+  if (weights_ != nullptr) about("--init", [&] { check_weights(); });
+}
+
+void ImageWorkload::check_outputs() const {
+  if (!save_.empty()) require_writable_folder("--save", save_);
+}
+
+std::map<std::string, std::int64_t> ImageWorkload::sizes() const {
+  return {{"height", images_.train.height}, {"width", images_.train.width}, {"classes", images_.train.classes}};
+}
+
+void ImageWorkload::check_weights() const {
+  for (const ParameterSpec& spec : parameters(sizes())) {
+    const Shape expected = for_file(sizes(), spec.name, {spec.shape, std::vector<float>(spec.size())}).shape;
+    const Shape& stored = weights_->tensor(spec.name).shape;
+    if (stored == expected) continue;
+    usage_error("{}: {} is [{}], and the model for these images ({}x{}, {} classes) has [{}]", weights_->name(),
+                spec.name, fmt::join(stored, ", "), images_.train.height, images_.train.width, images_.train.classes,
+                fmt::join(expected, ", "));
+  }
+}
+
+std::function<std::vector<float>(const std::string& name)> ImageWorkload::pretrained() const {
+  if (weights_ == nullptr) return nullptr;
+  return [this](const std::string& name) { return from_file(name, weights_->read_f32(name)); };
+}
+
+void ImageWorkload::export_weights(const fs::path& folder, const std::map<std::string, std::int64_t>& sizes,
+                                   const std::map<std::string, HostTensor>& weights) const {
+  std::map<std::string, HostTensor> stored;
+  for (const auto& [name, tensor] : weights) stored[name] = for_file(sizes, name, tensor);
+  Workload::export_weights(folder, sizes, stored);
+}
+
+void ImageWorkload::finish(const TrainingState& state, const World& world) {
+  if (save_.empty()) return;
+  std::map<std::string, HostTensor> weights;
+  state.visit_parameters([&](const ParameterSpec& spec, const float* values) {
+    if (world.rank() == 0) weights[spec.name] = {spec.shape, {values, values + spec.size()}};
+  });
+  world.agree([&] {
+    if (world.rank() == 0) export_weights(save_, sizes(), weights);
+  });
 }
 
 }  // namespace ddptrain

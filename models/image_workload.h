@@ -1,30 +1,57 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "data/images.h"
 #include "models/workload.h"
+#include "runtime/core/safetensors.h"
 
 namespace ddptrain {
 
-/// What workloads of images share: --data names Fashion-MNIST or synthetic images.
+/// What workloads of images share: --data names a data set or synthetic images, --init weights to start from, --save
+/// where trained ones go. Files have the names and layouts of the same layers in PyTorch.
 class ImageWorkload : public Workload {
  public:
   void add_flags(CLI::App& app) override;
+  bool starts_from_weights() const override { return !init_.empty(); }
   void open(const RunFacts& run) override;
   void load() override;
   const Dataset& data() const override { return images_; }
+  void check_outputs() const override;
+  std::map<std::string, std::int64_t> sizes() const override;
+  void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>& sizes,
+                      const std::map<std::string, HostTensor>& weights) const override;
+  void finish(const TrainingState& state, const World& world) override;
 
  protected:
   const RunFacts& run() const { return run_; }
   const ImageData& images() const { return images_; }
+  /// Of the values that a parameter starts from; null without --init.
+  std::function<std::vector<float>(const std::string& name)> pretrained() const;
+
+  /// The parameters of a model of these sizes(), as they are in memory.
+  virtual std::vector<ParameterSpec> parameters(const std::map<std::string, std::int64_t>& sizes) const = 0;
+  /// UsageError where the model cannot be of these sizes().
+  virtual void check_sizes() const {}
+  /// How parameter `name` of a model of these sizes(), `tensor` in memory, is in a file; and back, from the values.
+  virtual HostTensor for_file(const std::map<std::string, std::int64_t>&, const std::string&, HostTensor tensor) const {
+    return tensor;
+  }
+  virtual std::vector<float> from_file(const std::string&, std::vector<float> values) const { return values; }
 
  private:
+  void check_weights() const;
+
   std::string data_;
+  std::string init_;
+  std::string save_;
   RunFacts run_;
   std::function<ImageData()> read_;
   ImageData images_;
+  std::shared_ptr<const SafetensorsFile> weights_;  ///< Of --init.
 };
 
 }  // namespace ddptrain

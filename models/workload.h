@@ -32,15 +32,21 @@ struct RunFacts {
   int rank = 0;
   int local_rank = 0;
   int local_size = 1;
-  std::int64_t batch = 0;  ///< Samples per rank and micro-step.
   std::uint64_t seed = 0;
+  bool reads_data = true;  ///< Without, load() is not called, and the model is made without data.
+};
+
+/// A flag with which a model keeps less in memory, and the model that it makes.
+struct MemorySaving {
+  std::string flag;
+  std::function<std::unique_ptr<Model>(Device& device, std::int64_t batch)> make_model;
 };
 
 /// All that the program needs of a model besides the network: its flags, its data, pretrained weights to start from,
 /// what it writes. A model is a folder below models/ that implements this, and a line in registry.cpp.
 ///
-/// The program calls in this order, on every rank: add_flags, check_flags; open, load, make_model; samples and finish.
-/// What is wrong is a UsageError that names the flag; the program has all ranks agree on it.
+/// The program calls in this order, on every rank: add_flags, check_flags; open, load, make_model; samples, generate
+/// and finish. What is wrong is a UsageError that names the flag; the program has all ranks agree on it.
 class Workload {
  public:
   virtual ~Workload() = default;
@@ -52,6 +58,8 @@ class Workload {
 
   virtual bool supports_fp8() const { return false; }            ///< Linear layers that multiply in FP8.
   virtual bool supports_f32_gradients() const { return false; }  ///< Beside bf16 weights.
+  virtual bool writes_text() const { return false; }             ///< Has generate().
+  virtual bool starts_from_weights() const = 0;                  ///< Whether flags name weights to start from (--init).
 
   /// Looks for the files that flags name, and reads those that the shape of the model depends on.
   virtual void open(const RunFacts& run) = 0;
@@ -61,14 +69,16 @@ class Workload {
   /// Finds out, on rank 0, whether finish() will be able to write.
   virtual void check_outputs() const {}
 
-  /// The model, bound to the data. The device and this object outlive it.
-  virtual std::unique_ptr<Model> make_model(Device& device) = 0;
-  /// Flags with which the model keeps less in memory, beside --batch; empty: none.
-  virtual std::string flags_that_save_memory() const { return {}; }
+  /// The model, bound to the data, for `batch` samples per micro-step. The device and this object outlive it.
+  virtual std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) = 0;
+  /// Beside a smaller batch; those that save more come later.
+  virtual std::vector<MemorySaving> memory_savings() { return {}; }
   virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
 
   /// Of a model that make_model() made.
   virtual Samples samples(Model&, Device&) { return {}; }
+  /// Texts that the model writes, as flags ask for them: each is shown when it is complete. Where writes_text().
+  virtual void generate(Model&, Device&, const std::function<void(const std::string& text)>&) {}
   /// Writes the f32 values of all parameters, by name, of a model of these sizes(), into a folder that is made where
   /// there is none: by default as model.safetensors, with the names and shapes of the model. Needs no open().
   virtual void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>& sizes,

@@ -107,10 +107,11 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   }
   const Launch& options = command_line.options;
   Workload& workload = *command_line.workload;
+  if (options.auto_batch) usage_error("--batch auto: ddpbench step takes a number");
   const ResultFile file(world, common.json);
   const auto device = device_of(world, options);
   world.agree([&] {
-    workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.batch, options.trainer.seed});
+    workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.seed});
     workload.load();
   });
   const bool gpu = device->kind() == DeviceKind::cuda;
@@ -118,7 +119,8 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
       make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
   TrainerOptions trainer_options = ddptrain::trainer_options(options, world.size(), 1'000'000);
   trainer_options.graph = true;  // times the device, not the host
-  Trainer trainer(trainer_options, workload.make_model(*device), workload.data(), world, *device, *communicator);
+  Trainer trainer(trainer_options, workload.make_model(*device, options.trainer.batch), workload.data(), world, *device,
+                  *communicator);
   const auto* images = dynamic_cast<const ImageData*>(&workload.data());
   const bool data_in_forward = images == nullptr || (gpu && options.compute.fused);
   std::unique_ptr<InputSteps> input;

@@ -11,7 +11,7 @@ from typing import Any
 from ddptools import hardware, nccl_model
 from ddptools.arguments import Parser
 from ddptools.compute_rates import NotMeasured
-from ddptools.description import Description, complete, describe, language_model
+from ddptools.description import Description, NotDescribed, complete, describe, language_model
 from ddptools.errors import UsageError, run_program
 from ddptools.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT, OF_A_NODE
 from ddptools.interpreter import use_one_with
@@ -19,6 +19,7 @@ from ddptools.out_of_sample import out_of_sample, out_of_sample_text
 from ddptools.picture_file import save_figure
 from ddptools.plan import Case, needed_bandwidth, predict, rule_of_thumb
 from ddptools.plan_calibration import calibrate, compare, load_all
+from ddptools.plan_memory import MEMORY_GB, MemoryFit, memory_fit
 from ddptools.plan_text import Answer, all_links, text_of
 from ddptools.programs import ROOT, program_folder
 from ddptools.results import write_atomically
@@ -55,6 +56,7 @@ def make_answer(options: argparse.Namespace, records: list[dict[str, Any]]) -> A
     answer = Answer(options, calibrate(records) if options.calibrate else None)
     answer.work = describe_work(options, answer)
     add_cases(answer)
+    answer.memory = memory_of(options, answer)
     answer.predictions = [predict(case) for case in answer.cases]
     answer.compared = compare(records, answer.calibration) if answer.calibration else []
     if options.target is not None:
@@ -125,6 +127,7 @@ def add_work(parser: argparse.ArgumentParser) -> None:
 def add_machine(parser: argparse.ArgumentParser) -> None:
     machine = parser.add_argument_group("machine")
     machine.add_argument("--gpu", choices=GPUS, default="h200", help="(h200)")
+    machine.add_argument("--memory", type=number("--memory", 0.1, 1e6), metavar="GB", help="of a GPU (the GPU's)")
     machine.add_argument("--tflops", type=number("--tflops", 1e-6, 1e6), metavar="N",
                          help=f"that a GPU achieves (default: {100 * ASSUMED_MFU:.0f}%% of its peak)")  # fmt: skip
     machine.add_argument("--gpus-per-node", type=whole("--gpus-per-node", 1024), default=8, metavar="N", help="(8)")
@@ -275,6 +278,16 @@ def describe_work(options: argparse.Namespace, answer: Answer) -> Description:
         if options.gradients:
             given["gradient_dtype"] = options.gradients
         return language_model(options.params, options.seq or 1024, recompute=options.recompute, **given)
+    flags = flags_of_work(options)
+    program = program_folder(options.bin) / "ddptrain"
+    work = describe(program, flags, options.ddptrain_flags)
+    as_run = answer.calibration.flags_of(work) if answer.calibration else {}
+    if options.gradients is not None:
+        as_run.pop("comm-dtype", None)
+    return describe(program, flags | as_run, options.ddptrain_flags) if as_run else work
+
+
+def flags_of_work(options: argparse.Namespace) -> dict[str, Any]:
     if (ROOT / "configs" / f"{options.model}.toml").exists():
         flags = {"config": f"configs/{options.model}.toml"}
     else:
@@ -284,12 +297,25 @@ def describe_work(options: argparse.Namespace, answer: Answer) -> Description:
                         ("recompute", "block" if options.recompute else None),
                         ("bucket-mb", options.bucket_mb), ("last-bucket-kb", options.last_bucket_kb)):  # fmt: skip
         flags |= {flag: value} if value is not None else {}
+    return flags
+
+
+def memory_of(options: argparse.Namespace, answer: Answer) -> MemoryFit | None:
+    """Of the first case's batch. Data are those of the flags, or synthetic ones for a step of this batch."""
+    if options.params is not None or not answer.cases:
+        return None
+    batch = max(round(answer.cases[0].batch), 1)
+    flags = flags_of_work(options)
     program = program_folder(options.bin) / "ddptrain"
-    work = describe(program, flags, options.ddptrain_flags)
-    as_run = answer.calibration.flags_of(work) if answer.calibration else {}
-    if options.gradients is not None:
-        as_run.pop("comm-dtype", None)
-    return describe(program, flags | as_run, options.ddptrain_flags) if as_run else work
+
+    def kept(**others: Any) -> float:
+        try:
+            return describe(program, flags | {"grad-accum": 1} | others, options.ddptrain_flags).memory_bytes
+        except NotDescribed:  # as where the data have fewer samples
+            return math.inf
+
+    fit = memory_fit(kept, batch, options.memory or MEMORY_GB[options.gpu], answer.work.units_per_sample > 1)
+    return fit if 0.0 < fit.kept_gb < math.inf else None
 
 
 def batch_per_gpu(options: argparse.Namespace, work: Description, gpus: int) -> float:
@@ -312,6 +338,7 @@ def document(answer: Answer) -> dict[str, Any]:
             {"link": name, "bandwidth_gbs": gbs, "seconds": rule.seconds_at(gbs)} for name, gbs in all_links().items()
         ],
         "predictions": [dataclasses.asdict(p) for p in answer.predictions],
+        "memory": dataclasses.asdict(answer.memory) | {"fits": answer.memory.fits} if answer.memory else None,
         "left_out": [{"nodes": nodes, "reason": reason} for nodes, reason in answer.left_out.items()],
     }
     if answer.options.target is not None:

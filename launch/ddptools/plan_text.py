@@ -10,6 +10,7 @@ from ddptools.description import Description
 from ddptools.hardware import GBS_PER_GBIT, LINKS_GBS, NETWORKS_GBIT, OF_A_NODE
 from ddptools.plan import Case, NetworkFit, Prediction, rule_of_thumb
 from ddptools.plan_calibration import Calibration, Compared
+from ddptools.plan_memory import MemoryFit
 from ddptools.tables import Table, to_text
 
 
@@ -25,6 +26,7 @@ class Answer:
     predictions: list[Prediction] = dataclasses.field(default_factory=list)  # of each case
     needed_gbs: list[float | None] = dataclasses.field(default_factory=list)  # of each case, with --target
     remedies: list[list[str]] = dataclasses.field(default_factory=list)  # of each case, with --target
+    memory: MemoryFit | None = None  # of the first case; none for --params
     compared: list[Compared] = dataclasses.field(default_factory=list)
 
     @property
@@ -60,6 +62,7 @@ def heading(answer: Answer) -> str:
         ("Compute", f"{work} TFLOP per GPU and step, {seconds} s at {three_digits(case.tflops)} TFLOP/s"),
         ("", f"({case.gpus} GPUs, {case.batch:g} samples each; {compute_source(answer)})"),
         ("To move", f"{moved} GB, twice the gradients (exactly 2 (W-1)/W: {exactly} GB)"),
+        *((("Memory", answer.memory.text()),) if answer.memory else ()),
         *(("Network", text) for text in networks(answer)),
     ]
     return "".join(f"{name:<10}{text}\n" for name, text in lines)

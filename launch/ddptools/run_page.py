@@ -7,6 +7,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
+from ddptools.confusion import evaluation_blocks
 from ddptools.page import Block, Heading, Notes
 from ddptools.plots import STYLE, Picture, finish
 from ddptools.runs import Curve, TrainingRun, step_of
@@ -61,6 +62,8 @@ def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
     drawn = run_pictures(runs)
     if drawn:
         blocks += [Heading(2, "Over steps and over time"), *drawn]
+    for run in runs:
+        blocks += evaluation_blocks(run.evaluations, f" of {run.name}" if len(runs) > 1 else "")
     return [*blocks, Heading(2, "Configuration"), configuration_table(runs)]
 
 

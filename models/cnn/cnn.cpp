@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "models/classifier.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/convolution.h"
@@ -33,25 +34,6 @@ constexpr float kPoolDropout = 0.25f;
 constexpr float kHiddenDropout = 0.5f;
 constexpr std::uint32_t kPoolSite = 1;
 constexpr std::uint32_t kHiddenSite = 2;
-
-/// Initial values as PyTorch's Conv2d and Linear: uniform within 1 / sqrt(inputs of an output), biases too.
-std::vector<ParameterSpec> make_parameters(const CnnShape& s) {
-  const auto within = [](std::int64_t fan_in) {
-    return InitialValue::uniform(1.0f / std::sqrt(static_cast<float>(fan_in)));
-  };
-  const InitialValue conv1 = within(kKernel * kKernel);
-  const InitialValue conv2 = within(kKernel * kKernel * s.conv1);
-  const InitialValue fc1 = within(s.features());
-  const InitialValue fc2 = within(s.hidden);
-  return {{"fc1.weight", {s.hidden, s.features()}, fc1, true},
-          {"fc2.weight", {s.classes, s.hidden}, fc2, true},
-          {"fc2.bias", {s.classes}, fc2, false},
-          {"fc1.bias", {s.hidden}, fc1, false},
-          {"conv2.weight", {s.conv2, kKernel, kKernel, s.conv1}, conv2, true},
-          {"conv2.bias", {s.conv2}, conv2, false},
-          {"conv1.weight", {s.conv1, kKernel, kKernel, 1}, conv1, true},
-          {"conv1.bias", {s.conv1}, conv1, false}};
-}
 
 CnnTensors named(const std::vector<Tensor>& t) {
   return {t[conv1_weight], t[conv1_bias], t[conv2_weight], t[conv2_bias],
@@ -124,6 +106,7 @@ class CnnLayers {
   }
 
   std::size_t memory_bytes() const { return total_bytes(buffers_); }
+  Tensor logits() const { return rows(logits_); }  ///< Of the last forward pass without gradient.
 
  private:
   Tensor allocate(DType dtype, const Shape& shape) {
@@ -151,12 +134,20 @@ class CnnLayers {
   Tensor images_, conv1_, dconv1_, conv2_, pooled_, dpooled_, winner_, hidden_, dhidden_, logits_;
 };
 
-class Cnn final : public Model {
+class Cnn final : public Model, public Classifier {
  public:
   Cnn(Device& device, const CnnOptions& options, ResidentImages images, const CnnShape& shape)
-      : options_(options), images_(std::move(images)), shape_(shape), parameters_(make_parameters(shape)) {
+      : device_(device),
+        options_(options),
+        images_(std::move(images)),
+        shape_(shape),
+        parameters_(cnn_parameters(shape)) {
     DDP_CHECK(options.max_batch > 0, "cnn: a batch of {}", options.max_batch);
+    for (ParameterSpec& spec : parameters_) {
+      if (options.pretrained) spec.initial.read = [name = spec.name, read = options.pretrained] { return read(name); };
+    }
     if (device.options().fused) kernels_ = make_cnn_kernels(device, shape, options.max_batch);
+    if (device.options().fused && !kernels_) kernels_ = make_paper_cnn_kernels(device, shape, options.max_batch);
     if (!kernels_) layers_ = std::make_unique<CnnLayers>(device, shape, options.max_batch);
   }
 
@@ -174,6 +165,12 @@ class Cnn final : public Model {
   }
 
   void evaluate(const Slice& slice, MetricSums* sums) override { run({slice, images_.test}, 0.0f, 0.0f, 0.0f, sums); }
+
+  std::vector<Prediction> classify(const Slice& slice, MetricSums* sums) override {
+    if (!layers_) layers_ = std::make_unique<CnnLayers>(device_, shape_, options_.max_batch);
+    layers_->forward({slice, images_.test}, weights_, Dropout{}, Dropout{}, 0.0f, sums);
+    return predictions_of(device_, layers_->logits());
+  }
 
   void backward(bool accumulate, const Ready& ready) override {
     if (!kernels_) return layers_->backward(weights_, gradients_, accumulate, ready);
@@ -226,6 +223,7 @@ class Cnn final : public Model {
     }
   }
 
+  Device& device_;
   CnnOptions options_;
   ResidentImages images_;
   CnnShape shape_;
@@ -233,10 +231,29 @@ class Cnn final : public Model {
   CnnTensors weights_;
   CnnTensors gradients_;
   std::unique_ptr<CnnKernels> kernels_;
-  std::unique_ptr<CnnLayers> layers_;
+  std::unique_ptr<CnnLayers> layers_;  ///< Without kernels_, or for classify().
 };
 
 }  // namespace
+
+/// Initial values as PyTorch's Conv2d and Linear: uniform within 1 / sqrt(inputs of an output), biases too.
+std::vector<ParameterSpec> cnn_parameters(const CnnShape& s) {
+  const auto within = [](std::int64_t fan_in) {
+    return InitialValue::uniform(1.0f / std::sqrt(static_cast<float>(fan_in)));
+  };
+  const InitialValue conv1 = within(kKernel * kKernel);
+  const InitialValue conv2 = within(kKernel * kKernel * s.conv1);
+  const InitialValue fc1 = within(s.features());
+  const InitialValue fc2 = within(s.hidden);
+  return {{"fc1.weight", {s.hidden, s.features()}, fc1, true},
+          {"fc2.weight", {s.classes, s.hidden}, fc2, true},
+          {"fc2.bias", {s.classes}, fc2, false},
+          {"fc1.bias", {s.hidden}, fc1, false},
+          {"conv2.weight", {s.conv2, kKernel, kKernel, s.conv1}, conv2, true},
+          {"conv2.bias", {s.conv2}, conv2, false},
+          {"conv1.weight", {s.conv1, kKernel, kKernel, 1}, conv1, true},
+          {"conv1.bias", {s.conv1}, conv1, false}};
+}
 
 std::unique_ptr<Model> make_cnn(Device& device, const CnnOptions& options, ResidentImages images,
                                 const CnnShape& shape) {

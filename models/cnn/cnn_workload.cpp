@@ -1,9 +1,26 @@
+#include <utility>
+
 #include "models/cnn/cnn.h"
+#include "models/cnn/pytorch_layout.h"
 #include "models/image_workload.h"
 #include "runtime/core/flags.h"
 
 namespace ddptrain {
 namespace {
+
+using Sizes = std::map<std::string, std::int64_t>;
+
+constexpr std::int64_t kSmallestSide = 6;  // two convolutions and a pool leave one pixel
+
+/// Checkpoints of 28x28 images that know no sizes are from before there were others.
+CnnShape shape_of(const Sizes& sizes) {
+  CnnShape shape;
+  if (sizes.empty()) return shape;
+  shape.height = sizes.at("height");
+  shape.width = sizes.at("width");
+  shape.classes = sizes.at("classes");
+  return shape;
+}
 
 class CnnWorkload final : public ImageWorkload {
  public:
@@ -13,8 +30,24 @@ class CnnWorkload final : public ImageWorkload {
     add_choice(app, "--dropout", dropout_, names, "0.25 and 0.5, as published");
   }
 
-  std::unique_ptr<Model> make_model(Device& device) override {
-    return make_cnn(device, {run().batch, run().seed, dropout_}, make_resident(images(), device));
+  std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override {
+    return make_cnn(device, {batch, run().seed, dropout_, pretrained()}, make_resident(images(), device),
+                    shape_of(sizes()));
+  }
+
+ protected:
+  std::vector<ParameterSpec> parameters(const Sizes& sizes) const override { return cnn_parameters(shape_of(sizes)); }
+  void check_sizes() const override {
+    const ImageDataset& data = images().train;
+    if (data.height >= kSmallestSide && data.width >= kSmallestSide) return;
+    usage_error("images of {}x{}: model cnn needs {}x{} pixels or more", data.height, data.width, kSmallestSide,
+                kSmallestSide);
+  }
+  HostTensor for_file(const Sizes& sizes, const std::string& name, HostTensor tensor) const override {
+    return to_pytorch(shape_of(sizes), name, std::move(tensor));
+  }
+  std::vector<float> from_file(const std::string& name, std::vector<float> values) const override {
+    return from_pytorch(shape_of(sizes()), name, std::move(values));
   }
 
  private:

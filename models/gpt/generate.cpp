@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
@@ -11,13 +13,21 @@ namespace {
 
 constexpr std::uint32_t kSampling = 0x53414D50;  // last counter word, as dropout sites are
 
-std::size_t draw(const std::vector<float>& logits, float temperature, float uniform) {
+/// The `count`th largest logit: tokens below it are not drawn.
+float threshold(std::vector<float> logits, std::int64_t count) {
+  if (count <= 0 || count >= static_cast<std::int64_t>(logits.size())) return -std::numeric_limits<float>::infinity();
+  std::nth_element(logits.begin(), logits.begin() + count - 1, logits.end(), std::greater<>());
+  return logits[static_cast<std::size_t>(count - 1)];
+}
+
+std::size_t draw(const std::vector<float>& logits, const GenerateOptions& options, float uniform) {
   const auto likeliest = std::max_element(logits.begin(), logits.end());
-  if (temperature <= 0.0f) return static_cast<std::size_t>(likeliest - logits.begin());
+  if (options.temperature <= 0.0f) return static_cast<std::size_t>(likeliest - logits.begin());
+  const float least = threshold(logits, options.top_k);
   std::vector<double> weights;
   double total = 0.0;
   for (const float logit : logits) {
-    weights.push_back(std::exp((logit - *likeliest) / temperature));
+    weights.push_back(logit < least ? 0.0 : std::exp((logit - *likeliest) / options.temperature));
     total += weights.back();
   }
   double left = uniform * total;
@@ -25,7 +35,7 @@ std::size_t draw(const std::vector<float>& logits, float temperature, float unif
     left -= weights[token];
     if (left < 0.0) return token;
   }
-  return weights.size() - 1;
+  return static_cast<std::size_t>(likeliest - logits.begin());  // the sum was rounded
 }
 
 /// One window of the last tokens, in the device's memory.
@@ -68,9 +78,9 @@ std::vector<std::uint16_t> generate(LanguageModel& model, Device& device, std::v
   DDP_CHECK(!prompt.empty(), "an empty prompt");
   Context context(device, options.context);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    const Philox random = philox(static_cast<std::uint32_t>(i), 0, 0, kSampling, options.seed);
+    const Philox random = philox(static_cast<std::uint32_t>(i), options.sample, 0, kSampling, options.seed);
     const std::vector<float> logits = context.logits(model, prompt);
-    prompt.push_back(static_cast<std::uint16_t>(draw(logits, options.temperature, uniform01(random.word[0]))));
+    prompt.push_back(static_cast<std::uint16_t>(draw(logits, options, uniform01(random.word[0]))));
   }
   return prompt;
 }

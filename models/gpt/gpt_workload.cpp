@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -30,6 +31,17 @@ struct Pretrained {
   }
 };
 
+/// So that what was saved is a model folder like the one that training began with.
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to) {
+  std::error_code ignored;
+  if (std::filesystem::equivalent(from, to, ignored)) return;
+  for (const char* name : {"vocab.json", "merges.txt"}) {
+    std::error_code error;
+    std::filesystem::copy_file(from / name, to / name, std::filesystem::copy_options::overwrite_existing, error);
+    if (error) usage_error("--save {}: {} cannot be copied there: {}", to.string(), name, error.message());
+  }
+}
+
 class GptWorkload final : public Workload {
  public:
   GptWorkload() { shape_.vocabulary = kVocabularyOfData; }
@@ -38,6 +50,8 @@ class GptWorkload final : public Workload {
   void check_flags() const override;
   bool supports_fp8() const override { return true; }
   bool supports_f32_gradients() const override { return true; }
+  bool writes_text() const override { return true; }
+  bool starts_from_weights() const override { return !init_.empty(); }
 
   void open(const RunFacts& run) override;
   void load() override;
@@ -46,17 +60,17 @@ class GptWorkload final : public Workload {
     if (!save_.empty()) require_writable_folder("--save", save_);
   }
 
-  std::unique_ptr<Model> make_model(Device& device) override;
+  std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override {
+    return make_model(device, batch, recompute_);
+  }
+  std::vector<MemorySaving> memory_savings() override;
   std::map<std::string, std::int64_t> sizes() const override {
     return {{"layers", shape_.layers},     {"width", shape_.width},
             {"heads", shape_.heads},       {"feed_forward", shape_.feed_forward},
             {"sequence", shape_.sequence}, {"vocabulary", shape_.vocabulary}};
   }
-  std::string flags_that_save_memory() const override {
-    if (recompute_ == Recompute::block) return {};
-    return recompute_ == Recompute::gelu ? "--recompute block" : "--recompute gelu or block";
-  }
   Samples samples(Model& model, Device& device) override;
+  void generate(Model& model, Device& device, const std::function<void(const std::string&)>& show) override;
   void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>& sizes,
                       const std::map<std::string, HostTensor>& weights) const override {
     save_gpt2(folder, {{sizes.at("layers"), sizes.at("width"), sizes.at("heads"), sizes.at("feed_forward"),
@@ -66,6 +80,9 @@ class GptWorkload final : public Workload {
   void finish(const TrainingState& state, const World& world) override;
 
  private:
+  std::unique_ptr<Model> make_model(Device& device, std::int64_t batch, Recompute recompute);
+  std::vector<std::uint16_t> prompt_tokens() const;
+  std::string write(Model& model, Device& device, std::uint32_t sample, std::int64_t context) const;
   float dropout_rate() const;
   const BpeTokenizer* tokenizer() const {
     return pretrained_ != nullptr && pretrained_->tokenizer ? &*pretrained_->tokenizer : nullptr;
@@ -82,6 +99,8 @@ class GptWorkload final : public Workload {
   std::string prompt_ = "The";
   std::int64_t sample_tokens_ = 200;
   float temperature_ = 0.8f;
+  std::int64_t top_k_ = 0;
+  std::int64_t samples_ = 1;
 
   RunFacts run_;
   std::shared_ptr<const Pretrained> pretrained_;  ///< Null: none.
@@ -112,6 +131,8 @@ void GptWorkload::add_flags(CLI::App& app) {
   app.add_option("--prompt", prompt_, "What samples begin with");
   app.add_option("--sample-tokens", sample_tokens_, "Length of a sample");
   app.add_option("--temperature", temperature_, "Of samples; 0: always the likeliest token");
+  app.add_option("--top-k", top_k_, "Samples are drawn from the likeliest tokens, so many (0: from all)");
+  app.add_option("--samples", samples_, "Samples that --generate writes");
 }
 
 void GptWorkload::check_flags() const {
@@ -123,6 +144,8 @@ void GptWorkload::check_flags() const {
   require(!prompt_.empty(), "--prompt", prompt_, "at least one character");
   require(sample_tokens_ > 0 && sample_tokens_ <= 1 << 20, "--sample-tokens", sample_tokens_, "1 to 1048576");
   require(temperature_ >= 0, "--temperature", temperature_, "0 or more");
+  require(top_k_ >= 0, "--top-k", top_k_, "0 or more");
+  require(samples_ > 0 && samples_ <= 1'000'000, "--samples", samples_, "1 to 1000000");
   dropout_rate();
 }
 
@@ -138,7 +161,7 @@ float GptWorkload::dropout_rate() const {
 
 void GptWorkload::open(const RunFacts& run) {
   run_ = run;
-  if (data_.empty())
+  if (run.reads_data && data_.empty())
     usage_error("--model gpt needs --data: a text file, token files (.bin) or their folder, or synthetic");
   if (init_.empty()) return;
   about("--init", [&] {
@@ -168,25 +191,56 @@ void GptWorkload::load() {
   if (shape_.vocabulary == kVocabularyOfData) shape_.vocabulary = tokens_->text().vocabulary;
 }
 
-std::unique_ptr<Model> GptWorkload::make_model(Device& device) {
+std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batch, Recompute recompute) {
   GptOptions options;
   options.shape = shape_;
-  options.max_batch = run_.batch;
+  options.max_batch = batch;
   options.seed = run_.seed;
   options.dropout = dropout_rate();
-  options.recompute = recompute_;
+  options.recompute = recompute;
   if (pretrained_ != nullptr) {
     options.pretrained = [weights = pretrained_](const std::string& name) { return weights->weights.read(name); };
   }
+  if (!tokens_) return make_gpt(device, options, {});
   return make_gpt(device, options, about("--data", [&] { return make_resident(*tokens_, device); }));
 }
 
-Samples GptWorkload::samples(Model& model, Device& device) {
-  const auto write = [this, &device, writer = &dynamic_cast<LanguageModel&>(model)] {
-    const GenerateOptions options{sample_tokens_, temperature_, shape_.sequence, run_.seed};
-    return to_text(generate(*writer, device, to_tokens(prompt_, tokenizer()), options), tokenizer());
+std::vector<MemorySaving> GptWorkload::memory_savings() {
+  std::vector<MemorySaving> savings;
+  const auto add = [&](const char* flag, Recompute recompute) {
+    const auto make = [=, this](Device& device, std::int64_t batch) { return make_model(device, batch, recompute); };
+    if (recompute > recompute_) savings.push_back({flag, make});
   };
-  return {sample_every_, write};
+  add("--recompute gelu", Recompute::gelu);
+  add("--recompute block", Recompute::block);
+  return savings;
+}
+
+std::vector<std::uint16_t> GptWorkload::prompt_tokens() const {
+  std::vector<std::uint16_t> tokens = to_tokens(prompt_, tokenizer());
+  const auto unknown = std::find_if(tokens.begin(), tokens.end(), [&](int t) { return t >= shape_.vocabulary; });
+  if (unknown == tokens.end()) return tokens;
+  usage_error("--prompt: it has token {}, and the model knows {} different ones", *unknown, shape_.vocabulary);
+}
+
+std::string GptWorkload::write(Model& model, Device& device, std::uint32_t sample, std::int64_t context) const {
+  const GenerateOptions options{sample_tokens_, temperature_, top_k_, context, run_.seed, sample};
+  auto& writer = dynamic_cast<LanguageModel&>(model);
+  return to_text(ddptrain::generate(writer, device, prompt_tokens(), options), tokenizer());
+}
+
+Samples GptWorkload::samples(Model& model, Device& device) {
+  return {sample_every_, [this, &device, &model] { return write(model, device, 0, shape_.sequence); }};
+}
+
+/// A window that the text does not fill would be computed in vain.
+void GptWorkload::generate(Model& model, Device& device, const std::function<void(const std::string&)>& show) {
+  constexpr std::int64_t kPiece = 64;
+  const auto prompt = static_cast<std::int64_t>(prompt_tokens().size());
+  const std::int64_t longest = (prompt + sample_tokens_ + kPiece - 1) / kPiece * kPiece;
+  for (std::int64_t sample = 0; sample < samples_; ++sample) {
+    show(write(model, device, static_cast<std::uint32_t>(sample), std::min(longest, shape_.sequence)));
+  }
 }
 
 void GptWorkload::finish(const TrainingState& state, const World& world) {
@@ -197,7 +251,9 @@ void GptWorkload::finish(const TrainingState& state, const World& world) {
     weights.tensors[spec.name] = {spec.shape, {values, values + spec.size()}};
   });
   world.agree([&] {
-    if (world.rank() == 0) save_gpt2(save_, weights);
+    if (world.rank() != 0) return;
+    save_gpt2(save_, weights);
+    if (tokenizer() != nullptr) copy_tokenizer(init_, save_);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/classifier.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/gather.h"
@@ -17,23 +18,10 @@ namespace {
 /// Places in parameters(): backward goes from the last layer to the first.
 enum Parameter : std::size_t { fc3_weight, fc3_bias, fc2_weight, fc2_bias, fc1_weight, fc1_bias };
 
-/// Initial values as PyTorch's Linear: uniform within 1 / sqrt(inputs), biases too.
-std::vector<ParameterSpec> make_parameters(const MlpShape& s) {
-  std::vector<ParameterSpec> specs;
-  const auto add = [&](const std::string& name, std::int64_t outputs, std::int64_t inputs) {
-    const InitialValue initial = InitialValue::uniform(1.0f / std::sqrt(static_cast<float>(inputs)));
-    specs.push_back({name + ".weight", {outputs, inputs}, initial, true});
-    specs.push_back({name + ".bias", {outputs}, initial, false});
-  };
-  add("fc3", s.classes, s.hidden);
-  add("fc2", s.hidden, s.hidden);
-  add("fc1", s.hidden, s.pixels());
-  return specs;
-}
-
-class Mlp final : public Model {
+class Mlp final : public Model, public Classifier {
  public:
-  Mlp(Device& device, std::int64_t max_batch, ResidentImages images, const MlpShape& shape)
+  Mlp(Device& device, std::int64_t max_batch, ResidentImages images, const MlpShape& shape,
+      const std::function<std::vector<float>(const std::string& name)>& pretrained)
       : device_(device),
         gather_(device.get<GatherOps>()),
         linear_(device.get<LinearOps>()),
@@ -42,8 +30,11 @@ class Mlp final : public Model {
         shape_(shape),
         max_batch_(max_batch),
         data_(std::move(images)),
-        parameters_(make_parameters(shape)) {
+        parameters_(mlp_parameters(shape)) {
     DDP_CHECK(max_batch > 0, "mlp: a batch of {}", max_batch);
+    for (ParameterSpec& spec : parameters_) {
+      if (pretrained) spec.initial.read = [name = spec.name, pretrained] { return pretrained(name); };
+    }
     images_ = allocate({max_batch, shape.height, shape.width, 1});
     hidden1_ = allocate({max_batch, shape.hidden});
     dhidden1_ = allocate(hidden1_.shape);
@@ -65,6 +56,11 @@ class Mlp final : public Model {
   }
 
   void evaluate(const Slice& slice, MetricSums* sums) override { run({slice, data_.test}, 0.0f, Tensor{}, sums); }
+
+  std::vector<Prediction> classify(const Slice& slice, MetricSums* sums) override {
+    evaluate(slice, sums);
+    return predictions_of(device_, rows(logits_, count_));
+  }
 
   void backward(bool accumulate, const Ready& ready) override {
     const Tensor h1 = rows(hidden1_, count_), dh1 = rows(dhidden1_, count_);
@@ -136,8 +132,23 @@ class Mlp final : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> make_mlp(Device& device, std::int64_t max_batch, ResidentImages images, const MlpShape& shape) {
-  return std::make_unique<Mlp>(device, max_batch, std::move(images), shape);
+/// Initial values as PyTorch's Linear: uniform within 1 / sqrt(inputs), biases too.
+std::vector<ParameterSpec> mlp_parameters(const MlpShape& s) {
+  std::vector<ParameterSpec> specs;
+  const auto add = [&](const std::string& name, std::int64_t outputs, std::int64_t inputs) {
+    const InitialValue initial = InitialValue::uniform(1.0f / std::sqrt(static_cast<float>(inputs)));
+    specs.push_back({name + ".weight", {outputs, inputs}, initial, true});
+    specs.push_back({name + ".bias", {outputs}, initial, false});
+  };
+  add("fc3", s.classes, s.hidden);
+  add("fc2", s.hidden, s.hidden);
+  add("fc1", s.hidden, s.pixels());
+  return specs;
+}
+
+std::unique_ptr<Model> make_mlp(Device& device, std::int64_t max_batch, ResidentImages images, const MlpShape& shape,
+                                const std::function<std::vector<float>(const std::string& name)>& pretrained) {
+  return std::make_unique<Mlp>(device, max_batch, std::move(images), shape, pretrained);
 }
 
 }  // namespace ddptrain

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "data/images.h"
 #include "runtime/device/device.h"
@@ -18,9 +21,14 @@ struct MlpShape {
   std::int64_t pixels() const { return height * width; }
 };
 
+/// In the order of the model's parameters(); values to start from are random.
+std::vector<ParameterSpec> mlp_parameters(const MlpShape& shape);
+
 /// Classifier of grey images: two hidden layers of linear + ReLU, linear, softmax cross-entropy. 669,706 parameters for
-/// the default shape. `max_batch`: samples per micro-step.
+/// the default shape. `max_batch`: samples per micro-step. `pretrained`: values of a parameter to start from, by name;
+/// null: random ones. The model is a Classifier, too.
 std::unique_ptr<Model> make_mlp(Device& device, std::int64_t max_batch, ResidentImages images,
-                                const MlpShape& shape = {});
+                                const MlpShape& shape = {},
+                                const std::function<std::vector<float>(const std::string& name)>& pretrained = nullptr);
 
 }  // namespace ddptrain

@@ -5,23 +5,34 @@
 namespace ddptrain {
 namespace {
 
+using Sizes = std::map<std::string, std::int64_t>;
+
 class MlpWorkload final : public ImageWorkload {
  public:
   void add_flags(CLI::App& app) override {
     ImageWorkload::add_flags(app);
-    app.add_option("--hidden", shape_.hidden, "Width of each of the two hidden layers");
+    app.add_option("--hidden", hidden_, "Width of each of the two hidden layers");
   }
-  void check_flags() const override {
-    require(shape_.hidden > 0 && shape_.hidden <= 65536, "--hidden", shape_.hidden, "1 to 65536");
+  void check_flags() const override { require(hidden_ > 0 && hidden_ <= 65536, "--hidden", hidden_, "1 to 65536"); }
+
+  std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override {
+    return make_mlp(device, batch, make_resident(images(), device), shape_of(sizes()), pretrained());
+  }
+  Sizes sizes() const override {
+    Sizes sizes = ImageWorkload::sizes();
+    sizes["hidden"] = hidden_;
+    return sizes;
   }
 
-  std::unique_ptr<Model> make_model(Device& device) override {
-    return make_mlp(device, run().batch, make_resident(images(), device), shape_);
-  }
-  std::map<std::string, std::int64_t> sizes() const override { return {{"hidden", shape_.hidden}}; }
+ protected:
+  std::vector<ParameterSpec> parameters(const Sizes& sizes) const override { return mlp_parameters(shape_of(sizes)); }
 
  private:
-  MlpShape shape_;
+  static MlpShape shape_of(const Sizes& sizes) {
+    return {sizes.at("height"), sizes.at("width"), sizes.at("hidden"), sizes.at("classes")};
+  }
+
+  std::int64_t hidden_ = MlpShape{}.hidden;
 };
 
 }  // namespace

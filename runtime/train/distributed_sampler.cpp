@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include <algorithm>
+
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -43,6 +45,20 @@ SampleOrder DistributedSampler::order(std::int64_t micro_step, std::int64_t neig
 EvaluationShard DistributedSampler::evaluation(std::int64_t size, int rank, int world_size) {
   const std::int64_t first = size * rank / world_size;
   return {first, size * (rank + 1) / world_size - first};
+}
+
+std::vector<Slice> evaluation_slices(const StepState* state, std::int64_t test_count, const EvaluationShard& share,
+                                     std::int64_t batch) {
+  std::vector<Slice> slices;
+  for (std::int64_t done = 0; done < share.count; done += batch) {
+    Slice& slice = slices.emplace_back();
+    slice.step.state = state;
+    slice.order.dataset_size = static_cast<std::uint32_t>(test_count);
+    slice.order.shuffle = false;
+    slice.order.first = static_cast<std::uint32_t>(share.first + done);
+    slice.count = std::min(batch, share.count - done);
+  }
+  return slices;
 }
 
 }  // namespace ddptrain

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "runtime/core/step.h"
 
@@ -43,5 +44,9 @@ class DistributedSampler {
   int world_size_;
   std::uint64_t seed_;
 };
+
+/// The batches of `share`, of a test set of `test_count` samples. `state`: of the step, on the device.
+std::vector<Slice> evaluation_slices(const StepState* state, std::int64_t test_count, const EvaluationShard& share,
+                                     std::int64_t batch);
 
 }  // namespace ddptrain

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 #include "runtime/core/progress.h"
 #include "runtime/core/writable.h"
 #include "runtime/train/checkpoint_writer.h"
@@ -284,7 +285,7 @@ void Report::tested(std::int64_t step, double loss, double accuracy) const {
 }
 
 void Report::sample(std::int64_t step, const std::string& text) {
-  print(fmt::format("step {}  sample: {}\n", step, text));
+  print(fmt::format("step {}  sample: {}\n", step, printable_text(text)));
   write({{"event", "sample"}, {"step", step}, {"text", text}});
   if (files_.tensorboard != nullptr) files_.tensorboard->text("sample", step, as_code(utf8(text)));
 }

@@ -279,16 +279,11 @@ MetricSums Trainer::evaluate(std::int64_t most) {
 }
 
 void Trainer::evaluate(const EvaluationShard& shard, MetricSums* sums) {
-  Slice slice;
-  slice.step.state = state_.step();
-  slice.order.dataset_size = static_cast<std::uint32_t>(test_count_);
-  slice.order.shuffle = false;
-  const auto part = [](std::int64_t batches) { return static_cast<std::uint32_t>(batches); };
-  const std::int64_t batches = (shard.count + options_.batch - 1) / options_.batch;
-  for (std::int64_t done = 0; done < shard.count; done += options_.batch) {
-    if (device_.kind() == DeviceKind::cpu) device_.watch().set_part(part(done / options_.batch), part(batches));
-    slice.order.first = static_cast<std::uint32_t>(shard.first + done);
-    slice.count = std::min(options_.batch, shard.count - done);
+  const std::vector<Slice> slices = evaluation_slices(state_.step(), test_count_, shard, options_.batch);
+  const auto batches = static_cast<std::uint32_t>(slices.size());
+  std::uint32_t done = 0;
+  for (const Slice& slice : slices) {
+    if (device_.kind() == DeviceKind::cpu) device_.watch().set_part(done++, batches);
     model_->evaluate(slice, sums);
   }
 }

@@ -84,7 +84,7 @@ def page(programs: pathlib.Path) -> str:
         text += f"\n## {' '.join(command)}\n"
         for name, flags in groups(help_of(command, programs)).items():
             shown = [(left, meaning) for left, meaning in flags if not left.startswith("-h")]
-            model = re.fullmatch(r"Model (\w+)", name)
+            model = re.match(r"Model (\w+)", name)
             if not shown or (model is not None and model[1] not in MODELS):
                 continue
             text += "" if name.lower() == "options" else f"\n### {name[0].upper()}{name[1:]}\n"

@@ -105,8 +105,9 @@ class FieldsTest(unittest.TestCase):
         saving = ["--device", "cpu", "--data", "synthetic:128", "--batch", 8, "--checkpoint", "c"]
         run([BIN / "ddptrain", *saving, "--steps", 4, "--metrics", "saved.jsonl"], self.folder)
         self.interrupt([BIN / "ddptrain", *saving, "--steps", 10**9, "--resume", "auto", "--metrics", "saved.jsonl"])
+        self.use_models(text, gpt)
         written: dict[str, list[Any]] = {}
-        for line in self.lines("cnn.jsonl") + self.lines("gpt.jsonl") + self.lines("saved.jsonl"):
+        for line in [line for name in ("cnn", "gpt", "saved", "used") for line in self.lines(f"{name}.jsonl")]:
             written.setdefault(line["event"], []).append(line)
         documented = {name.removeprefix("metrics.") for name in self.documented if name.startswith("metrics.")}
         self.assertEqual(written.keys(), documented)
@@ -115,6 +116,14 @@ class FieldsTest(unittest.TestCase):
 
         manifest = sorted(self.folder.glob("c/step-*/manifest.json"))[0]
         self.expect("checkpoint.manifest", [json.loads(manifest.read_text(encoding="utf-8"))])
+
+    def use_models(self, text: pathlib.Path, gpt: list[Any]) -> None:
+        mlp = ["--model", "mlp", "--device", "cpu", "--data", "synthetic:64", "--batch", 8, "--steps", 1]
+        run([BIN / "ddptrain", *mlp, "--save", "mlp", "--metrics", "used.jsonl"], self.folder)
+        run([BIN / "ddptrain", *mlp, "--evaluate", "--init", "mlp", "--metrics", "used.jsonl"], self.folder)
+        run([BIN / "ddptrain", *gpt, "--save", "gpt"], self.folder)
+        for task in ("--evaluate", "--generate"):
+            run([BIN / "ddptrain", *gpt, task, "--init", "gpt", "--metrics", "used.jsonl"], self.folder)
 
     def test_flight_record(self) -> None:
         tiny = ["--device", "cpu", "--data", "synthetic:64", "--batch", 4, "--steps", 4, "--baseline", "off"]

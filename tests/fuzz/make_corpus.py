@@ -99,6 +99,12 @@ def main() -> None:
     write("tokens/nanogpt", tokens)
     write("tokens/text", "The quick brown fox jumps over the lazy dog.\n")
 
+    write("image/grey.pgm", b"P5 # a comment\n3 2\n255\n" + bytes(range(0, 256, 51)))
+    write("image/deep.pgm", b"P5\n2 1 65535\n\x80\x00\xff\xff")
+    write("image/grey.png", bytes.fromhex(GREY_PNG))
+    write("image/colour.png", bytes.fromhex(COLOUR_PNG))
+    write("image/grey.jpg", bytes.fromhex(GREY_JPEG))
+
     write("tokenizer/small", tokenizer(["Ġ t", "h e", "Ġt he"], b"the the<|endoftext|> t\xffh 123 's\n\n x"))
 
     types_of_values = 'batch = 64\nseed = 0x10\nlr = 1e-3 # three\nmodel = "gpt\\u00e9 \\n"\noverlap = "off"\n'
@@ -118,6 +124,22 @@ def main() -> None:
               "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_inner": None}
     write("gpt2_folder/tiny", gpt2(config))
 
+
+# 3x2 pixels: 0, 51, 102; 153, 204, 255.
+GREY_PNG = (
+    "89504e470d0a1a0a0000000d4948445200000003000000020800000000b81f39c60000001049444154789c63643036669879e63f0006a302"
+    "ccd61205460000000049454e44ae426082"
+)
+COLOUR_PNG = (
+    "89504e470d0a1a0a0000000d49484452000000030000000208020000001216f14d0000001d49444154789c6364606030363636363666983973"
+    "e6993367feffff0f00309108603fba347a0000000049454e44ae426082"
+)
+GREY_JPEG = (
+    "ffd8ffe000104a46494600010100000100010000ffdb004300020101010101020101010202020202040302020202050404030406050606060506"
+    "0606070908060709070606080b08090a0a0a0a0a06080b0c0b0a0c090a0a0affc0000b080002000301011100ffc4001400010000000000000000"
+    "0000000000000009ffc4001f1000000309000000000000000000000000000208050607182835465263ffda0008010100003f0058d1aa2b46f2bc"
+    "e5525c32b29703676c6e23ffd9"
+)
 
 INFO = """\
 h:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0

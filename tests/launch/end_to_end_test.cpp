@@ -9,7 +9,7 @@ namespace {
 
 TEST(EndToEnd, AnEpochOfFashionMnistOnTwoCpuRanksReaches85Percent) {
   try {
-    find_fashion_mnist("");
+    find_fashion_mnist();
   } catch (const UsageError& error) {
     GTEST_SKIP() << error.what();
   }

@@ -130,16 +130,29 @@ TEST_F(Gpus, ARunThatDivergesEndsWithOneMessage) {
 }
 
 /// Half a terabyte with all that belongs to it.
-TEST_F(Gpus, OutOfMemorySaysWhatWasAskedForWhatIsKeptAndWhatHelps) {
+TEST_F(Gpus, ARunThatFindsNoMemoryIsRefusedBeforeItTakesAny) {
   const Outcome outcome = run(ranks(),
                               "--model gpt --layers 40 --width 8192 --heads 64 --ff 32768 --seq 128 --batch 8 --data "
                               "synthetic:200000:64 --steps 3");
-  EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
-  EXPECT_TRUE(outcome.says("the GPU is out of memory; ")) << outcome.output;
-  for (const char* part : {" were asked for", "\nweights    ", "\nall        ", "--batch 4 --grad-accum 2 (",
-                           "--recompute gelu or block"}) {
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_EQ(outcome.count("there is too little memory: a rank would keep "), 1) << outcome.output;
+  for (const char* part : {" are free on its GPU", "\nweights    ", "\nall        "}) {
     EXPECT_TRUE(outcome.says(part)) << part << outcome.output;
   }
+}
+
+/// A model whose activations take terabytes: the batch that is named does fit.
+TEST_F(Gpus, TheBatchThatIsNamedFits) {
+  const std::string flags =
+      "--model gpt --layers 12 --width 768 --heads 12 --ff 3072 --seq 1024 --vocab 50257 --data synthetic:20000000 "
+      "--baseline off --steps 3 ";
+  const Outcome refused = run(1, flags + "--batch 8192");
+  ASSERT_EQ(refused.exit_code, 2) << refused.output;
+  const std::size_t at = refused.output.find("What fits: --batch ");
+  ASSERT_NE(at, std::string::npos) << refused.output;
+  const Outcome chosen = run(1, flags + "--batch auto");
+  EXPECT_EQ(chosen.exit_code, 0) << chosen.output;
+  EXPECT_TRUE(chosen.says("--batch auto: ")) << chosen.output;
 }
 
 }  // namespace

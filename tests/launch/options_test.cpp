@@ -282,7 +282,7 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--fail-at", "3"}, std::vector{"--hang-at", "1:lunch"},
                     std::vector{"--timeout", "soon"}, std::vector{"--timeout", "-1"}, std::vector{"--timeout", "5 m x"},
                     std::vector{"--config", "/nonexistent.toml"}, std::vector{"--log-level", "loud"},
-                    std::vector{"--dropout", "0.5"}, std::vector{"--init", "/x"}, std::vector{"--save", "/x"},
+                    std::vector{"--dropout", "0.5"}, std::vector{"--prompt", "x"}, std::vector{"--samples", "2"},
                     std::vector{"--sample-every", "5"}));
 
 INSTANTIATE_TEST_SUITE_P(

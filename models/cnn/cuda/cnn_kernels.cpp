@@ -122,7 +122,7 @@ class FusedCnn final : public CnnKernels {
 }  // namespace
 
 std::unique_ptr<CnnKernels> make_cnn_kernels(Device& device, const CnnShape& shape, std::int64_t max_batch) {
-  if (shape != CnnShape{} || device.kind() != DeviceKind::cuda || device.precision() != Precision::bf16) return nullptr;
+  if (device.kind() != DeviceKind::cuda || !has_fused_kernels(shape, device.precision())) return nullptr;
   return std::make_unique<FusedCnn>(dynamic_cast<CudaDevice&>(device), max_batch);
 }
 

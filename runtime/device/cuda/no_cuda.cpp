@@ -1,5 +1,6 @@
 #include "runtime/core/error.h"
 #include "runtime/device/device.h"
+#include "runtime/device/free_memory.h"
 
 namespace ddptrain {
 
@@ -14,6 +15,8 @@ void start_cuda() {}
 int cuda_device_count() { return 0; }
 
 bool cuda_has_bf16() { return true; }
+
+std::size_t free_gpu_memory() { return 0; }
 
 std::string cuda_pci_bus_id(int) { return {}; }
 

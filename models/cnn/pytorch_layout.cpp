@@ -1,0 +1,55 @@
+#include "models/cnn/pytorch_layout.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+constexpr std::int64_t kKernel = 3;
+
+/// A parameter in memory as [outputs, pixels, channels]; no outputs: both layouts are the same.
+struct Dims {
+  std::int64_t outputs = 0, pixels = 1, channels = 1;
+};
+
+Dims dims_of(const CnnShape& shape, const std::string& name) {
+  if (name == "conv1.weight") return {shape.conv1, kKernel * kKernel, 1};
+  if (name == "conv2.weight") return {shape.conv2, kKernel * kKernel, shape.conv1};
+  if (name == "fc1.weight") return {shape.hidden, shape.pooled_height() * shape.pooled_width(), shape.conv2};
+  return {};
+}
+
+/// [outputs, rows, columns] to [outputs, columns, rows].
+std::vector<float> transposed(const std::vector<float>& from, std::int64_t outputs, std::int64_t rows,
+                              std::int64_t columns) {
+  DDP_CHECK(static_cast<std::int64_t>(from.size()) == outputs * rows * columns, "{} values of [{}, {}, {}]",
+            from.size(), outputs, rows, columns);
+  std::vector<float> to(from.size());
+  std::size_t at = 0;
+  for (std::int64_t o = 0; o < outputs; ++o) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      for (std::int64_t r = 0; r < rows; ++r) to[at++] = from[static_cast<std::size_t>((o * rows + r) * columns + c)];
+    }
+  }
+  return to;
+}
+
+}  // namespace
+
+HostTensor to_pytorch(const CnnShape& shape, const std::string& name, HostTensor tensor) {
+  const Dims d = dims_of(shape, name);
+  if (d.outputs == 0) return tensor;
+  tensor.values = transposed(tensor.values, d.outputs, d.pixels, d.channels);
+  if (tensor.shape.size() == 4) tensor.shape = {d.outputs, d.channels, kKernel, kKernel};
+  return tensor;
+}
+
+std::vector<float> from_pytorch(const CnnShape& shape, const std::string& name, std::vector<float> values) {
+  const Dims d = dims_of(shape, name);
+  return d.outputs == 0 ? values : transposed(values, d.outputs, d.channels, d.pixels);
+}
+
+}  // namespace ddptrain

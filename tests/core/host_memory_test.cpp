@@ -1,0 +1,78 @@
+#include "runtime/core/host_memory.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+namespace ddptrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A machine with 64 KiB available, of which swap is not a part.
+class HostMemory : public ::testing::Test {
+ protected:
+  HostMemory() {
+    fs::remove_all(root_);
+    write("proc/meminfo", "MemTotal:  100 kB\nMemAvailable:     64 kB\nSwapFree:        0 kB\n");
+  }
+  ~HostMemory() override { fs::remove_all(root_); }
+
+  void write(const std::string& name, const std::string& text) {
+    fs::create_directories((root_ / name).parent_path());
+    std::ofstream(root_ / name) << text;
+  }
+  std::size_t available() const { return available_host_memory(root_); }
+
+  fs::path root_ = fs::temp_directory_path() / ("ddptrain-host-memory-" + std::to_string(getpid()));
+};
+
+TEST_F(HostMemory, WithoutLimitsItIsWhatTheHostHas) {
+  EXPECT_EQ(available(), 64u * 1024);
+  write("proc/self/cgroup", "0::/user/job\n");
+  write("sys/fs/cgroup/user/job/memory.max", "max\n");
+  write("sys/fs/cgroup/user/job/memory.current", "5000\n");
+  EXPECT_EQ(available(), 64u * 1024);
+  write("proc/meminfo", "MemAvailable:     64 kB\nSwapFree:        3 kB\n");
+  EXPECT_EQ(available(), 67u * 1024);
+}
+
+TEST_F(HostMemory, AGroupLimitsWhatIsBelowIt) {
+  write("proc/self/cgroup", "0::/user/job\n");
+  write("sys/fs/cgroup/user/memory.max", "10000\n");
+  write("sys/fs/cgroup/user/memory.current", "7000\n");
+  EXPECT_EQ(available(), 3000u);
+  write("sys/fs/cgroup/user/memory.stat", "anon 100\nfile 2500\nshmem 500\n");  // pages of files can be dropped
+  EXPECT_EQ(available(), 5000u);
+  write("sys/fs/cgroup/user/job/memory.max", "1000\n");
+  write("sys/fs/cgroup/user/job/memory.current", "1000\n");
+  EXPECT_EQ(available(), 0u);
+}
+
+/// In a container, the path is that of outside, and the mount is the group itself.
+TEST_F(HostMemory, AContainersLimitIsAtTheMount) {
+  write("proc/self/cgroup", "0::/system/container-7\n");
+  write("sys/fs/cgroup/memory.max", "4000\n");
+  write("sys/fs/cgroup/memory.current", "1500\n");
+  EXPECT_EQ(available(), 2500u);
+}
+
+TEST_F(HostMemory, Version1HasOtherNames) {
+  write("proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/job\n");
+  write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "10000\n");
+  write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "9000\n");
+  write("sys/fs/cgroup/memory/job/memory.stat", "total_cache 4000\ntotal_shmem 1000\n");
+  EXPECT_EQ(available(), 4000u);
+  write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");  // none
+  EXPECT_EQ(available(), 64u * 1024);
+}
+
+TEST_F(HostMemory, OfThisHostItIsSomething) {
+  EXPECT_GT(available_host_memory(), 1u << 20);
+  EXPECT_LT(available_host_memory(), std::size_t{1} << 50);
+}
+
+}  // namespace
+}  // namespace ddptrain

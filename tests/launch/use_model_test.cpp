@@ -1,0 +1,232 @@
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "models/registry.h"
+#include "tests/data/image_files.h"
+#include "tests/launch/metrics.h"
+#include "tests/launch/process.h"
+
+namespace ddptrain {
+namespace {
+
+using testing::Bytes;
+namespace fs = std::filesystem;
+
+/// Models of images.
+std::vector<std::string> classifiers() {
+  std::vector<std::string> models = model_names();
+  std::erase_if(models, [](const std::string& model) { return make_workload(model)->writes_text(); });
+  return models;
+}
+
+class UseModel : public ::testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  Outcome run(int ranks, const std::string& arguments) {
+    const Outcome outcome = train_on_cpu(ranks, "--device cpu --baseline off " + arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << arguments << '\n' << outcome.output;
+    return outcome;
+  }
+  std::string gpt() const { return "--model gpt --layers 1 --width 32 --heads 2 --ff 32 --seq 16 "; }
+  /// With weights in "gpt"; its text has all bytes but 0.
+  void train_gpt() {
+    std::ofstream text(path("text"), std::ios::binary);
+    for (int i = 0; i < 4000; ++i) text << static_cast<char>(1 + i * 7 % 255);
+    text.close();
+    run(1, gpt() + fmt::format("--data {} --batch 8 --steps 6 --save {} --metrics {}", path("text"), path("gpt"),
+                               path("gpt.jsonl")));
+  }
+
+  testing::TempFolder folder_;
+};
+
+TEST_F(UseModel, ASavedClassifierIsEvaluatedAsTheTrainedOneWas) {
+  for (const std::string& model : classifiers()) {
+    const std::string flags = "--model " + model + " --data synthetic:600 --batch 30 ";
+    const std::string metrics = path(model + ".jsonl"), saved = path(model);
+    run(1, flags + "--steps 8 --lr 0.02 --save " + saved + " --metrics " + metrics);
+    const auto trained = summary_in(metrics);
+    for (const int ranks : {1, 2}) {
+      const Outcome outcome = run(ranks, flags + "--evaluate --init " + saved + " --metrics " + metrics);
+      EXPECT_TRUE(outcome.says("60 test images\nloss ")) << outcome.output;
+      const auto lines = json_lines(metrics);  // those of training are still there
+      const auto& evaluated = lines.at(lines.size() - 2);
+      const auto& confusion = lines.back();
+      EXPECT_EQ(lines.size(), json_lines(metrics).size());
+      EXPECT_EQ(lines.front().at("event"), "start");
+      EXPECT_EQ(evaluated.at("event"), "evaluated");
+      EXPECT_EQ(evaluated.at("images"), 60);
+      EXPECT_EQ(evaluated.at("accuracy"), trained.at("accuracy"));
+      EXPECT_NEAR(evaluated.at("test_loss").get<double>(), trained.at("test_loss").get<double>(), 1e-6);
+      EXPECT_EQ(evaluated.at("parameter_hash"), trained.at("parameter_hash"));
+      ASSERT_EQ(confusion.at("event"), "confusion");
+      int all = 0, right = 0;
+      for (std::size_t i = 0; i < 10; ++i) {
+        for (std::size_t j = 0; j < 10; ++j) all += confusion.at("matrix").at(i).at(j).get<int>();
+        right += confusion.at("matrix").at(i).at(i).get<int>();
+      }
+      EXPECT_EQ(all, 60);
+      EXPECT_NEAR(right, 60 * evaluated.at("accuracy").get<double>(), 1e-6);
+      EXPECT_EQ(confusion.at("mistakes").size(), static_cast<std::size_t>(std::min(30, all - right)));
+      for (const auto& mistake : confusion.at("mistakes")) {
+        EXPECT_NE(mistake.at("label"), mistake.at("predicted"));
+        EXPECT_EQ(mistake.at("pixels").get<std::string>().size(), 2u * 28 * 28);
+      }
+    }
+  }
+}
+
+TEST_F(UseModel, TrainingGoesOnFromSavedWeights) {
+  const std::string flags = "--model cnn --data synthetic:300 --batch 30 --dropout off --steps 1 --metrics " +
+                            path("m.jsonl") + " --lr 1e-30 ";
+  run(1, flags + "--seed 5 --save " + path("a"));
+  const auto first = summary_in(path("m.jsonl"));
+  run(1, flags + "--seed 5 --init " + path("a"));
+  EXPECT_EQ(summary_in(path("m.jsonl")).at("parameter_hash"), first.at("parameter_hash"));
+}
+
+TEST_F(UseModel, AnExportedCheckpointIsEvaluatedToo) {
+  const std::string flags = "--model cnn --data synthetic:300 --batch 30 ";
+  run(1, flags + "--steps 2 --checkpoint " + path("c") + " --metrics " + path("m.jsonl"));
+  run(1, "--resume " + path("c") + " --export " + path("e"));
+  run(1, flags + "--evaluate --init " + path("e") + " --metrics " + path("m.jsonl"));
+  const auto lines = json_lines(path("m.jsonl"));
+  EXPECT_EQ(lines.at(lines.size() - 2).at("parameter_hash"), lines.at(lines.size() - 3).at("parameter_hash"));
+}
+
+TEST_F(UseModel, ASavedGptIsEvaluatedAsTheTrainedOneWas) {
+  train_gpt();
+  const auto trained = summary_in(path("gpt.jsonl"));
+  const Outcome outcome = run(2, gpt() + fmt::format("--data {} --batch 8 --evaluate --init {} --metrics {}",
+                                                     path("text"), path("gpt"), path("gpt.jsonl")));
+  EXPECT_TRUE(outcome.says("  perplexity ")) << outcome.output;
+  const auto evaluated = summary_in(path("gpt.jsonl"));
+  EXPECT_EQ(evaluated.at("event"), "evaluated");
+  EXPECT_EQ(evaluated.at("accuracy"), trained.at("accuracy"));
+  EXPECT_NEAR(evaluated.at("test_loss").get<double>(), trained.at("test_loss").get<double>(), 1e-6);
+  EXPECT_NEAR(evaluated.at("perplexity").get<double>(), std::exp(evaluated.at("test_loss").get<double>()), 1e-9);
+}
+
+TEST_F(UseModel, ASavedGptWritesTextWithoutData) {
+  train_gpt();
+  const auto texts = [&](const std::string& flags) {
+    fs::remove(path("t.jsonl"));
+    run(1, gpt() + "--generate --sample-tokens 24 --prompt abc --metrics " + path("t.jsonl") + " --init " +
+               path("gpt") + " " + flags);
+    std::vector<std::string> found;
+    for (const auto& line : json_lines(path("t.jsonl"))) found.push_back(line.at("text"));
+    return found;
+  };
+  const auto three = texts("--samples 3");
+  ASSERT_EQ(three.size(), 3u);
+  for (const std::string& text : three) EXPECT_EQ(text.rfind("abc", 0), 0u) << text;
+  EXPECT_NE(three[0], three[1]);
+  EXPECT_NE(three[1], three[2]);
+  EXPECT_EQ(texts("--samples 3"), three);
+  EXPECT_NE(texts("--seed 2").at(0), three[0]);
+  const auto likeliest = texts("--temperature 0");
+  EXPECT_NE(likeliest.at(0), three[0]);
+  EXPECT_EQ(texts("--top-k 1"), likeliest);
+  EXPECT_EQ(texts("--top-k 1 --temperature 100"), likeliest);
+}
+
+TEST_F(UseModel, NoTextWritesToTheTerminal) {
+  train_gpt();
+  const Outcome outcome =
+      run(1, gpt() +
+                 "--generate --sample-tokens 200 --temperature 5 --prompt \"$(printf 'a\\033[2Jb')\" "
+                 "--init " +
+                 path("gpt"));
+  EXPECT_TRUE(outcome.says("--- sample 1\na\\x1b[2Jb")) << outcome.output;
+  for (const char c : outcome.output) EXPECT_TRUE(c == '\n' || c == '\t' || static_cast<unsigned char>(c) >= ' ');
+}
+
+/// Other sizes and classes than Fashion-MNIST's: IDX and folders of images.
+TEST_F(UseModel, ClassifiersTakeImagesOfOtherSizesAndClasses) {
+  constexpr int kClasses = 12, kHeight = 15, kWidth = 18, kEach = 10;
+  Bytes pixels, labels;
+  for (int i = 0; i < kClasses * kEach; ++i) {
+    const Bytes image(kHeight * kWidth, static_cast<std::uint8_t>(20 * (i % kClasses) + i / kClasses));
+    const fs::path file = folder_ / fmt::format("images/{}/{}.pgm", i % kClasses, i);
+    fs::create_directories(file.parent_path());
+    testing::write_plain(file, testing::pgm(kHeight, kWidth, image));
+    pixels.insert(pixels.end(), image.begin(), image.end());
+    labels.push_back(static_cast<std::uint8_t>(i % kClasses));
+  }
+  fs::create_directories(folder_ / "idx");
+  for (const std::string part : {"train", "test"}) {
+    const auto count = static_cast<std::uint32_t>(labels.size());
+    testing::write_plain(folder_ / ("idx/emnist-x-" + part + "-images-idx3-ubyte"),
+                         testing::idx_bytes(0x0803, {count, kHeight, kWidth}, pixels));
+    testing::write_plain(folder_ / ("idx/emnist-x-" + part + "-labels-idx1-ubyte"),
+                         testing::idx_bytes(0x0801, {count}, labels));
+  }
+  for (const std::string& model : classifiers()) {
+    for (const std::string data : {"images", "idx"}) {
+      const std::string flags = "--model " + model + " --batch 12 --data " + path(data) + " ";
+      run(2, flags + "--epochs 1 --save " + path("saved") + " --metrics " + path("m.jsonl"));
+      const auto summary = summary_in(path("m.jsonl"));
+      EXPECT_EQ(summary.at("classes"), kClasses);
+      EXPECT_EQ(summary.at("height"), kHeight);
+      EXPECT_EQ(summary.at("width"), kWidth);
+      run(1, flags + "--evaluate --init " + path("saved") + " --metrics " + path("m.jsonl"));
+      EXPECT_EQ(json_lines(path("m.jsonl")).back().at("classes").size(), kClasses);
+    }
+  }
+  const Outcome other =
+      train_on_cpu(1, "--device cpu --model cnn --data synthetic:60 --evaluate --init " + path("saved"));
+  EXPECT_EQ(other.exit_code, 2) << other.output;
+  EXPECT_TRUE(other.says(", and the model for these images (28x28, 10 classes) has [")) << other.output;
+}
+
+TEST_F(UseModel, MistakesAreToldOnce) {
+  run(1, "--model cnn --data synthetic:60 --batch 30 --steps 1 --save " + path("saved"));
+  std::ofstream(path("text")) << "To be, or not to be, that is the question.";
+  struct Mistake {
+    std::string flags, message;
+  };
+  for (const Mistake& mistake :
+       {Mistake{"--evaluate --data synthetic:60", "--evaluate: name the weights with --init PATH"},
+        Mistake{"--generate --init " + path("saved"), "--generate: model cnn writes no text"},
+        Mistake{"--evaluate --data synthetic:60 --init " + path("none"), "--init: " + path("none")},
+        Mistake{"--evaluate --data synthetic:60 --init " + path("text"), "--init: " + path("text")},
+        Mistake{"--model " + classifiers().back() + " --evaluate --data synthetic:60 --init " + path("saved"),
+                "has no tensor '"},
+        Mistake{"--evaluate --data synthetic:60 --resume x --init " + path("saved"), "--export DIR"},
+        Mistake{"--model gpt --top-k -1 --data synthetic", "--top-k -1"}}) {
+    const Outcome outcome = train_on_cpu(2, "--device cpu " + mistake.flags);
+    EXPECT_EQ(outcome.exit_code, 2) << mistake.flags << '\n' << outcome.output;
+    EXPECT_EQ(outcome.count(mistake.message), 1) << mistake.flags << '\n' << outcome.output;
+  }
+}
+
+/// Models of which the weights, and of which the activations take terabytes.
+TEST_F(UseModel, ARunThatFindsNoMemoryIsRefusedBeforeItTakesAny) {
+  const std::string huge = "--model gpt --layers 96 --width 65536 --heads 512 --ff 262144 --seq 64 ";
+  const Outcome refused = train_on_cpu(2, "--device cpu --data synthetic:200000:64 --batch 8 " + huge);
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_EQ(refused.count("there is too little memory: "), 1) << refused.output;
+  for (const char* part : {" parameters and their gradients alone would take ", " are available on ", " for 2 ranks, ",
+                           "Use a smaller model."}) {
+    EXPECT_TRUE(refused.says(part)) << part << refused.output;
+  }
+  const std::string wide = "--model gpt --layers 4 --width 64 --heads 2 --ff 65536 --seq 1024 --batch 4096 ";
+  const Outcome batch = train_on_cpu(1, "--device cpu --data synthetic:5000000:64 " + wide);
+  EXPECT_EQ(batch.exit_code, 2) << batch.output;
+  for (const char* part : {"a rank would keep ", "\nweights ", "\noptimizer ", "\nactivations ", "\nall ",
+                           "What fits: --batch ", " --grad-accum ", "(the same samples per step"}) {
+    EXPECT_TRUE(batch.says(part)) << part << batch.output;
+  }
+}
+
+TEST_F(UseModel, BatchAutoIsAPowerOfTwoThatTheDataHas) {
+  const Outcome outcome =
+      run(2, "--model " + classifiers().back() +
+                 " --data synthetic:600 --batch auto --steps 2 --grad-accum 2 --metrics " + path("m.jsonl"));
+  EXPECT_TRUE(outcome.says("--batch auto: 128 (")) << outcome.output;  // 2 ranks x 2 micro-steps x 128 of 600
+  EXPECT_EQ(summary_in(path("m.jsonl")).at("batch_per_rank"), 128);
+}
+
+}  // namespace
+}  // namespace ddptrain
