@@ -285,7 +285,8 @@ def _missing_text(file: pathlib.Path, records: list[Record], plan: dict[str, Any
 def _stale_text(file: pathlib.Path, records: list[Record], plan: dict[str, Any]) -> str | None:
     planned = {str(table_of(case).get("case")) for case in _list_of(plan.get("cases"))}
     stale = sum(str(record.get("case")) not in planned for record in records) if planned else 0
-    return f"{file.parent.name}: {stale} of the runs are of an earlier plan: the sweep was changed since" if stale else None
+    text = f"{file.parent.name}: {stale} of the runs are of an earlier plan: the sweep was changed since"
+    return text if stale else None
 
 
 def _list_of(value: Any) -> list[Any]:

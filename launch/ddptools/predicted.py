@@ -75,7 +75,7 @@ def predicted_words(experiment: Experiment, found: list[Predicted]) -> str:
     return (
         f"The throughput predicted for {runs} is off by {percent(statistics.median(errors))} in the median, by "
         f"{percent(max(errors))} at most; the case farthest off is {experiment.label(farthest.case)} "
-        f"({signed_percent(farthest.error)}). A prediction takes compute from the run's own one-rank baseline and the network "
-        "from a fit to the runs with the same environment variables and gradient path: what is off is the model of "
+        f"({signed_percent(farthest.error)}). A prediction takes compute from the run's own one-rank baseline and the "
+        "network from a fit to the runs with the same environment variables and gradient path: what is off is the model of "
         "overlap or the fit."
     )

@@ -45,9 +45,9 @@ class LostTimeTest(ReportCase):
                 summaries.append(summary)
             made = [record("c", i, 1.0, {"ranks": 4}, summary=s) for i, s in enumerate(summaries)]
             (loss,) = losses(self.experiment(made))
-            self.assertAlmostEqual(sum(loss.parts.values()), loss.step - loss.useful)
+            self.assertAlmostEqual(sum(loss.part_seconds.values()), loss.step_seconds - loss.useful_seconds)
             known = any("step_seconds_without_communication_mean" in s for s in summaries)
-            self.assertEqual("stragglers" in loss.parts, known)
+            self.assertEqual("stragglers" in loss.part_seconds, known)
 
     def test_what_is_exposed_is_told_apart_where_it_was_measured(self) -> None:
         summary = {"step_seconds": 110e-6, "scaling_efficiency": 100 / 110, "slowed_down_us": 3.0}
@@ -77,14 +77,14 @@ class LostTimeTest(ReportCase):
         (loss,) = losses(experiment)
         expected = {"exposed communication": 100, "slower together": 46, "stragglers": 12, "input": 15}
         expected |= {"launch gaps": 40}
-        self.assertEqual({name: round(1e6 * part, 6) for name, part in loss.parts.items()}, expected)
-        self.assertEqual((round(1e6 * loss.step, 6), round(1e6 * loss.useful, 6)), (905, 692))
+        self.assertEqual({name: round(1e6 * part, 6) for name, part in loss.part_seconds.items()}, expected)
+        self.assertEqual((round(1e6 * loss.step_seconds, 6), round(1e6 * loss.useful_seconds, 6)), (905, 692))
 
     def test_only_what_ddpbench_measured(self) -> None:
         graph = {"data": None, "launch_gaps": 0.0}
         (loss,) = losses(self.experiment([step_bench(1, ONE | graph), step_bench(4, FOUR | graph)]))
-        self.assertEqual(list(loss.parts), ["exposed communication", "slower together and stragglers"])
-        self.assertAlmostEqual(sum(loss.parts.values()), loss.step - loss.useful)
+        self.assertEqual(list(loss.part_seconds), ["exposed communication", "slower together and stragglers"])
+        self.assertAlmostEqual(sum(loss.part_seconds.values()), loss.step_seconds - loss.useful_seconds)
         for records in ([step_bench(4, FOUR)], [step_bench(1, ONE, batch_per_rank=128), step_bench(4, FOUR)]):
             self.assertEqual(losses(self.experiment(records)), [])
 
@@ -96,7 +96,7 @@ class LostTimeTest(ReportCase):
         first, second = losses(experiment)
         self.assertEqual((first.label, second.label), ("main, buckets of 256 KiB", "main, buckets of 1 MiB"))
         expected = {"compute slowed down by communication": 68, "waiting for communication": 32}
-        self.assertEqual({name: round(1e6 * part, 6) for name, part in first.parts.items()}, expected)
+        self.assertEqual({name: round(1e6 * part, 6) for name, part in first.part_seconds.items()}, expected)
         self.assertEqual(lost_time_table([first]).header[2], "without communication, ms")
 
     def test_short_steps_are_read_in_microseconds(self) -> None:
