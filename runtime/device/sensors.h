@@ -32,7 +32,7 @@ struct SensorReading {
   std::optional<double> watts = {};  ///< From Ampere on a mean over the last second.
   std::optional<double> celsius = {};
   std::optional<double> memory_used_bytes = {};  ///< By all processes.
-  std::uint64_t throttle_reasons = 0;       ///< Bit i: kThrottleReasons[i].
+  std::uint64_t throttle_reasons = 0;            ///< Bit i: kThrottleReasons[i].
 };
 
 /// Reads a GPU's sensors: milliseconds at most. Called by one thread at a time.

@@ -39,6 +39,20 @@ TEST(DeviceTest, ExtensionsAreMadeOnceAndGoBeforeTheDevice) {
   EXPECT_EQ(log, (std::vector<std::string>{"+1", "+2", "-2 64", "-1 64"}));
 }
 
+TEST(DeviceTest, LeavesNothingToCollectivesWhileItIsWhole) {
+  DeviceOptions options;
+  options.communication_multiprocessors = 4;
+  const auto device = make_cpu_device(options);
+  EXPECT_EQ(device->communication_multiprocessors(), 4);
+  {
+    const WholeDevice whole(*device);
+    EXPECT_EQ(device->communication_multiprocessors(), 0);
+    { const WholeDevice again(*device); }
+    EXPECT_EQ(device->communication_multiprocessors(), 0);
+  }
+  EXPECT_EQ(device->communication_multiprocessors(), 4);
+}
+
 class ParallelTest : public ::testing::TestWithParam<int> {
  protected:
   CpuDevice device_{DeviceOptions{.threads = GetParam()}};

@@ -349,6 +349,23 @@ TEST_P(OnDevice, FusedSumOfTheLastBucketChangesNothingButRounding) {
   }
 }
 
+TEST_P(OnDevice, CommunicationAloneIsWhatAStepSends) {
+  if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "its sums are MPI's, with and without --fused-sum";
+  Rig rig(GetParam(), Precision::bf16, true);
+  TrainerOptions options = options_for_ranks();
+  options.graph = false;
+  const auto trainer = rig.trainer(options, data());
+  ASSERT_EQ(trainer->gradient_path().name, fused_path());
+  trainer->run(1);
+  StepGraph communication = trainer->make_communication_steps();
+  const auto timeline = rig.device->make_timeline();
+  rig.device->record(*timeline, [&] { communication.run(1); });
+  rig.device->synchronize();
+  std::size_t fused = 0;
+  for (const TimelineSpan& span : timeline->spans()) fused += span.name.find("sum and update") != std::string::npos;
+  EXPECT_EQ(fused, test_world().size() > 1 ? 1u : 0u);
+}
+
 TEST_P(OnDevice, FusedSumGivesAllRanksTheSameBitsWithAndWithoutGraph) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "is a kernel";
   for (const Precision precision : precisions()) {
