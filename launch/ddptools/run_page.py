@@ -10,7 +10,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from ddptools.confusion import evaluation_blocks
 from ddptools.page import Block, Heading, Notes
 from ddptools.plots import STYLE, Picture, finish
-from ddptools.runs import Curve, TrainingRun, step_of
+from ddptools.runs import Curve, TrainingRun, as_number, step_of
 from ddptools.tables import Table
 from ddptools.words import number, percent
 
@@ -108,8 +108,8 @@ def run_table(runs: list[TrainingRun]) -> Table:
 
 
 def _shown(value: object, show) -> str:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return show(value) if is_number else ""
+    known = as_number(value)
+    return "" if known is None else show(known)
 
 
 def _median(values: list[float]) -> float:
@@ -136,6 +136,8 @@ def _picture(quantity: Quantity, runs: list[TrainingRun]) -> Picture | None:
     lines = [run.curve(quantity.field, "step") for run in runs]
     tests = [run.curve(quantity.tested, "epoch", "evaluation") for run in runs]
     if not any(curve.values for curve in [*lines, *tests]):
+        return None
+    if quantity.field == "exposed_comm_seconds" and not any(value for curve in lines for value in curve.values):
         return None
     timed = any(math.isfinite(s) for curve in [*lines, *tests] for s in curve.seconds)
     figure, panels = plt.subplots(1, 1 + timed, figsize=(9 if timed else 6, 3.2), squeeze=False, sharey=True)

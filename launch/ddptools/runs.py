@@ -52,7 +52,7 @@ class TrainingRun:
         if event in ("step", "epoch", "evaluation"):
             self.lines.append(line)
         if self.began is None:
-            self.began = _number(line.get("time"))
+            self.began = as_number(line.get("time"))
 
     @property
     def unit(self) -> str:
@@ -77,14 +77,14 @@ class TrainingRun:
         """The field of lines of these kinds, where it is a number; of several with the same step the last one."""
         points: dict[int, tuple[float, float]] = {}
         for line in self.lines:
-            value = _number(line.get(field))
+            value = as_number(line.get(field))
             if line["event"] in events and value is not None:
                 points[step_of(line)] = (self.seconds(line), value)
         steps = sorted(points)
         return Curve(steps, [points[s][0] for s in steps], [points[s][1] for s in steps])
 
     def seconds(self, line: Record) -> float:
-        time = _number(line.get("time"))
+        time = as_number(line.get("time"))
         return math.nan if time is None or self.began is None else time - self.began
 
     def configuration(self) -> dict[str, str]:
@@ -99,13 +99,13 @@ class TrainingRun:
         return told | {str(name): str(value) for name, value in environment.items()} | found
 
 
-def _number(value: Any) -> float | None:
+def as_number(value: Any) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     return float(value) if is_number else None
 
 
 def step_of(line: Record) -> int:
-    return int(_number(line.get("step")) or 0)
+    return int(as_number(line.get("step")) or 0)
 
 
 def are_runs(paths: list[pathlib.Path]) -> bool:

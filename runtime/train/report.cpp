@@ -200,7 +200,7 @@ void Report::print(const std::string& text) const {
 void Report::write(Json line) const {
   if (files_.metrics == nullptr) return;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  line["time"] = 1e-3 * static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+  line["time"] = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1000.0;
   files_.metrics->write(line.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 

@@ -147,7 +147,7 @@ TEST(Report, OneWindowAndOneRoundHaveNeitherMedianNorInterval) {
 TEST(Report, SummaryHoldsWhatTheSensorsOfEachGpuShowed) {
   const std::string path = testing::TempDir() + "ddptrain_report_gpus.jsonl";
   MetricsFile file(path);
-  Report report(eight_gpus(), &file);
+  Report report(eight_gpus(), {.metrics = &file});
   RunResult result = measured();
   result.gpus.resize(2);
   result.gpus[0].add(SensorReading{1980, 3201, 410, 50, 1e9, 0});
@@ -175,14 +175,16 @@ TEST(Report, AStepIsALineWithItsTimeAndNullWhereNothingIsKnown) {
   info.description.unit = "tokens";
   info.description.units_per_sample = 1024;
   Report report(info, {.metrics = &file});
-  StepResult step{.epoch = 1, .step = 20, .samples = 160, .loss = 2.5, .learning_rate = 1e-3};
+  StepResult step;
+  step.step = 20;
+  step.samples = 160;
   report.step(step);
   step.gradient_norm = 0.5;
   step.samples_per_second = 2.0;
   SensorWindow gpu;
-  gpu.add({.sm_mhz = 1500.0});
+  gpu.add(SensorReading{.sm_mhz = 1500.0});
   step.gpus = {gpu, gpu};
-  gpu.add({.sm_mhz = 1200.0});
+  gpu.add(SensorReading{.sm_mhz = 1200.0});
   step.gpus.push_back(gpu);
   report.step(step);
   std::ifstream in(path);
