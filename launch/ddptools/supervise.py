@@ -289,10 +289,10 @@ class Job:
         if daemons := sorted(set(LOST_DAEMON.findall(said))):
             return LOST_HOST, f"lost mpirun's daemon on {', '.join(daemons)}"
         if code == TIMEOUT or "has been waiting in" in said:
-            return TIMEOUT, "a wait for other ranks was too long"
+            return TIMEOUT, f"a wait for other ranks was too long{words_of(said)}"
         if killed := KILLED.search(said):
             return positive(code), f"rank {killed[1]} on {killed[2]} {exit_text(-int(killed[3]))}"
-        return positive(code), exit_text(code)
+        return positive(code), f"{exit_text(code)}{words_of(said)}"
 
     def one_attempt(self, number: int, command: list[str]) -> tuple[int | None, int, str]:
         """supervise's exit code where it is to end now; else that where it gives up, and why the attempt ended."""
@@ -305,7 +305,6 @@ class Job:
             self.log(f"{ended}: {exit_text(code)}{words_of(said) if code != 0 else ''}; {newest}")
             return code, code, ""
         result, why = self.cause(code, said)
-        why += words_of(said)
         self.log(f"{ended}: {why}; {newest}")
         if self.ends_asked > 0:
             before_start = code in (-signal.SIGUSR2, 128 + signal.SIGUSR2)  # nothing was there to save

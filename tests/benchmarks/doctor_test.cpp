@@ -1,5 +1,6 @@
 #include "benchmarks/ddpbench/doctor.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace ddptrain::bench {
@@ -7,7 +8,7 @@ namespace {
 
 std::vector<HostRates> hosts(int count) {
   std::vector<HostRates> hosts;
-  for (int i = 0; i < count; ++i) hosts.push_back({"n" + std::to_string(i + 1), i, 100.0, 20.0, {}});
+  for (int i = 0; i < count; ++i) hosts.push_back({fmt::format("n{}", i + 1), i, 100.0, 20.0, {}});
   return hosts;
 }
 

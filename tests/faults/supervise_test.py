@@ -1,6 +1,7 @@
 """launch/supervise: restarts from the newest checkpoint, loses nothing on Ctrl-C, says why each attempt ended."""
 
 import os
+import re
 import signal
 import time
 import unittest
@@ -35,7 +36,7 @@ class SuperviseTest(JobTest):
         self.assertEqual(job.wait(), 0, job.text())
         self.assertEqual(self.result_in("m.jsonl"), expected)
         log = self.log()
-        self.assertEqual(log.count(": ended by SIGKILL"), 2, log)
+        self.assertEqual(len(re.findall(r": rank [01] on \S+ ended by SIGKILL; newest", log)), 2, log)
         self.assertEqual(log.count("restarts in 0.1 s"), 2, log)
         self.assertIn("attempt 3 ended after ", log)
         self.assertIn("exit code 0; newest checkpoint: step-", log)
@@ -82,9 +83,9 @@ class SuperviseTest(JobTest):
         job = self.supervise("--restarts", 2, flags=("--fail-at", "1:5"))
         self.assertEqual(job.wait(), 1, job.text())
         log = self.log()
-        self.assertEqual(log.count("step 5 fails because --fail-at says so"), 3, log)
+        self.assertEqual(log.count("step 5 fails because --fail-at says so; newest"), 3, log)
         self.assertIn("restarts in 0.2 s", log)
-        self.assertIn("gives up: 3 failures in a row without a new checkpoint", log)
+        self.assertIn("gives up: 3 failures in a row without a new checkpoint, the last one: exit code 1: ddptrain: ", log)
 
     def started_over_hosts(
         self, hosts: list[str], *flags: object, supervise: tuple[object, ...] = ()

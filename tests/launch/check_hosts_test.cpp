@@ -1,5 +1,6 @@
 #include "launch/check_hosts.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/mpi_main.h"
@@ -10,8 +11,7 @@ namespace {
 std::vector<HostFacts> hosts(const std::vector<std::string>& values) {
   std::vector<HostFacts> hosts;
   for (const std::string& value : values) {
-    hosts.push_back(
-        {"n" + std::to_string(hosts.size() + 1), {{"MPI", "4.1", "X"}, {"the driver", value, "Install it"}}});
+    hosts.push_back({fmt::format("n{}", hosts.size() + 1), {{"MPI", "4.1", "X"}, {"the driver", value, "Install it"}}});
     hosts.back().clock = 1000.0;
   }
   return hosts;

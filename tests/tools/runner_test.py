@@ -58,11 +58,11 @@ class RunnerTest(unittest.TestCase):
         errors.write_text(
             "noise\nddptrain: error on rank 1 (h): no memory\n-----\nmpirun detected that one or more\nbye\n"
         )
-        self.assertEqual(runner.last_words(errors), "ddptrain: error on rank 1 (h): no memory")
+        self.assertEqual(runner.last_words(errors.read_text()), "ddptrain: error on rank 1 (h): no memory")
         errors.write_text("noise\nddptrain: no data. Looked in:\n  /a\nFetch it.\n[12:00] [info] x\n---\nbye\n")
-        self.assertEqual(runner.last_words(errors), "ddptrain: no data. Looked in: | /a | Fetch it.")
+        self.assertEqual(runner.last_words(errors.read_text()), "ddptrain: no data. Looked in: | /a | Fetch it.")
         errors.write_bytes(b"\xff\x00" + b"x" * 100_000)
-        self.assertLessEqual(len(runner.last_words(errors)), 2000)
+        self.assertLessEqual(len(runner.last_words(runner.end_of(errors))), 2000)
 
     def test_signals_and_missing_programs(self) -> None:
         killed = self.run_python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
