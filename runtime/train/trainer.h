@@ -62,7 +62,7 @@ class TracedSteps {
 struct GradientPath {
   std::string name;  ///< none, mpi, plain, symmetric, symmetric+fused: the last bucket's sum and update as one; peers:
                      ///< sums, update and distribution in each other's memory; or tree.
-  std::string text;    ///< The same for people, such as "NCCL symmetric + fused last bucket".
+  std::string text;  ///< The same for people, such as "NCCL symmetric + fused last bucket".
   std::string reason;  ///< Why it is not the fastest that this library has; empty where it is.
 };
 
