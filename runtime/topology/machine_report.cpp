@@ -131,7 +131,7 @@ std::string summary_text(const Machine& machine) {
   for (std::size_t i = 0; machine.nics.size() > 1 && i < nics.size(); ++i) {
     if (nics[i].empty()) continue;
     rows.push_back(
-        {"To other hosts", fmt::format("{} through {}", gpu_name(machine.gpus[i].index), fmt::join(nics[i], ", "))});
+        {"Network card", fmt::format("{} through {}", gpu_name(machine.gpus[i].index), fmt::join(nics[i], ", "))});
   }
   for (const SharedNics& shared : shared_nics(machine)) {
     rows.push_back({"Shared NIC", fmt::format("GPUs {} share {}: to other hosts, each has 1/{} of its rate",
