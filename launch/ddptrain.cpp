@@ -1,15 +1,13 @@
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
-#include <system_error>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -25,6 +23,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
+#include "runtime/core/progress.h"
 #include "runtime/core/signal_requests.h"
 #include "runtime/core/writable.h"
 #include "runtime/device/sensors.h"
@@ -33,6 +32,7 @@
 #include "runtime/topology/topology.h"
 #include "runtime/train/distributed_sampler.h"
 #include "runtime/train/report.h"
+#include "runtime/train/tensorboard_file.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/training_run.h"
 
@@ -70,7 +70,9 @@ struct Job {
   std::string pci_bus_id;  ///< Of that GPU; empty on the CPU.
   std::string binding;     ///< What bind_to_numa() did.
   std::unique_ptr<Device> device;
-  std::unique_ptr<MetricsFile> metrics;  ///< On rank 0, where asked for.
+  std::unique_ptr<MetricsFile> metrics;          ///< On rank 0, where asked for.
+  std::unique_ptr<TensorBoardFile> tensorboard;  ///< On rank 0, where asked for.
+  std::shared_ptr<Progress> progress;
   std::unique_ptr<Communicator> communicator;
   const NcclLogCapture* nccl_log = nullptr;  ///< On rank 0, where NCCL is used.
 };
@@ -144,6 +146,10 @@ void check_outputs(const World& world, Job& job) {
   const Options& options = job.options;
   if (!options.run.trace.empty()) require_writable("--trace", options.run.trace);
   job.workload->check_outputs();
+  if (!options.tensorboard.empty()) {
+    const std::int64_t step = job.resumed ? job.resumed->manifest.progress.step : 0;
+    job.tensorboard = std::make_unique<TensorBoardFile>(options.tensorboard, step);
+  }
   if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics, job.resumed.has_value());
 }
 
@@ -250,19 +256,23 @@ RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, con
   return info;
 }
 
-/// Whether standard output ends at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is.
-bool writes_to_terminal() {
-  if (isatty(STDOUT_FILENO) == 0) return false;
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return true;
-  std::error_code error;
-  const auto target = std::filesystem::read_symlink(fmt::format("/proc/{}/fd/1", getppid()), error).string();
-  return target.rfind("/dev/pts/", 0) == 0 || target.rfind("/dev/tty", 0) == 0;
+/// Names and values in lines of "--name = value".
+std::map<std::string, std::string> flags_in(const std::string& configuration) {
+  std::map<std::string, std::string> flags;
+  std::istringstream lines(configuration);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t end = line.find(" = ");
+    if (line.rfind("--", 0) == 0 && end != std::string::npos) flags[line.substr(2, end - 2)] = line.substr(end + 3);
+  }
+  return flags;
 }
 
 /// As run_or_end_job, which says more where memory runs out.
 void train_or_end_job(const World& world, Job& job, const std::function<void()>& part) {
-  run_or_end_job("ddptrain", world,
-                 [&] { explain_out_of_memory(job.options, *job.workload, world, job.device->kind(), part); });
+  run_or_end_job("ddptrain", world, [&] {
+    const Progress::Shown progress(*job.progress);
+    explain_out_of_memory(job.options, *job.workload, world, job.device->kind(), part);
+  });
 }
 
 void restore(const World& world, const Job& job, Trainer& trainer) {
@@ -279,7 +289,6 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   Workload& workload = *job.workload;
   const DistributedSampler sampler = make_sampler(job.options.trainer, workload.data(), world);
   RunOptions run = job.options.run;
-  run.progress = job.device->kind() == DeviceKind::cpu && writes_to_terminal();
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   Trainer trainer(trainer_options(job.options, world.size(), steps), workload.make_model(*job.device), workload.data(),
                   world, *job.device, *job.communicator);
@@ -294,7 +303,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   }
   std::optional<SensorSampler> sensors;
   if (ReadSensors read = gpu_sensors(job.pci_bus_id)) sensors.emplace(std::move(read));
-  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.signals.get(),
+  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.signals.get(), job.progress.get(),
                        job.resumed ? &job.resumed->manifest.progress : nullptr, sensors ? &*sensors : nullptr};
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
@@ -308,7 +317,8 @@ void train(const World& world, const EarlyStart& early, Job& job) {
       info.topology = topology.get();
       info.startup = job.clock.phases();
       info.environment = early.nccl_settings;
-      report.emplace(std::move(info), job.metrics.get());
+      info.configuration = flags_in(job.configuration);
+      report.emplace(std::move(info), ReportFiles{job.metrics.get(), job.tensorboard.get()}, job.progress.get());
       report->start();
       if (job.resumed) report->restart(job.resumed->manifest.progress.step, job.resumed->path.string());
     }
@@ -335,14 +345,17 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
     if (world.rank() == 0) std::fputs(command_line.print->c_str(), stdout);
     return;
   }
-  init_logging(command_line.options.log_level, world.rank());
+  const auto progress = std::make_shared<Progress>(world.watch(), world.rank() == 0);
+  init_logging(command_line.options.log_level, world.rank(), progress);
   if (command_line.task == Task::inspect) return inspect_checkpoints(world, command_line.options.inspect);
   if (command_line.task == Task::export_weights) return export_weights(world, command_line.options);
   if (command_line.task != Task::train) return print_description(world, std::move(command_line));
   early.watchdog->meet(world);
   prepare_to_hang(world, command_line.options.hang);
   const Watch::Phase phase(*world.watch(), "start-up");
+  const Progress::Shown shown(*progress);
   Job job = prepare(world, std::move(command_line), early);
+  job.progress = progress;
   train_or_end_job(world, job, [&] {
     start_communication(world, early, job);
     world.agree([&] { check_outputs(world, job); });

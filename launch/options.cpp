@@ -279,12 +279,15 @@ void add_output_flags(CLI::App& app, Options& o) {
                  "Time of that at most; it ends once the efficiency is known within a point (0: a quarter of the "
                  "training, 1 to 20 s)");
   app.add_option("--metrics", o.metrics, "File of JSON lines; the last one is the summary")->type_name("FILE");
+  app.add_option("--tensorboard", o.tensorboard, "Folder for an event file of TensorBoard: a folder for each run")
+      ->type_name("DIR");
   app.add_option("--peak-tflops", o.peak_tflops,
                  "Of one device, for MFU, such as ddpbench gemm measures (0: of the data sheet)");
   app.add_option("--trace", o.run.trace, "Chrome trace (JSON, for Perfetto) of a few steps after training")
       ->type_name("FILE");
   add_choice(app, "--log-level", o.log_level, levels, "Log on standard error");
-  app.add_option("--log-every", o.run.log_every, "Steps between measurements within an epoch (0: none)");
+  app.add_option("--log-every", o.run.log_every,
+                 "Steps between lines of the log, of --metrics and of --tensorboard (0: none)");
   app.add_option("--eval-every", o.run.eval_every, "Steps between evaluations within an epoch (0: none)");
   app.add_option("--eval-samples", o.run.eval_samples, "Samples of an evaluation at most (0: the whole test set)");
   app.add_option("--verify-every", o.run.verify_every,

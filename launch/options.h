@@ -54,6 +54,7 @@ struct Options {
   WatchdogOptions watchdog;
   HangAt hang;
   std::string metrics;
+  std::string tensorboard;
   double peak_tflops = 0.0;  ///< 0: of the data sheet.
   std::string log_level = "info";
 

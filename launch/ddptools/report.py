@@ -1,4 +1,4 @@
-"""ddpreport: one page that explains the results of sweeps."""
+"""ddpreport: one page that explains the results of sweeps, or draws training runs."""
 
 import argparse
 import json
@@ -15,19 +15,23 @@ from ddptools.plots import Picture, drawings, lost_time_picture, pictures
 from ddptools.predicted import predicted_table, predicted_words, predictions
 from ddptools.programs import program_folder
 from ddptools.results import write_atomically
+from ddptools.run_page import blocks_of_runs
+from ddptools.runs import are_runs, load_runs
 from ddptools.tables import failures, machine_table, tables
 from ddptools.trace_picture import report_trace
 from ddptools.words import choices, explain, numerics
 
 MOST_EXPERIMENTS = 50
+TITLES = ("Measurements", "Training runs")
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="ddpreport", description="Explains results of ddpsweep on one HTML page that needs no network; "
-        "or, with --trace, the timeline of a run; or, with --flight, why a run ended that waited too long.",
+        prog="ddpreport", description="Explains results of ddpsweep on one HTML page that needs no network, or draws training "
+        "runs of ddptrain --metrics there; or, with --trace, the timeline of a run; or, with --flight, why a run ended "
+        "that waited too long.",
     )
-    parser.add_argument("results", nargs="*", type=pathlib.Path, help="folders of ddpsweep, or their results.jsonl")
+    parser.add_argument("results", nargs="*", type=pathlib.Path, help="folders of ddpsweep, or their results.jsonl; or files of ddptrain --metrics")
     parser.add_argument(
         "--out", type=pathlib.Path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png"
     )
@@ -35,7 +39,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--md", type=pathlib.Path, metavar="FILE", help="the report as Markdown too (pictures by --png)"
     )
-    parser.add_argument("--title", default="Measurements", help="of the page")
+    parser.add_argument("--title", default=None, help="of the page")
     parser.add_argument(
         "--trace", type=pathlib.Path, metavar="FILE", help="in place of results: a timeline of ddptrain --trace"
     )
@@ -55,7 +59,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
             parser.error("--flight stands alone")
         return arguments
     if arguments.trace is None and not arguments.results:
-        parser.error("give results of ddpsweep, --trace FILE or --flight DIR")
+        parser.error("give results of ddpsweep, files of ddptrain --metrics, --trace FILE or --flight DIR")
     if arguments.trace is None and arguments.step is not None:
         parser.error("--step belongs to --trace")
     if arguments.trace is not None and (arguments.results or arguments.png or arguments.md):
@@ -159,18 +163,26 @@ def main(argv: list[str]) -> int:
         return report_flight(arguments.flight)
     if arguments.trace is not None:
         return report_trace(arguments.trace, arguments.out, arguments.step)
-    out = arguments.out or pathlib.Path("report.html")
+    if are_runs(arguments.results):
+        runs = load_runs(arguments.results)
+        return write_report(arguments, TITLES[1], blocks_of_runs(runs), f"{len(runs)} training runs")
     results = load(arguments.results)
     runs = [run for experiment in results.experiments for run in experiment.runs]
     complete((run.record for run in runs), program_folder(arguments.bin) / "ddptrain")
     for note in results.notes:
         print(f"ddpreport: {note}", file=sys.stderr)
-    blocks = blocks_of(results)
+    told = f"{len(results.experiments)} experiments, {len(runs)} runs"
+    return write_report(arguments, TITLES[0], blocks_of(results), told)
+
+
+def write_report(arguments: argparse.Namespace, title: str, blocks: list[Block], told: str) -> int:
+    out = arguments.out or pathlib.Path("report.html")
+    title = arguments.title or title
     unique_names(blocks)
     if arguments.png:
         write_pictures(arguments.png, blocks)
     if arguments.md:
-        write(arguments.md, "--md", to_markdown(arguments.title, blocks, arguments.md, arguments.png))
-    write(out, "--out", to_html(arguments.title, blocks))
-    print(f"{out}: {len(results.experiments)} experiments, {len(runs)} runs")
+        write(arguments.md, "--md", to_markdown(title, blocks, arguments.md, arguments.png))
+    write(out, "--out", to_html(title, blocks))
+    print(f"{out}: {told}")
     return 0

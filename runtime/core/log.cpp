@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/progress.h"
 
 namespace ddptrain {
 
@@ -29,11 +30,26 @@ Level parse_level(const std::string& name) {
   usage_error("--log-level {}: unknown. Use trace, debug, info, warn, error or off.", name);
 }
 
+using ErrorSink = spdlog::sinks::stderr_color_sink_mt;
+
+class SinkBesideProgress final : public ErrorSink {
+ public:
+  explicit SinkBesideProgress(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {}
+  void log(const spdlog::details::log_msg& message) override {
+    progress_->log([&] { ErrorSink::log(message); });
+  }
+
+ private:
+  std::shared_ptr<Progress> progress_;
+};
+
 }  // namespace
 
-void init_logging(const std::string& level, int rank) {
+void init_logging(const std::string& level, int rank, std::shared_ptr<Progress> progress) {
   const Level wanted = parse_level(level);
-  auto logger = std::make_shared<spdlog::logger>("ddptrain", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  std::shared_ptr<ErrorSink> sink = std::make_shared<ErrorSink>();
+  if (progress != nullptr) sink = std::make_shared<SinkBesideProgress>(std::move(progress));
+  auto logger = std::make_shared<spdlog::logger>("ddptrain", std::move(sink));
   logger->set_pattern(fmt::format("[%H:%M:%S.%e] [%^%l%$] [rank {}] %v", rank));
   logger->set_level(rank == 0 || wanted <= Level::debug ? wanted : std::max(wanted, Level::warn));
   logger->flush_on(Level::warn);

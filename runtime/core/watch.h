@@ -53,9 +53,13 @@ class Watch {
   class [[nodiscard]] Phase {
    public:
     Phase(Watch& watch, const char* name) : watch_(watch), outer_(watch.phase_.exchange(name)) {
+      watch.set_part(0, 0);
       watch.hang_if_asked(name);
     }
-    ~Phase() { watch_.phase_ = outer_; }
+    ~Phase() {
+      watch_.phase_ = outer_;
+      watch_.set_part(0, 0);
+    }
     Phase(const Phase&) = delete;
     Phase& operator=(const Phase&) = delete;
 
@@ -76,6 +80,14 @@ class Watch {
     std::uint64_t sequence_;
     Wait wait_;
   };
+
+  /// How far the innermost phase has come, where that is known.
+  struct Part {
+    std::uint32_t done = 0;
+    std::uint32_t total = 0;  ///< 0: not known.
+  };
+  void set_part(std::uint32_t done, std::uint32_t total) { part_ = Part{done, total}; }
+  Part part() const { return part_; }
 
   /// The collectives that are queued next carry this bucket; -1: none.
   void set_bucket(int bucket) { bucket_ = bucket; }
@@ -134,6 +146,7 @@ class Watch {
 
   std::atomic<const char*> waiting_for_ = nullptr;
   std::atomic<const char*> phase_ = "start-up";
+  std::atomic<Part> part_ = Part{};
   std::atomic<std::uint64_t> changes_ = 0;
   std::atomic<std::uint64_t> next_ = 1;  ///< Sequence number.
   std::atomic<int> bucket_ = -1;

@@ -60,6 +60,7 @@ class Calibrator {
     bool done = false;
     while (!done) {
       const double before = seconds_;
+      job_.progress(seconds_, limits_.seconds);
       rounds.push_back(round());
       const bool no_time = seconds_ + (seconds_ - before) > limits_.seconds;
       done = job_.agreed(no_time || is_narrow(rounds) ? 1.0 : 0.0) > 0.0;
@@ -219,6 +220,10 @@ class TrainedJob final : public TimedJob {
     return gather(compute_seconds((communicates ? traced_ : traced_silent_).run()));
   }
 
+  void progress(double seconds, double of_seconds) override {
+    const auto part = static_cast<std::uint32_t>(10.0 * seconds);
+    device_.watch().set_part(part, std::max(part + 1, static_cast<std::uint32_t>(10.0 * of_seconds)));
+  }
   double agreed(double mine) override { return world_.max(mine); }
 
  private:

@@ -1,5 +1,7 @@
 #include "runtime/train/gradient_reducer.h"
 
+#include <chrono>
+
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -64,7 +66,9 @@ void GradientReducer::finish() {
   if (last_micro_step_) {
     launch_complete_buckets();
     while (!in_flight_.empty()) {
+      const auto start = std::chrono::steady_clock::now();
       communicator_->wait(in_flight_.front().ticket);
+      seconds_waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       take_finished();
     }
     if (forked_) device_.wait_for(device_.compute_stream(), device_.communication_stream());

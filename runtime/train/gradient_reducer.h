@@ -54,6 +54,9 @@ class GradientReducer {
   void finish();
 
   bool communicates() const { return communicator_ != nullptr; }
+  /// For which the host has waited in finish() so far: where steps run on the host, what backward did not hide of the
+  /// sums.
+  double seconds_waited() const { return seconds_waited_; }
 
  private:
   struct InFlight {
@@ -82,7 +85,8 @@ class GradientReducer {
   std::vector<bool> is_ready_;        ///< Per parameter.
   std::vector<std::size_t> missing_;  ///< Per bucket: parameters still to come.
   std::size_t next_bucket_ = 0;       ///< First bucket not yet launched.
-  bool forked_ = false;               ///< The communication stream has work of this step.
+  double seconds_waited_ = 0.0;
+  bool forked_ = false;  ///< The communication stream has work of this step.
   std::deque<InFlight> in_flight_;
   std::optional<Communicator::Ticket> newest_;  ///< Of this step.
 };

@@ -1,7 +1,10 @@
 #include "runtime/train/optimizer.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "runtime/core/error.h"
 
@@ -60,10 +63,13 @@ float* Optimizer::clip_scale() const { return static_cast<float*>(clip_.data()) 
 void Optimizer::begin_step(StepRef step, bool communicates) {
   step_ = step;
   gathers_ = communicates && arena_.sharded();
-  // This rank writes the squares of its own chunks; those of others are added to zeros.
-  if (needs_norm() && arena_.whole_chunks() && arena_.sharded()) {
-    device_.zero(squares().data, squares().bytes(), device_.compute_stream());
-  }
+  if (needs_norm()) clear_others_squares();
+}
+
+/// This rank writes the squares of its own chunks; those of others are added to zeros.
+void Optimizer::clear_others_squares() {
+  if (!arena_.whole_chunks() || !arena_.sharded()) return;
+  device_.zero(squares().data, squares().bytes(), device_.compute_stream());
 }
 
 void Optimizer::add_squares(std::size_t bucket, Stream stream) {
@@ -72,6 +78,25 @@ void Optimizer::add_squares(std::size_t bucket, Stream stream) {
   } else {
     ops_.sum_of_squares(arena_.reduced_gradients(bucket), squares().as<float>() + bucket, stream);
   }
+}
+
+double Optimizer::gradient_norm(bool communicates) {
+  if (!needs_norm()) find_squares(communicates);
+  std::vector<float> sums(square_count());
+  device_.copy_to_host(sums.data(), squares().data, squares().bytes());
+  return std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
+}
+
+void Optimizer::find_squares(bool communicates) {
+  if (clip_.data() == nullptr) clip_ = device_.allocate((square_count() + 1) * sizeof(float));
+  const Stream compute = device_.compute_stream();
+  const std::size_t buckets = arena_.plan().buckets.size();
+  clear_others_squares();
+  if (communicates && sums_last_bucket()) {
+    communicator_.wait(communicator_.all_reduce_sum(arena_.bucket_gradients(buckets - 1), compute));
+  }
+  for (std::size_t bucket = 0; bucket < buckets; ++bucket) add_squares(bucket, compute);
+  if (communicates && arena_.sharded()) communicator_.wait(communicator_.all_reduce_sum(squares(), compute));
 }
 
 void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {

@@ -44,6 +44,11 @@ class Optimizer {
   /// On the compute stream, after all buckets. Work queued on it from now on sees the new weights.
   void finish_step();
 
+  /// Of the whole gradient of the last step, before clipping: the same on all ranks. Where no flag needs it, it is
+  /// worked out now, and the gradients of the last bucket may change. `communicates`: as in begin_step(). Collective;
+  /// waits.
+  double gradient_norm(bool communicates);
+
  private:
   /// Empty where sum and update can be one kernel.
   std::string what_forbids_fusing(bool wanted, std::size_t inbox_bytes) const;
@@ -52,7 +57,9 @@ class Optimizer {
   std::size_t square_count() const;
   Tensor squares()
       const;  ///< f32: sum of squares of each bucket's gradients, or of each chunk's where these are whole.
+  void clear_others_squares();
   void add_squares(std::size_t bucket, Stream stream);
+  void find_squares(bool communicates);
   float* clip_scale() const;
   void update(std::size_t bucket, Stream stream);
   void gather(std::size_t bucket, Stream stream);
@@ -66,7 +73,7 @@ class Optimizer {
   Communicator& communicator_;
   NonFinite* nonfinite_;
   OnNonFinite on_nonfinite_;
-  Buffer clip_;  ///< f32: squares(), then the scale.
+  Buffer clip_;  ///< f32: squares(), then the scale. Made when it is needed.
   std::string why_not_fused_;
   Buffer inbox_;  ///< Of sum_and_update(), as peers_.
   PeerInboxes peers_;

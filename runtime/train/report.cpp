@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -13,17 +14,28 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/progress.h"
 #include "runtime/core/writable.h"
 #include "runtime/train/checkpoint_writer.h"
+#include "runtime/train/tensorboard_file.h"
 
 namespace ddptrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-void print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
+Json json_of(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+/// Bytes that are not UTF-8 are replaced.
+std::string utf8(const std::string& text) {
+  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+}
+
+/// In Markdown.
+std::string as_code(const std::string& text) {
+  std::string code = "    ";
+  for (const char c : text) code += c == '\n' ? std::string("\n    ") : std::string(1, c);
+  return code;
 }
 
 std::string percent(double fraction) { return fmt::format("{:.1f}%", 100.0 * fraction); }
@@ -168,90 +180,131 @@ void MetricsFile::write(const std::string& line) {
   if (!file_) fail("writing to the metrics file {} failed", path_);
 }
 
-Report::Report(RunInfo info, MetricsFile* metrics) : info_(std::move(info)), metrics_(metrics) {}
+Report::Report(RunInfo info, const ReportFiles& files, Progress* progress)
+    : info_(std::move(info)), files_(files), progress_(progress) {}
+
+void Report::print(const std::string& text) const {
+  if (progress_ != nullptr) return progress_->print(text);
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+/// Adds the time; bytes that are not UTF-8 are replaced.
+void Report::write(Json line) const {
+  if (files_.metrics == nullptr) return;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  line["time"] = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1000.0;
+  files_.metrics->write(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+void Report::scalar(const std::string& tag, std::int64_t step, const std::optional<double>& value) const {
+  if (files_.tensorboard != nullptr && value) files_.tensorboard->scalar(tag, step, *value);
+}
 
 void Report::start() {
-  if (metrics_ == nullptr) return;
   Json line = {{"event", "start"}};
   line.update(info_fields(info_));
   line["topology"] = info_.topology;
   line["environment"] = info_.environment;
-  metrics_->write(line.dump());
+  line["configuration"] = info_.configuration;
+  write(std::move(line));
+  if (files_.tensorboard == nullptr) return;
+  std::string table = "| flag | value |\n| --- | --- |\n";
+  for (const auto& [flag, value] : info_.configuration) table += fmt::format("| --{} | `{}` |\n", flag, value);
+  files_.tensorboard->text("configuration", 0, utf8(table));
 }
 
-void Report::progress(std::int64_t step, double samples_per_second) {
-  clear_progress();
-  const std::string line =
-      fmt::format("step {}/{}  {:.0f} {}/s", step, info_.steps, units(samples_per_second), run().unit);
-  progress_width_ = line.size();
-  print(line);
-}
-
-void Report::clear_progress() {
-  if (progress_width_ > 0) print(fmt::format("\r{:{}}\r", "", progress_width_));
-  progress_width_ = 0;
+void Report::step(const StepResult& result) {
+  const double rate = units(result.samples_per_second.value_or(0.0));
+  const std::string throughput = run().unit + "_per_second";
+  spdlog::info("step {}  loss {:.4f}  {:.0f} {}/s", result.step, result.loss, rate, run().unit);
+  Json line = {{"event", "step"}, {"epoch", result.epoch}, {"step", result.step}, {"samples", result.samples}};
+  if (has_text()) line["tokens"] = result.samples * run().units_per_sample;
+  line["loss"] = result.loss;
+  line["learning_rate"] = result.learning_rate;
+  line["gradient_norm"] = json_of(result.gradient_norm);
+  line[throughput] = result.samples_per_second ? Json(rate) : Json(nullptr);
+  line["step_seconds"] = json_of(result.step_seconds);
+  line["exposed_comm_seconds"] = json_of(result.exposed_comm_seconds);
+  const auto gpus = sensor_totals(result.gpus);
+  for (const auto& [name, value] : gpus) line[name] = value;
+  write(std::move(line));
+  scalar("train/loss", result.step, result.loss);
+  scalar("train/learning_rate", result.step, result.learning_rate);
+  scalar("train/gradient_norm", result.step, result.gradient_norm);
+  for (const auto& [name, value] : gpus) scalar("gpus/" + name, result.step, value);
+  if (!result.samples_per_second) return;
+  scalar("speed/" + throughput, result.step, rate);
+  scalar("speed/step_seconds", result.step, result.step_seconds);
+  scalar("speed/exposed_comm_seconds", result.step, result.exposed_comm_seconds);
 }
 
 void Report::epoch(const EpochResult& result) {
-  clear_progress();
-  print(fmt::format("Epoch {}/{}\nloss {:.4f}  accuracy {:.4f}\n{}/sec: {:.2f}\n", result.epoch, info_.epochs,
-                    result.train_loss, result.test_accuracy, capital_unit(), units(result.samples_per_second)));
-  if (metrics_ == nullptr) return;
-  metrics_->write(Json{{"event", "epoch"},
-                       {"epoch", result.epoch},
-                       {"step", result.step},
-                       {"loss", result.train_loss},
-                       {"train_accuracy", result.train_accuracy},
-                       {"test_loss", result.test_loss},
-                       {"accuracy", result.test_accuracy},
-                       {run().unit + "_per_second", units(result.samples_per_second)}}
-                      .dump());
+  const std::string validation = has_text() ? fmt::format("  validation loss {:.4f}  perplexity {:.2f}",
+                                                          result.test_loss, std::exp(result.test_loss))
+                                            : "";
+  print(fmt::format("Epoch {}/{}\nloss {:.4f}  accuracy {:.4f}{}\n{}/sec: {:.2f}\n", result.epoch, info_.epochs,
+                    result.train_loss, result.test_accuracy, validation, capital_unit(),
+                    units(result.samples_per_second)));
+  Json line = {{"event", "epoch"},
+               {"epoch", result.epoch},
+               {"step", result.step},
+               {"loss", result.train_loss},
+               {"last_loss", result.last_loss},
+               {"train_accuracy", result.train_accuracy},
+               {"test_loss", result.test_loss},
+               {"accuracy", result.test_accuracy},
+               {run().unit + "_per_second", units(result.samples_per_second)}};
+  if (has_text()) line["perplexity"] = std::exp(result.test_loss);
+  write(std::move(line));
+  scalar("epoch/mean_loss", result.step, result.train_loss);
+  scalar("epoch/train_accuracy", result.step, result.train_accuracy);
+  tested(result.step, result.test_loss, result.test_accuracy);
 }
 
 void Report::evaluation(std::int64_t step, double loss, double accuracy) {
-  clear_progress();
-  print(fmt::format("step {}  test loss {:.4f}  accuracy {:.4f}\n", step, loss, accuracy));
-  if (metrics_ == nullptr) return;
-  metrics_->write(Json{{"event", "evaluation"}, {"step", step}, {"test_loss", loss}, {"accuracy", accuracy}}.dump());
+  const std::string perplexity = has_text() ? fmt::format("  perplexity {:.2f}", std::exp(loss)) : "";
+  print(fmt::format("step {}  test loss {:.4f}  accuracy {:.4f}{}\n", step, loss, accuracy, perplexity));
+  Json line = {{"event", "evaluation"}, {"step", step}, {"test_loss", loss}, {"accuracy", accuracy}};
+  if (has_text()) line["perplexity"] = std::exp(loss);
+  write(std::move(line));
+  tested(step, loss, accuracy);
+}
+
+void Report::tested(std::int64_t step, double loss, double accuracy) const {
+  scalar("test/loss", step, loss);
+  scalar("test/accuracy", step, accuracy);
+  if (has_text()) scalar("test/perplexity", step, std::exp(loss));
 }
 
 void Report::sample(std::int64_t step, const std::string& text) {
-  clear_progress();
   print(fmt::format("step {}  sample: {}\n", step, text));
-  if (metrics_ == nullptr) return;
-  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;  // bytes need not be UTF-8
-  metrics_->write(Json{{"event", "sample"}, {"step", step}, {"text", text}}.dump(-1, ' ', false, kReplace));
+  write({{"event", "sample"}, {"step", step}, {"text", text}});
+  if (files_.tensorboard != nullptr) files_.tensorboard->text("sample", step, as_code(utf8(text)));
 }
 
 void Report::restart(std::int64_t step, const std::string& checkpoint) {
   spdlog::info("Resumed at step {} from {}", step, checkpoint);
-  if (metrics_ == nullptr) return;
-  metrics_->write(Json{{"event", "restart"}, {"step", step}, {"checkpoint", checkpoint}}.dump());
+  write({{"event", "restart"}, {"step", step}, {"checkpoint", checkpoint}});
 }
 
 void Report::checkpoint(const WrittenCheckpoint& checkpoint) {
-  clear_progress();
   if (checkpoint.error.empty()) {
     spdlog::info("Checkpoint {}: {:.1f} MB, training paused for {:.1f} ms, written in {:.2f} s", checkpoint.path,
                  1e-6 * static_cast<double>(checkpoint.bytes), 1e3 * checkpoint.pause_seconds,
                  checkpoint.write_seconds);
   }
-  if (metrics_ == nullptr) return;
-  metrics_->write(Json{{"event", "checkpoint"},
-                       {"step", checkpoint.step},
-                       {"path", checkpoint.path},
-                       {"bytes", checkpoint.bytes},
-                       {"pause_seconds", checkpoint.pause_seconds},
-                       {"write_seconds", checkpoint.write_seconds},
-                       {"error", checkpoint.error}}
-                      .dump(-1, ' ', false, Json::error_handler_t::replace));
+  write({{"event", "checkpoint"},
+         {"step", checkpoint.step},
+         {"path", checkpoint.path},
+         {"bytes", checkpoint.bytes},
+         {"pause_seconds", checkpoint.pause_seconds},
+         {"write_seconds", checkpoint.write_seconds},
+         {"error", checkpoint.error}});
 }
 
 void Report::interrupted(std::int64_t step, const std::string& signal, const std::string& checkpoint) {
-  clear_progress();
-  if (metrics_ == nullptr) return;
-  metrics_->write(
-      Json{{"event", "interrupted"}, {"step", step}, {"signal", signal}, {"checkpoint", checkpoint}}.dump());
+  write({{"event", "interrupted"}, {"step", step}, {"signal", signal}, {"checkpoint", checkpoint}});
 }
 
 std::string Report::capital_unit() const {
@@ -284,7 +337,6 @@ std::string Report::mfu_text(double samples_per_second) const {
 
 void Report::summary(const RunResult& result) {
   table(result);
-  if (metrics_ == nullptr) return;
   Json line = {{"event", "summary"}};
   line.update(info_fields(info_));
   line[run().unit + "_per_second"] = units(result.rate.median);
@@ -301,8 +353,10 @@ void Report::summary(const RunResult& result) {
   line["peak_source"] = info_.peak.source;
   const EpochResult last = result.epochs.back();
   line["loss"] = last.train_loss;
+  line["last_loss"] = last.last_loss;
   line["accuracy"] = last.test_accuracy;
   line["test_loss"] = last.test_loss;
+  if (has_text()) line["perplexity"] = std::exp(last.test_loss);
   line["accuracy_per_epoch"] = Json::array();
   for (const EpochResult& epoch : result.epochs) line["accuracy_per_epoch"].push_back(epoch.test_accuracy);
   line["startup_seconds"] = result.startup_seconds;
@@ -325,7 +379,8 @@ void Report::summary(const RunResult& result) {
   line["topology"] = info_.topology;
   line["nccl"] = nccl_field(result.nccl);
   line["environment"] = info_.environment;
-  metrics_->write(line.dump());
+  line["configuration"] = info_.configuration;
+  write(std::move(line));
 }
 
 void Report::table(const RunResult& result) const {

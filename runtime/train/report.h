@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <fstream>
+#include <limits>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +20,8 @@
 
 namespace ddptrain {
 
+class Progress;
+class TensorBoardFile;
 struct WrittenCheckpoint;
 
 struct RunInfo {
@@ -35,6 +39,21 @@ struct RunInfo {
   std::vector<std::pair<std::string, double>> startup;  ///< Seconds of each phase before the first step.
   PeakRate peak;                                        ///< Of one device.
   std::map<std::string, std::string> environment;       ///< NCCL_* variables.
+  std::map<std::string, std::string> configuration;     ///< Value of every flag, by name.
+};
+
+/// Of the steps since the logged step before.
+struct StepResult {
+  std::int64_t epoch = 0;               ///< From 1.
+  std::int64_t step = 0;                ///< Steps done since the start.
+  std::int64_t samples = 0;             ///< Of all ranks, since the start.
+  double loss = 0.0;                    ///< Mean.
+  double learning_rate = 0.0;           ///< Of the last of them, as the next.
+  std::optional<double> gradient_norm;  ///< Before clipping.
+  std::optional<double> samples_per_second;
+  std::optional<double> step_seconds;
+  std::optional<double> exposed_comm_seconds;  ///< Per step; where ranks compute on CPUs.
+  std::vector<SensorWindow> gpus;              ///< Of each rank; empty where no sensors were read.
 };
 
 struct EpochResult {
@@ -45,6 +64,8 @@ struct EpochResult {
   double test_loss = 0.0;
   double test_accuracy = 0.0;
   double samples_per_second = 0.0;
+  double last_loss =
+      std::numeric_limits<double>::quiet_NaN();  ///< Of the last step; NaN where this process has not run it.
 };
 
 struct CheckpointTotals {
@@ -85,14 +106,21 @@ class MetricsFile {
   std::ofstream file_;
 };
 
-/// What a run says on standard output, and in the metrics file where there is one. For rank 0.
+/// Where a report goes besides standard output; what is null is not there.
+struct ReportFiles {
+  MetricsFile* metrics = nullptr;
+  TensorBoardFile* tensorboard = nullptr;
+};
+
+/// What a run says on standard output, in the log and in files. For rank 0.
 class Report {
  public:
-  Report(RunInfo info, MetricsFile* metrics);
+  /// Standard output goes through `progress` where it is not null.
+  explicit Report(RunInfo info, const ReportFiles& files = {}, Progress* progress = nullptr);
 
   void start();
   void restart(std::int64_t step, const std::string& checkpoint);
-  void progress(std::int64_t step, double samples_per_second);  ///< A line that the next output replaces.
+  void step(const StepResult& result);
   void epoch(const EpochResult& result);
   void evaluation(std::int64_t step, double loss, double accuracy);  ///< Within an epoch.
   void sample(std::int64_t step, const std::string& text);           ///< What a language model writes.
@@ -108,12 +136,16 @@ class Report {
   std::string mfu_text(double samples_per_second) const;
   double units(double samples) const { return samples * static_cast<double>(run().units_per_sample); }
   std::string capital_unit() const;
-  void clear_progress();
+  void print(const std::string& text) const;
+  void write(nlohmann::ordered_json line) const;
+  void tested(std::int64_t step, double loss, double accuracy) const;
+  void scalar(const std::string& tag, std::int64_t step, const std::optional<double>& value) const;
+  bool has_text() const { return run().unit == "tokens"; }
   const Description& run() const { return info_.description; }
 
   RunInfo info_;
-  MetricsFile* metrics_;
-  std::size_t progress_width_ = 0;
+  ReportFiles files_;
+  Progress* progress_;
 };
 
 }  // namespace ddptrain

@@ -61,6 +61,20 @@ ClockWindows gather_clocks(const World& world, const std::vector<double>& mine) 
   return {worst.size() - count('?'), count('f')};
 }
 
+std::vector<std::pair<std::string, double>> sensor_totals(const std::vector<SensorWindow>& of_ranks) {
+  SensorWindow all;
+  for (const SensorWindow& window : of_ranks) all.add(window);
+  std::vector<std::pair<std::string, double>> totals;
+  if (all.memory_used_bytes.readings > 0) totals.emplace_back("memory_used_bytes", all.memory_used_bytes.max);
+  if (all.sm_mhz.readings > 0) {
+    totals.emplace_back("sm_mhz", all.sm_mhz.mean());
+    totals.emplace_back("sm_mhz_min", all.sm_mhz.min);
+  }
+  if (all.watts.readings > 0) totals.emplace_back("watts", all.watts.mean());
+  if (all.celsius.readings > 0) totals.emplace_back("celsius_max", all.celsius.max);
+  return totals;
+}
+
 std::string sensor_text(const std::vector<SensorWindow>& of_ranks) {
   SensorWindow all;
   for (const SensorWindow& window : of_ranks) all.add(window);

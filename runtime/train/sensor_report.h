@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/world.h"
@@ -24,6 +25,10 @@ ClockWindows gather_clocks(const World& world, const std::vector<double>& mine);
 
 /// An object per rank, as docs/reference/metrics.md describes it; null where there are none.
 nlohmann::ordered_json sensor_fields(const std::vector<SensorWindow>& of_ranks);
+
+/// What all ranks' GPUs showed together, by name, for a line in which a rank has no object of its own: the lowest and
+/// the mean clock, the power of a GPU, the highest temperature, the most memory in use; missing where nothing is known.
+std::vector<std::pair<std::string, double>> sensor_totals(const std::vector<SensorWindow>& of_ranks);
 
 /// For people, in one line: the range of the clocks, the highest power and temperature, what held the clocks down.
 std::string sensor_text(const std::vector<SensorWindow>& of_ranks);

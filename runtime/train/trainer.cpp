@@ -71,7 +71,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
                  options.fused_sum && ranks_.count == 1, &state_.step()->nonfinite, options.on_nonfinite),
       reducer_(arena_, &communicator, device, options.overlap, on_reduced(), on_last_bucket(), tree()),
       silent_reducer_(arena_, nullptr, device, OverlapMode::none, on_reduced(), nullptr, tree()),
-      sums_(device.allocate(3 * static_cast<std::size_t>(ranks_.count) * sizeof(MetricSums))),
+      sums_(device.allocate(4 * static_cast<std::size_t>(ranks_.count) * sizeof(MetricSums))),
       training_(device, state_.step(), [this](std::uint32_t offset) { train_step(reducer_, offset); },
                 {.enabled = options_.graph}) {
   model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
@@ -154,10 +154,10 @@ void Trainer::restored(std::vector<MetricSums> sums) {
   model_->restored();
 }
 
-std::vector<MetricSums> Trainer::running_sums() const {
-  std::vector<MetricSums> sums(static_cast<std::size_t>(ranks_.count));
-  device_.copy_to_host(sums.data(), training_sums(), sums.size() * sizeof(MetricSums));
-  return sums;
+std::vector<MetricSums> Trainer::read(const MetricSums* sums) const {
+  std::vector<MetricSums> values(virtual_rank_count());
+  device_.copy_to_host(values.data(), sums, sums_bytes());
+  return values;
 }
 
 /// What the model knows of its buffers on the host may differ between virtual ranks until all have used them.
@@ -167,13 +167,18 @@ void Trainer::take_up(std::int64_t neighbour) {
   if (!buffers_used_) model_->restored();
 }
 
-/// Added in the order of virtual ranks.
 MetricSums Trainer::take(MetricSums* sums) {
-  std::string mine(static_cast<std::size_t>(ranks_.count) * sizeof(MetricSums), '\0');
-  device_.copy_to_host(mine.data(), sums, mine.size());
-  device_.zero(sums, mine.size(), device_.compute_stream());
+  const std::vector<MetricSums> mine = read(sums);
+  device_.zero(sums, sums_bytes(), device_.compute_stream());
+  return total(mine);
+}
+
+/// Added in the order of virtual ranks.
+MetricSums Trainer::total(const std::vector<MetricSums>& mine) const {
+  std::string bytes(sums_bytes(), '\0');
+  std::memcpy(bytes.data(), mine.data(), bytes.size());
   MetricSums total;
-  for (const std::string& of_rank : world_.all_gather(mine)) {
+  for (const std::string& of_rank : world_.all_gather(bytes)) {
     for (std::size_t at = 0; at < of_rank.size(); at += sizeof(MetricSums)) {
       MetricSums part;
       std::memcpy(&part, of_rank.data() + at, sizeof(part));
@@ -186,6 +191,25 @@ MetricSums Trainer::take(MetricSums* sums) {
 }
 
 MetricSums Trainer::take_training_sums() { return take(training_sums()); }
+
+void Trainer::mark_training_sums() {
+  device_.copy(marked_sums(), training_sums(), sums_bytes(), device_.compute_stream());
+}
+
+MetricSums Trainer::sums_since_mark() {
+  std::vector<MetricSums> sums = running_sums();
+  const std::vector<MetricSums> before = read(marked_sums());
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    sums[i].loss -= before[i].loss;
+    sums[i].correct -= before[i].correct;
+    sums[i].samples -= before[i].samples;
+  }
+  return total(sums);
+}
+
+void Trainer::copy_running_sums(MetricSums* pinned) {
+  device_.copy(pinned, training_sums(), sums_bytes(), device_.compute_stream());
+}
 
 MetricSums Trainer::evaluate(std::int64_t most) {
   const NvtxRange range("evaluation");
@@ -206,7 +230,10 @@ void Trainer::evaluate(const EvaluationShard& shard, MetricSums* sums) {
   slice.step.state = state_.step();
   slice.order.dataset_size = static_cast<std::uint32_t>(test_count_);
   slice.order.shuffle = false;
+  const auto part = [](std::int64_t batches) { return static_cast<std::uint32_t>(batches); };
+  const std::int64_t batches = (shard.count + options_.batch - 1) / options_.batch;
   for (std::int64_t done = 0; done < shard.count; done += options_.batch) {
+    if (device_.kind() == DeviceKind::cpu) device_.watch().set_part(part(done / options_.batch), part(batches));
     slice.order.first = static_cast<std::uint32_t>(shard.first + done);
     slice.count = std::min(options_.batch, shard.count - done);
     model_->evaluate(slice, sums);

@@ -93,7 +93,7 @@ class Trainer {
   /// ranks of this rank (one without virtual ranks) had added up since take_training_sums(); empty: nothing.
   void restored(std::vector<MetricSums> sums = {});
   /// Of each virtual rank of this rank, since take_training_sums(). Waits.
-  std::vector<MetricSums> running_sums() const;
+  std::vector<MetricSums> running_sums() const { return read(training_sums()); }
   const Model& model() const { return *model_; }
   bool communicates() const { return reducer_.communicates(); }
   Model& model() { return *model_; }
@@ -107,6 +107,22 @@ class Trainer {
 
   /// Sums over all ranks since the last call. Collective; waits.
   MetricSums take_training_sums();
+  /// Remembers, in the order of the steps, what has been added up; does not wait.
+  void mark_training_sums();
+  /// Sums over all ranks since mark_training_sums(), with no take_training_sums() in between. Collective; waits.
+  MetricSums sums_since_mark();
+  /// Queues a copy of running_sums() to pinned memory, in the order of the steps. Waits for nothing.
+  void copy_running_sums(MetricSums* pinned);
+  std::size_t virtual_rank_count() const { return static_cast<std::size_t>(ranks_.count); }  ///< Of this rank.
+
+  /// Of the whole gradient of the last step, before clipping; NaN or infinite where the gradient is. Collective; waits.
+  double gradient_norm() { return optimizer_.gradient_norm(reducer_.communicates()); }
+  /// Of the step that ends when `step` are done.
+  double learning_rate(std::int64_t step) const {
+    return options_.optimizer.schedule.at(static_cast<std::uint64_t>(step - 1));
+  }
+  /// See GradientReducer.
+  double seconds_waited() const { return reducer_.seconds_waited(); }
   /// Every test sample exactly once, over all ranks together; the first `most` of them where that is not 0. Collective;
   /// waits.
   MetricSums evaluate(std::int64_t most = 0);
@@ -139,7 +155,11 @@ class Trainer {
   /// To which a step adds: those of training, or, where it may be left out, its own.
   MetricSums* step_sums() const { return may_skip() ? training_sums() + 2 * ranks_.count : training_sums(); }
   bool may_skip() const { return on_nonfinite() == OnNonFinite::skip; }
+  MetricSums* marked_sums() const { return training_sums() + 3 * ranks_.count; }
+  std::size_t sums_bytes() const { return virtual_rank_count() * sizeof(MetricSums); }
   MetricSums take(MetricSums* sums);
+  std::vector<MetricSums> read(const MetricSums* sums) const;
+  MetricSums total(const std::vector<MetricSums>& mine) const;
   void evaluate(const EvaluationShard& shard, MetricSums* sums);
   GradientPath tree_path() const;
   GradientTree* tree() { return tree_ ? &*tree_ : nullptr; }
@@ -162,7 +182,7 @@ class Trainer {
   GradientReducer reducer_;
   GradientReducer silent_reducer_;  ///< Never communicates.
   bool buffers_used_ = false;       ///< By every virtual rank of this rank.
-  Buffer sums_;                     ///< MetricSums of training, of evaluation and of a step
+  Buffer sums_;                     ///< MetricSums of training, of evaluation, of a step, and those marked
   StepGraph training_;
 };
 

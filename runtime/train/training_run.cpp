@@ -8,10 +8,13 @@
 #include <chrono>
 #include <fstream>
 #include <iterator>
+#include <limits>
+#include <optional>
 #include <sstream>
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/progress.h"
 #include "runtime/train/meter.h"
 #include "runtime/train/run_guard.h"
 #include "runtime/train/sensor_report.h"
@@ -37,6 +40,38 @@ double accuracy(const MetricSums& sums) {
   return static_cast<double>(sums.correct) / static_cast<double>(sums.samples);
 }
 
+/// The loss of this rank's samples, while steps go on: a copy is queued behind the steps of each piece of StepPace, and
+/// read when the next piece has been queued, as the one before it has ended then.
+class RunningLoss {
+ public:
+  RunningLoss(Trainer& trainer, Device& device)
+      : trainer_(trainer), pinned_(device.allocate_pinned(2 * trainer.virtual_rank_count() * sizeof(MetricSums))) {}
+
+  void queue() { trainer_.copy_running_sums(copy(++pieces_)); }
+
+  /// Over the steps of the last piece that has ended; nothing where that is not known.
+  std::optional<double> read() {
+    if (pieces_ < 2) return std::nullopt;
+    MetricSums sums;
+    for (std::size_t i = 0; i < trainer_.virtual_rank_count(); ++i) sums = sums + copy(pieces_ - 1)[i];
+    if (sums.samples < before_.samples) before_ = {};  // taken meanwhile
+    const MetricSums piece{sums.loss - before_.loss, 0, sums.samples - before_.samples};
+    before_ = sums;
+    if (piece.samples == 0) return std::nullopt;
+    return mean_loss(piece);
+  }
+
+ private:
+  MetricSums* copy(std::size_t piece) const {
+    return static_cast<MetricSums*>(pinned_.data()) + piece % 2 * trainer_.virtual_rank_count();
+  }
+
+  Trainer& trainer_;
+  Buffer pinned_;
+  std::size_t pieces_ = 0;
+  MetricSums before_;
+};
+
 class TrainingRun {
  public:
   TrainingRun(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
@@ -53,12 +88,14 @@ class TrainingRun {
         pace_(world, device) {
     if (hooks.checkpoints != nullptr) result_.checkpoints.emplace();
     if (hooks.resumed != nullptr) go_on_from(*hooks.resumed);
+    logged_step_ = step_;
+    if (hooks.progress != nullptr && hooks.progress->draws()) show_progress();
   }
 
   RunResult run() {
     do run_epoch();
     while (step_ < steps_);
-    if (hooks_.checkpoints != nullptr) note(hooks_.checkpoints->wait());
+    if (hooks_.checkpoints != nullptr) wait_for_checkpoint();
     if (hooks_.signals != nullptr) hooks_.signals->restore();
     result_.train_seconds = meter_.seconds();
     result_.nonfinite_steps = guard_.left_out();
@@ -85,6 +122,14 @@ class TrainingRun {
   }
 
  private:
+  void show_progress() {
+    const DistributedSampler& sampler = trainer_.sampler();
+    const Model& model = trainer_.model();
+    const double units_per_step = static_cast<double>(sampler.samples_per_step() * model.predictions_per_sample());
+    hooks_.progress->set_plan(step_, steps_, sampler.steps_per_epoch(), units_per_step, model.unit());
+    running_loss_.emplace(trainer_, device_);
+  }
+
   void go_on_from(const RunProgress& progress) {
     step_ = progress.step;
     last_checkpoint_step_ = progress.step;
@@ -97,37 +142,57 @@ class TrainingRun {
     const std::int64_t steps_per_epoch = trainer_.sampler().steps_per_epoch();
     const std::int64_t begin = epochs_done_ * steps_per_epoch;
     const std::int64_t end = std::min(steps_, begin + steps_per_epoch);
+    last_step_of_epoch_ = end - 1;
+    double last_loss = std::numeric_limits<double>::quiet_NaN();
     const std::size_t first_window = meter_.windows();
     if (step_ > begin) at_boundary(end);  // resumed: a checkpoint comes before what follows its step
     while (step_ < end) {
       run_window(next_boundary(end) - step_);
+      if (step_ == end) last_loss = mean_loss(trainer_.sums_since_mark());
       if (is_every(options_.verify_every)) guard_.check_replicas(step_);
       at_boundary(end);
     }
     const MetricSums train = std::exchange(epoch_sums_, {}) + trainer_.take_training_sums();
     const MetricSums test = trainer_.evaluate(options_.eval_samples);
     result_.epochs.push_back({++epochs_done_, step_, mean_loss(train), accuracy(train), mean_loss(test), accuracy(test),
-                              meter_.rate_since(first_window)});
+                              meter_.rate_since(first_window), last_loss});
     if (report_ != nullptr) report_->epoch(result_.epochs.back());
   }
 
   void at_boundary(std::int64_t epoch_end) {
     if (is_every(options_.samples.every)) write_sample();
-    if (step_ == epoch_end) return;
-    if (is_every(options_.eval_every)) evaluate_within_epoch();
-    if (!is_every(options_.log_every)) return;
-    const MetricSums sums = trainer_.take_training_sums();
-    log_window(sums);
-    epoch_sums_ = epoch_sums_ + sums;
+    if (step_ != epoch_end && is_every(options_.eval_every)) evaluate_within_epoch();
+    if (is_every(options_.log_every)) log_steps();
   }
 
   bool is_every(std::int64_t steps) const { return steps > 0 && step_ % steps == 0; }
 
-  void log_window(const MetricSums& sums) const {
-    if (report_ == nullptr) return;
-    const Model& model = trainer_.model();
-    const double rate = meter_.rate_since(meter_.windows() - 1) * static_cast<double>(model.predictions_per_sample());
-    spdlog::info("step {}  loss {:.4f}  {:.0f} {}/s", step_, mean_loss(sums), rate, model.unit());
+  void log_steps() {
+    const MetricSums sums = trainer_.take_training_sums();
+    epoch_sums_ = epoch_sums_ + sums;
+    StepResult result;
+    result.epoch = epochs_done_ + 1;
+    result.step = step_;
+    result.samples = step_ * trainer_.sampler().samples_per_step();
+    result.loss = mean_loss(sums);
+    result.learning_rate = trainer_.learning_rate(step_);
+    if (step_ > logged_step_) add_measurements(result);
+    if (report_ != nullptr) report_->step(result);
+  }
+
+  /// Of steps that this process has run.
+  void add_measurements(StepResult& result) {
+    const auto steps = static_cast<double>(step_ - std::exchange(logged_step_, step_));
+    const double rate = meter_.rate_since(std::exchange(logged_windows_, meter_.windows()));
+    result.gradient_norm = trainer_.gradient_norm();
+    result.samples_per_second = rate;
+    result.step_seconds = static_cast<double>(trainer_.sampler().samples_per_step()) / rate;
+    if (device_.kind() != DeviceKind::cpu) {
+      result.gpus = gather_sensors(world_, std::exchange(logged_sensors_, {}));
+      return;
+    }
+    const double waited = trainer_.seconds_waited();
+    result.exposed_comm_seconds = (waited - std::exchange(seconds_waited_, waited)) / steps;
   }
 
   void evaluate_within_epoch() {
@@ -176,6 +241,7 @@ class TrainingRun {
     SensorWindow shown;
     if (hooks_.sensors != nullptr) shown = hooks_.sensors->take();
     sensors_.add(shown);
+    logged_sensors_.add(shown);
     clocks_.push_back(shown.sm_mhz.readings > 0 ? shown.sm_mhz.mean() : 0.0);
   }
 
@@ -201,27 +267,32 @@ class TrainingRun {
   }
 
   void run_steps(std::int64_t count) {
-    const Clock::time_point start = Clock::now();
-    const std::int64_t first = step_;
     for (const std::int64_t end = step_ + count; step_ < end;) {
       if (step_ == options_.fail_step && world_.rank() == options_.fail_rank) {
         fail("step {} fails because --fail-at says so", step_);
       }
+      if (step_ == last_step_of_epoch_) trainer_.mark_training_sums();
       const std::int64_t piece = next_piece(end);
       trainer_.run(static_cast<std::uint64_t>(piece));
       step_ += piece;
-      if (options_.progress && report_ != nullptr) {
-        const std::int64_t samples = (step_ - first) * trainer_.sampler().samples_per_step();
-        report_->progress(step_, static_cast<double>(samples) / seconds_since(start));
-      }
-      if (pace_.queued(piece)) agree_on_requests();
+      end_piece(piece);
       if (checkpoint_is_due()) write_checkpoint();
       if (end_signal_ != 0) end_run();
     }
   }
 
+  void end_piece(std::int64_t steps) {
+    if (running_loss_ && steps == pace_.left()) running_loss_->queue();
+    if (!pace_.queued(steps)) return;
+    if (running_loss_) {
+      if (const auto loss = running_loss_->read()) hooks_.progress->set_loss(*loss);
+    }
+    agree_on_requests();
+  }
+
   std::int64_t next_piece(std::int64_t end) const {
-    std::int64_t piece = options_.progress ? 1 : std::min(end - step_, pace_.left());
+    std::int64_t piece = std::min(end - step_, pace_.left());
+    if (step_ < last_step_of_epoch_) piece = std::min(piece, last_step_of_epoch_ - step_);
     if (step_ < options_.fail_step) piece = std::min(piece, options_.fail_step - step_);
     if (const std::int64_t every = checkpoint_every(); every > 0) piece = std::min(piece, every - step_ % every);
     return piece;
@@ -256,7 +327,13 @@ class TrainingRun {
     return checkpoint_asked_ || step_ == steps_ || (every > 0 && step_ % every == 0);
   }
 
+  void wait_for_checkpoint() {
+    const Watch::Phase phase(device_.watch(), "checkpoint");
+    note(hooks_.checkpoints->wait());
+  }
+
   void write_checkpoint() {
+    const Watch::Phase phase(device_.watch(), "checkpoint");
     CheckpointWriter& writer = *hooks_.checkpoints;
     const Clock::time_point start = Clock::now();
     device_.synchronize();
@@ -321,10 +398,16 @@ class TrainingRun {
   const std::int64_t steps_;
   std::int64_t step_ = 0;
   std::int64_t epochs_done_ = 0;
+  std::int64_t last_step_of_epoch_ = 0;
+  std::int64_t logged_step_ = 0;  ///< Up to which steps have been told of.
+  std::size_t logged_windows_ = 0;
+  double seconds_waited_ = 0.0;
+  std::optional<RunningLoss> running_loss_;
   MetricSums epoch_sums_;  ///< What has been logged of the epoch in progress.
   StepPace pace_;
-  SensorWindow sensors_;        ///< In windows.
-  std::vector<double> clocks_;  ///< Of each window, mean MHz; 0: unknown.
+  SensorWindow sensors_;         ///< In windows.
+  SensorWindow logged_sensors_;  ///< In windows since the logged step before.
+  std::vector<double> clocks_;   ///< Of each window, mean MHz; 0: unknown.
   bool checkpoint_asked_ = false;
   int end_signal_ = 0;
   Clock::time_point last_checkpoint_ = Clock::now();

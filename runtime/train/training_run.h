@@ -13,6 +13,8 @@
 
 namespace ddptrain {
 
+class Progress;
+
 /// What a model writes at points of its training.
 struct Samples {
   std::int64_t every = 0;              ///< Steps; 0: none.
@@ -23,6 +25,7 @@ struct Samples {
 struct RunHooks {
   CheckpointWriter* checkpoints = nullptr;
   SignalRequests* signals = nullptr;     ///< Heeded at step boundaries, and restored when the steps are done.
+  Progress* progress = nullptr;          ///< On rank 0.
   const RunProgress* resumed = nullptr;  ///< How far the run had come whose state has been restored.
   SensorSampler* sensors = nullptr;      ///< Of this rank's GPU.
 };
@@ -40,7 +43,6 @@ struct RunOptions {
   bool baseline = true;              ///< Measure scaling efficiency and exposed communication after training ...
   double calibration_seconds = 0.0;  ///< ... for so long at most; 0: see calibration_seconds().
   double min_seconds = 0.0;     ///< Steps are timed for so long; those after training change no result but the rate.
-  bool progress = false;        ///< Show every step as it ends; only where steps end before run() returns (CPU).
   int fail_rank = -1;           ///< For tests: this rank throws ...
   std::int64_t fail_step = -1;  ///< ... before this step.
 };

@@ -96,10 +96,11 @@ class FieldsTest(unittest.TestCase):
     def test_metrics(self) -> None:
         text = self.folder / "text.txt"
         text.write_text("To be, or not to be, that is the question. " * 40)
-        cnn = ["--device", "cpu", "--data", "synthetic:128", "--batch", 8, "--epochs", 1, "--eval-every", 4]
+        cnn = ["--device", "cpu", "--data", "synthetic:128", "--batch", 8, "--epochs", 1, "--eval-every", 4, "--log-every", 4]
         run([*MPIRUN, BIN / "ddptrain", *cnn, "--metrics", "cnn.jsonl"], self.folder)
         gpt = ["--model", "gpt", "--layers", 1, "--width", 16, "--heads", 1, "--ff", 16, "--seq", 16, "--data", text]
         gpt += ["--batch", 8, "--steps", 4, "--sample-every", 2, "--sample-tokens", 4, "--device", "cpu"]
+        gpt += ["--log-every", 2, "--eval-every", 2]
         run([BIN / "ddptrain", *gpt, "--metrics", "gpt.jsonl"], self.folder)
         saving = ["--device", "cpu", "--data", "synthetic:128", "--batch", 8, "--checkpoint", "c"]
         run([BIN / "ddptrain", *saving, "--steps", 4, "--metrics", "saved.jsonl"], self.folder)

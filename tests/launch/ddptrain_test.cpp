@@ -170,6 +170,46 @@ TEST(Ddptrain, OutputAndMetricsHoldWhatIsPromised) {
   EXPECT_EQ(summary.at("accuracy_per_epoch").size(), 2u);
 }
 
+TEST(Ddptrain, LoggedStepsAddUpToTheirEpochs) {
+  const std::string metrics = temporary("steps.jsonl");
+  const Outcome outcome =
+      train_on_cpu(2, kQuick + "--epochs 2 --baseline off --log-every 1 --schedule linear --metrics " + metrics);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  double loss = 0.0;
+  double last_loss = 0.0;
+  std::int64_t step = 0;
+  double time = 0.0;
+  for (const auto& line : json_lines(metrics)) {
+    EXPECT_GE(line.at("time"), time);
+    time = line.at("time");
+    if (line.at("event") == "step") {
+      EXPECT_EQ(line.at("step"), ++step);
+      EXPECT_EQ(line.at("samples"), 32 * step);
+      EXPECT_NEAR(line.at("learning_rate"), 1e-3 * (36 - step + 1) / 36.0, 1e-8);
+      EXPECT_GT(line.at("gradient_norm"), 0.0);
+      EXPECT_GT(line.at("images_per_second"), 0.0);
+      EXPECT_GE(line.at("exposed_comm_seconds"), 0.0);
+      EXPECT_LT(line.at("exposed_comm_seconds"), line.at("step_seconds"));
+      last_loss = line.at("loss");
+      loss += last_loss;
+    } else if (line.at("event") == "epoch") {
+      EXPECT_NEAR(line.at("loss"), loss / 18, 1e-9);
+      EXPECT_NEAR(line.at("last_loss"), last_loss, 1e-9);
+      loss = 0.0;
+    }
+  }
+  EXPECT_EQ(step, 36);
+  EXPECT_EQ(summary_in(metrics).at("configuration").at("log-every"), "1");
+}
+
+TEST(Ddptrain, ARunThatFailsLeavesTheStepsBefore) {
+  const std::string metrics = temporary("failed.jsonl");
+  EXPECT_NE(train_on_cpu(1, kQuick + "--log-every 5 --fail-at 0:14 --metrics " + metrics).exit_code, 0);
+  const auto lines = json_lines(metrics);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines.back().at("step"), 10);
+}
+
 TEST(Ddptrain, OneRankIsItsOwnBaselineAndNoneIsMeasuredWhenOff) {
   const std::string metrics = temporary("one.jsonl");
   ASSERT_EQ(train_on_cpu(1, kQuick + "--steps 5 --metrics " + metrics).exit_code, 0);

@@ -10,7 +10,7 @@ import unittest
 from collections.abc import Callable
 
 import support
-from ddptools import description, measurements, plan_calibration, report, results, results_csv, sweep, sweep_file, trace
+from ddptools import description, measurements, plan_calibration, report, results, results_csv, run_page, runs, sweep, sweep_file, trace
 from ddptools.errors import UsageError
 
 SEED = 1
@@ -108,6 +108,29 @@ class DamagedFilesTest(unittest.TestCase):
             report.to_html("t", report.blocks_of(measurements.load([path.parent])))
 
         self.check("results.jsonl", self.results_text(), read, ODD_VALUES, 40)
+
+    def runs_text(self) -> str:
+        start = {"event": "start", "model": "cnn", "configuration": {"lr": "1"}, "environment": {}, "time": 100.0}
+        step = {"event": "step", "step": 5, "loss": 2.0, "gradient_norm": 1.0, "images_per_second": 9.0, "time": 101.0}
+        lines = [start, step, step | {"step": 10}, {"event": "evaluation", "step": 10, "test_loss": 1.0, "time": 102.0},
+                 start, {"event": "restart", "step": 5, "time": 200.0}, step | {"step": 10, "time": 201.0},
+                 {"event": "epoch", "step": 12, "loss": 1.0, "last_loss": 0.5, "test_loss": 1.0, "accuracy": 0.5},
+                 {"event": "summary", "images_per_second": 9.0, "time": 202.0}]
+        return "".join(json.dumps(line) + "\n" for line in lines)
+
+    def test_training_runs(self) -> None:
+        def read(path: pathlib.Path) -> None:
+            if runs.are_runs([path]):
+                loaded = runs.load_runs([path])
+                run_page.run_table(loaded), run_page.configuration_table(loaded), run_page.words(loaded)
+
+        self.check("m.jsonl", self.runs_text(), read, ODD_VALUES, 1000)
+
+    def test_pages_of_training_runs(self) -> None:
+        def read(path: pathlib.Path) -> None:
+            report.to_html("t", run_page.blocks_of_runs(runs.load_runs([path])))
+
+        self.check("m.jsonl", self.runs_text(), read, ODD_VALUES, 8)
 
     def test_plans_of_results(self) -> None:
         (self.folder / "results.jsonl").write_text(self.results_text())

@@ -111,7 +111,7 @@ TEST(Replicas, ARunEndsAtTheNextComparison) {
   };
   run.trained = [] { ADD_FAILURE() << "parameters that differ are not to be saved"; };
   const auto train = [&] {
-    Report report({}, nullptr);
+    Report report(RunInfo{});
     run_training(*trainer, test_world(), *rig.device, *rig.communicator, run,
                  test_world().rank() == 0 ? &report : nullptr);
   };

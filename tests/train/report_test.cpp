@@ -58,7 +58,7 @@ RunResult measured() {
 }
 
 TEST(Report, PrintsAnEpochAsPeopleGrepForIt) {
-  Report report(eight_gpus(), nullptr);
+  Report report(eight_gpus());
   testing::internal::CaptureStdout();
   report.epoch(measured().epochs.front());
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
@@ -68,7 +68,7 @@ TEST(Report, PrintsAnEpochAsPeopleGrepForIt) {
 TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   const std::string path = testing::TempDir() + "ddptrain_report.jsonl";
   MetricsFile file(path);
-  Report report(eight_gpus(), &file);
+  Report report(eight_gpus(), {.metrics = &file});
   testing::internal::CaptureStdout();
   report.summary(measured());
   const std::string table = testing::internal::GetCapturedStdout();
@@ -147,7 +147,7 @@ TEST(Report, OneWindowAndOneRoundHaveNeitherMedianNorInterval) {
 TEST(Report, SummaryHoldsWhatTheSensorsOfEachGpuShowed) {
   const std::string path = testing::TempDir() + "ddptrain_report_gpus.jsonl";
   MetricsFile file(path);
-  Report report(eight_gpus(), &file);
+  Report report(eight_gpus(), {.metrics = &file});
   RunResult result = measured();
   result.gpus.resize(2);
   result.gpus[0].add(SensorReading{1980, 3201, 410, 50, 1e9, 0});
@@ -166,6 +166,57 @@ TEST(Report, SummaryHoldsWhatTheSensorsOfEachGpuShowed) {
   EXPECT_EQ(gpus.at(0).at("throttled"), nlohmann::json({{"sw_power_cap", 0.5}}));
   EXPECT_TRUE(gpus.at(1).at("watts_max").is_null());
   EXPECT_EQ(gpus.at(1).at("readings"), 0);
+}
+
+TEST(Report, AStepIsALineWithItsTimeAndNullWhereNothingIsKnown) {
+  const std::string path = testing::TempDir() + "ddptrain_step.jsonl";
+  MetricsFile file(path);
+  RunInfo info = eight_gpus();
+  info.description.unit = "tokens";
+  info.description.units_per_sample = 1024;
+  Report report(info, {.metrics = &file});
+  StepResult step;
+  step.step = 20;
+  step.samples = 160;
+  report.step(step);
+  step.gradient_norm = 0.5;
+  step.samples_per_second = 2.0;
+  SensorWindow gpu;
+  gpu.add(SensorReading{.sm_mhz = 1500.0});
+  step.gpus = {gpu, gpu};
+  gpu.add(SensorReading{.sm_mhz = 1200.0});
+  step.gpus.push_back(gpu);
+  report.step(step);
+  std::ifstream in(path);
+  std::string first, second;
+  std::getline(in, first);
+  std::getline(in, second);
+  const auto unknown = nlohmann::json::parse(first);
+  EXPECT_EQ(unknown.at("tokens"), 160 * 1024);
+  for (const char* name : {"gradient_norm", "tokens_per_second", "step_seconds", "exposed_comm_seconds"}) {
+    EXPECT_TRUE(unknown.at(name).is_null()) << name;
+  }
+  EXPECT_FALSE(unknown.contains("sm_mhz"));
+  EXPECT_GT(unknown.at("time"), 1.7e9);
+  const auto known = nlohmann::json::parse(second);
+  EXPECT_EQ(known.at("tokens_per_second"), 2048.0);
+  EXPECT_EQ(known.at("gradient_norm"), 0.5);
+  EXPECT_EQ(known.at("sm_mhz"), 1425.0);
+  EXPECT_EQ(known.at("sm_mhz_min"), 1200.0);
+  EXPECT_FALSE(known.contains("watts"));
+}
+
+TEST(Report, TokensHaveAPerplexity) {
+  RunInfo info = eight_gpus();
+  info.description.unit = "tokens";
+  Report report(info);
+  EpochResult epoch = measured().epochs.front();
+  epoch.test_loss = 2.0;
+  testing::internal::CaptureStdout();
+  report.epoch(epoch);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+            "Epoch 4/8\nloss 0.2711  accuracy 0.9012  validation loss 2.0000  perplexity 7.39\nTokens/sec: "
+            "4012345.67\n");
 }
 
 TEST(MetricsFile, TellsOfPathsThatCannotBeWrittenAndOfFullDisks) {

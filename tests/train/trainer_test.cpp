@@ -489,6 +489,73 @@ TEST_P(OnDevice, TrainingSumsCountEverySampleOfTheSteps) {
   EXPECT_EQ(trainer->take_training_sums().samples, 0u);
 }
 
+TEST_P(OnDevice, TellsTheNormOfTheWholeGradientWhateverSumsIt) {
+  Rig rig(GetParam(), Precision::fp32, true);
+  TrainerOptions options = options_for_ranks();
+  options.fused_sum = false;
+  const auto plain = rig.trainer(options, data());
+  plain->run(3);
+  double squares = 0.0;
+  for (const double value : gradients_of(plain->arena(), *rig.device)) squares += value * value;
+  const double expected = std::sqrt(squares);
+  ASSERT_GT(expected, 0.0);
+  EXPECT_NEAR(plain->gradient_norm() / expected, 1.0, 1e-4);
+  struct Variant {
+    const char* name;
+    bool zero, fused;
+    float clip_norm;
+    OverlapMode overlap;
+  };
+  for (const Variant& v :
+       {Variant{"fused", false, true, 0.0f, OverlapMode::on}, Variant{"sharded", true, false, 0.0f, OverlapMode::on},
+        Variant{"clipped", false, false, 1e6f, OverlapMode::off},
+        Variant{"sharded and clipped", true, false, 1e6f, OverlapMode::on}}) {
+    options.zero = v.zero;
+    options.fused_sum = v.fused;
+    options.clip_norm = v.clip_norm;
+    options.overlap = v.overlap;
+    const auto trainer = rig.trainer(options, data());
+    trainer->run(3);
+    EXPECT_NEAR(trainer->gradient_norm() / expected, 1.0, 1e-3) << v.name;
+    trainer->run(3);
+    EXPECT_EQ(trainer->state().parameter_hash(), hash_after(rig, options, 6)) << v.name;
+  }
+}
+
+TEST_P(OnDevice, TellsTheNormOfVirtualRanks) {
+  if (12 % test_world().size() != 0 || test_world().size() == 3) GTEST_SKIP() << "4 virtual ranks";
+  Rig rig(GetParam(), Precision::fp32);
+  double expected = 0.0;
+  for (const bool zero : {false, true}) {
+    TrainerOptions options = options_for_ranks();
+    options.virtual_ranks = 4;
+    options.batch = kSamplesPerStep / 4;
+    options.zero = zero;
+    const auto trainer = rig.trainer(options, data());
+    trainer->run(3);
+    const double norm = trainer->gradient_norm();
+    ASSERT_GT(norm, 0.0);
+    if (!zero) expected = norm;
+    EXPECT_NEAR(norm / expected, 1.0, 1e-4);
+  }
+}
+
+TEST_P(OnDevice, TheLastLossIsThatOfTheStepsSinceTheMark) {
+  Rig rig(GetParam(), Precision::fp32);
+  const auto trainer = rig.trainer(options_for_ranks(), data());
+  trainer->run(4);
+  trainer->mark_training_sums();
+  trainer->run(1);
+  const MetricSums last = trainer->sums_since_mark();
+  const MetricSums all = trainer->take_training_sums();
+  trainer->run(1);
+  const MetricSums next = trainer->take_training_sums();
+  EXPECT_EQ(last.samples, static_cast<std::uint64_t>(kSamplesPerStep));
+  EXPECT_EQ(all.samples, 5u * kSamplesPerStep);
+  EXPECT_GT(last.loss, 0.2 * next.loss);
+  EXPECT_LT(last.loss, all.loss);
+}
+
 TEST_P(OnDevice, RunMeasuresItself) {
   Rig rig(GetParam(), Precision::fp32);
   for (const bool zero : {false, true}) {

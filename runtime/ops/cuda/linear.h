@@ -9,8 +9,7 @@ namespace ddptrain {
 
 class CudaLinear final : public LinearOps, CudaOps {
  public:
-  explicit CudaLinear(Device& device)
-      : CudaOps(device), matmul_(device.get<cuda::MatmulPlans>()), tuner_(device.options().tune, stream()) {}
+  explicit CudaLinear(Device& device) : CudaOps(device), matmul_(device.get<cuda::MatmulPlans>()), tuner_(device) {}
 
   void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override;
   void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx, const Tensor& dweight,

@@ -108,8 +108,11 @@ bool has_matrix(Epilogue epilogue) {
 }  // namespace
 
 struct MatmulPlans::Impl {
-  Precision precision;
-  bool tune;
+  explicit Impl(Watch& watch_of_device) : watch(watch_of_device) {}
+
+  Watch& watch;
+  Precision precision = Precision::fp32;
+  bool tune = false;
   LtHandle handle;
   DeviceMemory workspace;
   std::map<Key, std::optional<Plan>> plans;  ///< Empty where cuBLASLt has no algorithm.
@@ -175,6 +178,7 @@ std::vector<cublasLtMatmulAlgo_t> MatmulPlans::Impl::candidates(const Key& key, 
 
 void MatmulPlans::Impl::pick_fastest(const Key& key, Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& algorithms,
                                      GemmTensors tensors, cudaStream_t stream) const {
+  const Watch::Phase phase(watch, "tuning");
   DeviceMemory copy;  // what is added to must not be added to again and again
   if (key.gemm.accumulate) {
     DDP_CUDA(cudaMalloc(copy.out(), static_cast<std::size_t>(key.gemm.m * key.gemm.n) * size_of(key.gemm.out)));
@@ -224,20 +228,18 @@ bool MatmulPlans::Impl::run(const Gemm& gemm, Epilogue epilogue, float beta, con
   return true;
 }
 
-MatmulPlans::MatmulPlans(Precision precision, bool tune, cudaStream_t stream) : impl_(std::make_unique<Impl>()) {
-  DDP_CHECK(!is_capturing(stream), "a matrix product must run once before one is captured in a graph");
-  impl_->precision = precision;
-  impl_->tune = tune;
+MatmulPlans::MatmulPlans(Device& device) : impl_(std::make_unique<Impl>(device.watch())) {
+  DDP_CHECK(!is_capturing(static_cast<cudaStream_t>(device.compute_stream().handle)),
+            "a matrix product must run once before one is captured in a graph");
+  impl_->precision = device.precision();
+  impl_->tune = device.options().tune;
   DDP_CUBLAS(cublasLtCreate(impl_->handle.out()));
   DDP_CUDA(cudaMalloc(impl_->workspace.out(), kWorkspaceBytes));
 }
 
 MatmulPlans::~MatmulPlans() = default;
 
-std::unique_ptr<MatmulPlans> MatmulPlans::make(Device& device) {
-  return std::make_unique<MatmulPlans>(device.precision(), device.options().tune,
-                                       static_cast<cudaStream_t>(device.compute_stream().handle));
-}
+std::unique_ptr<MatmulPlans> MatmulPlans::make(Device& device) { return std::make_unique<MatmulPlans>(device); }
 
 bool MatmulPlans::try_gemm(const Gemm& gemm, Epilogue epilogue, const GemmTensors& tensors, cudaStream_t stream) {
   DDP_CHECK(epilogue == Epilogue::none || !gemm.accumulate, "a matrix product accumulates or has an epilogue");

@@ -57,8 +57,8 @@ class MatmulPlans {
   /// For Device::get: those of a GPU's compute stream.
   static std::unique_ptr<MatmulPlans> make(Device& device);
 
-  /// Not while `stream` is being captured.
-  MatmulPlans(Precision precision, bool tune, cudaStream_t stream);
+  /// Not while the stream is being captured.
+  explicit MatmulPlans(Device& device);
   ~MatmulPlans();
 
   /// Queues the product, plus `bias` [n] in every row where it is not null (not together with `accumulate`).

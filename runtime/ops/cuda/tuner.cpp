@@ -40,6 +40,7 @@ void Tuner::run(const std::string& operation, const Gemm& gemm, const std::vecto
 }
 
 std::size_t Tuner::choose(const std::vector<Way>& ways) const {
+  const Watch::Phase phase(watch_, "tuning");
   std::size_t best = 0;
   float best_time = milliseconds_of([&] { ways.front()(); }, stream_);
   for (std::size_t i = 1; i < ways.size(); ++i) {

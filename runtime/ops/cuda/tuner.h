@@ -20,8 +20,11 @@ class Tuner {
   /// runs.
   using Way = std::function<bool()>;
 
-  /// Not `enabled`: the first way is taken, always.
-  Tuner(bool enabled, cudaStream_t stream) : enabled_(enabled), stream_(stream) {}
+  /// Without DeviceOptions::tune the first way is taken, always.
+  explicit Tuner(Device& device)
+      : enabled_(device.options().tune),
+        stream_(static_cast<cudaStream_t>(device.compute_stream().handle)),
+        watch_(device.watch()) {}
 
   /// Whether run() would time its ways.
   bool is_new(const std::string& operation, const Gemm& gemm) const {
@@ -35,6 +38,7 @@ class Tuner {
 
   bool enabled_;
   cudaStream_t stream_;
+  Watch& watch_;
   std::map<std::pair<std::string, Gemm>, std::size_t> chosen_;
 };
 

@@ -1,0 +1,157 @@
+"""The progress line of ddptrain on a terminal: nothing else is lost or mixed with it, and pipes and files get none of it.
+
+Runs real jobs on pseudo-terminals, and shows what they write on a screen as a terminal would."""
+
+import os
+import pathlib
+import pty
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+import unittest
+from fcntl import ioctl
+
+DDPTRAIN = os.environ["DDPTRAIN"]
+MPIRUN = os.environ["DDP_MPIRUN"].split()
+COLUMNS = 120
+JOB = ["--device", "cpu", "--data", "synthetic:1200", "--batch", "16", "--epochs", "2", "--log-every", "20"]
+JOB += ["--eval-every", "30", "--baseline", "off"]
+SHORT = [*JOB, "--steps", "20"]
+BAR = re.compile(r"\[[#.]{20}\]")
+TEXT = re.compile(
+    r"\[\d\d:\d\d:\d\d\.\d{3}\] \[\w+\] \[rank \d+\] +\S.*|Epoch \d/\d|loss [\d.]+  accuracy [\d.]+|Images/sec: [\d.]+"
+    r"|step \d+  test loss [\d.]+  accuracy [\d.]+|[A-Z][A-Za-z/, -]{4,25} +\S.*|"
+)
+
+
+def screen(output: bytes) -> list[str]:
+    """What stands on the terminal in the end, scrolled-off lines included."""
+    lines, column = [""], 0
+    for piece in re.findall(rb"\033\[[0-9;]*[A-Za-z]|[^\033]|\033", output):
+        if piece == b"\r":
+            column = 0
+        elif piece == b"\n":
+            lines.append("")
+            column = 0
+        elif piece.startswith(b"\033["):
+            if piece.endswith(b"K"):
+                lines[-1] = lines[-1][:column]
+        else:
+            lines[-1] = lines[-1][:column].ljust(column) + piece.decode("latin-1") + lines[-1][column + 1 :]
+            column += 1
+            assert column <= COLUMNS or not BAR.search(lines[-1]), f"the line is wider than the terminal: {lines[-1]}"
+    return lines
+
+
+class Result:
+    def __init__(self) -> None:
+        self.terminal = b""
+        self.pipe = b""
+        self.seconds = 0.0
+
+
+def run(command: list[str], *on_terminal: str, folder: str | None = None, expect: int = 0, **variables: str) -> Result:
+    """`on_terminal`: stdout, stderr or both; what is not goes through a pipe."""
+    master, slave = pty.openpty()
+    ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    streams = {name: slave if name in on_terminal else subprocess.PIPE for name in ("stdout", "stderr")}
+    result, start = Result(), time.monotonic()
+    environment = os.environ | {"TERM": "xterm", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    process = subprocess.Popen(command, stdin=slave, cwd=folder, env=environment | variables, **streams)
+    os.close(slave)
+
+    def read() -> None:
+        while True:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:  # the last one has closed the terminal
+                return
+            if not piece:
+                return
+            result.terminal += piece
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        out, errors = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    reader.join()
+    os.close(master)
+    result.pipe = (out or b"") + (errors or b"")
+    result.seconds = time.monotonic() - start
+    if process.returncode != expect:
+        raise AssertionError(f"exit code {process.returncode}\n{result.terminal.decode()}\n{result.pipe.decode()}")
+    return result
+
+
+class ProgressTest(unittest.TestCase):
+    def check_terminal(self, result: Result) -> str:
+        shown = screen(result.terminal)
+        for line in shown:
+            self.assertRegex(line.rstrip(), rf"\A(?:{TEXT.pattern})\Z")
+        text = "\n".join(shown)
+        for expected in ("Epoch 1/2", "Epoch 2/2", "Parameter hash"):
+            self.assertEqual(text.count(expected), 1, text)
+        self.assertEqual(len(re.findall(r"step \d+  loss", text)), text.count("images/s\n"), text)
+        draws = BAR.findall(result.terminal.decode())
+        self.assertGreater(len(draws), 2)
+        self.assertLess(len(draws), 10 * result.seconds + 2)
+        return result.terminal.decode()
+
+    def test_the_line_goes_with_the_steps_and_collides_with_nothing(self) -> None:
+        told = self.check_terminal(run([DDPTRAIN, *JOB], "stdout", "stderr"))
+        self.assertRegex(told, r"\] epoch [12]/2  step \d+/150  loss \d\.\d{4}  [\d.]+ (?:k )?images/s  0:\d\d left\r")
+        steps = [int(step) for step in re.findall(r"step (\d+)/150", told)]
+        self.assertEqual(steps, sorted(steps))
+        self.assertGreater(len(set(steps)), 2)
+
+    def test_under_mpirun(self) -> None:
+        told = self.check_terminal(run([*MPIRUN, "-np", "2", DDPTRAIN, *JOB], "stdout", "stderr"))
+        self.assertRegex(told, r"\] epoch [12]/2  step \d+/74  loss ")
+
+    def test_evaluation_calibration_and_checkpoints_are_named(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            slow = ["--device", "cpu", "--data", "synthetic:8000", "--batch", "32", "--steps", "8"]
+            command = [*MPIRUN, "-np", "2", DDPTRAIN, *slow, "--checkpoint", f"{folder}/c", "--log-level", "warn"]
+            told = run(command, "stdout", "stderr").terminal.decode()
+        self.assertRegex(told, r"step 8/8  evaluation \d+/\d+ \d s")
+        self.assertRegex(told, r"step 8/8  calibration \d/[1-5] \d s")
+
+    def test_pipes_and_files_get_none_of_it(self) -> None:
+        for command in ([DDPTRAIN, *SHORT], [*MPIRUN, "-np", "2", DDPTRAIN, *SHORT]):
+            for on_terminal in ([], ["stdout"]):
+                with self.subTest(command=command[0], on_terminal=on_terminal):
+                    result = run(command, *on_terminal)
+                    for output in (result.pipe, result.terminal.replace(b"\r\n", b"\n")):
+                        self.assertNotRegex(output, rb"[\r\033]|\[[#.]{20}\]")
+        result = run([DDPTRAIN, *JOB], "stderr")
+        self.assertNotRegex(result.pipe, rb"[\r\033]")
+        self.assertRegex(result.terminal, rb"\[[#.]{20}\]")
+
+    def test_files_of_mpirun_get_none_of_it(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run([*MPIRUN, "-np", "2", "--output-filename", "out", DDPTRAIN, *SHORT], "stdout", "stderr", folder=folder)
+            files = [path for path in pathlib.Path(folder).rglob("std*") if path.is_file()]
+            self.assertEqual(len(files), 4, files)
+            for path in files:
+                self.assertNotRegex(path.read_bytes(), rb"\033|\[[#.]{20}\]")
+
+    def test_a_terminal_that_cannot_erase_gets_none_of_it(self) -> None:
+        self.assertNotRegex(run([DDPTRAIN, *SHORT], "stdout", "stderr", TERM="dumb").terminal, rb"\033\[K|\[[#.]{20}\]")
+
+    def test_errors_come_after_the_line(self) -> None:
+        for command in ([DDPTRAIN], [*MPIRUN, "-np", "2", DDPTRAIN]):
+            result = run([*command, *JOB, "--fail-at", "0:20"], "stdout", "stderr", expect=1)
+            told = [line for line in screen(result.terminal) if "error on rank 0" in line]
+            self.assertEqual(len(told), 1, result.terminal)
+            self.assertRegex(told[0], r"\Addptrain: error on rank 0 \(.*\): step 20 fails because --fail-at says so\Z")
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
