@@ -60,8 +60,8 @@ class Calibrator {
     bool done = false;
     while (!done) {
       const double before = seconds_;
+      job_.progress(seconds_, limits_.seconds);
       rounds.push_back(round());
-      job_.show(std::min(1.0, seconds_ / limits_.seconds));
       const bool no_time = seconds_ + (seconds_ - before) > limits_.seconds;
       done = job_.agreed(no_time || is_narrow(rounds) ? 1.0 : 0.0) > 0.0;
     }
@@ -220,8 +220,10 @@ class TrainedJob final : public TimedJob {
     return gather(compute_seconds((communicates ? traced_ : traced_silent_).run()));
   }
 
-  void show(double share) override { device_.watch().set_part(static_cast<std::uint32_t>(100.0 * share), 100); }
-
+  void progress(double seconds, double of_seconds) override {
+    const auto part = static_cast<std::uint32_t>(10.0 * seconds);
+    device_.watch().set_part(part, std::max(part + 1, static_cast<std::uint32_t>(10.0 * of_seconds)));
+  }
   double agreed(double mine) override { return world_.max(mine); }
 
  private:

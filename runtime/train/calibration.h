@@ -33,7 +33,7 @@ class TimedJob {
   virtual Window time(TimedWork work, std::uint64_t steps) = 0;
   /// Of each rank, seconds from the beginning of a step to the end of its backward pass, with or without communication.
   virtual std::vector<double> time_compute(bool communicates) = 0;
-  virtual void show(double /*share*/) {}               ///< Of the time that measuring may take, how much has passed.
+  virtual void progress(double /*seconds*/, double /*of_seconds*/) {}  ///< At the beginning of a round.
   virtual double agreed(double mine) { return mine; }  ///< One value for all ranks, which may round differently.
 };
 
