@@ -117,7 +117,7 @@ TEST(Report, MfuHasBothCountsWhereAMaskHidesWork) {
   info.description.layers = {{"attention", 10e6, 20e6, 5e6, 10e6}, {"linear", 20e6, 50e6}};
   const std::string path = testing::TempDir() + "ddptrain_report_mfu.jsonl";
   MetricsFile file(path);
-  Report report(info, &file);
+  Report report(info, {.metrics = &file});
   testing::internal::CaptureStdout();
   report.summary(measured());
   const std::string table = testing::internal::GetCapturedStdout();
@@ -128,7 +128,7 @@ TEST(Report, MfuHasBothCountsWhereAMaskHidesWork) {
 }
 
 TEST(Report, OneWindowAndOneRoundHaveNeitherMedianNorInterval) {
-  Report report(eight_gpus(), nullptr);
+  Report report(eight_gpus());
   RunResult result = measured();
   result.rate = {4000000.0, 4000000.0, 4000000.0, 1, 0.71};
   result.calibration->rounds.resize(1);
