@@ -370,6 +370,14 @@ std::string& add_config(CLI::App& app, std::string& path) {
   return path;
 }
 
+/// Of --generate where none is named.
+std::string model_that_writes(const std::string& otherwise) {
+  for (const std::string& model : model_names()) {
+    if (make_workload(model)->writes_text()) return model;
+  }
+  return otherwise;
+}
+
 /// The model that flags or the file name, before anything else is known of them. What is wrong with the rest, the parse
 /// that follows says.
 std::string find_model(int argc, const char* const* argv) {
@@ -380,14 +388,17 @@ std::string find_model(int argc, const char* const* argv) {
   app.set_help_flag();
   app.allow_extras();
   CLI::Option* option = app.add_option("--model", model);
+  bool generate = false;
+  app.add_flag("--generate", generate);
   add_config(app, config);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError&) {
     return model;
   }
-  if (config.empty() || option->count() > 0) return model;
-  return text_in_config(config, "model").value_or(model);
+  if (option->count() > 0) return model;
+  if (generate) model = model_that_writes(model);
+  return config.empty() ? model : text_in_config(config, "model").value_or(model);
 }
 
 /// Shows the flags of each model but the chosen one.
@@ -555,6 +566,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   for (const auto& [flag, value] : defaults) app.get_option(flag)->default_val(value);
   parse(app, argc, argv, model, result);
   if (result.print) return result;
+  options.model = model;
   check_device(options, *result.workload);
   result.workload->check_flags();
   check_training(options);

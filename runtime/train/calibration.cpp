@@ -221,8 +221,8 @@ class TrainedJob final : public TimedJob {
   }
 
   void progress(double seconds, double of_seconds) override {
-    const auto part = static_cast<std::uint32_t>(10.0 * seconds);
-    device_.watch().set_part(part, std::max(part + 1, static_cast<std::uint32_t>(10.0 * of_seconds)));
+    const auto most = std::max(1u, static_cast<std::uint32_t>(std::ceil(of_seconds)));
+    device_.watch().set_part(std::min(most, static_cast<std::uint32_t>(seconds)), most);
   }
   double agreed(double mine) override { return world_.max(mine); }
 

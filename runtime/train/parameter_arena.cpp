@@ -102,7 +102,7 @@ std::vector<T> host_values(Device& device, const Tensor& values) {
 }
 
 DType kept_type(std::optional<DType> asked, DType compute) {
-  return asked && size_of(*asked) > size_of(compute) ? *asked : compute;
+  return asked == DType::bf16 ? compute : asked.value_or(compute);
 }
 
 Tensor stretch(const Buffer& buffer, DType dtype, std::int64_t begin, std::int64_t count) {

@@ -121,7 +121,7 @@ class ProgressTest(unittest.TestCase):
             command = [*MPIRUN, "-np", "2", DDPTRAIN, *slow, "--checkpoint", f"{folder}/c", "--log-level", "warn"]
             told = run(command, "stdout", "stderr").terminal.decode()
         self.assertRegex(told, r"step 8/8  evaluation \d+/\d+ \d s")
-        self.assertRegex(told, r"step 8/8  calibration \d/[1-5] \d s")
+        self.assertRegex(told, r"step 8/8  calibration \d+/\d+ \d s")
 
     def test_pipes_and_files_get_none_of_it(self) -> None:
         for command in ([DDPTRAIN, *SHORT], [*MPIRUN, "-np", "2", DDPTRAIN, *SHORT]):

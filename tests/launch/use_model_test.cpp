@@ -112,7 +112,7 @@ TEST_F(UseModel, ASavedGptWritesTextWithoutData) {
   train_gpt();
   const auto texts = [&](const std::string& flags) {
     fs::remove(path("t.jsonl"));
-    run(1, gpt() + "--generate --sample-tokens 24 --prompt abc --metrics " + path("t.jsonl") + " --init " +
+    run(1, "--seq 16 --generate --sample-tokens 24 --prompt abc --metrics " + path("t.jsonl") + " --init " +
                path("gpt") + " " + flags);
     std::vector<std::string> found;
     for (const auto& line : json_lines(path("t.jsonl"))) found.push_back(line.at("text"));
@@ -188,7 +188,7 @@ TEST_F(UseModel, MistakesAreToldOnce) {
   };
   for (const Mistake& mistake :
        {Mistake{"--evaluate --data synthetic:60", "--evaluate: name the weights with --init PATH"},
-        Mistake{"--generate --init " + path("saved"), "--generate: model cnn writes no text"},
+        Mistake{"--model cnn --generate --init " + path("saved"), "--generate: model cnn writes no text"},
         Mistake{"--evaluate --data synthetic:60 --init " + path("none"), "--init: " + path("none")},
         Mistake{"--evaluate --data synthetic:60 --init " + path("text"), "--init: " + path("text")},
         Mistake{"--model " + classifiers().back() + " --evaluate --data synthetic:60 --init " + path("saved"),

@@ -25,7 +25,8 @@ def proto(value: str, rates: list[float], told: dict[str, Any], **settings: Any)
 class GradientPathTest(ReportCase):
     def markdown(self, records: list[dict[str, Any]]) -> str:
         write_results(self.folder / "results", records)
-        done = run_report(self.folder / "results", "--out", self.folder / "r.html", "--md", self.folder / "r.md")
+        done = run_report(self.folder / "results", "--out", self.folder / "r.html", "--md", self.folder / "r.md",
+                          "--bin", self.folder)  # no ddptrain, which knows the defaults  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stderr)
         self.page = (self.folder / "r.html").read_text()
         return (self.folder / "r.md").read_text()

@@ -55,7 +55,7 @@ class LostTimeTest(ReportCase):
         (loss,) = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
         expected = {"compute slowed down by communication": 3, "waiting for communication": 5}
         expected |= {"slower together": 1, "stragglers": 1}
-        self.assertEqual({name: round(1e6 * part, 6) for name, part in loss.parts.items()}, expected)
+        self.assertEqual({name: round(1e6 * part, 6) for name, part in loss.part_seconds.items()}, expected)
 
     def test_the_slowest_rank_is_named_by_how_often_it_is(self) -> None:
         def words(*per_rank: Any) -> str:

@@ -262,7 +262,7 @@ class SweepFile(unittest.TestCase):
         names = {"scaling", "p2p-level", "gpu-pairs", "algo-proto", "node-layout", "batch-size", "bucket-size"}
         names |= {"overlap-ablation", "lost-time"}
         twins = {f"{name}-cpu" for name in names}
-        self.assertEqual({f.stem for f in files}, names | twins | {"gradient-path"})  # on CPUs there is one path
+        self.assertEqual({f.stem for f in files}, names | twins | {"gradient-path", "node-layout-network"})  # of GPUs alone; of hosts
         for file in files:
             sweep = load_sweep(file)
             self.assertEqual(sweep.name, file.stem)

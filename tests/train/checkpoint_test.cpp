@@ -435,7 +435,7 @@ TEST(Checkpoint, AFullDiskIsAnErrorOnAllRanksAndLeavesTheOldOneIntact) {
   const WrittenCheckpoint failed = write(run, folder, 2);
   setrlimit(RLIMIT_FSIZE, &before);
   signal(SIGXFSZ, handler);
-  EXPECT_NE(failed.error.find(fmt::format("rank {}: ", test_world().size() - 1)), std::string::npos) << failed.error;
+  EXPECT_NE(failed.error.find(fmt::format("rank {} (", test_world().size() - 1)), std::string::npos) << failed.error;
   EXPECT_NE(failed.error.find("File too large"), std::string::npos) << failed.error;
   test_world().barrier();
   EXPECT_FALSE(fs::exists(checkpoint_path(folder, 2)));
