@@ -8,11 +8,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
+#include "runtime/core/mapped_file.h"
 #include "runtime/device/device.h"
 #include "runtime/topology/gpu_selection.h"
 #include "runtime/topology/interfaces.h"
@@ -23,12 +23,8 @@ namespace {
 constexpr double kClockTolerance = 0.5;  // seconds
 
 std::string hash_of_program() {
-  std::ifstream file("/proc/self/exe", std::ios::binary);
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  Hash128 hash;
-  hash.add(bytes.str());
-  return hash.hex().substr(0, 12);
+  const MappedFile program("/proc/self/exe");
+  return xxh3_128(program.data(), program.size()).substr(0, 12);
 }
 
 std::string or_none(const std::string& text) { return text.empty() ? "none" : text; }
