@@ -322,6 +322,23 @@ TEST(DifferenceToMovement, TellsAWeightThatStoodStill) {
   EXPECT_EQ(difference_to_movement({5, 4}, {5, 6}, {5, 5}), 2.0);
 }
 
+/// Three steps with and without `fused_sum`, which takes the path `path`, from `start`.
+void expect_same_but_for_rounding(Rig& rig, Precision precision, TrainerOptions options, const std::string& path,
+                                  const std::vector<double>& start) {
+  const OptimizerKind kind = options.optimizer.kind;
+  const std::string what = fmt::format("{} {} clip {}", rule_of(kind).name, name_of(precision), options.clip_norm);
+  options.fused_sum = false;
+  const auto expected = parameters_after(rig, options, 3);
+  options.fused_sum = true;
+  EXPECT_EQ(rig.trainer(options, data())->gradient_path().name, path);
+  const auto actual = parameters_after(rig, options, 3);
+  if (test_world().size() <= 2) {
+    EXPECT_EQ(actual, expected) << what;
+  } else {
+    EXPECT_LT(difference_to_movement(actual, expected, start), rounding_bound(kind, precision)) << what;
+  }
+}
+
 TEST_P(OnDevice, FusedSumOfTheLastBucketChangesNothingButRounding) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "is a kernel";
   for (const Precision precision : precisions()) {
@@ -334,17 +351,7 @@ TEST_P(OnDevice, FusedSumOfTheLastBucketChangesNothingButRounding) {
       options.optimizer.kind = kind;
       options.optimizer.schedule.peak = 0.001f;
       options.optimizer.stochastic_rounding = precision == Precision::bf16 && kind == OptimizerKind::adamw;
-      options.fused_sum = false;
-      const auto expected = parameters_after(rig, options, 3);
-      options.fused_sum = true;
-      EXPECT_EQ(rig.trainer(options, data())->gradient_path().name, fused_path());
-      const auto actual = parameters_after(rig, options, 3);
-      if (test_world().size() <= 2) {
-        EXPECT_EQ(actual, expected);
-      } else {
-        EXPECT_LT(difference_to_movement(actual, expected, start), rounding_bound(kind, precision))
-            << rule_of(kind).name << ' ' << name_of(precision);
-      }
+      expect_same_but_for_rounding(rig, precision, options, fused_path(), start);
     }
   }
 }
@@ -445,17 +452,7 @@ TEST_P(OnDevice, SumsByPeersChangeNothingButRounding) {
         options.optimizer.kind = kind;
         options.optimizer.schedule.peak = 0.001f;
         options.optimizer.stochastic_rounding = precision == Precision::bf16 && kind == OptimizerKind::adamw;
-        options.fused_sum = false;
-        const auto expected = parameters_after(rig, options, 3);
-        options.fused_sum = true;
-        EXPECT_EQ(rig.trainer(options, data())->gradient_path().name, peers_path());
-        const auto actual = parameters_after(rig, options, 3);
-        if (test_world().size() <= 2) {
-          EXPECT_EQ(actual, expected) << rule_of(kind).name << ' ' << name_of(precision) << " clip " << clip_norm;
-        } else {
-          EXPECT_LT(difference_to_movement(actual, expected, start), rounding_bound(kind, precision))
-              << rule_of(kind).name << ' ' << name_of(precision) << " clip " << clip_norm;
-        }
+        expect_same_but_for_rounding(rig, precision, options, peers_path(), start);
       }
     }
   }
