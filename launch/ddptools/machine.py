@@ -67,10 +67,10 @@ def read_hostfile(path: pathlib.Path) -> list[str]:
     return list(dict.fromkeys(hosts))
 
 
-def ask(command: list[str], timeout: float = 60.0) -> str | None:
+def ask(command: list[str], timeout_seconds: float = 60.0) -> str | None:
     """What a program prints; None where it is not there or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return None
     return done.stdout if done.returncode == 0 else None
@@ -78,7 +78,7 @@ def ask(command: list[str], timeout: float = 60.0) -> str | None:
 
 def read_topology(program: pathlib.Path) -> dict[str, Any] | None:
     """What ddptopo says of this machine, None without it."""
-    text = ask([str(program), "--json", "-"], timeout=120.0) if program.exists() else None
+    text = ask([str(program), "--json", "-"], timeout_seconds=120.0) if program.exists() else None
     try:
         topology = json.loads(text) if text else None
     except ValueError:
