@@ -1,12 +1,14 @@
 """Predicts a step of synchronous data-parallel training from arithmetic: predict(Case) gives a Prediction."""
 
+import bisect
 import dataclasses
-import math
 from collections.abc import Sequence
 
 from ddptools import nccl_model
 from ddptools.description import Buckets, Description
 from ddptools.nccl_model import Fabric
+
+SEARCH_STEPS = 10**12  # of a bandwidth that suffices: parts in 2e-11 of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,16 +153,14 @@ def needed_gbs(case: Case, efficiency: float) -> float | None:
     field, fit = ("intra_gbs", "intra_fit") if case.nodes == 1 else ("inter_gbs", "inter_fit")
     free = dataclasses.replace(case, **{fit: None})
 
-    def reached(gbs: float) -> bool:
-        return predict(dataclasses.replace(free, **{field: gbs})).efficiency >= efficiency
+    def gbs_at(step: int) -> float:
+        return 10.0 ** (9.0 * step / SEARCH_STEPS - 3.0)  # 1e-3 to 1e6
 
-    low, high = 1e-3, 1e6
-    if not reached(high):
-        return None
-    for _ in range(100):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if reached(middle) else (middle, high)
-    return high
+    def reached(step: int) -> bool:
+        return predict(dataclasses.replace(free, **{field: gbs_at(step)})).efficiency >= efficiency
+
+    step = bisect.bisect_left(range(SEARCH_STEPS + 1), True, key=reached)
+    return gbs_at(step) if step <= SEARCH_STEPS else None
 
 
 @dataclasses.dataclass(frozen=True)
