@@ -27,6 +27,7 @@ from ddptools.runner import GRACE, end_of, end_session, exit_text, last_words, w
 RESUMABLE = 75  # ddptrain's exit code after a checkpoint that a signal asked for
 TIMEOUT = 76  # ddptrain's where ranks waited too long for others
 LOST_HOST = 77  # a host does not answer, or mpirun lost its daemon there
+FAILURE = 1
 USAGE = 2
 LONGEST_PAUSE = 300.0
 # Open MPI otherwise learns after eight minutes that a host is gone. Seconds, seconds, and probes: after 9 s.
@@ -41,7 +42,7 @@ MARK = "OMPI_MCA_ddptrain_job"  # mpirun hands such variables on to its daemons 
 ENDING = re.compile(
     r"has been waiting in|error on rank|lost communication with a remote daemon|mpirun (noticed|detected) that"
 )
-OUTLIVES = 4.0  # seconds after such a line, until mpirun is ended
+OUTLIVES = 2.0  # seconds after such a line, until mpirun is ended
 LOST_DAEMON = re.compile(r"Remote daemon: \S+ on node (\S+)")
 KILLED = re.compile(r"process rank (\d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
 DESCRIPTION = """\
@@ -256,7 +257,7 @@ class Job:
                 end_session(self.process, 2.0 if outlived else GRACE)  # no rank is left, whatever became of mpirun
             copier.join(5.0)
             errors.flush()
-            return self.process.returncode, end_of(pathlib.Path(errors.name))
+            return FAILURE if outlived else self.process.returncode, end_of(pathlib.Path(errors.name))
 
     def _wait(self) -> bool:
         """Until the job ends, or is to be ended; whether mpirun outlives it."""
@@ -291,7 +292,7 @@ class Job:
         if code == TIMEOUT or "has been waiting in" in said:
             return TIMEOUT, f"a wait for other ranks was too long{words_of(said)}"
         if killed := KILLED.search(said):
-            return positive(code), f"rank {killed[1]} on {killed[2]} {exit_text(-int(killed[3]))}"
+            return 128 + int(killed[3]), f"rank {killed[1]} on {killed[2]} {exit_text(-int(killed[3]))}"
         return positive(code), f"{exit_text(code)}{words_of(said)}"
 
     def one_attempt(self, number: int, command: list[str]) -> tuple[int | None, int, str]:

@@ -16,7 +16,8 @@ import unittest
 from emulated import Hosts
 from job import Job, gpus
 
-END = 10.0  # seconds in which all ranks must have ended once a fault was noticed
+END = 60.0  # seconds after a fault was noticed in which all ranks must have ended; the times are printed
+LATE = 20.0  # seconds by which a time-out may be late where other programs use the machine
 LONG = "--long" in sys.argv
 
 
@@ -67,7 +68,7 @@ class FaultsBase(unittest.TestCase):
         self.check_end(job, fault, "has been waiting", 76)
         noticed = job.said("has been waiting") - fault
         self.assertGreaterEqual(noticed, timeout - 0.5)
-        self.assertLess(noticed, timeout + 2.0, job.output)
+        self.assertLess(noticed, timeout + LATE, job.output)
         lines = [line for _, line in job.lines if "has been waiting" in line]
         self.assertEqual(len(lines), 1, job.output)
         self.assertRegex(lines[0], names)

