@@ -8,6 +8,7 @@ Every test prints how long the fault took to be noticed and how long everything 
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,10 @@ from job import processes_with, runs, variable  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
+# Of a job that has noticed that it ends.
+NOTICED = re.compile(
+    r"has been waiting in|lost communication|exited on signal|error on rank|asks for a checkpoint|SIGUSR2|attempt 1 ended"
+)
 TIMEOUT = 10  # seconds; longer than keepalive's 9
 HANGS = 60.0  # seconds after which a job counts as one that hangs; how long it took is printed
 
@@ -108,10 +113,13 @@ class HostsTest(unittest.TestCase):
         self.assertIsNone(self.process.poll(), self.text())
 
     def check_end(self, fault: float, code: int, last: str) -> None:
+        before = len(self.text())
+        noticed = self.until(lambda: NOTICED.search(self.text()[before:]) is not None, "the fault is noticed", HANGS)
         ended = self.until(lambda: self.process.poll() is not None, "supervise ends", HANGS)
         gone = self.until(lambda: not self.marked(), "all processes end", 30)
-        print(f"{self.id().split('.', 1)[1]}: supervise ended after {ended - fault:.1f} s, all processes after "
-              f"{gone - fault:.1f} s, code {self.process.returncode}", flush=True)  # fmt: skip
+        print(f"{self.id().split('.', 1)[1]}: noticed after {noticed - fault:.1f} s, supervise ended after "
+              f"{ended - fault:.1f} s, all processes after {gone - fault:.1f} s, code {self.process.returncode}",
+              flush=True)  # fmt: skip
         self.assertEqual(self.process.returncode, code, self.text())
         self.assertRegex(self.text().splitlines()[-1], last)
         self.assertEqual([host for host in self.hosts.names if "segment" in self.hosts.do(host, "ls /dev/shm")], [])
