@@ -16,6 +16,7 @@ class Mpirun:
     on_hosts: Callable[[list[str], int], list[str]]  # names, ranks on each
     variable: Callable[[str, str], list[str]]  # for the ranks of the command that follows
     end: signal.Signals  # reaches the ranks, which have time for a checkpoint
+    killed_codes: range  # exit codes that are the number of a signal which ended a rank
 
     def here(self) -> list[str]:
         """Flags for any number of ranks on this machine, bound to nothing."""
@@ -33,6 +34,7 @@ OPEN_MPI = Mpirun(
     on_hosts=lambda hosts, ranks: ["--host", _places(hosts, ranks), "--map-by", f"ppr:{ranks}:node"],
     variable=lambda name, value: ["-x", f"{name}={value}"],
     end=signal.SIGUSR2,  # it kills the ranks after a SIGTERM
+    killed_codes=range(0),  # they are 128 more
 )
 # Of MPICH and those made from it. It ends after a SIGUSR2 and leaves its ranks alone.
 HYDRA = Mpirun(
@@ -42,6 +44,7 @@ HYDRA = Mpirun(
     on_hosts=lambda hosts, ranks: ["-hosts", _places(hosts, ranks)],
     variable=lambda name, value: ["-env", name, value],
     end=signal.SIGTERM,
+    killed_codes=range(signal.SIGQUIT, 65),  # 1 and 2 are those of errors
 )
 
 

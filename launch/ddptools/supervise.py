@@ -22,7 +22,7 @@ from typing import IO
 from ddptools.arguments import Parser
 from ddptools.errors import UsageError, run_program
 from ddptools.job_hosts import HOST_FLAGS, HOSTFILE_FLAGS, RANKS_FLAGS, Hosts, answers, on_all, place_of
-from ddptools.mpirun import find_mpirun
+from ddptools.mpirun import OPEN_MPI, find_mpirun
 from ddptools.runner import GRACE, end_of, end_session, exit_text, last_words, when_parent_ends
 
 RESUMABLE = 75  # ddptrain's exit code after a checkpoint that a signal asked for
@@ -43,12 +43,12 @@ MARKS = ("OMPI_MCA_ddptrain_job", "PRTE_MCA_ddptrain_job")
 # Lines of a job that is ending. mpirun can outlive it: its daemon on a lost host never acknowledges the order to end.
 ENDING = re.compile(
     r"has been waiting in|error on rank|lost communication with a remote daemon|(mpirun|prterun) (noticed|detected) that"
-    r"|BAD TERMINATION OF ONE"
 )
 OUTLIVES = 2.0  # seconds after such a line, until mpirun is ended
-LOST_DAEMON = re.compile(r"Remote daemon: \S+ on node (\S+)")
-KILLED = re.compile(r"process (rank \d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
-KILLED_UNDER_MPICH = re.compile(r"BAD TERMINATION.*(PID \d+) RUNNING AT (\S+).*\(signal (\d+)\)", re.DOTALL)
+LOST_DAEMON = re.compile(r"(?:Remote daemon: \S+ on node|A daemon failed to report back[\s\S]*?Remote host:)\s+(\S+)")
+KILLED = re.compile(r"process rank (\d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
+DISCONNECTED = re.compile(r"peer process has unexpectedly disconnected.*Peer host:\s+(\S+)", re.DOTALL)
+ENDED = re.compile(r"^ddptrain: SIG\w+: ended after step", re.MULTILINE)
 DESCRIPTION = """\
 Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure it
 ends what is left of the job on the hosts of mpirun's --hostfile or --host, and starts COMMAND again on those that
@@ -98,11 +98,6 @@ def seconds_in(time_out: str) -> float:
 def newest_checkpoint(folder: pathlib.Path) -> str:
     """By name; whether it is undamaged, ddptrain finds out."""
     return max((path.parent.name for path in folder.glob("step-*/manifest.json")), default="")
-
-
-def end_signal(program: str) -> signal.Signals:
-    """What it forwards to the ranks."""
-    return find_mpirun(program).end if pathlib.Path(program).name.startswith("mpi") else signal.SIGUSR2
 
 
 def positive(code: int) -> int:
@@ -172,7 +167,8 @@ class Job:
         self.hosts = self.hosts_in_use = Hosts.of(self.command[: self.program])
         self.size = Size.of(self.command, self.program, self.hosts, arguments.min_ranks)
         self.mark = uuid.uuid4().hex
-        self.end_signal = end_signal(self.command[0])
+        starter = find_mpirun(self.command[0]) if pathlib.Path(self.command[0]).name.startswith("mpi") else OPEN_MPI
+        self.end_signal, self.killed_codes = starter.end, starter.killed_codes
         self.restarts: int = arguments.restarts
         self.first_pause: float = arguments.pause
         self.log_file: pathlib.Path = arguments.log or self.folder / "supervise.log"
@@ -267,7 +263,11 @@ class Job:
                 end_session(self.process, 2.0 if outlived else GRACE)  # no rank is left, whatever became of mpirun
             copier.join(5.0)
             errors.flush()
-            return FAILURE if outlived else self.process.returncode, end_of(pathlib.Path(errors.name))
+            code, said = self.process.returncode, end_of(pathlib.Path(errors.name))
+            if code == 0 and ENDED.search(said):  # at times MPICH returns 0
+                code = RESUMABLE
+            lost = code == 0 and LOST_DAEMON.search(said) is not None  # Open MPI 5 returns 0
+            return FAILURE if outlived or lost else code, said
 
     def _wait(self) -> bool:
         """Until the job ends, or is to be ended; whether mpirun outlives it."""
@@ -301,8 +301,12 @@ class Job:
             return LOST_HOST, f"lost mpirun's daemon on {', '.join(daemons)}"
         if code == TIMEOUT or "has been waiting in" in said:
             return TIMEOUT, f"a wait for other ranks was too long{words_of(said)}"
-        if killed := KILLED.search(said) or KILLED_UNDER_MPICH.search(said):
-            return 128 + int(killed[3]), f"{killed[1]} on {killed[2]} {exit_text(-int(killed[3]))}"
+        if killed := KILLED.search(said):
+            return 128 + int(killed[3]), f"rank {killed[1]} on {killed[2]} {exit_text(-int(killed[3]))}"
+        if code in self.killed_codes:
+            return 128 + code, f"a rank {exit_text(-code)}"
+        if gone := DISCONNECTED.search(said):  # before Open MPI 5 said what became of it
+            return positive(code), f"a rank on {gone[1]} ended, and others lost their connections to it"
         return positive(code), f"{exit_text(code)}{words_of(said)}"
 
     def one_attempt(self, number: int, command: list[str]) -> tuple[int | None, int, str]:

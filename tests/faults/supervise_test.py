@@ -36,7 +36,7 @@ class SuperviseTest(JobTest):
         self.assertEqual(job.wait(), 0, job.text())
         self.assertEqual(self.result_in("m.jsonl"), expected)
         log = self.log()
-        self.assertEqual(len(re.findall(r": (?:rank|PID) \d+ on \S+ ended by SIGKILL; newest", log)), 2, log)
+        self.assertEqual(len(re.findall(r": (?:rank [01] on \S+|a rank) ended by SIGKILL; newest", log)), 2, log)
         self.assertEqual(log.count("restarts in 0.1 s"), 2, log)
         self.assertIn("attempt 3 ended after ", log)
         self.assertIn("exit code 0; newest checkpoint: step-", log)
@@ -66,6 +66,13 @@ class SuperviseTest(JobTest):
         Job(words(ROOT / "launch" / "supervise", "--", *command), self.folder).wait()
         for version in ("OMPI", "PRTE"):
             self.assertIn(f"{version}_MCA_oob_tcp_keepalive_time=3\n", shown.read_text())
+
+    def test_a_lost_daemon_is_a_failure_whatever_mpirun_returns(self) -> None:
+        lost = "echo 'Remote daemon: [prterun-h1-9@0,2] on node h3' >&2"
+        job = Job(words(ROOT / "launch" / "supervise", "--restarts", 0, "--", "sh", "-c", lost, "--checkpoint", "c"),
+                  self.folder)  # fmt: skip
+        self.assertEqual(job.wait(), 77, job.text())
+        self.assertIn("lost mpirun's daemon on h3", self.log())
 
     def test_a_second_interrupt_ends_the_job(self) -> None:
         job = self.supervise()
