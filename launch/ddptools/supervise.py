@@ -45,7 +45,7 @@ ENDING = re.compile(
     r"has been waiting in|error on rank|lost communication with a remote daemon|(mpirun|prterun) (noticed|detected) that"
 )
 OUTLIVES = 2.0  # seconds after such a line, until mpirun is ended
-LOST_DAEMON = re.compile(r"(?:Remote daemon: \S+ on node|A daemon failed to report back[\s\S]*?Remote host:)\s+(\S+)")
+LOST_DAEMON = re.compile(r"Remote daemon: \S+ on node (\S+)")
 KILLED = re.compile(r"process rank (\d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
 DISCONNECTED = re.compile(r"peer process has unexpectedly disconnected.*Peer host:\s+(\S+)", re.DOTALL)
 ENDED = re.compile(r"^ddptrain: SIG\w+: ended after step", re.MULTILINE)
