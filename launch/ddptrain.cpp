@@ -225,7 +225,8 @@ void start_communication(const World& world, const EarlyStart& early, Job& job) 
        .symmetric = o.symmetric,
        .max_ctas = o.comm_ctas,
        .scatters_sums = (o.trainer.zero || o.trainer.virtual_ranks > 0) && o.trainer.overlap != OverlapMode::none,
-       .bf16_between_hosts = sends_bf16_between_hosts(o, job.device->kind())});
+       .bf16_between_hosts = sends_bf16_between_hosts(o, job.device->kind()),
+       .host = o.hierarchical || world.nodes() == 1 ? std::nullopt : std::optional<int>(world.rank())});
   job.clock.mark("communicator");
 }
 
