@@ -11,6 +11,8 @@ namespace {
 
 using Units = std::vector<int>;
 
+constexpr int kMoreTurns = 2;
+
 std::pair<Units, Units> halves_of(const Units& units) {
   const auto middle = units.begin() + static_cast<std::ptrdiff_t>(units.size() / 2);
   return {Units(units.begin(), middle), Units(middle, units.end())};
@@ -38,7 +40,8 @@ class Halver {
 
  private:
   void run_sets(const std::vector<Units>& sets) {
-    const std::vector<double> rates = measure_(sets);
+    std::vector<double> rates = measure_(sets);
+    for (int turn = 0; turn < kMoreTurns; ++turn) repeat_slow(sets, rates);
     for (std::size_t i = 0; i < sets.size(); ++i) {
       sets_.push_back({sets[i], rates[i]});
       rates_[sets[i]] = rates[i];
@@ -47,6 +50,21 @@ class Halver {
         partners_[sets[i][1]][sets[i][0]] = rates[i];
       }
     }
+  }
+
+  /// What is slow for a moment only is not slow: the best of several measurements counts.
+  void repeat_slow(const std::vector<Units>& sets, std::vector<double>& rates) {
+    const double best = std::max(usual(), *std::max_element(rates.begin(), rates.end()));
+    std::vector<std::size_t> places;
+    std::vector<Units> slow;
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+      if (rates[i] >= tolerance_ * best) continue;
+      places.push_back(i);
+      slow.push_back(sets[i]);
+    }
+    if (slow.empty()) return;
+    const std::vector<double> again = measure_(slow);
+    for (std::size_t i = 0; i < slow.size(); ++i) rates[places[i]] = std::max(rates[places[i]], again[i]);
   }
 
   void measure_halves() {

@@ -32,8 +32,8 @@ using MeasureSets = std::function<std::vector<double>(const std::vector<std::vec
 /// Measures each of `groups` (disjoint, alike), its halves, their halves and so on down to pairs; then each unit of a
 /// slow pair, and each that is left without a pair, with units of fast pairs. Slow is below `tolerance` (such as 0.5)
 /// times the usual rate, that of the upper quartile of pairs: so the slow parts are found where they are fewer than the
-/// others. A set that is slower than its halves has a slow way between them, which is narrowed down in the same manner.
-/// Of two units alone nothing can be said.
+/// others. What seems slow is measured up to three times, and the best counts. A set that is slower than its halves has
+/// a slow way between them, which is narrowed down in the same manner. Of two units alone nothing can be said.
 Halving halve(const std::vector<std::vector<int>>& groups, double tolerance, const MeasureSets& measure);
 
 }  // namespace ddptrain::bench
