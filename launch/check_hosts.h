@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,20 @@ std::vector<HostFact> facts_of_this_host();
 /// A line for each host that differs from most others, with its name and what to do. Empty: nothing differs.
 std::vector<std::string> host_differences(const std::vector<HostFacts>& hosts);
 
-/// The same of the hosts of these ranks, each with `more` facts; on rank 0. Takes well under a second. Collective.
-std::vector<std::string> check_hosts(const World& world, const std::vector<HostFact>& more = {});
+/// What most hosts have.
+std::vector<HostFact> usual_facts(const std::vector<HostFacts>& hosts);
+
+/// The facts of the hosts of these ranks, each with `more`; on rank 0. Takes well under a second. Collective.
+std::vector<HostFacts> gather_host_facts(const World& world, const std::vector<HostFact>& more = {});
+
+/// How they differ; on rank 0. Collective.
+std::vector<std::string> check_hosts(const World& world);
+
+/// Number, size and hash of the files in a folder, or of a file. Reads them all.
+HostFact data_fact(const std::filesystem::path& path);
+
+/// Lines of shared_nic_warnings() of all hosts, on rank 0. `pci_bus_id`: of this rank's GPU. It asks sysfs alone.
+/// Collective.
+std::vector<std::string> shared_network_cards(const World& world, const std::string& pci_bus_id);
 
 }  // namespace ddptrain

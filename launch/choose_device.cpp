@@ -17,9 +17,10 @@ void require_enough(const World& world, int gpus) {
 
 }  // namespace
 
-DeviceKind choose_device(const World& world, const std::string& device, std::optional<int> given_gpus) {
+DeviceKind choose_device(const World& world, const std::string& device, std::optional<int> visible) {
   if (device == "cpu") return DeviceKind::cpu;
-  const int gpus = given_gpus ? *given_gpus : cuda_device_count();
+  const int seen = visible ? *visible : cuda_device_count();
+  const int gpus = seen == 1 ? world.local_size() : seen;  // a launcher may show each rank its own only
   const bool everywhere = world.min(gpus) > 0;
   if (device == "auto" && !everywhere) return DeviceKind::cpu;
   world.agree([&] {
@@ -29,6 +30,8 @@ DeviceKind choose_device(const World& world, const std::string& device, std::opt
   });
   return DeviceKind::cuda;
 }
+
+int own_gpu(const World& world) { return cuda_device_count() == 1 ? 0 : world.local_rank(); }
 
 void require_own_gpus(const World& world, const std::string& pci_bus_id) {
   const std::string host = std::to_string(world.node()) + ' ';

@@ -82,9 +82,7 @@ struct Job {
 
 /// GPUs where all ranks can have one each, else an error or the CPU, as --device says.
 DeviceKind take_device(const World& world, const Options& options, EarlyStart& early) {
-  // A launcher may show each rank its own GPU only; whether it does is known when CUDA has started.
-  const int gpus = early.visible_gpus == 1 ? world.local_size() : early.visible_gpus;
-  if (choose_device(world, options.device, gpus) == DeviceKind::cpu) return DeviceKind::cpu;
+  if (choose_device(world, options.device, early.visible_gpus) == DeviceKind::cpu) return DeviceKind::cpu;
   world.agree([&] {
     if (early.gpu && early.visible_gpus > 1 && *early.gpu != world.local_rank()) {
       usage_error(
@@ -177,9 +175,18 @@ void find_start(const World& world, const std::string& data, Job& job) {
   });
 }
 
+void warn(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) spdlog::warn("{}", line);
+}
+
 /// Everything that a user can get wrong, agreed on by all ranks.
 Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   Job job;
+  job.clock.mark("MPI");
+  if (world.nodes() > 1) {
+    warn(check_hosts(world));
+    job.clock.mark("check of hosts");
+  }
   job.task = command_line.task;
   job.configuration = std::move(command_line.configuration);
   job.options = std::move(command_line.options);
@@ -187,7 +194,6 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   job.decides_parameters = std::move(command_line.decides_parameters);
   const Options& options = job.options;
   Workload& workload = *job.workload;
-  job.clock.mark("MPI");
   const RunFacts facts{world.rank(), world.local_rank(), world.local_size(), options.trainer.seed,
                        job.task != Task::generate};
   world.agree([&] { workload.open(facts); });
@@ -197,6 +203,7 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   const DeviceKind kind = take_device(world, options, early);
   world.agree([&] { start_device(world, kind, early, job); });
   if (kind == DeviceKind::cuda) require_own_gpus(world, job.pci_bus_id);
+  if (kind == DeviceKind::cuda && world.nodes() > 1) warn(shared_network_cards(world, job.pci_bus_id));
   job.clock.mark("device");
   world.agree([&] { data.get(); });
   if (job.task == Task::generate) return job;
@@ -225,7 +232,8 @@ void start_communication(const World& world, const EarlyStart& early, Job& job) 
        .symmetric = o.symmetric,
        .max_ctas = o.comm_ctas,
        .scatters_sums = (o.trainer.zero || o.trainer.virtual_ranks > 0) && o.trainer.overlap != OverlapMode::none,
-       .bf16_between_hosts = sends_bf16_between_hosts(o, job.device->kind())});
+       .bf16_between_hosts = sends_bf16_between_hosts(o, job.device->kind()),
+       .host = o.hierarchical || world.nodes() == 1 ? std::nullopt : std::optional<int>(world.rank())});
   job.clock.mark("communicator");
 }
 
@@ -383,9 +391,6 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   early.watchdog->meet(world);
   prepare_to_hang(world, command_line.options.hang);
   const Watch::Phase phase(*world.watch(), "start-up");
-  if (world.nodes() > 1) {
-    for (const std::string& line : check_hosts(world)) spdlog::warn("{}", line);
-  }
   const Progress::Shown shown(*progress);
   Job job = prepare(world, std::move(command_line), early);
   job.progress = progress;

@@ -166,6 +166,9 @@ void add_communication_flags(CLI::App& app, Options& o) {
   add_choice(
       app, "--comm", o.comm, libraries,
       "Library that sums gradients; auto: NCCL for GPUs, MPI for CPUs; mpi with GPUs: through pinned host memory");
+  add_choice(app, "--hierarchical", o.hierarchical, kOnOff,
+             "MPI over several hosts: the ranks of a host add up their gradients first, and share what the host sends; "
+             "off: each rank sends for itself, also to those of its host");
   add_choice(app, "--symmetric", o.symmetric, symmetric,
              "NCCL symmetric memory, where possible: on one node, with NCCL_ALGO and NCCL_PROTO not set");
   add_choice(app, "--fused-sum", o.trainer.fused_sum, kOnOff,

@@ -42,6 +42,7 @@ struct Options {
   double bucket_mb = 25.0;
   double last_bucket_kb = 256.0;
   CommLibrary comm = CommLibrary::automatic;
+  bool hierarchical = true;  ///< MPI: sums within a host come first.
   bool symmetric = true;
   int comm_ctas = 4;
 

@@ -171,6 +171,9 @@ void add_doctor(CLI::App& app, DoctorOptions& o) {
          },
          "What is slower than this share of the usual rate is named (0.5)")
       ->type_name("SHARE");
+  app.add_option("--data", o.data, "Compare the files in this folder, or this file, by size and hash; may be repeated")
+      ->type_name("PATH")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 /// The subcommands and the options that they fill.
@@ -198,7 +201,7 @@ struct Parser {
     add("overlap", "A backward pass with and without overlapping all-reduces", overlap, add_overlap);
     add("gemm", "Rate of matrix products", gemm, add_gemm);
     add("memory", "Rate of copies within memory", memory, add_memory);
-    add("doctor", "Differences between hosts, their rates and those of the network between them, and which one is slow",
+    add("doctor", "Differences between hosts, rates of ranks, GPUs and the network between them, and which one is slow",
         doctor, add_doctor);
     CLI::App* step = app.add_subcommand("step", "Time of the parts of a training step; takes the flags of ddptrain");
     step->allow_extras();

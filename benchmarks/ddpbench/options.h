@@ -72,8 +72,9 @@ struct MemoryOptions {
 };
 
 struct DoctorOptions {
-  double seconds = 2.0;    ///< Of the measurement between neighbours.
-  double tolerance = 0.5;  ///< What is slower than this share of the usual rate is named.
+  double seconds = 2.0;           ///< Of the measurement between neighbours.
+  double tolerance = 0.5;         ///< What is slower than this share of the usual rate is named.
+  std::vector<std::string> data;  ///< Files and folders that all hosts should have alike.
 };
 
 struct StepOptions {

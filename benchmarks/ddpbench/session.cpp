@@ -41,8 +41,9 @@ std::unique_ptr<Device> make_device(const World& world, DeviceKind kind, Precisi
   DeviceOptions options;
   options.precision = precision;
   options.threads = threads;
+  if (kind == DeviceKind::cuda) require_own_gpus(world, cuda_pci_bus_id(own_gpu(world)));
   world.agree([&] {
-    device = kind == DeviceKind::cuda ? make_cuda_device(options, world.local_rank()) : make_cpu_device(options);
+    device = kind == DeviceKind::cuda ? make_cuda_device(options, own_gpu(world)) : make_cpu_device(options);
   });
   return device;
 }

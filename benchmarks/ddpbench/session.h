@@ -33,7 +33,7 @@ std::string ranks_on_nodes(const World& world);
 /// Output of rank 0.
 void print(const World& world, const std::string& text);
 
-/// GPU number `local rank`, or the CPU.
+/// This rank's own GPU, or the CPU.
 std::unique_ptr<Device> make_device(const World& world, DeviceKind kind, Precision precision, int threads);
 /// `name`; for auto, bf16 on GPUs and fp32 on CPUs.
 Precision choose_precision(const std::string& name, DeviceKind kind);

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 from ddptools.cases import Case
 from ddptools.machine import Machine
+from ddptools.mpirun import OPEN_MPI
 from ddptools.programs import ROOT
 from ddptools.sweep_file import Value
 
-RECORDED_PREFIXES = ("NCCL_", "CUDA_", "OMPI_", "UCX_", "OMP_")
+RECORDED_PREFIXES = ("NCCL_", "CUDA_", "OMPI_", "PRTE_", "MPIR_", "UCX_", "OMP_")
 
 
 class Impossible(Exception):
@@ -93,6 +94,8 @@ def _emulate_nodes(case: Case, machine: Machine, changes: dict[str, str | None])
         return "NCCL_HOSTID, NCCL_SOCKET_IFNAME=lo", [{"NCCL_HOSTID": f"node{i}"} for i in range(case.layout.nodes)]
     if case.layout.ranks_per_node > 1:
         raise Impossible("on the CPU, nodes can be emulated for one rank per node only: MPI over TCP between all ranks")
+    if machine.mpirun is not OPEN_MPI:
+        raise Impossible("on the CPU, nodes can be emulated with Open MPI only")
     changes |= {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_pml": "ob1"}
     return "OMPI_MCA_btl=self,tcp over lo", [{}]
 
@@ -118,22 +121,22 @@ def _mpirun(
     exported: dict[str, str],
     program: list[str],
 ) -> list[str]:
+    mpirun = machine.mpirun
     command = ["mpirun", "--bind-to", "none"]
     if case.cpus != "all":
         command = ["taskset", "-c", case.cpus, *command]
     if len(machine.hosts) > 1 and case.layout:
         per_node = case.layout.ranks_per_node
-        hosts = ",".join(f"{host}:{per_node}" for host in machine.hosts[: case.layout.nodes])
-        command += ["--host", hosts, "--map-by", f"ppr:{per_node}:node"]
+        command += mpirun.on_hosts(machine.hosts[: case.layout.nodes], per_node)
     elif machine.hostfile:
-        command += ["--hostfile", str(machine.hostfile)]
+        command += [mpirun.hostfile, str(machine.hostfile)]
     elif not machine.hosts:
-        command += ["--oversubscribe"]
+        command += mpirun.any_number
     for number, variables in enumerate(node_variables):
         if number:
             command.append(":")
         command += ["-np", str(case.ranks // len(node_variables))]
         for name, value in (exported | variables).items():
-            command += ["-x", f"{name}={value}"]
+            command += mpirun.variable(name, value)
         command += program
     return command

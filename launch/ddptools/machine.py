@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddptools.errors import UsageError
+from ddptools.mpirun import OPEN_MPI, Mpirun, find_mpirun
+from ddptools.programs import ask
 
 
 @dataclasses.dataclass
@@ -23,6 +25,7 @@ class Machine:
     hosts: list[str] = dataclasses.field(default_factory=list)  # of the job; none: this machine alone
     hostfile: pathlib.Path | None = None
     topology: dict[str, Any] | None = None  # what ddptopo says
+    mpirun: Mpirun = OPEN_MPI
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -52,28 +55,19 @@ def find_machine(environment: Mapping[str, str], hostfile: pathlib.Path | None =
         ids = [i.strip() for i in environment["CUDA_VISIBLE_DEVICES"].split(",") if i.strip() not in ("", "-1")]
         names = [names[int(i)] if i.isdigit() and int(i) < len(names) else (names or ["GPU"])[0] for i in ids]
     hosts = read_hostfile(hostfile) if hostfile else _slurm_hosts(environment)
-    return Machine(_cpu_name(), os.cpu_count() or 1, _system(), names, ids, hosts, hostfile)
+    return Machine(_cpu_name(), os.cpu_count() or 1, _system(), names, ids, hosts, hostfile, mpirun=find_mpirun())
 
 
 def read_hostfile(path: pathlib.Path) -> list[str]:
-    """Names of the hosts, in the form that mpirun reads: a name per line, then slots=N and the like."""
+    """Names of the hosts, in the form that mpirun reads: a name per line, then slots=N and the like, or name:N."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--hostfile {path}: the file cannot be read: {error}") from error
-    hosts = [line.split("#")[0].split()[0] for line in lines if line.split("#")[0].strip()]
+    hosts = [line.split("#")[0].split()[0].partition(":")[0] for line in lines if line.split("#")[0].strip()]
     if not hosts:
         raise UsageError(f"--hostfile {path}: it names no host")
     return list(dict.fromkeys(hosts))
-
-
-def ask(command: list[str], timeout_seconds: float = 60.0) -> str | None:
-    """What a program prints; None where it is not there or fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def read_topology(program: pathlib.Path) -> dict[str, Any] | None:

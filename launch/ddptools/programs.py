@@ -1,6 +1,7 @@
 """Where the programs are that the tools start."""
 
 import pathlib
+import subprocess
 import sys
 
 from ddptools.errors import UsageError
@@ -18,3 +19,12 @@ def program_folder(given: str | None) -> pathlib.Path:
         return pathlib.Path(given).absolute()
     beside = pathlib.Path(sys.argv[0]).absolute().parent
     return beside if (beside / "ddptrain").exists() else ROOT / "build" / "bin"
+
+
+def ask(command: list[str], timeout_seconds: float = 60.0) -> str | None:
+    """What a program prints; None where it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -134,7 +134,7 @@ def end_of(path: pathlib.Path) -> str:
 def last_words(text: str, lines: int = 5) -> str:
     """What a program said last on standard error: its own error messages where there are some, without mpirun's."""
     kept, own, within = [], [], False
-    for line in text.splitlines():
+    for line in text.replace("\0", "").splitlines():  # Open MPI 5 ends its own messages with one
         told = bool(line.strip()) and not _is_noise(line)
         goes_on = within and told and not line.startswith("[")  # a message may have several lines; a log line begins so
         within = goes_on or line.startswith(("ddptrain:", "ddpbench:"))
@@ -146,12 +146,17 @@ def last_words(text: str, lines: int = 5) -> str:
 MPIRUN_PHRASES = (
     "Primary job  terminated normally",
     "a non-zero exit code. Per user-direction",
-    "mpirun detected that one or more",
-    "mpirun noticed that process rank",
+    "run detected that one or more",  # mpirun, prterun
+    "run noticed that process rank",
     "thus causing",
     "the job to be terminated",
-    "Process name: [[",
+    "Process name: [",
     "Exit code:",
+    "run has exited due to process rank",
+    '"abort". This may have caused other processes',
+    "terminated by signals sent by",
+    "Errorcode: ",
+    "application called MPI_Abort",
     "MPI_ABORT was invoked",
     "with errorcode",
     "NOTE: invoking MPI_ABORT",

@@ -22,37 +22,42 @@ from typing import IO
 from ddptools.arguments import Parser
 from ddptools.errors import UsageError, run_program
 from ddptools.job_hosts import HOST_FLAGS, HOSTFILE_FLAGS, RANKS_FLAGS, Hosts, answers, on_all, place_of
+from ddptools.mpirun import OPEN_MPI, find_mpirun
 from ddptools.runner import GRACE, end_of, end_session, exit_text, last_words, when_parent_ends
 
 RESUMABLE = 75  # ddptrain's exit code after a checkpoint that a signal asked for
 TIMEOUT = 76  # ddptrain's where ranks waited too long for others
 LOST_HOST = 77  # a host does not answer, or mpirun lost its daemon there
+FAILURE = 1
 USAGE = 2
 LONGEST_PAUSE = 300.0
 # Open MPI otherwise learns after eight minutes that a host is gone. Seconds, seconds, and probes: after 9 s.
 KEEPALIVE = {
-    "OMPI_MCA_oob_tcp_keepalive_time": "3",
-    "OMPI_MCA_oob_tcp_keepalive_intvl": "2",
-    "OMPI_MCA_oob_tcp_keepalive_probes": "3",
+    f"{version}_MCA_oob_tcp_keepalive_{name}": value
+    for version in ("OMPI", "PRTE")  # Open MPI 4, 5
+    for name, value in (("time", "3"), ("intvl", "2"), ("probes", "3"))
 }
 NOTICED = 9.0  # seconds, by this keepalive
-MARK = "OMPI_MCA_ddptrain_job"  # mpirun hands such variables on to its daemons and ranks
+# mpirun hands such variables on: that of Open MPI 4 to its daemons and ranks, 5 the first to ranks, the second to daemons.
+MARKS = ("OMPI_MCA_ddptrain_job", "PRTE_MCA_ddptrain_job")
 # Lines of a job that is ending. mpirun can outlive it: its daemon on a lost host never acknowledges the order to end.
 ENDING = re.compile(
-    r"has been waiting in|error on rank|lost communication with a remote daemon|mpirun (noticed|detected) that"
+    r"has been waiting in|error on rank|lost communication with a remote daemon|(mpirun|prterun) (noticed|detected) that"
 )
-OUTLIVES = 4.0  # seconds after such a line, until mpirun is ended
+OUTLIVES = 2.0  # seconds after such a line, until mpirun is ended
 LOST_DAEMON = re.compile(r"Remote daemon: \S+ on node (\S+)")
 KILLED = re.compile(r"process rank (\d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
+DISCONNECTED = re.compile(r"peer process has unexpectedly disconnected.*Peer host:\s+(\S+)", re.DOTALL)
+ENDED = re.compile(r"^ddptrain: SIG\w+: ended after step", re.MULTILINE)
 DESCRIPTION = """\
 Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure it
 ends what is left of the job on the hosts of mpirun's --hostfile or --host, and starts COMMAND again on those that
 answer over ssh, which goes on from the newest undamaged checkpoint. Where slots are lost with a host, it waits for the host;
 with --min-ranks and with --virtual-ranks it goes on with fewer ranks, and with all at the next restart at which they
-are there. SIGTERM and SIGINT (Ctrl-C) become SIGUSR2, which mpirun forwards to its ranks: they write a checkpoint and
-end, and supervise leaves with code 75. A second one ends the job at once. SIGUSR1 writes a checkpoint. Where it gives
+are there. SIGTERM and SIGINT (Ctrl-C) become SIGUSR2 (with MPICH SIGTERM), which mpirun forwards to its ranks: they write
+a checkpoint and end, and supervise leaves with code 75. A second one ends the job at once. SIGUSR1 writes a checkpoint. Where it gives
 up: code 77 for a lost host, 76 for a time-out, else that of the job. Open MPI is told to notice a lost host after 9 s
-(OMPI_MCA_oob_tcp_keepalive_*, unless these are set)."""
+({OMPI,PRTE}_MCA_oob_tcp_keepalive_*, unless these are set)."""
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -162,6 +167,8 @@ class Job:
         self.hosts = self.hosts_in_use = Hosts.of(self.command[: self.program])
         self.size = Size.of(self.command, self.program, self.hosts, arguments.min_ranks)
         self.mark = uuid.uuid4().hex
+        starter = find_mpirun(self.command[0]) if pathlib.Path(self.command[0]).name.startswith("mpi") else OPEN_MPI
+        self.end_signal, self.killed_codes = starter.end, starter.killed_codes
         self.restarts: int = arguments.restarts
         self.first_pause: float = arguments.pause
         self.log_file: pathlib.Path = arguments.log or self.folder / "supervise.log"
@@ -229,7 +236,7 @@ class Job:
             if self.ends_asked > 1:
                 process.terminate()
             else:
-                process.send_signal(signal.SIGUSR1 if number == signal.SIGUSR1 else signal.SIGUSR2)
+                process.send_signal(signal.SIGUSR1 if number == signal.SIGUSR1 else self.end_signal)
 
     def attempt(self, command: list[str]) -> tuple[int, str]:
         """Exit code, and the end of what the job said on standard error."""
@@ -238,10 +245,10 @@ class Job:
             try:
                 self.process = subprocess.Popen(
                     command,
-                    env=KEEPALIVE | os.environ | {MARK: self.mark},
+                    env=KEEPALIVE | os.environ | dict.fromkeys(MARKS, self.mark),
                     stderr=subprocess.PIPE,
                     start_new_session=True,
-                    preexec_fn=when_parent_ends(signal.SIGUSR2),
+                    preexec_fn=when_parent_ends(self.end_signal),
                 )
             except OSError as error:
                 raise UsageError(f"{command[0]}: {error.strerror}") from error
@@ -249,14 +256,18 @@ class Job:
             copier = threading.Thread(target=self._copy, args=(self.process.stderr, errors), daemon=True)
             try:
                 if self.ends_asked > 0:  # in between
-                    self.process.send_signal(signal.SIGUSR2)
+                    self.process.send_signal(self.end_signal)
                 copier.start()
                 outlived = self._wait()
             finally:
                 end_session(self.process, 2.0 if outlived else GRACE)  # no rank is left, whatever became of mpirun
             copier.join(5.0)
             errors.flush()
-            return self.process.returncode, end_of(pathlib.Path(errors.name))
+            code, said = self.process.returncode, end_of(pathlib.Path(errors.name))
+            if code == 0 and ENDED.search(said):  # at times MPICH returns 0
+                code = RESUMABLE
+            lost = code == 0 and LOST_DAEMON.search(said) is not None  # Open MPI 5 returns 0
+            return FAILURE if outlived or lost else code, said
 
     def _wait(self) -> bool:
         """Until the job ends, or is to be ended; whether mpirun outlives it."""
@@ -291,7 +302,11 @@ class Job:
         if code == TIMEOUT or "has been waiting in" in said:
             return TIMEOUT, f"a wait for other ranks was too long{words_of(said)}"
         if killed := KILLED.search(said):
-            return positive(code), f"rank {killed[1]} on {killed[2]} {exit_text(-int(killed[3]))}"
+            return 128 + int(killed[3]), f"rank {killed[1]} on {killed[2]} {exit_text(-int(killed[3]))}"
+        if code in self.killed_codes:
+            return 128 + code, f"a rank {exit_text(-code)}"
+        if gone := DISCONNECTED.search(said):  # before Open MPI 5 said what became of it
+            return positive(code), f"a rank on {gone[1]} ended, and others lost their connections to it"
         return positive(code), f"{exit_text(code)}{words_of(said)}"
 
     def one_attempt(self, number: int, command: list[str]) -> tuple[int | None, int, str]:
@@ -307,7 +322,7 @@ class Job:
         result, why = self.cause(code, said)
         self.log(f"{ended}: {why}; {newest}")
         if self.ends_asked > 0:
-            before_start = code in (-signal.SIGUSR2, 128 + signal.SIGUSR2)  # nothing was there to save
+            before_start = code in (-self.end_signal, 128 + self.end_signal)  # nothing was there to save
             return RESUMABLE if before_start else result, result, why
         return None, result, why
 

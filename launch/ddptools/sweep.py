@@ -17,8 +17,8 @@ from ddptools.arguments import Parser
 from ddptools.cases import Case
 from ddptools.errors import UsageError, run_program
 from ddptools.launch import Impossible, Launch, flag_arguments, plan_launch
-from ddptools.machine import Machine, ask, find_machine, read_topology
-from ddptools.programs import program_folder
+from ddptools.machine import Machine, find_machine, read_topology
+from ddptools.programs import ask, program_folder
 from ddptools.progress import Progress, duration
 from ddptools.results import Record, ResultFolder, read_records
 from ddptools.results_csv import csv_text
@@ -88,7 +88,7 @@ class SweepRun:
         program = self.programs / "ddptrain"
         checked = {tuple(case.flags.items()): case for case in self.cases if case.program == "ddptrain"}
         for case in checked.values() if program.exists() else ():
-            command = ["mpirun", "--oversubscribe", "-np", "1", str(program), *flag_arguments(case.flags)]
+            command = ["mpirun", *self.machine.mpirun.any_number, "-np", "1", str(program), *flag_arguments(case.flags)]
             try:
                 done = subprocess.run(
                     [*command, "--print-config"],
@@ -100,7 +100,7 @@ class SweepRun:
                     timeout=120,
                 )
             except FileNotFoundError as error:
-                raise UsageError("there is no mpirun: install Open MPI (launch/setup)") from error
+                raise UsageError("there is no mpirun: install Open MPI (launch/setup) or MPICH") from error
             except subprocess.TimeoutExpired as error:
                 raise UsageError(f"{shlex.join(command)} --print-config does not end") from error
             if done.returncode == 2:

@@ -91,7 +91,8 @@ struct CommunicatorOptions {
   bool scatters_sums = false;                    ///< reduce_scatter_sum() and all_gather() will be called.
   /// MPI: sums of f32 go from host to host in bf16; on one host, from rank to rank.
   bool bf16_between_hosts = false;
-  std::optional<int> host = {};  ///< MPI: of this rank, in place of the world's; for tests.
+  /// MPI: of this rank, in place of the world's. Ranks with hosts of their own send each for itself.
+  std::optional<int> host = {};
 };
 
 /// The one for these ranks and this device; of one rank, every collective is a copy. Collective. The same UsageError on

@@ -26,6 +26,14 @@ class NvmlSensors {
     library.find("nvmlDeviceGetTemperature", sensors->temperature_);
     library.find("nvmlDeviceGetMemoryInfo", sensors->memory_);
     library.find("nvmlDeviceGetCurrentClocksThrottleReasons", sensors->reasons_);
+    library.find("nvmlDeviceGetMaxClockInfo", sensors->max_clock_);
+    library.find("nvmlDeviceGetCurrPcieLinkGeneration", sensors->pcie_generation_);
+    library.find("nvmlDeviceGetMaxPcieLinkGeneration", sensors->pcie_generation_max_);
+    library.find("nvmlDeviceGetCurrPcieLinkWidth", sensors->pcie_width_);
+    library.find("nvmlDeviceGetMaxPcieLinkWidth", sensors->pcie_width_max_);
+    library.find("nvmlDeviceGetPcieReplayCounter", sensors->pcie_replays_);
+    library.find("nvmlDeviceGetNvLinkState", sensors->nvlink_state_);
+    library.find("nvmlDeviceGetNvLinkErrorCounter", sensors->nvlink_errors_);
     return sensors;
   }
 
@@ -44,14 +52,42 @@ class NvmlSensors {
     return reading;
   }
 
+  GpuLinks links() const {
+    GpuLinks links;
+    links.pcie_generation = number(pcie_generation_);
+    links.pcie_generation_max = number(pcie_generation_max_);
+    links.pcie_width = number(pcie_width_);
+    links.pcie_width_max = number(pcie_width_max_);
+    links.pcie_replays = number(pcie_replays_);
+    links.sm_mhz_max = number(max_clock_, kSmClock);
+    for (unsigned link = 0; link < kMostNvLinks; ++link) {
+      unsigned active = 0;
+      if (nvlink_state_ == nullptr || nvlink_state_(gpu_, link, &active) != NvmlLibrary::kSuccess) continue;
+      links.nvlinks = links.nvlinks.value_or(0.0) + (active == kNvLinkActive ? 1.0 : 0.0);
+      if (active == kNvLinkActive) add_errors(links, link);
+    }
+    return links;
+  }
+
  private:
   using Gpu = struct nvmlDevice_st*;
   static constexpr int kSmClock = 1;
   static constexpr int kMemoryClock = 2;
   static constexpr int kGpuTemperature = 0;
+  static constexpr unsigned kMostNvLinks = 18;
+  static constexpr unsigned kNvLinkActive = 1;
+  static constexpr unsigned kNvLinkErrorKinds = 4;  // replays, recoveries, CRC of flits, CRC of data
   struct Memory {
     unsigned long long total, free, used;
   };
+
+  void add_errors(GpuLinks& links, unsigned link) const {
+    for (unsigned kind = 0; kind < kNvLinkErrorKinds; ++kind) {
+      unsigned long long count = 0;
+      if (nvlink_errors_ == nullptr || nvlink_errors_(gpu_, link, kind, &count) != NvmlLibrary::kSuccess) continue;
+      links.nvlink_errors = links.nvlink_errors.value_or(0.0) + static_cast<double>(count);
+    }
+  }
 
   /// What `call` writes; nothing where it cannot.
   template <class... Arguments>
@@ -68,6 +104,14 @@ class NvmlSensors {
   int (*temperature_)(Gpu, int, unsigned*) = nullptr;
   int (*memory_)(Gpu, Memory*) = nullptr;
   int (*reasons_)(Gpu, unsigned long long*) = nullptr;
+  int (*max_clock_)(Gpu, int, unsigned*) = nullptr;
+  int (*pcie_generation_)(Gpu, unsigned*) = nullptr;
+  int (*pcie_generation_max_)(Gpu, unsigned*) = nullptr;
+  int (*pcie_width_)(Gpu, unsigned*) = nullptr;
+  int (*pcie_width_max_)(Gpu, unsigned*) = nullptr;
+  int (*pcie_replays_)(Gpu, unsigned*) = nullptr;
+  int (*nvlink_state_)(Gpu, unsigned, unsigned*) = nullptr;
+  int (*nvlink_errors_)(Gpu, unsigned, unsigned, unsigned long long*) = nullptr;
 };
 
 void add(SensorWindow::Spread& spread, const std::optional<double>& value) {
@@ -81,6 +125,12 @@ ReadSensors gpu_sensors(const std::string& pci_bus_id) {
   std::shared_ptr<NvmlSensors> sensors = NvmlSensors::open(pci_bus_id);
   if (sensors == nullptr) return nullptr;
   return [sensors = std::move(sensors)] { return sensors->read(); };
+}
+
+std::optional<GpuLinks> gpu_links(const std::string& pci_bus_id) {
+  if (pci_bus_id.empty()) return std::nullopt;
+  const std::shared_ptr<NvmlSensors> sensors = NvmlSensors::open(pci_bus_id);
+  return sensors == nullptr ? std::nullopt : std::optional(sensors->links());
 }
 
 void SensorWindow::Spread::add(const Spread& other) {

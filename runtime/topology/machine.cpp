@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/core/error.h"
 #include "runtime/topology/bandwidth.h"
 #include "runtime/topology/nics.h"
 #include "runtime/topology/nvml.h"
@@ -230,6 +231,27 @@ std::vector<SharedNics> shared_nics(const Machine& machine) {
     if (!names.empty() && gpus.size() > names.size()) shared.push_back({names, gpus});
   }
   return shared;
+}
+
+std::vector<std::string> shared_nic_warnings(const Machine& machine, const std::vector<RankOfGpu>& ranks) {
+  const auto of_gpus = nics_of_gpus(machine);
+  std::map<std::vector<std::string>, std::vector<int>> groups;
+  for (const RankOfGpu& rank : ranks) {
+    const std::string pci = normalized_pci_bus_id(rank.pci);
+    for (std::size_t gpu = 0; gpu < machine.gpus.size(); ++gpu) {
+      if (machine.gpus[gpu].pci == pci && !of_gpus[gpu].empty()) groups[of_gpus[gpu]].push_back(rank.rank);
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [nics, sharing] : groups) {
+    if (sharing.size() <= nics.size()) continue;
+    lines.push_back(fmt::format(
+        "{}: ranks {} share the network card{} {}: to other hosts, each has {}/{} of {} rate. Take GPUs with cards of "
+        "their own (ddptopo), or fewer ranks per host.",
+        machine.hostname, fmt::join(sharing, ", "), nics.size() == 1 ? "" : "s", fmt::join(nics, ", "), nics.size(),
+        sharing.size(), nics.size() == 1 ? "its" : "a card's"));
+  }
+  return lines;
 }
 
 }  // namespace ddptrain

@@ -98,4 +98,14 @@ std::vector<std::vector<std::string>> nics_of_gpus(const Machine& machine);
 /// If there are InfiniBand or RoCE NICs, only these count. If links are unknown, all GPUs share a single NIC.
 std::vector<SharedNics> shared_nics(const Machine& machine);
 
+/// A rank of this host, and the PCI bus id of its GPU.
+struct RankOfGpu {
+  int rank = 0;
+  std::string pci;
+};
+
+/// A line, with the host's name and what to do, for each group of ranks that talk to other hosts through fewer NICs
+/// than they are.
+std::vector<std::string> shared_nic_warnings(const Machine& machine, const std::vector<RankOfGpu>& ranks);
+
 }  // namespace ddptrain

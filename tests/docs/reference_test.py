@@ -15,13 +15,15 @@ import flags_page
 ROOT = flags_page.ROOT
 REFERENCE = ROOT / "docs" / "reference"
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
-MPIRUN = ["mpirun", "-np", "2", "--bind-to", "none", "--oversubscribe"]
 ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 TABLE = re.compile(r"^<!-- fields: (.*) -->\n((?:\|.*\n)+)", re.MULTILINE)
 ROW = re.compile(r"^\| `([^`]+)` \| ([^|]*) \|", re.MULTILINE)
 
 sys.path.insert(0, str(ROOT / "launch"))
 from ddptools import results_csv, sweep_file  # noqa: E402
+from ddptools.mpirun import find_mpirun  # noqa: E402
+
+MPIRUN = ["mpirun", "-np", "2", *find_mpirun().here()]
 LOG = """\
 h:1:2 [0] NCCL INFO comm 0x5 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0
 h:1:2 [0] NCCL INFO NCCL_ALGO set by environment to Tree

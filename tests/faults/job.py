@@ -7,12 +7,19 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN") or pathlib.Path(__file__).resolve().parents[2] / "build-cpu/bin")
-MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--allow-run-as-root"]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "launch"))
+from ddptools.mpirun import find_mpirun  # noqa: E402
+
+BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN") or ROOT / "build-cpu/bin")
+MPIRUN = ["mpirun", *find_mpirun().here()]
+ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LIMIT = 120.0
 
 
@@ -69,7 +76,12 @@ class Job:
         self._program = [str(BIN / "ddptrain"), *arguments]
         command = [*(prefix or MPIRUN), "-np", str(ranks), *self._program]
         self.mpirun = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
         self.ranks: dict[int, int] = {}  # process of each rank
         self.lines: list[tuple[float, str]] = []
@@ -98,8 +110,7 @@ class Job:
     def find_ranks(self) -> None:
         def found() -> bool:
             for process in processes_with(self._program):
-                rank = variable(process, "OMPI_COMM_WORLD_RANK")
-                if rank is not None:
+                for rank in filter(None, (variable(process, name) for name in RANK_VARIABLES)):
                     self.ranks[int(rank)] = process
             return len(self.ranks) == self._world_size or self.mpirun.poll() is not None
 

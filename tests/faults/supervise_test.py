@@ -6,7 +6,7 @@ import signal
 import time
 import unittest
 
-from support import BIN, MPIRUN, ROOT, TINY, Job, JobTest, kill, words
+from support import BIN, MPIRUN, ROOT, TINY, Job, JobTest, find_mpirun, kill, words
 
 EPOCHS = 80
 RUN = [*TINY, "--batch", "8", "--epochs", str(EPOCHS)]
@@ -36,7 +36,7 @@ class SuperviseTest(JobTest):
         self.assertEqual(job.wait(), 0, job.text())
         self.assertEqual(self.result_in("m.jsonl"), expected)
         log = self.log()
-        self.assertEqual(len(re.findall(r": rank [01] on \S+ ended by SIGKILL; newest", log)), 2, log)
+        self.assertEqual(len(re.findall(r": (?:rank [01] on \S+|a rank) ended by SIGKILL; newest", log)), 2, log)
         self.assertEqual(log.count("restarts in 0.1 s"), 2, log)
         self.assertIn("attempt 3 ended after ", log)
         self.assertIn("exit code 0; newest checkpoint: step-", log)
@@ -48,7 +48,7 @@ class SuperviseTest(JobTest):
             job.wait_until(lambda: job.text().count("Epoch ") >= 3)
             kill(job.process.pid, number)
             self.assertEqual(job.wait(), 75, job.text())
-            self.assertIn("SIGUSR2: ended after step", job.text())
+            self.assertIn(f"{find_mpirun().end.name}: ended after step", job.text())
             self.assertEqual(self.lines("m.jsonl")[-1]["step"], self.steps("c")[-1])
         self.assertEqual(self.supervise().wait(), 0)
         self.assertEqual(self.result_in("m.jsonl"), expected)
@@ -64,7 +64,15 @@ class SuperviseTest(JobTest):
         shown = self.folder / "environment"
         command = words("sh", "-c", f"env > {shown}; exit 2", "--checkpoint", "c")
         Job(words(ROOT / "launch" / "supervise", "--", *command), self.folder).wait()
-        self.assertIn("OMPI_MCA_oob_tcp_keepalive_time=3\n", shown.read_text())
+        for version in ("OMPI", "PRTE"):
+            self.assertIn(f"{version}_MCA_oob_tcp_keepalive_time=3\n", shown.read_text())
+
+    def test_a_lost_daemon_is_a_failure_whatever_mpirun_returns(self) -> None:
+        lost = "echo 'Remote daemon: [prterun-h1-9@0,2] on node h3' >&2"
+        job = Job(words(ROOT / "launch" / "supervise", "--restarts", 0, "--", "sh", "-c", lost, "--checkpoint", "c"),
+                  self.folder)  # fmt: skip
+        self.assertEqual(job.wait(), 77, job.text())
+        self.assertIn("lost mpirun's daemon on h3", self.log())
 
     def test_a_second_interrupt_ends_the_job(self) -> None:
         job = self.supervise()
@@ -93,7 +101,7 @@ class SuperviseTest(JobTest):
         """The commands of three attempts, which fail: host b answers before the first and after the second."""
         programs = self.folder / "bin"
         programs.mkdir()
-        mpirun = 'echo "$@" >> started; [ -e down ] && rm down || touch down; exit 1'
+        mpirun = '[ "$1" = --version ] && exit; echo "$@" >> started; [ -e down ] && rm down || touch down; exit 1'
         shown = 'case "$*" in *--print-config) printf "batch = 8\\ngrad-accum = 1\\n";; esac'
         for name, text in (("mpirun", mpirun), ("ssh", '[ "$5" != b ] || [ ! -e down ]'), ("ddptrain", shown)):
             (programs / name).write_text(f"#!/bin/bash\n{text}\n")

@@ -16,6 +16,9 @@ import time
 import unittest
 from fcntl import ioctl
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
+from ddptools.mpirun import OPEN_MPI, find_mpirun  # noqa: E402
+
 DDPTRAIN = os.environ["DDPTRAIN"]
 MPIRUN = os.environ["DDP_MPIRUN"].split()
 COLUMNS = 120
@@ -27,6 +30,9 @@ TEXT = re.compile(
     r"\[\d\d:\d\d:\d\d\.\d{3}\] \[\w+\] \[rank \d+\] +\S.*|Epoch \d/\d|loss [\d.]+  accuracy [\d.]+|Images/sec: [\d.]+"
     r"|step \d+  test loss [\d.]+  accuracy [\d.]+|[A-Z][A-Za-z/, -]{4,25} +\S.*|"
 )
+
+
+of_open_mpi = unittest.skipUnless(find_mpirun(MPIRUN[0]) is OPEN_MPI, "the line needs the mpirun of Open MPI")
 
 
 def screen(output: bytes) -> list[str]:
@@ -111,10 +117,12 @@ class ProgressTest(unittest.TestCase):
         self.assertEqual(steps, sorted(steps))
         self.assertGreater(len(set(steps)), 2)
 
+    @of_open_mpi
     def test_under_mpirun(self) -> None:
         told = self.check_terminal(run([*MPIRUN, "-np", "2", DDPTRAIN, *JOB], "stdout", "stderr"))
         self.assertRegex(told, r"\] epoch [12]/2  step \d+/74  loss ")
 
+    @of_open_mpi
     def test_evaluation_calibration_and_checkpoints_are_named(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             slow = ["--device", "cpu", "--data", "synthetic:8000", "--batch", "32", "--steps", "8"]
@@ -134,6 +142,7 @@ class ProgressTest(unittest.TestCase):
         self.assertNotRegex(result.pipe, rb"[\r\033]")
         self.assertRegex(result.terminal, rb"\[[#.]{20}\]")
 
+    @of_open_mpi
     def test_files_of_mpirun_get_none_of_it(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             run([*MPIRUN, "-np", "2", "--output-filename", "out", DDPTRAIN, *SHORT], "stdout", "stderr", folder=folder)

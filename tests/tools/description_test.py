@@ -14,6 +14,7 @@ from typing import Any
 from support import ROOT
 from report_support import run_report
 from ddptools import plan_program
+from ddptools.mpirun import find_mpirun
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin"))
 GPT = ["--model=gpt", "--data=synthetic:4096:100", "--layers=2", "--width=32", "--heads=4", "--ff=128", "--seq=16"]
@@ -22,7 +23,7 @@ ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def ddptrain(*arguments: str, ranks: int = 1) -> subprocess.CompletedProcess:
-    command = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none", str(BIN / "ddptrain"), *arguments]
+    command = ["mpirun", "-np", str(ranks), *find_mpirun().here(), str(BIN / "ddptrain"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | ALLOWED)
 
 

@@ -10,6 +10,7 @@ from ddptools.cases import Case, Layout
 from ddptools.errors import UsageError
 from ddptools.launch import Impossible, Launch, plan_launch
 from ddptools.machine import Machine, find_machine, read_hostfile
+from ddptools.mpirun import HYDRA, OPEN_MPI, find_mpirun
 
 
 def case(**changes) -> Case:
@@ -127,12 +128,33 @@ class LaunchTest(unittest.TestCase):
         self.assertNotIn(":", launch.command)
         self.assertIn("needs 4 hosts, and there are 3", self.reason(machine, layout=Layout(4, 1), ranks=4))
 
+    def test_under_mpich(self) -> None:
+        start = ["mpirun", "--bind-to", "none"]
+        launch = self.launch(gpu_machine(2, mpirun=HYDRA), environment={"NCCL_ALGO": "Ring"})
+        self.assertEqual(launch.command[:8], [*start, "-np", "2", "-env", "NCCL_ALGO", "Ring"])
+        hosts = gpu_machine(4, mpirun=HYDRA, hosts=["a", "b"], hostfile=pathlib.Path("/h"))
+        self.assertEqual(self.launch(hosts, layout=Layout(2, 2), ranks=4).command[3:5], ["-hosts", "a:2,b:2"])
+        self.assertEqual(self.launch(hosts).command[3:5], ["-f", "/h"])
+        self.assertIn("Open MPI only", self.reason(gpu_machine(0, mpirun=HYDRA), layout=Layout(2, 1)))
+
+    def test_the_mpirun_is_known_by_what_it_says(self) -> None:
+        says = {
+            "mpirun (Open MPI) 4.1.4": OPEN_MPI,
+            "mpirun (Open MPI) 5.0.7": OPEN_MPI,
+            "HYDRA build details:\n    Version:      4.0.2": HYDRA,
+            "Intel(R) MPI Library for Linux* OS, Version 2021.9": HYDRA,
+        }
+        for text, expected in says.items():
+            with mock.patch("ddptools.mpirun.ask", return_value=text):
+                self.assertIs(find_mpirun(), expected, text)
+        self.assertIs(find_mpirun(str(self.folder / "none")), OPEN_MPI)
+
     def test_processors_are_chosen_by_taskset(self) -> None:
         self.assertEqual(self.launch(gpu_machine(0), cpus="0,1").command[:4], ["taskset", "-c", "0,1", "mpirun"])
 
     def test_hostfiles(self) -> None:
         path = self.folder / "hosts"
-        path.write_text("# mine\n\na slots=4\nb slots=4 # the other\na\n")
+        path.write_text("# mine\n\na slots=4\nb:4 # the other, as MPICH has it\na\n")
         self.assertEqual(read_hostfile(path), ["a", "b"])
         path.write_text("# none\n")
         for bad in (path, self.folder / "missing"):

@@ -59,6 +59,8 @@ class RunnerTest(unittest.TestCase):
             "noise\nddptrain: error on rank 1 (h): no memory\n-----\nmpirun detected that one or more\nbye\n"
         )
         self.assertEqual(runner.last_words(errors.read_text()), "ddptrain: error on rank 1 (h): no memory")
+        errors.write_text("Errorcode: 1\n\n---\n\0ddptrain: error on rank 1 (h): no memory\nprterun has exited due to process rank 1\n")
+        self.assertEqual(runner.last_words(errors.read_text()), "ddptrain: error on rank 1 (h): no memory")
         errors.write_text("noise\nddptrain: no data. Looked in:\n  /a\nFetch it.\n[12:00] [info] x\n---\nbye\n")
         self.assertEqual(runner.last_words(errors.read_text()), "ddptrain: no data. Looked in: | /a | Fetch it.")
         errors.write_bytes(b"\xff\x00" + b"x" * 100_000)

@@ -39,7 +39,7 @@ if "--describe" in sys.argv:
     asked = {flag: float(value) for flag, value in flags.items() if flag in ("batch_per_rank", "parameters")}
     print(json.dumps(descriptions[name] | asked))
     sys.exit()
-if int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")):
+if int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0"))):
     if flags.get("mode") != "hang":
         sys.exit()
 else:

@@ -122,6 +122,20 @@ TEST_F(TwoSockets, NearestFarthestShared) {
   EXPECT_EQ(shared[0].gpus, (std::vector<int>{0, 1, 2, 3}));
 }
 
+TEST_F(TwoSockets, RanksThatShareANetworkCardAreWarnedOf) {
+  const Machine machine = describe_machine("h", facts_, fake_.files());
+  EXPECT_EQ(shared_nic_warnings(machine, {{6, "0000:18:00.0"}, {7, "00000000:81:00.0"}}),
+            std::vector<std::string>{"h: ranks 6, 7 share the network card mlx5_0: to other hosts, each has 1/2 of its "
+                                     "rate. Take GPUs with cards of their own (ddptopo), or fewer ranks per host."});
+  EXPECT_TRUE(shared_nic_warnings(machine, {{6, "0000:18:00.0"}}).empty());
+  EXPECT_TRUE(shared_nic_warnings(machine, {{6, "0000:18:00.0"}, {7, "0000:99:00.0"}}).empty());  // not of this host
+  // A second InfiniBand card beside the GPU of the other socket.
+  fake_.class_device("mlx5_1", "infiniband", "pci0000:80/0000:80:02.0/0000:82:00.0");
+  const Machine two = describe_machine("h", facts_, fake_.files());
+  EXPECT_TRUE(shared_nic_warnings(two, {{0, "0000:18:00.0"}, {1, "0000:81:00.0"}}).empty());
+  EXPECT_EQ(shared_nic_warnings(two, {{0, "0000:18:00.0"}, {1, "0000:19:00.0"}, {2, "0000:81:00.0"}}).size(), 1u);
+}
+
 TEST_F(TwoSockets, RatesOfPairs) {
   facts_.gpus[1].nvlink_gb_per_s = facts_.gpus[2].nvlink_gb_per_s = nvlink_gb_per_s(4);
   facts_.gpus[0].pcie = PcieLink{4, 16, pcie_gb_per_s(4, 16)};

@@ -637,7 +637,7 @@ TEST_P(OnDevice, RunMeasuresItself) {
       const double lost = c.together.value + c.stragglers.value + c.slowed_down.value + c.waiting.value;
       EXPECT_NEAR(lost, c.step_seconds - c.alone_seconds, 1e-9 * c.step_seconds);
       EXPECT_GT(c.rounds.front().compute_beside, 0.0);
-      EXPECT_LT(c.rounds.front().compute_silent, 2.0 * c.silent_slowest_seconds());
+      EXPECT_LT(c.rounds.front().compute_silent, 100.0 * c.silent_slowest_seconds());  // of one step
     }
   }
 }

@@ -1,0 +1,41 @@
+#include <gtest/gtest.h>
+
+#include "runtime/device/sensors.h"
+
+namespace ddptrain {
+namespace {
+
+TEST(Nvml, SensorsAreRead) {
+  const ReadSensors read = gpu_sensors("0000:1b:00.0");
+  ASSERT_NE(read, nullptr);
+  const SensorReading reading = read();
+  EXPECT_EQ(reading.sm_mhz, 345.0);
+  EXPECT_EQ(reading.memory_mhz, 2619.0);
+  EXPECT_EQ(reading.watts, 412.5);
+  EXPECT_EQ(reading.celsius, std::nullopt);
+  EXPECT_EQ(reading.memory_used_bytes, std::nullopt);  // this library has no such call
+  EXPECT_EQ(kThrottleReasons[6], "hw_thermal_slowdown");
+  EXPECT_EQ(reading.throttle_reasons, 1u << 6);
+}
+
+TEST(Nvml, LinksAreRead) {
+  const auto links = gpu_links("0000:1b:00.0");
+  ASSERT_TRUE(links);
+  EXPECT_EQ(links->pcie_generation, 1.0);
+  EXPECT_EQ(links->pcie_generation_max, 5.0);
+  EXPECT_EQ(links->pcie_width, 4.0);
+  EXPECT_EQ(links->pcie_width_max, 16.0);
+  EXPECT_EQ(links->pcie_replays, std::nullopt);
+  EXPECT_EQ(links->nvlinks, 2.0);
+  EXPECT_EQ(links->nvlink_errors, 1.0 + 2.0 + 3.0 + 4.0);
+  EXPECT_EQ(links->sm_mhz_max, 1980.0);
+}
+
+TEST(Nvml, OtherGpusAreUnknown) {
+  EXPECT_FALSE(gpu_links(""));
+  EXPECT_FALSE(gpu_links("0000:1c:00.0"));
+  EXPECT_EQ(gpu_sensors("0000:1c:00.0"), nullptr);
+}
+
+}  // namespace
+}  // namespace ddptrain
