@@ -8,7 +8,8 @@ from matplotlib import pyplot as plt
 
 from ddptools.errors import UsageError
 from ddptools.page import Block, Heading
-from ddptools.plots import STYLE, Picture, finish
+from ddptools.picture_file import Picture
+from ddptools.plots import STYLE, finish
 from ddptools.tables import Table
 from ddptools.words import percent
 

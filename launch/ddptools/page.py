@@ -9,7 +9,7 @@ import re
 import jinja2
 import markupsafe
 
-from ddptools.plots import Picture
+from ddptools.picture_file import Picture
 from ddptools.summary import Entry
 from ddptools.tables import Table
 

@@ -1,5 +1,6 @@
-"""A picture's file, of the kind that its name says."""
+"""A picture of a page, and a picture's file, of the kind that its name says."""
 
+import dataclasses
 import io
 import pathlib
 from typing import Any
@@ -7,6 +8,14 @@ from typing import Any
 from ddptools.results import write_bytes_atomically
 
 KINDS = {".svg": "svg", ".png": "png"}
+
+
+@dataclasses.dataclass
+class Picture:
+    name: str  # of its file, without an ending
+    caption: str
+    svg: str
+    png: bytes
 
 
 def save_figure(figure: Any, path: pathlib.Path, otherwise: str) -> None:

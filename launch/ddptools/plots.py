@@ -1,6 +1,5 @@
 """The pictures of a report."""
 
-import dataclasses
 import functools
 import io
 import re
@@ -20,6 +19,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullLocator  # noqa: E40
 from ddptools.gradient_path import PathComparison  # noqa: E402
 from ddptools.lost_time import Loss, digits, part_names, time_unit  # noqa: E402
 from ddptools.measurements import PLACEMENT, Case, Experiment, Series, number_of, series_over, size_text  # noqa: E402
+from ddptools.picture_file import Picture  # noqa: E402
 from ddptools.tables import busbw_gbs_by_bytes, operation  # noqa: E402
 from ddptools.words import efficiencies, number  # noqa: E402
 
@@ -43,14 +43,6 @@ MOST_BARS = 24
 MOST_HEAT_MAPS = 4
 MOST_CELLS = 16  # along one side of a heat map
 BAR_EDGE = {"edgecolor": "white", "linewidth": 0.5}
-
-
-@dataclasses.dataclass
-class Picture:
-    name: str  # of its file, without an ending
-    caption: str
-    svg: str
-    png: bytes
 
 
 def pictures(experiment: Experiment) -> list[Picture]:

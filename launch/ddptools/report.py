@@ -12,8 +12,8 @@ from ddptools.flight import report_flight
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import Experiment, Results, load
 from ddptools.page import Block, Heading, HowToRead, Notes, Reading, Summary, Warnings, to_html, to_markdown
-from ddptools.picture_file import KINDS
-from ddptools.plots import Picture, drawings, lost_time_picture, pictures
+from ddptools.picture_file import KINDS, Picture
+from ddptools.plots import drawings, lost_time_picture, pictures
 from ddptools.predicted import predicted_table, predicted_words, predictions
 from ddptools.programs import program_folder
 from ddptools.results import write_atomically, write_bytes_atomically

@@ -10,7 +10,8 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from ddptools.confusion import evaluation_blocks
 from ddptools.page import Block, Heading, Notes
-from ddptools.plots import STYLE, Picture, finish
+from ddptools.picture_file import Picture
+from ddptools.plots import STYLE, finish
 from ddptools.runs import Curve, TrainingRun, as_number, step_of
 from ddptools.tables import Table
 from ddptools.words import number, percent

@@ -9,7 +9,8 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import TextPath
 
 from ddptools.errors import UsageError
-from ddptools.plots import STYLE, Picture, finish
+from ddptools.picture_file import Picture
+from ddptools.plots import STYLE, finish
 from ddptools.results import write_bytes_atomically
 from ddptools.tables import to_text
 from ddptools.trace import (

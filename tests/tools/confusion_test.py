@@ -8,7 +8,7 @@ from report_support import run_report
 from ddptools.confusion import evaluation_blocks
 from ddptools.errors import UsageError
 from ddptools.page import Heading
-from ddptools.plots import Picture
+from ddptools.picture_file import Picture
 from ddptools.tables import Table
 
 Line = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 from support import ROOT, record, write_results
 from report_support import ReportCase, algo, everything, run_report, runs
 from ddptools.page import Heading, Notes, to_html
-from ddptools.plots import Picture
+from ddptools.picture_file import Picture
 from ddptools.tables import Table, tables
 
 
