@@ -618,7 +618,7 @@ TEST_P(OnDevice, RunMeasuresItself) {
     EXPECT_EQ(result.epochs.back().step, 3 * (100 / kSamplesPerStep));
     EXPECT_LT(result.epochs.back().train_loss, result.epochs.front().train_loss);
     EXPECT_GT(result.rate.median, 0.0);
-    EXPECT_EQ(result.rate.windows, 1u);  // shorter than a second, all of them
+    EXPECT_GE(result.rate.windows, 1u);
     EXPECT_GE(result.rate.seconds, run.min_seconds);
     EXPECT_EQ(result.clocks.known, 0u);
     ASSERT_TRUE(result.calibration);
