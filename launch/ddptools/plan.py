@@ -53,6 +53,11 @@ class Case:
         return self.gpus_per_node * self.nodes
 
     @property
+    def beneath_forward(self) -> bool:
+        """Whether sums go on until the next forward pass reads the weights."""
+        return self.overlap and self.work.device == "cpu" and self.nodes > 1
+
+    @property
     def step_flop(self) -> float:
         """Of one GPU and step."""
         return self.work.flop * self.batch * self.grad_accum
@@ -85,7 +90,10 @@ def predict(case: Case) -> Prediction:
         times[-1] = (1e-6 * case.fused_sum_us, *times[-1][1:])
     communication = sum(group.count * seconds for group, (seconds, _, _) in zip(buckets, times, strict=True))
     compute, exposed = alone, communication
-    if case.overlap and case.gpus > 1:
+    if case.beneath_forward:
+        compute += case.interference * communication
+        exposed = exposed_beneath_forward(buckets, [seconds for seconds, _, _ in times], compute)
+    elif case.overlap and case.gpus > 1:
         backward = backward_seconds(case, alone)
         slow_down = case.interference * min(communication, backward)
         compute += slow_down
@@ -122,6 +130,17 @@ def exposed_seconds(buckets: Sequence[Buckets], seconds: list[float], backward: 
         first, last = backward * group.first_complete_at, backward * group.last_complete_at
         free = max(max(free, first) + group.count * each, last + each)
     return max(free - backward, 0.0)
+
+
+def exposed_beneath_forward(buckets: Sequence[Buckets], seconds: list[float], compute: float) -> float:
+    """What is left of communication where forward reads weights in the opposite order in which backward completes their
+    gradients, a bucket's sum may take until then, and one that is complete later, and read earlier, goes before."""
+    step = compute
+    sums = 0.0
+    for group, each in reversed(list(zip(buckets, seconds, strict=True))):
+        sums += group.count * each
+        step = max(step, group.first_complete_at * compute + sums)
+    return step - compute
 
 
 def all_reduce_seconds(case: Case, size: float) -> tuple[float, str, str]:
