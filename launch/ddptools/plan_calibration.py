@@ -12,7 +12,7 @@ from ddptools.compute_rates import ComputeRates, compute_rates, is_same_network
 from ddptools.description import Description, parsed, positive
 from ddptools import nccl_model
 from ddptools.errors import UsageError
-from ddptools.measurements import result_rows, table_of
+from ddptools.measurements import number_of, result_rows, table_of
 from ddptools.plan import Case, NetworkFit, Prediction, predict
 
 Table = dict[str, Any]
@@ -261,7 +261,7 @@ def _run(summary: Table, settings: Table) -> Measured | None:
         gpus_per_node=max(int(ranks) // nodes, 1),
         nodes=nodes,
         grad_accum=_passes(summary, max(int(ranks), 1)),
-        overlap=_overlaps(summary, settings),
+        overlap=_overlaps(summary, settings, nodes),
     )
     return Measured(
         case=case,
@@ -280,10 +280,15 @@ def _passes(summary: Table, ranks: int) -> int:
     return micro_steps * max(int(positive(summary.get("virtual_ranks")) or ranks) // ranks, 1)
 
 
-def _overlaps(summary: Table, settings: Table) -> bool:
-    """Not on CPUs, whose cores do the adding, nor where the CNN's backward leaves no multiprocessor to collectives."""
-    filled = summary.get("model") == "cnn" and settings.get("comm-ctas") in (0, "0")
-    return settings.get("overlap", "on") == "on" and summary.get("device") != "cpu" and not filled
+def _overlaps(summary: Table, settings: Table, nodes: int) -> bool:
+    """Not on CPUs of one host, whose cores do the adding, nor where an update on CPUs needs more than its bucket's sum,
+    nor where the CNN's backward leaves no multiprocessor to collectives."""
+    if settings.get("overlap", "on") != "on":
+        return False
+    if summary.get("device") == "cpu":
+        others = (summary.get("zero"), summary.get("virtual_ranks"), settings.get("clip-norm"))
+        return nodes > 1 and not any(number_of(str(value)) for value in others)
+    return summary.get("model") != "cnn" or settings.get("comm-ctas") not in (0, "0")
 
 
 def _fused_sum_us(summary: Table) -> float | None:
