@@ -74,8 +74,10 @@ class CheckTest(unittest.TestCase):
     def test_the_host_that_sends_slowly_is_named(self) -> None:
         slow = self.hosts.names[1]
         self.limit(slow, "eth0")
-        named = self.named(self.check_hosts("--tolerance", "0.1"), slow)
+        text = self.check_hosts("--tolerance", "0.1")
+        named = self.named(text, slow)
         # On a busy machine also the way back to it.
+        self.assertRegex(text, f"Slowest pair: ({slow} to .*|.* to {slow})")
         self.assertRegex(named[0], f"{slow} is slow: it sends (and receives )?at 0.000")
         self.assertRegex(named[-1], f"{slow} is slow: all-reduces with it run at 0.000.* what is usual")
 

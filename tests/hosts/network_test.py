@@ -59,6 +59,8 @@ class NetworkTest(unittest.TestCase):
             ((2, 2), [], GRADIENTS),
             ((2, 1), ["--comm-dtype=bf16"], GRADIENTS / 2),
             ((4, 1), [], 1.5 * GRADIENTS),
+            ((2, 2), ["--hierarchical=off"], 2 * GRADIENTS),  # two ranks share the card
+            ((4, 1), ["--hierarchical=off"], 1.5 * GRADIENTS),
             ((2, 1), ["--local-steps=2"], 1.5 * GRADIENTS),  # weights and two moments
         ):
             with self.subTest(layout=layout, flags=flags):
@@ -115,7 +117,7 @@ class NetworkTest(unittest.TestCase):
         short = ["--repeats=1", "--set=batch=2", "--set=steps=4", "--set=log-every=2", "--set=data=synthetic:256"]
         self.call(*sweep, *short, "--out=out")
         runs = [json.loads(line) for line in (self.folder / "out" / "results.jsonl").read_text().splitlines()]
-        self.assertEqual(len(runs), 6)
+        self.assertEqual(len(runs), 9)
         self.call(str(BIN / "ddpreport"), "out", "--md=report.md")
         report = (self.folder / "report.md").read_text()
         for layout in ("1x4", "2x2", "4x1"):
