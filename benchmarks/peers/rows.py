@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DDPTRAIN, PYTORCH = "ddptrain", "PyTorch DDP"
 MODES = ("eager", "eager+graph", "default", "default+graph", "reduce-overhead", "max-autotune",
          "max-autotune-no-cudagraphs", "max-autotune-no-cudagraphs+graph")  # fmt: skip
-CPU_MODES = ("eager",)
+CPU_MODES = ("eager", "default")
 
 
 @dataclasses.dataclass(frozen=True)
