@@ -55,6 +55,11 @@ class Case:
         return self.gpus_per_node * self.nodes
 
     @property
+    def beneath_forward(self) -> bool:
+        """Whether sums go on until the next forward pass reads the weights."""
+        return self.overlap and self.work.device == "cpu" and self.nodes > 1
+
+    @property
     def step_flop(self) -> float:
         """Of one GPU and step."""
         return self.work.flop * self.batch * self.grad_accum
@@ -87,7 +92,10 @@ def predict(case: Case) -> Prediction:
         times[-1] = (1e-6 * case.fused_sum_us, *times[-1][1:])
     communication_seconds = sum(group.count * seconds for group, (seconds, _, _) in zip(buckets, times, strict=True))
     compute, exposed = alone_seconds, communication_seconds
-    if case.overlap and case.gpus > 1:
+    if case.beneath_forward:
+        compute += case.interference * communication_seconds
+        exposed = exposed_beneath_forward(buckets, [seconds for seconds, _, _ in times], compute)
+    elif case.overlap and case.gpus > 1:
         backward_seconds = last_backward_seconds(case, alone_seconds)
         slow_down_seconds = case.interference * min(communication_seconds, backward_seconds)
         compute += slow_down_seconds
@@ -124,6 +132,17 @@ def exposed_seconds(buckets: Sequence[Buckets], seconds: list[float], backward_s
         first, last = backward_seconds * group.first_complete_at, backward_seconds * group.last_complete_at
         free_seconds = max(max(free_seconds, first) + group.count * each, last + each)
     return max(free_seconds - backward_seconds, 0.0)
+
+
+def exposed_beneath_forward(buckets: Sequence[Buckets], seconds: list[float], compute_seconds: float) -> float:
+    """What is left of communication where forward reads weights in the opposite order in which backward completes their
+    gradients, a bucket's sum may take until then, and one that is complete later, and read earlier, goes before."""
+    step_seconds = compute_seconds
+    sums_seconds = 0.0
+    for group, each in reversed(list(zip(buckets, seconds, strict=True))):
+        sums_seconds += group.count * each
+        step_seconds = max(step_seconds, group.first_complete_at * compute_seconds + sums_seconds)
+    return step_seconds - compute_seconds
 
 
 def all_reduce_seconds(case: Case, size_bytes: float) -> tuple[float, str, str]:

@@ -12,7 +12,7 @@ from ddptools.compute_rates import ComputeRates, compute_rates, is_same_network
 from ddptools.description import Description, parsed, positive
 from ddptools import nccl_model
 from ddptools.errors import UsageError
-from ddptools.measurements import result_rows, table_of
+from ddptools.measurements import number_of, result_rows, table_of
 from ddptools.plan import Case, NetworkFit, Prediction, predict
 
 Table = dict[str, Any]
@@ -219,13 +219,21 @@ def _bench_points(record: Table) -> Iterator[AllReduce]:
 
 
 def _interference(record: Table) -> Iterator[float]:
-    """What ddpbench overlap measured, of every bucket size."""
+    """What ddpbench overlap measured, of every bucket size; and runs of CPUs, beside backward."""
     bench = record if record.get("benchmark") == "overlap" else table_of(record.get("bench"))
     for row in result_rows(bench) if bench.get("benchmark") == "overlap" else []:
         alone_us, beside_us = positive(row.get("compute_alone_us")), positive(row.get("compute_beside_us"))
         communication_us = positive(row.get("communication_alone_us"))
         if alone_us and beside_us and communication_us:
             yield max(beside_us - alone_us, 0.0) / min(communication_us, alone_us)
+    summary = record if record.get("event") == "summary" else table_of(record.get("summary"))
+    for run in measured_runs([record]):
+        slowed_us, known_to_us = (positive(summary.get(f"slowed_down_us{end}")) for end in ("", "_half_width"))
+        if not run.case.beneath_forward or not run.communication_seconds or not slowed_us or not known_to_us:
+            continue
+        backward_seconds = run.case.work.backward_flop / run.case.work.flop * run.case.batch / run.baseline_per_second
+        if slowed_us > known_to_us:
+            yield 1e-6 * slowed_us / min(run.communication_seconds, backward_seconds)
 
 
 def _run_points(run: Measured) -> Iterator[AllReduce]:
@@ -261,7 +269,7 @@ def _run(summary: Table, settings: Table) -> Measured | None:
         gpus_per_node=max(int(ranks) // nodes, 1),
         nodes=nodes,
         grad_accum=_passes(summary, max(int(ranks), 1)),
-        overlap=_overlaps(summary, settings),
+        overlap=_overlaps(summary, settings, nodes),
     )
     return Measured(
         case=case,
@@ -280,10 +288,15 @@ def _passes(summary: Table, ranks: int) -> int:
     return micro_steps * max(int(positive(summary.get("virtual_ranks")) or ranks) // ranks, 1)
 
 
-def _overlaps(summary: Table, settings: Table) -> bool:
-    """Not on CPUs, whose cores do the adding, nor where the CNN's backward leaves no multiprocessor to collectives."""
-    filled = summary.get("model") == "cnn" and settings.get("comm-ctas") in (0, "0")
-    return settings.get("overlap", "on") == "on" and summary.get("device") != "cpu" and not filled
+def _overlaps(summary: Table, settings: Table, nodes: int) -> bool:
+    """Not on CPUs of one host, whose cores do the adding, nor where an update on CPUs needs more than its bucket's sum,
+    nor where the CNN's backward leaves no multiprocessor to collectives."""
+    if settings.get("overlap", "on") != "on":
+        return False
+    if summary.get("device") == "cpu":
+        others = (summary.get("zero"), summary.get("virtual_ranks"), settings.get("clip-norm"))
+        return nodes > 1 and not any(number_of(str(value)) for value in others)
+    return summary.get("model") != "cnn" or settings.get("comm-ctas") not in (0, "0")
 
 
 def _fused_sum_us(summary: Table) -> float | None:

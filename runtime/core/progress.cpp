@@ -63,7 +63,9 @@ std::string training_text(const ProgressState& s) {
 bool mpirun_changes_output(pid_t mpirun) {
   std::ifstream file(fmt::format("/proc/{}/cmdline", mpirun), std::ios::binary);
   const std::string words{std::istreambuf_iterator<char>(file), {}};
-  constexpr std::array<std::string_view, 4> kFlags = {"-output-filename", "-tag-output", "-timestamp-output", "-xml"};
+  using namespace std::string_view_literals;
+  constexpr std::array kFlags = {"-output-filename"sv, "-tag-output"sv, "-timestamp-output"sv, "-xml"sv,
+                                 "\0--output\0"sv /* of Open MPI 5 */};
   return std::any_of(kFlags.begin(), kFlags.end(),
                      [&](std::string_view flag) { return words.find(flag) != std::string::npos; });
 }

@@ -128,6 +128,7 @@ void RunGuard::check_finite() {
 
 void RunGuard::check_replicas(std::int64_t step) {
   if (!trainer_.communicates()) return;
+  device_.finish_unfinished();
   const std::vector<StateArray> arrays = replicated_arrays(trainer_.state());
   const std::vector<std::string> of_ranks = world_.all_gather(checksums(arrays, device_));
   const std::string difference = differing_replicas(of_ranks, world_.all_gather(world_.hostname()), arrays);

@@ -17,7 +17,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-LIMIT = 120.0  # seconds after which a job hangs
+LIMIT = 300.0  # seconds after which a job hangs
 
 sys.path.insert(0, str(ROOT / "launch"))
 from ddptools.mpirun import find_mpirun  # noqa: E402

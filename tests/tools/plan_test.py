@@ -23,7 +23,7 @@ from ddptools.errors import UsageError
 from ddptools.hardware import LINKS_GBS, NETWORKS_GBIT
 from ddptools.nccl_model import Fabric
 from ddptools.plan import Case, NetworkFit, exposed_seconds, needed_gbs, predict, rule_of_thumb
-from ddptools.plan_calibration import calibrate, compare, load_records
+from ddptools.plan_calibration import calibrate, compare, load_records, measured_runs
 
 EXPERIMENT_7 = ["--params", "2B", "--seq", "2048", "--global-batch", "16", "--gradients", "fp32", "--recompute",
                 "--tflops", "156", "--nodes", "1"]  # fmt: skip
@@ -238,6 +238,48 @@ class PredictTest(unittest.TestCase):
         self.assertAlmostEqual(without.exposed_seconds, without.communication_seconds)
         again = predict(dataclasses.replace(slow, work=language_model(1e9, 1024, recompute=True)))
         self.assertAlmostEqual(again.compute_seconds / predict(slow).compute_seconds, 4 / 3)
+
+    def test_sums_of_cpus_go_on_beneath_the_next_forward_pass(self) -> None:
+        work = parsed(cnn_description(device="cpu"))
+        fit = NetworkFit(per_rank_us=0.0, busbw_gbs=0.125)  # 1 Gbit/s: 19.2 ms
+        alone = 1e-12 * work.flop * 32 / 0.2  # 11.5 ms
+        for changes, step in (
+            ({}, 0.0192 + 0.099 * alone),  # from the first product of backward until fc1 is read again
+            ({"batch": 128.0}, 4 * alone + 0.0003),  # bound by compute: the last bucket alone is exposed
+            ({"overlap": False}, alone + 0.0192),
+            ({"interference": 0.1, "batch": 128.0}, 4 * alone + 0.1 * 0.0192 + 0.0003),
+        ):
+            with self.subTest(changes=changes):
+                given = {"batch": 32.0, "tflops": 0.2, "gpus_per_node": 1, "nodes": 2, "inter_fit": fit} | changes
+                self.assertAlmostEqual(predict(case(work=work, **given)).step_seconds, step, delta=0.0001)
+        on_one = predict(case(work=work, gpus_per_node=2, batch=32.0, tflops=0.2, intra_fit=fit))
+        self.assertGreater(on_one.step_seconds, 0.0192 + 0.33 * alone)
+
+    def test_runs_of_cpus_overlap_between_hosts_unless_an_update_needs_more_than_its_sum(self) -> None:
+        told = {"device": "cpu", "description": cnn_description(device="cpu")}
+        for nodes, changes, settings, overlaps in (
+            (2, {}, {}, True),
+            (1, {}, {}, False),
+            (2, {"zero": 1}, {}, False),
+            (2, {"virtual_ranks": 4}, {}, False),
+            (2, {}, {"clip-norm": "1"}, False),
+            (2, {}, {"clip-norm": 0}, True),
+            (2, {}, {"overlap": "backward"}, False),
+        ):
+            with self.subTest(nodes=nodes, changes=changes, settings=settings):
+                record = {"summary": summary(2, 1000.0, 800.0, nodes=nodes, **told, **changes), "settings": settings}
+                (run,) = measured_runs([record])
+                self.assertEqual(run.case.overlap, overlaps)
+
+    def test_takes_what_tcp_costs_cpus_from_their_runs(self) -> None:
+        told = {"device": "cpu", "description": cnn_description(device="cpu"), "communication_seconds": 0.2}
+        told |= {"nodes": 2, "slowed_down_us": 10e3, "batch_per_rank": 32}  # backward takes 2/3 of 80 ms
+        for changes, found in (({"slowed_down_us_half_width": 1e3}, 0.188), ({"slowed_down_us_half_width": 11e3}, None),
+                               ({"slowed_down_us_half_width": 1e3, "nodes": 1}, None)):  # fmt: skip
+            with self.subTest(changes=changes):
+                interference = calibrate([summary(2, 500.0, 400.0, **told | changes)]).interference
+                self.assertEqual(interference is None, found is None)
+                self.assertAlmostEqual(interference or 0.0, found or 0.0, places=3)
 
     def test_accumulation_communicates_once(self) -> None:
         once, four = predict(case(nodes=2)), predict(case(nodes=2, grad_accum=4))
