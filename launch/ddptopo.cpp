@@ -1,6 +1,7 @@
 // Shows how the GPUs, NICs and processors of the hosts of a job are joined, and what NCCL makes of it.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <exception>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "launch/choose_device.h"
 #include "launch/drawing.h"
 #include "launch/parse_flags.h"
 #include "launch/program.h"
@@ -72,11 +74,15 @@ Options parse_command_line(int argc, const char* const* argv) {
   return options;
 }
 
-/// GPUs as CUDA numbers them, else as the driver does.
-DriverFacts find_gpus() {
+/// The GPUs that this process sees, as CUDA numbers them, else as the driver does; then those of `ranks` that it does
+/// not see, because a launcher shows each rank its own only.
+DriverFacts find_gpus(const std::vector<RankOfGpu>& ranks) {
   const int count = cuda_device_count();
   std::vector<std::string> ids;
   for (int gpu = 0; gpu < count; ++gpu) ids.push_back(cuda_pci_bus_id(gpu));
+  for (const RankOfGpu& rank : ranks) {
+    if (std::find(ids.begin(), ids.end(), rank.pci) == ids.end()) ids.push_back(rank.pci);
+  }
   DriverFacts facts = driver_facts(ids);
   facts.p2p.assign(facts.gpus.size(), std::vector<std::optional<bool>>(facts.gpus.size()));
   for (int i = 0; i < count; ++i) {
@@ -87,14 +93,31 @@ DriverFacts find_gpus() {
   return facts;
 }
 
+/// The ranks of this host that have a GPU of their own.
+std::vector<RankOfGpu> ranks_of_gpus(const World& world) {
+  const int gpu = own_gpu(world);
+  const std::string host = fmt::format("{} ", world.node());
+  std::vector<RankOfGpu> ranks;
+  int rank = 0;
+  for (const std::string& text : world.all_gather(host + (gpu < cuda_device_count() ? cuda_pci_bus_id(gpu) : ""))) {
+    if (text.rfind(host, 0) == 0 && text.size() > host.size()) ranks.push_back({rank, text.substr(host.size())});
+    ++rank;
+  }
+  return ranks;
+}
+
 Findings find_hosts(const World& world) {
   std::string text;
   std::string description;
+  const std::vector<RankOfGpu> ranks = ranks_of_gpus(world);
   world.agree([&] {
     if (world.local_rank() != 0) return;
-    const Machine machine = describe_machine(world.hostname(), find_gpus());
+    const Machine machine = describe_machine(world.hostname(), find_gpus(ranks));
     text = machine_text(machine);
-    description = machine_json(machine).dump(-1, ' ', false, json::error_handler_t::replace);
+    json all = machine_json(machine);
+    all["warnings"] = world.nodes() > 1 ? shared_nic_warnings(machine, ranks) : std::vector<std::string>{};
+    for (const json& line : all["warnings"]) text += fmt::format("Warning: {}\n", line.get<std::string>());
+    description = all.dump(-1, ' ', false, json::error_handler_t::replace);
   });
   const auto texts = world.gather(text);
   const auto descriptions = world.gather(description);
@@ -133,6 +156,7 @@ void check_gpus(const World& world) {
     usage_error("--nccl: this program was built without CUDA. Configure with -DDDPTRAIN_CUDA=ON and build again.");
   }
   const int gpus = cuda_device_count();
+  if (gpus == 1) return;  // its own, as require_own_gpus() finds out
   if (world.local_size() > gpus) {
     usage_error("--nccl: {} rank{} on {}, but {} GPU{}: start one rank per GPU (mpirun -np {} ddptopo --nccl)",
                 world.local_size(), world.local_size() == 1 ? "" : "s", world.hostname(), gpus, gpus == 1 ? "" : "s",
@@ -142,9 +166,10 @@ void check_gpus(const World& world) {
 
 void probe(const World& world, Findings& findings) {
   world.agree([&] { check_gpus(world); });
+  require_own_gpus(world, cuda_pci_bus_id(own_gpu(world)));
   const auto environment = nccl_environment();
   std::unique_ptr<Device> device;
-  world.agree([&] { device = make_cuda_device({}, world.local_rank()); });
+  world.agree([&] { device = make_cuda_device({}, own_gpu(world)); });
   const NcclProbe probe = probe_nccl(world, *device);
   if (world.rank() != 0) return;
   std::istringstream text(probe.log);

@@ -141,7 +141,10 @@ void check_optimizer(const Options& o) {
 }
 
 void add_communication_flags(CLI::App& app, Options& o) {
-  const Names<OverlapMode> overlaps = {{"on", OverlapMode::on}, {"off", OverlapMode::off}, {"none", OverlapMode::none}};
+  const Names<OverlapMode> overlaps = {{"on", OverlapMode::on},
+                                       {"backward", OverlapMode::backward},
+                                       {"off", OverlapMode::off},
+                                       {"none", OverlapMode::none}};
   const Names<bool> zero = {{"0", false}, {"1", true}};
   const Names<std::optional<DType>> types = {{"auto", std::nullopt}, {"bf16", DType::bf16}, {"fp32", DType::f32}};
   const Names<CommLibrary> libraries = {
@@ -150,7 +153,9 @@ void add_communication_flags(CLI::App& app, Options& o) {
   app.option_defaults()->group("Communication and execution");
   app.add_option("--bucket-mb", o.bucket_mb, "Largest bucket of gradients, MiB");
   app.add_option("--last-bucket-kb", o.last_bucket_kb, "The last bucket, which nothing hides, KiB");
-  add_choice(app, "--overlap", o.trainer.overlap, overlaps, "Sum gradients during backward, after it, or not at all");
+  add_choice(app, "--overlap", o.trainer.overlap, overlaps,
+             "Sum gradients during backward and, over MPI on CPUs, the next forward; during backward; after it; or not "
+             "at all");
   add_choice(app, "--zero", o.trainer.zero, zero, "1: master weights and moments divided among the ranks (ZeRO-1)");
   add_choice(
       app, "--comm-dtype", o.trainer.gradient_type, types,

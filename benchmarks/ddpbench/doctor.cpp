@@ -353,18 +353,21 @@ Json show_ranks(const World& world, const std::vector<RankRates>& ranks) {
 
 void show_links(const World& world, const Measured& measured, Json& results) {
   if (measured.links.empty()) return;
+  const auto host = [&](int rank) { return measured.ranks[static_cast<std::size_t>(rank)].host; };
   const Table table({{"from", 20}, {"to", 20}, {"GB/s", 8}, {"latency (us)", 12}});
   print(world, '\n' + table.header());
   for (const LinkRate& link : measured.links) {
-    const std::string from = measured.ranks[static_cast<std::size_t>(link.from)].host;
-    const std::string to = measured.ranks[static_cast<std::size_t>(link.to)].host;
-    print(world, table.row({from, to, fmt::format("{:.4f}", link.gb_per_s), fmt::format("{:.1f}", link.latency_us)}));
+    print(world, table.row({host(link.from), host(link.to), fmt::format("{:.4f}", link.gb_per_s),
+                            fmt::format("{:.1f}", link.latency_us)}));
     results.push_back({{"kind", "link"},
-                       {"from", from},
-                       {"to", to},
+                       {"from", host(link.from)},
+                       {"to", host(link.to)},
                        {"bandwidth_gbs", link.gb_per_s},
                        {"latency_us", link.latency_us}});
   }
+  const auto slowest = std::min_element(measured.links.begin(), measured.links.end(),
+                                        [](const auto& a, const auto& b) { return a.gb_per_s < b.gb_per_s; });
+  print(world, fmt::format("Slowest pair: {} to {}\n", host(slowest->from), host(slowest->to)));
 }
 
 void show_sets(const World& world, const char* kind, const Halving& halving,

@@ -4,31 +4,21 @@
 The network, the optimizer (Adam 1e-3), the loss and the data are the same. The uint8 data set is on the GPU, and a
 shuffled index gathers the batches. bf16 autocast with FP32 parameters; channels_last. Prints one JSON line.
 
-  python3 torch_ddp_cnn.py --mode compile-graph --batch 512
-  torchrun --nproc-per-node 8 torch_ddp_cnn.py --mode compile-graph --batch 512
-
-Modes: eager; graph (the whole step, from gather to optimizer, in one CUDA graph); compile (torch.compile);
-compile-graph (both; the fastest mode). A single process runs without DDP.
+  python3 torch_ddp_cnn.py --mode default+graph --batch 512
+  torchrun --nproc-per-node 8 torch_ddp_cnn.py --mode default+graph --batch 512 --gradients bf16
 """
 
 import argparse
-import contextlib
 import gzip
-import json
-import os
 import pathlib
-import statistics
+import sys
 import time
 
-# The watchdog must not query events while a stream is captured.
-os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-
 import torch
-import torch.distributed as dist
+import torch_ddp
 from torch import nn
 from torch.nn import functional as F
 
-DDP_WARM_UP = 11  # iterations before DDP's buckets are final and may be captured
 FOLDERS = ("data/downloads/fashion-mnist", "/usr/share/datasets/fashion-mnist")
 
 
@@ -91,196 +81,103 @@ def load_data(source, device):
     ]
 
 
-class Trainer:
-    """One training step as a callable, eager or as a replayed CUDA graph."""
+class Batches:
+    """Which samples a step takes: a shuffled index on the device, of which an epoch's rows are used in turn."""
 
-    def __init__(self, args, rank, world_size, device):
-        self.args, self.rank, self.world_size, self.device = args, rank, world_size, device
-        self.images, self.labels, self.test_images, self.test_labels = load_data(args.data, device)
-        self.steps_per_epoch = len(self.images) // (args.batch * world_size)
+    def __init__(self, samples, args, job):
+        self.samples, self.args, self.job = samples, args, job
+        self.steps_per_epoch = samples // (args.batch * job.world_size)
         if self.steps_per_epoch == 0:
-            raise SystemExit(f"{len(self.images)} samples are fewer than one step of {world_size} x {args.batch}")
-        self.rows = torch.zeros(self.steps_per_epoch, args.batch, dtype=torch.int64, device=device)
-        self.step = torch.zeros(1, dtype=torch.int64, device=device)
-        self.done = self.epoch = 0
-        self.graph = None
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        with self.on_stream():
-            self._build()
-
-    def on_stream(self):
-        return torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext()
-
-    def _build(self):
-        args = self.args
-        torch.manual_seed(args.seed)  # the same parameters on all ranks, before dropout is seeded by rank
-        dtype = {"bf16": torch.bfloat16, "fp32": None}[args.precision]
-        autocast = lambda: torch.autocast(self.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
-        self.net = Cnn().to(self.device).to(memory_format=torch.channels_last)
-        self.loss = Loss(self.net, autocast)
-        torch.manual_seed(args.seed + 1 + self.rank)
-        module = self.loss
-        if "compile" in args.mode:
-            torch._dynamo.config.optimize_ddp = False
-            module = torch.compile(module, mode=args.compile_mode)
-        if self.world_size > 1:
-            ids = [self.device] if self.device.type == "cuda" else None
-            module = nn.parallel.DistributedDataParallel(
-                module, device_ids=ids, gradient_as_bucket_view=True, broadcast_buffers=False,
-                bucket_cap_mb=args.bucket_mb)
-        self.module = module
-        cuda = {"fused": True, "capturable": True} if self.device.type == "cuda" else {}
-        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=args.lr, **cuda)
+            raise SystemExit(f"{samples} samples are fewer than one step of {job.world_size} x {args.batch}")
+        self.rows = torch.zeros(self.steps_per_epoch, args.batch, dtype=torch.int64, device=job.device)
+        self.step = torch.zeros(1, dtype=torch.int64, device=job.device)
+        self.epoch = 0
         self.new_epoch()
-        if "graph" in args.mode:
-            for _ in range(DDP_WARM_UP + 4):
-                self.train_step()
-            self._capture()
-
-    def _work(self):
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.module(self.images, self.labels, self.rows, self.step)
-        loss.backward()
-        self.optimizer.step()
-        self.step.add_(1)
-        return loss
-
-    def _capture(self):
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-            self._work()
-        self.graph = graph
 
     def new_epoch(self):
-        random = torch.Generator(self.device).manual_seed(self.args.seed + self.epoch)
-        order = torch.randperm(len(self.images), generator=random, device=self.device)
-        used = order[: self.steps_per_epoch * self.world_size * self.args.batch]
-        self.rows.copy_(used.view(self.steps_per_epoch, self.world_size, self.args.batch)[:, self.rank])
+        random = torch.Generator(self.job.device).manual_seed(self.args.seed + self.epoch)
+        order = torch.randperm(self.samples, generator=random, device=self.job.device)
+        used = order[: self.steps_per_epoch * self.job.world_size * self.args.batch]
+        self.rows.copy_(used.view(self.steps_per_epoch, self.job.world_size, self.args.batch)[:, self.job.rank])
         self.step.zero_()
         self.done = 0
         self.epoch += 1
 
-    def train_step(self):
+    def new_step(self):
         if self.done == self.steps_per_epoch:
             self.new_epoch()
-        if self.graph:
-            self.graph.replay()
-        else:
-            self._work()
         self.done += 1
 
-    @torch.no_grad()
-    def accuracy(self):
-        """Each rank evaluates the whole test set."""
-        with self.on_stream():
-            self.net.eval()
-            hits = sum((self.loss.logits(images).argmax(1) == labels).sum()
-                       for images, labels in zip(self.test_images.split(1000), self.test_labels.split(1000)))
-            self.net.train()
-            return hits.item() / len(self.test_images)
+
+def make_peer(args, job, data, batches):
+    images, labels = data[:2]
+    torch.manual_seed(args.seed)  # the same parameters on all ranks, before dropout is seeded by rank
+    net = Cnn().to(job.device).to(memory_format=torch.channels_last)
+    module = Loss(net, lambda: torch_ddp.autocast(args))
+    torch.manual_seed(args.seed + 1 + job.rank)
+
+    def loss(module):
+        value = module(images, labels, batches.rows, batches.step)
+        batches.step.add_(1)
+        return value
+
+    def optimizer(capturable):
+        return torch.optim.Adam(net.parameters(), lr=args.lr, fused=job.on_gpu, capturable=capturable)
+
+    return torch_ddp.Peer(module, loss, optimizer, batches.new_step, args.batch, compile_inside=True)
 
 
-def synchronize(device):
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+@torch.no_grad()
+def accuracy(module, images, labels):
+    """Each rank evaluates the whole test set."""
+    module.eval()
+    hits = sum((module.logits(some).argmax(1) == right).sum()
+               for some, right in zip(images.split(1000), labels.split(1000)))  # fmt: skip
+    module.train()
+    return hits.item() / len(images)
 
 
-def measure(trainer, steps, windows):
-    """Images/s of the whole job in each window of `steps` steps; the slowest rank's time counts."""
-    rates = []
-    for _ in range(windows):
-        if trainer.world_size > 1:
-            dist.barrier()
-        synchronize(trainer.device)
-        with trainer.on_stream():
-            if trainer.stream:
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record()
-            start = time.perf_counter()
-            for _ in range(steps):
-                trainer.train_step()
-            if trainer.stream:
-                end.record()
-        synchronize(trainer.device)
-        seconds = begin.elapsed_time(end) / 1e3 if trainer.stream else time.perf_counter() - start
-        if trainer.world_size > 1:
-            slowest = torch.tensor([seconds], device=trainer.device)
-            dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-            seconds = slowest.item()
-        rates.append(steps * trainer.args.batch * trainer.world_size / seconds)
-    return rates
-
-
-def parse_arguments():
+def parse_arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mode", choices=("eager", "graph", "compile", "compile-graph"), default="compile-graph")
-    parser.add_argument("--compile-mode", default="default", help="mode of torch.compile, e.g. max-autotune-no-cudagraphs")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    torch_ddp.add_arguments(parser, mode="default+graph")
     parser.add_argument("--batch", type=int, default=512, help="batch per rank")
     parser.add_argument("--data", default="", help="folder of Fashion-MNIST, or synthetic[:COUNT]")
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--bucket-mb", type=float, default=25)
-    parser.add_argument("--warmup", type=int, default=50, help="steps before the first window")
-    parser.add_argument("--steps", type=int, default=200, help="steps per window")
-    parser.add_argument("--windows", type=int, default=7, help="number of windows (0: no measurement)")
     parser.add_argument("--epochs", type=int, default=0, help="train so many epochs and report the test accuracy (0: off)")
-    args = parser.parse_args()
-    if args.device == "cpu" and "graph" in args.mode:
-        parser.error("CUDA graphs need --device cuda")
+    args = parser.parse_args(argv)
+    torch_ddp.check_arguments(parser, args)
     return args
 
 
-def start_ranks(args):
-    world_size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    device = torch.device("cpu")
-    if args.device == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        torch.cuda.set_device(device)
-    if world_size > 1:
-        dist.init_process_group("nccl" if args.device == "cuda" else "gloo",
-                                **({"device_id": device} if args.device == "cuda" else {}))
-    return rank, world_size, device
-
-
-def main():
+def main(argv):
     began = time.perf_counter()
-    args = parse_arguments()
-    rank, world_size, device = start_ranks(args)
-    torch.backends.cudnn.benchmark = True
-    torch.set_float32_matmul_precision("high")
-    trainer = Trainer(args, rank, world_size, device)
-    result = {
-        "peer": "pytorch-ddp", "mode": args.mode, "compile_mode": args.compile_mode, "world_size": world_size,
-        "batch_per_rank": args.batch, "precision": args.precision, "data": args.data or "fashion-mnist",
-        "parameters": sum(p.numel() for p in trainer.net.parameters()),
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-        "torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if device.type == "cuda" else None,
-        "startup_seconds": time.perf_counter() - began,
-    }
-    if args.epochs > 0:
-        with trainer.on_stream():
-            trainer.new_epoch()
-            for _ in range(args.epochs * trainer.steps_per_epoch):
-                trainer.train_step()
-        result |= {"epochs": args.epochs, "accuracy": trainer.accuracy()}
-    elif args.windows > 0:
-        with trainer.on_stream():
-            for _ in range(args.warmup):
-                trainer.train_step()
-        rates = measure(trainer, args.steps, args.windows)
-        result |= {"images_per_second": statistics.median(rates), "images_per_second_min": min(rates),
-                   "images_per_second_max": max(rates), "windows": args.windows, "steps_per_window": args.steps}
-    result["total_seconds"] = time.perf_counter() - began
-    if rank == 0:
-        print(json.dumps(result), flush=True)
-    if world_size > 1:
+    args = parse_arguments(argv)
+    with torch_ddp.job(args) as job:
+        data = load_data(args.data, job.device)
+        batches = Batches(len(data[0]), args, job)
+        peer = make_peer(args, job, data, batches)
+        trainer = torch_ddp.Trainer(peer, args, job)
+        result = torch_ddp.describe(args, job) | {
+            "batch_per_rank": args.batch, "data": args.data or "fashion-mnist",
+            "parameters": sum(p.numel() for p in peer.module.parameters()),
+            "startup_seconds": time.perf_counter() - began,
+        }  # fmt: skip
+        if args.epochs > 0:
+            with trainer.on_stream():
+                batches.new_epoch()
+            trainer.seconds_of(args.epochs * batches.steps_per_epoch)
+            with trainer.on_stream():
+                result |= {"epochs": args.epochs, "accuracy": accuracy(peer.module, *data[2:])}
+        else:
+            measured = torch_ddp.measure(trainer, args)
+            result |= {f"images_{name}" if name.startswith("per_second") else name: value
+                       for name, value in measured.items()}  # fmt: skip
+        result["loss"] = float(trainer.loss)
+        result["total_seconds"] = time.perf_counter() - began
+        torch_ddp.print_result(job, result)
         trainer.graph = None  # before the communicator that it uses
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -22,7 +22,7 @@ class Buckets:
     """Gradients that are sent together: one bucket, or several of one size that are complete at equal intervals. The
     shares are those of backward's FLOP after which the first and the last one are complete."""
 
-    size: float  # bytes of one
+    bytes: float  # bytes of one
     first_complete_at: float
     last_complete_at: float
     count: int = 1
@@ -49,7 +49,7 @@ class Description:
 
     @property
     def gradient_bytes(self) -> float:
-        return sum(group.count * group.size for group in self.buckets)
+        return sum(group.count * group.bytes for group in self.buckets)
 
 
 def positive(value: Any) -> float | None:
@@ -179,9 +179,10 @@ def language_model(
     )
 
 
-def _even_buckets(total: float, most: float, last: float) -> tuple[Buckets, ...]:
-    last = min(last, total)
-    rest = total - last
-    full = -int(-rest // most)
-    groups = [Buckets(rest / full, rest / full / total, rest / total, full)] if full > 0 else []
-    return tuple(groups + ([Buckets(last, 1.0, 1.0)] if last > 0 else []))
+def _even_buckets(total_bytes: float, most_bytes: float, last_bytes: float) -> tuple[Buckets, ...]:
+    last_bytes = min(last_bytes, total_bytes)
+    rest_bytes = total_bytes - last_bytes
+    full = -int(-rest_bytes // most_bytes)
+    share = rest_bytes / total_bytes
+    groups = [Buckets(rest_bytes / full, share / full, share, full)] if full > 0 else []
+    return tuple(groups + ([Buckets(last_bytes, 1.0, 1.0)] if last_bytes > 0 else []))

@@ -72,7 +72,7 @@ def read_hostfile(path: pathlib.Path) -> list[str]:
 
 def read_topology(program: pathlib.Path) -> dict[str, Any] | None:
     """What ddptopo says of this machine, None without it."""
-    text = ask([str(program), "--json", "-"], timeout=120.0) if program.exists() else None
+    text = ask([str(program), "--json", "-"], timeout_seconds=120.0) if program.exists() else None
     try:
         topology = json.loads(text) if text else None
     except ValueError:

@@ -376,8 +376,8 @@ def make_run(record: Record) -> Run | None:
         return Run(rate, unit, summary, bench, record)
     rows = bench_rows(bench)
     if rows:
-        size, bandwidth = max(rows)[0], max(rows)[2]
-        return Run(bandwidth, f"GB/s busbw at {size_text(size)}", summary, bench, record)
+        size_bytes, busbw_gbs = max(rows)[0], max(rows)[2]
+        return Run(busbw_gbs, f"GB/s busbw at {size_text(size_bytes)}", summary, bench, record)
     return None
 
 
@@ -405,9 +405,9 @@ def bench_rows(bench: dict[str, Any]) -> list[tuple[float, bool, float]]:
     rows = result_rows(bench)
     found = []
     for row in rows:
-        size, bandwidth = positive(row.get("bytes", row.get("bytes_each"))), positive(row.get("busbw_gbs"))
-        if size is not None and bandwidth is not None:
-            found.append((size, row.get("in_place") is True, bandwidth))
+        size_bytes, busbw_gbs = positive(row.get("bytes", row.get("bytes_each"))), positive(row.get("busbw_gbs"))
+        if size_bytes is not None and busbw_gbs is not None:
+            found.append((size_bytes, row.get("in_place") is True, busbw_gbs))
     return found
 
 
@@ -431,11 +431,11 @@ def nccl_of(run: Run) -> dict[str, Any]:
     return table_of(run.bench.get("nccl")) | by_size
 
 
-def size_text(size: float) -> str:
+def size_text(size_bytes: float) -> str:
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= factor:
-            return f"{size / factor:.4g} {unit}"
-    return f"{size:.4g} B"
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.4g} {unit}"
+    return f"{size_bytes:.4g} B"
 
 
 def _keep_one_unit(cases: dict[str, Case]) -> None:

@@ -1,12 +1,14 @@
 """Predicts a step of synchronous data-parallel training from arithmetic: predict(Case) gives a Prediction."""
 
+import bisect
 import dataclasses
-import math
 from collections.abc import Sequence
 
 from ddptools import nccl_model
 from ddptools.description import Buckets, Description
 from ddptools.nccl_model import Fabric
+
+SEARCH_STEPS = 10**12  # of a bandwidth that suffices: parts in 2e-11 of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +22,9 @@ class NetworkFit:
     least_ranks: int = 0  # that the points have
     most_ranks: int = 0
 
-    def microseconds(self, size: float, ranks: int) -> float:
-        latency = self.base_us + self.per_rank_us * (ranks - 1)
-        return latency + 2.0 * (ranks - 1) / ranks * size / (1000.0 * self.busbw_gbs)
+    def microseconds(self, size_bytes: float, ranks: int) -> float:
+        latency_us = self.base_us + self.per_rank_us * (ranks - 1)
+        return latency_us + 2.0 * (ranks - 1) / ranks * size_bytes / (1000.0 * self.busbw_gbs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Case:
         return self.gpus_per_node * self.nodes
 
     @property
+    def beneath_forward(self) -> bool:
+        """Whether sums go on until the next forward pass reads the weights."""
+        return self.overlap and self.work.device == "cpu" and self.nodes > 1
+
+    @property
     def step_flop(self) -> float:
         """Of one GPU and step."""
         return self.work.flop * self.batch * self.grad_accum
@@ -78,29 +85,32 @@ class Prediction:
 
 
 def predict(case: Case) -> Prediction:
-    alone = case.step_flop / (1e12 * case.tflops)
+    alone_seconds = case.step_flop / (1e12 * case.tflops)
     buckets = case.work.buckets
-    times = [all_reduce_seconds(case, group.size) for group in buckets]
+    times = [all_reduce_seconds(case, group.bytes) for group in buckets]
     if case.fused_sum_us is not None and case.overlap and case.gpus > 1:
         times[-1] = (1e-6 * case.fused_sum_us, *times[-1][1:])
-    communication = sum(group.count * seconds for group, (seconds, _, _) in zip(buckets, times, strict=True))
-    compute, exposed = alone, communication
-    if case.overlap and case.gpus > 1:
-        backward = backward_seconds(case, alone)
-        slow_down = case.interference * min(communication, backward)
-        compute += slow_down
-        exposed = exposed_seconds(buckets, [seconds for seconds, _, _ in times], backward + slow_down)
+    communication_seconds = sum(group.count * seconds for group, (seconds, _, _) in zip(buckets, times, strict=True))
+    compute, exposed = alone_seconds, communication_seconds
+    if case.beneath_forward:
+        compute += case.interference * communication_seconds
+        exposed = exposed_beneath_forward(buckets, [seconds for seconds, _, _ in times], compute)
+    elif case.overlap and case.gpus > 1:
+        backward_seconds = last_backward_seconds(case, alone_seconds)
+        slow_down_seconds = case.interference * min(communication_seconds, backward_seconds)
+        compute += slow_down_seconds
+        exposed = exposed_seconds(buckets, [seconds for seconds, _, _ in times], backward_seconds + slow_down_seconds)
     _, algorithm, protocol = times[0]
     return Prediction(
         gpus=case.gpus,
         nodes=case.nodes,
         compute_seconds=compute,
-        communication_seconds=communication,
+        communication_seconds=communication_seconds,
         exposed_seconds=exposed,
         step_seconds=compute + exposed,
         samples_per_second=case.batch * case.grad_accum * case.gpus / (compute + exposed),
-        efficiency=alone / (compute + exposed),
-        bound="communication" if communication > compute else "compute",
+        efficiency=alone_seconds / (compute + exposed),
+        bound="communication" if communication_seconds > compute else "compute",
         buckets=sum(group.count for group in buckets),
         algorithm=algorithm,
         protocol=protocol,
@@ -108,42 +118,53 @@ def predict(case: Case) -> Prediction:
     )
 
 
-def backward_seconds(case: Case, compute: float) -> float:
+def last_backward_seconds(case: Case, compute_seconds: float) -> float:
     """Of the last micro-step, beside which gradients can travel."""
-    return case.work.backward_flop / case.work.flop * compute / case.grad_accum
+    return case.work.backward_flop / case.work.flop * compute_seconds / case.grad_accum
 
 
-def exposed_seconds(buckets: Sequence[Buckets], seconds: list[float], backward: float) -> float:
+def exposed_seconds(buckets: Sequence[Buckets], seconds: list[float], backward_seconds: float) -> float:
     """What is left of communication after backward. A bucket starts when it is complete and the one before it has
     arrived; `seconds`: how long each of a group takes."""
-    free = 0.0  # when the network is
+    free_seconds = 0.0  # when the network is
     for group, each in zip(buckets, seconds, strict=True):
         # Those of a group come at equal intervals: they wait for each other from the first one on, or not at all.
-        first, last = backward * group.first_complete_at, backward * group.last_complete_at
-        free = max(max(free, first) + group.count * each, last + each)
-    return max(free - backward, 0.0)
+        first, last = backward_seconds * group.first_complete_at, backward_seconds * group.last_complete_at
+        free_seconds = max(max(free_seconds, first) + group.count * each, last + each)
+    return max(free_seconds - backward_seconds, 0.0)
 
 
-def all_reduce_seconds(case: Case, size: float) -> tuple[float, str, str]:
+def exposed_beneath_forward(buckets: Sequence[Buckets], seconds: list[float], compute_seconds: float) -> float:
+    """What is left of communication where forward reads weights in the opposite order in which backward completes their
+    gradients, a bucket's sum may take until then, and one that is complete later, and read earlier, goes before."""
+    step_seconds = compute_seconds
+    sums_seconds = 0.0
+    for group, each in reversed(list(zip(buckets, seconds, strict=True))):
+        sums_seconds += group.count * each
+        step_seconds = max(step_seconds, group.first_complete_at * compute_seconds + sums_seconds)
+    return step_seconds - compute_seconds
+
+
+def all_reduce_seconds(case: Case, size_bytes: float) -> tuple[float, str, str]:
     """With algorithm and protocol."""
     if case.gpus == 1:
         return 0.0, "none", ""
     fit = case.intra_fit if case.nodes == 1 else case.inter_fit
     if fit is not None:
-        return 1e-6 * fit.microseconds(size, case.gpus), "measured", ""
-    result = nccl_model.best(fabric_of(case), size, case.algorithm, case.protocol)
+        return 1e-6 * fit.microseconds(size_bytes, case.gpus), "measured", ""
+    result = nccl_model.best(fabric_of(case), size_bytes, case.algorithm, case.protocol)
     return 1e-6 * result.microseconds, result.algorithm, result.protocol
 
 
 def fabric_of(case: Case) -> Fabric:
-    bus = case.intra_gbs if case.nodes == 1 else min(case.intra_gbs, case.inter_gbs)
+    bus_gbs = case.intra_gbs if case.nodes == 1 else min(case.intra_gbs, case.inter_gbs)
     if case.nodes > 1 and case.gpus_per_node == 1:
-        bus = case.inter_gbs
+        bus_gbs = case.inter_gbs
     channels = case.channels or (24 if case.nodes == 1 else 16)
-    return Fabric(case.gpus, case.nodes, bus, channels, case.generation, case.link)
+    return Fabric(case.gpus, case.nodes, bus_gbs, channels, case.generation, case.link)
 
 
-def needed_bandwidth(case: Case, efficiency: float) -> float | None:
+def needed_gbs(case: Case, efficiency: float) -> float | None:
     """GB/s between nodes (on one node: of its links) with which the case reaches `efficiency`; 0 for a single GPU, None
     where no bandwidth is enough."""
     if case.gpus == 1:
@@ -151,16 +172,14 @@ def needed_bandwidth(case: Case, efficiency: float) -> float | None:
     field, fit = ("intra_gbs", "intra_fit") if case.nodes == 1 else ("inter_gbs", "inter_fit")
     free = dataclasses.replace(case, **{fit: None})
 
-    def reached(bandwidth: float) -> bool:
-        return predict(dataclasses.replace(free, **{field: bandwidth})).efficiency >= efficiency
+    def gbs_at(step: int) -> float:
+        return 10.0 ** (9.0 * step / SEARCH_STEPS - 3.0)  # 1e-3 to 1e6
 
-    low, high = 1e-3, 1e6
-    if not reached(high):
-        return None
-    for _ in range(100):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if reached(middle) else (middle, high)
-    return high
+    def reached(step: int) -> bool:
+        return predict(dataclasses.replace(free, **{field: gbs_at(step)})).efficiency >= efficiency
+
+    step = bisect.bisect_left(range(SEARCH_STEPS + 1), True, key=reached)
+    return gbs_at(step) if step <= SEARCH_STEPS else None
 
 
 @dataclasses.dataclass(frozen=True)

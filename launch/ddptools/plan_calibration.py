@@ -12,7 +12,7 @@ from ddptools.compute_rates import ComputeRates, compute_rates, is_same_network
 from ddptools.description import Description, parsed, positive
 from ddptools import nccl_model
 from ddptools.errors import UsageError
-from ddptools.measurements import result_rows, table_of
+from ddptools.measurements import number_of, result_rows, table_of
 from ddptools.plan import Case, NetworkFit, Prediction, predict
 
 Table = dict[str, Any]
@@ -40,7 +40,7 @@ class AllReduce:
     ranks: int
     nodes: int
     calls: int
-    size: float  # bytes of one
+    bytes: float  # of one
     seconds: float  # of all
 
 
@@ -179,12 +179,12 @@ def fit_network(points: list[AllReduce], link: str) -> NetworkFit | None:
         return None
     from scipy import optimize  # slow to import, and only calibrations need it
 
-    prior_us = (nccl_model.BASE_LATENCY["Ring"][0], 2.0 * nccl_model.LINK_LATENCY[link]["Ring"][0])
+    prior_us = (nccl_model.BASE_LATENCY_US["Ring"][0], 2.0 * nccl_model.LINK_LATENCY_US[link]["Ring"][0])
     rows = [(OPEN / prior_us[0], 0.0, 0.0), (0.0, OPEN / prior_us[1], 0.0)]
     for p in points:  # how latency (us), latency per rank (us) and inverse bandwidth (us per kB) make up its time
-        moved = p.calls * p.size * 2.0 * (p.ranks - 1) / p.ranks
+        moved_bytes = p.calls * p.bytes * 2.0 * (p.ranks - 1) / p.ranks
         latency = p.calls / (1e6 * p.seconds)
-        rows.append((latency, latency * (p.ranks - 1), moved / (1e9 * p.seconds)))
+        rows.append((latency, latency * (p.ranks - 1), moved_bytes / (1e9 * p.seconds)))
     (base, per_rank, inverse), _ = optimize.nnls(rows, [OPEN] * 2 + [1.0] * len(points))
     if inverse == 0.0:  # the bandwidth is finite
         base, per_rank, inverse = 0.0, 0.0, optimize.nnls([row[2:] for row in rows[2:]], [1.0] * len(points))[0][0]
@@ -213,19 +213,19 @@ def _bench_points(record: Table) -> Iterator[AllReduce]:
     if bench.get("op", "all-reduce") != "all-reduce" or ranks is None or ranks < 2:
         return
     for row in result_rows(bench):
-        size, time = positive(row.get("bytes")), positive(row.get("time_us"))
-        if size and time:
-            yield AllReduce(int(ranks), int(positive(bench.get("nodes")) or 1), 1, size, 1e-6 * time)
+        bytes_each, time_us = positive(row.get("bytes")), positive(row.get("time_us"))
+        if bytes_each and time_us:
+            yield AllReduce(int(ranks), int(positive(bench.get("nodes")) or 1), 1, bytes_each, 1e-6 * time_us)
 
 
 def _interference(record: Table) -> Iterator[float]:
     """What ddpbench overlap measured, of every bucket size."""
     bench = record if record.get("benchmark") == "overlap" else table_of(record.get("bench"))
     for row in result_rows(bench) if bench.get("benchmark") == "overlap" else []:
-        alone, beside = positive(row.get("compute_alone_us")), positive(row.get("compute_beside_us"))
-        communication = positive(row.get("communication_alone_us"))
-        if alone and beside and communication:
-            yield max(beside - alone, 0.0) / min(communication, alone)
+        alone_us, beside_us = positive(row.get("compute_alone_us")), positive(row.get("compute_beside_us"))
+        communication_us = positive(row.get("communication_alone_us"))
+        if alone_us and beside_us and communication_us:
+            yield max(beside_us - alone_us, 0.0) / min(communication_us, alone_us)
 
 
 def _run_points(run: Measured) -> Iterator[AllReduce]:
@@ -261,7 +261,7 @@ def _run(summary: Table, settings: Table) -> Measured | None:
         gpus_per_node=max(int(ranks) // nodes, 1),
         nodes=nodes,
         grad_accum=_passes(summary, max(int(ranks), 1)),
-        overlap=_overlaps(summary, settings),
+        overlap=_overlaps(summary, settings, nodes),
     )
     return Measured(
         case=case,
@@ -280,18 +280,24 @@ def _passes(summary: Table, ranks: int) -> int:
     return micro_steps * max(int(positive(summary.get("virtual_ranks")) or ranks) // ranks, 1)
 
 
-def _overlaps(summary: Table, settings: Table) -> bool:
-    """Not on CPUs, whose cores do the adding, nor where the CNN's backward leaves no multiprocessor to collectives."""
-    filled = summary.get("model") == "cnn" and settings.get("comm-ctas") in (0, "0")
-    return settings.get("overlap", "on") == "on" and summary.get("device") != "cpu" and not filled
+def _overlaps(summary: Table, settings: Table, nodes: int) -> bool:
+    """Not on CPUs of one host, whose cores do the adding, nor where an update on CPUs needs more than its bucket's sum,
+    nor where the CNN's backward leaves no multiprocessor to collectives."""
+    if settings.get("overlap", "on") != "on":
+        return False
+    if summary.get("device") == "cpu":
+        others = (summary.get("zero"), summary.get("virtual_ranks"), settings.get("clip-norm"))
+        return nodes > 1 and not any(number_of(str(value)) for value in others)
+    return summary.get("model") != "cnn" or settings.get("comm-ctas") not in (0, "0")
 
 
 def _fused_sum_us(summary: Table) -> float | None:
-    step, silent = positive(summary.get("step_seconds")), positive(summary.get("step_seconds_without_communication"))
+    step_seconds = positive(summary.get("step_seconds"))
+    silent_seconds = positive(summary.get("step_seconds_without_communication"))
     fused = summary.get("fused_sum") is True or summary.get("gradient_path") == "symmetric+fused"
-    if not fused or step is None or silent is None:
+    if not fused or step_seconds is None or silent_seconds is None:
         return None
-    return max(1e6 * (step - silent), 0.0)
+    return max(1e6 * (step_seconds - silent_seconds), 0.0)
 
 
 def _rate(summary: Table, suffix: str = "") -> float | None:

@@ -17,7 +17,7 @@ from ddptools.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT, OF_A_NODE
 from ddptools.interpreter import use_one_with
 from ddptools.out_of_sample import out_of_sample, out_of_sample_text
 from ddptools.picture_file import save_figure
-from ddptools.plan import Case, needed_bandwidth, predict, rule_of_thumb
+from ddptools.plan import Case, needed_gbs, predict, rule_of_thumb
 from ddptools.plan_calibration import calibrate, compare, load_all
 from ddptools.plan_memory import MEMORY_GB, MemoryFit, memory_fit
 from ddptools.plan_text import Answer, all_links, text_of
@@ -60,7 +60,7 @@ def make_answer(options: argparse.Namespace, records: list[dict[str, Any]]) -> A
     answer.predictions = [predict(case) for case in answer.cases]
     answer.compared = compare(records, answer.calibration) if answer.calibration else []
     if options.target is not None:
-        answer.needed_gbs = [needed_bandwidth(case, options.target) for case in answer.cases]
+        answer.needed_gbs = [needed_gbs(case, options.target) for case in answer.cases]
         for case, needed in zip(answer.cases, answer.needed_gbs, strict=True):
             answer.remedies.append([] if needed is not None else remedies(options, answer, case))
     return answer

@@ -20,7 +20,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullLocator  # noqa: E40
 from ddptools.gradient_path import PathComparison  # noqa: E402
 from ddptools.lost_time import Loss, digits, part_names, time_unit  # noqa: E402
 from ddptools.measurements import PLACEMENT, Case, Experiment, Series, number_of, series_over, size_text  # noqa: E402
-from ddptools.tables import bus_bandwidths, operation  # noqa: E402
+from ddptools.tables import busbw_gbs_by_bytes, operation  # noqa: E402
 from ddptools.words import efficiencies, number  # noqa: E402
 
 STYLE = {
@@ -289,7 +289,7 @@ def _heat_map(experiment: Experiment, rows: str, columns: str, context: str, cas
 
 
 def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
-    cases = [case for case in experiment.measured if bus_bandwidths(case)]
+    cases = [case for case in experiment.measured if busbw_gbs_by_bytes(case)]
     if not cases:
         return []
     shown = cases[:MOST_CURVES]
@@ -298,12 +298,12 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
     lines = list(dict.fromkeys(tuple(case.settings.get(name, "") for name in others) for case in shown))
     figure, axes = plt.subplots(figsize=(8, 4))
     for case in shown:
-        points = bus_bandwidths(case)
+        points = busbw_gbs_by_bytes(case)
         color = f"C{colors.index(case.settings.get(last, ''))}"
         line = LINES[lines.index(tuple(case.settings.get(name, "") for name in others)) % len(LINES)]
         label = experiment.label(case)
         axes.plot([s for s, _ in points], [b for _, b in points], line, color=color, marker=".", label=label)
-    sizes = sorted({size for case in shown for size, _ in bus_bandwidths(case)})
+    sizes = sorted({size for case in shown for size, _ in busbw_gbs_by_bytes(case)})
     ticks = sizes[:: 1 + len(sizes) // 10]
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [size_text(size) for size in ticks], rotation=30, ha="right")

@@ -21,10 +21,10 @@ def program_folder(given: str | None) -> pathlib.Path:
     return beside if (beside / "ddptrain").exists() else ROOT / "build" / "bin"
 
 
-def ask(command: list[str], timeout: float = 60.0) -> str | None:
+def ask(command: list[str], timeout_seconds: float = 60.0) -> str | None:
     """What a program prints; None where it is not there or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return None
     return done.stdout if done.returncode == 0 else None

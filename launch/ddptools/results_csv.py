@@ -2,9 +2,10 @@
 
 import csv
 import io
+from collections.abc import Callable
 from typing import Any
 
-from ddptools.measurements import Run, make_run, nccl_of, table_of
+from ddptools.measurements import Run, finite, make_run, nccl_of, table_of
 from ddptools.results import Record
 
 SUMMARY_COLUMNS = (
@@ -43,6 +44,7 @@ SUMMARY_COLUMNS = (
     "gradient_path",
     "gradient_path_reason",
 )
+GPU_COLUMNS = ("sm_mhz", "sm_mhz_min", "watts", "celsius_max", "throttled")  # of the GPU where they are worst
 NCCL_COLUMNS = ("version", "algorithm", "protocol", "channels", "transport")
 RECORD_COLUMNS = (
     "sweep",
@@ -66,19 +68,30 @@ def csv_text(records: list[Record]) -> str:
     settings = dict.fromkeys(name for record in records for name in table_of(record.get("settings")))
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(
-        [*RECORD_COLUMNS, *(f"set:{name}" for name in settings), *SUMMARY_COLUMNS, *(f"nccl_{n}" for n in NCCL_COLUMNS)]
-    )
+    head = [*RECORD_COLUMNS, *(f"set:{name}" for name in settings), *SUMMARY_COLUMNS]
+    writer.writerow([*head, *(f"gpu_{name}" for name in GPU_COLUMNS), *(f"nccl_{name}" for name in NCCL_COLUMNS)])
     for record in records:
         summary, run = table_of(record.get("summary")), make_run(record)
         record = record | _on_one_line(record, run)
         row = [record.get(name) for name in RECORD_COLUMNS]
         row += [table_of(record.get("settings")).get(name) for name in settings]
         row += [summary.get(name) for name in SUMMARY_COLUMNS]
+        row += _gpu_values(summary)
         nccl = nccl_of(run) if run else {}
         row += [nccl.get(name) for name in NCCL_COLUMNS]
         writer.writerow(row)
     return out.getvalue()
+
+
+def _gpu_values(summary: dict[str, Any]) -> list[Any]:
+    gpus = [table_of(gpu) for gpu in summary["gpus"]] if isinstance(summary.get("gpus"), list) else []
+
+    def worst(name: str, choose: Callable[[list[float]], float]) -> float | None:
+        known = [value for gpu in gpus if (value := finite(gpu.get(name))) is not None]
+        return choose(known) if known else None
+
+    numbers = [worst(name, min if name.startswith("sm_mhz") else max) for name in GPU_COLUMNS[:-1]]
+    return [*numbers, " ".join(dict.fromkeys(reason for gpu in gpus for reason in table_of(gpu.get("throttled"))))]
 
 
 def _on_one_line(record: Record, run: Run | None) -> dict[str, Any]:

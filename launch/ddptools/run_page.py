@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import statistics
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -91,7 +92,7 @@ def run_table(runs: list[TrainingRun]) -> Table:
         last = {line["event"]: line for line in run.lines}
         test = max((last[e] for e in ("epoch", "evaluation") if e in last), key=step_of, default={})
         rates = run.curve(f"{run.unit}_per_second", "step").values or run.curve(f"{run.unit}_per_second", "epoch").values
-        rate = (run.summary or {}).get(f"{run.unit}_per_second") or (_median(rates) if rates else None)
+        rate = (run.summary or {}).get(f"{run.unit}_per_second") or (statistics.median(rates) if rates else None)
         seconds = [run.seconds(line) for line in [*run.lines, *filter(None, [run.summary, run.interruption])]]
         took = max((s for s in seconds if math.isfinite(s)), default=math.nan)
         last_loss = run.curve("loss", "step").values[-1:] or run.curve("last_loss", "epoch").values[-1:]
@@ -110,10 +111,6 @@ def run_table(runs: list[TrainingRun]) -> Table:
 def _shown(value: object, show) -> str:
     known = as_number(value)
     return "" if known is None else show(known)
-
-
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def configuration_table(runs: list[TrainingRun]) -> Table:

@@ -26,7 +26,7 @@ def run(
     command: list[str],
     environment: dict[str, str],
     log: pathlib.Path,
-    timeout: float,
+    timeout_seconds: float,
     tick: Callable[[float], None] = lambda seconds: None,
 ) -> Outcome:
     """Output goes to `log`, errors to the same name with .err. `tick` is called about twice a second. Whatever ends
@@ -47,24 +47,24 @@ def run(
         except OSError as error:
             return Outcome("failed", None, 0.0, f"{command[0]}: {error.strerror}")
         try:
-            finished = _wait(process, start, timeout, tick)
+            finished = _wait(process, start, timeout_seconds, tick)
         finally:
             end_session(process)
     seconds = time.monotonic() - start
     if not finished:
-        return Outcome("timeout", None, seconds, _with_words(f"no end after {timeout:g} s", errors))
+        return Outcome("timeout", None, seconds, _with_words(f"no end after {timeout_seconds:g} s", errors))
     if process.returncode != 0:
         return Outcome("failed", process.returncode, seconds, _with_words(exit_text(process.returncode), errors))
     return Outcome("ok", 0, seconds, None)
 
 
-def _wait(process: subprocess.Popen, start: float, timeout: float, tick: Callable[[float], None]) -> bool:
+def _wait(process: subprocess.Popen, start: float, timeout_seconds: float, tick: Callable[[float], None]) -> bool:
     while True:
         seconds = time.monotonic() - start
-        if seconds >= timeout:
+        if seconds >= timeout_seconds:
             return process.poll() is not None
         try:
-            process.wait(min(0.5, timeout - seconds))
+            process.wait(min(0.5, timeout_seconds - seconds))
             return True
         except subprocess.TimeoutExpired:
             tick(time.monotonic() - start)
@@ -78,14 +78,14 @@ def when_parent_ends(number: int) -> Callable[[], None]:
     return lambda: _libc.prctl(PR_SET_PDEATHSIG, number)
 
 
-def end_session(process: subprocess.Popen, grace: float = GRACE) -> None:
+def end_session(process: subprocess.Popen, grace_seconds: float = GRACE) -> None:
     """Ends what is left of the job: mpirun is asked first, as it also ends ranks on other hosts; then whatever still
     belongs to the session that was made for it is killed (mpirun gives each rank a process group of its own)."""
     with _interrupts_ignored():
         if process.poll() is None:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(grace)
+                process.wait(grace_seconds)
         for pid in _members(process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

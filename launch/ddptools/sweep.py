@@ -120,7 +120,7 @@ class SweepRun:
             prefix = ["env", *unset, *changes] if launch.changes else []
             print(f"   {shlex.join(prefix + launch.command)}{'  (emulated nodes)' if launch.emulation else ''}")
 
-    def run_all(self, folder: ResultFolder, repeats: int, timeout: float, retry_failed: bool) -> int:
+    def run_all(self, folder: ResultFolder, repeats: int, timeout_seconds: float, retry_failed: bool) -> int:
         done = runs_done(folder, retry_failed)
         order = cases_module.interleaved(self.cases, repeats, self.sweep.seed)
         left = [(case, repeat) for case, repeat in order if (case.key, repeat) not in done]
@@ -130,7 +130,7 @@ class SweepRun:
         progress = Progress(len(left))
         counts: dict[str, int] = {}
         for case, repeat in left:
-            record = self.run_case(case, repeat, folder, timeout, progress)
+            record = self.run_case(case, repeat, folder, timeout_seconds, progress)
             record["versions"] = versions[case.program]
             folder.append(record)
             status = record["status"]
@@ -147,7 +147,9 @@ class SweepRun:
             print("ddpsweep: not one run succeeded; the reasons stand above and in results.jsonl", file=sys.stderr)
         return 0 if not counts or (counts.keys() <= {"ok", "skipped"} and counts.get("ok")) else 1
 
-    def run_case(self, case: Case, repeat: int, folder: ResultFolder, timeout: float, progress: Progress) -> Record:
+    def run_case(
+        self, case: Case, repeat: int, folder: ResultFolder, timeout_seconds: float, progress: Progress
+    ) -> Record:
         stem = f"{case.key}-r{repeat}"
         log = folder.path / "logs" / f"{stem}.out"
         result_file = folder.path.absolute() / "logs" / f"{stem}.jsonl"
@@ -167,7 +169,8 @@ class SweepRun:
             "log": str(log.relative_to(folder.path)),
             "started": _now(),
         }
-        outcome = run(launch.command, launch.environment, log, timeout, lambda s: progress.tick(self.label(case), s))
+        tick = lambda seconds: progress.tick(self.label(case), seconds)
+        outcome = run(launch.command, launch.environment, log, timeout_seconds, tick)
         record |= {"ended": _now(), "seconds": round(outcome.seconds, 3)}
         return record | _outcome_fields(case, outcome, result_file)
 
@@ -309,7 +312,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return sweep_run.run_all(folder, repeats, arguments.timeout or sweep.timeout, arguments.retry_failed)
+        return sweep_run.run_all(folder, repeats, arguments.timeout or sweep.timeout_seconds, arguments.retry_failed)
     except KeyboardInterrupt:
         print(f"\nddpsweep: interrupted; what is done stands in {out}; go on with --resume", file=sys.stderr)
         return 130

@@ -66,7 +66,7 @@ class Sweep:
     name: str
     description: str
     repeats: int
-    timeout: float
+    timeout_seconds: float
     seed: int
     products: list[Product]
     notes: list[str]  # what was added to the file's settings, and why
@@ -113,7 +113,7 @@ class _Reader:
             name=name,
             description=self.text(table, "description", ""),
             repeats=self.integer(table, "repeats", 3, 1, 10_000),
-            timeout=float(self.integer(table, "timeout", 600, 1, 1_000_000)),
+            timeout_seconds=float(self.integer(table, "timeout", 600, 1, 1_000_000)),
             seed=self.integer(table, "seed", 1, 0, 2**63 - 1),
             products=read,
             notes=notes,

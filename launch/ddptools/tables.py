@@ -235,12 +235,12 @@ def _clocks(case: Case) -> str:
     return f"{min(clocks):,.0f} MHz{held}" + (f", fell in {fell:.0f} windows" if fell else "")
 
 
-def bus_bandwidths(case: Case) -> list[tuple[float, float]]:
+def busbw_gbs_by_bytes(case: Case) -> list[tuple[float, float]]:
     """Size in bytes and median bus bandwidth over the runs, GB/s; in place where both were measured."""
     values: dict[float, dict[bool, list[float]]] = {}
     for run in case.runs:
-        for size, in_place, bandwidth in bench_rows(run.bench):
-            values.setdefault(size, {}).setdefault(in_place, []).append(bandwidth)
+        for size_bytes, in_place, busbw_gbs in bench_rows(run.bench):
+            values.setdefault(size_bytes, {}).setdefault(in_place, []).append(busbw_gbs)
     return [(size, median_of(places.get(True) or places[False]) or 0.0) for size, places in sorted(values.items())]
 
 
@@ -251,7 +251,7 @@ def operation(cases: list[Case]) -> str:
 
 
 def _bus_bandwidth(experiment: Experiment) -> list[Table]:
-    by_case = [(case, dict(bus_bandwidths(case))) for case in experiment.measured]
+    by_case = [(case, dict(busbw_gbs_by_bytes(case))) for case in experiment.measured]
     caption = f"Bus bandwidth of {operation([case for case, found in by_case if found])}, GB/s."
     return _tables_by_size(experiment, caption, [(case, found) for case, found in by_case if found], number)
 

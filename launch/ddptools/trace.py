@@ -14,8 +14,8 @@ from ddptools.measurements import finite, table_of
 from ddptools.tables import Table
 from ddptools.words import number
 
-CLOCK = 0.5  # microseconds by which ends of spans may miss each other: the resolution of a GPU's events
-LATEST = 1e15  # microseconds that a time may reach
+CLOCK_US = 0.5  # microseconds by which ends of spans may miss each other: the resolution of a GPU's events
+LATEST_US = 1e15  # microseconds that a time may reach
 MOST_PARTS = 12
 MOST_RANKS = 200
 LANES = {0: "compute", 1: "communication"}
@@ -25,18 +25,16 @@ Interval = tuple[float, float]
 
 @dataclasses.dataclass(eq=False)
 class Span:
-    """Times in microseconds."""
-
     name: str
-    begin: float
-    end: float
+    begin_us: float
+    end_us: float
     level: int = 0  # depth within the spans around it; where spans only overlap, the first level that is free
     parent: "Span | None" = None
-    within: float = 0.0  # of its time, in spans directly within it
+    within_us: float = 0.0  # of its time, in spans directly within it
 
     @property
-    def duration(self) -> float:
-        return self.end - self.begin
+    def duration_us(self) -> float:
+        return self.end_us - self.begin_us
 
     @property
     def is_step(self) -> bool:
@@ -66,18 +64,18 @@ class RankTrace:
         """Where none is marked, all there is counts as one."""
         marked = [span for span in self.compute if span.is_step]
         spans = [span for row in self.rows.values() for span in row]
-        return marked or [Span("all", min(s.begin for s in spans), max(s.end for s in spans))]
+        return marked or [Span("all", min(s.begin_us for s in spans), max(s.end_us for s in spans))]
 
 
 @dataclasses.dataclass
 class RankTimes:
-    """Means over the steps of a rank, in microseconds."""
+    """Means over the steps of a rank."""
 
     rank: int
     steps: int
-    step: float
-    communication: float  # while a bucket is on its way
-    beside: float  # of it, while forward or backward compute
+    step_us: float
+    communication_us: float  # while a bucket is on its way
+    beside_us: float  # of it, while forward or backward compute
 
 
 def load_trace(path: pathlib.Path) -> list[RankTrace]:
@@ -122,10 +120,10 @@ def _lane(event: dict[str, Any]) -> str:
 
 
 def _span(event: dict[str, Any]) -> Span:
-    begin, duration = finite(event.get("ts")), finite(event.get("dur"))
-    if begin is None or duration is None or abs(begin) > LATEST or not 0.0 <= duration <= LATEST:
+    begin_us, duration_us = finite(event.get("ts")), finite(event.get("dur"))
+    if begin_us is None or duration_us is None or abs(begin_us) > LATEST_US or not 0.0 <= duration_us <= LATEST_US:
         raise ValueError("its ts or dur is no time in microseconds")
-    return Span(_shown(event.get("name")) or "(no name)", begin, begin + duration)
+    return Span(_shown(event.get("name")) or "(no name)", begin_us, begin_us + duration_us)
 
 
 def _shown(name: Any) -> str:
@@ -139,19 +137,19 @@ def _rank_trace(rank: int, name: str, lanes: dict[str, list[Span]]) -> RankTrace
 
 
 def nested(spans: list[Span]) -> list[Span]:
-    """Sets level, parent and within; returns them in order of their begin, the outer before the inner."""
-    ordered = sorted(spans, key=lambda span: (span.begin, -span.end))
+    """Sets level, parent and within_us; returns them in order of their begin, the outer before the inner."""
+    ordered = sorted(spans, key=lambda span: (span.begin_us, -span.end_us))
     open_spans: list[Span] = []
     for span in ordered:
-        open_spans = [other for other in open_spans if other.end > span.begin + CLOCK]
-        around = [other for other in open_spans if other.end + CLOCK >= span.end]
+        open_spans = [other for other in open_spans if other.end_us > span.begin_us + CLOCK_US]
+        around = [other for other in open_spans if other.end_us + CLOCK_US >= span.end_us]
         taken = {other.level for other in open_spans}
         span.parent = max(around, key=lambda other: other.level, default=None)
         span.level = 0 if span.parent is None else span.parent.level + 1
         while span.level in taken:
             span.level += 1
         if span.parent is not None:
-            span.parent.within += span.duration
+            span.parent.within_us += span.duration_us
         open_spans.append(span)
     return ordered
 
@@ -159,7 +157,7 @@ def nested(spans: list[Span]) -> list[Span]:
 def union(spans: Iterable[Span], inside: Interval) -> list[Interval]:
     """What they cover of `inside`, as disjoint intervals in order."""
     joined: list[Interval] = []
-    for begin, end in sorted((max(s.begin, inside[0]), min(s.end, inside[1])) for s in spans):
+    for begin, end in sorted((max(s.begin_us, inside[0]), min(s.end_us, inside[1])) for s in spans):
         if begin >= end:
             continue
         if joined and begin <= joined[-1][1]:
@@ -183,20 +181,20 @@ def common(a: list[Interval], b: list[Interval]) -> list[Interval]:
     return found
 
 
-def length(intervals: list[Interval]) -> float:
+def length_us(intervals: list[Interval]) -> float:
     return sum(end - begin for begin, end in intervals)
 
 
 def communicating(trace: RankTrace, step: Span) -> list[Interval]:
-    return union(trace.communication, (step.begin, step.end))
+    return union(trace.communication, (step.begin_us, step.end_us))
 
 
 def computing(trace: RankTrace, step: Span) -> list[Interval]:
     """Forward and backward of a step. They end where the last bucket sets out: buckets start in order, each when it is
     complete, so that nothing is left to compute, although the span of backward may last until the bucket has come."""
-    begins = [span.begin for span in trace.communication if step.begin <= span.begin < step.end]
+    begins = [span.begin_us for span in trace.communication if step.begin_us <= span.begin_us < step.end_us]
     work = (span for span in trace.compute if not span.is_step)
-    return union(work, (step.begin, max(begins, default=step.end)))
+    return union(work, (step.begin_us, max(begins, default=step.end_us)))
 
 
 def rank_times(trace: RankTrace) -> RankTimes:
@@ -206,9 +204,9 @@ def rank_times(trace: RankTrace) -> RankTimes:
     return RankTimes(
         rank=trace.rank,
         steps=len(steps),
-        step=statistics.fmean(step.duration for step in steps),
-        communication=statistics.fmean(map(length, sent)),
-        beside=statistics.fmean(map(length, beside)),
+        step_us=statistics.fmean(step.duration_us for step in steps),
+        communication_us=statistics.fmean(map(length_us, sent)),
+        beside_us=statistics.fmean(map(length_us, beside)),
     )
 
 
@@ -219,16 +217,16 @@ def unit_of(microseconds: float) -> tuple[str, float]:
 
 def rank_table(traces: list[RankTrace]) -> Table:
     times = [rank_times(trace) for trace in traces]
-    unit, size = unit_of(max(t.step for t in times))
+    unit, size = unit_of(max(t.step_us for t in times))
     header = ["rank", "steps", f"step {unit}", f"communication {unit}", "of the step", "beside compute"]
     rows = [
         [
             str(t.rank),
             str(t.steps),
-            number(t.step / size),
-            number(t.communication / size),
-            _share(t.communication, t.step),
-            _share(t.beside, t.communication),
+            number(t.step_us / size),
+            number(t.communication_us / size),
+            _share(t.communication_us, t.step_us),
+            _share(t.beside_us, t.communication_us),
         ]
         for t in times[:MOST_RANKS]
     ]
@@ -242,13 +240,13 @@ def _share(part: float, whole: float) -> str:
 
 def part_table(traces: list[RankTrace]) -> Table:
     """The parts that take longest, time in parts of theirs apart."""
-    step = statistics.fmean(rank_times(trace).step for trace in traces)
+    step = statistics.fmean(rank_times(trace).step_us for trace in traces)
     unit, size = unit_of(step)
-    parts = sorted(_parts(traces), key=lambda part: -part.mean)[:MOST_PARTS]
+    parts = sorted(_parts(traces), key=lambda part: -part.mean_us)[:MOST_PARTS]
     rows = []
     for p in parts:
-        longest = f"{number(p.longest / size)} (rank {p.slowest})"
-        rows.append([p.name, p.row, number(p.times), number(p.mean / size), _share(p.mean, step), longest])
+        longest = f"{number(p.longest_us / size)} (rank {p.slowest})"
+        rows.append([p.name, p.row, number(p.times), number(p.mean_us / size), _share(p.mean_us, step), longest])
     header = ["part", "row", "times", unit, "of the step", f"longest {unit}"]
     caption = "The longest parts of a step, mean of the ranks. Buckets that travel at once count each."
     return Table(caption, header, rows)
@@ -261,8 +259,8 @@ class Part:
     name: str  # N stands for its numbers, so that the layers count together
     row: str
     times: float
-    mean: float  # of the ranks, microseconds
-    longest: float  # of the rank that takes longest
+    mean_us: float  # of the ranks
+    longest_us: float  # of the rank that takes longest
     slowest: int
 
 
@@ -275,7 +273,7 @@ def _parts(traces: list[RankTrace]) -> list[Part]:
             for span in spans:
                 key = (_part_name(span), row)
                 by_rank = sums.setdefault(key, {})
-                by_rank[trace.rank] = by_rank.get(trace.rank, 0.0) + max(span.duration - span.within, 0.0) / steps
+                by_rank[trace.rank] = by_rank.get(trace.rank, 0.0) + max(span.duration_us - span.within_us, 0.0) / steps
                 counts[key] += 1
     all_steps = sum(len(trace.steps) for trace in traces)
     made = []
@@ -288,4 +286,4 @@ def _parts(traces: list[RankTrace]) -> list[Part]:
 
 def _part_name(span: Span) -> str:
     name = re.sub(r"\d+", "N", span.name)
-    return f"{name}, outside its parts" if span.within > 0 else name
+    return f"{name}, outside its parts" if span.within_us > 0 else name

@@ -19,7 +19,7 @@ from ddptools.trace import (
     common,
     communicating,
     computing,
-    length,
+    length_us,
     load_trace,
     part_table,
     rank_table,
@@ -68,12 +68,12 @@ def _window(traces: list[RankTrace], step: int | None) -> Interval:
     if step is not None and not 0 <= step < steps:
         raise UsageError(f"--step {step}: the trace has the steps 0 to {steps - 1}")
     chosen = [s for trace in traces for s in (trace.steps[:MOST_STEPS] if step is None else [trace.steps[step]])]
-    begin = min(s.begin for s in chosen)
-    return begin, max(*(s.end for s in chosen), begin + 1e-3)
+    begin = min(s.begin_us for s in chosen)
+    return begin, max(*(s.end_us for s in chosen), begin + 1e-3)
 
 
 def _captions(traces: list[RankTrace], shown: Interval) -> list[str]:
-    steps = sum(shown[0] <= s.begin and s.end <= shown[1] for s in traces[0].steps)
+    steps = sum(shown[0] <= s.begin_us and s.end_us <= shown[1] for s in traces[0].steps)
     ranks = f"{min(len(traces), MOST_RANKS)} of {len(traces)} ranks"
     return [ranks, f"{steps} of {len(traces[0].steps)} steps"]
 
@@ -121,7 +121,7 @@ class Canvas:
         self.axes.broken_barh(parts, (top + 0.02, ROW - 0.04), facecolor=COLORS[color], **edge)
 
     def name(self, span: Span, top: float) -> None:
-        begin, end = max(span.begin, self.shown[0]), min(span.end, self.shown[1])
+        begin, end = max(span.begin_us, self.shown[0]), min(span.end_us, self.shown[1])
         text = fitting(span.name, (end - begin) * self.points_each - 4)
         if text:
             x = ((begin + end) / 2 - self.shown[0]) / self.size
@@ -177,7 +177,7 @@ def _draw_rank(canvas: Canvas, trace: RankTrace, top: float) -> None:
             groups: dict[tuple[int, str], list[Interval]] = {}
             for span in spans:
                 kind = "update" if label == "update" else kind_of(span)
-                groups.setdefault((span.level, kind), []).append((span.begin, span.end))
+                groups.setdefault((span.level, kind), []).append((span.begin_us, span.end_us))
             _bars_and_names(canvas, groups, spans, top)
         top += ROW * _levels(spans)
     _label(canvas, "communication", top + ROW / 2, -0.1)
@@ -199,9 +199,9 @@ def _communication(canvas: Canvas, trace: RankTrace, top: float) -> None:
     hidden = [i for step in trace.steps for i in common(communicating(trace, step), computing(trace, step))]
     groups: dict[tuple[int, str], list[Interval]] = {}
     for span in trace.communication:
-        groups.setdefault((span.level, "communication, exposed"), []).append((span.begin, span.end))
-        beside = common([(span.begin, span.end)], hidden)
-        if length(beside) > 0:
+        groups.setdefault((span.level, "communication, exposed"), []).append((span.begin_us, span.end_us))
+        beside = common([(span.begin_us, span.end_us)], hidden)
+        if length_us(beside) > 0:
             groups.setdefault((span.level, "communication beside compute"), []).extend(beside)
     _bars_and_names(canvas, groups, trace.communication, top)
 

@@ -299,7 +299,7 @@ def _numerics(experiment: Experiment) -> Iterator[str]:
             if len(case.hashes()) > 1:
                 yield (
                     f"{len(case.runs)} runs of {experiment.label(case)} ended with {len(case.hashes())} different "
-                    "sets of parameters: it is not reproducible bit by bit."
+                    f"sets of parameters: it is not reproducible bit by bit ({_why_runs_differ(case)})."
                 )
         different = {frozenset(case.hashes()) for case in cases}
         if len(different) > 1:
@@ -330,6 +330,13 @@ def _deciding_flags(experiment: Experiment) -> Iterator[str]:
         groups = [[case for case in cases if case.hashes()] for _, cases in experiment.contexts([name])]
         if any(len({frozenset(case.hashes()) for case in cases}) > 1 for cases in groups):
             yield f"{name} decides the parameters at the end: with another value they differ, as they should."
+
+
+def _why_runs_differ(case: Case) -> str:
+    """Of one case, as far as they tell it."""
+    if any(table_of(run.summary.get("configuration")).get("tune") == "on" for run in case.runs):
+        return "--tune on chooses matrix products by timing, and other products round differently"
+    return "ddpreport does not know why"
 
 
 def _why_parameters_differ(case: Case, reference: Case) -> str:

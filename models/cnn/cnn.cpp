@@ -68,14 +68,16 @@ class CnnLayers {
 
   /// Leaves the gradient of the logits in their place where `gradient_scale` is not 0.
   void forward(const ImageBatch& batch, const CnnTensors& w, const Dropout& pool_dropout, const Dropout& hidden_dropout,
-               float gradient_scale, MetricSums* sums) {
+               float gradient_scale, MetricSums* sums, const Model::Reads& reads) {
     count_ = batch.count;
     pool_dropout_ = pool_dropout;
     hidden_dropout_ = hidden_dropout;
     gather_.gather_images(batch, rows(images_));
+    for (const Parameter parameter : {conv1_weight, conv1_bias, conv2_weight, conv2_bias}) reads(parameter);
     convolution_.conv2d(rows(images_), w.conv1_weight, w.conv1_bias, rows(conv1_));
     convolution_.conv2d(rows(conv1_), w.conv2_weight, Tensor{}, rows(conv2_));
     pool_.bias_relu_pool_dropout(rows(conv2_), w.conv2_bias, pool_dropout, rows(pooled_), rows(winner_));
+    for (const Parameter parameter : {fc1_weight, fc1_bias, fc2_weight, fc2_bias}) reads(parameter);
     linear_.linear(features(pooled_), w.fc1_weight, Tensor{}, rows(hidden_));
     activation_.bias_relu_dropout(rows(hidden_), w.fc1_bias, hidden_dropout);
     linear_.linear(rows(hidden_), w.fc2_weight, w.fc2_bias, rows(logits_));
@@ -159,16 +161,19 @@ class Cnn final : public Model, public Classifier {
     gradients_ = named(tensors.gradients);
   }
 
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
     const bool dropout = options_.dropout;
-    run({slice, images_.train}, dropout ? kPoolDropout : 0.0f, dropout ? kHiddenDropout : 0.0f, gradient_scale, sums);
+    run({slice, images_.train}, dropout ? kPoolDropout : 0.0f, dropout ? kHiddenDropout : 0.0f, gradient_scale, sums,
+        reads);
   }
 
-  void evaluate(const Slice& slice, MetricSums* sums) override { run({slice, images_.test}, 0.0f, 0.0f, 0.0f, sums); }
+  void evaluate(const Slice& slice, MetricSums* sums) override {
+    run({slice, images_.test}, 0.0f, 0.0f, 0.0f, sums, [](std::size_t) {});
+  }
 
   std::vector<Prediction> classify(const Slice& slice, MetricSums* sums) override {
     if (!layers_) layers_ = std::make_unique<CnnLayers>(device_, shape_, options_.max_batch);
-    layers_->forward({slice, images_.test}, weights_, Dropout{}, Dropout{}, 0.0f, sums);
+    layers_->forward({slice, images_.test}, weights_, Dropout{}, Dropout{}, 0.0f, sums, [](std::size_t) {});
     return predictions_of(device_, layers_->logits());
   }
 
@@ -211,16 +216,15 @@ class Cnn final : public Model, public Classifier {
   const char* unit() const override { return "images"; }
 
  private:
-  void run(const ImageBatch& batch, float pool_rate, float hidden_rate, float gradient_scale, MetricSums* sums) {
+  void run(const ImageBatch& batch, float pool_rate, float hidden_rate, float gradient_scale, MetricSums* sums,
+           const Reads& reads) {
     DDP_CHECK(batch.count > 0 && batch.count <= options_.max_batch, "cnn: a batch of {}, at most {} fit", batch.count,
               options_.max_batch);
     const Dropout pool{pool_rate, options_.seed, kPoolSite, batch.order.first, batch.step};
     const Dropout hidden{hidden_rate, options_.seed, kHiddenSite, batch.order.first, batch.step};
-    if (kernels_) {
-      kernels_->forward(batch, weights_, pool, hidden, gradient_scale, sums);
-    } else {
-      layers_->forward(batch, weights_, pool, hidden, gradient_scale, sums);
-    }
+    if (!kernels_) return layers_->forward(batch, weights_, pool, hidden, gradient_scale, sums, reads);
+    for (std::size_t parameter = 0; parameter < kParameterCount; ++parameter) reads(parameter);
+    kernels_->forward(batch, weights_, pool, hidden, gradient_scale, sums);
   }
 
   Device& device_;

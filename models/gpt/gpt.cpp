@@ -83,8 +83,8 @@ class Gpt final : public Model, public LanguageModel {
     if (scales_) scales_->restored();
   }
 
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
-    run_blocks({slice, text_.train}, options_.dropout);
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
+    run_blocks({slice, text_.train}, options_.dropout, reads);
     for (std::int64_t first = 0; first < rows(); first += head_rows_) {
       const Tensor x = head_piece(final_norm_.output, first);
       const Tensor logits = head_logits(x);
@@ -155,7 +155,8 @@ class Gpt final : public Model, public LanguageModel {
   }
   void fit_to_batch(const TokenBatch& batch);
   Dropout dropout(std::uint32_t site) const { return {rate_, options_.seed, site, batch_.order.first, batch_.step}; }
-  void run_blocks(const TokenBatch& batch, float rate);
+  void run_blocks(const TokenBatch& batch, float rate, const Reads& reads);
+  void report_reads(std::int64_t layer, const Reads& reads) const;
   void run_blocks_apart(const TokenBatch& batch);
 
   Tensor head_piece(const Tensor& activation, std::int64_t first) const {
@@ -311,10 +312,20 @@ void Gpt::fit_to_batch(const TokenBatch& batch) {
   for (Tensor* tensor : {&scratch_.dmlp_fp8, &scratch_.dattention_fp8, &scratch_.dqkv_fp8}) fit(*tensor);
 }
 
-/// Forward up to the final norm.
-void Gpt::run_blocks(const TokenBatch& batch, float rate) {
+/// Of the block `layer`, or, behind the last one, of the final norm.
+void Gpt::report_reads(std::int64_t layer, const Reads& reads) const {
+  const bool is_block = layer < shape_.layers;
+  const std::size_t first = is_block ? first_parameter(shape_, layer) : kFinalNorm;
+  const std::size_t count = is_block ? GptBlock::kParameters : 2;
+  for (std::size_t parameter = first; parameter < first + count; ++parameter) reads(parameter);
+}
+
+/// Forward up to the final norm. A block begins with its first norm, which is worked out with what is before it.
+void Gpt::run_blocks(const TokenBatch& batch, float rate, const Reads& reads) {
   rate_ = rate;
   fit_to_batch(batch);
+  for (const std::size_t parameter : {token_embedding(shape_), token_embedding(shape_) + 1}) reads(parameter);
+  report_reads(0, reads);
   const GptNorm& first = block(0).norm1();
   embedding_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), first.input);
   norm_.layer_norm(first.input, first.weight, first.bias, static_cast<float>(shape_.norm_epsilon), first.output,
@@ -323,13 +334,14 @@ void Gpt::run_blocks(const TokenBatch& batch, float rate) {
     const std::uint32_t site = kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer);
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} forward", layer));
     block(layer).set_dropout(dropout(site), dropout(site + 1));
+    report_reads(layer + 1, reads);
     block(layer).forward(layer + 1 < shape_.layers ? block(layer + 1).norm1() : final_norm_, scratch_.branch);
   }
 }
 
 /// Without dropout, and without a trace in the steps to come.
 void Gpt::run_blocks_apart(const TokenBatch& batch) {
-  run_blocks(batch, 0.0f);
+  run_blocks(batch, 0.0f, [](std::size_t) {});
   if (scales_) scales_->forget_magnitudes();
 }
 

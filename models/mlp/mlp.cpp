@@ -51,11 +51,13 @@ class Mlp final : public Model, public Classifier {
     g_ = tensors.gradients;
   }
 
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
-    run({slice, data_.train}, gradient_scale, rows(logits_, slice.count), sums);
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
+    run({slice, data_.train}, gradient_scale, rows(logits_, slice.count), sums, reads);
   }
 
-  void evaluate(const Slice& slice, MetricSums* sums) override { run({slice, data_.test}, 0.0f, Tensor{}, sums); }
+  void evaluate(const Slice& slice, MetricSums* sums) override {
+    run({slice, data_.test}, 0.0f, Tensor{}, sums, [](std::size_t) {});
+  }
 
   std::vector<Prediction> classify(const Slice& slice, MetricSums* sums) override {
     evaluate(slice, sums);
@@ -101,16 +103,22 @@ class Mlp final : public Model, public Classifier {
   static Tensor rows(const Tensor& activation, std::int64_t count) { return activation.first(count); }
   Tensor pixels() const { return {images_.data, images_.dtype, {count_, shape_.pixels()}}; }
 
-  void run(const ImageBatch& batch, float gradient_scale, const Tensor& dlogits, MetricSums* sums) {
+  void run(const ImageBatch& batch, float gradient_scale, const Tensor& dlogits, MetricSums* sums, const Reads& reads) {
     DDP_CHECK(batch.count > 0 && batch.count <= max_batch_, "mlp: a batch of {}, at most {} fit", batch.count,
               max_batch_);
     count_ = batch.count;
     const Tensor h1 = rows(hidden1_, count_), h2 = rows(hidden2_, count_), logits = rows(logits_, count_);
     gather_.gather_images(batch, rows(images_, count_));
+    reads(fc1_weight);
+    reads(fc1_bias);
     linear_.linear(pixels(), w_[fc1_weight], Tensor{}, h1);
     activation_.bias_relu_dropout(h1, w_[fc1_bias], Dropout{});
+    reads(fc2_weight);
+    reads(fc2_bias);
     linear_.linear(h1, w_[fc2_weight], Tensor{}, h2);
     activation_.bias_relu_dropout(h2, w_[fc2_bias], Dropout{});
+    reads(fc3_weight);
+    reads(fc3_bias);
     linear_.linear(h2, w_[fc3_weight], w_[fc3_bias], logits);
     loss_.softmax_cross_entropy(logits, batch, gradient_scale, dlogits, sums);
   }

@@ -69,9 +69,10 @@ class Communicator {
   Ticket broadcast(const Tensor& values, int root, Stream stream) { return broadcast(values, values, root, stream); }
 
   /// True where work queued on that stream from now on sees the result: at once for NCCL, which works in stream order;
-  /// when the messages have arrived for MPI. Makes progress. Tickets complete in the order they were given.
+  /// when the messages have arrived for MPI, of this ticket alone. Makes progress.
   virtual bool test(Ticket ticket) = 0;
-  virtual void wait(Ticket ticket) = 0;  ///< Returns when test(ticket) would be true.
+  /// Returns when test() would be true for this ticket and all that were given before.
+  virtual void wait(Ticket ticket) = 0;
   /// Whether a graph of the device may capture collectives: those of MPI need the host.
   virtual bool capturable() const { return true; }
 

@@ -22,20 +22,27 @@ void Hash128::add(const void* data, std::size_t bytes) {
   XXH3_128bits_update(&state_->xxh, data, bytes);
 }
 
+namespace {
+
+std::string hex_of(const std::array<std::uint64_t, 2>& value) {
+  return fmt::format("{:016x}{:016x}", value[0], value[1]);
+}
+
+}  // namespace
+
 std::array<std::uint64_t, 2> Hash128::value() const {
   const XXH128_hash_t value = XXH3_128bits_digest(&state_->xxh);
   return {value.high64, value.low64};
 }
 
-std::string Hash128::hex() const {
-  const auto [high, low] = value();
-  return fmt::format("{:016x}{:016x}", high, low);
+std::string Hash128::hex() const { return hex_of(value()); }
+
+std::array<std::uint64_t, 2> xxh3_128_value(const void* data, std::size_t bytes) {
+  const XXH128_hash_t value = XXH3_128bits(data, bytes);
+  return {value.high64, value.low64};
 }
 
-std::string xxh3_128(const void* data, std::size_t bytes) {
-  const XXH128_hash_t value = XXH3_128bits(data, bytes);
-  return fmt::format("{:016x}{:016x}", value.high64, value.low64);
-}
+std::string xxh3_128(const void* data, std::size_t bytes) { return hex_of(xxh3_128_value(data, bytes)); }
 
 void SharedHash::add(const void* data, std::size_t bytes, const std::function<void(const void*, std::size_t)>& see) {
   for (std::size_t at = 0; at < bytes; at += kPieceBytes, ++next_) {

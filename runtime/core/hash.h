@@ -30,6 +30,7 @@ class Hash128 {
 
 /// XXH3-128 of these bytes alone, 32 digits: what `xxhsum -H2` prints of a file that holds them.
 std::string xxh3_128(const void* data, std::size_t bytes);
+std::array<std::uint64_t, 2> xxh3_128_value(const void* data, std::size_t bytes);  ///< The same; high half first.
 
 /// Hash of data that several readers share: each takes every `readers`-th piece, and combined() of what they found does
 /// not depend on their number.

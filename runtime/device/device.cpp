@@ -7,9 +7,11 @@ void Device::record(Timeline& timeline, const std::function<void()>& work) {
     Timeline*& of_device;
     ~Recording() { of_device = nullptr; }
   };
+  finish_unfinished();
   timeline_ = &timeline;
   const Recording recording{timeline_};
   work();
+  finish_unfinished();
 }
 
 }  // namespace ddptrain

@@ -116,6 +116,13 @@ class Device {
   /// Multiprocessors that kernels which fill the GPU leave to collectives now.
   int communication_multiprocessors() const { return whole_ ? 0 : options_.communication_multiprocessors; }
 
+  /// CPUs: does the work that has been queued and waits for messages of other ranks; empty: there is none. Called once,
+  /// by what waits for the device, and by what queues work behind it that reads or writes the same.
+  void set_unfinished(std::function<void()> finish) { unfinished_ = std::move(finish); }
+  void finish_unfinished() {
+    if (const auto finish = std::exchange(unfinished_, nullptr)) finish();
+  }
+
   // --- extensions -----------------------------------------------------------------------------------------------
   /// The device's one object of type T: a family of operations (runtime/ops/), or whatever else works on a device and
   /// is made once for it. T::make(*this) makes it when it is first asked for; it lives as long as the device's streams.
@@ -144,6 +151,7 @@ class Device {
   DeviceOptions options_;
   std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
   std::function<void()> progress_;
+  std::function<void()> unfinished_;
   Timeline* timeline_ = nullptr;
   bool whole_ = false;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> extensions_;

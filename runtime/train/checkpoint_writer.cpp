@@ -100,6 +100,7 @@ std::optional<WrittenCheckpoint> CheckpointWriter::start(RunProgress progress) {
                               world_.all_gather(world_.hostname())[static_cast<std::size_t>(full)], options_.folder,
                               1e-6 * total_bytes_));
   }
+  device_.finish_unfinished();
   for (const Place& place : places_) {
     device_.copy(static_cast<char*>(image_.data()) + place.at, place.values.data, place.values.bytes(),
                  device_.compute_stream());

@@ -1,10 +1,31 @@
 #include "runtime/train/gradient_reducer.h"
 
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
 #include <chrono>
+#include <exception>
+#include <thread>
 
 #include "runtime/core/error.h"
 
 namespace ddptrain {
+namespace {
+
+/// Adds the time for which it lives.
+class Clocked {
+ public:
+  explicit Clocked(double& seconds) : seconds_(seconds) {}
+  ~Clocked() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  Clocked(const Clocked&) = delete;
+  Clocked& operator=(const Clocked&) = delete;
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
 
 Communicator::Ticket start_sum(const ParameterArena& arena, std::size_t bucket, Communicator& communicator,
                                Stream stream) {
@@ -26,11 +47,23 @@ GradientReducer::GradientReducer(const ParameterArena& arena, Communicator* comm
 }
 
 GradientReducer::~GradientReducer() {
-  if (running_) device_.set_progress({});
+  if (!running_ && in_flight_.empty()) return;
+  device_.set_progress({});
+  device_.set_unfinished({});
+  if (running_ || std::uncaught_exceptions() > 0) return;  // waiting for a peer that may be gone would hang
+  try {
+    for (const InFlight& sum : in_flight_) communicator_->wait(sum.ticket);
+  } catch (const std::exception& error) {
+    spdlog::warn("sums of gradients did not end: {}", error.what());
+  }
 }
+
+/// Beneath the next forward pass.
+bool GradientReducer::goes_on() const { return mode_ == OverlapMode::on && device_.kind() == DeviceKind::cpu; }
 
 void GradientReducer::begin(bool last_micro_step) {
   DDP_CHECK(!running_, "begin() before the micro-step in progress has finished");
+  device_.finish_unfinished();
   running_ = true;
   last_micro_step_ = last_micro_step;
   is_ready_.assign(arena_.specs().size(), false);
@@ -39,7 +72,7 @@ void GradientReducer::begin(bool last_micro_step) {
   next_bucket_ = 0;
   forked_ = false;
   newest_.reset();
-  if (last_micro_step && mode_ == OverlapMode::on) {
+  if (last_micro_step && mode_ != OverlapMode::off && communicates()) {
     // Long operations let messages move, but nothing may be computed in the middle of them.
     device_.set_progress([this] {
       if (newest_) communicator_->test(*newest_);
@@ -65,16 +98,39 @@ void GradientReducer::finish() {
   }
   if (last_micro_step_) {
     launch_complete_buckets();
-    while (!in_flight_.empty()) {
-      const auto start = std::chrono::steady_clock::now();
-      communicator_->wait(in_flight_.front().ticket);
-      seconds_waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (goes_on()) {
       take_finished();
+    } else {
+      wait_for_all();
     }
     if (forked_) device_.wait_for(device_.compute_stream(), device_.communication_stream());
   }
-  device_.set_progress({});
   running_ = false;
+  if (in_flight_.empty()) return device_.set_progress({});
+  device_.set_unfinished([this] { wait_for_all(); });
+}
+
+void GradientReducer::wait_for(std::size_t parameter) {
+  if (in_flight_.empty()) return;
+  take_finished();
+  const auto sum = std::ranges::find(in_flight_, arena_.plan().bucket_of.at(parameter), &InFlight::bucket);
+  if (sum == in_flight_.end()) return;
+  {
+    const Watch::Wait wait(device_.watch(), "all-reduce");
+    const Clocked clocked(seconds_waited_);
+    while (!communicator_->test(sum->ticket)) std::this_thread::yield();
+  }
+  take_finished();
+}
+
+void GradientReducer::wait_for_all() {
+  while (!in_flight_.empty()) {
+    {
+      const Clocked clocked(seconds_waited_);
+      communicator_->wait(in_flight_.front().ticket);
+    }
+    take_finished();
+  }
 }
 
 void GradientReducer::launch_complete_buckets() {
@@ -122,19 +178,29 @@ void GradientReducer::gather(InFlight summed) {
 }
 
 void GradientReducer::take_finished() {
-  while (!in_flight_.empty() && communicator_->test(in_flight_.front().ticket)) {
-    const InFlight arrived = in_flight_.front();
-    in_flight_.pop_front();
-    if (arrived.exchanging) {
-      tree_->add(arrived.bucket, arrived.stream);
-      if (!arena_.sharded()) {
-        gather(arrived);
-        continue;
-      }
+  for (std::size_t i = 0; i < in_flight_.size();) {
+    if (communicator_->test(in_flight_[i].ticket)) {
+      const InFlight arrived = in_flight_[i];
+      in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(i));
+      take(arrived);
+    } else if (goes_on()) {
+      ++i;
+    } else {
+      return;
     }
-    if (Timeline* timeline = device_.timeline()) timeline->end(arrived.span, arrived.stream);
-    reduced_(arrived.bucket, arrived.stream);
   }
+  if (running_ || !in_flight_.empty()) return;
+  device_.set_progress({});
+  device_.set_unfinished({});
+}
+
+void GradientReducer::take(const InFlight& arrived) {
+  if (arrived.exchanging) {
+    tree_->add(arrived.bucket, arrived.stream);
+    if (!arena_.sharded()) return gather(arrived);
+  }
+  if (Timeline* timeline = device_.timeline()) timeline->end(arrived.span, arrived.stream);
+  reduced_(arrived.bucket, arrived.stream);
 }
 
 }  // namespace ddptrain

@@ -79,6 +79,8 @@ class Model {
   /// Parameter i has its final gradient of this micro-step, and its weight is not read again in this step, as far as
   /// the compute stream is concerned.
   using Ready = std::function<void(std::size_t)>;
+  /// What forward() queues from now on reads the weight of parameter i, whose update may be under way until then.
+  using Reads = std::function<void(std::size_t)>;
 
   virtual ~Model() = default;
 
@@ -95,8 +97,9 @@ class Model {
   /// Forward pass over training samples, with dropout; adds the slice's loss and hits to *sums, by the end of
   /// backward() at the latest. May begin with the backward pass. `gradient_scale`: factor of the loss of every
   /// prediction in the gradient, 1 / (predictions of the whole step on all ranks); 0: nothing of the backward pass is
-  /// begun, and none may follow.
-  virtual void forward(const Slice& slice, float gradient_scale, MetricSums* sums) = 0;
+  /// begun, and none may follow. Every parameter is reported to `reads`, the later the better, and the tensors of
+  /// gradients, which may be on their way to other ranks until then, are left alone.
+  virtual void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) = 0;
   /// Backward pass of the last forward; every parameter is reported exactly once.
   virtual void backward(bool accumulate, const Ready& ready) = 0;
   /// Forward pass over test samples, without dropout and without a trace in training.

@@ -77,6 +77,10 @@ float* Optimizer::clip_scale() const { return static_cast<float*>(clip_.data()) 
 
 void Optimizer::begin_step(StepRef step, bool communicates) {
   step_ = step;
+  if (device_.kind() == DeviceKind::cpu) {
+    begun_.step = step.value();
+    step_ = {&begun_, 0};
+  }
   gathers_ = communicates && arena_.sharded();
   if (needs_norm()) clear_others_squares();
 }
@@ -96,6 +100,7 @@ void Optimizer::add_squares(std::size_t bucket, Stream stream) {
 }
 
 double Optimizer::gradient_norm(bool communicates) {
+  device_.finish_unfinished();
   if (!needs_norm()) find_squares(communicates);
   std::vector<float> sums(square_count());
   device_.copy_to_host(sums.data(), squares().data, squares().bytes());

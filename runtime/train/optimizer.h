@@ -32,9 +32,13 @@ class Optimizer {
             Communicator& communicator, bool fused_sum, NonFinite* nonfinite = nullptr,
             OnNonFinite on_nonfinite = OnNonFinite::stop);
 
-  /// `communicates`: false leaves a sharded arena's weights ungathered, and norms those of this rank's parts.
+  /// Before the first bucket of a step, and behind all of the one before. On a CPU, `step` may go on while buckets are
+  /// still to be updated. `communicates`: false leaves a sharded arena's weights ungathered, and norms those of this
+  /// rank's parts.
   void begin_step(StepRef step, bool communicates);
-  /// In bucket order: the summed gradients of `bucket` are in place, in the order of `stream`.
+  /// Of the whole gradient, before the first update.
+  bool needs_norm() const { return clip_norm_ > 0.0f || on_nonfinite_ == OnNonFinite::skip; }
+  /// Once for each bucket: its summed gradients are in place, in the order of `stream`.
   void bucket_reduced(std::size_t bucket, Stream stream);
   /// Whether sum_and_update() takes the place of the last bucket's sum over ranks and bucket_reduced(); the same on all
   /// ranks.
@@ -58,7 +62,6 @@ class Optimizer {
   std::string what_forbids_fusing(bool wanted, std::size_t inbox_bytes) const;
   void find_peers(std::size_t inbox_bytes);
   void sum_by_peers();
-  bool needs_norm() const { return clip_norm_ > 0.0f || on_nonfinite_ == OnNonFinite::skip; }
   std::size_t square_count() const;
   Tensor squares()
       const;  ///< f32: sum of squares of each bucket's gradients, or of each chunk's where these are whole.
@@ -85,6 +88,7 @@ class Optimizer {
   Buffer meeting_memory_;  ///< Of meet(), as meeting_.
   PeerInboxes meeting_;
   StepRef step_;
+  StepState begun_;  ///< Where a CPU keeps the number of the step.
   bool gathers_ = false;
   Communicator::Ticket last_gather_ = 0;
 };

@@ -50,10 +50,11 @@ std::vector<StateArray> replicated_arrays(const TrainingState& state) {
 
 /// Of each array, as bytes.
 std::string checksums(const std::vector<StateArray>& arrays, Device& device) {
-  const Buffer sums = device.allocate(arrays.size() * sizeof(std::uint64_t));
+  const Buffer sums = device.allocate(arrays.size() * sizeof(Digest128));
   for (std::size_t i = 0; i < arrays.size(); ++i) {
+    std::uint64_t next = 0;
     for (const StateArray::Piece& piece : arrays[i].pieces) {
-      device.get<ChecksumOps>().add_checksum(piece.values, static_cast<std::uint64_t*>(sums.data()) + i);
+      next = device.get<ChecksumOps>().add_checksum(piece.values, next, static_cast<Digest128*>(sums.data()) + i);
     }
   }
   std::string bytes(sums.bytes(), '\0');
@@ -72,7 +73,7 @@ std::string held_by_most(const std::vector<std::string>& of_ranks) {
 /// Where the checksums of two ranks first differ.
 std::size_t first_difference(const std::string& a, const std::string& b) {
   const auto place = std::ranges::mismatch(a, b).in1 - a.begin();
-  return static_cast<std::size_t>(place) / sizeof(std::uint64_t);
+  return static_cast<std::size_t>(place) / sizeof(Digest128);
 }
 
 /// Empty where all are the same.
@@ -127,6 +128,7 @@ void RunGuard::check_finite() {
 
 void RunGuard::check_replicas(std::int64_t step) {
   if (!trainer_.communicates()) return;
+  device_.finish_unfinished();
   const std::vector<StateArray> arrays = replicated_arrays(trainer_.state());
   const std::vector<std::string> of_ranks = world_.all_gather(checksums(arrays, device_));
   const std::string difference = differing_replicas(of_ranks, world_.all_gather(world_.hostname()), arrays);

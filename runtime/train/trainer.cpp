@@ -74,7 +74,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       tree_(make_tree(options, arena_, device, communicator)),
       optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator,
                  options.fused_sum && ranks_.count == 1, &state_.step()->nonfinite, options.on_nonfinite),
-      reducer_(arena_, &communicator, device, options.overlap, on_reduced(), on_last_bucket(), tree()),
+      reducer_(arena_, &communicator, device, overlap(), on_reduced(), on_last_bucket(), tree()),
       silent_reducer_(arena_, nullptr, device, OverlapMode::none, on_reduced(), nullptr, tree()),
       sums_(device.allocate(4 * static_cast<std::size_t>(ranks_.count) * sizeof(MetricSums))),
       training_(device, state_.step(), [this](std::uint32_t offset) { train_step(reducer_, offset); },
@@ -85,6 +85,12 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
   for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) state_.put_away(neighbour);
   arena_.initialise(options.seed, world.rank());
   check_same_on_all_ranks(world, state_.parameter_hash(), "the parameters at the start");
+}
+
+/// A CPU updates a bucket beneath the next forward pass where nothing but the bucket's own sum is needed for it.
+OverlapMode Trainer::overlap() const {
+  const bool waits = tree_ || arena_.sharded() || optimizer_.needs_norm();
+  return options_.overlap == OverlapMode::on && waits ? OverlapMode::backward : options_.overlap;
 }
 
 GradientReducer::Reduced Trainer::on_reduced() {
@@ -123,17 +129,13 @@ Slice Trainer::training_slice(std::int64_t neighbour, std::int64_t micro_step, s
 }
 
 void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
-  const StepRef step{state_.step(), offset};
-  optimizer_.begin_step(step, reducer.communicates());
   for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) {
     const bool last = neighbour + 1 == ranks_.count;
     take_up(neighbour);
     for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
+      forward(training_slice(neighbour, micro, offset), gradient_scale(reducer), step_sums() + neighbour);
+      if (neighbour == 0 && micro == 0) optimizer_.begin_step({state_.step(), offset}, reducer.communicates());
       reducer.begin(last && micro + 1 == options_.grad_accum);
-      {
-        const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "forward");
-        model_->forward(training_slice(neighbour, micro, offset), gradient_scale(reducer), step_sums() + neighbour);
-      }
       {
         std::optional<Span> span(std::in_place, device_.timeline(), Lane::compute, device_.compute_stream(),
                                  "backward");
@@ -156,6 +158,17 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
     device_.get<OptimizerOps>().add_unless_left_out(&state_.step()->nonfinite, step_sums() + neighbour,
                                                     training_sums() + neighbour, device_.compute_stream());
   }
+}
+
+void Trainer::forward(const Slice& slice, float gradient_scale, MetricSums* sums) {
+  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "forward");
+  std::vector<bool> read(arena_.specs().size());
+  model_->forward(slice, gradient_scale, sums, [&](std::size_t parameter) {
+    read.at(parameter) = true;
+    reducer_.wait_for(parameter);
+  });
+  const auto missed = static_cast<std::size_t>(std::ranges::find(read, false) - read.begin());
+  DDP_CHECK(missed == read.size(), "forward did not report that it reads {}", arena_.specs()[missed].name);
 }
 
 void Trainer::run(std::uint64_t steps) {
@@ -267,6 +280,7 @@ void Trainer::copy_running_sums(MetricSums* pinned) {
 MetricSums Trainer::evaluate(std::int64_t most) {
   const NvtxRange range("evaluation");
   const Watch::Phase phase(device_.watch(), "evaluation");
+  device_.finish_unfinished();
   const std::int64_t samples = most > 0 ? std::min(most, test_count_) : test_count_;
   for (std::int64_t i = 0; i < ranks_.count; ++i) {
     take_up(i);
@@ -370,7 +384,7 @@ StepGraph Trainer::make_pass_steps(bool backward) {
     for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) {
       for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
         const float scale = backward ? gradient_scale_ : 0.0f;
-        model_->forward(training_slice(neighbour, micro, offset), scale, training_sums() + neighbour);
+        forward(training_slice(neighbour, micro, offset), scale, training_sums() + neighbour);
         if (backward) model_->backward(micro > 0, [](std::size_t) {});
       }
     }

@@ -155,6 +155,7 @@ class Trainer {
   /// Of the `neighbour`th virtual rank of this rank.
   Slice training_slice(std::int64_t neighbour, std::int64_t micro_step, std::uint32_t offset) const;
   void train_step(GradientReducer& reducer, std::uint32_t offset);
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums);
   void take_up(std::int64_t neighbour);
   float gradient_scale(const GradientReducer& reducer) const;
   void communicate(StepRef step);
@@ -173,6 +174,7 @@ class Trainer {
   void evaluate(const EvaluationShard& shard, MetricSums* sums);
   GradientPath tree_path() const;
   GradientTree* tree() { return tree_ ? &*tree_ : nullptr; }
+  OverlapMode overlap() const;
   GradientReducer::Reduced on_reduced();
   GradientReducer::Reduced on_last_bucket();
 

@@ -76,6 +76,46 @@ TEST(Ddpbench, GathersAndSumsBf16) {
   }
 }
 
+TEST(Ddpbench, TakesTheOneGpuThatItsRankIsShown) {
+  if (cuda_device_count() < 2) GTEST_SKIP() << "two GPUs are needed";
+  const auto run_with = [](const std::string& gpu) {
+    return run_command(
+        fmt::format("timeout 200 {} -np 2 sh -c 'CUDA_VISIBLE_DEVICES={} exec {} allreduce --device cuda -b 1M -e 1M'",
+                    DDP_MPIRUN, gpu, DDPTRAIN_PROGRAM));
+  };
+  const Outcome own = run_with("$OMPI_COMM_WORLD_LOCAL_RANK");
+  EXPECT_EQ(own.exit_code, 0) << own.output;
+  EXPECT_TRUE(own.says("# Out of bounds values : 0 OK")) << own.output;
+  const Outcome shared = run_with("0");
+  EXPECT_EQ(shared.exit_code, 2) << shared.output;
+  EXPECT_TRUE(shared.says("but 1 GPU there, and each rank needs its own")) << shared.output;
+}
+
+TEST(Ddpbench, DoctorNamesNoSlowGpu) {
+  if (cuda_device_count() < 1) GTEST_SKIP() << "a GPU is needed";
+  const json result = run_on_gpus("doctor --tolerance 0.3");
+  ASSERT_EQ(result["results"][0]["kind"], "rank");
+  EXPECT_GT(result["results"][0]["gflops"], 1000.0);
+  EXPECT_GT(result["results"][0]["copy_gbs"], 1.0);
+  EXPECT_TRUE(result["results"][0]["facts"].contains("SM clock")) << result.dump();
+  EXPECT_EQ(result["diagnosis"].size(), 1u) << result["diagnosis"].dump();
+  EXPECT_EQ(result["diagnosis"][0].get<std::string>().rfind("No slow one", 0), 0u) << result["diagnosis"].dump();
+}
+
+TEST(Ddpbench, DoctorMeasuresEveryRank) {
+  Outcome outcome;
+  const json result = run("doctor --seconds 0.2 --tolerance 0.01", &outcome);
+  ASSERT_EQ(result["results"].size(), 2u);
+  for (const json& row : result["results"]) {
+    EXPECT_EQ(row["kind"], "rank");
+    EXPECT_GT(row["gflops"], 0.0);
+    EXPECT_GT(row["copy_gbs"], 0.0);
+    EXPECT_GT(row["facts"]["time on a processor"], 0.0);
+  }
+  EXPECT_EQ(result["differences"].size(), 0u) << result["differences"].dump();
+  EXPECT_TRUE(outcome.says("No slow one")) << outcome.output;
+}
+
 TEST(Ddpbench, SplitComparesPieces) {
   const json result = run("split --total 1MB --pieces 10 --rounds 1");
   expect_fields(result, {"benchmark", "library", "device", "ranks", "nodes"});

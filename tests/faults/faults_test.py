@@ -212,5 +212,29 @@ class FaultsOnGpus(Faults):
     settings = ["--device", "cuda", "--data", "synthetic:20000", "--batch", "64"]
 
 
+@unittest.skipUnless(gpus() >= 2, "two GPUs are needed")
+class FaultsOnGpusOfTwoHosts(FaultsBase):
+    """NCCL takes the two ranks for hosts and sends over sockets, which takes most of a step of this model. So the fault
+    comes in the middle of a collective."""
+
+    ranks = 2
+    timeout = 6.0
+    settings = ["--device=cuda", "--model=gpt", "--layers=2", "--width=1024", "--heads=8", "--ff=4096", "--seq=128",
+                "--data=synthetic:200000:64", "--batch=2", "--graph=off"]  # fmt: skip
+    # Each rank gets an environment of its own; the first two words are those of Job.
+    hosts = ["-np", "2", "-x", "NCCL_SOCKET_IFNAME=lo", "-x", "NCCL_NVLS_ENABLE=0",
+             "sh", "-c", 'shift 2; NCCL_HOSTID=host$OMPI_COMM_WORLD_RANK exec "$@"', "sh"]  # fmt: skip
+
+    def test_killed_in_a_collective(self) -> None:
+        job = self.training(prefix=[*MPIRUN, *self.hosts])
+        self.check_end(job, job.signal(1, signal.SIGKILL), "exited on signal 9")
+
+    def test_stopped_in_a_collective(self) -> None:
+        job = self.training(prefix=[*MPIRUN, *self.hosts])
+        fault = job.signal(1, signal.SIGSTOP)
+        self.check_timeout(job, fault, r"Missing: rank 1 \(\S+\) does not answer, last heard of", self.timeout)
+        self.assertTrue(any(line["event"] == "collective" and line["finished"] is None for line in self.records()[0]))
+
+
 if __name__ == "__main__":
     unittest.main(argv=[argument for argument in sys.argv if argument != "--long"], verbosity=2)

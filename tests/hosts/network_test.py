@@ -59,6 +59,8 @@ class NetworkTest(unittest.TestCase):
             ((2, 2), [], GRADIENTS),
             ((2, 1), ["--comm-dtype=bf16"], GRADIENTS / 2),
             ((4, 1), [], 1.5 * GRADIENTS),
+            ((2, 2), ["--hierarchical=off"], 2 * GRADIENTS),  # two ranks share the card
+            ((4, 1), ["--hierarchical=off"], 1.5 * GRADIENTS),
             ((2, 1), ["--local-steps=2"], 1.5 * GRADIENTS),  # weights and two moments
         ):
             with self.subTest(layout=layout, flags=flags):
@@ -73,6 +75,32 @@ class NetworkTest(unittest.TestCase):
                 one, two = (self.train(layout, 7, "--model=cnn", *flags) for layout in ((1, 2), (2, 1)))
                 self.assertEqual((one["nodes"], two["nodes"]), (1, 2))
                 self.assertEqual(one["parameter_hash"], two["parameter_hash"])
+
+    def test_sums_beneath_the_next_forward_pass_change_no_bit(self) -> None:
+        often = ["--eval-every=2", "--verify-every=3", "--log-every=2", "--checkpoint-every=2"]
+        for flags in (["--model=cnn"], ["--model=cnn", "--grad-accum=2", *often], ["--model=mlp", "--comm-dtype=bf16"]):
+            with self.subTest(flags=flags):
+                runs = []
+                for mode in ("on", "backward", "off"):
+                    kept = [f"--checkpoint={mode}"] if often[0] in flags else []
+                    runs.append(self.train((2, 1), 7, *flags, *kept, f"--overlap={mode}"))
+                self.assertEqual(len({run["parameter_hash"] for run in runs}), 1)
+                self.assertEqual(len({run["loss"] for run in runs}), 1)
+
+    def test_forward_waits_only_for_the_weights_that_it_reads(self) -> None:
+        for name in self.hosts.names[:2]:
+            self.hosts.do(name, "tc qdisc replace dev eth0 root tbf rate 100mbit burst 64kb latency 100ms")
+            self.addCleanup(self.hosts.do, name, "tc qdisc del dev eth0 root")
+        for mode, beneath in (("on", 2), ("backward", 0)):
+            self.train((2, 1), 3, "--model=cnn", f"--overlap={mode}", "--trace=t.json")
+            spans = [span for span in json.loads((self.folder / "t.json").read_text())["traceEvents"] if span["ph"] == "X"]
+            mine = sorted((span for span in spans if span["pid"] == 0), key=lambda span: span["ts"])
+            updates = [span for span in mine if span["name"] == "bucket 0 update"]  # of fc1, 98% of the gradients
+            passes = [span for span in mine if span["name"] == "forward"]
+            within = [u for u in updates if any(p["ts"] < u["ts"] < p["ts"] + p["dur"] for p in passes)]
+            self.assertEqual((len(updates), len(within)), (3, beneath), mode)
+            order = [span["name"] for span in mine if span["name"].endswith("update")]
+            self.assertEqual(order[0], "bucket 1 update" if beneath else "bucket 0 update")
 
     def test_four_virtual_ranks_give_the_same_bits_on_any_hosts(self) -> None:
         layouts = ((1, 4), (2, 2), (4, 1), (2, 1))
@@ -89,7 +117,7 @@ class NetworkTest(unittest.TestCase):
         short = ["--repeats=1", "--set=batch=2", "--set=steps=4", "--set=log-every=2", "--set=data=synthetic:256"]
         self.call(*sweep, *short, "--out=out")
         runs = [json.loads(line) for line in (self.folder / "out" / "results.jsonl").read_text().splitlines()]
-        self.assertEqual(len(runs), 6)
+        self.assertEqual(len(runs), 9)
         self.call(str(BIN / "ddpreport"), "out", "--md=report.md")
         report = (self.folder / "report.md").read_text()
         for layout in ("1x4", "2x2", "4x1"):

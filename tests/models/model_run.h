@@ -50,7 +50,7 @@ class ModelRun {
 
   MetricSums forward(const Slice& slice, float gradient_scale) {
     sums_ = bench_.put_object(MetricSums{});
-    model_->forward(slice, gradient_scale, sums_);
+    model_->forward(slice, gradient_scale, sums_, [](std::size_t) {});
     return sums();
   }
   /// Of the last forward; complete after backward at the latest.

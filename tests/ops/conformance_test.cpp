@@ -1,9 +1,11 @@
 // Every operation of every device against the CPU in double precision, which sees the same (rounded) inputs.
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <utility>
 
+#include "runtime/core/hash.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/checksum.h"
 #include "runtime/ops/convolution.h"
@@ -307,29 +309,33 @@ TEST_P(ConformanceTest, SumOfSquaresAndClipScale) {
   }
 }
 
-/// Elements of 1, 2, 4 and 8 bytes; what it starts with counts, and one bit anywhere changes it.
+/// Any number of bytes, wherever they begin; what it starts with and the place count, and one bit anywhere changes it.
 TEST_P(ConformanceTest, ChecksumsAreTheSameOnEveryDevice) {
   Bench bench(*tested_);
-  for (const DType dtype : {DType::u8, DType::bf16, DType::f32, DType::f64}) {
-    for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{1025}, std::size_t{3000011}}) {
-      std::vector<std::uint8_t> bytes(count * size_of(dtype));
+  constexpr std::uint64_t kFirst = 3;
+  for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{1024}, std::size_t{3000011}}) {
+    for (const std::size_t from : {std::size_t{0}, std::size_t{1}}) {
+      std::vector<std::uint8_t> bytes(from + count);
       for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 7 + i / 251);
       const auto checksum = [&] {
-        std::uint64_t* sum = bench.put_object(std::uint64_t{5});
+        auto* sum = bench.put_object(Digest128{5, 6});
         const Tensor memory = bench.put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())});
-        const Tensor values{memory.data, dtype, {static_cast<std::int64_t>(count)}};
-        bench.device().get<ChecksumOps>().add_checksum(values, sum);
+        const Tensor values{memory.as<std::uint8_t>() + from, DType::u8, {static_cast<std::int64_t>(count)}};
+        EXPECT_EQ(bench.device().get<ChecksumOps>().add_checksum(values, kFirst, sum), kFirst + (count + 1023) / 1024);
         return bench.take_object(sum);
       };
-      std::uint64_t expected = 5;
-      for (std::size_t i = 0; i < count; ++i) {
-        std::uint64_t bits = 0;
-        std::memcpy(&bits, bytes.data() + i * size_of(dtype), size_of(dtype));
-        expected += checksum_of(bits, i);
+      Digest128 expected{5, 6};
+      for (std::size_t at = 0; at < count; at += kXxh3PieceBytes) {
+        std::vector<std::uint8_t> piece(kXxh3PieceBytes, 0);
+        std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(from + at), std::min(kXxh3PieceBytes, count - at),
+                    piece.begin());
+        const auto [high, low] = xxh3_128_value(piece.data(), piece.size());
+        expected.low += at_piece(low, kFirst + at / kXxh3PieceBytes);
+        expected.high += at_piece(high, kFirst + at / kXxh3PieceBytes);
       }
-      EXPECT_EQ(checksum(), expected) << name_of(dtype) << ", " << count;
-      bytes[bytes.size() / 2] ^= 0x80;
-      EXPECT_NE(checksum(), expected) << name_of(dtype) << ", " << count;
+      EXPECT_EQ(checksum(), expected) << count << " from " << from;
+      bytes[from + count / 2] ^= 0x80;
+      EXPECT_NE(checksum(), expected) << count << " from " << from;
     }
   }
 }

@@ -22,8 +22,8 @@ from ddptools.description import Buckets, language_model, parsed
 from ddptools.errors import UsageError
 from ddptools.hardware import LINKS_GBS, NETWORKS_GBIT
 from ddptools.nccl_model import Fabric
-from ddptools.plan import Case, NetworkFit, exposed_seconds, needed_bandwidth, predict, rule_of_thumb
-from ddptools.plan_calibration import calibrate, compare, load_records
+from ddptools.plan import Case, NetworkFit, exposed_seconds, needed_gbs, predict, rule_of_thumb
+from ddptools.plan_calibration import calibrate, compare, load_records, measured_runs
 
 EXPERIMENT_7 = ["--params", "2B", "--seq", "2048", "--global-batch", "16", "--gradients", "fp32", "--recompute",
                 "--tflops", "156", "--nodes", "1"]  # fmt: skip
@@ -137,7 +137,7 @@ class DescriptionTest(unittest.TestCase):
 class NcclModelTest(unittest.TestCase):
     """Against the formulas of NCCL's tuning.cc, worked out by hand."""
 
-    one = Fabric(ranks=8, nodes=1, bus=360.0, channels=24)
+    one = Fabric(ranks=8, nodes=1, bus_gbs=360.0, channels=24)
 
     def check(self, fabric: Fabric, size: float, algorithm: str, protocol: str, expected: float) -> None:
         self.assertAlmostEqual(nccl_model.estimate(fabric, size, algorithm, protocol).microseconds, expected, places=6)
@@ -159,14 +159,14 @@ class NcclModelTest(unittest.TestCase):
         self.check(few, 2**30, "Tree", "Simple", 8.4 + 56 + 2**30 / (1000 * 2 * 38.7 / 2))
 
     def test_between_nodes(self) -> None:
-        four = Fabric(ranks=32, nodes=4, bus=40.0, channels=16)
+        four = Fabric(ranks=32, nodes=4, bus_gbs=40.0, channels=16)
         ring = 1.4 * (8.4 + 56 * 3.4 + 6 * 14.0)  # 62 steps, 6 of them between nodes; plateau
         self.check(four, 2**26, "Ring", "Simple", ring + 2**26 / (1000 * 40 * 32 / 62))
         tree = 14.0 + 2 * (7 * 1.25 + 2 * 8.5)
         self.check(four, 2**30, "Tree", "LL128", tree + 2**30 / (1000 * 0.92 * 40 * 120 / 128 / 2))
 
     def test_one_rank_a_node_pays_the_trees_latency_in_a_ring(self) -> None:
-        alone = Fabric(ranks=4, nodes=4, bus=25.0, channels=2)
+        alone = Fabric(ranks=4, nodes=4, bus_gbs=25.0, channels=2)
         self.check(alone, 8, "Ring", "LL", 6.6 + 6 * 5.0 + 8 / (1000 * 12.5 * 4 / 6))
 
     def test_measured_on_8_h200(self) -> None:
@@ -177,7 +177,7 @@ class NcclModelTest(unittest.TestCase):
         self.assertAlmostEqual(nccl_model.best(self.one, 8).microseconds / 13.0, 1.0, delta=0.2)
 
     def test_trees_win_on_many_nodes_and_rings_for_large_sizes_on_one(self) -> None:
-        many = Fabric(ranks=8192, nodes=1024, bus=40.0, channels=16)
+        many = Fabric(ranks=8192, nodes=1024, bus_gbs=40.0, channels=16)
         self.assertEqual(nccl_model.best(many, 2**22).algorithm, "Tree")
         self.assertEqual(nccl_model.best(self.one, 2**30).algorithm, "Ring")
 
@@ -239,6 +239,38 @@ class PredictTest(unittest.TestCase):
         again = predict(dataclasses.replace(slow, work=language_model(1e9, 1024, recompute=True)))
         self.assertAlmostEqual(again.compute_seconds / predict(slow).compute_seconds, 4 / 3)
 
+    def test_sums_of_cpus_go_on_beneath_the_next_forward_pass(self) -> None:
+        work = parsed(cnn_description(device="cpu"))
+        fit = NetworkFit(per_rank_us=0.0, busbw_gbs=0.125)  # 1 Gbit/s: 19.2 ms
+        alone = 1e-12 * work.flop * 32 / 0.2  # 11.5 ms
+        for changes, step in (
+            ({}, 0.0192 + 0.099 * alone),  # from the first product of backward until fc1 is read again
+            ({"batch": 128.0}, 4 * alone + 0.0003),  # bound by compute: the last bucket alone is exposed
+            ({"overlap": False}, alone + 0.0192),
+            ({"interference": 0.1, "batch": 128.0}, 4 * alone + 0.1 * 0.0192 + 0.0003),
+        ):
+            with self.subTest(changes=changes):
+                given = {"batch": 32.0, "tflops": 0.2, "gpus_per_node": 1, "nodes": 2, "inter_fit": fit} | changes
+                self.assertAlmostEqual(predict(case(work=work, **given)).step_seconds, step, delta=0.0001)
+        on_one = predict(case(work=work, gpus_per_node=2, batch=32.0, tflops=0.2, intra_fit=fit))
+        self.assertGreater(on_one.step_seconds, 0.0192 + 0.33 * alone)
+
+    def test_runs_of_cpus_overlap_between_hosts_unless_an_update_needs_more_than_its_sum(self) -> None:
+        told = {"device": "cpu", "description": cnn_description(device="cpu")}
+        for nodes, changes, settings, overlaps in (
+            (2, {}, {}, True),
+            (1, {}, {}, False),
+            (2, {"zero": 1}, {}, False),
+            (2, {"virtual_ranks": 4}, {}, False),
+            (2, {}, {"clip-norm": "1"}, False),
+            (2, {}, {"clip-norm": 0}, True),
+            (2, {}, {"overlap": "backward"}, False),
+        ):
+            with self.subTest(nodes=nodes, changes=changes, settings=settings):
+                record = {"summary": summary(2, 1000.0, 800.0, nodes=nodes, **told, **changes), "settings": settings}
+                (run,) = measured_runs([record])
+                self.assertEqual(run.case.overlap, overlaps)
+
     def test_accumulation_communicates_once(self) -> None:
         once, four = predict(case(nodes=2)), predict(case(nodes=2, grad_accum=4))
         self.assertAlmostEqual(four.compute_seconds, 4 * once.compute_seconds)
@@ -265,13 +297,13 @@ class PredictTest(unittest.TestCase):
 
     def test_needed_bandwidth_reaches_the_target_and_no_more(self) -> None:
         for nodes, field in ((1, "intra_gbs"), (8, "inter_gbs")):
-            needed = needed_bandwidth(case(nodes=nodes), 0.95)
+            needed = needed_gbs(case(nodes=nodes), 0.95)
             assert needed is not None
             self.assertAlmostEqual(predict(case(nodes=nodes, **{field: needed})).efficiency, 0.95, places=6)
             self.assertLess(predict(case(nodes=nodes, **{field: 0.99 * needed})).efficiency, 0.95)
 
     def test_latency_can_put_a_target_out_of_reach(self) -> None:
-        self.assertIsNone(needed_bandwidth(case(nodes=1024, work=language_model(1e6, 1), batch=1.0), 0.95))
+        self.assertIsNone(needed_gbs(case(nodes=1024, work=language_model(1e6, 1), batch=1.0), 0.95))
 
 
 def summary(ranks: int, rate: float, baseline: float | None = None, **changes: Any) -> dict[str, Any]:

@@ -91,8 +91,8 @@ class RealSweepTest(unittest.TestCase):
         for rank in load_trace(trace):
             times = rank_times(rank)
             self.assertEqual(times.steps, 3)
-            self.assertTrue(0 <= times.beside <= times.communication <= times.step, times)
-            self.assertGreater(times.communication, 0)
+            self.assertTrue(0 <= times.beside_us <= times.communication_us <= times.step_us, times)
+            self.assertGreater(times.communication_us, 0)
         svg = (self.folder / "t.svg").read_text()
         for text in ("rank 1 (", ">step 2<", ">forward<", ">backward<"):
             self.assertIn(text, svg)

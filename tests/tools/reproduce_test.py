@@ -9,9 +9,11 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+NEWER_PAGES = ("slow-networks", "sums-by-peers", "other-gpus-and-reliability")  # whose claims are there, too
 
 
 def load():
@@ -28,16 +30,31 @@ RUN = {"name": "a", "device": "cuda", "machine": "H200", "ranks": 2, "flags": ""
 
 
 class ClaimsTest(unittest.TestCase):
-    def test_are_those_of_readme(self) -> None:
-        words = " ".join(README.split())
+    def test_are_on_their_pages(self) -> None:
+        pages: set[str] = set()
         for run in reproduce.load_claims():
-            self.assertIn(" ".join(run["readme"].split()), words, run["name"])
+            page = run.get("page", "README.md")
+            pages.add(page)
+            words = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+            self.assertIn(" ".join(run["words"].split()), words, run["name"])
+        for name in NEWER_PAGES:
+            self.assertTrue(any(name in page for page in pages), name)
+
+    def test_emulated_hosts_are_ended(self) -> None:
+        started: list[list[str]] = []
+        with mock.patch.object(reproduce.subprocess, "run", lambda command, **_: started.append(command)):
+            with self.assertRaises(ValueError), reproduce.hosts_of({"hosts": 2, "rate": "100mbit"}):
+                raise ValueError
+        self.assertEqual([command[1] for command in started], ["up", "down"])
+        run = {"device": "cpu", "ranks": 4, "hosts": 2, "rate": "1gbit", "flags": ""}
+        command = reproduce.command_of(run, reproduce.parse_arguments([]), pathlib.Path("metrics"))
+        self.assertEqual(command[1:6], ["run", "--prefix", reproduce.HOSTS_PREFIX, "--per-host", "2"])
 
     def test_every_row_of_readmes_results_is_there(self) -> None:
         table = README.partition("## Results")[2].partition("\n## ")[0]
         rows = re.findall(r"^\| ((?:CNN|GPT)[^|]*) \|", table, re.MULTILINE)
         self.assertGreater(len(rows), 5)
-        claimed = {run["readme"] for run in reproduce.load_claims()}
+        claimed = {run["words"] for run in reproduce.load_claims()}
         for row in rows:
             self.assertIn(f"| {row} |", claimed)
 
@@ -79,9 +96,9 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(self.verdict([0.8742], accuracy), reproduce.DIFFERS)
 
     def test_what_cannot_run_here(self) -> None:
-        self.assertEqual(reproduce.why_not(RUN, 2, False), "")
-        self.assertEqual(reproduce.why_not(RUN, 1, False), "needs 2 GPUs, here is 1")
-        self.assertEqual(reproduce.why_not(RUN, 4, True), "has no short form")
+        self.assertEqual(reproduce.why_not(RUN, 2, False, "python3"), "")
+        self.assertEqual(reproduce.why_not(RUN, 1, False, "python3"), "needs 2 GPUs, here is 1")
+        self.assertEqual(reproduce.why_not(RUN, 4, True, "python3"), "has no short form")
 
 
 if __name__ == "__main__":

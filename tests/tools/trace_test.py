@@ -12,7 +12,7 @@ from typing import Any
 from report_support import run_report
 from ddptools.errors import UsageError
 from ddptools.report import main
-from ddptools.trace import Span, common, length, load_trace, nested, part_table, rank_table, rank_times, union
+from ddptools.trace import Span, common, length_us, load_trace, nested, part_table, rank_table, rank_times, union
 from ddptools.trace_picture import COLORS, fitting, kind_of, shortened, text_width, timeline_picture
 
 # Of a step: backward's span lasts into the last bucket, as on a GPU, where that one is on the compute stream.
@@ -81,11 +81,11 @@ class IntervalTest(unittest.TestCase):
                 begins = [rng.randrange(50) for _ in range(rng.randrange(6))]
                 both.append([span("s", b, b + rng.randrange(20)) for b in begins])
             inside = (rng.randrange(30), rng.randrange(30, 70))
-            cells = [{t for s in spans for t in range(int(s.begin), int(s.end)) if inside[0] <= t < inside[1]}
+            cells = [{t for s in spans for t in range(int(s.begin_us), int(s.end_us)) if inside[0] <= t < inside[1]}
                      for spans in both]  # fmt: skip
             a, b = (union(spans, inside) for spans in both)
-            self.assertEqual((length(a), length(b)), (len(cells[0]), len(cells[1])))
-            self.assertEqual(length(common(a, b)), len(cells[0] & cells[1]))
+            self.assertEqual((length_us(a), length_us(b)), (len(cells[0]), len(cells[1])))
+            self.assertEqual(length_us(common(a, b)), len(cells[0] & cells[1]))
 
 
 class NestingTest(unittest.TestCase):
@@ -98,7 +98,7 @@ class NestingTest(unittest.TestCase):
         self.assertEqual(list(levels.values()), [0, 1, 2, 2, 1, 2, 3])
         by_name = {s.name: s for s in spans}
         self.assertEqual(by_name["d attention"].parent, by_name["h.1 backward"])
-        self.assertEqual(by_name["backward"].within, 30)
+        self.assertEqual(by_name["backward"].within_us, 30)
 
     def test_spans_that_only_overlap_stand_side_by_side(self) -> None:
         levels = self.levels([span("a", 0, 10), span("b", 5, 15), span("in b", 11, 14), span("c", 15.2, 20)])
@@ -118,20 +118,20 @@ class TimesTest(TraceCase):
             times = [rank_times(trace) for trace in self.load(made)]
             for rank, factor in enumerate((1, 2)):
                 self.assertEqual((times[rank].rank, times[rank].steps), (rank, 2))
-                self.assertAlmostEqual(times[rank].step, 100 * factor)
-                self.assertAlmostEqual(times[rank].communication, 42 * factor)
-                self.assertAlmostEqual(times[rank].beside, 25 * factor)  # nothing is hidden once the last bucket is off
+                self.assertAlmostEqual(times[rank].step_us, 100 * factor)
+                self.assertAlmostEqual(times[rank].communication_us, 42 * factor)
+                self.assertAlmostEqual(times[rank].beside_us, 25 * factor)  # nothing is hidden once the last bucket is off
 
     def test_all_after_backward(self) -> None:
         spans = [("step 0", 0, 0, 100), ("backward", 0, 0, 50), ("b", 1, 50, 60), ("c", 1, 60, 90)]
         (trace,) = self.load([event(name, 0, *rest) for name, *rest in spans])
         times = rank_times(trace)
-        self.assertEqual((times.communication, times.beside), (40, 0))
+        self.assertEqual((times.communication_us, times.beside_us), (40, 0))
 
     def test_no_steps_and_no_communication(self) -> None:
         (trace,) = self.load([event("forward", 3, 0, 5, 10), event("backward", 3, 0, 10, 30)])
         times = rank_times(trace)
-        self.assertEqual((times.rank, times.steps, times.step, times.communication), (3, 1, 25, 0))
+        self.assertEqual((times.rank, times.steps, times.step_us, times.communication_us), (3, 1, 25, 0))
         self.assertEqual(rank_table([trace]).rows[0][-1], "n/a")
 
     def test_longest_parts(self) -> None:

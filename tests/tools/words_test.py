@@ -200,7 +200,10 @@ class WordsTest(ReportCase):
         self.assertIn("differ from those of NCCL_ALGO=unset with: NCCL_ALGO=Tree", text)
         records = algo("", [1], **same) + algo("Ring", [1], **same)
         records.append(records[0] | {"repeat": 1, "summary": records[0]["summary"] | {"parameter_hash": "c"}})
-        self.assertIn("not reproducible bit by bit", "\n".join(numerics(self.experiment(records))))
+        self.assertIn("not reproducible bit by bit (ddpreport does not know why)", "\n".join(numerics(self.experiment(records))))
+        for record in records:
+            record["summary"]["configuration"] = {"tune": "on"}
+        self.assertIn("not reproducible bit by bit (--tune on chooses", "\n".join(numerics(self.experiment(records))))
 
     def test_flags_that_decide_parameters_are_not_compared(self) -> None:
         def flag(name: str, values: tuple, decides: list[str] | None) -> str:

@@ -49,9 +49,9 @@ class Counting final : public Model {
     gpt_->bind(tensors);
     seen_ = tensors.buffers.at(0);
   }
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
     seen_.as<float>()[1] += static_cast<float>(slice.count * (1 + test_world().rank()));
-    gpt_->forward(slice, gradient_scale * (1.0f + 0.01f * seen_.as<float>()[1]), sums);
+    gpt_->forward(slice, gradient_scale * (1.0f + 0.01f * seen_.as<float>()[1]), sums, reads);
   }
   void backward(bool accumulate, const Ready& ready) override { gpt_->backward(accumulate, ready); }
   void evaluate(const Slice& slice, MetricSums* sums) override { gpt_->evaluate(slice, sums); }

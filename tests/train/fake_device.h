@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,7 @@ class FakeDevice : public Device {
   void wait_for(Stream later, Stream earlier) override {
     log.push_back(fmt::format("{} waits for {}", name(later), name(earlier)));
   }
-  void synchronize() override {}
+  void synchronize() override { finish_unfinished(); }
   std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
     if (!graphs_) return nullptr;
     capturing_ = true;
@@ -119,12 +120,14 @@ class FakeDevice : public Device {
   char communication_ = 0;
 };
 
-/// Collectives that end when the test says so: message k has arrived once `arrived` > k.
+/// Collectives that end when the test says so: message k has arrived once `arrived` > k, if it is not late.
 class FakeCommunicator final : public Communicator {
  public:
   FakeCommunicator(FakeDevice& device, int size) : device_(device), size_(size) {}
 
   std::uint64_t arrived = UINT64_MAX;
+  std::set<Ticket> late;
+  std::uint64_t tests = 0;  ///< Calls of test().
   std::vector<void*> sent;
   bool reaches_peers = false;  ///< Whether allocate_for_peers() gives memory.
 
@@ -149,8 +152,14 @@ class FakeCommunicator final : public Communicator {
   Ticket all_to_all(const Tensor& values, const Tensor&, Stream stream) override {
     return record("all-to-all", values, stream);
   }
-  bool test(Ticket ticket) override { return ticket < arrived; }
-  void wait(Ticket ticket) override { arrived = std::max(arrived, ticket + 1); }
+  bool test(Ticket ticket) override {
+    ++tests;
+    return ticket < arrived && !late.contains(ticket);
+  }
+  void wait(Ticket ticket) override {
+    arrived = std::max(arrived, ticket + 1);
+    late.erase(late.begin(), late.upper_bound(ticket));
+  }
   Ticket broadcast(const Tensor&, const Tensor&, int, Stream) override { return 0; }
   std::string library() const override { return "fake"; }
   std::string library_version() const override { return "fake"; }

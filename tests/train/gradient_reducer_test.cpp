@@ -119,7 +119,7 @@ TEST_F(GradientReducerTest, SendsNothingDuringAccumulation) {
 
 TEST_F(GradientReducerTest, WhatFollowsABucketWaitsForItsMessage) {
   communicator.arrived = 0;
-  GradientReducer reducer = make(OverlapMode::on);
+  GradientReducer reducer = make(OverlapMode::backward);
   reducer.begin(true);
   for (const std::size_t parameter : in_order()) {
     if (parameter + 1 == arena.specs().size()) communicator.arrived = 2;
@@ -128,6 +128,75 @@ TEST_F(GradientReducerTest, WhatFollowsABucketWaitsForItsMessage) {
   }
   reducer.finish();
   EXPECT_EQ(reduced, all_buckets());
+}
+
+/// Of a step whose first sum is late on its way.
+class LateSumTest : public GradientReducerTest {
+ protected:
+  void step() {
+    communicator.late = {communicator.sent.size()};
+    reducer.begin(true);
+    for (const std::size_t parameter : in_order()) reducer.ready(parameter);
+    reducer.finish();
+  }
+  std::vector<std::size_t> late_first() const {
+    std::vector<std::size_t> order = all_buckets();
+    std::rotate(order.begin(), order.begin() + 1, order.end());
+    return order;
+  }
+
+  GradientReducer reducer = make(OverlapMode::on);
+};
+
+TEST_F(LateSumTest, HoldsUpNothingButWhatReadsItsWeights) {
+  step();
+  EXPECT_EQ(reduced.size() + 1, all_buckets().size()) << "a step does not wait for it, nor do other buckets";
+  for (const std::size_t parameter : in_order()) {
+    if (arena.plan().bucket_of[parameter] != 0) reducer.wait_for(parameter);
+  }
+  EXPECT_EQ(reduced.size() + 1, all_buckets().size());
+  communicator.late.clear();
+  reducer.wait_for(0);
+  EXPECT_EQ(reduced, late_first());
+  reducer.wait_for(0);
+  device.synchronize();
+  EXPECT_EQ(reduced, late_first()) << "once";
+}
+
+TEST_F(LateSumTest, IsAwaitedByTheNextBackwardPassAndByWhateverWaitsForTheDevice) {
+  step();
+  device.synchronize();
+  EXPECT_EQ(reduced, late_first());
+  reduced.clear();
+  step();
+  reducer.begin(true);
+  EXPECT_EQ(reduced, late_first());
+}
+
+TEST_F(LateSumTest, IsAwaitedAtTheEnd) {
+  {
+    GradientReducer other = make(OverlapMode::on);
+    communicator.late = {communicator.sent.size()};
+    other.begin(true);
+    for (const std::size_t parameter : in_order()) other.ready(parameter);
+    other.finish();
+    EXPECT_FALSE(communicator.late.empty());
+  }
+  EXPECT_TRUE(communicator.late.empty()) << "its memory is about to go";
+  device.synchronize();
+  EXPECT_EQ(reduced.size() + 1, all_buckets().size()) << "what was left is not done";
+}
+
+TEST_F(LateSumTest, MakesProgressUntilItIsThere) {
+  step();
+  std::uint64_t tests = communicator.tests;
+  device.progress();
+  EXPECT_GT(communicator.tests, tests);
+  communicator.late.clear();
+  reducer.wait_for(0);
+  tests = communicator.tests;
+  device.progress();
+  EXPECT_EQ(communicator.tests, tests);
 }
 
 TEST_F(GradientReducerTest, WithoutCommunicationBucketsAreStillUpdated) {

@@ -37,12 +37,9 @@ class PlantedModel final : public Model {
 
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
   void bind(const ModelTensors& tensors) override { gradients_ = tensors.gradients; }
-  void forward(const Slice& slice, float, MetricSums* sums) override {
-    MetricSums mine;
-    device_.copy_to_host(&mine, sums, sizeof(mine));
-    mine.loss += plants() ? std::nan("") : static_cast<double>(step_);
-    mine.samples += static_cast<std::uint64_t>(slice.count);
-    device_.copy_to_device(sums, &mine, sizeof(mine));
+  void forward(const Slice& slice, float, MetricSums* sums, const Reads& reads) override {
+    for (std::size_t i = 0; i < specs_.size(); ++i) reads(i);
+    evaluate(slice, sums);
   }
   void backward(bool, const Ready& ready) override {
     for (std::size_t i = 0; i < specs_.size(); ++i) {
@@ -57,7 +54,13 @@ class PlantedModel final : public Model {
     }
     ++step_;
   }
-  void evaluate(const Slice& slice, MetricSums* sums) override { forward(slice, 0.0f, sums); }
+  void evaluate(const Slice& slice, MetricSums* sums) override {
+    MetricSums mine;
+    device_.copy_to_host(&mine, sums, sizeof(mine));
+    mine.loss += plants() ? std::nan("") : static_cast<double>(step_);
+    mine.samples += static_cast<std::uint64_t>(slice.count);
+    device_.copy_to_device(sums, &mine, sizeof(mine));
+  }
   double flops_per_sample() const override { return 1.0; }
   const char* unit() const override { return "images"; }
 

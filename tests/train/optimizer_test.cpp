@@ -34,7 +34,7 @@ class OptimizerOrder : public testing::Test {
     Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, device, communicator, true, &nonfinite,
                         on_nonfinite);
     device.log.clear();
-    optimizer.begin_step({}, communicates);
+    optimizer.begin_step({&state}, communicates);
     optimizer.bucket_reduced(0, device.communication_stream());
     optimizer.bucket_reduced(1, device.communication_stream());
     optimizer.bucket_reduced(2, device.compute_stream());
@@ -49,7 +49,7 @@ class OptimizerOrder : public testing::Test {
     const auto reduced = [&](std::size_t bucket, Stream stream) { optimizer.bucket_reduced(bucket, stream); };
     GradientReducer reducer(arena, &communicator, device, OverlapMode::on, reduced);
     device.log.clear();
-    optimizer.begin_step({}, reducer.communicates());
+    optimizer.begin_step({&state}, reducer.communicates());
     reducer.begin(true);
     for (std::size_t parameter = 0; parameter < arena.specs().size(); ++parameter) reducer.ready(parameter);
     reducer.finish();
@@ -57,6 +57,7 @@ class OptimizerOrder : public testing::Test {
     return device.log;
   }
 
+  StepState state;
   NonFinite nonfinite;
   bool by_peers = false;
   FakeDevice device;

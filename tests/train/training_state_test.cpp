@@ -29,9 +29,9 @@ class CountingCnn final : public Model {
     seen_ = tensors.buffers.at(0);
   }
   void restored() override { ++restored_; }
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
     seen_.as<float>()[5] += static_cast<float>(slice.count);
-    cnn_->forward(slice, gradient_scale * (1.0f + seen_.as<float>()[5]), sums);
+    cnn_->forward(slice, gradient_scale * (1.0f + seen_.as<float>()[5]), sums, reads);
   }
   void backward(bool accumulate, const Ready& ready) override { cnn_->backward(accumulate, ready); }
   void evaluate(const Slice& slice, MetricSums* sums) override { cnn_->evaluate(slice, sums); }

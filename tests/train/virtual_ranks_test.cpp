@@ -135,9 +135,9 @@ class Counting final : public Model {
     network_->bind(tensors);
     seen_ = tensors.buffers.at(0);
   }
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
     seen_.as<float>()[0] += static_cast<float>(slice.order.first % 7);
-    network_->forward(slice, gradient_scale * seen_.as<float>()[0], sums);
+    network_->forward(slice, gradient_scale * seen_.as<float>()[0], sums, reads);
   }
   void backward(bool accumulate, const Ready& ready) override { network_->backward(accumulate, ready); }
   void evaluate(const Slice& slice, MetricSums* sums) override {

@@ -13,6 +13,7 @@ namespace ddptrain {
 namespace {
 
 constexpr std::int64_t kMessageBytes = std::int64_t{48} << 10;  ///< Open MPI's eager limit for TCP is 64 KiB.
+constexpr std::size_t kSlicesOnTheirWay = 12;                   ///< Between hosts.
 constexpr std::int64_t kAlignment = 64;                         ///< Elements.
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
@@ -124,8 +125,8 @@ HierarchicalCollective::HierarchicalCollective(const HostLayout& layout, int ran
   if (const std::size_t bytes = slices_.size() * memory_of_slice(); memory.size() < bytes) memory.resize(bytes);
   memory_ = memory.data();
 
-  if (!is_owner()) ranks_added_ = hosts_added_ = sums_awaited_ = sums_shared_ = slices_.size();
-  if (!work.scatters) ranks_added_ = hosts_added_ = slices_.size();
+  if (!is_owner()) ranks_added_ = parts_sent_ = hosts_added_ = sums_awaited_ = sums_shared_ = slices_.size();
+  if (!work.scatters) ranks_added_ = parts_sent_ = hosts_added_ = slices_.size();
   for (std::size_t slice = 0; slice < slices_.size(); ++slice) {
     if (work.scatters) start_scattering(slice);
     if (work.scatters || !is_owner()) continue;
@@ -136,8 +137,10 @@ HierarchicalCollective::HierarchicalCollective(const HostLayout& layout, int ran
 
 bool HierarchicalCollective::progress() {
   while (ranks_added_ < slices_.size() && slices_[ranks_added_].from_ranks.done()) add_ranks(ranks_added_++);
+  const std::size_t next = std::min(ranks_added_, sums_shared_ + kSlicesOnTheirWay);
+  while (parts_sent_ < next) send_part(parts_sent_++);
   while (hosts_added_ < ranks_added_ && slices_[hosts_added_].from_hosts.done()) add_hosts(hosts_added_++);
-  while (sums_awaited_ < ranks_added_ && slices_[sums_awaited_].to_hosts.done()) receive_sums(sums_awaited_++);
+  while (sums_awaited_ < parts_sent_ && slices_[sums_awaited_].to_hosts.done()) receive_sums(sums_awaited_++);
   const std::size_t summed = std::min(hosts_added_, sums_awaited_);
   while (sums_shared_ < summed && slices_[sums_shared_].sums.done()) share(sums_shared_++);
   while (owners_awaited_ < slices_.size() && slices_[owners_awaited_].to_owners.done()) {
@@ -257,6 +260,9 @@ void HierarchicalCollective::add_ranks(std::size_t slice) {
     if (terms.size() > 1) add(work_.values.dtype, terms, values(slice, host, local_), piece(slice, host, local_).count);
     round(slice, host);
   }
+}
+
+void HierarchicalCollective::send_part(std::size_t slice) {
   other_hosts([&](int host, int rank) {
     slices_[slice].to_hosts.send(outgoing(slice, host), sent_bytes(slice, host), rank, tag(to_host), comm_);
   });

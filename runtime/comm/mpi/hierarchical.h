@@ -50,8 +50,9 @@ class HostLayout {
 /// same bits, and they depend on nothing but which rank is on which host.
 ///
 /// Parts are cut into slices, which go through the steps one behind the other, so that the network does not wait for
-/// additions. A slice is small enough for MPI to send it without asking first whether it is expected: the answer would
-/// wait behind what is being sent the other way.
+/// additions. Only so many are on their way between hosts at a time that a collective which starts later, and ends
+/// earlier, waits behind no more than these. A slice is small enough for MPI to send it without asking first whether it
+/// is expected: the answer would wait behind what is being sent the other way.
 class HierarchicalCollective {
  public:
   struct Work {
@@ -121,6 +122,7 @@ class HierarchicalCollective {
   std::size_t memory_of_slice() const;
   void start_scattering(std::size_t slice);
   void add_ranks(std::size_t slice);
+  void send_part(std::size_t slice);
   void add_hosts(std::size_t slice);
   void send_sum(std::size_t slice);
   void receive_sums(std::size_t slice);
@@ -144,6 +146,7 @@ class HierarchicalCollective {
   Messages shared_;
   /// How many slices are past each point.
   std::size_t ranks_added_ = 0;
+  std::size_t parts_sent_ = 0;
   std::size_t hosts_added_ = 0;
   std::size_t sums_awaited_ = 0;
   std::size_t sums_shared_ = 0;

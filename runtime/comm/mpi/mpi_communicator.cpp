@@ -57,6 +57,7 @@ struct Outstanding {
   std::unique_ptr<Event> copied;            ///< From the device; null where nothing is copied.
   std::function<void(Outstanding&)> start;  ///< Makes a request, or `hierarchical`, which has the memory.
   bool started = false;
+  bool finished = false;
   MPI_Request request = MPI_REQUEST_NULL;
   std::vector<char> memory;
   std::unique_ptr<HierarchicalCollective> hierarchical;
@@ -179,7 +180,9 @@ class MpiCommunicator final : public Communicator {
 
   bool test(Ticket ticket) override {
     progress();
-    return ticket < completed_;
+    if (ticket < completed_) return true;
+    const std::uint64_t place = ticket - completed_;
+    return place < outstanding_.size() && outstanding_[place].finished;
   }
 
   void wait(Ticket ticket) override {
@@ -292,18 +295,27 @@ class MpiCommunicator final : public Communicator {
       if (each.hierarchical && each.hierarchical->progress()) {
         each.hierarchical.reset();
         spare_memory_.push_back(std::move(each.memory));
+        finish(each);
       }
     }
     while (!outstanding_.empty() && outstanding_.front().started) {
       Outstanding& first = outstanding_.front();
-      int done = 0;
-      if (!first.hierarchical) DDP_MPI_CHECK(MPI_Test(&first.request, &done, MPI_STATUS_IGNORE));
-      if (done == 0) break;
-      device_.watch().finished(first.sequence);
-      first.arrived();
+      if (first.hierarchical) break;
+      if (!first.finished) {
+        int done = 0;
+        DDP_MPI_CHECK(MPI_Test(&first.request, &done, MPI_STATUS_IGNORE));
+        if (done == 0) break;
+        finish(first);
+      }
       outstanding_.pop_front();
       ++completed_;
     }
+  }
+
+  void finish(Outstanding& each) {
+    device_.watch().finished(each.sequence);
+    each.arrived();
+    each.finished = true;
   }
 
   int rank_;

@@ -7,7 +7,7 @@
 
 namespace ddptrain {
 
-/// The host's processors and memory. What is queued is done on return.
+/// The host's processors and memory. What is queued is done on return, but for what set_unfinished() tells of.
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(DeviceOptions options);  ///< As make_cpu_device() has checked them.
@@ -29,7 +29,7 @@ class CpuDevice : public Device {
   Stream compute_stream() override { return {}; }
   Stream communication_stream() override { return {}; }
   void wait_for(Stream, Stream) override {}
-  void synchronize() override {}
+  void synchronize() override { finish_unfinished(); }
   std::unique_ptr<Event> mark(Stream stream) override;
   std::unique_ptr<Graph> capture(const std::function<void()>&) override { return nullptr; }
   std::unique_ptr<Timeline> make_timeline() override;

@@ -66,9 +66,15 @@ Buffer CpuDevice::allocate(std::size_t bytes) {
   return {data, bytes, [](void* memory) { ::operator delete(memory, kAlignment); }};
 }
 
-void CpuDevice::copy_to_host(void* host, const void* device, std::size_t bytes) { std::memcpy(host, device, bytes); }
+void CpuDevice::copy_to_host(void* host, const void* device, std::size_t bytes) {
+  finish_unfinished();
+  std::memcpy(host, device, bytes);
+}
 
-void CpuDevice::copy_to_device(void* device, const void* host, std::size_t bytes) { std::memcpy(device, host, bytes); }
+void CpuDevice::copy_to_device(void* device, const void* host, std::size_t bytes) {
+  finish_unfinished();
+  std::memcpy(device, host, bytes);
+}
 
 Buffer CpuDevice::allocate_pinned(std::size_t bytes) { return allocate(bytes); }
 

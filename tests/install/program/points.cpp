@@ -51,7 +51,8 @@ class LogisticRegression final : public Model {
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   void bind(const ModelTensors& tensors) override { tensors_ = tensors; }
 
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums) override {
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) reads(i);
     gradients_ = {};
     visit(slice, data_.train(), sums, [&](const Point& point, float error) {
       gradients_.x += gradient_scale * error * point.x;
