@@ -219,13 +219,21 @@ def _bench_points(record: Table) -> Iterator[AllReduce]:
 
 
 def _interference(record: Table) -> Iterator[float]:
-    """What ddpbench overlap measured, of every bucket size."""
+    """What ddpbench overlap measured, of every bucket size; and runs of CPUs, beside backward."""
     bench = record if record.get("benchmark") == "overlap" else table_of(record.get("bench"))
     for row in result_rows(bench) if bench.get("benchmark") == "overlap" else []:
         alone_us, beside_us = positive(row.get("compute_alone_us")), positive(row.get("compute_beside_us"))
         communication_us = positive(row.get("communication_alone_us"))
         if alone_us and beside_us and communication_us:
             yield max(beside_us - alone_us, 0.0) / min(communication_us, alone_us)
+    summary = record if record.get("event") == "summary" else table_of(record.get("summary"))
+    for run in measured_runs([record]):
+        slowed_us, known_to_us = (positive(summary.get(f"slowed_down_us{end}")) for end in ("", "_half_width"))
+        if not run.case.beneath_forward or not run.communication_seconds or not slowed_us or not known_to_us:
+            continue
+        backward_seconds = run.case.work.backward_flop / run.case.work.flop * run.case.batch / run.baseline_per_second
+        if slowed_us > known_to_us:
+            yield 1e-6 * slowed_us / min(run.communication_seconds, backward_seconds)
 
 
 def _run_points(run: Measured) -> Iterator[AllReduce]:

@@ -117,6 +117,8 @@ void GradientReducer::wait_for(std::size_t parameter) {
   if (sum == in_flight_.end()) return;
   {
     const Watch::Wait wait(device_.watch(), "all-reduce");
+    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(),
+                    fmt::format("wait for bucket {}", sum->bucket));
     const Clocked clocked(seconds_waited_);
     while (!communicator_->test(sum->ticket)) std::this_thread::yield();
   }

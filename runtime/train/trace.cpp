@@ -91,6 +91,8 @@ double compute_seconds(const std::vector<TimelineSpan>& spans) {
     if (span.name.rfind("step ", 0) == 0) {
       begins.push_back(span.begin_seconds);
       ends.push_back(span.begin_seconds);
+    } else if (span.name.rfind("wait for ", 0) == 0 && !begins.empty()) {
+      begins.back() += span.end_seconds - span.begin_seconds;
     } else if (span.name == "backward" && !ends.empty()) {
       ends.back() = std::max(ends.back(), span.end_seconds);
     }

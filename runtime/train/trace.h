@@ -23,8 +23,9 @@ std::string chrome_trace(const std::vector<RankTrace>& ranks);
 /// network's latency; ranks of one host share its clock. On rank 0; empty on others. Collective.
 std::vector<RankTrace> gather_trace(const World& world, const std::vector<TimelineSpan>& mine);
 
-/// Seconds from the beginning of a step to the end of its last backward pass, mean over the steps that Trainer traced
-/// but the first one, which others do not come before, unless it is the only one. Error where there is none.
+/// Seconds from the beginning of a step to the end of its last backward pass, less waits for sums, mean over the steps
+/// that Trainer traced but the first one, which others do not come before, unless it is the only one. Error where there
+/// is none.
 double compute_seconds(const std::vector<TimelineSpan>& spans);
 
 /// Error where that fails (disk full).

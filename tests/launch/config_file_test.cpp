@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadFile{"fraction", "batch = 3.5\n", ":1:1: batch = 3.5: give an integer"},
                     BadFile{"words", "lr = \"fast\"\n", ":1:1: lr = \"fast\": give a number"},
                     BadFile{"negative", "seed = -1\n", ":1:1: seed = -1: give an integer that is not negative"},
-                    BadFile{"choice", "overlap = true\n", ":1:1: --overlap true: give one of on|off|none"},
+                    BadFile{"choice", "overlap = true\n", ":1:1: --overlap true: give one of on|backward|off|none"},
                     BadFile{"date", "data = 1979-05-27\n", ":1:1: data = 1979-05-27: give a text"},
                     BadFile{"table", "[optimizer]\nlr = 1\n", ":1:2: optimizer is a table"},
                     BadFile{"first_of_two", "zero = 2\nbatch = 1.5\n", ":1:1: --zero 2"},

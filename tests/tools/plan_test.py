@@ -271,6 +271,16 @@ class PredictTest(unittest.TestCase):
                 (run,) = measured_runs([record])
                 self.assertEqual(run.case.overlap, overlaps)
 
+    def test_takes_what_tcp_costs_cpus_from_their_runs(self) -> None:
+        told = {"device": "cpu", "description": cnn_description(device="cpu"), "communication_seconds": 0.2}
+        told |= {"nodes": 2, "slowed_down_us": 10e3, "batch_per_rank": 32}  # backward takes 2/3 of 80 ms
+        for changes, found in (({"slowed_down_us_half_width": 1e3}, 0.188), ({"slowed_down_us_half_width": 11e3}, None),
+                               ({"slowed_down_us_half_width": 1e3, "nodes": 1}, None)):  # fmt: skip
+            with self.subTest(changes=changes):
+                interference = calibrate([summary(2, 500.0, 400.0, **told | changes)]).interference
+                self.assertEqual(interference is None, found is None)
+                self.assertAlmostEqual(interference or 0.0, found or 0.0, places=3)
+
     def test_accumulation_communicates_once(self) -> None:
         once, four = predict(case(nodes=2)), predict(case(nodes=2, grad_accum=4))
         self.assertAlmostEqual(four.compute_seconds, 4 * once.compute_seconds)

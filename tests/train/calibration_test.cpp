@@ -298,6 +298,8 @@ TEST(Trace, ComputeOfAStepEndsWithItsLastBackwardPass) {
   both.push_back(span("step 1", 9, 16));
   both.push_back(span("backward", 11, 14));
   EXPECT_DOUBLE_EQ(compute_seconds(both), 5.0);
+  both.insert(both.end() - 1, span("wait for bucket 0", 9, 11));
+  EXPECT_DOUBLE_EQ(compute_seconds(both), 3.0);
 }
 
 TEST(Estimate, IsStudents) {
