@@ -10,6 +10,20 @@
 
 namespace ddptrain {
 
+namespace {
+
+/// For a job of one rank. The mpirun of another MPI makes each rank such a job, and all of them train the same.
+void check_that_no_more_were_started() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* ranks = std::getenv(name);
+    if (ranks == nullptr || std::atoi(ranks) <= 1) continue;
+    usage_error("{}={}, but {} knows one rank: mpirun belongs to another MPI. Use the mpirun of the program's MPI",
+                name, ranks, mpi_version());
+  }
+}
+
+}  // namespace
+
 void need_no_mpi_daemon() { setenv("OMPI_MCA_ess_singleton_isolated", "1", 0); }
 
 int run_program(const char* name, int* argc, char*** argv, const std::function<void(const World&)>& work,
@@ -17,7 +31,10 @@ int run_program(const char* name, int* argc, char*** argv, const std::function<v
   try {
     const World world(argc, argv, std::move(watch));
     try {
-      run_or_end_job(name, world, [&] { work(world); });
+      run_or_end_job(name, world, [&] {
+        if (world.size() == 1) world.agree(check_that_no_more_were_started);
+        work(world);
+      });
       return 0;
     } catch (const Error& error) {  // agreed
       if (world.rank() == 0) std::fprintf(stderr, "%s: %s\n", name, error.what());

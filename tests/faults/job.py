@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "launch"))
-from ddptools.mpirun import find_mpirun  # noqa: E402
+from ddptools.mpirun import OPEN_MPI, find_mpirun  # noqa: E402, F401
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN") or ROOT / "build-cpu/bin")
 MPIRUN = ["mpirun", *find_mpirun().here()]

@@ -44,6 +44,18 @@ TEST(Program, AnErrorOfOneRankEndsTheJobWithItsMessage) {
   }
 }
 
+TEST(Program, TheMpirunOfAnotherMpiIsAMistake) {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const auto alone = [&](int ranks) {
+      return run_command(fmt::format("{}={} timeout 60 {} nothing", variable, ranks, DDP_ERRORS_PROGRAM));
+    };
+    EXPECT_EQ(alone(1).exit_code, 0) << alone(1).output;
+    const Outcome outcome = alone(2);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_TRUE(outcome.says("mpirun belongs to another MPI")) << outcome.output;
+  }
+}
+
 // Each part is `mpirun -np COUNT COMMAND`.
 Outcome run_parts(const std::vector<std::string>& parts) {
   return run_command(fmt::format("timeout 60 {} -np {}", DDP_MPIRUN, fmt::join(parts, " : -np ")));
