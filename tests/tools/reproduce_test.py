@@ -13,7 +13,7 @@ from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-NEWER_PAGES = ("slow-networks", "sums-by-peers", "other-gpus-and-reliability")  # whose claims are there, too
+NEWER_PAGES = ("slow-networks", "sums-by-peers")  # whose claims are there, too
 
 
 def load():
