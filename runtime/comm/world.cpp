@@ -231,6 +231,19 @@ std::vector<std::string> World::all_gather(const std::string& mine) const {
 
 double World::sum(double value) const { return reduce(value, MPI_SUM, impl_->comm, *impl_->watch); }
 double World::max(double value) const { return reduce(value, MPI_MAX, impl_->comm, *impl_->watch); }
+
+double World::max(double value, const std::function<void()>& progress) const {
+  const Watch::Collective collective(*impl_->watch, "reduction", sizeof(value));
+  MPI_Request request = MPI_REQUEST_NULL;
+  DDP_MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, impl_->comm, &request));
+  for (int done = 0;;) {
+    progress();
+    DDP_MPI_CHECK(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    if (done != 0) return value;
+    std::this_thread::yield();
+  }
+}
+
 double World::min(double value) const { return reduce(value, MPI_MIN, impl_->comm, *impl_->watch); }
 
 void World::agree(const std::function<void()>& check) const {

@@ -43,6 +43,8 @@ class World {
   std::vector<std::string> all_gather(const std::string& mine) const;
   double sum(double value) const;
   double max(double value) const;
+  /// Calls `progress` while it waits, so that messages of others make progress.
+  double max(double value, const std::function<void()>& progress) const;
   double min(double value) const;
 
   /// Runs `check` on every rank. Where it throws on some, every rank throws the message of the lowest such rank, as

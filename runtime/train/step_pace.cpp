@@ -36,7 +36,8 @@ bool StepPace::queued(std::int64_t steps) {
 
 void StepPace::next_piece() {
   const Clock::time_point now = Clock::now();
-  const double seconds = world_.max(std::chrono::duration<double>(now - begin_).count());
+  const double mine = std::chrono::duration<double>(now - begin_).count();
+  const double seconds = world_.max(mine, [this] { device_.progress(); });
   begin_ = now;
   // A device that runs behind the host took the time for the piece before this one.
   const double per_step = seconds / static_cast<double>(std::max<std::int64_t>(1, std::min(before_, piece_)));

@@ -312,7 +312,7 @@ class TrainingRun {
                          seconds_since(last_checkpoint_) >= hooks_.checkpoints->options().every_seconds;
     double request = by_time || (signals != nullptr && signals->checkpoint()) ? 1.0 : 0.0;
     if (signals != nullptr && signals->end() != 0) request = 1.0 + signals->end();
-    request = world_.max(request);
+    request = world_.max(request, [this] { device_.progress(); });
     pace_.next_piece();
     if (hooks_.checkpoints != nullptr) note(hooks_.checkpoints->poll());
     if (request > 1.0) end_signal_ = static_cast<int>(request - 1.0);
