@@ -66,15 +66,17 @@ class FaultsBase(unittest.TestCase):
 
     def check_timeout(self, job: Job, fault: float, names: str, timeout: float) -> None:
         """Noticed in time, named in one line of one rank, with a record of every rank."""
-        # MPICH's mpirun returns 9 where ranks that it kills end after the one that left with 76.
-        self.check_end(job, fault, "has been waiting", 76 if find_mpirun() is OPEN_MPI else None)
+        # MPICH's mpirun kills the ranks that are left: the exit code may be theirs, and a stopped one leaves no record.
+        open_mpi = find_mpirun() is OPEN_MPI
+        self.check_end(job, fault, "has been waiting", 76 if open_mpi else None)
         noticed = job.said("has been waiting") - fault
         self.assertGreaterEqual(noticed, timeout - 0.5)
         self.assertLess(noticed, timeout + LATE, job.output)
         lines = [line for _, line in job.lines if "has been waiting" in line]
         self.assertEqual(len(lines), 1, job.output)
         self.assertRegex(lines[0], names)
-        self.assertEqual(len(list((self.folder / "flight").glob("rank*.jsonl"))), self.ranks)
+        records = len(list((self.folder / "flight").glob("rank*.jsonl")))
+        self.assertGreaterEqual(records, self.ranks if open_mpi else self.ranks - 1)
 
     def records(self) -> list[list[dict]]:
         files = sorted((self.folder / "flight").glob("rank*.jsonl"))
