@@ -13,7 +13,7 @@ namespace ddptrain {
 namespace {
 
 constexpr std::int64_t kMessageBytes = std::int64_t{48} << 10;  ///< Open MPI's eager limit for TCP is 64 KiB.
-constexpr std::size_t kSlicesOnTheirWay = 6;                    ///< Between hosts.
+constexpr std::size_t kSlicesOnTheirWay = 8;                    ///< Between hosts.
 constexpr std::int64_t kAlignment = 64;                         ///< Elements.
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
