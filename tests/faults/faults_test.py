@@ -230,7 +230,7 @@ class FaultsOnGpusOfTwoHosts(FaultsBase):
 
     def test_killed_in_a_collective(self) -> None:
         job = self.training(prefix=[*MPIRUN, *self.hosts])
-        self.check_end(job, job.signal(1, signal.SIGKILL), "exited on signal 9")
+        self.check_end(job, job.signal(1, signal.SIGKILL), r"process rank 1 with PID|\(signal 9\)")
 
     def test_stopped_in_a_collective(self) -> None:
         job = self.training(prefix=[*MPIRUN, *self.hosts])

@@ -61,8 +61,8 @@ TEST(Options, FlagsThatDecideParametersAreKnownByTheirGroups) {
       EXPECT_TRUE(decide.count(name) > 0) << model << ": " << name;
     }
     for (const char* name :
-         {"device", "threads", "fused", "bucket-mb", "zero", "overlap", "comm", "graph", "metrics", "recompute", "save",
-          "sample-every", "log-every", "help", "describe", "fail-at", "timeout", "flight"}) {
+         {"device", "threads", "fused", "bucket-mb", "zero", "overlap", "comm", "hierarchical", "graph", "metrics",
+          "recompute", "save", "sample-every", "log-every", "help", "describe", "fail-at", "timeout", "flight"}) {
       EXPECT_TRUE(decide.count(name) == 0) << model << ": " << name;
     }
   }
