@@ -23,7 +23,7 @@ std::size_t utf8_length(std::string_view text) {
   return code >= least && code <= 0x10FFFF && !surrogate ? length : 0;
 }
 
-bool is_control(char c) { return (c >= 0 && c < ' ' && c != '\n' && c != '\t') || c == '\x7f'; }
+bool is_control(char c) { return (static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\t') || c == '\x7f'; }
 
 }  // namespace
 
