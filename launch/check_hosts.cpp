@@ -10,6 +10,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "launch/choose_device.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
@@ -200,17 +201,9 @@ HostFact data_fact(const std::filesystem::path& path) {
 }
 
 std::vector<std::string> shared_network_cards(const World& world, const std::string& pci_bus_id) {
-  const std::string host = fmt::format("{} ", world.node());
-  std::vector<RankOfGpu> ranks;
+  const std::vector<RankOfGpu> ranks = ranks_of_this_host(world, pci_bus_id);
   DriverFacts gpus;
-  int rank = 0;
-  for (const std::string& text : world.all_gather(host + pci_bus_id)) {
-    if (text.rfind(host, 0) == 0) {
-      ranks.push_back({rank, text.substr(host.size())});
-      gpus.gpus.emplace_back().pci = normalized_pci_bus_id(ranks.back().pci);
-    }
-    ++rank;
-  }
+  for (const RankOfGpu& rank : ranks) gpus.gpus.emplace_back().pci = normalized_pci_bus_id(rank.pci);
   std::string mine;
   if (world.local_rank() == 0) {
     const auto lines = shared_nic_warnings(describe_machine(world.hostname(), gpus), ranks);

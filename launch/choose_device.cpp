@@ -33,12 +33,20 @@ DeviceKind choose_device(const World& world, const std::string& device, std::opt
 
 int own_gpu(const World& world) { return cuda_device_count() == 1 ? 0 : world.local_rank(); }
 
-void require_own_gpus(const World& world, const std::string& pci_bus_id) {
+std::vector<RankOfGpu> ranks_of_this_host(const World& world, const std::string& pci_bus_id) {
   const std::string host = std::to_string(world.node()) + ' ';
-  std::set<std::string> of_host;
-  for (const std::string& gpu : world.all_gather(host + pci_bus_id)) {
-    if (gpu.rfind(host, 0) == 0) of_host.insert(gpu);
+  std::vector<RankOfGpu> ranks;
+  int rank = 0;
+  for (const std::string& text : world.all_gather(host + pci_bus_id)) {
+    if (text.rfind(host, 0) == 0) ranks.push_back({rank, text.substr(host.size())});
+    ++rank;
   }
+  return ranks;
+}
+
+void require_own_gpus(const World& world, const std::string& pci_bus_id) {
+  std::set<std::string> of_host;
+  for (const RankOfGpu& rank : ranks_of_this_host(world, pci_bus_id)) of_host.insert(rank.pci);
   world.agree([&] { require_enough(world, static_cast<int>(of_host.size())); });
 }
 

@@ -2,9 +2,11 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
+#include "runtime/topology/machine.h"
 
 namespace ddptrain {
 
@@ -15,6 +17,9 @@ DeviceKind choose_device(const World& world, const std::string& device, std::opt
 
 /// This rank's among the GPUs that it sees, by CUDA's number: the only one, or that of the local rank.
 int own_gpu(const World& world);
+
+/// The ranks of this rank's host, in order, each with the PCI bus id that it gave. Collective.
+std::vector<RankOfGpu> ranks_of_this_host(const World& world, const std::string& pci_bus_id);
 
 /// The same UsageError on all ranks where ranks of a host have the same GPU. `pci_bus_id`: of this rank's. Collective.
 void require_own_gpus(const World& world, const std::string& pci_bus_id);

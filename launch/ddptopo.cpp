@@ -96,13 +96,8 @@ DriverFacts find_gpus(const std::vector<RankOfGpu>& ranks) {
 /// The ranks of this host that have a GPU of their own.
 std::vector<RankOfGpu> ranks_of_gpus(const World& world) {
   const int gpu = own_gpu(world);
-  const std::string host = fmt::format("{} ", world.node());
-  std::vector<RankOfGpu> ranks;
-  int rank = 0;
-  for (const std::string& text : world.all_gather(host + (gpu < cuda_device_count() ? cuda_pci_bus_id(gpu) : ""))) {
-    if (text.rfind(host, 0) == 0 && text.size() > host.size()) ranks.push_back({rank, text.substr(host.size())});
-    ++rank;
-  }
+  auto ranks = ranks_of_this_host(world, gpu < cuda_device_count() ? cuda_pci_bus_id(gpu) : "");
+  std::erase_if(ranks, [](const RankOfGpu& rank) { return rank.pci.empty(); });
   return ranks;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <sstream>
-#include <system_error>
 
 #include "runtime/topology/sysfs.h"
 
@@ -52,14 +51,6 @@ std::vector<std::string> taken(const std::vector<std::string>& interfaces, const
   std::copy_if(interfaces.begin(), interfaces.end(), std::back_inserter(names),
                [&](const std::string& name) { return choice.takes(name); });
   return names;
-}
-
-std::vector<fs::path> sorted_entries(const fs::path& folder) {
-  std::error_code error;
-  std::vector<fs::path> entries;
-  for (const auto& entry : fs::directory_iterator(folder, error)) entries.push_back(entry.path());
-  std::sort(entries.begin(), entries.end());
-  return entries;
 }
 
 }  // namespace

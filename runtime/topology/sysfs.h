@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace ddptrain {
 
@@ -13,5 +14,7 @@ struct SystemFiles {
 
 /// The first line of a file; empty if the file cannot be read.
 std::string first_line(const std::filesystem::path& file);
+/// What a folder holds, by name; nothing if it cannot be read.
+std::vector<std::filesystem::path> sorted_entries(const std::filesystem::path& folder);
 
 }  // namespace ddptrain
