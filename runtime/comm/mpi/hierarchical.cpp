@@ -14,7 +14,7 @@ namespace ddptrain {
 namespace {
 
 constexpr std::int64_t kMessageBytes = std::int64_t{48} << 10;  ///< Open MPI's eager limit for TCP is 64 KiB.
-constexpr std::size_t kMessagesOnTheirWay = 8;                  ///< Of a collective, from a host to another.
+constexpr std::size_t kSlicesOnTheirWay = 8;                    ///< Between hosts; each takes a message at a time.
 constexpr std::int64_t kAlignment = 64;                         ///< Elements.
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
@@ -148,8 +148,7 @@ HierarchicalCollective::HierarchicalCollective(const HostLayout& layout, int ran
 
 bool HierarchicalCollective::progress() {
   while (ranks_added_ < slices_.size() && slices_[ranks_added_].from_ranks.done()) add_ranks(ranks_added_++);
-  const std::size_t on_their_way = exchanges() ? kMessagesOnTheirWay / 2 : kMessagesOnTheirWay;
-  const std::size_t next = std::min(ranks_added_, sums_shared_ + on_their_way);
+  const std::size_t next = std::min(ranks_added_, sums_shared_ + slices_on_their_way());
   while (parts_sent_ < next) send_part(parts_sent_++);
   const std::size_t ready = exchanges() ? parts_sent_ : ranks_added_;
   while (hosts_added_ < ready && slices_[hosts_added_].from_hosts.done()) {
@@ -164,6 +163,13 @@ bool HierarchicalCollective::progress() {
   }
   while (owners_heard_ < owners_awaited_ && slices_[owners_heard_].from_owners.done()) ++owners_heard_;
   return sums_shared_ == slices_.size() && owners_heard_ == slices_.size() && sums_sent_.done() && shared_.done();
+}
+
+/// Where hosts exchange, a slice takes two messages at a time. With rounded values, the network has half as much to
+/// carry beside the same compute: it may run dry now and then, and what counts is how long a later sum waits.
+std::size_t HierarchicalCollective::slices_on_their_way() const {
+  if (!exchanges()) return kSlicesOnTheirWay;
+  return rounds() ? kSlicesOnTheirWay / 4 : kSlicesOnTheirWay / 2;
 }
 
 HierarchicalCollective::Piece HierarchicalCollective::piece(std::size_t slice, int host, int index) const {

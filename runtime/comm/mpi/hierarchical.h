@@ -112,6 +112,7 @@ class HierarchicalCollective {
   bool rounds() const { return work_.between_hosts != work_.values.dtype; }
   /// Steps 2 and 3 are one.
   bool exchanges() const { return layout_.hosts() == 2 && work_.scatters && work_.gathers; }
+  std::size_t slices_on_their_way() const;
   int tag(Step step) const { return first_tag_ + step; }
   Piece piece(std::size_t slice, int host, int index) const;
   std::int64_t bytes(std::size_t slice, int host, int index) const;
