@@ -203,7 +203,8 @@ TEST(ThreadStacks, AreOfAllOtherThreads) {
     return std::any_of(frames.begin(), frames.end(),
                        [](const std::string& frame) { return frame.find("nanosleep") != std::string::npos; });
   };
-  for (int i = 0; i < 100; ++i) {  // a thread that waits for a processor answers late, or is just awake
+  for (int i = 0; i < 1000; ++i) {  // a thread that waits for a processor has not begun, answers late, or is just awake
+    std::this_thread::sleep_for(20ms);
     taken = stacks.take();
     ASSERT_EQ(taken.size(), 1u);
     if (sleeps()) break;
