@@ -80,15 +80,21 @@ def when_parent_ends(number: int) -> Callable[[], None]:
 
 def end_session(process: subprocess.Popen, grace_seconds: float = GRACE) -> None:
     """Ends what is left of the job: mpirun is asked first, as it also ends ranks on other hosts; then whatever still
-    belongs to the session that was made for it is killed (mpirun gives each rank a process group of its own)."""
+    belongs to the session that was made for it is killed (mpirun gives each rank a process group of its own), and
+    its end is waited for."""
     with _interrupts_ignored():
         if process.poll() is None:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(grace_seconds)
-        for pid in _members(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        last = time.monotonic() + GRACE  # what a device holds up is left behind
+        while members := list(_members(process.pid)):
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > last:
+                break
+            time.sleep(0.005)
         process.wait()
 
 
