@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 import unittest
 
 from support import (
@@ -100,7 +101,8 @@ class SuperviseTest(JobTest):
         for rank in ranks:
             kill(rank, signal.SIGSTOP)
         kill(job.process.pid, signal.SIGINT)
-        job.wait_until(lambda: any(is_pending(rank, find_mpirun().end) for rank in ranks))
+        job.wait_until(lambda: not is_pending(job.process.pid, signal.SIGINT))
+        time.sleep(1)
         self.assertTrue(job.running(), job.text())
         kill(job.process.pid, signal.SIGINT)
         self.assertNotIn(job.process.wait(LIMIT), (0, 75))
