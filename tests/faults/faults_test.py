@@ -74,7 +74,7 @@ class FaultsBase(unittest.TestCase):
         lines = [line for _, line in job.lines if "has been waiting" in line]
         self.assertEqual(len(lines), 1, job.output)
         self.assertRegex(lines[0], names)
-        waited = float(re.search(r"has been waiting.* for (\d+\.\d) s \(", lines[0])[1])
+        waited = float(re.search(r"has been waiting.*? for (\d+\.\d) s \(", lines[0])[1])
         self.assertGreaterEqual(waited, timeout)
         self.assertLess(waited, timeout + TICK)
         self.assertGreaterEqual(len(list((self.folder / "flight").glob("rank*.jsonl"))), answers)
