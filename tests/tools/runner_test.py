@@ -6,7 +6,7 @@ import time
 import unittest
 from unittest import mock
 
-from support import is_alive, wait_until
+from support import is_alive
 from ddptools import runner
 
 STUBBORN = """
@@ -38,7 +38,7 @@ class RunnerTest(unittest.TestCase):
             outcome = self.run_python(STUBBORN, timeout=2.0)
         self.assertEqual(outcome.status, "timeout")
         pids = [int((self.folder / name).read_text()) for name in ("same", "group")]
-        wait_until(lambda: not any(map(is_alive, pids)), 5)
+        self.assertEqual([pid for pid in pids if is_alive(pid)], [])
 
     def test_children_that_outlive_the_job_are_ended(self) -> None:
         text = "import os, pathlib, sys, time\nif os.fork() == 0:\n    time.sleep(600)\n"
