@@ -111,7 +111,8 @@ class EmulateHostsTest(unittest.TestCase):
         self.assertEqual(self.call("up", "1").returncode, 0)
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
             # Each signal ends it, and none before it is ready is lost.
-            script = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); print('ready', flush=True); time.sleep(1000)"
+            script = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+            script += "print('ready', flush=True); time.sleep(1000)"
             command = [EMULATE, "exec", f"{self.prefix}1", sys.executable, "-c", script]
             waiting = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
