@@ -169,7 +169,7 @@ bool HierarchicalCollective::progress() {
 /// carry beside the same compute: it may run dry now and then, and what counts is how long a later sum waits.
 std::size_t HierarchicalCollective::slices_on_their_way() const {
   if (!exchanges()) return kSlicesOnTheirWay;
-  return rounds() ? kSlicesOnTheirWay / 4 : kSlicesOnTheirWay / 2;
+  return rounds() ? 1 : kSlicesOnTheirWay / 2;
 }
 
 HierarchicalCollective::Piece HierarchicalCollective::piece(std::size_t slice, int host, int index) const {
