@@ -1,8 +1,6 @@
 #include "runtime/comm/communicator.h"
 
 #include <gtest/gtest.h>
-#include <spdlog/fmt/fmt.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -610,8 +608,9 @@ TEST(SumOverTwoHosts, NeedsNoAnswer) {
   if (world.size() != 2) GTEST_SKIP() << "needs two ranks";
   const auto device = make_cpu_device({});
   const auto communicator = make_mpi_communicator(world, *device, CommunicatorOptions{.host = world.rank()});
-  const auto process = static_cast<int>(world.sum(world.rank() == 0 ? getpid() : 0));
-  const auto computing = std::filesystem::temp_directory_path() / fmt::format("ddptrain-computing-{}", process);
+  const std::filesystem::path computing = testing::TempDir() + "computing";
+  if (world.rank() == 0) std::filesystem::remove(computing);
+  world.barrier();
   const auto wait_until = [&computing](bool is_there) {
     const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (std::filesystem::exists(computing) != is_there && std::chrono::steady_clock::now() < patience) {

@@ -231,8 +231,8 @@ TEST(ThreadStacks, DoNotWaitForThreadsThatBlockSignals) {
   while (ready < 20) std::this_thread::sleep_for(1ms);
   std::vector<ThreadStack> taken;
   std::chrono::nanoseconds took = kForEver;
-  for (int i = 0; i < 10 && took >= 1s;
-       ++i) {  // other work on this machine may hold it up; waiting takes 2 s each time
+  // Other work on this machine may hold it up; waiting takes 2 s each time.
+  for (int i = 0; i < 10 && took >= 1s; ++i) {
     const auto start = std::chrono::steady_clock::now();
     taken = stacks.take();
     took = std::chrono::steady_clock::now() - start;

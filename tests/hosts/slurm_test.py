@@ -2,7 +2,6 @@
 """The scripts of launch/slurm under a real Slurm over emulated hosts: they train, save themselves before the time
 limit, go back to the queue, outlive a node, and end with the parameters of an undisturbed run."""
 
-import json
 import os
 import pathlib
 import re
