@@ -73,6 +73,9 @@ class ComputeRatesTest(unittest.TestCase):
         self.assertEqual(calibrate([summary(1, 1e6, description=told)]).flags_of(asked), {"comm-dtype": "fp32"})
         two_kinds = [summary(1, 1e6, description=told), summary(1, 1e6, description=told | {"gradient_dtype": "bf16"})]
         self.assertEqual(calibrate(two_kinds).flags_of(asked), {})
+        over_mpi = calibrate([summary(2, 1e6, 6e5, description=told | {"device": "cpu", "hierarchical": "off"})])
+        asked_for = {"comm-dtype": "fp32", "device": "cpu", "hierarchical": "off"}
+        self.assertEqual(over_mpi.flags_of(asked), asked_for)
         self.assertEqual(calibrate([summary(1, 1e6, description=told)]).flags_of(parsed(gpt2_description())), {})
 
     def test_a_fused_sum_goes_by_the_ranks(self) -> None:
@@ -109,6 +112,17 @@ class CalibrationTest(unittest.TestCase):
         rows = [{"compute_alone_us": 1000.0, "compute_beside_us": 1000.0 + x, "communication_alone_us": 400.0}
                 for x in (80.0, 100.0, -5.0)]  # fmt: skip
         self.assertAlmostEqual(calibrate([{"benchmark": "overlap", "results": rows}]).interference or 0.0, 0.2)
+
+    def test_mpi_between_nodes_is_fitted_by_the_bytes_of_a_nodes_adapters(self) -> None:
+        for hierarchical, times_the_gradients in (("on", 1.0), ("off", 2.0)):
+            told = cnn_description(device="cpu", hierarchical=hierarchical)
+            seconds = times_the_gradients * 2.4e6 / 0.125e9
+            run = summary(4, 800.0, 400.0, nodes=2, device="cpu", description=told, communication_seconds=seconds)
+            self.assertAlmostEqual(calibrate([run]).inter_fit.busbw_gbs, 0.125, delta=1e-3)
+        alone = {"benchmark": "allreduce", "ranks": 4, "nodes": 2, "results": [{"bytes": 1e7, "time_us": 80e3}]}
+        for library, busbw_gbs in (("MPI", 0.125), ("NCCL", 1.5 * 0.125)):
+            fit = calibrate([alone | {"library": library}]).inter_fit
+            self.assertAlmostEqual(fit.busbw_gbs, busbw_gbs, delta=1e-3)
 
     def test_virtual_ranks_are_passes_of_their_rank(self) -> None:
         (several,) = compare([summary(2, 4e6, 3e6, virtual_ranks=4)])
@@ -238,6 +252,19 @@ class CalibratedProgramTest(unittest.TestCase):
         self.assertIn("measured at this batch, 1 run)", text)
         self.assertRegex(text, r"within a node: measured, .* \(1 all-reduce of 2 ranks; more are extrapolated\)")
         self.assertIn("predicted with their own one-rank baselines, and measured:", text)
+
+    def test_says_how_mpi_sums_between_nodes(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            path = pathlib.Path(name) / "metrics.jsonl"
+            said = {"on": "the ranks of a node add up first", "off": "each rank sends for itself"}
+            for hierarchical, words in said.items():
+                told = cnn_description(device="cpu", hierarchical=hierarchical)
+                run = summary(4, 800.0, 400.0, nodes=2, device="cpu", description=told, communication_seconds=0.04)
+                path.write_text(json.dumps(run) + "\n")
+                with mock.patch.object(plan_program, "describe", return_value=parsed(told)):
+                    text = output("--model", "cnn", "--calibrate", str(path), "--gpus-per-node", "2", "--nodes", "1,2")
+                self.assertRegex(text, rf"\nNetwork +between nodes: measured, .* of 4 ranks\); {words}")
+                self.assertEqual(text.count(words), 1)
 
     def test_the_answer_is_near_the_runs_that_it_was_given(self) -> None:
         folder = ROOT / "benchmarks" / "results" / "sweeps-4-h200-2026-11-21" / "scaling"

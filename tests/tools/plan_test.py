@@ -244,6 +244,34 @@ class PredictTest(unittest.TestCase):
         on_one = predict(case(work=work, gpus_per_node=2, batch=32.0, tflops=0.2, intra_fit=fit))
         self.assertGreater(on_one.step_seconds, 0.0192 + 0.33 * alone)
 
+    def test_bytes_of_a_nodes_adapters_over_mpi(self) -> None:
+        """As tests/hosts/network_test.py counts them on the adapters."""
+        old = {"device": "cpu"}  # before ddptrain told
+        on, off = old | {"hierarchical": "on"}, old | {"hierarchical": "off"}
+        for nodes, ranks, told, times_the_gradients in (
+            (2, 1, on, 1.0),
+            (2, 1, off, 1.0),
+            (2, 2, on, 1.0),
+            (2, 2, old, 1.0),
+            (2, 2, off, 2.0),
+            (2, 2, off | {"device": "cuda"}, 2.0),  # --comm mpi
+            (4, 1, on, 1.5),
+            (4, 1, off, 1.5),
+            (4, 4, on, 1.5),
+            (2, 4, off, 4.0),
+            (1, 4, off, 1.5),  # within a host, the sum is that of the MPI library
+            (2, 2, {"device": "cuda"}, 1.5),  # NCCL's ring
+        ):
+            with self.subTest(nodes=nodes, ranks=ranks, told=told):
+                work = parsed(cnn_description(**told))
+                layout = case(work=work, gpus_per_node=ranks, nodes=nodes, intra_gbs=0.1, inter_gbs=0.1,
+                              algorithm="Ring", protocol="Simple")  # fmt: skip
+                seconds = times_the_gradients * 2.4e6 / 0.1e9
+                self.assertAlmostEqual(predict(layout).communication_seconds, seconds, delta=5e-4)  # with latency
+                fits = dict.fromkeys(("intra_fit", "inter_fit"), NetworkFit(per_rank_us=0.0, busbw_gbs=0.1))
+                fitted = predict(dataclasses.replace(layout, **fits))
+                self.assertAlmostEqual(fitted.communication_seconds, seconds)
+
     def test_accumulation_communicates_once(self) -> None:
         once, four = predict(case(nodes=2)), predict(case(nodes=2, grad_accum=4))
         self.assertAlmostEqual(four.compute_seconds, 4 * once.compute_seconds)
