@@ -36,6 +36,7 @@ Description describe_run(const Options& options, const std::vector<std::string>&
       bucket.bytes = bucket.bytes / kept * static_cast<std::int64_t>(size_of(DType::bf16));
     }
   }
+  if (sums_with_mpi(options, device)) description.hierarchical = options.hierarchical ? "on" : "off";
   description.model = options.model;
   description.device = device == DeviceKind::cuda ? "cuda" : "cpu";
   description.precision = compute.fp8 ? "fp8" : name_of(compute.precision);

@@ -243,9 +243,13 @@ Precision chosen_precision(const Options& options, DeviceKind device) {
   return default_precision(device);
 }
 
+bool sums_with_mpi(const Options& options, DeviceKind device) {
+  return device == DeviceKind::cpu || options.comm == CommLibrary::mpi;
+}
+
 bool sends_bf16_between_hosts(const Options& options, DeviceKind device) {
-  const bool mpi = device == DeviceKind::cpu || options.comm == CommLibrary::mpi;
-  return mpi && options.trainer.gradient_type == DType::bf16 && chosen_precision(options, device) != Precision::bf16;
+  const bool wider = chosen_precision(options, device) != Precision::bf16;
+  return sums_with_mpi(options, device) && options.trainer.gradient_type == DType::bf16 && wider;
 }
 
 void check_precision(const Options& options, const Workload& workload, DeviceKind device) {

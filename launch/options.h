@@ -102,6 +102,8 @@ std::string version_text();
 /// What the flags mean for a device and a number of ranks.
 Precision chosen_precision(const Options& options, DeviceKind device);
 DeviceOptions device_options(const Options& options, DeviceKind device);
+/// Whether MPI sums gradients, and not NCCL.
+bool sums_with_mpi(const Options& options, DeviceKind device);
 /// Whether MPI rounds gradients, which are wider, on their way: CommunicatorOptions::bf16_between_hosts.
 bool sends_bf16_between_hosts(const Options& options, DeviceKind device);
 /// UsageError where flags do not go with the device's precision.

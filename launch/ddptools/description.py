@@ -41,6 +41,7 @@ class Description:
     units_per_sample: float = 1.0  # tokens of a window
     precision: str = ""  # of compute; empty where it is not told
     device: str = ""  # cpu or cuda; empty where it is not told
+    hierarchical: str = ""  # on or off: how MPI sums over hosts; empty with NCCL, and where it is not told
     memory_bytes: float = 0.0  # that a rank keeps on its device; 0 where it is not told
 
     @property
@@ -81,6 +82,7 @@ def parsed(value: Any) -> Description | None:
         gradient_dtype=str(table.get("gradient_dtype")),
         precision=str(table.get("precision") or ""),
         device=str(table.get("device") or ""),
+        hierarchical=str(table.get("hierarchical") or ""),
         memory_bytes=sum(positive(size) or 0.0 for size in table_of(table.get("memory")).values()),
         **numbers | {"grad_accum": int(numbers["grad_accum"])},
     )

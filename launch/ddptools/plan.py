@@ -13,7 +13,8 @@ SEARCH_STEPS = 10**12  # of a bandwidth that suffices: parts in 2e-11 of it
 
 @dataclasses.dataclass(frozen=True)
 class NetworkFit:
-    """A measured all-reduce: base_us + per_rank_us * (ranks - 1) + 2 (ranks - 1) / ranks * bytes / (1000 busbw_gbs)."""
+    """A measured all-reduce: base_us + per_rank_us * (ranks - 1) + 2 (ranks - 1) / ranks * bytes / (1000 busbw_gbs). Of
+    MPI between nodes, `bytes` are those of the ring with as much traffic: see mpi_traffic()."""
 
     per_rank_us: float
     busbw_gbs: float
@@ -53,6 +54,16 @@ class Case:
     @property
     def gpus(self) -> int:
         return self.gpus_per_node * self.nodes
+
+    @property
+    def over_mpi(self) -> bool:
+        """Whether MPI sums between nodes."""
+        return self.nodes > 1 and (self.work.device == "cpu" or self.work.hierarchical != "")
+
+    @property
+    def traffic(self) -> float:
+        """Of a node's adapters, over that of a ring of all GPUs."""
+        return mpi_traffic(self.gpus_per_node, self.nodes, self.work.hierarchical) if self.over_mpi else 1.0
 
     @property
     def beneath_forward(self) -> bool:
@@ -149,11 +160,20 @@ def all_reduce_seconds(case: Case, size_bytes: float) -> tuple[float, str, str]:
     """With algorithm and protocol."""
     if case.gpus == 1:
         return 0.0, "none", ""
+    size_bytes *= case.traffic
     fit = case.intra_fit if case.nodes == 1 else case.inter_fit
     if fit is not None:
         return 1e-6 * fit.microseconds(size_bytes, case.gpus), "measured", ""
     result = nccl_model.best(fabric_of(case), size_bytes, case.algorithm, case.protocol)
     return 1e-6 * result.microseconds, result.algorithm, result.protocol
+
+
+def mpi_traffic(ranks_per_node: int, nodes: int, hierarchical: str = "on") -> float:
+    """Bytes that a node sends to others for an all-reduce of MPI, over those of a ring of all W ranks, 2 (W-1)/W times
+    the gradients. The ranks of a node add up first; with `hierarchical` off, each sends for itself."""
+    senders = ranks_per_node if hierarchical == "off" else 1
+    ranks = ranks_per_node * nodes
+    return senders * ((nodes - 1) / nodes) / ((ranks - 1) / ranks)
 
 
 def fabric_of(case: Case) -> Fabric:

@@ -13,7 +13,7 @@ from ddptools.description import Description, parsed, positive
 from ddptools import nccl_model
 from ddptools.errors import UsageError
 from ddptools.measurements import number_of, result_rows, table_of
-from ddptools.plan import Case, NetworkFit, Prediction, predict
+from ddptools.plan import Case, NetworkFit, Prediction, mpi_traffic, predict
 
 Table = dict[str, Any]
 
@@ -40,7 +40,7 @@ class AllReduce:
     ranks: int
     nodes: int
     calls: int
-    bytes: float  # of one
+    bytes: float  # of one, or of the ring with as much traffic as one
     seconds: float  # of all
 
 
@@ -82,7 +82,8 @@ class Calibration:
         """With which all runs of this network were made, as far as `work` is another in that: flags of ddptrain."""
         works = [known for known in self.works if is_same_network(known, work)]
         flags = {}
-        for flag, name in (("device", "device"), ("precision", "precision"), ("comm-dtype", "gradient_dtype")):
+        for flag, name in (("device", "device"), ("precision", "precision"), ("comm-dtype", "gradient_dtype"),
+                           ("hierarchical", "hierarchical")):  # fmt: skip
             values = {getattr(known, name) for known in works}
             if len(values) == 1 and (value := values.pop()) and value != getattr(work, name):
                 flags[flag] = value
@@ -212,10 +213,13 @@ def _bench_points(record: Table) -> Iterator[AllReduce]:
     ranks = positive(bench.get("ranks"))
     if bench.get("op", "all-reduce") != "all-reduce" or ranks is None or ranks < 2:
         return
+    nodes = max(int(positive(bench.get("nodes")) or 1), 1)
+    over_mpi = nodes > 1 and bench.get("library") == "MPI"
+    traffic = mpi_traffic(max(int(ranks) // nodes, 1), nodes) if over_mpi else 1.0
     for row in result_rows(bench):
         bytes_each, time_us = positive(row.get("bytes")), positive(row.get("time_us"))
         if bytes_each and time_us:
-            yield AllReduce(int(ranks), int(positive(bench.get("nodes")) or 1), 1, bytes_each, 1e-6 * time_us)
+            yield AllReduce(int(ranks), nodes, 1, traffic * bytes_each, 1e-6 * time_us)
 
 
 def _interference(record: Table) -> Iterator[float]:
@@ -240,7 +244,8 @@ def _run_points(run: Measured) -> Iterator[AllReduce]:
     case = run.case
     if run.communication_seconds and case.gpus > 1:
         calls = sum(group.count for group in case.work.buckets)
-        yield AllReduce(case.gpus, case.nodes, calls, case.work.gradient_bytes / calls, run.communication_seconds)
+        size_bytes = case.traffic * case.work.gradient_bytes / calls
+        yield AllReduce(case.gpus, case.nodes, calls, size_bytes, run.communication_seconds)
 
 
 def measured_runs(records: Iterable[Table]) -> Iterator[Measured]:

@@ -96,13 +96,21 @@ def networks(answer: Answer) -> list[str]:
         fit = case.intra_fit if case.nodes == 1 else case.inter_fit
         if case.gpus > 1:
             how = measured_network(fit, answer) if fit else assumed_network(case, answer)
-            said.setdefault(where, f"{where}: {how}")
+            said.setdefault(where, f"{where}: {how}{how_mpi_sums(case)}")
         if case.interference:
             said["beside"] = f"a second beside compute makes compute {three_digits(case.interference)} s longer"
         if case.fused_sum_us is not None:
             us = three_digits(case.fused_sum_us)
             said.setdefault("fused", f"sum and update of the last bucket in one kernel: {us} us, measured")
     return list(said.values())
+
+
+def how_mpi_sums(case: Case) -> str:
+    if not case.over_mpi:
+        return ""
+    if case.work.hierarchical == "off":
+        return "; each rank sends for itself (--hierarchical off)"
+    return "; the ranks of a node add up first"
 
 
 def measured_network(fit: NetworkFit, answer: Answer) -> str:

@@ -62,6 +62,7 @@ Json json_of(const Description& d, bool whole) {
     for (const LayerWork& layer : d.layers) json["layers"].push_back(json_of(layer));
   }
   json["gradient_dtype"] = d.gradient_type;
+  if (!d.hierarchical.empty()) json["hierarchical"] = d.hierarchical;
   std::int64_t bytes = 0;
   for (const BucketWork& bucket : d.buckets) bytes += bucket.bytes;
   json["comm_bytes_per_step"] = bytes;

@@ -33,6 +33,7 @@ struct Description {
   double flop_per_sample = 0.0;  ///< As MFU counts them.
   std::vector<LayerWork> layers;
   std::string gradient_type;  ///< As --comm-dtype names it.
+  std::string hierarchical;   ///< With MPI, as --hierarchical names it; empty with NCCL.
   std::vector<BucketWork> buckets;
   std::vector<MemoryUse> memory;                ///< Of one rank's device.
   std::vector<std::string> decides_parameters;  ///< Flags with which training ends with other parameters.

@@ -159,10 +159,13 @@ class FieldsTest(unittest.TestCase):
         self.assertEqual(process.wait(300), 75)
 
     def test_description(self) -> None:
-        for flags in (["--data", "synthetic"], ["--model", "gpt", "--data", "synthetic", "--device", "cuda"]):
-            done = subprocess.run([BIN / "ddptrain", *flags, "--describe"], env=ENVIRONMENT, capture_output=True)
+        samples = []
+        for flags in (["--device", "cpu"], ["--model", "gpt", "--device", "cuda"]):
+            command = [BIN / "ddptrain", "--data", "synthetic", *flags, "--describe"]
+            done = subprocess.run(command, env=ENVIRONMENT, capture_output=True)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.expect("description", [json.loads(done.stdout)])
+            samples.append(json.loads(done.stdout))
+        self.expect("description", samples)
 
     def test_ddpbench(self) -> None:
         tiny = {

@@ -110,6 +110,15 @@ class DescribeTest(unittest.TestCase):
             moved = planned["rule_of_thumb"]["bytes_to_move"]
             self.assertEqual(moved, 2 * found["comm_bytes_per_step"])
 
+    def test_how_mpi_sums_over_hosts(self) -> None:
+        cnn = ["--model=cnn", "--data=synthetic:1024"]
+        for flags, told in (([], "on"), (["--hierarchical=off"], "off"), (["--device=cuda", "--hierarchical=off"], None),
+                            (["--device=cuda", "--comm=mpi", "--hierarchical=off"], "off")):  # fmt: skip
+            self.assertEqual(described(*cnn, "--device=cpu", *flags).get("hierarchical"), told, flags)
+        hosts = ["--model", "cnn", "--nodes", "2", "--gpus-per-node", "2", "--network", "0.1", "--", "--device=cpu"]
+        together, apart = (plan(*hosts, *flags)["predictions"][0] for flags in ([], ["--hierarchical=off"]))
+        self.assertAlmostEqual(apart["communication_seconds"] / together["communication_seconds"], 2.0, places=2)
+
     def test_flags_that_decide_parameters(self) -> None:
         for model, own in (([], set()), (GPT, {"layers", "width", "init", "val-fraction", "seq"})):
             found = set(described("--data=synthetic:4096", *model)["decides_parameters"])

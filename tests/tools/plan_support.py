@@ -1,0 +1,19 @@
+"""What the tests of ddpplan share: the program, beside a stand-in for ddptrain."""
+
+import contextlib
+import io
+import pathlib
+import tempfile
+
+from support import make_programs
+from ddptools import plan_program
+
+PROGRAMS = tempfile.TemporaryDirectory()
+BIN = make_programs(pathlib.Path(PROGRAMS.name))
+
+
+def output(*arguments: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        plan_program.run(["--bin", str(BIN), *arguments])
+    return out.getvalue()
