@@ -7,6 +7,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/nvtx.h"
+#include "runtime/device/tuned_choices.h"
 
 namespace ddptrain {
 namespace {
@@ -159,6 +160,7 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
 }
 
 void Trainer::run(std::uint64_t steps) {
+  const TunedChoices::AllRanks together(device_.get<TunedChoices>());
   while (steps > 0) {
     const auto most = static_cast<std::uint64_t>(steps_to_average().value_or(INT64_MAX));
     const std::uint64_t piece = std::min(steps, most);
