@@ -36,6 +36,29 @@ TEST(ParameterArena, StartValuesAndHashDoNotDependOnBuckets) {
   EXPECT_EQ(hashes.size(), 1u);
 }
 
+/// Threads share long parameters: an element's value depends on its parameter and place alone.
+TEST(ParameterArena, StartValuesDoNotDependOnTheLengthOfParameters) {
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  const auto start_values = [&](std::int64_t first, std::int64_t second) {
+    ParameterArena arena(
+        {{"first", {first}, InitialValue::normal(1.0f)}, {"second", {second}, InitialValue::normal(1.0f)}},
+        {std::size_t{64} << 20}, *rig.device, *rig.communicator);
+    arena.initialise(5, test_world().rank());
+    return arena.master_values();
+  };
+  constexpr std::int64_t kShort = 1001, kLong = 1'300'003;
+  const auto lengths = start_values(kLong, kShort), other = start_values(kShort, kLong);
+  const auto longest = start_values(kLong + 700'000, kLong + 700'000);
+  if (test_world().rank() > 0) return;
+  const auto same = [](const auto& a, std::int64_t at, const auto& b, std::int64_t from, std::int64_t count) {
+    return std::equal(a.begin() + at, a.begin() + at + count, b.begin() + from);
+  };
+  EXPECT_TRUE(same(lengths, 0, longest, 0, kLong));
+  EXPECT_TRUE(same(lengths, kLong, longest, kLong + 700'000, kShort));
+  EXPECT_TRUE(same(other, 0, longest, 0, kShort));
+  EXPECT_TRUE(same(other, kShort, longest, kLong + 700'000, kLong));
+}
+
 TEST(ParameterArena, EveryRankStartsWithTheValuesOfRankZero) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
   ParameterArena arena(specs(), {}, *rig.device, *rig.communicator);

@@ -26,13 +26,15 @@ float milliseconds_of(const std::function<void()>& work, cudaStream_t stream) {
   return best;
 }
 
-std::string Tuner::work(const std::string& operation, const Gemm& gemm) const {
-  return fmt::format("{}: {} {}", operation, name_of(precision_), name_of(gemm));
+std::string Tuner::work(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const {
+  std::string names;
+  for (const Way& way : ways) names += fmt::format("{}{}", names.empty() ? "" : ", ", way.name);
+  return fmt::format("{} ({}): {} {}", operation, names, name_of(precision_), name_of(gemm));
 }
 
-bool Tuner::is_new(const std::string& operation, const Gemm& gemm) const {
-  return enabled_ && !chosen_.contains({operation, gemm}) && choices_.open() &&
-         choices_.find(work(operation, gemm)) == nullptr && !is_capturing(stream_);
+bool Tuner::is_new(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const {
+  return enabled_ && !chosen_.contains({operation, gemm}) && choices_.open() && !is_capturing(stream_) &&
+         choices_.find(work(operation, gemm, ways)) == nullptr;
 }
 
 void Tuner::run(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) {
@@ -42,9 +44,8 @@ void Tuner::run(const std::string& operation, const Gemm& gemm, const std::vecto
 
 std::size_t Tuner::index(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) {
   if (const auto found = chosen_.find({operation, gemm}); found != chosen_.end()) return found->second;
-  const bool is_new_work = is_new(operation, gemm);
-  const std::string name_of_work = work(operation, gemm);
-  if (is_new_work) choices_.choose(name_of_work, fastest(ways).name);
+  const std::string name_of_work = work(operation, gemm, ways);
+  if (is_new(operation, gemm, ways)) choices_.choose(name_of_work, fastest(ways).name);
   const std::string* choice = choices_.find(name_of_work);
   if (choice == nullptr) return 0;
   const auto way = std::find_if(ways.begin(), ways.end(), [&](const Way& w) { return *choice == w.name; });

@@ -34,12 +34,13 @@ class Tuner {
         choices_(device.get<TunedChoices>()) {}
 
   /// Whether run() would time its ways.
-  bool is_new(const std::string& operation, const Gemm& gemm) const;
+  bool is_new(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const;
   /// The first way must be able to do everything. Nothing is timed while the stream is being captured.
   void run(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways);
 
  private:
-  std::string work(const std::string& operation, const Gemm& gemm) const;
+  /// For TunedChoices: with the names of the ways, so that a choice among others is none.
+  std::string work(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const;
   const Way& fastest(const std::vector<Way>& ways) const;
   std::size_t index(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways);
 
