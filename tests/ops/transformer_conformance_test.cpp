@@ -309,8 +309,21 @@ TEST_P(LinearGeluTest, Backward) {
   for (const LinearCase& c : kLinearCases) check_backward(c);
 }
 
-const char* const kWays[] = {"separate",           "gelu in the epilogue",        "gelu and sums in the epilogue",
-                             "CUTLASS, 128 x 256", "CUTLASS, 128 x 128 by turns", "CUTLASS, 64 x 256 by turns"};
+/// Of linear_gelu, and of linear_gelu_backward without and with the bias gradient; in the order of Tuner's names.
+const std::vector<std::string> kTiles = {"CUTLASS, 128 x 256", "CUTLASS, 128 x 128 by turns",
+                                         "CUTLASS, 64 x 256 by turns"};
+const std::vector<std::string> kForwardWays = {"separate"};
+const std::vector<std::string> kDataGradientWays = {"separate", "gelu in the epilogue"};
+const std::vector<std::string> kGradientWays = {"separate", "gelu in the epilogue", "gelu and sums in the epilogue"};
+
+/// As Tuner names work.
+std::string work_of(const std::string& operation, std::vector<std::string> ways, std::int64_t m, std::int64_t n,
+                    std::int64_t k, const char* transposed) {
+  ways.insert(ways.end(), kTiles.begin(), kTiles.end());
+  return fmt::format("{} ({}): bf16 {} x {} x {} {} bf16 bf16 bf16", operation, fmt::join(ways, ", "), m, n, k,
+                     transposed);
+}
+
 /// Tiles that the matrix ends in, sums of one and of several steps, and rows of one cluster's block alone.
 const std::vector<LinearCase> kTiledCases = {{1, 8, 8},       {40, 64, 256},   {129, 72, 264},  {200, 256, 384},
                                              {300, 512, 136}, {1000, 768, 64}, {257, 1024, 768}};
@@ -319,15 +332,16 @@ const std::vector<LinearCase> kTiledCases = {{1, 8, 8},       {40, 64, 256},   {
 /// first one.
 TEST_P(LinearGeluTest, AllWays) {
   if (!GetParam().name.ends_with("tuned")) GTEST_SKIP() << "without --tune on there is one way";
-  for (const char* way : kWays) {
+  std::vector<std::string> ways = kGradientWays;
+  ways.insert(ways.end(), kTiles.begin(), kTiles.end());
+  for (const std::string& way : ways) {
     SCOPED_TRACE(way);
     make_tested();
     TunedChoices::Map choices;
     for (const LinearCase& c : kTiledCases) {
-      choices[fmt::format("linear and gelu: bf16 {} x {} x {} nt bf16 bf16 bf16", c.rows, c.out, c.in)] = way;
-      for (const char* operation : {"gelu gradient", "gelu gradient and sums"}) {
-        choices[fmt::format("{}: bf16 {} x {} x {} nn bf16 bf16 bf16", operation, c.rows, c.in, c.out)] = way;
-      }
+      choices[work_of("linear and gelu", kForwardWays, c.rows, c.out, c.in, "nt")] = way;
+      choices[work_of("gelu gradient", kDataGradientWays, c.rows, c.in, c.out, "nn")] = way;
+      choices[work_of("gelu gradient and sums", kGradientWays, c.rows, c.in, c.out, "nn")] = way;
     }
     auto& tuned = tested_->get<TunedChoices>();
     tuned.restore(choices);
