@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -57,6 +58,11 @@ TEST(ParameterArena, StartValuesDoNotDependOnTheLengthOfParameters) {
   EXPECT_TRUE(same(lengths, kLong, longest, kLong + 700'000, kShort));
   EXPECT_TRUE(same(other, 0, longest, 0, kShort));
   EXPECT_TRUE(same(other, kShort, longest, kLong + 700'000, kLong));
+  // Drawn by one thread, before threads shared parameters.
+  const std::map<std::size_t, double> expected = {{262143, 0.161291},   {262144, -0.210403}, {262145, -0.580012},
+                                                  {262147, -1.006016},  {524291, -1.017259}, {786433, -1.711949},
+                                                  {1048578, -0.107278}, {1300002, -0.209079}};
+  for (const auto& [at, value] : expected) EXPECT_NEAR(longest[at], value, 1e-5) << at;
 }
 
 TEST(ParameterArena, EveryRankStartsWithTheValuesOfRankZero) {
