@@ -174,7 +174,7 @@ Plan AttentionPlans::Impl::make_plan(const Key& key, const AttentionTensors& ten
   const std::string work =
       fmt::format("{}: {} x {} x {} x {}", name_of(key.pass), s.batch, s.heads, s.sequence, s.head_size);
   Plan plan{.graph = describe(key)};
-  const fe::error_t status = list_plans(*plan.graph);
+  fe::error_t status = list_plans(*plan.graph);
   if (status.is_good() && build_kept(plan, work)) return plan;
   if (status.is_bad() || !build_first(plan)) {
     spdlog::debug("{}: cuDNN has none: {}", work, status.get_message());
