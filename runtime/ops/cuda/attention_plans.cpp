@@ -5,11 +5,13 @@
 #include <cmath>
 #include <compare>
 #include <map>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/core/error.h"
 #include "runtime/ops/cuda/cudnn_graph.h"
+#include "runtime/ops/cuda/tuner.h"
 
 namespace ddptrain::cuda {
 
@@ -30,8 +32,16 @@ struct Key {
 /// Without a graph cuDNN cannot do it.
 struct Plan {
   std::shared_ptr<Graph> graph;
+  std::int64_t index = 0;  ///< Among cuDNN's plans for the graph.
   std::size_t workspace = 0;
+  bool provisional = false;  ///< The first plan, where timing was not possible yet.
 };
+
+const char* name_of(Pass pass) {
+  return pass == Pass::forward    ? "attention"
+         : pass == Pass::backward ? "attention backward"
+                                  : "attention backward, any order";
+}
 
 /// q, k, v and their gradients lie side by side in rows of 3 width, out and dout in rows of width.
 TensorRef add(Graph& graph, Uid uid, const AttentionShape& s, std::int64_t row) {
@@ -95,47 +105,97 @@ std::shared_ptr<Graph> describe(const Key& key) {
 struct AttentionPlans::Impl {
   cudaStream_t stream;
   Scratch& scratch;
+  TunedChoices* choices;
   CudnnHandle handle;
   std::map<Key, Plan> plans;
 
-  const Plan& plan(const Key& key);
-  Plan make_plan(const Key& key) const;
-  fe::error_t build(Graph& graph) const;
   bool run(const Key& key, const AttentionTensors& tensors);
+  const Plan& plan(const Key& key, const AttentionTensors& tensors);
+  Plan make_plan(const Key& key, const AttentionTensors& tensors) const;
+  fe::error_t list_plans(Graph& graph) const;
+  bool build(Plan& plan, std::int64_t index) const;
+  bool build_first(Plan& plan) const;
+  bool build_kept(Plan& plan, const std::string& work) const;
+  void pick_fastest(const Key& key, Plan& plan, const AttentionTensors& tensors, const std::string& work) const;
+  void execute(const Key& key, const Plan& plan, const AttentionTensors& tensors) const;
+  bool can_time() const { return choices != nullptr && choices->open() && !is_capturing(stream); }
 };
 
-fe::error_t AttentionPlans::Impl::build(Graph& graph) const {
+fe::error_t AttentionPlans::Impl::list_plans(Graph& graph) const {
   fe::error_t status = graph.validate();
   if (status.is_good()) status = graph.build_operation_graph(handle.get());
-  if (status.is_good()) status = graph.create_execution_plans({fe::HeurMode_t::A});
-  if (status.is_good()) status = graph.check_support();
-  return status.is_good() ? graph.build_plans() : status;
+  return status.is_good() ? graph.create_execution_plans({fe::HeurMode_t::A}) : status;
 }
 
-Plan AttentionPlans::Impl::make_plan(const Key& key) const {
+bool AttentionPlans::Impl::build(Plan& plan, std::int64_t index) const {
+  std::int64_t workspace = 0;
+  if (plan.graph->build_plan_at_index(index).is_bad()) return false;
+  DDP_CUDNN(plan.graph->get_workspace_size_plan_at_index(index, workspace));
+  plan.index = index;
+  plan.workspace = static_cast<std::size_t>(workspace);
+  return true;
+}
+
+bool AttentionPlans::Impl::build_first(Plan& plan) const {
+  for (std::int64_t i = 0; i < plan.graph->get_execution_plan_count(); ++i) {
+    if (build(plan, i)) return true;
+  }
+  return false;
+}
+
+bool AttentionPlans::Impl::build_kept(Plan& plan, const std::string& work) const {
+  const std::string* choice = choices == nullptr ? nullptr : choices->find(work);
+  if (choice == nullptr) return false;
+  for (std::int64_t i = 0; i < plan.graph->get_execution_plan_count(); ++i) {
+    if (*choice == std::to_string(i)) return build(plan, i);
+  }
+  return false;
+}
+
+void AttentionPlans::Impl::pick_fastest(const Key& key, Plan& plan, const AttentionTensors& tensors,
+                                        const std::string& work) const {
+  float best_time = milliseconds_of([&] { execute(key, plan, tensors); }, stream);
+  std::int64_t best = plan.index;
+  for (std::int64_t i = best + 1; i < plan.graph->get_execution_plan_count(); ++i) {
+    if (!build(plan, i)) continue;
+    const float time = milliseconds_of([&] { execute(key, plan, tensors); }, stream);
+    spdlog::debug("{}: plan {} takes {:.3f} ms, the fastest so far {:.3f}", work, i, time, best_time);
+    if (time >= best_time) continue;
+    best = i;
+    best_time = time;
+  }
+  choices->choose(work, std::to_string(best));
+  DDP_CHECK(build_kept(plan, work), "{}: cuDNN does not have the plan that was chosen", work);
+}
+
+Plan AttentionPlans::Impl::make_plan(const Key& key, const AttentionTensors& tensors) const {
   DDP_CHECK(!is_capturing(stream), "attention of this shape must run once before it is captured in a graph");
-  const std::shared_ptr<Graph> graph = describe(key);
-  fe::error_t status = build(*graph);
-  if (status.is_bad()) {
-    const AttentionShape& s = key.shape;
-    spdlog::debug("cuDNN has no attention for {} x {} x {} x {}: {}", s.batch, s.heads, s.sequence, s.head_size,
-                  status.get_message());
+  const AttentionShape& s = key.shape;
+  const std::string work =
+      fmt::format("{}: {} x {} x {} x {}", name_of(key.pass), s.batch, s.heads, s.sequence, s.head_size);
+  Plan plan{.graph = describe(key)};
+  fe::error_t status = list_plans(*plan.graph);
+  if (status.is_good() && build_kept(plan, work)) return plan;
+  if (status.is_bad() || !build_first(plan)) {
+    spdlog::debug("{}: cuDNN has none: {}", work, status.get_message());
     return {};
   }
-  std::int64_t workspace = 0;
-  DDP_CUDNN(graph->get_workspace_size(workspace));
-  return {graph, static_cast<std::size_t>(workspace)};
+  plan.provisional = choices != nullptr && !can_time();
+  if (can_time()) pick_fastest(key, plan, tensors, work);
+  return plan;
 }
 
-const Plan& AttentionPlans::Impl::plan(const Key& key) {
+const Plan& AttentionPlans::Impl::plan(const Key& key, const AttentionTensors& tensors) {
   auto found = plans.find(key);
-  if (found == plans.end()) found = plans.emplace(key, make_plan(key)).first;
+  if (found != plans.end() && found->second.provisional && can_time()) {
+    plans.erase(found);
+    found = plans.end();
+  }
+  if (found == plans.end()) found = plans.emplace(key, make_plan(key, tensors)).first;
   return found->second;
 }
 
-bool AttentionPlans::Impl::run(const Key& key, const AttentionTensors& t) {
-  const Plan& chosen = plan(key);
-  if (!chosen.graph) return false;
+void AttentionPlans::Impl::execute(const Key& key, const Plan& plan, const AttentionTensors& t) const {
   const std::int64_t bytes = key.shape.width() * 2;
   const auto part = [&](void* base, int index) -> void* { return static_cast<char*>(base) + index * bytes; };
   std::unordered_map<std::int64_t, void*> pointers = {
@@ -143,18 +203,25 @@ bool AttentionPlans::Impl::run(const Key& key, const AttentionTensors& t) {
   if (key.pass != Pass::forward) {
     pointers.insert({{kDout, t.dout}, {kDq, t.dqkv}, {kDk, part(t.dqkv, 1)}, {kDv, part(t.dqkv, 2)}});
   }
-  DDP_CUDNN(chosen.graph->execute(handle.get(), pointers, scratch.reserve(chosen.workspace, stream)));
-  return true;
+  void* workspace = scratch.reserve(plan.workspace, stream);
+  DDP_CUDNN(plan.graph->execute_plan_at_index(handle.get(), pointers, workspace, plan.index));
 }
 
-AttentionPlans::AttentionPlans(cudaStream_t stream, Scratch& scratch)
-    : impl_(new Impl{stream, scratch, CudnnHandle(), {}}) {
+AttentionPlans::AttentionPlans(cudaStream_t stream, Scratch& scratch, TunedChoices* choices)
+    : impl_(new Impl{stream, scratch, choices, CudnnHandle(), {}}) {
   DDP_CHECK(!is_capturing(stream), "attention must run once before it is captured in a graph");
   DDP_CUDNN(cudnnCreate(impl_->handle.out()));
   DDP_CUDNN(cudnnSetStream(impl_->handle.get(), stream));
 }
 
 AttentionPlans::~AttentionPlans() = default;
+
+bool AttentionPlans::Impl::run(const Key& key, const AttentionTensors& tensors) {
+  const Plan& chosen = plan(key, tensors);
+  if (!chosen.graph) return false;
+  execute(key, chosen, tensors);
+  return true;
+}
 
 bool AttentionPlans::forward(const AttentionShape& shape, const AttentionTensors& tensors) {
   return impl_->run({Pass::forward, shape}, tensors);
