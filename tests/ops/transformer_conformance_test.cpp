@@ -450,9 +450,23 @@ TEST_P(TransformerConformanceTest, AttentionIsCausal) {
 struct LossCase {
   std::int64_t rows, columns, vocabulary, first;
 };
-const std::vector<LossCase> kLossCases = {{1, 2, 2, 0},        {5, 7, 6, 3},         {33, 96, 96, 0},
-                                          {40, 128, 100, 5},   {9, 20096, 20000, 1}, {3, 50304, 50257, 2},
-                                          {2, 60000, 60000, 0}};
+const std::vector<LossCase> kLossCases = {{1, 2, 2, 0},
+                                          {5, 7, 6, 3},
+                                          {33, 96, 96, 0},
+                                          {40, 128, 100, 5},
+                                          {9, 20096, 20000, 1},
+                                          {3, 50304, 50257, 2},
+                                          {2, 60000, 60000, 0},
+                                          // Around the sizes at which a kernel keeps another number of exponentials
+                                          // or none, and columns that no pack of 16 bytes divides.
+                                          {2, 16384, 16381, 0},
+                                          {2, 16392, 16385, 1},
+                                          {2, 20480, 20480, 0},
+                                          {2, 20488, 20481, 0},
+                                          {2, 32776, 32769, 0},
+                                          {2, 57344, 57343, 2},
+                                          {2, 57352, 57345, 0},
+                                          {2, 50257, 50257, 3}};
 
 /// Logits are exact in every precision and often tie, so that hits are well defined.
 TEST_P(TransformerConformanceTest, TokenCrossEntropy) {
@@ -552,23 +566,66 @@ TEST_P(TransformerConformanceTest, SameBitsAgainAndInGraphs) {
 }
 
 /// Of a token that has probability 0, softmax - onehot is finite.
+/// Where the loss of a row is not finite, its gradient is NaN; other rows do not notice.
 TEST_P(TransformerConformanceTest, TheGradientOfALossThatIsNotFiniteIsNan) {
-  for (const std::int64_t columns : {64, 50304}) {
-    Bench bench(*tested_);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const std::int64_t columns : {64, 20096, 50257, 50304, 60000}) {
     const std::int64_t vocabulary = columns - 7;
-    const TokenBatch batch = put_tokens(bench, {1, 2, 3, 4, 5}, 2, 2, 0);
-    Values values = random_values(4 * columns, 3);
-    values[static_cast<std::size_t>(columns + 3)] =
-        -std::numeric_limits<double>::infinity();  // the second row's target
-    const Tensor dlogits = bench.poisoned({4, columns});
-    MetricSums* sums = bench.put_object(MetricSums{});
-    bench.device().get<LossOps>().token_cross_entropy(bench.put(values, {4, columns}), batch, 0, vocabulary, 1.0f,
-                                                      dlogits, sums);
-    EXPECT_FALSE(std::isfinite(bench.take_object(sums).loss));
-    const Values gradient = bench.take(dlogits);
-    for (std::int64_t i = 0; i < 4 * columns; ++i) {
-      if (i % columns >= vocabulary) continue;
-      EXPECT_EQ(std::isfinite(gradient[static_cast<std::size_t>(i)]), i / columns != 1) << i;
+    const std::vector<std::pair<std::int64_t, double>> changes = {{3, -kInfinity},
+                                                                  {1, kInfinity},
+                                                                  {vocabulary - 1, kInfinity},
+                                                                  {1, std::nan("")},
+                                                                  {vocabulary - 1, std::nan("")}};
+    for (const auto& [column, value] : changes) {
+      SCOPED_TRACE(fmt::format("{} in column {} of {}", value, column, columns));
+      Bench bench(*tested_);
+      const TokenBatch batch = put_tokens(bench, {1, 2, 3, 4, 5}, 2, 2, 0);
+      Values values = random_values(4 * columns, 3);
+      values[static_cast<std::size_t>(columns + column)] = value;  // of the second row, whose target is 3
+      const Tensor dlogits = bench.poisoned({4, columns});
+      MetricSums* sums = bench.put_object(MetricSums{});
+      bench.device().get<LossOps>().token_cross_entropy(bench.put(values, {4, columns}), batch, 0, vocabulary, 1.0f,
+                                                        dlogits, sums);
+      EXPECT_FALSE(std::isfinite(bench.take_object(sums).loss));
+      const Values gradient = bench.take(dlogits);
+      for (std::int64_t i = 0; i < 4 * columns; ++i) {
+        if (i % columns >= vocabulary) continue;
+        ASSERT_EQ(std::isfinite(gradient[static_cast<std::size_t>(i)]), i / columns != 1) << i;
+      }
+    }
+  }
+}
+
+/// A column of minus infinity is one that cannot come: the others are as if it were not there.
+TEST_P(TransformerConformanceTest, MaskedColumnsTakeNoPart) {
+  for (const std::int64_t columns : {64, 20096, 50304, 60000}) {
+    Values values = random_eighths(4 * columns, 3, 3.0);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i % 5 == 4 || i % static_cast<std::size_t>(columns) > 40)
+        values[i] = -std::numeric_limits<double>::infinity();
+    }
+    for (std::int64_t row = 0; row < 4; ++row) {  // no target is masked
+      for (std::int64_t target = 1; target < 6; ++target) {
+        values[static_cast<std::size_t>(row * columns + target)] = 0.125 * static_cast<double>(target);
+      }
+    }
+    const auto run = [&](Bench& bench, MetricSums& metrics) {
+      const TokenBatch batch = put_tokens(bench, {1, 2, 3, 4, 5}, 2, 2, 0);
+      const Tensor dlogits = bench.poisoned({4, columns});
+      MetricSums* sums = bench.put_object(MetricSums{});
+      bench.device().get<LossOps>().token_cross_entropy(bench.put(values, {4, columns}), batch, 0, columns, 1.0f,
+                                                        dlogits, sums);
+      metrics = bench.take_object(sums);
+      return bench.take(dlogits);
+    };
+    Bench tested(*tested_);
+    Bench oracle(*oracle_, tested_->dtype());
+    MetricSums metrics, expected_metrics;
+    const Values out = run(tested, metrics), expected = run(oracle, expected_metrics);
+    EXPECT_LE(relative_error(out, expected), GetParam().tolerance) << columns;
+    EXPECT_NEAR(metrics.loss, expected_metrics.loss, 1e-5 * expected_metrics.loss) << columns;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      ASSERT_TRUE(std::isfinite(values[i]) || out[i] == 0.0) << columns << ": " << i;
     }
   }
 }

@@ -2,8 +2,10 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cmath>
 #include <compare>
+#include <limits>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -34,13 +36,27 @@ struct Plan {
   std::shared_ptr<Graph> graph;
   std::int64_t index = 0;  ///< Among cuDNN's plans for the graph.
   std::size_t workspace = 0;
-  bool provisional = false;  ///< The first plan, where timing was not possible yet.
+  bool provisional = false;  ///< The first plan or none, where timing was not possible yet.
 };
 
 const char* name_of(Pass pass) {
   return pass == Pass::forward    ? "attention"
          : pass == Pass::backward ? "attention backward"
                                   : "attention backward, any order";
+}
+
+/// Of TunedChoices.
+std::string name_of(const Key& key) {
+  const AttentionShape& s = key.shape;
+  return fmt::format("{}: {} x {} x {} x {}", name_of(key.pass), s.batch, s.heads, s.sequence, s.head_size);
+}
+const std::string kNoPlan = "none";
+
+/// Its engine and settings, which do not depend on the order in which cuDNN lists its plans.
+std::string name_of(const Graph& graph, std::int64_t index) {
+  std::string name;
+  DDP_CUDNN(graph.get_plan_name_at_index(index, name));
+  return name;
 }
 
 /// q, k, v and their gradients lie side by side in rows of 3 width, out and dout in rows of width.
@@ -115,9 +131,10 @@ struct AttentionPlans::Impl {
   fe::error_t list_plans(Graph& graph) const;
   bool build(Plan& plan, std::int64_t index) const;
   bool build_first(Plan& plan) const;
-  bool build_kept(Plan& plan, const std::string& work) const;
-  void pick_fastest(const Key& key, Plan& plan, const AttentionTensors& tensors, const std::string& work) const;
-  void execute(const Key& key, const Plan& plan, const AttentionTensors& tensors) const;
+  bool build_named(Plan& plan, const std::string& name) const;
+  float time(const Key& key, const Plan& plan, const AttentionTensors& tensors) const;
+  std::string fastest(const Key& key, Plan plan, const AttentionTensors& tensors) const;
+  void execute(const Key& key, const Plan& plan, const AttentionTensors& tensors, void* workspace) const;
   bool can_time() const { return choices != nullptr && choices->open() && !is_capturing(stream); }
 };
 
@@ -143,45 +160,67 @@ bool AttentionPlans::Impl::build_first(Plan& plan) const {
   return false;
 }
 
-bool AttentionPlans::Impl::build_kept(Plan& plan, const std::string& work) const {
-  const std::string* choice = choices == nullptr ? nullptr : choices->find(work);
-  if (choice == nullptr) return false;
+bool AttentionPlans::Impl::build_named(Plan& plan, const std::string& name) const {
   for (std::int64_t i = 0; i < plan.graph->get_execution_plan_count(); ++i) {
-    if (*choice == std::to_string(i)) return build(plan, i);
+    if (name_of(*plan.graph, i) == name) return build(plan, i);
   }
   return false;
 }
 
-void AttentionPlans::Impl::pick_fastest(const Key& key, Plan& plan, const AttentionTensors& tensors,
-                                        const std::string& work) const {
-  float best_time = milliseconds_of([&] { execute(key, plan, tensors); }, stream);
-  std::int64_t best = plan.index;
-  for (std::int64_t i = best + 1; i < plan.graph->get_execution_plan_count(); ++i) {
-    if (!build(plan, i)) continue;
-    const float time = milliseconds_of([&] { execute(key, plan, tensors); }, stream);
-    spdlog::debug("{}: plan {} takes {:.3f} ms, the fastest so far {:.3f}", work, i, time, best_time);
-    if (time >= best_time) continue;
-    best = i;
-    best_time = time;
+/// Infinite where there is no memory for the plan's workspace, which is given back.
+float AttentionPlans::Impl::time(const Key& key, const Plan& plan, const AttentionTensors& tensors) const {
+  DeviceMemory workspace;
+  if (plan.workspace > 0 && cudaMalloc(workspace.out(), plan.workspace) != cudaSuccess) {
+    cudaGetLastError();
+    return std::numeric_limits<float>::infinity();
   }
-  choices->choose(work, std::to_string(best));
-  DDP_CHECK(build_kept(plan, work), "{}: cuDNN does not have the plan that was chosen", work);
+  return milliseconds_of([&] { execute(key, plan, tensors, workspace.get()); }, stream);
+}
+
+/// The name of the fastest plan from `plan`, the first one, on. Of the others, those alone that give the same bits
+/// again.
+std::string AttentionPlans::Impl::fastest(const Key& key, Plan plan, const AttentionTensors& tensors) const {
+  std::string best = name_of(*plan.graph, plan.index);
+  float best_time = time(key, plan, tensors);
+  if (key.pass != Pass::backward_unordered) {
+    plan.graph->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
+  }
+  for (std::int64_t i = plan.index + 1; i < plan.graph->get_execution_plan_count(); ++i) {
+    if (!build(plan, i)) continue;
+    const float its_time = time(key, plan, tensors);
+    spdlog::debug("{}: {} takes {:.3f} ms, the fastest so far {:.3f}", name_of(key), name_of(*plan.graph, i), its_time,
+                  best_time);
+    if (its_time >= best_time) continue;
+    best = name_of(*plan.graph, i);
+    best_time = its_time;
+  }
+  return best;
 }
 
 Plan AttentionPlans::Impl::make_plan(const Key& key, const AttentionTensors& tensors) const {
   DDP_CHECK(!is_capturing(stream), "attention of this shape must run once before it is captured in a graph");
-  const AttentionShape& s = key.shape;
-  const std::string work =
-      fmt::format("{}: {} x {} x {} x {}", name_of(key.pass), s.batch, s.heads, s.sequence, s.head_size);
+  const std::string work = name_of(key);
   Plan plan{.graph = describe(key)};
   fe::error_t status = list_plans(*plan.graph);
-  if (status.is_good() && build_kept(plan, work)) return plan;
-  if (status.is_bad() || !build_first(plan)) {
-    spdlog::debug("{}: cuDNN has none: {}", work, status.get_message());
-    return {};
+  const std::string* kept = choices == nullptr ? nullptr : choices->find(work);
+  if (kept != nullptr && *kept == kNoPlan) return {};
+  if (kept != nullptr && status.is_good() && build_named(plan, *kept)) return plan;
+  const bool found = status.is_good() && build_first(plan);
+  if (!found) spdlog::debug("{}: cuDNN has none: {}", work, status.get_message());
+  if (kept != nullptr) {
+    spdlog::warn("{}: cuDNN does not have the plan that was kept, {}", work, *kept);
+    choices->refuse(work);
+  } else if (can_time()) {
+    const std::string choice = choices->choose(work, found ? fastest(key, plan, tensors) : kNoPlan);
+    if (choice == kNoPlan) return {};
+    plan = {.graph = describe(key)};  // without the plans that were timed
+    DDP_CHECK(list_plans(*plan.graph).is_good() && build_named(plan, choice),
+              "{}: cuDNN does not have the plan of rank 0, {}", work, choice);
+    return plan;
+  } else {
+    plan.provisional = choices != nullptr;
   }
-  plan.provisional = choices != nullptr && !can_time();
-  if (can_time()) pick_fastest(key, plan, tensors, work);
+  if (!found) plan.graph.reset();
   return plan;
 }
 
@@ -195,7 +234,7 @@ const Plan& AttentionPlans::Impl::plan(const Key& key, const AttentionTensors& t
   return found->second;
 }
 
-void AttentionPlans::Impl::execute(const Key& key, const Plan& plan, const AttentionTensors& t) const {
+void AttentionPlans::Impl::execute(const Key& key, const Plan& plan, const AttentionTensors& t, void* workspace) const {
   const std::int64_t bytes = key.shape.width() * 2;
   const auto part = [&](void* base, int index) -> void* { return static_cast<char*>(base) + index * bytes; };
   std::unordered_map<std::int64_t, void*> pointers = {
@@ -203,7 +242,6 @@ void AttentionPlans::Impl::execute(const Key& key, const Plan& plan, const Atten
   if (key.pass != Pass::forward) {
     pointers.insert({{kDout, t.dout}, {kDq, t.dqkv}, {kDk, part(t.dqkv, 1)}, {kDv, part(t.dqkv, 2)}});
   }
-  void* workspace = scratch.reserve(plan.workspace, stream);
   DDP_CUDNN(plan.graph->execute_plan_at_index(handle.get(), pointers, workspace, plan.index));
 }
 
@@ -219,7 +257,7 @@ AttentionPlans::~AttentionPlans() = default;
 bool AttentionPlans::Impl::run(const Key& key, const AttentionTensors& tensors) {
   const Plan& chosen = plan(key, tensors);
   if (!chosen.graph) return false;
-  execute(key, chosen, tensors);
+  execute(key, chosen, tensors, scratch.reserve(chosen.workspace, stream));
   return true;
 }
 
