@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "runtime/core/atomic_file.h"
@@ -121,10 +122,12 @@ TunedCache::TunedCache(const World& world, TunedChoices& choices, const std::str
 
 void TunedCache::save() {
   const TunedChoices::Map made = choices_.take_new();
-  if (path_.empty() || made.empty()) return;
+  const std::set<std::string> refused = choices_.take_refused();
+  if (path_.empty() || (made.empty() && refused.empty())) return;
   try {
-    TunedChoices::Map all = made;
-    all.merge(read_choices(path_, machine_, spdlog::level::debug));
+    TunedChoices::Map all = read_choices(path_, machine_, spdlog::level::debug);
+    for (const std::string& work : refused) all.erase(work);
+    for (const auto& [work, choice] : made) all[work] = choice;
     fs::create_directories(path_.parent_path());
     char host[256] = {};
     gethostname(host, sizeof(host) - 1);

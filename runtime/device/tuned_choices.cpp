@@ -50,6 +50,11 @@ std::string TunedChoices::choose(const std::string& work, const std::string& min
   return choice;
 }
 
+void TunedChoices::refuse(const std::string& work) {
+  choices_.erase(work);
+  refused_.insert(work);
+}
+
 std::string choice_of(const void* data, std::size_t bytes) {
   std::string text;
   for (std::size_t i = 0; i < bytes; ++i) text += fmt::format("{:02x}", static_cast<const unsigned char*>(data)[i]);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +29,9 @@ class TunedChoices {
   bool open() const { return !agree_ || all_ranks_; }
   /// Keeps and returns `mine`, or what all ranks agree on. Only while open().
   std::string choose(const std::string& work, const std::string& mine);
+  /// What is kept for `work` cannot be done here. This run does without a choice, as other ranks may not have refused
+  /// it and so would not take part in another one; the next run chooses again.
+  void refuse(const std::string& work);
 
   /// From now on all ranks take what `agree`, which is collective, returns; so choices are made only where all ranks
   /// meet the same work in the same order: within AllRanks.
@@ -50,10 +54,13 @@ class TunedChoices {
   void restore(Map choices) { choices_ = std::move(choices); }
   /// What choose() has kept since the last call.
   Map take_new() { return std::exchange(new_, {}); }
+  /// What refuse() was told since the last call.
+  std::set<std::string> take_refused() { return std::exchange(refused_, {}); }
 
  private:
   Map choices_;
   Map new_;
+  std::set<std::string> refused_;
   Agree agree_;
   bool all_ranks_ = false;
 };

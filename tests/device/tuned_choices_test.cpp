@@ -80,6 +80,17 @@ TEST(TunedChoices, AreKeptOnce) {
   EXPECT_TRUE(choices.take_new().empty());
 }
 
+TEST(TunedChoices, RefusedOnesAreForgotten) {
+  TunedChoices choices;
+  choices.restore({{"a", "1"}, {"b", "2"}});
+  choices.refuse("a");
+  EXPECT_EQ(choices.find("a"), nullptr);
+  EXPECT_NE(choices.find("b"), nullptr);
+  EXPECT_TRUE(choices.take_new().empty());
+  EXPECT_EQ(choices.take_refused(), (std::set<std::string>{"a"}));
+  EXPECT_TRUE(choices.take_refused().empty());
+}
+
 TEST(TunedChoices, SharedOnesAreMadeWhereRanksMeet) {
   TunedChoices choices;
   EXPECT_TRUE(choices.open());

@@ -83,6 +83,23 @@ TEST_F(TunedCacheTest, JobsAddToWhatOthersHaveKept) {
   EXPECT_NE(third.find("b"), nullptr);
 }
 
+TEST_F(TunedCacheTest, RefusedOnesLeaveTheFile) {
+  TunedChoices first, second;
+  TunedCache cache_of_first(test_world(), first, cache(), kMachine);
+  choose(first, "a");
+  choose(first, "b");
+  cache_of_first.save();
+  test_world().barrier();
+  TunedCache cache_of_second(test_world(), second, cache(), kMachine);
+  second.refuse("a");
+  cache_of_second.save();
+  test_world().barrier();
+  TunedChoices third;
+  const TunedCache cache_of_third(test_world(), third, cache(), kMachine);
+  EXPECT_EQ(third.find("a"), nullptr);
+  EXPECT_NE(third.find("b"), nullptr);
+}
+
 TEST_F(TunedCacheTest, OtherMachinesHaveOtherFiles) {
   TunedChoices choices;
   TunedCache cache(test_world(), choices, this->cache(), kMachine);

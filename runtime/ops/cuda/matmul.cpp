@@ -232,29 +232,29 @@ std::string MatmulPlans::Impl::work(const Key& key) const {
                      name_of(key.epilogue), key.align_a, key.align_b, key.align_c);
 }
 
-/// False where no choice is kept, or one that cuBLASLt does not take.
+/// False, and the choice is refused, where cuBLASLt does not take it.
 bool MatmulPlans::Impl::take_kept(const Key& key, Plan& plan) const {
-  const std::string* choice = choices == nullptr ? nullptr : choices->find(work(key));
-  if (choice == nullptr) return false;
   cublasLtMatmulHeuristicResult_t checked = {};
-  if (read_choice(*choice, &plan.algorithm, sizeof(plan.algorithm)) &&
+  if (read_choice(*choices->find(work(key)), &plan.algorithm, sizeof(plan.algorithm)) &&
       cublasLtMatmulAlgoCheck(handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(),
                               plan.result.get(), &plan.algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
       checked.workspaceSize <= kWorkspaceBytes) {
     return true;
   }
   spdlog::warn("{}: cuBLASLt does not take the algorithm that was kept", work(key));
+  choices->refuse(work(key));
   return false;
 }
 
 std::optional<Plan> MatmulPlans::Impl::make_plan(const Key& key, const GemmTensors& tensors,
                                                  cudaStream_t stream) const {
   Plan plan = describe(key);
-  if (take_kept(key, plan)) return plan;
+  const bool is_kept = choices != nullptr && choices->find(work(key)) != nullptr;
+  if (is_kept && take_kept(key, plan)) return plan;
   const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(key, plan);
   if (algorithms.empty()) return std::nullopt;
   plan.algorithm = algorithms.front();
-  if (algorithms.size() == 1) return plan;
+  if (is_kept || algorithms.size() == 1) return plan;
   plan.provisional = !can_time(stream);
   if (plan.provisional) return plan;
   pick_fastest(key, plan, algorithms, tensors, stream);
