@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 GRACE = 10.0  # seconds that mpirun has to end its ranks
+KILL_SECONDS = 30.0  # that killed processes have to end: one that waits for a disk may take longer
 PR_SET_PDEATHSIG = 1
 
 
@@ -49,7 +50,7 @@ def run(
         try:
             finished = _wait(process, start, timeout_seconds, tick)
         finally:
-            end_session(process)
+            end_session(process, GRACE)
     seconds = time.monotonic() - start
     if not finished:
         return Outcome("timeout", None, seconds, _with_words(f"no end after {timeout_seconds:g} s", errors))
@@ -80,15 +81,19 @@ def when_parent_ends(number: int) -> Callable[[], None]:
 
 def end_session(process: subprocess.Popen, grace_seconds: float = GRACE) -> None:
     """Ends what is left of the job: mpirun is asked first, as it also ends ranks on other hosts; then whatever still
-    belongs to the session that was made for it is killed (mpirun gives each rank a process group of its own)."""
+    belongs to the session that was made for it is killed (mpirun gives each rank a process group of its own), and has
+    ended on return: a rank that is still ending holds the memory of its GPU."""
     with _interrupts_ignored():
         if process.poll() is None:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(grace_seconds)
-        for pid in _members(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + KILL_SECONDS
+        while (members := list(_members(process.pid))) and time.monotonic() < end:
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
         process.wait()
 
 

@@ -31,6 +31,7 @@ using Kind = Beat::Kind;
 
 constexpr double kTick = 0.1;
 constexpr double kLongestTick = 0.5;    // what exceeds it, this process did not run
+constexpr double kHearTick = 0.02;      // between two looks at what the others have said
 constexpr double kAnswerSeconds = 0.6;  // that the others have to say how far they are
 constexpr double kRecordSeconds = 3.0;  // that ranks wait for each other's records
 constexpr double kAbortSeconds = 5.0;   // that MPI_Abort has
@@ -203,11 +204,14 @@ class Watchdog::Guard {
   }
 
   void hear_for(double seconds, const std::function<bool()>& enough) {
-    const Clock::time_point start = Clock::now();
-    while (!enough() && seconds_between(start, Clock::now()) < seconds) {
+    Clock::time_point last = Clock::now();
+    for (double waited = 0.0; !enough() && waited < seconds;) {
       pollfd file{link_.descriptor(), POLLIN, 0};
-      poll(&file, 1, 20);
+      poll(&file, 1, static_cast<int>(1000 * kHearTick));
       hear();
+      // Where the whole machine stood still, the others could not answer either.
+      const Clock::time_point now = Clock::now();
+      waited += std::min(seconds_between(std::exchange(last, now), now), 2 * kHearTick);
     }
   }
 

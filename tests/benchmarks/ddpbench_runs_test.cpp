@@ -177,8 +177,13 @@ TEST(Ddpbench, PartsOfAStepAddUp) {
 }
 
 TEST(Ddpbench, ARankAloneExposesNoCommunication) {
-  const json result = run_on(1, "step --device cpu --batch 4 --data synthetic:100 --min-seconds 0.7");
-  EXPECT_GT(result["rounds"], 5);  // of a tenth of a second each
+  json result;
+  // A round lasts a tenth of a second, but where the machine stands still.
+  for (const double seconds : {0.7, 5.0, 30.0}) {
+    result = run_on(1, fmt::format("step --device cpu --batch 4 --data synthetic:100 --min-seconds {}", seconds));
+    if (result["rounds"] > 5) break;
+  }
+  EXPECT_GT(result["rounds"], 5);
   for (const json& row : result["results"]) {
     if (row["part"] == "exposed_communication") {
       EXPECT_EQ(row["time_us"], 0.0);
@@ -200,7 +205,7 @@ TEST_P(MistakeOf, OneMessageExitCode2NothingOverwritten) {
   const std::string path = testing::TempDir() + "ddpbench_untouched.json";
   std::ofstream(path) << "what was there\n";
   const Outcome outcome =
-      run_command(fmt::format("CUDA_VISIBLE_DEVICES= timeout 60 {} -np {} {} {} --json {}", DDP_MPIRUN,
+      run_command(fmt::format("CUDA_VISIBLE_DEVICES= timeout 600 {} -np {} {} {} --json {}", DDP_MPIRUN,
                               GetParam().ranks, DDPTRAIN_PROGRAM, GetParam().arguments, path));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
   EXPECT_EQ(outcome.count("ddpbench: "), 1) << outcome.output;
@@ -238,7 +243,7 @@ TEST(Ddpbench, JsonPathMustBeWritable) {
 
 TEST(Ddpbench, NotEnoughMemorySaysSo) {
   const Outcome outcome =
-      run_command(fmt::format("ulimit -v 8000000; timeout 60 {} memory --device cpu --bytes 64G", DDPTRAIN_PROGRAM));
+      run_command(fmt::format("ulimit -v 8000000; timeout 600 {} memory --device cpu --bytes 64G", DDPTRAIN_PROGRAM));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
   EXPECT_EQ(outcome.count("ddpbench: not enough memory"), 1) << outcome.output;
 }

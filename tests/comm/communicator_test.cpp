@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
+#include <thread>
 
 #include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
@@ -596,6 +600,36 @@ TEST(SumOverHosts, ASmallOneThatStartsLaterEndsEarlier) {
   while (!communicator->test(second)) std::this_thread::yield();
   EXPECT_FALSE(communicator->test(first));
   communicator->wait(first);
+}
+
+/// Each adds by itself: a rank that starts later gets its sum while the other one computes and does not call MPI.
+TEST(SumOverTwoHosts, NeedsNoAnswer) {
+  const World& world = test_world();
+  if (world.size() != 2) GTEST_SKIP() << "needs two ranks";
+  const auto device = make_cpu_device({});
+  const auto communicator = make_mpi_communicator(world, *device, CommunicatorOptions{.host = world.rank()});
+  const std::filesystem::path computing = testing::TempDir() + "computing";
+  if (world.rank() == 0) std::filesystem::remove(computing);
+  world.barrier();
+  const auto wait_until = [&computing](bool is_there) {
+    const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (std::filesystem::exists(computing) != is_there && std::chrono::steady_clock::now() < patience) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  const Buffer buffer = device->allocate(DType::f32, {100});
+  std::fill_n(static_cast<float*>(buffer.data()), 100, static_cast<float>(world.rank() + 1));
+  if (world.rank() == 1) wait_until(true);
+  const auto sum = communicator->all_reduce_sum(buffer.view(DType::f32, {100}), device->compute_stream());
+  if (world.rank() == 0) {
+    std::ofstream{computing};
+    wait_until(false);
+    EXPECT_FALSE(std::filesystem::remove(computing)) << "rank 1 waits for rank 0";
+  }
+  communicator->wait(sum);
+  if (world.rank() == 1) std::filesystem::remove(computing);
+  EXPECT_EQ(std::count(static_cast<float*>(buffer.data()), static_cast<float*>(buffer.data()) + 100, 3.0f), 100);
+  world.barrier();
 }
 
 TEST(SumsOnOneHost, RoundedOnesAreThoseOfAHostForEachRank) {

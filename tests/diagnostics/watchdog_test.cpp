@@ -7,12 +7,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,13 +32,14 @@ using namespace std::chrono_literals;
 using testing::ExitedWithCode;
 
 constexpr double kTimeout = 0.2;
+constexpr auto kForEver = 10min;
 
 /// Processes that end are started anew: they have threads.
 class WatchdogTest : public testing::Test {
  protected:
   void SetUp() override {
     GTEST_FLAG_SET(death_test_style, "threadsafe");
-    folder = std::filesystem::temp_directory_path() / "ddptrain-watchdog-test";
+    folder = testing::TempDir() + "watchdog-test";
     std::filesystem::remove_all(folder);
   }
   void TearDown() override { std::filesystem::remove_all(folder); }
@@ -47,19 +51,48 @@ class WatchdogTest : public testing::Test {
 };
 using WatchdogDeathTest = WatchdogTest;
 
+/// Seconds that a watchdog has counted, by its health checks: one at its start, five a tenth of a second apart, and one
+/// each second from then on, half a second late at most. What holds up the watchdog holds up this clock as well.
+class WatchdogClock {
+ public:
+  explicit WatchdogClock(
+      Watch& watch, const std::function<void()>& each = [] {}) {
+    watch.set_health_check([this, each] {
+      each();
+      ++checks_;
+      return std::string();
+    });
+  }
+
+  /// Until the next check.
+  void tick() const { wait_for_check(checks_ + 1); }
+  void wait_at_least(int seconds) const { wait_for_check(std::max(checks_.load(), 5) + 1 + seconds); }
+
+ private:
+  void wait_for_check(int check) const {
+    while (checks_ < check) std::this_thread::sleep_for(1ms);
+  }
+
+  std::atomic<int> checks_ = 0;
+};
+
 TEST_F(WatchdogDeathTest, EndsAWaitThatIsTooLong) {
   const auto wait = [&] {
     const Watchdog watchdog("tester", 3, options(), watch);
     watch->queued("all-reduce", 12);
     const Watch::Wait waiting(*watch, "all-reduce");
-    std::this_thread::sleep_for(20s);
+    std::this_thread::sleep_for(kForEver);
   };
-  EXPECT_EXIT(wait(), ExitedWithCode(kTimeoutExitCode),
-              "tester: rank 3 .* has been waiting in all-reduce \\(collective 1\\) for .* There is no other rank");
-  std::ifstream file(folder / "rank3.jsonl");
   std::vector<nlohmann::json> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
-  ASSERT_GE(lines.size(), 3u);
+  for (int i = 0; i < 10; ++i) {  // a thread that waits for a processor does not tell its frames in time
+    EXPECT_EXIT(wait(), ExitedWithCode(kTimeoutExitCode),
+                "tester: rank 3 .* has been waiting in all-reduce \\(collective 1\\) for .* There is no other rank");
+    lines.clear();
+    std::ifstream file(folder / "rank3.jsonl");
+    for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+    ASSERT_GE(lines.size(), 3u);
+    if (!lines[2]["frames"].empty()) break;
+  }
   EXPECT_EQ(lines[0]["event"], "flight");
   EXPECT_EQ(lines[0]["reason"], "timeout");
   EXPECT_EQ(lines[0]["waiting_for"], "all-reduce");
@@ -71,11 +104,12 @@ TEST_F(WatchdogDeathTest, EndsAWaitThatIsTooLong) {
 
 TEST_F(WatchdogDeathTest, WaitsThreeTimesAsLongUntilTheFirstStepHasEnded) {
   const auto wait = [&](std::uint64_t steps) {
-    const Watchdog watchdog("tester", 0, options(0.5), watch);
+    const WatchdogClock clock(*watch);
+    const Watchdog watchdog("tester", 0, options(3.0), watch);
     watch->add_steps(steps);
     {
       const Watch::Wait waiting(*watch, "others");
-      std::this_thread::sleep_for(1s);
+      clock.wait_at_least(4);
     }
     std::exit(0);
   };
@@ -83,39 +117,45 @@ TEST_F(WatchdogDeathTest, WaitsThreeTimesAsLongUntilTheFirstStepHasEnded) {
   EXPECT_EXIT(wait(1), ExitedWithCode(kTimeoutExitCode), "waiting for others");
 }
 
-TEST_F(WatchdogTest, LeavesLongComputationsAndManyShortWaitsAlone) {
+TEST_F(WatchdogTest, LeavesLongComputationsAlone) {
+  const WatchdogClock clock(*watch);
   const Watchdog watchdog("tester", 0, options(1.0), watch);
   watch->add_steps(1);
-  std::this_thread::sleep_for(2s);
+  clock.wait_at_least(2);
+}
+
+TEST_F(WatchdogTest, LeavesManyShortWaitsAlone) {
+  const WatchdogClock clock(*watch);
+  const Watchdog watchdog("tester", 0, options(3.0), watch);
+  watch->add_steps(1);
   const Watch::Wait outer(*watch, "outer");
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < 10; ++i) {
     const Watch::Wait waiting(*watch, "others");
-    std::this_thread::sleep_for(50ms);
+    clock.tick();
   }
 }
 
 TEST_F(WatchdogTest, TheStepsOfADeviceAreProgress) {
   std::atomic<std::uint64_t> ended = 1;
-  const Watchdog watchdog("tester", 0, options(1.0), watch);
+  const WatchdogClock clock(*watch, [&] { ++ended; });
+  const Watchdog watchdog("tester", 0, options(3.0), watch);
   watch->set_device_steps(reinterpret_cast<const std::uint64_t*>(&ended));
   const Watch::Wait waiting(*watch, "the device");
-  for (int i = 0; i < 40; ++i) {
-    std::this_thread::sleep_for(50ms);
-    ++ended;
-  }
+  clock.wait_at_least(4);
 }
 
 TEST_F(WatchdogTest, ZeroIsNoLimit) {
+  const WatchdogClock clock(*watch);
   const Watchdog watchdog("tester", 0, options(0.0), watch);
   const Watch::Wait waiting(*watch, "others");
-  std::this_thread::sleep_for(1s);
+  clock.wait_at_least(1);
 }
 
 TEST_F(WatchdogDeathTest, EndsWhatIsIll) {
   const auto fall_ill = [&] {
     const Watchdog watchdog("tester", 0, options(), watch);
     watch->set_health_check([] { return std::string("A collective failed."); });
-    std::this_thread::sleep_for(20s);
+    std::this_thread::sleep_for(kForEver);
   };
   EXPECT_EXIT(fall_ill(), ExitedWithCode(1), "tester: A collective failed.");
 }
@@ -124,7 +164,7 @@ TEST_F(WatchdogDeathTest, EndsAProcessThatMpiDoesNotEnd) {
   const auto hang = [&] {
     const Watchdog watchdog("tester", 0, options(600.0), watch);
     watch->set_ending(7);
-    std::this_thread::sleep_for(20s);
+    std::this_thread::sleep_for(kForEver);
   };
   EXPECT_EXIT(hang(), ExitedWithCode(7), "MPI could not end the job");
 }
@@ -141,8 +181,11 @@ TEST(PeerLink, CarriesBeatsOfTheSameJobAlone) {
   stranger.send(0, beat);
   beat.steps = 6;
   second.send(0, beat);
-  std::this_thread::sleep_for(50ms);
-  const auto heard = first.receive();
+  std::optional<Beat> heard;
+  for (int i = 0; i < 10'000 && !heard.has_value(); ++i) {
+    std::this_thread::sleep_for(1ms);
+    heard = first.receive();
+  }
   ASSERT_TRUE(heard.has_value());
   EXPECT_EQ(heard->rank, 1);
   EXPECT_EQ(heard->steps, 6u);
@@ -154,33 +197,46 @@ TEST(ThreadStacks, AreOfAllOtherThreads) {
   std::thread sleeper([&] {
     while (!end) std::this_thread::sleep_for(1ms);
   });
-  std::this_thread::sleep_for(20ms);
-  const auto taken = stacks.take();
+  std::vector<ThreadStack> taken;
+  const auto sleeps = [&] {
+    const auto& frames = taken[0].frames;
+    return std::any_of(frames.begin(), frames.end(),
+                       [](const std::string& frame) { return frame.find("nanosleep") != std::string::npos; });
+  };
+  for (int i = 0; i < 1000; ++i) {  // a thread that waits for a processor has not begun, answers late, or is just awake
+    std::this_thread::sleep_for(20ms);
+    taken = stacks.take();
+    ASSERT_EQ(taken.size(), 1u);
+    if (sleeps()) break;
+  }
   end = true;
   sleeper.join();
-  ASSERT_EQ(taken.size(), 1u);
-  ASSERT_FALSE(taken[0].frames.empty());
-  bool sleeps = false;
-  for (const std::string& frame : taken[0].frames) sleeps = sleeps || frame.find("nanosleep") != std::string::npos;
-  EXPECT_TRUE(sleeps) << taken[0].frames[0];
+  EXPECT_TRUE(sleeps()) << (taken[0].frames.empty() ? "no frames" : taken[0].frames[0]);
 }
 
 TEST(ThreadStacks, DoNotWaitForThreadsThatBlockSignals) {
   const ThreadStacks stacks;
   std::atomic<bool> end = false;
+  std::atomic<int> ready = 0;
   std::vector<std::thread> deaf;
   for (int i = 0; i < 20; ++i) {
     deaf.emplace_back([&] {
       sigset_t all;
       sigfillset(&all);
       pthread_sigmask(SIG_BLOCK, &all, nullptr);
+      ++ready;
       while (!end) std::this_thread::sleep_for(1ms);
     });
   }
-  std::this_thread::sleep_for(50ms);
-  const auto start = std::chrono::steady_clock::now();
-  const auto taken = stacks.take();
-  const auto took = std::chrono::steady_clock::now() - start;
+  while (ready < 20) std::this_thread::sleep_for(1ms);
+  std::vector<ThreadStack> taken;
+  std::chrono::nanoseconds took = kForEver;
+  // Other work on this machine may hold it up; waiting takes 2 s each time.
+  for (int i = 0; i < 10 && took >= 1s; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    taken = stacks.take();
+    took = std::chrono::steady_clock::now() - start;
+  }
   end = true;
   for (std::thread& thread : deaf) thread.join();
   ASSERT_EQ(taken.size(), deaf.size());
@@ -242,7 +298,7 @@ TEST(NcclRas, AnswersInJsonOrText) {
     const FakeRas ras(json);
     ScopedEnvironment environment;
     environment.set("NCCL_RAS_ADDR", ras.address);
-    EXPECT_EQ(nccl_ras_status(2.0), json ? "{\"nccl_version\": \"2.28.7\"}\n" : "NCCL version 2.24\n");
+    EXPECT_EQ(nccl_ras_status(60.0), json ? "{\"nccl_version\": \"2.28.7\"}\n" : "NCCL version 2.24\n");
   }
 }
 

@@ -43,7 +43,7 @@ DEFAULT = re.compile(r"(.*?\S)(?:=| \[)([^\]=]*)\]?")  # CLI11 2.3: --name TYPE=
 def help_of(command: list[str], programs: pathlib.Path) -> str:
     environment = os.environ | {"COLUMNS": "1000", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     path = [str(programs / command[0]), *command[1:], "--help"]
-    return subprocess.run(path, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(path, env=environment, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 def split(line: str) -> tuple[str, str] | None:

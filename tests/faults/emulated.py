@@ -9,6 +9,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 EMULATE = str(ROOT / "launch" / "emulate-hosts")
+PATIENCE = 120.0  # seconds after which what takes a moment hangs
 
 
 def skip_without_namespaces() -> None:
@@ -29,7 +30,7 @@ def skip_without_namespaces() -> None:
         "bridge",
     ]
     try:
-        subprocess.run(trial, check=True, capture_output=True, timeout=30)
+        subprocess.run(trial, check=True, capture_output=True, timeout=PATIENCE)
     except (OSError, subprocess.SubprocessError) as error:
         raise unittest.SkipTest(f"no network namespaces here: {error}") from error
 
@@ -55,7 +56,7 @@ class Hosts:
 
     def end(self) -> None:
         self._keeper.stdin.close()
-        self._keeper.wait(30)
+        self._keeper.wait(PATIENCE)
         self._keeper.stdout.close()
 
     def on(self, host: str, *command: str) -> list[str]:
@@ -64,7 +65,7 @@ class Hosts:
 
     def do(self, host: str, command: str) -> str:
         return subprocess.run(
-            self.on(host, *command.split()), check=True, capture_output=True, text=True, timeout=30
+            self.on(host, *command.split()), check=True, capture_output=True, text=True, timeout=PATIENCE
         ).stdout
 
     def mpirun(self, per_host: int, *flags: str) -> list[str]:

@@ -19,7 +19,8 @@ from emulated import Hosts
 from job import ENVIRONMENT, MPIRUN, OPEN_MPI, Job, find_mpirun, gpus
 
 END = 60.0  # seconds after a fault was noticed in which all ranks must have ended; the times are printed
-LATE = 20.0  # seconds by which a time-out may be late where other programs use the machine
+LATE = 60.0  # seconds by which a time-out may be late where other programs use the machine
+TICK = 0.6  # seconds by which a time-out may be late in the time of a process that runs
 LONG = "--long" in sys.argv
 
 
@@ -29,8 +30,8 @@ def long_only(test):
 
 class FaultsBase(unittest.TestCase):
     ranks = 3
-    timeout = 3.0
-    start_timeout = 1.0
+    timeout = 5.0  # more than a healthy rank may need for a step where it has little of a processor
+    start_timeout = 5.0
     settings = ["--device", "cpu", "--data", "synthetic:400", "--batch", "8"]
 
     def setUp(self) -> None:
@@ -65,19 +66,18 @@ class FaultsBase(unittest.TestCase):
             self.assertEqual(job.mpirun.returncode, code, job.output)
         self.assertEqual(job.left_behind(), [])
 
-    def check_timeout(self, job: Job, fault: float, names: str, timeout: float) -> None:
-        """Noticed in time, named in one line of one rank, with a record of every rank."""
-        # MPICH's mpirun kills the ranks that are left: the exit code may be theirs, and a stopped one leaves no record.
-        open_mpi = find_mpirun() is OPEN_MPI
-        self.check_end(job, fault, "has been waiting", 76 if open_mpi else None)
-        noticed = job.said("has been waiting") - fault
-        self.assertGreaterEqual(noticed, timeout - 0.5)
-        self.assertLess(noticed, timeout + LATE, job.output)
+    def check_timeout(self, job: Job, fault: float, names: str, timeout: float, answers: int) -> None:
+        """Noticed in time, named in one line of one rank, with a record of every rank that answers: so many."""
+        # MPICH's mpirun kills the ranks that are left: the exit code may be theirs.
+        self.check_end(job, fault, "has been waiting", 76 if find_mpirun() is OPEN_MPI else None)
+        self.assertLess(job.said("has been waiting") - fault, timeout + LATE, job.output)
         lines = [line for _, line in job.lines if "has been waiting" in line]
         self.assertEqual(len(lines), 1, job.output)
         self.assertRegex(lines[0], names)
-        records = len(list((self.folder / "flight").glob("rank*.jsonl")))
-        self.assertGreaterEqual(records, self.ranks if open_mpi else self.ranks - 1)
+        waited = float(re.search(r"has been waiting.*? for (\d+\.\d) s \(", lines[0])[1])
+        self.assertGreaterEqual(waited, timeout)
+        self.assertLess(waited, timeout + TICK)
+        self.assertGreaterEqual(len(list((self.folder / "flight").glob("rank*.jsonl"))), answers)
 
     def records(self) -> list[list[dict]]:
         files = sorted((self.folder / "flight").glob("rank*.jsonl"))
@@ -127,24 +127,25 @@ class Faults(FaultsBase):
         job = self.training()
         last = self.ranks - 1
         fault = job.signal(last, signal.SIGSTOP)
-        self.check_timeout(job, fault, rf"Missing: rank {last} \(\S+\) does not answer, last heard of", self.timeout)
+        self.check_timeout(job, fault, rf"Missing: rank {last} \(\S+\) does not answer, last heard of", self.timeout, last)
         waiting = self.records()[0]
         self.assertTrue(any("frames" in line and line["frames"] for line in waiting), "no stack of any thread")
         self.assertTrue(any(line["event"] == "collective" and line["finished"] is None for line in waiting))
 
     def test_stopped_as_a_whole_and_continued_goes_on(self) -> None:
         """The others have waited for the last rank, but not for so long, when they are stopped as well."""
-        job = self.training()
+        timeout = 8.0  # far more than they have waited
+        job = self.training(timeout=timeout)
         ranks = sorted(job.ranks)
         job.signal(ranks[-1], signal.SIGSTOP)
-        time.sleep(self.timeout / 2)
+        time.sleep(1.0)
         for rank in ranks[:-1]:
             job.signal(rank, signal.SIGSTOP)
-        time.sleep(self.timeout + 1.0)
+        time.sleep(timeout)
         for rank in ranks:
             job.signal(rank, signal.SIGCONT)
         count = job.output.count("step ")
-        job.until(lambda: job.output.count("step ") > count + 2, "training goes on", 10.0)
+        job.until(lambda: job.output.count("step ") > count + 2, "training goes on")
         self.assertIsNone(job.said("has been waiting"), job.output)
 
     def hangs(self, where: str, *flags: str, started: bool = True) -> None:
@@ -154,14 +155,16 @@ class Faults(FaultsBase):
         job.find_ranks()
         job.until(lambda: job.said("this rank hangs") is not None, "the hang")
         names = r"Missing: rank 1 \(\S+\) has not been waiting"
-        self.check_timeout(job, job.said("this rank hangs"), names, timeout if started else 3 * timeout)
+        limit = timeout if started else 3 * timeout
+        self.check_timeout(job, job.said("this rank hangs"), names, limit, self.ranks)
 
     def test_hangs_in_start_up(self) -> None:
         self.hangs("start-up", started=False)
 
     @long_only
     def test_hangs_before_the_first_step(self) -> None:
-        self.hangs("training", started=False)
+        # With overlap, a CPU counts the first step before its sums have ended.
+        self.hangs("training", "--overlap=off", started=False)
 
     def test_hangs_in_a_step(self) -> None:
         self.hangs("20", "--baseline=off", "--steps=100")
@@ -194,7 +197,8 @@ class CutLink(FaultsBase):
 
     def test_ranks_of_both_hosts_end_by_themselves(self) -> None:
         job, fault = self.training_on_two_hosts(self.timeout)
-        ended = job.ranks_end(self.timeout + END)
+        ended = job.ranks_end(self.timeout + LATE + END)
+        job.until(lambda: job.said("has been waiting") is not None, "the line comes through mpirun")
         noticed = job.said("has been waiting")
         self.tell(noticed - fault, ended - fault)
         self.assertRegex(job.output, r"Missing: rank \d \(\S+\) does not answer")
@@ -204,7 +208,7 @@ class CutLink(FaultsBase):
         keepalive = {"time": 3, "intvl": 2, "probes": 3}
         flags = [word for name, value in keepalive.items() for word in ("--mca", f"oob_tcp_keepalive_{name}", str(value))]
         job, fault = self.training_on_two_hosts(20.0, *flags)
-        ended = job.end(40.0)
+        ended = job.end()
         self.tell(ended - fault, ended - fault)
         self.assertNotEqual(job.mpirun.returncode, 0)
         self.assertEqual(job.left_behind(), [])
@@ -238,7 +242,7 @@ class FaultsOnGpusOfTwoHosts(FaultsBase):
     def test_stopped_in_a_collective(self) -> None:
         job = self.training(prefix=[*MPIRUN, *self.hosts])
         fault = job.signal(1, signal.SIGSTOP)
-        self.check_timeout(job, fault, r"Missing: rank 1 \(\S+\) does not answer, last heard of", self.timeout)
+        self.check_timeout(job, fault, r"Missing: rank 1 \(\S+\) does not answer, last heard of", self.timeout, 1)
         self.assertTrue(any(line["event"] == "collective" and line["finished"] is None for line in self.records()[0]))
 
 

@@ -126,8 +126,10 @@ class Job:
             self._files |= shared_memory_files(process)
 
     def signal(self, rank: int, number: signal.Signals) -> float:
+        """The time just before."""
+        now = time.monotonic()
         os.kill(self.ranks[rank], number)
-        return time.monotonic()
+        return now
 
     def said(self, pattern: str) -> float | None:
         """When a line that matches was first seen."""

@@ -18,7 +18,8 @@ EVERY = 2  # steps: a write is nearly always under way
 
 class KillsTest(JobTest):
     def attempt(self, generator: random.Random, delay: float) -> tuple[Job, bool]:
-        """A job that is killed `delay` seconds after its first new checkpoint, unless a rank has ended by then; whether it was."""
+        """A job that is killed `delay` seconds after its first new checkpoint, unless a rank has ended by then; and
+        whether it was."""
         flags = words(*TINY, *RUN, "--checkpoint", "c", "--checkpoint-every", EVERY, "--resume", "auto")
         job = self.job(2, *flags, "--metrics", "m.jsonl")
         before = self.steps("c")[-1:]

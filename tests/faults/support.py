@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 LIMIT = 300.0  # seconds after which a job hangs
+ENDLESS = 10_000_000  # steps
 
 sys.path.insert(0, str(ROOT / "launch"))
 from ddptools.mpirun import find_mpirun  # noqa: E402
@@ -73,9 +75,11 @@ class Job:
 
     def wait_until(self, condition: Callable[[], bool], limit: float = LIMIT) -> None:
         end = time.monotonic() + limit
+        running = True
         while not condition():
-            if time.monotonic() > end or not self.running():
+            if time.monotonic() > end or not running:
                 raise AssertionError(f"it did not come to that:\n{self.text()}")
+            running = self.running()  # where it ended meanwhile, the condition is looked at once more
             time.sleep(0.01)
 
 
@@ -95,6 +99,20 @@ def _descendants(pid: int) -> set[int]:
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
     return found - {pid}
+
+
+def is_running(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def is_pending(pid: int, number: int) -> bool:
+    """Whether the process has been sent the signal, and has not taken it yet."""
+    with contextlib.suppress(OSError):
+        masks = re.findall(r"^(?:Sig|Shd)Pnd:\s*(\w+)", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+    return False
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
@@ -121,6 +139,10 @@ class JobTest(unittest.TestCase):
 
     def lines(self, name: str) -> list[Any]:
         return [json.loads(line) for line in (self.folder / name).read_text(encoding="utf-8").splitlines()]
+
+    def end_at(self, steps: int) -> None:
+        """Of jobs with --config run.toml that start from now on."""
+        (self.folder / "run.toml").write_text(f"steps = {steps}\n")
 
     def steps(self, folder: str) -> list[int]:
         """Of the complete checkpoints."""

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,8 +14,8 @@
 /// corpus, then mutations of them from a fixed seed.
 ///   TARGET LAST_INPUT MUTATIONS CORPUS...
 /// CORPUS: files, and folders of them. The file LAST_INPUT holds what was tried last, to be replayed after a crash with
-/// `TARGET LAST_INPUT.copy 0 LAST_INPUT`. A target that allocates more than a gigabyte, or takes 20 s over one input,
-/// fails.
+/// `TARGET LAST_INPUT.copy 0 LAST_INPUT`. A target that allocates more than a gigabyte, or takes 20 s of a processor
+/// over one input, fails.
 
 namespace {
 
@@ -139,9 +140,15 @@ class Mutator {
   std::mt19937_64 random_{1};
 };
 
+/// Then SIGPROF ends the process. 0: no limit.
+void limit_processor_time(unsigned seconds) {
+  const itimerval limit{{0, 0}, {seconds, 0}};
+  ddptrain::fuzz::require(setitimer(ITIMER_PROF, &limit, nullptr) == 0, "a timer");
+}
+
 void try_one(const Input& input, const LastInput& last) {
   last.keep(input);
-  alarm(kSeconds);
+  limit_processor_time(kSeconds);
   // Memory of its own, so that a sanitizer sees what is read beyond its end.
   const auto copy = std::make_unique<std::uint8_t[]>(input.size());
   std::copy(input.begin(), input.end(), copy.get());
@@ -165,7 +172,7 @@ int main(int argc, char** argv) {
   const long mutations = std::atol(argv[2]);
   Mutator mutator(corpus);
   for (long i = 0; i < mutations; ++i) try_one(mutator.next(), last);
-  alarm(0);
+  limit_processor_time(0);
   std::printf("%zu inputs of the corpus and %ld mutations of them\n", corpus.size(), mutations);
   return 0;
 }

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -26,9 +27,9 @@ RUN = [
     "--steps=20",
 ]
 
-# Of the usual rate. What is limited here has 1 part in 1000; a busy machine has shown 1 part in 30 without any limit.
-SLOW = 0.03
-SLOW_BY_CHANCE = 0.005
+# Of the usual rate. What is limited here has 1 part in 1000 or less; a busy machine has shown 1 part in 30 without any
+# limit.
+SLOW = 0.005
 
 
 class CheckTest(unittest.TestCase):
@@ -46,7 +47,7 @@ class CheckTest(unittest.TestCase):
     def call(self, *command: str, code: int = 0, **environment: str) -> str:
         on_first = self.hosts.on(self.hosts.names[0], *command)
         variables = os.environ | {"DDPTRAIN": str(BIN / "ddptrain"), "DDPBENCH": str(BIN / "ddpbench")} | environment
-        run = subprocess.run(on_first, cwd=self.folder, env=variables, capture_output=True, text=True, timeout=200)
+        run = subprocess.run(on_first, cwd=self.folder, env=variables, capture_output=True, text=True, timeout=500)
         self.assertEqual(run.returncode, code, run.stdout + run.stderr)
         return run.stdout + run.stderr
 
@@ -54,7 +55,7 @@ class CheckTest(unittest.TestCase):
         return self.call(str(ROOT / "launch" / "check-hosts"), "hostfile", *flags)
 
     def test_hosts_that_are_alike(self) -> None:
-        text = self.check_hosts("--json", "doctor.json", "--tolerance", str(SLOW_BY_CHANCE))
+        text = self.check_hosts("--json", "doctor.json", "--tolerance", str(SLOW))
         self.assertIn("The hosts have the same program, libraries, networks and time", text)
         self.assertNotIn(" is slow: ", text)
         result = json.loads((self.folder / "doctor.json").read_text())
@@ -70,6 +71,12 @@ class CheckTest(unittest.TestCase):
         self.assertTrue(named and all(slow in line for line in named), text)
         return named
 
+    def rate_in(self, line: str, words: str) -> float:
+        """GB/s."""
+        found = re.search(rf"{words} (\S+) GB/s, .* what is usual", line)
+        self.assertIsNotNone(found, line)
+        return float(found[1])
+
     def limit(self, host: str, device: str) -> None:
         """On the host: what it sends. On the switch: what reaches it."""
         self.hosts.do(host, f"tc qdisc replace dev {device} root tbf rate 2mbit burst 64kb latency 100ms")
@@ -82,14 +89,14 @@ class CheckTest(unittest.TestCase):
         named = self.named(text, slow)
         # On a busy machine also the way back to it.
         self.assertRegex(text, f"Slowest pair: ({slow} to .*|.* to {slow})")
-        self.assertRegex(named[0], f"{slow} is slow: it sends (and receives )?at 0.000")
-        self.assertRegex(named[-1], f"{slow} is slow: all-reduces with it run at 0.000.* what is usual")
+        self.assertLess(self.rate_in(named[0], f"{slow} is slow: it sends (?:and receives )?at"), 0.001)
+        self.assertLess(self.rate_in(named[-1], f"{slow} is slow: all-reduces with it run at"), 0.001)
 
     def test_the_host_that_receives_slowly_is_named(self) -> None:
         slow = self.hosts.names[2]
         self.limit(f"{self.hosts.prefix}-switch", slow)
         named = self.named(self.check_hosts("--tolerance", str(SLOW)), slow)
-        self.assertRegex(named[-1], f"{slow} is slow: all-reduces with it run at 0.000")
+        self.assertLess(self.rate_in(named[-1], f"{slow} is slow: all-reduces with it run at"), 0.001)
 
     def test_the_host_with_a_slow_processor_is_named(self) -> None:
         """Its rank is stopped for nearly all of the time."""

@@ -10,7 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
-from emulated import EMULATE, Hosts, skip_without_namespaces  # noqa: E402
+from emulated import EMULATE, PATIENCE, Hosts, skip_without_namespaces  # noqa: E402
 
 
 def processes_with(word: str) -> list[int]:
@@ -33,15 +33,15 @@ class EmulateHostsTest(unittest.TestCase):
 
     def call(self, verb: str, *arguments: str) -> subprocess.CompletedProcess:
         command = [EMULATE, verb, "--prefix", self.prefix, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
     def on(self, host: int, *command: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [EMULATE, "exec", f"{self.prefix}{host}", *command], capture_output=True, text=True, timeout=60
+            [EMULATE, "exec", f"{self.prefix}{host}", *command], capture_output=True, text=True, timeout=PATIENCE
         )
 
     def wait_for_end(self) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE
         while processes_with(self.prefix):
             self.assertLess(time.monotonic(), end, "processes are left")
             time.sleep(0.05)
@@ -83,7 +83,7 @@ class EmulateHostsTest(unittest.TestCase):
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         self.addCleanup(keeper.stdout.close)
-        self.addCleanup(keeper.wait, 20)
+        self.addCleanup(keeper.wait, PATIENCE)
         self.addCleanup(keeper.stdin.close)
         for _ in range(2):
             keeper.stdout.readline()
@@ -91,7 +91,7 @@ class EmulateHostsTest(unittest.TestCase):
         command = [EMULATE, "exec", f"{self.prefix}2", "sh", "-c", f"echo ready; sleep 1000; : {self.prefix}"]
         running = subprocess.Popen(command, stdout=subprocess.PIPE)
         self.addCleanup(running.stdout.close)
-        self.addCleanup(running.wait, 20)
+        self.addCleanup(running.wait, PATIENCE)
         running.stdout.readline()
         return keeper
 
@@ -110,14 +110,16 @@ class EmulateHostsTest(unittest.TestCase):
     def test_signals_reach_the_command(self) -> None:
         self.assertEqual(self.call("up", "1").returncode, 0)
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-            script = "import signal; print('ready', flush=True); signal.pause()"
+            # Each signal ends it, and none before it is ready is lost.
+            script = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+            script += "print('ready', flush=True); time.sleep(1000)"
             command = [EMULATE, "exec", f"{self.prefix}1", sys.executable, "-c", script]
             waiting = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
             waiting.stdout.readline()
             waiting.send_signal(number)
-            self.assertEqual(waiting.wait(20), 128 + number)
+            self.assertEqual(waiting.wait(PATIENCE), 128 + number)
             waiting.stdout.close()
 
 

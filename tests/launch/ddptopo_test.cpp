@@ -12,12 +12,12 @@ namespace {
 using nlohmann::json;
 
 Outcome ddptopo(const std::string& arguments, const std::string& environment = "") {
-  return run_command(fmt::format("{} timeout 120 {} {}", environment, DDPTOPO_PROGRAM, arguments));
+  return run_command(fmt::format("{} timeout 600 {} {}", environment, DDPTOPO_PROGRAM, arguments));
 }
 
 Outcome ddptopo_on(int ranks, const std::string& arguments, const std::string& environment = "") {
   return run_command(
-      fmt::format("{} timeout 120 {} -np {} {} {}", environment, DDP_MPIRUN, ranks, DDPTOPO_PROGRAM, arguments));
+      fmt::format("{} timeout 600 {} -np {} {} {}", environment, DDP_MPIRUN, ranks, DDPTOPO_PROGRAM, arguments));
 }
 
 std::string log_file(const std::string& name) {
@@ -74,7 +74,7 @@ TEST(Ddptopo, ParsesALog) {
 
 TEST(Ddptopo, ParsesALogFromAPipe) {
   const std::string log = log_file("a100_2x2_trees.log");
-  const Outcome outcome = run_command(fmt::format("cat {} | timeout 120 {} --parse /dev/stdin", log, DDPTOPO_PROGRAM));
+  const Outcome outcome = run_command(fmt::format("cat {} | timeout 600 {} --parse /dev/stdin", log, DDPTOPO_PROGRAM));
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_TRUE(outcome.says("0 (1, 2 - 3)")) << outcome.output;
 }
@@ -91,7 +91,7 @@ TEST(Ddptopo, ADiskThatIsFullLeavesNothingBehind) {
   const std::string arguments = fmt::format("--parse {} --json {}/x.json", log_file("a100_2x2_trees.log"), folder);
   // MPICH's UCX would write files of shared memory.
   const Outcome outcome = run_command(
-      fmt::format("UCX_TLS=self bash -c \"trap '' XFSZ; ulimit -f 1; timeout 120 {} {}\"", DDPTOPO_PROGRAM, arguments));
+      fmt::format("UCX_TLS=self bash -c \"trap '' XFSZ; ulimit -f 1; timeout 600 {} {}\"", DDPTOPO_PROGRAM, arguments));
   EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
   EXPECT_TRUE(outcome.says("x.json: cannot be written")) << outcome.output;
   EXPECT_TRUE(std::filesystem::is_empty(folder));

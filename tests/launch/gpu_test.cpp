@@ -125,7 +125,6 @@ TEST_F(Gpus, ARunThatDivergesEndsWithOneMessage) {
     EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
     EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
     EXPECT_TRUE(outcome.says("is NaN or infinite")) << outcome.output;
-    EXPECT_LT(outcome.seconds, 60.0);
   }
 }
 

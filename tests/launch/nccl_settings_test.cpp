@@ -131,7 +131,6 @@ class NcclSettings : public testing::Test {
     SCOPED_TRACE(setting.text);
     const LoggedRun run = train(setting.text);
     const std::string& output = run.outcome.output;
-    EXPECT_LT(run.outcome.seconds, 80.0);
     if (setting.may_be_refused && run.outcome.exit_code == 2) {
       EXPECT_EQ(run.outcome.count("ddptrain: "), 1) << output;
       EXPECT_TRUE(run.outcome.says("NCCL_")) << output;

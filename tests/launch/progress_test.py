@@ -22,9 +22,15 @@ from ddptools.mpirun import OPEN_MPI, find_mpirun  # noqa: E402
 DDPTRAIN = os.environ["DDPTRAIN"]
 MPIRUN = os.environ["DDP_MPIRUN"].split()
 COLUMNS = 120
-JOB = ["--device", "cpu", "--data", "synthetic:1200", "--batch", "16", "--epochs", "2", "--log-every", "20"]
-JOB += ["--eval-every", "30", "--baseline", "off"]
-SHORT = [*JOB, "--steps", "20"]
+SAMPLES = (1200, 4800, 19200, 76800)  # so many that the line is drawn often: how many is a matter of the machine
+
+
+def job(samples: int = SAMPLES[0]) -> list[str]:
+    data = ["--device", "cpu", "--data", f"synthetic:{samples}", "--batch", "16"]
+    return [*data, "--epochs", "2", "--log-every", "20", "--eval-every", "30", "--baseline", "off"]
+
+
+SHORT = [*job(), "--steps", "20"]
 BAR = re.compile(r"\[[#.]{20}\]")
 TEXT = re.compile(
     r"\[\d\d:\d\d:\d\d\.\d{3}\] \[\w+\] \[rank \d+\] +\S.*|Epoch \d/\d|loss [\d.]+  accuracy [\d.]+|Images/sec: [\d.]+"
@@ -84,7 +90,7 @@ def run(command: list[str], *on_terminal: str, folder: str | None = None, expect
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        out, errors = process.communicate(timeout=240)
+        out, errors = process.communicate(timeout=600)
     finally:
         process.kill()
     reader.join()
@@ -94,6 +100,20 @@ def run(command: list[str], *on_terminal: str, folder: str | None = None, expect
     if process.returncode != expect:
         raise AssertionError(f"exit code {process.returncode}\n{result.terminal.decode()}\n{result.pipe.decode()}")
     return result
+
+
+def steps_drawn(result: Result) -> list[int]:
+    line = r"\] epoch [12]/2  step (\d+)/\d+  loss \d\.\d{4}  [\d.]+ (?:[kM] )?images/s  0:\d\d left\r"
+    return [int(step) for step in re.findall(line, result.terminal.decode())]
+
+
+def run_until_drawn(*command: str) -> tuple[int, Result]:
+    """A job of so many samples that its line is seen at several of its steps."""
+    for samples in SAMPLES:
+        result = run([*command, *job(samples)], "stdout", "stderr")
+        if len(set(steps_drawn(result))) > 2:
+            break
+    return samples, result
 
 
 class ProgressTest(unittest.TestCase):
@@ -111,25 +131,30 @@ class ProgressTest(unittest.TestCase):
         return result.terminal.decode()
 
     def test_the_line_goes_with_the_steps_and_collides_with_nothing(self) -> None:
-        told = self.check_terminal(run([DDPTRAIN, *JOB], "stdout", "stderr"))
-        self.assertRegex(told, r"\] epoch [12]/2  step \d+/150  loss \d\.\d{4}  [\d.]+ (?:k )?images/s  0:\d\d left\r")
-        steps = [int(step) for step in re.findall(r"step (\d+)/150", told)]
+        samples, result = run_until_drawn(DDPTRAIN)
+        told = self.check_terminal(result)
+        self.assertGreater(len(set(steps_drawn(result))), 2, told)
+        steps = [int(step) for step in re.findall(rf"step (\d+)/{samples // 8}", told)]
         self.assertEqual(steps, sorted(steps))
-        self.assertGreater(len(set(steps)), 2)
 
     @of_open_mpi
     def test_under_mpirun(self) -> None:
-        told = self.check_terminal(run([*MPIRUN, "-np", "2", DDPTRAIN, *JOB], "stdout", "stderr"))
-        self.assertRegex(told, r"\] epoch [12]/2  step \d+/74  loss ")
+        samples, result = run_until_drawn(*MPIRUN, "-np", "2", DDPTRAIN)
+        told = self.check_terminal(result)
+        self.assertRegex(told, rf"\] epoch [12]/2  step \d+/{samples // 32 * 2}  loss ")
 
     @of_open_mpi
     def test_evaluation_calibration_and_checkpoints_are_named(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            slow = ["--device", "cpu", "--data", "synthetic:8000", "--batch", "32", "--steps", "8"]
-            command = [*MPIRUN, "-np", "2", DDPTRAIN, *slow, "--checkpoint", f"{folder}/c", "--log-level", "warn"]
-            told = run(command, "stdout", "stderr").terminal.decode()
-        self.assertRegex(told, r"step 8/8  evaluation \d+/\d+ \d s")
-        self.assertRegex(told, r"step 8/8  calibration \d+/\d+ \d s")
+        evaluation, calibration = (rf"step 8/8  {phase} \d+/\d+ \d+ s" for phase in ("evaluation", "calibration"))
+        for samples in (8000, 32_000, 128_000):
+            with tempfile.TemporaryDirectory() as folder:
+                slow = ["--device", "cpu", "--data", f"synthetic:{samples}", "--batch", "32", "--steps", "8"]
+                command = [*MPIRUN, "-np", "2", DDPTRAIN, *slow, "--checkpoint", f"{folder}/c", "--log-level", "warn"]
+                told = run(command, "stdout", "stderr").terminal.decode()
+            if re.search(evaluation, told) and re.search(calibration, told):
+                break
+        self.assertRegex(told, evaluation)
+        self.assertRegex(told, calibration)
 
     def test_pipes_and_files_get_none_of_it(self) -> None:
         for command in ([DDPTRAIN, *SHORT], [*MPIRUN, "-np", "2", DDPTRAIN, *SHORT]):
@@ -138,8 +163,11 @@ class ProgressTest(unittest.TestCase):
                     result = run(command, *on_terminal)
                     for output in (result.pipe, result.terminal.replace(b"\r\n", b"\n")):
                         self.assertNotRegex(output, rb"[\r\033]|\[[#.]{20}\]")
-        result = run([DDPTRAIN, *JOB], "stderr")
-        self.assertNotRegex(result.pipe, rb"[\r\033]")
+        for samples in SAMPLES:
+            result = run([DDPTRAIN, *job(samples)], "stderr")
+            self.assertNotRegex(result.pipe, rb"[\r\033]")
+            if re.search(rb"\[[#.]{20}\]", result.terminal):
+                break
         self.assertRegex(result.terminal, rb"\[[#.]{20}\]")
 
     @of_open_mpi
@@ -156,7 +184,7 @@ class ProgressTest(unittest.TestCase):
 
     def test_errors_come_after_the_line(self) -> None:
         for command in ([DDPTRAIN], [*MPIRUN, "-np", "2", DDPTRAIN]):
-            result = run([*command, *JOB, "--fail-at", "0:20"], "stdout", "stderr", expect=1)
+            result = run([*command, *job(), "--fail-at", "0:20"], "stdout", "stderr", expect=1)
             told = [line for line in screen(result.terminal) if "error on rank 0" in line]
             self.assertEqual(len(told), 1, result.terminal)
             self.assertRegex(told[0], r"\Addptrain: error on rank 0 \(.*\): step 20 fails because --fail-at says so\Z")

@@ -48,7 +48,7 @@ class TensorBoardTest(unittest.TestCase):
 
     def train(self, *flags: str, expect: int = 0) -> str:
         command = [DDPTRAIN, "--device", "cpu", "--baseline", "off", *flags, "--metrics", "m.jsonl"]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, timeout=120)
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, timeout=400)
         told = done.stderr.decode(errors="replace")
         self.assertEqual(done.returncode, expect, told)
         return told

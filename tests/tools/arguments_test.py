@@ -15,7 +15,7 @@ from ddptools.results import write_atomically
 
 def answer(tool: str, *arguments: str) -> tuple[int, str]:
     command = [sys.executable, str(support.ROOT / "launch" / tool), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd="/")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, cwd="/")
     return done.returncode, done.stderr
 
 

@@ -37,7 +37,7 @@ function look(frame) {
 class BrowserTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        folder = tempfile.TemporaryDirectory()
+        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # the browser may still write its profile
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
         write_results(cls.folder / "results", everything())
@@ -45,10 +45,11 @@ class BrowserTest(unittest.TestCase):
         assert done.returncode == 0, done.stderr
 
     def browse(self, *options: str, page: str = "r.html") -> subprocess.CompletedProcess:
-        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/profile"]
+        profile = tempfile.mkdtemp(dir=self.folder)  # that of the browser before may still be locked
+        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
         command += ["--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--log-level=0"]
         command += [*options, (self.folder / page).as_uri()]
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, cwd=self.folder)
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300, cwd=self.folder)
 
     def test_the_page_is_read_as_it_was_written(self) -> None:
         done = self.browse("--dump-dom")

@@ -178,7 +178,7 @@ class SensorsTest(unittest.TestCase):
 class CommandLineTest(unittest.TestCase):
     def run_it(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, str(ROOT / "benchmarks" / "compare"), *arguments], capture_output=True,
-                              text=True, timeout=120)  # fmt: skip
+                              text=True, timeout=400)  # fmt: skip
 
     def test_plan_starts_nothing(self) -> None:
         done = self.run_it("--plan", "--ranks", "2", "--bin", "nowhere", "--out", "/nowhere/compared.json")

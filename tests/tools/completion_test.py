@@ -24,7 +24,7 @@ def completed(*words: str) -> list[str]:
     program = PROGRAMS / words[0]
     quoted = " ".join(f"'{word}'" for word in (str(program), *words[1:]))
     script = BASH.format(completion=COMPLETION, words=quoted)
-    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=400)
     return result.stdout.split()
 
 
@@ -54,7 +54,7 @@ class CompletionTest(unittest.TestCase):
     @unittest.skipUnless(shutil.which("zsh"), "no zsh here")
     def test_zsh_takes_the_file(self) -> None:
         script = f"source {COMPLETION} && print -r -- ${{_comps[ddptrain]}} ${{_comps[supervise]}}"
-        result = subprocess.run(["zsh", "-fc", script], capture_output=True, text=True, timeout=60, env=os.environ)
+        result = subprocess.run(["zsh", "-fc", script], capture_output=True, text=True, timeout=400, env=os.environ)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertEqual(result.stdout.count("_ddptrain_complete"), 2, result.stdout)
 

@@ -24,7 +24,7 @@ ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 def ddptrain(*arguments: str, ranks: int = 1) -> subprocess.CompletedProcess:
     command = ["mpirun", "-np", str(ranks), *find_mpirun().here(), str(BIN / "ddptrain"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | ALLOWED)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, env=os.environ | ALLOWED)
 
 
 def described(*arguments: str, ranks: int = 1) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class DescribeTest(unittest.TestCase):
             sweep.write_text('repeats = 1\n[base]\ndevice = "cpu"\ndata = "synthetic:256"\nbatch = 16\nsteps = 4\n'
                              "log-every = 2\n[[product]]\nranks = 2\nlr = [0.1, 0.2]\nbucket-mb = [1, 25]\n")
             command = [sys.executable, str(ROOT / "launch" / "ddpsweep"), str(sweep), "--bin", str(BIN)]
-            done = subprocess.run([*command, "--out", str(folder / "out")], capture_output=True, text=True, timeout=200)
+            done = subprocess.run([*command, "--out", str(folder / "out")], capture_output=True, text=True, timeout=800)
             self.assertEqual(done.returncode, 0, done.stderr)
             runs = [json.loads(line) for line in (folder / "out" / "results.jsonl").read_text().splitlines()]
             flags = ["--device=cpu", "--data=synthetic:256", "--batch=16", "--bucket-mb=1"]

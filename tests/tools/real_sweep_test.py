@@ -17,6 +17,8 @@ BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin"))
 SHORT = [
     "--repeats",
     "1",
+    "--timeout",
+    "400",
     "--set",
     "steps=6",
     "--set",
@@ -37,7 +39,7 @@ class RealSweepTest(unittest.TestCase):
     def sweep(self, name: str) -> list[dict]:
         command = [sys.executable, str(ROOT / "launch" / "ddpsweep"), str(ROOT / f"configs/sweeps/{name}.toml")]
         command += ["--out", str(self.folder / name), "--bin", str(BIN), *SHORT]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=self.folder)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=self.folder)
         self.assertEqual(done.returncode, 0, done.stderr)
         return [json.loads(line) for line in (self.folder / name / "results.jsonl").read_text().splitlines()]
 
@@ -67,7 +69,7 @@ class RealSweepTest(unittest.TestCase):
         )
         command = [sys.executable, str(ROOT / "launch" / "ddpsweep"), str(self.folder / "lr.toml")]
         command += ["--out", str(self.folder / "lr"), "--bin", str(BIN)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=self.folder)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=self.folder)
         self.assertEqual(done.returncode, 1, done.stderr)
         records = [json.loads(line) for line in (self.folder / "lr" / "results.jsonl").read_text().splitlines()]
         by_rate = {record["settings"]["lr"]: record for record in records}
@@ -83,7 +85,7 @@ class RealSweepTest(unittest.TestCase):
         command += ["--device", "cpu", "--data", "synthetic:600", "--batch", "16", "--steps", "8", "--baseline", "off"]
         command += ["--trace", str(trace)]
         allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        made = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | allowed)
+        made = subprocess.run(command, capture_output=True, text=True, timeout=400, env=os.environ | allowed)
         self.assertEqual(made.returncode, 0, made.stderr)
         done = run_report("--trace", trace, "--out", self.folder / "t.svg")
         self.assertEqual((done.returncode, done.stderr), (0, ""))

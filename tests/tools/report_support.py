@@ -29,7 +29,7 @@ def algo(value: str, rates: list[float], **changes: Any) -> list[dict[str, Any]]
 
 def run_report(*arguments: Any) -> subprocess.CompletedProcess:
     command = [sys.executable, str(ROOT / "launch" / "ddpreport"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400)
 
 
 def everything() -> list[dict[str, Any]]:

@@ -63,7 +63,7 @@ class ClaimsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder, "page.md")
             command = [sys.executable, ROOT / "benchmarks" / "reproduce", "--short", "--bin", programs, "--out", out]
-            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=200)
+            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=800)
             page = out.read_text(encoding="utf-8")
         self.assertEqual(done.returncode, 0, done.stderr + page)
         self.assertRegex(page, r"\| CNN, 2 CPU cores, fp32, batch 64 \| images_per_second \| 2,523 \| [0-9,.]+ \| short form")

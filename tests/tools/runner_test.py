@@ -2,11 +2,10 @@ import os
 import pathlib
 import sys
 import tempfile
-import time
 import unittest
 from unittest import mock
 
-from support import is_alive, wait_until
+from support import is_alive
 from ddptools import runner
 
 STUBBORN = """
@@ -29,22 +28,27 @@ class RunnerTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def run_python(self, text: str, timeout: float = 30.0) -> runner.Outcome:
+    def run_python(self, text: str, timeout: float = 300.0) -> runner.Outcome:
         command = [sys.executable, "-S", "-c", text, str(self.folder)]
         return runner.run(command, dict(os.environ), self.folder / "log.out", timeout)
 
     def test_nothing_is_left_of_a_job_that_ignores_being_asked(self) -> None:
-        with mock.patch.object(runner, "GRACE", 0.5):
-            outcome = self.run_python(STUBBORN, timeout=2.0)
-        self.assertEqual(outcome.status, "timeout")
-        pids = [int((self.folder / name).read_text()) for name in ("same", "group")]
-        wait_until(lambda: not any(map(is_alive, pids)), 5)
+        files = [self.folder / name for name in ("same", "group")]
+        for seconds in (2.0, 8.0, 32.0, 64.0):  # on a slow machine two seconds are not enough for both children
+            with mock.patch.object(runner, "GRACE", 0.5):
+                outcome = self.run_python(STUBBORN, timeout=seconds)
+            self.assertEqual(outcome.status, "timeout")
+            if all(file.exists() and file.read_text() for file in files):
+                break
+        self.assertEqual([file.name for file in files if is_alive(int(file.read_text()))], [])
 
     def test_children_that_outlive_the_job_are_ended(self) -> None:
-        text = "import os, pathlib, sys, time\nif os.fork() == 0:\n    time.sleep(600)\n"
-        start = time.monotonic()
+        text = (
+            "import os, pathlib, sys, time\npid = os.fork()\nif pid == 0:\n    time.sleep(600)\n"
+            "pathlib.Path(sys.argv[1], 'child').write_text(str(pid))\n"
+        )
         self.assertEqual(self.run_python(text).status, "ok")
-        self.assertLess(time.monotonic() - start, 20)
+        self.assertFalse(is_alive(int((self.folder / "child").read_text())))
 
     def test_what_is_kept_of_its_words(self) -> None:
         outcome = self.run_python(

@@ -53,7 +53,10 @@ if flags.get("mode") == "hang":
     time.sleep(600)
 if flags.get("mode") == "silent":
     sys.exit()
-time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+if "FAKE_HOLD" in os.environ:
+    runs, file = os.environ["FAKE_HOLD"].split(":", 1)
+    while sum(1 for _ in open(os.environ["FAKE_LOG"])) > int(runs) and os.path.exists(file):
+        time.sleep(0.02)
 summary = {"event": "summary", "images_per_second": 1000.0 + len(sys.argv), "world_size": 2, "parameter_hash": "abc"}
 with open(sys.argv[sys.argv.index("--metrics") + 1], "w") as metrics:
     metrics.write('{"event": "start"}\\n' + json.dumps(summary) + "\\n")
@@ -125,7 +128,7 @@ class FakeSweep:
 
     def run(self, *options: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            self.command(*options), env=self.environment, capture_output=True, text=True, timeout=120, cwd=self.folder
+            self.command(*options), env=self.environment, capture_output=True, text=True, timeout=300, cwd=self.folder
         )
 
     def start(self, *options: str) -> subprocess.Popen:
@@ -137,6 +140,13 @@ class FakeSweep:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def hold_after(self, runs: int) -> pathlib.Path:
+        """Later runs do not end before the file is removed."""
+        file = self.folder / "hold"
+        file.touch()
+        self.environment["FAKE_HOLD"] = f"{runs}:{file}"
+        return file
 
     def records(self) -> list[dict[str, Any]]:
         return complete_records(self.out / "results.jsonl")
@@ -154,7 +164,7 @@ def complete_records(file: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -203,5 +213,5 @@ def write_results(folder: pathlib.Path, records: list[dict[str, Any]]) -> pathli
 
 def interrupt(process: subprocess.Popen) -> tuple[int, str]:
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     return process.returncode, errors

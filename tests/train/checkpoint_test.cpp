@@ -494,7 +494,7 @@ TEST(StepPace, PiecesGrowToAThirdOfASecondAndShrinkAgain) {
   Replica run(test_world(), options_with(OptimizerKind::sgd, false));
   StepPace pace(test_world(), *run.device);
   EXPECT_EQ(pace.left(), 1);
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 6 || (i < 1000 && pace.left() == 1); ++i) {  // the machine may stand still during the last one
     EXPECT_TRUE(pace.queued(pace.left()));
     pace.next_piece();
   }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <random>
 #include <thread>
 
@@ -638,8 +639,12 @@ TEST_P(OnDevice, RunMeasuresItself) {
       EXPECT_NEAR(c.scaling_efficiency.value, c.samples_per_second / test_world().size() / c.baseline_per_second, 1e-9);
       const double lost = c.together.value + c.stragglers.value + c.slowed_down.value + c.waiting.value;
       EXPECT_NEAR(lost, c.step_seconds - c.alone_seconds, 1e-9 * c.step_seconds);
-      EXPECT_GT(c.rounds.front().compute_beside, 0.0);
-      EXPECT_LT(c.rounds.front().compute_silent, 100.0 * c.silent_slowest_seconds());  // of one step
+      double compute_silent = std::numeric_limits<double>::infinity();  // the machine may stand still during a round
+      for (const CalibrationRound& round : c.rounds) {
+        EXPECT_GT(round.compute_beside, 0.0);
+        compute_silent = std::min(compute_silent, round.compute_silent);
+      }
+      EXPECT_LT(compute_silent, 100.0 * c.silent_slowest_seconds());  // of one step
     }
   }
 }
@@ -651,7 +656,7 @@ Calibration calibrate_with_a_slow_rank(Rig& rig, std::chrono::duration<double> d
   std::unique_ptr<Model> model = rig.cnn(options, data());
   if (world.rank() == world.size() - 1) model = std::make_unique<PausingModel>(std::move(model), [=] { return delay; });
   const auto trainer = rig.trainer(options, data(), std::move(model));
-  return calibrate(*trainer, world, *rig.device, kSamplesPerStep / delay.count(), {.seconds = 3.0});
+  return calibrate(*trainer, world, *rig.device, kSamplesPerStep / delay.count(), {.seconds = 30 * delay.count()});
 }
 
 /// Other work on this machine may delay ranks as long as a short delay does: it is tried with longer ones, too.
@@ -661,7 +666,7 @@ TEST(Calibrate, TellsASlowRankFromRanksThatAreSlowTogether) {
   const auto slow_rank = static_cast<std::size_t>(world.size() - 1);
   Rig rig(DeviceKind::cpu, Precision::fp32);
   std::string why = "not tried";
-  for (const double delay : {0.1, 0.3, 0.9}) {
+  for (const double delay : {0.1, 0.3, 0.9, 2.7}) {
     const Calibration c = calibrate_with_a_slow_rank(rig, std::chrono::duration<double>(delay));
     const std::vector<double>& ranks = c.silent_seconds;
     ASSERT_EQ(ranks.size(), static_cast<std::size_t>(world.size()));

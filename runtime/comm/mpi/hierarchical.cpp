@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <type_traits>
 
 #include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
@@ -13,7 +14,7 @@ namespace ddptrain {
 namespace {
 
 constexpr std::int64_t kMessageBytes = std::int64_t{48} << 10;  ///< Open MPI's eager limit for TCP is 64 KiB.
-constexpr std::size_t kSlicesOnTheirWay = 8;                    ///< Between hosts.
+constexpr std::size_t kSlicesOnTheirWay = 8;                    ///< Between hosts; each takes a message at a time.
 constexpr std::int64_t kAlignment = 64;                         ///< Elements.
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
@@ -26,8 +27,8 @@ void narrow(float from, float& to) { to = from; }
 void narrow(double from, double& to) { to = from; }
 void narrow(float from, Bf16& to) { to = to_bf16(from); }
 
-/// to = the sum of `terms`, in their order, rounded once; `to` may be one of them.
-template <class T>
+/// to = the sum of `terms`, in their order, rounded once to T; `to` may be one of them where Result is T.
+template <class T, class Result = T>
 void add(const std::vector<const void*>& terms, void* to, std::int64_t count) {
   using Sum = decltype(wide(T{}));
   constexpr std::int64_t kAtOnce = 1024;
@@ -40,8 +41,16 @@ void add(const std::vector<const void*>& terms, void* to, std::int64_t count) {
       const T* values = static_cast<const T*>(terms[term]) + begin;
       for (std::int64_t i = 0; i < some; ++i) sums[i] += wide(values[i]);
     }
-    T* result = static_cast<T*>(to) + begin;
-    for (std::int64_t i = 0; i < some; ++i) narrow(sums[i], result[i]);
+    Result* result = static_cast<Result*>(to) + begin;
+    for (std::int64_t i = 0; i < some; ++i) {
+      T rounded;
+      narrow(sums[i], rounded);
+      if constexpr (std::is_same_v<Result, T>) {
+        result[i] = rounded;
+      } else {
+        result[i] = wide(rounded);
+      }
+    }
   }
 }
 
@@ -99,11 +108,13 @@ void HierarchicalCollective::Messages::receive(void* data, std::int64_t bytes, i
 }
 
 bool HierarchicalCollective::Messages::done() {
-  if (requests_.empty()) return true;
-  int all = 0;
-  DDP_MPI_CHECK(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, MPI_STATUSES_IGNORE));
-  if (all != 0) requests_.clear();
-  return all != 0;
+  while (finished_ < requests_.size()) {
+    int finished = 0;
+    DDP_MPI_CHECK(MPI_Test(&requests_[finished_], &finished, MPI_STATUS_IGNORE));
+    if (finished == 0) return false;
+    ++finished_;
+  }
+  return true;
 }
 
 HierarchicalCollective::HierarchicalCollective(const HostLayout& layout, int rank, MPI_Comm comm, int first_tag,
@@ -137,9 +148,13 @@ HierarchicalCollective::HierarchicalCollective(const HostLayout& layout, int ran
 
 bool HierarchicalCollective::progress() {
   while (ranks_added_ < slices_.size() && slices_[ranks_added_].from_ranks.done()) add_ranks(ranks_added_++);
-  const std::size_t next = std::min(ranks_added_, sums_shared_ + kSlicesOnTheirWay);
+  const std::size_t next = std::min(ranks_added_, sums_shared_ + slices_on_their_way());
   while (parts_sent_ < next) send_part(parts_sent_++);
-  while (hosts_added_ < ranks_added_ && slices_[hosts_added_].from_hosts.done()) add_hosts(hosts_added_++);
+  const std::size_t ready = exchanges() ? parts_sent_ : ranks_added_;
+  while (hosts_added_ < ready && slices_[hosts_added_].from_hosts.done()) {
+    if (exchanges() && !slices_[hosts_added_].to_hosts.done()) break;
+    add_hosts(hosts_added_++);
+  }
   while (sums_awaited_ < parts_sent_ && slices_[sums_awaited_].to_hosts.done()) receive_sums(sums_awaited_++);
   const std::size_t summed = std::min(hosts_added_, sums_awaited_);
   while (sums_shared_ < summed && slices_[sums_shared_].sums.done()) share(sums_shared_++);
@@ -148,6 +163,13 @@ bool HierarchicalCollective::progress() {
   }
   while (owners_heard_ < owners_awaited_ && slices_[owners_heard_].from_owners.done()) ++owners_heard_;
   return sums_shared_ == slices_.size() && owners_heard_ == slices_.size() && sums_sent_.done() && shared_.done();
+}
+
+/// Where hosts exchange, a slice takes two messages at a time. With rounded values, the network has half as much to
+/// carry beside the same compute: it may run dry now and then, and what counts is how long a later sum waits.
+std::size_t HierarchicalCollective::slices_on_their_way() const {
+  if (!exchanges()) return kSlicesOnTheirWay;
+  return rounds() ? 1 : kSlicesOnTheirWay / 2;
 }
 
 HierarchicalCollective::Piece HierarchicalCollective::piece(std::size_t slice, int host, int index) const {
@@ -174,7 +196,7 @@ void* HierarchicalCollective::values(std::size_t slice, int host, int index) con
 /// Memory of a slice: what the other ranks of this host send of every host's part; then, in the type between hosts,
 /// what comes from each host, and, where that type is another one, what goes to it and the sum that comes from it.
 std::size_t HierarchicalCollective::memory_of_slice() const {
-  const std::size_t between = (rounds() ? 3 : 1) * size_of(work_.between_hosts);
+  const std::size_t between = (!rounds() ? 1 : exchanges() ? 2 : 3) * size_of(work_.between_hosts);
   const std::size_t pieces = (peers_.size() - 1) * size_of(work_.values.dtype) + between;
   return static_cast<std::size_t>(align(slice_size_) * layout_.hosts()) * pieces;
 }
@@ -247,7 +269,13 @@ void HierarchicalCollective::start_scattering(std::size_t slice) {
   });
   if (!is_owner()) return;
   other_hosts([&](int host, int rank) {
-    traffic.from_hosts.receive(incoming(slice, host), sent_bytes(slice, host_), rank, tag(to_host), comm_);
+    if (exchanges()) {
+      for (int part : {0, 1}) {
+        traffic.from_hosts.receive(incoming(slice, part), sent_bytes(slice, part), rank, tag(to_host), comm_);
+      }
+    } else {
+      traffic.from_hosts.receive(incoming(slice, host), sent_bytes(slice, host_), rank, tag(to_host), comm_);
+    }
   });
 }
 
@@ -264,11 +292,29 @@ void HierarchicalCollective::add_ranks(std::size_t slice) {
 
 void HierarchicalCollective::send_part(std::size_t slice) {
   other_hosts([&](int host, int rank) {
-    slices_[slice].to_hosts.send(outgoing(slice, host), sent_bytes(slice, host), rank, tag(to_host), comm_);
+    for (int part = 0; part < layout_.hosts(); ++part) {
+      if (part != host && !exchanges()) continue;
+      slices_[slice].to_hosts.send(outgoing(slice, part), sent_bytes(slice, part), rank, tag(to_host), comm_);
+    }
   });
 }
 
+void HierarchicalCollective::add_exchanged(std::size_t slice) {
+  for (int part : {0, 1}) {
+    std::vector<const void*> terms = {incoming(slice, part), incoming(slice, part)};
+    terms[static_cast<std::size_t>(host_)] = outgoing(slice, part);
+    const std::int64_t count = piece(slice, part, local_).count;
+    void* sum = values(slice, part, local_);
+    if (rounds()) {
+      add<Bf16, float>(terms, sum, count);
+    } else {
+      add(work_.values.dtype, terms, sum, count);
+    }
+  }
+}
+
 void HierarchicalCollective::add_hosts(std::size_t slice) {
+  if (exchanges()) return add_exchanged(slice);
   std::vector<const void*> terms;
   for (int host = 0; host < layout_.hosts(); ++host) {
     terms.push_back(host == host_ ? outgoing(slice, host) : incoming(slice, host));
@@ -284,7 +330,7 @@ void HierarchicalCollective::send_sum(std::size_t slice) {
 }
 
 void HierarchicalCollective::receive_sums(std::size_t slice) {
-  if (!work_.gathers) return;
+  if (!work_.gathers || exchanges()) return;
   other_hosts([&](int host, int rank) {
     slices_[slice].sums.receive(arriving(slice, host), sent_bytes(slice, host), rank, tag(sum), comm_);
   });
@@ -292,7 +338,7 @@ void HierarchicalCollective::receive_sums(std::size_t slice) {
 
 void HierarchicalCollective::share(std::size_t slice) {
   if (!work_.gathers) return;
-  other_hosts([&](int host, int) { widen(slice, host, arriving(slice, host)); });
+  if (!exchanges()) other_hosts([&](int host, int) { widen(slice, host, arriving(slice, host)); });
   other_ranks([&](int, int rank) {
     for (int host = 0; host < layout_.hosts(); ++host) {
       shared_.send(values(slice, host, local_), bytes(slice, host, local_), rank, tag(from_owner), comm_);

@@ -45,6 +45,10 @@ class HostLayout {
 /// 3. It sends the sum to them.
 /// 4. On each host, every owner sends all parts of its index to the other ranks.
 ///
+/// In an all-reduce between two hosts, steps 2 and 3 are one: each owner sends what it has of both parts to the owner
+/// with its index on the other host, and both add. The bytes, the sums and their bits are the same, and no sum waits
+/// for an answer.
+///
 /// bf16 and f32 are added in f32, f64 in f64. Where messages between hosts have another type than the values, what each
 /// host contributes to a sum (that of its owner, too) and the sum are rounded to that type. So every rank gets the
 /// same bits, and they depend on nothing but which rank is on which host.
@@ -80,10 +84,12 @@ class HierarchicalCollective {
    public:
     void send(const void* data, std::int64_t bytes, int to, int tag, MPI_Comm comm);
     void receive(void* data, std::int64_t bytes, int from, int tag, MPI_Comm comm);
+    /// One call takes all that has arrived: MPI may read one message from a socket each time that it is asked.
     bool done();
 
    private:
     std::vector<MPI_Request> requests_;
+    std::size_t finished_ = 0;  ///< The first ones.
   };
 
   /// Of one slice.
@@ -104,6 +110,9 @@ class HierarchicalCollective {
 
   bool is_owner() const { return local_ < layout_.owners(); }
   bool rounds() const { return work_.between_hosts != work_.values.dtype; }
+  /// Steps 2 and 3 are one.
+  bool exchanges() const { return layout_.hosts() == 2 && work_.scatters && work_.gathers; }
+  std::size_t slices_on_their_way() const;
   int tag(Step step) const { return first_tag_ + step; }
   Piece piece(std::size_t slice, int host, int index) const;
   std::int64_t bytes(std::size_t slice, int host, int index) const;
@@ -111,6 +120,7 @@ class HierarchicalCollective {
   void* values(std::size_t slice, int host, int index) const;
   char* from_rank(std::size_t slice, int local, int host) const;
   char* between(std::size_t slice, int kind, int host) const;
+  /// What that host contributes to this host's part; where exchanges(): what the other host contributes to that part.
   void* incoming(std::size_t slice, int host) const { return between(slice, 0, host); }
   void* outgoing(std::size_t slice, int host) const;
   void* arriving(std::size_t slice, int host) const;
@@ -124,6 +134,7 @@ class HierarchicalCollective {
   void add_ranks(std::size_t slice);
   void send_part(std::size_t slice);
   void add_hosts(std::size_t slice);
+  void add_exchanged(std::size_t slice);
   void send_sum(std::size_t slice);
   void receive_sums(std::size_t slice);
   void share(std::size_t slice);

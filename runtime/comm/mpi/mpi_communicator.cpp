@@ -291,11 +291,11 @@ class MpiCommunicator final : public Communicator {
       each.start(each);
       each.started = true;
     }
-    for (Outstanding& each : outstanding_) {
-      if (each.hierarchical && each.hierarchical->progress()) {
-        each.hierarchical.reset();
-        spare_memory_.push_back(std::move(each.memory));
-        finish(each);
+    for (auto each = outstanding_.rbegin(); each != outstanding_.rend(); ++each) {  // the last is needed first
+      if (each->hierarchical && each->hierarchical->progress()) {
+        each->hierarchical.reset();
+        spare_memory_.push_back(std::move(each->memory));
+        finish(*each);
       }
     }
     while (!outstanding_.empty() && outstanding_.front().started) {
