@@ -23,8 +23,6 @@
 #include "runtime/ops/attention.h"
 #include "runtime/ops/cuda/attention_kernels.h"
 #include "runtime/ops/cuda/attention_plans.h"
-#include "runtime/ops/cuda/bias.h"
-#include "runtime/ops/cuda/cutlass/fused_products.h"
 #include "runtime/ops/cuda/gelu.h"
 #include "runtime/ops/cuda/matmul.h"
 #include "runtime/ops/embedding.h"
@@ -316,7 +314,6 @@ class GptOps {
     epilogue("linear_gelu, cuBLASLt", bytes, flops,
              {s_.rows(), s_.hidden, s_.width, false, true, DType::bf16, DType::bf16, false}, cuda::Epilogue::gelu_bias,
              {.a = x.data, .b = up.data, .c = y.data, .vector = bias.data, .matrix = pre.data});
-    linear_gelu_by_cutlass(bytes, flops, x, up, bias, pre, y);
     const Tensor dpre = empty(pre.shape);
     const Tensor sums = empty(gradients_, {s_.hidden}), none = {};
     time("linear_gelu_backward", bytes, flops,
@@ -332,35 +329,6 @@ class GptOps {
              {s_.rows(), s_.hidden, s_.width, false, false, DType::bf16, DType::bf16, false},
              cuda::Epilogue::gelu_gradient_and_sums,
              {.a = x.data, .b = down.data, .c = dpre.data, .vector = bias.data, .matrix = pre.data});
-    gelu_gradient_by_cutlass(bytes, flops, x, down, pre, dpre, sums);
-  }
-
-  void linear_gelu_by_cutlass(double bytes, double flops, const Tensor& x, const Tensor& up, const Tensor& bias,
-                              const Tensor& pre, const Tensor& y) {
-    const cuda::FusedSizes sizes{s_.rows(), s_.hidden, s_.width, device_.compute_multiprocessors()};
-    if (!cuda::suits_fused_products(sizes)) return;
-    for (const cuda::FusedTile tile : cuda::kFusedTiles) {
-      time(std::string("linear_gelu, ") + cuda::name_of(tile), bytes, flops,
-           [&] { cuda::fused_linear_gelu(tile, sizes, x.data, up.data, bias.data, pre.data, y.data, stream_); });
-    }
-  }
-
-  void gelu_gradient_by_cutlass(double bytes, double flops, const Tensor& dy, const Tensor& down, const Tensor& pre,
-                                const Tensor& dpre, const Tensor& sums) {
-    const cuda::FusedSizes sizes{s_.rows(), s_.hidden, s_.width, device_.compute_multiprocessors()};
-    if (!cuda::suits_fused_products(sizes)) return;
-    cuda::Scratch scratch;
-    for (const cuda::FusedTile tile : cuda::kFusedTiles) {
-      const std::string name = std::string("linear_gelu_backward, ") + cuda::name_of(tile);
-      time(name, bytes, flops,
-           [&] { cuda::fused_gelu_gradient(tile, sizes, dy.data, down.data, pre.data, dpre.data, nullptr, stream_); });
-      if (!cuda::suits_fused_sums(tile, sizes)) continue;
-      const Tensor partials = empty(DType::f32, {cuda::fused_partial_rows(tile, sizes.m), sizes.n});
-      time(name + ", dbias", bytes, flops, [&] {
-        cuda::fused_gelu_gradient(tile, sizes, dy.data, down.data, pre.data, dpre.data, partials.as<float>(), stream_);
-        cuda::sum_columns(partials, sums, false, scratch, stream_);
-      });
-    }
   }
 
   void copies_fp8() {

@@ -18,8 +18,6 @@ Tensor shape_of(Tensor gradient, DType dtype) {
   return gradient;
 }
 
-bool is_aligned_to_16(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
-
 }  // namespace
 
 void CudaLinear::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
@@ -63,54 +61,8 @@ void CudaLinear::linear_backward(const Tensor& x, const Tensor& weight, const Te
 
 void CudaLinear::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
                              const Tensor& y) {
-  const auto separate = [&] {
-    linear(x, weight, bias, pre);
-    gelu(pre, y);  // cuBLASLt's epilogue takes the gelu of what is not rounded yet: not what gelu() gives
-    return true;
-  };
-  if (is_fp8(x.dtype) || is_fp8(y.dtype) || !bias) {
-    separate();
-    return;
-  }
-  const LinearDims d = check_linear(x, weight, bias, pre, dtype());
-  expect_tensor(y, "linear_gelu: y", dtype(), pre.shape);
-  std::vector<cuda::Tuner::Way> ways = {{"separate", separate}};
-  for (const cuda::FusedTile tile : cuda::kFusedTiles) {
-    ways.push_back({cuda::name_of(tile), [&, tile] { return linear_gelu_fused(tile, d, x, weight, bias, pre, y); }});
-  }
-  tuner_.run("linear and gelu", {d.batch, d.out, d.in, false, true, dtype(), dtype(), false}, ways);
-}
-
-bool CudaLinear::linear_gelu_fused(cuda::FusedTile tile, const LinearDims& d, const Tensor& x, const Tensor& weight,
-                                   const Tensor& bias, const Tensor& pre, const Tensor& y) {
-  const cuda::FusedSizes sizes{d.batch, d.out, d.in, multiprocessors()};
-  if (dtype() != DType::bf16 || pre.data == y.data || !cuda::suits_fused_products(sizes)) return false;
-  for (const void* operand : {x.data, weight.data, bias.data, pre.data, y.data}) {
-    if (!is_aligned_to_16(operand)) return false;
-  }
-  cuda::fused_linear_gelu(tile, sizes, x.data, weight.data, bias.data, pre.data, y.data, stream());
-  return true;
-}
-
-bool CudaLinear::linear_gelu_backward_fused(cuda::FusedTile tile, const LinearDims& d, const Tensor& weight,
-                                            const Tensor& dy, const Tensor& pre, const Tensor& dpre,
-                                            const Tensor& dbias, bool accumulate) {
-  const cuda::FusedSizes sizes{d.batch, d.in, d.out, multiprocessors()};
-  if (dtype() != DType::bf16 || !cuda::suits_fused_products(sizes)) return false;
-  if (dbias && !cuda::suits_fused_sums(tile, sizes)) return false;
-  for (const void* operand : {weight.data, dy.data, pre.data, dpre.data}) {
-    if (!is_aligned_to_16(operand)) return false;
-  }
-  if (!dbias) {
-    cuda::fused_gelu_gradient(tile, sizes, dy.data, weight.data, pre.data, dpre.data, nullptr, stream());
-    return true;
-  }
-  const Shape shape{cuda::fused_partial_rows(tile, sizes.m), sizes.n};
-  const Tensor partials{partials_.reserve(static_cast<std::size_t>(element_count(shape)) * sizeof(float), stream()),
-                        DType::f32, shape};
-  cuda::fused_gelu_gradient(tile, sizes, dy.data, weight.data, pre.data, dpre.data, partials.as<float>(), stream());
-  cuda::sum_columns(partials, dbias, accumulate, scratch(), stream());
-  return true;
+  linear(x, weight, bias, pre);
+  gelu(pre, y);  // cuBLASLt's epilogue takes the gelu of what is not rounded yet: not what gelu() gives
 }
 
 void CudaLinear::gelu(const Tensor& pre, const Tensor& y) {
@@ -160,11 +112,6 @@ void CudaLinear::linear_gelu_backward(const Tensor& weight, const Tensor& dy, co
   const auto all_fused = [&] { return linear_gelu_backward_fused(gemm, tensors, sums, accumulate); };
   std::vector<cuda::Tuner::Way> ways = {{"separate", separate}, {"gelu in the epilogue", fused}};
   if (dbias) ways.push_back({"gelu and sums in the epilogue", all_fused});
-  for (const cuda::FusedTile tile : cuda::kFusedTiles) {
-    ways.push_back({cuda::name_of(tile), [&, tile] {
-                      return linear_gelu_backward_fused(tile, d, weight, dy, pre, dpre, sums, accumulate);
-                    }});
-  }
   const std::string operation = dbias ? "gelu gradient and sums" : "gelu gradient";
   if (accumulate && dbias && tuner_.is_new(operation, gemm, ways)) {
     // What is added to must not be added to again and again.

@@ -1,11 +1,9 @@
 #pragma once
 
 #include "runtime/ops/cuda/cuda_ops.h"
-#include "runtime/ops/cuda/cutlass/fused_products.h"
 #include "runtime/ops/cuda/matmul.h"
 #include "runtime/ops/cuda/tuner.h"
 #include "runtime/ops/linear.h"
-#include "runtime/ops/linear_dims.h"
 
 namespace ddptrain {
 
@@ -36,15 +34,8 @@ class CudaLinear final : public LinearOps, CudaOps {
   bool linear_gelu_backward_fused(const cuda::Gemm& gemm, const cuda::GemmTensors& tensors, const Tensor& dbias,
                                   bool accumulate);
 
-  /// linear_gelu and linear_gelu_backward as one product of CUTLASS; false where there is none for these.
-  bool linear_gelu_fused(cuda::FusedTile tile, const LinearDims& d, const Tensor& x, const Tensor& weight,
-                         const Tensor& bias, const Tensor& pre, const Tensor& y);
-  bool linear_gelu_backward_fused(cuda::FusedTile tile, const LinearDims& d, const Tensor& weight, const Tensor& dy,
-                                  const Tensor& pre, const Tensor& dpre, const Tensor& dbias, bool accumulate);
-
   cuda::MatmulPlans& matmul_;
   cuda::Tuner tuner_;
-  cuda::Scratch partials_;  ///< Of sums, which scratch() adds up.
 };
 
 }  // namespace ddptrain
