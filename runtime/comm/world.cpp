@@ -1,5 +1,9 @@
 #include "runtime/comm/world.h"
 
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -26,6 +30,19 @@ struct Verdict {
   Outcome outcome = Outcome::good;
   std::string message;
 };
+
+/// MPICH's launcher loses what it has not read from a rank when the rank aborts. Waits until the launcher has read it,
+/// for a second at most.
+void wait_until_errors_are_read() {
+  using namespace std::chrono;
+  struct stat status {};
+  if (::fstat(STDERR_FILENO, &status) != 0 || !S_ISFIFO(status.st_mode)) return;
+  const auto end = steady_clock::now() + seconds(1);
+  int unread = 0;
+  while (::ioctl(STDERR_FILENO, FIONREAD, &unread) == 0 && unread > 0 && steady_clock::now() < end) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
 
 Verdict outcome_of(const std::function<void()>& check) {
   try {
@@ -267,6 +284,7 @@ void World::agree(const std::function<void()>& check) const {
 void World::abort(int exit_code) const {
   impl_->watch->set_ending(exit_code);
   std::fflush(nullptr);
+  wait_until_errors_are_read();
   MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);
 }

@@ -44,7 +44,8 @@ class FakePrograms:
         if "mpirun" in command:
             ranks, dtype = int(flag(command, "-np")), flag(command, "--comm-dtype") or "bf16"
             self.started.append(f"ddptrain {dtype}")
-            summary = {"images_per_second": {"bf16": 400.0, "fp32": 300.0}[dtype] * ranks, "gpus": None}
+            rate = {"bf16": 400.0, "fp32": 300.0}[dtype] * ranks
+            summary = {"images_per_second": rate, "tokens_per_second": rate, "gpus": None}
             pathlib.Path(flag(command, "--metrics")).write_text(json.dumps(summary), encoding="utf-8")
             return ""
         mode, dtype = flag(command, "--mode"), flag(command, "--gradients")
@@ -53,8 +54,8 @@ class FakePrograms:
         if (mode, dtype) in self.failing and ranks > 1:
             raise session.RunFailed("exit code 1: RuntimeError: no such capture")
         rate = {"bf16": 200.0, "fp32": 100.0}[dtype] * ranks * self.modes[mode]
-        return "some line\n" + json.dumps({"images_per_second": rate, "measured_from": 0, "measured_until": 1,
-                                           "torch": "2", "cuda": "13", "cudnn": 9, "nccl": "2"})  # fmt: skip
+        return "some line\n" + json.dumps({"images_per_second": rate, "tokens_per_second": rate, "measured_from": 0,
+                                           "measured_until": 1, "torch": "2", "cuda": "13", "cudnn": 9, "nccl": "2"})  # fmt: skip
 
 
 class CompareTest(unittest.TestCase):
@@ -89,18 +90,23 @@ class CompareTest(unittest.TestCase):
         self.assertEqual(sorted(self.programs.started[:3]), sorted([f"{m} fp32" for m in (PLAIN, GRAPHED, TUNED)]))
         fastest = [f"{mode} {dtype}" for dtype in ("bf16", "fp32") for mode in (GRAPHED, PLAIN)]  # on two ranks: two
         self.assertEqual(self.programs.started[3:7], fastest)
-        turn = ["ddptrain bf16", "ddptrain bf16", "ddptrain fp32", "ddptrain bf16", f"{GRAPHED} bf16", f"{GRAPHED} fp32"]
+        turn = ["ddptrain bf16", "ddptrain bf16", "ddptrain bf16", f"{GRAPHED} bf16", f"{GRAPHED} fp32"]
         self.assertEqual(self.programs.started[7:], turn + turn)
 
     def test_ratios_are_of_gradients_of_one_type(self) -> None:
-        made = self.make([1, 2])
+        made = self.make([1, 2], only="GPT-2")
         made.run_all()
-        two = self.page(made).partition("## CNN, batch 512, 2 GPUs")[2]
-        self.assertEqual(self.line(two, "ddptrain --tune off |")[1:5], ["800.0 (800.0 to 800.0)", "2", "2.00", "100.0%"])
-        self.assertEqual(self.line(two, "ddptrain --tune off --comm-dtype fp32")[3], "3.00")
+        two = self.page(made).partition("## GPT-2 124M, 2 GPUs")[2]
+        self.assertEqual(self.line(two, "ddptrain --tune on |")[1:5], ["800.0 (800.0 to 800.0)", "2", "2.00", "100.0%"])
+        self.assertEqual(self.line(two, "ddptrain --tune on --comm-dtype fp32")[3], "3.00")
         self.assertEqual(self.line(two, f"PyTorch DDP, bf16 gradients, {GRAPHED}")[1:4], ["400.0 (400.0 to 400.0)", "2", ""])
-        one = self.page(made).partition("## CNN, batch 512, 1 GPU")[2]
-        self.assertEqual(self.line(one, "ddptrain --tune off |")[3], "4.00")  # one rank: PyTorch has one row
+        one = self.page(made).partition("## GPT-2 124M, 1 GPU")[2]
+        self.assertEqual(self.line(one, "ddptrain --tune on |")[3], "4.00")  # one rank: PyTorch has one row
+
+    def test_no_row_of_a_bf16_cnn_sums_in_fp32(self) -> None:
+        """ddptrain refuses such a run: that model's kernels write bf16 gradients."""
+        asked = [row.name for work in rows.works("cuda") if work.name.startswith("CNN") for row in work.ddptrain_rows]
+        self.assertEqual([name for name in asked if "--comm-dtype fp32" in name], [])
 
     def test_a_mode_that_fails_is_not_chosen(self) -> None:
         self.programs.failing = {(GRAPHED, "bf16"), (GRAPHED, "fp32")}
