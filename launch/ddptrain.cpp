@@ -316,7 +316,7 @@ void restore(const World& world, const Job& job, Trainer& trainer) {
   restore_arrays(*job.resumed, trainer.state(), world, *job.device);
   trainer.restored(restored_sums(manifest.progress, world.rank(), world.size(), trainer.running_sums().size()));
   job.device->watch().set_steps(manifest.progress.step);
-  if (world.size() == 1) return;  // copies and hashes all parameters
+  if (world.size() == 1) return;  // the hash, which costs a copy of all parameters, has none to be compared with
   check_same_on_all_ranks(world, trainer.state().parameter_hash(), "the parameters of the checkpoint");
 }
 

@@ -132,7 +132,7 @@ TEST_F(TunedCacheTest, DamagedFilesAreWrittenAgain) {
 
 TEST_F(TunedCacheTest, WhatCannotBeKeptIsNoError) {
   if (is_first()) std::ofstream(folder_ / "cache") << "a file";
-  for (const std::string& folder : {cache(), std::string("off")}) {
+  for (const std::string& folder : {cache(), std::string("/proc"), std::string("off")}) {
     TunedChoices choices;
     TunedCache cache(test_world(), choices, folder, kMachine);
     choose(choices, "a");

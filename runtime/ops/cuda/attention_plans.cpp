@@ -50,7 +50,7 @@ std::string name_of(const Key& key) {
   const AttentionShape& s = key.shape;
   return fmt::format("{}: {} x {} x {} x {}", name_of(key.pass), s.batch, s.heads, s.sequence, s.head_size);
 }
-const std::string kNoPlan = "none";
+constexpr const char* kNoPlan = "none";
 
 /// Its engine and settings, which do not depend on the order in which cuDNN lists its plans.
 std::string name_of(const Graph& graph, std::int64_t index) {
