@@ -100,8 +100,9 @@ TunedCache::TunedCache(const World& world, TunedChoices& choices, const std::str
     : choices_(choices), machine_(std::move(machine)) {
   const std::vector<std::string> machines = world.all_gather(tuned_text(machine_, {}));
   if (!differences(machines).empty()) {
-    if (world.rank() == 0)
+    if (world.rank() == 0) {
       spdlog::warn("Tuning: GPUs, drivers or libraries differ, so each rank chooses for itself and nothing is kept");
+    }
     return;
   }
   std::string kept;
