@@ -92,6 +92,8 @@ std::uint64_t Watch::device_steps() const {
   return count == nullptr ? steps() : *static_cast<const volatile std::uint64_t*>(count);
 }
 
+bool Watch::first_step_has_ended() const { return device_steps() > steps_before_ + (device_steps_ == nullptr ? 1 : 0); }
+
 std::array<CollectiveRecord, Watch::kRecords> Watch::records() const {
   std::array<CollectiveRecord, kRecords> records;
   for (std::size_t i = 0; i < kRecords; ++i) {

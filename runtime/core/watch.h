@@ -98,8 +98,8 @@ class Watch {
   /// The device has done all that was queued so far.
   void all_finished();
 
-  void set_steps(std::uint64_t steps) { steps_ = steps; }  ///< Where the run begins: those of before.
-  void add_steps(std::uint64_t steps);                     ///< They were queued.
+  void set_steps(std::uint64_t steps) { steps_ = steps_before_ = steps; }  ///< Where the run begins: those of before.
+  void add_steps(std::uint64_t steps);                                     ///< They were queued.
   /// A count that the device keeps in host memory, of steps that have ended; null: none.
   void set_device_steps(const std::uint64_t* count) { device_steps_ = count; }
 
@@ -122,8 +122,10 @@ class Watch {
   const char* phase() const { return phase_; }
   std::uint64_t changes() const { return changes_; }  ///< Of waiting_for(), so far.
   std::uint64_t last_sequence() const { return next_ - 1; }
-  std::uint64_t steps() const { return steps_; }           ///< Queued.
-  std::uint64_t device_steps() const;                      ///< Ended, as the device counts; steps() where it does not.
+  std::uint64_t steps() const { return steps_; }  ///< Queued.
+  std::uint64_t device_steps() const;             ///< Ended, as the device counts; steps() where it does not.
+  /// Of this run. Where the device does not count, the sums of the newest step may still be under way.
+  bool first_step_has_ended() const;
   int ending() const { return ending_; }                   ///< 0: not asked for.
   std::array<CollectiveRecord, kRecords> records() const;  ///< Unordered; sequence 0: none.
 
@@ -151,6 +153,7 @@ class Watch {
   std::atomic<std::uint64_t> next_ = 1;  ///< Sequence number.
   std::atomic<int> bucket_ = -1;
   std::atomic<std::uint64_t> steps_ = 0;
+  std::atomic<std::uint64_t> steps_before_ = 0;  ///< This run.
   std::atomic<const std::uint64_t*> device_steps_ = nullptr;
   std::atomic<int> ending_ = 0;
   std::string hang_in_;

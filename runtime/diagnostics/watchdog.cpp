@@ -145,7 +145,7 @@ class Watchdog::Guard {
       if (const std::string trouble = watch_->health(); !trouble.empty()) end("health", trouble);
     }
     if (options_.timeout_seconds <= 0.0 || watch_->waiting_for() == nullptr) return;
-    const double limit = options_.timeout_seconds * (watch_->device_steps() > 0 ? 1.0 : kStartFactor);
+    const double limit = options_.timeout_seconds * (watch_->first_step_has_ended() ? 1.0 : kStartFactor);
     if (watched_ - changed_ >= limit) give_up();
   }
 

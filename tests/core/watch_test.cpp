@@ -111,5 +111,19 @@ TEST(Watch, CountsStepsAsTheDeviceDoes) {
   EXPECT_EQ(watch.device_steps(), 4u);
 }
 
+TEST(Watch, TheFirstStepOfAResumedRunIsNotOneOfBefore) {
+  Watch watch;
+  watch.set_steps(7);
+  watch.add_steps(1);
+  EXPECT_FALSE(watch.first_step_has_ended()) << "nobody counts, and its sums may be under way";
+  watch.add_steps(1);
+  EXPECT_TRUE(watch.first_step_has_ended());
+  std::uint64_t ended = 7;
+  watch.set_device_steps(&ended);
+  EXPECT_FALSE(watch.first_step_has_ended());
+  ended = 8;
+  EXPECT_TRUE(watch.first_step_has_ended());
+}
+
 }  // namespace
 }  // namespace ddptrain

@@ -163,8 +163,7 @@ class Faults(FaultsBase):
 
     @long_only
     def test_hangs_before_the_first_step(self) -> None:
-        # With overlap, a CPU counts the first step before its sums have ended.
-        self.hangs("training", "--overlap=off", started=False)
+        self.hangs("training", started=False)
 
     def test_hangs_in_a_step(self) -> None:
         self.hangs("20", "--baseline=off", "--steps=100")

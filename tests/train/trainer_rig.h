@@ -1,0 +1,81 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/train/rig.h"
+
+/// What tests of the trainer share: data, options that divide among 1 to 4 ranks, runs from the start.
+namespace ddptrain::trainer_test {
+
+constexpr std::int64_t kSamplesPerStep = 12;  // divides by 1, 2, 3 and 4 ranks
+
+inline const ImageData& data() {
+  static const ImageData images = make_synthetic(100, 7);
+  return images;
+}
+
+inline TrainerOptions options_for_ranks() {
+  TrainerOptions options;
+  options.batch = kSamplesPerStep / test_world().size();
+  options.seed = 3;
+  options.bucket_bytes = 100000;
+  options.last_bucket_bytes = 10000;
+  return options;
+}
+
+inline std::string hash_after(Rig& rig, const TrainerOptions& options, std::uint64_t steps) {
+  const auto trainer = rig.trainer(options, data());
+  trainer->run(steps);
+  return trainer->state().parameter_hash();
+}
+
+inline std::vector<double> parameters_after(Rig& rig, const TrainerOptions& options, std::uint64_t steps,
+                                            bool dropout = true) {
+  const auto trainer = rig.trainer(options, data(), dropout);
+  trainer->run(steps);
+  return trainer->arena().master_values();
+}
+
+class OnDevice : public testing::TestWithParam<DeviceKind> {
+ protected:
+  void SetUp() override {
+    if (!enough_devices(GetParam())) GTEST_SKIP() << "needs a GPU for each of " << test_world().size() << " ranks";
+  }
+  static std::vector<Precision> precisions() {
+    if (GetParam() == DeviceKind::cpu) return {Precision::fp32};
+    return {Precision::fp32, Precision::bf16};
+  }
+};
+
+/// A model, behind a pause of this rank before every forward pass.
+class PausingModel final : public Model {
+ public:
+  using Pause = std::function<std::chrono::duration<double>()>;
+  PausingModel(std::unique_ptr<Model> model, Pause pause) : model_(std::move(model)), pause_(std::move(pause)) {}
+
+  const std::vector<ParameterSpec>& parameters() const override { return model_->parameters(); }
+  void bind(const ModelTensors& tensors) override { model_->bind(tensors); }
+  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
+    std::this_thread::sleep_for(pause_());
+    model_->forward(slice, gradient_scale, sums, reads);
+  }
+  void backward(bool accumulate, const Ready& ready) override { model_->backward(accumulate, ready); }
+  void evaluate(const Slice& slice, MetricSums* sums) override { model_->evaluate(slice, sums); }
+  double flops_per_sample() const override { return model_->flops_per_sample(); }
+  const char* unit() const override { return model_->unit(); }
+
+ private:
+  std::unique_ptr<Model> model_;
+  Pause pause_;
+};
+
+}  // namespace ddptrain::trainer_test

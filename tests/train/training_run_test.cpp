@@ -1,0 +1,201 @@
+#include "runtime/train/training_run.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "runtime/core/error.h"
+#include "runtime/train/calibration.h"
+#include "tests/train/trainer_rig.h"
+
+namespace ddptrain::trainer_test {
+namespace {
+
+TEST_P(OnDevice, EvaluationCountsEveryImageOnce) {
+  Rig rig(GetParam(), Precision::fp32);
+  const TrainerOptions options = options_for_ranks();
+  const auto trainer = rig.trainer(options, make_synthetic(230, 7));  // 23 test images
+  const MetricSums sums = trainer->evaluate();
+  EXPECT_EQ(sums.samples, 23u);
+  const MetricSums again = trainer->evaluate();
+  EXPECT_EQ(again.samples, 23u);
+  EXPECT_EQ(again.correct, sums.correct);
+  EXPECT_NEAR(sums.loss / 23.0, 2.3, 0.3) << "an untrained network";
+}
+
+TEST_P(OnDevice, TrainingSumsCountEverySampleOfTheSteps) {
+  Rig rig(GetParam(), Precision::fp32);
+  const auto trainer = rig.trainer(options_for_ranks(), data());
+  trainer->run(5);
+  EXPECT_EQ(trainer->take_training_sums().samples, 5u * kSamplesPerStep);
+  EXPECT_EQ(trainer->take_training_sums().samples, 0u);
+}
+
+TEST_P(OnDevice, TellsTheNormOfTheWholeGradientWhateverSumsIt) {
+  Rig rig(GetParam(), Precision::fp32, true);
+  TrainerOptions options = options_for_ranks();
+  options.fused_sum = false;
+  const auto plain = rig.trainer(options, data());
+  plain->run(3);
+  double squares = 0.0;
+  for (const double value : gradients_of(plain->arena(), *rig.device)) squares += value * value;
+  const double expected = std::sqrt(squares);
+  ASSERT_GT(expected, 0.0);
+  EXPECT_NEAR(plain->gradient_norm() / expected, 1.0, 1e-4);
+  struct Variant {
+    const char* name;
+    bool zero, fused;
+    float clip_norm;
+    OverlapMode overlap;
+  };
+  for (const Variant& v :
+       {Variant{"fused", false, true, 0.0f, OverlapMode::on}, Variant{"sharded", true, false, 0.0f, OverlapMode::on},
+        Variant{"clipped", false, false, 1e6f, OverlapMode::off},
+        Variant{"sharded and clipped", true, false, 1e6f, OverlapMode::on}}) {
+    options.zero = v.zero;
+    options.fused_sum = v.fused;
+    options.clip_norm = v.clip_norm;
+    options.overlap = v.overlap;
+    const auto trainer = rig.trainer(options, data());
+    trainer->run(3);
+    EXPECT_NEAR(trainer->gradient_norm() / expected, 1.0, 1e-3) << v.name;
+    trainer->run(3);
+    EXPECT_EQ(trainer->state().parameter_hash(), hash_after(rig, options, 6)) << v.name;
+  }
+}
+
+TEST_P(OnDevice, TellsTheNormOfVirtualRanks) {
+  if (12 % test_world().size() != 0 || test_world().size() == 3) GTEST_SKIP() << "4 virtual ranks";
+  Rig rig(GetParam(), Precision::fp32);
+  double expected = 0.0;
+  for (const bool zero : {false, true}) {
+    TrainerOptions options = options_for_ranks();
+    options.virtual_ranks = 4;
+    options.batch = kSamplesPerStep / 4;
+    options.zero = zero;
+    const auto trainer = rig.trainer(options, data());
+    trainer->run(3);
+    const double norm = trainer->gradient_norm();
+    ASSERT_GT(norm, 0.0);
+    if (!zero) expected = norm;
+    EXPECT_NEAR(norm / expected, 1.0, 1e-4);
+  }
+}
+
+TEST_P(OnDevice, TheLastLossIsThatOfTheStepsSinceTheMark) {
+  Rig rig(GetParam(), Precision::fp32);
+  const auto trainer = rig.trainer(options_for_ranks(), data());
+  trainer->run(4);
+  trainer->mark_training_sums();
+  trainer->run(1);
+  const MetricSums last = trainer->sums_since_mark();
+  const MetricSums all = trainer->take_training_sums();
+  trainer->run(1);
+  const MetricSums next = trainer->take_training_sums();
+  EXPECT_EQ(last.samples, static_cast<std::uint64_t>(kSamplesPerStep));
+  EXPECT_EQ(all.samples, 5u * kSamplesPerStep);
+  EXPECT_GT(last.loss, 0.2 * next.loss);
+  EXPECT_LT(last.loss, all.loss);
+}
+
+TEST_P(OnDevice, RunMeasuresItself) {
+  Rig rig(GetParam(), Precision::fp32);
+  for (const bool zero : {false, true}) {
+    TrainerOptions options = options_for_ranks();
+    options.zero = zero;
+    options.clip_norm = zero ? 1.0f : 0.0f;
+    const auto trainer = rig.trainer(options, data());
+    RunOptions run;
+    run.epochs = 3;
+    run.min_seconds = zero ? 0.4 : 0.0;
+    const RunResult result = run_training(*trainer, test_world(), *rig.device, *rig.communicator, run, nullptr);
+    ASSERT_EQ(result.epochs.size(), 3u);
+    EXPECT_EQ(result.epochs.back().step, 3 * (100 / kSamplesPerStep));
+    EXPECT_LT(result.epochs.back().train_loss, result.epochs.front().train_loss);
+    EXPECT_GT(result.rate.median, 0.0);
+    EXPECT_GE(result.rate.windows, 1u);
+    EXPECT_GE(result.rate.seconds, run.min_seconds);
+    EXPECT_EQ(result.clocks.known, 0u);
+    ASSERT_TRUE(result.calibration);
+    const Calibration& c = *result.calibration;
+    EXPECT_LE(c.silent_mean_seconds, c.silent_slowest_seconds());
+    const std::size_t ranks = c.silent_seconds.size();
+    if (test_world().size() == 1) {
+      EXPECT_EQ(c.scaling_efficiency.value, 1.0);
+      EXPECT_EQ(c.scaling_efficiency.half_width, 0.0);
+      EXPECT_EQ(ranks, 0u);
+    } else {
+      EXPECT_EQ(ranks, static_cast<std::size_t>(test_world().size()));
+      EXPECT_GT(c.communication_seconds, 0.0);
+      EXPECT_NEAR(c.samples_per_second * c.step_seconds, kSamplesPerStep, 1e-9);
+      EXPECT_NEAR(c.scaling_efficiency.value, c.samples_per_second / test_world().size() / c.baseline_per_second, 1e-9);
+      const double lost = c.together.value + c.stragglers.value + c.slowed_down.value + c.waiting.value;
+      EXPECT_NEAR(lost, c.step_seconds - c.alone_seconds, 1e-9 * c.step_seconds);
+      double compute_silent = std::numeric_limits<double>::infinity();  // the machine may stand still during a round
+      for (const CalibrationRound& round : c.rounds) {
+        EXPECT_GT(round.compute_beside, 0.0);
+        compute_silent = std::min(compute_silent, round.compute_silent);
+      }
+      EXPECT_LT(compute_silent, 100.0 * c.silent_slowest_seconds());  // of one step
+    }
+  }
+}
+
+/// A calibration with a last rank that is slow by `delay` in every step.
+Calibration calibrate_with_a_slow_rank(Rig& rig, std::chrono::duration<double> delay) {
+  const World& world = test_world();
+  const TrainerOptions options = options_for_ranks();
+  std::unique_ptr<Model> model = rig.cnn(options, data());
+  if (world.rank() == world.size() - 1) model = std::make_unique<PausingModel>(std::move(model), [=] { return delay; });
+  const auto trainer = rig.trainer(options, data(), std::move(model));
+  return calibrate(*trainer, world, *rig.device, kSamplesPerStep / delay.count(), {.seconds = 30 * delay.count()});
+}
+
+/// Other work on this machine may delay ranks as long as a short delay does: it is tried with longer ones, too.
+TEST(Calibrate, TellsASlowRankFromRanksThatAreSlowTogether) {
+  const World& world = test_world();
+  if (world.size() == 1) GTEST_SKIP() << "needs several ranks";
+  const auto slow_rank = static_cast<std::size_t>(world.size() - 1);
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  std::string why = "not tried";
+  for (const double delay : {0.1, 0.3, 0.9, 2.7}) {
+    const Calibration c = calibrate_with_a_slow_rank(rig, std::chrono::duration<double>(delay));
+    const std::vector<double>& ranks = c.silent_seconds;
+    ASSERT_EQ(ranks.size(), static_cast<std::size_t>(world.size()));
+    EXPECT_GE(ranks[slow_rank], delay);
+    EXPECT_GE(c.silent_slowest_seconds(), ranks[slow_rank]);
+    const double mean = c.silent_mean_seconds;
+    EXPECT_LT(mean, c.silent_slowest_seconds());
+    EXPECT_GE(mean, delay / world.size());
+    const double alone = kSamplesPerStep / world.size() / c.baseline_per_second;
+    EXPECT_NEAR(alone, c.step_seconds * c.scaling_efficiency.value, 1e-9);
+
+    const double stragglers = c.stragglers.value;
+    const double exposed = c.exposed.value;
+    why = std::max_element(ranks.begin(), ranks.end()) - ranks.begin() != static_cast<std::ptrdiff_t>(slow_rank)
+              ? "another rank is the slowest"
+          : alone >= delay        ? "rank 0 is a fast one"
+          : stragglers <= exposed ? "waiting for the slow rank is not communication"
+                                  : "";
+    if (why.empty()) break;
+  }
+  EXPECT_EQ(why, "");
+}
+
+TEST(CheckSame, NamesTheRanksThatDiffer) {
+  const World& world = test_world();
+  EXPECT_NO_THROW(check_same_on_all_ranks(world, "x", "the parameters"));
+  if (world.size() < 3) return;
+  try {
+    check_same_on_all_ranks(world, world.rank() == 2 ? "y" : "x", "the parameters");
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("y on rank 2"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain::trainer_test
