@@ -21,6 +21,7 @@
 #include "launch/program.h"
 #include "launch/resume.h"
 #include "launch/same_on_all_ranks.h"
+#include "launch/tuned_cache.h"
 #include "launch/use_model.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
@@ -78,6 +79,7 @@ struct Job {
   std::shared_ptr<Progress> progress;
   std::unique_ptr<Communicator> communicator;
   const NcclLogCapture* nccl_log = nullptr;  ///< On rank 0, where NCCL is used.
+  std::unique_ptr<TunedCache> tuned;         ///< Where --tune finds something to choose.
 };
 
 /// GPUs where all ranks can have one each, else an error or the CPU, as --device says.
@@ -237,6 +239,12 @@ void start_communication(const World& world, const EarlyStart& early, Job& job) 
   job.clock.mark("communicator");
 }
 
+void open_tuned_cache(const World& world, Job& job) {
+  if (!job.device->options().tune || job.device->kind() == DeviceKind::cpu) return;
+  job.tuned = std::make_unique<TunedCache>(world, job.device->get<TunedChoices>(), job.options.tune_cache,
+                                           tuned_for(job.device->name()));
+}
+
 void log_ranks(const World& world, const Job& job) {
   const std::string row = "{:>4}  {:>4}  {:>5}  {:<20}  {:<26}  {}";
   const auto rows = world.gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
@@ -308,6 +316,7 @@ void restore(const World& world, const Job& job, Trainer& trainer) {
   restore_arrays(*job.resumed, trainer.state(), world, *job.device);
   trainer.restored(restored_sums(manifest.progress, world.rank(), world.size(), trainer.running_sums().size()));
   job.device->watch().set_steps(manifest.progress.step);
+  if (world.size() == 1) return;  // the hash, which costs a copy of all parameters, has none to be compared with
   check_same_on_all_ranks(world, trainer.state().parameter_hash(), "the parameters of the checkpoint");
 }
 
@@ -333,8 +342,14 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   }
   std::optional<SensorSampler> sensors;
   if (ReadSensors read = gpu_sensors(job.pci_bus_id)) sensors.emplace(std::move(read));
-  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.signals.get(), job.progress.get(),
-                       job.resumed ? &job.resumed->manifest.progress : nullptr, sensors ? &*sensors : nullptr};
+  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr,
+                       job.signals.get(),
+                       job.progress.get(),
+                       job.resumed ? &job.resumed->manifest.progress : nullptr,
+                       sensors ? &*sensors : nullptr,
+                       [&job] {
+                         if (job.tuned) job.tuned->save();
+                       }};
   spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
                trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
                scaled_learning_rate(job.options, world.size()));
@@ -397,9 +412,11 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   train_or_end_job(world, job, [&] {
     start_communication(world, early, job);
     world.agree([&] { check_outputs(world, job); });
+    open_tuned_cache(world, job);
     if (job.task == Task::train) train(world, early, job);
     if (job.task == Task::evaluate) evaluate(world, job);
     if (job.task == Task::generate) generate(world, job);
+    if (job.tuned) job.tuned->save();
   });
   const Watch::Phase end(*world.watch(), "end");
   job.communicator.reset();

@@ -38,8 +38,13 @@ void add_device_flags(CLI::App& app, Options& o) {
   app.add_option("--threads", o.compute.threads, "Threads per rank (CPU)");
   add_choice(app, "--memory-format", o.compute.memory_format, formats, "Of cuDNN's convolutions");
   add_choice(app, "--fused", o.compute.fused, kOnOff, "Fused kernels where there are some");
-  add_choice(app, "--tune", o.compute.tune, kOnOff,
-             "GPU matrix products by timing; runs may then differ in their last bits from each other");
+  add_choice(
+      app, "--tune", o.compute.tune, kOnOff,
+      "GPU matrix products and attention by timing; runs may then differ in their last bits from each other, except "
+      "those that take the choices from the same cache");
+  app.add_option("--tune-cache", o.tune_cache,
+                 "Folder in which --tune on keeps its choices for later runs, or off (~/.cache/ddptrain)")
+      ->type_name("DIR|off");
 }
 
 void check_device(const Options& o, const Workload& workload) {

@@ -34,6 +34,7 @@ struct Options {
   std::string device = "auto";     ///< auto, cpu or cuda
   std::string precision = "auto";  ///< auto, fp32, tf32, bf16 or fp8
   DeviceOptions compute;           ///< See device_options().
+  std::string tune_cache;          ///< See TunedCache.
 
   TrainerOptions trainer;   ///< See trainer_options().
   bool auto_batch = false;  ///< trainer.batch is still to be found, see launch/memory_fit.h.

@@ -1,19 +1,24 @@
 // Times every operation of transformers on one GPU, in bf16, at the sizes of a model's step.
-//   gpt_ops_bench [gpt2-124m|gpt-mini|gpt-char]... [--tune] [--fp32-gradients] [--fp8]
+//   gpt_ops_bench [gpt2-124m|gpt2-774m|gpt-mini|gpt-char]... [--tune] [--fp32-gradients] [--fp8] [--seconds S]
 // --fp8 times only the operations on FP8 tensors. Per operation it prints the time, the bytes that must be moved at
-// least and their rate, and the matrix products and their rate.
+// least and their rate, and the matrix products and their rate. --seconds repeats each operation for S seconds more,
+// and prints the time that the GPU sustains, its clock and power, and the energy of one run.
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
 #include "runtime/device/cuda/cuda_device.h"
+#include "runtime/device/sensors.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/attention.h"
 #include "runtime/ops/cuda/attention_kernels.h"
@@ -41,14 +46,60 @@ constexpr Sizes kSizes[] = {{"gpt2-124m", 64, 1024, 768, 12, 3072, 50257, 50304}
                             {"gpt-mini", 1024, 80, 256, 2, 256, 20000, 20096},
                             {"gpt-char", 64, 256, 384, 6, 1536, 256, 256}};
 
+/// What the GPU sustains while it repeats an operation.
+class Sustained {
+ public:
+  Sustained(CudaDevice& device, double seconds) : device_(device), seconds_(seconds) {
+    char bus_id[32] = {};
+    DDP_CUDA(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), 0));
+    if (ReadSensors read = gpu_sensors(bus_id)) sensors_.emplace(std::move(read));
+  }
+
+  void print_header() const { std::printf(" %10s %8s %8s %10s", "us", "MHz", "W", "mJ"); }
+
+  void print(const std::function<void()>& work) {
+    repeat(work, 1.0);  // NVML's power is a mean over the last second
+    if (sensors_) sensors_->take();
+    const double each = repeat(work, seconds_);
+    const SensorWindow seen = sensors_ ? sensors_->take() : SensorWindow{};
+    std::printf(" %10.1f", each * 1e6);
+    if (seen.watts.readings == 0 || seen.sm_mhz.readings == 0) return;
+    std::printf(" %8.0f %8.0f %10.2f", seen.sm_mhz.mean(), seen.watts.mean(), each * seen.watts.mean() * 1e3);
+  }
+
+ private:
+  /// Seconds of one run.
+  double repeat(const std::function<void()>& work, double seconds) {
+    constexpr int kRuns = 20;
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point start = Clock::now();
+    double elapsed = 0.0;
+    std::int64_t runs = 0;
+    while (elapsed < seconds) {
+      for (int i = 0; i < kRuns; ++i) work();
+      device_.synchronize();
+      runs += kRuns;
+      elapsed = std::chrono::duration<double>(Clock::now() - start).count();
+    }
+    return elapsed / static_cast<double>(runs);
+  }
+
+  CudaDevice& device_;
+  double seconds_;
+  std::optional<SensorSampler> sensors_;
+};
+
 class GptOps {
  public:
-  GptOps(CudaDevice& device, const Sizes& sizes, DType gradients)
-      : device_(device), s_(sizes), gradients_(gradients), stream_(stream_of(device)) {
+  /// `sustained` may be null.
+  GptOps(CudaDevice& device, const Sizes& sizes, DType gradients, Sustained* sustained)
+      : device_(device), s_(sizes), gradients_(gradients), sustained_(sustained), stream_(stream_of(device)) {
     std::printf("\n%s: %lld x %lld tokens, width %lld, %lld heads, hidden %lld, vocabulary %lld\n", s_.name,
                 static_cast<long long>(s_.batch), static_cast<long long>(s_.sequence), static_cast<long long>(s_.width),
                 static_cast<long long>(s_.heads), static_cast<long long>(s_.hidden), static_cast<long long>(s_.padded));
-    std::printf("%-44s %10s %10s %10s %10s %10s\n", "operation", "us", "MB", "GB/s", "GFLOP", "TFLOP/s");
+    std::printf("%-44s %10s %10s %10s %10s %10s", "operation", "us", "MB", "GB/s", "GFLOP", "TFLOP/s");
+    if (sustained_ != nullptr) sustained_->print_header();
+    std::printf("\n");
     make_tokens();
   }
 
@@ -147,8 +198,10 @@ class GptOps {
       DDP_CUDA(cudaEventElapsedTime(&elapsed, begin.get(), end.get()));
       best = std::min(best, elapsed / kRuns);
     }
-    std::printf("%-44s %10.1f %10.1f %10.0f %10.1f %10.1f\n", name.c_str(), best * 1e3, bytes / 1e6, bytes / best / 1e6,
+    std::printf("%-44s %10.1f %10.1f %10.0f %10.1f %10.1f", name.c_str(), best * 1e3, bytes / 1e6, bytes / best / 1e6,
                 flops / 1e9, flops / best / 1e9);
+    if (sustained_ != nullptr) sustained_->print(work);
+    std::printf("\n");
   }
 
   void make_tokens() {
@@ -385,6 +438,7 @@ class GptOps {
   CudaDevice& device_;
   Sizes s_;
   DType gradients_;
+  Sustained* sustained_;
   cudaStream_t stream_;
   TokenBatch batch_;
   Dropout dropout_;
@@ -396,7 +450,9 @@ int bench(const std::vector<std::string>& arguments) {
   DeviceOptions options{.precision = Precision::bf16};
   DType gradients = DType::bf16;
   std::vector<Sizes> chosen;
-  for (const std::string& argument : arguments) {
+  double seconds = 0.0;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
     const auto* found =
         std::find_if(std::begin(kSizes), std::end(kSizes), [&](const Sizes& sizes) { return argument == sizes.name; });
     if (argument == "--tune") {
@@ -405,6 +461,9 @@ int bench(const std::vector<std::string>& arguments) {
       gradients = DType::f32;
     } else if (argument == "--fp8") {
       options.fp8 = true;
+    } else if (argument == "--seconds" && i + 1 < arguments.size()) {
+      seconds = std::atof(arguments[++i].c_str());
+      if (!(seconds >= 0.5)) usage_error("gpt_ops_bench: --seconds {}: 0.5 or more", arguments[i]);
     } else if (found != std::end(kSizes)) {
       chosen.push_back(*found);
     } else {
@@ -415,8 +474,10 @@ int bench(const std::vector<std::string>& arguments) {
   CudaDevice device(options, 0);
   std::printf("%s, cuDNN %s, %s, tune %s\n", device.name().c_str(), cudnn_version().c_str(),
               options.fp8 ? "fp8" : "bf16", options.tune ? "on" : "off");
+  std::optional<Sustained> sustained;
+  if (seconds > 0.0) sustained.emplace(device, seconds);
   for (const Sizes& sizes : chosen) {
-    GptOps ops(device, sizes, gradients);
+    GptOps ops(device, sizes, gradients, sustained ? &*sustained : nullptr);
     options.fp8 ? ops.run_fp8() : ops.run();
   }
   return 0;

@@ -2,16 +2,17 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 namespace ddptrain {
 
 /// Writes a file that appears under its name complete or not at all, whatever happens: it is written under another name
-/// (PATH.partial), synchronised, and renamed. One writer at a time.
+/// (PATH.partial), synchronised, and renamed. One writer at a time, or each with a suffix of its own.
 class AtomicFile {
  public:
   /// UsageError where the file cannot be created.
-  explicit AtomicFile(std::filesystem::path path);
+  explicit AtomicFile(std::filesystem::path path, const std::string& suffix = ".partial");
   /// Without commit(), what was under the name stays as it was.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <numbers>
 #include <thread>
@@ -48,20 +49,36 @@ void fill_random(T* values, std::int64_t begin, std::int64_t end, const InitialV
   }
 }
 
-/// With a thread per million values, up to 16.
-template <class T>
-void fill_random(T* values, std::int64_t count, const InitialValue& initial, std::uint32_t parameter,
-                 std::uint64_t seed) {
-  constexpr std::int64_t kPerThread = 1 << 20;
-  const std::int64_t most = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 16);
-  const std::int64_t pieces = std::clamp<std::int64_t>(count / kPerThread, 1, most);
-  const std::int64_t piece = (count / pieces + 3) / 4 * 4;
-  std::vector<std::jthread> threads;
-  for (std::int64_t begin = piece; begin < count; begin += piece) {
-    threads.emplace_back(
-        [=, &initial] { fill_random(values, begin, std::min(begin + piece, count), initial, parameter, seed); });
+/// What one thread fills of a parameter.
+struct Piece {
+  std::size_t parameter;
+  std::int64_t begin, end;
+};
+
+/// Of the parameters of a bucket that are random.
+std::vector<Piece> random_pieces(const std::vector<ParameterSpec>& specs, const Bucket& bucket) {
+  constexpr std::int64_t kValues = 1 << 18;
+  std::vector<Piece> pieces;
+  for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
+    if (specs[i].initial.read || specs[i].initial.kind == InitialValue::Kind::constant) continue;
+    for (std::int64_t begin = 0; begin < specs[i].size(); begin += kValues) {
+      pieces.push_back({i, begin, std::min(begin + kValues, specs[i].size())});
+    }
   }
-  fill_random(values, 0, std::min(piece, count), initial, parameter, seed);
+  return pieces;
+}
+
+/// Calls work(i) for i below `count`, on up to 16 threads.
+template <class Work>
+void share_out(std::size_t count, const Work& work) {
+  std::atomic<std::size_t> next = 0;
+  const auto take = [&] {
+    for (std::size_t i = next++; i < count; i = next++) work(i);
+  };
+  std::vector<std::jthread> threads;
+  const std::size_t most = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, 16);
+  for (std::size_t i = 1; i < std::min(count, most); ++i) threads.emplace_back(take);
+  take();
 }
 
 /// Of a bucket, with padding.
@@ -69,19 +86,22 @@ template <class T>
 std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
                               std::uint64_t seed) {
   std::vector<T> values(static_cast<std::size_t>(bucket.size), T{0});
+  const auto first = [&](std::size_t parameter) { return values.data() + (plan.begin[parameter] - bucket.begin); };
   for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
-    T* first = values.data() + (plan.begin[i] - bucket.begin);
     if (specs[i].initial.read) {
       const std::vector<float> values_read = specs[i].initial.read();
       DDP_CHECK(static_cast<std::int64_t>(values_read.size()) >= specs[i].size(), "{} has {} values, not {}",
                 specs[i].name, values_read.size(), specs[i].size());
-      std::copy_n(values_read.begin(), specs[i].size(), first);
+      std::copy_n(values_read.begin(), specs[i].size(), first(i));
     } else if (specs[i].initial.kind == InitialValue::Kind::constant) {
-      std::fill_n(first, specs[i].size(), static_cast<T>(specs[i].initial.scale));
-    } else {
-      fill_random(first, specs[i].size(), specs[i].initial, static_cast<std::uint32_t>(i), seed);
+      std::fill_n(first(i), specs[i].size(), static_cast<T>(specs[i].initial.scale));
     }
   }
+  const std::vector<Piece> pieces = random_pieces(specs, bucket);
+  share_out(pieces.size(), [&](std::size_t k) {
+    const auto [i, begin, end] = pieces[k];
+    fill_random(first(i), begin, end, specs[i].initial, static_cast<std::uint32_t>(i), seed);
+  });
   return values;
 }
 

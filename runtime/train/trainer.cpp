@@ -7,6 +7,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/nvtx.h"
+#include "runtime/device/tuned_choices.h"
 
 namespace ddptrain {
 namespace {
@@ -84,7 +85,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
   model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
   for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) state_.put_away(neighbour);
   arena_.initialise(options.seed, world.rank());
-  check_same_on_all_ranks(world, state_.parameter_hash(), "the parameters at the start");
+  if (world.size() > 1) check_same_on_all_ranks(world, state_.parameter_hash(), "the parameters at the start");
 }
 
 /// A CPU updates a bucket beneath the next forward pass where nothing but the bucket's own sum is needed for it.
@@ -172,6 +173,7 @@ void Trainer::forward(const Slice& slice, float gradient_scale, MetricSums* sums
 }
 
 void Trainer::run(std::uint64_t steps) {
+  const TunedChoices::AllRanks together(device_.get<TunedChoices>());
   while (steps > 0) {
     const auto most = static_cast<std::uint64_t>(steps_to_average().value_or(INT64_MAX));
     const std::uint64_t piece = std::min(steps, most);

@@ -234,7 +234,9 @@ class TrainingRun {
     guard_.check_finite();
     const std::int64_t done = steps + (first ? 1 : 0);
     meter_.add(static_cast<std::uint64_t>(done * trainer_.sampler().samples_per_step()), seconds);
-    if (first) trainer_.prepare_graph();
+    if (!first) return;
+    trainer_.prepare_graph();
+    if (hooks_.under_way) hooks_.under_way();
   }
 
   void note_sensors() {

@@ -28,6 +28,7 @@ struct RunHooks {
   Progress* progress = nullptr;          ///< On rank 0.
   const RunProgress* resumed = nullptr;  ///< How far the run had come whose state has been restored.
   SensorSampler* sensors = nullptr;      ///< Of this rank's GPU.
+  std::function<void()> under_way;       ///< Called when the first steps have ended, and the others are captured.
 };
 
 struct RunOptions {

@@ -45,6 +45,14 @@ def manifest(**changes: object) -> str:
         "arrays": [array]} | changes, indent=1)  # fmt: skip
 
 
+def tuned(xxh3_128: str, **changes: object) -> str:
+    """Choices of the machine that the target asks for; the hash is that of the contents."""
+    choices = {"product: bf16 64 x 8 x 16 nt bf16 bf16 bf16": "0011aaff", "bias gradient: bf16 8 x 8 x 8": "epilogue"}
+    return json.dumps({
+        "format": "ddptrain tuned choices", "version": 1, "machine": {"GPU": "NVIDIA H200", "cuBLAS": "13.1.0"},
+        "choices": choices, "xxh3_128": xxh3_128} | changes, indent=1)  # fmt: skip
+
+
 def byte_characters() -> list[str]:
     """GPT-2's visible character for each byte."""
     visible = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -93,6 +101,11 @@ def main() -> None:
     write("manifest/file_elsewhere", manifest(files=[{"name": "../x", "bytes": 1, "xxh3_128": ""}]))
     write("manifest/huge", manifest(step=2**63, world_size=2**31, arrays=[{"name": "a", "shape": [2**40], "dtype": "F32",
                                                                            "placement": "nowhere"}]))  # fmt: skip
+
+    write("tuned/whole", tuned("7b5f4aec9570fa28cce4652c836f8dfc"))
+    write("tuned/damaged", tuned("7b5f4aec9570fa28cce4652c836f8dfd"))
+    write("tuned/other_machine", tuned("9838627aece730c1407da139b7a94501", machine={"GPU": "x"}, choices={}))
+    write("tuned/no_choices", tuned("", machine=[], choices=7))
 
     tokens = struct.pack("<8H", 1, 2, 3, 50256, 5, 6, 7, 8)
     write("tokens/llm.c", struct.pack("<3i", 20240520, 1, 8) + bytes(1012) + tokens)

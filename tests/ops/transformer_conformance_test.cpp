@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "runtime/device/tuned_choices.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/attention.h"
 #include "runtime/ops/embedding.h"
@@ -38,17 +39,27 @@ std::vector<DeviceCase> transformer_cases() {
   return cases;
 }
 
+struct LinearCase {
+  std::int64_t rows, in, out;
+};
+
 class TransformerConformanceTest : public AgainstOracle {
  protected:
   void SetUp() override {
     if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    make_tested();
+    oracle_ = make_cpu_device({.precision = Precision::fp64, .threads = 2});
+  }
+
+  void make_tested() {
     DeviceOptions options;
     options.precision = GetParam().precision;
     options.tune = GetParam().name.ends_with("tuned");
     options.threads = 2;
     tested_ = GetParam().kind == DeviceKind::cpu ? make_cpu_device(options) : make_cuda_device(options, 0);
-    oracle_ = make_cpu_device({.precision = Precision::fp64, .threads = 2});
   }
+
+  void check_linear_gelu_backward(const LinearCase& c);
 
   /// Runs `work`, which queues operations whose results are `outputs`: eagerly, again, and captured and replayed twice.
   void expect_same_bits(const std::string& what, Bench& bench, const std::vector<Tensor>& outputs,
@@ -258,9 +269,6 @@ TEST_P(TransformerConformanceTest, Dropout) {
   }
 }
 
-struct LinearCase {
-  std::int64_t rows, in, out;
-};
 const std::vector<LinearCase> kLinearCases = {{1, 1, 1}, {7, 12, 5}, {96, 64, 256}, {200, 96, 384}, {1000, 768, 64}};
 
 TEST_P(TransformerConformanceTest, LinearGelu) {
@@ -278,19 +286,55 @@ TEST_P(TransformerConformanceTest, LinearGelu) {
   }
 }
 
+void TransformerConformanceTest::check_linear_gelu_backward(const LinearCase& c) {
+  for (const GradientCase gradients : kGradientCases) {
+    compare(describe({c.rows, c.in, c.out}, gradients), [&](Bench& bench) -> Outputs {
+      const Tensor weight = put(bench, {c.out, c.in}, 1), dy = put(bench, {c.rows, c.out}, 2);
+      const Tensor pre = put(bench, {c.rows, c.in}, 3, 3.0);
+      const Tensor dpre = bench.poisoned(pre.shape), dpre_alone = bench.poisoned(pre.shape);
+      const Tensor dbias = gradient(bench, gradients, {c.in});
+      bench.device().get<LinearOps>().linear_gelu_backward(weight, dy, pre, dpre, dbias, gradients.accumulate);
+      bench.device().get<LinearOps>().linear_gelu_backward(weight, dy, pre, dpre_alone, Tensor{}, gradients.accumulate);
+      return {{"dpre", bench.take(dpre)}, {"dbias", bench.take(dbias)}, {"dpre alone", bench.take(dpre_alone)}};
+    });
+  }
+}
+
 TEST_P(TransformerConformanceTest, LinearGeluBackward) {
-  for (const LinearCase& c : kLinearCases) {
-    for (const GradientCase gradients : kGradientCases) {
-      compare(describe({c.rows, c.in, c.out}, gradients), [&](Bench& bench) -> Outputs {
-        const Tensor weight = put(bench, {c.out, c.in}, 1), dy = put(bench, {c.rows, c.out}, 2);
-        const Tensor pre = put(bench, {c.rows, c.in}, 3, 3.0);
-        const Tensor dpre = bench.poisoned(pre.shape), dpre_alone = bench.poisoned(pre.shape);
-        const Tensor dbias = gradient(bench, gradients, {c.in});
-        bench.device().get<LinearOps>().linear_gelu_backward(weight, dy, pre, dpre, dbias, gradients.accumulate);
-        bench.device().get<LinearOps>().linear_gelu_backward(weight, dy, pre, dpre_alone, Tensor{},
-                                                             gradients.accumulate);
-        return {{"dpre", bench.take(dpre)}, {"dbias", bench.take(dbias)}, {"dpre alone", bench.take(dpre_alone)}};
-      });
+  for (const LinearCase& c : kLinearCases) check_linear_gelu_backward(c);
+}
+
+/// Of linear_gelu_backward without and with the bias gradient, in the order of Tuner's names.
+const std::vector<std::string> kDataGradientWays = {"separate", "gelu in the epilogue"};
+const std::vector<std::string> kGradientWays = {"separate", "gelu in the epilogue", "gelu and sums in the epilogue"};
+
+/// As Tuner names work.
+std::string work_of(const std::string& operation, const std::vector<std::string>& ways, const LinearCase& c) {
+  return fmt::format("{} ({}): bf16 {} x {} x {} nn bf16 bf16 bf16", operation, fmt::join(ways, ", "), c.rows, c.in,
+                     c.out);
+}
+
+/// Rows of whole packs of 16 bytes, which epilogues want.
+const std::vector<LinearCase> kAlignedCases = {
+    {1, 8, 8}, {40, 64, 256}, {129, 72, 264}, {300, 512, 136}, {257, 1024, 768}};
+
+/// Every way that --tune on can choose, as if a cache had it. A way that a product cannot be computed in runs as the
+/// first one.
+TEST_P(TransformerConformanceTest, LinearGeluBackwardInAllWays) {
+  if (!GetParam().name.ends_with("tuned")) GTEST_SKIP() << "without --tune on there is one way";
+  for (const std::string& way : kGradientWays) {
+    SCOPED_TRACE(way);
+    make_tested();
+    TunedChoices::Map choices;
+    for (const LinearCase& c : kAlignedCases) {
+      choices[work_of("gelu gradient", kDataGradientWays, c)] = way;
+      choices[work_of("gelu gradient and sums", kGradientWays, c)] = way;
+    }
+    auto& tuned = tested_->get<TunedChoices>();
+    tuned.restore(choices);
+    for (const LinearCase& c : kAlignedCases) check_linear_gelu_backward(c);
+    for (const auto& [work, choice] : tuned.take_new()) {
+      EXPECT_EQ(work.rfind("product", 0), 0u) << work << " was timed";
     }
   }
 }
@@ -390,9 +434,23 @@ TEST_P(TransformerConformanceTest, AttentionIsCausal) {
 struct LossCase {
   std::int64_t rows, columns, vocabulary, first;
 };
-const std::vector<LossCase> kLossCases = {{1, 2, 2, 0},        {5, 7, 6, 3},         {33, 96, 96, 0},
-                                          {40, 128, 100, 5},   {9, 20096, 20000, 1}, {3, 50304, 50257, 2},
-                                          {2, 60000, 60000, 0}};
+const std::vector<LossCase> kLossCases = {{1, 2, 2, 0},
+                                          {5, 7, 6, 3},
+                                          {33, 96, 96, 0},
+                                          {40, 128, 100, 5},
+                                          {9, 20096, 20000, 1},
+                                          {3, 50304, 50257, 2},
+                                          {2, 60000, 60000, 0},
+                                          // Around the sizes at which a kernel keeps another number of exponentials
+                                          // or none, and columns that no pack of 16 bytes divides.
+                                          {2, 16384, 16381, 0},
+                                          {2, 16392, 16385, 1},
+                                          {2, 20480, 20480, 0},
+                                          {2, 20488, 20481, 0},
+                                          {2, 32776, 32769, 0},
+                                          {2, 57344, 57343, 2},
+                                          {2, 57352, 57345, 0},
+                                          {2, 50257, 50257, 3}};
 
 /// Logits are exact in every precision and often tie, so that hits are well defined.
 TEST_P(TransformerConformanceTest, TokenCrossEntropy) {
@@ -491,24 +549,67 @@ TEST_P(TransformerConformanceTest, SameBitsAgainAndInGraphs) {
   }
 }
 
-/// Of a token that has probability 0, softmax - onehot is finite.
+/// Where the loss of a row is not finite, its gradient is NaN; other rows do not notice. (Of a token that has
+/// probability 0, softmax - onehot would be finite.)
 TEST_P(TransformerConformanceTest, TheGradientOfALossThatIsNotFiniteIsNan) {
-  for (const std::int64_t columns : {64, 50304}) {
-    Bench bench(*tested_);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const std::int64_t columns : {64, 20096, 50257, 50304, 60000}) {
     const std::int64_t vocabulary = columns - 7;
-    const TokenBatch batch = put_tokens(bench, {1, 2, 3, 4, 5}, 2, 2, 0);
-    Values values = random_values(4 * columns, 3);
-    values[static_cast<std::size_t>(columns + 3)] =
-        -std::numeric_limits<double>::infinity();  // the second row's target
-    const Tensor dlogits = bench.poisoned({4, columns});
-    MetricSums* sums = bench.put_object(MetricSums{});
-    bench.device().get<LossOps>().token_cross_entropy(bench.put(values, {4, columns}), batch, 0, vocabulary, 1.0f,
-                                                      dlogits, sums);
-    EXPECT_FALSE(std::isfinite(bench.take_object(sums).loss));
-    const Values gradient = bench.take(dlogits);
-    for (std::int64_t i = 0; i < 4 * columns; ++i) {
-      if (i % columns >= vocabulary) continue;
-      EXPECT_EQ(std::isfinite(gradient[static_cast<std::size_t>(i)]), i / columns != 1) << i;
+    const std::vector<std::pair<std::int64_t, double>> changes = {{3, -kInfinity},
+                                                                  {1, kInfinity},
+                                                                  {vocabulary - 1, kInfinity},
+                                                                  {1, std::nan("")},
+                                                                  {vocabulary - 1, std::nan("")}};
+    for (const auto& [column, value] : changes) {
+      SCOPED_TRACE(fmt::format("{} in column {} of {}", value, column, columns));
+      Bench bench(*tested_);
+      const TokenBatch batch = put_tokens(bench, {1, 2, 3, 4, 5}, 2, 2, 0);
+      Values values = random_values(4 * columns, 3);
+      values[static_cast<std::size_t>(columns + column)] = value;  // of the second row, whose target is 3
+      const Tensor dlogits = bench.poisoned({4, columns});
+      MetricSums* sums = bench.put_object(MetricSums{});
+      bench.device().get<LossOps>().token_cross_entropy(bench.put(values, {4, columns}), batch, 0, vocabulary, 1.0f,
+                                                        dlogits, sums);
+      EXPECT_FALSE(std::isfinite(bench.take_object(sums).loss));
+      const Values gradient = bench.take(dlogits);
+      for (std::int64_t i = 0; i < 4 * columns; ++i) {
+        if (i % columns >= vocabulary) continue;
+        ASSERT_EQ(std::isfinite(gradient[static_cast<std::size_t>(i)]), i / columns != 1) << i;
+      }
+    }
+  }
+}
+
+/// A column of minus infinity is one that cannot come: the others are as if it were not there.
+TEST_P(TransformerConformanceTest, MaskedColumnsTakeNoPart) {
+  for (const std::int64_t columns : {64, 20096, 50304, 60000}) {
+    Values values = random_eighths(4 * columns, 3, 3.0);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i % 5 == 4 || i % static_cast<std::size_t>(columns) > 40)
+        values[i] = -std::numeric_limits<double>::infinity();
+    }
+    for (std::int64_t row = 0; row < 4; ++row) {  // no target is masked
+      for (std::int64_t target = 1; target < 6; ++target) {
+        values[static_cast<std::size_t>(row * columns + target)] = 0.125 * static_cast<double>(target);
+      }
+    }
+    const auto run = [&](Bench& bench, MetricSums& metrics) {
+      const TokenBatch batch = put_tokens(bench, {1, 2, 3, 4, 5}, 2, 2, 0);
+      const Tensor dlogits = bench.poisoned({4, columns});
+      MetricSums* sums = bench.put_object(MetricSums{});
+      bench.device().get<LossOps>().token_cross_entropy(bench.put(values, {4, columns}), batch, 0, columns, 1.0f,
+                                                        dlogits, sums);
+      metrics = bench.take_object(sums);
+      return bench.take(dlogits);
+    };
+    Bench tested(*tested_);
+    Bench oracle(*oracle_, tested_->dtype());
+    MetricSums metrics, expected_metrics;
+    const Values out = run(tested, metrics), expected = run(oracle, expected_metrics);
+    EXPECT_LE(relative_error(out, expected), GetParam().tolerance) << columns;
+    EXPECT_NEAR(metrics.loss, expected_metrics.loss, 1e-5 * expected_metrics.loss) << columns;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      ASSERT_TRUE(std::isfinite(values[i]) || out[i] == 0.0) << columns << ": " << i;
     }
   }
 }

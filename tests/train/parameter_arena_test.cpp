@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -34,6 +35,34 @@ TEST(ParameterArena, StartValuesAndHashDoNotDependOnBuckets) {
     hashes.insert(hash_of(arena, *rig.device));
   }
   EXPECT_EQ(hashes.size(), 1u);
+}
+
+/// Threads share long parameters: an element's value depends on its parameter and place alone.
+TEST(ParameterArena, StartValuesDoNotDependOnTheLengthOfParameters) {
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  const auto start_values = [&](std::int64_t first, std::int64_t second) {
+    ParameterArena arena(
+        {{"first", {first}, InitialValue::normal(1.0f)}, {"second", {second}, InitialValue::normal(1.0f)}},
+        {std::size_t{64} << 20}, *rig.device, *rig.communicator);
+    arena.initialise(5, test_world().rank());
+    return arena.master_values();
+  };
+  constexpr std::int64_t kShort = 1001, kLong = 1'300'003;
+  const auto lengths = start_values(kLong, kShort), other = start_values(kShort, kLong);
+  const auto longest = start_values(kLong + 700'000, kLong + 700'000);
+  if (test_world().rank() > 0) return;
+  const auto same = [](const auto& a, std::int64_t at, const auto& b, std::int64_t from, std::int64_t count) {
+    return std::equal(a.begin() + at, a.begin() + at + count, b.begin() + from);
+  };
+  EXPECT_TRUE(same(lengths, 0, longest, 0, kLong));
+  EXPECT_TRUE(same(lengths, kLong, longest, kLong + 700'000, kShort));
+  EXPECT_TRUE(same(other, 0, longest, 0, kShort));
+  EXPECT_TRUE(same(other, kShort, longest, kLong + 700'000, kLong));
+  // Drawn by one thread, before threads shared parameters.
+  const std::map<std::size_t, double> expected = {{262143, 0.161291},   {262144, -0.210403}, {262145, -0.580012},
+                                                  {262147, -1.006016},  {524291, -1.017259}, {786433, -1.711949},
+                                                  {1048578, -0.107278}, {1300002, -0.209079}};
+  for (const auto& [at, value] : expected) EXPECT_NEAR(longest[at], value, 1e-5) << at;
 }
 
 TEST(ParameterArena, EveryRankStartsWithTheValuesOfRankZero) {

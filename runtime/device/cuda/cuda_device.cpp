@@ -1,5 +1,6 @@
 #include "runtime/device/cuda/cuda_device.h"
 
+#include <cublasLt.h>
 #include <cudnn.h>
 #include <spdlog/spdlog.h>
 
@@ -7,6 +8,7 @@
 #include <cstring>
 
 #include "runtime/core/error.h"
+#include "runtime/device/tuned_choices.h"
 
 namespace ddptrain {
 
@@ -245,6 +247,11 @@ std::string cuda_version() {
 
 std::string cudnn_version() {
   const std::size_t version = cudnnGetVersion();
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::string cublas_version() {
+  const std::size_t version = cublasLtGetVersion();
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/core/error.h"
 #include "runtime/device/device.h"
 #include "runtime/device/free_memory.h"
+#include "runtime/device/tuned_choices.h"
 
 namespace ddptrain {
 
@@ -27,5 +28,7 @@ bool built_with_cuda() { return false; }
 std::string cuda_version() { return {}; }
 
 std::string cudnn_version() { return {}; }
+
+std::string cublas_version() { return {}; }
 
 }  // namespace ddptrain

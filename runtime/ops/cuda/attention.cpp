@@ -65,7 +65,8 @@ class CudaAttention final : public AttentionOps, CudaOps {
  private:
   /// Made by the first operation that needs cuDNN.
   cuda::AttentionPlans& plans() {
-    if (!plans_) plans_ = std::make_unique<cuda::AttentionPlans>(stream(), scratch());
+    TunedChoices* choices = device_.options().tune ? &device_.get<TunedChoices>() : nullptr;
+    if (!plans_) plans_ = std::make_unique<cuda::AttentionPlans>(stream(), scratch(), choices);
     return *plans_;
   }
 

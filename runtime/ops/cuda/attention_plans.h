@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "runtime/device/cuda/cuda_utils.h"
+#include "runtime/device/tuned_choices.h"
 
 namespace ddptrain::cuda {
 
@@ -29,8 +30,9 @@ struct AttentionTensors {
 /// Attention by cuDNN, bf16 with f32 sums, planned when a shape is first seen.
 class AttentionPlans {
  public:
-  /// `scratch` serves as workspace. Not while `stream` is being captured.
-  AttentionPlans(cudaStream_t stream, Scratch& scratch);
+  /// `scratch` serves as workspace. `choices`: where it is not null, all plans of cuDNN are timed, or the one that was
+  /// kept is taken; else the first one. Not while `stream` is being captured.
+  AttentionPlans(cudaStream_t stream, Scratch& scratch, TunedChoices* choices = nullptr);
   ~AttentionPlans();
 
   /// False, and nothing is queued, where cuDNN has no algorithm for the shape.

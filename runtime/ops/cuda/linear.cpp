@@ -47,7 +47,7 @@ void CudaLinear::linear_backward(const Tensor& x, const Tensor& weight, const Te
                               {.a = dy.data, .b = x.data, .c = dweight.data, .vector = dbias.data}, stream());
     };
     if (dbias && !accumulate && dbias.dtype == dweight.dtype) {
-      tuner_.run("bias gradient", gemm, {separate, fused});
+      tuner_.run("bias gradient", gemm, {{"separate", separate}, {"epilogue", fused}});
     } else {
       separate();
     }
@@ -110,10 +110,11 @@ void CudaLinear::linear_gelu_backward(const Tensor& weight, const Tensor& dy, co
     return true;
   };
   const auto all_fused = [&] { return linear_gelu_backward_fused(gemm, tensors, sums, accumulate); };
-  std::vector<cuda::Tuner::Way> ways = {separate, fused};
-  if (dbias) ways.emplace_back(all_fused);
+  std::vector<cuda::Tuner::Way> ways = {{"separate", separate}, {"gelu in the epilogue", fused}};
+  if (dbias) ways.push_back({"gelu and sums in the epilogue", all_fused});
   const std::string operation = dbias ? "gelu gradient and sums" : "gelu gradient";
-  if (accumulate && dbias && tuner_.is_new(operation, gemm)) {  // what is added to must not be added to again and again
+  if (accumulate && dbias && tuner_.is_new(operation, gemm, ways)) {
+    // What is added to must not be added to again and again.
     const Buffer trial = device_.allocate(dbias.dtype, dbias.shape);
     sums = trial.view(dbias.dtype, dbias.shape);
     tuner_.run(operation, gemm, ways);

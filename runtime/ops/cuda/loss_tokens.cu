@@ -1,3 +1,5 @@
+#include <cuda_fp16.h>
+
 #include <algorithm>
 
 #include "runtime/device/cuda/elements.cuh"
@@ -34,11 +36,13 @@ struct Problem {
   float gradient_scale;
 };
 
-/// exp(x - largest)
-template <class T>
+/// exp(x - largest) * 2^kScaleBits, the latter for bf16 alone.
+template <class T, int kScaleBits>
 class Exponential {
  public:
-  explicit __device__ Exponential(float largest) : shift_(sizeof(T) == 2 ? -kLog2e * largest : -largest) {}
+  static_assert(sizeof(T) == 2 || kScaleBits == 0);
+  explicit __device__ Exponential(float largest)
+      : shift_(sizeof(T) == 2 ? fmaf(-kLog2e, largest, static_cast<float>(kScaleBits)) : -largest) {}
   __device__ __forceinline__ float operator()(float x) const {
     if constexpr (sizeof(T) == 2) {
       float y;
@@ -89,6 +93,36 @@ __device__ __forceinline__ void read(const T* row, std::uint32_t c, std::uint32_
   for (int k = 0; k < V; ++k) value[k] = c + k < vocabulary ? value[k] : -INFINITY;
 }
 
+/// The exponentials of kPacks times V columns of a thread, in f16: a second round over them needs neither the logits
+/// nor the units that compute exponentials, of which a multiprocessor has few. Down to 2^-28 of the largest they have
+/// three bits more than bf16; below 2^-38 they become 0.
+template <int kPacks, int V>
+class Kept {
+ public:
+  static constexpr int kScaleBits = 14;
+
+  __device__ __forceinline__ void put(int pack, const float (&value)[V]) {
+#pragma unroll
+    for (int k = 0; k < V; k += 2) pairs_[pack * (V / 2) + k / 2] = __floats2half2_rn(value[k], value[k + 1]);
+  }
+  __device__ __forceinline__ void get(int pack, float (&value)[V]) const {
+#pragma unroll
+    for (int k = 0; k < V; k += 2) {
+      const float2 pair = __half22float2(pairs_[pack * (V / 2) + k / 2]);
+      value[k] = pair.x;
+      value[k + 1] = pair.y;
+    }
+  }
+
+ private:
+  __half2 pairs_[kPacks * (V / 2)];
+};
+template <int V>
+class Kept<0, V> {
+ public:
+  static constexpr int kScaleBits = 0;
+};
+
 template <int kThreads>
 struct Shared {
   static_assert(kThreads / 32 <= 32 && 32 % (kThreads / 32) == 0);
@@ -126,54 +160,65 @@ __device__ __forceinline__ void stream_out(const float (&from)[V], T* to) {
   }
 }
 
-/// Loss and hit of one row, the same in all threads but for rounding, and its gradient. A thread reads and writes the
-/// same columns from first to last, so it needs to wait for no other's, and gradient and logits may share memory.
-template <int kThreads, int V, class T>
-__device__ MetricPartial one_row(const Problem<T>& p, const T* row, std::uint32_t target, T* gradient,
-                                 Shared<kThreads>& shared) {
+/// The sum of this thread's exponentials, of which the first kPacks packs are kept.
+template <int kThreads, int V, int kPacks, class T, class Exp>
+__device__ __forceinline__ float sum_exponentials(const Problem<T>& p, const T* row, const Exp& exponential,
+                                                  Kept<kPacks, V>& kept) {
   constexpr std::uint32_t kStep = kThreads * V;
-  const std::uint32_t first = threadIdx.x * V;
   const std::uint32_t whole = p.vocabulary / V * V;  // columns in packs of the vocabulary alone
-  const bool has_target = target / V % kThreads == threadIdx.x;
-  float value[V];
-  Largest<T, V> mine;
-  std::uint32_t c = first;
-#pragma unroll 4
-  for (; c < whole; c += kStep) mine.take_pack(row + c);
-  if (c < p.vocabulary) {
-    read<V>(row, c, p.vocabulary, value);
-    mine.take(value);
-  }
-  if (has_target) shared.target_logit = to_float(row[target]);
-  const float largest = block_max<kThreads>(mine.get(), shared.largest);
-  const float target_logit = shared.target_logit;
-  const Exponential<T> exponential(largest);
   float sums[2] = {};
-#pragma unroll 2
-  for (c = first; c < whole; c += kStep) {
-    load<V>(row + c, value);
+  float value[V];
+  const auto add = [&] {
 #pragma unroll
-    for (int k = 0; k < V; ++k) sums[k % 2] += exponential(value[k]);
-  }
-  if (c < p.vocabulary) {
-    read<V>(row, c, p.vocabulary, value);
-#pragma unroll
-    for (int k = 0; k < V; ++k) sums[k % 2] += exponential(value[k]);
-  }
-  const float total = block_total<kThreads>(sums[0] + sums[1], shared.totals);
-  bool hit = target_logit == largest;
-  if (hit) {  // unless an earlier column is as large
-    bool earlier = false;
-    for (c = first; c < target; c += kStep) {
-      for (int k = 0; k < V; ++k) earlier = earlier || (c + k < target && to_float(row[c + k]) == largest);
+    for (int k = 0; k < V; ++k) {
+      value[k] = exponential(value[k]);
+      sums[k % 2] += value[k];
     }
-    hit = !__syncthreads_or(earlier);
-  }
-  if (gradient != nullptr) {
-    const float scale = isfinite(target_logit) ? p.gradient_scale : NAN;  // all else that is not finite is in `total`
-    const float factor = scale / total;
+  };
+  std::uint32_t c = threadIdx.x * V;
+  if constexpr (kPacks > 0) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i, c += kStep) {
+#pragma unroll
+      for (float& x : value) x = -INFINITY;
+      if (c < p.vocabulary) read<V>(row, c, p.vocabulary, value);
+      add();
+      kept.put(i, value);
+    }
+  } else {
 #pragma unroll 2
-    for (c = first; c < whole; c += kStep) {
+    for (; c < whole; c += kStep) {
+      load<V>(row + c, value);
+      add();
+    }
+    if (c < p.vocabulary) {
+      read<V>(row, c, p.vocabulary, value);
+      add();
+    }
+  }
+  return sums[0] + sums[1];
+}
+
+/// Of this thread's columns, but for the target's.
+template <int kThreads, int V, int kPacks, class T, class Exp>
+__device__ __forceinline__ void write_gradient(const Problem<T>& p, const T* row, const Exp& exponential,
+                                               const Kept<kPacks, V>& kept, float factor, T* gradient) {
+  constexpr std::uint32_t kStep = kThreads * V;
+  float value[V];
+  std::uint32_t c = threadIdx.x * V;
+  if constexpr (kPacks > 0) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i, c += kStep) {
+      if (c >= p.columns) break;
+      kept.get(i, value);
+#pragma unroll
+      for (float& x : value) x *= factor;
+      stream_out<V>(value, gradient + c);
+    }
+  } else {
+    const std::uint32_t whole = p.vocabulary / V * V;
+#pragma unroll 2
+    for (; c < whole; c += kStep) {
       load<V>(row + c, value);
 #pragma unroll
       for (int k = 0; k < V; ++k) value[k] = exponential(value[k]) * factor;
@@ -185,9 +230,51 @@ __device__ MetricPartial one_row(const Problem<T>& p, const T* row, std::uint32_
       for (int k = 0; k < V; ++k) value[k] = exponential(value[k]) * factor;
       stream_out<V>(value, gradient + c);
     }
+  }
+}
+
+/// Loss and hit of one row, the same in all threads but for rounding, and its gradient. A thread reads and writes the
+/// same columns from first to last, so it needs to wait for no other's, and gradient and logits may share memory.
+template <int kThreads, int V, int kPacks, class T>
+__device__ MetricPartial one_row(const Problem<T>& p, const T* row, std::uint32_t target, T* gradient,
+                                 Shared<kThreads>& shared) {
+  constexpr std::uint32_t kStep = kThreads * V;
+  const std::uint32_t first = threadIdx.x * V;
+  const std::uint32_t whole = p.vocabulary / V * V;
+  const bool has_target = target / V % kThreads == threadIdx.x;
+  Largest<T, V> mine;
+  std::uint32_t c = first;
+#pragma unroll 4
+  for (; c < whole; c += kStep) mine.take_pack(row + c);
+  if (c < p.vocabulary) {
+    float value[V];
+    read<V>(row, c, p.vocabulary, value);
+    mine.take(value);
+  }
+  if (has_target) shared.target_logit = to_float(row[target]);
+  const float largest = block_max<kThreads>(mine.get(), shared.largest);
+  const float target_logit = shared.target_logit;
+  using Keep = Kept<kPacks, V>;
+  const Exponential<T, Keep::kScaleBits> exponential(largest);
+  Keep kept;
+  const float total =
+      block_total<kThreads>(sum_exponentials<kThreads, V, kPacks>(p, row, exponential, kept), shared.totals);
+  bool hit = target_logit == largest;
+  if (hit) {  // unless an earlier column is as large
+    bool earlier = false;
+    for (c = first; c < target; c += kStep) {
+      for (int k = 0; k < V; ++k) earlier = earlier || (c + k < target && to_float(row[c + k]) == largest);
+    }
+    hit = !__syncthreads_or(earlier);
+  }
+  if (gradient != nullptr) {
+    const float scale = isfinite(target_logit) ? p.gradient_scale : NAN;  // all else that is not finite is in `total`
+    const float factor = scale / total;
+    write_gradient<kThreads, V, kPacks>(p, row, exponential, kept, factor, gradient);
     if (has_target) gradient[target] = from_float<T>(exponential(target_logit) * factor - scale);
   }
-  const double loss = static_cast<double>(logf(total)) + (static_cast<double>(largest) - target_logit);
+  constexpr float kUnscaled = 1.0f / static_cast<float>(1 << Keep::kScaleBits);
+  const double loss = static_cast<double>(logf(total * kUnscaled)) + (static_cast<double>(largest) - target_logit);
   return {loss, hit ? 1u : 0u};
 }
 
@@ -201,7 +288,7 @@ __device__ __forceinline__ void fetch(const T* row, std::uint32_t columns, T* st
 }
 /// A block takes one row after another. With two stages the next row is fetched while one is worked on; without any,
 /// rows are read where they are, again and again.
-template <class T, int V, int kThreads, int kStages>
+template <class T, int V, int kThreads, int kStages, int kPacks>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) rows_kernel(const Problem<T> p) {
   extern __shared__ uint4 memory[];
   __shared__ Shared<kThreads> shared;
@@ -225,7 +312,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) rows_kernel(const P
     if (kStages > 0) await_copies<kStages - 1>();
     const T* values = kStages > 0 ? staged + stage * p.columns : p.logits + start;
     const MetricPartial one =
-        one_row<kThreads, V>(p, values, target, p.dlogits == nullptr ? nullptr : p.dlogits + start, shared);
+        one_row<kThreads, V, kPacks>(p, values, target, p.dlogits == nullptr ? nullptr : p.dlogits + start, shared);
     sums.loss += one.loss;
     sums.correct += one.correct;
     if (kStages == 1) fetch_row(row + gridDim.x, 0);
@@ -246,9 +333,9 @@ std::uint32_t resident_blocks(Kernel kernel, int threads, std::size_t shared_byt
 constexpr std::uint32_t kMaxBlocks = 8192;
 
 /// Returns the number of partials.
-template <class T, int V, int kThreads, int kStages>
+template <class T, int V, int kThreads, int kStages, int kPacks>
 std::uint32_t launch(const Problem<T>& p, int multiprocessors, cudaStream_t stream) {
-  const auto kernel = rows_kernel<T, V, kThreads, kStages>;
+  const auto kernel = rows_kernel<T, V, kThreads, kStages, kPacks>;
   const std::size_t bytes = kStages * sizeof(T) * static_cast<std::size_t>(p.columns);
   const std::uint32_t blocks =
       std::min({p.rows, kMaxBlocks, resident_blocks(kernel, kThreads, bytes, multiprocessors)});
@@ -256,24 +343,31 @@ std::uint32_t launch(const Problem<T>& p, int multiprocessors, cudaStream_t stre
   return blocks;
 }
 
-template <class T, int V, int kThreads>
+/// `kPacks`: that hold a row, if they are kept; or 0.
+template <class T, int V, int kThreads, int kPacks>
 std::uint32_t launch_staged(const Problem<T>& p, int multiprocessors, cudaStream_t stream) {
   const std::size_t bytes = sizeof(T) * static_cast<std::size_t>(p.columns);
   const std::size_t most = shared_memory_limit() - kOtherSharedBytes;
-  if (2 * bytes <= most) return launch<T, V, kThreads, 2>(p, multiprocessors, stream);
-  if (bytes <= most) return launch<T, V, kThreads, 1>(p, multiprocessors, stream);
-  return launch<T, V, kThreads, 0>(p, multiprocessors, stream);
+  if (2 * bytes <= most) return launch<T, V, kThreads, 2, kPacks>(p, multiprocessors, stream);
+  if (bytes <= most) return launch<T, V, kThreads, 1, kPacks>(p, multiprocessors, stream);
+  return launch<T, V, kThreads, 0, kPacks>(p, multiprocessors, stream);
 }
 
 template <class T>
 std::uint32_t launch_rows(const Problem<T>& p, int multiprocessors, cudaStream_t stream) {
   constexpr int kWide = 16 / sizeof(T);
   if (p.columns % kWide != 0 || !is_aligned(p.logits, 16) || !is_aligned(p.dlogits, 16)) {
-    return launch<T, 1, 512, 0>(p, multiprocessors, stream);
+    return launch<T, 1, 512, 0, 0>(p, multiprocessors, stream);
   }
-  if (p.columns <= 2048 * kWide) return launch_staged<T, kWide, 128>(p, multiprocessors, stream);
-  if (p.columns <= 4096 * kWide) return launch_staged<T, kWide, 512>(p, multiprocessors, stream);
-  return launch_staged<T, kWide, 1024>(p, multiprocessors, stream);
+  if (p.columns <= 2048 * kWide) return launch_staged<T, kWide, 128, 0>(p, multiprocessors, stream);
+  if constexpr (kWide == 8) {
+    if (p.columns <= 5 * 512 * kWide) return launch_staged<T, kWide, 512, 5>(p, multiprocessors, stream);
+  }
+  if (p.columns <= 4096 * kWide) return launch_staged<T, kWide, 512, 0>(p, multiprocessors, stream);
+  if constexpr (kWide == 8) {
+    if (p.columns <= 7 * 1024 * kWide) return launch_staged<T, kWide, 1024, 7>(p, multiprocessors, stream);
+  }
+  return launch_staged<T, kWide, 1024, 0>(p, multiprocessors, stream);
 }
 
 }  // namespace

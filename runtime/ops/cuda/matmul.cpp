@@ -1,6 +1,7 @@
 #include "runtime/ops/cuda/matmul.h"
 
 #include <cublasLt.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <compare>
@@ -65,6 +66,7 @@ struct Plan {
   DescHandle desc;
   LayoutHandle left, right, result;
   cublasLtMatmulAlgo_t algorithm = {};
+  bool provisional = false;  ///< The heuristic's first choice, where timing was not possible yet.
 };
 
 void set(const DescHandle& desc, cublasLtMatmulDescAttributes_t attribute, const auto& value) {
@@ -100,6 +102,24 @@ cublasLtEpilogue_t value_of(Epilogue epilogue) {
   }
 }
 
+const char* name_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::none:
+      return "none";
+    case Epilogue::bias:
+      return "bias";
+    case Epilogue::gelu_bias:
+      return "gelu and bias";
+    case Epilogue::gelu_gradient:
+      return "gelu gradient";
+    case Epilogue::gelu_gradient_and_sums:
+      return "gelu gradient and sums";
+    case Epilogue::sums_of_a:
+      return "sums of a";
+  }
+  fail("unknown epilogue");
+}
+
 bool has_matrix(Epilogue epilogue) {
   return epilogue == Epilogue::gelu_bias || epilogue == Epilogue::gelu_gradient ||
          epilogue == Epilogue::gelu_gradient_and_sums;
@@ -107,12 +127,21 @@ bool has_matrix(Epilogue epilogue) {
 
 }  // namespace
 
+std::string name_of(const Gemm& g) {
+  return fmt::format("{} x {} x {} {}{} {} {} {}{}", g.m, g.n, g.k, g.transpose_a ? 't' : 'n',
+                     g.transpose_b ? 't' : 'n', name_of(g.in), name_of(g.in_b.value_or(g.in)), g.accumulate ? "+ " : "",
+                     name_of(g.out));
+}
+
 struct MatmulPlans::Impl {
-  explicit Impl(Watch& watch_of_device) : watch(watch_of_device) {}
+  explicit Impl(Device& device)
+      : watch(device.watch()),
+        precision(device.precision()),
+        choices(device.options().tune ? &device.get<TunedChoices>() : nullptr) {}
 
   Watch& watch;
-  Precision precision = Precision::fp32;
-  bool tune = false;
+  Precision precision;
+  TunedChoices* choices;  ///< Null without DeviceOptions::tune.
   LtHandle handle;
   DeviceMemory workspace;
   std::map<Key, std::optional<Plan>> plans;  ///< Empty where cuBLASLt has no algorithm.
@@ -120,6 +149,9 @@ struct MatmulPlans::Impl {
   Plan describe(const Key& key) const;
   std::vector<cublasLtMatmulAlgo_t> candidates(const Key& key, const Plan& plan) const;
   std::optional<Plan> make_plan(const Key& key, const GemmTensors& tensors, cudaStream_t stream) const;
+  bool can_time(cudaStream_t stream) const { return choices != nullptr && choices->open() && !is_capturing(stream); }
+  std::string work(const Key& key) const;
+  bool take_kept(const Key& key, Plan& plan) const;
   void pick_fastest(const Key& key, Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& algorithms,
                     GemmTensors tensors, cudaStream_t stream) const;
   cublasStatus_t run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, float beta, const GemmTensors& tensors,
@@ -168,7 +200,7 @@ std::vector<cublasLtMatmulAlgo_t> MatmulPlans::Impl::candidates(const Key& key, 
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(), plan.result.get(),
-      preference.get(), tune ? kCandidates : 1, results, &found);
+      preference.get(), choices != nullptr ? kCandidates : 1, results, &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   check(status, "cublasLtMatmulAlgoGetHeuristic", __FILE__, __LINE__);
   std::vector<cublasLtMatmulAlgo_t> algorithms;
@@ -195,13 +227,39 @@ void MatmulPlans::Impl::pick_fastest(const Key& key, Plan& plan, const std::vect
   }
 }
 
+std::string MatmulPlans::Impl::work(const Key& key) const {
+  return fmt::format("product: {} {}, epilogue {}, aligned to {} {} {}", name_of(precision), name_of(key.gemm),
+                     name_of(key.epilogue), key.align_a, key.align_b, key.align_c);
+}
+
+/// False, and the choice is refused, where cuBLASLt does not take it.
+bool MatmulPlans::Impl::take_kept(const Key& key, Plan& plan) const {
+  cublasLtMatmulHeuristicResult_t checked = {};
+  if (read_choice(*choices->find(work(key)), &plan.algorithm, sizeof(plan.algorithm)) &&
+      cublasLtMatmulAlgoCheck(handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(),
+                              plan.result.get(), &plan.algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
+      checked.workspaceSize <= kWorkspaceBytes) {
+    return true;
+  }
+  spdlog::warn("{}: cuBLASLt does not take the algorithm that was kept", work(key));
+  choices->refuse(work(key));
+  return false;
+}
+
 std::optional<Plan> MatmulPlans::Impl::make_plan(const Key& key, const GemmTensors& tensors,
                                                  cudaStream_t stream) const {
   Plan plan = describe(key);
+  const bool is_kept = choices != nullptr && choices->find(work(key)) != nullptr;
+  if (is_kept && take_kept(key, plan)) return plan;
   const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(key, plan);
   if (algorithms.empty()) return std::nullopt;
   plan.algorithm = algorithms.front();
-  if (algorithms.size() > 1 && !is_capturing(stream)) pick_fastest(key, plan, algorithms, tensors, stream);
+  if (is_kept || algorithms.size() == 1) return plan;
+  plan.provisional = !can_time(stream);
+  if (plan.provisional) return plan;
+  pick_fastest(key, plan, algorithms, tensors, stream);
+  const std::string choice = choices->choose(work(key), choice_of(&plan.algorithm, sizeof(plan.algorithm)));
+  DDP_CHECK(read_choice(choice, &plan.algorithm, sizeof(plan.algorithm)), "{}: ranks disagree", work(key));
   return plan;
 }
 
@@ -221,6 +279,10 @@ bool MatmulPlans::Impl::run(const Gemm& gemm, Epilogue epilogue, float beta, con
                             cudaStream_t stream) {
   const Key key{gemm, epilogue, alignment_of(tensors.a), alignment_of(tensors.b), alignment_of(tensors.c)};
   auto found = plans.find(key);
+  if (found != plans.end() && found->second && found->second->provisional && can_time(stream)) {
+    plans.erase(found);
+    found = plans.end();
+  }
   if (found == plans.end()) found = plans.emplace(key, make_plan(key, tensors, stream)).first;
   if (!found->second) return false;
   const Plan& plan = *found->second;
@@ -228,11 +290,9 @@ bool MatmulPlans::Impl::run(const Gemm& gemm, Epilogue epilogue, float beta, con
   return true;
 }
 
-MatmulPlans::MatmulPlans(Device& device) : impl_(std::make_unique<Impl>(device.watch())) {
+MatmulPlans::MatmulPlans(Device& device) : impl_(std::make_unique<Impl>(device)) {
   DDP_CHECK(!is_capturing(static_cast<cudaStream_t>(device.compute_stream().handle)),
             "a matrix product must run once before one is captured in a graph");
-  impl_->precision = device.precision();
-  impl_->tune = device.options().tune;
   DDP_CUBLAS(cublasLtCreate(impl_->handle.out()));
   DDP_CUDA(cudaMalloc(impl_->workspace.out(), kWorkspaceBytes));
 }

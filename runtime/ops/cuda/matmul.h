@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "runtime/core/tensor.h"
 #include "runtime/device/cuda/cuda_utils.h"
@@ -28,6 +29,9 @@ struct Gemm {
   auto operator<=>(const Gemm&) const = default;
 };
 
+/// Such as "64 x 768 x 3072 nt bf16 bf16 + f32": sizes, transposes and types of a and b, "+" where it accumulates, c.
+std::string name_of(const Gemm& gemm);
+
 /// What cuBLASLt does besides, on the way of its operands or of the result.
 enum class Epilogue : std::uint8_t {
   none,
@@ -50,8 +54,8 @@ struct GemmTensors {
 
 /// Matrix products by cuBLASLt. Sums are kept in f32; f32 inputs are rounded to tf32 only for Precision::tf32. The
 /// algorithm is chosen when a product is first seen: without `tune` its heuristic's first choice, and the same product
-/// gives the same bits in every run on the same kind of GPU; with it the fastest of a few, so that only runs of the
-/// same process do. All products share one workspace: those on different streams must be ordered.
+/// gives the same bits in every run on the same kind of GPU; with it that of the device's TunedChoices, or the fastest
+/// of a few. All products share one workspace: those on different streams must be ordered.
 class MatmulPlans {
  public:
   /// For Device::get: those of a GPU's compute stream.

@@ -26,31 +26,46 @@ float milliseconds_of(const std::function<void()>& work, cudaStream_t stream) {
   return best;
 }
 
-void Tuner::run(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) {
-  std::size_t way = 0;
-  if (enabled_) {
-    auto found = chosen_.find({operation, gemm});
-    if (found == chosen_.end() && !is_capturing(stream_)) {
-      found = chosen_.emplace(std::pair{operation, gemm}, choose(ways)).first;
-      spdlog::debug("{} {} x {} x {}: way {}", operation, gemm.m, gemm.n, gemm.k, found->second);
-    }
-    if (found != chosen_.end()) way = found->second;
-  }
-  ways[way]();
+std::string Tuner::work(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const {
+  std::string names;
+  for (const Way& way : ways) names += fmt::format("{}{}", names.empty() ? "" : ", ", way.name);
+  return fmt::format("{} ({}): {} {}", operation, names, name_of(precision_), name_of(gemm));
 }
 
-std::size_t Tuner::choose(const std::vector<Way>& ways) const {
+bool Tuner::is_new(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const {
+  return enabled_ && !chosen_.contains({operation, gemm}) && choices_.open() && !is_capturing(stream_) &&
+         choices_.find(work(operation, gemm, ways)) == nullptr;
+}
+
+void Tuner::run(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) {
+  const std::size_t way = enabled_ ? index(operation, gemm, ways) : 0;
+  if (!ways[way].run()) ways.front().run();
+}
+
+std::size_t Tuner::index(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) {
+  if (const auto found = chosen_.find({operation, gemm}); found != chosen_.end()) return found->second;
+  const std::string name_of_work = work(operation, gemm, ways);
+  if (is_new(operation, gemm, ways)) choices_.choose(name_of_work, fastest(ways).name);
+  const std::string* choice = choices_.find(name_of_work);
+  if (choice == nullptr) return 0;
+  const auto way = std::find_if(ways.begin(), ways.end(), [&](const Way& w) { return *choice == w.name; });
+  const std::size_t chosen = way == ways.end() ? 0 : static_cast<std::size_t>(way - ways.begin());
+  spdlog::debug("{}: {}", name_of_work, ways[chosen].name);
+  return chosen_[{operation, gemm}] = chosen;
+}
+
+const Tuner::Way& Tuner::fastest(const std::vector<Way>& ways) const {
   const Watch::Phase phase(watch_, "tuning");
-  std::size_t best = 0;
-  float best_time = milliseconds_of([&] { ways.front()(); }, stream_);
-  for (std::size_t i = 1; i < ways.size(); ++i) {
-    if (!ways[i]()) continue;
-    const float time = milliseconds_of([&] { ways[i](); }, stream_);
+  const Way* best = &ways.front();
+  float best_time = milliseconds_of([&] { best->run(); }, stream_);
+  for (const Way& way : ways) {
+    if (&way == &ways.front() || !way.run()) continue;
+    const float time = milliseconds_of([&] { way.run(); }, stream_);
     if (time >= best_time) continue;
-    best = i;
+    best = &way;
     best_time = time;
   }
-  return best;
+  return *best;
 }
 
 }  // namespace ddptrain::cuda

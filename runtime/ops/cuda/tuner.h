@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/device/tuned_choices.h"
 #include "runtime/ops/cuda/matmul.h"
 
 namespace ddptrain::cuda {
@@ -13,32 +14,41 @@ namespace ddptrain::cuda {
 /// Time on `stream` of one run of `work`, the best of a few after a first; ms. Waits.
 float milliseconds_of(const std::function<void()>& work, cudaStream_t stream);
 
-/// Picks among ways to do the same by timing them when an operation is first seen.
+/// Picks among ways to do the same by timing them when an operation is first seen, unless the device's TunedChoices
+/// know the way.
 class Tuner {
  public:
-  /// Queues the work, or does nothing and returns false where this way cannot do it. Gives the same however often it
-  /// runs.
-  using Way = std::function<bool()>;
+  struct Way {
+    const char* name;
+    /// Queues the work, or does nothing and returns false where this way cannot do it. Gives the same however often it
+    /// runs.
+    std::function<bool()> run;
+  };
 
   /// Without DeviceOptions::tune the first way is taken, always.
   explicit Tuner(Device& device)
       : enabled_(device.options().tune),
         stream_(static_cast<cudaStream_t>(device.compute_stream().handle)),
-        watch_(device.watch()) {}
+        watch_(device.watch()),
+        precision_(device.precision()),
+        choices_(device.get<TunedChoices>()) {}
 
   /// Whether run() would time its ways.
-  bool is_new(const std::string& operation, const Gemm& gemm) const {
-    return enabled_ && !chosen_.contains({operation, gemm}) && !is_capturing(stream_);
-  }
+  bool is_new(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const;
   /// The first way must be able to do everything. Nothing is timed while the stream is being captured.
   void run(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways);
 
  private:
-  std::size_t choose(const std::vector<Way>& ways) const;
+  /// For TunedChoices: with the names of the ways, so that a choice among others is none.
+  std::string work(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const;
+  const Way& fastest(const std::vector<Way>& ways) const;
+  std::size_t index(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways);
 
   bool enabled_;
   cudaStream_t stream_;
   Watch& watch_;
+  Precision precision_;
+  TunedChoices& choices_;
   std::map<std::pair<std::string, Gemm>, std::size_t> chosen_;
 };
 

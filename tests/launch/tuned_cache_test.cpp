@@ -1,0 +1,217 @@
+#include "launch/tuned_cache.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include "runtime/core/scoped_environment.h"
+#include "tests/support/mpi_main.h"
+
+namespace ddptrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+const TunedFor kMachine = {{"GPU", "NVIDIA H200/x"}, {"cuBLAS", "13.1.0"}};
+
+/// What this rank logs while it lives.
+class Log {
+ public:
+  Log() { spdlog::default_logger()->sinks().push_back(std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)); }
+  ~Log() { spdlog::default_logger()->sinks().pop_back(); }
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+
+  int count(const std::string& words) const {
+    const std::string text = text_.str();
+    int found = 0;
+    for (std::size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++found;
+    return found;
+  }
+
+ private:
+  std::ostringstream text_;
+};
+
+/// A folder of rank 0's, the same for all ranks.
+class TunedCacheTest : public testing::Test {
+ protected:
+  TunedCacheTest() {
+    char path[] = "/tmp/ddptrain-tuned-XXXXXX";
+    if (test_world().rank() == 0) {
+      EXPECT_NE(mkdtemp(path), nullptr);
+    }
+    test_world().broadcast(path, sizeof(path), 0);
+    folder_ = path;
+  }
+  ~TunedCacheTest() override {
+    test_world().barrier();
+    if (test_world().rank() == 0) fs::remove_all(folder_);
+  }
+
+  bool is_first() const { return test_world().rank() == 0; }
+  /// What this rank finds is its own; what it takes is rank 0's.
+  void choose(TunedChoices& choices, const std::string& work) const {
+    const TunedChoices::AllRanks together(choices);
+    const std::string mine = fmt::format("choice of rank {}", test_world().rank());
+    EXPECT_EQ(choices.choose(work, mine), "choice of rank 0");
+  }
+  std::vector<fs::path> files() const { return {fs::directory_iterator(folder_ / "cache"), fs::directory_iterator()}; }
+  std::string cache() const { return (folder_ / "cache").string(); }
+
+  fs::path folder_;
+};
+
+TEST_F(TunedCacheTest, TheNextRunTakesTheSame) {
+  {
+    TunedChoices choices;
+    TunedCache cache(test_world(), choices, this->cache(), kMachine);
+    EXPECT_EQ(choices.open(), test_world().size() == 1);
+    choose(choices, "a");
+    choose(choices, "b");
+    cache.save();
+    EXPECT_EQ(cache.path().empty(), !is_first());
+    test_world().barrier();
+    ASSERT_EQ(files().size(), 1u);
+    EXPECT_EQ(files()[0].filename().string().rfind("NVIDIA-H200-x-", 0), 0u);
+  }
+  TunedChoices choices;
+  TunedCache cache(test_world(), choices, this->cache(), kMachine);
+  ASSERT_NE(choices.find("a"), nullptr);
+  EXPECT_EQ(*choices.find("a"), "choice of rank 0");
+  EXPECT_EQ(*choices.find("b"), "choice of rank 0");
+  EXPECT_EQ(choices.find("c"), nullptr);
+}
+
+TEST_F(TunedCacheTest, JobsAddToWhatOthersHaveKept) {
+  TunedChoices first, second;
+  TunedCache cache_of_first(test_world(), first, cache(), kMachine);
+  TunedCache cache_of_second(test_world(), second, cache(), kMachine);
+  choose(first, "a");
+  choose(second, "b");
+  cache_of_first.save();
+  cache_of_second.save();
+  TunedChoices third;
+  const TunedCache cache_of_third(test_world(), third, cache(), kMachine);
+  EXPECT_NE(third.find("a"), nullptr);
+  EXPECT_NE(third.find("b"), nullptr);
+}
+
+TEST_F(TunedCacheTest, RefusedOnesLeaveTheFile) {
+  TunedChoices first, second;
+  TunedCache cache_of_first(test_world(), first, cache(), kMachine);
+  choose(first, "a");
+  choose(first, "b");
+  cache_of_first.save();
+  test_world().barrier();
+  TunedCache cache_of_second(test_world(), second, cache(), kMachine);
+  second.refuse("a");
+  cache_of_second.save();
+  test_world().barrier();
+  TunedChoices third;
+  const TunedCache cache_of_third(test_world(), third, cache(), kMachine);
+  EXPECT_EQ(third.find("a"), nullptr);
+  EXPECT_NE(third.find("b"), nullptr);
+}
+
+TEST_F(TunedCacheTest, OtherMachinesHaveOtherFiles) {
+  TunedChoices choices;
+  TunedCache cache(test_world(), choices, this->cache(), kMachine);
+  choose(choices, "a");
+  cache.save();
+  TunedFor newer = kMachine;
+  newer["cuBLAS"] = "13.2.0";
+  TunedChoices others;
+  const TunedCache other(test_world(), others, this->cache(), newer);
+  EXPECT_EQ(others.find("a"), nullptr);
+}
+
+TEST_F(TunedCacheTest, DamagedFilesAreWrittenAgain) {
+  TunedChoices choices;
+  TunedCache cache(test_world(), choices, this->cache(), kMachine);
+  choose(choices, "a");
+  cache.save();
+  for (const char* content : {"", "{", "not JSON"}) {
+    if (is_first()) std::ofstream(cache.path()) << content;
+    const Log log;
+    TunedChoices afresh;
+    TunedCache again(test_world(), afresh, this->cache(), kMachine);
+    EXPECT_EQ(log.count("Tuning starts afresh: " + cache.path().string()), is_first() ? 1 : 0);
+    EXPECT_EQ(afresh.find("a"), nullptr) << content;
+    choose(afresh, "a");
+    again.save();
+    TunedChoices read;
+    const TunedCache repaired(test_world(), read, this->cache(), kMachine);
+    EXPECT_NE(read.find("a"), nullptr) << content;
+  }
+}
+
+TEST_F(TunedCacheTest, WhatCannotBeKeptIsNoError) {
+  if (is_first()) std::ofstream(folder_ / "cache") << "a file";
+  for (const std::string& folder : {cache(), std::string("/proc"), std::string("off")}) {
+    const Log log;
+    TunedChoices choices;
+    TunedCache cache(test_world(), choices, folder, kMachine);
+    choose(choices, "a");
+    EXPECT_NO_THROW(cache.save());
+    cache.save();
+    EXPECT_EQ(log.count("choices are not kept"), is_first() && folder != "off" ? 1 : 0) << folder;
+  }
+  EXPECT_FALSE(fs::exists("off"));
+}
+
+TEST_F(TunedCacheTest, RanksOnDifferentMachinesChooseForThemselves) {
+  if (test_world().size() == 1) GTEST_SKIP() << "one rank";
+  TunedFor mine = kMachine;
+  mine["GPU"] += std::to_string(test_world().rank());
+  const Log log;
+  TunedChoices choices;
+  TunedCache cache(test_world(), choices, this->cache(), mine);
+  EXPECT_EQ(log.count("each rank chooses for itself"), is_first() ? 1 : 0);
+  EXPECT_TRUE(choices.open());
+  EXPECT_EQ(choices.choose("a", std::to_string(test_world().rank())), std::to_string(test_world().rank()));
+  cache.save();
+  EXPECT_FALSE(fs::exists(this->cache()));
+}
+
+/// Of jobs that save at the same time: some choice may be lost, the file is never damaged.
+TEST_F(TunedCacheTest, JobsThatSaveAtOnceLeaveAWholeFile) {
+  if (test_world().size() == 1) GTEST_SKIP() << "one rank";
+  const auto job = test_world().split(test_world().rank());  // each rank is a job of its own
+  const Log log;
+  for (int i = 0; i < 30; ++i) {
+    TunedChoices choices, read;
+    TunedCache cache(*job, choices, this->cache(), kMachine);
+    choices.choose(fmt::format("work {} of {}", i, test_world().rank()), "x");
+    cache.save();
+    const TunedCache again(*job, read, this->cache(), kMachine);
+  }
+  EXPECT_EQ(log.count("not kept"), 0);
+  EXPECT_EQ(log.count("afresh"), 0);
+  test_world().barrier();
+  EXPECT_EQ(files().size(), 1u);
+}
+
+TEST(TunedCacheFolder, FollowsTheXdgSpecification) {
+  ScopedEnvironment environment;
+  environment.set("XDG_CACHE_HOME", "/c");
+  environment.set("HOME", "/h");
+  EXPECT_EQ(default_tune_cache(), "/c/ddptrain");
+  environment.set("XDG_CACHE_HOME", "relative");
+  EXPECT_EQ(default_tune_cache(), "/h/.cache/ddptrain");
+  environment.set("XDG_CACHE_HOME", std::nullopt);
+  EXPECT_EQ(default_tune_cache(), "/h/.cache/ddptrain");
+  environment.set("HOME", std::nullopt);
+  EXPECT_EQ(default_tune_cache(), "");
+}
+
+}  // namespace
+}  // namespace ddptrain
