@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import sys
 from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -127,16 +127,7 @@ struct PlantedRun {
   }
 };
 
-class NonFiniteOnDevice : public testing::TestWithParam<DeviceKind> {
- protected:
-  void SetUp() override {
-    if (!enough_devices(GetParam())) GTEST_SKIP() << "needs a GPU for each of " << test_world().size() << " ranks";
-  }
-  static std::vector<Precision> precisions() {
-    if (GetParam() == DeviceKind::cpu) return {Precision::fp32};
-    return {Precision::fp32, Precision::bf16};
-  }
-};
+class NonFiniteOnDevice : public EachDevice {};
 
 INSTANTIATE_TEST_SUITE_P(Devices, NonFiniteOnDevice, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
                          [](const auto& info) { return info.param == DeviceKind::cpu ? "cpu" : "cuda"; });

@@ -48,12 +48,7 @@ std::string error_of(const std::function<void()>& check) {
 
 bool says(const std::string& message, const std::string& text) { return message.find(text) != std::string::npos; }
 
-class ReplicasOnDevice : public testing::TestWithParam<DeviceKind> {
- protected:
-  void SetUp() override {
-    if (!enough_devices(GetParam())) GTEST_SKIP() << "needs a GPU for each of " << test_world().size() << " ranks";
-  }
-};
+class ReplicasOnDevice : public EachDevice {};
 
 INSTANTIATE_TEST_SUITE_P(Devices, ReplicasOnDevice, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
                          [](const auto& info) { return info.param == DeviceKind::cpu ? "cpu" : "cuda"; });

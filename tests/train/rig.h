@@ -43,6 +43,18 @@ inline bool enough_devices(DeviceKind kind) {
   return kind == DeviceKind::cpu || test_world().min(cuda_device_count()) >= test_world().size();
 }
 
+/// A case for each kind of device, skipped where there are too few.
+class EachDevice : public testing::TestWithParam<DeviceKind> {
+ protected:
+  void SetUp() override {
+    if (!enough_devices(GetParam())) GTEST_SKIP() << "needs a GPU for each of " << test_world().size() << " ranks";
+  }
+  static std::vector<Precision> precisions() {
+    if (GetParam() == DeviceKind::cpu) return {Precision::fp32};
+    return {Precision::fp32, Precision::bf16};
+  }
+};
+
 /// Largest difference over the largest magnitude of `expected`.
 inline double relative_difference(const std::vector<double>& actual, const std::vector<double>& expected) {
   EXPECT_EQ(actual.size(), expected.size());

@@ -45,16 +45,7 @@ inline std::vector<double> parameters_after(Rig& rig, const TrainerOptions& opti
   return trainer->arena().master_values();
 }
 
-class OnDevice : public testing::TestWithParam<DeviceKind> {
- protected:
-  void SetUp() override {
-    if (!enough_devices(GetParam())) GTEST_SKIP() << "needs a GPU for each of " << test_world().size() << " ranks";
-  }
-  static std::vector<Precision> precisions() {
-    if (GetParam() == DeviceKind::cpu) return {Precision::fp32};
-    return {Precision::fp32, Precision::bf16};
-  }
-};
+class OnDevice : public EachDevice {};
 
 /// A model, behind a pause of this rank before every forward pass.
 class PausingModel final : public Model {
