@@ -16,6 +16,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
 #include "runtime/device/device.h"
+#include "runtime/topology/sysfs.h"
 
 namespace ddptrain {
 namespace {
@@ -28,13 +29,6 @@ std::optional<fs::path> folder_in(const char* variable) {
   const char* value = std::getenv(variable);
   if (value == nullptr || *value != '/') return std::nullopt;  // as the XDG specification has it
   return value;
-}
-
-std::string first_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
 }
 
 /// Such as NVIDIA-H200-1f0c2b3a4d5e6f70.json.
@@ -71,13 +65,7 @@ TunedChoices::Map read_choices(const fs::path& path, const TunedFor& machine, sp
   }
 }
 
-std::string from_rank_0(const World& world, std::string text) {
-  std::uint64_t bytes = text.size();
-  world.broadcast(&bytes, sizeof(bytes), 0);
-  text.resize(bytes);
-  world.broadcast(text.data(), text.size(), 0);
-  return text;
-}
+std::string from_rank_0(const World& world, const std::string& text) { return world.all_gather(text).front(); }
 
 }  // namespace
 
@@ -97,7 +85,7 @@ TunedFor tuned_for(const std::string& gpu) {
 }
 
 TunedCache::TunedCache(const World& world, TunedChoices& choices, const std::string& folder, TunedFor machine)
-    : choices_(choices), machine_(std::move(machine)) {
+    : world_(world), choices_(choices), machine_(std::move(machine)) {
   const std::vector<std::string> machines = world.all_gather(tuned_text(machine_, {}));
   if (!differences(machines).empty()) {
     if (world.rank() == 0) {
@@ -111,7 +99,7 @@ TunedCache::TunedCache(const World& world, TunedChoices& choices, const std::str
     if (!parent.empty()) path_ = parent / file_name(machine_);
     if (!path_.empty()) kept = tuned_text(machine_, read_choices(path_, machine_, spdlog::level::warn));
   }
-  kept = from_rank_0(world, std::move(kept));
+  kept = from_rank_0(world, kept);
   TunedChoices::Map known;
   if (!kept.empty()) known = parse_tuned(kept, "the choices of rank 0", machine_);
   if (world.rank() == 0 && !known.empty()) {
@@ -131,9 +119,7 @@ void TunedCache::save() {
     for (const std::string& work : refused) all.erase(work);
     for (const auto& [work, choice] : made) all[work] = choice;
     fs::create_directories(path_.parent_path());
-    char host[256] = {};
-    gethostname(host, sizeof(host) - 1);
-    AtomicFile file(path_, fmt::format(".{}.{}.partial", host, getpid()));
+    AtomicFile file(path_, fmt::format(".{}.{}.partial", world_.hostname(), getpid()));
     file.write(tuned_text(machine_, all));
     file.commit();
     spdlog::info("Tuning: new choices are kept in {} ({})", path_.string(), made.size());

@@ -24,6 +24,7 @@ class TunedCache {
   const std::filesystem::path& path() const { return path_; }  ///< Empty: nothing is kept by this rank.
 
  private:
+  const World& world_;
   TunedChoices& choices_;
   TunedFor machine_;
   std::filesystem::path path_;

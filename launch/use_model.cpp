@@ -102,9 +102,7 @@ double accuracy(const MetricSums& sums) {
 }
 
 std::string hexadecimal(const std::uint8_t* bytes, std::size_t count) {
-  std::string text;
-  for (std::size_t i = 0; i < count; ++i) text += fmt::format("{:02x}", bytes[i]);
-  return text;
+  return fmt::format("{:02x}", fmt::join(bytes, bytes + count, ""));
 }
 
 /// The samples that it took for another class, the surest first.

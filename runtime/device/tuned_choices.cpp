@@ -56,9 +56,8 @@ void TunedChoices::refuse(const std::string& work) {
 }
 
 std::string choice_of(const void* data, std::size_t bytes) {
-  std::string text;
-  for (std::size_t i = 0; i < bytes; ++i) text += fmt::format("{:02x}", static_cast<const unsigned char*>(data)[i]);
-  return text;
+  const auto* first = static_cast<const unsigned char*>(data);
+  return fmt::format("{:02x}", fmt::join(first, first + bytes, ""));
 }
 
 bool read_choice(const std::string& choice, void* data, std::size_t bytes) {

@@ -151,7 +151,7 @@ struct MatmulPlans::Impl {
   std::optional<Plan> make_plan(const Key& key, const GemmTensors& tensors, cudaStream_t stream) const;
   bool can_time(cudaStream_t stream) const { return choices != nullptr && choices->open() && !is_capturing(stream); }
   std::string work(const Key& key) const;
-  bool take_kept(const Key& key, Plan& plan) const;
+  bool take(const std::string& kept, Plan& plan) const;
   void pick_fastest(const Key& key, Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& algorithms,
                     GemmTensors tensors, cudaStream_t stream) const;
   cublasStatus_t run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, float beta, const GemmTensors& tensors,
@@ -232,34 +232,35 @@ std::string MatmulPlans::Impl::work(const Key& key) const {
                      name_of(key.epilogue), key.align_a, key.align_b, key.align_c);
 }
 
-/// False, and the choice is refused, where cuBLASLt does not take it.
-bool MatmulPlans::Impl::take_kept(const Key& key, Plan& plan) const {
+/// False where cuBLASLt does not take it.
+bool MatmulPlans::Impl::take(const std::string& kept, Plan& plan) const {
   cublasLtMatmulHeuristicResult_t checked = {};
-  if (read_choice(*choices->find(work(key)), &plan.algorithm, sizeof(plan.algorithm)) &&
-      cublasLtMatmulAlgoCheck(handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(),
-                              plan.result.get(), &plan.algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
-      checked.workspaceSize <= kWorkspaceBytes) {
-    return true;
-  }
-  spdlog::warn("{}: cuBLASLt does not take the algorithm that was kept", work(key));
-  choices->refuse(work(key));
-  return false;
+  return read_choice(kept, &plan.algorithm, sizeof(plan.algorithm)) &&
+         cublasLtMatmulAlgoCheck(handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(),
+                                 plan.result.get(), &plan.algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
+         checked.workspaceSize <= kWorkspaceBytes;
 }
 
 std::optional<Plan> MatmulPlans::Impl::make_plan(const Key& key, const GemmTensors& tensors,
                                                  cudaStream_t stream) const {
   Plan plan = describe(key);
-  const bool is_kept = choices != nullptr && choices->find(work(key)) != nullptr;
-  if (is_kept && take_kept(key, plan)) return plan;
+  const std::string name = work(key);
+  const std::string* kept = choices == nullptr ? nullptr : choices->find(name);
+  const bool refused = kept != nullptr && !take(*kept, plan);
+  if (kept != nullptr && !refused) return plan;
+  if (refused) {
+    spdlog::warn("{}: cuBLASLt does not take the algorithm that was kept", name);
+    choices->refuse(name);
+  }
   const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(key, plan);
   if (algorithms.empty()) return std::nullopt;
   plan.algorithm = algorithms.front();
-  if (is_kept || algorithms.size() == 1) return plan;
+  if (refused || algorithms.size() == 1) return plan;
   plan.provisional = !can_time(stream);
   if (plan.provisional) return plan;
   pick_fastest(key, plan, algorithms, tensors, stream);
-  const std::string choice = choices->choose(work(key), choice_of(&plan.algorithm, sizeof(plan.algorithm)));
-  DDP_CHECK(read_choice(choice, &plan.algorithm, sizeof(plan.algorithm)), "{}: ranks disagree", work(key));
+  const std::string choice = choices->choose(name, choice_of(&plan.algorithm, sizeof(plan.algorithm)));
+  DDP_CHECK(read_choice(choice, &plan.algorithm, sizeof(plan.algorithm)), "{}: ranks disagree", name);
   return plan;
 }
 
