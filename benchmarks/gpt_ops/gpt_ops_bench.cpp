@@ -310,7 +310,7 @@ class GptOps {
     const Tensor x = random({s_.rows(), s_.width}), up = random({s_.hidden, s_.width});
     const Tensor down = random({s_.width, s_.hidden}), bias = random({s_.hidden});
     const Tensor pre = random({s_.rows(), s_.hidden}), y = random({s_.rows(), s_.hidden});
-    time("linear_gelu", bytes, flops, [&] { device_.get<LinearOps>().linear_gelu(x, up, bias, pre, y); });
+    time("linear_gelu", bytes, flops, [&] { device_.get<LinearOps>().linear_gelu(x, up, bias, pre, y, false); });
     epilogue("linear_gelu, cuBLASLt", bytes, flops,
              {s_.rows(), s_.hidden, s_.width, false, true, DType::bf16, DType::bf16, false}, cuda::Epilogue::gelu_bias,
              {.a = x.data, .b = up.data, .c = y.data, .vector = bias.data, .matrix = pre.data});

@@ -204,7 +204,7 @@ void Gpt::allocate_norm(GptNorm& norm) {
 
 /// All activations but its input.
 GptBlock Gpt::make_block() {
-  GptBlock block(device_, shape_);
+  GptBlock block(device_, shape_, options_.recompute);
   GptBlockActivations& a = block.activations();
   allocate_norm(block.norm1());
   a.qkv = activation(3 * shape_.width);
@@ -356,7 +356,7 @@ void Gpt::backward(bool accumulate, const Ready& ready) {
   for (std::int64_t layer = shape_.layers - 1; layer >= 0; --layer) {
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} backward", layer));
     GptBlock& current = block(layer);
-    if (layer < shape_.layers - 1) current.restore(options_.recompute, scratch_.branch);  // the last one's is there
+    if (layer < shape_.layers - 1) current.restore(scratch_.branch);  // the last one's is there
     current.mlp_backward_data(scratch_, accumulate);
     if (layer > 0) current.mlp_backward_weights(scratch_, accumulate, ready);
     current.attention_backward_data(scratch_, layer > 0 ? block(layer - 1).mlp_projection() : GptLinear{}, accumulate);

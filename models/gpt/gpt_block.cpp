@@ -148,9 +148,9 @@ void GptBlock::forward(const GptNorm& next, const Tensor& branch) {
                        next.statistics);
 }
 
-void GptBlock::restore(Recompute recompute, const Tensor& branch) {
-  if (recompute == Recompute::gelu) linear_.gelu(flat(activations_.pre), flat(activations_.hidden));
-  if (recompute != Recompute::block) return;
+void GptBlock::restore(const Tensor& branch) {
+  if (recompute_ == Recompute::gelu) linear_.gelu(flat(activations_.pre), flat(activations_.hidden));
+  if (recompute_ != Recompute::block) return;
   norm_.layer_norm(norm1_.input, norm1_.weight, norm1_.bias, epsilon(), norm1_.output, norm1_.statistics);
   attend(branch);
   expand();
@@ -181,7 +181,7 @@ void GptBlock::attend(const Tensor& branch) {
 void GptBlock::expand() {
   const Span span = part("expansion and GELU");
   linear_.linear_gelu(flat(norm2_.output), weight_of(expansion_), expansion_.bias, flat(activations_.pre),
-                      flat(activations_.hidden));
+                      flat(activations_.hidden), recompute_ == Recompute::gelu);
 }
 
 void GptBlock::mlp_backward_data(const GptScratch& scratch, bool accumulate) {

@@ -63,14 +63,15 @@ class GptBlock {
  public:
   static constexpr std::size_t kParameters = 12;
 
-  GptBlock(Device& device, const GptShape& shape)
+  GptBlock(Device& device, const GptShape& shape, Recompute recompute)
       : device_(device),
         linear_(device.get<LinearOps>()),
         norm_(device.get<NormOps>()),
         attention_(device.get<AttentionOps>()),
         activation_(device.get<ActivationOps>()),
         quantisation_(device.get<QuantisationOps>()),
-        shape_(shape) {}
+        shape_(shape),
+        recompute_(recompute) {}
 
   /// Adds those of block `layer` to `specs`, from its end to its start.
   static void append_parameters(const GptShape& shape, std::int64_t layer, std::vector<ParameterSpec>& specs);
@@ -96,8 +97,8 @@ class GptBlock {
 
   /// From norm1's output to that of `next`, the norm behind the block.
   void forward(const GptNorm& next, const Tensor& branch);
-  /// Computes again, bit by bit, what `recompute` says was not kept.
-  void restore(Recompute recompute, const Tensor& branch);
+  /// Computes again, bit by bit, what was not kept.
+  void restore(const Tensor& branch);
 
   /// Gradients of activations, from scratch.dout to dmiddle and on to din, of the norms' parameters and of the biases
   /// that come along: the expansion's and, without dropout, those of the layers that add to a norm's input. `before`:
@@ -135,6 +136,7 @@ class GptBlock {
   ActivationOps& activation_;
   QuantisationOps& quantisation_;
   GptShape shape_;
+  Recompute recompute_;
   std::size_t first_ = 0;
   GptLinear qkv_, attention_projection_, expansion_, mlp_projection_;
   GptNorm norm1_, norm2_;

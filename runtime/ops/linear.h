@@ -14,10 +14,11 @@ class LinearOps : public Family<LinearOps> {
   virtual void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                                const Tensor& dweight, const Tensor& dbias, bool accumulate) = 0;
   /// pre [n, out] = x weight^T + bias; y = gelu(pre), the tanh form (Hendrycks and Gimpel, arXiv:1606.08415). x and
-  /// weight may be e4m3, and so may y.
+  /// weight may be e4m3, and so may y. `again`: gelu() may have to give the same bits; else y may be the GELU of the
+  /// sum before it is rounded to pre's type.
   virtual void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
-                           const Tensor& y) = 0;
-  virtual void gelu(const Tensor& pre, const Tensor& y) = 0;  ///< As linear_gelu's, bit by bit.
+                           const Tensor& y, bool again) = 0;
+  virtual void gelu(const Tensor& pre, const Tensor& y) = 0;  ///< As linear_gelu's that was told so, bit by bit.
   /// dpre [n, hidden] = (dy [n, out] weight [out, hidden]) * gelu'(pre): the data gradient of a linear layer whose
   /// input was gelu(pre). dbias [hidden], where it has data, gets the sums of dpre over the rows: the gradient of
   /// linear_gelu's bias. dy and dpre may be e5m2, and weight e4m3, all of them.

@@ -191,7 +191,7 @@ void Fp8Test::check_gelu(std::int64_t rows, std::int64_t in, std::int64_t hidden
     const Tensor down = operand(bench, DType::e4m3, put(bench, {in, hidden}, 3, true));
     const Tensor dy = operand(bench, DType::e5m2, put(bench, {rows, in}, 4, true));
     const Tensor pre = bench.poisoned(wide), dbias = gradient(bench, master, {hidden});
-    bench.device().get<LinearOps>().linear_gelu(x, up, put(bench, {hidden}, 5), pre, y);
+    bench.device().get<LinearOps>().linear_gelu(x, up, put(bench, {hidden}, 5), pre, y, true);
     bench.device().get<LinearOps>().linear_gelu_backward(down, dy, put(bench, wide, 6), dpre, dbias, true);
     return {pre, dbias};
   };

@@ -59,6 +59,7 @@ class TransformerConformanceTest : public AgainstOracle {
     tested_ = GetParam().kind == DeviceKind::cpu ? make_cpu_device(options) : make_cuda_device(options, 0);
   }
 
+  void check_linear_gelu(const LinearCase& c, bool again);
   void check_linear_gelu_backward(const LinearCase& c);
 
   /// Runs `work`, which queues operations whose results are `outputs`: eagerly, again, and captured and replayed twice.
@@ -271,18 +272,26 @@ TEST_P(TransformerConformanceTest, Dropout) {
 
 const std::vector<LinearCase> kLinearCases = {{1, 1, 1}, {7, 12, 5}, {96, 64, 256}, {200, 96, 384}, {1000, 768, 64}};
 
+/// `again`: whether gelu() must give the same bits.
+void TransformerConformanceTest::check_linear_gelu(const LinearCase& c, bool again) {
+  compare(describe({c.rows, c.in, c.out}), [&](Bench& bench) -> Outputs {
+    auto& linear = bench.device().get<LinearOps>();
+    const Tensor pre = bench.poisoned({c.rows, c.out});
+    const Tensor y = bench.poisoned({c.rows, c.out});
+    const Tensor recomputed = bench.poisoned({c.rows, c.out});
+    linear.linear_gelu(put(bench, {c.rows, c.in}, 1), put(bench, {c.out, c.in}, 2, 0.2), put(bench, {c.out}, 3), pre, y,
+                       again);
+    linear.gelu(pre, recomputed);
+    if (again) {
+      EXPECT_EQ(bench.take(recomputed), bench.take(y));
+    }
+    return {{"pre", bench.take(pre)}, {"y", bench.take(y)}};
+  });
+}
+
 TEST_P(TransformerConformanceTest, LinearGelu) {
   for (const LinearCase& c : kLinearCases) {
-    compare(describe({c.rows, c.in, c.out}), [&](Bench& bench) -> Outputs {
-      const Tensor pre = bench.poisoned({c.rows, c.out});
-      const Tensor y = bench.poisoned({c.rows, c.out});
-      const Tensor again = bench.poisoned({c.rows, c.out});
-      bench.device().get<LinearOps>().linear_gelu(put(bench, {c.rows, c.in}, 1), put(bench, {c.out, c.in}, 2, 0.2),
-                                                  put(bench, {c.out}, 3), pre, y);
-      bench.device().get<LinearOps>().gelu(pre, again);
-      EXPECT_EQ(bench.take(again), bench.take(y));
-      return {{"pre", bench.take(pre)}, {"y", bench.take(y)}};
-    });
+    for (const bool again : {true, false}) check_linear_gelu(c, again);
   }
 }
 
@@ -304,14 +313,13 @@ TEST_P(TransformerConformanceTest, LinearGeluBackward) {
   for (const LinearCase& c : kLinearCases) check_linear_gelu_backward(c);
 }
 
-/// Of linear_gelu_backward without and with the bias gradient, in the order of Tuner's names.
-const std::vector<std::string> kDataGradientWays = {"separate", "gelu in the epilogue"};
+/// Of linear_gelu, and of linear_gelu_backward without and with the bias gradient, in the order of Tuner's names.
+const std::vector<std::string> kGeluWays = {"separate", "gelu in the epilogue"};
 const std::vector<std::string> kGradientWays = {"separate", "gelu in the epilogue", "gelu and sums in the epilogue"};
 
 /// As Tuner names work.
-std::string work_of(const std::string& operation, const std::vector<std::string>& ways, const LinearCase& c) {
-  return fmt::format("{} ({}): bf16 {} x {} x {} nn bf16 bf16 bf16", operation, fmt::join(ways, ", "), c.rows, c.in,
-                     c.out);
+std::string work_of(const std::string& operation, const std::vector<std::string>& ways, const std::string& product) {
+  return fmt::format("{} ({}): bf16 {} bf16 bf16 bf16", operation, fmt::join(ways, ", "), product);
 }
 
 /// Rows of whole packs of 16 bytes, which epilogues want.
@@ -320,19 +328,24 @@ const std::vector<LinearCase> kAlignedCases = {
 
 /// Every way that --tune on can choose, as if a cache had it. A way that a product cannot be computed in runs as the
 /// first one.
-TEST_P(TransformerConformanceTest, LinearGeluBackwardInAllWays) {
+TEST_P(TransformerConformanceTest, LinearGeluInAllWays) {
   if (!GetParam().name.ends_with("tuned")) GTEST_SKIP() << "without --tune on there is one way";
   for (const std::string& way : kGradientWays) {
     SCOPED_TRACE(way);
     make_tested();
     TunedChoices::Map choices;
     for (const LinearCase& c : kAlignedCases) {
-      choices[work_of("gelu gradient", kDataGradientWays, c)] = way;
-      choices[work_of("gelu gradient and sums", kGradientWays, c)] = way;
+      const std::string backward = fmt::format("{} x {} x {} nn", c.rows, c.in, c.out);
+      choices[work_of("linear and gelu", kGeluWays, fmt::format("{} x {} x {} nt", c.rows, c.out, c.in))] = way;
+      choices[work_of("gelu gradient", kGeluWays, backward)] = way;
+      choices[work_of("gelu gradient and sums", kGradientWays, backward)] = way;
     }
     auto& tuned = tested_->get<TunedChoices>();
     tuned.restore(choices);
-    for (const LinearCase& c : kAlignedCases) check_linear_gelu_backward(c);
+    for (const LinearCase& c : kAlignedCases) {
+      check_linear_gelu(c, false);
+      check_linear_gelu_backward(c);
+    }
     for (const auto& [work, choice] : tuned.take_new()) {
       EXPECT_EQ(work.rfind("product", 0), 0u) << work << " was timed";
     }
@@ -541,7 +554,7 @@ TEST_P(TransformerConformanceTest, SameBitsAgainAndInGraphs) {
     const Tensor logits = put(bench, {rows, kPadded}, 12), dlogits = bench.poisoned(logits.shape);
     MetricSums* sums = bench.put_object(MetricSums{});
     expect_same_bits("linear", bench, {pre, hidden, dpre, dpre_sums, dwide, dwide_bias, dinput, dlogits}, [&] {
-      tested_->get<LinearOps>().linear_gelu(input, wide, wide_bias, pre, hidden);
+      tested_->get<LinearOps>().linear_gelu(input, wide, wide_bias, pre, hidden, false);
       tested_->get<LinearOps>().linear_gelu_backward(narrow, input, pre, dpre, dpre_sums, false);
       tested_->get<LinearOps>().linear_backward(input, wide, dpre, dinput, dwide, dwide_bias, false);
       tested_->get<LossOps>().token_cross_entropy(logits, batch, 0, kVocabulary, 1.0f, dlogits, sums);

@@ -158,7 +158,7 @@ TEST_F(TransformerGradientsTest, LinearGelu) {
   const Values second0 = random_values(4 * 6, 4);
   const Values r = random_values(5 * 4, 5);
   const auto forward = [&](Bench& b, const std::vector<Values>& at, const Tensor& pre, const Tensor& y) {
-    device_->get<LinearOps>().linear_gelu(b.put(at[0], {5, 7}), b.put(at[1], {6, 7}), b.put(at[2], {6}), pre, y);
+    device_->get<LinearOps>().linear_gelu(b.put(at[0], {5, 7}), b.put(at[1], {6, 7}), b.put(at[2], {6}), pre, y, true);
   };
   Bench b = bench();
   const Tensor pre = b.poisoned({5, 6});

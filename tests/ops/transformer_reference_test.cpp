@@ -152,7 +152,7 @@ TEST_P(TransformerReferenceTest, LinearGeluIsLinearAndGelu) {
   const Tensor x = bench_->put(random_values(24 * 16, 1), {24, 16});
   const Tensor weight = bench_->put(random_values(40 * 16, 2), {40, 16});
   const Tensor bias = bench_->put(random_values(40, 3), {40});
-  device_->get<LinearOps>().linear_gelu(x, weight, bias, pre, y);
+  device_->get<LinearOps>().linear_gelu(x, weight, bias, pre, y, true);
   device_->get<LinearOps>().gelu(pre, again);
   device_->get<LinearOps>().linear(x, weight, bias, plain);
   EXPECT_EQ(bench_->take(y), bench_->take(again));

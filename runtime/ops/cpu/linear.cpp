@@ -86,8 +86,8 @@ class CpuLinear final : public LinearOps, CpuOps {
     progress();
   }
 
-  void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
-                   const Tensor& y) override {
+  void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre, const Tensor& y,
+                   bool) override {
     linear(x, weight, bias, pre);
     gelu(pre, y);
   }

@@ -60,9 +60,22 @@ void CudaLinear::linear_backward(const Tensor& x, const Tensor& weight, const Te
 }
 
 void CudaLinear::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
-                             const Tensor& y) {
-  linear(x, weight, bias, pre);
-  gelu(pre, y);  // cuBLASLt's epilogue takes the gelu of what is not rounded yet: not what gelu() gives
+                             const Tensor& y, bool again) {
+  const auto separate = [&] {
+    linear(x, weight, bias, pre);
+    gelu(pre, y);
+    return true;
+  };
+  if (again || is_fp8(x.dtype) || is_fp8(y.dtype) || !bias) {
+    separate();
+    return;
+  }
+  const LinearDims d = check_linear(x, weight, bias, pre, dtype());
+  expect_tensor(y, "linear_gelu: y", dtype(), pre.shape);
+  const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
+  const cuda::GemmTensors tensors{.a = x.data, .b = weight.data, .c = y.data, .vector = bias.data, .matrix = pre.data};
+  const auto fused = [&] { return matmul_.try_gemm(gemm, cuda::Epilogue::gelu_bias, tensors, stream()); };
+  tuner_.run("linear and gelu", gemm, {{"separate", separate}, {"gelu in the epilogue", fused}});
 }
 
 void CudaLinear::gelu(const Tensor& pre, const Tensor& y) {

@@ -14,8 +14,8 @@ class CudaLinear final : public LinearOps, CudaOps {
   void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override;
   void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx, const Tensor& dweight,
                        const Tensor& dbias, bool accumulate) override;
-  void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
-                   const Tensor& y) override;
+  void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre, const Tensor& y,
+                   bool again) override;
   void gelu(const Tensor& pre, const Tensor& y) override;
   void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
                             const Tensor& dbias, bool accumulate) override;
