@@ -242,7 +242,7 @@ void start_communication(const World& world, const EarlyStart& early, Job& job) 
 void open_tuned_cache(const World& world, Job& job) {
   if (!job.device->options().tune || job.device->kind() == DeviceKind::cpu) return;
   job.tuned = std::make_unique<TunedCache>(world, job.device->get<TunedChoices>(), job.options.tune_cache,
-                                           tuned_for(job.device->name(), job.options.compute.tune_seconds));
+                                           tuned_for(job.device->name()));
 }
 
 void log_ranks(const World& world, const Job& job) {

@@ -45,14 +45,9 @@ void add_device_flags(CLI::App& app, Options& o) {
   app.add_option("--tune-cache", o.tune_cache,
                  "Folder in which --tune on keeps its choices for later runs, or off (~/.cache/ddptrain)")
       ->type_name("DIR|off");
-  app.add_option("--tune-seconds", o.compute.tune_seconds,
-                 "Of every way that --tune on times, at the clock that the GPU sustains (0: a few runs of each)");
 }
 
 void check_device(const Options& o, const Workload& workload) {
-  require(o.compute.tune_seconds >= 0.0 && o.compute.tune_seconds <= 60.0, "--tune-seconds", o.compute.tune_seconds,
-          "0 to 60");
-  if (o.compute.tune_seconds > 0.0 && !o.compute.tune) usage_error("--tune-seconds without --tune on");
   require(o.compute.threads > 0 && o.compute.threads <= 1024, "--threads", o.compute.threads, "1 to 1024");
   if (o.precision == "fp8" && !workload.supports_fp8()) {
     usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);

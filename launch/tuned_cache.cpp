@@ -75,15 +75,13 @@ fs::path default_tune_cache() {
   return {};
 }
 
-TunedFor tuned_for(const std::string& gpu, double seconds) {
-  TunedFor machine = {{"GPU", gpu},
-                      {"driver", first_line("/sys/module/nvidia/version")},
-                      {"CUDA", cuda_version()},
-                      {"cuBLAS", cublas_version()},
-                      {"cuDNN", cudnn_version()},
-                      {"ddptrain", DDPTRAIN_VERSION}};
-  if (seconds > 0.0) machine["--tune-seconds"] = fmt::format("{}", seconds);
-  return machine;
+TunedFor tuned_for(const std::string& gpu) {
+  return {{"GPU", gpu},
+          {"driver", first_line("/sys/module/nvidia/version")},
+          {"CUDA", cuda_version()},
+          {"cuBLAS", cublas_version()},
+          {"cuDNN", cudnn_version()},
+          {"ddptrain", DDPTRAIN_VERSION}};
 }
 
 TunedCache::TunedCache(const World& world, TunedChoices& choices, const std::string& folder, TunedFor machine)

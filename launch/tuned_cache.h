@@ -33,7 +33,7 @@ class TunedCache {
 /// $XDG_CACHE_HOME/ddptrain, or ~/.cache/ddptrain; empty where neither is set.
 std::filesystem::path default_tune_cache();
 
-/// What choices of this program hold for on the GPU of this name. `seconds`: DeviceOptions::tune_seconds.
-TunedFor tuned_for(const std::string& gpu, double seconds);
+/// What choices of this program hold for on the GPU of this name.
+TunedFor tuned_for(const std::string& gpu);
 
 }  // namespace ddptrain

@@ -49,9 +49,6 @@ struct DeviceOptions {
   /// GPUs: the fastest algorithm for each matrix product is found by timing a few when it is first seen. Other runs may
   /// choose otherwise and round differently; without, the same run gives the same bits.
   bool tune = false;
-  /// Of every way that tune times, in turn with the others, so that the choice holds for the clock that the GPU
-  /// sustains; 0: a few runs each.
-  double tune_seconds = 0.0;
   /// GPUs, with bf16: models that can have their linear layers multiply in FP8, see QuantisationOps.
   bool fp8 = false;
 };

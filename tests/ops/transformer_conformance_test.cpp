@@ -36,7 +36,6 @@ std::string describe(const Shape& shape, GradientCase gradient) {
 std::vector<DeviceCase> transformer_cases() {
   std::vector<DeviceCase> cases = device_cases();
   cases.push_back({"cuda_bf16_tuned", DeviceKind::cuda, Precision::bf16, 1.5e-2});
-  cases.push_back({"cuda_bf16_tuned_for_seconds", DeviceKind::cuda, Precision::bf16, 1.5e-2});
   return cases;
 }
 
@@ -55,8 +54,7 @@ class TransformerConformanceTest : public AgainstOracle {
   void make_tested() {
     DeviceOptions options;
     options.precision = GetParam().precision;
-    options.tune = GetParam().name.find("tuned") != std::string::npos;
-    if (GetParam().name.ends_with("seconds")) options.tune_seconds = 0.01;
+    options.tune = GetParam().name.ends_with("tuned");
     options.threads = 2;
     tested_ = GetParam().kind == DeviceKind::cpu ? make_cpu_device(options) : make_cuda_device(options, 0);
   }

@@ -174,7 +174,7 @@ float AttentionPlans::Impl::time(const Key& key, const Plan& plan, const Attenti
     cudaGetLastError();
     return std::numeric_limits<float>::infinity();
   }
-  return milliseconds_of({[&] { execute(key, plan, tensors, workspace.get()); }}, 0.0, stream).front();
+  return milliseconds_of([&] { execute(key, plan, tensors, workspace.get()); }, stream);
 }
 
 /// The name of the fastest plan from `plan`, the first one, on. Of the others, those alone that give the same bits

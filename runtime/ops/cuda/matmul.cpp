@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <compare>
-#include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <vector>
@@ -29,7 +29,7 @@ using LayoutHandle = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>
 using PreferenceHandle = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
-constexpr int kCandidates = 8, kMostCandidates = 24;  // that are timed: for a moment, with tune_seconds
+constexpr int kCandidates = 8;               // that are timed
 constexpr std::uint32_t kMaxAlignment = 16;  // more makes no difference to speed, but would to the choice of algorithm
 
 cudaDataType_t type_of(DType dtype) {
@@ -137,12 +137,10 @@ struct MatmulPlans::Impl {
   explicit Impl(Device& device)
       : watch(device.watch()),
         precision(device.precision()),
-        tune_seconds(device.options().tune_seconds),
         choices(device.options().tune ? &device.get<TunedChoices>() : nullptr) {}
 
   Watch& watch;
   Precision precision;
-  double tune_seconds;
   TunedChoices* choices;  ///< Null without DeviceOptions::tune.
   LtHandle handle;
   DeviceMemory workspace;
@@ -198,12 +196,11 @@ std::vector<cublasLtMatmulAlgo_t> MatmulPlans::Impl::candidates(const Key& key, 
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_c);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_c);
-  cublasLtMatmulHeuristicResult_t results[kMostCandidates] = {};
-  const int wanted = choices == nullptr ? 1 : tune_seconds > 0.0 ? kMostCandidates : kCandidates;
+  cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
   int found = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(),
-                                     plan.result.get(), plan.result.get(), preference.get(), wanted, results, &found);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(), plan.result.get(),
+      preference.get(), choices != nullptr ? kCandidates : 1, results, &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   check(status, "cublasLtMatmulAlgoGetHeuristic", __FILE__, __LINE__);
   std::vector<cublasLtMatmulAlgo_t> algorithms;
@@ -220,19 +217,14 @@ void MatmulPlans::Impl::pick_fastest(const Key& key, Plan& plan, const std::vect
     tensors.c = copy.get();
   }
   const float beta = key.gemm.accumulate ? 1.0f : 0.0f;
-  std::vector<const cublasLtMatmulAlgo_t*> able;
-  std::vector<std::function<void()>> works;
+  float best = std::numeric_limits<float>::infinity();
   for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
     if (run(plan, algorithm, beta, tensors, stream) != CUBLAS_STATUS_SUCCESS) continue;
-    able.push_back(&algorithm);
-    works.push_back([&] { DDP_CUBLAS(run(plan, algorithm, beta, tensors, stream)); });
+    const float time = milliseconds_of([&] { DDP_CUBLAS(run(plan, algorithm, beta, tensors, stream)); }, stream);
+    if (time >= best) continue;
+    best = time;
+    plan.algorithm = algorithm;
   }
-  if (able.empty()) return;
-  const std::vector<float> times = milliseconds_of(works, tune_seconds, stream);
-  const auto best = std::min_element(times.begin(), times.end()) - times.begin();
-  plan.algorithm = *able[static_cast<std::size_t>(best)];
-  spdlog::debug("{}: {} algorithms, {:.4f} ms each, the fastest is {}", work(key), times.size(), fmt::join(times, ", "),
-                best + 1);
 }
 
 std::string MatmulPlans::Impl::work(const Key& key) const {

@@ -11,11 +11,8 @@
 
 namespace ddptrain::cuda {
 
-/// Milliseconds of one run of each of `ways` on `stream`, each of which does the same however often it runs. Waits.
-/// `seconds` 0: the best of a few runs each, at the clock of a GPU that is not warm. Else each way that comes near the
-/// fastest of these runs for `seconds`, in rounds by turns with the others, and the median of its rounds is given: at
-/// the power limit a way that takes less energy can be the faster one.
-std::vector<float> milliseconds_of(const std::vector<std::function<void()>>& ways, double seconds, cudaStream_t stream);
+/// Time on `stream` of one run of `work`, the best of a few after a first; ms. Waits.
+float milliseconds_of(const std::function<void()>& work, cudaStream_t stream);
 
 /// Picks among ways to do the same by timing them when an operation is first seen, unless the device's TunedChoices
 /// know the way.
@@ -31,7 +28,6 @@ class Tuner {
   /// Without DeviceOptions::tune the first way is taken, always.
   explicit Tuner(Device& device)
       : enabled_(device.options().tune),
-        seconds_(device.options().tune_seconds),
         stream_(static_cast<cudaStream_t>(device.compute_stream().handle)),
         watch_(device.watch()),
         precision_(device.precision()),
@@ -45,11 +41,10 @@ class Tuner {
  private:
   /// For TunedChoices: with the names of the ways, so that a choice among others is none.
   std::string work(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const;
-  const Way& fastest(const std::string& name_of_work, const std::vector<Way>& ways) const;
+  const Way& fastest(const std::vector<Way>& ways) const;
   std::size_t index(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways);
 
   bool enabled_;
-  double seconds_;
   cudaStream_t stream_;
   Watch& watch_;
   Precision precision_;
