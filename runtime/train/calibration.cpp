@@ -248,7 +248,9 @@ class TrainedJob final : public TimedJob {
 
 }  // namespace
 
-double calibration_seconds(double train_seconds) { return std::clamp(0.25 * train_seconds, 1.0, 20.0); }
+double calibration_seconds(double train_seconds, double min_seconds) {
+  return std::clamp(0.25 * std::max(train_seconds, min_seconds), 1.0, 20.0);
+}
 
 Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,
                       const CalibrationLimits& limits) {

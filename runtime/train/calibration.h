@@ -83,8 +83,9 @@ struct Calibration {
   double silent_slowest_seconds() const { return silent_seconds.empty() ? 0.0 : silent_seconds[slowest_rank]; }
 };
 
-/// For a run that trained so long: a quarter of it, 1 to 20 s.
-double calibration_seconds(double train_seconds);
+/// For a run that trained so long, and whose steps were to be timed for `min_seconds`: a quarter of the longer one, 1
+/// to 20 s.
+double calibration_seconds(double train_seconds, double min_seconds);
 
 /// Collective. `step_seconds`: what a step takes, about. `gpu`: windows are long enough to bring a GPU to its clock.
 Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,

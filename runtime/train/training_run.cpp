@@ -114,8 +114,9 @@ class TrainingRun {
     }
     if (options_.baseline) {
       const double last_rate = result_.epochs.back().samples_per_second;
-      const double most = options_.calibration_seconds > 0.0 ? options_.calibration_seconds
-                                                             : calibration_seconds(result_.train_seconds);
+      const double most = options_.calibration_seconds > 0.0
+                              ? options_.calibration_seconds
+                              : calibration_seconds(result_.train_seconds, options_.min_seconds);
       result_.calibration = calibrate(trainer_, world_, device_, last_rate, {.seconds = most}, hooks_.sensors);
     }
     return std::move(result_);

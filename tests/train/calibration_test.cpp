@@ -281,10 +281,12 @@ TEST(Calibration, MarksRoundsInWhichAClockFell) {
   EXPECT_DOUBLE_EQ(rounds.back().step_sm_mhz, 1530.0);
 }
 
-TEST(Calibration, TakesAQuarterOfTheTraining) {
-  EXPECT_EQ(calibration_seconds(0.1), 1.0);
-  EXPECT_EQ(calibration_seconds(20.0), 5.0);
-  EXPECT_EQ(calibration_seconds(3600.0), 20.0);
+TEST(Calibration, TakesAQuarterOfTheTimedSteps) {
+  EXPECT_EQ(calibration_seconds(0.1, 0.0), 1.0);
+  EXPECT_EQ(calibration_seconds(20.0, 0.0), 5.0);
+  EXPECT_EQ(calibration_seconds(3600.0, 0.0), 20.0);
+  EXPECT_EQ(calibration_seconds(2.5, 60.0), 15.0);
+  EXPECT_EQ(calibration_seconds(80.0, 60.0), 20.0);
 }
 
 TEST(Trace, ComputeOfAStepEndsWithItsLastBackwardPass) {
