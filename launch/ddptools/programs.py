@@ -28,3 +28,9 @@ def ask(command: list[str], timeout_seconds: float = 60.0) -> str | None:
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def commit_of(folder: pathlib.Path) -> str:
+    """What git has checked out there. With "-dirty" behind it where tracked files differ: figures are of no commit then."""
+    commit = ask(["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"])
+    return (commit or "unknown").strip()
