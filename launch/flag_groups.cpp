@@ -337,7 +337,7 @@ void add_output_flags(CLI::App& app, Options& o) {
                  "Steps are timed for so long at least; those after training change nothing but the rate");
   app.add_option("--calibration-seconds", o.run.calibration_seconds,
                  "Time of that at most; it ends once the efficiency is known within a point (0: a quarter of the "
-                 "training, 1 to 20 s)");
+                 "training, 4 to 20 s)");
   app.add_option("--metrics", o.metrics, "File of JSON lines; the last one is the summary")->type_name("FILE");
   app.add_option("--tensorboard", o.tensorboard, "Folder for an event file of TensorBoard: a folder for each run")
       ->type_name("DIR");
