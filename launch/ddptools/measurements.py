@@ -98,6 +98,12 @@ class Case:
         """Of a field of the summaries."""
         return median_of(finite(run.summary.get(name)) for run in self.runs)
 
+    def half_width(self, name: str) -> float | None:
+        """Half of the 95% interval of a field of the summaries, of several runs the widest; None where one has none."""
+        widths = [finite(run.summary.get(f"{name}_half_width")) for run in self.runs]
+        known = [width for width in widths if width is not None]
+        return max(known) if known and len(known) == len(widths) else None
+
     def nccl(self) -> tuple[str, ...] | None:
         """What NCCL chose, the same in all runs or joined with /; None where NCCL was not used."""
         used = [told for run in self.runs if (told := nccl_of(run))]

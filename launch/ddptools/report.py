@@ -53,6 +53,15 @@ HOW_TO_READ = [
         "in the job, a job with its own one-rank baseline. Above 100%, the one rank was too slow.",
     ),
     (
+        "+-",
+        "is half of a 95% interval that the job measured itself; of several runs, the widest.",
+    ),
+    (
+        "Exposed communication",
+        "is what communication adds to a step, in microseconds and with its sign, and in brackets its share of the "
+        "communication alone.",
+    ),
+    (
         "Parts of a step",
         "add up to what a step is longer than that of one rank. A part below zero is the difference of two "
         "measurements that is smaller than their noise.",
