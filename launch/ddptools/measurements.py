@@ -427,6 +427,12 @@ def bench_choices(bench: dict[str, Any]) -> dict[float, tuple[str, str]]:
     return dict(sorted(found.items()))
 
 
+def gpus_of(run: Run) -> list[dict[str, Any]]:
+    """What the sensors of each rank's GPU showed, of ddptrain or ddpbench; empty where nothing was read."""
+    told = run.summary.get("gpus") or run.bench.get("gpus")
+    return [table_of(gpu) for gpu in told] if isinstance(told, list) else []
+
+
 def nccl_of(run: Run) -> dict[str, Any]:
     """What ddptrain says that NCCL used, or ddpbench of all sizes together."""
     chosen = bench_choices(run.bench)

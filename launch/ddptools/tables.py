@@ -14,6 +14,7 @@ from ddptools.measurements import (
     Series,
     bench_rows,
     finite,
+    gpus_of,
     median_of,
     series_over,
     size_text,
@@ -233,8 +234,7 @@ def _exposed(case: Case) -> str:
 
 def _clocks(case: Case) -> str:
     """Of the slowest GPU while training, and what held it down."""
-    gpus = [table_of(gpu) for run in case.runs if isinstance(run.summary.get("gpus"), list)
-            for gpu in run.summary["gpus"]]  # fmt: skip
+    gpus = [gpu for run in case.runs for gpu in gpus_of(run)]
     clocks = [clock for gpu in gpus if (clock := finite(gpu.get("sm_mhz"))) is not None]
     if not clocks:
         return ""

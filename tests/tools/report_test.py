@@ -26,6 +26,14 @@ class CasesTableTest(ReportCase):
         self.assertEqual(row["efficiency in the job"], "93.1% +- 0.6")
         self.assertEqual(row["clocks"], "1,530 MHz (sw_power_cap), fell in 4 windows")
         self.assertRegex(row["efficiency in the job"], NUMBER)
+        bench = {"benchmark": "overlap", "results": [{"together_us": 1.0}], "gpus": gpus}
+        made = [record("c", 0, 1.0, {"ranks": 4}, bench=bench) | {"summary": None}]
+        (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
+        self.assertIn("1,530 MHz (sw_power_cap)", table.rows[0])
+        for damaged in ({"gpus": None}, {"gpus": [1, {}]}, {"scaling_efficiency_half_width": None}, {"gpus": [None]}):
+            made = [record("c", 0, 1.0, {"ranks": 4}, summary={"scaling_efficiency": 0.9} | damaged)]
+            (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
+            self.assertIn("90.0%", table.rows[0])
 
     def test_exposed_communication_has_its_sign_and_interval(self) -> None:
         def shown(*summaries: dict[str, Any]) -> str:
@@ -39,10 +47,6 @@ class CasesTableTest(ReportCase):
         self.assertEqual(shown(told, told | {"exposed_comm_us_half_width": 2.5}), "-2.0 +- 2.5 us (-5.1%)")
         self.assertEqual(shown(told | {"exposed_comm_us_half_width": None}), "-2.0 us (-5.1%)")
         self.assertEqual(shown({"exposed_comm_fraction": 0.4}), "40.0%")  # of an older version
-        for damaged in ({"gpus": None}, {"gpus": [1, {}]}, {"scaling_efficiency_half_width": None}, {"gpus": [None]}):
-            made = [record("c", 0, 1.0, {"ranks": 4}, summary={"scaling_efficiency": 0.9} | damaged)]
-            (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
-            self.assertIn("90.0%", table.rows[0])
 
 
 class PageTest(ReportCase):
