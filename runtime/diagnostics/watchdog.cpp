@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/host_name.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/flight_record.h"
 #include "runtime/diagnostics/nccl_ras.h"
@@ -78,10 +79,7 @@ extern "C" void leave_at_once(int) { _exit(kTimeoutExitCode); }
 class Watchdog::Guard {
  public:
   Guard(std::string name, int rank, const WatchdogOptions& options, std::shared_ptr<Watch> watch)
-      : name_(std::move(name)), options_(options), watch_(std::move(watch)), rank_(rank) {
-    char host[256] = "";
-    gethostname(host, sizeof(host) - 1);
-    host_ = host;
+      : name_(std::move(name)), options_(options), watch_(std::move(watch)), rank_(rank), host_(system_host_name()) {
     thread_ = std::thread([this] { run(); });
   }
 
