@@ -31,6 +31,7 @@
 #include "runtime/core/writable.h"
 #include "runtime/device/sensors.h"
 #include "runtime/diagnostics/nccl_log.h"
+#include "runtime/ops/product_rate.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/topology/topology.h"
 #include "runtime/train/distributed_sampler.h"
@@ -272,8 +273,22 @@ GradientPath gradient_path_of(const Trainer& trainer) {
   return path;
 }
 
+/// All ranks at once, as in training. Collective where it measures.
+PeakRate peak_of(const World& world, Job& job) {
+  constexpr double kSeconds = 2.0;
+  const Options& options = job.options;
+  if (options.peak_tflops > 0.0) return {1e12 * options.peak_tflops, "--peak-tflops"};
+  if (!options.measures_peak) return job.device->peak();
+  const std::int64_t edge = job.device->kind() == DeviceKind::cuda ? 8192 : 768;
+  world.barrier();
+  const double flops = world.sum(product_flops(*job.device, edge, kSeconds)) / world.size();
+  job.clock.mark("peak");
+  return {flops, fmt::format("products of {0} x {0} x {0} in this run, {1}", edge, name_of(job.device->precision()))};
+}
+
 /// Without topology and environment.
-RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, const RunOptions& run) {
+RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, const RunOptions& run,
+                 const PeakRate& peak) {
   const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
@@ -286,8 +301,7 @@ RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, con
   info.gradient_path = gradient_path_of(trainer);
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
-  info.peak =
-      job.options.peak_tflops > 0.0 ? PeakRate{1e12 * job.options.peak_tflops, "--peak-tflops"} : job.device->peak();
+  info.peak = peak;
   info.shape = job.workload->sizes();
   return info;
 }
@@ -326,6 +340,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   Workload& workload = *job.workload;
   const DistributedSampler sampler = make_sampler(job.options.trainer, workload.data(), world);
   RunOptions run = job.options.run;
+  const PeakRate peak = peak_of(world, job);
   if (job.options.trainer.local_steps > 1) run.baseline = false;  // it measures steps that sum gradients
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   Trainer trainer(trainer_options(job.options, world.size(), steps),
@@ -358,7 +373,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   train_or_end_job(world, job, [&] {
     std::optional<Report> report;
     if (world.rank() == 0) {
-      RunInfo info = run_info(world, job, trainer, run);
+      RunInfo info = run_info(world, job, trainer, run, peak);
       info.topology = topology.get();
       info.startup = job.clock.phases();
       info.environment = early.nccl_settings;

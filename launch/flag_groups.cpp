@@ -328,6 +328,15 @@ void add_failure_flags(CLI::App& app, Options& o) {
       ->configurable(false);
 }
 
+void parse_peak(const std::string& text, Options& o) {
+  o.measures_peak = text == "gemm";
+  o.peak_tflops = 0.0;
+  if (o.measures_peak) return;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, o.peak_tflops);
+  if (error != std::errc() || rest != end) throw CLI::ConversionError("Could not convert: --peak-tflops = " + text);
+}
+
 void add_output_flags(CLI::App& app, Options& o) {
   const Names<std::string> levels = {{"trace", "trace"}, {"debug", "debug"}, {"info", "info"},
                                      {"warn", "warn"},   {"error", "error"}, {"off", "off"}};
@@ -337,12 +346,15 @@ void add_output_flags(CLI::App& app, Options& o) {
                  "Steps are timed for so long at least; those after training change nothing but the rate");
   app.add_option("--calibration-seconds", o.run.calibration_seconds,
                  "Time of that at most; it ends once the efficiency is known within a point (0: a quarter of the "
-                 "training or of --min-seconds, 1 to 20 s)");
+                 "training or of --min-seconds, 4 to 20 s)");
   app.add_option("--metrics", o.metrics, "File of JSON lines; the last one is the summary")->type_name("FILE");
   app.add_option("--tensorboard", o.tensorboard, "Folder for an event file of TensorBoard: a folder for each run")
       ->type_name("DIR");
-  app.add_option("--peak-tflops", o.peak_tflops,
-                 "Of one device, for MFU, such as ddpbench gemm measures (0: of the data sheet)");
+  app.add_option_function<std::string>(
+         "--peak-tflops", [&o](const std::string& text) { parse_peak(text, o); },
+         "Of one device, for MFU; gemm: of large matrix products, measured before training (0: of the data sheet)")
+      ->type_name("FLOAT|gemm")
+      ->default_str("0");
   app.add_option("--trace", o.run.trace, "Chrome trace (JSON, for Perfetto) of a few steps after training")
       ->type_name("FILE");
   add_choice(app, "--log-level", o.log_level, levels, "Log on standard error");
@@ -355,7 +367,10 @@ void add_output_flags(CLI::App& app, Options& o) {
 }
 
 void check_output(const Options& o) {
-  require(o.peak_tflops >= 0 && o.peak_tflops < 1e6, "--peak-tflops", o.peak_tflops, "0 or more");
+  require(o.peak_tflops >= 0 && o.peak_tflops < 1e6, "--peak-tflops", o.peak_tflops, "0 or more, or gemm");
+  if (o.measures_peak && o.precision == "fp8") {
+    usage_error("--peak-tflops gemm: it measures bf16, which is not the peak of --precision fp8. Give a number, or 0.");
+  }
   require(o.run.min_seconds >= 0 && o.run.min_seconds <= 1e6, "--min-seconds", o.run.min_seconds, "0 to 10^6");
   require(o.run.calibration_seconds >= 0 && o.run.calibration_seconds <= 1e6, "--calibration-seconds",
           o.run.calibration_seconds, "0 to 10^6");

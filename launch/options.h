@@ -58,7 +58,8 @@ struct Options {
   HangAt hang;
   std::string metrics;
   std::string tensorboard;
-  double peak_tflops = 0.0;  ///< 0: of the data sheet.
+  double peak_tflops = 0.0;    ///< 0: of the data sheet.
+  bool measures_peak = false;  ///< In place of it.
   std::string log_level = "info";
 
   Options() {

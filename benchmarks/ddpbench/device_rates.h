@@ -9,9 +9,6 @@
 
 namespace ddptrain::bench {
 
-/// GFLOP/s of matrix products (CPU: 256^3 on the device's threads; GPU: 8192^3), for so many seconds.
-double product_gflops(Device& device, double seconds);
-
 /// GB/s: on the CPU of copies within memory, which count what is read and what is written; on a GPU of copies from host
 /// memory. `under_load` is called while copies run.
 double copy_gb_per_s(Device& device, double seconds, const std::function<void()>& under_load);

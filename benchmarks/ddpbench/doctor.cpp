@@ -21,6 +21,7 @@
 #include "runtime/core/text_table.h"
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/diagnostics/nccl_probe.h"
+#include "runtime/ops/product_rate.h"
 #include "runtime/topology/interfaces.h"
 #include "runtime/topology/machine.h"
 #include "runtime/topology/numa_binding.h"
@@ -134,7 +135,7 @@ class RankProbe {
     world_.barrier();
     const auto start = std::chrono::steady_clock::now();
     const double before = seconds_on_processors();
-    gflops_ = product_gflops(device_, seconds_);
+    gflops_ = 1e-9 * product_flops(device_, gpu_.empty() ? 256 : 8192, seconds_);
     const double on_processor = seconds_on_processors() - before;
     const double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (sampler) load_ = sampler->take();

@@ -5,6 +5,7 @@
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/table.h"
 #include "runtime/core/error.h"
+#include "runtime/device/fill_random.h"
 #include "runtime/ops/linear.h"
 #include "runtime/train/meter.h"
 
@@ -99,13 +100,15 @@ void run_gemm(const World& world, const CommonOptions& common, const GemmOptions
   const ResultFile file(world, common.json);
   const DeviceKind kind = choose_device(world, common.device);
   const auto device = make_device(world, kind, choose_precision(options.precision, kind), common.threads);
+  SensorLog sensors(world, device->kind());
   GemmBench bench(world, *device, options, common.min_seconds);
-  const double peak = device->peak().flops;
+  const auto [peak, peak_source] = device->peak();
   Json result = {{"benchmark", "gemm"},
                  {"device", device->name()},
                  {"precision", name_of(device->precision())},
                  {"ranks", world.size()},
                  {"peak_tflops", peak > 0.0 ? Json(peak / 1e12) : Json(nullptr)},
+                 {"peak_source", peak_source},
                  {"results", Json::array()}};
   print(world, fmt::format("# matrix products of random numbers, {}, {} at once, {}\n", name_of(device->precision()),
                            ranks_on_nodes(world), device->name()));
@@ -138,6 +141,7 @@ void run_gemm(const World& world, const CommonOptions& common, const GemmOptions
                                    {"share_of_peak", peak > 0.0 ? Json(rate.flops / peak) : Json(nullptr)}});
     }
   }
+  result["gpus"] = sensors.tell();
   file.write(result);
 }
 

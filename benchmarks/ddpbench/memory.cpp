@@ -96,6 +96,7 @@ void run_memory(const World& world, const CommonOptions& common, const MemoryOpt
   if (options.bytes > 0 && options.bytes < 1024) usage_error("--bytes {}: give 1K or more", options.bytes);
   const ResultFile file(world, common.json);
   const auto device = make_device(world, choose_device(world, common.device), Precision::fp32, common.threads);
+  SensorLog sensors(world, device->kind());
   MemoryBench bench(world, *device, options, common);
   Json result = {{"benchmark", "memory"},
                  {"device", device->name()},
@@ -124,6 +125,7 @@ void run_memory(const World& world, const CommonOptions& common, const MemoryOpt
                                  {"rate_gbs", rate},
                                  {"rate_slowest_rank_gbs", slowest}});
   }
+  result["gpus"] = sensors.tell();
   file.write(result);
 }
 

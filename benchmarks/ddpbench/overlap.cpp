@@ -7,6 +7,7 @@
 #include "benchmarks/ddpbench/stream_clock.h"
 #include "benchmarks/ddpbench/table.h"
 #include "runtime/core/error.h"
+#include "runtime/device/fill_random.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/linear.h"
 #include "runtime/train/meter.h"
@@ -201,6 +202,7 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
   const auto device = make_device(world, kind, choose_precision("auto", kind), common.threads);
   const auto communicator =
       make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
+  SensorLog sensors(world, device->kind());
   OverlapBench bench(world, *device, *communicator, options, common.min_seconds);
   const auto buckets = bucket_sizes(options, bench.bytes());
 
@@ -234,6 +236,7 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
                                  {"compute_beside_us", 1e6 * times.together.compute},
                                  {"compute_slow_down", slow_down}});
   }
+  result["gpus"] = sensors.tell();
   file.write(result);
 }
 

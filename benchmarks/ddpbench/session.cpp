@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
-#include "runtime/core/random.h"
 #include "runtime/core/writable.h"
+#include "runtime/train/sensor_report.h"
 
 namespace ddptrain::bench {
 
@@ -64,6 +65,17 @@ void require_ranks(const World& world, const char* what) {
   usage_error("{} needs at least 2 ranks: start it with mpirun -np 2 --bind-to none ddpbench ...", what);
 }
 
+SensorLog::SensorLog(const World& world, DeviceKind kind) : world_(world) {
+  if (kind != DeviceKind::cuda) return;
+  if (ReadSensors read = gpu_sensors(cuda_pci_bus_id(own_gpu(world)))) sampler_.emplace(std::move(read));
+}
+
+Json SensorLog::tell() {
+  const auto of_ranks = gather_sensors(world_, sampler_ ? sampler_->take() : SensorWindow{});
+  if (!of_ranks.empty()) print(world_, fmt::format("# GPUs: {}\n", sensor_text(of_ranks)));
+  return sensor_fields(of_ranks);
+}
+
 double seconds_of(const World& world, Device& device, const std::function<void()>& work) {
   device.synchronize();
   world.barrier();
@@ -81,24 +93,6 @@ bool Rounds::next() {
   if (min_seconds_ == 0.0) return false;
   const double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   return world_.max(passed) < min_seconds_;
-}
-
-void fill_random(Device& device, const Tensor& values, double bound, std::uint32_t seed) {
-  constexpr std::int64_t kPart = std::int64_t{1} << 22;
-  const Buffer staging = device.allocate(DType::f32, {std::min(kPart, values.size())});
-  std::vector<float> host(static_cast<std::size_t>(std::min(kPart, values.size())));
-  for (std::size_t i = 0; i < host.size(); ++i) {
-    const Philox random = philox<7>(static_cast<std::uint32_t>(i), 0, 0, 0, seed);
-    host[i] = static_cast<float>(bound * (2.0 * uniform01(random.word[0]) - 1.0));
-  }
-  device.copy_to_device(staging.data(), host.data(), host.size() * sizeof(float));
-  for (std::int64_t begin = 0; begin < values.size(); begin += kPart) {  // parts repeat
-    const std::int64_t count = std::min(kPart, values.size() - begin);
-    const Tensor part{
-        values.as<char>() + static_cast<std::size_t>(begin) * size_of(values.dtype), values.dtype, {count}};
-    device.convert(staging.view(DType::f32, {count}), part, device.compute_stream());
-  }
-  device.synchronize();
 }
 
 }  // namespace ddptrain::bench

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "benchmarks/ddpbench/options.h"
@@ -11,6 +12,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
+#include "runtime/device/sensors.h"
 
 namespace ddptrain::bench {
 
@@ -42,6 +44,19 @@ void require_gpu(DeviceKind kind, bool given, const char* flag);
 /// UsageError if there is only one rank: `what` needs at least two.
 void require_ranks(const World& world, const char* what);
 
+/// Reads the sensors of this rank's GPU while it lives; nothing on CPUs.
+class SensorLog {
+ public:
+  SensorLog(const World& world, DeviceKind kind);
+  /// What the GPUs of all ranks have shown so far: prints it, and returns it as the `gpus` of metrics files.
+  /// Collective.
+  Json tell();
+
+ private:
+  const World& world_;
+  std::optional<SensorSampler> sampler_;
+};
+
 /// Seconds on this rank from the start of `work` until the device has finished what `work` queued.
 double seconds_of(const World& world, Device& device, const std::function<void()>& work);
 double mean_over_ranks(const World& world, double value);
@@ -61,9 +76,6 @@ class Rounds {
   int done_ = -1;  ///< -1: next() has not been called.
   std::chrono::steady_clock::time_point start_;
 };
-
-/// Fills with uniform values in [-bound, bound], which the seed determines; f32 or bf16.
-void fill_random(Device& device, const Tensor& values, double bound, std::uint32_t seed);
 
 void run_p2p(const World& world, const CommonOptions& common, const P2pOptions& options);
 void run_allreduce(const World& world, const CommonOptions& common, const AllreduceOptions& options);

@@ -63,6 +63,7 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
   const Buffer buffer = communicator->allocate(total);
   const Tensor all = buffer.view(options.dtype, {static_cast<std::int64_t>(elements)});
 
+  SensorLog sensors(world, device->kind());
   Json result = {{"benchmark", "split"},     {"library", communicator->library_version()},
                  {"device", device->name()}, {"ranks", world.size()},
                  {"nodes", world.nodes()},   {"symmetric", options.symmetric},
@@ -90,6 +91,7 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
                                  {"busbw_gbs", bw.busbw},
                                  {"share_of_one_piece", share}});
   }
+  result["gpus"] = sensors.tell();
   file.write(result);
 }
 

@@ -16,6 +16,9 @@ LAUNCH_GAPS = "launch gaps"
 SLOWED_DOWN = "compute slowed down by communication"
 WAITING = "waiting for communication"
 
+FIELDS = {EXPOSED: "exposed_comm_us", TOGETHER: "together_us", STRAGGLERS: "stragglers_us", SLOWED_DOWN: "slowed_down_us",
+          WAITING: "waiting_us"}  # fmt: skip
+
 ONE_RANK = "one rank alone"
 NO_COMMUNICATION = "without communication"
 
@@ -38,6 +41,7 @@ class Loss:
     useful_seconds: float  # of the baseline
     part_seconds: dict[str, float]  # which add up to what a step is longer than useful
     slowest: str = ""  # which rank, in words, where that is known
+    half_width_seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # of 95% intervals, of parts that have one
 
     @property
     def share(self) -> float:
@@ -74,7 +78,8 @@ def _of_training(case: Case, label: str) -> Loss | None:
     if slowed_down is not None:
         parts = {SLOWED_DOWN: 1e-6 * slowed_down, WAITING: step - silent - 1e-6 * slowed_down}
     parts |= {SLOWER: silent - alone} if mean is None else {TOGETHER: mean - alone, STRAGGLERS: silent - mean}
-    return Loss(label, case.ranks, step, ONE_RANK, alone, parts, _slowest_rank(case))
+    widths = {name: 1e-6 * us for name in parts if (us := case.half_width(FIELDS.get(name, ""))) is not None}
+    return Loss(label, case.ranks, step, ONE_RANK, alone, parts, _slowest_rank(case), widths)
 
 
 def _slowest_rank(case: Case) -> str:
@@ -180,12 +185,19 @@ def lost_time_table(found: list[Loss]) -> Table:
     header = ["case", *(f"{name}, {unit}" for name in ("step", baselines, *names)), "efficiency"]
     rows = []
     for loss in found[:MOST_ROWS]:
-        times = [loss.step_seconds, loss.useful_seconds, *(loss.part_seconds.get(name) for name in names)]
-        cells = ["" if seconds is None else digits(factor * seconds) for seconds in times]
-        rows.append([loss.label, *cells, percent(1 - loss.share)])
+        whole = [digits(factor * seconds) for seconds in (loss.step_seconds, loss.useful_seconds)]
+        rows.append([loss.label, *whole, *(_part_text(loss, name, factor) for name in names), percent(1 - loss.share)])
     meaning = "; ".join(f"{name}: {MEANING[name]}" for name in names if name in MEANING)
     caption = f"The time of a step and its parts ({meaning})."
     return Table(caption, header, rows)
+
+
+def _part_text(loss: Loss, name: str, factor: float) -> str:
+    """With half of its 95% interval, where it is known."""
+    seconds, half_width = loss.part_seconds.get(name), loss.half_width_seconds.get(name)
+    if seconds is None:
+        return ""
+    return digits(factor * seconds) + ("" if half_width is None else f" +- {digits(factor * half_width)}")
 
 
 def time_unit(found: list[Loss]) -> tuple[str, float]:

@@ -98,6 +98,12 @@ class Case:
         """Of a field of the summaries."""
         return median_of(finite(run.summary.get(name)) for run in self.runs)
 
+    def half_width(self, name: str) -> float | None:
+        """Half of the 95% interval of a field of the summaries, of several runs the widest; None where one has none."""
+        widths = [finite(run.summary.get(f"{name}_half_width")) for run in self.runs]
+        known = [width for width in widths if width is not None]
+        return max(known) if known and len(known) == len(widths) else None
+
     def nccl(self) -> tuple[str, ...] | None:
         """What NCCL chose, the same in all runs or joined with /; None where NCCL was not used."""
         used = [told for run in self.runs if (told := nccl_of(run))]
@@ -419,6 +425,12 @@ def bench_choices(bench: dict[str, Any]) -> dict[float, tuple[str, str]]:
         if size is not None and isinstance(algorithm, str) and isinstance(protocol, str):
             found[size] = (algorithm, protocol)
     return dict(sorted(found.items()))
+
+
+def gpus_of(run: Run) -> list[dict[str, Any]]:
+    """What the sensors of each rank's GPU showed, of ddptrain or ddpbench; empty where nothing was read."""
+    told = run.summary.get("gpus") or run.bench.get("gpus")
+    return [table_of(gpu) for gpu in told] if isinstance(told, list) else []
 
 
 def nccl_of(run: Run) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def four_digits(value: float) -> str:
     return f"{value / 1e6:.4g} M" if value >= 1e6 else f"{value:,.0f}"
 
 
-def out_of_sample_text(asked: list[Asked], most_ranks: int) -> str:
+def out_of_sample_table(asked: list[Asked], most_ranks: int) -> Table:
     values: dict[str, set[str]] = {}
     for name, value in (setting for one in asked for setting in one.settings):
         values.setdefault(name, set()).add(value)
@@ -96,9 +96,17 @@ def out_of_sample_text(asked: list[Asked], most_ranks: int) -> str:
                      signed_percent(one.lossless_error)])  # fmt: skip
     header = ["run", "ranks", "batch", "runs", "measured", "predicted", "error", "error of no loss"]
     caption = f"Fitted on runs of up to {most_ranks} ranks, asked about more (samples/s, medians of the runs):"
-    text = to_text(Table(caption, header, rows))
+    return Table(caption, header, rows, "; ".join(_how_far_off(asked)))
+
+
+def _how_far_off(asked: list[Asked]) -> list[str]:
+    texts = []
     for name, errors in (("ddpplan", [one.error for one in asked]),
                          ("no loss", [one.lossless_error for one in asked])):  # fmt: skip
         sizes = [abs(error) for error in errors]
-        text += f"{name}: off by {100 * statistics.median(sizes):.1f}% in the median, {100 * max(sizes):.1f}% at most\n"
-    return text
+        texts.append(f"{name}: off by {100 * statistics.median(sizes):.1f}% in the median, {100 * max(sizes):.1f}% at most")
+    return texts
+
+
+def out_of_sample_text(asked: list[Asked], most_ranks: int) -> str:
+    return "\n".join([to_text(out_of_sample_table(asked, most_ranks)).rstrip("\n"), *_how_far_off(asked), ""])

@@ -15,7 +15,7 @@ from ddptools.tables import Table
 
 LONGEST_LINE = 24  # of a cell, in characters
 LARGEST_SVG = 500_000  # characters of a picture; larger ones become PNG
-NUMBER = re.compile(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?( \(|$| [KMG]?i?B$| emulated$)")
+NUMBER = re.compile(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?( \(| \+- |$| us| [KMG]?i?B$| emulated$)")
 
 
 @dataclasses.dataclass

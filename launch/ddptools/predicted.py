@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from ddptools.errors import UsageError
 from ddptools.gradient_path import sent_by
 from ddptools.measurements import Case, Experiment
+from ddptools.out_of_sample import out_of_sample, out_of_sample_table
 from ddptools.plan_calibration import Compared, calibrate, compare
 from ddptools.tables import MOST_ROWS, Table, spread
 from ddptools.words import percent, signed_percent
+
+FIT_RANKS = 2  # to which the planner is fitted before it is asked about more
 
 
 @dataclasses.dataclass
@@ -60,12 +63,14 @@ def predicted_table(experiment: Experiment, found: list[Predicted]) -> Table:
                 spread([run.error for run in runs], signed_percent),
                 spread([run.predicted.efficiency for run in runs], percent),
                 spread(efficiencies, percent),
+                spread([1.0 / value - 1.0 for value in efficiencies if value > 0], signed_percent),
             ]
         )
     left = f" {len(found) - MOST_ROWS} more cases are left out." if len(found) > MOST_ROWS else ""
     header = ["case", "predicted samples/s", "measured samples/s", "error"]
-    header += ["predicted efficiency", "measured efficiency"]
-    return Table(f"What ddpplan predicts, median of the runs (smallest to largest).{left}", header, rows)
+    header += ["predicted efficiency", "measured efficiency", "error of no loss"]
+    caption = "What ddpplan gives for the runs to which it was fitted, beside W times their own baseline (no loss), median "
+    return Table(f"{caption}of the runs (smallest to largest).{left}", header, rows)
 
 
 def predicted_words(experiment: Experiment, found: list[Predicted]) -> str:
@@ -73,9 +78,18 @@ def predicted_words(experiment: Experiment, found: list[Predicted]) -> str:
     farthest = max(found, key=lambda one: abs(one.error))
     runs = f"{len(errors)} runs" if len(errors) > 1 else "one run"
     return (
-        f"The throughput predicted for {runs} is off by {percent(statistics.median(errors))} in the median, by "
+        f"The throughput computed for {runs} is off by {percent(statistics.median(errors))} in the median, by "
         f"{percent(max(errors))} at most; the case farthest off is {experiment.label(farthest.case)} "
         f"({signed_percent(farthest.error)}). A prediction takes compute from the run's own one-rank baseline and the "
-        "network from a fit to the runs with the same environment variables and gradient path: what is off is the model of "
-        "overlap or the fit."
+        "network from a fit to the runs with the same environment variables and gradient path, itself among them: what is off "
+        "is the model of overlap or the fit, and another machine may be farther off."
     )
+
+
+def unseen_tables(experiment: Experiment) -> list[Table]:
+    """Of the runs that a fit to few ranks has not seen; none where there are no runs of few ranks or of more."""
+    try:
+        asked = out_of_sample([run.record for run in experiment.runs], FIT_RANKS)
+    except UsageError:
+        return []
+    return [out_of_sample_table(asked[:MOST_ROWS], FIT_RANKS)]

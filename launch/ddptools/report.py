@@ -14,7 +14,7 @@ from ddptools.measurements import Experiment, Results, load
 from ddptools.page import Block, Heading, HowToRead, Notes, Reading, Summary, Warnings, to_html, to_markdown
 from ddptools.picture_file import KINDS, Picture
 from ddptools.plots import drawings, lost_time_picture, pictures
-from ddptools.predicted import predicted_table, predicted_words, predictions
+from ddptools.predicted import predicted_table, predicted_words, predictions, unseen_tables
 from ddptools.programs import program_folder
 from ddptools.results import write_atomically, write_bytes_atomically
 from ddptools.run_page import blocks_of_runs
@@ -51,6 +51,15 @@ HOW_TO_READ = [
         "Efficiency",
         "is the rate on W ranks / W / the rate of one rank. Against the run of one rank it compares two jobs; "
         "in the job, a job with its own one-rank baseline. Above 100%, the one rank was too slow.",
+    ),
+    (
+        "+-",
+        "is half of a 95% interval that the job measured itself; of several runs, the widest.",
+    ),
+    (
+        "Exposed communication",
+        "is what communication adds to a step, in microseconds and with its sign, and in brackets its share of the "
+        "communication alone.",
     ),
     (
         "Parts of a step",
@@ -180,7 +189,7 @@ def experiment_blocks(experiment: Experiment) -> list[Block]:
     predicted = predictions(experiment)
     if predicted:
         words, table = predicted_words(experiment, predicted), predicted_table(experiment, predicted)
-        blocks += [Heading(3, "Predicted and measured"), words, table]
+        blocks += [Heading(3, "Predicted and measured"), words, table, *unseen_tables(experiment)]
     chosen, same = choices(experiment), numerics(experiment)
     if chosen:
         blocks += [Heading(3, "What NCCL chose"), *chosen]

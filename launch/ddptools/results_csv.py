@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from ddptools.measurements import Run, finite, make_run, nccl_of, table_of
+from ddptools.measurements import Run, finite, gpus_of, make_run, nccl_of, table_of
 from ddptools.results import Record
 
 SUMMARY_COLUMNS = (
@@ -76,16 +76,14 @@ def csv_text(records: list[Record]) -> str:
         row = [record.get(name) for name in RECORD_COLUMNS]
         row += [table_of(record.get("settings")).get(name) for name in settings]
         row += [summary.get(name) for name in SUMMARY_COLUMNS]
-        row += _gpu_values(summary)
+        row += _gpu_values(gpus_of(run) if run else [])
         nccl = nccl_of(run) if run else {}
         row += [nccl.get(name) for name in NCCL_COLUMNS]
         writer.writerow(row)
     return out.getvalue()
 
 
-def _gpu_values(summary: dict[str, Any]) -> list[Any]:
-    gpus = [table_of(gpu) for gpu in summary["gpus"]] if isinstance(summary.get("gpus"), list) else []
-
+def _gpu_values(gpus: list[dict[str, Any]]) -> list[Any]:
     def worst(name: str, choose: Callable[[list[float]], float]) -> float | None:
         known = [value for gpu in gpus if (value := finite(gpu.get(name))) is not None]
         return choose(known) if known else None

@@ -136,10 +136,12 @@ def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:
                 yield f"An efficiency above 100%: {percent(value)} of {label}. No rank gains by others: {why}."
     for case in experiment.measured:
         value = case.medians("scaling_efficiency") if case.ranks != 1 else None
-        if value is not None and _above_all(value):
+        half_width = case.half_width("scaling_efficiency") or 0.0
+        if value is not None and _above_all(value - half_width):
+            interval = f" (95% interval {percent(value - half_width)} to {percent(value + half_width)})"
             yield (
                 f"An efficiency in the job above 100%: {percent(value)} of {experiment.label(case)}"
-                f"{_interval_text(case, 'scaling_efficiency')}. No rank gains by others: its baseline is too slow."
+                f"{interval if half_width else ''}. No rank gains by others: its baseline is too slow."
             )
 
 
@@ -147,21 +149,16 @@ def _above_all(efficiency: float) -> bool:
     return efficiency > 1.0005  # printed as more than 100.0%
 
 
-def _interval_text(case: Case, name: str) -> str:
-    """That of the first run that has one; runs of older versions have none."""
-    for run in case.runs:
-        ends = run.summary.get(f"{name}_interval")
-        if isinstance(ends, list) and len(ends) == 2 and None not in (low := finite(ends[0]), high := finite(ends[1])):
-            return f" (95% interval {percent(low)} to {percent(high)})"
-    return ""
-
-
 def _parts_below_zero(found: list[Loss]) -> Iterator[str]:
+    """Those that lie below zero with all of their interval, and those without one."""
     for loss in found:
         for name, seconds in loss.part_seconds.items():
-            share = seconds / loss.step_seconds
-            if share <= -5e-4:  # printed as less than -0.0%
-                yield (
-                    f"A part below zero: {name} of {loss.label}, {100 * share:.1f}% of a step. A time is not negative: "
-                    "the two measurements that it is the difference of have more noise than that."
-                )
+            half_width = loss.half_width_seconds.get(name)
+            share = (seconds + (half_width or 0.0)) / loss.step_seconds
+            if share > -5e-4:  # printed as less than -0.0%
+                continue
+            why = "the two measurements that it is the difference of have more noise than that"
+            if half_width is not None:
+                why = "what disturbed the two measurements that it is the difference of lasted longer than their rounds"
+            shown = f"{100 * seconds / loss.step_seconds:.1f}%"
+            yield f"A part below zero: {name} of {loss.label}, {shown} of a step. A time is not negative: {why}."

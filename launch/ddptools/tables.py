@@ -14,6 +14,7 @@ from ddptools.measurements import (
     Series,
     bench_rows,
     finite,
+    gpus_of,
     median_of,
     series_over,
     size_text,
@@ -201,7 +202,7 @@ def _case_columns() -> list[Column]:
     return [
         ("step ms", field("step_seconds", milliseconds)),
         ("efficiency in the job", several(_own_efficiency)),
-        ("exposed communication", several(field("exposed_comm_fraction", percent))),
+        ("exposed communication", several(_exposed)),
         ("MFU", field("mfu", percent)),
         ("clocks", _clocks),
         ("topology", several(topology)),
@@ -213,19 +214,27 @@ def _case_columns() -> list[Column]:
 
 
 def _own_efficiency(case: Case) -> str:
-    """With half of its 95% interval, where the runs tell it: of several, the widest."""
-    efficiency = case.medians("scaling_efficiency")
+    """With half of its 95% interval, where the runs tell it."""
+    efficiency, half_width = case.medians("scaling_efficiency"), case.half_width("scaling_efficiency")
     if efficiency is None:
         return ""
-    widths = [finite(run.summary.get("scaling_efficiency_half_width")) for run in case.runs]
-    known = [width for width in widths if width is not None]
-    return percent(efficiency) + (f" +- {100 * max(known):.1f}" if known and len(known) == len(widths) else "")
+    return percent(efficiency) + ("" if half_width is None else f" +- {100 * half_width:.1f}")
+
+
+def _exposed(case: Case) -> str:
+    """With its sign and half of its 95% interval; older runs tell nothing but the share."""
+    exposed_us, half_width_us = case.medians("exposed_comm_us"), case.half_width("exposed_comm_us")
+    fraction = case.medians("exposed_comm_fraction")
+    share = "" if fraction is None else percent(fraction)
+    if exposed_us is None:
+        return share
+    interval = "" if half_width_us is None else f" +- {half_width_us:.1f}"
+    return f"{exposed_us:.1f}{interval} us" + (f" ({share})" if share else "")
 
 
 def _clocks(case: Case) -> str:
     """Of the slowest GPU while training, and what held it down."""
-    gpus = [table_of(gpu) for run in case.runs if isinstance(run.summary.get("gpus"), list)
-            for gpu in run.summary["gpus"]]  # fmt: skip
+    gpus = [gpu for run in case.runs for gpu in gpus_of(run)]
     clocks = [clock for gpu in gpus if (clock := finite(gpu.get("sm_mhz"))) is not None]
     if not clocks:
         return ""

@@ -1,10 +1,10 @@
 #include "runtime/diagnostics/nccl_log.h"
+#include "runtime/core/host_name.h"
 
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -41,9 +41,8 @@ std::string expanded(const std::string& pattern) {
     }
     const char what = pattern[++i];
     if (what == 'h') {
-      std::array<char, 256> host{};
-      gethostname(host.data(), host.size() - 1);
-      path += std::string(host.data()).substr(0, std::string(host.data()).find('.'));
+      const std::string host = system_host_name();
+      path += host.substr(0, host.find('.'));
     } else if (what == 'p') {
       path += std::to_string(getpid());
     } else {

@@ -3,171 +3,22 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <istream>
 #include <set>
 #include <string_view>
 
 #include "runtime/core/error.h"
 #include "runtime/core/printable.h"
+#include "runtime/diagnostics/nccl_log_words.h"
 #include "runtime/diagnostics/nccl_nodes.h"
 
 namespace ddptrain {
 
 namespace {
 
-constexpr int kMostChannels = 1024;
-constexpr int kMostRanks = 1'000'000;
 constexpr std::size_t kMostExamples = 3;
 constexpr std::size_t kMostAdapters = 256;
 constexpr std::size_t kMostCollectives = 32;
-
-bool is_name_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; }
-bool is_network_character(char c) { return is_name_character(c) || c == ' '; }  // AWS Libfabric
-
-/// Reads a text from its start. What does not match is not consumed.
-class Scanner {
- public:
-  explicit Scanner(std::string_view text) : rest_(text) {}
-
-  bool skip(std::string_view literal) {
-    if (rest_.substr(0, literal.size()) != literal) return false;
-    rest_.remove_prefix(literal.size());
-    return true;
-  }
-
-  void skip_spaces() { rest_.remove_prefix(std::min(rest_.find_first_not_of(' '), rest_.size())); }
-
-  /// Goes to just behind the next `literal`.
-  bool skip_past(std::string_view literal) {
-    const auto at = rest_.find(literal);
-    if (at == std::string_view::npos) return false;
-    rest_.remove_prefix(at + literal.size());
-    return true;
-  }
-
-  template <class T>
-  std::optional<T> number() {
-    T value{};
-    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
-    if (error != std::errc{}) return std::nullopt;
-    rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
-    return value;
-  }
-
-  std::optional<int> number_up_to(int most) {
-    const auto value = number<int>();
-    return value && *value >= 0 && *value <= most ? value : std::nullopt;
-  }
-
-  std::optional<int> rank() { return number_up_to(kMostRanks - 1); }
-  std::optional<int> channel() { return number_up_to(kMostChannels - 1); }
-
-  std::string name() { return taken_while(is_name_character); }
-  std::string network() { return taken_while(is_network_character); }
-  std::string word() {
-    return taken_while([](char c) { return c != ' '; });
-  }
-
-  bool at_end() const { return rest_.empty(); }
-  std::string_view rest() const { return rest_; }
-
- private:
-  template <class Predicate>
-  std::string taken_while(Predicate belongs) {
-    const auto end = std::find_if_not(rest_.begin(), rest_.end(), belongs);
-    std::string taken(rest_.begin(), end);
-    rest_.remove_prefix(taken.size());
-    return taken;
-  }
-
-  std::string_view rest_;
-};
-
-/// Older versions write numbers; newer ones capitals.
-std::string algorithm_name(const std::string& raw) {
-  static constexpr std::array<const char*, 7> kNames = {"Tree",     "Ring", "CollNetDirect", "CollNetChain", "NVLS",
-                                                        "NVLSTree", "PAT"};
-  if (raw.size() == 1 && raw[0] >= '0' && raw[0] <= '6') return kNames[static_cast<std::size_t>(raw[0] - '0')];
-  if (raw == "RING") return "Ring";
-  if (raw == "TREE") return "Tree";
-  return raw;
-}
-
-std::string protocol_name(const std::string& raw) {
-  static constexpr std::array<const char*, 3> kNames = {"LL", "LL128", "Simple"};
-  if (raw.size() == 1 && raw[0] >= '0' && raw[0] <= '2') return kNames[static_cast<std::size_t>(raw[0] - '0')];
-  return raw == "SIMPLE" ? "Simple" : raw;
-}
-
-std::string pattern_name(int number) {
-  static constexpr std::array<const char*, 7> kNames = {"",     "Balanced tree", "Split tree",    "Tree",
-                                                        "Ring", "NVLS",          "CollNet direct"};
-  if (number >= 1 && number < static_cast<int>(kNames.size())) return kNames[static_cast<std::size_t>(number)];
-  return fmt::format("Pattern {}", number);
-}
-
-/// What stands before a message as host:process:thread [device]; empty where it is another form.
-std::string host_of(std::string_view prefix) {
-  const auto bracket = prefix.rfind(" [");
-  if (bracket == std::string_view::npos) return "";
-  prefix = prefix.substr(0, bracket);
-  for (int part = 0; part < 2; ++part) {
-    const auto colon = prefix.rfind(':');
-    if (colon == std::string_view::npos || colon + 1 == prefix.size()) return "";
-    const std::string_view number = prefix.substr(colon + 1);
-    if (!std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; })) return "";
-    prefix = prefix.substr(0, colon);
-  }
-  const auto is_other = [](char c) { return !is_name_character(c) && c != '.'; };
-  const auto start = std::find_if(prefix.rbegin(), prefix.rend(), is_other).base();
-  return {start, prefix.end()};
-}
-
-/// What stands behind " via ", without what another rank wrote into the same line. Nothing for forms that are unknown.
-std::optional<std::string> read_via(Scanner& in) {
-  if (in.skip("direct shared memory")) return "SHM";
-  if (in.skip("P2P/")) {
-    for (const char* kind : {"direct pointer", "CUMEM", "MNNVL", "IPC"}) {
-      if (in.skip(kind)) return fmt::format("P2P/{}{}", kind, in.skip("/read") ? "/read" : "");
-    }
-    if (!in.skip("indirect/")) return std::nullopt;
-    const auto middle = in.rank();
-    return middle ? std::optional(fmt::format("P2P/indirect/{}", *middle)) : std::nullopt;
-  }
-  if (in.skip("SHM/")) {
-    std::string via = "SHM";
-    for (const char* end : {"/", ""}) {
-      const bool direct = in.skip("direct");
-      if (!direct && !in.skip("CE")) return std::nullopt;
-      via += direct ? "/direct" : "/CE";
-      in.skip(end);
-    }
-    return via;
-  }
-  const bool coll_net = in.skip("COLLNET/");
-  if (!coll_net && !in.skip("NET/")) return std::nullopt;
-  std::string via = (coll_net ? "COLLNET/" : "NET/") + in.network();
-  const auto device = in.skip("/") ? in.number_up_to(kMostRanks) : std::nullopt;
-  if (!device) return std::nullopt;
-  via += fmt::format("/{}", *device);
-  if (in.skip("(")) {
-    const auto proxy = in.rank();
-    if (!proxy || !in.skip(")")) return std::nullopt;
-    via += fmt::format("({})", *proxy);
-  }
-  for (const char* suffix : {"/GDRDMA", "(PCI)", "/Shared"}) {
-    if (in.skip(suffix)) via += suffix;
-  }
-  return via;
-}
-
-/// A rank with its device in brackets, as in 1[1c000].
-std::optional<int> read_peer(Scanner& in) {
-  const auto rank = in.rank();
-  if (rank && in.skip("[") && !in.skip_past("]")) return std::nullopt;
-  return rank;
-}
 
 /// One pass over a log. Every read_*() is called with what follows "NCCL INFO " and says what became of it.
 class Reader {
@@ -182,7 +33,7 @@ class Reader {
     if (at == std::string_view::npos) read_matrix_row(text);
     while (at != std::string_view::npos) {
       const std::size_t start = at + kMark.size();
-      host_ = host_of(text.substr(0, at));
+      host_ = nccl_host_of(text.substr(0, at));
       at = text.find(kMark, start);
       const std::string_view message = text.substr(start, at == std::string_view::npos ? at : at - start);
       message_is_whole_ = at == std::string_view::npos && line_is_whole_;
@@ -219,7 +70,7 @@ class Reader {
   }
 
   Found read_subject(std::string_view message) {
-    Scanner in(message);
+    NcclScanner in(message);
     in.skip_spaces();
     if (in.skip("Channel ")) return read_channel(in);
     if (in.skip("Ring ")) return read_neighbours(in);
@@ -239,7 +90,7 @@ class Reader {
     return Found::nothing;
   }
 
-  Found read_version(Scanner in) {
+  Found read_version(NcclScanner in) {
     std::array<int, 3> parts{};
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const auto part = in.number_up_to(99999);
@@ -250,12 +101,12 @@ class Reader {
   }
 
   /// Channel 00/02 : 0 1 2 3 is a ring; Channel 00/0 : 1[1] -> 0[0] via ... and Channel 00 : ... a transport.
-  Found read_channel(Scanner in) {
+  Found read_channel(NcclScanner in) {
     const auto channel = in.channel();
     if (!channel) return Found::unreadable;
     std::optional<int> second;
     if (in.skip("/")) {
-      second = in.number_up_to(kMostChannels);
+      second = in.number_up_to(kMostNcclChannels);
       if (!second) return Found::unreadable;
     }
     in.skip_spaces();
@@ -266,7 +117,7 @@ class Reader {
     return read_transport(in, *channel);
   }
 
-  Found read_ring(Scanner in, int channel, int channels) {
+  Found read_ring(NcclScanner in, int channel, int channels) {
     std::vector<int> ring;
     for (in.skip_spaces(); !in.at_end(); in.skip_spaces()) {
       const auto rank = in.rank();
@@ -287,7 +138,7 @@ class Reader {
   }
 
   /// Ring 00 : 3 -> 0 -> 1: a rank between its neighbours.
-  Found read_neighbours(Scanner in) {
+  Found read_neighbours(NcclScanner in) {
     const auto channel = in.channel();
     if (!channel || !in.skip(" : ")) return Found::nothing;
     std::array<int, 3> ranks{};
@@ -333,34 +184,34 @@ class Reader {
     }
   }
 
-  Found read_transport(Scanner in, int channel) {
+  Found read_transport(NcclScanner in, int channel) {
     in.skip_spaces();
-    const auto from = read_peer(in);
+    const auto from = read_nccl_peer(in);
     if (!from || !in.skip(" -> ")) return Found::unreadable;
-    const auto to = read_peer(in);
+    const auto to = read_nccl_peer(in);
     if (!to || !in.skip_past(" via ")) return Found::unreadable;
-    const auto via = read_via(in);
+    const auto via = read_nccl_via(in);
     if (!via) return Found::unreadable;
     highest_rank_ = std::max({highest_rank_, *from, *to});
     transports_.insert({from, to, channel, *via});
     return Found::read;
   }
 
-  Found read_coll_net(Scanner in) {
+  Found read_coll_net(NcclScanner in) {
     const auto channel = in.channel();
     if (!channel || !in.skip_past(": ")) return Found::unreadable;
     const auto rank = in.rank();
     if (!rank) return Found::unreadable;
     const bool receives = in.skip(" [receive]");
     if (!in.skip_past(" via ")) return Found::unreadable;
-    const auto via = read_via(in);
+    const auto via = read_nccl_via(in);
     if (!via) return Found::unreadable;
     transports_.insert({receives ? std::nullopt : rank, receives ? rank : std::nullopt, *channel, *via});
     return Found::read;
   }
 
   /// [channel] child/child/child->rank->parent, as often as there are channels.
-  Found read_trees(Scanner in) {
+  Found read_trees(NcclScanner in) {
     Found found = Found::unreadable;
     for (in.skip_spaces(); in.skip("["); in.skip_spaces()) {
       const auto channel = in.channel();
@@ -376,7 +227,7 @@ class Reader {
     return in.skip("...") ? Found::unreadable : found;
   }
 
-  std::optional<NcclTreeNode> read_tree_node(Scanner& in) const {
+  std::optional<NcclTreeNode> read_tree_node(NcclScanner& in) const {
     const auto rank_or_none = [&in]() -> std::optional<int> {
       if (in.skip("-1")) return -1;
       return in.rank();
@@ -406,24 +257,24 @@ class Reader {
   }
 
   /// comm 0x... rank 0 nRanks 4 nNodes 2 ..., and older: comm 0x... rank 0 nranks 4 cudaDev 0 ... - Init COMPLETE
-  Found read_communicator(Scanner in) {
+  Found read_communicator(NcclScanner in) {
     if (!in.skip_past(" rank ")) return Found::nothing;
     const auto rank = in.rank();
     if (!rank || (!in.skip(" nRanks ") && !in.skip(" nranks "))) return Found::unreadable;
-    const auto ranks = in.number_up_to(kMostRanks);
+    const auto ranks = in.number_up_to(kMostNcclRanks);
     if (!ranks || *ranks == 0 || (in.at_end() && !line_is_whole_)) return Found::unreadable;
     const Found found = keep_first(log_.ranks, 0, *ranks);
     if (!in.skip(" nNodes ")) return found;
-    const auto nodes = in.number_up_to(kMostRanks);
+    const auto nodes = in.number_up_to(kMostNcclRanks);
     if (!nodes || (in.at_end() && !line_is_whole_)) return Found::unreadable;
-    const auto local_ranks = in.skip(" localRanks ") ? in.number_up_to(kMostRanks) : std::nullopt;
+    const auto local_ranks = in.skip(" localRanks ") ? in.number_up_to(kMostNcclRanks) : std::nullopt;
     const auto local_rank = local_ranks && in.skip(" localRank ") ? in.rank() : std::nullopt;
     if (local_rank && (!in.at_end() || line_is_whole_))
       places_.emplace(*rank, NcclPlace{*local_rank, *local_ranks, host_});
     return keep_first(log_.nodes, 0, *nodes);
   }
 
-  Found read_network(Scanner in) {
+  Found read_network(NcclScanner in) {
     std::string name = in.network();
     while (!name.empty() && name.back() == ' ') name.pop_back();
     if (name.empty() || !message_is_whole_) return Found::unreadable;
@@ -431,7 +282,7 @@ class Reader {
   }
 
   /// GPU Direct RDMA Enabled for GPU 0 / HCA 1 (distance 4 <= 5), ...; NET/IB : GPU Direct RDMA Disabled for HCA 0 'x'
-  Found read_gpu_direct(Scanner in) {
+  Found read_gpu_direct(NcclScanner in) {
     in.skip_past("GPU Direct RDMA ");
     const bool enabled = in.skip("Enabled for ");
     if (!enabled && !in.skip("Disabled for ")) return Found::nothing;
@@ -443,7 +294,7 @@ class Reader {
   }
 
   /// NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>
-  Found read_adapters(Scanner in) {
+  Found read_adapters(NcclScanner in) {
     if (!in.skip_past(" : Using ") || in.rest().rfind("[0]", 0) != 0) return Found::nothing;
     std::vector<std::string> adapters;
     for (; in.rest().rfind('[', 0) == 0 && adapters.size() < kMostAdapters; in.skip_spaces()) {
@@ -459,7 +310,7 @@ class Reader {
   /// Of the table behind "Enabled NCCL Func/Proto/Algo Matrix:", whose lines begin without a mark: its head
   /// Function |  LL LL128 Simple | Tree Ring ..., and rows such as AllReduce | 1 2 1 | 1 1 ...; 0 is disabled.
   void read_matrix_row(std::string_view line) {
-    Scanner in(line);
+    NcclScanner in(line);
     in.skip_spaces();
     const std::string name = in.name();
     in.skip_spaces();
@@ -487,7 +338,7 @@ class Reader {
     if (!cells[0].empty() && log_.enabled.size() < kMostCollectives) log_.enabled.emplace(name, enabled);
   }
 
-  Found read_channel_counts(Scanner in) {
+  Found read_channel_counts(NcclScanner in) {
     const auto channels = in.channel();
     if (!channels || !in.skip(" coll channels")) return Found::unreadable;
     log_.channels = std::max(log_.channels, *channels);
@@ -499,11 +350,11 @@ class Reader {
   }
 
   /// Pattern 4, crossNic 0, nChannels 12, bw 20.0/20.0, type NVL/PIX, sameChannels 1; before 2.13 "speed" for "bw".
-  Found read_graph(Scanner in) {
+  Found read_graph(NcclScanner in) {
     const auto pattern = in.number_up_to(99);
     if (!pattern || !in.skip_past("nChannels ")) return Found::unreadable;
     NcclGraph graph;
-    graph.pattern = pattern_name(*pattern);
+    graph.pattern = nccl_pattern_name(*pattern);
     const auto channels = in.channel();
     if (!channels || (!in.skip(", bw ") && !in.skip(", speed "))) return Found::unreadable;
     const auto intra = in.number<double>();
@@ -521,13 +372,13 @@ class Reader {
   }
 
   /// NCCL_NAME set by environment to VALUE; integers end with a dot.
-  Found read_environment(Scanner in) {
+  Found read_environment(NcclScanner in) {
     const std::string name = in.name();
     if (!in.skip(" set by environment to ") && !in.skip(" set to ")) return Found::nothing;
     if (!message_is_whole_ || in.at_end()) return Found::unreadable;
     std::string value(in.rest());
     while (!value.empty() && (value.back() == ' ' || value.back() == '\r')) value.pop_back();
-    Scanner number(value);
+    NcclScanner number(value);
     if (number.number<std::int64_t>() && number.rest() == ".") value.pop_back();
     auto& known = environment_[name];
     constexpr std::size_t kMostValues = 8;
@@ -538,7 +389,7 @@ class Reader {
 
   /// AllReduce: 2097152 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}, before: ... Algo 1 proto 2 time 98.5;
   /// 2.20 to 2.22 do not name the collective.
-  Found read_choice(Scanner in) {
+  Found read_choice(NcclScanner in) {
     const bool is_named = in.rest().empty() || std::isdigit(static_cast<unsigned char>(in.rest().front())) == 0;
     const std::string collective = is_named ? in.name() : kNcclUnnamedCollective;
     const bool symmetric = in.skip(" [Symmetric]");
@@ -551,12 +402,12 @@ class Reader {
     return Found::read;
   }
 
-  static std::optional<NcclChoice> read_algorithm(Scanner& in) {
+  static std::optional<NcclChoice> read_algorithm(NcclScanner& in) {
     if (!in.skip("Algo ")) return std::nullopt;
     NcclChoice choice;
-    choice.algorithm = algorithm_name(in.name());
+    choice.algorithm = nccl_algorithm_name(in.name());
     if (!in.skip(" proto ")) return std::nullopt;
-    choice.protocol = protocol_name(in.name());
+    choice.protocol = nccl_protocol_name(in.name());
     if (in.skip(" time ")) return choice;
     if (!in.skip(" channel{Lo..Hi}={")) return std::nullopt;
     const auto low = in.channel();
@@ -566,7 +417,7 @@ class Reader {
     return choice;
   }
 
-  static std::optional<NcclChoice> read_symmetric(Scanner& in, const std::string& collective) {
+  static std::optional<NcclChoice> read_symmetric(NcclScanner& in, const std::string& collective) {
     if (!in.skip("Kernel ")) return std::nullopt;
     in.skip(collective + "_");
     NcclChoice choice{"Symmetric", in.name(), 0};

@@ -13,10 +13,12 @@
 #include <filesystem>
 #include <mutex>
 #include <random>
+#include <ranges>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "runtime/core/host_name.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/flight_record.h"
 #include "runtime/diagnostics/nccl_ras.h"
@@ -33,6 +35,8 @@ constexpr double kTick = 0.1;
 constexpr double kLongestTick = 0.5;    // what exceeds it, this process did not run
 constexpr double kHearTick = 0.02;      // between two looks at what the others have said
 constexpr double kAnswerSeconds = 0.6;  // that the others have to say how far they are
+constexpr double kLateSeconds = 2.0;    // the same where they were heard of lately: they may have stood still
+constexpr double kLostBeats = 3.0;      // of which nothing was heard of a rank that is lost
 constexpr double kRecordSeconds = 3.0;  // that ranks wait for each other's records
 constexpr double kAbortSeconds = 5.0;   // that MPI_Abort has
 constexpr unsigned kGiveUpSeconds = 6;  // after which a record that cannot be written is given up
@@ -78,10 +82,7 @@ extern "C" void leave_at_once(int) { _exit(kTimeoutExitCode); }
 class Watchdog::Guard {
  public:
   Guard(std::string name, int rank, const WatchdogOptions& options, std::shared_ptr<Watch> watch)
-      : name_(std::move(name)), options_(options), watch_(std::move(watch)), rank_(rank) {
-    char host[256] = "";
-    gethostname(host, sizeof(host) - 1);
-    host_ = host;
+      : name_(std::move(name)), options_(options), watch_(std::move(watch)), rank_(rank), host_(system_host_name()) {
     thread_ = std::thread([this] { run(); });
   }
 
@@ -140,8 +141,7 @@ class Watchdog::Guard {
     if (watched_ >= next_beat_) {
       tell_all(Kind::alive);
       const bool introduced = beats_++ >= kFirstBeats;  // first ones may arrive before their receivers listen
-      next_beat_ =
-          watched_ + (introduced ? kBeatSeconds * std::max(1.0, static_cast<double>(size()) / kBeatRanks) : kTick);
+      next_beat_ = watched_ + (introduced ? beat_seconds() : kTick);
       if (const std::string trouble = watch_->health(); !trouble.empty()) end("health", trouble);
     }
     if (options_.timeout_seconds <= 0.0 || watch_->waiting_for() == nullptr) return;
@@ -215,6 +215,16 @@ class Watchdog::Guard {
     }
   }
 
+  double beat_seconds() const { return kBeatSeconds * std::max(1.0, static_cast<double>(size()) / kBeatRanks); }
+
+  bool heard_lately(std::size_t rank) const {
+    return peers_[rank].heard && seconds_between(heard_at_[rank], Clock::now()) < kLostBeats * beat_seconds();
+  }
+
+  bool may_still_answer(std::size_t rank) const {
+    return static_cast<int>(rank) != rank_ && !ended_[rank] && !peers_[rank].answers && heard_lately(rank);
+  }
+
   // --- the end ----------------------------------------------------------------------------------------------------
 
   /// Asks the others, says who is missing, and ends.
@@ -223,6 +233,10 @@ class Watchdog::Guard {
     for (FlightRecord::Peer& peer : peers_) peer.answers = false;
     tell_all(Kind::gives_up);
     hear_for(kAnswerSeconds, [this] { return count([](const auto& peer) { return peer.answers; }) + 1 >= size(); });
+    hear_for(kLateSeconds - kAnswerSeconds, [this] {
+      const auto ranks = std::views::iota(std::size_t{0}, peers_.size());
+      return std::ranges::none_of(ranks, [this](std::size_t rank) { return may_still_answer(rank); });
+    });
     if (asked_by_ >= 0 && asked_by_ < rank_) end_as_asked();
     end("timeout", fmt::format("{} has been {} for {:.1f} s ({}). {}", named(rank_), doing(own), own.seconds,
                                where(own), missing(own)));
@@ -281,7 +295,7 @@ class Watchdog::Guard {
   /// Which rank the others wait for, as far as watchdogs can tell.
   std::string missing(const Beat& own) const {
     if (size() == 1) return "There is no other rank.";
-    std::vector<std::string> silent, computing, behind, unknown;
+    std::vector<std::string> silent, computing, behind, late, unknown;
     for (std::size_t i = 0; i < peers_.size(); ++i) {
       const FlightRecord::Peer& peer = peers_[i];
       const std::string name = named(static_cast<int>(i));
@@ -292,15 +306,16 @@ class Watchdog::Guard {
       } else if (ended_[i]) {
         computing.push_back(name + " has ended");
       } else if (!peer.answers) {
-        silent.push_back(fmt::format("{} does not answer, last heard of {:.1f} s ago {} ({})", name,
-                                     seconds_between(heard_at_[i], Clock::now()), doing(last), where(last)));
+        (heard_lately(i) ? late : silent)
+            .push_back(fmt::format("{} does not answer, last heard of {:.1f} s ago {} ({})", name,
+                                   seconds_between(heard_at_[i], Clock::now()), doing(last), where(last)));
       } else if (last.waiting_for[0] == '\0') {
         computing.push_back(fmt::format("{} has not been waiting for {:.1f} s ({})", name, last.seconds, where(last)));
       } else if (last.sequence != 0 && own.sequence != 0 && last.sequence < own.sequence) {
         behind.push_back(fmt::format("{} is behind, {} ({})", name, doing(last), where(last)));
       }
     }
-    for (const auto* group : {&silent, &computing, &behind}) {
+    for (const auto* group : {&silent, &computing, &behind, &late}) {
       if (!group->empty()) return "Missing: " + listed(*group) + ".";
     }
     if (!unknown.empty()) return "No answer has ever come from " + listed(unknown) + ".";

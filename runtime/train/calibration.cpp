@@ -44,6 +44,12 @@ std::vector<double> column(const std::vector<CalibrationRound>& rounds, Get get)
 double alone_of(const CalibrationRound& round) { return round.alone; }
 double step_of(const CalibrationRound& round) { return round.step; }
 
+bool is_narrow(const std::vector<CalibrationRound>& rounds, const CalibrationLimits& limits) {
+  if (rounds.size() < kRoundsOfAnInterval) return false;
+  const Estimate efficiency = estimate_ratio(column(rounds, alone_of), column(rounds, step_of));
+  return 2.0 * efficiency.half_width < limits.interval_width;
+}
+
 class Calibrator {
  public:
   Calibrator(TimedJob& job, double step_seconds, bool gpu, const CalibrationLimits& limits)
@@ -63,7 +69,7 @@ class Calibrator {
       job_.progress(seconds_, limits_.seconds);
       rounds.push_back(round());
       const bool no_time = seconds_ + (seconds_ - before) > limits_.seconds;
-      done = job_.agreed(no_time || is_narrow(rounds) ? 1.0 : 0.0) > 0.0;
+      done = job_.agreed(no_time || is_narrow(rounds, limits_) ? 1.0 : 0.0) > 0.0;
     }
     mark_fallen_clocks(rounds);
     return rounds;
@@ -72,12 +78,6 @@ class Calibrator {
  private:
   std::uint64_t agreed_steps(double window_seconds, double step_seconds) {
     return static_cast<std::uint64_t>(job_.agreed(static_cast<double>(steps_per_window(window_seconds, step_seconds))));
-  }
-
-  bool is_narrow(const std::vector<CalibrationRound>& rounds) const {
-    if (rounds.size() < kRoundsOfAnInterval) return false;
-    const Estimate efficiency = estimate_ratio(column(rounds, alone_of), column(rounds, step_of));
-    return 2.0 * efficiency.half_width < limits_.interval_width;
   }
 
   CalibrationRound round() {
@@ -145,6 +145,24 @@ std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& round
   return means;
 }
 
+/// How many ranks may be the slowest one, as far as the rounds tell it: `slowest`, and those that are not slower by
+/// chance alone.
+std::size_t slowest_candidates(const std::vector<CalibrationRound>& rounds, std::size_t slowest) {
+  std::size_t count = 0;
+  for (std::size_t rank = 0; rank < rounds.front().silent.size(); ++rank) {
+    const auto behind = [&](const CalibrationRound& r) { return r.silent[slowest] - r.silent[rank]; };
+    const Estimate lead = estimate_mean(column(rounds, behind));
+    if (rank == slowest || lead.contains(0.0)) ++count;
+  }
+  return count;
+}
+
+/// `half_width` of a difference to the slowest rank, with what is to be added because that rank was chosen: it grows as
+/// `chosen` does beyond `one`.
+double widened(double half_width, double one, double chosen) {
+  return std::isfinite(chosen) ? std::sqrt(half_width * half_width + chosen * chosen - one * one) : half_width;
+}
+
 /// All of it from the means of rounds.
 Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_step) {
   Calibration result;
@@ -155,6 +173,7 @@ Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_st
   result.slowest_rank = rank;
   result.silent_mean_seconds = mean(result.silent_seconds);
   const auto observed = [&](auto get) { return estimate_mean(column(rounds, get)); };
+  const auto behind = [rank](const CalibrationRound& r) { return r.silent[rank] - mean(r.silent); };
   const auto exposed = [rank](const CalibrationRound& r) { return r.step - r.silent[rank]; };
   const auto slowed_down = [](const CalibrationRound& r) { return r.compute_beside - r.compute_silent; };
   const auto communication = [](const CalibrationRound& r) { return r.communication; };
@@ -164,10 +183,14 @@ Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_st
   result.scaling_efficiency = estimate_ratio(column(rounds, alone_of), column(rounds, step_of));
   result.exposed_fraction = estimate_ratio(column(rounds, exposed), column(rounds, communication));
   result.together = observed([](const CalibrationRound& r) { return mean(r.silent) - r.alone; });
-  result.stragglers = observed([rank](const CalibrationRound& r) { return r.silent[rank] - mean(r.silent); });
   result.exposed = observed(exposed);
   result.slowed_down = observed(slowed_down);
   result.waiting = observed([&](const CalibrationRound& r) { return exposed(r) - slowed_down(r); });
+  result.stragglers = estimate_mean(column(rounds, behind), slowest_candidates(rounds, rank));
+  const double one = observed(behind).half_width, chosen = result.stragglers.half_width;
+  for (Estimate* part : {&result.exposed, &result.waiting}) part->half_width = widened(part->half_width, one, chosen);
+  const double scale = 1.0 / result.communication_seconds;
+  result.exposed_fraction.half_width = widened(result.exposed_fraction.half_width, scale * one, scale * chosen);
   result.samples_per_second = samples_per_step / result.step_seconds;
   result.baseline_per_second = samples_per_step / ranks / result.alone_seconds;
   result.rounds = std::move(rounds);
@@ -249,12 +272,14 @@ class TrainedJob final : public TimedJob {
 }  // namespace
 
 double calibration_seconds(double train_seconds, double min_seconds) {
-  return std::clamp(0.25 * std::max(train_seconds, min_seconds), 1.0, 20.0);
+  return std::clamp(0.25 * std::max(train_seconds, min_seconds), kFewestRounds * kRoundSeconds, 20.0);
 }
 
 Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,
                       const CalibrationLimits& limits) {
-  return evaluate(Calibrator(job, step_seconds, gpu, limits).measure(), samples_per_step);
+  Calibration result = evaluate(Calibrator(job, step_seconds, gpu, limits).measure(), samples_per_step);
+  if (!is_narrow(result.rounds, limits)) result.limit_seconds = limits.seconds;
+  return result;
 }
 
 Calibration calibrate(Trainer& trainer, const World& world, Device& device, double samples_per_second,

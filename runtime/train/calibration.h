@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/comm/world.h"
@@ -62,7 +63,8 @@ struct CalibrationLimits {
 /// From the step of rank 0 alone to that of the job the parts add up, each with its sign:
 ///   together      mean of the silent step over the ranks - alone: clocks, memory bandwidth and cores that ranks share,
 ///                 multiprocessors left to communication, and what rank 0 differs from the others
-///   stragglers    the rank whose silent step is the slowest on average - mean over the ranks
+///   stragglers    the rank whose silent step is the slowest on average - mean over the ranks. The largest of several
+///                 means is too large by chance: the intervals of this part and of what follows allow for it
 ///   exposed       step - silent step of that rank, which is the sum of
 ///     slowed_down   what communication takes from compute: to the end of backward, with - without communication
 ///     waiting       the rest: for the end of communication, and in each step for the rank that is late
@@ -79,12 +81,14 @@ struct Calibration {
   Estimate together, stragglers, exposed, slowed_down, waiting;
   Estimate exposed_fraction{0.0, 0.0};  ///< exposed / communication
   std::vector<CalibrationRound> rounds;
+  std::optional<double>
+      limit_seconds;  ///< The limit that ended the rounds before the efficiency's interval was narrow.
 
   double silent_slowest_seconds() const { return silent_seconds.empty() ? 0.0 : silent_seconds[slowest_rank]; }
 };
 
-/// For a run that trained so long, and whose steps were to be timed for `min_seconds`: a quarter of the longer one, 1
-/// to 20 s.
+/// For a run that trained so long, and whose steps were to be timed for `min_seconds`: a quarter of the longer one, 4
+/// to 20 s, so that there are four rounds of a second.
 double calibration_seconds(double train_seconds, double min_seconds);
 
 /// Collective. `step_seconds`: what a step takes, about. `gpu`: windows are long enough to bring a GPU to its clock.

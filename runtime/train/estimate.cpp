@@ -1,7 +1,8 @@
 #include "runtime/train/estimate.h"
 
-#include <array>
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 
 #include "runtime/core/error.h"
@@ -9,12 +10,19 @@
 namespace ddptrain {
 namespace {
 
-/// The 97.5% quantile of Student's distribution.
-double student(std::size_t degrees) {
-  constexpr std::array kFirst = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-                                 2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086};
-  if (degrees <= kFirst.size()) return kFirst[degrees - 1];
-  return 1.960 + 2.6 / static_cast<double>(degrees);  // 0.005 too large at most
+/// That Student's distribution exceeds sqrt(degrees) tan(angle): the integral of cos^(degrees - 1) from there on, by
+/// Simpson's rule, as far as it is not negligible.
+double probability_above(double angle, double degrees) {
+  constexpr int kParts = 128;
+  const double end = std::min(0.5 * std::numbers::pi, angle + 9.0 / std::sqrt(degrees));
+  const double width = (end - angle) / kParts;
+  double sum = 0.0;
+  for (int i = 0; i <= kParts; ++i) {
+    const double weight = i == 0 || i == kParts ? 1.0 : i % 2 == 1 ? 4.0 : 2.0;
+    sum += weight * std::pow(std::max(std::cos(angle + i * width), 0.0), degrees - 1.0);
+  }
+  const double log_scale = std::lgamma(0.5 * (degrees + 1.0)) - std::lgamma(0.5 * degrees);
+  return sum * width / 3.0 * std::exp(log_scale) / std::sqrt(std::numbers::pi);
 }
 
 double mean(const std::vector<double>& values) {
@@ -24,14 +32,26 @@ double mean(const std::vector<double>& values) {
 
 }  // namespace
 
-Estimate estimate_mean(const std::vector<double>& observations) {
+double student_quantile(double above, std::size_t degrees) {
+  DDP_CHECK(above > 0.0 && above < 0.5 && degrees > 0, "a quantile above {} of {} degrees", above, degrees);
+  const auto freedom = static_cast<double>(degrees);
+  double low = 0.0, high = 0.5 * std::numbers::pi;
+  for (int i = 0; i < 50; ++i) {
+    const double middle = 0.5 * (low + high);
+    (probability_above(middle, freedom) > above ? low : high) = middle;
+  }
+  return std::sqrt(freedom) * std::tan(0.5 * (low + high));
+}
+
+Estimate estimate_mean(const std::vector<double>& observations, std::size_t candidates) {
   Estimate result{mean(observations)};
   const std::size_t count = observations.size();
   if (count < 2) return result;
   double squares = 0.0;
   for (const double value : observations) squares += (value - result.value) * (value - result.value);
   const auto n = static_cast<double>(count);
-  result.half_width = student(count - 1) * std::sqrt(squares / (n - 1.0) / n);
+  const double quantile = student_quantile(0.025 / static_cast<double>(candidates), count - 1);
+  result.half_width = quantile * std::sqrt(squares / (n - 1.0) / n);
   return result;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <limits>
 #include <vector>
 
@@ -14,11 +15,16 @@ struct Estimate {
   bool contains(double truth) const { return truth >= value - half_width && truth <= value + half_width; }
 };
 
-/// Of the mean. Error of nothing.
-Estimate estimate_mean(const std::vector<double>& observations);
+/// Of the mean. `candidates`: what is observed was chosen among so many because it was the largest, and its interval is
+/// as much wider as holds the truth nevertheless (Bonferroni). Error of nothing.
+Estimate estimate_mean(const std::vector<double>& observations, std::size_t candidates = 1);
 
 /// Of mean(numerators) / mean(denominators), where the i-th of both were observed together: what changes both alike
 /// does not widen the interval. Error of nothing, or where the lengths differ.
 Estimate estimate_ratio(const std::vector<double>& numerators, const std::vector<double>& denominators);
+
+/// The value that Student's distribution of `degrees` degrees of freedom exceeds with the probability `above`, in (0,
+/// 0.5).
+double student_quantile(double above, std::size_t degrees);
 
 }  // namespace ddptrain

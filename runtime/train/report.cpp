@@ -93,8 +93,10 @@ std::string microseconds(const Estimate& estimate) {
 std::string rounds_text(const Calibration& c) {
   const std::size_t rounds = c.rounds.size();
   const auto fell = std::count_if(c.rounds.begin(), c.rounds.end(), [](const auto& round) { return round.clock_fell; });
-  return fmt::format("{} round{}{}", rounds, rounds == 1 ? ", which gives no interval" : "s",
-                     fell > 0 ? fmt::format(", {} of them at a lower clock", fell) : "");
+  const std::string low = fell > 0 ? fmt::format(", {} of them at a lower clock", fell) : "";
+  const std::string limit =
+      c.limit_seconds ? fmt::format(", ended by the limit of {:.3g} s: --calibration-seconds", *c.limit_seconds) : "";
+  return fmt::format("{} round{}{}{}", rounds, rounds == 1 ? ", which gives no interval" : "s", low, limit);
 }
 
 std::string straggler_text(const Calibration& c) {
@@ -149,6 +151,7 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
     line[std::string(name) + "_half_width"] = half_width(part, 1e6);
   }
   line["calibration_rounds"] = c.rounds.size();
+  line["calibration_limit_seconds"] = json_of(c.limit_seconds);
   line["calibration"] = Json::array();
   for (const CalibrationRound& round : c.rounds) line["calibration"].push_back(round_fields(round));
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "runtime/core/error.h"
+#include "runtime/core/host_name.h"
 #include "runtime/core/writable.h"
 
 namespace ddptrain {
@@ -74,16 +75,11 @@ double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "host";
-}
-
 }  // namespace
 
 TensorBoardFile::TensorBoardFile(const std::string& folder, std::int64_t step) {
   require_writable_folder("--tensorboard", folder);
-  path_ = fmt::format("{}/events.out.tfevents.{:.6f}.{}.{}", folder, unix_time(), host_name(), getpid());
+  path_ = fmt::format("{}/events.out.tfevents.{:.6f}.{}.{}", folder, unix_time(), system_host_name(), getpid());
   file_.open(path_, std::ios::binary);
   constexpr std::uint64_t kStart = 1;  // SessionLog.START
   write(step, field(3, std::string_view("brain.Event:2")));

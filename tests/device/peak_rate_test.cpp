@@ -22,13 +22,16 @@ TEST(PeakRate, GoesByTheExactProduct) {
 
 TEST(PeakRate, Fp8HasItsOwn) {
   EXPECT_DOUBLE_EQ(tflops("NVIDIA H200", Precision::bf16, true), 1979);
-  EXPECT_EQ(data_sheet_peak("NVIDIA H200", Precision::bf16, true).source, "H200 SXM, fp8, data sheet");
+  EXPECT_EQ(data_sheet_peak("NVIDIA H200", Precision::bf16, true).source, "H200 SXM, fp8, H200 data sheet");
+  EXPECT_EQ(data_sheet_peak("NVIDIA GeForce RTX 5090", Precision::bf16, false).source,
+            "RTX 5090, bf16, RTX Blackwell white paper");
   EXPECT_EQ(tflops("NVIDIA A100-SXM4-80GB", Precision::bf16, true), 0.0);
 }
 
 TEST(PeakRate, IsUnknownOfOtherProducts) {
   for (const char* name : {"NVIDIA A10G", "NVIDIA A1000", "NVIDIA GeForce RTX 4090 Laptop GPU",
-                           "NVIDIA GeForce RTX 4090 D", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "CPU"}) {
+                           "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 5090 D", "NVIDIA A100-SXM-64GB",
+                           "NVIDIA H100 64GB HBM2", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "CPU"}) {
     EXPECT_EQ(tflops(name, Precision::fp32), 0.0) << name;
     EXPECT_EQ(data_sheet_peak(name, Precision::fp32, false).source, "") << name;
   }

@@ -132,6 +132,17 @@ class Faults(FaultsBase):
         self.assertTrue(any("frames" in line and line["frames"] for line in waiting), "no stack of any thread")
         self.assertTrue(any(line["event"] == "collective" and line["finished"] is None for line in waiting))
 
+    def test_a_healthy_rank_that_stands_still_at_the_time_out_is_not_named(self) -> None:
+        job = self.training()
+        fault = job.signal(2, signal.SIGSTOP)
+        time.sleep(self.timeout - 0.3)
+        job.signal(1, signal.SIGSTOP)
+        time.sleep(1.5)  # beyond the time-out and the first answers
+        job.signal(1, signal.SIGCONT)
+        self.check_timeout(job, fault, r"Missing: rank 2 \(\S+\) does not answer", self.timeout, 1)
+        (line,) = [line for _, line in job.lines if "Missing: " in line]
+        self.assertNotIn("rank 1 (", line.partition("Missing: ")[2])
+
     def test_stopped_as_a_whole_and_continued_goes_on(self) -> None:
         """The others have waited for the last rank, but not for so long, when they are stopped as well."""
         timeout = 8.0  # far more than they have waited

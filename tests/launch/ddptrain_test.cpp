@@ -251,6 +251,18 @@ TEST(Ddptrain, ReplicasThatTrainAloneAreSavedAtAveragesAndGoOnBitByBit) {
   EXPECT_NE(run("").at("parameter_hash"), whole.at("parameter_hash"));
 }
 
+TEST(Ddptrain, MfuRelatesToThePeakThatTheRunMeasures) {
+  const std::string metrics = temporary("peak.jsonl");
+  const Outcome outcome = train_on_cpu(2, kQuick + "--steps 5 --baseline off --peak-tflops gemm --metrics " + metrics);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  const auto summary = summary_in(metrics);
+  EXPECT_EQ(summary.at("peak_source"), "products of 768 x 768 x 768 in this run, fp32");
+  EXPECT_GT(summary.at("peak_flops"), 1e9);
+  EXPECT_GT(summary.at("mfu"), 0.0);
+  EXPECT_GT(summary.at("startup_phases").at("peak"), 1.9);
+  EXPECT_TRUE(outcome.says("products of 768 x 768 x 768 in this run")) << outcome.output;
+}
+
 TEST(Ddptrain, OneRankIsItsOwnBaselineAndNoneIsMeasuredWhenOff) {
   const std::string metrics = temporary("one.jsonl");
   ASSERT_EQ(train_on_cpu(1, kQuick + "--steps 5 --metrics " + metrics).exit_code, 0);

@@ -88,6 +88,14 @@ TEST(Options, CheckpointsAreDueAfterStepsOrATime) {
   }
 }
 
+TEST(Options, ThePeakIsANumberOrMeasured) {
+  EXPECT_EQ(parse({}).options.peak_tflops, 0.0);
+  EXPECT_EQ(parse({"--peak-tflops", "813.5"}).options.peak_tflops, 813.5);
+  EXPECT_FALSE(parse({"--peak-tflops", "813.5"}).options.measures_peak);
+  EXPECT_TRUE(parse({"--peak-tflops", "gemm"}).options.measures_peak);
+  EXPECT_THROW(parse({"--model", "gpt", "--precision", "fp8", "--peak-tflops", "gemm"}), UsageError);
+}
+
 TEST(Options, ARankHangsInAPhaseOrAfterSteps) {
   const HangAt phase = parse({"--hang-at", "2:evaluation"}).options.hang;
   EXPECT_EQ(phase.rank, 2);
@@ -279,6 +287,7 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--comm-dtype", "fp16"}, std::vector{"--local-steps", "0"},
                     std::vector{"--local-from", "-1"}, std::vector{"--local-steps", "2", "--zero", "1"},
                     std::vector{"--local-steps", "2", "--overlap", "none"}, std::vector{"--stochastic-rounding", "1"},
+                    std::vector{"--peak-tflops", "-1"}, std::vector{"--peak-tflops", "gem"},
                     std::vector{"--fail-at", "3"}, std::vector{"--hang-at", "1:lunch"},
                     std::vector{"--timeout", "soon"}, std::vector{"--timeout", "-1"}, std::vector{"--timeout", "5 m x"},
                     std::vector{"--config", "/nonexistent.toml"}, std::vector{"--log-level", "loud"},

@@ -106,6 +106,9 @@ class LostTimeTest(ReportCase):
         self.assertIn("7.0% of 134.0 us", lost_time_words(found))
         self.assertEqual(lost_time_table(found).rows[0], ["main", "134.0", "124.6", "8.00", "1.31", "0.07", "93.0%"])
         self.assertEqual(lost_time_table(found).header[1:3], ["step, us", "one rank alone, us"])
+        told = summary | {"stragglers_us_half_width": 0.05, "exposed_comm_us_half_width": 1.234}
+        found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=told)]))
+        self.assertEqual(lost_time_table(found).rows[0][3:6], ["8.00 +- 1.23", "1.31", "0.07 +- 0.05"])
 
     def test_the_legend_is_not_cut_off(self) -> None:
         rows = [{"bucket_bytes": 1, "compute_alone_us": 900, "compute_beside_us": 950, "together_us": 1000}]

@@ -7,7 +7,7 @@ from typing import Any
 from support import cnn_description, record, write_results
 from report_support import ReportCase, algo, run_report
 from ddptools.measurements import load
-from ddptools.predicted import predicted_table, predicted_words, predictions
+from ddptools.predicted import predicted_table, predicted_words, predictions, unseen_tables
 
 
 def scaled(ranks: int, rate: float, baseline: float, **changes: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class PredictedTest(ReportCase):
         self.assertEqual([one.case.ranks for one in found], [8])
         self.assertAlmostEqual(found[0].error, 160 / 178 - 1)
         (row,) = predicted_table(experiment, found).rows
-        self.assertEqual(row, ["8 ranks", "23,011,236", "25,600,000", "-10.1%", "71.9%", "80.0%"])
+        self.assertEqual(row, ["8 ranks", "23,011,236", "25,600,000", "-10.1%", "71.9%", "80.0%", "+25.0%"])
         self.assertIn("off by 10.1% in the median, by 10.1% at most", predicted_words(experiment, found))
         self.assertIn("is 8 ranks (-10.1%)", predicted_words(experiment, found))
 
@@ -60,16 +60,31 @@ class PredictedTest(ReportCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual("Predicted and measured</h3>" in (self.folder / "r.html").read_text(), there)
 
+    def test_runs_that_the_fit_has_not_seen(self) -> None:
+        # The fit to two ranks has 50 us. Four ranks take 60 us, of which it knows nothing but the latency per rank.
+        few = scaled(2, 2 * 512 / 178e-6, 4e6)
+        more = scaled(4, 4 * 512 / 188e-6, 4e6)
+        more["summary"]["communication_seconds"] = 60e-6
+        write_results(self.folder / "results", [few, more])
+        self.assertEqual(run_report(self.folder / "results", "--out", self.folder / "r.html").returncode, 0)
+        page = (self.folder / "r.html").read_text()
+        self.assertIn("Fitted on runs of up to 2 ranks, asked about more", page)
+        self.assertIn("no loss: off by 46.9% in the median", page)
+        write_results(self.folder / "results", [more])
+        self.assertEqual(run_report(self.folder / "results", "--out", self.folder / "r.html").returncode, 0)
+        self.assertNotIn("Fitted on runs", (self.folder / "r.html").read_text())
+
     def test_damaged_summaries(self) -> None:
         rng = random.Random(2)
         values = [None, "x", -1, 0, 0.5, 1e400, 1e29, 1e-300, [], {}, True, 10**400, 3]
         for _ in range(300):
-            made = [scaled(1, 4e6, 4e6), scaled(8, 2e7, 4e6)]
+            made = [scaled(1, 4e6, 4e6), scaled(2, 7e6, 4e6), scaled(8, 2e7, 4e6)]
             for _ in range(rng.randrange(1, 5)):
                 summary = rng.choice(made)["summary"]
                 summary[rng.choice([*summary, "grad_accum", "seq"])] = rng.choice(values)
             for experiment in load([write_results(self.folder / "results", made)]).experiments:
                 found = predictions(experiment)
+                unseen_tables(experiment)
                 if found:
                     predicted_words(experiment, found), predicted_table(experiment, found)
 

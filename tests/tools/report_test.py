@@ -9,7 +9,7 @@ from typing import Any
 
 from support import ROOT, record, write_results
 from report_support import ReportCase, algo, everything, run_report, runs
-from ddptools.page import Heading, Notes, to_html
+from ddptools.page import NUMBER, Heading, Notes, to_html
 from ddptools.picture_file import Picture
 from ddptools.tables import Table, tables
 
@@ -25,10 +25,28 @@ class CasesTableTest(ReportCase):
         row = dict(zip(table.header, table.rows[0], strict=True))
         self.assertEqual(row["efficiency in the job"], "93.1% +- 0.6")
         self.assertEqual(row["clocks"], "1,530 MHz (sw_power_cap), fell in 4 windows")
+        self.assertRegex(row["efficiency in the job"], NUMBER)
+        bench = {"benchmark": "overlap", "results": [{"together_us": 1.0}], "gpus": gpus}
+        made = [record("c", 0, 1.0, {"ranks": 4}, bench=bench) | {"summary": None}]
+        (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
+        self.assertIn("1,530 MHz (sw_power_cap)", table.rows[0])
         for damaged in ({"gpus": None}, {"gpus": [1, {}]}, {"scaling_efficiency_half_width": None}, {"gpus": [None]}):
             made = [record("c", 0, 1.0, {"ranks": 4}, summary={"scaling_efficiency": 0.9} | damaged)]
             (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
             self.assertIn("90.0%", table.rows[0])
+
+    def test_exposed_communication_has_its_sign_and_interval(self) -> None:
+        def shown(*summaries: dict[str, Any]) -> str:
+            made = [record("c", i, 1.0, {"ranks": 4}, summary=summary) for i, summary in enumerate(summaries)]
+            (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
+            return dict(zip(table.header, table.rows[0], strict=True))["exposed communication"]
+
+        told = {"exposed_comm_us": -2.04, "exposed_comm_us_half_width": 1.5, "exposed_comm_fraction": -0.051}
+        self.assertEqual(shown(told), "-2.0 +- 1.5 us (-5.1%)")
+        self.assertRegex(shown(told), NUMBER)
+        self.assertEqual(shown(told, told | {"exposed_comm_us_half_width": 2.5}), "-2.0 +- 2.5 us (-5.1%)")
+        self.assertEqual(shown(told | {"exposed_comm_us_half_width": None}), "-2.0 us (-5.1%)")
+        self.assertEqual(shown({"exposed_comm_fraction": 0.4}), "40.0%")  # of an older version
 
 
 class PageTest(ReportCase):

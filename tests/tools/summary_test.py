@@ -114,18 +114,22 @@ class WarningsTest(ReportCase):
         self.assertIn("An efficiency above 100%: 105.0% of 2 ranks.", line)
         (line,) = self.warnings(scaling(199, 1.02))
         self.assertIn("An efficiency in the job above 100%: 102.0% of 2 ranks.", line)
-        (line,) = self.warnings(scaling(199, 1.02, scaling_efficiency_interval=[0.99, 1.05]))
-        self.assertIn("102.0% of 2 ranks (95% interval 99.0% to 105.0%).", line)
+        (line,) = self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.01))
+        self.assertIn("102.0% of 2 ranks (95% interval 101.0% to 103.0%).", line)
+        self.assertEqual(self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.03)), [])  # it may be 100%
 
     def test_parts_below_zero(self) -> None:
-        def run(mean: float) -> list[dict[str, Any]]:
+        def run(mean: float, **more: float) -> list[dict[str, Any]]:
             lost = {"step_seconds": 1e-3, "scaling_efficiency": 0.8, "step_seconds_without_communication": 9e-4,
                     "step_seconds_without_communication_mean": mean}  # fmt: skip
-            return runs("2", [5], {"ranks": 2}, summary=lost)
+            return runs("2", [5], {"ranks": 2}, summary=lost | more)
 
         self.assertEqual(self.warnings(run(8.5e-4)), [])
         (line,) = self.warnings(run(7.9e-4))
         self.assertIn("A part below zero: slower together of main, -1.0% of a step.", line)
+        self.assertEqual(self.warnings(run(7.9e-4, together_us_half_width=12.0)), [])  # it may be zero
+        (line,) = self.warnings(run(7.9e-4, together_us_half_width=2.0))
+        self.assertIn("-1.0% of a step. A time is not negative: what disturbed", line)
 
     def test_they_stand_on_the_page(self) -> None:
         records = runs("1", [100], {"ranks": 1}) + runs("2", [230], {"ranks": 2})

@@ -105,11 +105,12 @@ class SweepTest(unittest.TestCase):
 
     def test_the_table_has_the_number_of_a_benchmark(self) -> None:
         result = {"bytes": 2**20, "busbw_gbs": 3.5, "algorithm": "Ring", "protocol": "LL"}
-        bench = {"benchmark": "allreduce", "nccl": {"transport": "SHM"}, "results": [result]}
+        bench = {"benchmark": "allreduce", "nccl": {"transport": "SHM"}, "results": [result], "gpus": [{"sm_mhz": 1800.0}]}
         made = record("c", 0, 1.0, {"ranks": 2}, bench=bench, environment={"A": "1", "B": "x"}) | {"summary": None}
         (row,) = csv.DictReader(csv_text([made]).splitlines())
         self.assertEqual((row["rate"], row["unit"]), ("3.5", "GB/s busbw at 1 MiB"))
         self.assertEqual((row["versions"], row["environment"]), ("ddptrain 1, NCCL 2", "A=1 B=x"))
+        self.assertEqual(row["gpu_sm_mhz"], "1800.0")
         chosen = [row[f"nccl_{name}"] for name in ("algorithm", "protocol", "transport")]
         self.assertEqual(chosen, ["Ring", "LL", "SHM"])
         (row,) = csv.DictReader(csv_text([record("c", 0, None, {"ranks": 2})]).splitlines())

@@ -151,11 +151,18 @@ std::vector<Known> jobs() {
   all.together = 1.01;
   all.beside = 1.03;
   const double slower = 20 * (1 - 1 / 1.03);
+  // Eight ranks alike: the slowest one is so by chance. And one of eight that is hardly slower than the noise tells.
+  FakeTimes alike{{{100 * kUs, 5 * kUs}}};
+  alike.rank.assign(8, 1.0);
+  FakeTimes hardly = alike;
+  hardly.rank.back() = 1.002;
   return {{"compute slowed down by 3%", slowed, 100, 0, 0, 30 * (1 - 1 / 1.03), 5, (30 * (1 - 1 / 1.03) + 5) / 35},
           {"a straggler of 2%", straggler, 100, 1, 1, 0, 5, 1},
           {"a bucket that is half hidden", half, 100, 0, 0, 0, 30, 0.5},
           {"slower together", shared, 100, 4, 0, 0, 2, 1},
-          {"all of it", all, 100, 101 * 1.005 - 100, 101 * 0.015, slower, 8, (slower + 8) / 28}};
+          {"all of it", all, 100, 101 * 1.005 - 100, 101 * 0.015, slower, 8, (slower + 8) / 28},
+          {"eight ranks alike", alike, 100, 0, 0, 0, 5, 1},
+          {"one of eight hardly slower", hardly, 100, 0.025, 0.175, 0, 5, 1}};
 }
 
 Calibration measure(FakeJob& job, const FakeTimes& times, const CalibrationLimits& limits = {}) {
@@ -206,7 +213,7 @@ TEST(Calibration, IntervalsHoldTheTruthAsOftenAsTheySay) {
       held["slowed down"] += c.slowed_down.contains(kUs * known.slowed_down);
       held["waiting"] += c.waiting.contains(kUs * known.waiting);
       held["together"] += c.together.contains(kUs * known.together);
-      if (known.stragglers > 0) held["stragglers"] += c.stragglers.contains(kUs * known.stragglers);
+      held["stragglers"] += c.stragglers.contains(kUs * known.stragglers);
     }
     for (const auto& [what, runs] : held) {
       EXPECT_GE(runs, kRuns * 90 / 100) << known.name << ": " << what;
@@ -253,6 +260,8 @@ TEST(Calibration, RoundsLastASecondAndGoOnUntilTheIntervalIsNarrow) {
   FakeJob hopeless(times, 0.2);
   EXPECT_GT(measure(hopeless, times, {.seconds = 20.0}).scaling_efficiency.half_width, 0.01);
   EXPECT_LE(hopeless.now, 20.0);
+  EXPECT_EQ(measure(hopeless, times, {.seconds = 20.0}).limit_seconds, 20.0);
+  EXPECT_FALSE(c.limit_seconds);
   FakeJob hurried(times, 0.02);
   EXPECT_EQ(measure(hurried, times, {.seconds = 2.0}).rounds.size(), 4u);  // of half a second
 }
@@ -282,7 +291,7 @@ TEST(Calibration, MarksRoundsInWhichAClockFell) {
 }
 
 TEST(Calibration, TakesAQuarterOfTheTimedSteps) {
-  EXPECT_EQ(calibration_seconds(0.1, 0.0), 1.0);
+  EXPECT_EQ(calibration_seconds(0.1, 0.0), 4.0);
   EXPECT_EQ(calibration_seconds(20.0, 0.0), 5.0);
   EXPECT_EQ(calibration_seconds(3600.0, 0.0), 20.0);
   EXPECT_EQ(calibration_seconds(2.5, 60.0), 15.0);
@@ -307,11 +316,27 @@ TEST(Trace, ComputeOfAStepEndsWithItsLastBackwardPass) {
 TEST(Estimate, IsStudents) {
   const Estimate mean = estimate_mean({1.0, 2.0, 3.0, 4.0});
   EXPECT_DOUBLE_EQ(mean.value, 2.5);
-  EXPECT_NEAR(mean.half_width, 3.182 * std::sqrt(5.0 / 3.0 / 4.0), 1e-9);
+  EXPECT_NEAR(mean.half_width, 3.18244631 * std::sqrt(5.0 / 3.0 / 4.0), 1e-7);
   EXPECT_TRUE(std::isinf(estimate_mean({1.0}).half_width));
   std::vector<double> many(101, 1.0);
   many.front() = 2.0;
-  EXPECT_NEAR(estimate_mean(many).half_width, 1.984 * 1.0 / 101.0, 2e-5);
+  EXPECT_NEAR(estimate_mean(many).half_width, 1.983972 * 1.0 / 101.0, 1e-7);
+}
+
+TEST(Estimate, QuantilesAreThoseOfTables) {
+  EXPECT_NEAR(student_quantile(0.025, 1), 12.70620, 1e-4);
+  EXPECT_NEAR(student_quantile(0.025, 7), 2.36462, 1e-5);
+  EXPECT_NEAR(student_quantile(0.05, 2), 2.91999, 1e-5);
+  EXPECT_NEAR(student_quantile(0.005, 30), 2.749996, 1e-5);
+  EXPECT_NEAR(student_quantile(0.0005, 12), 4.31779, 1e-5);
+  EXPECT_NEAR(student_quantile(0.025, 100'000), 1.95999, 1e-4);
+}
+
+TEST(Estimate, OfTheLargestOfSeveralIsWider) {
+  const std::vector<double> values = {1.0, 2.0, 3.0, 4.0};
+  const double ratio = estimate_mean(values, 8).half_width / estimate_mean(values).half_width;
+  EXPECT_NEAR(ratio, student_quantile(0.025 / 8, 3) / student_quantile(0.025, 3), 1e-9);
+  EXPECT_GT(ratio, 2.0);
 }
 
 TEST(Estimate, OfARatioKnowsWhatChangesBothAlike) {

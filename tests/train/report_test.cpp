@@ -52,6 +52,7 @@ RunResult measured() {
   c.exposed_fraction = {0.25, 0.0075};
   c.rounds.resize(5);
   c.rounds[3].clock_fell = true;
+  c.limit_seconds = 6.47;
   result.calibration = c;
   result.nccl = NcclUsage{"2.28.9", "Ring", "LL", "P2P/CUMEM", 16};
   return result;
@@ -72,17 +73,17 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   testing::internal::CaptureStdout();
   report.summary(measured());
   const std::string table = testing::internal::GetCapturedStdout();
-  for (const char* row :
-       {"Images/sec, all ranks     4000000  (median of 7 windows of 1.2 s, 3900000 to 4100000)",
-        "Beside the baseline       4000000  (all ranks, windows in turn with the baseline's, 5 rounds, 1 of them at a "
-        "lower clock)",
-        "Scaling efficiency        96.2% +- 0.4  (+-: 95% intervals)",
-        "Step                      100.0 us, against 75.0 us alone; the difference is:",
-        "Slower together           5.0 +- 0.1 us",
-        "Stragglers                10.0 +- 0.2 us  (10.0% of a step: rank 2 is 12.5% above the mean)",
-        "Exposed communication     10.0 +- 0.3 us  (25.0% +- 0.8 of the 40.0 us alone)",
-        "  compute slowed down     12.0 +- 0.1 us", "  waiting                 -2.0 +- 0.4 us",
-        "Gradients                 NCCL plain (NCCL_PROTO is set)"}) {
+  for (const char* row : {"Images/sec, all ranks     4000000  (median of 7 windows of 1.2 s, 3900000 to 4100000)",
+                          "Beside the baseline       4000000  (all ranks, windows in turn with the baseline's, 5 "
+                          "rounds, 1 of them at a lower "
+                          "clock, ended by the limit of 6.47 s: --calibration-seconds)",
+                          "Scaling efficiency        96.2% +- 0.4  (+-: 95% intervals)",
+                          "Step                      100.0 us, against 75.0 us alone; the difference is:",
+                          "Slower together           5.0 +- 0.1 us",
+                          "Stragglers                10.0 +- 0.2 us  (10.0% of a step: rank 2 is 12.5% above the mean)",
+                          "Exposed communication     10.0 +- 0.3 us  (25.0% +- 0.8 of the 40.0 us alone)",
+                          "  compute slowed down     12.0 +- 0.1 us", "  waiting                 -2.0 +- 0.4 us",
+                          "Gradients                 NCCL plain (NCCL_PROTO is set)"}) {
     EXPECT_NE(table.find(row), std::string::npos) << row << "\n" << table;
   }
 
@@ -108,6 +109,7 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   EXPECT_NEAR(summary.at("waiting_us"), -2.0, 1e-9);
   EXPECT_NEAR(summary.at("waiting_us_half_width"), 0.4, 1e-9);
   EXPECT_EQ(summary.at("calibration_rounds"), 5);
+  EXPECT_EQ(summary.at("calibration_limit_seconds"), 6.47);
   EXPECT_EQ(summary.at("calibration").at(3).at("clock_fell"), true);
 }
 
@@ -138,7 +140,8 @@ TEST(Report, OneWindowAndOneRoundHaveNeitherMedianNorInterval) {
   testing::internal::CaptureStdout();
   report.summary(result);
   const std::string table = testing::internal::GetCapturedStdout();
-  for (const char* row : {"Images/sec, all ranks     4000000  (over 0.71 s)\n", "1 round, which gives no interval)",
+  for (const char* row : {"Images/sec, all ranks     4000000  (over 0.71 s)\n",
+                          "1 round, which gives no interval, ended by the limit of ",
                           "Scaling efficiency        96.2%\n", "Exposed communication     10.0 us  ("}) {
     EXPECT_NE(table.find(row), std::string::npos) << row << "\n" << table;
   }
