@@ -25,6 +25,7 @@ std::string expected(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   if (type == "INT") return "an integer";
   if (type == kNumberOrAuto) return "an integer or \"auto\"";
+  if (type == kRateOrGemm) return "a number or \"gemm\"";
   if (type == "UINT") return "an integer that is not negative";
   if (type == "FLOAT") return "a number";
   return "a text in quotes (" + type + ")";
@@ -44,7 +45,8 @@ std::string text_of(const toml::node& node) {
 /// The value of `option` as TOML writes it.
 std::string value_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
-  if (type == "FLOAT") return fmt::format("{}", option.as<double>());
+  const bool rate = type == kRateOrGemm && option.as<std::string>() != "gemm";
+  if (rate || type == "FLOAT") return fmt::format("{}", option.as<double>());
   const bool number = is_number(type) || (type == kNumberOrAuto && option.as<std::string>() != "auto");
   if (number) return fmt::format("{}", option.as<std::int64_t>());
   return text_of(toml::array{option.as<std::string>()}[0]);
@@ -86,7 +88,8 @@ std::string flag_text(const Entry& entry, const CLI::Option& option) {
   const toml::node& node = *entry.node;
   const auto text = node.value_exact<std::string>();
   const std::string type = option.get_type_name();
-  if (text && (type == kNumberOrAuto ? *text == "auto" : !is_number(type))) return *text;
+  const std::string word = type == kNumberOrAuto ? "auto" : type == kRateOrGemm ? "gemm" : "";
+  if (text && (word.empty() ? !is_number(type) : *text == word)) return *text;
   if (is_negative(node) ? option.get_type_name() != "UINT" : node.is_number() || node.is_boolean()) return entry.value;
   usage_error("{}: {}: give {}", entry.place, entry.shown(), expected(option));
 }

@@ -12,8 +12,9 @@ namespace ddptrain {
 // The options of a command line as a TOML file: option = value, a line each, no tables. Options that are not
 // configurable() cannot be in it.
 
-/// The type name of an option that takes an integer or auto.
+/// The type names of options that take an integer or auto, and a number or gemm.
 inline constexpr const char* kNumberOrAuto = "INT|auto";
+inline constexpr const char* kRateOrGemm = "FLOAT|gemm";
 
 /// Gives the options of `app`, which has parsed its command line, the values of a file. Options that the command line
 /// gave keep their values. UsageError with file, line and column for what is not TOML, an unknown or repeated option,

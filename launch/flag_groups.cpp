@@ -353,7 +353,7 @@ void add_output_flags(CLI::App& app, Options& o) {
   app.add_option_function<std::string>(
          "--peak-tflops", [&o](const std::string& text) { parse_peak(text, o); },
          "Of one device, for MFU; gemm: of large matrix products, measured before training (0: of the data sheet)")
-      ->type_name("FLOAT|gemm")
+      ->type_name(kRateOrGemm)
       ->default_str("0");
   app.add_option("--trace", o.run.trace, "Chrome trace (JSON, for Perfetto) of a few steps after training")
       ->type_name("FILE");

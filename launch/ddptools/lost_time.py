@@ -41,7 +41,7 @@ class Loss:
     useful_seconds: float  # of the baseline
     part_seconds: dict[str, float]  # which add up to what a step is longer than useful
     slowest: str = ""  # which rank, in words, where that is known
-    half_width_seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # of 95% intervals, of parts that have one
+    half_width_seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # 95% intervals, of parts that have one
 
     @property
     def share(self) -> float:

@@ -69,8 +69,8 @@ def predicted_table(experiment: Experiment, found: list[Predicted]) -> Table:
     left = f" {len(found) - MOST_ROWS} more cases are left out." if len(found) > MOST_ROWS else ""
     header = ["case", "predicted samples/s", "measured samples/s", "error"]
     header += ["predicted efficiency", "measured efficiency", "error of no loss"]
-    caption = "What ddpplan gives for the runs to which it was fitted, beside W times their own baseline (no loss), median "
-    return Table(f"{caption}of the runs (smallest to largest).{left}", header, rows)
+    caption = "What ddpplan gives for the runs to which it was fitted, beside W times their own baseline (no loss)"
+    return Table(f"{caption}, median of the runs (smallest to largest).{left}", header, rows)
 
 
 def predicted_words(experiment: Experiment, found: list[Predicted]) -> str:

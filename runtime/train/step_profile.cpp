@@ -55,6 +55,20 @@ int measure(const std::vector<Series*>& all, const World& world, Device& device,
 
 }  // namespace
 
+StepTimes step_times_of(const TimedPasses& timed) {
+  StepTimes result;
+  result.step = timed.step;
+  result.eager_step = timed.eager_step;
+  result.data = timed.data;
+  result.forward = timed.forward - timed.data;
+  result.backward = timed.forward_and_backward - timed.forward;
+  result.optimizer = timed.silent - timed.forward_and_backward;
+  result.exposed_communication = timed.step - timed.silent;
+  result.stragglers = timed.silent - timed.silent_mean;
+  result.communication = timed.communication;
+  return result;
+}
+
 StepTimes profile_step(Trainer& trainer, StepGraph* data_steps, const World& world, Device& device,
                        double min_seconds) {
   StepGraph eager_steps = trainer.make_eager_steps();
@@ -68,19 +82,17 @@ StepTimes profile_step(Trainer& trainer, StepGraph* data_steps, const World& wor
   if (data_steps != nullptr) data.emplace(*data_steps);
   std::vector<Series*> all = {&step, &eager, &forward, &passes, &silent, &communication};
   if (data) all.push_back(&*data);
+  const int rounds = measure(all, world, device, min_seconds);
   const bool several_ranks = world.size() > 1;
-  const Series& without_communication = several_ranks ? silent : step;
-  StepTimes result;
-  result.rounds = measure(all, world, device, min_seconds);
-  result.step = step.slowest();
-  result.eager_step = eager.slowest();
-  result.data = data ? data->slowest() : 0.0;
-  result.forward = forward.slowest() - result.data;
-  result.backward = passes.slowest() - forward.slowest();
-  result.optimizer = without_communication.slowest() - passes.slowest();
-  result.exposed_communication = result.step - without_communication.slowest();
-  result.stragglers = without_communication.slowest() - without_communication.mean();
-  result.communication = several_ranks ? communication.slowest() : 0.0;
+  StepTimes result = step_times_of({.step = step.slowest(),
+                                    .eager_step = eager.slowest(),
+                                    .data = data ? data->slowest() : 0.0,
+                                    .forward = forward.slowest(),
+                                    .forward_and_backward = passes.slowest(),
+                                    .silent = several_ranks ? silent.slowest() : step.slowest(),
+                                    .silent_mean = several_ranks ? silent.mean() : step.mean(),
+                                    .communication = several_ranks ? communication.slowest() : 0.0});
+  result.rounds = rounds;
   return result;
 }
 

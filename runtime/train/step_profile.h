@@ -22,6 +22,21 @@ struct StepTimes {
   int rounds = 0;
 };
 
+/// What is timed for that, seconds per step: medians over rounds of the slowest rank. 0: not measured.
+struct TimedPasses {
+  double step = 0.0;
+  double eager_step = 0.0;
+  double data = 0.0;                  ///< Alone.
+  double forward = 0.0;               ///< With data.
+  double forward_and_backward = 0.0;  ///< With data.
+  double silent = 0.0;                ///< The step without communication; of one rank the step.
+  double silent_mean = 0.0;           ///< The same, mean over the ranks.
+  double communication = 0.0;
+};
+
+/// All but the number of rounds.
+StepTimes step_times_of(const TimedPasses& timed);
+
 /// Collective. `data`: queues the input of a step alone; null where it cannot be told from forward. The trainer should
 /// have its graph enabled; its parameters are spoilt.
 /// Goes on until `min_seconds` of whole steps have been timed.

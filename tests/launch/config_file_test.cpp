@@ -53,6 +53,13 @@ TEST(ConfigFile, NumbersAndNamesNeedNoQuotesWhereTheyAreNumbers) {
   }
 }
 
+TEST(ConfigFile, ARateIsANumberOrAWord) {
+  for (const char* line : {"peak-tflops = 813.5\n", "peak-tflops = \"gemm\"\n", "peak-tflops = 0\n"}) {
+    const std::string path = file_with("rate.toml", line);
+    EXPECT_NE(parse({"--config", path.c_str(), "--print-config"}).print->find(line), std::string::npos) << line;
+  }
+}
+
 struct BadFile {
   const char* name;
   const char* text;
@@ -101,6 +108,8 @@ INSTANTIATE_TEST_SUITE_P(
                     BadFile{"quotes", "\n\nbatch = \"3\"\n", ":3:1: batch = \"3\": give an integer"},
                     BadFile{"fraction", "batch = 3.5\n", ":1:1: batch = 3.5: give an integer"},
                     BadFile{"words", "lr = \"fast\"\n", ":1:1: lr = \"fast\": give a number"},
+                    BadFile{"rate", "peak-tflops = \"fast\"\n",
+                            ":1:1: peak-tflops = \"fast\": give a number or \"gemm\""},
                     BadFile{"negative", "seed = -1\n", ":1:1: seed = -1: give an integer that is not negative"},
                     BadFile{"choice", "overlap = true\n", ":1:1: --overlap true: give one of on|backward|off|none"},
                     BadFile{"date", "data = 1979-05-27\n", ":1:1: data = 1979-05-27: give a text"},
