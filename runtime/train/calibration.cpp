@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/nvtx.h"
@@ -16,10 +18,9 @@
 namespace ddptrain {
 namespace {
 
-constexpr std::size_t kKinds = 4;
-constexpr std::array<TimedWork, 2 * kKinds> kRound = {
-    TimedWork::alone,         TimedWork::step,   TimedWork::silent, TimedWork::communication,
-    TimedWork::communication, TimedWork::silent, TimedWork::step,   TimedWork::alone};
+constexpr std::size_t kKinds = 5;
+constexpr std::size_t kWindowsOfARound = 8;   // and two beside sums
+constexpr double kSpareForSums = 1.25;        // of their time alone, as they share the cores
 constexpr double kRoundSeconds = 1.0;         // at least, where the limit allows a few
 constexpr double kSlowGpuRoundSeconds = 4.0;  // a GPU whose clock follows its power needs windows that warm it
 constexpr double kSlowStepSeconds = 0.01;
@@ -55,11 +56,14 @@ class Calibrator {
   Calibrator(TimedJob& job, double step_seconds, bool gpu, const CalibrationLimits& limits)
       : job_(job), limits_(limits) {
     const double most = gpu && step_seconds > kSlowStepSeconds ? kSlowGpuRoundSeconds : kRoundSeconds;
-    const double window = std::min(limits.seconds / kFewestRounds, most) / kRound.size();
+    const double window = std::min(limits.seconds / kFewestRounds, most) / kWindowsOfARound;
     steps_.fill(agreed_steps(window, step_seconds));
     const double communication = slowest(job.time(TimedWork::communication, 1).seconds);
     steps_[index_of(TimedWork::communication)] = agreed_steps(window, std::max(communication, 1e-9));
+    choose_round(communication, slowest(job.time(TimedWork::silent, 1).seconds));
   }
+
+  double steps_for_sums() const { return steps_for_sums_; }
 
   std::vector<CalibrationRound> measure() {
     std::vector<CalibrationRound> rounds;
@@ -76,13 +80,28 @@ class Calibrator {
   }
 
  private:
+  void choose_round(double communication, double silent) {
+    round_ = {TimedWork::alone, TimedWork::step, TimedWork::silent, TimedWork::communication};
+    const double steps_for_sum = kSpareForSums * communication / std::max(silent, 1e-9);
+    std::uint64_t& steps = steps_[index_of(TimedWork::beside_sums)];
+    steps = static_cast<std::uint64_t>(job_.agreed(std::max(std::ceil(steps_for_sum), static_cast<double>(steps))));
+    const double fit = std::floor(static_cast<double>(steps) / std::max(steps_for_sum, 1e-9));
+    const auto sums = static_cast<std::uint64_t>(job_.agreed(std::clamp(fit, 1.0, static_cast<double>(steps))));
+    if (job_.prepare_beside_sums(steps, sums)) {
+      steps_for_sums_ = static_cast<double>(steps) / static_cast<double>(sums);
+      round_.push_back(TimedWork::beside_sums);
+    }
+    const std::vector<TimedWork> back(round_.rbegin(), round_.rend());
+    round_.insert(round_.end(), back.begin(), back.end());
+  }
+
   std::uint64_t agreed_steps(double window_seconds, double step_seconds) {
     return static_cast<std::uint64_t>(job_.agreed(static_cast<double>(steps_per_window(window_seconds, step_seconds))));
   }
 
   CalibrationRound round() {
     CalibrationRound result;
-    for (const TimedWork work : kRound) add(result, work);
+    for (const TimedWork work : round_) add(result, work);
     return result;
   }
 
@@ -108,6 +127,9 @@ class Calibrator {
         break;
       case TimedWork::communication:
         round.communication += slowest(window.seconds);
+        break;
+      case TimedWork::beside_sums:
+        round.beside_sums += mean(window.seconds);
     }
   }
 
@@ -131,8 +153,10 @@ class Calibrator {
 
   TimedJob& job_;
   const CalibrationLimits& limits_;
+  std::vector<TimedWork> round_;
   std::array<std::uint64_t, kKinds> steps_{};
-  double seconds_ = 0.0;  ///< In windows so far.
+  double steps_for_sums_ = 0.0;  ///< Beside which those of one step are summed; 0: not measured.
+  double seconds_ = 0.0;         ///< In windows so far.
 };
 
 std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& rounds) {
@@ -163,8 +187,19 @@ double widened(double half_width, double one, double chosen) {
   return std::isfinite(chosen) ? std::sqrt(half_width * half_width + chosen * chosen - one * one) : half_width;
 }
 
+/// The part of the slowest rank. As the same rounds choose that rank, the intervals of what is measured from it grow.
+void find_stragglers(const std::vector<CalibrationRound>& rounds, Calibration& result) {
+  const std::size_t rank = result.slowest_rank;
+  const auto behind = column(rounds, [rank](const CalibrationRound& r) { return r.silent[rank] - mean(r.silent); });
+  result.stragglers = estimate_mean(behind, slowest_candidates(rounds, rank));
+  const double one = estimate_mean(behind).half_width, chosen = result.stragglers.half_width;
+  for (Estimate* part : {&result.exposed, &result.waiting}) part->half_width = widened(part->half_width, one, chosen);
+  const double scale = 1.0 / result.communication_seconds;
+  result.exposed_fraction.half_width = widened(result.exposed_fraction.half_width, scale * one, scale * chosen);
+}
+
 /// All of it from the means of rounds.
-Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_step) {
+Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_step, double steps_for_sums) {
   Calibration result;
   result.silent_seconds = mean_of_each_rank(rounds);
   const auto ranks = static_cast<double>(result.silent_seconds.size());
@@ -173,7 +208,6 @@ Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_st
   result.slowest_rank = rank;
   result.silent_mean_seconds = mean(result.silent_seconds);
   const auto observed = [&](auto get) { return estimate_mean(column(rounds, get)); };
-  const auto behind = [rank](const CalibrationRound& r) { return r.silent[rank] - mean(r.silent); };
   const auto exposed = [rank](const CalibrationRound& r) { return r.step - r.silent[rank]; };
   const auto slowed_down = [](const CalibrationRound& r) { return r.compute_beside - r.compute_silent; };
   const auto communication = [](const CalibrationRound& r) { return r.communication; };
@@ -186,11 +220,11 @@ Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_st
   result.exposed = observed(exposed);
   result.slowed_down = observed(slowed_down);
   result.waiting = observed([&](const CalibrationRound& r) { return exposed(r) - slowed_down(r); });
-  result.stragglers = estimate_mean(column(rounds, behind), slowest_candidates(rounds, rank));
-  const double one = observed(behind).half_width, chosen = result.stragglers.half_width;
-  for (Estimate* part : {&result.exposed, &result.waiting}) part->half_width = widened(part->half_width, one, chosen);
-  const double scale = 1.0 / result.communication_seconds;
-  result.exposed_fraction.half_width = widened(result.exposed_fraction.half_width, scale * one, scale * chosen);
+  find_stragglers(rounds, result);
+  if (steps_for_sums > 0.0) {
+    result.cores_taken = observed(
+        [steps_for_sums](const CalibrationRound& r) { return steps_for_sums * (r.beside_sums - mean(r.silent)); });
+  }
   result.samples_per_second = samples_per_step / result.step_seconds;
   result.baseline_per_second = samples_per_step / ranks / result.alone_seconds;
   result.rounds = std::move(rounds);
@@ -201,7 +235,8 @@ Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_st
 class TrainedJob final : public TimedJob {
  public:
   TrainedJob(Trainer& trainer, const World& world, Device& device, SensorSampler* sensors, std::uint32_t traced_steps)
-      : world_(world),
+      : trainer_(trainer),
+        world_(world),
         device_(device),
         sensors_(sensors),
         alone_(trainer.make_silent_steps(true)),
@@ -220,15 +255,24 @@ class TrainedJob final : public TimedJob {
     traced_silent_.run();
   }
 
+  bool prepare_beside_sums(std::uint64_t steps, std::uint64_t sums) override {
+    if (world_.nodes() == 1 || !trainer_.computes_beside_sums()) return false;
+    beside_sums_.emplace(trainer_.make_steps_beside_sums(steps, sums));
+    return true;
+  }
+
   Window time(TimedWork work, std::uint64_t steps) override {
-    StepGraph& graph = *std::array{&alone_, &step_, &silent_, &communication_}[index_of(work)];
+    const bool beside = work == TimedWork::beside_sums;
+    StepGraph& graph = beside ? *beside_sums_ : *std::array{&alone_, &step_, &silent_, &communication_}[index_of(work)];
+    const bool goes_on = work == TimedWork::step && trainer_.computes_beside_sums();  // as in training
     const bool takes_part = work != TimedWork::alone || world_.rank() == 0;
     if (takes_part) {
-      graph.run(steps / 4);
-      device_.synchronize();
+      if (!beside) graph.run(goes_on ? std::max<std::uint64_t>(steps / 4, 1) : steps / 4);
+      if (!goes_on) device_.synchronize();
     }
     if (sensors_ != nullptr) sensors_->take();  // of what was before
-    const double mine = time_window(graph, steps, world_, device_, takes_part);
+    const double mine = time_window(graph, steps, world_, device_, {.takes_part = takes_part, .waits = !goes_on});
+    device_.synchronize();
     SensorWindow shown;
     if (sensors_ != nullptr && takes_part) shown = sensors_->take();
     Window window{gather(mine), 0.0};
@@ -258,6 +302,7 @@ class TrainedJob final : public TimedJob {
     return all;
   }
 
+  Trainer& trainer_;
   const World& world_;
   Device& device_;
   SensorSampler* sensors_;
@@ -265,6 +310,7 @@ class TrainedJob final : public TimedJob {
   StepGraph& step_;
   StepGraph silent_;
   StepGraph communication_;
+  std::optional<StepGraph> beside_sums_;
   TracedSteps traced_;
   TracedSteps traced_silent_;
 };
@@ -277,7 +323,9 @@ double calibration_seconds(double train_seconds, double min_seconds) {
 
 Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,
                       const CalibrationLimits& limits) {
-  Calibration result = evaluate(Calibrator(job, step_seconds, gpu, limits).measure(), samples_per_step);
+  Calibrator calibrator(job, step_seconds, gpu, limits);
+  std::vector<CalibrationRound> rounds = calibrator.measure();
+  Calibration result = evaluate(std::move(rounds), samples_per_step, calibrator.steps_for_sums());
   if (!is_narrow(result.rounds, limits)) result.limit_seconds = limits.seconds;
   return result;
 }

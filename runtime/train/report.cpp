@@ -118,6 +118,7 @@ Json round_fields(const CalibrationRound& round) {
           {"communication_seconds", round.communication},
           {"compute_beside_seconds", round.compute_beside},
           {"compute_silent_seconds", round.compute_silent},
+          {"beside_sums_seconds", known(round.beside_sums)},
           {"alone_sm_mhz", known(round.alone_sm_mhz)},
           {"step_sm_mhz", known(round.step_sm_mhz)},
           {"clock_fell", round.clock_fell}};
@@ -150,6 +151,8 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
     line[name] = 1e6 * part.value;
     line[std::string(name) + "_half_width"] = half_width(part, 1e6);
   }
+  line["cores_taken_us"] = c.cores_taken ? Json(1e6 * c.cores_taken->value) : Json(nullptr);
+  line["cores_taken_us_half_width"] = c.cores_taken ? half_width(*c.cores_taken, 1e6) : Json(nullptr);
   line["calibration_rounds"] = c.rounds.size();
   line["calibration_limit_seconds"] = json_of(c.limit_seconds);
   line["calibration"] = Json::array();
@@ -423,6 +426,7 @@ void Report::table(const RunResult& result) const {
     row("Exposed communication", exposed_text(c));
     row("  compute slowed down", microseconds(c.slowed_down));
     row("  waiting", microseconds(c.waiting));
+    if (c.cores_taken) row("Cores taken by sums", microseconds(*c.cores_taken) + " of compute in a step");
   } else if (result.calibration) {
     row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
   }

@@ -12,13 +12,14 @@ std::uint64_t steps_per_window(double window_seconds, double step_seconds) {
   return steps > kUnroll ? steps - steps % kUnroll : steps;
 }
 
-double time_window(StepGraph& graph, std::uint64_t steps, const World& world, Device& device, bool takes_part) {
+double time_window(StepGraph& graph, std::uint64_t steps, const World& world, Device& device,
+                   const WindowOptions& options) {
   world.barrier();
   double seconds = 0.0;
-  if (takes_part) {
+  if (options.takes_part) {
     const auto start = std::chrono::steady_clock::now();
     graph.run(steps);
-    device.synchronize();
+    if (options.waits) device.synchronize();
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   world.quiet_barrier();

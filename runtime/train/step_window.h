@@ -11,8 +11,13 @@ namespace ddptrain {
 /// How many steps take about `window_seconds`: at least one, and whole graphs where it is more than one graph.
 std::uint64_t steps_per_window(double window_seconds, double step_seconds);
 
-/// Collective. Seconds that this rank takes for `steps` steps, from a start in common until its device is done; 0 where
-/// it takes no part: it then sleeps until the others are done.
-double time_window(StepGraph& graph, std::uint64_t steps, const World& world, Device& device, bool takes_part = true);
+struct WindowOptions {
+  bool takes_part = true;  ///< This rank; else it sleeps until the others are done.
+  bool waits = true;       ///< Until the device is done; else, on a CPU, sums of the last step may go on behind.
+};
+
+/// Collective. Seconds that this rank takes for `steps` steps, from a start in common; 0 where it takes no part.
+double time_window(StepGraph& graph, std::uint64_t steps, const World& world, Device& device,
+                   const WindowOptions& options = {});
 
 }  // namespace ddptrain

@@ -8,6 +8,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/nvtx.h"
 #include "runtime/device/tuned_choices.h"
+#include "runtime/train/background_sums.h"
 
 namespace ddptrain {
 namespace {
@@ -75,7 +76,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       tree_(make_tree(options, arena_, device, communicator)),
       optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator,
                  options.fused_sum && ranks_.count == 1, &state_.step()->nonfinite, options.on_nonfinite),
-      reducer_(arena_, &communicator, device, overlap(), on_reduced(), on_last_bucket(), tree()),
+      reducer_(arena_, &communicator, device, overlap(), on_reduced(), on_last_bucket(), tree(), on_partly_reduced()),
       silent_reducer_(arena_, nullptr, device, OverlapMode::none, on_reduced(), nullptr, tree()),
       sums_(device.allocate(4 * static_cast<std::size_t>(ranks_.count) * sizeof(MetricSums))),
       training_(device, state_.step(), [this](std::uint32_t offset) { train_step(reducer_, offset); },
@@ -101,6 +102,13 @@ GradientReducer::Reduced Trainer::on_reduced() {
 GradientReducer::Reduced Trainer::on_last_bucket() {
   if (!optimizer_.sums_last_bucket()) return nullptr;
   return [this](std::size_t bucket, Stream stream) { optimizer_.sum_and_update(bucket, stream); };
+}
+
+GradientReducer::PartlyReduced Trainer::on_partly_reduced() {
+  if (tree_ || !optimizer_.updates_parts()) return nullptr;
+  return [this](std::size_t bucket, const std::vector<ElementRange>& final, Stream stream) {
+    optimizer_.bucket_partly_reduced(bucket, final, stream);
+  };
 }
 
 GradientPath Trainer::gradient_path() const {
@@ -374,6 +382,17 @@ StepGraph Trainer::make_silent_steps(bool whole_device) {
     train_step(silent_reducer_, offset);
   };
   return {device_, state_.step(), step, {.enabled = options_.graph, .eager_steps = 0}};
+}
+
+StepGraph Trainer::make_steps_beside_sums(std::uint64_t steps, std::uint64_t count) {
+  const auto sums = std::make_shared<BackgroundSums>(arena_, communicator_, device_);
+  const auto step = [this, sums, steps, count, done = std::uint64_t{0}](std::uint32_t offset) mutable {
+    if (done++ % steps == 0) sums->start(count);
+    sums->go_on();
+    train_step(silent_reducer_, offset);
+    if (done % steps == 0) sums->finish();
+  };
+  return {device_, state_.step(), step, {.enabled = false}};
 }
 
 StepGraph Trainer::make_communication_steps() {

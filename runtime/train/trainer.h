@@ -145,6 +145,11 @@ class Trainer {
   StepGraph& training_steps() { return training_; }
   StepGraph make_silent_steps(bool whole_device);
   StepGraph make_communication_steps();
+  /// Whether sums over the network go on beneath the next forward pass, on the cores that compute.
+  bool computes_beside_sums() const { return overlap() == OverlapMode::on && device_.kind() == DeviceKind::cpu; }
+  /// Steps without communication beside sums that nothing waits for but the end of `steps` steps, beside which are the
+  /// sums of `sums` steps.
+  StepGraph make_steps_beside_sums(std::uint64_t steps, std::uint64_t sums);
   TracedSteps make_traced_steps(std::uint32_t steps, bool communicates);
   /// What profile_step() times besides, without communication and updates: forward, or forward and backward. And the
   /// whole step launched kernel by kernel.
@@ -177,6 +182,7 @@ class Trainer {
   OverlapMode overlap() const;
   GradientReducer::Reduced on_reduced();
   GradientReducer::Reduced on_last_bucket();
+  GradientReducer::PartlyReduced on_partly_reduced();
 
   TrainerOptions options_;
   const World& world_;

@@ -41,6 +41,12 @@ std::vector<float> sum_over_hosts(const std::vector<std::vector<float>>& of_rank
   return sums;
 }
 
+std::int64_t elements_of(const std::vector<ElementRange>& ranges) {
+  std::int64_t elements = 0;
+  for (const ElementRange& range : ranges) elements += range.end - range.begin;
+  return elements;
+}
+
 class SumsOverHosts : public testing::TestWithParam<bool> {
  protected:
   static std::vector<float> values_of(int rank, std::int64_t count) {
@@ -95,20 +101,55 @@ TEST_P(SumsOverHosts, HaveOneOrderAndRoundingOnAllRanks) {
   }
 }
 
-/// The large one has only so much on its way at a time.
-TEST(SumOverHosts, ASmallOneThatStartsLaterEndsEarlier) {
+/// The large one has only so much on its way at a time, and less where sums are rounded. Behind what was sent before
+/// the small one, ranks send some more while they wait for it.
+TEST_P(SumsOverHosts, ASmallOneThatStartsLaterEndsEarlier) {
   const World& world = test_world();
   if (world.size() == 1) GTEST_SKIP() << "needs several ranks";
   const auto device = make_cpu_device({});
-  const auto communicator = make_mpi_communicator(world, *device, CommunicatorOptions{.host = world.rank()});
-  const Buffer large = device->allocate(DType::f32, {std::int64_t{8} << 20});
-  const Buffer small = device->allocate(DType::f32, {20000});
-  const auto first =
-      communicator->all_reduce_sum(large.view(DType::f32, {std::int64_t{8} << 20}), device->compute_stream());
-  const auto second = communicator->all_reduce_sum(small.view(DType::f32, {20000}), device->compute_stream());
+  const auto communicator =
+      make_mpi_communicator(world, *device, {.bf16_between_hosts = GetParam(), .host = world.rank()});
+  const std::int64_t size = std::int64_t{8} << 20;
+  const Buffer large = device->allocate(DType::f32, {size});
+  const Buffer small = device->allocate(DType::f32, {1000});
+  const auto first = communicator->all_reduce_sum(large.view(DType::f32, {size}), device->compute_stream());
+  const auto second = communicator->all_reduce_sum(small.view(DType::f32, {1000}), device->compute_stream());
   while (!communicator->test(second)) std::this_thread::yield();
-  EXPECT_FALSE(communicator->test(first));
+  const std::int64_t bytes = elements_of(communicator->final_elements(first)) * (GetParam() ? 2 : 4);
+  const std::int64_t on_their_way = world.size() > 2 ? 8 : GetParam() ? 1 : 4;
+  EXPECT_LE(bytes / world.size(), 3 * on_their_way * (48 << 10));
   communicator->wait(first);
+}
+
+TEST_P(SumsOverHosts, TellWhatIsFinalBeforeTheirEnd) {
+  const World& world = test_world();
+  if (world.size() == 1) GTEST_SKIP() << "needs several ranks";
+  const std::int64_t count = 2000003;
+  std::vector<std::vector<float>> of_rank;
+  std::vector<int> host_of;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    of_rank.push_back(values_of(rank, count));
+    host_of.push_back(world.size() == 4 ? rank / 2 : rank);
+  }
+  const std::vector<float> sums = sum_over_hosts(of_rank, host_of, GetParam());
+  const auto mine = static_cast<std::size_t>(world.rank());
+  const auto device = make_cpu_device({});
+  const auto communicator =
+      make_mpi_communicator(world, *device, {.bf16_between_hosts = GetParam(), .host = host_of[mine]});
+  const Buffer buffer = device->allocate(DType::f32, {count});
+  auto* values = static_cast<float*>(buffer.data());
+  std::copy(of_rank[mine].begin(), of_rank[mine].end(), values);
+  const auto sum = communicator->all_reduce_sum(buffer.view(DType::f32, {count}), device->compute_stream());
+  bool before_the_end = false;
+  while (!communicator->test(sum)) {
+    for (const ElementRange& range : communicator->final_elements(sum)) {
+      ASSERT_TRUE(std::equal(values + range.begin, values + range.end, sums.begin() + range.begin)) << range.begin;
+      before_the_end = true;
+    }
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(before_the_end);
+  communicator->wait(sum);
 }
 
 /// Each adds by itself: a rank that starts later gets its sum while the other one computes and does not call MPI.

@@ -92,23 +92,32 @@ class NetworkTest(unittest.TestCase):
             self.hosts.do(name, "tc qdisc replace dev eth0 root tbf rate 100mbit burst 64kb latency 100ms")
             self.addCleanup(self.hosts.do, name, "tc qdisc del dev eth0 root")
         # A rank that stands still for longer than a sum takes begins its forward pass after the sum.
-        for mode, expected, trials in (("on", (3, 2, "bucket 1 update"), 4), ("backward", (3, 0, "bucket 0 update"), 1)):
-            seen = []
+        last_first = ["bucket 1 update", "bucket 0 update"]
+        for mode, expected, trials in (("on", ([last_first] * 2, True), 4), ("backward", ([], False), 1)):
+            seen: list[tuple[list[list[str]], bool]] = []
             while len(seen) < trials and expected not in seen:
                 seen.append(self.updates_beneath_forward(mode))
             self.assertEqual(seen[-1], expected, f"{mode}: {seen}")
 
-    def updates_beneath_forward(self, mode: str) -> tuple[int, int, str]:
-        """Of the bucket of fc1, 98% of the gradients: all of three steps, and those within a forward pass; and which
-        bucket was the first one of all."""
+    def updates_beneath_forward(self, mode: str) -> tuple[list[list[str]], bool]:
+        """Of three steps: for each forward pass that updates weights, the buckets in the order in which their updates end;
+        and whether fc1, 98% of the gradients, is updated in parts."""
         self.train((2, 1), 3, "--model=cnn", f"--overlap={mode}", "--trace=t.json")
         spans = [span for span in json.loads((self.folder / "t.json").read_text())["traceEvents"] if span["ph"] == "X"]
         mine = sorted((span for span in spans if span["pid"] == 0), key=lambda span: span["ts"])
-        updates = [span for span in mine if span["name"] == "bucket 0 update"]
-        passes = [span for span in mine if span["name"] == "forward"]
-        within = [u for u in updates if any(p["ts"] < u["ts"] < p["ts"] + p["dur"] for p in passes)]
-        order = [span["name"] for span in mine if span["name"].endswith("update")]
-        return len(updates), len(within), order[0]
+        updates = [span for span in mine if span["name"].endswith("update")]
+        orders = []
+        for each in (span for span in mine if span["name"] == "forward"):
+            within = [span["name"] for span in updates if each["ts"] < span["ts"] < each["ts"] + each["dur"]]
+            orders += [list(dict.fromkeys(reversed(within)))[::-1]] if within else []
+        return orders, sum(span["name"] == "bucket 0 update" for span in updates) > 3
+
+    def test_what_sums_take_from_the_cores_is_measured_where_these_carry_them(self) -> None:
+        for layout, flags, measured in (((2, 1), [], True), ((1, 2), [], False), ((2, 1), ["--zero=1"], False)):
+            with self.subTest(layout=layout, flags=flags):
+                run = self.train(layout, 4, "--model=mlp", "--baseline=on", "--calibration-seconds=1", *flags)
+                self.assertEqual(run["cores_taken_us"] is not None, measured)
+                self.assertEqual(run["calibration"][0]["beside_sums_seconds"] is not None, measured)
 
     def test_four_virtual_ranks_give_the_same_bits_on_any_hosts(self) -> None:
         layouts = ((1, 4), (2, 2), (4, 1), (2, 1))

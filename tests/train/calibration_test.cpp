@@ -75,7 +75,8 @@ class FakeJob final : public TimedJob {
       : times_(std::move(times)), noise_(noise), drift_(drift_per_second), random_(seed) {}
 
   std::function<double(TimedWork)> sm_mhz = [](TimedWork) { return 0.0; };
-  double now = 0.0;  ///< Of a clock that stands still between windows.
+  double sum_takes = 0.0;  ///< Seconds of compute, of the cores that carry the sums of a step; 0: others do.
+  double now = 0.0;        ///< Of a clock that stands still between windows.
   std::map<TimedWork, std::vector<std::uint64_t>> steps;
 
   Window time(TimedWork work, std::uint64_t count) override {
@@ -87,6 +88,12 @@ class FakeJob final : public TimedJob {
     if (work == TimedWork::step) std::fill(seconds.begin(), seconds.end(), seconds.front());
     now += *std::max_element(seconds.begin(), seconds.end());
     return {seconds, sm_mhz(work)};
+  }
+
+  bool prepare_beside_sums(std::uint64_t count, std::uint64_t sums) override {
+    sums_per_step_ = static_cast<double>(sums) / static_cast<double>(count);
+    EXPECT_LE(static_cast<double>(sums) * times_.communication(), static_cast<double>(count) * times_.silent(0));
+    return sum_takes > 0.0;
   }
 
   std::vector<double> time_compute(bool communicates) override {
@@ -109,12 +116,15 @@ class FakeJob final : public TimedJob {
         return times_.silent(rank);
       case TimedWork::communication:
         return times_.communication();
+      case TimedWork::beside_sums:
+        return times_.silent(rank) + sums_per_step_ * sum_takes;
     }
     return 0.0;
   }
   double noisy(double seconds) { return seconds * (1.0 + noise_ * normal_(random_)); }
 
   FakeTimes times_;
+  double sums_per_step_ = 0.0;
   double noise_;
   double drift_;
   std::mt19937 random_;
@@ -187,6 +197,26 @@ TEST(Calibration, ReportsWhatIsKnownByConstruction) {
     EXPECT_NEAR(c.samples_per_second * c.step_seconds, 64.0 * static_cast<double>(known.times.rank.size()), 1e-9);
     EXPECT_NEAR(c.baseline_per_second * c.alone_seconds, 64.0, 1e-9);
   }
+}
+
+/// Sums take 3 ms of 20 ms, whether they are long or short.
+TEST(Calibration, TellsWhatSumsTakeFromTheCores) {
+  for (const double seconds : {0.001, 0.019, 0.2}) {
+    FakeTimes times{{{0.001, seconds}, {0.019, 0.0}}};
+    times.rank = {1.0, 1.1};
+    times.together = 1.05;
+    FakeJob job(times);
+    job.sum_takes = 0.003;
+    const Calibration c = measure(job, times);
+    ASSERT_TRUE(c.cores_taken);
+    EXPECT_NEAR(c.cores_taken->value, 0.003, 1e-9) << seconds;
+    FakeJob noisy(times, 0.02);
+    noisy.sum_takes = 0.003;
+    const Calibration about = measure(noisy, times, {.seconds = 60.0});
+    EXPECT_NEAR(about.cores_taken->value, 0.003, 4.0 * about.cores_taken->half_width) << seconds;
+  }
+  FakeJob gpu(jobs().front().times);
+  EXPECT_FALSE(measure(gpu, jobs().front().times).cores_taken);
 }
 
 TEST(Calibration, PartsAddUpToTheLossWhateverTheNoise) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/comm/communicator.h"
 #include "runtime/comm/mpi/mpi_check.h"
 #include "runtime/core/tensor.h"
 
@@ -75,6 +76,8 @@ class HierarchicalCollective {
 
   /// Lets messages make progress and adds what has arrived; true once this rank has nothing left to do.
   bool progress();
+  /// Of an all-reduce: elements that no step will change, in order.
+  std::vector<ElementRange> final_elements() const;
 
  private:
   enum Step : int { to_owner, to_host, sum, from_owner };
