@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 
 from ddptools.lost_time import Loss
-from ddptools.measurements import PASSES, Case, Experiment, finite, series_over
+from ddptools.measurements import PASSES, Case, Experiment, series_over
 from ddptools.noise import compare
 from ddptools.same_choice import same_choice
 from ddptools.tables import gpus_text

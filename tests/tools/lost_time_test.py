@@ -6,7 +6,7 @@ from typing import Any
 from unittest import mock
 
 from support import record, write_results
-from report_support import ReportCase, runs
+from report_support import ReportCase
 from ddptools import plots
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import load
