@@ -100,7 +100,7 @@ class NetworkTest(unittest.TestCase):
             self.assertEqual(seen[-1], expected, f"{mode}: {seen}")
 
     def updates_beneath_forward(self, mode: str) -> tuple[list[list[str]], bool]:
-        """Of three steps: for each forward pass that updates weights, the buckets in the order in which their updates end;
+        """Of three steps: for each forward pass with updates, the buckets in the order in which their updates end;
         and whether fc1, 98% of the gradients, is updated in parts."""
         self.train((2, 1), 3, "--model=cnn", f"--overlap={mode}", "--trace=t.json")
         spans = [span for span in json.loads((self.folder / "t.json").read_text())["traceEvents"] if span["ph"] == "X"]

@@ -256,7 +256,7 @@ class CalibrationTest(unittest.TestCase):
                 self.assertAlmostEqual(measured or 0.0, found or 0.0, places=2)
 
     def test_predicts_a_run_of_which_all_costs_are_known(self) -> None:
-        """The cores lose 2 ns of compute to a byte, and the network carries 0.125 GB/s. Fitted on fp32 at batch 32, where
+        """The cores lose 2 ns of compute to a byte, and the network carries 0.125 GB/s. Fitted on fp32, batch 32, where
         the network decides, asked about batch 128 in bf16, where the cores do."""
         told = {"device": "cpu", "nodes": 2, "batch_per_rank": 32, "baseline_per_second": 1600.0}
         fp32 = cnn_description(device="cpu", gradient_dtype="fp32", comm_bytes_per_step=4.8e6, buckets=[

@@ -238,7 +238,7 @@ class PredictTest(unittest.TestCase):
             ({"batch": 128.0}, 4 * alone + 0.0003),  # bound by compute: the last bucket alone is exposed
             ({"overlap": False}, alone + 0.0192),
             ({"interference": 0.1, "batch": 128.0}, 4 * alone + 0.1 * 0.0192 + 0.0003),
-            ({"cores_ns_per_byte": 2.0, "batch": 128.0}, 4 * alone + 0.0048 + 0.0003),  # 2.4 MB, however slow the network
+            ({"cores_ns_per_byte": 2.0, "batch": 128.0}, 4 * alone + 0.0048 + 0.0003),  # 2.4 MB
             ({"cores_ns_per_byte": 2.0}, 0.0192 + 0.099 * (alone + 0.0048)),  # the cores wait for longer than that
             ({"cores_ns_per_byte": 2.0, "inter_fit": slow, "batch": 128.0}, 0.192 + 0.099 * (4 * alone + 0.0048)),
             ({"cores_ns_per_byte": 2.0, "inter_fit": slow, "batch": 1280.0}, 40 * alone + 0.0048 + 0.0033),
