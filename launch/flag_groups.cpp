@@ -54,12 +54,18 @@ void check_device(const Options& o, const Workload& workload) {
   }
 }
 
+/// Of a flag that takes a word, too, which is not `text`.
+template <class Number>
+void parse_number(const char* flag, const std::string& text, Number& number) {
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || rest != end)
+    throw CLI::ConversionError(fmt::format("Could not convert: {} = {}", flag, text));
+}
+
 void parse_batch(const std::string& text, Options& o) {
   o.auto_batch = text == "auto";
-  if (o.auto_batch) return;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, o.trainer.batch);
-  if (error != std::errc() || rest != end) throw CLI::ConversionError("Could not convert: --batch = " + text);
+  if (!o.auto_batch) parse_number("--batch", text, o.trainer.batch);
 }
 
 void add_training_flags(CLI::App& app, Options& o) {
@@ -331,10 +337,7 @@ void add_failure_flags(CLI::App& app, Options& o) {
 void parse_peak(const std::string& text, Options& o) {
   o.measures_peak = text == "gemm";
   o.peak_tflops = 0.0;
-  if (o.measures_peak) return;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, o.peak_tflops);
-  if (error != std::errc() || rest != end) throw CLI::ConversionError("Could not convert: --peak-tflops = " + text);
+  if (!o.measures_peak) parse_number("--peak-tflops", text, o.peak_tflops);
 }
 
 void add_output_flags(CLI::App& app, Options& o) {

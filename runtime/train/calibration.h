@@ -89,8 +89,8 @@ struct Calibration {
   /// longer silent steps take beside them. Where these cores carry them.
   std::optional<Estimate> cores_taken;
   std::vector<CalibrationRound> rounds;
-  std::optional<double>
-      limit_seconds;  ///< The limit that ended the rounds before the efficiency's interval was narrow.
+  /// The limit that ended the rounds before the efficiency's interval was narrow.
+  std::optional<double> limit_seconds;
 
   double silent_slowest_seconds() const { return silent_seconds.empty() ? 0.0 : silent_seconds[slowest_rank]; }
 };

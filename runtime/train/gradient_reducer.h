@@ -66,6 +66,8 @@ class GradientReducer {
   void wait_for(std::size_t parameter);
 
   bool communicates() const { return communicator_ != nullptr; }
+  /// Whether sums go on beneath the next forward pass, on the cores that compute.
+  bool goes_on() const;
   /// For which the host has waited for sums so far: where steps run on the host, what compute did not hide of them.
   double seconds_waited() const { return seconds_waited_; }
 
@@ -81,7 +83,6 @@ class GradientReducer {
 
   void launch_complete_buckets();
   void launch(std::size_t bucket);
-  bool goes_on() const;
   void wait_for_all();
   void take_finished();
   void take(const InFlight& arrived);

@@ -146,7 +146,7 @@ class Trainer {
   StepGraph make_silent_steps(bool whole_device);
   StepGraph make_communication_steps();
   /// Whether sums over the network go on beneath the next forward pass, on the cores that compute.
-  bool computes_beside_sums() const { return overlap() == OverlapMode::on && device_.kind() == DeviceKind::cpu; }
+  bool computes_beside_sums() const { return reducer_.goes_on(); }
   /// Steps without communication beside sums that nothing waits for but the end of `steps` steps, beside which are the
   /// sums of `sums` steps.
   StepGraph make_steps_beside_sums(std::uint64_t steps, std::uint64_t sums);
