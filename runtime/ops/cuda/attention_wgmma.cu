@@ -27,18 +27,6 @@ constexpr int kSumBytes = kRows * kHead * sizeof(float);  // of a tile in f32
 constexpr int kSumPacks = kSumBytes / kWarpgroups / 16;   // of a warpgroup
 constexpr float kLog2e = 1.4426950408889634f;
 
-struct alignas(1024) Shared {
-  char keys[2][kWarpgroups][kTileBytes];
-  char values[kWarpgroups][kTileBytes];
-  char queries[kStages][kTileBytes];
-  char douts[kStages][kTileBytes];
-  char outs[kStages][kTileBytes];  // beside the first block of keys alone
-  char dscores[2][kWarpgroups][kTileBytes];
-  float statistics[kStages][kRows];
-  std::uint64_t tile_full[kStages];
-  std::uint64_t block_full;
-};
-
 struct Problem {
   const float* statistics;
   float4* partial_dq;
@@ -50,18 +38,6 @@ struct Problem {
   __device__ int width() const { return heads * kHead; }
   __device__ int tiles() const { return sequence / kRows; }
 };
-
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ void add_to(float4* sum, float4 x) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(sum), "f"(x.x), "f"(x.y), "f"(x.z),
-               "f"(x.w)
-               : "memory");
-}
 
 /// A tile of queries beside a block of keys of one head. A thread block takes one head after another; per head the
 /// blocks of keys; per block of keys the tiles of queries from the diagonal on.
@@ -86,46 +62,66 @@ struct Place {
   }
 };
 
+struct alignas(1024) Shared {
+  char keys[2][kWarpgroups][kTileBytes];
+  char values[kWarpgroups][kTileBytes];
+  char queries[kStages][kTileBytes];
+  char douts[kStages][kTileBytes];
+  char outs[kStages][kTileBytes];  // beside the first block of keys alone
+  char dscores[2][kWarpgroups][kTileBytes];
+  float statistics[kStages][kRows];
+  std::uint64_t tile_full[kStages];
+  std::uint64_t block_full;
+  Place next_tile, next_block;  // to be fetched, by the one thread that does so
+};
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ void add_to(float4* sum, float4 x) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(sum), "f"(x.x), "f"(x.y), "f"(x.z),
+               "f"(x.w)
+               : "memory");
+}
+
 struct Maps {
   CUtensorMap qkv, out, dout;
 };
 
-/// What one thread fetches for all, ahead of the others.
-struct Fetcher {
-  Place tile, block;
-
-  explicit __device__ __forceinline__ Fetcher(const Place& at) : tile(at), block(at) {}
-  __device__ __forceinline__ void fetch_tile(const Maps& maps, const Problem& p, Shared& shared, int stage) {
-    if (!tile.exists(p)) return;
-    std::uint64_t* full = &shared.tile_full[stage];
-    const bool has_out = tile.block == 0;
-    const int row = tile.row + tile.tile * kRows;
-    const CachePolicy policy = tile.is_last_block() ? CachePolicy::evict_first : CachePolicy::normal;
-    expect_bytes(full, (has_out ? 3 : 2) * kTileBytes + kRows * 4);
-    load_tile(shared.queries[stage], maps.qkv, tile.column, row, full, policy);
-    load_tile(shared.douts[stage], maps.dout, tile.column, row, full, policy);
-    if (has_out) load_tile(shared.outs[stage], maps.out, tile.column, row, full, CachePolicy::evict_first);
-    load_floats(shared.statistics[stage],
-                p.statistics + static_cast<std::size_t>(tile.head) * p.sequence + tile.tile * kRows, kRows, full);
-    tile.advance(p);
+/// Starts copying the next tile of queries. One thread fetches for all.
+__device__ __forceinline__ void fetch_tile(const Maps& maps, const Problem& p, Shared& shared, int stage) {
+  Place tile = shared.next_tile;
+  if (!tile.exists(p)) return;
+  std::uint64_t* full = &shared.tile_full[stage];
+  const bool has_out = tile.block == 0;
+  const int row = tile.row + tile.tile * kRows;
+  const CachePolicy policy = tile.is_last_block() ? CachePolicy::evict_first : CachePolicy::normal;
+  expect_bytes(full, (has_out ? 3 : 2) * kTileBytes + kRows * 4);
+  load_tile(shared.queries[stage], maps.qkv, tile.column, row, full, policy);
+  load_tile(shared.douts[stage], maps.dout, tile.column, row, full, policy);
+  if (has_out) load_tile(shared.outs[stage], maps.out, tile.column, row, full, CachePolicy::evict_first);
+  load_floats(shared.statistics[stage],
+              p.statistics + static_cast<std::size_t>(tile.head) * p.sequence + tile.tile * kRows, kRows, full);
+  tile.advance(p);
+  shared.next_tile = tile;
+}
+/// Starts copying the next block of keys and values.
+__device__ __forceinline__ void fetch_block(const Maps& maps, const Problem& p, Shared& shared, int buffer) {
+  Place block = shared.next_block;
+  if (!block.exists(p)) return;
+  expect_bytes(&shared.block_full, 2 * kWarpgroups * kTileBytes);
+  for (int i = 0; i < kWarpgroups; ++i) {
+    const int row = block.row + block.block * kKeys + i * kRows;
+    load_tile(shared.keys[buffer][i], maps.qkv, block.column + p.width(), row, &shared.block_full,
+              CachePolicy::evict_first);
+    load_tile(shared.values[i], maps.qkv, block.column + 2 * p.width(), row, &shared.block_full,
+              CachePolicy::evict_first);
   }
-  __device__ __forceinline__ void fetch_block(const Maps& maps, const Problem& p, Shared& shared, int buffer) {
-    if (!block.exists(p)) return;
-    expect_bytes(&shared.block_full, 2 * kWarpgroups * kTileBytes);
-    for (int i = 0; i < kWarpgroups; ++i) {
-      const int row = block.row + block.block * kKeys + i * kRows;
-      load_tile(shared.keys[buffer][i], maps.qkv, block.column + p.width(), row, &shared.block_full,
-                CachePolicy::evict_first);
-      load_tile(shared.values[i], maps.qkv, block.column + 2 * p.width(), row, &shared.block_full,
-                CachePolicy::evict_first);
-    }
-    block.leave_block(p);
-  }
-};
-
-/// Stores two elements that are not read again soon.
-__device__ __forceinline__ void put_pair(bf16* to, float low, float high) {
-  __stcs(reinterpret_cast<unsigned*>(to), pack_bf16(low, high));
+  block.leave_block(p);
+  shared.next_block = block;
 }
 
 /// A thread of a warpgroup, which owns 64 keys of a block: scores, their gradients, and the gradients of its keys and
@@ -293,13 +289,8 @@ struct Worker {
   }
   __device__ __forceinline__ void put_dqueries(const Place& at) {
     if (at.is_last_block()) {
-      bf16* to = p.dqkv + static_cast<std::size_t>(at.row + at.tile * kRows + warp_row + g) * 3 * p.width() +
-                 at.column + group * 32 + 2 * q;
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        put_pair(to + 8 * n, dquery[4 * n] * p.scale, dquery[4 * n + 1] * p.scale);
-        put_pair(to + 24 * p.width() + 8 * n, dquery[4 * n + 2] * p.scale, dquery[4 * n + 3] * p.scale);
-      }
+      put_rows(dquery, p.scale, at.tile,
+               p.dqkv + static_cast<std::size_t>(at.row + at.tile * kRows) * 3 * p.width() + at.column + group * 32);
     } else if (is_resident(at.tile)) {
       float4* to = resident_sum(at.tile);
 #pragma unroll
@@ -315,18 +306,34 @@ struct Worker {
     }
   }
   __device__ __forceinline__ void put_dkeys_dvalues(const Place& at) {
-    bf16* dkeys = p.dqkv +
-                  static_cast<std::size_t>(at.row + at.block * kKeys + group * kRows + warp_row + g) * 3 * p.width() +
-                  p.width() + at.column + 2 * q;
-    bf16* dvalues = dkeys + p.width();
-    const int eight_rows = 24 * p.width();
+    bf16* dkeys = p.dqkv + static_cast<std::size_t>(at.row + at.block * kKeys + group * kRows) * 3 * p.width() +
+                  p.width() + at.column;
+    put_rows(dkey, p.scale, at.tile, dkeys);
+    put_rows(dvalue, 1.0f, at.tile, dkeys + p.width());
+  }
+
+  /// Writes 64 rows of kCount / 32 of a head each, times `factor`, by way of the shared memory of the next tile's
+  /// dscores; a warp does so for its own 16 rows.
+  template <int kCount>
+  __device__ __forceinline__ void put_rows(const float (&d)[kCount], float factor, int tile, bf16* to) {
+    constexpr int kChunks = kCount / 4;  // of 16 bytes, in a row
+    char* const rows = shared.dscores[(tile + 1) % 2][group];
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      put_pair(dkeys + 8 * n, dkey[4 * n] * p.scale, dkey[4 * n + 1] * p.scale);
-      put_pair(dkeys + eight_rows + 8 * n, dkey[4 * n + 2] * p.scale, dkey[4 * n + 3] * p.scale);
-      put_pair(dvalues + 8 * n, dvalue[4 * n], dvalue[4 * n + 1]);
-      put_pair(dvalues + eight_rows + 8 * n, dvalue[4 * n + 2], dvalue[4 * n + 3]);
+    for (int k = 0; k < kChunks / 2; ++k) {
+      const float* x = d + 8 * k;
+      const std::uint32_t pairs[4] = {pack_bf16(x[0] * factor, x[1] * factor), pack_bf16(x[2] * factor, x[3] * factor),
+                                      pack_bf16(x[4] * factor, x[5] * factor), pack_bf16(x[6] * factor, x[7] * factor)};
+      stmatrix_x4(shared_address(rows) + chunk[k], pairs);
     }
+    __syncwarp();
+    const int lane = thread % 32, c = lane % kChunks;
+#pragma unroll
+    for (int i = 0; i < kChunks / 2; ++i) {
+      const int row = warp_row + (32 * i + lane) / kChunks;
+      __stcs(reinterpret_cast<uint4*>(to + static_cast<std::size_t>(row) * 3 * p.width() + 8 * c),
+             *reinterpret_cast<const uint4*>(rows + row * 128 + (c ^ (row % 8)) * 16));
+    }
+    __syncwarp();
   }
 };
 
@@ -336,13 +343,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   Place now = Place::start(blockIdx.x, p);
-  Fetcher fetcher(now);
   if (threadIdx.x == 0) {
     for (auto& barrier : shared.tile_full) init_barrier(&barrier, 1);
     init_barrier(&shared.block_full, 1);
     publish_barriers();
-    fetcher.fetch_block(maps, p, shared, 0);
-    for (int stage = 0; stage < kStages - 1; ++stage) fetcher.fetch_tile(maps, p, shared, stage);
+    shared.next_tile = shared.next_block = now;
+    fetch_block(maps, p, shared, 0);
+    for (int stage = 0; stage < kStages - 1; ++stage) fetch_tile(maps, p, shared, stage);
   }
   __syncthreads();
 
@@ -386,8 +393,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     barrier_wait(1, kThreads);
     if (threadIdx.x == 0) {
-      fetcher.fetch_tile(maps, p, shared, stage == 0 ? kStages - 1 : stage - 1);
-      if (now.is_first_tile()) fetcher.fetch_block(maps, p, shared, keys ^ 1);
+      fetch_tile(maps, p, shared, stage == 0 ? kStages - 1 : stage - 1);
+      if (now.is_first_tile()) fetch_block(maps, p, shared, keys ^ 1);
     }
     __syncwarp();
     worker.start_dqueries(now.tile % 2, keys, continues_sum);
