@@ -411,6 +411,12 @@ class GptOps {
            [&] { cuda::mma_attention_backward(shape, t, deltas.as<float>(), stream_); });
     }
     cuda::Scratch scratch;
+    if (cuda::suits_wgmma_attention_backward(shape, t)) {
+      const int multiprocessors = device_.compute_multiprocessors();
+      void* workspace = scratch.reserve(cuda::wgmma_attention_backward_workspace(shape, multiprocessors), stream_);
+      time("attention_backward, wgmma", 8 * activation, 2.5 * flops,
+           [&] { cuda::wgmma_attention_backward(shape, t, workspace, multiprocessors, stream_); });
+    }
     cuda::AttentionPlans plans(stream_, scratch);
     if (!plans.forward(shape, t)) return;
     time("attention, cuDNN", 4 * activation, flops, [&] { plans.forward(shape, t); });

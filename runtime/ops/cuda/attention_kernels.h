@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+
 #include "runtime/core/tensor.h"
 #include "runtime/ops/cuda/attention_plans.h"
 
@@ -16,6 +18,15 @@ void mma_attention(const AttentionShape& shape, const AttentionTensors& tensors,
 /// `deltas`: what attention_deltas gives.
 void mma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, const float* deltas,
                             cudaStream_t stream);
+
+/// The backward pass by warpgroup matrix instructions: heads of 64, sequences that are multiples of 128. One thread
+/// block takes a whole head, so a GPU is filled by as many heads as it has multiprocessors.
+bool suits_wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors);
+/// Bytes. `multiprocessors`: as many as may work at a time.
+std::size_t wgmma_attention_backward_workspace(const AttentionShape& shape, int multiprocessors);
+/// The same bits again, whatever `multiprocessors` is. Does not need the deltas.
+void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, void* workspace,
+                              int multiprocessors, cudaStream_t stream);
 
 /// Attention without tensor cores, for f32 and for shapes that AttentionPlans does not do; any sequence, head sizes up
 /// to kMaxHeadSize.

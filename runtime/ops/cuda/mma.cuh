@@ -44,6 +44,17 @@ __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t
 #endif
 }
 
+/// The other way round; compute capability 9.0 and newer.
+__device__ __forceinline__ void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+#else
+  __trap();
+#endif
+}
+
 /// Four 8 x 8 matrices, transposed: thread holds elements (row 2 q + {0, 1}, column g) of matrix i in r[i], whose row
 /// r has its 16 bytes at the address that lane 8 i + r gives.
 __device__ __forceinline__ void ldmatrix_x4_transposed(std::uint32_t (&r)[4], std::uint32_t address) {

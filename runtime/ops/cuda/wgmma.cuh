@@ -6,9 +6,9 @@
 /// "Asynchronous warpgroup level matrix instructions"). A warpgroup is 128 consecutive threads. Code of 9.0a alone has
 /// them (DDP_WGMMA): kernels that use them are empty elsewhere, and launched where multiplies_by_warpgroups().
 ///
-/// All shared-memory operands use the layout without swizzle: 8 x 8 element core matrices of 128 contiguous bytes,
-/// eight rows of 16 bytes. Kept as planes of 16-byte rows, such an operand may start at any row, which is what makes a
-/// convolution a sum of shifted matrix products.
+/// Operands in shared memory, but for SwizzledOperand, use the layout without swizzle: 8 x 8 element core matrices of
+/// 128 contiguous bytes, eight rows of 16 bytes. Kept as planes of 16-byte rows, such an operand may start at any row,
+/// which is what makes a convolution a sum of shifted matrix products.
 ///
 /// Fragments of one thread, w = warp in the warpgroup: those of mma.cuh in rows 16 w to 16 w + 15.
 ///   accumulator of m64nN: d[4 j + 0, 1] = row 16 w + g, columns 8 j + 2 q + {0, 1}; d[4 j + 2, 3] = row 16 w + g + 8
@@ -98,6 +98,60 @@ __device__ __forceinline__ void wgmma_m64n32k16_transposed_b(float (&d)[16], con
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
         "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()), "r"(1));
+}
+
+/// Descriptor of an operand in the layout of swizzled_tiles(): rows of 64 elements, which are those of M or N (K
+/// contiguous) or of K (M or N contiguous).
+struct SwizzledOperand {
+  std::uint32_t low;
+
+  explicit __device__ __forceinline__ SwizzledOperand(std::uint32_t address) : low(address >> 4 | 1u << 16) {}
+  __device__ __forceinline__ SwizzledOperand operator+(std::uint32_t bytes) const {
+    SwizzledOperand moved = *this;
+    moved.low += bytes >> 4;
+    return moved;
+  }
+  __device__ __forceinline__ std::uint64_t word() const {
+    constexpr std::uint32_t kSwizzle128 = 1u << 30, kEightRows = 1024 >> 4;
+    return static_cast<std::uint64_t>(kSwizzle128 | kEightRows) << 32 | low;
+  }
+};
+
+/// d (+)= A B, A [64, 16] in registers, B [16, 64] given by rows of N or, if transposed, by rows of K.
+template <bool kTransposedB>
+__device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], const std::uint32_t (&a)[4], SwizzledOperand b,
+                                                bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+      "{%32,%33,%34,%35}, %36, p, 1, 1, %38;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()), "r"(static_cast<int>(add)),
+        "n"(static_cast<int>(kTransposedB)));
+}
+
+/// d (+)= A B, A [64, 16] and B [16, 32] given by rows of K, both in shared memory.
+__device__ __forceinline__ void wgmma_m64n32k16_transposed(float (&d)[16], SwizzledOperand a, SwizzledOperand b,
+                                                           bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, 1, 1;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "l"(a.word()), "l"(b.word()), "r"(static_cast<int>(add)));
+}
+
+/// After wgmma_wait(): what the products left in registers may be read.
+template <int kCount>
+__device__ __forceinline__ void settle(float (&d)[kCount]) {
+#pragma unroll
+  for (float& value : d) asm volatile("" : "+f"(value)::"memory");
 }
 
 }  // namespace ddptrain::cuda

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/emulated/block.h"
+
+/// CUDA C++ as kernels use it, for the CPU's compiler. To be included before a kernel, whose own headers for PTX
+/// instructions are those of tests/emulated/shadow.
+
+#undef __device__
+#undef __global__
+#undef __forceinline__
+#undef __launch_bounds__
+#undef __grid_constant__
+#define __device__
+#define __global__ inline
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+struct EmulatedThreadIndex {
+  struct X {
+    operator int() const { return ddptrain::emulated::Block::current().thread(); }
+  } x;
+};
+struct EmulatedDimensions {
+  int x = 0;
+};
+inline EmulatedThreadIndex threadIdx;
+inline EmulatedDimensions blockIdx, gridDim;
+
+inline void __syncwarp() { ddptrain::emulated::Block::current().meet_warp(); }
+inline void __syncthreads() { ddptrain::emulated::Block::current().meet_all(); }
+inline float __shfl_xor_sync(unsigned, float value, int mask) {
+  return ddptrain::emulated::Block::current().exchange(value)[static_cast<std::size_t>(threadIdx.x % 32 ^ mask)];
+}
+
+template <class T>
+T __ldcg(const T* from) {
+  return *from;
+}
+template <class T>
+void __stcg(T* to, T value) {
+  *to = value;
+}
+template <class T>
+void __stcs(T* to, T value) {
+  std::memcpy(to, &value, sizeof(T));  // bf16 need not lie as the CPU wants it
+}
+
+namespace ddptrain::emulated {
+
+/// A matrix as the CPU's load_tile() knows it, in a CUtensorMap.
+struct Matrix {
+  const __nv_bfloat16* data;
+  std::int64_t rows, columns;
+
+  CUtensorMap map() const {
+    CUtensorMap map{};
+    std::memcpy(&map, this, sizeof(Matrix));
+    return map;
+  }
+  static Matrix of(const CUtensorMap& map) {
+    Matrix matrix{};
+    std::memcpy(&matrix, &map, sizeof(Matrix));
+    return matrix;
+  }
+};
+
+/// Element of a tile in shared memory, whose 16-byte chunks lie at chunk XOR row % 8.
+inline char* swizzled(std::uint32_t address) {
+  return Block::current().shared_memory() + (address ^ (address >> 7 & 7) << 4);
+}
+inline float swizzled_element(std::uint32_t address) {
+  __nv_bfloat16 value;
+  std::memcpy(&value, swizzled(address), sizeof(value));
+  return __bfloat162float(value);
+}
+
+}  // namespace ddptrain::emulated

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <array>
+
+#include "tests/emulated/device.h"
+
+/// Those of runtime/ops/cuda/mma.cuh that emulated kernels use.
+
+namespace ddptrain::cuda {
+
+inline std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(static_cast<const char*>(pointer) - emulated::Block::current().shared_memory());
+}
+inline int uniform(int x) { return emulated::Block::current().exchange(x)[0]; }
+
+inline float2 unpack_bf16(std::uint32_t pair) {
+  const std::uint32_t bits[2] = {pair << 16, pair & 0xFFFF0000u};
+  float2 values;
+  std::memcpy(&values.x, &bits[0], 4);
+  std::memcpy(&values.y, &bits[1], 4);
+  return values;
+}
+inline std::uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  std::uint32_t bits;
+  std::memcpy(&bits, &pair, 4);
+  return bits;
+}
+
+/// Where this lane's two elements of matrix i lie.
+inline char* matrix_elements(const std::vector<std::uint32_t>& rows, std::size_t i) {
+  const auto lane = static_cast<std::size_t>(threadIdx.x % 32);
+  return emulated::Block::current().shared_memory() + rows[8 * i + lane / 4] + lane % 4 * 4;
+}
+inline void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {
+  const auto rows = emulated::Block::current().exchange(address);
+  for (std::size_t i = 0; i < 4; ++i) std::memcpy(&r[i], matrix_elements(rows, i), 4);
+  emulated::Block::current().meet_warp();
+}
+inline void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4]) {
+  const auto rows = emulated::Block::current().exchange(address);
+  for (std::size_t i = 0; i < 4; ++i) std::memcpy(matrix_elements(rows, i), &r[i], 4);
+  emulated::Block::current().meet_warp();
+}
+
+}  // namespace ddptrain::cuda

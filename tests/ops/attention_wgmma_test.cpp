@@ -1,0 +1,74 @@
+#include <gtest/gtest.h>
+
+#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/ops/attention.h"
+#include "runtime/ops/cuda/attention_kernels.h"
+#include "tests/ops/bench.h"
+
+namespace ddptrain::testing {
+namespace {
+
+class AttentionWgmmaTest : public ::testing::TestWithParam<cuda::AttentionShape> {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    device_ = make_device({.kind = DeviceKind::cuda, .precision = Precision::bf16});
+    if (!cuda::multiplies_by_warpgroups()) GTEST_SKIP() << "this GPU has no warpgroup instructions";
+    bench_ = std::make_unique<Bench>(*device_);
+    const Shape row = {s_.batch, s_.sequence, s_.width()};
+    qkv_ = bench_->put(random_values(count(row) * 3, 1, -2.0, 2.0), {s_.batch, s_.sequence, 3 * s_.width()});
+    dout_ = bench_->put(random_values(count(row), 2), row);
+    out_ = bench_->poisoned(row);
+    statistics_ =
+        bench_->put_master(Values(count({s_.batch, s_.heads, s_.sequence})), {s_.batch, s_.heads, s_.sequence});
+    device_->get<AttentionOps>().attention(qkv_, s_.heads, out_, statistics_);
+  }
+
+  cudaStream_t stream() const { return dynamic_cast<CudaDevice&>(*device_).stream(); }
+  cuda::AttentionTensors tensors(const Tensor& dqkv) const {
+    return {qkv_.data, out_.data, statistics_.as<float>(), dout_.data, dqkv.data};
+  }
+
+  Values by_plain_kernels() {
+    const Tensor dqkv = bench_->poisoned(qkv_.shape),
+                 deltas = bench_->put_master(Values(count(statistics_.shape)), statistics_.shape);
+    cuda::attention_deltas(s_, tensors(dqkv), DType::bf16, deltas.as<float>(), stream());
+    cuda::plain_attention_backward(s_, tensors(dqkv), DType::bf16, deltas.as<float>(), stream());
+    return bench_->take(dqkv);
+  }
+  Values by_warpgroups(int multiprocessors) {
+    const Tensor dqkv = bench_->poisoned(qkv_.shape);
+    EXPECT_TRUE(cuda::suits_wgmma_attention_backward(s_, tensors(dqkv)));
+    const auto bytes = static_cast<std::int64_t>(cuda::wgmma_attention_backward_workspace(s_, multiprocessors));
+    cuda::wgmma_attention_backward(s_, tensors(dqkv), bench_->poisoned_bytes({bytes}).data, multiprocessors, stream());
+    return bench_->take(dqkv);
+  }
+
+  cuda::AttentionShape s_ = GetParam();
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Bench> bench_;
+  Tensor qkv_, dout_, out_, statistics_;
+};
+
+TEST_P(AttentionWgmmaTest, BackwardEqualsThatOfThePlainKernels) {
+  EXPECT_LT(relative_error(by_warpgroups(132), by_plain_kernels()), 1e-2);
+}
+
+TEST_P(AttentionWgmmaTest, BackwardGivesTheSameBitsOnFewerMultiprocessors) {
+  const Values first = by_warpgroups(132);
+  EXPECT_EQ(first, by_warpgroups(132));
+  EXPECT_EQ(first, by_warpgroups(5));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionWgmmaTest,
+                         ::testing::Values(cuda::AttentionShape{1, 1, 128, 64}, cuda::AttentionShape{3, 5, 256, 64},
+                                           cuda::AttentionShape{50, 3, 384, 64}, cuda::AttentionShape{2, 3, 1024, 64},
+                                           cuda::AttentionShape{1, 2, 2048, 64}),
+                         [](const auto& info) {
+                           const cuda::AttentionShape& s = info.param;
+                           return std::to_string(s.batch) + "x" + std::to_string(s.heads) + "x" +
+                                  std::to_string(s.sequence);
+                         });
+
+}  // namespace
+}  // namespace ddptrain::testing
