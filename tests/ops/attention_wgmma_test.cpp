@@ -12,26 +12,29 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<cuda::AttentionShape>
  protected:
   void SetUp() override {
     if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-    device_ = make_device({.kind = DeviceKind::cuda, .precision = Precision::bf16});
+    device_ = make_device({"cuda_bf16", DeviceKind::cuda, Precision::bf16});
     if (!cuda::multiplies_by_warpgroups()) GTEST_SKIP() << "this GPU has no warpgroup instructions";
     bench_ = std::make_unique<Bench>(*device_);
-    const Shape row = {s_.batch, s_.sequence, s_.width()};
-    qkv_ = bench_->put(random_values(count(row) * 3, 1, -2.0, 2.0), {s_.batch, s_.sequence, 3 * s_.width()});
-    dout_ = bench_->put(random_values(count(row), 2), row);
-    out_ = bench_->poisoned(row);
-    statistics_ =
-        bench_->put_master(Values(count({s_.batch, s_.heads, s_.sequence})), {s_.batch, s_.heads, s_.sequence});
+    const std::int64_t size = s_.batch * s_.sequence * s_.width();
+    qkv_ = bench_->put(random_values(3 * size, 1, -2.0, 2.0), {s_.batch, s_.sequence, 3 * s_.width()});
+    dout_ = bench_->put(random_values(size, 2), {s_.batch, s_.sequence, s_.width()});
+    out_ = bench_->poisoned(dout_.shape);
+    statistics_ = floats();
     device_->get<AttentionOps>().attention(qkv_, s_.heads, out_, statistics_);
   }
 
+  /// One per head and query.
+  Tensor floats() {
+    return bench_->put_master(Values(static_cast<std::size_t>(s_.batch * s_.heads * s_.sequence)),
+                              {s_.batch, s_.heads, s_.sequence});
+  }
   cudaStream_t stream() const { return dynamic_cast<CudaDevice&>(*device_).stream(); }
   cuda::AttentionTensors tensors(const Tensor& dqkv) const {
     return {qkv_.data, out_.data, statistics_.as<float>(), dout_.data, dqkv.data};
   }
 
   Values by_plain_kernels() {
-    const Tensor dqkv = bench_->poisoned(qkv_.shape),
-                 deltas = bench_->put_master(Values(count(statistics_.shape)), statistics_.shape);
+    const Tensor dqkv = bench_->poisoned(qkv_.shape), deltas = floats();
     cuda::attention_deltas(s_, tensors(dqkv), DType::bf16, deltas.as<float>(), stream());
     cuda::plain_attention_backward(s_, tensors(dqkv), DType::bf16, deltas.as<float>(), stream());
     return bench_->take(dqkv);
