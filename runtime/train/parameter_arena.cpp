@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <future>
 #include <numbers>
 #include <thread>
 #include <type_traits>
@@ -68,7 +69,7 @@ std::vector<Piece> random_pieces(const std::vector<ParameterSpec>& specs, const 
   return pieces;
 }
 
-/// Calls work(i) for i below `count`, on up to 16 threads.
+/// Calls work(i) for i below `count`, on as many threads as there are cores for them.
 template <class Work>
 void share_out(std::size_t count, const Work& work) {
   std::atomic<std::size_t> next = 0;
@@ -76,7 +77,7 @@ void share_out(std::size_t count, const Work& work) {
     for (std::size_t i = next++; i < count; i = next++) work(i);
   };
   std::vector<std::jthread> threads;
-  const std::size_t most = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, 16);
+  const std::size_t most = std::max(1u, std::thread::hardware_concurrency());
   for (std::size_t i = 1; i < std::min(count, most); ++i) threads.emplace_back(take);
   take();
 }
@@ -319,15 +320,31 @@ Buffer ParameterArena::allocate_staging() const {
 }
 
 void ParameterArena::initialise(std::uint64_t seed, int rank) {
+  if (master_type_ == DType::f64) {
+    initialise_as<double>(seed, rank);
+  } else {
+    initialise_as<float>(seed, rank);
+  }
+}
+
+/// Rank 0 makes the values of a bucket while it copies and broadcasts those of the bucket before.
+template <class T>
+void ParameterArena::initialise_as(std::uint64_t seed, int rank) {
   const Stream stream = device_.compute_stream();
   const Buffer staging = allocate_staging();
+  const std::size_t mine = rank == 0 ? plan_.buckets.size() : 0;
+  const auto start = [&](std::size_t bucket) {
+    return std::async(std::launch::async,
+                      [this, bucket, seed] { return initial_values<T>(specs_, plan_, plan_.buckets[bucket], seed); });
+  };
+  std::future<std::vector<T>> next;
+  if (mine > 0) next = start(0);
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
-    const Bucket& bucket = plan_.buckets[b];
-    const Tensor values = staging.view(master_type_, {bucket.size});
-    if (rank == 0 && master_type_ == DType::f64) {
-      device_.copy_to_device(values.data, initial_values<double>(specs_, plan_, bucket, seed).data(), values.bytes());
-    } else if (rank == 0) {
-      device_.copy_to_device(values.data, initial_values<float>(specs_, plan_, bucket, seed).data(), values.bytes());
+    const Tensor values = staging.view(master_type_, {plan_.buckets[b].size});
+    if (b < mine) {
+      const std::vector<T> made = next.get();
+      if (b + 1 < mine) next = start(b + 1);
+      device_.copy_to_device(values.data, made.data(), values.bytes());
     }
     communicator_.wait(communicator_.broadcast(values, 0, stream));
     device_.convert(values, bucket_weights(b), stream);

@@ -102,6 +102,8 @@ class ParameterArena {
   std::vector<double> master_values() const;
 
  private:
+  template <class T>
+  void initialise_as(std::uint64_t seed, int rank);
   bool allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes);
   std::vector<Tensor> views(const Buffer& buffer, DType dtype) const;
   Tensor part_of(const Tensor& bucket) const;  ///< Of this rank; all where not sharded.

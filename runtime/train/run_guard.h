@@ -17,9 +17,7 @@ class RunGuard {
   /// Where a loss or a gradient was NaN or infinite since the last call: Error that names step and parameter, or, where
   /// such steps are left out, a warning, and an Error when too many in a row were. Collective; waits.
   void check_finite();
-  /// Error that names the rank whose replica differs from most others', or what each rank holds where no replica has a
-  /// majority. Compares what every rank has alike: weights, and master weights and moments that are not sharded.
-  /// `step`: steps done. Collective; waits.
+  /// Error that says what differing_replicas() does. `step`: steps done. Collective; waits.
   void check_replicas(std::int64_t step);
   /// Steps that were left out, as of the last check_finite().
   std::uint64_t left_out() const { return left_out_; }

@@ -9,6 +9,7 @@
 #include "runtime/core/nvtx.h"
 #include "runtime/device/tuned_choices.h"
 #include "runtime/train/background_sums.h"
+#include "runtime/train/replica_check.h"
 
 namespace ddptrain {
 namespace {
@@ -86,7 +87,9 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
   model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
   for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) state_.put_away(neighbour);
   arena_.initialise(options.seed, world.rank());
-  if (world.size() > 1) check_same_on_all_ranks(world, state_.parameter_hash(), "the parameters at the start");
+  if (world.size() == 1) return;
+  const std::string difference = differing_replicas(state_, world, device);
+  if (!difference.empty()) throw Error(fmt::format("the parameters at the start differ: {}", difference), true);
 }
 
 /// A CPU updates a bucket beneath the next forward pass where nothing but the bucket's own sum is needed for it.

@@ -90,6 +90,16 @@ TEST(Replicas, MostRanksDecideWhichOneIsWrong) {
   EXPECT_FALSE(says(message, "rank 1 (")) << message;
 }
 
+/// Ranks that get no values from rank 0, as each talks to itself alone.
+TEST(Replicas, ATrainerIsNotMadeOfReplicasThatDiffer) {
+  if (test_world().size() == 1) GTEST_SKIP() << "needs several ranks";
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  rig.communicator = make_self_communicator(*rig.device);
+  const std::string message = error_of([&] { rig.trainer(options_with(false), data()); });
+  EXPECT_TRUE(says(message, "the parameters at the start differ: rank ")) << message;
+  EXPECT_TRUE(says(message, " in weight/")) << message;
+}
+
 /// The samples that a model writes on rank 0 are the way in, in the middle of a run.
 TEST(Replicas, ARunEndsAtTheNextComparison) {
   if (test_world().size() == 1) GTEST_SKIP() << "needs several ranks";
