@@ -5,9 +5,11 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -192,27 +194,35 @@ TEST(PeerLink, CarriesBeatsOfTheSameJobAlone) {
   EXPECT_EQ(heard->steps, 6u);
 }
 
+/// A sanitizer may have threads of its own: only those that the test knows are counted.
 TEST(ThreadStacks, AreOfAllOtherThreads) {
   const ThreadStacks stacks;
-  std::atomic<bool> end = false;
-  std::thread sleeper([&] {
-    while (!end) std::this_thread::sleep_for(1ms);
-  });
-  std::vector<ThreadStack> taken;
-  const auto sleeps = [&] {
-    const auto& frames = taken[0].frames;
-    return std::any_of(frames.begin(), frames.end(),
-                       [](const std::string& frame) { return frame.find("nanosleep") != std::string::npos; });
-  };
-  for (int i = 0; i < 1000; ++i) {  // a thread that waits for a processor has not begun, answers late, or is just awake
-    std::this_thread::sleep_for(20ms);
-    taken = stacks.take();
-    ASSERT_EQ(taken.size(), 1u);
-    if (sleeps()) break;
+  const auto own_id = [] { return static_cast<int>(syscall(SYS_gettid)); };
+  std::array<std::atomic<int>, 2> ids{};
+  std::vector<std::jthread> sleepers;
+  for (std::atomic<int>& id : ids) {
+    sleepers.emplace_back([&](const std::stop_token& end) {
+      id = own_id();
+      while (!end.stop_requested()) std::this_thread::sleep_for(1ms);
+    });
+    while (id == 0) std::this_thread::sleep_for(1ms);
   }
-  end = true;
-  sleeper.join();
-  EXPECT_TRUE(sleeps()) << (taken[0].frames.empty() ? "no frames" : taken[0].frames[0]);
+  const auto sleeps = [](const ThreadStack& stack) {
+    return std::ranges::any_of(stack.frames,
+                               [](const std::string& frame) { return frame.find("nanosleep") != std::string::npos; });
+  };
+  bool all_sleep = false;
+  for (int i = 0; i < 1000 && !all_sleep; ++i) {  // a thread that waits for a processor answers late, or is just awake
+    std::this_thread::sleep_for(20ms);
+    const std::vector<ThreadStack> taken = stacks.take();
+    EXPECT_EQ(std::ranges::count(taken, own_id(), &ThreadStack::id), 0);
+    all_sleep = true;
+    for (const int id : ids) {
+      ASSERT_EQ(std::ranges::count(taken, id, &ThreadStack::id), 1);
+      all_sleep &= sleeps(*std::ranges::find(taken, id, &ThreadStack::id));
+    }
+  }
+  EXPECT_TRUE(all_sleep);
 }
 
 TEST(ThreadStacks, DoNotWaitForThreadsThatBlockSignals) {
@@ -240,7 +250,7 @@ TEST(ThreadStacks, DoNotWaitForThreadsThatBlockSignals) {
   }
   end = true;
   for (std::thread& thread : deaf) thread.join();
-  ASSERT_EQ(taken.size(), deaf.size());
+  ASSERT_GE(taken.size(), deaf.size());
   for (const ThreadStack& stack : taken) EXPECT_TRUE(stack.frames.empty());
   EXPECT_LT(took, 1s);
 }

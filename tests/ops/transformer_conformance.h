@@ -1,0 +1,69 @@
+#pragma once
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "tests/ops/conformance.h"
+
+namespace ddptrain::testing {
+
+inline constexpr float kEpsilon = 1e-5f;
+
+/// In which type the gradients of parameters are kept, and whether there are some to add to.
+struct GradientCase {
+  bool accumulate, master;
+};
+inline constexpr GradientCase kGradientCases[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+
+inline std::string describe(const Shape& shape, const std::string& note = "") {
+  return fmt::format("[{}] {}", fmt::join(shape, ", "), note);
+}
+inline std::string describe(const Shape& shape, GradientCase gradient) {
+  return describe(shape, fmt::format("accumulate {} master {}", gradient.accumulate, gradient.master));
+}
+
+/// Every operation of transformers, on every device, against the CPU in double precision, which sees the same (rounded)
+/// inputs. Each family of operations has a file of tests; transformer_conformance_test.cpp lists the devices.
+class TransformerConformanceTest : public AgainstOracle {
+ public:
+  using AgainstOracle::compare;
+
+ protected:
+  void SetUp() override {
+    if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    make_tested();
+    oracle_ = make_cpu_device({.precision = Precision::fp64, .threads = 2});
+  }
+
+  void make_tested() {
+    DeviceOptions options;
+    options.precision = GetParam().precision;
+    options.tune = GetParam().name.ends_with("tuned");
+    options.threads = 2;
+    tested_ = GetParam().kind == DeviceKind::cpu ? make_cpu_device(options) : make_cuda_device(options, 0);
+  }
+};
+
+inline Tensor gradient(Bench& bench, GradientCase c, const Shape& shape) {
+  const std::int64_t count = element_count(shape);
+  const Values values =
+      c.accumulate ? bench.rounded(random_values(count, 99)) : Values(static_cast<std::size_t>(count), std::nan(""));
+  return c.master ? bench.put_master(values, shape) : bench.put(values, shape);
+}
+
+inline Tensor put(Bench& bench, const Shape& shape, std::uint32_t seed, double limit = 1.0) {
+  return bench.put(random_values(element_count(shape), seed, -limit, limit), shape);
+}
+
+inline Tensor put_statistics(Bench& bench, const Shape& shape) {
+  return bench.put_master(Values(static_cast<std::size_t>(element_count(shape)), std::nan("")), shape);
+}
+
+inline Dropout make_dropout(Bench& bench, float rate) {
+  return {rate, 1234567890123ull, 2, 40, {bench.put_object(StepState{(1ull << 33) + 5}), 2}};
+}
+
+}  // namespace ddptrain::testing

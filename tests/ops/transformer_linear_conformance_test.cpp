@@ -1,0 +1,125 @@
+#include "runtime/device/tuned_choices.h"
+#include "runtime/ops/linear.h"
+#include "tests/ops/transformer_conformance.h"
+
+namespace ddptrain::testing {
+namespace {
+
+struct LinearCase {
+  std::int64_t rows, in, out;
+};
+const std::vector<LinearCase> kLinearCases = {{1, 1, 1}, {7, 12, 5}, {96, 64, 256}, {200, 96, 384}, {1000, 768, 64}};
+
+/// `again`: whether gelu() must give the same bits.
+void check_linear_gelu(TransformerConformanceTest& test, const LinearCase& c, bool again) {
+  test.compare(describe({c.rows, c.in, c.out}), [&](Bench& bench) -> Outputs {
+    auto& linear = bench.device().get<LinearOps>();
+    const Tensor pre = bench.poisoned({c.rows, c.out});
+    const Tensor y = bench.poisoned({c.rows, c.out});
+    const Tensor recomputed = bench.poisoned({c.rows, c.out});
+    linear.linear_gelu(put(bench, {c.rows, c.in}, 1), put(bench, {c.out, c.in}, 2, 0.2), put(bench, {c.out}, 3), pre, y,
+                       again);
+    linear.gelu(pre, recomputed);
+    if (again) {
+      EXPECT_EQ(bench.take(recomputed), bench.take(y));
+    }
+    return {{"pre", bench.take(pre)}, {"y", bench.take(y)}};
+  });
+}
+
+TEST_P(TransformerConformanceTest, LinearGelu) {
+  for (const LinearCase& c : kLinearCases) {
+    for (const bool again : {true, false}) check_linear_gelu(*this, c, again);
+  }
+}
+
+void check_linear_gelu_backward(TransformerConformanceTest& test, const LinearCase& c) {
+  for (const GradientCase gradients : kGradientCases) {
+    test.compare(describe({c.rows, c.in, c.out}, gradients), [&](Bench& bench) -> Outputs {
+      const Tensor weight = put(bench, {c.out, c.in}, 1), dy = put(bench, {c.rows, c.out}, 2);
+      const Tensor pre = put(bench, {c.rows, c.in}, 3, 3.0);
+      const Tensor dpre = bench.poisoned(pre.shape), dpre_alone = bench.poisoned(pre.shape);
+      const Tensor dbias = gradient(bench, gradients, {c.in});
+      bench.device().get<LinearOps>().linear_gelu_backward(weight, dy, pre, dpre, dbias, gradients.accumulate);
+      bench.device().get<LinearOps>().linear_gelu_backward(weight, dy, pre, dpre_alone, Tensor{}, gradients.accumulate);
+      return {{"dpre", bench.take(dpre)}, {"dbias", bench.take(dbias)}, {"dpre alone", bench.take(dpre_alone)}};
+    });
+  }
+}
+
+TEST_P(TransformerConformanceTest, LinearGeluBackward) {
+  for (const LinearCase& c : kLinearCases) check_linear_gelu_backward(*this, c);
+}
+
+/// Of linear_gelu, and of linear_gelu_backward without and with the bias gradient, in the order of Tuner's names.
+const std::vector<std::string> kGeluWays = {"separate", "gelu in the epilogue"};
+const std::vector<std::string> kGradientWays = {"separate", "gelu in the epilogue", "gelu and sums in the epilogue"};
+
+/// As Tuner names work.
+std::string work_of(const std::string& operation, const std::vector<std::string>& ways, const std::string& product) {
+  return fmt::format("{} ({}): bf16 {} bf16 bf16 bf16", operation, fmt::join(ways, ", "), product);
+}
+
+/// Rows of whole packs of 16 bytes, which epilogues want.
+const std::vector<LinearCase> kAlignedCases = {
+    {1, 8, 8}, {40, 64, 256}, {129, 72, 264}, {300, 512, 136}, {257, 1024, 768}};
+
+/// Every way that --tune on can choose, as if a cache had it. A way that a product cannot be computed in runs as the
+/// first one.
+TEST_P(TransformerConformanceTest, LinearGeluInAllWays) {
+  if (!GetParam().name.ends_with("tuned")) GTEST_SKIP() << "without --tune on there is one way";
+  for (const std::string& way : kGradientWays) {
+    SCOPED_TRACE(way);
+    make_tested();
+    TunedChoices::Map choices;
+    for (const LinearCase& c : kAlignedCases) {
+      const std::string backward = fmt::format("{} x {} x {} nn", c.rows, c.in, c.out);
+      choices[work_of("linear and gelu", kGeluWays, fmt::format("{} x {} x {} nt", c.rows, c.out, c.in))] = way;
+      choices[work_of("gelu gradient", kGeluWays, backward)] = way;
+      choices[work_of("gelu gradient and sums", kGradientWays, backward)] = way;
+    }
+    auto& tuned = tested_->get<TunedChoices>();
+    tuned.restore(choices);
+    for (const LinearCase& c : kAlignedCases) {
+      check_linear_gelu(*this, c, false);
+      check_linear_gelu_backward(*this, c);
+    }
+    for (const auto& [work, choice] : tuned.take_new()) {
+      EXPECT_EQ(work.rfind("product", 0), 0u) << work << " was timed";
+    }
+  }
+}
+
+TEST_P(TransformerConformanceTest, LinearBackward) {
+  for (const LinearCase& c : kLinearCases) {
+    for (const GradientCase gradients : kGradientCases) {
+      compare(describe({c.rows, c.in, c.out}, gradients), [&](Bench& bench) -> Outputs {
+        Device& device = bench.device();
+        const Tensor x = put(bench, {c.rows, c.in}, 1);
+        const Tensor weight = put(bench, {c.out, c.in}, 2);
+        const Tensor dy = put(bench, {c.rows, c.out}, 3);
+        const Tensor dx = bench.poisoned({c.rows, c.in});
+        const Tensor dx_alone = bench.poisoned({c.rows, c.in});
+        const Tensor dweight = gradient(bench, gradients, {c.out, c.in});
+        const Tensor dweight_alone = gradient(bench, gradients, {c.out, c.in});
+        const Tensor dbias = gradient(bench, gradients, {c.out});
+        const Tensor dbias_alone = gradient(bench, gradients, {c.out});
+        device.get<LinearOps>().linear_backward(x, weight, dy, dx, dweight, dbias, gradients.accumulate);
+        device.get<LinearOps>().linear_backward(Tensor{}, weight, dy, dx_alone, Tensor{}, Tensor{},
+                                                gradients.accumulate);
+        device.get<LinearOps>().linear_backward(x, weight, dy, Tensor{}, dweight_alone, Tensor{}, gradients.accumulate);
+        device.get<LinearOps>().linear_backward(Tensor{}, weight, dy, Tensor{}, Tensor{}, dbias_alone,
+                                                gradients.accumulate);
+        return {{"dx", bench.take(dx)},
+                {"dweight", bench.take(dweight)},
+                {"dbias", bench.take(dbias)},
+                {"dx alone", bench.take(dx_alone)},
+                {"dweight alone", bench.take(dweight_alone)},
+                {"dbias alone", bench.take(dbias_alone)}};
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain::testing

@@ -1,0 +1,142 @@
+#include <utility>
+
+#include "runtime/ops/loss.h"
+#include "tests/ops/token_batches.h"
+#include "tests/ops/transformer_conformance.h"
+
+namespace ddptrain::testing {
+namespace {
+
+struct LossCase {
+  std::int64_t rows, columns, vocabulary, first;
+};
+const std::vector<LossCase> kLossCases = {{1, 2, 2, 0},
+                                          {5, 7, 6, 3},
+                                          {33, 96, 96, 0},
+                                          {40, 128, 100, 5},
+                                          {9, 20096, 20000, 1},
+                                          {3, 50304, 50257, 2},
+                                          {2, 60000, 60000, 0},
+                                          // Around the sizes at which a kernel keeps another number of exponentials
+                                          // or none, and columns that no pack of 16 bytes divides.
+                                          {2, 16384, 16381, 0},
+                                          {2, 16392, 16385, 1},
+                                          {2, 20480, 20480, 0},
+                                          {2, 20488, 20481, 0},
+                                          {2, 32776, 32769, 0},
+                                          {2, 57344, 57343, 2},
+                                          {2, 57352, 57345, 0},
+                                          {2, 50257, 50257, 3}};
+
+/// Logits are exact in every precision and often tie, so that hits are well defined.
+TEST_P(TransformerConformanceTest, TokenCrossEntropy) {
+  for (const LossCase& c : kLossCases) {
+    const Shape shape{c.rows, c.columns};
+    const auto run = [&](Bench& bench, bool in_place, MetricSums& metrics) {
+      Values values = random_eighths(c.rows * c.columns, 1, 3.0);
+      for (std::size_t i = 0; i < values.size(); ++i) {  // whatever stands in the padding
+        if (static_cast<std::int64_t>(i) % c.columns >= c.vocabulary) values[i] = i % 2 == 0 ? 100.0 : std::nan("");
+      }
+      const TokenBatch batch = random_tokens(bench, 8, 6, c.vocabulary);
+      const std::vector<std::uint16_t> text = random_text(batch.source.window_count * 6 + 1, c.vocabulary);
+      for (std::int64_t row = 0; row < c.rows; ++row) {  // misses, hits, and ties with other columns
+        const auto place = static_cast<std::uint32_t>(c.first + row);
+        const std::uint32_t window = BatchRows(batch.order, std::uint64_t{4})[place / 6];
+        const std::int64_t target = text[window * 6 + place % 6 + 1];
+        if (row % 3 > 0) values[static_cast<std::size_t>(row * c.columns + target)] = row % 3 == 1 ? 3.0 : 3.5;
+      }
+      const Tensor logits = bench.put(values, shape);
+      const Tensor dlogits = in_place ? logits : bench.poisoned(shape);
+      auto* sums = bench.put_object(MetricSums{1.5, 2, 3});
+      bench.device().get<LossOps>().token_cross_entropy(logits, batch, c.first, c.vocabulary, 0.125f, dlogits, sums);
+      bench.device().get<LossOps>().token_cross_entropy(bench.put(values, shape), batch, c.first, c.vocabulary, 0.0f,
+                                                        Tensor{}, sums);
+      metrics = bench.take_object(sums);
+      return bench.take(dlogits);
+    };
+    for (const bool in_place : {false, true}) {
+      if (c.rows + c.first > 48) continue;
+      Bench tested(*tested_);
+      Bench oracle(*oracle_, tested_->dtype());
+      MetricSums metrics, expected_metrics;
+      const Values out = run(tested, in_place, metrics);
+      const Values expected = run(oracle, in_place, expected_metrics);
+      EXPECT_LE(relative_error(out, expected), GetParam().tolerance) << describe(shape);
+      EXPECT_NEAR(metrics.loss, expected_metrics.loss, 1e-5 * expected_metrics.loss) << describe(shape);
+      EXPECT_EQ(metrics.correct, expected_metrics.correct) << describe(shape);
+      EXPECT_EQ(metrics.samples, expected_metrics.samples) << describe(shape);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        const bool padding = static_cast<std::int64_t>(i) % c.columns >= c.vocabulary;
+        ASSERT_TRUE(!padding || out[i] == 0.0) << describe(shape);
+      }
+    }
+  }
+}
+
+/// Where the loss of a row is not finite, its gradient is NaN; other rows do not notice. (Of a token that has
+/// probability 0, softmax - onehot would be finite.)
+TEST_P(TransformerConformanceTest, TheGradientOfALossThatIsNotFiniteIsNan) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const std::int64_t columns : {64, 20096, 50257, 50304, 60000}) {
+    const std::int64_t vocabulary = columns - 7;
+    const std::vector<std::pair<std::int64_t, double>> changes = {{3, -kInfinity},
+                                                                  {1, kInfinity},
+                                                                  {vocabulary - 1, kInfinity},
+                                                                  {1, std::nan("")},
+                                                                  {vocabulary - 1, std::nan("")}};
+    for (const auto& [column, value] : changes) {
+      SCOPED_TRACE(fmt::format("{} in column {} of {}", value, column, columns));
+      Bench bench(*tested_);
+      const TokenBatch batch = put_tokens(bench, {1, 2, 3, 4, 5}, 2, 2, 0);
+      Values values = random_values(4 * columns, 3);
+      values[static_cast<std::size_t>(columns + column)] = value;  // of the second row, whose target is 3
+      const Tensor dlogits = bench.poisoned({4, columns});
+      MetricSums* sums = bench.put_object(MetricSums{});
+      bench.device().get<LossOps>().token_cross_entropy(bench.put(values, {4, columns}), batch, 0, vocabulary, 1.0f,
+                                                        dlogits, sums);
+      EXPECT_FALSE(std::isfinite(bench.take_object(sums).loss));
+      const Values gradient = bench.take(dlogits);
+      for (std::int64_t i = 0; i < 4 * columns; ++i) {
+        if (i % columns >= vocabulary) continue;
+        ASSERT_EQ(std::isfinite(gradient[static_cast<std::size_t>(i)]), i / columns != 1) << i;
+      }
+    }
+  }
+}
+
+/// A column of minus infinity is one that cannot come: the others are as if it were not there.
+TEST_P(TransformerConformanceTest, MaskedColumnsTakeNoPart) {
+  for (const std::int64_t columns : {64, 20096, 50304, 60000}) {
+    Values values = random_eighths(4 * columns, 3, 3.0);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i % 5 == 4 || i % static_cast<std::size_t>(columns) > 40)
+        values[i] = -std::numeric_limits<double>::infinity();
+    }
+    for (std::int64_t row = 0; row < 4; ++row) {  // no target is masked
+      for (std::int64_t target = 1; target < 6; ++target) {
+        values[static_cast<std::size_t>(row * columns + target)] = 0.125 * static_cast<double>(target);
+      }
+    }
+    const auto run = [&](Bench& bench, MetricSums& metrics) {
+      const TokenBatch batch = put_tokens(bench, {1, 2, 3, 4, 5}, 2, 2, 0);
+      const Tensor dlogits = bench.poisoned({4, columns});
+      MetricSums* sums = bench.put_object(MetricSums{});
+      bench.device().get<LossOps>().token_cross_entropy(bench.put(values, {4, columns}), batch, 0, columns, 1.0f,
+                                                        dlogits, sums);
+      metrics = bench.take_object(sums);
+      return bench.take(dlogits);
+    };
+    Bench tested(*tested_);
+    Bench oracle(*oracle_, tested_->dtype());
+    MetricSums metrics, expected_metrics;
+    const Values out = run(tested, metrics), expected = run(oracle, expected_metrics);
+    EXPECT_LE(relative_error(out, expected), GetParam().tolerance) << columns;
+    EXPECT_NEAR(metrics.loss, expected_metrics.loss, 1e-5 * expected_metrics.loss) << columns;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      ASSERT_TRUE(std::isfinite(values[i]) || out[i] == 0.0) << columns << ": " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain::testing
