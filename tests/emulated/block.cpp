@@ -127,9 +127,9 @@ void Block::await_phase(const void* barrier, int parity) {
   wait_until([&b, parity] { return b.phase != parity; });
 }
 
-void Block::start_product(std::function<void()> product) {
-  if (!settings_.products_late) return product();
-  self().open_group.push_back(std::move(product));
+void Block::start_work(std::function<void()> work) {
+  if (!settings_.work_late) return work();
+  self().open_group.push_back(std::move(work));
 }
 
 void Block::end_group() { self().groups.push_back(std::exchange(self().open_group, {})); }
@@ -137,7 +137,7 @@ void Block::end_group() { self().groups.push_back(std::exchange(self().open_grou
 void Block::await_groups(std::size_t pending) {
   auto& groups = self().groups;
   for (; groups.size() > pending; groups.pop_front()) {
-    for (const auto& product : groups.front()) product();
+    for (const auto& work : groups.front()) work();
   }
 }
 

@@ -22,7 +22,7 @@ class Block {
   struct Settings {
     int threads = 0;
     unsigned seed = 0;              ///< Of the order of the warps.
-    bool products_late = false;     ///< Whether asynchronous products run when they are waited for, or when started.
+    bool work_late = false;         ///< Whether asynchronous work is done when it is waited for, or when started.
     char* shared_memory = nullptr;  ///< Aligned to 1024 bytes.
   };
   explicit Block(const Settings& settings);
@@ -51,8 +51,8 @@ class Block {
   void receive(const void* barrier, long bytes);
   void await_phase(const void* barrier, int parity);
 
-  /// Asynchronous products of the running thread, in groups that end in their order.
-  void start_product(std::function<void()> product);
+  /// Asynchronous work of the running thread, in groups that end in their order.
+  void start_work(std::function<void()> work);
   void end_group();
   void await_groups(std::size_t pending);
 

@@ -28,14 +28,16 @@ struct EmulatedThreadIndex {
   } x;
 };
 struct EmulatedDimensions {
-  int x = 0;
+  int x = 0, y = 0;
 };
 inline EmulatedThreadIndex threadIdx;
-inline EmulatedDimensions blockIdx, gridDim;
+inline EmulatedDimensions blockIdx, gridDim, blockDim;
 
+inline int min(int a, int b) { return a < b ? a : b; }
 inline void __syncwarp() { ddptrain::emulated::Block::current().meet_warp(); }
 inline void __syncthreads() { ddptrain::emulated::Block::current().meet_all(); }
-inline float __shfl_xor_sync(unsigned, float value, int mask) {
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
   return ddptrain::emulated::Block::current().exchange(value)[static_cast<std::size_t>(threadIdx.x % 32 ^ mask)];
 }
 

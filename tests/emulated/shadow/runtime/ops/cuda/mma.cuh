@@ -42,5 +42,34 @@ inline void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4]) {
   for (std::size_t i = 0; i < 4; ++i) std::memcpy(matrix_elements(rows, i), &r[i], 4);
   emulated::Block::current().meet_warp();
 }
+inline void ldmatrix_x4_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
+  const auto rows = emulated::Block::current().exchange(address);
+  const auto lane = static_cast<std::size_t>(threadIdx.x % 32);
+  for (std::size_t i = 0; i < 4; ++i) {
+    for (std::size_t half = 0; half < 2; ++half) {
+      const char* row = emulated::Block::current().shared_memory() + rows[8 * i + lane % 4 * 2 + half];
+      std::memcpy(reinterpret_cast<char*>(&r[i]) + 2 * half, row + lane / 4 * 2, 2);
+    }
+  }
+  emulated::Block::current().meet_warp();
+}
+
+/// Element k of row or column `index` of an operand.
+inline float operand_element(const std::vector<std::array<std::uint32_t, 6>>& lanes, int index, int k,
+                             std::size_t word) {
+  const float2 pair = unpack_bf16(lanes[static_cast<std::size_t>(index % 8 * 4 + k % 8 / 2)][word]);
+  return k % 2 == 0 ? pair.x : pair.y;
+}
+inline void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  const auto lanes = emulated::Block::current().exchange(std::array<std::uint32_t, 6>{a[0], a[1], a[2], a[3], b0, b1});
+  const int lane = threadIdx.x % 32;
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    for (int k = 0; k < 16; ++k) {
+      d[i] += operand_element(lanes, row, k, static_cast<std::size_t>(row / 8 + k / 8 * 2)) *
+              operand_element(lanes, column, k, static_cast<std::size_t>(4 + k / 8));
+    }
+  }
+}
 
 }  // namespace ddptrain::cuda

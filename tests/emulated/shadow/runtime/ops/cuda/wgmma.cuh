@@ -47,7 +47,7 @@ void wgmma_m64n64k16(float (&d)[32], const std::uint32_t (&a)[4], SwizzledOperan
       row[static_cast<std::size_t>(i / 2 * 8 + 2 * holder + 1)] = pair.y;
     }
   }
-  emulated::Block::current().start_product([out = &d[0], rows, b, add, lane] {
+  emulated::Block::current().start_work([out = &d[0], rows, b, add, lane] {
     for (int i = 0; i < 32; ++i) {
       const auto& row = rows[static_cast<std::size_t>(i / 2 % 2)];
       const int n = column_of(i, lane);
@@ -62,7 +62,7 @@ void wgmma_m64n64k16(float (&d)[32], const std::uint32_t (&a)[4], SwizzledOperan
 
 inline void wgmma_m64n32k16_transposed(float (&d)[16], SwizzledOperand a, SwizzledOperand b, bool add) {
   const int lane = threadIdx.x % 32, first = threadIdx.x % 128 / 32 * 16 + lane / 4;
-  emulated::Block::current().start_product([out = &d[0], a, b, add, lane, first] {
+  emulated::Block::current().start_work([out = &d[0], a, b, add, lane, first] {
     for (int i = 0; i < 16; ++i) {
       const int m = first + i / 2 % 2 * 8, n = column_of(i, lane);
       float sum = add ? out[i] : 0.0f;

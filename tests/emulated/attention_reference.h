@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+namespace ddptrain::emulated {
+
+struct AttentionSizes {
+  int batch, sequence, heads, head_size;
+  unsigned seed;
+};
+
+/// Random tensors and the gradients in double precision.
+class AttentionReference {
+ public:
+  explicit AttentionReference(const AttentionSizes& c)
+      : c_(c),
+        width_(c.heads * c.head_size),
+        qkv(random(3, c.seed)),
+        dout(random(1, c.seed + 1)),
+        out(size(1)),
+        statistics(static_cast<std::size_t>(c.batch * c.heads * c.sequence)),
+        dqkv(size(3), __float2bfloat16(NAN)),
+        expected(size(3)) {
+    for (int sample = 0; sample < c.batch; ++sample) {
+      for (int head = 0; head < c.heads; ++head) {
+        for (int query = 0; query < c.sequence; ++query) attend(sample, head, query);
+      }
+    }
+  }
+
+  /// dout * out, summed over each head.
+  std::vector<float> deltas() const {
+    std::vector<float> sums(statistics.size());
+    for (int sample = 0; sample < c_.batch; ++sample) {
+      for (int head = 0; head < c_.heads; ++head) {
+        for (int query = 0; query < c_.sequence; ++query) {
+          const std::size_t row = row_of(sample, query, head);
+          sums[statistic_of(sample, head, query)] = static_cast<float>(dot(&out[row], &dout[row]));
+        }
+      }
+    }
+    return sums;
+  }
+  /// Of q, k and v: norm of the difference over the norm.
+  double relative_error(int part) const {
+    double difference = 0.0, norm = 0.0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      if (static_cast<int>(i) / width_ % 3 != part) continue;
+      difference += std::pow(__bfloat162float(dqkv[i]) - expected[i], 2);
+      norm += expected[i] * expected[i];
+    }
+    return std::sqrt(difference / norm);
+  }
+
+ private:
+  std::size_t size(int parts) const { return static_cast<std::size_t>(c_.batch * c_.sequence * width_ * parts); }
+  std::vector<__nv_bfloat16> random(int parts, unsigned seed) const {
+    std::mt19937 generator(seed);
+    std::normal_distribution<float> normal;
+    std::vector<__nv_bfloat16> values(size(parts));
+    for (__nv_bfloat16& value : values) value = __float2bfloat16(normal(generator));
+    return values;
+  }
+  std::size_t at(int sample, int row, int part, int head) const {
+    return (static_cast<std::size_t>(sample * c_.sequence + row) * 3 + static_cast<std::size_t>(part)) *
+               static_cast<std::size_t>(width_) +
+           static_cast<std::size_t>(head * c_.head_size);
+  }
+  std::size_t row_of(int sample, int row, int head) const {
+    return static_cast<std::size_t>((sample * c_.sequence + row) * width_ + head * c_.head_size);
+  }
+  std::size_t statistic_of(int sample, int head, int row) const {
+    return static_cast<std::size_t>((sample * c_.heads + head) * c_.sequence + row);
+  }
+  double dot(const __nv_bfloat16* x, const __nv_bfloat16* y) const {
+    double sum = 0.0;
+    for (int i = 0; i < c_.head_size; ++i) sum += static_cast<double>(__bfloat162float(x[i])) * __bfloat162float(y[i]);
+    return sum;
+  }
+  void add(double factor, const __nv_bfloat16* x, double* sum) const {
+    for (int i = 0; i < c_.head_size; ++i) sum[i] += factor * __bfloat162float(x[i]);
+  }
+
+  /// Forward and backward of one query.
+  void attend(int sample, int head, int query) {
+    const double scale = 1.0 / std::sqrt(static_cast<double>(c_.head_size));
+    const __nv_bfloat16* q = &qkv[at(sample, query, 0, head)];
+    std::vector<double> weights;
+    double total = 0.0;
+    for (int key = 0; key <= query; ++key) {
+      weights.push_back(std::exp(scale * dot(q, &qkv[at(sample, key, 1, head)])));
+      total += weights.back();
+    }
+    statistics[statistic_of(sample, head, query)] = static_cast<float>(std::log(total));
+    std::vector<double> sums(static_cast<std::size_t>(c_.head_size));
+    for (int key = 0; key <= query; ++key) {
+      weights[static_cast<std::size_t>(key)] /= total;
+      add(weights[static_cast<std::size_t>(key)], &qkv[at(sample, key, 2, head)], sums.data());
+    }
+    const std::size_t row = row_of(sample, query, head);
+    for (std::size_t i = 0; i < sums.size(); ++i) out[row + i] = __float2bfloat16(static_cast<float>(sums[i]));
+    const double delta = dot(&out[row], &dout[row]);
+    for (int key = 0; key <= query; ++key) {
+      const double weight = weights[static_cast<std::size_t>(key)];
+      const double dscore = scale * weight * (dot(&dout[row], &qkv[at(sample, key, 2, head)]) - delta);
+      add(dscore, &qkv[at(sample, key, 1, head)], &expected[at(sample, query, 0, head)]);
+      add(dscore, q, &expected[at(sample, key, 1, head)]);
+      add(weight, &dout[row], &expected[at(sample, key, 2, head)]);
+    }
+  }
+
+  AttentionSizes c_;
+  int width_;
+
+ public:
+  std::vector<__nv_bfloat16> qkv, dout, out;
+  std::vector<float> statistics;
+  std::vector<__nv_bfloat16> dqkv;
+  std::vector<double> expected;
+};
+
+}  // namespace ddptrain::emulated
