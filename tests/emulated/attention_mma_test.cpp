@@ -39,17 +39,15 @@ std::vector<Case> cases() {
   return all;
 }
 
-/// As launch() of attention_mma.cu does.
 template <class Kernel>
 void run(Kernel kernel, const Case& c, const Pointers& pointers) {
   const emulated::AttentionSizes& s = c.sizes;
   const Shape shape{s.heads, s.sequence, s.head_size, 1.0f / std::sqrt(static_cast<float>(s.head_size))};
-  const int blocks = (s.sequence + kMaxWarps * kOwn - 1) / (kMaxWarps * kOwn);
-  const int warps = (s.sequence + blocks * kOwn - 1) / (blocks * kOwn);
+  const Grid grid(s.sequence);
   auto* const shared = reinterpret_cast<char*>(memory);
-  blockDim.x = 32 * warps;
+  blockDim.x = 32 * grid.warps;
   for (int head = 0; head < s.batch * s.heads; ++head) {
-    for (int block = 0; block < blocks; ++block) {
+    for (int block = 0; block < grid.blocks; ++block) {
       blockIdx = {block, head};
       std::fill_n(shared, sizeof(memory), '\xFF');
       emulated::Block({blockDim.x, s.seed, c.copies_late, shared}).run([&] { kernel(pointers, shape); });

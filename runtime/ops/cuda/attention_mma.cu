@@ -23,15 +23,14 @@ template <class Kernel>
 void launch(Kernel kernel, int head, int own_tensors, const AttentionShape& s, const AttentionTensors& t,
             const float* deltas, cudaStream_t stream) {
   require(s.batch * s.heads <= 65535, "attention: more than 65,535 heads in a batch");
-  const auto blocks = static_cast<int>(ceil_div(s.sequence, kMaxWarps * kOwn));
-  const auto warps = static_cast<int>(ceil_div(s.sequence, blocks * kOwn));
-  const std::size_t bytes = sizeof(bf16) * (own_tensors * warps * kOwn + 2 * kOther) * (head + 8);
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(s.batch * s.heads));
+  const Grid of_head(static_cast<int>(s.sequence));
+  const std::size_t bytes = sizeof(bf16) * (own_tensors * of_head.warps * kOwn + 2 * kOther) * (head + 8);
+  const dim3 grid(static_cast<unsigned>(of_head.blocks), static_cast<unsigned>(s.batch * s.heads));
   const Pointers pointers{static_cast<const bf16*>(t.qkv),  static_cast<bf16*>(t.out),  t.statistics,
                           static_cast<const bf16*>(t.dout), static_cast<bf16*>(t.dqkv), deltas};
   const Shape shape = attention::shape_of(s);
   reserve_shared_memory(kernel, bytes);
-  kernel<<<grid, 32 * warps, bytes, stream>>>(pointers, shape);
+  kernel<<<grid, 32 * of_head.warps, bytes, stream>>>(pointers, shape);
   DDP_CUDA(cudaGetLastError());
 }
 

@@ -298,4 +298,13 @@ __global__ void __launch_bounds__(32 * kMaxWarps) dkv_kernel(const Pointers p, c
   write_rows<kHead>(dv, 1.0f, 1.0f, own, dqkv + 2 * head.width, head.row, shape);
 }
 
+/// Of a head: thread blocks, and the warps of each.
+struct Grid {
+  int blocks, warps;
+
+  explicit Grid(int sequence)
+      : blocks((sequence + kMaxWarps * kOwn - 1) / (kMaxWarps * kOwn)),
+        warps((sequence + blocks * kOwn - 1) / (blocks * kOwn)) {}
+};
+
 }  // namespace ddptrain::cuda::attention_mma

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/device/cuda/elements.cuh"
 #include "runtime/ops/cuda/attention_kernels.h"
 #include "runtime/ops/cuda/attention_wgmma.cuh"
 #include "runtime/ops/cuda/tensor_map.h"
@@ -22,11 +23,11 @@ std::int64_t grid(const AttentionShape& shape, int multiprocessors) {
 }  // namespace
 
 bool suits_wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors) {
-  const auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
   return multiplies_by_warpgroups() && shape.head_size == kHead && shape.sequence % kKeys == 0 &&
          shape.batch * shape.sequence < (std::int64_t{1} << 31) &&
-         least_shared_bytes(shape.sequence) <= shared_memory_limit() && aligned(tensors.qkv) && aligned(tensors.out) &&
-         aligned(tensors.dout) && aligned(tensors.statistics) && aligned(tensors.dqkv);
+         least_shared_bytes(shape.sequence) <= shared_memory_limit() && is_aligned(tensors.qkv, 16) &&
+         is_aligned(tensors.out, 16) && is_aligned(tensors.dout, 16) && is_aligned(tensors.statistics, 16) &&
+         is_aligned(tensors.dqkv, 16);
 }
 
 std::size_t wgmma_attention_backward_workspace(const AttentionShape& shape, int multiprocessors) {

@@ -5,6 +5,7 @@
 #include "runtime/device/cuda/elements.cuh"
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/async_copy.cuh"
+#include "runtime/ops/cuda/intrinsics.cuh"
 #include "runtime/ops/cuda/loss.h"
 #include "runtime/ops/cuda/metric_partials.h"
 #include "runtime/ops/cuda/reduce.cuh"
@@ -45,9 +46,7 @@ class Exponential {
       : shift_(sizeof(T) == 2 ? fmaf(-kLog2e, largest, static_cast<float>(kScaleBits)) : -largest) {}
   __device__ __forceinline__ float operator()(float x) const {
     if constexpr (sizeof(T) == 2) {
-      float y;
-      asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(fmaf(kLog2e, x, shift_)));
-      return y;
+      return exp2_approximate(fmaf(kLog2e, x, shift_));
     } else {
       return expf(x + shift_);
     }
