@@ -28,6 +28,8 @@ RowResult softmax_row(const RowView<T>& logits, std::uint32_t target, RowView<T>
   const bool first_largest =
       target_value == largest && (target == 0 || logits.head(target).maxCoeff() < largest);  // the first wins a tie
   exponentials = (logits - largest).exp();
+  // With some instruction sets Eigen's exp(-infinity) is a small number.
+  exponentials = (exponentials < std::numeric_limits<T>::min()).select(T{0}, exponentials);
   total = exponentials.sum();
   return {static_cast<double>(std::log(total) + largest - target_value), first_largest};
 }
