@@ -1,6 +1,6 @@
 #include "runtime/ops/cuda/metric_partials.h"
 
-#include "runtime/device/cuda/cuda_utils.h"
+#include "runtime/device/cuda/launch.cuh"
 
 namespace ddptrain::cuda {
 
@@ -11,6 +11,7 @@ constexpr std::uint32_t kThreads = 256;
 __global__ void __launch_bounds__(kThreads)
     sum_kernel(const MetricPartial* partials, std::uint32_t count, std::uint32_t rows, MetricSums* sums) {
   __shared__ MetricPartial shared[kThreads];
+  wait_for_predecessor();
   MetricPartial mine{};
   for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) {
     mine.loss += partials[i].loss;
@@ -35,8 +36,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void add_metric_partials(const MetricPartial* partials, std::uint32_t count, std::uint32_t rows, MetricSums* sums,
                          cudaStream_t stream) {
-  sum_kernel<<<1, kThreads, 0, stream>>>(partials, count, rows, sums);
-  DDP_CUDA(cudaGetLastError());
+  launch_early(sum_kernel, 1, kThreads, 0, stream, partials, count, rows, sums);
 }
 
 }  // namespace ddptrain::cuda
