@@ -53,7 +53,15 @@ class CudaAttention final : public AttentionOps, CudaOps {
     expect_tensor(dqkv, "attention_backward: dqkv", dtype(), qkv.shape);
     if (qkv.size() == 0) return;
     const cuda::AttentionTensors tensors{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
+    if (fills_gpu_by_heads(shape) && dtype() == DType::bf16 && cuda::suits_wgmma_attention_backward(shape, tensors)) {
+      void* workspace =
+          scratch().reserve(cuda::wgmma_attention_backward_workspace(shape, device_.multiprocessors()), stream());
+      return cuda::wgmma_attention_backward(shape, tensors, workspace, multiprocessors(), stream());
+    }
     if (suits_cudnn(shape, dtype()) && plans().backward(shape, tensors)) return;
+    if (dtype() == DType::bf16 && cuda::suits_short_attention_backward(shape, tensors)) {
+      return cuda::short_attention_backward(shape, tensors, stream());
+    }
     auto* deltas = scratch().reserve_elements<float>(static_cast<std::size_t>(statistics.size()), stream());
     cuda::attention_deltas(shape, tensors, dtype(), deltas, stream());
     if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
@@ -63,6 +71,10 @@ class CudaAttention final : public AttentionOps, CudaOps {
   }
 
  private:
+  bool fills_gpu_by_heads(const cuda::AttentionShape& shape) const {
+    return shape.batch * shape.heads >= device_.multiprocessors();
+  }
+
   /// Made by the first operation that needs cuDNN.
   cuda::AttentionPlans& plans() {
     TunedChoices* choices = device_.options().tune ? &device_.get<TunedChoices>() : nullptr;

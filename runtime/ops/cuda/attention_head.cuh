@@ -3,12 +3,15 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numbers>
 
 #include "runtime/ops/cuda/attention_plans.h"
 
 /// What the own attention kernels share. Their grids have a block row, blockIdx.y, per head of a sample.
 
 namespace ddptrain::cuda::attention {
+
+constexpr float kLog2e = std::numbers::log2e_v<float>;
 
 struct Shape {
   int heads, sequence, head_size;
@@ -32,5 +35,15 @@ struct Head {
     at_statistics = static_cast<std::size_t>(blockIdx.y) * s.sequence;
   }
 };
+
+/// Over lanes 4 i to 4 i + 3, the same in all of them.
+__device__ __forceinline__ float quad_max(float value) {
+  value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, 1));
+  return fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, 2));
+}
+__device__ __forceinline__ float quad_sum(float value) {
+  value += __shfl_xor_sync(0xFFFFFFFFu, value, 1);
+  return value + __shfl_xor_sync(0xFFFFFFFFu, value, 2);
+}
 
 }  // namespace ddptrain::cuda::attention

@@ -20,9 +20,11 @@ using bf16 = __nv_bfloat16;
 constexpr int kOwn = 16;    // rows of a warp
 constexpr int kOther = 32;  // rows of a tile
 constexpr int kMaxWarps = 8;
-constexpr float kLog2e = 1.4426950408889634f;
 
 using attention::Head;
+using attention::kLog2e;
+using attention::quad_max;
+using attention::quad_sum;
 using attention::Shape;
 
 struct Pointers {
@@ -121,14 +123,6 @@ __device__ __forceinline__ void write_rows(const float (&sum)[kHead / 8][4], flo
   }
 }
 
-__device__ __forceinline__ float quad_max(float value) {
-  value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, 1));
-  return fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, 2));
-}
-__device__ __forceinline__ float quad_sum(float value) {
-  value += __shfl_xor_sync(0xFFFFFFFFu, value, 1);
-  return value + __shfl_xor_sync(0xFFFFFFFFu, value, 2);
-}
 /// Column of element i (0, 1: row g; 2, 3: row g + 8) of accumulator j.
 __device__ __forceinline__ int column_of(int j, int i) { return 8 * j + 2 * (threadIdx.x % 4) + i % 2; }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numbers>
 
 #include "runtime/ops/cuda/bulk_copy.cuh"
 #include "runtime/ops/cuda/intrinsics.cuh"
@@ -26,7 +27,7 @@ constexpr int kTileBytes = kRows * kHead * 2;
 constexpr int kStepBytes = 16 * kHead * 2;                // 16 rows of a tile
 constexpr int kSumBytes = kRows * kHead * sizeof(float);  // of a tile in f32
 constexpr int kSumPacks = kSumBytes / kWarpgroups / 16;   // of a warpgroup
-constexpr float kLog2e = 1.4426950408889634f;
+constexpr float kLog2e = std::numbers::log2e_v<float>;
 
 struct Problem {
   const float* statistics;

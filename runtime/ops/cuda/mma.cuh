@@ -111,8 +111,15 @@ __device__ __forceinline__ std::uint32_t greater_bf16(std::uint32_t a, std::uint
   return permute_bytes<0xBB99>(~((b | 0x80008000u) - (a & 0x7FFF7FFFu)));  // as integers: signs are those of b >= a
 #endif
 }
-/// A value that is the same in all threads of the warp, told so to the compiler.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
+/// A value that is the same in all threads of the warp, told so to the compiler: from 8.0 on it keeps the value, and
+/// what is computed from it, in the registers that a warp has once.
+__device__ __forceinline__ int uniform(int x) {
+#if __CUDA_ARCH__ >= 800
+  return static_cast<int>(__reduce_or_sync(0xFFFFFFFFu, static_cast<unsigned>(x)));
+#else
+  return __shfl_sync(0xFFFFFFFFu, x, 0);
+#endif
+}
 __device__ __forceinline__ float2 unpack_bf16(std::uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
 }

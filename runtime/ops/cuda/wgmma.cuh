@@ -105,7 +105,8 @@ __device__ __forceinline__ void wgmma_m64n32k16_transposed_b(float (&d)[16], con
 struct SwizzledOperand {
   std::uint32_t low;
 
-  explicit __device__ __forceinline__ SwizzledOperand(std::uint32_t address) : low(address >> 4 | 1u << 16) {}
+  /// `address`: the same in all threads of the warp, as wgmma takes descriptors from registers that a warp has once.
+  explicit __device__ __forceinline__ SwizzledOperand(std::uint32_t address) : low(uniform(address >> 4 | 1u << 16)) {}
   __device__ __forceinline__ SwizzledOperand operator+(std::uint32_t bytes) const {
     SwizzledOperand moved = *this;
     moved.low += bytes >> 4;
