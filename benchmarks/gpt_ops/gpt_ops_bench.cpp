@@ -422,7 +422,7 @@ class GptOps {
       const int multiprocessors = device_.compute_multiprocessors();
       void* workspace = scratch.reserve(cuda::wgmma_attention_backward_workspace(shape, multiprocessors), stream_);
       time("attention_backward, wgmma", 8 * activation, 2.5 * flops,
-           [&] { cuda::wgmma_attention_backward(shape, t, workspace, multiprocessors, multiprocessors, stream_); });
+           [&] { cuda::wgmma_attention_backward(shape, t, workspace, multiprocessors, stream_); });
     }
     cuda::AttentionPlans plans(stream_, scratch);
     if (!plans.forward(shape, t)) return;

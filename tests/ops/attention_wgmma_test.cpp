@@ -39,13 +39,11 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<cuda::AttentionShape>
     cuda::plain_attention_backward(s_, tensors(dqkv), DType::bf16, deltas.as<float>(), stream());
     return bench_->take(dqkv);
   }
-  Values by_warpgroups(int free_multiprocessors) {
-    constexpr int kMultiprocessors = 132;
+  Values by_warpgroups(int multiprocessors) {
     const Tensor dqkv = bench_->poisoned(qkv_.shape);
     EXPECT_TRUE(cuda::suits_wgmma_attention_backward(s_, tensors(dqkv)));
-    const auto bytes = static_cast<std::int64_t>(cuda::wgmma_attention_backward_workspace(s_, kMultiprocessors));
-    cuda::wgmma_attention_backward(s_, tensors(dqkv), bench_->poisoned_bytes({bytes}).data, kMultiprocessors,
-                                   free_multiprocessors, stream());
+    const auto bytes = static_cast<std::int64_t>(cuda::wgmma_attention_backward_workspace(s_, multiprocessors));
+    cuda::wgmma_attention_backward(s_, tensors(dqkv), bench_->poisoned_bytes({bytes}).data, multiprocessors, stream());
     return bench_->take(dqkv);
   }
 

@@ -54,9 +54,9 @@ class CudaAttention final : public AttentionOps, CudaOps {
     if (qkv.size() == 0) return;
     const cuda::AttentionTensors tensors{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
     if (fills_gpu_by_heads(shape) && dtype() == DType::bf16 && cuda::suits_wgmma_attention_backward(shape, tensors)) {
-      const int all = device_.multiprocessors();
-      void* workspace = scratch().reserve(cuda::wgmma_attention_backward_workspace(shape, all), stream());
-      return cuda::wgmma_attention_backward(shape, tensors, workspace, all, multiprocessors(), stream());
+      void* workspace =
+          scratch().reserve(cuda::wgmma_attention_backward_workspace(shape, device_.multiprocessors()), stream());
+      return cuda::wgmma_attention_backward(shape, tensors, workspace, multiprocessors(), stream());
     }
     if (suits_cudnn(shape, dtype()) && plans().backward(shape, tensors)) return;
     if (dtype() == DType::bf16 && cuda::suits_short_attention_backward(shape, tensors)) {

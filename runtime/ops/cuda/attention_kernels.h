@@ -24,15 +24,14 @@ void mma_attention_backward(const AttentionShape& shape, const AttentionTensors&
 bool suits_short_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors);
 void short_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, cudaStream_t stream);
 
-/// The backward pass by warpgroup matrix instructions: heads of 64, sequences that are multiples of 128. A thread block
-/// takes a whole head, or half of one in a last round that would fill less than half of the multiprocessors. So a GPU
-/// is filled by as many heads as it has multiprocessors.
+/// The backward pass by warpgroup matrix instructions: heads of 64, sequences that are multiples of 128. One thread
+/// block takes a whole head, so a GPU is filled by as many heads as it has multiprocessors.
 bool suits_wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors);
-/// Bytes. `multiprocessors`: of the GPU.
+/// Bytes. `multiprocessors`: as many as may work at a time.
 std::size_t wgmma_attention_backward_workspace(const AttentionShape& shape, int multiprocessors);
-/// The same bits for the same `multiprocessors`, of which `free_multiprocessors` take part. Does not need the deltas.
+/// The same bits again, whatever `multiprocessors` is. Does not need the deltas.
 void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, void* workspace,
-                              int multiprocessors, int free_multiprocessors, cudaStream_t stream);
+                              int multiprocessors, cudaStream_t stream);
 
 /// Attention without tensor cores, for f32 and for shapes that AttentionPlans does not do; any sequence, head sizes up
 /// to kMaxHeadSize.

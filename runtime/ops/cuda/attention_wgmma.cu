@@ -16,10 +16,8 @@ std::size_t least_shared_bytes(std::int64_t sequence) {
   return sizeof(Shared) + static_cast<std::size_t>(sequence) * sizeof(float);
 }
 
-/// The heads of a last round that fills less than half of the multiprocessors are taken in halves.
-std::int64_t heads_in_halves(const AttentionShape& shape, int multiprocessors) {
-  const std::int64_t last = shape.batch * shape.heads % multiprocessors;
-  return shape.sequence > kKeys && 2 * last <= multiprocessors ? last : 0;
+std::int64_t grid(const AttentionShape& shape, int multiprocessors) {
+  return std::min<std::int64_t>(multiprocessors, shape.batch * shape.heads);
 }
 
 }  // namespace
@@ -33,12 +31,11 @@ bool suits_wgmma_attention_backward(const AttentionShape& shape, const Attention
 }
 
 std::size_t wgmma_attention_backward_workspace(const AttentionShape& shape, int multiprocessors) {
-  const std::int64_t owners = multiprocessors + 2 * heads_in_halves(shape, multiprocessors);
-  return static_cast<std::size_t>(owners * shape.sequence * kHead) * sizeof(float);
+  return static_cast<std::size_t>(grid(shape, multiprocessors) * shape.sequence * kHead) * sizeof(float);
 }
 
 void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, void* workspace,
-                              int multiprocessors, int free_multiprocessors, cudaStream_t stream) {
+                              int multiprocessors, cudaStream_t stream) {
   const std::int64_t rows = shape.batch * shape.sequence;
   const Maps maps{swizzled_tiles(tensors.qkv, rows, 3 * shape.width(), kRows),
                   swizzled_tiles(tensors.out, rows, shape.width(), kRows),
@@ -46,25 +43,17 @@ void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensor
   const std::size_t least = least_shared_bytes(shape.sequence);
   const std::size_t resident =
       std::min((shared_memory_limit() - least) / kSumBytes, static_cast<std::size_t>(shape.sequence / kRows));
-  const std::int64_t heads = shape.batch * shape.heads, halved = heads_in_halves(shape, multiprocessors);
   const Problem problem{tensors.statistics,
                         static_cast<float4*>(workspace),
                         static_cast<bf16*>(tensors.dqkv),
                         static_cast<int>(shape.sequence),
                         static_cast<int>(shape.heads),
-                        static_cast<int>(heads),
-                        static_cast<int>(heads - halved),
-                        multiprocessors,
+                        static_cast<int>(shape.batch * shape.heads),
                         static_cast<int>(resident),
                         1.0f / std::sqrt(static_cast<float>(shape.head_size))};
   const std::size_t bytes = least + resident * kSumBytes;
   reserve_shared_memory(backward_kernel, bytes);
-  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(free_multiprocessors, heads + halved));
-  backward_kernel<<<blocks, kThreads, bytes, stream>>>(maps, problem);
-  DDP_CUDA(cudaGetLastError());
-  if (halved == 0) return;
-  const dim3 tiles(static_cast<unsigned>(shape.sequence / kRows), static_cast<unsigned>(halved));
-  add_halves_kernel<<<tiles, kThreads, 0, stream>>>(problem);
+  backward_kernel<<<static_cast<unsigned>(grid(shape, multiprocessors)), kThreads, bytes, stream>>>(maps, problem);
   DDP_CUDA(cudaGetLastError());
 }
 

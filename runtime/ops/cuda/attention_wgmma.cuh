@@ -31,46 +31,33 @@ constexpr float kLog2e = std::numbers::log2e_v<float>;
 
 struct Problem {
   const float* statistics;
-  float4* partial_dq;  // per thread block that takes whole heads, of which there are `blocks`; then per half of a head
+  float4* partial_dq;
   bf16* dqkv;
   int sequence, heads, batch_heads;
-  int whole;     // heads; the others are taken in halves, two per head
-  int blocks;    // at most
-  int resident;  // the last tiles of queries, whose partial sums of dq stay in shared memory while a head is whole
+  int resident;  // the last tiles of queries, whose partial sums of dq stay in shared memory
   float scale;
 
   __device__ int width() const { return heads * kHead; }
   __device__ int tiles() const { return sequence / kRows; }
-  __device__ int items() const { return 2 * batch_heads - whole; }
 };
 
-/// A tile of queries beside a block of keys of one head. A thread block takes one item, a head or half of one, after
-/// another; per item its blocks of keys; per block of keys the tiles of queries from the diagonal on. The halves of a
-/// head have blocks 0, 3, 4, 7, 8, ... and 1, 2, 5, 6, 9, ...: as many tiles each, or nearly.
+/// A tile of queries beside a block of keys of one head. A thread block takes one head after another; per head the
+/// blocks of keys; per block of keys the tiles of queries from the diagonal on.
 struct Place {
-  int item;
   int head, row, column;  // of all heads; its first row and column in the matrices
-  int half;               // 1 or 2; 0: a whole head
   int block, tile;
 
-  static __device__ __forceinline__ Place start(int item, const Problem& p) {
-    const int beyond = item - p.whole;
-    const int head = beyond < 0 ? item : p.whole + beyond / 2;
-    Place place{item, head, head / p.heads * p.sequence, head % p.heads * kHead, beyond < 0 ? 0 : 1 + beyond % 2, 0, 0};
-    place.block = place.first_block();
-    place.tile = 2 * place.block;
-    return place;
+  static __device__ __forceinline__ Place start(int head, const Problem& p) {
+    return {head, head / p.heads * p.sequence, head % p.heads * kHead, 0, 0};
   }
-  __device__ __forceinline__ bool exists(const Problem& p) const { return item < p.items(); }
-  __device__ __forceinline__ int first_block() const { return half / 2; }
-  __device__ __forceinline__ bool is_first_block() const { return block == first_block(); }
+  __device__ __forceinline__ bool exists(const Problem& p) const { return head < p.batch_heads; }
   __device__ __forceinline__ bool is_first_tile() const { return tile == 2 * block; }
-  /// Whether the tile meets the diagonal, which ends the sums of a whole head.
+  /// Whether the tile meets the diagonal.
   __device__ __forceinline__ bool is_last_block() const { return tile < 2 * block + 2; }
   __device__ __forceinline__ void leave_block(const Problem& p) {
-    block += half == 0 || block % 2 == 1 ? 1 : 3;
+    ++block;
     tile = 2 * block;
-    if (tile >= p.tiles()) *this = start(item + gridDim.x, p);
+    if (tile == p.tiles()) *this = start(head + gridDim.x, p);
   }
   __device__ __forceinline__ void advance(const Problem& p) {
     if (++tile == p.tiles()) leave_block(p);
@@ -82,7 +69,7 @@ struct alignas(1024) Shared {
   char values[kWarpgroups][kTileBytes];
   char queries[kStages][kTileBytes];
   char douts[kStages][kTileBytes];
-  char outs[kStages][kTileBytes];  // beside an item's first block of keys alone
+  char outs[kStages][kTileBytes];  // beside the first block of keys alone
   char dscores[2][kWarpgroups][kTileBytes];
   float statistics[kStages][kRows];
   std::uint64_t tile_full[kStages];
@@ -99,7 +86,7 @@ __device__ __forceinline__ void fetch_tile(const Maps& maps, const Problem& p, S
   Place tile = shared.next_tile;
   if (!tile.exists(p)) return;
   std::uint64_t* full = &shared.tile_full[stage];
-  const bool has_out = tile.is_first_block();
+  const bool has_out = tile.block == 0;
   const int row = tile.row + tile.tile * kRows;
   const CachePolicy policy = tile.is_last_block() ? CachePolicy::evict_first : CachePolicy::normal;
   expect_bytes(full, (has_out ? 3 : 2) * kTileBytes + kRows * 4);
@@ -134,11 +121,6 @@ __device__ __forceinline__ void start_fetching(const Maps& maps, const Problem& 
   shared.next_tile = shared.next_block = Place::start(blockIdx.x, p);
   fetch_block(maps, p, shared, 0);
   for (int stage = 0; stage < kStages - 1; ++stage) fetch_tile(maps, p, shared, stage);
-}
-
-/// In packs of four: where a warpgroup's sums of a tile begin.
-__device__ __forceinline__ std::size_t partial_sum_offset(const Problem& p, int owner, int tile, int group) {
-  return ((static_cast<std::size_t>(owner) * p.tiles() + tile) * kWarpgroups + group) * kSumPacks;
 }
 
 /// A thread of a warpgroup, which owns 64 keys of a block: scores, their gradients, and the gradients of its keys and
@@ -179,7 +161,7 @@ struct Worker {
   /// The weights of the first tile and their gradients.
   __device__ __forceinline__ void begin() {
     await_phase(&shared.tile_full[0], 0);
-    put_deltas(now.tile, 0);
+    put_deltas(0, 0);
     __syncthreads();
     await_phase(&shared.block_full, 0);
     fetch_fragments();
@@ -196,19 +178,19 @@ struct Worker {
   __device__ __forceinline__ void step() {
     Place next = now;
     next.advance(p);
-    const bool block_ends = next.is_first_tile();
+    const bool block_ends = next.tile != now.tile + 1;
     const int next_stage = stage + 1 == kStages ? 0 : stage + 1;
     const int next_parity = stage_parity ^ (next_stage == 0 ? 1 : 0);
     const int keys = buffer;
     std::uint32_t dscore[4][4];
     put_dscores(now.tile, dscore);
     const bool continues = continues_sum(now);
-    if (continues) fetch_sum(now);
+    if (continues) fetch_sum(now.tile);
     start_dvalues_dkeys(stage, dscore, !now.is_first_tile());
     if (block_ends) enter_block(next);
     if (next.exists(p)) await_phase(&shared.tile_full[next_stage], next_parity);
     start_scores(next_stage);
-    if (next.exists(p) && next.is_first_block()) put_deltas(next.tile, next_stage);
+    if (next.exists(p) && next.block == 0) put_deltas(next.tile, next_stage);
 
     barrier_wait(1, kThreads);  // dscores are there, and the tile before this one is done with
     if (threadIdx.x == 0) {
@@ -351,24 +333,22 @@ struct Worker {
     fence_async_proxy();
   }
 
-  __device__ __forceinline__ bool is_resident(const Place& at) const {
-    return at.half == 0 && at.tile >= p.tiles() - p.resident;
+  __device__ __forceinline__ bool is_resident(int tile) const { return tile >= p.tiles() - p.resident; }
+  __device__ __forceinline__ float4* resident_sum(int tile) const {
+    return resident + ((tile - (p.tiles() - p.resident)) * kWarpgroups + group) * kSumPacks + thread;
   }
-  __device__ __forceinline__ float4* resident_sum(const Place& at) const {
-    return resident + ((at.tile - (p.tiles() - p.resident)) * kWarpgroups + group) * kSumPacks + thread;
-  }
-  __device__ __forceinline__ float4* partial_sum(const Place& at) const {
-    const int owner = at.half == 0 ? static_cast<int>(blockIdx.x) : p.blocks + at.item - p.whole;
-    return p.partial_dq + partial_sum_offset(p, owner, at.tile, group) + thread;
+  __device__ __forceinline__ float4* partial_sum(int tile) const {
+    return p.partial_dq +
+           ((static_cast<std::size_t>(blockIdx.x) * p.tiles() + tile) * kWarpgroups + group) * kSumPacks + thread;
   }
   /// Whether dq of the tile goes on from an earlier sum; else it is added to that sum, if there is one.
   __device__ __forceinline__ bool continues_sum(const Place& at) const {
-    return at.half == 0 && at.block > 0 && (at.is_last_block() || is_resident(at));
+    return at.block > 0 && (at.is_last_block() || is_resident(at.tile));
   }
-  __device__ __forceinline__ void fetch_sum(const Place& at) {
-    const bool here = is_resident(at);
-    const float4* from = here ? nullptr : partial_sum(at);
-    const float4* near = resident_sum(at);
+  __device__ __forceinline__ void fetch_sum(int tile) {
+    const bool here = is_resident(tile);
+    const float4* from = here ? nullptr : partial_sum(tile);
+    const float4* near = resident_sum(tile);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const float4 sum = here ? near[128 * n] : __ldcg(from + 128 * n);
@@ -382,19 +362,19 @@ struct Worker {
     return make_float4(dquery[4 * n], dquery[4 * n + 1], dquery[4 * n + 2], dquery[4 * n + 3]);
   }
   __device__ __forceinline__ void put_dqueries(const Place& at) {
-    if (at.half == 0 && at.is_last_block()) {
+    if (at.is_last_block()) {
       put_rows(dquery, p.scale, at.tile,
                p.dqkv + static_cast<std::size_t>(at.row + at.tile * kRows) * 3 * p.width() + at.column + group * 32);
-    } else if (is_resident(at)) {
-      float4* to = resident_sum(at);
+    } else if (is_resident(at.tile)) {
+      float4* to = resident_sum(at.tile);
 #pragma unroll
       for (int n = 0; n < 4; ++n) to[128 * n] = pack_of_sum(n);
-    } else if (at.is_first_block()) {
-      float4* to = partial_sum(at);
+    } else if (at.block == 0) {
+      float4* to = partial_sum(at.tile);
 #pragma unroll
       for (int n = 0; n < 4; ++n) __stcg(to + 128 * n, pack_of_sum(n));
     } else {
-      float4* to = partial_sum(at);
+      float4* to = partial_sum(at.tile);
 #pragma unroll
       for (int n = 0; n < 4; ++n) add_to_global(to + 128 * n, pack_of_sum(n));
     }
@@ -442,29 +422,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   worker.begin();
   while (worker.goes_on()) worker.step();
 #endif
-}
-
-/// dq of the heads taken in halves. Thread block (x, y): tile x of the y-th such head; threads as in Worker.
-__global__ void __launch_bounds__(kThreads) add_halves_kernel(const __grid_constant__ Problem p) {
-  const int tile = static_cast<int>(blockIdx.x), split = static_cast<int>(blockIdx.y), head = p.whole + split;
-  const int group = static_cast<int>(threadIdx.x) / 128, thread = static_cast<int>(threadIdx.x) % 128;
-  const float4* first = p.partial_dq + partial_sum_offset(p, p.blocks + 2 * split, tile, group) + thread;
-  const float4* second = p.partial_dq + partial_sum_offset(p, p.blocks + 2 * split + 1, tile, group) + thread;
-  const int row = head / p.heads * p.sequence + tile * kRows + thread / 32 * 16 + thread % 32 / 4;
-  const int column = head % p.heads * kHead + group * 32 + thread % 4 * 2, stride = 3 * p.width();
-  bf16* to = p.dqkv + static_cast<std::size_t>(row) * stride + column;
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    float4 sum = first[128 * n];
-    if (tile >= 2) {  // before the second half's first block
-      const float4 more = second[128 * n];
-      sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
-    }
-    const std::uint32_t above = pack_bf16(sum.x * p.scale, sum.y * p.scale);
-    const std::uint32_t below = pack_bf16(sum.z * p.scale, sum.w * p.scale);
-    *reinterpret_cast<std::uint32_t*>(to + 8 * n) = above;
-    *reinterpret_cast<std::uint32_t*>(to + 8 * static_cast<std::size_t>(stride) + 8 * n) = below;
-  }
 }
 
 }  // namespace ddptrain::cuda::attention_wgmma
