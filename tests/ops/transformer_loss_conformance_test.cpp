@@ -73,6 +73,30 @@ TEST_P(TransformerConformanceTest, TokenCrossEntropy) {
   }
 }
 
+/// More rows than a GPU takes at a time, so that thread blocks go from row to row: with many columns past the rows that
+/// they have under way, with few past the targets that they fetch at once.
+TEST_P(TransformerConformanceTest, TokenCrossEntropyOfManyRows) {
+  for (const auto& [rows, columns] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{800, 16392}, {500, 32776}, {300'000, 8}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    const auto run = [&](Bench& bench, MetricSums& metrics) {
+      const TokenBatch batch = random_tokens(bench, rows / 100, 100, columns);
+      const Tensor logits = bench.put(random_eighths(rows * columns, 1, 3.0), {rows, columns});
+      MetricSums* sums = bench.put_object(MetricSums{});
+      bench.device().get<LossOps>().token_cross_entropy(logits, batch, 0, columns, 0.125f, logits, sums);
+      metrics = bench.take_object(sums);
+      return bench.take(logits);
+    };
+    Bench tested(*tested_);
+    Bench oracle(*oracle_, tested_->dtype());
+    MetricSums metrics, expected_metrics;
+    const Values out = run(tested, metrics), expected = run(oracle, expected_metrics);
+    EXPECT_LE(relative_error(out, expected), GetParam().tolerance);
+    EXPECT_NEAR(metrics.loss, expected_metrics.loss, 1e-5 * expected_metrics.loss);
+    EXPECT_EQ(metrics.correct, expected_metrics.correct);
+  }
+}
+
 /// Where the loss of a row is not finite, its gradient is NaN; other rows do not notice. (Of a token that has
 /// probability 0, softmax - onehot would be finite.)
 TEST_P(TransformerConformanceTest, TheGradientOfALossThatIsNotFiniteIsNan) {

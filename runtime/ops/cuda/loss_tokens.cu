@@ -209,7 +209,7 @@ __device__ __forceinline__ void write_gradient(const Problem<T>& p, const T* row
   }
 }
 
-/// Whether a column of this thread before the target's is as large as the largest. Called by all threads or none.
+/// Whether a column of this thread before the target's is as large as the largest.
 template <int kThreads, int V, class T>
 __device__ __forceinline__ bool is_earlier(const T* row, std::uint32_t target, float largest) {
   bool earlier = false;
