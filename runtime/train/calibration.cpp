@@ -24,6 +24,8 @@ constexpr double kSpareForSums = 1.25;        // of their time alone, as they sh
 constexpr double kRoundSeconds = 1.0;         // at least, where the limit allows a few
 constexpr double kSlowGpuRoundSeconds = 4.0;  // a GPU whose clock follows its power needs windows that warm it
 constexpr double kSlowStepSeconds = 0.01;
+constexpr double kRecoverySeconds = 1.0;  // in which such a GPU gets from rest to the clock of its power limit
+constexpr double kRecoveriesOfARound = 2.0;
 constexpr double kFewestRounds = 4.0;
 constexpr std::size_t kRoundsOfAnInterval = 8;  // with fewer, one is narrow by chance too often
 constexpr double kClockFell = 0.97;
@@ -55,12 +57,19 @@ class Calibrator {
  public:
   Calibrator(TimedJob& job, double step_seconds, bool gpu, const CalibrationLimits& limits)
       : job_(job), limits_(limits) {
-    const double most = gpu && step_seconds > kSlowStepSeconds ? kSlowGpuRoundSeconds : kRoundSeconds;
-    const double window = std::min(limits.seconds / kFewestRounds, most) / kWindowsOfARound;
+    const bool slow = gpu && step_seconds > kSlowStepSeconds;
+    const double most = slow ? kSlowGpuRoundSeconds : kRoundSeconds;
+    double round_seconds = limits.seconds / kFewestRounds;
+    if (slow) {
+      recovery_steps_ = agreed_steps(std::min(kRecoverySeconds, round_seconds / kWindowsOfARound), step_seconds);
+      recovery_seconds_ = static_cast<double>(recovery_steps_) * step_seconds;
+      round_seconds -= kRecoveriesOfARound * recovery_seconds_;
+    }
+    const double window = std::min(round_seconds, most) / kWindowsOfARound;
     steps_.fill(agreed_steps(window, step_seconds));
-    const double communication = slowest(job.time(TimedWork::communication, 1).seconds);
+    const double communication = slowest(job.time(TimedWork::communication, 1, 0).seconds);
     steps_[index_of(TimedWork::communication)] = agreed_steps(window, std::max(communication, 1e-9));
-    choose_round(communication, slowest(job.time(TimedWork::silent, 1).seconds));
+    choose_round(communication, slowest(job.time(TimedWork::silent, 1, 0).seconds));
   }
 
   double steps_for_sums() const { return steps_for_sums_; }
@@ -107,7 +116,7 @@ class Calibrator {
 
   void add(CalibrationRound& round, TimedWork work) {
     const std::uint64_t steps = steps_[index_of(work)];
-    TimedJob::Window window = job_.time(work, steps);
+    TimedJob::Window window = job_.time(work, steps, lead(work));
     seconds_ += slowest(window.seconds);
     for (double& seconds : window.seconds) seconds *= 0.5 / static_cast<double>(steps);
     switch (work) {
@@ -133,6 +142,15 @@ class Calibrator {
     }
   }
 
+  std::uint64_t lead(TimedWork work) {
+    const bool rested = last_ == TimedWork::alone || last_ == TimedWork::communication;
+    const bool recovers = rested && work != last_ && recovery_steps_ > 0;
+    last_ = work;
+    if (!recovers) return steps_[index_of(work)] / 4;
+    seconds_ += recovery_seconds_;
+    return recovery_steps_;
+  }
+
   /// Behind a window of the same work, for the same clock.
   double compute(bool communicates) {
     const std::vector<double> seconds = job_.time_compute(communicates);
@@ -155,6 +173,9 @@ class Calibrator {
   const CalibrationLimits& limits_;
   std::vector<TimedWork> round_;
   std::array<std::uint64_t, kKinds> steps_{};
+  std::uint64_t recovery_steps_ = 0;  ///< 0: the clock does not follow the power.
+  double recovery_seconds_ = 0.0;
+  TimedWork last_ = TimedWork::step;
   double steps_for_sums_ = 0.0;  ///< Beside which those of one step are summed; 0: not measured.
   double seconds_ = 0.0;         ///< In windows so far.
 };
@@ -261,13 +282,13 @@ class TrainedJob final : public TimedJob {
     return true;
   }
 
-  Window time(TimedWork work, std::uint64_t steps) override {
+  Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) override {
     const bool beside = work == TimedWork::beside_sums;
     StepGraph& graph = beside ? *beside_sums_ : *std::array{&alone_, &step_, &silent_, &communication_}[index_of(work)];
     const bool goes_on = work == TimedWork::step && trainer_.computes_beside_sums();  // as in training
     const bool takes_part = work != TimedWork::alone || world_.rank() == 0;
     if (takes_part) {
-      if (!beside) graph.run(goes_on ? std::max<std::uint64_t>(steps / 4, 1) : steps / 4);
+      if (!beside) graph.run(goes_on ? std::max<std::uint64_t>(lead, 1) : lead);
       if (!goes_on) device_.synchronize();
     }
     if (sensors_ != nullptr) sensors_->take();  // of what was before

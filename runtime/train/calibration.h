@@ -31,8 +31,8 @@ class TimedJob {
   };
 
   virtual ~TimedJob() = default;
-  /// Times `steps` steps, behind some that are not timed, which bring the device to the clock of this work.
-  virtual Window time(TimedWork work, std::uint64_t steps) = 0;
+  /// Times `steps` steps, behind `lead` that are not timed, which bring the device to the clock of this work.
+  virtual Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) = 0;
   /// Of each rank, seconds from the beginning of a step to the end of its backward pass, with or without communication.
   virtual std::vector<double> time_compute(bool communicates) = 0;
   /// Prepares TimedWork::beside_sums: beside each window of `steps` steps, the sums of `sums` steps. False where the
@@ -63,7 +63,8 @@ struct CalibrationLimits {
 
 /// What a job measures about itself after training, over rounds. A round is windows of the four kinds of work and then
 /// the same in reverse order, so that a drift cancels within it; its means over both are one observation. Seconds are
-/// per step.
+/// per step. A GPU that has rested is faster for a while, until it is at its power limit again: where steps are long
+/// enough to bring a GPU there, a window behind one in which a rank rested has a longer lead.
 ///
 /// From the step of rank 0 alone to that of the job the parts add up, each with its sign:
 ///   together      mean of the silent step over the ranks - alone: clocks, memory bandwidth and cores that ranks share,
