@@ -163,7 +163,7 @@ __device__ __forceinline__ void soften(float (&p)[kOther / 8][4], int key, int q
 
 template <int kHead>
 __global__ void __launch_bounds__(32 * kMaxWarps) forward_kernel(const Pointers p, const Shape shape) {
-  extern __shared__ uint4 memory[];
+  auto* const memory = reinterpret_cast<uint4*>(dynamic_shared_memory());
   const int rows = blockDim.x / 32 * kOwn, first = blockIdx.x * rows;
   auto* const queries = reinterpret_cast<bf16*>(memory);
   bf16* const keys = queries + rows * kStride<kHead>;
@@ -207,7 +207,7 @@ struct Query {
 
 template <int kHead>
 __global__ void __launch_bounds__(32 * kMaxWarps) dq_kernel(const Pointers p, const Shape shape) {
-  extern __shared__ uint4 memory[];
+  auto* const memory = reinterpret_cast<uint4*>(dynamic_shared_memory());
   const int rows = blockDim.x / 32 * kOwn, first = blockIdx.x * rows;
   auto* const queries = reinterpret_cast<bf16*>(memory);
   bf16* const gradients = queries + rows * kStride<kHead>;
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) dq_kernel(const Pointers p, co
 
 template <int kHead>
 __global__ void __launch_bounds__(32 * kMaxWarps) dkv_kernel(const Pointers p, const Shape shape) {
-  extern __shared__ uint4 memory[];
+  auto* const memory = reinterpret_cast<uint4*>(dynamic_shared_memory());
   const int rows = blockDim.x / 32 * kOwn, first = blockIdx.x * rows;
   auto* const keys = reinterpret_cast<bf16*>(memory);
   bf16* const values = keys + rows * kStride<kHead>;

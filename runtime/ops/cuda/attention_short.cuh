@@ -276,7 +276,7 @@ __device__ __forceinline__ void write_gradients(const Memory<kHead>& memory, int
 
 template <int kHead>
 __global__ void __launch_bounds__(32 * kMaxTiles) backward_kernel(const Pointers p, const Shape shape) {
-  extern __shared__ __align__(1024) char shared[];
+  char* const shared = dynamic_shared_memory();
   const int tiles = blockDim.x / 32, own = uniform(threadIdx.x / 32), g = threadIdx.x % 32 / 4;
   const Memory<kHead> memory(shared, tiles);
   const Head head(shape);

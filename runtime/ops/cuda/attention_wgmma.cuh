@@ -42,25 +42,30 @@ struct Problem {
 };
 
 /// A tile of queries beside a block of keys of one head. A thread block takes one head after another; per head the
-/// blocks of keys; per block of keys the tiles of queries from the diagonal on.
+/// blocks of keys; per block of keys the tiles of queries from the diagonal on. They go up beside one block and down
+/// beside the next one, so that L2 still has the tiles and the sums of dq that the next block begins with.
 struct Place {
   int head, row, column;  // of all heads; its first row and column in the matrices
-  int block, tile;
+  int block, tile, step;  // step: to the next tile
+  int left;               // tiles of the block, this one among them
 
   static __device__ __forceinline__ Place start(int head, const Problem& p) {
-    return {head, head / p.heads * p.sequence, head % p.heads * kHead, 0, 0};
+    return {head, head / p.heads * p.sequence, head % p.heads * kHead, 0, 0, 1, p.tiles()};
   }
   __device__ __forceinline__ bool exists(const Problem& p) const { return head < p.batch_heads; }
-  __device__ __forceinline__ bool is_first_tile() const { return tile == 2 * block; }
+  __device__ __forceinline__ bool is_first_tile(const Problem& p) const { return left + 2 * block == p.tiles(); }
   /// Whether the tile meets the diagonal.
   __device__ __forceinline__ bool is_last_block() const { return tile < 2 * block + 2; }
   __device__ __forceinline__ void leave_block(const Problem& p) {
     ++block;
-    tile = 2 * block;
-    if (tile == p.tiles()) *this = start(head + gridDim.x, p);
+    left = p.tiles() - 2 * block;
+    tile = step > 0 ? p.tiles() - 1 : 2 * block;
+    step = -step;
+    if (left == 0) *this = start(head + gridDim.x, p);
   }
   __device__ __forceinline__ void advance(const Problem& p) {
-    if (++tile == p.tiles()) leave_block(p);
+    tile += step;
+    if (--left == 0) leave_block(p);
   }
 };
 
@@ -138,6 +143,7 @@ struct Worker {
   Place now;
   int stage = 0, stage_parity = 0;   // of the tile
   int buffer = 0, block_parity = 0;  // of the block of keys
+  int turn = 0;                      // which dscores the tile has
 
   __device__ __forceinline__ Worker(const Maps& tensors, const Problem& problem, Shared& memory)
       : maps(tensors),
@@ -178,15 +184,15 @@ struct Worker {
   __device__ __forceinline__ void step() {
     Place next = now;
     next.advance(p);
-    const bool block_ends = next.tile != now.tile + 1;
+    const bool block_ends = now.left == 1;
     const int next_stage = stage + 1 == kStages ? 0 : stage + 1;
     const int next_parity = stage_parity ^ (next_stage == 0 ? 1 : 0);
     const int keys = buffer;
     std::uint32_t dscore[4][4];
-    put_dscores(now.tile, dscore);
+    put_dscores(dscore);
     const bool continues = continues_sum(now);
     if (continues) fetch_sum(now.tile);
-    start_dvalues_dkeys(stage, dscore, !now.is_first_tile());
+    start_dvalues_dkeys(stage, dscore, !now.is_first_tile(p));
     if (block_ends) enter_block(next);
     if (next.exists(p)) await_phase(&shared.tile_full[next_stage], next_parity);
     start_scores(next_stage);
@@ -195,10 +201,10 @@ struct Worker {
     barrier_wait(1, kThreads);  // dscores are there, and the tile before this one is done with
     if (threadIdx.x == 0) {
       fetch_tile(maps, p, shared, stage == 0 ? kStages - 1 : stage - 1);
-      if (now.is_first_tile()) fetch_block(maps, p, shared, keys ^ 1);
+      if (now.is_first_tile(p)) fetch_block(maps, p, shared, keys ^ 1);
     }
     __syncwarp();
-    start_dqueries(now.tile % 2, keys, continues);
+    start_dqueries(turn, keys, continues);
     start_dweights(next_stage);
 
     wgmma_wait<2>();
@@ -213,6 +219,7 @@ struct Worker {
     wgmma_wait<0>();
     settle(dweight);
     now = next;
+    turn ^= 1;
     stage = next_stage;
     stage_parity = next_parity;
   }
@@ -318,16 +325,16 @@ struct Worker {
     }
   }
   /// Gradients of the scores, as operand in registers and in shared memory.
-  __device__ __forceinline__ void put_dscores(int tile, std::uint32_t (&dscore)[4][4]) {
+  __device__ __forceinline__ void put_dscores(std::uint32_t (&dscore)[4][4]) {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
-      const float2 d = *reinterpret_cast<const float2*>(deltas + tile * kRows + 8 * n + 2 * q);
+      const float2 d = *reinterpret_cast<const float2*>(deltas + now.tile * kRows + 8 * n + 2 * q);
       const float* w = score + 4 * n;
       const float* dw = dweight + 4 * n;
       dscore[n / 2][n % 2 * 2] = pack_bf16(w[0] * (dw[0] - d.x), w[1] * (dw[1] - d.y));
       dscore[n / 2][n % 2 * 2 + 1] = pack_bf16(w[2] * (dw[2] - d.x), w[3] * (dw[3] - d.y));
     }
-    const std::uint32_t to = shared_address(shared.dscores[tile % 2][group]);
+    const std::uint32_t to = shared_address(shared.dscores[turn][group]);
 #pragma unroll
     for (int k = 0; k < 4; ++k) stmatrix_x4(to + chunk[k], dscore[k]);
     fence_async_proxy();
@@ -363,7 +370,7 @@ struct Worker {
   }
   __device__ __forceinline__ void put_dqueries(const Place& at) {
     if (at.is_last_block()) {
-      put_rows(dquery, p.scale, at.tile,
+      put_rows(dquery, p.scale,
                p.dqkv + static_cast<std::size_t>(at.row + at.tile * kRows) * 3 * p.width() + at.column + group * 32);
     } else if (is_resident(at.tile)) {
       float4* to = resident_sum(at.tile);
@@ -382,16 +389,16 @@ struct Worker {
   __device__ __forceinline__ void put_dkeys_dvalues(const Place& at) {
     bf16* dkeys = p.dqkv + static_cast<std::size_t>(at.row + at.block * kKeys + group * kRows) * 3 * p.width() +
                   p.width() + at.column;
-    put_rows(dkey, p.scale, at.tile, dkeys);
-    put_rows(dvalue, 1.0f, at.tile, dkeys + p.width());
+    put_rows(dkey, p.scale, dkeys);
+    put_rows(dvalue, 1.0f, dkeys + p.width());
   }
 
   /// Writes 64 rows of kCount / 32 of a head each, times `factor`, by way of the shared memory of the next tile's
   /// dscores; a warp does so for its own 16 rows.
   template <int kCount>
-  __device__ __forceinline__ void put_rows(const float (&d)[kCount], float factor, int tile, bf16* to) {
+  __device__ __forceinline__ void put_rows(const float (&d)[kCount], float factor, bf16* to) {
     constexpr int kChunks = kCount / 4;  // of 16 bytes, in a row
-    char* const rows = shared.dscores[(tile + 1) % 2][group];
+    char* const rows = shared.dscores[turn ^ 1][group];
 #pragma unroll
     for (int k = 0; k < kChunks / 2; ++k) {
       const float* x = d + 8 * k;
@@ -414,8 +421,7 @@ struct Worker {
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Problem p) {
 #if DDP_WGMMA
-  extern __shared__ __align__(1024) char memory[];
-  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared_memory());
   if (threadIdx.x == 0) start_fetching(maps, p, shared);
   __syncthreads();
   Worker worker(maps, p, shared);

@@ -18,6 +18,12 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+/// What the launch gives a block, aligned to 1024 bytes.
+__device__ __forceinline__ char* dynamic_shared_memory() {
+  extern __shared__ __align__(1024) char bytes_of_the_launch[];
+  return bytes_of_the_launch;
+}
+
 /// Warp-level d += A B of shape m16n8k16.
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                              std::uint32_t b1) {

@@ -11,6 +11,7 @@ namespace ddptrain::cuda {
 inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(static_cast<const char*>(pointer) - emulated::Block::current().shared_memory());
 }
+inline char* dynamic_shared_memory() { return emulated::Block::current().shared_memory(); }
 inline int uniform(int x) { return emulated::Block::current().exchange(x)[0]; }
 
 inline float2 unpack_bf16(std::uint32_t pair) {
@@ -25,6 +26,11 @@ inline std::uint32_t pack_bf16(float low, float high) {
   std::uint32_t bits;
   std::memcpy(&bits, &pair, 4);
   return bits;
+}
+
+inline std::uint32_t max_bf16(std::uint32_t a, std::uint32_t b) {
+  const float2 x = unpack_bf16(a), y = unpack_bf16(b);
+  return pack_bf16(std::fmax(x.x, y.x), std::fmax(x.y, y.y));
 }
 
 /// Where this lane's two elements of matrix i lie.
