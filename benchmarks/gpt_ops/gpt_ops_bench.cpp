@@ -447,7 +447,11 @@ class GptOps {
     time("token_cross_entropy, not in place", 2 * bytes, 0, [&] {
       device_.get<LossOps>().token_cross_entropy(logits, batch_, 0, s_.vocabulary, 1e-5f, dlogits, metrics);
     });
-    for (int tensors = 0; tensors < 3; ++tensors) buffers_.pop_back();
+    const double width = static_cast<double>(s_.width), cells = static_cast<double>(logits.size());
+    const Tensor x = random({s_.rows(), s_.width}), weight = random({s_.padded, s_.width}), dx = empty(x.shape);
+    const OutputLayer layer{x, weight, batch_, 0, s_.vocabulary, 1e-5f, dlogits, dx};
+    time("output_layer", 3 * bytes, 4 * cells * width, [&] { device_.get<LossOps>().output_layer(layer, metrics); });
+    for (int tensors = 0; tensors < 6; ++tensors) buffers_.pop_back();
   }
 
   CudaDevice& device_;

@@ -87,15 +87,16 @@ class Gpt final : public Model, public LanguageModel {
     run_blocks({slice, text_.train}, options_.dropout, reads);
     for (std::int64_t first = 0; first < rows(); first += head_rows_) {
       const Tensor x = head_piece(final_norm_.output, first);
-      const Tensor logits = head_logits(x);
-      {
-        const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "cross-entropy");
-        const Tensor dlogits = gradient_scale != 0.0f ? logits : Tensor{};
-        loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, gradient_scale, dlogits, sums);
+      if (gradient_scale == 0.0f) {
+        add_loss(x, first, sums);
+        continue;
       }
-      if (gradient_scale == 0.0f) continue;
-      const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "d logits");
-      linear_.linear_backward(x, head_, logits, head_piece(scratch_.branch, first), dhead_, Tensor{}, first > 0);
+      const Tensor dlogits = logits_of(x);
+      loss_.output_layer(
+          {x, head_, batch_, first, shape_.vocabulary, gradient_scale, dlogits, head_piece(scratch_.branch, first)},
+          sums);
+      const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "output layer's weight gradient");
+      linear_.linear_backward(x, head_, dlogits, Tensor{}, dhead_, Tensor{}, first > 0);
     }
   }
 
@@ -104,8 +105,7 @@ class Gpt final : public Model, public LanguageModel {
   void evaluate(const Slice& slice, MetricSums* sums) override {
     run_blocks_apart({slice, text_.validation});
     for (std::int64_t first = 0; first < rows(); first += head_rows_) {
-      const Tensor logits = head_logits(head_piece(final_norm_.output, first));
-      loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, sums);
+      add_loss(head_piece(final_norm_.output, first), first, sums);
     }
   }
 
@@ -164,11 +164,20 @@ class Gpt final : public Model, public LanguageModel {
     piece.data = piece.as<char>() + static_cast<std::size_t>(first * shape_.width) * size_of(piece.dtype);
     return piece.first(std::min(head_rows_, rows() - first));
   }
+  Tensor logits_of(const Tensor& x) const {
+    return {logits_.data, logits_.dtype, {x.dim(0), shape_.padded_vocabulary()}};
+  }
   Tensor head_logits(const Tensor& x) {
-    Tensor logits{logits_.data, logits_.dtype, {x.dim(0), shape_.padded_vocabulary()}};
+    const Tensor logits = logits_of(x);
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "logits");
     linear_.linear(x, head_, Tensor{}, logits);
     return logits;
+  }
+  /// Of the predictions from `first` on, whose final norm x is.
+  void add_loss(const Tensor& x, std::int64_t first, MetricSums* sums) {
+    const Tensor logits = head_logits(x);
+    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "cross-entropy");
+    loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, sums);
   }
   void backward_embedding(bool accumulate, const Ready& ready);
 

@@ -5,6 +5,18 @@
 
 namespace ddptrain {
 
+/// The output layer of a language model with its loss.
+struct OutputLayer {
+  Tensor x;       ///< [rows, width]
+  Tensor weight;  ///< [padded vocabulary, width]
+  TokenBatch batch;
+  std::int64_t first_row = 0;   ///< As in token_cross_entropy().
+  std::int64_t vocabulary = 0;  ///< As in token_cross_entropy().
+  float gradient_scale = 1.0f;  ///< Above 0.
+  Tensor dlogits;               ///< [rows, padded vocabulary]: gradients of the logits x weight^T, whose memory it is.
+  Tensor dx;                    ///< [rows, width]: dlogits weight
+};
+
 /// Losses, with their gradients. Where the loss of a prediction is NaN or infinite, its gradient is NaN.
 class LossOps : public Family<LossOps> {
  public:
@@ -20,8 +32,15 @@ class LossOps : public Family<LossOps> {
                                    std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
                                    MetricSums* sums) = 0;
 
+  /// The logits, their token_cross_entropy() and, from the gradients of both, dlogits and dx.
+  virtual void output_layer(const OutputLayer& layer, MetricSums* sums) = 0;
+
   static std::unique_ptr<LossOps> on_cpu(Device& device);
   static std::unique_ptr<LossOps> on_cuda(Device& device);
+
+ protected:
+  /// output_layer() by one operation after the other.
+  void output_layer_apart(Device& device, const OutputLayer& layer, MetricSums* sums);
 };
 
 }  // namespace ddptrain

@@ -13,11 +13,13 @@
 
 #undef __device__
 #undef __global__
+#undef __shared__
 #undef __forceinline__
 #undef __launch_bounds__
 #undef __grid_constant__
 #define __device__
 #define __global__ inline
+#define __shared__ static  // of all threads; kernels of clusters have none
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
@@ -27,11 +29,24 @@ struct EmulatedThreadIndex {
     operator int() const { return ddptrain::emulated::Block::current().thread(); }
   } x;
 };
+struct EmulatedBlockIndex {
+  struct X {
+    int first = 0;  ///< Of the cluster's blocks.
+
+    X& operator=(int block) {
+      first = block;
+      return *this;
+    }
+    operator int() const { return first + ddptrain::emulated::Block::current().rank(); }
+  } x;
+  int y = 0;
+};
 struct EmulatedDimensions {
   int x = 0, y = 0;
 };
 inline EmulatedThreadIndex threadIdx;
-inline EmulatedDimensions blockIdx, gridDim, blockDim;
+inline EmulatedBlockIndex blockIdx;
+inline EmulatedDimensions gridDim, blockDim;
 
 inline int min(int a, int b) { return a < b ? a : b; }
 inline void __syncwarp() { ddptrain::emulated::Block::current().meet_warp(); }
@@ -60,6 +75,7 @@ namespace ddptrain::emulated {
 struct Matrix {
   const __nv_bfloat16* data;
   std::int64_t rows, columns;
+  int tile_rows = 64;
 
   CUtensorMap map() const {
     CUtensorMap map{};
@@ -68,7 +84,7 @@ struct Matrix {
   }
   static Matrix of(const CUtensorMap& map) {
     Matrix matrix{};
-    std::memcpy(&matrix, &map, sizeof(Matrix));
+    std::memcpy(static_cast<void*>(&matrix), &map, sizeof(Matrix));
     return matrix;
   }
 };

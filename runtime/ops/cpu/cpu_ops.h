@@ -56,7 +56,6 @@ class CpuOps {
     return static_cast<T*>(device_.scratch(static_cast<std::size_t>(count * threads()) * sizeof(T)));
   }
 
- private:
   CpuDevice& device_;
 };
 

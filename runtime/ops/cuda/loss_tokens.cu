@@ -9,6 +9,7 @@
 #include "runtime/ops/cuda/intrinsics.cuh"
 #include "runtime/ops/cuda/loss.h"
 #include "runtime/ops/cuda/metric_partials.h"
+#include "runtime/ops/cuda/predictions.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
 
 namespace ddptrain {
@@ -27,18 +28,6 @@ struct Problem {
   MetricPartial* partials;
   std::uint32_t rows, columns, vocabulary;
   float gradient_scale;
-};
-
-/// What the rows predict: the tokens that follow those of a batch, from its prediction `first` on.
-struct Predictions {
-  TokenBatch batch;
-  std::uint32_t first;
-
-  __device__ __forceinline__ std::uint32_t target(std::uint32_t row) const {
-    const std::uint32_t sequence = batch.source.sequence;
-    const std::uint32_t window = BatchRows(batch.order, batch.step)[(first + row) / sequence];
-    return batch.source.token(window, (first + row) % sequence + 1);
-  }
 };
 
 /// The targets of a block's rows, of so many rows at a time.

@@ -19,6 +19,13 @@
 #define DDP_WGMMA 0
 #endif
 
+/// Of a kernel whose thread blocks come in clusters of so many.
+#if DDP_WGMMA
+#define DDP_CLUSTERS_OF(blocks) __cluster_dims__(blocks)
+#else
+#define DDP_CLUSTERS_OF(blocks)
+#endif
+
 namespace ddptrain::cuda {
 
 inline constexpr bool kHasWarpgroups = DDP_WGMMA != 0;  ///< Of the code that is being compiled.
@@ -52,6 +59,16 @@ __device__ __forceinline__ void barrier_wait(int barrier, int threads) {
 }
 __device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+/// What the threads of a warpgroup have from here on: they give registers back, or take, and wait for, what others
+/// gave.
+template <int kCount>
+__device__ __forceinline__ void keep_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 /// Makes ordinary stores to shared memory visible to wgmma; before the barrier, in every storing thread.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -105,8 +122,12 @@ __device__ __forceinline__ void wgmma_m64n32k16_transposed_b(float (&d)[16], con
 struct SwizzledOperand {
   std::uint32_t low;
 
+  static constexpr std::uint32_t kInBlock = (1u << 18) - 1;  // the bits above are the block's rank in its cluster
+
   /// `address`: the same in all threads of the warp, as wgmma takes descriptors from registers that a warp has once.
-  explicit __device__ __forceinline__ SwizzledOperand(std::uint32_t address) : low(uniform(address >> 4 | 1u << 16)) {}
+  /// `tile_bytes`: from a tile of 64 columns to the next, where the operand has K as rows and more than 64 columns.
+  explicit __device__ __forceinline__ SwizzledOperand(std::uint32_t address, std::uint32_t tile_bytes = 16)
+      : low(uniform((address & kInBlock) >> 4 | (tile_bytes >> 4) << 16)) {}
   __device__ __forceinline__ SwizzledOperand operator+(std::uint32_t bytes) const {
     SwizzledOperand moved = *this;
     moved.low += bytes >> 4;
@@ -134,6 +155,41 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], const std::uint3
         "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()), "r"(static_cast<int>(add)),
         "n"(static_cast<int>(kTransposedB)));
+}
+
+/// d (+)= A B, A [64, 16] given by rows of M, B [16, 256] by rows of K, both in shared memory. B is four tiles of 64
+/// columns, which lie as far apart as `b` says.
+__device__ __forceinline__ void wgmma_m64n256k16_transposed_b(float (&d)[128], SwizzledOperand a, SwizzledOperand b,
+                                                              bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+      "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+      "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
+      "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
+      "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
+      "%128, %129, p, 1, 1, 0, 1;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]),
+        "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]),
+        "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]),
+        "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]),
+        "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]),
+        "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]),
+        "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]),
+        "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]),
+        "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+      : "l"(a.word()), "l"(b.word()), "r"(static_cast<int>(add)));
 }
 
 /// d (+)= A B, A [64, 16] and B [16, 32] given by rows of K, both in shared memory.
