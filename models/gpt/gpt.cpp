@@ -18,7 +18,7 @@ namespace ddptrain {
 namespace {
 
 constexpr std::uint32_t kEmbeddingSite = 1;  // the blocks' two sites each follow
-constexpr std::int64_t kMinHeadRows = 4096;  // enough to fill a GPU
+constexpr std::int64_t kMinHeadRows = 4096;  // enough to fill a GPU with the output layer
 constexpr std::size_t kFinalNorm = 0;        // places in parameters()
 
 /// Where the first parameter of block `layer` is; the embeddings stand before block 0.
@@ -47,6 +47,7 @@ class Gpt final : public Model, public LanguageModel {
     }
     const std::int64_t rows = options.max_batch * shape_.sequence;
     head_rows_ = std::min(rows, options.head_rows > 0 ? options.head_rows : std::max(kMinHeadRows, (rows + 7) / 8));
+    leaves_room_ = rows <= std::min(head_rows_, kMinHeadRows);
     allocate_activations();
     allocate_scratch();
     if (fp8_fits_) allocate_fp8();
@@ -95,8 +96,7 @@ class Gpt final : public Model, public LanguageModel {
       loss_.output_layer(
           {x, head_, batch_, first, shape_.vocabulary, gradient_scale, dlogits, head_piece(scratch_.branch, first)},
           sums);
-      const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "output layer's weight gradient");
-      linear_.linear_backward(x, head_, dlogits, Tensor{}, dhead_, Tensor{}, first > 0);
+      if (!leaves_room_) head_weight_gradient(x, first > 0);
     }
   }
 
@@ -179,7 +179,13 @@ class Gpt final : public Model, public LanguageModel {
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "cross-entropy");
     loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, sums);
   }
+  /// From the dlogits that are in logits_.
+  void head_weight_gradient(const Tensor& x, bool accumulate) {
+    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "output layer's weight gradient");
+    linear_.linear_backward(x, head_, logits_of(x), Tensor{}, dhead_, Tensor{}, accumulate);
+  }
   void backward_embedding(bool accumulate, const Ready& ready);
+  void backward_first_block(bool accumulate, const Ready& ready);
 
   Device& device_;
   GptOptions options_;
@@ -193,12 +199,14 @@ class Gpt final : public Model, public LanguageModel {
   QuantisationOps& quantisation_;
   bool fp8_fits_;  ///< Whether the blocks' linear layers can multiply in FP8, and do where the batch fits, too.
   std::int64_t head_rows_;
+  /// Whether batches are so small that a GPU has room for weight gradients beside other work.
+  bool leaves_room_;
   std::deque<Buffer> buffers_;
   std::vector<GptBlock> blocks_;
   std::unique_ptr<Fp8Scales> scales_;  ///< Where FP8 fits.
   GptNorm final_norm_;
   GptScratch scratch_;
-  Tensor logits_;  ///< [head_rows_, padded vocabulary], in the memory of scratch_.dpre and dqkv.
+  Tensor logits_;  ///< [head_rows_, padded vocabulary]; scratch_.dpre and dqkv follow, or are in its memory.
   Tensor dhead_;   ///< [padded vocabulary, width]: the output layer's part of dtokens_.
   Tensor tokens_, dtokens_, positions_, dpositions_;
   Tensor head_;  ///< tokens_ with its padding.
@@ -242,13 +250,16 @@ void Gpt::allocate_scratch() {
   const std::int64_t dpre = tokens * shape_.feed_forward;
   const std::int64_t dqkv = tokens * 3 * shape_.width;
   const std::int64_t logits = head_rows_ * shape_.padded_vocabulary();
-  // dqkv starts at a multiple of 256 elements.
-  const std::int64_t dqkv_begin = (dpre + 255) / 256 * 256;
+  const auto aligned = [](std::int64_t elements) { return (elements + 255) / 256 * 256; };
+  const std::int64_t dpre_begin = leaves_room_ ? aligned(logits) : 0;
+  const std::int64_t dqkv_begin = dpre_begin + aligned(dpre);
   logits_ = allocate(device_.dtype(), {std::max(logits, dqkv_begin + dqkv)});
-  scratch_.dpre = {logits_.data, logits_.dtype, {shape_.feed_forward}};
-  scratch_.dqkv = {logits_.as<char>() + static_cast<std::size_t>(dqkv_begin) * size_of(logits_.dtype),
-                   logits_.dtype,
-                   {3 * shape_.width}};
+  const auto part = [this](std::int64_t begin, std::int64_t columns) {
+    return Tensor{
+        logits_.as<char>() + static_cast<std::size_t>(begin) * size_of(logits_.dtype), logits_.dtype, {columns}};
+  };
+  scratch_.dpre = part(dpre_begin, shape_.feed_forward);
+  scratch_.dqkv = part(dqkv_begin, 3 * shape_.width);
   dhead_ = allocate(master_dtype(device_.precision()), {shape_.padded_vocabulary(), shape_.width});
   scratch_.branch = activation(shape_.width);
   scratch_.dout = activation(shape_.width);
@@ -354,30 +365,57 @@ void Gpt::run_blocks_apart(const TokenBatch& batch) {
   if (scales_) scales_->forget_magnitudes();
 }
 
-/// The first block's weight gradients come last, so that the embedding's all-reduce, the largest of all, runs beside
-/// them.
 void Gpt::backward(bool accumulate, const Ready& ready) {
+  if (leaves_room_) device_.beside([this] { head_weight_gradient(flat(final_norm_.output).first(rows()), false); });
   norm_.layer_norm_backward(final_norm_.input, final_norm_.weight, final_norm_.statistics, scratch_.branch, Tensor{},
                             scratch_.dout, final_norm_.dweight, final_norm_.dbias,
                             rate_ > 0.0f ? Tensor{} : block(shape_.layers - 1).mlp_projection().dbias, accumulate);
   ready(kFinalNorm);
   ready(kFinalNorm + 1);
   for (std::int64_t layer = shape_.layers - 1; layer >= 0; --layer) {
+    if (layer == 0) {
+      backward_first_block(accumulate, ready);
+      break;
+    }
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} backward", layer));
     GptBlock& current = block(layer);
     if (layer < shape_.layers - 1) current.restore(scratch_.branch);  // the last one's is there
     current.mlp_backward_data(scratch_, accumulate);
-    if (layer > 0) current.mlp_backward_weights(scratch_, accumulate, ready);
-    current.attention_backward_data(scratch_, layer > 0 ? block(layer - 1).mlp_projection() : GptLinear{}, accumulate);
-    if (layer == 0) break;
+    current.mlp_backward_weights(scratch_, accumulate, ready);
+    current.attention_backward_data(scratch_, block(layer - 1).mlp_projection(), accumulate);
     current.attention_backward_weights(scratch_, accumulate, ready);
     std::swap(scratch_.dout, scratch_.din);
   }
+  if (scales_) scales_->renew();
+}
+
+/// With the embeddings. The block's weight gradients come last, so that the embedding's all-reduce, the largest of all,
+/// runs beside them; or where there is room for them.
+void Gpt::backward_first_block(bool accumulate, const Ready& ready) {
+  GptBlock& first = block(0);
+  std::vector<std::size_t> done;
+  const Ready note = [&done](std::size_t parameter) { done.push_back(parameter); };
+  const auto mlp_weights = [&] { first.mlp_backward_weights(scratch_, accumulate, note); };
+  const auto attention_weights = [&] { first.attention_backward_weights(scratch_, accumulate, note); };
+  {
+    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "h.0 backward");
+    if (shape_.layers > 1) first.restore(scratch_.branch);
+    first.mlp_backward_data(scratch_, accumulate);
+    if (leaves_room_) device_.beside(mlp_weights);
+    first.attention_backward_data(scratch_, GptLinear{}, accumulate);
+  }
+  if (leaves_room_) {
+    device_.join();  // the embedding's gradient begins with the output layer's
+    device_.beside(attention_weights);
+    backward_embedding(accumulate, ready);
+    device_.join();
+    for (const std::size_t parameter : done) ready(parameter);
+    return;
+  }
   backward_embedding(accumulate, ready);
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "h.0 weight gradients");
-  block(0).mlp_backward_weights(scratch_, accumulate, ready);
-  block(0).attention_backward_weights(scratch_, accumulate, ready);
-  if (scales_) scales_->renew();
+  first.mlp_backward_weights(scratch_, accumulate, ready);
+  first.attention_backward_weights(scratch_, accumulate, ready);
 }
 
 void Gpt::backward_embedding(bool accumulate, const Ready& ready) {

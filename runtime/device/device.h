@@ -96,6 +96,11 @@ class Device {
   virtual Stream communication_stream() = 0;  ///< Higher priority than compute.
   /// Work queued on `later` from now on starts after everything queued on `earlier` so far. The host does not wait.
   virtual void wait_for(Stream later, Stream earlier) = 0;
+  /// Calls `work`. In a captured graph, what it queues on compute_stream() runs beside what is queued there from now on
+  /// until join(), and behind what was queued before. Elsewhere, and where there is a timeline(), one runs after the
+  /// other.
+  virtual void beside(const std::function<void()>& work) { work(); }
+  virtual void join() {}
   /// The end of what is queued on `stream` so far.
   virtual std::unique_ptr<Event> mark(Stream stream) = 0;
   virtual void synchronize() = 0;  ///< The host waits for all streams; reports errors of earlier work.

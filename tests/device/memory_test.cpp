@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 
 #include "tests/ops/bench.h"
@@ -50,6 +51,39 @@ TEST_P(MemoryTest, ConvertRoundsToNearestEven) {
   std::vector<float> result(source.size());
   device_->copy_to_host(result.data(), wide.data(), source.size() * 4);
   EXPECT_EQ(result, expected);
+}
+
+/// So large that work which does not wait for other work sees what was there before.
+TEST_P(MemoryTest, WorkBesideOtherWorkFollowsWhatIsBeforeItAndIsJoined) {
+  constexpr std::int64_t kCount = 1 << 22;
+  const Shape shape{kCount};
+  const std::vector<float> source(kCount, 1.0f + 1.0f / 256);
+  const Buffer wide = device_->allocate(DType::f32, shape), narrow = device_->allocate(DType::bf16, shape);
+  const Buffer beside = device_->allocate(DType::f32, shape), result = device_->allocate(DType::f32, shape);
+  device_->copy_to_device(wide.data(), source.data(), wide.bytes());
+  const auto step = [&] {
+    device_->convert(wide.view(DType::f32, shape), narrow.view(DType::bf16, shape), device_->compute_stream());
+    device_->beside([&] {
+      device_->convert(narrow.view(DType::bf16, shape), beside.view(DType::f32, shape), device_->compute_stream());
+    });
+    device_->zero(result.data(), result.bytes(), device_->compute_stream());
+    device_->join();
+    device_->copy(result.data(), beside.data(), result.bytes(), device_->compute_stream());
+  };
+  const auto expect_right = [&](const char* how) {
+    std::vector<float> values(kCount);
+    device_->copy_to_host(values.data(), result.data(), result.bytes());
+    EXPECT_EQ(std::count(values.begin(), values.end(), 1.0f), kCount) << how;
+  };
+  step();
+  expect_right("at once");
+  const std::unique_ptr<Graph> graph = device_->capture(step);
+  if (!graph) return;
+  for (const Buffer* buffer : {&narrow, &beside, &result}) {
+    device_->zero(buffer->data(), buffer->bytes(), device_->compute_stream());
+  }
+  graph->launch();
+  expect_right("in a graph");
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, MemoryTest, ::testing::ValuesIn(device_cases()),

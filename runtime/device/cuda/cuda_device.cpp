@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/core/error.h"
 #include "runtime/device/tuned_choices.h"
@@ -83,7 +84,8 @@ CudaDevice::CudaDevice(DeviceOptions options, int device) : Device(checked(optio
   int lowest = 0;
   int highest = 0;
   DDP_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  DDP_CUDA(cudaStreamCreateWithPriority(compute_.out(), cudaStreamNonBlocking, lowest));
+  DDP_CUDA(cudaStreamCreateWithPriority(compute_.stream.out(), cudaStreamNonBlocking, lowest));
+  DDP_CUDA(cudaStreamCreateWithPriority(beside_.stream.out(), cudaStreamNonBlocking, lowest));
   DDP_CUDA(cudaStreamCreateWithPriority(communication_.out(), cudaStreamNonBlocking, highest));
   DDP_CUDA(cudaEventCreateWithFlags(order_.out(), cudaEventDisableTiming));
 }
@@ -116,11 +118,11 @@ CudaDevice::~CudaDevice() {
 }
 
 Buffer CudaDevice::allocate(std::size_t bytes) {
-  DDP_CHECK(!cuda::is_capturing(compute_.get()), "memory cannot be allocated while a graph is captured");
+  DDP_CHECK(!cuda::is_capturing(compute_.stream.get()), "memory cannot be allocated while a graph is captured");
   const Watch::Wait wait(watch(), kWait);
   cuda::DeviceMemory memory = cuda::allocate_memory(std::max<std::size_t>(bytes, 1));
-  DDP_CUDA(cudaMemsetAsync(memory.get(), 0, bytes, compute_.get()));
-  DDP_CUDA(cudaStreamSynchronize(compute_.get()));
+  DDP_CUDA(cudaMemsetAsync(memory.get(), 0, bytes, compute_.stream.get()));
+  DDP_CUDA(cudaStreamSynchronize(compute_.stream.get()));
   void* data = std::exchange(*memory.out(), nullptr);
   return {data, bytes, [](void* raw) { const cuda::DeviceMemory owner(raw); }};
 }
@@ -128,15 +130,15 @@ Buffer CudaDevice::allocate(std::size_t bytes) {
 void CudaDevice::copy_to_host(void* host, const void* device, std::size_t bytes) {
   synchronize();
   const Watch::Wait wait(watch(), kWait);
-  DDP_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, compute_.get()));
-  DDP_CUDA(cudaStreamSynchronize(compute_.get()));
+  DDP_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, compute_.stream.get()));
+  DDP_CUDA(cudaStreamSynchronize(compute_.stream.get()));
 }
 
 void CudaDevice::copy_to_device(void* device, const void* host, std::size_t bytes) {
   synchronize();
   const Watch::Wait wait(watch(), kWait);
-  DDP_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, compute_.get()));
-  DDP_CUDA(cudaStreamSynchronize(compute_.get()));
+  DDP_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, compute_.stream.get()));
+  DDP_CUDA(cudaStreamSynchronize(compute_.stream.get()));
 }
 
 const void* CudaDevice::share_host_memory(const void* host, std::size_t bytes) {
@@ -177,6 +179,24 @@ void CudaDevice::wait_for(Stream later, Stream earlier) {
   DDP_CUDA(cudaStreamWaitEvent(static_cast<cudaStream_t>(later.handle), order_.get(), 0));
 }
 
+void CudaDevice::beside(const std::function<void()>& work) {
+  wait_for({beside_.stream.get()}, {compute_.stream.get()});
+  must_join_ = true;
+  lane_ = &beside_;
+  try {
+    work();
+  } catch (...) {
+    lane_ = &compute_;
+    throw;
+  }
+  lane_ = &compute_;
+  if (!cuda::is_capturing(compute_.stream.get()) || timeline() != nullptr) join();
+}
+
+void CudaDevice::join() {
+  if (std::exchange(must_join_, false)) wait_for({compute_.stream.get()}, {beside_.stream.get()});
+}
+
 std::unique_ptr<Event> CudaDevice::mark(Stream stream) {
   auto event = std::make_unique<CudaEvent>();
   event->record(static_cast<cudaStream_t>(stream.handle));
@@ -185,25 +205,26 @@ std::unique_ptr<Event> CudaDevice::mark(Stream stream) {
 
 void CudaDevice::synchronize() {
   const Watch::Wait wait(watch(), kWait);
-  DDP_CUDA(cudaStreamSynchronize(compute_.get()));
+  DDP_CUDA(cudaStreamSynchronize(compute_.stream.get()));
   DDP_CUDA(cudaStreamSynchronize(communication_.get()));
   watch().all_finished();
 }
 
 std::unique_ptr<Graph> CudaDevice::capture(const std::function<void()>& work) {
-  DDP_CUDA(cudaStreamBeginCapture(compute_.get(), cudaStreamCaptureModeThreadLocal));
+  DDP_CUDA(cudaStreamBeginCapture(compute_.stream.get(), cudaStreamCaptureModeThreadLocal));
   try {
     work();
   } catch (...) {
-    abandon_capture(compute_.get());
+    abandon_capture(compute_.stream.get());
+    must_join_ = false;
     throw;
   }
   cuda::GraphHandle graph;
-  DDP_CUDA(cudaStreamEndCapture(compute_.get(), graph.out()));
+  DDP_CUDA(cudaStreamEndCapture(compute_.stream.get(), graph.out()));
   cuda::GraphExecHandle exec;
   DDP_CUDA(cudaGraphInstantiate(exec.out(), graph.get(), cudaGraphInstantiateFlagUseNodePriority));
-  DDP_CUDA(cudaGraphUpload(exec.get(), compute_.get()));
-  return std::make_unique<CudaGraph>(std::move(exec), compute_.get(), watch());
+  DDP_CUDA(cudaGraphUpload(exec.get(), compute_.stream.get()));
+  return std::make_unique<CudaGraph>(std::move(exec), compute_.stream.get(), watch());
 }
 
 std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device) {

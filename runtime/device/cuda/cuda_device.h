@@ -32,29 +32,38 @@ class CudaDevice final : public Device {
   void zero(void* device, std::size_t bytes, Stream stream) override;
   void convert(const Tensor& src, const Tensor& dst, Stream stream) override;
 
-  Stream compute_stream() override { return {compute_.get()}; }
+  Stream compute_stream() override { return {stream()}; }
   Stream communication_stream() override { return {communication_.get()}; }
   void wait_for(Stream later, Stream earlier) override;
+  void beside(const std::function<void()>& work) override;
+  void join() override;
   void synchronize() override;
   std::unique_ptr<Event> mark(Stream stream) override;
   std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
   std::unique_ptr<Timeline> make_timeline() override;
 
-  cudaStream_t stream() const { return compute_.get(); }  ///< compute_stream()
+  cudaStream_t stream() const { return lane_->stream.get(); }  ///< compute_stream()
   /// Intermediate results of one operation on the compute stream; the next one may overwrite them.
-  cuda::Scratch& scratch() { return scratch_; }
+  cuda::Scratch& scratch() { return lane_->scratch; }
 
  private:
+  struct ComputeLane {
+    cuda::StreamHandle stream;
+    cuda::Scratch scratch;
+  };
+
   /// UsageError where the GPU cannot run this program, or not at the precision that was asked for.
   void check_abilities(int device) const;
 
   std::string name_;
   int multiprocessors_ = 0;
-  cuda::StreamHandle compute_;
+  ComputeLane compute_;
+  ComputeLane beside_;
+  ComputeLane* lane_ = &compute_;  ///< Whose stream is the compute stream.
+  bool must_join_ = false;
   cuda::StreamHandle communication_;
   cuda::EventHandle order_;
   std::vector<cuda::RegisteredMemory> shared_;  ///< By share_host_memory.
-  cuda::Scratch scratch_;
 };
 
 }  // namespace ddptrain

@@ -60,6 +60,6 @@ class CudaTimeline final : public Timeline {
 
 }  // namespace
 
-std::unique_ptr<Timeline> CudaDevice::make_timeline() { return std::make_unique<CudaTimeline>(compute_.get()); }
+std::unique_ptr<Timeline> CudaDevice::make_timeline() { return std::make_unique<CudaTimeline>(compute_.stream.get()); }
 
 }  // namespace ddptrain

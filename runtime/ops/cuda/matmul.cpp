@@ -143,7 +143,7 @@ struct MatmulPlans::Impl {
   Precision precision;
   TunedChoices* choices;  ///< Null without DeviceOptions::tune.
   LtHandle handle;
-  DeviceMemory workspace;
+  std::map<cudaStream_t, DeviceMemory> workspaces;
   std::map<Key, std::optional<Plan>> plans;  ///< Empty where cuBLASLt has no algorithm.
 
   Plan describe(const Key& key) const;
@@ -156,6 +156,7 @@ struct MatmulPlans::Impl {
                     GemmTensors tensors, cudaStream_t stream) const;
   cublasStatus_t run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, float beta, const GemmTensors& tensors,
                      cudaStream_t stream) const;
+  void prepare(cudaStream_t stream);
   bool run(const Gemm& gemm, Epilogue epilogue, float beta, const GemmTensors& tensors, cudaStream_t stream);
 };
 
@@ -272,12 +273,19 @@ cublasStatus_t MatmulPlans::Impl::run(const Plan& plan, const cublasLtMatmulAlgo
   if (t.scale_b != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, t.scale_b);
   const float alpha = 1.0f;
   return cublasLtMatmul(handle.get(), plan.desc.get(), &alpha, t.b, plan.left.get(), t.a, plan.right.get(), &beta, t.c,
-                        plan.result.get(), t.c, plan.result.get(), &algorithm, workspace.get(), kWorkspaceBytes,
-                        stream);
+                        plan.result.get(), t.c, plan.result.get(), &algorithm, workspaces.at(stream).get(),
+                        kWorkspaceBytes, stream);
+}
+
+void MatmulPlans::Impl::prepare(cudaStream_t stream) {
+  if (workspaces.contains(stream)) return;
+  DDP_CHECK(!is_capturing(stream), "a matrix product must run once on a stream before it is captured there");
+  DDP_CUDA(cudaMalloc(workspaces[stream].out(), kWorkspaceBytes));
 }
 
 bool MatmulPlans::Impl::run(const Gemm& gemm, Epilogue epilogue, float beta, const GemmTensors& tensors,
                             cudaStream_t stream) {
+  prepare(stream);
   const Key key{gemm, epilogue, alignment_of(tensors.a), alignment_of(tensors.b), alignment_of(tensors.c)};
   auto found = plans.find(key);
   if (found != plans.end() && found->second && found->second->provisional && can_time(stream)) {
@@ -295,7 +303,6 @@ MatmulPlans::MatmulPlans(Device& device) : impl_(std::make_unique<Impl>(device))
   DDP_CHECK(!is_capturing(static_cast<cudaStream_t>(device.compute_stream().handle)),
             "a matrix product must run once before one is captured in a graph");
   DDP_CUBLAS(cublasLtCreate(impl_->handle.out()));
-  DDP_CUDA(cudaMalloc(impl_->workspace.out(), kWorkspaceBytes));
 }
 
 MatmulPlans::~MatmulPlans() = default;

@@ -55,7 +55,7 @@ struct GemmTensors {
 /// Matrix products by cuBLASLt. Sums are kept in f32; f32 inputs are rounded to tf32 only for Precision::tf32. The
 /// algorithm is chosen when a product is first seen: without `tune` its heuristic's first choice, and the same product
 /// gives the same bits in every run on the same kind of GPU; with it that of the device's TunedChoices, or the fastest
-/// of a few. All products share one workspace: those on different streams must be ordered.
+/// of a few. The products of a stream share a workspace.
 class MatmulPlans {
  public:
   /// For Device::get: those of a GPU's compute stream.

@@ -33,7 +33,7 @@ std::string Tuner::work(const std::string& operation, const Gemm& gemm, const st
 }
 
 bool Tuner::is_new(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const {
-  return enabled_ && !chosen_.contains({operation, gemm}) && choices_.open() && !is_capturing(stream_) &&
+  return enabled_ && !chosen_.contains({operation, gemm}) && choices_.open() && !is_capturing(stream()) &&
          choices_.find(work(operation, gemm, ways)) == nullptr;
 }
 
@@ -57,10 +57,10 @@ std::size_t Tuner::index(const std::string& operation, const Gemm& gemm, const s
 const Tuner::Way& Tuner::fastest(const std::vector<Way>& ways) const {
   const Watch::Phase phase(watch_, "tuning");
   const Way* best = &ways.front();
-  float best_time = milliseconds_of([&] { best->run(); }, stream_);
+  float best_time = milliseconds_of([&] { best->run(); }, stream());
   for (const Way& way : ways) {
     if (&way == &ways.front() || !way.run()) continue;
-    const float time = milliseconds_of([&] { way.run(); }, stream_);
+    const float time = milliseconds_of([&] { way.run(); }, stream());
     if (time >= best_time) continue;
     best = &way;
     best_time = time;

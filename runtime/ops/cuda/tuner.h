@@ -28,7 +28,7 @@ class Tuner {
   /// Without DeviceOptions::tune the first way is taken, always.
   explicit Tuner(Device& device)
       : enabled_(device.options().tune),
-        stream_(static_cast<cudaStream_t>(device.compute_stream().handle)),
+        device_(device),
         watch_(device.watch()),
         precision_(device.precision()),
         choices_(device.get<TunedChoices>()) {}
@@ -41,11 +41,12 @@ class Tuner {
  private:
   /// For TunedChoices: with the names of the ways, so that a choice among others is none.
   std::string work(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const;
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(device_.compute_stream().handle); }
   const Way& fastest(const std::vector<Way>& ways) const;
   std::size_t index(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways);
 
   bool enabled_;
-  cudaStream_t stream_;
+  Device& device_;
   Watch& watch_;
   Precision precision_;
   TunedChoices& choices_;
