@@ -344,7 +344,8 @@ struct LogitsWorker : Place {
 };
 
 /// A cluster per worker of the logits' shares.
-__global__ void DDP_CLUSTERS_OF(kCluster) __launch_bounds__(kLogitsThreads, 1)
+DDP_CLUSTERS_OF(kCluster)
+__global__ void __launch_bounds__(kLogitsThreads, 1)
     logits_kernel(const __grid_constant__ LogitsMaps maps, const __grid_constant__ Problem p) {
 #if DDP_WGMMA
   LogitsShared& shared = *reinterpret_cast<LogitsShared*>(dynamic_shared_memory());
@@ -618,7 +619,8 @@ struct GradientWorker : Place {
 };
 
 /// A cluster per worker of the gradients' shares.
-__global__ void DDP_CLUSTERS_OF(kCluster) __launch_bounds__(kGradientThreads, 1)
+DDP_CLUSTERS_OF(kCluster)
+__global__ void __launch_bounds__(kGradientThreads, 1)
     input_gradient_kernel(const __grid_constant__ GradientMaps maps, const __grid_constant__ Problem p) {
 #if DDP_WGMMA
   GradientShared& shared = *reinterpret_cast<GradientShared*>(dynamic_shared_memory());
