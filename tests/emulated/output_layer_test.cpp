@@ -8,7 +8,8 @@
 
 #include "tests/emulated/device.h"
 // The kernels, after what stands for CUDA.
-#include "runtime/ops/cuda/output_layer.cuh"
+#include "runtime/ops/cuda/output_layer_gradient.cuh"
+#include "runtime/ops/cuda/output_layer_logits.cuh"
 
 namespace ddptrain::cuda::output_layer {
 namespace {

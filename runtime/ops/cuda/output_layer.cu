@@ -5,7 +5,8 @@
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/elements.cuh"
 #include "runtime/ops/cuda/loss.h"
-#include "runtime/ops/cuda/output_layer.cuh"
+#include "runtime/ops/cuda/output_layer_gradient.cuh"
+#include "runtime/ops/cuda/output_layer_logits.cuh"
 #include "runtime/ops/cuda/tensor_map.h"
 
 namespace ddptrain {
