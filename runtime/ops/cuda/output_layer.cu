@@ -41,18 +41,13 @@ Problem problem_of(const OutputLayer& layer, int multiprocessors) {
 }
 
 /// Lays out a workspace. Returns its size.
-std::size_t place(Problem& p, char* workspace) {
-  std::size_t end = 0;
-  const auto take = [&](auto*& pointer, std::size_t count) {
-    constexpr std::size_t kAlignment = 256;
-    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(workspace + end);
-    end += (count * sizeof(*pointer) + kAlignment - 1) / kAlignment * kAlignment;
-  };
-  take(p.row_parts, parts(p.logits_shares) * kLogitsTile);
-  take(p.row_gradients, static_cast<std::size_t>(p.rows));
-  take(p.dx_parts, parts(p.gradient_shares) * kGradientTile * kWidth);
-  take(p.metrics, ceil_div(p.rows, kRowsPerBlock));
-  return end;
+std::size_t place(Problem& p, void* workspace) {
+  Pieces pieces(workspace);
+  p.row_parts = pieces.take<RowPart>(parts(p.logits_shares) * kLogitsTile);
+  p.row_gradients = pieces.take<RowGradient>(static_cast<std::size_t>(p.rows));
+  p.dx_parts = pieces.take<float>(parts(p.gradient_shares) * kGradientTile * kWidth);
+  p.metrics = pieces.take<MetricPartial>(ceil_div(p.rows, kRowsPerBlock));
+  return pieces.bytes();
 }
 
 template <class Shared, class Maps>
@@ -81,7 +76,7 @@ std::size_t wgmma_output_layer_workspace(const OutputLayer& layer, int multiproc
 
 LossParts wgmma_output_layer(const OutputLayer& layer, void* workspace, int multiprocessors, cudaStream_t stream) {
   Problem p = problem_of(layer, multiprocessors);
-  place(p, static_cast<char*>(workspace));
+  place(p, workspace);
   const std::int64_t columns = layer.weight.dim(0);
   const auto map_of_logits = [&](int tile_rows) {
     return swizzled_tiles(layer.dlogits.data, p.rows, columns, tile_rows);
