@@ -13,7 +13,7 @@ struct OutputLayer {
   std::int64_t first_row = 0;   ///< As in token_cross_entropy().
   std::int64_t vocabulary = 0;  ///< As in token_cross_entropy().
   float gradient_scale = 1.0f;  ///< Above 0.
-  Tensor dlogits;               ///< [rows, padded vocabulary]: gradients of the logits x weight^T, whose memory it is.
+  Tensor dlogits;               ///< [rows, padded vocabulary]: the gradients of the logits. Holds the logits meanwhile.
   Tensor dx;                    ///< [rows, width]: dlogits weight
 };
 
@@ -32,7 +32,8 @@ class LossOps : public Family<LossOps> {
                                    std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
                                    MetricSums* sums) = 0;
 
-  /// The logits, their token_cross_entropy() and, from the gradients of both, dlogits and dx.
+  /// Computes the logits x weight^T, and adds loss, hits and count of these as token_cross_entropy() does. Writes
+  /// layer.dlogits and layer.dx.
   virtual void output_layer(const OutputLayer& layer, MetricSums* sums) = 0;
 
   static std::unique_ptr<LossOps> on_cpu(Device& device);

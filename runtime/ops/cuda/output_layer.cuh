@@ -32,7 +32,7 @@ using bf16 = __nv_bfloat16;
 constexpr int kWidth = 256;
 constexpr int kUnit = 64;    // columns of logits
 constexpr int kCluster = 2;  // thread blocks
-constexpr int kWarpgroup = 128;
+constexpr int kWarpgroup = 128, kWarps = kWarpgroup / 32;
 constexpr int kSquareBytes = 64 * 64 * 2;
 constexpr int kStripBytes = kWidth / 64 * kSquareBytes;  // 64 rows of x or of the weights
 constexpr int kStepBytes = 16 * 64 * 2;                  // 16 rows of a square

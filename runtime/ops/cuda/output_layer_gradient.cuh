@@ -207,10 +207,10 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
   const Share share(p.gradient_shares);
   if (threadIdx.x == 0) {
     for (auto& barrier : shared.weights_full) init_barrier(&barrier, 1);
-    for (auto& barrier : shared.weights_empty) init_barrier(&barrier, kCluster * kGradientGroups * 4);
+    for (auto& barrier : shared.weights_empty) init_barrier(&barrier, kCluster * kGradientGroups * kWarps);
     for (auto& barrier : shared.logits_full) init_barrier(&barrier, 1);
-    for (auto& barrier : shared.logits_converted) init_barrier(&barrier, 4);
-    for (auto& barrier : shared.logits_empty) init_barrier(&barrier, kGradientGroups * 4 + 4);
+    for (auto& barrier : shared.logits_converted) init_barrier(&barrier, kWarps);
+    for (auto& barrier : shared.logits_empty) init_barrier(&barrier, kGradientGroups * kWarps + kWarps);
     publish_barriers();
   }
   meet_cluster();

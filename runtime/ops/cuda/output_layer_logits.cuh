@@ -174,9 +174,7 @@ struct LogitsWorker : Place {
     for (int half = 0; half < 2; ++half) {
       RowPart all = part[half];
 #pragma unroll
-      for (int lanes = 1; lanes <= 2; lanes *= 2) {
-        all = together(all, other_lane(all, lanes));
-      }
+      for (int lanes = 1; lanes <= 2; lanes *= 2) all = together(all, other_lane(all, lanes));
       if (q == 0) p.row_parts[index * kLogitsTile + row + g + 8 * half] = all;
     }
   }
@@ -191,7 +189,7 @@ __global__ void __launch_bounds__(kLogitsThreads, 1)
   const Share share(p.logits_shares);
   if (threadIdx.x == 0) {
     for (auto& barrier : shared.full) init_barrier(&barrier, 1);
-    for (auto& barrier : shared.empty) init_barrier(&barrier, kCluster * kLogitsGroups * 4);
+    for (auto& barrier : shared.empty) init_barrier(&barrier, kCluster * kLogitsGroups * kWarps);
     publish_barriers();
   }
   meet_cluster();
