@@ -377,6 +377,7 @@ def draw(path: str, options: argparse.Namespace, cases: list[Case]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["text.parse_math"] = False  # of names of models
     from matplotlib import pyplot
 
     cases = sorted(cases, key=lambda case: case.gpus)

@@ -127,7 +127,7 @@ class Canvas:
         text = fitting(span.name, (end - begin) * self.points_each - 4)
         if text:
             x = ((begin + end) / 2 - self.shown[0]) / self.size
-            style = {"ha": "center", "va": "center", "fontsize": TEXT, "parse_math": False, "clip_on": True}
+            style = {"ha": "center", "va": "center", "fontsize": TEXT, "clip_on": True}
             self.axes.text(x, top + ROW / 2, text, **style)
 
 
@@ -215,7 +215,7 @@ def _label(canvas: Canvas, text: str, y: float, inches: float, **style: str) -> 
     x = inches / (WIDTH - LEFT - RIGHT)
     style = {"ha": "right", "va": "center"} | style
     where = canvas.axes.get_yaxis_transform()
-    canvas.axes.text(x, y, text, transform=where, fontsize=TEXT, parse_math=False, **style)
+    canvas.axes.text(x, y, text, transform=where, fontsize=TEXT, **style)
 
 
 def _legend(axes: Axes, drawn: list[RankTrace]) -> None:
