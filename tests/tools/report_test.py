@@ -208,7 +208,7 @@ class PageTest(ReportCase):
         drawn = pictures(experiment)
         self.assertGreater(len(drawn), 1)
         for picture in drawn:
-            self.assertIn(odd, picture.svg, picture.name)
+            self.assertTrue(odd in picture.svg, picture.name)
 
     def test_passes_of_a_rank_are_no_throughput_of_all(self) -> None:
         records = []

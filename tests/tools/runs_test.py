@@ -106,7 +106,7 @@ class RunsTest(unittest.TestCase):
         pair = runs.load_runs([self.write(r"$\frac{$.jsonl", lines), self.write("b.jsonl", lines)])
         loss = run_page.run_pictures(pair)[0].svg
         for text in (r"$\frac{$", "0.001", "0.5", "1"):
-            self.assertIn(f">{text}<", loss)
+            self.assertTrue(f">{text}<" in loss, text)
 
     def test_pages(self) -> None:
         a, b = self.write("one/m.jsonl", WHOLE), self.write("two/m.jsonl", RESUMED)

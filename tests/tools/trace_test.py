@@ -94,9 +94,9 @@ class IntervalTest(unittest.TestCase):
         for _ in range(200):
             both = []
             for _ in range(2):
-                begins = [rng.randrange(50) for _ in range(rng.randrange(6))]
+                begins = [rng.randrange(-20, 50) for _ in range(rng.randrange(6))]
                 both.append([span("s", b, b + rng.randrange(20)) for b in begins])
-            inside = (rng.randrange(30), rng.randrange(30, 70))
+            inside = (rng.randrange(-20, 30), rng.randrange(30, 70))
             cells = [{t for s in spans for t in range(int(s.begin_us), int(s.end_us)) if inside[0] <= t < inside[1]}
                      for spans in both]  # fmt: skip
             a, b = (union(spans, inside) for spans in both)
