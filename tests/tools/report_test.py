@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import subprocess
+import sys
 import unittest
 from typing import Any
 
@@ -209,6 +210,12 @@ class PageTest(ReportCase):
         self.assertGreater(len(drawn), 1)
         for picture in drawn:
             self.assertTrue(odd in picture.svg, picture.name)
+        kept = ROOT / "benchmarks" / "results" / "sweeps-4-h200-2026-11-21" / "scaling" / "topology.json"
+        topology = json.loads(kept.read_text())
+        topology["hosts"][0]["nics"][0]["name"] = odd
+        script, svg = ROOT / "launch" / "ddptools" / "draw_topology.py", self.folder / "t.svg"
+        subprocess.run([sys.executable, script, "--svg", svg], input=json.dumps(topology), text=True, check=True)
+        self.assertTrue(odd in svg.read_text())
 
     def test_passes_of_a_rank_are_no_throughput_of_all(self) -> None:
         records = []
