@@ -30,7 +30,7 @@ TIMEOUT = 76  # ddptrain's where ranks waited too long for others
 LOST_HOST = 77  # a host does not answer, or mpirun lost its daemon there
 FAILURE = 1
 USAGE = 2
-NOT_RUN = 127  # the loader's: a library is missing
+NO_LIBRARY = 127  # the loader's exit code
 LONGEST_PAUSE = 300.0
 # Open MPI otherwise learns after eight minutes that a host is gone. Seconds, seconds, and probes: after 9 s.
 KEEPALIVE = {
@@ -41,8 +41,8 @@ KEEPALIVE = {
 NOTICED = 9.0  # seconds, by this keepalive
 # mpirun hands such variables on: that of Open MPI 4 to its daemons and ranks, 5 the first to ranks, the second to daemons.
 MARKS = ("OMPI_MCA_ddptrain_job", "PRTE_MCA_ddptrain_job")
-SESSIONS = ("OMPI_MCA_orte_top_session_dir", "PRTE_MCA_prte_top_session_dir")  # folder of Open MPI's files on each host
-SESSION_BASES = ("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base")
+# Folder of Open MPI's files on each host. Open MPI 4 removes it, unless it is killed. 5 does not know the variable.
+SESSIONS = "OMPI_MCA_orte_top_session_dir"
 # Lines of a job that is ending. mpirun can outlive it: its daemon on a lost host never acknowledges the order to end.
 ENDING = re.compile(
     r"has been waiting in|error on rank|lost communication with a remote daemon|(mpirun|prterun) (noticed|detected) that"
@@ -68,11 +68,11 @@ up: code 77 for a lost host, 76 for a time-out, else that of the job. Open MPI i
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = Parser("supervise", description=DESCRIPTION)
     parser.add_argument("--restarts", type=int, default=3, metavar="N",
-                        help="failures in a row without a new checkpoint after which it gives up (default 3)")  # fmt: skip
+                        help="failures in a row without a new undamaged checkpoint after which it gives up (default 3)")  # fmt: skip
     parser.add_argument("--pause", type=float, default=5.0, metavar="SECONDS",
                         help="before the first restart; doubled before each further one, up to 5 minutes (default 5)")  # fmt: skip
     parser.add_argument("--min-ranks", type=int, default=0, metavar="N",
-                        help="go on with as few as N ranks while hosts are lost; --batch and --grad-accum of ddptrain then change so that the samples of a step stay the same")  # fmt: skip
+                        help="go on with as few as N ranks while hosts of mpirun's --hostfile (each line with slots=) or --host are lost; --batch and --grad-accum of ddptrain then change so that the samples of a step stay the same")  # fmt: skip
     parser.add_argument("--log", type=pathlib.Path, metavar="FILE",
                         help="says why each attempt ended (default: supervise.log in the folder of --checkpoint)")  # fmt: skip
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
@@ -101,12 +101,12 @@ def seconds_in(time_out: str) -> float:
 
 
 def asked(command: list[str]) -> subprocess.CompletedProcess[str] | None:
-    """What ddptrain answers; None: it cannot run on this host."""
+    """What ddptrain answers; None: it cannot run on this host (no program, no library, MPI does not start)."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     except OSError:
         return None
-    return done if done.returncode != NOT_RUN else None
+    return done if done.returncode not in (FAILURE, NO_LIBRARY) else None
 
 
 def flags_of(command: list[str], program: int | None) -> dict[str, Any]:
@@ -115,7 +115,8 @@ def flags_of(command: list[str], program: int | None) -> dict[str, Any]:
     if shown is not None and shown.returncode == USAGE:
         raise UsageError(shown.stderr.strip())
     if shown is not None and shown.returncode == 0:
-        return tomllib.loads(shown.stdout)
+        with contextlib.suppress(tomllib.TOMLDecodeError):  # it is the answer to --help or --version
+            return tomllib.loads(shown.stdout)
     return {name: value_of(f"--{name}", command) for name in ("checkpoint", "resume", "timeout", "virtual-ranks")}
 
 
@@ -191,8 +192,7 @@ class Job:
         place = place_of(RANKS_FLAGS, starter)
         self.size = Size.of(starter[place] if place else "", self.flags, self.hosts, arguments.min_ranks)
         self.mark = uuid.uuid4().hex
-        base = next(filter(None, map(os.environ.get, SESSION_BASES)), "/tmp")
-        self.sessions = f"{base}/ddptrain-{self.mark}"
+        self.sessions = f"{os.environ.get('OMPI_MCA_orte_tmpdir_base') or '/tmp'}/ddptrain-{self.mark}"
         mpirun = find_mpirun(self.command[0]) if pathlib.Path(self.command[0]).name.startswith("mpi") else OPEN_MPI
         self.end_signal, self.killed_codes = mpirun.end, mpirun.killed_codes
         self.restarts: int = arguments.restarts
@@ -267,7 +267,7 @@ class Job:
 
     def attempt(self, command: list[str]) -> tuple[int, str]:
         """Exit code, and the end of what the job said on standard error."""
-        own = dict.fromkeys(MARKS, self.mark) | dict.fromkeys(SESSIONS, self.sessions)
+        own = dict.fromkeys(MARKS, self.mark) | {SESSIONS: self.sessions}
         # In a session of its own, so that the terminal's Ctrl-C does not reach mpirun, which would kill the ranks.
         try:
             self.process = subprocess.Popen(
@@ -320,7 +320,7 @@ class Job:
                 self.ending_since = time.monotonic()
 
     def checkpoints(self) -> list[pathlib.Path]:
-        """Those that are complete by their look, the newest first."""
+        """Folders with a manifest, the newest first."""
         return sorted((path.parent for path in self.folder.glob("step-*/manifest.json")), reverse=True)
 
     def newest_readable(self) -> str:
@@ -391,7 +391,7 @@ class Job:
                     return end
             failures = 1 if self.newest > before else failures + 1
             if failures > self.restarts:
-                self.log(f"gives up: {failures} failures in a row without a new checkpoint, the last one: {why}")
+                self.log(f"gives up: {failures} failures in a row without a new undamaged checkpoint, the last one: {why}")
                 return result
             pause = min(self.first_pause * 2 ** (failures - 1), LONGEST_PAUSE)
             self.log(f"restarts in {pause:g} s")

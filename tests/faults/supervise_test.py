@@ -116,7 +116,7 @@ class SuperviseTest(JobTest):
         log = self.log()
         self.assertEqual(log.count("step 5 fails because --fail-at says so; newest"), 3, log)
         self.assertIn("restarts in 0.2 s", log)
-        self.assertIn("gives up: 3 failures in a row without a new checkpoint, the last one: exit code 1: ddptrain: ", log)
+        self.assertIn("gives up: 3 failures in a row without a new undamaged checkpoint, the last one: exit code 1: ddptrain: ", log)
 
     def with_programs(self, mpirun: str, ssh: str = "true") -> list[str]:
         """Start of a command that finds these scripts as mpirun and ssh, and the real ddptrain."""

@@ -163,6 +163,7 @@ class FaultsOverHosts(HostsTest):
         error = rf"error on rank 1 \({self.hosts.names[1]}\): step 100 fails"
         self.until(lambda: re.search(error, self.text()) is not None, "rank 1 fails")
         self.check_end(time.monotonic(), (1,), error)
+        self.assertNotIn("outlives", self.text(), "mpirun ends by itself")
 
     def test_rank_stopped(self) -> None:
         self.training()
