@@ -71,7 +71,7 @@ class Job:
 
     def ranks(self) -> list[int]:
         """Their process ids, in the order of their start: of ddptrain below the process that was started."""
-        return [pid for pid in sorted(_descendants(self.process.pid)) if _name(pid) == "ddptrain"]
+        return [pid for pid in sorted(descendants(self.process.pid)) if _name(pid) == "ddptrain"]
 
     def wait_until(self, condition: Callable[[], bool], limit: float = LIMIT) -> None:
         end = time.monotonic() + limit
@@ -89,7 +89,7 @@ def _name(pid: int) -> str:
     return ""
 
 
-def _descendants(pid: int) -> set[int]:
+def descendants(pid: int) -> set[int]:
     parents: dict[int, int] = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
