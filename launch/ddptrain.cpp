@@ -191,6 +191,7 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
     job.clock.mark("check of hosts");
   }
   job.task = command_line.task;
+  if (job.task != Task::train) job.signals->restore();  // only training heeds them
   job.configuration = std::move(command_line.configuration);
   job.options = std::move(command_line.options);
   job.workload = std::move(command_line.workload);

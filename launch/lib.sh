@@ -62,6 +62,15 @@ gpu_count() {
 # Whether the build in folder $1 includes CUDA.
 built_with_cuda() { grep -q '^DDPTRAIN_CUDA_BACKEND:INTERNAL=ON$' "$1/CMakeCache.txt"; }
 
+# How many test cases skipped themselves, by ctest's log $1: GoogleTest and unittest say so, scripts print "skipped: WHY".
+skipped_tests() {
+  awk '
+    /^\[  SKIPPED \].*ms\)$/ { cpp++ }
+    /^(OK|FAILED|NO TESTS RAN) \(/ && match($0, /skipped=[0-9]+/) { others += substr($0, RSTART + 8, RLENGTH - 8) }
+    /^skipped: / { others++ }
+    END { printf "%d in C++, %d in Python and scripts\n", cpp, others }' "$1"
+}
+
 # configure DIR [CMAKE ARGUMENT...]
 configure() {
   local dir=$1
