@@ -172,8 +172,9 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
       usage_error("damaged: its configuration does not have the hash that it names");
     }
     const auto ranks = static_cast<std::size_t>(manifest.run.world_size);
-    if (manifest.files.size() != ranks || manifest.progress.rank_sums.size() != ranks) {
-      usage_error("damaged: not one file and one sum for each of {} ranks", ranks);
+    const std::size_t sums = manifest.progress.rank_sums.size();  // of several virtual ranks of each rank, or one
+    if (manifest.files.size() != ranks || sums == 0 || sums % ranks != 0) {
+      usage_error("damaged: {} files and {} sums of {} ranks", manifest.files.size(), sums, ranks);
     }
     return manifest;
   } catch (const nlohmann::json::exception& error) {

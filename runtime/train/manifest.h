@@ -39,7 +39,7 @@ struct RunProgress {
   std::int64_t step = 0;
   std::vector<EpochResult> epochs;    ///< Those that have been reported.
   MetricSums epoch_sums;              ///< Of all ranks: what has been logged of the epoch in progress.
-  std::vector<MetricSums> rank_sums;  ///< Of each rank, or virtual rank: what has been added up since.
+  std::vector<MetricSums> rank_sums;  ///< Of each rank, or each virtual rank: what has been added up since.
 };
 
 struct CheckpointFile {

@@ -482,6 +482,10 @@ TEST(Checkpoint, ManifestsReadAsTheyWereWritten) {
   std::string changed = to_json(manifest);
   changed.replace(changed.find("\"--lr\": \"0.1\""), 13, "\"--lr\": \"0.2\"");
   EXPECT_THROW(parse_manifest(changed, "manifest"), UsageError);
+  manifest.progress.rank_sums.push_back({});
+  EXPECT_THROW(parse_manifest(to_json(manifest), "manifest"), UsageError) << "3 sums of 2 ranks";
+  manifest.progress.rank_sums.push_back({});
+  EXPECT_EQ(parse_manifest(to_json(manifest), "manifest").progress.rank_sums.size(), 4u) << "two virtual ranks each";
   manifest.files.pop_back();
   EXPECT_THROW(parse_manifest(to_json(manifest), "manifest"), UsageError);
 }
