@@ -66,7 +66,10 @@ struct Manifest {
 };
 
 std::string to_json(const Manifest& manifest);
-/// UsageError, naming `name`, where `text` is not a manifest of this version.
+/// An indented JSON object with its checksum as the last field, in place of one that it has: of all bytes before it.
+std::string with_checksum(std::string_view json);
+/// UsageError, naming `name`, if `text` is not a manifest of this version, or a byte of it was changed. The texts of a
+/// manifest can be printed.
 Manifest parse_manifest(std::string_view text, const std::string& name);
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 
