@@ -80,8 +80,10 @@ class FileSystemTest(JobTest):
         folder = self.mount("10m")
         job = self.job(2, *words(*TINY, "--batch", 8, "--epochs", 100000, "--checkpoint", "c/d", "--checkpoint-every", 100))
         job.wait_until(lambda: len(self.steps("c/d")) == 2)
-        remount = ["mount", "-o", "remount,ro", folder]
-        # It fails while a file is open for writing.
+        # A second mount on top, as the first one has an open file, the lock. Remounting fails while a file is open there.
+        subprocess.run(["mount", "--bind", folder, folder], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", folder], check=True)
+        remount = ["mount", "-o", "remount,bind,ro", folder]
         job.wait_until(lambda: subprocess.run(remount, capture_output=True).returncode == 0)
         self.assertEqual(job.wait(), 1, job.text())
         self.assertIn("Read-only file system", job.text())

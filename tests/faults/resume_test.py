@@ -93,10 +93,12 @@ class ResumeTest(JobTest):
     def test_other_numbers_of_ranks(self) -> None:
         flags = [*TINY, "--epochs", "2", "--zero", "1", "--checkpoint-every", 10, "--keep", 100]
         expected = self.result(4, *flags, "--batch", 4, "--checkpoint", "c")
+        (self.folder / "result.jsonl").unlink()
         for ranks, batch, accumulation in ((2, 8, 1), (1, 4, 4), (2, 4, 2), (4, 2, 2)):
             start = self.folder / "c" / "step-000000000040"
             result = self.result(ranks, *flags, "--batch", batch, "--grad-accum", accumulation, "--resume", start)
-            self.assertEqual([line["step"] for line in self.lines("result.jsonl") if line["event"] == "restart"], [40])
+            restarts = [line["step"] for line in self.lines("result.jsonl") if line["event"] == "restart"]
+            self.assertEqual(set(restarts), {40})
             self.assertEqual(len(result["accuracy_per_epoch"]), 2)
             for key in ("loss", "test_loss"):
                 self.assertAlmostEqual(result[key], expected[key], delta=1e-4 * abs(expected[key]))
