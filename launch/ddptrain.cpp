@@ -16,6 +16,7 @@
 #include "launch/choose_device.h"
 #include "launch/describe.h"
 #include "launch/early_start.h"
+#include "launch/folder_lock.h"
 #include "launch/memory_advice.h"
 #include "launch/options.h"
 #include "launch/program.h"
@@ -69,7 +70,8 @@ struct Job {
   std::string configuration;  ///< Of all flags.
   std::unique_ptr<SignalRequests> signals = std::make_unique<SignalRequests>();
   RunIdentity identity;
-  std::optional<Checkpoint> resumed;  ///< From which the run goes on.
+  std::unique_ptr<FolderLock> checkpoint_folder;  ///< Where the run writes checkpoints.
+  std::optional<Checkpoint> resumed;              ///< From which the run goes on.
   StartupClock clock;
   int gpu = 0;             ///< Of those that this process sees.
   std::string pci_bus_id;  ///< Of that GPU; empty on the CPU.
@@ -166,15 +168,25 @@ void check_outputs(const World& world, Job& job) {
 }
 
 /// Where the run starts, and where it writes checkpoints.
-void find_start(const World& world, const std::string& data, Job& job) {
-  const Options& options = job.options;
-  const DistributedSampler sampler = make_sampler(options.trainer, job.workload->data(), world);
+void find_start(const World& world, Job& job) {
+  const std::string& folder = job.options.checkpoint.folder;
+  if (!folder.empty()) job.checkpoint_folder = std::make_unique<FolderLock>(world, folder);
+  job.resumed = checkpoint_to_resume(world, job.options);
+}
+
+void set_batch(const World& world, DeviceKind kind, Job& job) {
+  if (!job.options.auto_batch) return;
+  if (!job.resumed) return choose_batch(world, kind, job.options, *job.workload);
+  job.options.trainer.batch = job.resumed->manifest.run.batch;
+  spdlog::info("--batch auto: {} (as in the checkpoint)", job.options.trainer.batch);
+}
+
+void check_start(const World& world, const std::string& data, Job& job) {
+  const DistributedSampler sampler = make_sampler(job.options.trainer, job.workload->data(), world);
   const std::string precision = job.device->options().fp8 ? "fp8" : std::string(name_of(job.device->precision()));
-  job.identity = identity_of(options, job.configuration, *job.workload, world, sampler, data, precision);
-  if (!options.checkpoint.folder.empty()) check_checkpoint_folder(world, options.checkpoint.folder);
-  job.resumed = checkpoint_to_resume(world, options);
+  job.identity = identity_of(job.options, job.configuration, *job.workload, world, sampler, data, precision);
   world.agree([&] {
-    if (job.resumed) check_resumable(*job.resumed, job.identity, job.decides_parameters, options);
+    if (job.resumed) check_resumable(*job.resumed, job.identity, job.decides_parameters, job.options);
   });
 }
 
@@ -214,11 +226,12 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   const std::string held = require_same_data(world, workload.data().content());
   require_same_model(world, workload, *job.device);
   job.clock.mark("data");
-  if (options.auto_batch) choose_batch(world, kind, job.options, workload);
+  if (job.task == Task::train) find_start(world, job);
+  set_batch(world, kind, job);
   if (job.task == Task::evaluate) return job;
   world.agree([&] { check_plan(world, job); });
   require_memory(world, kind, options, workload);
-  find_start(world, held, job);
+  check_start(world, held, job);
   return job;
 }
 

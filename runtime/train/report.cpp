@@ -256,9 +256,10 @@ void Report::epoch(const EpochResult& result) {
   const std::string validation = has_text() ? fmt::format("  validation loss {:.4f}  perplexity {:.2f}",
                                                           result.test_loss, std::exp(result.test_loss))
                                             : "";
-  print(fmt::format("Epoch {}/{}\nloss {:.4f}  accuracy {:.4f}{}\n{}/sec: {:.2f}\n", result.epoch, info_.epochs,
-                    result.train_loss, result.test_accuracy, validation, capital_unit(),
-                    units(result.samples_per_second)));
+  const double rate = units(result.samples_per_second);
+  const std::string throughput = std::isnan(rate) ? "" : fmt::format("{}/sec: {:.2f}\n", capital_unit(), rate);
+  print(fmt::format("Epoch {}/{}\nloss {:.4f}  accuracy {:.4f}{}\n{}", result.epoch, info_.epochs, result.train_loss,
+                    result.test_accuracy, validation, throughput));
   Json line = {{"event", "epoch"},
                {"epoch", result.epoch},
                {"step", result.step},
@@ -267,7 +268,7 @@ void Report::epoch(const EpochResult& result) {
                {"train_accuracy", result.train_accuracy},
                {"test_loss", result.test_loss},
                {"accuracy", result.test_accuracy},
-               {run().unit + "_per_second", units(result.samples_per_second)}};
+               {run().unit + "_per_second", rate}};
   if (has_text()) line["perplexity"] = std::exp(result.test_loss);
   write(std::move(line));
   scalar("epoch/mean_loss", result.step, result.train_loss);
@@ -404,13 +405,15 @@ void Report::table(const RunResult& result) const {
   const Rate& rate = result.rate;
   row("Ranks", fmt::format("{} on {} node{}", run().world_size, info_.nodes, info_.nodes == 1 ? "" : "s"));
   if (run().virtual_ranks > 0) row("Virtual ranks", fmt::format("{}", run().virtual_ranks));
-  row(capital_unit() + "/sec, all ranks",
-      rate.windows == 1
-          ? fmt::format("{:.0f}  (over {:.2g} s)", units(rate.median), rate.seconds)
-          : fmt::format("{:.0f}  (median of {} windows of {:.1f} s, {:.0f} to {:.0f})", units(rate.median),
-                        rate.windows, rate.seconds / static_cast<double>(rate.windows), units(rate.min),
-                        units(rate.max)));
-  row(capital_unit() + "/sec per rank", fmt::format("{:.0f}", units(rate.median) / run().world_size));
+  if (rate.windows > 0) {
+    row(capital_unit() + "/sec, all ranks",
+        rate.windows == 1
+            ? fmt::format("{:.0f}  (over {:.2g} s)", units(rate.median), rate.seconds)
+            : fmt::format("{:.0f}  (median of {} windows of {:.1f} s, {:.0f} to {:.0f})", units(rate.median),
+                          rate.windows, rate.seconds / static_cast<double>(rate.windows), units(rate.min),
+                          units(rate.max)));
+    row(capital_unit() + "/sec per rank", fmt::format("{:.0f}", units(rate.median) / run().world_size));
+  }
   if (run().world_size > 1) row("Gradients", described(info_.gradient_path));
   if (result.calibration && run().world_size > 1) {
     const Calibration& c = *result.calibration;
@@ -430,7 +433,7 @@ void Report::table(const RunResult& result) const {
   } else if (result.calibration) {
     row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
   }
-  row("MFU", mfu_text(rate.median));
+  if (rate.windows > 0) row("MFU", mfu_text(rate.median));
   std::string phases;
   for (const auto& [name, seconds] : info_.startup)
     phases += fmt::format("{}{} {:.2f}", phases.empty() ? "" : ", ", name, seconds);

@@ -9,7 +9,7 @@ import unittest.mock
 
 from support import (
     BIN, ENDLESS, ENVIRONMENT, LIMIT, MPIRUN, ROOT, TINY, Job, JobTest, descendants, find_mpirun, is_pending, is_running,
-    kill, words,
+    kill, starts, words,
 )  # fmt: skip
 
 RUN = [*TINY, "--batch", "8"]
@@ -44,8 +44,10 @@ class SuperviseTest(JobTest):
             self.end_at(self.steps("c")[-1] + MORE)
             kill(job.process.pid, signal.SIGCONT)
 
-    def check_undisturbed(self) -> None:
-        """The parameters of the end are those of a run to which nothing has happened."""
+    def check_undisturbed(self, text: str, restarts: int) -> None:
+        """All attempts went on from the newest checkpoint, and the parameters of the end are those of a run to which
+        nothing has happened."""
+        self.assertEqual([step > 0 for step in starts(text)], [False] + [True] * restarts, text)
         self.assertEqual(self.result_in("m.jsonl"), self.result(2, *RUN, "--config", "run.toml"))
 
     def test_goes_on_after_a_killed_rank(self) -> None:
@@ -56,7 +58,7 @@ class SuperviseTest(JobTest):
             job.wait_until(lambda: self.steps("c")[-1:] > steps[-1:])
             self.kill_rank(job, attempt % 2, last=attempt == 2)
         self.assertEqual(job.wait(), 0, job.text())
-        self.check_undisturbed()
+        self.check_undisturbed(job.text(), 2)
         log = self.log()
         self.assertEqual(len(re.findall(r": (?:rank [01] on \S+|a rank) ended by SIGKILL; newest", log)), 2, log)
         self.assertEqual(log.count("restarts in 0.1 s"), 2, log)
@@ -64,6 +66,7 @@ class SuperviseTest(JobTest):
         self.assertIn("exit code 0; newest checkpoint: step-", log)
 
     def test_interrupts_lose_nothing(self) -> None:
+        texts = []
         for number in (signal.SIGINT, signal.SIGTERM):
             job = self.supervise()
             job.wait_until(lambda: job.text().count("Epoch ") >= 3)
@@ -71,9 +74,11 @@ class SuperviseTest(JobTest):
             self.assertEqual(job.wait(), 75, job.text())
             self.assertIn(f"{find_mpirun().end.name}: ended after step", job.text())
             self.assertEqual(self.lines("m.jsonl")[-1]["step"], self.steps("c")[-1])
+            texts.append(job.text())
         self.end_at(self.steps("c")[-1] + MORE)
-        self.assertEqual(self.supervise().wait(), 0)
-        self.check_undisturbed()
+        job = self.supervise()
+        self.assertEqual(job.wait(), 0)
+        self.check_undisturbed("".join([*texts, job.text()]), 2)
 
     def test_usr1_goes_through(self) -> None:
         job = self.supervise()

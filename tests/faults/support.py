@@ -26,6 +26,7 @@ from ddptools.mpirun import find_mpirun  # noqa: E402
 from ddptools.runner import end_session  # noqa: E402
 
 MPIRUN = ["mpirun", *find_mpirun().here()]
+STARTS = re.compile(r"newest checkpoint: (?:step-(\d+)|none)|Resumed at step (\d+) from|training starts at step (0)")
 
 TINY = ["--device", "cpu", "--baseline", "off", "--model", "mlp", "--hidden", "16", "--data", "synthetic:600"]
 
@@ -120,6 +121,21 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
+def starts(text: str, newest: int = 0) -> list[int]:
+    """The steps at which the attempts with --resume auto in `text` started. Without this, a program that forgets its
+    checkpoints passes a test of the result. AssertionError unless each is the step of the newest checkpoint: `newest`,
+    and later what supervise says of it."""
+    found = []
+    for match in STARTS.finditer(text):
+        if match[0].startswith("newest"):
+            newest = int(match[1] or 0)
+            continue
+        found.append(int(match[2] or match[3]))
+        if found[-1] != newest:
+            raise AssertionError(f"started at step {found[-1]} in place of {newest}:\n{text}")
+    return found
+
+
 class JobTest(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory(prefix="ddptrain-faults-")
@@ -151,6 +167,13 @@ class JobTest(unittest.TestCase):
     def result(self, ranks: int, *arguments: Any) -> dict[str, Any]:
         """What must be the same, bit by bit, of a run that ends well."""
         self.run_job(ranks, *arguments, "--metrics", "result.jsonl")
+        return self.result_in("result.jsonl")
+
+    def resumed_result(self, ranks: int, *arguments: Any) -> dict[str, Any]:
+        """The same of a run that goes on from the newest checkpoint in c."""
+        newest = self.steps("c")[-1]
+        text = self.run_job(ranks, *arguments, "--metrics", "result.jsonl")
+        self.assertEqual(starts(text, newest), [newest])
         return self.result_in("result.jsonl")
 
     def result_in(self, name: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import PATIENCE, ROOT, Hosts  # noqa: E402
 from job import children, runs  # noqa: E402
+from support import starts  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
@@ -258,6 +259,7 @@ class RestartsOverHosts(HostsTest):
     def end_at(self, steps: int) -> dict:
         self.until(lambda: self.process.poll() is not None, "the job ends")
         self.assertEqual(self.process.returncode, 0, self.text())
+        self.assertEqual(starts(self.text())[-1], steps - MORE)
         summary = self.summary("m.jsonl")
         self.assertEqual(summary["steps"], steps)
         return summary

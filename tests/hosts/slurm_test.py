@@ -18,6 +18,7 @@ from slurm import Cluster, skip_without_slurm  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
+MORE = 20  # steps
 
 
 class SlurmTest(unittest.TestCase):
@@ -64,7 +65,7 @@ class SlurmTest(unittest.TestCase):
     def until_requeued(self, job: str, name: str) -> tuple[float, int]:
         """When that was noticed, and the step after which the job now ends when it starts again."""
         noticed = self.until(job, lambda: self.cluster.state(job) == "PENDING", "goes back to the queue")
-        step = self.steps(job)[-1] + 20
+        step = self.steps(job)[-1] + MORE
         self.end_after(name, step)
         return noticed, step
 
@@ -72,6 +73,7 @@ class SlurmTest(unittest.TestCase):
         """It goes on from its newest checkpoint, and ends with what an undisturbed run gives."""
         self.cluster.start_now(job)
         self.wait_for_end(job)
+        self.assertIn(f"Resumed at step {step - MORE} from", self.cluster.output(job))
         mpirun = self.cluster.hosts.on(self.cluster.hosts.names[0], "mpirun", "--oversubscribe", "--bind-to", "none")
         command = [*mpirun, "-np", "2", str(BIN / "ddptrain"), *RUN, f"--steps={step}"]
         undisturbed = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout

@@ -238,6 +238,7 @@ TEST(Ddptrain, ReplicasThatTrainAloneAreSavedAtAveragesAndGoOnBitByBit) {
     const Outcome outcome =
         train_on_cpu(2, fmt::format("{} --baseline off --steps 14 --metrics {} {}", kQuick, metrics, more));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_EQ(outcome.says("Resumed at step 6 from"), more.find("--resume") != std::string::npos) << outcome.output;
     return summary_in(metrics);
   };
   const std::string local = "--local-steps 3 --local-from 3 --verify-every 6 ";

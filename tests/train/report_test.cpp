@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -65,6 +66,21 @@ TEST(Report, PrintsAnEpochAsPeopleGrepForIt) {
   report.epoch(measured().epochs.front());
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
             "Epoch 4/8\nloss 0.2711  accuracy 0.9012\nImages/sec: 4012345.67\n");
+}
+
+TEST(Report, ARateThatWasNotMeasuredIsNotPrinted) {
+  Report report(eight_gpus());
+  RunResult result = measured();
+  result.epochs.front().samples_per_second = std::nan("");
+  result.rate = {};
+  result.calibration.reset();
+  testing::internal::CaptureStdout();
+  report.epoch(result.epochs.front());
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "Epoch 4/8\nloss 0.2711  accuracy 0.9012\n");
+  testing::internal::CaptureStdout();
+  report.summary(result);
+  const std::string table = testing::internal::GetCapturedStdout();
+  for (const char* part : {"nan", "/sec", "MFU"}) EXPECT_EQ(table.find(part), std::string::npos) << table;
 }
 
 TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
