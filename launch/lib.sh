@@ -9,6 +9,16 @@ die() {
   exit 2
 }
 
+# Prints the comment at the top of the script, and ends it, if one of the arguments asks for help.
+answer_help() {
+  local argument
+  for argument in "$@"; do
+    [[ $argument == -h || $argument == --help ]] || continue
+    sed -n '2,/^[^#]/s/^# \?//p' "$0"
+    exit 0
+  done
+}
+
 # The CUDA toolkit installs its compiler in a folder that is not in PATH.
 if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
   PATH=$PATH:/usr/local/cuda/bin
