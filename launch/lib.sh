@@ -29,6 +29,9 @@ if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 
+# Flags of mpirun that hand NCCL's variables on to other hosts. Open MPI hands on its own by itself.
+export_nccl() { compgen -e NCCL_ | sed 's/^/-x /'; }
+
 is_open_mpi() { mpirun --version 2>/dev/null | grep -qE 'Open MPI|OpenRTE|PRRTE'; }
 
 # What mpirun needs to start any number of ranks, bound to nothing: only Open MPI knows these flags and needs them.

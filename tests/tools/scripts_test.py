@@ -88,6 +88,21 @@ class ScriptsTest(unittest.TestCase):
         self.assertEqual(run.returncode, 2)
         self.assertIn("no-such-file: there is no such hostfile", run.stderr)
 
+    def test_train_passes_flags_on(self) -> None:
+        self.stand_in("mpirun", '#!/bin/sh\n[ "$1" = --version ] || printf "%s\\n" "$@" > asked\n')
+        self.stand_in("ssh", SSH)
+        (self.folder / "hostfile").write_text("good slots=2\n")
+        environment = {"NCCL_SOCKET_IFNAME": "eth1", "DDPTRAIN": "bin/ddptrain"}
+        flags = ["--restarts", "0", "--checkpoint=c", "--log=some.log", "--log-every", "7"]
+        run = self.call("env", *(f"{name}={value}" for name, value in environment.items()),
+                        LAUNCH / "hosts" / "train", "hostfile", *flags)  # fmt: skip
+        self.assertEqual(run.returncode, 0, run.stderr)
+        asked = (self.folder / "asked").read_text().split()
+        self.assertEqual(asked[asked.index("-x") + 1], "NCCL_SOCKET_IFNAME")
+        after = asked[asked.index(f"{self.folder.resolve()}/bin/ddptrain") + 1 :]
+        self.assertEqual(after, ["--checkpoint=c", "--log-every", "7", "--resume", "auto"])
+        self.assertIn("exit code 0", (self.folder / "some.log").read_text())
+
     def test_check_hosts_needs_all_hosts(self) -> None:
         self.check_ssh("good\ndown\n")
         run = self.call(LAUNCH / "check-hosts", "hostfile")
