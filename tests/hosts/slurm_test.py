@@ -169,6 +169,8 @@ class SlurmTest(unittest.TestCase):
         self.cluster.hosts.mend(lost)
         for name, job in jobs.items():
             self.check_resumed(job, steps[name], ranks=3)
+            again = self.cluster.output(job).count("it starts again in")
+            print(f"{name}: its ranks were started again {again} times", flush=True)
 
     def test_cancelled_jobs_stay_cancelled(self) -> None:
         jobs = [self.submit_endless(f"{name}.sbatch", f"cancel-{name}") for name in ("srun", "mpirun")]
