@@ -9,6 +9,16 @@ die() {
   exit 2
 }
 
+# Prints the comment at the top of the script, and ends it, if one of the arguments asks for help.
+answer_help() {
+  local argument
+  for argument in "$@"; do
+    [[ $argument == -h || $argument == --help ]] || continue
+    sed -n '2,/^[^#]/s/^# \?//p' "$0"
+    exit 0
+  done
+}
+
 # The CUDA toolkit installs its compiler in a folder that is not in PATH.
 if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
   PATH=$PATH:/usr/local/cuda/bin
@@ -18,6 +28,9 @@ fi
 if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
+
+# Flags of mpirun that hand NCCL's variables on to other hosts. Open MPI hands on its own by itself.
+export_nccl() { compgen -e NCCL_ | sed 's/^/-x /'; }
 
 is_open_mpi() { mpirun --version 2>/dev/null | grep -qE 'Open MPI|OpenRTE|PRRTE'; }
 
