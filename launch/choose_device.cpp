@@ -3,6 +3,7 @@
 #include <set>
 
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 
 namespace ddptrain {
 namespace {
@@ -10,9 +11,9 @@ namespace {
 void require_enough(const World& world, int gpus) {
   if (world.local_size() <= gpus) return;
   usage_error(
-      "{} ranks on {}, but {} GPU{} there, and each rank needs its own: start at most {} per host, or add "
+      "{} on {}, but {} there, and each rank needs its own: start at most {} per host, or add "
       "--device cpu",
-      world.local_size(), world.hostname(), gpus, gpus == 1 ? "" : "s", gpus);
+      counted(world.local_size(), "rank"), world.hostname(), counted(gpus, "GPU"), gpus);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
+#include "runtime/core/printable.h"
 #include "runtime/core/writable.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/nccl_log.h"
@@ -153,8 +154,8 @@ void check_gpus(const World& world) {
   const int gpus = cuda_device_count();
   if (gpus == 1) return;  // its own, as require_own_gpus() finds out
   if (world.local_size() > gpus) {
-    usage_error("--nccl: {} rank{} on {}, but {} GPU{}: start one rank per GPU (mpirun -np {} ddptopo --nccl)",
-                world.local_size(), world.local_size() == 1 ? "" : "s", world.hostname(), gpus, gpus == 1 ? "" : "s",
+    usage_error("--nccl: {} on {}, but {}: start one rank per GPU (mpirun -np {} ddptopo --nccl)",
+                counted(world.local_size(), "rank"), world.hostname(), counted(gpus, "GPU"),
                 gpus > 0 ? std::to_string(gpus) : "W");
   }
 }

@@ -27,6 +27,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
+#include "runtime/core/printable.h"
 #include "runtime/core/progress.h"
 #include "runtime/core/signal_requests.h"
 #include "runtime/core/writable.h"
@@ -125,8 +126,8 @@ void check_plan(const World& world, const Job& job) {
   const TrainerOptions& trainer = job.options.trainer;
   const DistributedSampler sampler = make_sampler(trainer, job.workload->data(), world);
   if (job.options.run.fail_rank >= world.size()) {
-    usage_error("--fail-at {}:{}: there are {} ranks", job.options.run.fail_rank, job.options.run.fail_step,
-                world.size());
+    usage_error("--fail-at {}:{}: there is no rank {} among {}", job.options.run.fail_rank, job.options.run.fail_step,
+                job.options.run.fail_rank, world.size());
   }
   if (job.options.hang.rank >= world.size()) {
     usage_error("--hang-at: there is no rank {} among {}", job.options.hang.rank, world.size());
@@ -379,9 +380,9 @@ void train(const World& world, const EarlyStart& early, Job& job) {
                        [&job] {
                          if (job.tuned) job.tuned->save();
                        }};
-  spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
-               trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
-               scaled_learning_rate(job.options, world.size()));
+  const auto buckets = static_cast<std::int64_t>(trainer.arena().plan().buckets.size());
+  spdlog::info("{} parameters in {}, {} samples per step, learning rate {:.3g}", trainer.arena().parameter_count(),
+               counted(buckets, "bucket"), sampler.samples_per_step(), scaled_learning_rate(job.options, world.size()));
   if (world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
   const Watch::Phase phase(*world.watch(), "training");
   train_or_end_job(world, job, [&] {

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 
 namespace ddptrain {
 namespace {
@@ -23,8 +24,8 @@ std::map<std::string, std::string> flags_in(const std::string& configuration) {
 }
 
 std::string text_of(const RunIdentity& run) {
-  return fmt::format("{} ranks x --batch {} x --grad-accum {} = {} samples", run.world_size, run.batch, run.grad_accum,
-                     run.samples_per_step);
+  return fmt::format("{} x --batch {} x --grad-accum {} = {} samples", counted(run.world_size, "rank"), run.batch,
+                     run.grad_accum, run.samples_per_step);
 }
 
 /// What keeps the samples of a step on this number of ranks.

@@ -91,12 +91,33 @@ std::string microseconds(const Estimate& estimate) {
 }
 
 std::string rounds_text(const Calibration& c) {
-  const std::size_t rounds = c.rounds.size();
+  const auto rounds = static_cast<std::int64_t>(c.rounds.size());
   const auto fell = std::count_if(c.rounds.begin(), c.rounds.end(), [](const auto& round) { return round.clock_fell; });
   const std::string low = fell > 0 ? fmt::format(", {} of them at a lower clock", fell) : "";
   const std::string limit =
       c.limit_seconds ? fmt::format(", ended by the limit of {:.3g} s: --calibration-seconds", *c.limit_seconds) : "";
-  return fmt::format("{} round{}{}{}", rounds, rounds == 1 ? ", which gives no interval" : "s", low, limit);
+  return fmt::format("{}{}{}{}", counted(rounds, "round"), rounds == 1 ? ", which gives no interval" : "", low, limit);
+}
+
+/// The baseline is of rank 0, which may be faster or slower than the others.
+std::string rank_0_text(const Calibration& c) {
+  const Estimate& ratio = c.rank_0;
+  const std::string efficiency = percent(c.scaling_efficiency.value / ratio.value);
+  return fmt::format(
+      "{} {} than the mean rank{}", percent(Estimate{std::abs(ratio.value - 1.0), ratio.half_width}),
+      ratio.value < 1.0 ? "faster" : "slower",
+      ratio.contains(1.0) ? ", which may be noise" : ": against that one the efficiency is " + efficiency);
+}
+
+/// Empty if every rank had a core to itself.
+std::string shared_cores_text(const Calibration& c) {
+  constexpr double kToItself = 0.9;
+  const auto least = std::min_element(c.cpu_share.begin(), c.cpu_share.end());
+  if (least == c.cpu_share.end() || *least >= kToItself) return "";
+  return fmt::format(
+      "rank {} had a core for {} of the time in which it computed: other programs, or more threads than cores, disturb "
+      "these numbers",
+      least - c.cpu_share.begin(), percent(*least));
 }
 
 std::string straggler_text(const Calibration& c) {
@@ -142,6 +163,9 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   line["step_seconds_without_communication"] = c.silent_slowest_seconds();
   line["step_seconds_without_communication_mean"] = c.silent_mean_seconds;
   line["step_seconds_without_communication_per_rank"] = c.silent_seconds;
+  line["rank_0_step_ratio"] = c.rank_0.value;
+  line["rank_0_step_ratio_half_width"] = half_width(c.rank_0);
+  line["cpu_share_per_rank"] = c.cpu_share;
   line["communication_seconds"] = c.communication_seconds;
   for (const auto& [name, part] : {std::pair{"together_us", c.together},
                                    {"stragglers_us", c.stragglers},
@@ -403,7 +427,7 @@ void Report::table(const RunResult& result) const {
     text += fmt::format("{:<26}{}\n", name, value);
   };
   const Rate& rate = result.rate;
-  row("Ranks", fmt::format("{} on {} node{}", run().world_size, info_.nodes, info_.nodes == 1 ? "" : "s"));
+  row("Ranks", fmt::format("{} on {}", run().world_size, counted(info_.nodes, "node")));
   if (run().virtual_ranks > 0) row("Virtual ranks", fmt::format("{}", run().virtual_ranks));
   if (rate.windows > 0) {
     row(capital_unit() + "/sec, all ranks",
@@ -421,6 +445,7 @@ void Report::table(const RunResult& result) const {
                                            units(c.samples_per_second), rounds_text(c)));
     row("One-rank baseline",
         fmt::format("{:.0f}  (rank 0 alone in this job, with its whole device)", units(c.baseline_per_second)));
+    row("  rank 0", rank_0_text(c));
     row("Scaling efficiency", percent(c.scaling_efficiency) + (c.rounds.size() > 1 ? "  (+-: 95% intervals)" : ""));
     row("Step", fmt::format("{:.1f} us, against {:.1f} us alone; the difference is:", 1e6 * c.step_seconds,
                             1e6 * c.alone_seconds));
@@ -429,6 +454,7 @@ void Report::table(const RunResult& result) const {
     row("Exposed communication", exposed_text(c));
     row("  compute slowed down", microseconds(c.slowed_down));
     row("  waiting", microseconds(c.waiting));
+    if (const std::string shared = shared_cores_text(c); !shared.empty()) row("Cores were shared", shared);
     if (c.cores_taken) row("Cores taken by sums", microseconds(*c.cores_taken) + " of compute in a step");
   } else if (result.calibration) {
     row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
@@ -438,7 +464,7 @@ void Report::table(const RunResult& result) const {
   for (const auto& [name, seconds] : info_.startup)
     phases += fmt::format("{}{} {:.2f}", phases.empty() ? "" : ", ", name, seconds);
   row("Start to first step", fmt::format("{:.2f} s  ({})", result.startup_seconds, phases));
-  row("Training", fmt::format("{:.2f} s, {} steps", result.train_seconds, info_.steps));
+  row("Training", fmt::format("{:.2f} s, {}", result.train_seconds, counted(info_.steps, "step")));
   if (!result.gpus.empty()) {
     const std::string fell = result.clocks.fell == 0 ? ""
                                                      : fmt::format("; the clock fell in {} of {} windows",
