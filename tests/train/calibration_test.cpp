@@ -446,10 +446,10 @@ std::vector<double> ar1(std::size_t count, double correlation, std::mt19937& ran
 }
 
 TEST(Estimate, HoldsTheTruthAsOftenAsItsHeaderSays) {
-  constexpr unsigned kRuns = 500;
+  constexpr unsigned kRuns = 1000;
   std::mt19937 random(1);
-  for (const auto& [correlation, least] : {std::pair{0.0, 0.94}, {0.3, 0.91}, {0.5, 0.88}, {0.7, 0.82}}) {
-    for (const std::size_t count : {4, 8, 12, 20, 40}) {
+  for (const auto& [correlation, least] : {std::pair{0.0, 0.95}, {0.5, 0.88}, {0.7, 0.81}}) {
+    for (const std::size_t count : {4, 8, 20}) {
       unsigned held = 0;
       for (unsigned run = 0; run < kRuns; ++run) held += estimate_mean(ar1(count, correlation, random)).contains(0.0);
       EXPECT_GE(held, least * kRuns) << count << " observations, correlation " << correlation;
