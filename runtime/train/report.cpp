@@ -109,14 +109,13 @@ std::string rank_0_text(const Calibration& c) {
       ratio.contains(1.0) ? ", which may be noise" : ": against that one the efficiency is " + efficiency);
 }
 
-/// Empty if every rank had a core to itself.
-std::string shared_cores_text(const Calibration& c) {
+void warn_of_shared_cores(const Calibration& c) {
   constexpr double kToItself = 0.9;
   const auto least = std::min_element(c.cpu_share.begin(), c.cpu_share.end());
-  if (least == c.cpu_share.end() || *least >= kToItself) return "";
-  return fmt::format(
-      "rank {} had a core for {} of the time in which it computed: other programs, or more threads than cores, disturb "
-      "these numbers",
+  if (least == c.cpu_share.end() || *least >= kToItself) return;
+  spdlog::warn(
+      "Rank {} had a core for {} of the time in which it computed: other programs, or more threads than cores, disturb "
+      "the measured baseline, efficiency and their parts",
       least - c.cpu_share.begin(), percent(*least));
 }
 
@@ -374,6 +373,7 @@ std::string Report::mfu_text(double samples_per_second) const {
 }
 
 void Report::summary(const RunResult& result) {
+  if (result.calibration) warn_of_shared_cores(*result.calibration);
   table(result);
   Json line = {{"event", "summary"}};
   line.update(info_fields(info_));
@@ -443,9 +443,8 @@ void Report::table(const RunResult& result) const {
     const Calibration& c = *result.calibration;
     row("Beside the baseline", fmt::format("{:.0f}  (all ranks, windows in turn with the baseline's, {})",
                                            units(c.samples_per_second), rounds_text(c)));
-    row("One-rank baseline",
-        fmt::format("{:.0f}  (rank 0 alone in this job, with its whole device)", units(c.baseline_per_second)));
-    row("  rank 0", rank_0_text(c));
+    row("One-rank baseline", fmt::format("{:.0f}  (rank 0 alone in this job, with its whole device; it is {})",
+                                         units(c.baseline_per_second), rank_0_text(c)));
     row("Scaling efficiency", percent(c.scaling_efficiency) + (c.rounds.size() > 1 ? "  (+-: 95% intervals)" : ""));
     row("Step", fmt::format("{:.1f} us, against {:.1f} us alone; the difference is:", 1e6 * c.step_seconds,
                             1e6 * c.alone_seconds));
