@@ -65,7 +65,10 @@ class NcclComm {
     }
     const ncclResult_t result = start(world, id, config);
     if (!is_refusal(result)) check(result, "ncclCommInitRankConfig");
-    world.agree([&] { require_accepted(result, "does not start"); });
+    world.agree([&] {
+      if (result != ncclSuccess) require_several_ranks_of_a_gpu();
+      require_accepted(result, "does not start");
+    });
   }
 
   ~NcclComm() {
@@ -117,6 +120,15 @@ class NcclComm {
 
   /// What every rank answers alike, because it follows from the settings alone.
   static bool is_refusal(ncclResult_t result) { return result == ncclInvalidUsage || result == ncclInvalidArgument; }
+
+  /// UsageError if NCCL is too old for ranks that share a GPU.
+  static void require_several_ranks_of_a_gpu() {
+    int version = 0;
+    if (!is_set("NCCL_MULTI_RANK_GPU_ENABLE") || ncclGetVersion(&version) != ncclSuccess) return;
+    if (version >= NCCL_VERSION(2, 30, 0)) return;
+    usage_error("NCCL {} takes one rank per GPU; several need NCCL 2.30 or newer. Use --comm mpi, or a newer NCCL.",
+                nccl_version());
+  }
 
   std::string reason(ncclResult_t result) const {
     const char* detail = ncclGetLastError(comm_);
