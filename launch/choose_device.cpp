@@ -50,17 +50,19 @@ std::vector<RankOfGpu> ranks_of_this_host(const World& world, const std::string&
 
 GpusOfJob use_gpus(const World& world, const std::string& pci_bus_id, bool share) {
   std::set<std::string> of_host;
-  GpusOfJob use{.ranks_on_own = 0};
+  GpusOfJob use;
+  int sharing = 0;
   for (const RankOfGpu& rank : ranks_of_this_host(world, pci_bus_id)) {
     of_host.insert(rank.pci);
     if (rank.pci != pci_bus_id) continue;
-    if (use.ranks_on_own++ == 0) use.is_first = rank.rank == world.rank();
+    if (sharing++ == 0) use.is_first = rank.rank == world.rank();
   }
   world.agree([&] {
     if (!share) require_enough(world, static_cast<int>(of_host.size()));
   });
   const int gpus = static_cast<int>(world.sum(use.is_first ? 1.0 : 0.0));
   if (gpus < world.size()) use.shared = gpus;
+  use.ranks_per_gpu = static_cast<int>(world.max(sharing));
   return use;
 }
 

@@ -28,9 +28,9 @@ std::vector<RankOfGpu> ranks_of_this_host(const World& world, const std::string&
 
 /// How the ranks of a job use its GPUs.
 struct GpusOfJob {
-  int shared = 0;        ///< All GPUs of the job if ranks share one; 0: no rank does.
-  int ranks_on_own = 1;  ///< Ranks that use this rank's GPU.
-  bool is_first = true;  ///< Whether this rank is the lowest of them.
+  int shared = 0;         ///< All GPUs of the job if ranks share one; 0: no rank does.
+  int ranks_per_gpu = 1;  ///< The most that one GPU has.
+  bool is_first = true;   ///< Whether this rank is the lowest of those that use its GPU.
 };
 
 /// Counts GPUs. `pci_bus_id`: this rank's GPU. Throws the same UsageError on all ranks if ranks share a GPU without

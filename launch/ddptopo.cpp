@@ -165,10 +165,11 @@ void check_gpus(const World& world, bool share) {
 
 void probe(const World& world, bool share, Findings& findings) {
   world.agree([&] { check_gpus(world, share); });
-  use_gpus(world, cuda_pci_bus_id(own_gpu(world)), share);
+  DeviceOptions device_options;
+  device_options.ranks = use_gpus(world, cuda_pci_bus_id(own_gpu(world)), share).ranks_per_gpu;
   const auto environment = nccl_environment();
   std::unique_ptr<Device> device;
-  world.agree([&] { device = make_cuda_device({}, own_gpu(world)); });
+  world.agree([&] { device = make_cuda_device(device_options, own_gpu(world)); });
   const NcclProbe probe = probe_nccl(world, *device);
   if (world.rank() != 0) return;
   std::istringstream text(probe.log);

@@ -106,15 +106,14 @@ DeviceKind take_device(const World& world, const Options& options, EarlyStart& e
 }
 
 void start_device(const World& world, DeviceKind kind, Job& job) {
-  const DeviceOptions options = device_options(job.options, kind);
+  DeviceOptions options = device_options(job.options, kind);
+  options.ranks = job.gpus.ranks_per_gpu;
   check_precision(job.options, *job.workload, kind);
   if (kind == DeviceKind::cuda && job.options.precision == "auto" && options.precision == Precision::fp32) {
     spdlog::info("Precision: fp32, as bf16 takes a GPU of compute capability 8.0 and a program compiled for it");
   }
-  const int gpu = own_gpu(world);
-  if (kind == DeviceKind::cuda) job.pci_bus_id = cuda_pci_bus_id(gpu);
   job.binding = bind_to_numa(job.pci_bus_id);
-  job.device = kind == DeviceKind::cuda ? make_cuda_device(options, gpu) : make_cpu_device(options);
+  job.device = kind == DeviceKind::cuda ? make_cuda_device(options, own_gpu(world)) : make_cpu_device(options);
   job.device->set_watch(world.watch());
 }
 
@@ -203,8 +202,11 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
     if (facts.reads_data) workload.load();
   });
   const DeviceKind kind = take_device(world, options, early);
+  if (kind == DeviceKind::cuda) {
+    world.agree([&] { job.pci_bus_id = cuda_pci_bus_id(own_gpu(world)); });
+    job.gpus = use_gpus(world, job.pci_bus_id, options.share_gpu);
+  }
   world.agree([&] { start_device(world, kind, job); });
-  if (kind == DeviceKind::cuda) job.gpus = use_gpus(world, job.pci_bus_id, options.share_gpu);
   if (kind == DeviceKind::cuda && world.nodes() > 1) warn(shared_network_cards(world, job.pci_bus_id));
   job.clock.mark("device");
   world.agree([&] { data.get(); });
@@ -212,10 +214,10 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   const std::string held = require_same_data(world, workload.data().content());
   require_same_model(world, workload, *job.device);
   job.clock.mark("data");
-  if (options.auto_batch) choose_batch(world, kind, job.gpus.ranks_on_own, job.options, workload);
+  if (options.auto_batch) choose_batch(world, kind, job.gpus.ranks_per_gpu, job.options, workload);
   if (job.task == Task::evaluate) return job;
   world.agree([&] { check_plan(world, job); });
-  require_memory(world, kind, job.gpus.ranks_on_own, options, workload);
+  require_memory(world, kind, job.gpus.ranks_per_gpu, options, workload);
   find_start(world, held, job);
   return job;
 }

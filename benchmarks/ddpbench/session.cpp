@@ -37,13 +37,14 @@ void print(const World& world, const std::string& text) {
   std::fflush(stdout);
 }
 
-void tell_of_sharing(const World& world, bool allowed) {
-  const int gpus = use_gpus(world, cuda_pci_bus_id(own_gpu(world)), allowed).shared;
-  if (gpus == 0) return;
+int ranks_per_gpu(const World& world, bool allowed) {
+  const auto [gpus, ranks, is_first] = use_gpus(world, cuda_pci_bus_id(own_gpu(world)), allowed);
+  if (gpus == 0) return 1;
   print(world,
         fmt::format("# {} ranks share {} GPU{}: rates are of the GPU's memory and cores, and tell nothing of links "
                     "between GPUs\n",
                     world.size(), gpus, gpus == 1 ? "" : "s"));
+  return ranks;
 }
 
 std::unique_ptr<Device> make_device(const World& world, const CommonOptions& common, DeviceKind kind,
@@ -52,7 +53,7 @@ std::unique_ptr<Device> make_device(const World& world, const CommonOptions& com
   DeviceOptions options;
   options.precision = precision;
   options.threads = common.threads;
-  if (kind == DeviceKind::cuda) tell_of_sharing(world, common.share_gpu);
+  if (kind == DeviceKind::cuda) options.ranks = ranks_per_gpu(world, common.share_gpu);
   world.agree([&] {
     device = kind == DeviceKind::cuda ? make_cuda_device(options, own_gpu(world)) : make_cpu_device(options);
   });

@@ -35,8 +35,9 @@ std::string ranks_on_nodes(const World& world);
 /// Output of rank 0.
 void print(const World& world, const std::string& text);
 
-/// Prints a line if ranks share GPUs, because rates then tell nothing of links. UsageError if `allowed` is not set.
-void tell_of_sharing(const World& world, bool allowed);
+/// The ranks that share a GPU. If it is more than one, a printed line tells that rates are not those of links, and the
+/// result is UsageError unless it is `allowed`.
+int ranks_per_gpu(const World& world, bool allowed);
 /// This rank's GPU, or the CPU.
 std::unique_ptr<Device> make_device(const World& world, const CommonOptions& common, DeviceKind kind,
                                     Precision precision);

@@ -55,7 +55,9 @@ class CommunicatorTest : public testing::TestWithParam<Setup> {
       GTEST_SKIP() << "needs a GPU for each of " << world.local_size() << " ranks, here are " << cuda_device_count();
     }
     if (std::string(GetParam().name) == "self" && world.size() > 1) GTEST_SKIP() << "is for one rank";
-    device_ = cuda ? make_cuda_device({}, gpu_of(world.local_rank())) : make_cpu_device({});
+    DeviceOptions options;
+    options.ranks = ranks_per_gpu(world.size());
+    device_ = cuda ? make_cuda_device(options, gpu_of(world.local_rank())) : make_cpu_device({});
     communicator_ = GetParam().make(*device_);
   }
 

@@ -119,6 +119,15 @@ TEST_F(Gpus, TrainAGptInEveryPrecisionWithAndWithoutShards) {
   }
 }
 
+TEST_F(Gpus, EightVirtualRanksEndWithOneHashOnAnyNumberOfRanks) {
+  if (8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks do not divide among " << ranks();
+  for (const std::string& flags : {kCnn + "--batch 64 ", kGpt + "--batch 4 --zero 1 --clip-norm 0.5 "}) {
+    const std::string arguments = flags + "--virtual-ranks 8 --baseline off";
+    const std::string expected = summary_of(1, arguments).at("parameter_hash");
+    EXPECT_EQ(summary_of(ranks(), arguments).at("parameter_hash"), expected) << flags;
+  }
+}
+
 TEST_F(Gpus, ClipAndAccumulateWithShardsInFp8) {
   const std::string flags = kGpt + "--precision fp8 --zero 1 --clip-norm 0.5 --batch 4 --grad-accum 2 ";
   const std::string expected = hash_of(flags);

@@ -18,6 +18,12 @@ inline bool has_gpus_for(int ranks) {
   return gpus >= ranks || (gpus > 0 && ranks_that_share_gpus() > 0);
 }
 
+/// Ranks that share a GPU, if there are `ranks` of them.
+inline int ranks_per_gpu(int ranks) {
+  const int gpus = std::max(cuda_device_count(), 1);
+  return std::max(1, (ranks + gpus - 1) / gpus);
+}
+
 inline int gpu_of(int local_rank) { return local_rank % std::max(cuda_device_count(), 1); }
 
 /// Ranks that a test starts on this machine's GPUs, at most `most` if each has its own.

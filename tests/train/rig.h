@@ -25,6 +25,7 @@ struct Rig {
     DeviceOptions options;
     options.precision = precision;
     options.fp8 = fp8;
+    options.ranks = ranks_per_gpu(world.size());
     device =
         kind == DeviceKind::cuda ? make_cuda_device(options, gpu_of(world.local_rank())) : make_cpu_device(options);
     communicator = make_communicator(world, *device, {.symmetric = symmetric});

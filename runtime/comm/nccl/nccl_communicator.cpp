@@ -13,6 +13,7 @@
 #include "runtime/comm/nccl/nccl_peer_addresses.h"
 #include "runtime/core/error.h"
 #include "runtime/core/out_of_memory.h"
+#include "runtime/device/cuda/cuda_utils.h"
 
 namespace ddptrain {
 
@@ -201,7 +202,7 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(const World& world, Device& device, const CommunicatorOptions& options)
       : world_(world),
         device_(device),
-        comm_(std::make_shared<const NcclComm>(world, options.max_ctas)),
+        comm_(std::make_shared<const NcclComm>(world, most_ctas(options.max_ctas, device.options().ranks))),
         why_not_symmetric_(why_not_to_ask(world, options.symmetric)) {
     if (is_set("NCCL_ALGO") || is_set("NCCL_PROTO")) try_collectives(options.scatters_sums);
     if (why_not_symmetric_.empty()) try_window();
@@ -306,6 +307,12 @@ class NcclCommunicator final : public Communicator {
   std::string library_version() const override { return "NCCL " + nccl_version(); }
 
  private:
+  /// `wanted` (0: NCCL's choice), or fewer if ranks share the device.
+  static int most_ctas(int wanted, int ranks) {
+    const int most = cuda::most_waiting_blocks(ranks);
+    return wanted == 0 || most == 0 ? std::max(wanted, most) : std::min(wanted, most);
+  }
+
   void note(const char* name, std::size_t bytes) { device_.watch().started(device_.watch().queued(name, bytes)); }
   void check_part(const Tensor& part) const {
     DDP_CHECK(!symmetric() || part.bytes() % kPartBytes == 0,

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/optimizers/update.cuh"
 
@@ -126,29 +128,38 @@ __device__ __forceinline__ void sum_over_ranks(const PeerInboxes& peers, const I
   }
 }
 
-/// A block has one round of elements of a chunk.
+/// A block has one round of elements of a chunk, and of those that follow in strides of the grid: in the same order on
+/// all ranks.
 template <OptimizerKind kKind, bool kStochastic, class W, class G>
 __global__ void __launch_bounds__(kThreads)
     sum_and_update_kernel(Update<W, G> u, PeerInboxes peers, InboxLayout layout) {
-  const std::uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
-  const UpdateChunk chunk = u.chunks[blockIdx.x];
+  const std::uint32_t chunks = layout.blocks / kRounds;
+  UpdateChunk chunk = u.chunks[blockIdx.x];
   auto* rounds = reinterpret_cast<std::uint32_t*>(static_cast<char*>(peers.of_rank[peers.rank]) + layout.rounds());
   wait_for_predecessor();
-  const std::uint32_t round = rounds[block] + 1;
-  Elements e = load_elements<rule_of(kKind).slots>(u, chunk, blockIdx.y);
-  if (e.count > 0) {
-    const Factors f = factors_of(u);
-    sum_over_ranks<G>(peers, layout, block, round, e);
-    update_elements<kKind, kStochastic>(u, f, chunk, blockIdx.y, e);
+  for (std::uint32_t i = blockIdx.x;;) {
+    const std::uint32_t block = blockIdx.y * chunks + i;
+    const std::uint32_t round = rounds[block] + 1;
+    Elements e = load_elements<rule_of(kKind).slots>(u, chunk, blockIdx.y);
+    if (e.count > 0) {
+      const Factors f = factors_of(u);
+      sum_over_ranks<G>(peers, layout, block, round, e);
+      update_elements<kKind, kStochastic>(u, f, chunk, blockIdx.y, e);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) rounds[block] = round;
+    i += gridDim.x;
+    if (i >= chunks) break;
+    chunk = u.chunks[i];
   }
-  __syncthreads();
-  if (threadIdx.x == 0) rounds[block] = round;
 }
 
 template <OptimizerKind kKind, class W, class G>
-void launch_sum_and_update(const Update<W, G>& u, const PeerInboxes& peers, const InboxLayout& layout,
+void launch_sum_and_update(const Update<W, G>& u, const PeerInboxes& peers, const InboxLayout& layout, int most_blocks,
                            cudaStream_t stream) {
-  const dim3 grid(layout.blocks / kRounds, kRounds);
+  const std::uint32_t chunks = layout.blocks / kRounds;
+  const std::uint32_t most = most_blocks == 0 ? chunks : most_blocks / kRounds;
+  const dim3 grid(std::clamp<std::uint32_t>(most, 1, chunks), kRounds);
   with_rounding(u, [&](auto stochastic) {
     launch_early(sum_and_update_kernel<kKind, stochastic.value, W, G>, grid, kThreads, 0, stream, u, peers, layout);
   });
