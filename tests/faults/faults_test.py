@@ -182,6 +182,7 @@ class Faults(FaultsBase):
     def test_hangs_in_evaluation(self) -> None:
         self.hangs("evaluation", "--baseline=off", "--steps=20")
 
+    @unittest.skipIf(SHARING, "ranks that share a GPU measure no baseline")
     def test_hangs_in_calibration(self) -> None:
         self.hangs("calibration", "--steps=20")
 

@@ -121,7 +121,8 @@ TEST_F(Gpus, TrainAGptInEveryPrecisionWithAndWithoutShards) {
 
 TEST_F(Gpus, EightVirtualRanksEndWithOneHashOnAnyNumberOfRanks) {
   if (8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks do not divide among " << ranks();
-  for (const std::string& flags : {kCnn + "--batch 64 ", kGpt + "--batch 4 --zero 1 --clip-norm 0.5 "}) {
+  for (const std::string& flags :
+       {kCnn + "--batch 64 ", kCnn + "--batch 64 --precision fp32 ", kGpt + "--batch 4 --zero 1 --clip-norm 0.5 "}) {
     const std::string arguments = flags + "--virtual-ranks 8 --baseline off";
     const std::string expected = summary_of(1, arguments).at("parameter_hash");
     EXPECT_EQ(summary_of(ranks(), arguments).at("parameter_hash"), expected) << flags;
@@ -144,11 +145,12 @@ TEST_F(Gpus, ARunThatDivergesEndsWithOneMessage) {
   }
 }
 
-/// Half a terabyte with all that belongs to it.
+/// Half a terabyte with all that belongs to it; weights and gradients alone fit the share of a rank.
 TEST_F(Gpus, ARunThatFindsNoMemoryIsRefusedBeforeItTakesAny) {
-  const Outcome outcome = run(ranks(),
-                              "--model gpt --layers 40 --width 8192 --heads 64 --ff 32768 --seq 128 --batch 8 --data "
-                              "synthetic:200000:64 --steps 3");
+  const Outcome outcome =
+      run(ranks(), fmt::format("--model gpt --layers {} --width 8192 --heads 64 --ff 32768 --seq 128 "
+                               "--batch 8 --data synthetic:200000:64 --steps 3",
+                               40 / ranks_per_gpu(ranks())));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
   EXPECT_EQ(outcome.count("there is too little memory: a rank would keep "), 1) << outcome.output;
   for (const char* part : {ranks() > cuda_device_count() ? " are free on the GPU of " : " are free on its GPU",
