@@ -7,6 +7,7 @@
 
 #include "models/registry.h"
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 #include "runtime/train/checkpoint.h"
 
 namespace ddptrain {
@@ -47,13 +48,12 @@ std::string text_of(const fs::path& path) {
   std::string sizes;
   for (const auto& [name, size] : run.sizes) sizes += fmt::format(", {} {}", name, size);
   row("Model", fmt::format("{}{}, {}", run.model, sizes, run.precision));
-  row("Samples", fmt::format("{} per step: {} ranks, batch {}, {} micro-steps", run.samples_per_step, run.world_size,
-                             run.batch, run.grad_accum));
+  row("Samples", fmt::format("{} per step: {}, batch {}, {}", run.samples_per_step, counted(run.world_size, "rank"),
+                             run.batch, counted(run.grad_accum, "micro-step")));
   row("Data", run.data);
   row("Seed", std::to_string(run.seed));
   for (const auto& [name, group] : groups_of(manifest)) {
-    row(name,
-        fmt::format("{} array{}, {} x {}", group.arrays, group.arrays == 1 ? "" : "s", group.elements, group.dtype));
+    row(name, fmt::format("{}, {} x {}", counted(group.arrays, "array"), group.elements, group.dtype));
   }
   row("Files", fmt::format("{}, {:.1f} MB", manifest.files.size(), 1e-6 * static_cast<double>(manifest.bytes())));
   for (const auto& [name, version] : run.versions) row(name, version);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 
 namespace ddptrain {
 namespace {
@@ -12,9 +13,9 @@ namespace {
 void require_enough(const World& world, int gpus) {
   if (world.local_size() <= gpus) return;
   usage_error(
-      "{} ranks on {}, but {} GPU{} there, and each rank needs its own: start at most {} per host, or add --share-gpu "
-      "(ranks share GPUs) or --device cpu",
-      world.local_size(), world.hostname(), gpus, gpus == 1 ? "" : "s", gpus);
+      "{} on {}, but {} there, and each rank needs its own: start at most {} per host, or add --share-gpu (ranks share "
+      "GPUs) or --device cpu",
+      counted(world.local_size(), "rank"), world.hostname(), counted(gpus, "GPU"), gpus);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
+#include "runtime/core/printable.h"
 #include "runtime/core/writable.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/nccl_log.h"
@@ -155,11 +156,9 @@ void check_gpus(const World& world, bool share) {
   const int gpus = cuda_device_count();
   if (gpus == 1 || (share && gpus > 0)) return;  // use_gpus() finds out whether ranks share it
   if (world.local_size() > gpus) {
-    usage_error(
-        "--nccl: {} rank{} on {}, but {} GPU{}: start one rank per GPU (mpirun -np {} ddptopo --nccl), or add "
-        "--share-gpu",
-        world.local_size(), world.local_size() == 1 ? "" : "s", world.hostname(), gpus, gpus == 1 ? "" : "s",
-        gpus > 0 ? std::to_string(gpus) : "W");
+    usage_error("--nccl: {} on {}, but {}: start one rank per GPU (mpirun -np {} ddptopo --nccl), or add --share-gpu",
+                counted(world.local_size(), "rank"), world.hostname(), counted(gpus, "GPU"),
+                gpus > 0 ? std::to_string(gpus) : "W");
   }
 }
 

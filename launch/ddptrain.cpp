@@ -16,6 +16,7 @@
 #include "launch/choose_device.h"
 #include "launch/describe.h"
 #include "launch/early_start.h"
+#include "launch/folder_lock.h"
 #include "launch/memory_advice.h"
 #include "launch/options.h"
 #include "launch/program.h"
@@ -26,6 +27,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
+#include "runtime/core/printable.h"
 #include "runtime/core/progress.h"
 #include "runtime/core/signal_requests.h"
 #include "runtime/core/writable.h"
@@ -69,7 +71,8 @@ struct Job {
   std::string configuration;  ///< Of all flags.
   std::unique_ptr<SignalRequests> signals = std::make_unique<SignalRequests>();
   RunIdentity identity;
-  std::optional<Checkpoint> resumed;  ///< From which the run goes on.
+  std::unique_ptr<FolderLock> checkpoint_folder;  ///< Where the run writes checkpoints.
+  std::optional<Checkpoint> resumed;              ///< From which the run goes on.
   StartupClock clock;
   std::string pci_bus_id;  ///< Of this rank's GPU; empty on the CPU.
   GpusOfJob gpus;
@@ -121,8 +124,8 @@ void check_plan(const World& world, const Job& job) {
   const TrainerOptions& trainer = job.options.trainer;
   const DistributedSampler sampler = make_sampler(trainer, job.workload->data(), world);
   if (job.options.run.fail_rank >= world.size()) {
-    usage_error("--fail-at {}:{}: there are {} ranks", job.options.run.fail_rank, job.options.run.fail_step,
-                world.size());
+    usage_error("--fail-at {}:{}: there is no rank {} among {}", job.options.run.fail_rank, job.options.run.fail_step,
+                job.options.run.fail_rank, world.size());
   }
   if (job.options.hang.rank >= world.size()) {
     usage_error("--hang-at: there is no rank {} among {}", job.options.hang.rank, world.size());
@@ -164,15 +167,25 @@ void check_outputs(const World& world, Job& job) {
 }
 
 /// Where the run starts, and where it writes checkpoints.
-void find_start(const World& world, const std::string& data, Job& job) {
-  const Options& options = job.options;
-  const DistributedSampler sampler = make_sampler(options.trainer, job.workload->data(), world);
+void find_start(const World& world, Job& job) {
+  const std::string& folder = job.options.checkpoint.folder;
+  if (!folder.empty()) job.checkpoint_folder = std::make_unique<FolderLock>(world, folder);
+  job.resumed = checkpoint_to_resume(world, job.options);
+}
+
+void set_batch(const World& world, DeviceKind kind, Job& job) {
+  if (!job.options.auto_batch) return;
+  if (!job.resumed) return choose_batch(world, kind, job.gpus.ranks_per_gpu, job.options, *job.workload);
+  job.options.trainer.batch = job.resumed->manifest.run.batch;
+  spdlog::info("--batch auto: {} (as in the checkpoint)", job.options.trainer.batch);
+}
+
+void check_start(const World& world, const std::string& data, Job& job) {
+  const DistributedSampler sampler = make_sampler(job.options.trainer, job.workload->data(), world);
   const std::string precision = job.device->options().fp8 ? "fp8" : std::string(name_of(job.device->precision()));
-  job.identity = identity_of(options, job.configuration, *job.workload, world, sampler, data, precision);
-  if (!options.checkpoint.folder.empty()) check_checkpoint_folder(world, options.checkpoint.folder);
-  job.resumed = checkpoint_to_resume(world, options);
+  job.identity = identity_of(job.options, job.configuration, *job.workload, world, sampler, data, precision);
   world.agree([&] {
-    if (job.resumed) check_resumable(*job.resumed, job.identity, job.decides_parameters, options);
+    if (job.resumed) check_resumable(*job.resumed, job.identity, job.decides_parameters, job.options);
   });
 }
 
@@ -189,6 +202,7 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
     job.clock.mark("check of hosts");
   }
   job.task = command_line.task;
+  if (job.task != Task::train) job.signals->restore();  // only training heeds them
   job.configuration = std::move(command_line.configuration);
   job.options = std::move(command_line.options);
   job.workload = std::move(command_line.workload);
@@ -214,11 +228,12 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   const std::string held = require_same_data(world, workload.data().content());
   require_same_model(world, workload, *job.device);
   job.clock.mark("data");
-  if (options.auto_batch) choose_batch(world, kind, job.gpus.ranks_per_gpu, job.options, workload);
+  if (job.task == Task::train) find_start(world, job);
+  set_batch(world, kind, job);
   if (job.task == Task::evaluate) return job;
   world.agree([&] { check_plan(world, job); });
   require_memory(world, kind, job.gpus.ranks_per_gpu, options, workload);
-  find_start(world, held, job);
+  check_start(world, held, job);
   return job;
 }
 
@@ -369,9 +384,9 @@ void train(const World& world, const EarlyStart& early, Job& job) {
                        [&job] {
                          if (job.tuned) job.tuned->save();
                        }};
-  spdlog::info("{} parameters in {} buckets, {} samples per step, learning rate {:.3g}",
-               trainer.arena().parameter_count(), trainer.arena().plan().buckets.size(), sampler.samples_per_step(),
-               scaled_learning_rate(job.options, world.size()));
+  const auto buckets = static_cast<std::int64_t>(trainer.arena().plan().buckets.size());
+  spdlog::info("{} parameters in {}, {} samples per step, learning rate {:.3g}", trainer.arena().parameter_count(),
+               counted(buckets, "bucket"), sampler.samples_per_step(), scaled_learning_rate(job.options, world.size()));
   if (world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
   const Watch::Phase phase(*world.watch(), "training");
   train_or_end_job(world, job, [&] {

@@ -9,6 +9,16 @@ die() {
   exit 2
 }
 
+# Prints the comment at the top of the script, and ends it, if one of the arguments asks for help.
+answer_help() {
+  local argument
+  for argument in "$@"; do
+    [[ $argument == -h || $argument == --help ]] || continue
+    sed -n '2,/^[^#]/s/^# \?//p' "$0"
+    exit 0
+  done
+}
+
 # The CUDA toolkit installs its compiler in a folder that is not in PATH.
 if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
   PATH=$PATH:/usr/local/cuda/bin
@@ -18,6 +28,9 @@ fi
 if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
+
+# Flags of mpirun that hand NCCL's variables on to other hosts. Open MPI hands on its own by itself.
+export_nccl() { compgen -e NCCL_ | sed 's/^/-x /'; }
 
 is_open_mpi() { mpirun --version 2>/dev/null | grep -qE 'Open MPI|OpenRTE|PRRTE'; }
 
@@ -61,6 +74,15 @@ gpu_count() {
 
 # Whether the build in folder $1 includes CUDA.
 built_with_cuda() { grep -q '^DDPTRAIN_CUDA_BACKEND:INTERNAL=ON$' "$1/CMakeCache.txt"; }
+
+# How many test cases skipped themselves, by ctest's log $1: GoogleTest and unittest say so, scripts print "skipped: WHY".
+skipped_tests() {
+  awk '
+    /^\[  SKIPPED \].*ms\)$/ { cpp++ }
+    /^(OK|FAILED|NO TESTS RAN) \(/ && match($0, /skipped=[0-9]+/) { others += substr($0, RSTART + 8, RLENGTH - 8) }
+    /^skipped: / { others++ }
+    END { printf "%d in C++, %d in Python and scripts\n", cpp, others }' "$1"
+}
 
 # configure DIR [CMAKE ARGUMENT...]
 configure() {

@@ -1,20 +1,15 @@
 #include "launch/resume.h"
 
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <set>
 #include <sstream>
 
 #include "runtime/core/error.h"
-#include "runtime/core/writable.h"
+#include "runtime/core/printable.h"
 
 namespace ddptrain {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// Of CommandLine::configuration, the flags.
 std::map<std::string, std::string> flags_in(const std::string& configuration) {
@@ -29,8 +24,8 @@ std::map<std::string, std::string> flags_in(const std::string& configuration) {
 }
 
 std::string text_of(const RunIdentity& run) {
-  return fmt::format("{} ranks x --batch {} x --grad-accum {} = {} samples", run.world_size, run.batch, run.grad_accum,
-                     run.samples_per_step);
+  return fmt::format("{} x --batch {} x --grad-accum {} = {} samples", counted(run.world_size, "rank"), run.batch,
+                     run.grad_accum, run.samples_per_step);
 }
 
 /// What keeps the samples of a step on this number of ranks.
@@ -167,29 +162,6 @@ void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run,
                                        fmt::join(changes, "; "));
   if (!options.allow_change) usage_error("{}. --allow-change resumes nevertheless.", text);
   spdlog::info("{}", text);
-}
-
-void check_checkpoint_folder(const World& world, const std::string& folder) {
-  world.agree([&] {
-    if (world.rank() == 0) require_writable_folder("--checkpoint", folder);
-  });
-  const fs::path probe = fs::path(folder) / ".visible";
-  const std::string token = world.all_gather(fmt::format("{} {}", world.hostname(), getpid())).front();
-  world.agree([&] {
-    if (world.rank() == 0 && !(std::ofstream(probe) << token))
-      usage_error("--checkpoint {}: cannot be written to", folder);
-  });
-  world.agree([&] {
-    std::string seen;
-    std::getline(std::ifstream(probe), seen);
-    if (seen == token) return;
-    usage_error(
-        "--checkpoint {}: rank {} on {} does not see what rank 0 on {} writes there. Give a folder of a file system "
-        "that all hosts share.",
-        folder, world.rank(), world.hostname(), token.substr(0, token.find(' ')));
-  });
-  std::error_code ignored;
-  if (world.rank() == 0) fs::remove(probe, ignored);
 }
 
 }  // namespace ddptrain

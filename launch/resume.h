@@ -18,16 +18,12 @@ RunIdentity identity_of(const Options& options, const std::string& configuration
                         const std::string& precision);
 
 /// The checkpoint that --resume names; nothing without --resume, or where auto finds none. The same UsageError on all
-/// ranks where --checkpoint and --resume do not go together. Collective.
+/// ranks if --checkpoint and --resume do not go together, or no checkpoint of several can be used. Collective.
 std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options& options);
 
 /// UsageError where `run` cannot go on from the checkpoint, or not to the same parameters and --allow-change is not
 /// given: names every flag that differs.
 void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run,
                      const std::vector<std::string>& decides_parameters, const Options& options);
-
-/// The same UsageError on all ranks where the folder of --checkpoint cannot be written to by rank 0, or another rank
-/// does not see it. Collective.
-void check_checkpoint_folder(const World& world, const std::string& folder);
 
 }  // namespace ddptrain

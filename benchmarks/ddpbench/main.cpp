@@ -27,6 +27,7 @@ std::pair<bench::CommandLine, std::exception_ptr> read_command_line(int argc, ch
 struct Run {
   const World& world;
   const bench::CommonOptions& common;
+  int& exit_code;
 
   void operator()(const bench::P2pOptions& options) const { bench::run_p2p(world, common, options); }
   void operator()(const bench::AllreduceOptions& options) const { bench::run_allreduce(world, common, options); }
@@ -34,7 +35,7 @@ struct Run {
   void operator()(const bench::OverlapOptions& options) const { bench::run_overlap(world, common, options); }
   void operator()(const bench::GemmOptions& options) const { bench::run_gemm(world, common, options); }
   void operator()(const bench::MemoryOptions& options) const { bench::run_memory(world, common, options); }
-  void operator()(const bench::DoctorOptions& options) const { bench::run_doctor(world, common, options); }
+  void operator()(const bench::DoctorOptions& options) const { exit_code = bench::run_doctor(world, common, options); }
   void operator()(const bench::StepOptions& options) const { bench::run_step(world, common, options); }
 };
 
@@ -45,6 +46,7 @@ int main(int argc, char** argv) {
   const auto [command_line, mistake] = read_command_line(argc, argv);
   if (std::find(argv, argv + argc, std::string_view("--share-gpu")) != argv + argc) let_ranks_share_gpus();
   World world(&argc, &argv);
+  int exit_code = 0;
   try {
     if (mistake) std::rethrow_exception(mistake);
     if (command_line.print) {
@@ -52,7 +54,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     init_logging("warn", world.rank());
-    std::visit(Run{world, command_line.common}, command_line.task);
+    std::visit(Run{world, command_line.common, exit_code}, command_line.task);
   } catch (const UsageError& error) {  // the same on every rank
     if (world.rank() == 0) std::fprintf(stderr, "ddpbench: %s\n", error.what());
     return 2;
@@ -65,5 +67,5 @@ int main(int argc, char** argv) {
     std::fflush(stderr);
     world.abort(1);
   }
-  return 0;
+  return exit_code;
 }

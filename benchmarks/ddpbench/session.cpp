@@ -8,6 +8,7 @@
 
 #include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 #include "runtime/core/writable.h"
 #include "runtime/train/sensor_report.h"
 
@@ -27,8 +28,7 @@ void ResultFile::write(const Json& result) const {
 }
 
 std::string ranks_on_nodes(const World& world) {
-  return fmt::format("{} rank{} on {} node{}", world.size(), world.size() == 1 ? "" : "s", world.nodes(),
-                     world.nodes() == 1 ? "" : "s");
+  return counted(world.size(), "rank") + " on " + counted(world.nodes(), "node");
 }
 
 void print(const World& world, const std::string& text) {

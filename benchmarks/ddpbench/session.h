@@ -87,7 +87,8 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
 void run_overlap(const World& world, const CommonOptions& common, const OverlapOptions& options);
 void run_gemm(const World& world, const CommonOptions& common, const GemmOptions& options);
 void run_memory(const World& world, const CommonOptions& common, const MemoryOptions& options);
-void run_doctor(const World& world, const CommonOptions& common, const DoctorOptions& options);
+/// The exit code: 1 on rank 0 if hosts differ or something is slow.
+int run_doctor(const World& world, const CommonOptions& common, const DoctorOptions& options);
 void run_step(const World& world, const CommonOptions& common, const StepOptions& options);
 
 }  // namespace ddptrain::bench

@@ -55,7 +55,7 @@ def main() -> int:
     parser.add_argument("--svg", metavar="FILE")
     parser.add_argument("--png", metavar="FILE")
     arguments = parser.parse_args()
-    matplotlib.rcParams["svg.fonttype"] = "none"  # labels stay text
+    matplotlib.rcParams.update({"svg.fonttype": "none", "text.parse_math": False})  # labels stay text
     try:
         figure = figure_of(json.load(sys.stdin))
         for kind in ("svg", "png"):

@@ -39,6 +39,11 @@ class Flight:
     def ended(self, sequence: int) -> bool:
         return self.collectives[sequence]["finished"] is not None
 
+    @property
+    def waits(self) -> bool:
+        """Otherwise it computed, or was stuck outside of a wait."""
+        return bool(self.first.get("waiting_for"))
+
 
 def read(path: pathlib.Path) -> Flight | None:
     """None where the file is no flight record."""
@@ -126,15 +131,20 @@ def first_difference(flights: list[Flight]) -> str:
         if len(kinds) > 1:
             which = "; ".join(f"{ranks_of(ranks)} called {name}" for name, ranks in kinds.items())
             return f"Collective {sequence} is not the same on all ranks: {which}."
-        name, step = next(iter(kinds)), having[0].collectives[sequence]["step"]
-        waiting = [flight.rank for flight in having if not flight.ended(sequence)]
+        called = f"{sequence}, {next(iter(kinds))} after {having[0].collectives[sequence]['step']} steps"
+        open_on = [flight for flight in having if not flight.ended(sequence)]
+        waiting = [flight.rank for flight in open_on if flight.waits]
         if without:
             others = f", in which {ranks_of(waiting)} waited" if waiting else ""
-            return f"{ranks_of(without)} never called collective {sequence}, {name} after {step} steps{others}.".capitalize()
-        if waiting and len(waiting) < len(having):
-            return f"Collective {sequence}, {name} after {step} steps, ended on some ranks, and not on {ranks_of(waiting)}."
-        if waiting:
-            return f"All these ranks waited in collective {sequence}, {name} after {step} steps."
+            return f"{ranks_of(without)} never called collective {called}{others}.".capitalize()
+        if open_on and len(open_on) < len(having):
+            return f"Collective {called}, ended on some ranks, and not on {ranks_of([f.rank for f in open_on])}."
+        if len(open_on) > len(waiting):
+            others = ranks_of([flight.rank for flight in open_on if not flight.waits])
+            end = f"ended on none of these ranks, but {others} did not wait in it: see the stacks."
+            return f"Collective {called}, {end}"
+        if open_on:
+            return f"All these ranks waited in collective {called}."
     return "All these ranks called the same collectives, and all of them ended."
 
 

@@ -5,18 +5,22 @@ import dataclasses
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 from collections.abc import Callable
+
+from ddptools.errors import UsageError
 
 HOSTFILE_FLAGS = ("--hostfile", "-hostfile", "--machinefile", "-machinefile")
 HOST_FLAGS = ("--host", "-host", "-H")
 RANKS_FLAGS = ("-np", "-n", "--np", "-c")
-SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=3"]
+SLOTS = re.compile(r"\sslots\s*=\s*(\d+)")  # max_slots is another
+SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=3", "--"]
 PATIENCE = 15  # seconds for a command over ssh
 
-# Ends the processes that have the job's mark in their command or environment, and removes files of shared memory that
-# Open MPI made for this user, that are older than 2 s and that nobody uses. It comes over standard input, so that its
-# own command has no mark.
+# Ends the processes that have the job's mark in their command or environment, and removes the folder of Open MPI's files
+# for the job and files of shared memory that Open MPI made for this user, that are older than 2 s and that nobody uses.
+# It comes over standard input, so that its own command has no mark.
 CLEAN_UP = """
 for file in $(grep -lsF -f - /proc/[0-9]*/cmdline /proc/[0-9]*/environ <<END
 $mark
@@ -26,6 +30,7 @@ END
   kill -KILL ${process%%/*} 2>/dev/null
 done
 sleep 0.2
+rm -rf "$sessions"
 for file in /dev/shm/vader_segment.* /dev/shm/sm_segment.*; do
   [ -O "$file" ] && [ $(($(date +%s) - $(stat -c %Y "$file"))) -gt 2 ] && ! grep -qsF "$file" /proc/[0-9]*/maps &&
     rm -f "$file"
@@ -64,10 +69,10 @@ def place_of(flags: tuple[str, ...], command: list[str]) -> int | None:
 
 @dataclasses.dataclass
 class Hosts:
-    """As Open MPI's hostfile or --host names them: names, slots, and the text of each."""
+    """As Open MPI's hostfile or --host names them: names, slots (None: Open MPI counts cores), and the text of each."""
 
     names: list[str]
-    slots: list[int]
+    slots: list[int | None]
     texts: list[str]
     in_file: bool
 
@@ -75,16 +80,26 @@ class Hosts:
     def of(command: list[str]) -> "Hosts | None":
         """None: the command names none."""
         if (place := place_of(HOSTFILE_FLAGS, command)) is not None:
-            lines = pathlib.Path(command[place]).read_text(encoding="utf-8").splitlines()
-            texts = [line for line in lines if line.partition("#")[0].strip()]
-            found = [re.search(r"slots\s*=\s*(\d+)", text) for text in texts]
-            return Hosts([text.split()[0] for text in texts], [int(f[1]) if f else 1 for f in found], texts, True)
-        if (place := place_of(HOST_FLAGS, command)) is not None:
+            try:
+                lines = pathlib.Path(command[place]).read_text(encoding="utf-8").splitlines()
+            except OSError as error:
+                raise UsageError(f"{command[place]}: {error.strerror}") from error
+            texts = [text for line in lines if (text := line.partition("#")[0].strip())]
+            found = [SLOTS.search(text) for text in texts]
+            hosts = Hosts([text.split()[0] for text in texts], [int(f[1]) if f else None for f in found], texts, True)
+        elif (place := place_of(HOST_FLAGS, command)) is not None:
             texts = command[place].split(",")
             parts = [text.partition(":") for text in texts]
-            slots = [int(count) if count.isdigit() else 1 for _, _, count in parts]
-            return Hosts([name for name, _, _ in parts], slots, texts, False)
-        return None
+            slots = [int(count) if count.isdigit() else None if count else 1 for _, _, count in parts]
+            hosts = Hosts([name for name, _, _ in parts], slots, texts, False)
+        else:
+            return None
+        if wrong := next((name for name in hosts.names if name.startswith("-")), None):
+            raise UsageError(f"{command[place]}: {wrong} is no name of a host")
+        return hosts
+
+    def least_slots(self) -> int:
+        return sum(1 if slots is None else slots for slots in self.slots)
 
     def only(self, kept: list[bool]) -> "Hosts":
         def chosen(values: list) -> list:
@@ -102,6 +117,7 @@ class Hosts:
             command[place_of(HOST_FLAGS, command)] = ",".join(self.texts)
         return command
 
-    def clean_up(self, mark: str) -> None:
+    def clean_up(self, mark: str, sessions: str) -> None:
         """On all of them that answer."""
-        on_all(lambda host: on_host(host, f"mark={mark}\n{CLEAN_UP}"), list(dict.fromkeys(self.names)))
+        script = f"mark={mark}\nsessions={shlex.quote(sessions)}\n{CLEAN_UP}"
+        on_all(lambda host: on_host(host, script), list(dict.fromkeys(self.names)))

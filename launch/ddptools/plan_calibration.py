@@ -17,6 +17,7 @@ from ddptools.plan import Case, NetworkFit, Prediction, mpi_traffic, predict
 
 Table = dict[str, Any]
 
+GPU_NAMES = ("NVIDIA", "Tesla")
 OPEN = 1e-4  # weight of a relative difference from NCCL's latencies, beside 1 of a relative error
 
 
@@ -25,6 +26,7 @@ class Measured:
     """A run of ddptrain with more than one rank, or with one."""
 
     case: Case  # with rates still to be filled in
+    device: str  # cpu or cuda; empty where it is not told
     samples_per_second: float
     baseline_per_second: float  # samples/s of one rank
     communication_seconds: float | None
@@ -43,10 +45,12 @@ class AllReduce:
     calls: int
     bytes: float  # of one, or of the ring with as much traffic as one
     seconds: float  # of all
+    device: str  # see Measured
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
+    device: str  # on which all of it was measured, see Measured
     compute: ComputeRates  # without points where no run told
     works: tuple[Description, ...]  # different ones, of the runs
     intra_fit: NetworkFit | None
@@ -135,15 +139,22 @@ def _json(text: str) -> Any:
 
 
 def calibrate(records: Iterable[Table]) -> Calibration:
-    """UsageError where the records hold neither a run of ddptrain nor a result of ddpbench allreduce or overlap."""
+    """UsageError where the records hold neither a run of ddptrain nor a result of ddpbench allreduce or overlap, or are
+    partly of CPUs, partly of GPUs."""
     kept = [record for record in records if _usable(record)]
     runs = list(measured_runs(kept))
     points = [point for record in kept for point in _bench_points(record)]
     points += [point for run in runs for point in _run_points(run)]
-    interference = [value for record in kept for value in _interference(record)]
+    overlaps = [bench for record in kept for bench in (record, table_of(record.get("bench")))
+                if bench.get("benchmark") == "overlap"]  # fmt: skip
+    interference = [value for bench in overlaps for value in _interference(bench)]
     if not runs and not points and not interference:
         raise UsageError("--calibrate: no summary of ddptrain and no result of ddpbench allreduce or overlap in there")
+    devices = {measured.device for measured in (*runs, *points)} | set(map(_bench_device, overlaps))
+    if {"cpu", "cuda"} <= devices:
+        raise UsageError("--calibrate: measured partly on CPU cores, partly on GPUs: give the files of one of them")
     return Calibration(
+        device="cpu" if "cpu" in devices else "cuda" if "cuda" in devices else "",
         compute=compute_rates((run.case.work, run.case.batch, run.baseline_per_second) for run in runs),
         works=tuple(dict.fromkeys(run.case.work for run in runs)),
         intra_fit=fit_network([p for p in points if p.nodes == 1], "nvlink"),
@@ -224,13 +235,20 @@ def _bench_points(record: Table) -> Iterator[AllReduce]:
     for row in result_rows(bench):
         bytes_each, time_us = positive(row.get("bytes")), positive(row.get("time_us"))
         if bytes_each and time_us:
-            yield AllReduce(int(ranks), nodes, 1, traffic * bytes_each, 1e-6 * time_us)
+            yield AllReduce(int(ranks), nodes, 1, traffic * bytes_each, 1e-6 * time_us, _bench_device(bench))
 
 
-def _interference(record: Table) -> Iterator[float]:
+def _bench_device(bench: Table) -> str:
+    """Of ddpbench, which tells the name of the GPU or of the processor. See Measured."""
+    name, library = str(bench.get("device") or ""), str(bench.get("library") or "")
+    if library.startswith("NCCL") or any(word in name for word in GPU_NAMES):
+        return "cuda"
+    return "cpu" if name else ""
+
+
+def _interference(bench: Table) -> Iterator[float]:
     """What ddpbench overlap measured, of every bucket size."""
-    bench = record if record.get("benchmark") == "overlap" else table_of(record.get("bench"))
-    for row in result_rows(bench) if bench.get("benchmark") == "overlap" else []:
+    for row in result_rows(bench):
         alone_us, beside_us = positive(row.get("compute_alone_us")), positive(row.get("compute_beside_us"))
         communication_us = positive(row.get("communication_alone_us"))
         if alone_us and beside_us and communication_us:
@@ -248,7 +266,7 @@ def _run_points(run: Measured) -> Iterator[AllReduce]:
     if run.communication_seconds and case.gpus > 1:
         calls = sum(group.count for group in case.work.buckets)
         size_bytes = case.traffic * case.work.gradient_bytes / calls
-        yield AllReduce(case.gpus, case.nodes, calls, size_bytes, run.communication_seconds)
+        yield AllReduce(case.gpus, case.nodes, calls, size_bytes, run.communication_seconds, run.device)
 
 
 def measured_runs(records: Iterable[Table]) -> Iterator[Measured]:
@@ -283,6 +301,7 @@ def _run(summary: Table, settings: Table) -> Measured | None:
     )
     return Measured(
         case=case,
+        device=work.device or str(summary.get("device") or ""),
         samples_per_second=rate / work.units_per_sample,
         baseline_per_second=baseline / work.units_per_sample,
         communication_seconds=positive(summary.get("communication_seconds")),

@@ -27,6 +27,7 @@ from ddptools.results import write_atomically
 ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
 OTHER_BUCKETS_MIB = (4.0, 100.0, 400.0)  # that are tried where no network is enough
 MOST_GPUS = 1_000_000
+PROCESSORS = {"cpu": "CPU cores", "cuda": "GPUs"}
 SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -55,6 +56,7 @@ def run(arguments: list[str]) -> int:
 def make_answer(options: argparse.Namespace, records: list[dict[str, Any]]) -> Answer:
     answer = Answer(options, calibrate(records) if options.calibrate else None)
     answer.work = describe_work(options, answer)
+    check_devices(answer)
     add_cases(answer)
     answer.memory = memory_of(options, answer)
     answer.predictions = [predict(case) for case in answer.cases]
@@ -208,6 +210,25 @@ def add_cases(answer: Answer) -> None:
         raise UsageError(f"--calibrate {' '.join(options.calibrate)}: {next(iter(answer.left_out.values()))}")
 
 
+def check_devices(answer: Answer) -> None:
+    """UsageError where communication was measured on CPU cores and compute would be that of GPUs, or the other way round;
+    and where nothing tells the rate of CPU cores."""
+    options, calibration = answer.options, answer.calibration
+    device = answer.work.device or ("" if options.tflops else "cuda")
+    if calibration and {calibration.device, device} == {"cpu", "cuda"}:
+        measured, other = (PROCESSORS[one] for one in (calibration.device, device))
+        device_flag = "" if options.params is not None else f" -- --device {calibration.device}"
+        raise UsageError(
+            f"--calibrate {' '.join(options.calibrate)}: communication was measured on {measured}, and compute would be "
+            f"that of {other}: add runs of this model and batch on {measured} (ddptrain --metrics), or give "
+            f"'--tflops N{device_flag}'"
+        )
+    if device == "cpu" and not options.tflops and not (calibration and calibration.compute.points):
+        raise UsageError(
+            "--device cpu: nothing tells how fast these cores compute: give --tflops, or their runs with --calibrate"
+        )
+
+
 def make_case(answer: Answer, work: Description, nodes: int) -> Case:
     options, gpu = answer.options, GPUS[answer.options.gpu]
     link = options.link or gpu.link
@@ -218,7 +239,7 @@ def make_case(answer: Answer, work: Description, nodes: int) -> Case:
         gpus_per_node=options.gpus_per_node,
         nodes=nodes,
         grad_accum=options.grad_accum or work.grad_accum,
-        overlap=options.overlap == "on",
+        overlap=options.overlap == "on" and (work.device != "cpu" or nodes > 1),  # cores of one host do the adding
         intra_gbs=options.achievable * hardware.link_gbs(link),
         inter_gbs=options.achievable * hardware.network_gbs(network_of(options), adapters_of(options)),
         generation=gpu.generation,
@@ -301,8 +322,8 @@ def flags_of_work(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def memory_of(options: argparse.Namespace, answer: Answer) -> MemoryFit | None:
-    """Of the first case's batch. Data are those of the flags, or synthetic ones for a step of this batch."""
-    if options.params is not None or not answer.cases:
+    """Of a GPU, and the first case's batch. Data are those of the flags, or synthetic ones for a step of this batch."""
+    if options.params is not None or not answer.cases or answer.work.device == "cpu":
         return None
     batch = max(round(answer.cases[0].batch), 1)
     flags = flags_of_work(options)
@@ -377,6 +398,7 @@ def draw(path: str, options: argparse.Namespace, cases: list[Case]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["text.parse_math"] = False  # of names of models
     from matplotlib import pyplot
 
     cases = sorted(cases, key=lambda case: case.gpus)

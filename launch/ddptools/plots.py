@@ -25,6 +25,7 @@ from ddptools.words import efficiencies, number  # noqa: E402
 
 STYLE = {
     "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,  # of names of cases, runs and files
     "svg.hashsalt": "ddpreport",
     "font.size": 9,
     "axes.grid": True,

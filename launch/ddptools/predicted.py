@@ -27,13 +27,13 @@ class Predicted:
 
 def predictions(experiment: Experiment) -> list[Predicted]:
     """Of the cases whose runs tell enough. The network is fitted to all runs of the experiment with the same variables
-    (they choose transport, algorithm and protocol) and the same gradient path, compute to each run's own one-rank
+    (they choose transport, algorithm and protocol), device and gradient path, compute to each run's own one-rank
     baseline. Without such a fit nothing is predicted, nor for emulated nodes."""
     cases = [case for case in experiment.measured if case.trains]
     alike: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         variables = (case.settings.get(name, "") for name in sorted(experiment.variables))
-        alike.setdefault((sent_by(case), *variables), []).append(case)
+        alike.setdefault((case.told("device"), sent_by(case), *variables), []).append(case)
     found = {id(case): one for group in alike.values() for case, one in _predicted(group)}
     return [found[id(case)] for case in cases if id(case) in found]
 

@@ -6,7 +6,7 @@ import statistics
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from ddptools.confusion import evaluation_blocks
 from ddptools.page import Block, Heading, Notes
@@ -180,7 +180,11 @@ def _label_axis(axes: Axes, over_time: bool) -> None:
 
 def _scale(axes: Axes, quantity: Quantity, values: list[float]) -> None:
     if quantity.logarithmic and min(values) > 0 and max(values) > LOGARITHMIC * min(values):
+        decades = math.log10(max(values) / min(values))
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 4 else (1.0,)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
         return
     axes.yaxis.set_major_formatter(EngFormatter() if quantity.field.endswith("_per_second") else axes.yaxis.get_major_formatter())
     if quantity.from_zero:

@@ -11,25 +11,26 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import tomllib
 import uuid
+from collections import deque
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 from ddptools.arguments import Parser
 from ddptools.errors import UsageError, run_program
-from ddptools.job_hosts import HOST_FLAGS, HOSTFILE_FLAGS, RANKS_FLAGS, Hosts, answers, on_all, place_of
+from ddptools.job_hosts import HOST_FLAGS, HOSTFILE_FLAGS, RANKS_FLAGS, Hosts, answers, is_here, on_all, place_of
 from ddptools.mpirun import OPEN_MPI, find_mpirun
-from ddptools.runner import GRACE, end_of, end_session, exit_text, last_words, when_parent_ends
+from ddptools.runner import end_session, exit_text, last_words, when_parent_ends
 
 RESUMABLE = 75  # ddptrain's exit code after a checkpoint that a signal asked for
 TIMEOUT = 76  # ddptrain's where ranks waited too long for others
 LOST_HOST = 77  # a host does not answer, or mpirun lost its daemon there
 FAILURE = 1
 USAGE = 2
+NO_LIBRARY = 127  # the loader's exit code
 LONGEST_PAUSE = 300.0
 # Open MPI otherwise learns after eight minutes that a host is gone. Seconds, seconds, and probes: after 9 s.
 KEEPALIVE = {
@@ -40,13 +41,17 @@ KEEPALIVE = {
 NOTICED = 9.0  # seconds, by this keepalive
 # mpirun hands such variables on: that of Open MPI 4 to its daemons and ranks, 5 the first to ranks, the second to daemons.
 MARKS = ("OMPI_MCA_ddptrain_job", "PRTE_MCA_ddptrain_job")
+# Folder of Open MPI's files on each host. Open MPI 4 removes it, unless it is killed. 5 does not know the variable.
+SESSIONS = "OMPI_MCA_orte_top_session_dir"
 # Lines of a job that is ending. mpirun can outlive it: its daemon on a lost host never acknowledges the order to end.
 ENDING = re.compile(
     r"has been waiting in|error on rank|lost communication with a remote daemon|(mpirun|prterun) (noticed|detected) that"
 )
-OUTLIVES = 2.0  # seconds after such a line, until mpirun is ended
+# Seconds after such a line, until mpirun is ended. It needs 4.3 s to end the ranks of several hosts after MPI_Abort.
+OUTLIVES = 20.0
 LOST_DAEMON = re.compile(r"Remote daemon: \S+ on node (\S+)")
 KILLED = re.compile(r"process rank (\d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
+FIRST_ERROR = re.compile(r"^ddptrain: error on rank .*", re.MULTILINE)
 DISCONNECTED = re.compile(r"peer process has unexpectedly disconnected.*Peer host:\s+(\S+)", re.DOTALL)
 ENDED = re.compile(r"^ddptrain: SIG\w+: ended after step", re.MULTILINE)
 DESCRIPTION = """\
@@ -63,11 +68,11 @@ up: code 77 for a lost host, 76 for a time-out, else that of the job. Open MPI i
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = Parser("supervise", description=DESCRIPTION)
     parser.add_argument("--restarts", type=int, default=3, metavar="N",
-                        help="failures in a row without a new checkpoint after which it gives up (default 3)")  # fmt: skip
+                        help="failures in a row without a new undamaged checkpoint after which it gives up (default 3)")  # fmt: skip
     parser.add_argument("--pause", type=float, default=5.0, metavar="SECONDS",
                         help="before the first restart; doubled before each further one, up to 5 minutes (default 5)")  # fmt: skip
     parser.add_argument("--min-ranks", type=int, default=0, metavar="N",
-                        help="go on with as few as N ranks while hosts are lost; --batch and --grad-accum of ddptrain then change so that the samples of a step stay the same")  # fmt: skip
+                        help="go on with as few as N ranks while hosts of mpirun's --hostfile (each line with slots=) or --host are lost; --batch and --grad-accum of ddptrain then change so that the samples of a step stay the same")  # fmt: skip
     parser.add_argument("--log", type=pathlib.Path, metavar="FILE",
                         help="says why each attempt ended (default: supervise.log in the folder of --checkpoint)")  # fmt: skip
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
@@ -95,9 +100,24 @@ def seconds_in(time_out: str) -> float:
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
 
 
-def newest_checkpoint(folder: pathlib.Path) -> str:
-    """By name; whether it is undamaged, ddptrain finds out."""
-    return max((path.parent.name for path in folder.glob("step-*/manifest.json")), default="")
+def asked(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    """What ddptrain answers; None: it cannot run on this host (no program, no library, MPI does not start)."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except OSError:
+        return None
+    return done if done.returncode not in (FAILURE, NO_LIBRARY) else None
+
+
+def flags_of(command: list[str], program: int | None) -> dict[str, Any]:
+    """ddptrain's flags, with those of its --config file; some of those in the command if it cannot be asked."""
+    shown = asked([*command[program:], "--print-config"]) if program is not None else None
+    if shown is not None and shown.returncode == USAGE:
+        raise UsageError(shown.stderr.strip())
+    if shown is not None and shown.returncode == 0:
+        with contextlib.suppress(tomllib.TOMLDecodeError):  # it is the answer to --help or --version
+            return tomllib.loads(shown.stdout)
+    return {name: value_of(f"--{name}", command) for name in ("checkpoint", "resume", "timeout", "virtual-ranks")}
 
 
 def positive(code: int) -> int:
@@ -120,17 +140,22 @@ class Size:
     parts: int  # --virtual-ranks
 
     @staticmethod
-    def of(command: list[str], program: int | None, hosts: Hosts | None, least: int) -> "Size":
-        place = place_of(RANKS_FLAGS, command[:program])
-        given = place is not None and command[place].isdigit()
-        wanted = int(command[place]) if given else sum(hosts.slots) if hosts else 1
-        parts = int(value_of("--virtual-ranks", command) or 0)
-        if parts > 0 or least == 0:
-            return Size(wanted, least or (1 if parts > 0 else wanted), 0, 0, parts)
-        shown = subprocess.run([*command[program:], "--print-config"], capture_output=True, text=True)
-        if shown.returncode != 0:
-            raise UsageError(shown.stderr.strip())
-        flags = tomllib.loads(shown.stdout)
+    def of(ranks: str, flags: dict[str, Any], hosts: Hosts | None, least: int) -> "Size":
+        """`ranks`: as the command gives them."""
+        wanted = int(ranks) if ranks.isdigit() else hosts.least_slots() if hosts else 1
+        parts = int(flags["virtual-ranks"] or 0)
+        if least == 0:
+            return Size(wanted, 1 if parts > 0 else wanted, 0, 0, parts)
+        if hosts is None:
+            raise UsageError("--min-ranks: the command names no hosts that could be lost. Give mpirun --hostfile or --host.")
+        if unknown := [name for name, slots in zip(hosts.names, hosts.slots, strict=True) if slots is None]:
+            raise UsageError(f"--min-ranks: how many ranks may {unknown[0]} have? Write slots=N behind it in the hostfile.")
+        if parts > 0:
+            return Size(wanted, least, 0, 0, parts)
+        if "batch" not in flags:
+            raise UsageError("--min-ranks: the command names no ddptrain that runs here, whose --batch would change")
+        if flags["batch"] == "auto":
+            raise UsageError("--min-ranks: fewer ranks need larger batches. Give ddptrain a number: --batch N.")
         return Size(wanted, least, wanted * flags["batch"] * flags["grad-accum"], flags["batch"], 0)
 
     def on(self, slots: int) -> list[str] | None:
@@ -154,24 +179,26 @@ class Job:
         self.command: list[str] = arguments.command
         if not self.command:
             raise UsageError("give a command: supervise mpirun -np 8 ddptrain --checkpoint DIR ...")
-        folder = value_of("--checkpoint", self.command)
-        if folder is None:
-            raise UsageError("the command has no --checkpoint DIR, from which it could go on")
-        if value_of("--resume", self.command) is None:
-            self.command = [*self.command, "--resume", "auto"]
-        self.folder = pathlib.Path(folder)
         # Of ddptrain in the command; the words before it are mpirun's.
         self.program = next((i for i, word in enumerate(self.command) if pathlib.Path(word).name == "ddptrain"), None)
-        if arguments.min_ranks and self.program is None:
-            raise UsageError("--min-ranks: the command does not name ddptrain, whose --batch would change")
-        self.hosts = self.hosts_in_use = Hosts.of(self.command[: self.program])
-        self.size = Size.of(self.command, self.program, self.hosts, arguments.min_ranks)
+        self.flags = flags_of(self.command, self.program)
+        if not self.flags["checkpoint"]:
+            raise UsageError("the command has no --checkpoint DIR, from which it could go on")
+        if not self.flags["resume"]:
+            self.command = [*self.command, "--resume", "auto"]
+        self.folder = pathlib.Path(self.flags["checkpoint"])
+        starter = self.command[: self.program]
+        self.hosts = self.hosts_in_use = Hosts.of(starter)
+        place = place_of(RANKS_FLAGS, starter)
+        self.size = Size.of(starter[place] if place else "", self.flags, self.hosts, arguments.min_ranks)
         self.mark = uuid.uuid4().hex
-        starter = find_mpirun(self.command[0]) if pathlib.Path(self.command[0]).name.startswith("mpi") else OPEN_MPI
-        self.end_signal, self.killed_codes = starter.end, starter.killed_codes
+        self.sessions = f"{os.environ.get('OMPI_MCA_orte_tmpdir_base') or '/tmp'}/ddptrain-{self.mark}"
+        mpirun = find_mpirun(self.command[0]) if pathlib.Path(self.command[0]).name.startswith("mpi") else OPEN_MPI
+        self.end_signal, self.killed_codes = mpirun.end, mpirun.killed_codes
         self.restarts: int = arguments.restarts
         self.first_pause: float = arguments.pause
         self.log_file: pathlib.Path = arguments.log or self.folder / "supervise.log"
+        self.newest = ""  # readable checkpoint: its name
         self.process: subprocess.Popen | None = None
         self.ending_since: float | None = None
         self.ends_asked = 0
@@ -186,7 +213,7 @@ class Job:
                 file.write(line + "\n")
 
     def check_time_outs(self) -> None:
-        time_out = value_of("--timeout", self.command) or ""
+        time_out = self.flags["timeout"] or ""
         if self.hosts and len(set(self.hosts.names)) > 1 and 0.0 < seconds_in(time_out) <= NOTICED:
             self.log(
                 f"--timeout {time_out} ends the ranks before mpirun notices a lost host ({NOTICED:g} s), and mpirun "
@@ -196,7 +223,7 @@ class Job:
     def clean_up(self, there: list[bool]) -> None:
         """On the hosts of the command that are there."""
         hosts = self.hosts.only(there) if self.hosts else Hosts(["localhost"], [1], [], False)
-        hosts.clean_up(self.mark)
+        hosts.clean_up(self.mark, self.sessions)
 
     def for_hosts_that_answer(self) -> list[str] | None:
         """The command of the next attempt; None where they have too few slots."""
@@ -209,7 +236,7 @@ class Job:
             return self.command
         hosts = self.hosts.only(there)
         silent = self.hosts.only([not good for good in there]).names
-        slots = sum(hosts.slots)
+        slots = hosts.least_slots()
         self.log(f"no answer from {', '.join(silent)}: left out; {slots} slots on the other hosts")
         flags = self.size.on(slots)
         if flags is None:
@@ -240,34 +267,37 @@ class Job:
 
     def attempt(self, command: list[str]) -> tuple[int, str]:
         """Exit code, and the end of what the job said on standard error."""
-        with tempfile.NamedTemporaryFile(prefix="supervise-") as errors:
-            # In a session of its own, so that the terminal's Ctrl-C does not reach mpirun, which would kill the ranks.
-            try:
-                self.process = subprocess.Popen(
-                    command,
-                    env=KEEPALIVE | os.environ | dict.fromkeys(MARKS, self.mark),
-                    stderr=subprocess.PIPE,
-                    start_new_session=True,
-                    preexec_fn=when_parent_ends(self.end_signal),
-                )
-            except OSError as error:
-                raise UsageError(f"{command[0]}: {error.strerror}") from error
-            self.ending_since = None
-            copier = threading.Thread(target=self._copy, args=(self.process.stderr, errors), daemon=True)
-            try:
-                if self.ends_asked > 0:  # in between
-                    self.process.send_signal(self.end_signal)
-                copier.start()
-                outlived = self._wait()
-            finally:
-                end_session(self.process, 2.0 if outlived else GRACE)  # no rank is left, whatever became of mpirun
-            copier.join(5.0)
-            errors.flush()
-            code, said = self.process.returncode, end_of(pathlib.Path(errors.name))
-            if code == 0 and ENDED.search(said):  # at times MPICH returns 0
-                code = RESUMABLE
-            lost = code == 0 and LOST_DAEMON.search(said) is not None  # Open MPI 5 returns 0
-            return FAILURE if outlived or lost else code, said
+        own = dict.fromkeys(MARKS, self.mark) | {SESSIONS: self.sessions}
+        # In a session of its own, so that the terminal's Ctrl-C does not reach mpirun, which would kill the ranks.
+        try:
+            self.process = subprocess.Popen(
+                command,
+                env=KEEPALIVE | os.environ | own,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=when_parent_ends(self.end_signal),
+            )
+        except OSError as error:
+            raise UsageError(f"{command[0]}: {error.strerror}") from error
+        self.ending_since = None
+        lines: deque[str] = deque(maxlen=1000)
+        copier = threading.Thread(target=self._copy, args=(self.process.stderr, lines), daemon=True)
+        outlived = False
+        try:
+            if self.ends_asked > 0:  # in between
+                self.process.send_signal(self.end_signal)
+            copier.start()
+            outlived = self._wait()
+        finally:
+            if outlived:
+                self.process.kill()  # a mpirun that is asked to end a second time crashes
+            end_session(self.process)
+        copier.join(5.0)
+        code, said = self.process.returncode, "".join(lines)
+        if code == 0 and ENDED.search(said):  # at times MPICH returns 0
+            code = RESUMABLE
+        lost = code == 0 and LOST_DAEMON.search(said) is not None  # Open MPI 5 returns 0
+        return FAILURE if outlived or lost else code, said
 
     def _wait(self) -> bool:
         """Until the job ends, or is to be ended; whether mpirun outlives it."""
@@ -281,14 +311,32 @@ class Job:
                 self.process.wait(0.2)
         return False
 
-    def _copy(self, source: IO[bytes], copy: IO[bytes]) -> None:
+    def _copy(self, source: IO[bytes], lines: deque[str]) -> None:
         for line in source:
             sys.stderr.buffer.write(line)
             sys.stderr.buffer.flush()
-            copy.write(line)
-            copy.flush()
-            if self.ending_since is None and ENDING.search(line.decode(errors="replace")):
+            lines.append(line.decode(errors="replace"))
+            if self.ending_since is None and ENDING.search(lines[-1]):
                 self.ending_since = time.monotonic()
+
+    def checkpoints(self) -> list[pathlib.Path]:
+        """Folders with a manifest, the newest first."""
+        return sorted((path.parent for path in self.folder.glob("step-*/manifest.json")), reverse=True)
+
+    def newest_readable(self) -> str:
+        return next((path.name for path in self.checkpoints() if path.name == self.newest or self.is_readable(path)), "")
+
+    def is_readable(self, checkpoint: pathlib.Path) -> bool:
+        shown = asked([self.command[self.program], "--inspect", str(checkpoint)]) if self.program is not None else None
+        return shown is None or "complete and undamaged" in shown.stdout
+
+    def lost(self, silent: list[str]) -> str:
+        here, names = os.uname().nodename, ", ".join(silent)
+        if len(silent) < sum(not is_here(name) for name in self.hosts_in_use.names):
+            return f"lost {names}, which {'does' if len(silent) == 1 else 'do'} not answer"
+        if len(silent) == 1:
+            return f"lost {names}, or the network between it and {here}"
+        return f"lost {here}, which reaches no other host ({names})"
 
     def cause(self, code: int, said: str) -> tuple[int, str]:
         """supervise's exit code for an attempt that failed, and why in words. It ends what the attempt has left."""
@@ -296,7 +344,7 @@ class Job:
         self.clean_up(there)
         silent = self.hosts.only([not good for good in there]).names if self.hosts else []
         if silent := [name for name in silent if name in self.hosts_in_use.names]:
-            return LOST_HOST, f"lost {', '.join(silent)}, which {'does' if len(silent) == 1 else 'do'} not answer"
+            return LOST_HOST, self.lost(silent)
         if daemons := sorted(set(LOST_DAEMON.findall(said))):
             return LOST_HOST, f"lost mpirun's daemon on {', '.join(daemons)}"
         if code == TIMEOUT or "has been waiting in" in said:
@@ -305,6 +353,8 @@ class Job:
             return 128 + int(killed[3]), f"rank {killed[1]} on {killed[2]} {exit_text(-int(killed[3]))}"
         if code in self.killed_codes:
             return 128 + code, f"a rank {exit_text(-code)}"
+        if first := FIRST_ERROR.search(said):
+            return positive(code), f"{exit_text(code)}: {first[0]}"
         if gone := DISCONNECTED.search(said):  # before Open MPI 5 said what became of it
             return positive(code), f"a rank on {gone[1]} ended, and others lost their connections to it"
         return positive(code), f"{exit_text(code)}{words_of(said)}"
@@ -315,12 +365,13 @@ class Job:
         start = time.monotonic()
         code, said = self.attempt(command)
         ended = f"attempt {number} ended after {time.monotonic() - start:.0f} s"
-        newest = f"newest checkpoint: {newest_checkpoint(self.folder) or 'none'}"
         if code in (0, USAGE, RESUMABLE):
-            self.log(f"{ended}: {exit_text(code)}{words_of(said) if code != 0 else ''}; {newest}")
+            newest = next((path.name for path in self.checkpoints()), "none")
+            self.log(f"{ended}: {exit_text(code)}{words_of(said) if code != 0 else ''}; newest checkpoint: {newest}")
             return code, code, ""
         result, why = self.cause(code, said)
-        self.log(f"{ended}: {why}; {newest}")
+        self.newest = max(self.newest, self.newest_readable())
+        self.log(f"{ended}: {why}; newest checkpoint: {self.newest or 'none'}")
         if self.ends_asked > 0:
             before_start = code in (-self.end_signal, 128 + self.end_signal)  # nothing was there to save
             return RESUMABLE if before_start else result, result, why
@@ -329,17 +380,18 @@ class Job:
     def run(self) -> int:
         failures, number, result, why = 0, 0, LOST_HOST, "too few hosts answered"
         self.check_time_outs()
+        self.newest = self.newest_readable()
         while True:
-            before = newest_checkpoint(self.folder)
+            before = self.newest
             command = self.for_hosts_that_answer() if number > 0 or self.size.least < self.size.wanted else self.command
             if command is not None:
                 number += 1
                 end, result, why = self.one_attempt(number, command)
                 if end is not None:
                     return end
-            failures = 1 if newest_checkpoint(self.folder) > before else failures + 1
+            failures = 1 if self.newest > before else failures + 1
             if failures > self.restarts:
-                self.log(f"gives up: {failures} failures in a row without a new checkpoint, the last one: {why}")
+                self.log(f"gives up: {failures} failures in a row without a new undamaged checkpoint, the last one: {why}")
                 return result
             pause = min(self.first_pause * 2 ** (failures - 1), LONGEST_PAUSE)
             self.log(f"restarts in {pause:g} s")

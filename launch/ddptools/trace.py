@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import json
+import math
 import pathlib
 import re
 import statistics
@@ -44,6 +45,10 @@ class Span:
     def is_update(self) -> bool:
         return re.fullmatch(r"bucket \d+ update", self.name) is not None
 
+    @property
+    def is_wait(self) -> bool:
+        return self.name.startswith("wait for ")
+
 
 @dataclasses.dataclass
 class RankTrace:
@@ -75,7 +80,7 @@ class RankTimes:
     steps: int
     step_us: float
     communication_us: float  # while a bucket is on its way
-    beside_us: float  # of it, while forward or backward compute
+    beside_us: float  # of it, while forward or backward compute and do not wait
 
 
 def load_trace(path: pathlib.Path) -> list[RankTrace]:
@@ -133,7 +138,19 @@ def _shown(name: Any) -> str:
 def _rank_trace(rank: int, name: str, lanes: dict[str, list[Span]]) -> RankTrace:
     compute = [span for span in lanes["compute"] if not span.is_update]
     updates = [span for span in lanes["compute"] if span.is_update]
+    trace = RankTrace(rank, name, compute, updates, lanes["communication"])
+    _end_backward_at_last_bucket(trace)
     return RankTrace(rank, name, *map(nested, (compute, updates, lanes["communication"])))
+
+
+def _end_backward_at_last_bucket(trace: RankTrace) -> None:
+    """Buckets start in order, each when it is complete, so nothing is left to compute when the last one of a step starts.
+    The spans of backward may end later: on a GPU, that bucket is on the compute stream."""
+    for step in trace.steps:
+        begins = [span.begin_us for span in trace.communication if step.begin_us <= span.begin_us < step.end_us]
+        for span in trace.compute if begins else []:
+            if not span.is_step and span.begin_us < max(begins) < span.end_us:
+                span.end_us = max(begins)
 
 
 def nested(spans: list[Span]) -> list[Span]:
@@ -181,6 +198,12 @@ def common(a: list[Interval], b: list[Interval]) -> list[Interval]:
     return found
 
 
+def without(a: list[Interval], b: list[Interval]) -> list[Interval]:
+    """What only `a` covers, of two lists of disjoint intervals, each in order."""
+    ends = [-math.inf, *(end for interval in b for end in interval), math.inf]
+    return common(a, list(zip(ends[::2], ends[1::2])))
+
+
 def length_us(intervals: list[Interval]) -> float:
     return sum(end - begin for begin, end in intervals)
 
@@ -190,11 +213,10 @@ def communicating(trace: RankTrace, step: Span) -> list[Interval]:
 
 
 def computing(trace: RankTrace, step: Span) -> list[Interval]:
-    """Forward and backward of a step. They end where the last bucket sets out: buckets start in order, each when it is
-    complete, so that nothing is left to compute, although the span of backward may last until the bucket has come."""
-    begins = [span.begin_us for span in trace.communication if step.begin_us <= span.begin_us < step.end_us]
-    work = (span for span in trace.compute if not span.is_step)
-    return union(work, (step.begin_us, max(begins, default=step.end_us)))
+    """Forward and backward of a step, less the time for which they wait for buckets."""
+    inside = (step.begin_us, step.end_us)
+    work = union((span for span in trace.compute if not span.is_step), inside)
+    return without(work, union((span for span in trace.compute if span.is_wait), inside))
 
 
 def rank_times(trace: RankTrace) -> RankTimes:

@@ -32,6 +32,7 @@ COLORS = {
     "forward": "#8cb8e8",
     "backward": "#f0b37e",
     "other compute": "#cbb7e5",
+    "waiting": "#f3dc7c",
     "update": "#a58a6f",
     "communication beside compute": "#8fce9b",
     "communication, exposed": "#e5737a",
@@ -57,7 +58,7 @@ def report_trace(path: pathlib.Path, out: pathlib.Path | None, step: int | None)
             raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error
     for table in (rank_table(traces), part_table(traces)):
         print(to_text(table))
-    print("Beside compute: of the time in communication, what passes while forward or backward compute.")
+    print("Beside compute: of the time in communication, what passes while forward or backward compute and do not wait.")
     if out is not None:
         print(f"{out}: {', '.join(_captions(traces, shown))}")
     return 0
@@ -126,7 +127,7 @@ class Canvas:
         text = fitting(span.name, (end - begin) * self.points_each - 4)
         if text:
             x = ((begin + end) / 2 - self.shown[0]) / self.size
-            style = {"ha": "center", "va": "center", "fontsize": TEXT, "parse_math": False, "clip_on": True}
+            style = {"ha": "center", "va": "center", "fontsize": TEXT, "clip_on": True}
             self.axes.text(x, top + ROW / 2, text, **style)
 
 
@@ -153,6 +154,8 @@ def kind_of(span: Span) -> str:
     """Its own name tells, or that of the span around it."""
     if span.is_step:
         return "step"
+    if span.is_wait:
+        return "waiting"
     for kind in ("forward", "backward"):
         if kind in span.name.split():
             return kind
@@ -212,7 +215,7 @@ def _label(canvas: Canvas, text: str, y: float, inches: float, **style: str) -> 
     x = inches / (WIDTH - LEFT - RIGHT)
     style = {"ha": "right", "va": "center"} | style
     where = canvas.axes.get_yaxis_transform()
-    canvas.axes.text(x, y, text, transform=where, fontsize=TEXT, parse_math=False, **style)
+    canvas.axes.text(x, y, text, transform=where, fontsize=TEXT, **style)
 
 
 def _legend(axes: Axes, drawn: list[RankTrace]) -> None:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -105,6 +106,7 @@ struct CommunicatorOptions {
   bool bf16_between_hosts = false;
   /// MPI: of this rank, in place of the world's. Ranks with hosts of their own send each for itself.
   std::optional<int> host = {};
+  int largest_count = std::numeric_limits<int>::max();  ///< MPI: elements that a call of the library counts at most.
 };
 
 /// The one for these ranks and this device; of one rank, every collective is a copy. Collective. The same UsageError on

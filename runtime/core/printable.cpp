@@ -50,4 +50,8 @@ std::string printable_text(std::string_view text) {
   return shown;
 }
 
+std::string counted(std::int64_t number, std::string_view thing) {
+  return std::to_string(number).append(" ").append(thing).append(number == 1 ? "" : "s");
+}
+
 }  // namespace ddptrain

@@ -44,11 +44,12 @@ SignalRequests::SignalRequests() {
 void SignalRequests::restore() {
   if (!std::exchange(noted_, false)) return;
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before[i], nullptr);
+  end_asked = 0;
 }
 
 bool SignalRequests::checkpoint() const { return checkpoint_asked; }
 void SignalRequests::checkpoint_done() { checkpoint_asked = false; }
-int SignalRequests::end() const { return end_asked; }
+int SignalRequests::end() { return end_asked; }
 
 const char* signal_name(int signal) {
   switch (signal) {

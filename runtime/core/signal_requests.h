@@ -30,7 +30,8 @@ class SignalRequests {
 
   bool checkpoint() const;
   void checkpoint_done();  ///< Forgets the SIGUSR1 so far.
-  int end() const;         ///< The signal that asks for the end; 0: none.
+  /// The signal that asks the living object for the end; 0: none.
+  static int end();
 
  private:
   bool noted_ = true;

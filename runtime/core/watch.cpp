@@ -77,14 +77,22 @@ void Watch::all_finished() {
   }
 }
 
-void Watch::set_health_check(std::function<std::string()> check) {
-  const std::lock_guard lock(health_mutex_);
-  health_check_ = std::move(check);
+Watch::HealthCheck::HealthCheck(Watch& watch, std::function<std::string()> check) : watch_(watch) {
+  const std::lock_guard lock(watch.health_mutex_);
+  check_ = watch.health_checks_.insert(watch.health_checks_.end(), std::move(check));
+}
+
+Watch::HealthCheck::~HealthCheck() {
+  const std::lock_guard lock(watch_.health_mutex_);
+  watch_.health_checks_.erase(check_);
 }
 
 std::string Watch::health() const {
   const std::lock_guard lock(health_mutex_);
-  return health_check_ ? health_check_() : std::string();
+  for (const auto& check : health_checks_) {
+    if (std::string trouble = check(); !trouble.empty()) return trouble;
+  }
+  return {};
 }
 
 std::uint64_t Watch::device_steps() const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -81,6 +82,20 @@ class Watch {
     Wait wait_;
   };
 
+  /// While it lives, a watchdog calls `check` now and then: it returns what is wrong, or nothing. Once the destructor
+  /// returns, `check` is not called again.
+  class [[nodiscard]] HealthCheck {
+   public:
+    HealthCheck(Watch& watch, std::function<std::string()> check);
+    ~HealthCheck();
+    HealthCheck(const HealthCheck&) = delete;
+    HealthCheck& operator=(const HealthCheck&) = delete;
+
+   private:
+    Watch& watch_;
+    std::list<std::function<std::string()>>::iterator check_;
+  };
+
   /// How far the innermost phase has come, where that is known.
   struct Part {
     std::uint32_t done = 0;
@@ -103,10 +118,6 @@ class Watch {
   /// A count that the device keeps in host memory, of steps that have ended; null: none.
   void set_device_steps(const std::uint64_t* count) { device_steps_ = count; }
 
-  /// Has a watchdog call `check` now and then; it returns what is wrong, or nothing. Null: none. Once this returns, the
-  /// previous check is not called again.
-  void set_health_check(std::function<std::string()> check);
-  std::string health() const;
   /// From now on the process is to end with `code`, within seconds, whatever it waits for.
   void set_ending(int code) { ending_ = code; }
 
@@ -126,6 +137,7 @@ class Watch {
   std::uint64_t device_steps() const;             ///< Ended, as the device counts; steps() where it does not.
   /// Of this run. Where the device does not count, the sums of the newest step may still be under way.
   bool first_step_has_ended() const;
+  std::string health() const;                              ///< What the first failing check says; empty: all is well.
   int ending() const { return ending_; }                   ///< 0: not asked for.
   std::array<CollectiveRecord, kRecords> records() const;  ///< Unordered; sequence 0: none.
 
@@ -161,7 +173,7 @@ class Watch {
   std::uint64_t unfinished_ = 1;  ///< First sequence that all_finished() has not seen.
   std::array<Slot, kRecords> slots_;
   mutable std::mutex health_mutex_;
-  std::function<std::string()> health_check_;
+  std::list<std::function<std::string()>> health_checks_;
 };
 
 }  // namespace ddptrain

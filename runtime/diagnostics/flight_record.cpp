@@ -1,11 +1,14 @@
 #include "runtime/diagnostics/flight_record.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
-#include <fstream>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace ddptrain {
 namespace {
@@ -29,10 +32,32 @@ class WallClock {
   std::int64_t offset_;
 };
 
-bool write(const std::string& path, const std::vector<Json>& lines, std::ios::openmode mode = std::ios::app) {
-  std::ofstream file(path, mode);
-  for (const Json& line : lines) file << line.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
-  return static_cast<bool>(file << std::flush);
+bool write_lines(int file, const std::vector<Json>& lines) {
+  std::string text;
+  for (const Json& line : lines) text += line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+  for (std::string_view rest = text; !rest.empty();) {
+    const ssize_t written = write(file, rest.data(), rest.size());
+    if (written < 0) return false;
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+/// A descriptor of the folder, or -1.
+int open_private_folder(const std::string& path) {
+  mkdir(path.c_str(), S_IRWXU);  // or another rank of this job has made it
+  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  struct stat facts {};
+  if (folder < 0 || fstat(folder, &facts) != 0) return folder;
+  if (facts.st_uid == geteuid() && (facts.st_mode & (S_IRWXG | S_IRWXO)) == 0) return folder;
+  close(folder);
+  return -1;
+}
+
+int open_shared_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
 /// What a rank does.
@@ -68,7 +93,19 @@ Json collective_line(const CollectiveRecord& each, const WallClock& clock) {
 
 }  // namespace
 
-bool write_flight_record(const std::string& path, const FlightRecord& record) {
+FlightFile::FlightFile(const std::string& folder, bool is_private, const std::string& name) {
+  const int opened = is_private ? open_private_folder(folder) : open_shared_folder(folder);
+  if (opened < 0) return;
+  unlinkat(opened, name.c_str(), 0);
+  file_ = openat(opened, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  close(opened);
+}
+
+FlightFile::~FlightFile() {
+  if (file_ >= 0) close(file_);
+}
+
+bool FlightFile::add(const FlightRecord& record) const {
   const WallClock clock;
   Json first = {{"event", "flight"},
                 {"program", record.program},
@@ -87,10 +124,10 @@ bool write_flight_record(const std::string& path, const FlightRecord& record) {
     if (static_cast<int>(rank) != record.rank) lines.push_back(peer_line(rank, record.peers[rank]));
   }
   for (const CollectiveRecord& each : record.collectives) lines.push_back(collective_line(each, clock));
-  return write(path, lines, std::ios::trunc);
+  return write_lines(file_, lines);
 }
 
-bool add_stacks(const std::string& path, const std::vector<ThreadStack>& stacks) {
+bool FlightFile::add_stacks(const std::vector<ThreadStack>& stacks) const {
   std::vector<Json> lines;
   for (const ThreadStack& stack : stacks) {
     lines.push_back({{"event", "thread"},
@@ -99,14 +136,14 @@ bool add_stacks(const std::string& path, const std::vector<ThreadStack>& stacks)
                      {"state", std::string(1, stack.state)},
                      {"frames", stack.frames}});
   }
-  return write(path, lines);
+  return write_lines(file_, lines);
 }
 
-bool add_nccl_ras(const std::string& path, const std::string& status) {
+bool FlightFile::add_nccl_ras(const std::string& status) const {
   if (status.empty()) return true;
   Json parsed = Json::parse(status, nullptr, false);
   const Json line = {{"event", "nccl_ras"}, {"status", parsed.is_discarded() ? Json(status) : std::move(parsed)}};
-  return write(path, {line});
+  return write_lines(file_, {line});
 }
 
 }  // namespace ddptrain

@@ -32,9 +32,22 @@ struct FlightRecord {
   std::vector<CollectiveRecord> collectives;
 };
 
-/// Adds lines of JSON to the file at `path`. False where that fails.
-bool write_flight_record(const std::string& path, const FlightRecord& record);
-bool add_stacks(const std::string& path, const std::vector<ThreadStack>& stacks);
-bool add_nccl_ras(const std::string& path, const std::string& status);
+/// The file of a flight record. The methods add lines of JSON at once, and return false if that fails.
+class FlightFile {
+ public:
+  /// Creates `folder`, and the file `name` in it in place of an older one. No link is followed to another file. If
+  /// `is_private`, other users have no access to the folder: one that they made, or a link to one, is not used.
+  FlightFile(const std::string& folder, bool is_private, const std::string& name);
+  ~FlightFile();
+  FlightFile(const FlightFile&) = delete;
+  FlightFile& operator=(const FlightFile&) = delete;
+
+  bool add(const FlightRecord& record) const;
+  bool add_stacks(const std::vector<ThreadStack>& stacks) const;
+  bool add_nccl_ras(const std::string& status) const;
+
+ private:
+  int file_ = -1;
+};
 
 }  // namespace ddptrain

@@ -14,11 +14,14 @@
 #include <mutex>
 #include <random>
 #include <ranges>
+#include <string_view>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "runtime/core/host_name.h"
+#include "runtime/core/signal_requests.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/flight_record.h"
 #include "runtime/diagnostics/nccl_ras.h"
@@ -40,6 +43,7 @@ constexpr double kLostBeats = 3.0;      // of which nothing was heard of a rank 
 constexpr double kRecordSeconds = 3.0;  // that ranks wait for each other's records
 constexpr double kAbortSeconds = 5.0;   // that MPI_Abort has
 constexpr unsigned kGiveUpSeconds = 6;  // after which a record that cannot be written is given up
+constexpr double kEndFactor = 2.0;      // the time to heed a signal, over the longest time without progress before
 constexpr double kStartFactor = 3.0;    // the time-out until the first step has ended, over that of later waits
 constexpr double kBeatSeconds = 1.0;    // between two of a rank, in a job of kBeatRanks at most
 constexpr double kBeatRanks = 64.0;
@@ -62,7 +66,7 @@ std::string in_collective(const Beat& beat) {
 
 /// "in all-reduce of bucket 3 (collective 118)", "for the GPU's work".
 std::string doing(const Beat& beat) {
-  if (beat.waiting_for[0] == '\0') return "not waiting for anyone";
+  if (beat.waiting_for[0] == '\0') return "busy with its own work";
   const std::string collective = in_collective(beat);
   if (collective.empty()) return fmt::format("waiting for {}", beat.waiting_for);
   if (std::strcmp(beat.waiting_for, beat.collective) == 0) return "waiting in " + collective;
@@ -73,6 +77,11 @@ std::string where(const Beat& beat) {
   return beat.steps == beat.device_steps
              ? fmt::format("{}, step {}", beat.phase, beat.steps)
              : fmt::format("{}, step {} of {} queued", beat.phase, beat.device_steps, beat.steps);
+}
+
+std::uint64_t random_key() {
+  std::random_device random;
+  return (static_cast<std::uint64_t>(random()) << 32) | random();
 }
 
 extern "C" void leave_at_once(int) { _exit(kTimeoutExitCode); }
@@ -99,8 +108,7 @@ class Watchdog::Guard {
   void meet(const World& world) {
     const std::vector<std::string> addresses = world.all_gather(link_.address());
     const std::vector<std::string> hosts = world.all_gather(world.hostname());
-    std::random_device random;
-    std::uint64_t key = (static_cast<std::uint64_t>(random()) << 32) | random();
+    std::uint64_t key = random_key();
     world.broadcast(&key, sizeof(key), 0);
     const std::lock_guard lock(mutex_);
     host_ = world.hostname();
@@ -144,16 +152,30 @@ class Watchdog::Guard {
       next_beat_ = watched_ + (introduced ? beat_seconds() : kTick);
       if (const std::string trouble = watch_->health(); !trouble.empty()) end("health", trouble);
     }
-    if (options_.timeout_seconds <= 0.0 || watch_->waiting_for() == nullptr) return;
-    const double limit = options_.timeout_seconds * (watch_->first_step_has_ended() ? 1.0 : kStartFactor);
-    if (watched_ - changed_ >= limit) give_up();
+    if (has_waited_too_long() || does_not_heed_signal()) give_up();
   }
 
   void note_progress() {
-    const std::pair progress{watch_->changes(), watch_->device_steps()};
+    if (SignalRequests::end() == 0) signalled_ = watched_;
+    const std::tuple progress{watch_->changes(), watch_->device_steps(), watch_->part().done};
     if (progress == progress_) return;
     progress_ = progress;
+    longest_pause_ = std::max(longest_pause_, watched_ - changed_);
     changed_ = watched_;
+  }
+
+  bool has_waited_too_long() const {
+    const double limit = options_.timeout_seconds * (watch_->first_step_has_ended() ? 1.0 : kStartFactor);
+    return limit > 0.0 && watch_->waiting_for() != nullptr && watched_ - changed_ >= limit;
+  }
+
+  bool does_not_heed_signal() const {
+    const std::string_view phase = watch_->phase();
+    const bool is_prompt = phase == "training" || phase == "start-up";  // others may evaluate or write for long
+    double limit = options_.timeout_seconds;
+    if (is_prompt && (limit <= 0.0 || limit > options_.end_seconds)) limit = options_.end_seconds;
+    const double since = watched_ - std::max(changed_, signalled_);
+    return limit > 0.0 && since >= std::max(limit, kEndFactor * longest_pause_);
   }
 
   void end_where_mpi_cannot() {
@@ -238,14 +260,20 @@ class Watchdog::Guard {
       return std::ranges::none_of(ranks, [this](std::size_t rank) { return may_still_answer(rank); });
     });
     if (asked_by_ >= 0 && asked_by_ < rank_) end_as_asked();
-    end("timeout", fmt::format("{} has been {} for {:.1f} s ({}). {}", named(rank_), doing(own), own.seconds,
-                               where(own), missing(own)));
+    std::string message =
+        fmt::format("{} has been {} for {:.1f} s ({})", named(rank_), doing(own), own.seconds, where(own));
+    if (const int signal = SignalRequests::end())
+      message += fmt::format(", although {} asked it to end", signal_name(signal));
+    message += '.';
+    if (own.waiting_for[0] != '\0') message += " " + missing(own);
+    end("timeout", message);
   }
 
   [[noreturn]] void end_as_asked() {
     limit_the_end();
-    record("asked", fmt::format("{} has given up waiting", named(asked_by_)));
-    finish_record(false);
+    const FlightFile file = flight_file();
+    file.add(record("asked", fmt::format("{} has given up waiting", named(asked_by_))));
+    file.add_stacks(stacks_.take());
     link_.send(asked_by_, beat(Kind::written));
     // The one that asked ends first, and mpirun then ends this one: it does not bear ranks that end all at once.
     std::this_thread::sleep_for(std::chrono::duration<double>(kRecordSeconds));
@@ -258,8 +286,12 @@ class Watchdog::Guard {
     say(fmt::format("{} Flight records: {}", message, folder()));
     if (!timeout) tell_all(Kind::gives_up);
     const std::size_t others = count([](const auto& peer) { return peer.answers; });
-    if (!record(reason, message)) say(fmt::format("the flight record could not be written to {}", path()));
-    finish_record(built_with_cuda());
+    const FlightFile file = flight_file();
+    if (!file.add(record(reason, message))) {
+      say(fmt::format("the flight record could not be written to {}/{}", folder(), file_name()));
+    }
+    file.add_stacks(stacks_.take());
+    if (built_with_cuda()) file.add_nccl_ras(nccl_ras_status(2.0));
     hear_for(kRecordSeconds, [&] { return written_ >= others; });
     _exit(timeout ? kTimeoutExitCode : 1);
   }
@@ -270,9 +302,7 @@ class Watchdog::Guard {
     alarm(kGiveUpSeconds);
   }
 
-  bool record(const char* reason, const std::string& message) {
-    std::error_code error;
-    std::filesystem::create_directories(folder(), error);
+  FlightRecord record(const char* reason, const std::string& message) const {
     FlightRecord facts{
         name_,  job(),  host_, rank_, static_cast<int>(size()), reason, message, options_.timeout_seconds,
         beat(), peers_, {}};
@@ -284,12 +314,7 @@ class Watchdog::Guard {
     }
     std::sort(facts.collectives.begin(), facts.collectives.end(),
               [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
-    return write_flight_record(path(), facts);
-  }
-
-  void finish_record(bool ask_nccl) const {
-    add_stacks(path(), stacks_.take());
-    if (ask_nccl) add_nccl_ras(path(), nccl_ras_status(2.0));
+    return facts;
   }
 
   /// Which rank the others wait for, as far as watchdogs can tell.
@@ -335,19 +360,21 @@ class Watchdog::Guard {
     return fmt::format("rank {} ({})", rank, at < peers_.size() ? peers_[at].host : host_);
   }
 
-  std::string job() const { return key_ != 0 ? fmt::format("{:08x}", key_ >> 32) : ""; }
+  std::string key_text() const { return fmt::format("{:08x}", key_ >> 32); }
+  std::string job() const { return peers_.empty() ? "" : key_text(); }
 
+  /// Nobody can guess the name of a folder in the temporary one, and ranks of a job need not agree on it.
   std::string folder() const {
     if (!options_.flight.empty()) return options_.flight;
     std::error_code error;
-    const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
-    return temporary / fmt::format("{}-flight-{}", name_, key_ != 0 ? job() : std::to_string(getpid()));
+    return std::filesystem::temp_directory_path(error) / fmt::format("{}-flight-{}", name_, key_text());
   }
 
-  std::string path() const {
-    return fmt::format("{}/{}.jsonl", folder(),
-                       rank_ >= 0 ? fmt::format("rank{}", rank_) : fmt::format("process{}", getpid()));
+  std::string file_name() const {
+    return rank_ >= 0 ? fmt::format("rank{}.jsonl", rank_) : fmt::format("process{}.jsonl", getpid());
   }
+
+  FlightFile flight_file() const { return {folder(), options_.flight.empty(), file_name()}; }
 
   std::size_t size() const { return std::max<std::size_t>(peers_.size(), 1); }
 
@@ -372,7 +399,7 @@ class Watchdog::Guard {
   PeerLink link_;
   int rank_;
   std::string host_;
-  std::uint64_t key_ = 0;
+  std::uint64_t key_ = random_key();       ///< Of the job, after meet().
   std::vector<FlightRecord::Peer> peers_;  ///< By rank.
   std::vector<Clock::time_point> heard_at_;
   std::vector<bool> ended_;
@@ -384,7 +411,9 @@ class Watchdog::Guard {
   double watched_ = 0.0;  ///< Seconds that this process ran.
   double changed_ = 0.0;  ///< When progress was last seen.
   double ending_since_ = 0.0;
-  std::pair<std::uint64_t, std::uint64_t> progress_{};
+  double longest_pause_ = 0.0;  ///< Between two changes.
+  double signalled_ = 0.0;      ///< When no signal had asked for the end yet.
+  std::tuple<std::uint64_t, std::uint64_t, std::uint32_t> progress_{};
   int asked_by_ = -1;
   std::size_t written_ = 0;
   std::thread thread_;

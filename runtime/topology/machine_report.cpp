@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 #include "runtime/core/text_table.h"
 
 namespace ddptrain {
@@ -38,13 +39,8 @@ json or_null(const std::optional<T>& value) {
   return value ? json(*value) : json(nullptr);
 }
 
-std::string count(std::size_t number, const char* what) {
-  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
-}
-
 std::string processors_text(const Machine& machine) {
-  const std::string sockets =
-      machine.sockets ? count(static_cast<std::size_t>(*machine.sockets), "socket") : "sockets unknown";
+  const std::string sockets = machine.sockets ? counted(*machine.sockets, "socket") : "sockets unknown";
   std::string nodes;
   for (const NumaNode& node : machine.numa_nodes) {
     if (!nodes.empty()) nodes += "; ";
@@ -52,11 +48,11 @@ std::string processors_text(const Machine& machine) {
     nodes += node.cpus.empty() ? fmt::format("{}: memory only", node.index)
                                : fmt::format("{}: {}CPUs {}", node.index, socket, node.cpus);
   }
-  return text_table({{"CPU", fmt::format("{}, {}, {}", machine.cpu_model, sockets,
-                                         count(static_cast<std::size_t>(machine.cpus), "logical processor"))},
-                     {"NUMA nodes", nodes.empty() ? "unknown" : nodes},
-                     {"GPUs", machine.gpus.empty() ? "none found" : std::to_string(machine.gpus.size())},
-                     {"NICs", machine.nics.empty() ? "none found" : std::to_string(machine.nics.size())}});
+  return text_table(
+      {{"CPU", fmt::format("{}, {}, {}", machine.cpu_model, sockets, counted(machine.cpus, "logical processor"))},
+       {"NUMA nodes", nodes.empty() ? "unknown" : nodes},
+       {"GPUs", machine.gpus.empty() ? "none found" : std::to_string(machine.gpus.size())},
+       {"NICs", machine.nics.empty() ? "none found" : std::to_string(machine.nics.size())}});
 }
 
 std::string matrix_text(const Machine& machine) {

@@ -118,7 +118,9 @@ class Calibrator {
     const std::uint64_t steps = steps_[index_of(work)];
     TimedJob::Window window = job_.time(work, steps, lead(work));
     seconds_ += slowest(window.seconds);
-    for (double& seconds : window.seconds) seconds *= 0.5 / static_cast<double>(steps);
+    for (std::vector<double>* times : {&window.seconds, &window.cpu_seconds}) {
+      for (double& seconds : *times) seconds *= 0.5 / static_cast<double>(steps);
+    }
     switch (work) {
       case TimedWork::alone:
         round.alone += window.seconds.front();
@@ -130,8 +132,8 @@ class Calibrator {
         round.compute_beside += 0.5 * compute(true);
         break;
       case TimedWork::silent:
-        round.silent.resize(window.seconds.size());
-        for (std::size_t i = 0; i < round.silent.size(); ++i) round.silent[i] += window.seconds[i];
+        add(round.silent, window.seconds);
+        add(round.silent_cpu, window.cpu_seconds);
         round.compute_silent += 0.5 * compute(false);
         break;
       case TimedWork::communication:
@@ -140,6 +142,11 @@ class Calibrator {
       case TimedWork::beside_sums:
         round.beside_sums += mean(window.seconds);
     }
+  }
+
+  static void add(std::vector<double>& sums, const std::vector<double>& values) {
+    sums.resize(values.size());
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
   }
 
   std::uint64_t lead(TimedWork work) {
@@ -180,11 +187,12 @@ class Calibrator {
   double seconds_ = 0.0;         ///< In windows so far.
 };
 
-std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& rounds) {
-  std::vector<double> means(rounds.front().silent.size());
+std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& rounds,
+                                      std::vector<double> CalibrationRound::*times) {
+  std::vector<double> means((rounds.front().*times).size());
   for (const CalibrationRound& round : rounds) {
     for (std::size_t rank = 0; rank < means.size(); ++rank) {
-      means[rank] += round.silent[rank] / static_cast<double>(rounds.size());
+      means[rank] += (round.*times)[rank] / static_cast<double>(rounds.size());
     }
   }
   return means;
@@ -222,12 +230,17 @@ void find_stragglers(const std::vector<CalibrationRound>& rounds, Calibration& r
 /// All of it from the means of rounds.
 Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_step, double steps_for_sums) {
   Calibration result;
-  result.silent_seconds = mean_of_each_rank(rounds);
+  result.silent_seconds = mean_of_each_rank(rounds, &CalibrationRound::silent);
+  result.cpu_share = mean_of_each_rank(rounds, &CalibrationRound::silent_cpu);
+  for (std::size_t i = 0; i < result.cpu_share.size(); ++i) result.cpu_share[i] /= result.silent_seconds[i];
   const auto ranks = static_cast<double>(result.silent_seconds.size());
   const auto slow = std::max_element(result.silent_seconds.begin(), result.silent_seconds.end());
   const auto rank = static_cast<std::size_t>(slow - result.silent_seconds.begin());
   result.slowest_rank = rank;
   result.silent_mean_seconds = mean(result.silent_seconds);
+  const auto silent_mean = [](const CalibrationRound& r) { return mean(r.silent); };
+  const auto silent_0 = [](const CalibrationRound& r) { return r.silent.front(); };
+  result.rank_0 = estimate_ratio(column(rounds, silent_0), column(rounds, silent_mean));
   const auto observed = [&](auto get) { return estimate_mean(column(rounds, get)); };
   const auto exposed = [rank](const CalibrationRound& r) { return r.step - r.silent[rank]; };
   const auto slowed_down = [](const CalibrationRound& r) { return r.compute_beside - r.compute_silent; };
@@ -292,11 +305,12 @@ class TrainedJob final : public TimedJob {
       if (!goes_on) device_.synchronize();
     }
     if (sensors_ != nullptr) sensors_->take();  // of what was before
-    const double mine = time_window(graph, steps, world_, device_, {.takes_part = takes_part, .waits = !goes_on});
+    const WindowTime mine = time_window(graph, steps, world_, device_, {.takes_part = takes_part, .waits = !goes_on});
     device_.synchronize();
     SensorWindow shown;
     if (sensors_ != nullptr && takes_part) shown = sensors_->take();
-    Window window{gather(mine), 0.0};
+    Window window{gather(mine.seconds)};
+    if (device_.kind() == DeviceKind::cpu) window.cpu_seconds = gather(mine.cpu_seconds);
     for (const double mhz : gather(shown.sm_mhz.readings > 0 ? shown.sm_mhz.mean() : 0.0)) {
       if (mhz > 0.0) window.sm_mhz = window.sm_mhz == 0.0 ? mhz : std::min(window.sm_mhz, mhz);
     }

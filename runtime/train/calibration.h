@@ -28,6 +28,7 @@ class TimedJob {
   struct Window {
     std::vector<double> seconds;  ///< Of each rank, from a start in common until its device is done; 0: takes no part.
     double sm_mhz = 0.0;          ///< Mean clock of the slowest GPU that takes part; 0: unknown.
+    std::vector<double> cpu_seconds = {};  ///< CPU time of each rank in this window; empty if GPUs compute.
   };
 
   virtual ~TimedJob() = default;
@@ -45,15 +46,16 @@ class TimedJob {
 /// Means over the windows of one round, in seconds per step.
 struct CalibrationRound {
   double alone = 0.0;
-  double step = 0.0;            ///< Of the slowest rank.
-  double communication = 0.0;   ///< Of the slowest rank.
-  std::vector<double> silent;   ///< Of each rank.
-  double beside_sums = 0.0;     ///< Mean over the ranks; 0: not measured.
-  double compute_beside = 0.0;  ///< To the end of backward, mean over the ranks, with communication ...
-  double compute_silent = 0.0;  ///< ... and without.
-  double alone_sm_mhz = 0.0;    ///< 0: unknown.
-  double step_sm_mhz = 0.0;     ///< Of the slowest GPU; 0: unknown.
-  bool clock_fell = false;      ///< A clock is more than 3% below that of the round in which it was highest.
+  double step = 0.0;               ///< Of the slowest rank.
+  double communication = 0.0;      ///< Of the slowest rank.
+  std::vector<double> silent;      ///< Of each rank.
+  std::vector<double> silent_cpu;  ///< CPU time of each rank in it; empty if GPUs compute.
+  double beside_sums = 0.0;        ///< Mean over the ranks; 0: not measured.
+  double compute_beside = 0.0;     ///< To the end of backward, mean over the ranks, with communication ...
+  double compute_silent = 0.0;     ///< ... and without.
+  double alone_sm_mhz = 0.0;       ///< 0: unknown.
+  double step_sm_mhz = 0.0;        ///< Of the slowest GPU; 0: unknown.
+  bool clock_fell = false;         ///< A clock is more than 3% below that of the round in which it was highest.
 };
 
 struct CalibrationLimits {
@@ -84,6 +86,12 @@ struct Calibration {
   std::vector<double> silent_seconds;  ///< Of each rank (empty for one rank).
   std::size_t slowest_rank = 0;
   double silent_mean_seconds = 0.0;
+  /// Silent step of rank 0 / mean over the ranks. The baseline is that much longer than one of the mean rank, as far as
+  /// ranks differ alone as they do together.
+  Estimate rank_0{1.0, 0.0};
+  /// Of each rank, CPU time / time of the silent step, which waits for nothing: below 1, the rank had to wait for a
+  /// core. Empty for one rank and if GPUs compute.
+  std::vector<double> cpu_share;
   Estimate together, stragglers, exposed, slowed_down, waiting;
   Estimate exposed_fraction{0.0, 0.0};  ///< exposed / communication
   /// Seconds of compute that the sums of a step take from the cores, whether anything waits for them or not: how much

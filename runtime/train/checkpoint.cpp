@@ -37,7 +37,8 @@ std::map<std::int64_t, fs::path> checkpoints_in(const fs::path& folder) {
     const char* first = name.data() + std::string_view(kStep).size();
     std::int64_t step = 0;
     const auto [rest, failed] = std::from_chars(first, name.data() + name.size(), step);
-    if (failed == std::errc{} && rest == name.data() + name.size() && step >= 0) found.emplace(step, entry->path());
+    if (failed == std::errc{} && step >= 0 && entry->path() == checkpoint_path(folder, step))
+      found.emplace(step, entry->path());
   }
   return found;
 }
@@ -63,6 +64,24 @@ std::string fault_of_file(const fs::path& path, const CheckpointFile& expected) 
 
 }  // namespace
 
+std::string fault_of_layout(const fs::path& checkpoint) {
+  if (!has_manifest(checkpoint)) return fmt::format("{}: incomplete: it has no {}", checkpoint.string(), kManifestName);
+  try {
+    const Checkpoint found{checkpoint, read_manifest(checkpoint)};
+    std::uint64_t step = 0;
+    const CheckpointReader reader(found);
+    reader.read("step", 0, sizeof(step), 0, [&](std::int64_t at, const std::uint8_t* data, std::size_t bytes) {
+      std::memcpy(reinterpret_cast<char*>(&step) + at, data, bytes);
+    });
+    const std::int64_t named = found.manifest.progress.step;
+    if (step == static_cast<std::uint64_t>(named)) return "";
+    return fmt::format("{}: damaged: its manifest is of step {}, its arrays of step {}", checkpoint.string(), named,
+                       step);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 std::string fault_of(const fs::path& checkpoint, int reader, int readers) {
   if (!has_manifest(checkpoint)) return fmt::format("{}: incomplete: it has no {}", checkpoint.string(), kManifestName);
   try {
@@ -75,25 +94,51 @@ std::string fault_of(const fs::path& checkpoint, int reader, int readers) {
   } catch (const Error& error) {
     return error.what();
   }
-  return "";
+  return reader == 0 ? fault_of_layout(checkpoint) : "";
 }
 
 namespace {
 
-/// Whatever moment it ends at, no complete checkpoint with missing files is left.
-void remove_checkpoint(const fs::path& checkpoint) {
-  fs::remove(checkpoint / kManifestName);
-  sync_folder(checkpoint);
-  fs::remove_all(checkpoint);
+/// Whether a file of this name in a checkpoint is one that a run writes.
+bool is_own(std::string_view name) {
+  constexpr std::string_view kPartial = ".partial", kRank = "rank-", kArrays = ".safetensors";
+  if (name.ends_with(kPartial)) name.remove_suffix(kPartial.size());
+  if (name == kManifestName) return true;
+  if (!name.starts_with(kRank) || !name.ends_with(kArrays)) return false;
+  name.remove_prefix(kRank.size());
+  name.remove_suffix(kArrays.size());
+  return !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 }  // namespace
 
+std::string remove_checkpoint(const fs::path& checkpoint) {
+  try {
+    if (fs::is_symlink(checkpoint)) return "";
+    fs::remove(checkpoint / kManifestName);
+    sync_folder(checkpoint);
+    std::vector<fs::path> own;
+    for (const fs::directory_entry& entry : fs::directory_iterator(checkpoint)) {
+      if (is_own(entry.path().filename().string())) own.push_back(entry.path());
+    }
+    for (const fs::path& path : own) fs::remove(path);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  std::error_code not_empty;
+  fs::remove(checkpoint, not_empty);
+  return "";
+}
+
 void remove_old_checkpoints(const fs::path& folder, std::int64_t step, std::int64_t keep) {
   const auto found = checkpoints_in(folder);
   for (auto entry = std::make_reverse_iterator(found.upper_bound(step)); entry != found.rend(); ++entry) {
-    if (has_manifest(entry->second) && keep-- > 0) continue;
-    remove_checkpoint(entry->second);
+    if (keep > 0 && has_manifest(entry->second)) {
+      if (fault_of_layout(entry->second).empty()) --keep;
+      continue;
+    }
+    const std::string fault = remove_checkpoint(entry->second);
+    if (!fault.empty()) spdlog::warn("An old checkpoint cannot be removed: {}", fault);
   }
 }
 
@@ -129,11 +174,16 @@ std::optional<Checkpoint> find_checkpoint(const World& world, const fs::path& pa
   const auto found = checkpoints_in(path);
   for (auto entry = found.rbegin(); entry != found.rend(); ++entry) steps += entry->second.filename().string() + '\n';
   std::istringstream names(world.all_gather(steps).front());
+  std::string faults;
   for (std::string name; std::getline(names, name);) {
     const std::string fault = agreed_fault(world, path / name);
     if (fault.empty()) return read(world, path / name);
     if (world.rank() == 0) spdlog::warn("Checkpoint skipped: {}", fault);
+    if (world.max(has_manifest(path / name) ? 1.0 : 0.0) > 0.0) faults += "\n  " + fault;
   }
+  world.agree([&] {
+    if (!faults.empty()) usage_error("{}: none of its checkpoints can be used:{}", path.string(), faults);
+  });
   return std::nullopt;
 }
 
@@ -218,7 +268,11 @@ std::string lower_case(std::string text) {
 CheckpointReader::CheckpointReader(const Checkpoint& checkpoint) : manifest_(checkpoint.manifest) {
   for (const ArrayInfo& array : manifest_.arrays) arrays_[array.name] = &array;
   for (const CheckpointFile& file : manifest_.files) {
-    const SafetensorsFile& opened = files_.emplace_back(checkpoint.path / file.name);
+    const fs::path path = checkpoint.path / file.name;
+    if (const std::size_t bytes = MappedFile(path).size(); bytes != file.bytes) {
+      usage_error("{}: {} bytes in place of {}", path.string(), bytes, file.bytes);
+    }
+    const SafetensorsFile& opened = files_.emplace_back(path);
     for (const auto& [name, tensor] : opened.tensors()) {
       const PieceName piece = parse_piece_name(name);
       const std::int64_t count = element_count(tensor.shape);
@@ -230,6 +284,12 @@ CheckpointReader::CheckpointReader(const Checkpoint& checkpoint) : manifest_(che
       stored_[piece.array].push_back(
           {static_cast<int>(files_.size()) - 1, piece.begin, count, tensor.data, size_of(tensor.type)});
     }
+  }
+  for (const ArrayInfo& array : manifest_.arrays) {
+    const std::int64_t copies = array.placement == Placement::per_rank ? manifest_.run.world_size : 1;
+    std::int64_t missing = copies * element_count(array.shape);
+    for (const Stored& piece : stored_[array.name]) missing -= piece.count;
+    if (missing != 0) usage_error("{}: it lacks {} elements of {}", checkpoint.path.string(), missing, array.name);
   }
 }
 

@@ -30,15 +30,23 @@ std::filesystem::path checkpoint_path(const std::filesystem::path& folder, std::
 /// All, complete or not, by step; empty where the folder is missing.
 std::map<std::int64_t, std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
 bool has_manifest(const std::filesystem::path& checkpoint);
-/// What is wrong with a checkpoint, in words; empty: nothing. Of its files, looks at every `readers`-th.
+/// What is wrong with a checkpoint, in words; empty: nothing. Reads the manifest, size and header of every file, and
+/// the array `step`.
+std::string fault_of_layout(const std::filesystem::path& checkpoint);
+/// The same, and reads the content of every `readers`-th file, from number `reader` on. Reader 0 looks at the layout.
 std::string fault_of(const std::filesystem::path& checkpoint, int reader = 0, int readers = 1);
 
-/// Removes all but the newest `keep` complete checkpoints up to `step`, and incomplete ones before it.
+/// Removes what runs have written, and returns what went wrong, in words; empty: nothing. Whatever moment it ends at,
+/// no complete checkpoint with missing files is left. Other files stay, and the folder with them; a link to a folder
+/// stays.
+std::string remove_checkpoint(const std::filesystem::path& checkpoint);
+/// Removes all before the newest `keep` whose layout has no fault, up to `step`, and incomplete ones. Warns if
+/// that fails.
 void remove_old_checkpoints(const std::filesystem::path& folder, std::int64_t step, std::int64_t keep);
 
 /// `path`: a checkpoint, or a folder of them, of which the newest that is complete and undamaged is taken; the others
-/// are named in the log. Nothing where the folder has none. UsageError where the one checkpoint that `path` names is
-/// damaged, or a rank does not see it. The ranks divide the reading. Collective.
+/// are named in the log. Nothing where the folder has no complete one. UsageError, with each and its fault, if it has
+/// some and none is undamaged, or a rank sees none so. The ranks divide the reading. Collective.
 std::optional<Checkpoint> find_checkpoint(const World& world, const std::filesystem::path& path);
 
 /// What rank `rank` of `ranks` writes of `arrays`: its own pieces; of replicated arrays an equal part.
@@ -50,6 +58,7 @@ StoredType stored_type(DType dtype);
 /// The values of a checkpoint. Maps its files.
 class CheckpointReader {
  public:
+  /// UsageError where the files are not those of the manifest: by their sizes and headers, not by their content.
   explicit CheckpointReader(const Checkpoint& checkpoint);
 
   /// Elements [begin, begin + count) of an array, as they are stored; of an array that each rank has of its own, that

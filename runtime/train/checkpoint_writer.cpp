@@ -131,6 +131,10 @@ std::string CheckpointWriter::publish(Manifest manifest) const {
   AtomicFile file(fs::path(current_.path) / kManifestName);
   file.write(to_json(manifest));
   file.commit();
+  if (const std::string fault = fault_of_layout(current_.path); !fault.empty()) {
+    fs::remove(fs::path(current_.path) / kManifestName);
+    fail("it cannot be read: {}", fault);
+  }
   remove_old_checkpoints(folder, current_.step, options_.keep);
   return "{}";
 }
@@ -179,8 +183,7 @@ std::optional<WrittenCheckpoint> CheckpointWriter::advance() {
 
 std::optional<WrittenCheckpoint> CheckpointWriter::finish(std::string error) {
   phase_ = Phase::idle;
-  std::error_code ignored;
-  if (!error.empty() && world_.rank() == 0 && !has_manifest(current_.path)) fs::remove_all(current_.path, ignored);
+  if (!error.empty() && world_.rank() == 0 && !has_manifest(current_.path)) remove_checkpoint(current_.path);
   current_.error = std::move(error);
   current_.write_seconds = started_ > 0.0 ? now() - started_ : 0.0;
   return current_;

@@ -33,6 +33,7 @@ struct WrittenCheckpoint {
 };
 
 /// Writes checkpoints while training goes on: copies the state into pinned host memory, from where a thread writes it.
+/// A checkpoint is complete when fault_of_layout() has found nothing; only then are older ones removed.
 /// Host memory for it is taken once, at the start: this rank's share of the state.
 class CheckpointWriter {
  public:

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/core/error.h"
+#include "runtime/core/printable.h"
 
 namespace ddptrain {
 
@@ -19,14 +20,14 @@ DistributedSampler::DistributedSampler(std::int64_t dataset_size, std::int64_t b
   const std::int64_t cuts = grad_accum <= dataset_size / world_size ? grad_accum * world_size : dataset_size + 1;
   const std::int64_t largest = dataset_size / cuts;
   if (largest == 0) {
-    usage_error("{} training samples are too few for {} ranks with {} micro-steps each: use fewer", dataset_size,
-                world_size, grad_accum);
+    usage_error("{} training samples are too few for {} with {} each: use fewer", dataset_size,
+                counted(world_size, "rank"), counted(grad_accum, "micro-step"));
   }
   if (batch > largest) {
     usage_error(
-        "a batch of {} per rank on {} ranks with {} micro-steps needs more than the {} training samples in one "
+        "a batch of {} per rank on {} with {} needs more than the {} training samples in one "
         "step: the largest batch that fits is {}",
-        batch, world_size, grad_accum, dataset_size, largest);
+        batch, counted(world_size, "rank"), counted(grad_accum, "micro-step"), dataset_size, largest);
   }
   samples_per_step_ = batch * cuts;
   steps_per_epoch_ = dataset_size / samples_per_step_;

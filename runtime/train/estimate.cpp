@@ -10,9 +10,8 @@
 namespace ddptrain {
 namespace {
 
-/// That Student's distribution exceeds sqrt(degrees) tan(angle): the integral of cos^(degrees - 1) from there on, by
-/// Simpson's rule, as far as it is not negligible.
-double probability_above(double angle, double degrees) {
+/// The integral of cos^(degrees - 1) from `angle` on, by Simpson's rule, as far as it is not negligible.
+double tail(double angle, double degrees) {
   constexpr int kParts = 128;
   const double end = std::min(0.5 * std::numbers::pi, angle + 9.0 / std::sqrt(degrees));
   const double width = (end - angle) / kParts;
@@ -21,8 +20,7 @@ double probability_above(double angle, double degrees) {
     const double weight = i == 0 || i == kParts ? 1.0 : i % 2 == 1 ? 4.0 : 2.0;
     sum += weight * std::pow(std::max(std::cos(angle + i * width), 0.0), degrees - 1.0);
   }
-  const double log_scale = std::lgamma(0.5 * (degrees + 1.0)) - std::lgamma(0.5 * degrees);
-  return sum * width / 3.0 * std::exp(log_scale) / std::sqrt(std::numbers::pi);
+  return sum * width / 3.0;
 }
 
 double mean(const std::vector<double>& values) {
@@ -30,28 +28,38 @@ double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
+/// How many independent observations tell as much about their mean.
+double effective_count(const std::vector<double>& deviations, double squares) {
+  constexpr double kFewest = 2.5;  // with fewer, one high correlation by chance would make the interval useless
+  const auto n = static_cast<double>(deviations.size());
+  const double products = std::inner_product(deviations.begin() + 1, deviations.end(), deviations.begin(), 0.0);
+  if (n < 4.0 || n * products + squares <= 0.0) return n;
+  const double correlation = (n * products / squares + 1.0) / (n - 3.0);  // Kendall's correction of the bias
+  return std::max(kFewest, n * (1.0 - correlation) / (1.0 + correlation));
+}
+
 }  // namespace
 
-double student_quantile(double above, std::size_t degrees) {
-  DDP_CHECK(above > 0.0 && above < 0.5 && degrees > 0, "a quantile above {} of {} degrees", above, degrees);
-  const auto freedom = static_cast<double>(degrees);
-  double low = 0.0, high = 0.5 * std::numbers::pi;
-  for (int i = 0; i < 50; ++i) {
-    const double middle = 0.5 * (low + high);
-    (probability_above(middle, freedom) > above ? low : high) = middle;
+double student_quantile(double above, double degrees) {
+  DDP_CHECK(above > 0.0 && above < 0.5 && degrees >= 1.0, "a quantile above {} of {} degrees", above, degrees);
+  const double log_scale = std::lgamma(0.5 * (degrees + 1.0)) - std::lgamma(0.5 * degrees);
+  const double wanted = above / std::exp(log_scale) * std::sqrt(std::numbers::pi);
+  double angle = 0.0;                                     // its tangent is the quantile / sqrt(degrees)
+  for (double step = 1.0; step > 1e-12; angle += step) {  // Newton's method: as `tail` is convex, from one side
+    step = (tail(angle, degrees) - wanted) / std::pow(std::cos(angle), degrees - 1.0);
   }
-  return std::sqrt(freedom) * std::tan(0.5 * (low + high));
+  return std::sqrt(degrees) * std::tan(angle);
 }
 
 Estimate estimate_mean(const std::vector<double>& observations, std::size_t candidates) {
   Estimate result{mean(observations)};
-  const std::size_t count = observations.size();
-  if (count < 2) return result;
-  double squares = 0.0;
-  for (const double value : observations) squares += (value - result.value) * (value - result.value);
-  const auto n = static_cast<double>(count);
-  const double quantile = student_quantile(0.025 / static_cast<double>(candidates), count - 1);
-  result.half_width = quantile * std::sqrt(squares / (n - 1.0) / n);
+  if (observations.size() < 2) return result;
+  std::vector<double> deviations = observations;
+  for (double& value : deviations) value -= result.value;
+  const double squares = std::inner_product(deviations.begin(), deviations.end(), deviations.begin(), 0.0);
+  const double degrees = effective_count(deviations, squares) - 1.0;
+  const double variance = squares / static_cast<double>(observations.size()) / degrees;  // of the mean
+  result.half_width = student_quantile(0.025 / static_cast<double>(candidates), degrees) * std::sqrt(variance);
   return result;
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/train/manifest.h"
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <iterator>
@@ -9,6 +10,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
 #include "runtime/core/json.h"
+#include "runtime/core/printable.h"
 
 namespace ddptrain {
 namespace {
@@ -17,7 +19,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "ddptrain checkpoint";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
+constexpr std::int64_t kMost = std::int64_t{1} << 40;  // of whatever is counted
+constexpr const char* kChecksum = ",\n \"xxh3_128\": \"";
 
 constexpr std::array<std::pair<Placement, const char*>, 3> kPlacements = {
     {{Placement::replicated, "replicated"}, {Placement::sharded, "sharded"}, {Placement::per_rank, "per rank"}}};
@@ -61,6 +65,12 @@ EpochResult epoch_in(const nlohmann::json& json) {
           number_in(json.at("samples_per_second"))};
 }
 
+std::int64_t count_in(const nlohmann::json& json, const char* name, std::int64_t least) {
+  const nlohmann::json& count = json.at(name);
+  if (count.is_number_integer() && count >= least && count <= kMost) return count;
+  usage_error("damaged: {} is {}", name, printable(count.dump(), 40));
+}
+
 RunIdentity run_in(const nlohmann::json& json) {
   RunIdentity run;
   json.at("model").get_to(run.model);
@@ -68,31 +78,33 @@ RunIdentity run_in(const nlohmann::json& json) {
   json.at("data").get_to(run.data);
   json.at("precision").get_to(run.precision);
   json.at("seed").get_to(run.seed);
-  json.at("batch_per_rank").get_to(run.batch);
-  json.at("grad_accum").get_to(run.grad_accum);
-  json.at("samples_per_step").get_to(run.samples_per_step);
-  json.at("steps_per_epoch").get_to(run.steps_per_epoch);
-  json.at("world_size").get_to(run.world_size);
+  run.batch = count_in(json, "batch_per_rank", 1);
+  run.grad_accum = count_in(json, "grad_accum", 1);
+  run.samples_per_step = count_in(json, "samples_per_step", 1);
+  run.steps_per_epoch = count_in(json, "steps_per_epoch", 1);
+  run.world_size = static_cast<int>(json.at("files").size());
+  if (count_in(json, "world_size", 1) != run.world_size) usage_error("damaged: not one file of each rank");
   json.at("configuration").get_to(run.flags);
   json.at("versions").get_to(run.versions);
-  if (run.world_size < 1 || run.steps_per_epoch < 1) usage_error("world_size and steps_per_epoch are not above 0");
   return run;
 }
 
 RunProgress progress_in(const nlohmann::json& json) {
   RunProgress progress;
-  json.at("step").get_to(progress.step);
+  progress.step = count_in(json, "step", 0);
   for (const auto& epoch : json.at("epochs")) progress.epochs.push_back(epoch_in(epoch));
   progress.epoch_sums = sums_in(json.at("epoch_sums"));
   for (const auto& sums : json.at("rank_sums")) progress.rank_sums.push_back(sums_in(sums));
-  if (progress.step < 0) usage_error("step {}", progress.step);
   return progress;
 }
 
 ArrayInfo array_in(const nlohmann::json& json) {
   ArrayInfo array{json.at("name"), json.at("shape"), json.at("dtype"), placement_of(json.at("placement"))};
+  std::int64_t elements = 1;
   for (const std::int64_t size : array.shape) {
-    if (size < 0 || size > std::numeric_limits<std::int32_t>::max()) usage_error("{}: a size of {}", array.name, size);
+    if (size < 0 || size > kMost / std::max<std::int64_t>(elements, 1))
+      usage_error("{:.80}: a size of {}", array.name, size);
+    elements *= size;
   }
   return array;
 }
@@ -103,13 +115,18 @@ CheckpointFile file_in(const nlohmann::json& json) {
   return file;
 }
 
-std::string hash_of(const std::map<std::string, std::string>& flags) {
-  Hash128 hash;
-  for (const auto& [name, value] : flags) {
-    hash.add(name);
-    hash.add(value);
+/// What a manifest quotes goes to terminals and logs.
+void require_printable(const nlohmann::json& json) {
+  const auto check = [](const std::string& text) {
+    if (printable_text(text) != text || text.find_first_of("\n\t") != std::string::npos) {
+      usage_error("damaged: it has control characters");
+    }
+  };
+  const nlohmann::json values = json.flatten();
+  for (const auto& [path, value] : values.items()) {
+    check(path);
+    if (value.is_string()) check(value);
   }
-  return hash.hex();
 }
 
 }  // namespace
@@ -137,7 +154,6 @@ std::string to_json(const Manifest& manifest) {
                {"steps_per_epoch", run.steps_per_epoch},
                {"data", run.data},
                {"configuration", run.flags},
-               {"configuration_hash", hash_of(run.flags)},
                {"versions", run.versions},
                {"epoch_sums", json_of(manifest.progress.epoch_sums)},
                {"rank_sums", Json::array()},
@@ -155,7 +171,12 @@ std::string to_json(const Manifest& manifest) {
                               {"dtype", array.dtype},
                               {"placement", name_of(array.placement)}});
   }
-  return json.dump(1) + "\n";
+  return with_checksum(json.dump(1, ' ', false, Json::error_handler_t::replace));  // a path need not be UTF-8
+}
+
+std::string with_checksum(std::string_view json) {
+  std::string text(json.substr(0, std::min(json.rfind(kChecksum), json.rfind("\n}"))));
+  return text + kChecksum + xxh3_128(text.data(), text.size()) + "\"\n}\n";
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& name) {
@@ -163,17 +184,17 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
   try {
     if (json.value("format", "") != kFormat) usage_error("not the manifest of a checkpoint");
     if (const int version = json.at("version"); version != kVersion) {
-      usage_error("format version {}, and this program reads version {}", version, kVersion);
+      usage_error("format version {}, and this program reads version {}: use the ddptrain that wrote it", version,
+                  kVersion);
     }
+    if (with_checksum(text) != text) usage_error("damaged: its XXH3-128 is not the one that it names");
+    require_printable(json);
     Manifest manifest{run_in(json), progress_in(json), {}, {}, json.at("written")};
     for (const auto& file : json.at("files")) manifest.files.push_back(file_in(file));
     for (const auto& array : json.at("arrays")) manifest.arrays.push_back(array_in(array));
-    if (json.at("configuration_hash") != hash_of(manifest.run.flags)) {
-      usage_error("damaged: its configuration does not have the hash that it names");
-    }
-    const auto ranks = static_cast<std::size_t>(manifest.run.world_size);
-    if (manifest.files.size() != ranks || manifest.progress.rank_sums.size() != ranks) {
-      usage_error("damaged: not one file and one sum for each of {} ranks", ranks);
+    const std::size_t sums = manifest.progress.rank_sums.size();  // of several virtual ranks of each rank, or one
+    if (sums == 0 || sums % manifest.files.size() != 0) {
+      usage_error("damaged: {} sums of {} ranks", sums, manifest.files.size());
     }
     return manifest;
   } catch (const nlohmann::json::exception& error) {

@@ -39,7 +39,7 @@ struct RunProgress {
   std::int64_t step = 0;
   std::vector<EpochResult> epochs;    ///< Those that have been reported.
   MetricSums epoch_sums;              ///< Of all ranks: what has been logged of the epoch in progress.
-  std::vector<MetricSums> rank_sums;  ///< Of each rank, or virtual rank: what has been added up since.
+  std::vector<MetricSums> rank_sums;  ///< Of each rank, or each virtual rank: what has been added up since.
 };
 
 struct CheckpointFile {
@@ -66,7 +66,10 @@ struct Manifest {
 };
 
 std::string to_json(const Manifest& manifest);
-/// UsageError, naming `name`, where `text` is not a manifest of this version.
+/// An indented JSON object with its checksum as the last field, in place of one that it has: of all bytes before it.
+std::string with_checksum(std::string_view json);
+/// UsageError, naming `name`, if `text` is not a manifest of this version, or a byte of it was changed. The texts of a
+/// manifest can be printed.
 Manifest parse_manifest(std::string_view text, const std::string& name);
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 

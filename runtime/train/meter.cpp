@@ -57,7 +57,7 @@ double Meter::rate_since(std::size_t first_window) const {
     samples += static_cast<double>(windows_[i].samples);
     seconds += windows_[i].seconds;
   }
-  return seconds > 0.0 ? samples / seconds : 0.0;
+  return seconds > 0.0 ? samples / seconds : std::numeric_limits<double>::quiet_NaN();
 }
 
 double Meter::seconds() const {

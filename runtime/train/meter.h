@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace ddptrain {
@@ -9,9 +10,9 @@ double median(std::vector<double> values);  ///< NaN of nothing; the mean of the
 
 /// Samples per second, from windows of steps between two synchronisations.
 struct Rate {
-  double median = 0.0;
-  double min = 0.0;
-  double max = 0.0;
+  double median = std::numeric_limits<double>::quiet_NaN();
+  double min = median;
+  double max = median;
   std::size_t windows = 0;
   double seconds = 0.0;  ///< Of all these windows.
 };
@@ -24,7 +25,8 @@ class Meter {
   /// Over all windows but the first, which holds what happens once; over that one where there is no other. Neighbours
   /// are joined until they last a second, so that no short one decides.
   Rate rate() const;
-  /// Samples per second over the windows from number `first_window` on, without window 0 unless it is the only one.
+  /// Samples per second over the windows from number `first_window` on, without window 0 unless it is the only
+  /// one. NaN without windows.
   double rate_since(std::size_t first_window) const;
   std::size_t windows() const { return windows_.size(); }
   double seconds() const;  ///< In all windows.

@@ -92,12 +92,33 @@ std::string microseconds(const Estimate& estimate) {
 }
 
 std::string rounds_text(const Calibration& c) {
-  const std::size_t rounds = c.rounds.size();
+  const auto rounds = static_cast<std::int64_t>(c.rounds.size());
   const auto fell = std::count_if(c.rounds.begin(), c.rounds.end(), [](const auto& round) { return round.clock_fell; });
   const std::string low = fell > 0 ? fmt::format(", {} of them at a lower clock", fell) : "";
   const std::string limit =
       c.limit_seconds ? fmt::format(", ended by the limit of {:.3g} s: --calibration-seconds", *c.limit_seconds) : "";
-  return fmt::format("{} round{}{}{}", rounds, rounds == 1 ? ", which gives no interval" : "s", low, limit);
+  return fmt::format("{}{}{}{}", counted(rounds, "round"), rounds == 1 ? ", which gives no interval" : "", low, limit);
+}
+
+/// The baseline is of rank 0, which may be faster or slower than the others.
+std::string rank_0_text(const Calibration& c) {
+  const Estimate& ratio = c.rank_0;
+  const std::string efficiency = percent(c.scaling_efficiency.value / ratio.value);
+  return fmt::format(
+      "{} {} than the mean rank{}", percent(Estimate{std::abs(ratio.value - 1.0), ratio.half_width}),
+      ratio.value < 1.0 ? "faster" : "slower",
+      ratio.contains(1.0) ? ", which may be noise" : ": against that one the efficiency is " + efficiency);
+}
+
+/// Empty if every rank had a core to itself.
+std::string shared_cores_text(const Calibration& c) {
+  constexpr double kToItself = 0.9;
+  const auto least = std::min_element(c.cpu_share.begin(), c.cpu_share.end());
+  if (least == c.cpu_share.end() || *least >= kToItself) return "";
+  return fmt::format(
+      "rank {} had a core for {} of the time in which it computed: other programs, or more threads than cores, disturb "
+      "these numbers",
+      least - c.cpu_share.begin(), percent(*least));
 }
 
 std::string straggler_text(const Calibration& c) {
@@ -143,6 +164,9 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   line["step_seconds_without_communication"] = c.silent_slowest_seconds();
   line["step_seconds_without_communication_mean"] = c.silent_mean_seconds;
   line["step_seconds_without_communication_per_rank"] = c.silent_seconds;
+  line["rank_0_step_ratio"] = c.rank_0.value;
+  line["rank_0_step_ratio_half_width"] = half_width(c.rank_0);
+  line["cpu_share_per_rank"] = c.cpu_share;
   line["communication_seconds"] = c.communication_seconds;
   for (const auto& [name, part] : {std::pair{"together_us", c.together},
                                    {"stragglers_us", c.stragglers},
@@ -257,9 +281,10 @@ void Report::epoch(const EpochResult& result) {
   const std::string validation = has_text() ? fmt::format("  validation loss {:.4f}  perplexity {:.2f}",
                                                           result.test_loss, std::exp(result.test_loss))
                                             : "";
-  print(fmt::format("Epoch {}/{}\nloss {:.4f}  accuracy {:.4f}{}\n{}/sec: {:.2f}\n", result.epoch, info_.epochs,
-                    result.train_loss, result.test_accuracy, validation, capital_unit(),
-                    units(result.samples_per_second)));
+  const double rate = units(result.samples_per_second);
+  const std::string throughput = std::isnan(rate) ? "" : fmt::format("{}/sec: {:.2f}\n", capital_unit(), rate);
+  print(fmt::format("Epoch {}/{}\nloss {:.4f}  accuracy {:.4f}{}\n{}", result.epoch, info_.epochs, result.train_loss,
+                    result.test_accuracy, validation, throughput));
   Json line = {{"event", "epoch"},
                {"epoch", result.epoch},
                {"step", result.step},
@@ -268,7 +293,7 @@ void Report::epoch(const EpochResult& result) {
                {"train_accuracy", result.train_accuracy},
                {"test_loss", result.test_loss},
                {"accuracy", result.test_accuracy},
-               {run().unit + "_per_second", units(result.samples_per_second)}};
+               {run().unit + "_per_second", rate}};
   if (has_text()) line["perplexity"] = std::exp(result.test_loss);
   write(std::move(line));
   scalar("epoch/mean_loss", result.step, result.train_loss);
@@ -405,16 +430,18 @@ void Report::table(const RunResult& result) const {
   };
   const Rate& rate = result.rate;
   const bool shared = info_.shared_gpus > 0;
-  const int places = shared ? info_.shared_gpus : info_.nodes;
-  row("Ranks", fmt::format("{} on {} {}{}", run().world_size, places, shared ? "GPU" : "node", places == 1 ? "" : "s"));
+  row("Ranks", fmt::format("{} on {}", run().world_size,
+                           shared ? counted(info_.shared_gpus, "GPU") : counted(info_.nodes, "node")));
   if (run().virtual_ranks > 0) row("Virtual ranks", fmt::format("{}", run().virtual_ranks));
-  row(capital_unit() + "/sec, all ranks",
-      rate.windows == 1
-          ? fmt::format("{:.0f}  (over {:.2g} s)", units(rate.median), rate.seconds)
-          : fmt::format("{:.0f}  (median of {} windows of {:.1f} s, {:.0f} to {:.0f})", units(rate.median),
-                        rate.windows, rate.seconds / static_cast<double>(rate.windows), units(rate.min),
-                        units(rate.max)));
-  row(capital_unit() + "/sec per rank", fmt::format("{:.0f}", units(rate.median) / run().world_size));
+  if (rate.windows > 0) {
+    row(capital_unit() + "/sec, all ranks",
+        rate.windows == 1
+            ? fmt::format("{:.0f}  (over {:.2g} s)", units(rate.median), rate.seconds)
+            : fmt::format("{:.0f}  (median of {} windows of {:.1f} s, {:.0f} to {:.0f})", units(rate.median),
+                          rate.windows, rate.seconds / static_cast<double>(rate.windows), units(rate.min),
+                          units(rate.max)));
+    row(capital_unit() + "/sec per rank", fmt::format("{:.0f}", units(rate.median) / run().world_size));
+  }
   if (run().world_size > 1) row("Gradients", described(info_.gradient_path));
   if (result.calibration && run().world_size > 1) {
     const Calibration& c = *result.calibration;
@@ -422,6 +449,7 @@ void Report::table(const RunResult& result) const {
                                            units(c.samples_per_second), rounds_text(c)));
     row("One-rank baseline",
         fmt::format("{:.0f}  (rank 0 alone in this job, with its whole device)", units(c.baseline_per_second)));
+    row("  rank 0", rank_0_text(c));
     row("Scaling efficiency", percent(c.scaling_efficiency) + (c.rounds.size() > 1 ? "  (+-: 95% intervals)" : ""));
     row("Step", fmt::format("{:.1f} us, against {:.1f} us alone; the difference is:", 1e6 * c.step_seconds,
                             1e6 * c.alone_seconds));
@@ -430,17 +458,18 @@ void Report::table(const RunResult& result) const {
     row("Exposed communication", exposed_text(c));
     row("  compute slowed down", microseconds(c.slowed_down));
     row("  waiting", microseconds(c.waiting));
+    if (const std::string shared = shared_cores_text(c); !shared.empty()) row("Cores were shared", shared);
     if (c.cores_taken) row("Cores taken by sums", microseconds(*c.cores_taken) + " of compute in a step");
   } else if (result.calibration) {
     row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
   }
   if (shared) row("Scaling efficiency", "not measured: ranks that share a GPU take its time from each other");
-  row("MFU", mfu_text(rate.median));
+  if (rate.windows > 0) row("MFU", mfu_text(rate.median));
   std::string phases;
   for (const auto& [name, seconds] : info_.startup)
     phases += fmt::format("{}{} {:.2f}", phases.empty() ? "" : ", ", name, seconds);
   row("Start to first step", fmt::format("{:.2f} s  ({})", result.startup_seconds, phases));
-  row("Training", fmt::format("{:.2f} s, {} steps", result.train_seconds, info_.steps));
+  row("Training", fmt::format("{:.2f} s, {}", result.train_seconds, counted(info_.steps, "step")));
   if (!result.gpus.empty()) {
     const std::string fell = result.clocks.fell == 0 ? ""
                                                      : fmt::format("; the clock fell in {} of {} windows",

@@ -64,7 +64,7 @@ struct EpochResult {
   double train_accuracy = 0.0;
   double test_loss = 0.0;
   double test_accuracy = 0.0;
-  double samples_per_second = 0.0;
+  double samples_per_second = 0.0;  ///< NaN if this process has run none of its steps.
   double last_loss =
       std::numeric_limits<double>::quiet_NaN();  ///< Of the last step; NaN where this process has not run it.
 };

@@ -39,12 +39,13 @@ int measure(const std::vector<Series*>& all, const World& world, Device& device,
     if (gpu) time_window(series->graph(), 2 * kUnroll + 1, world, device);
   }
   const std::uint64_t probe = gpu ? kUnroll : 1;
-  const double step = world.max(time_window(all.front()->graph(), probe, world, device)) / static_cast<double>(probe);
+  const double step =
+      world.max(time_window(all.front()->graph(), probe, world, device).seconds) / static_cast<double>(probe);
   const std::uint64_t steps = steps_per_window(gpu ? 0.02 : 0.1, step);
   int round = 0;
   for (double timed = 0.0; round < kRounds || timed < min_seconds; ++round) {
     for (Series* series : all) {
-      const double mine = time_window(series->graph(), steps, world, device) / static_cast<double>(steps);
+      const double mine = time_window(series->graph(), steps, world, device).seconds / static_cast<double>(steps);
       const double slowest = world.max(mine);
       series->add(slowest, world.sum(mine) / world.size());
       if (series == all.front()) timed += slowest * static_cast<double>(steps);

@@ -16,8 +16,13 @@ struct WindowOptions {
   bool waits = true;       ///< Until the device is done; else, on a CPU, sums of the last step may go on behind.
 };
 
-/// Collective. Seconds that this rank takes for `steps` steps, from a start in common; 0 where it takes no part.
-double time_window(StepGraph& graph, std::uint64_t steps, const World& world, Device& device,
-                   const WindowOptions& options = {});
+struct WindowTime {
+  double seconds = 0.0;
+  double cpu_seconds = 0.0;  ///< Of the calling thread, which on a CPU computes: less if it had to wait for a core.
+};
+
+/// Collective. What this rank takes for `steps` steps, from a start in common; 0 where it takes no part.
+WindowTime time_window(StepGraph& graph, std::uint64_t steps, const World& world, Device& device,
+                       const WindowOptions& options = {});
 
 }  // namespace ddptrain

@@ -7,6 +7,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/nvtx.h"
+#include "runtime/core/printable.h"
 #include "runtime/device/tuned_choices.h"
 #include "runtime/train/background_sums.h"
 #include "runtime/train/replica_check.h"
@@ -40,9 +41,9 @@ VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_si
   }
   if (all % world_size != 0) {
     usage_error(
-        "--virtual-ranks {} on {} ranks: each rank takes as many virtual ranks as the others. Use 1, 2, 4 or another "
-        "power of two up to {} ranks.",
-        all, world_size, all);
+        "--virtual-ranks {} on {}: each rank takes as many virtual ranks as the others. Use 1, 2, 4 or another "
+        "power of two up to {}.",
+        all, counted(world_size, "rank"), all);
   }
   const std::int64_t count = all / world_size;
   return {all, rank * count, count};
@@ -132,7 +133,7 @@ GradientPath Trainer::gradient_path() const {
 GradientPath Trainer::tree_path() const {
   const std::string library = communicator_.library().empty() ? "" : communicator_.library() + ", ";
   const std::string fused = optimizer_.sums_last_bucket() ? " + fused last bucket" : "";
-  return {"tree", fmt::format("{}binary tree of {} virtual ranks{}", library, ranks_.all, fused),
+  return {"tree", fmt::format("{}binary tree of {}{}", library, counted(ranks_.all, "virtual rank"), fused),
           "the order of additions is fixed"};
 }
 

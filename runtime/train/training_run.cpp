@@ -380,7 +380,7 @@ class TrainingRun {
 
   [[noreturn]] void end_run() {
     device_.synchronize();
-    if (hooks_.checkpoints != nullptr) note(hooks_.checkpoints->wait());
+    if (hooks_.checkpoints != nullptr) wait_for_checkpoint();
     const std::string signal = signal_name(end_signal_);
     if (report_ != nullptr) report_->interrupted(step_, signal, newest_checkpoint_);
     if (newest_checkpoint_.empty()) {

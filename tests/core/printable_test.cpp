@@ -33,5 +33,11 @@ TEST(Printable, TextsLoseControlCharactersAndWhatIsNoUtf8) {
   EXPECT_EQ(printable_text("\xf5\x80\x80\x80"), "\\xf5\\x80\\x80\\x80");  // beyond U+10FFFF
 }
 
+TEST(Counted, OneIsSingular) {
+  EXPECT_EQ(counted(1, "rank"), "1 rank");
+  EXPECT_EQ(counted(0, "rank"), "0 ranks");
+  EXPECT_EQ(counted(12, "micro-step"), "12 micro-steps");
+}
+
 }  // namespace
 }  // namespace ddptrain

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -23,6 +24,8 @@
 #include <vector>
 
 #include "runtime/core/scoped_environment.h"
+#include "runtime/core/signal_requests.h"
+#include "runtime/diagnostics/flight_record.h"
 #include "runtime/diagnostics/nccl_ras.h"
 #include "runtime/diagnostics/peer_link.h"
 #include "runtime/diagnostics/thread_stacks.h"
@@ -58,13 +61,12 @@ using WatchdogDeathTest = WatchdogTest;
 class WatchdogClock {
  public:
   explicit WatchdogClock(
-      Watch& watch, const std::function<void()>& each = [] {}) {
-    watch.set_health_check([this, each] {
-      each();
-      ++checks_;
-      return std::string();
-    });
-  }
+      Watch& watch, const std::function<void()>& each = [] {})
+      : check_(watch, [this, each] {
+          each();
+          ++checks_;
+          return std::string();
+        }) {}
 
   /// Until the next check.
   void tick() const { wait_for_check(checks_ + 1); }
@@ -76,6 +78,7 @@ class WatchdogClock {
   }
 
   std::atomic<int> checks_ = 0;
+  Watch::HealthCheck check_;
 };
 
 TEST_F(WatchdogDeathTest, EndsAWaitThatIsTooLong) {
@@ -154,13 +157,46 @@ TEST_F(WatchdogTest, ZeroIsNoLimit) {
   clock.wait_at_least(1);
 }
 
-TEST_F(WatchdogDeathTest, EndsWhatIsIll) {
+/// Each NCCL communicator has a check: neither a later one nor the end of another replaces it.
+TEST_F(WatchdogDeathTest, EndsWhatIsIllByAnyCheck) {
   const auto fall_ill = [&] {
     const Watchdog watchdog("tester", 0, options(), watch);
-    watch->set_health_check([] { return std::string("A collective failed."); });
+    const auto well = [] { return std::string(); };
+    std::optional<Watch::HealthCheck> earlier(std::in_place, *watch, well);
+    const Watch::HealthCheck ill(*watch, [] { return std::string("A collective failed."); });
+    const Watch::HealthCheck later(*watch, well);
+    earlier.reset();
     std::this_thread::sleep_for(kForEver);
   };
   EXPECT_EXIT(fall_ill(), ExitedWithCode(1), "tester: A collective failed.");
+}
+
+/// A rank that hangs outside of MPI waits for nobody, and no step comes to an end.
+TEST_F(WatchdogDeathTest, EndsWhatDoesNotHeedASignal) {
+  const auto hang = [&](const char* phase, double timeout) {
+    const SignalRequests signals;
+    const WatchdogClock clock(*watch);
+    const Watchdog watchdog("tester", 0, {timeout, folder.string(), 1.0}, watch);
+    const Watch::Phase hanging(*watch, phase);
+    raise(SIGTERM);
+    clock.wait_at_least(2);
+    std::exit(0);
+  };
+  const char* message = "rank 0 .* busy with its own work for .* although SIGTERM asked it to end";
+  EXPECT_EXIT(hang("training", 600.0), ExitedWithCode(kTimeoutExitCode), message);
+  EXPECT_TRUE(std::filesystem::exists(folder / "rank0.jsonl"));
+  EXPECT_EXIT(hang("training", 0.0), ExitedWithCode(kTimeoutExitCode), message);
+  EXPECT_EXIT(hang("checkpoint", 600.0), ExitedWithCode(0), "");  // it may take long to write
+  EXPECT_EXIT(hang("checkpoint", 1.0), ExitedWithCode(kTimeoutExitCode), message);
+}
+
+TEST_F(WatchdogTest, LeavesAloneWhatMovesAfterASignal) {
+  const SignalRequests signals;
+  const WatchdogClock clock(*watch, [&] { watch->add_steps(1); });
+  const Watchdog watchdog("tester", 0, {600.0, folder.string(), 2.0}, watch);
+  const Watch::Phase training(*watch, "training");
+  raise(SIGTERM);
+  clock.wait_at_least(3);
 }
 
 TEST_F(WatchdogDeathTest, EndsAProcessThatMpiDoesNotEnd) {
@@ -170,6 +206,81 @@ TEST_F(WatchdogDeathTest, EndsAProcessThatMpiDoesNotEnd) {
     std::this_thread::sleep_for(kForEver);
   };
   EXPECT_EXIT(hang(), ExitedWithCode(7), "MPI could not end the job");
+}
+
+/// Records without --flight: others can neither guess the folder's name nor look into it.
+TEST_F(WatchdogDeathTest, WritesIntoAFolderThatNobodyCouldPrepare) {
+  const std::filesystem::path victim = folder / "victim";
+  std::filesystem::create_directories(victim);
+  const auto wait = [&] {
+    setenv("TMPDIR", folder.c_str(), 1);
+    std::filesystem::create_symlink(victim, folder / ("tester-flight-" + std::to_string(getpid())));
+    const Watchdog watchdog("tester", 3, {kTimeout, ""}, watch);
+    const Watch::Wait waiting(*watch, "others");
+    std::this_thread::sleep_for(kForEver);
+  };
+  EXPECT_EXIT(wait(), ExitedWithCode(kTimeoutExitCode), "Flight records: .*/tester-flight-");
+  EXPECT_TRUE(std::filesystem::is_empty(victim));
+  int records = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (!std::filesystem::exists(entry.path() / "rank3.jsonl")) continue;
+    EXPECT_EQ(entry.status().permissions(), std::filesystem::perms::owner_all) << entry.path();
+    ++records;
+  }
+  EXPECT_EQ(records, 1);
+}
+
+class FlightFileTest : public WatchdogTest {
+ protected:
+  void SetUp() override {
+    WatchdogTest::SetUp();
+    std::filesystem::create_directories(folder);
+  }
+
+  bool writes(const char* into, bool is_private) const {
+    return FlightFile(folder / into, is_private, "rank0.jsonl").add_stacks({ThreadStack()});
+  }
+  std::string text(const char* file) const {
+    std::ifstream in(folder / file);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+};
+
+TEST_F(FlightFileTest, WritesThroughNoLink) {
+  std::filesystem::create_directory(folder / "shared");
+  std::ofstream(folder / "precious") << "precious";
+  std::filesystem::create_symlink(folder / "precious", folder / "shared" / "rank0.jsonl");
+  EXPECT_TRUE(writes("shared", false));
+  EXPECT_EQ(text("precious"), "precious");
+  EXPECT_NE(text("shared/rank0.jsonl"), "");
+
+  std::filesystem::remove(folder / "shared" / "rank0.jsonl");
+  std::filesystem::create_hard_link(folder / "precious", folder / "shared" / "rank0.jsonl");
+  EXPECT_TRUE(writes("shared", false));
+  EXPECT_EQ(text("precious"), "precious");
+}
+
+TEST_F(FlightFileTest, ReplacesAnOlderRecord) {
+  EXPECT_TRUE(writes("new/folder", false));
+  const std::string record = text("new/folder/rank0.jsonl");
+  EXPECT_TRUE(writes("new/folder", false));
+  EXPECT_EQ(text("new/folder/rank0.jsonl"), record);
+}
+
+TEST_F(FlightFileTest, APrivateFolderIsThisUsersAlone) {
+  using std::filesystem::perms;
+  EXPECT_TRUE(writes("own", true));
+  EXPECT_EQ(std::filesystem::status(folder / "own").permissions(), perms::owner_all);
+  EXPECT_TRUE(writes("own", true)) << "another rank of the job has made it";
+
+  std::filesystem::create_directory_symlink(folder / "own", folder / "link");
+  EXPECT_FALSE(writes("link", true));
+  std::filesystem::permissions(folder / "own", perms::owner_all | perms::others_write);
+  EXPECT_FALSE(writes("own", true));
+  if (geteuid() != 0) return;  // only root can make a folder of another user
+  std::filesystem::permissions(folder / "own", perms::owner_all);
+  ASSERT_EQ(chown((folder / "own").c_str(), 12345, 12345), 0);
+  EXPECT_FALSE(writes("own", true));
 }
 
 TEST(PeerLink, CarriesBeatsOfTheSameJobAlone) {

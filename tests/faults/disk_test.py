@@ -40,7 +40,7 @@ class LimitTest(JobTest):
         failed = int(re.search(r"the checkpoint of step (\d+) was not written: rank ", text)[1])
         self.assertIn("File too large", text)
         self.assertEqual(self.steps("c/d"), [failed - 20, failed - 10])
-        self.assertEqual(len(list((self.folder / "c/d").iterdir())), 2)
+        self.assertEqual(len(list((self.folder / "c/d").glob("step-*"))), 2)
         text = self.run_job(2, *saving(*LARGE, "--resume", "auto", "--steps", failed))
         self.assertIn(f"Resumed at step {failed - 10}", text)
 
@@ -74,14 +74,16 @@ class FileSystemTest(JobTest):
         text = self.run_job(2, *saving(), code=1)
         self.assertIn("has not the 0.2 MB free", text)
         self.assertEqual(self.steps("c/d"), [10, 20])
-        self.assertEqual(len(list((self.folder / "c/d").iterdir())), 2)
+        self.assertEqual(len(list((self.folder / "c/d").glob("step-*"))), 2)
 
     def test_a_folder_that_became_read_only(self) -> None:
         folder = self.mount("10m")
         job = self.job(2, *words(*TINY, "--batch", 8, "--epochs", 100000, "--checkpoint", "c/d", "--checkpoint-every", 100))
         job.wait_until(lambda: len(self.steps("c/d")) == 2)
-        remount = ["mount", "-o", "remount,ro", folder]
-        # It fails while a file is open for writing.
+        # A second mount on top, as the first one has an open file, the lock. Remounting fails while a file is open there.
+        subprocess.run(["mount", "--bind", folder, folder], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", folder], check=True)
+        remount = ["mount", "-o", "remount,bind,ro", folder]
         job.wait_until(lambda: subprocess.run(remount, capture_output=True).returncode == 0)
         self.assertEqual(job.wait(), 1, job.text())
         self.assertIn("Read-only file system", job.text())
@@ -89,6 +91,17 @@ class FileSystemTest(JobTest):
             self.assertGreaterEqual(len(self.steps("c/d")), 1)
         text = self.run_job(2, *saving("--resume", "auto"), code=2)
         self.assertIn("--checkpoint c/d: the folder cannot be made or written to (Read-only file system)", text)
+
+
+    def test_an_old_checkpoint_that_cannot_be_removed_does_not_end_the_job(self) -> None:
+        folder = self.mount("10m")
+        self.run_job(2, *saving("--steps", 10))
+        stays = folder / "d" / "step-000000000010" / "rank-00001.safetensors"
+        subprocess.run(["mount", "--bind", stays, stays], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", stays], check=True)
+        text = self.run_job(2, *saving("--resume", "auto"))
+        self.assertRegex(text, r"An old checkpoint cannot be removed: .*rank-00001.safetensors")
+        self.assertEqual(self.steps("c/d"), [110, 111])
 
 
 if __name__ == "__main__":

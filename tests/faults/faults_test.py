@@ -16,9 +16,10 @@ import time
 import unittest
 
 from emulated import Hosts
-from job import ENVIRONMENT, MPIRUN, OPEN_MPI, SHARE_GPU, SHARING, Job, find_mpirun, gpus
+from job import ENVIRONMENT, MPIRUN, OPEN_MPI, ROOT, SHARE_GPU, SHARING, Job, find_mpirun, gpus
 
-END = 60.0  # seconds after a fault was noticed in which all ranks must have ended; the times are printed
+END = 60.0  # seconds after a fault was noticed in which all ranks end, as PAGE promises; the times are printed
+PAGE = ROOT / "docs" / "concepts" / "failures.md"
 LATE = 60.0  # seconds by which a time-out may be late where other programs use the machine
 TICK = 0.6  # seconds by which a time-out may be late in the time of a process that runs
 LONG = "--long" in sys.argv
@@ -82,6 +83,11 @@ class FaultsBase(unittest.TestCase):
     def records(self) -> list[list[dict]]:
         files = sorted((self.folder / "flight").glob("rank*.jsonl"))
         return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+
+
+class Promise(unittest.TestCase):
+    def test_is_what_is_asserted(self) -> None:
+        self.assertIn(f"all ranks end within {END:.0f} s after the failure was noticed", PAGE.read_text(encoding="utf-8"))
 
 
 class Faults(FaultsBase):
@@ -168,6 +174,16 @@ class Faults(FaultsBase):
         names = r"Missing: rank 1 \(\S+\) has not been waiting"
         limit = timeout if started else 3 * timeout
         self.check_timeout(job, job.said("this rank hangs"), names, limit, self.ranks)
+
+    def test_sigterm_ends_a_rank_that_hangs(self) -> None:
+        """No rank waits for it."""
+        self.ranks = 1
+        job = self.job("--hang-at=0:12", "--baseline=off", "--steps=100", timeout=2.0)
+        job.find_ranks()
+        job.until(lambda: job.said("this rank hangs") is not None, "the hang")
+        fault = job.signal(0, signal.SIGTERM)
+        self.check_end(job, fault, "busy with its own work for .*, although SIGTERM asked it to end", 76)
+        self.assertEqual(len(self.records()), 1)
 
     def test_hangs_in_start_up(self) -> None:
         self.hangs("start-up", started=False)

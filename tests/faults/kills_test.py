@@ -8,7 +8,7 @@ import sys
 import time
 import unittest
 
-from support import TINY, Job, JobTest, kill, words
+from support import TINY, Job, JobTest, kill, starts, words
 
 KILLS = 20
 SEED = 1
@@ -18,8 +18,8 @@ EVERY = 2  # steps: a write is nearly always under way
 
 class KillsTest(JobTest):
     def attempt(self, generator: random.Random, delay: float) -> tuple[Job, bool]:
-        """A job that is killed `delay` seconds after its first new checkpoint, unless a rank has ended by then; and
-        whether it was."""
+        """A job that goes on from the newest checkpoint and is killed `delay` seconds after its first new one, unless a
+        rank has ended by then; and whether it was."""
         flags = words(*TINY, *RUN, "--checkpoint", "c", "--checkpoint-every", EVERY, "--resume", "auto")
         job = self.job(2, *flags, "--metrics", "m.jsonl")
         before = self.steps("c")[-1:]
@@ -31,6 +31,8 @@ class KillsTest(JobTest):
         for rank in victims:
             kill(rank)
         job.wait()
+        newest = (before or [0])[0]
+        self.assertEqual(starts(job.text(), newest), [newest], job.text())
         return job, len(victims) > 0 and job.process.returncode != 0
 
     def test_every_resume_ends_with_the_undisturbed_hash(self) -> None:
@@ -49,8 +51,10 @@ class KillsTest(JobTest):
             self.check_end(expected)
             runs += 1
         begin = time.monotonic()
+        newest = self.steps("c")[-1]
         job = self.job(2, *words(*TINY, *RUN, "--checkpoint", "c", "--resume", "auto", "--metrics", "m.jsonl"))
         self.assertEqual(job.wait(), 0, job.text())
+        self.assertEqual(starts(job.text(), newest), [newest])
         seconds = time.monotonic() - begin
         self.check_end(expected)
         print(f"{kills} kills, of which {incomplete} left a checkpoint half written; {runs + 1} runs ended with the "

@@ -6,7 +6,7 @@ import signal
 import time
 import unittest
 
-from support import SHARE_GPU, SHARING, TINY, Job, JobTest, find_mpirun, gpus, is_pending, kill, words
+from support import SHARE_GPU, SHARING, TINY, Job, JobTest, find_mpirun, gpus, is_pending, kill, starts, words
 
 CNN = ["--device", "cpu", "--baseline", "off", "--data", "synthetic:192"]
 GPT = ["--device", "cpu", "--baseline", "off", "--model", "gpt", "--layers", "1", "--width", "32", "--heads", "2",
@@ -64,11 +64,10 @@ class ResumeTest(JobTest):
                 saving = ["--checkpoint", "c", "--checkpoint-every", 3, "--resume", "auto"]
                 job = self.job(ranks, *flags, *saving, "--fail-at", fail_at)
                 self.assertEqual(job.wait(), 1, job.text())
-                step = self.steps("c")[-1]
-                self.assertGreater(step, 0)
-                self.assertEqual(self.result(ranks, *flags, *saving), expected)
+                self.assertEqual(self.resumed_result(ranks, *flags, *saving), expected)
         # The last checkpoint is of the end: what comes after the steps is done again.
-        self.assertEqual(self.result(ranks, *flags, *saving), expected)
+        self.assertEqual(self.resumed_result(ranks, *flags, *saving), expected)
+        self.assertIsNone(self.lines("result.jsonl")[-1].get("images_per_second"), "no step was left to measure")
 
     def test_evaluations_and_epochs_come_as_in_the_undisturbed_run(self) -> None:
         flags = [*QUICK, "--log-every", 5, "--eval-every", 10]
@@ -85,7 +84,8 @@ class ResumeTest(JobTest):
         once = {(line["event"], line["step"]): line for line in told("parts.jsonl")}
         self.assertEqual(list(once.values()), told("whole.jsonl"))
         # A checkpoint comes before what its step asks for: the run that resumes it does that first.
-        self.run_job(2, *flags, "--resume", "c/step-000000000030", "--metrics", "rest.jsonl")
+        text = self.run_job(2, *flags, "--resume", "c/step-000000000030", "--metrics", "rest.jsonl")
+        self.assertEqual(starts(text, 30), [30])
         self.assertEqual(told("rest.jsonl"), [line for line in told("whole.jsonl") if line["step"] >= 30])
         restarts = [line["step"] for line in self.lines("parts.jsonl") if line["event"] == "restart"]
         self.assertEqual([step % 10 for step in restarts], [0, 0])  # the newest may not have been complete
@@ -94,9 +94,12 @@ class ResumeTest(JobTest):
     def test_other_numbers_of_ranks(self) -> None:
         flags = [*TINY, "--epochs", "2", "--zero", "1", "--checkpoint-every", 10, "--keep", 100]
         expected = self.result(4, *flags, "--batch", 4, "--checkpoint", "c")
+        (self.folder / "result.jsonl").unlink()
         for ranks, batch, accumulation in ((2, 8, 1), (1, 4, 4), (2, 4, 2), (4, 2, 2)):
             start = self.folder / "c" / "step-000000000040"
             result = self.result(ranks, *flags, "--batch", batch, "--grad-accum", accumulation, "--resume", start)
+            restarts = [line["step"] for line in self.lines("result.jsonl") if line["event"] == "restart"]
+            self.assertEqual(set(restarts), {40})
             self.assertEqual(len(result["accuracy_per_epoch"]), 2)
             for key in ("loss", "test_loss"):
                 self.assertAlmostEqual(result[key], expected[key], delta=1e-4 * abs(expected[key]))
@@ -119,14 +122,16 @@ class ResumeTest(JobTest):
         flags = [*flags, "--virtual-ranks", str(ranks)]
         expected = self.result(ranks, *flags)
         saving = [*flags, "--checkpoint", "c", "--checkpoint-every", every, "--resume", "auto"]
-        starts = []
+        newest = 0
         while ranks > 1:
-            job = self.job(ranks, *saving, "--fail-at", f"0:{(self.steps('c') or [0])[-1] + 2 * every + 1}")
+            job = self.job(ranks, *saving, "--fail-at", f"0:{newest + 2 * every + 1}")
             self.assertEqual(job.wait(), 1, job.text())
-            starts.append(self.steps("c")[-1])
+            self.assertEqual(starts(job.text(), newest), [newest])
+            self.assertGreater(self.steps("c")[-1], newest)
+            newest = self.steps("c")[-1]
+            self.assertEqual(self.run_job(1, "--inspect", "c").count("complete and undamaged"), len(self.steps("c")))
             ranks //= 2
-        self.assertEqual(sorted(set(starts)), starts, "each number of ranks went on from where the last one ended")
-        self.assertEqual(self.result(1, *saving), expected)
+        self.assertEqual(self.resumed_result(1, *saving), expected)
 
     def test_what_does_not_fit_is_named(self) -> None:
         saving = [*QUICK, "--checkpoint", "c", "--checkpoint-every", 20]
@@ -157,7 +162,7 @@ class ResumeTest(JobTest):
         self.assertEqual(self.steps("c"), [100, 111])
         text = self.run_job(2, *saving, "--resume", "auto", "--lr", "0.5", "--allow-change")
         self.assertIn("--lr 0.5 (checkpoint: 0.001)", text)
-        longer = self.result(2, *saving, "--resume", "auto", "--epochs", 4)
+        longer = self.resumed_result(2, *saving, "--resume", "auto", "--epochs", 4)
         shutil.rmtree(self.folder / "c")
         self.assertEqual(self.result(2, *QUICK, "--epochs", 4), longer)
 
@@ -176,6 +181,61 @@ class ResumeTest(JobTest):
         self.assertEqual(self.result_in("m.jsonl"), expected)
         inspected = self.run_job(1, "--inspect", "c")
         self.assertEqual(inspected.count("complete and undamaged"), 6, inspected)
+
+    def test_where_none_can_be_used_nothing_is_trained(self) -> None:
+        saving = [*QUICK, "--checkpoint", "c", "--checkpoint-every", 50, "--keep", 10]
+        self.run_job(2, *saving)
+        files = [path / "rank-00001.safetensors" for path in sorted((self.folder / "c").glob("step-*"))]
+        for path in files:
+            path.write_bytes(path.read_bytes()[:-1])
+        text = self.run_job(2, *saving, "--resume", "auto", code=2)
+        self.assertIn("ddptrain: c: none of its checkpoints can be used:", text)
+        for path in files:
+            self.assertRegex(text, rf"\n  rank [01]: {path.relative_to(self.folder)}: \d+ bytes in place of")
+        self.assertEqual(self.steps("c"), [50, 100, 111])
+        for path in files:
+            (path.parent / "manifest.json").unlink()  # as runs leave them that are killed before their first checkpoint
+        self.assertEqual(starts(self.run_job(2, *saving, "--resume", "auto")), [0])
+
+    def test_a_changed_manifest_is_refused_and_shown_safely(self) -> None:
+        self.run_job(2, *QUICK, "--checkpoint", "c", "--checkpoint-every", 50, "--keep", 10)
+        text = (self.folder / "c" / "step-000000000100" / "manifest.json").read_text(encoding="utf-8")
+        for old, new in (('"step": 100', '"step": 50'), ('"mlp"', '"\\u001b[2J"'), ('_rank": 8', '_rank": 0')):
+            self.assertEqual(text.count(old), 1)
+            (self.folder / "c" / "step-000000000100" / "manifest.json").write_text(text.replace(old, new))
+            inspected = self.run_job(1, "--inspect", "c/step-000000000100")
+            self.assertIn("NOT USABLE: c/step-000000000100/manifest.json: damaged", inspected)
+            self.assertNotIn("\x1b", inspected)
+            self.run_job(2, *QUICK, "--resume", "c/step-000000000100", code=2)
+
+    def test_a_folder_has_one_run_at_a_time(self) -> None:
+        first = self.job(2, *ENDLESS, "--checkpoint", "c", "--checkpoint-every", 20)
+        first.wait_until(lambda: self.steps("c") != [])
+        second = self.run_job(1, *ENDLESS, "--checkpoint", "c", "--resume", "auto", code=2)
+        self.assertRegex(second, r"--checkpoint c: another run \(process \d+ on \S+\) writes there. Wait for its end")
+        self.assertTrue(first.running())
+        for rank in first.ranks():
+            kill(rank)
+        first.wait()
+        newest = self.steps("c")[-1]
+        self.assertEqual(starts(self.run_job(2, *ENDLESS, "--checkpoint", "c", "--resume", "auto", "--steps", newest), newest),
+                         [newest])  # fmt: skip
+
+    def test_a_link_in_the_folder_is_not_followed(self) -> None:
+        (self.folder / "precious").write_text("precious")
+        (self.folder / "c").mkdir()
+        for name in (".lock", ".visible"):
+            (self.folder / "c" / name).symlink_to("../precious")
+        text = self.run_job(1, *QUICK, "--checkpoint", "c", code=2)
+        self.assertIn("--checkpoint: c/.lock cannot be opened: ", text)
+        self.assertEqual((self.folder / "precious").read_text(), "precious")
+
+    def test_batch_auto_takes_the_batch_of_the_checkpoint(self) -> None:
+        saving = [*TINY, "--checkpoint", "c"]
+        self.run_job(2, *saving, "--batch", 8, "--steps", 20)
+        result = self.resumed_result(2, *saving, "--batch", "auto", "--steps", 50, "--resume", "auto")
+        shutil.rmtree(self.folder / "c")
+        self.assertEqual(result, self.result(2, *TINY, "--batch", 8, "--steps", 50))
 
     def test_weights_are_exported_as_saved(self) -> None:
         self.run_job(2, *GPT, "--zero", 1, "--checkpoint", "c", "--save", "saved")
@@ -228,8 +288,8 @@ class SignalTest(JobTest):
         kill(job.ranks()[1], signal.SIGTERM)
         self.assertEqual(job.wait(), 75, job.text())
         epochs = self.steps("c")[-1] // 37 + 2
-        self.run_job(2, *self.saving(epochs), "--resume", "auto")
-        self.assertEqual(self.result_in("m.jsonl"), self.result(2, *TINY, "--batch", 8, "--epochs", epochs))
+        result = self.resumed_result(2, *self.saving(epochs), "--resume", "auto")
+        self.assertEqual(result, self.result(2, *TINY, "--batch", 8, "--epochs", epochs))
 
     def test_a_second_interrupt_ends_at_once(self) -> None:
         job = self.started(2, *self.saving())

@@ -5,9 +5,11 @@ import re
 import signal
 import time
 import unittest
+import unittest.mock
 
 from support import (
-    BIN, ENDLESS, LIMIT, MPIRUN, ROOT, TINY, Job, JobTest, find_mpirun, is_pending, is_running, kill, words,
+    BIN, ENDLESS, ENVIRONMENT, LIMIT, MPIRUN, ROOT, TINY, Job, JobTest, descendants, find_mpirun, is_pending, is_running,
+    kill, starts, words,
 )  # fmt: skip
 
 RUN = [*TINY, "--batch", "8"]
@@ -42,8 +44,10 @@ class SuperviseTest(JobTest):
             self.end_at(self.steps("c")[-1] + MORE)
             kill(job.process.pid, signal.SIGCONT)
 
-    def check_undisturbed(self) -> None:
-        """The parameters of the end are those of a run to which nothing has happened."""
+    def check_undisturbed(self, text: str, restarts: int) -> None:
+        """All attempts went on from the newest checkpoint, and the parameters of the end are those of a run to which
+        nothing has happened."""
+        self.assertEqual([step > 0 for step in starts(text)], [False] + [True] * restarts, text)
         self.assertEqual(self.result_in("m.jsonl"), self.result(2, *RUN, "--config", "run.toml"))
 
     def test_goes_on_after_a_killed_rank(self) -> None:
@@ -54,7 +58,7 @@ class SuperviseTest(JobTest):
             job.wait_until(lambda: self.steps("c")[-1:] > steps[-1:])
             self.kill_rank(job, attempt % 2, last=attempt == 2)
         self.assertEqual(job.wait(), 0, job.text())
-        self.check_undisturbed()
+        self.check_undisturbed(job.text(), 2)
         log = self.log()
         self.assertEqual(len(re.findall(r": (?:rank [01] on \S+|a rank) ended by SIGKILL; newest", log)), 2, log)
         self.assertEqual(log.count("restarts in 0.1 s"), 2, log)
@@ -62,6 +66,7 @@ class SuperviseTest(JobTest):
         self.assertIn("exit code 0; newest checkpoint: step-", log)
 
     def test_interrupts_lose_nothing(self) -> None:
+        texts = []
         for number in (signal.SIGINT, signal.SIGTERM):
             job = self.supervise()
             job.wait_until(lambda: job.text().count("Epoch ") >= 3)
@@ -69,9 +74,11 @@ class SuperviseTest(JobTest):
             self.assertEqual(job.wait(), 75, job.text())
             self.assertIn(f"{find_mpirun().end.name}: ended after step", job.text())
             self.assertEqual(self.lines("m.jsonl")[-1]["step"], self.steps("c")[-1])
+            texts.append(job.text())
         self.end_at(self.steps("c")[-1] + MORE)
-        self.assertEqual(self.supervise().wait(), 0)
-        self.check_undisturbed()
+        job = self.supervise()
+        self.assertEqual(job.wait(), 0)
+        self.check_undisturbed("".join([*texts, job.text()]), 2)
 
     def test_usr1_goes_through(self) -> None:
         job = self.supervise()
@@ -114,40 +121,46 @@ class SuperviseTest(JobTest):
         log = self.log()
         self.assertEqual(log.count("step 5 fails because --fail-at says so; newest"), 3, log)
         self.assertIn("restarts in 0.2 s", log)
-        self.assertIn("gives up: 3 failures in a row without a new checkpoint, the last one: exit code 1: ddptrain: ", log)
+        self.assertIn("gives up: 3 failures in a row without a new undamaged checkpoint, the last one: exit code 1: ddptrain: ", log)
 
-    def started_over_hosts(
-        self, hosts: list[str], *flags: object, supervise: tuple[object, ...] = ()
-    ) -> list[list[str]]:
-        """The commands of three attempts, which fail: host b answers before the first and after the second."""
+    def with_programs(self, mpirun: str, ssh: str = "true") -> list[str]:
+        """Start of a command that finds these scripts as mpirun and ssh, and the real ddptrain."""
         programs = self.folder / "bin"
         programs.mkdir()
-        mpirun = '[ "$1" = --version ] && exit; echo "$@" >> started; [ -e down ] && rm down || touch down; exit 1'
-        shown = 'case "$*" in *--print-config) printf "batch = 8\\ngrad-accum = 1\\n";; esac'
-        for name, text in (("mpirun", mpirun), ("ssh", '[ "$5" != b ] || [ ! -e down ]'), ("ddptrain", shown)):
+        for name, text in (("mpirun", f'[ "$1" = --version ] && exit; {mpirun}'), ("ssh", ssh)):
             (programs / name).write_text(f"#!/bin/bash\n{text}\n")
             (programs / name).chmod(0o755)
-        command = ["mpirun", *hosts, programs / "ddptrain", "--checkpoint", "c", *flags]
-        start = [ROOT / "launch" / "supervise", "--restarts", 2, "--pause", 0, *supervise, *command]
-        job = Job(words("env", f"PATH={programs}:{os.environ['PATH']}", *start), self.folder)
+        (programs / "ddptrain").symlink_to(BIN / "ddptrain")
+        return words("env", f"PATH={programs}:{os.environ['PATH']}", ROOT / "launch" / "supervise", "--pause", 0)
+
+    def started_over_hosts(self, hosts: list[str], config: str = "", supervise: tuple[object, ...] = ()) -> list[list[str]]:
+        """The commands of three attempts, which fail: host b answers before the first and after the second."""
+        start = self.with_programs(
+            'echo "$@" >> started; [ -e down ] && rm down || touch down; exit 1',
+            ssh='[ "$5" = -- ] && { [ "$6" != b ] || [ ! -e down ]; }',
+        )
+        (self.folder / "run.toml").write_text(f'checkpoint = "c"\n{config}\n')
+        command = ["mpirun", *hosts, self.folder / "bin" / "ddptrain", "--config", "run.toml"]
+        job = Job(words(*start, "--restarts", 2, *supervise, *command), self.folder)
         self.assertEqual(job.wait(), 77, job.text())
         self.assertIn("lost b", job.text().splitlines()[-1])
-        started = (self.folder / "started").read_text().replace(f"{programs}/", "")
+        started = (self.folder / "started").read_text().replace(f"{self.folder}/bin/", "")
         return [line.split(" --resume")[0].split() for line in started.splitlines()]
 
     def test_hosts_that_do_not_answer_are_left_out(self) -> None:
-        (self.folder / "hosts").write_text("# ours\na slots=4\nb slots=4\nc slots=3\n")
-        first, second, third = self.started_over_hosts(["--hostfile", "hosts", "-np", "11"], "--virtual-ranks", 12)
+        (self.folder / "hosts").write_text("# ours\na max_slots=8 slots=4  # slots=5\nb slots=4\nc slots = 3\n")
+        first, second, third = self.started_over_hosts(["--hostfile", "hosts", "-np", "11"], "virtual-ranks = 12")
         self.assertEqual(first[:4], ["--hostfile", "hosts", "-np", "11"])
         self.assertEqual(second[:4], ["--hostfile", "c/supervise.hosts", "-np", "6"])
-        self.assertEqual((self.folder / "c" / "supervise.hosts").read_text().splitlines(), ["a slots=4", "c slots=3"])
+        hosts = (self.folder / "c" / "supervise.hosts").read_text().splitlines()
+        self.assertEqual(hosts, ["a max_slots=8 slots=4", "c slots = 3"])
         self.assertEqual(third, first)
         self.assertIn("no answer from b: left out; 7 slots on the other hosts", self.log())
         self.assertRegex(self.log(), r"attempt 1 ended after \d+ s: lost b, which does not answer")
 
     def test_fewer_ranks_keep_the_samples_of_a_step(self) -> None:
-        first, second, third = self.started_over_hosts(["--host", "a:2,b:1,c:1"], supervise=("--min-ranks", 2))
-        self.assertEqual(first, ["--host", "a:2,b:1,c:1", "ddptrain", "--checkpoint", "c"])
+        first, second, third = self.started_over_hosts(["--host", "a:2,b:1,c:1"], "batch = 8", ("--min-ranks", 2))
+        self.assertEqual(first, ["--host", "a:2,b:1,c:1", "ddptrain", "--config", "run.toml"])
         # 4 ranks have 32 samples, which 3 ranks cannot share.
         self.assertEqual(second[:4], ["-np", "2", "--host", "a:2,c:1"])
         self.assertEqual(third, first)
@@ -158,13 +171,73 @@ class SuperviseTest(JobTest):
         self.assertEqual(len(started), 1)
         self.assertIn("waits for hosts: 2 slots are too few", self.log())
 
+    def test_names_its_own_host_if_no_other_answers(self) -> None:
+        start, here = self.with_programs("exit 1", ssh="exit 255"), os.uname().nodename
+        for others, lost in (
+            ("b:1,c:1", f"lost {here}, which reaches no other host (b, c)"),
+            ("b:1", f"lost b, or the network between it and {here}"),
+        ):
+            command = ["mpirun", "--host", f"{here}:1,{others}", "ddptrain", "--checkpoint", "c"]
+            job = Job(words(*start, "--restarts", 0, *command), self.folder)
+            self.assertEqual(job.wait(), 77, job.text())
+            self.assertTrue(job.text().endswith(f"{lost}\n"), job.text())
+
+    def test_damaged_checkpoints_are_no_progress(self) -> None:
+        writes = "folder=c/step-00000000000$(ls c | wc -l); mkdir $folder; echo {} > $folder/manifest.json"
+        start = self.with_programs(f"echo >> started; [ $(wc -l < started) -gt 5 ] && exit; {writes}; exit 1")
+        command = ["mpirun", "-np", 2, "ddptrain", "--checkpoint", "c"]
+        job = Job(words(*start, "--restarts", 2, *command), self.folder)
+        self.assertEqual(job.wait(), 1, job.text())
+        self.assertEqual(self.log().count("newest checkpoint: none"), 3, self.log())
+
+    def test_the_first_error_is_the_cause(self) -> None:
+        said = "ddptrain: error on rank 1 (b): no space\nmpirun: peer process has unexpectedly disconnected\n  Peer host: b\n"
+        said += "".join(f"ddptrain: error on rank {rank} (c): gone\n" for rank in range(2, 9))
+        start = self.with_programs(f"echo '{said}' >&2; exit 1")
+        command = ["mpirun", "-np", 9, "ddptrain", "--checkpoint", "c"]
+        Job(words(*start, "--restarts", 0, *command), self.folder).wait()
+        self.assertIn(" s: exit code 1: ddptrain: error on rank 1 (b): no space; newest", self.log())
+
+    def test_nothing_is_left_of_a_killed_supervise(self) -> None:
+        temporary = self.folder / "temporary"
+        temporary.mkdir()
+        with unittest.mock.patch.dict(ENVIRONMENT, TMPDIR=str(temporary), OMPI_MCA_orte_tmpdir_base=str(temporary)):
+            job = self.supervise()
+        job.wait_until(lambda: "Epoch 1/" in job.text())
+        processes = descendants(job.process.pid)
+        job.process.kill()
+        end = time.monotonic() + LIMIT
+        while any(map(is_running, processes)):
+            self.assertLess(time.monotonic(), end, job.text())
+            time.sleep(0.05)
+        self.assertEqual([str(path) for path in temporary.rglob("*")], [])
+
     def test_mistakes_are_not_repeated(self) -> None:
-        job = self.supervise(flags=("--batch", 0))
+        job = self.supervise(flags=("--data", "no-such-folder"))
         self.assertEqual(job.wait(), 2, job.text())
         self.assertEqual(self.log().count("attempt "), 2)
-        for command in (["supervise"], ["supervise", "mpirun", "ddptrain"], ["supervise", "--restarts", "-1", "x"]):
-            job = Job(words(ROOT / "launch" / command[0], *command[1:]), self.folder)
+
+    def test_mistakes_are_found_before_the_first_attempt(self) -> None:
+        (self.folder / "cores").write_text("a slots=2\nb\n")
+        (self.folder / "dash").write_text("-oProxyCommand=true slots=2\n")
+        start = self.with_programs("touch started")
+        mpirun, program = ["mpirun"], ["ddptrain", "--checkpoint", "c"]
+        for command, said in (
+            ([], "give a command"),
+            ([*mpirun, "ddptrain"], "no --checkpoint"),
+            (["--restarts", "-1", "x"], "--restarts"),
+            ([*mpirun, "--hostfile", "none", *program], "none: No such file"),
+            ([*mpirun, "--hostfile", "dash", *program], "-oProxyCommand=true is no name of a host"),
+            ([*mpirun, "--host", "a,-b", *program], "-b is no name of a host"),
+            (["--min-ranks", "1", *mpirun, "-np", "2", *program], "names no hosts"),
+            (["--min-ranks", "1", *mpirun, "--hostfile", "cores", *program], "how many ranks may b have"),
+            (["--min-ranks", "1", *mpirun, "--host", "a,b", *program, "--batch", "auto"], "--batch N"),
+            ([*mpirun, *program, "--batch", "0"], "--batch"),
+        ):
+            job = Job(words(*start, *command), self.folder)
             self.assertEqual(job.wait(), 2, job.text())
+            self.assertIn(said, job.text())
+        self.assertFalse((self.folder / "started").exists())
 
 
 if __name__ == "__main__":

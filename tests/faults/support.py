@@ -28,6 +28,7 @@ from ddptools.runner import end_session  # noqa: E402
 SHARING = int(os.environ.get("DDPTRAIN_TEST_RANKS", "0"))  # ranks that share the GPUs: tests/gpu/run
 SHARE_GPU = ["--share-gpu"] if SHARING else []
 MPIRUN = [*([str(ROOT / "launch/share-gpu")] if SHARING else []), "mpirun", *find_mpirun().here()]
+STARTS = re.compile(r"newest checkpoint: (?:step-(\d+)|none)|Resumed at step (\d+) from|training starts at step (0)")
 
 TINY = ["--device", "cpu", "--baseline", "off", "--model", "mlp", "--hidden", "16", "--data", "synthetic:600"]
 
@@ -73,7 +74,7 @@ class Job:
 
     def ranks(self) -> list[int]:
         """Their process ids, in the order of their start: of ddptrain below the process that was started."""
-        return [pid for pid in sorted(_descendants(self.process.pid)) if _name(pid) == "ddptrain"]
+        return [pid for pid in sorted(descendants(self.process.pid)) if _name(pid) == "ddptrain"]
 
     def wait_until(self, condition: Callable[[], bool], limit: float = LIMIT) -> None:
         end = time.monotonic() + limit
@@ -91,7 +92,7 @@ def _name(pid: int) -> str:
     return ""
 
 
-def _descendants(pid: int) -> set[int]:
+def descendants(pid: int) -> set[int]:
     parents: dict[int, int] = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -120,6 +121,21 @@ def is_pending(pid: int, number: int) -> bool:
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def starts(text: str, newest: int = 0) -> list[int]:
+    """The steps at which the attempts with --resume auto in `text` started. Without this, a program that forgets its
+    checkpoints passes a test of the result. AssertionError unless each is the step of the newest checkpoint: `newest`,
+    and later what supervise says of it."""
+    found = []
+    for match in STARTS.finditer(text):
+        if match[0].startswith("newest"):
+            newest = int(match[1] or 0)
+            continue
+        found.append(int(match[2] or match[3]))
+        if found[-1] != newest:
+            raise AssertionError(f"started at step {found[-1]} in place of {newest}:\n{text}")
+    return found
 
 
 class JobTest(unittest.TestCase):
@@ -153,6 +169,13 @@ class JobTest(unittest.TestCase):
     def result(self, ranks: int, *arguments: Any) -> dict[str, Any]:
         """What must be the same, bit by bit, of a run that ends well."""
         self.run_job(ranks, *arguments, "--metrics", "result.jsonl")
+        return self.result_in("result.jsonl")
+
+    def resumed_result(self, ranks: int, *arguments: Any) -> dict[str, Any]:
+        """The same of a run that goes on from the newest checkpoint in c."""
+        newest = self.steps("c")[-1]
+        text = self.run_job(ranks, *arguments, "--metrics", "result.jsonl")
+        self.assertEqual(starts(text, newest), [newest])
         return self.result_in("result.jsonl")
 
     def result_in(self, name: str) -> dict[str, Any]:

@@ -30,17 +30,16 @@ def safetensors(tensors: dict[str, tuple[str, list[int], bytes]], metadata: dict
 
 
 def manifest(**changes: object) -> str:
-    """A checkpoint's, of one rank and no flags."""
+    """A checkpoint's, of one rank and no flags; the target adds the checksum."""
     sums = {"loss": 2.5, "correct": 3, "samples": 8}
     epoch = {"epoch": 1, "step": 4, "train_loss": 2.5, "train_accuracy": 0.5, "test_loss": None, "test_accuracy": 0.25,
              "samples_per_second": 1e4}  # fmt: skip
     array = {"name": "weights/fc1.weight", "shape": [2, 3], "dtype": "F32", "placement": "replicated"}
     file = {"name": "rank-0.safetensors", "bytes": 24, "xxh3_128": "99aa06d3014798d86001c324468d497f"}
-    empty = "99aa06d3014798d86001c324468d497f"  # XXH3-128 of nothing
     return json.dumps({
-        "format": "ddptrain checkpoint", "version": 1, "step": 4, "written": "2026-11-22T10:00:00Z", "model": "mlp",
+        "format": "ddptrain checkpoint", "version": 2, "step": 4, "written": "2026-11-22T10:00:00Z", "model": "mlp",
         "sizes": {"hidden": 16}, "precision": "fp32", "seed": 1, "world_size": 1, "batch_per_rank": 8, "grad_accum": 1,
-        "samples_per_step": 8, "steps_per_epoch": 4, "data": "synthetic", "configuration": {}, "configuration_hash": empty,
+        "samples_per_step": 8, "steps_per_epoch": 4, "data": "synthetic", "configuration": {},
         "versions": {"ddptrain": "1"}, "epoch_sums": sums, "rank_sums": [sums], "epochs": [epoch], "files": [file],
         "arrays": [array]} | changes, indent=1)  # fmt: skip
 
@@ -97,7 +96,10 @@ def main() -> None:
     write("safetensors/empty", safetensors({"none": ("F32", [0, 7], b""), "scalar": ("F64", [], bytes(8))}))
 
     write("manifest/whole", manifest())
-    write("manifest/other_configuration", manifest(configuration={"batch": "8"}))
+    sums = {"loss": None, "correct": 3, "samples": 8}
+    write("manifest/virtual_ranks", manifest(rank_sums=[sums, sums], configuration={"--virtual-ranks": "2"}))
+    write("manifest/no_samples", manifest(batch_per_rank=0))
+    write("manifest/escapes", manifest(data="\x1b[2J\u009b2J"))
     write("manifest/file_elsewhere", manifest(files=[{"name": "../x", "bytes": 1, "xxh3_128": ""}]))
     write("manifest/huge", manifest(step=2**63, world_size=2**31, arrays=[{"name": "a", "shape": [2**40], "dtype": "F32",
                                                                            "placement": "nowhere"}]))  # fmt: skip

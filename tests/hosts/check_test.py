@@ -51,11 +51,12 @@ class CheckTest(unittest.TestCase):
         self.assertEqual(run.returncode, code, run.stdout + run.stderr)
         return run.stdout + run.stderr
 
-    def check_hosts(self, *flags: str) -> str:
-        return self.call(str(ROOT / "launch" / "check-hosts"), "hostfile", *flags)
+    def check_hosts(self, *flags: str, code: int = 1) -> str:
+        """By default hosts differ or one is slow."""
+        return self.call(str(ROOT / "launch" / "check-hosts"), "hostfile", *flags, code=code)
 
     def test_hosts_that_are_alike(self) -> None:
-        text = self.check_hosts("--json", "doctor.json", "--tolerance", str(SLOW))
+        text = self.check_hosts("--json", "doctor.json", "--tolerance", str(SLOW), code=0)
         self.assertIn("The hosts have the same program, libraries, networks and time", text)
         self.assertNotIn(" is slow: ", text)
         result = json.loads((self.folder / "doctor.json").read_text())
@@ -113,7 +114,8 @@ done
 wait $!
 """)
         program.chmod(0o755)
-        text = self.call(str(ROOT / "launch" / "check-hosts"), "hostfile", "--tolerance", "0.3", DDPBENCH=str(program))
+        check = str(ROOT / "launch" / "check-hosts")
+        text = self.call(check, "hostfile", "--tolerance", "0.3", code=1, DDPBENCH=str(program))
         self.assertRegex(text, rf"{slow} is slow: it computes at .*Different there: .*time on a processor \d")
 
     def test_data_that_differ_are_named(self) -> None:
@@ -124,10 +126,11 @@ wait $!
             (self.folder / folder / "labels").write_bytes(b"labels")
         (self.folder / "damaged" / "labels").write_bytes(b"labelz")
         data = self.folder / "data"
-        self.assertNotIn(": the data in ", self.check_hosts("--seconds", "0.2", "--data", str(data)))
+        flags = ("--seconds", "0.2", "--tolerance", str(SLOW), "--data", str(data))
+        self.assertNotIn(": the data in ", self.check_hosts(*flags, code=0))
         self.hosts.do(other, f"mount --bind {self.folder}/damaged {data}")
         self.addCleanup(self.hosts.do, other, f"umount {data}")
-        text = self.check_hosts("--seconds", "0.2", "--data", str(data))
+        text = self.check_hosts(*flags)
         self.assertRegex(text, f"{other}: the data in {data} is 2 files of 12 bytes .*, and 2 files of 12 bytes .* elsewhere")
 
     def test_nccl_that_would_take_another_network_is_named(self) -> None:
@@ -177,9 +180,18 @@ wait $!
         )
         self.hosts.cut(self.hosts.names[1])
         self.addCleanup(self.hosts.mend, self.hosts.names[1])
-        text = self.call(check, "hostfile", str(BIN / "ddptrain"), code=1)
-        self.assertIn(f"{self.hosts.names[1]}: no ssh without a password (ssh-copy-id", text)
+        text = self.call(check, "hostfile", str(BIN / "ddptrain"), code=77)
+        self.assertIn(f"{self.hosts.names[1]}: no answer: ", text)
         self.assertEqual(text.count(": good"), 2)
+
+    def test_a_job_starts_with_a_host_down(self) -> None:
+        down = self.hosts.names[2]
+        self.hosts.cut(down)
+        self.addCleanup(self.hosts.mend, down)
+        train = [str(ROOT / "launch" / "hosts" / "train"), "hostfile", "--min-ranks", "2", "--checkpoint=c", *RUN]
+        text = self.call(*train)
+        self.assertIn(f"no answer from {down}: left out", text)
+        self.assertRegex(text, r"Ranks +2 on 2 nodes")
 
 
 if __name__ == "__main__":

@@ -77,6 +77,19 @@ class EmulateHostsTest(unittest.TestCase):
             self.assertEqual(self.call("down").returncode, 0)
             self.assertEqual(hosts.do(hosts.names[1], "hostname").strip(), hosts.names[1])
 
+    def test_run_ends_when_a_host_is_lost(self) -> None:
+        """Open MPI without keepalive takes eight minutes, which is longer than PATIENCE."""
+        self.assertEqual(self.call("up", "2").returncode, 0)
+        command = [EMULATE, "run", "--prefix", self.prefix, "sh", "-c", "echo ready; exec sleep 1000"]
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.addCleanup(running.stdout.close)
+        self.addCleanup(running.wait, PATIENCE)
+        self.addCleanup(running.kill)
+        for _ in range(2):
+            self.assertEqual(running.stdout.readline(), "ready\n")
+        self.assertEqual(self.on(2, "ip", "link", "set", "eth0", "down").returncode, 0)
+        self.assertNotEqual(running.wait(PATIENCE), 0)
+
     def held(self) -> subprocess.Popen:
         command = [EMULATE, "up", "2", "--hold", "--prefix", self.prefix]
         keeper = subprocess.Popen(

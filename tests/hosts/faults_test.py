@@ -21,6 +21,7 @@ from collections.abc import Callable
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import PATIENCE, ROOT, Hosts  # noqa: E402
 from job import children, runs  # noqa: E402
+from support import starts  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
@@ -131,8 +132,9 @@ class HostsTest(unittest.TestCase):
         self.until(lambda: self.newest() > 0 or self.process.poll() is not None, "it trains")
         self.assertIsNone(self.process.poll(), self.text())
 
-    def check_end(self, fault: float, codes: tuple[int, ...], last: str, before: int = 0) -> None:
-        """`before`: length of the output before the fault, where it tells of an earlier one."""
+    def check_end(self, fault: float, codes: tuple[int, ...], last: str, before: int = 0, unclean: str = "") -> None:
+        """`before`: length of the output before the fault, where it tells of an earlier one. `unclean`: this host may
+        keep Open MPI's files."""
         noticed = self.until(lambda: NOTICED.search(self.text()[before:]) is not None, "the fault is noticed", HANGS)
         ended = self.until(lambda: self.process.poll() is not None, "supervise ends", HANGS)
         gone = self.until(lambda: not self.marked(), "all processes end", HANGS)
@@ -141,7 +143,8 @@ class HostsTest(unittest.TestCase):
               flush=True)  # fmt: skip
         self.assertIn(self.process.returncode, codes, self.text())
         self.assertRegex(self.text().splitlines()[-1], last)
-        self.assertEqual([host for host in self.hosts.names if "segment" in self.hosts.do(host, "ls /dev/shm")], [])
+        left = {host: self.hosts.do(host, "ls -I clock-jump /dev/shm") for host in self.hosts.names if host != unclean}
+        self.assertEqual([host for host, files in left.items() if files], [], left)
 
 
 class FaultsOverHosts(HostsTest):
@@ -154,6 +157,14 @@ class FaultsOverHosts(HostsTest):
         fault, host = self.kill(self.hosts.names[2], signal.SIGKILL, "ddptrain"), self.hosts.names[2]
         # Open MPI 5 may end with the errors of the other ranks.
         self.check_end(fault, (137, 14), f"rank 2 on {host} ended by SIGKILL|a rank on {host} ended, and others lost")
+
+    def test_throw(self) -> None:
+        self.steps_are(10000000)
+        self.supervise("--config=run.toml", "--fail-at=1:100")
+        error = rf"error on rank 1 \({self.hosts.names[1]}\): step 100 fails"
+        self.until(lambda: re.search(error, self.text()) is not None, "rank 1 fails")
+        self.check_end(time.monotonic(), (1,), error)
+        self.assertNotIn("outlives", self.text(), "mpirun ends by itself")
 
     def test_rank_stopped(self) -> None:
         self.training()
@@ -172,16 +183,19 @@ class FaultsOverHosts(HostsTest):
         self.check_end(self.hosts.cut(self.hosts.names[2]), (77,), f"lost {self.hosts.names[2]}")
 
     def test_black_hole(self) -> None:
+        """Of the host where supervise runs; of another one in the next test."""
+        own, *others = self.hosts.names
         self.training()
-        self.addCleanup(self.hosts.mend, self.hosts.names[2])
-        self.check_end(self.hosts.drop(self.hosts.names[2]), (77,), f"lost {self.hosts.names[2]}")
+        self.addCleanup(self.hosts.mend, own)
+        self.check_end(self.hosts.drop(own), (77,), rf"lost {own}, which reaches no other host \({', '.join(others)}\)")
 
     def test_watchdog_before_keepalive(self) -> None:
         """mpirun hangs then: supervise ends it."""
         self.training(timeout=6)
         self.assertIn("--timeout 6 ends the ranks before mpirun notices a lost host", self.text())
-        self.addCleanup(self.hosts.mend, self.hosts.names[2])
-        self.check_end(self.hosts.drop(self.hosts.names[2]), (77,), f"lost {self.hosts.names[2]}")
+        lost = self.hosts.names[2]
+        self.addCleanup(self.hosts.mend, lost)
+        self.check_end(self.hosts.drop(lost), (77,), f"lost {lost}", unclean=lost)
 
     def test_full_disk_on_one_host(self) -> None:
         self.training()
@@ -245,6 +259,7 @@ class RestartsOverHosts(HostsTest):
     def end_at(self, steps: int) -> dict:
         self.until(lambda: self.process.poll() is not None, "the job ends")
         self.assertEqual(self.process.returncode, 0, self.text())
+        self.assertEqual(starts(self.text())[-1], steps - MORE)
         summary = self.summary("m.jsonl")
         self.assertEqual(summary["steps"], steps)
         return summary

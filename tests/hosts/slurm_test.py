@@ -2,9 +2,12 @@
 """The scripts of launch/slurm under a real Slurm over emulated hosts: they train, save themselves before the time
 limit, go back to the queue, outlive a node, and end with the parameters of an undisturbed run."""
 
+import contextlib
 import os
 import pathlib
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +21,7 @@ from slurm import Cluster, skip_without_slurm  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
+MORE = 20  # steps
 
 
 class SlurmTest(unittest.TestCase):
@@ -26,12 +30,15 @@ class SlurmTest(unittest.TestCase):
         skip_without_slurm()
         hosts = cls.enterClassContext(Hosts(3))
         folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="ddptrain-slurm-")))
-        os.environ["DDPTRAIN"] = str(BIN / "ddptrain")
         cls.cluster = Cluster(hosts, folder)
+        cls.scripts = folder / "checkout" / "launch" / "slurm"  # jobs start in another folder, and find their program
+        shutil.copytree(ROOT / "launch" / "slurm", cls.scripts)
+        (folder / "checkout" / "build").mkdir()
+        (folder / "checkout" / "build" / "bin").symlink_to(BIN)
 
     def submit(self, script: str, *flags: str, nodes: int = 2, **settings: str) -> str:
         placed = [f"--nodes={nodes}", "--ntasks-per-node=1", *(f"--{name}={value}" for name, value in settings.items())]
-        return self.cluster.submit(*placed, str(ROOT / "launch" / "slurm" / script), *RUN, *flags)
+        return self.cluster.submit(*placed, str(self.scripts / script), *RUN, *flags)
 
     def submit_endless(self, script: str, name: str, **settings: str) -> str:
         """Until end_after()."""
@@ -64,24 +71,63 @@ class SlurmTest(unittest.TestCase):
     def until_requeued(self, job: str, name: str) -> tuple[float, int]:
         """When that was noticed, and the step after which the job now ends when it starts again."""
         noticed = self.until(job, lambda: self.cluster.state(job) == "PENDING", "goes back to the queue")
-        step = self.steps(job)[-1] + 20
+        step = self.steps(job)[-1] + MORE
         self.end_after(name, step)
         return noticed, step
 
-    def check_resumed(self, job: str, step: int) -> None:
-        """It goes on from its newest checkpoint, and ends with what an undisturbed run gives."""
-        self.cluster.start_now(job)
+    def check_resumed(self, job: str, step: int, ranks: int = 2) -> None:
+        """It went on from its newest checkpoint, and ends with what an undisturbed run gives."""
         self.wait_for_end(job)
+        self.assertIn(f"Resumed at step {step - MORE} from", self.cluster.output(job))
         mpirun = self.cluster.hosts.on(self.cluster.hosts.names[0], "mpirun", "--oversubscribe", "--bind-to", "none")
-        command = [*mpirun, "-np", "2", str(BIN / "ddptrain"), *RUN, f"--steps={step}"]
+        command = [*mpirun, "-np", str(ranks), str(BIN / "ddptrain"), *RUN, f"--steps={step}"]
         undisturbed = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
         self.assertEqual(self.hash_of(self.cluster.output(job)), self.hash_of(undisturbed))
+        self.assertIn(f"Resumed at step {step - 20} from", self.cluster.output(job))
 
     def test_trains(self) -> None:
-        jobs = [self.submit(script, "--steps=20") for script in ("srun.sbatch", "mpirun.sbatch")]
-        for job in jobs:
+        jobs = {script: self.submit(f"{script}.sbatch", "--steps=20") for script in ("srun", "mpirun")}
+        for job in jobs.values():
             self.wait_for_end(job)
-        self.assertEqual(*(self.hash_of(self.cluster.output(job)) for job in jobs))
+        self.assertEqual(*(self.hash_of(self.cluster.output(job)) for job in jobs.values()))
+        self.assertRegex(self.cluster.output(jobs["srun"]), r"(?m)^0: Parameter hash")
+        self.assertRegex(self.cluster.output(jobs["mpirun"]), r"(?m)^\[1,0\]<stdout>:\s*Parameter hash")
+
+    def ranks_of(self, name: str) -> list[int]:
+        """Processes of the job that submit_endless() started."""
+        found = []
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ends meanwhile
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                if words[0].endswith(b"/ddptrain") and f"--config={name}.toml".encode() in words:
+                    found.append(int(folder.name))
+        return found
+
+    def test_failures_start_again(self) -> None:
+        """Once, as RESTARTS says; the second one ends the job."""
+        jobs = {name: self.submit_endless(f"{name}.sbatch", f"fails-{name}", export="ALL,RESTARTS=1,PAUSE=1")
+                for name in ("srun", "mpirun")}  # fmt: skip
+        for name in jobs:
+            os.kill(self.ranks_of(f"fails-{name}")[0], signal.SIGKILL)
+        for name, job in jobs.items():
+            again = re.compile(r"Resumed at step")
+            self.until(job, lambda job=job: again.search(self.cluster.output(job)) is not None, "starts again")
+            known = self.steps(job)[-1]
+            self.until(job, lambda job=job, known=known: self.steps(job)[-1] > known, "goes on")
+            os.kill(self.ranks_of(f"fails-{name}")[0], signal.SIGKILL)
+        for job in jobs.values():
+            self.wait_for_end(job, "FAILED")
+            self.assertEqual(self.cluster.output(job).count("it starts again in 1 s"), 1)
+
+    def test_mistakes_end_the_job_at_once(self) -> None:
+        jobs = [self.submit(f"{name}.sbatch", "--batch=0") for name in ("srun", "mpirun")]
+        copy = self.cluster.folder / "copy.sbatch"
+        shutil.copy(self.scripts / "srun.sbatch", copy)
+        jobs.append(self.cluster.submit("--nodes=1", str(copy), *RUN))
+        for job in jobs:
+            self.wait_for_end(job, "FAILED")
+            self.assertIn("ExitCode=2:0", self.cluster.call("scontrol", "show", "job", job), self.cluster.output(job))
+        self.assertIn("build it, or set DDPTRAIN to its path", self.cluster.output(jobs[-1]))
 
     def limit_time(self, job: str) -> None:
         """To a time from now, when it trains, in which Slurm signals it and it ends: Slurm looks every half minute."""
@@ -91,7 +137,7 @@ class SlurmTest(unittest.TestCase):
 
     def test_time_limit(self) -> None:
         jobs = {
-            "srun": self.submit_endless("srun.sbatch", "srun", time="60", signal="USR2@170"),
+            "srun": self.submit_endless("srun.sbatch", "srun", time="60", signal="B:USR2@170"),
             "mpirun": self.submit_endless("mpirun.sbatch", "mpirun", time="60", signal="B:USR2@170"),
         }
         start = time.monotonic()
@@ -103,19 +149,30 @@ class SlurmTest(unittest.TestCase):
             print(f"{name}: back in the queue {noticed - start:.0f} s after the time limit was set", flush=True)
             self.assertIn("SIGUSR2: ended after step", self.cluster.output(job))
         for name, job in jobs.items():
+            self.cluster.start_now(job)
             self.check_resumed(job, steps[name])
 
     def test_node_failure(self) -> None:
-        job = self.submit_endless("srun.sbatch", "failure")
-        nodes = self.cluster.call("squeue", "-h", "-j", job, "-o", "%N").strip()
-        lost = max(name for name in self.cluster.call("scontrol", "show", "hostnames", nodes).split())
-        self.assertNotEqual(lost, self.cluster.hosts.names[0])
+        """The jobs need it again, and start as soon as it returns, when it may still have what is left of their first
+        start: a step of the same number that is not over."""
+        lost = self.cluster.hosts.names[2]
+        jobs = {
+            "srun": self.submit_endless("srun.sbatch", "failure-srun", nodes=3, export="ALL,PAUSE=1"),
+            "mpirun": self.submit_endless("mpirun.sbatch", "failure-mpirun", nodes=3),
+        }
         cut = self.cluster.hosts.cut(lost)
         self.addCleanup(self.cluster.wait_until_idle)
         self.addCleanup(self.cluster.hosts.mend, lost)
-        noticed, step = self.until_requeued(job, "failure")
-        print(f"node lost: back in the queue after {noticed - cut:.0f} s", flush=True)
-        self.check_resumed(job, step)
+        steps = {}
+        for name, job in jobs.items():
+            noticed, steps[name] = self.until_requeued(job, f"failure-{name}")
+            print(f"{name}: node lost: back in the queue after {noticed - cut:.0f} s", flush=True)
+            self.cluster.start_now(job)
+        self.cluster.hosts.mend(lost)
+        for name, job in jobs.items():
+            self.check_resumed(job, steps[name], ranks=3)
+            again = self.cluster.output(job).count("it starts again in")
+            print(f"{name}: its ranks were started again {again} times", flush=True)
 
     def test_cancelled_jobs_stay_cancelled(self) -> None:
         jobs = [self.submit_endless(f"{name}.sbatch", f"cancel-{name}") for name in ("srun", "mpirun")]

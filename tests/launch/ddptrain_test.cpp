@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadInput{"config_name", kQuick + "--config " + config_with("bad.toml", "batches = 3\n"), "batches"},
                     BadInput{"config_syntax", kQuick + "--config " + config_with("not.toml", "batch = = 3\n"),
                              "not.toml:1:9: this is not TOML"},
-                    BadInput{"fail_at", kQuick + "--fail-at 2:1", "there are 2 ranks"},
+                    BadInput{"fail_at", kQuick + "--fail-at 2:1", "there is no rank 2 among 2"},
                     BadInput{"comm", kQuick + "--comm nccl", "Use --comm mpi"},
                     BadInput{"virtual_ranks_odd", kQuick + "--virtual-ranks 6", "Use a power of two"},
                     BadInput{"virtual_ranks_few", kQuick + "--virtual-ranks 1", "1 on 2 ranks"},
@@ -239,6 +239,7 @@ TEST(Ddptrain, ReplicasThatTrainAloneAreSavedAtAveragesAndGoOnBitByBit) {
     const Outcome outcome =
         train_on_cpu(2, fmt::format("{} --baseline off --steps 14 --metrics {} {}", kQuick, metrics, more));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_EQ(outcome.says("Resumed at step 6 from"), more.find("--resume") != std::string::npos) << outcome.output;
     return summary_in(metrics);
   };
   const std::string local = "--local-steps 3 --local-from 3 --verify-every 6 ";

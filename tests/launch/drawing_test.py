@@ -14,7 +14,7 @@ try:
     import matplotlib
     from matplotlib.figure import Figure
 except ImportError:
-    print("[  SKIPPED ] no matplotlib here")
+    print("skipped: no matplotlib here")
     sys.exit(77)
 
 from ddptools import drawing  # noqa: E402

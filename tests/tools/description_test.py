@@ -115,7 +115,7 @@ class DescribeTest(unittest.TestCase):
         for flags, told in (([], "on"), (["--hierarchical=off"], "off"), (["--device=cuda", "--hierarchical=off"], None),
                             (["--device=cuda", "--comm=mpi", "--hierarchical=off"], "off")):  # fmt: skip
             self.assertEqual(described(*cnn, "--device=cpu", *flags).get("hierarchical"), told, flags)
-        hosts = ["--model", "cnn", "--nodes", "2", "--gpus-per-node", "2", "--network", "0.1", "--", "--device=cpu"]
+        hosts = ["--model", "cnn", "--nodes", "2", "--gpus-per-node", "2", "--network", "0.1", "--tflops", "1", "--", "--device=cpu"]
         together, apart = (plan(*hosts, *flags)["predictions"][0] for flags in ([], ["--hierarchical=off"]))
         self.assertAlmostEqual(apart["communication_seconds"] / together["communication_seconds"], 2.0, places=2)
 

@@ -42,9 +42,12 @@ class FlightTest(unittest.TestCase):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (self.folder / f"rank{rank}.jsonl").write_text(text + rest)
 
-    def difference(self, *ranks: list[Line]) -> str:
+    def difference(self, *ranks: list[Line], computing: int | None = None) -> str:
+        """`computing`: the rank that does not wait although it has an open collective."""
         for rank, collectives in enumerate(ranks):
-            self.write(rank, [first(rank, len(ranks)), *collectives])
+            is_open = any(line["finished"] is None for line in collectives)
+            waits = "all-reduce" if is_open and rank != computing else ""
+            self.write(rank, [first(rank, len(ranks), waiting_for=waits), *collectives])
         return first_difference(load(self.folder))
 
     def report(self) -> str:
@@ -80,6 +83,16 @@ class FlightTest(unittest.TestCase):
     def test_all_wait_in_one(self) -> None:
         waiting = [collective(5, finished=False)]
         self.assertIn("All these ranks waited in collective 5", self.difference(waiting, waiting))
+
+    def test_a_rank_that_computes_does_not_wait(self) -> None:
+        waiting = [collective(5, finished=False)]
+        text = self.difference(waiting, waiting, waiting, computing=1)
+        self.assertEqual(text, "Collective 5, all-reduce of bucket 1 after 7 steps, ended on none of these ranks, "
+                         "but rank 1 did not wait in it: see the stacks.")  # fmt: skip
+        self.assertRegex(self.report(), r"\n +1 +host1 +training +nobody ")
+        text = self.difference([collective(4)], waiting, waiting, computing=1)
+        self.assertIn("Rank 0 never called collective 5", text)
+        self.assertIn("in which rank 2 waited", text)
 
     def test_report(self) -> None:
         peer = {"event": "peer", "rank": 1, "host": "host1", "answers": False, "heard_seconds_ago": 3.4} | progress()

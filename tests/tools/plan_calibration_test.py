@@ -280,6 +280,42 @@ class CalibratedProgramTest(unittest.TestCase):
         self.assertRegex(text, r"within a node: measured, .* \(1 all-reduce of 2 ranks; more are extrapolated\)")
         self.assertIn("predicted with their own one-rank baselines, and measured:", text)
 
+    def planned(self, records: list[dict[str, Any]], device: str, *options: str) -> str:
+        """For the CNN on this device, as ddptrain describes it."""
+        with tempfile.TemporaryDirectory() as name:
+            path = pathlib.Path(name) / "results.jsonl"
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+            with mock.patch.object(plan_program, "describe", return_value=parsed(cnn_description(device=device))):
+                return output("--calibrate", str(path), "--nodes", "1", *options)
+
+    def test_communication_of_cpus_and_compute_of_gpus_are_not_combined(self) -> None:
+        cores = bench(2, 1.0, 0.2) | {"library": "MPI", "device": "AMD EPYC"}
+        cpu_run = summary(2, 3e3, 1.6e3, device="cpu", communication_seconds=0.01)
+        row = {"compute_alone_us": 9.0, "compute_beside_us": 9.0, "communication_alone_us": 4.0}
+        for record in (cores, cores | {"benchmark": "overlap", "results": [row]}, cpu_run):
+            for options in (["--model", "cnn", "--tflops", "400"], ["--model", "cnn"], ["--params", "2B"]):
+                with self.assertRaisesRegex(UsageError, "on CPU cores, and compute would be that of GPUs: .*--tflops N"):
+                    self.planned([record], "cuda", *options)
+        nccl = {"library": "NCCL"}
+        for gpu in (nccl, {"library": "MPI", "device": "NVIDIA H200"}, {"device": "Tesla V100-SXM2-16GB"}):
+            self.assertIn("busbw 300 GB/s", self.planned([bench(2, 1.0, 300.0) | gpu], "cuda", "--model", "cnn"))
+            with self.assertRaisesRegex(UsageError, "on GPUs, and compute would be that of CPU cores"):
+                self.planned([bench(2, 1.0, 300.0) | gpu], "cpu", "--model", "cnn", "--tflops", "0.1")
+        with self.assertRaisesRegex(UsageError, "partly on CPU cores, partly on GPUs"):
+            calibrate([cores, bench(2, 1.0, 300.0) | nccl])
+
+    def test_cores_of_a_cpu_have_a_rate_that_was_measured_or_given(self) -> None:
+        cores = bench(2, 1.0, 0.2) | {"library": "MPI", "device": "AMD EPYC"}
+        with self.assertRaisesRegex(UsageError, "nothing tells how fast these cores compute: give --tflops"):
+            self.planned([cores], "cpu", "--model", "cnn")
+        told = cnn_description(device="cpu")
+        runs = [summary(1, 1.6e3, device="cpu", description=told), cores]
+        for records, options in ((runs, []), ([cores], ["--tflops", str(71_565_312 * 1.6e3 / 1e12)])):
+            text = self.planned(records, "cpu", "--model", "cnn", "--gpus-per-node", "2", *options, "--json")
+            (predicted,) = json.loads(text)["predictions"]
+            self.assertAlmostEqual(predicted["compute_seconds"], 512 / 1.6e3)
+            self.assertAlmostEqual(predicted["exposed_seconds"], predicted["communication_seconds"])  # they do the adding
+
     def test_says_how_mpi_sums_between_nodes(self) -> None:
         with tempfile.TemporaryDirectory() as name:
             path = pathlib.Path(name) / "metrics.jsonl"

@@ -354,6 +354,13 @@ class ProgramTest(unittest.TestCase):
             self.assertTrue(png.read_bytes().startswith(b"\x89PNG"))
             self.assertIn("<svg", svg.read_text())
 
+    def test_the_name_of_a_model_is_no_formula(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            svg = pathlib.Path(name) / "p.svg"
+            with mock.patch.object(plan_program, "describe", return_value=parsed(cnn_description())):
+                output("--svg", str(svg), "--model", r"$\frac{$.toml")
+            self.assertTrue(r"$\frac{$" in svg.read_text())
+
     def test_a_python_without_the_modules_hands_over_to_one_with_them(self) -> None:
         with mock.patch.object(importlib.util, "find_spec", return_value=None), mock.patch.object(os, "execv") as execv:
             execv.side_effect = KeyboardInterrupt  # it does not return

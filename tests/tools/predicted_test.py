@@ -44,6 +44,12 @@ class PredictedTest(ReportCase):
         for one in found:
             self.assertAlmostEqual(one.error, 0.0, places=6)
 
+    def test_cpus_and_gpus_are_fitted_apart(self) -> None:
+        records = [scaled(8, 8 * 512 / 178e-6, 4e6), scaled(8, 8 * 512 / 178e-6, 4e6, settings={"device": "cpu"})]
+        records[1]["summary"]["device"], records[1]["case"] = "cpu", "on cores"
+        found = predictions(self.experiment(records))
+        self.assertEqual([one.case.told("device") for one in found], ["cuda", "cpu"])
+
     def test_only_what_can_be_predicted(self) -> None:
         without = {"ranks": 4, "overlap": "none"}
         for records in (algo("", [100, 101]), [scaled(1, 4e6, 4e6)], [scaled(8, 2e7, 4e6, emulated=True)],

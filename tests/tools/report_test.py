@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import subprocess
+import sys
 import unittest
 from typing import Any
 
@@ -11,6 +12,7 @@ from support import ROOT, record, write_results
 from report_support import ReportCase, algo, everything, run_report, runs
 from ddptools.page import NUMBER, Heading, Notes, to_html
 from ddptools.picture_file import Picture
+from ddptools.plots import pictures
 from ddptools.tables import Table, tables
 
 
@@ -195,6 +197,25 @@ class PageTest(ReportCase):
         image = '<figure><div class="wide"><img alt="A &amp; &lt;b&gt;" src="data:image/png;base64,iVBORw=="></div>'
         self.assertIn(image + "<figcaption>A &amp; &lt;b&gt;</figcaption></figure>", page)
         self.assertIn('<figure><div class="wide"><svg><g/></svg></div><figcaption>', page)
+
+    def test_labels_are_no_formulas(self) -> None:
+        odd, records = r"$\frac{$", []
+        for ranks in (1, 2):
+            for i, batch in enumerate((8, 64, 512)):
+                for note in (odd, "other"):
+                    settings = {"ranks": ranks, "batch": batch, "note": note, odd: note}
+                    records += runs(f"{ranks}-{i}{note}", [ranks * batch], settings)
+        experiment = self.experiment(records)
+        drawn = pictures(experiment)
+        self.assertGreater(len(drawn), 1)
+        for picture in drawn:
+            self.assertTrue(odd in picture.svg, picture.name)
+        kept = ROOT / "benchmarks" / "results" / "sweeps-4-h200-2026-11-21" / "scaling" / "topology.json"
+        topology = json.loads(kept.read_text())
+        topology["hosts"][0]["nics"][0]["name"] = odd
+        script, svg = ROOT / "launch" / "ddptools" / "draw_topology.py", self.folder / "t.svg"
+        subprocess.run([sys.executable, script, "--svg", svg], input=json.dumps(topology), text=True, check=True)
+        self.assertTrue(odd in svg.read_text())
 
     def test_passes_of_a_rank_are_no_throughput_of_all(self) -> None:
         records = []

@@ -87,6 +87,13 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(self.verdict([0.945], points), reproduce.AGREES)
         self.assertEqual(self.verdict([0.95], points), reproduce.DIFFERS)
 
+    def test_other_vector_instructions_are_another_machine(self) -> None:
+        for flags, verdict in (("sse avx2 avx512f", reproduce.AGREES), ("sse avx2", reproduce.OTHER)):
+            with mock.patch.object(reproduce.pathlib.Path, "read_text", return_value=f"flags : {flags}"):
+                summaries = [{"images_per_second": 1000.0, "device_name": "NVIDIA H200"}]
+                line = reproduce.judge(RUN | {"instructions": "AVX-512"}, CLAIM, summaries, False)
+            self.assertEqual(line.verdict, verdict)
+
     def test_what_must_be_equal(self) -> None:
         name = {"field": "parameter_hash", "published": "ab"}
         self.assertEqual(self.verdict(["ab"], name), reproduce.AGREES)

@@ -100,6 +100,14 @@ class RunsTest(unittest.TestCase):
         dashed = [picture.svg.count("stroke-dasharray") for picture in (drawn["run-loss"], unresumed)]
         self.assertGreater(dashed[0], dashed[1])
 
+    def test_labels_are_no_formulas(self) -> None:
+        """Names of runs; and the ticks of a logarithmic axis, which are plain numbers."""
+        lines = [start(100), *(step(i, 100 + i, 10.0**-i) for i in range(4))]
+        pair = runs.load_runs([self.write(r"$\frac{$.jsonl", lines), self.write("b.jsonl", lines)])
+        loss = run_page.run_pictures(pair)[0].svg
+        for text in (r"$\frac{$", "0.001", "0.5", "1"):
+            self.assertTrue(f">{text}<" in loss, text)
+
     def test_pages(self) -> None:
         a, b = self.write("one/m.jsonl", WHOLE), self.write("two/m.jsonl", RESUMED)
         done = self.report(a, b, "--out", "r.html", "--md", "r.md", "--png", "p")

@@ -8,12 +8,13 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 from typing import Any
+from unittest import mock
 
 from report_support import run_report
 from ddptools.errors import UsageError
 from ddptools.report import main
-from ddptools.trace import Span, common, length_us, load_trace, nested, part_table, rank_table, rank_times, union
-from ddptools.trace_picture import COLORS, fitting, kind_of, shortened, text_width, timeline_picture
+from ddptools.trace import Span, common, length_us, load_trace, nested, part_table, rank_table, rank_times, union, without
+from ddptools.trace_picture import COLORS, Canvas, fitting, kind_of, shortened, text_width, timeline_picture
 
 # Of a step: backward's span lasts into the last bucket, as on a GPU, where that one is on the compute stream.
 COMPUTE = [
@@ -24,6 +25,7 @@ COMPUTE = [
     ("backward", 30, 90),
     ("h.1 backward", 30, 60),
     ("d attention", 32, 52),
+    ("h.0 weight gradients", 60, 89),
     ("bucket 0 update", 75, 78),
     ("bucket 1 update", 95, 97),
 ]
@@ -46,6 +48,20 @@ def events(slow: float = 2.0) -> list[dict[str, Any]]:
                     times = factor * (100 * step + begin), factor * (100 * step + end)
                     made.append(event(name.format(step), rank, lane, *times))
     return made
+
+
+# On CPUs of several hosts: the buckets of the step before arrive in forward, which waits for them.
+WAITING = [
+    event("step 1", 0, 0, 0, 100),
+    event("forward", 0, 0, 0, 60),
+    event("fc1", 0, 0, 5, 45),
+    event("wait for bucket 1", 0, 0, 10, 30),
+    event("wait for bucket 0", 0, 0, 50, 55),
+    event("backward", 0, 0, 60, 90),
+    event("bucket 1 gradients", 0, 1, -20, 30),
+    event("bucket 0 gradients", 0, 1, -10, 55),
+    event("bucket 1 gradients", 0, 1, 75, 90),
+]
 
 
 def span(name: str, begin: float, end: float) -> Span:
@@ -78,14 +94,15 @@ class IntervalTest(unittest.TestCase):
         for _ in range(200):
             both = []
             for _ in range(2):
-                begins = [rng.randrange(50) for _ in range(rng.randrange(6))]
+                begins = [rng.randrange(-20, 50) for _ in range(rng.randrange(6))]
                 both.append([span("s", b, b + rng.randrange(20)) for b in begins])
-            inside = (rng.randrange(30), rng.randrange(30, 70))
+            inside = (rng.randrange(-20, 30), rng.randrange(30, 70))
             cells = [{t for s in spans for t in range(int(s.begin_us), int(s.end_us)) if inside[0] <= t < inside[1]}
                      for spans in both]  # fmt: skip
             a, b = (union(spans, inside) for spans in both)
             self.assertEqual((length_us(a), length_us(b)), (len(cells[0]), len(cells[1])))
             self.assertEqual(length_us(common(a, b)), len(cells[0] & cells[1]))
+            self.assertEqual(length_us(without(a, b)), len(cells[0] - cells[1]))
 
 
 class NestingTest(unittest.TestCase):
@@ -95,10 +112,10 @@ class NestingTest(unittest.TestCase):
     def test_levels(self) -> None:
         spans = [span(name, begin, end) for name, begin, end in COMPUTE if "update" not in name]
         levels = self.levels(spans[::-1])
-        self.assertEqual(list(levels.values()), [0, 1, 2, 2, 1, 2, 3])
+        self.assertEqual(list(levels.values()), [0, 1, 2, 2, 1, 2, 3, 2])
         by_name = {s.name: s for s in spans}
         self.assertEqual(by_name["d attention"].parent, by_name["h.1 backward"])
-        self.assertEqual(by_name["backward"].within_us, 30)
+        self.assertEqual(by_name["backward"].within_us, 59)
 
     def test_spans_that_only_overlap_stand_side_by_side(self) -> None:
         levels = self.levels([span("a", 0, 10), span("b", 5, 15), span("in b", 11, 14), span("c", 15.2, 20)])
@@ -107,8 +124,8 @@ class NestingTest(unittest.TestCase):
     def test_kinds(self) -> None:
         spans = nested([span("step 0", 0, 99), span("forward", 0, 9), span("attention", 1, 2), span("backward", 10, 30),
                         span("h.0 forward", 11, 15), span("attention", 12, 13), span("norm", 16, 18),
-                        span("clip", 40, 41)])  # fmt: skip
-        kinds = ["step", "forward", "forward", "backward", "forward", "forward", "backward", "other compute"]
+                        span("clip", 40, 41), span("wait for bucket 1", 3, 4)])  # fmt: skip
+        kinds = ["step", "forward", "forward", "waiting", "backward", "forward", "forward", "backward", "other compute"]
         self.assertEqual([kind_of(s) for s in spans], kinds)
 
 
@@ -128,6 +145,11 @@ class TimesTest(TraceCase):
         times = rank_times(trace)
         self.assertEqual((times.communication_us, times.beside_us), (40, 0))
 
+    def test_communication_beside_a_wait_is_exposed(self) -> None:
+        (trace,) = self.load(WAITING)
+        times = rank_times(trace)
+        self.assertEqual((times.communication_us, times.beside_us), (70, 30))
+
     def test_no_steps_and_no_communication(self) -> None:
         (trace,) = self.load([event("forward", 3, 0, 5, 10), event("backward", 3, 0, 10, 30)])
         times = rank_times(trace)
@@ -139,7 +161,8 @@ class TimesTest(TraceCase):
         self.assertEqual(rows[0], ["bucket N gradients", "communication", "2", "63", "42.0%", "84 (rank 1)"])
         by_name = {row[0]: row for row in rows}
         self.assertEqual(by_name["h.N forward"][2:4], ["2", "45"])
-        self.assertEqual(by_name["backward, outside its parts"][3], "45")
+        self.assertEqual(by_name["h.N weight gradients"][3], "27")  # until the last bucket starts
+        self.assertEqual(by_name["backward, outside its parts"][3], "0")
         self.assertNotIn("forward", by_name)  # all of it is within its layers
         self.assertEqual(by_name["bucket N update"][1:4], ["update", "2", "7.5"])
 
@@ -152,6 +175,27 @@ class PictureTest(TraceCase):
             self.assertTrue(f">{text}</text>" in svg, text)
         self.assertEqual(svg.count(">other compute</text>"), 0)
         self.assertGreater(svg.count(COLORS["communication beside compute"]), 2)
+
+    def drawn(self, made: list[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+        """Bars, by what their color says."""
+        bars: dict[str, list[tuple[float, float]]] = {}
+        with mock.patch.object(Canvas, "bars", lambda canvas, spans, top, kind: bars.setdefault(kind, []).extend(spans)):
+            timeline_picture(self.load(made), (0, 200))
+        return bars
+
+    def test_backward_ends_where_the_last_bucket_starts(self) -> None:
+        bars = self.drawn([one for one in events() if one["pid"] == 0])
+        self.assertEqual(sorted(bars["backward"]), sorted([(30, 78), (130, 178), (30, 60), (130, 160), (32, 52), (132, 152),
+                                                           (60, 78), (160, 178)]))  # fmt: skip
+        exposed = [length for length in bars["communication, exposed"] if length[0] % 100 == 78]
+        self.assertEqual(exposed, [(78, 95), (178, 195)])
+        self.assertEqual(bars["communication beside compute"], [(50, 75), (150, 175)])
+
+    def test_waits_are_no_compute(self) -> None:
+        bars = self.drawn(WAITING)
+        self.assertEqual(bars["waiting"], [(10, 30), (50, 55)])
+        hidden = [(0, 10), (0, 10), (30, 50)]
+        self.assertEqual(sorted(bars["communication beside compute"]), hidden)
 
     def test_one_step(self) -> None:
         svg = self.svg(events(slow=1.0), "--step", "1")

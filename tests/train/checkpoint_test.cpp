@@ -126,6 +126,7 @@ RunIdentity identity(const World& world) {
   RunIdentity run;
   run.model = "gpt";
   run.world_size = world.size();
+  run.batch = run.samples_per_step = 1;
   run.flags = {{"--lr", "0.1"}};
   return run;
 }
@@ -137,6 +138,12 @@ WrittenCheckpoint write(Replica& run, const fs::path& folder, std::int64_t step,
   CheckpointWriter writer(options, identity(run.world), *run.trainer, run.world, *run.device);
   const auto failed = writer.start({step, {}, {}, {}});
   return failed ? *failed : writer.wait().value();
+}
+
+std::vector<std::int64_t> steps_in(const fs::path& folder) {
+  std::vector<std::int64_t> steps;
+  for (const auto& [step, path] : checkpoints_in(folder)) steps.push_back(step);
+  return steps;
 }
 
 TEST(Checkpoint, ARunGoesOnWithTheSameBits) {
@@ -294,7 +301,7 @@ class Damaged : public testing::Test {
   void SetUp() override {
     Replica run(test_world(), options_with(OptimizerKind::adamw, false));
     for (const std::int64_t step : {10, 20, 30}) {
-      run.trainer->run(1);
+      run.trainer->run(10);
       ASSERT_EQ(write(run, folder_, step).error, "");
     }
   }
@@ -354,24 +361,57 @@ TEST_F(Damaged, AnOlderOneIsTakenAndTheReasonNamed) {
       "half a manifest", [&](const fs::path& path) { fs::resize_file(path / kManifestName, 300); }, "damaged JSON");
   expect_skipped_after(
       "not a manifest", [&](const fs::path& path) { std::ofstream(path / kManifestName) << "{}"; }, "not the manifest");
+}
+
+/// Rewrites a manifest as a run would write it, with its checksum.
+void change_manifest(const fs::path& path, const std::function<void(Manifest&)>& change) {
+  Manifest manifest = read_manifest(path);
+  change(manifest);
+  std::ofstream(path / kManifestName) << to_json(manifest);
+}
+
+void replace_in_manifest(const fs::path& path, const std::string& text, const std::string& by) {
+  std::string manifest = to_json(read_manifest(path));
+  manifest.replace(manifest.find(text), text.size(), by);
+  std::ofstream(path / kManifestName) << manifest;
+}
+
+TEST_F(Damaged, AChangedManifestIsFoundOut) {
   expect_skipped_after(
-      "a manifest of another version",
-      [&](const fs::path& path) {
-        Manifest manifest = read_manifest(path);
-        std::string text = to_json(manifest);
-        text.replace(text.find("\"version\": 1"), 12, "\"version\": 9");
-        std::ofstream(path / kManifestName) << text;
+      "of an older ddptrain",
+      [](const fs::path& path) { replace_in_manifest(path, "\"version\": 2", "\"version\": 1"); },
+      "format version 1, and this program reads version 2: use the ddptrain that wrote it");
+  expect_skipped_after(
+      "a step that was edited", [](const fs::path& path) { replace_in_manifest(path, "\"step\": 30", "\"step\": 20"); },
+      "its XXH3-128 is not the one that it names");
+  expect_skipped_after(
+      "a space more", [](const fs::path& path) { std::ofstream(path / kManifestName, std::ios::app) << ' '; },
+      "its XXH3-128 is not the one that it names");
+  expect_skipped_after(
+      "another step than that of the arrays",
+      [](const fs::path& path) { change_manifest(path, [](Manifest& manifest) { manifest.progress.step = 20; }); },
+      "its manifest is of step 20, its arrays of step 30");
+  expect_skipped_after(
+      "no samples",
+      [](const fs::path& path) { change_manifest(path, [](Manifest& manifest) { manifest.run.batch = 0; }); },
+      "batch_per_rank is 0");
+  expect_skipped_after(
+      "escape sequences",
+      [](const fs::path& path) { change_manifest(path, [](Manifest& manifest) { manifest.run.data = "\x1b[2J"; }); },
+      "it has control characters");
+  expect_skipped_after(
+      "an array that no file has",
+      [](const fs::path& path) {
+        change_manifest(path, [](Manifest& manifest) { manifest.arrays.push_back({"more", {3}, "f32"}); });
       },
-      "version 9");
+      "it lacks 3 elements of more");
 }
 
 TEST_F(Damaged, AFileOutsideOfTheCheckpointIsNotRead) {
   expect_skipped_after(
       "a path",
-      [&](const fs::path& path) {
-        Manifest manifest = read_manifest(path);
-        manifest.files[0].name = "../secret";
-        std::ofstream(path / kManifestName) << to_json(manifest);
+      [](const fs::path& path) {
+        change_manifest(path, [](Manifest& manifest) { manifest.files[0].name = "../secret"; });
       },
       "is no file");
 }
@@ -386,11 +426,94 @@ TEST_F(Damaged, LeftOversDoNotMatterAndGoAway) {
   test_world().barrier();
   EXPECT_EQ(find_checkpoint(test_world(), folder_)->manifest.progress.step, 30);
   Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  run.trainer->run(40);
   ASSERT_EQ(write(run, folder_, 40, 2).error, "");
-  std::vector<std::int64_t> steps;
-  for (const auto& [step, path] : checkpoints_in(folder_)) steps.push_back(step);
-  EXPECT_EQ(steps, (std::vector<std::int64_t>{30, 40}));
+  EXPECT_EQ(steps_in(folder_), (std::vector<std::int64_t>{30, 40}));
   EXPECT_TRUE(fs::exists(folder_ / "step-x"));
+}
+
+TEST_F(Damaged, FilesThatNoRunWroteStay) {
+  const std::vector<fs::path> others = {
+      folder_ / "step-5" / "photos" / "a.txt", checkpoint_path(folder_, 10) / "photos" / "a.txt",
+      checkpoint_path(folder_, 10) / "rank-1.safetensors.txt", folder_ / "elsewhere" / "rank-00000.safetensors",
+      folder_ / "elsewhere" / kManifestName};
+  if (test_world().rank() == 0) {
+    for (const fs::path& path : others) {
+      fs::create_directories(path.parent_path());
+      std::ofstream(path) << "precious";
+    }
+    fs::create_directory_symlink(folder_ / "elsewhere", checkpoint_path(folder_, 5));
+  }
+  test_world().barrier();
+  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  run.trainer->run(40);
+  ASSERT_EQ(write(run, folder_, 40, 1).error, "");
+  for (const fs::path& path : others) EXPECT_TRUE(fs::exists(path)) << path;
+  EXPECT_EQ(fault_of(checkpoint_path(folder_, 40)), "");
+  EXPECT_FALSE(fs::exists(checkpoint_path(folder_, 20)));
+  EXPECT_FALSE(fs::exists(checkpoint_path(folder_, 10) / "rank-00000.safetensors"));
+}
+
+TEST_F(Damaged, AnOldOneThatCannotBeRemovedDoesNotHarmTheNewOne) {
+  const fs::path stays = checkpoint_path(folder_, 10) / "rank-00009.safetensors" / "file";  // a folder in the way
+  if (test_world().rank() == 0) {
+    fs::create_directories(stays.parent_path());
+    std::ofstream(stays) << "in the way";
+  }
+  test_world().barrier();
+  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  run.trainer->run(40);
+  ASSERT_EQ(write(run, folder_, 40, 2).error, "");
+  EXPECT_TRUE(fs::exists(stays));
+  EXPECT_FALSE(fs::exists(checkpoint_path(folder_, 20)));
+  EXPECT_EQ(fault_of(checkpoint_path(folder_, 40)), "");
+}
+
+TEST_F(Damaged, OneThatTheReaderRefusesIsNotCompleteAndRemovesNone) {
+  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  run.trainer->run(40);
+  const std::string error = write(run, folder_, 41, 1).error;  // its arrays are of step 40
+  EXPECT_NE(error.find("it cannot be read: "), std::string::npos) << error;
+  test_world().barrier();
+  EXPECT_EQ(steps_in(folder_), (std::vector<std::int64_t>{10, 20, 30}));
+}
+
+TEST_F(Damaged, DamagedOnesDoNotTakeThePlaceOfGoodOnes) {
+  if (test_world().rank() == 0) std::ofstream(checkpoint_path(folder_, 20) / kManifestName) << "{}";
+  test_world().barrier();
+  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  run.trainer->run(40);
+  for (const std::int64_t keep : {3, 2}) {
+    ASSERT_EQ(write(run, folder_, 40, keep).error, "");
+    EXPECT_EQ(steps_in(folder_),
+              keep == 3 ? (std::vector<std::int64_t>{10, 20, 30, 40}) : (std::vector<std::int64_t>{30, 40}));
+  }
+}
+
+TEST_F(Damaged, WhereNoneCanBeUsedEachIsNamed) {
+  if (test_world().rank() == 0) {
+    std::ofstream(checkpoint_path(folder_, 10) / kManifestName) << "{}";
+    fs::resize_file(checkpoint_path(folder_, 20) / "rank-00000.safetensors", 100);
+    flip_byte(checkpoint_path(folder_, 30) / "rank-00000.safetensors", -1);
+  }
+  test_world().barrier();
+  try {
+    find_checkpoint(test_world(), folder_);
+    ADD_FAILURE() << "one was found";
+  } catch (const UsageError& error) {
+    const std::string text = error.what();
+    for (const char* part : {"none of its checkpoints can be used", "step-000000000010/manifest.json: not the manifest",
+                             "step-000000000020/rank-00000.safetensors: 100 bytes in place of",
+                             "step-000000000030/rank-00000.safetensors: damaged"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+    }
+  }
+  test_world().barrier();
+  if (test_world().rank() == 0) {
+    for (const std::int64_t step : {10, 20, 30}) fs::remove(checkpoint_path(folder_, step) / kManifestName);
+  }
+  test_world().barrier();
+  EXPECT_FALSE(find_checkpoint(test_world(), folder_)) << "incomplete ones are no checkpoints";
 }
 
 TEST_F(Damaged, ArraysOfAnotherModelOrOptimizerAreNamed) {
@@ -418,14 +541,16 @@ TEST_F(Damaged, ElementsThatNoFileHasAreAnError) {
     run.resume(checkpoint);
     ADD_FAILURE() << "resumed";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("the checkpoint lacks "), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("it lacks "), std::string::npos) << error.what();
   }
 }
 
 TEST(Checkpoint, AFullDiskIsAnErrorOnAllRanksAndLeavesTheOldOneIntact) {
   const TestFolder folder("full");
   Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  run.trainer->run(1);
   ASSERT_EQ(write(run, folder, 1).error, "");
+  run.trainer->run(1);
   const bool here = test_world().rank() == test_world().size() - 1;
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);
@@ -454,10 +579,11 @@ TEST(Checkpoint, AFolderThatCannotBeMadeIsAnError) {
 TEST(Checkpoint, TheNewestAreKept) {
   const TestFolder folder("keep");
   Replica run(test_world(), options_with(OptimizerKind::sgd, false));
-  for (const std::int64_t step : {5, 10, 15, 20}) ASSERT_EQ(write(run, folder, step, 2).error, "");
-  std::vector<std::int64_t> steps;
-  for (const auto& [step, path] : checkpoints_in(folder)) steps.push_back(step);
-  EXPECT_EQ(steps, (std::vector<std::int64_t>{15, 20}));
+  for (const std::int64_t step : {5, 10, 15, 20}) {
+    run.trainer->run(5);
+    ASSERT_EQ(write(run, folder, step, 2).error, "");
+  }
+  EXPECT_EQ(steps_in(folder), (std::vector<std::int64_t>{15, 20}));
 }
 
 TEST(Checkpoint, ManifestsReadAsTheyWereWritten) {
@@ -482,6 +608,10 @@ TEST(Checkpoint, ManifestsReadAsTheyWereWritten) {
   std::string changed = to_json(manifest);
   changed.replace(changed.find("\"--lr\": \"0.1\""), 13, "\"--lr\": \"0.2\"");
   EXPECT_THROW(parse_manifest(changed, "manifest"), UsageError);
+  manifest.progress.rank_sums.push_back({});
+  EXPECT_THROW(parse_manifest(to_json(manifest), "manifest"), UsageError) << "3 sums of 2 ranks";
+  manifest.progress.rank_sums.push_back({});
+  EXPECT_EQ(parse_manifest(to_json(manifest), "manifest").progress.rank_sums.size(), 4u) << "two virtual ranks each";
   manifest.files.pop_back();
   EXPECT_THROW(parse_manifest(to_json(manifest), "manifest"), UsageError);
 }

@@ -20,6 +20,7 @@ TEST(Meter, LeavesTheFirstWindowOutWhereThereAreMore) {
   meter.add(10, 10.0);
   EXPECT_EQ(meter.rate().median, 1.0);
   EXPECT_EQ(meter.rate_since(0), 1.0);
+  EXPECT_TRUE(std::isnan(meter.rate_since(1)));
   for (const double seconds : {1.0, 2.0, 5.0}) meter.add(100, seconds);
   const Rate rate = meter.rate();
   EXPECT_EQ(rate.median, 50.0);

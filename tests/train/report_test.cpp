@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -43,6 +44,8 @@ RunResult measured() {
   c.silent_seconds = {7e-5, 8.2e-5, 9e-5, 7.8e-5};
   c.slowest_rank = 2;
   c.silent_mean_seconds = 8e-5;
+  c.rank_0 = {0.969, 0.002};
+  c.cpu_share = {0.98, 0.61, 0.99, 0.95};
   c.communication_seconds = 4e-5;
   c.together = {5e-6, 1e-7};
   c.stragglers = {1e-5, 2e-7};
@@ -67,6 +70,21 @@ TEST(Report, PrintsAnEpochAsPeopleGrepForIt) {
             "Epoch 4/8\nloss 0.2711  accuracy 0.9012\nImages/sec: 4012345.67\n");
 }
 
+TEST(Report, ARateThatWasNotMeasuredIsNotPrinted) {
+  Report report(eight_gpus());
+  RunResult result = measured();
+  result.epochs.front().samples_per_second = std::nan("");
+  result.rate = {};
+  result.calibration.reset();
+  testing::internal::CaptureStdout();
+  report.epoch(result.epochs.front());
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "Epoch 4/8\nloss 0.2711  accuracy 0.9012\n");
+  testing::internal::CaptureStdout();
+  report.summary(result);
+  const std::string table = testing::internal::GetCapturedStdout();
+  for (const char* part : {"nan", "/sec", "MFU"}) EXPECT_EQ(table.find(part), std::string::npos) << table;
+}
+
 TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   const std::string path = testing::TempDir() + "ddptrain_report.jsonl";
   MetricsFile file(path);
@@ -78,7 +96,10 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
                           "Beside the baseline       4000000  (all ranks, windows in turn with the baseline's, 5 "
                           "rounds, 1 of them at a lower "
                           "clock, ended by the limit of 6.47 s: --calibration-seconds)",
+                          "  rank 0                  3.1% +- 0.2 faster than the mean rank: against that one the "
+                          "efficiency is 99.2%",
                           "Scaling efficiency        96.2% +- 0.4  (+-: 95% intervals)",
+                          "Cores were shared         rank 1 had a core for 61.0% of the time in which it computed: ",
                           "Step                      100.0 us, against 75.0 us alone; the difference is:",
                           "Slower together           5.0 +- 0.1 us",
                           "Stragglers                10.0 +- 0.2 us  (10.0% of a step: rank 2 is 12.5% above the mean)",
@@ -106,6 +127,9 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   EXPECT_EQ(summary.at("step_seconds_without_communication"), 9e-5);
   EXPECT_EQ(summary.at("step_seconds_without_communication_mean"), 8e-5);
   EXPECT_EQ(summary.at("step_seconds_without_communication_per_rank").size(), 4u);
+  EXPECT_EQ(summary.at("rank_0_step_ratio"), 0.969);
+  EXPECT_EQ(summary.at("rank_0_step_ratio_half_width"), 0.002);
+  EXPECT_EQ(summary.at("cpu_share_per_rank").at(1), 0.61);
   EXPECT_EQ(summary.at("scaling_efficiency_half_width"), 0.0042);
   EXPECT_NEAR(summary.at("waiting_us"), -2.0, 1e-9);
   EXPECT_NEAR(summary.at("waiting_us_half_width"), 0.4, 1e-9);
@@ -166,6 +190,23 @@ TEST(Report, OneWindowAndOneRoundHaveNeitherMedianNorInterval) {
                           "Scaling efficiency        96.2%\n", "Exposed communication     10.0 us  ("}) {
     EXPECT_NE(table.find(row), std::string::npos) << row << "\n" << table;
   }
+}
+
+TEST(Report, ADifferenceOfRankZeroThatMayBeNoiseIsNamedAndNoWarningIsPrintedIfEveryRankHadACore) {
+  RunInfo info = eight_gpus();
+  info.steps = 1;
+  Report report(info);
+  RunResult result = measured();
+  result.calibration->rank_0 = {1.002, 0.005};
+  result.calibration->cpu_share = {0.98, 0.91};
+  testing::internal::CaptureStdout();
+  report.summary(result);
+  const std::string table = testing::internal::GetCapturedStdout();
+  EXPECT_NE(table.find("  rank 0                  0.2% +- 0.5 slower than the mean rank, which may be noise\n"),
+            std::string::npos)
+      << table;
+  EXPECT_EQ(table.find("Cores were shared"), std::string::npos) << table;
+  EXPECT_NE(table.find(" s, 1 step\n"), std::string::npos) << table;
 }
 
 TEST(Report, SummaryHoldsWhatTheSensorsOfEachGpuShowed) {

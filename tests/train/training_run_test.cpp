@@ -129,6 +129,7 @@ TEST_P(OnDevice, RunMeasuresItself) {
       EXPECT_EQ(ranks, 0u);
     } else {
       EXPECT_EQ(ranks, static_cast<std::size_t>(test_world().size()));
+      EXPECT_EQ(c.cpu_share.size(), GetParam() == DeviceKind::cpu ? ranks : 0u);
       EXPECT_GT(c.communication_seconds, 0.0);
       EXPECT_NEAR(c.samples_per_second * c.step_seconds, kSamplesPerStep, 1e-9);
       EXPECT_NEAR(c.scaling_efficiency.value, c.samples_per_second / test_world().size() / c.baseline_per_second, 1e-9);
@@ -166,6 +167,9 @@ TEST(Calibrate, TellsASlowRankFromRanksThatAreSlowTogether) {
     const std::vector<double>& ranks = c.silent_seconds;
     ASSERT_EQ(ranks.size(), static_cast<std::size_t>(world.size()));
     EXPECT_GE(ranks[slow_rank], delay);
+    EXPECT_GT(c.cpu_share[slow_rank], 0.0);
+    EXPECT_LE(c.cpu_share[slow_rank], 1.0 - delay / ranks[slow_rank] + 1e-9);  // it sleeps
+    EXPECT_NEAR(c.rank_0.value, ranks.front() / c.silent_mean_seconds, 1e-9);
     EXPECT_GE(c.silent_slowest_seconds(), ranks[slow_rank]);
     const double mean = c.silent_mean_seconds;
     EXPECT_LT(mean, c.silent_slowest_seconds());

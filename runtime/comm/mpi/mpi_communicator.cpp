@@ -1,5 +1,6 @@
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -55,10 +56,10 @@ struct Outstanding {
   const char* name = nullptr;
   std::uint64_t sequence = 0;               ///< Of the watch's records.
   std::unique_ptr<Event> copied;            ///< From the device; null where nothing is copied.
-  std::function<void(Outstanding&)> start;  ///< Makes a request, or `hierarchical`, which has the memory.
+  std::function<void(Outstanding&)> start;  ///< Makes requests, or `hierarchical`, which has the memory.
   bool started = false;
   bool finished = false;
-  MPI_Request request = MPI_REQUEST_NULL;
+  std::vector<MPI_Request> requests;
   std::vector<char> memory;
   std::unique_ptr<HierarchicalCollective> hierarchical;
   std::function<void()> arrived;  ///< Brings the result to where it belongs.
@@ -72,7 +73,8 @@ class MpiCommunicator final : public Communicator {
         device_(device),
         staged_(device.kind() != DeviceKind::cpu),
         layout_(layout_of(world, options.host.value_or(host_of(world, options.bf16_between_hosts)))),
-        rounds_between_hosts_(options.bf16_between_hosts) {
+        rounds_between_hosts_(options.bf16_between_hosts),
+        largest_count_(options.largest_count) {
     const Watch::Collective collective(*world.watch(), "duplication of ranks", 0);
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &comm_));
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &gather_comm_));
@@ -114,25 +116,37 @@ class MpiCommunicator final : public Communicator {
       });
     }
     const auto [type, op] = sum_of(from.dtype);
-    const int count = mpi_count(from.size(), "sums");
     return begin("all-reduce", to, recv, stream, [=, this, type = type, op = op](Outstanding& started) {
-      DDP_MPI_CHECK(MPI_Iallreduce(in_place ? MPI_IN_PLACE : send, recv, count, type, op, comm_, &started.request));
+      in_pieces(started, from.bytes(), size_of(from.dtype), [&](std::size_t at, int count, MPI_Request* request) {
+        const void* values = in_place ? MPI_IN_PLACE : static_cast<char*>(send) + at;
+        DDP_MPI_CHECK(MPI_Iallreduce(values, static_cast<char*>(recv) + at, count, type, op, comm_, request));
+      });
     });
   }
 
   Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
     const Tensor own = own_part(*this, from);
-    void* send = sent(from, stream);
+    char* send = static_cast<char*>(sent(from, stream));
     if (layout_.hosts() > 1 && layout_.all_own()) return scatter_over_hosts(from, to, send, stream);
     const auto [type, op] = sum_of(from.dtype);
-    const int count = mpi_count(own.size(), "sums");
     // In place, MPI would leave the part at the start of `from`.
     auto landing = std::make_shared<std::vector<char>>(to.bytes());
     void* recv = staged_ ? received(to) : landing->data();
     return begin(
         "reduce-scatter", to, recv, stream,
         [=, this, type = type, op = op](Outstanding& started) {
-          DDP_MPI_CHECK(MPI_Ireduce_scatter_block(send, recv, count, type, op, comm_, &started.request));
+          if (from.size() <= largest_count_) {
+            DDP_MPI_CHECK(MPI_Ireduce_scatter_block(send, recv, static_cast<int>(own.size()), type, op, comm_,
+                                                    &started.requests.emplace_back()));
+            return;
+          }
+          for (int rank = 0; rank < size_; ++rank) {
+            const char* part = send + static_cast<std::size_t>(rank) * own.bytes();
+            in_pieces(started, own.bytes(), size_of(own.dtype), [&](std::size_t at, int count, MPI_Request* request) {
+              char* sums = static_cast<char*>(recv) + at;
+              DDP_MPI_CHECK(MPI_Ireduce(part + at, sums, count, type, op, rank, comm_, request));
+            });
+          }
         },
         [to, landing, copies = !staged_] {
           if (copies) std::memcpy(to.data, landing->data(), landing->size());
@@ -140,7 +154,6 @@ class MpiCommunicator final : public Communicator {
   }
 
   Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override {
-    const int count = mpi_count(static_cast<std::int64_t>(from.bytes()), "bytes to gather");
     const bool in_place = from.data == own_part(*this, to).data;
     void* send = in_place ? nullptr : sent(from, stream);
     char* recv = static_cast<char*>(received(to));
@@ -153,9 +166,20 @@ class MpiCommunicator final : public Communicator {
         start(started, gathers_, work);
       });
     }
-    return begin("all-gather", to, recv, stream, [=, this](Outstanding& started) {
-      DDP_MPI_CHECK(MPI_Iallgather(in_place ? MPI_IN_PLACE : send, count, MPI_BYTE, recv, count, MPI_BYTE, gather_comm_,
-                                   &started.request));
+    return begin("all-gather", to, recv, stream, [=, this, bytes = from.bytes()](Outstanding& started) {
+      if (to.bytes() <= static_cast<std::size_t>(largest_count_)) {
+        const int count = static_cast<int>(bytes);
+        DDP_MPI_CHECK(MPI_Iallgather(in_place ? MPI_IN_PLACE : send, count, MPI_BYTE, recv, count, MPI_BYTE,
+                                     gather_comm_, &started.requests.emplace_back()));
+        return;
+      }
+      if (!in_place) std::memcpy(own, send, bytes);
+      for (int rank = 0; rank < size_; ++rank) {
+        char* part = recv + static_cast<std::size_t>(rank) * bytes;
+        in_pieces(started, bytes, 1, [&](std::size_t at, int count, MPI_Request* request) {
+          DDP_MPI_CHECK(MPI_Ibcast(part + at, count, MPI_BYTE, rank, gather_comm_, request));
+        });
+      }
     });
   }
 
@@ -164,7 +188,8 @@ class MpiCommunicator final : public Communicator {
     const void* send = sent(from, stream);
     void* recv = received(to);
     return begin("all-to-all", to, recv, stream, [=, this](Outstanding& started) {
-      DDP_MPI_CHECK(MPI_Ialltoall(send, count, MPI_BYTE, recv, count, MPI_BYTE, comm_, &started.request));
+      DDP_MPI_CHECK(
+          MPI_Ialltoall(send, count, MPI_BYTE, recv, count, MPI_BYTE, comm_, &started.requests.emplace_back()));
     });
   }
 
@@ -212,6 +237,15 @@ class MpiCommunicator final : public Communicator {
         return {MPI_UINT16_T, bf16_sum_};
       default:
         fail("sums of {} over MPI: f64, f32 and bf16 only", name_of(dtype));
+    }
+  }
+
+  /// start(at, count, request) for `bytes` bytes of such elements: from byte `at` on, as many as MPI counts.
+  template <class Start>
+  void in_pieces(Outstanding& started, std::size_t bytes, std::size_t element, const Start& start) const {
+    const std::size_t most = static_cast<std::size_t>(largest_count_) * element;
+    for (std::size_t at = 0; at < bytes; at += most) {
+      start(at, static_cast<int>(std::min(bytes - at, most) / element), &started.requests.emplace_back());
     }
   }
 
@@ -309,7 +343,8 @@ class MpiCommunicator final : public Communicator {
       if (first.hierarchical) break;
       if (!first.finished) {
         int done = 0;
-        DDP_MPI_CHECK(MPI_Test(&first.request, &done, MPI_STATUS_IGNORE));
+        DDP_MPI_CHECK(
+            MPI_Testall(static_cast<int>(first.requests.size()), first.requests.data(), &done, MPI_STATUSES_IGNORE));
         if (done == 0) break;
         finish(first);
       }
@@ -330,6 +365,7 @@ class MpiCommunicator final : public Communicator {
   bool staged_;  ///< Through pinned memory.
   HostLayout layout_;
   bool rounds_between_hosts_;
+  int largest_count_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   MPI_Comm gather_comm_ = MPI_COMM_NULL;  // lets ranks gather at different points of the sequence of sums
   MPI_Op bf16_sum_ = MPI_OP_NULL;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "runtime/comm/communicator.h"
@@ -74,7 +75,7 @@ class NcclComm {
 
   ~NcclComm() {
     if (comm_ == nullptr) return;
-    watch_->set_health_check(nullptr);
+    health_check_.reset();
     const Watch::Wait wait(*watch_, "the end of NCCL");
     // With an exception on its way up, peers may be gone: abort ends the kernels that wait for them.
     const bool failed = std::uncaught_exceptions() > 0;
@@ -108,7 +109,7 @@ class NcclComm {
   ncclResult_t start(const World& world, const ncclUniqueId& id, ncclConfig_t& config) {
     const Watch::Collective collective(*watch_, "start of NCCL", 0);
     const ncclResult_t result = ncclCommInitRankConfig(&comm_, world.size(), id, rank_, &config);
-    if (result == ncclSuccess) watch_->set_health_check([this] { return health(); });
+    if (result == ncclSuccess) health_check_.emplace(*watch_, [this] { return health(); });
     return result;
   }
 
@@ -146,6 +147,7 @@ class NcclComm {
   std::string host_;
   std::shared_ptr<Watch> watch_;
   ncclComm_t comm_ = nullptr;
+  std::optional<Watch::HealthCheck> health_check_;
 };
 
 ncclDataType_t nccl_type(DType dtype) {
