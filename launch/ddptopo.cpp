@@ -38,6 +38,7 @@ namespace {
 
 struct Options {
   bool nccl = false;
+  bool share_gpu = false;
   std::string log;  ///< Of --parse.
   std::string json;
   std::string svg;
@@ -56,6 +57,7 @@ Options parse_command_line(int argc, const char* const* argv) {
   CLI::App app{"Shows how GPUs, NICs and processors are joined: ddptopo, or mpirun -np W ddptopo for several hosts",
                "ddptopo"};
   app.add_flag("--nccl", options.nccl, "Start NCCL, a rank per GPU: rings, trees, transports, settings without effect");
+  app.add_flag("--share-gpu", options.share_gpu, "With --nccl, more ranks than GPUs: ranks take the GPUs in turn");
   app.add_option("--parse", options.log, "Show the same of a log that NCCL wrote with NCCL_DEBUG=INFO")
       ->type_name("LOG");
   app.add_option("--json", options.json, "Write everything as JSON; - is standard output, without tables")
@@ -147,25 +149,26 @@ void add_nccl(Findings& findings, const NcclLog& log, const std::map<std::string
   findings.all["nccl"] = nccl_json(log, ineffective);
 }
 
-void check_gpus(const World& world) {
+void check_gpus(const World& world, bool share) {
   if (!built_with_cuda()) {
     usage_error("--nccl: this program was built without CUDA. Configure with -DDDPTRAIN_CUDA=ON and build again.");
   }
   const int gpus = cuda_device_count();
-  if (gpus == 1) return;  // its own, as require_own_gpus() finds out
+  if (gpus == 1 || (share && gpus > 0)) return;  // use_gpus() finds out whether ranks share it
   if (world.local_size() > gpus) {
-    usage_error("--nccl: {} on {}, but {}: start one rank per GPU (mpirun -np {} ddptopo --nccl)",
+    usage_error("--nccl: {} on {}, but {}: start one rank per GPU (mpirun -np {} ddptopo --nccl), or add --share-gpu",
                 counted(world.local_size(), "rank"), world.hostname(), counted(gpus, "GPU"),
                 gpus > 0 ? std::to_string(gpus) : "W");
   }
 }
 
-void probe(const World& world, Findings& findings) {
-  world.agree([&] { check_gpus(world); });
-  require_own_gpus(world, cuda_pci_bus_id(own_gpu(world)));
+void probe(const World& world, bool share, Findings& findings) {
+  world.agree([&] { check_gpus(world, share); });
+  DeviceOptions device_options;
+  device_options.ranks = use_gpus(world, cuda_pci_bus_id(own_gpu(world)), share).ranks_per_gpu;
   const auto environment = nccl_environment();
   std::unique_ptr<Device> device;
-  world.agree([&] { device = make_cuda_device({}, own_gpu(world)); });
+  world.agree([&] { device = make_cuda_device(device_options, own_gpu(world)); });
   const NcclProbe probe = probe_nccl(world, *device);
   if (world.rank() != 0) return;
   std::istringstream text(probe.log);
@@ -217,7 +220,7 @@ void run(const World& world, const Options& options) {
   Findings findings;
   if (options.log.empty()) {
     findings = find_hosts(world);
-    if (options.nccl) probe(world, findings);
+    if (options.nccl) probe(world, options.share_gpu, findings);
   }
   world.agree([&] {
     if (world.rank() != 0) return;
@@ -237,6 +240,7 @@ int main(int argc, char** argv) {
   } catch (...) {
     mistake = std::current_exception();
   }
+  if (options.share_gpu) let_ranks_share_gpus();
   return run_program("ddptopo", &argc, &argv, [&](const World& world) {
     world.agree([&] {
       if (mistake) std::rethrow_exception(mistake);

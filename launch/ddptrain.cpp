@@ -74,9 +74,9 @@ struct Job {
   std::unique_ptr<FolderLock> checkpoint_folder;  ///< Where the run writes checkpoints.
   std::optional<Checkpoint> resumed;              ///< From which the run goes on.
   StartupClock clock;
-  int gpu = 0;             ///< Of those that this process sees.
-  std::string pci_bus_id;  ///< Of that GPU; empty on the CPU.
-  std::string binding;     ///< What bind_to_numa() did.
+  std::string pci_bus_id;  ///< Of this rank's GPU; empty on the CPU.
+  GpusOfJob gpus;
+  std::string binding;  ///< What bind_to_numa() did.
   std::unique_ptr<Device> device;
   std::unique_ptr<MetricsFile> metrics;          ///< On rank 0, where asked for.
   std::unique_ptr<TensorBoardFile> tensorboard;  ///< On rank 0, where asked for.
@@ -88,9 +88,10 @@ struct Job {
 
 /// GPUs where all ranks can have one each, else an error or the CPU, as --device says.
 DeviceKind take_device(const World& world, const Options& options, EarlyStart& early) {
-  if (choose_device(world, options.device, early.visible_gpus) == DeviceKind::cpu) return DeviceKind::cpu;
+  if (choose_device(world, options.device, options.share_gpu, early.visible_gpus) == DeviceKind::cpu)
+    return DeviceKind::cpu;
   world.agree([&] {
-    if (early.gpu && early.visible_gpus > 1 && *early.gpu != world.local_rank()) {
+    if (early.gpu && early.visible_gpus > 1 && *early.gpu != world.local_rank() % early.visible_gpus) {
       usage_error(
           "rank {} on {}: the launcher counts it as rank {} of its host, MPI as {}. Start all ranks of a host in one "
           "container, or show each rank its own GPU only (CUDA_VISIBLE_DEVICES).",
@@ -107,18 +108,15 @@ DeviceKind take_device(const World& world, const Options& options, EarlyStart& e
   return DeviceKind::cuda;
 }
 
-void start_device(const World& world, DeviceKind kind, const EarlyStart& early, Job& job) {
-  const DeviceOptions options = device_options(job.options, kind);
+void start_device(const World& world, DeviceKind kind, Job& job) {
+  DeviceOptions options = device_options(job.options, kind);
+  options.ranks = job.gpus.ranks_per_gpu;
   check_precision(job.options, *job.workload, kind);
   if (kind == DeviceKind::cuda && job.options.precision == "auto" && options.precision == Precision::fp32) {
     spdlog::info("Precision: fp32, as bf16 takes a GPU of compute capability 8.0 and a program compiled for it");
   }
-  if (kind == DeviceKind::cuda) {
-    job.gpu = early.gpu ? 0 : world.local_rank();
-    job.pci_bus_id = cuda_pci_bus_id(job.gpu);
-  }
   job.binding = bind_to_numa(job.pci_bus_id);
-  job.device = kind == DeviceKind::cuda ? make_cuda_device(options, job.gpu) : make_cpu_device(options);
+  job.device = kind == DeviceKind::cuda ? make_cuda_device(options, own_gpu(world)) : make_cpu_device(options);
   job.device->set_watch(world.watch());
 }
 
@@ -177,7 +175,7 @@ void find_start(const World& world, Job& job) {
 
 void set_batch(const World& world, DeviceKind kind, Job& job) {
   if (!job.options.auto_batch) return;
-  if (!job.resumed) return choose_batch(world, kind, job.options, *job.workload);
+  if (!job.resumed) return choose_batch(world, kind, job.gpus.ranks_per_gpu, job.options, *job.workload);
   job.options.trainer.batch = job.resumed->manifest.run.batch;
   spdlog::info("--batch auto: {} (as in the checkpoint)", job.options.trainer.batch);
 }
@@ -218,8 +216,11 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
     if (facts.reads_data) workload.load();
   });
   const DeviceKind kind = take_device(world, options, early);
-  world.agree([&] { start_device(world, kind, early, job); });
-  if (kind == DeviceKind::cuda) require_own_gpus(world, job.pci_bus_id);
+  if (kind == DeviceKind::cuda) {
+    world.agree([&] { job.pci_bus_id = cuda_pci_bus_id(own_gpu(world)); });
+    job.gpus = use_gpus(world, job.pci_bus_id, options.share_gpu);
+  }
+  world.agree([&] { start_device(world, kind, job); });
   if (kind == DeviceKind::cuda && world.nodes() > 1) warn(shared_network_cards(world, job.pci_bus_id));
   job.clock.mark("device");
   world.agree([&] { data.get(); });
@@ -231,7 +232,7 @@ Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
   set_batch(world, kind, job);
   if (job.task == Task::evaluate) return job;
   world.agree([&] { check_plan(world, job); });
-  require_memory(world, kind, options, workload);
+  require_memory(world, kind, job.gpus.ranks_per_gpu, options, workload);
   check_start(world, held, job);
   return job;
 }
@@ -296,7 +297,8 @@ PeakRate peak_of(const World& world, Job& job) {
   if (!options.measures_peak) return job.device->peak();
   const std::int64_t edge = job.device->kind() == DeviceKind::cuda ? 8192 : 768;
   world.barrier();
-  const double flops = world.sum(product_flops(*job.device, edge, kSeconds)) / world.size();
+  const double flops =
+      world.sum(product_flops(*job.device, edge, kSeconds)) / (job.gpus.shared > 0 ? job.gpus.shared : world.size());
   job.clock.mark("peak");
   return {flops, fmt::format("products of {0} x {0} x {0} in this run, {1}", edge, name_of(job.device->precision()))};
 }
@@ -312,6 +314,7 @@ RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, con
   info.device_name = job.device->name();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
+  info.shared_gpus = job.gpus.shared;
   info.zero = trainer.arena().sharded() ? 1 : 0;
   info.gradient_path = gradient_path_of(trainer);
   info.epochs = total_epochs(run, steps_per_epoch);
@@ -357,6 +360,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   RunOptions run = job.options.run;
   const PeakRate peak = peak_of(world, job);
   if (job.options.trainer.local_steps > 1) run.baseline = false;  // it measures steps that sum gradients
+  if (job.gpus.shared > 0) run.baseline = false;                  // one rank alone would have a whole GPU
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   Trainer trainer(trainer_options(job.options, world.size(), steps),
                   workload.make_model(*job.device, job.options.trainer.batch), workload.data(), world, *job.device,
@@ -371,7 +375,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
     job.clock.mark("checkpoint buffers");
   }
   std::optional<SensorSampler> sensors;
-  if (ReadSensors read = gpu_sensors(job.pci_bus_id)) sensors.emplace(std::move(read));
+  if (ReadSensors read = gpu_sensors(job.gpus.is_first ? job.pci_bus_id : "")) sensors.emplace(std::move(read));
   const RunHooks hooks{checkpoints ? &*checkpoints : nullptr,
                        job.signals.get(),
                        job.progress.get(),
@@ -465,7 +469,7 @@ int main(int argc, char** argv) {
   try {
     command_line = parse_command_line(argc, argv);
     if (!command_line.print && uses_device(command_line.task)) {
-      early = start_early(command_line.options.device, command_line.options.watchdog);
+      early = start_early(command_line.options.device, command_line.options.share_gpu, command_line.options.watchdog);
     }
   } catch (...) {
     mistake = std::current_exception();

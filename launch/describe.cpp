@@ -71,7 +71,7 @@ void print_description(const World& world, CommandLine command_line) {
       usage_error("--batch auto: --describe and --dry-run touch no GPU to see its memory. Give a number.");
     }
   });
-  if (options.auto_batch) choose_batch(world, kind, command_line.options, workload);
+  if (options.auto_batch) choose_batch(world, kind, 1, command_line.options, workload);
   world.agree([&] { make_sampler(options.trainer, workload.data(), world); });
   const Description description =
       describe_on_paper(options, command_line.decides_parameters, maker_of(workload), world.rank(), world.size(), kind);

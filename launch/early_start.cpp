@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <initializer_list>
 
+#include "launch/choose_device.h"
 #include "runtime/device/device.h"
 #include "runtime/topology/gpu_selection.h"
 
@@ -34,14 +35,16 @@ std::optional<int> launched_local_rank() {
 
 namespace {
 
-EarlyStart start_gpu_early(const std::string& device) {
+EarlyStart start_gpu_early(const std::string& device, bool share_gpu) {
   EarlyStart early;
   early.nccl_settings = nccl_environment();
   if (!built_with_cuda() || device == "cpu") return early;
   early.visible_gpus = visible_gpus();
   if (early.visible_gpus == 0) return early;
   if (launched_rank().value_or(0) == 0) early.nccl_log = std::make_unique<NcclLogCapture>();
-  const auto gpu = early.visible_gpus == 1 ? 0 : launched_local_rank();
+  if (share_gpu) let_ranks_share_gpus();
+  auto gpu = early.visible_gpus == 1 ? 0 : launched_local_rank();
+  if (gpu && share_gpu) *gpu %= early.visible_gpus;
   if (!gpu || *gpu >= early.visible_gpus) return early;
   show_only_gpu(*gpu);
   early.gpu = *gpu;
@@ -51,8 +54,8 @@ EarlyStart start_gpu_early(const std::string& device) {
 
 }  // namespace
 
-EarlyStart start_early(const std::string& device, const WatchdogOptions& watchdog) {
-  EarlyStart early = start_gpu_early(device);
+EarlyStart start_early(const std::string& device, bool share_gpu, const WatchdogOptions& watchdog) {
+  EarlyStart early = start_gpu_early(device, share_gpu);
   early.watchdog = std::make_unique<Watchdog>("ddptrain", launched_rank().value_or(-1), watchdog, early.watch);
   return early;
 }

@@ -25,8 +25,8 @@ struct EarlyStart {
   std::unique_ptr<Watchdog> watchdog;  ///< Of `watch`; null: none was started.
 };
 
-/// `device`: auto, cpu or cuda.
-EarlyStart start_early(const std::string& device, const WatchdogOptions& watchdog);
+/// `device`: auto, cpu or cuda. `share_gpu`: the ranks of a host take its GPUs in turn.
+EarlyStart start_early(const std::string& device, bool share_gpu, const WatchdogOptions& watchdog);
 
 /// The rank on this host as the launcher (Open MPI, PMIx, Hydra, PALS, Flux, Slurm) numbers it: 0 without a launcher,
 /// nothing where a launcher does not tell.

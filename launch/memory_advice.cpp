@@ -29,10 +29,13 @@ struct Room {
   std::string text;
 };
 
-Room room_of(const World& world, DeviceKind device) {
+Room room_of(const World& world, DeviceKind device, int sharing) {
   if (device == DeviceKind::cuda) {
     const std::size_t bytes = free_gpu_memory();
-    return {bytes, fmt::format("{} are free on its GPU", size_text(bytes))};
+    if (sharing == 1) return {bytes, fmt::format("{} are free on its GPU", size_text(bytes))};
+    const std::size_t share = bytes / static_cast<std::size_t>(sharing);
+    return {share, fmt::format("{} are free on the GPU of {} ranks, {} for each", size_text(bytes), sharing,
+                               size_text(share))};
   }
   const std::size_t all = available_host_memory();
   const auto ranks = static_cast<std::size_t>(world.local_size());
@@ -211,8 +214,8 @@ void require_memory_for_weights(const Options& options, DeviceKind device, Workl
 
 }  // namespace
 
-void choose_batch(const World& world, DeviceKind device, Options& options, Workload& workload) {
-  const Room room = room_of(world, device);
+void choose_batch(const World& world, DeviceKind device, int sharing, Options& options, Workload& workload) {
+  const Room room = room_of(world, device, sharing);
   const auto usable = static_cast<std::size_t>((1.0 - kForLibraries) * static_cast<double>(room.bytes));
   const Paper paper(options, world, device);
   const std::int64_t most = samples_for(world, options, workload);
@@ -225,8 +228,8 @@ void choose_batch(const World& world, DeviceKind device, Options& options, Workl
   spdlog::info("--batch auto: {} ({})", options.trainer.batch, room.text);
 }
 
-void require_memory(const World& world, DeviceKind device, const Options& options, Workload& workload) {
-  const Room room = room_of(world, device);
+void require_memory(const World& world, DeviceKind device, int sharing, const Options& options, Workload& workload) {
+  const Room room = room_of(world, device, sharing);
   world.agree([&] {
     require_memory_for_weights(options, device, workload, room);
     const TrainerOptions& trainer = options.trainer;

@@ -12,12 +12,12 @@ namespace ddptrain {
 
 /// --batch auto: sets options.trainer.batch to the largest power of two for which a rank keeps what is there less a
 /// part for libraries, on all ranks, and a step has enough samples. UsageError where not even one sample fits. After
-/// Workload::load(); the GPU is the current one. Collective.
-void choose_batch(const World& world, DeviceKind device, Options& options, Workload& workload);
+/// Workload::load(); the GPU is the current one. `sharing`: ranks that use this rank's GPU. Collective.
+void choose_batch(const World& world, DeviceKind device, int sharing, Options& options, Workload& workload);
 
 /// UsageError, with the table of --dry-run, what is there and which flags would fit (each tried on paper), where a rank
 /// would keep more than its device has. Warns where it is close. As choose_batch().
-void require_memory(const World& world, DeviceKind device, const Options& options, Workload& workload);
+void require_memory(const World& world, DeviceKind device, int sharing, const Options& options, Workload& workload);
 
 /// Runs `work`. Where memory runs out on a device or on the host: OutOfMemory that also says what a rank keeps and
 /// which flags lessen it. Not collective: `work` may fail so on one rank alone.

@@ -32,6 +32,7 @@ struct HangAt {
 struct Options {
   std::string model = "cnn";
   std::string device = "auto";     ///< auto, cpu or cuda
+  bool share_gpu = false;          ///< More ranks than GPUs are allowed.
   std::string precision = "auto";  ///< auto, fp32, tf32, bf16 or fp8
   DeviceOptions compute;           ///< See device_options().
   std::string tune_cache;          ///< See TunedCache.

@@ -209,13 +209,13 @@ Json begin_result(const World& world, const Device& device, const AllreduceOptio
 void run_allreduce(const World& world, const CommonOptions& common, const AllreduceOptions& options) {
   require_ranks(world, "ddpbench allreduce");
   const ResultFile file(world, common.json);
-  const DeviceKind kind = choose_device(world, common.device);
+  const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
   require_gpu(kind, options.graph_launches > 0, "--graph");
   require_gpu(kind, options.symmetric, "--symmetric");
   const bool on_gpu = kind == DeviceKind::cuda;
   const std::uint64_t end = options.end != 0 ? options.end : on_gpu ? kEndOnGpu : kEndOnCpu;
   const auto sizes = size_sweep(options.begin, end, options.factor);
-  const auto device = make_device(world, kind, Precision::fp32, common.threads);
+  const auto device = make_device(world, common, kind, Precision::fp32);
   // Before NCCL starts. NCCL logs a line per call; without a graph, that adds a microsecond to small calls.
   std::optional<NcclLogCapture> nccl_log;
   if (options.graph_launches > 0 && world.rank() == 0) nccl_log.emplace();

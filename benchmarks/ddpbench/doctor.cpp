@@ -304,10 +304,10 @@ void add(Found& found, const std::string& text) {
 Found examine(const World& world, const CommonOptions& common, const DoctorOptions& options) {
   Found found;
   compare_hosts(world, options, found);
-  const DeviceKind kind = choose_device(world, common.device);
+  const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
   const std::string gpu = kind == DeviceKind::cuda ? cuda_pci_bus_id(own_gpu(world)) : "";
   bind_to_numa(gpu);
-  const auto device = make_device(world, kind, default_precision(kind), common.threads);
+  const auto device = make_device(world, common, kind, default_precision(kind));
   if (kind == DeviceKind::cuda && world.nodes() > 1) {
     for (std::string& line : shared_network_cards(world, gpu)) found.differences.push_back(std::move(line));
   }

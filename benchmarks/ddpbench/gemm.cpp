@@ -98,8 +98,8 @@ class GemmBench {
 
 void run_gemm(const World& world, const CommonOptions& common, const GemmOptions& options) {
   const ResultFile file(world, common.json);
-  const DeviceKind kind = choose_device(world, common.device);
-  const auto device = make_device(world, kind, choose_precision(options.precision, kind), common.threads);
+  const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
+  const auto device = make_device(world, common, kind, choose_precision(options.precision, kind));
   SensorLog sensors(world, device->kind());
   GemmBench bench(world, *device, options, common.min_seconds);
   const auto [peak, peak_source] = device->peak();

@@ -95,7 +95,8 @@ class MemoryBench {
 void run_memory(const World& world, const CommonOptions& common, const MemoryOptions& options) {
   if (options.bytes > 0 && options.bytes < 1024) usage_error("--bytes {}: give 1K or more", options.bytes);
   const ResultFile file(world, common.json);
-  const auto device = make_device(world, choose_device(world, common.device), Precision::fp32, common.threads);
+  const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
+  const auto device = make_device(world, common, kind, Precision::fp32);
   SensorLog sensors(world, device->kind());
   MemoryBench bench(world, *device, options, common);
   Json result = {{"benchmark", "memory"},

@@ -58,6 +58,7 @@ void add_common(CLI::App& app, CommonOptions& o) {
          },
          "auto: GPUs if the machine has any")
       ->type_name("auto|cpu|cuda");
+  app.add_flag("--share-gpu", o.share_gpu, "More ranks than GPUs: the ranks of a host take its GPUs in turn");
   add_number(app, "--threads", o.threads, 1, 1024, "CPU threads per rank (1)");
   app.add_option("--json", o.json, "File for the result as JSON")->type_name("FILE");
 }

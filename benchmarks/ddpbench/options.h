@@ -14,6 +14,7 @@ namespace ddptrain::bench {
 /// Options that most subcommands take. 0 and empty texts stand for a default that depends on the device.
 struct CommonOptions {
   std::string device = "auto";  ///< auto, cpu or cuda
+  bool share_gpu = false;       ///< More ranks than GPUs are allowed.
   int threads = 1;              ///< CPU
   std::string json;             ///< File for the result; empty: no file.
   double min_seconds = 0.0;     ///< Of every measurement at least.

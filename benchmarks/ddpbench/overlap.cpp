@@ -195,11 +195,11 @@ Table make_table() {
 void run_overlap(const World& world, const CommonOptions& common, const OverlapOptions& given) {
   require_ranks(world, "ddpbench overlap");
   const ResultFile file(world, common.json);
-  const DeviceKind kind = choose_device(world, common.device);
+  const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
   require_gpu(kind, given.symmetric, "--symmetric");
   require_gpu(kind, given.comm_ctas > 0, "--comm-ctas");
   const OverlapOptions options = with_defaults(given, kind);
-  const auto device = make_device(world, kind, choose_precision("auto", kind), common.threads);
+  const auto device = make_device(world, common, kind, choose_precision("auto", kind));
   const auto communicator =
       make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
   SensorLog sensors(world, device->kind());

@@ -37,12 +37,23 @@ void print(const World& world, const std::string& text) {
   std::fflush(stdout);
 }
 
-std::unique_ptr<Device> make_device(const World& world, DeviceKind kind, Precision precision, int threads) {
+int ranks_per_gpu(const World& world, bool allowed) {
+  const auto [gpus, ranks, is_first] = use_gpus(world, cuda_pci_bus_id(own_gpu(world)), allowed);
+  if (gpus == 0) return 1;
+  print(world,
+        fmt::format("# {} ranks share {} GPU{}: rates are of the GPU's memory and cores, and tell nothing of links "
+                    "between GPUs\n",
+                    world.size(), gpus, gpus == 1 ? "" : "s"));
+  return ranks;
+}
+
+std::unique_ptr<Device> make_device(const World& world, const CommonOptions& common, DeviceKind kind,
+                                    Precision precision) {
   std::unique_ptr<Device> device;
   DeviceOptions options;
   options.precision = precision;
-  options.threads = threads;
-  if (kind == DeviceKind::cuda) require_own_gpus(world, cuda_pci_bus_id(own_gpu(world)));
+  options.threads = common.threads;
+  if (kind == DeviceKind::cuda) options.ranks = ranks_per_gpu(world, common.share_gpu);
   world.agree([&] {
     device = kind == DeviceKind::cuda ? make_cuda_device(options, own_gpu(world)) : make_cpu_device(options);
   });

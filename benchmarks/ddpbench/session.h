@@ -35,8 +35,12 @@ std::string ranks_on_nodes(const World& world);
 /// Output of rank 0.
 void print(const World& world, const std::string& text);
 
-/// This rank's own GPU, or the CPU.
-std::unique_ptr<Device> make_device(const World& world, DeviceKind kind, Precision precision, int threads);
+/// The ranks that share a GPU. If it is more than one, a printed line tells that rates are not those of links, and the
+/// result is UsageError unless it is `allowed`.
+int ranks_per_gpu(const World& world, bool allowed);
+/// This rank's GPU, or the CPU.
+std::unique_ptr<Device> make_device(const World& world, const CommonOptions& common, DeviceKind kind,
+                                    Precision precision);
 /// `name`; for auto, bf16 on GPUs and fp32 on CPUs.
 Precision choose_precision(const std::string& name, DeviceKind kind);
 /// UsageError if `flag` is `given` and has no meaning on the CPU.

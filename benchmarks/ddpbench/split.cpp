@@ -48,7 +48,7 @@ Table make_table() {
 void run_split(const World& world, const CommonOptions& common, const SplitOptions& options) {
   require_ranks(world, "ddpbench split");
   const ResultFile file(world, common.json);
-  const DeviceKind kind = choose_device(world, common.device);
+  const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
   require_gpu(kind, options.symmetric, "--symmetric");
   if (kind == DeviceKind::cpu && options.dtype != DType::f32) {
     usage_error("--dtype bf16: MPI adds float only. Use --dtype float.");
@@ -58,7 +58,7 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
   if (elements < options.pieces) {
     usage_error("--total {} --pieces {}: there are more pieces than elements", total, options.pieces);
   }
-  const auto device = make_device(world, kind, Precision::fp32, common.threads);
+  const auto device = make_device(world, common, kind, Precision::fp32);
   const auto communicator = make_communicator(world, *device, {.symmetric = options.symmetric});
   const Buffer buffer = communicator->allocate(total);
   const Tensor all = buffer.view(options.dtype, {static_cast<std::int64_t>(elements)});

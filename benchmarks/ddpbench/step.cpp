@@ -33,9 +33,9 @@ ddptrain::CommandLine launch_command_line(const StepOptions& options) {
 }
 
 std::unique_ptr<Device> device_of(const World& world, const Launch& options) {
-  const DeviceKind kind = choose_device(world, options.device);
-  const DeviceOptions device = ddptrain::device_options(options, kind);
-  if (kind == DeviceKind::cuda) require_own_gpus(world, cuda_pci_bus_id(own_gpu(world)));
+  const DeviceKind kind = choose_device(world, options.device, options.share_gpu);
+  DeviceOptions device = ddptrain::device_options(options, kind);
+  if (kind == DeviceKind::cuda) device.ranks = ranks_per_gpu(world, options.share_gpu);
   std::unique_ptr<Device> result;
   world.agree(
       [&] { result = kind == DeviceKind::cuda ? make_cuda_device(device, own_gpu(world)) : make_cpu_device(device); });

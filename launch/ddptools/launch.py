@@ -69,7 +69,8 @@ def _select_gpus(case: Case, machine: Machine) -> list[str]:
     if not machine.gpus and not local:
         raise Impossible("device = cuda, and this machine has no GPU")
     if case.gpus == "all":
-        if not local and case.ranks > len(machine.gpus):
+        shared = "share-gpu" in case.flags
+        if not local and not shared and case.ranks > len(machine.gpus):
             raise Impossible(f"{case.ranks} ranks need as many GPUs, and there are {len(machine.gpus)}")
         return []
     if case.gpus in ("best-pair", "worst-pair"):

@@ -65,7 +65,9 @@ class Communicator {
   /// Starts to = the `from` of all ranks, in the order of ranks, after what is queued on `stream`; any type.
   virtual Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) = 0;
   /// Starts to = part rank() of the `from` of all ranks, in the order of ranks, after what is queued on `stream`; any
-  /// type. Both are size() equal parts, of different memory. Error where the elements do not divide by size().
+  /// type. Both are size() equal parts, of different memory: both from allocate(), or neither. NCCL sends from
+  /// registered memory without a copy, and waits for ever for a receiver whose memory is not. Error where the elements
+  /// do not divide by size().
   virtual Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) = 0;
   /// to = the `from` of rank `root`, after what is queued on `stream`; any type.
   virtual Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) = 0;

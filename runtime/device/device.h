@@ -46,6 +46,7 @@ struct DeviceOptions {
   int threads = 1;    ///< CPU only.
   /// Multiprocessors that kernels which fill the GPU leave to collectives, so that these run beside them.
   int communication_multiprocessors = 0;
+  int ranks = 1;  ///< That share the device.
   /// GPUs: the fastest algorithm for each matrix product is found by timing a few when it is first seen. Other runs may
   /// choose otherwise and round differently; without, the same run gives the same bits.
   bool tune = false;

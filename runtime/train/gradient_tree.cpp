@@ -26,7 +26,10 @@ GradientTree::GradientTree(const ParameterArena& arena, std::int64_t neighbours,
   const bool sends_a_level = exchanges && sent_type_ != arena.gradient_type();
   const std::size_t levels = std::max<std::size_t>(depth_, sends_a_level ? 2 : 0);
   for (std::size_t i = 0; i < levels; ++i) levels_.push_back(device.allocate(type_of(i), {arena.plan().size}));
-  if (exchanges) inbox_ = device.allocate(sent_type_, {arena.plan().size});
+  if (!exchanges) return;
+  const std::size_t bytes = static_cast<std::size_t>(arena.plan().size) * size_of(sent_type_);
+  // As the memory that is sent from: see Communicator::all_to_all().
+  inbox_ = sent_type_ == arena.gradient_type() ? communicator.allocate(bytes) : device.allocate(bytes);
 }
 
 std::size_t GradientTree::bytes() const { return total_bytes(levels_) + inbox_.bytes(); }

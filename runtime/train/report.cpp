@@ -52,6 +52,7 @@ Json info_fields(const RunInfo& info) {
                  {"world_size", run.world_size},
                  {"nodes", info.nodes},
                  {"local_world_size", info.local_world_size},
+                 {"shared_gpus", info.shared_gpus},
                  {"batch_per_rank", run.batch_per_rank},
                  {"grad_accum", run.grad_accum},
                  {"virtual_ranks", run.virtual_ranks},
@@ -351,7 +352,8 @@ std::string Report::capital_unit() const {
 }
 
 double Report::mfu(double samples_per_second, double flop_per_sample) const {
-  return flop_per_sample * samples_per_second / (run().world_size * info_.peak.flops);
+  const int devices = info_.shared_gpus > 0 ? info_.shared_gpus : run().world_size;
+  return flop_per_sample * samples_per_second / (devices * info_.peak.flops);
 }
 
 double Report::causal_flop_per_sample() const {
@@ -427,7 +429,9 @@ void Report::table(const RunResult& result) const {
     text += fmt::format("{:<26}{}\n", name, value);
   };
   const Rate& rate = result.rate;
-  row("Ranks", fmt::format("{} on {}", run().world_size, counted(info_.nodes, "node")));
+  const bool shared = info_.shared_gpus > 0;
+  row("Ranks", fmt::format("{} on {}", run().world_size,
+                           shared ? counted(info_.shared_gpus, "GPU") : counted(info_.nodes, "node")));
   if (run().virtual_ranks > 0) row("Virtual ranks", fmt::format("{}", run().virtual_ranks));
   if (rate.windows > 0) {
     row(capital_unit() + "/sec, all ranks",
@@ -458,6 +462,7 @@ void Report::table(const RunResult& result) const {
   } else if (result.calibration) {
     row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
   }
+  if (shared) row("Scaling efficiency", "not measured: ranks that share a GPU take its time from each other");
   if (rate.windows > 0) row("MFU", mfu_text(rate.median));
   std::string phases;
   for (const auto& [name, seconds] : info_.startup)

@@ -8,6 +8,7 @@
 
 #include "runtime/device/device.h"
 #include "tests/launch/process.h"
+#include "tests/support/gpus.h"
 
 namespace ddptrain {
 namespace {
@@ -29,7 +30,9 @@ json run(const std::string& arguments, Outcome* outcome = nullptr) {
   return run_on(2, arguments + " --device cpu", outcome);
 }
 
-json run_on_gpus(const std::string& arguments) { return run_on(cuda_device_count(), arguments + " --device cuda"); }
+json run_on_gpus(const std::string& arguments) {
+  return run_on(gpu_ranks(cuda_device_count()), arguments + " --device cuda" + share_gpu_flag());
+}
 
 void expect_fields(const json& object, const std::vector<const char*>& names) {
   for (const char* name : names) {
@@ -92,7 +95,7 @@ TEST(Ddpbench, TakesTheOneGpuThatItsRankIsShown) {
 }
 
 TEST(Ddpbench, DoctorNamesNoSlowGpu) {
-  if (cuda_device_count() < 1) GTEST_SKIP() << "a GPU is needed";
+  if (cuda_device_count() < 1 || ranks_that_share_gpus() > 0) GTEST_SKIP() << "needs GPUs that are not shared";
   const json result = run_on_gpus("doctor --tolerance 0.3");
   ASSERT_EQ(result["results"][0]["kind"], "rank");
   EXPECT_GT(result["results"][0]["gflops"], 1000.0);
@@ -257,7 +260,7 @@ TEST(Ddpbench, HelpOfStepIsThatOfDdptrain) {
 class OnGpus : public testing::Test {
  protected:
   void SetUp() override {
-    if (cuda_device_count() < 2) GTEST_SKIP() << "needs two GPUs";
+    if (gpu_ranks(2) < 2) GTEST_SKIP() << "needs two GPUs";
   }
 };
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "runtime/core/error.h"
+#include "tests/support/gpus.h"
 #include "tests/support/mpi_main.h"
 
 namespace ddptrain {
@@ -55,12 +56,13 @@ class CommunicatorTest : public testing::TestWithParam<Setup> {
   void SetUp() override {
     World& world = test_world();
     const bool cuda = GetParam().kind == DeviceKind::cuda;
-    const int gpus = cuda_device_count();
-    if (cuda && world.min(gpus >= world.local_size() ? 1 : 0) == 0) {
-      GTEST_SKIP() << "needs a GPU for each of " << world.local_size() << " ranks, here are " << gpus;
+    if (cuda && world.min(has_gpus_for(world.local_size()) ? 1 : 0) == 0) {
+      GTEST_SKIP() << "needs a GPU for each of " << world.local_size() << " ranks, here are " << cuda_device_count();
     }
     if (std::string(GetParam().name) == "self" && world.size() > 1) GTEST_SKIP() << "is for one rank";
-    device_ = cuda ? make_cuda_device({}, world.local_rank()) : make_cpu_device({});
+    DeviceOptions options;
+    options.ranks = ranks_per_gpu(world.size());
+    device_ = cuda ? make_cuda_device(options, gpu_of(world.local_rank())) : make_cpu_device({});
     communicator_ = GetParam().make(*device_);
   }
 

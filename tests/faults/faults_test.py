@@ -16,7 +16,7 @@ import time
 import unittest
 
 from emulated import Hosts
-from job import ENVIRONMENT, MPIRUN, OPEN_MPI, ROOT, Job, find_mpirun, gpus
+from job import ENVIRONMENT, MPIRUN, OPEN_MPI, ROOT, SHARE_GPU, SHARING, Job, find_mpirun, gpus
 
 END = 60.0  # seconds after a fault was noticed in which all ranks end, as PAGE promises; the times are printed
 PAGE = ROOT / "docs" / "concepts" / "failures.md"
@@ -198,6 +198,7 @@ class Faults(FaultsBase):
     def test_hangs_in_evaluation(self) -> None:
         self.hangs("evaluation", "--baseline=off", "--steps=20")
 
+    @unittest.skipIf(SHARING, "ranks that share a GPU measure no baseline")
     def test_hangs_in_calibration(self) -> None:
         self.hangs("calibration", "--steps=20")
 
@@ -240,15 +241,15 @@ class CutLink(FaultsBase):
         self.assertEqual(job.left_behind(), [])
 
 
-@unittest.skipUnless(gpus() >= 2, "two GPUs are needed")
+@unittest.skipUnless(gpus() >= 2 or SHARING, "two GPUs are needed")
 class FaultsOnGpus(Faults):
-    ranks = 2
+    ranks = SHARING or 2
     timeout = 6.0
     start_timeout = 6.0
-    settings = ["--device", "cuda", "--data", "synthetic:20000", "--batch", "64"]
+    settings = ["--device", "cuda", "--data", "synthetic:20000", "--batch", "64", *SHARE_GPU]
 
 
-@unittest.skipUnless(gpus() >= 2, "two GPUs are needed")
+@unittest.skipUnless(gpus() >= 2 or SHARING, "two GPUs are needed")
 class FaultsOnGpusOfTwoHosts(FaultsBase):
     """NCCL takes the two ranks for hosts and sends over sockets, which takes most of a step of this model. So the fault
     comes in the middle of a collective."""
@@ -256,7 +257,7 @@ class FaultsOnGpusOfTwoHosts(FaultsBase):
     ranks = 2
     timeout = 6.0
     settings = ["--device=cuda", "--model=gpt", "--layers=2", "--width=1024", "--heads=8", "--ff=4096", "--seq=128",
-                "--data=synthetic:200000:64", "--batch=2", "--graph=off"]  # fmt: skip
+                "--data=synthetic:200000:64", "--batch=2", "--graph=off", *SHARE_GPU]  # fmt: skip
     # Each rank gets an environment of its own; the first two words are those of Job.
     hosts = ["-np", "2", "-x", "NCCL_SOCKET_IFNAME=lo", "-x", "NCCL_NVLS_ENABLE=0",
              "sh", "-c", 'shift 2; NCCL_HOSTID=host$OMPI_COMM_WORLD_RANK exec "$@"', "sh"]  # fmt: skip

@@ -17,7 +17,9 @@ sys.path.insert(0, str(ROOT / "launch"))
 from ddptools.mpirun import OPEN_MPI, find_mpirun  # noqa: E402, F401
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN") or ROOT / "build-cpu/bin")
-MPIRUN = ["mpirun", *find_mpirun().here()]
+SHARING = int(os.environ.get("DDPTRAIN_TEST_RANKS", "0"))  # ranks that share the GPUs: tests/gpu/run
+SHARE_GPU = ["--share-gpu"] if SHARING else []
+MPIRUN = [*([str(ROOT / "launch/share-gpu")] if SHARING else []), "mpirun", *find_mpirun().here()]
 ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LIMIT = 120.0

@@ -6,7 +6,7 @@ import signal
 import time
 import unittest
 
-from support import TINY, Job, JobTest, find_mpirun, gpus, is_pending, kill, starts, words
+from support import SHARE_GPU, SHARING, TINY, Job, JobTest, find_mpirun, gpus, is_pending, kill, starts, words
 
 CNN = ["--device", "cpu", "--baseline", "off", "--data", "synthetic:192"]
 GPT = ["--device", "cpu", "--baseline", "off", "--model", "gpt", "--layers", "1", "--width", "32", "--heads", "2",
@@ -27,10 +27,11 @@ CASES = [
 ]
 # What no run measures twice the same, and what is not known of steps of before a resume.
 MEASURED = re.compile("per_second|_seconds|^time$|^gradient_norm$|^last_loss$")
-GPU_CNN = ["--device", "cuda", "--baseline", "off", "--data", "synthetic:4096", "--batch", "128", "--epochs", "2"]
+GPU_CNN = ["--device", "cuda", "--baseline", "off", "--data", "synthetic:4096", "--batch", "128",
+           "--epochs", "2", *SHARE_GPU]  # fmt: skip
 GPU_GPT = ["--device", "cuda", "--baseline", "off", "--model", "gpt", "--layers", "2", "--width", "128", "--heads", "2",
            "--ff", "512", "--seq", "128", "--dropout", "0.1", "--data", "synthetic:200000:16", "--batch", "8",
-           "--steps", "60", "--eval-samples", "64", "--schedule", "cosine", "--warmup", "3"]  # fmt: skip
+           "--steps", "60", "--eval-samples", "64", "--schedule", "cosine", "--warmup", "3", *SHARE_GPU]  # fmt: skip
 GPU_CASES = [
     (1, [*GPU_CNN], "0:41"),
     (1, [*GPU_CNN, "--graph", "off", "--precision", "fp32", *SGD], "0:41"),
@@ -50,7 +51,7 @@ class ResumeTest(JobTest):
         self.check_same_bits(CASES)
 
     def test_same_bits_on_gpus(self) -> None:
-        cases = [case for case in GPU_CASES if case[0] <= gpus()]
+        cases = [case for case in GPU_CASES if case[0] <= max(gpus(), SHARING)]
         if not cases:
             self.skipTest("no GPU")
         self.check_same_bits(cases)
@@ -109,11 +110,11 @@ class ResumeTest(JobTest):
             with self.subTest(flags=" ".join(flags)):
                 self.check_fewer_ranks(4, flags, 2)
 
-    @unittest.skipUnless(gpus() >= 2, "two GPUs are needed")
+    @unittest.skipUnless(gpus() >= 2 or SHARING > 1, "two GPUs are needed")
     def test_virtual_ranks_keep_the_bits_on_fewer_gpus(self) -> None:
         for flags in ([*GPU_CNN, *SGD], [*GPU_GPT, "--clip-norm", "1", "--optimizer", "adamw"]):
             with self.subTest(flags=" ".join(flags)):
-                self.check_fewer_ranks(2, flags, 6)
+                self.check_fewer_ranks(SHARING or 2, flags, 6)
 
     def check_fewer_ranks(self, ranks: int, flags: list[str], every: int) -> None:
         """The first half of the steps on all ranks, what is left on half of them, and again."""

@@ -25,7 +25,9 @@ sys.path.insert(0, str(ROOT / "launch"))
 from ddptools.mpirun import find_mpirun  # noqa: E402
 from ddptools.runner import end_session  # noqa: E402
 
-MPIRUN = ["mpirun", *find_mpirun().here()]
+SHARING = int(os.environ.get("DDPTRAIN_TEST_RANKS", "0"))  # ranks that share the GPUs: tests/gpu/run
+SHARE_GPU = ["--share-gpu"] if SHARING else []
+MPIRUN = [*([str(ROOT / "launch/share-gpu")] if SHARING else []), "mpirun", *find_mpirun().here()]
 STARTS = re.compile(r"newest checkpoint: (?:step-(\d+)|none)|Resumed at step (\d+) from|training starts at step (0)")
 
 TINY = ["--device", "cpu", "--baseline", "off", "--model", "mlp", "--hidden", "16", "--data", "synthetic:600"]

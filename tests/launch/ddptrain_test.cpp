@@ -157,6 +157,7 @@ TEST(Ddptrain, OutputAndMetricsHoldWhatIsPromised) {
                           "world_size",
                           "nodes",
                           "local_world_size",
+                          "shared_gpus",
                           "batch_per_rank",
                           "steps",
                           "epochs",

@@ -8,6 +8,7 @@
 #include "runtime/device/device.h"
 #include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
+#include "tests/support/gpus.h"
 
 // ddptrain as users start it, on this machine's GPUs: a rank for each, at most four, and all settings of communication
 // at their defaults where nothing else is said.
@@ -21,7 +22,7 @@ const std::string kGpt =
     "--model gpt --layers 2 --width 256 --heads 4 --ff 1024 --seq 128 --data synthetic:200000:64 --batch 8 --steps 40 "
     "--optimizer adamw --lr 0.005 ";
 
-int ranks() { return std::min(cuda_device_count(), 4); }
+int ranks() { return gpu_ranks(4); }
 
 class Gpus : public testing::Test {
  protected:
@@ -33,8 +34,8 @@ class Gpus : public testing::Test {
 
   static Outcome run(int ranks, const std::string& arguments) {
     std::filesystem::remove(metrics_file());
-    return run_command(fmt::format("timeout 200 {} -np {} {} --device cuda {} --metrics {}", DDP_MPIRUN, ranks,
-                                   DDPTRAIN_PROGRAM, arguments, metrics_file()));
+    return run_command(fmt::format("timeout 200 {} -np {} {} --device cuda {}{} --metrics {}", DDP_MPIRUN, ranks,
+                                   DDPTRAIN_PROGRAM, share_gpu_flag(), arguments, metrics_file()));
   }
 
   /// Of a run that must succeed.
@@ -59,12 +60,18 @@ TEST_F(Gpus, TrainTheCnnByTheFastestPathAtTheDefaults) {
       << summary.at("gradient_path_reason");
   EXPECT_LT(summary.at("test_loss"), 2.0) << "ln 10 is where it began";
   EXPECT_EQ(summary.at("nonfinite_steps"), 0);
-  EXPECT_GT(summary.at("scaling_efficiency"), 0.0);
+  if (ranks() > cuda_device_count()) {
+    EXPECT_EQ(summary.at("shared_gpus"), cuda_device_count());
+    EXPECT_TRUE(summary.at("scaling_efficiency").is_null());
+  } else {
+    EXPECT_EQ(summary.at("shared_gpus"), 0);
+    EXPECT_GT(summary.at("scaling_efficiency"), 0.0);
+  }
 }
 
 /// None of these changes how gradients add up.
 TEST_F(Gpus, MayBeShownToTheirRankOnly) {
-  if (ranks() < 2) GTEST_SKIP() << "two GPUs are needed";
+  if (cuda_device_count() < 2) GTEST_SKIP() << "two GPUs are needed";
   const std::string arguments = kCnn + "--device cuda --baseline off --metrics " + metrics_file();
   const auto run_with = [&](const std::string& gpu) {
     return run_command(fmt::format("timeout 200 {} -np 2 sh -c 'CUDA_VISIBLE_DEVICES={} exec {} {}'", DDP_MPIRUN, gpu,
@@ -112,6 +119,16 @@ TEST_F(Gpus, TrainAGptInEveryPrecisionWithAndWithoutShards) {
   }
 }
 
+TEST_F(Gpus, EightVirtualRanksEndWithOneHashOnAnyNumberOfRanks) {
+  if (8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks do not divide among " << ranks();
+  for (const std::string& flags :
+       {kCnn + "--batch 64 ", kCnn + "--batch 64 --precision fp32 ", kGpt + "--batch 4 --zero 1 --clip-norm 0.5 "}) {
+    const std::string arguments = flags + "--virtual-ranks 8 --baseline off";
+    const std::string expected = summary_of(1, arguments).at("parameter_hash");
+    EXPECT_EQ(summary_of(ranks(), arguments).at("parameter_hash"), expected) << flags;
+  }
+}
+
 TEST_F(Gpus, ClipAndAccumulateWithShardsInFp8) {
   const std::string flags = kGpt + "--precision fp8 --zero 1 --clip-norm 0.5 --batch 4 --grad-accum 2 ";
   const std::string expected = hash_of(flags);
@@ -128,14 +145,16 @@ TEST_F(Gpus, ARunThatDivergesEndsWithOneMessage) {
   }
 }
 
-/// Half a terabyte with all that belongs to it.
+/// Half a terabyte with all that belongs to it; weights and gradients alone fit the share of a rank.
 TEST_F(Gpus, ARunThatFindsNoMemoryIsRefusedBeforeItTakesAny) {
-  const Outcome outcome = run(ranks(),
-                              "--model gpt --layers 40 --width 8192 --heads 64 --ff 32768 --seq 128 --batch 8 --data "
-                              "synthetic:200000:64 --steps 3");
+  const Outcome outcome =
+      run(ranks(), fmt::format("--model gpt --layers {} --width 8192 --heads 64 --ff 32768 --seq 128 "
+                               "--batch 8 --data synthetic:200000:64 --steps 3",
+                               40 / ranks_per_gpu(ranks())));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
   EXPECT_EQ(outcome.count("there is too little memory: a rank would keep "), 1) << outcome.output;
-  for (const char* part : {" are free on its GPU", "\nweights    ", "\nall        "}) {
+  for (const char* part : {ranks() > cuda_device_count() ? " are free on the GPU of " : " are free on its GPU",
+                           "\nweights    ", "\nall        "}) {
     EXPECT_TRUE(outcome.says(part)) << part << outcome.output;
   }
 }

@@ -92,6 +92,7 @@ class LaunchTest(unittest.TestCase):
 
     def test_what_cannot_run_here_is_told(self) -> None:
         self.assertIn("8 ranks need as many GPUs, and there are 4", self.reason(gpu_machine(4), ranks=8))
+        self.assertIn("-np", self.launch(gpu_machine(1), ranks=8, flags={"share-gpu": True}).command)
         self.assertIn("no GPU 9", self.reason(gpu_machine(4), gpus="0,9"))
         self.assertIn("4 ranks need", self.reason(gpu_machine(8), gpus="0,1", ranks=4))
         self.assertIn("no GPU", self.reason(gpu_machine(0), flags={"device": "cuda"}))

@@ -33,7 +33,11 @@ struct Planted {
 /// number, and NaN where something is planted. Works from the host: without graphs.
 class PlantedModel final : public Model {
  public:
-  PlantedModel(Device& device, const Planted& planted) : device_(device), planted_(planted) {}
+  PlantedModel(Device& device, const Planted& planted) : device_(device), planted_(planted) {
+    for (const ParameterSpec& spec : specs_) {
+      staging_.push_back(device.allocate(static_cast<std::size_t>(spec.size()) * sizeof(float)));
+    }
+  }
 
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
   void bind(const ModelTensors& tensors) override { gradients_ = tensors.gradients; }
@@ -46,9 +50,8 @@ class PlantedModel final : public Model {
       std::vector<float> values(static_cast<std::size_t>(specs_[i].size()));
       for (std::size_t k = 0; k < values.size(); ++k) values[k] = static_cast<float>((k + step_) % 5) - 1.5f;
       if (plants() && i == planted_.parameter) values.at(static_cast<std::size_t>(planted_.element)) = planted_.value;
-      const Buffer staging = device_.allocate(values.size() * sizeof(float));
-      device_.copy_to_device(staging.data(), values.data(), staging.bytes());
-      device_.convert(staging.view(DType::f32, specs_[i].shape), gradients_[i], device_.compute_stream());
+      device_.copy_to_device(staging_[i].data(), values.data(), staging_[i].bytes());
+      device_.convert(staging_[i].view(DType::f32, specs_[i].shape), gradients_[i], device_.compute_stream());
       device_.synchronize();
       ready(i);
     }
@@ -74,6 +77,7 @@ class PlantedModel final : public Model {
   std::vector<ParameterSpec> specs_ = {{"head", {300}, InitialValue::uniform(0.1f)},
                                        {"body", {5000}, InitialValue::uniform(0.1f)},
                                        {"stem", {7}, InitialValue::uniform(0.1f)}};
+  std::vector<Buffer> staging_;  ///< Not in backward(): memory that is given back waits for all work of the GPU.
   std::vector<Tensor> gradients_;
   std::uint64_t step_ = 0;
 };

@@ -139,6 +139,26 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   EXPECT_EQ(summary.at("calibration").at(3).at("clock_fell"), true);
 }
 
+TEST(Report, RanksThatShareGpusHaveNoEfficiencyAndThePeakOfTheGpus) {
+  RunInfo info = eight_gpus();
+  info.shared_gpus = 2;
+  RunResult result = measured();
+  result.calibration.reset();
+  const std::string path = testing::TempDir() + "ddptrain_report_shared.jsonl";
+  MetricsFile file(path);
+  Report report(info, {.metrics = &file});
+  testing::internal::CaptureStdout();
+  report.summary(result);
+  const std::string table = testing::internal::GetCapturedStdout();
+  EXPECT_NE(table.find("Ranks                     8 on 2 GPUs\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("Scaling efficiency        not measured: "), std::string::npos) << table;
+  std::ifstream in(path);
+  const auto summary = nlohmann::json::parse(in);
+  EXPECT_EQ(summary.at("shared_gpus"), 2);
+  EXPECT_TRUE(summary.at("scaling_efficiency").is_null());
+  EXPECT_NEAR(summary.at("mfu"), 71.5e6 * 4e6 / (2 * 989e12), 1e-9);
+}
+
 TEST(Report, MfuHasBothCountsWhereAMaskHidesWork) {
   RunInfo info = eight_gpus();
   info.description.flop_per_sample = 100e6;

@@ -10,6 +10,7 @@
 #include "data/synthetic.h"
 #include "models/cnn/cnn.h"
 #include "runtime/train/trainer.h"
+#include "tests/support/gpus.h"
 #include "tests/support/mpi_main.h"
 
 namespace ddptrain {
@@ -24,7 +25,9 @@ struct Rig {
     DeviceOptions options;
     options.precision = precision;
     options.fp8 = fp8;
-    device = kind == DeviceKind::cuda ? make_cuda_device(options, world.local_rank()) : make_cpu_device(options);
+    options.ranks = ranks_per_gpu(world.size());
+    device =
+        kind == DeviceKind::cuda ? make_cuda_device(options, gpu_of(world.local_rank())) : make_cpu_device(options);
     communicator = make_communicator(world, *device, {.symmetric = symmetric});
   }
 
@@ -40,7 +43,7 @@ struct Rig {
 };
 
 inline bool enough_devices(DeviceKind kind) {
-  return kind == DeviceKind::cpu || test_world().min(cuda_device_count()) >= test_world().size();
+  return kind == DeviceKind::cpu || test_world().min(has_gpus_for(test_world().size()) ? 1.0 : 0.0) > 0.0;
 }
 
 /// A case for each kind of device, skipped where there are too few.

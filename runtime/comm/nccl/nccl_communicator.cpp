@@ -14,6 +14,7 @@
 #include "runtime/comm/nccl/nccl_peer_addresses.h"
 #include "runtime/core/error.h"
 #include "runtime/core/out_of_memory.h"
+#include "runtime/device/cuda/cuda_utils.h"
 
 namespace ddptrain {
 
@@ -66,7 +67,10 @@ class NcclComm {
     }
     const ncclResult_t result = start(world, id, config);
     if (!is_refusal(result)) check(result, "ncclCommInitRankConfig");
-    world.agree([&] { require_accepted(result, "does not start"); });
+    world.agree([&] {
+      if (result != ncclSuccess) require_several_ranks_of_a_gpu();
+      require_accepted(result, "does not start");
+    });
   }
 
   ~NcclComm() {
@@ -118,6 +122,15 @@ class NcclComm {
 
   /// What every rank answers alike, because it follows from the settings alone.
   static bool is_refusal(ncclResult_t result) { return result == ncclInvalidUsage || result == ncclInvalidArgument; }
+
+  /// UsageError if NCCL is too old for ranks that share a GPU.
+  static void require_several_ranks_of_a_gpu() {
+    int version = 0;
+    if (!is_set("NCCL_MULTI_RANK_GPU_ENABLE") || ncclGetVersion(&version) != ncclSuccess) return;
+    if (version >= NCCL_VERSION(2, 30, 0)) return;
+    usage_error("NCCL {} takes one rank per GPU; several need NCCL 2.30 or newer. Use --comm mpi, or a newer NCCL.",
+                nccl_version());
+  }
 
   std::string reason(ncclResult_t result) const {
     const char* detail = ncclGetLastError(comm_);
@@ -191,7 +204,7 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(const World& world, Device& device, const CommunicatorOptions& options)
       : world_(world),
         device_(device),
-        comm_(std::make_shared<const NcclComm>(world, options.max_ctas)),
+        comm_(std::make_shared<const NcclComm>(world, most_ctas(options.max_ctas, device.options().ranks))),
         why_not_symmetric_(why_not_to_ask(world, options.symmetric)) {
     if (is_set("NCCL_ALGO") || is_set("NCCL_PROTO")) try_collectives(options.scatters_sums);
     if (why_not_symmetric_.empty()) try_window();
@@ -296,6 +309,12 @@ class NcclCommunicator final : public Communicator {
   std::string library_version() const override { return "NCCL " + nccl_version(); }
 
  private:
+  /// `wanted` (0: NCCL's choice), or fewer if ranks share the device.
+  static int most_ctas(int wanted, int ranks) {
+    const int most = cuda::most_waiting_blocks(ranks);
+    return wanted == 0 || most == 0 ? std::max(wanted, most) : std::min(wanted, most);
+  }
+
   void note(const char* name, std::size_t bytes) { device_.watch().started(device_.watch().queued(name, bytes)); }
   void check_part(const Tensor& part) const {
     DDP_CHECK(!symmetric() || part.bytes() % kPartBytes == 0,

@@ -47,6 +47,16 @@ int compute_capability() {
   return 10 * major + minor;
 }
 
+int most_waiting_blocks(int ranks) {
+  constexpr int kPart = 4;  // of the multiprocessors: a rank may run two collectives and a fused sum at a time
+  if (ranks == 1) return 0;
+  int device = 0;
+  int multiprocessors = 0;
+  DDP_CUDA(cudaGetDevice(&device));
+  DDP_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  return std::max(1, multiprocessors / (kPart * ranks));
+}
+
 bool launches_early() {
   static const bool early = code_version() >= 90;
   return early;

@@ -72,6 +72,10 @@ int compute_capability();  ///< Of the current device: 90 for 9.0.
 int code_version();
 /// Whether kernels may start before their predecessor ends: their code must wait in time, which takes 9.0.
 bool launches_early();
+/// Thread blocks that a kernel may have if it waits for other ranks, of which `ranks` share the current device: their
+/// kernels run at the same time only if all blocks find room, and they must leave room for the kernels that they wait
+/// for. 0: any number, because each rank has its own device.
+int most_waiting_blocks(int ranks);
 /// Whether the current device runs code of 9.0a.
 bool multiplies_by_warpgroups();
 

@@ -162,7 +162,8 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     if (slice.chunk_count == 0) return;
     rule_for(settings.kind, slice);
     const auto update = kSumsAndUpdates[static_cast<std::size_t>(settings.kind)];
-    update(settings, slice, peers, step, static_cast<cudaStream_t>(stream.handle));
+    update(settings, slice, peers, step, cuda::most_waiting_blocks(device_.options().ranks),
+           static_cast<cudaStream_t>(stream.handle));
   }
 
   std::size_t meeting_bytes() const override { return cuda::kMeetingBytes; }

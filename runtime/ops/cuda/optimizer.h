@@ -11,9 +11,9 @@ namespace cuda::optimizer {
 template <OptimizerKind kKind>
 struct Rule {
   static void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, cudaStream_t stream);
-  /// Not for rules of whole parameters.
+  /// Not for rules of whole parameters. `most_blocks`: see most_waiting_blocks().
   static void sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
-                             StepRef step, cudaStream_t stream);
+                             StepRef step, int most_blocks, cudaStream_t stream);
   /// How many blocks of sum_and_update()'s kernel a multiprocessor holds at once; 0 where there is none.
   static int blocks_per_multiprocessor(const UpdateSlice& slice);
 };

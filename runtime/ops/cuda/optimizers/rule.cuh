@@ -50,14 +50,14 @@ void Rule<kKind>::update(const OptimizerSettings& settings, const UpdateSlice& s
 
 template <OptimizerKind kKind>
 void Rule<kKind>::sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
-                                 StepRef step, cudaStream_t stream) {
+                                 StepRef step, int most_blocks, cudaStream_t stream) {
   check(kKind, slice);
   if constexpr (rule_of(kKind).whole_parameters) {
     require(false, "sum_and_update: a rule of whole parameters takes several passes");
   } else {
     with_types(slice, [&](auto weight, auto gradient) {
       launch_sum_and_update<kKind>(make_update<decltype(weight), decltype(gradient)>(settings, slice, step), peers,
-                                   inbox_layout(slice, peers.size), stream);
+                                   inbox_layout(slice, peers.size), most_blocks, stream);
     });
   }
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/optimizers/update.cuh"
 
@@ -126,12 +128,13 @@ __device__ __forceinline__ void sum_over_ranks(const PeerInboxes& peers, const I
   }
 }
 
-/// A block has one round of elements of a chunk.
+/// A block has one round of elements of a chunk, from `first_chunk` on.
 template <OptimizerKind kKind, bool kStochastic, class W, class G>
 __global__ void __launch_bounds__(kThreads)
-    sum_and_update_kernel(Update<W, G> u, PeerInboxes peers, InboxLayout layout) {
-  const std::uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
-  const UpdateChunk chunk = u.chunks[blockIdx.x];
+    sum_and_update_kernel(Update<W, G> u, PeerInboxes peers, InboxLayout layout, std::uint32_t first_chunk) {
+  const std::uint32_t index = first_chunk + blockIdx.x;
+  const std::uint32_t block = blockIdx.y * (layout.blocks / kRounds) + index;
+  const UpdateChunk chunk = u.chunks[index];
   auto* rounds = reinterpret_cast<std::uint32_t*>(static_cast<char*>(peers.of_rank[peers.rank]) + layout.rounds());
   wait_for_predecessor();
   const std::uint32_t round = rounds[block] + 1;
@@ -146,11 +149,16 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <OptimizerKind kKind, class W, class G>
-void launch_sum_and_update(const Update<W, G>& u, const PeerInboxes& peers, const InboxLayout& layout,
+void launch_sum_and_update(const Update<W, G>& u, const PeerInboxes& peers, const InboxLayout& layout, int most_blocks,
                            cudaStream_t stream) {
-  const dim3 grid(layout.blocks / kRounds, kRounds);
+  const std::uint32_t chunks = layout.blocks / kRounds;
+  const std::uint32_t at_once = most_blocks == 0 ? chunks : std::max<std::uint32_t>(1, most_blocks / kRounds);
   with_rounding(u, [&](auto stochastic) {
-    launch_early(sum_and_update_kernel<kKind, stochastic.value, W, G>, grid, kThreads, 0, stream, u, peers, layout);
+    for (std::uint32_t first = 0; first < chunks; first += at_once) {
+      const dim3 grid(std::min(at_once, chunks - first), kRounds);
+      launch_early(sum_and_update_kernel<kKind, stochastic.value, W, G>, grid, kThreads, 0, stream, u, peers, layout,
+                   first);
+    }
   });
 }
 

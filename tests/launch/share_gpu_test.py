@@ -1,0 +1,114 @@
+"""launch/share-gpu starts and ends an MPS server, here a stand-in that notes what it is told."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+SHARE_GPU = pathlib.Path(__file__).resolve().parents[2] / "launch/share-gpu"
+STAND_IN = """#!/bin/bash
+if [[ ${1:-} == -d ]]; then
+  echo "start $CUDA_MPS_PIPE_DIRECTORY" >>"$TOLD"
+  [[ -z ${REFUSES:-} ]] || { echo refused; exit 1; }
+else
+  echo "$(cat) $CUDA_MPS_PIPE_DIRECTORY" >>"$TOLD"
+fi
+"""
+
+
+class ShareGpuTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="share-gpu-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        (self.folder / "bin").mkdir()
+        (self.folder / "tmp").mkdir()
+        self.told = self.folder / "told"
+        self.environment = os.environ | {
+            "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+            "TMPDIR": f"{self.folder}/tmp",
+            "TOLD": str(self.told),
+        }
+        for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
+            self.environment.pop(name, None)
+
+    def stand_in(self) -> None:
+        program = self.folder / "bin/nvidia-cuda-mps-control"
+        program.write_text(STAND_IN)
+        program.chmod(0o755)
+
+    def start(self, script: str, **environment: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [SHARE_GPU, "sh", "-c", script],
+            env=self.environment | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def until_server_is_gone(self) -> None:
+        """The server was told to quit, and its folder is removed."""
+        end = time.monotonic() + 120
+        while not self.told.exists() or "quit" not in self.told.read_text() or any((self.folder / "tmp").iterdir()):
+            self.assertLess(time.monotonic(), end, "the server does not end")
+            time.sleep(0.02)
+        start, stop = self.told.read_text().splitlines()
+        self.assertEqual(start.split()[1], stop.split()[-1])
+
+    def test_the_command_has_a_server_of_its_own_that_ends_with_it(self) -> None:
+        self.stand_in()
+        out, error = self.start("echo $CUDA_MPS_PIPE_DIRECTORY; exit 3").communicate(), ""
+        self.until_server_is_gone()
+        self.assertEqual((out[0].split(), out[1]), ([self.told.read_text().split()[1]], error))
+
+    def test_exit_code_and_signals_are_those_of_the_command(self) -> None:
+        self.stand_in()
+        job = self.start("exit 3")
+        job.communicate()
+        self.assertEqual(job.returncode, 3)
+
+    def test_a_killed_command_leaves_no_server(self) -> None:
+        self.stand_in()
+        job = self.start("echo started; exec sleep 1000")
+        self.assertEqual(job.stdout.readline(), "started\n")
+        self.assertNotIn("quit", self.told.read_text())
+        job.send_signal(signal.SIGKILL)
+        job.communicate()
+        self.assertEqual(job.returncode, -signal.SIGKILL)
+        self.until_server_is_gone()
+
+    def test_the_server_outlives_the_first_process_while_others_run(self) -> None:
+        self.stand_in()
+        job = self.start("sh -c 'echo $$; exec sleep 1000' & wait")
+        child = int(job.stdout.readline())
+        job.kill()
+        job.wait()
+        time.sleep(0.2)  # a server that ends too early would show by now, on a machine that is not busy
+        self.assertNotIn("quit", self.told.read_text())
+        os.kill(child, signal.SIGKILL)
+        job.communicate()
+        self.until_server_is_gone()
+
+    def test_a_server_that_does_not_start_is_told_and_the_command_runs(self) -> None:
+        self.stand_in()
+        job = self.start("echo [$CUDA_MPS_PIPE_DIRECTORY]", REFUSES="1")
+        out, error = job.communicate()
+        self.assertEqual((job.returncode, out), (0, "[]\n"))
+        self.assertIn("take turns on a GPU: refused", error)
+        self.assertEqual(list((self.folder / "tmp").iterdir()), [])
+
+    def test_without_mps_the_cost_is_told(self) -> None:
+        for name in ("dirname", "basename", "id", "sh", "bash", "env"):
+            found = subprocess.run(["sh", "-c", f"command -v {name}"], capture_output=True, text=True).stdout.strip()
+            (self.folder / "bin" / name).symlink_to(found)
+        job = self.start("echo runs", PATH=f"{self.folder}/bin")
+        out, error = job.communicate()
+        self.assertEqual((job.returncode, out), (0, "runs\n"), error)
+        self.assertIn("16,000", error)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
