@@ -457,7 +457,6 @@ void Report::table(const RunResult& result) const {
     row("Exposed communication", exposed_text(c));
     row("  compute slowed down", microseconds(c.slowed_down));
     row("  waiting", microseconds(c.waiting));
-    if (const std::string shared = shared_cores_text(c); !shared.empty()) row("Cores were shared", shared);
     if (c.cores_taken) row("Cores taken by sums", microseconds(*c.cores_taken) + " of compute in a step");
   } else if (result.calibration) {
     row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
