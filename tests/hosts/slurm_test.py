@@ -53,9 +53,14 @@ class SlurmTest(unittest.TestCase):
     def until(self, job: str, condition: Callable[[], bool], what: str) -> float:
         return self.cluster.until(condition, f"job {job} {what}")
 
+    def until_state(self, job: str, *states: str) -> str:
+        self.until(job, lambda: self.cluster.state(job) in states, "ends")
+        return self.cluster.state(job)
+
     def wait_for_end(self, job: str, state: str = "COMPLETED") -> None:
         ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
-        self.until(job, lambda: self.cluster.state(job) in ended, "ends")
+        while self.until_state(job, *ended, "PENDING") == "PENDING":  # back in the queue
+            self.cluster.call("scontrol", "update", f"job={job}", "StartTime=now")
         self.assertEqual(self.cluster.state(job), state, self.cluster.logs())
 
     def steps(self, job: str) -> list[int]:
@@ -168,7 +173,7 @@ class SlurmTest(unittest.TestCase):
             noticed, steps[name] = self.until_requeued(job, f"failure-{name}")
             print(f"{name}: node lost: back in the queue after {noticed - cut:.0f} s", flush=True)
             self.cluster.start_now(job)
-        self.cluster.hosts.mend(lost)
+            self.cluster.hosts.mend(lost)
         for name, job in jobs.items():
             self.check_resumed(job, steps[name], ranks=3)
             again = self.cluster.output(job).count("it starts again in")
