@@ -153,8 +153,7 @@ class SlurmTest(unittest.TestCase):
             self.check_resumed(job, steps[name])
 
     def test_node_failure(self) -> None:
-        """The jobs need it again, and start as soon as it returns, when it may still have what is left of their first
-        start: a step of the same number that is not over."""
+        """The jobs need it again, and start on it when it has returned and nothing is left there of their first start."""
         lost = self.cluster.hosts.names[2]
         jobs = {
             "srun": self.submit_endless("srun.sbatch", "failure-srun", nodes=3, export="ALL,PAUSE=1"),
@@ -167,9 +166,10 @@ class SlurmTest(unittest.TestCase):
         for name, job in jobs.items():
             noticed, steps[name] = self.until_requeued(job, f"failure-{name}")
             print(f"{name}: node lost: back in the queue after {noticed - cut:.0f} s", flush=True)
-            self.cluster.start_now(job)
-            self.cluster.hosts.mend(lost)
+        self.cluster.hosts.mend(lost)
         for name, job in jobs.items():
+            self.until(job, lambda name=name: self.ranks_of(f"failure-{name}") == [], "leaves no rank on the node")
+            self.cluster.start_now(job)
             self.check_resumed(job, steps[name], ranks=3)
             again = self.cluster.output(job).count("it starts again in")
             print(f"{name}: its ranks were started again {again} times", flush=True)
