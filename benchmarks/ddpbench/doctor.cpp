@@ -69,7 +69,7 @@ struct Found {
   std::vector<HostFact> common;          ///< What most hosts have.
   std::vector<std::string> differences;  ///< And what some have not, or is wrong there.
   bool hosts_differ = false;
-  std::string nccl;                      ///< What NCCL chose; empty where it does not run.
+  std::string nccl;  ///< What NCCL chose; empty where it does not run.
 };
 
 /// The lowest rank of each host.

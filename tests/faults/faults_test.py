@@ -69,8 +69,9 @@ class FaultsBase(unittest.TestCase):
 
     def check_timeout(self, job: Job, fault: float, names: str, timeout: float, answers: int) -> None:
         """Noticed in time, named in one line of one rank, with a record of every rank that answers: so many."""
-        # MPICH's mpirun kills the ranks that are left: the exit code may be theirs.
-        self.check_end(job, fault, "has been waiting", 76 if find_mpirun() is OPEN_MPI else None)
+        # MPICH's mpirun kills the ranks that are left, and on a shared GPU they lose the memory of the rank that ends: the exit
+        # code may be theirs.
+        self.check_end(job, fault, "has been waiting", 76 if find_mpirun() is OPEN_MPI and not SHARING else None)
         self.assertLess(job.said("has been waiting") - fault, timeout + LATE, job.output)
         lines = [line for _, line in job.lines if "has been waiting" in line]
         self.assertEqual(len(lines), 1, job.output)
@@ -264,7 +265,7 @@ class FaultsOnGpusOfTwoHosts(FaultsBase):
 
     def test_killed_in_a_collective(self) -> None:
         job = self.training(prefix=[*MPIRUN, *self.hosts])
-        self.check_end(job, job.signal(1, signal.SIGKILL), r"process rank 1 with PID|\(signal 9\)")
+        self.check_end(job, job.signal(1, signal.SIGKILL), r"process rank 1 with PID|\(signal 9\)|remote process exited")
 
     def test_stopped_in_a_collective(self) -> None:
         job = self.training(prefix=[*MPIRUN, *self.hosts])

@@ -114,7 +114,7 @@ class ResumeTest(JobTest):
     def test_virtual_ranks_keep_the_bits_on_fewer_gpus(self) -> None:
         for flags in ([*GPU_CNN, *SGD], [*GPU_GPT, "--clip-norm", "1", "--optimizer", "adamw"]):
             with self.subTest(flags=" ".join(flags)):
-                self.check_fewer_ranks(SHARING or 2, flags, 6)
+                self.check_fewer_ranks(SHARING or 2, flags, 12 // (SHARING or 2))
 
     def check_fewer_ranks(self, ranks: int, flags: list[str], every: int) -> None:
         """The first half of the steps on all ranks, what is left on half of them, and again."""
