@@ -36,9 +36,10 @@ void add_device_flags(CLI::App& app, Options& o) {
   app.option_defaults()->group("Device");
   add_choice(app, "--device", o.device, devices, "auto: GPUs where there are some");
   app.add_flag(
-      "--share-gpu", o.share_gpu,
-      "More ranks than GPUs: the ranks of a host take its GPUs in turn (NCCL 2.30 or newer, or --comm mpi; fast "
-      "with launch/share-gpu)");
+         "--share-gpu", o.share_gpu,
+         "More ranks than GPUs: the ranks of a host take its GPUs in turn (NCCL 2.30 or newer, or --comm mpi; fast "
+         "with launch/share-gpu)")
+      ->configurable(false);  // of a machine
   app.add_option("--threads", o.compute.threads, "Threads per rank (CPU)");
   add_choice(app, "--memory-format", o.compute.memory_format, formats, "Of cuDNN's convolutions");
   add_choice(app, "--fused", o.compute.fused, kOnOff, "Fused kernels where there are some");
