@@ -126,12 +126,12 @@ std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options
   if (!options.resume.empty()) found = find_checkpoint(world, options.resume == "auto" ? folder : options.resume);
   const std::int64_t step = found ? found->manifest.progress.step : 0;
   std::int64_t newest = -1;  // complete, in the folder where this run writes
-  if (world.rank() == 0 && !folder.empty() && options.resume != "auto") {
-    for (const auto& [of_step, path] : checkpoints_in(folder)) {
-      if (has_manifest(path)) newest = of_step;
-    }
-  }
   world.agree([&] {
+    if (world.rank() == 0 && !folder.empty() && options.resume != "auto") {
+      for (const auto& [of_step, path] : checkpoints_in(folder)) {
+        if (has_manifest(path)) newest = of_step;
+      }
+    }
     if (!found && !options.resume.empty() && options.resume != "auto") {
       usage_error("--resume {}: there is no complete and undamaged checkpoint", options.resume);
     }

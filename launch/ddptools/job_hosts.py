@@ -81,7 +81,7 @@ class Hosts:
         """None: the command names none."""
         if (place := place_of(HOSTFILE_FLAGS, command)) is not None:
             try:
-                lines = pathlib.Path(command[place]).read_text(encoding="utf-8").splitlines()
+                lines = pathlib.Path(command[place]).read_text(errors="surrogateescape").splitlines()
             except OSError as error:
                 raise UsageError(f"{command[place]}: {error.strerror}") from error
             texts = [text for line in lines if (text := line.partition("#")[0].strip())]
@@ -94,6 +94,8 @@ class Hosts:
             hosts = Hosts([name for name, _, _ in parts], slots, texts, False)
         else:
             return None
+        if not hosts.names:
+            raise UsageError(f"{command[place]}: it names no host")
         if wrong := next((name for name in hosts.names if name.startswith("-")), None):
             raise UsageError(f"{command[place]}: {wrong} is no name of a host")
         return hosts
@@ -111,7 +113,7 @@ class Hosts:
         """The command with these hosts in place of its own; `file` becomes its hostfile."""
         command = list(command)
         if self.in_file:
-            file.write_text("".join(text + "\n" for text in self.texts), encoding="utf-8")
+            file.write_text("".join(text + "\n" for text in self.texts), errors="surrogateescape")
             command[place_of(HOSTFILE_FLAGS, command)] = str(file)
         else:
             command[place_of(HOST_FLAGS, command)] = ",".join(self.texts)

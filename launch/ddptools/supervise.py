@@ -320,8 +320,9 @@ class Job:
                 self.ending_since = time.monotonic()
 
     def checkpoints(self) -> list[pathlib.Path]:
-        """Folders with a manifest, the newest first."""
-        return sorted((path.parent for path in self.folder.glob("step-*/manifest.json")), reverse=True)
+        """Folders with a manifest and a name that ddptrain gives, the newest first."""
+        found = [path.parent for path in self.folder.glob("step-*/manifest.json")]
+        return sorted((path for path in found if re.fullmatch(r"step-\d{12}", path.name)), reverse=True)
 
     def newest_readable(self) -> str:
         return next((path.name for path in self.checkpoints() if path.name == self.newest or self.is_readable(path)), "")

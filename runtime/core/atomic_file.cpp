@@ -22,7 +22,8 @@ void require(bool done, const std::filesystem::path& path, const char* what) {
 
 AtomicFile::AtomicFile(std::filesystem::path path, const std::string& suffix)
     : path_(std::move(path)), partial_(path_.string() + suffix) {
-  descriptor_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  unlink(partial_.c_str());  // of a run that was killed; a link is not followed
+  descriptor_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor_ < 0) usage_error("{}: cannot be created: {}", path_.string(), std::strerror(errno));
 }
 

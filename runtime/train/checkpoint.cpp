@@ -40,12 +40,15 @@ std::map<std::int64_t, fs::path> checkpoints_in(const fs::path& folder) {
     if (failed == std::errc{} && step >= 0 && entry->path() == checkpoint_path(folder, step))
       found.emplace(step, entry->path());
   }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    usage_error("{}: its checkpoints cannot be listed: {}", folder.string(), error.message());
+  }
   return found;
 }
 
 bool has_manifest(const fs::path& checkpoint) {
   std::error_code error;
-  return fs::exists(checkpoint / kManifestName, error);
+  return fs::status(checkpoint / kManifestName, error).type() != fs::file_type::not_found;
 }
 
 namespace {
@@ -130,11 +133,14 @@ std::string remove_checkpoint(const fs::path& checkpoint) {
   return "";
 }
 
-void remove_old_checkpoints(const fs::path& folder, std::int64_t step, std::int64_t keep) {
+void remove_old_checkpoints(const fs::path& folder, std::int64_t step, std::int64_t keep,
+                            std::map<std::int64_t, bool>& undamaged) {
   const auto found = checkpoints_in(folder);
   for (auto entry = std::make_reverse_iterator(found.upper_bound(step)); entry != found.rend(); ++entry) {
     if (keep > 0 && has_manifest(entry->second)) {
-      if (fault_of_layout(entry->second).empty()) --keep;
+      const auto [known, is_new] = undamaged.try_emplace(entry->first);
+      if (is_new) known->second = fault_of(entry->second).empty();
+      if (known->second) --keep;
       continue;
     }
     const std::string fault = remove_checkpoint(entry->second);
@@ -171,7 +177,8 @@ std::optional<Checkpoint> find_checkpoint(const World& world, const fs::path& pa
     return read(world, path);
   }
   std::string steps;  // as rank 0 sees them, newest first
-  const auto found = checkpoints_in(path);
+  std::map<std::int64_t, fs::path> found;
+  world.agree([&] { found = checkpoints_in(path); });
   for (auto entry = found.rbegin(); entry != found.rend(); ++entry) steps += entry->second.filename().string() + '\n';
   std::istringstream names(world.all_gather(steps).front());
   std::string faults;

@@ -27,8 +27,9 @@ struct Checkpoint {
 };
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& folder, std::int64_t step);
-/// All, complete or not, by step; empty where the folder is missing.
+/// All, complete or not, by step; empty if the folder is missing. UsageError if it cannot be read.
 std::map<std::int64_t, std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
+/// Whether the checkpoint may be complete: also if the folder cannot be read.
 bool has_manifest(const std::filesystem::path& checkpoint);
 /// What is wrong with a checkpoint, in words; empty: nothing. Reads the manifest, size and header of every file, and
 /// the array `step`.
@@ -40,9 +41,10 @@ std::string fault_of(const std::filesystem::path& checkpoint, int reader = 0, in
 /// no complete checkpoint with missing files is left. Other files stay, and the folder with them; a link to a folder
 /// stays.
 std::string remove_checkpoint(const std::filesystem::path& checkpoint);
-/// Removes all before the newest `keep` whose layout has no fault, up to `step`, and incomplete ones. Warns if
-/// that fails.
-void remove_old_checkpoints(const std::filesystem::path& folder, std::int64_t step, std::int64_t keep);
+/// Removes all before the newest `keep` undamaged ones, up to `step`, and incomplete ones. Warns if that fails.
+/// `undamaged`: what is known, by step; a checkpoint that is not in it is read once and added.
+void remove_old_checkpoints(const std::filesystem::path& folder, std::int64_t step, std::int64_t keep,
+                            std::map<std::int64_t, bool>& undamaged);
 
 /// `path`: a checkpoint, or a folder of them, of which the newest that is complete and undamaged is taken; the others
 /// are named in the log. Nothing where the folder has no complete one. UsageError, with each and its fault, if it has

@@ -116,6 +116,7 @@ std::optional<WrittenCheckpoint> CheckpointWriter::start(RunProgress progress) {
 
 std::string CheckpointWriter::write_file() const {
   const fs::path folder = current_.path;
+  if (fs::is_symlink(folder)) fail("{}: a link is in the way", folder.string());
   fs::create_directories(folder);
   if (world_.rank() == 0 && has_manifest(folder)) fs::remove(folder / kManifestName);
   AtomicFile file(folder / file_name_);
@@ -125,7 +126,7 @@ std::string CheckpointWriter::write_file() const {
       .dump();
 }
 
-std::string CheckpointWriter::publish(Manifest manifest) const {
+std::string CheckpointWriter::publish(Manifest manifest) {
   const fs::path folder = options_.folder;
   sync_folder(folder);
   AtomicFile file(fs::path(current_.path) / kManifestName);
@@ -135,7 +136,8 @@ std::string CheckpointWriter::publish(Manifest manifest) const {
     fs::remove(fs::path(current_.path) / kManifestName);
     fail("it cannot be read: {}", fault);
   }
-  remove_old_checkpoints(folder, current_.step, options_.keep);
+  undamaged_[current_.step] = true;
+  remove_old_checkpoints(folder, current_.step, options_.keep, undamaged_);
   return "{}";
 }
 

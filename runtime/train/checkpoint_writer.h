@@ -66,7 +66,7 @@ class CheckpointWriter {
   void lay_out();
   bool enough_space() const;
   std::string write_file() const;  ///< Its CheckpointFile, or an error, as JSON.
-  std::string publish(Manifest manifest) const;
+  std::string publish(Manifest manifest);
   std::optional<WrittenCheckpoint> advance();
   std::optional<WrittenCheckpoint> finish(std::string error);
 
@@ -87,6 +87,7 @@ class CheckpointWriter {
   std::vector<MetricSums> sums_;  ///< Of this rank.
   WrittenCheckpoint current_;
   double started_ = 0.0;
+  std::map<std::int64_t, bool> undamaged_;  ///< By step: those that this writer wrote or has checked.
   std::future<std::string> work_;
 };
 

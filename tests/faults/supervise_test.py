@@ -148,7 +148,7 @@ class SuperviseTest(JobTest):
         return [line.split(" --resume")[0].split() for line in started.splitlines()]
 
     def test_hosts_that_do_not_answer_are_left_out(self) -> None:
-        (self.folder / "hosts").write_text("# ours\na max_slots=8 slots=4  # slots=5\nb slots=4\nc slots = 3\n")
+        (self.folder / "hosts").write_bytes(b"# \xe4\na max_slots=8 slots=4  # slots=5\nb slots=4\nc slots = 3\n")
         first, second, third = self.started_over_hosts(["--hostfile", "hosts", "-np", "11"], "virtual-ranks = 12")
         self.assertEqual(first[:4], ["--hostfile", "hosts", "-np", "11"])
         self.assertEqual(second[:4], ["--hostfile", "c/supervise.hosts", "-np", "6"])
@@ -219,6 +219,7 @@ class SuperviseTest(JobTest):
 
     def test_mistakes_are_found_before_the_first_attempt(self) -> None:
         (self.folder / "cores").write_text("a slots=2\nb\n")
+        (self.folder / "empty").write_text("# none\n")
         (self.folder / "dash").write_text("-oProxyCommand=true slots=2\n")
         start = self.with_programs("touch started")
         mpirun, program = ["mpirun"], ["ddptrain", "--checkpoint", "c"]
@@ -229,6 +230,7 @@ class SuperviseTest(JobTest):
             ([*mpirun, "--hostfile", "none", *program], "none: No such file"),
             ([*mpirun, "--hostfile", "dash", *program], "-oProxyCommand=true is no name of a host"),
             ([*mpirun, "--host", "a,-b", *program], "-b is no name of a host"),
+            ([*mpirun, "--hostfile", "empty", *program], "empty: it names no host"),
             (["--min-ranks", "1", *mpirun, "-np", "2", *program], "names no hosts"),
             (["--min-ranks", "1", *mpirun, "--hostfile", "cores", *program], "how many ranks may b have"),
             (["--min-ranks", "1", *mpirun, "--host", "a,b", *program, "--batch", "auto"], "--batch N"),

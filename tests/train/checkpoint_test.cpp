@@ -479,15 +479,48 @@ TEST_F(Damaged, OneThatTheReaderRefusesIsNotCompleteAndRemovesNone) {
 }
 
 TEST_F(Damaged, DamagedOnesDoNotTakeThePlaceOfGoodOnes) {
-  if (test_world().rank() == 0) std::ofstream(checkpoint_path(folder_, 20) / kManifestName) << "{}";
+  if (test_world().rank() == 0) {
+    std::ofstream(checkpoint_path(folder_, 20) / kManifestName) << "{}";
+    flip_byte(checkpoint_path(folder_, 30) / "rank-00000.safetensors", -1);
+  }
   test_world().barrier();
   Replica run(test_world(), options_with(OptimizerKind::adamw, false));
   run.trainer->run(40);
-  for (const std::int64_t keep : {3, 2}) {
+  for (const std::int64_t keep : {2, 1}) {
     ASSERT_EQ(write(run, folder_, 40, keep).error, "");
     EXPECT_EQ(steps_in(folder_),
-              keep == 3 ? (std::vector<std::int64_t>{10, 20, 30, 40}) : (std::vector<std::int64_t>{30, 40}));
+              keep == 2 ? (std::vector<std::int64_t>{10, 20, 30, 40}) : std::vector<std::int64_t>{40});
   }
+}
+
+TEST_F(Damaged, AManifestThatCannotBeLookedAtIsNoBeginning) {
+  if (test_world().rank() == 0) {
+    for (const std::int64_t step : {10, 20, 30}) {
+      const fs::path manifest = checkpoint_path(folder_, step) / kManifestName;
+      fs::remove(manifest);
+      fs::create_symlink(manifest, manifest);
+    }
+  }
+  test_world().barrier();
+  EXPECT_THROW(find_checkpoint(test_world(), folder_), UsageError);
+}
+
+TEST_F(Damaged, LinksAreNotWrittenThrough) {
+  const fs::path precious = folder_ / "precious";
+  if (test_world().rank() == 0) {
+    std::ofstream(precious) << "precious";
+    fs::create_directories(checkpoint_path(folder_, 40));
+    fs::create_symlink(precious, checkpoint_path(folder_, 40) / "rank-00000.safetensors.partial");
+    fs::create_directory_symlink(folder_, checkpoint_path(folder_, 41));
+  }
+  test_world().barrier();
+  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  run.trainer->run(40);
+  EXPECT_EQ(write(run, folder_, 40, 4).error, "");
+  EXPECT_EQ(fs::file_size(precious), 8U);
+  run.trainer->run(1);
+  EXPECT_NE(write(run, folder_, 41, 4).error, "");
+  EXPECT_FALSE(fs::exists(folder_ / "rank-00000.safetensors"));
 }
 
 TEST_F(Damaged, WhereNoneCanBeUsedEachIsNamed) {
