@@ -132,9 +132,9 @@ class HostsTest(unittest.TestCase):
         self.until(lambda: self.newest() > 0 or self.process.poll() is not None, "it trains")
         self.assertIsNone(self.process.poll(), self.text())
 
-    def check_end(self, fault: float, codes: tuple[int, ...], last: str, before: int = 0, unclean: str = "") -> None:
-        """`before`: length of the output before the fault, where it tells of an earlier one. `unclean`: this host may
-        keep Open MPI's files."""
+    def check_end(self, fault: float, codes: tuple[int, ...], last: str, before: int = 0, unclean: tuple[str, ...] = ()) -> None:
+        """`before`: length of the output before the fault, where it tells of an earlier one. `unclean`: supervise reaches
+        these hosts no longer, so they may keep Open MPI's files."""
         noticed = self.until(lambda: NOTICED.search(self.text()[before:]) is not None, "the fault is noticed", HANGS)
         ended = self.until(lambda: self.process.poll() is not None, "supervise ends", HANGS)
         gone = self.until(lambda: not self.marked(), "all processes end", HANGS)
@@ -143,7 +143,10 @@ class HostsTest(unittest.TestCase):
               flush=True)  # fmt: skip
         self.assertIn(self.process.returncode, codes, self.text())
         self.assertRegex(self.text().splitlines()[-1], last)
-        left = {host: self.hosts.do(host, "ls -I clock-jump /dev/shm") for host in self.hosts.names if host != unclean}
+        left = {host: self.hosts.do(host, "ls -I clock-jump /dev/shm") for host in self.hosts.names}
+        for host in unclean:
+            left.pop(host)
+            self.hosts.do(host, "rm -rf /dev/shm/ddptrain-*")
         self.assertEqual([host for host, files in left.items() if files], [], left)
 
 
@@ -187,7 +190,8 @@ class FaultsOverHosts(HostsTest):
         own, *others = self.hosts.names
         self.training()
         self.addCleanup(self.hosts.mend, own)
-        self.check_end(self.hosts.drop(own), (77,), rf"lost {own}, which reaches no other host \({', '.join(others)}\)")
+        last = rf"lost {own}, which reaches no other host \({', '.join(others)}\)"
+        self.check_end(self.hosts.drop(own), (77,), last, unclean=tuple(others))
 
     def test_watchdog_before_keepalive(self) -> None:
         """mpirun hangs then: supervise ends it."""
@@ -195,7 +199,7 @@ class FaultsOverHosts(HostsTest):
         self.assertIn("--timeout 6 ends the ranks before mpirun notices a lost host", self.text())
         lost = self.hosts.names[2]
         self.addCleanup(self.hosts.mend, lost)
-        self.check_end(self.hosts.drop(lost), (77,), f"lost {lost}", unclean=lost)
+        self.check_end(self.hosts.drop(lost), (77,), f"lost {lost}", unclean=(lost,))
 
     def test_full_disk_on_one_host(self) -> None:
         self.training()
