@@ -146,7 +146,7 @@ class HostsTest(unittest.TestCase):
         left = {host: self.hosts.do(host, "ls -I clock-jump /dev/shm") for host in self.hosts.names}
         for host in unclean:
             left.pop(host)
-            self.hosts.do(host, "rm -rf /dev/shm/ddptrain-*")
+            self.hosts.do(host, "find /dev/shm -depth -path /dev/shm/ddptrain-* -delete")
         self.assertEqual([host for host, files in left.items() if files], [], left)
 
 
