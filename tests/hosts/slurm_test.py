@@ -55,7 +55,14 @@ class SlurmTest(unittest.TestCase):
 
     def wait_for_end(self, job: str, state: str = "COMPLETED") -> None:
         ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
-        self.until(job, lambda: self.cluster.state(job) in ended, "ends")
+
+        def has_ended() -> bool:
+            state = self.cluster.state(job)
+            if state == "PENDING":  # Slurm may put a job back into the queue at any time
+                self.cluster.start_now(job)
+            return state in ended
+
+        self.until(job, has_ended, "ends")
         self.assertEqual(self.cluster.state(job), state, self.cluster.logs())
 
     def steps(self, job: str) -> list[int]:
@@ -170,6 +177,7 @@ class SlurmTest(unittest.TestCase):
         for name, job in jobs.items():
             self.until(job, lambda name=name: self.ranks_of(f"failure-{name}") == [], "leaves no rank on the node")
             self.cluster.start_now(job)
+        for name, job in jobs.items():
             self.check_resumed(job, steps[name], ranks=3)
             again = self.cluster.output(job).count("it starts again in")
             print(f"{name}: its ranks were started again {again} times", flush=True)
