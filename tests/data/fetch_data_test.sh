@@ -44,9 +44,9 @@ mkdir "$temp/shards"
 echo foreign >"$temp/foreign/input.txt"
 expect 2 "checksum" env DDPTRAIN_DATA_URL="file://$temp/foreign" "$fetch" tinyshakespeare "$temp/none"
 holds "$temp/none" 0
-# tokens COUNT MAGIC: a header and COUNT tokens of two bytes
+# tokens COUNT MAGIC: a header and COUNT tokens (one digit) of two bytes
 tokens() {
-  printf "$2"'\001\000\000\000\%03o\000\000\000' "$1"
+  printf "$2\\001\\000\\000\\000\\00$1\\000\\000\\000"
   head -c $((1012 + 2 * $1)) /dev/zero
 }
 magic='\210\330\064\001'
