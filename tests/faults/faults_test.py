@@ -19,7 +19,7 @@ from emulated import Hosts
 from job import ENVIRONMENT, MPIRUN, OPEN_MPI, ROOT, SHARE_GPU, SHARING, Job, find_mpirun, gpus
 
 END = 60.0  # seconds after a fault was noticed in which all ranks end, as PAGE promises; the times are printed
-PAGE = ROOT / "docs" / "concepts" / "failures.md"
+PAGE = ROOT / "docs" / "troubleshooting.md"
 LATE = 60.0  # seconds by which a time-out may be late where other programs use the machine
 TICK = 0.6  # seconds by which a time-out may be late in the time of a process that runs
 LONG = "--long" in sys.argv
