@@ -18,7 +18,7 @@ REFERENCE = ROOT / "docs" / "reference"
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 TABLE = re.compile(r"^<!-- fields: (.*) -->\n((?:\|.*\n)+)", re.MULTILINE)
-ROW = re.compile(r"^\| (`[^|]+`) \|([^|]*)\|", re.MULTILINE)
+ROW = re.compile(r"^\| (`[^|(]+`)(?: \(([^|)]*)\))? \|", re.MULTILINE)
 
 sys.path.insert(0, str(ROOT / "launch"))
 from ddptools import results_csv, sweep_file  # noqa: E402
@@ -34,14 +34,14 @@ h:1:2 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}=
 
 
 def tables() -> dict[str, dict[str, str]]:
-    """The fields of each table that the pages mark, and when they are written: always if the cell is empty."""
+    """The fields of each table that the pages mark, and when they are written: always, if no bracket says it."""
     found: dict[str, dict[str, str]] = {}
     for page in sorted(REFERENCE.glob("*.md")):
         for names, table in TABLE.findall(page.read_text(encoding="utf-8")):
             name, *others = names.split(" + ")
             found[name] = {field: when for other in others for field, when in found[other].items()}
             for names, when in ROW.findall(table):
-                found[name] |= dict.fromkeys(re.findall(r"`([^`]+)`", names), when.strip() or "always")
+                found[name] |= dict.fromkeys(re.findall(r"`([^`]+)`", names), when or "always")
     return found
 
 
