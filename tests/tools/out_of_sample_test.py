@@ -72,13 +72,13 @@ class OutOfSampleTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (2, "ddpplan: --fit-ranks: give the runs with --calibrate\n"))
 
     @unittest.skipUnless(DDPTRAIN.exists(), "no ddptrain, which describes the committed runs")
-    def test_the_table_of_the_documentation_is_what_the_command_prints(self) -> None:
-        command, table = re.search(r"```bash\n(build/bin/ddpplan .*?)```\n.*?```text\n(.*?)```", PAGE.read_text(), re.S).groups()
+    def test_the_documentation_has_the_last_lines_that_the_command_prints(self) -> None:
+        command, last = re.search(r"```bash\n(build/bin/ddpplan .*?)```\n.*?```text\n(.*?)```", PAGE.read_text(), re.S).groups()
         self.assertIn("--fit-ranks 2", command)
         script = command.replace("build/bin/ddpplan", f"{sys.executable} launch/ddpplan --bin {DDPTRAIN.parent}")
         done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertEqual(done.stdout.splitlines(), table.splitlines())
+        self.assertEqual(done.stdout.splitlines()[-2:], last.splitlines())
 
     def test_the_runs_on_eight_gpus_are_those_of_the_page(self) -> None:
         folder = ROOT / "benchmarks" / "results"
