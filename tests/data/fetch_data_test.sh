@@ -36,3 +36,27 @@ expect 2 "checksum" env DDPTRAIN_DATA_URL="file://$temp/foreign" "$fetch" fashio
 holds "$temp/none" 0
 expect 2 "dataset-fashion-mnist" env DDPTRAIN_DATA_URL=http://127.0.0.1:9 "$fetch" fashion-mnist "$temp/none"
 expect 2 "usage" "$fetch" cifar
+expect 2 "usage" "$fetch" fashion-mnist "$temp/none" 2
+expect 2 "shards" "$fetch" fineweb "$temp/none" many
+
+# A text is checked by its hash; a file of tokens by its header and its size.
+mkdir "$temp/shards"
+echo foreign >"$temp/foreign/input.txt"
+expect 2 "checksum" env DDPTRAIN_DATA_URL="file://$temp/foreign" "$fetch" tinyshakespeare "$temp/none"
+holds "$temp/none" 0
+# tokens COUNT MAGIC: a header and COUNT tokens (one digit) of two bytes
+tokens() {
+  printf "$2\\001\\000\\000\\000\\00$1\\000\\000\\000"
+  head -c $((1012 + 2 * $1)) /dev/zero
+}
+magic='\210\330\064\001'
+tokens 5 "$magic" >"$temp/shards/fineweb_val_000000.bin"
+tokens 7 "$magic" >"$temp/shards/fineweb_train_000001.bin"
+tokens 7 "$magic" | head -c 1030 >"$temp/shards/fineweb_train_000002.bin"
+tokens 7 '\000\000\000\000' >"$temp/shards/fineweb_train_000003.bin"
+expect 0 "fineweb is in" env DDPTRAIN_DATA_URL="file://$temp/shards" "$fetch" fineweb "$temp/tokens"
+holds "$temp/tokens" 2
+expect 2 "000002.bin: the file is damaged" env DDPTRAIN_DATA_URL="file://$temp/shards" "$fetch" fineweb "$temp/tokens" 3
+tokens 7 "$magic" >"$temp/shards/fineweb_train_000002.bin"
+expect 2 "000003.bin: the file is damaged" env DDPTRAIN_DATA_URL="file://$temp/shards" "$fetch" fineweb "$temp/tokens" 3
+holds "$temp/tokens" 3

@@ -50,10 +50,10 @@ class ClaimsTest(unittest.TestCase):
         command = reproduce.command_of(run, reproduce.parse_arguments([]), pathlib.Path("metrics"))
         self.assertEqual(command[1:6], ["run", "--prefix", reproduce.HOSTS_PREFIX, "--per-host", "2"])
 
-    def test_every_row_of_readmes_results_is_there(self) -> None:
-        table = README.partition("## Results")[2].partition("\n## ")[0]
+    def test_every_row_of_readmes_speed_is_there(self) -> None:
+        table = README.partition("## Speed")[2].partition("\n## ")[0]
         rows = re.findall(r"^\| ((?:CNN|GPT)[^|]*) \|", table, re.MULTILINE)
-        self.assertGreater(len(rows), 5)
+        self.assertGreaterEqual(len(rows), 4)
         claimed = {run["words"] for run in reproduce.load_claims()}
         for row in rows:
             self.assertIn(f"| {row} |", claimed)
