@@ -318,7 +318,7 @@ std::string Report::capital_unit() const {
 
 void Report::summary(const RunResult& result) {
   if (result.calibration) warn_of_shared_cores(*result.calibration);
-  print("\n" + summary_text(info_, result));
+  print(fmt::format("\n{}", summary_text(info_, result)));
   Json line = {{"event", "summary"}};
   line.update(info_fields(info_));
   line[run().unit + "_per_second"] = units(result.rate.median);

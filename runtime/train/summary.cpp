@@ -21,15 +21,16 @@ std::string significant(double value, int digits = 3) {
   const double rounded = std::round(value / unit) * unit;
   std::string text = fmt::format("{:.{}f}", rounded, std::max(0, digits - 1 - exponent(rounded)));
   const std::size_t first = rounded < 0.0 ? 1 : 0;
-  for (std::size_t at = std::min(text.find('.'), text.size()); at > first + 3;) text.insert(at -= 3, ",");
+  for (std::size_t at = std::min(text.find('.'), text.size()); at > first + 3;) text.insert(at -= 3, 1, ',');
   return text;
 }
 
-/// "1.9 +- 0.4": no digit below the first one of the half width.
+/// "1.9 +- 0.4": to the first digit of the half width, and one more where "0.3 +- 0.3" would seem to hold 0.
 std::string interval(const Estimate& e, double unit) {
-  const double half = e.half_width / unit;
-  const int decimals = half > 0.0 ? std::max(0, -static_cast<int>(std::floor(std::log10(half)))) : 3;
-  return fmt::format("{:.{}f} +- {:.{}f}", e.value / unit, decimals, half, decimals);
+  const auto [value, half] = std::pair(e.value / unit, e.half_width / unit);
+  int decimals = half > 0.0 ? std::max(0, -static_cast<int>(std::floor(std::log10(half)))) : 3;
+  if (std::abs(value) - half < 0.5 * std::pow(10.0, -decimals)) ++decimals;
+  return fmt::format("{:.{}f} +- {:.{}f}", value, decimals, half, decimals);
 }
 
 std::string percent(double fraction, int digits = 3) { return significant(100.0 * fraction, digits) + "%"; }
@@ -143,7 +144,7 @@ std::string lines_of_ranks(const RunInfo& info, const RunResult& result) {
 std::string memory_line(const std::vector<SensorWindow>& gpus) {
   double used = 0.0;
   for (const SensorWindow& gpu : gpus) used = std::max(used, gpu.memory_used_bytes.max);
-  return used > 0.0 ? line("Memory", size_text(static_cast<std::size_t>(used)) + " of a GPU at most") : "";
+  return used > 0.0 ? line("Memory", size_text(static_cast<std::size_t>(used)) + " in use on a GPU at most") : "";
 }
 
 std::string nccl_line(const RunInfo& info, const std::optional<NcclUsage>& nccl) {
