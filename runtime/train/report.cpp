@@ -19,6 +19,7 @@
 #include "runtime/core/writable.h"
 #include "runtime/train/checkpoint_writer.h"
 #include "runtime/train/sensor_report.h"
+#include "runtime/train/summary.h"
 #include "runtime/train/tensorboard_file.h"
 
 namespace ddptrain {
@@ -39,8 +40,6 @@ std::string as_code(const std::string& text) {
   for (const char c : text) code += c == '\n' ? std::string("\n    ") : std::string(1, c);
   return code;
 }
-
-std::string percent(double fraction) { return fmt::format("{:.1f}%", 100.0 * fraction); }
 
 Json info_fields(const RunInfo& info) {
   const Description& run = info.description;
@@ -80,55 +79,21 @@ Json half_width(const Estimate& estimate, double factor = 1.0) {
   return std::isfinite(estimate.half_width) ? Json(factor * estimate.half_width) : Json(nullptr);
 }
 
-/// "93.1% +- 0.4"
-std::string percent(const Estimate& estimate) {
-  if (!std::isfinite(estimate.half_width)) return percent(estimate.value);
-  return fmt::format("{} +- {:.1f}", percent(estimate.value), 100.0 * estimate.half_width);
-}
-
-std::string microseconds(const Estimate& estimate) {
-  if (!std::isfinite(estimate.half_width)) return fmt::format("{:.1f} us", 1e6 * estimate.value);
-  return fmt::format("{:.1f} +- {:.1f} us", 1e6 * estimate.value, 1e6 * estimate.half_width);
-}
-
-std::string rounds_text(const Calibration& c) {
-  const auto rounds = static_cast<std::int64_t>(c.rounds.size());
-  const auto fell = std::count_if(c.rounds.begin(), c.rounds.end(), [](const auto& round) { return round.clock_fell; });
-  const std::string low = fell > 0 ? fmt::format(", {} of them at a lower clock", fell) : "";
-  const std::string limit =
-      c.limit_seconds ? fmt::format(", ended by the limit of {:.3g} s: --calibration-seconds", *c.limit_seconds) : "";
-  return fmt::format("{}{}{}{}", counted(rounds, "round"), rounds == 1 ? ", which gives no interval" : "", low, limit);
-}
-
-/// The baseline is of rank 0, which may be faster or slower than the others.
-std::string rank_0_text(const Calibration& c) {
-  const Estimate& ratio = c.rank_0;
-  const std::string efficiency = percent(c.scaling_efficiency.value / ratio.value);
-  return fmt::format(
-      "{} {} than the mean rank{}", percent(Estimate{std::abs(ratio.value - 1.0), ratio.half_width}),
-      ratio.value < 1.0 ? "faster" : "slower",
-      ratio.contains(1.0) ? ", which may be noise" : ": against that one the efficiency is " + efficiency);
-}
-
 void warn_of_shared_cores(const Calibration& c) {
   constexpr double kToItself = 0.9;
   const auto least = std::min_element(c.cpu_share.begin(), c.cpu_share.end());
   if (least == c.cpu_share.end() || *least >= kToItself) return;
   spdlog::warn(
-      "Rank {} had a core for {} of the time in which it computed: other programs, or more threads than cores, disturb "
-      "the measured baseline, efficiency and their parts",
-      least - c.cpu_share.begin(), percent(*least));
+      "Rank {} had a core for {:.0f}% of the time in which it computed: other programs, or more threads than cores, "
+      "disturb the measured scaling and the step",
+      least - c.cpu_share.begin(), 100.0 * *least);
 }
 
-std::string straggler_text(const Calibration& c) {
-  return fmt::format("{}  ({} of a step: rank {} is {} above the mean)", microseconds(c.stragglers),
-                     percent(c.stragglers.value / c.step_seconds), c.slowest_rank,
-                     percent(c.silent_slowest_seconds() / c.silent_mean_seconds - 1.0));
-}
-
-std::string exposed_text(const Calibration& c) {
-  return fmt::format("{}  ({} of the {:.1f} us alone)", microseconds(c.exposed), percent(c.exposed_fraction),
-                     1e6 * c.communication_seconds);
+/// Of the FLOP, without what a causal mask hides, of forward and, as MFU counts, twice as much of backward.
+double causal_share(const Description& run) {
+  double hidden = 0.0;
+  for (const LayerWork& layer : run.layers) hidden += layer.forward - layer.forward_causal;
+  return 1.0 - 3.0 * hidden / run.flop_per_sample;
 }
 
 Json round_fields(const CalibrationRound& round) {
@@ -351,32 +316,9 @@ std::string Report::capital_unit() const {
   return unit;
 }
 
-double Report::mfu(double samples_per_second, double flop_per_sample) const {
-  const int devices = info_.shared_gpus > 0 ? info_.shared_gpus : run().world_size;
-  return flop_per_sample * samples_per_second / (devices * info_.peak.flops);
-}
-
-double Report::causal_flop_per_sample() const {
-  double hidden = 0.0;
-  for (const LayerWork& layer : run().layers) hidden += layer.forward - layer.forward_causal;
-  return run().flop_per_sample - 3.0 * hidden;
-}
-
-std::string Report::mfu_text(double samples_per_second) const {
-  if (info_.peak.flops == 0.0) {
-    return run().device == "cpu" ? "n/a" : "n/a  (the peak rate of this GPU is not known: --peak-tflops)";
-  }
-  const double causal = causal_flop_per_sample();
-  const std::string without = causal < run().flop_per_sample ? fmt::format("; {} without what the causal mask hides",
-                                                                           percent(mfu(samples_per_second, causal)))
-                                                             : "";
-  return fmt::format("{}  (of {:.1f} TFLOP/s: {}{})", percent(mfu(samples_per_second, run().flop_per_sample)),
-                     1e-12 * info_.peak.flops, info_.peak.source, without);
-}
-
 void Report::summary(const RunResult& result) {
   if (result.calibration) warn_of_shared_cores(*result.calibration);
-  table(result);
+  print(fmt::format("\n{}", summary_text(info_, result)));
   Json line = {{"event", "summary"}};
   line.update(info_fields(info_));
   line[run().unit + "_per_second"] = units(result.rate.median);
@@ -384,11 +326,9 @@ void Report::summary(const RunResult& result) {
   line[run().unit + "_per_second_max"] = units(result.rate.max);
   line["windows"] = result.rate.windows;
   add_calibration(line, result.calibration, run());
-  const auto mfu_field = [&](double flop) {
-    return info_.peak.flops > 0.0 ? Json(mfu(result.rate.median, flop)) : Json(nullptr);
-  };
-  line["mfu"] = mfu_field(run().flop_per_sample);
-  line["mfu_causal"] = mfu_field(causal_flop_per_sample());
+  const double flops = flops_per_device(info_, result.rate.median);
+  line["mfu"] = info_.peak.flops > 0.0 ? Json(flops / info_.peak.flops) : Json(nullptr);
+  line["mfu_causal"] = info_.peak.flops > 0.0 ? Json(flops * causal_share(run()) / info_.peak.flops) : Json(nullptr);
   line["peak_flops"] = info_.peak.flops > 0.0 ? Json(info_.peak.flops) : Json(nullptr);
   line["peak_source"] = info_.peak.source;
   const EpochResult last = result.epochs.back();
@@ -421,68 +361,6 @@ void Report::summary(const RunResult& result) {
   line["environment"] = info_.environment;
   line["configuration"] = info_.configuration;
   write(std::move(line));
-}
-
-void Report::table(const RunResult& result) const {
-  std::string text = "\n";
-  const auto row = [&](const std::string& name, const std::string& value) {
-    text += fmt::format("{:<26}{}\n", name, value);
-  };
-  const Rate& rate = result.rate;
-  const bool shared = info_.shared_gpus > 0;
-  row("Ranks", fmt::format("{} on {}", run().world_size,
-                           shared ? counted(info_.shared_gpus, "GPU") : counted(info_.nodes, "node")));
-  if (run().virtual_ranks > 0) row("Virtual ranks", fmt::format("{}", run().virtual_ranks));
-  if (rate.windows > 0) {
-    row(capital_unit() + "/sec, all ranks",
-        rate.windows == 1
-            ? fmt::format("{:.0f}  (over {:.2g} s)", units(rate.median), rate.seconds)
-            : fmt::format("{:.0f}  (median of {} windows of {:.1f} s, {:.0f} to {:.0f})", units(rate.median),
-                          rate.windows, rate.seconds / static_cast<double>(rate.windows), units(rate.min),
-                          units(rate.max)));
-    row(capital_unit() + "/sec per rank", fmt::format("{:.0f}", units(rate.median) / run().world_size));
-  }
-  if (run().world_size > 1) row("Gradients", described(info_.gradient_path));
-  if (result.calibration && run().world_size > 1) {
-    const Calibration& c = *result.calibration;
-    row("Beside the baseline", fmt::format("{:.0f}  (all ranks, windows in turn with the baseline's, {})",
-                                           units(c.samples_per_second), rounds_text(c)));
-    row("One-rank baseline", fmt::format("{:.0f}  (rank 0 alone in this job, with its whole device; it is {})",
-                                         units(c.baseline_per_second), rank_0_text(c)));
-    row("Scaling efficiency", percent(c.scaling_efficiency) + (c.rounds.size() > 1 ? "  (+-: 95% intervals)" : ""));
-    row("Step", fmt::format("{:.1f} us, against {:.1f} us alone; the difference is:", 1e6 * c.step_seconds,
-                            1e6 * c.alone_seconds));
-    row("Slower together", microseconds(c.together));
-    row("Stragglers", straggler_text(c));
-    row("Exposed communication", exposed_text(c));
-    row("  compute slowed down", microseconds(c.slowed_down));
-    row("  waiting", microseconds(c.waiting));
-    if (c.cores_taken) row("Cores taken by sums", microseconds(*c.cores_taken) + " of compute in a step");
-  } else if (result.calibration) {
-    row("Scaling efficiency", "100.0%  (one rank is its own baseline)");
-  }
-  if (shared) row("Scaling efficiency", "not measured: ranks that share a GPU take its time from each other");
-  if (rate.windows > 0) row("MFU", mfu_text(rate.median));
-  std::string phases;
-  for (const auto& [name, seconds] : info_.startup)
-    phases += fmt::format("{}{} {:.2f}", phases.empty() ? "" : ", ", name, seconds);
-  row("Start to first step", fmt::format("{:.2f} s  ({})", result.startup_seconds, phases));
-  row("Training", fmt::format("{:.2f} s, {}", result.train_seconds, counted(info_.steps, "step")));
-  if (!result.gpus.empty()) {
-    const std::string fell = result.clocks.fell == 0 ? ""
-                                                     : fmt::format("; the clock fell in {} of {} windows",
-                                                                   result.clocks.fell, result.clocks.known);
-    row("GPUs while training", sensor_text(result.gpus) + fell);
-  }
-  if (result.nonfinite_steps > 0)
-    row("Steps left out", fmt::format("{}  (loss or gradient NaN or infinite)", result.nonfinite_steps));
-  if (const auto& totals = result.checkpoints) {
-    row("Checkpoints", fmt::format("{} of {:.1f} MB  (training paused for {:.1f} ms at most, {:.1f} ms in all)",
-                                   totals->written, 1e-6 * static_cast<double>(totals->bytes),
-                                   1e3 * totals->pause_seconds, 1e3 * totals->pause_seconds_total));
-  }
-  row("Parameter hash", result.parameter_hash);
-  print(text);
 }
 
 }  // namespace ddptrain

@@ -130,11 +130,6 @@ class Report {
   void summary(const RunResult& result);
 
  private:
-  void table(const RunResult& result) const;
-  double mfu(double samples_per_second, double flop_per_sample) const;
-  /// Without what a causal mask hides, of forward and, as MFU counts, twice as much of backward.
-  double causal_flop_per_sample() const;
-  std::string mfu_text(double samples_per_second) const;
   double units(double samples) const { return samples * static_cast<double>(run().units_per_sample); }
   std::string capital_unit() const;
   void print(const std::string& text) const;

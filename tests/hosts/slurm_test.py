@@ -71,7 +71,7 @@ class SlurmTest(unittest.TestCase):
         return sorted(int(path.parent.name[5:]) for path in folder.glob("step-*/manifest.json"))
 
     def hash_of(self, text: str) -> str:
-        hashes = re.findall(r"Parameter hash\s+(\S+)", text)
+        hashes = re.findall(r"\bHash +([0-9a-f]{32})\b", text)
         self.assertEqual(len(hashes), 1, text)
         return hashes[0]
 
@@ -97,8 +97,8 @@ class SlurmTest(unittest.TestCase):
         for job in jobs.values():
             self.wait_for_end(job)
         self.assertEqual(*(self.hash_of(self.cluster.output(job)) for job in jobs.values()))
-        self.assertRegex(self.cluster.output(jobs["srun"]), r"(?m)^0: Parameter hash")
-        self.assertRegex(self.cluster.output(jobs["mpirun"]), r"(?m)^\[1,0\]<stdout>:\s*Parameter hash")
+        self.assertRegex(self.cluster.output(jobs["srun"]), r"(?m)^0: Hash +[0-9a-f]{32} ")
+        self.assertRegex(self.cluster.output(jobs["mpirun"]), r"(?m)^\[1,0\]<stdout>:\s*Hash +[0-9a-f]{32} ")
 
     def ranks_of(self, name: str) -> list[int]:
         """Processes of the job that submit_endless() started."""

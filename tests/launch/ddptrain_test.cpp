@@ -142,7 +142,8 @@ TEST(Ddptrain, OutputAndMetricsHoldWhatIsPromised) {
   const Outcome outcome = train_on_cpu(2, kQuick + "--epochs 2 --metrics " + metrics, "NCCL_ALGO=Ring");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_EQ(outcome.count("\nImages/sec: "), 2) << outcome.output;
-  for (const char* text : {"Epoch 1/2\nloss ", "Epoch 2/2\nloss ", "  accuracy ", "Scaling efficiency", "MFU"}) {
+  for (const char* text :
+       {"Epoch 1/2\nloss ", "Epoch 2/2\nloss ", "  accuracy ", "\nResult   ", "\nScaling  ", "\nHash     "}) {
     EXPECT_TRUE(outcome.says(text)) << text << "\n" << outcome.output;
   }
   const auto lines = json_lines(metrics);

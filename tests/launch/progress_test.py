@@ -122,7 +122,7 @@ class ProgressTest(unittest.TestCase):
         for line in shown:
             self.assertRegex(line.rstrip(), rf"\A(?:{TEXT.pattern})\Z")
         text = "\n".join(shown)
-        for expected in ("Epoch 1/2", "Epoch 2/2", "Parameter hash"):
+        for expected in ("Epoch 1/2", "Epoch 2/2", "\nHash     "):
             self.assertEqual(text.count(expected), 1, text)
         self.assertEqual(len(re.findall(r"step \d+  loss", text)), text.count("images/s\n"), text)
         draws = BAR.findall(result.terminal.decode())
@@ -175,7 +175,7 @@ class ProgressTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             run([*MPIRUN, "-np", "2", "--output-filename", "out", DDPTRAIN, *SHORT], "stdout", "stderr", folder=folder)
             files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
-            self.assertEqual(sum(b"Parameter hash" in path.read_bytes() for path in files), 1, files)
+            self.assertEqual(sum(b"Hash     " in path.read_bytes() for path in files), 1, files)
             for path in files:
                 self.assertNotRegex(path.read_bytes(), rb"\033|\[[#.]{20}\]")
 

