@@ -41,9 +41,10 @@ void add_device_flags(CLI::App& app, Options& o) {
   const Names<MemoryFormat> formats = {{"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}};
   app.option_defaults()->group("Training");
   app.add_option("--model", o.model, "Model to train")->type_name(fmt::format("{}", fmt::join(model_names(), "|")));
-  add_choice(app, "--precision", o.precision, precisions,
-             "Number format of compute. auto: bf16 with fp32 master weights on GPUs from compute capability "
-             "8.0, else fp32. fp8: bf16 with FP8 linear layers (gpt)");
+  add_choice(
+      app, "--precision", o.precision, precisions,
+      "Number format of weights and compute. auto: bf16 with fp32 master weights on GPUs from compute capability "
+      "8.0, else fp32. fp8: bf16 with FP8 linear layers (gpt)");
   app.option_defaults()->group("Device");
   add_choice(app, "--device", o.device, devices, "Where to compute; auto: GPUs if the machine has any, else CPUs");
   app.add_flag("--share-gpu", o.share_gpu,
@@ -120,8 +121,8 @@ void add_optimizer_flags(CLI::App& app, Options& o) {
   const Names<OnNonFinite> on_nonfinite = {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}};
   OptimizerSettings& settings = o.trainer.optimizer;
   app.option_defaults()->group("Optimizer");
-  add_choice(app, "--optimizer", settings.kind, kinds, "Optimizer");
-  app.add_option("--lr", settings.schedule.peak, "Peak learning rate, before --lr-scaling");
+  add_choice(app, "--optimizer", settings.kind, kinds, "Rule that updates the parameters");
+  app.add_option("--lr", settings.schedule.peak, "Learning rate after warm-up, before --lr-scaling");
   app.add_option("--momentum", settings.momentum, "Momentum of sgd");
   app.add_option("--beta1", settings.beta1, "beta1 of adam, adamw, lamb and lion");
   app.add_option("--beta2", settings.beta2, "beta2 of adam, adamw, lamb and lion (the Lion paper uses 0.99)");
@@ -132,7 +133,7 @@ void add_optimizer_flags(CLI::App& app, Options& o) {
              "run)");
   add_choice(app, "--stochastic-rounding", settings.stochastic_rounding, kOnOff,
              "Round fp32 master weights to bf16 stochastically");
-  add_choice(app, "--schedule", settings.schedule.kind, schedules, "Learning rate after warm-up");
+  add_choice(app, "--schedule", settings.schedule.kind, schedules, "Course of the learning rate after warm-up");
   app.add_option("--warmup", settings.schedule.warmup_steps, "Steps of linear warm-up");
   add_choice(app, "--lr-scaling", o.lr_scaling, scalings,
              "Scale --lr by the ratio of the samples per step to --lr-base-batch");

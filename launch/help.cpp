@@ -29,12 +29,12 @@ constexpr const char* kExamples =
     "Examples:\n"
     "  Train the CNN on the CPU with 2 ranks, on synthetic images:\n"
     "    mpirun -np 2 ddptrain --device cpu --data synthetic --epochs 1\n"
-    "  Train the CNN on 8 GPUs, on Fashion-MNIST (launch/fetch-data downloads it):\n"
-    "    mpirun -np 8 ddptrain --model cnn --epochs 20\n"
-    "  Train a small GPT on a text file, and write checkpoints:\n"
-    "    mpirun -np 2 ddptrain --config configs/gpt-char.toml --data text.txt --checkpoint run1\n"
+    "  Train the CNN on 8 GPUs, with checkpoints (launch/fetch-data downloads Fashion-MNIST):\n"
+    "    mpirun -np 8 ddptrain --model cnn --epochs 20 --checkpoint run1\n"
     "  Resume that run from its newest checkpoint:\n"
-    "    mpirun -np 2 ddptrain --config configs/gpt-char.toml --data text.txt --checkpoint run1 --resume auto\n\n";
+    "    mpirun -np 8 ddptrain --model cnn --epochs 20 --checkpoint run1 --resume auto\n"
+    "  Train a small GPT on a text file:\n"
+    "    mpirun -np 2 ddptrain --config configs/gpt-char.toml --data text.txt\n\n";
 
 Options short_list(const CLI::App& app, const std::vector<const char*>& names) {
   Options options;
@@ -57,7 +57,7 @@ std::string short_help(const CLI::App& app) {
   std::string text = kStart + wrapped(kAbout, 0) + "\n";
   for (const auto& [title, names] : groups) text += help_group(title, short_list(app, names));
   return text + kExamples +
-         fmt::format("--help all lists every flag, --help MODEL the flags of a model ({}).\n",
+         fmt::format("--help all lists every flag; --help gpt lists the flags of a model ({}).\n",
                      fmt::join(model_names(), ", "));
 }
 

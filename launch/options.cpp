@@ -126,8 +126,8 @@ void add_modes(CLI::App& app, Modes& modes, Options& options) {
   app.add_flag("--dry-run", modes.dry_run, "Check all that needs no GPU, and print the memory that a rank needs");
   app.add_flag("--print-config", modes.print_config, "Print a file for --config");
   app.add_flag("--version", modes.version, "Print the versions of ddptrain and its libraries");
-  app.add_option("-h,--help", modes.help, fmt::format("Print help; topics: all, {}", fmt::join(model_names(), ", ")))
-      ->type_name("[TOPIC]");
+  app.add_option("-h,--help", modes.help, "Print the common flags, all flags, or the flags of a model")
+      ->type_name(fmt::format("[all|{}]", fmt::join(model_names(), "|")));
   app.option_defaults()->configurable(true);
 }
 
