@@ -54,8 +54,8 @@ void add_device_flags(CLI::App& app, Options& o) {
   add_choice(app, "--memory-format", o.compute.memory_format, formats, "Memory layout of cuDNN's convolutions");
   add_choice(app, "--fused", o.compute.fused, kOnOff, "Use fused kernels where they exist");
   add_choice(app, "--tune", o.compute.tune, kOnOff,
-             "Time the implementations of GPU matrix multiplications and attention, and use the fastest. "
-             "Runs may differ in the last bits unless they share a --tune-cache");
+             "Use the fastest implementations of GPU matrix multiplications and attention, by timing. The "
+             "last bits may differ between runs without a common --tune-cache");
   app.add_option("--tune-cache", o.tune_cache,
                  "Folder that keeps the choices of --tune on for later runs; off: no folder (default "
                  "~/.cache/ddptrain)")
@@ -94,8 +94,7 @@ void add_training_flags(CLI::App& app, Options& o) {
       ->default_str(std::to_string(o.trainer.batch));
   app.add_option("--grad-accum", o.trainer.grad_accum, "Micro-steps per step; a step adds their gradients");
   app.add_option("--virtual-ranks", o.trainer.virtual_ranks,
-                 "Train with the result of this many ranks, bit for bit, on any number of ranks that divides it "
-                 "(0: the real ranks)");
+                 "Compute the bits of this many ranks on any number of ranks that divides it (0: the real ranks)");
   app.add_option("--seed", o.trainer.seed, "Seed of the initial parameters, the order of samples and dropout");
 }
 
@@ -129,14 +128,13 @@ void add_optimizer_flags(CLI::App& app, Options& o) {
   app.add_option("--weight-decay", settings.weight_decay, "Weight decay; biases have none");
   app.add_option("--clip-norm", o.trainer.clip_norm, "Largest norm of the whole gradient (0: no clipping)");
   add_choice(app, "--on-nonfinite", o.trainer.on_nonfinite, on_nonfinite,
-             "If a loss or gradient is NaN or infinite: stop the run, or skip the step (10 in a row stop the "
-             "run)");
+             "If a loss or gradient is NaN or infinite: stop, or skip the step (10 in a row stop the run)");
   add_choice(app, "--stochastic-rounding", settings.stochastic_rounding, kOnOff,
              "Round fp32 master weights to bf16 stochastically");
   add_choice(app, "--schedule", settings.schedule.kind, schedules, "Course of the learning rate after warm-up");
   app.add_option("--warmup", settings.schedule.warmup_steps, "Steps of linear warm-up");
   add_choice(app, "--lr-scaling", o.lr_scaling, scalings,
-             "Scale --lr by the ratio of the samples per step to --lr-base-batch");
+             "Scale --lr by the samples per step divided by --lr-base-batch");
   app.add_option("--lr-base-batch", o.lr_base_batch, "Samples per step that --lr is chosen for");
 }
 
@@ -170,15 +168,14 @@ void add_communication_flags(CLI::App& app, Options& o) {
   const Names<bool> symmetric = {{"auto", true}, {"on", true}, {"off", false}};
   app.option_defaults()->group("Communication");
   app.add_option("--bucket-mb", o.bucket_mb, "Largest gradient bucket, in MiB");
-  app.add_option("--last-bucket-kb", o.last_bucket_kb,
-                 "Size of the last bucket, which overlaps with no compute, in KiB");
+  app.add_option("--last-bucket-kb", o.last_bucket_kb, "Size of the last bucket, which nothing overlaps, in KiB");
   add_choice(app, "--overlap", o.trainer.overlap, overlaps,
              "When to reduce gradients. on: during backward and, with MPI on CPUs, the next forward. "
              "backward: during backward. off: after backward. none: never");
   add_choice(app, "--zero", o.trainer.zero, zero, "1: divide master weights and moments among the ranks (ZeRO-1)");
   add_choice(app, "--comm-dtype", o.trainer.gradient_type, types,
-             "Number format of gradients in the all-reduce; auto: as --precision. bf16 with fp32 weights "
-             "(MPI only): send in bf16 between hosts, or between ranks on one host, and add in fp32");
+             "Number format of gradients that are sent; auto: as --precision. bf16 with fp32 weights: MPI "
+             "only, between hosts (on one host between ranks), added in fp32");
   app.add_option("--local-steps", o.trainer.local_steps,
                  "Steps between averages of the replicas, which train separately in between (1: reduce gradients "
                  "in every step)");
@@ -326,8 +323,8 @@ void add_failure_flags(CLI::App& app, Options& o) {
   app.option_defaults()->group("Failures");
   app.add_option_function<std::string>(
          "--timeout", [&o](const std::string& text) { o.watchdog.timeout_seconds = parse_duration("--timeout", text); },
-         "Longest wait for other ranks: seconds, or 90s, 10m, 2h (0: no limit); three times as long "
-         "until the first step ends")
+         "Longest wait for other ranks: seconds, or 90s, 10m, 2h (0: no limit); tripled until the first "
+         "step ends")
       ->type_name("TIME")
       ->default_str("10m");
   app.add_option("--flight", o.watchdog.flight,
@@ -340,7 +337,7 @@ void add_failure_flags(CLI::App& app, Options& o) {
       ->configurable(false);
   app.add_option_function<std::string>(
          "--hang-at", [&o](const std::string& text) { parse_hang_at(text, o.hang); },
-         "For tests: this rank hangs after this many steps or when a phase begins: start-up, training, "
+         "For tests: this rank hangs after this many steps or in a phase: start-up, training, "
          "evaluation, calibration, trace or end")
       ->type_name("RANK:STEP|PHASE")
       ->configurable(false);
@@ -358,11 +355,11 @@ void add_output_flags(CLI::App& app, Options& o) {
   app.option_defaults()->group("Measurement and output");
   add_choice(app, "--baseline", o.run.baseline, kOnOff, "Measure the single-rank baseline and the scaling efficiency");
   app.add_option("--min-seconds", o.run.min_seconds,
-                 "Time steps for at least this many seconds; extra steps after training do not change the "
+                 "Shortest time of measured steps, in seconds; extra steps after training do not change the "
                  "parameters");
   app.add_option("--calibration-seconds", o.run.calibration_seconds,
-                 "Longest time of the baseline measurement, in seconds; it ends once the efficiency is known "
-                 "within a point (0: a quarter of the training or of --min-seconds, 4 to 20 s)");
+                 "Longest time of the baseline measurement, in seconds (0: a quarter of the training or of "
+                 "--min-seconds, 4 to 20 s). It ends once the efficiency is known within a point");
   app.add_option("--metrics", o.metrics, "Write metrics as JSON lines; the last line is the summary")
       ->type_name("FILE");
   app.add_option("--tensorboard", o.tensorboard,
@@ -370,7 +367,7 @@ void add_output_flags(CLI::App& app, Options& o) {
       ->type_name("DIR");
   app.add_option_function<std::string>(
          "--peak-tflops", [&o](const std::string& text) { parse_peak(text, o); },
-         "Peak of one device in TFLOP/s, for MFU. 0: from the data sheet. gemm: measured before training")
+         "Peak TFLOP/s of one device, for MFU. 0: data sheet. gemm: measured before training")
       ->type_name(kRateOrGemm)
       ->default_str("0");
   app.add_option("--trace", o.run.trace, "Write a Chrome trace (JSON, for Perfetto) of a few steps after training")

@@ -23,8 +23,8 @@ fs::path weights_file(const std::string& path) {
 
 void ImageWorkload::add_flags(CLI::App& app) {
   app.add_option("--data", data_,
-                 "Folder of IDX files (such as MNIST), folder of one image folder per class, or "
-                 "synthetic[:COUNT] (default: Fashion-MNIST in $DDPTRAIN_DATA or the usual places)")
+                 "Folder of IDX files (such as MNIST) or of one image folder per class, or synthetic[:COUNT] "
+                 "(default: Fashion-MNIST in $DDPTRAIN_DATA or the usual places)")
       ->type_name("PATH");
   app.add_option("--init", init_, "Start from these weights: folder of --save or safetensors file")->type_name("PATH");
   app.add_option("--save", save_,

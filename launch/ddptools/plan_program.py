@@ -118,7 +118,7 @@ def add_work(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--grad-accum", type=whole("--grad-accum", 10**6), metavar="N", help="micro-steps per step (the recipe's; 1)"
     )
-    work.add_argument("--gradients", choices=("bf16", "fp32"), help="number format of gradients (the recipe's; bf16)")
+    work.add_argument("--gradients", choices=("bf16", "fp32"), help="format of gradients (the recipe's; bf16)")
     work.add_argument("--recompute", action="store_true", help="repeat the forward pass during backward")
     work.add_argument("--bucket-mb", type=number("--bucket-mb", 1e-6, 1e6), metavar="MIB", help="largest gradient bucket (25)")
     work.add_argument("--last-bucket-kb", type=number("--last-bucket-kb", 0, 1e9), metavar="KIB", help="size of the last bucket (256)")

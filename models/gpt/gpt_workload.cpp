@@ -123,8 +123,7 @@ void GptWorkload::add_flags(CLI::App& app) {
   app.add_option("--data", data_,
                  "Text file, token files (.bin), a folder or pattern of them, or synthetic[:COUNT[:VOCAB]]")
       ->type_name("PATH");
-  app.add_option("--val-fraction", val_fraction_,
-                 "Fraction at the end of the text for validation, if there are no val shards");
+  app.add_option("--val-fraction", val_fraction_, "Fraction at the end of the text for validation, without val shards");
   app.add_option("--init", init_,
                  "Start from a Hugging Face GPT-2: model folder or safetensors file; it decides the shape")
       ->type_name("PATH");

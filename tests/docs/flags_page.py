@@ -22,7 +22,7 @@ START = """\
 This page is generated from the help of every program (`python3 tests/docs/flags_page.py build/bin --write`), and a test
 compares the two. `ddptrain --help` shows the common flags of `ddptrain`, `ddptrain --help all` every flag.
 `ddpbench step` takes the flags of `ddptrain`. In the tables without a column for the default, the default is in
-brackets. `source launch/completion.sh` lets bash and zsh complete flags and their values.
+brackets. A flag that two models share is in the table of the first one. `source launch/completion.sh` lets bash and zsh complete flags and their values.
 """
 HEADING = re.compile(r"([A-Za-z][A-Za-z -]*):\s*")
 FLAG = re.compile(r" {2,4}(-\S.*?)(?: {2,}(\S.*))?")
@@ -63,10 +63,14 @@ def groups(text: str) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
+def escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 def row(left: str, meaning: str, has_default: bool) -> str:
     match = DEFAULT.fullmatch(left) if has_default else None
     left, default = match.groups() if match else (left, "")
-    left, default, meaning = (text.replace("|", "\\|") for text in (left, default, meaning))
+    left, default, meaning = map(escaped, (left, default, meaning))
     if not has_default:
         return f"| `{left}` | {meaning} |\n"
     return f"| `{left}` | `{default}` | {meaning} |\n" if default else f"| `{left}` | | {meaning} |\n"
@@ -88,14 +92,21 @@ def page(programs: pathlib.Path) -> str:
     text = START
     for program in PROGRAMS:
         text += f"\n## {program}\n"
+        of_models: list[tuple[str, str]] = []
         for name, flags in shown([program], programs).items():
+            if name.startswith("Model "):
+                flags = [pair for pair in flags if pair not in of_models]
+                of_models += flags
             text += "" if name.lower() == "options" else f"\n### {name[0].upper()}{name[1:]}\n"
             text += table(flags, has_default=program == "ddptrain")
-    parts = {name: [pair for pairs in shown(["ddpbench", name], programs).values() for pair in pairs] for name in BENCHMARKS}
-    common = [pair for pair in parts[BENCHMARKS[0]] if all(pair in pairs for pairs in parts.values())]
-    text += "\n## ddpbench\n\nFlags of every subcommand:\n" + table(common)
-    for name, pairs in parts.items():
-        text += f"\n### ddpbench {name}\n" + table([pair for pair in pairs if pair not in common])
+    commands: dict[tuple[str, str], list[str]] = {}
+    for name in BENCHMARKS:
+        for pair in shown(["ddpbench", name], programs)["Options"]:
+            commands.setdefault(pair, []).append(name)
+    text += "\n## ddpbench\n\n| flag | subcommands | meaning |\n| --- | --- | --- |\n"
+    for (left, meaning), names in commands.items():
+        where = "all" if len(names) == len(BENCHMARKS) else ", ".join(names)
+        text += f"| `{escaped(left)}` | {where} | {escaped(meaning)} |\n"
     return text
 
 
