@@ -94,7 +94,8 @@ void add_training_flags(CLI::App& app, Options& o) {
       ->default_str(std::to_string(o.trainer.batch));
   app.add_option("--grad-accum", o.trainer.grad_accum, "Micro-steps per step; a step adds their gradients");
   app.add_option("--virtual-ranks", o.trainer.virtual_ranks,
-                 "Compute the bits of this many ranks on any number of ranks that divides it (0: the real ranks)");
+                 "Train as if on this many ranks; the result is the same, bit for bit, on every number of ranks "
+                 "that divides it (0: off)");
   app.add_option("--seed", o.trainer.seed, "Seed of the initial parameters, the order of samples and dropout");
 }
 
@@ -120,7 +121,7 @@ void add_optimizer_flags(CLI::App& app, Options& o) {
   const Names<OnNonFinite> on_nonfinite = {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}};
   OptimizerSettings& settings = o.trainer.optimizer;
   app.option_defaults()->group("Optimizer");
-  add_choice(app, "--optimizer", settings.kind, kinds, "Rule that updates the parameters");
+  add_choice(app, "--optimizer", settings.kind, kinds, "Update rule");
   app.add_option("--lr", settings.schedule.peak, "Learning rate after warm-up, before --lr-scaling");
   app.add_option("--momentum", settings.momentum, "Momentum of sgd");
   app.add_option("--beta1", settings.beta1, "beta1 of adam, adamw, lamb and lion");
@@ -131,7 +132,7 @@ void add_optimizer_flags(CLI::App& app, Options& o) {
              "If a loss or gradient is NaN or infinite: stop, or skip the step (10 in a row stop the run)");
   add_choice(app, "--stochastic-rounding", settings.stochastic_rounding, kOnOff,
              "Round fp32 master weights to bf16 stochastically");
-  add_choice(app, "--schedule", settings.schedule.kind, schedules, "Course of the learning rate after warm-up");
+  add_choice(app, "--schedule", settings.schedule.kind, schedules, "Learning-rate schedule after warm-up");
   app.add_option("--warmup", settings.schedule.warmup_steps, "Steps of linear warm-up");
   add_choice(app, "--lr-scaling", o.lr_scaling, scalings,
              "Scale --lr by the samples per step divided by --lr-base-batch");

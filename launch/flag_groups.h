@@ -7,8 +7,8 @@ namespace CLI {
 class App;
 }
 
-/// The flags of ddptrain. The flags of a component are added and checked side by side, with their help. A flag's group is
-/// its place in the help, and nothing else.
+/// The flags of ddptrain. The flags of a component are added and checked side by side, with their help. The group of a
+/// flag is its place in the help, and nothing else.
 
 namespace ddptrain {
 

@@ -15,7 +15,7 @@
 namespace ddptrain {
 namespace {
 
-using Options = std::vector<const CLI::Option*>;
+using FlagList = std::vector<const CLI::Option*>;
 
 constexpr const char* kStart =
     "Usage: ddptrain [FLAGS]\n"
@@ -36,8 +36,8 @@ constexpr const char* kExamples =
     "  Train a small GPT on a text file:\n"
     "    mpirun -np 2 ddptrain --config configs/gpt-char.toml --data text.txt\n\n";
 
-Options short_list(const CLI::App& app, const std::vector<const char*>& names) {
-  Options options;
+FlagList short_list(const CLI::App& app, const std::vector<const char*>& names) {
+  FlagList options;
   for (const char* name : names) options.push_back(app.get_option(name));
   return options;
 }

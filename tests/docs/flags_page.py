@@ -21,8 +21,9 @@ START = """\
 
 This page is generated from the help of every program (`python3 tests/docs/flags_page.py build/bin --write`), and a test
 compares the two. `ddptrain --help` shows the common flags of `ddptrain`, `ddptrain --help all` every flag.
-`ddpbench step` takes the flags of `ddptrain`. In the tables without a column for the default, the default is in
-brackets. A flag that two models share is in the table of the first one. `source launch/completion.sh` lets bash and zsh complete flags and their values.
+`ddpbench step` takes the flags of `ddptrain`. In tables without a column for the default, the default is in brackets. A
+flag that two models share is in the table of the first one. `source launch/completion.sh` lets bash and zsh complete
+flags and their values.
 """
 HEADING = re.compile(r"([A-Za-z][A-Za-z -]*):\s*")
 FLAG = re.compile(r" {2,4}(-\S.*?)(?: {2,}(\S.*))?")
@@ -77,7 +78,8 @@ def row(left: str, meaning: str, has_default: bool) -> str:
 
 
 def table(flags: list[tuple[str, str]], has_default: bool = False) -> str:
-    head = "\n| flag | default | meaning |\n| --- | --- | --- |\n" if has_default else "\n| flag | meaning |\n| --- | --- |\n"
+    columns = ("flag", "default", "meaning") if has_default else ("flag", "meaning")
+    head = f"\n| {' | '.join(columns)} |\n|{' --- |' * len(columns)}\n"
     return head + "".join(row(left, meaning, has_default) for left, meaning in flags)
 
 
