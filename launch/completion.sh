@@ -1,6 +1,6 @@
 # Completion of flags and of their values, for bash and zsh: source launch/completion.sh
 #
-# The flags are those that --help of the program lists, asked once per program and shell.
+# The flags come from --help of the program (ddptrain: --help all), once per program and shell.
 
 if [[ -n ${ZSH_VERSION-} ]]; then
   autoload -U +X compinit bashcompinit
@@ -12,8 +12,10 @@ declare -A _ddptrain_helps
 
 # _ddptrain_flags PROGRAM [SUBCOMMAND]: from --help, a line per name of a flag and what its value looks like.
 _ddptrain_flags() {
+  local topic=''
+  [[ ${1##*/} == ddptrain ]] && topic=all
   if [[ -z ${_ddptrain_helps[$*]-} ]]; then
-    _ddptrain_helps[$*]=$(COLUMNS=1000 "$@" --help 2>/dev/null | awk '/^  ? ? ?-/ {
+    _ddptrain_helps[$*]=$(COLUMNS=100 "$@" --help ${topic:+"$topic"} 2>/dev/null | awk '/^  ? ? ?-/ {
       for (last = 1; $(last + 1) ~ /^-/; ++last);  # "-d,--dtype float|bf16" or "-h, --help"
       for (i = 1; i <= last; ++i) {
         count = split($i, names, ",")
@@ -48,7 +50,7 @@ _ddptrain_complete() {
     words=$(_ddptrain_flags "$program" ${subcommand:+"$subcommand"} | cut -d ' ' -f 1)
   elif [[ $before == -* ]]; then # a value: one of auto|cpu|cuda=auto, or of {bf16,fp32}
     words=$(_ddptrain_flags "$program" ${subcommand:+"$subcommand"} | sed -nE "s/^$before //p" | sed 's/=.*//' |
-      grep -E '^\{|\|' | tr -d '{}' | tr '|,' '\n\n' | grep -E '^[a-z0-9]')
+      grep -E '^\{|\|' | tr -d '{}[]' | tr '|,' '\n\n' | grep -E '^[a-z0-9]')
   fi
   COMPREPLY=($(compgen -W "$words" -- "$current"))
 }

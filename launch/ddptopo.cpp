@@ -16,6 +16,7 @@
 
 #include "launch/choose_device.h"
 #include "launch/drawing.h"
+#include "launch/help_format.h"
 #include "launch/parse_flags.h"
 #include "launch/program.h"
 #include "runtime/comm/world.h"
@@ -54,22 +55,22 @@ struct Findings {
 
 Options parse_command_line(int argc, const char* const* argv) {
   Options options;
-  CLI::App app{"Shows how GPUs, NICs and processors are joined: ddptopo, or mpirun -np W ddptopo for several hosts",
-               "ddptopo"};
-  app.add_flag("--nccl", options.nccl, "Start NCCL, a rank per GPU: rings, trees, transports, settings without effect");
-  app.add_flag("--share-gpu", options.share_gpu, "With --nccl, more ranks than GPUs: ranks take the GPUs in turn");
-  app.add_option("--parse", options.log, "Show the same of a log that NCCL wrote with NCCL_DEBUG=INFO")
+  CLI::App app{"Shows how GPUs, NICs and processors are connected. For several hosts: mpirun -np W ddptopo", "ddptopo"};
+  app.add_flag("--nccl", options.nccl,
+               "Start NCCL with a rank per GPU, and show its rings, trees, transports and settings without effect");
+  app.add_flag("--share-gpu", options.share_gpu, "With --nccl: allow more ranks than GPUs");
+  app.add_option("--parse", options.log, "Show the same from a log that NCCL wrote with NCCL_DEBUG=INFO")
       ->type_name("LOG");
-  app.add_option("--json", options.json, "Write everything as JSON; - is standard output, without tables")
+  app.add_option("--json", options.json, "Write everything as JSON; -: to standard output, without tables")
       ->type_name("FILE|-");
-  app.add_option("--svg", options.svg, "Draw hosts, rings and trees (takes matplotlib)")->type_name("FILE");
-  app.add_option("--png", options.png, "The same")->type_name("FILE");
+  app.add_option("--svg", options.svg, "Draw hosts, rings and trees as SVG (needs matplotlib)")->type_name("FILE");
+  app.add_option("--png", options.png, "Draw the same as PNG")->type_name("FILE");
   bool version = false;
-  app.add_flag("--version", version, "Print the version and exit");
+  app.add_flag("--version", version, "Print the version");
   try {
     parse_flags(app, argc, argv, "ddptopo --help lists");
   } catch (const CLI::CallForHelp&) {
-    options.print = app.help();
+    options.print = help_page(app);
     return options;
   }
   if (version) options.print = "ddptopo " DDPTRAIN_VERSION "\n";

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -13,12 +14,22 @@
 
 #include "launch/config_file.h"
 #include "launch/options.h"
+#include "models/registry.h"
 #include "models/workload.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/flags.h"
 
 namespace ddptrain {
 namespace {
+
+/// See flags_without_effect().
+constexpr const char* kWithoutEffect =
+    "device share-gpu threads memory-format fused tune tune-cache "
+    "bucket-mb last-bucket-kb overlap zero comm hierarchical symmetric fused-sum comm-ctas graph "
+    "checkpoint checkpoint-every keep on-checkpoint-error resume allow-change "
+    "baseline min-seconds calibration-seconds metrics tensorboard peak-tflops trace log-level log-every eval-every "
+    "eval-samples verify-every timeout flight fail-at hang-at "
+    "evaluate generate inspect export describe dry-run print-config version help config";
 
 constexpr std::int64_t kMostVirtualRanks = 65536;
 constexpr std::int64_t kMostSteps = 1'000'000'000'000;  // counts beyond are mistakes, and sums of them overflow
@@ -29,26 +40,25 @@ void add_device_flags(CLI::App& app, Options& o) {
       {"auto", "auto"}, {"fp32", "fp32"}, {"tf32", "tf32"}, {"bf16", "bf16"}, {"fp8", "fp8"}};
   const Names<MemoryFormat> formats = {{"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}};
   app.option_defaults()->group("Training");
-  app.add_option("--model", o.model, "The network to train, one of the models below");
-  add_choice(app, "--precision", o.precision, precisions,
-             "auto: bf16 with fp32 master weights on GPUs that have it (8.0 and newer), else fp32; fp8: bf16, and FP8 "
-             "in a GPT's linear layers");
-  app.option_defaults()->group("Device");
-  add_choice(app, "--device", o.device, devices, "auto: GPUs where there are some");
-  app.add_flag(
-         "--share-gpu", o.share_gpu,
-         "More ranks than GPUs: the ranks of a host take its GPUs in turn (NCCL 2.30 or newer, or --comm mpi; fast "
-         "with launch/share-gpu)")
-      ->configurable(false);  // of a machine
-  app.add_option("--threads", o.compute.threads, "Threads per rank (CPU)");
-  add_choice(app, "--memory-format", o.compute.memory_format, formats, "Of cuDNN's convolutions");
-  add_choice(app, "--fused", o.compute.fused, kOnOff, "Fused kernels where there are some");
+  app.add_option("--model", o.model, "Model to train")->type_name(fmt::format("{}", fmt::join(model_names(), "|")));
   add_choice(
-      app, "--tune", o.compute.tune, kOnOff,
-      "GPU matrix products and attention by timing; runs may then differ in their last bits from each other, except "
-      "those that take the choices from the same cache");
+      app, "--precision", o.precision, precisions,
+      "Number format of weights and compute. auto: bf16 with fp32 master weights on GPUs from compute capability "
+      "8.0, else fp32. fp8: bf16 with FP8 linear layers (gpt)");
+  app.option_defaults()->group("Device");
+  add_choice(app, "--device", o.device, devices, "Where to compute; auto: GPUs if the machine has any, else CPUs");
+  app.add_flag("--share-gpu", o.share_gpu,
+               "Allow more ranks than GPUs (needs NCCL 2.30 or --comm mpi; launch/share-gpu makes it faster)")
+      ->configurable(false);  // of a machine
+  app.add_option("--threads", o.compute.threads, "CPU threads per rank");
+  add_choice(app, "--memory-format", o.compute.memory_format, formats, "Memory layout of cuDNN's convolutions");
+  add_choice(app, "--fused", o.compute.fused, kOnOff, "Use fused kernels where they exist");
+  add_choice(app, "--tune", o.compute.tune, kOnOff,
+             "Use the fastest implementations of GPU matrix multiplications and attention, by timing. The "
+             "last bits may differ between runs without a common --tune-cache");
   app.add_option("--tune-cache", o.tune_cache,
-                 "Folder in which --tune on keeps its choices for later runs, or off (~/.cache/ddptrain)")
+                 "Folder that keeps the choices of --tune on for later runs; off: no folder (default "
+                 "~/.cache/ddptrain)")
       ->type_name("DIR|off");
 }
 
@@ -76,17 +86,17 @@ void parse_batch(const std::string& text, Options& o) {
 void add_training_flags(CLI::App& app, Options& o) {
   app.option_defaults()->group("Training");
   app.add_option("--epochs", o.run.epochs, "Passes over the training set");
-  app.add_option("--steps", o.run.steps, "Steps in all, in place of --epochs (0: by epochs)");
+  app.add_option("--steps", o.run.steps, "Number of steps, instead of --epochs (0: use --epochs)");
   app.add_option_function<std::string>(
          "--batch,--micro-batch", [&o](const std::string& text) { parse_batch(text, o); },
-         "Samples (images, windows) per rank and micro-step; auto: the largest power of two that finds memory")
+         "Samples per rank and micro-step; auto: the largest power of two that fits in memory")
       ->type_name(kNumberOrAuto)
       ->default_str(std::to_string(o.trainer.batch));
-  app.add_option("--grad-accum", o.trainer.grad_accum, "Micro-steps whose gradients add up to a step");
-  app.add_option(
-      "--virtual-ranks", o.trainer.virtual_ranks,
-      "Train as on so many ranks, with the same bits on any number that divides it (0: as on those there are)");
-  app.add_option("--seed", o.trainer.seed, "Of initial parameters, order of samples and dropout");
+  app.add_option("--grad-accum", o.trainer.grad_accum, "Micro-steps per step; a step adds their gradients");
+  app.add_option("--virtual-ranks", o.trainer.virtual_ranks,
+                 "Train as if on this many ranks; the result is the same, bit for bit, on every number of ranks "
+                 "that divides it (0: off)");
+  app.add_option("--seed", o.trainer.seed, "Seed of the initial parameters, the order of samples and dropout");
 }
 
 void check_training(const Options& o) {
@@ -111,22 +121,22 @@ void add_optimizer_flags(CLI::App& app, Options& o) {
   const Names<OnNonFinite> on_nonfinite = {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}};
   OptimizerSettings& settings = o.trainer.optimizer;
   app.option_defaults()->group("Optimizer");
-  add_choice(app, "--optimizer", settings.kind, kinds, "");
-  app.add_option("--lr", settings.schedule.peak, "Learning rate after warm-up, before scaling");
-  app.add_option("--momentum", settings.momentum, "sgd");
-  app.add_option("--beta1", settings.beta1, "adam, adamw, lamb, lion");
-  app.add_option("--beta2", settings.beta2, "adam, adamw, lamb, lion (its paper: 0.99)");
-  app.add_option("--weight-decay", settings.weight_decay, "Not applied to biases");
+  add_choice(app, "--optimizer", settings.kind, kinds, "Update rule");
+  app.add_option("--lr", settings.schedule.peak, "Learning rate after warm-up, before --lr-scaling");
+  app.add_option("--momentum", settings.momentum, "Momentum of sgd");
+  app.add_option("--beta1", settings.beta1, "beta1 of adam, adamw, lamb and lion");
+  app.add_option("--beta2", settings.beta2, "beta2 of adam, adamw, lamb and lion (the Lion paper uses 0.99)");
+  app.add_option("--weight-decay", settings.weight_decay, "Weight decay; biases have none");
   app.add_option("--clip-norm", o.trainer.clip_norm, "Largest norm of the whole gradient (0: no clipping)");
-  add_choice(
-      app, "--on-nonfinite", o.trainer.on_nonfinite, on_nonfinite,
-      "A step whose loss or gradient is NaN or infinite: ends the run, or is left out (10 in a row end the run)");
+  add_choice(app, "--on-nonfinite", o.trainer.on_nonfinite, on_nonfinite,
+             "If a loss or gradient is NaN or infinite: stop, or skip the step (10 in a row stop the run)");
   add_choice(app, "--stochastic-rounding", settings.stochastic_rounding, kOnOff,
-             "Round bf16 weights from their fp32 master weights up or down at random, right on average");
-  add_choice(app, "--schedule", settings.schedule.kind, schedules, "Learning rate after warm-up");
+             "Round fp32 master weights to bf16 stochastically");
+  add_choice(app, "--schedule", settings.schedule.kind, schedules, "Learning-rate schedule after warm-up");
   app.add_option("--warmup", settings.schedule.warmup_steps, "Steps of linear warm-up");
-  add_choice(app, "--lr-scaling", o.lr_scaling, scalings, "With the samples of a step over --lr-base-batch");
-  app.add_option("--lr-base-batch", o.lr_base_batch, "Samples of a step that --lr is meant for");
+  add_choice(app, "--lr-scaling", o.lr_scaling, scalings,
+             "Scale --lr by the samples per step divided by --lr-base-batch");
+  app.add_option("--lr-base-batch", o.lr_base_batch, "Samples per step that --lr is chosen for");
 }
 
 void check_optimizer(const Options& o) {
@@ -157,38 +167,33 @@ void add_communication_flags(CLI::App& app, Options& o) {
   const Names<CommLibrary> libraries = {
       {"auto", CommLibrary::automatic}, {"nccl", CommLibrary::nccl}, {"mpi", CommLibrary::mpi}};
   const Names<bool> symmetric = {{"auto", true}, {"on", true}, {"off", false}};
-  app.option_defaults()->group("Communication and execution");
-  app.add_option("--bucket-mb", o.bucket_mb, "Largest bucket of gradients, MiB");
-  app.add_option("--last-bucket-kb", o.last_bucket_kb, "The last bucket, which nothing hides, KiB");
+  app.option_defaults()->group("Communication");
+  app.add_option("--bucket-mb", o.bucket_mb, "Largest gradient bucket, in MiB");
+  app.add_option("--last-bucket-kb", o.last_bucket_kb, "Size of the last bucket, which nothing overlaps, in KiB");
   add_choice(app, "--overlap", o.trainer.overlap, overlaps,
-             "Sum gradients during backward and, over MPI on CPUs, the next forward; during backward; after it; or not "
-             "at all");
-  add_choice(app, "--zero", o.trainer.zero, zero, "1: master weights and moments divided among the ranks (ZeRO-1)");
-  add_choice(
-      app, "--comm-dtype", o.trainer.gradient_type, types,
-      "Of gradients, as they are added and sent; auto: as --precision. bf16 beside fp32 weights: over MPI, they are "
-      "sent in bf16 between hosts (on one host between ranks) and added in fp32")
-      ->group("Training");
+             "When to reduce gradients. on: during backward and, with MPI on CPUs, the next forward. "
+             "backward: during backward. off: after backward. none: never");
+  add_choice(app, "--zero", o.trainer.zero, zero, "1: divide master weights and moments among the ranks (ZeRO-1)");
+  add_choice(app, "--comm-dtype", o.trainer.gradient_type, types,
+             "Number format of gradients that are sent; auto: as --precision. bf16 with fp32 weights: MPI "
+             "only, between hosts (on one host between ranks), added in fp32");
   app.add_option("--local-steps", o.trainer.local_steps,
-                 "Each rank trains on its own, and every so many steps all take the mean of weights and moments (1: "
-                 "gradients are summed in every step)")
-      ->group("Training");
-  app.add_option("--local-from", o.trainer.local_from, "Steps before --local-steps begins (post-local SGD)")
-      ->group("Training");
-  add_choice(
-      app, "--comm", o.comm, libraries,
-      "Library that sums gradients; auto: NCCL for GPUs, MPI for CPUs; mpi with GPUs: through pinned host memory");
+                 "Steps between averages of the replicas, which train separately in between (1: reduce gradients "
+                 "in every step)");
+  app.add_option("--local-from", o.trainer.local_from, "Steps before --local-steps begins (post-local SGD)");
+  add_choice(app, "--comm", o.comm, libraries,
+             "Library for all-reduce. auto: NCCL on GPUs, MPI on CPUs. mpi on GPUs: through pinned host "
+             "memory");
   add_choice(app, "--hierarchical", o.hierarchical, kOnOff,
-             "MPI over several hosts: the ranks of a host add up their gradients first, and share what the host sends; "
-             "off: each rank sends for itself, also to those of its host");
+             "MPI on several hosts: reduce gradients within each host first; off: each rank sends for itself");
   add_choice(app, "--symmetric", o.symmetric, symmetric,
-             "NCCL symmetric memory, where possible: on one node, with NCCL_ALGO and NCCL_PROTO not set");
+             "Use NCCL symmetric memory if possible (one node; NCCL_ALGO and NCCL_PROTO not set)");
   add_choice(app, "--fused-sum", o.trainer.fused_sum, kOnOff,
-             "Last bucket: sum over ranks and update in one kernel of ours, where --symmetric is on and possible");
-  app.add_option(
-      "--comm-ctas", o.comm_ctas,
-      "Thread blocks of a collective, and multiprocessors that compute leaves to it (0: NCCL's choice, none)");
-  add_choice(app, "--graph", o.trainer.graph, kOnOff, "Whole steps as CUDA graphs");
+             "Reduce the last bucket and update its weights in one kernel, if --symmetric is on and possible");
+  app.add_option("--comm-ctas", o.comm_ctas,
+                 "Thread blocks per collective; compute leaves as many multiprocessors free (0: NCCL chooses, "
+                 "none are left free)");
+  add_choice(app, "--graph", o.trainer.graph, kOnOff, "Run whole steps as CUDA graphs");
 }
 
 void check_local_steps(const Options& o) {
@@ -257,17 +262,17 @@ void add_checkpoint_flags(CLI::App& app, Options& o) {
       ->type_name("DIR");
   app.add_option_function<std::string>(
          "--checkpoint-every", [&o](const std::string& text) { parse_checkpoint_every(text, o.checkpoint); },
-         "Steps between checkpoints, or a time such as 10m (s, m, h)")
+         "Steps between checkpoints, or a time such as 90s, 10m or 2h")
       ->type_name("STEPS|TIME")
       ->default_str("10m");
-  app.add_option("--keep", o.checkpoint.keep, "Complete checkpoints that are kept, the newest ones");
+  app.add_option("--keep", o.checkpoint.keep, "Number of complete checkpoints to keep, the newest ones");
   add_choice(app, "--on-checkpoint-error", o.checkpoint.stop_on_error, reactions,
-             "What to do where a checkpoint cannot be written, as on a full disk");
-  app.add_option(
-         "--resume", o.resume,
-         "Go on from a checkpoint: auto, the newest undamaged one of --checkpoint, where there is one; or a path")
+             "If a checkpoint cannot be written (disk full): stop or continue the run");
+  app.add_option("--resume", o.resume,
+                 "Resume from this checkpoint; auto: from the newest undamaged checkpoint in --checkpoint, if "
+                 "one exists")
       ->type_name("auto|PATH");
-  app.add_flag("--allow-change", o.allow_change, "Resume although flags that decide parameters have other values")
+  app.add_flag("--allow-change", o.allow_change, "Resume although flags that decide the parameters have other values")
       ->configurable(false);
 }
 
@@ -319,12 +324,12 @@ void add_failure_flags(CLI::App& app, Options& o) {
   app.option_defaults()->group("Failures");
   app.add_option_function<std::string>(
          "--timeout", [&o](const std::string& text) { o.watchdog.timeout_seconds = parse_duration("--timeout", text); },
-         "Longest wait for other ranks, three times as long until the first step has ended (seconds, or 90s, 10m, 2h; "
-         "0: no limit)")
+         "Longest wait for other ranks: seconds, or 90s, 10m, 2h (0: no limit); tripled until the first "
+         "step ends")
       ->type_name("TIME")
       ->default_str("10m");
   app.add_option("--flight", o.watchdog.flight,
-                 "Folder for flight records where a wait was too long (one in the temporary folder)")
+                 "Folder for flight records of a timeout (default: one in the temporary folder)")
       ->type_name("DIR");
   app.add_option_function<std::string>(
          "--fail-at", [&o](const std::string& text) { parse_fail_at(text, o.run); },
@@ -333,8 +338,8 @@ void add_failure_flags(CLI::App& app, Options& o) {
       ->configurable(false);
   app.add_option_function<std::string>(
          "--hang-at", [&o](const std::string& text) { parse_hang_at(text, o.hang); },
-         "For tests: this rank hangs after so many steps, or where start-up, training, evaluation, calibration, trace "
-         "or end begins")
+         "For tests: this rank hangs after this many steps or in a phase: start-up, training, "
+         "evaluation, calibration, trace or end")
       ->type_name("RANK:STEP|PHASE")
       ->configurable(false);
 }
@@ -349,29 +354,33 @@ void add_output_flags(CLI::App& app, Options& o) {
   const Names<std::string> levels = {{"trace", "trace"}, {"debug", "debug"}, {"info", "info"},
                                      {"warn", "warn"},   {"error", "error"}, {"off", "off"}};
   app.option_defaults()->group("Measurement and output");
-  add_choice(app, "--baseline", o.run.baseline, kOnOff, "Measure one rank alone and the scaling efficiency");
+  add_choice(app, "--baseline", o.run.baseline, kOnOff, "Measure the single-rank baseline and the scaling efficiency");
   app.add_option("--min-seconds", o.run.min_seconds,
-                 "Steps are timed for so long at least; those after training change nothing but the rate");
+                 "Shortest time of measured steps, in seconds; extra steps after training do not change the "
+                 "parameters");
   app.add_option("--calibration-seconds", o.run.calibration_seconds,
-                 "Time of that at most; it ends once the efficiency is known within a point (0: a quarter of the "
-                 "training or of --min-seconds, 4 to 20 s)");
-  app.add_option("--metrics", o.metrics, "File of JSON lines; the last one is the summary")->type_name("FILE");
-  app.add_option("--tensorboard", o.tensorboard, "Folder for an event file of TensorBoard: a folder for each run")
+                 "Longest time of the baseline measurement, in seconds (0: a quarter of the training or of "
+                 "--min-seconds, 4 to 20 s). It ends once the efficiency is known within a point");
+  app.add_option("--metrics", o.metrics, "Write metrics as JSON lines; the last line is the summary")
+      ->type_name("FILE");
+  app.add_option("--tensorboard", o.tensorboard,
+                 "Write a TensorBoard event file below this folder, in a folder per run")
       ->type_name("DIR");
   app.add_option_function<std::string>(
          "--peak-tflops", [&o](const std::string& text) { parse_peak(text, o); },
-         "Of one device, for MFU; gemm: of large matrix products, measured before training (0: of the data sheet)")
+         "Peak TFLOP/s of one device, for MFU. 0: data sheet. gemm: measured before training")
       ->type_name(kRateOrGemm)
       ->default_str("0");
-  app.add_option("--trace", o.run.trace, "Chrome trace (JSON, for Perfetto) of a few steps after training")
+  app.add_option("--trace", o.run.trace, "Write a Chrome trace (JSON, for Perfetto) of a few steps after training")
       ->type_name("FILE");
-  add_choice(app, "--log-level", o.log_level, levels, "Log on standard error");
+  add_choice(app, "--log-level", o.log_level, levels, "Log level on standard error");
   app.add_option("--log-every", o.run.log_every,
-                 "Steps between lines of the log, of --metrics and of --tensorboard (0: none)");
+                 "Steps between lines in the log, --metrics and --tensorboard (0: none)");
   app.add_option("--eval-every", o.run.eval_every, "Steps between evaluations within an epoch (0: none)");
-  app.add_option("--eval-samples", o.run.eval_samples, "Samples of an evaluation at most (0: the whole test set)");
+  app.add_option("--eval-samples", o.run.eval_samples, "Most test samples per evaluation (0: the whole test set)");
   app.add_option("--verify-every", o.run.verify_every,
-                 "Steps between comparisons of the replicas, weights and optimizer state (0: parameters, at the end)");
+                 "Steps between comparisons of weights and optimizer state across ranks (0: parameters only, at "
+                 "the end)");
 }
 
 void check_output(const Options& o) {
@@ -405,6 +414,19 @@ void add_flags(CLI::App& app, const std::string& model, Workload& workload, Opti
   add_checkpoint_flags(app, options);
   add_output_flags(app, options);
   add_failure_flags(app, options);
+  for (const char* flag : {"--memory-format", "--fused", "--tune-cache", "--stochastic-rounding", "--bucket-mb",
+                           "--last-bucket-kb", "--hierarchical", "--symmetric", "--fused-sum", "--comm-ctas", "--graph",
+                           "--calibration-seconds", "--fail-at", "--hang-at"}) {
+    app.get_option(flag)->group(kExpertGroup);
+  }
+}
+
+std::set<std::string> flags_without_effect(const Workload& workload) {
+  std::istringstream words(kWithoutEffect);
+  std::set<std::string> names{std::istream_iterator<std::string>(words), {}};
+  const auto of_model = workload.flags_without_effect();
+  names.insert(of_model.begin(), of_model.end());
+  return names;
 }
 
 void check_flags(const Options& options, const Workload& workload) {

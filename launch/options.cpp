@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <set>
 #include <sstream>
@@ -11,6 +10,7 @@
 
 #include "launch/config_file.h"
 #include "launch/flag_groups.h"
+#include "launch/help.h"
 #include "launch/parse_flags.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
@@ -20,11 +20,10 @@ namespace ddptrain {
 namespace {
 
 /// --config is read after the command line, which wins.
-std::string& add_config(CLI::App& app, std::string& path) {
-  app.add_option("--config", path, "TOML file of these names (name = value); flags win")
-      ->type_name("FILE")
-      ->configurable(false);
-  return path;
+CLI::Option& add_config(CLI::App& app, std::string& path) {
+  return *app.add_option("--config", path, "Read flags from a TOML file (name = value); the command line wins")
+              ->type_name("FILE")
+              ->configurable(false);
 }
 
 /// Of --generate where none is named.
@@ -35,9 +34,14 @@ std::string model_that_writes(const std::string& otherwise) {
   return otherwise;
 }
 
+struct ChosenModel {
+  std::string name;
+  bool named;  ///< By a flag or the file; else it is the default.
+};
+
 /// The model that flags or the file name, before anything else is known of them. What is wrong with the rest, the parse
 /// that follows says.
-std::string find_model(int argc, const char* const* argv) {
+ChosenModel find_model(int argc, const char* const* argv) {
   std::string model = Options{}.model;
   std::string config;
   CLI::App app;
@@ -51,39 +55,18 @@ std::string find_model(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError&) {
-    return model;
+    return {model, option->count() > 0};
   }
-  if (option->count() > 0) return model;
+  if (option->count() > 0) return {model, true};
   if (generate) model = model_that_writes(model);
-  return config.empty() ? model : text_in_config(config, "model").value_or(model);
-}
-
-/// Shows the flags of each model but the chosen one.
-void visit_other_models(const std::string& chosen,
-                        const std::function<void(const std::string& model, const CLI::App& flags)>& show) {
-  for (const std::string& model : model_names()) {
-    if (model == chosen) continue;
-    const auto workload = make_workload(model);
-    CLI::App flags;
-    flags.set_help_flag();
-    flags.option_defaults()->always_capture_default();
-    add_model_flags(flags, model, *workload);
-    show(model, flags);
-  }
-}
-
-std::string help_text(const CLI::App& app, const std::string& chosen) {
-  std::string text = app.help();
-  visit_other_models(chosen, [&](const std::string&, const CLI::App& flags) {
-    text += CLI::Formatter().make_groups(&flags, CLI::AppFormatMode::Normal);
-  });
-  return text;
+  const auto in_file = config.empty() ? std::nullopt : text_in_config(config, "model");
+  return {in_file.value_or(model), generate || in_file.has_value()};
 }
 
 /// The model that has a flag which the chosen one lacks; empty: none has.
 std::string owner_of(const std::string& flag, const std::string& chosen) {
   std::string text;
-  visit_other_models(chosen, [&](const std::string& model, const CLI::App& flags) {
+  visit_models([&](const std::string& model, const CLI::App& flags) {
     if (!text.empty() || flag.rfind("--", 0) != 0 || flags.get_option_no_throw(flag) == nullptr) return;
     text = fmt::format("a flag of model {}, not of {}", model, chosen);
   });
@@ -107,65 +90,69 @@ std::string options_text(const CLI::App& app) {
   return text;
 }
 
-/// Names of the flags with which training ends with other parameters, by their groups.
-std::vector<std::string> flags_that_decide_parameters(const CLI::App& app) {
-  const std::set<std::string> others = {
-      "Device", "Communication and execution", "Checkpoints", "Measurement and output", "Failures", "Program"};
+/// Names of the flags with which training ends with other parameters.
+std::vector<std::string> flags_that_decide_parameters(const CLI::App& app, const Workload& workload) {
+  const std::set<std::string> others = flags_without_effect(workload);
   std::vector<std::string> names = {"config"};
   for (const CLI::Option* option : app.get_options()) {
-    const std::string& group = option->get_group();
-    if (others.count(group) > 0 || group.ends_with(kWithoutEffect)) continue;
+    if (others.count(option->get_single_name()) > 0) continue;
     names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
   }
   return names;
 }
 
-/// Reads flags and the file into `app`; fills result.print and result.configuration where that ends it.
-void parse(CLI::App& app, int argc, const char* const* argv, const std::string& model, CommandLine& result) {
+/// Flags that print something, or use a model, in place of training.
+struct Modes {
   bool version = false;
   bool print_config = false;
-  std::string config;
-  app.option_defaults()->group("Program");
-  app.set_help_flag("-h,--help", "Print this and exit")->group("Program");
-  app.add_flag("--version", version, "Print versions and exit")->configurable(false);
-  app.add_flag("--print-config", print_config, "Print a file for --config and exit")->configurable(false);
   bool describe = false;
   bool dry_run = false;
-  app.add_flag("--describe", describe, "Print what the run computes, sends and keeps in memory, as JSON, and exit")
-      ->configurable(false);
-  app.add_flag("--dry-run", dry_run, "Check what needs no GPU, print what a rank keeps in memory, and exit")
-      ->configurable(false);
-  Options& options = result.options;
-  app.add_option("--inspect", options.inspect, "Print what a checkpoint, or each of a folder, holds, and exit")
-      ->type_name("PATH")
-      ->configurable(false);
-  app.add_option("--export", options.export_to,
-                 "Write the weights of the checkpoint that --resume names, as --save does, and exit")
-      ->type_name("DIR")
-      ->configurable(false);
   bool evaluate = false;
   bool generate = false;
-  app.add_flag("--evaluate", evaluate, "Evaluate the weights of --init on the test samples, and exit")
-      ->configurable(false);
-  app.add_flag("--generate", generate, "Print what the model of --init writes after --prompt, and exit; needs no data")
-      ->configurable(false);
-  add_config(app, config);
-  try {
-    parse_flags(app, argc, argv, "ddptrain --help lists",
-                [&](const std::string& flag) { return owner_of(flag, model); });
-  } catch (const CLI::CallForHelp&) {
-    result.print = help_text(app, model);
+  std::string help;  ///< See help_topic().
+};
+
+void add_modes(CLI::App& app, Modes& modes, Options& options) {
+  app.option_defaults()->group(kModesGroup)->configurable(false);
+  app.set_help_flag();
+  app.add_flag("--evaluate", modes.evaluate, "Evaluate the weights of --init on the test set");
+  app.add_flag("--generate", modes.generate, "Write text after --prompt with the model of --init; needs no data");
+  app.add_option("--inspect", options.inspect, "Print the content of a checkpoint, or of each checkpoint in a folder")
+      ->type_name("PATH");
+  app.add_option("--export", options.export_to,
+                 "Write the weights of the checkpoint that --resume names, in the format of --save")
+      ->type_name("DIR");
+  app.add_flag("--describe", modes.describe, "Print compute, communication and memory of the run as JSON");
+  app.add_flag("--dry-run", modes.dry_run, "Check all that needs no GPU, and print the memory that a rank needs");
+  app.add_flag("--print-config", modes.print_config, "Print a file for --config");
+  app.add_flag("--version", modes.version, "Print the versions of ddptrain and its libraries");
+  app.add_option("-h,--help", modes.help, "Print the common flags, all flags, or the flags of a model")
+      ->type_name(fmt::format("[all|{}]", fmt::join(model_names(), "|")));
+  app.option_defaults()->configurable(true);
+}
+
+/// Reads flags and the file into `app`; fills result.print and result.configuration where that ends it.
+void parse(CLI::App& app, int argc, const char* const* argv, const ChosenModel& model, CommandLine& result) {
+  Options& options = result.options;
+  Modes modes;
+  std::string config;
+  add_modes(app, modes, options);
+  add_config(app, config).group("Training");
+  if (const auto topic = help_topic(argc, argv)) {
+    result.print = help_text(app, topic->empty() && model.named ? model.name : *topic);
     result.configuration = program_and_task("--help");
     return;
   }
-  if (version) {
+  parse_flags(app, argc, argv, "ddptrain --help all lists",
+              [&](const std::string& flag) { return owner_of(flag, model.name); });
+  if (modes.version) {
     result.print = version_text();
     result.configuration = program_and_task("--version");
     return;
   }
   if (!config.empty()) read_config(app, config);
-  if (describe || dry_run) result.task = describe ? Task::describe : Task::dry_run;
-  if (evaluate || generate) result.task = evaluate ? Task::evaluate : Task::generate;
+  if (modes.describe || modes.dry_run) result.task = modes.describe ? Task::describe : Task::dry_run;
+  if (modes.evaluate || modes.generate) result.task = modes.evaluate ? Task::evaluate : Task::generate;
   if (!options.inspect.empty()) result.task = Task::inspect;
   if (options.export_to.empty()) return;
   if (options.resume.empty()) usage_error("--export {}: name the checkpoint with --resume PATH", options.export_to);
@@ -206,20 +193,20 @@ void check_use(const Options& options, const Workload& workload, const std::stri
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv, const std::map<std::string, std::string>& defaults) {
-  const std::string model = find_model(argc, argv);
+  const ChosenModel model = find_model(argc, argv);
   CommandLine result;
-  result.workload = make_workload(model);
+  result.workload = make_workload(model.name);
   Options& options = result.options;
-  CLI::App app{"Trains a model with synchronous data parallelism: mpirun -np W ddptrain --model cnn", "ddptrain"};
+  CLI::App app{"", "ddptrain"};
   app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  add_flags(app, model, *result.workload, options);
+  add_flags(app, model.name, *result.workload, options);
   for (const auto& [flag, value] : defaults) app.get_option(flag)->default_val(value);
   parse(app, argc, argv, model, result);
   if (result.print) return result;
-  options.model = model;
+  options.model = model.name;
   check_flags(options, *result.workload);
   if (uses_a_model(result.task)) check_use(options, *result.workload, name_of(result.task));
-  result.decides_parameters = flags_that_decide_parameters(app);
+  result.decides_parameters = flags_that_decide_parameters(app, *result.workload);
   const char* task = name_of(result.task);
   if (app.count("--print-config") > 0) {
     task = "--print-config";

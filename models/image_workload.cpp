@@ -23,14 +23,13 @@ fs::path weights_file(const std::string& path) {
 
 void ImageWorkload::add_flags(CLI::App& app) {
   app.add_option("--data", data_,
-                 "Folder of IDX files (as MNIST's) or of a folder of images per class, or synthetic[:COUNT]; default: "
-                 "Fashion-MNIST in $DDPTRAIN_DATA or the usual places")
+                 "Folder of IDX files (such as MNIST) or of one image folder per class, or synthetic[:COUNT] "
+                 "(default: Fashion-MNIST in $DDPTRAIN_DATA or the usual places)")
       ->type_name("PATH");
-  app.add_option("--init", init_, "Start from the weights of a --save: folder or safetensors file")->type_name("PATH");
+  app.add_option("--init", init_, "Start from these weights: folder of --save or safetensors file")->type_name("PATH");
   app.add_option("--save", save_,
-                 "Leave the trained weights there: model.safetensors, with PyTorch's names and layouts")
-      ->type_name("DIR")
-      ->group(app.option_defaults()->get_group() + kWithoutEffect);
+                 "Write the trained weights to this folder: model.safetensors, with PyTorch's names and layouts")
+      ->type_name("DIR");
 }
 
 void ImageWorkload::open(const RunFacts& run) {

@@ -16,6 +16,7 @@ namespace ddptrain {
 class ImageWorkload : public Workload {
  public:
   void add_flags(CLI::App& app) override;
+  std::vector<std::string> flags_without_effect() const override { return {"save"}; }
   bool starts_from_weights() const override { return !init_.empty(); }
   void open(const RunFacts& run) override;
   void load() override;

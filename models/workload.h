@@ -53,6 +53,8 @@ class Workload {
 
   /// Adds the model's flags, --data among them. What is parsed is written into this object, which does not move.
   virtual void add_flags(CLI::App& app) = 0;
+  /// Names, without dashes, of the model's flags that leave the parameters that training ends with as they are.
+  virtual std::vector<std::string> flags_without_effect() const { return {}; }
   /// Finds what can be told to be wrong without looking at files and devices.
   virtual void check_flags() const {}
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "benchmarks/ddpbench/sizes.h"
+#include "launch/help_format.h"
 #include "launch/options.h"
 #include "launch/parse_flags.h"
 #include "runtime/core/error.h"
@@ -43,7 +44,7 @@ void add_dtype(CLI::App& app, DType& dtype) {
            if (name != "float" && name != "bf16") usage_error("--dtype {}: give float or bf16", name);
            dtype = name == "float" ? DType::f32 : DType::bf16;
          },
-         "Type of the elements; MPI adds float only")
+         "Type of the elements; with MPI float only")
       ->type_name("float|bf16");
 }
 
@@ -56,11 +57,11 @@ void add_common(CLI::App& app, CommonOptions& o) {
            }
            o.device = name;
          },
-         "auto: GPUs if the machine has any")
+         "auto: GPUs if the machine has any, else CPUs")
       ->type_name("auto|cpu|cuda");
-  app.add_flag("--share-gpu", o.share_gpu, "More ranks than GPUs: the ranks of a host take its GPUs in turn");
+  app.add_flag("--share-gpu", o.share_gpu, "Allow more ranks than GPUs");
   add_number(app, "--threads", o.threads, 1, 1024, "CPU threads per rank (1)");
-  app.add_option("--json", o.json, "File for the result as JSON")->type_name("FILE");
+  app.add_option("--json", o.json, "Write the result as JSON")->type_name("FILE");
 }
 
 void add_min_seconds(CLI::App& app, CommonOptions& o) {
@@ -70,7 +71,7 @@ void add_min_seconds(CLI::App& app, CommonOptions& o) {
            require(value >= 0.0 && value <= 1e6, "--min-seconds", value, "0 to 10^6");
            o.min_seconds = value;
          },
-         "Go on with every measurement for so long at least (0)")
+         "Shortest time of each measurement, in seconds (0)")
       ->type_name("S");
 }
 
@@ -98,15 +99,15 @@ void add_allreduce(CLI::App& app, AllreduceOptions& o) {
 }
 
 void add_split(CLI::App& app, SplitOptions& o) {
-  add_size(app, "--total", o.total, "Size of all pieces together (4GB; on CPUs 64MB)");
+  add_size(app, "--total", o.total, "Total size of the pieces (4GB; on CPUs 64MB)");
   add_number(app, "--pieces", o.pieces, 1, 1e6, "Largest number of pieces (1000)");
   add_dtype(app, o.dtype);
-  add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds, of which the table shows the median (5)");
+  add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds; the table shows the median (5)");
   app.add_flag("--symmetric", o.symmetric, "Use NCCL symmetric memory if possible");
 }
 
 void add_overlap(CLI::App& app, OverlapOptions& o) {
-  add_number(app, "--layers", o.layers, 1, 10'000, "Layers of the load (24)");
+  add_number(app, "--layers", o.layers, 1, 10'000, "Layers of the model (24)");
   add_number(app, "--width", o.width, 8, 1e5, "Width of a layer (4096; on CPUs 256)");
   add_number(app, "--tokens", o.tokens, 1, 1e7, "Rows that a layer processes (8192; on CPUs 256)");
   app.add_option_function<std::vector<std::string>>(
@@ -117,7 +118,7 @@ void add_overlap(CLI::App& app, OverlapOptions& o) {
          "Bucket sizes (powers of 4 up to all gradients)")
       ->delimiter(',')
       ->type_name("SIZE,...");
-  add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds, of which the table shows the median (5)");
+  add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds; the table shows the median (5)");
   app.add_flag("--symmetric", o.symmetric, "Use NCCL symmetric memory if possible");
   add_number(app, "--comm-ctas", o.comm_ctas, 0, 32,
              "Largest number of thread blocks of a collective (0: NCCL's choice)");
@@ -134,25 +135,25 @@ void add_gemm(CLI::App& app, GemmOptions& o) {
          },
          "auto: bf16 on GPUs, fp32 on CPUs")
       ->type_name("auto|fp32|tf32|bf16");
-  add_number(app, "--cube", o.cube, 8, 1e5, "Edge of the cubic product (8192; on CPUs 768)");
-  add_number(app, "--tokens", o.tokens, 1, 1e7, "Rows of the GPT-2 products (32768; on CPUs 256)");
-  add_number(app, "--width", o.width, 8, 1e5,
-             "Width of the GPT-2 products: 768 for 124M, 1280 for 774M (768; on CPUs 256)");
-  add_number(app, "--vocabulary", o.vocabulary, 8, 1e6, "Columns of the last product (50304; on CPUs 4096)");
-  add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds, of which the table shows the median (5)");
+  add_number(app, "--cube", o.cube, 8, 1e5, "Edge of the cubic matrix multiplication (8192; on CPUs 768)");
+  add_number(app, "--tokens", o.tokens, 1, 1e7, "Rows of the GPT-2 matrix multiplications (32768; on CPUs 256)");
+  add_number(app, "--width", o.width, 8, 1e5, "Width of the GPT-2: 768 for 124M, 1280 for 774M (768; on CPUs 256)");
+  add_number(app, "--vocabulary", o.vocabulary, 8, 1e6,
+             "Columns of the last matrix multiplication (50304; on CPUs 4096)");
+  add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds; the table shows the median (5)");
   app.add_option_function<double>(
          "--seconds",
          [&o](const double& value) {
            require(value > 0.0 && value <= 60.0, "--seconds", value, "a time above 0 and up to 60");
            o.seconds = value;
          },
-         "Duration of a round (0.05)")
+         "Seconds per round (0.05)")
       ->type_name("S");
 }
 
 void add_memory(CLI::App& app, MemoryOptions& o) {
   add_size(app, "--bytes", o.bytes, "Size of a copy (1GB; in host memory 256MB)");
-  add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds, of which the table shows the median (5)");
+  add_number(app, "--rounds", o.rounds, 1, 1e6, "Rounds; the table shows the median (5)");
 }
 
 void add_doctor(CLI::App& app, DoctorOptions& o) {
@@ -162,7 +163,7 @@ void add_doctor(CLI::App& app, DoctorOptions& o) {
            require(value > 0.0 && value <= 600.0, "--seconds", value, "a time above 0 and up to 600");
            o.seconds = value;
          },
-         "Duration of the measurement between neighbours (2)")
+         "Seconds of each measurement between neighbours (2)")
       ->type_name("S");
   app.add_option_function<double>(
          "--tolerance",
@@ -170,16 +171,17 @@ void add_doctor(CLI::App& app, DoctorOptions& o) {
            require(value > 0.0 && value < 1.0, "--tolerance", value, "a share above 0 and below 1");
            o.tolerance = value;
          },
-         "What is slower than this share of the usual rate is named (0.5)")
+         "Report what is slower than this fraction of the usual rate (0.5)")
       ->type_name("SHARE");
-  app.add_option("--data", o.data, "Compare the files in this folder, or this file, by size and hash; may be repeated")
+  app.add_option("--data", o.data,
+                 "Compare this file, or the files in this folder, across hosts by size and hash; may be repeated")
       ->type_name("PATH")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 /// The subcommands and the options that they fill.
 struct Parser {
-  CLI::App app{"Measures the parts of distributed training: [mpirun -np W] ddpbench SUBCOMMAND", "ddpbench"};
+  CLI::App app{"Measures the parts of distributed training: [mpirun -np W] ddpbench SUBCOMMAND [FLAGS]", "ddpbench"};
   CommonOptions common;
   P2pOptions p2p;
   AllreduceOptions allreduce;
@@ -192,7 +194,7 @@ struct Parser {
 
   Parser() {
     app.require_subcommand(1);
-    app.set_version_flag("--version", "", "Print versions and exit");
+    app.set_version_flag("--version", "", "Print versions");
     app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add("p2p", "Bandwidth and latency of copies between GPUs, and between host and GPU (one process, all GPUs)", p2p,
         add_p2p);
@@ -200,14 +202,14 @@ struct Parser {
         add_allreduce);
     add("split", "One large all-reduce against many small ones", split, add_split);
     add("overlap", "A backward pass with and without overlapping all-reduces", overlap, add_overlap);
-    add("gemm", "Rate of matrix products", gemm, add_gemm);
+    add("gemm", "Rate of matrix multiplications", gemm, add_gemm);
     add("memory", "Rate of copies within memory", memory, add_memory);
     add("doctor", "Differences between hosts, rates of ranks, GPUs and the network between them, and which one is slow",
         doctor, add_doctor);
     CLI::App* step = app.add_subcommand("step", "Time of the parts of a training step; takes the flags of ddptrain");
     step->allow_extras();
     step->set_help_flag();
-    step->add_option("--json", common.json, "File for the result as JSON")->type_name("FILE");
+    step->add_option("--json", common.json, "Write the result as JSON")->type_name("FILE");
     subcommands.emplace_back(step, [step] { return StepOptions{step->remaining()}; });
   }
 
@@ -229,7 +231,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   try {
     parse_flags(parser.app, argc, argv, "ddpbench --help and ddpbench SUBCOMMAND --help list");
   } catch (const CLI::CallForHelp&) {
-    result.print = parser.app.help();
+    result.print = help_page(parser.app);
     return result;
   } catch (const CLI::CallForVersion&) {
     result.print = version_text();

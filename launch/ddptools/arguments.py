@@ -2,6 +2,8 @@
 
 import argparse
 import difflib
+import shutil
+import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -10,11 +12,25 @@ from ddptools.errors import UsageError
 PATHS = ("FILE", "DIR", "RESULTS")
 
 
+class Formatter(argparse.HelpFormatter):
+    """Lines of up to 100 columns. Flags in a text are not broken at their hyphens."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        columns = min(shutil.get_terminal_size().columns - 2, 100)
+        super().__init__(prog, **({"max_help_position": 30, "width": columns} | settings))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(indent + line for line in self._split_lines(text, width - len(indent)))
+
+
 class Parser(argparse.ArgumentParser):
     """Raises UsageError for mistakes. Flags are not abbreviated, and paths are not empty."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, allow_abbrev=False, **settings)
+        super().__init__(*arguments, allow_abbrev=False, formatter_class=Formatter, **settings)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} ({self.prog} --help lists the flags)")

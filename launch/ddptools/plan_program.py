@@ -79,13 +79,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add_machine(parser)
     out = parser.add_argument_group("output")
     out.add_argument(
-        "--target", type=number("--target", 0.01, 0.999), metavar="E", help="which network reaches this efficiency"
+        "--target", type=number("--target", 0.01, 0.999), metavar="E", help="also print the network that reaches this efficiency"
     )
     out.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="the same as JSON, in FILE or in place of the text"
+        "--json", nargs="?", const="-", metavar="FILE", help="write JSON to FILE, or print it instead of the text"
     )
-    out.add_argument("--png", metavar="FILE", help="a curve of efficiency over GPUs")
-    out.add_argument("--svg", metavar="FILE", help="the same")
+    out.add_argument("--png", metavar="FILE", help="draw efficiency over GPUs as PNG")
+    out.add_argument("--svg", metavar="FILE", help="draw efficiency over GPUs as SVG")
     options = parser.parse_args(arguments[:end])
     options.ddptrain_flags = arguments[end + 1 :]
     if options.fit_ranks is not None and not options.calibrate:
@@ -102,57 +102,57 @@ def add_work(parser: argparse.ArgumentParser) -> None:
         "--model",
         default="gpt2-124m",
         metavar="NAME",
-        help=f"a recipe ({', '.join(recipes())}, or its file) or a model of ddptrain, which describes it (gpt2-124m)",
+        help=f"recipe ({', '.join(recipes())}), file of a recipe, or model of ddptrain (gpt2-124m)",
     )
-    which.add_argument("--params", type=parameters, metavar="N", help="a language model by its size, such as 2B")
+    which.add_argument("--params", type=parameters, metavar="N", help="number of parameters of a language model, such as 2B")
     work.add_argument(
-        "--seq", type=whole("--seq", 1_000_000_000), metavar="N", help="tokens of a sample (the model's; 1024)"
+        "--seq", type=whole("--seq", 1_000_000_000), metavar="N", help="tokens per sample (the model's; 1024)"
     )
     batch = work.add_mutually_exclusive_group()
     batch.add_argument(
         "--batch", type=whole("--batch", 10**9), metavar="N", help="samples per GPU and micro-step (the recipe's; 16)"
     )
     batch.add_argument(
-        "--global-batch", type=whole("--global-batch", 10**12), metavar="N", help="samples per micro-step of all GPUs"
+        "--global-batch", type=whole("--global-batch", 10**12), metavar="N", help="samples per micro-step on all GPUs"
     )
     work.add_argument(
         "--grad-accum", type=whole("--grad-accum", 10**6), metavar="N", help="micro-steps per step (the recipe's; 1)"
     )
-    work.add_argument("--gradients", choices=("bf16", "fp32"), help="what travels (the recipe's; bf16)")
-    work.add_argument("--recompute", action="store_true", help="forward again during backward")
-    work.add_argument("--bucket-mb", type=number("--bucket-mb", 1e-6, 1e6), metavar="MIB", help="(25)")
-    work.add_argument("--last-bucket-kb", type=number("--last-bucket-kb", 0, 1e9), metavar="KIB", help="(256)")
-    work.add_argument("--bin", metavar="DIR", help="folder of ddptrain (default: that of ddpplan, else build/bin)")
-    work.add_argument("--overlap", choices=("on", "off"), default="on", help="all-reduce during backward, or after it")
+    work.add_argument("--gradients", choices=("bf16", "fp32"), help="format of gradients (the recipe's; bf16)")
+    work.add_argument("--recompute", action="store_true", help="repeat the forward pass during backward")
+    work.add_argument("--bucket-mb", type=number("--bucket-mb", 1e-6, 1e6), metavar="MIB", help="largest gradient bucket (25)")
+    work.add_argument("--last-bucket-kb", type=number("--last-bucket-kb", 0, 1e9), metavar="KIB", help="size of the last bucket (256)")
+    work.add_argument("--bin", metavar="DIR", help="folder of ddptrain (the folder of ddpplan, else build/bin)")
+    work.add_argument("--overlap", choices=("on", "off"), default="on", help="all-reduce during backward, or after it (on)")
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
     machine = parser.add_argument_group("machine")
-    machine.add_argument("--gpu", choices=GPUS, default="h200", help="(h200)")
-    machine.add_argument("--memory", type=number("--memory", 0.1, 1e6), metavar="GB", help="of a GPU (the GPU's)")
+    machine.add_argument("--gpu", choices=GPUS, default="h200", help="GPU type (h200)")
+    machine.add_argument("--memory", type=number("--memory", 0.1, 1e6), metavar="GB", help="memory of a GPU (the data sheet's)")
     machine.add_argument("--tflops", type=number("--tflops", 1e-6, 1e6), metavar="N",
-                         help=f"that a GPU achieves (default: {100 * ASSUMED_MFU:.0f}%% of its peak)")  # fmt: skip
-    machine.add_argument("--gpus-per-node", type=whole("--gpus-per-node", 1024), default=8, metavar="N", help="(8)")
+                         help=f"TFLOP/s that a GPU achieves ({100 * ASSUMED_MFU:.0f}%% of its peak)")  # fmt: skip
+    machine.add_argument("--gpus-per-node", type=whole("--gpus-per-node", 1024), default=8, metavar="N", help="GPUs per node (8)")
     machine.add_argument("--nodes", type=node_counts, default=None, metavar="N,...",
-                         help="a row each (default: powers of two up to 4096)")  # fmt: skip
-    machine.add_argument("--link", help=f"within a node: {', '.join(LINKS_GBS)}, or GB/s one way (the GPU's)")
-    machine.add_argument("--network", help=f"of an adapter (efa2: of a node): {', '.join(NETWORKS_GBIT)}, or Gbit/s "
-                         "(that of nodes as they are sold: ndr for h100, h200, b200; hdr: a100; edr: v100)")
+                         help="numbers of nodes, with a row each (powers of two up to 4096)")  # fmt: skip
+    machine.add_argument("--link", help=f"link within a node: {', '.join(LINKS_GBS)}, or GB/s one way (the GPU's)")
+    machine.add_argument("--network", help=f"network per adapter (efa2: per node): {', '.join(NETWORKS_GBIT)}, or Gbit/s "
+                         "(ndr for h100, h200 and b200; hdr for a100; edr for v100)")
     machine.add_argument("--nics", type=whole("--nics", 1024), metavar="N",
-                         help="adapters per node (as they are sold: one per GPU; v100: one per two)")  # fmt: skip
+                         help="network adapters per node (one per GPU; v100: one per two GPUs)")  # fmt: skip
     machine.add_argument("--achievable", type=number("--achievable", 0.01, 1), default=0.8, metavar="F",
-                         help="of advertised rates (0.8; 0.8 to 0.9 are usual)")  # fmt: skip
+                         help="fraction of advertised rates that is achieved (0.8; 0.8 to 0.9 are usual)")  # fmt: skip
     machine.add_argument(
-        "--channels", type=whole("--channels", 64), metavar="N", help="of NCCL (24 within a node, else 16)"
+        "--channels", type=whole("--channels", 64), metavar="N", help="NCCL channels (24 within a node, else 16)"
     )
-    machine.add_argument("--algorithm", choices=nccl_model.ALGORITHMS, help="(what NCCL's cost model prefers)")
-    machine.add_argument("--protocol", choices=nccl_model.PROTOCOLS, help="(what NCCL's cost model prefers)")
+    machine.add_argument("--algorithm", choices=nccl_model.ALGORITHMS, help="NCCL algorithm (NCCL's cost model chooses)")
+    machine.add_argument("--protocol", choices=nccl_model.PROTOCOLS, help="NCCL protocol (NCCL's cost model chooses)")
     machine.add_argument("--interference", type=number("--interference", 0, 10), metavar="F",
-                         help="seconds by which a second of communication makes compute longer (0)")  # fmt: skip
+                         help="seconds that each second of communication adds to compute (0)")  # fmt: skip
     machine.add_argument("--calibrate", nargs="+", metavar="RESULTS",
-                         help="take rates from files of ddpsweep, ddptrain --metrics, ddpbench --json")  # fmt: skip
+                         help="take rates from these results of ddpsweep, ddptrain --metrics or ddpbench --json")  # fmt: skip
     machine.add_argument("--fit-ranks", type=whole("--fit-ranks", MOST_GPUS), metavar="N", help="with --calibrate: "
-                         "take rates from runs of up to N ranks and predict the others, beside linear scaling")
+                         "take rates from runs of up to N ranks, and predict the other runs")
 
 
 def number(flag: str, least: float, most: float) -> Any:

@@ -77,31 +77,31 @@ TITLES = ("Measurements", "Training runs")
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = Parser(
-        prog="ddpreport", description="Explains results of ddpsweep on one HTML page that needs no network, or draws training "
-        "runs of ddptrain --metrics there; or, with --trace, the timeline of a run; or, with --flight, why a run ended "
-        "that waited too long.",
+        prog="ddpreport", description="Writes an HTML page, which needs no network, about results of ddpsweep or "
+        "runs of ddptrain --metrics. --trace draws the timeline of a run. --flight explains why a run ended with a "
+        "timeout.",
     )
-    parser.add_argument("results", nargs="*", type=pathlib.Path, help="folders of ddpsweep, or their results.jsonl; or files of ddptrain --metrics")
+    parser.add_argument("results", nargs="*", type=pathlib.Path, help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics")
     parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png"
+        "--out", type=pathlib.Path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png file"
     )
-    parser.add_argument("--png", type=pathlib.Path, metavar="DIR", help="the pictures as PNG too")
+    parser.add_argument("--png", type=pathlib.Path, metavar="DIR", help="also write the pictures as PNG")
     parser.add_argument(
-        "--md", type=pathlib.Path, metavar="FILE", help="the report as Markdown too (pictures by --png)"
+        "--md", type=pathlib.Path, metavar="FILE", help="also write the report as Markdown (with the pictures of --png)"
     )
-    parser.add_argument("--title", default=None, help="of the page")
+    parser.add_argument("--title", default=None, help="title of the page")
     parser.add_argument(
-        "--trace", type=pathlib.Path, metavar="FILE", help="in place of results: a timeline of ddptrain --trace"
+        "--trace", type=pathlib.Path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results"
     )
     parser.add_argument(
-        "--flight", type=pathlib.Path, metavar="DIR", help="in place of results: flight records of ddptrain --flight"
+        "--flight", type=pathlib.Path, metavar="DIR", help="explain the flight records of ddptrain --flight, instead of results"
     )
     parser.add_argument(
         "--bin",
         metavar="DIR",
-        help="folder of ddptrain, which describes runs older than descriptions (that of ddpreport, else build/bin)",
+        help="folder of ddptrain, for results without a description (the folder of ddpreport, else build/bin)",
     )
-    parser.add_argument("--step", type=int, metavar="N", help="draw only this step of the trace, the first being 0")
+    parser.add_argument("--step", type=int, metavar="N", help="draw only this step of the trace, counted from 0")
     arguments = parser.parse_args(argv)
     if arguments.flight is not None:
         others = (arguments.results, arguments.trace, arguments.out, arguments.png, arguments.md, arguments.step)

@@ -55,26 +55,26 @@ FIRST_ERROR = re.compile(r"^ddptrain: error on rank .*", re.MULTILINE)
 DISCONNECTED = re.compile(r"peer process has unexpectedly disconnected.*Peer host:\s+(\S+)", re.DOTALL)
 ENDED = re.compile(r"^ddptrain: SIG\w+: ended after step", re.MULTILINE)
 DESCRIPTION = """\
-Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure it
-ends what is left of the job on the hosts of mpirun's --hostfile or --host, and starts COMMAND again on those that
-answer over ssh, which goes on from the newest undamaged checkpoint. Where slots are lost with a host, it waits for the host;
-with --min-ranks and with --virtual-ranks it goes on with fewer ranks, and with all at the next restart at which they
-are there. SIGTERM and SIGINT (Ctrl-C) become SIGUSR2 (with MPICH SIGTERM), which mpirun forwards to its ranks: they write
-a checkpoint and end, and supervise leaves with code 75. A second one ends the job at once. SIGUSR1 writes a checkpoint. Where it gives
-up: code 77 for a lost host, 76 for a time-out, else that of the job. Open MPI is told to notice a lost host after 9 s
-({OMPI,PRTE}_MCA_oob_tcp_keepalive_*, unless these are set)."""
+Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure,
+supervise ends the rest of the job on the hosts of mpirun's --hostfile or --host. Then it starts COMMAND again on the
+hosts that answer over ssh, and the job resumes from the newest undamaged checkpoint. If slots are lost with a host,
+supervise waits for the host. With --min-ranks or --virtual-ranks it continues with fewer ranks, and returns to all
+ranks at the next restart that finds all hosts. On SIGTERM or SIGINT (Ctrl-C), the ranks write a checkpoint, and
+supervise exits with code 75. A second signal ends the job at once. SIGUSR1 writes a checkpoint. When supervise gives
+up, its exit code is 77 for a lost host, 76 for a timeout, and otherwise the exit code of the job. Open MPI notices a
+lost host after 9 s ({OMPI,PRTE}_MCA_oob_tcp_keepalive_*, unless these are set)."""
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = Parser("supervise", description=DESCRIPTION)
     parser.add_argument("--restarts", type=int, default=3, metavar="N",
-                        help="failures in a row without a new undamaged checkpoint after which it gives up (default 3)")  # fmt: skip
+                        help="give up after N failures in a row without a new undamaged checkpoint (3)")  # fmt: skip
     parser.add_argument("--pause", type=float, default=5.0, metavar="SECONDS",
-                        help="before the first restart; doubled before each further one, up to 5 minutes (default 5)")  # fmt: skip
+                        help="wait before the first restart; doubles with each further restart, up to 5 minutes (5)")  # fmt: skip
     parser.add_argument("--min-ranks", type=int, default=0, metavar="N",
-                        help="go on with as few as N ranks while hosts of mpirun's --hostfile (each line with slots=) or --host are lost; --batch and --grad-accum of ddptrain then change so that the samples of a step stay the same")  # fmt: skip
+                        help="continue with as few as N ranks while hosts of mpirun's --hostfile (each line with slots=) or --host are lost; --batch and --grad-accum of ddptrain change to keep the samples per step")  # fmt: skip
     parser.add_argument("--log", type=pathlib.Path, metavar="FILE",
-                        help="says why each attempt ended (default: supervise.log in the folder of --checkpoint)")  # fmt: skip
+                        help="log of why each attempt ended (supervise.log in the folder of --checkpoint)")  # fmt: skip
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     arguments = parser.parse_args(argv)
     if arguments.command[:1] == ["--"]:

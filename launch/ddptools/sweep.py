@@ -31,30 +31,30 @@ RECORD_VERSION = 1
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog="ddpsweep",
-        description="Runs every case of a sweep (configs/sweeps/*.toml), each in a fresh job, and keeps what came out "
-        "in DIR/results.jsonl and DIR/results.csv; ddpreport DIR explains it.",
+        description="Runs every case of a sweep (configs/sweeps/*.toml), each in a new job, and writes the results to "
+        "DIR/results.jsonl and DIR/results.csv. ddpreport DIR explains them.",
     )
     parser.add_argument("file", type=pathlib.Path, metavar="SWEEP.toml")
-    parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder of the results (results/NAME)")
-    parser.add_argument("--resume", action="store_true", help="go on where an earlier call ended; what is done stays")
-    parser.add_argument("--retry-failed", action="store_true", help="--resume, and run again what did not succeed")
-    parser.add_argument("--repeats", type=_positive, metavar="N", help="runs of each case, in place of the file's")
-    parser.add_argument("--timeout", type=_positive, metavar="S", help="seconds for one run, in place of the file's")
+    parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder for the results (results/NAME)")
+    parser.add_argument("--resume", action="store_true", help="continue an earlier call, and keep its results")
+    parser.add_argument("--retry-failed", action="store_true", help="as --resume, and repeat the runs that failed")
+    parser.add_argument("--repeats", type=_positive, metavar="N", help="runs of each case (the file's)")
+    parser.add_argument("--timeout", type=_positive, metavar="S", help="longest time of a run, in seconds (the file's)")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         dest="overrides",
-        help="a key for all cases or a flag for those of ddptrain (a list in [] becomes an axis), or "
-        "environment.NAME=VALUE; may be repeated",
+        help="set a key of all cases, a flag of ddptrain (a list in [] becomes an axis) or environment.NAME; "
+        "may be repeated",
     )
     parser.add_argument(
-        "--min-seconds", type=_positive, metavar="S", help="seconds for which every run measures at least (sustained)"
+        "--min-seconds", type=_positive, metavar="S", help="shortest measurement of every run, in seconds"
     )
-    parser.add_argument("--hostfile", type=pathlib.Path, metavar="FILE", help="hosts for layouts, as mpirun reads them")
-    parser.add_argument("--bin", metavar="DIR", help="folder of ddptrain (default: that of ddpsweep, else build/bin)")
-    parser.add_argument("--dry-run", action="store_true", help="print the cases and their commands, and run nothing")
+    parser.add_argument("--hostfile", type=pathlib.Path, metavar="FILE", help="hosts for layouts, in the format of mpirun")
+    parser.add_argument("--bin", metavar="DIR", help="folder of ddptrain (the folder of ddpsweep, else build/bin)")
+    parser.add_argument("--dry-run", action="store_true", help="print the cases and their commands without running them")
     return parser.parse_args(argv)
 
 

@@ -27,7 +27,7 @@ class CnnWorkload final : public ImageWorkload {
   void add_flags(CLI::App& app) override {
     ImageWorkload::add_flags(app);
     const Names<bool> names = {{"on", true}, {"off", false}, {"auto", true}};
-    add_choice(app, "--dropout", dropout_, names, "0.25 and 0.5, as published");
+    add_choice(app, "--dropout", dropout_, names, "Dropout with the published rates 0.25 and 0.5");
   }
 
   std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override {

@@ -47,6 +47,9 @@ class GptWorkload final : public Workload {
   GptWorkload() { shape_.vocabulary = kVocabularyOfData; }
 
   void add_flags(CLI::App& app) override;
+  std::vector<std::string> flags_without_effect() const override {
+    return {"recompute", "save", "sample-every", "prompt", "sample-tokens", "temperature", "top-k", "samples"};
+  }
   void check_flags() const override;
   bool supports_fp8() const override { return true; }
   bool supports_f32_gradients() const override { return true; }
@@ -110,29 +113,31 @@ class GptWorkload final : public Workload {
 void GptWorkload::add_flags(CLI::App& app) {
   const Names<Recompute> recomputes = {
       {"none", Recompute::none}, {"gelu", Recompute::gelu}, {"block", Recompute::block}};
-  app.add_option("--layers", shape_.layers, "Blocks");
+  app.add_option("--layers", shape_.layers, "Transformer blocks");
   app.add_option("--width", shape_.width, "Size of a token's activation");
-  app.add_option("--heads", shape_.heads, "Attention heads; they divide --width");
-  app.add_option("--ff", shape_.feed_forward, "Width within the feed-forward half of a block");
-  app.add_option("--seq", shape_.sequence, "Tokens of a window");
-  app.add_option("--vocab", shape_.vocabulary, "Different tokens (0: 256 for text, 50257 for token files)");
-  app.add_option("--dropout", dropout_, "A rate, on (0.1) or off (auto)")->type_name("on|off|RATE");
-  app.add_option("--data", data_, "Text, token files (.bin), a folder or pattern of them, or synthetic[:COUNT[:VOCAB]]")
+  app.add_option("--heads", shape_.heads, "Attention heads; their number divides --width");
+  app.add_option("--ff", shape_.feed_forward, "Width of the feed-forward layers");
+  app.add_option("--seq", shape_.sequence, "Tokens per sample");
+  app.add_option("--vocab", shape_.vocabulary, "Vocabulary size (0: 256 for text, 50257 for token files)");
+  app.add_option("--dropout", dropout_, "Dropout rate; on: 0.1; auto: off")->type_name("on|off|RATE");
+  app.add_option("--data", data_,
+                 "Text file, token files (.bin), a folder or pattern of them, or synthetic[:COUNT[:VOCAB]]")
       ->type_name("PATH");
-  app.add_option("--val-fraction", val_fraction_, "End of the text that is kept for validation, without val shards");
+  app.add_option("--val-fraction", val_fraction_, "Fraction at the end of the text for validation, without val shards");
   app.add_option("--init", init_,
-                 "Start from a GPT-2 of Hugging Face: model folder or safetensors file; its shape wins")
+                 "Start from a Hugging Face GPT-2: model folder or safetensors file; it decides the shape")
       ->type_name("PATH");
-  begin_flags_without_effect(app);
-  add_choice(app, "--recompute", recompute_, recomputes, "What backward recomputes instead of keeping it in memory");
-  app.add_option("--save", save_, "Leave the trained model there: model.safetensors and config.json of transformers")
+  add_choice(app, "--recompute", recompute_, recomputes,
+             "Activations that backward recomputes instead of keeping them in memory");
+  app.add_option("--save", save_,
+                 "Write the trained model to this folder: model.safetensors and config.json of transformers")
       ->type_name("DIR");
-  app.add_option("--sample-every", sample_every_, "Steps between samples of what the model writes (0: none)");
-  app.add_option("--prompt", prompt_, "What samples begin with");
-  app.add_option("--sample-tokens", sample_tokens_, "Length of a sample");
-  app.add_option("--temperature", temperature_, "Of samples; 0: always the likeliest token");
-  app.add_option("--top-k", top_k_, "Samples are drawn from the likeliest tokens, so many (0: from all)");
-  app.add_option("--samples", samples_, "Samples that --generate writes");
+  app.add_option("--sample-every", sample_every_, "Steps between text samples of the model (0: none)");
+  app.add_option("--prompt", prompt_, "Start of each text sample");
+  app.add_option("--sample-tokens", sample_tokens_, "Tokens per text sample");
+  app.add_option("--temperature", temperature_, "Sampling temperature (0: always the likeliest token)");
+  app.add_option("--top-k", top_k_, "Sample from this many of the likeliest tokens (0: from all)");
+  app.add_option("--samples", samples_, "Text samples that --generate writes");
 }
 
 void GptWorkload::check_flags() const {

@@ -14,14 +14,6 @@ namespace ddptrain {
 template <class T>
 using Names = std::vector<std::pair<std::string, T>>;
 
-/// Ends the names of groups of a model's flags that leave the parameters that training ends with as they are.
-inline constexpr const char* kWithoutEffect = " execution and output";
-
-/// The model's flags that follow are in such a group.
-inline void begin_flags_without_effect(CLI::App& app) {
-  app.option_defaults()->group(app.option_defaults()->get_group() + kWithoutEffect);
-}
-
 inline const Names<bool> kOnOff = {{"on", true}, {"off", false}};
 
 /// A flag that takes one of a few names. What is parsed stays text, so that --print-config writes it back.

@@ -29,7 +29,8 @@ std::string significant(double value, int digits = 3) {
 std::string interval(const Estimate& e, double unit) {
   const auto [value, half] = std::pair(e.value / unit, e.half_width / unit);
   int decimals = half > 0.0 ? std::max(0, -static_cast<int>(std::floor(std::log10(half)))) : 3;
-  if (std::abs(value) - half < 0.5 * std::pow(10.0, -decimals)) ++decimals;
+  const double scale = std::pow(10.0, decimals);
+  if (std::round(std::abs(value) * scale) <= std::round(half * scale)) ++decimals;
   return fmt::format("{:.{}f} +- {:.{}f}", value, decimals, half, decimals);
 }
 

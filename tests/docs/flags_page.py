@@ -2,8 +2,8 @@
 
 Usage: flags_page.py BIN [--write]
 
-Prints the page, or writes it with --write. Versions of CLI11 and argparse differ in the layout of the help; the page
-depends on the words only.
+Prints the page, or writes it with --write. Versions of argparse differ in the layout of the help; the page depends on
+the words only.
 """
 
 import os
@@ -15,34 +15,27 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "flags.md"
 BENCHMARKS = ("p2p", "allreduce", "split", "overlap", "gemm", "memory", "doctor")
-COMMANDS = (
-    ["ddptrain"],
-    ["ddpsweep"],
-    ["ddpreport"],
-    ["ddpplan"],
-    ["ddptopo"],
-    ["supervise"],
-    *(["ddpbench", name] for name in BENCHMARKS),
-)
+PROGRAMS = ("ddptrain", "ddpsweep", "ddpreport", "ddpplan", "ddptopo", "supervise")
 START = """\
 # Flags
 
-This page is generated from `--help` of every program (`python3 tests/docs/flags_page.py build/bin --write`), and a test
-compares the two.
-`ddpbench step` takes the flags of `ddptrain`. `source launch/completion.sh` lets bash and zsh complete flags and their
-values.
+This page is generated from the help of every program (`python3 tests/docs/flags_page.py build/bin --write`), and a test
+compares the two. `ddptrain --help` shows the common flags of `ddptrain`, `ddptrain --help all` every flag.
+`ddpbench step` takes the flags of `ddptrain`. In tables without a column for the default, the default is in brackets. A
+flag that two models share is in the table of the first one. `source launch/completion.sh` lets bash and zsh complete
+flags and their values.
 """
 HEADING = re.compile(r"([A-Za-z][A-Za-z -]*):\s*")
 FLAG = re.compile(r" {2,4}(-\S.*?)(?: {2,}(\S.*))?")
 CONTINUATION = re.compile(r" {8,}(\S.*)")
-MODELS = ("cnn", "gpt")  # whose flags the page shows
-COLUMN = 30  # in which CLI11 begins what a flag means
-DEFAULT = re.compile(r"(.*?\S)(?:=| \[)([^\]=]*)\]?")  # CLI11 2.3: --name TYPE=default; later: --name TYPE [default]
+COLUMN = 30  # in which the C++ programs begin what a flag means
+DEFAULT = re.compile(r"(.*?\S)=([^=]*)")
 
 
 def help_of(command: list[str], programs: pathlib.Path) -> str:
-    environment = os.environ | {"COLUMNS": "1000", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    path = [str(programs / command[0]), *command[1:], "--help"]
+    environment = os.environ | {"COLUMNS": "100", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    topic = ["all"] if command == ["ddptrain"] else []
+    path = [str(programs / command[0]), *command[1:], "--help", *topic]
     return subprocess.run(path, env=environment, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
@@ -71,25 +64,51 @@ def groups(text: str) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
+def escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 def row(left: str, meaning: str, has_default: bool) -> str:
-    match = DEFAULT.fullmatch(left.removesuffix("{false}")) if has_default else None
-    left, default = match.groups() if match else (left.removesuffix("{false}"), "")
-    left, default, meaning = (text.replace("|", "\\|").strip() for text in (left, default, meaning))
-    return f"| `{left}` | `{default}` | {meaning} |\n" if has_default and default else f"| `{left}` | | {meaning} |\n"
+    match = DEFAULT.fullmatch(left) if has_default else None
+    left, default = match.groups() if match else (left, "")
+    left, default, meaning = map(escaped, (left, default, meaning))
+    if not has_default:
+        return f"| `{left}` | {meaning} |\n"
+    return f"| `{left}` | `{default}` | {meaning} |\n" if default else f"| `{left}` | | {meaning} |\n"
+
+
+def table(flags: list[tuple[str, str]], has_default: bool = False) -> str:
+    columns = ("flag", "default", "meaning") if has_default else ("flag", "meaning")
+    head = f"\n| {' | '.join(columns)} |\n|{' --- |' * len(columns)}\n"
+    return head + "".join(row(left, meaning, has_default) for left, meaning in flags)
+
+
+def shown(command: list[str], programs: pathlib.Path) -> dict[str, list[tuple[str, str]]]:
+    """Per heading of the help, its flags without -h."""
+    found = groups(help_of(command, programs)).items()
+    flags = {name: [pair for pair in pairs if not pair[0].startswith("-h")] for name, pairs in found}
+    return {name: pairs for name, pairs in flags.items() if pairs}
 
 
 def page(programs: pathlib.Path) -> str:
     text = START
-    for command in COMMANDS:
-        text += f"\n## {' '.join(command)}\n"
-        for name, flags in groups(help_of(command, programs)).items():
-            shown = [(left, meaning) for left, meaning in flags if not left.startswith("-h")]
-            model = re.match(r"Model (\w+)", name)
-            if not shown or (model is not None and model[1] not in MODELS):
-                continue
+    for program in PROGRAMS:
+        text += f"\n## {program}\n"
+        of_models: list[tuple[str, str]] = []
+        for name, flags in shown([program], programs).items():
+            if name.startswith("Model "):
+                flags = [pair for pair in flags if pair not in of_models]
+                of_models += flags
             text += "" if name.lower() == "options" else f"\n### {name[0].upper()}{name[1:]}\n"
-            text += "\n| flag | default | meaning |\n| --- | --- | --- |\n"
-            text += "".join(row(left, meaning, command == ["ddptrain"]) for left, meaning in shown)
+            text += table(flags, has_default=program == "ddptrain")
+    commands: dict[tuple[str, str], list[str]] = {}
+    for name in BENCHMARKS:
+        for pair in shown(["ddpbench", name], programs)["Options"]:
+            commands.setdefault(pair, []).append(name)
+    text += "\n## ddpbench\n\n| flag | subcommands | meaning |\n| --- | --- | --- |\n"
+    for (left, meaning), names in commands.items():
+        where = "all" if len(names) == len(BENCHMARKS) else ", ".join(names)
+        text += f"| `{escaped(left)}` | {where} | {escaped(meaning)} |\n"
     return text
 
 

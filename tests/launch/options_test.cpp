@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
-
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
+#include <set>
+#include <sstream>
 
 #include "models/gpt/shape.h"
 #include "runtime/core/error.h"
@@ -44,27 +46,68 @@ TEST(Options, PresetsOfTheGptHaveThePublishedSizes) {
   }
 }
 
-TEST(Options, HelpNamesEveryGroup) {
-  const auto help = parse({"--help"}).print;
-  ASSERT_TRUE(help);
-  for (const char* group : {"Device", "Training", "Optimizer", "Communication", "Measurement"}) {
-    EXPECT_NE(help->find(group), std::string::npos) << group;
+/// Flags at the start of the lines of a help text, by their first name.
+std::vector<std::string> flags_in(const std::string& help) {
+  std::vector<std::string> flags;
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("  -", 0) == 0) flags.push_back(line.substr(2, line.find_first_of(" ,", 2) - 2));
+  }
+  return flags;
+}
+
+TEST(Options, TheShortHelpHasFewFlagsAndEndsWithTheTopics) {
+  const std::string help = parse({"--help"}).print.value();
+  EXPECT_EQ(parse({"--zzz", "-h"}).print, help);
+  const auto flags = flags_in(help);
+  EXPECT_GE(flags.size(), 20U) << help;
+  EXPECT_LE(flags.size(), 30U) << help;
+  const std::string last = "--help all lists every flag; --help gpt lists the flags of a model (cnn, gpt, mlp).\n";
+  EXPECT_TRUE(help.ends_with(last)) << help;
+}
+
+TEST(Options, EveryFlagIsInTheHelpOfAllTopics) {
+  const std::string help = parse({"--help", "all"}).print.value();
+  const auto shown = flags_in(help);
+  for (const char* model : {"cnn", "gpt", "mlp"}) {
+    std::istringstream config(parse({"--model", model, "--print-config"}).print.value());
+    for (std::string line; std::getline(config, line);) {
+      const std::string flag = "--" + line.substr(0, line.find(' '));
+      EXPECT_GT(std::count(shown.begin(), shown.end(), flag), 0) << flag << "\n" << help;
+    }
+  }
+  const std::size_t modes = help.find("\nModes:");
+  ASSERT_NE(modes, std::string::npos) << help;
+  for (const char* mode : {"--evaluate", "--generate", "--inspect", "--export", "--describe", "--dry-run",
+                           "--print-config", "--version", "-h,--help"}) {
+    EXPECT_NE(help.find(fmt::format("\n  {}", mode), modes), std::string::npos) << mode;
+  }
+  for (const char* group : {"Training", "Optimizer", "Device", "Communication", "Checkpoints", "Expert"}) {
+    EXPECT_NE(help.find(fmt::format("\n{}:\n", group)), std::string::npos) << group;
   }
 }
 
-TEST(Options, FlagsThatDecideParametersAreKnownByTheirGroups) {
-  for (const char* model : {"cnn", "gpt"}) {
-    const auto names = parse({"--model", model}).decides_parameters;
-    const std::set<std::string> decide(names.begin(), names.end());
-    for (const char* name : {"model", "config", "precision", "batch", "micro-batch", "lr", "comm-dtype", "data",
-                             "dropout", "steps", "seed", "stochastic-rounding"}) {
-      EXPECT_TRUE(decide.count(name) > 0) << model << ": " << name;
-    }
-    for (const char* name :
-         {"device", "threads", "fused", "bucket-mb", "zero", "overlap", "comm", "hierarchical", "graph", "metrics",
-          "recompute", "save", "sample-every", "log-every", "help", "describe", "fail-at", "timeout", "flight"}) {
-      EXPECT_TRUE(decide.count(name) == 0) << model << ": " << name;
-    }
+TEST(Options, LinesOfTheHelpAreShort) {
+  for (const char* topic : {"", "all", "cnn", "gpt", "mlp"}) {
+    std::istringstream help(parse({fmt::format("--help={}", topic).c_str()}).print.value());
+    for (std::string line; std::getline(help, line);) EXPECT_LE(line.size(), 100U) << line;
+  }
+}
+
+TEST(Options, FlagsThatDecideParametersDoNotDependOnGroupsOfTheHelp) {
+  const std::string common =
+      "config model precision epochs steps batch micro-batch grad-accum virtual-ranks seed optimizer lr momentum beta1 "
+      "beta2 weight-decay clip-norm on-nonfinite stochastic-rounding schedule warmup lr-scaling lr-base-batch "
+      "comm-dtype "
+      "local-steps local-from data init ";
+  const std::map<std::string, std::string> more = {
+      {"cnn", "dropout"}, {"mlp", "hidden"}, {"gpt", "layers width heads ff seq vocab dropout val-fraction"}};
+  for (const auto& [model, names] : more) {
+    std::istringstream words(common + names);
+    const std::set<std::string> expected{std::istream_iterator<std::string>(words), {}};
+    const auto decide = parse({"--model", model.c_str()}).decides_parameters;
+    EXPECT_EQ(std::set<std::string>(decide.begin(), decide.end()), expected) << model;
+    EXPECT_EQ(decide.size(), expected.size()) << model;
   }
 }
 
@@ -106,14 +149,17 @@ TEST(Options, ARankHangsInAPhaseOrAfterSteps) {
   EXPECT_EQ(step.steps, 30);
 }
 
-TEST(Options, HelpShowsTheFlagsOfAllModelsTheChosenOnesFirst) {
-  const std::string help = parse({"--model", "gpt", "--help"}).print.value();
-  const std::size_t gpt = help.find("Model gpt:");
-  const std::size_t cnn = help.find("Model cnn:");
-  ASSERT_NE(gpt, std::string::npos) << help;
-  ASSERT_NE(cnn, std::string::npos) << help;
-  EXPECT_LT(gpt, cnn);
-  EXPECT_NE(help.find("--layers"), std::string::npos);
+TEST(Options, HelpOnAModelShowsItsFlagsAlone) {
+  const std::map<std::string, std::string> own = {{"cnn", "--dropout"}, {"gpt", "--layers"}, {"mlp", "--hidden"}};
+  for (const auto& [model, flag] : own) {
+    const std::string help = parse({"--help", model.c_str()}).print.value();
+    EXPECT_EQ(parse({"--model", model.c_str(), "-h"}).print, help);
+    for (const auto& [other, its_flag] : own) {
+      if (its_flag == "--dropout") continue;
+      EXPECT_EQ(help.find("  " + its_flag) != std::string::npos, other == model) << help;
+    }
+    EXPECT_EQ(help.find("--epochs"), std::string::npos) << help;
+  }
 }
 
 TEST(Options, AModelTakesItsOwnFlagsAlone) {
@@ -150,8 +196,12 @@ std::string message_of(const std::vector<const char*>& arguments) {
   }
 }
 
+TEST(Options, AnUnknownTopicOfTheHelpIsTold) {
+  EXPECT_EQ(message_of({"--help", "vgg"}), "--help vgg: unknown topic. Topics: all, cnn, gpt, mlp");
+}
+
 TEST(Options, UnknownFlagsAreNamedWithTheirNeighboursInTheOrderTyped) {
-  const std::string help = " (ddptrain --help lists the flags)";
+  const std::string help = " (ddptrain --help all lists the flags)";
   EXPECT_EQ(message_of({"--tiemout", "5"}), "unknown flag --tiemout, did you mean --timeout?" + help);
   EXPECT_EQ(message_of({"--batch", "3", "--zzz=7", "--epoch", "5", "x"}),
             "unknown flag --zzz; unknown flag --epoch, did you mean --epochs?" + help);

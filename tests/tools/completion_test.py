@@ -33,11 +33,15 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(completed("ddptrain", "--bat"), ["--batch"])
         self.assertEqual(completed("ddptrain", "--checkpoint-"), ["--checkpoint-every"])
         self.assertIn("--layers", completed("ddptrain", "--"))
+        self.assertEqual(completed("ddptrain", "--bucket"), ["--bucket-mb"])
+        self.assertEqual(completed("ddptrain", "--hid"), ["--hidden"])
         self.assertEqual(completed("ddpplan", "--gpus"), ["--gpus-per-node"])
         self.assertEqual(completed("ddptopo", "--pa"), ["--parse"])
 
     def test_values(self) -> None:
         self.assertEqual(completed("ddptrain", "--device", "c"), ["cpu", "cuda"])
+        self.assertEqual(completed("ddptrain", "--model", "g"), ["gpt"])
+        self.assertEqual(completed("ddptrain", "--help", "g"), ["gpt"])
         self.assertEqual(completed("ddptrain", "--device", "=", "cu"), ["cuda"])
         self.assertEqual(completed("ddpplan", "--gradients", ""), ["bf16", "fp32"])
         self.assertEqual(completed("ddptrain", "--metrics", "x"), [])  # bash then offers files

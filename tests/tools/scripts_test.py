@@ -44,13 +44,14 @@ class ScriptsTest(unittest.TestCase):
         return subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300)
 
     def test_help(self) -> None:
-        found = [path for pattern in ("*", "hosts/*", "container/*") for path in LAUNCH.glob(pattern)]
+        found = [path for pattern in ("*", "hosts/*", "slurm/*", "container/*") for path in LAUNCH.glob(pattern)]
         scripts = [path for path in found if path.is_file() and path.read_bytes()[:2] == b"#!"]
-        self.assertGreater(len(scripts), 12)
+        self.assertGreater(len(scripts), 14)
         for script in scripts:
             with self.subTest(script=script.name):
                 run = self.call(script, "--help")
                 self.assertEqual((run.returncode, run.stderr), (0, ""))
+                self.assertEqual(self.call(script, "-h").stdout, run.stdout)
                 self.assertIn(script.name, run.stdout)
                 self.assertNotIn("source ", run.stdout)  # more than the comment
         self.assertEqual(list(self.folder.glob("called-*")), [])

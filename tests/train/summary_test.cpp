@@ -86,6 +86,8 @@ TEST(Summary, ACauseIsAFindingOnlyIfItsIntervalExcludesZero) {
   c.stragglers = {0.31e-3, 0.28e-3};
   c.exposed = {};
   expect_causes(": 0.31 +- 0.28 ms stragglers (rank 0 is 1.4% above the mean)");
+  c.stragglers = {5.3e-3, 4.7e-3};
+  expect_causes(": 5.3 +- 4.7 ms stragglers (rank 0 is 1.4% above the mean)");
   c.stragglers = {0.2e-3, 0.21e-3};
   c.exposed = {1.9e-3, 2.0e-3};
   c.together = {2e-3, 0.05e-3};
