@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "models/gpt/shape.h"
+#include "models/registry.h"
 #include "runtime/core/error.h"
 #include "tests/launch/command_line.h"
 
@@ -62,15 +63,16 @@ TEST(Options, TheShortHelpHasFewFlagsAndEndsWithTheTopics) {
   const auto flags = flags_in(help);
   EXPECT_GE(flags.size(), 20U) << help;
   EXPECT_LE(flags.size(), 30U) << help;
-  const std::string last = "--help all lists every flag; --help gpt lists the flags of a model (cnn, gpt, mlp).\n";
+  const std::string last = fmt::format("--help all lists every flag; --help gpt lists the flags of a model ({}).\n",
+                                       fmt::join(model_names(), ", "));
   EXPECT_TRUE(help.ends_with(last)) << help;
 }
 
 TEST(Options, EveryFlagIsInTheHelpOfAllTopics) {
   const std::string help = parse({"--help", "all"}).print.value();
   const auto shown = flags_in(help);
-  for (const char* model : {"cnn", "gpt", "mlp"}) {
-    std::istringstream config(parse({"--model", model, "--print-config"}).print.value());
+  for (const std::string& model : model_names()) {
+    std::istringstream config(parse({"--model", model.c_str(), "--print-config"}).print.value());
     for (std::string line; std::getline(config, line);) {
       const std::string flag = "--" + line.substr(0, line.find(' '));
       EXPECT_GT(std::count(shown.begin(), shown.end(), flag), 0) << flag << "\n" << help;
@@ -88,7 +90,9 @@ TEST(Options, EveryFlagIsInTheHelpOfAllTopics) {
 }
 
 TEST(Options, LinesOfTheHelpAreShort) {
-  for (const char* topic : {"", "all", "cnn", "gpt", "mlp"}) {
+  std::vector<std::string> topics = model_names();
+  topics.insert(topics.end(), {"", "all"});
+  for (const std::string& topic : topics) {
     std::istringstream help(parse({fmt::format("--help={}", topic).c_str()}).print.value());
     for (std::string line; std::getline(help, line);) EXPECT_LE(line.size(), 100U) << line;
   }
@@ -100,8 +104,8 @@ TEST(Options, FlagsThatDecideParametersDoNotDependOnGroupsOfTheHelp) {
       "beta2 weight-decay clip-norm on-nonfinite stochastic-rounding schedule warmup lr-scaling lr-base-batch "
       "comm-dtype "
       "local-steps local-from data init ";
-  const std::map<std::string, std::string> more = {
-      {"cnn", "dropout"}, {"mlp", "hidden"}, {"gpt", "layers width heads ff seq vocab dropout val-fraction"}};
+  const std::map<std::string, std::string> more = {{"cnn", "dropout"},
+                                                   {"gpt", "layers width heads ff seq vocab dropout val-fraction"}};
   for (const auto& [model, names] : more) {
     std::istringstream words(common + names);
     const std::set<std::string> expected{std::istream_iterator<std::string>(words), {}};
@@ -150,7 +154,7 @@ TEST(Options, ARankHangsInAPhaseOrAfterSteps) {
 }
 
 TEST(Options, HelpOnAModelShowsItsFlagsAlone) {
-  const std::map<std::string, std::string> own = {{"cnn", "--dropout"}, {"gpt", "--layers"}, {"mlp", "--hidden"}};
+  const std::map<std::string, std::string> own = {{"cnn", "--dropout"}, {"gpt", "--layers"}};
   for (const auto& [model, flag] : own) {
     const std::string help = parse({"--help", model.c_str()}).print.value();
     EXPECT_EQ(parse({"--model", model.c_str(), "-h"}).print, help);
@@ -197,7 +201,8 @@ std::string message_of(const std::vector<const char*>& arguments) {
 }
 
 TEST(Options, AnUnknownTopicOfTheHelpIsTold) {
-  EXPECT_EQ(message_of({"--help", "vgg"}), "--help vgg: unknown topic. Topics: all, cnn, gpt, mlp");
+  EXPECT_EQ(message_of({"--help", "vgg"}),
+            fmt::format("--help vgg: unknown topic. Topics: all, {}", fmt::join(model_names(), ", ")));
 }
 
 TEST(Options, UnknownFlagsAreNamedWithTheirNeighboursInTheOrderTyped) {
