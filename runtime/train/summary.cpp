@@ -97,15 +97,18 @@ std::string scaling_line(const Calibration& c, const Description& run) {
                           run.world_size, rate(c.baseline_per_second)));
 }
 
-/// Of what a step takes longer than on rank 0 alone, the parts whose intervals exclude 0, the largest first.
+/// How the baseline's rank differs from the mean rank; empty within the noise.
+std::string rank_0_text(const Estimate& ratio) {
+  if (ratio.contains(1.0)) return "";
+  return fmt::format(" (rank 0 is {} {} than the mean)", percent(std::abs(ratio.value - 1.0), 2),
+                     ratio.value < 1.0 ? "faster" : "slower");
+}
+
+/// The parts of the overhead whose intervals exclude 0, the largest first.
 std::string findings(const Calibration& c, double unit, const char* unit_name) {
   const double above = c.silent_slowest_seconds() / c.silent_mean_seconds - 1.0;
-  const std::string rank_0 = c.rank_0.contains(1.0) ? ""
-                                                    : fmt::format(" (rank 0 is {} {} than the mean)",
-                                                                  percent(std::abs(c.rank_0.value - 1.0), 2),
-                                                                  c.rank_0.value < 1.0 ? "faster" : "slower");
   std::vector<std::pair<Estimate, std::string>> parts = {
-      {c.together, "contention" + rank_0},
+      {c.together, "contention" + rank_0_text(c.rank_0)},
       {c.stragglers, fmt::format("stragglers (rank {} is {} above the mean)", c.slowest_rank, percent(above, 2))},
       {c.exposed, "exposed communication"}};
   std::erase_if(parts, [](const auto& part) { return part.first.contains(0.0); });
