@@ -18,6 +18,7 @@
 #include "launch/early_start.h"
 #include "launch/folder_lock.h"
 #include "launch/memory_advice.h"
+#include "launch/nccl_settings.h"
 #include "launch/options.h"
 #include "launch/program.h"
 #include "launch/resume.h"
@@ -33,6 +34,7 @@
 #include "runtime/core/writable.h"
 #include "runtime/device/sensors.h"
 #include "runtime/diagnostics/nccl_log.h"
+#include "runtime/diagnostics/nccl_variables.h"
 #include "runtime/ops/product_rate.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/topology/topology.h"
@@ -244,7 +246,12 @@ void start_communication(const World& world, const EarlyStart& early, Job& job) 
     if (o.comm != CommLibrary::nccl || gpus) return;
     usage_error("--comm nccl: NCCL carries the memory of GPUs, and these ranks compute on CPUs. Use --comm mpi.");
   });
-  if (world.size() > 1 && gpus && o.comm != CommLibrary::mpi) job.nccl_log = early.nccl_log.get();
+  if (world.size() > 1 && gpus && o.comm != CommLibrary::mpi) {
+    job.nccl_log = early.nccl_log.get();
+    if (world.rank() == 0 && !early.nccl_settings.empty()) {
+      warn(unknown_nccl_settings(early.nccl_settings, nccl_variables_in(nccl_library()), nccl_version()));
+    }
+  }
   job.communicator = make_communicator(
       world, *job.device,
       {.library = o.comm,

@@ -29,19 +29,6 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return cost[a.size()][b.size()];
 }
 
-/// The name that is meant, as far as can be told: one that begins so, or differs in up to a third of its letters.
-std::string nearest(const std::string& typed, const std::vector<std::string>& names) {
-  std::string best;
-  std::size_t least = typed.size() / 3 + 1;
-  for (const std::string& name : names) {
-    const std::size_t distance = typed.size() > 2 && name.rfind(typed, 0) == 0 ? 1 : edit_distance(typed, name);
-    if (distance >= least) continue;
-    least = distance;
-    best = name;
-  }
-  return best;
-}
-
 /// The program and the subcommands that were given.
 std::vector<const CLI::App*> parsed_parts(const CLI::App& app) {
   std::vector<const CLI::App*> parts = {&app};
@@ -129,6 +116,18 @@ void check_values(const CLI::App& app) {
 }
 
 }  // namespace
+
+std::string nearest(const std::string& typed, const std::vector<std::string>& names) {
+  std::string best;
+  std::size_t least = typed.size() / 3 + 1;
+  for (const std::string& name : names) {
+    const std::size_t distance = typed.size() > 2 && name.rfind(typed, 0) == 0 ? 1 : edit_distance(typed, name);
+    if (distance >= least) continue;
+    least = distance;
+    best = name;
+  }
+  return best;
+}
 
 void parse_flags(CLI::App& app, int argc, const char* const* argv, const std::string& help,
                  const ExplainFlag& explain) {

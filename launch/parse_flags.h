@@ -2,12 +2,17 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
 }
 
 namespace ddptrain {
+
+/// The one of `names` that `typed` probably means: one that begins so, or differs in up to a third of the letters.
+/// Empty: none.
+std::string nearest(const std::string& typed, const std::vector<std::string>& names);
 
 /// What else is known of a flag that the program does not have, as "a flag of model gpt"; empty: nothing.
 using ExplainFlag = std::function<std::string(const std::string& flag)>;

@@ -43,6 +43,7 @@ class AllreduceBench {
   }
 
   const Communicator& communicator() const { return *communicator_; }
+  bool choose_algorithm(const std::string& name) { return communicator_->choose_algorithm(name); }
 
   CollectiveSize size_of_call(std::uint64_t bytes) const {
     return collective_size(options_.collective, bytes, size_of(options_.dtype), world_.size());
@@ -199,15 +200,66 @@ Json begin_result(const World& world, const Device& device, const AllreduceOptio
           {"ranks", world.size()},
           {"nodes", world.nodes()},
           {"device", device.name()},
+          {"ranks_per_gpu", device.options().ranks},
           {"graph_launches", options.graph_launches},
           {"symmetric", options.symmetric},
           {"results", Json::array()}};
+}
+
+struct Totals {
+  double bus = 0.0;
+  std::uint64_t wrong = 0;
+  int measured = 0;
+};
+
+/// One table. `choice`: of the algorithm, by NCCL's name; empty: NCCL's.
+void measure_sizes(const World& world, AllreduceBench& bench, const AllreduceOptions& options,
+                   const std::vector<std::uint64_t>& sizes, const std::string& choice, Json& results, Totals& totals) {
+  const Table table = make_table();
+  print(world, table.header());
+  bench.warm_up(sizes.back());
+  bench.warm_up(sizes.front());
+  for (const std::uint64_t bytes : sizes) {
+    const CollectiveSize size = bench.size_of_call(bytes);
+    std::vector<std::string> cells = {std::to_string(size.bytes), std::to_string(size.count), dtype_name(options.dtype),
+                                      redop_of(options.collective),
+                                      options.collective == Collective::broadcast ? "0" : "-1"};
+    for (const bool in_place : {false, true}) {
+      const Measured measured = bench.measure(size, in_place);
+      totals.bus += measured.bandwidth.busbw;
+      totals.wrong += measured.wrong;
+      ++totals.measured;
+      results.push_back(add_measured(options, size, in_place, measured, cells));
+      if (!choice.empty()) results.back()["choice"] = choice;
+    }
+    print(world, table.row(cells));
+  }
+}
+
+/// A table for each of NCCL's choices that this job has. UsageError if it has none.
+void measure_choices(const World& world, AllreduceBench& bench, const AllreduceOptions& options,
+                     const std::vector<std::uint64_t>& sizes, Json& results, Totals& totals) {
+  for (const char* algorithm : {"RING", "TREE", "NVLS", "NVLSTREE", "COLLNET_DIRECT", "COLLNET_CHAIN"}) {
+    for (const char* protocol : {"LL", "LL128", "SIMPLE"}) {
+      const std::string choice = fmt::format("{}_{}", algorithm, protocol);
+      if (!bench.choose_algorithm(choice)) continue;
+      print(world, fmt::format("# {}\n", choice));
+      measure_sizes(world, bench, options, sizes, choice, results, totals);
+    }
+  }
+  if (totals.measured > 0) return;
+  usage_error(
+      "--algorithms: {} does not choose per call; NCCL 2.31 or newer does. Set NCCL_ALGO and NCCL_PROTO instead.",
+      bench.communicator().library_version());
 }
 
 }  // namespace
 
 void run_allreduce(const World& world, const CommonOptions& common, const AllreduceOptions& options) {
   require_ranks(world, "ddpbench allreduce");
+  if (options.algorithms && options.collective != Collective::all_reduce) {
+    usage_error("--algorithms: it is for --op all-reduce");
+  }
   const ResultFile file(world, common.json);
   const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
   require_gpu(kind, options.graph_launches > 0, "--graph");
@@ -222,27 +274,15 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
   SensorLog sensors(world, device->kind());
   AllreduceBench bench(world, *device, options, end, common.min_seconds);
   Json result = begin_result(world, *device, options, bench.communicator());
-  const Table table = make_table();
-  print(world, table.header());
-  bench.warm_up(sizes.back());
-  bench.warm_up(sizes.front());
-  double bus = 0.0;
-  std::uint64_t wrong = 0;
-  for (const std::uint64_t bytes : sizes) {
-    const CollectiveSize size = bench.size_of_call(bytes);
-    std::vector<std::string> cells = {std::to_string(size.bytes), std::to_string(size.count), dtype_name(options.dtype),
-                                      redop_of(options.collective),
-                                      options.collective == Collective::broadcast ? "0" : "-1"};
-    for (const bool in_place : {false, true}) {
-      const Measured measured = bench.measure(size, in_place);
-      bus += measured.bandwidth.busbw;
-      wrong += measured.wrong;
-      result["results"].push_back(add_measured(options, size, in_place, measured, cells));
-    }
-    print(world, table.row(cells));
+  Totals totals;
+  if (options.algorithms) {
+    measure_choices(world, bench, options, sizes, result["results"], totals);
+  } else {
+    measure_sizes(world, bench, options, sizes, "", result["results"], totals);
   }
+  const auto [bus, wrong, measured] = totals;
   if (options.check) print(world, fmt::format("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED"));
-  print(world, fmt::format("# Avg bus bandwidth    : {:.4f} GB/s\n", bus / (2.0 * static_cast<double>(sizes.size()))));
+  print(world, fmt::format("# Avg bus bandwidth    : {:.4f} GB/s\n", bus / measured));
   if (nccl_log) {
     add_nccl(result, nccl_log->log(), options.collective);
     print(world, fmt::format("# NCCL chose           : {}\n", choices_text(result["results"])));

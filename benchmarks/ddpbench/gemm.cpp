@@ -105,6 +105,7 @@ void run_gemm(const World& world, const CommonOptions& common, const GemmOptions
   const auto [peak, peak_source] = device->peak();
   Json result = {{"benchmark", "gemm"},
                  {"device", device->name()},
+                 {"ranks_per_gpu", device->options().ranks},
                  {"precision", name_of(device->precision())},
                  {"ranks", world.size()},
                  {"peak_tflops", peak > 0.0 ? Json(peak / 1e12) : Json(nullptr)},

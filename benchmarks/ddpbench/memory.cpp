@@ -99,11 +99,8 @@ void run_memory(const World& world, const CommonOptions& common, const MemoryOpt
   const auto device = make_device(world, common, kind, Precision::fp32);
   SensorLog sensors(world, device->kind());
   MemoryBench bench(world, *device, options, common);
-  Json result = {{"benchmark", "memory"},
-                 {"device", device->name()},
-                 {"ranks", world.size()},
-                 {"threads", common.threads},
-                 {"results", Json::array()}};
+  Json result = {{"benchmark", "memory"}, {"device", device->name()},  {"ranks_per_gpu", device->options().ranks},
+                 {"ranks", world.size()}, {"threads", common.threads}, {"results", Json::array()}};
   print(world, fmt::format("# bytes read and written, {} at once, {}\n", ranks_on_nodes(world), device->name()));
   const Table table({{"memory\n", 8},
                      {"operation\n", 9},

@@ -95,6 +95,8 @@ void add_allreduce(CLI::App& app, AllreduceOptions& o) {
   add_number(app, "-G,--graph", o.graph_launches, 0, 1e6,
              "Capture the iterations as a CUDA graph and launch it N times (0: no graph)");
   app.add_flag("--symmetric", o.symmetric, "Use NCCL symmetric memory (one node; NCCL_ALGO then has no effect)");
+  app.add_flag("--algorithms", o.algorithms,
+               "All-reduce by each of NCCL's algorithms and protocols in turn (NCCL 2.31 and newer)");
   app.add_flag("!--no-check", o.check, "Do not check the results");
 }
 

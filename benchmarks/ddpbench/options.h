@@ -36,6 +36,7 @@ struct AllreduceOptions {
   int warmup = 5;
   int graph_launches = 0;  ///< 0: no graph.
   bool symmetric = false;
+  bool algorithms = false;  ///< Each of NCCL's algorithms and protocols, one after the other.
   bool check = true;
 };
 

@@ -209,12 +209,19 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
   print(world, fmt::format("# {} layers of width {}, {} tokens, {} of {} gradients, {}, {}, {}\n", options.layers,
                            options.width, options.tokens, format_size(bench.bytes()), name_of(device->dtype()),
                            communicator->library_version(), ranks_on_nodes(world), device->name()));
-  Json result = {{"benchmark", "overlap"},         {"library", communicator->library_version()},
-                 {"device", device->name()},       {"precision", name_of(device->precision())},
-                 {"ranks", world.size()},          {"nodes", world.nodes()},
-                 {"layers", options.layers},       {"width", options.width},
-                 {"tokens", options.tokens},       {"gradient_bytes", bench.bytes()},
-                 {"comm_ctas", options.comm_ctas}, {"results", Json::array()}};
+  Json result = {{"benchmark", "overlap"},
+                 {"library", communicator->library_version()},
+                 {"device", device->name()},
+                 {"ranks_per_gpu", device->options().ranks},
+                 {"precision", name_of(device->precision())},
+                 {"ranks", world.size()},
+                 {"nodes", world.nodes()},
+                 {"layers", options.layers},
+                 {"width", options.width},
+                 {"tokens", options.tokens},
+                 {"gradient_bytes", bench.bytes()},
+                 {"comm_ctas", options.comm_ctas},
+                 {"results", Json::array()}};
   const Table table = make_table();
   print(world, table.header());
   for (const std::uint64_t bucket : buckets) {

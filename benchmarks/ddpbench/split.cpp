@@ -64,10 +64,10 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
   const Tensor all = buffer.view(options.dtype, {static_cast<std::int64_t>(elements)});
 
   SensorLog sensors(world, device->kind());
-  Json result = {{"benchmark", "split"},     {"library", communicator->library_version()},
-                 {"device", device->name()}, {"ranks", world.size()},
-                 {"nodes", world.nodes()},   {"symmetric", options.symmetric},
-                 {"results", Json::array()}};
+  Json result = {{"benchmark", "split"},           {"library", communicator->library_version()},
+                 {"device", device->name()},       {"ranks_per_gpu", device->options().ranks},
+                 {"ranks", world.size()},          {"nodes", world.nodes()},
+                 {"symmetric", options.symmetric}, {"results", Json::array()}};
   print(world, fmt::format("# all-reduce of {} in pieces, {}, {}, {}\n", format_size(total),
                            communicator->library_version(), ranks_on_nodes(world), device->name()));
   const Table table = make_table();

@@ -138,6 +138,7 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   Json result = {{"benchmark", "step"},
                  {"model", options.model},
                  {"device", device->name()},
+                 {"ranks_per_gpu", device->options().ranks},
                  {"precision", name_of(device->precision())},
                  {"ranks", world.size()},
                  {"nodes", world.nodes()},

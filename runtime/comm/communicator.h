@@ -56,6 +56,10 @@ class Communicator {
   /// where any rank asks for 0 bytes. Collective; waits.
   virtual PeerMemory allocate_for_peers(std::size_t /*bytes*/) { return {}; }
 
+  /// The algorithm and protocol of all_reduce_sum() from now on, by NCCL's name (RING_LL); empty: NCCL's choice. False
+  /// if the library or this job does not have it: the choice before stays. Collective; waits.
+  virtual bool choose_algorithm(const std::string& name) { return name.empty(); }
+
   /// Starts to = sum over ranks of `from`, after what is queued on `stream`; f64, f32 or bf16.
   virtual Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) = 0;
   /// The same for one part: `from` is size() equal parts, and `to` becomes the sum over ranks of part rank(). In place,
@@ -128,6 +132,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Device& 
 std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device,
                                                      const CommunicatorOptions& options);
 std::string nccl_version();  ///< Empty in a build without CUDA.
+std::string nccl_library();  ///< File of the NCCL that this process has loaded; empty if it has none.
 /// Whether the NCCL that the program was built with can have symmetric memory (2.27.3 and newer).
 bool nccl_has_symmetric_windows();
 

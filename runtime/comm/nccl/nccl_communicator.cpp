@@ -1,4 +1,5 @@
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -242,10 +243,20 @@ class NcclCommunicator final : public Communicator {
     return {};
   }
 
+  bool choose_algorithm(const std::string& name) override {
+    const Buffer memory = device_.allocate(sizeof(float));
+    const auto result =
+        all_reduce_by(name, memory.data(), memory.data(), 1, ncclFloat, comm_->get(), cuda(device_.compute_stream()));
+    device_.synchronize();
+    if (!on_all_ranks(result == ncclSuccess)) return false;
+    algorithm_ = name;
+    return true;
+  }
+
   Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) override {
     note("all-reduce", to.bytes());
-    comm_->check(ncclAllReduce(from.data, to.data, static_cast<std::size_t>(from.size()), nccl_type(from.dtype),
-                               ncclSum, comm_->get(), cuda(stream)),
+    comm_->check(all_reduce_by(algorithm_, from.data, to.data, static_cast<std::size_t>(from.size()),
+                               nccl_type(from.dtype), comm_->get(), cuda(stream)),
                  "ncclAllReduce");
     return next_++;
   }
@@ -386,6 +397,7 @@ class NcclCommunicator final : public Communicator {
   Device& device_;
   std::shared_ptr<const NcclComm> comm_;
   std::string why_not_symmetric_;
+  std::string algorithm_;
   Ticket next_ = 0;
 };
 
@@ -401,6 +413,12 @@ std::string nccl_version() {
   int code = 0;
   if (ncclGetVersion(&code) != ncclSuccess) return "unknown";
   return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
+
+std::string nccl_library() {
+  Dl_info info{};
+  const bool found = dladdr(reinterpret_cast<const void*>(&ncclGetVersion), &info) != 0;
+  return found && info.dli_fname != nullptr ? info.dli_fname : "";
 }
 
 bool nccl_has_symmetric_windows() { return kHasSymmetricWindows; }

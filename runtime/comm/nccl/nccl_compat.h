@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
 #include <nccl.h>
+
+#include <string>
 
 /// What NCCL's headers of 2.18 and newer lack beside the newest: the project compiles against all of them, and its code
 /// asks kHasSymmetricWindows before it uses what is only declared here.
@@ -27,6 +30,24 @@ using ncclWindow_t = void*;
 inline ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t*, int) { return ncclInvalidUsage; }
 inline ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) { return ncclInvalidUsage; }
 #endif
+
+namespace ddptrain {
+
+/// ncclAllReduce (sum) by the algorithm and protocol `choice`, such as RING_LL; empty: NCCL's choice. An error if this
+/// NCCL or this job does not have it.
+inline ncclResult_t all_reduce_by(const std::string& choice, const void* from, void* to, size_t count,
+                                  ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+  if (choice.empty()) return ncclAllReduce(from, to, count, type, ncclSum, comm, stream);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 31, 0)
+  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+  config.algSelection = choice.c_str();
+  return ncclAllReduceConfig(from, to, count, type, ncclSum, comm, stream, &config);
+#else
+  return ncclInvalidUsage;
+#endif
+}
+
+}  // namespace ddptrain
 
 #ifndef NCCL_WIN_REQUIRED_ALIGNMENT  // came with 2.28
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096

@@ -11,6 +11,8 @@ std::unique_ptr<Communicator> make_nccl_communicator(const World&, Device&, cons
 
 std::string nccl_version() { return {}; }
 
+std::string nccl_library() { return {}; }
+
 bool nccl_has_symmetric_windows() { return false; }
 
 }  // namespace ddptrain

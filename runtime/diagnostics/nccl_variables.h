@@ -1,0 +1,14 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace ddptrain {
+
+/// The names NCCL_* that stand as strings in the read-only data of a program or library, sorted: for an NCCL library,
+/// the environment variables that it reads. (NCCL 2.30 to 2.32 list 7 of their 285 in ncclParamGetAllParameterKeys().)
+/// Empty if the file is no 64-bit ELF file.
+std::vector<std::string> nccl_variables_in(const std::filesystem::path& library);
+
+}  // namespace ddptrain
