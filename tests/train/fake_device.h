@@ -104,9 +104,6 @@ class FakeDevice : public Device {
       device_.log.push_back(
           fmt::format("tree of {} leaves of {} on {}", leaves.dim(0), sum.size(), device_.name(stream)));
     }
-    void scale(const Tensor& values, float factor, Stream stream) override {
-      device_.log.push_back(fmt::format("{} values times {} on {}", values.size(), factor, device_.name(stream)));
-    }
     void clip_scale(const Tensor& squares, float, StepRef, NonFinite*, float*, Stream stream) override {
       device_.log.push_back(fmt::format("scale from {} sums on {}", squares.size(), device_.name(stream)));
     }
