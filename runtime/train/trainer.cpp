@@ -78,7 +78,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       tree_(make_tree(options, arena_, device, communicator)),
       optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator,
                  options.fused_sum && ranks_.count == 1, &state_.step()->nonfinite, options.on_nonfinite),
-      reducer_(arena_, &communicator, device, overlap(), on_reduced(), on_last_bucket(), tree(), on_partly_reduced()),
+      reducer_(arena_, &communicator, device, overlap(), on_reduced(), on_last_bucket(), tree()),
       silent_reducer_(arena_, nullptr, device, OverlapMode::none, on_reduced(), nullptr, tree()),
       sums_(device.allocate(4 * static_cast<std::size_t>(ranks_.count) * sizeof(MetricSums))),
       training_(device, state_.step(), [this](std::uint32_t offset) { train_step(reducer_, offset); },
@@ -104,13 +104,6 @@ GradientReducer::Reduced Trainer::on_reduced() {
 GradientReducer::Reduced Trainer::on_last_bucket() {
   if (!optimizer_.sums_last_bucket()) return nullptr;
   return [this](std::size_t bucket, Stream stream) { optimizer_.sum_and_update(bucket, stream); };
-}
-
-GradientReducer::PartlyReduced Trainer::on_partly_reduced() {
-  if (tree_ || !optimizer_.updates_parts()) return nullptr;
-  return [this](std::size_t bucket, const std::vector<ElementRange>& final, Stream stream) {
-    optimizer_.bucket_partly_reduced(bucket, final, stream);
-  };
 }
 
 GradientPath Trainer::gradient_path() const {

@@ -172,7 +172,6 @@ class Trainer {
   OverlapMode overlap() const;
   GradientReducer::Reduced on_reduced();
   GradientReducer::Reduced on_last_bucket();
-  GradientReducer::PartlyReduced on_partly_reduced();
 
   TrainerOptions options_;
   const World& world_;
