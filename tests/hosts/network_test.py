@@ -110,13 +110,6 @@ class NetworkTest(unittest.TestCase):
             orders += [within] if within else []
         return orders
 
-    def test_what_sums_take_from_the_cores_is_measured_where_these_carry_them(self) -> None:
-        for layout, flags, measured in (((2, 1), [], True), ((1, 2), [], False), ((2, 1), ["--zero=1"], False)):
-            with self.subTest(layout=layout, flags=flags):
-                run = self.train(layout, 4, "--model=mlp", "--baseline=on", "--calibration-seconds=1", *flags)
-                self.assertEqual(run["cores_taken_us"] is not None, measured)
-                self.assertEqual(run["calibration"][0]["beside_sums_seconds"] is not None, measured)
-
     def test_four_virtual_ranks_give_the_same_bits_on_any_hosts(self) -> None:
         layouts = ((1, 4), (2, 2), (4, 1), (2, 1))
         runs = [self.train(layout, 5, "--model=cnn", "--virtual-ranks=4") for layout in layouts]
