@@ -9,7 +9,6 @@
 #include "runtime/core/nvtx.h"
 #include "runtime/core/printable.h"
 #include "runtime/device/tuned_choices.h"
-#include "runtime/train/background_sums.h"
 #include "runtime/train/replica_check.h"
 
 namespace ddptrain {
@@ -336,17 +335,6 @@ StepGraph Trainer::make_silent_steps(bool whole_device) {
     train_step(silent_reducer_, offset);
   };
   return {device_, state_.step(), step, {.enabled = options_.graph, .eager_steps = 0}};
-}
-
-StepGraph Trainer::make_steps_beside_sums(std::uint64_t steps, std::uint64_t count) {
-  const auto sums = std::make_shared<BackgroundSums>(arena_, communicator_, device_);
-  const auto step = [this, sums, steps, count, done = std::uint64_t{0}](std::uint32_t offset) mutable {
-    if (done++ % steps == 0) sums->start(count);
-    sums->go_on();
-    train_step(silent_reducer_, offset);
-    if (done % steps == 0) sums->finish();
-  };
-  return {device_, state_.step(), step, {.enabled = false}};
 }
 
 StepGraph Trainer::make_communication_steps() {

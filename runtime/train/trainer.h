@@ -138,9 +138,6 @@ class Trainer {
   StepGraph make_communication_steps();
   /// Whether sums over the network go on beneath the next forward pass, on the cores that compute.
   bool computes_beside_sums() const { return reducer_.goes_on(); }
-  /// Steps without communication beside sums that nothing waits for but the end of `steps` steps, beside which are the
-  /// sums of `sums` steps.
-  StepGraph make_steps_beside_sums(std::uint64_t steps, std::uint64_t sums);
   TracedSteps make_traced_steps(std::uint32_t steps, bool communicates);
   /// What profile_step() times besides, without communication and updates: forward, or forward and backward. And the
   /// whole step launched kernel by kernel.
