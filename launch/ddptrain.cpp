@@ -366,8 +366,7 @@ void train(const World& world, const EarlyStart& early, Job& job) {
   const DistributedSampler sampler = make_sampler(job.options.trainer, workload.data(), world);
   RunOptions run = job.options.run;
   const PeakRate peak = peak_of(world, job);
-  if (job.options.trainer.local_steps > 1) run.baseline = false;  // it measures steps that sum gradients
-  if (job.gpus.shared > 0) run.baseline = false;                  // one rank alone would have a whole GPU
+  if (job.gpus.shared > 0) run.baseline = false;  // one rank alone would have a whole GPU
   const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
   Trainer trainer(trainer_options(job.options, world.size(), steps),
                   workload.make_model(*job.device, job.options.trainer.batch), workload.data(), world, *job.device,

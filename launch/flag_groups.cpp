@@ -177,10 +177,6 @@ void add_communication_flags(CLI::App& app, Options& o) {
   add_choice(app, "--comm-dtype", o.trainer.gradient_type, types,
              "Number format of gradients that are sent; auto: as --precision. bf16 with fp32 weights: MPI "
              "only, between hosts (on one host between ranks), added in fp32");
-  app.add_option("--local-steps", o.trainer.local_steps,
-                 "Steps between averages of the replicas, which train separately in between (1: reduce gradients "
-                 "in every step)");
-  app.add_option("--local-from", o.trainer.local_from, "Steps before --local-steps begins (post-local SGD)");
   add_choice(app, "--comm", o.comm, libraries,
              "Library for all-reduce. auto: NCCL on GPUs, MPI on CPUs. mpi on GPUs: through pinned host "
              "memory");
@@ -196,30 +192,7 @@ void add_communication_flags(CLI::App& app, Options& o) {
   add_choice(app, "--graph", o.trainer.graph, kOnOff, "Run whole steps as CUDA graphs");
 }
 
-void check_local_steps(const Options& o) {
-  const TrainerOptions& t = o.trainer;
-  require(t.local_steps >= 1 && t.local_steps <= kMostSteps, "--local-steps", t.local_steps, "1 to 10^12");
-  require(t.local_from >= 0 && t.local_from <= kMostSteps, "--local-from", t.local_from, "0 to 10^12");
-  if (t.local_steps == 1) return;
-  const auto refuse = [&](bool given, const char* flag, const char* why) {
-    if (given) usage_error("--local-steps {} with {}: {}. Leave one of them out.", t.local_steps, flag, why);
-  };
-  refuse(t.zero, "--zero 1", "each rank has only a part of the master weights");
-  refuse(t.virtual_ranks > 0, "--virtual-ranks", "replicas that differ give other bits on other numbers of ranks");
-  refuse(t.overlap == OverlapMode::none, "--overlap none", "replicas would never be averaged");
-  refuse(t.on_nonfinite == OnNonFinite::skip, "--on-nonfinite skip", "a step would be left out on some ranks only");
-  refuse(t.gradient_type == DType::bf16, "--comm-dtype bf16", "weights are averaged, and not in bf16");
-  const auto at_averages = [&](std::int64_t every, const char* flag) {
-    if (every % t.local_steps == 0 && (every == 0 || t.local_from % t.local_steps == 0)) return;
-    usage_error("{} {}: replicas are the same every {} steps after step {} only. Use multiples of --local-steps.", flag,
-                every, t.local_steps, t.local_from);
-  };
-  at_averages(o.run.verify_every, "--verify-every");
-  at_averages(o.checkpoint.every_steps, "--checkpoint-every");
-}
-
 void check_communication(const Options& o) {
-  check_local_steps(o);
   require(o.bucket_mb > 0 && o.bucket_mb < 1e6, "--bucket-mb", o.bucket_mb, "a size above 0");
   require(o.last_bucket_kb >= 0 && o.last_bucket_kb < 1e9, "--last-bucket-kb", o.last_bucket_kb, "0 or more");
   require(o.comm_ctas >= 0 && o.comm_ctas <= 32, "--comm-ctas", o.comm_ctas, "0 to 32");

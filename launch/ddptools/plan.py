@@ -41,7 +41,6 @@ class Case:
     overlap: bool = True
     fused_sum_us: float | None = None  # of the last bucket beside overlap, where its sum and update are one kernel
     interference: float = 0.0  # seconds by which a second of communication beside backward makes it longer
-    cores_ns_per_byte: float = 0.0  # of compute that the cores of a CPU lose to a byte which they send, and receive one
     intra_gbs: float = 360.0  # of a GPU, within its node
     inter_gbs: float = 40.0  # of a node
     generation: str = "hopper"
@@ -65,11 +64,6 @@ class Case:
     def traffic(self) -> float:
         """Of a node's adapters, over that of a ring of all GPUs."""
         return mpi_traffic(self.gpus_per_node, self.nodes, self.work.hierarchical) if self.over_mpi else 1.0
-
-    @property
-    def sent_bytes(self) -> float:
-        """Of one rank to other nodes over MPI, in a step."""
-        return 2.0 * (self.gpus - 1) / self.gpus * self.work.gradient_bytes * self.traffic / self.gpus_per_node
 
     @property
     def beneath_forward(self) -> bool:
@@ -110,7 +104,7 @@ def predict(case: Case) -> Prediction:
     communication_seconds = sum(group.count * seconds for group, (seconds, _, _) in zip(buckets, times, strict=True))
     compute, exposed = alone_seconds, communication_seconds
     if case.beneath_forward:
-        compute += case.interference * communication_seconds + 1e-9 * case.cores_ns_per_byte * case.sent_bytes
+        compute += case.interference * communication_seconds
         exposed = exposed_beneath_forward(buckets, [seconds for seconds, _, _ in times], compute)
     elif case.overlap and case.gpus > 1:
         backward_seconds = last_backward_seconds(case, alone_seconds)

@@ -12,7 +12,7 @@ from ddptools.compute_rates import ComputeRates, compute_rates, is_same_network
 from ddptools.description import Description, parsed, positive
 from ddptools import nccl_model
 from ddptools.errors import UsageError
-from ddptools.measurements import finite, number_of, result_rows, table_of
+from ddptools.measurements import number_of, result_rows, table_of
 from ddptools.plan import Case, NetworkFit, Prediction, mpi_traffic, predict
 
 Table = dict[str, Any]
@@ -32,7 +32,6 @@ class Measured:
     communication_seconds: float | None
     step_seconds: float | None
     efficiency: float | None
-    cores_taken_us: float | None  # of compute, by the sums of a step
     fused_sum_us: float | None  # what overlap leaves exposed where the last bucket's sum and update are one kernel
 
 
@@ -56,7 +55,6 @@ class Calibration:
     intra_fit: NetworkFit | None
     inter_fit: NetworkFit | None
     interference: float | None  # see Case
-    cores_ns_per_byte: float | None  # see Case
     fused_sum_us: dict[int, float]  # by ranks, see Case; empty where a run of several ranks that overlaps did without
     runs: int
     all_reduces: int
@@ -66,8 +64,6 @@ class Calibration:
         changes: Table = {"intra_fit": self.intra_fit, "inter_fit": self.inter_fit}
         if self.interference is not None:
             changes["interference"] = self.interference
-        if self.cores_ns_per_byte is not None:
-            changes["cores_ns_per_byte"] = self.cores_ns_per_byte
         if case.nodes == 1 and self.fused_sum_us:
             changes["fused_sum_us"] = self._fused_sum_us(case.gpus)
         return dataclasses.replace(case, **changes)
@@ -160,7 +156,6 @@ def calibrate(records: Iterable[Table]) -> Calibration:
         intra_fit=fit_network([p for p in points if p.nodes == 1], "nvlink"),
         inter_fit=fit_network([p for p in points if p.nodes > 1], "net"),
         interference=statistics.median(interference) if interference else None,
-        cores_ns_per_byte=_cores_ns_per_byte(runs),
         fused_sum_us=_fused_sums(runs),
         runs=len(runs),
         all_reduces=len(points),
@@ -255,12 +250,6 @@ def _interference(bench: Table) -> Iterator[float]:
             yield max(beside_us - alone_us, 0.0) / min(communication_us, alone_us)
 
 
-def _cores_ns_per_byte(runs: list[Measured]) -> float | None:
-    """Median of the runs whose cores carry their sums between hosts: measured with steps that wait for no sum."""
-    found = [1e3 * max(run.cores_taken_us, 0.0) / run.case.sent_bytes for run in runs if run.cores_taken_us is not None]
-    return statistics.median(found) if found else None
-
-
 def _run_points(run: Measured) -> Iterator[AllReduce]:
     case = run.case
     if run.communication_seconds and case.gpus > 1:
@@ -307,7 +296,6 @@ def _run(summary: Table, settings: Table) -> Measured | None:
         communication_seconds=positive(summary.get("communication_seconds")),
         step_seconds=positive(summary.get("step_seconds")),
         efficiency=positive(summary.get("scaling_efficiency")),
-        cores_taken_us=finite(summary.get("cores_taken_us")),
         fused_sum_us=_fused_sum_us(summary),
     )
 

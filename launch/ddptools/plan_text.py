@@ -99,9 +99,6 @@ def networks(answer: Answer) -> list[str]:
             said.setdefault(where, f"{where}: {how}{how_mpi_sums(case)}")
         if case.interference:
             said["beside"] = f"a second beside compute makes compute {three_digits(case.interference)} s longer"
-        if case.cores_ns_per_byte and case.beneath_forward:
-            ns = three_digits(case.cores_ns_per_byte)
-            said["cores"] = f"a byte sent, and one received, take {ns} ns from the cores that compute"
         if case.fused_sum_us is not None:
             us = three_digits(case.fused_sum_us)
             said.setdefault("fused", f"sum and update of the last bucket in one kernel: {us} us, measured")

@@ -17,12 +17,6 @@ namespace ddptrain {
 /// NCCL 2.28's symmetric kernels scatter and gather wrong values where parts are not a multiple of it.
 inline constexpr std::size_t kPartBytes = 16;
 
-/// Elements [begin, end) of a tensor.
-struct ElementRange {
-  std::int64_t begin;
-  std::int64_t end;
-};
-
 /// Memory of this rank that the GPUs of all ranks reach.
 struct PeerMemory {
   Buffer mine;                 ///< Zeroed.
@@ -84,9 +78,6 @@ class Communicator {
   /// True where work queued on that stream from now on sees the result: at once for NCCL, which works in stream order;
   /// when the messages have arrived for MPI, of this ticket alone. Makes progress.
   virtual bool test(Ticket ticket) = 0;
-  /// Elements of the result of an all_reduce_sum() on the host's memory that are final although test() may still be
-  /// false, in order; empty where that is not known. Makes no progress.
-  virtual std::vector<ElementRange> final_elements(Ticket /*ticket*/) const { return {}; }
   /// Returns when test() would be true for this ticket and all that were given before.
   virtual void wait(Ticket ticket) = 0;
   /// Whether a graph of the device may capture collectives: those of MPI need the host.

@@ -160,8 +160,6 @@ class OptimizerOps : public Family<OptimizerOps> {
   /// pairs, and so on, each addition in the type of master weights, rounded once to the type of `sum`; types as in
   /// add_nodes(). Error where the number of rows is not a power of two.
   virtual void add_tree(const Tensor& leaves, const Tensor& sum, Stream stream) = 0;
-  /// values *= factor; of the type of master weights.
-  virtual void scale(const Tensor& values, float factor, Stream stream) = 0;
 
   static std::unique_ptr<OptimizerOps> on_cpu(Device& device);
   static std::unique_ptr<OptimizerOps> on_cuda(Device& device);

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,9 +17,10 @@
 namespace ddptrain {
 namespace {
 
-constexpr std::size_t kKinds = 5;
-constexpr std::size_t kWindowsOfARound = 8;   // and two beside sums
-constexpr double kSpareForSums = 1.25;        // of their time alone, as they share the cores
+constexpr std::array kRound = {TimedWork::alone,         TimedWork::step,   TimedWork::silent, TimedWork::communication,
+                               TimedWork::communication, TimedWork::silent, TimedWork::step,   TimedWork::alone};
+constexpr std::size_t kWindowsOfARound = kRound.size();
+constexpr std::size_t kKinds = kWindowsOfARound / 2;
 constexpr double kRoundSeconds = 1.0;         // at least, where the limit allows a few
 constexpr double kSlowGpuRoundSeconds = 4.0;  // a GPU whose clock follows its power needs windows that warm it
 constexpr double kSlowStepSeconds = 0.01;
@@ -69,10 +69,7 @@ class Calibrator {
     steps_.fill(agreed_steps(window, step_seconds));
     const double communication = slowest(job.time(TimedWork::communication, 1, 0).seconds);
     steps_[index_of(TimedWork::communication)] = agreed_steps(window, std::max(communication, 1e-9));
-    choose_round(communication, slowest(job.time(TimedWork::silent, 1, 0).seconds));
   }
-
-  double steps_for_sums() const { return steps_for_sums_; }
 
   std::vector<CalibrationRound> measure() {
     std::vector<CalibrationRound> rounds;
@@ -89,28 +86,13 @@ class Calibrator {
   }
 
  private:
-  void choose_round(double communication, double silent) {
-    round_ = {TimedWork::alone, TimedWork::step, TimedWork::silent, TimedWork::communication};
-    const double steps_for_sum = kSpareForSums * communication / std::max(silent, 1e-9);
-    std::uint64_t& steps = steps_[index_of(TimedWork::beside_sums)];
-    steps = static_cast<std::uint64_t>(job_.agreed(std::max(std::ceil(steps_for_sum), static_cast<double>(steps))));
-    const double fit = std::floor(static_cast<double>(steps) / std::max(steps_for_sum, 1e-9));
-    const auto sums = static_cast<std::uint64_t>(job_.agreed(std::clamp(fit, 1.0, static_cast<double>(steps))));
-    if (job_.prepare_beside_sums(steps, sums)) {
-      steps_for_sums_ = static_cast<double>(steps) / static_cast<double>(sums);
-      round_.push_back(TimedWork::beside_sums);
-    }
-    const std::vector<TimedWork> back(round_.rbegin(), round_.rend());
-    round_.insert(round_.end(), back.begin(), back.end());
-  }
-
   std::uint64_t agreed_steps(double window_seconds, double step_seconds) {
     return static_cast<std::uint64_t>(job_.agreed(static_cast<double>(steps_per_window(window_seconds, step_seconds))));
   }
 
   CalibrationRound round() {
     CalibrationRound result;
-    for (const TimedWork work : round_) add(result, work);
+    for (const TimedWork work : kRound) add(result, work);
     return result;
   }
 
@@ -138,9 +120,6 @@ class Calibrator {
         break;
       case TimedWork::communication:
         round.communication += slowest(window.seconds);
-        break;
-      case TimedWork::beside_sums:
-        round.beside_sums += mean(window.seconds);
     }
   }
 
@@ -178,13 +157,11 @@ class Calibrator {
 
   TimedJob& job_;
   const CalibrationLimits& limits_;
-  std::vector<TimedWork> round_;
   std::array<std::uint64_t, kKinds> steps_{};
   std::uint64_t recovery_steps_ = 0;  ///< 0: the clock does not follow the power.
   double recovery_seconds_ = 0.0;
   TimedWork last_ = TimedWork::step;
-  double steps_for_sums_ = 0.0;  ///< Beside which those of one step are summed; 0: not measured.
-  double seconds_ = 0.0;         ///< In windows so far.
+  double seconds_ = 0.0;  ///< In windows so far.
 };
 
 std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& rounds,
@@ -228,7 +205,7 @@ void find_stragglers(const std::vector<CalibrationRound>& rounds, Calibration& r
 }
 
 /// All of it from the means of rounds.
-Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_step, double steps_for_sums) {
+Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_step) {
   Calibration result;
   result.silent_seconds = mean_of_each_rank(rounds, &CalibrationRound::silent);
   result.cpu_share = mean_of_each_rank(rounds, &CalibrationRound::silent_cpu);
@@ -255,10 +232,6 @@ Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_st
   result.slowed_down = observed(slowed_down);
   result.waiting = observed([&](const CalibrationRound& r) { return exposed(r) - slowed_down(r); });
   find_stragglers(rounds, result);
-  if (steps_for_sums > 0.0) {
-    result.cores_taken = observed(
-        [steps_for_sums](const CalibrationRound& r) { return steps_for_sums * (r.beside_sums - mean(r.silent)); });
-  }
   result.samples_per_second = samples_per_step / result.step_seconds;
   result.baseline_per_second = samples_per_step / ranks / result.alone_seconds;
   result.rounds = std::move(rounds);
@@ -289,19 +262,12 @@ class TrainedJob final : public TimedJob {
     traced_silent_.run();
   }
 
-  bool prepare_beside_sums(std::uint64_t steps, std::uint64_t sums) override {
-    if (world_.nodes() == 1 || !trainer_.computes_beside_sums()) return false;
-    beside_sums_.emplace(trainer_.make_steps_beside_sums(steps, sums));
-    return true;
-  }
-
   Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) override {
-    const bool beside = work == TimedWork::beside_sums;
-    StepGraph& graph = beside ? *beside_sums_ : *std::array{&alone_, &step_, &silent_, &communication_}[index_of(work)];
+    StepGraph& graph = *std::array{&alone_, &step_, &silent_, &communication_}[index_of(work)];
     const bool goes_on = work == TimedWork::step && trainer_.computes_beside_sums();  // as in training
     const bool takes_part = work != TimedWork::alone || world_.rank() == 0;
     if (takes_part) {
-      if (!beside) graph.run(goes_on ? std::max<std::uint64_t>(lead, 1) : lead);
+      graph.run(goes_on ? std::max<std::uint64_t>(lead, 1) : lead);
       if (!goes_on) device_.synchronize();
     }
     if (sensors_ != nullptr) sensors_->take();  // of what was before
@@ -345,7 +311,6 @@ class TrainedJob final : public TimedJob {
   StepGraph& step_;
   StepGraph silent_;
   StepGraph communication_;
-  std::optional<StepGraph> beside_sums_;
   TracedSteps traced_;
   TracedSteps traced_silent_;
 };
@@ -358,9 +323,7 @@ double calibration_seconds(double train_seconds, double min_seconds) {
 
 Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,
                       const CalibrationLimits& limits) {
-  Calibrator calibrator(job, step_seconds, gpu, limits);
-  std::vector<CalibrationRound> rounds = calibrator.measure();
-  Calibration result = evaluate(std::move(rounds), samples_per_step, calibrator.steps_for_sums());
+  Calibration result = evaluate(Calibrator(job, step_seconds, gpu, limits).measure(), samples_per_step);
   if (!is_narrow(result.rounds, limits)) result.limit_seconds = limits.seconds;
   return result;
 }

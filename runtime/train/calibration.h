@@ -19,7 +19,6 @@ enum class TimedWork : std::uint8_t {
   step,           ///< As in training.
   silent,         ///< The step without communication, on all ranks, with what their kernels leave to communication.
   communication,  ///< What a step sends, alone.
-  beside_sums,    ///< The step without communication, beside sums that nothing waits for.
 };
 
 /// The job that is timed: that of a Trainer, or one made up by a test. Every method is collective.
@@ -36,9 +35,6 @@ class TimedJob {
   virtual Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) = 0;
   /// Of each rank, seconds from the beginning of a step to the end of its backward pass, with or without communication.
   virtual std::vector<double> time_compute(bool communicates) = 0;
-  /// Prepares TimedWork::beside_sums: beside each window of `steps` steps, the sums of `sums` steps. False where the
-  /// cores that compute have no part in sums; the same on all ranks.
-  virtual bool prepare_beside_sums(std::uint64_t /*steps*/, std::uint64_t /*sums*/) { return false; }
   virtual void progress(double /*seconds*/, double /*of_seconds*/) {}  ///< At the beginning of a round.
   virtual double agreed(double mine) { return mine; }  ///< One value for all ranks, which may round differently.
 };
@@ -50,7 +46,6 @@ struct CalibrationRound {
   double communication = 0.0;      ///< Of the slowest rank.
   std::vector<double> silent;      ///< Of each rank.
   std::vector<double> silent_cpu;  ///< CPU time of each rank in it; empty if GPUs compute.
-  double beside_sums = 0.0;        ///< Mean over the ranks; 0: not measured.
   double compute_beside = 0.0;     ///< To the end of backward, mean over the ranks, with communication ...
   double compute_silent = 0.0;     ///< ... and without.
   double alone_sm_mhz = 0.0;       ///< 0: unknown.
@@ -94,9 +89,6 @@ struct Calibration {
   std::vector<double> cpu_share;
   Estimate together, stragglers, exposed, slowed_down, waiting;
   Estimate exposed_fraction{0.0, 0.0};  ///< exposed / communication
-  /// Seconds of compute that the sums of a step take from the cores, whether anything waits for them or not: how much
-  /// longer silent steps take beside them. Where these cores carry them.
-  std::optional<Estimate> cores_taken;
   std::vector<CalibrationRound> rounds;
   /// The limit that ended the rounds before the efficiency's interval was narrow.
   std::optional<double> limit_seconds;

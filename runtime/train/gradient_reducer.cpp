@@ -25,12 +25,6 @@ class Clocked {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-std::int64_t size_of(const std::vector<ElementRange>& ranges) {
-  std::int64_t elements = 0;
-  for (const ElementRange& range : ranges) elements += range.end - range.begin;
-  return elements;
-}
-
 }  // namespace
 
 Communicator::Ticket start_sum(const ParameterArena& arena, std::size_t bucket, Communicator& communicator,
@@ -41,16 +35,14 @@ Communicator::Ticket start_sum(const ParameterArena& arena, std::size_t bucket, 
 }
 
 GradientReducer::GradientReducer(const ParameterArena& arena, Communicator* communicator, Device& device,
-                                 OverlapMode mode, Reduced reduced, Reduced last_bucket, GradientTree* tree,
-                                 PartlyReduced partly)
+                                 OverlapMode mode, Reduced reduced, Reduced last_bucket, GradientTree* tree)
     : arena_(arena),
       communicator_(mode == OverlapMode::none ? nullptr : communicator),
       device_(device),
       mode_(mode),
       reduced_(std::move(reduced)),
       last_bucket_(std::move(last_bucket)),
-      tree_(tree),
-      partly_(std::move(partly)) {
+      tree_(tree) {
   DDP_CHECK(communicator_ != nullptr || mode == OverlapMode::none, "a communicator is needed to sum gradients");
 }
 
@@ -125,33 +117,12 @@ void GradientReducer::wait_for(std::size_t parameter) {
   if (sum == in_flight_.end()) return;
   {
     const Watch::Wait wait(device_.watch(), "all-reduce");
-    while (!wait_for_some_of(*sum)) take_final_elements();
+    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(),
+                    fmt::format("wait for bucket {}", sum->bucket));
+    const Clocked clocked(seconds_waited_);
+    while (!communicator_->test(sum->ticket)) std::this_thread::yield();
   }
   take_finished();
-}
-
-/// Waits for `awaited`, or until `partly_` has something to do; true where it is `awaited` that has arrived.
-bool GradientReducer::wait_for_some_of(const InFlight& awaited) {
-  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(),
-                  fmt::format("wait for bucket {}", awaited.bucket));
-  const Clocked clocked(seconds_waited_);
-  const auto is_further = [this](const InFlight& sum) {
-    return size_of(communicator_->final_elements(sum.ticket)) > sum.final_elements;
-  };
-  while (!communicator_->test(awaited.ticket)) {
-    if (partly_ && std::ranges::any_of(in_flight_, is_further)) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
-void GradientReducer::take_final_elements() {
-  for (InFlight& sum : in_flight_) {
-    const std::vector<ElementRange> ranges = communicator_->final_elements(sum.ticket);
-    const std::int64_t elements = size_of(ranges);
-    if (elements > sum.final_elements) partly_(sum.bucket, ranges, sum.stream);
-    sum.final_elements = elements;
-  }
 }
 
 void GradientReducer::wait_for_all() {

@@ -38,17 +38,11 @@ class GradientReducer {
   /// where sums go on beneath the next forward pass, as they arrive.
   using Reduced = std::function<void(std::size_t bucket, Stream stream)>;
 
-  /// Queues what follows those elements of a bucket's sum that are final so far. Reduced is called for the bucket
-  /// later.
-  using PartlyReduced = std::function<void(std::size_t bucket, const std::vector<ElementRange>& final, Stream stream)>;
-
   /// `communicator` may be null with OverlapMode::none. `last_bucket`, where given, queues both the sum of the last
   /// bucket and what follows it. `tree`, where given, sums, or its subtrees are what is summed. All must outlive the
-  /// reducer. On a CPU, OverlapMode::on is for what needs nothing but a bucket's own sum to follow it. `partly`, where
-  /// given, is called while the host waits for a sum beneath a forward pass, with others that have come some way.
+  /// reducer. On a CPU, OverlapMode::on is for what needs nothing but a bucket's own sum to follow it.
   GradientReducer(const ParameterArena& arena, Communicator* communicator, Device& device, OverlapMode mode,
-                  Reduced reduced, Reduced last_bucket = nullptr, GradientTree* tree = nullptr,
-                  PartlyReduced partly = nullptr);
+                  Reduced reduced, Reduced last_bucket = nullptr, GradientTree* tree = nullptr);
   ~GradientReducer();  ///< Sums that are on their way end before, if no exception is on its way.
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -76,9 +70,8 @@ class GradientReducer {
     std::size_t bucket;
     Stream stream;
     Communicator::Ticket ticket;
-    std::size_t span = 0;             ///< Of the timeline, where there is one.
-    bool exchanging = false;          ///< Through the tree; the sum is to follow.
-    std::int64_t final_elements = 0;  ///< With which `partly_` was called last.
+    std::size_t span = 0;     ///< Of the timeline, where there is one.
+    bool exchanging = false;  ///< Through the tree; the sum is to follow.
   };
 
   void launch_complete_buckets();
@@ -86,8 +79,6 @@ class GradientReducer {
   void wait_for_all();
   void take_finished();
   void take(const InFlight& arrived);
-  void take_final_elements();
-  bool wait_for_some_of(const InFlight& awaited);
   void gather(InFlight summed);
 
   const ParameterArena& arena_;
@@ -97,7 +88,6 @@ class GradientReducer {
   Reduced reduced_;
   Reduced last_bucket_;
   GradientTree* tree_;
-  PartlyReduced partly_;
 
   bool running_ = false;
   bool last_micro_step_ = false;

@@ -31,8 +31,7 @@ Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const P
       ops_(device.get<OptimizerOps>()),
       communicator_(communicator),
       nonfinite_(nonfinite),
-      on_nonfinite_(on_nonfinite),
-      updated_(arena.plan().buckets.size()) {
+      on_nonfinite_(on_nonfinite) {
   const OptimizerRule& rule = rule_of(settings.kind);
   DDP_CHECK(!rule.whole_parameters || !arena.sharded(), "{} needs whole parameters", rule.name);
   DDP_CHECK(!needs_norm() || nonfinite != nullptr, "a norm that is not finite must be noted");
@@ -122,28 +121,8 @@ void Optimizer::find_squares(bool communicates) {
 
 void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
   if (needs_norm()) return add_squares(bucket, stream);
-  if (updated_[bucket].empty()) {
-    update(bucket, stream);
-  } else {
-    update_where(bucket, stream, [](const UpdateChunk&) { return true; });
-    updated_[bucket].clear();
-  }
+  update(bucket, stream);
   if (gathers_) gather(bucket, stream);
-}
-
-bool Optimizer::updates_parts() const {
-  return device_.kind() == DeviceKind::cpu && !needs_norm() && !arena_.sharded() &&
-         !rule_of(settings_.kind).whole_parameters;
-}
-
-void Optimizer::bucket_partly_reduced(std::size_t bucket, const std::vector<ElementRange>& final, Stream stream) {
-  DDP_CHECK(updates_parts(), "a part of a bucket whose update needs more");
-  updated_[bucket].resize(arena_.update_slice(bucket).chunk_count);
-  auto range = final.begin();
-  update_where(bucket, stream, [&](const UpdateChunk& chunk) {
-    while (range != final.end() && range->end < chunk.begin + chunk.count) ++range;
-    return range != final.end() && range->begin <= chunk.begin;
-  });
 }
 
 void Optimizer::sum_and_update(std::size_t bucket, Stream stream) {
@@ -195,29 +174,9 @@ void Optimizer::scale_and_update() {
   if (gathers_) device_.wait_for(compute, communication);
 }
 
-template <class Takes>
-void Optimizer::update_where(std::size_t bucket, Stream stream, const Takes& takes) {
-  const UpdateSlice whole = arena_.update_slice(bucket);
-  std::vector<bool>& updated = updated_[bucket];
-  UpdateSlice some = whole;
-  some.chunk_count = 0;
-  for (std::uint32_t i = 0; i <= whole.chunk_count; ++i) {
-    if (i < whole.chunk_count && !updated[i] && takes(whole.chunks[i])) {
-      updated[i] = true;
-      ++some.chunk_count;
-      continue;
-    }
-    if (some.chunk_count > 0) update(some, bucket, stream);
-    some.chunks = whole.chunks + i + 1;
-    some.first_chunk = whole.first_chunk + i + 1;
-    some.chunk_count = 0;
-  }
-}
-
-void Optimizer::update(std::size_t bucket, Stream stream) { update(arena_.update_slice(bucket), bucket, stream); }
-
-void Optimizer::update(UpdateSlice slice, std::size_t bucket, Stream stream) {
+void Optimizer::update(std::size_t bucket, Stream stream) {
   const Span span(device_.timeline(), Lane::compute, stream, fmt::format("bucket {} update", bucket));
+  UpdateSlice slice = arena_.update_slice(bucket);
   slice.nonfinite = nonfinite_;
   if (needs_norm()) slice.gradient_scale = clip_scale();
   if (gathers_ && arena_.reaches_peers()) slice.peer_weights = arena_.peer_weights(bucket);

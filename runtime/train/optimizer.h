@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
@@ -41,11 +40,6 @@ class Optimizer {
   bool needs_norm() const { return clip_norm_ > 0.0f || on_nonfinite_ == OnNonFinite::skip; }
   /// Once for each bucket: its summed gradients are in place, in the order of `stream`.
   void bucket_reduced(std::size_t bucket, Stream stream);
-  /// Whether an element's update needs nothing but its own gradient, so that bucket_partly_reduced() may be called.
-  bool updates_parts() const;
-  /// Before bucket_reduced(), any number of times: updates what of the bucket has the elements `final`, and was not
-  /// updated yet; bucket_reduced() updates the rest. `final`: disjoint ranges in order, with those of earlier calls.
-  void bucket_partly_reduced(std::size_t bucket, const std::vector<ElementRange>& final, Stream stream);
   /// Whether sum_and_update() takes the place of the last bucket's sum over ranks and bucket_reduced(); the same on all
   /// ranks.
   bool sums_last_bucket() const { return peers_.size > 1; }
@@ -76,10 +70,6 @@ class Optimizer {
   void find_squares(bool communicates);
   float* clip_scale() const;
   void update(std::size_t bucket, Stream stream);
-  /// Updates those chunks of the bucket that were not updated in this step and that `takes`(chunk).
-  template <class Takes>
-  void update_where(std::size_t bucket, Stream stream, const Takes& takes);
-  void update(UpdateSlice slice, std::size_t bucket, Stream stream);
   void gather(std::size_t bucket, Stream stream);
   void scale_and_update();
 
@@ -98,8 +88,7 @@ class Optimizer {
   Buffer meeting_memory_;  ///< Of meet(), as meeting_.
   PeerInboxes meeting_;
   StepRef step_;
-  StepState begun_;                         ///< Where a CPU keeps the number of the step.
-  std::vector<std::vector<bool>> updated_;  ///< By bucket, of each chunk: in this step; empty before the first one is.
+  StepState begun_;  ///< Where a CPU keeps the number of the step.
   bool gathers_ = false;
   Communicator::Ticket last_gather_ = 0;
 };

@@ -354,26 +354,6 @@ void ParameterArena::initialise_as(std::uint64_t seed, int rank) {
   device_.synchronize();
 }
 
-std::vector<Tensor> ParameterArena::averaged() const {
-  std::vector<Tensor> all;
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
-    all.push_back(master(b));
-    for (const Buffer& slot : slots_) all.push_back(state(slot, b));
-  }
-  return all;
-}
-
-void ParameterArena::average(Stream stream) {
-  DDP_CHECK(!sharded(), "the mean of shards");
-  Communicator::Ticket last = 0;
-  for (const Tensor& values : averaged()) last = communicator_.all_reduce_sum(values, stream);
-  communicator_.wait(last);
-  const float share = 1.0f / static_cast<float>(communicator_.size());
-  for (const Tensor& values : averaged()) device_.get<OptimizerOps>().scale(values, share, stream);
-  if (master_.data() == nullptr) return;
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) device_.convert(master(b), bucket_weights(b), stream);
-}
-
 template <class T, class Visit>
 void ParameterArena::visit_masters(const Visit& visit) const {
   const bool gathers = sharded() && master_.data() != nullptr;

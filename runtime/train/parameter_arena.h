@@ -90,10 +90,6 @@ class ParameterArena {
   /// The specs' initial values, those of rank 0 on every rank; slots zero. Collective; waits.
   void initialise(std::uint64_t seed, int rank);
 
-  /// Weights, master weights and slots become their means over the ranks. Not where sharded. Collective; queued on
-  /// `stream`, but for the host's part in it.
-  void average(Stream stream);
-
   /// What is kept of each parameter: its weight, its master weight where that is another array, its moments.
   std::vector<StateArray> state() const;
   /// Shows the f32 master values of each parameter in turn. Waits. Collective where sharded.
@@ -110,7 +106,6 @@ class ParameterArena {
   Tensor state(const Buffer& buffer, std::size_t bucket) const;
   StateArray array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer) const;
   Tensor master(std::size_t bucket) const;  ///< This rank's part.
-  std::vector<Tensor> averaged() const;
   void make_chunks();
   void number_chunks();
   std::vector<UpdateChunk> chunks_of(std::size_t bucket) const;

@@ -104,7 +104,6 @@ Json round_fields(const CalibrationRound& round) {
           {"communication_seconds", round.communication},
           {"compute_beside_seconds", round.compute_beside},
           {"compute_silent_seconds", round.compute_silent},
-          {"beside_sums_seconds", known(round.beside_sums)},
           {"alone_sm_mhz", known(round.alone_sm_mhz)},
           {"step_sm_mhz", known(round.step_sm_mhz)},
           {"clock_fell", round.clock_fell}};
@@ -140,8 +139,6 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
     line[name] = 1e6 * part.value;
     line[std::string(name) + "_half_width"] = half_width(part, 1e6);
   }
-  line["cores_taken_us"] = c.cores_taken ? Json(1e6 * c.cores_taken->value) : Json(nullptr);
-  line["cores_taken_us_half_width"] = c.cores_taken ? half_width(*c.cores_taken, 1e6) : Json(nullptr);
   line["calibration_rounds"] = c.rounds.size();
   line["calibration_limit_seconds"] = json_of(c.limit_seconds);
   line["calibration"] = Json::array();

@@ -9,7 +9,6 @@
 #include "runtime/core/nvtx.h"
 #include "runtime/core/printable.h"
 #include "runtime/device/tuned_choices.h"
-#include "runtime/train/background_sums.h"
 #include "runtime/train/replica_check.h"
 
 namespace ddptrain {
@@ -78,13 +77,11 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       tree_(make_tree(options, arena_, device, communicator)),
       optimizer_(options.optimizer, options.clip_norm, arena_, device, communicator,
                  options.fused_sum && ranks_.count == 1, &state_.step()->nonfinite, options.on_nonfinite),
-      reducer_(arena_, &communicator, device, overlap(), on_reduced(), on_last_bucket(), tree(), on_partly_reduced()),
+      reducer_(arena_, &communicator, device, overlap(), on_reduced(), on_last_bucket(), tree()),
       silent_reducer_(arena_, nullptr, device, OverlapMode::none, on_reduced(), nullptr, tree()),
       sums_(device.allocate(4 * static_cast<std::size_t>(ranks_.count) * sizeof(MetricSums))),
       training_(device, state_.step(), [this](std::uint32_t offset) { train_step(reducer_, offset); },
-                {.enabled = options_.graph}),
-      local_(device, state_.step(), [this](std::uint32_t offset) { train_step(silent_reducer_, offset); },
-             {.enabled = options_.graph}) {
+                {.enabled = options_.graph}) {
   model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
   for (std::int64_t neighbour = 0; neighbour < ranks_.count; ++neighbour) state_.put_away(neighbour);
   arena_.initialise(options.seed, world.rank());
@@ -108,21 +105,10 @@ GradientReducer::Reduced Trainer::on_last_bucket() {
   return [this](std::size_t bucket, Stream stream) { optimizer_.sum_and_update(bucket, stream); };
 }
 
-GradientReducer::PartlyReduced Trainer::on_partly_reduced() {
-  if (tree_ || !optimizer_.updates_parts()) return nullptr;
-  return [this](std::size_t bucket, const std::vector<ElementRange>& final, Stream stream) {
-    optimizer_.bucket_partly_reduced(bucket, final, stream);
-  };
-}
-
 GradientPath Trainer::gradient_path() const {
   if (communicator_.size() == 1 && ranks_.count == 1) return {"none", "not summed", "one rank"};
   if (!reducer_.communicates()) return {"none", "not summed", "overlap none"};
   if (tree_ && (tree_->exchanges() || ranks_.count > 1)) return tree_path();
-  if (options_.local_steps > 1) {
-    return {"local", fmt::format("{}, means of replicas every {} steps", communicator_.library(), options_.local_steps),
-            "--local-steps"};
-  }
   if (communicator_.library() == "MPI") return {"mpi", "MPI", communicator_.capturable() ? "" : "MPI was asked for"};
   if (!communicator_.symmetric()) return {"plain", "NCCL plain", communicator_.why_not_symmetric()};
   if (arena_.reaches_peers()) return {"peers", "sum, update and weights by the GPUs in each other's memory", ""};
@@ -146,7 +132,7 @@ void Trainer::train_step(GradientReducer& reducer, std::uint32_t offset) {
     const bool last = neighbour + 1 == ranks_.count;
     take_up(neighbour);
     for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
-      forward(training_slice(neighbour, micro, offset), gradient_scale(reducer), step_sums() + neighbour);
+      forward(training_slice(neighbour, micro, offset), gradient_scale_, step_sums() + neighbour);
       if (neighbour == 0 && micro == 0) optimizer_.begin_step({state_.step(), offset}, reducer.communicates());
       reducer.begin(last && micro + 1 == options_.grad_accum);
       {
@@ -186,47 +172,10 @@ void Trainer::forward(const Slice& slice, float gradient_scale, MetricSums* sums
 
 void Trainer::run(std::uint64_t steps) {
   const TunedChoices::AllRanks together(device_.get<TunedChoices>());
-  while (steps > 0) {
-    const auto most = static_cast<std::uint64_t>(steps_to_average().value_or(INT64_MAX));
-    const std::uint64_t piece = std::min(steps, most);
-    const bool alone = options_.local_steps > 1 && step_ >= options_.local_from;
-    (alone ? local_ : training_).run(piece);
-    steps -= piece;
-    step_ += static_cast<std::int64_t>(piece);
-    apart_ = alone;
-    if (piece == most) average();
-  }
-}
-
-void Trainer::prepare_graph() {
-  training_.prepare();
-  local_.prepare();
-}
-
-std::optional<std::int64_t> Trainer::steps_to_average() const {
-  if (options_.local_steps == 1) return std::nullopt;
-  if (step_ < options_.local_from) return options_.local_from - step_;
-  return options_.local_steps - (step_ - options_.local_from) % options_.local_steps;
-}
-
-void Trainer::average() {
-  if (!apart_) return;
-  const NvtxRange range("average");
-  arena_.average(device_.compute_stream());
-  apart_ = false;
-}
-
-/// On its own, a replica follows the mean gradient of its own samples.
-float Trainer::gradient_scale(const GradientReducer& reducer) const {
-  const bool alone = options_.local_steps > 1 && !reducer.communicates();
-  return alone ? gradient_scale_ * static_cast<float>(world_.size()) : gradient_scale_;
+  training_.run(steps);
 }
 
 void Trainer::restored(std::vector<MetricSums> sums) {
-  StepState now;
-  device_.copy_to_host(&now, state_.step(), sizeof(now));
-  step_ = static_cast<std::int64_t>(now.step);
-  apart_ = false;
   sums.resize(static_cast<std::size_t>(ranks_.count));
   device_.copy_to_device(training_sums(), sums.data(), sums.size() * sizeof(MetricSums));
   buffers_used_ = false;
@@ -386,17 +335,6 @@ StepGraph Trainer::make_silent_steps(bool whole_device) {
     train_step(silent_reducer_, offset);
   };
   return {device_, state_.step(), step, {.enabled = options_.graph, .eager_steps = 0}};
-}
-
-StepGraph Trainer::make_steps_beside_sums(std::uint64_t steps, std::uint64_t count) {
-  const auto sums = std::make_shared<BackgroundSums>(arena_, communicator_, device_);
-  const auto step = [this, sums, steps, count, done = std::uint64_t{0}](std::uint32_t offset) mutable {
-    if (done++ % steps == 0) sums->start(count);
-    sums->go_on();
-    train_step(silent_reducer_, offset);
-    if (done % steps == 0) sums->finish();
-  };
-  return {device_, state_.step(), step, {.enabled = false}};
 }
 
 StepGraph Trainer::make_communication_steps() {

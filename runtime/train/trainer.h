@@ -33,11 +33,7 @@ struct TrainerOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
   std::optional<DType> gradient_type = {};  ///< See ArenaOptions; bf16 beside f32 weights: as they are sent.
-  /// Replicas train on their own, and every so many steps become their mean (local SGD: Lin et al. 2020). 1: never on
-  /// their own.
-  std::int64_t local_steps = 1;
-  std::int64_t local_from = 0;  ///< Steps that are taken together before.
-  bool zero = false;            ///< ZeRO-1: ArenaOptions::shard_state.
+  bool zero = false;                        ///< ZeRO-1: ArenaOptions::shard_state.
   OverlapMode overlap = OverlapMode::on;
   bool fused_sum = true;  ///< See Optimizer.
   bool graph = true;
@@ -104,15 +100,10 @@ class Trainer {
   OnNonFinite on_nonfinite() const { return options_.on_nonfinite; }
   GradientPath gradient_path() const;
 
-  /// Queues the next steps of training; does not wait, but for averages of replicas. Collective.
+  /// Queues the next steps of training; does not wait. Collective.
   void run(std::uint64_t steps);
   /// Captures the step now where enough eager steps have been run. Collective.
-  void prepare_graph();
-  /// Steps until the replicas are averaged, or begin to train on their own; none where they never do.
-  std::optional<std::int64_t> steps_to_average() const;
-  bool replicas_agree() const { return !apart_; }
-  /// Brings replicas together that are apart. Collective.
-  void average();
+  void prepare_graph() { training_.prepare(); }
 
   /// Sums over all ranks since the last call. Collective; waits.
   MetricSums take_training_sums();
@@ -147,9 +138,6 @@ class Trainer {
   StepGraph make_communication_steps();
   /// Whether sums over the network go on beneath the next forward pass, on the cores that compute.
   bool computes_beside_sums() const { return reducer_.goes_on(); }
-  /// Steps without communication beside sums that nothing waits for but the end of `steps` steps, beside which are the
-  /// sums of `sums` steps.
-  StepGraph make_steps_beside_sums(std::uint64_t steps, std::uint64_t sums);
   TracedSteps make_traced_steps(std::uint32_t steps, bool communicates);
   /// What profile_step() times besides, without communication and updates: forward, or forward and backward. And the
   /// whole step launched kernel by kernel.
@@ -162,7 +150,6 @@ class Trainer {
   void train_step(GradientReducer& reducer, std::uint32_t offset);
   void forward(const Slice& slice, float gradient_scale, MetricSums* sums);
   void take_up(std::int64_t neighbour);
-  float gradient_scale(const GradientReducer& reducer) const;
   void communicate(StepRef step);
   Communicator::Ticket sum_by_tree(std::size_t bucket, Stream stream);
   /// One for each virtual rank of this rank.
@@ -182,7 +169,6 @@ class Trainer {
   OverlapMode overlap() const;
   GradientReducer::Reduced on_reduced();
   GradientReducer::Reduced on_last_bucket();
-  GradientReducer::PartlyReduced on_partly_reduced();
 
   TrainerOptions options_;
   const World& world_;
@@ -202,9 +188,6 @@ class Trainer {
   bool buffers_used_ = false;       ///< By every virtual rank of this rank.
   Buffer sums_;                     ///< MetricSums of training, of evaluation, of a step, and those marked
   StepGraph training_;
-  StepGraph local_;  ///< On its own.
-  std::int64_t step_ = 0;
-  bool apart_ = false;  ///< Replicas may differ.
 };
 
 }  // namespace ddptrain

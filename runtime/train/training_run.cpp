@@ -150,7 +150,7 @@ class TrainingRun {
     while (step_ < end) {
       run_window(next_boundary(end) - step_);
       if (step_ == end) last_loss = mean_loss(trainer_.sums_since_mark());
-      if (is_every(options_.verify_every) && trainer_.replicas_agree()) guard_.check_replicas(step_);
+      if (is_every(options_.verify_every)) guard_.check_replicas(step_);
       at_boundary(end);
     }
     const MetricSums train = std::exchange(epoch_sums_, {}) + trainer_.take_training_sums();
@@ -278,10 +278,9 @@ class TrainingRun {
       const std::int64_t piece = next_piece(end);
       trainer_.run(static_cast<std::uint64_t>(piece));
       step_ += piece;
-      if (step_ == steps_) trainer_.average();
       end_piece(piece);
       if (checkpoint_is_due()) write_checkpoint();
-      if (end_signal_ != 0 && trainer_.replicas_agree()) end_run();
+      if (end_signal_ != 0) end_run();
     }
   }
 
@@ -299,7 +298,6 @@ class TrainingRun {
     if (step_ < last_step_of_epoch_) piece = std::min(piece, last_step_of_epoch_ - step_);
     if (step_ < options_.fail_step) piece = std::min(piece, options_.fail_step - step_);
     if (const std::int64_t every = checkpoint_every(); every > 0) piece = std::min(piece, every - step_ % every);
-    piece = std::min(piece, trainer_.steps_to_average().value_or(piece));
     return piece;
   }
 
@@ -327,7 +325,7 @@ class TrainingRun {
   }
 
   bool checkpoint_is_due() const {
-    if (hooks_.checkpoints == nullptr || step_ == last_checkpoint_step_ || !trainer_.replicas_agree()) return false;
+    if (hooks_.checkpoints == nullptr || step_ == last_checkpoint_step_) return false;
     const std::int64_t every = checkpoint_every();
     return checkpoint_asked_ || step_ == steps_ || (every > 0 && step_ % every == 0);
   }

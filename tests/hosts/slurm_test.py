@@ -90,7 +90,6 @@ class SlurmTest(unittest.TestCase):
         command = [*mpirun, "-np", str(ranks), str(BIN / "ddptrain"), *RUN, f"--steps={step}"]
         undisturbed = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
         self.assertEqual(self.hash_of(self.cluster.output(job)), self.hash_of(undisturbed))
-        self.assertIn(f"Resumed at step {step - 20} from", self.cluster.output(job))
 
     def test_trains(self) -> None:
         jobs = {script: self.submit(f"{script}.sbatch", "--steps=20") for script in ("srun", "mpirun")}

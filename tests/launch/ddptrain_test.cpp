@@ -232,28 +232,6 @@ TEST(Ddptrain, ARunThatFailsLeavesTheStepsBefore) {
   EXPECT_EQ(lines.back().at("step"), 10);
 }
 
-TEST(Ddptrain, ReplicasThatTrainAloneAreSavedAtAveragesAndGoOnBitByBit) {
-  const std::string folder = temporary("local_steps");
-  std::filesystem::remove_all(folder);
-  const std::string metrics = temporary("local_steps.jsonl");
-  const auto run = [&](const std::string& more) {
-    const Outcome outcome =
-        train_on_cpu(2, fmt::format("{} --baseline off --steps 14 --metrics {} {}", kQuick, metrics, more));
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    EXPECT_EQ(outcome.says("Resumed at step 6 from"), more.find("--resume") != std::string::npos) << outcome.output;
-    return summary_in(metrics);
-  };
-  const std::string local = "--local-steps 3 --local-from 3 --verify-every 6 ";
-  const std::string saved = fmt::format("--checkpoint {} --checkpoint-every 6 --keep 9 ", folder);
-  const auto whole = run(local + saved);
-  EXPECT_EQ(whole.at("gradient_path"), "local");
-  for (const char* step : {"12", "14"}) {
-    EXPECT_GT(std::filesystem::remove_all(fmt::format("{}/step-0000000000{}", folder, step)), 0u) << step;
-  }
-  EXPECT_EQ(run(local + saved + "--resume auto").at("parameter_hash"), whole.at("parameter_hash"));
-  EXPECT_NE(run("").at("parameter_hash"), whole.at("parameter_hash"));
-}
-
 TEST(Ddptrain, MfuRelatesToThePeakThatTheRunMeasures) {
   const std::string metrics = temporary("peak.jsonl");
   const Outcome outcome = train_on_cpu(2, kQuick + "--steps 5 --baseline off --peak-tflops gemm --metrics " + metrics);

@@ -102,8 +102,7 @@ TEST(Options, FlagsThatDecideParametersDoNotDependOnGroupsOfTheHelp) {
   const std::string common =
       "config model precision epochs steps batch micro-batch grad-accum virtual-ranks seed optimizer lr momentum beta1 "
       "beta2 weight-decay clip-norm on-nonfinite stochastic-rounding schedule warmup lr-scaling lr-base-batch "
-      "comm-dtype "
-      "local-steps local-from data init ";
+      "comm-dtype data init ";
   const std::map<std::string, std::string> more = {{"cnn", "dropout"},
                                                    {"gpt", "layers width heads ff seq vocab dropout val-fraction"}};
   for (const auto& [model, names] : more) {
@@ -308,13 +307,6 @@ TEST(Options, GradientsAreRoundedOnTheirWayOnlyOverMpiAndFromF32) {
   EXPECT_TRUE(rounds({"--comm-dtype", "bf16", "--comm", "mpi", "--precision", "tf32"}, DeviceKind::cuda));
 }
 
-TEST(Options, ReplicasAreLookedAtWhereTheyAreTheSame) {
-  EXPECT_NO_THROW(parse({"--local-steps", "4", "--local-from", "8", "--verify-every", "8"}));
-  EXPECT_THROW(parse({"--local-steps", "4", "--verify-every", "6"}), UsageError);
-  EXPECT_THROW(parse({"--local-steps", "4", "--local-from", "6", "--verify-every", "8"}), UsageError);
-  EXPECT_THROW(parse({"--local-steps", "4", "--checkpoint", "x", "--checkpoint-every", "6"}), UsageError);
-}
-
 class BadFlag : public testing::TestWithParam<std::vector<const char*>> {};
 
 TEST_P(BadFlag, IsAUsageErrorThatNamesIt) {
@@ -339,9 +331,7 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--seed", "-1"}, std::vector{"--log-every", "99999999999999999999"},
                     std::vector{"--grad-accum", "0"}, std::vector{"--bucket-mb", "0"}, std::vector{"--clip-norm", "-1"},
                     std::vector{"--zero", "2"}, std::vector{"--zero", "1", "--optimizer", "lamb"},
-                    std::vector{"--comm-dtype", "fp16"}, std::vector{"--local-steps", "0"},
-                    std::vector{"--local-from", "-1"}, std::vector{"--local-steps", "2", "--zero", "1"},
-                    std::vector{"--local-steps", "2", "--overlap", "none"}, std::vector{"--stochastic-rounding", "1"},
+                    std::vector{"--comm-dtype", "fp16"}, std::vector{"--stochastic-rounding", "1"},
                     std::vector{"--peak-tflops", "-1"}, std::vector{"--peak-tflops", "gem"},
                     std::vector{"--fail-at", "3"}, std::vector{"--hang-at", "1:lunch"},
                     std::vector{"--timeout", "soon"}, std::vector{"--timeout", "-1"}, std::vector{"--timeout", "5 m x"},

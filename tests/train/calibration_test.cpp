@@ -80,7 +80,6 @@ class FakeJob final : public TimedJob {
   double gain_seconds = 0.0;  ///< ... for so long.
   double memory = 0.0;        ///< Correlation of the noise of two windows of the same work that follow one another.
   std::vector<double> cpu_share;  ///< Of each rank.
-  double sum_takes = 0.0;         ///< Seconds of compute, of the cores that carry the sums of a step; 0: others do.
   double now = 0.0;               ///< Of a clock that stands still between windows.
   std::map<TimedWork, std::vector<std::uint64_t>> steps;
 
@@ -100,12 +99,6 @@ class FakeJob final : public TimedJob {
     std::vector<double> cpu = cpu_share;
     for (std::size_t r = 0; r < cpu.size(); ++r) cpu[r] *= seconds[r];
     return {seconds, sm_mhz(work), cpu};
-  }
-
-  bool prepare_beside_sums(std::uint64_t count, std::uint64_t sums) override {
-    sums_per_step_ = static_cast<double>(sums) / static_cast<double>(count);
-    EXPECT_LE(static_cast<double>(sums) * times_.communication(), static_cast<double>(count) * times_.silent(0));
-    return sum_takes > 0.0;
   }
 
   std::vector<double> time_compute(bool communicates) override {
@@ -129,8 +122,6 @@ class FakeJob final : public TimedJob {
         return times_.silent(rank);
       case TimedWork::communication:
         return times_.communication();
-      case TimedWork::beside_sums:
-        return times_.silent(rank) + sums_per_step_ * sum_takes;
     }
     return 0.0;
   }
@@ -153,7 +144,6 @@ class FakeJob final : public TimedJob {
 
   FakeTimes times_;
   std::vector<bool> rested_;
-  double sums_per_step_ = 0.0;
   double noise_;
   double drift_;
   std::mt19937 random_;
@@ -233,26 +223,6 @@ TEST(Calibration, ReportsWhatIsKnownByConstruction) {
     EXPECT_NEAR(c.rank_0.value, rank.front() / mean_rank, 1e-9);
     EXPECT_TRUE(c.cpu_share.empty());
   }
-}
-
-/// Sums take 3 ms of 20 ms, whether they are long or short.
-TEST(Calibration, TellsWhatSumsTakeFromTheCores) {
-  for (const double seconds : {0.001, 0.019, 0.2}) {
-    FakeTimes times{{{0.001, seconds}, {0.019, 0.0}}};
-    times.rank = {1.0, 1.1};
-    times.together = 1.05;
-    FakeJob job(times);
-    job.sum_takes = 0.003;
-    const Calibration c = measure(job, times);
-    ASSERT_TRUE(c.cores_taken);
-    EXPECT_NEAR(c.cores_taken->value, 0.003, 1e-9) << seconds;
-    FakeJob noisy(times, 0.02);
-    noisy.sum_takes = 0.003;
-    const Calibration about = measure(noisy, times, {.seconds = 60.0});
-    EXPECT_NEAR(about.cores_taken->value, 0.003, 4.0 * about.cores_taken->half_width) << seconds;
-  }
-  FakeJob gpu(jobs().front().times);
-  EXPECT_FALSE(measure(gpu, jobs().front().times).cores_taken);
 }
 
 TEST(Calibration, PartsAddUpToTheLossWhateverTheNoise) {

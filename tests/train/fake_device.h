@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -25,7 +24,6 @@ class FakeDevice : public Device {
   }
 
   std::vector<std::string> log;
-  std::vector<std::uint32_t> updated;  ///< Chunks of the arena, in their order.
 
   DeviceKind kind() const override { return DeviceKind::cpu; }
   std::string name() const override { return "fake"; }
@@ -75,7 +73,6 @@ class FakeDevice : public Device {
       if (!device_.capturing_) state->step += steps;
     }
     void update(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
-      for (std::uint32_t i = 0; i < slice.chunk_count; ++i) device_.updated.push_back(slice.first_chunk + i);
       const auto peers =
           std::count_if(slice.peer_weights.begin(), slice.peer_weights.end(), [](void* p) { return p != nullptr; });
       device_.log.push_back(fmt::format("update from chunk {}{} on {}", slice.first_chunk,
@@ -104,9 +101,6 @@ class FakeDevice : public Device {
       device_.log.push_back(
           fmt::format("tree of {} leaves of {} on {}", leaves.dim(0), sum.size(), device_.name(stream)));
     }
-    void scale(const Tensor& values, float factor, Stream stream) override {
-      device_.log.push_back(fmt::format("{} values times {} on {}", values.size(), factor, device_.name(stream)));
-    }
     void clip_scale(const Tensor& squares, float, StepRef, NonFinite*, float*, Stream stream) override {
       device_.log.push_back(fmt::format("scale from {} sums on {}", squares.size(), device_.name(stream)));
     }
@@ -130,8 +124,7 @@ class FakeCommunicator final : public Communicator {
 
   std::uint64_t arrived = UINT64_MAX;
   std::set<Ticket> late;
-  std::map<Ticket, std::vector<ElementRange>> final;  ///< See final_elements().
-  std::uint64_t tests = 0;                            ///< Calls of test().
+  std::uint64_t tests = 0;  ///< Calls of test().
   std::vector<void*> sent;
   bool reaches_peers = false;  ///< Whether allocate_for_peers() gives memory.
 
@@ -159,10 +152,6 @@ class FakeCommunicator final : public Communicator {
   bool test(Ticket ticket) override {
     ++tests;
     return ticket < arrived && !late.contains(ticket);
-  }
-  std::vector<ElementRange> final_elements(Ticket ticket) const override {
-    const auto told = final.find(ticket);
-    return told != final.end() ? told->second : std::vector<ElementRange>{};
   }
   void wait(Ticket ticket) override {
     arrived = std::max(arrived, ticket + 1);

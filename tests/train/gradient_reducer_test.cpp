@@ -199,31 +199,6 @@ TEST_F(LateSumTest, MakesProgressUntilItIsThere) {
   EXPECT_EQ(communicator.tests, tests);
 }
 
-/// While the host waits for another one, once for each time that it has come further.
-TEST_F(GradientReducerTest, WhatIsFinalOfASumIsTakenWhileTheHostWaits) {
-  std::vector<std::pair<std::size_t, std::int64_t>> taken;  // bucket, elements
-  GradientReducer reducer(
-      arena, &communicator, device, OverlapMode::on, [&](std::size_t bucket, Stream) { reduced.push_back(bucket); },
-      nullptr, nullptr,
-      [&](std::size_t bucket, const std::vector<ElementRange>& final, Stream) {
-        taken.emplace_back(bucket, final.at(0).end - final.at(0).begin);
-        communicator.late.erase(1);  // what the host waits for
-      });
-  communicator.late = {0, 1};
-  communicator.final[0] = {{64, 128}};
-  reducer.begin(true);
-  for (const std::size_t parameter : in_order()) reducer.ready(parameter);
-  reducer.finish();
-  EXPECT_TRUE(taken.empty()) << "the host has not waited";
-  reducer.wait_for(arena.plan().buckets[1].first_parameter);
-  EXPECT_EQ(taken, (std::vector<std::pair<std::size_t, std::int64_t>>{{0, 64}}));
-  reducer.wait_for(arena.plan().buckets[1].first_parameter);
-  communicator.late.clear();
-  reducer.wait_for(0);
-  EXPECT_EQ(taken.size(), 1u) << "it has not come further";
-  EXPECT_EQ(reduced.back(), 0u);
-}
-
 TEST_F(GradientReducerTest, WithoutCommunicationBucketsAreStillUpdated) {
   GradientReducer reducer = make(OverlapMode::none);
   reducer.begin(true);

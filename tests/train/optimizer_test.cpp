@@ -69,44 +69,6 @@ TEST_F(OptimizerOrder, UpdatesEveryBucketBehindItsSum) {
                                           "update from chunk 1 on communication", "update from chunk 2 on compute"}));
 }
 
-/// Chunks 0 to 4 are of "a" (2048 elements each, the last one 100), 5 is "b".
-TEST_F(OptimizerOrder, APartlyReducedBucketIsUpdatedChunkByChunkAndEachChunkOnce) {
-  const ParameterArena arena({{"a", {4 * 2048 + 100}}, {"b", {7}}}, {1 << 20, 0}, device, communicator);
-  ASSERT_EQ(arena.plan().buckets.size(), 1u);
-  Optimizer optimizer(settings_of(OptimizerKind::adamw), 0.0f, arena, device, communicator, true, &nonfinite);
-  ASSERT_TRUE(optimizer.updates_parts());
-  using Chunks = std::vector<std::uint32_t>;
-  for (int step = 0; step < 2; ++step) {
-    const auto after = [&](const std::vector<ElementRange>& final) {
-      device.updated.clear();
-      optimizer.bucket_partly_reduced(0, final, device.compute_stream());
-      return device.updated;
-    };
-    optimizer.begin_step({&state}, true);
-    EXPECT_EQ(after({{0, 2047}, {4095, 4096}}), Chunks{}) << "whole chunks";
-    EXPECT_EQ(after({{0, 2048}, {4095, 8192}}), (Chunks{0, 2, 3}));
-    EXPECT_EQ(after({{0, 2048}, {4095, 8192 + 100}}), Chunks{4});
-    EXPECT_EQ(after({{0, 2048}, {4095, 8192 + 100}}), Chunks{});
-    device.updated.clear();
-    optimizer.bucket_reduced(0, device.compute_stream());
-    EXPECT_EQ(device.updated, (Chunks{1, 5}));
-    optimizer.finish_step();
-  }
-}
-
-TEST_F(OptimizerOrder, WhatNeedsMoreThanAnElementsGradientIsNotUpdatedInParts) {
-  const ParameterArena whole = make_arena(false), sharded = make_arena(true);
-  const auto updates_parts = [&](const ParameterArena& arena, OptimizerKind kind, float clip_norm, OnNonFinite found) {
-    return Optimizer(settings_of(kind), clip_norm, arena, device, communicator, true, &nonfinite, found)
-        .updates_parts();
-  };
-  EXPECT_TRUE(updates_parts(whole, OptimizerKind::sgd, 0.0f, OnNonFinite::stop));
-  EXPECT_FALSE(updates_parts(whole, OptimizerKind::lamb, 0.0f, OnNonFinite::stop));
-  EXPECT_FALSE(updates_parts(whole, OptimizerKind::sgd, 1.0f, OnNonFinite::stop));
-  EXPECT_FALSE(updates_parts(whole, OptimizerKind::sgd, 0.0f, OnNonFinite::skip));
-  EXPECT_FALSE(updates_parts(sharded, OptimizerKind::sgd, 0.0f, OnNonFinite::stop));
-}
-
 TEST_F(OptimizerOrder, ShardedWeightsAreGatheredBehindTheirUpdate) {
   // Rank 0 has elements 0 to 127 of "a", 0 to 255 of "b", and all of "c".
   EXPECT_EQ(step(true, 0.0f, true), (Log{"update from chunk 0 on communication", "all-gather of 512 on communication",

@@ -52,7 +52,6 @@ RunResult measured() {
   c.exposed = {1e-5, 3e-7};
   c.slowed_down = {1.2e-5, 1e-7};
   c.waiting = {-2e-6, 4e-7};
-  c.cores_taken = {3e-6, 5e-7};
   c.exposed_fraction = {0.25, 0.0075};
   c.rounds.resize(5);
   c.rounds[3].clock_fell = true;

@@ -165,18 +165,6 @@ bool HierarchicalCollective::progress() {
   return sums_shared_ == slices_.size() && owners_heard_ == slices_.size() && sums_sent_.done() && shared_.done();
 }
 
-std::vector<ElementRange> HierarchicalCollective::final_elements() const {
-  std::vector<ElementRange> ranges;
-  if (!work_.scatters || !work_.gathers) return ranges;
-  const auto slices = static_cast<std::int64_t>(std::min(sums_shared_, owners_heard_));
-  const std::int64_t of_each_part = std::min(slices * slice_size_, part_size_);
-  for (std::int64_t begin = 0; begin < work_.values.size(); begin += part_size_) {
-    const std::int64_t end = std::min(begin + of_each_part, work_.values.size());
-    if (end > begin) ranges.push_back({begin, end});
-  }
-  return ranges;
-}
-
 /// Where hosts exchange, a slice takes two messages at a time. With rounded values, the network has half as much to
 /// carry beside the same compute: it may run dry now and then, and what counts is how long a later sum waits.
 std::size_t HierarchicalCollective::slices_on_their_way() const {

@@ -76,8 +76,6 @@ class HierarchicalCollective {
 
   /// Lets messages make progress and adds what has arrived; true once this rank has nothing left to do.
   bool progress();
-  /// Of an all-reduce: elements that no step will change, in order.
-  std::vector<ElementRange> final_elements() const;
 
  private:
   enum Step : int { to_owner, to_host, sum, from_owner };

@@ -210,12 +210,6 @@ class MpiCommunicator final : public Communicator {
     return place < outstanding_.size() && outstanding_[place].finished;
   }
 
-  std::vector<ElementRange> final_elements(Ticket ticket) const override {
-    if (staged_ || ticket < completed_) return {};
-    const Outstanding& sum = outstanding_.at(ticket - completed_);
-    return sum.hierarchical ? sum.hierarchical->final_elements() : std::vector<ElementRange>{};
-  }
-
   void wait(Ticket ticket) override {
     DDP_CHECK(ticket < completed_ + outstanding_.size(), "wait for ticket {}, which was never given", ticket);
     if (completed_ > ticket) return;

@@ -165,13 +165,6 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
 
   void meet(const PeerInboxes&, Stream) override { fail("meet: ranks on CPUs meet in their communicator"); }
 
-  void scale(const Tensor& values, float factor, Stream) override {
-    with_scalar([&](auto scalar) {
-      auto* each = values.as<decltype(scalar)>();
-      for (std::int64_t i = 0; i < values.size(); ++i) each[i] *= static_cast<decltype(scalar)>(factor);
-    });
-  }
-
   void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream) override {
     for (const Tensor& node : nodes) require_node(node, sum.size());
     require_node(sum, sum.size());

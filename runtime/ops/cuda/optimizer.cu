@@ -223,10 +223,6 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     cuda::add_tree(leaves, sum, static_cast<cudaStream_t>(stream.handle));
   }
 
-  void scale(const Tensor& values, float factor, Stream stream) override {
-    cuda::scale(values, factor, static_cast<cudaStream_t>(stream.handle));
-  }
-
  private:
   /// Blocks wait for those of other ranks, and so do NCCL's: all of both must be on the GPU at once. Ours have a
   /// multiprocessor each, NCCL's have those that are left; other kernels come to an end.

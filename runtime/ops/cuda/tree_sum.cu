@@ -104,11 +104,6 @@ void launch_tree(const Tensor& leaves, const Tensor& sum, cudaStream_t stream) {
   launch(add_tree_kernel<0, T, S, V>);
 }
 
-__global__ void __launch_bounds__(kThreads) scale_kernel(float* values, std::int64_t count, float factor) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < count) values[i] *= factor;
-}
-
 }  // namespace
 
 void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, cudaStream_t stream) {
@@ -141,12 +136,6 @@ void add_tree(const Tensor& leaves, const Tensor& sum, cudaStream_t stream) {
     with_element(leaves.dtype,
                  [&](auto leaf) { launch_tree<decltype(leaf), decltype(element), width.value>(leaves, sum, stream); });
   });
-  DDP_CUDA(cudaGetLastError());
-}
-
-void scale(const Tensor& values, float factor, cudaStream_t stream) {
-  require(values.dtype == DType::f32, "scale: values are f32");
-  scale_kernel<<<ceil_div(values.size(), kThreads), kThreads, 0, stream>>>(values.as<float>(), values.size(), factor);
   DDP_CUDA(cudaGetLastError());
 }
 

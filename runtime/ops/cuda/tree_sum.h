@@ -6,12 +6,11 @@
 
 #include "runtime/core/tensor.h"
 
-/// OptimizerOps::add_nodes() and add_tree(): f32 or bf16 each; scale(): f32.
+/// OptimizerOps::add_nodes() and add_tree(): f32 or bf16 each.
 
 namespace ddptrain::cuda {
 
 void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, cudaStream_t stream);
 void add_tree(const Tensor& leaves, const Tensor& sum, cudaStream_t stream);
-void scale(const Tensor& values, float factor, cudaStream_t stream);
 
 }  // namespace ddptrain::cuda
