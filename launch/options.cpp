@@ -123,7 +123,7 @@ void add_modes(CLI::App& app, Modes& modes, Options& options) {
       ->type_name("DIR");
   app.add_flag("--describe", modes.describe, "Print compute, communication and memory of the run as JSON");
   app.add_flag("--dry-run", modes.dry_run, "Check all that needs no GPU, and print the memory that a rank needs");
-  app.add_flag("--print-config", "Print a file for --config");
+  app.add_flag("--print-config")->description("Print a file for --config");
   app.add_flag("--version", modes.version, "Print the versions of ddptrain and its libraries");
   app.add_option("-h,--help", modes.help, "Print the common flags, all flags, or the flags of a model")
       ->type_name(fmt::format("[all|{}]", fmt::join(model_names(), "|")));

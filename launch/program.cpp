@@ -1,8 +1,10 @@
 #include "launch/program.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "runtime/core/error.h"
@@ -11,6 +13,9 @@
 namespace ddptrain {
 
 namespace {
+
+/// A rank that has died makes others fail at once. In this time mpirun sees it, ends the others, and names it.
+constexpr std::chrono::seconds kLauncherTellsFirst{1};
 
 /// For a job of one rank. The mpirun of another MPI makes each rank such a job, and all of them train the same.
 void check_that_no_more_were_started() {
@@ -55,6 +60,7 @@ void run_or_end_job(const char* name, const World& world, const std::function<vo
     if (known != nullptr && known->agreed()) throw;
     std::fprintf(stderr, "%s: error on rank %d (%s): %s\n", name, world.rank(), world.hostname().c_str(), error.what());
     std::fflush(stderr);
+    if (world.size() > 1) std::this_thread::sleep_for(kLauncherTellsFirst);
     world.abort(1);
   }
 }

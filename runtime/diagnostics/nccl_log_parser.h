@@ -101,7 +101,7 @@ struct NcclLog {
   std::vector<std::string> unreadable_examples;  ///< The first few of them, shortened, with their line numbers.
 };
 
-/// Reads a log of NCCL 2.8 to 2.28, of one rank or of several mixed with each other and with a program's own output.
+/// Reads a log of NCCL 2.8 to 2.32, of one rank or of several mixed with each other and with a program's own output.
 /// Never throws for what the text holds.
 NcclLog read_nccl_log(std::istream& text);
 

@@ -231,6 +231,21 @@ TEST(NcclLogParser, RecordedTrees) {
   EXPECT_EQ(four_nodes.trees.at(1).at(3).parent, -1);
 }
 
+TEST(NcclLogParser, RecordedRanksThatShareAGpu) {
+  const NcclLog log = recorded("h200_shared_by_4_ranks.log");
+  EXPECT_EQ(log.version, "2.32.3");
+  EXPECT_EQ(log.ranks, 4);
+  EXPECT_EQ(log.nodes, 1);
+  EXPECT_EQ(log.channels, 4);
+  EXPECT_EQ(log.rings.at(3), (Ring{0, 1, 2, 3}));
+  EXPECT_EQ(log.transports.size(), 16u);
+  EXPECT_EQ(log.transports.front(), (NcclTransport{0, 1, 0, "P2P/CUMEM"}));
+  EXPECT_EQ(log.enabled.at("AllReduce").algorithms, std::vector<std::string>{"Ring"});
+  EXPECT_EQ(log.choices.at({"AllReduce", 11120640}).protocol, "LL128");
+  EXPECT_EQ(log.environment.at("NCCL_ALGO"), "Ring");
+  EXPECT_EQ(log.unreadable_lines, 0);
+}
+
 TEST(NcclLogParser, RecordedTransports) {
   const NcclLog shared_memory = recorded("a100_p2p_level_0.log");
   EXPECT_EQ(shared_memory.transports.size(), 8u);

@@ -1,7 +1,10 @@
 // errors_program WHAT: for program_test.cpp; a program whose ranks fail in the way that WHAT names.
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "launch/program.h"
 #include "runtime/core/error.h"
@@ -23,6 +26,13 @@ void fail_as(const ddptrain::World& world, const std::string& what) {
   if (last && what == "usage") ddptrain::usage_error("the last rank has no file");
   if (last && what == "error") ddptrain::fail("the last rank has no memory");
   if (last && what == "other") throw std::out_of_range("the last rank is out of range");
+  if (what == "killed") {
+    if (last) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      std::raise(SIGKILL);
+    }
+    ddptrain::fail("the last rank is gone");
+  }
   world.barrier();
 }
 

@@ -54,6 +54,11 @@ TEST(Program, AnErrorOfOneRankEndsTheJobWithItsMessage) {
   }
 }
 
+TEST(Program, ARankThatIsKilledIsNamedAlthoughOthersFailBecauseOfIt) {
+  const Outcome outcome = run_errors("killed");
+  EXPECT_TRUE(outcome.says("rank 2 with PID")) << outcome.output;
+}
+
 TEST(Program, TheMpirunOfAnotherMpiIsAMistake) {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const auto alone = [&](int ranks) {
