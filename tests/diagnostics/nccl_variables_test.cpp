@@ -1,5 +1,6 @@
 #include "runtime/diagnostics/nccl_variables.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ TEST(NcclVariables, AreTheNamesInTheReadOnlyDataOfAProgram) {
   EXPECT_EQ(std::getenv("NCCL_OF_THIS_TEST_1"), nullptr);
   const auto names = nccl_variables_in("/proc/self/exe");
   EXPECT_TRUE(holds(names, "NCCL_OF_THIS_TEST_1"));
-  EXPECT_FALSE(holds(names, std::string("NCCL_OF_THIS_") + "TEST_2"));
+  EXPECT_FALSE(holds(names, fmt::format("NCCL_OF_THIS_{}_2", "TEST")));
   EXPECT_TRUE(std::ranges::is_sorted(names));
 }
 
@@ -38,7 +39,7 @@ TEST(NcclVariables, OfNcclItself) {
                            "NCCL_HOSTID", "NCCL_CONF_FILE", "NCCL_IB_HCA", "NCCL_BUFFSIZE", "NCCL_NVLS_ENABLE"}) {
     EXPECT_TRUE(holds(names, name)) << name;
   }
-  EXPECT_FALSE(holds(names, std::string("NCCL_") + "AGLO"));
+  EXPECT_FALSE(holds(names, fmt::format("NCCL_{}", "AGLO")));
   EXPECT_GT(names.size(), 100u);
 }
 
