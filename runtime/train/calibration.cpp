@@ -160,8 +160,8 @@ class Calibrator {
   std::array<std::uint64_t, kKinds> steps_{};
   std::uint64_t recovery_steps_ = 0;  ///< 0: the clock does not follow the power.
   double recovery_seconds_ = 0.0;
-  TimedWork last_ = TimedWork::step;
-  double seconds_ = 0.0;  ///< In windows so far.
+  TimedWork last_ = TimedWork::communication;  ///< Of the newest window; the constructor has one.
+  double seconds_ = 0.0;                       ///< In windows so far.
 };
 
 std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& rounds,
