@@ -317,12 +317,12 @@ RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, con
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
   info.description = describe_run(job.options, job.decides_parameters, world.size(), job.device->kind(),
-                                  trainer.model(), trainer.arena(), trainer.tree());
+                                  trainer.model(), trainer.arena(), trainer.tree_bytes());
   info.device_name = job.device->name();
   info.nodes = world.nodes();
   info.local_world_size = world.local_size();
   info.shared_gpus = job.gpus.shared;
-  info.zero = trainer.arena().sharded() ? 1 : 0;
+  info.zero = trainer.arena().partition().parts > 1 ? 1 : 0;
   info.gradient_path = gradient_path_of(trainer);
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
@@ -353,7 +353,7 @@ void train_or_end_job(const World& world, Job& job, const std::function<void()>&
 void restore(const World& world, const Job& job, Trainer& trainer) {
   const Manifest& manifest = job.resumed->manifest;
   restore_arrays(*job.resumed, trainer.state(), world, *job.device);
-  trainer.restored(restored_sums(manifest.progress, world.rank(), world.size(), trainer.running_sums().size()));
+  trainer.restored(restored_sums(manifest.progress, world.rank(), world.size(), trainer.metrics().training().size()));
   job.device->watch().set_steps(manifest.progress.step);
   if (world.size() == 1) return;  // the hash, which costs a copy of all parameters, has none to be compared with
   check_same_on_all_ranks(world, trainer.state().parameter_hash(), "the parameters of the checkpoint");

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <memory>
-#include <optional>
 
 #include "launch/memory_advice.h"
 #include "runtime/comm/paper_communicator.h"
@@ -25,10 +24,10 @@ ModelMaker maker_of(Workload& workload) {
 }
 
 Description describe_run(const Options& options, const std::vector<std::string>& decides_parameters, int world_size,
-                         DeviceKind device, const Model& model, const ParameterArena& arena, const GradientTree* tree) {
+                         DeviceKind device, const Model& model, const ParameterArena& arena, std::size_t tree_bytes) {
   const DeviceOptions compute = device_options(options, device);
   Description description = describe(model, arena);
-  if (tree != nullptr) description.memory.push_back({"tree", tree->bytes()});
+  if (options.trainer.virtual_ranks > 0) description.memory.push_back({"tree", tree_bytes});
   if (sends_bf16_between_hosts(options, device)) {
     const auto kept = static_cast<std::int64_t>(size_of(arena.gradient_type()));
     description.gradient_type = "bf16";
@@ -53,10 +52,13 @@ Description describe_on_paper(const Options& options, const std::vector<std::str
   const std::unique_ptr<Device> paper = make_paper_device(device_options(options, device), device);
   const std::unique_ptr<Communicator> communicator = make_paper_communicator(rank, world_size, *paper);
   const std::unique_ptr<Model> model = make_model(*paper, options.trainer.batch);
-  const ParameterArena arena(model->parameters(), arena_options(trainer_options(options, world_size, 1)), *paper,
-                             *communicator);
-  const std::optional<GradientTree> tree = make_tree(options.trainer, arena, *paper, *communicator);
-  return describe_run(options, decides_parameters, world_size, device, *model, arena, tree ? &*tree : nullptr);
+  TrainerOptions trainer = trainer_options(options, world_size, 1);
+  const ParameterArena arena(model->parameters(), arena_options(trainer), *paper, *communicator);
+  trainer.fused_sum = false;  // kernels cannot be asked on paper
+  NonFinite nonfinite;
+  Optimizer optimizer(trainer.optimizer, trainer.clip_norm, arena, *paper, &nonfinite, trainer.on_nonfinite);
+  const StepCommunication communication = make_step_communication(trainer, arena, optimizer, *paper, *communicator);
+  return describe_run(options, decides_parameters, world_size, device, *model, arena, communication.tree_bytes());
 }
 
 void print_description(const World& world, CommandLine command_line) {

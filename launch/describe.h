@@ -11,10 +11,10 @@
 
 namespace ddptrain {
 
-/// The description of a run of this many ranks: what the components say, and what the program knows. `tree`: null
-/// without virtual ranks.
+/// The description of a run of this many ranks: what the components say, and what the program knows.
+/// `tree_bytes`: StepCommunication::tree_bytes().
 Description describe_run(const Options& options, const std::vector<std::string>& decides_parameters, int world_size,
-                         DeviceKind device, const Model& model, const ParameterArena& arena, const GradientTree* tree);
+                         DeviceKind device, const Model& model, const ParameterArena& arena, std::size_t tree_bytes);
 
 using ModelMaker = std::function<std::unique_ptr<Model>(Device& device, std::int64_t batch)>;
 ModelMaker maker_of(Workload& workload);

@@ -105,7 +105,7 @@ std::optional<WrittenCheckpoint> CheckpointWriter::start(RunProgress progress) {
     device_.copy(static_cast<char*>(image_.data()) + place.at, place.values.data, place.values.bytes(),
                  device_.compute_stream());
   }
-  sums_ = trainer_.running_sums();
+  sums_ = trainer_.metrics().training();
   device_.synchronize();
   started_ = now();
   current_.pause_seconds = started_ - begin;

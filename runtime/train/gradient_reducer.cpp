@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "runtime/core/error.h"
+#include "runtime/core/nvtx.h"
 
 namespace ddptrain {
 namespace {
@@ -27,24 +28,14 @@ class Clocked {
 
 }  // namespace
 
-Communicator::Ticket start_sum(const ParameterArena& arena, std::size_t bucket, Communicator& communicator,
-                               Stream stream) {
-  const Tensor gradients = arena.bucket_gradients(bucket);
-  return arena.sharded() ? communicator.reduce_scatter_sum(gradients, stream)
-                         : communicator.all_reduce_sum(gradients, stream);
-}
-
-GradientReducer::GradientReducer(const ParameterArena& arena, Communicator* communicator, Device& device,
-                                 OverlapMode mode, Reduced reduced, Reduced last_bucket, GradientTree* tree)
+GradientReducer::GradientReducer(const ParameterArena& arena, GradientSync& sync, Communicator& communicator,
+                                 Device& device, OverlapMode mode, GradientSync::Reduced reduced)
     : arena_(arena),
-      communicator_(mode == OverlapMode::none ? nullptr : communicator),
+      sync_(sync),
+      communicator_(communicator),
       device_(device),
       mode_(mode),
-      reduced_(std::move(reduced)),
-      last_bucket_(std::move(last_bucket)),
-      tree_(tree) {
-  DDP_CHECK(communicator_ != nullptr || mode == OverlapMode::none, "a communicator is needed to sum gradients");
-}
+      reduced_(std::move(reduced)) {}
 
 GradientReducer::~GradientReducer() {
   if (!running_ && in_flight_.empty()) return;
@@ -52,13 +43,12 @@ GradientReducer::~GradientReducer() {
   device_.set_unfinished({});
   if (running_ || std::uncaught_exceptions() > 0) return;  // waiting for a peer that may be gone would hang
   try {
-    for (const InFlight& sum : in_flight_) communicator_->wait(sum.ticket);
+    for (const InFlight& sum : in_flight_) communicator_.wait(sum.ticket);
   } catch (const std::exception& error) {
     spdlog::warn("sums of gradients did not end: {}", error.what());
   }
 }
 
-/// Beneath the next forward pass.
 bool GradientReducer::goes_on() const { return mode_ == OverlapMode::on && device_.kind() == DeviceKind::cpu; }
 
 void GradientReducer::begin(bool last_micro_step) {
@@ -75,7 +65,7 @@ void GradientReducer::begin(bool last_micro_step) {
   if (last_micro_step && mode_ != OverlapMode::off && communicates()) {
     // Long operations let messages move, but nothing may be computed in the middle of them.
     device_.set_progress([this] {
-      if (newest_) communicator_->test(*newest_);
+      if (newest_) communicator_.test(*newest_);
     });
   }
 }
@@ -120,7 +110,7 @@ void GradientReducer::wait_for(std::size_t parameter) {
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(),
                     fmt::format("wait for bucket {}", sum->bucket));
     const Clocked clocked(seconds_waited_);
-    while (!communicator_->test(sum->ticket)) std::this_thread::yield();
+    while (!communicator_.test(sum->ticket)) std::this_thread::yield();
   }
   take_finished();
 }
@@ -129,7 +119,7 @@ void GradientReducer::wait_for_all() {
   while (!in_flight_.empty()) {
     {
       const Clocked clocked(seconds_waited_);
-      communicator_->wait(in_flight_.front().ticket);
+      communicator_.wait(in_flight_.front().ticket);
     }
     take_finished();
   }
@@ -140,7 +130,6 @@ void GradientReducer::launch_complete_buckets() {
 }
 
 void GradientReducer::launch(std::size_t bucket) {
-  if (communicator_ != nullptr && arena_.reaches_peers()) return;  // Optimizer::finish_step() adds up
   const NvtxRange range("bucket");
   const bool last = bucket + 1 == missing_.size();
   const Stream stream = last ? device_.compute_stream() : device_.communication_stream();
@@ -148,43 +137,26 @@ void GradientReducer::launch(std::size_t bucket) {
     device_.wait_for(stream, device_.compute_stream());
     forked_ = true;
   }
-  const bool exchanges = communicator_ != nullptr && tree_ != nullptr && tree_->exchanges();
-  if (tree_ != nullptr && !exchanges) tree_->fold(bucket, stream);
-  if (communicator_ == nullptr) {
-    reduced_(bucket, stream);
-    return;
-  }
   device_.watch().set_bucket(static_cast<int>(bucket));
-  if (last && last_bucket_) {
-    last_bucket_(bucket, stream);
-    return;
-  }
-  InFlight started{bucket, stream, 0};
-  Timeline* timeline = device_.timeline();
-  if (timeline != nullptr) {
-    started.span = timeline->begin(Lane::communication, stream, fmt::format("bucket {} gradients", bucket));
-  }
-  started.exchanging = exchanges;
-  newest_ = started.ticket =
-      exchanges ? tree_->exchange(bucket, stream) : start_sum(arena_, bucket, *communicator_, stream);
+  note(bucket, stream, sync_.start(bucket, stream, reduced_));
   device_.watch().set_bucket(-1);
-  in_flight_.push_back(started);
 }
 
-void GradientReducer::gather(InFlight summed) {
-  summed.exchanging = false;
-  device_.watch().set_bucket(static_cast<int>(summed.bucket));
-  newest_ = summed.ticket = tree_->gather(summed.bucket, summed.stream);
-  device_.watch().set_bucket(-1);
-  in_flight_.push_back(summed);
+/// What is under way for the bucket, if there is something.
+void GradientReducer::note(std::size_t bucket, Stream stream, std::optional<Communicator::Ticket> ticket) {
+  if (!ticket) return;
+  newest_ = ticket;
+  in_flight_.push_back({bucket, stream, *ticket});
 }
 
 void GradientReducer::take_finished() {
   for (std::size_t i = 0; i < in_flight_.size();) {
-    if (communicator_->test(in_flight_[i].ticket)) {
+    if (communicator_.test(in_flight_[i].ticket)) {
       const InFlight arrived = in_flight_[i];
       in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(i));
-      take(arrived);
+      device_.watch().set_bucket(static_cast<int>(arrived.bucket));
+      note(arrived.bucket, arrived.stream, sync_.advance(arrived.bucket, arrived.stream, reduced_));
+      device_.watch().set_bucket(-1);
     } else if (goes_on()) {
       ++i;
     } else {
@@ -194,15 +166,6 @@ void GradientReducer::take_finished() {
   if (running_ || !in_flight_.empty()) return;
   device_.set_progress({});
   device_.set_unfinished({});
-}
-
-void GradientReducer::take(const InFlight& arrived) {
-  if (arrived.exchanging) {
-    tree_->add(arrived.bucket, arrived.stream);
-    if (!arena_.sharded()) return gather(arrived);
-  }
-  if (Timeline* timeline = device_.timeline()) timeline->end(arrived.span, arrived.stream);
-  reduced_(arrived.bucket, arrived.stream);
 }
 
 }  // namespace ddptrain

@@ -2,12 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <optional>
 
-#include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
 #include "runtime/ops/optimizer.h"
 #include "runtime/train/parameter_arena.h"
+#include "runtime/train/step/gradient_norm.h"
+#include "runtime/train/step/weight_store.h"
 
 namespace ddptrain {
 
@@ -17,80 +18,48 @@ enum class OnNonFinite : std::uint8_t {
   skip,  ///< The step is left out: weights, master weights and slots stay.
 };
 
-/// Updates the arena bucket by bucket: each as soon as its gradients are summed over ranks, or, with clipping and where
-/// steps may be left out, all of them once the norm of the whole gradient is known; that of each bucket is worked out
-/// as soon as it is summed. Where the arena is sharded, each rank updates its part of a bucket, and the parts are
-/// gathered on all ranks behind that; where ranks reach each other's memory (ParameterArena::reaches_peers), each adds
-/// up its parts from the gradients of all ranks after backward, and writes the new weights to all.
+/// Updates the arena bucket by bucket: each as soon as its gradients are reduced, or, with clipping and if steps may be
+/// left out, all of them once the norm of the whole gradient is known.
 class Optimizer {
  public:
-  /// `clip_norm` 0: no clipping. `fused_sum`: sum and update of the last bucket in one kernel, where GPUs reach each
-  /// other's memory and nothing comes between the two (clipping, shards, lamb). Collective. Error for lamb on a sharded
-  /// arena, as it needs the norms of whole parameters. `nonfinite` lies where the device computes, or is null:
-  /// gradients are not looked at then. Arena, device and communicator outlive the optimizer.
+  /// `clip_norm` 0: no clipping. `nonfinite` lies where the device computes, or is null: then gradients are not
+  /// checked. Error for lamb on a sharded arena, as it needs the norms of whole parameters. Arena and device outlive
+  /// this.
   Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
-            Communicator& communicator, bool fused_sum, NonFinite* nonfinite = nullptr,
-            OnNonFinite on_nonfinite = OnNonFinite::stop);
+            NonFinite* nonfinite = nullptr, OnNonFinite on_nonfinite = OnNonFinite::stop);
+
+  /// Whether a bucket is updated as soon as it is reduced.
+  bool updates_at_once() const { return !clips_; }
 
   /// Before the first bucket of a step, and behind all of the one before. On a CPU, `step` may go on while buckets are
-  /// still to be updated. `communicates`: false leaves a sharded arena's weights ungathered, and norms those of this
-  /// rank's parts.
-  void begin_step(StepRef step, bool communicates);
-  /// Of the whole gradient, before the first update.
-  bool needs_norm() const { return clip_norm_ > 0.0f || on_nonfinite_ == OnNonFinite::skip; }
-  /// Once for each bucket: its summed gradients are in place, in the order of `stream`.
+  /// still to be updated. `weights` hands on what is updated in this step.
+  void begin_step(StepRef step, WeightStore& weights);
+  /// Once for each bucket: its reduced gradients are in place, in the order of `stream`.
   void bucket_reduced(std::size_t bucket, Stream stream);
-  /// Whether sum_and_update() takes the place of the last bucket's sum over ranks and bucket_reduced(); the same on all
-  /// ranks.
-  bool sums_last_bucket() const { return peers_.size > 1; }
-  /// Why it does not, although memory is symmetric.
-  const std::string& why_not_fused() const { return why_not_fused_; }
-  void sum_and_update(std::size_t bucket, Stream stream);
+  /// In place of bucket_reduced() for a bucket that is not reduced: see OptimizerOps::sum_and_update().
+  void sum_and_update(std::size_t bucket, const PeerInboxes& peers, Stream stream);
   /// On the compute stream, after all buckets. Work queued on it from now on sees the new weights.
   void finish_step();
-  /// What finish_step() of a communicating step queues where ranks reach each other's memory, and nothing of a step
-  /// besides.
-  void sum_and_update_by_peers();
 
-  /// Of the whole gradient of the last step, before clipping: the same on all ranks. Where no flag needs it, it is
-  /// worked out now, and the gradients of the last bucket may change. `communicates`: as in begin_step(). Collective;
-  /// waits.
-  double gradient_norm(bool communicates);
+  /// Of the whole gradient of the last step, before clipping: the same on all ranks. The gradients of all buckets are
+  /// reduced, and the step's weights went to `weights`. Collective; waits.
+  double gradient_norm(WeightStore& weights);
 
  private:
-  /// Empty where sum and update can be one kernel.
-  std::string what_forbids_fusing(bool wanted, std::size_t inbox_bytes) const;
-  void find_peers(std::size_t inbox_bytes);
-  void sum_by_peers();
-  std::size_t square_count() const;
-  Tensor squares()
-      const;  ///< f32: sum of squares of each bucket's gradients, or of each chunk's where these are whole.
-  void clear_others_squares();
-  void add_squares(std::size_t bucket, Stream stream);
-  void find_squares(bool communicates);
-  float* clip_scale() const;
   void update(std::size_t bucket, Stream stream);
-  void gather(std::size_t bucket, Stream stream);
-  void scale_and_update();
+  UpdateSlice slice_of(std::size_t bucket) const;
 
   OptimizerSettings settings_;
   float clip_norm_;
   const ParameterArena& arena_;
   Device& device_;
   OptimizerOps& ops_;
-  Communicator& communicator_;
   NonFinite* nonfinite_;
-  OnNonFinite on_nonfinite_;
-  Buffer clip_;  ///< f32: squares(), then the scale. Made when it is needed.
-  std::string why_not_fused_;
-  Buffer inbox_;  ///< Of sum_and_update(), as peers_.
-  PeerInboxes peers_;
-  Buffer meeting_memory_;  ///< Of meet(), as meeting_.
-  PeerInboxes meeting_;
+  bool clips_;                        ///< All updates wait for the norm.
+  std::optional<GradientNorm> norm_;  ///< Made when it is needed.
   StepRef step_;
   StepState begun_;  ///< Where a CPU keeps the number of the step.
-  bool gathers_ = false;
-  Communicator::Ticket last_gather_ = 0;
+  WeightStore* weights_ = nullptr;
 };
 
 }  // namespace ddptrain

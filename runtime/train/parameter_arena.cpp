@@ -144,15 +144,16 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
       compute_(device.dtype()),
       gradient_type_(kept_type(options.gradient_type, compute_)),
       master_type_(master_dtype(device.precision())),
-      parts_(options.shard_state ? communicator.size() : 1) {
+      partition_(options.shard_state ? Partition{communicator.size(), communicator.rank()} : Partition{}) {
   DDP_CHECK(gradient_type_ == compute_ || gradient_type_ == master_type_, "gradients of {} beside weights of {}",
             name_of(gradient_type_), name_of(compute_));
   const auto elements = static_cast<std::size_t>(plan_.size);
-  const std::size_t state_bytes = elements / static_cast<std::size_t>(parts_) * size_of(master_type_);
+  const std::size_t state_bytes = elements / static_cast<std::size_t>(partition_.parts) * size_of(master_type_);
   const std::size_t weight_bytes = elements * size_of(compute_);
   const std::size_t gradient_bytes = elements * size_of(gradient_type_);
-  if (!(sharded() && options.by_peers && allocate_for_peers(weight_bytes, gradient_bytes))) {
-    weights_ = sharded() ? communicator.allocate(weight_bytes) : device.allocate(weight_bytes);
+  const bool sharded = partition_.parts > 1;
+  if (!(sharded && options.by_peers && allocate_for_peers(weight_bytes, gradient_bytes))) {
+    weights_ = sharded ? communicator.allocate(weight_bytes) : device.allocate(weight_bytes);
     gradients_ = communicator.allocate(gradient_bytes);
   }
   if (master_type_ != compute_) master_ = device.allocate(state_bytes);
@@ -163,7 +164,7 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
 }
 
 bool ParameterArena::allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes) {
-  if (parts_ > PeerInboxes::kMaxRanks) return false;
+  if (partition_.parts > PeerInboxes::kMaxRanks) return false;
   PeerMemory weights = communicator_.allocate_for_peers(weight_bytes);
   if (weights.of_rank.empty()) return false;
   PeerMemory gradients = communicator_.allocate_for_peers(gradient_bytes);
@@ -201,8 +202,8 @@ void ParameterArena::number_chunks() {
 /// What of each parameter lies within this rank's part of the bucket.
 std::vector<UpdateChunk> ParameterArena::chunks_of(std::size_t index) const {
   const Bucket& bucket = plan_.buckets[index];
-  const std::int64_t part = bucket.size / parts_;
-  const std::int64_t begin = bucket.begin + (sharded() ? communicator_.rank() * part : 0);
+  const std::int64_t part = bucket.size / partition_.parts;
+  const std::int64_t begin = bucket.begin + partition_.index * part;
   DDP_CHECK(bucket.size <= std::int64_t{UINT32_MAX}, "a bucket of {} elements: too many for 32-bit positions",
             bucket.size);
   std::vector<UpdateChunk> chunks;
@@ -259,7 +260,9 @@ Tensor ParameterArena::bucket_gradients(std::size_t bucket) const {
 }
 
 Tensor ParameterArena::part_of(const Tensor& bucket) const {
-  return sharded() ? own_part(communicator_, bucket) : bucket;
+  const std::size_t bytes = bucket.bytes() / static_cast<std::size_t>(partition_.parts);
+  char* first = static_cast<char*>(bucket.data) + static_cast<std::size_t>(partition_.index) * bytes;
+  return {first, bucket.dtype, {bucket.size() / partition_.parts}};
 }
 
 Tensor ParameterArena::reduced_gradients(std::size_t bucket) const { return part_of(bucket_gradients(bucket)); }
@@ -290,7 +293,7 @@ std::array<void*, PeerInboxes::kMaxRanks - 1> ParameterArena::peer_weights(std::
 Tensor ParameterArena::state(const Buffer& buffer, std::size_t bucket) const {
   if (buffer.data() == nullptr) return {};
   const Bucket& b = plan_.buckets.at(bucket);
-  return stretch(buffer, master_type_, b.begin / parts_, b.size / parts_);
+  return stretch(buffer, master_type_, b.begin / partition_.parts, b.size / partition_.parts);
 }
 
 Tensor ParameterArena::master(std::size_t bucket) const {
@@ -356,12 +359,13 @@ void ParameterArena::initialise_as(std::uint64_t seed, int rank) {
 
 template <class T, class Visit>
 void ParameterArena::visit_masters(const Visit& visit) const {
-  const bool gathers = sharded() && master_.data() != nullptr;
+  const bool sharded = partition_.parts > 1;
+  const bool gathers = sharded && master_.data() != nullptr;
   const Stream stream = device_.compute_stream();
   const Buffer staging = gathers ? allocate_staging() : Buffer{};
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     const Bucket& bucket = plan_.buckets[b];
-    Tensor values = sharded() ? bucket_weights(b) : master(b);
+    Tensor values = sharded ? bucket_weights(b) : master(b);
     if (gathers) {
       values = staging.view(master_type_, {bucket.size});
       device_.convert(master(b), part_of(values), stream);
@@ -390,18 +394,18 @@ std::vector<double> ParameterArena::master_values() const {
 StateArray ParameterArena::array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer) const {
   const ParameterSpec& spec = specs_[parameter];
   const Bucket& bucket = plan_.buckets[plan_.bucket_of[parameter]];
-  const std::int64_t part = bucket.size / parts_;
-  const std::int64_t part_begin = bucket.begin + (sharded() ? communicator_.rank() * part : 0);
+  const std::int64_t part = bucket.size / partition_.parts;
+  const std::int64_t part_begin = bucket.begin + partition_.index * part;
   const std::int64_t origin = plan_.begin[parameter];
   const std::int64_t begin = std::max(origin, part_begin);
   const std::int64_t end = std::min(origin + spec.size(), part_begin + part);
   StateArray array{fmt::format("{}/{}", kind, spec.name),
                    spec.shape,
                    master_type_,
-                   sharded() ? Placement::sharded : Placement::replicated,
+                   partition_.parts > 1 ? Placement::sharded : Placement::replicated,
                    {}};
   if (begin < end) {
-    const std::int64_t place = bucket.begin / parts_ + (begin - part_begin);
+    const std::int64_t place = bucket.begin / partition_.parts + (begin - part_begin);
     array.pieces.push_back({begin - origin, stretch(buffer, master_type_, place, end - begin)});
   }
   return array;

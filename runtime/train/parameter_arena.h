@@ -37,6 +37,12 @@ struct StateArray {
   std::vector<Piece> pieces;
 };
 
+/// How each bucket is divided among ranks for the optimizer: into `parts` equal parts, of which this rank has `index`.
+struct Partition {
+  std::int64_t parts = 1;
+  std::int64_t index = 0;
+};
+
 struct ArenaOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
@@ -64,7 +70,7 @@ class ParameterArena {
   std::int64_t parameter_count() const;  ///< Elements of all parameters, without padding.
 
   DType gradient_type() const { return gradient_type_; }
-  bool sharded() const { return parts_ > 1; }
+  const Partition& partition() const { return partition_; }  ///< One part: every rank updates everything.
   /// Whether this rank's GPU reaches gradients and weights of all ranks: gradient_parts() and peer_weights() are there.
   /// The same on all ranks.
   bool reaches_peers() const { return !peer_weights_.empty(); }
@@ -121,7 +127,7 @@ class ParameterArena {
   DType compute_;
   DType gradient_type_;
   DType master_type_;
-  std::int64_t parts_;  ///< Into which buckets are divided for the optimizer.
+  Partition partition_;
   Buffer weights_;
   Buffer gradients_;
   std::vector<void*> peer_weights_;  ///< By rank, as this rank's GPU reaches them; empty where it does not.

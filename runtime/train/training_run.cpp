@@ -45,15 +45,15 @@ double accuracy(const MetricSums& sums) {
 class RunningLoss {
  public:
   RunningLoss(Trainer& trainer, Device& device)
-      : trainer_(trainer), pinned_(device.allocate_pinned(2 * trainer.virtual_rank_count() * sizeof(MetricSums))) {}
+      : trainer_(trainer), pinned_(device.allocate_pinned(2 * trainer.metrics().count() * sizeof(MetricSums))) {}
 
-  void queue() { trainer_.copy_running_sums(copy(++pieces_)); }
+  void queue() { trainer_.metrics().copy_training(copy(++pieces_)); }
 
   /// Over the steps of the last piece that has ended; nothing where that is not known.
   std::optional<double> read() {
     if (pieces_ < 2) return std::nullopt;
     MetricSums sums;
-    for (std::size_t i = 0; i < trainer_.virtual_rank_count(); ++i) sums = sums + copy(pieces_ - 1)[i];
+    for (std::size_t i = 0; i < trainer_.metrics().count(); ++i) sums = sums + copy(pieces_ - 1)[i];
     if (sums.samples < before_.samples) before_ = {};  // taken meanwhile
     const MetricSums piece{sums.loss - before_.loss, 0, sums.samples - before_.samples};
     before_ = sums;
@@ -63,7 +63,7 @@ class RunningLoss {
 
  private:
   MetricSums* copy(std::size_t piece) const {
-    return static_cast<MetricSums*>(pinned_.data()) + piece % 2 * trainer_.virtual_rank_count();
+    return static_cast<MetricSums*>(pinned_.data()) + piece % 2 * trainer_.metrics().count();
   }
 
   Trainer& trainer_;
@@ -149,11 +149,11 @@ class TrainingRun {
     if (step_ > begin) at_boundary(end);  // resumed: a checkpoint comes before what follows its step
     while (step_ < end) {
       run_window(next_boundary(end) - step_);
-      if (step_ == end) last_loss = mean_loss(trainer_.sums_since_mark());
+      if (step_ == end) last_loss = mean_loss(trainer_.metrics().since_mark());
       if (is_every(options_.verify_every)) guard_.check_replicas(step_);
       at_boundary(end);
     }
-    const MetricSums train = std::exchange(epoch_sums_, {}) + trainer_.take_training_sums();
+    const MetricSums train = std::exchange(epoch_sums_, {}) + trainer_.metrics().take_training();
     const MetricSums test = trainer_.evaluate(options_.eval_samples);
     result_.epochs.push_back({++epochs_done_, step_, mean_loss(train), accuracy(train), mean_loss(test), accuracy(test),
                               meter_.rate_since(first_window), last_loss});
@@ -169,7 +169,7 @@ class TrainingRun {
   bool is_every(std::int64_t steps) const { return steps > 0 && step_ % steps == 0; }
 
   void log_steps() {
-    const MetricSums sums = trainer_.take_training_sums();
+    const MetricSums sums = trainer_.metrics().take_training();
     epoch_sums_ = epoch_sums_ + sums;
     StepResult result;
     result.epoch = epochs_done_ + 1;
@@ -274,7 +274,7 @@ class TrainingRun {
       if (step_ == options_.fail_step && world_.rank() == options_.fail_rank) {
         fail("step {} fails because --fail-at says so", step_);
       }
-      if (step_ == last_step_of_epoch_) trainer_.mark_training_sums();
+      if (step_ == last_step_of_epoch_) trainer_.metrics().mark_training();
       const std::int64_t piece = next_piece(end);
       trainer_.run(static_cast<std::uint64_t>(piece));
       step_ += piece;

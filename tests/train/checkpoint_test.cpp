@@ -159,7 +159,7 @@ TEST(Checkpoint, ARunGoesOnWithTheSameBits) {
         ASSERT_EQ(write(run, own, 3).error, "") << which;
         const auto written = run.arrays();
         run.trainer->run(4);
-        const MetricSums expected = run.trainer->running_sums().at(0);
+        const MetricSums expected = run.trainer->metrics().training().at(0);
 
         Replica other(test_world(), options);
         other.trainer->run(1);
@@ -171,7 +171,7 @@ TEST(Checkpoint, ARunGoesOnWithTheSameBits) {
         other.trainer->run(4);
         EXPECT_EQ(other.arrays(), run.arrays()) << which;
         EXPECT_NE(other.arrays(), written) << which;
-        const MetricSums sums = other.trainer->running_sums().at(0);
+        const MetricSums sums = other.trainer->metrics().training().at(0);
         EXPECT_EQ(sums.loss, expected.loss) << which;
         EXPECT_EQ(sums.samples, expected.samples) << which;
       }

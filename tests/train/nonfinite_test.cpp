@@ -153,7 +153,7 @@ void expect_left_out(DeviceKind kind, Precision precision, const TrainerOptions&
   run.trainer->run(1);
   EXPECT_NE(run.arrays(), before) << "training goes on";
   EXPECT_EQ(run.state().nonfinite.in_a_row, 0u);
-  const MetricSums sums = run.trainer->take_training_sums();
+  const MetricSums sums = run.trainer->metrics().take_training();
   EXPECT_EQ(sums.samples, 12u * (planted.first + 1)) << "the step that was left out does not count";
   EXPECT_TRUE(std::isfinite(sums.loss));
   EXPECT_TRUE(std::ranges::all_of(run.trainer->arena().master_values(), [](double w) { return std::isfinite(w); }));
@@ -206,7 +206,7 @@ TEST_P(NonFiniteOnDevice, SkipChangesNothingWhereAllIsFinite) {
     stop.trainer->run(7);
     skip.trainer->run(7);
     EXPECT_EQ(skip.arrays(), stop.arrays());
-    EXPECT_EQ(skip.trainer->take_training_sums().loss, stop.trainer->take_training_sums().loss);
+    EXPECT_EQ(skip.trainer->metrics().take_training().loss, stop.trainer->metrics().take_training().loss);
     EXPECT_EQ(stop.state().nonfinite.first, 0u);
     EXPECT_EQ(skip.state().nonfinite.first, 0u);
   }
