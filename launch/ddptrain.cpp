@@ -38,11 +38,11 @@
 #include "runtime/ops/product_rate.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/topology/topology.h"
-#include "runtime/train/distributed_sampler.h"
-#include "runtime/train/report.h"
-#include "runtime/train/tensorboard_file.h"
-#include "runtime/train/trainer.h"
-#include "runtime/train/training_run.h"
+#include "runtime/train/report/report.h"
+#include "runtime/train/report/tensorboard_file.h"
+#include "runtime/train/run/training_run.h"
+#include "runtime/train/step/distributed_sampler.h"
+#include "runtime/train/step/trainer.h"
 
 using namespace ddptrain;
 

@@ -7,7 +7,7 @@
 
 #include "launch/options.h"
 #include "runtime/comm/world.h"
-#include "runtime/train/description.h"
+#include "runtime/train/report/description.h"
 
 namespace ddptrain {
 

@@ -10,9 +10,9 @@
 #include "models/workload.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/watchdog.h"
-#include "runtime/train/checkpoint_writer.h"
-#include "runtime/train/trainer.h"
-#include "runtime/train/training_run.h"
+#include "runtime/train/checkpoint/checkpoint_writer.h"
+#include "runtime/train/run/training_run.h"
+#include "runtime/train/step/trainer.h"
 
 /// The flags of ddptrain: each is written into the options of the component that it is for. What depends on the machine
 /// or on several of them is worked out by the functions below.

@@ -7,8 +7,8 @@
 
 #include "launch/options.h"
 #include "runtime/comm/world.h"
-#include "runtime/train/checkpoint.h"
-#include "runtime/train/distributed_sampler.h"
+#include "runtime/train/checkpoint/checkpoint.h"
+#include "runtime/train/step/distributed_sampler.h"
 
 namespace ddptrain {
 

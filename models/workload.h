@@ -12,8 +12,8 @@
 #include "runtime/device/device.h"
 #include "runtime/train/dataset.h"
 #include "runtime/train/model.h"
-#include "runtime/train/training_run.h"
-#include "runtime/train/training_state.h"
+#include "runtime/train/run/training_run.h"
+#include "runtime/train/step/store/training_state.h"
 
 namespace CLI {
 class App;

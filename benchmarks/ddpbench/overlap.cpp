@@ -10,7 +10,7 @@
 #include "runtime/device/fill_random.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/linear.h"
-#include "runtime/train/meter.h"
+#include "runtime/train/run/meter.h"
 
 namespace ddptrain::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "runtime/train/distributed_sampler.h"
+#include "runtime/train/step/distributed_sampler.h"
 #include "tests/data/idx_files.h"
 
 namespace ddptrain {

@@ -1,4 +1,4 @@
-#include "runtime/train/checkpoint.h"
+#include "runtime/train/checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -14,8 +14,8 @@
 #include "models/gpt/gpt.h"
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
-#include "runtime/train/checkpoint_writer.h"
-#include "runtime/train/step_pace.h"
+#include "runtime/train/checkpoint/checkpoint_writer.h"
+#include "runtime/train/run/step_pace.h"
 #include "tests/train/rig.h"
 
 namespace ddptrain {

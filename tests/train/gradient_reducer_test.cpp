@@ -1,4 +1,4 @@
-#include "runtime/train/gradient_reducer.h"
+#include "runtime/train/step/gradient_reducer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/train/optimizer.h"
+#include "runtime/train/step/optimizer.h"
 
 #include <gtest/gtest.h>
 

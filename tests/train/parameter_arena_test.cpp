@@ -1,4 +1,4 @@
-#include "runtime/train/parameter_arena.h"
+#include "runtime/train/step/store/parameter_arena.h"
 
 #include <gtest/gtest.h>
 

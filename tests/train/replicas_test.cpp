@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "runtime/core/error.h"
-#include "runtime/train/run_guard.h"
-#include "runtime/train/training_run.h"
+#include "runtime/train/run/run_guard.h"
+#include "runtime/train/run/training_run.h"
 #include "tests/train/rig.h"
 
 namespace ddptrain {

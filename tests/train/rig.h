@@ -9,7 +9,7 @@
 #include "data/images.h"
 #include "data/synthetic.h"
 #include "models/cnn/cnn.h"
-#include "runtime/train/trainer.h"
+#include "runtime/train/step/trainer.h"
 #include "tests/support/gpus.h"
 #include "tests/support/mpi_main.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/train/summary.h"
+#include "runtime/train/report/summary.h"
 
 #include <gtest/gtest.h>
 #include <spdlog/fmt/fmt.h>

@@ -1,4 +1,4 @@
-#include "runtime/train/training_run.h"
+#include "runtime/train/run/training_run.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "runtime/core/error.h"
-#include "runtime/train/calibration.h"
+#include "runtime/train/measure/calibration.h"
 #include "tests/train/trainer_rig.h"
 
 namespace ddptrain::trainer_test {

@@ -1,4 +1,4 @@
-#include "runtime/train/training_state.h"
+#include "runtime/train/step/store/training_state.h"
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,8 @@
 
 #include "runtime/device/device.h"
 #include "runtime/ops/optimizer.h"
-#include "runtime/train/parameter_arena.h"
-#include "runtime/train/step/weight_store.h"
+#include "runtime/train/step/store/parameter_arena.h"
+#include "runtime/train/step/store/weight_store.h"
 
 namespace ddptrain {
 

@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
+#include "runtime/train/step/store/weight_store.h"
 #include "runtime/train/step/sync/gradient_sync.h"
 #include "runtime/train/step/trainer_options.h"
 #include "runtime/train/step/virtual_rank_sums.h"
-#include "runtime/train/step/weight_store.h"
 
 namespace ddptrain {
 

@@ -8,11 +8,11 @@
 #include "runtime/core/tensor.h"
 #include "runtime/ops/optimizer.h"
 #include "runtime/train/dataset.h"
-#include "runtime/train/distributed_sampler.h"
-#include "runtime/train/gradient_reducer.h"
-#include "runtime/train/optimizer.h"
-#include "runtime/train/parameter_arena.h"
-#include "runtime/train/virtual_ranks.h"
+#include "runtime/train/step/distributed_sampler.h"
+#include "runtime/train/step/gradient_reducer.h"
+#include "runtime/train/step/optimizer.h"
+#include "runtime/train/step/store/parameter_arena.h"
+#include "runtime/train/step/virtual_ranks.h"
 
 namespace ddptrain {
 

@@ -6,7 +6,7 @@
 
 #include "runtime/device/device.h"
 #include "runtime/ops/optimizer.h"
-#include "runtime/train/parameter_arena.h"
+#include "runtime/train/step/store/parameter_arena.h"
 
 namespace ddptrain {
 

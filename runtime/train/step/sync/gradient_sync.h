@@ -9,8 +9,8 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
-#include "runtime/train/optimizer.h"
-#include "runtime/train/parameter_arena.h"
+#include "runtime/train/step/optimizer.h"
+#include "runtime/train/step/store/parameter_arena.h"
 #include "runtime/train/step/virtual_rank_sums.h"
 
 namespace ddptrain {
