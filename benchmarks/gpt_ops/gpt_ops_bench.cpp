@@ -450,7 +450,8 @@ class GptOps {
     const double width = static_cast<double>(s_.width), cells = static_cast<double>(logits.size());
     const Tensor x = random({s_.rows(), s_.width}), weight = random({s_.padded, s_.width}), dx = empty(x.shape);
     const OutputLayer layer{x, weight, batch_, 0, s_.vocabulary, 1e-5f, dlogits, dx};
-    time("output_layer", 3 * bytes, 4 * cells * width, [&] { device_.get<LossOps>().output_layer(layer, metrics); });
+    time("output_layer", 3 * bytes, 4 * cells * width,
+         [&] { device_.get<LossOps>().output_layer(device_, layer, metrics); });
     for (int tensors = 0; tensors < 6; ++tensors) buffers_.pop_back();
   }
 

@@ -14,7 +14,6 @@ class CudaLoss final : public LossOps, CudaOps {
   void token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                            std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
                            MetricSums* sums) override;
-  void output_layer(const OutputLayer& layer, MetricSums* sums) override;
 };
 
 }  // namespace ddptrain

@@ -3,7 +3,6 @@
 #include "runtime/ops/cuda/mma.cuh"
 
 #define DDP_WGMMA 1
-#define DDP_CLUSTERS_OF(blocks)
 
 /// Those of runtime/ops/cuda/wgmma.cuh that emulated kernels use. A thread computes its own elements; where A is in
 /// registers, it learns its rows from the four lanes that hold them.
@@ -68,19 +67,6 @@ template <bool kTransposedB>
 void wgmma_m64n64k16(float (&d)[32], const std::uint32_t (&a)[4], SwizzledOperand b, bool add) {
   multiply_fragments(d, a, add, [b](int k, int n) { return kTransposedB ? b.element(k, n) : b.element(n, k); });
 }
-inline void wgmma_m64n256k16_transposed_b(float (&d)[128], SwizzledOperand a, SwizzledOperand b, bool add) {
-  const int lane = threadIdx.x % 32, first = threadIdx.x % 128 / 32 * 16 + lane / 4;
-  emulated::Block::current().start_work([out = &d[0], a, b, add, lane, first] {
-    for (int i = 0; i < 128; ++i) {
-      const int m = first + i / 2 % 2 * 8, n = column_of(i, lane);
-      const SwizzledOperand tile = b + static_cast<std::uint32_t>(n / 64) * b.tile_bytes;
-      float sum = add ? out[i] : 0.0f;
-      for (int k = 0; k < 16; ++k) sum += a.element(m, k) * tile.element(k, n % 64);
-      out[i] = sum;
-    }
-  });
-}
-
 inline void wgmma_m64n32k16_transposed(float (&d)[16], SwizzledOperand a, SwizzledOperand b, bool add) {
   const int lane = threadIdx.x % 32, first = threadIdx.x % 128 / 32 * 16 + lane / 4;
   emulated::Block::current().start_work([out = &d[0], a, b, add, lane, first] {
