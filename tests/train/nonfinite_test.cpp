@@ -6,6 +6,7 @@
 #include "runtime/core/error.h"
 #include "runtime/train/run/run_guard.h"
 #include "runtime/train/run/training_run.h"
+#include "tests/support/says.h"
 #include "tests/train/rig.h"
 
 namespace ddptrain {
@@ -13,11 +14,6 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-const ImageData& data() {
-  static const ImageData images = make_synthetic(600, 7);
-  return images;
-}
 
 /// What becomes of one element of a gradient, in steps [first, end) counted from 0, on one rank.
 struct Planted {
@@ -105,7 +101,7 @@ struct PlantedRun {
 
   PlantedRun(DeviceKind kind, Precision precision, const TrainerOptions& options, const Planted& planted)
       : rig(kind, precision) {
-    trainer = rig.trainer(options, data(), std::make_unique<PlantedModel>(*rig.device, planted));
+    trainer = rig.trainer(options, some_images(), std::make_unique<PlantedModel>(*rig.device, planted));
   }
 
   RunResult run(RunOptions options) {
@@ -226,8 +222,6 @@ std::string agreed_error(PlantedRun& run, RunOptions options) {
   for (const std::string& other : test_world().all_gather(message)) EXPECT_EQ(other, message);
   return message;
 }
-
-bool says(const std::string& message, const std::string& text) { return message.find(text) != std::string::npos; }
 
 TEST_P(NonFiniteOnDevice, StopEndsTheRunOnAllRanksAndNamesStepAndParameter) {
   for (const Precision precision : precisions()) {

@@ -42,6 +42,11 @@ struct Rig {
   }
 };
 
+inline const ImageData& some_images() {
+  static const ImageData images = make_synthetic(600, 7);
+  return images;
+}
+
 inline bool enough_devices(DeviceKind kind) {
   return kind == DeviceKind::cpu || test_world().min(has_gpus_for(test_world().size()) ? 1.0 : 0.0) > 0.0;
 }

@@ -18,7 +18,7 @@ namespace ddptrain {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using nlohmann::json;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -30,12 +30,12 @@ std::future<std::string> in_background(std::function<std::string()> work) {
     try {
       return work();
     } catch (const std::exception& error) {
-      return Json{{"error", error.what()}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+      return json{{"error", error.what()}}.dump(-1, ' ', false, json::error_handler_t::replace);
     }
   });
 }
 
-std::string error_in(const Json& result) { return result.value("error", ""); }
+std::string error_in(const json& result) { return result.value("error", ""); }
 
 }  // namespace
 
@@ -122,7 +122,7 @@ std::string CheckpointWriter::write_file() const {
   AtomicFile file(folder / file_name_);
   file.write(image_.data(), image_bytes_);
   file.commit();
-  return Json{{"name", file_name_}, {"bytes", image_bytes_}, {"xxh3_128", xxh3_128(image_.data(), image_bytes_)}}
+  return json{{"name", file_name_}, {"bytes", image_bytes_}, {"xxh3_128", xxh3_128(image_.data(), image_bytes_)}}
       .dump();
 }
 
@@ -156,21 +156,21 @@ std::optional<WrittenCheckpoint> CheckpointWriter::wait() {
 
 /// All ranks have finished the phase, or wait for it here.
 std::optional<WrittenCheckpoint> CheckpointWriter::advance() {
-  Json mine = Json::parse(work_.get());
+  json mine = json::parse(work_.get());
   mine["pause"] = current_.pause_seconds;
   mine["host"] = world_.hostname();
   for (const MetricSums& sums : sums_) mine["sums"].push_back({sums.loss, sums.correct, sums.samples});
-  const std::vector<std::string> results = world_.all_gather(mine.dump(-1, ' ', false, Json::error_handler_t::replace));
+  const std::vector<std::string> results = world_.all_gather(mine.dump(-1, ' ', false, json::error_handler_t::replace));
   Manifest manifest{run_, progress_, arrays_, {}, utc()};
   manifest.progress.rank_sums.clear();
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    const Json result = Json::parse(results[rank]);
+    const json result = json::parse(results[rank]);
     if (const std::string error = error_in(result); !error.empty())
       return finish(fmt::format("rank {} ({}): {}", rank, result.at("host").get<std::string>(), error));
     current_.pause_seconds = std::max(current_.pause_seconds, result.at("pause").get<double>());
     if (phase_ == Phase::publishing) continue;
     manifest.files.push_back({result.at("name"), result.at("bytes"), result.at("xxh3_128")});
-    for (const Json& sums : result.at("sums")) {
+    for (const json& sums : result.at("sums")) {
       const double loss = sums[0].is_null() ? std::nan("") : sums[0].get<double>();  // JSON has no NaN
       manifest.progress.rank_sums.push_back({loss, sums[1], sums[2]});
     }

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,13 +28,9 @@ constexpr double kRecoveriesOfARound = 2.0;
 constexpr double kFewestRounds = 4.0;
 constexpr std::size_t kRoundsOfAnInterval = 8;  // with fewer, one is narrow by chance too often
 constexpr double kClockFell = 0.97;
-constexpr std::uint64_t kUnroll = StepGraphOptions{}.unroll;
 
 std::size_t index_of(TimedWork work) { return static_cast<std::size_t>(work); }
 double slowest(const std::vector<double>& seconds) { return *std::max_element(seconds.begin(), seconds.end()); }
-double mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
 
 template <class Get>
 std::vector<double> column(const std::vector<CalibrationRound>& rounds, Get get) {

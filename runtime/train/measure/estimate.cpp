@@ -23,11 +23,6 @@ double tail(double angle, double degrees) {
   return sum * width / 3.0;
 }
 
-double mean(const std::vector<double>& values) {
-  DDP_CHECK(!values.empty(), "an estimate of nothing");
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
 /// How many independent observations tell as much about their mean.
 double effective_count(const std::vector<double>& deviations, double squares) {
   constexpr double kFewest = 2.5;  // with fewer, one high correlation by chance would make the interval useless
@@ -39,6 +34,11 @@ double effective_count(const std::vector<double>& deviations, double squares) {
 }
 
 }  // namespace
+
+double mean(const std::vector<double>& values) {
+  DDP_CHECK(!values.empty(), "a mean of nothing");
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
 
 double student_quantile(double above, double degrees) {
   DDP_CHECK(above > 0.0 && above < 0.5 && degrees >= 1.0, "a quantile above {} of {} degrees", above, degrees);

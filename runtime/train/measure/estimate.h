@@ -24,6 +24,9 @@ struct Estimate {
   bool contains(double truth) const { return truth >= value - half_width && truth <= value + half_width; }
 };
 
+/// Error of nothing.
+double mean(const std::vector<double>& values);
+
 /// Of the mean. `candidates`: what is observed was chosen among so many because it was the largest, and its interval is
 /// as much wider as holds the truth nevertheless (Bonferroni). Error of nothing.
 Estimate estimate_mean(const std::vector<double>& observations, std::size_t candidates = 1);

@@ -9,7 +9,6 @@
 namespace ddptrain {
 namespace {
 
-constexpr std::uint64_t kUnroll = StepGraphOptions{}.unroll;
 constexpr int kRounds = 5;
 
 /// A sequence of work that is measured once in every round.

@@ -18,7 +18,6 @@ double thread_cpu_seconds() {
 }  // namespace
 
 std::uint64_t steps_per_window(double window_seconds, double step_seconds) {
-  constexpr std::uint64_t kUnroll = StepGraphOptions{}.unroll;
   const auto steps = static_cast<std::uint64_t>(std::max(1.0, std::floor(window_seconds / step_seconds)));
   return steps > kUnroll ? steps - steps % kUnroll : steps;
 }

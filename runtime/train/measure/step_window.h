@@ -8,6 +8,8 @@
 
 namespace ddptrain {
 
+constexpr std::uint64_t kUnroll = StepGraphOptions{}.unroll;
+
 /// How many steps take about `window_seconds`: at least one, and whole graphs where it is more than one graph.
 std::uint64_t steps_per_window(double window_seconds, double step_seconds);
 

@@ -14,7 +14,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double clock_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 Json metadata(const char* kind, int rank, int lane, const std::string& name) {
   return {{"ph", "M"}, {"name", kind}, {"pid", rank}, {"tid", lane}, {"args", {{"name", name}}}};
@@ -68,7 +70,7 @@ std::string chrome_trace(const std::vector<RankTrace>& ranks) {
 
 std::vector<RankTrace> gather_trace(const World& world, const std::vector<TimelineSpan>& mine) {
   world.barrier();
-  const auto all = world.gather(to_json(world.node(), world.hostname(), now(), mine).dump());
+  const auto all = world.gather(to_json(world.node(), world.hostname(), clock_seconds(), mine).dump());
   if (world.rank() != 0) return {};
   std::vector<Json> parsed;
   std::map<int, double> clocks;  // of each node, when the first of its ranks left the barrier
