@@ -1,6 +1,7 @@
 """ddpreport: one page that explains the results of sweeps, or draws training runs."""
 
 import argparse
+import itertools
 import json
 import pathlib
 import sys
@@ -171,7 +172,8 @@ def machine_pictures(results: Results) -> list[Block]:
     machines: dict[str, pathlib.Path] = {}
     for source, topology in results.topologies.items():
         machines.setdefault(json.dumps(topology, sort_keys=True), source.parent)
-    return [picture for text, folder in machines.items() for picture in drawings(json.loads(text), folder.name or "topology")]
+    drawn = (drawings(json.loads(text), folder.name or "topology") for text, folder in machines.items())
+    return list(itertools.chain.from_iterable(drawn))
 
 
 def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Block]:
@@ -197,7 +199,8 @@ def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Bloc
     if len(predicted) >= FEWEST_PREDICTED:
         words, table = predicted_words(experiment, predicted), predicted_table(experiment, predicted)
         blocks += [Heading(3, "Predicted and measured"), words, table, *unseen_tables(experiment)]
-    for heading, lines in (("What NCCL chose", choices(experiment)), ("Numerics", [x for x in same if x not in warned])):
+    explained = [line for line in same if line not in warned]
+    for heading, lines in (("What NCCL chose", choices(experiment)), ("Numerics", explained)):
         blocks += [Heading(3, heading), *lines] if lines else []
     failed = failures(experiment)
     return [*blocks, Heading(3, "Failed and skipped"), failed] if failed.rows else blocks
@@ -215,7 +218,8 @@ def unique_names(blocks: list[Block]) -> None:
         seen[picture.name] = seen.get(picture.name, 0) + 1
         if seen[picture.name] > 1:
             name = f"{picture.name}-{seen[picture.name]}"
-            picture.svg = picture.svg.replace(f'"{picture.name}-', f'"{name}-').replace(f"#{picture.name}-", f"#{name}-")
+            for before in ('"', "#"):
+                picture.svg = picture.svg.replace(f"{before}{picture.name}-", f"{before}{name}-")
             picture.name = name
 
 
