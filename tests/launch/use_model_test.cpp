@@ -158,9 +158,9 @@ TEST_F(UseModel, ClassifiersTakeImagesOfOtherSizesAndClasses) {
   for (const std::string part : {"train", "test"}) {
     const auto count = static_cast<std::uint32_t>(labels.size());
     tests::write_plain(folder_ / ("idx/emnist-x-" + part + "-images-idx3-ubyte"),
-                         tests::idx_bytes(0x0803, {count, kHeight, kWidth}, pixels));
+                       tests::idx_bytes(0x0803, {count, kHeight, kWidth}, pixels));
     tests::write_plain(folder_ / ("idx/emnist-x-" + part + "-labels-idx1-ubyte"),
-                         tests::idx_bytes(0x0801, {count}, labels));
+                       tests::idx_bytes(0x0801, {count}, labels));
   }
   for (const std::string& model : classifiers()) {
     for (const std::string data : {"images", "idx"}) {
