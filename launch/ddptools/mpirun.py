@@ -1,6 +1,7 @@
 """What the mpirun of Open MPI and that of MPICH call differently."""
 
 import dataclasses
+import os
 import re
 import signal
 from collections.abc import Callable
@@ -52,3 +53,9 @@ def find_mpirun(program: str = "mpirun") -> Mpirun:
     """That of the machine; Open MPI's where there is none."""
     version = ask([program, "--version"]) or ""
     return HYDRA if re.search(r"hydra|Intel\(R\) MPI", version, re.IGNORECASE) else OPEN_MPI
+
+
+def permission() -> dict[str, str]:
+    """Variables without which Open MPI does not start as root."""
+    names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    return dict.fromkeys(names, "1") if os.geteuid() == 0 else {}

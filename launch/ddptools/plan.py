@@ -56,6 +56,11 @@ class Case:
         return self.gpus_per_node * self.nodes
 
     @property
+    def fit(self) -> NetworkFit | None:
+        """What was measured of the network that it uses."""
+        return self.intra_fit if self.nodes == 1 else self.inter_fit
+
+    @property
     def over_mpi(self) -> bool:
         """Whether MPI sums between nodes."""
         return self.nodes > 1 and (self.work.device == "cpu" or self.work.hierarchical != "")
@@ -107,7 +112,7 @@ def predict(case: Case) -> Prediction:
         compute += case.interference * communication_seconds
         exposed = exposed_beneath_forward(buckets, [seconds for seconds, _, _ in times], compute)
     elif case.overlap and case.gpus > 1:
-        backward_seconds = last_backward_seconds(case, alone_seconds)
+        backward_seconds = case.work.backward_flop / case.work.flop * alone_seconds / case.grad_accum  # of the last micro-step
         slow_down_seconds = case.interference * min(communication_seconds, backward_seconds)
         compute += slow_down_seconds
         exposed = exposed_seconds(buckets, [seconds for seconds, _, _ in times], backward_seconds + slow_down_seconds)
@@ -127,11 +132,6 @@ def predict(case: Case) -> Prediction:
         protocol=protocol,
         bytes_per_gpu=2.0 * (case.gpus - 1) / case.gpus * case.work.gradient_bytes,
     )
-
-
-def last_backward_seconds(case: Case, compute_seconds: float) -> float:
-    """Of the last micro-step, beside which gradients can travel."""
-    return case.work.backward_flop / case.work.flop * compute_seconds / case.grad_accum
 
 
 def exposed_seconds(buckets: Sequence[Buckets], seconds: list[float], backward_seconds: float) -> float:
@@ -161,9 +161,8 @@ def all_reduce_seconds(case: Case, size_bytes: float) -> tuple[float, str, str]:
     if case.gpus == 1:
         return 0.0, "none", ""
     size_bytes *= case.traffic
-    fit = case.intra_fit if case.nodes == 1 else case.inter_fit
-    if fit is not None:
-        return 1e-6 * fit.microseconds(size_bytes, case.gpus), "measured", ""
+    if case.fit is not None:
+        return 1e-6 * case.fit.microseconds(size_bytes, case.gpus), "measured", ""
     result = nccl_model.best(fabric_of(case), size_bytes, case.algorithm, case.protocol)
     return 1e-6 * result.microseconds, result.algorithm, result.protocol
 
@@ -177,11 +176,9 @@ def mpi_traffic(ranks_per_node: int, nodes: int, hierarchical: str = "on") -> fl
 
 
 def fabric_of(case: Case) -> Fabric:
-    bus_gbs = case.intra_gbs if case.nodes == 1 else min(case.intra_gbs, case.inter_gbs)
-    if case.nodes > 1 and case.gpus_per_node == 1:
-        bus_gbs = case.inter_gbs
+    used_gbs = [case.intra_gbs] * (case.gpus_per_node > 1) + [case.inter_gbs] * (case.nodes > 1)
     channels = case.channels or (24 if case.nodes == 1 else 16)
-    return Fabric(case.gpus, case.nodes, bus_gbs, channels, case.generation, case.link)
+    return Fabric(case.gpus, case.nodes, min(used_gbs), channels, case.generation, case.link)
 
 
 def needed_gbs(case: Case, efficiency: float) -> float | None:
@@ -189,8 +186,8 @@ def needed_gbs(case: Case, efficiency: float) -> float | None:
     where no bandwidth is enough."""
     if case.gpus == 1:
         return 0.0
-    field, fit = ("intra_gbs", "intra_fit") if case.nodes == 1 else ("inter_gbs", "inter_fit")
-    free = dataclasses.replace(case, **{fit: None})
+    field = "intra_gbs" if case.nodes == 1 else "inter_gbs"
+    free = dataclasses.replace(case, intra_fit=None, inter_fit=None)
 
     def gbs_at(step: int) -> float:
         return 10.0 ** (9.0 * step / SEARCH_STEPS - 3.0)  # 1e-3 to 1e6

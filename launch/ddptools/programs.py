@@ -1,4 +1,4 @@
-"""Where the programs are that the tools start."""
+"""Where the programs are that the tools start, and what they answer."""
 
 import pathlib
 import subprocess
@@ -21,11 +21,17 @@ def program_folder(given: str | None) -> pathlib.Path:
     return beside if (beside / "ddptrain").exists() else ROOT / "build" / "bin"
 
 
+def answer(command: list[str], timeout_seconds: float | None = 60.0, **settings) -> subprocess.CompletedProcess[str]:
+    """What a program says that is started with no input; with the errors of subprocess.run."""
+    settings |= {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+    return subprocess.run(command, timeout=timeout_seconds, **settings)
+
+
 def ask(command: list[str], timeout_seconds: float = 60.0) -> str | None:
     """What a program prints; None where it is not there or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        done = answer(command, timeout_seconds)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
 

@@ -8,7 +8,8 @@ import pathlib
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 GRACE = 10.0  # seconds that mpirun has to end its ranks
 KILL_SECONDS = 30.0  # that killed processes have to end: one that waits for a disk may take longer
@@ -23,60 +24,37 @@ class Outcome:
     reason: str | None  # of what is not ok
 
 
-def run(
-    command: list[str],
-    environment: dict[str, str],
-    log: pathlib.Path,
-    timeout_seconds: float,
-    tick: Callable[[float], None] = lambda seconds: None,
-) -> Outcome:
-    """Output goes to `log`, errors to the same name with .err. `tick` is called about twice a second. Whatever ends
-    this function, an interrupt included, ends the whole job first."""
+def run(command: list[str], environment: dict[str, str], log: pathlib.Path, timeout_seconds: float) -> Outcome:
+    """Output goes to `log`, errors to the same name with .err. Whatever ends this function, an interrupt included, ends
+    the whole job first."""
     start = time.monotonic()
     errors = log.with_suffix(".err")
     with open(log, "wb") as out, open(errors, "wb") as err:
         try:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-                preexec_fn=when_parent_ends(signal.SIGTERM),
-            )
+            process = start_session(command, signal.SIGTERM, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         except OSError as error:
             return Outcome("failed", None, 0.0, f"{command[0]}: {error.strerror}")
         try:
-            finished = _wait(process, start, timeout_seconds, tick)
+            code = process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            code = None
         finally:
             end_session(process, GRACE)
     seconds = time.monotonic() - start
-    if not finished:
-        return Outcome("timeout", None, seconds, _with_words(f"no end after {timeout_seconds:g} s", errors))
-    if process.returncode != 0:
-        return Outcome("failed", process.returncode, seconds, _with_words(exit_text(process.returncode), errors))
-    return Outcome("ok", 0, seconds, None)
-
-
-def _wait(process: subprocess.Popen, start: float, timeout_seconds: float, tick: Callable[[float], None]) -> bool:
-    while True:
-        seconds = time.monotonic() - start
-        if seconds >= timeout_seconds:
-            return process.poll() is not None
-        try:
-            process.wait(min(0.5, timeout_seconds - seconds))
-            return True
-        except subprocess.TimeoutExpired:
-            tick(time.monotonic() - start)
+    if code == 0:
+        return Outcome("ok", 0, seconds, None)
+    reason = f"no end after {timeout_seconds:g} s" if code is None else exit_text(code)
+    return Outcome("timeout" if code is None else "failed", code, seconds, reason + with_words(end_of(errors)))
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def when_parent_ends(number: int) -> Callable[[], None]:
-    """For the child: mpirun gets this signal when the tool is killed in a way that leaves it no time."""
-    return lambda: _libc.prctl(PR_SET_PDEATHSIG, number)
+def start_session(command: list[str], at_end: int, **settings: Any) -> subprocess.Popen:
+    """In a session of its own, so that the terminal's Ctrl-C does not reach mpirun, which would kill the ranks. It gets
+    the signal `at_end` when the tool is killed in a way that leaves it no time."""
+    tied = lambda: _libc.prctl(PR_SET_PDEATHSIG, at_end)  # noqa: E731
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=tied, **settings)
 
 
 def end_session(process: subprocess.Popen, grace_seconds: float = GRACE) -> None:
@@ -124,9 +102,9 @@ def exit_text(code: int) -> str:
         return f"exit code {code}"
 
 
-def _with_words(what: str, errors: pathlib.Path) -> str:
-    words = last_words(end_of(errors))
-    return f"{what}: {words}" if words else what
+def with_words(said: str) -> str:
+    words = last_words(said)
+    return f": {words}" if words else ""
 
 
 def end_of(path: pathlib.Path) -> str:

@@ -17,10 +17,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "launch"), str(ROOT / "benchmarks")]
 
 from ddptools.errors import UsageError
-from ddptools.interpreter import use_one_with
-
-use_one_with("jinja2")
-
 from ddptools.machine import Machine
 from ddptools.page import to_markdown
 from ddptools.programs import commit_of

@@ -5,7 +5,6 @@ import io
 import json
 import pathlib
 import random
-import tempfile
 import unittest
 from collections.abc import Callable
 
@@ -50,12 +49,7 @@ def with_other_value(text: str, source: random.Random, odd: list[str]) -> str:
     return text[:begin] + " " + source.choice(odd) + text[min(ends, default=len(text)) :]
 
 
-class DamagedFilesTest(unittest.TestCase):
-    def setUp(self) -> None:
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
-
+class DamagedFilesTest(support.FolderCase):
     def check(self, name: str, text: str, read: Callable[[pathlib.Path], object], odd: list[str], count: int) -> None:
         path = self.folder / name
         refused = 0

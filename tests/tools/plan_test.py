@@ -2,23 +2,19 @@
 
 import contextlib
 import dataclasses
-import importlib.util
 import json
 import math
-import os
 import pathlib
 import random
 import re
-import subprocess
-import sys
 import tempfile
 import unittest
 from typing import Any
 from unittest import mock
 
-from support import ROOT, cnn_description, gpt2_description, record
+from support import ROOT, cnn_description, gpt2_description, record, run_tool
 from plan_support import BIN, PROGRAMS, output
-from ddptools import description, interpreter, nccl_model, plan_program
+from ddptools import description, nccl_model, plan_program
 from ddptools.description import Buckets, language_model, parsed
 from ddptools.errors import UsageError
 from ddptools.hardware import LINKS_GBS, NETWORKS_GBIT
@@ -359,21 +355,6 @@ class ProgramTest(unittest.TestCase):
                 output("--svg", str(svg), "--model", r"$\frac{$.toml")
             self.assertTrue(r"$\frac{$" in svg.read_text())
 
-    def test_a_python_without_the_modules_hands_over_to_one_with_them(self) -> None:
-        with mock.patch.object(importlib.util, "find_spec", return_value=None), mock.patch.object(os, "execv") as execv:
-            execv.side_effect = KeyboardInterrupt  # it does not return
-            with mock.patch.object(interpreter, "SYSTEM_PYTHON", "/bin/sh"), self.assertRaises(KeyboardInterrupt):
-                output("--png", "/no/such/folder/p.png")
-            self.assertEqual(execv.call_args.args, ("/bin/sh", ["/bin/sh", *sys.argv]))
-            with mock.patch.object(interpreter, "SYSTEM_PYTHON", sys.executable):
-                with self.assertRaisesRegex(UsageError, "there is no matplotlib: install python3-matplotlib "):
-                    output("--svg", "/no/such/folder/p.svg")
-                with self.assertRaisesRegex(UsageError, "there is no scipy: install python3-scipy "):
-                    output("--calibrate", "/no/such/folder")
-                with self.assertRaisesRegex(UsageError, "no jinja2 and no scipy: install python3-jinja2 python3-scipy"):
-                    interpreter.use_one_with("jinja2", "scipy")
-            output("--nodes", "1")
-
     def test_a_curve_of_another_network_leaves_the_measured_one_out(self) -> None:
         options = plan_program.parse(["--network", "ndr"])
         changes = plan_program.other_network(options, "hdr")
@@ -418,8 +399,7 @@ class ProgramTest(unittest.TestCase):
                           ["--calibrate", str(ROOT / "README.md")], ["--json", "/nonexistent/x.json"],
                           ["--model", "cnn", "--params", "2B"], ["--bucket-mb", "0"], ["stray"],
                           ["--params", "2B", "--", "--seed", "2"], ["--bin", "/nonexistent"]):  # fmt: skip
-            command = [sys.executable, ROOT / "launch/ddpplan", "--bin", str(BIN), *arguments]
-            done = subprocess.run(command, capture_output=True, text=True)
+            done = run_tool("ddpplan", "--bin", BIN, *arguments)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             self.assertTrue(done.stderr.startswith("ddpplan: "), done.stderr)

@@ -1,7 +1,5 @@
 import os
-import pathlib
 import random
-import tempfile
 import textwrap
 import unittest
 
@@ -39,13 +37,9 @@ environment = [{ NCCL_ALGO = "Ring" }, { NCCL_PROTO = ["LL", "Simple"] }]
 """
 
 
-class SweepFile(unittest.TestCase):
-    def setUp(self) -> None:
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
+class SweepFile(support.FolderCase):
     def load(self, text: str, overrides: list[str] | None = None):
-        path = pathlib.Path(self.folder.name, "s.toml")
+        path = self.folder / "s.toml"
         path.write_text(textwrap.dedent(text))
         return load_sweep(path, overrides)
 
@@ -211,8 +205,6 @@ class SweepFile(unittest.TestCase):
         for text, message in mistakes.items():
             with self.assertRaisesRegex(UsageError, message, msg=text):
                 self.cases(text)
-        with self.assertRaisesRegex(UsageError, "cannot be read"):
-            load_sweep(pathlib.Path(self.folder.name, "missing.toml"))
 
     def test_too_many_cases_are_refused(self) -> None:
         axes = "".join(f"f{i} = {list(range(100))}\n" for i in range(4))
@@ -221,7 +213,7 @@ class SweepFile(unittest.TestCase):
 
     def test_damaged_files_give_one_clear_error(self) -> None:
         generator = random.Random(4)
-        path = pathlib.Path(self.folder.name, "fuzz.toml")
+        path = self.folder / "fuzz.toml"
         for _ in range(400):
             data = bytearray(GOOD.encode())
             for _ in range(generator.randint(1, 6)):
