@@ -106,7 +106,7 @@ def _matrix_picture(classes: list[str], matrix: np.ndarray) -> Picture:
             axes.set_yticks(range(count), classes, fontsize=8 if count <= MOST_NUMBERED else 6)
         if count <= MOST_NUMBERED:
             for (row, column), value in np.ndenumerate(matrix):
-                colour = "white" if shares[row, column] > 0.5 else "black"
+                colour = "#fffffe" if shares[row, column] > 0.5 else "#111111"  # black and white are those of the page
                 axes.text(column, row, str(value) if value else "", ha="center", va="center", color=colour, fontsize=7)
         figure.colorbar(shown, label="share of the class", fraction=0.04)
         return finish(figure, "confusion", "Confusion matrix: which class (row) is taken for which (column)")

@@ -14,6 +14,7 @@ from matplotlib.path import Path
 GPU_COLOR, NIC_COLOR, SWITCH_COLOR, HOST_COLOR, LINK_COLOR = "#cfe8c3", "#cfdff2", "#f3dfbd", "#eeeeee", "#444444"
 NVLINK_COLOR = "#3a7d0a"
 NETWORK_COLOR, MEMORY_COLOR, NODE_COLOR = "#c2410c", "#6b7280", "#f6f8fa"
+IN_BOX = "#111111"  # of texts on a color; black and white are those of the page
 LINK_STYLES = {"P2P": (NVLINK_COLOR, "-"), "SHM": (MEMORY_COLOR, ":"), "NET": (NETWORK_COLOR, (0, (4, 2)))}
 LINK_NAMES = {"P2P": "green: P2P", "SHM": "gray, dotted: shared memory", "NET": "orange, dashed: network"}
 MOST_BOXES = 32  # of nodes in a panel
@@ -130,7 +131,7 @@ def draw_box(ax: Axes, center: Point, width: float, height: float, label: str, c
     corner = (center[0] - width / 2, center[1] - height / 2)
     ax.add_patch(FancyBboxPatch(corner, width, height, boxstyle="round,pad=0,rounding_size=0.05", fc=color,
                                 ec=LINK_COLOR, lw=0.8, zorder=2))
-    ax.text(*center, label, ha="center", va="center", fontsize=size, zorder=3)
+    ax.text(*center, label, ha="center", va="center", fontsize=size, color=IN_BOX, zorder=3)
 
 
 def line_width(gb_per_s: float | None) -> float:
@@ -249,7 +250,8 @@ def draw_ranks(ax: Axes, places: dict[int, Point], radius: float, scale: float, 
         ax.add_patch(FancyBboxPatch((at[0] - radius, at[1] - radius), 2 * radius, 2 * radius, ec=LINK_COLOR, lw=0.7,
                                     boxstyle=f"round,pad=0,rounding_size={radius}", zorder=2,
                                     fc="white" if rank in missing else GPU_COLOR, ls="--" if rank in missing else "-"))
-        ax.text(*at, str(rank), ha="center", va="center", fontsize=size, zorder=3)
+        ax.text(*at, str(rank), ha="center", va="center", fontsize=size, zorder=3,
+                color="black" if rank in missing else IN_BOX)
 
 
 @dataclass

@@ -1,24 +1,64 @@
-"""Whether two sets of runs differ by more than their noise."""
+"""Whether two cases differ by more than their noise."""
 
 import dataclasses
-import statistics
+
+from ddptools.gradient_path import PathComparison, sent_by
+from ddptools.measurements import Case, Experiment
 
 ALPHA = 0.05
+FEWEST_RUNS = 3  # of which the t-test can be expected to tell a difference
+NO_DIFFERENCE, TOO_FEW = "no difference", "too few runs"
+# They act by what they make NCCL choose, and by nothing else.
+CHOOSING = {"NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_MIN_NCHANNELS",
+            "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_NVLS_ENABLE"}  # fmt: skip
 
 
 @dataclasses.dataclass
-class Comparison:
-    ratio: float  # of the medians
-    p: float | None  # of Welch's t-test, two-sided; None with fewer than two runs on a side
+class Effect:
+    """How a case differs from its reference."""
 
-    def beyond_noise(self, comparisons: int = 1) -> bool | None:
-        """None: it cannot be told. `comparisons`: how many were made to find this one (Bonferroni)."""
-        return None if self.p is None else self.p * comparisons < ALPHA
+    change: float  # of the median, relative
+    p: float | None  # of Welch's t-test, times the number of comparisons; None with one run on a side
+    is_difference: bool | None  # None: the runs are too few to tell
+    is_noise_between_jobs: bool = False  # more than the noise of the runs, and no difference all the same
+
+    @property
+    def text(self) -> str:
+        if self.is_difference is None:
+            return TOO_FEW
+        return f"{100 * self.change:+.1f}%" if self.is_difference else NO_DIFFERENCE
 
 
-def compare(a: list[float], b: list[float]) -> Comparison:
-    ratio = statistics.median(a) / statistics.median(b)
-    return Comparison(ratio, welch_p(a, b) if min(len(a), len(b)) >= 2 else None)
+class Effects:
+    """Compares the cases of an experiment."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.references = experiment.references()
+        self.paths = PathComparison(experiment)
+        self.noise = noise_between_jobs(experiment)
+        rivals: dict[str, int] = {}
+        for key, reference in self.references.items():
+            rivals[reference.key] = rivals.get(reference.key, 0) + 1
+        self.comparisons = {key: rivals[reference.key] - 1 for key, reference in self.references.items()}
+
+    def of(self, case: Case) -> Effect | None:
+        """None for a reference, and for a case that nothing is compared with."""
+        reference = self.references.get(case.key)
+        if reference is None or reference is case:
+            return None
+        return self.between(case, reference, self.comparisons[case.key])
+
+    def between(self, case: Case, reference: Case, comparisons: int) -> Effect:
+        change = case.rate / reference.rate - 1
+        fewest = min(len(case.rates), len(reference.rates))
+        if fewest < 2:
+            return Effect(change, None, None)
+        p = min(1.0, comparisons * welch_p(case.rates, reference.rates))
+        if p >= ALPHA:
+            return Effect(change, p, None if fewest < FEWEST_RUNS else False)
+        ratio = max(case.rate, reference.rate) / min(case.rate, reference.rate)
+        is_noise = same_choice(case, reference) or (self.noise is not None and ratio - 1 <= self.noise)
+        return Effect(change, p, not is_noise, is_noise)
 
 
 def welch_p(a: list[float], b: list[float]) -> float:
@@ -30,13 +70,20 @@ def welch_p(a: list[float], b: list[float]) -> float:
     return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
-def chance_text(p: float, comparisons: int) -> str:
-    """How often chance alone would give a difference as large."""
-    p = min(1.0, p * comparisons)
-    if p >= ALPHA:
-        often = f"in {100 * p:.0f} of 100 repetitions"
-    elif p >= 1e-6:
-        often = f"once in {float(f'{1 / p:.1e}'):,.0f} repetitions"
-    else:
-        often = "less than once in a million repetitions"
-    return f"chance alone would give as much {often}"
+def same_choice(case: Case, other: Case) -> bool:
+    """Whether two different cases differ in such variables alone, and NCCL chose the same for both."""
+    names = {*case.settings, *other.settings}
+    varied = {name for name in names if case.settings.get(name, "") != other.settings.get(name, "")}
+    if not varied or not varied <= CHOOSING or case.nccl() is None:
+        return False
+    return (case.nccl(), case.choices(), sent_by(case)) == (other.nccl(), other.choices(), sent_by(other))
+
+
+def noise_between_jobs(experiment: Experiment) -> float | None:
+    """By how much the medians of cases with the same choices differ at most, relative; None without such cases."""
+    alike: dict[str, list[float]] = {}
+    for context, cases in experiment.contexts([name for name in experiment.tuned if name in CHOOSING]):
+        for case in cases:
+            if case.nccl() is not None:
+                alike.setdefault(repr((context, case.nccl(), case.choices(), sent_by(case))), []).append(case.rate)
+    return max((max(rates) / min(rates) - 1 for rates in alike.values() if len(rates) > 1), default=None)

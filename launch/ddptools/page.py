@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -9,13 +10,15 @@ import re
 import jinja2
 import markupsafe
 
-from ddptools.picture_file import Picture
+from ddptools.picture_file import Bars, Curves, Picture
 from ddptools.summary import Entry
 from ddptools.tables import Table
 
 LONGEST_LINE = 24  # of a cell, in characters
 LARGEST_SVG = 500_000  # characters of a picture; larger ones become PNG
-NUMBER = re.compile(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?( \(| \+- |$| us| [KMG]?i?B$| emulated$)")
+NUMBER = re.compile(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?( M)?( \(| \+- |$| us| [KMG]?i?B$| emulated$)")
+SPREAD = re.compile(r"\([^()]+ to [^()]+\)")
+DYGRAPHS = pathlib.Path("/usr/share/javascript/dygraphs/dygraph.min.js")  # the package libjs-dygraphs
 
 
 @dataclasses.dataclass
@@ -60,11 +63,18 @@ KINDS = {Heading: "heading", Notes: "notes", Warnings: "warnings", Summary: "sum
          HowToRead: "how_to_read", Table: "table", Picture: "picture", str: "text"}  # fmt: skip
 
 
+def pictures_of(blocks: list[Block]) -> list[Picture]:
+    entries = [entry.picture for block in blocks if isinstance(block, Summary) for entry in block.entries]
+    return [picture for picture in [*entries, *blocks] if isinstance(picture, Picture)]
+
+
 def to_html(title: str, blocks: list[Block]) -> str:
+    """Curves are drawn by dygraphs, which becomes a part of the page. Without it, they are pictures."""
     sections = {block.text: i for i, block in enumerate(blocks, 1) if isinstance(block, Heading) and block.level == 2}
-    summarized = [entry.title for block in blocks if isinstance(block, Summary) for entry in block.entries]
+    has_curves = any(isinstance(picture.chart, Curves) for picture in pictures_of(blocks))
+    library = DYGRAPHS.read_text(encoding="utf-8") if has_curves and DYGRAPHS.is_file() else ""
     html = _environment(autoescape=True).get_template("page.html.jinja")
-    return html.render(title=title, blocks=_with_kinds(blocks), sections=sections, summarized=summarized)
+    return html.render(title=title, blocks=_with_kinds(blocks), sections=sections, library=library)
 
 
 def to_markdown(title: str, blocks: list[Block], file: pathlib.Path, pictures: pathlib.Path | None) -> str:
@@ -94,10 +104,13 @@ def _environment(autoescape: bool) -> jinja2.Environment:
         "unbroken": _unbroken,
         "base64": lambda data: base64.b64encode(data).decode(),
         "numeric_columns": _numeric_columns,
+        "themed": _themed,
+        "curves": lambda chart: json.dumps(dataclasses.asdict(chart) | {"rows": chart.rows()}, allow_nan=False),
         "plain": _plain,
         "cell": lambda text: _plain(text).replace("|", "\\|"),
     }
     environment.globals |= {"largest_svg": LARGEST_SVG, "cell_classes": _cell_classes, "reading": "how-to-read"}
+    environment.tests |= {"bars": lambda chart: isinstance(chart, Bars), "curves": lambda chart: isinstance(chart, Curves)}
     return environment
 
 
@@ -111,8 +124,14 @@ def _cell_classes(tag: str, text: str, is_numeric: bool) -> str:
 
 def _unbroken(text: str) -> markupsafe.Markup:
     """A spread, which goes to the next line as a whole where a table is too wide."""
-    escaped = str(markupsafe.escape(text))
-    return markupsafe.Markup(re.sub(r"(\([^ ()]+) to ([^ ()]+\))", r"\1&nbsp;to&nbsp;\2", escaped))
+    return markupsafe.Markup(SPREAD.sub(lambda spread: spread[0].replace(" ", "&nbsp;"), str(markupsafe.escape(text))))
+
+
+def _themed(svg: str) -> markupsafe.Markup:
+    """What is black or white on paper gets the colors of the page."""
+    for paper, color in (("#ffffff", "var(--page)"), ("#000000", "currentColor"), ("#444444", "currentColor")):
+        svg = svg.replace(paper, color)
+    return markupsafe.Markup(svg)
 
 
 def _is_numeric(cells: list[str]) -> bool:

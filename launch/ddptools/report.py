@@ -11,41 +11,45 @@ from ddptools.errors import UsageError
 from ddptools.flight import report_flight
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import Experiment, Results, load
-from ddptools.page import Block, Heading, HowToRead, Notes, Reading, Summary, Warnings, to_html, to_markdown
+from ddptools.page import (
+    Block,
+    Heading,
+    HowToRead,
+    Notes,
+    Reading,
+    Summary,
+    Warnings,
+    pictures_of,
+    to_html,
+    to_markdown,
+)
 from ddptools.picture_file import KINDS, Picture
 from ddptools.plots import drawings, lost_time_picture, pictures
 from ddptools.predicted import predicted_table, predicted_words, predictions, unseen_tables
 from ddptools.programs import program_folder
 from ddptools.results import write_atomically, write_bytes_atomically
-from ddptools.run_page import blocks_of_runs
+from ddptools.run_page import blocks_of_runs, title_of_runs
 from ddptools.runs import are_runs, load_runs
-from ddptools.summary import entry_of, warnings_of
+from ddptools.summary import MOST_ANSWERS, entry_of, measured_on, warnings_of
 from ddptools.tables import failures, machine_table, tables
 from ddptools.trace_picture import report_trace
-from ddptools.words import choices, explain, numerics
+from ddptools.words import UNEXPLAINED, answers, choices, limited, numerics
 
 MOST_EXPERIMENTS = 50
+FEWEST_PREDICTED = 3  # of which a comparison with the planner says something
 HOW_TO_READ = [
+    ("Rates", "are medians over the runs, with the smallest and the largest. 15.24 M is 15.24 million."),
+    ("The reference", "is the case with every setting at its default: what a run does that nobody tuned."),
     (
-        "Rates",
-        "are medians over the runs, with the smallest and the largest. A green row is the best of the cases "
-        "that are compared with each other.",
+        "A percentage",
+        "is a difference from the reference that is more than the noise. p is how often chance alone would give as "
+        "much: of Welch's t-test, times the number of comparisons; below 5% counts. A green row is the best case, if "
+        "it is faster than the reference.",
     ),
     (
-        "The reference",
-        "is the case with every setting at its default: what a run does that nobody tuned.",
-    ),
-    (
-        "Beyond the noise",
-        "means that the runs of the two settings lie so far apart that chance alone would seldom give as "
-        "much: p is how often, if both settings were equally fast. It comes from Welch's t-test and is "
-        "multiplied by the number of comparisons among which this one was found; below 5% counts. Three runs "
-        "of each setting are the least.",
-    ),
-    (
-        "The noise of this machine",
-        "is what jobs differ by for which NCCL made the same choices. The runs of one setting may lie close "
-        "together and those of the next all be faster: a difference that is no larger is none.",
+        "No difference",
+        "means that the test finds none, or that jobs for which NCCL made the same choices differ as much on this "
+        "machine. Too few runs: three of each setting are the least.",
     ),
     (
         "Efficiency",
@@ -71,8 +75,6 @@ HOW_TO_READ = [
         "nodes are processes of one machine: they show what NCCL does, and not how fast a network is.",
     ),
 ]
-
-TITLES = ("Measurements", "Training runs")
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -122,18 +124,27 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 def blocks_of(results: Results) -> list[Block]:
     blocks: list[Block] = [Notes(results.notes)] if results.notes else []
     if not results.experiments:
-        blocks.append("There are no runs in these results yet.")
+        return [*blocks, "There are no runs in these results yet."]
     shown = results.experiments[:MOST_EXPERIMENTS]
-    titles = titles_of(shown)
-    if shown:
-        blocks.append(Summary([entry_of(experiment, title) for experiment, title in zip(shown, titles)]))
-        blocks.append(Reading("How to read this page"))
-    for experiment, title in zip(shown, titles):
-        blocks += [Heading(2, title), *experiment_blocks(experiment)]
+    everywhere = measured_on(shown)
+    entries, sections = [], []
+    for experiment, title in zip(shown, titles_of(shown)):
+        first, *drawn = pictures(experiment) or [None]
+        facts = measured_on([experiment])
+        entries.append(entry_of(experiment, title, "" if facts == everywhere else facts, first))
+        sections += [Heading(2, title), *experiment_blocks(experiment, drawn)]
+    blocks += [Summary(entries), Reading("How to read this page"), *sections]
     left = len(results.experiments) - MOST_EXPERIMENTS
     if left > 0:
         blocks.append(f"{left} more experiments are left out: give fewer results at a time.")
-    return [*blocks, *machine_blocks(results), *([HowToRead(HOW_TO_READ)] if shown else [])]
+    return [*blocks, Heading(2, "Machine"), machine_table(shown), *machine_pictures(results), HowToRead(HOW_TO_READ)]
+
+
+def title_of(experiments: list[Experiment]) -> str:
+    """With machine and date."""
+    names = list(dict.fromkeys(experiment.sweep for experiment in experiments))
+    name = ", ".join(names) if len(names) < 4 else f"{len(names)} sweeps"
+    return " on ".join(filter(None, [name, measured_on(experiments)])) or "Measurements"
 
 
 def titles_of(experiments: list[Experiment]) -> list[str]:
@@ -155,50 +166,41 @@ def folder_name(source: pathlib.Path, others: list[pathlib.Path]) -> str:
     return source.parent.name
 
 
-def machine_blocks(results: Results) -> list[Block]:
+def machine_pictures(results: Results) -> list[Block]:
     """A machine that several results share is drawn once."""
-    machines: dict[str, list[pathlib.Path]] = {}
+    machines: dict[str, pathlib.Path] = {}
     for source, topology in results.topologies.items():
-        machines.setdefault(json.dumps(topology, sort_keys=True), []).append(source.parent)
-    blocks: list[Block] = []
-    for text, folders in machines.items():
-        drawn = drawings(json.loads(text), folders[0].name or "topology")
-        more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-        blocks += [Heading(2, f"The machine of {folders[0].name}{more}"), *drawn] if drawn else []
-    return blocks
+        machines.setdefault(json.dumps(topology, sort_keys=True), source.parent)
+    return [picture for text, folder in machines.items() for picture in drawings(json.loads(text), folder.name or "topology")]
 
 
-def experiment_blocks(experiment: Experiment) -> list[Block]:
-    blocks: list[Block] = [experiment.description] if experiment.description else []
-    blocks += [Notes(experiment.notes)] if experiment.notes else []
+def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Block]:
+    """`drawn`: its pictures, without the one of the summary."""
+    blocks: list[Block] = [Notes(experiment.notes)] if experiment.notes else []
     emulated = [case for case in experiment.cases if case.emulated]
     if emulated:
         how = ", ".join(dict.fromkeys(_emulation(case.runs, case.failures) for case in emulated))
         blocks.append(Notes([f"Nodes were emulated on one machine ({how}): numbers marked emulated are no network's."]))
-    lost = losses(experiment)
-    warned = warnings_of(experiment, lost)
+    same = numerics(experiment)
+    warned = warnings_of(experiment) + [line for line in same if UNEXPLAINED in line]
     blocks += [Warnings(warned)] if warned else []
-    blocks += [Heading(3, "In words"), *explain(experiment)]
-    if any("p = " in block for block in blocks if isinstance(block, str)):
-        blocks.append(Reading("What noise and p mean"))
+    found = answers(experiment)
+    if len(found) > MOST_ANSWERS:
+        blocks += [Heading(3, "In words"), *limited(answer.sentence for answer in found)]
     if experiment.measured:
-        blocks += [Heading(3, "Measured"), *tables(experiment), *pictures(experiment)]
+        blocks += [Heading(3, "Measured"), *tables(experiment), *drawn]
+    lost = losses(experiment)
     if lost:
         blocks += [Heading(3, "Where the time went"), lost_time_words(lost), lost_time_picture(experiment, lost)]
         blocks += [lost_time_table(lost)]
     predicted = predictions(experiment)
-    if predicted:
+    if len(predicted) >= FEWEST_PREDICTED:
         words, table = predicted_words(experiment, predicted), predicted_table(experiment, predicted)
         blocks += [Heading(3, "Predicted and measured"), words, table, *unseen_tables(experiment)]
-    chosen, same = choices(experiment), numerics(experiment)
-    if chosen:
-        blocks += [Heading(3, "What NCCL chose"), *chosen]
-    if same:
-        blocks += [Heading(3, "Numerics"), *same]
+    for heading, lines in (("What NCCL chose", choices(experiment)), ("Numerics", [x for x in same if x not in warned])):
+        blocks += [Heading(3, heading), *lines] if lines else []
     failed = failures(experiment)
-    if failed.rows:
-        blocks += [Heading(3, "Failed and skipped"), failed]
-    return [*blocks, Heading(3, "Machine"), machine_table(experiment)]
+    return [*blocks, Heading(3, "Failed and skipped"), failed] if failed.rows else blocks
 
 
 def _emulation(runs: list, failed: list) -> str:
@@ -209,13 +211,12 @@ def _emulation(runs: list, failed: list) -> str:
 def unique_names(blocks: list[Block]) -> None:
     """Pictures of experiments with the same title get names of their own."""
     seen: dict[str, int] = {}
-    for block in blocks:
-        if isinstance(block, Picture):
-            seen[block.name] = seen.get(block.name, 0) + 1
-            if seen[block.name] > 1:
-                name = f"{block.name}-{seen[block.name]}"
-                block.svg = block.svg.replace(f'"{block.name}-', f'"{name}-').replace(f"#{block.name}-", f"#{name}-")
-                block.name = name
+    for picture in pictures_of(blocks):
+        seen[picture.name] = seen.get(picture.name, 0) + 1
+        if seen[picture.name] > 1:
+            name = f"{picture.name}-{seen[picture.name]}"
+            picture.svg = picture.svg.replace(f'"{picture.name}-', f'"{name}-').replace(f"#{picture.name}-", f"#{name}-")
+            picture.name = name
 
 
 def write(path: pathlib.Path, option: str, text: str) -> None:
@@ -228,9 +229,8 @@ def write(path: pathlib.Path, option: str, text: str) -> None:
 def write_pictures(folder: pathlib.Path, blocks: list[Block]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for block in blocks:
-            if isinstance(block, Picture):
-                write_bytes_atomically(folder / f"{block.name}.png", block.png)
+        for picture in pictures_of(blocks):
+            write_bytes_atomically(folder / f"{picture.name}.png", picture.png)
     except OSError as error:
         raise UsageError(f"--png {folder}: cannot be written: {error.strerror}") from error
 
@@ -243,7 +243,7 @@ def main(argv: list[str]) -> int:
         return report_trace(arguments.trace, arguments.out, arguments.step)
     if are_runs(arguments.results):
         runs = load_runs(arguments.results)
-        return write_report(arguments, TITLES[1], blocks_of_runs(runs), f"{len(runs)} training runs")
+        return write_report(arguments, title_of_runs(runs), blocks_of_runs(runs), f"{len(runs)} training runs")
     results = load(arguments.results)
     runs = [run for experiment in results.experiments for run in experiment.runs]
     program = program_folder(arguments.bin) / "ddptrain"
@@ -253,7 +253,7 @@ def main(argv: list[str]) -> int:
     for note in results.notes:
         print(f"ddpreport: {note}", file=sys.stderr)
     told = f"{len(results.experiments)} experiments, {len(runs)} runs"
-    return write_report(arguments, TITLES[0], blocks_of(results), told)
+    return write_report(arguments, title_of(results.experiments), blocks_of(results), told)
 
 
 def write_report(arguments: argparse.Namespace, title: str, blocks: list[Block], told: str) -> int:

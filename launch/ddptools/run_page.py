@@ -3,18 +3,15 @@
 import dataclasses
 import math
 import statistics
-
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+import time
 
 from ddptools.confusion import evaluation_blocks
 from ddptools.page import Block, Heading, Notes
-from ddptools.picture_file import Picture
-from ddptools.plots import STYLE, finish
+from ddptools.picture_file import COLORS, Curves, Line, Picture
+from ddptools.plots import draw_curves
 from ddptools.runs import Curve, TrainingRun, as_number, step_of
 from ddptools.tables import Table
-from ddptools.words import number, percent
+from ddptools.words import duration, number, percent
 
 MOST_POINTS = 2000  # of a curve
 LOGARITHMIC = 20.0  # from this ratio of the largest to the smallest value on
@@ -54,16 +51,25 @@ def quantities(units: list[str]) -> list[Quantity]:
     ]
 
 
+def title_of_runs(runs: list[TrainingRun]) -> str:
+    """With machine and date, as far as the runs tell them."""
+    models = dict.fromkeys(str(run.start.get("model", "a model")) for run in runs)
+    machines = dict.fromkeys(str(run.start["device_name"]) for run in runs if run.start.get("device_name"))
+    days = dict.fromkeys(time.strftime("%Y-%m-%d", time.gmtime(run.began)) for run in runs if run.began is not None)
+    where = f" on {' and '.join(machines)}" if machines else ""
+    return ", ".join([f"Training {' and '.join(models)}{where}", *days])
+
+
 def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
     notes = [
         f"{run.name}: {run.bad_lines} lines are cut or damaged, and left out." for run in runs if run.bad_lines > 0
     ]
     notes += [f"{run.name}: no steps: --log-every N writes a line each N steps." for run in runs if not _logged(run)]
     blocks: list[Block] = [Notes(notes)] if notes else []
-    blocks += [Heading(2, "Runs"), run_table(runs), *words(runs)]
     drawn = run_pictures(runs)
-    if drawn:
-        blocks += [Heading(2, "Over steps and over time"), *drawn]
+    blocks += [*words(runs), *drawn[:2], Heading(2, "Runs"), run_table(runs)]
+    if drawn[2:]:
+        blocks += [Heading(2, "Over steps and over time"), *drawn[2:]]
     for run in runs:
         blocks += evaluation_blocks(run.evaluations, f" of {run.name}" if len(runs) > 1 else "")
     return [*blocks, Heading(2, "Configuration"), configuration_table(runs)]
@@ -125,76 +131,35 @@ def configuration_table(runs: list[TrainingRun]) -> Table:
 
 
 def run_pictures(runs: list[TrainingRun]) -> list[Picture]:
-    with plt.rc_context(STYLE):
-        made = [_picture(quantity, runs) for quantity in quantities([run.unit for run in runs])]
-    return [picture for picture in made if picture is not None]
-
-
-def _picture(quantity: Quantity, runs: list[TrainingRun]) -> Picture | None:
-    lines = [run.curve(quantity.field, "step") for run in runs]
-    tests = [run.curve(quantity.tested, "epoch", "evaluation") for run in runs]
-    if not any(curve.values for curve in [*lines, *tests]):
-        return None
-    if quantity.field == "exposed_comm_seconds" and not any(value for curve in lines for value in curve.values):
-        return None
-    timed = any(math.isfinite(s) for curve in [*lines, *tests] for s in curve.seconds)
-    figure, panels = plt.subplots(1, 1 + timed, figsize=(9 if timed else 6, 3.2), squeeze=False, sharey=True)
-    for axes, over_time in zip(panels[0], (False, True)):
-        for color, (run, line, test) in enumerate(zip(runs, lines, tests)):
-            _draw(axes, f"C{color}", run, line, test, quantity.scale, over_time)
-        _label_axis(axes, over_time)
-    first = panels[0][0]
-    first.set_ylabel(quantity.label)
-    _scale(first, quantity, [v for curve in [*lines, *tests] for v in curve.values])
-    if len(runs) > 1 or quantity.field and quantity.tested:
-        first.legend(fontsize=8)
+    """Of each quantity that the runs have, over steps and, if they tell the time, over time."""
+    made = [_curves(quantity, runs, is_time) for quantity in quantities([run.unit for run in runs]) for is_time in (False, True)]
     marked = " Dashed: the run was resumed there." if any(run.restarts for run in runs) else ""
-    return finish(figure, f"run {quantity.name}", quantity.caption + marked)
+    return [draw_curves(curves, name, caption + marked) for name, caption, curves in filter(None, made)]
 
 
-def _draw(
-    axes: Axes, color: str, run: TrainingRun, line: Curve, test: Curve, scale: float, over_time: bool
-) -> None:
-    every = 1 + len(line.values) // MOST_POINTS
-    places = (line.seconds if over_time else line.steps)[::every]
-    if line.values:
-        axes.plot(places, [scale * v for v in line.values[::every]], color=color, linewidth=1, label=run.name)
-    if test.values:
-        label = f"{run.name}: test" if line.values else run.name
-        places = test.seconds if over_time else test.steps
-        values = [scale * v for v in test.values]
-        axes.plot(places, values, color=color, linestyle=":" if line.values else "-", marker="o", markersize=3, label=label)
-    for restart in run.restarts:
-        at = run.seconds(restart) if over_time else step_of(restart)
-        axes.axvline(at, color=color, linestyle="--", linewidth=0.8)
+def _curves(quantity: Quantity, runs: list[TrainingRun], is_time: bool) -> tuple[str, str, Curves] | None:
+    lines: list[Line] = []
+    for run, color in zip(runs, COLORS):
+        curve = _line(quantity, run.curve(quantity.field, "step"), is_time, run.name, color)
+        test_name = f"{run.name}: test" if curve else run.name
+        test = _line(quantity, run.curve(quantity.tested, "epoch", "evaluation"), is_time, test_name, color)
+        if test is not None:
+            test.dashes, test.has_dots = (2, 2) if curve else None, True
+        lines += filter(None, [curve, test])
+    values = [value for line in lines for _, value, _, _ in line.points]
+    if not values or (quantity.field == "exposed_comm_seconds" and not any(values)):
+        return None
+    marks = [(run.seconds(restart) if is_time else float(step_of(restart)), color)
+             for run, color in zip(runs, COLORS) for restart in run.restarts]  # fmt: skip
+    is_logarithmic = quantity.logarithmic and min(values) > 0 and max(values) > LOGARITHMIC * min(values)
+    curves = Curves("time since the start" if is_time else "step", quantity.label, lines, is_time=is_time,
+                    is_logarithmic=is_logarithmic, from_zero=quantity.from_zero,
+                    marks=[mark for mark in marks if math.isfinite(mark[0])])  # fmt: skip
+    return f"run {quantity.name}{' over time' if is_time else ''}", quantity.caption, curves
 
 
-def _label_axis(axes: Axes, over_time: bool) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=not over_time))
-    axes.set_xlabel("time since the start" if over_time else "step")
-    if over_time:
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
-    else:
-        axes.xaxis.set_major_formatter(EngFormatter())
-
-
-def _scale(axes: Axes, quantity: Quantity, values: list[float]) -> None:
-    if quantity.logarithmic and min(values) > 0 and max(values) > LOGARITHMIC * min(values):
-        decades = math.log10(max(values) / min(values))
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 4 else (1.0,)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_locator(NullLocator())
-        return
-    axes.yaxis.set_major_formatter(EngFormatter() if quantity.field.endswith("_per_second") else axes.yaxis.get_major_formatter())
-    if quantity.from_zero:
-        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
-
-
-def duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:g} s" if seconds == round(seconds) else f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02} h"
+def _line(quantity: Quantity, curve: Curve, is_time: bool, label: str, color: str) -> Line | None:
+    places = curve.seconds if is_time else curve.steps
+    points = [(float(x), *3 * (quantity.scale * value,)) for x, value in zip(places, curve.values) if math.isfinite(x)]
+    every = 1 + len(points) // MOST_POINTS
+    return Line(label, points[::every], color, has_dots=False) if points else None

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from ddptools.gradient_path import OtherPath, PathComparison, paths, sent_by
+from ddptools.gradient_path import PathComparison, paths, sent_by
 from ddptools.measurements import (
     Case,
     Experiment,
@@ -20,6 +20,7 @@ from ddptools.measurements import (
     size_text,
     table_of,
 )
+from ddptools.noise import Effect, Effects
 from ddptools.words import efficiencies, number, percent
 
 MOST_ROWS = 200
@@ -104,28 +105,30 @@ def _scaling_cells(ranks: int, points: Series) -> list[str]:
 
 def _cases(experiment: Experiment) -> Table:
     """A row per case: what differs, the rate, and what belongs to it. Columns that no case fills are left out."""
+    shown = experiment.cases[:MOST_ROWS]
+    effects = Effects(experiment)
+    found = {case.key: effect for case in shown if case.runs and (effect := effects.of(case)) is not None}
     columns = [(name, lambda case, name=name: _setting(case, name)) for name in experiment.varied]
-    columns += [(experiment.unit or "rate", _rate), ("against reference", _against_reference(experiment))]
+    columns += [(experiment.unit or "rate", _rate), ("against reference", _against_reference(effects, found))]
+    columns += [("p", lambda case: f"{p:.2g}" if case.key in found and (p := found[case.key].p) is not None else "")]
     columns += [("runs", lambda case: str(len(case.runs))), *_case_columns()]
     if len(paths(experiment.measured)) > 1:
         columns.append(("gradient path", sent_by))
-    shown = [(name, show) for name, show in columns if any(show(case) for case in experiment.cases)]
-    rows = [[show(case) for _, show in shown] for case in experiment.cases[:MOST_ROWS]]
+    columns = [(name, show) for name, show in columns if any(show(case) for case in shown)]
+    rows = [[show(case) for _, show in columns] for case in shown]
     caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
-    header = [name for name, _ in shown]
-    return Table(caption, header, rows, _other_paths_explained(experiment), _winners(experiment))
+    footnote = " ".join(filter(None, [_noise_explained(effects, found), _other_paths_explained(experiment)]))
+    return Table(caption, [name for name, _ in columns], rows, footnote, _winners(shown, effects, found))
 
 
-def _winners(experiment: Experiment) -> list[int]:
-    """Rows of the best case among those that are compared with each other."""
-    references = experiment.references()
-    best: dict[str, Case] = {}  # by the key of the reference
-    for case in experiment.measured:
-        if case.key in references and case.trains:
-            rival = best.setdefault(references[case.key].key, case)
-            best[references[case.key].key] = max(rival, case, key=lambda c: c.rate)
-    keys = {case.key for case in best.values()}
-    return [row for row, case in enumerate(experiment.cases[:MOST_ROWS]) if case.key in keys]
+def _winners(cases: list[Case], effects: Effects, found: dict[str, Effect]) -> list[int]:
+    """Rows of the best case among those that are compared with each other, if it differs from the reference."""
+    best: dict[str, tuple[float, int]] = {}  # by the key of the reference
+    for row, case in enumerate(cases):
+        if case.key in found and case.trains and found[case.key].is_difference and found[case.key].change > 0:
+            reference = effects.references[case.key].key
+            best[reference] = max(best.get(reference, (0.0, row)), (case.rate, row))
+    return sorted(row for _, row in best.values())
 
 
 def _rate(case: Case) -> str:
@@ -138,24 +141,23 @@ def _with_rest(caption: str, rows: int) -> str:
     return caption if rows <= MOST_ROWS else f"{caption} {rows - MOST_ROWS} more rows are in results.csv."
 
 
-def _against_reference(experiment: Experiment) -> Callable[[Case], str]:
-    references, others = experiment.references(), PathComparison(experiment).against_references()
+def _against_reference(effects: Effects, found: dict[str, Effect]) -> Callable[[Case], str]:
+    others = effects.paths.against_references()
 
     def show(case: Case) -> str:
-        reference, other = references.get(case.key), others.get(case.key)
-        if reference is None or reference is case:
-            return "" if reference is None else "reference"
-        return _change(case, reference) + (f" ({_other_path_text(case, other)})" if other else "")
+        effect, other = found.get(case.key), others.get(case.key)
+        if effect is None:
+            return "reference" if effects.references.get(case.key) is case else ""
+        fair = f"; {effects.between(case, other.fair, 1).text} on the same" if other and other.fair else ""
+        return effect.text + (f" (other path{fair})" if other else "")
 
     return show
 
 
-def _change(case: Case, reference: Case) -> str:
-    return f"{100 * (case.rate / reference.rate - 1):+.1f}%"
-
-
-def _other_path_text(case: Case, other: OtherPath) -> str:
-    return "other path" + (f"; {_change(case, other.fair)} on the same" if other.fair else "")
+def _noise_explained(effects: Effects, found: dict[str, Effect]) -> str:
+    if not any(effect.is_noise_between_jobs for effect in found.values()):
+        return ""
+    return f"Jobs for which NCCL chose the same differ by up to {percent(effects.noise or 0.0)} here: as much is no difference."
 
 
 def _other_paths_explained(experiment: Experiment) -> str:
@@ -303,19 +305,18 @@ def _no_number(record: dict) -> str:
     return f"ddpbench {benchmark}: its numbers are in results.jsonl" if benchmark else "no number in the record"
 
 
-def machine_table(experiment: Experiment) -> Table:
+def machine_table(experiments: list[Experiment]) -> Table:
     """What is not known has no row; of several, as after --resume elsewhere, all are named."""
-    runs = [run for case in experiment.measured for run in case.runs]
-    several = [run.summary.get("topology") for case in experiment.measured if case.ranks != 1 for run in case.runs]
-    versions = [text.replace("\n", ", ") for text in experiment.versions]
+    machines = [machine for experiment in experiments for machine in experiment.machines]
+    cases = [case for experiment in experiments for case in experiment.measured]
+    runs = [run for case in cases for run in case.runs]
     found = [
-        ("results", [experiment.source.parent.name]),
-        ("system", [machine.get("system") for machine in experiment.machines]),
-        ("processor", [f"{m.get('cpu', 'unknown')}, {m.get('cores', '?')} cores" for m in experiment.machines]),
-        ("GPUs", [gpus_text(machine) for machine in experiment.machines]),
+        ("system", [machine.get("system") for machine in machines]),
+        ("processor", [f"{m.get('cpu', 'unknown')}, {m.get('cores', '?')} cores" for m in machines]),
+        ("GPUs", [gpus_text(machine) for machine in machines]),
         ("ranks run on", [run.summary.get("device_name") or run.bench.get("device") for run in runs]),
-        ("topology", several),
-        ("versions", versions),
+        ("topology", [run.summary.get("topology") for case in cases if case.ranks != 1 for run in case.runs]),
+        ("versions", [text.replace("\n", ", ") for experiment in experiments for text in experiment.versions]),
         ("NCCL", [_nccl_version(run) for run in runs]),
     ]
     told = {name: list(dict.fromkeys(str(value) for value in values if value)) for name, values in found}

@@ -2,26 +2,28 @@
 
 import dataclasses
 import itertools
-import math
 import statistics
 from collections.abc import Iterable, Iterator
 
-from ddptools.gradient_path import SYMMETRIC, PathComparison, sent_by
-from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series_over, setting_text, table_of
-from ddptools.noise import chance_text, compare
-from ddptools.same_choice import noise_between_jobs, same_choice
+from ddptools.gradient_path import SYMMETRIC, sent_by
+from ddptools.measurements import PASSES, PLACEMENT, Case, Experiment, number_of, series_over, setting_text, table_of
+from ddptools.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
 
 MOST_SENTENCES = 12
+MOST_CONTEXTS = 200  # that are compared
 MOST_LISTED = 4  # cases in one sentence
-FEWEST_RUNS = 3  # of which the t-test can be expected to tell a difference
 SATURATED = 0.95
 SETS_RANKS = ("ranks", "global-batch")  # of ddpsweep; with these, too, training ends with other parameters
+UNEXPLAINED = "ddpreport does not know why"
 
 
 def number(value: float) -> str:
+    """Four digits: 15.24 M, 349,600, 325.7; below 100, three."""
     magnitude = abs(value)
+    if magnitude >= 999_950:
+        return f"{value / 1e6:#.4g} M" if magnitude < 1e10 else f"{value:.4g}"
     if magnitude >= 1000:
-        return f"{value:,.0f}"
+        return f"{float(f'{value:.4g}'):,.0f}"
     return f"{value:.1f}" if magnitude >= 100 else f"{value:.3g}"
 
 
@@ -33,6 +35,15 @@ def signed_percent(fraction: float) -> str:
     return f"{100 * fraction:+.1f}%"
 
 
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:g} s" if seconds == round(seconds) else f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02} h"
+
+
 def measured_text(case: Case, unit: str) -> str:
     """A rate with its spread, and "emulated" where it is."""
     rates = case.rates
@@ -40,15 +51,101 @@ def measured_text(case: Case, unit: str) -> str:
     return f"{number(case.rate)} {unit} ({spread}{', emulated' if case.emulated else ''})"
 
 
-def explain(experiment: Experiment) -> list[str]:
+@dataclasses.dataclass
+class Answer:
+    text: str  # empty: no more than a remark
+    about: str = ""  # which cases, against what; or the remark
+    size: float = 0.0  # of the largest difference
+
+    @property
+    def sentence(self) -> str:
+        about = f" ({self.about})" if self.text and self.about else self.about
+        return f"{self.text}{about}."
+
+
+def answers(experiment: Experiment) -> list[Answer]:
+    """The largest differences first."""
     if not experiment.measured:
-        return ["No run gave a number: nothing can be compared."]
-    parts = (_tuned(experiment), _placement(experiment), _ranks(experiment), _batch(experiment))
-    sentences = limited(itertools.chain(*parts))
-    if not sentences:
-        listed = [f"{experiment.label(c)}: {measured_text(c, experiment.unit)}" for c in experiment.measured]
-        sentences = [f"Measured: {'; '.join(listed[:MOST_LISTED])}{'; ...' if len(listed) > MOST_LISTED else '.'}"]
-    return sentences
+        return [Answer("", "No run gave a number")]
+    found = [*_effects(experiment), *_ranks(experiment)]
+    found += [Answer("", text) for text in itertools.chain(_ceilings(experiment), _same_gpus(experiment), _batch(experiment))]
+    if found:
+        return sorted(found, key=lambda answer: -answer.size)
+    listed = [f"{experiment.label(c)}: {measured_text(c, experiment.unit)}" for c in experiment.measured[:MOST_LISTED]]
+    return [Answer("; ".join(listed) + ("; ..." if len(experiment.measured) > MOST_LISTED else ""))]
+
+
+def _effects(experiment: Experiment) -> Iterator[Answer]:
+    """Of the settings that were tuned, and of each placement."""
+    effects = Effects(experiment)
+    for names in filter(None, [experiment.tuned, *([name] for name in PLACEMENT if name in experiment.varied)]):
+        contexts = [(context, [case for case in cases if case.trains]) for context, cases in experiment.contexts(names)]
+        contexts = [(context, cases) for context, cases in contexts if len(cases) > 1 and not _on_the_same_gpus(cases, names)]
+        found = [_compared(experiment, effects, names, *one) for one in contexts[:MOST_CONTEXTS]]
+        shared: dict[str, list[Answer]] = {}
+        for answer in found:
+            shared.setdefault(answer.text, []).append(answer)
+        for text, same in shared.items():
+            everywhere = "" if len(same) < len(found) else f"in all {len(same)} comparisons"
+            about = "; ".join(answer.about for answer in same) if len(same) <= 2 else everywhere
+            yield Answer(text, about or f"in {len(same)} of {len(found)} comparisons", same[0].size)
+
+
+def _on_the_same_gpus(cases: list[Case], names: list[str]) -> bool:
+    used = {case.gpus_used() for case in cases}
+    return names == ["gpus"] and len(used) == 1 and "" not in used
+
+
+def _compared(experiment: Experiment, effects: Effects, names: list[str], context: str, cases: list[Case]) -> Answer:
+    """As "LOC: -32.8%; NVL, PIX, SYS: no difference"."""
+    names = [n for n in names if len({case.settings.get(n, "") for case in cases}) > 1] or names
+    reference = experiment.reference(cases)
+    found = [(_short(experiment, c, reference, names), effects.between(c, reference, len(cases) - 1), c)
+             for c in cases if c is not reference]  # fmt: skip
+    found.sort(key=lambda one: -_size(one[1]))
+    said = [f"{label}: {effect.text}{_other_path(effects, case, reference)}"
+            for label, effect, case in found if effect.is_difference]  # fmt: skip
+    if len(said) > MOST_LISTED:
+        said = [*said[:MOST_LISTED], f"{len(said) - MOST_LISTED} more below"]
+    for text in (NO_DIFFERENCE, TOO_FEW):
+        alike = [label for label, effect, _ in found if effect.text == text]
+        more = f" and {len(alike) - MOST_LISTED} more" if len(alike) > MOST_LISTED else ""
+        said += [f"{', '.join(alike[:MOST_LISTED])}{more}: {text}"] if alike else []
+    where = f"{context}: " if context else ""
+    against = f"{where}against {experiment.label(reference, names)}, {number(reference.rate)} {experiment.unit}"
+    return Answer("; ".join(said), against, _size(found[0][1]))
+
+
+def _size(effect: Effect) -> float:
+    return abs(effect.change) if effect.is_difference else 0.0
+
+
+def _short(experiment: Experiment, case: Case, reference: Case, names: list[str]) -> str:
+    """What differs from the reference; of a single setting, its value."""
+    if len(names) > 1:
+        differ = [name for name in names if case.settings.get(name, "") != reference.settings.get(name, "")]
+        return " + ".join(experiment.label(case, [name]) for name in differ)
+    return (case.settings.get(names[0], "") or "unset") + (" (emulated)" if case.emulated else "")
+
+
+def _other_path(effects: Effects, case: Case, reference: Case) -> str:
+    """Empty where the gradients took the path of the reference."""
+    other = effects.paths.other_path(case, reference)
+    if other is None:
+        return ""
+    fair = "" if other.fair is None else f"; on the same path {effects.between(case, other.fair, 1).text}"
+    return f" (gradient path {other.path}, not {other.reference_path}{fair})"
+
+
+def _ceilings(experiment: Experiment) -> Iterator[str]:
+    for context, cases in experiment.contexts(experiment.tuned) if experiment.tuned else ():
+        best = max((case for case in cases if case.trains), key=lambda case: case.rate, default=None)
+        for ceiling in [case for case in cases if not case.trains and best is not None]:
+            yield (
+                f"{_start(context)}without any all-reduce (overlap=none, which trains nothing together) "
+                f"{number(ceiling.rate)} {experiment.unit}; the best that communicates reaches "
+                f"{percent(best.rate / ceiling.rate)} of that"
+            )
 
 
 def limited(sentences: Iterable[str]) -> list[str]:
@@ -57,133 +154,8 @@ def limited(sentences: Iterable[str]) -> list[str]:
     return kept if len(kept) <= MOST_SENTENCES else [*kept[:MOST_SENTENCES], "More of this kind is left out here."]
 
 
-def _tuned(experiment: Experiment) -> Iterator[str]:
-    for context, cases in experiment.contexts(experiment.tuned) if experiment.tuned else ():
-        yield from _winner(experiment, context, cases)
-
-
-def _winner(experiment: Experiment, context: str, cases: list[Case]) -> Iterator[str]:
-    rivals = [case for case in cases if case.trains]
-    if len(rivals) > 1:
-        yield _start(context) + _compare_to_reference(experiment, rivals)
-    for ceiling in [case for case in cases if not case.trains] if rivals else []:
-        best = max(rivals, key=lambda case: case.rate)
-        yield (
-            _start(context) + f"Without any all-reduce (overlap=none, which trains nothing together) it is "
-            f"{measured_text(ceiling, experiment.unit)}; the best that communicates reaches "
-            f"{percent(best.rate / ceiling.rate)} of that."
-        )
-
-
 def _start(context: str) -> str:
     return f"{context}: " if context else ""
-
-
-@dataclasses.dataclass
-class Contest:
-    """The best of several cases, and the one that it is compared with."""
-
-    best: Case
-    reference: Case
-    second: Case  # the best of the others
-    comparisons: int
-    names: list[str]  # of the settings that differ
-
-    @property
-    def other(self) -> Case:
-        return self.second if self.best is self.reference else self.reference
-
-
-def contest(experiment: Experiment, rivals: list[Case]) -> Contest:
-    names = [n for n in experiment.tuned if len({c.settings.get(n, "") for c in rivals}) > 1] or experiment.tuned
-    best = max(rivals, key=lambda case: case.rate)
-    second = max((case for case in rivals if case is not best), key=lambda case: case.rate)
-    return Contest(best, experiment.reference(rivals), second, len(rivals) - 1, names)
-
-
-def _compare_to_reference(experiment: Experiment, rivals: list[Case]) -> str:
-    found = contest(experiment, rivals)
-    best, reference, second, names = found.best, found.reference, found.second, found.names
-    comparisons, unit = found.comparisons, experiment.unit
-    if best is reference:
-        text = f"Highest is {experiment.label(best, names)}, which the others are compared with: "
-        text += f"{measured_text(best, unit)}. "
-        text += f"Next is {experiment.label(second, names)} with {measured_text(second, unit)}: "
-        text += _compared(experiment, second, best, comparisons)
-    else:
-        text = f"Highest is {experiment.label(best, names)}: {measured_text(best, unit)}. "
-        text += f"Against {experiment.label(reference, names)} with {measured_text(reference, unit)}: "
-        text += _compared(experiment, best, reference, comparisons)
-    worst = min(rivals, key=lambda case: case.rate)
-    if len(rivals) > 2 and worst is not reference:
-        text += f" Lowest is {experiment.label(worst, names)} with {measured_text(worst, unit)}, against the same: "
-        text += _compared(experiment, worst, reference, comparisons)
-    return text
-
-
-def _compared(experiment: Experiment, case: Case, reference: Case, comparisons: int) -> str:
-    """The difference; where the gradients took another path, that too, and the difference on the same path."""
-    text = _difference(experiment, case, reference, comparisons)
-    other = PathComparison(experiment).other_path(case, reference)
-    if other is None:
-        return text
-    reason = f" ({other.reason})" if other.reason else ""
-    text += f" A part of that is the path of its gradients: {other.path}, and not {other.reference_path}{reason}."
-    if other.fair is not None:
-        fair = f"{experiment.label(other.fair)} with {measured_text(other.fair, experiment.unit)}"
-        text += f" On the same path, against {fair}: {_difference(experiment, case, other.fair, comparisons)}"
-    return text
-
-
-def change_text(ratio: float) -> str:
-    return f"{percent(abs(ratio - 1))} {'more' if ratio >= 1 else 'less'}"
-
-
-def _difference(experiment: Experiment, case: Case, other: Case, comparisons: int = 1) -> str:
-    """How `case` differs from `other`, and whether that is more than the noise."""
-    comparison = compare(case.rates, other.rates)
-    amount = change_text(comparison.ratio)
-    beyond = comparison.beyond_noise(comparisons)
-    if beyond is None:
-        return f"{amount}; with one run on a side, whether that is more than the noise cannot be told."
-    of = f" times {comparisons} comparisons" if comparisons > 1 else ""
-    p = f"{chance_text(comparison.p, comparisons)}; Welch's t-test, p = {comparison.p:.2g}{of}"
-    if beyond:
-        return f"{amount}, {noise_of_jobs_text(experiment, case, other) or 'more than the noise'} ({p})."
-    fewest = min(len(case.rates), len(other.rates))
-    if fewest < FEWEST_RUNS:
-        return f"{amount}; {fewest} runs on a side are too few to tell that from the noise ({p})."
-    return f"no difference beyond the noise ({amount} in the medians; {p})."
-
-
-def noise_of_jobs_text(experiment: Experiment, case: Case, other: Case) -> str:
-    """Of a difference that is more than the noise of the runs: why it is none all the same; empty where it is one."""
-    if same_choice(case, other):
-        return "though NCCL chose the same for both: that is the noise of this machine between jobs"
-    noise = noise_between_jobs(experiment)
-    if noise is None or max(case.rate, other.rate) / min(case.rate, other.rate) - 1 > noise:
-        return ""
-    return f"no more than jobs differ for which NCCL chose the same on this machine, {percent(noise)}"
-
-
-def _placement(experiment: Experiment) -> Iterator[str]:
-    yield from _same_gpus(experiment)
-    for name in PLACEMENT:
-        for context, cases in experiment.contexts([name]) if name in experiment.varied else ():
-            if len(cases) < 2 or (name == "gpus" and _on_the_same_gpus(cases)):
-                continue
-            best, worst = max(cases, key=lambda c: c.rate), min(cases, key=lambda c: c.rate)
-            yield (
-                _start(context) + f"Highest with {experiment.label(best, [name])}: "
-                f"{measured_text(best, experiment.unit)}; lowest with {experiment.label(worst, [name])}: "
-                f"{measured_text(worst, experiment.unit)}: "
-                f"{_compared(experiment, worst, best, math.comb(len(cases), 2))}"
-            )
-
-
-def _on_the_same_gpus(cases: list[Case]) -> bool:
-    used = {case.gpus_used() for case in cases}
-    return len(used) == 1 and "" not in used
 
 
 def _same_gpus(experiment: Experiment) -> Iterator[str]:
@@ -195,7 +167,7 @@ def _same_gpus(experiment: Experiment) -> Iterator[str]:
             names.setdefault(used, []).append(case.settings.get("gpus", ""))
     for gpus, same in names.items():
         if len(set(same)) > 1:
-            yield f"{' and '.join(dict.fromkeys(same))} are the same GPUs here: {gpus}."
+            yield f"{' and '.join(dict.fromkeys(same))} are the same GPUs here: {gpus}"
 
 
 def efficiencies(case: Case, one: Case) -> list[float]:
@@ -203,23 +175,19 @@ def efficiencies(case: Case, one: Case) -> list[float]:
     return [rate / case.ranks / (one.rate / one.ranks) for rate in case.rates]
 
 
-def _ranks(experiment: Experiment) -> Iterator[str]:
+def _ranks(experiment: Experiment) -> Iterator[Answer]:
     series = series_over(experiment, "ranks", lambda case: case.ranks) if experiment.over_ranks else []
     for context, points in series:
         first, last = points[0][1], points[-1][1]
         if first.ranks != 1 or last.ranks <= 1 or not last.trains:
             continue
-        values = efficiencies(last, first)
-        spread = f" ({percent(min(values))} to {percent(max(values))})" if len(values) > 1 else ""
         own = last.medians("scaling_efficiency")
-        beside = "" if own is None else f"; measured within the job, against its own one-rank baseline, {percent(own)}"
-        if own is not None and "global-batch" in last.settings:
-            beside += " (at the small batch of a rank)"
-        mark = ", emulated" if last.emulated else ""
-        yield (
-            _start(context if context != experiment.product else "") + f"From 1 to {last.ranks} ranks the rate grows "
-            f"{last.rate / first.rate:.2f} times, an efficiency of {percent(statistics.median(values))}{spread} "
-            f"against the run of one rank{beside}{mark}."
+        about = [f"{number(last.rate)} {experiment.unit}", *([context] if context != experiment.product else [])]
+        about += [f"efficiency in the job {percent(own)}"] if own is not None else []
+        yield Answer(
+            f"{last.ranks} ranks: {last.rate / first.rate:.2f} times one rank, efficiency "
+            f"{percent(statistics.median(efficiencies(last, first)))}{' (emulated)' if last.emulated else ''}",
+            "; ".join(about),
         )
 
 
@@ -233,9 +201,9 @@ def _batch(experiment: Experiment) -> Iterator[str]:
         best = max((case for _, case in points), key=lambda case: case.rate)
         enough = next(case for _, case in points if case.rate >= SATURATED * best.rate)
         yield (
-            _start(context if context != experiment.product else "") + f"The highest rate is at batch "
+            _start(context if context != experiment.product else "") + f"the highest rate is at batch "
             f"{best.settings.get('batch')}: {measured_text(best, experiment.unit)}; from batch "
-            f"{enough.settings.get('batch')} on it is within {percent(1 - SATURATED)} of that."
+            f"{enough.settings.get('batch')} on it is within {percent(1 - SATURATED)} of that"
         )
 
 
@@ -261,14 +229,10 @@ def _without_effect(experiment: Experiment) -> Iterator[str]:
             if ignored or case is reference or case.nccl() is None or not same:
                 continue
             algorithm, protocol, channels, transport = case.nccl()
-            differs = ""
-            if same_choice(case, reference) and case.rate != reference.rate:
-                change = change_text(case.rate / reference.rate)
-                differs = f" Its rate is {change} all the same: that is the noise of this machine between jobs."
             yield (
                 _start(context) + f"No effect on what NCCL chose: {experiment.label(case, names)}. It "
                 f"took {algorithm}, {protocol}, {channels} channels, {transport}, as with "
-                f"{experiment.label(reference, names)}.{differs}"
+                f"{experiment.label(reference, names)}."
             )
 
 
@@ -336,7 +300,7 @@ def _why_runs_differ(case: Case) -> str:
     """Of one case, as far as they tell it."""
     if any(table_of(run.summary.get("configuration")).get("tune") == "on" for run in case.runs):
         return "--tune on chooses matrix products by timing, and other products round differently"
-    return "ddpreport does not know why"
+    return UNEXPLAINED
 
 
 def _why_parameters_differ(case: Case, reference: Case) -> str:
@@ -348,7 +312,7 @@ def _why_parameters_differ(case: Case, reference: Case) -> str:
     if case.buckets() != reference.buckets():
         return "other buckets: each is summed in parts of its own, and sums in another order round differently"
     same = ", and NCCL chose the same" if case.nccl() else ""
-    return f"no flag that decides parameters differs{same}: ddpreport does not know why"
+    return f"no flag that decides parameters differs{same}: {UNEXPLAINED}"
 
 
 def _changed_numerics(experiment: Experiment, cases: list[Case], names: list[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from support import FolderCase, record, run_tool, write_results
 from ddptools.measurements import load
-from ddptools.words import explain
+from ddptools.words import answers
 
 os.environ.pop("MPLBACKEND", None)  # what the user draws with is no part of a test
 
@@ -73,4 +73,7 @@ class ReportCase(FolderCase):
         return experiments[0]
 
     def words(self, records: list[dict[str, Any]]) -> str:
-        return "\n".join(explain(self.experiment(records)))
+        return self.said(self.experiment(records))
+
+    def said(self, experiment) -> str:
+        return "\n".join(answer.sentence for answer in answers(experiment))

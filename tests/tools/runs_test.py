@@ -68,7 +68,7 @@ class RunsTest(FolderCase):
         a, b = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])
         rows = run_page.run_table([a, b]).rows
         self.assertEqual(rows[0][:4], ["a", "complete", "20", "0"])
-        self.assertEqual(rows[0][4:], ["10 s", "1.0000", "0.9000", "50.0%", "2,000,000 images/s"])
+        self.assertEqual(rows[0][4:], ["10 s", "1.0000", "0.9000", "50.0%", "2.000 M images/s"])
         self.assertEqual(rows[1][:5], ["b", "ended by SIGINT", "20", "1", "1:42 min"])
         self.assertEqual(run_page.words([a, b]), ["Lowest test loss: a: 0.9 at step 20."])
 
@@ -83,22 +83,23 @@ class RunsTest(FolderCase):
         pair = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])
         drawn = {picture.name: picture for picture in run_page.run_pictures(pair)}
         expected = ["run-loss", "run-accuracy", "run-learning-rate", "run-gradient-norm", "run-throughput-images"]
-        self.assertEqual(list(drawn), expected)
-        for text in (">a<", ">b<", ">a: test<", ">step<", ">time since the start<"):
-            self.assertIn(text, drawn["run-loss"].svg)
+        self.assertEqual(list(drawn), [name + over for name in expected for over in ("", "-over-time")])
+        loss, over_time = drawn["run-loss"].chart, drawn["run-loss-over-time"].chart
+        self.assertEqual([line.label for line in loss.lines], ["a", "a: test", "b"])
+        self.assertEqual((loss.x_label, over_time.x_label), ("step", "time since the start"))
+        self.assertEqual([x for x, _ in loss.marks + over_time.marks], [15.0, 100.0])
+        self.assertEqual(over_time.lines[2].points, [(1.0, 2.5, 2.5, 2.5), (101.0, 1.5, 1.5, 1.5)])
         self.assertIn("Dashed", drawn["run-loss"].caption)
-        unresumed = run_page.run_pictures(pair[:1])[0]
-        self.assertNotIn("Dashed", unresumed.caption)
-        dashed = [picture.svg.count("stroke-dasharray") for picture in (drawn["run-loss"], unresumed)]
-        self.assertGreater(dashed[0], dashed[1])
+        self.assertNotIn("Dashed", run_page.run_pictures(pair[:1])[0].caption)
 
-    def test_labels_are_no_formulas(self) -> None:
-        """Names of runs; and the ticks of a logarithmic axis, which are plain numbers."""
+    def test_a_curve_that_falls_far_is_logarithmic(self) -> None:
         lines = [start(100), *(step(i, 100 + i, 10.0**-i) for i in range(4))]
-        pair = runs.load_runs([self.write(r"$\frac{$.jsonl", lines), self.write("b.jsonl", lines)])
-        loss = run_page.run_pictures(pair)[0].svg
-        for text in (r"$\frac{$", "0.001", "0.5", "1"):
-            self.assertTrue(f">{text}<" in loss, text)
+        self.assertTrue(run_page.run_pictures(runs.load_runs([self.write("a.jsonl", lines)]))[0].chart.is_logarithmic)
+        self.assertFalse(run_page.run_pictures(runs.load_runs([self.write("b.jsonl", WHOLE)]))[0].chart.is_logarithmic)
+
+    def test_the_title_has_machine_and_date(self) -> None:
+        (run,) = runs.load_runs([self.write("a.jsonl", [start(86400.0 * 365, device_name="H200")])])
+        self.assertEqual(run_page.title_of_runs([run]), "Training cnn on H200, 1971-01-01")
 
     def test_pages(self) -> None:
         a, b = self.write("one/m.jsonl", WHOLE), self.write("two/m.jsonl", RESUMED)
@@ -106,7 +107,7 @@ class RunsTest(FolderCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("2 training runs", done.stdout)
         page = (self.folder / "r.html").read_text()
-        for text in ("<h1>Training runs</h1>", "one/m", "two/m", "<svg", "--lr"):
+        for text in ("<h1>Training cnn, 1970-01-01</h1>", "one/m", "two/m", "data-curves", "--lr"):
             self.assertIn(text, page)
         self.assertNotIn(str(self.folder), page)
         self.assertTrue((self.folder / "p" / "run-loss.png").exists())

@@ -5,8 +5,8 @@ from typing import Any
 
 from support import write_results
 from report_support import RING, TREE, ReportCase, algo, run_report, runs
-from ddptools.noise import chance_text, compare, welch_p
-from ddptools.words import choices, explain, numerics
+from ddptools.noise import NO_DIFFERENCE, TOO_FEW, Effects, welch_p
+from ddptools.words import choices, number, numerics
 
 
 class NoiseTest(unittest.TestCase):
@@ -18,44 +18,55 @@ class NoiseTest(unittest.TestCase):
         self.assertEqual(welch_p([1, 1], [1, 1]), 1.0)
         self.assertEqual(welch_p([1, 1], [2, 2]), 0.0)
 
-    def test_one_run_cannot_tell(self) -> None:
-        self.assertIsNone(compare([1.0], [2.0, 2.1]).beyond_noise())
-        self.assertTrue(compare([1.0, 1.01, 1.02], [2.0, 2.01, 2.02]).beyond_noise())
-        self.assertFalse(compare([1.0, 2.0, 3.0], [1.1, 2.1, 3.3]).beyond_noise())
+
+class EffectTest(ReportCase):
+    def effects(self, *of_cases: list[float], **changes: Any) -> list[str]:
+        """Of each case but the first, against the first."""
+        records = [made for i, rates in enumerate(of_cases) for made in algo("" if i == 0 else f"a{i}", rates, **changes)]
+        experiment = self.experiment(records)
+        effects = Effects(experiment)
+        return [effects.of(case).text for case in experiment.measured[1:]]
+
+    def test_only_more_than_the_noise_has_a_percentage(self) -> None:
+        self.assertEqual(self.effects([100, 101, 102], [200, 201, 202], [50, 51, 52]), ["+99.0%", "-49.5%"])
+        self.assertEqual(self.effects([100, 110, 90], [102, 112, 89]), [NO_DIFFERENCE])
+
+    def test_few_runs_cannot_tell(self) -> None:
+        self.assertEqual(self.effects([100], [120]), [TOO_FEW])
+        self.assertEqual(self.effects([100, 110], [50, 70]), [TOO_FEW])
+        self.assertEqual(self.effects([100, 100.1], [50, 50.1]), ["-50.0%"])
 
     def test_more_comparisons_ask_for_more(self) -> None:
-        comparison = compare([1, 2, 3], [4, 5, 6])
-        self.assertTrue(comparison.beyond_noise(2))
-        self.assertFalse(comparison.beyond_noise(3))
+        first, near = [1, 2, 3], [4, 5, 6]  # p = 0.0213
+        self.assertEqual(self.effects(first, near, near), ["+150.0%"] * 2)
+        self.assertEqual(self.effects(first, near, near, near), [NO_DIFFERENCE] * 3)
 
+    def test_jobs_with_the_same_choices_show_the_noise_of_the_machine(self) -> None:
+        def effects(*cases: tuple[list[float], dict]) -> list[str]:
+            records = [made for i, (rates, nccl) in enumerate(cases)
+                       for made in algo("" if i == 0 else f"a{i}", rates, summary={"nccl": nccl})]  # fmt: skip
+            experiment = self.experiment(records)
+            return [Effects(experiment).of(case).text for case in experiment.measured[1:]]
 
-    def test_how_often_chance_would_do_it(self) -> None:
-        for p, comparisons, text in ((0.4, 1, "in 40 of 100 repetitions"), (0.4, 5, "in 100 of 100"), (0.02, 1, "once in 50"),
-                                     (0.0001, 2, "once in 5,000 repetitions"), (0.0, 3, "less than once in a million")):  # fmt: skip
-            self.assertIn(text, chance_text(p, comparisons))
+        near, far = [103, 103.1, 103.2], [101.5, 101.6, 101.7]
+        self.assertEqual(effects(([100, 100.1, 100.2], RING), (near, RING)), [NO_DIFFERENCE])
+        self.assertEqual(effects(([100, 100.1, 100.2], RING), (near, TREE)), ["+3.0%"])
+        self.assertEqual(effects(([100, 100.1, 100.2], RING), (near, RING), (far, TREE)), [NO_DIFFERENCE] * 2)
+        self.assertEqual(effects(([100, 100.1, 100.2], RING), (near, RING), ([106, 106.1, 106.2], TREE)),
+                         [NO_DIFFERENCE, "+6.0%"])  # fmt: skip
+
+    def test_only_variables_that_act_by_the_choice_show_it(self) -> None:
+        for name in ("NCCL_BUFFSIZE", "bucket-mb"):
+            records = runs("a", [100, 100.1, 100.2], {"ranks": 4, name: ""}, summary={"nccl": RING})
+            records += runs("b", [103, 103.1, 103.2], {"ranks": 4, name: "1"}, summary={"nccl": RING})
+            self.assertRegex(self.words(records), r"(1: \+3.0%|unset: -2.9%)")
 
 
 class WordsTest(ReportCase):
-    def test_jobs_with_the_same_choices_show_the_noise_of_the_machine(self) -> None:
-        ring, tree = {"summary": {"nccl": RING}}, {"summary": {"nccl": TREE}}
-        same = algo("", [100, 100.1, 100.2], **ring) + algo("Ring", [103, 103.1, 103.2], **ring)
-        text = self.words(same)
-        self.assertIn("3.0% more, though NCCL chose the same for both: that is the noise of this machine", text)
-        self.assertNotIn("more than the noise", text)
-        text = self.words(same + algo("Tree", [101.5, 101.6, 101.7], **tree))
-        self.assertIn("though NCCL chose the same", text)
-        text = self.words(algo("", [100, 100.1, 100.2], **ring) + algo("Tree", [103, 103.1, 103.2], **tree))
-        self.assertIn("3.0% more, more than the noise", text)
-        near = algo("", [100, 100.1, 100.2], **ring) + algo("Ring", [97, 97.1, 97.2], **ring)
-        text = self.words(near + algo("Tree", [102, 102.1, 102.2], **tree))
-        self.assertIn("no more than jobs differ for which NCCL chose the same on this machine, 3.1%", text)
-
-    def test_only_variables_that_act_by_the_choice_show_it(self) -> None:
-        ring = {"summary": {"nccl": RING}}
-        for name in ("NCCL_BUFFSIZE", "bucket-mb"):
-            records = runs("a", [100, 100.1, 100.2], {"ranks": 4, name: ""}, **ring)
-            records += runs("b", [103, 103.1, 103.2], {"ranks": 4, name: "1"}, **ring)
-            self.assertRegex(self.words(records), r"(3.0% more|2.9% less), more than the noise")
+    def test_numbers_have_four_digits(self) -> None:
+        for value, text in ((15_238_925, "15.24 M"), (6_899_693, "6.900 M"), (349_568, "349,600"), (999_999, "1.000 M"),
+                            (2043, "2,043"), (325.68, "325.7"), (48.51, "48.5"), (-1_500_000, "-1.500 M"), (0, "0")):  # fmt: skip
+            self.assertEqual(number(value), text)
 
     def test_the_reference_is_the_default(self) -> None:
         records = []
@@ -65,41 +76,40 @@ class WordsTest(ReportCase):
         self.assertEqual(experiment.reference(experiment.measured).key, "5")  # nothing is known of defaults
         experiment.defaults = {"bucket-mb": "25"}
         self.assertEqual(experiment.reference(experiment.measured).key, "25")
-        self.assertIn("Against bucket-mb=25 with 111.0 images/s", "\n".join(explain(experiment)))
+        self.assertIn("(against bucket-mb=25, 111.0 images/s)", self.said(experiment))
 
-    def test_a_clear_winner(self) -> None:
-        text = self.words(algo("", [100, 101, 102]) + algo("Ring", [200, 201, 202]) + algo("Tree", [50, 51, 52]))
-        self.assertIn("Highest is NCCL_ALGO=Ring: 201.0 images/s (200.0 to 202.0 over 3 runs)", text)
-        self.assertIn("Against NCCL_ALGO=unset with 101.0 images/s", text)
-        self.assertIn("99.0% more, more than the noise", text)
-        self.assertIn("Lowest is NCCL_ALGO=Tree with 51 images/s (50 to 52 over 3 runs), against the same: 49.5%", text)
+    def test_the_largest_difference_comes_first(self) -> None:
+        text = self.words(algo("", [100, 101, 102]) + algo("Ring", [130, 131, 132]) + algo("Tree", [50, 51, 52]))
+        self.assertEqual(text, "Tree: -49.5%; Ring: +29.7% (against NCCL_ALGO=unset, 101.0 images/s).")
 
-    def test_no_difference_beyond_the_noise(self) -> None:
-        text = self.words(algo("", [100, 110, 90]) + algo("Ring", [102, 112, 89]))
-        self.assertIn("no difference beyond the noise (2.0% more", text)
-        self.assertNotIn("more than the noise", text)
+    def test_what_does_not_differ_is_no_number(self) -> None:
+        same = algo("Ring", [102, 112, 89]) + algo("Tree", [99, 109, 91]) + algo("NVLS", [50, 51, 52])
+        text = self.words(algo("", [100, 110, 90]) + same)
+        self.assertTrue(text.startswith("NVLS: -49.0%; Ring, Tree: no difference (against"), text)
+        self.assertNotIn("2.0%", text)
 
-    def test_the_farthest_two_of_many_were_picked_among_all_pairs(self) -> None:
+    def test_contexts_with_the_same_answer_share_it(self) -> None:
         records = []
-        for gpus, rates in (("0,1", [100, 101, 102]), ("0,2", [101, 102, 103]), ("0,3", [103.7, 105, 106.3])):
-            records += runs(gpus, rates, {"ranks": 2, "gpus": gpus})
-        self.assertIn("times 3 comparisons", self.words(records))
+        for batch in (8, 16, 32):
+            for value in ("", "Ring"):
+                settings = {"ranks": 2, "batch": batch, "NCCL_ALGO": value}
+                records += runs(f"{batch}{value}", [100, 101, 102], settings)
+        self.assertTrue(self.words(records).startswith("Ring: no difference (in all 3 comparisons)."), self.words(records))
 
-    def test_two_runs_are_too_few(self) -> None:
-        text = self.words(algo("", [100, 110]) + algo("Tree", [50, 70]))
-        self.assertIn("42.9% less; 2 runs on a side are too few to tell that from the noise", text)
-        self.assertIn("more than the noise", self.words(algo("", [100, 100.1]) + algo("Tree", [50, 50.1])))
-
-    def test_one_run_each(self) -> None:
-        self.assertIn("cannot be told", self.words(algo("", [100]) + algo("Ring", [120])))
+    def test_of_several_settings_those_that_differ_are_named(self) -> None:
+        records = []
+        for algorithm, protocol, rate in (("", "", 100), ("Ring", "", 50), ("Ring", "LL", 25)):
+            settings = {"ranks": 2, "NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}
+            records += runs(algorithm + protocol, [rate, rate * 1.001, rate * 1.002], settings)
+        self.assertTrue(self.words(records).startswith("NCCL_ALGO=Ring + NCCL_PROTO=LL: -75.0%; NCCL_ALGO=Ring: -50.0% ("))
 
     def test_what_does_not_communicate_is_no_winner(self) -> None:
         def overlap(value: str, rates: list[float]) -> list[dict[str, Any]]:
             return runs(value, rates, {"ranks": 2, "overlap": value})
 
         text = self.words(overlap("none", [200, 201]) + overlap("off", [100, 101]) + overlap("on", [150, 151]))
-        self.assertIn("Highest is overlap=on", text)
-        self.assertIn("overlap=none, which trains nothing together) it is 200.5", text)
+        self.assertIn("on: +49.8% (against overlap=off, 100.5 images/s)", text)
+        self.assertIn("overlap=none, which trains nothing together) 200.5 images/s", text)
         self.assertIn("reaches 75.1% of that", text)
 
     def test_scaling(self) -> None:
@@ -108,15 +118,14 @@ class WordsTest(ReportCase):
             summary = {"scaling_efficiency": 0.9}
             records += runs(f"r{ranks}", [rate, rate * 1.01], {"ranks": ranks, "batch": 8}, summary=summary)
         text = self.words(records)
-        self.assertIn("From 1 to 8 ranks the rate grows 7.00 times, an efficiency of 87.5% (87.1% to 87.9%)", text)
-        self.assertIn("its own one-rank baseline, 90.0%", text)
+        self.assertEqual(text, "8 ranks: 7.00 times one rank, efficiency 87.5% (703.5 images/s; efficiency in the job 90.0%).")
 
     def test_saturation_with_the_batch(self) -> None:
         records = []
         for batch, rate in ((32, 1050), (64, 1498), (256, 2192), (512, 2450), (1024, 2529), (1280, 2458)):
             records += runs(f"b{batch}", [rate], {"ranks": 1, "batch": batch})
         text = self.words(records)
-        self.assertIn("The highest rate is at batch 1024", text)
+        self.assertIn("the highest rate is at batch 1024", text)
         self.assertIn("from batch 512 on it is within 5.0%", text)
 
     def test_emulated_numbers_say_so(self) -> None:
@@ -124,9 +133,7 @@ class WordsTest(ReportCase):
             return runs(value, rates, {"ranks": 4, "layout": value}, emulated=emulated, emulation="NCCL_HOSTID")
 
         records = layout("1x4", [100, 101], False) + layout("2x2", [10, 11], True)
-        self.assertIn(
-            "lowest with layout 2x2 (emulated): 10.5 images/s (10 to 11 over 2 runs, emulated)", self.words(records)
-        )
+        self.assertEqual(self.words(records), "2x2 (emulated): -89.6% (against layout 1x4, 100.5 images/s).")
         markdown = self.report(records)
         self.assertIn("| 2x2 emulated | 10.5 (10 to 11) emulated |", markdown)
         self.assertIn("Nodes were emulated on one machine (NCCL_HOSTID)", markdown)
@@ -143,19 +150,18 @@ class WordsTest(ReportCase):
             records += runs(gpus, [5, 6], {"ranks": 2, "gpus": gpus}, gpus_used=used)
         text = self.words(records)
         self.assertIn("best-pair and worst-pair are the same GPUs here: 0,1.", text)
-        self.assertIn("Highest with gpus 0,3", text)
-        self.assertNotIn("Highest with gpus", self.words(records[:4]))
+        self.assertIn("too few runs (against gpus ", text)
+        self.assertNotIn("against", self.words(records[:4]))
 
     def test_cases_that_nothing_compares_are_listed(self) -> None:
         text = self.words(runs("2", [10, 12], {"ranks": 2}) + runs("4", [20], {"ranks": 4}))
-        self.assertEqual(text, "Measured: 2 ranks: 11 images/s (10 to 12 over 2 runs); 4 ranks: 20 images/s (one run).")
+        self.assertEqual(text, "2 ranks: 11 images/s (10 to 12 over 2 runs); 4 ranks: 20 images/s (one run).")
 
     def test_settings_without_effect(self) -> None:
         records = algo("", [100], summary={"nccl": RING}) + algo("Ring", [101], summary={"nccl": RING})
         records += algo("Tree", [90], summary={"nccl": TREE})
         text = "\n".join(choices(self.experiment(records)))
         self.assertIn("No effect on what NCCL chose: NCCL_ALGO=Ring. It took Ring, LL128, 24 channels, P2P/CUMEM", text)
-        self.assertIn("Its rate is 1.0% more all the same: that is the noise of this machine between jobs.", text)
         self.assertNotIn("Tree", text)
         self.assertIn(
             "do not say what NCCL chose", "\n".join(choices(self.experiment(algo("", [1]) + algo("Ring", [1]))))
