@@ -4,14 +4,13 @@ import argparse
 import difflib
 import itertools
 import math
+import pathlib
 import shutil
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ddptools.errors import UsageError
-
-PATHS = ("FILE", "DIR", "RESULTS")
 
 
 def number(least: float, most: float, kind: type[int] | type[float] = float) -> Callable[[str], Any]:
@@ -34,6 +33,12 @@ def whole(most: int, least: int = 1) -> Callable[[str], Any]:
     return number(least, most, int)
 
 
+def path(text: str) -> pathlib.Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty. Give one, or leave the flag out.")
+    return pathlib.Path(text)
+
+
 class Formatter(argparse.HelpFormatter):
     """Lines of up to 100 columns. Flags in a text are not broken at their hyphens."""
 
@@ -49,7 +54,7 @@ class Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError for mistakes. Flags are not abbreviated, and paths are not empty."""
+    """Raises UsageError for mistakes. Flags are not abbreviated."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, allow_abbrev=False, formatter_class=Formatter, **settings)
@@ -58,9 +63,14 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} ({self.prog} --help lists the flags)")
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]
-        own = self._own(args)
-        self._check_flags(own)
-        self._check_paths(own)
+        known = self._option_string_actions
+        typed = [word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", self._own(args))]
+        unknown = []
+        for flag in (flag for flag in typed if flag.startswith("--") and flag not in known):
+            near = difflib.get_close_matches(flag[2:], [name[2:] for name in known if name.startswith("--")], 1)
+            unknown.append(f"unknown flag {flag}" + (f", did you mean --{near[0]}?" if near else ""))
+        if unknown:
+            self.error("; ".join(unknown))
         return super().parse_args(args, namespace)
 
     def _own(self, args: Sequence[str]) -> list[str]:
@@ -74,21 +84,3 @@ class Parser(argparse.ArgumentParser):
                 break
             own.append(word)
         return own
-
-    def _check_flags(self, own: list[str]) -> None:
-        known = self._option_string_actions
-        typed = [word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", own)]
-        unknown = []
-        for flag in (flag for flag in typed if flag.startswith("--") and flag not in known):
-            near = difflib.get_close_matches(flag[2:], [name[2:] for name in known if name.startswith("--")], 1)
-            unknown.append(f"unknown flag {flag}" + (f", did you mean --{near[0]}?" if near else ""))
-        if unknown:
-            self.error("; ".join(unknown))
-
-    def _check_paths(self, own: list[str]) -> None:
-        for before, word in zip(["", *own], own, strict=False):
-            action = self._option_string_actions.get(before if word == "" else word.removesuffix("="))
-            if word == "" and action is None:
-                self.error("a path is empty")
-            if action is not None and action.metavar in PATHS and (word == "" or word.endswith("=")):
-                raise UsageError(f"{action.option_strings[-1]} '': the path is empty. Give one, or leave the flag out.")

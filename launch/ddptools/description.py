@@ -11,7 +11,7 @@ from typing import Any
 
 from ddptools.errors import UsageError
 from ddptools.launch import flag_arguments
-from ddptools.measurements import finite, setting_value, table_of
+from ddptools.measurements import finite, positive, setting_value, table_of
 from ddptools.programs import answer, ask
 from ddptools.results import Record, from_json
 from ddptools.sweep_file import PLACEMENT_KEYS
@@ -51,12 +51,6 @@ class Description:
     @property
     def gradient_bytes(self) -> float:
         return sum(group.count * group.bytes for group in self.buckets)
-
-
-def positive(value: Any) -> float | None:
-    """A number above 0 of a size with which sums and products stay finite, else None."""
-    number = finite(value)
-    return number if number is not None and 1e-30 < number < 1e30 else None
 
 
 NUMBERS = {

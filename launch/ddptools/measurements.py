@@ -36,9 +36,9 @@ PLACEMENT = ("gpus", "cpus", "layout")
 
 
 def positive(value: Any) -> float | None:
-    """A number above 0 that can be computed with, else None."""
+    """A number above 0 of a size with which sums and products stay finite, else None."""
     number = finite(value)
-    return number if number is not None and number > 0 else None
+    return number if number is not None and 1e-30 < number < 1e30 else None
 
 
 def finite(value: Any) -> float | None:

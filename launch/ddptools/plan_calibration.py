@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ddptools.compute_rates import ComputeRates, compute_rates, is_same_network
-from ddptools.description import Description, parsed, positive
+from ddptools.description import Description, parsed
 from ddptools import nccl_model
 from ddptools.errors import UsageError
-from ddptools.measurements import UNITS, number_of, result_rows, table_of
+from ddptools.measurements import UNITS, number_of, positive, result_rows, table_of
 from ddptools.plan import Case, NetworkFit, Prediction, mpi_traffic, predict
 from ddptools.results import Record, from_json, read_records
 

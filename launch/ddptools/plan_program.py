@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ddptools import hardware, nccl_model
-from ddptools.arguments import Parser, number, whole
+from ddptools.arguments import Parser, number, path, whole
 from ddptools.compute_rates import NotMeasured
 from ddptools.description import Description, NotDescribed, complete, describe, language_model
 from ddptools.errors import UsageError
@@ -26,27 +26,25 @@ from ddptools.results import write_atomically
 ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
 OTHER_BUCKETS_MIB = (4.0, 100.0, 400.0)  # that are tried where no network is enough
 MOST_GPUS = 1_000_000
+STANDARD_OUTPUT = pathlib.Path("-")
 PROCESSORS = {"cpu": "CPU cores", "cuda": "GPUs"}
 SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    records = [record for path in options.calibrate or [] for record in load_records(pathlib.Path(path))]
+    records = [record for file in options.calibrate or [] for record in load_records(file)]
     complete(records, program_folder(options.bin) / "ddptrain")
     if options.fit_ranks is not None:
         print(out_of_sample_text(out_of_sample(records, options.fit_ranks), options.fit_ranks), end="")
         return 0
     answer = make_answer(options, records)
     text = json.dumps(document(answer), indent=1) + "\n"
-    if options.json == "-":
-        sys.stdout.write(text)
-    elif options.json:
-        write_atomically(pathlib.Path(options.json), text)
-    if options.json != "-":
-        print(text_of(answer), end="")
-    for path in filter(None, (options.png, options.svg)):
-        draw(path, options, [planned.case for planned in answer.planned])
+    if options.json not in (None, STANDARD_OUTPUT):
+        write_atomically(options.json, text)
+    sys.stdout.write(text if options.json == STANDARD_OUTPUT else text_of(answer))
+    for file in filter(None, (options.png, options.svg)):
+        draw(file, options, [planned.case for planned in answer.planned])
     return 0
 
 
@@ -63,9 +61,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add_machine(parser.add_argument_group("machine").add_argument)
     add = parser.add_argument_group("output").add_argument
     add("--target", type=number(0.01, 0.999), metavar="E", help="also print the network that reaches this efficiency")
-    add("--json", nargs="?", const="-", metavar="FILE", help="write JSON to FILE, or print it instead of the text")
-    add("--png", metavar="FILE", help="draw efficiency over GPUs as PNG")
-    add("--svg", metavar="FILE", help="draw efficiency over GPUs as SVG")
+    add("--json", type=path, nargs="?", const=STANDARD_OUTPUT, metavar="FILE",
+        help="write JSON to FILE, or print it instead of the text")  # fmt: skip
+    add("--png", type=path, metavar="FILE", help="draw efficiency over GPUs as PNG")
+    add("--svg", type=path, metavar="FILE", help="draw efficiency over GPUs as SVG")
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_args(arguments[:end])
     options.ddptrain_flags = arguments[end + 1 :]
@@ -92,7 +91,7 @@ def add_work(work: Any) -> None:
     add("--recompute", action="store_true", help="repeat the forward pass during backward")
     add("--bucket-mb", type=number(1e-6, 1e6), metavar="MIB", help="largest gradient bucket (25)")
     add("--last-bucket-kb", type=number(0, 1e9), metavar="KIB", help="size of the last bucket (256)")
-    add("--bin", metavar="DIR", help="folder of ddptrain (the folder of ddpplan, else build/bin)")
+    add("--bin", type=path, metavar="DIR", help="folder of ddptrain (the folder of ddpplan, else build/bin)")
     add("--overlap", choices=("on", "off"), default="on", help="all-reduce during backward, or after it (on)")
 
 
@@ -115,7 +114,7 @@ def add_machine(add: Any) -> None:
     add("--protocol", choices=nccl_model.PROTOCOLS, help="NCCL protocol (NCCL's cost model chooses)")
     add("--interference", type=number(0, 10), metavar="F",
         help="seconds that each second of communication adds to compute (0)")  # fmt: skip
-    add("--calibrate", nargs="+", metavar="RESULTS",
+    add("--calibrate", type=path, nargs="+", metavar="RESULTS",
         help="take rates from these results of ddpsweep, ddptrain --metrics or ddpbench --json")  # fmt: skip
     add("--fit-ranks", type=whole(MOST_GPUS), metavar="N",
         help="with --calibrate: take rates from runs of up to N ranks, and predict the other runs")  # fmt: skip
@@ -150,13 +149,17 @@ def make_answer(options: argparse.Namespace, records: list[dict[str, Any]]) -> A
         except NotMeasured as error:
             answer.left_out[nodes] = str(error)
     if not answer.planned:
-        raise UsageError(f"--calibrate {' '.join(options.calibrate)}: {next(iter(answer.left_out.values()))}")
+        raise UsageError(f"{calibrate_flag(options)}: {next(iter(answer.left_out.values()))}")
     answer.memory = memory_of(answer)
     answer.compared = compare(records, calibration) if calibration else []
     for planned in answer.planned if options.target is not None else []:
         planned.needed_gbs = needed_gbs(planned.case, options.target)
         planned.remedies = remedies(answer, planned.case) if planned.needed_gbs is None else []
     return answer
+
+
+def calibrate_flag(options: argparse.Namespace) -> str:
+    return " ".join(["--calibrate", *map(str, options.calibrate)])
 
 
 def numbers_of_nodes(options: argparse.Namespace) -> list[int]:
@@ -177,9 +180,8 @@ def check_devices(answer: Answer) -> None:
         measured, other = (PROCESSORS[one] for one in (calibration.device, device))
         device_flag = "" if options.params is not None else f" -- --device {calibration.device}"
         raise UsageError(
-            f"--calibrate {' '.join(options.calibrate)}: communication was measured on {measured}, and compute would be "
-            f"that of {other}: add runs of this model and batch on {measured} (ddptrain --metrics), or give "
-            f"'--tflops N{device_flag}'"
+            f"{calibrate_flag(options)}: communication was measured on {measured}, and compute would be that of {other}: "
+            f"add runs of this model and batch on {measured} (ddptrain --metrics), or give '--tflops N{device_flag}'"
         )
     if device == "cpu" and not options.tflops and not (calibration and calibration.compute.points):
         raise UsageError(
@@ -333,7 +335,7 @@ def other_network(options: argparse.Namespace, name: str) -> dict[str, Any]:
     return {"inter_gbs": options.achievable * hardware.network_gbs(name, adapters_of(options)), "inter_fit": None}
 
 
-def draw(path: str, options: argparse.Namespace, cases: list[Case]) -> None:
+def draw(file: pathlib.Path, options: argparse.Namespace, cases: list[Case]) -> None:
     """Efficiency over GPUs: this network, and the others by their names with as many adapters."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -358,4 +360,4 @@ def draw(path: str, options: argparse.Namespace, cases: list[Case]) -> None:
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.grid(alpha=0.3)
     axes.legend(title="network of a node", fontsize="small")
-    save_figure(figure, pathlib.Path(path), "svg" if path == options.svg else "png")
+    save_figure(figure, file, "svg" if file == options.svg else "png")

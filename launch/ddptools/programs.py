@@ -11,12 +11,12 @@ if not (ROOT / "configs").exists():  # installed
     ROOT = ROOT / "share" / "ddptrain"
 
 
-def program_folder(given: str | None) -> pathlib.Path:
+def program_folder(given: pathlib.Path | None) -> pathlib.Path:
     """`--bin`, else the folder through which this tool was called, else the default build folder."""
     if given is not None:
-        if not pathlib.Path(given).is_dir():
+        if not given.is_dir():
             raise UsageError(f"--bin {given}: there is no such folder")
-        return pathlib.Path(given).absolute()
+        return given.absolute()
     beside = pathlib.Path(sys.argv[0]).absolute().parent
     return beside if (beside / "ddptrain").exists() else ROOT / "build" / "bin"
 
@@ -37,6 +37,6 @@ def ask(command: list[str], timeout_seconds: float = 60.0) -> str | None:
 
 
 def commit_of(folder: pathlib.Path) -> str:
-    """What git has checked out there. With "-dirty" behind it where tracked files differ: figures are of no commit then."""
+    """What git has checked out there, with "-dirty" behind it where tracked files differ: figures are of no commit then."""
     commit = ask(["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"])
     return (commit or "unknown").strip()

@@ -5,9 +5,8 @@ import json
 import pathlib
 import sys
 
-from ddptools.arguments import Parser
+from ddptools.arguments import Parser, path
 from ddptools.description import complete, defaults_of
-from ddptools.errors import UsageError
 from ddptools.flight import report_flight
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import Experiment, Results, load
@@ -25,7 +24,6 @@ from ddptools.page import (
 )
 from ddptools.picture_file import KINDS, Picture
 from ddptools.plots import drawings, lost_time_picture, pictures
-from ddptools.predicted import predicted_table, predicted_words, predictions, unseen_tables
 from ddptools.programs import program_folder
 from ddptools.results import write_atomically, write_bytes_atomically
 from ddptools.run_page import blocks_of_runs, title_of_runs
@@ -36,7 +34,6 @@ from ddptools.trace_picture import report_trace
 from ddptools.words import UNEXPLAINED, answers, choices, limited, numerics
 
 MOST_EXPERIMENTS = 50
-FEWEST_PREDICTED = 3  # of which a comparison with the planner says something
 HOW_TO_READ = [
     ("Rates", "are medians over the runs, with the smallest and the largest. 15.24 M is 15.24 million."),
     ("The reference", "is the case with every setting at its default: what a run does that nobody tuned."),
@@ -83,23 +80,24 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "runs of ddptrain --metrics. --trace draws the timeline of a run. --flight explains why a run ended with a "
         "timeout.",
     )
-    parser.add_argument("results", nargs="*", type=pathlib.Path, help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics")
+    parser.add_argument("results", nargs="*", type=path, help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics")
     parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png file"
+        "--out", type=path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png file"
     )
-    parser.add_argument("--png", type=pathlib.Path, metavar="DIR", help="also write the pictures as PNG")
+    parser.add_argument("--png", type=path, metavar="DIR", help="also write the pictures as PNG")
     parser.add_argument(
-        "--md", type=pathlib.Path, metavar="FILE", help="also write the report as Markdown (with the pictures of --png)"
+        "--md", type=path, metavar="FILE", help="also write the report as Markdown (with the pictures of --png)"
     )
     parser.add_argument("--title", default=None, help="title of the page")
     parser.add_argument(
-        "--trace", type=pathlib.Path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results"
+        "--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results"
     )
     parser.add_argument(
-        "--flight", type=pathlib.Path, metavar="DIR", help="explain the flight records of ddptrain --flight, instead of results"
+        "--flight", type=path, metavar="DIR", help="explain the flight records of ddptrain --flight, instead of results"
     )
     parser.add_argument(
         "--bin",
+        type=path,
         metavar="DIR",
         help="folder of ddptrain, for results without a description (the folder of ddpreport, else build/bin)",
     )
@@ -193,10 +191,6 @@ def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Bloc
     if lost:
         blocks += [Heading(3, "Where the time went"), lost_time_words(lost), lost_time_picture(experiment, lost)]
         blocks += [lost_time_table(lost)]
-    predicted = predictions(experiment)
-    if len(predicted) >= FEWEST_PREDICTED:
-        words, table = predicted_words(experiment, predicted), predicted_table(experiment, predicted)
-        blocks += [Heading(3, "Predicted and measured"), words, table, *unseen_tables(experiment)]
     for heading, lines in (("What NCCL chose", choices(experiment)), ("Numerics", [x for x in same if x not in warned])):
         blocks += [Heading(3, heading), *lines] if lines else []
     failed = failures(experiment)
@@ -219,20 +213,10 @@ def unique_names(blocks: list[Block]) -> None:
             picture.name = name
 
 
-def write(path: pathlib.Path, option: str, text: str) -> None:
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise UsageError(f"{option} {path}: cannot be written: {error.strerror}") from error
-
-
 def write_pictures(folder: pathlib.Path, blocks: list[Block]) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for picture in pictures_of(blocks):
-            write_bytes_atomically(folder / f"{picture.name}.png", picture.png)
-    except OSError as error:
-        raise UsageError(f"--png {folder}: cannot be written: {error.strerror}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in pictures_of(blocks):
+        write_bytes_atomically(folder / f"{picture.name}.png", picture.png)
 
 
 def main(argv: list[str]) -> int:
@@ -263,7 +247,7 @@ def write_report(arguments: argparse.Namespace, title: str, blocks: list[Block],
     if arguments.png:
         write_pictures(arguments.png, blocks)
     if arguments.md:
-        write(arguments.md, "--md", to_markdown(title, blocks, arguments.md, arguments.png))
-    write(out, "--out", to_html(title, blocks))
+        write_atomically(arguments.md, to_markdown(title, blocks, arguments.md, arguments.png))
+    write_atomically(out, to_html(title, blocks))
     print(f"{out}: {told}")
     return 0

@@ -5,6 +5,7 @@ import ctypes
 import dataclasses
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import time
@@ -14,6 +15,7 @@ from typing import Any
 GRACE = 10.0  # seconds that mpirun has to end its ranks
 KILL_SECONDS = 30.0  # that killed processes have to end: one that waits for a disk may take longer
 PR_SET_PDEATHSIG = 1
+OF_OTHERS = re.compile(r"^\s*$|^-+$|^\[|mpirun|prterun|MPI_A")  # lines behind a message of several lines: mpirun's, a log's
 
 
 @dataclasses.dataclass
@@ -118,35 +120,7 @@ def last_words(text: str, lines: int = 5) -> str:
     """What a program said last on standard error: its own error messages where there are some, without mpirun's."""
     kept, own, within = [], [], False
     for line in text.replace("\0", "").splitlines():  # Open MPI 5 ends its own messages with one
-        told = bool(line.strip()) and not _is_noise(line)
-        goes_on = within and told and not line.startswith("[")  # a message may have several lines; a log line begins so
-        within = goes_on or line.startswith(("ddptrain:", "ddpbench:"))
-        kept += [line.strip()] if told else []
+        within = line.startswith(("ddptrain:", "ddpbench:")) or (within and not OF_OTHERS.search(line))
+        kept += [line.strip()] if line.strip("- ") else []
         own += [line.strip()] if within else []
     return " | ".join((own or kept)[-lines:])[:2000]
-
-
-MPIRUN_PHRASES = (
-    "Primary job  terminated normally",
-    "a non-zero exit code. Per user-direction",
-    "run detected that one or more",  # mpirun, prterun
-    "run noticed that process rank",
-    "thus causing",
-    "the job to be terminated",
-    "Process name: [",
-    "Exit code:",
-    "run has exited due to process rank",
-    '"abort". This may have caused other processes',
-    "terminated by signals sent by",
-    "Errorcode: ",
-    "application called MPI_Abort",
-    "MPI_ABORT was invoked",
-    "with errorcode",
-    "NOTE: invoking MPI_ABORT",
-    "You may or may not see output",
-    "exactly when Open MPI kills them",
-)
-
-
-def _is_noise(line: str) -> bool:
-    return set(line.strip()) <= {"-"} or any(phrase in line for phrase in MPIRUN_PHRASES)

@@ -18,7 +18,7 @@ import uuid
 from collections import deque
 from typing import IO, Any
 
-from ddptools.arguments import Parser, number, whole
+from ddptools.arguments import Parser, number, path, whole
 from ddptools.errors import UsageError
 from ddptools.job_hosts import HOST_FLAGS, HOSTFILE_FLAGS, RANKS_FLAGS, Host, Hosts, answers, is_here, on_all, place_of
 from ddptools.mpirun import OPEN_MPI, find_mpirun, permission
@@ -75,29 +75,13 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("--min-ranks", type=whole(10**9, 0), default=0, metavar="N",
         help="continue with as few as N ranks while hosts of mpirun's --hostfile (each line with slots=) or --host are "
         "lost; --batch and --grad-accum of ddptrain change to keep the samples per step")  # fmt: skip
-    add("--log", type=pathlib.Path, metavar="FILE",
+    add("--log", type=path, metavar="FILE",
         help="log of why each attempt ended (supervise.log in the folder of --checkpoint)")  # fmt: skip
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     arguments = parser.parse_args(argv)
     if arguments.command[:1] == ["--"]:
         del arguments.command[0]
     return arguments
-
-
-def value_of(flag: str, command: list[str]) -> str | None:
-    """The last one counts, as for ddptrain."""
-    found = None
-    for i, word in enumerate(command):
-        if word.startswith(flag + "="):
-            found = word[len(flag) + 1 :]
-        elif word == flag and i + 1 < len(command):
-            found = command[i + 1]
-    return found
-
-
-def seconds_in(time_out: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", time_out)
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
 
 
 def asked(command: list[str]) -> subprocess.CompletedProcess[str] | None:
@@ -117,7 +101,10 @@ def flags_of(command: list[str], program: int | None) -> dict[str, Any]:
     if shown is not None and shown.returncode == 0:
         with contextlib.suppress(tomllib.TOMLDecodeError):  # it is the answer to --help or --version
             return tomllib.loads(shown.stdout)
-    return {name: value_of(f"--{name}", command) for name in ("checkpoint", "resume", "timeout", "virtual-ranks")}
+    parser = argparse.ArgumentParser("supervise", add_help=False, allow_abbrev=False)
+    for name in ("checkpoint", "resume", "timeout", "virtual-ranks"):
+        parser.add_argument(f"--{name}", dest=name)
+    return vars(parser.parse_known_args(command)[0])
 
 
 def positive(code: int) -> int:
@@ -209,7 +196,9 @@ class Job:
 
     def check_time_outs(self) -> None:
         time_out = self.flags["timeout"] or ""
-        if self.hosts and len(set(self.hosts.names)) > 1 and 0.0 < seconds_in(time_out) <= NOTICED:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", time_out)
+        seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+        if self.hosts and len(set(self.hosts.names)) > 1 and 0.0 < seconds <= NOTICED:
             self.log(
                 f"--timeout {time_out} ends the ranks before mpirun notices a lost host ({NOTICED:g} s), and mpirun "
                 "then hangs until supervise ends it: give 20s or more"

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from ddptools.arguments import Parser, whole
+from ddptools.arguments import Parser, path, whole
 from ddptools.cases import Case, expand, interleaved, label, varied_settings
 from ddptools.errors import UsageError
 from ddptools.launch import Impossible, Launch, flag_arguments, plan_launch
@@ -34,9 +34,9 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         description="Runs every case of a sweep (configs/sweeps/*.toml), each in a new job, and writes the results to "
         "DIR/results.jsonl and DIR/results.csv. ddpreport DIR explains them.",
     )
-    add, file, count = parser.add_argument, pathlib.Path, whole(999_999_999)
-    add("file", type=file, metavar="SWEEP.toml")
-    add("--out", type=file, metavar="DIR", help="folder for the results (results/NAME)")
+    add, count = parser.add_argument, whole(999_999_999)
+    add("file", type=path, metavar="SWEEP.toml")
+    add("--out", type=path, metavar="DIR", help="folder for the results (results/NAME)")
     add("--resume", action="store_true", help="continue an earlier call, and keep its results")
     add("--retry-failed", action="store_true", help="as --resume, and repeat the runs that failed")
     add("--repeats", type=count, metavar="N", help="runs of each case (the file's)")
@@ -45,8 +45,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="set a key of all cases, a flag of ddptrain (a list in [] becomes an axis) or environment.NAME; "
         "may be repeated")  # fmt: skip
     add("--min-seconds", type=count, metavar="S", help="shortest measurement of every run, in seconds")
-    add("--hostfile", type=file, metavar="FILE", help="hosts for layouts, in the format of mpirun")
-    add("--bin", metavar="DIR", help="folder of ddptrain (the folder of ddpsweep, else build/bin)")
+    add("--hostfile", type=path, metavar="FILE", help="hosts for layouts, in the format of mpirun")
+    add("--bin", type=path, metavar="DIR", help="folder of ddptrain (the folder of ddpsweep, else build/bin)")
     add("--dry-run", action="store_true", help="print the cases and their commands without running them")
     return parser.parse_args(argv)
 
@@ -200,21 +200,16 @@ def runs_done(folder: ResultFolder, retry_failed: bool) -> set[tuple[str, int]]:
 
 def check_same_cases(folder: ResultFolder, cases: list[Case]) -> None:
     """What an earlier call measured belongs to this plan too; --set may have given it other values."""
-    keys = {case.key for case in cases}
+    keys, planned = {case.key for case in cases}, [case.settings() for case in cases]
     for record in folder.records():
-        settings = record.get("settings")
-        if record.get("case") not in keys and isinstance(settings, dict):
+        if record.get("case") not in keys:
+            settings = table_of(record.get("settings")).items()
+            other = [f"{name} = {value}" for name, value in settings if all(p.get(name) != value for p in planned)]
             folder.close()
-            changed = min((_differences(settings, case.settings()) for case in cases), key=len)
             raise UsageError(
-                f"{folder.path} holds runs of other settings ({', '.join(changed) or 'other arguments'}): give another "
+                f"{folder.path} holds runs of other settings ({', '.join(other) or 'other arguments'}): give another "
                 "--out, or the --set of then"
             )
-
-
-def _differences(settings: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    names = sorted(name for name in settings.keys() | other.keys() if settings.get(name) != other.get(name))
-    return [f"{name} = {settings.get(name, 'not set')}, now {other.get(name, 'not set')}" for name in names]
 
 
 def _result_text(record: Record) -> str:

@@ -42,10 +42,10 @@ class ArgumentsTest(unittest.TestCase):
 
     def test_empty_paths(self) -> None:
         for tool, *arguments in (("ddpsweep", "--out", ""), ("ddpplan", "--calibrate", ""), ("ddpreport", "--flight="),
-                                 ("supervise", "--log", "")):  # fmt: skip
-            flag = arguments[0].rstrip("=")
-            self.assert_says(f"{flag} '': the path is empty. Give one, or leave the flag out.", tool, *arguments)
-        self.assert_says("a path is empty (ddpsweep --help lists the flags)", "ddpsweep", "")
+                                 ("supervise", "--log", ""), ("ddpsweep", "")):  # fmt: skip
+            name = arguments[0].rstrip("=") or "SWEEP.toml"
+            self.assert_says(f"argument {name}: the path is empty. Give one, or leave the flag out. ({tool} --help lists "
+                             "the flags)", tool, *arguments)  # fmt: skip
 
     def test_a_page_is_no_picture(self) -> None:
         code, text = answer("ddpreport", "results", "--out", "x.svg")

@@ -285,7 +285,6 @@ class SweepTest(FolderCase):
         for options in (
             ["--repeats", "0"],
             ["--timeout", "x"],
-            ["--hostfile", "none"],
             ["--set", "x"],
             ["--bin", "none"],
         ):
