@@ -145,7 +145,7 @@ class SweepTest(FolderCase):
         for resume in (("--resume", "--set", "steps=6"), ("--resume",)):
             again = sweep.run(*resume)
             self.assertEqual(again.returncode, 2, again.stderr)
-            self.assertIn("steps = 5, now " + ("6" if len(resume) > 1 else "not set"), again.stderr)
+            self.assertIn("(steps = 5)", again.stderr)
             self.assertIn("--out", again.stderr)
             self.assertEqual((sweep.out / "plan.json").read_text(), before)
         self.assertEqual(sweep.run("--resume", "--set", "steps=5").returncode, 0)
