@@ -182,9 +182,9 @@ def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Bloc
     same = numerics(experiment)
     warned = warnings_of(experiment) + [line for line in same if UNEXPLAINED in line]
     blocks += [Warnings(warned)] if warned else []
-    found = answers(experiment)
-    if len(found) > MOST_ANSWERS:
-        blocks += [Heading(3, "In words"), *limited(answer.sentence for answer in found)]
+    further = answers(experiment)[MOST_ANSWERS:]
+    if further:
+        blocks += [Heading(3, "In words"), *limited(answer.sentence for answer in further)]
     if experiment.measured:
         blocks += [Heading(3, "Measured"), *tables(experiment), *drawn]
     lost = losses(experiment)

@@ -110,7 +110,7 @@ def run_table(runs: list[TrainingRun]) -> Table:
             _shown(test.get("test_loss"), lambda v: f"{v:.4f}"), _shown(test.get("accuracy"), percent),
             _shown(rate, lambda v: f"{number(v)} {run.unit}/s"),
         ])  # fmt: skip
-    header = ["run", "", "steps", "restarts", "time", "last loss", "test loss", "accuracy", "throughput"]
+    header = ["run", "end", "steps", "restarts", "time", "last loss", "test loss", "accuracy", "throughput"]
     footnote = "Last loss: of the last line of steps. Throughput: median. Time: from the first start on, with breaks."
     return Table("What the runs came to.", header, rows, footnote)
 

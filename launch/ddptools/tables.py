@@ -231,7 +231,8 @@ def _exposed(case: Case) -> str:
     if exposed_us is None:
         return share
     interval = "" if half_width_us is None else f" +- {half_width_us:.1f}"
-    return f"{exposed_us:.1f}{interval} us" + (f" ({share})" if share else "")
+    shown = f"{exposed_us:.1f}" if abs(exposed_us) < 1000 else number(exposed_us)
+    return f"{shown}{interval} us" + (f" ({share})" if share else "")
 
 
 def _clocks(case: Case) -> str:

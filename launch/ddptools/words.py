@@ -11,7 +11,7 @@ from ddptools.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
 
 MOST_SENTENCES = 12
 MOST_CONTEXTS = 200  # that are compared
-MOST_LISTED = 4  # cases in one sentence
+MOST_LISTED = 3  # cases in one sentence
 SATURATED = 0.95
 SETS_RANKS = ("ranks", "global-batch")  # of ddpsweep; with these, too, training ends with other parameters
 UNEXPLAINED = "ddpreport does not know why"
@@ -67,7 +67,7 @@ def answers(experiment: Experiment) -> list[Answer]:
     """The largest differences first."""
     if not experiment.measured:
         return [Answer("", "No run gave a number")]
-    found = [*_effects(experiment), *_ranks(experiment)]
+    found = [*_ranks(experiment), *_effects(experiment)]
     found += [Answer("", text) for text in itertools.chain(_ceilings(experiment), _same_gpus(experiment), _batch(experiment))]
     if found:
         return sorted(found, key=lambda answer: -answer.size)
@@ -109,8 +109,8 @@ def _compared(experiment: Experiment, effects: Effects, names: list[str], contex
         said = [*said[:MOST_LISTED], f"{len(said) - MOST_LISTED} more below"]
     for text in (NO_DIFFERENCE, TOO_FEW):
         alike = [label for label, effect, _ in found if effect.text == text]
-        more = f" and {len(alike) - MOST_LISTED} more" if len(alike) > MOST_LISTED else ""
-        said += [f"{', '.join(alike[:MOST_LISTED])}{more}: {text}"] if alike else []
+        labels = ", ".join(alike) if len(alike) <= MOST_LISTED else f"{len(alike)} others"
+        said += [f"{labels}: {text}"] if alike else []
     where = f"{context}: " if context else ""
     against = f"{where}against {experiment.label(reference, names)}, {number(reference.rate)} {experiment.unit}"
     return Answer("; ".join(said), against, _size(found[0][1]))

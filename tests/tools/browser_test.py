@@ -29,14 +29,18 @@ FRAME = """<!DOCTYPE html><html><body style="margin:0"><pre id="found"></pre><sc
 function look(frame) {
   frame.height = frame.contentDocument.documentElement.scrollHeight + 100;
   const page = frame.contentDocument, width = page.documentElement.clientWidth, wide = [], cut = [];
-  const style = e => frame.contentWindow.getComputedStyle(e);
+  const edge = e => e.getBoundingClientRect().right, style = e => frame.contentWindow.getComputedStyle(e);
   const all = [...page.body.querySelectorAll("*")].filter(e => e.getClientRects().length > 0);
   const scrolls = e => e.closest("figure .wide") !== null || (width > 640 && e.closest(".wide") !== null);
   for (const e of all) {
-    if (!scrolls(e) && e.getBoundingClientRect().right > width + 0.5) wide.push(e.tagName + "." + e.className);
+    if (!scrolls(e) && edge(e) > width + 0.5) wide.push(e.tagName + "." + e.className);
     if (style(e).overflowX === "hidden" && e.scrollWidth > e.clientWidth + 1) cut.push(e.tagName + "." + e.className);
   }
-  for (const e of page.querySelectorAll("caption, .caption")) if (e.getBoundingClientRect().right > width) wide.push("caption");
+  for (const e of page.querySelectorAll(".bars")) {
+    for (const text of e.querySelectorAll(".after")) if (edge(text) > edge(e) + 1) cut.push(`bar ${text.textContent}`);
+    for (const bar of e.querySelectorAll(".bar")) if (bar.getBoundingClientRect().width < 60) cut.push(`bar ${bar.textContent}`);
+  }
+  for (const e of page.querySelectorAll("caption, .caption")) if (edge(e) > width) wide.push("caption");
   const numbers = color => color.match(/[\\d.]+/g).map(Number);
   const light = color => numbers(color).slice(0, 3).map(v => v / 255)
       .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
@@ -136,6 +140,7 @@ class BrowserTest(unittest.TestCase):
                    ("overflow-wrap: break-word; }", "white-space: nowrap; }", 420, "wide", "SPAN.answer"),
                    ("td:empty {", ".caption { width: 30rem; } td:empty {", 420, "wide", "caption"),
                    ("td:empty {", ".answer { display: block; overflow: hidden; white-space: nowrap; } td:empty {", 420, "cut", "SPAN.answer"),
+                   ("@container (max-width: 40rem)", "@container (max-width: 1rem)", 420, "cut", "bar"),
                    ("--muted: #57606a", "--muted: #9da7b3", 1280, "faint", ".caption"),
                    ("figure svg text { fill: var(--text); }", "", 1280, "faint", "text."))  # fmt: skip
         for good, bad, width, kind, named in changes:

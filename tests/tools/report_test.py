@@ -8,9 +8,11 @@ import subprocess
 import sys
 import unittest
 from typing import Any
+from unittest import mock
 
 from support import ROOT, record, write_results
 from report_support import ReportCase, algo, everything, run_report, runs
+from ddptools import page
 from ddptools.page import NUMBER, Heading, Notes, to_html
 from ddptools.picture_file import Picture
 from ddptools.plots import pictures
@@ -189,19 +191,31 @@ class PageTest(ReportCase):
         large = Picture("p", "A & <b>", "<svg>" + " " * 500_000 + "</svg>", b"\x89PNG")
         small = Picture("q", "s", "<svg><g/></svg>", b"")
         table = Table("<i>", ["<u>"], [["<s> & (1 to 2)"]], "<q>")
-        page = to_html("<t>", [Heading(2, "<h>"), Notes(["<n>"]), "<p1>", table, large, small])
+        html = to_html("<t>", [Heading(2, "<h>"), Notes(["<n>"]), "<p1>", table, large, small])
         for tag in ("<t>", "<h>", "<n>", "<p1>", "<i>", "<u>", "<s>", "<q>", "<b>"):
-            self.assertNotIn(tag, page)
+            self.assertNotIn(tag, html)
         for text in (
             "<h1>&lt;t&gt;</h1>",
             ">&lt;h&gt;</h2>",
             "&lt;s&gt; &amp; (1&nbsp;to&nbsp;2)</td>",
             "&lt;q&gt;</p>",
         ):
-            self.assertIn(text, page)
+            self.assertIn(text, html)
         image = '<figure>\n<div class="wide"><img alt="A &amp; &lt;b&gt;" src="data:image/png;base64,iVBORw=="></div>'
-        self.assertIn(image + "<figcaption>A &amp; &lt;b&gt;</figcaption>\n</figure>", page)
-        self.assertIn('<figure>\n<div class="wide"><svg><g/></svg></div><figcaption>', page)
+        self.assertIn(image + "<figcaption>A &amp; &lt;b&gt;</figcaption>\n</figure>", html)
+        self.assertIn('<figure>\n<div class="wide"><svg><g/></svg></div><figcaption>', html)
+
+    def test_without_dygraphs_curves_are_pictures(self) -> None:
+        (picture, *_) = pictures(self.experiment(runs("1", [1], {"ranks": 1}) + runs("2", [2], {"ranks": 2})))
+        with mock.patch.object(page, "DYGRAPHS", self.folder / "none"):
+            html = to_html("T", [picture])
+        self.assertIn('<img alt="Throughput of all ranks', html)
+        self.assertNotIn("<script", html)
+        (self.folder / "library.js").write_text("const library = 1;")
+        with mock.patch.object(page, "DYGRAPHS", self.folder / "library.js"):
+            html = to_html("T", [picture])
+        self.assertIn("const library = 1;</script>", html)
+        self.assertNotIn("<img", html)
 
     def test_labels_are_no_formulas(self) -> None:
         odd, records = r"$\frac{$", []
