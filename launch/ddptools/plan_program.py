@@ -13,9 +13,8 @@ from ddptools.arguments import Parser, number, path, whole
 from ddptools.compute_rates import NotMeasured
 from ddptools.description import Description, NotDescribed, complete, describe, language_model
 from ddptools.errors import UsageError
-from ddptools.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT, OF_A_NODE
+from ddptools.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
 from ddptools.out_of_sample import out_of_sample, out_of_sample_text
-from ddptools.picture_file import save_figure
 from ddptools.plan import Case, needed_gbs, predict, rule_of_thumb
 from ddptools.plan_calibration import Calibration, calibrate, compare, load_records
 from ddptools.plan_memory import MemoryFit, memory_fit
@@ -43,8 +42,6 @@ def main(arguments: list[str]) -> int:
     if options.json not in (None, STANDARD_OUTPUT):
         write_atomically(options.json, text)
     sys.stdout.write(text if options.json == STANDARD_OUTPUT else text_of(answer))
-    for file in filter(None, (options.png, options.svg)):
-        draw(file, options, [planned.case for planned in answer.planned])
     return 0
 
 
@@ -63,8 +60,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--target", type=number(0.01, 0.999), metavar="E", help="also print the network that reaches this efficiency")
     add("--json", type=path, nargs="?", const=STANDARD_OUTPUT, metavar="FILE",
         help="write JSON to FILE, or print it instead of the text")  # fmt: skip
-    add("--png", type=path, metavar="FILE", help="draw efficiency over GPUs as PNG")
-    add("--svg", type=path, metavar="FILE", help="draw efficiency over GPUs as SVG")
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_args(arguments[:end])
     options.ddptrain_flags = arguments[end + 1 :]
@@ -193,6 +188,7 @@ def make_case(answer: Answer, nodes: int) -> Case:
     """NotMeasured where the calibration has no run of this batch."""
     options, work, gpu = answer.options, answer.work, GPUS[answer.options.gpu]
     link = options.link or gpu.link
+    adapters = options.nics or max(1, round(gpu.adapters_per_gpu * options.gpus_per_node))
     case = Case(
         work=work,
         batch=batch_per_gpu(options, work, nodes * options.gpus_per_node),
@@ -202,7 +198,7 @@ def make_case(answer: Answer, nodes: int) -> Case:
         grad_accum=options.grad_accum or work.grad_accum,
         overlap=options.overlap == "on" and (work.device != "cpu" or nodes > 1),  # cores of one host do the adding
         intra_gbs=options.achievable * hardware.link_gbs(link),
-        inter_gbs=options.achievable * hardware.network_gbs(network_of(options), adapters_of(options)),
+        inter_gbs=options.achievable * hardware.network_gbs(options.network or gpu.network, adapters),
         generation=gpu.generation,
         link="pcie" if link.startswith("pcie") else "nvlink",
         channels=options.channels,
@@ -221,14 +217,6 @@ def batch_per_gpu(options: argparse.Namespace, work: Description, gpus: int) -> 
     if options.global_batch < gpus:
         raise UsageError(f"--global-batch {options.global_batch}: fewer samples than the {gpus} GPUs")
     return options.global_batch / gpus
-
-
-def network_of(options: argparse.Namespace) -> str:
-    return options.network or GPUS[options.gpu].network
-
-
-def adapters_of(options: argparse.Namespace) -> int:
-    return options.nics or max(1, round(GPUS[options.gpu].adapters_per_gpu * options.gpus_per_node))
 
 
 def remedies(answer: Answer, case: Case) -> list[str]:
@@ -328,36 +316,3 @@ def document(answer: Answer) -> dict[str, Any]:
         result["calibration"] = dataclasses.asdict(answer.calibration)
         result["compared"] = [dataclasses.asdict(c) for c in answer.compared]
     return result
-
-
-def other_network(options: argparse.Namespace, name: str) -> dict[str, Any]:
-    """What of a case another network changes; what was measured on this one does not hold there."""
-    return {"inter_gbs": options.achievable * hardware.network_gbs(name, adapters_of(options)), "inter_fit": None}
-
-
-def draw(file: pathlib.Path, options: argparse.Namespace, cases: list[Case]) -> None:
-    """Efficiency over GPUs: this network, and the others by their names with as many adapters."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    matplotlib.rcParams["text.parse_math"] = False  # of names of models
-    cases = sorted(cases, key=lambda case: case.gpus)
-    name = cases[0].work.model if options.params is not None else pathlib.Path(options.model).stem
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for network in dict.fromkeys((*NETWORKS_GBIT, network_of(options))):
-        chosen = network == network_of(options)
-        changes = {} if chosen else other_network(options, network)
-        curve = [predict(dataclasses.replace(case, **changes)) for case in cases]
-        adapters = f"{adapters_of(options)} x {network}{'' if network in NETWORKS_GBIT else ' Gbit/s'}"
-        axes.plot([p.gpus for p in curve], [100 * p.efficiency for p in curve], marker="o" if chosen else ".",
-                  linewidth=2.5 if chosen else 1.0, label=network if network in OF_A_NODE else adapters)  # fmt: skip
-    if options.target is not None:
-        axes.axhline(100 * options.target, color="gray", linestyle="--", linewidth=1.0)
-    axes.set(ylim=(0, 105), xlabel="GPUs", ylabel="scaling efficiency, %",
-             title=f"{name}, {options.gpus_per_node} x {options.gpu} per node (predicted)")  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:.0f}")
-    axes.grid(alpha=0.3)
-    axes.legend(title="network of a node", fontsize="small")
-    save_figure(figure, file, "svg" if file == options.svg else "png")

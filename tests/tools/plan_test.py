@@ -341,28 +341,6 @@ class ProgramTest(unittest.TestCase):
             answer = json.loads(output("--gpu", gpu, "--nodes", "2", "--achievable", "1", "--json"))
             self.assertEqual(answer["case"]["inter_gbs"], node_gbs)
 
-    def test_curves(self) -> None:
-        with tempfile.TemporaryDirectory() as name:
-            png, svg = pathlib.Path(name) / "p.png", pathlib.Path(name) / "p.svg"
-            output("--png", str(png), "--svg", str(svg), "--target", "0.9")
-            self.assertTrue(png.read_bytes().startswith(b"\x89PNG"))
-            self.assertIn("<svg", svg.read_text())
-
-    def test_the_name_of_a_model_is_no_formula(self) -> None:
-        with tempfile.TemporaryDirectory() as name:
-            svg = pathlib.Path(name) / "p.svg"
-            with mock.patch.object(plan_program, "describe", return_value=parsed(cnn_description())):
-                output("--svg", str(svg), "--model", r"$\frac{$.toml")
-            self.assertTrue(r"$\frac{$" in svg.read_text())
-
-    def test_a_curve_of_another_network_leaves_the_measured_one_out(self) -> None:
-        options = plan_program.parse(["--network", "ndr"])
-        changes = plan_program.other_network(options, "hdr")
-        case = Case(language_model(124e6, 1024), 16, 400.0, nodes=4, inter_fit=NetworkFit(1.0, 10000.0))
-        hdr = dataclasses.replace(case, **changes)
-        self.assertAlmostEqual(hdr.inter_gbs, 0.8 * 8 * 25.0)
-        self.assertLess(predict(hdr).efficiency, predict(case).efficiency)
-
     def test_flags_reach_ddptrain(self) -> None:
         plan = ["--model", "cnn", "--bucket-mb", "2", "--gradients", "fp32", "--json", "--nodes", "1"]
         with mock.patch.object(plan_program, "describe", side_effect=UsageError("seen")) as describe:
