@@ -162,7 +162,12 @@ class DamagedFilesTest(support.FolderCase):
             events += [{"ph": "X", "name": name, "pid": 0, "tid": lane, "ts": 10.0 * i, "dur": 5.0}
                        for i, name in enumerate(names)]
         text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
-        self.check("trace.json", text, trace.load_trace, ODD_VALUES, 2000)
+
+        def read(path: pathlib.Path) -> None:
+            timeline = trace.load_trace(path)
+            trace.rank_table(timeline), trace.part_table(timeline)
+
+        self.check("trace.json", text, read, ODD_VALUES, 2000)
 
     def test_sweeps(self) -> None:
         for name in ("scaling-cpu.toml", "node-layout-cpu.toml", "gradient-path.toml", "p2p-level-cpu.toml"):

@@ -3,7 +3,7 @@
 import unittest
 from typing import Any
 
-from support import cnn_description, write_results
+from support import write_results
 from report_support import RING, ReportCase, run_report, runs
 from ddptools.words import choices
 

@@ -1,5 +1,4 @@
 import os
-import random
 import textwrap
 import unittest
 
@@ -210,20 +209,6 @@ class SweepFile(support.FolderCase):
         axes = "".join(f"f{i} = {list(range(100))}\n" for i in range(4))
         with self.assertRaisesRegex(UsageError, "100000000 cases"):
             self.cases("[[product]]\nranks = 1\n" + axes)
-
-    def test_damaged_files_give_one_clear_error(self) -> None:
-        generator = random.Random(4)
-        path = self.folder / "fuzz.toml"
-        for _ in range(400):
-            data = bytearray(GOOD.encode())
-            for _ in range(generator.randint(1, 6)):
-                place = generator.randrange(len(data))
-                data[place : place + generator.randint(0, 4)] = generator.randbytes(generator.randint(0, 3))
-            path.write_bytes(data)
-            try:
-                expand(load_sweep(path))
-            except UsageError as error:
-                self.assertIn(str(path), str(error))
 
     def test_keys_are_of_the_settings_alone(self) -> None:
         one = self.cases("[[product]]\nranks = 1\nbatch = 2\nmodel = 'cnn'\n")[0]
