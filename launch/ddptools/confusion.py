@@ -23,7 +23,8 @@ LONGEST_NAME = 24  # of a class, in pictures
 
 
 def evaluation_blocks(lines: list[dict[str, Any]], of_run: str = "") -> list[Block]:
-    """Of the last evaluation in a metrics file, whose run the heading names; nothing where there is none. UsageError where its lines are damaged."""
+    """Of the last evaluation in a metrics file, whose run the heading names; nothing where there is none. UsageError
+    where its lines are damaged."""
     evaluated = [line for line in lines if line.get("event") == "evaluated"]
     if not evaluated:
         return []

@@ -86,7 +86,8 @@ def progress_row(rank: int, host: str, line: dict[str, Any], source: str) -> lis
     if line.get("sequence"):
         collective = f"{line['sequence']} {collective_name({'name': line['collective'], 'bucket': line.get('bucket')})}"
     steps = f"{line.get('steps_ended', '?')} of {line.get('steps_queued', '?')}"
-    return [f"{rank}", host, line.get("phase", "?"), waits, f"{line.get('seconds', 0.0):.1f} s", steps, collective, source]
+    since = f"{line.get('seconds', 0.0):.1f} s"
+    return [f"{rank}", host, line.get("phase", "?"), waits, since, steps, collective, source]
 
 
 def rank_table(flights: list[Flight]) -> Table:

@@ -44,7 +44,7 @@ class Loss:
     useful_seconds: float  # of the baseline
     part_seconds: dict[str, float]  # which add up to what a step is longer than useful
     slowest: str = ""  # which rank, in words, where that is known
-    half_width_seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # 95% intervals, of parts that have one
+    half_width_seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # 95% intervals, as far as known
 
     @property
     def share(self) -> float:
@@ -63,7 +63,8 @@ def losses(experiment: Experiment) -> list[Loss]:
     found: list[Loss | None] = []
     for case in experiment.measured:
         label = experiment.label(case)
-        found += [_of_training(case, label), _of_bench_step(case, label, alone.get(_work(case))), *_of_overlap(case, label)]
+        found += [_of_training(case, label), _of_bench_step(case, label, alone.get(_work(case)))]
+        found += _of_overlap(case, label)
     return sorted((loss for loss in found if loss and loss.credible), key=lambda loss: loss.ranks)
 
 

@@ -14,8 +14,8 @@ from ddptools.results import Record, from_json, read_records
 UNITS = ("images", "tokens", "samples")
 PASSES = "backward passes/s"  # every rank makes all of them: no throughput of the ranks together
 WORKLOAD = {
-    "ranks", "batch", "global-batch", "model", "config", "precision", "data", "seq", "micro-batch", "grad-accum", "layers",
-    "width", "heads", "device", "seed", "steps", "epochs",
+    "ranks", "batch", "global-batch", "model", "config", "precision", "data", "seq", "micro-batch", "grad-accum",
+    "layers", "width", "heads", "device", "seed", "steps", "epochs",
 }  # fmt: skip
 PLACEMENT = ("gpus", "cpus", "layout")
 

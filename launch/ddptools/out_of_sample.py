@@ -90,7 +90,8 @@ def _how_far_off(asked: list[Asked]) -> list[str]:
     def off(name: str, errors: list[float]) -> str:
         return f"{name}: off by {percent(statistics.median(errors))} in the median, {percent(max(errors))} at most"
 
-    return [off("ddpplan", [abs(one.error) for one in asked]), off("no loss", [abs(one.lossless_error) for one in asked])]
+    lossless = [abs(one.lossless_error) for one in asked]
+    return [off("ddpplan", [abs(one.error) for one in asked]), off("no loss", lossless)]
 
 
 def out_of_sample_text(asked: list[Asked], most_ranks: int) -> str:

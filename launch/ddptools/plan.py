@@ -112,7 +112,8 @@ def predict(case: Case) -> Prediction:
         compute += case.interference * communication_seconds
         exposed = exposed_beneath_forward(buckets, [seconds for seconds, _, _ in times], compute)
     elif case.overlap and case.gpus > 1:
-        backward_seconds = case.work.backward_flop / case.work.flop * alone_seconds / case.grad_accum  # of the last micro-step
+        last_micro_step_seconds = alone_seconds / case.grad_accum
+        backward_seconds = case.work.backward_flop / case.work.flop * last_micro_step_seconds
         slow_down_seconds = case.interference * min(communication_seconds, backward_seconds)
         compute += slow_down_seconds
         exposed = exposed_seconds(buckets, [seconds for seconds, _, _ in times], backward_seconds + slow_down_seconds)

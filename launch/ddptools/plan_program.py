@@ -167,16 +167,17 @@ def numbers_of_nodes(options: argparse.Namespace) -> list[int]:
 
 
 def check_devices(answer: Answer) -> None:
-    """UsageError where communication was measured on CPU cores and compute would be that of GPUs, or the other way round;
-    and where nothing tells the rate of CPU cores."""
+    """UsageError where communication was measured on CPU cores and compute would be that of GPUs, or the other way
+    round; and where nothing tells the rate of CPU cores."""
     options, calibration = answer.options, answer.calibration
     device = answer.work.device or ("" if options.tflops else "cuda")
     if calibration and {calibration.device, device} == {"cpu", "cuda"}:
         measured, other = (PROCESSORS[one] for one in (calibration.device, device))
         device_flag = "" if options.params is not None else f" -- --device {calibration.device}"
         raise UsageError(
-            f"{calibrate_flag(options)}: communication was measured on {measured}, and compute would be that of {other}: "
-            f"add runs of this model and batch on {measured} (ddptrain --metrics), or give '--tflops N{device_flag}'"
+            f"{calibrate_flag(options)}: communication was measured on {measured}, and compute would be that of "
+            f"{other}: add runs of this model and batch on {measured} (ddptrain --metrics), or give "
+            f"'--tflops N{device_flag}'"
         )
     if device == "cpu" and not options.tflops and not (calibration and calibration.compute.points):
         raise UsageError(

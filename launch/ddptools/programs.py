@@ -37,6 +37,6 @@ def ask(command: list[str], timeout_seconds: float = 60.0) -> str | None:
 
 
 def commit_of(folder: pathlib.Path) -> str:
-    """What git has checked out there, with "-dirty" behind it where tracked files differ: figures are of no commit then."""
+    """What git has checked out there. "-dirty" stands behind it where tracked files differ."""
     commit = ask(["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"])
     return (commit or "unknown").strip()

@@ -9,8 +9,9 @@ from typing import Any
 from ddptools.measurements import Run, finite, gpus_of, make_run, nccl_of, table_of
 from ddptools.results import Record
 
-RECORD_COLUMNS = ("sweep", "product", "case", "repeat", "status", "reason", "emulated", "emulation", "started", "seconds")
-GPU_COLUMNS = {"sm_mhz": min, "sm_mhz_min": min, "watts": max, "celsius_max": max}  # with which of the GPUs is the worst
+RECORD_COLUMNS = ("sweep", "product", "case", "repeat", "status", "reason", "emulated", "emulation", "started",
+                  "seconds")  # fmt: skip
+WORST = {"sm_mhz": min, "sm_mhz_min": min, "watts": max, "celsius_max": max}  # of the GPUs
 NCCL_COLUMNS = ("version", "algorithm", "protocol", "channels", "transport")
 
 
@@ -43,4 +44,4 @@ def _gpu_values(gpus: list[dict[str, Any]]) -> dict[str, Any]:
         return choose(known) if known else None
 
     reasons = dict.fromkeys(reason for gpu in gpus for reason in table_of(gpu.get("throttled")))
-    return {f"gpu_{name}": worst(name, choose) for name, choose in GPU_COLUMNS.items()} | {"gpu_throttled": " ".join(reasons)}
+    return {f"gpu_{name}": worst(name, choose) for name, choose in WORST.items()} | {"gpu_throttled": " ".join(reasons)}

@@ -15,7 +15,7 @@ from typing import Any
 GRACE = 10.0  # seconds that mpirun has to end its ranks
 KILL_SECONDS = 30.0  # that killed processes have to end: one that waits for a disk may take longer
 PR_SET_PDEATHSIG = 1
-OF_OTHERS = re.compile(r"^\s*$|^-+$|^\[|mpirun|prterun|MPI_A")  # lines behind a message of several lines: mpirun's, a log's
+OF_OTHERS = re.compile(r"^\s*$|^-+$|^\[|mpirun|prterun|MPI_A")  # lines of mpirun and of logs
 
 
 @dataclasses.dataclass
@@ -33,7 +33,8 @@ def run(command: list[str], environment: dict[str, str], log: pathlib.Path, time
     errors = log.with_suffix(".err")
     with open(log, "wb") as out, open(errors, "wb") as err:
         try:
-            process = start_session(command, signal.SIGTERM, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            process = start_session(command, signal.SIGTERM, env=environment, **streams)
         except OSError as error:
             return Outcome("failed", None, 0.0, f"{command[0]}: {error.strerror}")
         try:

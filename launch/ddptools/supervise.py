@@ -39,13 +39,15 @@ KEEPALIVE = {
     for name, value in (("time", "3"), ("intvl", "2"), ("probes", "3"))
 }
 NOTICED = 9.0  # seconds, by this keepalive
-# mpirun hands such variables on: that of Open MPI 4 to its daemons and ranks, 5 the first to ranks, the second to daemons.
+# mpirun hands such variables on: that of Open MPI 4 to its daemons and ranks; 5 the first to ranks, the second to
+# daemons.
 MARKS = ("OMPI_MCA_ddptrain_job", "PRTE_MCA_ddptrain_job")
 # Folder of Open MPI's files on each host. Open MPI 4 removes it, unless it is killed. 5 does not know the variable.
 SESSIONS = "OMPI_MCA_orte_top_session_dir"
 # Lines of a job that is ending. mpirun can outlive it: its daemon on a lost host never acknowledges the order to end.
 ENDING = re.compile(
-    r"has been waiting in|error on rank|lost communication with a remote daemon|(mpirun|prterun) (noticed|detected) that"
+    r"has been waiting in|error on rank|lost communication with a remote daemon"
+    r"|(mpirun|prterun) (noticed|detected) that"
 )
 # Seconds after such a line, until mpirun is ended. It needs 4.3 s to end the ranks of several hosts after MPI_Abort.
 OUTLIVES = 20.0
@@ -129,9 +131,11 @@ class Size:
         if least == 0:
             return Size(wanted, 1 if parts > 0 else wanted, 0, 0, parts)
         if hosts is None:
-            raise UsageError("--min-ranks: the command names no hosts that could be lost. Give mpirun --hostfile or --host.")
+            told = "the command names no hosts that could be lost. Give mpirun --hostfile or --host."
+            raise UsageError(f"--min-ranks: {told}")
         if unknown := [host.name for host in hosts.hosts if host.slots is None]:
-            raise UsageError(f"--min-ranks: how many ranks may {unknown[0]} have? Write slots=N behind it in the hostfile.")
+            told = f"how many ranks may {unknown[0]} have? Write slots=N behind it in the hostfile."
+            raise UsageError(f"--min-ranks: {told}")
         if parts > 0:
             return Size(wanted, least, 0, 0, parts)
         if "batch" not in flags:
@@ -300,7 +304,8 @@ class Job:
         return sorted((path for path in found if re.fullmatch(r"step-\d{12}", path.name)), reverse=True)
 
     def newest_readable(self) -> str:
-        return next((path.name for path in self.checkpoints() if path.name == self.newest or self.is_readable(path)), "")
+        found = self.checkpoints()
+        return next((path.name for path in found if path.name == self.newest or self.is_readable(path)), "")
 
     def is_readable(self, checkpoint: pathlib.Path) -> bool:
         shown = asked([self.command[self.program], "--inspect", str(checkpoint)]) if self.program is not None else None
@@ -367,7 +372,8 @@ class Job:
                     return end
             failures = 1 if self.newest > before else failures + 1
             if failures > self.restarts:
-                self.log(f"gives up: {failures} failures in a row without a new undamaged checkpoint, the last one: {why}")
+                told = f"{failures} failures in a row without a new undamaged checkpoint"
+                self.log(f"gives up: {told}, the last one: {why}")
                 return result
             pause = min(self.first_pause * 2 ** (failures - 1), LONGEST_PAUSE)
             self.log(f"restarts in {pause:g} s")

@@ -102,12 +102,13 @@ class SweepRun:
         left = [(case, repeat) for case, repeat in order if (case.key, repeat) not in done]
         if len(left) < len(order):
             print(f"{len(order) - len(left)} of {len(order)} runs are done", file=sys.stderr)
-        programs = {case.program: self.programs / case.program for case in self.cases}
-        versions = {name: (ask([str(program), "--version"]) or "").strip() or None for name, program in programs.items()}
+        programs = {case.program for case in self.cases}
+        versions = {name: ask([str(self.programs / name), "--version"]) for name in programs}
         counts: collections.Counter[str] = collections.Counter()
         start = time.monotonic()
         for number, (case, repeat) in enumerate(left, 1):
-            record = self.run_case(case, repeat, folder, timeout_seconds) | {"versions": versions[case.program]}
+            record = self.run_case(case, repeat, folder, timeout_seconds)
+            record["versions"] = (versions[case.program] or "").strip() or None
             folder.append(record)
             counts[record["status"]] += 1
             each = (time.monotonic() - start) / max(number - counts["skipped"], 1)

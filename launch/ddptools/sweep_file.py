@@ -127,7 +127,8 @@ class _Reader:
         alternatives = self.alternatives(f"{where}: flags", tables, base, axes, overriding)
         axes |= overriding
         given = axes.keys() | {name for flags in alternatives for name in flags}
-        axes = {k: v for k, v in base.items() if k not in given and (k != "batch" or "global-batch" not in given)} | axes
+        replaced = given | ({"batch"} if "global-batch" in given else set())
+        axes = {k: v for k, v in base.items() if k not in replaced} | axes
         if {"global-batch", "batch"} <= axes.keys() | given:
             raise self.error(where, "give batch or global-batch, not both")
         return Product(name, program, tuple(arguments), axes, alternatives, environments)

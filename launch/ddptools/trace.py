@@ -139,8 +139,8 @@ def _rank_trace(rank: int, name: str, lanes: dict[str, list[Span]]) -> RankTrace
 
 
 def _end_backward_at_last_bucket(trace: RankTrace) -> None:
-    """Buckets start in order, each when it is complete, so nothing is left to compute when the last one of a step starts.
-    The spans of backward may end later: on a GPU, that bucket is on the compute stream."""
+    """Buckets start in order, each when it is complete, so nothing is left to compute when the last one of a step
+    starts. The spans of backward may end later: on a GPU, that bucket is on the compute stream."""
     for step in trace.steps:
         begins = [span.begin_us for span in trace.communication if step.begin_us <= span.begin_us < step.end_us]
         for span in trace.compute if begins else []:
