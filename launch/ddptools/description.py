@@ -11,7 +11,7 @@ from typing import Any
 
 from ddptools.errors import UsageError
 from ddptools.launch import flag_arguments
-from ddptools.measurements import finite, positive, setting_value, table_of
+from ddptools.measurements import finite, list_of, positive, setting_value, table_of
 from ddptools.programs import answer, ask
 from ddptools.results import Record, from_json
 from ddptools.sweep_file import PLACEMENT_KEYS
@@ -66,7 +66,7 @@ NUMBERS = {
 def parsed(value: Any) -> Description | None:
     """None where the table does not hold what a Description needs."""
     table = table_of(value)
-    buckets = [_bucket(bucket) for bucket in table["buckets"]] if isinstance(table.get("buckets"), list) else []
+    buckets = [_bucket(bucket) for bucket in list_of(table.get("buckets"))]
     numbers: dict[str, Any] = {field: positive(table.get(name)) for field, name in NUMBERS.items()}
     if not buckets or None in buckets or None in numbers.values():
         return None
@@ -106,8 +106,7 @@ def complete(records: Iterable[Record], program: pathlib.Path) -> None:
         summary, settings = table_of(record.get("summary")), table_of(record.get("settings"))
         if not summary.get("parameter_hash") or not settings or "description" in summary or not program.exists():
             continue
-        variables = record.get("variables")
-        others = {*PLACEMENT_KEYS, "global-batch", *(variables if isinstance(variables, list) else [])}
+        others = {*PLACEMENT_KEYS, "global-batch", *list_of(record.get("variables"))}
         flags = {str(name): value for name, value in settings.items() if name not in others}
         with contextlib.suppress(NotDescribed, ValueError):  # a damaged record, too, stays as it is
             summary["description"] = _described(program, tuple(flag_arguments(flags)))

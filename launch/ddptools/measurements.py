@@ -47,6 +47,10 @@ def table_of(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def list_of(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 @dataclasses.dataclass
 class Run:
     """A run that gave a number."""
@@ -108,7 +112,7 @@ class Case:
 
     def buckets(self) -> list[Any]:
         """In which the first run sent its gradients, as its description lists them; empty where it does not."""
-        return _list_of(table_of(self.runs[0].summary.get("description")).get("buckets")) if self.runs else []
+        return list_of(table_of(self.runs[0].summary.get("description")).get("buckets")) if self.runs else []
 
     def gpus_used(self) -> str:
         """Indices of the GPUs that a selection stood for, joined by commas; empty where that is not known."""
@@ -262,7 +266,7 @@ def _json_table(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _plan(table: dict[str, Any]) -> Plan:
-    products = {str(case.get("case")): str(case.get("product")) for case in map(table_of, _list_of(table.get("cases")))}
+    products = {str(case.get("case")): str(case.get("product")) for case in map(table_of, list_of(table.get("cases")))}
     repeats = int(positive(table.get("repeats")) or 0)
     return Plan(str(table.get("sweep")), str(table.get("description", "")), repeats, products)
 
@@ -281,10 +285,6 @@ def _notes(records: list[Record], bad_lines: list[int], plan: Plan) -> Iterator[
     stale = sum(case not in plan.products for case, _ in runs) if plan.products else 0
     if stale:
         yield f"{stale} of the runs are of an earlier plan: the sweep was changed since"
-
-
-def _list_of(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _experiments(file: pathlib.Path, records: list[Record], plan: Plan) -> list[Experiment]:
@@ -307,7 +307,7 @@ def _experiment(file: pathlib.Path, sweep: str, product: str, records: list[Reco
         key = str(record.get("case"))
         settings = {str(k): setting_value(v) for k, v in table_of(record.get("settings")).items()}
         case = cases.setdefault(key, Case(key, settings))
-        variables.update(map(str, _list_of(record.get("variables"))))
+        variables.update(map(str, list_of(record.get("variables"))))
         run = make_run(record)
         case.emulated |= record.get("emulated") is True
         (case.failures if run is None else case.runs).append(record if run is None else run)
@@ -318,7 +318,7 @@ def _experiment(file: pathlib.Path, sweep: str, product: str, records: list[Reco
         sweep=sweep,
         product=product,
         description=plan.description if plan.sweep == sweep else "",
-        notes=_different(str(note) for record in records for note in _list_of(record.get("notes"))),
+        notes=_different(str(note) for record in records for note in list_of(record.get("notes"))),
         cases=ordered,
         variables=variables,
         machines=_different(table_of(record.get("machine")) for record in records),
@@ -358,7 +358,7 @@ def make_run(record: Record) -> Run | None:
 
 def result_rows(bench: dict[str, Any]) -> list[dict[str, Any]]:
     """The entries of a result of ddpbench."""
-    return [table_of(row) for row in _list_of(bench.get("results"))]
+    return [table_of(row) for row in list_of(bench.get("results"))]
 
 
 def _bench_rate(bench: dict[str, Any]) -> tuple[float | None, str]:
@@ -397,7 +397,7 @@ def bench_choices(bench: dict[str, Any]) -> dict[float, tuple[str, str]]:
 
 def gpus_of(run: Run) -> list[dict[str, Any]]:
     """What the sensors of each rank's GPU showed, of ddptrain or ddpbench; empty where nothing was read."""
-    return [table_of(gpu) for gpu in _list_of(run.summary.get("gpus") or run.bench.get("gpus"))]
+    return [table_of(gpu) for gpu in list_of(run.summary.get("gpus") or run.bench.get("gpus"))]
 
 
 def nccl_of(run: Run) -> dict[str, Any]:

@@ -91,21 +91,15 @@ def networks(answer: Answer) -> list[str]:
         where = "within a node" if case.nodes == 1 else "between nodes"
         if case.gpus > 1:
             how = measured_network(case.fit, answer) if case.fit else assumed_network(case, answer)
-            said.setdefault(where, f"{where}: {how}{how_mpi_sums(case)}")
+            apart = case.work.hierarchical == "off"
+            mpi = "each rank sends for itself (--hierarchical off)" if apart else "the ranks of a node add up first"
+            said.setdefault(where, f"{where}: {how}{f'; {mpi}' if case.over_mpi else ''}")
         if case.interference:
             said["beside"] = f"a second beside compute makes compute {three_digits(case.interference)} s longer"
         if case.fused_sum_us is not None:
             us = three_digits(case.fused_sum_us)
             said.setdefault("fused", f"sum and update of the last bucket in one kernel: {us} us, measured")
     return list(said.values())
-
-
-def how_mpi_sums(case: Case) -> str:
-    if not case.over_mpi:
-        return ""
-    if case.work.hierarchical == "off":
-        return "; each rank sends for itself (--hierarchical off)"
-    return "; the ranks of a node add up first"
 
 
 def measured_network(fit: NetworkFit, answer: Answer) -> str:

@@ -242,25 +242,18 @@ def _combinations(lists: dict[str, list[Any]]) -> list[dict[str, Any]]:
 def put_on_one_path(products: list[Product]) -> list[str]:
     """Sets symmetric = "off" where the NCCL_* variables of ddptrain's cases differ, and says so."""
     trained = [p for p in products if p.program == "ddptrain" and p.axes.get("device") != ["cpu"]]
-    differing = _differing_nccl_variables(trained)
-    changed = [p for p in trained if differing and not _sets_path(p)]
-    for product in changed:
-        product.axes["symmetric"] = ["off"]
+    environments = [environment for product in trained for environment in product.environments]
+    names = dict.fromkeys(name for e in environments for name in e if name.startswith("NCCL_"))
+    differing = [name for name in names if len({e.get(name, "") for e in environments}) > 1]
+    set_by = [{*product.axes, *itertools.chain(*product.alternatives)} for product in trained]
+    changed = [p for p, flags in zip(trained, set_by) if differing and not flags & set(PATH_FLAGS)]
     if not changed:
         return []
+    for product in changed:
+        product.axes["symmetric"] = ["off"]
     which = "all of them" if len(changed) == len(trained) else f"those of {', '.join(p.name for p in changed)}"
     return [
         f"{' and '.join(differing)} differ{'s' if len(differing) == 1 else ''} between the cases: {which} run with "
         "--symmetric off, so that their gradients take the same path (to choose another, set "
         f"{', '.join(PATH_FLAGS[:-1])} or {PATH_FLAGS[-1]} in the sweep file)."
     ]
-
-
-def _differing_nccl_variables(products: list[Product]) -> list[str]:
-    environments = [environment for product in products for environment in product.environments]
-    names = dict.fromkeys(name for e in environments for name in e if name.startswith("NCCL_"))
-    return [name for name in names if len({e.get(name, "") for e in environments}) > 1]
-
-
-def _sets_path(product: Product) -> bool:
-    return any(name in flags for name in PATH_FLAGS for flags in (product.axes, *product.alternatives))
