@@ -18,8 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint32_t kMostImages = 1'000'000;  // EMNIST has 814,255
-constexpr std::uint32_t kMostSide = 1024;
-constexpr std::uint64_t kMostBytes = std::uint64_t{4} << 30;
+constexpr std::uint32_t kMostIdxSide = 1024;
+constexpr std::uint64_t kMostIdxBytes = std::uint64_t{4} << 30;
 
 constexpr std::array<const char*, 4> kFiles = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                                                "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
@@ -90,11 +90,12 @@ IdxFile read_part(const fs::path& path, std::uint32_t magic) {
       usage_error("{}: {} entries, more than {}", path.string(), dims[0], kMostImages);
     }
     if (magic != kIdxImages) return;
-    if (dims.at(1) > kMostSide || dims.at(2) > kMostSide) {
-      usage_error("{}: images of {}x{}, larger than {}x{}", path.string(), dims[1], dims[2], kMostSide, kMostSide);
+    if (dims.at(1) > kMostIdxSide || dims.at(2) > kMostIdxSide) {
+      usage_error("{}: images of {}x{}, larger than {}x{}", path.string(), dims[1], dims[2], kMostIdxSide,
+                  kMostIdxSide);
     }
     const std::uint64_t bytes = std::uint64_t{dims[0]} * dims[1] * dims[2];
-    if (bytes > kMostBytes) usage_error("{}: {} bytes of images, more than {}", path.string(), bytes, kMostBytes);
+    if (bytes > kMostIdxBytes) usage_error("{}: {} bytes of images, more than {}", path.string(), bytes, kMostIdxBytes);
   });
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kSyntheticCount = 60000;
+constexpr std::int64_t kSyntheticImages = 60000;
 
 ImageSource copy_to(Device& device, const ImageDataset& dataset, std::vector<Buffer>& memory) {
   const Tensor images{nullptr, DType::u8, {dataset.count, dataset.height, dataset.width}};
@@ -94,7 +94,7 @@ void ImageData::hash_share(int reader, int readers) {
 
 std::function<ImageData()> find_images(const std::string& name, std::uint64_t seed) {
   const std::string synthetic = "synthetic";
-  if (name == synthetic) return [seed] { return make_synthetic(kSyntheticCount, seed); };
+  if (name == synthetic) return [seed] { return make_synthetic(kSyntheticImages, seed); };
   if (name.rfind(synthetic + ":", 0) == 0) {
     const std::string text = name.substr(synthetic.size() + 1);
     if (text.empty() || text.size() > 10 || text.find_first_not_of("0123456789") != std::string::npos) {

@@ -16,11 +16,10 @@ namespace {
 constexpr const char* kPattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{Z}\t-\r\x{85}\p{L}\p{N}]+)"
                                  R"(|[\p{Z}\t-\r\x{85}]+(?![^\p{Z}\t-\r\x{85}])|[\p{Z}\t-\r\x{85}]+)";
 
-struct Free {
-  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+struct FreeMatchData {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
 };
-using MatchData = std::unique_ptr<pcre2_match_data, Free>;
+using MatchData = std::unique_ptr<pcre2_match_data, FreeMatchData>;
 
 std::string message_of(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -42,6 +41,9 @@ std::string_view valid_prefix(const pcre2_code* code, std::string_view text, con
 }  // namespace
 
 struct PreTokenizer::Regex {
+  struct Free {
+    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+  };
   std::unique_ptr<pcre2_code, Free> code;
 };
 

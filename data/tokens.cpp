@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
 
 constexpr std::int64_t kGpt2Vocabulary = 50257;
-constexpr std::int64_t kSyntheticCount = std::int64_t{1} << 24;
+constexpr std::int64_t kSyntheticTokens = std::int64_t{1} << 24;
 constexpr std::int64_t kMostSyntheticTokens = std::int64_t{1} << 33;
 
 constexpr std::size_t kHeaderBytes = 1024;
@@ -236,7 +236,7 @@ std::int64_t synthetic_number(const std::string& data, std::string_view text, st
 
 /// `numbers`: what follows "synthetic".
 TokenData synthetic_text(const std::string& data, std::string_view numbers, const TokenOptions& options) {
-  SyntheticTokens text{kSyntheticCount, options.vocabulary > 0 ? options.vocabulary : kGpt2Vocabulary, options.seed};
+  SyntheticTokens text{kSyntheticTokens, options.vocabulary > 0 ? options.vocabulary : kGpt2Vocabulary, options.seed};
   if (!numbers.empty()) {
     numbers.remove_prefix(1);
     const std::size_t colon = numbers.find(':');

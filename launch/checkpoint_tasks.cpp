@@ -8,7 +8,7 @@
 #include "models/registry.h"
 #include "runtime/core/error.h"
 #include "runtime/core/printable.h"
-#include "runtime/train/checkpoint.h"
+#include "runtime/train/checkpoint/checkpoint.h"
 
 namespace ddptrain {
 namespace {

@@ -4,14 +4,11 @@
 #define TOML_ASSERT(condition) static_assert(true)
 #include <toml++/toml.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
-#include <utility>
-#include <vector>
 
 #include "runtime/core/error.h"
 #include "runtime/core/printable.h"
@@ -19,20 +16,8 @@
 namespace ddptrain {
 namespace {
 
-bool is_number(const std::string& type) { return type == "INT" || type == "UINT" || type == "FLOAT"; }
-
-std::string expected(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
-  if (type == "INT") return "an integer";
-  if (type == kNumberOrAuto) return "an integer or \"auto\"";
-  if (type == kRateOrGemm) return "a number or \"gemm\"";
-  if (type == "UINT") return "an integer that is not negative";
-  if (type == "FLOAT") return "a number";
-  return "a text in quotes (" + type + ")";
-}
-
-/// As TOML writes it, in one line; tables and arrays, which no option takes, are cut short. (The behaviour of
-/// toml++ 3.3 is undefined where it writes an array that holds a nan.)
+/// As TOML writes it, in one line; tables and arrays, which no flag takes, are cut short. (The behaviour of toml++ 3.3
+/// is undefined where it writes an array that holds a nan.)
 std::string text_of(const toml::node& node) {
   if (node.is_table()) return "{...}";
   if (node.is_array()) return "[...]";
@@ -42,67 +27,29 @@ std::string text_of(const toml::node& node) {
   return text.str();
 }
 
-/// The value of `option` as TOML writes it.
-std::string value_of(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
-  const bool rate = type == kRateOrGemm && option.as<std::string>() != "gemm";
-  if (rate || type == "FLOAT") return fmt::format("{}", option.as<double>());
-  const bool number = is_number(type) || (type == kNumberOrAuto && option.as<std::string>() != "auto");
-  if (number) return fmt::format("{}", option.as<std::int64_t>());
-  return text_of(toml::array{option.as<std::string>()}[0]);
+/// As the file writes it.
+std::string text_of(const FlagValue& value) {
+  const bool number = !value.number.empty() && value.text != value.word;
+  return number ? value.text : text_of(toml::array{value.text}[0]);
 }
 
-/// One line of the file, for messages.
-struct Entry {
-  const toml::node* node;
-  std::string place;  ///< FILE:LINE:COLUMN
-  std::string name;
-  std::string value;
-
-  Entry(const std::string& path, const toml::key& key, const toml::node& value_node)
-      : node(&value_node),
-        place(fmt::format("{}:{}:{}", path, key.source().begin.line, key.source().begin.column)),
-        name(key.str()),
-        value(text_of(value_node)) {}
-
-  std::string shown() const { return printable(name) + " = " + printable(value); }
-};
-
-/// In the order of the file.
-std::vector<Entry> entries_of(const toml::table& table, const std::string& path) {
-  std::map<toml::source_position, Entry> entries;
-  for (const auto& [key, node] : table) entries.emplace(key.source().begin, Entry(path, key, node));
-  std::vector<Entry> ordered;
-  for (auto& [position, entry] : entries) ordered.push_back(std::move(entry));
-  return ordered;
-}
-
-bool is_negative(const toml::node& node) {
-  const auto* integer = node.as_integer();
-  const auto* number = node.as_floating_point();
-  return (integer != nullptr && integer->get() < 0) || (number != nullptr && number->get() < 0);
-}
-
-/// As a flag would have it.
-std::string flag_text(const Entry& entry, const CLI::Option& option) {
-  const toml::node& node = *entry.node;
-  const auto text = node.value_exact<std::string>();
-  const std::string type = option.get_type_name();
-  const std::string word = type == kNumberOrAuto ? "auto" : type == kRateOrGemm ? "gemm" : "";
-  if (text && (word.empty() ? !is_number(type) : *text == word)) return *text;
-  if (is_negative(node) ? option.get_type_name() != "UINT" : node.is_number() || node.is_boolean()) return entry.value;
-  usage_error("{}: {}: give {}", entry.place, entry.shown(), expected(option));
-}
-
-void give(CLI::Option& option, const Entry& entry) {
-  option.add_result(flag_text(entry, option));
-  try {
-    option.run_callback();
-  } catch (const CLI::ParseError&) {
-    usage_error("{}: {}: give {}", entry.place, entry.shown(), expected(option));
-  } catch (const UsageError& error) {
-    usage_error("{}: {}", entry.place, printable(error.what(), 400));
+/// What the command line would have in place of the node; nothing if the flag takes no such node.
+std::optional<std::string> flag_text(const toml::node& node, const FlagValue& value) {
+  const bool takes_text = value.number.empty();
+  if (const auto text = node.value_exact<std::string>()) {
+    return takes_text || *text == value.word ? text : std::nullopt;
   }
+  return node.is_number() || (takes_text && node.is_boolean()) ? std::optional(text_of(node)) : std::nullopt;
+}
+
+/// Returns what to give instead; empty: nothing.
+std::string set(Flag& flag, const toml::node& node) {
+  std::optional<std::string> text = flag_text(node, flag.value);
+  if (!text)
+    return flag.value.number.empty() ? fmt::format("a text in quotes ({})", flag.value.type) : flag.value.number;
+  const std::string advice = flag.value.set(*text);
+  if (advice.empty()) flag.value.text = *text;
+  return advice;
 }
 
 toml::table parse(const std::string& path) {
@@ -119,45 +66,52 @@ toml::table parse(const std::string& path) {
 
 }  // namespace
 
-void read_config(CLI::App& app, const std::string& path) {
-  std::set<const CLI::Option*> given;  // by the command line
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->count() > 0) given.insert(option);
+std::vector<Setting> settings_of(const Flags& flags) {
+  std::vector<Setting> settings;
+  for (const Flag& flag : flags) {
+    if (flag.in_file) settings.push_back({flag.name(), text_of(flag.value), flag.effect});
   }
+  return settings;
+}
+
+std::string config_text(const std::vector<Setting>& settings) {
+  std::string text;
+  for (const Setting& setting : settings) text += fmt::format("{} = {}\n", setting.name, setting.value);
+  return text;
+}
+
+void read_config(Flags& flags, const std::string& path) {
   const toml::table table = parse(path);
-  for (const Entry& entry : entries_of(table, path)) {
-    if (entry.node->is_table()) {
-      usage_error("{}: {} is a table, and this file has none: write lines as: option = value", entry.place,
-                  printable(entry.name));
+  std::map<toml::source_position, std::pair<std::string, const toml::node*>> lines;  // in the order of the file
+  for (const auto& [key, node] : table) lines[key.source().begin] = {std::string(key.str()), &node};
+  std::set<const Flag*> read;
+  for (const auto& [position, line] : lines) {
+    const auto& [key, node] = line;
+    const std::string place = fmt::format("{}:{}:{}", path, position.line, position.column);
+    const std::string name = printable(key);
+    if (node->is_table()) {
+      usage_error("{}: {} is a table, and this file has none: write lines as: option = value", place, name);
     }
-    CLI::Option* option = app.get_option_no_throw("--" + entry.name);
-    if (option == nullptr || !option->get_configurable()) {
-      usage_error("{}: {} is not an option that a file can give (ddptrain --print-config shows all)", entry.place,
-                  printable(entry.name));
+    Flag* const flag = find_flag(flags, "--" + key);
+    if (flag == nullptr || !flag->in_file) {
+      usage_error("{}: {} is not an option that a file can give (ddptrain --print-config shows all)", place, name);
     }
-    if (given.count(option) > 0) continue;
-    if (option->count() > 0) {
-      usage_error("{}: {} is another name of an option that the file has already given: remove one of them",
-                  entry.place, printable(entry.name));
+    if (flag->given) continue;
+    if (!read.insert(flag).second) {
+      usage_error("{}: {} is another name of an option that the file has already given: remove one of them", place,
+                  name);
     }
-    give(*option, entry);
+    const std::string advice = set(*flag, *node);
+    if (!advice.empty()) usage_error("{}: {} = {}: give {}", place, name, printable(text_of(*node)), advice);
   }
 }
 
-std::optional<std::string> text_in_config(const std::string& path, const std::string& option) {
+std::optional<std::string> text_in_config(const std::string& path, const std::string& name) {
   try {
-    return parse(path)[option].value<std::string>();
+    return parse(path)[name].value<std::string>();
   } catch (const UsageError&) {
     return std::nullopt;
   }
-}
-
-std::string config_text(const CLI::App& app) {
-  std::string text;
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_configurable()) text += fmt::format("{} = {}\n", option->get_single_name(), value_of(*option));
-  }
-  return text;
 }
 
 }  // namespace ddptrain

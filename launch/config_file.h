@@ -2,30 +2,34 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
-namespace CLI {
-class App;
-}
+#include "runtime/core/flags.h"
 
 namespace ddptrain {
 
-// The options of a command line as a TOML file: option = value, a line each, no tables. Options that are not
-// configurable() cannot be in it.
+// The flags of a command line as a TOML file: name = value, a line each, no tables. A flag without `in_file` cannot be
+// in it.
 
-/// The type names of options that take an integer or auto, and a number or gemm.
-inline constexpr const char* kNumberOrAuto = "INT|auto";
-inline constexpr const char* kRateOrGemm = "FLOAT|gemm";
+/// The value of a flag, as a file writes it.
+struct Setting {
+  std::string name;
+  std::string value;
+  Effect effect;
+};
 
-/// Gives the options of `app`, which has parsed its command line, the values of a file. Options that the command line
-/// gave keep their values. UsageError with file, line and column for what is not TOML, an unknown or repeated option,
-/// or a value that the option does not take.
-void read_config(CLI::App& app, const std::string& path);
+/// Of all flags that a file can give.
+std::vector<Setting> settings_of(const Flags& flags);
 
-/// The text that a file gives `option`, before its other options are known; nothing where the file cannot be read, is
-/// not TOML or has no such text, which read_config() reports.
-std::optional<std::string> text_in_config(const std::string& path, const std::string& option);
+/// A line for each. read_config() of them gives the same settings again.
+std::string config_text(const std::vector<Setting>& settings);
 
-/// All options with their values. read_config() of it gives the same text again. A line has one option.
-std::string config_text(const CLI::App& app);
+/// Sets flags to the values of a file, except those that the command line has given. UsageError with file, line and
+/// column for what is not TOML, an unknown or repeated flag, or a value that the flag does not take.
+void read_config(Flags& flags, const std::string& path);
+
+/// The text that a file gives a flag, before its other flags are known; nothing where the file cannot be read, is not
+/// TOML or has no such text, which read_config() reports.
+std::optional<std::string> text_in_config(const std::string& path, const std::string& name);
 
 }  // namespace ddptrain

@@ -4,10 +4,8 @@
 #include <exception>
 #include <functional>
 #include <future>
-#include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -38,11 +36,11 @@
 #include "runtime/ops/product_rate.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/topology/topology.h"
-#include "runtime/train/distributed_sampler.h"
-#include "runtime/train/report.h"
-#include "runtime/train/tensorboard_file.h"
-#include "runtime/train/trainer.h"
-#include "runtime/train/training_run.h"
+#include "runtime/train/report/report.h"
+#include "runtime/train/report/tensorboard_file.h"
+#include "runtime/train/run/training_run.h"
+#include "runtime/train/step/distributed_sampler.h"
+#include "runtime/train/step/trainer.h"
 
 using namespace ddptrain;
 
@@ -64,32 +62,27 @@ class StartupClock {
   std::vector<std::pair<std::string, double>> phases_;
 };
 
-/// What all ranks have agreed can be run.
+/// What a task on a device begins with. The types below are each made from those before.
 struct Job {
-  Task task = Task::train;
-  Options options;
-  std::unique_ptr<Workload> workload;
-  std::vector<std::string> decides_parameters;
-  std::string configuration;  ///< Of all flags.
-  std::unique_ptr<SignalRequests> signals = std::make_unique<SignalRequests>();
-  RunIdentity identity;
-  std::unique_ptr<FolderLock> checkpoint_folder;  ///< Where the run writes checkpoints.
-  std::optional<Checkpoint> resumed;              ///< From which the run goes on.
-  StartupClock clock;
-  std::string pci_bus_id;  ///< Of this rank's GPU; empty on the CPU.
-  GpusOfJob gpus;
-  std::string binding;  ///< What bind_to_numa() did.
-  std::unique_ptr<Device> device;
-  std::unique_ptr<MetricsFile> metrics;          ///< On rank 0, where asked for.
-  std::unique_ptr<TensorBoardFile> tensorboard;  ///< On rank 0, where asked for.
-  std::shared_ptr<Progress> progress;
-  std::unique_ptr<Communicator> communicator;
-  const NcclLogCapture* nccl_log = nullptr;  ///< On rank 0, where NCCL is used.
-  std::unique_ptr<TunedCache> tuned;         ///< Where --tune finds something to choose.
+  const World& world;
+  CommandLine command_line;
+  EarlyStart& early;
+  Progress& progress;
+  StartupClock clock = {};
+  /// Only training heeds them.
+  std::unique_ptr<SignalRequests> signals = task() == Task::train ? std::make_unique<SignalRequests>() : nullptr;
+
+  Task task() const { return command_line.task; }
+  const Options& options() const { return command_line.options; }
+  Workload& workload() const { return *command_line.workload; }
 };
 
+void warn(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) spdlog::warn("{}", line);
+}
+
 /// GPUs where all ranks can have one each, else an error or the CPU, as --device says.
-DeviceKind take_device(const World& world, const Options& options, EarlyStart& early) {
+DeviceKind choose_kind(const World& world, const Options& options, EarlyStart& early) {
   if (choose_device(world, options.device, options.share_gpu, early.visible_gpus) == DeviceKind::cpu)
     return DeviceKind::cpu;
   world.agree([&] {
@@ -110,169 +103,196 @@ DeviceKind take_device(const World& world, const Options& options, EarlyStart& e
   return DeviceKind::cuda;
 }
 
-void start_device(const World& world, DeviceKind kind, Job& job) {
-  DeviceOptions options = device_options(job.options, kind);
-  options.ranks = job.gpus.ranks_per_gpu;
-  check_precision(job.options, *job.workload, kind);
-  if (kind == DeviceKind::cuda && job.options.precision == "auto" && options.precision == Precision::fp32) {
-    spdlog::info("Precision: fp32, as bf16 takes a GPU of compute capability 8.0 and a program compiled for it");
-  }
-  job.binding = bind_to_numa(job.pci_bus_id);
-  job.device = kind == DeviceKind::cuda ? make_cuda_device(options, own_gpu(world)) : make_cpu_device(options);
-  job.device->set_watch(world.watch());
-}
+/// The device of this rank.
+struct RankDevice {
+  explicit RankDevice(Job& job);
 
-void check_plan(const World& world, const Job& job) {
-  const TrainerOptions& trainer = job.options.trainer;
-  const DistributedSampler sampler = make_sampler(trainer, job.workload->data(), world);
-  if (job.options.run.fail_rank >= world.size()) {
-    usage_error("--fail-at {}:{}: there is no rank {} among {}", job.options.run.fail_rank, job.options.run.fail_step,
-                job.options.run.fail_rank, world.size());
-  }
-  if (job.options.hang.rank >= world.size()) {
-    usage_error("--hang-at: there is no rank {} among {}", job.options.hang.rank, world.size());
-  }
-  if (sampler.dropped() > 0) {
-    spdlog::info(
-        "{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
-        sampler.dropped(), job.workload->data().train_count());
-  }
-  const auto steps = static_cast<std::uint64_t>(total_steps(job.options.run, sampler.steps_per_epoch()));
-  if (const std::uint64_t warmup = trainer.optimizer.schedule.warmup_steps; warmup > steps && world.rank() == 0) {
-    spdlog::warn("--warmup {}: the run ends after {} steps, at {:.0f}% of the learning rate", warmup, steps,
-                 100.0 * static_cast<double>(steps) / static_cast<double>(warmup));
-  }
-  if (trainer.overlap == OverlapMode::none && world.size() > 1 && world.rank() == 0) {
-    spdlog::warn("--overlap none: gradients are not summed; every rank trains on its own. For measurements only.");
-  }
-}
+  DeviceKind kind;
+  std::string pci_bus_id;  ///< Of this rank's GPU; empty on the CPU.
+  GpusOfJob gpus;
+  std::string binding;  ///< What bind_to_numa() did.
+  std::unique_ptr<Device> device;
+};
 
-/// Sizes follow from files with --init, the precision from the GPU.
-void require_same_model(const World& world, const Workload& workload, const Device& device) {
-  std::string text = fmt::format("the device's precision = {}\n", name_of(device.precision()));
-  for (const auto& [name, size] : workload.sizes()) text += fmt::format("the model's {} = {}\n", name, size);
-  require_same_configuration(world, text);
-}
-
-/// The last check, because it empties the file of --metrics.
-void check_outputs(const World& world, Job& job) {
-  if (world.rank() != 0) return;
-  const Options& options = job.options;
-  if (!options.run.trace.empty()) require_writable("--trace", options.run.trace);
-  if (job.task == Task::train) job.workload->check_outputs();
-  if (!options.tensorboard.empty() && job.task == Task::train) {
-    const std::int64_t step = job.resumed ? job.resumed->manifest.progress.step : 0;
-    job.tensorboard = std::make_unique<TensorBoardFile>(options.tensorboard, step);
+RankDevice::RankDevice(Job& job) : kind(choose_kind(job.world, job.options(), job.early)) {
+  const World& world = job.world;
+  const Options& options = job.options();
+  const bool cuda = kind == DeviceKind::cuda;
+  if (cuda) {
+    world.agree([&] { pci_bus_id = cuda_pci_bus_id(own_gpu(world)); });
+    gpus = use_gpus(world, pci_bus_id, options.share_gpu);
   }
-  const bool append = job.resumed.has_value() || job.task != Task::train;
-  if (!options.metrics.empty()) job.metrics = std::make_unique<MetricsFile>(options.metrics, append);
-}
-
-/// Where the run starts, and where it writes checkpoints.
-void find_start(const World& world, Job& job) {
-  const std::string& folder = job.options.checkpoint.folder;
-  if (!folder.empty()) job.checkpoint_folder = std::make_unique<FolderLock>(world, folder);
-  job.resumed = checkpoint_to_resume(world, job.options);
-}
-
-void set_batch(const World& world, DeviceKind kind, Job& job) {
-  if (!job.options.auto_batch) return;
-  if (!job.resumed) return choose_batch(world, kind, job.gpus.ranks_per_gpu, job.options, *job.workload);
-  job.options.trainer.batch = job.resumed->manifest.run.batch;
-  spdlog::info("--batch auto: {} (as in the checkpoint)", job.options.trainer.batch);
-}
-
-void check_start(const World& world, const std::string& data, Job& job) {
-  const DistributedSampler sampler = make_sampler(job.options.trainer, job.workload->data(), world);
-  const std::string precision = job.device->options().fp8 ? "fp8" : std::string(name_of(job.device->precision()));
-  job.identity = identity_of(job.options, job.configuration, *job.workload, world, sampler, data, precision);
   world.agree([&] {
-    if (job.resumed) check_resumable(*job.resumed, job.identity, job.decides_parameters, job.options);
+    check_precision(options, job.workload(), kind);
+    DeviceOptions compute = device_options(options, kind);
+    compute.ranks = gpus.ranks_per_gpu;
+    if (cuda && options.precision == "auto" && compute.precision == Precision::fp32) {
+      spdlog::info("Precision: fp32, as bf16 takes a GPU of compute capability 8.0 and a program compiled for it");
+    }
+    binding = bind_to_numa(pci_bus_id);
+    device = cuda ? make_cuda_device(compute, own_gpu(world)) : make_cpu_device(compute);
+    device->set_watch(world.watch());
   });
+  if (cuda && world.nodes() > 1) warn(shared_network_cards(world, pci_bus_id));
+  job.clock.mark("device");
 }
 
-void warn(const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) spdlog::warn("{}", line);
-}
-
-/// Everything that a user can get wrong, agreed on by all ranks.
-Job prepare(const World& world, CommandLine command_line, EarlyStart& early) {
-  Job job;
+/// The data is read while the device starts.
+RankDevice start_device(Job& job) {
+  const World& world = job.world;
   job.clock.mark("MPI");
   if (world.nodes() > 1) {
     warn(check_hosts(world));
     job.clock.mark("check of hosts");
   }
-  job.task = command_line.task;
-  if (job.task != Task::train) job.signals->restore();  // only training heeds them
-  job.configuration = std::move(command_line.configuration);
-  job.options = std::move(command_line.options);
-  job.workload = std::move(command_line.workload);
-  job.decides_parameters = std::move(command_line.decides_parameters);
-  const Options& options = job.options;
-  Workload& workload = *job.workload;
-  const RunFacts facts{world.rank(), world.local_rank(), world.local_size(), options.trainer.seed,
-                       job.task != Task::generate};
-  world.agree([&] { workload.open(facts); });
-  std::future<void> data = std::async(std::launch::async, [&] {  // while the device starts
-    if (facts.reads_data) workload.load();
+  const RunFacts facts{world.rank(), world.local_rank(), world.local_size(), job.options().trainer.seed,
+                       job.task() != Task::generate};
+  world.agree([&] { job.workload().open(facts); });
+  std::future<void> data = std::async(std::launch::async, [&] {
+    if (facts.reads_data) job.workload().load();
   });
-  const DeviceKind kind = take_device(world, options, early);
-  if (kind == DeviceKind::cuda) {
-    world.agree([&] { job.pci_bus_id = cuda_pci_bus_id(own_gpu(world)); });
-    job.gpus = use_gpus(world, job.pci_bus_id, options.share_gpu);
-  }
-  world.agree([&] { start_device(world, kind, job); });
-  if (kind == DeviceKind::cuda && world.nodes() > 1) warn(shared_network_cards(world, job.pci_bus_id));
-  job.clock.mark("device");
+  RankDevice device(job);
   world.agree([&] { data.get(); });
-  if (job.task == Task::generate) return job;
-  const std::string held = require_same_data(world, workload.data().content());
-  require_same_model(world, workload, *job.device);
-  job.clock.mark("data");
-  if (job.task == Task::train) find_start(world, job);
-  set_batch(world, kind, job);
-  if (job.task == Task::evaluate) return job;
-  world.agree([&] { check_plan(world, job); });
-  require_memory(world, kind, job.gpus.ranks_per_gpu, options, workload);
-  check_start(world, held, job);
-  return job;
+  return device;
 }
 
-void start_communication(const World& world, const EarlyStart& early, Job& job) {
-  const Options& o = job.options;
-  const bool gpus = job.device->kind() == DeviceKind::cuda;
+/// Size and hash of the data. The sizes of the model follow from files with --init, the precision from the GPU.
+std::string require_same_work(Job& job, const RankDevice& rank) {
+  const std::string data = require_same_data(job.world, job.workload().data().content());
+  NamedValues values = {{"the device's precision", std::string(name_of(rank.device->precision()))}};
+  for (const auto& [name, size] : job.workload().sizes()) {
+    values.emplace_back("the model's " + name, std::to_string(size));
+  }
+  require_same_values(job.world, values);
+  job.clock.mark("data");
+  return data;
+}
+
+void settle_batch(Job& job, const RankDevice& rank, const std::optional<Checkpoint>& resumed) {
+  if (!job.options().auto_batch) return;
+  std::int64_t& batch = job.command_line.options.trainer.batch;
+  if (resumed) {
+    batch = resumed->manifest.run.batch;
+    spdlog::info("--batch auto: {} (as in the checkpoint)", batch);
+  } else {
+    batch = largest_batch_that_fits(job.world, rank.kind, rank.gpus.ranks_per_gpu, job.options(), job.workload());
+  }
+}
+
+void check_plan(const Job& job) {
+  const World& world = job.world;
+  const Options& options = job.options();
+  const DistributedSampler sampler = make_sampler(options.trainer, job.workload().data(), world);
+  if (options.run.fail_rank >= world.size()) {
+    usage_error("--fail-at {}:{}: there is no rank {} among {}", options.run.fail_rank, options.run.fail_step,
+                options.run.fail_rank, world.size());
+  }
+  if (options.hang.rank >= world.size()) {
+    usage_error("--hang-at: there is no rank {} among {}", options.hang.rank, world.size());
+  }
+  if (sampler.dropped() > 0) {
+    spdlog::info(
+        "{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
+        sampler.dropped(), job.workload().data().train_count());
+  }
+  if (world.rank() != 0) return;
+  const auto steps = static_cast<std::uint64_t>(total_steps(options.run, sampler.steps_per_epoch()));
+  if (const std::uint64_t warmup = options.trainer.optimizer.schedule.warmup_steps; warmup > steps) {
+    spdlog::warn("--warmup {}: the run ends after {} steps, at {:.0f}% of the learning rate", warmup, steps,
+                 100.0 * static_cast<double>(steps) / static_cast<double>(warmup));
+  }
+  if (options.trainer.overlap == OverlapMode::none && world.size() > 1) {
+    spdlog::warn("--overlap none: gradients are not summed; every rank trains on its own. For measurements only.");
+  }
+}
+
+/// Where training starts: what a user can get wrong about it is agreed on by all ranks.
+struct TrainingStart {
+  TrainingStart(Job& job, const RankDevice& rank, const std::string& data);
+
+  std::optional<FolderLock> folder;   ///< Where the run writes checkpoints.
+  std::optional<Checkpoint> resumed;  ///< From which the run goes on.
+  RunIdentity identity;
+};
+
+TrainingStart::TrainingStart(Job& job, const RankDevice& rank, const std::string& data) {
+  const World& world = job.world;
+  const Options& options = job.options();
+  if (!options.checkpoint.folder.empty()) folder.emplace(world, options.checkpoint.folder);
+  resumed = checkpoint_to_resume(world, options);
+  settle_batch(job, rank, resumed);
+  world.agree([&] { check_plan(job); });
+  require_memory(world, rank.kind, rank.gpus.ranks_per_gpu, options, job.workload());
+  const std::string precision = rank.device->options().fp8 ? "fp8" : std::string(name_of(rank.device->precision()));
+  identity = identity_of(job.command_line, world, data, precision);
   world.agree([&] {
-    if (o.comm != CommLibrary::nccl || gpus) return;
+    if (resumed) check_resumable(*resumed, identity, job.command_line);
+  });
+}
+
+/// Files that are asked for, on rank 0.
+struct Outputs {
+  std::unique_ptr<MetricsFile> metrics;
+  std::unique_ptr<TensorBoardFile> tensorboard;
+};
+
+/// The last check, because it empties the file of --metrics. `resumed`: null at the start of training.
+Outputs open_outputs(const Job& job, const Checkpoint* resumed) {
+  const Options& options = job.options();
+  const bool training = job.task() == Task::train;
+  Outputs outputs;
+  job.world.agree([&] {
+    if (job.world.rank() != 0) return;
+    if (!options.run.trace.empty()) require_writable("--trace", options.run.trace);
+    if (training) job.workload().check_outputs();
+    if (!options.tensorboard.empty() && training) {
+      const std::int64_t step = resumed != nullptr ? resumed->manifest.progress.step : 0;
+      outputs.tensorboard = std::make_unique<TensorBoardFile>(options.tensorboard, step);
+    }
+    const bool append = resumed != nullptr || !training;
+    if (!options.metrics.empty()) outputs.metrics = std::make_unique<MetricsFile>(options.metrics, append);
+  });
+  return outputs;
+}
+
+bool uses_nccl(const Job& job, const RankDevice& rank) {
+  return job.world.size() > 1 && rank.kind == DeviceKind::cuda && job.options().comm != CommLibrary::mpi;
+}
+
+std::unique_ptr<Communicator> start_communication(Job& job, RankDevice& rank) {
+  const World& world = job.world;
+  const Options& o = job.options();
+  world.agree([&] {
+    if (o.comm != CommLibrary::nccl || rank.kind == DeviceKind::cuda) return;
     usage_error("--comm nccl: NCCL carries the memory of GPUs, and these ranks compute on CPUs. Use --comm mpi.");
   });
-  if (world.size() > 1 && gpus && o.comm != CommLibrary::mpi) {
-    job.nccl_log = early.nccl_log.get();
-    if (world.rank() == 0 && !early.nccl_settings.empty()) {
-      warn(unknown_nccl_settings(early.nccl_settings, nccl_variables_in(nccl_library()), nccl_version()));
-    }
+  const auto& settings = job.early.nccl_settings;
+  if (uses_nccl(job, rank) && world.rank() == 0 && !settings.empty()) {
+    warn(unknown_nccl_settings(settings, nccl_variables_in(nccl_library()), nccl_version()));
   }
-  job.communicator = make_communicator(
-      world, *job.device,
+  auto communicator = make_communicator(
+      world, *rank.device,
       {.library = o.comm,
        .symmetric = o.symmetric,
        .max_ctas = o.comm_ctas,
        .scatters_sums = (o.trainer.zero || o.trainer.virtual_ranks > 0) && o.trainer.overlap != OverlapMode::none,
-       .bf16_between_hosts = sends_bf16_between_hosts(o, job.device->kind()),
+       .bf16_between_hosts = sends_bf16_between_hosts(o, rank.kind),
        .host = o.hierarchical || world.nodes() == 1 ? std::nullopt : std::optional<int>(world.rank())});
   job.clock.mark("communicator");
+  return communicator;
 }
 
-void open_tuned_cache(const World& world, Job& job) {
-  if (!job.device->options().tune || job.device->kind() == DeviceKind::cpu) return;
-  job.tuned = std::make_unique<TunedCache>(world, job.device->get<TunedChoices>(), job.options.tune_cache,
-                                           tuned_for(job.device->name()));
+/// Null where --tune has nothing to choose.
+std::unique_ptr<TunedCache> open_tuned_cache(const Job& job, RankDevice& rank) {
+  if (!rank.device->options().tune || rank.kind == DeviceKind::cpu) return nullptr;
+  return std::make_unique<TunedCache>(job.world, rank.device->get<TunedChoices>(), job.options().tune_cache,
+                                      tuned_for(rank.device->name()));
 }
 
-void log_ranks(const World& world, const Job& job) {
+void log_ranks(const World& world, const RankDevice& rank) {
   const std::string row = "{:>4}  {:>4}  {:>5}  {:<20}  {:<26}  {}";
   const auto rows = world.gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
-                                             world.hostname(), job.device->name(), job.binding));
+                                             world.hostname(), rank.device->name(), rank.binding));
   if (world.rank() != 0) return;
   spdlog::info(fmt::runtime(row), "rank", "node", "local", "host", "device", "processors");
   for (const std::string& line : rows) spdlog::info("{}", line);
@@ -297,130 +317,143 @@ GradientPath gradient_path_of(const Trainer& trainer) {
 }
 
 /// All ranks at once, as in training. Collective where it measures.
-PeakRate peak_of(const World& world, Job& job) {
+PeakRate peak_of(Job& job, RankDevice& rank) {
   constexpr double kSeconds = 2.0;
-  const Options& options = job.options;
-  if (options.peak_tflops > 0.0) return {1e12 * options.peak_tflops, "--peak-tflops"};
-  if (!options.measures_peak) return job.device->peak();
-  const std::int64_t edge = job.device->kind() == DeviceKind::cuda ? 8192 : 768;
+  const World& world = job.world;
+  if (job.options().peak_tflops > 0.0) return {1e12 * job.options().peak_tflops, "--peak-tflops"};
+  if (!job.options().measures_peak) return rank.device->peak();
+  const std::int64_t edge = rank.kind == DeviceKind::cuda ? 8192 : 768;
   world.barrier();
   const double flops =
-      world.sum(product_flops(*job.device, edge, kSeconds)) / (job.gpus.shared > 0 ? job.gpus.shared : world.size());
+      world.sum(product_flops(*rank.device, edge, kSeconds)) / (rank.gpus.shared > 0 ? rank.gpus.shared : world.size());
   job.clock.mark("peak");
-  return {flops, fmt::format("products of {0} x {0} x {0} in this run, {1}", edge, name_of(job.device->precision()))};
+  return {flops, fmt::format("products of {0} x {0} x {0} in this run, {1}", edge, name_of(rank.device->precision()))};
 }
 
-/// Without topology and environment.
-RunInfo run_info(const World& world, const Job& job, const Trainer& trainer, const RunOptions& run,
-                 const PeakRate& peak) {
+RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer, const RunOptions& run) {
   const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
-  info.description = describe_run(job.options, job.decides_parameters, world.size(), job.device->kind(),
-                                  trainer.model(), trainer.arena(), trainer.tree());
-  info.device_name = job.device->name();
-  info.nodes = world.nodes();
-  info.local_world_size = world.local_size();
-  info.shared_gpus = job.gpus.shared;
-  info.zero = trainer.arena().sharded() ? 1 : 0;
+  info.description =
+      describe_run(job.options(), job.world.size(), rank.kind, trainer.model(), trainer.arena(), trainer.tree_bytes());
+  info.description.decides_parameters = job.command_line.decides_parameters;
+  info.device_name = rank.device->name();
+  info.nodes = job.world.nodes();
+  info.local_world_size = job.world.local_size();
+  info.shared_gpus = rank.gpus.shared;
+  info.zero = trainer.arena().partition().parts > 1 ? 1 : 0;
   info.gradient_path = gradient_path_of(trainer);
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
-  info.peak = peak;
-  info.shape = job.workload->sizes();
+  info.shape = job.workload().sizes();
+  info.startup = job.clock.phases();
+  info.environment = job.early.nccl_settings;
+  for (const Setting& setting : job.command_line.settings) info.configuration[setting.name] = setting.value;
   return info;
 }
 
-/// Names and values in lines of "--name = value".
-std::map<std::string, std::string> flags_in(const std::string& configuration) {
-  std::map<std::string, std::string> flags;
-  std::istringstream lines(configuration);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t end = line.find(" = ");
-    if (line.rfind("--", 0) == 0 && end != std::string::npos) flags[line.substr(2, end - 2)] = line.substr(end + 3);
-  }
-  return flags;
-}
-
 /// As run_or_end_job, which says more where memory runs out.
-void train_or_end_job(const World& world, Job& job, const std::function<void()>& part) {
-  run_or_end_job("ddptrain", world, [&] {
-    const Progress::Shown progress(*job.progress);
-    explain_out_of_memory(job.options, *job.workload, world, job.device->kind(), part);
+void work_or_end_job(const Job& job, const RankDevice& rank, const std::function<void()>& part) {
+  run_or_end_job("ddptrain", job.world, [&] {
+    const Progress::Shown progress(job.progress);
+    explain_out_of_memory(job.options(), job.workload(), job.world, rank.kind, part);
   });
 }
 
-void restore(const World& world, const Job& job, Trainer& trainer) {
-  const Manifest& manifest = job.resumed->manifest;
-  restore_arrays(*job.resumed, trainer.state(), world, *job.device);
-  trainer.restored(restored_sums(manifest.progress, world.rank(), world.size(), trainer.running_sums().size()));
-  job.device->watch().set_steps(manifest.progress.step);
+void restore(const World& world, const Checkpoint& checkpoint, Device& device, Trainer& trainer) {
+  const RunProgress& progress = checkpoint.manifest.progress;
+  restore_arrays(checkpoint, trainer.state(), world, device);
+  trainer.restored(restored_sums(progress, world.rank(), world.size(), trainer.metrics().training().size()));
+  device.watch().set_steps(progress.step);
   if (world.size() == 1) return;  // the hash, which costs a copy of all parameters, has none to be compared with
   check_same_on_all_ranks(world, trainer.state().parameter_hash(), "the parameters of the checkpoint");
 }
 
-void train(const World& world, const EarlyStart& early, Job& job) {
-  log_ranks(world, job);
-  std::future<std::string> topology = find_topology(world, job.pci_bus_id);
-  Workload& workload = *job.workload;
-  const DistributedSampler sampler = make_sampler(job.options.trainer, workload.data(), world);
-  RunOptions run = job.options.run;
-  const PeakRate peak = peak_of(world, job);
-  if (job.gpus.shared > 0) run.baseline = false;  // one rank alone would have a whole GPU
-  const std::int64_t steps = total_steps(run, sampler.steps_per_epoch());
-  Trainer trainer(trainer_options(job.options, world.size(), steps),
-                  workload.make_model(*job.device, job.options.trainer.batch), workload.data(), world, *job.device,
-                  *job.communicator);
-  run.samples = workload.samples(trainer.model(), *job.device);
+void log_training(const Job& job, const RunIdentity& identity, const Trainer& trainer) {
+  const auto buckets = static_cast<std::int64_t>(trainer.arena().plan().buckets.size());
+  spdlog::info("{} parameters in {}, {} samples per step, learning rate {:.3g}", trainer.arena().parameter_count(),
+               counted(buckets, "bucket"), identity.samples_per_step,
+               scaled_learning_rate(job.options(), job.world.size()));
+  if (job.world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
+}
+
+void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator& communicator, const Outputs& outputs,
+           TunedCache* tuned) {
+  const World& world = job.world;
+  Workload& workload = job.workload();
+  Device& device = *rank.device;
+  const RunProgress* const resumed = start.resumed ? &start.resumed->manifest.progress : nullptr;
+  log_ranks(world, rank);
+  std::future<std::string> topology = find_topology(world, rank.pci_bus_id);
+  const PeakRate peak = peak_of(job, rank);
+  RunOptions run = job.options().run;
+  if (rank.gpus.shared > 0) run.baseline = false;  // one rank alone would have a whole GPU
+  const std::int64_t steps = total_steps(run, start.identity.steps_per_epoch);
+  Trainer trainer(trainer_options(job.options(), world.size(), steps),
+                  workload.make_model(device, job.options().trainer.batch), workload.data(), world, device,
+                  communicator);
+  run.samples = workload.samples(trainer.model(), device);
   run.trained = [&] { workload.finish(trainer.state(), world); };
-  if (job.resumed) restore(world, job, trainer);
+  if (start.resumed) restore(world, *start.resumed, device, trainer);
   job.clock.mark("replica");
   std::optional<CheckpointWriter> checkpoints;
-  if (!job.options.checkpoint.folder.empty()) {
-    checkpoints.emplace(job.options.checkpoint, job.identity, trainer, world, *job.device);
+  if (start.folder) {
+    checkpoints.emplace(job.options().checkpoint, start.identity, trainer, world, device);
     job.clock.mark("checkpoint buffers");
   }
   std::optional<SensorSampler> sensors;
-  if (ReadSensors read = gpu_sensors(job.gpus.is_first ? job.pci_bus_id : "")) sensors.emplace(std::move(read));
-  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr,
-                       job.signals.get(),
-                       job.progress.get(),
-                       job.resumed ? &job.resumed->manifest.progress : nullptr,
-                       sensors ? &*sensors : nullptr,
-                       [&job] {
-                         if (job.tuned) job.tuned->save();
-                       }};
-  const auto buckets = static_cast<std::int64_t>(trainer.arena().plan().buckets.size());
-  spdlog::info("{} parameters in {}, {} samples per step, learning rate {:.3g}", trainer.arena().parameter_count(),
-               counted(buckets, "bucket"), sampler.samples_per_step(), scaled_learning_rate(job.options, world.size()));
-  if (world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
+  if (ReadSensors read = gpu_sensors(rank.gpus.is_first ? rank.pci_bus_id : "")) sensors.emplace(std::move(read));
+  const auto save_tuned = [tuned] {
+    if (tuned != nullptr) tuned->save();
+  };
+  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.signals.get(), &job.progress, resumed,
+                       sensors ? &*sensors : nullptr,         save_tuned};
+  log_training(job, start.identity, trainer);
   const Watch::Phase phase(*world.watch(), "training");
-  train_or_end_job(world, job, [&] {
+  work_or_end_job(job, rank, [&] {
     std::optional<Report> report;
     if (world.rank() == 0) {
-      RunInfo info = run_info(world, job, trainer, run, peak);
+      RunInfo info = run_info(job, rank, trainer, run);
+      info.peak = peak;
       info.topology = topology.get();
-      info.startup = job.clock.phases();
-      info.environment = early.nccl_settings;
-      info.configuration = flags_in(job.configuration);
-      report.emplace(std::move(info), ReportFiles{job.metrics.get(), job.tensorboard.get()}, job.progress.get());
+      report.emplace(std::move(info), ReportFiles{outputs.metrics.get(), outputs.tensorboard.get()}, &job.progress);
       report->start();
-      if (job.resumed) report->restart(job.resumed->manifest.progress.step, job.resumed->path.string());
+      if (resumed != nullptr) report->restart(resumed->step, start.resumed->path.string());
     }
-    RunResult result =
-        run_training(trainer, world, *job.device, *job.communicator, run, report ? &*report : nullptr, hooks);
-    if (job.nccl_log != nullptr) result.nccl = usage_of(job.nccl_log->log());
+    RunResult result = run_training(trainer, world, device, communicator, run, report ? &*report : nullptr, hooks);
+    if (uses_nccl(job, rank) && job.early.nccl_log) result.nccl = usage_of(job.early.nccl_log->log());
     if (report) report->summary(result);
     spdlog::debug("summary written");
   });
 }
 
-void evaluate(const World& world, Job& job) {
-  evaluate_model(world, job.options, *job.workload, *job.device, *job.communicator, job.metrics.get());
-}
-
-void generate(const World& world, Job& job) {
-  generate_texts(world, job.options, *job.workload, *job.device, *job.communicator, job.metrics.get());
+void work_on_device(Job job) {
+  const World& world = job.world;
+  RankDevice rank = start_device(job);
+  std::optional<TrainingStart> start;
+  if (job.task() != Task::generate) {
+    const std::string data = require_same_work(job, rank);
+    if (job.task() == Task::train) start.emplace(job, rank, data);
+    if (job.task() == Task::evaluate) settle_batch(job, rank, std::nullopt);
+  }
+  std::unique_ptr<Communicator> communicator;
+  work_or_end_job(job, rank, [&] {
+    communicator = start_communication(job, rank);
+    const Outputs outputs = open_outputs(job, start && start->resumed ? &*start->resumed : nullptr);
+    const std::unique_ptr<TunedCache> tuned = open_tuned_cache(job, rank);
+    if (start) {
+      train(job, rank, *start, *communicator, outputs, tuned.get());
+    } else {
+      const auto use = job.task() == Task::evaluate ? evaluate_model : generate_texts;
+      use(world, job.options(), job.workload(), *rank.device, *communicator, outputs.metrics.get());
+    }
+    if (tuned) tuned->save();
+  });
+  const Watch::Phase end(*world.watch(), "end");
+  communicator.reset();
+  spdlog::debug("replica and communicator ended");
+  rank.device.reset();
+  spdlog::debug("device released");
 }
 
 void prepare_to_hang(const World& world, const HangAt& hang) {
@@ -433,7 +466,7 @@ void prepare_to_hang(const World& world, const HangAt& hang) {
 }
 
 void run(const World& world, CommandLine command_line, EarlyStart& early) {
-  require_same_configuration(world, command_line.configuration);
+  require_same_values(world, command_line.same_on_all_ranks);
   if (command_line.print) {
     if (world.rank() == 0) std::fputs(command_line.print->c_str(), stdout);
     return;
@@ -447,22 +480,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   prepare_to_hang(world, command_line.options.hang);
   const Watch::Phase phase(*world.watch(), "start-up");
   const Progress::Shown shown(*progress);
-  Job job = prepare(world, std::move(command_line), early);
-  job.progress = progress;
-  train_or_end_job(world, job, [&] {
-    start_communication(world, early, job);
-    world.agree([&] { check_outputs(world, job); });
-    open_tuned_cache(world, job);
-    if (job.task == Task::train) train(world, early, job);
-    if (job.task == Task::evaluate) evaluate(world, job);
-    if (job.task == Task::generate) generate(world, job);
-    if (job.tuned) job.tuned->save();
-  });
-  const Watch::Phase end(*world.watch(), "end");
-  job.communicator.reset();
-  spdlog::debug("replica and communicator ended");
-  job.device.reset();
-  spdlog::debug("device released");
+  work_on_device({world, std::move(command_line), early, *progress});
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <memory>
-#include <optional>
 
 #include "launch/memory_advice.h"
 #include "runtime/comm/paper_communicator.h"
@@ -24,11 +23,11 @@ ModelMaker maker_of(Workload& workload) {
   return [&workload](Device& device, std::int64_t batch) { return workload.make_model(device, batch); };
 }
 
-Description describe_run(const Options& options, const std::vector<std::string>& decides_parameters, int world_size,
-                         DeviceKind device, const Model& model, const ParameterArena& arena, const GradientTree* tree) {
+Description describe_run(const Options& options, int world_size, DeviceKind device, const Model& model,
+                         const ParameterArena& arena, std::size_t tree_bytes) {
   const DeviceOptions compute = device_options(options, device);
   Description description = describe(model, arena);
-  if (tree != nullptr) description.memory.push_back({"tree", tree->bytes()});
+  if (options.trainer.virtual_ranks > 0) description.memory.push_back({"tree", tree_bytes});
   if (sends_bf16_between_hosts(options, device)) {
     const auto kept = static_cast<std::int64_t>(size_of(arena.gradient_type()));
     description.gradient_type = "bf16";
@@ -44,23 +43,25 @@ Description describe_run(const Options& options, const std::vector<std::string>&
   description.batch_per_rank = options.trainer.batch;
   description.grad_accum = options.trainer.grad_accum;
   description.virtual_ranks = options.trainer.virtual_ranks;
-  description.decides_parameters = decides_parameters;
   return description;
 }
 
-Description describe_on_paper(const Options& options, const std::vector<std::string>& decides_parameters,
-                              const ModelMaker& make_model, int rank, int world_size, DeviceKind device) {
+Description describe_on_paper(const Options& options, const ModelMaker& make_model, int rank, int world_size,
+                              DeviceKind device) {
   const std::unique_ptr<Device> paper = make_paper_device(device_options(options, device), device);
   const std::unique_ptr<Communicator> communicator = make_paper_communicator(rank, world_size, *paper);
   const std::unique_ptr<Model> model = make_model(*paper, options.trainer.batch);
-  const ParameterArena arena(model->parameters(), arena_options(trainer_options(options, world_size, 1)), *paper,
-                             *communicator);
-  const std::optional<GradientTree> tree = make_tree(options.trainer, arena, *paper, *communicator);
-  return describe_run(options, decides_parameters, world_size, device, *model, arena, tree ? &*tree : nullptr);
+  TrainerOptions trainer = trainer_options(options, world_size, 1);
+  const ParameterArena arena(model->parameters(), arena_options(trainer), *paper, *communicator);
+  trainer.fused_sum = false;  // kernels cannot be asked on paper
+  NonFinite nonfinite;
+  Optimizer optimizer(trainer.optimizer, trainer.clip_norm, arena, *paper, &nonfinite, trainer.on_nonfinite);
+  const StepCommunication communication = make_step_communication(trainer, arena, optimizer, *paper, *communicator);
+  return describe_run(options, world_size, device, *model, arena, communication.tree_bytes());
 }
 
 void print_description(const World& world, CommandLine command_line) {
-  const Options& options = command_line.options;
+  Options& options = command_line.options;
   Workload& workload = *command_line.workload;
   const DeviceKind kind = device_to_describe(world, options.device);
   world.agree([&] {
@@ -71,11 +72,11 @@ void print_description(const World& world, CommandLine command_line) {
       usage_error("--batch auto: --describe and --dry-run touch no GPU to see its memory. Give a number.");
     }
   });
-  if (options.auto_batch) choose_batch(world, kind, 1, command_line.options, workload);
+  if (options.auto_batch) options.trainer.batch = largest_batch_that_fits(world, kind, 1, options, workload);
   world.agree([&] { make_sampler(options.trainer, workload.data(), world); });
-  const Description description =
-      describe_on_paper(options, command_line.decides_parameters, maker_of(workload), world.rank(), world.size(), kind);
+  Description description = describe_on_paper(options, maker_of(workload), world.rank(), world.size(), kind);
   if (world.rank() != 0) return;
+  description.decides_parameters = std::move(command_line.decides_parameters);
   const std::string text = command_line.task == Task::dry_run ? description.table() : description.json();
   std::fputs(text.c_str(), stdout);
 }

@@ -6,8 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "launch/flag_groups.h"
+#include "launch/flag_table.h"
 #include "launch/help_format.h"
+#include "launch/parse_flags.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
 #include "runtime/core/printable.h"
@@ -61,8 +62,13 @@ std::string short_help(const CLI::App& app) {
                      fmt::join(model_names(), ", "));
 }
 
-std::string model_help(const std::string& model, const CLI::App& flags) {
-  return help_group("Model " + model, flags.get_options());
+std::string model_help(const std::string& model) {
+  const auto workload = make_workload(model);
+  Flags flags = model_flags(model, *workload);
+  CLI::App app;
+  app.set_help_flag();
+  add_flags(app, flags);
+  return help_group("Model " + model, std::as_const(app).get_options());
 }
 
 /// The flags of the program in the groups that the flags name. Expert and Modes come last, after the models.
@@ -74,22 +80,11 @@ std::string full_help(const CLI::App& app) {
   for (const std::string& title : app.get_groups()) {
     if (title != kExpertGroup && title != kModesGroup && title.rfind("Model ", 0) != 0) text += group(title);
   }
-  visit_models([&](const std::string& model, const CLI::App& flags) { text += model_help(model, flags); });
+  for (const std::string& model : model_names()) text += model_help(model);
   return text + group(kExpertGroup) + group(kModesGroup);
 }
 
 }  // namespace
-
-void visit_models(const std::function<void(const std::string& model, const CLI::App& flags)>& show) {
-  for (const std::string& model : model_names()) {
-    const auto workload = make_workload(model);
-    CLI::App flags;
-    flags.set_help_flag();
-    flags.option_defaults()->always_capture_default();
-    add_model_flags(flags, model, *workload);
-    show(model, flags);
-  }
-}
 
 std::optional<std::string> help_topic(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
@@ -105,12 +100,11 @@ std::optional<std::string> help_topic(int argc, const char* const* argv) {
 std::string help_text(const CLI::App& app, const std::string& topic) {
   if (topic.empty()) return short_help(app);
   if (topic == "all") return full_help(app);
-  std::string text;
-  visit_models([&](const std::string& model, const CLI::App& flags) {
-    if (model == topic) text = model_help(model, flags);
-  });
-  if (text.empty()) usage_error("--help {}: unknown topic. Topics: {}", printable(topic), topics());
-  return text + "ddptrain --help lists the common flags, --help all every flag.\n";
+  const auto models = model_names();
+  if (std::find(models.begin(), models.end(), topic) == models.end()) {
+    usage_error("--help {}: unknown topic. Topics: {}", printable(topic), topics());
+  }
+  return model_help(topic) + "ddptrain --help lists the common flags, --help all every flag.\n";
 }
 
 }  // namespace ddptrain

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 
@@ -9,9 +8,6 @@ class App;
 }
 
 namespace ddptrain {
-
-/// Shows every model's flags.
-void visit_models(const std::function<void(const std::string& model, const CLI::App& flags)>& show);
 
 /// The word after -h or --help, empty if there is none; nullopt if the command line does not ask for help.
 std::optional<std::string> help_topic(int argc, const char* const* argv);

@@ -10,13 +10,14 @@
 
 namespace ddptrain {
 
-/// --batch auto: sets options.trainer.batch to the largest power of two for which a rank keeps what is there less a
-/// part for libraries, on all ranks, and a step has enough samples. UsageError where not even one sample fits. After
-/// Workload::load(); the GPU is the current one. `sharing`: ranks that use this rank's GPU. Collective.
-void choose_batch(const World& world, DeviceKind device, int sharing, Options& options, Workload& workload);
+/// For --batch auto: the largest power of two for which a rank keeps what is there less a part for libraries, on all
+/// ranks, and a step has enough samples. UsageError where not even one sample fits. After Workload::load(); the GPU is
+/// the current one. `sharing`: ranks that use this rank's GPU. Collective.
+std::int64_t largest_batch_that_fits(const World& world, DeviceKind device, int sharing, const Options& options,
+                                     Workload& workload);
 
 /// UsageError, with the table of --dry-run, what is there and which flags would fit (each tried on paper), where a rank
-/// would keep more than its device has. Warns where it is close. As choose_batch().
+/// would keep more than its device has. Warns where it is close. Otherwise as largest_batch_that_fits().
 void require_memory(const World& world, DeviceKind device, int sharing, const Options& options, Workload& workload);
 
 /// Runs `work`. Where memory runs out on a device or on the host: OutOfMemory that also says what a rank keeps and

@@ -1,30 +1,20 @@
 #include "launch/options.h"
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <map>
-#include <set>
-#include <sstream>
 #include <vector>
 
-#include "launch/config_file.h"
-#include "launch/flag_groups.h"
+#include "launch/flag_table.h"
 #include "launch/help.h"
 #include "launch/parse_flags.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
-#include "runtime/core/flags.h"
 
 namespace ddptrain {
 namespace {
-
-/// --config is read after the command line, which wins.
-CLI::Option& add_config(CLI::App& app, std::string& path) {
-  return *app.add_option("--config", path, "Read flags from a TOML file (name = value); the command line wins")
-              ->type_name("FILE")
-              ->configurable(false);
-}
 
 /// Of --generate where none is named.
 std::string model_that_writes(const std::string& otherwise) {
@@ -44,20 +34,19 @@ struct ChosenModel {
 ChosenModel find_model(int argc, const char* const* argv) {
   std::string model = Options{}.model;
   std::string config;
+  bool generate = false;
+  Flags flags = {{"--model", text(model)}, {"--generate", given(generate)}, {"--config", text(config)}};
+  const bool& named = flags.front().given;
   CLI::App app;
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_help_flag();
   app.allow_extras();
-  CLI::Option* option = app.add_option("--model", model);
-  bool generate = false;
-  app.add_flag("--generate", generate);
-  add_config(app, config);
+  add_flags(app, flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError&) {
-    return {model, option->count() > 0};
+    return {model, named};
   }
-  if (option->count() > 0) return {model, true};
+  if (named) return {model, true};
   if (generate) model = model_that_writes(model);
   const auto in_file = config.empty() ? std::nullopt : text_in_config(config, "model");
   return {in_file.value_or(model), generate || in_file.has_value()};
@@ -65,117 +54,85 @@ ChosenModel find_model(int argc, const char* const* argv) {
 
 /// The model that has a flag which the chosen one lacks; empty: none has.
 std::string owner_of(const std::string& flag, const std::string& chosen) {
-  std::string text;
-  visit_models([&](const std::string& model, const CLI::App& flags) {
-    if (!text.empty() || flag.rfind("--", 0) != 0 || flags.get_option_no_throw(flag) == nullptr) return;
-    text = fmt::format("a flag of model {}, not of {}", model, chosen);
-  });
-  return text;
-}
-
-/// Lines for CommandLine::configuration.
-std::string program_and_task(const char* task) {
-  const std::string cuda = built_with_cuda() ? "CUDA " + cuda_version() : "without CUDA";
-  return fmt::format("the program = ddptrain {}, {}, {}\nthe task = {}\n", DDPTRAIN_VERSION, cuda, mpi_version(), task);
-}
-
-std::string options_text(const CLI::App& app) {
-  std::string text;
-  for (const char* name : {"--fail-at", "--hang-at"}) {
-    const CLI::Option* option = app.get_option(name);
-    text += fmt::format("{} = {}\n", name, option->count() > 0 ? option->as<std::string>() : "");
+  for (const std::string& model : model_names()) {
+    const auto workload = make_workload(model);
+    Flags flags = workload->flags();
+    if (find_flag(flags, flag) != nullptr) return fmt::format("a flag of model {}, not of {}", model, chosen);
   }
-  std::istringstream options(config_text(app));
-  for (std::string line; std::getline(options, line);) text += fmt::format("--{}\n", line);
-  return text;
+  return {};
+}
+
+NamedValues program_and_task(const std::string& task) {
+  const std::string cuda = built_with_cuda() ? "CUDA " + cuda_version() : "without CUDA";
+  return {{"the program", fmt::format("ddptrain {}, {}, {}", DDPTRAIN_VERSION, cuda, mpi_version())},
+          {"the task", task}};
 }
 
 /// Names of the flags with which training ends with other parameters.
-std::vector<std::string> flags_that_decide_parameters(const CLI::App& app, const Workload& workload) {
-  const std::set<std::string> others = flags_without_effect(workload);
-  std::vector<std::string> names = {"config"};
-  for (const CLI::Option* option : app.get_options()) {
-    if (others.count(option->get_single_name()) > 0) continue;
-    names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
+std::vector<std::string> flags_that_decide_parameters(const Flags& flags) {
+  std::vector<std::string> all;
+  for (const Flag& flag : flags) {
+    if (flag.effect != Effect::parameters) continue;
+    const auto names = flag.all_names();
+    all.insert(all.end(), names.begin(), names.end());
   }
-  return names;
+  return all;
 }
 
-/// Flags that print something, or use a model, in place of training.
+/// Flags that print something, or use a model, in place of training; and --config.
 struct Modes {
-  bool version = false;
-  bool describe = false;
-  bool dry_run = false;
   bool evaluate = false;
   bool generate = false;
+  bool describe = false;
+  bool dry_run = false;
+  bool print_config = false;
+  bool version = false;
   std::string help;  ///< See help_topic().
+  std::string config;
 };
 
-void add_modes(CLI::App& app, Modes& modes, Options& options) {
-  app.option_defaults()->group(kModesGroup)->configurable(false);
-  app.set_help_flag();
-  app.add_flag("--evaluate", modes.evaluate, "Evaluate the weights of --init on the test set");
-  app.add_flag("--generate", modes.generate, "Write text after --prompt with the model of --init; needs no data");
-  app.add_option("--inspect", options.inspect, "Print the content of a checkpoint, or of each checkpoint in a folder")
-      ->type_name("PATH");
-  app.add_option("--export", options.export_to,
-                 "Write the weights of the checkpoint that --resume names, in the format of --save")
-      ->type_name("DIR");
-  app.add_flag("--describe", modes.describe, "Print compute, communication and memory of the run as JSON");
-  app.add_flag("--dry-run", modes.dry_run, "Check all that needs no GPU, and print the memory that a rank needs");
-  app.add_flag("--print-config")->description("Print a file for --config");
-  app.add_flag("--version", modes.version, "Print the versions of ddptrain and its libraries");
-  app.add_option("-h,--help", modes.help, "Print the common flags, all flags, or the flags of a model")
-      ->type_name(fmt::format("[all|{}]", fmt::join(model_names(), "|")));
-  app.option_defaults()->configurable(true);
+Flags mode_flags(Modes& modes, Options& options) {
+  const std::string topics = fmt::format("[all|{}]", fmt::join(model_names(), "|"));
+  Flags flags = {
+      {"--evaluate", given(modes.evaluate), "Evaluate the weights of --init on the test set", Effect::output},
+      {"--generate", given(modes.generate), "Write text after --prompt with the model of --init; needs no data",
+       Effect::output},
+      {"--inspect", text(options.inspect, "PATH"),
+       "Print the content of a checkpoint, or of each checkpoint in a folder", Effect::output},
+      {"--export", text(options.export_to, "DIR"),
+       "Write the weights of the checkpoint that --resume names, in the format of --save", Effect::output},
+      {"--describe", given(modes.describe), "Print compute, communication and memory of the run as JSON",
+       Effect::output},
+      {"--dry-run", given(modes.dry_run), "Check all that needs no GPU, and print the memory that a rank needs",
+       Effect::output},
+      {"--print-config", given(modes.print_config), "Print a file for --config", Effect::output},
+      {"--version", given(modes.version), "Print the versions of ddptrain and its libraries", Effect::output},
+      {"-h,--help", text(modes.help, topics), "Print the common flags, all flags, or the flags of a model",
+       Effect::output},
+      {"--config", text(modes.config, "FILE"), "Read flags from a TOML file (name = value); the command line wins",
+       Effect::parameters, "Training"}};
+  for (Flag& flag : flags) {
+    flag.in_file = false;
+    if (flag.group.empty()) flag.group = kModesGroup;
+  }
+  return flags;
 }
 
-/// Reads flags and the file into `app`; fills result.print and result.configuration where that ends it.
-void parse(CLI::App& app, int argc, const char* const* argv, const ChosenModel& model, CommandLine& result) {
-  Options& options = result.options;
-  Modes modes;
-  std::string config;
-  add_modes(app, modes, options);
-  add_config(app, config).group("Training");
-  if (const auto topic = help_topic(argc, argv)) {
-    result.print = help_text(app, topic->empty() && model.named ? model.name : *topic);
-    result.configuration = program_and_task("--help");
-    return;
+Task task_of(const Modes& modes, const Options& options) {
+  if (!options.export_to.empty()) {
+    if (options.resume.empty()) usage_error("--export {}: name the checkpoint with --resume PATH", options.export_to);
+    return Task::export_weights;
   }
-  parse_flags(app, argc, argv, "ddptrain --help all lists",
-              [&](const std::string& flag) { return owner_of(flag, model.name); });
-  if (modes.version) {
-    result.print = version_text();
-    result.configuration = program_and_task("--version");
-    return;
-  }
-  if (!config.empty()) read_config(app, config);
-  if (modes.describe || modes.dry_run) result.task = modes.describe ? Task::describe : Task::dry_run;
-  if (modes.evaluate || modes.generate) result.task = modes.evaluate ? Task::evaluate : Task::generate;
-  if (!options.inspect.empty()) result.task = Task::inspect;
-  if (options.export_to.empty()) return;
-  if (options.resume.empty()) usage_error("--export {}: name the checkpoint with --resume PATH", options.export_to);
-  result.task = Task::export_weights;
+  if (!options.inspect.empty()) return Task::inspect;
+  if (modes.evaluate || modes.generate) return modes.evaluate ? Task::evaluate : Task::generate;
+  if (modes.describe || modes.dry_run) return modes.describe ? Task::describe : Task::dry_run;
+  return Task::train;
 }
 
-const char* name_of(Task task) {
-  switch (task) {
-    case Task::train:
-      return "training";
-    case Task::describe:
-      return "--describe";
-    case Task::dry_run:
-      return "--dry-run";
-    case Task::evaluate:
-      return "--evaluate";
-    case Task::generate:
-      return "--generate";
-    case Task::inspect:
-      return "--inspect";
-    case Task::export_weights:
-      return "--export";
-  }
-  fail("unknown task");
+std::string name_of(Task task) {
+  constexpr std::array kNames = {"training",   "--describe", "--dry-run", "--evaluate",
+                                 "--generate", "--inspect",  "--export"};
+  return kNames.at(static_cast<std::size_t>(task));
 }
 
 void check_use(const Options& options, const Workload& workload, const std::string& task) {
@@ -196,22 +153,37 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   CommandLine result;
   result.workload = make_workload(model.name);
   Options& options = result.options;
+  Modes modes;
+  Flags flags = flags_of(options, model.name, *result.workload);
+  for (Flag& flag : mode_flags(modes, options)) flags.push_back(std::move(flag));
+  for (const auto& [flag, value] : defaults) find_flag(flags, flag)->set(value);
   CLI::App app{"", "ddptrain"};
-  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  add_flags(app, model.name, *result.workload, options);
-  for (const auto& [flag, value] : defaults) app.get_option(flag)->default_val(value);
-  parse(app, argc, argv, model, result);
-  if (result.print) return result;
+  app.set_help_flag();
+  add_flags(app, flags);
+  if (const auto topic = help_topic(argc, argv)) {
+    result.print = help_text(app, topic->empty() && model.named ? model.name : *topic);
+    result.same_on_all_ranks = program_and_task("--help");
+    return result;
+  }
+  parse_flags(app, argc, argv, "ddptrain --help all lists",
+              [&](const std::string& flag) { return owner_of(flag, model.name); });
+  if (modes.version) {
+    result.print = version_text();
+    result.same_on_all_ranks = program_and_task("--version");
+    return result;
+  }
+  if (!modes.config.empty()) read_config(flags, modes.config);
+  result.task = task_of(modes, options);
   options.model = model.name;
   check_flags(options, *result.workload);
   if (uses_a_model(result.task)) check_use(options, *result.workload, name_of(result.task));
-  result.decides_parameters = flags_that_decide_parameters(app, *result.workload);
-  const char* task = name_of(result.task);
-  if (app.count("--print-config") > 0) {
-    task = "--print-config";
-    result.print = config_text(app);
+  result.settings = settings_of(flags);
+  result.decides_parameters = flags_that_decide_parameters(flags);
+  if (modes.print_config) result.print = config_text(result.settings);
+  result.same_on_all_ranks = program_and_task(modes.print_config ? "--print-config" : name_of(result.task));
+  for (const Setting& setting : result.settings) {
+    result.same_on_all_ranks.emplace_back("--" + setting.name, setting.value);
   }
-  result.configuration = program_and_task(task) + options_text(app);
   return result;
 }
 

@@ -7,12 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "launch/config_file.h"
+#include "launch/same_on_all_ranks.h"
 #include "models/workload.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/watchdog.h"
-#include "runtime/train/checkpoint_writer.h"
-#include "runtime/train/trainer.h"
-#include "runtime/train/training_run.h"
+#include "runtime/train/checkpoint/checkpoint_writer.h"
+#include "runtime/train/run/training_run.h"
+#include "runtime/train/step/trainer.h"
 
 /// The flags of ddptrain: each is written into the options of the component that it is for. What depends on the machine
 /// or on several of them is worked out by the functions below.
@@ -38,7 +40,7 @@ struct Options {
   std::string tune_cache;          ///< See TunedCache.
 
   TrainerOptions trainer;   ///< See trainer_options().
-  bool auto_batch = false;  ///< trainer.batch is still to be found, see launch/memory_fit.h.
+  bool auto_batch = false;  ///< trainer.batch is still to be found, see launch/memory_advice.h.
   LrScaling lr_scaling = LrScaling::none;
   std::int64_t lr_base_batch = 512;
   double bucket_mb = 25.0;
@@ -89,9 +91,10 @@ struct CommandLine {
   Options options;
   std::unique_ptr<Workload> workload;
   Task task = Task::train;
-  std::vector<std::string> decides_parameters;  ///< Flags with which training ends with other parameters.
   std::optional<std::string> print;             ///< Help, version or configuration: nothing else is done.
-  std::string configuration;  ///< Program, task and value of every option, as lines for require_same_configuration().
+  std::vector<Setting> settings;                ///< The values of all flags that a file can give.
+  std::vector<std::string> decides_parameters;  ///< Flags with which training ends with other parameters.
+  NamedValues same_on_all_ranks;                ///< Program, task and settings.
 };
 
 /// Reads flags and the file of --config (flags win). `defaults`: values of flags that neither sets, by name (--data).

@@ -110,12 +110,25 @@ void check_values(const CLI::App& app) {
       if (value.empty() && takes_path(option->get_type_name())) {
         usage_error("{} '': the path is empty. Give one, or leave the flag out.", flag);
       }
-      if (option->get_type_name() == "UINT" && value[0] == '-') usage_error("{} {}: give 0 or more", flag, value);
     }
   }
 }
 
 }  // namespace
+
+void add_flags(CLI::App& app, Flags& flags) {
+  for (Flag& flag : flags) {
+    const auto set = [&flag](const std::string& text) {
+      flag.set(text);
+      flag.given = true;
+    };
+    CLI::Option* option = flag.value.type.empty() ? app.add_flag_callback(
+                                                        flag.names, [set] { set(""); }, flag.meaning)
+                                                  : app.add_option_function<std::string>(flag.names, set, flag.meaning);
+    option->group(flag.group)->type_name(flag.value.type)->default_str(flag.value.text);
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  }
+}
 
 std::string nearest(const std::string& typed, const std::vector<std::string>& names) {
   std::string best;

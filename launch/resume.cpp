@@ -3,25 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <set>
-#include <sstream>
 
 #include "runtime/core/error.h"
 #include "runtime/core/printable.h"
 
 namespace ddptrain {
 namespace {
-
-/// Of CommandLine::configuration, the flags.
-std::map<std::string, std::string> flags_in(const std::string& configuration) {
-  std::map<std::string, std::string> flags;
-  std::istringstream lines(configuration);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t equals = line.find(" = ");
-    if (line.rfind("--", 0) == 0 && equals != std::string::npos)
-      flags[line.substr(0, equals)] = line.substr(equals + 3);
-  }
-  return flags;
-}
 
 std::string text_of(const RunIdentity& run) {
   return fmt::format("{} x --batch {} x --grad-accum {} = {} samples", counted(run.world_size, "rank"), run.batch,
@@ -75,33 +62,31 @@ void check_samples(const Checkpoint& checkpoint, const RunIdentity& run) {
   }
 }
 
-/// "--lr 0.1 (checkpoint: 0.2)" of every flag that decides parameters.
-std::vector<std::string> changed_flags(const RunIdentity& saved, const RunIdentity& run,
-                                       const std::vector<std::string>& decides_parameters, const Options& options) {
+/// "--lr 0.1 (checkpoint: 0.2)" of every flag with this effect.
+std::vector<std::string> changed_flags(const RunIdentity& saved, const CommandLine& command_line, Effect effect) {
   // Compared by what they mean, or without effect on what follows.
-  std::set<std::string> others = {"model", "precision", "data", "batch", "micro-batch", "grad-accum", "init"};
-  if (options.trainer.optimizer.schedule.kind == ScheduleKind::constant) others.insert({"steps", "epochs"});
+  std::set<std::string> others = {"model", "precision", "data", "batch", "grad-accum", "init"};
+  const bool constant = command_line.options.trainer.optimizer.schedule.kind == ScheduleKind::constant;
+  if (constant) others.insert({"steps", "epochs"});
   std::vector<std::string> changes;
-  for (const std::string& name : decides_parameters) {
-    const auto before = saved.flags.find("--" + name);
-    const auto now = run.flags.find("--" + name);
-    if (others.count(name) > 0 || before == saved.flags.end() || now == run.flags.end()) continue;
-    if (before->second != now->second) {
-      changes.push_back(fmt::format("--{} {} (checkpoint: {})", name, now->second, before->second));
-    }
+  for (const Setting& now : command_line.settings) {
+    const auto before = saved.flags.find("--" + now.name);
+    if (now.effect != effect || others.count(now.name) > 0 || before == saved.flags.end()) continue;
+    if (before->second == now.value) continue;
+    changes.push_back(fmt::format("--{} {} (checkpoint: {})", now.name, now.value, before->second));
   }
-  if (saved.data != run.data) changes.push_back(fmt::format("--data {} (checkpoint: {})", run.data, saved.data));
   return changes;
 }
 
 }  // namespace
 
-RunIdentity identity_of(const Options& options, const std::string& configuration, const Workload& workload,
-                        const World& world, const DistributedSampler& sampler, const std::string& data,
+RunIdentity identity_of(const CommandLine& command_line, const World& world, const std::string& data,
                         const std::string& precision) {
+  const Options& options = command_line.options;
+  const DistributedSampler sampler = make_sampler(options.trainer, command_line.workload->data(), world);
   RunIdentity run;
   run.model = options.model;
-  run.sizes = workload.sizes();
+  run.sizes = command_line.workload->sizes();
   run.data = data;
   run.precision = precision;
   run.seed = options.trainer.seed;
@@ -110,7 +95,7 @@ RunIdentity identity_of(const Options& options, const std::string& configuration
   run.samples_per_step = sampler.samples_per_step();
   run.steps_per_epoch = sampler.steps_per_epoch();
   run.world_size = world.size();
-  run.flags = flags_in(configuration);
+  for (const Setting& setting : command_line.settings) run.flags["--" + setting.name] = setting.value;
   run.versions = {{"ddptrain", DDPTRAIN_VERSION},
                   {"mpi", mpi_version()},
                   {"cuda", cuda_version()},
@@ -147,21 +132,26 @@ std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options
   return found;
 }
 
-void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run,
-                     const std::vector<std::string>& decides_parameters, const Options& options) {
+void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const CommandLine& command_line) {
+  const RunIdentity& saved = checkpoint.manifest.run;
+  const std::string path = checkpoint.path.string();
   check_model(checkpoint, run);
   check_samples(checkpoint, run);
-  const std::int64_t steps = total_steps(options.run, run.steps_per_epoch);
+  const std::int64_t steps = total_steps(command_line.options.run, run.steps_per_epoch);
   if (steps < checkpoint.manifest.progress.step) {
-    usage_error("--resume {}: it has {} steps behind it, and this run has {} in all", checkpoint.path.string(),
+    usage_error("--resume {}: it has {} steps behind it, and this run has {} in all", path,
                 checkpoint.manifest.progress.step, steps);
   }
-  const auto changes = changed_flags(checkpoint.manifest.run, run, decides_parameters, options);
-  if (changes.empty()) return;
-  const std::string text = fmt::format("--resume {}: other values than in the checkpoint: {}", checkpoint.path.string(),
-                                       fmt::join(changes, "; "));
-  if (!options.allow_change) usage_error("{}. --allow-change resumes nevertheless.", text);
-  spdlog::info("{}", text);
+  auto changes = changed_flags(saved, command_line, Effect::parameters);
+  if (saved.data != run.data) changes.push_back(fmt::format("--data {} (checkpoint: {})", run.data, saved.data));
+  const std::string text =
+      fmt::format("--resume {}: other values than in the checkpoint: {}", path, fmt::join(changes, "; "));
+  if (!changes.empty() && !command_line.options.allow_change) {
+    usage_error("{}. --allow-change resumes nevertheless.", text);
+  }
+  if (!changes.empty()) spdlog::info("{}", text);
+  const auto of_speed = changed_flags(saved, command_line, Effect::speed);
+  if (!of_speed.empty()) spdlog::info("--resume {}: flags that change the speed: {}", path, fmt::join(of_speed, "; "));
 }
 
 }  // namespace ddptrain

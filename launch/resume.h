@@ -1,20 +1,16 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "launch/options.h"
 #include "runtime/comm/world.h"
-#include "runtime/train/checkpoint.h"
-#include "runtime/train/distributed_sampler.h"
+#include "runtime/train/checkpoint/checkpoint.h"
 
 namespace ddptrain {
 
-/// `configuration`: CommandLine::configuration. `data`: what require_same_data() found.
-RunIdentity identity_of(const Options& options, const std::string& configuration, const Workload& workload,
-                        const World& world, const DistributedSampler& sampler, const std::string& data,
+/// Of training with this command line. `data`: what require_same_data() found.
+RunIdentity identity_of(const CommandLine& command_line, const World& world, const std::string& data,
                         const std::string& precision);
 
 /// The checkpoint that --resume names; nothing without --resume, or where auto finds none. The same UsageError on all
@@ -23,7 +19,6 @@ std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options
 
 /// UsageError where `run` cannot go on from the checkpoint, or not to the same parameters and --allow-change is not
 /// given: names every flag that differs.
-void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run,
-                     const std::vector<std::string>& decides_parameters, const Options& options);
+void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const CommandLine& command_line);
 
 }  // namespace ddptrain

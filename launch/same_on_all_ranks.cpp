@@ -1,8 +1,9 @@
 #include "launch/same_on_all_ranks.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
-#include <sstream>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "runtime/core/error.h"
@@ -11,52 +12,11 @@
 namespace ddptrain {
 namespace {
 
-std::string hash_of(const std::string& text) {
-  Hash128 hash;
-  hash.add(text);
-  return hash.hex();
+/// "unknown" if the rank has no such value.
+std::string value_of(const NamedValues& values, const std::string& name) {
+  const auto found = std::ranges::find(values, name, &NamedValues::value_type::first);
+  return found == values.end() ? "unknown" : found->second;
 }
-
-struct Settings {
-  std::vector<std::string> names;
-  std::map<std::string, std::string> values;
-};
-
-Settings read(const std::string& configuration) {
-  Settings settings;
-  std::istringstream lines(configuration);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t equals = line.find(" = ");
-    settings.names.push_back(line.substr(0, equals));
-    settings.values[settings.names.back()] = line.substr(equals + 3);
-  }
-  return settings;
-}
-
-}  // namespace
-
-void require_same_configuration(const World& world, const std::string& configuration) {
-  if (differences(world.all_gather(hash_of(configuration))).empty()) return;
-  std::vector<Settings> of_ranks;
-  for (const std::string& text : world.all_gather(configuration)) of_ranks.push_back(read(text));
-  world.agree([&] {
-    for (const Settings& some : of_ranks) {
-      for (const std::string& name : some.names) {
-        std::vector<std::string> values;
-        for (const Settings& settings : of_ranks) {
-          const auto found = settings.values.find(name);
-          values.push_back(found == settings.values.end() ? "unknown" : found->second);
-        }
-        const std::string difference = differences(values);
-        if (difference.empty()) continue;
-        usage_error("the ranks differ in {}: {}. Start all ranks with the same program, options and files.", name,
-                    difference);
-      }
-    }
-  });
-}
-
-namespace {
 
 /// What the node of each rank has.
 std::vector<std::string> data_of_nodes(const std::vector<HeldData>& of_ranks) {
@@ -71,6 +31,28 @@ std::vector<std::string> data_of_nodes(const std::vector<HeldData>& of_ranks) {
 }
 
 }  // namespace
+
+void require_same_values(const World& world, const NamedValues& mine) {
+  using nlohmann::json;
+  const std::string text = json(mine).dump(-1, ' ', false, json::error_handler_t::replace);
+  Hash128 hash;
+  hash.add(text);
+  if (differences(world.all_gather(hash.hex())).empty()) return;
+  std::vector<NamedValues> of_ranks;
+  for (const std::string& of_rank : world.all_gather(text)) of_ranks.push_back(json::parse(of_rank).get<NamedValues>());
+  world.agree([&] {
+    for (const NamedValues& some : of_ranks) {
+      for (const auto& [name, value] : some) {
+        std::vector<std::string> values;
+        for (const NamedValues& of_rank : of_ranks) values.push_back(value_of(of_rank, name));
+        const std::string difference = differences(values);
+        if (difference.empty()) continue;
+        usage_error("the ranks differ in {}: {}. Start all ranks with the same program, options and files.", name,
+                    difference);
+      }
+    }
+  });
+}
 
 std::string data_differences(const std::vector<HeldData>& of_ranks) {
   std::vector<std::string> hosts;

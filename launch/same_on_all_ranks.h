@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/world.h"
@@ -9,9 +10,11 @@
 
 namespace ddptrain {
 
-/// Compares a hash of `configuration`, lines of "name = value", over all ranks. Where it differs, all ranks throw the
-/// same UsageError, with the first name that differs, its values and the ranks that have them. Collective.
-void require_same_configuration(const World& world, const std::string& configuration);
+using NamedValues = std::vector<std::pair<std::string, std::string>>;
+
+/// The same UsageError on all ranks where values differ, with the first name that differs, its values and the ranks
+/// that have them. Names need not be the same. Collective.
+void require_same_values(const World& world, const NamedValues& mine);
 
 /// What a rank has of the data.
 struct HeldData {

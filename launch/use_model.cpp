@@ -12,9 +12,9 @@
 #include "models/classifier.h"
 #include "runtime/core/error.h"
 #include "runtime/core/printable.h"
-#include "runtime/train/distributed_sampler.h"
-#include "runtime/train/parameter_arena.h"
-#include "runtime/train/training_state.h"
+#include "runtime/train/step/distributed_sampler.h"
+#include "runtime/train/step/store/parameter_arena.h"
+#include "runtime/train/step/store/training_state.h"
 
 namespace ddptrain {
 namespace {

@@ -3,7 +3,7 @@
 #include "launch/options.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
-#include "runtime/train/report.h"
+#include "runtime/train/report/report.h"
 
 /// A model of --init that is put to use and not trained: it takes its weights, their gradients' place and its
 /// activations, and no optimizer state.

@@ -4,7 +4,6 @@
 #include <system_error>
 #include <utility>
 
-#include "runtime/core/flags.h"
 #include "runtime/core/writable.h"
 
 namespace ddptrain {
@@ -21,15 +20,14 @@ fs::path weights_file(const std::string& path) {
 
 }  // namespace
 
-void ImageWorkload::add_flags(CLI::App& app) {
-  app.add_option("--data", data_,
-                 "Folder of IDX files (such as MNIST) or of one image folder per class, or synthetic[:COUNT] "
-                 "(default: Fashion-MNIST in $DDPTRAIN_DATA or the usual places)")
-      ->type_name("PATH");
-  app.add_option("--init", init_, "Start from these weights: folder of --save or safetensors file")->type_name("PATH");
-  app.add_option("--save", save_,
-                 "Write the trained weights to this folder: model.safetensors, with PyTorch's names and layouts")
-      ->type_name("DIR");
+Flags ImageWorkload::flags() {
+  return {{"--data", text(data_, "PATH"),
+           "Folder of IDX files (such as MNIST) or of one image folder per class, or synthetic[:COUNT] (default: "
+           "Fashion-MNIST in $DDPTRAIN_DATA or the usual places)"},
+          {"--init", text(init_, "PATH"), "Start from these weights: folder of --save or safetensors file"},
+          {"--save", text(save_, "DIR"),
+           "Write the trained weights to this folder: model.safetensors, with PyTorch's names and layouts",
+           Effect::output}};
 }
 
 void ImageWorkload::open(const RunFacts& run) {

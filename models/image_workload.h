@@ -15,8 +15,7 @@ namespace ddptrain {
 /// where trained ones go. Files have the names and layouts of the same layers in PyTorch.
 class ImageWorkload : public Workload {
  public:
-  void add_flags(CLI::App& app) override;
-  std::vector<std::string> flags_without_effect() const override { return {"save"}; }
+  Flags flags() override;
   bool starts_from_weights() const override { return !init_.empty(); }
   void open(const RunFacts& run) override;
   void load() override;

@@ -9,15 +9,12 @@
 #include <vector>
 
 #include "runtime/comm/world.h"
+#include "runtime/core/flags.h"
 #include "runtime/device/device.h"
 #include "runtime/train/dataset.h"
 #include "runtime/train/model.h"
-#include "runtime/train/training_run.h"
-#include "runtime/train/training_state.h"
-
-namespace CLI {
-class App;
-}
+#include "runtime/train/run/training_run.h"
+#include "runtime/train/step/store/training_state.h"
 
 namespace ddptrain {
 
@@ -45,17 +42,15 @@ struct MemorySaving {
 /// All that the program needs of a model besides the network: its flags, its data, pretrained weights to start from,
 /// what it writes. A model is a folder below models/ that implements this, and a line in registry.cpp.
 ///
-/// The program calls in this order, on every rank: add_flags, check_flags; open, load, make_model; samples, generate
+/// The program calls in this order, on every rank: flags, check_flags; open, load, make_model; samples, generate
 /// and finish. What is wrong is a UsageError that names the flag; the program has all ranks agree on it.
 class Workload {
  public:
   virtual ~Workload() = default;
 
-  /// Adds the model's flags, --data among them. What is parsed is written into this object, which does not move.
-  virtual void add_flags(CLI::App& app) = 0;
-  /// Names, without dashes, of the model's flags that leave the parameters that training ends with as they are.
-  virtual std::vector<std::string> flags_without_effect() const { return {}; }
-  /// Finds what can be told to be wrong without looking at files and devices.
+  /// The model's flags, --data among them, in no group. They set variables of this object, which does not move.
+  virtual Flags flags() = 0;
+  /// Finds values that do not go with each other, without looking at files and devices.
   virtual void check_flags() const {}
 
   virtual bool supports_fp8() const { return false; }            ///< Linear layers that multiply in FP8.

@@ -153,7 +153,7 @@ class AllreduceBench {
   Buffer recv_;
 };
 
-Table make_table() {
+Table allreduce_table() {
   std::vector<Table::Column> columns = {
       {"size\n(B)", 12}, {"count\n(elements)", 12}, {"type\n", 7}, {"redop\n", 6}, {"root\n", 5}};
   for (int i = 0; i < 2; ++i) {
@@ -215,7 +215,7 @@ struct Totals {
 /// One table. `choice`: of the algorithm, by NCCL's name; empty: NCCL's.
 void measure_sizes(const World& world, AllreduceBench& bench, const AllreduceOptions& options,
                    const std::vector<std::uint64_t>& sizes, const std::string& choice, Json& results, Totals& totals) {
-  const Table table = make_table();
+  const Table table = allreduce_table();
   print(world, table.header());
   bench.warm_up(sizes.back());
   bench.warm_up(sizes.front());

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "runtime/core/error.h"
-#include "runtime/train/meter.h"
+#include "runtime/train/run/meter.h"
 
 namespace ddptrain::bench {
 namespace {

@@ -7,7 +7,7 @@
 #include "runtime/core/error.h"
 #include "runtime/device/fill_random.h"
 #include "runtime/ops/linear.h"
-#include "runtime/train/meter.h"
+#include "runtime/train/run/meter.h"
 
 namespace ddptrain::bench {
 namespace {

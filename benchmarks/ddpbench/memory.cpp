@@ -8,7 +8,7 @@
 #include "benchmarks/ddpbench/stream_clock.h"
 #include "benchmarks/ddpbench/table.h"
 #include "runtime/core/error.h"
-#include "runtime/train/meter.h"
+#include "runtime/train/run/meter.h"
 
 namespace ddptrain::bench {
 namespace {

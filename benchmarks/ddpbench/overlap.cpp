@@ -10,7 +10,7 @@
 #include "runtime/device/fill_random.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/linear.h"
-#include "runtime/train/meter.h"
+#include "runtime/train/run/meter.h"
 
 namespace ddptrain::bench {
 namespace {
@@ -179,7 +179,7 @@ std::vector<std::uint64_t> bucket_sizes(const OverlapOptions& options, std::uint
 std::string milliseconds(double seconds) { return fmt::format("{:.3f}", 1e3 * seconds); }
 std::string percent(double share) { return fmt::format("{:.1f}%", 100.0 * share); }
 
-Table make_table() {
+Table overlap_table() {
   return Table({{"bucket", 12},
                 {"buckets", 7},
                 {"compute\n(ms)", 9},
@@ -222,7 +222,7 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
                  {"gradient_bytes", bench.bytes()},
                  {"comm_ctas", options.comm_ctas},
                  {"results", Json::array()}};
-  const Table table = make_table();
+  const Table table = overlap_table();
   print(world, table.header());
   for (const std::uint64_t bucket : buckets) {
     const OverlapBench::Result times = bench.measure(bucket);

@@ -10,7 +10,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/printable.h"
 #include "runtime/core/writable.h"
-#include "runtime/train/sensor_report.h"
+#include "runtime/train/measure/sensor_report.h"
 
 namespace ddptrain::bench {
 

@@ -3,7 +3,7 @@
 #include "benchmarks/ddpbench/sizes.h"
 #include "benchmarks/ddpbench/table.h"
 #include "runtime/core/error.h"
-#include "runtime/train/meter.h"
+#include "runtime/train/run/meter.h"
 
 namespace ddptrain::bench {
 namespace {
@@ -33,7 +33,7 @@ double time_pieces(const World& world, Device& device, Communicator& communicato
   return median(seconds);
 }
 
-Table make_table() {
+Table split_table() {
   return Table({{"pieces", 8},
                 {"bytes\neach", 14},
                 {"time\n(us)", 12},
@@ -70,7 +70,7 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
                  {"symmetric", options.symmetric}, {"results", Json::array()}};
   print(world, fmt::format("# all-reduce of {} in pieces, {}, {}, {}\n", format_size(total),
                            communicator->library_version(), ranks_on_nodes(world), device->name()));
-  const Table table = make_table();
+  const Table table = split_table();
   print(world, table.header());
   double one_piece = 0.0;
   for (const std::uint64_t pieces : one_two_five(options.pieces)) {

@@ -8,7 +8,7 @@
 #include "launch/options.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/gather.h"
-#include "runtime/train/step_profile.h"
+#include "runtime/train/measure/step_profile.h"
 
 namespace ddptrain::bench {
 namespace {

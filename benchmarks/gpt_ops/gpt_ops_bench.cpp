@@ -23,10 +23,10 @@
 #include "runtime/device/sensors.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/attention.h"
-#include "runtime/ops/cuda/attention_kernels.h"
-#include "runtime/ops/cuda/attention_plans.h"
+#include "runtime/ops/cuda/attention/attention_kernels.h"
+#include "runtime/ops/cuda/attention/attention_plans.h"
 #include "runtime/ops/cuda/gelu.h"
-#include "runtime/ops/cuda/matmul.h"
+#include "runtime/ops/cuda/gemm/matmul.h"
 #include "runtime/ops/embedding.h"
 #include "runtime/ops/linear.h"
 #include "runtime/ops/loss.h"
@@ -450,7 +450,8 @@ class GptOps {
     const double width = static_cast<double>(s_.width), cells = static_cast<double>(logits.size());
     const Tensor x = random({s_.rows(), s_.width}), weight = random({s_.padded, s_.width}), dx = empty(x.shape);
     const OutputLayer layer{x, weight, batch_, 0, s_.vocabulary, 1e-5f, dlogits, dx};
-    time("output_layer", 3 * bytes, 4 * cells * width, [&] { device_.get<LossOps>().output_layer(layer, metrics); });
+    time("output_layer", 3 * bytes, 4 * cells * width,
+         [&] { device_.get<LossOps>().output_layer(device_, layer, metrics); });
     for (int tensors = 0; tensors < 6; ++tensors) buffers_.pop_back();
   }
 

@@ -110,7 +110,8 @@ def _environment(autoescape: bool) -> jinja2.Environment:
         "cell": lambda text: _plain(text).replace("|", "\\|"),
     }
     environment.globals |= {"largest_svg": LARGEST_SVG, "cell_classes": _cell_classes, "reading": "how-to-read"}
-    environment.tests |= {"bars": lambda chart: isinstance(chart, Bars), "curves": lambda chart: isinstance(chart, Curves)}
+    environment.tests["bars"] = lambda chart: isinstance(chart, Bars)
+    environment.tests["curves"] = lambda chart: isinstance(chart, Curves)
     return environment
 
 

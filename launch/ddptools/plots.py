@@ -2,10 +2,9 @@
 
 import functools
 import io
-import itertools
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import matplotlib
@@ -143,22 +142,24 @@ def draw_bars(bars: Bars, name: str, caption: str) -> Picture:
     if bars.legend:
         handles = [Patch(facecolor=color, label=label) for label, color in bars.legend.items()]
         columns = 3 if max(map(len, bars.legend)) < 25 else 2
-        axes.legend(handles=handles, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False)
+        place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": columns}
+        axes.legend(handles=handles, fontsize=8, frameon=False, **place)
     return finish(figure, name, caption, bars)
 
 
 # --- the pictures of an experiment -----------------------------------------------------------------------------------
 
 
-def _lines(
-    series: list[tuple[str, Series]], names: list[str], name_of: Callable[[float], str], values: Callable[[Case], list[float]]
-) -> Iterator[Line]:
-    """A line for each series, over `names`; of each case the median with the smallest and the largest."""
-    colors = itertools.cycle(COLORS)
-    for (label, points), color in zip(series, colors):
-        rows = [(float(names.index(name_of(x))), *_middle(values(case))) for x, case in points]
+def _lines(series: list[tuple[str, Series]], names: list[str]) -> Iterator[Line]:
+    """A line for each series, over `names` of numbers; of each case the median with the smallest and the largest."""
+    for (label, points), color in zip(series, COLORS):
+        rows = [(float(names.index(f"{x:g}")), *_middle(case.rates)) for x, case in points]
         mark = " (emulated)" if any(case.emulated for _, case in points) else ""
         yield Line(label + mark, rows, color)
+
+
+def _names(series: list[tuple[str, Series]]) -> list[str]:
+    return [f"{value:g}" for value in sorted({x for _, points in series for x, _ in points})]
 
 
 def _middle(values: list[float]) -> tuple[float, float, float]:
@@ -178,22 +179,27 @@ def _scaling(experiment: Experiment) -> list[Picture]:
     shown = [(name, points) for name, points in series if len(points) > 1][:MOST_SERIES]
     if not shown:
         return []
-    names = [f"{ranks}" for ranks in sorted({case.ranks for _, points in shown for _, case in points})]
-    lines = list(_lines(shown, names, lambda ranks: f"{ranks}", lambda case: case.rates))
+    names = _names(shown)
+    lines = list(_lines(shown, names))
     from_one = [(line, points) for line, (_, points) in zip(lines, shown) if points[0][1].ranks == 1]
-    ideal = [Line(f"{line.label}, ideal", [(p[0], *3 * (points[0][1].rate * ranks,)) for p, (ranks, _) in zip(line.points, points)],
-                  line.color, (5, 4), False) for line, points in from_one]  # fmt: skip
+    ideal = [_ideal(line, points) for line, points in from_one]
     text = f"Throughput of all ranks, median with smallest and largest{'; dashed: ideal' if ideal else ''}."
     curves = Curves("ranks", experiment.unit, lines + ideal, names, is_logarithmic=True)
     made = [draw_curves(curves, f"{experiment.title} ranks", _caption(experiment, text, len(series)))]
     return made + _efficiency(experiment, [points for _, points in from_one], [line for line, _ in from_one], names)
 
 
+def _ideal(line: Line, points: Series) -> Line:
+    one = points[0][1].rate
+    rows = [(place, *3 * (one * ranks,)) for (place, *_), (ranks, _) in zip(line.points, points)]
+    return Line(f"{line.label}, ideal", rows, line.color, (5, 4), has_dots=False)
+
+
 def _efficiency(experiment: Experiment, series: list[Series], lines: list[Line], names: list[str]) -> list[Picture]:
     shown = []
     for points, line in zip(series, lines):
         one = points[0][1]
-        rows = [(float(names.index(f"{ranks}")), *_middle([100 * e for e in efficiencies(case, one)]))
+        rows = [(float(names.index(f"{ranks:g}")), *_middle([100 * e for e in efficiencies(case, one)]))
                 for ranks, case in points[1:] if case.trains]  # fmt: skip
         shown += [Line(line.label, rows, line.color)] if rows else []
     if not shown:
@@ -213,9 +219,8 @@ def _numeric(experiment: Experiment) -> list[Picture]:
         shown = shown[:MOST_SERIES]
         if not shown:
             continue
-        names = [f"{value:g}" for value in sorted({x for _, points in shown for x, _ in points})]
-        lines = list(_lines(shown, names, "{:g}".format, lambda case: case.rates))
-        curves = Curves(name, experiment.unit, lines, names, from_zero=True)
+        names = _names(shown)
+        curves = Curves(name, experiment.unit, list(_lines(shown, names)), names, from_zero=True)
         caption = _caption(experiment, f"Throughput against {name}, median with smallest and largest.", len(series))
         made.append(draw_curves(curves, f"{experiment.title} {name}", caption))
     return made
@@ -240,9 +245,9 @@ def _cases(experiment: Experiment) -> list[Picture]:
         bars.append(Bar(experiment.label(case), text, [(case.rate, color)], *spread))
     left = len(experiment.measured) - len(cases)
     rest = f" {left} more cases are left out." if left else ""
-    caption = _caption(experiment, f"Each case, {experiment.unit}, median with smallest and largest; against its reference.{rest}")
+    text = f"Each case, {experiment.unit}, median with smallest and largest; against its reference.{rest}"
     drawn = Bars(experiment.unit, bars, legend if len(legend) > 1 else {})
-    return [draw_bars(drawn, f"{experiment.title} cases", caption)]
+    return [draw_bars(drawn, f"{experiment.title} cases", _caption(experiment, text))]
 
 
 def _kind(case: Case, is_on_other_path: bool) -> tuple[str, str]:
@@ -285,7 +290,7 @@ def lost_time_picture(experiment: Experiment, found: list[Loss]) -> Picture:
         seconds = [(loss.useful_seconds, GRAY)] + [(loss.part_seconds.get(n, 0.0), legend[n]) for n in names]
         parts = [(max(0.0, 100 * part / loss.step_seconds), color) for part, color in seconds]
         bars.append(Bar(loss.label, f"{digits(factor * loss.step_seconds)}\N{NO-BREAK SPACE}{unit}", parts))
-    caption = _caption(experiment, "Where the time of a step went, as shares of it; behind the bars, the time of a step.")
+    caption = _caption(experiment, "Where the time of a step went, as shares of it. Behind a bar: the step's time.")
     return draw_bars(Bars("share of a step, %", bars, legend), f"{experiment.title} lost time", caption)
 
 

@@ -1,6 +1,7 @@
 """ddpreport: one page that explains the results of sweeps, or draws training runs."""
 
 import argparse
+import itertools
 import json
 import pathlib
 import sys
@@ -169,7 +170,8 @@ def machine_pictures(results: Results) -> list[Block]:
     machines: dict[str, pathlib.Path] = {}
     for source, topology in results.topologies.items():
         machines.setdefault(json.dumps(topology, sort_keys=True), source.parent)
-    return [picture for text, folder in machines.items() for picture in drawings(json.loads(text), folder.name or "topology")]
+    drawn = (drawings(json.loads(text), folder.name or "topology") for text, folder in machines.items())
+    return list(itertools.chain.from_iterable(drawn))
 
 
 def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Block]:
@@ -191,7 +193,8 @@ def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Bloc
     if lost:
         blocks += [Heading(3, "Where the time went"), lost_time_words(lost), lost_time_picture(experiment, lost)]
         blocks += [lost_time_table(lost)]
-    for heading, lines in (("What NCCL chose", choices(experiment)), ("Numerics", [x for x in same if x not in warned])):
+    explained = [line for line in same if line not in warned]
+    for heading, lines in (("What NCCL chose", choices(experiment)), ("Numerics", explained)):
         blocks += [Heading(3, heading), *lines] if lines else []
     failed = failures(experiment)
     return [*blocks, Heading(3, "Failed and skipped"), failed] if failed.rows else blocks
@@ -209,7 +212,8 @@ def unique_names(blocks: list[Block]) -> None:
         seen[picture.name] = seen.get(picture.name, 0) + 1
         if seen[picture.name] > 1:
             name = f"{picture.name}-{seen[picture.name]}"
-            picture.svg = picture.svg.replace(f'"{picture.name}-', f'"{name}-').replace(f"#{picture.name}-", f"#{name}-")
+            for before in ('"', "#"):
+                picture.svg = picture.svg.replace(f"{before}{picture.name}-", f"{before}{name}-")
             picture.name = name
 
 

@@ -132,7 +132,8 @@ def configuration_table(runs: list[TrainingRun]) -> Table:
 
 def run_pictures(runs: list[TrainingRun]) -> list[Picture]:
     """Of each quantity that the runs have, over steps and, if they tell the time, over time."""
-    made = [_curves(quantity, runs, is_time) for quantity in quantities([run.unit for run in runs]) for is_time in (False, True)]
+    shown = quantities([run.unit for run in runs])
+    made = [_curves(quantity, runs, is_time) for quantity in shown for is_time in (False, True)]
     marked = " Dashed: the run was resumed there." if any(run.restarts for run in runs) else ""
     return [draw_curves(curves, name, caption + marked) for name, caption, curves in filter(None, made)]
 

@@ -157,7 +157,8 @@ def _against_reference(effects: Effects, found: dict[str, Effect]) -> Callable[[
 def _noise_explained(effects: Effects, found: dict[str, Effect]) -> str:
     if not any(effect.is_noise_between_jobs for effect in found.values()):
         return ""
-    return f"Jobs for which NCCL chose the same differ by up to {percent(effects.noise or 0.0)} here: as much is no difference."
+    noise = percent(effects.noise or 0.0)
+    return f"Jobs for which NCCL chose the same differ by up to {noise} here: as much is no difference."
 
 
 def _other_paths_explained(experiment: Experiment) -> str:

@@ -1,4 +1,4 @@
-"""A timeline that `ddptrain --trace` has written (runtime/train/trace.h), and what it tells of each rank."""
+"""A timeline that `ddptrain --trace` has written (runtime/train/measure/trace.h), and what it tells of each rank."""
 
 import collections
 import dataclasses

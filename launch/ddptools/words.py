@@ -68,7 +68,8 @@ def answers(experiment: Experiment) -> list[Answer]:
     if not experiment.measured:
         return [Answer("", "No run gave a number")]
     found = [*_ranks(experiment), *_effects(experiment)]
-    found += [Answer("", text) for text in itertools.chain(_ceilings(experiment), _same_gpus(experiment), _batch(experiment))]
+    remarks = itertools.chain(_ceilings(experiment), _same_gpus(experiment), _batch(experiment))
+    found += [Answer("", text) for text in remarks]
     if found:
         return sorted(found, key=lambda answer: -answer.size)
     listed = [f"{experiment.label(c)}: {measured_text(c, experiment.unit)}" for c in experiment.measured[:MOST_LISTED]]
@@ -79,16 +80,18 @@ def _effects(experiment: Experiment) -> Iterator[Answer]:
     """Of the settings that were tuned, and of each placement."""
     effects = Effects(experiment)
     for names in filter(None, [experiment.tuned, *([name] for name in PLACEMENT if name in experiment.varied)]):
-        contexts = [(context, [case for case in cases if case.trains]) for context, cases in experiment.contexts(names)]
-        contexts = [(context, cases) for context, cases in contexts if len(cases) > 1 and not _on_the_same_gpus(cases, names)]
-        found = [_compared(experiment, effects, names, *one) for one in contexts[:MOST_CONTEXTS]]
+        contexts = ((context, [case for case in cases if case.trains]) for context, cases in experiment.contexts(names))
+        compared = (one for one in contexts if len(one[1]) > 1 and not _on_the_same_gpus(one[1], names))
+        found = [_compared(experiment, effects, names, *one) for one in itertools.islice(compared, MOST_CONTEXTS)]
         shared: dict[str, list[Answer]] = {}
         for answer in found:
             shared.setdefault(answer.text, []).append(answer)
         for text, same in shared.items():
-            everywhere = "" if len(same) < len(found) else f"in all {len(same)} comparisons"
-            about = "; ".join(answer.about for answer in same) if len(same) <= 2 else everywhere
-            yield Answer(text, about or f"in {len(same)} of {len(found)} comparisons", same[0].size)
+            if len(same) > 2:
+                about = f"in {len(same)} of {len(found)} comparisons"
+            else:
+                about = "; ".join(answer.about for answer in same)
+            yield Answer(text, about, same[0].size)
 
 
 def _on_the_same_gpus(cases: list[Case], names: list[str]) -> bool:
@@ -142,7 +145,7 @@ def _ceilings(experiment: Experiment) -> Iterator[str]:
         best = max((case for case in cases if case.trains), key=lambda case: case.rate, default=None)
         for ceiling in [case for case in cases if not case.trains and best is not None]:
             yield (
-                f"{_start(context)}without any all-reduce (overlap=none, which trains nothing together) "
+                f"{_start(context)}Without any all-reduce (overlap=none, which trains nothing together) "
                 f"{number(ceiling.rate)} {experiment.unit}; the best that communicates reaches "
                 f"{percent(best.rate / ceiling.rate)} of that"
             )
@@ -201,7 +204,7 @@ def _batch(experiment: Experiment) -> Iterator[str]:
         best = max((case for _, case in points), key=lambda case: case.rate)
         enough = next(case for _, case in points if case.rate >= SATURATED * best.rate)
         yield (
-            _start(context if context != experiment.product else "") + f"the highest rate is at batch "
+            _start(context if context != experiment.product else "") + f"The highest rate is at batch "
             f"{best.settings.get('batch')}: {measured_text(best, experiment.unit)}; from batch "
             f"{enough.settings.get('batch')} on it is within {percent(1 - SATURATED)} of that"
         )

@@ -3,7 +3,6 @@
 #include "models/cnn/cnn.h"
 #include "models/cnn/pytorch_layout.h"
 #include "models/image_workload.h"
-#include "runtime/core/flags.h"
 
 namespace ddptrain {
 namespace {
@@ -24,10 +23,11 @@ CnnShape shape_of(const Sizes& sizes) {
 
 class CnnWorkload final : public ImageWorkload {
  public:
-  void add_flags(CLI::App& app) override {
-    ImageWorkload::add_flags(app);
-    const Names<bool> names = {{"on", true}, {"off", false}, {"auto", true}};
-    add_choice(app, "--dropout", dropout_, names, "Dropout with the published rates 0.25 and 0.5");
+  Flags flags() override {
+    Flags flags = ImageWorkload::flags();
+    flags.push_back({"--dropout", choice(dropout_, {{"on", true}, {"off", false}, {"auto", true}}),
+                     "Dropout with the published rates 0.25 and 0.5"});
+    return flags;
   }
 
   std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override {

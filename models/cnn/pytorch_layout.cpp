@@ -8,7 +8,7 @@
 namespace ddptrain {
 namespace {
 
-constexpr std::int64_t kKernel = 3;
+constexpr std::int64_t kFilterSide = 3;
 
 /// A parameter in memory as [outputs, pixels, channels]; no outputs: both layouts are the same.
 struct Dims {
@@ -16,8 +16,8 @@ struct Dims {
 };
 
 Dims dims_of(const CnnShape& shape, const std::string& name) {
-  if (name == "conv1.weight") return {shape.conv1, kKernel * kKernel, 1};
-  if (name == "conv2.weight") return {shape.conv2, kKernel * kKernel, shape.conv1};
+  if (name == "conv1.weight") return {shape.conv1, kFilterSide * kFilterSide, 1};
+  if (name == "conv2.weight") return {shape.conv2, kFilterSide * kFilterSide, shape.conv1};
   if (name == "fc1.weight") return {shape.hidden, shape.pooled_height() * shape.pooled_width(), shape.conv2};
   return {};
 }
@@ -43,7 +43,7 @@ HostTensor to_pytorch(const CnnShape& shape, const std::string& name, HostTensor
   const Dims d = dims_of(shape, name);
   if (d.outputs == 0) return tensor;
   tensor.values = transposed(tensor.values, d.outputs, d.pixels, d.channels);
-  if (tensor.shape.size() == 4) tensor.shape = {d.outputs, d.channels, kKernel, kKernel};
+  if (tensor.shape.size() == 4) tensor.shape = {d.outputs, d.channels, kFilterSide, kFilterSide};
   return tensor;
 }
 

@@ -94,6 +94,7 @@ class Gpt final : public Model, public LanguageModel {
       }
       const Tensor dlogits = logits_of(x);
       loss_.output_layer(
+          device_,
           {x, head_, batch_, first, shape_.vocabulary, gradient_scale, dlogits, head_piece(scratch_.branch, first)},
           sums);
       if (!leaves_room_) head_weight_gradient(x, first > 0);

@@ -12,7 +12,6 @@
 #include "models/gpt/text.h"
 #include "models/language_model.h"
 #include "models/workload.h"
-#include "runtime/core/flags.h"
 #include "runtime/core/writable.h"
 
 namespace ddptrain {
@@ -46,10 +45,7 @@ class GptWorkload final : public Workload {
  public:
   GptWorkload() { shape_.vocabulary = kVocabularyOfData; }
 
-  void add_flags(CLI::App& app) override;
-  std::vector<std::string> flags_without_effect() const override {
-    return {"recompute", "save", "sample-every", "prompt", "sample-tokens", "temperature", "top-k", "samples"};
-  }
+  Flags flags() override;
   void check_flags() const override;
   bool supports_fp8() const override { return true; }
   bool supports_f32_gradients() const override { return true; }
@@ -86,14 +82,14 @@ class GptWorkload final : public Workload {
   std::unique_ptr<Model> make_model(Device& device, std::int64_t batch, Recompute recompute);
   std::vector<std::uint16_t> prompt_tokens() const;
   std::string write(Model& model, Device& device, std::uint32_t sample, std::int64_t context) const;
-  float dropout_rate() const;
+  std::string set_dropout(const std::string& text);
   const BpeTokenizer* tokenizer() const {
     return pretrained_ != nullptr && pretrained_->tokenizer ? &*pretrained_->tokenizer : nullptr;
   }
 
   GptShape shape_;
   Recompute recompute_ = Recompute::none;
-  std::string dropout_ = "auto";  ///< auto, on, off or a rate
+  float dropout_ = 0.0f;
   std::string data_;
   double val_fraction_ = 0.1;
   std::string init_;
@@ -110,58 +106,54 @@ class GptWorkload final : public Workload {
   std::optional<TokenDataset> tokens_;
 };
 
-void GptWorkload::add_flags(CLI::App& app) {
+Flags GptWorkload::flags() {
   const Names<Recompute> recomputes = {
       {"none", Recompute::none}, {"gelu", Recompute::gelu}, {"block", Recompute::block}};
-  app.add_option("--layers", shape_.layers, "Transformer blocks");
-  app.add_option("--width", shape_.width, "Size of a token's activation");
-  app.add_option("--heads", shape_.heads, "Attention heads; their number divides --width");
-  app.add_option("--ff", shape_.feed_forward, "Width of the feed-forward layers");
-  app.add_option("--seq", shape_.sequence, "Tokens per sample");
-  app.add_option("--vocab", shape_.vocabulary, "Vocabulary size (0: 256 for text, 50257 for token files)");
-  app.add_option("--dropout", dropout_, "Dropout rate; on: 0.1; auto: off")->type_name("on|off|RATE");
-  app.add_option("--data", data_,
-                 "Text file, token files (.bin), a folder or pattern of them, or synthetic[:COUNT[:VOCAB]]")
-      ->type_name("PATH");
-  app.add_option("--val-fraction", val_fraction_, "Fraction at the end of the text for validation, without val shards");
-  app.add_option("--init", init_,
-                 "Start from a Hugging Face GPT-2: model folder or safetensors file; it decides the shape")
-      ->type_name("PATH");
-  add_choice(app, "--recompute", recompute_, recomputes,
-             "Activations that backward recomputes instead of keeping them in memory");
-  app.add_option("--save", save_,
-                 "Write the trained model to this folder: model.safetensors and config.json of transformers")
-      ->type_name("DIR");
-  app.add_option("--sample-every", sample_every_, "Steps between text samples of the model (0: none)");
-  app.add_option("--prompt", prompt_, "Start of each text sample");
-  app.add_option("--sample-tokens", sample_tokens_, "Tokens per text sample");
-  app.add_option("--temperature", temperature_, "Sampling temperature (0: always the likeliest token)");
-  app.add_option("--top-k", top_k_, "Sample from this many of the likeliest tokens (0: from all)");
-  app.add_option("--samples", samples_, "Text samples that --generate writes");
+  return {
+      {"--layers", number(shape_.layers), "Transformer blocks"},
+      {"--width", number(shape_.width), "Size of a token's activation"},
+      {"--heads", number(shape_.heads), "Attention heads; their number divides --width"},
+      {"--ff", number(shape_.feed_forward), "Width of the feed-forward layers"},
+      {"--seq", number(shape_.sequence), "Tokens per sample"},
+      {"--vocab", number(shape_.vocabulary), "Vocabulary size (0: 256 for text, 50257 for token files)"},
+      {"--dropout", parsed("on|off|RATE", "auto", [this](const std::string& text) { return set_dropout(text); }),
+       "Dropout rate; on: 0.1; auto: off"},
+      {"--data", text(data_, "PATH"),
+       "Text file, token files (.bin), a folder or pattern of them, or synthetic[:COUNT[:VOCAB]]"},
+      {"--val-fraction", number(val_fraction_, {"above 0 and below 1", kLeastAboveZero, kMostBelowOne}),
+       "Fraction at the end of the text for validation, without val shards"},
+      {"--init", text(init_, "PATH"),
+       "Start from a Hugging Face GPT-2: model folder or safetensors file; it decides the shape"},
+      {"--recompute", choice(recompute_, recomputes),
+       "Activations that backward recomputes instead of keeping them in memory", Effect::speed},
+      {"--save", text(save_, "DIR"),
+       "Write the trained model to this folder: model.safetensors and config.json of transformers", Effect::output},
+      {"--sample-every", number(sample_every_, kZeroOrMore), "Steps between text samples of the model (0: none)",
+       Effect::output},
+      {"--prompt", text(prompt_), "Start of each text sample", Effect::output},
+      {"--sample-tokens", number(sample_tokens_, {"1 to 1048576", 1, 1 << 20}), "Tokens per text sample",
+       Effect::output},
+      {"--temperature", number(temperature_, kZeroOrMore), "Sampling temperature (0: always the likeliest token)",
+       Effect::output},
+      {"--top-k", number(top_k_, kZeroOrMore), "Sample from this many of the likeliest tokens (0: from all)",
+       Effect::output},
+      {"--samples", number(samples_, {"1 to 1000000", 1, 1e6}), "Text samples that --generate writes", Effect::output}};
+}
+
+/// Returns as FlagValue::set.
+std::string GptWorkload::set_dropout(const std::string& text) {
+  dropout_ = text == "on" ? 0.1f : 0.0f;
+  if (text == "on" || text == "off" || text == "auto") return {};
+  std::string rate = text;
+  const std::string advice = number(dropout_, kBelowOne).set(rate);
+  return advice.empty() ? "" : "on, off, or a rate of at least 0 and below 1";
 }
 
 void GptWorkload::check_flags() const {
   GptShape shape = shape_;
   if (shape.vocabulary == kVocabularyOfData) shape.vocabulary = 1;
   check_shape(shape, kFlags);
-  require(val_fraction_ > 0 && val_fraction_ < 1, "--val-fraction", val_fraction_, "above 0 and below 1");
-  require(sample_every_ >= 0, "--sample-every", sample_every_, "0 or more");
-  require(!prompt_.empty(), "--prompt", prompt_, "at least one character");
-  require(sample_tokens_ > 0 && sample_tokens_ <= 1 << 20, "--sample-tokens", sample_tokens_, "1 to 1048576");
-  require(temperature_ >= 0, "--temperature", temperature_, "0 or more");
-  require(top_k_ >= 0, "--top-k", top_k_, "0 or more");
-  require(samples_ > 0 && samples_ <= 1'000'000, "--samples", samples_, "1 to 1000000");
-  dropout_rate();
-}
-
-float GptWorkload::dropout_rate() const {
-  if (dropout_ == "auto" || dropout_ == "off") return 0.0f;
-  if (dropout_ == "on") return 0.1f;
-  char* end = nullptr;
-  const double rate = std::strtod(dropout_.c_str(), &end);
-  const bool number = end != dropout_.c_str() && *end == '\0';
-  require(number && rate >= 0.0 && rate < 1.0, "--dropout", dropout_, "on, off, or a rate of at least 0 and below 1");
-  return static_cast<float>(rate);
+  if (prompt_.empty()) usage_error("--prompt '': give at least one character");
 }
 
 void GptWorkload::open(const RunFacts& run) {
@@ -201,7 +193,7 @@ std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batc
   options.shape = shape_;
   options.max_batch = batch;
   options.seed = run_.seed;
-  options.dropout = dropout_rate();
+  options.dropout = dropout_;
   options.recompute = recompute;
   if (pretrained_ != nullptr) {
     options.pretrained = [weights = pretrained_](const std::string& name) { return weights->weights.read(name); };

@@ -1,6 +1,5 @@
 #include "models/image_workload.h"
 #include "models/mlp/mlp.h"
-#include "runtime/core/flags.h"
 
 namespace ddptrain {
 namespace {
@@ -9,11 +8,11 @@ using Sizes = std::map<std::string, std::int64_t>;
 
 class MlpWorkload final : public ImageWorkload {
  public:
-  void add_flags(CLI::App& app) override {
-    ImageWorkload::add_flags(app);
-    app.add_option("--hidden", hidden_, "Width of each of the two hidden layers");
+  Flags flags() override {
+    Flags flags = ImageWorkload::flags();
+    flags.push_back({"--hidden", number(hidden_, {"1 to 65536", 1, 65536}), "Width of each of the two hidden layers"});
+    return flags;
   }
-  void check_flags() const override { require(hidden_ > 0 && hidden_ <= 65536, "--hidden", hidden_, "1 to 65536"); }
 
   std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override {
     return make_mlp(device, batch, make_resident(images(), device), shape_of(sizes()), pretrained());

@@ -1,8 +1,18 @@
 #include "runtime/comm/communicator.h"
 
+#include <algorithm>
+
 #include "runtime/core/error.h"
 
 namespace ddptrain {
+
+PeerInboxes PeerMemory::inboxes(int rank) const {
+  PeerInboxes inboxes;
+  inboxes.rank = rank;
+  inboxes.size = static_cast<int>(of_rank.size());
+  std::copy(of_rank.begin(), of_rank.end(), inboxes.of_rank.begin());
+  return inboxes;
+}
 
 Tensor own_part(const Communicator& communicator, const Tensor& values) {
   const std::int64_t parts = communicator.size();

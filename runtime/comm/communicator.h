@@ -9,6 +9,7 @@
 
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
+#include "runtime/device/peer_inboxes.h"
 
 /// The collectives of data-parallel training, by NCCL or MPI. Each library is a folder beside this header.
 
@@ -21,6 +22,8 @@ inline constexpr std::size_t kPartBytes = 16;
 struct PeerMemory {
   Buffer mine;                 ///< Zeroed.
   std::vector<void*> of_rank;  ///< Rank r's memory, as this rank's GPU reaches it; empty: there is none.
+
+  PeerInboxes inboxes(int rank) const;  ///< Views for kernels of rank `rank`.
 };
 
 /// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes; over MPI

@@ -1,49 +1,122 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
+#include <functional>
+#include <limits>
 #include <string>
+#include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "runtime/core/error.h"
 
-/// What CLI11 lacks for flags that are declared beside the component they belong to. For sources, not for headers.
+/// Flags as data, a row for each. Command line, --config, --help, checkpoints and the comparison between ranks read the
+/// rows.
 
 namespace ddptrain {
+
+/// What changes with another value of a flag.
+enum class Effect : std::uint8_t {
+  parameters,  ///< The parameters that training ends with: a run resumes with the same value.
+  speed,       ///< Time and memory alone.
+  output,      ///< What is measured, kept, printed or written.
+};
+
+/// The numbers that a flag takes. `words` name them in a message.
+struct Range {
+  const char* words = "a smaller number";
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+};
+
+inline constexpr double kLeastAboveZero = std::numeric_limits<double>::denorm_min();
+inline constexpr double kMostBelowOne = 1.0 - std::numeric_limits<double>::epsilon() / 2;
+inline constexpr Range kOneOrMore = {"at least 1", 1};
+inline constexpr Range kZeroOrMore = {"0 or more", 0};
+inline constexpr Range kBelowOne = {"at least 0 and below 1", 0, kMostBelowOne};
+
+/// A variable, and the texts that set it.
+struct FlagValue {
+  std::string type;  ///< In the help: INT, on|off, DIR; empty: the flag takes no value.
+  std::string text;  ///< The present value.
+  /// Sets the variable, and gives the text of a number its usual form. Otherwise returns what to give, as "1 to 1024".
+  std::function<std::string(std::string& text)> set;
+  std::string number = {};  ///< "an integer", "a number"; empty: the value is a text.
+  std::string word = {};    ///< A text that a number may be, too.
+};
+
+struct Flag {
+  std::string names;  ///< "--batch,--micro-batch"; the first one names it.
+  FlagValue value;
+  std::string meaning = {};
+  Effect effect = Effect::parameters;
+  std::string group = {};  ///< The heading above it in the help, and nothing else.
+  bool in_file = true;     ///< --config may give it.
+  bool given = false;      ///< The command line has given it.
+
+  std::vector<std::string> all_names() const;  ///< Without dashes.
+  std::string name() const { return all_names().front(); }
+  /// UsageError, naming the flag, if the text cannot be its value.
+  void set(std::string text);
+};
+
+using Flags = std::vector<Flag>;
+
+/// By one of its names, with its dashes; null: there is none.
+Flag* find_flag(Flags& flags, const std::string& name);
+
+/// A flag without a value: true if it is given.
+FlagValue given(bool& variable);
+FlagValue text(std::string& variable, const std::string& type = "TEXT");
+/// `set` returns as FlagValue::set.
+FlagValue parsed(const std::string& type, const std::string& start, std::function<std::string(const std::string&)> set);
+/// A number or `word`, which sets `chosen`.
+FlagValue or_word(const std::string& word, bool& chosen, FlagValue number);
+
+template <class T>
+FlagValue number(T& variable, Range range = {}, const std::string& type = "") {
+  constexpr bool integral = std::is_integral_v<T>;
+  const std::string kind = integral ? "an integer" : "a number";
+  const auto set = [&variable, range, kind](std::string& text) -> std::string {
+    std::conditional_t<integral, std::int64_t, double> value{};
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc::invalid_argument || rest != end) return kind;
+    auto kept = static_cast<double>(value);
+    if constexpr (!integral) kept = static_cast<T>(value);
+    if (error != std::errc() || !(kept >= range.least && kept <= range.most)) return range.words;
+    variable = static_cast<T>(value);
+    text = fmt::format("{}", value);
+    return {};
+  };
+  const char* const usual_type = !integral ? "FLOAT" : std::is_unsigned_v<T> ? "UINT" : "INT";
+  return {type.empty() ? usual_type : type, fmt::format("{}", variable), set, kind};
+}
 
 template <class T>
 using Names = std::vector<std::pair<std::string, T>>;
 
-inline const Names<bool> kOnOff = {{"on", true}, {"off", false}};
-
-/// A flag that takes one of a few names. What is parsed stays text, so that --print-config writes it back.
+/// One of a few names.
 template <class T>
-CLI::Option* add_choice(CLI::App& app, const std::string& flag, T& value, const Names<T>& names,
-                        const std::string& help) {
-  std::string start;
-  std::string all;
+FlagValue choice(T& variable, const std::type_identity_t<Names<T>>& names) {
+  std::string start, all;
   for (const auto& [name, meaning] : names) {
-    if (start.empty() && meaning == value) start = name;
-    if (!all.empty()) all += '|';
-    all += name;
+    if (start.empty() && meaning == variable) start = name;
+    all += (all.empty() ? "" : "|") + name;
   }
-  const auto set = [flag, all, names, &value](const std::string& text) {
+  return parsed(all, start, [&variable, names, all](const std::string& text) {
     for (const auto& [name, meaning] : names) {
-      if (name == text) {
-        value = meaning;
-        return;
-      }
+      if (name != text) continue;
+      variable = meaning;
+      return std::string();
     }
-    usage_error("{} {}: give one of {}", flag, text, all);
-  };
-  return app.add_option_function<std::string>(flag, set, help)->type_name(all)->default_str(start);
+    return "one of " + all;
+  });
 }
-
-/// UsageError unless `condition` holds of the value that `flag` has.
-template <class T>
-void require(bool condition, const char* flag, const T& value, const char* what) {
-  if (!condition) usage_error("{} {}: give {}", flag, value, what);
-}
+FlagValue choice(std::string& variable, const std::vector<std::string>& names);
+FlagValue on_off(bool& variable);
 
 /// The result of `work`; puts `flag` before the message of a UsageError of those that know of no flags.
 template <class Work>

@@ -5,7 +5,7 @@
 
 namespace ddptrain {
 
-void LossOps::output_layer_apart(Device& device, const OutputLayer& layer, MetricSums* sums) {
+void LossOps::output_layer(Device& device, const OutputLayer& layer, MetricSums* sums) {
   auto& linear = device.get<LinearOps>();
   const auto span = [&device](const char* name) {
     return Span(device.timeline(), Lane::compute, device.compute_stream(), name);

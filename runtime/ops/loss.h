@@ -34,14 +34,10 @@ class LossOps : public Family<LossOps> {
 
   /// Computes the logits x weight^T, and adds loss, hits and count of these as token_cross_entropy() does. Writes
   /// layer.dlogits and layer.dx.
-  virtual void output_layer(const OutputLayer& layer, MetricSums* sums) = 0;
+  void output_layer(Device& device, const OutputLayer& layer, MetricSums* sums);
 
   static std::unique_ptr<LossOps> on_cpu(Device& device);
   static std::unique_ptr<LossOps> on_cuda(Device& device);
-
- protected:
-  /// output_layer() by one operation after the other.
-  void output_layer_apart(Device& device, const OutputLayer& layer, MetricSums* sums);
 };
 
 }  // namespace ddptrain

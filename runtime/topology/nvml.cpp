@@ -16,15 +16,15 @@ constexpr int kRemoteIsGpu = 0;
 constexpr int kRemoteIsSwitch = 2;
 constexpr int kRemoteUnknown = 255;
 
-struct PciInfo {
-  char legacy_bus_id[16];
-  unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
-  char bus_id[32];
-};
-
 }  // namespace
 
 struct Nvml::Calls {
+  struct PciInfo {
+    char legacy_bus_id[16];
+    unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+    char bus_id[32];
+  };
+
   int (*handle_by_bus_id)(const char*, Device*);
   int (*link_state)(Device, unsigned, int*);
   int (*remote_type)(Device, unsigned, int*);
@@ -76,7 +76,7 @@ std::vector<std::string> Nvml::pci_bus_ids() const {
   if (calls_->count(&count) != kSuccess) return ids;
   for (unsigned i = 0; i < count; ++i) {
     Device device = nullptr;
-    PciInfo info{};
+    Calls::PciInfo info{};
     if (calls_->handle_by_index(i, &device) != kSuccess || calls_->pci_info(device, &info) != kSuccess) continue;
     ids.push_back(normalized_pci_bus_id(info.bus_id));
   }
@@ -116,7 +116,7 @@ Nvml::Links Nvml::links(Device device) const {
     if (calls_->link_state(device, link, &state) != kSuccess || state != kLinkActive) continue;
     int type = kRemoteUnknown;
     if (calls_->remote_type(device, link, &type) != kSuccess) type = kRemoteUnknown;
-    PciInfo remote{};
+    Calls::PciInfo remote{};
     const bool has_remote = calls_->remote_pci(device, link, &remote) == kSuccess;
     if (type == kRemoteIsSwitch) {
       ++links.to_switches;

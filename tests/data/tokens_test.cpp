@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "runtime/train/distributed_sampler.h"
+#include "runtime/train/step/distributed_sampler.h"
 #include "tests/data/idx_files.h"
 
 namespace ddptrain {
@@ -33,7 +33,7 @@ Bytes llmc_bytes(const Tokens& tokens, std::int32_t magic = 20240520, std::int32
 
 Bytes text_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
-Tokens ramp(std::size_t count, std::size_t first = 0) {
+Tokens token_ramp(std::size_t count, std::size_t first = 0) {
   Tokens tokens(count);
   for (std::size_t i = 0; i < count; ++i) tokens[i] = static_cast<std::uint16_t>((first + i) % 50257);
   return tokens;
@@ -56,7 +56,7 @@ TokenOptions whole() {
   return options;
 }
 
-std::string fault(const std::filesystem::path& path, const TokenOptions& options = {}) {
+std::string load_fault(const std::filesystem::path& path, const TokenOptions& options = {}) {
   const std::string message = usage_message([&] { load_tokens(path.string(), options); });
   EXPECT_CONTAINS(message, path.string());
   return message;
@@ -77,15 +77,15 @@ TEST(Tokens, BytesOfATextFileAreItsTokens) {
 
 TEST(Tokens, TheEndOfTheTextIsForValidation) {
   const TempFolder folder;
-  write_plain(folder / "a.bin", bytes_of(ramp(95)));
-  write_plain(folder / "b.bin", bytes_of(ramp(5, 95)));
+  write_plain(folder / "a.bin", bytes_of(token_ramp(95)));
+  write_plain(folder / "b.bin", bytes_of(token_ramp(5, 95)));
   for (const double fraction : {0.0, 0.04, 0.05, 0.1, 0.5, 0.96}) {
     TokenOptions options;
     options.validation_fraction = fraction;
     const TokenData data = load_tokens(folder.path().string(), options);
     const auto cut = static_cast<std::size_t>(100 - std::floor(100 * fraction));
-    EXPECT_EQ(tokens_of(data.train), ramp(cut)) << fraction;
-    EXPECT_EQ(tokens_of(data.validation), ramp(100 - cut, cut)) << fraction;
+    EXPECT_EQ(tokens_of(data.train), token_ramp(cut)) << fraction;
+    EXPECT_EQ(tokens_of(data.validation), token_ramp(100 - cut, cut)) << fraction;
   }
   TokenOptions options;
   for (const double fraction : {1.0, -0.1, std::nan("")}) {
@@ -96,35 +96,35 @@ TEST(Tokens, TheEndOfTheTextIsForValidation) {
 
 TEST(Tokens, BothKindsOfTokenFilesAreTheSameText) {
   const TempFolder folder;
-  write_plain(folder / "llmc.bin", llmc_bytes(ramp(1000)));
-  write_plain(folder / "nanogpt.bin", bytes_of(ramp(1000)));
+  write_plain(folder / "llmc.bin", llmc_bytes(token_ramp(1000)));
+  write_plain(folder / "nanogpt.bin", bytes_of(token_ramp(1000)));
   write_plain(folder / "one.bin", bytes_of({7}));
   for (const char* name : {"llmc.bin", "nanogpt.bin"}) {
     const TokenData data = load_tokens((folder / name).string(), whole());
     EXPECT_EQ(data.vocabulary, 50257);
     EXPECT_EQ(data.train.token_bytes, 2);
-    EXPECT_EQ(tokens_of(data.train), ramp(1000)) << name;
+    EXPECT_EQ(tokens_of(data.train), token_ramp(1000)) << name;
   }
   EXPECT_EQ(tokens_of(load_tokens((folder / "one.bin").string(), whole()).train), Tokens{7});
 }
 
 TEST(Tokens, NamesOfShardsTellTheirPart) {
   const TempFolder folder;
-  write_plain(folder / "text_train_000002.bin", llmc_bytes(ramp(10, 20)));
-  write_plain(folder / "text_train_000001.bin", llmc_bytes(ramp(20)));
-  write_plain(folder / "text_val_000000.bin", llmc_bytes(ramp(7, 500)));
-  write_plain(folder / "medieval.bin", llmc_bytes(ramp(3, 900)));  // not the word
+  write_plain(folder / "text_train_000002.bin", llmc_bytes(token_ramp(10, 20)));
+  write_plain(folder / "text_train_000001.bin", llmc_bytes(token_ramp(20)));
+  write_plain(folder / "text_val_000000.bin", llmc_bytes(token_ramp(7, 500)));
+  write_plain(folder / "medieval.bin", llmc_bytes(token_ramp(3, 900)));  // not the word
   write_plain(folder / "input.txt", text_bytes("not a shard"));
-  Tokens expected = ramp(3, 900);
-  for (const std::uint16_t token : ramp(30)) expected.push_back(token);
+  Tokens expected = token_ramp(3, 900);
+  for (const std::uint16_t token : token_ramp(30)) expected.push_back(token);
   for (const std::string& data : {folder.path().string(), (folder / "*.bin").string()}) {
     const TokenData tokens = load_tokens(data, {});
     EXPECT_EQ(tokens_of(tokens.train), expected);
-    EXPECT_EQ(tokens_of(tokens.validation), ramp(7, 500));
+    EXPECT_EQ(tokens_of(tokens.validation), token_ramp(7, 500));
   }
   // Asked for by name, it is the text.
-  EXPECT_EQ(tokens_of(load_tokens((folder / "text_val_000000.bin").string(), whole()).train), ramp(7, 500));
-  EXPECT_EQ(tokens_of(load_tokens((folder / "text_train_*.bin").string(), whole()).train), ramp(30));
+  EXPECT_EQ(tokens_of(load_tokens((folder / "text_val_000000.bin").string(), whole()).train), token_ramp(7, 500));
+  EXPECT_EQ(tokens_of(load_tokens((folder / "text_train_*.bin").string(), whole()).train), token_ramp(30));
 }
 
 TEST(Tokens, AFolderOfTextWorksToo) {
@@ -153,39 +153,39 @@ TEST(Tokens, ATokenizerEncodesText) {
   EXPECT_EQ(tokens_of(moved.train), (Tokens{900, 901, 902}));
   EXPECT_EQ(tokens_of(moved.validation), (Tokens{923, 924}));
   options.vocabulary = 923;
-  EXPECT_CONTAINS(fault(folder / "val.txt", options), "token 923 at position 0");
+  EXPECT_CONTAINS(load_fault(folder / "val.txt", options), "token 923 at position 0");
 }
 
 TEST(Tokens, FaultsOfFilesAreTold) {
   const TempFolder folder;
   const auto with = [&](const char* name, const Bytes& content) {
     write_plain(folder / name, content);
-    return fault(folder / name);
+    return load_fault(folder / name);
   };
-  EXPECT_CONTAINS(fault(folder / "nowhere.bin"), "no such file");
-  EXPECT_CONTAINS(fault(folder / "x*.bin"), "no file matches");
-  EXPECT_CONTAINS(fault(folder.path()), "no .bin and no .txt");
+  EXPECT_CONTAINS(load_fault(folder / "nowhere.bin"), "no such file");
+  EXPECT_CONTAINS(load_fault(folder / "x*.bin"), "no file matches");
+  EXPECT_CONTAINS(load_fault(folder.path()), "no .bin and no .txt");
   EXPECT_CONTAINS(usage_message([] { load_tokens("", {}); }), "no data");
   EXPECT_CONTAINS(with("empty.bin", {}), "empty");
   EXPECT_CONTAINS(with("empty.txt", {}), "empty");
   EXPECT_CONTAINS(with("odd.bin", {1, 2, 3}), "odd");
-  EXPECT_CONTAINS(with("magic.bin", llmc_bytes(ramp(9), 20240801)), "20240801");
-  EXPECT_CONTAINS(with("version.bin", llmc_bytes(ramp(9), 20240520, 2)), "version 2");
-  EXPECT_CONTAINS(with("negative.bin", llmc_bytes(ramp(9), 20240520, 1, -20)), "promises -11 tokens");
+  EXPECT_CONTAINS(with("magic.bin", llmc_bytes(token_ramp(9), 20240801)), "20240801");
+  EXPECT_CONTAINS(with("version.bin", llmc_bytes(token_ramp(9), 20240520, 2)), "version 2");
+  EXPECT_CONTAINS(with("negative.bin", llmc_bytes(token_ramp(9), 20240520, 1, -20)), "promises -11 tokens");
   EXPECT_CONTAINS(with("none.bin", llmc_bytes({})), "promises 0 tokens");
-  EXPECT_CONTAINS(with("short.bin", llmc_bytes(ramp(9), 20240520, 1, 1)), "truncated");
-  EXPECT_CONTAINS(with("huge.bin", llmc_bytes(ramp(9), 20240520, 1, 2'000'000'000)), "truncated");
-  EXPECT_CONTAINS(with("long.bin", llmc_bytes(ramp(9), 20240520, 1, -1)), "damaged");
+  EXPECT_CONTAINS(with("short.bin", llmc_bytes(token_ramp(9), 20240520, 1, 1)), "truncated");
+  EXPECT_CONTAINS(with("huge.bin", llmc_bytes(token_ramp(9), 20240520, 1, 2'000'000'000)), "truncated");
+  EXPECT_CONTAINS(with("long.bin", llmc_bytes(token_ramp(9), 20240520, 1, -1)), "damaged");
   EXPECT_CONTAINS(with("binary.txt", {'a', 0, 'b'}), "not a text file");
 }
 
 TEST(Tokens, EveryTruncationIsReported) {
   const TempFolder folder;
-  const Bytes content = llmc_bytes(ramp(20));
+  const Bytes content = llmc_bytes(token_ramp(20));
   for (std::size_t size = 0; size < content.size(); size += size < 16 || size > 1020 ? 1 : 31) {
     write_plain(folder / "cut.bin", Bytes(content.begin(), content.begin() + static_cast<std::ptrdiff_t>(size)));
     // Of the magic number a piece is left: two tokens of nanoGPT, one of which is none of GPT-2's.
-    const std::string message = fault(folder / "cut.bin");
+    const std::string message = load_fault(folder / "cut.bin");
     if (size >= 4) {
       EXPECT_CONTAINS(message, "truncated");
     }
@@ -194,21 +194,21 @@ TEST(Tokens, EveryTruncationIsReported) {
 
 TEST(Tokens, KindsDoNotMix) {
   const TempFolder folder;
-  write_plain(folder / "part.bin", bytes_of(ramp(10)));
+  write_plain(folder / "part.bin", bytes_of(token_ramp(10)));
   write_plain(folder / "part.txt", text_bytes("text"));
-  EXPECT_CONTAINS(fault(folder / "part*"), "do not go together");
-  write_plain(folder / "val1.bin", bytes_of(ramp(10)));
-  write_plain(folder / "val2.bin", bytes_of(ramp(10)));
-  EXPECT_CONTAINS(fault(folder / "val*.bin"), "all its files are for validation");
+  EXPECT_CONTAINS(load_fault(folder / "part*"), "do not go together");
+  write_plain(folder / "val1.bin", bytes_of(token_ramp(10)));
+  write_plain(folder / "val2.bin", bytes_of(token_ramp(10)));
+  EXPECT_CONTAINS(load_fault(folder / "val*.bin"), "all its files are for validation");
 }
 
 TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheReaderThatLooksThere) {
   const TempFolder folder;
-  Tokens tokens = ramp(300000);
+  Tokens tokens = token_ramp(300000);
   tokens[250000] = 50257;
   write_plain(folder / "text.bin", bytes_of(tokens));
   TokenOptions options;
-  EXPECT_CONTAINS(fault(folder / "text.bin"), "token 50257 at position 250000");
+  EXPECT_CONTAINS(load_fault(folder / "text.bin"), "token 50257 at position 250000");
   options.vocabulary = 50258;
   EXPECT_EQ(load_tokens((folder / "text.bin").string(), options).vocabulary, 50258);
   options.vocabulary = 0;
@@ -218,11 +218,11 @@ TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheReaderThatLooksThere) {
     load_tokens((folder / "text.bin").string(), options);
   }
   options.reader = 0;
-  EXPECT_CONTAINS(fault(folder / "text.bin", options), "50257");
+  EXPECT_CONTAINS(load_fault(folder / "text.bin", options), "50257");
   write_plain(folder / "text.txt", text_bytes("abcz"));
   options = {};
   options.vocabulary = 'z';
-  EXPECT_CONTAINS(fault(folder / "text.txt", options), "token 122 at position 3");
+  EXPECT_CONTAINS(load_fault(folder / "text.txt", options), "token 122 at position 3");
   options.vocabulary = 'z' + 1;
   EXPECT_EQ(load_tokens((folder / "text.txt").string(), options).vocabulary, 'z' + 1);
   options.vocabulary = -1;
@@ -243,9 +243,9 @@ SharedHash::Value hash_of(const std::filesystem::path& path, int readers) {
 
 TEST(Tokens, ReadersOfAHostHashAllOfIt) {
   const TempFolder folder;
-  Tokens tokens = ramp(200000);
+  Tokens tokens = token_ramp(200000);
   write_plain(folder / "0.bin", bytes_of(tokens));
-  write_plain(folder / "1.bin", bytes_of(ramp(70000)));
+  write_plain(folder / "1.bin", bytes_of(token_ramp(70000)));
   const auto hash = hash_of(folder.path(), 1);
   for (const int readers : {2, 3, 8}) EXPECT_EQ(hash_of(folder.path(), readers), hash) << readers;
   for (const std::size_t at : {std::size_t{0}, std::size_t{131071}, tokens.size() - 1}) {
@@ -280,7 +280,7 @@ TEST(Tokens, SyntheticTextKnowsItsEntropy) {
 struct Text {
   explicit Text(const std::vector<std::size_t>& sizes) {
     for (const std::size_t size : sizes) total += size;
-    tokens = ramp(total);
+    tokens = token_ramp(total);
     std::size_t first = 0;
     for (const std::size_t size : sizes) {
       part.segments.push_back({tokens.data() + first, static_cast<std::int64_t>(size)});

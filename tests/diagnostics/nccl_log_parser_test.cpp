@@ -4,31 +4,16 @@
 
 #include <spdlog/fmt/fmt.h>
 
-#include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <random>
-#include <sstream>
 
 #include "runtime/diagnostics/nccl_log.h"
+#include "tests/diagnostics/recorded_log.h"
 
 namespace ddptrain {
 namespace {
 
 using Ring = std::vector<int>;
-
-NcclLog parse(const std::string& text) {
-  std::istringstream log(text);
-  return read_nccl_log(log);
-}
-
-std::string recorded_text(const std::string& name) {
-  std::ifstream log(std::filesystem::path(DDP_SOURCE_DIR) / "tests/diagnostics/logs" / name);
-  EXPECT_TRUE(log) << name;
-  return {std::istreambuf_iterator<char>(log), {}};
-}
-
-NcclLog recorded(const std::string& name) { return parse(recorded_text(name)); }
 
 /// Two nodes of two ranks each, as NCCL 2.28 writes it.
 const std::string kTwoNodes = R"(h0:10:10 [0] NCCL INFO NCCL version 2.28.9+cuda13.0

@@ -3,28 +3,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+
+#include "tests/diagnostics/recorded_log.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 namespace {
 
 using nlohmann::json;
-
-NcclLog parse(const std::string& text) {
-  std::istringstream log(text);
-  return read_nccl_log(log);
-}
-
-NcclLog recorded(const std::string& name) {
-  std::ifstream log(std::filesystem::path(DDP_SOURCE_DIR) / "tests/diagnostics/logs" / name);
-  EXPECT_TRUE(log) << name;
-  return read_nccl_log(log);
-}
-
-bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// Of one node with 2 ranks; the lines given are added.
 NcclLog one_node(const std::string& lines = "") {

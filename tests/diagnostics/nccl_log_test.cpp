@@ -5,15 +5,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+
+#include "tests/diagnostics/recorded_log.h"
 
 namespace ddptrain {
 namespace {
 
-NcclUsage parse(const std::string& text) {
-  std::istringstream log(text);
-  return usage_of(read_nccl_log(log));
-}
+NcclUsage usage_in(const std::string& text) { return usage_of(parse(text)); }
 
 constexpr const char* kRing = R"(host:10:10 [0] NCCL INFO NCCL version 2.28.9+cuda13.0
 host:10:10 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to NVL
@@ -29,7 +27,7 @@ host:10:10 [0] NCCL INFO AllReduce: 65536 Bytes -> Algo RING proto LL128 channel
 )";
 
 TEST(NcclLog, TellsOfTheLargestAllReduce) {
-  const NcclUsage usage = parse(kRing);
+  const NcclUsage usage = usage_in(kRing);
   EXPECT_EQ(usage.version, "2.28.9");
   EXPECT_EQ(usage.algorithm, "Ring");
   EXPECT_EQ(usage.protocol, "Simple");
@@ -38,11 +36,11 @@ TEST(NcclLog, TellsOfTheLargestAllReduce) {
 }
 
 TEST(NcclLog, ChannelsOfTheCommunicatorBeforeTheFirstAllReduce) {
-  EXPECT_EQ(parse("[0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels").channels, 24);
+  EXPECT_EQ(usage_in("[0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels").channels, 24);
 }
 
 TEST(NcclLog, SymmetricKernels) {
-  const NcclUsage usage = parse(
+  const NcclUsage usage = usage_in(
       "h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 1048576 Bytes -> Kernel AllReduce_RSxLD_AGxST nchannels 8 nthreads "
       "512 "
       "nWorks 1\nh:1:1 [0] NCCL INFO AllReduce [Symmetric]: 512 Bytes -> Kernel AllReduce_AGxLL_R nchannels 1 nthreads "
@@ -55,7 +53,7 @@ TEST(NcclLog, SymmetricKernels) {
 TEST(NcclLog, NothingKnown) {
   for (const char* text :
        {"", "\n\n", "no word of it\n", "NCCL version\n", "NCCL INFO AllReduce: many Bytes -> Algo"}) {
-    const NcclUsage usage = parse(text);
+    const NcclUsage usage = usage_in(text);
     EXPECT_EQ(usage.version, "unknown") << text;
     EXPECT_EQ(usage.algorithm, "unknown") << text;
     EXPECT_EQ(usage.protocol, "unknown") << text;
@@ -68,7 +66,7 @@ TEST(NcclLog, NothingKnown) {
 TEST(NcclLog, CutAnywhere) {
   const std::string whole = kRing;
   for (std::size_t length = 0; length <= whole.size(); ++length) {
-    const NcclUsage usage = parse(whole.substr(0, length));
+    const NcclUsage usage = usage_in(whole.substr(0, length));
     EXPECT_TRUE(usage.algorithm == "unknown" || usage.algorithm == "Tree" || usage.algorithm == "Ring") << length;
     EXPECT_TRUE(usage.protocol == "unknown" || usage.protocol == "LL" || usage.protocol == "Simple") << length;
     EXPECT_TRUE(usage.transport == "unknown" || usage.transport == "P2P/CUMEM") << usage.transport;
@@ -77,7 +75,7 @@ TEST(NcclLog, CutAnywhere) {
 }
 
 TEST(NcclLog, RanksInterleavedWithinALine) {
-  const NcclUsage usage = parse(
+  const NcclUsage usage = usage_in(
       "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/readh:2:2 [1] NCCL INFO NCCL version "
       "2.27.3+cuda12.9\n"
       "h:2:2 [1] NCCL INFO Chah:1:1 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..7}\n"
@@ -89,7 +87,7 @@ TEST(NcclLog, RanksInterleavedWithinALine) {
 }
 
 TEST(NcclLog, SeveralTransportsMostFrequentFirst) {
-  const NcclUsage usage = parse(
+  const NcclUsage usage = usage_in(
       "NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0\n"
       "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer/read\n"
       "NCCL INFO Channel 01/0 : 1[0] -> 0[0] [send] via NET/Socket/1(2)/Shared\n");
@@ -97,7 +95,7 @@ TEST(NcclLog, SeveralTransportsMostFrequentFirst) {
 }
 
 TEST(NcclLog, OldFormats) {
-  const NcclUsage usage = parse(
+  const NcclUsage usage = usage_in(
       "NCCL version 2.18.3+cuda12.1\n"
       "NCCL INFO Channel 00 : 1[b000] -> 0[6000] via direct shared memory\n"
       "NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct\n"
@@ -110,12 +108,7 @@ TEST(NcclLog, OldFormats) {
 }
 
 TEST(NcclLog, RecordedLogs) {
-  const auto folder = std::filesystem::path(DDP_SOURCE_DIR) / "tests/diagnostics/logs";
-  const auto read = [&](const char* name) {
-    std::ifstream log(folder / name);
-    EXPECT_TRUE(log) << name;
-    return usage_of(read_nccl_log(log));
-  };
+  const auto read = [](const char* name) { return usage_of(recorded(name)); };
   EXPECT_EQ(read("v100_pair_1_7_shm.log").transport, "SHM");
   EXPECT_EQ(read("v100_pair_1_7_shm.log").channels, 2);
   EXPECT_EQ(read("v100_pair_0_3_nvlink.log").transport, "P2P/IPC");

@@ -2,11 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "runtime/diagnostics/nccl_log_report.h"
+#include "tests/diagnostics/recorded_log.h"
 
 namespace ddptrain {
 namespace {
@@ -14,16 +13,7 @@ namespace {
 using nlohmann::json;
 using Ranks = std::vector<std::vector<int>>;
 
-NcclLog read(const std::string& text) {
-  std::istringstream stream(text);
-  return read_nccl_log(stream);
-}
-
-NcclLog two_nodes() {
-  std::ifstream file(DDP_SOURCE_DIR "/tests/diagnostics/logs/two_nodes_ib.log");
-  EXPECT_TRUE(file.is_open());
-  return read_nccl_log(file);
-}
+NcclLog two_nodes() { return recorded("two_nodes_ib.log"); }
 
 Ranks ranks_of(const NcclLog& log) {
   Ranks ranks;
@@ -55,27 +45,27 @@ TEST(NcclNodes, RanksOfTwoHosts) {
 }
 
 TEST(NcclNodes, NodesOfOneHostHaveNoNames) {
-  const NcclLog log = read(places({{0, 2}, {1, 2}, {0, 2}, {1, 2}}, 2));
+  const NcclLog log = parse(places({{0, 2}, {1, 2}, {0, 2}, {1, 2}}, 2));
   EXPECT_EQ(ranks_of(log), (Ranks{{0, 1}, {2, 3}}));
   EXPECT_EQ(log.ranks_by_node.at(0).host, "");
 }
 
 TEST(NcclNodes, RanksInTurnAreFoundByTransports) {
   const std::string said = places({{0, 2}, {0, 2}, {1, 2}, {1, 2}}, 2);
-  EXPECT_TRUE(read(said).ranks_by_node.empty());
+  EXPECT_TRUE(parse(said).ranks_by_node.empty());
   const std::string links =
       joined(0, 2, "P2P/CUMEM/read") + joined(1, 3, "SHM/direct/direct") + joined(2, 1, "NET/IB/0");
-  EXPECT_EQ(ranks_of(read(said + links)), (Ranks{{0, 2}, {1, 3}}));
-  EXPECT_EQ(ranks_of(read(links)), (Ranks{{0, 2}, {1, 3}}));
+  EXPECT_EQ(ranks_of(parse(said + links)), (Ranks{{0, 2}, {1, 3}}));
+  EXPECT_EQ(ranks_of(parse(links)), (Ranks{{0, 2}, {1, 3}}));
 }
 
 TEST(NcclNodes, TransportsThatContradictTheNumberOfNodesTellNothing) {
   const std::string said = places({{0, 2}, {0, 2}, {1, 2}, {1, 2}}, 2);
-  EXPECT_TRUE(read(said + joined(0, 2, "P2P/CUMEM") + joined(2, 1, "NET/IB/0")).ranks_by_node.empty());
+  EXPECT_TRUE(parse(said + joined(0, 2, "P2P/CUMEM") + joined(2, 1, "NET/IB/0")).ranks_by_node.empty());
 }
 
 TEST(NcclNodes, LinksOfSeveralNodesByNvlinkJoinNone) {
-  EXPECT_EQ(ranks_of(read(joined(0, 1, "P2P/MNNVL"))), (Ranks{{0}, {1}}));
+  EXPECT_EQ(ranks_of(parse(joined(0, 1, "P2P/MNNVL"))), (Ranks{{0}, {1}}));
 }
 
 TEST(NcclNodes, WhatTheNetworkIs) {
@@ -85,8 +75,8 @@ TEST(NcclNodes, WhatTheNetworkIs) {
   EXPECT_EQ(network.gdr_enabled, (std::set<std::string>{"GPU 0 / HCA 0", "HCA 0 'mlx5_0'"}));
   EXPECT_EQ(network.gdr_disabled, (std::set<std::string>{"GPU 1 / HCA 1"}));
   EXPECT_FALSE(network.pxn_disabled);
-  EXPECT_TRUE(read("NCCL INFO PXN Disabled as plugin is v4\n").network.pxn_disabled);
-  EXPECT_EQ(read("h:1:2 [0] NCCL INFO Using network AWS Libfabric\n").network.name, "AWS Libfabric");
+  EXPECT_TRUE(parse("NCCL INFO PXN Disabled as plugin is v4\n").network.pxn_disabled);
+  EXPECT_EQ(parse("h:1:2 [0] NCCL INFO Using network AWS Libfabric\n").network.name, "AWS Libfabric");
 }
 
 TEST(NcclNodes, TheReportSaysIt) {
@@ -112,16 +102,16 @@ TEST(NcclNodes, TheReportSaysIt) {
 TEST(NcclNodes, AMatrixOfOneProtocol) {
   const std::string head = "NCCL INFO Enabled NCCL Func/Proto/Algo Matrix:\n     Function |  LL  LL128 | Tree  Ring \n";
   const NcclLog log =
-      read(head + "    AllReduce |   0      1 |    0     1 \n   Reduce |  1 |  1\n Cut |   1      0 |  1");
+      parse(head + "    AllReduce |   0      1 |    0     1 \n   Reduce |  1 |  1\n Cut |   1      0 |  1");
   ASSERT_EQ(log.enabled.size(), 1u);
   EXPECT_EQ(log.enabled.at("AllReduce").protocols, (std::vector<std::string>{"LL128"}));
   EXPECT_EQ(log.enabled.at("AllReduce").algorithms, (std::vector<std::string>{"Ring"}));
-  EXPECT_TRUE(read("    AllReduce |   1   1 |  1  1 \n").enabled.empty());  // some other program's table
+  EXPECT_TRUE(parse("    AllReduce |   1   1 |  1  1 \n").enabled.empty());  // some other program's table
 }
 
 TEST(NcclNodes, NothingIsNothing) {
-  EXPECT_TRUE(says_nothing(read("")));
-  EXPECT_TRUE(says_nothing(read("Epoch 1/4\nImages/sec: 3\n")));
+  EXPECT_TRUE(says_nothing(parse("")));
+  EXPECT_TRUE(says_nothing(parse("Epoch 1/4\nImages/sec: 3\n")));
   EXPECT_FALSE(says_nothing(two_nodes()));
 }
 

@@ -8,7 +8,7 @@
 #include "tests/emulated/attention_reference.h"
 #include "tests/emulated/device.h"
 // The kernels, after what stands for CUDA.
-#include "runtime/ops/cuda/attention_mma.cuh"
+#include "runtime/ops/cuda/attention/attention_mma.cuh"
 
 namespace ddptrain::cuda::attention_mma {
 

@@ -7,7 +7,7 @@
 #include "tests/emulated/attention_reference.h"
 #include "tests/emulated/device.h"
 // The kernel, after what stands for CUDA.
-#include "runtime/ops/cuda/attention_short.cuh"
+#include "runtime/ops/cuda/attention/attention_short.cuh"
 
 namespace ddptrain::cuda::attention_short {
 

@@ -14,7 +14,7 @@ thread_local Block* running_block = nullptr;
 }  // namespace
 
 Block::Block(const Settings& settings)
-    : settings_(settings), random_(settings.seed), exchanged_(static_cast<std::size_t>(all_threads())) {}
+    : settings_(settings), random_(settings.seed), exchanged_(static_cast<std::size_t>(settings_.threads)) {}
 
 Block& Block::current() { return *running_block; }
 
@@ -27,7 +27,6 @@ void Block::fail(const std::string& what) {
 void Block::enter() {
   Block& block = current();
   block.kernel_();
-  block.await_groups(0, Kind::stores);
   block.self().ended = true;
   ++block.ended_;
   swapcontext(&block.self().context, &block.scheduler_);
@@ -35,7 +34,7 @@ void Block::enter() {
 
 void Block::start_fibers() {
   fibers_.clear();
-  for (int i = 0; i < all_threads(); ++i) {
+  for (int i = 0; i < settings_.threads; ++i) {
     auto fiber = std::make_unique<Fiber>();
     fiber->stack.resize(kStackBytes);
     getcontext(&fiber->context);
@@ -50,9 +49,9 @@ void Block::run(const std::function<void()>& kernel) {
   kernel_ = kernel;
   running_block = this;
   start_fibers();
-  std::vector<int> order(static_cast<std::size_t>(all_threads() / kWarp));
+  std::vector<int> order(static_cast<std::size_t>(settings_.threads / kWarp));
   std::iota(order.begin(), order.end(), 0);
-  while (ended_ < all_threads()) {
+  while (ended_ < settings_.threads) {
     std::shuffle(order.begin(), order.end(), random_);
     bool moved = false;
     for (const int warp : order) {
@@ -88,7 +87,7 @@ void Block::wait_until(std::function<bool()> ready) {
   swapcontext(&self().context, &scheduler_);
 }
 
-void Block::meet_at(int place, int threads) {
+void Block::meet(int place, int threads) {
   Meeting& meeting = meetings_[place];
   const long mine = meeting.generation;
   if (++meeting.count == threads) {
@@ -99,7 +98,7 @@ void Block::meet_at(int place, int threads) {
   wait_until([&meeting, mine] { return meeting.generation != mine; });
 }
 
-void Block::meet_warp() { meet_at(kWarpMeeting + running_ / kWarp, kWarp); }
+void Block::meet_warp() { meet(kWarpMeeting + running_ / kWarp, kWarp); }
 
 void Block::Barrier::settle() {
   if (arrived < arrivals || bytes != 0) return;
@@ -128,15 +127,15 @@ void Block::await_phase(const void* barrier, int parity) {
   wait_until([&b, parity] { return b.phase != parity; });
 }
 
-void Block::start_work(std::function<void()> work, Kind kind) {
+void Block::start_work(std::function<void()> work) {
   if (!settings_.work_late) return work();
-  queue(kind).open_group.push_back(std::move(work));
+  self().open_group.push_back(std::move(work));
 }
 
-void Block::end_group(Kind kind) { queue(kind).groups.push_back(std::exchange(queue(kind).open_group, {})); }
+void Block::end_group() { self().groups.push_back(std::exchange(self().open_group, {})); }
 
-void Block::await_groups(std::size_t pending, Kind kind) {
-  auto& groups = queue(kind).groups;
+void Block::await_groups(std::size_t pending) {
+  auto& groups = self().groups;
   for (; groups.size() > pending; groups.pop_front()) {
     for (const auto& work : groups.front()) work();
   }

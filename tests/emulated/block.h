@@ -3,7 +3,6 @@
 #include <ucontext.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -16,18 +15,16 @@
 
 namespace ddptrain::emulated {
 
-/// Runs a thread block of a CUDA kernel on the CPU, or a cluster of them. Its threads are fibers that give way where
+/// Runs a thread block of a CUDA kernel on the CPU. Its threads are fibers that give way where
 /// they wait for others. The warps run in a random order, some far ahead of others, so that a barrier that is missing
 /// changes the result.
 class Block {
  public:
   struct Settings {
-    int threads = 0;                ///< Of a thread block.
+    int threads = 0;
     unsigned seed = 0;              ///< Of the order of the warps.
     bool work_late = false;         ///< Whether asynchronous work is done when it is waited for, or when started.
     char* shared_memory = nullptr;  ///< Aligned to 1024 bytes.
-    int blocks = 1;                 ///< Of the cluster.
-    std::size_t shared_bytes = 0;   ///< From a block's shared memory to that of the next in the cluster.
   };
   explicit Block(const Settings& settings);
 
@@ -36,21 +33,15 @@ class Block {
 
   /// Of the thread that runs.
   static Block& current();
-  int thread() const { return running_ % settings_.threads; }
-  int rank() const { return running_ / settings_.threads; }  ///< Of its thread block in the cluster.
-  int blocks() const { return settings_.blocks; }
-  char* shared_memory() const { return shared_memory_of(rank()); }
-  char* shared_memory_of(int rank) const {
-    return settings_.shared_memory + static_cast<std::size_t>(rank) * settings_.shared_bytes;
-  }
+  int thread() const { return running_; }
+  char* shared_memory() const { return settings_.shared_memory; }
   /// Ends the kernel with an error.
   [[noreturn]] void fail(const std::string& what);
 
-  /// Returns when `threads` threads of the block have called it with the same `place`.
-  void meet(int place, int threads) { meet_at(place + rank() * kPlaces, threads); }
+  /// Returns when `threads` threads have called it with the same `place`.
+  void meet(int place, int threads);
   void meet_warp();
   void meet_all() { meet(kBlockMeeting, settings_.threads); }
-  void meet_cluster() { meet_at(kClusterMeeting, all_threads()); }
   /// What each lane of the warp gave.
   template <class T>
   std::vector<T> exchange(const T& mine);
@@ -61,22 +52,18 @@ class Block {
   void receive(const void* barrier, long bytes);
   void await_phase(const void* barrier, int parity);
 
-  /// Asynchronous work of the running thread, in groups that end in their order, each kind for itself.
-  enum class Kind : std::uint8_t { products, stores };
-  void start_work(std::function<void()> work, Kind kind = Kind::products);
-  void end_group(Kind kind = Kind::products);
-  void await_groups(std::size_t pending, Kind kind = Kind::products);
+  /// Asynchronous work of the running thread, in groups that end in their order.
+  void start_work(std::function<void()> work);
+  void end_group();
+  void await_groups(std::size_t pending);
 
  private:
-  struct Queue {
-    std::deque<std::vector<std::function<void()>>> groups;
-    std::vector<std::function<void()>> open_group;
-  };
   struct Fiber {
     ucontext_t context{};
     std::vector<char> stack;
     std::function<bool()> ready;  ///< Null while it may run.
-    std::array<Queue, 2> queues;  ///< By Kind.
+    std::deque<std::vector<std::function<void()>>> groups;
+    std::vector<std::function<void()>> open_group;
     bool ended = false;
   };
   struct Meeting {
@@ -94,14 +81,10 @@ class Block {
   void start_fibers();
   bool run_warp(int warp, int rounds);
   void wait_until(std::function<bool()> ready);
-  void meet_at(int place, int threads);
-  int all_threads() const { return settings_.threads * settings_.blocks; }
-  Queue& queue(Kind kind) { return self().queues[static_cast<std::size_t>(kind)]; }
   Fiber& self() { return *fibers_[static_cast<std::size_t>(running_)]; }
 
   static constexpr std::size_t kStackBytes = 1 << 17;
-  static constexpr int kWarp = 32, kBlockMeeting = 1 << 20, kPlaces = 2 << 20, kWarpMeeting = 1 << 28,
-                       kClusterMeeting = 1 << 29;
+  static constexpr int kWarp = 32, kBlockMeeting = 1 << 20, kWarpMeeting = 1 << 28;
   Settings settings_;
   std::mt19937 random_;
   std::function<void()> kernel_;

@@ -19,7 +19,7 @@
 #undef __grid_constant__
 #define __device__
 #define __global__ inline
-#define __shared__ static  // of all threads; kernels of clusters have none
+#define __shared__ static  // of all threads
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
@@ -30,16 +30,7 @@ struct EmulatedThreadIndex {
   } x;
 };
 struct EmulatedBlockIndex {
-  struct X {
-    int first = 0;  ///< Of the cluster's blocks.
-
-    X& operator=(int block) {
-      first = block;
-      return *this;
-    }
-    operator int() const { return first + ddptrain::emulated::Block::current().rank(); }
-  } x;
-  int y = 0;
+  int x = 0, y = 0;
 };
 struct EmulatedDimensions {
   int x = 0, y = 0;

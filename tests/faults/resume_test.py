@@ -162,6 +162,8 @@ class ResumeTest(JobTest):
         self.assertEqual(self.steps("c"), [100, 111])
         text = self.run_job(2, *saving, "--resume", "auto", "--lr", "0.5", "--allow-change")
         self.assertIn("--lr 0.5 (checkpoint: 0.001)", text)
+        text = self.run_job(2, *saving, "--resume", "auto", "--bucket-mb", "1", "--log-every", "50")
+        self.assertRegex(text, r"(?m)that change the speed: --bucket-mb 1 \(checkpoint: 25\)$")
         longer = self.resumed_result(2, *saving, "--resume", "auto", "--epochs", 4)
         shutil.rmtree(self.folder / "c")
         self.assertEqual(self.result(2, *QUICK, "--epochs", 4), longer)

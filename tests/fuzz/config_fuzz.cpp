@@ -1,5 +1,4 @@
 #include "launch/config_file.h"
-#include "runtime/core/flags.h"
 #include "tests/fuzz/fuzz.h"
 
 /// A --config file: what is read from it and printed reads back the same.
@@ -7,31 +6,26 @@
 namespace ddptrain::fuzz {
 namespace {
 
-/// An option of each type that the programs have.
+/// A flag of each type that the program has.
 class Line {
  public:
-  Line() {
-    app_.option_defaults()->always_capture_default();
-    app_.add_option("--batch,--micro-batch", batch_);
-    app_.add_option("--seed", seed_);
-    app_.add_option("--lr", lr_);
-    app_.add_option("--model", model_);
-    add_choice(app_, "--overlap", overlap_, kOnOff, "");
-    app_.add_option("--metrics", metrics_)->configurable(false);
-    app_.parse("");
-  }
-
-  void read(const std::filesystem::path& path) { read_config(app_, path.string()); }
-  std::string text() const { return config_text(app_); }
+  void read(const std::filesystem::path& path) { read_config(flags_, path.string()); }
+  std::string text() const { return config_text(settings_of(flags_)); }
 
  private:
-  CLI::App app_;
   std::int64_t batch_ = 32;
+  bool auto_batch_ = false;
   std::uint64_t seed_ = 1;
   double lr_ = 0.1;
   std::string model_ = "cnn";
   bool overlap_ = true;
   std::string metrics_;
+  Flags flags_ = {{"--batch,--micro-batch", or_word("auto", auto_batch_, number(batch_, kOneOrMore))},
+                  {"--seed", number(seed_, kZeroOrMore)},
+                  {"--lr", number(lr_)},
+                  {"--model", ddptrain::text(model_)},
+                  {"--overlap", on_off(overlap_)},
+                  {"--metrics", ddptrain::text(metrics_), "", Effect::output, "", false}};
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "runtime/train/manifest.h"
+#include "runtime/train/checkpoint/manifest.h"
 
 #include <limits>
 

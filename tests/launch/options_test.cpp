@@ -138,6 +138,7 @@ TEST(Options, ThePeakIsANumberOrMeasured) {
   EXPECT_EQ(parse({}).options.peak_tflops, 0.0);
   EXPECT_EQ(parse({"--peak-tflops", "813.5"}).options.peak_tflops, 813.5);
   EXPECT_FALSE(parse({"--peak-tflops", "813.5"}).options.measures_peak);
+  EXPECT_FALSE(parse({"--peak-tflops", "gemm", "--peak-tflops", "813.5"}).options.measures_peak);
   EXPECT_TRUE(parse({"--peak-tflops", "gemm"}).options.measures_peak);
   EXPECT_THROW(parse({"--model", "gpt", "--precision", "fp8", "--peak-tflops", "gemm"}), UsageError);
 }
@@ -223,8 +224,8 @@ TEST(Options, EmptyPathsAndNegativeCountsAreTold) {
     EXPECT_EQ(message_of({"--model", "gpt", flag, ""}),
               std::string(flag) + " '': the path is empty. Give one, or leave the flag out.");
   }
-  EXPECT_EQ(message_of({"--seed", "-1"}), "--seed -1: give 0 or more");
-  EXPECT_EQ(message_of({"--warmup=-3"}), "--warmup -3: give 0 or more");
+  EXPECT_EQ(message_of({"--seed", "-1"}), "--seed -1: give 0 to 2^63 - 1");
+  EXPECT_EQ(message_of({"--warmup=-3"}), "--warmup -3: give 0 to 10^12");
 }
 
 TEST(Options, LearningRateScalesWithTheSamplesOfAStep) {

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
-
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -13,10 +11,8 @@ TEST(Registry, EveryModelTrainsOnSyntheticDataWithItsDefaults) {
   EXPECT_FALSE(model_names().empty());
   for (const std::string& name : model_names()) {
     const auto workload = make_workload(name);
-    CLI::App flags;
-    workload->add_flags(flags);
-    flags.get_option("--data")->default_val("synthetic:20000");
-    flags.parse("", false);
+    Flags flags = workload->flags();
+    find_flag(flags, "--data")->set("synthetic:20000");
     workload->check_flags();
     workload->open({0, 0, 1, 2, 1});
     workload->load();

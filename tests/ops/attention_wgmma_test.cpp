@@ -2,7 +2,7 @@
 
 #include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/attention.h"
-#include "runtime/ops/cuda/attention_kernels.h"
+#include "runtime/ops/cuda/attention/attention_kernels.h"
 #include "tests/ops/bench.h"
 
 namespace ddptrain::testing {

@@ -20,6 +20,8 @@ namespace ddptrain::testing {
 /// Host values of a tensor.
 using Values = std::vector<double>;
 
+constexpr float kEpsilon = 1e-5f;  ///< Of layer_norm and its relatives.
+
 /// A device under test, the relative error that its precision may make, and how to make it.
 struct DeviceCase {
   std::string name;

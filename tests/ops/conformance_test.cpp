@@ -165,15 +165,15 @@ TEST_P(ConformanceTest, BiasReluPoolDropoutBackward) {
   }
 }
 
-struct LinearCase {
+struct BiasedCase {
   std::int64_t batch, in, out;
 };
 
-const std::vector<LinearCase> kLinearCases = {{1, 8, 8}, {3, 9216, 128}, {17, 33, 10}, {300, 128, 10},
+const std::vector<BiasedCase> kBiasedCases = {{1, 8, 8}, {3, 9216, 128}, {17, 33, 10}, {300, 128, 10},
                                               {5, 7, 3}, {132, 576, 40}, {1, 1, 1}};
 
 TEST_P(ConformanceTest, Linear) {
-  for (const LinearCase& c : kLinearCases) {
+  for (const BiasedCase& c : kBiasedCases) {
     for (const bool with_bias : {false, true}) {
       compare(describe({c.batch, c.in, c.out}, with_bias ? "with bias" : ""), [&](Bench& bench) -> Outputs {
         const Tensor y = bench.poisoned({c.batch, c.out});
@@ -187,7 +187,7 @@ TEST_P(ConformanceTest, Linear) {
 }
 
 TEST_P(ConformanceTest, LinearBackward) {
-  for (const LinearCase& c : kLinearCases) {
+  for (const BiasedCase& c : kBiasedCases) {
     for (const bool accumulate : {false, true}) {
       compare(describe({c.batch, c.in, c.out}, accumulate ? "accumulated" : ""), [&](Bench& bench) -> Outputs {
         const Tensor x = bench.put(random_values(c.batch * c.in, 1), {c.batch, c.in});

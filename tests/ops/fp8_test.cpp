@@ -12,7 +12,6 @@
 namespace ddptrain::testing {
 namespace {
 
-constexpr float kEpsilon = 1e-5f;
 constexpr DType kFormats[] = {DType::e4m3, DType::e5m2};
 
 /// The value of a byte in FP8.

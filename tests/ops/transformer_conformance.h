@@ -10,8 +10,6 @@
 
 namespace ddptrain::testing {
 
-inline constexpr float kEpsilon = 1e-5f;
-
 /// In which type the gradients of parameters are kept, and whether there are some to add to.
 struct GradientCase {
   bool accumulate, master;

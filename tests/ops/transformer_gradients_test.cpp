@@ -12,8 +12,6 @@
 namespace ddptrain::testing {
 namespace {
 
-constexpr float kEpsilon = 1e-5f;
-
 class TransformerGradientsTest : public ::testing::Test {
  protected:
   Bench bench() const { return Bench(*device_); }

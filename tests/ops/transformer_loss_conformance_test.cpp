@@ -123,7 +123,7 @@ TEST_P(TransformerConformanceTest, OutputLayer) {
                               .gradient_scale = 0.125f,
                               .dlogits = dlogits,
                               .dx = dx};
-      bench.device().get<LossOps>().output_layer(layer, sums);
+      bench.device().get<LossOps>().output_layer(bench.device(), layer, sums);
       return Result{bench.take(dlogits), bench.take(dx), bench.take_object(sums)};
     };
     Bench tested(*tested_);

@@ -31,7 +31,8 @@ class SummaryTest(ReportCase):
         self.assertEqual(measured_on([self.experiment(records)]), "2 x G, 2026-11-21 to 2026-11-22")
         machine = {"cpu": "AMD EPYC", "gpus": []}
         other = self.experiment(runs("a", [1], {"ranks": 2}, machine=machine))
-        self.assertEqual(title_of([self.experiment(records), other]), "made-up on 2 x G and AMD EPYC, 2026-11-21 to 2026-11-22")
+        days = "2026-11-21 to 2026-11-22"
+        self.assertEqual(title_of([self.experiment(records), other]), f"made-up on 2 x G and AMD EPYC, {days}")
         self.assertEqual(title_of([]), "Measurements")
 
     def test_the_page_opens_with_links_to_all_experiments(self) -> None:
@@ -136,7 +137,8 @@ class WinnerTest(ReportCase):
         records[1]["summary"] = records[1]["summary"] | {"parameter_hash": "b"}
         write_results(self.folder / "results", records)
         run_report(self.folder / "results", "--out", self.folder / "r.html")
-        self.assertIn('<div class="warnings"><p>2 runs of main ended with 2 different sets', (self.folder / "r.html").read_text())
+        page = (self.folder / "r.html").read_text()
+        self.assertIn('<div class="warnings"><p>2 runs of main ended with 2 different sets', page)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-#include "runtime/train/bucket_plan.h"
+#include "runtime/train/step/store/bucket_plan.h"
 
 #include <gtest/gtest.h>
 

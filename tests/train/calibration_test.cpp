@@ -1,4 +1,4 @@
-#include "runtime/train/calibration.h"
+#include "runtime/train/measure/calibration.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <random>
 #include <string>
 
-#include "runtime/train/trace.h"
+#include "runtime/train/measure/trace.h"
 
 namespace ddptrain {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/train/checkpoint.h"
+#include "runtime/train/checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -14,8 +14,8 @@
 #include "models/gpt/gpt.h"
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
-#include "runtime/train/checkpoint_writer.h"
-#include "runtime/train/step_pace.h"
+#include "runtime/train/checkpoint/checkpoint_writer.h"
+#include "runtime/train/run/step_pace.h"
 #include "tests/train/rig.h"
 
 namespace ddptrain {
@@ -159,7 +159,7 @@ TEST(Checkpoint, ARunGoesOnWithTheSameBits) {
         ASSERT_EQ(write(run, own, 3).error, "") << which;
         const auto written = run.arrays();
         run.trainer->run(4);
-        const MetricSums expected = run.trainer->running_sums().at(0);
+        const MetricSums expected = run.trainer->metrics().training().at(0);
 
         Replica other(test_world(), options);
         other.trainer->run(1);
@@ -171,7 +171,7 @@ TEST(Checkpoint, ARunGoesOnWithTheSameBits) {
         other.trainer->run(4);
         EXPECT_EQ(other.arrays(), run.arrays()) << which;
         EXPECT_NE(other.arrays(), written) << which;
-        const MetricSums sums = other.trainer->running_sums().at(0);
+        const MetricSums sums = other.trainer->metrics().training().at(0);
         EXPECT_EQ(sums.loss, expected.loss) << which;
         EXPECT_EQ(sums.samples, expected.samples) << which;
       }

@@ -1,4 +1,4 @@
-#include "runtime/train/distributed_sampler.h"
+#include "runtime/train/step/distributed_sampler.h"
 
 #include <algorithm>
 #include <cmath>

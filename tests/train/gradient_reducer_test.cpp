@@ -1,4 +1,4 @@
-#include "runtime/train/gradient_reducer.h"
+#include "runtime/train/step/gradient_reducer.h"
 
 #include <gtest/gtest.h>
 
@@ -21,8 +21,8 @@ std::vector<ParameterSpec> ragged() {
 class GradientReducerTest : public testing::Test {
  protected:
   GradientReducer make(OverlapMode mode) {
-    return {arena, mode == OverlapMode::none ? nullptr : &communicator, device, mode,
-            [this](std::size_t bucket, Stream) { reduced.push_back(bucket); }};
+    GradientSync& sync = mode == OverlapMode::none ? *none : *all_reduce;
+    return {arena, sync, communicator, device, mode, [this](std::size_t b, Stream) { reduced.push_back(b); }};
   }
   std::vector<std::size_t> in_order() const {
     std::vector<std::size_t> order(arena.specs().size());
@@ -43,6 +43,8 @@ class GradientReducerTest : public testing::Test {
   FakeDevice device;
   FakeCommunicator communicator{device, 3};  // 3 divides none of the sizes
   ParameterArena arena{ragged(), {4 * 301, 16, 2}, device, communicator};
+  std::unique_ptr<GradientSync> all_reduce = make_all_reduce(arena, device, communicator);
+  std::unique_ptr<GradientSync> none = make_no_sync();
   std::vector<std::size_t> reduced;
 };
 
@@ -71,30 +73,6 @@ TEST_F(GradientReducerTest, SendsABucketAsSoonAsItAndTheOnesBeforeAreComplete) {
   reducer.ready(0);
   EXPECT_EQ(communicator.sent.size(), arena.plan().buckets.size());
   reducer.finish();
-}
-
-TEST_F(GradientReducerTest, LeavesTheLastBucketToWhoeverSumsIt) {
-  for (const OverlapMode mode : {OverlapMode::on, OverlapMode::off}) {
-    communicator.sent.clear();
-    reduced.clear();
-    std::vector<std::string> last;
-    GradientReducer reducer(
-        arena, &communicator, device, mode, [this](std::size_t bucket, Stream) { reduced.push_back(bucket); },
-        [&](std::size_t bucket, Stream stream) { last.push_back(fmt::format("{} {}", bucket, device.name(stream))); });
-    for (const bool last_micro_step : {false, true}) {
-      EXPECT_TRUE(last.empty());
-      reducer.begin(last_micro_step);
-      for (const std::size_t parameter : in_order()) reducer.ready(parameter);
-      reducer.finish();
-    }
-    auto slices = slices_in_order();
-    auto buckets = all_buckets();
-    EXPECT_EQ(last, std::vector{fmt::format("{} compute", buckets.back())});
-    slices.pop_back();
-    buckets.pop_back();
-    EXPECT_EQ(communicator.sent, slices);
-    EXPECT_EQ(reduced, buckets);
-  }
 }
 
 TEST_F(GradientReducerTest, OverlapOffSendsNothingBeforeFinish) {
@@ -225,112 +203,12 @@ TEST_F(GradientReducerTest, TheLastBucketStaysOnTheComputeStreamAndTheOthersAreJ
   EXPECT_EQ(device.log, expected);
 }
 
-TEST_F(GradientReducerTest, ScattersTheSumsOfAShardedArena) {
-  ArenaOptions options{std::size_t{4} * 301, 16};
-  options.shard_state = true;
-  const ParameterArena sharded(ragged(), options, device, communicator);
-  GradientReducer reducer(sharded, &communicator, device, OverlapMode::on,
-                          [this](std::size_t bucket, Stream) { reduced.push_back(bucket); });
-  EXPECT_TRUE(reducer.communicates());
-  device.log.clear();
-  reducer.begin(true);
-  for (const std::size_t parameter : in_order()) reducer.ready(parameter);
-  reducer.finish();
-  EXPECT_EQ(reduced, all_buckets());
-  EXPECT_EQ(communicator.sent.size(), all_buckets().size());
-  EXPECT_EQ(device.log.at(1), fmt::format("reduce-scatter of {} on communication", sharded.bucket_gradients(0).size()));
-}
-
-/// Of four ranks with two virtual ones each; the gradients of the first of the two have been kept.
-class TreeReducerTest : public testing::Test {
- protected:
-  std::vector<std::string> step(bool sharded, bool communicates) {
-    ArenaOptions options{1, 0};
-    options.shard_state = sharded;
-    const ParameterArena arena({{"a", {300}}, {"b", {7}}}, options, device, communicator);
-    GradientTree tree(arena, 2, device, communicator);
-    EXPECT_TRUE(tree.exchanges());
-    GradientReducer reducer(
-        arena, communicates ? &communicator : nullptr, device, communicates ? OverlapMode::on : OverlapMode::none,
-        [&](std::size_t bucket, Stream) { device.log.push_back(fmt::format("bucket {} is reduced", bucket)); }, nullptr,
-        &tree);
-    device.log.clear();
-    reducer.begin(true);
-    reducer.ready(0);
-    reducer.ready(1);
-    reducer.finish();
-    return device.log;
-  }
-
-  FakeDevice device;
-  FakeCommunicator communicator{device, 4};
-};
-
-TEST_F(TreeReducerTest, ExchangesAddsAndGathersEveryBucket) {
-  EXPECT_EQ(step(false, true),
-            (std::vector<std::string>{"communication waits for compute", "sum of 2 nodes of 512 on communication",
-                                      "all-to-all of 512 on communication", "tree of 4 leaves of 128 on communication",
-                                      "all-gather of 512 on communication", "bucket 0 is reduced",
-                                      "sum of 2 nodes of 512 on compute", "all-to-all of 512 on compute",
-                                      "tree of 4 leaves of 128 on compute", "all-gather of 512 on compute",
-                                      "bucket 1 is reduced", "compute waits for communication"}));
-}
-
-TEST_F(TreeReducerTest, AShardNeedsNoGathering) {
-  EXPECT_EQ(step(true, true),
-            (std::vector<std::string>{"communication waits for compute", "sum of 2 nodes of 512 on communication",
-                                      "all-to-all of 512 on communication", "tree of 4 leaves of 128 on communication",
-                                      "bucket 0 is reduced", "sum of 2 nodes of 512 on compute",
-                                      "all-to-all of 512 on compute", "tree of 4 leaves of 128 on compute",
-                                      "bucket 1 is reduced", "compute waits for communication"}));
-}
-
-TEST_F(TreeReducerTest, WithoutCommunicationARanksSubtreeIsWhatIsReduced) {
-  EXPECT_EQ(step(false, false),
-            (std::vector<std::string>{"communication waits for compute", "sum of 2 nodes of 512 on communication",
-                                      "bucket 0 is reduced", "sum of 2 nodes of 512 on compute", "bucket 1 is reduced",
-                                      "compute waits for communication"}));
-}
-
-TEST_F(TreeReducerTest, TwoNumbersHaveOneOrder) {
-  FakeCommunicator two(device, 2);
-  const ParameterArena arena({{"a", {300}}}, {1, 0}, device, two);
-  EXPECT_FALSE(GradientTree(arena, 1, device, two).exchanges());
-  EXPECT_FALSE(GradientTree(arena, 4, device, two).exchanges()) << "sums of FP32 gradients are FP32";
-  EXPECT_EQ(GradientTree(arena, 1, device, two).bytes(), 0u);
-}
-
-TEST_F(TreeReducerTest, RefusesWhatIsNoBinaryTree) {
-  FakeCommunicator three(device, 3);
-  const ParameterArena arena({{"a", {300}}}, {1, 0}, device, three);
-  EXPECT_THROW(GradientTree(arena, 1, device, three), Error);
-  const ParameterArena other({{"a", {300}}}, {1, 0}, device, communicator);
-  EXPECT_THROW(GradientTree(other, 3, device, communicator), Error);
-}
-
-/// bf16 gradients: 2 bytes; sums: 4.
-TEST(GradientTree, KeepsALevelOfSumsForEachLevelOfTheTree) {
-  FakeDevice device(false, Precision::bf16);
-  for (const auto& [ranks, neighbours, bytes] : {std::tuple{1, 1, 0},
-                                                 {1, 2, 2},
-                                                 {1, 4, 2 + 4},
-                                                 {1, 8, 2 + 4 + 4},
-                                                 {2, 1, 0},
-                                                 {2, 2, 2 + 4 + 4},
-                                                 {2, 4, 2 + 4 + 4},
-                                                 {4, 1, 2}}) {
-    FakeCommunicator communicator(device, ranks);
-    const ParameterArena arena({{"a", {512}}}, {1, 0}, device, communicator);
-    EXPECT_EQ(GradientTree(arena, neighbours, device, communicator).bytes(), static_cast<std::size_t>(512 * bytes))
-        << ranks << " ranks of " << neighbours;
-  }
-}
-
 /// A stream that never waited for the captured one must not be waited for.
 TEST_F(GradientReducerTest, OneBucketStaysOnTheComputeStream) {
   ParameterArena small({{"a", {300}}}, {1 << 20, 16, 2}, device, communicator);
   ASSERT_EQ(small.plan().buckets.size(), 1u);
-  GradientReducer reducer(small, &communicator, device, OverlapMode::on, [](std::size_t, Stream) {});
+  const auto sync = make_all_reduce(small, device, communicator);
+  GradientReducer reducer(small, *sync, communicator, device, OverlapMode::on, [](std::size_t, Stream) {});
   device.log.clear();
   reducer.begin(true);
   reducer.ready(0);

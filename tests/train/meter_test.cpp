@@ -1,4 +1,4 @@
-#include "runtime/train/meter.h"
+#include "runtime/train/run/meter.h"
 
 #include <gtest/gtest.h>
 

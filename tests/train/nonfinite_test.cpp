@@ -4,8 +4,9 @@
 #include <map>
 
 #include "runtime/core/error.h"
-#include "runtime/train/run_guard.h"
-#include "runtime/train/training_run.h"
+#include "runtime/train/run/run_guard.h"
+#include "runtime/train/run/training_run.h"
+#include "tests/support/says.h"
 #include "tests/train/rig.h"
 
 namespace ddptrain {
@@ -13,11 +14,6 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-const ImageData& data() {
-  static const ImageData images = make_synthetic(600, 7);
-  return images;
-}
 
 /// What becomes of one element of a gradient, in steps [first, end) counted from 0, on one rank.
 struct Planted {
@@ -105,7 +101,7 @@ struct PlantedRun {
 
   PlantedRun(DeviceKind kind, Precision precision, const TrainerOptions& options, const Planted& planted)
       : rig(kind, precision) {
-    trainer = rig.trainer(options, data(), std::make_unique<PlantedModel>(*rig.device, planted));
+    trainer = rig.trainer(options, some_images(), std::make_unique<PlantedModel>(*rig.device, planted));
   }
 
   RunResult run(RunOptions options) {
@@ -153,7 +149,7 @@ void expect_left_out(DeviceKind kind, Precision precision, const TrainerOptions&
   run.trainer->run(1);
   EXPECT_NE(run.arrays(), before) << "training goes on";
   EXPECT_EQ(run.state().nonfinite.in_a_row, 0u);
-  const MetricSums sums = run.trainer->take_training_sums();
+  const MetricSums sums = run.trainer->metrics().take_training();
   EXPECT_EQ(sums.samples, 12u * (planted.first + 1)) << "the step that was left out does not count";
   EXPECT_TRUE(std::isfinite(sums.loss));
   EXPECT_TRUE(std::ranges::all_of(run.trainer->arena().master_values(), [](double w) { return std::isfinite(w); }));
@@ -206,7 +202,7 @@ TEST_P(NonFiniteOnDevice, SkipChangesNothingWhereAllIsFinite) {
     stop.trainer->run(7);
     skip.trainer->run(7);
     EXPECT_EQ(skip.arrays(), stop.arrays());
-    EXPECT_EQ(skip.trainer->take_training_sums().loss, stop.trainer->take_training_sums().loss);
+    EXPECT_EQ(skip.trainer->metrics().take_training().loss, stop.trainer->metrics().take_training().loss);
     EXPECT_EQ(stop.state().nonfinite.first, 0u);
     EXPECT_EQ(skip.state().nonfinite.first, 0u);
   }
@@ -226,8 +222,6 @@ std::string agreed_error(PlantedRun& run, RunOptions options) {
   for (const std::string& other : test_world().all_gather(message)) EXPECT_EQ(other, message);
   return message;
 }
-
-bool says(const std::string& message, const std::string& text) { return message.find(text) != std::string::npos; }
 
 TEST_P(NonFiniteOnDevice, StopEndsTheRunOnAllRanksAndNamesStepAndParameter) {
   for (const Precision precision : precisions()) {

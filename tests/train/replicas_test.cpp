@@ -1,17 +1,13 @@
 #include <algorithm>
 
 #include "runtime/core/error.h"
-#include "runtime/train/run_guard.h"
-#include "runtime/train/training_run.h"
+#include "runtime/train/run/run_guard.h"
+#include "runtime/train/run/training_run.h"
+#include "tests/support/says.h"
 #include "tests/train/rig.h"
 
 namespace ddptrain {
 namespace {
-
-const ImageData& data() {
-  static const ImageData images = make_synthetic(600, 7);
-  return images;
-}
 
 TrainerOptions options_with(bool zero) {
   TrainerOptions options;
@@ -46,8 +42,6 @@ std::string error_of(const std::function<void()>& check) {
   return message;
 }
 
-bool says(const std::string& message, const std::string& text) { return message.find(text) != std::string::npos; }
-
 class ReplicasOnDevice : public EachDevice {};
 
 INSTANTIATE_TEST_SUITE_P(Devices, ReplicasOnDevice, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
@@ -58,7 +52,7 @@ TEST_P(ReplicasOnDevice, OneBitOnOneRankIsFoundAndTheRankIsNamed) {
   if (world.size() == 1) GTEST_SKIP() << "needs several ranks";
   Rig rig(GetParam(), GetParam() == DeviceKind::cpu ? Precision::fp32 : Precision::bf16);
   for (const bool zero : {false, true}) {
-    const auto trainer = rig.trainer(options_with(zero), data());
+    const auto trainer = rig.trainer(options_with(zero), some_images());
     RunGuard guard(*trainer, world, *rig.device);
     trainer->run(4);
     EXPECT_EQ(error_of([&] { guard.check_replicas(4); }), "");
@@ -82,7 +76,7 @@ TEST_P(ReplicasOnDevice, OneBitOnOneRankIsFoundAndTheRankIsNamed) {
 TEST(Replicas, MostRanksDecideWhichOneIsWrong) {
   if (test_world().size() < 3) GTEST_SKIP() << "needs three ranks";
   Rig rig(DeviceKind::cpu, Precision::fp32);
-  const auto trainer = rig.trainer(options_with(false), data());
+  const auto trainer = rig.trainer(options_with(false), some_images());
   RunGuard guard(*trainer, test_world(), *rig.device);
   flip_bit(*trainer, *rig.device, "weight/fc1.weight", 0);
   const std::string message = error_of([&] { guard.check_replicas(0); });
@@ -95,7 +89,7 @@ TEST(Replicas, ATrainerIsNotMadeOfReplicasThatDiffer) {
   if (test_world().size() == 1) GTEST_SKIP() << "needs several ranks";
   Rig rig(DeviceKind::cpu, Precision::fp32);
   rig.communicator = make_self_communicator(*rig.device);
-  const std::string message = error_of([&] { rig.trainer(options_with(false), data()); });
+  const std::string message = error_of([&] { rig.trainer(options_with(false), some_images()); });
   EXPECT_TRUE(says(message, "the parameters at the start differ: rank ")) << message;
   EXPECT_TRUE(says(message, " in weight/")) << message;
 }
@@ -104,7 +98,7 @@ TEST(Replicas, ATrainerIsNotMadeOfReplicasThatDiffer) {
 TEST(Replicas, ARunEndsAtTheNextComparison) {
   if (test_world().size() == 1) GTEST_SKIP() << "needs several ranks";
   Rig rig(DeviceKind::cpu, Precision::fp32);
-  const auto trainer = rig.trainer(options_with(false), data());
+  const auto trainer = rig.trainer(options_with(false), some_images());
   RunOptions run;
   run.steps = 40;
   run.verify_every = 5;
@@ -129,7 +123,7 @@ TEST(Replicas, RanksThatTrainOnTheirOwnAreNotCompared) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
   TrainerOptions options = options_with(false);
   options.overlap = OverlapMode::none;
-  const auto trainer = rig.trainer(options, data());
+  const auto trainer = rig.trainer(options, some_images());
   trainer->run(2);
   RunGuard guard(*trainer, test_world(), *rig.device);
   EXPECT_EQ(error_of([&] { guard.check_replicas(2); }), "");

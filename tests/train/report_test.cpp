@@ -1,4 +1,4 @@
-#include "runtime/train/report.h"
+#include "runtime/train/report/report.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include "data/images.h"
 #include "data/synthetic.h"
 #include "models/cnn/cnn.h"
-#include "runtime/train/trainer.h"
+#include "runtime/train/step/trainer.h"
 #include "tests/support/gpus.h"
 #include "tests/support/mpi_main.h"
 
@@ -41,6 +41,11 @@ struct Rig {
     return std::make_unique<Trainer>(options, std::move(model), data, test_world(), *device, *communicator);
   }
 };
+
+inline const ImageData& some_images() {
+  static const ImageData images = make_synthetic(600, 7);
+  return images;
+}
 
 inline bool enough_devices(DeviceKind kind) {
   return kind == DeviceKind::cpu || test_world().min(has_gpus_for(test_world().size()) ? 1.0 : 0.0) > 0.0;

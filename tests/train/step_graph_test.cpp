@@ -1,4 +1,4 @@
-#include "runtime/train/step_graph.h"
+#include "runtime/train/step/step_graph.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/train/step_profile.h"
+#include "runtime/train/measure/step_profile.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/train/summary.h"
+#include "runtime/train/report/summary.h"
 
 #include <gtest/gtest.h>
 #include <spdlog/fmt/fmt.h>
@@ -23,7 +23,7 @@ RunInfo two_cpus() {
 }
 
 /// README's example, in which no part of the difference is beyond the noise.
-RunResult measured() {
+RunResult measured_on_cpus() {
   RunResult result;
   result.epochs.push_back({1, 468, 0.53291, 0.8, 0.4, 0.8741, 2962.87});
   result.rate = {2972.0, 2814.0, 3061.0, 5, 20.0};
@@ -55,7 +55,7 @@ std::string line_of(const std::string& label, const RunInfo& info, const RunResu
 std::ptrdiff_t lines_in(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
 TEST(Summary, ResultsComeFirstInAFewLines) {
-  EXPECT_EQ(summary_text(two_cpus(), measured()),
+  EXPECT_EQ(summary_text(two_cpus(), measured_on_cpus()),
             "Result   test accuracy 87.41%, loss 0.5329     1 epoch, 468 steps, 20.2 s\n"
             "Speed    2,970 images/s (2,810 to 3,060)\n"
             "Scaling  94.7% +- 2.2 of linear                measured alternately: 3,098 against 2 x 1,636 on one rank\n"
@@ -66,14 +66,14 @@ TEST(Summary, ResultsComeFirstInAFewLines) {
 TEST(Summary, OneRankHasNoScaling) {
   RunInfo info = two_cpus();
   info.description.world_size = 1;
-  EXPECT_EQ(summary_text(info, measured()),
+  EXPECT_EQ(summary_text(info, measured_on_cpus()),
             "Result   test accuracy 87.41%, loss 0.5329     1 epoch, 468 steps, 20.2 s\n"
             "Speed    2,970 images/s (2,810 to 3,060)\n"
             "Hash     787044e1d7ad329c020df023cf8f2e59      the same command gives the same hash\n");
 }
 
 TEST(Summary, ACauseIsAFindingOnlyIfItsIntervalExcludesZero) {
-  RunResult result = measured();
+  RunResult result = measured_on_cpus();
   Calibration& c = *result.calibration;
   const auto expect_causes = [&](const char* causes) {
     EXPECT_EQ(line_of("Step", two_cpus(), result),
@@ -97,7 +97,7 @@ TEST(Summary, ACauseIsAFindingOnlyIfItsIntervalExcludesZero) {
 }
 
 TEST(Summary, ADifferenceWithinTheNoiseIsNone) {
-  RunResult result = measured();
+  RunResult result = measured_on_cpus();
   Calibration& c = *result.calibration;
   c.scaling_efficiency.half_width = 0.0495;
   c.scaling_efficiency.value = 0.97;
@@ -114,7 +114,7 @@ TEST(Summary, ADifferenceWithinTheNoiseIsNone) {
 }
 
 TEST(Summary, AWideIntervalIsNoEfficiency) {
-  RunResult result = measured();
+  RunResult result = measured_on_cpus();
   Estimate& efficiency = result.calibration->scaling_efficiency;
   efficiency = {0.71, 0.14};
   EXPECT_EQ(line_of("Scaling", two_cpus(), result),
@@ -131,7 +131,7 @@ TEST(Summary, AWideIntervalIsNoEfficiency) {
 
 TEST(Summary, NumbersHaveThreeDigits) {
   RunInfo info = two_cpus();
-  RunResult result = measured();
+  RunResult result = measured_on_cpus();
   for (const auto& [rate, text] : {std::pair(4012345.67, "4,010,000"),
                                    {999600.0, "1,000,000"},
                                    {123.44, "123"},
@@ -159,7 +159,7 @@ TEST(Summary, LanguageModelsHaveAValidationLossAndTokens) {
   RunInfo info = two_cpus();
   info.description.unit = "tokens";
   info.description.units_per_sample = 1024;
-  RunResult result = measured();
+  RunResult result = measured_on_cpus();
   result.epochs.back().test_loss = 3.21;
   result.nonfinite_steps = 2;
   EXPECT_EQ(line_of("Result", info, result),
@@ -180,7 +180,7 @@ RunInfo gpus(int ranks) {
 }
 
 RunResult of_gpus() {
-  RunResult result = measured();
+  RunResult result = measured_on_cpus();
   result.rate = {4e6, 3.9e6, 4.1e6, 7, 8.4};
   result.nccl = NcclUsage{"2.28.9", "Ring", "LL128", "P2P/CUMEM", 16};
   result.gpus.resize(2);
@@ -228,12 +228,12 @@ TEST(Summary, RanksThatShareGpusHaveNoEfficiency) {
 TEST(Summary, VirtualRanksSayWhatTheHashMeans) {
   RunInfo info = two_cpus();
   info.description.virtual_ranks = 4;
-  EXPECT_EQ(line_of("Hash", info, measured()),
+  EXPECT_EQ(line_of("Hash", info, measured_on_cpus()),
             fmt::format("Hash     {}      the same on 1 rank and on 4: --virtual-ranks", kHash));
 }
 
 TEST(Summary, WhatWasNotMeasuredHasNoLine) {
-  RunResult result = measured();
+  RunResult result = measured_on_cpus();
   result.rate = {};
   result.calibration.reset();
   const std::string text = summary_text(two_cpus(), result);

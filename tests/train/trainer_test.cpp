@@ -1,4 +1,4 @@
-#include "runtime/train/trainer.h"
+#include "runtime/train/step/trainer.h"
 
 #include <gtest/gtest.h>
 

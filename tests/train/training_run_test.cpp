@@ -1,4 +1,4 @@
-#include "runtime/train/training_run.h"
+#include "runtime/train/run/training_run.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "runtime/core/error.h"
-#include "runtime/train/calibration.h"
+#include "runtime/train/measure/calibration.h"
 #include "tests/train/trainer_rig.h"
 
 namespace ddptrain::trainer_test {
@@ -30,8 +30,8 @@ TEST_P(OnDevice, TrainingSumsCountEverySampleOfTheSteps) {
   Rig rig(GetParam(), Precision::fp32);
   const auto trainer = rig.trainer(options_for_ranks(), data());
   trainer->run(5);
-  EXPECT_EQ(trainer->take_training_sums().samples, 5u * kSamplesPerStep);
-  EXPECT_EQ(trainer->take_training_sums().samples, 0u);
+  EXPECT_EQ(trainer->metrics().take_training().samples, 5u * kSamplesPerStep);
+  EXPECT_EQ(trainer->metrics().take_training().samples, 0u);
 }
 
 TEST_P(OnDevice, TellsTheNormOfTheWholeGradientWhateverSumsIt) {
@@ -89,12 +89,12 @@ TEST_P(OnDevice, TheLastLossIsThatOfTheStepsSinceTheMark) {
   Rig rig(GetParam(), Precision::fp32);
   const auto trainer = rig.trainer(options_for_ranks(), data());
   trainer->run(4);
-  trainer->mark_training_sums();
+  trainer->metrics().mark_training();
   trainer->run(1);
-  const MetricSums last = trainer->sums_since_mark();
-  const MetricSums all = trainer->take_training_sums();
+  const MetricSums last = trainer->metrics().since_mark();
+  const MetricSums all = trainer->metrics().take_training();
   trainer->run(1);
-  const MetricSums next = trainer->take_training_sums();
+  const MetricSums next = trainer->metrics().take_training();
   EXPECT_EQ(last.samples, static_cast<std::uint64_t>(kSamplesPerStep));
   EXPECT_EQ(all.samples, 5u * kSamplesPerStep);
   EXPECT_GT(last.loss, 0.2 * next.loss);

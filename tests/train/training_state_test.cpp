@@ -1,4 +1,4 @@
-#include "runtime/train/training_state.h"
+#include "runtime/train/step/store/training_state.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace ddptrain {
 namespace {
 
-const ImageData& data() {
+const ImageData& few_images() {
   static const ImageData images = make_synthetic(100, 7);
   return images;
 }
@@ -64,9 +64,9 @@ struct CountedRun {
   std::unique_ptr<Trainer> trainer;
 
   CountedRun(Rig& rig, const TrainerOptions& options) {
-    auto counting = std::make_unique<CountingCnn>(rig.cnn(options, data()));
+    auto counting = std::make_unique<CountingCnn>(rig.cnn(options, few_images()));
     model = counting.get();
-    trainer = rig.trainer(options, data(), std::move(counting));
+    trainer = rig.trainer(options, few_images(), std::move(counting));
   }
 };
 

@@ -72,7 +72,7 @@ struct Ranks {
   End train(const TrainerOptions& options, const Network& network) const {
     const auto run = trainer(options, network);
     run->run(kSteps);
-    const MetricSums training = run->take_training_sums();
+    const MetricSums training = run->metrics().take_training();
     return {run->state().parameter_hash(), training, run->evaluate(37)};
   }
 };

@@ -5,7 +5,7 @@
 #include "models/cnn/cuda/launch.h"
 #include "runtime/core/error.h"
 #include "runtime/device/cuda/cuda_device.h"
-#include "runtime/ops/cuda/matmul.h"
+#include "runtime/ops/cuda/gemm/matmul.h"
 
 namespace ddptrain {
 namespace {

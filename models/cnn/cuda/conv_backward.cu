@@ -2,7 +2,7 @@
 #include "models/cnn/cuda/launch.h"
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/launch.cuh"
-#include "runtime/ops/cuda/wgmma.cuh"
+#include "runtime/ops/cuda/ptx/wgmma.cuh"
 
 namespace ddptrain::cuda::cnn {
 namespace {

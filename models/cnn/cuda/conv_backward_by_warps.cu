@@ -2,7 +2,7 @@
 #include "models/cnn/cuda/launch.h"
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/launch.cuh"
-#include "runtime/ops/cuda/wgmma.cuh"
+#include "runtime/ops/cuda/ptx/wgmma.cuh"
 
 // Gradients of the convolutions for blocks of at most 99 KiB of shared memory: an image is worked on in four passes,
 // each over 16 of conv2's channels. The gradients of conv2's weights belong to these channels, so a quarter of the

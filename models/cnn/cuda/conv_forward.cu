@@ -1,7 +1,7 @@
 #include "models/cnn/cuda/launch.h"
 #include "models/cnn/cuda/layout.cuh"
 #include "runtime/device/cuda/cuda_utils.h"
-#include "runtime/ops/cuda/wgmma.cuh"
+#include "runtime/ops/cuda/ptx/wgmma.cuh"
 
 namespace ddptrain::cuda::cnn {
 namespace {

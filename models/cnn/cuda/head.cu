@@ -5,7 +5,7 @@
 #include "models/cnn/cuda/launch.h"
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/launch.cuh"
-#include "runtime/ops/cuda/mma.cuh"
+#include "runtime/ops/cuda/ptx/mma.cuh"
 
 namespace ddptrain::cuda::cnn {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "runtime/core/step.h"
-#include "runtime/ops/cuda/mma.cuh"
+#include "runtime/ops/cuda/ptx/mma.cuh"
 
 /// What the fused convolution kernels share: the fixed shape of the network and how one image lies in shared memory.
 ///

@@ -83,8 +83,6 @@ class CpuLoss final : public LossOps, CpuOps {
     sums->samples += static_cast<std::uint64_t>(rows);
   }
 
-  void output_layer(const OutputLayer& layer, MetricSums* sums) override { output_layer_apart(device_, layer, sums); }
-
   void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale, const Tensor& dlogits,
                              MetricSums* sums) override {
     DDP_CHECK(logits.shape.size() == 2 && logits.dim(1) > 0, "softmax_cross_entropy: logits must have two dimensions");

@@ -6,7 +6,7 @@
 #include "runtime/core/bf16.h"
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/elements.cuh"
-#include "runtime/ops/cuda/optimizer.h"
+#include "runtime/ops/cuda/optimizers/optimizer.h"
 
 /// What the kernels that update parameters share: a thread has kVector neighbouring elements of a chunk in each of
 /// kRounds rounds.

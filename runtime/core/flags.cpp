@@ -1,0 +1,70 @@
+#include "runtime/core/flags.h"
+
+#include <algorithm>
+#include <sstream>
+
+namespace ddptrain {
+
+std::vector<std::string> Flag::all_names() const {
+  std::vector<std::string> all;
+  std::istringstream list(names);
+  for (std::string name; std::getline(list, name, ',');) all.push_back(name.substr(name.find_first_not_of('-')));
+  return all;
+}
+
+void Flag::set(std::string text) {
+  const std::string typed = text;
+  const std::string advice = value.set(text);
+  if (!advice.empty()) usage_error("--{} {}: give {}", name(), typed, advice);
+  value.text = std::move(text);
+}
+
+Flag* find_flag(Flags& flags, const std::string& name) {
+  for (Flag& flag : flags) {
+    const auto names = flag.all_names();
+    if (name.starts_with("--") && std::find(names.begin(), names.end(), name.substr(2)) != names.end()) return &flag;
+  }
+  return nullptr;
+}
+
+FlagValue given(bool& variable) {
+  return parsed("", "", [&variable](const std::string&) {
+    variable = true;
+    return "";
+  });
+}
+
+FlagValue text(std::string& variable, const std::string& type) {
+  return parsed(type, variable, [&variable](const std::string& text) {
+    variable = text;
+    return "";
+  });
+}
+
+FlagValue parsed(const std::string& type, const std::string& start,
+                 std::function<std::string(const std::string&)> set) {
+  return {type, start, std::move(set)};
+}
+
+FlagValue or_word(const std::string& word, bool& chosen, FlagValue number) {
+  FlagValue value = number;
+  value.type += "|" + word;
+  value.number += fmt::format(" or \"{}\"", word);
+  value.word = word;
+  value.set = [word, &chosen, number = std::move(number)](std::string& text) {
+    chosen = text == word;
+    const std::string advice = chosen ? "" : number.set(text);
+    return advice.empty() ? advice : fmt::format("{}, or {}", advice, word);
+  };
+  return value;
+}
+
+FlagValue choice(std::string& variable, const std::vector<std::string>& names) {
+  Names<std::string> same;
+  for (const std::string& name : names) same.emplace_back(name, name);
+  return choice<std::string>(variable, same);
+}
+
+FlagValue on_off(bool& variable) { return choice(variable, {{"on", true}, {"off", false}}); }
+
+}  // namespace ddptrain

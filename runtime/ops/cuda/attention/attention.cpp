@@ -1,0 +1,92 @@
+#include "runtime/ops/attention.h"
+
+#include "runtime/core/error.h"
+#include "runtime/ops/cuda/attention/attention_kernels.h"
+#include "runtime/ops/cuda/attention/attention_plans.h"
+#include "runtime/ops/cuda/cuda_ops.h"
+#include "runtime/ops/expect_tensor.h"
+
+namespace ddptrain {
+
+namespace {
+
+cuda::AttentionShape shape_of(const char* what, const Tensor& qkv, std::int64_t heads) {
+  DDP_CHECK(qkv.shape.size() == 3 && heads > 0 && qkv.dim(2) % (3 * heads) == 0,
+            "{}: qkv must be [batch, sequence, 3 width], and {} heads divide the width", what, heads);
+  return {qkv.dim(0), heads, qkv.dim(1), qkv.dim(2) / (3 * heads)};
+}
+
+/// What cuDNN does well. Before version 9.15.1 other lengths are wrong when a captured graph is replayed.
+bool suits_cudnn(const cuda::AttentionShape& shape, DType dtype) {
+  return dtype == DType::bf16 && shape.sequence % 128 == 0 && shape.head_size % 8 == 0 && shape.head_size <= 256;
+}
+
+}  // namespace
+
+namespace {
+
+class CudaAttention final : public AttentionOps, CudaOps {
+ public:
+  using CudaOps::CudaOps;
+
+  void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) override {
+    const cuda::AttentionShape shape = shape_of("attention", qkv, heads);
+    expect_tensor(qkv, "attention: qkv", dtype(), qkv.shape);
+    expect_tensor(out, "attention: out", dtype(), {shape.batch, shape.sequence, shape.width()});
+    expect_tensor(statistics, "attention: statistics", DType::f32, {shape.batch, heads, shape.sequence});
+    if (qkv.size() == 0) return;
+    const cuda::AttentionTensors tensors{.qkv = qkv.data, .out = out.data, .statistics = statistics.as<float>()};
+    if (suits_cudnn(shape, dtype()) && plans().forward(shape, tensors)) return;
+    if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
+      return cuda::mma_attention(shape, tensors, stream());
+    }
+    cuda::plain_attention(shape, tensors, dtype(), stream());
+  }
+
+  void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
+                          const Tensor& dout, const Tensor& dqkv) override {
+    const cuda::AttentionShape shape = shape_of("attention_backward", qkv, heads);
+    expect_tensor(qkv, "attention_backward: qkv", dtype(), qkv.shape);
+    expect_tensor(out, "attention_backward: out", dtype(), {shape.batch, shape.sequence, shape.width()});
+    expect_tensor(statistics, "attention_backward: statistics", DType::f32, {shape.batch, heads, shape.sequence});
+    expect_tensor(dout, "attention_backward: dout", dtype(), out.shape);
+    expect_tensor(dqkv, "attention_backward: dqkv", dtype(), qkv.shape);
+    if (qkv.size() == 0) return;
+    const cuda::AttentionTensors tensors{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
+    if (fills_gpu_by_heads(shape) && dtype() == DType::bf16 && cuda::suits_wgmma_attention_backward(shape, tensors)) {
+      void* workspace =
+          scratch().reserve(cuda::wgmma_attention_backward_workspace(shape, device_.multiprocessors()), stream());
+      return cuda::wgmma_attention_backward(shape, tensors, workspace, multiprocessors(), stream());
+    }
+    if (suits_cudnn(shape, dtype()) && plans().backward(shape, tensors)) return;
+    if (dtype() == DType::bf16 && cuda::suits_short_attention_backward(shape, tensors)) {
+      return cuda::short_attention_backward(shape, tensors, stream());
+    }
+    auto* deltas = scratch().reserve_elements<float>(static_cast<std::size_t>(statistics.size()), stream());
+    cuda::attention_deltas(shape, tensors, dtype(), deltas, stream());
+    if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
+      return cuda::mma_attention_backward(shape, tensors, deltas, stream());
+    }
+    cuda::plain_attention_backward(shape, tensors, dtype(), deltas, stream());
+  }
+
+ private:
+  bool fills_gpu_by_heads(const cuda::AttentionShape& shape) const {
+    return shape.batch * shape.heads >= device_.multiprocessors();
+  }
+
+  /// Made by the first operation that needs cuDNN.
+  cuda::AttentionPlans& plans() {
+    TunedChoices* choices = device_.options().tune ? &device_.get<TunedChoices>() : nullptr;
+    if (!plans_) plans_ = std::make_unique<cuda::AttentionPlans>(stream(), scratch(), choices);
+    return *plans_;
+  }
+
+  std::unique_ptr<cuda::AttentionPlans> plans_;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionOps> AttentionOps::on_cuda(Device& device) { return std::make_unique<CudaAttention>(device); }
+
+}  // namespace ddptrain

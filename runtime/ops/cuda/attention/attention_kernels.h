@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+
+#include "runtime/core/tensor.h"
+#include "runtime/ops/cuda/attention/attention_plans.h"
+
+namespace ddptrain::cuda {
+
+/// deltas = dout * out, summed over each head; f32, [batch, heads, sequence].
+void attention_deltas(const AttentionShape& shape, const AttentionTensors& tensors, DType dtype, float* deltas,
+                      cudaStream_t stream);
+
+/// Attention in bf16 by warp-level matrix instructions: for sequences that are short or of awkward length. Head sizes
+/// that are multiples of 8 up to 128; tensors aligned to 16 bytes.
+bool suits_mma_attention(const AttentionShape& shape, const AttentionTensors& tensors);
+void mma_attention(const AttentionShape& shape, const AttentionTensors& tensors, cudaStream_t stream);
+/// `deltas`: what attention_deltas gives.
+void mma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, const float* deltas,
+                            cudaStream_t stream);
+
+/// The backward pass of the same shapes up to sequences of 128, where a head fits shared memory: one thread block per
+/// head, which needs no deltas.
+bool suits_short_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors);
+void short_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, cudaStream_t stream);
+
+/// The backward pass by warpgroup matrix instructions: heads of 64, sequences that are multiples of 128. One thread
+/// block takes a whole head, so a GPU is filled by as many heads as it has multiprocessors.
+bool suits_wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors);
+/// Bytes. `multiprocessors`: as many as may work at a time.
+std::size_t wgmma_attention_backward_workspace(const AttentionShape& shape, int multiprocessors);
+/// The same bits again, whatever `multiprocessors` is. Does not need the deltas.
+void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, void* workspace,
+                              int multiprocessors, cudaStream_t stream);
+
+/// Attention without tensor cores, for f32 and for shapes that AttentionPlans does not do; any sequence, head sizes up
+/// to kMaxHeadSize.
+inline constexpr std::int64_t kMaxHeadSize = 256;
+
+void plain_attention(const AttentionShape& shape, const AttentionTensors& tensors, DType dtype, cudaStream_t stream);
+void plain_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, DType dtype,
+                              const float* deltas, cudaStream_t stream);
+
+}  // namespace ddptrain::cuda

@@ -1,0 +1,142 @@
+#include "runtime/ops/cuda/gemm/linear.h"
+
+#include <string>
+#include <vector>
+
+#include "runtime/core/error.h"
+#include "runtime/ops/cuda/gelu.h"
+#include "runtime/ops/cuda/gemm/bias.h"
+#include "runtime/ops/linear_dims.h"
+
+namespace ddptrain {
+
+namespace {
+
+/// The tensor as one of type `dtype`, for checks of its shape.
+Tensor shape_of(Tensor gradient, DType dtype) {
+  if (gradient.dtype == DType::f32) gradient.dtype = dtype;
+  return gradient;
+}
+
+}  // namespace
+
+void CudaLinear::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
+  if (is_fp8(x.dtype)) return linear_fp8(x, weight, bias, y);
+  const LinearDims d = check_linear(x, weight, bias, y, dtype());
+  const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
+  matmul_.gemm(gemm, x.data, weight.data, bias.data, y.data, stream());
+}
+
+void CudaLinear::linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
+                                 const Tensor& dweight, const Tensor& dbias, bool accumulate) {
+  if (is_fp8(dy.dtype)) {
+    DDP_CHECK(!dbias, "linear_backward: the bias gradient of a dy in FP8 comes from to_fp8");
+    return linear_backward_fp8(x, weight, dy, dx, dweight, accumulate);
+  }
+  const LinearDims d =
+      check_linear_backward(x, weight, dy, dx, shape_of(dweight, dtype()), shape_of(dbias, dtype()), dtype());
+  if (dweight) {
+    const cuda::Gemm gemm{d.out, d.in, d.batch, true, false, dtype(), dweight.dtype, accumulate};
+    const auto separate = [&] {
+      if (dbias) cuda::sum_columns(dy, dbias, accumulate, scratch(), stream());
+      matmul_.gemm(gemm, dy.data, x.data, nullptr, dweight.data, stream());
+      return true;
+    };
+    const auto fused = [&] {
+      return matmul_.try_gemm(gemm, cuda::Epilogue::sums_of_a,
+                              {.a = dy.data, .b = x.data, .c = dweight.data, .vector = dbias.data}, stream());
+    };
+    if (dbias && !accumulate && dbias.dtype == dweight.dtype) {
+      tuner_.run("bias gradient", gemm, {{"separate", separate}, {"epilogue", fused}});
+    } else {
+      separate();
+    }
+  } else if (dbias) {
+    cuda::sum_columns(dy, dbias, accumulate, scratch(), stream());
+  }
+  if (!dx) return;
+  const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
+  matmul_.gemm(gemm, dy.data, weight.data, nullptr, dx.data, stream());
+}
+
+void CudaLinear::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                             const Tensor& y, bool again) {
+  const auto separate = [&] {
+    linear(x, weight, bias, pre);
+    gelu(pre, y);
+    return true;
+  };
+  if (again || is_fp8(x.dtype) || is_fp8(y.dtype) || !bias) {
+    separate();
+    return;
+  }
+  const LinearDims d = check_linear(x, weight, bias, pre, dtype());
+  expect_tensor(y, "linear_gelu: y", dtype(), pre.shape);
+  const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
+  const cuda::GemmTensors tensors{.a = x.data, .b = weight.data, .c = y.data, .vector = bias.data, .matrix = pre.data};
+  const auto fused = [&] { return matmul_.try_gemm(gemm, cuda::Epilogue::gelu_bias, tensors, stream()); };
+  tuner_.run("linear and gelu", gemm, {{"separate", separate}, {"gelu in the epilogue", fused}});
+}
+
+void CudaLinear::gelu(const Tensor& pre, const Tensor& y) {
+  expect_tensor(pre, "gelu: pre", dtype(), pre.shape);
+  if (is_fp8(y.dtype)) return gelu_fp8(pre, y);
+  expect_tensor(y, "gelu: y", dtype(), pre.shape);
+  cuda::gelu(pre.data, pre.size(), dtype(), y.data, stream());
+}
+
+void CudaLinear::gelu_backward(const Tensor& pre, const Tensor& dpre, const Tensor& dbias, bool accumulate) {
+  if (!dbias) return cuda::gelu_backward(pre.data, dpre.data, pre.size(), dtype(), dpre.data, stream());
+  cuda::gelu_backward(pre.data, dpre, scratch(), dbias, accumulate, stream());
+}
+
+bool CudaLinear::linear_gelu_backward_fused(const cuda::Gemm& gemm, const cuda::GemmTensors& tensors,
+                                            const Tensor& dbias, bool accumulate) {
+  cuda::GemmTensors with_sums = tensors;
+  if (!accumulate && dbias.dtype == gemm.out) {
+    with_sums.vector = dbias.data;
+    return matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, stream());
+  }
+  with_sums.vector = scratch().reserve(dbias.bytes(), stream());
+  if (!matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, stream())) return false;
+  cuda::add_row(with_sums.vector, gemm.out, dbias, accumulate, stream());
+  return true;
+}
+
+void CudaLinear::linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
+                                      const Tensor& dbias, bool accumulate) {
+  if (is_fp8(dy.dtype)) return linear_gelu_backward_fp8(weight, dy, pre, dpre, dbias, accumulate);
+  const LinearDims d = check_linear_backward({}, weight, dy, dpre, {}, {}, dtype());
+  expect_tensor(pre, "linear_gelu_backward: pre", dtype(), dpre.shape);
+  if (dbias) expect_gradient(dbias, "linear_gelu_backward: dbias", {d.in});
+  const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
+  const cuda::GemmTensors tensors{.a = dy.data, .b = weight.data, .c = dpre.data, .matrix = pre.data};
+  Tensor sums = dbias;
+  const auto separate = [&] {
+    matmul_.gemm(gemm, dy.data, weight.data, nullptr, dpre.data, stream());
+    gelu_backward(pre, dpre, sums, accumulate);
+    return true;
+  };
+  const auto fused = [&] {
+    if (!matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient, tensors, stream())) return false;
+    if (sums) cuda::sum_columns(dpre, sums, accumulate, scratch(), stream());
+    return true;
+  };
+  const auto all_fused = [&] { return linear_gelu_backward_fused(gemm, tensors, sums, accumulate); };
+  std::vector<cuda::Tuner::Way> ways = {{"separate", separate}, {"gelu in the epilogue", fused}};
+  if (dbias) ways.push_back({"gelu and sums in the epilogue", all_fused});
+  const std::string operation = dbias ? "gelu gradient and sums" : "gelu gradient";
+  if (accumulate && dbias && tuner_.is_new(operation, gemm, ways)) {
+    // What is added to must not be added to again and again.
+    const Buffer trial = device_.allocate(dbias.dtype, dbias.shape);
+    sums = trial.view(dbias.dtype, dbias.shape);
+    tuner_.run(operation, gemm, ways);
+    device_.synchronize();
+    sums = dbias;
+  }
+  tuner_.run(operation, gemm, ways);
+}
+
+std::unique_ptr<LinearOps> LinearOps::on_cuda(Device& device) { return std::make_unique<CudaLinear>(device); }
+
+}  // namespace ddptrain

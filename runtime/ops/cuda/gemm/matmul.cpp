@@ -1,0 +1,334 @@
+#include "runtime/ops/cuda/gemm/matmul.h"
+
+#include <cublasLt.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <compare>
+#include <limits>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "runtime/core/error.h"
+#include "runtime/ops/cuda/gemm/bias.h"
+#include "runtime/ops/cuda/gemm/tuner.h"
+
+namespace ddptrain::cuda {
+
+namespace {
+
+void check(cublasStatus_t status, const char* call, const char* file, int line) {
+  if (status != CUBLAS_STATUS_SUCCESS) fail_call(call, file, line, cublasLtGetStatusString(status));
+}
+#define DDP_CUBLAS(call) check((call), #call, __FILE__, __LINE__)
+
+using LtHandle = Handle<cublasLtHandle_t, cublasLtDestroy>;
+using DescHandle = Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using LayoutHandle = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using PreferenceHandle = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+constexpr int kCandidates = 8;               // that are timed
+constexpr std::uint32_t kMaxAlignment = 16;  // more makes no difference to speed, but would to the choice of algorithm
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::e5m2:
+      return CUDA_R_8F_E5M2;
+    default:
+      fail("matrix products of {} are not provided", name_of(dtype));
+  }
+}
+
+std::uint32_t alignment_of(const void* pointer) {
+  std::uint32_t bytes = kMaxAlignment;
+  while (reinterpret_cast<std::uintptr_t>(pointer) % bytes != 0) bytes /= 2;
+  return bytes;
+}
+
+/// What decides on the algorithm.
+struct Key {
+  Gemm gemm;
+  Epilogue epilogue;
+  std::uint32_t align_a, align_b, align_c;
+
+  auto operator<=>(const Key&) const = default;
+};
+
+struct Plan {
+  DescHandle desc;
+  LayoutHandle left, right, result;
+  cublasLtMatmulAlgo_t algorithm = {};
+  bool provisional = false;  ///< The heuristic's first choice, where timing was not possible yet.
+};
+
+void set(const DescHandle& desc, cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+  DDP_CUBLAS(cublasLtMatmulDescSetAttribute(desc.get(), attribute, &value, sizeof(value)));
+}
+
+void set(const PreferenceHandle& preference, cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+  DDP_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
+}
+
+/// Row-major [rows, columns] as cuBLASLt sees it: column-major [columns, rows].
+LayoutHandle transposed_layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns) {
+  LayoutHandle layout;
+  DDP_CUBLAS(cublasLtMatrixLayoutCreate(layout.out(), type, static_cast<std::uint64_t>(columns),
+                                        static_cast<std::uint64_t>(rows), columns));
+  return layout;
+}
+
+cublasLtEpilogue_t value_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::bias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::gelu_bias:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::gelu_gradient_and_sums:
+      return CUBLASLT_EPILOGUE_DGELU_BGRAD;
+    case Epilogue::sums_of_a:
+      return CUBLASLT_EPILOGUE_BGRADB;  // a is cuBLASLt's right operand
+    default:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+  }
+}
+
+const char* name_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::none:
+      return "none";
+    case Epilogue::bias:
+      return "bias";
+    case Epilogue::gelu_bias:
+      return "gelu and bias";
+    case Epilogue::gelu_gradient:
+      return "gelu gradient";
+    case Epilogue::gelu_gradient_and_sums:
+      return "gelu gradient and sums";
+    case Epilogue::sums_of_a:
+      return "sums of a";
+  }
+  fail("unknown epilogue");
+}
+
+bool has_matrix(Epilogue epilogue) {
+  return epilogue == Epilogue::gelu_bias || epilogue == Epilogue::gelu_gradient ||
+         epilogue == Epilogue::gelu_gradient_and_sums;
+}
+
+}  // namespace
+
+std::string name_of(const Gemm& g) {
+  return fmt::format("{} x {} x {} {}{} {} {} {}{}", g.m, g.n, g.k, g.transpose_a ? 't' : 'n',
+                     g.transpose_b ? 't' : 'n', name_of(g.in), name_of(g.in_b.value_or(g.in)), g.accumulate ? "+ " : "",
+                     name_of(g.out));
+}
+
+struct MatmulPlans::Impl {
+  explicit Impl(Device& device)
+      : watch(device.watch()),
+        precision(device.precision()),
+        choices(device.options().tune ? &device.get<TunedChoices>() : nullptr) {}
+
+  Watch& watch;
+  Precision precision;
+  TunedChoices* choices;  ///< Null without DeviceOptions::tune.
+  LtHandle handle;
+  std::map<cudaStream_t, DeviceMemory> workspaces;
+  std::map<Key, std::optional<Plan>> plans;  ///< Empty where cuBLASLt has no algorithm.
+
+  Plan describe(const Key& key) const;
+  std::vector<cublasLtMatmulAlgo_t> candidates(const Key& key, const Plan& plan) const;
+  std::optional<Plan> make_plan(const Key& key, const GemmTensors& tensors, cudaStream_t stream) const;
+  bool can_time(cudaStream_t stream) const { return choices != nullptr && choices->open() && !is_capturing(stream); }
+  std::string work(const Key& key) const;
+  bool take(const std::string& kept, Plan& plan) const;
+  void pick_fastest(const Key& key, Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& algorithms,
+                    GemmTensors tensors, cudaStream_t stream) const;
+  cublasStatus_t run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, float beta, const GemmTensors& tensors,
+                     cudaStream_t stream) const;
+  void prepare(cudaStream_t stream);
+  bool run(const Gemm& gemm, Epilogue epilogue, float beta, const GemmTensors& tensors, cudaStream_t stream);
+};
+
+/// cuBLASLt is column-major, where every row-major matrix appears as its transpose. So it is given
+/// c^T = op(b)^T op(a)^T: left = b, right = a, each transposed where op transposes it.
+Plan MatmulPlans::Impl::describe(const Key& key) const {
+  const Gemm& g = key.gemm;
+  DDP_CHECK(g.m > 0 && g.n > 0 && g.k > 0, "an empty matrix product: m {}, n {}, k {}", g.m, g.n, g.k);
+  const bool tf32 = g.in == DType::f32 && precision == Precision::tf32;
+  Plan plan;
+  DDP_CUBLAS(
+      cublasLtMatmulDescCreate(plan.desc.out(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (key.epilogue != Epilogue::none) {
+    set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, value_of(key.epilogue));
+    set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(g.out)));
+  }
+  if (has_matrix(key.epilogue)) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.n);
+  if (g.in == DType::e4m3) {  // forward alone: the sums of gradients keep their precision
+    set(plan.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
+  }
+  const cudaDataType_t left = type_of(g.in_b.value_or(g.in)), right = type_of(g.in);
+  plan.left = g.transpose_b ? transposed_layout(left, g.n, g.k) : transposed_layout(left, g.k, g.n);
+  plan.right = g.transpose_a ? transposed_layout(right, g.k, g.m) : transposed_layout(right, g.m, g.k);
+  plan.result = transposed_layout(type_of(g.out), g.m, g.n);
+  return plan;
+}
+
+/// By the heuristic's estimate, best first. Partial sums, where the sum over k is split, stay in f32.
+std::vector<cublasLtMatmulAlgo_t> MatmulPlans::Impl::candidates(const Key& key, const Plan& plan) const {
+  PreferenceHandle preference;
+  DDP_CUBLAS(cublasLtMatmulPreferenceCreate(preference.out()));
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_c);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_c);
+  cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(), plan.result.get(),
+      preference.get(), choices != nullptr ? kCandidates : 1, results, &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  check(status, "cublasLtMatmulAlgoGetHeuristic", __FILE__, __LINE__);
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < found; ++i) algorithms.push_back(results[i].algo);
+  return algorithms;
+}
+
+void MatmulPlans::Impl::pick_fastest(const Key& key, Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& algorithms,
+                                     GemmTensors tensors, cudaStream_t stream) const {
+  const Watch::Phase phase(watch, "tuning");
+  DeviceMemory copy;  // what is added to must not be added to again and again
+  if (key.gemm.accumulate) {
+    DDP_CUDA(cudaMalloc(copy.out(), static_cast<std::size_t>(key.gemm.m * key.gemm.n) * size_of(key.gemm.out)));
+    tensors.c = copy.get();
+  }
+  const float beta = key.gemm.accumulate ? 1.0f : 0.0f;
+  float best = std::numeric_limits<float>::infinity();
+  for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
+    if (run(plan, algorithm, beta, tensors, stream) != CUBLAS_STATUS_SUCCESS) continue;
+    const float time = milliseconds_of([&] { DDP_CUBLAS(run(plan, algorithm, beta, tensors, stream)); }, stream);
+    if (time >= best) continue;
+    best = time;
+    plan.algorithm = algorithm;
+  }
+}
+
+std::string MatmulPlans::Impl::work(const Key& key) const {
+  return fmt::format("product: {} {}, epilogue {}, aligned to {} {} {}", name_of(precision), name_of(key.gemm),
+                     name_of(key.epilogue), key.align_a, key.align_b, key.align_c);
+}
+
+/// False where cuBLASLt does not take it.
+bool MatmulPlans::Impl::take(const std::string& kept, Plan& plan) const {
+  cublasLtMatmulHeuristicResult_t checked = {};
+  return read_choice(kept, &plan.algorithm, sizeof(plan.algorithm)) &&
+         cublasLtMatmulAlgoCheck(handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(),
+                                 plan.result.get(), &plan.algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
+         checked.workspaceSize <= kWorkspaceBytes;
+}
+
+std::optional<Plan> MatmulPlans::Impl::make_plan(const Key& key, const GemmTensors& tensors,
+                                                 cudaStream_t stream) const {
+  Plan plan = describe(key);
+  const std::string name = work(key);
+  const std::string* kept = choices == nullptr ? nullptr : choices->find(name);
+  const bool refused = kept != nullptr && !take(*kept, plan);
+  if (kept != nullptr && !refused) return plan;
+  if (refused) {
+    spdlog::warn("{}: cuBLASLt does not take the algorithm that was kept", name);
+    choices->refuse(name);
+  }
+  const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(key, plan);
+  if (algorithms.empty()) return std::nullopt;
+  plan.algorithm = algorithms.front();
+  if (refused || algorithms.size() == 1) return plan;
+  plan.provisional = !can_time(stream);
+  if (plan.provisional) return plan;
+  pick_fastest(key, plan, algorithms, tensors, stream);
+  const std::string choice = choices->choose(name, choice_of(&plan.algorithm, sizeof(plan.algorithm)));
+  DDP_CHECK(read_choice(choice, &plan.algorithm, sizeof(plan.algorithm)), "{}: ranks disagree", name);
+  return plan;
+}
+
+cublasStatus_t MatmulPlans::Impl::run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, float beta,
+                                      const GemmTensors& t, cudaStream_t stream) const {
+  if (t.vector != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, t.vector);
+  if (t.matrix != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, t.matrix);
+  if (t.scale_a != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, t.scale_a);
+  if (t.scale_b != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, t.scale_b);
+  const float alpha = 1.0f;
+  return cublasLtMatmul(handle.get(), plan.desc.get(), &alpha, t.b, plan.left.get(), t.a, plan.right.get(), &beta, t.c,
+                        plan.result.get(), t.c, plan.result.get(), &algorithm, workspaces.at(stream).get(),
+                        kWorkspaceBytes, stream);
+}
+
+void MatmulPlans::Impl::prepare(cudaStream_t stream) {
+  if (workspaces.contains(stream)) return;
+  DDP_CHECK(!is_capturing(stream), "a matrix product must run once on a stream before it is captured there");
+  DDP_CUDA(cudaMalloc(workspaces[stream].out(), kWorkspaceBytes));
+}
+
+bool MatmulPlans::Impl::run(const Gemm& gemm, Epilogue epilogue, float beta, const GemmTensors& tensors,
+                            cudaStream_t stream) {
+  prepare(stream);
+  const Key key{gemm, epilogue, alignment_of(tensors.a), alignment_of(tensors.b), alignment_of(tensors.c)};
+  auto found = plans.find(key);
+  if (found != plans.end() && found->second && found->second->provisional && can_time(stream)) {
+    plans.erase(found);
+    found = plans.end();
+  }
+  if (found == plans.end()) found = plans.emplace(key, make_plan(key, tensors, stream)).first;
+  if (!found->second) return false;
+  const Plan& plan = *found->second;
+  DDP_CUBLAS(run(plan, plan.algorithm, beta, tensors, stream));
+  return true;
+}
+
+MatmulPlans::MatmulPlans(Device& device) : impl_(std::make_unique<Impl>(device)) {
+  DDP_CHECK(!is_capturing(static_cast<cudaStream_t>(device.compute_stream().handle)),
+            "a matrix product must run once before one is captured in a graph");
+  DDP_CUBLAS(cublasLtCreate(impl_->handle.out()));
+}
+
+MatmulPlans::~MatmulPlans() = default;
+
+std::unique_ptr<MatmulPlans> MatmulPlans::make(Device& device) { return std::make_unique<MatmulPlans>(device); }
+
+bool MatmulPlans::try_gemm(const Gemm& gemm, Epilogue epilogue, const GemmTensors& tensors, cudaStream_t stream) {
+  DDP_CHECK(epilogue == Epilogue::none || !gemm.accumulate, "a matrix product accumulates or has an epilogue");
+  return impl_->run(gemm, epilogue, gemm.accumulate ? 1.0f : 0.0f, tensors, stream);
+}
+
+void MatmulPlans::gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream) {
+  this->gemm(gemm, {.a = a, .b = b, .c = c, .vector = const_cast<void*>(bias)}, stream);
+}
+
+void MatmulPlans::gemm(const Gemm& gemm, const GemmTensors& tensors, cudaStream_t stream) {
+  if (tensors.vector != nullptr && try_gemm(gemm, Epilogue::bias, tensors, stream)) return;
+  Gemm plain = gemm;
+  if (tensors.vector != nullptr) {  // there is no algorithm with bias
+    repeat_row(tensors.vector, gemm.m, gemm.n, gemm.out, tensors.c, stream);
+    plain.accumulate = true;
+  }
+  GemmTensors operands = tensors;
+  operands.vector = nullptr;
+  DDP_CHECK(try_gemm(plain, Epilogue::none, operands, stream),
+            "cuBLASLt has no algorithm for a product of {} x {} x {} in {}", gemm.m, gemm.n, gemm.k, name_of(gemm.in));
+}
+
+}  // namespace ddptrain::cuda

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/device/tuned_choices.h"
+#include "runtime/ops/cuda/gemm/matmul.h"
+
+namespace ddptrain::cuda {
+
+/// Time on `stream` of one run of `work`, the best of a few after a first; ms. Waits.
+float milliseconds_of(const std::function<void()>& work, cudaStream_t stream);
+
+/// Picks among ways to do the same by timing them when an operation is first seen, unless the device's TunedChoices
+/// know the way.
+class Tuner {
+ public:
+  struct Way {
+    const char* name;
+    /// Queues the work, or does nothing and returns false where this way cannot do it. Gives the same however often it
+    /// runs.
+    std::function<bool()> run;
+  };
+
+  /// Without DeviceOptions::tune the first way is taken, always.
+  explicit Tuner(Device& device)
+      : enabled_(device.options().tune),
+        device_(device),
+        watch_(device.watch()),
+        precision_(device.precision()),
+        choices_(device.get<TunedChoices>()) {}
+
+  /// Whether run() would time its ways.
+  bool is_new(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const;
+  /// The first way must be able to do everything. Nothing is timed while the stream is being captured.
+  void run(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways);
+
+ private:
+  /// For TunedChoices: with the names of the ways, so that a choice among others is none.
+  std::string work(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const;
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(device_.compute_stream().handle); }
+  const Way& fastest(const std::vector<Way>& ways) const;
+  std::size_t index(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways);
+
+  bool enabled_;
+  Device& device_;
+  Watch& watch_;
+  Precision precision_;
+  TunedChoices& choices_;
+  std::map<std::pair<std::string, Gemm>, std::size_t> chosen_;
+};
+
+}  // namespace ddptrain::cuda

@@ -1,0 +1,525 @@
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <numbers>
+
+#include "runtime/device/cuda/elements.cuh"
+#include "runtime/device/cuda/launch.cuh"
+#include "runtime/ops/cuda/loss/loss.h"
+#include "runtime/ops/cuda/loss/metric_partials.h"
+#include "runtime/ops/cuda/loss/predictions.cuh"
+#include "runtime/ops/cuda/ptx/async_copy.cuh"
+#include "runtime/ops/cuda/ptx/intrinsics.cuh"
+#include "runtime/ops/cuda/reduce.cuh"
+
+namespace ddptrain {
+
+namespace cuda {
+namespace {
+
+using bf16 = __nv_bfloat16;
+
+constexpr std::size_t kOtherSharedBytes = 2 * 1024;  // at most, of a block that stages rows
+
+template <class T>
+struct Problem {
+  const T* logits;
+  T* dlogits;  ///< May be null, or logits.
+  MetricPartial* partials;
+  std::uint32_t rows, columns, vocabulary;
+  float gradient_scale;
+};
+
+/// The targets of a block's rows, of so many rows at a time.
+class Targets {
+ public:
+  /// Of the block's row number `count`, which is `row`. Called by all threads, for one row after another.
+  __device__ __forceinline__ std::uint32_t of(const Predictions& predictions, std::uint32_t row, std::uint32_t count,
+                                              std::uint32_t rows) {
+    if (count % kCount == 0) {
+      const std::uint32_t later = row + threadIdx.x * gridDim.x;
+      __syncthreads();
+      if (threadIdx.x < kCount && later < rows) targets_[threadIdx.x] = predictions.target(later);
+      __syncthreads();
+    }
+    return targets_[count % kCount];
+  }
+
+ private:
+  static constexpr std::uint32_t kCount = 128;  // at most the threads of a block
+  std::uint32_t targets_[kCount];
+};
+
+constexpr float kLog2e = std::numbers::log2e_v<float>;
+
+/// exp(x - largest).
+template <class T>
+class Exponential {
+ public:
+  explicit __device__ Exponential(float largest) : shift_(sizeof(T) == 2 ? -kLog2e * largest : -largest) {}
+  __device__ __forceinline__ float operator()(float x) const {
+    if constexpr (sizeof(T) == 2) {
+      return exp2_approximate(fmaf(kLog2e, x, shift_));
+    } else {
+      return expf(x + shift_);
+    }
+  }
+
+ private:
+  float shift_;
+};
+
+/// The largest of what it was given.
+template <class T, int V>
+class Largest {
+ public:
+  __device__ __forceinline__ void take(const float (&value)[V]) {
+#pragma unroll
+    for (const float x : value) single_ = fmaxf(single_, x);
+  }
+  __device__ __forceinline__ void take_pack(const T* row) {
+    if constexpr (sizeof(T) == 2 && V % 2 == 0) {
+      const auto pack = *reinterpret_cast<const Pack<__nv_bfloat162, V / 2>*>(row);
+#pragma unroll
+      for (const __nv_bfloat162 pair : pack.value) pair_ = __hmax2(pair_, pair);
+    } else {
+      float value[V];
+      load<V>(row, value);
+      take(value);
+    }
+  }
+  __device__ float get() const { return fmaxf(single_, fmaxf(__low2float(pair_), __high2float(pair_))); }
+
+ private:
+  float single_ = -INFINITY;
+  __nv_bfloat162 pair_ = __float2bfloat162_rn(-INFINITY);
+};
+
+/// V logits from column `c` on; those beyond the vocabulary as -infinity.
+template <int V, class T>
+__device__ __forceinline__ void read(const T* row, std::uint32_t c, std::uint32_t vocabulary, float (&value)[V]) {
+  load<V>(row + c, value);
+  if (c + V <= vocabulary) return;
+#pragma unroll
+  for (int k = 0; k < V; ++k) value[k] = c + k < vocabulary ? value[k] : -INFINITY;
+}
+
+/// Exponentials of some logits, relative to the largest of these.
+struct Part {
+  float largest, total;
+};
+/// What exponentials relative to `from` are to be multiplied by to be relative to `to`.
+__device__ __forceinline__ float change_of_base(float from, float to) {
+  return from == to ? 1.0f : exp2_approximate(kLog2e * (from - to));
+}
+
+template <int kThreads>
+struct Shared {
+  static_assert(kThreads / 32 <= 32 && 32 % (kThreads / 32) == 0);
+  float largest[kThreads / 32];
+  float totals[kThreads / 32];
+  Part parts[2][kThreads / 32];  // of a row and the next
+  Targets targets;
+  float target_logit[2];
+};
+
+template <int kThreads>
+__device__ __forceinline__ float block_max(float value, float (&shared)[kThreads / 32]) {
+  value = warp_max(value);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  return warp_max(shared[threadIdx.x % (kThreads / 32)]);
+}
+
+template <int kThreads>
+__device__ __forceinline__ float block_total(float value, float (&shared)[kThreads / 32]) {
+  value = warp_sum(value);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  return warp_sum(threadIdx.x % 32 < kThreads / 32 ? shared[threadIdx.x % 32] : 0.0f);
+}
+
+/// Stores a pack that is not read again soon.
+template <int V, class T>
+__device__ __forceinline__ void stream_out(const float (&from)[V], T* to) {
+  if constexpr (sizeof(T) * V == 16) {
+    Pack<T, V> pack;
+#pragma unroll
+    for (int i = 0; i < V; ++i) pack.value[i] = from_float<T>(from[i]);
+    __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&pack));
+  } else {
+    store<V>(from, to);
+  }
+}
+
+/// The sum of this thread's exponentials.
+template <int kThreads, int V, class T>
+__device__ __forceinline__ float sum_exponentials(const Problem<T>& p, const T* row,
+                                                  const Exponential<T>& exponential) {
+  constexpr std::uint32_t kStep = kThreads * V;
+  const std::uint32_t whole = p.vocabulary / V * V;  // columns in packs of the vocabulary alone
+  float sums[2] = {};
+  float value[V];
+  std::uint32_t c = threadIdx.x * V;
+#pragma unroll 2
+  for (; c < whole; c += kStep) {
+    load<V>(row + c, value);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sums[k % 2] += exponential(value[k]);
+  }
+  if (c < p.vocabulary) {
+    read<V>(row, c, p.vocabulary, value);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sums[k % 2] += exponential(value[k]);
+  }
+  return sums[0] + sums[1];
+}
+
+/// Of this thread's columns, but for the target's.
+template <int kThreads, int V, class T>
+__device__ __forceinline__ void write_gradient(const Problem<T>& p, const T* row, const Exponential<T>& exponential,
+                                               float factor, T* gradient) {
+  constexpr std::uint32_t kStep = kThreads * V;
+  const std::uint32_t whole = p.vocabulary / V * V;
+  float value[V];
+  std::uint32_t c = threadIdx.x * V;
+#pragma unroll 2
+  for (; c < whole; c += kStep) {
+    load<V>(row + c, value);
+#pragma unroll
+    for (int k = 0; k < V; ++k) value[k] = exponential(value[k]) * factor;
+    stream_out<V>(value, gradient + c);
+  }
+  for (; c < p.columns; c += kStep) {
+    read<V>(row, c, p.vocabulary, value);
+#pragma unroll
+    for (int k = 0; k < V; ++k) value[k] = exponential(value[k]) * factor;
+    stream_out<V>(value, gradient + c);
+  }
+}
+
+/// Whether a column of this thread before the target's is as large as the largest.
+template <int kThreads, int V, class T>
+__device__ __forceinline__ bool is_earlier(const T* row, std::uint32_t target, float largest) {
+  bool earlier = false;
+#pragma unroll 1
+  for (std::uint32_t c = threadIdx.x * V; c < target; c += kThreads * V) {
+    for (int k = 0; k < V; ++k) earlier = earlier || (c + k < target && to_float(row[c + k]) == largest);
+  }
+  return earlier;
+}
+
+/// Loss and hit of one row, the same in all threads but for rounding, and its gradient. A thread reads and writes the
+/// same columns from first to last, so it needs to wait for no other's, and gradient and logits may share memory.
+template <int kThreads, int V, class T>
+__device__ MetricPartial one_row(const Problem<T>& p, const T* row, std::uint32_t target, T* gradient,
+                                 Shared<kThreads>& shared) {
+  constexpr std::uint32_t kStep = kThreads * V;
+  const std::uint32_t whole = p.vocabulary / V * V;
+  const bool has_target = target / V % kThreads == threadIdx.x;
+  Largest<T, V> mine;
+  std::uint32_t c = threadIdx.x * V;
+#pragma unroll 4
+  for (; c < whole; c += kStep) mine.take_pack(row + c);
+  if (c < p.vocabulary) {
+    float value[V];
+    read<V>(row, c, p.vocabulary, value);
+    mine.take(value);
+  }
+  if (has_target) shared.target_logit[0] = to_float(row[target]);
+  const float largest = block_max<kThreads>(mine.get(), shared.largest);
+  const float target_logit = shared.target_logit[0];
+  const Exponential<T> exponential(largest);
+  const float total = block_total<kThreads>(sum_exponentials<kThreads, V>(p, row, exponential), shared.totals);
+  bool hit = target_logit == largest;
+  if (hit) hit = !__syncthreads_or(is_earlier<kThreads, V>(row, target, largest));
+  if (gradient != nullptr) {
+    const float scale = isfinite(target_logit) ? p.gradient_scale : NAN;  // all else that is not finite is in `total`
+    const float factor = scale / total;
+    write_gradient<kThreads, V>(p, row, exponential, factor, gradient);
+    if (has_target) gradient[target] = from_float<T>(exponential(target_logit) * factor - scale);
+  }
+  const double loss = static_cast<double>(logf(total)) + (static_cast<double>(largest) - target_logit);
+  return {loss, hit ? 1u : 0u};
+}
+
+/// What all threads know of a row.
+struct RowSums {
+  float largest, total;  // the latter as Part::total
+  float target_logit;
+  bool hit;
+};
+
+/// The same for bf16 and rows of at most kPacks * 8 * kThreads columns, in one round over the logits and with one
+/// barrier. A thread keeps the exponentials of its columns in f16, relative to the largest of these and times 2^14:
+/// down to 2^-28 of the largest they have three bits more than bf16; below 2^-38 they become 0.
+template <int kThreads, int kPacks>
+class KeptRow {
+ public:
+  __device__ __forceinline__ KeptRow(const Problem<bf16>& p, const bf16* row) : p_(p), row_(row) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) take(i);
+    largest_ = fmaxf(fmaxf(__low2float(pair_), __high2float(pair_)), -INFINITY);
+    shift_ = largest_ == -INFINITY ? 0.0f : fmaf(-kLog2e, largest_, static_cast<float>(kScaleBits));
+    float sums[2] = {};
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (column(i) < p_.columns) keep(i, sums);
+    }
+    total_ = sums[0] + sums[1];
+  }
+
+  /// The last that reads the row. `parity`: of the number of rows that the block has had.
+  __device__ __forceinline__ RowSums sums(std::uint32_t target, Shared<kThreads>& shared, int parity) const {
+    if (has_column(target)) shared.target_logit[parity] = to_float(row_[target]);
+    const Part all = of_row(shared.parts[parity]);
+    const float target_logit = shared.target_logit[parity];
+    bool hit = target_logit == all.largest;
+    if (hit) {
+      hit = !__syncthreads_or(largest_ == all.largest && is_earlier<kThreads, kPack>(row_, target, all.largest));
+    }
+    return {all.largest, all.total, target_logit, hit};
+  }
+
+  __device__ __forceinline__ void write_gradient(const RowSums& sums, std::uint32_t target, bf16* gradient) const {
+    const float scale = isfinite(sums.target_logit) ? p_.gradient_scale : NAN;
+    const float factor = scale / sums.total * change_of_base(largest_, sums.largest);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (column(i) < p_.columns) write(i, factor, gradient + column(i));
+    }
+    if (has_column(target)) gradient[target] = from_float<bf16>(exponential(sums.target_logit) * factor - scale);
+  }
+
+  static __device__ __forceinline__ MetricPartial metrics(const RowSums& sums) {
+    constexpr float kUnscaled = 1.0f / static_cast<float>(1 << kScaleBits);
+    const double loss =
+        static_cast<double>(logf(sums.total * kUnscaled)) + (static_cast<double>(sums.largest) - sums.target_logit);
+    return {loss, sums.hit ? 1u : 0u};
+  }
+
+ private:
+  static constexpr int kPack = 8;
+  static constexpr int kScaleBits = 14;
+
+  static __device__ __forceinline__ bool has_column(std::uint32_t c) { return c / kPack % kThreads == threadIdx.x; }
+  static __device__ __forceinline__ std::uint32_t column(int pack) { return (pack * kThreads + threadIdx.x) * kPack; }
+  __device__ __forceinline__ float exponential(float x) const { return exp2_approximate(fmaf(kLog2e, x, shift_)); }
+
+  /// Logits beyond the vocabulary are taken as -infinity.
+  __device__ __forceinline__ void take(int pack) {
+    Pack<std::uint32_t, 4> words = {{kNone, kNone, kNone, kNone}};
+    const std::uint32_t c = column(pack);
+    if (c < p_.columns) words = *reinterpret_cast<const Pack<std::uint32_t, 4>*>(row_ + c);
+    if (c + kPack > p_.vocabulary) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if (c + 2 * k + 1 >= p_.vocabulary) words.value[k] = (words.value[k] & 0xFFFFu) | (kNone & 0xFFFF0000u);
+        if (c + 2 * k >= p_.vocabulary) words.value[k] = kNone;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      words_[pack][k] = words.value[k];
+      pair_ = __hmax2(pair_, reinterpret_cast<const __nv_bfloat162&>(words_[pack][k]));
+    }
+  }
+  __device__ __forceinline__ void keep(int pack, float (&sums)[2]) {
+#pragma unroll
+    for (std::uint32_t& word : words_[pack]) {
+      const float a = exponential(__uint_as_float(word << 16)), b = exponential(__uint_as_float(word & 0xFFFF0000u));
+      sums[0] += a;
+      sums[1] += b;
+      const __half2 half = __floats2half2_rn(a, b);
+      word = reinterpret_cast<const std::uint32_t&>(half);
+    }
+  }
+  __device__ __forceinline__ void write(int pack, float factor, bf16* to) const {
+    float value[kPack];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float2 kept = __half22float2(reinterpret_cast<const __half2&>(words_[pack][k]));
+      value[2 * k] = kept.x * factor;
+      value[2 * k + 1] = kept.y * factor;
+    }
+    stream_out<kPack>(value, to);
+  }
+  /// Of all threads.
+  __device__ __forceinline__ Part of_row(Part (&parts)[kThreads / 32]) const {
+    const float warps = warp_max(largest_);
+    const float sum = warp_sum(total_ * change_of_base(largest_, warps));
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = {warps, sum};
+    __syncthreads();
+    const Part part = parts[threadIdx.x % (kThreads / 32)];
+    const float largest = warp_max(part.largest);
+    const bool counts = threadIdx.x % 32 < kThreads / 32;
+    return {largest, warp_sum(counts ? part.total * change_of_base(part.largest, largest) : 0.0f)};
+  }
+
+  static constexpr std::uint32_t kNone = 0xFF80FF80u;  // a pair of -infinity
+  const Problem<bf16>& p_;
+  const bf16* row_;
+  std::uint32_t words_[kPacks][4];  // pairs of logits, then of exponentials
+  __nv_bfloat162 pair_ = __float2bfloat162_rn(-INFINITY);
+  float largest_, shift_, total_;
+};
+
+/// Starts copying this thread's columns of a row to shared memory.
+template <int kThreads, int V, class T>
+__device__ __forceinline__ void fetch(const Problem<T>& p, std::uint32_t row, T* staged) {
+  if (row < p.rows) {
+    const T* from = p.logits + static_cast<std::size_t>(row) * p.columns;
+    for (std::uint32_t c = threadIdx.x * V; c < p.columns; c += kThreads * V) {
+      const auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(staged + c));
+      start_copy(to, from + c);
+    }
+  }
+  end_copies();
+}
+
+/// A block takes one row after another. With two stages the next row is fetched while one is worked on; without any,
+/// rows are read where they are, again and again.
+template <class T, int V, int kThreads, int kStages>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads)
+    rows_kernel(const Problem<T> p, const Predictions predictions) {
+  extern __shared__ uint4 memory[];
+  __shared__ Shared<kThreads> shared;
+  T* staged = reinterpret_cast<T*>(memory);
+  MetricPartial sums{};
+  wait_for_predecessor();
+  std::uint32_t count = 0;
+  int stage = 0;
+  if (kStages > 0) fetch<kThreads, V>(p, blockIdx.x, staged);
+  for (std::uint32_t row = blockIdx.x; row < p.rows; row += gridDim.x, ++count) {
+    const std::size_t start = static_cast<std::size_t>(row) * p.columns;
+    const std::uint32_t target = shared.targets.of(predictions, row, count, p.rows);
+    if (kStages == 2) fetch<kThreads, V>(p, row + gridDim.x, staged + (1 - stage) * p.columns);
+    if (kStages > 0) await_copies<kStages - 1>();
+    const T* values = kStages > 0 ? staged + stage * p.columns : p.logits + start;
+    const MetricPartial one =
+        one_row<kThreads, V>(p, values, target, p.dlogits == nullptr ? nullptr : p.dlogits + start, shared);
+    sums.loss += one.loss;
+    sums.correct += one.correct;
+    if (kStages == 1) fetch<kThreads, V>(p, row + gridDim.x, staged);
+    if (kStages == 2) stage = 1 - stage;
+  }
+  if (threadIdx.x == 0) p.partials[blockIdx.x] = sums;
+}
+
+/// The same with KeptRow. As soon as its exponentials are kept, a row's stage is free for the row kStages later.
+template <int kThreads, int kStages, int kPacks>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads)
+    kept_rows_kernel(const Problem<bf16> p, const Predictions predictions) {
+  extern __shared__ uint4 memory[];
+  __shared__ Shared<kThreads> shared;
+  using Row = KeptRow<kThreads, kPacks>;
+  bf16* staged = reinterpret_cast<bf16*>(memory);
+  MetricPartial metrics{};
+  wait_for_predecessor();
+  for (int s = 0; s < kStages; ++s) fetch<kThreads, 8>(p, blockIdx.x + s * gridDim.x, staged + s * p.columns);
+  std::uint32_t count = 0;
+  for (std::uint32_t row = blockIdx.x; row < p.rows; row += gridDim.x, ++count) {
+    const std::size_t start = static_cast<std::size_t>(row) * p.columns;
+    const std::uint32_t target = shared.targets.of(predictions, row, count, p.rows);
+    if (kStages > 0) await_copies<kStages - 1>();
+    bf16* stage = staged + (kStages == 2 ? count % 2 * p.columns : 0);
+    const Row kept(p, kStages > 0 ? stage : p.logits + start);
+    const RowSums sums = kept.sums(target, shared, count % 2);
+    if (kStages > 0) fetch<kThreads, 8>(p, row + kStages * gridDim.x, stage);
+    if (p.dlogits != nullptr) kept.write_gradient(sums, target, p.dlogits + start);
+    const MetricPartial one = Row::metrics(sums);
+    metrics.loss += one.loss;
+    metrics.correct += one.correct;
+  }
+  if (threadIdx.x == 0) p.partials[blockIdx.x] = metrics;
+}
+
+template <class T, int V, int kThreads, int kStages, int kPacks>
+constexpr auto kernel_for() {
+  if constexpr (kPacks > 0) {
+    return kept_rows_kernel<kThreads, kStages, kPacks>;
+  } else {
+    return rows_kernel<T, V, kThreads, kStages>;
+  }
+}
+
+/// Blocks that fit the multiprocessors which communication leaves.
+template <class Kernel>
+std::uint32_t resident_blocks(Kernel kernel, int threads, std::size_t shared_bytes, int multiprocessors) {
+  int blocks = 0;
+  reserve_shared_memory(kernel, shared_bytes);
+  DDP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes));
+  return static_cast<std::uint32_t>(std::max(1, blocks) * multiprocessors);
+}
+
+constexpr std::uint32_t kMaxBlocks = 8192;
+
+/// Returns the number of partials.
+template <class T, int V, int kThreads, int kStages, int kPacks>
+std::uint32_t launch(const Problem<T>& p, const Predictions& predictions, int multiprocessors, cudaStream_t stream) {
+  const auto kernel = kernel_for<T, V, kThreads, kStages, kPacks>();
+  const std::size_t bytes = kStages * sizeof(T) * static_cast<std::size_t>(p.columns);
+  const std::uint32_t blocks =
+      std::min({p.rows, kMaxBlocks, resident_blocks(kernel, kThreads, bytes, multiprocessors)});
+  launch_early(kernel, static_cast<int>(blocks), kThreads, bytes, stream, p, predictions);
+  return blocks;
+}
+
+/// `kPacks`: that hold a row, if they are kept; or 0.
+template <class T, int V, int kThreads, int kPacks>
+std::uint32_t launch_staged(const Problem<T>& p, const Predictions& predictions, int multiprocessors,
+                            cudaStream_t stream) {
+  const std::size_t bytes = sizeof(T) * static_cast<std::size_t>(p.columns);
+  const std::size_t most = shared_memory_limit() - kOtherSharedBytes;
+  if (2 * bytes <= most) return launch<T, V, kThreads, 2, kPacks>(p, predictions, multiprocessors, stream);
+  if (bytes <= most) return launch<T, V, kThreads, 1, kPacks>(p, predictions, multiprocessors, stream);
+  return launch<T, V, kThreads, 0, kPacks>(p, predictions, multiprocessors, stream);
+}
+
+template <class T>
+std::uint32_t launch_rows(const Problem<T>& p, const Predictions& predictions, int multiprocessors,
+                          cudaStream_t stream) {
+  constexpr int kWide = 16 / sizeof(T);
+  if (p.columns % kWide != 0 || !is_aligned(p.logits, 16) || !is_aligned(p.dlogits, 16)) {
+    return launch<T, 1, 512, 0, 0>(p, predictions, multiprocessors, stream);
+  }
+  if (p.columns <= 2048 * kWide) return launch_staged<T, kWide, 128, 0>(p, predictions, multiprocessors, stream);
+  if constexpr (kWide == 8) {
+    if (p.columns <= 5 * 512 * kWide) return launch_staged<T, kWide, 512, 5>(p, predictions, multiprocessors, stream);
+  }
+  if (p.columns <= 4096 * kWide) return launch_staged<T, kWide, 512, 0>(p, predictions, multiprocessors, stream);
+  if constexpr (kWide == 8) {
+    if (p.columns <= 7 * 1024 * kWide) return launch_staged<T, kWide, 1024, 7>(p, predictions, multiprocessors, stream);
+  }
+  return launch_staged<T, kWide, 1024, 0>(p, predictions, multiprocessors, stream);
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaLoss::token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                                   std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
+                                   MetricSums* sums) {
+  cuda::require(logits.shape.size() == 2 && vocabulary > 0 && vocabulary <= logits.dim(1),
+                "token_cross_entropy: logits must be [rows, at least the vocabulary]");
+  expect_tensor(logits, "token_cross_entropy: logits", dtype(), logits.shape);
+  if (dlogits) expect_tensor(dlogits, "token_cross_entropy: dlogits", dtype(), logits.shape);
+  const std::int64_t predictions = batch.count * batch.source.sequence;
+  cuda::require(first_row >= 0 && first_row + logits.dim(0) <= predictions,
+                "token_cross_entropy: rows beyond the batch's predictions");
+  if (logits.dim(0) == 0) return;
+  const auto rows = static_cast<std::uint32_t>(logits.dim(0));
+  auto* partials =
+      static_cast<cuda::MetricPartial*>(scratch().reserve(cuda::kMaxBlocks * sizeof(cuda::MetricPartial), stream()));
+  std::uint32_t blocks = 0;
+  cuda::with_element(dtype(), [&](auto element) {
+    using T = decltype(element);
+    blocks = cuda::launch_rows<T>(
+        {logits.as<T>(), dlogits.as<T>(), partials, rows, static_cast<std::uint32_t>(logits.dim(1)),
+         static_cast<std::uint32_t>(vocabulary), gradient_scale},
+        {batch, static_cast<std::uint32_t>(first_row)}, multiprocessors(), stream());
+  });
+  cuda::add_metric_partials(partials, blocks, rows, sums, stream());
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,344 @@
+#include <algorithm>
+
+#include "runtime/ops/cuda/column_sums.cuh"
+#include "runtime/ops/cuda/norm/norm.cuh"
+#include "runtime/ops/cuda/ptx/async_copy.cuh"
+#include "runtime/ops/cuda/reduce.cuh"
+
+namespace ddptrain {
+
+namespace cuda::norm {
+namespace {
+
+constexpr int kBackwardBlocks = 2;         // of a multiprocessor, at most
+constexpr std::uint32_t kRowsOfGroup = 2;  // that those who share a row take at least, where there are few rows
+
+template <class T>
+struct Backward {
+  const T* x;
+  const T* weight;
+  const float2* statistics;
+  const T* dy;
+  const T* dresidual;
+  T* dx;
+  float* partials;  ///< [3, blocks, width]: of dweight, of dbias, of dx_sums.
+  std::uint32_t rows, width;
+  bool has_dx_sums;
+};
+
+/// What a warp works on in turn of x, dy and dresidual, fetched while it works on the rows before. A lane fetches and
+/// reads its own elements alone.
+template <class T, int kPacks>
+struct Stage {
+  static constexpr int kInputs = 3;
+  Pack<T, kPack> pack[kInputs][kPacks][32];
+};
+constexpr int kStages = 2;
+
+template <class T>
+__device__ __forceinline__ void fetch_pack(const T* from, Pack<T, kPack>& to) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(&to));
+#pragma unroll
+  for (std::uint32_t byte = 0; byte < sizeof(to); byte += 16) {
+    start_copy(address + byte, reinterpret_cast<const char*>(from) + byte);
+  }
+}
+/// Where a lane stands in a row that kGroup warps share.
+template <int kGroup>
+struct Place {
+  std::uint32_t lane = threadIdx.x % 32;
+  std::uint32_t member = threadIdx.x / 32 % kGroup;
+
+  __device__ std::uint32_t column(int pack) const { return kPack * (32 * (kGroup * pack + member) + lane); }
+};
+
+/// Sum over the warps of a group of what each holds in all its lanes. `shared` is of the group, and another one than at
+/// the call before.
+template <int kGroup>
+__device__ __forceinline__ float2 group_sum(float2 value, float2 (&shared)[kGroup]) {
+  value = make_float2(warp_sum(value.x), warp_sum(value.y));
+  if constexpr (kGroup > 1) {
+    const std::uint32_t warp = threadIdx.x / 32;
+    if (threadIdx.x % 32 == 0) shared[warp % kGroup] = value;
+    asm volatile("bar.sync %0, %1;" ::"r"(warp / kGroup + 1), "n"(32 * kGroup) : "memory");
+    value = shared[0];
+#pragma unroll
+    for (int i = 1; i < kGroup; ++i) value = make_float2(value.x + shared[i].x, value.y + shared[i].y);
+  }
+  return value;
+}
+
+/// What a lane has of the column sums: dweight, dbias and dx_sums.
+template <int kPacks>
+using LaneSums = float[3][kPacks][kPack];
+
+/// Adds up the groups' sums in order and writes them to the block's rows of `partials`.
+template <class T, int kPacks, int kGroup>
+__device__ __forceinline__ void store_partials(const Backward<T>& a, const LaneSums<kPacks>& sums, float* shared) {
+  constexpr std::uint32_t kColumns = 32 * kPack * kPacks * kGroup;
+  constexpr std::uint32_t kGroups = kWarps / kGroup;
+  const Place<kGroup> place;
+  const std::uint32_t group = threadIdx.x / (32 * kGroup);
+  __syncthreads();
+#pragma unroll
+  for (int which = 0; which < 3; ++which) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      store<kPack>(sums[which][i], shared + (which * kGroups + group) * kColumns + place.column(i));
+    }
+  }
+  __syncthreads();
+  const std::uint32_t wanted = (a.has_dx_sums ? 3 : 2) * a.width;
+  for (std::uint32_t c = threadIdx.x; c < wanted; c += kThreads) {
+    const std::uint32_t which = c / a.width, column = c % a.width;
+    float total = 0.0f;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kGroups; ++i) total += shared[(which * kGroups + i) * kColumns + column];
+    a.partials[(static_cast<std::size_t>(which) * gridDim.x + blockIdx.x) * a.width + column] = total;
+  }
+}
+
+/// kGroup warps take a row.
+template <class T, int kPacks, int kGroup>
+__global__ void __launch_bounds__(kThreads, kBackwardBlocks) backward_kernel(const Backward<T> a) {
+  extern __shared__ uint4 memory[];
+  __shared__ float2 exchanged[2][kWarps / kGroup][kGroup];
+  auto* stages = reinterpret_cast<Stage<T, kPacks>*>(memory) + threadIdx.x / 32 * kStages;
+  const Place<kGroup> place;
+  const std::uint32_t group = threadIdx.x / (32 * kGroup);
+  const std::uint32_t step = gridDim.x * (kWarps / kGroup);
+  const float per_column = 1.0f / static_cast<float>(a.width);
+  const auto fetch_row = [&](std::uint32_t row, Stage<T, kPacks>& stage) {
+    const std::size_t start = static_cast<std::size_t>(row) * a.width;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const std::size_t at = start + place.column(i);
+      if (row >= a.rows || place.column(i) >= a.width) continue;
+      fetch_pack(a.x + at, stage.pack[0][i][place.lane]);
+      fetch_pack(a.dy + at, stage.pack[1][i][place.lane]);
+      if (a.dresidual != nullptr) fetch_pack(a.dresidual + at, stage.pack[2][i][place.lane]);
+    }
+    end_copies();
+  };
+  Pack<T, kPack> weight[kPacks] = {};
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    if (place.column(i) < a.width) weight[i] = *reinterpret_cast<const Pack<T, kPack>*>(a.weight + place.column(i));
+  }
+  LaneSums<kPacks> sums = {};
+  int at = 0;
+  std::uint32_t row = blockIdx.x * (kWarps / kGroup) + group;
+  float2 next_statistics = row < a.rows ? a.statistics[row] : float2{};
+  fetch_row(row, stages[0]);
+  for (; row < a.rows; row += step, at = 1 - at) {
+    const float2 statistics = next_statistics;
+    if (row + step < a.rows) next_statistics = a.statistics[row + step];
+    fetch_row(row + step, stages[1 - at]);
+    await_copies<1>();
+    const auto input = [&](int which, int i, float(&value)[kPack]) {
+      load<kPack>(stages[at].pack[which][i][place.lane].value, value);
+    };
+    float2 total = {};
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (place.column(i) >= a.width) continue;
+      float x[kPack], dy[kPack];
+      input(0, i, x);
+      input(1, i, dy);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) {
+        const float normal = (x[k] - statistics.x) * statistics.y;
+        const float gradient = dy[k] * to_float(weight[i].value[k]);
+        sums[0][i][k] += dy[k] * normal;
+        sums[1][i][k] += dy[k];
+        total.x += gradient;
+        total.y += gradient * normal;
+      }
+    }
+    total = group_sum<kGroup>(total, exchanged[at][group]);
+    const float offset = total.x * per_column, slope = total.y * per_column;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (place.column(i) >= a.width) continue;
+      float x[kPack], dy[kPack], dx[kPack] = {};
+      input(0, i, x);
+      input(1, i, dy);
+      if (a.dresidual != nullptr) input(2, i, dx);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) {
+        const float normal = (x[k] - statistics.x) * statistics.y;
+        dx[k] += (dy[k] * to_float(weight[i].value[k]) - offset - normal * slope) * statistics.y;
+        sums[2][i][k] += dx[k];
+      }
+      store<kPack>(dx, a.dx + static_cast<std::size_t>(row) * a.width + place.column(i));
+    }
+  }
+  let_successor_start();
+  store_partials<T, kPacks, kGroup>(a, sums, reinterpret_cast<float*>(memory));
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) any_width_backward_kernel(const Backward<T> a) {
+  const std::uint32_t row = warp_row();
+  if (row >= a.rows) return;
+  const std::size_t start = static_cast<std::size_t>(row) * a.width;
+  const float2 statistics = a.statistics[row];
+  const auto normal = [&](std::uint32_t c) { return (to_float(a.x[start + c]) - statistics.x) * statistics.y; };
+  const auto gradient = [&](std::uint32_t c) { return to_float(a.dy[start + c]) * to_float(a.weight[c]); };
+  float sum = 0.0f, product = 0.0f;
+  for (std::uint32_t c = threadIdx.x % 32; c < a.width; c += 32) {
+    sum += gradient(c);
+    product += gradient(c) * normal(c);
+  }
+  sum = warp_sum(sum) / a.width;
+  product = warp_sum(product) / a.width;
+  for (std::uint32_t c = threadIdx.x % 32; c < a.width; c += 32) {
+    const float residual = a.dresidual == nullptr ? 0.0f : to_float(a.dresidual[start + c]);
+    a.dx[start + c] = from_float<T>(residual + (gradient(c) - sum - normal(c) * product) * statistics.y);
+  }
+}
+
+/// Elements of dy, or of dy times the normalised x.
+template <class T, bool kNormal>
+struct GradientTerms {
+  const T* x;
+  const T* dy;
+  const float2* statistics;
+  std::uint32_t width;
+
+  __device__ void operator()(std::uint32_t row, std::uint32_t column, float (&value)[1]) const {
+    const std::size_t at = static_cast<std::size_t>(row) * width + column;
+    value[0] = to_float(dy[at]);
+    if (kNormal) value[0] *= (to_float(x[at]) - statistics[row].x) * statistics[row].y;
+  }
+};
+
+/// The gradients of parameters, and the sums of dx or null.
+template <class G>
+struct BackwardSums {
+  G *dweight, *dbias, *dx;
+};
+
+template <class T>
+constexpr std::size_t staged_bytes(int packs) {
+  return static_cast<std::size_t>(packs) * sizeof(Stage<T, 1>) * kStages * kWarps;
+}
+
+template <class T, int kPacks, int kGroup>
+std::uint32_t launch_backward(const Backward<T>& a, int multiprocessors, cudaStream_t stream) {
+  constexpr std::size_t kBytes = staged_bytes<T>(kPacks);
+  static_assert(kBytes == sizeof(Stage<T, kPacks>) * kStages * kWarps);
+  static_assert(kBytes >= 3 * sizeof(float) * kWarps * 32 * kPack * kPacks && kBytes <= 227 * 1024);
+  const auto kernel = backward_kernel<T, kPacks, kGroup>;
+  reserve_shared_memory(kernel, kBytes);
+  int resident = 0;
+  DDP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kThreads, kBytes));
+  const auto most = static_cast<std::uint32_t>(std::clamp(resident, 1, kBackwardBlocks) * multiprocessors);
+  const std::uint32_t blocks = std::clamp(ceil_div(a.rows, kRowsOfGroup * (kWarps / kGroup)), 1u, most);
+  kernel<<<blocks, kThreads, kBytes, stream>>>(a);
+  DDP_CUDA(cudaGetLastError());
+  return blocks;
+}
+
+/// Where few warps with much memory each do not fit: more warps take a row.
+template <class T>
+std::uint32_t launch_small_backward(const Backward<T>& a, int multiprocessors, cudaStream_t stream) {
+  switch (ceil_div(a.width, 32 * kPack)) {
+    case 1:
+      return launch_backward<T, 1, 1>(a, multiprocessors, stream);
+    case 2:
+      return launch_backward<T, 1, 2>(a, multiprocessors, stream);
+    case 3:
+    case 4:
+      return launch_backward<T, 1, 4>(a, multiprocessors, stream);
+    default:
+      return launch_backward<T, 1, 8>(a, multiprocessors, stream);
+  }
+}
+
+/// Returns the number of blocks.
+template <class T>
+std::uint32_t launch_backward(const Backward<T>& a, int multiprocessors, cudaStream_t stream) {
+  if (staged_bytes<T>(3) > shared_memory_limit()) return launch_small_backward(a, multiprocessors, stream);
+  switch (ceil_div(a.width, 32 * kPack)) {
+    case 1:
+      return launch_backward<T, 1, 1>(a, multiprocessors, stream);
+    case 2:
+      return launch_backward<T, 2, 1>(a, multiprocessors, stream);
+    case 3:
+      return launch_backward<T, 3, 1>(a, multiprocessors, stream);
+    case 4:
+      return launch_backward<T, 2, 2>(a, multiprocessors, stream);
+    case 5:
+    case 6:
+      return launch_backward<T, 3, 2>(a, multiprocessors, stream);
+    default:
+      return launch_backward<T, 2, 4>(a, multiprocessors, stream);
+  }
+}
+
+template <class T, class G>
+void backward(const Backward<T>& a, int multiprocessors, const BackwardSums<G>& sums, bool accumulate,
+              cudaStream_t stream) {
+  if (in_packs(a.width, a.x, a.weight, a.dy, a.dresidual, a.dx)) {
+    const std::uint32_t blocks = launch_backward(a, multiprocessors, stream);
+    if (sums.dx != nullptr) {
+      add_column_partials<G, 3>(a.partials, blocks, a.width, accumulate, {{sums.dweight, sums.dbias, sums.dx}}, stream);
+    } else {
+      add_column_partials<G, 2>(a.partials, blocks, a.width, accumulate, {{sums.dweight, sums.dbias}}, stream);
+    }
+    return;
+  }
+  const auto sum = [&](const auto& values, G* to) {
+    sum_matrix_columns<1>(values, a.rows, a.width, a.partials, accumulate, to, stream);
+  };
+  sum(GradientTerms<T, true>{a.x, a.dy, a.statistics, a.width}, sums.dweight);
+  sum(GradientTerms<T, false>{a.x, a.dy, a.statistics, a.width}, sums.dbias);
+  // dx behind those that read dy, whose memory it may be.
+  any_width_backward_kernel<T><<<ceil_div(a.rows, kWarps), kThreads, 0, stream>>>(a);
+  DDP_CUDA(cudaGetLastError());
+  if (sums.dx != nullptr) sum(GradientTerms<T, false>{a.x, a.dx, a.statistics, a.width}, sums.dx);
+}
+
+}  // namespace
+}  // namespace cuda::norm
+
+namespace norm = cuda::norm;
+
+void CudaNorm::layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+                                   const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
+                                   const Tensor& dbias, const Tensor& dx_sums, bool accumulate) {
+  const norm::Rows rows = norm::rows_of(x, "layer_norm_backward: x has no columns");
+  expect_tensor(x, "layer_norm_backward: x", dtype(), x.shape);
+  expect_tensor(weight, "layer_norm_backward: weight", dtype(), {rows.width});
+  expect_tensor(statistics, "layer_norm_backward: statistics", DType::f32, {rows.count, 2});
+  expect_tensor(dy, "layer_norm_backward: dy", dtype(), x.shape);
+  if (dresidual) expect_tensor(dresidual, "layer_norm_backward: dresidual", dtype(), x.shape);
+  expect_tensor(dx, "layer_norm_backward: dx", dtype(), x.shape);
+  expect_gradient(dweight, "layer_norm_backward: dweight", {rows.width});
+  expect_tensor(dbias, "layer_norm_backward: dbias", dweight.dtype, {rows.width});
+  if (dx_sums) expect_tensor(dx_sums, "layer_norm_backward: dx_sums", dweight.dtype, {rows.width});
+  const auto most_partials = static_cast<std::size_t>(3 * norm::kBackwardBlocks * device_.multiprocessors());
+  auto* partials = scratch().reserve_elements<float>(
+      std::max(cuda::column_scratch(rows.width), most_partials * static_cast<std::size_t>(rows.width)), stream());
+  cuda::with_element(dtype(), [&](auto element) {
+    using T = decltype(element);
+    const norm::Backward<T> a{x.as<T>(),
+                              weight.as<T>(),
+                              statistics.as<const float2>(),
+                              dy.as<T>(),
+                              dresidual.as<T>(),
+                              dx.as<T>(),
+                              partials,
+                              static_cast<std::uint32_t>(rows.count),
+                              static_cast<std::uint32_t>(rows.width),
+                              static_cast<bool>(dx_sums)};
+    cuda::with_element(dweight.dtype, [&](auto gradient) {
+      using G = decltype(gradient);
+      norm::backward<T, G>(a, multiprocessors(), {dweight.as<G>(), dbias.as<G>(), dx_sums.as<G>()}, accumulate,
+                           stream());
+    });
+  });
+}
+
+}  // namespace ddptrain

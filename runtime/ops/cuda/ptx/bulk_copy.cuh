@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "runtime/ops/cuda/ptx/mma.cuh"
+
+/// Copies from global to shared memory that one thread starts for all, and barriers in shared memory that count their
+/// bytes (PTX ISA, "cp.async.bulk", "mbarrier"). Code of 9.0 and newer has them.
+
+namespace ddptrain::cuda {
+
+/// A barrier whose phase ends when `arrivals` threads have arrived and all bytes that they expected have come.
+__device__ __forceinline__ void init_barrier(std::uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+/// Makes initialised barriers visible to copies.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+/// Arrives, and lets the phase wait for `bytes` more.
+__device__ __forceinline__ void expect_bytes(std::uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+/// Until the phase of that parity has ended; the first phase has parity 0.
+__device__ __forceinline__ void await_phase(std::uint64_t* barrier, int parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+__device__ __forceinline__ void arrive(std::uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+/// What L2 does with lines that are read: policies of PTX createpolicy.
+enum class CachePolicy : std::uint64_t { normal = 0x1000000000000000, evict_first = 0x12F0000000000000 };
+
+/// Copies the tile of the map's matrix that begins at (row, column). `to`: aligned to 1024 bytes, if the map swizzles.
+__device__ __forceinline__ void load_tile(void* to, const CUtensorMap& map, int column, int row, std::uint64_t* barrier,
+                                          CachePolicy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(static_cast<std::uint64_t>(policy))
+      : "memory");
+}
+/// Both addresses are multiples of 16, `count` of 4.
+__device__ __forceinline__ void load_floats(float* to, const float* from, int count, std::uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(count * 4), "r"(shared_address(barrier))
+               : "memory");
+}
+
+}  // namespace ddptrain::cuda

@@ -1,0 +1,194 @@
+#include "runtime/train/checkpoint/checkpoint_writer.h"
+
+#include <spdlog/fmt/chrono.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "runtime/core/atomic_file.h"
+#include "runtime/core/error.h"
+#include "runtime/core/hash.h"
+
+namespace ddptrain {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::string utc() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
+
+/// The result of `work` in a thread, as JSON: {"error": text} where it throws.
+std::future<std::string> in_background(std::function<std::string()> work) {
+  return std::async(std::launch::async, [work = std::move(work)] {
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      return json{{"error", error.what()}}.dump(-1, ' ', false, json::error_handler_t::replace);
+    }
+  });
+}
+
+std::string error_in(const json& result) { return result.value("error", ""); }
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(CheckpointOptions options, RunIdentity run, const Trainer& trainer,
+                                   const World& world, Device& device)
+    : options_(std::move(options)),
+      run_(std::move(run)),
+      trainer_(trainer),
+      world_(world),
+      device_(device),
+      file_name_(fmt::format("rank-{:05}.safetensors", world.rank())) {
+  lay_out();
+  total_bytes_ = world.sum(static_cast<double>(image_bytes_));
+}
+
+CheckpointWriter::~CheckpointWriter() = default;
+
+void CheckpointWriter::lay_out() {
+  const std::vector<StateArray> all = trainer_.state().arrays();
+  for (const StateArray& array : all) {
+    arrays_.push_back({array.name, array.shape, name_of(array.dtype), array.placement});
+  }
+  std::vector<NamedTensor> tensors;
+  std::map<std::string, Tensor> values;
+  for (const StateArray& array : arrays_to_write(all, world_.rank(), world_.size())) {
+    for (const StateArray::Piece& piece : array.pieces) {
+      const std::string name = piece_name(array, piece);
+      const bool whole = name == array.name;
+      tensors.emplace_back(name, StoredTensor{stored_type(array.dtype), whole ? array.shape : piece.values.shape});
+      values[name] = piece.values;
+    }
+  }
+  sort_for_safetensors(tensors);
+  const std::string head = safetensors_head(tensors, {{"format", "pt"}});
+  image_bytes_ = head.size();
+  for (const auto& [name, tensor] : tensors) {
+    places_.push_back({values.at(name), image_bytes_});
+    image_bytes_ += places_.back().values.bytes();
+  }
+  image_ = device_.allocate_pinned(image_bytes_);
+  std::memcpy(image_.data(), head.data(), head.size());
+}
+
+/// As far as can be told before: others may write to the disk, too.
+bool CheckpointWriter::enough_space() const {
+  std::error_code error;
+  const fs::space_info space = fs::space(options_.folder, error);
+  return error || static_cast<double>(space.available) >= total_bytes_;
+}
+
+std::optional<WrittenCheckpoint> CheckpointWriter::start(RunProgress progress) {
+  DDP_CHECK(!busy(), "two checkpoints at once");
+  const double begin = now();
+  progress_ = std::move(progress);
+  current_ = {};
+  current_.step = progress_.step;
+  current_.path = checkpoint_path(options_.folder, progress_.step).string();
+  current_.bytes = static_cast<std::uint64_t>(total_bytes_);
+  const int full = static_cast<int>(world_.min(enough_space() ? world_.size() : world_.rank()));  // the lowest rank
+  if (full < world_.size()) {
+    return finish(fmt::format("rank {} ({}): the disk of {} has not the {:.1f} MB free that it takes", full,
+                              world_.all_gather(world_.hostname())[static_cast<std::size_t>(full)], options_.folder,
+                              1e-6 * total_bytes_));
+  }
+  device_.finish_unfinished();
+  for (const Place& place : places_) {
+    device_.copy(static_cast<char*>(image_.data()) + place.at, place.values.data, place.values.bytes(),
+                 device_.compute_stream());
+  }
+  sums_ = trainer_.metrics().training();
+  device_.synchronize();
+  started_ = now();
+  current_.pause_seconds = started_ - begin;
+  phase_ = Phase::writing;
+  work_ = in_background([this] { return write_file(); });
+  return std::nullopt;
+}
+
+std::string CheckpointWriter::write_file() const {
+  const fs::path folder = current_.path;
+  if (fs::is_symlink(folder)) fail("{}: a link is in the way", folder.string());
+  fs::create_directories(folder);
+  if (world_.rank() == 0 && has_manifest(folder)) fs::remove(folder / kManifestName);
+  AtomicFile file(folder / file_name_);
+  file.write(image_.data(), image_bytes_);
+  file.commit();
+  return json{{"name", file_name_}, {"bytes", image_bytes_}, {"xxh3_128", xxh3_128(image_.data(), image_bytes_)}}
+      .dump();
+}
+
+std::string CheckpointWriter::publish(Manifest manifest) {
+  const fs::path folder = options_.folder;
+  sync_folder(folder);
+  AtomicFile file(fs::path(current_.path) / kManifestName);
+  file.write(to_json(manifest));
+  file.commit();
+  if (const std::string fault = fault_of_layout(current_.path); !fault.empty()) {
+    fs::remove(fs::path(current_.path) / kManifestName);
+    fail("it cannot be read: {}", fault);
+  }
+  undamaged_[current_.step] = true;
+  remove_old_checkpoints(folder, current_.step, options_.keep, undamaged_);
+  return "{}";
+}
+
+std::optional<WrittenCheckpoint> CheckpointWriter::poll() {
+  if (!busy()) return std::nullopt;
+  const bool done = work_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  if (world_.min(done ? 1.0 : 0.0) == 0.0) return std::nullopt;
+  return advance();
+}
+
+std::optional<WrittenCheckpoint> CheckpointWriter::wait() {
+  std::optional<WrittenCheckpoint> result;
+  while (busy()) result = advance();
+  return result;
+}
+
+/// All ranks have finished the phase, or wait for it here.
+std::optional<WrittenCheckpoint> CheckpointWriter::advance() {
+  json mine = json::parse(work_.get());
+  mine["pause"] = current_.pause_seconds;
+  mine["host"] = world_.hostname();
+  for (const MetricSums& sums : sums_) mine["sums"].push_back({sums.loss, sums.correct, sums.samples});
+  const std::vector<std::string> results = world_.all_gather(mine.dump(-1, ' ', false, json::error_handler_t::replace));
+  Manifest manifest{run_, progress_, arrays_, {}, utc()};
+  manifest.progress.rank_sums.clear();
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    const json result = json::parse(results[rank]);
+    if (const std::string error = error_in(result); !error.empty())
+      return finish(fmt::format("rank {} ({}): {}", rank, result.at("host").get<std::string>(), error));
+    current_.pause_seconds = std::max(current_.pause_seconds, result.at("pause").get<double>());
+    if (phase_ == Phase::publishing) continue;
+    manifest.files.push_back({result.at("name"), result.at("bytes"), result.at("xxh3_128")});
+    for (const json& sums : result.at("sums")) {
+      const double loss = sums[0].is_null() ? std::nan("") : sums[0].get<double>();  // JSON has no NaN
+      manifest.progress.rank_sums.push_back({loss, sums[1], sums[2]});
+    }
+  }
+  if (phase_ == Phase::publishing) return finish("");
+  phase_ = Phase::publishing;
+  const bool publishes = world_.rank() == 0;
+  work_ =
+      in_background([this, publishes, manifest = std::move(manifest)] { return publishes ? publish(manifest) : "{}"; });
+  return std::nullopt;
+}
+
+std::optional<WrittenCheckpoint> CheckpointWriter::finish(std::string error) {
+  phase_ = Phase::idle;
+  if (!error.empty() && world_.rank() == 0 && !has_manifest(current_.path)) remove_checkpoint(current_.path);
+  current_.error = std::move(error);
+  current_.write_seconds = started_ > 0.0 ? now() - started_ : 0.0;
+  return current_;
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,341 @@
+#include "runtime/train/measure/calibration.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/core/nvtx.h"
+#include "runtime/train/measure/step_window.h"
+#include "runtime/train/measure/trace.h"
+
+namespace ddptrain {
+namespace {
+
+constexpr std::array kRound = {TimedWork::alone,         TimedWork::step,   TimedWork::silent, TimedWork::communication,
+                               TimedWork::communication, TimedWork::silent, TimedWork::step,   TimedWork::alone};
+constexpr std::size_t kWindowsOfARound = kRound.size();
+constexpr std::size_t kKinds = kWindowsOfARound / 2;
+constexpr double kRoundSeconds = 1.0;         // at least, where the limit allows a few
+constexpr double kSlowGpuRoundSeconds = 4.0;  // a GPU whose clock follows its power needs windows that warm it
+constexpr double kSlowStepSeconds = 0.01;
+constexpr double kRecoverySeconds = 1.0;  // in which such a GPU gets from rest to the clock of its power limit
+constexpr double kRecoveriesOfARound = 2.0;
+constexpr double kFewestRounds = 4.0;
+constexpr std::size_t kRoundsOfAnInterval = 8;  // with fewer, one is narrow by chance too often
+constexpr double kClockFell = 0.97;
+
+std::size_t index_of(TimedWork work) { return static_cast<std::size_t>(work); }
+double slowest(const std::vector<double>& seconds) { return *std::max_element(seconds.begin(), seconds.end()); }
+
+template <class Get>
+std::vector<double> column(const std::vector<CalibrationRound>& rounds, Get get) {
+  std::vector<double> values;
+  for (const CalibrationRound& round : rounds) values.push_back(get(round));
+  return values;
+}
+
+double alone_of(const CalibrationRound& round) { return round.alone; }
+double step_of(const CalibrationRound& round) { return round.step; }
+
+bool is_narrow(const std::vector<CalibrationRound>& rounds, const CalibrationLimits& limits) {
+  if (rounds.size() < kRoundsOfAnInterval) return false;
+  const Estimate efficiency = estimate_ratio(column(rounds, alone_of), column(rounds, step_of));
+  return 2.0 * efficiency.half_width < limits.interval_width;
+}
+
+class Calibrator {
+ public:
+  Calibrator(TimedJob& job, double step_seconds, bool gpu, const CalibrationLimits& limits)
+      : job_(job), limits_(limits) {
+    const bool slow = gpu && step_seconds > kSlowStepSeconds;
+    const double most = slow ? kSlowGpuRoundSeconds : kRoundSeconds;
+    double round_seconds = limits.seconds / kFewestRounds;
+    if (slow) {
+      recovery_steps_ = agreed_steps(std::min(kRecoverySeconds, round_seconds / kWindowsOfARound), step_seconds);
+      recovery_seconds_ = static_cast<double>(recovery_steps_) * step_seconds;
+      round_seconds -= kRecoveriesOfARound * recovery_seconds_;
+    }
+    const double window = std::min(round_seconds, most) / kWindowsOfARound;
+    steps_.fill(agreed_steps(window, step_seconds));
+    const double communication = slowest(job.time(TimedWork::communication, 1, 0).seconds);
+    steps_[index_of(TimedWork::communication)] = agreed_steps(window, std::max(communication, 1e-9));
+  }
+
+  std::vector<CalibrationRound> measure() {
+    std::vector<CalibrationRound> rounds;
+    bool done = false;
+    while (!done) {
+      const double before = seconds_;
+      job_.progress(seconds_, limits_.seconds);
+      rounds.push_back(round());
+      const bool no_time = seconds_ + (seconds_ - before) > limits_.seconds;
+      done = job_.agreed(no_time || is_narrow(rounds, limits_) ? 1.0 : 0.0) > 0.0;
+    }
+    mark_fallen_clocks(rounds);
+    return rounds;
+  }
+
+ private:
+  std::uint64_t agreed_steps(double window_seconds, double step_seconds) {
+    return static_cast<std::uint64_t>(job_.agreed(static_cast<double>(steps_per_window(window_seconds, step_seconds))));
+  }
+
+  CalibrationRound round() {
+    CalibrationRound result;
+    for (const TimedWork work : kRound) add(result, work);
+    return result;
+  }
+
+  void add(CalibrationRound& round, TimedWork work) {
+    const std::uint64_t steps = steps_[index_of(work)];
+    TimedJob::Window window = job_.time(work, steps, lead(work));
+    seconds_ += slowest(window.seconds);
+    for (std::vector<double>* times : {&window.seconds, &window.cpu_seconds}) {
+      for (double& seconds : *times) seconds *= 0.5 / static_cast<double>(steps);
+    }
+    switch (work) {
+      case TimedWork::alone:
+        round.alone += window.seconds.front();
+        round.alone_sm_mhz += 0.5 * window.sm_mhz;
+        break;
+      case TimedWork::step:
+        round.step += slowest(window.seconds);
+        round.step_sm_mhz += 0.5 * window.sm_mhz;
+        round.compute_beside += 0.5 * compute(true);
+        break;
+      case TimedWork::silent:
+        add(round.silent, window.seconds);
+        add(round.silent_cpu, window.cpu_seconds);
+        round.compute_silent += 0.5 * compute(false);
+        break;
+      case TimedWork::communication:
+        round.communication += slowest(window.seconds);
+    }
+  }
+
+  static void add(std::vector<double>& sums, const std::vector<double>& values) {
+    sums.resize(values.size());
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
+  }
+
+  std::uint64_t lead(TimedWork work) {
+    const bool rested = last_ == TimedWork::alone || last_ == TimedWork::communication;
+    const bool recovers = rested && work != last_ && recovery_steps_ > 0;
+    last_ = work;
+    if (!recovers) return steps_[index_of(work)] / 4;
+    seconds_ += recovery_seconds_;
+    return recovery_steps_;
+  }
+
+  /// Behind a window of the same work, for the same clock.
+  double compute(bool communicates) {
+    const std::vector<double> seconds = job_.time_compute(communicates);
+    seconds_ += slowest(seconds);
+    return mean(seconds);
+  }
+
+  static void mark_fallen_clocks(std::vector<CalibrationRound>& rounds) {
+    double alone = 0.0, step = 0.0;
+    for (const CalibrationRound& round : rounds) {
+      alone = std::max(alone, round.alone_sm_mhz);
+      step = std::max(step, round.step_sm_mhz);
+    }
+    for (CalibrationRound& round : rounds) {
+      round.clock_fell = round.alone_sm_mhz < kClockFell * alone || round.step_sm_mhz < kClockFell * step;
+    }
+  }
+
+  TimedJob& job_;
+  const CalibrationLimits& limits_;
+  std::array<std::uint64_t, kKinds> steps_{};
+  std::uint64_t recovery_steps_ = 0;  ///< 0: the clock does not follow the power.
+  double recovery_seconds_ = 0.0;
+  TimedWork last_ = TimedWork::communication;  ///< Of the newest window; the constructor has one.
+  double seconds_ = 0.0;                       ///< In windows so far.
+};
+
+std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& rounds,
+                                      std::vector<double> CalibrationRound::*times) {
+  std::vector<double> means((rounds.front().*times).size());
+  for (const CalibrationRound& round : rounds) {
+    for (std::size_t rank = 0; rank < means.size(); ++rank) {
+      means[rank] += (round.*times)[rank] / static_cast<double>(rounds.size());
+    }
+  }
+  return means;
+}
+
+/// How many ranks may be the slowest one, as far as the rounds tell it: `slowest`, and those that are not slower by
+/// chance alone.
+std::size_t slowest_candidates(const std::vector<CalibrationRound>& rounds, std::size_t slowest) {
+  std::size_t count = 0;
+  for (std::size_t rank = 0; rank < rounds.front().silent.size(); ++rank) {
+    const auto behind = [&](const CalibrationRound& r) { return r.silent[slowest] - r.silent[rank]; };
+    const Estimate lead = estimate_mean(column(rounds, behind));
+    if (rank == slowest || lead.contains(0.0)) ++count;
+  }
+  return count;
+}
+
+/// `half_width` of a difference to the slowest rank, with what is to be added because that rank was chosen: it grows as
+/// `chosen` does beyond `one`.
+double widened(double half_width, double one, double chosen) {
+  return std::isfinite(chosen) ? std::sqrt(half_width * half_width + chosen * chosen - one * one) : half_width;
+}
+
+/// The part of the slowest rank. As the same rounds choose that rank, the intervals of what is measured from it grow.
+void find_stragglers(const std::vector<CalibrationRound>& rounds, Calibration& result) {
+  const std::size_t rank = result.slowest_rank;
+  const auto behind = column(rounds, [rank](const CalibrationRound& r) { return r.silent[rank] - mean(r.silent); });
+  result.stragglers = estimate_mean(behind, slowest_candidates(rounds, rank));
+  const double one = estimate_mean(behind).half_width, chosen = result.stragglers.half_width;
+  for (Estimate* part : {&result.exposed, &result.waiting}) part->half_width = widened(part->half_width, one, chosen);
+  const double scale = 1.0 / result.communication_seconds;
+  result.exposed_fraction.half_width = widened(result.exposed_fraction.half_width, scale * one, scale * chosen);
+}
+
+/// All of it from the means of rounds.
+Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_step) {
+  Calibration result;
+  result.silent_seconds = mean_of_each_rank(rounds, &CalibrationRound::silent);
+  result.cpu_share = mean_of_each_rank(rounds, &CalibrationRound::silent_cpu);
+  for (std::size_t i = 0; i < result.cpu_share.size(); ++i) result.cpu_share[i] /= result.silent_seconds[i];
+  const auto ranks = static_cast<double>(result.silent_seconds.size());
+  const auto slow = std::max_element(result.silent_seconds.begin(), result.silent_seconds.end());
+  const auto rank = static_cast<std::size_t>(slow - result.silent_seconds.begin());
+  result.slowest_rank = rank;
+  result.silent_mean_seconds = mean(result.silent_seconds);
+  const auto silent_mean = [](const CalibrationRound& r) { return mean(r.silent); };
+  const auto silent_0 = [](const CalibrationRound& r) { return r.silent.front(); };
+  result.rank_0 = estimate_ratio(column(rounds, silent_0), column(rounds, silent_mean));
+  const auto observed = [&](auto get) { return estimate_mean(column(rounds, get)); };
+  const auto exposed = [rank](const CalibrationRound& r) { return r.step - r.silent[rank]; };
+  const auto slowed_down = [](const CalibrationRound& r) { return r.compute_beside - r.compute_silent; };
+  const auto communication = [](const CalibrationRound& r) { return r.communication; };
+  result.alone_seconds = observed(alone_of).value;
+  result.step_seconds = observed(step_of).value;
+  result.communication_seconds = observed(communication).value;
+  result.scaling_efficiency = estimate_ratio(column(rounds, alone_of), column(rounds, step_of));
+  result.exposed_fraction = estimate_ratio(column(rounds, exposed), column(rounds, communication));
+  result.together = observed([](const CalibrationRound& r) { return mean(r.silent) - r.alone; });
+  result.exposed = observed(exposed);
+  result.slowed_down = observed(slowed_down);
+  result.waiting = observed([&](const CalibrationRound& r) { return exposed(r) - slowed_down(r); });
+  find_stragglers(rounds, result);
+  result.samples_per_second = samples_per_step / result.step_seconds;
+  result.baseline_per_second = samples_per_step / ranks / result.alone_seconds;
+  result.rounds = std::move(rounds);
+  return result;
+}
+
+/// The job that has been trained.
+class TrainedJob final : public TimedJob {
+ public:
+  TrainedJob(Trainer& trainer, const World& world, Device& device, SensorSampler* sensors, std::uint32_t traced_steps)
+      : trainer_(trainer),
+        world_(world),
+        device_(device),
+        sensors_(sensors),
+        alone_(trainer.make_silent_steps(true)),
+        step_(trainer.training_steps()),
+        silent_(trainer.make_silent_steps(false)),
+        communication_(trainer.make_communication_steps()),
+        traced_(trainer.make_traced_steps(traced_steps, true)),
+        traced_silent_(trainer.make_traced_steps(traced_steps, false)) {
+    for (StepGraph* graph : {&alone_, &step_, &silent_, &communication_}) {
+      graph->prepare();
+      // The graphs' first launch uploads them: not counted.
+      if (device.kind() == DeviceKind::cuda) time_window(*graph, kUnroll + 1, world, device);
+    }
+    if (device.kind() != DeviceKind::cuda) return;
+    traced_.run();
+    traced_silent_.run();
+  }
+
+  Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) override {
+    StepGraph& graph = *std::array{&alone_, &step_, &silent_, &communication_}[index_of(work)];
+    const bool goes_on = work == TimedWork::step && trainer_.computes_beside_sums();  // as in training
+    const bool takes_part = work != TimedWork::alone || world_.rank() == 0;
+    if (takes_part) {
+      graph.run(goes_on ? std::max<std::uint64_t>(lead, 1) : lead);
+      if (!goes_on) device_.synchronize();
+    }
+    if (sensors_ != nullptr) sensors_->take();  // of what was before
+    const WindowTime mine = time_window(graph, steps, world_, device_, {.takes_part = takes_part, .waits = !goes_on});
+    device_.synchronize();
+    SensorWindow shown;
+    if (sensors_ != nullptr && takes_part) shown = sensors_->take();
+    Window window{gather(mine.seconds)};
+    if (device_.kind() == DeviceKind::cpu) window.cpu_seconds = gather(mine.cpu_seconds);
+    for (const double mhz : gather(shown.sm_mhz.readings > 0 ? shown.sm_mhz.mean() : 0.0)) {
+      if (mhz > 0.0) window.sm_mhz = window.sm_mhz == 0.0 ? mhz : std::min(window.sm_mhz, mhz);
+    }
+    return window;
+  }
+
+  std::vector<double> time_compute(bool communicates) override {
+    world_.barrier();
+    return gather(compute_seconds((communicates ? traced_ : traced_silent_).run()));
+  }
+
+  void progress(double seconds, double of_seconds) override {
+    const auto most = std::max(1u, static_cast<std::uint32_t>(std::ceil(of_seconds)));
+    device_.watch().set_part(std::min(most, static_cast<std::uint32_t>(seconds)), most);
+  }
+  double agreed(double mine) override { return world_.max(mine); }
+
+ private:
+  std::vector<double> gather(double value) const {
+    std::string bytes(sizeof(value), '\0');
+    std::memcpy(bytes.data(), &value, sizeof(value));
+    std::vector<double> all;
+    for (const std::string& one : world_.all_gather(bytes)) std::memcpy(&all.emplace_back(), one.data(), one.size());
+    return all;
+  }
+
+  Trainer& trainer_;
+  const World& world_;
+  Device& device_;
+  SensorSampler* sensors_;
+  StepGraph alone_;
+  StepGraph& step_;
+  StepGraph silent_;
+  StepGraph communication_;
+  TracedSteps traced_;
+  TracedSteps traced_silent_;
+};
+
+}  // namespace
+
+double calibration_seconds(double train_seconds, double min_seconds) {
+  return std::clamp(0.25 * std::max(train_seconds, min_seconds), kFewestRounds * kRoundSeconds, 20.0);
+}
+
+Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,
+                      const CalibrationLimits& limits) {
+  Calibration result = evaluate(Calibrator(job, step_seconds, gpu, limits).measure(), samples_per_step);
+  if (!is_narrow(result.rounds, limits)) result.limit_seconds = limits.seconds;
+  return result;
+}
+
+Calibration calibrate(Trainer& trainer, const World& world, Device& device, double samples_per_second,
+                      const CalibrationLimits& limits, SensorSampler* sensors) {
+  if (world.size() == 1) {
+    Calibration result;
+    result.samples_per_second = result.baseline_per_second = samples_per_second;
+    return result;
+  }
+  const NvtxRange range("calibration");
+  const Watch::Phase phase(device.watch(), "calibration");
+  const auto samples_per_step = static_cast<double>(trainer.sampler().samples_per_step());
+  const double step_seconds = samples_per_step / samples_per_second;
+  TrainedJob job(trainer, world, device, sensors, step_seconds > kSlowStepSeconds ? 1 : kUnroll);
+  return calibrate(job, samples_per_step, step_seconds, device.kind() == DeviceKind::cuda, limits);
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,78 @@
+#include "runtime/train/measure/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+/// The integral of cos^(degrees - 1) from `angle` on, by Simpson's rule, as far as it is not negligible.
+double tail(double angle, double degrees) {
+  constexpr int kParts = 128;
+  const double end = std::min(0.5 * std::numbers::pi, angle + 9.0 / std::sqrt(degrees));
+  const double width = (end - angle) / kParts;
+  double sum = 0.0;
+  for (int i = 0; i <= kParts; ++i) {
+    const double weight = i == 0 || i == kParts ? 1.0 : i % 2 == 1 ? 4.0 : 2.0;
+    sum += weight * std::pow(std::max(std::cos(angle + i * width), 0.0), degrees - 1.0);
+  }
+  return sum * width / 3.0;
+}
+
+/// How many independent observations tell as much about their mean.
+double effective_count(const std::vector<double>& deviations, double squares) {
+  constexpr double kFewest = 2.5;  // with fewer, one high correlation by chance would make the interval useless
+  const auto n = static_cast<double>(deviations.size());
+  const double products = std::inner_product(deviations.begin() + 1, deviations.end(), deviations.begin(), 0.0);
+  if (n < 4.0 || n * products + squares <= 0.0) return n;
+  const double correlation = (n * products / squares + 1.0) / (n - 3.0);  // Kendall's correction of the bias
+  return std::max(kFewest, n * (1.0 - correlation) / (1.0 + correlation));
+}
+
+}  // namespace
+
+double mean(const std::vector<double>& values) {
+  DDP_CHECK(!values.empty(), "a mean of nothing");
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double student_quantile(double above, double degrees) {
+  DDP_CHECK(above > 0.0 && above < 0.5 && degrees >= 1.0, "a quantile above {} of {} degrees", above, degrees);
+  const double log_scale = std::lgamma(0.5 * (degrees + 1.0)) - std::lgamma(0.5 * degrees);
+  const double wanted = above / std::exp(log_scale) * std::sqrt(std::numbers::pi);
+  double angle = 0.0;                                     // its tangent is the quantile / sqrt(degrees)
+  for (double step = 1.0; step > 1e-12; angle += step) {  // Newton's method: as `tail` is convex, from one side
+    step = (tail(angle, degrees) - wanted) / std::pow(std::cos(angle), degrees - 1.0);
+  }
+  return std::sqrt(degrees) * std::tan(angle);
+}
+
+Estimate estimate_mean(const std::vector<double>& observations, std::size_t candidates) {
+  Estimate result{mean(observations)};
+  if (observations.size() < 2) return result;
+  std::vector<double> deviations = observations;
+  for (double& value : deviations) value -= result.value;
+  const double squares = std::inner_product(deviations.begin(), deviations.end(), deviations.begin(), 0.0);
+  const double degrees = effective_count(deviations, squares) - 1.0;
+  const double variance = squares / static_cast<double>(observations.size()) / degrees;  // of the mean
+  result.half_width = student_quantile(0.025 / static_cast<double>(candidates), degrees) * std::sqrt(variance);
+  return result;
+}
+
+Estimate estimate_ratio(const std::vector<double>& numerators, const std::vector<double>& denominators) {
+  DDP_CHECK(numerators.size() == denominators.size(), "{} numerators, {} denominators", numerators.size(),
+            denominators.size());
+  const double below = mean(denominators);
+  const double ratio = mean(numerators) / below;
+  std::vector<double> deviations;
+  for (std::size_t i = 0; i < numerators.size(); ++i) {
+    deviations.push_back((numerators[i] - ratio * denominators[i]) / below);
+  }
+  return {ratio, estimate_mean(deviations).half_width};
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,99 @@
+#include "runtime/train/measure/step_profile.h"
+
+#include <optional>
+#include <vector>
+
+#include "runtime/train/measure/step_window.h"
+#include "runtime/train/run/meter.h"
+
+namespace ddptrain {
+namespace {
+
+constexpr int kRounds = 5;
+
+/// A sequence of work that is measured once in every round.
+class Series {
+ public:
+  explicit Series(StepGraph& graph) : graph_(graph) {}
+
+  StepGraph& graph() const { return graph_; }
+  void add(double slowest, double mean) {
+    slowest_.push_back(slowest);
+    mean_.push_back(mean);
+  }
+  double slowest() const { return median(slowest_); }  ///< Seconds per step of the slowest rank.
+  double mean() const { return median(mean_); }        ///< The same over the ranks.
+
+ private:
+  StepGraph& graph_;
+  std::vector<double> slowest_;
+  std::vector<double> mean_;
+};
+
+/// In the order in which they are measured; the first one sets how many steps a window has.
+/// How many rounds it took.
+int measure(const std::vector<Series*>& all, const World& world, Device& device, double min_seconds) {
+  const bool gpu = device.kind() == DeviceKind::cuda;
+  for (const Series* series : all) {  // eager steps, capture and the graphs' first launch: not counted
+    if (gpu) time_window(series->graph(), 2 * kUnroll + 1, world, device);
+  }
+  const std::uint64_t probe = gpu ? kUnroll : 1;
+  const double step =
+      world.max(time_window(all.front()->graph(), probe, world, device).seconds) / static_cast<double>(probe);
+  const std::uint64_t steps = steps_per_window(gpu ? 0.02 : 0.1, step);
+  int round = 0;
+  for (double timed = 0.0; round < kRounds || timed < min_seconds; ++round) {
+    for (Series* series : all) {
+      const double mine = time_window(series->graph(), steps, world, device).seconds / static_cast<double>(steps);
+      const double slowest = world.max(mine);
+      series->add(slowest, world.sum(mine) / world.size());
+      if (series == all.front()) timed += slowest * static_cast<double>(steps);
+    }
+  }
+  return round;
+}
+
+}  // namespace
+
+StepTimes step_times_of(const TimedPasses& timed) {
+  StepTimes result;
+  result.step = timed.step;
+  result.eager_step = timed.eager_step;
+  result.data = timed.data;
+  result.forward = timed.forward - timed.data;
+  result.backward = timed.forward_and_backward - timed.forward;
+  result.optimizer = timed.silent - timed.forward_and_backward;
+  result.exposed_communication = timed.step - timed.silent;
+  result.stragglers = timed.silent - timed.silent_mean;
+  result.communication = timed.communication;
+  return result;
+}
+
+StepTimes profile_step(Trainer& trainer, StepGraph* data_steps, const World& world, Device& device,
+                       double min_seconds) {
+  StepGraph eager_steps = trainer.make_eager_steps();
+  StepGraph forward_steps = trainer.make_pass_steps(false);
+  StepGraph pass_steps = trainer.make_pass_steps(true);
+  StepGraph silent_steps = trainer.make_silent_steps(false);
+  StepGraph communication_steps = trainer.make_communication_steps();
+  Series step(trainer.training_steps()), eager(eager_steps), forward(forward_steps), passes(pass_steps);
+  Series silent(silent_steps), communication(communication_steps);
+  std::optional<Series> data;
+  if (data_steps != nullptr) data.emplace(*data_steps);
+  std::vector<Series*> all = {&step, &eager, &forward, &passes, &silent, &communication};
+  if (data) all.push_back(&*data);
+  const int rounds = measure(all, world, device, min_seconds);
+  const bool several_ranks = world.size() > 1;
+  StepTimes result = step_times_of({.step = step.slowest(),
+                                    .eager_step = eager.slowest(),
+                                    .data = data ? data->slowest() : 0.0,
+                                    .forward = forward.slowest(),
+                                    .forward_and_backward = passes.slowest(),
+                                    .silent = several_ranks ? silent.slowest() : step.slowest(),
+                                    .silent_mean = several_ranks ? silent.mean() : step.mean(),
+                                    .communication = several_ranks ? communication.slowest() : 0.0});
+  result.rounds = rounds;
+  return result;
+}
+
+}  // namespace ddptrain

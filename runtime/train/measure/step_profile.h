@@ -1,0 +1,45 @@
+#pragma once
+
+#include "runtime/comm/world.h"
+#include "runtime/device/device.h"
+#include "runtime/train/step/trainer.h"
+
+namespace ddptrain {
+
+/// Seconds per step: medians over rounds in which all are measured in turn, each on its slowest rank. Parts are
+/// differences between the step cut short after one part and after the next, so they add up to `step`, and noise can
+/// make a small one negative.
+struct StepTimes {
+  double step = 0.0;     ///< As a CUDA graph where there are graphs, else launched kernel by kernel.
+  double data = 0.0;     ///< Input alone.
+  double forward = 0.0;  ///< Without data, and without what of the backward pass a model begins in it.
+  double backward = 0.0;
+  double optimizer = 0.0;              ///< What of it backward does not hide.
+  double exposed_communication = 0.0;  ///< Step - step without communication; 0 on one rank.
+  double stragglers = 0.0;             ///< Of the step without communication: slowest rank - mean. Within the parts.
+  double communication = 0.0;          ///< The all-reduces alone.
+  double eager_step = 0.0;             ///< Launched kernel by kernel; what it takes longer are launch gaps.
+  int rounds = 0;
+};
+
+/// What is timed for that, seconds per step: medians over rounds of the slowest rank. 0: not measured.
+struct TimedPasses {
+  double step = 0.0;
+  double eager_step = 0.0;
+  double data = 0.0;                  ///< Alone.
+  double forward = 0.0;               ///< With data.
+  double forward_and_backward = 0.0;  ///< With data.
+  double silent = 0.0;                ///< The step without communication; of one rank the step.
+  double silent_mean = 0.0;           ///< The same, mean over the ranks.
+  double communication = 0.0;
+};
+
+/// All but the number of rounds.
+StepTimes step_times_of(const TimedPasses& timed);
+
+/// Collective. `data`: queues the input of a step alone; null where it cannot be told from forward. The trainer should
+/// have its graph enabled; its parameters are spoilt.
+/// Goes on until `min_seconds` of whole steps have been timed.
+StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Device& device, double min_seconds = 0.0);
+
+}  // namespace ddptrain

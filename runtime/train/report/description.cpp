@@ -1,0 +1,108 @@
+#include "runtime/train/report/description.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/error.h"
+#include "runtime/core/out_of_memory.h"
+#include "runtime/core/text_table.h"
+
+namespace ddptrain {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double sum(const std::vector<LayerWork>& layers, double LayerWork::*flop) {
+  double total = 0.0;
+  for (const LayerWork& layer : layers) total += layer.*flop;
+  return total;
+}
+
+std::vector<BucketWork> describe_buckets(const Model& model, const ParameterArena& arena) {
+  const ModelWork work = model.work();
+  const std::vector<ParameterSpec>& specs = arena.specs();
+  DDP_CHECK(work.ready_after.size() == specs.size(), "work of {} parameters, and there are {}", work.ready_after.size(),
+            specs.size());
+  const double backward = sum(work.layers, &LayerWork::backward);
+  std::vector<BucketWork> buckets;
+  for (const Bucket& bucket : arena.plan().buckets) {
+    BucketWork& made = buckets.emplace_back();
+    made.bytes = bucket.size * static_cast<std::int64_t>(size_of(arena.gradient_type()));
+    for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
+      made.parameters.push_back(specs[i].name);
+      made.complete_at = std::max(made.complete_at, work.ready_after[i] / backward);
+    }
+  }
+  return buckets;
+}
+
+Json json_of(const LayerWork& layer) {
+  return {{"name", layer.name},
+          {"flop_forward", layer.forward},
+          {"flop_backward", layer.backward},
+          {"flop_forward_causal", layer.forward_causal},
+          {"flop_backward_causal", layer.backward_causal}};
+}
+
+Json json_of(const Description& d, bool whole) {
+  Json json = {{"model", d.model},
+               {"device", d.device},
+               {"precision", d.precision},
+               {"world_size", d.world_size},
+               {"batch_per_rank", d.batch_per_rank},
+               {"grad_accum", d.grad_accum},
+               {"virtual_ranks", d.virtual_ranks},
+               {"parameters", d.parameters},
+               {"unit", d.unit},
+               {"units_per_sample", d.units_per_sample},
+               {"flop_per_sample", d.flop_per_sample},
+               {"flop_forward_per_sample", sum(d.layers, &LayerWork::forward)},
+               {"flop_backward_per_sample", sum(d.layers, &LayerWork::backward)}};
+  if (whole) {
+    for (const LayerWork& layer : d.layers) json["layers"].push_back(json_of(layer));
+  }
+  json["gradient_dtype"] = d.gradient_type;
+  if (!d.hierarchical.empty()) json["hierarchical"] = d.hierarchical;
+  std::int64_t bytes = 0;
+  for (const BucketWork& bucket : d.buckets) bytes += bucket.bytes;
+  json["comm_bytes_per_step"] = bytes;
+  for (const BucketWork& bucket : d.buckets) {
+    Json& made = json["buckets"].emplace_back(Json{{"bytes", bucket.bytes}, {"complete_at", bucket.complete_at}});
+    if (whole) made["parameters"] = bucket.parameters;
+  }
+  for (const auto& [purpose, memory] : d.memory) json["memory"][purpose] = memory;
+  json["decides_parameters"] = d.decides_parameters;
+  return json;
+}
+
+}  // namespace
+
+Description describe(const Model& model, const ParameterArena& arena) {
+  Description description;
+  description.parameters = arena.parameter_count();
+  description.unit = model.unit();
+  description.units_per_sample = model.predictions_per_sample();
+  description.flop_per_sample = model.flops_per_sample();
+  description.layers = model.work().layers;
+  description.gradient_type = arena.gradient_type() == DType::f32 ? "fp32" : name_of(arena.gradient_type());
+  description.buckets = describe_buckets(model, arena);
+  description.memory = arena.memory();
+  for (const MemoryUse& use : model.memory()) description.memory.push_back(use);
+  return description;
+}
+
+std::string Description::json() const { return json_of(*this, true).dump(1) + "\n"; }
+std::string Description::summary() const { return json_of(*this, false).dump(); }
+
+std::string Description::table() const {
+  std::vector<std::vector<std::string>> rows;
+  std::size_t all = 0;
+  for (const auto& [purpose, bytes] : memory) {
+    if (bytes > 0) rows.push_back({purpose, size_text(bytes)});
+    all += bytes;
+  }
+  rows.push_back({"all", size_text(all)});
+  return text_table(rows);
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/core/tensor.h"
+#include "runtime/train/model.h"
+#include "runtime/train/step/store/parameter_arena.h"
+
+/// What a run computes, sends and keeps, put together from what its components know, for those who ask before it trains
+/// (ddptrain --describe, --dry-run) and for its summary. The tools in Python read it and derive nothing themselves.
+
+namespace ddptrain {
+
+struct BucketWork {
+  std::int64_t bytes = 0;               ///< As sent, with padding.
+  std::vector<std::string> parameters;  ///< Names.
+  double complete_at = 0.0;             ///< Share of backward's FLOP after which all of its gradients are complete.
+};
+
+struct Description {
+  std::string model;
+  std::string device;     ///< cpu or cuda
+  std::string precision;  ///< As --precision names it.
+  int world_size = 1;
+  std::int64_t batch_per_rank = 0;
+  std::int64_t grad_accum = 1;
+  std::int64_t virtual_ranks = 0;  ///< 0: none.
+  std::int64_t parameters = 0;
+  std::string unit;
+  std::int64_t units_per_sample = 1;
+  double flop_per_sample = 0.0;  ///< As MFU counts them.
+  std::vector<LayerWork> layers;
+  std::string gradient_type;  ///< As --comm-dtype names it.
+  std::string hierarchical;   ///< With MPI, as --hierarchical names it; empty with NCCL.
+  std::vector<BucketWork> buckets;
+  std::vector<MemoryUse> memory;                ///< Of one rank's device.
+  std::vector<std::string> decides_parameters;  ///< Flags with which training ends with other parameters.
+
+  std::string json() const;     ///< All of it, on several lines.
+  std::string summary() const;  ///< JSON on one line, without layers and names.
+  std::string table() const;    ///< Memory, for people.
+};
+
+/// Of a model and its arena; what the program knows is left out.
+Description describe(const Model& model, const ParameterArena& arena);
+
+}  // namespace ddptrain

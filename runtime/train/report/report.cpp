@@ -1,0 +1,363 @@
+#include "runtime/train/report/report.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "runtime/core/error.h"
+#include "runtime/core/printable.h"
+#include "runtime/core/progress.h"
+#include "runtime/core/writable.h"
+#include "runtime/train/checkpoint/checkpoint_writer.h"
+#include "runtime/train/measure/sensor_report.h"
+#include "runtime/train/report/summary.h"
+#include "runtime/train/report/tensorboard_file.h"
+
+namespace ddptrain {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+/// Bytes that are not UTF-8 are replaced.
+std::string utf8(const std::string& text) {
+  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+}
+
+/// In Markdown.
+std::string as_code(const std::string& text) {
+  std::string code = "    ";
+  for (const char c : text) code += c == '\n' ? std::string("\n    ") : std::string(1, c);
+  return code;
+}
+
+Json info_fields(const RunInfo& info) {
+  const Description& run = info.description;
+  Json fields = {{"version", info.version},
+                 {"model", run.model},
+                 {"device", run.device},
+                 {"device_name", info.device_name},
+                 {"precision", run.precision},
+                 {"world_size", run.world_size},
+                 {"nodes", info.nodes},
+                 {"local_world_size", info.local_world_size},
+                 {"shared_gpus", info.shared_gpus},
+                 {"batch_per_rank", run.batch_per_rank},
+                 {"grad_accum", run.grad_accum},
+                 {"virtual_ranks", run.virtual_ranks},
+                 {"zero", info.zero},
+                 {"comm_dtype", run.gradient_type},
+                 {"gradient_path", info.gradient_path.name},
+                 {"gradient_path_reason", info.gradient_path.reason},
+                 {"steps", info.steps},
+                 {"epochs", info.epochs},
+                 {"parameters", run.parameters}};
+  for (const auto& [name, size] : info.shape) fields[name] = size;
+  return fields;
+}
+
+Json nccl_field(const std::optional<NcclUsage>& nccl) {
+  if (!nccl) return nullptr;
+  return {{"version", nccl->version},
+          {"algorithm", nccl->algorithm},
+          {"protocol", nccl->protocol},
+          {"channels", nccl->channels},
+          {"transport", nccl->transport}};
+}
+
+Json half_width(const Estimate& estimate, double factor = 1.0) {
+  return std::isfinite(estimate.half_width) ? Json(factor * estimate.half_width) : Json(nullptr);
+}
+
+void warn_of_shared_cores(const Calibration& c) {
+  constexpr double kToItself = 0.9;
+  const auto least = std::min_element(c.cpu_share.begin(), c.cpu_share.end());
+  if (least == c.cpu_share.end() || *least >= kToItself) return;
+  spdlog::warn(
+      "Rank {} had a core for {:.0f}% of the time in which it computed: other programs, or more threads than cores, "
+      "disturb the measured scaling and the step",
+      least - c.cpu_share.begin(), 100.0 * *least);
+}
+
+/// Of the FLOP, without what a causal mask hides, of forward and, as MFU counts, twice as much of backward.
+double causal_share(const Description& run) {
+  double hidden = 0.0;
+  for (const LayerWork& layer : run.layers) hidden += layer.forward - layer.forward_causal;
+  return 1.0 - 3.0 * hidden / run.flop_per_sample;
+}
+
+Json round_fields(const CalibrationRound& round) {
+  const auto known = [](double mhz) { return mhz > 0.0 ? Json(mhz) : Json(nullptr); };
+  return {{"alone_seconds", round.alone},
+          {"step_seconds", round.step},
+          {"silent_seconds", round.silent},
+          {"communication_seconds", round.communication},
+          {"compute_beside_seconds", round.compute_beside},
+          {"compute_silent_seconds", round.compute_silent},
+          {"alone_sm_mhz", known(round.alone_sm_mhz)},
+          {"step_sm_mhz", known(round.step_sm_mhz)},
+          {"clock_fell", round.clock_fell}};
+}
+
+void add_calibration(Json& line, const std::optional<Calibration>& calibration, const Description& run) {
+  line["baseline_per_second"] = nullptr;
+  line["scaling_efficiency"] = nullptr;
+  line["exposed_comm_fraction"] = nullptr;
+  if (!calibration) return;
+  const Calibration& c = *calibration;
+  const auto units = static_cast<double>(run.units_per_sample);
+  line["baseline_per_second"] = units * c.baseline_per_second;
+  line["scaling_efficiency"] = c.scaling_efficiency.value;
+  line["scaling_efficiency_half_width"] = half_width(c.scaling_efficiency);
+  line["exposed_comm_fraction"] = c.exposed_fraction.value;
+  line["exposed_comm_fraction_half_width"] = half_width(c.exposed_fraction);
+  line[run.unit + "_per_second_beside_baseline"] = units * c.samples_per_second;
+  line["step_seconds"] = c.step_seconds;
+  line["step_seconds_alone"] = c.alone_seconds;
+  line["step_seconds_without_communication"] = c.silent_slowest_seconds();
+  line["step_seconds_without_communication_mean"] = c.silent_mean_seconds;
+  line["step_seconds_without_communication_per_rank"] = c.silent_seconds;
+  line["rank_0_step_ratio"] = c.rank_0.value;
+  line["rank_0_step_ratio_half_width"] = half_width(c.rank_0);
+  line["cpu_share_per_rank"] = c.cpu_share;
+  line["communication_seconds"] = c.communication_seconds;
+  for (const auto& [name, part] : {std::pair{"together_us", c.together},
+                                   {"stragglers_us", c.stragglers},
+                                   {"exposed_comm_us", c.exposed},
+                                   {"slowed_down_us", c.slowed_down},
+                                   {"waiting_us", c.waiting}}) {
+    line[name] = 1e6 * part.value;
+    line[std::string(name) + "_half_width"] = half_width(part, 1e6);
+  }
+  line["calibration_rounds"] = c.rounds.size();
+  line["calibration_limit_seconds"] = json_of(c.limit_seconds);
+  line["calibration"] = Json::array();
+  for (const CalibrationRound& round : c.rounds) line["calibration"].push_back(round_fields(round));
+}
+
+}  // namespace
+
+std::string described(const GradientPath& path) {
+  return path.reason.empty() ? path.text : fmt::format("{} ({})", path.text, path.reason);
+}
+
+namespace {
+
+/// A run that was killed, or whose disk was full, may have left the beginning of a line.
+void drop_cut_line(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t whole = text.rfind('\n') + 1;  // 0 where there is none
+  if (whole < text.size()) std::filesystem::resize_file(path, whole);
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::string& path, bool append) : path_(path) {
+  require_writable("--metrics", path);
+  if (append && std::filesystem::is_regular_file(path)) drop_cut_line(path);
+  file_.open(path, append ? std::ios::app : std::ios::out);
+}
+
+void MetricsFile::write(const std::string& line) {
+  file_ << line << '\n' << std::flush;
+  if (file_) return;
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path_, ignored) && std::filesystem::is_empty(path_, ignored)) {
+    std::filesystem::remove(path_, ignored);
+  }
+  fail("writing to the metrics file {} failed", path_);
+}
+
+Report::Report(RunInfo info, const ReportFiles& files, Progress* progress)
+    : info_(std::move(info)), files_(files), progress_(progress) {}
+
+void Report::print(const std::string& text) const {
+  if (progress_ != nullptr) return progress_->print(text);
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+/// Adds the time; bytes that are not UTF-8 are replaced.
+void Report::write(Json line) const {
+  if (files_.metrics == nullptr) return;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  line["time"] = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1000.0;
+  files_.metrics->write(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+void Report::scalar(const std::string& tag, std::int64_t step, const std::optional<double>& value) const {
+  if (files_.tensorboard != nullptr && value) files_.tensorboard->scalar(tag, step, *value);
+}
+
+void Report::start() {
+  Json line = {{"event", "start"}};
+  line.update(info_fields(info_));
+  line["topology"] = info_.topology;
+  line["environment"] = info_.environment;
+  line["configuration"] = info_.configuration;
+  write(std::move(line));
+  if (files_.tensorboard == nullptr) return;
+  std::string table = "| flag | value |\n| --- | --- |\n";
+  for (const auto& [flag, value] : info_.configuration) table += fmt::format("| --{} | `{}` |\n", flag, value);
+  files_.tensorboard->text("configuration", 0, utf8(table));
+}
+
+void Report::step(const StepResult& result) {
+  const double rate = units(result.samples_per_second.value_or(0.0));
+  const std::string throughput = run().unit + "_per_second";
+  spdlog::info("step {}  loss {:.4f}  {:.0f} {}/s", result.step, result.loss, rate, run().unit);
+  Json line = {{"event", "step"}, {"epoch", result.epoch}, {"step", result.step}, {"samples", result.samples}};
+  if (has_text()) line["tokens"] = result.samples * run().units_per_sample;
+  line["loss"] = result.loss;
+  line["learning_rate"] = result.learning_rate;
+  line["gradient_norm"] = json_of(result.gradient_norm);
+  line[throughput] = result.samples_per_second ? Json(rate) : Json(nullptr);
+  line["step_seconds"] = json_of(result.step_seconds);
+  line["exposed_comm_seconds"] = json_of(result.exposed_comm_seconds);
+  const auto gpus = sensor_totals(result.gpus);
+  for (const auto& [name, value] : gpus) line[name] = value;
+  write(std::move(line));
+  scalar("train/loss", result.step, result.loss);
+  scalar("train/learning_rate", result.step, result.learning_rate);
+  scalar("train/gradient_norm", result.step, result.gradient_norm);
+  for (const auto& [name, value] : gpus) scalar("gpus/" + name, result.step, value);
+  if (!result.samples_per_second) return;
+  scalar("speed/" + throughput, result.step, rate);
+  scalar("speed/step_seconds", result.step, result.step_seconds);
+  scalar("speed/exposed_comm_seconds", result.step, result.exposed_comm_seconds);
+}
+
+void Report::epoch(const EpochResult& result) {
+  const std::string validation = has_text() ? fmt::format("  validation loss {:.4f}  perplexity {:.2f}",
+                                                          result.test_loss, std::exp(result.test_loss))
+                                            : "";
+  const double rate = units(result.samples_per_second);
+  const std::string throughput = std::isnan(rate) ? "" : fmt::format("{}/sec: {:.2f}\n", capital_unit(), rate);
+  print(fmt::format("Epoch {}/{}\nloss {:.4f}  accuracy {:.4f}{}\n{}", result.epoch, info_.epochs, result.train_loss,
+                    result.test_accuracy, validation, throughput));
+  Json line = {{"event", "epoch"},
+               {"epoch", result.epoch},
+               {"step", result.step},
+               {"loss", result.train_loss},
+               {"last_loss", result.last_loss},
+               {"train_accuracy", result.train_accuracy},
+               {"test_loss", result.test_loss},
+               {"accuracy", result.test_accuracy},
+               {run().unit + "_per_second", rate}};
+  if (has_text()) line["perplexity"] = std::exp(result.test_loss);
+  write(std::move(line));
+  scalar("epoch/mean_loss", result.step, result.train_loss);
+  scalar("epoch/train_accuracy", result.step, result.train_accuracy);
+  tested(result.step, result.test_loss, result.test_accuracy);
+}
+
+void Report::evaluation(std::int64_t step, double loss, double accuracy) {
+  const std::string perplexity = has_text() ? fmt::format("  perplexity {:.2f}", std::exp(loss)) : "";
+  print(fmt::format("step {}  test loss {:.4f}  accuracy {:.4f}{}\n", step, loss, accuracy, perplexity));
+  Json line = {{"event", "evaluation"}, {"step", step}, {"test_loss", loss}, {"accuracy", accuracy}};
+  if (has_text()) line["perplexity"] = std::exp(loss);
+  write(std::move(line));
+  tested(step, loss, accuracy);
+}
+
+void Report::tested(std::int64_t step, double loss, double accuracy) const {
+  scalar("test/loss", step, loss);
+  scalar("test/accuracy", step, accuracy);
+  if (has_text()) scalar("test/perplexity", step, std::exp(loss));
+}
+
+void Report::sample(std::int64_t step, const std::string& text) {
+  print(fmt::format("step {}  sample: {}\n", step, printable_text(text)));
+  write({{"event", "sample"}, {"step", step}, {"text", text}});
+  if (files_.tensorboard != nullptr) files_.tensorboard->text("sample", step, as_code(utf8(text)));
+}
+
+void Report::restart(std::int64_t step, const std::string& checkpoint) {
+  spdlog::info("Resumed at step {} from {}", step, checkpoint);
+  write({{"event", "restart"}, {"step", step}, {"checkpoint", checkpoint}});
+}
+
+void Report::checkpoint(const WrittenCheckpoint& checkpoint) {
+  if (checkpoint.error.empty()) {
+    spdlog::info("Checkpoint {}: {:.1f} MB, training paused for {:.1f} ms, written in {:.2f} s", checkpoint.path,
+                 1e-6 * static_cast<double>(checkpoint.bytes), 1e3 * checkpoint.pause_seconds,
+                 checkpoint.write_seconds);
+  }
+  write({{"event", "checkpoint"},
+         {"step", checkpoint.step},
+         {"path", checkpoint.path},
+         {"bytes", checkpoint.bytes},
+         {"pause_seconds", checkpoint.pause_seconds},
+         {"write_seconds", checkpoint.write_seconds},
+         {"error", checkpoint.error}});
+}
+
+void Report::interrupted(std::int64_t step, const std::string& signal, const std::string& checkpoint) {
+  write({{"event", "interrupted"}, {"step", step}, {"signal", signal}, {"checkpoint", checkpoint}});
+}
+
+std::string Report::capital_unit() const {
+  std::string unit = run().unit;
+  if (!unit.empty()) unit[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(unit[0])));
+  return unit;
+}
+
+void Report::summary(const RunResult& result) {
+  if (result.calibration) warn_of_shared_cores(*result.calibration);
+  print(fmt::format("\n{}", summary_text(info_, result)));
+  Json line = {{"event", "summary"}};
+  line.update(info_fields(info_));
+  line[run().unit + "_per_second"] = units(result.rate.median);
+  line[run().unit + "_per_second_min"] = units(result.rate.min);
+  line[run().unit + "_per_second_max"] = units(result.rate.max);
+  line["windows"] = result.rate.windows;
+  add_calibration(line, result.calibration, run());
+  const double flops = flops_per_device(info_, result.rate.median);
+  line["mfu"] = info_.peak.flops > 0.0 ? Json(flops / info_.peak.flops) : Json(nullptr);
+  line["mfu_causal"] = info_.peak.flops > 0.0 ? Json(flops * causal_share(run()) / info_.peak.flops) : Json(nullptr);
+  line["peak_flops"] = info_.peak.flops > 0.0 ? Json(info_.peak.flops) : Json(nullptr);
+  line["peak_source"] = info_.peak.source;
+  const EpochResult last = result.epochs.back();
+  line["loss"] = last.train_loss;
+  line["last_loss"] = last.last_loss;
+  line["accuracy"] = last.test_accuracy;
+  line["test_loss"] = last.test_loss;
+  if (has_text()) line["perplexity"] = std::exp(last.test_loss);
+  line["accuracy_per_epoch"] = Json::array();
+  for (const EpochResult& epoch : result.epochs) line["accuracy_per_epoch"].push_back(epoch.test_accuracy);
+  line["startup_seconds"] = result.startup_seconds;
+  for (const auto& [name, seconds] : info_.startup) line["startup_phases"][name] = seconds;
+  line["train_seconds"] = result.train_seconds;
+  line["nonfinite_steps"] = result.nonfinite_steps;
+  line["gpus"] = sensor_fields(result.gpus);
+  line["windows_clock_known"] = result.clocks.known;
+  line["windows_clock_fell"] = result.clocks.fell;
+  line["parameter_hash"] = result.parameter_hash;
+  if (const auto& totals = result.checkpoints) {
+    line["checkpoints"] = totals->written;
+    line["checkpoints_failed"] = totals->failed;
+    line["checkpoint_bytes"] = totals->bytes;
+    line["checkpoint_pause_seconds"] = totals->pause_seconds;
+    line["checkpoint_pause_seconds_total"] = totals->pause_seconds_total;
+    line["checkpoint_write_seconds"] = totals->write_seconds;
+  }
+  line["description"] = Json::parse(run().summary());
+  line["topology"] = info_.topology;
+  line["nccl"] = nccl_field(result.nccl);
+  line["environment"] = info_.environment;
+  line["configuration"] = info_.configuration;
+  write(std::move(line));
+}
+
+}  // namespace ddptrain

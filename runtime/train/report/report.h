@@ -1,0 +1,147 @@
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/device/sensors.h"
+#include "runtime/diagnostics/nccl_log.h"
+#include "runtime/train/measure/calibration.h"
+#include "runtime/train/measure/sensor_report.h"
+#include "runtime/train/report/description.h"
+#include "runtime/train/run/meter.h"
+#include "runtime/train/step/trainer.h"
+
+namespace ddptrain {
+
+class Progress;
+class TensorBoardFile;
+struct WrittenCheckpoint;
+
+struct RunInfo {
+  std::string version;
+  Description description;
+  std::string device_name;
+  std::string topology;  ///< See topology_label().
+  int nodes = 1;
+  int local_world_size = 1;
+  int shared_gpus = 0;  ///< GPUs of the job if ranks share them; 0: each rank has its own device.
+  int zero = 0;         ///< Stage of ZeRO.
+  GradientPath gradient_path;
+  std::map<std::string, std::int64_t> shape;  ///< Sizes of the model, such as its layers and width.
+  std::int64_t epochs = 0;
+  std::int64_t steps = 0;
+  std::vector<std::pair<std::string, double>> startup;  ///< Seconds of each phase before the first step.
+  PeakRate peak;                                        ///< Of one device.
+  std::map<std::string, std::string> environment;       ///< NCCL_* variables.
+  std::map<std::string, std::string> configuration;     ///< Value of every flag, by name.
+};
+
+/// Of the steps since the logged step before.
+struct StepResult {
+  std::int64_t epoch = 0;               ///< From 1.
+  std::int64_t step = 0;                ///< Steps done since the start.
+  std::int64_t samples = 0;             ///< Of all ranks, since the start.
+  double loss = 0.0;                    ///< Mean.
+  double learning_rate = 0.0;           ///< Of the last of them, as the next.
+  std::optional<double> gradient_norm;  ///< Before clipping.
+  std::optional<double> samples_per_second;
+  std::optional<double> step_seconds;
+  std::optional<double> exposed_comm_seconds;  ///< Per step; where ranks compute on CPUs.
+  std::vector<SensorWindow> gpus;              ///< Of each rank; empty where no sensors were read.
+};
+
+struct EpochResult {
+  std::int64_t epoch = 0;  ///< From 1.
+  std::int64_t step = 0;   ///< Steps done since the start.
+  double train_loss = 0.0;
+  double train_accuracy = 0.0;
+  double test_loss = 0.0;
+  double test_accuracy = 0.0;
+  double samples_per_second = 0.0;  ///< NaN if this process has run none of its steps.
+  double last_loss =
+      std::numeric_limits<double>::quiet_NaN();  ///< Of the last step; NaN where this process has not run it.
+};
+
+struct CheckpointTotals {
+  std::int64_t written = 0;
+  std::int64_t failed = 0;
+  std::uint64_t bytes = 0;           ///< Of one.
+  double pause_seconds = 0.0;        ///< The longest for which training stood still.
+  double pause_seconds_total = 0.0;  ///< All together.
+  double write_seconds = 0.0;        ///< The longest, beside training.
+};
+
+struct RunResult {
+  std::vector<EpochResult> epochs;
+  Rate rate;
+  double startup_seconds = 0.0;       ///< From the start of the process to the end of the first step.
+  double train_seconds = 0.0;         ///< In steps.
+  std::uint64_t nonfinite_steps = 0;  ///< Left out, because a loss or a gradient was NaN or infinite.
+  std::string parameter_hash;
+  std::optional<Calibration> calibration;
+  std::optional<NcclUsage> nccl;
+  ClockWindows clocks;             ///< Of the windows of training.
+  std::vector<SensorWindow> gpus;  ///< Of each rank, in the windows of training; empty where no sensors were read.
+  std::optional<CheckpointTotals> checkpoints;  ///< Where some were to be written.
+};
+
+/// In one line.
+std::string described(const GradientPath& path);
+
+/// A file of JSON lines, written as they come.
+class MetricsFile {
+ public:
+  /// Creates or truncates, or goes on after its last whole line; UsageError where it cannot be written.
+  explicit MetricsFile(const std::string& path, bool append = false);
+  void write(const std::string& line);  ///< Error where that fails (disk full).
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+};
+
+/// Where a report goes besides standard output; what is null is not there.
+struct ReportFiles {
+  MetricsFile* metrics = nullptr;
+  TensorBoardFile* tensorboard = nullptr;
+};
+
+/// What a run says on standard output, in the log and in files. For rank 0.
+class Report {
+ public:
+  /// Standard output goes through `progress` where it is not null.
+  explicit Report(RunInfo info, const ReportFiles& files = {}, Progress* progress = nullptr);
+
+  void start();
+  void restart(std::int64_t step, const std::string& checkpoint);
+  void step(const StepResult& result);
+  void epoch(const EpochResult& result);
+  void evaluation(std::int64_t step, double loss, double accuracy);  ///< Within an epoch.
+  void sample(std::int64_t step, const std::string& text);           ///< What a language model writes.
+  void checkpoint(const WrittenCheckpoint& checkpoint);
+  void interrupted(std::int64_t step, const std::string& signal, const std::string& checkpoint);
+  void summary(const RunResult& result);
+
+ private:
+  double units(double samples) const { return samples * static_cast<double>(run().units_per_sample); }
+  std::string capital_unit() const;
+  void print(const std::string& text) const;
+  void write(nlohmann::ordered_json line) const;
+  void tested(std::int64_t step, double loss, double accuracy) const;
+  void scalar(const std::string& tag, std::int64_t step, const std::optional<double>& value) const;
+  bool has_text() const { return run().unit == "tokens"; }
+  const Description& run() const { return info_.description; }
+
+  RunInfo info_;
+  ReportFiles files_;
+  Progress* progress_;
+};
+
+}  // namespace ddptrain

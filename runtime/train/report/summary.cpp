@@ -1,0 +1,176 @@
+#include "runtime/train/report/summary.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "runtime/core/out_of_memory.h"
+#include "runtime/core/printable.h"
+
+namespace ddptrain {
+namespace {
+
+/// "2,970", "41.3", "0.0533": rounded to `digits`, all zeros kept.
+std::string significant(double value, int digits = 3) {
+  if (value == 0.0 || !std::isfinite(value)) return fmt::format("{:.3g}", value);
+  const auto exponent = [](double of) { return static_cast<int>(std::floor(std::log10(std::abs(of)))); };
+  const double unit = std::pow(10.0, exponent(value) - digits + 1);
+  const double rounded = std::round(value / unit) * unit;
+  std::string text = fmt::format("{:.{}f}", rounded, std::max(0, digits - 1 - exponent(rounded)));
+  const std::size_t first = rounded < 0.0 ? 1 : 0;
+  for (std::size_t at = std::min(text.find('.'), text.size()); at > first + 3;) text.insert(at -= 3, 1, ',');
+  return text;
+}
+
+/// "1.9 +- 0.4": to the first digit of the half width, and one more where "0.3 +- 0.3" would seem to hold 0.
+std::string interval(const Estimate& e, double unit) {
+  const auto [value, half] = std::pair(e.value / unit, e.half_width / unit);
+  int decimals = half > 0.0 ? std::max(0, -static_cast<int>(std::floor(std::log10(half)))) : 3;
+  const double scale = std::pow(10.0, decimals);
+  if (std::round(std::abs(value) * scale) <= std::round(half * scale)) ++decimals;
+  return fmt::format("{:.{}f} +- {:.{}f}", value, decimals, half, decimals);
+}
+
+std::string percent(double fraction, int digits = 3) { return significant(100.0 * fraction, digits) + "%"; }
+
+std::string line(const std::string& label, const std::string& value, const std::string& note = "") {
+  if (note.empty()) return fmt::format("{:<9}{}\n", label, value);
+  return fmt::format("{:<9}{:<36}  {}\n", label, value, note);
+}
+
+std::string result_line(const RunInfo& info, const RunResult& result) {
+  const EpochResult& last = result.epochs.back();
+  const auto text = [](double loss) { return loss < 1e-3 ? significant(loss) : fmt::format("{:.4f}", loss); };
+  const std::string value =
+      info.description.unit == "tokens"
+          ? "validation loss " + text(last.test_loss) + ", perplexity " + significant(std::exp(last.test_loss))
+          : fmt::format("test accuracy {:.2f}%, loss {}", 100.0 * last.test_accuracy, text(last.train_loss));
+  const std::string left_out =
+      result.nonfinite_steps == 0
+          ? ""
+          : fmt::format(" ({} left out: loss or gradient NaN or infinite)", result.nonfinite_steps);
+  return line("Result", value,
+              fmt::format("{}, {}{}, {} s", counted(info.epochs, "epoch"), counted(info.steps, "step"), left_out,
+                          significant(result.train_seconds)));
+}
+
+/// Empty on CPUs whose peak was not measured.
+std::string flops_text(const RunInfo& info, double samples_per_second) {
+  const bool gpu = info.description.device != "cpu";
+  const double flops = flops_per_device(info, samples_per_second);
+  const std::string rate = significant(1e-12 * flops);
+  if (info.peak.flops == 0.0) return gpu ? rate + " TFLOP/s per GPU; --peak-tflops N gives MFU" : "";
+  return fmt::format("MFU {}: {} of {} TFLOP/s per {}", percent(flops / info.peak.flops), rate,
+                     significant(1e-12 * info.peak.flops), gpu ? "GPU" : "rank");
+}
+
+std::string speed_line(const RunInfo& info, const RunResult& result) {
+  const Rate& rate = result.rate;
+  if (rate.windows == 0) return "";
+  const auto units = static_cast<double>(info.description.units_per_sample);
+  std::string value = fmt::format("{} {}/s", significant(units * rate.median), info.description.unit);
+  if (rate.windows > 1)
+    value += fmt::format(" ({} to {})", significant(units * rate.min), significant(units * rate.max));
+  std::string note = flops_text(info, rate.median);
+  if (const ClockWindows& clocks = result.clocks; clocks.fell > 0)
+    note += fmt::format("; a GPU's clock fell in {} of {} windows", clocks.fell, clocks.known);
+  return line("Speed", value, note);
+}
+
+/// An interval of more than 10 points says too little.
+bool measured(const Estimate& efficiency) { return 2.0 * efficiency.half_width <= 0.1; }
+
+std::string scaling_line(const Calibration& c, const Description& run) {
+  const auto [efficiency, half_width] = c.scaling_efficiency;
+  if (!measured(c.scaling_efficiency)) {
+    const std::string why = std::isfinite(half_width)
+                                ? fmt::format("too noisy ({:.0f}% +- {:.0f})", 100.0 * efficiency, 100.0 * half_width)
+                                : fmt::format("one round has no interval ({:.0f}%)", 100.0 * efficiency);
+    return line("Scaling", fmt::format("not measured: {}; --calibration-seconds N helps", why));
+  }
+  const auto rate = [&](double samples) { return significant(samples * static_cast<double>(run.units_per_sample), 4); };
+  return line("Scaling", fmt::format("{:.1f}% +- {:.1f} of linear", 100.0 * efficiency, 100.0 * half_width),
+              fmt::format("measured alternately: {} against {} x {} on one rank", rate(c.samples_per_second),
+                          run.world_size, rate(c.baseline_per_second)));
+}
+
+/// How the baseline's rank differs from the mean rank; empty within the noise.
+std::string rank_0_text(const Estimate& ratio) {
+  if (ratio.contains(1.0)) return "";
+  return fmt::format(" (rank 0 is {} {} than the mean)", percent(std::abs(ratio.value - 1.0), 2),
+                     ratio.value < 1.0 ? "faster" : "slower");
+}
+
+/// The parts of the overhead whose intervals exclude 0, the largest first.
+std::string findings(const Calibration& c, double unit, const char* unit_name) {
+  const double above = c.silent_slowest_seconds() / c.silent_mean_seconds - 1.0;
+  std::vector<std::pair<Estimate, std::string>> parts = {
+      {c.together, "contention" + rank_0_text(c.rank_0)},
+      {c.stragglers, fmt::format("stragglers (rank {} is {} above the mean)", c.slowest_rank, percent(above, 2))},
+      {c.exposed, "exposed communication"}};
+  std::erase_if(parts, [](const auto& part) { return part.first.contains(0.0); });
+  std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first.value > b.first.value; });
+  std::vector<std::string> texts;
+  for (const auto& [part, name] : parts)
+    texts.push_back(fmt::format("{} {} {}", interval(part, unit), unit_name, name));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+std::string step_line(const Calibration& c) {
+  const auto [unit, name] = c.step_seconds >= 1e-3 ? std::pair(1e-3, "ms") : std::pair(1e-6, "us");
+  const std::string step = fmt::format("{} {}", significant(c.step_seconds / unit), name);
+  const std::string parts = findings(c, unit, name);
+  const bool known = measured(c.scaling_efficiency);
+  if (!known || c.scaling_efficiency.contains(1.0)) {
+    const std::string alone = known ? ", as long as on one rank within the noise" : "";
+    return line("Step", step + alone + (parts.empty() ? "" : "; beyond the noise: " + parts));
+  }
+  const double longer = c.step_seconds - c.alone_seconds;
+  return line("Step", fmt::format("{}, {} {} {} than on one rank{}", step, significant(std::abs(longer) / unit, 2),
+                                  name, longer > 0.0 ? "longer" : "shorter",
+                                  parts.empty() ? "; no single cause beyond the noise" : ": " + parts));
+}
+
+std::string lines_of_ranks(const RunInfo& info, const RunResult& result) {
+  const Description& run = info.description;
+  if (run.world_size == 1) return "";
+  if (info.shared_gpus > 0) {
+    const std::string gpus = counted(info.shared_gpus, "GPU");
+    return line("Scaling", fmt::format("not measured: {} share {}", counted(run.world_size, "rank"), gpus));
+  }
+  const auto& calibration = result.calibration;
+  return calibration ? scaling_line(*calibration, run) + step_line(*calibration) : "";
+}
+
+std::string memory_line(const std::vector<SensorWindow>& gpus) {
+  double used = 0.0;
+  for (const SensorWindow& gpu : gpus) used = std::max(used, gpu.memory_used_bytes.max);
+  return used > 0.0 ? line("Memory", size_text(static_cast<std::size_t>(used)) + " in use on a GPU at most") : "";
+}
+
+std::string nccl_line(const RunInfo& info, const std::optional<NcclUsage>& nccl) {
+  if (!nccl || info.description.world_size == 1) return "";
+  std::vector<std::string> used = {nccl->algorithm, nccl->protocol, nccl->transport};
+  std::erase(used, "unknown");
+  return line("NCCL", fmt::format("{}", fmt::join(used, ", ")), "gradients: " + described(info.gradient_path));
+}
+
+}  // namespace
+
+double flops_per_device(const RunInfo& info, double samples_per_second) {
+  const int devices = info.shared_gpus > 0 ? info.shared_gpus : info.description.world_size;
+  return info.description.flop_per_sample * samples_per_second / devices;
+}
+
+std::string summary_text(const RunInfo& info, const RunResult& result) {
+  const std::int64_t ranks = info.description.virtual_ranks;
+  const std::string same = ranks == 0 ? "the same command gives the same hash"
+                                      : fmt::format("the same on 1 rank and on {}: --virtual-ranks", ranks);
+  return result_line(info, result) + speed_line(info, result) + lines_of_ranks(info, result) +
+         memory_line(result.gpus) + nccl_line(info, result.nccl) + line("Hash", result.parameter_hash, same);
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,72 @@
+#include "runtime/train/run/replica_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "runtime/ops/checksum.h"
+
+namespace ddptrain {
+
+namespace {
+
+std::vector<StateArray> replicated_arrays(const TrainingState& state) {
+  std::vector<StateArray> arrays = state.arrays();
+  std::erase_if(arrays, [](const StateArray& array) { return array.placement != Placement::replicated; });
+  return arrays;
+}
+
+/// Of each array, as bytes.
+std::string checksums(const std::vector<StateArray>& arrays, Device& device) {
+  const Buffer sums = device.allocate(arrays.size() * sizeof(Digest128));
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    std::uint64_t next = 0;
+    for (const StateArray::Piece& piece : arrays[i].pieces) {
+      next = device.get<ChecksumOps>().add_checksum(piece.values, next, static_cast<Digest128*>(sums.data()) + i);
+    }
+  }
+  std::string bytes(sums.bytes(), '\0');
+  device.copy_to_host(bytes.data(), sums.data(), bytes.size());
+  return bytes;
+}
+
+/// What most ranks hold; empty where nothing is held by more than half of them.
+std::string held_by_most(const std::vector<std::string>& of_ranks) {
+  for (const std::string& one : of_ranks) {
+    if (2 * std::ranges::count(of_ranks, one) > static_cast<std::ptrdiff_t>(of_ranks.size())) return one;
+  }
+  return {};
+}
+
+/// Where the checksums of two ranks first differ.
+std::size_t first_difference(const std::string& a, const std::string& b) {
+  const auto place = std::ranges::mismatch(a, b).in1 - a.begin();
+  return static_cast<std::size_t>(place) / sizeof(Digest128);
+}
+
+std::string differences(const std::vector<std::string>& of_ranks, const std::vector<std::string>& hosts,
+                        const std::vector<StateArray>& arrays) {
+  const std::string most = held_by_most(of_ranks);
+  std::string text;
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    const std::string& expected = most.empty() ? of_ranks.front() : most;
+    if (of_ranks[rank] == expected) continue;
+    const std::string& name = arrays.at(first_difference(of_ranks[rank], expected)).name;
+    text += text.empty() ? "" : "; ";
+    text += most.empty() ? fmt::format("rank {} ({}) from rank 0 ({}) in {}", rank, hosts[rank], hosts[0], name)
+                         : fmt::format("rank {} ({}) from most ranks in {}", rank, hosts[rank], name);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string differing_replicas(const TrainingState& state, const World& world, Device& device) {
+  const std::vector<StateArray> arrays = replicated_arrays(state);
+  const std::vector<std::string> of_ranks = world.all_gather(checksums(arrays, device));
+  return differences(of_ranks, world.all_gather(world.hostname()), arrays);
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,91 @@
+#include "runtime/train/run/run_guard.h"
+
+#include <spdlog/spdlog.h>
+
+#include <limits>
+#include <string>
+
+#include "runtime/core/error.h"
+#include "runtime/train/run/replica_check.h"
+
+namespace ddptrain {
+namespace {
+
+/// The first over all ranks: where the optimizer's state is sharded, one rank alone sees a parameter's gradient.
+struct FirstNonFinite {
+  double step = std::numeric_limits<double>::infinity();
+  double parameter = NonFinite::kNoParameter;
+
+  bool any() const { return step < std::numeric_limits<double>::infinity(); }
+};
+
+FirstNonFinite first_on_any_rank(const World& world, const NonFinite& mine) {
+  FirstNonFinite first;
+  if (mine.first != 0) first.step = static_cast<double>(mine.first_step());
+  const double my_step = first.step;
+  first.step = world.min(first.step);
+  if (!first.any()) return first;
+  if (my_step == first.step) first.parameter = mine.first_parameter();
+  first.parameter = world.min(first.parameter);
+  return first;
+}
+
+std::string text_of(const FirstNonFinite& first, const ParameterArena& arena) {
+  const auto parameter = static_cast<std::size_t>(first.parameter);
+  const std::string what =
+      parameter < arena.specs().size()
+          ? fmt::format("the loss or the gradient of {}, the first in the order of the backward pass,",
+                        arena.specs()[parameter].name)
+          : "the norm of the gradient";
+  return fmt::format("step {}: {} is NaN or infinite", static_cast<std::uint64_t>(first.step) + 1, what);
+}
+
+constexpr const char* kAdvice = "A lower --lr, a longer --warmup or a --clip-norm may help";
+
+}  // namespace
+
+RunGuard::RunGuard(const Trainer& trainer, const World& world, Device& device)
+    : trainer_(trainer), world_(world), device_(device) {}
+
+void RunGuard::check_finite() {
+  StepState* state = trainer_.state().step();
+  StepState now;
+  device_.copy_to_host(&now, state, sizeof(now));
+  const FirstNonFinite first = first_on_any_rank(world_, now.nonfinite);
+  if (!first.any()) return;
+  const std::string what = text_of(first, trainer_.arena());
+  if (trainer_.on_nonfinite() == OnNonFinite::stop) {
+    throw Error(fmt::format("{}. The run ends, and its parameters are not saved. {}; --on-nonfinite skip leaves out "
+                            "such steps.",
+                            what, kAdvice),
+                true);
+  }
+  const std::uint64_t before = left_out_;
+  left_out_ = now.nonfinite.left_out;
+  if (world_.max(now.nonfinite.ended() ? 1.0 : 0.0) > 0.0) {
+    throw Error(fmt::format("{}. {} steps in a row were left out: the run ends, and its parameters are not saved. {}.",
+                            what, NonFinite::kMostInARow, kAdvice),
+                true);
+  }
+  if (world_.rank() == 0) {
+    spdlog::warn("{}; {} of the steps up to {} were left out, {} since the run began", what, left_out_ - before,
+                 now.step, left_out_);
+  }
+  device_.zero(&state->nonfinite.first, sizeof(now.nonfinite.first), device_.compute_stream());
+}
+
+void RunGuard::check_replicas(std::int64_t step) {
+  if (!trainer_.communicates()) return;
+  device_.finish_unfinished();
+  const std::string difference = differing_replicas(trainer_.state(), world_, device_);
+  if (!difference.empty()) {
+    throw Error(
+        fmt::format("after step {} the replicas differ: {}. After step {} they were the same. The run ends, and "
+                    "its parameters are not saved. Memory, a GPU or a link of a host may be at fault.",
+                    step, difference, verified_),
+        true);
+  }
+  verified_ = step;
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,452 @@
+#include "runtime/train/run/training_run.h"
+
+#include <spdlog/spdlog.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "runtime/core/error.h"
+#include "runtime/core/progress.h"
+#include "runtime/train/measure/sensor_report.h"
+#include "runtime/train/measure/step_window.h"
+#include "runtime/train/measure/trace.h"
+#include "runtime/train/run/meter.h"
+#include "runtime/train/run/run_guard.h"
+#include "runtime/train/run/step_pace.h"
+
+namespace ddptrain {
+namespace {
+
+constexpr std::uint32_t kTracedSteps = 3;
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+MetricSums operator+(const MetricSums& a, const MetricSums& b) {
+  return {a.loss + b.loss, a.correct + b.correct, a.samples + b.samples};
+}
+
+double mean_loss(const MetricSums& sums) { return sums.loss / static_cast<double>(sums.samples); }
+double accuracy(const MetricSums& sums) {
+  return static_cast<double>(sums.correct) / static_cast<double>(sums.samples);
+}
+
+/// The loss of this rank's samples, while steps go on: a copy is queued behind the steps of each piece of StepPace, and
+/// read when the next piece has been queued, as the one before it has ended then.
+class RunningLoss {
+ public:
+  RunningLoss(Trainer& trainer, Device& device)
+      : trainer_(trainer), pinned_(device.allocate_pinned(2 * trainer.metrics().count() * sizeof(MetricSums))) {}
+
+  void queue() { trainer_.metrics().copy_training(copy(++pieces_)); }
+
+  /// Over the steps of the last piece that has ended; nothing where that is not known.
+  std::optional<double> read() {
+    if (pieces_ < 2) return std::nullopt;
+    MetricSums sums;
+    for (std::size_t i = 0; i < trainer_.metrics().count(); ++i) sums = sums + copy(pieces_ - 1)[i];
+    if (sums.samples < before_.samples) before_ = {};  // taken meanwhile
+    const MetricSums piece{sums.loss - before_.loss, 0, sums.samples - before_.samples};
+    before_ = sums;
+    if (piece.samples == 0) return std::nullopt;
+    return mean_loss(piece);
+  }
+
+ private:
+  MetricSums* copy(std::size_t piece) const {
+    return static_cast<MetricSums*>(pinned_.data()) + piece % 2 * trainer_.metrics().count();
+  }
+
+  Trainer& trainer_;
+  Buffer pinned_;
+  std::size_t pieces_ = 0;
+  MetricSums before_;
+};
+
+class TrainingRun {
+ public:
+  TrainingRun(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
+              const RunOptions& options, Report* report, const RunHooks& hooks)
+      : trainer_(trainer),
+        world_(world),
+        device_(device),
+        communicator_(communicator),
+        options_(options),
+        report_(report),
+        hooks_(hooks),
+        guard_(trainer, world, device),
+        steps_(total_steps(options, trainer.sampler().steps_per_epoch())),
+        pace_(world, device) {
+    if (hooks.checkpoints != nullptr) result_.checkpoints.emplace();
+    if (hooks.resumed != nullptr) go_on_from(*hooks.resumed);
+    logged_step_ = step_;
+    if (hooks.progress != nullptr && hooks.progress->draws()) show_progress();
+  }
+
+  RunResult run() {
+    do run_epoch();
+    while (step_ < steps_);
+    if (hooks_.checkpoints != nullptr) wait_for_checkpoint();
+    if (hooks_.signals != nullptr) hooks_.signals->restore();
+    result_.train_seconds = meter_.seconds();
+    result_.nonfinite_steps = guard_.left_out();
+    result_.parameter_hash = trainer_.state().parameter_hash();
+    if (trainer_.communicates()) {
+      check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
+    }
+    if (options_.trained) options_.trained();
+    if (meter_.windows() == 0) return std::move(result_);  // resumed at the end: no step to measure
+    sustain();
+    if (!options_.trace.empty()) {
+      const auto ranks = gather_trace(world_, trainer_.trace(kTracedSteps));
+      world_.agree([&] {
+        if (world_.rank() == 0) write_trace(options_.trace, ranks);
+      });
+    }
+    if (options_.baseline) {
+      const double last_rate = result_.epochs.back().samples_per_second;
+      const double most = options_.calibration_seconds > 0.0
+                              ? options_.calibration_seconds
+                              : calibration_seconds(result_.train_seconds, options_.min_seconds);
+      result_.calibration = calibrate(trainer_, world_, device_, last_rate, {.seconds = most}, hooks_.sensors);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void show_progress() {
+    const DistributedSampler& sampler = trainer_.sampler();
+    const Model& model = trainer_.model();
+    const double units_per_step = static_cast<double>(sampler.samples_per_step() * model.predictions_per_sample());
+    hooks_.progress->set_plan(step_, steps_, sampler.steps_per_epoch(), units_per_step, model.unit());
+    running_loss_.emplace(trainer_, device_);
+  }
+
+  void go_on_from(const RunProgress& progress) {
+    step_ = progress.step;
+    last_checkpoint_step_ = progress.step;
+    result_.epochs = progress.epochs;
+    epoch_sums_ = progress.epoch_sums;
+    epochs_done_ = static_cast<std::int64_t>(progress.epochs.size());
+  }
+
+  void run_epoch() {
+    const std::int64_t steps_per_epoch = trainer_.sampler().steps_per_epoch();
+    const std::int64_t begin = epochs_done_ * steps_per_epoch;
+    const std::int64_t end = std::min(steps_, begin + steps_per_epoch);
+    last_step_of_epoch_ = end - 1;
+    double last_loss = std::numeric_limits<double>::quiet_NaN();
+    const std::size_t first_window = meter_.windows();
+    if (step_ > begin) at_boundary(end);  // resumed: a checkpoint comes before what follows its step
+    while (step_ < end) {
+      run_window(next_boundary(end) - step_);
+      if (step_ == end) last_loss = mean_loss(trainer_.metrics().since_mark());
+      if (is_every(options_.verify_every)) guard_.check_replicas(step_);
+      at_boundary(end);
+    }
+    const MetricSums train = std::exchange(epoch_sums_, {}) + trainer_.metrics().take_training();
+    const MetricSums test = trainer_.evaluate(options_.eval_samples);
+    result_.epochs.push_back({++epochs_done_, step_, mean_loss(train), accuracy(train), mean_loss(test), accuracy(test),
+                              meter_.rate_since(first_window), last_loss});
+    if (report_ != nullptr) report_->epoch(result_.epochs.back());
+  }
+
+  void at_boundary(std::int64_t epoch_end) {
+    if (is_every(options_.samples.every)) write_sample();
+    if (step_ != epoch_end && is_every(options_.eval_every)) evaluate_within_epoch();
+    if (is_every(options_.log_every)) log_steps();
+  }
+
+  bool is_every(std::int64_t steps) const { return steps > 0 && step_ % steps == 0; }
+
+  void log_steps() {
+    const MetricSums sums = trainer_.metrics().take_training();
+    epoch_sums_ = epoch_sums_ + sums;
+    StepResult result;
+    result.epoch = epochs_done_ + 1;
+    result.step = step_;
+    result.samples = step_ * trainer_.sampler().samples_per_step();
+    result.loss = mean_loss(sums);
+    result.learning_rate = trainer_.learning_rate(step_);
+    if (step_ > logged_step_) add_measurements(result);
+    if (report_ != nullptr) report_->step(result);
+  }
+
+  /// Of steps that this process has run.
+  void add_measurements(StepResult& result) {
+    const auto steps = static_cast<double>(step_ - std::exchange(logged_step_, step_));
+    const double rate = meter_.rate_since(std::exchange(logged_windows_, meter_.windows()));
+    result.gradient_norm = trainer_.gradient_norm();
+    result.samples_per_second = rate;
+    result.step_seconds = static_cast<double>(trainer_.sampler().samples_per_step()) / rate;
+    if (device_.kind() != DeviceKind::cpu) {
+      result.gpus = gather_sensors(world_, std::exchange(logged_sensors_, {}));
+      return;
+    }
+    const double waited = trainer_.seconds_waited();
+    result.exposed_comm_seconds = (waited - std::exchange(seconds_waited_, waited)) / steps;
+  }
+
+  void evaluate_within_epoch() {
+    const MetricSums test = trainer_.evaluate(options_.eval_samples);
+    if (report_ != nullptr) report_->evaluation(step_, mean_loss(test), accuracy(test));
+  }
+
+  void write_sample() {
+    if (report_ != nullptr) report_->sample(step_, options_.samples.write());
+    world_.quiet_barrier();
+  }
+
+  /// Where the window that starts now ends. The first one holds the eager steps.
+  std::int64_t next_boundary(std::int64_t epoch_end) const {
+    std::int64_t boundary = epoch_end;
+    if (meter_.windows() == 0) boundary = std::min<std::int64_t>(boundary, step_ + StepGraphOptions{}.eager_steps);
+    for (const std::int64_t every :
+         {options_.log_every, options_.eval_every, options_.verify_every, options_.samples.every}) {
+      if (every > 0) boundary = std::min(boundary, (step_ / every + 1) * every);
+    }
+    return boundary;
+  }
+
+  void run_window(std::int64_t steps) {
+    const bool first = meter_.windows() == 0;
+    const Clock::time_point start = Clock::now();
+    if (first) {
+      run_steps(1);
+      device_.synchronize();
+      result_.startup_seconds = world_.max(seconds_since_process_start());
+      --steps;
+    }
+    if (hooks_.sensors != nullptr) hooks_.sensors->take();  // of what was before this window
+    run_steps(steps);
+    device_.synchronize();
+    const double seconds = world_.max(seconds_since(start));
+    note_sensors();
+    communicator_.check_health();
+    guard_.check_finite();
+    const std::int64_t done = steps + (first ? 1 : 0);
+    meter_.add(static_cast<std::uint64_t>(done * trainer_.sampler().samples_per_step()), seconds);
+    if (!first) return;
+    trainer_.prepare_graph();
+    if (hooks_.under_way) hooks_.under_way();
+  }
+
+  void note_sensors() {
+    SensorWindow shown;
+    if (hooks_.sensors != nullptr) shown = hooks_.sensors->take();
+    sensors_.add(shown);
+    logged_sensors_.add(shown);
+    clocks_.push_back(shown.sm_mhz.readings > 0 ? shown.sm_mhz.mean() : 0.0);
+  }
+
+  /// Further windows of about a second until there is enough to measure.
+  void sustain() {
+    const Watch::Phase phase(device_.watch(), "training");
+    const auto samples = static_cast<std::uint64_t>(trainer_.sampler().samples_per_step());
+    while (world_.max(options_.min_seconds - meter_.rate().seconds) > 0.0) {
+      const double step_seconds = static_cast<double>(samples) / meter_.rate_since(meter_.windows() - 1);
+      const auto steps =
+          static_cast<std::uint64_t>(world_.max(static_cast<double>(steps_per_window(1.0, step_seconds))));
+      if (hooks_.sensors != nullptr) hooks_.sensors->take();
+      const Clock::time_point start = Clock::now();
+      trainer_.run(steps);
+      device_.synchronize();
+      meter_.add(steps * samples, world_.max(seconds_since(start)));
+      note_sensors();
+      communicator_.check_health();
+    }
+    result_.rate = meter_.rate();
+    result_.gpus = gather_sensors(world_, sensors_);
+    result_.clocks = gather_clocks(world_, clocks_);
+  }
+
+  void run_steps(std::int64_t count) {
+    for (const std::int64_t end = step_ + count; step_ < end;) {
+      if (step_ == options_.fail_step && world_.rank() == options_.fail_rank) {
+        fail("step {} fails because --fail-at says so", step_);
+      }
+      if (step_ == last_step_of_epoch_) trainer_.metrics().mark_training();
+      const std::int64_t piece = next_piece(end);
+      trainer_.run(static_cast<std::uint64_t>(piece));
+      step_ += piece;
+      end_piece(piece);
+      if (checkpoint_is_due()) write_checkpoint();
+      if (end_signal_ != 0) end_run();
+    }
+  }
+
+  void end_piece(std::int64_t steps) {
+    if (running_loss_ && steps == pace_.left()) running_loss_->queue();
+    if (!pace_.queued(steps)) return;
+    if (running_loss_) {
+      if (const auto loss = running_loss_->read()) hooks_.progress->set_loss(*loss);
+    }
+    agree_on_requests();
+  }
+
+  std::int64_t next_piece(std::int64_t end) const {
+    std::int64_t piece = std::min(end - step_, pace_.left());
+    if (step_ < last_step_of_epoch_) piece = std::min(piece, last_step_of_epoch_ - step_);
+    if (step_ < options_.fail_step) piece = std::min(piece, options_.fail_step - step_);
+    if (const std::int64_t every = checkpoint_every(); every > 0) piece = std::min(piece, every - step_ % every);
+    return piece;
+  }
+
+  std::int64_t checkpoint_every() const {
+    return hooks_.checkpoints != nullptr ? hooks_.checkpoints->options().every_steps : 0;
+  }
+
+  /// What signals, on whichever rank they arrived, and rank 0's clock ask for.
+  void agree_on_requests() {
+    const SignalRequests* signals = hooks_.signals;
+    const bool by_time = hooks_.checkpoints != nullptr && world_.rank() == 0 &&
+                         hooks_.checkpoints->options().every_seconds > 0.0 &&
+                         seconds_since(last_checkpoint_) >= hooks_.checkpoints->options().every_seconds;
+    double request = by_time || (signals != nullptr && signals->checkpoint()) ? 1.0 : 0.0;
+    if (signals != nullptr && signals->end() != 0) request = 1.0 + signals->end();
+    request = world_.max(request, [this] { device_.progress(); });
+    pace_.next_piece();
+    if (hooks_.checkpoints != nullptr) note(hooks_.checkpoints->poll());
+    if (request > 1.0) end_signal_ = static_cast<int>(request - 1.0);
+    checkpoint_asked_ = checkpoint_asked_ || request > 0.0;
+    if (request > 0.0 && hooks_.checkpoints == nullptr && end_signal_ == 0) {
+      if (world_.rank() == 0) spdlog::warn("SIGUSR1 asks for a checkpoint, and there is no --checkpoint");
+      hooks_.signals->checkpoint_done();
+    }
+  }
+
+  bool checkpoint_is_due() const {
+    if (hooks_.checkpoints == nullptr || step_ == last_checkpoint_step_) return false;
+    const std::int64_t every = checkpoint_every();
+    return checkpoint_asked_ || step_ == steps_ || (every > 0 && step_ % every == 0);
+  }
+
+  void wait_for_checkpoint() {
+    const Watch::Phase phase(device_.watch(), "checkpoint");
+    note(hooks_.checkpoints->wait());
+  }
+
+  void write_checkpoint() {
+    const Watch::Phase phase(device_.watch(), "checkpoint");
+    CheckpointWriter& writer = *hooks_.checkpoints;
+    const Clock::time_point start = Clock::now();
+    device_.synchronize();
+    guard_.check_finite();
+    if (writer.busy()) {
+      note(writer.wait());
+      if (report_ != nullptr) {
+        spdlog::warn("Training waited {:.2f} s for the checkpoint before: they are due faster than they are written",
+                     seconds_since(start));
+      }
+    }
+    checkpoint_asked_ = false;
+    last_checkpoint_ = Clock::now();
+    last_checkpoint_step_ = step_;
+    if (hooks_.signals != nullptr) hooks_.signals->checkpoint_done();
+    note(writer.start({step_, result_.epochs, epoch_sums_, {}}));
+  }
+
+  void note(const std::optional<WrittenCheckpoint>& checkpoint) {
+    if (!checkpoint) return;
+    CheckpointTotals& totals = *result_.checkpoints;
+    totals.bytes = checkpoint->bytes;
+    totals.pause_seconds = std::max(totals.pause_seconds, checkpoint->pause_seconds);
+    totals.pause_seconds_total += checkpoint->pause_seconds;
+    totals.write_seconds = std::max(totals.write_seconds, checkpoint->write_seconds);
+    ++(checkpoint->error.empty() ? totals.written : totals.failed);
+    if (report_ != nullptr) report_->checkpoint(*checkpoint);
+    if (checkpoint->error.empty()) {
+      newest_checkpoint_ = checkpoint->path;
+      return;
+    }
+    const std::string message = fmt::format("the checkpoint of step {} was not written: {}. Those before it are intact",
+                                            checkpoint->step, checkpoint->error);
+    if (hooks_.checkpoints->options().stop_on_error) {
+      throw Error(message + "; --on-checkpoint-error continue trains on without it", true);
+    }
+    if (world_.rank() == 0) spdlog::error("{}; training goes on", message);
+  }
+
+  [[noreturn]] void end_run() {
+    device_.synchronize();
+    if (hooks_.checkpoints != nullptr) wait_for_checkpoint();
+    const std::string signal = signal_name(end_signal_);
+    if (report_ != nullptr) report_->interrupted(step_, signal, newest_checkpoint_);
+    if (newest_checkpoint_.empty()) {
+      throw EndedBySignal(fmt::format("{}: ended after step {}, without a checkpoint", signal, step_),
+                          128 + end_signal_);
+    }
+    throw EndedBySignal(
+        fmt::format("{}: ended after step {}; --resume auto goes on from {}", signal, step_, newest_checkpoint_),
+        kExitResumable);
+  }
+
+  Trainer& trainer_;
+  const World& world_;
+  Device& device_;
+  Communicator& communicator_;
+  const RunOptions& options_;
+  Report* report_;
+  const RunHooks hooks_;
+  RunGuard guard_;
+  const std::int64_t steps_;
+  std::int64_t step_ = 0;
+  std::int64_t epochs_done_ = 0;
+  std::int64_t last_step_of_epoch_ = 0;
+  std::int64_t logged_step_ = 0;  ///< Up to which steps have been told of.
+  std::size_t logged_windows_ = 0;
+  double seconds_waited_ = 0.0;
+  std::optional<RunningLoss> running_loss_;
+  MetricSums epoch_sums_;  ///< What has been logged of the epoch in progress.
+  StepPace pace_;
+  SensorWindow sensors_;         ///< In windows.
+  SensorWindow logged_sensors_;  ///< In windows since the logged step before.
+  std::vector<double> clocks_;   ///< Of each window, mean MHz; 0: unknown.
+  bool checkpoint_asked_ = false;
+  int end_signal_ = 0;
+  Clock::time_point last_checkpoint_ = Clock::now();
+  std::int64_t last_checkpoint_step_ = 0;
+  std::string newest_checkpoint_;  ///< Complete, of this run.
+  Meter meter_;
+  RunResult result_;
+};
+
+}  // namespace
+
+std::int64_t total_steps(const RunOptions& options, std::int64_t steps_per_epoch) {
+  return options.steps > 0 ? options.steps : options.epochs * steps_per_epoch;
+}
+
+std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoch) {
+  return (total_steps(options, steps_per_epoch) + steps_per_epoch - 1) / steps_per_epoch;
+}
+
+RunResult run_training(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
+                       const RunOptions& options, Report* report, const RunHooks& hooks) {
+  return TrainingRun(trainer, world, device, communicator, options, report, hooks).run();
+}
+
+double seconds_since_process_start() {
+  std::ifstream stat("/proc/self/stat");
+  const std::string line{std::istreambuf_iterator<char>(stat), {}};
+  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  std::string skipped;
+  for (int field = 3; field < 22; ++field) fields >> skipped;  // proc(5): field 22 is the start time
+  double start_ticks = 0.0;
+  fields >> start_ticks;
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  const double uptime = static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  return uptime - start_ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+}  // namespace ddptrain

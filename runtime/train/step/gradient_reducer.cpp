@@ -1,0 +1,171 @@
+#include "runtime/train/step/gradient_reducer.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <thread>
+
+#include "runtime/core/error.h"
+#include "runtime/core/nvtx.h"
+
+namespace ddptrain {
+namespace {
+
+/// Adds the time for which it lives.
+class Clocked {
+ public:
+  explicit Clocked(double& seconds) : seconds_(seconds) {}
+  ~Clocked() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  Clocked(const Clocked&) = delete;
+  Clocked& operator=(const Clocked&) = delete;
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+GradientReducer::GradientReducer(const ParameterArena& arena, GradientSync& sync, Communicator& communicator,
+                                 Device& device, OverlapMode mode, GradientSync::Reduced reduced)
+    : arena_(arena),
+      sync_(sync),
+      communicator_(communicator),
+      device_(device),
+      mode_(mode),
+      reduced_(std::move(reduced)) {}
+
+GradientReducer::~GradientReducer() {
+  if (!running_ && in_flight_.empty()) return;
+  device_.set_progress({});
+  device_.set_unfinished({});
+  if (running_ || std::uncaught_exceptions() > 0) return;  // waiting for a peer that may be gone would hang
+  try {
+    for (const InFlight& sum : in_flight_) communicator_.wait(sum.ticket);
+  } catch (const std::exception& error) {
+    spdlog::warn("sums of gradients did not end: {}", error.what());
+  }
+}
+
+bool GradientReducer::goes_on() const { return mode_ == OverlapMode::on && device_.kind() == DeviceKind::cpu; }
+
+void GradientReducer::begin(bool last_micro_step) {
+  DDP_CHECK(!running_, "begin() before the micro-step in progress has finished");
+  device_.finish_unfinished();
+  running_ = true;
+  last_micro_step_ = last_micro_step;
+  is_ready_.assign(arena_.specs().size(), false);
+  missing_.clear();
+  for (const Bucket& bucket : arena_.plan().buckets) missing_.push_back(bucket.parameter_count);
+  next_bucket_ = 0;
+  forked_ = false;
+  newest_.reset();
+  if (last_micro_step && mode_ != OverlapMode::off && communicates()) {
+    // Long operations let messages move, but nothing may be computed in the middle of them.
+    device_.set_progress([this] {
+      if (newest_) communicator_.test(*newest_);
+    });
+  }
+}
+
+void GradientReducer::ready(std::size_t parameter) {
+  DDP_CHECK(running_, "ready({}) outside of a micro-step", parameter);
+  DDP_CHECK(parameter < is_ready_.size(), "ready({}) of {} parameters", parameter, is_ready_.size());
+  DDP_CHECK(!is_ready_[parameter], "ready({}): {} was reported before", parameter, arena_.specs()[parameter].name);
+  is_ready_[parameter] = true;
+  --missing_[arena_.plan().bucket_of[parameter]];
+  if (!last_micro_step_ || mode_ == OverlapMode::off) return;
+  launch_complete_buckets();
+  take_finished();
+}
+
+void GradientReducer::finish() {
+  DDP_CHECK(running_, "finish() outside of a micro-step");
+  for (std::size_t i = 0; i < is_ready_.size(); ++i) {
+    DDP_CHECK(is_ready_[i], "backward has finished without the gradient of {}", arena_.specs()[i].name);
+  }
+  if (last_micro_step_) {
+    launch_complete_buckets();
+    if (goes_on()) {
+      take_finished();
+    } else {
+      wait_for_all();
+    }
+    if (forked_) device_.wait_for(device_.compute_stream(), device_.communication_stream());
+  }
+  running_ = false;
+  if (in_flight_.empty()) return device_.set_progress({});
+  device_.set_unfinished([this] { wait_for_all(); });
+}
+
+void GradientReducer::wait_for(std::size_t parameter) {
+  if (in_flight_.empty()) return;
+  take_finished();
+  const auto sum = std::ranges::find(in_flight_, arena_.plan().bucket_of.at(parameter), &InFlight::bucket);
+  if (sum == in_flight_.end()) return;
+  {
+    const Watch::Wait wait(device_.watch(), "all-reduce");
+    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(),
+                    fmt::format("wait for bucket {}", sum->bucket));
+    const Clocked clocked(seconds_waited_);
+    while (!communicator_.test(sum->ticket)) std::this_thread::yield();
+  }
+  take_finished();
+}
+
+void GradientReducer::wait_for_all() {
+  while (!in_flight_.empty()) {
+    {
+      const Clocked clocked(seconds_waited_);
+      communicator_.wait(in_flight_.front().ticket);
+    }
+    take_finished();
+  }
+}
+
+void GradientReducer::launch_complete_buckets() {
+  while (next_bucket_ < missing_.size() && missing_[next_bucket_] == 0) launch(next_bucket_++);
+}
+
+void GradientReducer::launch(std::size_t bucket) {
+  const NvtxRange range("bucket");
+  const bool last = bucket + 1 == missing_.size();
+  const Stream stream = last ? device_.compute_stream() : device_.communication_stream();
+  if (!last) {
+    device_.wait_for(stream, device_.compute_stream());
+    forked_ = true;
+  }
+  device_.watch().set_bucket(static_cast<int>(bucket));
+  note(bucket, stream, sync_.start(bucket, stream, reduced_));
+  device_.watch().set_bucket(-1);
+}
+
+/// What is under way for the bucket, if there is something.
+void GradientReducer::note(std::size_t bucket, Stream stream, std::optional<Communicator::Ticket> ticket) {
+  if (!ticket) return;
+  newest_ = ticket;
+  in_flight_.push_back({bucket, stream, *ticket});
+}
+
+void GradientReducer::take_finished() {
+  for (std::size_t i = 0; i < in_flight_.size();) {
+    if (communicator_.test(in_flight_[i].ticket)) {
+      const InFlight arrived = in_flight_[i];
+      in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(i));
+      device_.watch().set_bucket(static_cast<int>(arrived.bucket));
+      note(arrived.bucket, arrived.stream, sync_.advance(arrived.bucket, arrived.stream, reduced_));
+      device_.watch().set_bucket(-1);
+    } else if (goes_on()) {
+      ++i;
+    } else {
+      return;
+    }
+  }
+  if (running_ || !in_flight_.empty()) return;
+  device_.set_progress({});
+  device_.set_unfinished({});
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,81 @@
+#include "runtime/train/step/metric_buffers.h"
+
+#include <cstring>
+#include <string>
+
+#include "runtime/ops/optimizer.h"
+
+namespace ddptrain {
+
+MetricBuffers::MetricBuffers(std::int64_t virtual_ranks, bool may_skip, const World& world, Device& device)
+    : count_(virtual_ranks),
+      may_skip_(may_skip),
+      world_(world),
+      device_(device),
+      sums_(device.allocate(4 * static_cast<std::size_t>(virtual_ranks) * sizeof(MetricSums))) {}
+
+MetricSums* MetricBuffers::at(Part part, std::int64_t i) const {
+  return static_cast<MetricSums*>(sums_.data()) + static_cast<std::int64_t>(part) * count_ + i;
+}
+
+void MetricBuffers::finish_step(const NonFinite* found) {
+  if (!may_skip_) return;
+  auto& ops = device_.get<OptimizerOps>();
+  for (std::int64_t i = 0; i < count_; ++i) {
+    ops.add_unless_left_out(found, at(Part::step, i), at(Part::training, i), device_.compute_stream());
+  }
+}
+
+void MetricBuffers::set_training(std::vector<MetricSums> sums) {
+  sums.resize(count());
+  device_.copy_to_device(at(Part::training, 0), sums.data(), bytes());
+}
+
+void MetricBuffers::copy_training(MetricSums* pinned) const {
+  device_.copy(pinned, at(Part::training, 0), bytes(), device_.compute_stream());
+}
+
+void MetricBuffers::mark_training() {
+  device_.copy(at(Part::marked, 0), at(Part::training, 0), bytes(), device_.compute_stream());
+}
+
+MetricSums MetricBuffers::since_mark() const {
+  std::vector<MetricSums> sums = training();
+  const std::vector<MetricSums> before = read(Part::marked);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    sums[i].loss -= before[i].loss;
+    sums[i].correct -= before[i].correct;
+    sums[i].samples -= before[i].samples;
+  }
+  return total(sums);
+}
+
+std::vector<MetricSums> MetricBuffers::read(Part part) const {
+  std::vector<MetricSums> values(count());
+  device_.copy_to_host(values.data(), at(part, 0), bytes());
+  return values;
+}
+
+MetricSums MetricBuffers::take(Part part) {
+  const std::vector<MetricSums> mine = read(part);
+  device_.zero(at(part, 0), bytes(), device_.compute_stream());
+  return total(mine);
+}
+
+MetricSums MetricBuffers::total(const std::vector<MetricSums>& mine) const {
+  std::string packed(bytes(), '\0');
+  std::memcpy(packed.data(), mine.data(), packed.size());
+  MetricSums total;
+  for (const std::string& of_rank : world_.all_gather(packed)) {
+    for (std::size_t at = 0; at < of_rank.size(); at += sizeof(MetricSums)) {
+      MetricSums part;
+      std::memcpy(&part, of_rank.data() + at, sizeof(part));
+      total.loss += part.loss;
+      total.correct += part.correct;
+      total.samples += part.samples;
+    }
+  }
+  return total;
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,80 @@
+#include "runtime/train/step/optimizer.h"
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
+                     NonFinite* nonfinite, OnNonFinite on_nonfinite)
+    : settings_(settings),
+      clip_norm_(clip_norm),
+      arena_(arena),
+      device_(device),
+      ops_(device.get<OptimizerOps>()),
+      nonfinite_(nonfinite),
+      clips_(clip_norm > 0.0f || on_nonfinite == OnNonFinite::skip) {
+  const OptimizerRule& rule = rule_of(settings.kind);
+  DDP_CHECK(!rule.whole_parameters || arena.partition().parts == 1, "{} needs whole parameters", rule.name);
+  DDP_CHECK(!clips_ || nonfinite != nullptr, "a norm that is not finite must be noted");
+  if (clips_) norm_.emplace(arena, device);
+}
+
+void Optimizer::begin_step(StepRef step, WeightStore& weights) {
+  step_ = step;
+  if (device_.kind() == DeviceKind::cpu) {
+    begun_.step = step.value();
+    step_ = {&begun_, 0};
+  }
+  weights_ = &weights;
+  if (clips_) norm_->begin();
+}
+
+void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
+  if (clips_) return norm_->add(bucket, stream);
+  update(bucket, stream);
+}
+
+void Optimizer::sum_and_update(std::size_t bucket, const PeerInboxes& peers, Stream stream) {
+  ops_.sum_and_update(settings_, slice_of(bucket), peers, step_, stream);
+}
+
+void Optimizer::finish_step() {
+  if (clips_) {
+    const Stream compute = device_.compute_stream();
+    norm_->finish(*weights_);
+    ops_.clip_scale(norm_->squares(), clip_norm_, step_, nonfinite_, norm_->clip_scale(), compute);
+    for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) update(bucket, compute);
+  }
+  weights_->finish();
+}
+
+void Optimizer::update(std::size_t bucket, Stream stream) {
+  {
+    const Span span(device_.timeline(), Lane::compute, stream, fmt::format("bucket {} update", bucket));
+    UpdateSlice slice = slice_of(bucket);
+    if (clips_) slice.gradient_scale = norm_->clip_scale();
+    weights_->add_copies(slice, bucket);
+    ops_.update(settings_, slice, step_, stream);
+  }
+  weights_->updated(bucket, stream);
+}
+
+UpdateSlice Optimizer::slice_of(std::size_t bucket) const {
+  UpdateSlice slice = arena_.update_slice(bucket);
+  slice.nonfinite = nonfinite_;
+  return slice;
+}
+
+double Optimizer::gradient_norm(WeightStore& weights) {
+  if (!clips_) {
+    if (!norm_) norm_.emplace(arena_, device_);
+    norm_->begin();
+    for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
+      norm_->add(bucket, device_.compute_stream());
+    }
+    norm_->finish(weights);
+  }
+  return norm_->value();
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,435 @@
+#include "runtime/train/step/store/parameter_arena.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <future>
+#include <numbers>
+#include <thread>
+#include <type_traits>
+
+#include "runtime/core/error.h"
+#include "runtime/core/random.h"
+
+namespace ddptrain {
+namespace {
+
+constexpr std::uint32_t kInitialValues = 0x494E4954;  // last counter word; dropout sites are small numbers
+
+using Four = std::array<float, 4>;
+
+Four uniform(const Philox& random) {
+  Four values;
+  for (std::size_t k = 0; k < 4; ++k) values[k] = 2.0f * uniform01(random.word[k]) - 1.0f;
+  return values;
+}
+
+/// Box and Muller's transform of two pairs.
+Four normal(const Philox& random) {
+  Four values;
+  for (std::size_t k = 0; k < 4; k += 2) {
+    const float radius = std::sqrt(-2.0f * std::log(1.0f - uniform01(random.word[k])));
+    const float angle = 2.0f * std::numbers::pi_v<float> * uniform01(random.word[k + 1]);
+    values[k] = radius * std::cos(angle);
+    values[k + 1] = radius * std::sin(angle);
+  }
+  return values;
+}
+
+/// Values [begin, end) of a parameter; `begin` is a multiple of 4.
+template <class T>
+void fill_random(T* values, std::int64_t begin, std::int64_t end, const InitialValue& initial, std::uint32_t parameter,
+                 std::uint64_t seed) {
+  for (std::int64_t i = begin; i < end; i += 4) {
+    const Philox random =
+        philox(static_cast<std::uint32_t>(i / 4), parameter, static_cast<std::uint32_t>(i >> 34), kInitialValues, seed);
+    const Four four = initial.kind == InitialValue::Kind::uniform ? uniform(random) : normal(random);
+    const std::int64_t left = std::min<std::int64_t>(4, end - i);
+    for (std::int64_t k = 0; k < left; ++k) values[i + k] = four[static_cast<std::size_t>(k)] * initial.scale;
+  }
+}
+
+/// What one thread fills of a parameter.
+struct Piece {
+  std::size_t parameter;
+  std::int64_t begin, end;
+};
+
+/// Of the parameters of a bucket that are random.
+std::vector<Piece> random_pieces(const std::vector<ParameterSpec>& specs, const Bucket& bucket) {
+  constexpr std::int64_t kValues = 1 << 18;
+  std::vector<Piece> pieces;
+  for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
+    if (specs[i].initial.read || specs[i].initial.kind == InitialValue::Kind::constant) continue;
+    for (std::int64_t begin = 0; begin < specs[i].size(); begin += kValues) {
+      pieces.push_back({i, begin, std::min(begin + kValues, specs[i].size())});
+    }
+  }
+  return pieces;
+}
+
+/// Calls work(i) for i below `count`, on as many threads as there are cores for them.
+template <class Work>
+void share_out(std::size_t count, const Work& work) {
+  std::atomic<std::size_t> next = 0;
+  const auto take = [&] {
+    for (std::size_t i = next++; i < count; i = next++) work(i);
+  };
+  std::vector<std::jthread> threads;
+  const std::size_t most = std::max(1u, std::thread::hardware_concurrency());
+  for (std::size_t i = 1; i < std::min(count, most); ++i) threads.emplace_back(take);
+  take();
+}
+
+/// Of a bucket, with padding.
+template <class T>
+std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
+                              std::uint64_t seed) {
+  std::vector<T> values(static_cast<std::size_t>(bucket.size), T{0});
+  const auto first = [&](std::size_t parameter) { return values.data() + (plan.begin[parameter] - bucket.begin); };
+  for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
+    if (specs[i].initial.read) {
+      const std::vector<float> values_read = specs[i].initial.read();
+      DDP_CHECK(static_cast<std::int64_t>(values_read.size()) >= specs[i].size(), "{} has {} values, not {}",
+                specs[i].name, values_read.size(), specs[i].size());
+      std::copy_n(values_read.begin(), specs[i].size(), first(i));
+    } else if (specs[i].initial.kind == InitialValue::Kind::constant) {
+      std::fill_n(first(i), specs[i].size(), static_cast<T>(specs[i].initial.scale));
+    }
+  }
+  const std::vector<Piece> pieces = random_pieces(specs, bucket);
+  share_out(pieces.size(), [&](std::size_t k) {
+    const auto [i, begin, end] = pieces[k];
+    fill_random(first(i), begin, end, specs[i].initial, static_cast<std::uint32_t>(i), seed);
+  });
+  return values;
+}
+
+/// The values of a tensor of f32 or f64.
+template <class T>
+std::vector<T> host_values(Device& device, const Tensor& values) {
+  const auto count = static_cast<std::size_t>(values.size());
+  const auto copied_as = [&]<class From>(From) {
+    std::vector<From> copy(count);
+    device.copy_to_host(copy.data(), values.data, values.bytes());
+    if constexpr (std::is_same_v<From, T>) {
+      return copy;
+    } else {
+      return std::vector<T>(copy.begin(), copy.end());
+    }
+  };
+  return values.dtype == DType::f64 ? copied_as(double{}) : copied_as(float{});
+}
+
+DType kept_type(std::optional<DType> asked, DType compute) {
+  return asked == DType::bf16 ? compute : asked.value_or(compute);
+}
+
+Tensor stretch(const Buffer& buffer, DType dtype, std::int64_t begin, std::int64_t count) {
+  const std::size_t offset = static_cast<std::size_t>(begin) * size_of(dtype);
+  return {static_cast<char*>(buffer.data()) + offset, dtype, {count}};
+}
+
+}  // namespace
+
+ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Device& device,
+                               Communicator& communicator)
+    : specs_(std::move(specs)),
+      plan_(plan_buckets(specs_, size_of(kept_type(options.gradient_type, device.dtype())), options.bucket_bytes,
+                         options.last_bucket_bytes, communicator.size(),
+                         options.whole_chunks && options.shard_state ? kChunkElements : kParameterAlignment)),
+      device_(device),
+      communicator_(communicator),
+      compute_(device.dtype()),
+      gradient_type_(kept_type(options.gradient_type, compute_)),
+      master_type_(master_dtype(device.precision())),
+      partition_(options.shard_state ? Partition{communicator.size(), communicator.rank()} : Partition{}) {
+  DDP_CHECK(gradient_type_ == compute_ || gradient_type_ == master_type_, "gradients of {} beside weights of {}",
+            name_of(gradient_type_), name_of(compute_));
+  const auto elements = static_cast<std::size_t>(plan_.size);
+  const std::size_t state_bytes = elements / static_cast<std::size_t>(partition_.parts) * size_of(master_type_);
+  const std::size_t weight_bytes = elements * size_of(compute_);
+  const std::size_t gradient_bytes = elements * size_of(gradient_type_);
+  const bool sharded = partition_.parts > 1;
+  if (!(sharded && options.by_peers && allocate_for_peers(weight_bytes, gradient_bytes))) {
+    weights_ = sharded ? communicator.allocate(weight_bytes) : device.allocate(weight_bytes);
+    gradients_ = communicator.allocate(gradient_bytes);
+  }
+  if (master_type_ != compute_) master_ = device.allocate(state_bytes);
+  DDP_CHECK(options.optimizer_slots <= kMostOptimizerSlots, "{} slots of an optimizer", options.optimizer_slots);
+  for (std::size_t i = 0; i < options.optimizer_slots; ++i) slots_.push_back(device.allocate(state_bytes));
+  make_chunks();
+  if (options.whole_chunks) number_chunks();
+}
+
+bool ParameterArena::allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes) {
+  if (partition_.parts > PeerInboxes::kMaxRanks) return false;
+  PeerMemory weights = communicator_.allocate_for_peers(weight_bytes);
+  if (weights.of_rank.empty()) return false;
+  PeerMemory gradients = communicator_.allocate_for_peers(gradient_bytes);
+  if (gradients.of_rank.empty()) return false;
+  weights_ = std::move(weights.mine);
+  peer_weights_ = std::move(weights.of_rank);
+  gradients_ = std::move(gradients.mine);
+  peer_gradients_ = std::move(gradients.of_rank);
+  return true;
+}
+
+void ParameterArena::make_chunks() {
+  std::vector<UpdateChunk> chunks;
+  for (std::size_t bucket = 0; bucket < plan_.buckets.size(); ++bucket) {
+    first_chunk_.push_back(static_cast<std::uint32_t>(chunks.size()));
+    const std::vector<UpdateChunk> more = chunks_of(bucket);
+    chunks.insert(chunks.end(), more.begin(), more.end());
+  }
+  first_chunk_.push_back(static_cast<std::uint32_t>(chunks.size()));
+  chunks_ = device_.allocate(chunks.size() * sizeof(UpdateChunk));
+  device_.copy_to_device(chunks_.data(), chunks.data(), chunks.size() * sizeof(UpdateChunk));
+  norms_ = device_.allocate(2 * (chunks.size() + specs_.size()) * sizeof(float));
+}
+
+void ParameterArena::number_chunks() {
+  std::vector<std::uint32_t> first;
+  for (const ParameterSpec& spec : specs_) {
+    first.push_back(static_cast<std::uint32_t>(square_count_));
+    square_count_ += (spec.size() + kChunkElements - 1) / kChunkElements;
+  }
+  first_square_ = device_.allocate(first.size() * sizeof(std::uint32_t));
+  device_.copy_to_device(first_square_.data(), first.data(), first_square_.bytes());
+}
+
+/// What of each parameter lies within this rank's part of the bucket.
+std::vector<UpdateChunk> ParameterArena::chunks_of(std::size_t index) const {
+  const Bucket& bucket = plan_.buckets[index];
+  const std::int64_t part = bucket.size / partition_.parts;
+  const std::int64_t begin = bucket.begin + partition_.index * part;
+  DDP_CHECK(bucket.size <= std::int64_t{UINT32_MAX}, "a bucket of {} elements: too many for 32-bit positions",
+            bucket.size);
+  std::vector<UpdateChunk> chunks;
+  for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
+    const std::size_t parameter = bucket.first_parameter + k;
+    const std::int64_t origin = plan_.begin[parameter];
+    const std::int64_t end = std::min(origin + specs_[parameter].size(), begin + part);
+    for (std::int64_t at = std::max(origin, begin); at < end; at += kChunkElements) {
+      chunks.push_back({static_cast<std::uint32_t>(parameter), static_cast<std::uint32_t>(at - begin),
+                        static_cast<std::uint32_t>(at - origin),
+                        static_cast<std::uint16_t>(std::min<std::int64_t>(kChunkElements, end - at)),
+                        static_cast<std::uint16_t>(specs_[parameter].decays ? 1 : 0)});
+    }
+  }
+  return chunks;
+}
+
+std::size_t ParameterArena::state_bytes() const { return master_.bytes() + total_bytes(slots_); }
+
+std::vector<MemoryUse> ParameterArena::memory() const {
+  return {{"weights", weights_.bytes()},
+          {"gradients", gradients_.bytes()},
+          {"masters", master_.bytes()},
+          {"optimizer", total_bytes(slots_)},
+          {"tables", chunks_.bytes() + norms_.bytes() + first_square_.bytes()}};
+}
+
+std::int64_t ParameterArena::parameter_count() const {
+  std::int64_t count = 0;
+  for (const ParameterSpec& spec : specs_) count += spec.size();
+  return count;
+}
+
+std::vector<Tensor> ParameterArena::views(const Buffer& buffer, DType dtype) const {
+  std::vector<Tensor> tensors;
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    tensors.push_back(stretch(buffer, dtype, plan_.begin[i], element_count(specs_[i].shape)));
+    tensors.back().shape = specs_[i].shape;
+  }
+  return tensors;
+}
+
+std::vector<Tensor> ParameterArena::weights() const { return views(weights_, compute_); }
+std::vector<Tensor> ParameterArena::gradients() const { return views(gradients_, gradient_type_); }
+
+Tensor ParameterArena::bucket_weights(std::size_t bucket) const {
+  const Bucket& b = plan_.buckets.at(bucket);
+  return stretch(weights_, compute_, b.begin, b.size);
+}
+
+Tensor ParameterArena::bucket_gradients(std::size_t bucket) const {
+  const Bucket& b = plan_.buckets.at(bucket);
+  return stretch(gradients_, gradient_type_, b.begin, b.size);
+}
+
+Tensor ParameterArena::part_of(const Tensor& bucket) const {
+  const std::size_t bytes = bucket.bytes() / static_cast<std::size_t>(partition_.parts);
+  char* first = static_cast<char*>(bucket.data) + static_cast<std::size_t>(partition_.index) * bytes;
+  return {first, bucket.dtype, {bucket.size() / partition_.parts}};
+}
+
+Tensor ParameterArena::reduced_gradients(std::size_t bucket) const { return part_of(bucket_gradients(bucket)); }
+
+std::vector<Tensor> ParameterArena::gradient_parts(std::size_t bucket) const {
+  const Tensor mine = reduced_gradients(bucket);
+  const std::ptrdiff_t offset = mine.as<const char>() - static_cast<const char*>(gradients_.data());
+  std::vector<Tensor> parts;
+  for (void* gradients : peer_gradients_) {
+    parts.push_back({static_cast<char*>(gradients) + offset, gradient_type_, mine.shape});
+  }
+  return parts;
+}
+
+std::array<void*, PeerInboxes::kMaxRanks - 1> ParameterArena::peer_weights(std::size_t bucket) const {
+  const Tensor mine = part_of(bucket_weights(bucket));
+  const std::ptrdiff_t offset = mine.as<const char>() - static_cast<const char*>(weights_.data());
+  std::array<void*, PeerInboxes::kMaxRanks - 1> weights = {};
+  const auto ranks = static_cast<int>(peer_weights_.size());
+  for (int i = 1; i < ranks; ++i) {
+    const int peer = (communicator_.rank() + i) % ranks;
+    weights.at(static_cast<std::size_t>(i - 1)) =
+        static_cast<char*>(peer_weights_[static_cast<std::size_t>(peer)]) + offset;
+  }
+  return weights;
+}
+
+Tensor ParameterArena::state(const Buffer& buffer, std::size_t bucket) const {
+  if (buffer.data() == nullptr) return {};
+  const Bucket& b = plan_.buckets.at(bucket);
+  return stretch(buffer, master_type_, b.begin / partition_.parts, b.size / partition_.parts);
+}
+
+Tensor ParameterArena::master(std::size_t bucket) const {
+  return master_.data() != nullptr ? state(master_, bucket) : part_of(bucket_weights(bucket));
+}
+
+UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
+  UpdateSlice slice;
+  slice.first_chunk = first_chunk_.at(bucket);
+  slice.chunks = static_cast<const UpdateChunk*>(chunks_.data()) + slice.first_chunk;
+  slice.chunk_count = first_chunk_.at(bucket + 1) - slice.first_chunk;
+  slice.parameter_count = static_cast<std::uint32_t>(specs_.size());
+  slice.weight_type = compute_;
+  slice.gradient_type = gradient_type_;
+  slice.weights = part_of(bucket_weights(bucket)).data;
+  slice.master = master(bucket).data;
+  for (std::size_t i = 0; i < slots_.size(); ++i) slice.state[i] = state(slots_[i], bucket).data;
+  slice.gradients = reduced_gradients(bucket).data;
+  slice.norms = static_cast<float*>(norms_.data());
+  return slice;
+}
+
+Buffer ParameterArena::allocate_staging() const {
+  std::int64_t largest = 0;
+  for (const Bucket& bucket : plan_.buckets) largest = std::max(largest, bucket.size);
+  return device_.allocate(master_type_, {largest});
+}
+
+void ParameterArena::initialise(std::uint64_t seed, int rank) {
+  if (master_type_ == DType::f64) {
+    initialise_as<double>(seed, rank);
+  } else {
+    initialise_as<float>(seed, rank);
+  }
+}
+
+/// Rank 0 makes the values of a bucket while it copies and broadcasts those of the bucket before.
+template <class T>
+void ParameterArena::initialise_as(std::uint64_t seed, int rank) {
+  const Stream stream = device_.compute_stream();
+  const Buffer staging = allocate_staging();
+  const std::size_t mine = rank == 0 ? plan_.buckets.size() : 0;
+  const auto start = [&](std::size_t bucket) {
+    return std::async(std::launch::async,
+                      [this, bucket, seed] { return initial_values<T>(specs_, plan_, plan_.buckets[bucket], seed); });
+  };
+  std::future<std::vector<T>> next;
+  if (mine > 0) next = start(0);
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    const Tensor values = staging.view(master_type_, {plan_.buckets[b].size});
+    if (b < mine) {
+      const std::vector<T> made = next.get();
+      if (b + 1 < mine) next = start(b + 1);
+      device_.copy_to_device(values.data, made.data(), values.bytes());
+    }
+    communicator_.wait(communicator_.broadcast(values, 0, stream));
+    device_.convert(values, bucket_weights(b), stream);
+    if (master_.data() != nullptr) device_.convert(part_of(values), master(b), stream);
+  }
+  for (const Buffer& slot : slots_) device_.zero(slot.data(), slot.bytes(), stream);
+  device_.synchronize();
+}
+
+template <class T, class Visit>
+void ParameterArena::visit_masters(const Visit& visit) const {
+  const bool sharded = partition_.parts > 1;
+  const bool gathers = sharded && master_.data() != nullptr;
+  const Stream stream = device_.compute_stream();
+  const Buffer staging = gathers ? allocate_staging() : Buffer{};
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    const Bucket& bucket = plan_.buckets[b];
+    Tensor values = sharded ? bucket_weights(b) : master(b);
+    if (gathers) {
+      values = staging.view(master_type_, {bucket.size});
+      device_.convert(master(b), part_of(values), stream);
+      communicator_.wait(communicator_.all_gather(values, stream));
+    }
+    const std::vector<T> host = host_values<T>(device_, values);
+    for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
+      visit(i, host.data() + (plan_.begin[i] - bucket.begin));
+    }
+  }
+}
+
+void ParameterArena::visit(const std::function<void(const ParameterSpec&, const float*)>& show) const {
+  visit_masters<float>([&](std::size_t parameter, const float* values) { show(specs_[parameter], values); });
+}
+
+std::vector<double> ParameterArena::master_values() const {
+  std::vector<double> packed;
+  visit_masters<double>([&](std::size_t parameter, const double* values) {
+    packed.insert(packed.end(), values, values + specs_[parameter].size());
+  });
+  return packed;
+}
+
+/// Of the optimizer's state.
+StateArray ParameterArena::array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer) const {
+  const ParameterSpec& spec = specs_[parameter];
+  const Bucket& bucket = plan_.buckets[plan_.bucket_of[parameter]];
+  const std::int64_t part = bucket.size / partition_.parts;
+  const std::int64_t part_begin = bucket.begin + partition_.index * part;
+  const std::int64_t origin = plan_.begin[parameter];
+  const std::int64_t begin = std::max(origin, part_begin);
+  const std::int64_t end = std::min(origin + spec.size(), part_begin + part);
+  StateArray array{fmt::format("{}/{}", kind, spec.name),
+                   spec.shape,
+                   master_type_,
+                   partition_.parts > 1 ? Placement::sharded : Placement::replicated,
+                   {}};
+  if (begin < end) {
+    const std::int64_t place = bucket.begin / partition_.parts + (begin - part_begin);
+    array.pieces.push_back({begin - origin, stretch(buffer, master_type_, place, end - begin)});
+  }
+  return array;
+}
+
+std::vector<StateArray> ParameterArena::state() const {
+  std::vector<StateArray> arrays;
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    const ParameterSpec& spec = specs_[i];
+    const Tensor weight = stretch(weights_, compute_, plan_.begin[i], spec.size());
+    arrays.push_back({"weight/" + spec.name, spec.shape, compute_, Placement::replicated, {{0, weight}}});
+    if (master_.data() != nullptr) arrays.push_back(array_of("master", i, master_));
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      arrays.push_back(array_of(fmt::format("slot_{}", slot), i, slots_[slot]));
+    }
+  }
+  return arrays;
+}
+
+void check_same_on_all_ranks(const World& world, const std::string& hash, const std::string& what) {
+  const std::string difference = differences(world.all_gather(hash));
+  world.agree([&] {
+    if (!difference.empty()) fail("{} differ: {}", what, difference);
+  });
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,147 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
+#include "runtime/device/peer_inboxes.h"
+#include "runtime/ops/optimizer.h"
+#include "runtime/train/model.h"
+#include "runtime/train/step/store/bucket_plan.h"
+
+namespace ddptrain {
+
+/// How an array of the training state lies on the ranks.
+enum class Placement : std::uint8_t {
+  replicated,  ///< All of it on every rank, the same.
+  sharded,     ///< In parts, one on each rank.
+  per_rank,    ///< Every rank has one of its own.
+};
+
+/// A named array of the training state, and what of it lies on this rank.
+struct StateArray {
+  struct Piece {
+    std::int64_t begin;  ///< Its first element's place in the array, row-major.
+    Tensor values;       ///< [count]
+  };
+
+  std::string name;
+  Shape shape;
+  DType dtype;
+  Placement placement;
+  std::vector<Piece> pieces;
+};
+
+/// How each bucket is divided among ranks for the optimizer: into `parts` equal parts, of which this rank has `index`.
+struct Partition {
+  std::int64_t parts = 1;
+  std::int64_t index = 0;
+};
+
+struct ArenaOptions {
+  std::size_t bucket_bytes = std::size_t{25} << 20;
+  std::size_t last_bucket_bytes = std::size_t{256} << 10;
+  std::size_t optimizer_slots = 2;          ///< See OptimizerRule.
+  std::optional<DType> gradient_type = {};  ///< Compute precision where empty, else the wider of the two.
+  bool shard_state = false;                 ///< ZeRO-1; the same as off with one rank.
+  bool whole_chunks = false;                ///< A shard has whole chunks of parameters: see chunk_squares().
+  bool by_peers = false;  ///< Sharded: ranks read and write each other's gradients and weights where their GPUs do.
+};
+
+/// All parameters of a model in the order in which backward completes them: one allocation each for weights, gradients,
+/// master weights and each slot of the optimizer, with the same layout. A gradient *is* its place in its bucket.
+/// Padding is zero and stays zero.
+///
+/// Sharded (ZeRO-1: Rajbhandari et al. 2020, P_os), every bucket is W equal parts, and rank r keeps master weights and
+/// slots of part r alone, one part after the other.
+class ParameterArena {
+ public:
+  /// Collective. The arena is destroyed before `device` and `communicator`.
+  ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Device& device,
+                 Communicator& communicator);
+
+  const std::vector<ParameterSpec>& specs() const { return specs_; }
+  const BucketPlan& plan() const { return plan_; }
+  std::int64_t parameter_count() const;  ///< Elements of all parameters, without padding.
+
+  DType gradient_type() const { return gradient_type_; }
+  const Partition& partition() const { return partition_; }  ///< One part: every rank updates everything.
+  /// Whether this rank's GPU reaches gradients and weights of all ranks: gradient_parts() and peer_weights() are there.
+  /// The same on all ranks.
+  bool reaches_peers() const { return !peer_weights_.empty(); }
+  std::size_t state_bytes() const;  ///< Of what belongs to the optimizer alone: master weights and slots.
+  std::vector<MemoryUse> memory() const;
+
+  std::vector<Tensor> weights() const;                 ///< Compute precision; one view per parameter.
+  std::vector<Tensor> gradients() const;               ///< gradient_type(); one view per parameter.
+  Tensor bucket_weights(std::size_t bucket) const;     ///< [size of the bucket]
+  Tensor bucket_gradients(std::size_t bucket) const;   ///< [size of the bucket]
+  Tensor reduced_gradients(std::size_t bucket) const;  ///< Those that this rank updates by: all, or its part.
+  UpdateSlice update_slice(std::size_t bucket) const;  ///< Of reduced_gradients(); without gradient_scale.
+  /// The gradients of every rank, by rank, of which reduced_gradients() becomes the sum.
+  std::vector<Tensor> gradient_parts(std::size_t bucket) const;
+  /// For UpdateSlice::peer_weights.
+  std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights(std::size_t bucket) const;
+  bool whole_chunks() const { return first_square_.data() != nullptr; }
+  /// Where chunks are whole, for OptimizerOps::chunk_squares(): each parameter's first chunk among those of all
+  /// parameters, on the device; and how many these are. Neither depends on buckets, shards or ranks.
+  const std::uint32_t* first_square() const { return static_cast<const std::uint32_t*>(first_square_.data()); }
+  std::int64_t square_count() const { return square_count_; }
+
+  /// The specs' initial values, those of rank 0 on every rank; slots zero. Collective; waits.
+  void initialise(std::uint64_t seed, int rank);
+
+  /// What is kept of each parameter: its weight, its master weight where that is another array, its moments.
+  std::vector<StateArray> state() const;
+  /// Shows the f32 master values of each parameter in turn. Waits. Collective where sharded.
+  void visit(const std::function<void(const ParameterSpec&, const float*)>& show) const;
+  /// Master values of all parameters, one after the other without padding. Waits. Collective where sharded.
+  std::vector<double> master_values() const;
+
+ private:
+  template <class T>
+  void initialise_as(std::uint64_t seed, int rank);
+  bool allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes);
+  std::vector<Tensor> views(const Buffer& buffer, DType dtype) const;
+  Tensor part_of(const Tensor& bucket) const;  ///< Of this rank; all where not sharded.
+  Tensor state(const Buffer& buffer, std::size_t bucket) const;
+  StateArray array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer) const;
+  Tensor master(std::size_t bucket) const;  ///< This rank's part.
+  void make_chunks();
+  void number_chunks();
+  std::vector<UpdateChunk> chunks_of(std::size_t bucket) const;
+  Buffer allocate_staging() const;  ///< For the master values of any bucket.
+  /// Calls visit(parameter, values) in order, with values as T (float or double).
+  template <class T, class Visit>
+  void visit_masters(const Visit& visit) const;
+
+  std::vector<ParameterSpec> specs_;
+  BucketPlan plan_;
+  Device& device_;
+  Communicator& communicator_;
+  DType compute_;
+  DType gradient_type_;
+  DType master_type_;
+  Partition partition_;
+  Buffer weights_;
+  Buffer gradients_;
+  std::vector<void*> peer_weights_;  ///< By rank, as this rank's GPU reaches them; empty where it does not.
+  std::vector<void*> peer_gradients_;
+  Buffer master_;              ///< Empty where weights have the same type.
+  std::vector<Buffer> slots_;  ///< The optimizer's state.
+  Buffer chunks_;
+  Buffer norms_;
+  std::vector<std::uint32_t> first_chunk_;  ///< Per bucket, and the number of all chunks.
+  Buffer first_square_;                     ///< Empty where shards cut chunks.
+  std::int64_t square_count_ = 0;
+};
+
+/// The same Error on all ranks, with what each holds, where `hash` is not the same everywhere. Collective.
+void check_same_on_all_ranks(const World& world, const std::string& hash, const std::string& what);
+
+}  // namespace ddptrain

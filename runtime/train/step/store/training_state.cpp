@@ -1,0 +1,95 @@
+#include "runtime/train/step/store/training_state.h"
+
+#include "runtime/core/error.h"
+#include "runtime/core/hash.h"
+
+namespace ddptrain {
+namespace {
+
+void fill(Device& device, const Tensor& buffer, float value) {
+  const std::vector<float> values(static_cast<std::size_t>(buffer.size()), value);
+  const Buffer staging = device.allocate(DType::f32, {buffer.size()});
+  device.copy_to_device(staging.data(), values.data(), staging.bytes());
+  device.convert(staging.view(DType::f32, {buffer.size()}), {buffer.data, buffer.dtype, {buffer.size()}},
+                 device.compute_stream());
+  device.synchronize();
+}
+
+}  // namespace
+
+TrainingState::TrainingState(const ParameterArena& arena, const std::vector<BufferSpec>& buffers, Device& device,
+                             std::optional<VirtualRanks> ranks)
+    : arena_(arena), buffer_specs_(buffers), device_(device), ranks_(ranks), step_(device.allocate(sizeof(StepState))) {
+  for (const BufferSpec& spec : buffers) {
+    DDP_CHECK(spec.dtype == DType::f32 || spec.dtype == DType::f64, "buffer {} of {}", spec.name, name_of(spec.dtype));
+    buffers_.push_back(device.allocate(spec.dtype, spec.shape));
+    if (spec.initial != 0.0f) fill(device, buffers_.back().view(spec.dtype, spec.shape), spec.initial);
+    if (!several()) continue;
+    put_away_.push_back(device.allocate(static_cast<std::size_t>(ranks_->count) * buffers_.back().bytes()));
+  }
+  for (std::int64_t i = 0; several() && i < ranks_->count; ++i) put_away(i);
+}
+
+char* TrainingState::buffer_of(std::size_t buffer, std::int64_t neighbour) const {
+  return static_cast<char*>(put_away_[buffer].data()) + static_cast<std::size_t>(neighbour) * buffers_[buffer].bytes();
+}
+
+void TrainingState::take_up(std::int64_t neighbour) {
+  for (std::size_t i = 0; i < put_away_.size(); ++i) {
+    device_.copy(buffers_[i].data(), buffer_of(i, neighbour), buffers_[i].bytes(), device_.compute_stream());
+  }
+}
+
+void TrainingState::put_away(std::int64_t neighbour) {
+  for (std::size_t i = 0; i < put_away_.size(); ++i) {
+    device_.copy(buffer_of(i, neighbour), buffers_[i].data(), buffers_[i].bytes(), device_.compute_stream());
+  }
+}
+
+StateArray TrainingState::array_of(std::size_t buffer) const {
+  const BufferSpec& spec = buffer_specs_[buffer];
+  StateArray array{"buffer/" + spec.name, spec.shape, spec.dtype, Placement::per_rank, {}};
+  const std::int64_t size = element_count(spec.shape);
+  if (!ranks_) {
+    array.pieces = {{0, buffers_[buffer].view(spec.dtype, {size})}};
+    return array;
+  }
+  array.shape.insert(array.shape.begin(), ranks_->all);
+  array.placement = Placement::sharded;
+  const Buffer& values = several() ? put_away_[buffer] : buffers_[buffer];
+  array.pieces = {{ranks_->first * size, values.view(spec.dtype, {ranks_->count * size})}};
+  return array;
+}
+
+std::vector<Tensor> TrainingState::buffers() const {
+  std::vector<Tensor> tensors;
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    tensors.push_back(buffers_[i].view(buffer_specs_[i].dtype, buffer_specs_[i].shape));
+  }
+  return tensors;
+}
+
+std::vector<StateArray> TrainingState::arrays() const {
+  const std::int64_t step_bytes = sizeof(StepState);
+  std::vector<StateArray> arrays = {
+      {"step", {step_bytes}, DType::u8, Placement::replicated, {{0, step_.view(DType::u8, {step_bytes})}}}};
+  for (StateArray& array : arena_.state()) arrays.push_back(std::move(array));
+  for (std::size_t i = 0; i < buffers_.size(); ++i) arrays.push_back(array_of(i));
+  return arrays;
+}
+
+void TrainingState::visit_parameters(const std::function<void(const ParameterSpec&, const float*)>& show) const {
+  arena_.visit(show);
+}
+
+std::string TrainingState::parameter_hash() const {
+  Hash128 hash;
+  visit_parameters([&](const ParameterSpec& spec, const float* values) {
+    hash.add(spec.name);
+    for (const std::int64_t size : spec.shape) hash.add(size);
+    hash.add(values, static_cast<std::size_t>(spec.size()) * sizeof(float));
+  });
+  return hash.hex();
+}
+
+}  // namespace ddptrain

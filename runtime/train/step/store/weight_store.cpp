@@ -1,0 +1,73 @@
+#include "runtime/train/step/store/weight_store.h"
+
+namespace ddptrain {
+namespace {
+
+class ReplicatedWeights final : public WeightStore {};
+
+class GatheredWeights final : public WeightStore {
+ public:
+  GatheredWeights(const ParameterArena& arena, Device& device, Communicator& communicator)
+      : arena_(arena), device_(device), communicator_(communicator) {}
+
+  void updated(std::size_t bucket, Stream stream) override {
+    const Stream communication = device_.communication_stream();
+    if (stream.handle != communication.handle) device_.wait_for(communication, stream);
+    newest_ = communicator_.all_gather(arena_.bucket_weights(bucket), communication);
+  }
+  void sum_over_parts(const Tensor& values) override {
+    communicator_.wait(communicator_.all_reduce_sum(values, device_.compute_stream()));
+  }
+  void finish() override {
+    communicator_.wait(newest_);
+    device_.wait_for(device_.compute_stream(), device_.communication_stream());
+  }
+
+ private:
+  const ParameterArena& arena_;
+  Device& device_;
+  Communicator& communicator_;
+  Communicator::Ticket newest_ = 0;
+};
+
+class PeerWeights final : public WeightStore {
+ public:
+  PeerWeights(const ParameterArena& arena, Device& device, Communicator& communicator, const PeerInboxes& meeting)
+      : arena_(arena),
+        device_(device),
+        ops_(device.get<OptimizerOps>()),
+        communicator_(communicator),
+        meeting_(meeting) {}
+
+  void add_copies(UpdateSlice& slice, std::size_t bucket) const override {
+    slice.peer_weights = arena_.peer_weights(bucket);
+  }
+  bool update_sends() const override { return true; }
+  void sum_over_parts(const Tensor& values) override {
+    communicator_.wait(communicator_.all_reduce_sum(values, device_.compute_stream()));
+  }
+  void finish() override { ops_.meet(meeting_, device_.compute_stream()); }
+
+ private:
+  const ParameterArena& arena_;
+  Device& device_;
+  OptimizerOps& ops_;
+  Communicator& communicator_;
+  PeerInboxes meeting_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightStore> make_replicated_weights() { return std::make_unique<ReplicatedWeights>(); }
+
+std::unique_ptr<WeightStore> make_gathered_weights(const ParameterArena& arena, Device& device,
+                                                   Communicator& communicator) {
+  return std::make_unique<GatheredWeights>(arena, device, communicator);
+}
+
+std::unique_ptr<WeightStore> make_peer_weights(const ParameterArena& arena, Device& device, Communicator& communicator,
+                                               const PeerInboxes& meeting) {
+  return std::make_unique<PeerWeights>(arena, device, communicator, meeting);
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
+#include "runtime/ops/optimizer.h"
+#include "runtime/train/step/store/parameter_arena.h"
+
+namespace ddptrain {
+
+/// How the weights that this rank updates become those of all ranks. Chosen once, with the GradientSync.
+class WeightStore {
+ public:
+  virtual ~WeightStore() = default;
+
+  /// Adds to `slice`, by which this rank updates its part of `bucket`, the other places that the update writes.
+  virtual void add_copies(UpdateSlice& /*slice*/, std::size_t /*bucket*/) const {}
+  /// Whether updates themselves write to other ranks: add_copies() does something.
+  virtual bool update_sends() const { return false; }
+  /// This rank's part of `bucket` has been updated in the order of `stream`: starts to send it.
+  virtual void updated(std::size_t /*bucket*/, Stream /*stream*/) {}
+  /// values = their sums over the parts of all ranks, on the compute stream.
+  virtual void sum_over_parts(const Tensor& /*values*/) {}
+  /// After the last bucket of a step. Work queued on the compute stream from now on sees all weights.
+  virtual void finish() {}
+};
+
+/// Every rank updates all weights, or, without communication, weights of other parts stay as they are.
+std::unique_ptr<WeightStore> make_replicated_weights();
+/// ZeRO-1: an all-gather for each bucket, which overlaps with the update of the next one.
+std::unique_ptr<WeightStore> make_gathered_weights(const ParameterArena& arena, Device& device,
+                                                   Communicator& communicator);
+/// ZeRO-1 of GPUs that reach each other's weights: updates write all copies, and the ranks meet at the end.
+std::unique_ptr<WeightStore> make_peer_weights(const ParameterArena& arena, Device& device, Communicator& communicator,
+                                               const PeerInboxes& meeting);
+
+}  // namespace ddptrain

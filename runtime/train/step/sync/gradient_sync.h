@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
+#include "runtime/train/step/optimizer.h"
+#include "runtime/train/step/store/parameter_arena.h"
+#include "runtime/train/step/virtual_rank_sums.h"
+
+namespace ddptrain {
+
+/// How the gradients of a bucket become their sum over all ranks: one class per communication path, each in the file of
+/// its name. The reducer decides when a bucket starts; nothing else in a step knows which path it takes. Every rank
+/// calls the same methods in the same order.
+class GradientSync {
+ public:
+  using Ticket = Communicator::Ticket;
+  /// Queues what follows a bucket's sum (ParameterArena::reduced_gradients() hold it) in the order of `stream`.
+  using Reduced = std::function<void(std::size_t bucket, Stream stream)>;
+
+  virtual ~GradientSync() = default;
+
+  /// Queues the first operation on a bucket whose gradients are complete in the order of `stream`. The ticket is of the
+  /// communicator. Without a ticket nothing is under way: `reduced` has been called, or the path does by itself what
+  /// follows the sum, or does all buckets when the last one starts.
+  virtual std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced& reduced) = 0;
+  /// The operation of the bucket's newest ticket has ended. Queues the next one, or calls `reduced`.
+  virtual std::optional<Ticket> advance(std::size_t bucket, Stream stream, const Reduced& reduced);
+
+  /// Whether a bucket needs nothing but its own sum to be updated, so that the sum may take until the next forward pass
+  /// reads the bucket's weights.
+  virtual bool may_outlast_step() const { return false; }
+  /// Sums what the step has left unsummed of the gradients; the step is over. Collective.
+  virtual void complete_sums() {}
+  virtual std::size_t bytes() const { return 0; }  ///< Of device memory that it has allocated.
+};
+
+/// No communication: each rank updates by its own gradients.
+std::unique_ptr<GradientSync> make_no_sync();
+/// All-reduce by NCCL or MPI.
+std::unique_ptr<GradientSync> make_all_reduce(const ParameterArena& arena, Device& device, Communicator& communicator);
+/// ZeRO-1: each rank gets the sum of its part of a bucket.
+std::unique_ptr<GradientSync> make_reduce_scatter(const ParameterArena& arena, Device& device,
+                                                  Communicator& communicator);
+/// All-reduce, but one kernel reduces and updates the last bucket: OptimizerOps::sum_and_update() with `inboxes`.
+std::unique_ptr<GradientSync> make_fused_last(const ParameterArena& arena, Device& device, Communicator& communicator,
+                                              Optimizer& optimizer, const PeerInboxes& inboxes);
+/// ZeRO-1 of GPUs that reach each other's gradients: after backward, each rank adds up its parts from all ranks.
+/// `meeting`: of OptimizerOps::meet().
+std::unique_ptr<GradientSync> make_peer_reduction(const ParameterArena& arena, Device& device,
+                                                  const PeerInboxes& meeting);
+/// The levels of the tree of virtual ranks above those of a rank. Each rank gets one part of a bucket from all others,
+/// adds these in the tree's order and, unless the arena is sharded, all gather the sums: 2 (W - 1) / W of a bucket's
+/// bytes per rank, as a ring all-reduce sends. `below` outlives this. Error if the ranks are no power of two.
+std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, VirtualRankSums& below, Device& device,
+                                                 Communicator& communicator);
+/// `inner` behind the sum over this rank's virtual ranks, which outlive it.
+std::unique_ptr<GradientSync> make_folded(VirtualRankSums& below, std::unique_ptr<GradientSync> inner);
+
+/// A bucket's span in the communication lane of the device's timeline, if there is one: begins with its first
+/// operation, ends with its last.
+class BucketSpans {
+ public:
+  BucketSpans(Device& device, std::size_t buckets) : device_(device), spans_(buckets) {}
+  void begin(std::size_t bucket, Stream stream);
+  void end(std::size_t bucket, Stream stream);
+
+ private:
+  Device& device_;
+  std::vector<std::size_t> spans_;
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,40 @@
+#include "runtime/train/step/sync/gradient_sync.h"
+
+namespace ddptrain {
+namespace {
+
+class PeerReduction final : public GradientSync {
+ public:
+  PeerReduction(const ParameterArena& arena, Device& device, const PeerInboxes& meeting)
+      : arena_(arena), device_(device), ops_(device.get<OptimizerOps>()), meeting_(meeting) {}
+
+  /// The last bucket starts when all gradients of this rank are complete.
+  std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced& reduced) override {
+    const std::size_t buckets = arena_.plan().buckets.size();
+    if (bucket + 1 < buckets) return std::nullopt;
+    {
+      const Span span(device_.timeline(), Lane::communication, stream, "sum of gradients");
+      ops_.meet(meeting_, stream);
+      for (std::size_t b = 0; b < buckets; ++b) {
+        ops_.add_nodes(arena_.gradient_parts(b), arena_.reduced_gradients(b), stream);
+      }
+    }
+    for (std::size_t b = 0; b < buckets; ++b) reduced(b, stream);
+    return std::nullopt;
+  }
+
+ private:
+  const ParameterArena& arena_;
+  Device& device_;
+  OptimizerOps& ops_;
+  PeerInboxes meeting_;
+};
+
+}  // namespace
+
+std::unique_ptr<GradientSync> make_peer_reduction(const ParameterArena& arena, Device& device,
+                                                  const PeerInboxes& meeting) {
+  return std::make_unique<PeerReduction>(arena, device, meeting);
+}
+
+}  // namespace ddptrain

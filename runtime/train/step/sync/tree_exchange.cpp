@@ -1,0 +1,71 @@
+#include <bit>
+
+#include "runtime/core/error.h"
+#include "runtime/train/step/sync/gradient_sync.h"
+
+namespace ddptrain {
+namespace {
+
+class TreeExchange final : public GradientSync {
+ public:
+  TreeExchange(const ParameterArena& arena, VirtualRankSums& below, Device& device, Communicator& communicator)
+      : arena_(arena),
+        below_(below),
+        ops_(device.get<OptimizerOps>()),
+        communicator_(communicator),
+        sent_type_(below.wide() ? master_dtype(device.precision()) : arena.gradient_type()),
+        gathers_(arena.partition().parts == 1),
+        gathering_(arena.plan().buckets.size()),
+        spans_(device, arena.plan().buckets.size()) {
+    const int ranks = communicator.size();
+    DDP_CHECK(std::has_single_bit(static_cast<unsigned>(ranks)), "a tree of {} ranks", ranks);
+    const std::size_t bytes = static_cast<std::size_t>(arena.plan().size) * size_of(sent_type_);
+    // As the memory that is sent from: see Communicator::all_to_all().
+    inbox_ = below.wide() ? device.allocate(bytes) : communicator.allocate(bytes);
+  }
+
+  std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced&) override {
+    spans_.begin(bucket, stream);
+    gathering_[bucket] = false;
+    return communicator_.all_to_all(below_.fold(bucket, stream), received(bucket), stream);
+  }
+  std::optional<Ticket> advance(std::size_t bucket, Stream stream, const Reduced& reduced) override {
+    const Tensor gradients = arena_.bucket_gradients(bucket);
+    if (!gathering_[bucket]) {
+      Tensor leaves = received(bucket);
+      leaves.shape = {communicator_.size(), leaves.size() / communicator_.size()};
+      ops_.add_tree(leaves, own_part(communicator_, gradients), stream);
+      gathering_[bucket] = gathers_;
+      if (gathers_) return communicator_.all_gather(gradients, stream);
+    }
+    spans_.end(bucket, stream);
+    return GradientSync::advance(bucket, stream, reduced);
+  }
+  std::size_t bytes() const override { return inbox_.bytes(); }
+
+ private:
+  Tensor received(std::size_t bucket) const {
+    const Bucket& b = arena_.plan().buckets.at(bucket);
+    char* first = static_cast<char*>(inbox_.data()) + static_cast<std::size_t>(b.begin) * size_of(sent_type_);
+    return {first, sent_type_, {b.size}};
+  }
+
+  const ParameterArena& arena_;
+  VirtualRankSums& below_;
+  OptimizerOps& ops_;
+  Communicator& communicator_;
+  DType sent_type_;
+  bool gathers_;
+  std::vector<bool> gathering_;  ///< Per bucket: its parts are being gathered.
+  BucketSpans spans_;
+  Buffer inbox_;
+};
+
+}  // namespace
+
+std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, VirtualRankSums& below, Device& device,
+                                                 Communicator& communicator) {
+  return std::make_unique<TreeExchange>(arena, below, device, communicator);
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,248 @@
+#include "runtime/train/step/trainer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/error.h"
+#include "runtime/core/nvtx.h"
+#include "runtime/device/tuned_choices.h"
+#include "runtime/train/run/replica_check.h"
+
+namespace ddptrain {
+namespace {
+
+TrainerOptions capturable(TrainerOptions options, const Communicator& communicator) {
+  options.graph = options.graph && communicator.capturable();
+  return options;
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
+                 Device& device, Communicator& communicator)
+    : options_(capturable(options, communicator)),
+      device_(device),
+      communicator_(communicator),
+      test_count_(data.test_count()),
+      ranks_(virtual_ranks(options, world.rank(), world.size())),
+      sampler_(make_sampler(options, data, world)),
+      model_(std::move(model)),
+      gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
+      arena_(model_->parameters(), arena_options(options), device, communicator),
+      state_(arena_, model_->buffers(), device, options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
+      optimizer_(options.optimizer, options.clip_norm, arena_, device, &state_.step()->nonfinite, options.on_nonfinite),
+      communication_(make_step_communication(options, arena_, optimizer_, device, communicator)),
+      reducer_(arena_, *communication_.gradients, communicator, device, overlap(), update_bucket()),
+      silent_reducer_(arena_, *communication_.no_gradients, communicator, device, OverlapMode::none, update_bucket()),
+      metrics_(ranks_.count, options.on_nonfinite == OnNonFinite::skip, world, device),
+      training_(steps([this](std::uint32_t offset) { train_step(reducer_, *communication_.weights, offset); },
+                      StepGraphOptions{}.eager_steps)) {
+  model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
+  for (std::int64_t i = 0; i < ranks_.count; ++i) state_.put_away(i);
+  arena_.initialise(options.seed, world.rank());
+  if (world.size() == 1) return;
+  const std::string difference = differing_replicas(state_, world, device);
+  if (!difference.empty()) throw Error(fmt::format("the parameters at the start differ: {}", difference), true);
+}
+
+/// A CPU updates a bucket under the next forward pass if the update needs nothing but the bucket's own sum.
+OverlapMode Trainer::overlap() const {
+  const bool alone = communication_.gradients->may_outlast_step() && optimizer_.updates_at_once();
+  return options_.overlap == OverlapMode::on && !alone ? OverlapMode::backward : options_.overlap;
+}
+
+GradientSync::Reduced Trainer::update_bucket() {
+  return [this](std::size_t bucket, Stream stream) { optimizer_.bucket_reduced(bucket, stream); };
+}
+
+StepGraph Trainer::steps(StepGraph::Step step, std::uint32_t eager_steps) {
+  return {device_, state_.step(), std::move(step), {.enabled = options_.graph, .eager_steps = eager_steps}};
+}
+
+std::vector<Trainer::Pass> Trainer::passes() const {
+  std::vector<Pass> passes;
+  for (std::int64_t i = 0; i < ranks_.count; ++i) {
+    for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
+      const bool last = micro + 1 == options_.grad_accum;
+      passes.push_back({i, micro, last, last && i + 1 == ranks_.count});
+    }
+  }
+  return passes;
+}
+
+Slice Trainer::slice(const Pass& pass, std::uint32_t offset) const {
+  return {sampler_.order(pass.micro, pass.virtual_rank), {state_.step(), offset}, options_.batch};
+}
+
+void Trainer::train_step(GradientReducer& reducer, WeightStore& weights, std::uint32_t offset) {
+  for (const Pass& pass : passes()) {
+    if (pass.micro == 0) take_up(pass.virtual_rank);
+    forward(pass, gradient_scale_, offset, metrics_.step(pass.virtual_rank));
+    if (pass.virtual_rank == 0 && pass.micro == 0) optimizer_.begin_step({state_.step(), offset}, weights);
+    reducer.begin(pass.ends_step);
+    backward(pass, reducer);
+    reducer.finish();
+    if (pass.ends_virtual_rank) put_away(pass);
+  }
+  optimizer_.finish_step();
+  metrics_.finish_step(&state_.step()->nonfinite);
+}
+
+void Trainer::forward(const Pass& pass, float gradient_scale, std::uint32_t offset, MetricSums* sums) {
+  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "forward");
+  std::vector<bool> read(arena_.specs().size());
+  model_->forward(slice(pass, offset), gradient_scale, sums, [&](std::size_t parameter) {
+    read.at(parameter) = true;
+    reducer_.wait_for(parameter);
+  });
+  const auto missed = static_cast<std::size_t>(std::ranges::find(read, false) - read.begin());
+  DDP_CHECK(missed == read.size(), "forward did not report that it reads {}", arena_.specs()[missed].name);
+}
+
+void Trainer::backward(const Pass& pass, GradientReducer& reducer) {
+  std::optional<Span> span(std::in_place, device_.timeline(), Lane::compute, device_.compute_stream(), "backward");
+  std::size_t left = arena_.specs().size();
+  model_->backward(pass.micro > 0, [&](std::size_t parameter) {
+    if (--left == 0) span.reset();  // what follows is the last bucket's
+    reducer.ready(parameter);
+  });
+}
+
+/// What the model knows of its buffers on the host may differ between virtual ranks until all have used them.
+void Trainer::take_up(std::int64_t virtual_rank) {
+  if (ranks_.count == 1) return;
+  state_.take_up(virtual_rank);
+  if (!buffers_used_) model_->restored();
+}
+
+void Trainer::put_away(const Pass& pass) {
+  state_.put_away(pass.virtual_rank);
+  if (!pass.ends_step) return communication_.virtual_ranks->keep(pass.virtual_rank);
+  state_.take_up(0);
+  buffers_used_ = true;
+}
+
+void Trainer::run(std::uint64_t steps) {
+  const TunedChoices::AllRanks together(device_.get<TunedChoices>());
+  training_.run(steps);
+}
+
+void Trainer::restored(std::vector<MetricSums> sums) {
+  metrics_.set_training(std::move(sums));
+  buffers_used_ = false;
+  state_.take_up(0);
+  model_->restored();
+}
+
+double Trainer::gradient_norm() {
+  device_.finish_unfinished();
+  if (optimizer_.updates_at_once()) communication_.gradients->complete_sums();
+  return optimizer_.gradient_norm(*communication_.weights);
+}
+
+MetricSums Trainer::evaluate(std::int64_t most) {
+  const NvtxRange range("evaluation");
+  const Watch::Phase phase(device_.watch(), "evaluation");
+  device_.finish_unfinished();
+  const std::int64_t samples = most > 0 ? std::min(most, test_count_) : test_count_;
+  for (std::int64_t i = 0; i < ranks_.count; ++i) {
+    take_up(i);
+    evaluate(DistributedSampler::evaluation(samples, static_cast<int>(ranks_.first + i), static_cast<int>(ranks_.all)),
+             metrics_.evaluation(i));
+    state_.put_away(i);
+  }
+  take_up(0);
+  return metrics_.take_evaluation();
+}
+
+void Trainer::evaluate(const EvaluationShard& shard, MetricSums* sums) {
+  const std::vector<Slice> slices = evaluation_slices(state_.step(), test_count_, shard, options_.batch);
+  const auto batches = static_cast<std::uint32_t>(slices.size());
+  std::uint32_t done = 0;
+  for (const Slice& slice : slices) {
+    if (device_.kind() == DeviceKind::cpu) device_.watch().set_part(done++, batches);
+    model_->evaluate(slice, sums);
+  }
+}
+
+TracedSteps::TracedSteps(Device& device, bool graph, std::function<void()> work)
+    : device_(device), work_(std::move(work)), timeline_(device.make_timeline()) {
+  if (graph) device_.record(*timeline_, [&] { graph_ = device_.capture(work_); });
+}
+
+std::vector<TimelineSpan> TracedSteps::run() {
+  if (graph_ != nullptr) {
+    graph_->launch();
+  } else {
+    timeline_ = device_.make_timeline();
+    device_.record(*timeline_, work_);
+  }
+  device_.synchronize();
+  return timeline_->spans();
+}
+
+TracedSteps Trainer::make_traced_steps(std::uint32_t steps, bool communicates) {
+  return {device_, options_.graph, [this, steps, communicates] {
+            GradientReducer& reducer = communicates ? reducer_ : silent_reducer_;
+            WeightStore& weights = communicates ? *communication_.weights : *communication_.no_weights;
+            for (std::uint32_t i = 0; i < steps; ++i) {
+              const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("step {}", i));
+              train_step(reducer, weights, i);
+            }
+            device_.get<OptimizerOps>().advance(state_.step(), steps, device_.compute_stream());
+          }};
+}
+
+std::vector<TimelineSpan> Trainer::trace(std::uint32_t steps) {
+  const Watch::Phase phase(device_.watch(), "trace");
+  TracedSteps traced = make_traced_steps(steps, true);
+  training_.run(2);  // so that the first step that is traced follows others
+  return traced.run();
+}
+
+StepGraph Trainer::make_silent_steps(bool whole_device) {
+  const auto step = [this, whole_device](std::uint32_t offset) {
+    const std::optional<WholeDevice> whole = whole_device ? std::make_optional<WholeDevice>(device_) : std::nullopt;
+    train_step(silent_reducer_, *communication_.no_weights, offset);
+  };
+  return steps(step, 0);
+}
+
+StepGraph Trainer::make_communication_steps() {
+  WeightStore& weights = *communication_.weights;
+  const bool updates = weights.update_sends();
+  const auto follow = [this, &weights, updates](std::size_t bucket, Stream stream) {
+    if (updates) return optimizer_.bucket_reduced(bucket, stream);
+    weights.updated(bucket, stream);
+  };
+  const auto reducer = std::make_shared<GradientReducer>(arena_, *communication_.gradients, communicator_, device_,
+                                                         reducer_.mode(), follow);
+  const auto step = [this, &weights, updates, reducer](std::uint32_t offset) {
+    optimizer_.begin_step({state_.step(), offset}, weights);
+    reducer->begin(true);
+    for (std::size_t parameter = 0; parameter < arena_.specs().size(); ++parameter) reducer->ready(parameter);
+    reducer->finish();
+    if (updates) return optimizer_.finish_step();
+    weights.finish();
+  };
+  return steps(step, 0);
+}
+
+StepGraph Trainer::make_pass_steps(bool backward) {
+  const auto step = [this, backward](std::uint32_t offset) {
+    for (const Pass& pass : passes()) {
+      forward(pass, backward ? gradient_scale_ : 0.0f, offset, metrics_.step(pass.virtual_rank));
+      if (backward) model_->backward(pass.micro > 0, [](std::size_t) {});
+    }
+  };
+  return steps(step, 0);
+}
+
+StepGraph Trainer::make_eager_steps() {
+  return {device_,
+          state_.step(),
+          [this](std::uint32_t offset) { train_step(reducer_, *communication_.weights, offset); },
+          {.enabled = false}};
+}
+
+}  // namespace ddptrain

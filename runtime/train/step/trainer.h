@@ -1,0 +1,139 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
+#include "runtime/train/dataset.h"
+#include "runtime/train/model.h"
+#include "runtime/train/step/distributed_sampler.h"
+#include "runtime/train/step/gradient_reducer.h"
+#include "runtime/train/step/metric_buffers.h"
+#include "runtime/train/step/optimizer.h"
+#include "runtime/train/step/step_communication.h"
+#include "runtime/train/step/step_graph.h"
+#include "runtime/train/step/store/parameter_arena.h"
+#include "runtime/train/step/store/training_state.h"
+#include "runtime/train/step/trainer_options.h"
+#include "runtime/train/step/virtual_ranks.h"
+
+namespace ddptrain {
+
+/// Steps that tell when their parts begin and end; as one graph if steps are graphs.
+class TracedSteps {
+ public:
+  /// `work`: queues the steps. If it is captured, it is so now. The device outlives this.
+  TracedSteps(Device& device, bool graph, std::function<void()> work);
+  /// Runs the steps once. Waits.
+  std::vector<TimelineSpan> run();
+
+ private:
+  Device& device_;
+  std::function<void()> work_;
+  std::unique_ptr<Timeline> timeline_;
+  std::unique_ptr<Graph> graph_;
+};
+
+/// One replica of a model and what trains it on this rank's share of the data.
+class Trainer {
+ public:
+  /// `data`: what `model` was bound to. Collective. All start with rank 0's parameters; Error if replicas differ
+  /// nevertheless. World, device and communicator outlive the trainer.
+  Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
+          Device& device, Communicator& communicator);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  const DistributedSampler& sampler() const { return sampler_; }
+  const ParameterArena& arena() const { return arena_; }
+  const TrainingState& state() const { return state_; }
+  const Model& model() const { return *model_; }
+  Model& model() { return *model_; }
+  MetricBuffers& metrics() { return metrics_; }
+  const MetricBuffers& metrics() const { return metrics_; }
+  const GradientPath& gradient_path() const { return communication_.path; }
+  std::size_t tree_bytes() const { return communication_.tree_bytes(); }
+  bool communicates() const { return reducer_.communicates(); }
+  OnNonFinite on_nonfinite() const { return options_.on_nonfinite; }
+  /// Of the step that ends when `step` are done.
+  double learning_rate(std::int64_t step) const {
+    return options_.optimizer.schedule.at(static_cast<std::uint64_t>(step - 1));
+  }
+
+  /// After values have been copied into state().arrays(): the next step starts from them. `sums`: see
+  /// MetricBuffers::set_training().
+  void restored(std::vector<MetricSums> sums = {});
+  /// Queues the next steps of training; does not wait. Collective.
+  void run(std::uint64_t steps);
+  /// Captures the step now if enough eager steps have been run. Collective.
+  void prepare_graph() { training_.prepare(); }
+  /// Every test sample exactly once, over all ranks together; the first `most` of them if that is not 0. Collective;
+  /// waits.
+  MetricSums evaluate(std::int64_t most = 0);
+  /// Of the whole gradient of the last step, before clipping; NaN or infinite if the gradient is. Collective; waits.
+  double gradient_norm();
+  /// See GradientReducer.
+  double seconds_waited() const { return reducer_.seconds_waited(); }
+
+  /// When the parts of `steps` steps began and ended. A step must have been run before. Collective; waits.
+  std::vector<TimelineSpan> trace(std::uint32_t steps);
+
+  /// What calibrate() times; it spoils the state of training. The step; the step without communication, which may be
+  /// run on some ranks only, with the whole device to itself or with what kernels leave to communication; and the
+  /// communication of a step by itself (with the update, if the update sends).
+  StepGraph& training_steps() { return training_; }
+  StepGraph make_silent_steps(bool whole_device);
+  StepGraph make_communication_steps();
+  /// Whether all-reduces go on under the next forward pass, on the cores that compute.
+  bool computes_beside_sums() const { return reducer_.goes_on(); }
+  TracedSteps make_traced_steps(std::uint32_t steps, bool communicates);
+  /// What profile_step() times besides, without communication and updates: forward, or forward and backward. And the
+  /// whole step launched kernel by kernel.
+  StepGraph make_pass_steps(bool backward);
+  StepGraph make_eager_steps();
+
+ private:
+  /// One pass forward and backward: the `micro`th micro-step of the `virtual_rank`th virtual rank of this rank.
+  struct Pass {
+    std::int64_t virtual_rank = 0;
+    std::int64_t micro = 0;
+    bool ends_virtual_rank = false;
+    bool ends_step = false;
+  };
+
+  std::vector<Pass> passes() const;
+  Slice slice(const Pass& pass, std::uint32_t offset) const;
+  void train_step(GradientReducer& reducer, WeightStore& weights, std::uint32_t offset);
+  void forward(const Pass& pass, float gradient_scale, std::uint32_t offset, MetricSums* sums);
+  void backward(const Pass& pass, GradientReducer& reducer);
+  void take_up(std::int64_t virtual_rank);
+  void put_away(const Pass& pass);
+  void evaluate(const EvaluationShard& shard, MetricSums* sums);
+  OverlapMode overlap() const;
+  GradientSync::Reduced update_bucket();
+  StepGraph steps(StepGraph::Step step, std::uint32_t eager_steps);
+
+  TrainerOptions options_;
+  Device& device_;
+  Communicator& communicator_;
+  std::int64_t test_count_;
+  VirtualRanks ranks_;
+  DistributedSampler sampler_;
+  std::unique_ptr<Model> model_;
+  float gradient_scale_;
+  ParameterArena arena_;
+  TrainingState state_;
+  Optimizer optimizer_;
+  StepCommunication communication_;
+  GradientReducer reducer_;
+  GradientReducer silent_reducer_;  ///< Never communicates.
+  bool buffers_used_ = false;       ///< By every virtual rank of this rank.
+  MetricBuffers metrics_;
+  StepGraph training_;
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,43 @@
+#include "runtime/train/step/trainer_options.h"
+
+#include <bit>
+
+#include "runtime/core/error.h"
+#include "runtime/core/printable.h"
+
+namespace ddptrain {
+
+ArenaOptions arena_options(const TrainerOptions& options) {
+  return {options.bucket_bytes,
+          options.last_bucket_bytes,
+          rule_of(options.optimizer.kind).slots,
+          options.gradient_type,
+          options.zero,
+          options.virtual_ranks > 0,
+          options.fused_sum && options.virtual_ranks == 0};
+}
+
+VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_size) {
+  const std::int64_t all = options.virtual_ranks;
+  if (all == 0) return {world_size, rank, 1};
+  if (!std::has_single_bit(static_cast<std::uint64_t>(all))) {
+    usage_error("--virtual-ranks {}: their gradients are added in pairs, and the sums in pairs. Use a power of two.",
+                all);
+  }
+  if (all % world_size != 0) {
+    usage_error(
+        "--virtual-ranks {} on {}: each rank takes as many virtual ranks as the others. Use 1, 2, 4 or another "
+        "power of two up to {}.",
+        all, counted(world_size, "rank"), all);
+  }
+  const std::int64_t count = all / world_size;
+  return {all, rank * count, count};
+}
+
+DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world) {
+  const VirtualRanks ranks = virtual_ranks(options, world.rank(), world.size());
+  return {data.train_count(),          options.batch, options.grad_accum, static_cast<int>(ranks.first),
+          static_cast<int>(ranks.all), options.seed};
+}
+
+}  // namespace ddptrain

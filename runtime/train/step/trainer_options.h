@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "runtime/comm/world.h"
+#include "runtime/core/tensor.h"
+#include "runtime/ops/optimizer.h"
+#include "runtime/train/dataset.h"
+#include "runtime/train/step/distributed_sampler.h"
+#include "runtime/train/step/gradient_reducer.h"
+#include "runtime/train/step/optimizer.h"
+#include "runtime/train/step/store/parameter_arena.h"
+#include "runtime/train/step/virtual_ranks.h"
+
+namespace ddptrain {
+
+struct TrainerOptions {
+  std::int64_t batch = 512;  ///< Samples per rank and micro-step.
+  std::int64_t grad_accum = 1;
+  std::int64_t virtual_ranks = 0;  ///< The number of ranks as which the ranks train (VirtualRanks); 0: the world size.
+  std::uint64_t seed = 1;
+  OptimizerSettings optimizer;
+  float clip_norm = 0.0f;  ///< 0: no clipping.
+  OnNonFinite on_nonfinite = OnNonFinite::stop;
+  std::size_t bucket_bytes = std::size_t{25} << 20;
+  std::size_t last_bucket_bytes = std::size_t{256} << 10;
+  std::optional<DType> gradient_type = {};  ///< See ArenaOptions; bf16 with f32 weights: the type that is sent.
+  bool zero = false;                        ///< ZeRO-1: ArenaOptions::shard_state.
+  OverlapMode overlap = OverlapMode::on;
+  bool fused_sum = true;  ///< Fused paths may be chosen: see make_step_communication().
+  bool graph = true;
+};
+
+/// UsageError if the ranks cannot train as options.virtual_ranks.
+VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_size);
+
+/// How the parameters lie in memory.
+ArenaOptions arena_options(const TrainerOptions& options);
+
+/// Deals the training samples to ranks as `options` says. UsageError as the sampler's.
+DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world);
+
+}  // namespace ddptrain

@@ -1,0 +1,257 @@
+#include "runtime/train/step/step_communication.h"
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "runtime/core/error.h"
+#include "tests/train/fake_device.h"
+
+namespace ddptrain {
+namespace {
+
+using Log = std::vector<std::string>;
+
+/// One step of each path on rank 0 of four: what is queued, where, and in which order.
+class PathTest : public testing::Test {
+ protected:
+  PathTest() {
+    options.optimizer.kind = OptimizerKind::adamw;
+    options.bucket_bytes = 1;
+    options.last_bucket_bytes = 0;
+  }
+
+  /// Three buckets of 512, 1024 and 512 elements.
+  ParameterArena make_arena() {
+    return {{{"a", {300}}, {"b", {1000}}, {"c", {7}}}, arena_options(options), device, communicator};
+  }
+  Optimizer make_optimizer(const ParameterArena& arena) {
+    return {options.optimizer, options.clip_norm, arena, device, &nonfinite, options.on_nonfinite};
+  }
+  GradientPath path() {
+    const ParameterArena arena = make_arena();
+    Optimizer optimizer = make_optimizer(arena);
+    return make_step_communication(options, arena, optimizer, device, communicator).path;
+  }
+
+  Log step(bool communicates = true) {
+    const ParameterArena arena = make_arena();
+    Optimizer optimizer = make_optimizer(arena);
+    const StepCommunication made = make_step_communication(options, arena, optimizer, device, communicator);
+    GradientSync& sync = communicates ? *made.gradients : *made.no_gradients;
+    WeightStore& weights = communicates ? *made.weights : *made.no_weights;
+    const OverlapMode mode = communicates ? OverlapMode::backward : OverlapMode::none;
+    GradientReducer reducer(arena, sync, communicator, device, mode,
+                            [&](std::size_t bucket, Stream stream) { optimizer.bucket_reduced(bucket, stream); });
+    device.log.clear();
+    optimizer.begin_step({&state}, weights);
+    reducer.begin(true);
+    for (std::size_t parameter = 0; parameter < arena.specs().size(); ++parameter) reducer.ready(parameter);
+    reducer.finish();
+    optimizer.finish_step();
+    return device.log;
+  }
+
+  StepState state;
+  NonFinite nonfinite;
+  TrainerOptions options;
+  FakeDevice device;
+  FakeCommunicator communicator{device, 4};
+};
+
+TEST_F(PathTest, AllReduceUpdatesEachBucketBehindItsSum) {
+  EXPECT_EQ(step(),
+            (Log{"communication waits for compute", "all-reduce of 512 on communication",
+                 "update from chunk 0 on communication", "communication waits for compute",
+                 "all-reduce of 1024 on communication", "update from chunk 1 on communication",
+                 "all-reduce of 512 on compute", "update from chunk 2 on compute", "compute waits for communication"}));
+}
+
+TEST_F(PathTest, ReduceScatterGathersWeightsBehindTheirUpdate) {
+  options.zero = true;
+  const Log log = step();
+  // Rank 0 has elements 0 to 127 of "a", 0 to 255 of "b", and all of "c".
+  EXPECT_EQ(Log(log.begin(), log.begin() + 4),
+            (Log{"communication waits for compute", "reduce-scatter of 512 on communication",
+                 "update from chunk 0 on communication", "all-gather of 512 on communication"}));
+  EXPECT_EQ(Log(log.end() - 6, log.end()), (Log{"reduce-scatter of 512 on compute", "update from chunk 2 on compute",
+                                                "communication waits for compute", "all-gather of 512 on communication",
+                                                "compute waits for communication", "compute waits for communication"}));
+}
+
+TEST_F(PathTest, WithoutCommunicationNothingIsSentAndAllIsUpdated) {
+  for (const bool zero : {false, true}) {
+    for (const float clip_norm : {0.0f, 1.0f}) {
+      for (const std::int64_t virtual_ranks : {0, 8}) {
+        options.zero = zero;
+        options.clip_norm = clip_norm;
+        options.virtual_ranks = virtual_ranks;
+        const Log log = step(false);
+        EXPECT_EQ(std::ranges::count_if(log, [](const std::string& line) { return line.starts_with("update"); }), 3);
+        EXPECT_TRUE(communicator.sent.empty());
+      }
+    }
+  }
+}
+
+TEST_F(PathTest, OverlapNoneSendsNothing) {
+  options.overlap = OverlapMode::none;
+  options.zero = true;
+  step();
+  EXPECT_TRUE(communicator.sent.empty());
+  EXPECT_EQ(path().reason, "overlap none");
+}
+
+/// Ranks that reach each other's memory.
+class PeerPathTest : public PathTest {
+ protected:
+  PeerPathTest() { communicator.reaches_peers = true; }
+};
+
+TEST_F(PeerPathTest, DirectReductionStartsAfterBackwardAndSendsByUpdates) {
+  options.zero = true;
+  const Log log = step();
+  EXPECT_EQ(Log(log.begin() + 2, log.end() - 1),
+            (Log{"meeting of 4 on compute", "sum of 4 nodes of 128 on compute", "sum of 4 nodes of 256 on compute",
+                 "sum of 4 nodes of 128 on compute", "update from chunk 0 and of 3 peers on compute",
+                 "update from chunk 1 and of 3 peers on compute", "update from chunk 2 and of 3 peers on compute",
+                 "compute waits for communication"}));
+  EXPECT_EQ(log.back(), "meeting of 4 on compute");
+  EXPECT_TRUE(communicator.sent.empty());
+  EXPECT_EQ(path().name, "peers");
+}
+
+TEST_F(PeerPathTest, TheNormOfADirectReductionIsOfAllRanks) {
+  options.zero = true;
+  options.clip_norm = 1.0f;
+  const Log log = step();
+  const auto squares = std::ranges::find(log, "squares of 128 on compute");
+  ASSERT_NE(squares, log.end());
+  EXPECT_EQ(Log(squares, squares + 6),
+            (Log{"squares of 128 on compute", "squares of 256 on compute", "squares of 128 on compute",
+                 "compute waits for communication", "all-reduce of 3 on compute", "scale from 3 sums on compute"}));
+}
+
+TEST_F(PeerPathTest, DirectReductionNeedsReachAndTheFlag) {
+  options.zero = true;
+  EXPECT_TRUE(make_arena().reaches_peers());
+  options.fused_sum = false;
+  EXPECT_FALSE(make_arena().reaches_peers());
+  options.fused_sum = true;
+  communicator.reaches_peers = false;
+  EXPECT_FALSE(make_arena().reaches_peers());
+}
+
+class FusedPathTest : public PeerPathTest {
+ protected:
+  FusedPathTest() { device.inbox = 64; }
+};
+
+TEST_F(FusedPathTest, OneKernelReducesAndUpdatesTheLastBucket) {
+  const Log log = step();
+  EXPECT_EQ(Log(log.end() - 3, log.end()),
+            (Log{"update from chunk 1 on communication", "sum over 4 and update from chunk 2 on compute",
+                 "compute waits for communication"}));
+  EXPECT_EQ(communicator.sent.size(), 2u);
+}
+
+TEST_F(FusedPathTest, TheLastBucketIsReducedForTheNormOnly) {
+  const ParameterArena arena = make_arena();
+  Optimizer optimizer = make_optimizer(arena);
+  const StepCommunication made = make_step_communication(options, arena, optimizer, device, communicator);
+  device.log.clear();
+  made.gradients->complete_sums();
+  EXPECT_EQ(device.log, (Log{"all-reduce of 512 on compute"}));
+}
+
+TEST_F(FusedPathTest, NeedsPeersInReachAndNothingInBetween) {
+  const auto fuses = [this](auto change) {
+    const TrainerOptions before = options;
+    change(options);
+    const Log log = step();
+    options = before;
+    return std::ranges::any_of(log, [](const std::string& line) { return line.starts_with("sum over"); });
+  };
+  EXPECT_TRUE(fuses([](TrainerOptions&) {}));
+  EXPECT_FALSE(fuses([](TrainerOptions& o) { o.clip_norm = 1.0f; }));
+  EXPECT_FALSE(fuses([](TrainerOptions& o) { o.zero = true; }));
+  EXPECT_FALSE(fuses([](TrainerOptions& o) { o.fused_sum = false; }));
+  EXPECT_FALSE(fuses([](TrainerOptions& o) { o.on_nonfinite = OnNonFinite::skip; }));
+  EXPECT_FALSE(fuses([](TrainerOptions& o) { o.virtual_ranks = 8; }));
+  communicator.reaches_peers = false;
+  EXPECT_FALSE(fuses([](TrainerOptions&) {}));
+  communicator.reaches_peers = true;
+  device.inbox = 0;
+  EXPECT_FALSE(fuses([](TrainerOptions&) {}));
+}
+
+/// Two virtual ranks for each of the four; the gradients of the first of the two have been kept.
+class TreePathTest : public PathTest {
+ protected:
+  TreePathTest() { options.virtual_ranks = 8; }
+};
+
+TEST_F(TreePathTest, ExchangesAddsAndGathersEveryBucket) {
+  const Log log = step();
+  EXPECT_EQ(Log(log.begin(), log.begin() + 6),
+            (Log{"communication waits for compute", "sum of 2 nodes of 512 on communication",
+                 "all-to-all of 512 on communication", "tree of 4 leaves of 128 on communication",
+                 "all-gather of 512 on communication", "update from chunk 0 on communication"}));
+  EXPECT_EQ(path().name, "tree");
+}
+
+TEST_F(TreePathTest, AShardNeedsNoGatheringOfGradients) {
+  options.zero = true;
+  const Log log = step();
+  const auto tree = std::ranges::find_if(log, [](const std::string& line) { return line.starts_with("tree of 4"); });
+  ASSERT_NE(tree, log.end());
+  EXPECT_TRUE((tree + 1)->starts_with("update from chunk 0")) << *(tree + 1);
+}
+
+TEST_F(TreePathTest, TwoNumbersHaveOneOrder) {
+  FakeCommunicator two(device, 2);
+  for (const std::int64_t virtual_ranks : {2, 8}) {  // sums of FP32 gradients are FP32
+    options.virtual_ranks = virtual_ranks;
+    const ParameterArena arena({{"a", {300}}}, arena_options(options), device, two);
+    Optimizer optimizer = make_optimizer(arena);
+    const StepCommunication made = make_step_communication(options, arena, optimizer, device, two);
+    device.log.clear();
+    made.gradients->start(0, device.compute_stream(), [](std::size_t, Stream) {});
+    EXPECT_TRUE(device.log.back().starts_with("all-reduce")) << virtual_ranks;
+    EXPECT_EQ(made.tree_bytes() > 0, virtual_ranks == 8) << "the sums of this rank's virtual ranks";
+  }
+}
+
+TEST_F(TreePathTest, RefusesWhatIsNoBinaryTree) {
+  const ParameterArena arena = make_arena();
+  EXPECT_THROW(VirtualRankSums(arena, 3, device, false), Error);
+  FakeCommunicator three(device, 3);
+  const ParameterArena of_three({{"a", {300}}}, {1, 0}, device, three);
+  VirtualRankSums below(of_three, 1, device, false);
+  EXPECT_THROW(make_tree_exchange(of_three, below, device, three), Error);
+}
+
+/// bf16 gradients: 2 bytes; sums: 4.
+TEST(VirtualRankMemory, HasALevelOfSumsForEachLevelOfTheTree) {
+  FakeDevice device(false, Precision::bf16);
+  for (const auto& [ranks, count, bytes] : {std::tuple{1, 1, 0},
+                                            {1, 2, 2},
+                                            {1, 4, 2 + 4},
+                                            {1, 8, 2 + 4 + 4},
+                                            {2, 1, 0},
+                                            {2, 2, 2 + 4 + 4},
+                                            {2, 4, 2 + 4 + 4},
+                                            {4, 1, 2}}) {
+    FakeCommunicator communicator(device, ranks);
+    TrainerOptions options;
+    options.virtual_ranks = ranks * count;
+    const ParameterArena arena({{"a", {512}}}, {1, 0}, device, communicator);
+    Optimizer optimizer(options.optimizer, 0.0f, arena, device);
+    EXPECT_EQ(make_step_communication(options, arena, optimizer, device, communicator).tree_bytes(),
+              static_cast<std::size_t>(512 * bytes))
+        << ranks << " ranks of " << count;
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain
