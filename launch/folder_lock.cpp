@@ -9,12 +9,12 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "runtime/core/error.h"
 #include "runtime/core/printable.h"
 #include "runtime/core/writable.h"
+#include "runtime/topology/sysfs.h"
 
 namespace ddptrain {
 namespace {
@@ -37,12 +37,6 @@ bool lock(int file, const std::string& path) {
   if (errno == EWOULDBLOCK || errno == EINTR) return false;
   spdlog::warn("{} cannot be locked ({}): make sure that no other run writes there", path, std::strerror(errno));
   return true;
-}
-
-std::string first_line(const std::string& path) {
-  std::string line;
-  std::getline(std::ifstream(path), line);
-  return printable(line);
 }
 
 void write(int file, const std::string& path, const std::string& text) {
@@ -68,7 +62,7 @@ FolderLock::FolderLock(const World& world, const std::string& folder) : FolderLo
     if (world.rank() == 0) write(file_, path, token + "\n");
   });
   world.agree([&] {
-    if (first_line(path) == token) return;
+    if (printable(first_line(path)) == token) return;
     usage_error(
         "--checkpoint {}: rank {} on {} does not see what rank 0 writes there ({}). Give a folder of a file system "
         "that "
@@ -81,7 +75,7 @@ FolderLock::FolderLock(const World& world, const std::string& folder) : FolderLo
 void FolderLock::take(const World& world, const std::string& folder, const std::string& path) {
   const auto locked = [&] { return world.min(world.rank() != 0 || lock(file_, path) ? 1.0 : 0.0) > 0.0; };
   if (locked()) return;
-  const std::string holder = first_line(path);
+  const std::string holder = printable(first_line(path));
   const bool of_this_host = holder.ends_with(" on " + world.hostname());
   const seconds patience = of_this_host ? kPatience : kPatienceWithHosts;
   const std::string text = fmt::format("--checkpoint {}: another run ({}) writes there", folder, holder);

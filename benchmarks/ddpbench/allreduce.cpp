@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kEndOnGpu = std::uint64_t{128} << 20;
 constexpr std::uint64_t kEndOnCpu = std::uint64_t{8} << 20;
 
-struct Measured {
+struct MeasuredSize {
   double seconds = 0.0;  ///< Time of one collective, mean over the ranks.
   Bandwidth bandwidth;
   std::uint64_t wrong = 0;  ///< Number of wrong elements of all ranks.
@@ -54,12 +54,12 @@ class AllreduceBench {
     device_.synchronize();
   }
 
-  Measured measure(const CollectiveSize& size, bool in_place) {
+  MeasuredSize measure(const CollectiveSize& size, bool in_place) {
     start(size, in_place, 0);
     double seconds = 0.0;
     Rounds rounds(world_, 1, min_seconds_);
     while (rounds.next()) seconds += time(size, in_place) / options_.iterations;
-    Measured result;
+    MeasuredSize result;
     result.seconds = mean_over_ranks(world_, seconds / rounds.done());
     result.bandwidth = bandwidth(options_.collective, size.bytes, result.seconds, world_.size());
     if (options_.check) result.wrong = check(size, in_place);
@@ -169,7 +169,7 @@ std::string redop_of(Collective collective) {
 std::string dtype_name(DType dtype) { return dtype == DType::bf16 ? "bf16" : "float"; }
 
 /// The cells of one half of a row, and the entry of the file.
-Json add_measured(const AllreduceOptions& options, const CollectiveSize& size, bool in_place, const Measured& m,
+Json add_measured(const AllreduceOptions& options, const CollectiveSize& size, bool in_place, const MeasuredSize& m,
                   std::vector<std::string>& cells) {
   const std::string wrong = options.check ? std::to_string(m.wrong) : "N/A";
   for (const std::string& cell : {microseconds(m.seconds), fmt::format("{:.2f}", m.bandwidth.algbw),
@@ -225,7 +225,7 @@ void measure_sizes(const World& world, AllreduceBench& bench, const AllreduceOpt
                                       redop_of(options.collective),
                                       options.collective == Collective::broadcast ? "0" : "-1"};
     for (const bool in_place : {false, true}) {
-      const Measured measured = bench.measure(size, in_place);
+      const MeasuredSize measured = bench.measure(size, in_place);
       totals.bus += measured.bandwidth.busbw;
       totals.wrong += measured.wrong;
       ++totals.measured;

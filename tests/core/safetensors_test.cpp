@@ -11,7 +11,7 @@
 namespace ddptrain {
 namespace {
 
-using namespace ddptrain::testing;
+using namespace ddptrain::tests;
 
 Bytes file_bytes(const std::string& header, std::size_t data_bytes, std::int64_t more_length = 0) {
   const std::uint64_t length = header.size() + static_cast<std::uint64_t>(more_length);

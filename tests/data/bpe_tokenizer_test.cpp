@@ -9,7 +9,7 @@
 namespace ddptrain {
 namespace {
 
-using namespace ddptrain::testing;
+using namespace ddptrain::tests;
 namespace fs = std::filesystem;
 using Tokens = std::vector<std::uint16_t>;
 

@@ -5,7 +5,7 @@
 namespace ddptrain {
 namespace {
 
-using namespace ddptrain::testing;
+using namespace ddptrain::tests;
 
 GrayImage decode(const Bytes& bytes) {
   return decode_image(bytes, "image", [](std::int64_t, std::int64_t) {});

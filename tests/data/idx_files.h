@@ -12,7 +12,7 @@
 
 #include "runtime/core/error.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 
 /// A folder of its own for the running test, removed at its end.
 class TempFolder {
@@ -79,6 +79,6 @@ std::string usage_message(Call&& call) {
   return {};
 }
 
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests
 
 #define EXPECT_CONTAINS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)

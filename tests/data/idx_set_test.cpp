@@ -12,7 +12,7 @@
 namespace ddptrain {
 namespace {
 
-using namespace ddptrain::testing;
+using namespace ddptrain::tests;
 namespace fs = std::filesystem;
 
 /// Four well-formed files: 5 training and 3 test images, pixels counting up, label i % 10.

@@ -5,7 +5,7 @@
 namespace ddptrain {
 namespace {
 
-using namespace ddptrain::testing;
+using namespace ddptrain::tests;
 
 Bytes ramp(std::size_t count) {
   Bytes values(count);

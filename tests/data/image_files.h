@@ -4,7 +4,7 @@
 
 #include "tests/data/idx_files.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 
 inline Bytes from_hex(const std::string& text) {
   Bytes bytes;
@@ -44,4 +44,4 @@ inline Bytes pgm(int height, int width, const Bytes& pixels) {
   return file;
 }
 
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

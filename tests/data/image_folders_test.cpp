@@ -5,7 +5,7 @@
 namespace ddptrain {
 namespace {
 
-using namespace ddptrain::testing;
+using namespace ddptrain::tests;
 namespace fs = std::filesystem;
 
 class ImageFoldersTest : public ::testing::Test {

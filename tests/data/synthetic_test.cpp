@@ -7,7 +7,7 @@
 namespace ddptrain {
 namespace {
 
-using namespace ddptrain::testing;
+using namespace ddptrain::tests;
 
 TEST(Synthetic, SizesAndLabels) {
   const ImageData data = make_synthetic(5000, 1);

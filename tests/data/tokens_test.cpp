@@ -11,10 +11,10 @@
 namespace ddptrain {
 namespace {
 
-using namespace ddptrain::testing;
+using namespace ddptrain::tests;
 using Tokens = std::vector<std::uint16_t>;
 
-Bytes bytes_of(const Tokens& tokens) {
+Bytes file_bytes(const Tokens& tokens) {
   const auto* first = reinterpret_cast<const Bytes::value_type*>(tokens.data());
   return {first, first + tokens.size() * sizeof(tokens[0])};
 }
@@ -26,7 +26,7 @@ Bytes llmc_bytes(const Tokens& tokens, std::int32_t magic = 20240520, std::int32
   header[2] = static_cast<std::int32_t>(tokens.size()) + more;
   Bytes bytes(1024);
   std::memcpy(bytes.data(), header.data(), 1024);
-  const Bytes rest = bytes_of(tokens);
+  const Bytes rest = file_bytes(tokens);
   bytes.insert(bytes.end(), rest.begin(), rest.end());
   return bytes;
 }
@@ -77,8 +77,8 @@ TEST(Tokens, BytesOfATextFileAreItsTokens) {
 
 TEST(Tokens, TheEndOfTheTextIsForValidation) {
   const TempFolder folder;
-  write_plain(folder / "a.bin", bytes_of(token_ramp(95)));
-  write_plain(folder / "b.bin", bytes_of(token_ramp(5, 95)));
+  write_plain(folder / "a.bin", file_bytes(token_ramp(95)));
+  write_plain(folder / "b.bin", file_bytes(token_ramp(5, 95)));
   for (const double fraction : {0.0, 0.04, 0.05, 0.1, 0.5, 0.96}) {
     TokenOptions options;
     options.validation_fraction = fraction;
@@ -97,8 +97,8 @@ TEST(Tokens, TheEndOfTheTextIsForValidation) {
 TEST(Tokens, BothKindsOfTokenFilesAreTheSameText) {
   const TempFolder folder;
   write_plain(folder / "llmc.bin", llmc_bytes(token_ramp(1000)));
-  write_plain(folder / "nanogpt.bin", bytes_of(token_ramp(1000)));
-  write_plain(folder / "one.bin", bytes_of({7}));
+  write_plain(folder / "nanogpt.bin", file_bytes(token_ramp(1000)));
+  write_plain(folder / "one.bin", file_bytes({7}));
   for (const char* name : {"llmc.bin", "nanogpt.bin"}) {
     const TokenData data = load_tokens((folder / name).string(), whole());
     EXPECT_EQ(data.vocabulary, 50257);
@@ -194,11 +194,11 @@ TEST(Tokens, EveryTruncationIsReported) {
 
 TEST(Tokens, KindsDoNotMix) {
   const TempFolder folder;
-  write_plain(folder / "part.bin", bytes_of(token_ramp(10)));
+  write_plain(folder / "part.bin", file_bytes(token_ramp(10)));
   write_plain(folder / "part.txt", text_bytes("text"));
   EXPECT_CONTAINS(load_fault(folder / "part*"), "do not go together");
-  write_plain(folder / "val1.bin", bytes_of(token_ramp(10)));
-  write_plain(folder / "val2.bin", bytes_of(token_ramp(10)));
+  write_plain(folder / "val1.bin", file_bytes(token_ramp(10)));
+  write_plain(folder / "val2.bin", file_bytes(token_ramp(10)));
   EXPECT_CONTAINS(load_fault(folder / "val*.bin"), "all its files are for validation");
 }
 
@@ -206,7 +206,7 @@ TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheReaderThatLooksThere) {
   const TempFolder folder;
   Tokens tokens = token_ramp(300000);
   tokens[250000] = 50257;
-  write_plain(folder / "text.bin", bytes_of(tokens));
+  write_plain(folder / "text.bin", file_bytes(tokens));
   TokenOptions options;
   EXPECT_CONTAINS(load_fault(folder / "text.bin"), "token 50257 at position 250000");
   options.vocabulary = 50258;
@@ -244,14 +244,14 @@ SharedHash::Value hash_of(const std::filesystem::path& path, int readers) {
 TEST(Tokens, ReadersOfAHostHashAllOfIt) {
   const TempFolder folder;
   Tokens tokens = token_ramp(200000);
-  write_plain(folder / "0.bin", bytes_of(tokens));
-  write_plain(folder / "1.bin", bytes_of(token_ramp(70000)));
+  write_plain(folder / "0.bin", file_bytes(tokens));
+  write_plain(folder / "1.bin", file_bytes(token_ramp(70000)));
   const auto hash = hash_of(folder.path(), 1);
   for (const int readers : {2, 3, 8}) EXPECT_EQ(hash_of(folder.path(), readers), hash) << readers;
   for (const std::size_t at : {std::size_t{0}, std::size_t{131071}, tokens.size() - 1}) {
     Tokens changed = tokens;
     changed[at] ^= 1;
-    write_plain(folder / "0.bin", bytes_of(changed));
+    write_plain(folder / "0.bin", file_bytes(changed));
     for (const int readers : {1, 2, 3}) EXPECT_NE(hash_of(folder.path(), readers), hash) << at;
   }
 }

@@ -11,7 +11,7 @@
 #include "runtime/core/error.h"
 #include "runtime/device/cpu/cpu_device.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 /// Notes in a log when it comes and goes, and that it may use its device then.
@@ -130,4 +130,4 @@ TEST(DeviceTest, RecordingEndsWithItsWork) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

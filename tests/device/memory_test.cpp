@@ -3,7 +3,7 @@
 
 #include "tests/ops/bench.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 class MemoryTest : public ::testing::TestWithParam<DeviceCase> {
@@ -99,4 +99,4 @@ TEST(CpuConvert, FromDoubleRoundsOnce) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

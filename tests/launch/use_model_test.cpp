@@ -10,7 +10,7 @@
 namespace ddptrain {
 namespace {
 
-using testing::Bytes;
+using tests::Bytes;
 namespace fs = std::filesystem;
 
 /// Models of images.
@@ -38,7 +38,7 @@ class UseModel : public ::testing::Test {
                                path("gpt.jsonl")));
   }
 
-  testing::TempFolder folder_;
+  tests::TempFolder folder_;
 };
 
 TEST_F(UseModel, ASavedClassifierIsEvaluatedAsTheTrainedOneWas) {
@@ -150,17 +150,17 @@ TEST_F(UseModel, ClassifiersTakeImagesOfOtherSizesAndClasses) {
     const Bytes image(kHeight * kWidth, static_cast<std::uint8_t>(20 * (i % kClasses) + i / kClasses));
     const fs::path file = folder_ / fmt::format("images/{}/{}.pgm", i % kClasses, i);
     fs::create_directories(file.parent_path());
-    testing::write_plain(file, testing::pgm(kHeight, kWidth, image));
+    tests::write_plain(file, tests::pgm(kHeight, kWidth, image));
     pixels.insert(pixels.end(), image.begin(), image.end());
     labels.push_back(static_cast<std::uint8_t>(i % kClasses));
   }
   fs::create_directories(folder_ / "idx");
   for (const std::string part : {"train", "test"}) {
     const auto count = static_cast<std::uint32_t>(labels.size());
-    testing::write_plain(folder_ / ("idx/emnist-x-" + part + "-images-idx3-ubyte"),
-                         testing::idx_bytes(0x0803, {count, kHeight, kWidth}, pixels));
-    testing::write_plain(folder_ / ("idx/emnist-x-" + part + "-labels-idx1-ubyte"),
-                         testing::idx_bytes(0x0801, {count}, labels));
+    tests::write_plain(folder_ / ("idx/emnist-x-" + part + "-images-idx3-ubyte"),
+                         tests::idx_bytes(0x0803, {count, kHeight, kWidth}, pixels));
+    tests::write_plain(folder_ / ("idx/emnist-x-" + part + "-labels-idx1-ubyte"),
+                         tests::idx_bytes(0x0801, {count}, labels));
   }
   for (const std::string& model : classifiers()) {
     for (const std::string data : {"images", "idx"}) {

@@ -10,7 +10,7 @@
 #include "runtime/train/model.h"
 #include "tests/ops/bench.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 
 /// A model that was bound to its data, and the slice of them that a test trains on.
 struct BoundModel {
@@ -94,4 +94,4 @@ inline void expect_work_in_the_order_of_backward(ModelRun& run) {
   EXPECT_DOUBLE_EQ(before, backward);
 }
 
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

@@ -5,7 +5,7 @@
 #include "runtime/ops/cuda/attention/attention_kernels.h"
 #include "tests/ops/bench.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 class AttentionWgmmaTest : public ::testing::TestWithParam<cuda::AttentionShape> {
@@ -74,4 +74,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionWgmmaTest,
                          });
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

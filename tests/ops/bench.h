@@ -15,7 +15,7 @@
 #include "runtime/core/step.h"
 #include "runtime/device/device.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 
 /// Host values of a tensor.
 using Values = std::vector<double>;
@@ -177,4 +177,4 @@ inline ImageBatch make_batch(Bench& bench, std::int64_t count, std::int64_t heig
   return batch;
 }
 
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

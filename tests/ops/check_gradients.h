@@ -4,7 +4,7 @@
 
 #include "tests/ops/bench.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 
 /// One argument of an operation: where it starts, and the gradient that backward gave it.
 struct Argument {
@@ -41,4 +41,4 @@ inline double dot(const Values& a, const Values& b) {
   return sum;
 }
 
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

@@ -8,7 +8,7 @@
 
 #include "tests/ops/bench.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 
 /// What an operation wrote, by name.
 using Outputs = std::vector<std::pair<std::string, Values>>;
@@ -34,4 +34,4 @@ class AgainstOracle : public ::testing::TestWithParam<DeviceCase> {
   std::unique_ptr<Device> oracle_;
 };
 
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

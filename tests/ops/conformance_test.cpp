@@ -16,7 +16,7 @@
 #include "runtime/ops/pool.h"
 #include "tests/ops/conformance.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 class ConformanceTest : public AgainstOracle {
@@ -410,4 +410,4 @@ TEST(CudaDevice, IsRefusedWhereThereIsNone) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

@@ -1,7 +1,7 @@
 #include "runtime/ops/activation.h"
 #include "tests/ops/bench.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 TEST(Philox, KnownAnswers) {  // Random123, tests/kat_vectors
@@ -107,4 +107,4 @@ INSTANTIATE_TEST_SUITE_P(Devices, DropoutTest, ::testing::ValuesIn(device_cases(
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

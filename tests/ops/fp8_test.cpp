@@ -9,7 +9,7 @@
 #include "runtime/ops/quantisation.h"
 #include "tests/ops/conformance.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 constexpr DType kFormats[] = {DType::e4m3, DType::e5m2};
@@ -418,4 +418,4 @@ TEST_F(Fp8Test, IsRefusedWithOtherPrecisions) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

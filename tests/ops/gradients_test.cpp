@@ -7,7 +7,7 @@
 #include "runtime/ops/pool.h"
 #include "tests/ops/check_gradients.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 class GradientsTest : public ::testing::Test {
@@ -150,4 +150,4 @@ TEST_F(GradientsTest, SoftmaxCrossEntropy) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

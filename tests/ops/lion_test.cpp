@@ -11,7 +11,7 @@
 #include "runtime/ops/optimizer.h"
 #include "tests/ops/bench.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 // All exact in bf16, as are their doubles.
@@ -70,4 +70,4 @@ INSTANTIATE_TEST_SUITE_P(Devices, LionTest, ::testing::ValuesIn(device_cases()),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

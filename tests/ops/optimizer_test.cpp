@@ -7,7 +7,7 @@
 #include "runtime/ops/optimizer.h"
 #include "tests/ops/bench.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 struct Parameter {
@@ -572,4 +572,4 @@ TEST(LrSchedule, CosineReachesZero) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

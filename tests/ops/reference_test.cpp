@@ -8,7 +8,7 @@
 #include "runtime/ops/pool.h"
 #include "tests/ops/bench.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 class ReferenceTest : public ::testing::TestWithParam<DeviceCase> {
@@ -141,4 +141,4 @@ INSTANTIATE_TEST_SUITE_P(Devices, ReferenceTest, ::testing::ValuesIn(device_case
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

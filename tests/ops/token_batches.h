@@ -2,7 +2,7 @@
 
 #include "tests/ops/bench.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 
 /// A text as one segment on a device, and the batch of its windows first, first + 1, ... (not shuffled).
 inline TokenBatch put_tokens(Bench& bench, const std::vector<std::uint16_t>& text, std::int64_t count,
@@ -43,4 +43,4 @@ inline TokenBatch random_tokens(Bench& bench, std::int64_t count, std::uint32_t 
   return batch;
 }
 
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

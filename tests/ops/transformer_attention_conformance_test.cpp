@@ -3,7 +3,7 @@
 #include "runtime/ops/attention.h"
 #include "tests/ops/transformer_conformance.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 struct AttentionCase {
@@ -70,4 +70,4 @@ TEST_P(TransformerConformanceTest, AttentionIsCausal) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

@@ -8,7 +8,7 @@
 
 #include "tests/ops/conformance.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 
 /// In which type the gradients of parameters are kept, and whether there are some to add to.
 struct GradientCase {
@@ -64,4 +64,4 @@ inline Dropout make_dropout(Bench& bench, float rate) {
   return {rate, 1234567890123ull, 2, 40, {bench.put_object(StepState{(1ull << 33) + 5}), 2}};
 }
 
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

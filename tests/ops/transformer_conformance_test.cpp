@@ -12,7 +12,7 @@
 #include "tests/ops/token_batches.h"
 #include "tests/ops/transformer_conformance.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 std::vector<DeviceCase> transformer_cases() {
@@ -110,4 +110,4 @@ INSTANTIATE_TEST_SUITE_P(Devices, TransformerConformanceTest, ::testing::ValuesI
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

@@ -2,7 +2,7 @@
 #include "tests/ops/token_batches.h"
 #include "tests/ops/transformer_conformance.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 struct EmbedCase {
@@ -84,4 +84,4 @@ TEST_P(TransformerConformanceTest, EmbedTokensBackwardOfOneHotToken) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

@@ -9,7 +9,7 @@
 #include "tests/ops/check_gradients.h"
 #include "tests/ops/token_batches.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 class TransformerGradientsTest : public ::testing::Test {
@@ -230,4 +230,4 @@ TEST_F(TransformerGradientsTest, TokenCrossEntropy) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

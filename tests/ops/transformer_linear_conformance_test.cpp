@@ -2,7 +2,7 @@
 #include "runtime/ops/linear.h"
 #include "tests/ops/transformer_conformance.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 struct LinearCase {
@@ -122,4 +122,4 @@ TEST_P(TransformerConformanceTest, LinearBackward) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

@@ -4,7 +4,7 @@
 #include "tests/ops/token_batches.h"
 #include "tests/ops/transformer_conformance.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 struct LossCase {
@@ -205,4 +205,4 @@ TEST_P(TransformerConformanceTest, MaskedColumnsTakeNoPart) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

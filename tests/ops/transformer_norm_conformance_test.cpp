@@ -2,7 +2,7 @@
 #include "runtime/ops/norm.h"
 #include "tests/ops/transformer_conformance.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 /// Widths with and without whole packs, one for each number of packs of a lane, and wider than a warp's registers.
@@ -93,4 +93,4 @@ TEST_P(TransformerConformanceTest, Dropout) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

@@ -10,7 +10,7 @@
 #include "runtime/ops/norm.h"
 #include "tests/ops/token_batches.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 class TransformerReferenceTest : public ::testing::TestWithParam<DeviceCase> {
@@ -255,4 +255,4 @@ INSTANTIATE_TEST_SUITE_P(Devices, TransformerReferenceTest, ::testing::ValuesIn(
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

@@ -10,7 +10,7 @@
 namespace ddptrain {
 namespace {
 
-using namespace ddptrain::testing;
+using namespace ddptrain::tests;
 using Indices = std::vector<std::uint32_t>;
 
 struct Cut {

@@ -12,7 +12,7 @@
 #include "runtime/ops/pool.h"
 #include "tests/models/model_run.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 constexpr double kTolerance = 2e-2;  // of sums over the batch
@@ -220,4 +220,4 @@ TEST(CnnKernelsOnPaper, KeepWhatTheKernelsOfAGpuKeep) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

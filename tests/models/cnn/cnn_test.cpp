@@ -6,7 +6,7 @@
 #include "runtime/core/error.h"
 #include "tests/models/model_run.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 constexpr std::int64_t kBatch = 5;
@@ -156,4 +156,4 @@ TEST_F(CnnTest, RefusesBatchesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

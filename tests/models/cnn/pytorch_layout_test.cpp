@@ -8,7 +8,7 @@
 #include "models/cnn/cnn.h"
 #include "tests/models/model_run.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 constexpr std::int64_t kBatch = 7;
@@ -122,4 +122,4 @@ TEST(CnnInPyTorchsLayout, ComputesTheSame) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

@@ -10,7 +10,7 @@
 namespace ddptrain {
 namespace {
 
-using namespace ddptrain::testing;
+using namespace ddptrain::tests;
 using nlohmann::json;
 namespace fs = std::filesystem;
 

@@ -4,7 +4,7 @@
 
 #include "tests/models/gpt/gpt_runs.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 class GptFp8Test : public ::testing::Test {
@@ -86,4 +86,4 @@ TEST_F(GptFp8Test, OddBatchesAreComputedInBf16) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

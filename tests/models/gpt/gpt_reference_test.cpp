@@ -4,7 +4,7 @@
 
 #include "tests/models/gpt/gpt_runs.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 /// gpt_reference.py says how weights and tokens come about and what the file holds.
@@ -107,4 +107,4 @@ INSTANTIATE_TEST_SUITE_P(Devices, GptReferenceTest,
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

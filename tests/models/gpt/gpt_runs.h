@@ -11,7 +11,7 @@
 
 /// What the tests of GPT share.
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 
 inline constexpr std::int64_t kBatch = 4;
 
@@ -35,4 +35,4 @@ inline BoundModel bind_gpt(Device& device, const GptOptions& options, const Toke
 
 inline LanguageModel& as_language_model(ModelRun& run) { return dynamic_cast<LanguageModel&>(run.model()); }
 
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

@@ -7,7 +7,7 @@
 #include "runtime/ops/paper_device.h"
 #include "tests/models/gpt/gpt_runs.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 constexpr GptShape kTiny{3, 12, 3, 20, 6, 11};  // layers, width, heads, feed-forward, sequence, vocabulary
@@ -435,4 +435,4 @@ TEST_F(GptTest, RefusesBatchesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests

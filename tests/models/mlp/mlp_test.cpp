@@ -3,7 +3,7 @@
 #include "runtime/core/error.h"
 #include "tests/models/model_run.h"
 
-namespace ddptrain::testing {
+namespace ddptrain::tests {
 namespace {
 
 constexpr std::int64_t kBatch = 5;
@@ -99,4 +99,4 @@ TEST_F(MlpTest, RefusesBatchesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace ddptrain::testing
+}  // namespace ddptrain::tests
