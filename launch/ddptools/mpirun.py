@@ -11,7 +11,6 @@ from ddptools.programs import ask
 
 @dataclasses.dataclass(frozen=True)
 class Mpirun:
-    name: str
     any_number: list[str]  # for more ranks than processors
     hostfile: str  # the flag
     on_hosts: Callable[[list[str], int], list[str]]  # names, ranks on each
@@ -29,7 +28,6 @@ def _places(hosts: list[str], ranks: int) -> str:
 
 
 OPEN_MPI = Mpirun(
-    "Open MPI",
     any_number=["--oversubscribe"],
     hostfile="--hostfile",
     on_hosts=lambda hosts, ranks: ["--host", _places(hosts, ranks), "--map-by", f"ppr:{ranks}:node"],
@@ -39,7 +37,6 @@ OPEN_MPI = Mpirun(
 )
 # Of MPICH and those made from it. It ends after a SIGUSR2 and leaves its ranks alone.
 HYDRA = Mpirun(
-    "Hydra",
     any_number=[],
     hostfile="-f",
     on_hosts=lambda hosts, ranks: ["-hosts", _places(hosts, ranks)],

@@ -34,9 +34,3 @@ def ask(command: list[str], timeout_seconds: float = 60.0) -> str | None:
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
-
-
-def commit_of(folder: pathlib.Path) -> str:
-    """What git has checked out there. "-dirty" stands behind it where tracked files differ."""
-    commit = ask(["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"])
-    return (commit or "unknown").strip()
