@@ -46,20 +46,12 @@ class Summary:
     entries: list[Entry]
 
 
-@dataclasses.dataclass
-class Reading:
-    """A link to how the page is read; HowToRead must be on it."""
-
-    text: str
-
-
-@dataclasses.dataclass
 class HowToRead:
-    terms: list[tuple[str, str]]
+    """What the words of a report mean, at its end; Summary links to it."""
 
 
-Block = Heading | Notes | Warnings | Summary | Reading | HowToRead | str | Table | Picture
-KINDS = {Heading: "heading", Notes: "notes", Warnings: "warnings", Summary: "summary", Reading: "reading",
+Block = Heading | Notes | Warnings | Summary | HowToRead | str | Table | Picture
+KINDS = {Heading: "heading", Notes: "notes", Warnings: "warnings", Summary: "summary",
          HowToRead: "how_to_read", Table: "table", Picture: "picture", str: "text"}  # fmt: skip
 
 
@@ -109,7 +101,7 @@ def _environment(autoescape: bool) -> jinja2.Environment:
         "plain": _plain,
         "cell": lambda text: _plain(text).replace("|", "\\|"),
     }
-    environment.globals |= {"largest_svg": LARGEST_SVG, "cell_classes": _cell_classes, "reading": "how-to-read"}
+    environment.globals |= {"largest_svg": LARGEST_SVG, "cell_classes": _cell_classes}
     environment.tests["bars"] = lambda chart: isinstance(chart, Bars)
     environment.tests["curves"] = lambda chart: isinstance(chart, Curves)
     return environment

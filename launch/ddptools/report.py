@@ -11,18 +11,7 @@ from ddptools.description import complete, defaults_of
 from ddptools.flight import report_flight
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import Experiment, Results, load
-from ddptools.page import (
-    Block,
-    Heading,
-    HowToRead,
-    Notes,
-    Reading,
-    Summary,
-    Warnings,
-    pictures_of,
-    to_html,
-    to_markdown,
-)
+from ddptools.page import Block, Heading, HowToRead, Notes, Summary, Warnings, pictures_of, to_html, to_markdown
 from ddptools.picture_file import KINDS, Picture
 from ddptools.plots import drawings, lost_time_picture, pictures
 from ddptools.programs import program_folder
@@ -35,44 +24,6 @@ from ddptools.trace_picture import report_trace
 from ddptools.words import UNEXPLAINED, answers, choices, limited, numerics
 
 MOST_EXPERIMENTS = 50
-HOW_TO_READ = [
-    ("Rates", "are medians over the runs, with the smallest and the largest. 15.24 M is 15.24 million."),
-    ("The reference", "is the case with every setting at its default: what a run does that nobody tuned."),
-    (
-        "A percentage",
-        "is a difference from the reference that is more than the noise. p is how often chance alone would give as "
-        "much: of Welch's t-test, times the number of comparisons; below 5% counts. A green row is the best case, if "
-        "it is faster than the reference.",
-    ),
-    (
-        "No difference",
-        "means that the test finds none, or that jobs for which NCCL made the same choices differ as much on this "
-        "machine. Too few runs: three of each setting are the least.",
-    ),
-    (
-        "Efficiency",
-        "is the rate on W ranks / W / the rate of one rank. Against the run of one rank it compares two jobs; "
-        "in the job, a job with its own one-rank baseline. Above 100%, the one rank was too slow.",
-    ),
-    (
-        "+-",
-        "is half of a 95% interval that the job measured itself; of several runs, the widest.",
-    ),
-    (
-        "Exposed communication",
-        "is what communication adds to a step, in microseconds and with its sign, and in brackets its share of the "
-        "communication alone.",
-    ),
-    (
-        "Parts of a step",
-        "add up to what a step is longer than that of one rank. A part below zero is the difference of two "
-        "measurements that is smaller than their noise.",
-    ),
-    (
-        "Emulated",
-        "nodes are processes of one machine: they show what NCCL does, and not how fast a network is.",
-    ),
-]
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -81,7 +32,14 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "runs of ddptrain --metrics. --trace draws the timeline of a run. --flight explains why a run ended with a "
         "timeout.",
     )
+<<<<<<< HEAD
     parser.add_argument("results", nargs="*", type=path, help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics")
+=======
+    parser.add_argument(
+        "results", nargs="*", type=pathlib.Path,
+        help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics",
+    )  # fmt: skip
+>>>>>>> page
     parser.add_argument(
         "--out", type=path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png file"
     )
@@ -94,8 +52,14 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results"
     )
     parser.add_argument(
+<<<<<<< HEAD
         "--flight", type=path, metavar="DIR", help="explain the flight records of ddptrain --flight, instead of results"
     )
+=======
+        "--flight", type=pathlib.Path, metavar="DIR",
+        help="explain the flight records of ddptrain --flight, instead of results",
+    )  # fmt: skip
+>>>>>>> page
     parser.add_argument(
         "--bin",
         type=path,
@@ -132,11 +96,11 @@ def blocks_of(results: Results) -> list[Block]:
         facts = measured_on([experiment])
         entries.append(entry_of(experiment, title, "" if facts == everywhere else facts, first))
         sections += [Heading(2, title), *experiment_blocks(experiment, drawn)]
-    blocks += [Summary(entries), Reading("How to read this page"), *sections]
+    blocks += [Summary(entries), *sections]
     left = len(results.experiments) - MOST_EXPERIMENTS
     if left > 0:
         blocks.append(f"{left} more experiments are left out: give fewer results at a time.")
-    return [*blocks, Heading(2, "Machine"), machine_table(shown), *machine_pictures(results), HowToRead(HOW_TO_READ)]
+    return [*blocks, Heading(2, "Machine"), machine_table(shown), *machine_pictures(results), HowToRead()]
 
 
 def title_of(experiments: list[Experiment]) -> str:

@@ -107,7 +107,7 @@ class RunsTest(FolderCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("2 training runs", done.stdout)
         page = (self.folder / "r.html").read_text()
-        for text in ("<h1>Training cnn, 1970-01-01</h1>", "one/m", "two/m", "data-curves", "--lr"):
+        for text in ("<h1>Training cnn, 1970-01-01</h1>", "one/m", "two/m", "<figure", "--lr"):
             self.assertIn(text, page)
         self.assertNotIn(str(self.folder), page)
         self.assertTrue((self.folder / "p" / "run-loss.png").exists())
