@@ -32,41 +32,19 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "runs of ddptrain --metrics. --trace draws the timeline of a run. --flight explains why a run ended with a "
         "timeout.",
     )
-<<<<<<< HEAD
-    parser.add_argument("results", nargs="*", type=path, help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics")
-=======
-    parser.add_argument(
-        "results", nargs="*", type=pathlib.Path,
-        help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics",
-    )  # fmt: skip
->>>>>>> page
-    parser.add_argument(
-        "--out", type=path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png file"
-    )
-    parser.add_argument("--png", type=path, metavar="DIR", help="also write the pictures as PNG")
-    parser.add_argument(
-        "--md", type=path, metavar="FILE", help="also write the report as Markdown (with the pictures of --png)"
-    )
-    parser.add_argument("--title", default=None, help="title of the page")
-    parser.add_argument(
-        "--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results"
-    )
-    parser.add_argument(
-<<<<<<< HEAD
-        "--flight", type=path, metavar="DIR", help="explain the flight records of ddptrain --flight, instead of results"
-    )
-=======
-        "--flight", type=pathlib.Path, metavar="DIR",
-        help="explain the flight records of ddptrain --flight, instead of results",
-    )  # fmt: skip
->>>>>>> page
-    parser.add_argument(
-        "--bin",
-        type=path,
-        metavar="DIR",
-        help="folder of ddptrain, for results without a description (the folder of ddpreport, else build/bin)",
-    )
-    parser.add_argument("--step", type=int, metavar="N", help="draw only this step of the trace, counted from 0")
+    add = parser.add_argument
+    add("results", nargs="*", type=path,
+        help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics")  # fmt: skip
+    add("--out", type=path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png file")
+    add("--png", type=path, metavar="DIR", help="also write the pictures as PNG")
+    add("--md", type=path, metavar="FILE", help="also write the report as Markdown (with the pictures of --png)")
+    add("--title", help="title of the page")
+    add("--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results")
+    add("--flight", type=path, metavar="DIR",
+        help="explain the flight records of ddptrain --flight, instead of results")  # fmt: skip
+    add("--bin", type=path, metavar="DIR",
+        help="folder of ddptrain, for results without a description (the folder of ddpreport, else build/bin)")  # fmt: skip
+    add("--step", type=int, metavar="N", help="draw only this step of the trace, counted from 0")
     arguments = parser.parse_args(argv)
     if arguments.flight is not None:
         others = (arguments.results, arguments.trace, arguments.out, arguments.png, arguments.md, arguments.step)
