@@ -32,6 +32,7 @@ class ResultFolder:
         self._out = open(self.file, "ab")
         others = {str(record.get("sweep")) for record in self.records()} - {sweep}
         if others:
+            self.close()
             raise UsageError(f"{path} holds results of {', '.join(others)}, not of {sweep}: give another --out")
 
     def append(self, record: Record) -> None:
