@@ -93,7 +93,8 @@ class TrainingRun:
         skipped = ("event", "time", "environment", "configuration", "gradient_path_reason")
         flags, environment = (table_of(self.start.get(name)) for name in ("configuration", "environment"))
         told = {f"--{name}": str(value).strip('"') for name, value in flags.items() if name not in WRITTEN_TO}
-        found = {n: str(v) for n, v in self.start.items() if n not in skipped and f"--{n.replace('_', '-')}" not in told}
+        new = (name for name in self.start if name not in skipped and f"--{name.replace('_', '-')}" not in told)
+        found = {name: str(self.start[name]) for name in new}
         return told | {str(name): str(value) for name, value in environment.items()} | found
 
 
@@ -113,7 +114,8 @@ def are_runs(paths: list[pathlib.Path]) -> bool:
         return False
     others = [str(path) for path, is_run in kinds.items() if not is_run]
     if others:
-        raise UsageError(f"{', '.join(others)}: no file of ddptrain --metrics, as the others are: give one kind at a time")
+        files = ", ".join(others)
+        raise UsageError(f"{files}: no file of ddptrain --metrics, as the others are: give one kind at a time")
     return True
 
 
