@@ -21,6 +21,7 @@ from typing import Any
 
 from ddptools.errors import UsageError
 from ddptools.machine import Machine
+from ddptools.programs import ask
 from peers import rows
 from peers.rows import PYTORCH, ROOT, Row, Work
 
@@ -367,3 +368,9 @@ def load(file: pathlib.Path, same: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(f"--out {file}: its {' and '.join(different)} differ from this run's: choose another file")
     document["runs"] = [run for run in document["runs"] if "result" in run or run["repeat"] is None]  # failed: again
     return document
+
+
+def commit_of(folder: pathlib.Path) -> str:
+    """What git has checked out there. "-dirty" stands behind it where tracked files differ."""
+    commit = ask(["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"])
+    return (commit or "unknown").strip()

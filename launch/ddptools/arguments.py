@@ -2,14 +2,41 @@
 
 import argparse
 import difflib
+import itertools
+import math
+import pathlib
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ddptools.errors import UsageError
 
-PATHS = ("FILE", "DIR", "RESULTS")
+
+def number(least: float, most: float, kind: type[int] | type[float] = float) -> Callable[[str], Any]:
+    """The type of a flag that takes a number within these limits."""
+
+    def convert(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            whole = "whole " if kind is int else ""
+            raise argparse.ArgumentTypeError(f"{text}: give a {whole}number from {least:.12g} to {most:.12g}")
+        return value
+
+    return convert
+
+
+def whole(most: int, least: int = 1) -> Callable[[str], Any]:
+    return number(least, most, int)
+
+
+def path(text: str) -> pathlib.Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty. Give one, or leave the flag out.")
+    return pathlib.Path(text)
 
 
 class Formatter(argparse.HelpFormatter):
@@ -27,7 +54,7 @@ class Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError for mistakes. Flags are not abbreviated, and paths are not empty."""
+    """Raises UsageError for mistakes. Flags are not abbreviated."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, allow_abbrev=False, formatter_class=Formatter, **settings)
@@ -36,8 +63,14 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} ({self.prog} --help lists the flags)")
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]
-        self._check_flags(args)
-        self._check_paths(args)
+        known = self._option_string_actions
+        typed = [word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", self._own(args))]
+        unknown = []
+        for flag in (flag for flag in typed if flag.startswith("--") and flag not in known):
+            near = difflib.get_close_matches(flag[2:], [name[2:] for name in known if name.startswith("--")], 1)
+            unknown.append(f"unknown flag {flag}" + (f", did you mean --{near[0]}?" if near else ""))
+        if unknown:
+            self.error("; ".join(unknown))
         return super().parse_args(args, namespace)
 
     def _own(self, args: Sequence[str]) -> list[str]:
@@ -51,29 +84,3 @@ class Parser(argparse.ArgumentParser):
                 break
             own.append(word)
         return own
-
-    def _check_flags(self, args: Sequence[str]) -> None:
-        words = []
-        for word in self._own(args):
-            if word == "--":
-                break
-            flag = word.partition("=")[0]
-            if not flag.startswith("--") or flag in self._option_string_actions:
-                continue
-            names = [name[2:] for name in self._option_string_actions if name.startswith("--")]
-            near = difflib.get_close_matches(flag[2:], names, 1)
-            words.append(f"unknown flag {flag}" + (f", did you mean --{near[0]}?" if near else ""))
-        if words:
-            self.error("; ".join(words))
-
-    def _check_paths(self, args: Sequence[str]) -> None:
-        own = self._own(args)
-        for before, word in zip(["", *own], own, strict=False):
-            flag = before if word == "" else word[:-1] if word.endswith("=") else None
-            if flag is None:
-                continue
-            action = self._option_string_actions.get(flag)
-            if word == "" and action is None:
-                self.error("a path is empty")
-            if action is not None and action.metavar in PATHS:
-                raise UsageError(f"{flag} '': the path is empty. Give one, or leave the flag out.")

@@ -5,21 +5,17 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import random
+import typing
 
 from ddptools.errors import UsageError
-from ddptools.sweep_file import LAYOUT, PLACEMENT_KEYS, Product, Sweep, Value
+from ddptools.sweep_file import PLACEMENT_KEYS, Product, Sweep, Value
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
+class Layout(typing.NamedTuple):
     nodes: int
     ranks_per_node: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Layout":
-        nodes, ranks = LAYOUT.fullmatch(text).groups()
-        return cls(int(nodes), int(ranks))
 
     def __str__(self) -> str:
         return f"{self.nodes}x{self.ranks_per_node}"
@@ -54,10 +50,6 @@ class Case:
         identity = [self.sweep, self.product, self.program, self.arguments, self.settings()]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
-    def device(self) -> str:
-        """cpu, cuda or auto."""
-        return str(self.flags.get("device", "auto"))
-
 
 def expand(sweep: Sweep) -> list[Case]:
     cases = [case for product in sweep.products for case in _expand_product(sweep, product)]
@@ -67,21 +59,19 @@ def expand(sweep: Sweep) -> list[Case]:
 
 
 def _expand_product(sweep: Sweep, product: Product) -> list[Case]:
-    count = len(product.environments) * len(product.alternatives)
-    for values in product.axes.values():
-        count *= len(values)
+    lists = (*product.axes.values(), product.alternatives, product.environments)
+    count = math.prod(map(len, lists))
     if count > 100_000:
         raise UsageError(f"{sweep.path}: product {product.name}: {count} cases; 100000 is the most")
-    cases = []
-    for values in itertools.product(*product.axes.values()):
-        for flags, environment in itertools.product(product.alternatives, product.environments):
-            cases.append(_make_case(sweep, product, dict(zip(product.axes, values)) | flags, environment))
-    return cases
+    made = []
+    for *values, flags, environment in itertools.product(*lists):
+        made.append(_make_case(sweep, product, dict(zip(product.axes, values)) | flags, environment))
+    return made
 
 
 def _make_case(sweep: Sweep, product: Product, axes: dict[str, Value], environment: dict[str, str]) -> Case:
     where = f"{sweep.path}: product {product.name}"
-    layout = Layout.parse(str(axes["layout"])) if "layout" in axes else None
+    layout = Layout(*map(int, str(axes["layout"]).split("x"))) if "layout" in axes else None
     gpus = str(axes.get("gpus", "all"))
     ranks = _ranks(where, axes.get("ranks"), layout, gpus)
     flags = {k: v for k, v in axes.items() if k not in PLACEMENT_KEYS and k != "global-batch"}
@@ -133,26 +123,20 @@ def interleaved(cases: list[Case], repeats: int, seed: int) -> list[tuple[Case, 
 def varied_settings(cases: list[Case]) -> dict[str, list[str]]:
     """Per product, the names of the settings that differ between its cases."""
     result = {}
-    for name, group in itertools.groupby(cases, key=lambda case: case.product):
-        values: dict[str, set[str]] = {}
-        group = list(group)
-        names = dict.fromkeys(setting for case in group for setting in case.settings())
-        if all(case.global_batch is not None for case in group):
+    for product, group in itertools.groupby(cases, key=lambda case: case.product):
+        tables = [case.settings() for case in group]
+        names = dict.fromkeys(itertools.chain(*tables))
+        if all("global-batch" in table for table in tables):
             names.pop("batch", None)  # follows from ranks
-        for setting in names:
-            values[setting] = {str(case.settings().get(setting, "")) for case in group}
-        result[name] = [setting for setting in names if len(values[setting]) > 1]
+        result[product] = [name for name in names if len({str(table.get(name, "")) for table in tables}) > 1]
     return result
-
-
-def shown(value: Value) -> str:
-    return "unset" if value == "" else str(value)
 
 
 def label(case: Case, varied: dict[str, list[str]]) -> str:
     """The case in words: its product, where there are several, and what differs within it."""
     settings = case.settings()
-    text = " ".join(f"{name}={shown(settings.get(name, ''))}" for name in varied[case.product])
+    values = {name: settings.get(name, "") for name in varied[case.product]}
+    text = " ".join(f"{name}={'unset' if value == '' else value}" for name, value in values.items())
     if text and len(varied) > 1:
         return f"{case.product}: {text}"
     return text or case.product

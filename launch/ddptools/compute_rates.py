@@ -23,10 +23,6 @@ class ComputePoint:
     samples_per_second: float
     runs: int
 
-    @property
-    def micro_step_seconds(self) -> float:
-        return self.batch / self.samples_per_second
-
 
 def is_same_network(a: Description, b: Description) -> bool:
     return (a.model, a.parameters) == (b.model, b.parameters)
@@ -51,7 +47,8 @@ class ComputeRates:
         NotMeasured for another work, and for a batch that is smaller or larger than all measured ones."""
         points = self.alike(work)
         if not points:
-            raise NotMeasured(f"its runs are of {self._measured()}, not of {named(work)}: give --tflops")
+            measured = ", ".join(dict.fromkeys(named(point.work) for point in self.points))
+            raise NotMeasured(f"its runs are of {measured}, not of {named(work)}: give --tflops")
         least, most = points[0].batch, points[-1].batch
         if not least <= batch <= most:
             known = f"batch {least:g}" if least == most else f"batches from {least:g} to {most:g}"
@@ -60,11 +57,8 @@ class ComputeRates:
             )
         import numpy  # slow to import, and only calibrations need it
 
-        seconds = numpy.interp(batch, [p.batch for p in points], [p.micro_step_seconds for p in points])
+        seconds = numpy.interp(batch, [p.batch for p in points], [p.batch / p.samples_per_second for p in points])
         return work.flop * batch / float(seconds) / 1e12
-
-    def _measured(self) -> str:
-        return ", ".join(dict.fromkeys(named(point.work) for point in self.points))
 
 
 def named(work: Description) -> str:

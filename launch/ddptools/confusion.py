@@ -1,12 +1,14 @@
 """What `ddptrain --evaluate` found out of a classifier, from the lines "evaluated" and "confusion" of its metrics file:
 which classes it takes for which, and images that it took for another class."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
 
 from ddptools.errors import UsageError
+from ddptools.measurements import finite
 from ddptools.page import Block, Heading
 from ddptools.picture_file import Picture
 from ddptools.plots import STYLE, finish
@@ -21,7 +23,8 @@ LONGEST_NAME = 24  # of a class, in pictures
 
 
 def evaluation_blocks(lines: list[dict[str, Any]], of_run: str = "") -> list[Block]:
-    """Of the last evaluation in a metrics file, whose run the heading names; nothing where there is none. UsageError where its lines are damaged."""
+    """Of the last evaluation in a metrics file, whose run the heading names; nothing where there is none. UsageError
+    where its lines are damaged."""
     evaluated = [line for line in lines if line.get("event") == "evaluated"]
     if not evaluated:
         return []
@@ -38,19 +41,14 @@ def evaluation_blocks(lines: list[dict[str, Any]], of_run: str = "") -> list[Blo
 
 
 def _words(line: dict[str, Any]) -> str:
+    def shown(name: str, show: Callable[[float], str] = "{:.4f}".format) -> str:
+        value = finite(line.get(name))
+        return "unknown" if value is None else show(value)
+
     unit = "images" if "images" in line else "tokens"
-    text = f"Test loss {_number(line.get('test_loss'))}, accuracy {_percent(line.get('accuracy'))}"
-    if "perplexity" in line:
-        text += f", perplexity {_number(line['perplexity'])}"
+    text = f"Test loss {shown('test_loss')}, accuracy {shown('accuracy', percent)}"
+    text += f", perplexity {shown('perplexity')}" if "perplexity" in line else ""
     return f"{text} over {line.get(unit, '?')} test {unit} (model {line.get('model', '?')}, {line.get('precision', '?')})."
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, (int, float)) else "unknown"
-
-
-def _percent(value: Any) -> str:
-    return percent(value) if isinstance(value, (int, float)) else "unknown"
 
 
 def _read(line: dict[str, Any]) -> tuple[list[str], np.ndarray, list[tuple[np.ndarray, int, int, float]]]:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import pathlib
 import subprocess
 import tomllib
@@ -12,8 +11,9 @@ from typing import Any
 
 from ddptools.errors import UsageError
 from ddptools.launch import flag_arguments
-from ddptools.measurements import finite, setting_value, table_of
-from ddptools.results import Record
+from ddptools.measurements import finite, list_of, positive, setting_value, table_of
+from ddptools.programs import answer, ask
+from ddptools.results import Record, from_json
 from ddptools.sweep_file import PLACEMENT_KEYS
 
 
@@ -53,37 +53,29 @@ class Description:
         return sum(group.count * group.bytes for group in self.buckets)
 
 
-def positive(value: Any) -> float | None:
-    """A number above 0 of a size with which sums and products stay finite, else None."""
-    number = finite(value)
-    return number if number is not None and 1e-30 < number < 1e30 else None
+NUMBERS = {
+    "parameters": "parameters",
+    "forward_flop": "flop_forward_per_sample",
+    "backward_flop": "flop_backward_per_sample",
+    "batch": "batch_per_rank",
+    "grad_accum": "grad_accum",
+    "units_per_sample": "units_per_sample",
+}  # as ddptrain calls them; all are needed
 
 
 def parsed(value: Any) -> Description | None:
     """None where the table does not hold what a Description needs."""
     table = table_of(value)
-    buckets = [_bucket(bucket) for bucket in table["buckets"]] if isinstance(table.get("buckets"), list) else []
-    numbers = {
-        field: positive(table.get(name))
-        for field, name in (
-            ("parameters", "parameters"),
-            ("forward_flop", "flop_forward_per_sample"),
-            ("backward_flop", "flop_backward_per_sample"),
-            ("batch", "batch_per_rank"),
-            ("grad_accum", "grad_accum"),
-            ("units_per_sample", "units_per_sample"),
-        )
-    }
+    buckets = [_bucket(bucket) for bucket in list_of(table.get("buckets"))]
+    numbers: dict[str, Any] = {field: positive(table.get(name)) for field, name in NUMBERS.items()}
     if not buckets or None in buckets or None in numbers.values():
         return None
     return Description(
         model=str(table.get("model")),
         buckets=tuple(buckets),
         gradient_dtype=str(table.get("gradient_dtype")),
-        precision=str(table.get("precision") or ""),
-        device=str(table.get("device") or ""),
-        hierarchical=str(table.get("hierarchical") or ""),
         memory_bytes=sum(positive(size) or 0.0 for size in table_of(table.get("memory")).values()),
+        **{name: str(table.get(name) or "") for name in ("precision", "device", "hierarchical")},
         **numbers | {"grad_accum": int(numbers["grad_accum"])},
     )
 
@@ -101,7 +93,7 @@ class NotDescribed(UsageError):
 
 def describe(program: pathlib.Path, flags: Mapping[str, Any], more: Sequence[str] = ()) -> Description:
     """Of a run of one rank with these flags; `more`: as they are written, behind those."""
-    description = parsed(_ask(program, (*flag_arguments(flags), *more)))
+    description = parsed(_described(program, (*flag_arguments(flags), *more)))
     if description is None:
         raise NotDescribed(f"{program}: its --describe is that of another version")
     return description
@@ -114,11 +106,10 @@ def complete(records: Iterable[Record], program: pathlib.Path) -> None:
         summary, settings = table_of(record.get("summary")), table_of(record.get("settings"))
         if not summary.get("parameter_hash") or not settings or "description" in summary or not program.exists():
             continue
-        variables = record.get("variables")
-        others = {*PLACEMENT_KEYS, "global-batch", *(variables if isinstance(variables, list) else [])}
+        others = {*PLACEMENT_KEYS, "global-batch", *list_of(record.get("variables"))}
         flags = {str(name): value for name, value in settings.items() if name not in others}
         with contextlib.suppress(NotDescribed, ValueError):  # a damaged record, too, stays as it is
-            summary["description"] = _ask(program, tuple(flag_arguments(flags)))
+            summary["description"] = _described(program, tuple(flag_arguments(flags)))
 
 
 def defaults_of(program: pathlib.Path, settings: Mapping[str, str]) -> dict[str, str]:
@@ -129,27 +120,25 @@ def defaults_of(program: pathlib.Path, settings: Mapping[str, str]) -> dict[str,
 
 @functools.cache
 def _defaults(program: pathlib.Path, arguments: tuple[str, ...]) -> dict[str, str]:
-    with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
-        command = [str(program), *arguments, "--print-config"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
-        if done.returncode == 0:
-            return {name: setting_value(value) for name, value in tomllib.loads(done.stdout).items()}
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        told = tomllib.loads(ask([str(program), *arguments, "--print-config"]) or "")
+        return {name: setting_value(value) for name, value in told.items()}
     return {}
 
 
 @functools.cache
-def _ask(program: pathlib.Path, arguments: tuple[str, ...]) -> Any:
+def _described(program: pathlib.Path, arguments: tuple[str, ...]) -> Any:
     """What ddptrain --describe prints; NotDescribed with its words where it does not."""
     command = [str(program), *arguments, "--describe"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+        done = answer(command, 300.0)
     except OSError as error:
         raise NotDescribed(f"{program} cannot be run: {error.strerror}. Build it, or give --bin DIR") from error
     except subprocess.TimeoutExpired as error:
         raise NotDescribed(f"{' '.join(command)} does not end") from error
-    with contextlib.suppress(ValueError):
-        if done.returncode == 0:
-            return json.loads(done.stdout)
+    told = from_json(done.stdout)
+    if done.returncode == 0 and told is not None:
+        return told
     words = [line.removeprefix("ddptrain: ") for line in done.stderr.splitlines() if line.startswith("ddptrain: ")]
     raise NotDescribed(" ".join(words) or f"{' '.join(command)} does not describe the run: {done.stderr.strip()}")
 

@@ -27,19 +27,12 @@ from ddptools.picture_file import save_figure  # noqa: E402
 WIDTH = 11.0  # inches
 
 
-def drawings_of(topology: dict[str, Any]) -> list[tuple[Any, Any, float]]:
-    """What to draw with which function, and its height in inches."""
-    parts: list[tuple[Any, Any, float]] = [(draw_machine, host, 4.5) for host in topology["hosts"]]
-    nccl = topology["nccl"]
-    for draw, channels in ((draw_rings, nccl and nccl["rings"]), (draw_trees, nccl and nccl["trees"])):
-        if channels:
-            with_nodes = functools.partial(draw, nccl=nccl)
-            parts.append((with_nodes, channels, panels_height(channels, WIDTH)))
-    return parts
-
-
 def figure_of(topology: dict[str, Any]) -> Figure:
-    parts = drawings_of(topology)
+    parts: list[tuple[Any, Any, float]] = [(draw_machine, host, 4.5) for host in topology["hosts"]]  # inches
+    nccl = topology["nccl"] or {}
+    for draw, channels in ((draw_rings, nccl.get("rings")), (draw_trees, nccl.get("trees"))):
+        if channels:
+            parts.append((functools.partial(draw, nccl=nccl), channels, panels_height(channels, WIDTH)))
     if not parts:
         raise ValueError("there is nothing to draw: the log has neither rings nor trees")
     heights = [height for _, _, height in parts]
@@ -59,19 +52,13 @@ def main() -> int:
     try:
         figure = figure_of(json.load(sys.stdin))
         for kind in ("svg", "png"):
-            path = getattr(arguments, kind)
-            if path:
+            if path := getattr(arguments, kind):
                 save_figure(figure, Path(path), kind)
-    except OSError as error:
-        return failed(f"{path}: cannot be written: {error.strerror}")
-    except ValueError as error:
-        return failed(str(error))
+    except (OSError, ValueError) as error:
+        reason = f"{error.filename}: cannot be written: {error.strerror}" if isinstance(error, OSError) else error
+        print(reason, file=sys.stderr)
+        return 2
     return 0
-
-
-def failed(reason: str) -> int:
-    print(reason, file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

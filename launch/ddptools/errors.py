@@ -9,11 +9,19 @@ class UsageError(Exception):
 
 
 def run_program(name: str, main: Callable[[list[str]], int]) -> int:
+    """Also says what no part of a tool needs to say: which file cannot be used, and which module is missing."""
     try:
         return main(sys.argv[1:])
     except UsageError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 2
+        reason = str(error)
+    except ModuleNotFoundError as error:
+        reason = f"{sys.executable} has no {error.name}: install python3-{error.name} (launch/setup does)"
     except BrokenPipeError:  # the reader of a pipe has gone, as head does
         sys.stderr.close()
         return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        reason = f"{error.filename}: {error.strerror}"
+    print(f"{name}: {reason}", file=sys.stderr)
+    return 2

@@ -4,10 +4,11 @@ import dataclasses
 import json
 import pathlib
 import re
-import subprocess
 from typing import Any
 
 from ddptools.errors import UsageError
+from ddptools.programs import ask
+from ddptools.results import read_records
 from ddptools.tables import Table, to_text
 
 MOST_FRAMES = 20
@@ -46,20 +47,13 @@ class Flight:
 
 
 def read(path: pathlib.Path) -> Flight | None:
-    """None where the file is no flight record."""
-    lines, damaged = [], 0
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            damaged += 1  # a process may end while it writes
-            continue
-        if isinstance(line, dict) and "event" in line:
-            lines.append(line)
-    if not lines or lines[0]["event"] != "flight" or not isinstance(lines[0].get("rank"), int):
+    """None where the file is no flight record. Lines may be cut: a process may end while it writes."""
+    bad: list[int] = []
+    first, *lines = list(read_records(path, bad, needed="event")) or [{}]
+    if first.get("event") != "flight" or not isinstance(first.get("rank"), int):
         return None
-    flight = Flight(path, lines[0], damaged=damaged)
-    for line in lines[1:]:
+    flight = Flight(path, first, damaged=len(bad))
+    for line in lines:
         if line["event"] == "peer":
             flight.peers[line["rank"]] = line
         elif line["event"] == "collective":
@@ -73,11 +67,7 @@ def read(path: pathlib.Path) -> Flight | None:
 
 def load(folder: pathlib.Path) -> list[Flight]:
     """Of the newest job."""
-    try:
-        flights = [read(path) for path in sorted(folder.glob("*.jsonl"))]
-    except OSError as error:
-        raise UsageError(f"--flight {folder}: {error.strerror}") from error
-    found = [flight for flight in flights if flight is not None]
+    found = [flight for path in sorted(folder.glob("*.jsonl")) if (flight := read(path))]
     if not found:
         raise UsageError(f"--flight {folder}: no flight record in it. ddptrain --flight DIR writes them there.")
     newest = max(found, key=lambda flight: flight.first["time"])
@@ -92,11 +82,12 @@ def collective_name(line: dict[str, Any]) -> str:
 def progress_row(rank: int, host: str, line: dict[str, Any], source: str) -> list[str]:
     """`line`: a record's first one, or what another rank knew."""
     waits = line.get("waiting_for") or "nobody"
-    collective = f"{line['sequence']} {line['collective']}" if line.get("sequence") else "none"
-    if line.get("sequence") and line.get("bucket") is not None:
-        collective += f" of bucket {line['bucket']}"
+    collective = "none"
+    if line.get("sequence"):
+        collective = f"{line['sequence']} {collective_name({'name': line['collective'], 'bucket': line.get('bucket')})}"
     steps = f"{line.get('steps_ended', '?')} of {line.get('steps_queued', '?')}"
-    return [f"{rank}", host, line.get("phase", "?"), waits, f"{line.get('seconds', 0.0):.1f} s", steps, collective, source]
+    since = f"{line.get('seconds', 0.0):.1f} s"
+    return [f"{rank}", host, line.get("phase", "?"), waits, since, steps, collective, source]
 
 
 def rank_table(flights: list[Flight]) -> Table:
@@ -158,12 +149,7 @@ def with_function(frame: str) -> str:
     match = FRAME.match(frame)
     if match is None or not pathlib.Path(match["file"]).is_file():
         return frame
-    try:
-        command = ["addr2line", "-Cfe", match["file"], match["offset"]]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return frame
-    name = done.stdout.splitlines()[0] if done.returncode == 0 and done.stdout else "??"
+    name = (ask(["addr2line", "-Cfe", match["file"], match["offset"]]) or "??").splitlines()[0]
     return frame if name == "??" else f"{pathlib.Path(match['file']).name}({name})"
 
 

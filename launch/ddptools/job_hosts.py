@@ -7,6 +7,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import typing
 from collections.abc import Callable
 
 from ddptools.errors import UsageError
@@ -67,56 +68,56 @@ def place_of(flags: tuple[str, ...], command: list[str]) -> int | None:
     return next((i + 1 for i, word in enumerate(command[:-1]) if word in flags), None)
 
 
+class Host(typing.NamedTuple):
+    name: str
+    slots: int | None  # None: Open MPI counts cores
+    text: str  # as the command or its file has it
+
+
 @dataclasses.dataclass
 class Hosts:
-    """As Open MPI's hostfile or --host names them: names, slots (None: Open MPI counts cores), and the text of each."""
+    """As Open MPI's hostfile or --host names them."""
 
-    names: list[str]
-    slots: list[int | None]
-    texts: list[str]
+    hosts: list[Host]
     in_file: bool
 
     @staticmethod
     def of(command: list[str]) -> "Hosts | None":
         """None: the command names none."""
+        in_file = True
         if (place := place_of(HOSTFILE_FLAGS, command)) is not None:
-            try:
-                lines = pathlib.Path(command[place]).read_text(errors="surrogateescape").splitlines()
-            except OSError as error:
-                raise UsageError(f"{command[place]}: {error.strerror}") from error
+            lines = pathlib.Path(command[place]).read_text(errors="surrogateescape").splitlines()
             texts = [text for line in lines if (text := line.partition("#")[0].strip())]
-            found = [SLOTS.search(text) for text in texts]
-            hosts = Hosts([text.split()[0] for text in texts], [int(f[1]) if f else None for f in found], texts, True)
+            slots = [int(found[1]) if (found := SLOTS.search(text)) else None for text in texts]
+            hosts = [Host(text.split()[0], count, text) for text, count in zip(texts, slots, strict=True)]
         elif (place := place_of(HOST_FLAGS, command)) is not None:
-            texts = command[place].split(",")
-            parts = [text.partition(":") for text in texts]
-            slots = [int(count) if count.isdigit() else None if count else 1 for _, _, count in parts]
-            hosts = Hosts([name for name, _, _ in parts], slots, texts, False)
+            in_file, parts = False, [text.partition(":") for text in command[place].split(",")]
+            hosts = [Host(name, int(n) if n.isdigit() else None if n else 1, name + c + n) for name, c, n in parts]
         else:
             return None
-        if not hosts.names:
+        if not hosts:
             raise UsageError(f"{command[place]}: it names no host")
-        if wrong := next((name for name in hosts.names if name.startswith("-")), None):
+        if wrong := next((host.name for host in hosts if host.name.startswith("-")), None):
             raise UsageError(f"{command[place]}: {wrong} is no name of a host")
-        return hosts
+        return Hosts(hosts, in_file)
+
+    @property
+    def names(self) -> list[str]:
+        return [host.name for host in self.hosts]
 
     def least_slots(self) -> int:
-        return sum(1 if slots is None else slots for slots in self.slots)
+        return sum(1 if host.slots is None else host.slots for host in self.hosts)
 
     def only(self, kept: list[bool]) -> "Hosts":
-        def chosen(values: list) -> list:
-            return [value for value, good in zip(values, kept, strict=True) if good]
-
-        return Hosts(chosen(self.names), chosen(self.slots), chosen(self.texts), self.in_file)
+        return Hosts([host for host, good in zip(self.hosts, kept, strict=True) if good], self.in_file)
 
     def in_command(self, command: list[str], file: pathlib.Path) -> list[str]:
         """The command with these hosts in place of its own; `file` becomes its hostfile."""
-        command = list(command)
+        command, texts = list(command), [host.text for host in self.hosts]
         if self.in_file:
-            file.write_text("".join(text + "\n" for text in self.texts), errors="surrogateescape")
-            command[place_of(HOSTFILE_FLAGS, command)] = str(file)
-        else:
-            command[place_of(HOST_FLAGS, command)] = ",".join(self.texts)
+            file.write_text("".join(f"{text}\n" for text in texts), errors="surrogateescape")
+        place = place_of(HOSTFILE_FLAGS if self.in_file else HOST_FLAGS, command)
+        command[place] = str(file) if self.in_file else ",".join(texts)
         return command
 
     def clean_up(self, mark: str, sessions: str) -> None:

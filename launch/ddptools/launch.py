@@ -1,13 +1,12 @@
 """From a case to a command line and an environment."""
 
 import dataclasses
-import os
 import pathlib
 from collections.abc import Mapping
 
 from ddptools.cases import Case
-from ddptools.machine import Machine
-from ddptools.mpirun import OPEN_MPI
+from ddptools.machine import PAIRS, Machine
+from ddptools.mpirun import OPEN_MPI, permission
 from ddptools.programs import ROOT
 from ddptools.sweep_file import Value
 
@@ -31,7 +30,8 @@ class Launch:
 
 
 def uses_gpus(case: Case, machine: Machine) -> bool:
-    return case.device() == "cuda" or (case.device() == "auto" and bool(machine.gpus))
+    device = str(case.flags.get("device", "auto"))
+    return device == "cuda" or (device == "auto" and bool(machine.gpus))
 
 
 def plan_launch(
@@ -45,18 +45,22 @@ def plan_launch(
     if gpus:
         changes["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     nodes = case.layout.nodes if case.layout else 1
-    real = nodes > 1 and len(machine.hosts) > 1
-    if real and len(machine.hosts) < nodes:
-        raise Impossible(f"layout {case.layout} needs {nodes} hosts, and there are {len(machine.hosts)}")
     emulation = None
     node_variables: list[dict[str, str]] = [{}]
-    if nodes > 1 and not real:
+    if nodes > 1 and len(machine.hosts) <= 1:
         emulation, node_variables = _emulate_nodes(case, machine, changes)
-    if os.geteuid() == 0:
-        changes |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    elif nodes > 1 and len(machine.hosts) < nodes:
+        raise Impossible(f"layout {case.layout} needs {nodes} hosts, and there are {len(machine.hosts)}")
+    changes |= permission()
     environment = {k: v for k, v in (dict(base) | changes).items() if v is not None}
     exported = {k: v for k, v in changes.items() if v is not None and not k.startswith("OMPI_")}
-    command = _mpirun(case, machine, node_variables, exported, _program_command(case, program, result_file))
+    result_flag = "--metrics" if case.program == "ddptrain" else "--json"
+    told = [str(program), *case.arguments, *flag_arguments(case.flags), result_flag, str(result_file)]
+    command = _mpirun(case, machine)
+    for number, variables in enumerate(node_variables):
+        command += [":"] * (number > 0) + ["-np", str(case.ranks // len(node_variables))]
+        command += [word for pair in (exported | variables).items() for word in machine.mpirun.variable(*pair)]
+        command += told
     return Launch(command, environment, changes, emulation, gpus)
 
 
@@ -65,27 +69,22 @@ def _select_gpus(case: Case, machine: Machine) -> list[str]:
         if case.gpus != "all":
             raise Impossible(f"gpus = {case.gpus}: there is no GPU, or the case does not use it")
         return []
-    local = bool(machine.hosts) and len(machine.hosts) > 1
-    if not machine.gpus and not local:
+    several_hosts = len(machine.hosts) > 1
+    if not machine.gpus and not several_hosts:
         raise Impossible("device = cuda, and this machine has no GPU")
     if case.gpus == "all":
-        shared = "share-gpu" in case.flags
-        if not local and not shared and case.ranks > len(machine.gpus):
+        if not several_hosts and "share-gpu" not in case.flags and case.ranks > len(machine.gpus):
             raise Impossible(f"{case.ranks} ranks need as many GPUs, and there are {len(machine.gpus)}")
         return []
-    if case.gpus in ("best-pair", "worst-pair"):
-        pair = machine.pair(case.gpus)
-        if pair is None:
-            raise Impossible(f"gpus = {case.gpus}: only ddptopo --json tells the pair, and it does not here")
-        chosen = pair
-    else:
-        chosen = [int(gpu) for gpu in case.gpus.split(",")]
-    missing = [gpu for gpu in chosen if gpu >= len(machine.visible_ids)]
-    if missing:
-        raise Impossible(f"gpus = {case.gpus}: there is no GPU {missing[0]}; {len(machine.visible_ids)} are visible")
+    chosen = machine.pair(case.gpus) if case.gpus in PAIRS else [int(gpu) for gpu in case.gpus.split(",")]
+    if chosen is None:
+        raise Impossible(f"gpus = {case.gpus}: only ddptopo --json tells the pair, and it does not here")
+    visible = machine.visible_ids
+    if missing := [gpu for gpu in chosen if gpu >= len(visible)]:
+        raise Impossible(f"gpus = {case.gpus}: there is no GPU {missing[0]}; {len(visible)} are visible")
     if case.ranks > len(chosen):
         raise Impossible(f"gpus = {case.gpus}: {case.ranks} ranks need as many GPUs")
-    return [machine.visible_ids[gpu] for gpu in chosen]
+    return [visible[gpu] for gpu in chosen]
 
 
 def _emulate_nodes(case: Case, machine: Machine, changes: dict[str, str | None]) -> tuple[str, list[dict[str, str]]]:
@@ -101,43 +100,23 @@ def _emulate_nodes(case: Case, machine: Machine, changes: dict[str, str | None])
     return "OMPI_MCA_btl=self,tcp over lo", [{}]
 
 
-def _program_command(case: Case, program: pathlib.Path, result_file: pathlib.Path) -> list[str]:
-    command = [str(program), *case.arguments, *flag_arguments(case.flags)]
-    return [*command, "--metrics" if case.program == "ddptrain" else "--json", str(result_file)]
-
-
 def flag_arguments(flags: Mapping[str, Value]) -> list[str]:
     """One word each, so that a value may begin with a dash. A recipe is looked for where the user stands, then in the
     repository."""
-    flags = dict(flags)
-    if "config" in flags and not pathlib.Path(str(flags["config"])).exists() and (ROOT / str(flags["config"])).exists():
-        flags["config"] = str(ROOT / str(flags["config"]))
+    recipe = str(flags.get("config", ""))
+    if recipe and not pathlib.Path(recipe).exists() and (ROOT / recipe).exists():
+        flags = dict(flags) | {"config": ROOT / recipe}
     return [f"--{name}={value}" for name, value in flags.items()]
 
 
-def _mpirun(
-    case: Case,
-    machine: Machine,
-    node_variables: list[dict[str, str]],
-    exported: dict[str, str],
-    program: list[str],
-) -> list[str]:
-    mpirun = machine.mpirun
+def _mpirun(case: Case, machine: Machine) -> list[str]:
+    """Without the number of ranks."""
     command = ["mpirun", "--bind-to", "none"]
     if case.cpus != "all":
         command = ["taskset", "-c", case.cpus, *command]
     if len(machine.hosts) > 1 and case.layout:
-        per_node = case.layout.ranks_per_node
-        command += mpirun.on_hosts(machine.hosts[: case.layout.nodes], per_node)
-    elif machine.hostfile:
-        command += [mpirun.hostfile, str(machine.hostfile)]
-    elif not machine.hosts:
-        command += mpirun.any_number
-    for number, variables in enumerate(node_variables):
-        if number:
-            command.append(":")
-        command += ["-np", str(case.ranks // len(node_variables))]
-        for name, value in (exported | variables).items():
-            command += mpirun.variable(name, value)
-        command += program
-    return command
+        hosts = machine.hosts[: case.layout.nodes]
+        return command + machine.mpirun.on_hosts(hosts, case.layout.ranks_per_node)
+    if machine.hostfile:
+        return [*command, machine.mpirun.hostfile, str(machine.hostfile)]
+    return command if machine.hosts else command + machine.mpirun.any_number

@@ -1,5 +1,6 @@
 """Where the time of a step went: its parts against the same step of one rank alone, which add up to what was lost."""
 
+import collections
 import dataclasses
 import statistics
 
@@ -18,6 +19,8 @@ WAITING = "waiting for communication"
 
 FIELDS = {EXPOSED: "exposed_comm_us", TOGETHER: "together_us", STRAGGLERS: "stragglers_us", SLOWED_DOWN: "slowed_down_us",
           WAITING: "waiting_us"}  # fmt: skip
+
+BENCH_PARTS = {"exposed_communication": EXPOSED, "data": INPUT, "launch_gaps": LAUNCH_GAPS}  # of ddpbench step
 
 ONE_RANK = "one rank alone"
 NO_COMMUNICATION = "without communication"
@@ -41,11 +44,17 @@ class Loss:
     useful_seconds: float  # of the baseline
     part_seconds: dict[str, float]  # which add up to what a step is longer than useful
     slowest: str = ""  # which rank, in words, where that is known
-    half_width_seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # 95% intervals, of parts that have one
+    half_width_seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # 95% intervals, as far as known
 
     @property
     def share(self) -> float:
         return 1 - self.useful_seconds / self.step_seconds
+
+    @property
+    def credible(self) -> bool:
+        """Not of a damaged record: what could not even be drawn."""
+        parts = (self.useful_seconds, *self.part_seconds.values())
+        return self.useful_seconds > 0 and all(abs(part) < 1e6 * self.step_seconds for part in parts)
 
 
 def losses(experiment: Experiment) -> list[Loss]:
@@ -56,13 +65,7 @@ def losses(experiment: Experiment) -> list[Loss]:
         label = experiment.label(case)
         found += [_of_training(case, label), _of_bench_step(case, label, alone.get(_work(case)))]
         found += _of_overlap(case, label)
-    return sorted((loss for loss in found if loss is not None and _credible(loss)), key=lambda loss: loss.ranks)
-
-
-def _credible(loss: Loss) -> bool:
-    """Not of a damaged record: what could not even be drawn."""
-    parts = (loss.useful_seconds, *loss.part_seconds.values())
-    return loss.useful_seconds > 0 and all(abs(part) < 1e6 * loss.step_seconds for part in parts)
+    return sorted((loss for loss in found if loss and loss.credible), key=lambda loss: loss.ranks)
 
 
 def _of_training(case: Case, label: str) -> Loss | None:
@@ -83,22 +86,18 @@ def _of_training(case: Case, label: str) -> Loss | None:
 
 
 def _slowest_rank(case: Case) -> str:
-    by_rank: dict[int, list[float]] = {}  # how far above the mean, in the runs in which it is the slowest
-    runs = 0
+    above: list[tuple[int, float]] = []  # of each run the slowest rank, and how far it is above the mean
     for run in case.runs:
         seconds = run.summary.get("step_seconds_without_communication_per_rank")
         known = [positive(value) for value in seconds] if isinstance(seconds, list) else []
-        if len(known) < 2 or None in known:
-            continue
-        runs += 1
-        slowest = max(range(len(known)), key=lambda rank: known[rank])
-        by_rank.setdefault(slowest, []).append(known[slowest] / statistics.mean(known) - 1)
-    rank = max(by_rank, key=lambda rank: len(by_rank[rank]), default=None)
-    if rank is None or 2 * len(by_rank[rank]) <= runs:  # another one each time: chance
+        if len(known) > 1 and None not in known:
+            above.append((known.index(max(known)), max(known) / statistics.mean(known) - 1))
+    rank, times = collections.Counter(rank for rank, _ in above).most_common(1)[0] if above else (0, 0)
+    if 2 * times <= len(above):  # another one each time: chance
         return ""
-    above = percent(statistics.median(by_rank[rank]))
-    often = f" in {len(by_rank[rank])} of {runs} runs" if runs > 1 else ""
-    return f"rank {rank}{often}, {above} above the mean"
+    often = f" in {times} of {len(above)} runs" if len(above) > 1 else ""
+    share = percent(statistics.median(share for one, share in above if one == rank))
+    return f"rank {rank}{often}, {share} above the mean"
 
 
 def _benches(case: Case, benchmark: str) -> list[dict]:
@@ -123,20 +122,16 @@ def _of_bench_step(case: Case, label: str, one: Case | None) -> Loss | None:
     here, alone = _step_parts(case), _step_parts(one)
     if not {"forward", "backward", "optimizer", "exposed_communication"} <= here.keys() & alone.keys():
         return None
-
-    def growth(*names: str) -> float:
-        return sum(here.get(name, 0.0) - alone.get(name, 0.0) for name in names)
-
-    measured = [name for name in ("data", "launch_gaps") if here.get(name) or alone.get(name)]
-    compute = growth("forward", "backward", "optimizer")
-    parts = {EXPOSED: growth("exposed_communication")}
+    names = ("forward", "backward", "optimizer", *BENCH_PARTS)
+    growth = {name: here.get(name, 0.0) - alone.get(name, 0.0) for name in names}
+    compute = growth["forward"] + growth["backward"] + growth["optimizer"]
+    parts = {EXPOSED: growth["exposed_communication"]}
     if STRAGGLERS in here:
         parts |= {TOGETHER: compute - here[STRAGGLERS], STRAGGLERS: here[STRAGGLERS]}
     else:
         parts[SLOWER] = compute
-    parts |= {{"data": INPUT, "launch_gaps": LAUNCH_GAPS}[name]: growth(name) for name in measured}
-    all_parts = ("data", "forward", "backward", "exposed_communication", "optimizer", "launch_gaps")
-    useful = sum(alone.get(name, 0.0) for name in all_parts)
+    parts |= {part: growth[name] for name, part in BENCH_PARTS.items() if here.get(name) or alone.get(name)}
+    useful = sum(alone.get(name, 0.0) for name in names)
     return Loss(label, case.ranks, useful + sum(parts.values()), ONE_RANK, useful, parts)
 
 

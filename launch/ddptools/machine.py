@@ -1,18 +1,20 @@
 """What there is to run on: GPUs, processors, hosts."""
 
 import dataclasses
-import json
 import os
 import pathlib
 import platform
 import re
-import subprocess
 from collections.abc import Mapping
 from typing import Any
 
 from ddptools.errors import UsageError
+from ddptools.measurements import table_of
 from ddptools.mpirun import OPEN_MPI, Mpirun, find_mpirun
 from ddptools.programs import ask
+from ddptools.results import from_json
+
+PAIRS = {"best-pair": "nearest_pair", "worst-pair": "farthest_pair"}  # as ddptopo calls them
 
 
 @dataclasses.dataclass
@@ -28,24 +30,15 @@ class Machine:
     mpirun: Mpirun = OPEN_MPI
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "host": platform.node(),
-            "hosts": self.hosts,
-            "system": self.system,
-            "cpu": self.cpu,
-            "cores": self.cores,
-            "gpus": self.gpus,
-        }
+        told = {name: getattr(self, name) for name in ("hosts", "system", "cpu", "cores", "gpus")}
+        return {"host": platform.node()} | told
 
     def pair(self, which: str) -> list[int] | None:
         """The nearest or farthest two GPUs, as positions among the visible ones; None where that is not known."""
         hosts = (self.topology or {}).get("hosts") or [{}]
-        pair = hosts[0].get({"best-pair": "nearest_pair", "worst-pair": "farthest_pair"}[which])
-        if isinstance(pair, dict):
-            pair = pair.get("gpus")
-        if isinstance(pair, list) and len(pair) == 2 and all(isinstance(gpu, int) for gpu in pair):
-            return pair
-        return None
+        pair = hosts[0].get(PAIRS[which])
+        known = isinstance(pair, list) and len(pair) == 2 and all(isinstance(gpu, int) for gpu in pair)
+        return pair if known else None
 
 
 def find_machine(environment: Mapping[str, str], hostfile: pathlib.Path | None = None) -> Machine:
@@ -60,11 +53,8 @@ def find_machine(environment: Mapping[str, str], hostfile: pathlib.Path | None =
 
 def read_hostfile(path: pathlib.Path) -> list[str]:
     """Names of the hosts, in the form that mpirun reads: a name per line, then slots=N and the like, or name:N."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--hostfile {path}: the file cannot be read: {error}") from error
-    hosts = [line.split("#")[0].split()[0].partition(":")[0] for line in lines if line.split("#")[0].strip()]
+    lines = [line.partition("#")[0].split() for line in path.read_text(errors="surrogateescape").splitlines()]
+    hosts = [words[0].partition(":")[0] for words in lines if words]
     if not hosts:
         raise UsageError(f"--hostfile {path}: it names no host")
     return list(dict.fromkeys(hosts))
@@ -72,19 +62,14 @@ def read_hostfile(path: pathlib.Path) -> list[str]:
 
 def read_topology(program: pathlib.Path) -> dict[str, Any] | None:
     """What ddptopo says of this machine, None without it."""
-    text = ask([str(program), "--json", "-"], timeout_seconds=120.0) if program.exists() else None
-    try:
-        topology = json.loads(text) if text else None
-    except ValueError:
-        return None
-    return topology if isinstance(topology, dict) else None
+    text = ask([str(program), "--json", "-"], timeout_seconds=120.0)
+    return table_of(from_json(text or "")) or None
 
 
 def _slurm_hosts(environment: Mapping[str, str]) -> list[str]:
-    if not environment.get("SLURM_JOB_NODELIST"):
-        return []
-    text = ask(["scontrol", "show", "hostnames", environment["SLURM_JOB_NODELIST"]])
-    if not text:
+    nodes = environment.get("SLURM_JOB_NODELIST")
+    text = ask(["scontrol", "show", "hostnames", nodes]) if nodes else ""
+    if nodes and not text:
         raise UsageError(
             "SLURM_JOB_NODELIST is set, but `scontrol show hostnames` fails: give --hostfile, or take the variable away"
         )
@@ -97,11 +82,9 @@ def _gpu_names() -> list[str]:
 
 
 def _cpu_name() -> str:
-    try:
-        match = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        match = None
-    return match.group(1) if match else platform.processor() or "unknown"
+    processors = pathlib.Path("/proc/cpuinfo")
+    match = re.search(r"(?m)^model name\s*: (.*)$", processors.read_text() if processors.exists() else "")
+    return match[1] if match else platform.processor() or "unknown"
 
 
 def _system() -> str:

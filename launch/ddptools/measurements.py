@@ -5,40 +5,25 @@ import json
 import math
 import pathlib
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ddptools.errors import UsageError
-from ddptools.results import Record, read_records
+from ddptools.results import Record, from_json, read_records
 
 UNITS = ("images", "tokens", "samples")
 PASSES = "backward passes/s"  # every rank makes all of them: no throughput of the ranks together
 WORKLOAD = {
-    "ranks",
-    "batch",
-    "global-batch",
-    "model",
-    "config",
-    "precision",
-    "data",
-    "seq",
-    "micro-batch",
-    "grad-accum",
-    "layers",
-    "width",
-    "heads",
-    "device",
-    "seed",
-    "steps",
-    "epochs",
-}
+    "ranks", "batch", "global-batch", "model", "config", "precision", "data", "seq", "micro-batch", "grad-accum",
+    "layers", "width", "heads", "device", "seed", "steps", "epochs",
+}  # fmt: skip
 PLACEMENT = ("gpus", "cpus", "layout")
 
 
 def positive(value: Any) -> float | None:
-    """A number above 0 that can be computed with, else None."""
+    """A number above 0 of a size with which sums and products stay finite, else None."""
     number = finite(value)
-    return number if number is not None and number > 0 else None
+    return number if number is not None and 1e-30 < number < 1e30 else None
 
 
 def finite(value: Any) -> float | None:
@@ -60,6 +45,10 @@ def number_of(text: str) -> float:
 
 def table_of(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 @dataclasses.dataclass
@@ -123,8 +112,7 @@ class Case:
 
     def buckets(self) -> list[Any]:
         """In which the first run sent its gradients, as its description lists them; empty where it does not."""
-        description = table_of(self.runs[0].summary.get("description")) if self.runs else {}
-        return description["buckets"] if isinstance(description.get("buckets"), list) else []
+        return list_of(table_of(self.runs[0].summary.get("description")).get("buckets")) if self.runs else []
 
     def gpus_used(self) -> str:
         """Indices of the GPUs that a selection stood for, joined by commas; empty where that is not known."""
@@ -245,6 +233,16 @@ class Results:
     notes: list[str]  # what was damaged or is missing
 
 
+@dataclasses.dataclass
+class Plan:
+    """Of a sweep; empty where its file is missing or damaged."""
+
+    sweep: str
+    description: str
+    repeats: int
+    products: dict[str, str]  # by the keys of the cases, in their order
+
+
 def load(paths: list[pathlib.Path]) -> Results:
     results = Results([], {}, [])
     for path in paths:
@@ -252,86 +250,64 @@ def load(paths: list[pathlib.Path]) -> Results:
         if not file.is_file():
             raise UsageError(f"{path}: " + ("no results.jsonl in this folder" if path.is_dir() else "no such file"))
         bad_lines: list[int] = []
-        try:
-            records = list(read_records(file, bad_lines, needed="case"))
-        except OSError as error:
-            raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
+        records = list(read_records(file, bad_lines, needed="case"))
         if bad_lines and not records and not path.is_dir():
             raise UsageError(f"{path}: not a line of this file is a run of ddpsweep: give its folder or results.jsonl")
-        if bad_lines:
-            results.notes.append(_bad_lines_text(file.parent.name, bad_lines))
-        plan = _json_table(file.with_name("plan.json"))
-        found = _experiments(file, records, plan)
-        texts = (_missing_text(file, records, plan), _stale_text(file, records, plan))
-        results.notes += [text for text in texts if text]
-        results.experiments += found
-        topology = _json_table(file.with_name("topology.json"))
-        if topology:
+        plan = _plan(_json_table(file.with_name("plan.json")))
+        results.notes += [f"{file.parent.name}: {note}" for note in _notes(records, bad_lines, plan)]
+        results.experiments += _experiments(file, records, plan)
+        if topology := _json_table(file.with_name("topology.json")):
             results.topologies[file] = topology
     return results
 
 
-def _bad_lines_text(folder: str, lines: list[int]) -> str:
-    numbers = ", ".join(map(str, lines[:5])) + (", ..." if len(lines) > 5 else "")
-    return f"{folder}: {len(lines)} line{'s' if len(lines) > 1 else ''} could not be read and left out (line {numbers})"
-
-
-def _missing_text(file: pathlib.Path, records: list[Record], plan: dict[str, Any]) -> str | None:
-    if not records:
-        return f"{file.parent.name}: no runs recorded"
-    cases = _list_of(plan.get("cases"))
-    planned = len(cases) * int(positive(plan.get("repeats")) or 0)
-    keys = {str(table_of(case).get("case")) for case in cases}
-    done = len({(str(r.get("case")), str(r.get("repeat"))) for r in records if str(r.get("case")) in keys})
-    if done < planned:
-        return f"{file.parent.name}: partial: {done} of {planned} planned runs are there (ddpsweep --resume goes on)"
-    return None
-
-
-def _stale_text(file: pathlib.Path, records: list[Record], plan: dict[str, Any]) -> str | None:
-    planned = {str(table_of(case).get("case")) for case in _list_of(plan.get("cases"))}
-    stale = sum(str(record.get("case")) not in planned for record in records) if planned else 0
-    text = f"{file.parent.name}: {stale} of the runs are of an earlier plan: the sweep was changed since"
-    return text if stale else None
-
-
-def _list_of(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _json_table(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        return table_of(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError):
-        return {}
+    return table_of(from_json(path.read_bytes())) if path.is_file() else {}
 
 
-def _experiments(file: pathlib.Path, records: list[Record], plan: dict[str, Any]) -> list[Experiment]:
+def _plan(table: dict[str, Any]) -> Plan:
+    products = {str(case.get("case")): str(case.get("product")) for case in map(table_of, list_of(table.get("cases")))}
+    repeats = int(positive(table.get("repeats")) or 0)
+    return Plan(str(table.get("sweep")), str(table.get("description", "")), repeats, products)
+
+
+def _notes(records: list[Record], bad_lines: list[int], plan: Plan) -> Iterator[str]:
+    if bad_lines:
+        numbers = ", ".join(map(str, bad_lines[:5])) + (", ..." if len(bad_lines) > 5 else "")
+        lines = f"{len(bad_lines)} line{'s' if len(bad_lines) > 1 else ''}"
+        yield f"{lines} could not be read and left out (line {numbers})"
+    runs = [(str(record.get("case")), str(record.get("repeat"))) for record in records]
+    done, planned = len({run for run in runs if run[0] in plan.products}), len(plan.products) * plan.repeats
+    if not records:
+        yield "no runs recorded"
+    elif done < planned:
+        yield f"partial: {done} of {planned} planned runs are there (ddpsweep --resume goes on)"
+    stale = sum(case not in plan.products for case, _ in runs) if plan.products else 0
+    if stale:
+        yield f"{stale} of the runs are of an earlier plan: the sweep was changed since"
+
+
+def _experiments(file: pathlib.Path, records: list[Record], plan: Plan) -> list[Experiment]:
     latest: dict[tuple[str, ...], Record] = {}
     for record in records:  # a run that was made again replaces the earlier one
-        identity = tuple(str(record.get(name)) for name in ("sweep", "product", "case", "repeat"))
-        latest[identity] = record
+        latest[tuple(str(record.get(name)) for name in ("sweep", "product", "case", "repeat"))] = record
     groups: dict[tuple[str, str], list[Record]] = {}
     for (sweep, product, _, _), record in latest.items():
         groups.setdefault((sweep, product), []).append(record)
-    plan_cases = _list_of(plan.get("cases"))
-    order = {str(table_of(case).get("case")): i for i, case in enumerate(plan_cases)}
-    products = list(dict.fromkeys(str(table_of(case).get("product")) for case in plan_cases))
+    products = list(dict.fromkeys(plan.products.values()))
     names = sorted(groups, key=lambda n: products.index(n[1]) if n[1] in products else len(products))
-    return [_experiment(file, *name, groups[name], plan, order) for name in names]
+    return [_experiment(file, *name, groups[name], plan) for name in names]
 
 
-def _experiment(
-    file: pathlib.Path, sweep: str, product: str, records: list[Record], plan: dict[str, Any], order: dict[str, int]
-) -> Experiment:
+def _experiment(file: pathlib.Path, sweep: str, product: str, records: list[Record], plan: Plan) -> Experiment:
+    order = {key: place for place, key in enumerate(plan.products)}
     cases: dict[str, Case] = {}
     variables: set[str] = set()
     for record in records:
         key = str(record.get("case"))
         settings = {str(k): setting_value(v) for k, v in table_of(record.get("settings")).items()}
         case = cases.setdefault(key, Case(key, settings))
-        names = record.get("variables")
-        variables.update(map(str, names if isinstance(names, list) else []))
+        variables.update(map(str, list_of(record.get("variables"))))
         run = make_run(record)
         case.emulated |= record.get("emulated") is True
         (case.failures if run is None else case.runs).append(record if run is None else run)
@@ -341,8 +317,8 @@ def _experiment(
         source=file,
         sweep=sweep,
         product=product,
-        description=str(plan.get("description", "")) if plan.get("sweep") == sweep else "",
-        notes=_different(str(note) for record in records for note in _list_of(record.get("notes"))),
+        description=plan.description if plan.sweep == sweep else "",
+        notes=_different(str(note) for record in records for note in list_of(record.get("notes"))),
         cases=ordered,
         variables=variables,
         machines=_different(table_of(record.get("machine")) for record in records),
@@ -373,23 +349,16 @@ def make_run(record: Record) -> Run | None:
     if record.get("status") != "ok":
         return None
     summary, bench = table_of(record.get("summary")), table_of(record.get("bench"))
-    for unit in UNITS:
-        rate = positive(summary.get(f"{unit}_per_second"))
-        if rate is not None:
-            return Run(rate, f"{unit}/s", summary, bench, record)
-    rate, unit = _bench_rate(bench)
-    if rate is not None:
-        return Run(rate, unit, summary, bench, record)
-    rows = bench_rows(bench)
-    if rows:
-        size_bytes, busbw_gbs = max(rows)[0], max(rows)[2]
-        return Run(busbw_gbs, f"GB/s busbw at {size_text(size_bytes)}", summary, bench, record)
-    return None
+    rates = [(positive(summary.get(f"{unit}_per_second")), f"{unit}/s") for unit in UNITS] + [_bench_rate(bench)]
+    if rows := bench_rows(bench):
+        size_bytes, _, busbw_gbs = max(rows)
+        rates.append((busbw_gbs, f"GB/s busbw at {size_text(size_bytes)}"))
+    return next((Run(rate, unit, summary, bench, record) for rate, unit in rates if rate is not None), None)
 
 
 def result_rows(bench: dict[str, Any]) -> list[dict[str, Any]]:
     """The entries of a result of ddpbench."""
-    return [table_of(row) for row in bench["results"]] if isinstance(bench.get("results"), list) else []
+    return [table_of(row) for row in list_of(bench.get("results"))]
 
 
 def _bench_rate(bench: dict[str, Any]) -> tuple[float | None, str]:
@@ -408,9 +377,8 @@ def _bench_rate(bench: dict[str, Any]) -> tuple[float | None, str]:
 
 def bench_rows(bench: dict[str, Any]) -> list[tuple[float, bool, float]]:
     """Bytes of a call, whether in place, and GB/s of bus bandwidth: of `ddpbench allreduce` and `split`."""
-    rows = result_rows(bench)
     found = []
-    for row in rows:
+    for row in result_rows(bench):
         size_bytes, busbw_gbs = positive(row.get("bytes", row.get("bytes_each"))), positive(row.get("busbw_gbs"))
         if size_bytes is not None and busbw_gbs is not None:
             found.append((size_bytes, row.get("in_place") is True, busbw_gbs))
@@ -429,8 +397,7 @@ def bench_choices(bench: dict[str, Any]) -> dict[float, tuple[str, str]]:
 
 def gpus_of(run: Run) -> list[dict[str, Any]]:
     """What the sensors of each rank's GPU showed, of ddptrain or ddpbench; empty where nothing was read."""
-    told = run.summary.get("gpus") or run.bench.get("gpus")
-    return [table_of(gpu) for gpu in told] if isinstance(told, list) else []
+    return [table_of(gpu) for gpu in list_of(run.summary.get("gpus") or run.bench.get("gpus"))]
 
 
 def nccl_of(run: Run) -> dict[str, Any]:
@@ -466,8 +433,7 @@ Series = list[tuple[float, Case]]
 
 def series_over(experiment: Experiment, name: str, key: Callable[[Case], float]) -> list[tuple[str, Series]]:
     """Cases along a numeric setting, one series per value of everything else."""
-    result = []
-    for context, cases in experiment.contexts([name]):
-        points = sorted(((key(case), case) for case in cases), key=lambda point: point[0])
-        result.append((context or experiment.product, points))
-    return result
+    return [
+        (context or experiment.product, sorted(((key(case), case) for case in cases), key=lambda point: point[0]))
+        for context, cases in experiment.contexts([name])
+    ]

@@ -1,6 +1,7 @@
 """What the mpirun of Open MPI and that of MPICH call differently."""
 
 import dataclasses
+import os
 import re
 import signal
 from collections.abc import Callable
@@ -10,7 +11,6 @@ from ddptools.programs import ask
 
 @dataclasses.dataclass(frozen=True)
 class Mpirun:
-    name: str
     any_number: list[str]  # for more ranks than processors
     hostfile: str  # the flag
     on_hosts: Callable[[list[str], int], list[str]]  # names, ranks on each
@@ -28,7 +28,6 @@ def _places(hosts: list[str], ranks: int) -> str:
 
 
 OPEN_MPI = Mpirun(
-    "Open MPI",
     any_number=["--oversubscribe"],
     hostfile="--hostfile",
     on_hosts=lambda hosts, ranks: ["--host", _places(hosts, ranks), "--map-by", f"ppr:{ranks}:node"],
@@ -38,7 +37,6 @@ OPEN_MPI = Mpirun(
 )
 # Of MPICH and those made from it. It ends after a SIGUSR2 and leaves its ranks alone.
 HYDRA = Mpirun(
-    "Hydra",
     any_number=[],
     hostfile="-f",
     on_hosts=lambda hosts, ranks: ["-hosts", _places(hosts, ranks)],
@@ -52,3 +50,9 @@ def find_mpirun(program: str = "mpirun") -> Mpirun:
     """That of the machine; Open MPI's where there is none."""
     version = ask([program, "--version"]) or ""
     return HYDRA if re.search(r"hydra|Intel\(R\) MPI", version, re.IGNORECASE) else OPEN_MPI
+
+
+def permission() -> dict[str, str]:
+    """Variables without which Open MPI does not start as root."""
+    names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    return dict.fromkeys(names, "1") if os.geteuid() == 0 else {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddptools import nccl_model
 from ddptools.description import Buckets, Description
-from ddptools.nccl_model import Fabric
+from ddptools.nccl_model import Estimate, Fabric
 
 SEARCH_STEPS = 10**12  # of a bandwidth that suffices: parts in 2e-11 of it
 
@@ -56,6 +56,11 @@ class Case:
         return self.gpus_per_node * self.nodes
 
     @property
+    def fit(self) -> NetworkFit | None:
+        """What was measured of the network that it uses."""
+        return self.intra_fit if self.nodes == 1 else self.inter_fit
+
+    @property
     def over_mpi(self) -> bool:
         """Whether MPI sums between nodes."""
         return self.nodes > 1 and (self.work.device == "cpu" or self.work.hierarchical != "")
@@ -98,20 +103,21 @@ class Prediction:
 def predict(case: Case) -> Prediction:
     alone_seconds = case.step_flop / (1e12 * case.tflops)
     buckets = case.work.buckets
-    times = [all_reduce_seconds(case, group.bytes) for group in buckets]
+    sums = [all_reduce(case, group.bytes) for group in buckets]
+    seconds = [1e-6 * each.microseconds for each in sums]
     if case.fused_sum_us is not None and case.overlap and case.gpus > 1:
-        times[-1] = (1e-6 * case.fused_sum_us, *times[-1][1:])
-    communication_seconds = sum(group.count * seconds for group, (seconds, _, _) in zip(buckets, times, strict=True))
+        seconds[-1] = 1e-6 * case.fused_sum_us
+    communication_seconds = sum(group.count * each for group, each in zip(buckets, seconds, strict=True))
     compute, exposed = alone_seconds, communication_seconds
     if case.beneath_forward:
         compute += case.interference * communication_seconds
-        exposed = exposed_beneath_forward(buckets, [seconds for seconds, _, _ in times], compute)
+        exposed = exposed_beneath_forward(buckets, seconds, compute)
     elif case.overlap and case.gpus > 1:
-        backward_seconds = last_backward_seconds(case, alone_seconds)
+        last_micro_step_seconds = alone_seconds / case.grad_accum
+        backward_seconds = case.work.backward_flop / case.work.flop * last_micro_step_seconds
         slow_down_seconds = case.interference * min(communication_seconds, backward_seconds)
         compute += slow_down_seconds
-        exposed = exposed_seconds(buckets, [seconds for seconds, _, _ in times], backward_seconds + slow_down_seconds)
-    _, algorithm, protocol = times[0]
+        exposed = exposed_seconds(buckets, seconds, backward_seconds + slow_down_seconds)
     return Prediction(
         gpus=case.gpus,
         nodes=case.nodes,
@@ -123,15 +129,10 @@ def predict(case: Case) -> Prediction:
         efficiency=alone_seconds / (compute + exposed),
         bound="communication" if communication_seconds > compute else "compute",
         buckets=sum(group.count for group in buckets),
-        algorithm=algorithm,
-        protocol=protocol,
+        algorithm=sums[0].algorithm,
+        protocol=sums[0].protocol,
         bytes_per_gpu=2.0 * (case.gpus - 1) / case.gpus * case.work.gradient_bytes,
     )
-
-
-def last_backward_seconds(case: Case, compute_seconds: float) -> float:
-    """Of the last micro-step, beside which gradients can travel."""
-    return case.work.backward_flop / case.work.flop * compute_seconds / case.grad_accum
 
 
 def exposed_seconds(buckets: Sequence[Buckets], seconds: list[float], backward_seconds: float) -> float:
@@ -156,16 +157,16 @@ def exposed_beneath_forward(buckets: Sequence[Buckets], seconds: list[float], co
     return step_seconds - compute_seconds
 
 
-def all_reduce_seconds(case: Case, size_bytes: float) -> tuple[float, str, str]:
-    """With algorithm and protocol."""
+def all_reduce(case: Case, size_bytes: float) -> Estimate:
     if case.gpus == 1:
-        return 0.0, "none", ""
+        return Estimate(0.0, "none", "")
     size_bytes *= case.traffic
-    fit = case.intra_fit if case.nodes == 1 else case.inter_fit
-    if fit is not None:
-        return 1e-6 * fit.microseconds(size_bytes, case.gpus), "measured", ""
-    result = nccl_model.best(fabric_of(case), size_bytes, case.algorithm, case.protocol)
-    return 1e-6 * result.microseconds, result.algorithm, result.protocol
+    if case.fit is not None:
+        return Estimate(case.fit.microseconds(size_bytes, case.gpus), "measured", "")
+    used_gbs = [case.intra_gbs] * (case.gpus_per_node > 1) + [case.inter_gbs] * (case.nodes > 1)
+    channels = case.channels or (24 if case.nodes == 1 else 16)
+    fabric = Fabric(case.gpus, case.nodes, min(used_gbs), channels, case.generation, case.link)
+    return nccl_model.best(fabric, size_bytes, case.algorithm, case.protocol)
 
 
 def mpi_traffic(ranks_per_node: int, nodes: int, hierarchical: str = "on") -> float:
@@ -176,21 +177,13 @@ def mpi_traffic(ranks_per_node: int, nodes: int, hierarchical: str = "on") -> fl
     return senders * ((nodes - 1) / nodes) / ((ranks - 1) / ranks)
 
 
-def fabric_of(case: Case) -> Fabric:
-    bus_gbs = case.intra_gbs if case.nodes == 1 else min(case.intra_gbs, case.inter_gbs)
-    if case.nodes > 1 and case.gpus_per_node == 1:
-        bus_gbs = case.inter_gbs
-    channels = case.channels or (24 if case.nodes == 1 else 16)
-    return Fabric(case.gpus, case.nodes, bus_gbs, channels, case.generation, case.link)
-
-
 def needed_gbs(case: Case, efficiency: float) -> float | None:
     """GB/s between nodes (on one node: of its links) with which the case reaches `efficiency`; 0 for a single GPU, None
     where no bandwidth is enough."""
     if case.gpus == 1:
         return 0.0
-    field, fit = ("intra_gbs", "intra_fit") if case.nodes == 1 else ("inter_gbs", "inter_fit")
-    free = dataclasses.replace(case, **{fit: None})
+    field = "intra_gbs" if case.nodes == 1 else "inter_gbs"
+    free = dataclasses.replace(case, intra_fit=None, inter_fit=None)
 
     def gbs_at(step: int) -> float:
         return 10.0 ** (9.0 * step / SEARCH_STEPS - 3.0)  # 1e-3 to 1e6

@@ -2,20 +2,18 @@
 ddpbench allreduce or overlap; and sets what it then predicts beside what was measured."""
 
 import dataclasses
-import json
 import pathlib
 import statistics
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ddptools.compute_rates import ComputeRates, compute_rates, is_same_network
-from ddptools.description import Description, parsed, positive
+from ddptools.description import Description, parsed
 from ddptools import nccl_model
 from ddptools.errors import UsageError
-from ddptools.measurements import number_of, result_rows, table_of
+from ddptools.measurements import UNITS, number_of, positive, result_rows, table_of
 from ddptools.plan import Case, NetworkFit, Prediction, mpi_traffic, predict
-
-Table = dict[str, Any]
+from ddptools.results import Record, from_json, read_records
 
 GPU_NAMES = ("NVIDIA", "Tesla")
 OPEN = 1e-4  # weight of a relative difference from NCCL's latencies, beside 1 of a relative error
@@ -30,7 +28,6 @@ class Measured:
     samples_per_second: float
     baseline_per_second: float  # samples/s of one rank
     communication_seconds: float | None
-    step_seconds: float | None
     efficiency: float | None
     fused_sum_us: float | None  # what overlap leaves exposed where the last bucket's sum and update are one kernel
 
@@ -61,36 +58,29 @@ class Calibration:
 
     def network_of(self, case: Case) -> Case:
         """The case with what was measured of communication."""
-        changes: Table = {"intra_fit": self.intra_fit, "inter_fit": self.inter_fit}
+        changes: dict[str, Any] = {"intra_fit": self.intra_fit, "inter_fit": self.inter_fit}
         if self.interference is not None:
             changes["interference"] = self.interference
         if case.nodes == 1 and self.fused_sum_us:
-            changes["fused_sum_us"] = self._fused_sum_us(case.gpus)
+            import numpy  # slow to import, and only calibrations need it
+
+            # Between measured numbers of ranks on the line that joins them; beyond them that of the nearest.
+            changes["fused_sum_us"] = float(numpy.interp(case.gpus, *zip(*sorted(self.fused_sum_us.items()))))
         return dataclasses.replace(case, **changes)
 
     def applied_to(self, case: Case) -> Case:
         """With the compute rate too, where a run told one; NotMeasured where none is of this work and batch."""
-        case = self.network_of(case)
-        if not self.compute.points:
-            return case
-        return dataclasses.replace(case, tflops=self.compute.tflops(case.work, case.batch))
+        tflops = self.compute.tflops(case.work, case.batch) if self.compute.points else case.tflops
+        return dataclasses.replace(self.network_of(case), tflops=tflops)
 
-    def _fused_sum_us(self, ranks: int) -> float:
-        """Between measured numbers of ranks on the line that joins them; beyond them that of the nearest."""
-        import numpy  # slow to import, and only calibrations need it
-
-        known = sorted(self.fused_sum_us)
-        return float(numpy.interp(ranks, known, [self.fused_sum_us[number] for number in known]))
-
-    def flags_of(self, work: Description) -> Table:
+    def flags_of(self, work: Description) -> dict[str, Any]:
         """With which all runs of this network were made, as far as `work` is another in that: flags of ddptrain."""
         works = [known for known in self.works if is_same_network(known, work)]
         flags = {}
-        for flag, name in (("device", "device"), ("precision", "precision"), ("comm-dtype", "gradient_dtype"),
-                           ("hierarchical", "hierarchical")):  # fmt: skip
+        for name in ("device", "precision", "gradient_dtype", "hierarchical"):
             values = {getattr(known, name) for known in works}
             if len(values) == 1 and (value := values.pop()) and value != getattr(work, name):
-                flags[flag] = value
+                flags["comm-dtype" if name == "gradient_dtype" else name] = value
         return flags
 
 
@@ -107,34 +97,14 @@ class Compared:
     error: float
 
 
-def load_all(paths: Iterable[pathlib.Path]) -> list[Table]:
-    return [record for path in paths for record in load_records(path)]
-
-
-def load_records(path: pathlib.Path) -> list[Table]:
+def load_records(path: pathlib.Path) -> list[Record]:
     """JSON lines, or one JSON document; a folder stands for its results.jsonl. Lines that are none are left out."""
     file = path / "results.jsonl" if path.is_dir() else path
-    if file != path and not file.exists():
-        raise UsageError(f"--calibrate {path}: no results.jsonl in this folder")
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"--calibrate {path}: cannot be read: {error.strerror}") from error
-    whole = _json(text)
-    if isinstance(whole, dict):
-        return [whole]
-    lines = (_json(line) for line in text.splitlines())
-    return [record for record in lines if isinstance(record, dict)]
+    whole = from_json(file.read_bytes())
+    return [whole] if isinstance(whole, dict) else list(read_records(file))
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def calibrate(records: Iterable[Table]) -> Calibration:
+def calibrate(records: Iterable[Record]) -> Calibration:
     """UsageError where the records hold neither a run of ddptrain nor a result of ddpbench allreduce or overlap, or are
     partly of CPUs, partly of GPUs."""
     kept = [record for record in records if _usable(record)]
@@ -162,26 +132,25 @@ def calibrate(records: Iterable[Table]) -> Calibration:
     )
 
 
-def compare(records: Iterable[Table], calibration: Calibration | None = None) -> list[Compared]:
+def compare(records: Iterable[Record], calibration: Calibration | None = None) -> list[Compared]:
     """For every run with more than one rank. Compute is that of the run's own one-rank baseline; the network is that of
     `calibration`, by default fitted to these same records."""
     kept = [record for record in records if _usable(record)]
     network = calibration or calibrate(kept)
-    return [_compared(run, network) for run in measured_runs(kept) if run.case.gpus > 1]
-
-
-def _compared(run: Measured, network: Calibration) -> Compared:
-    tflops = run.case.work.flop * run.baseline_per_second / 1e12
-    prediction = predict(dataclasses.replace(network.network_of(run.case), tflops=tflops))
-    return Compared(
-        gpus=run.case.gpus,
-        nodes=run.case.nodes,
-        batch=run.case.batch,
-        predicted=prediction,
-        measured_per_second=run.samples_per_second,
-        measured_efficiency=run.efficiency,
-        error=prediction.samples_per_second / run.samples_per_second - 1.0,
-    )
+    found = []
+    for run in (run for run in measured_runs(kept) if run.case.gpus > 1):
+        tflops = run.case.work.flop * run.baseline_per_second / 1e12
+        prediction = predict(dataclasses.replace(network.network_of(run.case), tflops=tflops))
+        found.append(Compared(
+            gpus=run.case.gpus,
+            nodes=run.case.nodes,
+            batch=run.case.batch,
+            predicted=prediction,
+            measured_per_second=run.samples_per_second,
+            measured_efficiency=run.efficiency,
+            error=prediction.samples_per_second / run.samples_per_second - 1.0,
+        ))  # fmt: skip
+    return found
 
 
 def fit_network(points: list[AllReduce], link: str) -> NetworkFit | None:
@@ -215,16 +184,16 @@ def _fused_sums(runs: list[Measured]) -> dict[int, float]:
     return {ranks: statistics.median(values) for ranks, values in found.items()}
 
 
-def _usable(record: Table) -> bool:
+def _usable(record: Record) -> bool:
     return record.get("emulated") is not True and record.get("status", "ok") == "ok"
 
 
-def _bench_points(record: Table) -> Iterator[AllReduce]:
+def _bench_points(record: Record) -> Iterator[AllReduce]:
     bench = record if record.get("benchmark") == "allreduce" else table_of(record.get("bench"))
     ranks = positive(bench.get("ranks"))
     if bench.get("op", "all-reduce") != "all-reduce" or ranks is None or ranks < 2:
         return
-    nodes = max(int(positive(bench.get("nodes")) or 1), 1)
+    nodes = _count(bench, "nodes")
     over_mpi = nodes > 1 and bench.get("library") == "MPI"
     traffic = mpi_traffic(max(int(ranks) // nodes, 1), nodes) if over_mpi else 1.0
     for row in result_rows(bench):
@@ -233,7 +202,7 @@ def _bench_points(record: Table) -> Iterator[AllReduce]:
             yield AllReduce(int(ranks), nodes, 1, traffic * bytes_each, 1e-6 * time_us, _bench_device(bench))
 
 
-def _bench_device(bench: Table) -> str:
+def _bench_device(bench: Record) -> str:
     """Of ddpbench, which tells the name of the GPU or of the processor. See Measured."""
     name, library = str(bench.get("device") or ""), str(bench.get("library") or "")
     if library.startswith("NCCL") or any(word in name for word in GPU_NAMES):
@@ -241,7 +210,7 @@ def _bench_device(bench: Table) -> str:
     return "cpu" if name else ""
 
 
-def _interference(bench: Table) -> Iterator[float]:
+def _interference(bench: Record) -> Iterator[float]:
     """What ddpbench overlap measured, of every bucket size."""
     for row in result_rows(bench):
         alone_us, beside_us = positive(row.get("compute_alone_us")), positive(row.get("compute_beside_us"))
@@ -258,7 +227,7 @@ def _run_points(run: Measured) -> Iterator[AllReduce]:
         yield AllReduce(case.gpus, case.nodes, calls, size_bytes, run.communication_seconds, run.device)
 
 
-def measured_runs(records: Iterable[Table]) -> Iterator[Measured]:
+def measured_runs(records: Iterable[Record]) -> Iterator[Measured]:
     for record in records:
         summary = record if record.get("event") == "summary" else table_of(record.get("summary"))
         run = _run(summary, table_of(record.get("settings")))
@@ -266,26 +235,25 @@ def measured_runs(records: Iterable[Table]) -> Iterator[Measured]:
             yield run
 
 
-def _run(summary: Table, settings: Table) -> Measured | None:
+def _run(summary: Record, settings: Record) -> Measured | None:
     """None where the summary does not hold what a prediction takes, or the ranks did not train together."""
     ranks, batch = positive(summary.get("world_size")), positive(summary.get("batch_per_rank"))
     work = parsed(summary.get("description"))
     if ranks is None or batch is None or work is None or settings.get("overlap") == "none":
         return None
-    rate = _rate(summary, "beside_baseline") or _rate(summary)
+    rate = _rate(summary, "_beside_baseline") or _rate(summary)
     baseline = positive(summary.get("baseline_per_second")) or (rate if ranks == 1 else None)
     if rate is None or baseline is None:
         return None
-    nodes = max(int(positive(summary.get("nodes")) or 1), 1)
-    if not work.hierarchical and table_of(summary.get("configuration")).get("hierarchical") == '"off"':
-        work = dataclasses.replace(work, hierarchical="off")  # before descriptions told
+    ranks = max(int(ranks), 1)
+    nodes, micro_steps, virtual = (_count(summary, name) for name in ("nodes", "grad_accum", "virtual_ranks"))
     case = Case(
         work=work,
         batch=batch,
         tflops=1.0,
-        gpus_per_node=max(int(ranks) // nodes, 1),
+        gpus_per_node=max(ranks // nodes, 1),
         nodes=nodes,
-        grad_accum=_passes(summary, max(int(ranks), 1)),
+        grad_accum=micro_steps * max(virtual // ranks, 1),  # the virtual ranks of a rank follow each other
         overlap=_overlaps(summary, settings, nodes),
     )
     return Measured(
@@ -294,19 +262,17 @@ def _run(summary: Table, settings: Table) -> Measured | None:
         samples_per_second=rate / work.units_per_sample,
         baseline_per_second=baseline / work.units_per_sample,
         communication_seconds=positive(summary.get("communication_seconds")),
-        step_seconds=positive(summary.get("step_seconds")),
         efficiency=positive(summary.get("scaling_efficiency")),
         fused_sum_us=_fused_sum_us(summary),
     )
 
 
-def _passes(summary: Table, ranks: int) -> int:
-    """Forward and backward passes of a rank in a step: its virtual ranks take their micro-steps one after the other."""
-    micro_steps = max(int(positive(summary.get("grad_accum")) or 1), 1)
-    return micro_steps * max(int(positive(summary.get("virtual_ranks")) or ranks) // ranks, 1)
+def _count(table: Record, name: str) -> int:
+    """At least 1."""
+    return max(int(positive(table.get(name)) or 1), 1)
 
 
-def _overlaps(summary: Table, settings: Table, nodes: int) -> bool:
+def _overlaps(summary: Record, settings: Record, nodes: int) -> bool:
     """Not on CPUs of one host, whose cores do the adding, nor where an update on CPUs needs more than its bucket's sum,
     nor where the CNN's backward leaves no multiprocessor to collectives."""
     if settings.get("overlap", "on") != "on":
@@ -317,7 +283,7 @@ def _overlaps(summary: Table, settings: Table, nodes: int) -> bool:
     return summary.get("model") != "cnn" or settings.get("comm-ctas") not in (0, "0")
 
 
-def _fused_sum_us(summary: Table) -> float | None:
+def _fused_sum_us(summary: Record) -> float | None:
     step_seconds = positive(summary.get("step_seconds"))
     silent_seconds = positive(summary.get("step_seconds_without_communication"))
     fused = summary.get("fused_sum") is True or summary.get("gradient_path") == "symmetric+fused"
@@ -326,7 +292,6 @@ def _fused_sum_us(summary: Table) -> float | None:
     return max(1e6 * (step_seconds - silent_seconds), 0.0)
 
 
-def _rate(summary: Table, suffix: str = "") -> float | None:
-    ending = f"_{suffix}" if suffix else ""
-    rates = (positive(summary.get(f"{unit}_per_second{ending}")) for unit in ("images", "tokens", "samples"))
+def _rate(summary: Record, suffix: str = "") -> float | None:
+    rates = (positive(summary.get(f"{unit}_per_second{suffix}")) for unit in UNITS)
     return next((rate for rate in rates if rate is not None), None)

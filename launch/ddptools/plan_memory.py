@@ -1,9 +1,8 @@
 """Whether what a rank keeps finds room on a GPU, which need not be there: ddptrain --describe adds it up."""
 
+import bisect
 import dataclasses
 from collections.abc import Callable
-
-MEMORY_GB = {"v100": 32.0, "a100": 80.0, "h100": 80.0, "h200": 141.0, "b200": 180.0}  # as they are sold today
 
 Kept = Callable[..., float]  # bytes that a rank keeps with these flags in place of others: batch, recompute
 
@@ -28,29 +27,17 @@ class MemoryFit:
 
 
 def memory_fit(kept: Kept, batch: int, there_gb: float, can_recompute: bool) -> MemoryFit:
-    def fits(**flags: object) -> bool:
-        return kept(**flags) <= 1e9 * there_gb
+    def largest(**flags: object) -> int:
+        """The largest batch below that of the run that fits; 0: none."""
+        return bisect.bisect_left(range(1, batch), True, key=lambda b: kept(batch=b, **flags) > 1e9 * there_gb)
 
     of_run = 1e-9 * kept(batch=batch)
     remedies: list[str] = []
     if of_run > there_gb:
-        largest = _largest(lambda b: fits(batch=b), batch)
-        remedies += [f"--batch {largest}"] if largest else []
-        if can_recompute and fits(batch=batch, recompute="block"):
+        fitting = largest()
+        remedies += [f"--batch {fitting}"] if fitting else []
+        if can_recompute and kept(batch=batch, recompute="block") <= 1e9 * there_gb:
             remedies.append("--recompute")
-        elif can_recompute and not largest:
-            largest = _largest(lambda b: fits(batch=b, recompute="block"), batch)
-            remedies += [f"--recompute and --batch {largest}"] if largest else []
+        elif can_recompute and not fitting and (fitting := largest(recompute="block")):
+            remedies.append(f"--recompute and --batch {fitting}")
     return MemoryFit(of_run, there_gb, remedies)
-
-
-def _largest(fits: Callable[[int], bool], beyond: int) -> int:
-    """The largest batch below `beyond` that fits; 0: none."""
-    fitting = 0
-    while beyond - fitting > 1:
-        middle = (fitting + beyond) // 2
-        if fits(middle):
-            fitting = middle
-        else:
-            beyond = middle
-    return fitting

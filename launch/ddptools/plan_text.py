@@ -5,7 +5,6 @@ import dataclasses
 import math
 import pathlib
 
-from ddptools.compute_rates import ComputePoint
 from ddptools.description import Description
 from ddptools.hardware import GBS_PER_GBIT, LINKS_GBS, NETWORKS_GBIT, OF_A_NODE
 from ddptools.plan import Case, NetworkFit, Prediction, rule_of_thumb
@@ -15,27 +14,28 @@ from ddptools.tables import Table, to_text
 
 
 @dataclasses.dataclass
+class Planned:
+    case: Case
+    prediction: Prediction
+    needed_gbs: float | None = None  # with --target; None: no bandwidth is enough
+    remedies: list[str] = dataclasses.field(default_factory=list)  # what then would be
+
+
+@dataclasses.dataclass
 class Answer:
-    """What was asked for, and what came of it; of lists with an entry per case, in their order."""
+    """What was asked for, and what came of it."""
 
     options: argparse.Namespace
     calibration: Calibration | None
-    work: Description | None = None
-    cases: list[Case] = dataclasses.field(default_factory=list)
+    work: Description
+    planned: list[Planned] = dataclasses.field(default_factory=list)
     left_out: dict[int, str] = dataclasses.field(default_factory=dict)  # reasons, by numbers of nodes
-    predictions: list[Prediction] = dataclasses.field(default_factory=list)  # of each case
-    needed_gbs: list[float | None] = dataclasses.field(default_factory=list)  # of each case, with --target
-    remedies: list[list[str]] = dataclasses.field(default_factory=list)  # of each case, with --target
     memory: MemoryFit | None = None  # of the first case; none for --params
     compared: list[Compared] = dataclasses.field(default_factory=list)
 
-    @property
-    def name(self) -> str:
-        return self.work.model if self.options.params is not None else pathlib.Path(self.options.model).stem
-
 
 def text_of(answer: Answer) -> str:
-    parts = [heading(answer), links_text(answer.cases[0]), steps_text(answer)]
+    parts = [heading(answer), links_text(answer.planned[0].case), steps_text(answer)]
     if answer.options.target is not None:
         parts.append(target_text(answer))
     if answer.compared:
@@ -51,14 +51,15 @@ def three_digits(value: float) -> str:
 
 
 def heading(answer: Answer) -> str:
-    case = answer.cases[0]
+    options, case = answer.options, answer.planned[0].case
     rule = rule_of_thumb(case)
+    name = answer.work.model if options.params is not None else pathlib.Path(options.model).stem
     gradients = three_digits(case.work.gradient_bytes / 1e9)
     work, seconds = three_digits(rule.tflop_per_gpu), three_digits(rule.compute_seconds)
     moved, exactly = three_digits(rule.bytes_to_move / 1e9), three_digits(rule.exact_bytes_to_move / 1e9)
     size = f"{case.work.parameters / 1e9:.4g} B parameters"
     lines = [
-        ("Model", f"{answer.name}: {size}, {case.work.gradient_dtype} gradients of {gradients} GB"),
+        ("Model", f"{name}: {size}, {case.work.gradient_dtype} gradients of {gradients} GB"),
         ("Compute", f"{work} TFLOP per GPU and step, {seconds} s at {three_digits(case.tflops)} TFLOP/s"),
         ("", f"({case.gpus} GPUs, {case.batch:g} samples each; {compute_source(answer)})"),
         ("To move", f"{moved} GB, twice the gradients (exactly 2 (W-1)/W: {exactly} GB)"),
@@ -75,28 +76,24 @@ def compute_source(answer: Answer) -> str:
     points = answer.calibration.compute.alike(answer.work) if answer.calibration else []
     if not points:
         return "rate assumed: half of the peak"
-    case = answer.cases[0]
-    near = next((point for point in points if point.batch == case.batch), None)
-    if near:
-        return f"measured at this batch, {runs_text(near)}"
-    below = [point for point in points if point.batch < case.batch][-1]
-    above = next(point for point in points if point.batch > case.batch)
-    return f"between batch {below.batch:g} ({runs_text(below)}) and {above.batch:g} ({runs_text(above)})"
-
-
-def runs_text(point: ComputePoint) -> str:
-    return f"{point.runs} run{'s' if point.runs > 1 else ''}"
+    batch = answer.planned[0].case.batch
+    runs = {p.batch: f"{p.runs} run{'s' if p.runs > 1 else ''}" for p in points}
+    if batch in runs:
+        return f"measured at this batch, {runs[batch]}"
+    below, above = max(b for b in runs if b < batch), min(b for b in runs if b > batch)
+    return f"between batch {below:g} ({runs[below]}) and {above:g} ({runs[above]})"
 
 
 def networks(answer: Answer) -> list[str]:
     """Which one the steps within a node, and those of several nodes, were predicted with."""
     said = {}
-    for case in answer.cases:
+    for case in (planned.case for planned in answer.planned):
         where = "within a node" if case.nodes == 1 else "between nodes"
-        fit = case.intra_fit if case.nodes == 1 else case.inter_fit
         if case.gpus > 1:
-            how = measured_network(fit, answer) if fit else assumed_network(case, answer)
-            said.setdefault(where, f"{where}: {how}{how_mpi_sums(case)}")
+            how = measured_network(case.fit, answer) if case.fit else assumed_network(case, answer)
+            apart = case.work.hierarchical == "off"
+            mpi = "each rank sends for itself (--hierarchical off)" if apart else "the ranks of a node add up first"
+            said.setdefault(where, f"{where}: {how}{f'; {mpi}' if case.over_mpi else ''}")
         if case.interference:
             said["beside"] = f"a second beside compute makes compute {three_digits(case.interference)} s longer"
         if case.fused_sum_us is not None:
@@ -105,30 +102,20 @@ def networks(answer: Answer) -> list[str]:
     return list(said.values())
 
 
-def how_mpi_sums(case: Case) -> str:
-    if not case.over_mpi:
-        return ""
-    if case.work.hierarchical == "off":
-        return "; each rank sends for itself (--hierarchical off)"
-    return "; the ranks of a node add up first"
-
-
 def measured_network(fit: NetworkFit, answer: Answer) -> str:
     latency = f"{three_digits(fit.base_us)} us + {three_digits(fit.per_rank_us)} us per rank"
     ranks = f"{fit.least_ranks}" if fit.least_ranks == fit.most_ranks else f"{fit.least_ranks} to {fit.most_ranks}"
-    used = [case for case in answer.cases if fit is (case.intra_fit if case.nodes == 1 else case.inter_fit)]
-    beyond = any(case.gpus > fit.most_ranks for case in used)
-    extrapolated = "; more are extrapolated" if beyond else ""
-    points = f"{fit.points} all-reduce{'s' if fit.points > 1 else ''} of {ranks} ranks{extrapolated}"
+    beyond = any(p.case.fit is fit and p.case.gpus > fit.most_ranks for p in answer.planned)
+    points = f"{fit.points} all-reduce{'s' if fit.points > 1 else ''} of {ranks} ranks"
+    points += "; more are extrapolated" if beyond else ""
     return f"measured, {latency}, busbw {three_digits(fit.busbw_gbs)} GB/s ({points})"
 
 
 def assumed_network(case: Case, answer: Answer) -> str:
     not_measured = "not measured; " if answer.calibration else ""
-    gbs = f"{three_digits(case.intra_gbs)} GB/s of a GPU"
-    if case.nodes > 1:
-        gbs = f"{three_digits(case.inter_gbs)} GB/s of a node"
-    return f"{not_measured}NCCL's cost model, {gbs} ({100 * answer.options.achievable:g}% of what is advertised)"
+    gbs, of = (case.intra_gbs, "a GPU") if case.nodes == 1 else (case.inter_gbs, "a node")
+    achievable = f"{100 * answer.options.achievable:g}% of what is advertised"
+    return f"{not_measured}NCCL's cost model, {three_digits(gbs)} GB/s of {of} ({achievable})"
 
 
 def links_text(case: Case) -> str:
@@ -148,16 +135,13 @@ def all_links() -> dict[str, float]:
     return LINKS_GBS | {f"{name} ({gbit:g} Gbit/s)": gbit * GBS_PER_GBIT for name, gbit in NETWORKS_GBIT.items()}
 
 
-def milliseconds(seconds: float) -> str:
-    return three_digits(1e3 * seconds)
-
-
 def steps_text(answer: Answer) -> str:
     rows = []
-    for case, p in zip(answer.cases, answer.predictions, strict=True):
-        rows.append([str(p.nodes), str(p.gpus), f"{case.batch:g}", milliseconds(p.compute_seconds),
-                     milliseconds(p.communication_seconds), f"{p.algorithm} {p.protocol}".strip(),
-                     milliseconds(p.exposed_seconds), milliseconds(p.step_seconds), three_digits(p.samples_per_second),
+    for p, batch in ((planned.prediction, planned.case.batch) for planned in answer.planned):
+        seconds = (p.compute_seconds, p.communication_seconds, p.exposed_seconds, p.step_seconds)
+        compute, communication, exposed, step = (three_digits(1e3 * value) for value in seconds)
+        rows.append([str(p.nodes), str(p.gpus), f"{batch:g}", compute, communication,
+                     f"{p.algorithm} {p.protocol}".strip(), exposed, step, three_digits(p.samples_per_second),
                      f"{100 * p.efficiency:.1f}%", p.bound])  # fmt: skip
     header = ["nodes", "GPUs", "batch", "compute ms", "all-reduce ms", "by", "exposed ms", "step ms", "samples/s",
               "efficiency", "bound by"]  # fmt: skip
@@ -169,42 +153,34 @@ def steps_text(answer: Answer) -> str:
 
 
 def target_text(answer: Answer) -> str:
-    options, rows, notes = answer.options, [], []
-    for case, needed, would in zip(answer.cases, answer.needed_gbs, answer.remedies, strict=True):
-        unit, factor = ("GB/s", 1.0) if case.nodes == 1 else ("Gbit/s", 1.0 / GBS_PER_GBIT)
-        start = [str(case.nodes), str(case.gpus)]
-        if needed == 0.0:
-            rows.append([*start, "nothing to send", "", ""])
-        elif needed is None:
-            rows.append([*start, "none is enough", "", ""])
-            enough = f"enough would be: {'; or '.join(would)}" if would else "nor a larger batch or other buckets"
-            nodes = f"{case.nodes} node{'s' * (case.nodes > 1)}"
-            notes.append(f"{nodes}: no bandwidth is, because of {why_not(case)}; {enough}\n")
-        else:
-            advertised = needed / options.achievable
+    rows, notes = [], ""
+    for case, needed, would in ((p.case, p.needed_gbs, p.remedies) for p in answer.planned):
+        within = case.nodes == 1
+        unit, factor = ("GB/s", 1.0) if within else ("Gbit/s", 1.0 / GBS_PER_GBIT)
+        cells = ["nothing to send", "", ""] if needed == 0.0 else ["none is enough", "", ""]
+        if needed:
+            advertised = needed / answer.options.achievable
             rates = [f"{three_digits(gbs * factor)} {unit}" for gbs in (needed, advertised)]
-            rows.append([*start, *rates, enough_link(case, advertised)])
-    caption = f"For {100 * options.target:g}% (per GPU on one node, per node on several):"
+            cells = [*rates, enough_link(case, advertised)]
+        rows.append([str(case.nodes), str(case.gpus), *cells])
+        if needed is None:
+            why = "latency" if within else "latency, or the links within a node"
+            enough = f"enough would be: {'; or '.join(would)}" if would else "nor a larger batch or other buckets"
+            notes += f"{case.nodes} node{'' if within else 's'}: no bandwidth is, because of {why}; {enough}\n"
+    caption = f"For {100 * answer.options.target:g}% (per GPU on one node, per node on several):"
     header = ["nodes", "GPUs", "needed, achieved", "needed, advertised", "enough"]
-    return to_text(Table(caption, header, rows)) + "".join(notes)
-
-
-def why_not(case: Case) -> str:
-    return "latency" if case.nodes == 1 else "latency, or the links within a node"
+    return to_text(Table(caption, header, rows)) + notes
 
 
 def enough_link(case: Case, advertised_gbs: float) -> str:
     """The least of its kind that has this rate: within a node the GPUs' NVLink or PCIe, between nodes adapters."""
     if case.nodes == 1:
-        kind = {name: gbs for name, gbs in LINKS_GBS.items() if name.startswith(case.link)}
-        fitting = [name for name, gbs in sorted(kind.items(), key=lambda item: item[1]) if gbs >= advertised_gbs]
-        return fitting[0] if fitting else f"no {case.link} known"
-    one = {name: gbit * GBS_PER_GBIT for name, gbit in NETWORKS_GBIT.items() if name not in OF_A_NODE}
-    fitting = [name for name, gbs in one.items() if gbs >= advertised_gbs]
-    if fitting:
-        return f"1 x {fitting[0]}"
-    name, gbs = max(one.items(), key=lambda item: item[1])
-    return f"{math.ceil(advertised_gbs / gbs)} x {name}"
+        fitting = [name for name, gbs in LINKS_GBS.items() if name.startswith(case.link) and gbs >= advertised_gbs]
+        return min(fitting, key=LINKS_GBS.__getitem__, default=f"no {case.link} known")
+    adapters = {name: gbit * GBS_PER_GBIT for name, gbit in NETWORKS_GBIT.items() if name not in OF_A_NODE}
+    fitting = [name for name, gbs in adapters.items() if gbs >= advertised_gbs]
+    name = min(fitting, key=adapters.__getitem__, default=max(adapters, key=adapters.__getitem__))
+    return f"{math.ceil(advertised_gbs / adapters[name])} x {name}"
 
 
 def compared_text(compared: list[Compared]) -> str:

@@ -1,4 +1,4 @@
-"""Where the programs are that the tools start."""
+"""Where the programs are that the tools start, and what they answer."""
 
 import pathlib
 import subprocess
@@ -11,26 +11,26 @@ if not (ROOT / "configs").exists():  # installed
     ROOT = ROOT / "share" / "ddptrain"
 
 
-def program_folder(given: str | None) -> pathlib.Path:
+def program_folder(given: pathlib.Path | None) -> pathlib.Path:
     """`--bin`, else the folder through which this tool was called, else the default build folder."""
     if given is not None:
-        if not pathlib.Path(given).is_dir():
+        if not given.is_dir():
             raise UsageError(f"--bin {given}: there is no such folder")
-        return pathlib.Path(given).absolute()
+        return given.absolute()
     beside = pathlib.Path(sys.argv[0]).absolute().parent
     return beside if (beside / "ddptrain").exists() else ROOT / "build" / "bin"
+
+
+def answer(command: list[str], timeout_seconds: float | None = 60.0, **settings) -> subprocess.CompletedProcess[str]:
+    """What a program says that is started with no input; with the errors of subprocess.run."""
+    settings |= {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+    return subprocess.run(command, timeout=timeout_seconds, **settings)
 
 
 def ask(command: list[str], timeout_seconds: float = 60.0) -> str | None:
     """What a program prints; None where it is not there or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        done = answer(command, timeout_seconds)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
-
-
-def commit_of(folder: pathlib.Path) -> str:
-    """What git has checked out there. With "-dirty" behind it where tracked files differ: figures are of no commit then."""
-    commit = ask(["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"])
-    return (commit or "unknown").strip()

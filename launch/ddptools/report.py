@@ -6,16 +6,14 @@ import json
 import pathlib
 import sys
 
-from ddptools.arguments import Parser
+from ddptools.arguments import Parser, path
 from ddptools.description import complete, defaults_of
-from ddptools.errors import UsageError
 from ddptools.flight import report_flight
 from ddptools.lost_time import lost_time_table, lost_time_words, losses
 from ddptools.measurements import Experiment, Results, load
 from ddptools.page import Block, Heading, HowToRead, Notes, Summary, Warnings, pictures_of, to_html, to_markdown
 from ddptools.picture_file import KINDS, Picture
 from ddptools.plots import drawings, lost_time_picture, pictures
-from ddptools.predicted import predicted_table, predicted_words, predictions, unseen_tables
 from ddptools.programs import program_folder
 from ddptools.results import write_atomically, write_bytes_atomically
 from ddptools.run_page import blocks_of_runs, title_of_runs
@@ -26,7 +24,6 @@ from ddptools.trace_picture import report_trace
 from ddptools.words import UNEXPLAINED, answers, choices, limited, numerics
 
 MOST_EXPERIMENTS = 50
-FEWEST_PREDICTED = 3  # of which a comparison with the planner says something
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -35,31 +32,19 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "runs of ddptrain --metrics. --trace draws the timeline of a run. --flight explains why a run ended with a "
         "timeout.",
     )
-    parser.add_argument(
-        "results", nargs="*", type=pathlib.Path,
-        help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics",
-    )  # fmt: skip
-    parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png file"
-    )
-    parser.add_argument("--png", type=pathlib.Path, metavar="DIR", help="also write the pictures as PNG")
-    parser.add_argument(
-        "--md", type=pathlib.Path, metavar="FILE", help="also write the report as Markdown (with the pictures of --png)"
-    )
-    parser.add_argument("--title", default=None, help="title of the page")
-    parser.add_argument(
-        "--trace", type=pathlib.Path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results"
-    )
-    parser.add_argument(
-        "--flight", type=pathlib.Path, metavar="DIR",
-        help="explain the flight records of ddptrain --flight, instead of results",
-    )  # fmt: skip
-    parser.add_argument(
-        "--bin",
-        metavar="DIR",
-        help="folder of ddptrain, for results without a description (the folder of ddpreport, else build/bin)",
-    )
-    parser.add_argument("--step", type=int, metavar="N", help="draw only this step of the trace, counted from 0")
+    add = parser.add_argument
+    add("results", nargs="*", type=path,
+        help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics")  # fmt: skip
+    add("--out", type=path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png file")
+    add("--png", type=path, metavar="DIR", help="also write the pictures as PNG")
+    add("--md", type=path, metavar="FILE", help="also write the report as Markdown (with the pictures of --png)")
+    add("--title", help="title of the page")
+    add("--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results")
+    add("--flight", type=path, metavar="DIR",
+        help="explain the flight records of ddptrain --flight, instead of results")  # fmt: skip
+    add("--bin", type=path, metavar="DIR",
+        help="folder of ddptrain, for results without a description (the folder of ddpreport, else build/bin)")  # fmt: skip
+    add("--step", type=int, metavar="N", help="draw only this step of the trace, counted from 0")
     arguments = parser.parse_args(argv)
     if arguments.flight is not None:
         others = (arguments.results, arguments.trace, arguments.out, arguments.png, arguments.md, arguments.step)
@@ -150,10 +135,6 @@ def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Bloc
     if lost:
         blocks += [Heading(3, "Where the time went"), lost_time_words(lost), lost_time_picture(experiment, lost)]
         blocks += [lost_time_table(lost)]
-    predicted = predictions(experiment)
-    if len(predicted) >= FEWEST_PREDICTED:
-        words, table = predicted_words(experiment, predicted), predicted_table(experiment, predicted)
-        blocks += [Heading(3, "Predicted and measured"), words, table, *unseen_tables(experiment)]
     explained = [line for line in same if line not in warned]
     for heading, lines in (("What NCCL chose", choices(experiment)), ("Numerics", explained)):
         blocks += [Heading(3, heading), *lines] if lines else []
@@ -178,20 +159,10 @@ def unique_names(blocks: list[Block]) -> None:
             picture.name = name
 
 
-def write(path: pathlib.Path, option: str, text: str) -> None:
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise UsageError(f"{option} {path}: cannot be written: {error.strerror}") from error
-
-
 def write_pictures(folder: pathlib.Path, blocks: list[Block]) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for picture in pictures_of(blocks):
-            write_bytes_atomically(folder / f"{picture.name}.png", picture.png)
-    except OSError as error:
-        raise UsageError(f"--png {folder}: cannot be written: {error.strerror}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in pictures_of(blocks):
+        write_bytes_atomically(folder / f"{picture.name}.png", picture.png)
 
 
 def main(argv: list[str]) -> int:
@@ -222,7 +193,7 @@ def write_report(arguments: argparse.Namespace, title: str, blocks: list[Block],
     if arguments.png:
         write_pictures(arguments.png, blocks)
     if arguments.md:
-        write(arguments.md, "--md", to_markdown(title, blocks, arguments.md, arguments.png))
-    write(out, "--out", to_html(title, blocks))
+        write_atomically(arguments.md, to_markdown(title, blocks, arguments.md, arguments.png))
+    write_atomically(out, to_html(title, blocks))
     print(f"{out}: {told}")
     return 0

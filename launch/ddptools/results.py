@@ -22,28 +22,21 @@ class ResultFolder:
         self.file = path / "results.jsonl"
         if self.file.exists() and self.file.stat().st_size > 0 and not resume:
             raise UsageError(f"{path} holds results already: go on with --resume, or give another --out")
-        with self._writing():
-            (path / "logs").mkdir(parents=True, exist_ok=True)
-            self._lock = open(path / ".lock", "w")
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UsageError(f"{path}: another ddpsweep writes there") from error
-            _end_last_line(self.file)
-            self._out = open(self.file, "ab")
+        (path / "logs").mkdir(parents=True, exist_ok=True)
+        self._lock = open(path / ".lock", "w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"{path}: another ddpsweep writes there") from error
+        _end_last_line(self.file)
+        self._out = open(self.file, "ab")
         others = {str(record.get("sweep")) for record in self.records()} - {sweep}
         if others:
+            self.close()
             raise UsageError(f"{path} holds results of {', '.join(others)}, not of {sweep}: give another --out")
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise UsageError(f"--out {self.path}: cannot be written: {error.strerror}") from error
-
     def append(self, record: Record) -> None:
-        with self._writing():
+        with _errors_name(self.file):
             self._out.write(json.dumps(record).encode() + b"\n")
             self._out.flush()
             os.fsync(self._out.fileno())
@@ -55,11 +48,10 @@ class ResultFolder:
         self.write_text(name, json.dumps(value, indent=1) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        with self._writing():
-            write_atomically(self.path / name, text)
+        write_atomically(self.path / name, text)
 
     def close(self) -> None:
-        with self._writing():
+        with _errors_name(self.file):
             self._out.close()
         self._lock.close()
 
@@ -69,34 +61,40 @@ def read_records(path: pathlib.Path, bad_lines: list[int] | None = None, needed:
     is `needed`, are left out, and their numbers added to `bad_lines`."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            with contextlib.suppress(ValueError, RecursionError):
-                record = json.loads(line)
-                if isinstance(record, dict) and (not needed or needed in record):
-                    yield record
-                    continue
-            if bad_lines is not None:
+            record = from_json(line)
+            if isinstance(record, dict) and (not needed or needed in record):
+                yield record
+            elif line.strip() and bad_lines is not None:
                 bad_lines.append(number)
+
+
+def from_json(text: str | bytes) -> Any:
+    """None where it is no JSON, or nested deeper than Python reads."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _end_last_line(path: pathlib.Path) -> None:
     """Takes away a last line that a crash has cut, so that the next record stands on a line of its own."""
-    if not path.exists() or path.stat().st_size == 0:
-        return
-    with open(path, "r+b") as file:
-        data = file.read()
-        if data.endswith(b"\n"):
-            return
-        last = data[data.rfind(b"\n") + 1 :]
-        try:
-            complete = isinstance(json.loads(last), dict)
-        except (ValueError, RecursionError):
-            complete = False
-        if complete:
+    data = path.read_bytes() if path.exists() else b""
+    last = data[data.rfind(b"\n") + 1 :]
+    if isinstance(from_json(last), dict):
+        with open(path, "ab") as file:
             file.write(b"\n")
-        else:
-            file.truncate(len(data) - len(last))
+    elif last:
+        os.truncate(path, len(data) - len(last))
+
+
+@contextlib.contextmanager
+def _errors_name(path: pathlib.Path) -> Iterator[None]:
+    """Errors of a disk, as where it is full, name no file, or one that is only temporary."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:
@@ -110,11 +108,11 @@ def write_bytes_atomically(path: pathlib.Path, data: bytes) -> None:
         return
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "wb") as file:
+        with _errors_name(path), open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

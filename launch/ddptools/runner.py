@@ -5,14 +5,17 @@ import ctypes
 import dataclasses
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 GRACE = 10.0  # seconds that mpirun has to end its ranks
 KILL_SECONDS = 30.0  # that killed processes have to end: one that waits for a disk may take longer
 PR_SET_PDEATHSIG = 1
+OF_OTHERS = re.compile(r"^\s*$|^-+$|^\[|mpirun|prterun|MPI_A")  # lines of mpirun and of logs
 
 
 @dataclasses.dataclass
@@ -23,60 +26,38 @@ class Outcome:
     reason: str | None  # of what is not ok
 
 
-def run(
-    command: list[str],
-    environment: dict[str, str],
-    log: pathlib.Path,
-    timeout_seconds: float,
-    tick: Callable[[float], None] = lambda seconds: None,
-) -> Outcome:
-    """Output goes to `log`, errors to the same name with .err. `tick` is called about twice a second. Whatever ends
-    this function, an interrupt included, ends the whole job first."""
+def run(command: list[str], environment: dict[str, str], log: pathlib.Path, timeout_seconds: float) -> Outcome:
+    """Output goes to `log`, errors to the same name with .err. Whatever ends this function, an interrupt included, ends
+    the whole job first."""
     start = time.monotonic()
     errors = log.with_suffix(".err")
     with open(log, "wb") as out, open(errors, "wb") as err:
         try:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-                preexec_fn=when_parent_ends(signal.SIGTERM),
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            process = start_session(command, signal.SIGTERM, env=environment, **streams)
         except OSError as error:
             return Outcome("failed", None, 0.0, f"{command[0]}: {error.strerror}")
         try:
-            finished = _wait(process, start, timeout_seconds, tick)
+            code = process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            code = None
         finally:
             end_session(process, GRACE)
     seconds = time.monotonic() - start
-    if not finished:
-        return Outcome("timeout", None, seconds, _with_words(f"no end after {timeout_seconds:g} s", errors))
-    if process.returncode != 0:
-        return Outcome("failed", process.returncode, seconds, _with_words(exit_text(process.returncode), errors))
-    return Outcome("ok", 0, seconds, None)
-
-
-def _wait(process: subprocess.Popen, start: float, timeout_seconds: float, tick: Callable[[float], None]) -> bool:
-    while True:
-        seconds = time.monotonic() - start
-        if seconds >= timeout_seconds:
-            return process.poll() is not None
-        try:
-            process.wait(min(0.5, timeout_seconds - seconds))
-            return True
-        except subprocess.TimeoutExpired:
-            tick(time.monotonic() - start)
+    if code == 0:
+        return Outcome("ok", 0, seconds, None)
+    reason = f"no end after {timeout_seconds:g} s" if code is None else exit_text(code)
+    return Outcome("timeout" if code is None else "failed", code, seconds, reason + with_words(end_of(errors)))
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def when_parent_ends(number: int) -> Callable[[], None]:
-    """For the child: mpirun gets this signal when the tool is killed in a way that leaves it no time."""
-    return lambda: _libc.prctl(PR_SET_PDEATHSIG, number)
+def start_session(command: list[str], at_end: int, **settings: Any) -> subprocess.Popen:
+    """In a session of its own, so that the terminal's Ctrl-C does not reach mpirun, which would kill the ranks. It gets
+    the signal `at_end` when the tool is killed in a way that leaves it no time."""
+    tied = lambda: _libc.prctl(PR_SET_PDEATHSIG, at_end)  # noqa: E731
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=tied, **settings)
 
 
 def end_session(process: subprocess.Popen, grace_seconds: float = GRACE) -> None:
@@ -124,9 +105,9 @@ def exit_text(code: int) -> str:
         return f"exit code {code}"
 
 
-def _with_words(what: str, errors: pathlib.Path) -> str:
-    words = last_words(end_of(errors))
-    return f"{what}: {words}" if words else what
+def with_words(said: str) -> str:
+    words = last_words(said)
+    return f": {words}" if words else ""
 
 
 def end_of(path: pathlib.Path) -> str:
@@ -140,35 +121,7 @@ def last_words(text: str, lines: int = 5) -> str:
     """What a program said last on standard error: its own error messages where there are some, without mpirun's."""
     kept, own, within = [], [], False
     for line in text.replace("\0", "").splitlines():  # Open MPI 5 ends its own messages with one
-        told = bool(line.strip()) and not _is_noise(line)
-        goes_on = within and told and not line.startswith("[")  # a message may have several lines; a log line begins so
-        within = goes_on or line.startswith(("ddptrain:", "ddpbench:"))
-        kept += [line.strip()] if told else []
+        within = line.startswith(("ddptrain:", "ddpbench:")) or (within and not OF_OTHERS.search(line))
+        kept += [line.strip()] if line.strip("- ") else []
         own += [line.strip()] if within else []
     return " | ".join((own or kept)[-lines:])[:2000]
-
-
-MPIRUN_PHRASES = (
-    "Primary job  terminated normally",
-    "a non-zero exit code. Per user-direction",
-    "run detected that one or more",  # mpirun, prterun
-    "run noticed that process rank",
-    "thus causing",
-    "the job to be terminated",
-    "Process name: [",
-    "Exit code:",
-    "run has exited due to process rank",
-    '"abort". This may have caused other processes',
-    "terminated by signals sent by",
-    "Errorcode: ",
-    "application called MPI_Abort",
-    "MPI_ABORT was invoked",
-    "with errorcode",
-    "NOTE: invoking MPI_ABORT",
-    "You may or may not see output",
-    "exactly when Open MPI kills them",
-)
-
-
-def _is_noise(line: str) -> bool:
-    return set(line.strip()) <= {"-"} or any(phrase in line for phrase in MPIRUN_PHRASES)

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 from ddptools.errors import UsageError
+from ddptools.measurements import finite, table_of
 from ddptools.results import Record, read_records
 
 MOST_RUNS = 10  # on a page
@@ -49,7 +50,7 @@ class TrainingRun:
             self.interruption = line
         elif event in ("evaluated", "confusion"):
             self.evaluations.append(line)
-        if event in ("step", "epoch", "evaluation"):
+        elif event in ("step", "epoch", "evaluation"):
             self.lines.append(line)
         if self.began is None:
             self.began = as_number(line.get("time"))
@@ -90,18 +91,16 @@ class TrainingRun:
     def configuration(self) -> dict[str, str]:
         """What the run was told, and where it ran."""
         skipped = ("event", "time", "environment", "configuration", "gradient_path_reason")
-        flags = self.start.get("configuration")
-        flags = flags if isinstance(flags, dict) else {}
-        environment = self.start.get("environment")
-        environment = environment if isinstance(environment, dict) else {}
+        flags, environment = (table_of(self.start.get(name)) for name in ("configuration", "environment"))
         told = {f"--{name}": str(value).strip('"') for name, value in flags.items() if name not in WRITTEN_TO}
-        found = {n: str(v) for n, v in self.start.items() if n not in skipped and f"--{n.replace('_', '-')}" not in told}
+        new = (name for name in self.start if name not in skipped and f"--{name.replace('_', '-')}" not in told)
+        found = {name: str(self.start[name]) for name in new}
         return told | {str(name): str(value) for name, value in environment.items()} | found
 
 
 def as_number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
-    return float(value) if is_number else None
+    number = finite(value)
+    return number if number is not None and abs(number) < LARGEST else None
 
 
 def step_of(line: Record) -> int:
@@ -115,17 +114,13 @@ def are_runs(paths: list[pathlib.Path]) -> bool:
         return False
     others = [str(path) for path, is_run in kinds.items() if not is_run]
     if others:
-        raise UsageError(f"{', '.join(others)}: no file of ddptrain --metrics, as the others are: give one kind at a time")
+        files = ", ".join(others)
+        raise UsageError(f"{files}: no file of ddptrain --metrics, as the others are: give one kind at a time")
     return True
 
 
 def _is_run(path: pathlib.Path) -> bool:
-    if not path.is_file():
-        return False
-    try:
-        first = next(read_records(path), {})
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    first = next(read_records(path), {}) if path.is_file() else {}
     return isinstance(first.get("event"), str)
 
 

@@ -16,14 +16,14 @@ import time
 import tomllib
 import uuid
 from collections import deque
-from collections.abc import Iterator
 from typing import IO, Any
 
-from ddptools.arguments import Parser
-from ddptools.errors import UsageError, run_program
-from ddptools.job_hosts import HOST_FLAGS, HOSTFILE_FLAGS, RANKS_FLAGS, Hosts, answers, is_here, on_all, place_of
-from ddptools.mpirun import OPEN_MPI, find_mpirun
-from ddptools.runner import end_session, exit_text, last_words, when_parent_ends
+from ddptools.arguments import Parser, number, path, whole
+from ddptools.errors import UsageError
+from ddptools.job_hosts import HOST_FLAGS, HOSTFILE_FLAGS, RANKS_FLAGS, Host, Hosts, answers, is_here, on_all, place_of
+from ddptools.mpirun import OPEN_MPI, find_mpirun, permission
+from ddptools.programs import answer
+from ddptools.runner import end_session, exit_text, start_session, with_words
 
 RESUMABLE = 75  # ddptrain's exit code after a checkpoint that a signal asked for
 TIMEOUT = 76  # ddptrain's where ranks waited too long for others
@@ -39,13 +39,15 @@ KEEPALIVE = {
     for name, value in (("time", "3"), ("intvl", "2"), ("probes", "3"))
 }
 NOTICED = 9.0  # seconds, by this keepalive
-# mpirun hands such variables on: that of Open MPI 4 to its daemons and ranks, 5 the first to ranks, the second to daemons.
+# mpirun hands such variables on: that of Open MPI 4 to its daemons and ranks; 5 the first to ranks, the second to
+# daemons.
 MARKS = ("OMPI_MCA_ddptrain_job", "PRTE_MCA_ddptrain_job")
 # Folder of Open MPI's files on each host. Open MPI 4 removes it, unless it is killed. 5 does not know the variable.
 SESSIONS = "OMPI_MCA_orte_top_session_dir"
 # Lines of a job that is ending. mpirun can outlive it: its daemon on a lost host never acknowledges the order to end.
 ENDING = re.compile(
-    r"has been waiting in|error on rank|lost communication with a remote daemon|(mpirun|prterun) (noticed|detected) that"
+    r"has been waiting in|error on rank|lost communication with a remote daemon"
+    r"|(mpirun|prterun) (noticed|detected) that"
 )
 # Seconds after such a line, until mpirun is ended. It needs 4.3 s to end the ranks of several hosts after MPI_Abort.
 OUTLIVES = 20.0
@@ -67,43 +69,27 @@ lost host after 9 s ({OMPI,PRTE}_MCA_oob_tcp_keepalive_*, unless these are set).
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = Parser("supervise", description=DESCRIPTION)
-    parser.add_argument("--restarts", type=int, default=3, metavar="N",
-                        help="give up after N failures in a row without a new undamaged checkpoint (3)")  # fmt: skip
-    parser.add_argument("--pause", type=float, default=5.0, metavar="SECONDS",
-                        help="wait before the first restart; doubles with each further restart, up to 5 minutes (5)")  # fmt: skip
-    parser.add_argument("--min-ranks", type=int, default=0, metavar="N",
-                        help="continue with as few as N ranks while hosts of mpirun's --hostfile (each line with slots=) or --host are lost; --batch and --grad-accum of ddptrain change to keep the samples per step")  # fmt: skip
-    parser.add_argument("--log", type=pathlib.Path, metavar="FILE",
-                        help="log of why each attempt ended (supervise.log in the folder of --checkpoint)")  # fmt: skip
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
+    add = parser.add_argument
+    add("--restarts", type=whole(10**9, 0), default=3, metavar="N",
+        help="give up after N failures in a row without a new undamaged checkpoint (3)")  # fmt: skip
+    add("--pause", type=number(0, 1e9), default=5.0, metavar="SECONDS",
+        help="wait before the first restart; doubles with each further restart, up to 5 minutes (5)")  # fmt: skip
+    add("--min-ranks", type=whole(10**9, 0), default=0, metavar="N",
+        help="continue with as few as N ranks while hosts of mpirun's --hostfile (each line with slots=) or --host are "
+        "lost; --batch and --grad-accum of ddptrain change to keep the samples per step")  # fmt: skip
+    add("--log", type=path, metavar="FILE",
+        help="log of why each attempt ended (supervise.log in the folder of --checkpoint)")  # fmt: skip
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     arguments = parser.parse_args(argv)
     if arguments.command[:1] == ["--"]:
         del arguments.command[0]
-    if arguments.restarts < 0 or arguments.pause < 0 or arguments.min_ranks < 0:
-        raise UsageError("--restarts, --pause and --min-ranks: give 0 or more")
     return arguments
-
-
-def value_of(flag: str, command: list[str]) -> str | None:
-    """The last one counts, as for ddptrain."""
-    found = None
-    for i, word in enumerate(command):
-        if word.startswith(flag + "="):
-            found = word[len(flag) + 1 :]
-        elif word == flag and i + 1 < len(command):
-            found = command[i + 1]
-    return found
-
-
-def seconds_in(time_out: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", time_out)
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
 
 
 def asked(command: list[str]) -> subprocess.CompletedProcess[str] | None:
     """What ddptrain answers; None: it cannot run on this host (no program, no library, MPI does not start)."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = answer(command, None)
     except OSError:
         return None
     return done if done.returncode not in (FAILURE, NO_LIBRARY) else None
@@ -117,16 +103,14 @@ def flags_of(command: list[str], program: int | None) -> dict[str, Any]:
     if shown is not None and shown.returncode == 0:
         with contextlib.suppress(tomllib.TOMLDecodeError):  # it is the answer to --help or --version
             return tomllib.loads(shown.stdout)
-    return {name: value_of(f"--{name}", command) for name in ("checkpoint", "resume", "timeout", "virtual-ranks")}
+    parser = argparse.ArgumentParser("supervise", add_help=False, allow_abbrev=False)
+    for name in ("checkpoint", "resume", "timeout", "virtual-ranks"):
+        parser.add_argument(f"--{name}", dest=name)
+    return vars(parser.parse_known_args(command)[0])
 
 
 def positive(code: int) -> int:
     return code if code >= 0 else 128 - code
-
-
-def words_of(said: str) -> str:
-    words = last_words(said)
-    return f": {words}" if words else ""
 
 
 @dataclasses.dataclass
@@ -147,9 +131,11 @@ class Size:
         if least == 0:
             return Size(wanted, 1 if parts > 0 else wanted, 0, 0, parts)
         if hosts is None:
-            raise UsageError("--min-ranks: the command names no hosts that could be lost. Give mpirun --hostfile or --host.")
-        if unknown := [name for name, slots in zip(hosts.names, hosts.slots, strict=True) if slots is None]:
-            raise UsageError(f"--min-ranks: how many ranks may {unknown[0]} have? Write slots=N behind it in the hostfile.")
+            told = "the command names no hosts that could be lost. Give mpirun --hostfile or --host."
+            raise UsageError(f"--min-ranks: {told}")
+        if unknown := [host.name for host in hosts.hosts if host.slots is None]:
+            told = f"how many ranks may {unknown[0]} have? Write slots=N behind it in the hostfile."
+            raise UsageError(f"--min-ranks: {told}")
         if parts > 0:
             return Size(wanted, least, 0, 0, parts)
         if "batch" not in flags:
@@ -214,7 +200,9 @@ class Job:
 
     def check_time_outs(self) -> None:
         time_out = self.flags["timeout"] or ""
-        if self.hosts and len(set(self.hosts.names)) > 1 and 0.0 < seconds_in(time_out) <= NOTICED:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", time_out)
+        seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+        if self.hosts and len(set(self.hosts.names)) > 1 and 0.0 < seconds <= NOTICED:
             self.log(
                 f"--timeout {time_out} ends the ranks before mpirun notices a lost host ({NOTICED:g} s), and mpirun "
                 "then hangs until supervise ends it: give 20s or more"
@@ -222,7 +210,7 @@ class Job:
 
     def clean_up(self, there: list[bool]) -> None:
         """On the hosts of the command that are there."""
-        hosts = self.hosts.only(there) if self.hosts else Hosts(["localhost"], [1], [], False)
+        hosts = self.hosts.only(there) if self.hosts else Hosts([Host("localhost", 1, "")], False)
         hosts.clean_up(self.mark, self.sessions)
 
     def for_hosts_that_answer(self) -> list[str] | None:
@@ -268,17 +256,8 @@ class Job:
     def attempt(self, command: list[str]) -> tuple[int, str]:
         """Exit code, and the end of what the job said on standard error."""
         own = dict.fromkeys(MARKS, self.mark) | {SESSIONS: self.sessions}
-        # In a session of its own, so that the terminal's Ctrl-C does not reach mpirun, which would kill the ranks.
-        try:
-            self.process = subprocess.Popen(
-                command,
-                env=KEEPALIVE | os.environ | own,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                preexec_fn=when_parent_ends(self.end_signal),
-            )
-        except OSError as error:
-            raise UsageError(f"{command[0]}: {error.strerror}") from error
+        environment = KEEPALIVE | os.environ | own
+        self.process = start_session(command, self.end_signal, env=environment, stderr=subprocess.PIPE)
         self.ending_since = None
         lines: deque[str] = deque(maxlen=1000)
         copier = threading.Thread(target=self._copy, args=(self.process.stderr, lines), daemon=True)
@@ -325,7 +304,8 @@ class Job:
         return sorted((path for path in found if re.fullmatch(r"step-\d{12}", path.name)), reverse=True)
 
     def newest_readable(self) -> str:
-        return next((path.name for path in self.checkpoints() if path.name == self.newest or self.is_readable(path)), "")
+        found = self.checkpoints()
+        return next((path.name for path in found if path.name == self.newest or self.is_readable(path)), "")
 
     def is_readable(self, checkpoint: pathlib.Path) -> bool:
         shown = asked([self.command[self.program], "--inspect", str(checkpoint)]) if self.program is not None else None
@@ -349,7 +329,7 @@ class Job:
         if daemons := sorted(set(LOST_DAEMON.findall(said))):
             return LOST_HOST, f"lost mpirun's daemon on {', '.join(daemons)}"
         if code == TIMEOUT or "has been waiting in" in said:
-            return TIMEOUT, f"a wait for other ranks was too long{words_of(said)}"
+            return TIMEOUT, f"a wait for other ranks was too long{with_words(said)}"
         if killed := KILLED.search(said):
             return 128 + int(killed[3]), f"rank {killed[1]} on {killed[2]} {exit_text(-int(killed[3]))}"
         if code in self.killed_codes:
@@ -358,7 +338,7 @@ class Job:
             return positive(code), f"{exit_text(code)}: {first[0]}"
         if gone := DISCONNECTED.search(said):  # before Open MPI 5 said what became of it
             return positive(code), f"a rank on {gone[1]} ended, and others lost their connections to it"
-        return positive(code), f"{exit_text(code)}{words_of(said)}"
+        return positive(code), f"{exit_text(code)}{with_words(said)}"
 
     def one_attempt(self, number: int, command: list[str]) -> tuple[int | None, int, str]:
         """supervise's exit code where it is to end now; else that where it gives up, and why the attempt ended."""
@@ -368,7 +348,7 @@ class Job:
         ended = f"attempt {number} ended after {time.monotonic() - start:.0f} s"
         if code in (0, USAGE, RESUMABLE):
             newest = next((path.name for path in self.checkpoints()), "none")
-            self.log(f"{ended}: {exit_text(code)}{words_of(said) if code != 0 else ''}; newest checkpoint: {newest}")
+            self.log(f"{ended}: {exit_text(code)}{with_words(said) if code != 0 else ''}; newest checkpoint: {newest}")
             return code, code, ""
         result, why = self.cause(code, said)
         self.newest = max(self.newest, self.newest_readable())
@@ -392,7 +372,8 @@ class Job:
                     return end
             failures = 1 if self.newest > before else failures + 1
             if failures > self.restarts:
-                self.log(f"gives up: {failures} failures in a row without a new undamaged checkpoint, the last one: {why}")
+                told = f"{failures} failures in a row without a new undamaged checkpoint"
+                self.log(f"gives up: {told}, the last one: {why}")
                 return result
             pause = min(self.first_pause * 2 ** (failures - 1), LONGEST_PAUSE)
             self.log(f"restarts in {pause:g} s")
@@ -401,25 +382,9 @@ class Job:
                 return RESUMABLE
 
 
-@contextlib.contextmanager
-def _signals_to(job: Job) -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.signal(number, job.on_signal) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def main(argv: list[str]) -> int:
     job = Job(parse_arguments(argv))
-    if os.geteuid() == 0:  # Open MPI starts as root only if both are set
-        os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-    with _signals_to(job):
-        return job.run()
-
-
-def run_main() -> int:
-    return run_program("supervise", main)
+    os.environ.update(permission() | os.environ)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, job.on_signal)
+    return job.run()

@@ -1,26 +1,26 @@
 """ddpsweep: runs every case of a sweep and keeps what came out."""
 
 import argparse
+import collections
 import datetime
-import json
 import os
 import pathlib
-import re
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
-from ddptools import cases as cases_module
-from ddptools.arguments import Parser
-from ddptools.cases import Case
-from ddptools.errors import UsageError, run_program
+from ddptools.arguments import Parser, path, whole
+from ddptools.cases import Case, expand, interleaved, label, varied_settings
+from ddptools.errors import UsageError
 from ddptools.launch import Impossible, Launch, flag_arguments, plan_launch
 from ddptools.machine import Machine, find_machine, read_topology
-from ddptools.programs import ask, program_folder
-from ddptools.progress import Progress, duration
-from ddptools.results import Record, ResultFolder, read_records
+from ddptools.measurements import UNITS, positive, table_of
+from ddptools.mpirun import permission
+from ddptools.programs import answer, ask, program_folder
+from ddptools.results import Record, ResultFolder, from_json, read_records
 from ddptools.results_csv import csv_text
 from ddptools.runner import Outcome, run
 from ddptools.sweep_file import Sweep, load_sweep
@@ -34,46 +34,30 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         description="Runs every case of a sweep (configs/sweeps/*.toml), each in a new job, and writes the results to "
         "DIR/results.jsonl and DIR/results.csv. ddpreport DIR explains them.",
     )
-    parser.add_argument("file", type=pathlib.Path, metavar="SWEEP.toml")
-    parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder for the results (results/NAME)")
-    parser.add_argument("--resume", action="store_true", help="continue an earlier call, and keep its results")
-    parser.add_argument("--retry-failed", action="store_true", help="as --resume, and repeat the runs that failed")
-    parser.add_argument("--repeats", type=_positive, metavar="N", help="runs of each case (the file's)")
-    parser.add_argument("--timeout", type=_positive, metavar="S", help="longest time of a run, in seconds (the file's)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
+    add, count = parser.add_argument, whole(999_999_999)
+    add("file", type=path, metavar="SWEEP.toml")
+    add("--out", type=path, metavar="DIR", help="folder for the results (results/NAME)")
+    add("--resume", action="store_true", help="continue an earlier call, and keep its results")
+    add("--retry-failed", action="store_true", help="as --resume, and repeat the runs that failed")
+    add("--repeats", type=count, metavar="N", help="runs of each case (the file's)")
+    add("--timeout", type=count, metavar="S", help="longest time of a run, in seconds (the file's)")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
         help="set a key of all cases, a flag of ddptrain (a list in [] becomes an axis) or environment.NAME; "
-        "may be repeated",
-    )
-    parser.add_argument(
-        "--min-seconds", type=_positive, metavar="S", help="shortest measurement of every run, in seconds"
-    )
-    parser.add_argument("--hostfile", type=pathlib.Path, metavar="FILE", help="hosts for layouts, in the format of mpirun")
-    parser.add_argument("--bin", metavar="DIR", help="folder of ddptrain (the folder of ddpsweep, else build/bin)")
-    parser.add_argument("--dry-run", action="store_true", help="print the cases and their commands without running them")
+        "may be repeated")  # fmt: skip
+    add("--min-seconds", type=count, metavar="S", help="shortest measurement of every run, in seconds")
+    add("--hostfile", type=path, metavar="FILE", help="hosts for layouts, in the format of mpirun")
+    add("--bin", type=path, metavar="DIR", help="folder of ddptrain (the folder of ddpsweep, else build/bin)")
+    add("--dry-run", action="store_true", help="print the cases and their commands without running them")
     return parser.parse_args(argv)
 
 
-def _positive(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1")
-    return int(text)
-
-
 class SweepRun:
-    def __init__(self, sweep: Sweep, cases: list[Case], programs: pathlib.Path, machine: Machine) -> None:
+    def __init__(self, sweep: Sweep, programs: pathlib.Path, machine: Machine) -> None:
         self.sweep = sweep
-        self.cases = cases
+        self.cases = expand(sweep)
         self.programs = programs
         self.machine = machine
-        self.varied = cases_module.varied_settings(cases)
-
-    def label(self, case: Case) -> str:
-        return cases_module.label(case, self.varied)
+        self.varied = varied_settings(self.cases)
 
     def launch(self, case: Case, result_file: pathlib.Path) -> Launch:
         return plan_launch(case, self.machine, self.programs / case.program, result_file, os.environ)
@@ -90,15 +74,7 @@ class SweepRun:
         for case in checked.values() if program.exists() else ():
             command = ["mpirun", *self.machine.mpirun.any_number, "-np", "1", str(program), *flag_arguments(case.flags)]
             try:
-                done = subprocess.run(
-                    [*command, "--print-config"],
-                    env=_environment_for_root(),
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    errors="replace",
-                    timeout=120,
-                )
+                done = answer([*command, "--print-config"], 120.0, env=os.environ | permission())
             except FileNotFoundError as error:
                 raise UsageError("there is no mpirun: install Open MPI (launch/setup) or MPICH") from error
             except subprocess.TimeoutExpired as error:
@@ -109,7 +85,7 @@ class SweepRun:
 
     def dry_run(self) -> None:
         for number, case in enumerate(self.cases, 1):
-            print(f"{number}. {case.key}  {self.label(case)}")
+            print(f"{number}. {case.key}  {label(case, self.varied)}")
             try:
                 launch = self.launch(case, pathlib.Path("RESULT"))
             except Impossible as reason:
@@ -122,37 +98,36 @@ class SweepRun:
 
     def run_all(self, folder: ResultFolder, repeats: int, timeout_seconds: float, retry_failed: bool) -> int:
         done = runs_done(folder, retry_failed)
-        order = cases_module.interleaved(self.cases, repeats, self.sweep.seed)
+        order = interleaved(self.cases, repeats, self.sweep.seed)
         left = [(case, repeat) for case, repeat in order if (case.key, repeat) not in done]
         if len(left) < len(order):
             print(f"{len(order) - len(left)} of {len(order)} runs are done", file=sys.stderr)
-        versions = {case.program: _version(self.programs / case.program) for case in self.cases}
-        progress = Progress(len(left))
-        counts: dict[str, int] = {}
-        for case, repeat in left:
-            record = self.run_case(case, repeat, folder, timeout_seconds, progress)
-            record["versions"] = versions[case.program]
+        programs = {case.program for case in self.cases}
+        versions = {name: ask([str(self.programs / name), "--version"]) for name in programs}
+        counts: collections.Counter[str] = collections.Counter()
+        start = time.monotonic()
+        for number, (case, repeat) in enumerate(left, 1):
+            record = self.run_case(case, repeat, folder, timeout_seconds)
+            record["versions"] = (versions[case.program] or "").strip() or None
             folder.append(record)
-            status = record["status"]
-            counts[status] = counts.get(status, 0) + 1
-            name = f"{self.label(case)}, run {repeat + 1}/{repeats}"
-            progress.finished(name, _result_text(record), status != "skipped")
-        return self.conclude(counts, progress, folder)
+            counts[record["status"]] += 1
+            each = (time.monotonic() - start) / max(number - counts["skipped"], 1)
+            ahead = datetime.timedelta(seconds=round(each * (len(left) - number)))
+            name = f"{label(case, self.varied)}, run {repeat + 1}/{repeats}"
+            print(f"[{number}/{len(left)}] {name}: {_result_text(record)}  ({ahead} left)", file=sys.stderr, flush=True)
+        return self.conclude(counts, folder)
 
-    def conclude(self, counts: dict[str, int], progress: Progress, folder: ResultFolder) -> int:
+    def conclude(self, counts: collections.Counter[str], folder: ResultFolder) -> int:
         text = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing was left to run"
-        seconds = sum(record.get("seconds", 0) for record in folder.records())
-        print(f"{self.sweep.name}: {text}; {duration(seconds)} of runs in {folder.path}", file=sys.stderr)
-        if counts and not counts.get("ok"):
+        took = datetime.timedelta(seconds=round(sum(record.get("seconds", 0) for record in folder.records())))
+        print(f"{self.sweep.name}: {text}; {took} of runs in {folder.path}", file=sys.stderr)
+        if counts and not counts["ok"]:
             print("ddpsweep: not one run succeeded; the reasons stand above and in results.jsonl", file=sys.stderr)
-        return 0 if not counts or (counts.keys() <= {"ok", "skipped"} and counts.get("ok")) else 1
+        return 0 if not counts or (counts["ok"] and counts.keys() <= {"ok", "skipped"}) else 1
 
-    def run_case(
-        self, case: Case, repeat: int, folder: ResultFolder, timeout_seconds: float, progress: Progress
-    ) -> Record:
-        stem = f"{case.key}-r{repeat}"
-        log = folder.path / "logs" / f"{stem}.out"
-        result_file = folder.path.absolute() / "logs" / f"{stem}.jsonl"
+    def run_case(self, case: Case, repeat: int, folder: ResultFolder, timeout_seconds: float) -> Record:
+        log = folder.path / "logs" / f"{case.key}-r{repeat}.out"
+        result_file = log.absolute().with_suffix(".jsonl")
         record = self.record_of(case, repeat)
         try:
             launch = self.launch(case, result_file)
@@ -169,8 +144,7 @@ class SweepRun:
             "log": str(log.relative_to(folder.path)),
             "started": _now(),
         }
-        tick = lambda seconds: progress.tick(self.label(case), seconds)
-        outcome = run(launch.command, launch.environment, log, timeout_seconds, tick)
+        outcome = run(launch.command, launch.environment, log, timeout_seconds)
         record |= {"ended": _now(), "seconds": round(outcome.seconds, 3)}
         return record | _outcome_fields(case, outcome, result_file)
 
@@ -190,29 +164,30 @@ class SweepRun:
             "machine": self.machine.describe(),
         }
 
+    def plan(self, repeats: int) -> dict[str, Any]:
+        return {
+            "sweep": self.sweep.name,
+            "description": self.sweep.description,
+            "notes": self.sweep.notes,
+            "repeats": repeats,
+            "cases": [{"case": c.key, "product": c.product, "settings": c.settings()} for c in self.cases],
+        }
+
 
 def _outcome_fields(case: Case, outcome: Outcome, result_file: pathlib.Path) -> Record:
     fields: Record = {"status": outcome.status, "reason": outcome.reason, "exit_code": outcome.exit_code}
     if outcome.status != "ok":
         return fields
-    result = _read_summary(result_file) if case.program == "ddptrain" else _read_json(result_file)
-    if result is None:
+    name, result = "bench", None
+    if case.program == "ddptrain":
+        name = "summary"
+        lines = read_records(result_file) if result_file.exists() else ()
+        result = next((line for line in lines if line.get("event") == "summary"), None)
+    elif result_file.exists():
+        result = table_of(from_json(result_file.read_bytes()))
+    if not result:
         return fields | {"status": "failed", "reason": f"{case.program} ended well, but left no result"}
-    return fields | {"summary" if case.program == "ddptrain" else "bench": result}
-
-
-def _read_summary(path: pathlib.Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    return next((line for line in read_records(path) if line.get("event") == "summary"), None)
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+    return fields | {name: result}
 
 
 def runs_done(folder: ResultFolder, retry_failed: bool) -> set[tuple[str, int]]:
@@ -226,46 +201,25 @@ def runs_done(folder: ResultFolder, retry_failed: bool) -> set[tuple[str, int]]:
 
 def check_same_cases(folder: ResultFolder, cases: list[Case]) -> None:
     """What an earlier call measured belongs to this plan too; --set may have given it other values."""
-    keys = {case.key for case in cases}
+    keys, planned = {case.key for case in cases}, [case.settings() for case in cases]
     for record in folder.records():
-        if record.get("case") in keys or not isinstance(record.get("settings"), dict):
-            continue
-        folder.close()
-        changed = _differences(record["settings"], [case.settings() for case in cases])
-        raise UsageError(
-            f"{folder.path} holds runs of other settings ({changed}): give another --out, or the --set of then"
-        )
-
-
-def _differences(settings: dict[str, Any], others: list[dict[str, Any]]) -> str:
-    """From the most similar of the others."""
-    def changes(other: dict[str, Any]) -> list[str]:
-        names = sorted(name for name in settings.keys() | other.keys() if settings.get(name) != other.get(name))
-        return [f"{name} = {settings.get(name, 'not set')}, now {other.get(name, 'not set')}" for name in names]
-
-    return ", ".join(min((changes(other) for other in others), key=len)) or "other arguments"
+        if record.get("case") not in keys:
+            settings = table_of(record.get("settings")).items()
+            other = [f"{name} = {value}" for name, value in settings if all(p.get(name) != value for p in planned)]
+            folder.close()
+            raise UsageError(
+                f"{folder.path} holds runs of other settings ({', '.join(other) or 'other arguments'}): give another "
+                "--out, or the --set of then"
+            )
 
 
 def _result_text(record: Record) -> str:
     if record["status"] != "ok":
         return f"{record['status']}: {record['reason']}"
-    summary = record.get("summary", {})
-    for unit in ("images", "tokens", "samples"):
-        if isinstance(summary.get(f"{unit}_per_second"), (int, float)):
-            emulated = ", emulated" if record["emulated"] else ""
-            return f"{summary[f'{unit}_per_second']:,.0f} {unit}/s{emulated} in {record['seconds']:.1f} s"
-    return f"ok in {record['seconds']:.1f} s"
-
-
-def _version(program: pathlib.Path) -> str | None:
-    if not program.exists():
-        return None
-    return (ask([str(program), "--version"]) or "").strip() or None
-
-
-def _environment_for_root() -> dict[str, str]:
-    permission = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
-    return dict(os.environ) | permission
+    summary, took = record.get("summary", {}), f"{record['seconds']:.1f} s"
+    rates = {unit: rate for unit in UNITS if (rate := positive(summary.get(f"{unit}_per_second"))) is not None}
+    emulated = ", emulated" if record["emulated"] else ""
+    return next((f"{rate:,.0f} {unit}/s{emulated} in {took}" for unit, rate in rates.items()), f"ok in {took}")
 
 
 def _now() -> str:
@@ -276,26 +230,15 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _plan(sweep: Sweep, cases: list[Case], repeats: int) -> dict[str, Any]:
-    described = [{"case": case.key, "product": case.product, "settings": case.settings()} for case in cases]
-    return {
-        "sweep": sweep.name,
-        "description": sweep.description,
-        "notes": sweep.notes,
-        "repeats": repeats,
-        "cases": described,
-    }
-
-
 def main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
     lasting = [f"min-seconds={arguments.min_seconds}"] if arguments.min_seconds else []
     sweep = load_sweep(arguments.file, arguments.overrides + lasting)
     repeats = arguments.repeats or sweep.repeats
-    machine = find_machine(os.environ, arguments.hostfile)
     programs = program_folder(arguments.bin)
+    machine = find_machine(os.environ, arguments.hostfile)
     machine.topology = read_topology(programs / "ddptopo")
-    sweep_run = SweepRun(sweep, cases_module.expand(sweep), programs, machine)
+    sweep_run = SweepRun(sweep, programs, machine)
     for note in sweep.notes:
         print(f"ddpsweep: {note}", file=sys.stderr)
     if arguments.dry_run:
@@ -306,7 +249,7 @@ def main(argv: list[str]) -> int:
     out = arguments.out or pathlib.Path("results") / sweep.name
     folder = ResultFolder(out, sweep.name, arguments.resume or arguments.retry_failed)
     check_same_cases(folder, sweep_run.cases)
-    folder.write_json("plan.json", _plan(sweep, sweep_run.cases, repeats))
+    folder.write_json("plan.json", sweep_run.plan(repeats))
     if machine.topology is not None:
         folder.write_json("topology.json", machine.topology)
     signal.signal(signal.SIGINT, _interrupt)
@@ -319,7 +262,3 @@ def main(argv: list[str]) -> int:
     finally:
         folder.write_text("results.csv", csv_text(folder.records()))
         folder.close()
-
-
-def run_main() -> int:
-    return run_program("ddpsweep", main)

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import json
 import math
 import pathlib
 import re
@@ -12,8 +11,9 @@ from typing import Any
 
 from ddptools.errors import UsageError
 from ddptools.measurements import finite, table_of
+from ddptools.results import from_json
 from ddptools.tables import Table
-from ddptools.words import number
+from ddptools.words import number, percent
 
 CLOCK_US = 0.5  # microseconds by which ends of spans may miss each other: the resolution of a GPU's events
 LATEST_US = 1e15  # microseconds that a time may reach
@@ -85,18 +85,13 @@ class RankTimes:
 
 def load_trace(path: pathlib.Path) -> list[RankTrace]:
     """By rank. UsageError where the file is no such trace or damaged."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"--trace {path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--trace {path}: no JSON, or cut off: {error}. Write it again by ddptrain --trace") from error
+    document = from_json(path.read_bytes())
     events = document if isinstance(document, list) else table_of(document).get("traceEvents")
     if not isinstance(events, list):
-        raise UsageError(f"--trace {path}: there are no traceEvents in it: give a file of ddptrain --trace")
+        raise UsageError(f"--trace {path}: no JSON with traceEvents, or cut off. Write it again by ddptrain --trace")
     lanes: dict[int, dict[str, list[Span]]] = {}
     names: dict[int, str] = {}
-    for number, event in enumerate(map(table_of, events)):
+    for place, event in enumerate(map(table_of, events)):
         try:
             if event.get("ph") == "M" and event.get("name") == "process_name":
                 names[_integer(event, "pid")] = _shown(table_of(event.get("args")).get("name"))
@@ -104,7 +99,7 @@ def load_trace(path: pathlib.Path) -> list[RankTrace]:
                 of_rank = lanes.setdefault(_integer(event, "pid"), {name: [] for name in LANES.values()})
                 of_rank[_lane(event)].append(_span(event))
         except ValueError as error:
-            raise UsageError(f"--trace {path}: event {number}: {error}: this is no trace of ddptrain") from error
+            raise UsageError(f"--trace {path}: event {place}: {error}: this is no trace of ddptrain") from error
     if not lanes:
         raise UsageError(f"--trace {path}: no spans in it: write it again by ddptrain --trace")
     return [_rank_trace(rank, names.get(rank) or f"rank {rank}", lanes[rank]) for rank in sorted(lanes)]
@@ -144,8 +139,8 @@ def _rank_trace(rank: int, name: str, lanes: dict[str, list[Span]]) -> RankTrace
 
 
 def _end_backward_at_last_bucket(trace: RankTrace) -> None:
-    """Buckets start in order, each when it is complete, so nothing is left to compute when the last one of a step starts.
-    The spans of backward may end later: on a GPU, that bucket is on the compute stream."""
+    """Buckets start in order, each when it is complete, so nothing is left to compute when the last one of a step
+    starts. The spans of backward may end later: on a GPU, that bucket is on the compute stream."""
     for step in trace.steps:
         begins = [span.begin_us for span in trace.communication if step.begin_us <= span.begin_us < step.end_us]
         for span in trace.compute if begins else []:
@@ -241,71 +236,43 @@ def rank_table(traces: list[RankTrace]) -> Table:
     times = [rank_times(trace) for trace in traces]
     unit, size = unit_of(max(t.step_us for t in times))
     header = ["rank", "steps", f"step {unit}", f"communication {unit}", "of the step", "beside compute"]
-    rows = [
-        [
-            str(t.rank),
-            str(t.steps),
-            number(t.step_us / size),
-            number(t.communication_us / size),
-            _share(t.communication_us, t.step_us),
-            _share(t.beside_us, t.communication_us),
-        ]
-        for t in times[:MOST_RANKS]
-    ]
+    rows = []
+    for t in times[:MOST_RANKS]:
+        shares = [_share(t.communication_us, t.step_us), _share(t.beside_us, t.communication_us)]
+        rows.append([str(t.rank), str(t.steps), number(t.step_us / size), number(t.communication_us / size), *shares])
     left = f" {len(times) - MOST_RANKS} more ranks are left out." if len(times) > MOST_RANKS else ""
     return Table(f"Mean of a rank's steps.{left}", header, rows)
 
 
 def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f}%" if whole > 0 else "n/a"
+    return percent(part / whole) if whole > 0 else "n/a"
 
 
 def part_table(traces: list[RankTrace]) -> Table:
-    """The parts that take longest, time in parts of theirs apart."""
-    step = statistics.fmean(rank_times(trace).step_us for trace in traces)
-    unit, size = unit_of(step)
-    parts = sorted(_parts(traces), key=lambda part: -part.mean_us)[:MOST_PARTS]
+    """The parts that take longest, per step, time in parts of theirs apart. A part: spans with the same name."""
+    times_us: dict[tuple[str, str], dict[int, float]] = {}  # by name and row, then by rank
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    steps = {trace.rank: len(trace.steps) for trace in traces}
+    for trace, row, span in ((t, row, span) for t in traces for row, spans in t.rows.items() for span in spans):
+        part = (_part_name(span), row)
+        by_rank = times_us.setdefault(part, {})
+        own_us = max(span.duration_us - span.within_us, 0.0) / steps[trace.rank]
+        by_rank[trace.rank] = by_rank.get(trace.rank, 0.0) + own_us
+        counts[part] += 1
+    step_us = statistics.fmean(rank_times(trace).step_us for trace in traces)
+    unit, size = unit_of(step_us)
     rows = []
-    for p in parts:
-        longest = f"{number(p.longest_us / size)} (rank {p.slowest})"
-        rows.append([p.name, p.row, number(p.times), number(p.mean_us / size), _share(p.mean_us, step), longest])
+    for (name, row), by_rank in sorted(times_us.items(), key=lambda part: -sum(part[1].values()))[:MOST_PARTS]:
+        mean_us, slowest = sum(by_rank.values()) / len(traces), max(by_rank, key=by_rank.__getitem__)
+        longest = f"{number(by_rank[slowest] / size)} (rank {slowest})"
+        times = number(counts[name, row] / sum(steps.values()))
+        rows.append([name, row, times, number(mean_us / size), _share(mean_us, step_us), longest])
     header = ["part", "row", "times", unit, "of the step", f"longest {unit}"]
     caption = "The longest parts of a step, mean of the ranks. Buckets that travel at once count each."
     return Table(caption, header, rows)
 
 
-@dataclasses.dataclass
-class Part:
-    """Spans of the same name; per step."""
-
-    name: str  # N stands for its numbers, so that the layers count together
-    row: str
-    times: float
-    mean_us: float  # of the ranks
-    longest_us: float  # of the rank that takes longest
-    slowest: int
-
-
-def _parts(traces: list[RankTrace]) -> list[Part]:
-    sums: dict[tuple[str, str], dict[int, float]] = {}
-    counts: collections.Counter[tuple[str, str]] = collections.Counter()
-    for trace in traces:
-        steps = len(trace.steps)
-        for row, spans in trace.rows.items():
-            for span in spans:
-                key = (_part_name(span), row)
-                by_rank = sums.setdefault(key, {})
-                by_rank[trace.rank] = by_rank.get(trace.rank, 0.0) + max(span.duration_us - span.within_us, 0.0) / steps
-                counts[key] += 1
-    all_steps = sum(len(trace.steps) for trace in traces)
-    made = []
-    for key, by_rank in sums.items():
-        slowest = max(by_rank, key=lambda rank: by_rank[rank])
-        mean = sum(by_rank.values()) / len(traces)
-        made.append(Part(*key, counts[key] / all_steps, mean, by_rank[slowest], slowest))
-    return made
-
-
 def _part_name(span: Span) -> str:
+    """N stands for its numbers, so that the layers count together."""
     name = re.sub(r"\d+", "N", span.name)
     return f"{name}, outside its parts" if span.within_us > 0 else name

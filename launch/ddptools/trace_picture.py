@@ -52,10 +52,7 @@ def report_trace(path: pathlib.Path, out: pathlib.Path | None, step: int | None)
     shown = _window(traces, step)
     if out is not None:
         picture = timeline_picture(traces, shown)
-        try:
-            write_bytes_atomically(out, (picture.svg + "\n").encode() if out.suffix == ".svg" else picture.png)
-        except OSError as error:
-            raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error
+        write_bytes_atomically(out, (picture.svg + "\n").encode() if out.suffix == ".svg" else picture.png)
     for table in (rank_table(traces), part_table(traces)):
         print(to_text(table))
     print("Beside compute: of the time in communication, what passes while forward or backward compute and do not wait.")

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 
 from ddptools.gradient_path import SYMMETRIC, sent_by
-from ddptools.measurements import PASSES, PLACEMENT, Case, Experiment, number_of, series_over, setting_text, table_of
+from ddptools.measurements import PLACEMENT, Case, Experiment, number_of, series_over, setting_text, table_of
 from ddptools.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
 
 MOST_SENTENCES = 12

@@ -1,21 +1,20 @@
 """Tests of ddptools/arguments.py: what the tools say of command lines that they do not take."""
 
+import contextlib
+import io
 import os
-import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 from unittest import mock
 
-import support
+from support import FolderCase, run_tool
+from ddptools.errors import run_program
 from ddptools.picture_file import save_figure
 from ddptools.results import write_atomically
 
 
 def answer(tool: str, *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, str(support.ROOT / "launch" / tool), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, cwd="/")
+    done = run_tool(tool, *arguments, cwd="/")
     return done.returncode, done.stderr
 
 
@@ -43,10 +42,10 @@ class ArgumentsTest(unittest.TestCase):
 
     def test_empty_paths(self) -> None:
         for tool, *arguments in (("ddpsweep", "--out", ""), ("ddpplan", "--calibrate", ""), ("ddpreport", "--flight="),
-                                 ("supervise", "--log", "")):  # fmt: skip
-            flag = arguments[0].rstrip("=")
-            self.assert_says(f"{flag} '': the path is empty. Give one, or leave the flag out.", tool, *arguments)
-        self.assert_says("a path is empty (ddpsweep --help lists the flags)", "ddpsweep", "")
+                                 ("supervise", "--log", ""), ("ddpsweep", "")):  # fmt: skip
+            name = arguments[0].rstrip("=") or "SWEEP.toml"
+            self.assert_says(f"argument {name}: the path is empty. Give one, or leave the flag out. ({tool} --help lists "
+                             "the flags)", tool, *arguments)  # fmt: skip
 
     def test_a_page_is_no_picture(self) -> None:
         code, text = answer("ddpreport", "results", "--out", "x.svg")
@@ -54,12 +53,7 @@ class ArgumentsTest(unittest.TestCase):
         self.assertIn("--out x.svg: the page is HTML", text)
 
 
-class FilesTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class FilesTest(FolderCase):
     def test_a_write_that_fails_leaves_what_was_there(self) -> None:
         path = self.folder / "x.json"
         path.write_text("old")
@@ -68,6 +62,24 @@ class FilesTest(unittest.TestCase):
                 write_atomically(path, "new")
             self.assertEqual(os.listdir(self.folder), ["x.json"])
             self.assertEqual(path.read_text(), "old")
+
+    def test_what_cannot_be_used_is_one_message(self) -> None:
+        missing = self.folder / "none" / "x"
+
+        def scipy() -> None:
+            raise ModuleNotFoundError(name="scipy")
+
+        for reason, use in (
+            (f"{missing}: No such file or directory", lambda: write_atomically(missing, "")),
+            (f"{missing}: No such file or directory", lambda: missing.read_text()),
+            (f"{sys.executable} has no scipy: install python3-scipy (launch/setup does)", scipy),
+        ):
+            errors = io.StringIO()
+            with contextlib.redirect_stderr(errors):
+                self.assertEqual(run_program("ddpplan", lambda _, use=use: use()), 2)
+            self.assertEqual(errors.getvalue(), f"ddpplan: {reason}\n")
+        with self.assertRaises(BlockingIOError):  # of no file: a mistake of the tool
+            run_program("ddpplan", lambda _: os.read(os.eventfd(0, os.EFD_NONBLOCK), 8))
 
     def test_the_name_of_a_picture_says_its_kind(self) -> None:
         from matplotlib.figure import Figure

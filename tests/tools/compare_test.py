@@ -17,13 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "launch"), str(ROOT / "benchmarks")]
 
 from ddptools.errors import UsageError
-from ddptools.interpreter import use_one_with
-
-use_one_with("jinja2")
-
 from ddptools.machine import Machine
 from ddptools.page import to_markdown
-from ddptools.programs import commit_of
 from peers import results_page, rows, session
 
 GRAPHED, PLAIN, TUNED = "default+graph", "default", "max-autotune"
@@ -204,15 +199,15 @@ class CommitTest(unittest.TestCase):
     def test_files_that_differ_are_told(self) -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            self.assertEqual(commit_of(folder), "unknown")
+            self.assertEqual(session.commit_of(folder), "unknown")
             git = ["git", "-C", name, "-c", "user.name=a", "-c", "user.email=a@b"]
             (folder / "file").write_text("as committed")
             for words in (["init", "-q"], ["add", "file"], ["commit", "-q", "-m", "first"]):
                 subprocess.run([*git, *words], check=True)
             commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-            self.assertEqual(commit_of(folder), commit)
+            self.assertEqual(session.commit_of(folder), commit)
             (folder / "file").write_text("changed")
-            self.assertEqual(commit_of(folder), f"{commit}-dirty")
+            self.assertEqual(session.commit_of(folder), f"{commit}-dirty")
 
 
 def python_with_torch() -> str | None:

@@ -5,7 +5,6 @@ import io
 import json
 import pathlib
 import random
-import tempfile
 import unittest
 from collections.abc import Callable
 
@@ -50,12 +49,7 @@ def with_other_value(text: str, source: random.Random, odd: list[str]) -> str:
     return text[:begin] + " " + source.choice(odd) + text[min(ends, default=len(text)) :]
 
 
-class DamagedFilesTest(unittest.TestCase):
-    def setUp(self) -> None:
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
-
+class DamagedFilesTest(support.FolderCase):
     def check(self, name: str, text: str, read: Callable[[pathlib.Path], object], odd: list[str], count: int) -> None:
         path = self.folder / name
         refused = 0
@@ -168,7 +162,12 @@ class DamagedFilesTest(unittest.TestCase):
             events += [{"ph": "X", "name": name, "pid": 0, "tid": lane, "ts": 10.0 * i, "dur": 5.0}
                        for i, name in enumerate(names)]
         text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
-        self.check("trace.json", text, trace.load_trace, ODD_VALUES, 2000)
+
+        def read(path: pathlib.Path) -> None:
+            timeline = trace.load_trace(path)
+            trace.rank_table(timeline), trace.part_table(timeline)
+
+        self.check("trace.json", text, read, ODD_VALUES, 2000)
 
     def test_sweeps(self) -> None:
         for name in ("scaling-cpu.toml", "node-layout-cpu.toml", "gradient-path.toml", "p2p-level-cpu.toml"):

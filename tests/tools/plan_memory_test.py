@@ -1,8 +1,7 @@
 import unittest
 
 from support import ROOT  # noqa: F401
-from ddptools.plan_memory import MEMORY_GB, memory_fit
-from ddptools.hardware import GPUS
+from ddptools.plan_memory import memory_fit
 
 
 def kept(batch: int, recompute: str = "none") -> float:
@@ -11,9 +10,6 @@ def kept(batch: int, recompute: str = "none") -> float:
 
 
 class MemoryTest(unittest.TestCase):
-    def test_all_gpus_are_known(self) -> None:
-        self.assertEqual(MEMORY_GB.keys(), GPUS.keys())
-
     def test_what_fits(self) -> None:
         fit = memory_fit(kept, 10, 40.0, True)
         self.assertTrue(fit.fits)

@@ -15,5 +15,5 @@ BIN = make_programs(pathlib.Path(PROGRAMS.name))
 def output(*arguments: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        plan_program.run(["--bin", str(BIN), *arguments])
+        plan_program.main(["--bin", str(BIN), *arguments])
     return out.getvalue()

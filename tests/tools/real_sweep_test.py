@@ -5,11 +5,10 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import unittest
 
 from report_support import run_report
-from support import ROOT
+from support import ROOT, FolderCase
 from ddptools.mpirun import HYDRA, find_mpirun
 from ddptools.trace import load_trace, rank_times
 
@@ -30,12 +29,7 @@ SHORT = [
 ]
 
 
-class RealSweepTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class RealSweepTest(FolderCase):
     def sweep(self, name: str) -> list[dict]:
         command = [sys.executable, str(ROOT / "launch" / "ddpsweep"), str(ROOT / f"configs/sweeps/{name}.toml")]
         command += ["--out", str(self.folder / name), "--bin", str(BIN), *SHORT]

@@ -1,14 +1,10 @@
 """What the tests of ddpreport share: made-up results of every kind, and the program."""
 
 import os
-import pathlib
 import subprocess
-import sys
-import tempfile
-import unittest
 from typing import Any
 
-from support import ROOT, record, write_results
+from support import FolderCase, record, run_tool, write_results
 from ddptools.measurements import load
 from ddptools.words import answers
 
@@ -28,8 +24,7 @@ def algo(value: str, rates: list[float], **changes: Any) -> list[dict[str, Any]]
 
 
 def run_report(*arguments: Any) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "launch" / "ddpreport"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400)
+    return run_tool("ddpreport", *arguments)
 
 
 def everything() -> list[dict[str, Any]]:
@@ -71,12 +66,7 @@ def everything() -> list[dict[str, Any]]:
     return records
 
 
-class ReportCase(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class ReportCase(FolderCase):
     def experiment(self, records: list[dict[str, Any]]):
         experiments = load([write_results(self.folder / "results", records)]).experiments
         self.assertEqual(len(experiments), 1)

@@ -354,12 +354,6 @@ class PageTest(ReportCase):
         other = run_report(self.folder / "other.jsonl", "--out", self.folder / "r.html")
         self.assertEqual((other.returncode, "is a run of ddpsweep" in other.stderr), (2, True), other.stderr)
         self.assertFalse((self.folder / "r.html").exists())
-        folder = write_results(self.folder / "results", algo("", [1.0]))
-        for option in ("--out", "--md"):
-            done = run_report(folder, "--out", self.folder / "r.html", option, self.folder / "none" / "x")
-            self.assertEqual((done.returncode, option in done.stderr), (2, True), done.stderr)
-        done = run_report(folder, "--out", self.folder / "r.html", "--png", folder / "results.jsonl" / "x")
-        self.assertEqual((done.returncode, "--png" in done.stderr), (2, True), done.stderr)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 import os
 import pathlib
 import sys
-import tempfile
 import unittest
 from unittest import mock
 
-from support import is_alive
+from support import FolderCase, is_alive
 from ddptools import runner
 
 STUBBORN = """
@@ -22,12 +21,7 @@ time.sleep(600)
 """
 
 
-class RunnerTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class RunnerTest(FolderCase):
     def run_python(self, text: str, timeout: float = 300.0) -> runner.Outcome:
         command = [sys.executable, "-S", "-c", text, str(self.folder)]
         return runner.run(command, dict(os.environ), self.folder / "log.out", timeout)

@@ -3,12 +3,10 @@
 import json
 import pathlib
 import subprocess
-import sys
-import tempfile
 import unittest
 from typing import Any
 
-from support import ROOT
+from support import FolderCase, run_tool
 from ddptools import run_page, runs
 from ddptools.errors import UsageError
 
@@ -46,12 +44,7 @@ RESUMED = [
 ]
 
 
-class RunsTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class RunsTest(FolderCase):
     def write(self, name: str, lines: list[dict[str, Any]], cut: str = "") -> pathlib.Path:
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
@@ -59,8 +52,7 @@ class RunsTest(unittest.TestCase):
         return path
 
     def report(self, *arguments: Any) -> subprocess.CompletedProcess:
-        command = [sys.executable, ROOT / "launch" / "ddpreport", *arguments]
-        return subprocess.run(list(map(str, command)), cwd=self.folder, capture_output=True, text=True, timeout=120)
+        return run_tool("ddpreport", *arguments, cwd=self.folder)
 
     def test_what_a_resumed_run_did_again_counts_once(self) -> None:
         (run,) = runs.load_runs([self.write("a.jsonl", RESUMED, '{"event": "st')])

@@ -7,17 +7,29 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+import unittest
 from collections.abc import Callable
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "launch"))
 
-from ddptools.interpreter import use_one_with
 
-use_one_with("jinja2", "matplotlib", "scipy")
+
+class FolderCase(unittest.TestCase):
+    """Each test has an empty folder."""
+
+    def setUp(self) -> None:
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+
+def run_tool(name: str, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "launch" / name), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, **settings)
+
 
 FAKE_DDPTRAIN = """
 import json, os, signal, sys, time

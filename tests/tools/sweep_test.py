@@ -1,16 +1,12 @@
 import collections
-import contextlib
 import csv
 import json
-import os
 import pathlib
-import pty
 import signal
-import subprocess
 import tempfile
 import unittest
 
-from support import FakeSweep, interrupt, is_alive, record, wait_until
+from support import FakeSweep, FolderCase, interrupt, is_alive, record, wait_until
 from ddptools.results_csv import csv_text
 
 SIX_CASES = """
@@ -35,12 +31,7 @@ def csv_rows(sweep: FakeSweep) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-class SweepTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class SweepTest(FolderCase):
     def sweep(self, text: str) -> FakeSweep:
         folder = tempfile.mkdtemp(dir=self.folder)
         return FakeSweep(pathlib.Path(folder), text)
@@ -143,8 +134,7 @@ class SweepTest(unittest.TestCase):
             (sweep.out / name).mkdir(parents=True)
             done = sweep.run("--resume")
             self.assertEqual(done.returncode, 2)
-            message = f"ddpsweep: --out {sweep.out}: cannot be written: Is a directory"
-            self.assertEqual(done.stderr.splitlines()[-1], message)
+            self.assertEqual(done.stderr.splitlines()[-1], f"ddpsweep: {sweep.out / name}: Is a directory")
             (sweep.out / name).rmdir()
         self.assertEqual(len(sweep.records()), 1)
 
@@ -155,7 +145,7 @@ class SweepTest(unittest.TestCase):
         for resume in (("--resume", "--set", "steps=6"), ("--resume",)):
             again = sweep.run(*resume)
             self.assertEqual(again.returncode, 2, again.stderr)
-            self.assertIn("steps = 5, now " + ("6" if len(resume) > 1 else "not set"), again.stderr)
+            self.assertIn("(steps = 5)", again.stderr)
             self.assertIn("--out", again.stderr)
             self.assertEqual((sweep.out / "plan.json").read_text(), before)
         self.assertEqual(sweep.run("--resume", "--set", "steps=5").returncode, 0)
@@ -295,7 +285,6 @@ class SweepTest(unittest.TestCase):
         for options in (
             ["--repeats", "0"],
             ["--timeout", "x"],
-            ["--hostfile", "none"],
             ["--set", "x"],
             ["--bin", "none"],
         ):
@@ -304,22 +293,6 @@ class SweepTest(unittest.TestCase):
             self.assertIn(options[0], done.stderr)
         (sweep.programs / "ddptrain").unlink()
         self.assertIn("there is no ddptrain", sweep.run().stderr)
-
-    def test_a_terminal_gets_a_bar(self) -> None:
-        sweep = self.sweep("repeats = 2\n[[product]]\nranks = 1\nbatch = [1, 2]\n")
-        hold = sweep.hold_after(2)
-        master, slave = pty.openpty()
-        process = subprocess.Popen(sweep.command(), env=sweep.environment, cwd=sweep.folder, stderr=slave)
-        os.close(slave)
-        shown = b""
-        with contextlib.suppress(OSError):
-            while data := os.read(master, 4096):
-                shown += data
-                if b"] 2/4, " in shown:
-                    hold.unlink(missing_ok=True)
-        self.assertEqual(process.wait(), 0)
-        self.assertIn(b"] 2/4, ", shown)
-        self.assertIn(b"left", shown)
 
 
 if __name__ == "__main__":

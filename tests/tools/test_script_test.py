@@ -4,8 +4,9 @@ import os
 import pathlib
 import shutil
 import subprocess
-import tempfile
 import unittest
+
+from support import FolderCase
 
 LAUNCH = pathlib.Path(__file__).resolve().parents[2] / "launch"
 CTEST = """#!/usr/bin/env bash
@@ -28,11 +29,9 @@ skipped: No module named 'torch'
 """
 
 
-class TestScript(unittest.TestCase):
+class TestScript(FolderCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         (self.folder / "launch").mkdir()
         for name in ("test", "lib.sh"):
             shutil.copy(LAUNCH / name, self.folder / "launch")

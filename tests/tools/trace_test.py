@@ -2,15 +2,14 @@ import contextlib
 import io
 import json
 import math
-import pathlib
 import random
-import tempfile
 import unittest
 import xml.etree.ElementTree
 from typing import Any
 from unittest import mock
 
 from report_support import run_report
+from support import FolderCase
 from ddptools.errors import UsageError
 from ddptools.report import main
 from ddptools.trace import Span, common, length_us, load_trace, nested, part_table, rank_table, rank_times, union, without
@@ -68,11 +67,9 @@ def span(name: str, begin: float, end: float) -> Span:
     return Span(name, begin, end)
 
 
-class TraceCase(unittest.TestCase):
+class TraceCase(FolderCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.file = self.folder / "trace.json"
 
     def load(self, made: Any) -> list:
@@ -252,9 +249,9 @@ class DamagedTest(TraceCase):
 
     def test_files(self) -> None:
         good = json.dumps({"traceEvents": events()})
-        for text, told in (("", "no JSON, or cut off"), (good[: len(good) // 2], "no JSON, or cut off"),
-                           ("{}", "no traceEvents"), ("[]", "no spans"), ("3", "no traceEvents"),
-                           ('{"traceEvents": {}}', "no traceEvents"), ("[" * 100_000, "no JSON"), ("\x00", "no JSON"),
+        none = "no JSON with traceEvents, or cut off"
+        for text, told in (("", none), (good[: len(good) // 2], none), ("{}", none), ("3", none), ("[]", "no spans"),
+                           ('{"traceEvents": {}}', none), ("[" * 100_000, none), ("\x00", none),
                            ('[{}, {"ph": "X"}]', "event 1: "), (json.dumps([event("a", 0, 2, 0, 1)]), "its tid"),
                            (json.dumps([event("a", 0, 0, 1, 0)]), "its ts or dur"),
                            (json.dumps([event("a", 0, 0, 0, math.nan)]), "its ts or dur"),
@@ -273,34 +270,13 @@ class DamagedTest(TraceCase):
 
     def test_options(self) -> None:
         self.file.write_text(json.dumps(events()))
-        for told, options in (("results", []), ("cannot be read", ["--trace", self.folder / "none"]),
-                              ("cannot be read", ["--trace", self.folder]), ("--trace", [self.folder, "--step", 1]),
+        for told, options in (("results", []), ("--trace", [self.folder, "--step", 1]),
                               ("steps 0 to 1", ["--trace", self.file, "--step", 2]),
                               ("steps 0 to 1", ["--trace", self.file, "--step", -1]),
                               (".svg or .png", ["--trace", self.file, "--out", self.folder / "t.pdf"]),
                               ("stands alone", ["--trace", self.file, self.folder]),
-                              ("stands alone", ["--trace", self.file, "--md", self.folder / "t.md"]),
-                              ("cannot be written", ["--trace", self.file, "--out", self.folder / "none/t.png"]),
-                              ("cannot be written", ["--trace", self.file, "--out", self.folder / "none/t.svg"]),
-                              ):  # fmt: skip
+                              ("stands alone", ["--trace", self.file, "--md", self.folder / "t.md"])):  # fmt: skip
             self.assertIn(told, self.refused(*options))
-
-    def test_cut_and_changed_anywhere(self) -> None:
-        rng = random.Random(5)
-        values = [None, "x", -1, 0, 2, 1e400, math.nan, [], {}, True, 10**400, "\ud800", 1e15]
-        text = json.dumps(events())
-        for _ in range(300):
-            made = events()
-            for _ in range(rng.randrange(1, 5)):
-                one = rng.choice(made)
-                one[rng.choice(list(one))] = rng.choice(values)
-            damaged = rng.choice((json.dumps(made), text[: rng.randrange(len(text))]))
-            self.file.write_text(damaged)
-            try:
-                timeline = load_trace(self.file)
-            except UsageError:
-                continue
-            rank_table(timeline), part_table(timeline)
 
 
 if __name__ == "__main__":
