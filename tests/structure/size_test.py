@@ -1,0 +1,52 @@
+"""The sizes of folders: growth is a decision that a commit states. Fails if a folder has more lines than here, or if it
+has shrunk by more than a few hundred and the number here was left as it was."""
+
+import subprocess
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CPP = (".h", ".cpp", ".cu", ".cuh")
+STEP = 100  # lines
+SLACK = 4 * STEP
+
+# Lines of code and comments, rounded up to the next hundred.
+LINES = {
+    ("runtime/core", CPP): 2900,
+    ("runtime/device", CPP): 2200,
+    ("runtime/ops", CPP): 11000,
+    ("runtime/comm", CPP): 2600,
+    ("runtime/topology", CPP): 1700,
+    ("runtime/diagnostics", CPP): 2900,
+    ("runtime/train", CPP): 7200,
+    ("models", CPP): 4500,
+    ("data", CPP): 2200,
+    ("launch", CPP): 4100,
+    ("launch", (".py",)): 7500,
+    ("benchmarks", CPP): 4400,
+    ("tests", CPP): 21100,
+    ("tests", (".py",)): 9600,
+}
+
+
+def lines_of(folder: str, endings: tuple[str, ...]) -> int:
+    files = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z", folder], capture_output=True, text=True, check=True)
+    paths = [ROOT / name for name in files.stdout.split("\0") if name.endswith(endings)]
+    return sum(path.read_bytes().count(b"\n") for path in paths if path.is_file())
+
+
+@unittest.skipUnless((ROOT / ".git").exists(), "needs the list of files of git")
+class SizeTest(unittest.TestCase):
+    def test_folders_have_the_size_that_was_decided(self) -> None:
+        for (folder, endings), limit in LINES.items():
+            lines = lines_of(folder, endings)
+            with self.subTest(folder=folder, endings=endings):
+                self.assertGreater(lines, 0)
+                self.assertLessEqual(
+                    lines, limit, f"{folder} has {lines} lines: remove some, or raise the number here and say why"
+                )
+                self.assertGreater(lines, limit - SLACK, f"{folder} has shrunk to {lines} lines: lower the number here")
+
+
+if __name__ == "__main__":
+    unittest.main()
