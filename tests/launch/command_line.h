@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/options.h"
+#include "launch/app/options.h"
 
 namespace ddptrain {
 

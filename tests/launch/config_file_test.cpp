@@ -3,7 +3,7 @@
 #include <map>
 #include <regex>
 
-#include "launch/options.h"
+#include "launch/app/options.h"
 #include "runtime/core/error.h"
 #include "tests/launch/command_line.h"
 

@@ -1,4 +1,4 @@
-#include "launch/options.h"
+#include "launch/app/options.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
-#include "launch/program.h"
+#include "launch/app/program.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "launch/early_start.h"
-#include "launch/nccl_settings.h"
+#include "launch/app/early_start.h"
+#include "launch/app/nccl_settings.h"
 #include "runtime/core/scoped_environment.h"
 #include "runtime/device/device.h"
 #include "tests/launch/process.h"

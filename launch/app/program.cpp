@@ -1,4 +1,4 @@
-#include "launch/program.h"
+#include "launch/app/program.h"
 
 #include <chrono>
 #include <cstdio>

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "launch/options.h"
+#include "launch/app/options.h"
 #include "runtime/comm/world.h"
 #include "runtime/train/checkpoint/checkpoint.h"
 

@@ -1,4 +1,4 @@
-#include "launch/resume.h"
+#include "launch/app/resume.h"
 
 #include <spdlog/spdlog.h>
 

@@ -1,4 +1,4 @@
-#include "launch/drawing.h"
+#include "launch/app/drawing.h"
 
 #include <spawn.h>
 #include <sys/wait.h>

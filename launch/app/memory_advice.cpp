@@ -1,4 +1,4 @@
-#include "launch/memory_advice.h"
+#include "launch/app/memory_advice.h"
 
 #include <spdlog/spdlog.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "launch/describe.h"
+#include "launch/app/describe.h"
 #include "runtime/core/host_memory.h"
 #include "runtime/core/out_of_memory.h"
 #include "runtime/device/free_memory.h"

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "launch/choose_device.h"
-#include "launch/drawing.h"
-#include "launch/help_format.h"
-#include "launch/parse_flags.h"
-#include "launch/program.h"
+#include "launch/app/choose_device.h"
+#include "launch/app/drawing.h"
+#include "launch/app/help_format.h"
+#include "launch/app/parse_flags.h"
+#include "launch/app/program.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"

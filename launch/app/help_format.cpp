@@ -1,4 +1,4 @@
-#include "launch/help_format.h"
+#include "launch/app/help_format.h"
 
 #include <sstream>
 

@@ -1,10 +1,10 @@
-#include "launch/nccl_settings.h"
+#include "launch/app/nccl_settings.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "launch/parse_flags.h"
+#include "launch/app/parse_flags.h"
 
 namespace ddptrain {
 

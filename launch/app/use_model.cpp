@@ -1,4 +1,4 @@
-#include "launch/use_model.h"
+#include "launch/app/use_model.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "launch/choose_device.h"
+#include "launch/app/choose_device.h"
 
 #include <algorithm>
 #include <cstdlib>
