@@ -9,7 +9,7 @@
 
 #include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
-#include "runtime/train/report/report.h"
+#include "runtime/train/report/results.h"
 #include "runtime/train/step/store/training_state.h"
 
 /// The manifest of a checkpoint: which run wrote it, how far that run had come, and size and hash of every file.

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <fstream>
-#include <limits>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "runtime/train/measure/calibration.h"
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/report/description.h"
+#include "runtime/train/report/results.h"
 #include "runtime/train/run/meter.h"
 #include "runtime/train/step/trainer.h"
 
@@ -41,41 +41,6 @@ struct RunInfo {
   PeakRate peak;                                        ///< Of one device.
   std::map<std::string, std::string> environment;       ///< NCCL_* variables.
   std::map<std::string, std::string> configuration;     ///< Value of every flag, by name.
-};
-
-/// Of the steps since the logged step before.
-struct StepResult {
-  std::int64_t epoch = 0;               ///< From 1.
-  std::int64_t step = 0;                ///< Steps done since the start.
-  std::int64_t samples = 0;             ///< Of all ranks, since the start.
-  double loss = 0.0;                    ///< Mean.
-  double learning_rate = 0.0;           ///< Of the last of them, as the next.
-  std::optional<double> gradient_norm;  ///< Before clipping.
-  std::optional<double> samples_per_second;
-  std::optional<double> step_seconds;
-  std::optional<double> exposed_comm_seconds;  ///< Per step; where ranks compute on CPUs.
-  std::vector<SensorWindow> gpus;              ///< Of each rank; empty where no sensors were read.
-};
-
-struct EpochResult {
-  std::int64_t epoch = 0;  ///< From 1.
-  std::int64_t step = 0;   ///< Steps done since the start.
-  double train_loss = 0.0;
-  double train_accuracy = 0.0;
-  double test_loss = 0.0;
-  double test_accuracy = 0.0;
-  double samples_per_second = 0.0;  ///< NaN if this process has run none of its steps.
-  double last_loss =
-      std::numeric_limits<double>::quiet_NaN();  ///< Of the last step; NaN where this process has not run it.
-};
-
-struct CheckpointTotals {
-  std::int64_t written = 0;
-  std::int64_t failed = 0;
-  std::uint64_t bytes = 0;           ///< Of one.
-  double pause_seconds = 0.0;        ///< The longest for which training stood still.
-  double pause_seconds_total = 0.0;  ///< All together.
-  double write_seconds = 0.0;        ///< The longest, beside training.
 };
 
 struct RunResult {

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "runtime/device/sensors.h"
+
+namespace ddptrain {
+
+/// Of the steps since the logged step before.
+struct StepResult {
+  std::int64_t epoch = 0;               ///< From 1.
+  std::int64_t step = 0;                ///< Steps done since the start.
+  std::int64_t samples = 0;             ///< Of all ranks, since the start.
+  double loss = 0.0;                    ///< Mean.
+  double learning_rate = 0.0;           ///< Of the last of them, as the next.
+  std::optional<double> gradient_norm;  ///< Before clipping.
+  std::optional<double> samples_per_second;
+  std::optional<double> step_seconds;
+  std::optional<double> exposed_comm_seconds;  ///< Per step; CPUs only.
+  std::vector<SensorWindow> gpus;              ///< Of each rank; empty without sensors.
+};
+
+struct EpochResult {
+  std::int64_t epoch = 0;  ///< From 1.
+  std::int64_t step = 0;   ///< Steps done since the start.
+  double train_loss = 0.0;
+  double train_accuracy = 0.0;
+  double test_loss = 0.0;
+  double test_accuracy = 0.0;
+  double samples_per_second = 0.0;                              ///< NaN if this process has run none of its steps.
+  double last_loss = std::numeric_limits<double>::quiet_NaN();  ///< Of the last step; NaN if another process ran it.
+};
+
+struct CheckpointTotals {
+  std::int64_t written = 0;
+  std::int64_t failed = 0;
+  std::uint64_t bytes = 0;           ///< Of one.
+  double pause_seconds = 0.0;        ///< The longest pause of training.
+  double pause_seconds_total = 0.0;  ///< All together.
+  double write_seconds = 0.0;        ///< The longest write, while training goes on.
+};
+
+}  // namespace ddptrain
