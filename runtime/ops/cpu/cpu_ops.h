@@ -15,7 +15,7 @@ namespace ddptrain {
 /// oracle of those on GPUs. Results are the same bits for the same number of threads.
 class CpuOps {
  public:
-  explicit CpuOps(Device& device) : device_(dynamic_cast<CpuDevice&>(device)) {}
+  explicit CpuOps(Device& device);
 
  protected:
   DType dtype() const { return device_.dtype(); }
