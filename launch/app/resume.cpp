@@ -23,12 +23,13 @@ std::string ways_to_keep(const RunIdentity& saved, const RunIdentity& run) {
   }
   const std::int64_t of_rank = saved.samples_per_step / run.world_size;
   if (of_rank % saved.batch == 0) {
-    return fmt::format("--batch {} --grad-accum {} keeps them", saved.batch, of_rank / saved.batch);
+    return fmt::format("--batch {} --grad-accum {} keeps the samples per step", saved.batch, of_rank / saved.batch);
   }
   if (of_rank % saved.grad_accum == 0) {
-    return fmt::format("--batch {} --grad-accum {} keeps them", of_rank / saved.grad_accum, saved.grad_accum);
+    return fmt::format("--batch {} --grad-accum {} keeps the samples per step", of_rank / saved.grad_accum,
+                       saved.grad_accum);
   }
-  return fmt::format("--batch {} --grad-accum 1 keeps them", of_rank);
+  return fmt::format("--batch {} --grad-accum 1 keeps the samples per step", of_rank);
 }
 
 void check_model(const Checkpoint& checkpoint, const RunIdentity& run) {

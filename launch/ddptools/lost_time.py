@@ -9,9 +9,9 @@ from ddptools.tables import MOST_ROWS, Table
 from ddptools.words import percent
 
 EXPOSED = "exposed communication"
-TOGETHER = "slower together"
+TOGETHER = "contention"
 STRAGGLERS = "stragglers"
-SLOWER = "slower together and stragglers"  # where the ranks' mean was not kept
+SLOWER = "contention and stragglers"  # where the ranks' mean was not kept
 INPUT = "input"
 LAUNCH_GAPS = "launch gaps"
 SLOWED_DOWN = "compute slowed down by communication"
@@ -22,7 +22,7 @@ FIELDS = {EXPOSED: "exposed_comm_us", TOGETHER: "together_us", STRAGGLERS: "stra
 
 BENCH_PARTS = {"exposed_communication": EXPOSED, "data": INPUT, "launch_gaps": LAUNCH_GAPS}  # of ddpbench step
 
-ONE_RANK = "one rank alone"
+ONE_RANK = "single-rank baseline"
 NO_COMMUNICATION = "without communication"
 
 MEANING = {
@@ -30,7 +30,7 @@ MEANING = {
     TOGETHER: "all ranks at once, without communication, on average, against one alone",
     STRAGGLERS: "the slowest rank against the mean, without communication",
     SLOWER: "the slowest rank without communication, against one alone",
-    SLOWED_DOWN: "the end of the load beside communication, against the load alone",
+    SLOWED_DOWN: "end of the load with communication, against the load without it",
     WAITING: "from the end of the load to that of communication",
 }
 
@@ -164,7 +164,7 @@ def lost_time_words(found: list[Loss]) -> str:
     """Of the case that loses the largest share."""
     worst = max(found, key=lambda loss: loss.share)
     if worst.share <= 0:
-        return f"No step takes longer than {worst.baseline}."
+        return f"No step takes longer than the {worst.baseline}."
     shares = {name: seconds / worst.step_seconds for name, seconds in worst.part_seconds.items()}
     parts = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if abs(share) >= 5e-4)
     unit, factor = time_unit([worst])

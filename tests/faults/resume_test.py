@@ -141,7 +141,7 @@ class ResumeTest(JobTest):
             (2, saving, ["checkpoint of step 111", "--resume auto"]),
             (2, [*QUICK, "--resume", "c", "--hidden", "17"], ["its model has hidden 16, and this run's 17"]),
             (2, [*CNN, "--batch", "8", "--resume", "c"], ["model mlp"]),
-            (1, [*QUICK, "--resume", "c"], ["--batch 8 --grad-accum 2 keeps them"]),
+            (1, [*QUICK, "--resume", "c"], ["--batch 8 --grad-accum 2 keeps the samples per step"]),
             (3, [*QUICK, "--resume", "c"], ["3 ranks cannot share 16 samples"]),
             (2, [*QUICK, "--resume", "c", "--data", "synthetic:608"], ["data"]),
             (2, [*QUICK, "--resume", "c", "--steps", "100"], ["has 111 steps behind it"]),

@@ -54,7 +54,7 @@ class LostTimeTest(ReportCase):
         summary |= {"step_seconds_without_communication": 102e-6, "step_seconds_without_communication_mean": 101e-6}
         (loss,) = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
         expected = {"compute slowed down by communication": 3, "waiting for communication": 5}
-        expected |= {"slower together": 1, "stragglers": 1}
+        expected |= {"contention": 1, "stragglers": 1}
         self.assertEqual({name: round(1e6 * part, 6) for name, part in loss.part_seconds.items()}, expected)
 
     def test_the_slowest_rank_is_named_by_how_often_it_is(self) -> None:
@@ -75,7 +75,7 @@ class LostTimeTest(ReportCase):
         self.assertEqual(experiment.unit, "samples/s")
         self.assertAlmostEqual(experiment.measured[1].rate, 4 * 32 / 905e-6)
         (loss,) = losses(experiment)
-        expected = {"exposed communication": 100, "slower together": 46, "stragglers": 12, "input": 15}
+        expected = {"exposed communication": 100, "contention": 46, "stragglers": 12, "input": 15}
         expected |= {"launch gaps": 40}
         self.assertEqual({name: round(1e6 * part, 6) for name, part in loss.part_seconds.items()}, expected)
         self.assertEqual((round(1e6 * loss.step_seconds, 6), round(1e6 * loss.useful_seconds, 6)), (905, 692))
@@ -83,7 +83,7 @@ class LostTimeTest(ReportCase):
     def test_only_what_ddpbench_measured(self) -> None:
         graph = {"data": None, "launch_gaps": 0.0}
         (loss,) = losses(self.experiment([step_bench(1, ONE | graph), step_bench(4, FOUR | graph)]))
-        self.assertEqual(list(loss.part_seconds), ["exposed communication", "slower together and stragglers"])
+        self.assertEqual(list(loss.part_seconds), ["exposed communication", "contention and stragglers"])
         self.assertAlmostEqual(sum(loss.part_seconds.values()), loss.step_seconds - loss.useful_seconds)
         for records in ([step_bench(4, FOUR)], [step_bench(1, ONE, batch_per_rank=128), step_bench(4, FOUR)]):
             self.assertEqual(losses(self.experiment(records)), [])
@@ -105,7 +105,7 @@ class LostTimeTest(ReportCase):
         found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
         self.assertIn("7.0% of 134.0 us", lost_time_words(found))
         self.assertEqual(lost_time_table(found).rows[0], ["main", "134.0", "124.6", "8.00", "1.31", "0.07", "93.0%"])
-        self.assertEqual(lost_time_table(found).header[1:3], ["step, us", "one rank alone, us"])
+        self.assertEqual(lost_time_table(found).header[1:3], ["step, us", "single-rank baseline, us"])
         told = summary | {"stragglers_us_half_width": 0.05, "exposed_comm_us_half_width": 1.234}
         found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=told)]))
         self.assertEqual(lost_time_table(found).rows[0][3:6], ["8.00 +- 1.23", "1.31", "0.07 +- 0.05"])
@@ -138,7 +138,7 @@ class LostTimeTest(ReportCase):
     def test_nothing_lost(self) -> None:
         summary = {"step_seconds": 1.0, "scaling_efficiency": 1.1, "step_seconds_without_communication": 0.95}
         found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
-        self.assertEqual(lost_time_words(found), "No step takes longer than one rank alone.")
+        self.assertEqual(lost_time_words(found), "No step takes longer than the single-rank baseline.")
 
     def test_damaged_results(self) -> None:
         rng = random.Random(3)

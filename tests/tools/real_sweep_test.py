@@ -52,7 +52,7 @@ class RealSweepTest(FolderCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         markdown = (self.folder / "r.md").read_text()
         self.assertIn("Without any all-reduce", markdown)
-        self.assertIn("waiting for communication, ms | slower together, ms | stragglers, ms | efficiency |", markdown)
+        self.assertIn("waiting for communication, ms | contention, ms | stragglers, ms | efficiency |", markdown)
         self.assertIn("| 2x1 emulated |", markdown)
         self.assertIn("All 2 settings end with the same parameters, bit by bit.", markdown)
 

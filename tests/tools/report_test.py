@@ -275,11 +275,11 @@ class PageTest(ReportCase):
         write_results(self.folder / "results", everything())
         self.report("--md", self.folder / "r.md")
         markdown = (self.folder / "r.md").read_text()
-        self.assertIn("| case | step, ms | one rank alone, ms | exposed communication, ms | slower", markdown)
+        self.assertIn("| case | step, ms | single-rank baseline, ms | exposed communication, ms | contention", markdown)
         self.assertIn("| 2 ranks, batch 64 | 1.00 | 0.80 | 0.10 | 0.10 | 80.0% |", markdown)
-        self.assertIn("exposed communication, ms | slower together, ms | stragglers, ms | efficiency |", markdown)
+        self.assertIn("exposed communication, ms | contention, ms | stragglers, ms | efficiency |", markdown)
         self.assertIn("| layout 1x4 | 1.00 | 0.70 | 0.10 | 0.15 | 0.05 | 70.0% |", markdown)
-        self.assertIn("30.0% of 1.00 ms (exposed communication 10.0%, slower together 15.0%, stragglers 5.0%). "
+        self.assertIn("30.0% of 1.00 ms (exposed communication 10.0%, contention 15.0%, stragglers 5.0%). "
                       "Its slowest rank is rank 2 in 2 of 2 runs, 4.7% above the mean.", markdown)  # fmt: skip
 
     def test_empty(self) -> None:

@@ -26,8 +26,9 @@ VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_si
   }
   if (all % world_size != 0) {
     usage_error(
-        "--virtual-ranks {} on {}: each rank takes as many virtual ranks as the others. Use 1, 2, 4 or another "
-        "power of two up to {}.",
+        "--virtual-ranks {} on {}: the virtual ranks do not divide among the ranks. Start 1, 2, 4 or another power of "
+        "two "
+        "of ranks, up to {}.",
         all, counted(world_size, "rank"), all);
   }
   const std::int64_t count = all / world_size;
