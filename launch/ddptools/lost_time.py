@@ -164,7 +164,7 @@ def lost_time_words(found: list[Loss]) -> str:
     """Of the case that loses the largest share."""
     worst = max(found, key=lambda loss: loss.share)
     if worst.share <= 0:
-        return f"No step takes longer than the {worst.baseline}."
+        return f"No step takes longer than its reference ({worst.baseline})."
     shares = {name: seconds / worst.step_seconds for name, seconds in worst.part_seconds.items()}
     parts = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if abs(share) >= 5e-4)
     unit, factor = time_unit([worst])

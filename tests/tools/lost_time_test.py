@@ -138,7 +138,7 @@ class LostTimeTest(ReportCase):
     def test_nothing_lost(self) -> None:
         summary = {"step_seconds": 1.0, "scaling_efficiency": 1.1, "step_seconds_without_communication": 0.95}
         found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
-        self.assertEqual(lost_time_words(found), "No step takes longer than the single-rank baseline.")
+        self.assertEqual(lost_time_words(found), "No step takes longer than its reference (single-rank baseline).")
 
     def test_damaged_results(self) -> None:
         rng = random.Random(3)
