@@ -56,7 +56,8 @@ class FakeDevice : public Device {
   bool capturing() const { return capturing_; }
   std::string name(Stream stream) const { return stream.handle == &compute_ ? "compute" : "communication"; }
 
-  std::size_t inbox = 0;  ///< What OptimizerOps::inbox_bytes() answers.
+  std::size_t inbox = 0;          ///< What OptimizerOps::inbox_bytes() answers.
+  std::vector<const void*> sums;  ///< Where OptimizerOps::add_nodes() has written.
 
  private:
   struct Replay final : Graph {
@@ -96,6 +97,7 @@ class FakeDevice : public Device {
     }
     void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream stream) override {
       device_.log.push_back(fmt::format("sum of {} nodes of {} on {}", nodes.size(), sum.size(), device_.name(stream)));
+      device_.sums.push_back(sum.data);
     }
     void add_tree(const Tensor& leaves, const Tensor& sum, Stream stream) override {
       device_.log.push_back(

@@ -231,6 +231,23 @@ TEST_F(TreePathTest, RefusesWhatIsNoBinaryTree) {
   EXPECT_THROW(make_tree_exchange(of_three, below, device, three), Error);
 }
 
+/// Sums of bf16 gradients are sent as f32 from memory of their own, and are gradients where nothing is sent.
+TEST(VirtualRankMemory, OnlyWhatIsSentLiesApartFromTheGradients) {
+  FakeDevice device(false, Precision::bf16);
+  FakeCommunicator communicator(device, 4);
+  TrainerOptions options;
+  options.virtual_ranks = 8;
+  const ParameterArena arena({{"a", {512}}}, {1, 0}, device, communicator);
+  Optimizer optimizer(options.optimizer, 0.0f, arena, device);
+  const StepCommunication made = make_step_communication(options, arena, optimizer, device, communicator);
+  const void* gradients = arena.bucket_gradients(0).data;
+  const auto ignore = [](std::size_t, Stream) {};
+  made.gradients->start(0, device.compute_stream(), ignore);
+  EXPECT_NE(device.sums.back(), gradients);
+  made.no_gradients->start(0, device.compute_stream(), ignore);
+  EXPECT_EQ(device.sums.back(), gradients);
+}
+
 /// bf16 gradients: 2 bytes; sums: 4.
 TEST(VirtualRankMemory, HasALevelOfSumsForEachLevelOfTheTree) {
   FakeDevice device(false, Precision::bf16);

@@ -38,14 +38,23 @@ void VirtualRankSums::keep(std::int64_t i) {
   ops_.add_nodes(nodes, level(complete, 0, size), stream);
 }
 
-Tensor VirtualRankSums::fold(std::size_t bucket, Stream stream) {
+void VirtualRankSums::fold(std::size_t bucket, Stream stream) {
+  fold_into(arena_.bucket_gradients(bucket), bucket, stream);
+}
+
+Tensor VirtualRankSums::fold_to_send(std::size_t bucket, Stream stream) {
+  const Bucket& b = arena_.plan().buckets.at(bucket);
+  const Tensor root = wide_ ? level(levels_.size() - 1, b.begin, b.size) : arena_.bucket_gradients(bucket);
+  fold_into(root, bucket, stream);
+  return root;
+}
+
+void VirtualRankSums::fold_into(const Tensor& root, std::size_t bucket, Stream stream) {
+  if (depth_ == 0) return;
   const Bucket& b = arena_.plan().buckets.at(bucket);
   std::vector<Tensor> nodes = {arena_.bucket_gradients(bucket)};
-  if (depth_ == 0) return nodes.front();
   for (std::size_t k = 0; k < depth_; ++k) nodes.push_back(level(k, b.begin, b.size));
-  const Tensor root = wide_ ? level(levels_.size() - 1, b.begin, b.size) : nodes.front();
   ops_.add_nodes(nodes, root, stream);
-  return root;
 }
 
 }  // namespace ddptrain
