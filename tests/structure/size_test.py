@@ -18,7 +18,7 @@ LINES = {
     ("runtime/comm", CPP): 2600,
     ("runtime/topology", CPP): 1700,
     ("runtime/diagnostics", CPP): 2900,
-    ("runtime/train", CPP): 7200,
+    ("runtime/train", CPP): 7300,
     ("models", CPP): 4500,
     ("data", CPP): 2200,
     ("launch", CPP): 4100,
