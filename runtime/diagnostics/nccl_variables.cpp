@@ -11,12 +11,13 @@
 namespace ddptrain {
 namespace {
 
-/// A struct at `offset` of `file`, zeroed if it does not fit.
+/// `count` structs at `offset` of `file`; none if they do not fit.
 template <class T>
-T read_at(std::string_view file, std::size_t offset) {
-  T value{};
-  if (offset <= file.size() && sizeof(T) <= file.size() - offset) std::memcpy(&value, file.data() + offset, sizeof(T));
-  return value;
+std::vector<T> read_at(std::string_view file, std::size_t offset, std::size_t count) {
+  if (offset > file.size() || count > (file.size() - offset) / sizeof(T)) return {};
+  std::vector<T> values(count);
+  std::memcpy(values.data(), file.data() + offset, count * sizeof(T));
+  return values;
 }
 
 std::string_view stretch(std::string_view file, const Elf64_Shdr& section) {
@@ -26,17 +27,15 @@ std::string_view stretch(std::string_view file, const Elf64_Shdr& section) {
 
 /// Empty if there is none.
 std::string_view section_named(std::string_view file, std::string_view name) {
-  const auto header = read_at<Elf64_Ehdr>(file, 0);
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64) return {};
-  const auto section = [&](std::size_t i) {
-    return read_at<Elf64_Shdr>(file, header.e_shoff + i * sizeof(Elf64_Shdr));
-  };
-  const std::string_view names = stretch(file, section(header.e_shstrndx));
-  for (std::size_t i = 0; i < header.e_shnum; ++i) {
-    const Elf64_Shdr found = section(i);
-    if (found.sh_name >= names.size()) continue;
-    const std::string_view rest = names.substr(found.sh_name);
-    if (rest.substr(0, rest.find('\0')) == name) return stretch(file, found);
+  if (!file.starts_with(ELFMAG) || file.size() < sizeof(Elf64_Ehdr) || file[EI_CLASS] != ELFCLASS64) return {};
+  const auto header = read_at<Elf64_Ehdr>(file, 0, 1).front();
+  const auto sections = read_at<Elf64_Shdr>(file, header.e_shoff, header.e_shnum);
+  if (header.e_shstrndx >= sections.size()) return {};
+  const std::string_view names = stretch(file, sections[header.e_shstrndx]);
+  for (const Elf64_Shdr& section : sections) {
+    if (section.sh_name >= names.size()) continue;
+    const std::string_view rest = names.substr(section.sh_name);
+    if (rest.substr(0, rest.find('\0')) == name) return stretch(file, section);
   }
   return {};
 }

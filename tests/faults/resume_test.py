@@ -6,7 +6,7 @@ import signal
 import time
 import unittest
 
-from support import SHARE_GPU, SHARING, TINY, Job, JobTest, find_mpirun, gpus, is_pending, kill, starts, words
+from support import HYDRA, SHARE_GPU, SHARING, TINY, Job, JobTest, find_mpirun, gpus, is_pending, kill, starts, words
 
 CNN = ["--device", "cpu", "--baseline", "off", "--data", "synthetic:192"]
 GPT = ["--device", "cpu", "--baseline", "off", "--model", "gpt", "--layers", "1", "--width", "32", "--heads", "2",
@@ -268,7 +268,7 @@ class SignalTest(JobTest):
             self.assertTrue(job.running())
             kill(job.process.pid, find_mpirun().end)
             # MPICH's mpirun may return 0 after a signal of its own.
-            self.assertIn(job.wait(), (75, 0) if find_mpirun().name == "Hydra" else (75,), job.text())
+            self.assertIn(job.wait(), (75, 0) if find_mpirun() is HYDRA else (75,), job.text())
             shutil.rmtree(self.folder / "c")
 
     def test_term_and_int_at_any_rank_write_one_and_end_with_75(self) -> None:
