@@ -42,7 +42,7 @@ int run(std::vector<std::string> command, const MemoryFile& input, const MemoryF
 std::string script() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto path = program.parent_path() / "ddptools" / "draw_topology.py";
+  const auto path = program.parent_path() / "ddptools" / "pictures" / "draw_topology.py";
   if (!std::filesystem::exists(path, error)) {
     usage_error("--svg, --png: {} is not there. The build makes it a link to launch/ddptools.", path.string());
   }

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "launch"))
-from ddptools.mpirun import OPEN_MPI, find_mpirun  # noqa: E402, F401
+from ddptools.common.mpirun import OPEN_MPI, find_mpirun  # noqa: E402, F401
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN") or ROOT / "build-cpu/bin")
 SHARING = int(os.environ.get("DDPTRAIN_TEST_RANKS", "0"))  # ranks that share the GPUs: tests/gpu/run

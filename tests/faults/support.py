@@ -22,8 +22,8 @@ LIMIT = 300.0  # seconds after which a job hangs
 ENDLESS = 10_000_000  # steps
 
 sys.path.insert(0, str(ROOT / "launch"))
-from ddptools.mpirun import HYDRA, find_mpirun  # noqa: E402
-from ddptools.runner import end_session  # noqa: E402
+from ddptools.common.mpirun import HYDRA, find_mpirun  # noqa: E402, F401
+from ddptools.common.runner import end_session  # noqa: E402
 
 SHARING = int(os.environ.get("DDPTRAIN_TEST_RANKS", "0"))  # ranks that share the GPUs: tests/gpu/run
 SHARE_GPU = ["--share-gpu"] if SHARING else []

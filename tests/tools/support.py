@@ -15,8 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "launch"))
-
 
 
 class FolderCase(unittest.TestCase):

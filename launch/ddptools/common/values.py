@@ -1,0 +1,45 @@
+"""Values of files that others wrote: whatever is damaged counts as missing."""
+
+import math
+import statistics
+from typing import Any
+
+
+def positive(value: Any) -> float | None:
+    """A number above 0 of a size with which sums and products stay finite, else None."""
+    number = finite(value)
+    return number if number is not None and 1e-30 < number < 1e30 else None
+
+
+def finite(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def number_of(text: str) -> float:
+    """A setting as a number; 0 where it is none."""
+    try:
+        return finite(float(text)) or 0.0
+    except ValueError:
+        return 0.0
+
+
+def table_of(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def median_of(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def setting_value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,118 @@
+import contextlib
+import io
+import json
+from typing import Any
+
+from ddptools.common.errors import UsageError
+from ddptools.report.flight import first_difference, load
+from ddptools.report.program import main
+from tests.tools.report.support import run_report
+from tests.tools.support import FolderCase
+
+Line = dict[str, Any]
+
+
+def collective(sequence: int, name: str = "all-reduce", finished: bool = True, bucket: int | None = 1) -> Line:
+    times = {"queued": 100.0 + sequence, "started": 100.0 + sequence, "finished": 100.5 + sequence if finished else None}
+    return {"event": "collective", "sequence": sequence, "name": name, "bucket": bucket, "bytes": 8, "step": 7} | times
+
+
+def progress(waits: str = "", sequence: int = 0) -> Line:
+    name = "all-reduce" if sequence else ""
+    steps = {"steps_queued": 7, "steps_ended": 7}
+    return {"phase": "training", "waiting_for": waits, "seconds": 3.0, "sequence": sequence, "collective": name,
+            "bucket": 1 if sequence else None} | steps  # fmt: skip
+
+
+def first(rank: int, ranks: int, reason: str = "asked", **more: Any) -> Line:
+    known = {"event": "flight", "program": "ddptrain", "rank": rank, "world_size": ranks, "host": f"host{rank}"}
+    known |= {"job": "cafe", "time": 200.0}
+    return known | {"process": 40 + rank, "reason": reason, "message": f"rank {rank} tells"} | progress() | more
+
+
+class FlightTest(FolderCase):
+    def write(self, rank: int, lines: list[Line], rest: str = "") -> None:
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (self.folder / f"rank{rank}.jsonl").write_text(text + rest)
+
+    def difference(self, *ranks: list[Line], computing: int | None = None) -> str:
+        """`computing`: the rank that does not wait although it has an open collective."""
+        for rank, collectives in enumerate(ranks):
+            is_open = any(line["finished"] is None for line in collectives)
+            waits = "all-reduce" if is_open and rank != computing else ""
+            self.write(rank, [first(rank, len(ranks), waiting_for=waits), *collectives])
+        return first_difference(load(self.folder))
+
+    def report(self) -> str:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(main(["--flight", str(self.folder)]), 0)
+        return out.getvalue()
+
+    def test_a_collective_that_a_rank_never_called(self) -> None:
+        waiting = [collective(117), collective(118, finished=False)]
+        text = self.difference(waiting, waiting, [collective(117)])
+        self.assertEqual(
+            text, "Rank 2 never called collective 118, all-reduce of bucket 1 after 7 steps, in which ranks 0, 1 waited."
+        )
+
+    def test_the_oldest_records_are_not_a_difference(self) -> None:
+        long = [collective(n) for n in range(1, 6)]
+        self.assertIn("all of them ended", self.difference(long, long[3:]))
+
+    def test_different_collectives(self) -> None:
+        text = self.difference([collective(5, "barrier", False, None)], [collective(5, "gather", False, None)])
+        self.assertEqual(
+            text, "Collective 5 is not the same on all ranks: rank 0 called barrier; rank 1 called gather."
+        )
+
+    def test_other_buckets_are_other_collectives(self) -> None:
+        self.assertIn("not the same", self.difference([collective(5, bucket=0)], [collective(5, bucket=1)]))
+
+    def test_a_collective_that_ended_on_some_ranks(self) -> None:
+        text = self.difference([collective(5)], [collective(5, finished=False)])
+        self.assertIn("ended on some ranks, and not on rank 1", text)
+
+    def test_all_wait_in_one(self) -> None:
+        waiting = [collective(5, finished=False)]
+        self.assertIn("All these ranks waited in collective 5", self.difference(waiting, waiting))
+
+    def test_a_rank_that_computes_does_not_wait(self) -> None:
+        waiting = [collective(5, finished=False)]
+        text = self.difference(waiting, waiting, waiting, computing=1)
+        self.assertEqual(text, "Collective 5, all-reduce of bucket 1 after 7 steps, ended on none of these ranks, "
+                         "but rank 1 did not wait in it: see the stacks.")  # fmt: skip
+        self.assertRegex(self.report(), r"\n +1 +host1 +training +nobody ")
+        text = self.difference([collective(4)], waiting, waiting, computing=1)
+        self.assertIn("Rank 0 never called collective 5", text)
+        self.assertIn("in which rank 2 waited", text)
+
+    def test_report(self) -> None:
+        peer = {"event": "peer", "rank": 1, "host": "host1", "answers": False, "heard_seconds_ago": 3.4} | progress()
+        silent = {"event": "peer", "rank": 2, "host": "host2", "answers": False, "heard_seconds_ago": None}
+        thread = {"event": "thread", "id": 40, "name": "ddptrain", "state": "S", "frames": ["libmpi.so(MPI_Test+0x1)"]}
+        told = first(0, 3, "timeout", **progress("all-reduce", 9))
+        self.write(0, [told, peer, silent, collective(9, finished=False), thread], '{"event": "thr')
+        text = self.report()
+        self.assertIn("rank 0 tells", text)
+        self.assertRegex(text, r"0 +host0 +training +all-reduce +3.0 s +7 of 7 +9 all-reduce of bucket 1 +its own record")
+        self.assertRegex(text, r"1 +host1 +training +nobody +3.0 s +7 of 7 +none +rank 0, 3.4 s before")
+        self.assertRegex(text, r"2 +host2 .* nobody")
+        self.assertIn("no record of ranks 1, 2", text)
+        self.assertIn("1 lines could not be read", text)
+        self.assertIn("libmpi.so(MPI_Test+0x1)", text)
+
+    def test_records_of_an_older_job_are_left_out(self) -> None:
+        self.write(0, [first(0, 1)])
+        self.write(1, [first(1, 2, job="dead", time=100.0)])
+        self.assertEqual([flight.rank for flight in load(self.folder)], [0])
+
+    def test_nothing_there(self) -> None:
+        (self.folder / "metrics.jsonl").write_text('{"event": "start"}\n')
+        with self.assertRaisesRegex(UsageError, "no flight record"):
+            main(["--flight", str(self.folder)])
+
+    def test_stands_alone(self) -> None:
+        done = run_report("--flight", self.folder, "--md", "a.md")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("stands alone", done.stderr)

@@ -1,0 +1,140 @@
+"""What a page begins with, what it warns of, and what stands out on it."""
+
+import pathlib
+import re
+import subprocess
+from typing import Any
+
+from ddptools.report.sweeps.experiment import load
+from ddptools.report.sweeps.page import folder_name, title_of, titles_of
+from ddptools.report.sweeps.summary import measured_on, warnings_of
+from ddptools.results.description import defaults_of
+from tests.tools.report.support import ReportCase, algo, everything, run_report, runs
+from tests.tools.support import make_programs, write_results
+
+
+class SummaryTest(ReportCase):
+    def test_scaling_placement_and_single_cases(self) -> None:
+        scaling = runs("1", [100], {"ranks": 1}) + runs("4", [360], {"ranks": 4})
+        self.assertEqual(self.words(scaling), "4 ranks: 3.60 times one rank, efficiency 90.0% (360.0 images/s).")
+        pairs = runs("a", [100, 101, 102], {"ranks": 2, "gpus": "0,1"})
+        pairs += runs("b", [50, 51, 52], {"ranks": 2, "gpus": "0,3"})
+        self.assertEqual(self.words(pairs), "0,3: -49.5% (against gpus 0,1, 101.0 images/s).")
+        self.assertEqual(self.words(runs("a", [7], {"ranks": 2})), "main: 7 images/s (one run).")
+        self.assertEqual(self.words(runs("a", [None], {"ranks": 2})), "No run gave a number.")
+
+    def test_the_title_has_machine_and_date(self) -> None:
+        records = runs("a", [1, 2], {"ranks": 2}, started="2026-11-21T18:36:12+00:00")
+        self.assertEqual(title_of([self.experiment(records)]), "made-up on 2 x G, 2026-11-21")
+        records[1]["started"] = "2026-11-22T01:00:00+00:00"
+        self.assertEqual(measured_on([self.experiment(records)]), "2 x G, 2026-11-21 to 2026-11-22")
+        machine = {"cpu": "AMD EPYC", "gpus": []}
+        other = self.experiment(runs("a", [1], {"ranks": 2}, machine=machine))
+        days = "2026-11-21 to 2026-11-22"
+        self.assertEqual(title_of([self.experiment(records), other]), f"made-up on 2 x G and AMD EPYC, {days}")
+        self.assertEqual(title_of([]), "Measurements")
+
+    def test_the_page_opens_with_links_to_all_experiments(self) -> None:
+        write_results(self.folder / "results", everything())
+        done = run_report(self.folder / "results", "--out", self.folder / "r.html", "--md", self.folder / "r.md")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        page = (self.folder / "r.html").read_text()
+        headings = dict(re.findall(r'<h2 id="([^"]+)">(made-up[^<]*)</h2>', page))
+        entries = re.findall(r'<p class="about"><a href="#([^"]+)">([^<]*)</a>', page)
+        self.assertEqual(entries, list(headings.items()))
+        self.assertEqual(len(entries), 5)
+        self.assertLess(page.index('class="entry"'), page.index("<h2"))
+        self.assertIn('<a href="#how-to-read">', page)
+        self.assertIn('<h2 id="how-to-read">', page)
+
+    def test_names_of_folders_and_no_paths(self) -> None:
+        write_results(self.folder / "deep" / "a", everything())
+        write_results(self.folder / "deep" / "b", everything())
+        with open(self.folder / "deep" / "b" / "results.jsonl", "a") as file:
+            file.write("{cut")
+        arguments = [self.folder / "deep" / name for name in "ab"]
+        done = run_report(*arguments, "--out", self.folder / "r.html", "--md", self.folder / "r.md")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name in ("r.html", "r.md"):
+            self.assertNotIn(str(self.folder), (self.folder / name).read_text())
+        self.assertIn("b: 1 line could not be read", (self.folder / "r.md").read_text())
+        self.assertIn("## made-up: weak in a\n", (self.folder / "r.md").read_text())
+
+    def test_folders_of_the_same_name_are_told_apart(self) -> None:
+        one, other = (pathlib.Path(f"/x/{name}/scaling/results.jsonl") for name in ("old", "new"))
+        self.assertEqual(folder_name(one, [other]), "old/scaling")
+        self.assertEqual(folder_name(one, [pathlib.Path("/x/old/loss/results.jsonl")]), "scaling")
+        folders = [write_results(self.folder / name / "s", algo("", [1.0])) for name in ("old", "new")]
+        self.assertEqual(titles_of(load(folders).experiments), ["made-up in old/s", "made-up in new/s"])
+
+    def test_defaults_come_from_the_program(self) -> None:
+        program = make_programs(self.folder) / "ddptrain"
+        text = program.read_text()
+        program.write_text(text.replace('if "--print-config" in sys.argv:\n', 'if "--print-config" in sys.argv:\n'
+                                        '    print("bucket-mb = 25\\noverlap = \\"on\\"\\nlr = 0.001")\n'))  # fmt: skip
+        found = defaults_of(program, {"config": "configs/cnn.toml", "bucket-mb": "4"})
+        self.assertEqual(found, {"bucket-mb": "25", "overlap": "on", "lr": "0.001"})
+        self.assertEqual(defaults_of(self.folder / "none", {"model": "cnn"}), {})
+
+
+class WarningsTest(ReportCase):
+    def warnings(self, records: list[dict[str, Any]]) -> list[str]:
+        return warnings_of(self.experiment(records))
+
+    def test_efficiencies_above_all(self) -> None:
+        def scaling(rate: float, in_job: float, **more: Any) -> list[dict[str, Any]]:
+            summary = {"scaling_efficiency": in_job} | more
+            return runs("1", [100], {"ranks": 1}) + runs("2", [rate], {"ranks": 2}, summary=summary)
+
+        self.assertEqual(self.warnings(scaling(199, 0.99)), [])
+        self.assertEqual(self.warnings(scaling(200, 1.0)), [])
+        (line,) = self.warnings(scaling(210, 0.99))
+        self.assertIn("An efficiency above 100%: 105.0% of 2 ranks.", line)
+        (line,) = self.warnings(scaling(199, 1.02))
+        self.assertIn("An efficiency in the job above 100%: 102.0% of 2 ranks.", line)
+        (line,) = self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.01))
+        self.assertIn("102.0% of 2 ranks (95% interval 101.0% to 103.0%).", line)
+        self.assertEqual(self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.03)), [])  # it may be 100%
+
+    def test_what_may_be_noise_is_no_warning(self) -> None:
+        def scaling(*rates: float) -> list[dict[str, Any]]:
+            return runs("1", [100, 103, 98], {"ranks": 1}) + runs("2", list(rates), {"ranks": 2})
+
+        self.assertEqual(self.warnings(scaling(202, 207, 199)), [])
+        self.assertEqual(len(self.warnings(scaling(232, 237, 229))), 1)
+
+    def test_they_stand_on_the_page(self) -> None:
+        records = runs("1", [100], {"ranks": 1}) + runs("2", [230], {"ranks": 2})
+        write_results(self.folder / "results", records)
+        done = run_report(self.folder / "results", "--out", self.folder / "r.html", "--md", self.folder / "r.md")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('<div class="warnings"><p>An efficiency above 100%: 115.0%', (self.folder / "r.html").read_text())
+        self.assertIn("> **Warning**: An efficiency above 100%: 115.0%", (self.folder / "r.md").read_text())
+
+
+class WinnerTest(ReportCase):
+    def test_the_best_row_stands_out(self) -> None:
+        records = algo("", [100, 101, 102]) + algo("Ring", [200, 201, 202]) + algo("Tree", [50, 51, 52])
+        write_results(self.folder / "results", records)
+        done: subprocess.CompletedProcess = run_report(self.folder / "results", "--out", self.folder / "r.html")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = re.findall(r'<tr class="winner">(.*?)</tr>', (self.folder / "r.html").read_text())
+        self.assertEqual(len(rows), 1)
+        self.assertIn(">Ring</td>", rows[0])
+
+    def test_without_a_difference_no_row_stands_out_and_none_has_a_percentage(self) -> None:
+        write_results(self.folder / "results", algo("", [100, 110, 90]) + algo("Ring", [102, 112, 89]))
+        done = run_report(self.folder / "results", "--out", self.folder / "r.html")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        body, _ = (self.folder / "r.html").read_text().split("<body>")[1].split("How to read this page</h2>")
+        self.assertNotIn("winner", body)
+        self.assertNotRegex(re.sub(r'style="[^"]*"', "", body), r"\d%")
+        self.assertIn(">no difference</td>", body)
+
+    def test_parameters_that_differ_without_a_reason_are_red(self) -> None:
+        records = algo("", [1, 2], summary={"parameter_hash": "a"})
+        records[1]["summary"] = records[1]["summary"] | {"parameter_hash": "b"}
+        write_results(self.folder / "results", records)
+        run_report(self.folder / "results", "--out", self.folder / "r.html")
+        page = (self.folder / "r.html").read_text()
+        self.assertIn('<div class="warnings"><p>2 runs of main ended with 2 different sets', page)
