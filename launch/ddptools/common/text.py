@@ -11,6 +11,14 @@ def number(value: float) -> str:
     return f"{value:.1f}" if magnitude >= 100 else f"{value:.3g}"
 
 
+def measured(value: float, half_width: float | None = None, most_places: int = 2) -> str:
+    """About four digits, with half of the 95% interval in as many decimal places: what is smaller is no measurement."""
+    size = max(abs(value), half_width or 0.0)
+    places = 0 if size >= 1000 else 1 if size >= 100 else most_places
+    text = f"{value:,.{places}f}"
+    return text if half_width is None else f"{text} +- {half_width:,.{places}f}"
+
+
 def percent(fraction: float) -> str:
     return f"{100 * fraction:.1f}%"
 

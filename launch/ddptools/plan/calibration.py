@@ -14,7 +14,7 @@ from ddptools.plan import nccl_model
 from ddptools.plan.compute_rates import ComputeRates, compute_rates, is_same_network
 from ddptools.plan.prediction import Case, NetworkFit, Prediction, mpi_traffic, predict
 from ddptools.results.description import Description, parsed
-from ddptools.results.run import UNITS, result_rows
+from ddptools.results.run import UNITS, result_rows, why_unusable
 
 GPU_NAMES = ("NVIDIA", "Tesla")
 OPEN = 1e-4  # weight of a relative difference from NCCL's latencies, beside 1 of a relative error
@@ -31,6 +31,7 @@ class Measured:
     communication_seconds: float | None
     efficiency: float | None
     fused_sum_us: float | None  # what overlap leaves exposed where the last bucket's sum and update are one kernel
+    unusable: str  # why its baseline says too little; empty where it may be used
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +97,18 @@ class Compared:
     measured_per_second: float
     measured_efficiency: float | None
     error: float
+
+
+def warning_of(records: Iterable[Record]) -> str:
+    """Of runs on which predictions should not be built; empty without such runs."""
+    runs = list(measured_runs(filter(_usable, records)))
+    reasons = [run.unusable for run in runs if run.unusable]
+    if not reasons:
+        return ""
+    return (
+        f"warning: predictions are unreliable, because {len(reasons)} of the {len(runs)} runs of --calibrate were "
+        f"disturbed ({reasons[0]}): measure again on an idle machine"
+    )
 
 
 def load_records(path: pathlib.Path) -> list[Record]:
@@ -265,6 +278,7 @@ def _run(summary: Record, settings: Record) -> Measured | None:
         communication_seconds=positive(summary.get("communication_seconds")),
         efficiency=positive(summary.get("scaling_efficiency")),
         fused_sum_us=_fused_sum_us(summary),
+        unusable=why_unusable(summary),
     )
 
 

@@ -13,7 +13,7 @@ from ddptools.common.errors import UsageError
 from ddptools.common.files import write_atomically
 from ddptools.common.programs import ROOT, program_folder
 from ddptools.plan import hardware, nccl_model
-from ddptools.plan.calibration import Calibration, calibrate, compare, load_records
+from ddptools.plan.calibration import Calibration, calibrate, compare, load_records, warning_of
 from ddptools.plan.compute_rates import NotMeasured
 from ddptools.plan.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
 from ddptools.plan.memory import MemoryFit, memory_fit
@@ -34,6 +34,8 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     records = [record for file in options.calibrate or [] for record in load_records(file)]
     complete(records, program_folder(options.bin) / "ddptrain")
+    if warning := warning_of(records):
+        print(f"ddpplan: {warning}", file=sys.stderr)
     if options.fit_ranks is not None:
         print(out_of_sample_text(out_of_sample(records, options.fit_ranks), options.fit_ranks), end="")
         return 0

@@ -6,9 +6,11 @@ from typing import Any
 
 from ddptools.common.files import Record
 from ddptools.common.text import size_text
-from ddptools.common.values import list_of, positive, table_of
+from ddptools.common.values import finite, list_of, positive, table_of
 
 UNITS = ("images", "tokens", "samples")
+LEAST_CPU_SHARE = 0.9  # of a rank that computes; with less, ddptrain warns of other programs
+MOST_HALF_WIDTH = 0.05  # of the efficiency; with more, ddptrain calls the scaling not measured
 PASSES = "backward passes/s"  # every rank makes all of them: no throughput of the ranks together
 WORKLOAD = {
     "ranks", "batch", "global-batch", "model", "config", "precision", "data", "seq", "micro-batch", "grad-accum",
@@ -97,3 +99,16 @@ def nccl_of(run: Run) -> dict[str, Any]:
 Value = str | int | float
 PLACEMENT_KEYS = ("ranks", "layout", "gpus", "cpus")
 PATH_FLAGS = ("symmetric", "fused-sum", "comm")  # they decide how gradients are summed
+
+
+def is_too_noisy(efficiency_half_width: float | None) -> bool:
+    return efficiency_half_width is not None and efficiency_half_width > MOST_HALF_WIDTH
+
+
+def why_unusable(summary: Record) -> str:
+    """What ddptrain warns of when it measures its baseline; empty where it is usable, or does not tell."""
+    shares = [share for value in list_of(summary.get("cpu_share_per_rank")) if (share := positive(value)) is not None]
+    if min(shares, default=1.0) < LEAST_CPU_SHARE:
+        return f"other programs, or too many threads, left a rank a core for {100 * min(shares):.0f}% of its time"
+    half_width = finite(summary.get("scaling_efficiency_half_width"))
+    return f"its efficiency is known to +- {100 * half_width:.0f} points only" if is_too_noisy(half_width) else ""

@@ -1,5 +1,7 @@
 """The rates that ddpplan takes from runs and benchmarks, and what it says with them."""
 
+import contextlib
+import io
 import json
 import pathlib
 import re
@@ -10,7 +12,7 @@ from unittest import mock
 
 from ddptools.common.errors import UsageError
 from ddptools.plan import program
-from ddptools.plan.calibration import calibrate, compare, load_records, measured_runs
+from ddptools.plan.calibration import calibrate, compare, load_records, measured_runs, warning_of
 from ddptools.plan.compute_rates import NotMeasured
 from ddptools.plan.prediction import Case, NetworkFit, predict
 from ddptools.results.description import parsed
@@ -250,6 +252,18 @@ class CalibratedProgramTest(FolderCase):
         self.assertIn("measured at this batch, 1 run)", text)
         self.assertRegex(text, r"within a node: measured, .* \(1 all-reduce of 2 ranks; more are extrapolated\)")
         self.assertIn("predicted with their own one-rank baselines, and measured:", text)
+
+    def test_runs_of_a_loaded_machine_are_warned_of(self) -> None:
+        quiet = summary(2, 7.5e6, 3.9e6, communication_seconds=2e-5, cpu_share_per_rank=[])
+        loaded = quiet | {"cpu_share_per_rank": [0.97, 0.6]}
+        noisy = quiet | {"scaling_efficiency_half_width": 0.2}
+        self.assertEqual(warning_of([quiet, {"emulated": True, "summary": loaded}]), "")
+        self.assertIn("1 of the 2 runs of --calibrate were disturbed (its efficiency is known to +- 20 points only)",
+                      warning_of([quiet, noisy]))  # fmt: skip
+        for options in (["--model", "cnn", "--nodes", "1"], ["--model", "cnn", "--json"]):
+            with contextlib.redirect_stderr(io.StringIO()) as errors:
+                self.calibrated([loaded], *options)
+            self.assertRegex(errors.getvalue(), "^ddpplan: warning: .* left a rank a core for 60% of its time")
 
     def test_communication_of_cpus_and_compute_of_gpus_are_not_combined(self) -> None:
         cores = bench(2, 1.0, 0.2) | {"library": "MPI", "device": "AMD EPYC"}

@@ -4,6 +4,7 @@ import random
 from typing import Any
 from unittest import mock
 
+from ddptools.pictures import figures
 from ddptools.report.sweeps import plots
 from ddptools.report.sweeps.experiment import load
 from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
@@ -113,7 +114,7 @@ class LostTimeTest(ReportCase):
         rows = [{"bucket_bytes": 1, "compute_alone_us": 900, "compute_beside_us": 950, "together_us": 1000}]
         for made in ([bench(2, "overlap", rows)], [step_bench(1, ONE), step_bench(4, FOUR, stragglers_us=12.0)]):
             experiment = self.experiment(made)
-            with mock.patch.object(plots, "finish", lambda figure, *_: figure):
+            with mock.patch.object(figures, "finish", lambda figure, *_: figure):
                 figure = lost_time_picture(experiment, losses(experiment))
             figure.canvas.draw()
             box = figure.axes[0].get_legend().get_window_extent()
@@ -126,7 +127,7 @@ class LostTimeTest(ReportCase):
         made = [record(v, 0, 1.0, dict.fromkeys(settings, v) | {"ranks": 2}, summary=summary) for v in ("x", "y")]
         experiment = self.experiment(made)
         drawn: list[Any] = []
-        with mock.patch.object(plots, "finish", lambda figure, *_: drawn.append(figure)):
+        with mock.patch.object(figures, "finish", lambda figure, *_: drawn.append(figure)):
             lost_time_picture(experiment, losses(experiment))
             plots.pictures(experiment)
         self.assertGreaterEqual(len(drawn), 2)

@@ -21,38 +21,48 @@ from tests.tools.support import ROOT, record, write_results
 
 
 class CasesTableTest(ReportCase):
+    def row(self, *summaries: dict[str, Any], **changes: Any) -> dict[str, str]:
+        """Of one case, with a run for each summary."""
+        made = [record("c", i, 1.0, {"ranks": 4}, summary=summary) | changes for i, summary in enumerate(summaries)]
+        (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
+        return dict(zip(table.header, table.rows[0], strict=True))
+
     def test_efficiency_has_its_interval_and_gpus_their_clocks(self) -> None:
         gpus = [{"sm_mhz": 1530.4, "throttled": {"sw_power_cap": 1.0}}, {"sm_mhz": 1600.0, "throttled": {}}]
         told = {"scaling_efficiency": 0.931, "scaling_efficiency_half_width": 0.004, "gpus": gpus}
         told |= {"windows_clock_fell": 2}
-        summaries = [told, told | {"scaling_efficiency_half_width": 0.006}]
-        made = [record("c", i, 1.0, {"ranks": 4}, summary=summary) for i, summary in enumerate(summaries)]
-        (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
-        row = dict(zip(table.header, table.rows[0], strict=True))
+        row = self.row(told, told | {"scaling_efficiency_half_width": 0.006})
         self.assertEqual(row["efficiency in the job"], "93.1% +- 0.6")
         self.assertEqual(row["clocks"], "1,530 MHz (sw_power_cap), fell in 4 windows")
         self.assertRegex(row["efficiency in the job"], NUMBER)
         bench = {"benchmark": "overlap", "results": [{"together_us": 1.0}], "gpus": gpus}
-        made = [record("c", 0, 1.0, {"ranks": 4}, bench=bench) | {"summary": None}]
-        (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
-        self.assertIn("1,530 MHz (sw_power_cap)", table.rows[0])
+        self.assertEqual(self.row({}, bench=bench, summary=None)["clocks"], "1,530 MHz (sw_power_cap)")
         for damaged in ({"gpus": None}, {"gpus": [1, {}]}, {"scaling_efficiency_half_width": None}, {"gpus": [None]}):
-            made = [record("c", 0, 1.0, {"ranks": 4}, summary={"scaling_efficiency": 0.9} | damaged)]
-            (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
-            self.assertIn("90.0%", table.rows[0])
+            self.assertEqual(self.row({"scaling_efficiency": 0.9} | damaged)["efficiency in the job"], "90.0%")
 
     def test_exposed_communication_has_its_sign_and_interval(self) -> None:
         def shown(*summaries: dict[str, Any]) -> str:
-            made = [record("c", i, 1.0, {"ranks": 4}, summary=summary) for i, summary in enumerate(summaries)]
-            (table,) = [t for t in tables(self.experiment(made)) if t.caption.startswith("All cases")]
-            return dict(zip(table.header, table.rows[0], strict=True))["exposed communication"]
+            return self.row(*summaries)["exposed communication"]
 
         told = {"exposed_comm_us": -2.04, "exposed_comm_us_half_width": 1.5, "exposed_comm_fraction": -0.051}
+        told["step_seconds"] = 1e-3
         self.assertEqual(shown(told), "-2.0 +- 1.5 us (-5.1%)")
         self.assertRegex(shown(told), NUMBER)
         self.assertEqual(shown(told, told | {"exposed_comm_us_half_width": 2.5}), "-2.0 +- 2.5 us (-5.1%)")
         self.assertEqual(shown(told | {"exposed_comm_us_half_width": None}), "-2.0 us (-5.1%)")
         self.assertEqual(shown({"exposed_comm_fraction": 0.4}), "40.0%")  # of an older version
+
+    def test_what_is_too_noisy_says_so_in_numbers_of_equal_precision(self) -> None:
+        told = {"exposed_comm_us": 17270.9, "exposed_comm_us_half_width": 40014.3, "exposed_comm_fraction": 4.971}
+        told |= {"scaling_efficiency": 0.71, "scaling_efficiency_half_width": 0.14, "step_seconds": 0.1}
+        row = self.row(told)
+        self.assertEqual(row["exposed communication"], "too noisy (17,271 +- 40,014 us)")
+        self.assertEqual(row["efficiency in the job"], "too noisy (71.0% +- 14.0)")
+        row = self.row(told | {"step_seconds": 1.0, "scaling_efficiency_half_width": 0.04})
+        self.assertEqual(row["exposed communication"], "17,271 +- 40,014 us (497.1%)")  # within 5% of a step
+        self.assertEqual(row["efficiency in the job"], "71.0% +- 4.0")
+        self.assertEqual(self.row({"exposed_comm_us": 0.3, "exposed_comm_us_half_width": 123.44})["exposed communication"],
+                         "too noisy (0.3 +- 123.4 us)")  # fmt: skip
 
 
 class PageTest(ReportCase):

@@ -103,6 +103,18 @@ class WarningsTest(ReportCase):
         self.assertEqual(self.warnings(scaling(202, 207, 199)), [])
         self.assertEqual(len(self.warnings(scaling(232, 237, 229))), 1)
 
+    def test_baselines_of_a_loaded_machine(self) -> None:
+        def told(**summary: Any) -> list[str]:
+            return self.warnings(runs("2", [1, 2], {"ranks": 2}, summary=summary))
+
+        for usable in ({}, {"cpu_share_per_rank": [0.9, 1.0]}, {"scaling_efficiency_half_width": 0.05},
+                       {"cpu_share_per_rank": [None, "x"], "scaling_efficiency_half_width": "x"}):  # fmt: skip
+            self.assertEqual(told(**usable), [], usable)
+        (line,) = told(cpu_share_per_rank=[0.98, 0.53])
+        self.assertRegex(line, "^Efficiency and parts of a step are unusable in 2 of 2 runs of main: .* 53% of its time")
+        (line,) = told(scaling_efficiency_half_width=0.14)
+        self.assertIn("its efficiency is known to +- 14 points only. Repeat them on an idle machine", line)
+
     def test_they_stand_on_the_page(self) -> None:
         records = runs("1", [100], {"ranks": 1}) + runs("2", [230], {"ranks": 2})
         write_results(self.folder / "results", records)

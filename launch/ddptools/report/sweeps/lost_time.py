@@ -5,7 +5,7 @@ import dataclasses
 import statistics
 
 from ddptools.common.table import Table
-from ddptools.common.text import percent, size_text
+from ddptools.common.text import measured, percent, size_text
 from ddptools.common.values import finite, positive
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.tables import MOST_ROWS
@@ -171,7 +171,7 @@ def lost_time_words(found: list[Loss]) -> str:
     shares = {name: seconds / worst.step_seconds for name, seconds in worst.part_seconds.items()}
     parts = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if abs(share) >= 5e-4)
     unit, factor = time_unit([worst])
-    lost = f"{percent(worst.share)} of {digits(factor * worst.step_seconds)} {unit}"
+    lost = f"{percent(worst.share)} of {measured(factor * worst.step_seconds)} {unit}"
     text = f"Most is lost with {worst.label}: {lost} ({parts})."
     return text + (f" Its slowest rank is {worst.slowest}." if worst.slowest else "")
 
@@ -183,7 +183,7 @@ def lost_time_table(found: list[Loss]) -> Table:
     header = ["case", *(f"{name}, {unit}" for name in ("step", baselines, *names)), "efficiency"]
     rows = []
     for loss in found[:MOST_ROWS]:
-        whole = [digits(factor * seconds) for seconds in (loss.step_seconds, loss.useful_seconds)]
+        whole = [measured(factor * seconds) for seconds in (loss.step_seconds, loss.useful_seconds)]
         rows.append([loss.label, *whole, *(_part_text(loss, name, factor) for name in names), percent(1 - loss.share)])
     meaning = "; ".join(f"{name}: {MEANING[name]}" for name in names if name in MEANING)
     caption = f"The time of a step and its parts ({meaning})."
@@ -195,19 +195,12 @@ def _part_text(loss: Loss, name: str, factor: float) -> str:
     seconds, half_width = loss.part_seconds.get(name), loss.half_width_seconds.get(name)
     if seconds is None:
         return ""
-    return digits(factor * seconds) + ("" if half_width is None else f" +- {digits(factor * half_width)}")
+    return measured(factor * seconds, None if half_width is None else factor * half_width)
 
 
 def time_unit(found: list[Loss]) -> tuple[str, float]:
     """In which the steps are read best, and how many of it a second has."""
     return ("us", 1e6) if statistics.median(loss.step_seconds for loss in found) < 1e-3 else ("ms", 1e3)
-
-
-def digits(value: float) -> str:
-    """About four, and none behind the second decimal place: what is as small is no measurement."""
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
 def part_names(found: list[Loss]) -> list[str]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from ddptools.common.text import number, size_text
+from ddptools.common.text import measured, number, size_text
 from ddptools.common.values import number_of
 from ddptools.pictures.charts import COLORS, GRAY, Bar, Bars, Curves, Line, Picture
 from ddptools.pictures.figures import draw_bars, draw_curves
 from ddptools.report.sweeps.answers import efficiencies
 from ddptools.report.sweeps.experiment import Case, Experiment, Series, series_over
-from ddptools.report.sweeps.lost_time import Loss, digits, part_names, time_unit
+from ddptools.report.sweeps.lost_time import Loss, part_names, time_unit
 from ddptools.report.sweeps.noise import Effects
 from ddptools.report.sweeps.tables import busbw_gbs_by_bytes, operation
 from ddptools.results.run import PLACEMENT
@@ -164,6 +164,6 @@ def lost_time_picture(experiment: Experiment, found: list[Loss]) -> Picture:
     for loss in shown:
         seconds = [(loss.useful_seconds, GRAY)] + [(loss.part_seconds.get(n, 0.0), legend[n]) for n in names]
         parts = [(max(0.0, 100 * part / loss.step_seconds), color) for part, color in seconds]
-        bars.append(Bar(loss.label, f"{digits(factor * loss.step_seconds)}\N{NO-BREAK SPACE}{unit}", parts))
+        bars.append(Bar(loss.label, f"{measured(factor * loss.step_seconds)}\N{NO-BREAK SPACE}{unit}", parts))
     caption = _caption(experiment, "Where the time of a step went, as shares of it. Behind a bar: the step's time.")
     return draw_bars(Bars("share of a step, %", bars, legend), f"{experiment.title} lost time", caption)

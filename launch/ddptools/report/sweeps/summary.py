@@ -11,6 +11,7 @@ from ddptools.report.sweeps.answers import answers, efficiencies
 from ddptools.report.sweeps.experiment import Case, Experiment, series_over
 from ddptools.report.sweeps.noise import ALPHA, welch_p
 from ddptools.report.sweeps.tables import gpus_text
+from ddptools.results.run import why_unusable
 
 MOST_ANSWERS = 4  # of an experiment
 MOST_WARNINGS = 6
@@ -36,9 +37,21 @@ def _machine(machine: dict) -> str:
 
 
 def warnings_of(experiment: Experiment) -> list[str]:
-    """Numbers that are wrong: efficiencies above 100%, by more than the noise."""
-    lines = list(itertools.islice(_efficiencies_above_all(experiment), MOST_WARNINGS + 1))
+    """Numbers that are wrong: of baselines that say too little, and efficiencies above 100% by more than the noise."""
+    found = itertools.chain(_unusable_baselines(experiment), _efficiencies_above_all(experiment))
+    lines = list(itertools.islice(found, MOST_WARNINGS + 1))
     return lines[:MOST_WARNINGS] + (["There are more of this kind."] if len(lines) > MOST_WARNINGS else [])
+
+
+def _unusable_baselines(experiment: Experiment) -> Iterator[str]:
+    for case in experiment.measured:
+        reasons = [why for run in case.runs if (why := why_unusable(run.summary))]
+        if reasons:
+            runs = f"{len(reasons)} of {len(case.runs)} runs of {experiment.label(case)}"
+            yield (
+                f"Efficiency and parts of a step are unusable in {runs}: {reasons[0]}. Repeat them on an idle machine, "
+                "or with a longer --calibration-seconds."
+            )
 
 
 def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ddptools.common.table import Table, spread
-from ddptools.common.text import number, percent, size_text
+from ddptools.common.text import measured, number, percent, size_text
 from ddptools.common.values import finite, median_of, table_of
 from ddptools.report.sweeps.answers import efficiencies
 from ddptools.report.sweeps.experiment import Case, Experiment, Series, series_over
 from ddptools.report.sweeps.gradient_path import PathComparison, paths, sent_by
 from ddptools.report.sweeps.noise import Effect, Effects
-from ddptools.results.run import Run, bench_rows, gpus_of
+from ddptools.results.run import MOST_HALF_WIDTH, Run, bench_rows, gpus_of, is_too_noisy
 
 MOST_ROWS = 200
 MOST_COLUMNS = 8
@@ -184,7 +184,8 @@ def _own_efficiency(case: Case) -> str:
     efficiency, half_width = case.medians("scaling_efficiency"), case.half_width("scaling_efficiency")
     if efficiency is None:
         return ""
-    return percent(efficiency) + ("" if half_width is None else f" +- {100 * half_width:.1f}")
+    text = percent(efficiency) + ("" if half_width is None else f" +- {100 * half_width:.1f}")
+    return f"too noisy ({text})" if is_too_noisy(half_width) else text
 
 
 def _exposed(case: Case) -> str:
@@ -194,9 +195,11 @@ def _exposed(case: Case) -> str:
     share = "" if fraction is None else percent(fraction)
     if exposed_us is None:
         return share
-    interval = "" if half_width_us is None else f" +- {half_width_us:.1f}"
-    shown = f"{exposed_us:.1f}" if abs(exposed_us) < 1000 else number(exposed_us)
-    return f"{shown}{interval} us" + (f" ({share})" if share else "")
+    text = f"{measured(exposed_us, half_width_us, 1)} us"
+    step_seconds = case.medians("step_seconds") or 0.0
+    if half_width_us is not None and half_width_us > max(abs(exposed_us), MOST_HALF_WIDTH * 1e6 * step_seconds):
+        return f"too noisy ({text})"
+    return text + (f" ({share})" if share else "")
 
 
 def _clocks(case: Case) -> str:
