@@ -70,9 +70,7 @@ def run(command: list[Any], folder: pathlib.Path) -> None:
 
 class FieldsTest(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.documented = tables()
 
     def expect(self, name: str, samples: list[Any]) -> None:

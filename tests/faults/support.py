@@ -92,13 +92,21 @@ def _name(pid: int) -> str:
     return ""
 
 
-def descendants(pid: int) -> set[int]:
+def _parents() -> dict[int, int]:
     parents: dict[int, int] = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 parents[int(entry.name)] = int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    found = {pid}
+    return parents
+
+
+def children(pid: int) -> list[int]:
+    return [child for child, parent in _parents().items() if parent == pid]
+
+
+def descendants(pid: int) -> set[int]:
+    parents, found = _parents(), {pid}
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
     return found - {pid}
@@ -140,9 +148,7 @@ def starts(text: str, newest: int = 0) -> list[int]:
 
 class JobTest(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory(prefix="ddptrain-faults-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-faults-")))
 
     def job(self, ranks: int, *arguments: Any, before: list[str] | None = None) -> Job:
         command = [*(before or []), *MPIRUN, "-np", str(ranks), str(BIN / "ddptrain"), *words(*arguments)]

@@ -13,17 +13,14 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
-from emulated import PATIENCE, ROOT, Hosts  # noqa: E402
-from job import children, runs  # noqa: E402
-from support import starts  # noqa: E402
+from emulated import PATIENCE, HostsCase  # noqa: E402
+from support import BIN, ROOT, children, is_running, starts  # noqa: E402
 
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
 # Of a job that has noticed that it ends.
 NOTICED = re.compile(
@@ -58,14 +55,8 @@ def has_mark(process: pathlib.Path) -> bool:
     return False
 
 
-class HostsTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls) -> None:
-        cls.hosts = cls.enterClassContext(Hosts(3))
-
-    def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-hosts-")))
-        self._newest = 0
+class HostsTest(HostsCase):
+    _newest = 0
 
     def steps_are(self, steps: int) -> None:
         (self.folder / "run.toml").write_text(f"steps = {steps}\n")
@@ -111,7 +102,7 @@ class HostsTest(unittest.TestCase):
         found = {}
         for folder in pathlib.Path("/proc").iterdir():
             with contextlib.suppress(OSError):  # it ends meanwhile
-                if folder.name.isdigit() and has_mark(folder) and runs(int(folder.name)):
+                if folder.name.isdigit() and has_mark(folder) and is_running(int(folder.name)):
                     found[int(folder.name)] = (folder / "comm").read_text().strip()
         return {process: name for process, name in found.items() if self.host_of(process) in self.hosts.names}
 

@@ -22,6 +22,15 @@ def read_records(path: pathlib.Path, bad_lines: list[int] | None = None, needed:
                 bad_lines.append(number)
 
 
+def short_names(paths: list[pathlib.Path]) -> list[str]:
+    """The ends of the paths, as long as tells them apart."""
+    for parts in range(1, max((len(path.parts) for path in paths), default=0) + 1):
+        names = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(names)) == len(paths):
+            return names
+    return [f"{path} ({i})" for i, path in enumerate(paths, 1)]
+
+
 def from_json(text: str | bytes) -> Any:
     """None where it is no JSON, or nested deeper than Python reads."""
     try:

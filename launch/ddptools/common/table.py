@@ -23,7 +23,7 @@ def to_text(table: Table) -> str:
     for line in lines:
         cells = [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]
         text += f"  {'  '.join(cells)}\n"
-    return text
+    return f"{text}{table.footnote}\n" if table.footnote else text
 
 
 def spread(values: list[float], show=number) -> str:

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -34,6 +35,14 @@ def table_of(value: Any) -> dict[str, Any]:
 
 def list_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
+    """Second values by their first, in the order in which they come."""
+    found: dict[Any, list[Any]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def median_of(values: Any) -> float | None:

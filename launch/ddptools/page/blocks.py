@@ -19,11 +19,8 @@ class Notes:
     lines: list[str]
 
 
-@dataclasses.dataclass
-class Warnings:
+class Warnings(Notes):
     """Numbers that cannot be what they are called."""
-
-    lines: list[str]
 
 
 @dataclasses.dataclass
@@ -59,8 +56,6 @@ class HowToRead:
 
 
 Block = Heading | Notes | Warnings | Summary | HowToRead | str | Table | Picture
-KINDS = {Heading: "heading", Notes: "notes", Warnings: "warnings", Summary: "summary",
-         HowToRead: "how_to_read", Table: "table", Picture: "picture", str: "text"}  # fmt: skip
 
 
 def pictures_of(blocks: list[Block]) -> list[Picture]:

@@ -11,7 +11,7 @@ import jinja2
 import markupsafe
 
 from ddptools.common.table import Table
-from ddptools.page.blocks import KINDS, Block, Heading, pictures_of
+from ddptools.page.blocks import Block, Heading, pictures_of
 from ddptools.pictures.charts import Bars, Curves, Picture
 
 LONGEST_LINE = 24  # of a cell, in characters
@@ -41,7 +41,7 @@ def to_markdown(title: str, blocks: list[Block], file: pathlib.Path, pictures: p
 
 
 def _with_kinds(blocks: list[Block]) -> list[tuple[str, Block]]:
-    return [(KINDS[type(block)], block) for block in blocks]
+    return [(type(block).__name__, block) for block in blocks]
 
 
 def _environment(autoescape: bool) -> jinja2.Environment:

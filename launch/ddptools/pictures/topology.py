@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, PathPatch
 from matplotlib.path import Path
+
+from ddptools.common.values import grouped
 
 GPU_COLOR, NIC_COLOR, SWITCH_COLOR, HOST_COLOR, LINK_COLOR = "#cfe8c3", "#cfdff2", "#f3dfbd", "#eeeeee", "#444444"
 NVLINK_COLOR = "#3a7d0a"
@@ -29,12 +32,7 @@ Point = tuple[float, float]
 
 def channel_list(channels: Sequence[int]) -> str:
     """0-3, 7 of [0, 1, 2, 3, 7]."""
-    parts: list[list[int]] = []
-    for channel in channels:
-        if parts and channel == parts[-1][-1] + 1:
-            parts[-1].append(channel)
-        else:
-            parts.append([channel])
+    parts = grouped((channel - place, channel) for place, channel in enumerate(channels)).values()
     return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
@@ -71,13 +69,13 @@ def is_hidden(host: dict[str, Any], row: int, device: dict[str, Any]) -> bool:
 
 def switch_tree(devices: list[dict[str, Any]], depth: int = 1) -> list[Part]:
     """Devices grouped by what their PCI paths share below the root complex: a switch."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for device in devices:
+
+    def place(device: dict[str, Any]) -> str:
         path = device.get("pci_path") or []
-        key = "/".join(path[: depth + 1]) if len(path) > depth else device["pci"]
-        groups.setdefault(key, []).append(device)
+        return "/".join(path[: depth + 1]) if len(path) > depth else device["pci"]
+
     parts: list[Part] = []
-    for group in groups.values():
+    for group in grouped((place(device), device) for device in devices).values():
         if len(group) == 1:
             parts.append(device_part(group[0]))
             continue
@@ -196,9 +194,7 @@ def draw_direct_nvlinks(ax: Axes, host: dict[str, Any], gpus: list[Part], size: 
 
 def machine_title(host: dict[str, Any]) -> str:
     """With the names of the GPUs, which would not fit into their boxes."""
-    named: dict[str, list[int]] = {}
-    for gpu in host["gpus"]:
-        named.setdefault(gpu["name"], []).append(gpu["index"])
+    named = grouped((gpu["name"], gpu["index"]) for gpu in host["gpus"])
     if not named:
         return f"{host['hostname']}: no GPUs"
     names = ", ".join(f"GPU{channel_list(indices)} {name}" for name, indices in named.items())
@@ -231,16 +227,8 @@ def draw_machine(ax: Axes, host: dict[str, Any]) -> None:
 
 def groups_of(channels: Sequence[Any]) -> list[tuple[Any, list[int]]]:
     """The different values with the channels that share them; a channel that is null is not known."""
-    groups: list[tuple[Any, list[int]]] = []
-    for channel, value in enumerate(channels):
-        if not value:
-            continue
-        known = next((group for group in groups if group[0] == value), None)
-        if known:
-            known[1].append(channel)
-        else:
-            groups.append((value, [channel]))
-    return groups
+    groups = grouped((json.dumps(value), channel) for channel, value in enumerate(channels) if value)
+    return [(channels[sharing[0]], sharing) for sharing in groups.values()]
 
 
 def draw_ranks(ax: Axes, places: dict[int, Point], radius: float, scale: float, missing: Container[int] = ()) -> None:

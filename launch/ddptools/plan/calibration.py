@@ -9,7 +9,7 @@ from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import Record, from_json, read_records
-from ddptools.common.values import number_of, positive, table_of
+from ddptools.common.values import grouped, number_of, positive, table_of
 from ddptools.plan import nccl_model
 from ddptools.plan.compute_rates import ComputeRates, compute_rates, is_same_network
 from ddptools.plan.prediction import Case, NetworkFit, Prediction, mpi_traffic, predict
@@ -189,12 +189,9 @@ def fit_network(points: list[AllReduce], link: str) -> NetworkFit | None:
 
 def _fused_sums(runs: list[Measured]) -> dict[int, float]:
     """Medians by ranks; none where a run that overlaps did without."""
-    found: dict[int, list[float]] = {}
-    for run in runs:
-        if run.case.gpus > 1 and run.case.overlap:
-            if run.fused_sum_us is None:
-                return {}
-            found.setdefault(run.case.gpus, []).append(run.fused_sum_us)
+    found = grouped((run.case.gpus, run.fused_sum_us) for run in runs if run.case.gpus > 1 and run.case.overlap)
+    if any(None in values for values in found.values()):
+        return {}
     return {ranks: statistics.median(values) for ranks, values in found.items()}
 
 

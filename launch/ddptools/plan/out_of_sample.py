@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import Record
-from ddptools.common.table import Table, to_text
+from ddptools.common.table import Table
 from ddptools.common.text import number, percent, setting_text, signed_percent
-from ddptools.common.values import table_of
+from ddptools.common.values import grouped, table_of
 from ddptools.plan.calibration import Measured, calibrate, measured_runs
 from ddptools.plan.compute_rates import NotMeasured, named
-from ddptools.plan.prediction import Case, predict
+from ddptools.plan.prediction import predict
 from ddptools.results.run import PLACEMENT, WORKLOAD
 
 NOT_COMPARED = WORKLOAD | {*PLACEMENT, "log-every"}  # settings that do not tell one kind of run from another
@@ -44,12 +44,13 @@ class Asked:
 def out_of_sample(records: Iterable[Record], most_ranks: int) -> list[Asked]:
     """For each kind of run: rates from the runs of up to `most_ranks` ranks, predictions of those of more. Kinds of
     which one of the two lacks, and batches outside the fitted ones, are left out."""
-    groups: dict[tuple, list[tuple[Record, Measured]]] = {}
-    for record in records:
-        settings = table_of(record.get("settings"))
-        kind = sorted((name, str(value)) for name, value in settings.items() if name not in NOT_COMPARED)
-        for run in measured_runs([record]):
-            groups.setdefault((named(run.case.work), tuple(kind)), []).append((record, run))
+
+    def kind(record: Record, run: Measured) -> tuple:
+        settings = table_of(record.get("settings")).items()
+        return named(run.case.work), tuple(sorted((k, str(v)) for k, v in settings if k not in NOT_COMPARED))
+
+    measured = ((record, run) for record in records for run in measured_runs([record]))
+    groups = grouped((kind(*pair), pair) for pair in measured)
     found = [asked for (_, kind), runs in groups.items() for asked in _asked(dict(kind), runs, most_ranks)]
     if not found:
         few = f"runs of 2 to {most_ranks} ranks of its kind"
@@ -59,9 +60,7 @@ def out_of_sample(records: Iterable[Record], most_ranks: int) -> list[Asked]:
 
 def _asked(settings: dict[str, str], runs: list[tuple[Record, Measured]], most_ranks: int) -> Iterator[Asked]:
     few = [(record, run.case.gpus) for record, run in runs if run.case.gpus <= most_ranks]
-    more: dict[Case, list[float]] = {}
-    for run in (run for _, run in runs if run.case.gpus > most_ranks):
-        more.setdefault(run.case, []).append(run.samples_per_second)
+    more = grouped((run.case, run.samples_per_second) for _, run in runs if run.case.gpus > most_ranks)
     if max((ranks for _, ranks in few), default=1) == 1 or not more:
         return  # one rank tells nothing of the network
     fitted = calibrate(record for record, _ in few)
@@ -84,16 +83,9 @@ def out_of_sample_table(asked: list[Asked], most_ranks: int) -> Table:
                      signed_percent(one.error), signed_percent(one.lossless_error)])  # fmt: skip
     header = ["run", "ranks", "batch", "runs", "measured", "predicted", "error", "error of no loss"]
     caption = f"Fitted on runs of up to {most_ranks} ranks, asked about more (samples/s, medians of the runs):"
-    return Table(caption, header, rows, "; ".join(_how_far_off(asked)))
-
-
-def _how_far_off(asked: list[Asked]) -> list[str]:
-    def off(name: str, errors: list[float]) -> str:
-        return f"{name}: off by {percent(statistics.median(errors))} in the median, {percent(max(errors))} at most"
-
-    lossless = [abs(one.lossless_error) for one in asked]
-    return [off("ddpplan", [abs(one.error) for one in asked]), off("no loss", lossless)]
-
-
-def out_of_sample_text(asked: list[Asked], most_ranks: int) -> str:
-    return "\n".join([to_text(out_of_sample_table(asked, most_ranks)).rstrip("\n"), *_how_far_off(asked), ""])
+    errors = {"ddpplan": [abs(one.error) for one in asked], "no loss": [abs(one.lossless_error) for one in asked]}
+    off = (
+        f"{name}: off by {percent(statistics.median(values))} in the median, {percent(max(values))} at most"
+        for name, values in errors.items()
+    )
+    return Table(caption, header, rows, "\n".join(off))

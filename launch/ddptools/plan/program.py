@@ -12,12 +12,13 @@ from ddptools.common.arguments import Parser, number, path, whole
 from ddptools.common.errors import UsageError
 from ddptools.common.files import write_atomically
 from ddptools.common.programs import ROOT, program_folder
+from ddptools.common.table import to_text
 from ddptools.plan import hardware, nccl_model
 from ddptools.plan.calibration import Calibration, calibrate, compare, load_records, warning_of
 from ddptools.plan.compute_rates import NotMeasured
 from ddptools.plan.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
 from ddptools.plan.memory import MemoryFit, memory_fit
-from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_text
+from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
 from ddptools.plan.prediction import Case, needed_gbs, predict, rule_of_thumb
 from ddptools.plan.text import Answer, Planned, all_links, text_of
 from ddptools.results.description import Description, NotDescribed, complete, describe, language_model
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> int:
     if warning := warning_of(records):
         print(f"ddpplan: {warning}", file=sys.stderr)
     if options.fit_ranks is not None:
-        print(out_of_sample_text(out_of_sample(records, options.fit_ranks), options.fit_ranks), end="")
+        print(to_text(out_of_sample_table(out_of_sample(records, options.fit_ranks), options.fit_ranks)), end="")
         return 0
     answer = make_answer(options, records)
     text = json.dumps(document(answer), indent=1) + "\n"

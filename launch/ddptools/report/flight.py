@@ -9,6 +9,7 @@ from typing import Any
 from ddptools.common.errors import UsageError
 from ddptools.common.files import read_records
 from ddptools.common.programs import ask
+from ddptools.common.values import grouped
 from ddptools.common.table import Table, to_text
 
 MOST_FRAMES = 20
@@ -22,11 +23,11 @@ class Flight:
 
     path: pathlib.Path
     first: dict[str, Any]
-    peers: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    collectives: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)  # by sequence number
-    threads: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    nccl: Any = None
-    damaged: int = 0  # lines that could not be read
+    peers: dict[int, dict[str, Any]]
+    collectives: dict[int, dict[str, Any]]  # by sequence number
+    threads: list[dict[str, Any]]
+    nccl: Any
+    damaged: int  # lines that could not be read
 
     @property
     def rank(self) -> int:
@@ -52,17 +53,16 @@ def read(path: pathlib.Path) -> Flight | None:
     first, *lines = list(read_records(path, bad, needed="event")) or [{}]
     if first.get("event") != "flight" or not isinstance(first.get("rank"), int):
         return None
-    flight = Flight(path, first, damaged=len(bad))
-    for line in lines:
-        if line["event"] == "peer":
-            flight.peers[line["rank"]] = line
-        elif line["event"] == "collective":
-            flight.collectives[line["sequence"]] = line
-        elif line["event"] == "thread":
-            flight.threads.append(line)
-        elif line["event"] == "nccl_ras":
-            flight.nccl = line["status"]
-    return flight
+    of_event = grouped((line["event"], line) for line in lines)
+    return Flight(
+        path,
+        first,
+        peers={line["rank"]: line for line in of_event.get("peer", [])},
+        collectives={line["sequence"]: line for line in of_event.get("collective", [])},
+        threads=of_event.get("thread", []),
+        nccl=next((line["status"] for line in of_event.get("nccl_ras", [])), None),
+        damaged=len(bad),
+    )
 
 
 def load(folder: pathlib.Path) -> list[Flight]:
@@ -116,9 +116,7 @@ def first_difference(flights: list[Flight]) -> str:
     for sequence in range(begin, max(flight.last for flight in with_calls) + 1):
         having = [flight for flight in with_calls if sequence in flight.collectives]
         without = [flight.rank for flight in with_calls if sequence not in flight.collectives]
-        kinds: dict[str, list[int]] = {}
-        for flight in having:
-            kinds.setdefault(collective_name(flight.collectives[sequence]), []).append(flight.rank)
+        kinds = grouped((collective_name(flight.collectives[sequence]), flight.rank) for flight in having)
         if len(kinds) > 1:
             which = "; ".join(f"{ranks_of(ranks)} called {name}" for name, ranks in kinds.items())
             return f"Collective {sequence} is not the same on all ranks: {which}."

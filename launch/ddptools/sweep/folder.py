@@ -42,10 +42,7 @@ class ResultFolder:
         return list(read_records(self.file))
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write_text(name, json.dumps(value, indent=1) + "\n")
-
-    def write_text(self, name: str, text: str) -> None:
-        write_atomically(self.path / name, text)
+        write_atomically(self.path / name, json.dumps(value, indent=1) + "\n")
 
     def close(self) -> None:
         with errors_name(self.file):

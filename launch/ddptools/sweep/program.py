@@ -14,7 +14,7 @@ from typing import Any
 
 from ddptools.common.arguments import Parser, path, whole
 from ddptools.common.errors import UsageError
-from ddptools.common.files import Record, from_json, read_records
+from ddptools.common.files import Record, from_json, read_records, write_atomically
 from ddptools.common.mpirun import permission
 from ddptools.common.programs import answer, ask, flag_arguments, program_folder
 from ddptools.common.runner import Outcome, run
@@ -262,5 +262,5 @@ def main(argv: list[str]) -> int:
         print(f"\nddpsweep: interrupted; what is done stands in {out}; go on with --resume", file=sys.stderr)
         return 130
     finally:
-        folder.write_text("results.csv", csv_text(folder.records()))
+        write_atomically(out / "results.csv", csv_text(folder.records()))
         folder.close()

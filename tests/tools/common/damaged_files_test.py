@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import pathlib
 import random
 from collections.abc import Callable
@@ -11,8 +12,12 @@ from ddptools.common.errors import UsageError
 from ddptools.common.files import read_records
 from ddptools.page.render import to_html
 from ddptools.plan import calibration
+from ddptools.report.sweeps.answers import answers
 from ddptools.report.sweeps.experiment import load
+from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
+from ddptools.report.sweeps.numerics import choices, numerics
 from ddptools.report.sweeps.page import blocks_of
+from ddptools.report.sweeps.tables import failures, tables
 from ddptools.report.trace import spans
 from ddptools.report.training import page, runs
 from ddptools.results import description
@@ -96,6 +101,14 @@ class DamagedFilesTest(support.FolderCase):
             support.record("c", 1, None, settings | {"ranks": "1"}),
             support.record("d", 1, None, settings | {"ranks": "4"}, status="ok", bench=bench, reason=None),
         ]
+        parts = ("forward", "backward", "optimizer", "exposed_communication", "step")
+        rows = [{"bucket_bytes": 4, "compute_alone_us": 9.0, "compute_beside_us": 10.0, "together_us": 11.0}]
+        benches = [("step", ranks, [{"part": part, "time_us": 9.0} for part in parts]) for ranks in (1, 4)]
+        for name, ranks, made in [*benches, ("overlap", 4, rows)]:
+            bench = {"benchmark": name, "ranks": ranks, "batch_per_rank": 8, "grad_accum": 1, "stragglers_us": 1.0}
+            settings = {"ranks": ranks}
+            records.append(support.record(f"{name}{ranks}", 1, None, settings, status="ok", product=name,
+                                          bench=bench | {"results": made}))
         return "".join(json.dumps(record) + "\n" for record in records)
 
     def test_results(self) -> None:
@@ -104,7 +117,10 @@ class DamagedFilesTest(support.FolderCase):
             csv_text(list(read_records(path)))
             for experiment in loaded.experiments:
                 bench_choices(experiment.runs[-1].bench if experiment.runs else {})
-                experiment.references()
+                if found := losses(experiment):
+                    lost_time_words(found), lost_time_table(found)
+                    self.assertTrue(all(math.isfinite(part) for loss in found for part in loss.part_seconds.values()))
+                tables(experiment), answers(experiment), numerics(experiment), choices(experiment), failures(experiment)
 
         self.check("results.jsonl", self.results_text(), read, ODD_VALUES, 3000)
 

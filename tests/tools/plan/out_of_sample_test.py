@@ -10,7 +10,8 @@ import unittest
 from typing import Any
 
 from ddptools.common.errors import UsageError
-from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_text
+from ddptools.common.table import to_text
+from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
 from ddptools.plan.prediction import Case, NetworkFit, predict
 from ddptools.results.description import parsed
 from tests.tools.support import ROOT, cnn_description
@@ -51,14 +52,14 @@ class OutOfSampleTest(unittest.TestCase):
         found = out_of_sample([run(2, NCCL_ALGO="Tree"), run(4, NCCL_ALGO="Tree"), run(2), run(8)], 2)
         self.assertEqual([dict(one.settings)["overlap"] for one in found], ["off", "off"])
         self.assertEqual([one.ranks for one in found], [4, 8])
-        text = out_of_sample_text(found, 2)
+        text = to_text(out_of_sample_table(found, 2))
         self.assertNotIn("overlap", text)  # the same in all
 
     def test_medians_of_runs(self) -> None:
         (one,) = out_of_sample([run(2), *(run(4, slower=factor) for factor in (1.0, 1.25, 2.0))], 2)
         self.assertEqual(one.runs, 3)
         self.assertAlmostEqual(one.error, 0.25, places=4)
-        self.assertIn("ddpplan: off by 25.0% in the median, 25.0% at most\n", out_of_sample_text([one], 2))
+        self.assertIn("ddpplan: off by 25.0% in the median, 25.0% at most\n", to_text(out_of_sample_table([one], 2)))
 
     def test_what_cannot_be_asked(self) -> None:
         for records in ([run(1), run(4)], [run(2)], [run(4)], [], [run(2), run(4, NCCL_ALGO="Tree")],

@@ -37,6 +37,8 @@ class FlightTest(FolderCase):
 
     def difference(self, *ranks: list[Line], computing: int | None = None) -> str:
         """`computing`: the rank that does not wait although it has an open collective."""
+        for earlier in self.folder.iterdir():
+            earlier.unlink()
         for rank, collectives in enumerate(ranks):
             is_open = any(line["finished"] is None for line in collectives)
             waits = "all-reduce" if is_open and rank != computing else ""
@@ -49,33 +51,21 @@ class FlightTest(FolderCase):
             self.assertEqual(main(["--flight", str(self.folder)]), 0)
         return out.getvalue()
 
-    def test_a_collective_that_a_rank_never_called(self) -> None:
-        waiting = [collective(117), collective(118, finished=False)]
-        text = self.difference(waiting, waiting, [collective(117)])
-        self.assertEqual(
-            text, "Rank 2 never called collective 118, all-reduce of bucket 1 after 7 steps, in which ranks 0, 1 waited."
-        )
-
-    def test_the_oldest_records_are_not_a_difference(self) -> None:
-        long = [collective(n) for n in range(1, 6)]
-        self.assertIn("all of them ended", self.difference(long, long[3:]))
-
-    def test_different_collectives(self) -> None:
-        text = self.difference([collective(5, "barrier", False, None)], [collective(5, "gather", False, None)])
-        self.assertEqual(
-            text, "Collective 5 is not the same on all ranks: rank 0 called barrier; rank 1 called gather."
-        )
-
-    def test_other_buckets_are_other_collectives(self) -> None:
-        self.assertIn("not the same", self.difference([collective(5, bucket=0)], [collective(5, bucket=1)]))
-
-    def test_a_collective_that_ended_on_some_ranks(self) -> None:
-        text = self.difference([collective(5)], [collective(5, finished=False)])
-        self.assertIn("ended on some ranks, and not on rank 1", text)
-
-    def test_all_wait_in_one(self) -> None:
-        waiting = [collective(5, finished=False)]
-        self.assertIn("All these ranks waited in collective 5", self.difference(waiting, waiting))
+    def test_the_first_difference(self) -> None:
+        ended, waiting, long = [collective(5)], [collective(5, finished=False)], [collective(n) for n in range(1, 6)]
+        called = "collective 6, all-reduce of bucket 1 after 7 steps"
+        for ranks, text in (
+            ([[*ended, collective(6, finished=False)]] * 2 + [ended], f"Rank 2 never called {called}, in which ranks 0, 1 waited."),
+            ([long, long[3:]], "All these ranks called the same collectives, and all of them ended."),
+            ([[collective(5, "barrier", False, None)], [collective(5, "gather", False, None)]],
+             "Collective 5 is not the same on all ranks: rank 0 called barrier; rank 1 called gather."),
+            ([[collective(5, bucket=0)], [collective(5, bucket=1)]],
+             "Collective 5 is not the same on all ranks: rank 0 called all-reduce of bucket 0; rank 1 called all-reduce of bucket 1."),
+            ([ended, waiting], "Collective 5, all-reduce of bucket 1 after 7 steps, ended on some ranks, and not on rank 1."),
+            ([waiting, waiting], "All these ranks waited in collective 5, all-reduce of bucket 1 after 7 steps."),
+        ):  # fmt: skip
+            with self.subTest(text=text):
+                self.assertEqual(self.difference(*ranks), text)
 
     def test_a_rank_that_computes_does_not_wait(self) -> None:
         waiting = [collective(5, finished=False)]

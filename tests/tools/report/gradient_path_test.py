@@ -3,8 +3,7 @@
 from typing import Any
 
 from ddptools.report.sweeps.numerics import choices
-from tests.tools.report.support import RING, ReportCase, run_report, runs
-from tests.tools.support import write_results
+from tests.tools.report.support import RING, ReportCase, runs
 
 FUSED, PLAIN = {"gradient_path": "symmetric+fused"}, {"gradient_path": "plain"}
 FORCED = PLAIN | {"gradient_path_reason": "NCCL_PROTO is set"}
@@ -21,16 +20,8 @@ def proto(value: str, rates: list[float], told: dict[str, Any], **settings: Any)
 
 
 class GradientPathTest(ReportCase):
-    def markdown(self, records: list[dict[str, Any]]) -> str:
-        write_results(self.folder / "results", records)
-        done = run_report(self.folder / "results", "--out", self.folder / "r.html", "--md", self.folder / "r.md",
-                          "--bin", self.folder)  # no ddptrain, which knows the defaults  # fmt: skip
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.page = (self.folder / "r.html").read_text()
-        return (self.folder / "r.md").read_text()
-
     def test_a_cell_on_another_path_is_marked(self) -> None:
-        markdown = self.markdown(proto("", [100], FUSED) + proto("LL", [60], FORCED))
+        markdown = self.report_of(proto("", [100], FUSED) + proto("LL", [60], FORCED))
         self.assertIn("| NCCL_PROTO | images/s | against reference | runs | gradient path |", markdown)
         self.assertIn("| unset | 100.0 | reference | 1 | symmetric+fused |", markdown)
         self.assertIn("| LL | 60 | too few runs (other path) | 1 | plain |", markdown)
@@ -42,12 +33,12 @@ class GradientPathTest(ReportCase):
 
     def test_the_same_path_needs_no_mark_and_no_column(self) -> None:
         for told in (PLAIN, {}, {"gradient_path": 3}):
-            markdown = self.markdown(proto("", [100], told) + proto("LL", [60], told))
+            markdown = self.report_of(proto("", [100], told) + proto("LL", [60], told))
             self.assertIn("| LL | 60 | too few runs | 1 |\n", markdown)
             self.assertNotIn("path", markdown)
 
     def test_old_results_do_not_say(self) -> None:
-        markdown = self.markdown(proto("", [100], {"fused_sum": True}) + proto("LL", [60], FORCED))
+        markdown = self.report_of(proto("", [100], {"fused_sum": True}) + proto("LL", [60], FORCED))
         self.assertNotIn("other path", markdown)
 
     def test_the_fair_difference(self) -> None:
@@ -55,7 +46,7 @@ class GradientPathTest(ReportCase):
         records += proto("", [80, 81, 82], PLAIN, symmetric="off")
         for symmetric in ("auto", "off"):
             records += proto("LL", [60, 61, 62], FORCED, symmetric=symmetric)
-        markdown = self.markdown(records)
+        markdown = self.report_of(records)
         for symmetric in ("auto", "off"):
             row = f"| LL | {symmetric} | 61 (60 to 62) | -39.6% (other path; -24.7% on the same) | 3.1e-06 | 3 | plain |"
             self.assertIn(row, markdown)
@@ -72,7 +63,7 @@ class GradientPathTest(ReportCase):
         for symmetric, comm, rate, path in (("on", "nccl", 100, "symmetric"), ("off", "nccl", 80, "plain"),
                                             ("off", "mpi", 20, "mpi")):  # fmt: skip
             records += case({"symmetric": symmetric, "comm": comm}, [rate], {"gradient_path": path})
-        markdown = self.markdown(records)
+        markdown = self.report_of(records)
         self.assertIn("| off | nccl | 80 | too few runs | 1 | plain |", markdown)
         self.assertIn("| on | nccl | 100.0 | too few runs | 1 | symmetric |", markdown)
         self.assertNotIn("other path", markdown)
@@ -80,9 +71,9 @@ class GradientPathTest(ReportCase):
     def test_what_sends_nothing_is_on_no_path(self) -> None:
         none = {"gradient_path": "none"}
         records = case({"overlap": "none"}, [120], none) + case({"overlap": "on"}, [100], FUSED)
-        self.assertNotIn("path", self.markdown(records))
+        self.assertNotIn("path", self.report_of(records))
         records += case({"overlap": "off"}, [90], {"gradient_path": "symmetric"})
-        markdown = self.markdown(records)
+        markdown = self.report_of(records)
         self.assertIn("| none | 120.0 | too few runs | 1 |  |", markdown)
         self.assertIn("| on | 100.0 | too few runs (other path) | 1 | symmetric+fused |", markdown)
 
@@ -103,5 +94,5 @@ class GradientPathTest(ReportCase):
         self.assertEqual(text, "No effect: NCCL_PROTO=LL, because the gradients went over MPI.")
 
     def test_notes_of_the_sweep_stand_above_the_numbers(self) -> None:
-        markdown = self.markdown([made | {"notes": ["All on one path."]} for made in proto("", [1, 2], PLAIN)])
+        markdown = self.report_of([made | {"notes": ["All on one path."]} for made in proto("", [1, 2], PLAIN)])
         self.assertIn("\n> All on one path.\n\n### Measured", markdown)

@@ -6,11 +6,10 @@ from unittest import mock
 
 from ddptools.pictures import figures
 from ddptools.report.sweeps import plots
-from ddptools.report.sweeps.experiment import load
 from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
 from ddptools.report.sweeps.plots import lost_time_picture
 from tests.tools.report.support import ReportCase
-from tests.tools.support import record, write_results
+from tests.tools.support import record
 
 
 def bench(ranks: int, benchmark: str, results: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
@@ -140,22 +139,3 @@ class LostTimeTest(ReportCase):
         found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
         self.assertEqual(lost_time_words(found), "No step takes longer than its reference (single-rank baseline).")
 
-    def test_damaged_results(self) -> None:
-        rng = random.Random(3)
-        values = [None, "x", -1, 0, 0.5, 1e400, 1e308, 1e-300, [], {}, True, 10**400, [None], [{}], [[1]]]
-        rows = [{"bucket_bytes": 4, "compute_alone_us": 9.0, "compute_beside_us": 10.0, "together_us": 11.0}]
-        summary = {"step_seconds": 1.0, "scaling_efficiency": 0.5, "step_seconds_without_communication": 0.9,
-                   "step_seconds_without_communication_mean": 0.8,
-                   "step_seconds_without_communication_per_rank": [0.7, 0.9]}  # fmt: skip
-        for _ in range(100):
-            made = [step_bench(1, ONE), step_bench(4, FOUR, stragglers_us=1.0), bench(2, "overlap", [dict(rows[0])])]
-            made.append(record("t", 0, 1.0, {"ranks": 2}, summary=dict(summary)))
-            for one in rng.sample(made, 2):
-                table = one["bench"] if "bench" in one else one["summary"]
-                if rng.random() < 0.5 and isinstance(table.get("results"), list):
-                    table = rng.choice(table["results"])
-                table[rng.choice(list(table))] = rng.choice(values)
-            for experiment in load([write_results(self.folder / "results", made)]).experiments:
-                found = losses(experiment)
-                if found:
-                    lost_time_words(found), lost_time_table(found), lost_time_picture(experiment, found)

@@ -2,14 +2,14 @@
 
 import pathlib
 import re
-import subprocess
 from typing import Any
 
+from ddptools.common.files import short_names
 from ddptools.report.sweeps.experiment import load
-from ddptools.report.sweeps.page import folder_name, title_of, titles_of
+from ddptools.report.sweeps.page import title_of, titles_of
 from ddptools.report.sweeps.summary import measured_on, warnings_of
 from ddptools.results.description import defaults_of
-from tests.tools.report.support import ReportCase, algo, everything, run_report, runs
+from tests.tools.report.support import ReportCase, algo, everything, runs
 from tests.tools.support import make_programs, write_results
 
 
@@ -35,35 +35,29 @@ class SummaryTest(ReportCase):
         self.assertEqual(title_of([]), "Measurements")
 
     def test_the_page_opens_with_links_to_all_experiments(self) -> None:
-        write_results(self.folder / "results", everything())
-        done = run_report(self.folder / "results", "--out", self.folder / "r.html", "--md", self.folder / "r.md")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        page = (self.folder / "r.html").read_text()
-        headings = dict(re.findall(r'<h2 id="([^"]+)">(made-up[^<]*)</h2>', page))
-        entries = re.findall(r'<p class="about"><a href="#([^"]+)">([^<]*)</a>', page)
+        self.report_of(everything())
+        headings = dict(re.findall(r'<h2 id="([^"]+)">(made-up[^<]*)</h2>', self.page))
+        entries = re.findall(r'<p class="about"><a href="#([^"]+)">([^<]*)</a>', self.page)
         self.assertEqual(entries, list(headings.items()))
         self.assertEqual(len(entries), 5)
-        self.assertLess(page.index('class="entry"'), page.index("<h2"))
-        self.assertIn('<a href="#how-to-read">', page)
-        self.assertIn('<h2 id="how-to-read">', page)
+        self.assertLess(self.page.index('class="entry"'), self.page.index("<h2"))
+        self.assertIn('<a href="#how-to-read">', self.page)
+        self.assertIn('<h2 id="how-to-read">', self.page)
 
     def test_names_of_folders_and_no_paths(self) -> None:
-        write_results(self.folder / "deep" / "a", everything())
-        write_results(self.folder / "deep" / "b", everything())
-        with open(self.folder / "deep" / "b" / "results.jsonl", "a") as file:
+        folders = [write_results(self.folder / "deep" / name, everything()) for name in "ab"]
+        with open(folders[1] / "results.jsonl", "a") as file:
             file.write("{cut")
-        arguments = [self.folder / "deep" / name for name in "ab"]
-        done = run_report(*arguments, "--out", self.folder / "r.html", "--md", self.folder / "r.md")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        for name in ("r.html", "r.md"):
-            self.assertNotIn(str(self.folder), (self.folder / name).read_text())
-        self.assertIn("b: 1 line could not be read", (self.folder / "r.md").read_text())
-        self.assertIn("## made-up: weak in a\n", (self.folder / "r.md").read_text())
+        markdown = self.report(*folders)
+        self.assertNotIn(str(self.folder), self.page + markdown)
+        self.assertIn("b: 1 line could not be read", markdown)
+        self.assertIn("## made-up: weak in a\n", markdown)
 
     def test_folders_of_the_same_name_are_told_apart(self) -> None:
-        one, other = (pathlib.Path(f"/x/{name}/scaling/results.jsonl") for name in ("old", "new"))
-        self.assertEqual(folder_name(one, [other]), "old/scaling")
-        self.assertEqual(folder_name(one, [pathlib.Path("/x/old/loss/results.jsonl")]), "scaling")
+        old, new, loss = map(pathlib.Path, ("/x/old/scaling", "/x/new/scaling", "/x/old/loss"))
+        for paths, names in (([old, new], ["old/scaling", "new/scaling"]), ([old, loss], ["scaling", "loss"]), ([], []),
+                             ([old, old], ["/x/old/scaling (1)", "/x/old/scaling (2)"])):  # fmt: skip
+            self.assertEqual(short_names(paths), names)
         folders = [write_results(self.folder / name / "s", algo("", [1.0])) for name in ("old", "new")]
         self.assertEqual(titles_of(load(folders).experiments), ["made-up in old/s", "made-up in new/s"])
 
@@ -116,29 +110,20 @@ class WarningsTest(ReportCase):
         self.assertIn("its efficiency is known to +- 14 points only. Repeat them on an idle machine", line)
 
     def test_they_stand_on_the_page(self) -> None:
-        records = runs("1", [100], {"ranks": 1}) + runs("2", [230], {"ranks": 2})
-        write_results(self.folder / "results", records)
-        done = run_report(self.folder / "results", "--out", self.folder / "r.html", "--md", self.folder / "r.md")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn('<div class="warnings"><p>An efficiency above 100%: 115.0%', (self.folder / "r.html").read_text())
-        self.assertIn("> **Warning**: An efficiency above 100%: 115.0%", (self.folder / "r.md").read_text())
+        markdown = self.report_of(runs("1", [100], {"ranks": 1}) + runs("2", [230], {"ranks": 2}))
+        self.assertIn('<div class="warnings"><p>An efficiency above 100%: 115.0%', self.page)
+        self.assertIn("> **Warning**: An efficiency above 100%: 115.0%", markdown)
 
 
 class WinnerTest(ReportCase):
     def test_the_best_row_stands_out(self) -> None:
-        records = algo("", [100, 101, 102]) + algo("Ring", [200, 201, 202]) + algo("Tree", [50, 51, 52])
-        write_results(self.folder / "results", records)
-        done: subprocess.CompletedProcess = run_report(self.folder / "results", "--out", self.folder / "r.html")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        rows = re.findall(r'<tr class="winner">(.*?)</tr>', (self.folder / "r.html").read_text())
-        self.assertEqual(len(rows), 1)
-        self.assertIn(">Ring</td>", rows[0])
+        self.report_of(algo("", [100, 101, 102]) + algo("Ring", [200, 201, 202]) + algo("Tree", [50, 51, 52]))
+        (row,) = re.findall(r'<tr class="winner">(.*?)</tr>', self.page)
+        self.assertIn(">Ring</td>", row)
 
     def test_without_a_difference_no_row_stands_out_and_none_has_a_percentage(self) -> None:
-        write_results(self.folder / "results", algo("", [100, 110, 90]) + algo("Ring", [102, 112, 89]))
-        done = run_report(self.folder / "results", "--out", self.folder / "r.html")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        body, _ = (self.folder / "r.html").read_text().split("<body>")[1].split("How to read this page</h2>")
+        self.report_of(algo("", [100, 110, 90]) + algo("Ring", [102, 112, 89]))
+        body, _ = self.page.split("<body>")[1].split("How to read this page</h2>")
         self.assertNotIn("winner", body)
         self.assertNotRegex(re.sub(r'style="[^"]*"', "", body), r"\d%")
         self.assertIn(">no difference</td>", body)
@@ -146,7 +131,5 @@ class WinnerTest(ReportCase):
     def test_parameters_that_differ_without_a_reason_are_red(self) -> None:
         records = algo("", [1, 2], summary={"parameter_hash": "a"})
         records[1]["summary"] = records[1]["summary"] | {"parameter_hash": "b"}
-        write_results(self.folder / "results", records)
-        run_report(self.folder / "results", "--out", self.folder / "r.html")
-        page = (self.folder / "r.html").read_text()
-        self.assertIn('<div class="warnings"><p>2 runs of main ended with 2 different sets', page)
+        self.report_of(records)
+        self.assertIn('<div class="warnings"><p>2 runs of main ended with 2 different sets', self.page)

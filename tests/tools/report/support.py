@@ -1,9 +1,12 @@
 """What the tests of ddpreport share: made-up results of every kind, and the program."""
 
+import contextlib
+import io
 import os
 import subprocess
 from typing import Any
 
+from ddptools.report.program import main
 from ddptools.report.sweeps.answers import answers
 from ddptools.report.sweeps.experiment import load
 from tests.tools.support import FolderCase, record, run_tool, write_results
@@ -71,6 +74,18 @@ class ReportCase(FolderCase):
         experiments = load([write_results(self.folder / "results", records)]).experiments
         self.assertEqual(len(experiments), 1)
         return experiments[0]
+
+    def report(self, *arguments: Any) -> str:
+        """Of these folders, as Markdown; as HTML in self.page. What was said is in self.said_of_files."""
+        out, md = self.folder / "r.html", self.folder / "r.md"
+        none = ["--bin", self.folder]  # no ddptrain, which knows the defaults
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
+            self.assertEqual(main(list(map(str, [*arguments, "--out", out, "--md", md, *none]))), 0)
+        self.said_of_files, self.page = errors.getvalue(), out.read_text()
+        return md.read_text()
+
+    def report_of(self, records: list[dict[str, Any]], *options: Any) -> str:
+        return self.report(write_results(self.folder / "results", records), *options)
 
     def words(self, records: list[dict[str, Any]]) -> str:
         return self.said(self.experiment(records))

@@ -6,8 +6,7 @@ from typing import Any
 from ddptools.common.text import number
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effects, welch_p
 from ddptools.report.sweeps.numerics import choices, numerics
-from tests.tools.report.support import RING, TREE, ReportCase, algo, run_report, runs
-from tests.tools.support import write_results
+from tests.tools.report.support import RING, TREE, ReportCase, algo, runs
 
 
 class NoiseTest(unittest.TestCase):
@@ -139,15 +138,9 @@ class WordsTest(ReportCase):
 
         records = layout("1x4", [100, 101], False) + layout("2x2", [10, 11], True)
         self.assertEqual(self.words(records), "2x2 (emulated): -89.6% (against layout 1x4, 100.5 images/s).")
-        markdown = self.report(records)
+        markdown = self.report_of(records)
         self.assertIn("| 2x2 emulated | 10.5 (10 to 11) emulated |", markdown)
         self.assertIn("Nodes were emulated on one machine (NCCL_HOSTID)", markdown)
-
-    def report(self, records: list[dict[str, Any]]) -> str:
-        write_results(self.folder / "results", records)
-        done = run_report(self.folder / "results", "--out", self.folder / "r.html", "--md", self.folder / "r.md")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return (self.folder / "r.md").read_text()
 
     def test_pairs_that_are_the_same_gpus(self) -> None:
         records = []
@@ -184,7 +177,7 @@ class WordsTest(ReportCase):
         text = "\n".join(choices(self.experiment(records)))
         self.assertIn("NCCL_PROTO=^LL128. It took Ring, LL+Simple, 4 channels, SHM, as with NCCL_PROTO=unset", text)
         self.assertNotIn("^LL.", text)  # other sizes
-        markdown = self.report(records)
+        markdown = self.report_of(records)
         self.assertIn("What NCCL chose, by size.", markdown)
         self.assertIn("| 2 KiB | Ring LL | Ring Simple | Ring LL |", markdown)
 

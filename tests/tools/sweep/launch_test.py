@@ -142,7 +142,7 @@ class LaunchTest(FolderCase):
             "Intel(R) MPI Library for Linux* OS, Version 2021.9": HYDRA,
         }
         for text, expected in says.items():
-            with mock.patch("ddptools.mpirun.ask", return_value=text):
+            with mock.patch("ddptools.common.mpirun.ask", return_value=text):
                 self.assertIs(find_mpirun(), expected, text)
         self.assertIs(find_mpirun(str(self.folder / "none")), OPEN_MPI)
 

@@ -13,20 +13,7 @@ from tests.tools.report.support import run_report
 from tests.tools.support import ROOT, FolderCase
 
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin"))
-SHORT = [
-    "--repeats",
-    "1",
-    "--timeout",
-    "400",
-    "--set",
-    "steps=6",
-    "--set",
-    "log-every=2",
-    "--set",
-    "data=synthetic:512",
-    "--set",
-    "batch=16",
-]
+SHORT = "--repeats 1 --timeout 400 --set steps=6 --set log-every=2 --set data=synthetic:512 --set batch=16".split()
 
 
 class RealSweepTest(FolderCase):

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 
 from ddptools.common.text import number, percent
-from ddptools.common.values import number_of
+from ddptools.common.values import grouped, number_of
 from ddptools.page.blocks import Answer
 from ddptools.report.sweeps.experiment import Case, Experiment, series_over
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
@@ -44,10 +44,7 @@ def _effects(experiment: Experiment) -> Iterator[Answer]:
         contexts = ((context, [case for case in cases if case.trains]) for context, cases in experiment.contexts(names))
         compared = (one for one in contexts if len(one[1]) > 1 and not _on_the_same_gpus(one[1], names))
         found = [_compared(experiment, effects, names, *one) for one in itertools.islice(compared, MOST_CONTEXTS)]
-        shared: dict[str, list[Answer]] = {}
-        for answer in found:
-            shared.setdefault(answer.text, []).append(answer)
-        for text, same in shared.items():
+        for text, same in grouped((answer.text, answer) for answer in found).items():
             if len(same) > 2:
                 about = f"in {len(same)} of {len(found)} comparisons"
             else:
@@ -112,10 +109,10 @@ def _ceilings(experiment: Experiment) -> Iterator[str]:
             )
 
 
-def limited(sentences: Iterable[str]) -> list[str]:
+def limited(sentences: Iterable[str], most: int = MOST_SENTENCES) -> list[str]:
     """The first ones; no more than those are made."""
-    kept = list(itertools.islice(sentences, MOST_SENTENCES + 1))
-    return kept if len(kept) <= MOST_SENTENCES else [*kept[:MOST_SENTENCES], "More of this kind is left out here."]
+    kept = list(itertools.islice(sentences, most + 1))
+    return kept if len(kept) <= most else [*kept[:most], "More of this kind is left out here."]
 
 
 def begin_of(context: str) -> str:
@@ -124,13 +121,9 @@ def begin_of(context: str) -> str:
 
 def _same_gpus(experiment: Experiment) -> Iterator[str]:
     """Names of selections that turned out to be the same GPUs: on some machines no pair is better than another."""
-    names: dict[str, list[str]] = {}
-    for case in experiment.measured if "gpus" in experiment.varied else ():
-        used = case.gpus_used()
-        if used:
-            names.setdefault(used, []).append(case.settings.get("gpus", ""))
-    for gpus, same in names.items():
-        if len(set(same)) > 1:
+    cases = experiment.measured if "gpus" in experiment.varied else []
+    for gpus, same in grouped((case.gpus_used(), case.settings.get("gpus", "")) for case in cases).items():
+        if gpus and len(set(same)) > 1:
             yield f"{' and '.join(dict.fromkeys(same))} are the same GPUs here: {gpus}"
 
 

@@ -10,8 +10,10 @@ from typing import Any
 from ddptools.common.errors import UsageError
 from ddptools.common.files import Record, from_json, read_records
 from ddptools.common.text import setting_text
-from ddptools.common.values import finite, list_of, median_of, positive, setting_value, table_of
+from ddptools.common.values import finite, grouped, list_of, median_of, positive, setting_value, table_of
 from ddptools.results.run import PASSES, PLACEMENT, WORKLOAD, Run, bench_choices, make_run, nccl_of
+
+NCCL_CHOICES = ("algorithm", "protocol", "channels", "transport")
 
 
 @dataclasses.dataclass
@@ -50,8 +52,7 @@ class Case:
         used = [told for run in self.runs if (told := nccl_of(run))]
         if not used:
             return None
-        names = ("algorithm", "protocol", "channels", "transport")
-        return tuple("/".join(dict.fromkeys(str(u.get(name, "unknown")) for u in used)) for name in names)
+        return tuple("/".join(dict.fromkeys(str(u.get(name, "unknown")) for u in used)) for name in NCCL_CHOICES)
 
     def told(self, name: str) -> str:
         """A text of the summaries, the same in all runs or joined with /; empty where none has it."""
@@ -139,9 +140,7 @@ class Experiment:
     def contexts(self, names: list[str]) -> list[tuple[str, list[Case]]]:
         """Measured cases that differ in nothing but `names`; with what they share, in words."""
         shared = [name for name in self.varied if name not in names]
-        groups: dict[tuple[str, ...], list[Case]] = {}
-        for case in self.measured:
-            groups.setdefault(tuple(case.settings.get(name, "") for name in shared), []).append(case)
+        groups = grouped((tuple(case.settings.get(name, "") for name in shared), case) for case in self.measured)
         return [(", ".join(map(setting_text, shared, key)), cases) for key, cases in groups.items()]
 
     def references(self) -> dict[str, Case]:
@@ -230,9 +229,7 @@ def _experiments(file: pathlib.Path, records: list[Record], plan: Plan) -> list[
     latest: dict[tuple[str, ...], Record] = {}
     for record in records:  # a run that was made again replaces the earlier one
         latest[tuple(str(record.get(name)) for name in ("sweep", "product", "case", "repeat"))] = record
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for (sweep, product, _, _), record in latest.items():
-        groups.setdefault((sweep, product), []).append(record)
+    groups = grouped((key[:2], record) for key, record in latest.items())
     products = list(dict.fromkeys(plan.products.values()))
     names = sorted(groups, key=lambda n: products.index(n[1]) if n[1] in products else len(products))
     return [_experiment(file, *name, groups[name], plan) for name in names]

@@ -6,7 +6,7 @@ import statistics
 
 from ddptools.common.table import Table
 from ddptools.common.text import measured, percent, size_text
-from ddptools.common.values import finite, positive
+from ddptools.common.values import finite, grouped, positive
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.tables import MOST_ROWS
 from ddptools.results.run import result_rows
@@ -109,13 +109,11 @@ def _benches(case: Case, benchmark: str) -> list[dict]:
 
 def _step_parts(case: Case) -> dict[str, float]:
     """Seconds of each part of `ddpbench step`, medians over the runs; with the stragglers, which are within others."""
-    values: dict[str, list[float]] = {}
-    for bench in _benches(case, "step"):
-        rows = [(str(row.get("part")), finite(row.get("time_us"))) for row in result_rows(bench)]
-        for name, value in [*rows, (STRAGGLERS, finite(bench.get("stragglers_us")))]:
-            if value is not None:
-                values.setdefault(name, []).append(1e-6 * value)
-    return {name: statistics.median(known) for name, known in values.items()}
+    benches = _benches(case, "step")
+    rows = [(str(row.get("part")), finite(row.get("time_us"))) for bench in benches for row in result_rows(bench)]
+    rows += [(STRAGGLERS, finite(bench.get("stragglers_us"))) for bench in benches]
+    values_us = grouped((name, us) for name, us in rows if us is not None)
+    return {name: 1e-6 * statistics.median(known) for name, known in values_us.items()}
 
 
 def _of_bench_step(case: Case, label: str, one: Case | None) -> Loss | None:
@@ -148,15 +146,12 @@ def _work(case: Case) -> str:
 def _of_overlap(case: Case, label: str) -> list[Loss]:
     """Of each bucket size of `ddpbench overlap`, which times the load's end beside communication too."""
     names = ("compute_alone_us", "compute_beside_us", "together_us")
-    by_bucket: dict[float, list[list[float]]] = {}
-    for bench in _benches(case, "overlap"):
-        for row in result_rows(bench):
-            bucket, values = positive(row.get("bucket_bytes")), [positive(row.get(name)) for name in names]
-            if bucket is not None and None not in values:
-                by_bucket.setdefault(bucket, []).append([1e-6 * value for value in values])
+    rows = [row for bench in _benches(case, "overlap") for row in result_rows(bench)]
+    times_us = ((positive(row.get("bucket_bytes")), [positive(row.get(name)) for name in names]) for row in rows)
+    by_bucket = grouped((bucket, values) for bucket, values in times_us if bucket is not None and None not in values)
     found = []
-    for bucket, rows in sorted(by_bucket.items()):
-        alone, beside, together = (statistics.median(values) for values in zip(*rows))
+    for bucket, known in sorted(by_bucket.items()):
+        alone, beside, together = (1e-6 * statistics.median(values) for values in zip(*known))
         parts = {SLOWED_DOWN: beside - alone, WAITING: together - beside}
         text = f"{label}, buckets of {size_text(bucket)}"
         found.append(Loss(text, case.ranks, together, NO_COMMUNICATION, alone, parts))

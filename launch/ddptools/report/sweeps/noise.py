@@ -1,7 +1,9 @@
 """Whether two cases differ by more than their noise."""
 
+import collections
 import dataclasses
 
+from ddptools.common.values import grouped
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.gradient_path import PathComparison, sent_by
 
@@ -36,9 +38,7 @@ class Effects:
         self.references = experiment.references()
         self.paths = PathComparison(experiment)
         self.noise = noise_between_jobs(experiment)
-        rivals: dict[str, int] = {}
-        for key, reference in self.references.items():
-            rivals[reference.key] = rivals.get(reference.key, 0) + 1
+        rivals = collections.Counter(reference.key for reference in self.references.values())
         self.comparisons = {key: rivals[reference.key] - 1 for key, reference in self.references.items()}
 
     def of(self, case: Case) -> Effect | None:
@@ -81,9 +81,7 @@ def same_choice(case: Case, other: Case) -> bool:
 
 def noise_between_jobs(experiment: Experiment) -> float | None:
     """By how much the medians of cases with the same choices differ at most, relative; None without such cases."""
-    alike: dict[str, list[float]] = {}
-    for context, cases in experiment.contexts([name for name in experiment.tuned if name in CHOOSING]):
-        for case in cases:
-            if case.nccl() is not None:
-                alike.setdefault(repr((context, case.nccl(), case.choices(), sent_by(case))), []).append(case.rate)
+    contexts = experiment.contexts([name for name in experiment.tuned if name in CHOOSING])
+    told = ((context, case) for context, cases in contexts for case in cases if case.nccl() is not None)
+    alike = grouped((repr((context, case.nccl(), case.choices(), sent_by(case))), case.rate) for context, case in told)
     return max((max(rates) / min(rates) - 1 for rates in alike.values() if len(rates) > 1), default=None)

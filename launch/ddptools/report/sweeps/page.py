@@ -4,6 +4,8 @@ import itertools
 import json
 import pathlib
 
+from ddptools.common.files import short_names
+from ddptools.common.values import grouped
 from ddptools.page.blocks import Block, Heading, HowToRead, Notes, Summary, Warnings
 from ddptools.pictures.charts import Picture
 from ddptools.pictures.figures import topology_pictures
@@ -47,20 +49,11 @@ def title_of(experiments: list[Experiment]) -> str:
 def titles_of(experiments: list[Experiment]) -> list[str]:
     """Different ones: those that several experiments share say their folder, as far as it tells them apart."""
     titles = [experiment.title for experiment in experiments]
-    named = []
-    for experiment, title in zip(experiments, titles):
-        others = [other.source for other in experiments if other.title == title and other is not experiment]
-        named.append(f"{title} in {folder_name(experiment.source, others)}" if others else title)
-    return named
-
-
-def folder_name(source: pathlib.Path, others: list[pathlib.Path]) -> str:
-    """The end of a path that no other path has."""
-    parts = source.parent.parts
-    for length in range(1, len(parts) + 1):
-        if all(other.parent.parts[-length:] != parts[-length:] for other in others):
-            return "/".join(parts[-length:])
-    return source.parent.name
+    for title, alike in grouped(zip(titles, range(len(titles)))).items():
+        folders = short_names([experiments[i].source.parent for i in alike]) if len(alike) > 1 else []
+        for i, folder in zip(alike, folders):
+            titles[i] = f"{title} in {folder}"
+    return titles
 
 
 def machine_pictures(results: Results) -> list[Block]:

@@ -1,5 +1,6 @@
 """The pictures of an experiment."""
 
+import statistics
 from collections.abc import Iterator
 
 from ddptools.common.text import measured, number, size_text
@@ -38,9 +39,7 @@ def _names(series: list[tuple[str, Series]]) -> list[str]:
 
 
 def _middle(values: list[float]) -> tuple[float, float, float]:
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return (ordered[half] + ordered[~half]) / 2, ordered[0], ordered[-1]
+    return statistics.median(values), min(values), max(values)
 
 
 def _caption(experiment: Experiment, text: str, series: int = 0) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ddptools.common.text import percent
 from ddptools.page.blocks import Answer, Entry
 from ddptools.pictures.charts import Picture
-from ddptools.report.sweeps.answers import answers, efficiencies
+from ddptools.report.sweeps.answers import answers, efficiencies, limited
 from ddptools.report.sweeps.experiment import Case, Experiment, series_over
 from ddptools.report.sweeps.noise import ALPHA, welch_p
 from ddptools.report.sweeps.tables import gpus_text
@@ -39,8 +39,7 @@ def _machine(machine: dict) -> str:
 def warnings_of(experiment: Experiment) -> list[str]:
     """Numbers that are wrong: of baselines that say too little, and efficiencies above 100% by more than the noise."""
     found = itertools.chain(_unusable_baselines(experiment), _efficiencies_above_all(experiment))
-    lines = list(itertools.islice(found, MOST_WARNINGS + 1))
-    return lines[:MOST_WARNINGS] + (["There are more of this kind."] if len(lines) > MOST_WARNINGS else [])
+    return limited(found, MOST_WARNINGS)
 
 
 def _unusable_baselines(experiment: Experiment) -> Iterator[str]:

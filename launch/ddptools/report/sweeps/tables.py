@@ -8,7 +8,7 @@ from ddptools.common.table import Table, spread
 from ddptools.common.text import measured, number, percent, size_text
 from ddptools.common.values import finite, median_of, table_of
 from ddptools.report.sweeps.answers import efficiencies
-from ddptools.report.sweeps.experiment import Case, Experiment, Series, series_over
+from ddptools.report.sweeps.experiment import NCCL_CHOICES, Case, Experiment, Series, series_over
 from ddptools.report.sweeps.gradient_path import PathComparison, paths, sent_by
 from ddptools.report.sweeps.noise import Effect, Effects
 from ddptools.results.run import MOST_HALF_WIDTH, Run, bench_rows, gpus_of, is_too_noisy
@@ -159,9 +159,6 @@ def _case_columns() -> list[Column]:
     def several(show: Callable[[Case], str]) -> Callable[[Case], str]:
         return lambda case: "" if case.ranks == 1 else show(case)
 
-    def topology(case: Case) -> str:
-        return "/".join(dict.fromkeys(str(r.summary["topology"]) for r in case.runs if r.summary.get("topology")))
-
     def milliseconds(value: float) -> str:
         return f"{1e3 * value:.4g}" if value > 0 else ""
 
@@ -171,11 +168,8 @@ def _case_columns() -> list[Column]:
         ("exposed communication", several(_exposed)),
         ("MFU", field("mfu", percent)),
         ("clocks", _clocks),
-        ("topology", several(topology)),
-        ("algorithm", lambda case: (case.nccl() or ("",) * 4)[0]),
-        ("protocol", lambda case: (case.nccl() or ("",) * 4)[1]),
-        ("channels", lambda case: (case.nccl() or ("",) * 4)[2]),
-        ("transport", lambda case: (case.nccl() or ("",) * 4)[3]),
+        ("topology", several(lambda case: case.told("topology"))),
+        *((name, lambda case, i=i: chosen[i] if (chosen := case.nccl()) else "") for i, name in enumerate(NCCL_CHOICES)),
     ]
 
 

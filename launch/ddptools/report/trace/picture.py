@@ -11,6 +11,7 @@ from matplotlib.textpath import TextPath
 from ddptools.common.errors import UsageError
 from ddptools.common.files import write_bytes_atomically
 from ddptools.common.table import to_text
+from ddptools.common.values import grouped
 from ddptools.pictures.charts import Picture
 from ddptools.pictures.figures import STYLE, finish
 from ddptools.report.trace.spans import (
@@ -175,10 +176,8 @@ def _draw_rank(canvas: Canvas, trace: RankTrace, top: float) -> None:
     for label, spans in (("compute", trace.compute), ("update", trace.updates)):
         if spans:
             _label(canvas, label, top + ROW * (1.5 if label == "compute" else 0.5), -0.1)
-            groups: dict[tuple[int, str], list[Interval]] = {}
-            for span in spans:
-                kind = "update" if label == "update" else kind_of(span)
-                groups.setdefault((span.level, kind), []).append((span.begin_us, span.end_us))
+            kinds = ((span, "update" if label == "update" else kind_of(span)) for span in spans)
+            groups = grouped(((span.level, kind), (span.begin_us, span.end_us)) for span, kind in kinds)
             _bars_and_names(canvas, groups, spans, top)
         top += ROW * _levels(spans)
     _label(canvas, "communication", top + ROW / 2, -0.1)

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from ddptools.common.errors import UsageError
-from ddptools.common.files import Record, read_records
+from ddptools.common.files import Record, read_records, short_names
 from ddptools.common.values import finite, table_of
 
 MOST_RUNS = 10  # on a page
@@ -128,7 +128,7 @@ def load_runs(paths: list[pathlib.Path]) -> list[TrainingRun]:
     if len(paths) > MOST_RUNS:
         raise UsageError(f"{len(paths)} runs: more than {MOST_RUNS} cannot be told apart in a picture: give fewer")
     runs = []
-    for path, name in zip(paths, _names(paths)):
+    for path, name in zip(paths, short_names([path.with_suffix("") for path in paths])):
         bad: list[int] = []
         run = TrainingRun(name)
         for line in read_records(path, bad, needed="event"):
@@ -136,12 +136,3 @@ def load_runs(paths: list[pathlib.Path]) -> list[TrainingRun]:
         run.bad_lines = len(bad)
         runs.append(run)
     return runs
-
-
-def _names(paths: list[pathlib.Path]) -> list[str]:
-    """As short as tells them apart."""
-    for parts in range(1, 20):
-        names = ["/".join(path.with_suffix("").parts[-parts:]) for path in paths]
-        if len(set(names)) == len(paths):
-            return names
-    return [f"{path} ({i})" for i, path in enumerate(paths, 1)]
