@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 import re
 import signal
 from collections.abc import Callable
@@ -50,6 +51,12 @@ def find_mpirun(program: str = "mpirun") -> Mpirun:
     """That of the machine; Open MPI's where there is none."""
     version = ask([program, "--version"]) or ""
     return HYDRA if re.search(r"hydra|Intel\(R\) MPI", version, re.IGNORECASE) else OPEN_MPI
+
+
+def host_lines(path: pathlib.Path) -> list[str]:
+    """The lines of a hostfile, without comments."""
+    lines = path.read_text(errors="surrogateescape").splitlines()
+    return [text for line in lines if (text := line.partition("#")[0].strip())]
 
 
 def permission() -> dict[str, str]:

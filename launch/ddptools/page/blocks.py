@@ -37,8 +37,6 @@ class Answer:
 
 @dataclasses.dataclass
 class Entry:
-    """An experiment in the summary of the page."""
-
     title: str  # that of its heading, to which it links
     question: str
     facts: str  # machine and date, if the title of the page does not tell them

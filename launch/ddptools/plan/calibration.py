@@ -22,8 +22,6 @@ OPEN = 1e-4  # weight of a relative difference from NCCL's latencies, beside 1 o
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A run of ddptrain with more than one rank, or with one."""
-
     case: Case  # with rates still to be filled in
     device: str  # cpu or cuda; empty where it is not told
     samples_per_second: float
@@ -222,7 +220,6 @@ def _bench_device(bench: Record) -> str:
 
 
 def _interference(bench: Record) -> Iterator[float]:
-    """What ddpbench overlap measured, of every bucket size."""
     for row in result_rows(bench):
         alone_us, beside_us = positive(row.get("compute_alone_us")), positive(row.get("compute_beside_us"))
         communication_us = positive(row.get("communication_alone_us"))
@@ -280,7 +277,6 @@ def _run(summary: Record, settings: Record) -> Measured | None:
 
 
 def _count(table: Record, name: str) -> int:
-    """At least 1."""
     return max(int(positive(table.get(name)) or 1), 1)
 
 

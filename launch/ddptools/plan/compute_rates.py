@@ -62,13 +62,11 @@ class ComputeRates:
 
 
 def named(work: Description) -> str:
-    """With what tells it from other work of the same model."""
     how = " ".join(text for text in (work.precision, f"on {work.device}" if work.device else "") if text)
     return f"{work.model} ({work.parameters:,.0f} parameters, {work.flop:.3g} FLOP per sample{how and f', {how}'})"
 
 
 def compute_rates(measured: Iterable[tuple[Description, float, float]]) -> ComputeRates:
-    """From works, batches, and samples/s of one rank."""
     groups: list[tuple[Description, float, list[float]]] = []
     for work, batch, rate in measured:
         known = next((group for group in groups if group[1] == batch and is_same_work(group[0], work)), None)

@@ -57,12 +57,10 @@ class Case:
 
     @property
     def fit(self) -> NetworkFit | None:
-        """What was measured of the network that it uses."""
         return self.intra_fit if self.nodes == 1 else self.inter_fit
 
     @property
     def over_mpi(self) -> bool:
-        """Whether MPI sums between nodes."""
         return self.nodes > 1 and (self.work.device == "cpu" or self.work.hierarchical != "")
 
     @property
@@ -77,14 +75,11 @@ class Case:
 
     @property
     def step_flop(self) -> float:
-        """Of one GPU and step."""
         return self.work.flop * self.batch * self.grad_accum
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """Of one step; seconds."""
-
     gpus: int
     nodes: int
     compute_seconds: float  # with what communication beside it costs

@@ -23,8 +23,6 @@ class Planned:
 
 @dataclasses.dataclass
 class Answer:
-    """What was asked for, and what came of it."""
-
     options: argparse.Namespace
     calibration: Calibration | None
     work: Description
@@ -70,7 +68,6 @@ def heading(answer: Answer) -> str:
 
 
 def compute_source(answer: Answer) -> str:
-    """Where the compute rate comes from."""
     if answer.options.tflops:
         return "rate as given"
     points = answer.calibration.compute.alike(answer.work) if answer.calibration else []

@@ -19,8 +19,6 @@ FRAME = re.compile(r"^(?P<file>/.*)\(\+(?P<offset>0x[0-9a-f]+)\)$")
 
 @dataclasses.dataclass
 class Flight:
-    """The record of one rank."""
-
     path: pathlib.Path
     first: dict[str, Any]
     peers: dict[int, dict[str, Any]]
@@ -152,7 +150,6 @@ def with_function(frame: str) -> str:
 
 
 def stack_text(flight: Flight) -> str:
-    """Of the main thread."""
     main = next((thread for thread in flight.threads if thread["id"] == flight.first["process"]), None)
     if main is None or not main["frames"]:
         return f"Rank {flight.rank}: no stack of its main thread\n"

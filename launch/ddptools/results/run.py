@@ -19,10 +19,16 @@ WORKLOAD = {
 PLACEMENT = ("gpus", "cpus", "layout")
 
 
+def varied(tables: list[dict[str, Any]]) -> list[str]:
+    """Names of settings that differ between cases; batch is not one of them if it follows from ranks."""
+    names = dict.fromkeys(name for table in tables for name in table)
+    if "global-batch" in names:
+        names.pop("batch", None)
+    return [name for name in names if len({str(table.get(name, "")) for table in tables}) > 1]
+
+
 @dataclasses.dataclass
 class Run:
-    """A run that gave a number."""
-
     rate: float
     unit: str
     summary: dict[str, Any]
@@ -43,7 +49,6 @@ def make_run(record: Record) -> Run | None:
 
 
 def result_rows(bench: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries of a result of ddpbench."""
     return [table_of(row) for row in list_of(bench.get("results"))]
 
 

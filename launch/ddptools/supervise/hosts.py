@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable
 
 from ddptools.common.errors import UsageError
+from ddptools.common.mpirun import host_lines
 
 HOSTFILE_FLAGS = ("--hostfile", "-hostfile", "--machinefile", "-machinefile")
 HOST_FLAGS = ("--host", "-host", "-H")
@@ -86,8 +87,7 @@ class Hosts:
         """None: the command names none."""
         in_file = True
         if (place := place_of(HOSTFILE_FLAGS, command)) is not None:
-            lines = pathlib.Path(command[place]).read_text(errors="surrogateescape").splitlines()
-            texts = [text for line in lines if (text := line.partition("#")[0].strip())]
+            texts = host_lines(pathlib.Path(command[place]))
             slots = [int(found[1]) if (found := SLOTS.search(text)) else None for text in texts]
             hosts = [Host(text.split()[0], count, text) for text, count in zip(texts, slots, strict=True)]
         elif (place := place_of(HOST_FLAGS, command)) is not None:
@@ -121,6 +121,5 @@ class Hosts:
         return command
 
     def clean_up(self, mark: str, sessions: str) -> None:
-        """On all of them that answer."""
         script = f"mark={mark}\nsessions={shlex.quote(sessions)}\n{CLEAN_UP}"
         on_all(lambda host: on_host(host, script), list(dict.fromkeys(self.names)))

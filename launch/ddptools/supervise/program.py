@@ -125,8 +125,6 @@ def positive(code: int) -> int:
 
 @dataclasses.dataclass
 class Size:
-    """How many ranks the job has, and may have."""
-
     wanted: int
     least: int
     samples: int  # of a step, where batches may change
@@ -135,7 +133,6 @@ class Size:
 
     @staticmethod
     def of(ranks: str, flags: dict[str, Any], hosts: Hosts | None, least: int) -> "Size":
-        """`ranks`: as the command gives them."""
         wanted = int(ranks) if ranks.isdigit() else hosts.least_slots() if hosts else 1
         parts = int(flags["virtual-ranks"] or 0)
         if least == 0:
@@ -169,8 +166,6 @@ class Size:
 
 
 class Job:
-    """The attempts of one command."""
-
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.command: list[str] = arguments.command
         if not self.command:
@@ -219,7 +214,6 @@ class Job:
             )
 
     def clean_up(self, there: list[bool]) -> None:
-        """On the hosts of the command that are there."""
         hosts = self.hosts.only(there) if self.hosts else Hosts([Host("localhost", 1, "")], False)
         hosts.clean_up(self.mark, self.sessions)
 
@@ -395,6 +389,6 @@ class Job:
 def main(argv: list[str]) -> int:
     job = Job(parse_arguments(argv))
     os.environ.update(permission() | os.environ)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, job.on_signal)
+    for handled in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(handled, job.on_signal)
     return job.run()

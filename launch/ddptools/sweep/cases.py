@@ -10,7 +10,8 @@ import random
 import typing
 
 from ddptools.common.errors import UsageError
-from ddptools.results.run import PLACEMENT_KEYS, Value
+from ddptools.common.values import grouped
+from ddptools.results.run import PLACEMENT_KEYS, Value, varied
 from ddptools.sweep.sweep_file import Product, Sweep
 
 
@@ -123,14 +124,8 @@ def interleaved(cases: list[Case], repeats: int, seed: int) -> list[tuple[Case, 
 
 def varied_settings(cases: list[Case]) -> dict[str, list[str]]:
     """Per product, the names of the settings that differ between its cases."""
-    result = {}
-    for product, group in itertools.groupby(cases, key=lambda case: case.product):
-        tables = [case.settings() for case in group]
-        names = dict.fromkeys(itertools.chain(*tables))
-        if all("global-batch" in table for table in tables):
-            names.pop("batch", None)  # follows from ranks
-        result[product] = [name for name in names if len({str(table.get(name, "")) for table in tables}) > 1]
-    return result
+    by_product = grouped((case.product, case.settings()) for case in cases)
+    return {product: varied(tables) for product, tables in by_product.items()}
 
 
 def label(case: Case, varied: dict[str, list[str]]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import from_json
-from ddptools.common.mpirun import OPEN_MPI, Mpirun, find_mpirun
+from ddptools.common.mpirun import OPEN_MPI, Mpirun, find_mpirun, host_lines
 from ddptools.common.programs import ask
 from ddptools.common.values import table_of
 
@@ -53,8 +53,7 @@ def find_machine(environment: Mapping[str, str], hostfile: pathlib.Path | None =
 
 def read_hostfile(path: pathlib.Path) -> list[str]:
     """Names of the hosts, in the form that mpirun reads: a name per line, then slots=N and the like, or name:N."""
-    lines = [line.partition("#")[0].split() for line in path.read_text(errors="surrogateescape").splitlines()]
-    hosts = [words[0].partition(":")[0] for words in lines if words]
+    hosts = [line.split()[0].partition(":")[0] for line in host_lines(path)]
     if not hosts:
         raise UsageError(f"--hostfile {path}: it names no host")
     return list(dict.fromkeys(hosts))

@@ -18,8 +18,9 @@ from ddptools.common.files import Record, from_json, read_records, write_atomica
 from ddptools.common.mpirun import permission
 from ddptools.common.programs import answer, ask, flag_arguments, program_folder
 from ddptools.common.runner import Outcome, run
-from ddptools.common.values import positive, table_of
-from ddptools.results.run import UNITS
+from ddptools.common.text import number
+from ddptools.common.values import table_of
+from ddptools.results.run import make_run
 from ddptools.sweep.cases import Case, expand, interleaved, label, varied_settings
 from ddptools.sweep.csv_table import csv_text
 from ddptools.sweep.folder import ResultFolder
@@ -86,8 +87,8 @@ class SweepRun:
                 raise UsageError(f"{self.sweep.path}: product {case.product}: {' '.join(message) or done.stderr}")
 
     def dry_run(self) -> None:
-        for number, case in enumerate(self.cases, 1):
-            print(f"{number}. {case.key}  {label(case, self.varied)}")
+        for place, case in enumerate(self.cases, 1):
+            print(f"{place}. {case.key}  {label(case, self.varied)}")
             try:
                 launch = self.launch(case, pathlib.Path("RESULT"))
             except Impossible as reason:
@@ -108,15 +109,15 @@ class SweepRun:
         versions = {name: ask([str(self.programs / name), "--version"]) for name in programs}
         counts: collections.Counter[str] = collections.Counter()
         start = time.monotonic()
-        for number, (case, repeat) in enumerate(left, 1):
+        for place, (case, repeat) in enumerate(left, 1):
             record = self.run_case(case, repeat, folder, timeout_seconds)
             record["versions"] = (versions[case.program] or "").strip() or None
             folder.append(record)
             counts[record["status"]] += 1
-            each = (time.monotonic() - start) / max(number - counts["skipped"], 1)
-            ahead = datetime.timedelta(seconds=round(each * (len(left) - number)))
+            each = (time.monotonic() - start) / max(place - counts["skipped"], 1)
+            ahead = datetime.timedelta(seconds=round(each * (len(left) - place)))
             name = f"{label(case, self.varied)}, run {repeat + 1}/{repeats}"
-            print(f"[{number}/{len(left)}] {name}: {_result_text(record)}  ({ahead} left)", file=sys.stderr, flush=True)
+            print(f"[{place}/{len(left)}] {name}: {_result_text(record)}  ({ahead} left)", file=sys.stderr, flush=True)
         return self.conclude(counts, folder)
 
     def conclude(self, counts: collections.Counter[str], folder: ResultFolder) -> int:
@@ -218,10 +219,8 @@ def check_same_cases(folder: ResultFolder, cases: list[Case]) -> None:
 def _result_text(record: Record) -> str:
     if record["status"] != "ok":
         return f"{record['status']}: {record['reason']}"
-    summary, took = record.get("summary", {}), f"{record['seconds']:.1f} s"
-    rates = {unit: rate for unit in UNITS if (rate := positive(summary.get(f"{unit}_per_second"))) is not None}
-    emulated = ", emulated" if record["emulated"] else ""
-    return next((f"{rate:,.0f} {unit}/s{emulated} in {took}" for unit, rate in rates.items()), f"ok in {took}")
+    run, emulated = make_run(record), ", emulated" if record["emulated"] else ""
+    return f"{f'{number(run.rate)} {run.unit}' if run else 'ok'}{emulated} in {record['seconds']:.1f} s"
 
 
 def _now() -> str:

@@ -193,7 +193,6 @@ class _Reader:
         return result
 
     def lists(self, where: str, table: Any) -> dict[str, list[Any]]:
-        """A value alone is a list of it."""
         if not isinstance(table, dict):
             raise self.error(where, "give a table")
         return {key: value if isinstance(value, list) else [value] for key, value in table.items()}

@@ -1,15 +1,13 @@
 """Tests of launch/completion.sh, with the programs of a build folder."""
 
 import os
-import pathlib
 import shutil
 import subprocess
 import unittest
 
-from tests.tools import support
+from tests.tools.support import BIN, ROOT
 
-PROGRAMS = pathlib.Path(os.environ.get("DDPTRAIN_BIN", support.ROOT / "build" / "bin"))
-COMPLETION = support.ROOT / "launch" / "completion.sh"
+COMPLETION = ROOT / "launch" / "completion.sh"
 BASH = """
 source {completion}
 COMP_WORDS=({words})
@@ -21,7 +19,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 def completed(*words: str) -> list[str]:
     """What bash offers for the last word."""
-    program = PROGRAMS / words[0]
+    program = BIN / words[0]
     quoted = " ".join(f"'{word}'" for word in (str(program), *words[1:]))
     script = BASH.format(completion=COMPLETION, words=quoted)
     result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=400)

@@ -3,32 +3,19 @@
 import contextlib
 import io
 import json
-import os
-import pathlib
-import subprocess
-import sys
-import tempfile
 import unittest
 from typing import Any
 
-from ddptools.common.mpirun import find_mpirun
 from ddptools.plan import program
-from tests.tools.report.support import run_report
-from tests.tools.support import ROOT
+from tests.tools.report.support import ReportCase
+from tests.tools.support import BIN, ROOT, run_ranks, run_tool
 
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin"))
 GPT = ["--model=gpt", "--data=synthetic:4096:100", "--layers=2", "--width=32", "--heads=4", "--ff=128", "--seq=16"]
 GPT += ["--vocab=100", "--batch=4"]
-ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
-def ddptrain(*arguments: str, ranks: int = 1) -> subprocess.CompletedProcess:
-    command = ["mpirun", "-np", str(ranks), *find_mpirun().here(), str(BIN / "ddptrain"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, env=os.environ | ALLOWED)
 
 
 def described(*arguments: str, ranks: int = 1) -> dict[str, Any]:
-    done = ddptrain(*arguments, "--describe", ranks=ranks)
+    done = run_ranks(ranks, *arguments, "--describe")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -41,7 +28,7 @@ def plan(*arguments: str) -> dict[str, Any]:
 
 
 @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
-class DescribeTest(unittest.TestCase):
+class DescribeTest(ReportCase):
     def test_parameters_are_those_of_the_published_models(self) -> None:
         for name, count in (("gpt2-124m", 124_439_808), ("gpt2-355m", 354_823_168), ("gpt2-774m", 774_030_080),
                             ("gpt2-1558m", 1_557_611_200), ("cnn", 1_199_882)):  # fmt: skip
@@ -130,7 +117,7 @@ class DescribeTest(unittest.TestCase):
                 self.assertNotIn(name, found)
 
     def test_people_get_a_table_of_memory(self) -> None:
-        done = ddptrain(*GPT, "--dry-run")
+        done = run_ranks(1, *GPT, "--dry-run")
         self.assertEqual(done.returncode, 0, done.stderr)
         for name in ("weights", "gradients", "optimizer", "activations", "all"):
             self.assertRegex(done.stdout.lower(), rf"(?m)^{name} +[\d.]+ [kmg]?b", name)
@@ -139,29 +126,23 @@ class DescribeTest(unittest.TestCase):
     def test_mistakes_are_those_of_training(self) -> None:
         for flags, words in ((["--model=vgg"], "there is no such model"), (["--batch=0"], "--batch 0"),
                              (["--data=/none"], "--data")):  # fmt: skip
-            done = ddptrain("--describe", *flags)
+            done = run_ranks(1, "--describe", *flags)
             self.assertEqual((done.returncode, done.stdout), (2, ""), flags)
             self.assertIn(words, done.stderr)
 
     def test_runs_keep_it_in_their_summary_and_reports_read_it(self) -> None:
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            sweep = folder / "rates.toml"
-            sweep.write_text('repeats = 1\n[base]\ndevice = "cpu"\ndata = "synthetic:256"\nbatch = 16\nsteps = 4\n'
-                             "log-every = 2\n[[product]]\nranks = 2\nlr = [0.1, 0.2]\nbucket-mb = [1, 25]\n")
-            command = [sys.executable, str(ROOT / "launch" / "ddpsweep"), str(sweep), "--bin", str(BIN)]
-            done = subprocess.run([*command, "--out", str(folder / "out")], capture_output=True, text=True, timeout=800)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            runs = [json.loads(line) for line in (folder / "out" / "results.jsonl").read_text().splitlines()]
-            flags = ["--device=cpu", "--data=synthetic:256", "--batch=16", "--bucket-mb=1"]
-            expected = described(*flags, ranks=2)
-            kept = next(r["summary"]["description"] for r in runs if r["settings"]["bucket-mb"] == 1)
-            for field in ("parameters", "flop_forward_per_sample", "comm_bytes_per_step", "memory"):
-                self.assertEqual(kept[field], expected[field], field)
-            self.assertEqual([b["complete_at"] for b in kept["buckets"]],
-                             [b["complete_at"] for b in expected["buckets"]])  # fmt: skip
-            done = run_report(folder / "out", "--out", folder / "r.html", "--md", folder / "r.md")
-            self.assertEqual(done.returncode, 0, done.stderr)
-            markdown = (folder / "r.md").read_text()
-            self.assertIn("lr=0.1: All 2 settings end with the same parameters, bit by bit.", markdown)
-            self.assertNotIn("sums in another order", markdown)
+        sweep, out = self.folder / "rates.toml", self.folder / "out"
+        sweep.write_text('repeats = 1\n[base]\ndevice = "cpu"\ndata = "synthetic:256"\nbatch = 16\nsteps = 4\n'
+                         "log-every = 2\n[[product]]\nranks = 2\nlr = [0.1, 0.2]\nbucket-mb = [1, 25]\n")
+        done = run_tool("ddpsweep", sweep, "--bin", BIN, "--out", out)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        runs = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+        expected = described("--device=cpu", "--data=synthetic:256", "--batch=16", "--bucket-mb=1", ranks=2)
+        kept = next(r["summary"]["description"] for r in runs if r["settings"]["bucket-mb"] == 1)
+        for field in ("parameters", "flop_forward_per_sample", "comm_bytes_per_step", "memory"):
+            self.assertEqual(kept[field], expected[field], field)
+        complete_at = [[bucket["complete_at"] for bucket in told["buckets"]] for told in (kept, expected)]
+        self.assertEqual(*complete_at)
+        markdown = self.report(out)
+        self.assertIn("lr=0.1: All 2 settings end with the same parameters, bit by bit.", markdown)
+        self.assertNotIn("sums in another order", markdown)

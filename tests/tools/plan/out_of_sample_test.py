@@ -1,8 +1,6 @@
 """The planner asked about runs of more ranks than it was fitted on."""
 
 import json
-import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -14,9 +12,8 @@ from ddptools.common.table import to_text
 from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
 from ddptools.plan.prediction import Case, NetworkFit, predict
 from ddptools.results.description import parsed
-from tests.tools.support import ROOT, cnn_description
+from tests.tools.support import BIN, ROOT, cnn_description, run_tool
 
-DDPTRAIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")) / "ddptrain"
 PAGE = ROOT / "docs" / "concepts" / "planning.md"
 FIT = NetworkFit(per_rank_us=1.2, busbw_gbs=60.0, base_us=6.6)  # with NCCL's latencies: what one size leaves open
 PEAK_PER_SECOND = 4e6  # samples/s of one rank
@@ -68,15 +65,14 @@ class OutOfSampleTest(unittest.TestCase):
                 out_of_sample(records, 2)
 
     def test_the_program_asks_for_runs(self) -> None:
-        command = [sys.executable, ROOT / "launch" / "ddpplan", "--fit-ranks", "2"]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = run_tool("ddpplan", "--fit-ranks", "2")
         self.assertEqual((done.returncode, done.stderr), (2, "ddpplan: --fit-ranks: give the runs with --calibrate\n"))
 
-    @unittest.skipUnless(DDPTRAIN.exists(), "no ddptrain, which describes the committed runs")
+    @unittest.skipUnless((BIN / "ddptrain").exists(), "no ddptrain, which describes the committed runs")
     def test_the_documentation_has_the_last_lines_that_the_command_prints(self) -> None:
         command, last = re.search(r"```bash\n(build/bin/ddpplan .*?)```\n.*?```text\n(.*?)```", PAGE.read_text(), re.S).groups()
         self.assertIn("--fit-ranks 2", command)
-        script = command.replace("build/bin/ddpplan", f"{sys.executable} launch/ddpplan --bin {DDPTRAIN.parent}")
+        script = command.replace("build/bin/ddpplan", f"{sys.executable} launch/ddpplan --bin {BIN}")
         done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(done.stdout.splitlines()[-2:], last.splitlines())

@@ -3,9 +3,7 @@
 import contextlib
 import io
 import json
-import pathlib
 import re
-import tempfile
 import unittest
 from typing import Any
 from unittest import mock
@@ -17,7 +15,7 @@ from ddptools.plan.compute_rates import NotMeasured
 from ddptools.plan.prediction import Case, NetworkFit, predict
 from ddptools.results.description import parsed
 from tests.tools.plan.support import output
-from tests.tools.support import ROOT, FolderCase, cnn_description, gpt2_description
+from tests.tools.support import ROOT, FolderCase, cnn_description, gpt2_description, write_lines
 
 WORK = parsed(cnn_description())
 
@@ -88,7 +86,7 @@ class ComputeRatesTest(unittest.TestCase):
             self.assertAlmostEqual(applied.fused_sum_us, us)
 
 
-class CalibrationTest(unittest.TestCase):
+class CalibrationTest(FolderCase):
     def test_finds_the_network_that_made_the_points(self) -> None:
         fit = calibrate([bench(2, 3.0, 120.0), {"status": "ok", "bench": bench(8, 3.0, 120.0)}]).intra_fit
         assert fit is not None
@@ -193,16 +191,13 @@ class CalibrationTest(unittest.TestCase):
                 calibrate([mark | {"summary": summary(2, 1e6, 6e5)}])
 
     def test_reads_lines_documents_and_folders(self) -> None:
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            lines = json.dumps({"event": "start"}) + "\n" + json.dumps(summary(1, 1e6)) + '\n{"event": "summ'
-            (folder / "results.jsonl").write_text(lines)
-            self.assertEqual(len(load_records(folder)), 2)
-            (folder / "bench.json").write_text(json.dumps(bench(2, 1, 1), indent=2))
-            self.assertEqual(len(load_records(folder / "bench.json")), 1)
-            (folder / "results.jsonl").unlink()
-            with self.assertRaisesRegex(FileNotFoundError, "results.jsonl"):
-                load_records(folder)
+        file = write_lines(self.folder / "results.jsonl", [{"event": "start"}, summary(1, 1e6)], '{"event": "summ')
+        self.assertEqual(len(load_records(self.folder)), 2)
+        (self.folder / "bench.json").write_text(json.dumps(bench(2, 1, 1), indent=2))
+        self.assertEqual(len(load_records(self.folder / "bench.json")), 1)
+        file.unlink()
+        with self.assertRaisesRegex(FileNotFoundError, "results.jsonl"):
+            load_records(self.folder)
 
     def test_runs_of_cpus_overlap_between_hosts_unless_an_update_needs_more_than_its_sum(self) -> None:
         told = {"device": "cpu", "description": cnn_description(device="cpu")}
@@ -237,9 +232,7 @@ class CalibrationTest(unittest.TestCase):
 
 class CalibratedProgramTest(FolderCase):
     def calibrated(self, records: list[dict[str, Any]], *options: str) -> str:
-        path = self.folder / "metrics.jsonl"
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        return output("--calibrate", str(path), *options)
+        return output("--calibrate", str(write_lines(self.folder / "metrics.jsonl", records)), *options)
 
     def planned(self, records: list[dict[str, Any]], device: str, *options: str) -> str:
         """For the CNN on this device, as ddptrain describes it."""

@@ -1,7 +1,3 @@
-import json
-import pathlib
-import tempfile
-import unittest
 from typing import Any
 
 from ddptools.common.errors import UsageError
@@ -10,6 +6,7 @@ from ddptools.page.blocks import Heading
 from ddptools.pictures.charts import Picture
 from ddptools.report.training.confusion import evaluation_blocks
 from tests.tools.report.support import run_report
+from tests.tools.support import FolderCase, write_lines
 
 Line = dict[str, Any]
 
@@ -25,7 +22,7 @@ def confusion(**changes: Any) -> Line:
             "height": 2, "width": 2, "mistakes": [mistake]} | changes  # fmt: skip
 
 
-class ConfusionTest(unittest.TestCase):
+class ConfusionTest(FolderCase):
     def blocks(self, *lines: Line) -> list[Any]:
         return evaluation_blocks(list(lines))
 
@@ -83,13 +80,10 @@ class ConfusionTest(unittest.TestCase):
         start = {"event": "start", "model": "cnn", "time": 1.0}
         epoch = {"event": "epoch", "epoch": 1, "step": 4, "loss": 1.0, "test_loss": 0.5, "accuracy": 0.9, "time": 2.0,
                  "images_per_second": 5.0}  # fmt: skip
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            for file, lines in (("run", [start, epoch]), ("alone", [])):
-                text = "".join(json.dumps(line) + "\n" for line in [*lines, evaluated(), confusion()])
-                (folder / f"{file}.jsonl").write_text(text)
-                done = run_report(folder / f"{file}.jsonl", "--out", folder / "page.html")
-                self.assertEqual(done.returncode, 0, done.stderr)
-                page = (folder / "page.html").read_text()
-                for part in ("Evaluation", "recognised worst first", "Confusion matrix", "Misclassified"):
-                    self.assertIn(part, page)
+        for lines in ([start, epoch], []):
+            file = write_lines(self.folder / "m.jsonl", [*lines, evaluated(), confusion()])
+            done = run_report(file, "--out", self.folder / "page.html")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            page = (self.folder / "page.html").read_text()
+            for part in ("Evaluation", "recognised worst first", "Confusion matrix", "Misclassified"):
+                self.assertIn(part, page)

@@ -1,13 +1,12 @@
 import contextlib
 import io
-import json
 from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.report.flight import first_difference, load
 from ddptools.report.program import main
 from tests.tools.report.support import run_report
-from tests.tools.support import FolderCase
+from tests.tools.support import FolderCase, write_lines
 
 Line = dict[str, Any]
 
@@ -32,8 +31,7 @@ def first(rank: int, ranks: int, reason: str = "asked", **more: Any) -> Line:
 
 class FlightTest(FolderCase):
     def write(self, rank: int, lines: list[Line], rest: str = "") -> None:
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (self.folder / f"rank{rank}.jsonl").write_text(text + rest)
+        write_lines(self.folder / f"rank{rank}.jsonl", lines, rest)
 
     def difference(self, *ranks: list[Line], computing: int | None = None) -> str:
         """`computing`: the rank that does not wait although it has an open collective."""

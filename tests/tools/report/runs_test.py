@@ -1,13 +1,12 @@
 """The page of training runs: which lines count, what is drawn, and what of the configurations differs."""
 
-import json
 import pathlib
 import subprocess
 from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.report.training import page, runs
-from tests.tools.support import FolderCase, run_tool
+from tests.tools.support import FolderCase, run_tool, write_lines
 
 
 def start(time: float, **changes: Any) -> dict[str, Any]:
@@ -45,10 +44,7 @@ RESUMED = [
 
 class RunsTest(FolderCase):
     def write(self, name: str, lines: list[dict[str, Any]], cut: str = "") -> pathlib.Path:
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines) + cut)
-        return path
+        return write_lines(self.folder / name, lines, cut)
 
     def report(self, *arguments: Any) -> subprocess.CompletedProcess:
         return run_tool("ddpreport", *arguments, cwd=self.folder)

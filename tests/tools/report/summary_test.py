@@ -9,17 +9,16 @@ from ddptools.report.sweeps.experiment import load
 from ddptools.report.sweeps.page import title_of, titles_of
 from ddptools.report.sweeps.summary import measured_on, warnings_of
 from ddptools.results.description import defaults_of
-from tests.tools.report.support import ReportCase, algo, everything, runs
+from tests.tools.report.support import ReportCase, algo, everything, over, runs
 from tests.tools.support import make_programs, write_results
 
 
 class SummaryTest(ReportCase):
     def test_scaling_placement_and_single_cases(self) -> None:
-        scaling = runs("1", [100], {"ranks": 1}) + runs("4", [360], {"ranks": 4})
-        self.assertEqual(self.words(scaling), "4 ranks: 3.60 times one rank, efficiency 90.0% (360.0 images/s).")
-        pairs = runs("a", [100, 101, 102], {"ranks": 2, "gpus": "0,1"})
-        pairs += runs("b", [50, 51, 52], {"ranks": 2, "gpus": "0,3"})
-        self.assertEqual(self.words(pairs), "0,3: -49.5% (against gpus 0,1, 101.0 images/s).")
+        scaling = self.words(over("ranks", {1: [100], 4: [360]}))
+        self.assertEqual(scaling, "4 ranks: 3.60 times one rank, efficiency 90.0% (360.0 images/s).")
+        pairs = self.words(over("gpus", {"0,1": [100, 101, 102], "0,3": [50, 51, 52]}))
+        self.assertEqual(pairs, "0,3: -49.5% (against gpus 0,1, 101.0 images/s).")
         self.assertEqual(self.words(runs("a", [7], {"ranks": 2})), "main: 7 images/s (one run).")
         self.assertEqual(self.words(runs("a", [None], {"ranks": 2})), "No run gave a number.")
 
@@ -91,11 +90,8 @@ class WarningsTest(ReportCase):
         self.assertEqual(self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.03)), [])  # it may be 100%
 
     def test_what_may_be_noise_is_no_warning(self) -> None:
-        def scaling(*rates: float) -> list[dict[str, Any]]:
-            return runs("1", [100, 103, 98], {"ranks": 1}) + runs("2", list(rates), {"ranks": 2})
-
-        self.assertEqual(self.warnings(scaling(202, 207, 199)), [])
-        self.assertEqual(len(self.warnings(scaling(232, 237, 229))), 1)
+        for rates, lines in (([202, 207, 199], 0), ([232, 237, 229], 1)):
+            self.assertEqual(len(self.warnings(over("ranks", {1: [100, 103, 98], 2: rates}))), lines)
 
     def test_baselines_of_a_loaded_machine(self) -> None:
         def told(**summary: Any) -> list[str]:
@@ -110,7 +106,7 @@ class WarningsTest(ReportCase):
         self.assertIn("its efficiency is known to +- 14 points only. Repeat them on an idle machine", line)
 
     def test_they_stand_on_the_page(self) -> None:
-        markdown = self.report_of(runs("1", [100], {"ranks": 1}) + runs("2", [230], {"ranks": 2}))
+        markdown = self.report_of(over("ranks", {1: [100], 2: [230]}))
         self.assertIn('<div class="warnings"><p>An efficiency above 100%: 115.0%', self.page)
         self.assertIn("> **Warning**: An efficiency above 100%: 115.0%", markdown)
 

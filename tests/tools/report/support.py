@@ -21,6 +21,12 @@ def runs(case: str, rates: list[float], settings: dict[str, Any], **changes: Any
     return [record(case, i, rate, settings, **changes) for i, rate in enumerate(rates)]
 
 
+def over(name: str, rates: dict[Any, list[float]], **changes: Any) -> list[dict[str, Any]]:
+    """A case for each value of a setting; `changes` to the records."""
+    return [made for value, of_case in rates.items()
+            for made in runs(f"{name}-{value}", of_case, {"ranks": 2, name: value}, **changes)]  # fmt: skip
+
+
 def algo(value: str, rates: list[float], **changes: Any) -> list[dict[str, Any]]:
     settings = {"ranks": 4, "layout": "", "gpus": "all", "batch": 512, "NCCL_ALGO": value}
     return runs(f"algo-{value}", rates, settings, **changes)

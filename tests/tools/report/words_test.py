@@ -1,12 +1,13 @@
 """What a report says in words, and when a difference is more than the noise."""
 
+import itertools
 import unittest
 from typing import Any
 
 from ddptools.common.text import number
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effects, welch_p
 from ddptools.report.sweeps.numerics import choices, numerics
-from tests.tools.report.support import RING, TREE, ReportCase, algo, runs
+from tests.tools.report.support import RING, TREE, ReportCase, algo, over, runs
 
 
 class NoiseTest(unittest.TestCase):
@@ -72,13 +73,11 @@ class WordsTest(ReportCase):
             self.assertEqual(number(value), text)
 
     def test_the_reference_is_the_default(self) -> None:
-        records = []
-        for value, rate in (("5", 100), ("25", 110), ("50", 120)):
-            records += runs(value, [rate, rate + 1, rate + 2], {"ranks": 2, "bucket-mb": value, "NCCL_ALGO": ""})
-        experiment = self.experiment(records)
-        self.assertEqual(experiment.reference(experiment.measured).key, "5")  # nothing is known of defaults
+        rates = {"5": [100, 101, 102], "25": [110, 111, 112], "50": [120, 121, 122]}
+        experiment = self.experiment(over("bucket-mb", rates))
+        self.assertEqual(experiment.reference(experiment.measured).key, "bucket-mb-5")  # nothing is known of defaults
         experiment.defaults = {"bucket-mb": "25"}
-        self.assertEqual(experiment.reference(experiment.measured).key, "25")
+        self.assertEqual(experiment.reference(experiment.measured).key, "bucket-mb-25")
         self.assertIn("(against bucket-mb=25, 111.0 images/s)", self.said(experiment))
 
     def test_the_largest_difference_comes_first(self) -> None:
@@ -107,36 +106,26 @@ class WordsTest(ReportCase):
         self.assertIn("NCCL_ALGO=Ring + NCCL_PROTO=LL: -75.0%; NCCL_ALGO=Ring: -50.0% (", self.words(records))
 
     def test_what_does_not_communicate_is_no_winner(self) -> None:
-        def overlap(value: str, rates: list[float]) -> list[dict[str, Any]]:
-            return runs(value, rates, {"ranks": 2, "overlap": value})
-
-        text = self.words(overlap("none", [200, 201]) + overlap("off", [100, 101]) + overlap("on", [150, 151]))
+        text = self.words(over("overlap", {"none": [200, 201], "off": [100, 101], "on": [150, 151]}))
         self.assertIn("on: +49.8% (against overlap=off, 100.5 images/s)", text)
         self.assertIn("overlap=none, which trains nothing together) 200.5 images/s", text)
         self.assertIn("reaches 75.1% of that", text)
 
     def test_scaling(self) -> None:
-        records = []
-        for ranks, rate in ((1, 100), (2, 190), (8, 700)):
-            summary = {"scaling_efficiency": 0.9}
-            records += runs(f"r{ranks}", [rate, rate * 1.01], {"ranks": ranks, "batch": 8}, summary=summary)
-        text = self.words(records)
+        rates = {1: [100, 101], 2: [190, 192], 8: [700, 707]}
+        text = self.words(over("ranks", rates, summary={"scaling_efficiency": 0.9}))
         about = "703.5 images/s; efficiency in the job 90.0%"
         self.assertEqual(text, f"8 ranks: 7.00 times one rank, efficiency 87.5% ({about}).")
 
     def test_saturation_with_the_batch(self) -> None:
-        records = []
-        for batch, rate in ((32, 1050), (64, 1498), (256, 2192), (512, 2450), (1024, 2529), (1280, 2458)):
-            records += runs(f"b{batch}", [rate], {"ranks": 1, "batch": batch})
-        text = self.words(records)
+        rates = {32: 1050, 64: 1498, 256: 2192, 512: 2450, 1024: 2529, 1280: 2458}
+        text = self.words(over("batch", {batch: [rate] for batch, rate in rates.items()}))
         self.assertIn("The highest rate is at batch 1024", text)
         self.assertIn("from batch 512 on it is within 5.0%", text)
 
     def test_emulated_numbers_say_so(self) -> None:
-        def layout(value: str, rates: list[float], emulated: bool) -> list[dict[str, Any]]:
-            return runs(value, rates, {"ranks": 4, "layout": value}, emulated=emulated, emulation="NCCL_HOSTID")
-
-        records = layout("1x4", [100, 101], False) + layout("2x2", [10, 11], True)
+        records = over("layout", {"1x4": [100, 101]})
+        records += over("layout", {"2x2": [10, 11]}, emulated=True, emulation="NCCL_HOSTID")
         self.assertEqual(self.words(records), "2x2 (emulated): -89.6% (against layout 1x4, 100.5 images/s).")
         markdown = self.report_of(records)
         self.assertIn("| 2x2 emulated | 10.5 (10 to 11) emulated |", markdown)
@@ -152,7 +141,7 @@ class WordsTest(ReportCase):
         self.assertNotIn("against", self.words(records[:4]))
 
     def test_cases_that_nothing_compares_are_listed(self) -> None:
-        text = self.words(runs("2", [10, 12], {"ranks": 2}) + runs("4", [20], {"ranks": 4}))
+        text = self.words(over("ranks", {2: [10, 12], 4: [20]}))
         self.assertEqual(text, "2 ranks: 11 images/s (10 to 12 over 2 runs); 4 ranks: 20 images/s (one run).")
 
     def test_settings_without_effect(self) -> None:
@@ -212,11 +201,9 @@ class WordsTest(ReportCase):
     def test_flags_that_decide_parameters_are_not_compared(self) -> None:
         def flag(name: str, values: tuple, decides: list[str] | None) -> str:
             told = {} if decides is None else {"description": {"decides_parameters": decides}}
-            records = []
-            for value in values:
-                summary = {"parameter_hash": f"{value}"} | told
-                records += runs(f"{name}{value}", [1], {"ranks": 2, name: value}, summary=summary)
-            return "\n".join(numerics(self.experiment(records)))
+            summaries = {value: {"parameter_hash": str(value)} | told for value in values}
+            made = (over(name, {value: [1]}, summary=summary) for value, summary in summaries.items())
+            return "\n".join(numerics(self.experiment(list(itertools.chain(*made)))))
 
         for name in ("lr", "momentum"):
             named = flag(name, (0.1, 0.2), ["lr", "momentum", "batch"])

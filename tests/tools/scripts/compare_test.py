@@ -9,12 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 from unittest import mock
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "launch"), str(ROOT / "benchmarks")]
+from tests.tools.support import ROOT, FolderCase
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from ddptools.common.errors import UsageError
 from ddptools.page.render import to_markdown
@@ -54,15 +54,11 @@ class FakePrograms:
                                            "measured_until": 1, "torch": "2", "cuda": "13", "cudnn": 9, "nccl": "2"})  # fmt: skip
 
 
-class CompareTest(unittest.TestCase):
+class CompareTest(FolderCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.file = pathlib.Path(folder.name, "compared.json")
-        self.programs = FakePrograms()
-        patch = mock.patch.object(session, "run_program", self.programs)
-        patch.start()
-        self.addCleanup(patch.stop)
+        super().setUp()
+        self.file, self.programs = self.folder / "compared.json", FakePrograms()
+        self.enterContext(mock.patch.object(session, "run_program", self.programs))
 
     def make(self, ranks: list[int], only: str = "batch 512", gpus: int = 2, **changes: object) -> session.Session:
         settings = {"device": "cuda", "ranks": ranks, "seconds": 60, "trial_seconds": 3, "repeats": 2, "only": only,
@@ -195,19 +191,17 @@ class CommandLineTest(unittest.TestCase):
             self.assertRegex(done.stderr, rf"compare: {arguments[0]}")
 
 
-class CommitTest(unittest.TestCase):
+class CommitTest(FolderCase):
     def test_files_that_differ_are_told(self) -> None:
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            self.assertEqual(session.commit_of(folder), "unknown")
-            git = ["git", "-C", name, "-c", "user.name=a", "-c", "user.email=a@b"]
-            (folder / "file").write_text("as committed")
-            for words in (["init", "-q"], ["add", "file"], ["commit", "-q", "-m", "first"]):
-                subprocess.run([*git, *words], check=True)
-            commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-            self.assertEqual(session.commit_of(folder), commit)
-            (folder / "file").write_text("changed")
-            self.assertEqual(session.commit_of(folder), f"{commit}-dirty")
+        self.assertEqual(session.commit_of(self.folder), "unknown")
+        git = ["git", "-C", self.folder, "-c", "user.name=a", "-c", "user.email=a@b"]
+        (self.folder / "file").write_text("as committed")
+        for words in (["init", "-q"], ["add", "file"], ["commit", "-q", "-m", "first"]):
+            subprocess.run([*git, *words], check=True)
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        self.assertEqual(session.commit_of(self.folder), commit)
+        (self.folder / "file").write_text("changed")
+        self.assertEqual(session.commit_of(self.folder), f"{commit}-dirty")
 
 
 def python_with_torch() -> str | None:

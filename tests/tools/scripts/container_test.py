@@ -1,8 +1,6 @@
 """The container recipes run scripts and presets that exist, and both do the same. The manifest of Kubernetes has fields of
 the MPI operator alone, and fits the image."""
 
-import importlib.machinery
-import importlib.util
 import json
 import os
 import re
@@ -10,7 +8,7 @@ import shutil
 import subprocess
 import unittest
 
-from tests.tools.support import ROOT
+from tests.tools.support import ROOT, load_script
 
 FOLDER = ROOT / "launch" / "container"
 
@@ -60,13 +58,6 @@ def misfits(value, schema, place="") -> list[str]:
     return unknown + [found for inner in known for found in inner]
 
 
-def load_generator():
-    loader = importlib.machinery.SourceFileLoader("apptainer_definition", str(FOLDER / "apptainer-definition"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
-    return module
-
-
 class ContainerTest(unittest.TestCase):
     def setUp(self):
         self.recipe = (FOLDER / "Dockerfile").read_text()
@@ -90,7 +81,7 @@ class ContainerTest(unittest.TestCase):
 
     def test_apptainer_refuses_what_it_does_not_know(self):
         with self.assertRaisesRegex(ValueError, "VOLUME"):
-            load_generator().definition("FROM a\nVOLUME /data\n")
+            load_script(FOLDER / "apptainer-definition").definition("FROM a\nVOLUME /data\n")
 
     def test_manifest(self):
         try:

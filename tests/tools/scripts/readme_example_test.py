@@ -10,8 +10,8 @@ import subprocess
 import tomllib
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-PROGRAMS = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build-cpu" / "bin"))
+from tests.tools.support import AS_ROOT, BIN, ROOT
+
 PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "tutorial" / "first-run.md").read_text(encoding="utf-8")
 FASHION_MNIST = ("/usr/share/datasets/fashion-mnist", ROOT / "data" / "downloads" / "fashion-mnist")
@@ -44,10 +44,10 @@ def accuracy(output: str) -> float:
 
 def hash_here() -> str | None:
     """The one that the tutorial promises for this build and these vector instructions; None: it promises none."""
-    cache = (PROGRAMS.parent / "CMakeCache.txt").read_text(encoding="utf-8").splitlines()
+    cache = (BIN.parent / "CMakeCache.txt").read_text(encoding="utf-8").splitlines()
     if not {"CMAKE_BUILD_TYPE:STRING=Release", "DDPTRAIN_NATIVE:BOOL=ON", "DDPTRAIN_SANITIZE:STRING="} <= set(cache):
         return None
-    compilers = set(re.findall(rb"GCC: \([^)]*\) (\d+)\.", (PROGRAMS / "ddptrain").read_bytes()))
+    compilers = set(re.findall(rb"GCC: \([^)]*\) (\d+)\.", (BIN / "ddptrain").read_bytes()))
     flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     instructions = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else None
     promised = dict(re.findall(r"^- with (\S+): `([0-9a-f]{32})`", TUTORIAL, re.MULTILINE))
@@ -105,8 +105,8 @@ class ReadmesExample(unittest.TestCase):
     def test_its_command_does_what_it_says(self) -> None:
         if not any(pathlib.Path(folder).is_dir() for folder in FASHION_MNIST):
             self.skipTest("Fashion-MNIST is not here: launch/setup installs it")
-        command = self.command.replace("build/bin/ddptrain", str(PROGRAMS / "ddptrain")).split()
-        environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        command = self.command.replace("build/bin/ddptrain", str(BIN / "ddptrain")).split()
+        environment = os.environ | AS_ROOT
         environment |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
         self.assertEqual(done.returncode, 0, done.stderr)

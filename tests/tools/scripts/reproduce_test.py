@@ -1,8 +1,5 @@
 """benchmarks/reproduce: its claims are those of README, its verdicts are right, and the CPU claims run in short form."""
 
-import importlib.machinery
-import importlib.util
-import os
 import pathlib
 import re
 import subprocess
@@ -11,20 +8,13 @@ import tempfile
 import unittest
 from unittest import mock
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
+from tests.tools.support import BIN, ROOT, load_script
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 NEWER_PAGES = ("slow-networks", "sums-by-peers")  # whose claims are there, too
 
 
-def load():
-    loader = importlib.machinery.SourceFileLoader("reproduce", str(ROOT / "benchmarks" / "reproduce"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("reproduce", loader))
-    sys.modules["reproduce"] = module
-    loader.exec_module(module)
-    return module
-
-
-reproduce = load()
+reproduce = load_script(ROOT / "benchmarks" / "reproduce")
 CLAIM = {"field": "images_per_second", "published": 1000.0, "within": 0.05}
 RUN = {"name": "a", "device": "cuda", "machine": "H200", "ranks": 2, "flags": "", "claim": [CLAIM]}
 
@@ -59,10 +49,9 @@ class ClaimsTest(unittest.TestCase):
             self.assertIn(f"| {row} |", claimed)
 
     def test_cpu_claims_run(self) -> None:
-        programs = os.environ.get("DDPTRAIN_BIN", str(ROOT / "build-cpu" / "bin"))
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder, "page.md")
-            command = [sys.executable, ROOT / "benchmarks" / "reproduce", "--short", "--bin", programs, "--out", out]
+            command = [sys.executable, ROOT / "benchmarks" / "reproduce", "--short", "--bin", BIN, "--out", out]
             done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=800)
             page = out.read_text(encoding="utf-8")
         self.assertEqual(done.returncode, 0, done.stderr + page)

@@ -2,12 +2,9 @@
 ssh and mpirun."""
 
 import os
-import pathlib
 import subprocess
-import tempfile
-import unittest
 
-from tests.tools.support import ROOT
+from tests.tools.support import ROOT, FolderCase, write_program
 
 LAUNCH = ROOT / "launch"
 # What an installation or a job would call first. Each leaves a file, and fails.
@@ -27,19 +24,17 @@ exit 255
 """
 
 
-class ScriptsTest(unittest.TestCase):
+class ScriptsTest(FolderCase):
     def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        (self.folder / "bin").mkdir()
+        super().setUp()
         for name in CALLED:
             self.stand_in(name, f"#!/bin/sh\n: > {self.folder}/called-{name}\nexit 1\n")
 
     def stand_in(self, name: str, text: str) -> None:
-        (self.folder / "bin" / name).write_text(text)
-        (self.folder / "bin" / name).chmod(0o755)
+        write_program(self.folder / "bin" / name, text)
 
     def call(self, *command: object) -> subprocess.CompletedProcess:
-        environment = os.environ | {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+        environment = os.environ | {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "COLUMNS": "300"}
         words = [str(word) for word in command]
         return subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300)
 
@@ -54,6 +49,9 @@ class ScriptsTest(unittest.TestCase):
                 self.assertEqual(self.call(script, "-h").stdout, run.stdout)
                 self.assertIn(script.name, run.stdout)
                 self.assertNotIn("source ", run.stdout)  # more than the comment
+                self.assertEqual([line for line in run.stdout.splitlines() if len(line) > 100], [])
+        for verb in ("up", "down", "run", "exec"):
+            self.assertEqual(self.call(LAUNCH / "emulate-hosts", verb, "-h").returncode, 0)
         self.assertEqual(list(self.folder.glob("called-*")), [])
 
     def check_ssh(self, hosts: str) -> subprocess.CompletedProcess:

@@ -1,13 +1,11 @@
 """launch/test in a folder of its own, with programs in place of cmake and ctest: what it says at its end."""
 
 import os
-import pathlib
 import shutil
 import subprocess
 
-from tests.tools.support import FolderCase
+from tests.tools.support import ROOT, FolderCase, write_program
 
-LAUNCH = pathlib.Path(__file__).resolve().parents[3] / "launch"
 CTEST = """#!/usr/bin/env bash
 mkdir -p "$2/Testing/Temporary"
 cp "$LOG" "$2/Testing/Temporary/LastTest.log"
@@ -31,19 +29,11 @@ skipped: No module named 'torch'
 class TestScript(FolderCase):
     def setUp(self) -> None:
         super().setUp()
-        (self.folder / "launch").mkdir()
+        for name, text in (("launch/setup", "#!/bin/sh\n"), ("bin/cmake", "#!/bin/sh\n"), ("bin/ctest", CTEST)):
+            write_program(self.folder / name, text)
         for name in ("test", "lib.sh"):
-            shutil.copy(LAUNCH / name, self.folder / "launch")
+            shutil.copy(ROOT / "launch" / name, self.folder / "launch")
         (self.folder / "log").write_text(LOG)
-        self.program("launch/setup", "#!/bin/sh\n")
-        self.program("bin/cmake", "#!/bin/sh\n")
-        self.program("bin/ctest", CTEST)
-
-    def program(self, name: str, text: str) -> None:
-        file = self.folder / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text)
-        file.chmod(0o755)
 
     def run_tests(self, code: int) -> subprocess.CompletedProcess:
         (self.folder / "build-cpu").mkdir(exist_ok=True)
@@ -57,7 +47,5 @@ class TestScript(FolderCase):
         for code in (0, 8):
             done = self.run_tests(code)
             self.assertEqual(done.returncode, code, done.stderr)
-            self.assertEqual(
-                done.stdout.splitlines()[-1],
-                "== GPU tests did not run: this build has no CUDA (test cases skipped: 2 in C++, 25 in Python and scripts)",
-            )
+            skipped = "this build has no CUDA (test cases skipped: 2 in C++, 25 in Python and scripts)"
+            self.assertEqual(done.stdout.splitlines()[-1], f"== GPU tests did not run: {skipped}")

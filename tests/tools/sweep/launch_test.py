@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import pathlib
 from unittest import mock
@@ -8,23 +9,12 @@ from ddptools.sweep import machine as machine_module
 from ddptools.sweep.cases import Case, Layout
 from ddptools.sweep.launch import Impossible, Launch, plan_launch
 from ddptools.sweep.machine import Machine, find_machine, read_hostfile
-from tests.tools.support import FolderCase
+from tests.tools.support import FolderCase, write_program
 
 
 def case(**changes) -> Case:
-    settings = {
-        "sweep": "s",
-        "product": "main",
-        "program": "ddptrain",
-        "arguments": (),
-        "ranks": 2,
-        "layout": None,
-        "gpus": "all",
-        "cpus": "all",
-        "flags": {"batch": 8},
-        "environment": {},
-    }
-    return Case(**(settings | changes))
+    made = Case("s", "main", "ddptrain", (), ranks=2, layout=None, gpus="all", cpus="all", flags={"batch": 8}, environment={})
+    return dataclasses.replace(made, **changes)
 
 
 def gpu_machine(count: int, **changes) -> Machine:
@@ -77,13 +67,9 @@ class LaunchTest(FolderCase):
         machine = gpu_machine(8, topology={"hosts": [{"nearest_pair": [0, 3], "farthest_pair": [1, 7]}]})
         self.assertEqual(self.launch(machine, gpus="best-pair").gpus, ["0", "3"])
         self.assertEqual(self.launch(machine, gpus="worst-pair").gpus, ["1", "7"])
-        for topology in (
-            None,
-            {},
-            {"hosts": []},
-            {"hosts": [{"nearest_pair": None}]},
-            {"hosts": [{"nearest_pair": ["a"]}]},
-        ):
+        for hosts in ([], [{"nearest_pair": None}], [{"nearest_pair": ["a"]}]):
+            self.assertIn("ddptopo", self.reason(gpu_machine(8, topology={"hosts": hosts}), gpus="best-pair"))
+        for topology in (None, {}):
             self.assertIn("ddptopo", self.reason(gpu_machine(8, topology=topology), gpus="best-pair"))
 
     def test_what_cannot_run_here_is_told(self) -> None:
@@ -158,9 +144,7 @@ class LaunchTest(FolderCase):
             read_hostfile(path)
 
     def test_hosts_of_a_slurm_job(self) -> None:
-        scontrol = self.folder / "scontrol"
-        scontrol.write_text("#!/bin/sh\n[ \"$3\" = 'n[1-2]' ] && printf 'n1\\nn2\\n'\n")
-        scontrol.chmod(0o755)
+        write_program(self.folder / "scontrol", "#!/bin/sh\n[ \"$3\" = 'n[1-2]' ] && printf 'n1\\nn2\\n'\n")
         with mock.patch.dict(os.environ, {"PATH": f"{self.folder}:{os.environ['PATH']}"}):
             self.assertEqual(find_machine({"SLURM_JOB_NODELIST": "n[1-2]"}).hosts, ["n1", "n2"])
             with self.assertRaisesRegex(UsageError, "scontrol"):

@@ -1,28 +1,26 @@
 """Two of the sweeps that come with the program, run for real on the CPU, and their report; a real timeline."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import unittest
 
 from ddptools.common.mpirun import HYDRA, find_mpirun
 from ddptools.report.trace.spans import load_trace, rank_times
 from tests.tools.report.support import run_report
-from tests.tools.support import ROOT, FolderCase
+from tests.tools.support import BIN, ROOT, FolderCase, run_ranks, run_tool
 
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin"))
 SHORT = "--repeats 1 --timeout 400 --set steps=6 --set log-every=2 --set data=synthetic:512 --set batch=16".split()
 
 
 class RealSweepTest(FolderCase):
     def sweep(self, name: str) -> list[dict]:
-        command = [sys.executable, str(ROOT / "launch" / "ddpsweep"), str(ROOT / f"configs/sweeps/{name}.toml")]
-        command += ["--out", str(self.folder / name), "--bin", str(BIN), *SHORT]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=self.folder)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return [json.loads(line) for line in (self.folder / name / "results.jsonl").read_text().splitlines()]
+        return self.records(0, ROOT / f"configs/sweeps/{name}.toml", name, *SHORT)
+
+    def records(self, code: int, file: pathlib.Path, name: str, *options: str) -> list[dict]:
+        out = self.folder / name
+        done = run_tool("ddpsweep", file, "--out", out, "--bin", BIN, *options, cwd=self.folder)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
 
     @unittest.skipIf(find_mpirun() is HYDRA, "nodes are emulated with Open MPI only")
     def test_overlap_and_layout(self) -> None:
@@ -48,13 +46,8 @@ class RealSweepTest(FolderCase):
             'repeats = 1\n[[product]]\nranks = 1\ndevice = "cpu"\n'
             'data = "synthetic:512"\nbatch = 16\nsteps = 12\nbaseline = "off"\nlr = [0.001, 1e30]\n'
         )
-        command = [sys.executable, str(ROOT / "launch" / "ddpsweep"), str(self.folder / "lr.toml")]
-        command += ["--out", str(self.folder / "lr"), "--bin", str(BIN)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=self.folder)
-        self.assertEqual(done.returncode, 1, done.stderr)
-        records = [json.loads(line) for line in (self.folder / "lr" / "results.jsonl").read_text().splitlines()]
-        by_rate = {record["settings"]["lr"]: record for record in records}
-        self.assertEqual(by_rate[0.001]["status"], "ok", done.stderr)
+        by_rate = {made["settings"]["lr"]: made for made in self.records(1, self.folder / "lr.toml", "lr")}
+        self.assertEqual(by_rate[0.001]["status"], "ok", by_rate[0.001])
         diverged = by_rate[1e30]
         self.assertEqual((diverged["status"], diverged["exit_code"]), ("failed", 1))
         self.assertIn("is NaN or infinite", diverged["reason"])
@@ -62,11 +55,8 @@ class RealSweepTest(FolderCase):
 
     def test_a_timeline(self) -> None:
         trace = self.folder / "trace.json"
-        command = ["mpirun", "-np", "2", *find_mpirun().here(), str(BIN / "ddptrain")]
-        command += ["--device", "cpu", "--data", "synthetic:600", "--batch", "16", "--steps", "8", "--baseline", "off"]
-        command += ["--trace", str(trace)]
-        allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        made = subprocess.run(command, capture_output=True, text=True, timeout=400, env=os.environ | allowed)
+        flags = ["--device", "cpu", "--data", "synthetic:600", "--batch", "16", "--steps", "8", "--baseline", "off"]
+        made = run_ranks(2, *flags, "--trace", trace)
         self.assertEqual(made.returncode, 0, made.stderr)
         done = run_report("--trace", trace, "--out", self.folder / "t.svg")
         self.assertEqual((done.returncode, done.stderr), (0, ""))

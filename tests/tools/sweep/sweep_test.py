@@ -281,12 +281,7 @@ class SweepTest(FolderCase):
         self.assertEqual(dry.stdout.count("mpirun"), 6)
         self.assertEqual(sweep.executed(), [])
         self.assertFalse(sweep.out.exists())
-        for options in (
-            ["--repeats", "0"],
-            ["--timeout", "x"],
-            ["--set", "x"],
-            ["--bin", "none"],
-        ):
+        for options in (["--repeats", "0"], ["--timeout", "x"], ["--set", "x"], ["--bin", "none"]):
             done = sweep.run(*options)
             self.assertEqual(done.returncode, 2, options)
             self.assertIn(options[0], done.stderr)

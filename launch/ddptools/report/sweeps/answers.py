@@ -18,7 +18,6 @@ SATURATED = 0.95
 
 
 def measured_text(case: Case, unit: str) -> str:
-    """A rate with its spread, and "emulated" where it is."""
     rates = case.rates
     spread = f"{number(min(rates))} to {number(max(rates))} over {len(rates)} runs" if len(rates) > 1 else "one run"
     return f"{number(case.rate)} {unit} ({spread}{', emulated' if case.emulated else ''})"
@@ -38,7 +37,6 @@ def answers(experiment: Experiment) -> list[Answer]:
 
 
 def _effects(experiment: Experiment) -> Iterator[Answer]:
-    """Of the settings that were tuned, and of each placement."""
     effects = Effects(experiment)
     for names in filter(None, [experiment.tuned, *([name] for name in PLACEMENT if name in experiment.varied)]):
         contexts = ((context, [case for case in cases if case.trains]) for context, cases in experiment.contexts(names))

@@ -11,7 +11,7 @@ from ddptools.common.errors import UsageError
 from ddptools.common.files import Record, from_json, read_records
 from ddptools.common.text import setting_text
 from ddptools.common.values import finite, grouped, list_of, median_of, positive, setting_value, table_of
-from ddptools.results.run import PASSES, PLACEMENT, WORKLOAD, Run, bench_choices, make_run, nccl_of
+from ddptools.results.run import PASSES, PLACEMENT, WORKLOAD, Run, bench_choices, make_run, nccl_of, varied
 
 NCCL_CHOICES = ("algorithm", "protocol", "channels", "transport")
 
@@ -38,7 +38,6 @@ class Case:
         return int(text) if text.isdecimal() and len(text) < 9 else 0
 
     def medians(self, name: str) -> float | None:
-        """Of a field of the summaries."""
         return median_of(finite(run.summary.get(name)) for run in self.runs)
 
     def half_width(self, name: str) -> float | None:
@@ -83,8 +82,6 @@ class Case:
 
 @dataclasses.dataclass
 class Experiment:
-    """One product of one sweep in one result folder."""
-
     source: pathlib.Path
     sweep: str
     product: str
@@ -97,12 +94,8 @@ class Experiment:
     defaults: dict[str, str] = dataclasses.field(default_factory=dict)  # of flags, as far as they are known
 
     def __post_init__(self) -> None:
-        names = dict.fromkeys(name for case in self.cases for name in case.settings)
-        varied = [n for n in names if len({case.settings.get(n, "") for case in self.cases}) > 1]
-        if "global-batch" in names and "batch" in varied:
-            varied.remove("batch")  # follows from ranks
-        self.varied = varied
-        self.tuned = [n for n in varied if n not in WORKLOAD and n not in PLACEMENT]
+        self.varied = varied([case.settings for case in self.cases])
+        self.tuned = [name for name in self.varied if name not in WORKLOAD and name not in PLACEMENT]
 
     @property
     def title(self) -> str:

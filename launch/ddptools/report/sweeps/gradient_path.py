@@ -33,8 +33,6 @@ def sent_by(case: Case) -> str:
 
 
 class PathComparison:
-    """Of the cases of an experiment."""
-
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
 
@@ -60,5 +58,4 @@ class PathComparison:
 
 
 def _apart(case: Case) -> frozenset[tuple[str, str]]:
-    """The settings without those for the path."""
     return frozenset((name, value) for name, value in case.settings.items() if name not in PATH_FLAGS)

@@ -61,7 +61,6 @@ class Loss:
 
 
 def losses(experiment: Experiment) -> list[Loss]:
-    """For the cases that tell, in order of their ranks."""
     alone = {_work(case): case for case in experiment.measured if case.ranks == 1}
     found: list[Loss | None] = []
     for case in experiment.measured:
@@ -186,7 +185,6 @@ def lost_time_table(found: list[Loss]) -> Table:
 
 
 def _part_text(loss: Loss, name: str, factor: float) -> str:
-    """With half of its 95% interval, where it is known."""
     seconds, half_width = loss.part_seconds.get(name), loss.half_width_seconds.get(name)
     if seconds is None:
         return ""

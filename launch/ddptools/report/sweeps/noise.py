@@ -17,8 +17,6 @@ CHOOSING = {"NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NC
 
 @dataclasses.dataclass
 class Effect:
-    """How a case differs from its reference."""
-
     change: float  # of the median, relative
     p: float | None  # of Welch's t-test, times the number of comparisons; None with one run on a side
     is_difference: bool | None  # None: the runs are too few to tell
@@ -32,8 +30,6 @@ class Effect:
 
 
 class Effects:
-    """Compares the cases of an experiment."""
-
     def __init__(self, experiment: Experiment) -> None:
         self.references = experiment.references()
         self.paths = PathComparison(experiment)

@@ -87,7 +87,6 @@ def _decides_parameters(experiment: Experiment, name: str) -> bool:
 
 
 def _told_deciding(experiment: Experiment) -> set[str]:
-    """Flags of which the runs say that they decide the parameters."""
     descriptions = [table_of(run.summary.get("description")) for case in experiment.measured for run in case.runs]
     lists = [table.get("decides_parameters") for table in descriptions]
     return {str(flag) for flags in lists if isinstance(flags, list) for flag in flags}
@@ -103,14 +102,12 @@ def _deciding_flags(experiment: Experiment) -> Iterator[str]:
 
 
 def _why_runs_differ(case: Case) -> str:
-    """Of one case, as far as they tell it."""
     if any(table_of(run.summary.get("configuration")).get("tune") == "on" for run in case.runs):
         return "--tune on chooses matrix products by timing, and other products round differently"
     return UNEXPLAINED
 
 
 def _why_parameters_differ(case: Case, reference: Case) -> str:
-    """As far as the runs tell it."""
     if sent_by(case) != sent_by(reference):
         return f"gradients by another path, {sent_by(case) or 'not told'}, are summed in another order"
     if case.nccl() != reference.nccl() or case.choices() != reference.choices():

@@ -40,7 +40,6 @@ def blocks_of(results: Results) -> list[Block]:
 
 
 def title_of(experiments: list[Experiment]) -> str:
-    """With machine and date."""
     names = list(dict.fromkeys(experiment.sweep for experiment in experiments))
     name = ", ".join(names) if len(names) < 4 else f"{len(names)} sweeps"
     return " on ".join(filter(None, [name, measured_on(experiments)])) or "Measurements"

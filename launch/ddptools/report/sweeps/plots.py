@@ -101,7 +101,6 @@ def _numeric(experiment: Experiment) -> list[Picture]:
 
 
 def _cases(experiment: Experiment) -> list[Picture]:
-    """A bar per case, where no axis is numeric."""
     names = [n for n in experiment.varied if n in PLACEMENT or (n in experiment.tuned and n not in NUMERIC)]
     cases = experiment.measured[:MOST_BARS]
     if not names or len(cases) < 2:

@@ -24,7 +24,6 @@ def entry_of(experiment: Experiment, title: str, facts: str, picture: Picture | 
 
 
 def measured_on(experiments: list[Experiment]) -> str:
-    """Machine and date."""
     machines = list(dict.fromkeys(_machine(machine) for e in experiments for machine in e.machines))
     days = sorted({str(r.get("started"))[:10] for e in experiments for r in e.records if r.get("started")})
     date = [days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"] if days else []

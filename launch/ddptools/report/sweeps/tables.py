@@ -174,7 +174,6 @@ def _case_columns() -> list[Column]:
 
 
 def _own_efficiency(case: Case) -> str:
-    """With half of its 95% interval, where the runs tell it."""
     efficiency, half_width = case.medians("scaling_efficiency"), case.half_width("scaling_efficiency")
     if efficiency is None:
         return ""
@@ -218,7 +217,6 @@ def busbw_gbs_by_bytes(case: Case) -> list[tuple[float, float]]:
 
 
 def operation(cases: list[Case]) -> str:
-    """What was measured, as ddpbench names it."""
     names = (table_of(run.bench).get("op") or "all-reduce" for case in cases for run in case.runs)
     return ", ".join(dict.fromkeys(map(str, names)))
 
@@ -294,7 +292,6 @@ def gpus_text(machine: dict[str, Any]) -> str:
 
 
 def _nccl_version(run: Run) -> Any:
-    """Of the NCCL that the run used, as far as it tells."""
     library = str(run.bench.get("library"))
     told = str(run.bench.get("version", library)).partition("NCCL ")[2] or run.bench.get("version")
     return table_of(run.summary.get("nccl")).get("version") or told

@@ -98,8 +98,6 @@ def timeline_picture(traces: list[RankTrace], shown: Interval) -> Picture:
 
 
 class Canvas:
-    """Draws bars from microseconds and inches."""
-
     def __init__(self, axes: Axes, shown: Interval, size: float) -> None:
         self.axes, self.shown, self.size = axes, shown, size
         self.points_each = 72 * (WIDTH - LEFT - RIGHT) / (shown[1] - shown[0])  # of a microsecond

@@ -52,7 +52,6 @@ def quantities(units: list[str]) -> list[Quantity]:
 
 
 def title_of_runs(runs: list[TrainingRun]) -> str:
-    """With machine and date, as far as the runs tell them."""
     models = dict.fromkeys(str(run.start.get("model", "a model")) for run in runs)
     machines = dict.fromkeys(str(run.start["device_name"]) for run in runs if run.start.get("device_name"))
     days = dict.fromkeys(time.strftime("%Y-%m-%d", time.gmtime(run.began)) for run in runs if run.began is not None)

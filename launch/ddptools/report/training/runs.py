@@ -16,8 +16,6 @@ WRITTEN_TO = ("metrics", "tensorboard")  # flags that say where a run writes, no
 
 @dataclasses.dataclass
 class Curve:
-    """Values of a field over steps and over time."""
-
     steps: list[int]
     seconds: list[float]  # since the run began
     values: list[float]
@@ -89,7 +87,6 @@ class TrainingRun:
         return math.nan if time is None or self.began is None else time - self.began
 
     def configuration(self) -> dict[str, str]:
-        """What the run was told, and where it ran."""
         skipped = ("event", "time", "environment", "configuration", "gradient_path_reason")
         flags, environment = (table_of(self.start.get(name)) for name in ("configuration", "environment"))
         told = {f"--{name}": str(value).strip('"') for name, value in flags.items() if name not in WRITTEN_TO}
