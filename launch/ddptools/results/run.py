@@ -116,4 +116,4 @@ def why_unusable(summary: Record) -> str:
     if min(shares, default=1.0) < LEAST_CPU_SHARE:
         return f"other programs, or too many threads, left a rank a core for {100 * min(shares):.0f}% of its time"
     half_width = finite(summary.get("scaling_efficiency_half_width"))
-    return f"its efficiency is known to +- {100 * half_width:.0f} points only" if is_too_noisy(half_width) else ""
+    return f"the interval of its efficiency is +- {100 * half_width:.0f} points" if is_too_noisy(half_width) else ""

@@ -251,7 +251,7 @@ class CalibratedProgramTest(FolderCase):
         loaded = quiet | {"cpu_share_per_rank": [0.97, 0.6]}
         noisy = quiet | {"scaling_efficiency_half_width": 0.2}
         self.assertEqual(warning_of([quiet, {"emulated": True, "summary": loaded}]), "")
-        self.assertIn("1 of the 2 runs of --calibrate were disturbed (its efficiency is known to +- 20 points only)",
+        self.assertIn("1 of the 2 runs of --calibrate were disturbed (the interval of its efficiency is +- 20 points)",
                       warning_of([quiet, noisy]))  # fmt: skip
         for options in (["--model", "cnn", "--nodes", "1"], ["--model", "cnn", "--json"]):
             with contextlib.redirect_stderr(io.StringIO()) as errors:

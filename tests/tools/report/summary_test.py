@@ -103,7 +103,7 @@ class WarningsTest(ReportCase):
         (line,) = told(cpu_share_per_rank=[0.98, 0.53])
         self.assertRegex(line, "^Efficiency and parts of a step are unusable in 2 of 2 runs of main: .* 53% of its time")
         (line,) = told(scaling_efficiency_half_width=0.14)
-        self.assertIn("its efficiency is known to +- 14 points only. Repeat them on an idle machine", line)
+        self.assertIn("the interval of its efficiency is +- 14 points. Repeat them on an idle machine", line)
 
     def test_they_stand_on_the_page(self) -> None:
         markdown = self.report_of(over("ranks", {1: [100], 2: [230]}))
