@@ -49,9 +49,8 @@ class Job:
     def __init__(self, ranks: int, arguments: list[str], prefix: list[str] | None = None) -> None:
         self._program = [str(BIN / "ddptrain"), *arguments]
         command = [*(prefix or MPIRUN), "-np", str(ranks), *self._program]
-        self.mpirun = subprocess.Popen(
-            command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        self.mpirun = subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True, **streams)
         self.ranks: dict[int, int] = {}  # process of each rank
         self.lines: list[tuple[float, str]] = []
         self._world_size = ranks

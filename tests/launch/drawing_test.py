@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of launch/ddptools/pictures/topology.py: drawing_test.py FOLDER_OF_DDPTOOLS. Ends with 77 where matplotlib is not here."""
+"""Tests of ddptools/pictures/topology.py: drawing_test.py FOLDER_OF_DDPTOOLS. Ends with 77 without matplotlib."""
 
 import re
 import sys

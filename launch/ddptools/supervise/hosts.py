@@ -20,25 +20,7 @@ SLOTS = re.compile(r"\sslots\s*=\s*(\d+)")  # max_slots is another
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=3", "--"]
 PATIENCE = 15  # seconds for a command over ssh
 
-# Ends the processes that have the job's mark in their command or environment, and removes the folder of Open MPI's files
-# for the job and files of shared memory that Open MPI made for this user, that are older than 2 s and that nobody uses.
-# It comes over standard input, so that its own command has no mark.
-CLEAN_UP = """
-for file in $(grep -lsF -f - /proc/[0-9]*/cmdline /proc/[0-9]*/environ <<END
-$mark
-END
-); do
-  process=${file#/proc/}
-  kill -KILL ${process%%/*} 2>/dev/null
-done
-sleep 0.2
-rm -rf "$sessions"
-for file in /dev/shm/vader_segment.* /dev/shm/sm_segment.*; do
-  [ -O "$file" ] && [ $(($(date +%s) - $(stat -c %Y "$file"))) -gt 2 ] && ! grep -qsF "$file" /proc/[0-9]*/maps &&
-    rm -f "$file"
-done
-true
-"""
+CLEAN_UP = pathlib.Path(__file__).with_name("clean_up.sh")
 
 
 def is_here(host: str) -> bool:
@@ -121,5 +103,5 @@ class Hosts:
         return command
 
     def clean_up(self, mark: str, sessions: str) -> None:
-        script = f"mark={mark}\nsessions={shlex.quote(sessions)}\n{CLEAN_UP}"
+        script = f"mark={mark}\nsessions={shlex.quote(sessions)}\n{CLEAN_UP.read_text()}"
         on_all(lambda host: on_host(host, script), list(dict.fromkeys(self.names)))

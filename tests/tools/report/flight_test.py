@@ -51,16 +51,17 @@ class FlightTest(FolderCase):
 
     def test_the_first_difference(self) -> None:
         ended, waiting, long = [collective(5)], [collective(5, finished=False)], [collective(n) for n in range(1, 6)]
-        called = "collective 6, all-reduce of bucket 1 after 7 steps"
+        ahead, later = [*ended, collective(6, finished=False)], "all-reduce of bucket 1 after 7 steps"
+        other, bucket = "Collective 5 is not the same on all ranks:", "all-reduce of bucket"
         for ranks, text in (
-            ([[*ended, collective(6, finished=False)]] * 2 + [ended], f"Rank 2 never called {called}, in which ranks 0, 1 waited."),
+            ([ahead, ahead, ended], f"Rank 2 never called collective 6, {later}, in which ranks 0, 1 waited."),
             ([long, long[3:]], "All these ranks called the same collectives, and all of them ended."),
             ([[collective(5, "barrier", False, None)], [collective(5, "gather", False, None)]],
-             "Collective 5 is not the same on all ranks: rank 0 called barrier; rank 1 called gather."),
+             f"{other} rank 0 called barrier; rank 1 called gather."),
             ([[collective(5, bucket=0)], [collective(5, bucket=1)]],
-             "Collective 5 is not the same on all ranks: rank 0 called all-reduce of bucket 0; rank 1 called all-reduce of bucket 1."),
-            ([ended, waiting], "Collective 5, all-reduce of bucket 1 after 7 steps, ended on some ranks, and not on rank 1."),
-            ([waiting, waiting], "All these ranks waited in collective 5, all-reduce of bucket 1 after 7 steps."),
+             f"{other} rank 0 called {bucket} 0; rank 1 called {bucket} 1."),
+            ([ended, waiting], f"Collective 5, {later}, ended on some ranks, and not on rank 1."),
+            ([waiting, waiting], f"All these ranks waited in collective 5, {later}."),
         ):  # fmt: skip
             with self.subTest(text=text):
                 self.assertEqual(self.difference(*ranks), text)

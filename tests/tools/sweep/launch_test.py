@@ -1,4 +1,3 @@
-import dataclasses
 import os
 import pathlib
 from unittest import mock
@@ -13,8 +12,8 @@ from tests.tools.support import FolderCase, write_program
 
 
 def case(**changes) -> Case:
-    made = Case("s", "main", "ddptrain", (), ranks=2, layout=None, gpus="all", cpus="all", flags={"batch": 8}, environment={})
-    return dataclasses.replace(made, **changes)
+    settings = {"ranks": 2, "layout": None, "gpus": "all", "cpus": "all", "flags": {"batch": 8}, "environment": {}}
+    return Case("s", "main", **({"program": "ddptrain", "arguments": ()} | settings | changes))
 
 
 def gpu_machine(count: int, **changes) -> Machine:

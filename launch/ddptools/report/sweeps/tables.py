@@ -169,7 +169,7 @@ def _case_columns() -> list[Column]:
         ("MFU", field("mfu", percent)),
         ("clocks", _clocks),
         ("topology", several(lambda case: case.told("topology"))),
-        *((name, lambda case, i=i: chosen[i] if (chosen := case.nccl()) else "") for i, name in enumerate(NCCL_CHOICES)),
+        *((name, lambda case, i=i: (case.nccl() or ("",) * 4)[i]) for i, name in enumerate(NCCL_CHOICES)),
     ]
 
 
