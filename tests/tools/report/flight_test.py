@@ -5,7 +5,6 @@ from typing import Any
 from ddptools.common.errors import UsageError
 from ddptools.report.flight import first_difference, load
 from ddptools.report.program import main
-from tests.tools.report.support import run_report
 from tests.tools.support import FolderCase, write_lines
 
 Line = dict[str, Any]
@@ -100,8 +99,3 @@ class FlightTest(FolderCase):
         (self.folder / "metrics.jsonl").write_text('{"event": "start"}\n')
         with self.assertRaisesRegex(UsageError, "no flight record"):
             main(["--flight", str(self.folder)])
-
-    def test_stands_alone(self) -> None:
-        done = run_report("--flight", self.folder, "--md", "a.md")
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("stands alone", done.stderr)

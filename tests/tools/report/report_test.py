@@ -67,6 +67,8 @@ class CasesTableTest(ReportCase):
 class PageTest(ReportCase):
     def test_the_page_has_everything_and_needs_nothing(self) -> None:
         markdown = self.report_of(everything(), "--png", self.folder / "png", "--title", "A <title>")
+        self.check_summary(self.page)
+        self.check_tables(markdown)
         page = self.page
         for text in ("busbw at 512 MiB", "stragglers", "exit code 1: no luck", "emulated", "A &lt;title&gt;", "Ring"):
             self.assertIn(text, page)
@@ -89,6 +91,25 @@ class PageTest(ReportCase):
             self.assertTrue((self.folder / picture).exists(), picture)
         self.assertEqual(markdown.count("!["), len(names))
 
+    def check_summary(self, page: str) -> None:
+        """Of links to all experiments."""
+        headings = dict(re.findall(r'<h2 id="([^"]+)">(made-up[^<]*)</h2>', page))
+        entries = re.findall(r'<p class="about"><a href="#([^"]+)">([^<]*)</a>', page)
+        self.assertEqual((entries, len(entries)), (list(headings.items()), 5))
+        self.assertLess(page.index('class="entry"'), page.index("<h2"))
+        self.assertIn('<a href="#how-to-read">', page)
+
+    def check_tables(self, markdown: str) -> None:
+        self.assertIn("| ranks | batch 64: images/s | efficiency | batch 512: images/s | efficiency |", markdown)
+        self.assertIn("| 1 | 156 (154 to 159) |", markdown.replace(".5", "").replace(".0", ""))
+        lost = "| case | step, ms | single-rank baseline, ms | exposed communication, ms | contention"
+        for line in (lost, "exposed communication, ms | contention, ms | stragglers, ms | efficiency |",
+                     "| 2 ranks, batch 64 | 1.00 | 0.80 | 0.10 | 0.10 | 80.0% |",
+                     "| layout 1x4 | 1.00 | 0.70 | 0.10 | 0.15 | 0.05 | 70.0% |",
+                     "30.0% of 1.00 ms (exposed communication 10.0%, contention 15.0%, stragglers 5.0%). "
+                     "Its slowest rank is rank 2 in 2 of 2 runs, 4.7% above the mean."):  # fmt: skip
+            self.assertIn(line, markdown)
+
     def test_a_machine_is_drawn_once(self) -> None:
         kept = ROOT / "benchmarks" / "results" / "sweeps-4-h200-2026-11-21" / "scaling" / "topology.json"
         for name, host in (("a", "vm"), ("b", "vm"), ("c", "other")):
@@ -100,11 +121,6 @@ class PageTest(ReportCase):
         self.assertEqual([self.page.count(f"<figcaption>{name}: the machine.") for name in "abc"], [1, 0, 1])
         for folder in folders:  # the same sweep in each
             self.assertIn(f"\n## made-up in {folder.name}\n", markdown)
-
-    def test_published_form_of_scaling(self) -> None:
-        markdown = self.report_of(everything())
-        self.assertIn("| ranks | batch 64: images/s | efficiency | batch 512: images/s | efficiency |", markdown)
-        self.assertIn("| 1 | 156 (154 to 159) |", markdown.replace(".5", "").replace(".0", ""))
 
     def test_without_one_rank_there_is_no_efficiency(self) -> None:
         markdown = self.report_of(runs("2", [10, 12], {"ranks": 2}) + runs("4", [20], {"ranks": 4}))
@@ -246,15 +262,6 @@ class PageTest(ReportCase):
             self.assertTrue([title for title in titles if re.split("[: ]", title)[0] == file.parent.name], file)
             for kept in file.parent.iterdir():
                 self.assertNotRegex(kept.read_text(), r'"/|=/', f"{kept}: a path of the machine")
-
-    def test_lost_time(self) -> None:
-        markdown = self.report_of(everything())
-        self.assertIn("| case | step, ms | single-rank baseline, ms | exposed communication, ms | contention", markdown)
-        self.assertIn("| 2 ranks, batch 64 | 1.00 | 0.80 | 0.10 | 0.10 | 80.0% |", markdown)
-        self.assertIn("exposed communication, ms | contention, ms | stragglers, ms | efficiency |", markdown)
-        self.assertIn("| layout 1x4 | 1.00 | 0.70 | 0.10 | 0.15 | 0.05 | 70.0% |", markdown)
-        self.assertIn("30.0% of 1.00 ms (exposed communication 10.0%, contention 15.0%, stragglers 5.0%). "
-                      "Its slowest rank is rank 2 in 2 of 2 runs, 4.7% above the mean.", markdown)  # fmt: skip
 
     def test_empty(self) -> None:
         self.report_of([])

@@ -33,16 +33,6 @@ class SummaryTest(ReportCase):
         self.assertEqual(title_of([self.experiment(records), other]), f"made-up on 2 x G and AMD EPYC, {days}")
         self.assertEqual(title_of([]), "Measurements")
 
-    def test_the_page_opens_with_links_to_all_experiments(self) -> None:
-        self.report_of(everything())
-        headings = dict(re.findall(r'<h2 id="([^"]+)">(made-up[^<]*)</h2>', self.page))
-        entries = re.findall(r'<p class="about"><a href="#([^"]+)">([^<]*)</a>', self.page)
-        self.assertEqual(entries, list(headings.items()))
-        self.assertEqual(len(entries), 5)
-        self.assertLess(self.page.index('class="entry"'), self.page.index("<h2"))
-        self.assertIn('<a href="#how-to-read">', self.page)
-        self.assertIn('<h2 id="how-to-read">', self.page)
-
     def test_names_of_folders_and_no_paths(self) -> None:
         folders = [write_results(self.folder / "deep" / name, everything()) for name in "ab"]
         with open(folders[1] / "results.jsonl", "a") as file:

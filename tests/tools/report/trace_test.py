@@ -273,12 +273,6 @@ class DamagedTest(TraceCase):
             self.assertIn("trace.json", message)
         self.assertFalse((self.folder / "t.svg").exists())
 
-    def test_one_message_and_exit_code_2(self) -> None:
-        self.file.write_text(json.dumps(events())[:-40])
-        done = run_report("--trace", self.file)
-        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1))
-        self.assertTrue(done.stderr.startswith("ddpreport: --trace "), done.stderr)
-
     def test_options(self) -> None:
         self.file.write_text(json.dumps(events()))
         for told, options in (("results", []), ("--trace", [self.folder, "--step", 1]),
@@ -286,5 +280,6 @@ class DamagedTest(TraceCase):
                               ("steps 0 to 1", ["--trace", self.file, "--step", -1]),
                               (".svg or .png", ["--trace", self.file, "--out", self.folder / "t.pdf"]),
                               ("stands alone", ["--trace", self.file, self.folder]),
-                              ("stands alone", ["--trace", self.file, "--md", self.folder / "t.md"])):  # fmt: skip
+                              ("stands alone", ["--trace", self.file, "--md", self.folder / "t.md"]),
+                              ("stands alone", ["--flight", self.folder, "--md", self.folder / "t.md"])):  # fmt: skip
             self.assertIn(told, self.refused(*options))
