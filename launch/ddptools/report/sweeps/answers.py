@@ -59,15 +59,14 @@ def _compared(experiment: Experiment, effects: Effects, names: list[str], contex
     """As "LOC: -32.8%; NVL, PIX, SYS: no difference"."""
     names = [n for n in names if len({case.settings.get(n, "") for case in cases}) > 1] or names
     reference = experiment.reference(cases)
-    found = [(_short(experiment, c, reference, names), effects.between(c, reference, len(cases) - 1), c)
-             for c in cases if c is not reference]  # fmt: skip
+    others = [case for case in cases if case is not reference]
+    found = [(_short(experiment, case, reference, names), effects.between(case, reference, len(others))) for case in others]
     found.sort(key=lambda one: -_size(one[1]))
-    said = [f"{label}: {effect.text}{_other_path(effects, case, reference)}"
-            for label, effect, case in found if effect.is_difference]  # fmt: skip
+    said = [f"{label}: {effect.text}{_other_path(effect)}" for label, effect in found if effect.is_difference]
     if len(said) > MOST_LISTED:
         said = [*said[:MOST_LISTED], f"{len(said) - MOST_LISTED} more below"]
     for text in (NO_DIFFERENCE, TOO_FEW):
-        alike = [label for label, effect, _ in found if effect.text == text]
+        alike = [label for label, effect in found if effect.text == text]
         labels = ", ".join(alike) if len(alike) <= MOST_LISTED else f"{len(alike)} others"
         said += [f"{labels}: {text}"] if alike else []
     where = f"{context}: " if context else ""
@@ -87,13 +86,12 @@ def _short(experiment: Experiment, case: Case, reference: Case, names: list[str]
     return (case.settings.get(names[0], "") or "unset") + (" (emulated)" if case.emulated else "")
 
 
-def _other_path(effects: Effects, case: Case, reference: Case) -> str:
+def _other_path(effect: Effect) -> str:
     """Empty where the gradients took the path of the reference."""
-    other = effects.paths.other_path(case, reference)
-    if other is None:
+    if effect.other is None:
         return ""
-    fair = "" if other.fair is None else f"; on the same path {effects.between(case, other.fair, 1).text}"
-    return f" (gradient path {other.path}, not {other.reference_path}{fair})"
+    fair = f"; on the same path {effect.fair.text}" if effect.fair else ""
+    return f" (gradient path {effect.other.path}, not {effect.other.reference_path}{fair})"
 
 
 def _ceilings(experiment: Experiment) -> Iterator[str]:

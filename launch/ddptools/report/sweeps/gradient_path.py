@@ -44,13 +44,6 @@ class PathComparison:
         fair = self._by_path.get((path, _apart(reference)))
         return OtherPath(path, reference_path, case.told("gradient_path_reason"), fair)
 
-    def against_references(self) -> dict[str, OtherPath]:
-        """By the key of the case, of those that are not on the path of their reference."""
-        references = self.experiment.references()
-        compared = [(case, references[case.key]) for case in self.experiment.measured if case.key in references]
-        found = {case.key: self.other_path(case, reference) for case, reference in compared}
-        return {key: other for key, other in found.items() if other is not None}
-
     @functools.cached_property
     def _by_path(self) -> dict[tuple[str, frozenset], Case]:
         """The first case for each path and all other settings."""

@@ -5,7 +5,7 @@ import dataclasses
 
 from ddptools.common.values import grouped
 from ddptools.report.sweeps.experiment import Case, Experiment
-from ddptools.report.sweeps.gradient_path import PathComparison, sent_by
+from ddptools.report.sweeps.gradient_path import OtherPath, PathComparison, sent_by
 
 ALPHA = 0.05
 FEWEST_RUNS = 3  # of which the t-test can be expected to tell a difference
@@ -21,6 +21,8 @@ class Effect:
     p: float | None  # of Welch's t-test, times the number of comparisons; None with one run on a side
     is_difference: bool | None  # None: the runs are too few to tell
     is_noise_between_jobs: bool = False  # more than the noise of the runs, and no difference all the same
+    other: OtherPath | None = None  # of the gradients
+    fair: "Effect | None" = None  # against a case whose gradients took the same path
 
     @property
     def text(self) -> str:
@@ -45,6 +47,12 @@ class Effects:
         return self.between(case, reference, self.comparisons[case.key])
 
     def between(self, case: Case, reference: Case, comparisons: int) -> Effect:
+        """With the path of the gradients, if it is another."""
+        effect, other = self._change(case, reference, comparisons), self.paths.other_path(case, reference)
+        fair = self._change(case, other.fair, 1) if other and other.fair else None
+        return dataclasses.replace(effect, other=other, fair=fair)
+
+    def _change(self, case: Case, reference: Case, comparisons: int) -> Effect:
         change = case.rate / reference.rate - 1
         fewest = min(len(case.rates), len(reference.rates))
         if fewest < 2:

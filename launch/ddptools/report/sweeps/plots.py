@@ -106,12 +106,11 @@ def _cases(experiment: Experiment) -> list[Picture]:
     if not names or len(cases) < 2:
         return []
     effects = Effects(experiment)
-    others = effects.paths.against_references()
     bars, legend = [], {}
     for case in cases:
-        kind, color = _kind(case, case.key in others)
-        legend |= {kind: color}
         effect = effects.of(case)
+        kind, color = _kind(case, effect is not None and effect.other is not None)
+        legend |= {kind: color}
         against = effect.text if effect else "reference" if effects.references.get(case.key) is case else ""
         text = f"{number(case.rate)}, {against}" if against else number(case.rate)
         spread = (min(case.rates), max(case.rates)) if len(case.rates) > 1 else (0.0, 0.0)

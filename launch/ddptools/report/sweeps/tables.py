@@ -9,7 +9,7 @@ from ddptools.common.text import measured, number, percent, size_text
 from ddptools.common.values import finite, median_of, table_of
 from ddptools.report.sweeps.answers import efficiencies
 from ddptools.report.sweeps.experiment import NCCL_CHOICES, Case, Experiment, Series, series_over
-from ddptools.report.sweeps.gradient_path import PathComparison, paths, sent_by
+from ddptools.report.sweeps.gradient_path import paths, sent_by
 from ddptools.report.sweeps.noise import Effect, Effects
 from ddptools.results.run import MOST_HALF_WIDTH, Run, bench_rows, gpus_of, is_too_noisy
 
@@ -80,7 +80,7 @@ def _cases(experiment: Experiment) -> Table:
     columns = [(name, show) for name, show in columns if any(show(case) for case in shown)]
     rows = [[show(case) for _, show in columns] for case in shown]
     caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
-    footnote = " ".join(filter(None, [_noise_explained(effects, found), _other_paths_explained(experiment)]))
+    footnote = " ".join(filter(None, [_noise_explained(effects, found), _other_paths_explained(experiment, found)]))
     return Table(caption, [name for name, _ in columns], rows, footnote, _winners(shown, effects, found))
 
 
@@ -105,14 +105,12 @@ def _with_rest(caption: str, rows: int) -> str:
 
 
 def _against_reference(effects: Effects, found: dict[str, Effect]) -> Callable[[Case], str]:
-    others = effects.paths.against_references()
-
     def show(case: Case) -> str:
-        effect, other = found.get(case.key), others.get(case.key)
+        effect = found.get(case.key)
         if effect is None:
             return "reference" if effects.references.get(case.key) is case else ""
-        fair = f"; {effects.between(case, other.fair, 1).text} on the same" if other and other.fair else ""
-        return effect.text + (f" (other path{fair})" if other else "")
+        fair = f"; {effect.fair.text} on the same" if effect.fair else ""
+        return effect.text + (f" (other path{fair})" if effect.other else "")
 
     return show
 
@@ -124,9 +122,9 @@ def _noise_explained(effects: Effects, found: dict[str, Effect]) -> str:
     return f"Jobs for which NCCL chose the same differ by up to {noise} here: as much is no difference."
 
 
-def _other_paths_explained(experiment: Experiment) -> str:
+def _other_paths_explained(experiment: Experiment, found: dict[str, Effect]) -> str:
     """Empty where all are on the path of their reference."""
-    others = PathComparison(experiment).against_references().values()
+    others = [effect.other for effect in found.values() if effect.other]
     if not others:
         return ""
     text = (
