@@ -84,7 +84,10 @@ class LostTimeTest(ReportCase):
         (loss,) = losses(self.experiment([step_bench(1, ONE | graph), step_bench(4, FOUR | graph)]))
         self.assertEqual(list(loss.part_seconds), ["exposed communication", "contention and stragglers"])
         self.assertAlmostEqual(sum(loss.part_seconds.values()), loss.step_seconds - loss.useful_seconds)
-        for records in ([step_bench(4, FOUR)], [step_bench(1, ONE, batch_per_rank=128), step_bench(4, FOUR)]):
+        damaged = {"bucket_bytes": 4, "compute_alone_us": 1.0, "compute_beside_us": 1e20, "together_us": 1.0}
+        for records in ([step_bench(4, FOUR)], [step_bench(1, ONE, batch_per_rank=128), step_bench(4, FOUR)],
+                        [step_bench(1, ONE | {"forward": -1e6, "other": 2e6}), step_bench(4, FOUR)],
+                        [bench(2, "overlap", [damaged])]):  # fmt: skip
             self.assertEqual(losses(self.experiment(records)), [])
 
     def test_overlap_of_ddpbench_tells_slow_compute_from_waiting(self) -> None:

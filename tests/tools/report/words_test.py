@@ -4,7 +4,7 @@ import itertools
 import unittest
 from typing import Any
 
-from ddptools.common.text import number
+from ddptools.common.text import measured, number
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effects, welch_p
 from ddptools.report.sweeps.numerics import choices, numerics
 from tests.tools.report.support import RING, TREE, ReportCase, algo, over, runs
@@ -71,6 +71,11 @@ class WordsTest(ReportCase):
                             (2043, "2,043"), (325.68, "325.7"), (48.51, "48.5"), (-1_500_000, "-1.500 M"),
                             (0, "0")):  # fmt: skip
             self.assertEqual(number(value), text)
+
+    def test_a_number_and_its_interval_have_the_same_precision(self) -> None:
+        for numbers, text in (((12.345, 40014.3), "12 +- 40,014"), ((0.071, 0.05), "0.07 +- 0.05"), ((-2.04, 123.44, 1),
+                              "-2.0 +- 123.4"), ((1234.6,), "1,235"), ((123.44,), "123.4"), ((0.0, 0.0), "0.00 +- 0.00")):  # fmt: skip
+            self.assertEqual(measured(*numbers), text)
 
     def test_the_reference_is_the_default(self) -> None:
         rates = {"5": [100, 101, 102], "25": [110, 111, 112], "50": [120, 121, 122]}
