@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from support import BIN, ENVIRONMENT, MPIRUN, descendants, is_running
+from support import BIN, ENVIRONMENT, MPIRUN, descendants, is_running, wait_for
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LIMIT = 120.0
@@ -67,13 +67,7 @@ class Job:
         return "\n".join(line for _, line in self.lines)
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float = LIMIT) -> float:
-        """Waits; returns the time."""
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                raise AssertionError(f"{what}: not within {seconds} s\n{self.output}")
-            time.sleep(0.02)
-        return time.monotonic()
+        return wait_for(condition, what, seconds, lambda: self.output)
 
     def find_ranks(self) -> None:
         def found() -> bool:

@@ -86,6 +86,16 @@ class Job:
             time.sleep(0.01)
 
 
+def wait_for(condition: Callable[[], bool], what: str, seconds: float, shown: Callable[[], str]) -> float:
+    """The time at which the condition holds; AssertionError with what is `shown` where that takes too long."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not within {seconds} s\n{shown()}")
+        time.sleep(0.05)
+    return time.monotonic()
+
+
 def _name(pid: int) -> str:
     with contextlib.suppress(OSError):
         return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import PATIENCE, HostsCase  # noqa: E402
-from support import BIN, ROOT, children, is_running, starts  # noqa: E402
+from support import BIN, ROOT, children, is_running, starts, wait_for  # noqa: E402
 
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
 # Of a job that has noticed that it ends.
@@ -80,12 +80,7 @@ class HostsTest(HostsCase):
         return (self.folder / "output").read_text(errors="replace")
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                raise AssertionError(f"{what}: not within {seconds} s\n{self.text()}")
-            time.sleep(0.05)
-        return time.monotonic()
+        return wait_for(condition, what, seconds, self.text)
 
     def newest(self) -> int:
         """Step of the newest checkpoint; 0: there is none. They may come and go while this looks."""

@@ -1,24 +1,20 @@
 """Values of files that others wrote: whatever is damaged counts as missing."""
 
-import math
 import statistics
 from collections.abc import Iterable
 from typing import Any
 
 
 def positive(value: Any) -> float | None:
-    """A number above 0 of a size with which sums and products stay finite, else None."""
+    """A number above 0, else None."""
     number = finite(value)
-    return number if number is not None and 1e-30 < number < 1e30 else None
+    return number if number is not None and number > 1e-30 else None
 
 
 def finite(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    """A number of a size with which sums and products stay finite, else None: larger ones are mistakes."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e30 else None
 
 
 def number_of(text: str) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ddptools.common.text import number, percent
 from ddptools.common.values import grouped, number_of
 from ddptools.page.blocks import Answer
-from ddptools.report.sweeps.experiment import Case, Experiment, series_over
+from ddptools.report.sweeps.experiment import Case, Experiment, series_over, series_over_ranks
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
 from ddptools.results.run import PLACEMENT
 
@@ -129,8 +129,7 @@ def efficiencies(case: Case, one: Case) -> list[float]:
 
 
 def _ranks(experiment: Experiment) -> Iterator[Answer]:
-    series = series_over(experiment, "ranks", lambda case: case.ranks) if experiment.over_ranks else []
-    for context, points in series:
+    for context, points in series_over_ranks(experiment):
         first, last = points[0][1], points[-1][1]
         if first.ranks != 1 or last.ranks <= 1 or not last.trains:
             continue

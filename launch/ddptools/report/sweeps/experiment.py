@@ -118,11 +118,6 @@ class Experiment:
     def unit(self) -> str:
         return self.measured[0].runs[0].unit if self.measured else ""
 
-    @property
-    def over_ranks(self) -> bool:
-        """Whether the rates are of all ranks together, for several numbers of ranks."""
-        return "ranks" in self.varied and self.unit != PASSES
-
     def label(self, case: Case, names: list[str] | None = None) -> str:
         """The case in words, by the settings that are named; emulated ones say so."""
         names = self.varied if names is None else names
@@ -281,6 +276,12 @@ def _keep_one_unit(cases: dict[str, Case]) -> None:
 
 
 Series = list[tuple[float, Case]]
+
+
+def series_over_ranks(experiment: Experiment) -> list[tuple[str, Series]]:
+    """None where the rates are not of all ranks together, or all of one number of ranks."""
+    is_scaling = "ranks" in experiment.varied and experiment.unit != PASSES
+    return series_over(experiment, "ranks", lambda case: case.ranks) if is_scaling else []
 
 
 def series_over(experiment: Experiment, name: str, key: Callable[[Case], float]) -> list[tuple[str, Series]]:

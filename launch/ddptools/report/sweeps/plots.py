@@ -8,7 +8,7 @@ from ddptools.common.values import number_of
 from ddptools.pictures.charts import COLORS, GRAY, Bar, Bars, Curves, Line, Picture
 from ddptools.pictures.figures import draw_bars, draw_curves
 from ddptools.report.sweeps.answers import efficiencies
-from ddptools.report.sweeps.experiment import Case, Experiment, Series, series_over
+from ddptools.report.sweeps.experiment import Case, Experiment, Series, series_over, series_over_ranks
 from ddptools.report.sweeps.lost_time import Loss, part_names, time_unit
 from ddptools.report.sweeps.noise import Effects
 from ddptools.report.sweeps.tables import busbw_gbs_by_bytes, operation
@@ -42,14 +42,14 @@ def _middle(values: list[float]) -> tuple[float, float, float]:
     return statistics.median(values), min(values), max(values)
 
 
-def _caption(experiment: Experiment, text: str, series: int = 0) -> str:
-    left = f" {series - MOST_SERIES} more are left out." if series > MOST_SERIES else ""
+def _caption(experiment: Experiment, text: str, left_out: int = 0) -> str:
+    left = f" {left_out} more are left out." if left_out > 0 else ""
     emulated = " Nodes are emulated where marked." if any(case.emulated for case in experiment.measured) else ""
     return f"{text}{left}{emulated}"
 
 
 def _scaling(experiment: Experiment) -> list[Picture]:
-    series = series_over(experiment, "ranks", lambda case: case.ranks) if experiment.over_ranks else []
+    series = series_over_ranks(experiment)
     shown = [(name, points) for name, points in series if len(points) > 1][:MOST_SERIES]
     if not shown:
         return []
@@ -59,7 +59,7 @@ def _scaling(experiment: Experiment) -> list[Picture]:
     ideal = [_ideal(line, points) for line, points in from_one]
     text = f"Throughput of all ranks, median with smallest and largest{'; dashed: ideal' if ideal else ''}."
     curves = Curves("ranks", experiment.unit, lines + ideal, names, is_logarithmic=True)
-    made = [draw_curves(curves, f"{experiment.title} ranks", _caption(experiment, text, len(series)))]
+    made = [draw_curves(curves, f"{experiment.title} ranks", _caption(experiment, text, len(series) - MOST_SERIES))]
     return made + _efficiency(experiment, [points for _, points in from_one], [line for line, _ in from_one], names)
 
 
@@ -95,7 +95,8 @@ def _numeric(experiment: Experiment) -> list[Picture]:
             continue
         names = _names(shown)
         curves = Curves(name, experiment.unit, list(_lines(shown, names)), names, from_zero=True)
-        caption = _caption(experiment, f"Throughput against {name}, median with smallest and largest.", len(series))
+        text = f"Throughput against {name}, median with smallest and largest."
+        caption = _caption(experiment, text, len(series) - MOST_SERIES)
         made.append(draw_curves(curves, f"{experiment.title} {name}", caption))
     return made
 
@@ -115,11 +116,10 @@ def _cases(experiment: Experiment) -> list[Picture]:
         text = f"{number(case.rate)}, {against}" if against else number(case.rate)
         spread = (min(case.rates), max(case.rates)) if len(case.rates) > 1 else (0.0, 0.0)
         bars.append(Bar(experiment.label(case), text, [(case.rate, color)], *spread))
-    left = len(experiment.measured) - len(cases)
-    rest = f" {left} more cases are left out." if left else ""
-    text = f"Each case, {experiment.unit}, median with smallest and largest; against its reference.{rest}"
+    text = f"Each case, {experiment.unit}, median with smallest and largest; against its reference."
+    caption = _caption(experiment, text, len(experiment.measured) - len(cases))
     drawn = Bars(experiment.unit, bars, legend if len(legend) > 1 else {})
-    return [draw_bars(drawn, f"{experiment.title} cases", _caption(experiment, text))]
+    return [draw_bars(drawn, f"{experiment.title} cases", caption)]
 
 
 def _kind(case: Case, is_on_other_path: bool) -> tuple[str, str]:
@@ -145,8 +145,7 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
         color = COLORS[colors.index(case.settings.get(last, "")) % len(COLORS)]
         dashes = DASHES[kinds.index(tuple(case.settings.get(name, "") for name in others)) % len(DASHES)]
         lines.append(Line(experiment.label(case), points, color, dashes))
-    left = f" {len(cases) - len(shown)} more are left out." if len(cases) > len(shown) else ""
-    caption = _caption(experiment, f"Bus bandwidth of {operation(cases)} against size.{left}")
+    caption = _caption(experiment, f"Bus bandwidth of {operation(cases)} against size.", len(cases) - len(shown))
     curves = Curves("size", "bus bandwidth, GB/s", lines, list(map(size_text, sizes)), is_logarithmic=True)
     return [draw_curves(curves, f"{experiment.title} bus bandwidth", caption)]
 

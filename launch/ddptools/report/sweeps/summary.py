@@ -8,7 +8,7 @@ from ddptools.common.text import percent
 from ddptools.page.blocks import Answer, Entry
 from ddptools.pictures.charts import Picture
 from ddptools.report.sweeps.answers import answers, efficiencies, limited
-from ddptools.report.sweeps.experiment import Case, Experiment, series_over
+from ddptools.report.sweeps.experiment import Case, Experiment, series_over_ranks
 from ddptools.report.sweeps.noise import ALPHA, welch_p
 from ddptools.report.sweeps.tables import gpus_text
 from ddptools.results.run import why_unusable
@@ -54,7 +54,7 @@ def _unusable_baselines(experiment: Experiment) -> Iterator[str]:
 
 def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:
     why = "the run of one rank was slower than its machine is"
-    for _, points in series_over(experiment, "ranks", lambda case: case.ranks) if experiment.over_ranks else []:
+    for _, points in series_over_ranks(experiment):
         one = points[0][1]
         for case in (case for _, case in points if one.ranks == 1 and case.ranks > 1 and case.trains):
             value = statistics.median(efficiencies(case, one))

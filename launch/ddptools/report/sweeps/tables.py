@@ -8,7 +8,7 @@ from ddptools.common.table import Table, spread
 from ddptools.common.text import measured, number, percent, size_text
 from ddptools.common.values import finite, median_of, table_of
 from ddptools.report.sweeps.answers import efficiencies
-from ddptools.report.sweeps.experiment import NCCL_CHOICES, Case, Experiment, Series, series_over
+from ddptools.report.sweeps.experiment import NCCL_CHOICES, Case, Experiment, Series, series_over_ranks
 from ddptools.report.sweeps.gradient_path import paths, sent_by
 from ddptools.report.sweeps.noise import Effect, Effects
 from ddptools.results.run import MOST_HALF_WIDTH, Run, bench_rows, gpus_of, is_too_noisy
@@ -30,11 +30,8 @@ def _mark(case: Case) -> str:
 
 def _scaling(experiment: Experiment) -> list[Table]:
     """Ranks against rate, and efficiency where one rank was measured, for each of the other settings."""
-    if not experiment.over_ranks:
-        return []
-    series = series_over(experiment, "ranks", lambda case: case.ranks)
     result = []
-    for part in _parts(series[: 4 * MOST_COLUMNS], MOST_COLUMNS // 2):
+    for part in _parts(series_over_ranks(experiment)[: 4 * MOST_COLUMNS], MOST_COLUMNS // 2):
         header = ["ranks"]
         for name, points in part:
             header += [f"{name}: {experiment.unit}", *(["efficiency"] if _one_rank(points) else [])]

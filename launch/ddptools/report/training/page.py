@@ -7,11 +7,12 @@ import time
 
 from ddptools.common.table import Table
 from ddptools.common.text import duration, number, percent
+from ddptools.common.values import finite
 from ddptools.page.blocks import Block, Heading, Notes
 from ddptools.pictures.charts import COLORS, Curves, Line, Picture
 from ddptools.pictures.figures import draw_curves
 from ddptools.report.training.confusion import evaluation_blocks
-from ddptools.report.training.runs import Curve, TrainingRun, as_number, step_of
+from ddptools.report.training.runs import Curve, TrainingRun, step_of
 
 MOST_POINTS = 2000  # of a curve
 LOGARITHMIC = 20.0  # from this ratio of the largest to the smallest value on
@@ -115,7 +116,7 @@ def run_table(runs: list[TrainingRun]) -> Table:
 
 
 def _shown(value: object, show) -> str:
-    known = as_number(value)
+    known = finite(value)
     return "" if known is None else show(known)
 
 

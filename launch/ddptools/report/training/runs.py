@@ -3,14 +3,12 @@
 import dataclasses
 import math
 import pathlib
-from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import Record, read_records, short_names
 from ddptools.common.values import finite, table_of
 
 MOST_RUNS = 10  # on a page
-LARGEST = 1e30  # of what can be drawn; larger values are mistakes
 WRITTEN_TO = ("metrics", "tensorboard")  # flags that say where a run writes, not what it does
 
 
@@ -51,7 +49,7 @@ class TrainingRun:
         elif event in ("step", "epoch", "evaluation"):
             self.lines.append(line)
         if self.began is None:
-            self.began = as_number(line.get("time"))
+            self.began = finite(line.get("time"))
 
     @property
     def unit(self) -> str:
@@ -76,14 +74,14 @@ class TrainingRun:
         """The field of lines of these kinds, where it is a number; of several with the same step the last one."""
         points: dict[int, tuple[float, float]] = {}
         for line in self.lines:
-            value = as_number(line.get(field))
+            value = finite(line.get(field))
             if line["event"] in events and value is not None:
                 points[step_of(line)] = (self.seconds(line), value)
         steps = sorted(points)
         return Curve(steps, [points[s][0] for s in steps], [points[s][1] for s in steps])
 
     def seconds(self, line: Record) -> float:
-        time = as_number(line.get("time"))
+        time = finite(line.get("time"))
         return math.nan if time is None or self.began is None else time - self.began
 
     def configuration(self) -> dict[str, str]:
@@ -95,13 +93,8 @@ class TrainingRun:
         return told | {str(name): str(value) for name, value in environment.items()} | found
 
 
-def as_number(value: Any) -> float | None:
-    number = finite(value)
-    return number if number is not None and abs(number) < LARGEST else None
-
-
 def step_of(line: Record) -> int:
-    return int(as_number(line.get("step")) or 0)
+    return int(finite(line.get("step")) or 0)
 
 
 def are_runs(paths: list[pathlib.Path]) -> bool:
