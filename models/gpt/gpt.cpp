@@ -84,31 +84,14 @@ class Gpt final : public Model, public LanguageModel {
     if (scales_) scales_->restored();
   }
 
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
-    run_blocks({slice, text_.train}, options_.dropout, reads);
-    for (std::int64_t first = 0; first < rows(); first += head_rows_) {
-      const Tensor x = head_piece(final_norm_.output, first);
-      if (gradient_scale == 0.0f) {
-        add_loss(x, first, sums);
-        continue;
-      }
-      const Tensor dlogits = logits_of(x);
-      loss_.output_layer(
-          device_,
-          {x, head_, batch_, first, shape_.vocabulary, gradient_scale, dlogits, head_piece(scratch_.branch, first)},
-          sums);
-      if (!leaves_room_) head_weight_gradient(x, first > 0);
-    }
+  /// The embedding, the blocks, and the head, which begins with the final norm and reads the token embedding.
+  std::vector<Unit> units() const override;
+  void begin(const MicroBatch& batch) override {
+    step_ = batch;
+    fit_to_batch({batch.slice, batch.training ? text_.train : text_.validation});
   }
-
-  void backward(bool accumulate, const Ready& ready) override;
-
-  void evaluate(const Slice& slice, MetricSums* sums) override {
-    run_blocks_apart({slice, text_.validation});
-    for (std::int64_t first = 0; first < rows(); first += head_rows_) {
-      add_loss(head_piece(final_norm_.output, first), first, sums);
-    }
-  }
+  void forward(std::size_t unit) override;
+  void backward(std::size_t unit, bool accumulate, const Ready& ready) override;
 
   std::vector<float> next_token_logits(const TokenBatch& batch, std::int64_t position) override;
 
@@ -155,10 +138,19 @@ class Gpt final : public Model, public LanguageModel {
     norm.statistics.shape = {rows(), 2};
   }
   void fit_to_batch(const TokenBatch& batch);
-  Dropout dropout(std::uint32_t site) const { return {rate_, options_.seed, site, batch_.order.first, batch_.step}; }
-  void run_blocks(const TokenBatch& batch, float rate, const Reads& reads);
-  void report_reads(std::int64_t layer, const Reads& reads) const;
-  void run_blocks_apart(const TokenBatch& batch);
+  float rate() const { return step_.training ? options_.dropout : 0.0f; }
+  Dropout dropout(std::uint32_t site) const { return {rate(), options_.seed, site, batch_.order.first, batch_.step}; }
+  std::size_t head() const { return static_cast<std::size_t>(shape_.layers) + 1; }  ///< The unit.
+  Span unit_span(std::size_t unit, const char* pass) const {
+    return {device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} {}", unit - 1, pass)};
+  }
+  void forward_block(std::int64_t layer);
+  void enter(std::int64_t layer, const GptNorm& norm);
+  void forward_head();
+  /// In the steps to come.
+  void leave_no_trace() {
+    if (scales_) scales_->forget_magnitudes();
+  }
 
   Tensor head_piece(const Tensor& activation, std::int64_t first) const {
     Tensor piece = flat(activation);
@@ -175,18 +167,21 @@ class Gpt final : public Model, public LanguageModel {
     return logits;
   }
   /// Of the predictions from `first` on, whose final norm x is.
-  void add_loss(const Tensor& x, std::int64_t first, MetricSums* sums) {
+  void add_loss(const Tensor& x, std::int64_t first) {
     const Tensor logits = head_logits(x);
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "cross-entropy");
-    loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, sums);
+    loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, step_.sums);
   }
   /// From the dlogits that are in logits_.
   void head_weight_gradient(const Tensor& x, bool accumulate) {
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "output layer's weight gradient");
     linear_.linear_backward(x, head_, logits_of(x), Tensor{}, dhead_, Tensor{}, accumulate);
   }
+  void backward_head(bool accumulate, const Ready& ready);
+  void backward_block(std::int64_t layer, bool accumulate, const Ready& ready);
+  void backward_first_block(bool accumulate);
   void backward_embedding(bool accumulate, const Ready& ready);
-  void backward_first_block(bool accumulate, const Ready& ready);
+  void embedding_gradient(bool accumulate, const Ready& ready);
 
   Device& device_;
   GptOptions options_;
@@ -211,8 +206,9 @@ class Gpt final : public Model, public LanguageModel {
   Tensor dhead_;   ///< [padded vocabulary, width]: the output layer's part of dtokens_.
   Tensor tokens_, dtokens_, positions_, dpositions_;
   Tensor head_;  ///< tokens_ with its padding.
-  TokenBatch batch_;
-  float rate_ = 0.0f;
+  MicroBatch step_;
+  TokenBatch batch_;                ///< The same, as tokens.
+  std::vector<std::size_t> ready_;  ///< Gradients of block 0 that are complete and not yet reported.
 };
 
 void Gpt::allocate_norm(GptNorm& norm) {
@@ -333,93 +329,124 @@ void Gpt::fit_to_batch(const TokenBatch& batch) {
   for (Tensor* tensor : {&scratch_.dmlp_fp8, &scratch_.dattention_fp8, &scratch_.dqkv_fp8}) fit(*tensor);
 }
 
-/// Of the block `layer`, or, behind the last one, of the final norm.
-void Gpt::report_reads(std::int64_t layer, const Reads& reads) const {
-  const bool is_block = layer < shape_.layers;
-  const std::size_t first = is_block ? first_parameter(shape_, layer) : kFinalNorm;
-  const std::size_t count = is_block ? GptBlock::kParameters : 2;
-  for (std::size_t parameter = first; parameter < first + count; ++parameter) reads(parameter);
+std::vector<Unit> Gpt::units() const {
+  const std::size_t token = token_embedding(shape_);
+  std::vector<Unit> units = {{"embedding", token, 2}};
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    units.push_back({fmt::format("h.{}", layer), first_parameter(shape_, layer), GptBlock::kParameters});
+  }
+  units.push_back({"head", kFinalNorm, 2, {token}});
+  return units;
 }
 
-/// Forward up to the final norm. A block begins with its first norm, which is worked out with what is before it.
-void Gpt::run_blocks(const TokenBatch& batch, float rate, const Reads& reads) {
-  rate_ = rate;
-  fit_to_batch(batch);
-  for (const std::size_t parameter : {token_embedding(shape_), token_embedding(shape_) + 1}) reads(parameter);
-  report_reads(0, reads);
-  const GptNorm& first = block(0).norm1();
-  embedding_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), first.input);
-  norm_.layer_norm(first.input, first.weight, first.bias, static_cast<float>(shape_.norm_epsilon), first.output,
-                   first.statistics);
-  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-    const std::uint32_t site = kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer);
-    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} forward", layer));
-    block(layer).set_dropout(dropout(site), dropout(site + 1));
-    report_reads(layer + 1, reads);
-    block(layer).forward(layer + 1 < shape_.layers ? block(layer + 1).norm1() : final_norm_, scratch_.branch);
+void Gpt::forward(std::size_t unit) {
+  if (unit == 0) {
+    embedding_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), block(0).norm1().input);
+  } else if (unit < head()) {
+    const Span span = unit_span(unit, "forward");
+    forward_block(static_cast<std::int64_t>(unit) - 1);
+  } else {
+    forward_head();
   }
 }
 
-/// Without dropout, and without a trace in the steps to come.
-void Gpt::run_blocks_apart(const TokenBatch& batch) {
-  run_blocks(batch, 0.0f, [](std::size_t) {});
-  if (scales_) scales_->forget_magnitudes();
+/// Ends with the branch that is still to be added to the residual stream: the norm behind it does so.
+void Gpt::forward_block(std::int64_t layer) {
+  GptBlock& current = block(layer);
+  const std::uint32_t site = kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer);
+  current.set_dropout(dropout(site), dropout(site + 1));
+  enter(layer, current.norm1());
+  current.forward(scratch_.branch);
 }
 
-void Gpt::backward(bool accumulate, const Ready& ready) {
+/// From the end of what is before block `layer` to the output of `norm`, with which the block, or the head, begins.
+void Gpt::enter(std::int64_t layer, const GptNorm& norm) {
+  if (layer > 0) return block(layer - 1).add_and_norm(scratch_.branch, norm);
+  norm_.layer_norm(norm.input, norm.weight, norm.bias, static_cast<float>(shape_.norm_epsilon), norm.output,
+                   norm.statistics);
+}
+
+void Gpt::forward_head() {
+  enter(shape_.layers, final_norm_);
+  for (std::int64_t first = 0; first < rows(); first += head_rows_) {
+    const Tensor x = head_piece(final_norm_.output, first);
+    if (step_.gradient_scale == 0.0f) {
+      add_loss(x, first);
+      continue;
+    }
+    const Tensor dlogits = logits_of(x);
+    loss_.output_layer(
+        device_,
+        {x, head_, batch_, first, shape_.vocabulary, step_.gradient_scale, dlogits, head_piece(scratch_.branch, first)},
+        step_.sums);
+    if (!leaves_room_) head_weight_gradient(x, first > 0);
+  }
+  if (!step_.training) leave_no_trace();
+}
+
+void Gpt::backward(std::size_t unit, bool accumulate, const Ready& ready) {
+  if (unit == 0) return backward_embedding(accumulate, ready);
+  if (unit == head()) return backward_head(accumulate, ready);
+  const Span span = unit_span(unit, "backward");
+  if (unit == 1) return backward_first_block(accumulate);
+  backward_block(static_cast<std::int64_t>(unit) - 1, accumulate, ready);
+}
+
+void Gpt::backward_head(bool accumulate, const Ready& ready) {
   if (leaves_room_) device_.beside([this] { head_weight_gradient(flat(final_norm_.output).first(rows()), false); });
   norm_.layer_norm_backward(final_norm_.input, final_norm_.weight, final_norm_.statistics, scratch_.branch, Tensor{},
                             scratch_.dout, final_norm_.dweight, final_norm_.dbias,
-                            rate_ > 0.0f ? Tensor{} : block(shape_.layers - 1).mlp_projection().dbias, accumulate);
+                            rate() > 0.0f ? Tensor{} : block(shape_.layers - 1).mlp_projection().dbias, accumulate);
   ready(kFinalNorm);
   ready(kFinalNorm + 1);
-  for (std::int64_t layer = shape_.layers - 1; layer >= 0; --layer) {
-    if (layer == 0) {
-      backward_first_block(accumulate, ready);
-      break;
-    }
-    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} backward", layer));
-    GptBlock& current = block(layer);
-    if (layer < shape_.layers - 1) current.restore(scratch_.branch);  // the last one's is there
-    current.mlp_backward_data(scratch_, accumulate);
-    current.mlp_backward_weights(scratch_, accumulate, ready);
-    current.attention_backward_data(scratch_, block(layer - 1).mlp_projection(), accumulate);
-    current.attention_backward_weights(scratch_, accumulate, ready);
-    std::swap(scratch_.dout, scratch_.din);
+}
+
+void Gpt::backward_block(std::int64_t layer, bool accumulate, const Ready& ready) {
+  GptBlock& current = block(layer);
+  if (layer < shape_.layers - 1) current.restore(scratch_.branch);  // the last one's is there
+  current.mlp_backward_data(scratch_, accumulate);
+  current.mlp_backward_weights(scratch_, accumulate, ready);
+  current.attention_backward_data(scratch_, block(layer - 1).mlp_projection(), accumulate);
+  current.attention_backward_weights(scratch_, accumulate, ready);
+  std::swap(scratch_.dout, scratch_.din);
+}
+
+/// Without the weight gradients, unless there is room for them beside. They come with the embeddings' gradients.
+void Gpt::backward_first_block(bool accumulate) {
+  GptBlock& first = block(0);
+  if (shape_.layers > 1) first.restore(scratch_.branch);
+  first.mlp_backward_data(scratch_, accumulate);
+  if (leaves_room_) {
+    device_.beside([&] {
+      first.mlp_backward_weights(scratch_, accumulate, [this](std::size_t parameter) { ready_.push_back(parameter); });
+    });
+  }
+  first.attention_backward_data(scratch_, GptLinear{}, accumulate);
+}
+
+/// And the weight gradients of block 0: behind the embeddings' gradients, so that the all-reduce of these, the largest
+/// of all, runs beside them; or beside these where there is room.
+void Gpt::backward_embedding(bool accumulate, const Ready& ready) {
+  GptBlock& first = block(0);
+  if (leaves_room_) {
+    device_.join();  // the embedding's gradient begins with the output layer's
+    device_.beside([&] {
+      first.attention_backward_weights(scratch_, accumulate,
+                                       [this](std::size_t parameter) { ready_.push_back(parameter); });
+    });
+    embedding_gradient(accumulate, ready);
+    device_.join();
+    for (const std::size_t parameter : std::exchange(ready_, {})) ready(parameter);
+  } else {
+    embedding_gradient(accumulate, ready);
+    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "h.0 weight gradients");
+    first.mlp_backward_weights(scratch_, accumulate, ready);
+    first.attention_backward_weights(scratch_, accumulate, ready);
   }
   if (scales_) scales_->renew();
 }
 
-/// With the embeddings. The block's weight gradients come last, so that the embedding's all-reduce, the largest of all,
-/// runs beside them; or where there is room for them.
-void Gpt::backward_first_block(bool accumulate, const Ready& ready) {
-  GptBlock& first = block(0);
-  std::vector<std::size_t> done;
-  const Ready note = [&done](std::size_t parameter) { done.push_back(parameter); };
-  const auto mlp_weights = [&] { first.mlp_backward_weights(scratch_, accumulate, note); };
-  const auto attention_weights = [&] { first.attention_backward_weights(scratch_, accumulate, note); };
-  {
-    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "h.0 backward");
-    if (shape_.layers > 1) first.restore(scratch_.branch);
-    first.mlp_backward_data(scratch_, accumulate);
-    if (leaves_room_) device_.beside(mlp_weights);
-    first.attention_backward_data(scratch_, GptLinear{}, accumulate);
-  }
-  if (leaves_room_) {
-    device_.join();  // the embedding's gradient begins with the output layer's
-    device_.beside(attention_weights);
-    backward_embedding(accumulate, ready);
-    device_.join();
-    for (const std::size_t parameter : done) ready(parameter);
-    return;
-  }
-  backward_embedding(accumulate, ready);
-  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "h.0 weight gradients");
-  first.mlp_backward_weights(scratch_, accumulate, ready);
-  first.attention_backward_weights(scratch_, accumulate, ready);
-}
-
-void Gpt::backward_embedding(bool accumulate, const Ready& ready) {
+void Gpt::embedding_gradient(bool accumulate, const Ready& ready) {
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "embedding backward");
   const std::int64_t sequence = batch_.source.sequence;
   embedding_.embed_tokens_backward(batch_, dropout(kEmbeddingSite), scratch_.din, dhead_, dtokens_,
@@ -433,11 +460,16 @@ void Gpt::backward_embedding(bool accumulate, const Ready& ready) {
 }
 
 std::vector<float> Gpt::next_token_logits(const TokenBatch& batch, std::int64_t position) {
+  step_ = {};
+  step_.training = false;
   TokenBatch window = batch;
   window.count = 1;
   DDP_CHECK(position >= 0 && position < batch.source.sequence, "gpt: position {} in a window of {}", position,
             batch.source.sequence);
-  run_blocks_apart(window);
+  fit_to_batch(window);
+  for (std::size_t unit = 0; unit < head(); ++unit) forward(unit);
+  enter(shape_.layers, final_norm_);
+  leave_no_trace();
   const Tensor logits = head_logits(head_piece(final_norm_.output, position).first(1));
   const Buffer values = device_.allocate(DType::f32, {shape_.vocabulary});
   device_.convert({logits.data, logits.dtype, {shape_.vocabulary}}, values.view(DType::f32, {shape_.vocabulary}),

@@ -135,14 +135,15 @@ Tensor GptBlock::convert_gradient(const GptLinear& layer, const Tensor& dy, cons
   return gradient;
 }
 
-void GptBlock::forward(const GptNorm& next, const Tensor& branch) {
+void GptBlock::forward(const Tensor& branch) {
   convert_weights();
   attend(branch);
   expand();
-  {
-    const Span span = part("mlp projection");
-    linear_.linear(flat(activations_.hidden), weight_of(mlp_projection_), mlp_projection_.bias, flat(branch));
-  }
+  const Span span = part("mlp projection");
+  linear_.linear(flat(activations_.hidden), weight_of(mlp_projection_), mlp_projection_.bias, flat(branch));
+}
+
+void GptBlock::add_and_norm(const Tensor& branch, const GptNorm& next) {
   const Span span = part("add and norm");
   norm_.add_layer_norm(norm2_.input, branch, mlp_dropout_, next.weight, next.bias, epsilon(), next.input, next.output,
                        next.statistics);

@@ -95,8 +95,10 @@ class GptBlock {
     mlp_dropout_ = mlp;
   }
 
-  /// From norm1's output to that of `next`, the norm behind the block.
-  void forward(const GptNorm& next, const Tensor& branch);
+  /// From norm1's output to `branch`, which is still to be added to the residual stream.
+  void forward(const Tensor& branch);
+  /// Adds it, for `next`, the norm behind the block.
+  void add_and_norm(const Tensor& branch, const GptNorm& next);
   /// Computes again, bit by bit, what was not kept.
   void restore(const Tensor& branch);
 

@@ -22,6 +22,24 @@ ModelWork Model::work() const {
   return {{all}, std::vector<double>(parameters().size(), all.backward)};
 }
 
+void run_forward(Model& model, const MicroBatch& batch) {
+  model.begin(batch);
+  const std::size_t units = model.units().size();
+  for (std::size_t unit = 0; unit < units; ++unit) model.forward(unit);
+}
+
+void run_backward(Model& model, bool accumulate, const Model::Ready& ready) {
+  for (std::size_t unit = model.units().size(); unit-- > 0;) model.backward(unit, accumulate, ready);
+}
+
+void check_units(const std::vector<Unit>& units, std::size_t parameters) {
+  std::vector<int> uses(parameters);
+  for (const Unit& unit : units) {
+    for (std::size_t i = unit.first; i < unit.first + unit.count; ++i) ++uses.at(i);
+  }
+  for (std::size_t i = 0; i < parameters; ++i) DDP_CHECK(uses[i] == 1, "parameter {} is in {} units", i, uses[i]);
+}
+
 void check_fits(const char* model, const std::vector<ParameterSpec>& specs, const ModelTensors& tensors,
                 bool takes_f32_gradients) {
   DDP_CHECK(tensors.weights.size() == specs.size() && tensors.gradients.size() == specs.size(),
