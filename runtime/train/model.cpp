@@ -3,12 +3,17 @@
 #include <algorithm>
 
 #include "runtime/core/error.h"
+#include "runtime/core/hash.h"
 
 namespace ddptrain {
 
 std::int64_t ParameterSpec::padded_size() const {
   const std::int64_t rows = shape.empty() ? 1 : shape[0];
   return rows > 0 ? size() / rows * std::max(rows, padded_rows) : 0;
+}
+
+std::uint32_t ParameterSpec::identity() const {
+  return static_cast<std::uint32_t>(xxh3_128_value(name.data(), name.size())[1]);
 }
 
 double ModelWork::flop() const {

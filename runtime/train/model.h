@@ -14,7 +14,7 @@
 namespace ddptrain {
 
 /// How a parameter starts: values that are read where `read` is set, else values drawn from Philox with the run's seed,
-/// the parameter's place in the list and the element, so that they depend on nothing else.
+/// the parameter's identity and the element, so that they depend on nothing else.
 struct InitialValue {
   enum class Kind : std::uint8_t { constant, uniform, normal };
   Kind kind = Kind::constant;
@@ -37,6 +37,9 @@ struct ParameterSpec {
 
   std::int64_t size() const { return element_count(shape); }
   std::int64_t padded_size() const;  ///< Elements that it takes in memory.
+  /// What random numbers of the parameter are drawn by: the low 32 bits of the XXH3-128 of its name. Its place among
+  /// the parameters, and which of them this rank has, do not matter.
+  std::uint32_t identity() const;
 };
 
 /// State of a model that is not trained, such as running statistics. Each rank has its own.
