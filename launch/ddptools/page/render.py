@@ -57,7 +57,7 @@ def _environment(autoescape: bool) -> jinja2.Environment:
         "unbroken": _unbroken,
         "base64": lambda data: base64.b64encode(data).decode(),
         "numeric_columns": _numeric_columns,
-        "themed": _themed,
+        "of_page": _of_page,
         "curves": lambda chart: json.dumps(dataclasses.asdict(chart) | {"rows": chart.rows()}, allow_nan=False),
         "plain": _plain,
         "cell": lambda text: _plain(text).replace("|", "\\|"),
@@ -81,10 +81,12 @@ def _unbroken(text: str) -> markupsafe.Markup:
     return markupsafe.Markup(SPREAD.sub(lambda spread: spread[0].replace(" ", "&nbsp;"), str(markupsafe.escape(text))))
 
 
-def _themed(svg: str) -> markupsafe.Markup:
-    """What is black or white on paper gets the colors of the page."""
+def _of_page(picture: Picture) -> markupsafe.Markup:
+    """What is black or white on paper gets the colors of the page; ids become the picture's own."""
+    svg = picture.svg
     for paper, color in (("#ffffff", "var(--page)"), ("#000000", "currentColor"), ("#444444", "currentColor")):
         svg = svg.replace(paper, color)
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{picture.name}-", svg)
     return markupsafe.Markup(svg)
 
 

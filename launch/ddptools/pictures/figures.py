@@ -43,14 +43,7 @@ def finish(figure: Figure, name: str, caption: str, chart: Curves | Bars | None 
     plt.close(figure)
     text = svg.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.find("<svg") :], flags=re.DOTALL)
-    return Picture(file_name(name), caption, _own_ids(text, file_name(name)), png.getvalue(), chart)
-
-
-def _own_ids(svg: str, prefix: str) -> str:
-    """Ids that are the picture's own, as many pictures share a page."""
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
-    svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
-    return re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
+    return Picture(file_name(name), caption, text, png.getvalue(), chart)
 
 
 def file_name(title: str) -> str:

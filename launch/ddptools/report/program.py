@@ -1,6 +1,7 @@
 """ddpreport: one page that explains the results of sweeps, or draws training runs."""
 
 import argparse
+import collections
 import pathlib
 import sys
 
@@ -57,14 +58,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 def unique_names(blocks: list[Block]) -> None:
     """Pictures of experiments with the same title get names of their own."""
-    seen: dict[str, int] = {}
+    seen: collections.Counter[str] = collections.Counter()
     for picture in pictures_of(blocks):
-        seen[picture.name] = seen.get(picture.name, 0) + 1
-        if seen[picture.name] > 1:
-            name = f"{picture.name}-{seen[picture.name]}"
-            for before in ('"', "#"):
-                picture.svg = picture.svg.replace(f"{before}{picture.name}-", f"{before}{name}-")
-            picture.name = name
+        name = picture.name
+        seen[name] += 1
+        picture.name += f"-{seen[name]}" if seen[name] > 1 else ""
 
 
 def write_pictures(folder: pathlib.Path, blocks: list[Block]) -> None:

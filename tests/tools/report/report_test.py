@@ -78,10 +78,7 @@ class PageTest(ReportCase):
         self.assertNotRegex(without_names, r"https?:|//[a-z]|@import|<link|<iframe")
         for target in re.findall(r'(?:href|src)="([^"]*)"', without_names):
             self.assertRegex(target, r"^(#|data:)")
-        ids = re.findall(r'\bid="([^"]+)"', page)
-        self.assertEqual(len(ids), len(set(ids)))
-        for target in re.findall(r'href="#([^"]+)"', page):
-            self.assertIn(target, ids)
+        self.check_ids(page)
         names = {file.stem for file in (self.folder / "png").iterdir()}
         kinds = ["weak-ranks", "weak-lost-time", "weak-efficiency", "grid-cases", "bench-bus-bandwidth", "layouts-cases"]
         self.assertLessEqual({f"made-up-{kind}" for kind in [*kinds, "buckets-bucket-mb"]}, names)
@@ -90,6 +87,12 @@ class PageTest(ReportCase):
         for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", markdown):
             self.assertTrue((self.folder / picture).exists(), picture)
         self.assertEqual(markdown.count("!["), len(names))
+
+    def check_ids(self, page: str) -> None:
+        ids = re.findall(r'\bid="([^"]+)"', page)
+        self.assertEqual(len(ids), len(set(ids)))
+        for target in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', page):
+            self.assertIn("".join(target), ids)
 
     def check_summary(self, page: str) -> None:
         """Of links to all experiments."""
@@ -118,6 +121,7 @@ class PageTest(ReportCase):
         folders = [self.folder / name for name in "abc"]
         markdown = self.report(*folders)
         self.assertEqual((markdown.count("\n## Machine\n"), markdown.count("What it was measured on")), (1, 1))
+        self.check_ids(self.page)
         self.assertEqual([self.page.count(f"<figcaption>{name}: the machine.") for name in "abc"], [1, 0, 1])
         for folder in folders:  # the same sweep in each
             self.assertIn(f"\n## made-up in {folder.name}\n", markdown)

@@ -51,11 +51,10 @@ class RunsTest(FolderCase):
 
     def test_what_a_resumed_run_did_again_counts_once(self) -> None:
         (run,) = runs.load_runs([self.write("a.jsonl", RESUMED, '{"event": "st')])
-        loss = run.curve("loss", "step")
-        self.assertEqual((loss.steps, loss.seconds, loss.values), ([10, 20], [1.0, 101.0], [2.5, 1.5]))
+        self.assertEqual(run.curve("loss", "step"), [(10, 1.0, 2.5), (20, 101.0, 1.5)])
         self.assertEqual((len(run.restarts), run.end, run.bad_lines), (1, "ended by SIGINT", 1))
         (run,) = runs.load_runs([self.write("a.jsonl", [*RESUMED[:4], RESUMED[4] | {"step": 10}])])
-        self.assertEqual(run.curve("loss", "step").values, [])  # it begins before all lines
+        self.assertEqual(run.curve("loss", "step"), [])  # it begins before all lines
 
     def test_the_table_tells_how_runs_ended(self) -> None:
         a, b = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])

@@ -2,17 +2,16 @@
 
 import dataclasses
 import math
-import statistics
 import time
 
 from ddptools.common.table import Table
 from ddptools.common.text import duration, number, percent
-from ddptools.common.values import finite
+from ddptools.common.values import finite, median_of
 from ddptools.page.blocks import Block, Heading, Notes
 from ddptools.pictures.charts import COLORS, Curves, Line, Picture
 from ddptools.pictures.figures import draw_curves
 from ddptools.report.training.confusion import evaluation_blocks
-from ddptools.report.training.runs import Curve, TrainingRun, step_of
+from ddptools.report.training.runs import Point, TrainingRun, step_of
 
 MOST_POINTS = 2000  # of a curve
 LOGARITHMIC = 20.0  # from this ratio of the largest to the smallest value on
@@ -80,17 +79,10 @@ def _logged(run: TrainingRun) -> bool:
 
 
 def words(runs: list[TrainingRun]) -> list[str]:
-    best = {}
-    for run in runs:
-        tests = run.curve("test_loss", "epoch", "evaluation")
-        if tests.values:
-            lowest = min(range(len(tests.values)), key=lambda i: tests.values[i])
-            best[run.name] = (tests.values[lowest], tests.steps[lowest])
-    if not best:
-        return []
-    ranking = sorted(best, key=lambda name: best[name])
-    told = [f"{name}: {best[name][0]:.4g} at step {best[name][1]}" for name in ranking]
-    return [f"Lowest test loss: {'; '.join(told)}."]
+    tests = {run.name: run.curve("test_loss", "epoch", "evaluation") for run in runs}
+    best = sorted((*min((value, step) for step, _, value in curve), name) for name, curve in tests.items() if curve)
+    told = [f"{name}: {value:.4g} at step {step}" for value, step, name in best]
+    return [f"Lowest test loss: {'; '.join(told)}."] if told else []
 
 
 def run_table(runs: list[TrainingRun]) -> Table:
@@ -98,15 +90,16 @@ def run_table(runs: list[TrainingRun]) -> Table:
     for run in runs:
         last = {line["event"]: line for line in run.lines}
         test = max((last[e] for e in ("epoch", "evaluation") if e in last), key=step_of, default={})
-        rates = run.curve(f"{run.unit}_per_second", "step").values or run.curve(f"{run.unit}_per_second", "epoch").values
-        rate = (run.summary or {}).get(f"{run.unit}_per_second") or (statistics.median(rates) if rates else None)
+        per_second = f"{run.unit}_per_second"
+        rates = run.curve(per_second, "step") or run.curve(per_second, "epoch")
+        rate = (run.summary or {}).get(per_second) or median_of(value for *_, value in rates)
         seconds = [run.seconds(line) for line in [*run.lines, *filter(None, [run.summary, run.interruption])]]
         took = max((s for s in seconds if math.isfinite(s)), default=math.nan)
-        last_loss = run.curve("loss", "step").values[-1:] or run.curve("last_loss", "epoch").values[-1:]
+        losses = run.curve("loss", "step") or run.curve("last_loss", "epoch")
         rows.append([
             run.name, run.end, str(run.steps), str(len(run.restarts)),
             duration(took) if math.isfinite(took) else "",
-            *(f"{value:.4f}" for value in last_loss or []), *([] if last_loss else [""]),
+            f"{losses[-1][-1]:.4f}" if losses else "",
             _shown(test.get("test_loss"), lambda v: f"{v:.4f}"), _shown(test.get("accuracy"), percent),
             _shown(rate, lambda v: f"{number(v)} {run.unit}/s"),
         ])  # fmt: skip
@@ -159,8 +152,8 @@ def _curves(quantity: Quantity, runs: list[TrainingRun], is_time: bool) -> tuple
     return f"run {quantity.name}{' over time' if is_time else ''}", quantity.caption, curves
 
 
-def _line(quantity: Quantity, curve: Curve, is_time: bool, label: str, color: str) -> Line | None:
-    places = curve.seconds if is_time else curve.steps
-    points = [(float(x), *3 * (quantity.scale * value,)) for x, value in zip(places, curve.values) if math.isfinite(x)]
+def _line(quantity: Quantity, curve: list[Point], is_time: bool, label: str, color: str) -> Line | None:
+    places = ((seconds if is_time else float(step), value) for step, seconds, value in curve)
+    points = [(place, *3 * (quantity.scale * value,)) for place, value in places if math.isfinite(place)]
     every = 1 + len(points) // MOST_POINTS
     return Line(label, points[::every], color, has_dots=False) if points else None

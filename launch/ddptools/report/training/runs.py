@@ -12,11 +12,7 @@ MOST_RUNS = 10  # on a page
 WRITTEN_TO = ("metrics", "tensorboard")  # flags that say where a run writes, not what it does
 
 
-@dataclasses.dataclass
-class Curve:
-    steps: list[int]
-    seconds: list[float]  # since the run began
-    values: list[float]
+Point = tuple[int, float, float]  # step, seconds since the run began, value
 
 
 @dataclasses.dataclass
@@ -70,15 +66,14 @@ class TrainingRun:
             return f"ended by {self.interruption.get('signal', 'a signal')}"
         return "not complete"
 
-    def curve(self, field: str, *events: str) -> Curve:
+    def curve(self, field: str, *events: str) -> list[Point]:
         """The field of lines of these kinds, where it is a number; of several with the same step the last one."""
-        points: dict[int, tuple[float, float]] = {}
+        points: dict[int, Point] = {}
         for line in self.lines:
             value = finite(line.get(field))
             if line["event"] in events and value is not None:
-                points[step_of(line)] = (self.seconds(line), value)
-        steps = sorted(points)
-        return Curve(steps, [points[s][0] for s in steps], [points[s][1] for s in steps])
+                points[step_of(line)] = (step_of(line), self.seconds(line), value)
+        return [points[step] for step in sorted(points)]
 
     def seconds(self, line: Record) -> float:
         time = finite(line.get("time"))
