@@ -275,8 +275,8 @@ std::string ask_nccl(const World& world, Device& device) {
   const NcclLog log = read_nccl_log(text);
   const NcclUsage usage = usage_of(log);
   return fmt::format("NCCL {}: {} over {}{}", usage.version, usage.transport,
-                     log.network.name.empty() ? "no network" : log.network.name,
-                     log.network.adapters.empty() ? "" : fmt::format(" ({})", fmt::join(log.network.adapters, ", ")));
+                     log.network.empty() ? "no network" : log.network,
+                     log.adapters.empty() ? "" : fmt::format(" ({})", fmt::join(log.adapters, ", ")));
 }
 
 void compare_hosts(const World& world, const DoctorOptions& options, Found& found) {

@@ -5,7 +5,6 @@
 
 #include "benchmarks/ddpbench/sizes.h"
 #include "runtime/core/error.h"
-#include "runtime/diagnostics/nccl_log.h"
 
 namespace ddptrain::bench {
 

@@ -2,7 +2,7 @@
 
 #include "benchmarks/ddpbench/collective.h"
 #include "benchmarks/ddpbench/session.h"
-#include "runtime/diagnostics/nccl_log_parser.h"
+#include "runtime/diagnostics/nccl_log.h"
 
 namespace ddptrain::bench {
 
