@@ -8,9 +8,6 @@
 #include <utility>
 
 #include "runtime/core/error.h"
-#include "runtime/topology/bandwidth.h"
-#include "runtime/topology/nics.h"
-#include "runtime/topology/nvml.h"
 #include "runtime/topology/sysfs.h"
 
 namespace ddptrain {
@@ -45,9 +42,8 @@ std::string cpu_model(const fs::path& proc) {
 /// The socket of a NUMA node's processors.
 std::optional<int> socket_of(const fs::path& node) {
   for (const auto& [index, folder] : numbered_folders(node, "cpu")) {
-    std::ifstream file(folder / "topology/physical_package_id");
-    int socket = -1;
-    if (file >> socket && socket >= 0) return socket;
+    const auto socket = value_in<int>(folder / "topology/physical_package_id");
+    if (socket.value_or(-1) >= 0) return socket;
   }
   return std::nullopt;
 }
@@ -114,7 +110,7 @@ std::vector<std::pair<GpuIndices, std::string>> labelled_pairs(const Machine& ma
   std::vector<std::pair<GpuIndices, std::string>> pairs;
   for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
     for (std::size_t j = i + 1; j < machine.gpus.size(); ++j) {
-      pairs.push_back({{machine.gpus[i].index, machine.gpus[j].index}, machine.links[i][j]});
+      pairs.push_back({{i, j}, machine.links[i][j]});
     }
   }
   return pairs;
@@ -154,30 +150,6 @@ std::vector<std::string> nearest_nics(const Machine& machine, std::size_t gpu, c
 }
 
 }  // namespace
-
-DriverFacts driver_facts(std::vector<std::string> pci_bus_ids) {
-  DriverFacts facts;
-  const auto nvml = Nvml::open();
-  if (nvml && pci_bus_ids.empty()) pci_bus_ids = nvml->pci_bus_ids();
-  for (const std::string& id : pci_bus_ids) {
-    GpuInfo gpu;
-    gpu.index = static_cast<int>(facts.gpus.size());
-    gpu.pci = normalized_pci_bus_id(id);
-    if (const Nvml::Device device = nvml ? nvml->device(gpu.pci) : nullptr) {
-      gpu.name = nvml->name(device);
-      if (const auto link = nvml->pcie_link(device)) {
-        gpu.pcie = PcieLink{link->generation, link->width, pcie_gb_per_s(link->generation, link->width)};
-      }
-      const Nvml::Links links = nvml->links(device);
-      gpu.nvlinks_to_switch = links.to_switches;
-      gpu.nvlinks = links.to_switches + static_cast<int>(links.peers.size());
-      gpu.nvlink_gb_per_s = nvlink_gb_per_s(nvml->nvlink_generation(device));
-    }
-    facts.gpus.push_back(std::move(gpu));
-  }
-  if (!facts.gpus.empty()) facts.pairs = gpu_pairs(pci_bus_ids);
-  return facts;
-}
 
 Machine describe_machine(const std::string& hostname, DriverFacts facts, const SystemFiles& files) {
   Machine machine;
@@ -224,8 +196,8 @@ std::vector<std::vector<std::string>> nics_of_gpus(const Machine& machine) {
 
 std::vector<SharedNics> shared_nics(const Machine& machine) {
   const auto of_gpus = nics_of_gpus(machine);
-  std::map<std::vector<std::string>, std::vector<int>> groups;
-  for (std::size_t gpu = 0; gpu < machine.gpus.size(); ++gpu) groups[of_gpus[gpu]].push_back(machine.gpus[gpu].index);
+  std::map<std::vector<std::string>, std::vector<std::size_t>> groups;
+  for (std::size_t gpu = 0; gpu < machine.gpus.size(); ++gpu) groups[of_gpus[gpu]].push_back(gpu);
   std::vector<SharedNics> shared;
   for (const auto& [names, gpus] : groups) {
     if (!names.empty() && gpus.size() > names.size()) shared.push_back({names, gpus});
@@ -252,6 +224,17 @@ std::vector<std::string> shared_nic_warnings(const Machine& machine, const std::
         sharing.size(), nics.size() == 1 ? "its" : "a card's"));
   }
   return lines;
+}
+
+std::string topology_label(int ranks, int nodes, const std::vector<std::string>& gpus) {
+  if (ranks <= 1) return "none";
+  if (nodes > 1) return "NET";
+  if (gpus.empty()) return "host";
+  const auto pairs = driver_facts(gpus).pairs;
+  if (!pairs) return "unknown";
+  std::vector<std::string> labels;
+  for (const GpuPair& pair : *pairs) labels.push_back(link_label(pair));
+  return slowest_link(labels);
 }
 
 }  // namespace ddptrain

@@ -45,10 +45,8 @@ std::string normalized_pci_bus_id(const std::string& id) {
 }
 
 std::optional<int> numa_node_of(const std::string& pci_bus_id, const std::filesystem::path& sysfs) {
-  std::ifstream file(sysfs / "bus/pci/devices" / normalized_pci_bus_id(pci_bus_id) / "numa_node");
-  int node = -1;
-  if (!(file >> node) || node < 0) return std::nullopt;
-  return node;
+  const auto node = value_in<int>(sysfs / "bus/pci/devices" / normalized_pci_bus_id(pci_bus_id) / "numa_node");
+  return node.value_or(-1) >= 0 ? node : std::nullopt;
 }
 
 std::vector<std::string> pci_path(const std::string& pci_bus_id, const std::filesystem::path& sysfs) {

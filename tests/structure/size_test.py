@@ -16,7 +16,7 @@ LINES = {
     ("runtime/device", CPP): 2200,
     ("runtime/ops", CPP): 11000,
     ("runtime/comm", CPP): 2600,
-    ("runtime/topology", CPP): 1700,
+    ("runtime/topology", CPP): 1600,
     ("runtime/diagnostics", CPP): 1600,
     ("runtime/train", CPP): 7300,
     ("models", CPP): 4500,
