@@ -8,7 +8,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/json.h"
 #include "runtime/core/mapped_file.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {

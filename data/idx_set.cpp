@@ -4,13 +4,14 @@
 #include <array>
 #include <future>
 #include <map>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "data/idx.h"
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {
@@ -33,27 +34,12 @@ struct Name {
   std::string set;
 };
 
-std::optional<Name> parse_name(std::string name) {
-  if (name.ends_with(".gz")) name.resize(name.size() - 3);
-  for (std::size_t i = 0; i < kFiles.size(); ++i) {
-    std::string ending = kFiles[i];
-    for (const char* part : {"t10k-", "test-"}) {
-      if (i >= 2) ending.replace(0, 5, part);
-      const std::size_t dot = ending.rfind("-idx");
-      std::string given = name;
-      if (given.size() >= ending.size()) {
-        char& before_idx = given[given.size() - ending.size() + dot];
-        if (before_idx == '.') before_idx = '-';
-      }
-      if (!given.ends_with(ending)) continue;
-      std::string set = given.substr(0, given.size() - ending.size());
-      if (set.empty()) return Name{i, set};
-      if (!set.ends_with("-") || set[0] == '.') return std::nullopt;
-      set.pop_back();
-      return Name{i, set};
-    }
-  }
-  return std::nullopt;
+std::optional<Name> parse_name(const std::string& name) {
+  static const std::regex form(R"((?:([^.].*)-)?(train|t10k|test)-(?:(images)[-.]idx3|labels[-.]idx1)-ubyte(?:\.gz)?)");
+  std::smatch parts;
+  if (!std::regex_match(name, parts, form)) return std::nullopt;
+  const std::size_t of_part = parts[2] == "train" ? 0 : 2;
+  return Name{of_part + (parts[3].matched ? 0 : 1), parts[1]};
 }
 
 /// By their names; a plain file comes before a compressed one.

@@ -10,7 +10,7 @@
 #include "data/gray_image.h"
 #include "runtime/core/error.h"
 #include "runtime/core/mapped_file.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {

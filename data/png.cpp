@@ -4,7 +4,7 @@
 
 #include "data/gray_image.h"
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 

@@ -18,7 +18,7 @@
 #include "benchmarks/ddpbench/table.h"
 #include "launch/app/check_hosts.h"
 #include "runtime/core/error.h"
-#include "runtime/core/text_table.h"
+#include "runtime/core/text.h"
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/diagnostics/nccl_probe.h"
 #include "runtime/ops/product_rate.h"

@@ -8,7 +8,7 @@
 
 #include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 #include "runtime/core/writable.h"
 #include "runtime/train/measure/sensor_report.h"
 

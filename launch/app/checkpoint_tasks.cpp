@@ -7,7 +7,7 @@
 
 #include "models/registry.h"
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 #include "runtime/train/checkpoint/checkpoint.h"
 
 namespace ddptrain {

@@ -23,7 +23,7 @@
 #include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 #include "runtime/core/writable.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/nccl_log.h"

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 #include "runtime/core/writable.h"
 #include "runtime/topology/sysfs.h"
 

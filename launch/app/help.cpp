@@ -11,7 +11,7 @@
 #include "launch/app/parse_flags.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {

@@ -11,8 +11,9 @@
 #include <vector>
 
 #include "launch/app/describe.h"
+#include "runtime/core/error.h"
 #include "runtime/core/host_memory.h"
-#include "runtime/core/out_of_memory.h"
+#include "runtime/core/text.h"
 #include "runtime/device/free_memory.h"
 #include "runtime/ops/paper_device.h"
 

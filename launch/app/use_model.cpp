@@ -11,7 +11,7 @@
 #include "data/images.h"
 #include "models/classifier.h"
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 #include "runtime/train/step/distributed_sampler.h"
 #include "runtime/train/step/store/parameter_arena.h"
 #include "runtime/train/step/store/training_state.h"

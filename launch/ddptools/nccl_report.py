@@ -26,7 +26,7 @@ Tree = dict[int, dict[str, Any]]  # by rank
 
 
 def text_table(rows: Rows, indent: int = 0) -> str:
-    """Left-aligned columns, as of runtime/core/text_table.h."""
+    """Left-aligned columns, as of runtime/core/text.h."""
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip(" ") for row in rows)
     return "".join(f"{' ' * indent}{line}\n" for line in lines)

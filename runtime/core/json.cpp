@@ -1,7 +1,7 @@
 #include "runtime/core/json.h"
 
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <utility>
 
 namespace ddptrain {
@@ -51,19 +52,9 @@ bool SignalRequests::checkpoint() const { return checkpoint_asked; }
 void SignalRequests::checkpoint_done() { checkpoint_asked = false; }
 int SignalRequests::end() { return end_asked; }
 
-const char* signal_name(int signal) {
-  switch (signal) {
-    case SIGUSR1:
-      return "SIGUSR1";
-    case SIGUSR2:
-      return "SIGUSR2";
-    case SIGTERM:
-      return "SIGTERM";
-    case SIGINT:
-      return "SIGINT";
-    default:
-      return "a signal";
-  }
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? "a signal" : fmt::format("SIG{}", name);
 }
 
 }  // namespace ddptrain

@@ -38,6 +38,6 @@ class SignalRequests {
 };
 
 /// "SIGTERM".
-const char* signal_name(int signal);
+std::string signal_name(int signal);
 
 }  // namespace ddptrain

@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "runtime/core/host_name.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 

@@ -10,7 +10,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
 #include "runtime/core/json.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
 #include "runtime/core/progress.h"
+#include "runtime/core/text.h"
 #include "runtime/core/writable.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
 #include "runtime/train/measure/sensor_report.h"

@@ -1,7 +1,10 @@
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
+
+#include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 namespace ddptrain {
 namespace {
@@ -52,6 +55,33 @@ std::string printable_text(std::string_view text) {
 
 std::string counted(std::int64_t number, std::string_view thing) {
   return std::to_string(number).append(" ").append(thing).append(number == 1 ? "" : "s");
+}
+
+std::string size_text(std::size_t bytes) {
+  double value = static_cast<double>(bytes);
+  const char* units[] = {"B", "kB", "MB", "GB", "TB"};
+  std::size_t unit = 0;
+  for (; value >= 1000.0 && unit + 1 < std::size(units); ++unit) value /= 1000.0;
+  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 2, units[unit]);
+}
+
+std::string text_table(const std::vector<std::vector<std::string>>& rows, std::size_t indent) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line(indent, ' ');
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      line.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
 }
 
 }  // namespace ddptrain

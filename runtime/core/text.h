@@ -1,8 +1,12 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
+
+/// Text for people.
 
 namespace ddptrain {
 
@@ -16,5 +20,12 @@ std::string printable_text(std::string_view text);
 
 /// "1 rank", "2 ranks".
 std::string counted(std::int64_t number, std::string_view thing);
+
+/// A number of bytes, in powers of 1000: "1.25 GB".
+std::string size_text(std::size_t bytes);
+
+/// Lines of left-aligned columns, two spaces between them, each line ending with a line feed and without spaces before
+/// it. `indent`: spaces before every line. Rows may have different lengths. Width is counted in bytes.
+std::string text_table(const std::vector<std::vector<std::string>>& rows, std::size_t indent = 0);
 
 }  // namespace ddptrain
