@@ -70,7 +70,7 @@ Evaluated evaluate_share(const LoadedModel& loaded, const Dataset& data, const E
   for (const Slice& slice : slices) {
     device.watch().set_part(done++, static_cast<std::uint32_t>(slices.size()));
     if (classifier == nullptr) {
-      loaded.model->evaluate(slice, sums_there);
+      run_forward(*loaded.model, {slice, sums_there, false});
       continue;
     }
     const std::vector<Prediction> found = classifier->classify(slice, sums_there);

@@ -66,27 +66,29 @@ class CnnLayers {
     logits_ = allocate(device.dtype(), {max_batch, shape.classes});
   }
 
-  /// Leaves the gradient of the logits in their place where `gradient_scale` is not 0.
-  void forward(const ImageBatch& batch, const CnnTensors& w, const Dropout& pool_dropout, const Dropout& hidden_dropout,
-               float gradient_scale, MetricSums* sums, const Model::Reads& reads) {
-    count_ = batch.count;
+  void begin(const ImageBatch& batch, const Dropout& pool_dropout, const Dropout& hidden_dropout) {
+    batch_ = batch;
     pool_dropout_ = pool_dropout;
     hidden_dropout_ = hidden_dropout;
     gather_.gather_images(batch, rows(images_));
-    for (const Parameter parameter : {conv1_weight, conv1_bias, conv2_weight, conv2_bias}) reads(parameter);
-    convolution_.conv2d(rows(images_), w.conv1_weight, w.conv1_bias, rows(conv1_));
-    convolution_.conv2d(rows(conv1_), w.conv2_weight, Tensor{}, rows(conv2_));
-    pool_.bias_relu_pool_dropout(rows(conv2_), w.conv2_bias, pool_dropout, rows(pooled_), rows(winner_));
-    for (const Parameter parameter : {fc1_weight, fc1_bias, fc2_weight, fc2_bias}) reads(parameter);
-    linear_.linear(features(pooled_), w.fc1_weight, Tensor{}, rows(hidden_));
-    activation_.bias_relu_dropout(rows(hidden_), w.fc1_bias, hidden_dropout);
-    linear_.linear(rows(hidden_), w.fc2_weight, w.fc2_bias, rows(logits_));
-    loss_.softmax_cross_entropy(rows(logits_), batch, gradient_scale, gradient_scale != 0.0f ? rows(logits_) : Tensor{},
-                                sums);
   }
 
-  void backward(const CnnTensors& w, const CnnTensors& g, bool accumulate, const Model::Ready& ready) {
-    const Tensor& dconv2 = conv2_;  // its values are not needed any more
+  void forward_features(const CnnTensors& w) {
+    convolution_.conv2d(rows(images_), w.conv1_weight, w.conv1_bias, rows(conv1_));
+    convolution_.conv2d(rows(conv1_), w.conv2_weight, Tensor{}, rows(conv2_));
+    pool_.bias_relu_pool_dropout(rows(conv2_), w.conv2_bias, pool_dropout_, rows(pooled_), rows(winner_));
+  }
+
+  /// Leaves the gradient of the logits in their place where `gradient_scale` is not 0.
+  void forward_head(const CnnTensors& w, float gradient_scale, MetricSums* sums) {
+    linear_.linear(features(pooled_), w.fc1_weight, Tensor{}, rows(hidden_));
+    activation_.bias_relu_dropout(rows(hidden_), w.fc1_bias, hidden_dropout_);
+    linear_.linear(rows(hidden_), w.fc2_weight, w.fc2_bias, rows(logits_));
+    loss_.softmax_cross_entropy(rows(logits_), batch_, gradient_scale,
+                                gradient_scale != 0.0f ? rows(logits_) : Tensor{}, sums);
+  }
+
+  void backward_head(const CnnTensors& w, const CnnTensors& g, bool accumulate, const Model::Ready& ready) {
     linear_.linear_backward(rows(hidden_), w.fc2_weight, rows(logits_), rows(dhidden_), g.fc2_weight, g.fc2_bias,
                             accumulate);
     ready(fc2_weight);
@@ -96,6 +98,10 @@ class CnnLayers {
     linear_.linear_backward(features(pooled_), w.fc1_weight, rows(dhidden_), features(dpooled_), g.fc1_weight, Tensor{},
                             accumulate);
     ready(fc1_weight);
+  }
+
+  void backward_features(const CnnTensors& w, const CnnTensors& g, bool accumulate, const Model::Ready& ready) {
+    const Tensor& dconv2 = conv2_;  // its values are not needed any more
     pool_.bias_relu_pool_dropout_backward(rows(dpooled_), rows(winner_), pool_dropout_, rows(dconv2), g.conv2_bias,
                                           accumulate);
     ready(conv2_bias);
@@ -115,9 +121,9 @@ class CnnLayers {
     buffers_.push_back(device_.allocate(dtype, shape));
     return buffers_.back().view(dtype, shape);
   }
-  Tensor rows(const Tensor& activation) const { return activation.first(count_); }
+  Tensor rows(const Tensor& activation) const { return activation.first(batch_.count); }
   Tensor features(const Tensor& activation) const {
-    return {activation.data, activation.dtype, {count_, shape_.features()}};
+    return {activation.data, activation.dtype, {batch_.count, shape_.features()}};
   }
   static float scale(const Dropout& dropout) { return dropout.rate > 0.0f ? dropout.scale() : 1.0f; }
 
@@ -129,7 +135,7 @@ class CnnLayers {
   LinearOps& linear_;
   LossOps& loss_;
   CnnShape shape_;
-  std::int64_t count_ = 0;
+  ImageBatch batch_;
   Dropout pool_dropout_;
   Dropout hidden_dropout_;
   std::vector<Buffer> buffers_;
@@ -161,24 +167,43 @@ class Cnn final : public Model, public Classifier {
     gradients_ = named(tensors.gradients);
   }
 
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
-    const bool dropout = options_.dropout;
-    run({slice, images_.train}, dropout ? kPoolDropout : 0.0f, dropout ? kHiddenDropout : 0.0f, gradient_scale, sums,
-        reads);
+  /// Fused kernels run the whole network.
+  std::vector<Unit> units() const override {
+    if (kernels_) return {{"cnn", 0, kParameterCount}};
+    return {{"features", conv2_weight, 4}, {"head", fc1_weight, 4}};
   }
 
-  void evaluate(const Slice& slice, MetricSums* sums) override {
-    run({slice, images_.test}, 0.0f, 0.0f, 0.0f, sums, [](std::size_t) {});
+  void begin(const MicroBatch& batch) override {
+    const Slice& slice = batch.slice;
+    DDP_CHECK(slice.count > 0 && slice.count <= options_.max_batch, "cnn: a batch of {}, at most {} fit", slice.count,
+              options_.max_batch);
+    batch_ = batch;
+    if (!kernels_)
+      layers_->begin(images_of(batch), dropout(kPoolDropout, kPoolSite), dropout(kHiddenDropout, kHiddenSite));
+  }
+
+  void forward(std::size_t unit) override {
+    if (kernels_) {
+      return kernels_->forward(images_of(batch_), weights_, dropout(kPoolDropout, kPoolSite),
+                               dropout(kHiddenDropout, kHiddenSite), batch_.gradient_scale, batch_.sums);
+    }
+    if (unit == 0) return layers_->forward_features(weights_);
+    layers_->forward_head(weights_, batch_.gradient_scale, batch_.sums);
   }
 
   std::vector<Prediction> classify(const Slice& slice, MetricSums* sums) override {
     if (!layers_) layers_ = std::make_unique<CnnLayers>(device_, shape_, options_.max_batch);
-    layers_->forward({slice, images_.test}, weights_, Dropout{}, Dropout{}, 0.0f, sums, [](std::size_t) {});
+    layers_->begin({slice, images_.test}, Dropout{}, Dropout{});
+    layers_->forward_features(weights_);
+    layers_->forward_head(weights_, 0.0f, sums);
     return predictions_of(device_, layers_->logits());
   }
 
-  void backward(bool accumulate, const Ready& ready) override {
-    if (!kernels_) return layers_->backward(weights_, gradients_, accumulate, ready);
+  void backward(std::size_t unit, bool accumulate, const Ready& ready) override {
+    if (!kernels_) {
+      if (unit == 0) return layers_->backward_features(weights_, gradients_, accumulate, ready);
+      return layers_->backward_head(weights_, gradients_, accumulate, ready);
+    }
     kernels_->backward_hidden(weights_, gradients_, accumulate);
     ready(fc1_weight);
     kernels_->backward_rest(weights_, gradients_, accumulate);
@@ -216,15 +241,12 @@ class Cnn final : public Model, public Classifier {
   const char* unit() const override { return "images"; }
 
  private:
-  void run(const ImageBatch& batch, float pool_rate, float hidden_rate, float gradient_scale, MetricSums* sums,
-           const Reads& reads) {
-    DDP_CHECK(batch.count > 0 && batch.count <= options_.max_batch, "cnn: a batch of {}, at most {} fit", batch.count,
-              options_.max_batch);
-    const Dropout pool{pool_rate, options_.seed, kPoolSite, batch.order.first, batch.step};
-    const Dropout hidden{hidden_rate, options_.seed, kHiddenSite, batch.order.first, batch.step};
-    if (!kernels_) return layers_->forward(batch, weights_, pool, hidden, gradient_scale, sums, reads);
-    for (std::size_t parameter = 0; parameter < kParameterCount; ++parameter) reads(parameter);
-    kernels_->forward(batch, weights_, pool, hidden, gradient_scale, sums);
+  ImageBatch images_of(const MicroBatch& batch) const {
+    return {batch.slice, batch.training ? images_.train : images_.test};
+  }
+  Dropout dropout(float rate, std::uint32_t site) const {
+    const bool drops = options_.dropout && batch_.training;
+    return {drops ? rate : 0.0f, options_.seed, site, batch_.slice.order.first, batch_.slice.step};
   }
 
   Device& device_;
@@ -234,6 +256,7 @@ class Cnn final : public Model, public Classifier {
   std::vector<ParameterSpec> parameters_;
   CnnTensors weights_;
   CnnTensors gradients_;
+  MicroBatch batch_;
   std::unique_ptr<CnnKernels> kernels_;
   std::unique_ptr<CnnLayers> layers_;  ///< Without kernels_, or for classify().
 };

@@ -1,7 +1,6 @@
 #include "models/gpt/gpt.h"
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 
 #include "models/gpt/work.h"
@@ -10,7 +9,6 @@
 #include "runtime/ops/embedding.h"
 #include "runtime/ops/linear.h"
 #include "runtime/ops/loss.h"
-#include "runtime/ops/norm.h"
 #include "runtime/ops/quantisation.h"
 
 namespace ddptrain {
@@ -37,11 +35,12 @@ class Gpt final : public Model, public LanguageModel {
         shape_(options.shape),
         parameters_(gpt_parameters(options.shape)),
         linear_(device.get<LinearOps>()),
-        norm_(device.get<NormOps>()),
         embedding_(device.get<EmbeddingOps>()),
         loss_(device.get<LossOps>()),
         quantisation_(device.get<QuantisationOps>()),
-        fp8_fits_(quantisation_.fits(options.shape.feed_forward, options.shape.width)) {
+        fp8_fits_(quantisation_.fits(options.shape.feed_forward, options.shape.width)),
+        memory_(device, options.max_batch, options.shape.sequence),
+        final_norm_(device, options.shape.width, static_cast<float>(options.shape.norm_epsilon)) {
     for (ParameterSpec& spec : parameters_) {
       if (options.pretrained) spec.initial.read = [name = spec.name, read = options.pretrained] { return read(name); };
     }
@@ -49,7 +48,7 @@ class Gpt final : public Model, public LanguageModel {
     head_rows_ = std::min(rows, options.head_rows > 0 ? options.head_rows : std::max(kMinHeadRows, (rows + 7) / 8));
     leaves_room_ = rows <= std::min(head_rows_, kMinHeadRows);
     allocate_activations();
-    allocate_scratch();
+    allocate_gradients();
     if (fp8_fits_) allocate_fp8();
   }
 
@@ -65,13 +64,10 @@ class Gpt final : public Model, public LanguageModel {
     const std::vector<Tensor>& weights = tensors.weights;
     const std::vector<Tensor>& gradients = tensors.gradients;
     for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-      block(layer).bind(weights, gradients, first_parameter(shape_, layer));
+      block(layer).bind(tensors, first_parameter(shape_, layer));
     }
     if (fp8_fits_) bind_scales(tensors.buffers.at(0));
-    final_norm_.weight = weights[kFinalNorm];
-    final_norm_.bias = weights[kFinalNorm + 1];
-    final_norm_.dweight = gradients[kFinalNorm];
-    final_norm_.dbias = gradients[kFinalNorm + 1];
+    final_norm_.bind(tensors, kFinalNorm);
     const std::size_t token = token_embedding(shape_);
     tokens_ = weights[token];
     dtokens_ = gradients[token];
@@ -84,31 +80,14 @@ class Gpt final : public Model, public LanguageModel {
     if (scales_) scales_->restored();
   }
 
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
-    run_blocks({slice, text_.train}, options_.dropout, reads);
-    for (std::int64_t first = 0; first < rows(); first += head_rows_) {
-      const Tensor x = head_piece(final_norm_.output, first);
-      if (gradient_scale == 0.0f) {
-        add_loss(x, first, sums);
-        continue;
-      }
-      const Tensor dlogits = logits_of(x);
-      loss_.output_layer(
-          device_,
-          {x, head_, batch_, first, shape_.vocabulary, gradient_scale, dlogits, head_piece(scratch_.branch, first)},
-          sums);
-      if (!leaves_room_) head_weight_gradient(x, first > 0);
-    }
+  /// The embedding, the blocks, and the head, which begins with the final norm and reads the token embedding.
+  std::vector<Unit> units() const override;
+  void begin(const MicroBatch& batch) override {
+    step_ = batch;
+    fit_to_batch({batch.slice, batch.training ? text_.train : text_.validation});
   }
-
-  void backward(bool accumulate, const Ready& ready) override;
-
-  void evaluate(const Slice& slice, MetricSums* sums) override {
-    run_blocks_apart({slice, text_.validation});
-    for (std::int64_t first = 0; first < rows(); first += head_rows_) {
-      add_loss(head_piece(final_norm_.output, first), first, sums);
-    }
-  }
+  void forward(std::size_t unit) override;
+  void backward(std::size_t unit, bool accumulate, const Ready& ready) override;
 
   std::vector<float> next_token_logits(const TokenBatch& batch, std::int64_t position) override;
 
@@ -121,24 +100,14 @@ class Gpt final : public Model, public LanguageModel {
   }
   ModelWork work() const override { return gpt_work(shape_, options_.recompute); }
   std::vector<MemoryUse> memory() const override {
-    return {{"activations", total_bytes(buffers_)}, {"data", total_bytes(text_.memory)}};
+    return {{"activations", memory_.bytes()}, {"data", total_bytes(text_.memory)}};
   }
   const char* unit() const override { return "tokens"; }
   std::int64_t predictions_per_sample() const override { return shape_.sequence; }
 
  private:
-  Tensor allocate(DType dtype, const Shape& shape) {
-    buffers_.push_back(device_.allocate(dtype, shape));
-    return buffers_.back().view(dtype, shape);
-  }
-  Tensor activation(std::int64_t columns) {
-    return allocate(device_.dtype(), {options_.max_batch, shape_.sequence, columns});
-  }
-  Tensor statistics(const Shape& shape) { return allocate(master_dtype(device_.precision()), shape); }
-  void allocate_norm(GptNorm& norm);
-  GptBlock make_block();
   void allocate_activations();
-  void allocate_scratch();
+  void allocate_gradients();
   void allocate_fp8();
   std::vector<DType> scale_formats() const;
   void bind_scales(const Tensor& states);
@@ -146,19 +115,20 @@ class Gpt final : public Model, public LanguageModel {
   GptBlock& block(std::int64_t layer) { return blocks_[static_cast<std::size_t>(layer)]; }
   std::int64_t rows() const { return batch_.count * batch_.source.sequence; }
 
-  void fit(Tensor& activation) const {
-    activation.shape = {batch_.count, batch_.source.sequence, activation.shape.back()};
-  }
-  void fit(GptNorm& norm) const {
-    fit(norm.input);
-    fit(norm.output);
-    norm.statistics.shape = {rows(), 2};
-  }
   void fit_to_batch(const TokenBatch& batch);
-  Dropout dropout(std::uint32_t site) const { return {rate_, options_.seed, site, batch_.order.first, batch_.step}; }
-  void run_blocks(const TokenBatch& batch, float rate, const Reads& reads);
-  void report_reads(std::int64_t layer, const Reads& reads) const;
-  void run_blocks_apart(const TokenBatch& batch);
+  float rate() const { return step_.training ? options_.dropout : 0.0f; }
+  Dropout dropout(std::uint32_t site) const { return {rate(), options_.seed, site, batch_.order.first, batch_.step}; }
+  std::size_t head() const { return static_cast<std::size_t>(shape_.layers) + 1; }  ///< The unit.
+  Span unit_span(std::size_t unit, const char* pass) const {
+    return {device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} {}", unit - 1, pass)};
+  }
+  void forward_block(std::int64_t layer);
+  void enter(std::int64_t layer, Norm& norm);
+  void forward_head();
+  /// In the steps to come.
+  void leave_no_trace() {
+    if (scales_) scales_->forget_magnitudes();
+  }
 
   Tensor head_piece(const Tensor& activation, std::int64_t first) const {
     Tensor piece = flat(activation);
@@ -175,18 +145,21 @@ class Gpt final : public Model, public LanguageModel {
     return logits;
   }
   /// Of the predictions from `first` on, whose final norm x is.
-  void add_loss(const Tensor& x, std::int64_t first, MetricSums* sums) {
+  void add_loss(const Tensor& x, std::int64_t first) {
     const Tensor logits = head_logits(x);
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "cross-entropy");
-    loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, sums);
+    loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, step_.sums);
   }
   /// From the dlogits that are in logits_.
   void head_weight_gradient(const Tensor& x, bool accumulate) {
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "output layer's weight gradient");
     linear_.linear_backward(x, head_, logits_of(x), Tensor{}, dhead_, Tensor{}, accumulate);
   }
+  void backward_head(bool accumulate, const Ready& ready);
+  void backward_block(std::int64_t layer, bool accumulate, const Ready& ready);
+  void backward_first_block(bool accumulate);
   void backward_embedding(bool accumulate, const Ready& ready);
-  void backward_first_block(bool accumulate, const Ready& ready);
+  void embedding_gradient(bool accumulate, const Ready& ready);
 
   Device& device_;
   GptOptions options_;
@@ -194,7 +167,6 @@ class Gpt final : public Model, public LanguageModel {
   GptShape shape_;
   std::vector<ParameterSpec> parameters_;
   LinearOps& linear_;
-  NormOps& norm_;
   EmbeddingOps& embedding_;
   LossOps& loss_;
   QuantisationOps& quantisation_;
@@ -202,51 +174,32 @@ class Gpt final : public Model, public LanguageModel {
   std::int64_t head_rows_;
   /// Whether batches are so small that a GPU has room for weight gradients beside other work.
   bool leaves_room_;
-  std::deque<Buffer> buffers_;
+  Activations memory_;
   std::vector<GptBlock> blocks_;
   std::unique_ptr<Fp8Scales> scales_;  ///< Where FP8 fits.
-  GptNorm final_norm_;
-  GptScratch scratch_;
-  Tensor logits_;  ///< [head_rows_, padded vocabulary]; scratch_.dpre and dqkv follow, or are in its memory.
+  Norm final_norm_;
+  Tensor branch_;  ///< [batch, sequence, width]: what a sublayer adds to the residual stream.
+  BlockGradients gradients_;
+  Tensor logits_;  ///< [head_rows_, padded vocabulary]; gradients of inner layers follow, or are in its memory.
   Tensor dhead_;   ///< [padded vocabulary, width]: the output layer's part of dtokens_.
   Tensor tokens_, dtokens_, positions_, dpositions_;
   Tensor head_;  ///< tokens_ with its padding.
-  TokenBatch batch_;
-  float rate_ = 0.0f;
+  MicroBatch step_;
+  TokenBatch batch_;                ///< The same, as tokens.
+  std::vector<std::size_t> ready_;  ///< Gradients of block 0 that are complete and not yet reported.
 };
-
-void Gpt::allocate_norm(GptNorm& norm) {
-  norm.output = activation(shape_.width);
-  norm.statistics = statistics({options_.max_batch * shape_.sequence, 2});
-}
-
-/// All activations but its input.
-GptBlock Gpt::make_block() {
-  GptBlock block(device_, shape_, options_.recompute);
-  GptBlockActivations& a = block.activations();
-  allocate_norm(block.norm1());
-  a.qkv = activation(3 * shape_.width);
-  a.attended = activation(shape_.width);
-  a.attention_statistics = statistics({options_.max_batch, shape_.heads, shape_.sequence});
-  block.norm2().input = activation(shape_.width);
-  allocate_norm(block.norm2());
-  a.pre = activation(shape_.feed_forward);
-  if (blocks_.empty() || options_.recompute == Recompute::none) a.hidden = activation(shape_.feed_forward);
-  return block;
-}
 
 void Gpt::allocate_activations() {
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-    const bool shared = layer > 0 && options_.recompute == Recompute::block;
-    blocks_.push_back(shared ? blocks_.front() : make_block());
-    blocks_.back().norm1().input = activation(shape_.width);
-    if (!blocks_.back().activations().hidden) blocks_.back().activations().hidden = block(0).activations().hidden;
+    blocks_.push_back(GptBlock::make(device_, shape_, options_.recompute, blocks_, memory_));
   }
-  final_norm_.input = activation(shape_.width);
-  allocate_norm(final_norm_);
+  final_norm_.input = memory_.activation(shape_.width);
+  final_norm_.allocate(memory_);
 }
 
-void Gpt::allocate_scratch() {
+/// Gradients of the residual stream have one memory where there is dropout. Without it they are what the linear layers'
+/// gradients come from, and are apart.
+void Gpt::allocate_gradients() {
   const std::int64_t tokens = options_.max_batch * shape_.sequence;
   const std::int64_t dpre = tokens * shape_.feed_forward;
   const std::int64_t dqkv = tokens * 3 * shape_.width;
@@ -254,38 +207,36 @@ void Gpt::allocate_scratch() {
   const auto aligned = [](std::int64_t elements) { return (elements + 255) / 256 * 256; };
   const std::int64_t dpre_begin = leaves_room_ ? aligned(logits) : 0;
   const std::int64_t dqkv_begin = dpre_begin + aligned(dpre);
-  logits_ = allocate(device_.dtype(), {std::max(logits, dqkv_begin + dqkv)});
+  logits_ = memory_.allocate(device_.dtype(), {std::max(logits, dqkv_begin + dqkv)});
   const auto part = [this](std::int64_t begin, std::int64_t columns) {
     return Tensor{
         logits_.as<char>() + static_cast<std::size_t>(begin) * size_of(logits_.dtype), logits_.dtype, {columns}};
   };
-  scratch_.dpre = part(dpre_begin, shape_.feed_forward);
-  scratch_.dqkv = part(dqkv_begin, 3 * shape_.width);
-  dhead_ = allocate(master_dtype(device_.precision()), {shape_.padded_vocabulary(), shape_.width});
-  scratch_.branch = activation(shape_.width);
-  scratch_.dout = activation(shape_.width);
-  scratch_.dmiddle = activation(shape_.width);
-  scratch_.din = activation(shape_.width);
+  SublayerGradients& mlp = gradients_.mlp;
+  SublayerGradients& attention = gradients_.attention;
+  mlp.dinner = part(dpre_begin, shape_.feed_forward);
+  attention.dinner = part(dqkv_begin, 3 * shape_.width);
+  dhead_ = memory_.allocate(master_dtype(device_.precision()), {shape_.padded_vocabulary(), shape_.width});
+  branch_ = mlp.dnorm = attention.dnorm = memory_.activation(shape_.width);
+  mlp.dout = memory_.activation(shape_.width);
+  mlp.din = memory_.activation(shape_.width);
+  attention.din = memory_.activation(shape_.width);
   if (options_.dropout > 0.0f) {
-    scratch_.mlp_branch = std::exchange(scratch_.dmiddle, scratch_.dout);
-    scratch_.attention_branch = std::exchange(scratch_.din, scratch_.dout);
+    mlp.dbranch = std::exchange(mlp.din, mlp.dout);
+    attention.dbranch = std::exchange(attention.din, mlp.dout);
   }
+  attention.dout = mlp.din;
 }
 
 /// Activations that all blocks share are of one memory in FP8, too; scales are each block's own.
 void Gpt::allocate_fp8() {
-  const auto copy = [this](DType format, std::int64_t columns) {
-    return allocate(format, {options_.max_batch, shape_.sequence, columns});
-  };
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     const bool shared = layer > 0 && options_.recompute == Recompute::block;
-    block(layer).activations().attended_fp8 =
-        shared ? block(0).activations().attended_fp8 : copy(DType::e4m3, shape_.width);
-    block(layer).prepare_fp8([this](const Shape& shape) { return allocate(DType::e4m3, shape); });
+    block(layer).prepare_fp8(shared ? &block(0) : nullptr, memory_);
   }
-  scratch_.dmlp_fp8 = copy(DType::e5m2, shape_.width);
-  scratch_.dattention_fp8 = copy(DType::e5m2, shape_.width);
-  scratch_.dqkv_fp8 = copy(DType::e5m2, 3 * shape_.width);
+  gradients_.mlp.dbranch_fp8 = memory_.activation(DType::e5m2, shape_.width);
+  gradients_.attention.dbranch_fp8 = memory_.activation(DType::e5m2, shape_.width);
+  gradients_.attention.dinner_fp8 = memory_.activation(DType::e5m2, 3 * shape_.width);
 }
 
 std::vector<DType> Gpt::scale_formats() const {
@@ -309,120 +260,140 @@ void Gpt::fit_to_batch(const TokenBatch& batch) {
   DDP_CHECK(batch.source.sequence > 0 && batch.source.sequence <= shape_.sequence,
             "gpt: windows of {} tokens, there are {} positions", batch.source.sequence, shape_.sequence);
   batch_ = batch;
+  const BatchShape fitted{batch.count, batch.source.sequence};
   const bool fp8 = fp8_fits_ && quantisation_.fits(rows(), shape_.width);
-  scratch_.dpre.dtype = fp8 ? DType::e5m2 : device_.dtype();
   for (GptBlock& block : blocks_) {
-    GptBlockActivations& a = block.activations();
-    fit(block.norm1());
-    fit(block.norm2());
-    for (Tensor* tensor : {&a.qkv, &a.attended, &a.pre, &a.hidden}) fit(*tensor);
-    a.attention_statistics.shape = {batch.count, shape_.heads, batch.source.sequence};
-    if (fp8_fits_) fit(a.attended_fp8);
+    block.fit(fitted);
     block.set_fp8(fp8);
   }
-  fit(final_norm_);
-  for (Tensor* tensor :
-       {&scratch_.branch, &scratch_.dout, &scratch_.dmiddle, &scratch_.din, &scratch_.dpre, &scratch_.dqkv}) {
-    fit(*tensor);
-  }
-  if (options_.dropout > 0.0f) {
-    fit(scratch_.mlp_branch);
-    fit(scratch_.attention_branch);
-  }
-  if (!fp8_fits_) return;
-  for (Tensor* tensor : {&scratch_.dmlp_fp8, &scratch_.dattention_fp8, &scratch_.dqkv_fp8}) fit(*tensor);
+  final_norm_.fit(fitted);
+  fitted.fit(branch_);
+  gradients_.fit(fitted);
+  gradients_.mlp.dinner.dtype = fp8 ? DType::e5m2 : device_.dtype();
 }
 
-/// Of the block `layer`, or, behind the last one, of the final norm.
-void Gpt::report_reads(std::int64_t layer, const Reads& reads) const {
-  const bool is_block = layer < shape_.layers;
-  const std::size_t first = is_block ? first_parameter(shape_, layer) : kFinalNorm;
-  const std::size_t count = is_block ? GptBlock::kParameters : 2;
-  for (std::size_t parameter = first; parameter < first + count; ++parameter) reads(parameter);
-}
-
-/// Forward up to the final norm. A block begins with its first norm, which is worked out with what is before it.
-void Gpt::run_blocks(const TokenBatch& batch, float rate, const Reads& reads) {
-  rate_ = rate;
-  fit_to_batch(batch);
-  for (const std::size_t parameter : {token_embedding(shape_), token_embedding(shape_) + 1}) reads(parameter);
-  report_reads(0, reads);
-  const GptNorm& first = block(0).norm1();
-  embedding_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), first.input);
-  norm_.layer_norm(first.input, first.weight, first.bias, static_cast<float>(shape_.norm_epsilon), first.output,
-                   first.statistics);
+std::vector<Unit> Gpt::units() const {
+  const std::size_t token = token_embedding(shape_);
+  std::vector<Unit> units = {{"embedding", token, 2}};
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-    const std::uint32_t site = kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer);
-    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} forward", layer));
-    block(layer).set_dropout(dropout(site), dropout(site + 1));
-    report_reads(layer + 1, reads);
-    block(layer).forward(layer + 1 < shape_.layers ? block(layer + 1).norm1() : final_norm_, scratch_.branch);
+    units.push_back({fmt::format("h.{}", layer), first_parameter(shape_, layer), GptBlock::kParameters});
+  }
+  units.push_back({"head", kFinalNorm, 2, {token}});
+  return units;
+}
+
+void Gpt::forward(std::size_t unit) {
+  if (unit == 0) {
+    embedding_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), block(0).norm().input);
+  } else if (unit < head()) {
+    const Span span = unit_span(unit, "forward");
+    forward_block(static_cast<std::int64_t>(unit) - 1);
+  } else {
+    forward_head();
   }
 }
 
-/// Without dropout, and without a trace in the steps to come.
-void Gpt::run_blocks_apart(const TokenBatch& batch) {
-  run_blocks(batch, 0.0f, [](std::size_t) {});
-  if (scales_) scales_->forget_magnitudes();
+/// Ends with the branch that is still to be added to the residual stream: the norm behind it does so.
+void Gpt::forward_block(std::int64_t layer) {
+  GptBlock& current = block(layer);
+  const std::uint32_t site = kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer);
+  current.attention().set_dropout(dropout(site));
+  current.mlp().set_dropout(dropout(site + 1));
+  enter(layer, current.norm());
+  current.forward(branch_);
 }
 
-void Gpt::backward(bool accumulate, const Ready& ready) {
+/// From the end of what is before block `layer` to the output of `norm`, with which the block, or the head, begins.
+void Gpt::enter(std::int64_t layer, Norm& norm) {
+  if (layer > 0) return block(layer - 1).mlp().add(branch_, norm);
+  norm.forward();
+}
+
+void Gpt::forward_head() {
+  enter(shape_.layers, final_norm_);
+  for (std::int64_t first = 0; first < rows(); first += head_rows_) {
+    const Tensor x = head_piece(final_norm_.output, first);
+    if (step_.gradient_scale == 0.0f) {
+      add_loss(x, first);
+      continue;
+    }
+    const Tensor dlogits = logits_of(x);
+    loss_.output_layer(
+        device_,
+        {x, head_, batch_, first, shape_.vocabulary, step_.gradient_scale, dlogits, head_piece(branch_, first)},
+        step_.sums);
+    if (!leaves_room_) head_weight_gradient(x, first > 0);
+  }
+  if (!step_.training) leave_no_trace();
+}
+
+void Gpt::backward(std::size_t unit, bool accumulate, const Ready& ready) {
+  if (unit == 0) return backward_embedding(accumulate, ready);
+  if (unit == head()) return backward_head(accumulate, ready);
+  const Span span = unit_span(unit, "backward");
+  if (unit == 1) return backward_first_block(accumulate);
+  backward_block(static_cast<std::int64_t>(unit) - 1, accumulate, ready);
+}
+
+void Gpt::backward_head(bool accumulate, const Ready& ready) {
   if (leaves_room_) device_.beside([this] { head_weight_gradient(flat(final_norm_.output).first(rows()), false); });
-  norm_.layer_norm_backward(final_norm_.input, final_norm_.weight, final_norm_.statistics, scratch_.branch, Tensor{},
-                            scratch_.dout, final_norm_.dweight, final_norm_.dbias,
-                            rate_ > 0.0f ? Tensor{} : block(shape_.layers - 1).mlp_projection().dbias, accumulate);
+  final_norm_.backward(branch_, Tensor{}, gradients_.mlp.dout, block(shape_.layers - 1).mlp().dbias_from_next(),
+                       accumulate);
   ready(kFinalNorm);
   ready(kFinalNorm + 1);
-  for (std::int64_t layer = shape_.layers - 1; layer >= 0; --layer) {
-    if (layer == 0) {
-      backward_first_block(accumulate, ready);
-      break;
-    }
-    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} backward", layer));
-    GptBlock& current = block(layer);
-    if (layer < shape_.layers - 1) current.restore(scratch_.branch);  // the last one's is there
-    current.mlp_backward_data(scratch_, accumulate);
-    current.mlp_backward_weights(scratch_, accumulate, ready);
-    current.attention_backward_data(scratch_, block(layer - 1).mlp_projection(), accumulate);
-    current.attention_backward_weights(scratch_, accumulate, ready);
-    std::swap(scratch_.dout, scratch_.din);
+}
+
+void Gpt::backward_block(std::int64_t layer, bool accumulate, const Ready& ready) {
+  GptBlock& current = block(layer);
+  if (layer < shape_.layers - 1) current.restore(branch_);  // the last one's is there
+  current.mlp().backward_data(gradients_.mlp, current.attention().dbias_from_next(), accumulate);
+  current.mlp().backward_weights(gradients_.mlp, accumulate, ready);
+  const Tensor before = block(layer - 1).mlp().dbias_from_next();
+  current.attention().backward_data(gradients_.attention, before, accumulate);
+  current.attention().backward_weights(gradients_.attention, accumulate, ready);
+  std::swap(gradients_.mlp.dout, gradients_.attention.din);
+}
+
+/// Without the weight gradients, unless there is room for them beside. They come with the embeddings' gradients.
+void Gpt::backward_first_block(bool accumulate) {
+  GptBlock& first = block(0);
+  if (shape_.layers > 1) first.restore(branch_);
+  first.mlp().backward_data(gradients_.mlp, first.attention().dbias_from_next(), accumulate);
+  if (leaves_room_) {
+    device_.beside([&] {
+      first.mlp().backward_weights(gradients_.mlp, accumulate,
+                                   [this](std::size_t parameter) { ready_.push_back(parameter); });
+    });
+  }
+  first.attention().backward_data(gradients_.attention, Tensor{}, accumulate);
+}
+
+/// And the weight gradients of block 0: behind the embeddings' gradients, so that the all-reduce of these, the largest
+/// of all, runs beside them; or beside these where there is room.
+void Gpt::backward_embedding(bool accumulate, const Ready& ready) {
+  GptBlock& first = block(0);
+  if (leaves_room_) {
+    device_.join();  // the embedding's gradient begins with the output layer's
+    device_.beside([&] {
+      first.attention().backward_weights(gradients_.attention, accumulate,
+                                         [this](std::size_t parameter) { ready_.push_back(parameter); });
+    });
+    embedding_gradient(accumulate, ready);
+    device_.join();
+    for (const std::size_t parameter : std::exchange(ready_, {})) ready(parameter);
+  } else {
+    embedding_gradient(accumulate, ready);
+    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "h.0 weight gradients");
+    first.mlp().backward_weights(gradients_.mlp, accumulate, ready);
+    first.attention().backward_weights(gradients_.attention, accumulate, ready);
   }
   if (scales_) scales_->renew();
 }
 
-/// With the embeddings. The block's weight gradients come last, so that the embedding's all-reduce, the largest of all,
-/// runs beside them; or where there is room for them.
-void Gpt::backward_first_block(bool accumulate, const Ready& ready) {
-  GptBlock& first = block(0);
-  std::vector<std::size_t> done;
-  const Ready note = [&done](std::size_t parameter) { done.push_back(parameter); };
-  const auto mlp_weights = [&] { first.mlp_backward_weights(scratch_, accumulate, note); };
-  const auto attention_weights = [&] { first.attention_backward_weights(scratch_, accumulate, note); };
-  {
-    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "h.0 backward");
-    if (shape_.layers > 1) first.restore(scratch_.branch);
-    first.mlp_backward_data(scratch_, accumulate);
-    if (leaves_room_) device_.beside(mlp_weights);
-    first.attention_backward_data(scratch_, GptLinear{}, accumulate);
-  }
-  if (leaves_room_) {
-    device_.join();  // the embedding's gradient begins with the output layer's
-    device_.beside(attention_weights);
-    backward_embedding(accumulate, ready);
-    device_.join();
-    for (const std::size_t parameter : done) ready(parameter);
-    return;
-  }
-  backward_embedding(accumulate, ready);
-  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "h.0 weight gradients");
-  first.mlp_backward_weights(scratch_, accumulate, ready);
-  first.attention_backward_weights(scratch_, accumulate, ready);
-}
-
-void Gpt::backward_embedding(bool accumulate, const Ready& ready) {
+void Gpt::embedding_gradient(bool accumulate, const Ready& ready) {
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "embedding backward");
   const std::int64_t sequence = batch_.source.sequence;
-  embedding_.embed_tokens_backward(batch_, dropout(kEmbeddingSite), scratch_.din, dhead_, dtokens_,
+  embedding_.embed_tokens_backward(batch_, dropout(kEmbeddingSite), gradients_.attention.din, dhead_, dtokens_,
                                    dpositions_.first(sequence), accumulate);
   if (!accumulate && sequence < shape_.sequence) {
     const std::size_t used = dpositions_.first(sequence).bytes();
@@ -433,11 +404,16 @@ void Gpt::backward_embedding(bool accumulate, const Ready& ready) {
 }
 
 std::vector<float> Gpt::next_token_logits(const TokenBatch& batch, std::int64_t position) {
+  step_ = {};
+  step_.training = false;
   TokenBatch window = batch;
   window.count = 1;
   DDP_CHECK(position >= 0 && position < batch.source.sequence, "gpt: position {} in a window of {}", position,
             batch.source.sequence);
-  run_blocks_apart(window);
+  fit_to_batch(window);
+  for (std::size_t unit = 0; unit < head(); ++unit) forward(unit);
+  enter(shape_.layers, final_norm_);
+  leave_no_trace();
   const Tensor logits = head_logits(head_piece(final_norm_.output, position).first(1));
   const Buffer values = device_.allocate(DType::f32, {shape_.vocabulary});
   device_.convert({logits.data, logits.dtype, {shape_.vocabulary}}, values.view(DType::f32, {shape_.vocabulary}),

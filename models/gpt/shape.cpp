@@ -1,6 +1,12 @@
 #include "models/gpt/shape.h"
 
-#include "models/gpt/gpt_block.h"
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "models/layers/attention.h"
+#include "models/layers/feed_forward.h"
+#include "models/layers/parameters.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -21,14 +27,28 @@ void check_shape(const GptShape& shape, const GptShapeNames& names) {
   }
 }
 
+namespace {
+
+void add_block(const GptShape& shape, std::int64_t layer, std::vector<ParameterSpec>& specs) {
+  const InitialValue normal = InitialValue::normal(0.02f);
+  const InitialValue add = InitialValue::normal(0.02f / std::sqrt(2.0f * static_cast<float>(shape.layers)));
+  const auto name = [layer](const char* part) { return fmt::format("h.{}.{}", layer, part); };
+  add_sublayer({name("ln_2"), name("mlp.c_fc"), name("mlp.c_proj")},
+               FeedForward::shape(shape.width, shape.feed_forward), normal, add, specs);
+  add_sublayer({name("ln_1"), name("attn.c_attn"), name("attn.c_proj")}, Attention::shape(shape.width), normal, add,
+               specs);
+}
+
+}  // namespace
+
 std::vector<ParameterSpec> gpt_parameters(const GptShape& shape) {
   const InitialValue normal = InitialValue::normal(0.02f);
-  std::vector<ParameterSpec> specs = {{"ln_f.weight", {shape.width}, InitialValue::constant(1.0f), false},
-                                      {"ln_f.bias", {shape.width}, InitialValue::constant(0.0f), false}};
-  for (std::int64_t layer = shape.layers - 1; layer > 0; --layer) GptBlock::append_parameters(shape, layer, specs);
+  std::vector<ParameterSpec> specs;
+  add_norm("ln_f", shape.width, specs);
+  for (std::int64_t layer = shape.layers - 1; layer > 0; --layer) add_block(shape, layer, specs);
   specs.push_back({"wte.weight", {shape.vocabulary, shape.width}, normal, true, shape.padded_vocabulary()});
   specs.push_back({"wpe.weight", {shape.sequence, shape.width}, normal, true});
-  GptBlock::append_parameters(shape, 0, specs);
+  add_block(shape, 0, specs);
   return specs;
 }
 

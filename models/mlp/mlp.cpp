@@ -51,33 +51,42 @@ class Mlp final : public Model, public Classifier {
     g_ = tensors.gradients;
   }
 
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
-    run({slice, data_.train}, gradient_scale, rows(logits_, slice.count), sums, reads);
+  std::vector<Unit> units() const override {
+    return {{"fc1", fc1_weight, 2}, {"fc2", fc2_weight, 2}, {"fc3", fc3_weight, 2}};
   }
 
-  void evaluate(const Slice& slice, MetricSums* sums) override {
-    run({slice, data_.test}, 0.0f, Tensor{}, sums, [](std::size_t) {});
+  void begin(const MicroBatch& batch) override {
+    DDP_CHECK(batch.slice.count > 0 && batch.slice.count <= max_batch_, "mlp: a batch of {}, at most {} fit",
+              batch.slice.count, max_batch_);
+    batch_ = batch;
+    source_ = {batch.slice, batch.training ? data_.train : data_.test};
+    gather_.gather_images(source_, rows(images_));
+  }
+
+  void forward(std::size_t unit) override {
+    if (unit == 0) return hidden_layer(pixels(), fc1_weight, rows(hidden1_));
+    if (unit == 1) return hidden_layer(rows(hidden1_), fc2_weight, rows(hidden2_));
+    const Tensor logits = rows(logits_);
+    linear_.linear(rows(hidden2_), w_[fc3_weight], w_[fc3_bias], logits);
+    const Tensor dlogits = batch_.gradient_scale != 0.0f ? logits : Tensor{};
+    loss_.softmax_cross_entropy(logits, source_, batch_.gradient_scale, dlogits, batch_.sums);
+  }
+
+  void backward(std::size_t unit, bool accumulate, const Ready& ready) override {
+    const Tensor h1 = rows(hidden1_), dh1 = rows(dhidden1_), h2 = rows(hidden2_), dh2 = rows(dhidden2_);
+    if (unit == 2) {
+      linear_.linear_backward(h2, w_[fc3_weight], rows(logits_), dh2, g_[fc3_weight], g_[fc3_bias], accumulate);
+      ready(fc3_weight);
+      ready(fc3_bias);
+      return;
+    }
+    if (unit == 1) return hidden_layer_backward(h1, fc2_weight, h2, dh2, dh1, accumulate, ready);
+    hidden_layer_backward(pixels(), fc1_weight, h1, dh1, Tensor{}, accumulate, ready);
   }
 
   std::vector<Prediction> classify(const Slice& slice, MetricSums* sums) override {
-    evaluate(slice, sums);
-    return predictions_of(device_, rows(logits_, count_));
-  }
-
-  void backward(bool accumulate, const Ready& ready) override {
-    const Tensor h1 = rows(hidden1_, count_), dh1 = rows(dhidden1_, count_);
-    const Tensor h2 = rows(hidden2_, count_), dh2 = rows(dhidden2_, count_);
-    linear_.linear_backward(h2, w_[fc3_weight], rows(logits_, count_), dh2, g_[fc3_weight], g_[fc3_bias], accumulate);
-    ready(fc3_weight);
-    ready(fc3_bias);
-    activation_.bias_relu_backward(h2, dh2, 1.0f, g_[fc2_bias], accumulate);
-    linear_.linear_backward(h1, w_[fc2_weight], dh2, dh1, g_[fc2_weight], Tensor{}, accumulate);
-    ready(fc2_weight);
-    ready(fc2_bias);
-    activation_.bias_relu_backward(h1, dh1, 1.0f, g_[fc1_bias], accumulate);
-    linear_.linear_backward(pixels(), w_[fc1_weight], dh1, Tensor{}, g_[fc1_weight], Tensor{}, accumulate);
-    ready(fc1_weight);
-    ready(fc1_bias);
+    run_forward(*this, {slice, sums, false});
+    return predictions_of(device_, rows(logits_));
   }
 
   double flops_per_sample() const override { return work().flop(); }
@@ -100,27 +109,20 @@ class Mlp final : public Model, public Classifier {
     buffers_.push_back(device_.allocate(device_.dtype(), shape));
     return buffers_.back().view(device_.dtype(), shape);
   }
-  static Tensor rows(const Tensor& activation, std::int64_t count) { return activation.first(count); }
-  Tensor pixels() const { return {images_.data, images_.dtype, {count_, shape_.pixels()}}; }
+  Tensor rows(const Tensor& activation) const { return activation.first(batch_.slice.count); }
+  Tensor pixels() const { return {images_.data, images_.dtype, {batch_.slice.count, shape_.pixels()}}; }
 
-  void run(const ImageBatch& batch, float gradient_scale, const Tensor& dlogits, MetricSums* sums, const Reads& reads) {
-    DDP_CHECK(batch.count > 0 && batch.count <= max_batch_, "mlp: a batch of {}, at most {} fit", batch.count,
-              max_batch_);
-    count_ = batch.count;
-    const Tensor h1 = rows(hidden1_, count_), h2 = rows(hidden2_, count_), logits = rows(logits_, count_);
-    gather_.gather_images(batch, rows(images_, count_));
-    reads(fc1_weight);
-    reads(fc1_bias);
-    linear_.linear(pixels(), w_[fc1_weight], Tensor{}, h1);
-    activation_.bias_relu_dropout(h1, w_[fc1_bias], Dropout{});
-    reads(fc2_weight);
-    reads(fc2_bias);
-    linear_.linear(h1, w_[fc2_weight], Tensor{}, h2);
-    activation_.bias_relu_dropout(h2, w_[fc2_bias], Dropout{});
-    reads(fc3_weight);
-    reads(fc3_bias);
-    linear_.linear(h2, w_[fc3_weight], w_[fc3_bias], logits);
-    loss_.softmax_cross_entropy(logits, batch, gradient_scale, dlogits, sums);
+  /// The layer's bias follows its weight.
+  void hidden_layer(const Tensor& input, std::size_t weight, const Tensor& output) {
+    linear_.linear(input, w_[weight], Tensor{}, output);
+    activation_.bias_relu_dropout(output, w_[weight + 1], Dropout{});
+  }
+  void hidden_layer_backward(const Tensor& input, std::size_t weight, const Tensor& output, const Tensor& doutput,
+                             const Tensor& dinput, bool accumulate, const Ready& ready) {
+    activation_.bias_relu_backward(output, doutput, 1.0f, g_[weight + 1], accumulate);
+    linear_.linear_backward(input, w_[weight], doutput, dinput, g_[weight], Tensor{}, accumulate);
+    ready(weight);
+    ready(weight + 1);
   }
 
   Device& device_;
@@ -135,7 +137,8 @@ class Mlp final : public Model, public Classifier {
   std::vector<Tensor> w_, g_;  ///< By Parameter.
   std::vector<Buffer> buffers_;
   Tensor images_, hidden1_, dhidden1_, hidden2_, dhidden2_, logits_;
-  std::int64_t count_ = 0;
+  MicroBatch batch_;
+  ImageBatch source_;
 };
 
 }  // namespace

@@ -74,23 +74,25 @@ struct OptimizerSettings {
 
 /// Random bits that round the weights of four neighbouring elements of a parameter, the first of which is `element` (a
 /// multiple of 4): the low half of word[i] is for element + i. They depend on nothing else, so that rounding is the
-/// same on every rank, in every bucket and shard.
-DDP_HOST_DEVICE Philox rounding_bits(std::uint64_t seed, std::uint64_t step, std::uint32_t parameter,
+/// same on every rank, in every bucket and shard. `identity`: see UpdateChunk.
+DDP_HOST_DEVICE Philox rounding_bits(std::uint64_t seed, std::uint64_t step, std::uint32_t identity,
                                      std::uint32_t element) {
   constexpr int kRounds = 7;
   constexpr std::uint32_t kRounding = 0x524F554E;  // last counter word; dropout sites are small numbers
-  return philox<kRounds>(element / 4, parameter, static_cast<std::uint32_t>(step),
+  return philox<kRounds>(element / 4, identity, static_cast<std::uint32_t>(step),
                          kRounding ^ (static_cast<std::uint32_t>(step >> 32) << 8), seed);
 }
 
 /// A stretch of one parameter; at most `kChunkElements` elements, so that one thread block updates it.
 struct alignas(16) UpdateChunk {
-  std::uint32_t parameter = 0;  ///< Index of the parameter in the arena.
+  std::uint32_t identity = 0;   ///< Of the parameter, wherever it lies: ParameterSpec::identity().
   std::uint32_t begin = 0;      ///< First element, counted from the start of the slice; a multiple of 64.
   std::uint32_t element = 0;    ///< The same, counted from the start of the parameter; a multiple of 64.
-  std::uint16_t count = 0;
-  std::uint16_t decays = 0;  ///< 1 where weight decay applies.
+  std::uint16_t parameter = 0;  ///< Index of the parameter in the arena.
+  std::uint16_t count : 15 = 0;
+  std::uint16_t decays : 1 = 0;  ///< Weight decay applies.
 };
+static_assert(sizeof(UpdateChunk) == 16);
 inline constexpr std::uint32_t kChunkElements = 2048;
 
 /// What one optimizer launch updates: the chunks of one bucket, or of this rank's shard of it (sorted by `begin`,

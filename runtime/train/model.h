@@ -14,7 +14,7 @@
 namespace ddptrain {
 
 /// How a parameter starts: values that are read where `read` is set, else values drawn from Philox with the run's seed,
-/// the parameter's place in the list and the element, so that they depend on nothing else.
+/// the parameter's identity and the element, so that they depend on nothing else.
 struct InitialValue {
   enum class Kind : std::uint8_t { constant, uniform, normal };
   Kind kind = Kind::constant;
@@ -37,6 +37,9 @@ struct ParameterSpec {
 
   std::int64_t size() const { return element_count(shape); }
   std::int64_t padded_size() const;  ///< Elements that it takes in memory.
+  /// What random numbers of the parameter are drawn by: the low 32 bits of the XXH3-128 of its name. Its place among
+  /// the parameters, and which of them this rank has, do not matter.
+  std::uint32_t identity() const;
 };
 
 /// State of a model that is not trained, such as running statistics. Each rank has its own.
@@ -72,20 +75,39 @@ struct ModelWork {
   double flop() const;  ///< Of all layers, forward and backward.
 };
 
+/// A part of a model that runs as a whole: an embedding, a block, a head. Its parameters are gathered, used and reduced
+/// together; each parameter belongs to one unit.
+struct Unit {
+  std::string name;
+  std::size_t first = 0;                     ///< Place of its first parameter in Model::parameters(),
+  std::size_t count = 0;                     ///< and how many follow each other from there.
+  std::vector<std::size_t> also_reads = {};  ///< Parameters of other units that it reads: tied weights.
+};
+
+/// What a model works on until the next one.
+struct MicroBatch {
+  Slice slice;
+  MetricSums* sums = nullptr;  ///< Loss and hits are added to it.
+  bool training = true;        ///< Training samples, with dropout. Otherwise test samples, without a trace in training.
+  /// Factor of the loss of every prediction in the gradient, 1 / (predictions of the whole step on all ranks). 0: no
+  /// backward pass follows, and nothing of it may be begun.
+  float gradient_scale = 0.0f;
+};
+
 /// A model for one rank, and the data that it was bound to when it was made. It owns its activations; parameters,
-/// gradients and buffers belong to the runtime.
+/// gradients and buffers belong to the runtime, which runs the model unit by unit.
 class Model {
  public:
-  /// Parameter i has its final gradient of this micro-step, and its weight is not read again in this step, as far as
+  /// Parameter i has its final gradient of this micro-batch, and its weight is not read again in this step, as far as
   /// the compute stream is concerned.
   using Ready = std::function<void(std::size_t)>;
-  /// What forward() queues from now on reads the weight of parameter i, whose update may be under way until then.
-  using Reads = std::function<void(std::size_t)>;
 
   virtual ~Model() = default;
 
   /// In the order in which backward completes them (the arena's layout).
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
+  /// In the order of forward. By default one, of all parameters.
+  virtual std::vector<Unit> units() const { return {{"model", 0, parameters().size()}}; }
   virtual std::vector<BufferSpec> buffers() const { return {}; }
   /// The tensors outlive the model. Error where they do not fit the specs, or the model does not take gradients of
   /// their type.
@@ -94,16 +116,15 @@ class Model {
   /// The values of buffers have been replaced, as when a run is resumed.
   virtual void restored() {}
 
-  /// Forward pass over training samples, with dropout; adds the slice's loss and hits to *sums, by the end of
-  /// backward() at the latest. May begin with the backward pass. `gradient_scale`: factor of the loss of every
-  /// prediction in the gradient, 1 / (predictions of the whole step on all ranks); 0: nothing of the backward pass is
-  /// begun, and none may follow. Every parameter is reported to `reads`, the later the better, and the tensors of
-  /// gradients, which may be on their way to other ranks until then, are left alone.
-  virtual void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) = 0;
-  /// Backward pass of the last forward; every parameter is reported exactly once.
-  virtual void backward(bool accumulate, const Ready& ready) = 0;
-  /// Forward pass over test samples, without dropout and without a trace in training.
-  virtual void evaluate(const Slice& slice, MetricSums* sums) = 0;
+  /// The passes that follow work on this one. Reads no weights.
+  virtual void begin(const MicroBatch& batch) = 0;
+  /// Forward pass of a unit, once for each in their order. May begin with the backward pass. The tensors of gradients,
+  /// which may be on their way to other ranks until then, are left alone. All of the loss is in the sums by the end of
+  /// the backward pass at the latest.
+  virtual void forward(std::size_t unit) = 0;
+  /// Backward pass of a unit, once for each in reverse order. Over all units every parameter is reported exactly once:
+  /// those of a unit in its own call or in a later one.
+  virtual void backward(std::size_t unit, bool accumulate, const Ready& ready) = 0;
 
   virtual double flops_per_sample() const = 0;  ///< Forward and backward of training, as MFU counts them.
   /// By default one layer, with a third of flops_per_sample() forward, whose gradients are complete at the end.
@@ -113,6 +134,14 @@ class Model {
   virtual const char* unit() const = 0;
   virtual std::int64_t predictions_per_sample() const { return 1; }
 };
+
+/// begin() and the forward pass of all units.
+void run_forward(Model& model, const MicroBatch& batch);
+/// The backward pass of all units.
+void run_backward(Model& model, bool accumulate, const Model::Ready& ready);
+
+/// Error where a parameter is in no unit or in several.
+void check_units(const std::vector<Unit>& units, std::size_t parameters);
 
 /// For bind(): Error where there are not as many weights and gradients as `specs` says, or gradients are of another
 /// type than weights and `takes_f32_gradients` does not allow for it.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -50,19 +52,22 @@ class ModelRun {
 
   MetricSums forward(const Slice& slice, float gradient_scale) {
     sums_ = bench_.put_object(MetricSums{});
-    model_->forward(slice, gradient_scale, sums_, [](std::size_t) {});
+    run_forward(*model_, {slice, sums_, true, gradient_scale});
     return sums();
   }
   /// Of the last forward; complete after backward at the latest.
   MetricSums sums() { return bench_.take_object(sums_); }
   MetricSums evaluate(const Slice& slice) {
     MetricSums* sums = bench_.put_object(MetricSums{});
-    model_->evaluate(slice, sums);
+    run_forward(*model_, {slice, sums, false});
     return bench_.take_object(sums);
   }
   /// Gradients by parameter name.
   std::map<std::string, Values> backward(bool accumulate) {
-    model_->backward(accumulate, [](std::size_t) {});
+    run_backward(*model_, accumulate, [](std::size_t) {});
+    return gradients();
+  }
+  std::map<std::string, Values> gradients() {
     std::map<std::string, Values> result;
     for (std::size_t i = 0; i < gradients_.size(); ++i) {
       result[model_->parameters()[i].name] = bench_.take(gradients_[i]);
@@ -87,11 +92,42 @@ inline void expect_work_in_the_order_of_backward(ModelRun& run) {
   ASSERT_EQ(work.ready_after.size(), run.model().parameters().size());
   run.forward(run.slice(), 1.0f);
   double before = 0.0;
-  run.model().backward(false, [&](std::size_t parameter) {
+  run_backward(run.model(), false, [&](std::size_t parameter) {
     EXPECT_GE(work.ready_after[parameter], before) << run.model().parameters()[parameter].name;
     before = work.ready_after[parameter];
   });
   EXPECT_DOUBLE_EQ(before, backward);
+}
+
+/// The passes of a unit read the weights that it says and no others, which are NaN meanwhile. On a CPU, in f64.
+inline void expect_units_read_their_weights(ModelRun& run) {
+  Model& model = run.model();
+  const double loss = run.forward(run.slice(), 0.25f).loss;
+  const std::map<std::string, Values> expected = run.backward(false);
+  std::vector<Values> values;
+  for (const Tensor& weight : run.weights())
+    values.emplace_back(weight.as<double>(), weight.as<double>() + weight.size());
+  const auto leave_those_of = [&](const Unit& unit) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const bool reads = (i >= unit.first && i < unit.first + unit.count) || std::ranges::count(unit.also_reads, i) > 0;
+      const Values shown = reads ? values[i] : Values(values[i].size(), std::nan(""));
+      std::ranges::copy(shown, run.weights()[i].as<double>());
+    }
+  };
+  const std::vector<Unit> units = model.units();
+  check_units(units, values.size());
+  MetricSums sums;
+  model.begin({run.slice(), &sums, true, 0.25f});
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    leave_those_of(units[unit]);
+    model.forward(unit);
+  }
+  for (std::size_t unit = units.size(); unit-- > 0;) {
+    leave_those_of(units[unit]);
+    model.backward(unit, false, [](std::size_t) {});
+  }
+  EXPECT_EQ(sums.loss, loss);
+  EXPECT_EQ(run.gradients(), expected);
 }
 
 }  // namespace ddptrain::tests

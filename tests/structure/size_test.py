@@ -24,7 +24,7 @@ LINES = {
     ("launch", CPP): 4200,
     ("launch", (".py",)): 8300,
     ("benchmarks", CPP): 4400,
-    ("tests", CPP): 20500,
+    ("tests", CPP): 20600,
     ("tests", (".py",)): 10100,
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/core/hash.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
 #include "runtime/train/run/step_pace.h"
+#include "tests/train/model_around.h"
 #include "tests/train/rig.h"
 
 namespace ddptrain {
@@ -39,28 +40,24 @@ std::unique_ptr<Model> tiny_gpt(Device& device, std::int64_t batch, std::int64_t
 }
 
 /// A GPT with a buffer of which each rank has its own: the samples it has seen, which change the gradient.
-class Counting final : public Model {
+class Counting final : public tests::ModelAround {
  public:
-  explicit Counting(std::unique_ptr<Model> gpt) : gpt_(std::move(gpt)) {}
+  using ModelAround::ModelAround;
 
-  const std::vector<ParameterSpec>& parameters() const override { return gpt_->parameters(); }
   std::vector<BufferSpec> buffers() const override { return {{"seen", {3}, DType::f32, 0.5f}}; }
   void bind(const ModelTensors& tensors) override {
-    gpt_->bind(tensors);
+    ModelAround::bind(tensors);
     seen_ = tensors.buffers.at(0);
   }
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
-    seen_.as<float>()[1] += static_cast<float>(slice.count * (1 + test_world().rank()));
-    gpt_->forward(slice, gradient_scale * (1.0f + 0.01f * seen_.as<float>()[1]), sums, reads);
+  void begin(const MicroBatch& batch) override {
+    MicroBatch raised = batch;
+    if (batch.training) seen_.as<float>()[1] += static_cast<float>(batch.slice.count * (1 + test_world().rank()));
+    raised.gradient_scale *= 1.0f + 0.01f * seen_.as<float>()[1];
+    ModelAround::begin(raised);
   }
-  void backward(bool accumulate, const Ready& ready) override { gpt_->backward(accumulate, ready); }
-  void evaluate(const Slice& slice, MetricSums* sums) override { gpt_->evaluate(slice, sums); }
-  double flops_per_sample() const override { return gpt_->flops_per_sample(); }
-  const char* unit() const override { return gpt_->unit(); }
   Tensor seen() const { return seen_; }
 
  private:
-  std::unique_ptr<Model> gpt_;
   Tensor seen_;
 };
 

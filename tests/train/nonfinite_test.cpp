@@ -37,11 +37,15 @@ class PlantedModel final : public Model {
 
   const std::vector<ParameterSpec>& parameters() const override { return specs_; }
   void bind(const ModelTensors& tensors) override { gradients_ = tensors.gradients; }
-  void forward(const Slice& slice, float, MetricSums* sums, const Reads& reads) override {
-    for (std::size_t i = 0; i < specs_.size(); ++i) reads(i);
-    evaluate(slice, sums);
+  void begin(const MicroBatch& batch) override { batch_ = batch; }
+  void forward(std::size_t) override {
+    MetricSums mine;
+    device_.copy_to_host(&mine, batch_.sums, sizeof(mine));
+    mine.loss += plants() ? std::nan("") : static_cast<double>(step_);
+    mine.samples += static_cast<std::uint64_t>(batch_.slice.count);
+    device_.copy_to_device(batch_.sums, &mine, sizeof(mine));
   }
-  void backward(bool, const Ready& ready) override {
+  void backward(std::size_t, bool, const Ready& ready) override {
     for (std::size_t i = 0; i < specs_.size(); ++i) {
       std::vector<float> values(static_cast<std::size_t>(specs_[i].size()));
       for (std::size_t k = 0; k < values.size(); ++k) values[k] = static_cast<float>((k + step_) % 5) - 1.5f;
@@ -53,13 +57,6 @@ class PlantedModel final : public Model {
     }
     ++step_;
   }
-  void evaluate(const Slice& slice, MetricSums* sums) override {
-    MetricSums mine;
-    device_.copy_to_host(&mine, sums, sizeof(mine));
-    mine.loss += plants() ? std::nan("") : static_cast<double>(step_);
-    mine.samples += static_cast<std::uint64_t>(slice.count);
-    device_.copy_to_device(sums, &mine, sizeof(mine));
-  }
   double flops_per_sample() const override { return 1.0; }
   const char* unit() const override { return "images"; }
 
@@ -70,6 +67,7 @@ class PlantedModel final : public Model {
 
   Device& device_;
   Planted planted_;
+  MicroBatch batch_;
   std::vector<ParameterSpec> specs_ = {{"head", {300}, InitialValue::uniform(0.1f)},
                                        {"body", {5000}, InitialValue::uniform(0.1f)},
                                        {"stem", {7}, InitialValue::uniform(0.1f)}};

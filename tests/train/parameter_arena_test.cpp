@@ -58,11 +58,36 @@ TEST(ParameterArena, StartValuesDoNotDependOnTheLengthOfParameters) {
   EXPECT_TRUE(same(lengths, kLong, longest, kLong + 700'000, kShort));
   EXPECT_TRUE(same(other, 0, longest, 0, kShort));
   EXPECT_TRUE(same(other, kShort, longest, kLong + 700'000, kLong));
-  // Drawn by one thread, before threads shared parameters.
-  const std::map<std::size_t, double> expected = {{262143, 0.161291},   {262144, -0.210403}, {262145, -0.580012},
-                                                  {262147, -1.006016},  {524291, -1.017259}, {786433, -1.711949},
-                                                  {1048578, -0.107278}, {1300002, -0.209079}};
+  // From the definition, worked out apart in Python.
+  const std::map<std::size_t, double> expected = {{262143, 0.438446},   {262144, 1.265314},  {262145, 1.199373},
+                                                  {262147, -0.437998},  {524291, -0.449585}, {786433, -0.482774},
+                                                  {1048578, -1.225670}, {1300002, 0.377202}};
   for (const auto& [at, value] : expected) EXPECT_NEAR(longest[at], value, 1e-5) << at;
+}
+
+/// A parameter is known by its name: which others there are, and where, does not matter.
+TEST(ParameterArena, StartValuesBelongToNames) {
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  const auto start_values = [&](std::vector<ParameterSpec> parameters) {
+    ParameterArena arena(std::move(parameters), {}, *rig.device, *rig.communicator);
+    arena.initialise(5, test_world().rank());
+    std::map<std::string, std::vector<float>> values;
+    arena.visit([&](const ParameterSpec& spec, const float* first) {
+      values[spec.name] = {first, first + spec.size()};
+    });
+    return values;
+  };
+  const std::vector<ParameterSpec> all = specs();
+  const auto expected = start_values(all);
+  for (const auto& [name, values] : start_values({all[3], all[0]})) EXPECT_EQ(values, expected.at(name)) << name;
+  EXPECT_EQ(all[0].identity(), 0x9c6c8a5cu) << "as xxhsum -H2 gives it";
+}
+
+TEST(ParameterArena, RefusesTwoParametersOfOneName) {
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  std::vector<ParameterSpec> twice = specs();
+  twice[3].name = "weight";
+  EXPECT_THROW(ParameterArena(twice, {}, *rig.device, *rig.communicator), Error);
 }
 
 TEST(ParameterArena, EveryRankStartsWithTheValuesOfRankZero) {
@@ -137,6 +162,7 @@ TEST(ParameterArena, ViewsAndChunksCoverTheParameters) {
       EXPECT_EQ(arena.plan().buckets[bucket].begin + chunk.begin,
                 arena.plan().begin[chunk.parameter] + covered[chunk.parameter]);
       EXPECT_EQ(chunk.element, covered[chunk.parameter]);
+      EXPECT_EQ(chunk.identity, specs()[chunk.parameter].identity());
       EXPECT_LE(chunk.count, kChunkElements);
       EXPECT_EQ(chunk.decays, specs()[chunk.parameter].decays ? 1 : 0);
       EXPECT_EQ(arena.plan().bucket_of[chunk.parameter], bucket);

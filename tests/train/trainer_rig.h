@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/train/model_around.h"
 #include "tests/train/rig.h"
 
 /// What tests of the trainer share: data, options that divide among 1 to 4 ranks, runs from the start.
@@ -48,24 +49,17 @@ inline std::vector<double> parameters_after(Rig& rig, const TrainerOptions& opti
 class OnDevice : public EachDevice {};
 
 /// A model, behind a pause of this rank before every forward pass.
-class PausingModel final : public Model {
+class PausingModel final : public tests::ModelAround {
  public:
   using Pause = std::function<std::chrono::duration<double>()>;
-  PausingModel(std::unique_ptr<Model> model, Pause pause) : model_(std::move(model)), pause_(std::move(pause)) {}
+  PausingModel(std::unique_ptr<Model> model, Pause pause) : ModelAround(std::move(model)), pause_(std::move(pause)) {}
 
-  const std::vector<ParameterSpec>& parameters() const override { return model_->parameters(); }
-  void bind(const ModelTensors& tensors) override { model_->bind(tensors); }
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
-    std::this_thread::sleep_for(pause_());
-    model_->forward(slice, gradient_scale, sums, reads);
+  void begin(const MicroBatch& batch) override {
+    if (batch.training) std::this_thread::sleep_for(pause_());
+    ModelAround::begin(batch);
   }
-  void backward(bool accumulate, const Ready& ready) override { model_->backward(accumulate, ready); }
-  void evaluate(const Slice& slice, MetricSums* sums) override { model_->evaluate(slice, sums); }
-  double flops_per_sample() const override { return model_->flops_per_sample(); }
-  const char* unit() const override { return model_->unit(); }
 
  private:
-  std::unique_ptr<Model> model_;
   Pause pause_;
 };
 

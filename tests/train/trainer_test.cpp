@@ -22,9 +22,9 @@ struct OneRank {
     const DistributedSampler sampler(data().train.count, kSamplesPerStep, 1, 0, 1, options.seed);
     auto* step = static_cast<StepState*>(state.data());
     for (int i = 0; i < steps; ++i) {
-      model->forward({sampler.order(0), {step}, kSamplesPerStep}, 1.0f / kSamplesPerStep,
-                     static_cast<MetricSums*>(sums.data()), [](std::size_t) {});
-      model->backward(false, [](std::size_t) {});
+      const Slice slice{sampler.order(0), {step}, kSamplesPerStep};
+      run_forward(*model, {slice, static_cast<MetricSums*>(sums.data()), true, 1.0f / kSamplesPerStep});
+      run_backward(*model, false, [](std::size_t) {});
       device.get<OptimizerOps>().update(options.optimizer, arena.update_slice(0), {step}, device.compute_stream());
       device.get<OptimizerOps>().advance(step, 1, device.compute_stream());
     }

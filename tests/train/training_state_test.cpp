@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "tests/train/model_around.h"
 #include "tests/train/rig.h"
 
 namespace ddptrain {
@@ -18,31 +19,27 @@ const ImageData& few_images() {
 }
 
 /// The CNN with a buffer: a number of training samples, which raises the gradient. Counts in host memory (CPU).
-class CountingCnn final : public Model {
+class CountingCnn final : public tests::ModelAround {
  public:
-  explicit CountingCnn(std::unique_ptr<Model> cnn) : cnn_(std::move(cnn)) {}
+  using ModelAround::ModelAround;
 
-  const std::vector<ParameterSpec>& parameters() const override { return cnn_->parameters(); }
   std::vector<BufferSpec> buffers() const override { return {{"seen", {2, 3}, DType::f32, 0.25f}}; }
   void bind(const ModelTensors& tensors) override {
-    cnn_->bind(tensors);
+    ModelAround::bind(tensors);
     seen_ = tensors.buffers.at(0);
   }
   void restored() override { ++restored_; }
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
-    seen_.as<float>()[5] += static_cast<float>(slice.count);
-    cnn_->forward(slice, gradient_scale * (1.0f + seen_.as<float>()[5]), sums, reads);
+  void begin(const MicroBatch& batch) override {
+    MicroBatch raised = batch;
+    if (batch.training) seen_.as<float>()[5] += static_cast<float>(batch.slice.count);
+    raised.gradient_scale *= 1.0f + seen_.as<float>()[5];
+    ModelAround::begin(raised);
   }
-  void backward(bool accumulate, const Ready& ready) override { cnn_->backward(accumulate, ready); }
-  void evaluate(const Slice& slice, MetricSums* sums) override { cnn_->evaluate(slice, sums); }
-  double flops_per_sample() const override { return cnn_->flops_per_sample(); }
-  const char* unit() const override { return cnn_->unit(); }
 
   Tensor seen() const { return seen_; }
   int times_restored() const { return restored_; }
 
  private:
-  std::unique_ptr<Model> cnn_;
   Tensor seen_;
   int restored_ = 0;
 };

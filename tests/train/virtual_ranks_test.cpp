@@ -8,6 +8,7 @@
 #include "data/tokens.h"
 #include "models/gpt/gpt.h"
 #include "runtime/core/error.h"
+#include "tests/train/model_around.h"
 #include "tests/train/rig.h"
 
 namespace ddptrain {
@@ -125,30 +126,24 @@ class SequentialSums final : public Communicator {
 };
 
 /// A network with a buffer: a number of training samples, which raises the gradient. Counts in host memory (CPU).
-class Counting final : public Model {
+class Counting final : public tests::ModelAround {
  public:
-  explicit Counting(std::unique_ptr<Model> network) : network_(std::move(network)) {}
+  using ModelAround::ModelAround;
 
-  const std::vector<ParameterSpec>& parameters() const override { return network_->parameters(); }
   std::vector<BufferSpec> buffers() const override { return {{"seen", {1}, DType::f32, 1.0f}}; }
   void bind(const ModelTensors& tensors) override {
-    network_->bind(tensors);
+    ModelAround::bind(tensors);
     seen_ = tensors.buffers.at(0);
   }
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
-    seen_.as<float>()[0] += static_cast<float>(slice.order.first % 7);
-    network_->forward(slice, gradient_scale * seen_.as<float>()[0], sums, reads);
+  void begin(const MicroBatch& batch) override {
+    MicroBatch raised = batch;
+    if (batch.training) seen_.as<float>()[0] += static_cast<float>(batch.slice.order.first % 7);
+    raised.gradient_scale *= seen_.as<float>()[0];
+    if (!batch.training) batch.sums->loss += seen_.as<float>()[0];
+    ModelAround::begin(raised);
   }
-  void backward(bool accumulate, const Ready& ready) override { network_->backward(accumulate, ready); }
-  void evaluate(const Slice& slice, MetricSums* sums) override {
-    network_->evaluate(slice, sums);
-    sums->loss += seen_.as<float>()[0];
-  }
-  double flops_per_sample() const override { return network_->flops_per_sample(); }
-  const char* unit() const override { return network_->unit(); }
 
  private:
-  std::unique_ptr<Model> network_;
   Tensor seen_;
 };
 

@@ -35,7 +35,7 @@ void round_weights(const OptimizerSettings& settings, const UpdateSlice& slice, 
       weights[i] = to_bf16(master[i]);
       continue;
     }
-    if (i % 4 == 0) random = rounding_bits(settings.rounding_seed, step, chunk.parameter, chunk.element + i);
+    if (i % 4 == 0) random = rounding_bits(settings.rounding_seed, step, chunk.identity, chunk.element + i);
     const auto bits = std::bit_cast<std::uint32_t>(master[i]);
     weights[i] = {static_cast<std::uint16_t>(stochastic_bf16(bits, random.word[i % 4]) >> 16)};
   }

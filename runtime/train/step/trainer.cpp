@@ -27,6 +27,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       ranks_(virtual_ranks(options, world.rank(), world.size())),
       sampler_(make_sampler(options, data, world)),
       model_(std::move(model)),
+      units_(model_->units()),
       gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
       arena_(model_->parameters(), arena_options(options), device, communicator),
       state_(arena_, model_->buffers(), device, options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
@@ -37,6 +38,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       metrics_(ranks_.count, options.on_nonfinite == OnNonFinite::skip, world, device),
       training_(steps([this](std::uint32_t offset) { train_step(reducer_, *communication_.weights, offset); },
                       StepGraphOptions{}.eager_steps)) {
+  check_units(units_, arena_.specs().size());
   model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
   for (std::int64_t i = 0; i < ranks_.count; ++i) state_.put_away(i);
   arena_.initialise(options.seed, world.rank());
@@ -70,14 +72,15 @@ std::vector<Trainer::Pass> Trainer::passes() const {
   return passes;
 }
 
-Slice Trainer::slice(const Pass& pass, std::uint32_t offset) const {
-  return {sampler_.order(pass.micro, pass.virtual_rank), {state_.step(), offset}, options_.batch};
+MicroBatch Trainer::micro_batch(const Pass& pass, std::uint32_t offset, float gradient_scale) {
+  const Slice slice{sampler_.order(pass.micro, pass.virtual_rank), {state_.step(), offset}, options_.batch};
+  return {slice, metrics_.step(pass.virtual_rank), true, gradient_scale};
 }
 
 void Trainer::train_step(GradientReducer& reducer, WeightStore& weights, std::uint32_t offset) {
   for (const Pass& pass : passes()) {
     if (pass.micro == 0) take_up(pass.virtual_rank);
-    forward(pass, gradient_scale_, offset, metrics_.step(pass.virtual_rank));
+    forward(micro_batch(pass, offset, gradient_scale_));
     if (pass.virtual_rank == 0 && pass.micro == 0) optimizer_.begin_step({state_.step(), offset}, weights);
     reducer.begin(pass.ends_step);
     backward(pass, reducer);
@@ -88,24 +91,28 @@ void Trainer::train_step(GradientReducer& reducer, WeightStore& weights, std::ui
   metrics_.finish_step(&state_.step()->nonfinite);
 }
 
-void Trainer::forward(const Pass& pass, float gradient_scale, std::uint32_t offset, MetricSums* sums) {
+void Trainer::forward(const MicroBatch& batch) {
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "forward");
-  std::vector<bool> read(arena_.specs().size());
-  model_->forward(slice(pass, offset), gradient_scale, sums, [&](std::size_t parameter) {
-    read.at(parameter) = true;
-    reducer_.wait_for(parameter);
-  });
-  const auto missed = static_cast<std::size_t>(std::ranges::find(read, false) - read.begin());
-  DDP_CHECK(missed == read.size(), "forward did not report that it reads {}", arena_.specs()[missed].name);
+  model_->begin(batch);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    wait_for_weights(units_[unit]);
+    model_->forward(unit);
+  }
+}
+
+void Trainer::wait_for_weights(const Unit& unit) {
+  for (std::size_t i = unit.first; i < unit.first + unit.count; ++i) reducer_.wait_for(i);
+  for (const std::size_t parameter : unit.also_reads) reducer_.wait_for(parameter);
 }
 
 void Trainer::backward(const Pass& pass, GradientReducer& reducer) {
   std::optional<Span> span(std::in_place, device_.timeline(), Lane::compute, device_.compute_stream(), "backward");
   std::size_t left = arena_.specs().size();
-  model_->backward(pass.micro > 0, [&](std::size_t parameter) {
+  const auto ready = [&](std::size_t parameter) {
     if (--left == 0) span.reset();  // what follows is the last bucket's
     reducer.ready(parameter);
-  });
+  };
+  run_backward(*model_, pass.micro > 0, ready);
 }
 
 /// What the model knows of its buffers on the host may differ between virtual ranks until all have used them.
@@ -161,7 +168,7 @@ void Trainer::evaluate(const EvaluationShard& shard, MetricSums* sums) {
   std::uint32_t done = 0;
   for (const Slice& slice : slices) {
     if (device_.kind() == DeviceKind::cpu) device_.watch().set_part(done++, batches);
-    model_->evaluate(slice, sums);
+    forward({slice, sums, false});
   }
 }
 
@@ -231,8 +238,8 @@ StepGraph Trainer::make_communication_steps() {
 StepGraph Trainer::make_pass_steps(bool backward) {
   const auto step = [this, backward](std::uint32_t offset) {
     for (const Pass& pass : passes()) {
-      forward(pass, backward ? gradient_scale_ : 0.0f, offset, metrics_.step(pass.virtual_rank));
-      if (backward) model_->backward(pass.micro > 0, [](std::size_t) {});
+      forward(micro_batch(pass, offset, backward ? gradient_scale_ : 0.0f));
+      if (backward) run_backward(*model_, pass.micro > 0, [](std::size_t) {});
     }
   };
   return steps(step, 0);

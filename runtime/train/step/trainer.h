@@ -106,9 +106,11 @@ class Trainer {
   };
 
   std::vector<Pass> passes() const;
-  Slice slice(const Pass& pass, std::uint32_t offset) const;
+  /// `gradient_scale`: see MicroBatch.
+  MicroBatch micro_batch(const Pass& pass, std::uint32_t offset, float gradient_scale);
   void train_step(GradientReducer& reducer, WeightStore& weights, std::uint32_t offset);
-  void forward(const Pass& pass, float gradient_scale, std::uint32_t offset, MetricSums* sums);
+  void forward(const MicroBatch& batch);
+  void wait_for_weights(const Unit& unit);
   void backward(const Pass& pass, GradientReducer& reducer);
   void take_up(std::int64_t virtual_rank);
   void put_away(const Pass& pass);
@@ -124,6 +126,7 @@ class Trainer {
   VirtualRanks ranks_;
   DistributedSampler sampler_;
   std::unique_ptr<Model> model_;
+  std::vector<Unit> units_;  ///< Of the model.
   float gradient_scale_;
   ParameterArena arena_;
   TrainingState state_;

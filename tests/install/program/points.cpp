@@ -51,17 +51,19 @@ class LogisticRegression final : public Model {
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   void bind(const ModelTensors& tensors) override { tensors_ = tensors; }
 
-  void forward(const Slice& slice, float gradient_scale, MetricSums* sums, const Reads& reads) override {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) reads(i);
+  void begin(const MicroBatch& batch) override { batch_ = batch; }
+
+  void forward(std::size_t) override {
     gradients_ = {};
-    visit(slice, data_.train(), sums, [&](const Point& point, float error) {
-      gradients_.x += gradient_scale * error * point.x;
-      gradients_.y += gradient_scale * error * point.y;
-      gradients_.label += gradient_scale * error;
+    const float scale = batch_.gradient_scale;
+    visit(batch_.training ? data_.train() : data_.test(), [&](const Point& point, float error) {
+      gradients_.x += scale * error * point.x;
+      gradients_.y += scale * error * point.y;
+      gradients_.label += scale * error;
     });
   }
 
-  void backward(bool accumulate, const Ready& ready) override {
+  void backward(std::size_t, bool accumulate, const Ready& ready) override {
     auto* weight = static_cast<float*>(tensors_.gradients[0].data);
     auto* bias = static_cast<float*>(tensors_.gradients[1].data);
     weight[0] = gradients_.x + (accumulate ? weight[0] : 0.0f);
@@ -71,27 +73,23 @@ class LogisticRegression final : public Model {
     ready(1);
   }
 
-  void evaluate(const Slice& slice, MetricSums* sums) override {
-    visit(slice, data_.test(), sums, [](const Point&, float) {});
-  }
-
   double flops_per_sample() const override { return 12.0; }
   const char* unit() const override { return "points"; }
 
  private:
-  /// Shows every point of the slice with the derivative of its loss.
+  /// Shows every point of the micro-batch with the derivative of its loss.
   template <class See>
-  void visit(const Slice& slice, const Point* points, MetricSums* sums, const See& see) const {
+  void visit(const Point* points, const See& see) const {
     const auto* weight = static_cast<const float*>(tensors_.weights[0].data);
     const auto* bias = static_cast<const float*>(tensors_.weights[1].data);
-    const BatchRows rows(slice.order, slice.step);
-    for (std::uint32_t row = 0; row < slice.count; ++row) {
+    const BatchRows rows(batch_.slice.order, batch_.slice.step);
+    for (std::uint32_t row = 0; row < batch_.slice.count; ++row) {
       const Point& point = points[rows[row]];
       const float probability = 1.0f / (1.0f + std::exp(-(weight[0] * point.x + weight[1] * point.y + *bias)));
       const float error = probability - point.label;
-      sums->loss -= std::log(1.0 - std::abs(error));
-      sums->correct += std::abs(error) < 0.5f ? 1 : 0;
-      sums->samples += 1;
+      batch_.sums->loss -= std::log(1.0 - std::abs(error));
+      batch_.sums->correct += std::abs(error) < 0.5f ? 1 : 0;
+      batch_.sums->samples += 1;
       see(point, error);
     }
   }
@@ -99,6 +97,7 @@ class LogisticRegression final : public Model {
   const Points& data_;
   std::vector<ParameterSpec> parameters_ = {{"weight", {2}}, {"bias", {1}, {}, false}};
   ModelTensors tensors_;
+  MicroBatch batch_;
   Point gradients_{};
 };
 

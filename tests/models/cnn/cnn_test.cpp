@@ -81,11 +81,16 @@ TEST_F(CnnTest, ReportsEveryParameterOnceWhenItsGradientIsFinal) {
   std::vector<Tensor> gradients;
   for (const ParameterSpec& spec : run.model().parameters()) gradients.push_back(run.bench().poisoned(spec.shape));
   run.model().bind({run.weights(), gradients});
-  run.model().backward(false, [&](std::size_t i) {
+  run_backward(run.model(), false, [&](std::size_t i) {
     EXPECT_TRUE(reported.insert(i).second) << i;
     EXPECT_EQ(run.bench().take(gradients.at(i)), final_gradients.at(run.model().parameters()[i].name));
   });
   EXPECT_EQ(reported.size(), run.model().parameters().size());
+}
+
+TEST_F(CnnTest, UnitsReadTheirWeights) {
+  ModelRun run = make_run(true);
+  expect_units_read_their_weights(run);
 }
 
 TEST_F(CnnTest, SaysWhenGradientsAreComplete) {
@@ -101,8 +106,9 @@ TEST_F(CnnTest, WeightsAreNotReadAfterTheyWereReported) {
   std::vector<Tensor> fresh;
   for (const ParameterSpec& spec : run.model().parameters()) fresh.push_back(run.bench().poisoned(spec.shape));
   run.model().bind({run.weights(), fresh});
-  run.model().backward(
-      false, [&](std::size_t i) { std::fill_n(run.weights()[i].as<double>(), run.weights()[i].size(), std::nan("")); });
+  run_backward(run.model(), false, [&](std::size_t i) {
+    std::fill_n(run.weights()[i].as<double>(), run.weights()[i].size(), std::nan(""));
+  });
   for (std::size_t i = 0; i < fresh.size(); ++i) {
     const std::string& name = run.model().parameters()[i].name;
     EXPECT_EQ(run.bench().take(fresh[i]), expected.at(name)) << name;

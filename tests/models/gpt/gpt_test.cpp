@@ -152,11 +152,18 @@ TEST_F(GptTest, ReportsParametersInOrderWhenTheirGradientsAreFinal) {
     const std::vector<Tensor> gradients = poisoned_gradients(run);
     run.model().bind({run.weights(), gradients});
     std::size_t next = 0;
-    run.model().backward(false, [&](std::size_t i) {
+    run_backward(run.model(), false, [&](std::size_t i) {
       EXPECT_EQ(i, next++);
       EXPECT_EQ(run.bench().take(gradients.at(i)), expected.at(run.model().parameters()[i].name));
     });
     EXPECT_EQ(next, gradients.size());
+  }
+}
+
+TEST_F(GptTest, UnitsReadTheirWeights) {
+  for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
+    ModelRun run = make_run(make_options({3, 12, 3, 20, 6, 11}, 0.25f, recompute));
+    expect_units_read_their_weights(run);
   }
 }
 
@@ -184,7 +191,7 @@ TEST_F(GptTest, WeightsAreNotReadAfterTheyWereReported) {
     run.forward(data, kScale);
     const std::vector<Tensor> fresh = poisoned_gradients(run);
     run.model().bind({run.weights(), fresh});
-    run.model().backward(false, [&](std::size_t i) {
+    run_backward(run.model(), false, [&](std::size_t i) {
       assign(run.weights()[i], Values(static_cast<std::size_t>(run.weights()[i].size()), std::nan("")));
     });
     for (std::size_t i = 0; i < fresh.size(); ++i) {
@@ -236,7 +243,7 @@ TEST_F(GptTest, NothingIsWrittenBehindTheEmbedding) {
   }
   run.model().bind({run.weights(), gradients});
   run.forward(run.slice(), kScale);
-  run.model().backward(false, [](std::size_t) {});
+  run_backward(run.model(), false, [](std::size_t) {});
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const ParameterSpec& spec = run.model().parameters()[i];
     EXPECT_EQ(run.bench().take(gradients[i]), expected.at(spec.name)) << spec.name;

@@ -68,12 +68,17 @@ TEST_F(MlpTest, ReportsEveryParameterInOrderWhenItsGradientIsFinal) {
   for (const ParameterSpec& spec : run.model().parameters()) gradients.push_back(run.bench().poisoned(spec.shape));
   run.model().bind({run.weights(), gradients});
   std::size_t next = 0;
-  run.model().backward(false, [&](std::size_t i) {
+  run_backward(run.model(), false, [&](std::size_t i) {
     EXPECT_EQ(i, next++);
     EXPECT_EQ(run.bench().take(gradients.at(i)), expected.at(run.model().parameters()[i].name));
     std::fill_n(run.weights()[i].as<double>(), run.weights()[i].size(), std::nan(""));  // is not read again
   });
   EXPECT_EQ(next, gradients.size());
+}
+
+TEST_F(MlpTest, UnitsReadTheirWeights) {
+  ModelRun run = make_run();
+  expect_units_read_their_weights(run);
 }
 
 TEST_F(MlpTest, AccumulatesMicroStepsAndEvaluatesWhatItTrainsOn) {

@@ -116,7 +116,7 @@ __device__ __forceinline__ void store_weights(const Update<W, G>& u, const Updat
   store_some(e.w, e.count, u.master + at);
   if (u.weights == nullptr) return store_to_peers(u, at, e);
   if constexpr (kStochastic) {
-    const Philox random = rounding_bits(u.rounding_seed, u.step.value(), chunk.parameter, chunk.element + offset);
+    const Philox random = rounding_bits(u.rounding_seed, u.step.value(), chunk.identity, chunk.element + offset);
 #pragma unroll
     for (int i = 0; i < kVector; ++i)
       e.w[i] = __uint_as_float(stochastic_bf16(__float_as_uint(e.w[i]), random.word[i]));

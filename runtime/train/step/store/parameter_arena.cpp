@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <future>
+#include <map>
 #include <numbers>
 #include <thread>
 #include <type_traits>
@@ -39,11 +40,11 @@ Four normal(const Philox& random) {
 
 /// Values [begin, end) of a parameter; `begin` is a multiple of 4.
 template <class T>
-void fill_random(T* values, std::int64_t begin, std::int64_t end, const InitialValue& initial, std::uint32_t parameter,
+void fill_random(T* values, std::int64_t begin, std::int64_t end, const InitialValue& initial, std::uint32_t identity,
                  std::uint64_t seed) {
   for (std::int64_t i = begin; i < end; i += 4) {
     const Philox random =
-        philox(static_cast<std::uint32_t>(i / 4), parameter, static_cast<std::uint32_t>(i >> 34), kInitialValues, seed);
+        philox(static_cast<std::uint32_t>(i / 4), identity, static_cast<std::uint32_t>(i >> 34), kInitialValues, seed);
     const Four four = initial.kind == InitialValue::Kind::uniform ? uniform(random) : normal(random);
     const std::int64_t left = std::min<std::int64_t>(4, end - i);
     for (std::int64_t k = 0; k < left; ++k) values[i + k] = four[static_cast<std::size_t>(k)] * initial.scale;
@@ -82,6 +83,16 @@ void share_out(std::size_t count, const Work& work) {
   take();
 }
 
+/// Parameters of one identity would be given the same random numbers.
+void require_distinct(const std::vector<ParameterSpec>& specs) {
+  DDP_CHECK(specs.size() <= UINT16_MAX, "{} parameters, at most {} fit", specs.size(), UINT16_MAX);
+  std::map<std::uint32_t, std::string> names;
+  for (const ParameterSpec& spec : specs) {
+    const auto [other, added] = names.try_emplace(spec.identity(), spec.name);
+    DDP_CHECK(added, "parameters {} and {} are of one identity: rename one", other->second, spec.name);
+  }
+}
+
 /// Of a bucket, with padding.
 template <class T>
 std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
@@ -101,7 +112,7 @@ std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const Buc
   const std::vector<Piece> pieces = random_pieces(specs, bucket);
   share_out(pieces.size(), [&](std::size_t k) {
     const auto [i, begin, end] = pieces[k];
-    fill_random(first(i), begin, end, specs[i].initial, static_cast<std::uint32_t>(i), seed);
+    fill_random(first(i), begin, end, specs[i].initial, specs[i].identity(), seed);
   });
   return values;
 }
@@ -145,6 +156,7 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
       gradient_type_(kept_type(options.gradient_type, compute_)),
       master_type_(master_dtype(device.precision())),
       partition_(options.shard_state ? Partition{communicator.size(), communicator.rank()} : Partition{}) {
+  require_distinct(specs_);
   DDP_CHECK(gradient_type_ == compute_ || gradient_type_ == master_type_, "gradients of {} beside weights of {}",
             name_of(gradient_type_), name_of(compute_));
   const auto elements = static_cast<std::size_t>(plan_.size);
@@ -211,11 +223,14 @@ std::vector<UpdateChunk> ParameterArena::chunks_of(std::size_t index) const {
     const std::size_t parameter = bucket.first_parameter + k;
     const std::int64_t origin = plan_.begin[parameter];
     const std::int64_t end = std::min(origin + specs_[parameter].size(), begin + part);
+    const std::uint32_t identity = specs_[parameter].identity();
     for (std::int64_t at = std::max(origin, begin); at < end; at += kChunkElements) {
-      chunks.push_back({static_cast<std::uint32_t>(parameter), static_cast<std::uint32_t>(at - begin),
-                        static_cast<std::uint32_t>(at - origin),
-                        static_cast<std::uint16_t>(std::min<std::int64_t>(kChunkElements, end - at)),
-                        static_cast<std::uint16_t>(specs_[parameter].decays ? 1 : 0)});
+      chunks.push_back({.identity = identity,
+                        .begin = static_cast<std::uint32_t>(at - begin),
+                        .element = static_cast<std::uint32_t>(at - origin),
+                        .parameter = static_cast<std::uint16_t>(parameter),
+                        .count = static_cast<std::uint16_t>(std::min<std::int64_t>(kChunkElements, end - at)),
+                        .decays = specs_[parameter].decays});
     }
   }
   return chunks;

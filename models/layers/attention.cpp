@@ -1,0 +1,64 @@
+#include "models/layers/attention.h"
+
+namespace ddptrain {
+
+Attention::Attention(Device& device, std::int64_t width, std::int64_t heads, float epsilon)
+    : Sublayer(device, shape(width), epsilon),
+      attention_(device.get<AttentionOps>()),
+      quantisation_(device.get<QuantisationOps>()),
+      width_(width),
+      heads_(heads) {}
+
+void Attention::allocate(Activations& memory) {
+  norm_.allocate(memory);
+  qkv_ = memory.activation(3 * width_);
+  attended_ = memory.activation(width_);
+  statistics_ = memory.statistics({memory.batch(), heads_, memory.sequence()});
+}
+
+void Attention::prepare_fp8(Activations& memory) {
+  if (!attended_fp8_) attended_fp8_ = memory.activation(DType::e4m3, width_);
+  Sublayer::prepare_fp8(memory);
+}
+
+void Attention::bind_scales(Fp8Scales& scales, std::size_t first) {
+  Sublayer::bind_scales(scales, first);
+  attended_fp8_.scale = out_.input_scale();
+}
+
+void Attention::fit(const BatchShape& shape) {
+  Sublayer::fit(shape);
+  shape.fit(qkv_);
+  shape.fit(attended_);
+  if (attended_fp8_) shape.fit(attended_fp8_);
+  statistics_.shape = {shape.batch, heads_, shape.sequence};
+}
+
+void Attention::forward(const Tensor& branch) {
+  {
+    const Span span = part("qkv");
+    in_.forward(norm_.output, qkv_);
+  }
+  {
+    const Span span = part("attention");
+    attention_.attention(qkv_, heads_, attended_, statistics_);
+  }
+  const Span span = part("attention projection");
+  if (out_.fp8()) quantisation_.to_fp8(flat(attended_), flat(attended_fp8_), Tensor{}, false);
+  out_.forward(inner_output(), branch);
+}
+
+void Attention::inner_backward(const SublayerGradients& g, const Tensor& dbranch, bool accumulate) {
+  {
+    const Span span = part("d attention projection");
+    out_.backward_data(out_.convert(dbranch, g.dbranch_fp8, dbias_from_branch(), accumulate), g.dnorm);
+  }
+  {
+    const Span span = part("d attention");
+    attention_.attention_backward(qkv_, heads_, attended_, statistics_, g.dnorm, g.dinner);
+  }
+  const Span span = part("d qkv");
+  in_.backward_data(in_.convert(g.dinner, g.dinner_fp8, in_.dbias(), accumulate), g.dnorm);
+}
+
+}  // namespace ddptrain

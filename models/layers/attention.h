@@ -1,0 +1,39 @@
+#pragma once
+
+#include "models/layers/sublayer.h"
+#include "runtime/ops/attention.h"
+
+namespace ddptrain {
+
+/// Causal self-attention: `in` gives queries, keys and values, `out` projects.
+class Attention final : public Sublayer {
+ public:
+  Attention(Device& device, std::int64_t width, std::int64_t heads, float epsilon);
+  static SublayerShape shape(std::int64_t width) { return {{3 * width, width}, {width, width}}; }
+
+  /// All activations but the norm's input.
+  void allocate(Activations& memory);
+  void prepare_fp8(Activations& memory) override;
+  /// Uses the copies of `other`, whose activations it shares.
+  void share_fp8(const Attention& other) { attended_fp8_ = other.attended_fp8_; }
+  void bind_scales(Fp8Scales& scales, std::size_t first) override;
+  void fit(const BatchShape& shape) override;
+  void forward(const Tensor& branch) override;
+
+ private:
+  void inner_backward(const SublayerGradients& g, const Tensor& dbranch, bool accumulate) override;
+  Tensor inner_output() const override { return out_.fp8() ? attended_fp8_ : attended_; }
+  Tensor inner_gradient(const SublayerGradients& g) const override { return in_.gradient(g.dinner, g.dinner_fp8); }
+  Tensor in_dbias() const override { return in_.dbias(); }
+
+  AttentionOps& attention_;
+  QuantisationOps& quantisation_;
+  std::int64_t width_;
+  std::int64_t heads_;
+  Tensor qkv_;           ///< [batch, sequence, 3 width]
+  Tensor attended_;      ///< [batch, sequence, width]
+  Tensor attended_fp8_;  ///< A copy; unused without FP8.
+  Tensor statistics_;    ///< [batch, heads, sequence]
+};
+
+}  // namespace ddptrain
