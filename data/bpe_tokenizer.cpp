@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "runtime/core/error.h"
-#include "runtime/core/json.h"
-#include "runtime/core/mapped_file.h"
+#include "runtime/core/files/json.h"
+#include "runtime/core/files/mapped_file.h"
 #include "runtime/core/text.h"
 
 namespace ddptrain {

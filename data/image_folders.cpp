@@ -9,7 +9,7 @@
 
 #include "data/gray_image.h"
 #include "runtime/core/error.h"
-#include "runtime/core/mapped_file.h"
+#include "runtime/core/files/mapped_file.h"
 #include "runtime/core/text.h"
 
 namespace ddptrain {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/core/files/mapped_file.h"
 #include "runtime/core/hash.h"
-#include "runtime/core/mapped_file.h"
 #include "runtime/device/device.h"
 #include "runtime/ops/token_batch.h"
 #include "runtime/train/dataset.h"

@@ -7,7 +7,7 @@
 
 #include "data/images.h"
 #include "models/workload.h"
-#include "runtime/core/safetensors.h"
+#include "runtime/core/files/safetensors.h"
 
 namespace ddptrain {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/core/watch.h"
+#include "runtime/core/process/watch.h"
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/diagnostics/watchdog.h"
 

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "runtime/core/error.h"
+#include "runtime/core/files/writable.h"
 #include "runtime/core/text.h"
-#include "runtime/core/writable.h"
 #include "runtime/topology/sysfs.h"
 
 namespace ddptrain {

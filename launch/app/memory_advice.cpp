@@ -12,7 +12,7 @@
 
 #include "launch/app/describe.h"
 #include "runtime/core/error.h"
-#include "runtime/core/host_memory.h"
+#include "runtime/core/process/host_memory.h"
 #include "runtime/core/text.h"
 #include "runtime/device/free_memory.h"
 #include "runtime/ops/paper_device.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
-#include "runtime/core/signal_requests.h"
+#include "runtime/core/process/signal_requests.h"
 
 namespace ddptrain {
 

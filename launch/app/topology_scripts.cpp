@@ -10,7 +10,7 @@
 #include <system_error>
 
 #include "runtime/core/error.h"
-#include "runtime/core/memory_file.h"
+#include "runtime/core/files/memory_file.h"
 
 namespace ddptrain {
 

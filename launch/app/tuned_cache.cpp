@@ -12,8 +12,8 @@
 #include <set>
 #include <string_view>
 
-#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
+#include "runtime/core/files/atomic_file.h"
 #include "runtime/core/hash.h"
 #include "runtime/device/device.h"
 #include "runtime/topology/sysfs.h"

@@ -12,7 +12,7 @@
 #include "models/gpt/text.h"
 #include "models/language_model.h"
 #include "models/workload.h"
-#include "runtime/core/writable.h"
+#include "runtime/core/files/writable.h"
 
 namespace ddptrain {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
-#include "runtime/core/progress.h"
+#include "runtime/core/process/progress.h"
 
 namespace ddptrain {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/watch.h"
+#include "runtime/core/process/watch.h"
 #include "runtime/diagnostics/peer_link.h"
 #include "runtime/diagnostics/thread_stacks.h"
 

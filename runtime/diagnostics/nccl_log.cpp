@@ -13,7 +13,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "runtime/core/host_name.h"
+#include "runtime/core/process/host_name.h"
 #include "runtime/core/text.h"
 
 namespace ddptrain {

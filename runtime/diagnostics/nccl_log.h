@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/memory_file.h"
-#include "runtime/core/scoped_environment.h"
+#include "runtime/core/files/memory_file.h"
+#include "runtime/core/process/scoped_environment.h"
 
 namespace ddptrain {
 

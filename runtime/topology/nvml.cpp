@@ -2,7 +2,7 @@
 #include <array>
 #include <memory>
 
-#include "runtime/core/nvml_library.h"
+#include "runtime/core/process/nvml_library.h"
 #include "runtime/topology/links.h"
 #include "runtime/topology/machine.h"
 #include "runtime/topology/pci.h"

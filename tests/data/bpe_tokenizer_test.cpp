@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "runtime/core/json.h"
+#include "runtime/core/files/json.h"
 #include "tests/data/idx_files.h"
 
 namespace ddptrain {

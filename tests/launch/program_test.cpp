@@ -7,7 +7,7 @@
 
 #include "launch/app/early_start.h"
 #include "launch/app/nccl_settings.h"
-#include "runtime/core/scoped_environment.h"
+#include "runtime/core/process/scoped_environment.h"
 #include "runtime/device/device.h"
 #include "tests/launch/process.h"
 

@@ -12,7 +12,7 @@
 #include <sstream>
 #include <vector>
 
-#include "runtime/core/scoped_environment.h"
+#include "runtime/core/process/scoped_environment.h"
 #include "tests/support/mpi_main.h"
 
 namespace ddptrain {

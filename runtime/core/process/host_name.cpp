@@ -1,4 +1,4 @@
-#include "runtime/core/host_name.h"
+#include "runtime/core/process/host_name.h"
 
 #include <unistd.h>
 

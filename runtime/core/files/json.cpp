@@ -1,4 +1,4 @@
-#include "runtime/core/json.h"
+#include "runtime/core/files/json.h"
 
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"

@@ -1,4 +1,4 @@
-#include "runtime/core/atomic_file.h"
+#include "runtime/core/files/atomic_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "runtime/core/nvtx.h"
+#include "runtime/core/process/nvtx.h"
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>

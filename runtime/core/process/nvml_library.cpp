@@ -1,4 +1,4 @@
-#include "runtime/core/nvml_library.h"
+#include "runtime/core/process/nvml_library.h"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/core/writable.h"
+#include "runtime/core/files/writable.h"
 
 #include <unistd.h>
 

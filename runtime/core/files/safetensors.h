@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/mapped_file.h"
+#include "runtime/core/files/mapped_file.h"
 #include "runtime/core/tensor.h"
 
 /// safetensors files, as github.com/huggingface/safetensors defines them: the header's length (64 bits), the header

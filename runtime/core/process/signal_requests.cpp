@@ -1,4 +1,4 @@
-#include "runtime/core/signal_requests.h"
+#include "runtime/core/process/signal_requests.h"
 
 #include <signal.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "runtime/core/mapped_file.h"
+#include "runtime/core/files/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

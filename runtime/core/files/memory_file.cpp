@@ -1,4 +1,4 @@
-#include "runtime/core/memory_file.h"
+#include "runtime/core/files/memory_file.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/core/watch.h"
+#include "runtime/core/process/watch.h"
 
 namespace ddptrain {
 

@@ -1,4 +1,4 @@
-#include "runtime/core/safetensors.h"
+#include "runtime/core/files/safetensors.h"
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -10,9 +10,9 @@
 #include <tuple>
 #include <utility>
 
-#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
-#include "runtime/core/json.h"
+#include "runtime/core/files/atomic_file.h"
+#include "runtime/core/files/json.h"
 #include "runtime/core/text.h"
 
 namespace ddptrain {
