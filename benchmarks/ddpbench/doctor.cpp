@@ -16,7 +16,7 @@
 #include "benchmarks/ddpbench/diagnosis.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/table.h"
-#include "launch/app/check_hosts.h"
+#include "launch/app/job/check_hosts.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
 #include "runtime/diagnostics/nccl_log.h"

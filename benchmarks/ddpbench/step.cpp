@@ -5,7 +5,7 @@
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/table.h"
 #include "data/images.h"
-#include "launch/app/options.h"
+#include "launch/app/flags/options.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/gather.h"
 #include "runtime/train/measure/step_profile.h"

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "launch/app/choose_device.h"
-#include "launch/app/help_format.h"
-#include "launch/app/parse_flags.h"
-#include "launch/app/program.h"
+#include "launch/app/flags/help_format.h"
+#include "launch/app/flags/parse_flags.h"
+#include "launch/app/job/choose_device.h"
+#include "launch/app/job/program.h"
 #include "launch/app/topology_scripts.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/error.h"

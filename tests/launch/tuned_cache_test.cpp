@@ -1,4 +1,4 @@
-#include "launch/app/tuned_cache.h"
+#include "launch/app/tasks/tuned_cache.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

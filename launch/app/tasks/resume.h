@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "launch/app/options.h"
+#include "launch/app/flags/options.h"
 #include "runtime/comm/world.h"
 #include "runtime/train/checkpoint/checkpoint.h"
 

@@ -1,4 +1,4 @@
-#include "launch/app/memory_advice.h"
+#include "launch/app/tasks/memory_advice.h"
 
 #include <spdlog/spdlog.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "launch/app/describe.h"
+#include "launch/app/tasks/describe.h"
 #include "runtime/core/error.h"
 #include "runtime/core/process/host_memory.h"
 #include "runtime/core/text.h"

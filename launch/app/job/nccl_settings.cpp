@@ -1,10 +1,10 @@
-#include "launch/app/nccl_settings.h"
+#include "launch/app/job/nccl_settings.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "launch/app/parse_flags.h"
+#include "launch/app/flags/parse_flags.h"
 
 namespace ddptrain {
 

@@ -1,10 +1,10 @@
-#include "launch/app/early_start.h"
+#include "launch/app/job/early_start.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <initializer_list>
 
-#include "launch/app/choose_device.h"
+#include "launch/app/job/choose_device.h"
 #include "runtime/device/device.h"
 #include "runtime/topology/gpu_selection.h"
 

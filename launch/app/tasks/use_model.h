@@ -1,6 +1,6 @@
 #pragma once
 
-#include "launch/app/options.h"
+#include "launch/app/flags/options.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
 #include "runtime/train/report/report.h"

@@ -1,4 +1,4 @@
-#include "launch/app/choose_device.h"
+#include "launch/app/job/choose_device.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "launch/app/check_hosts.h"
+#include "launch/app/job/check_hosts.h"
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +10,7 @@
 #include <sstream>
 #include <system_error>
 
-#include "launch/app/choose_device.h"
+#include "launch/app/job/choose_device.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/core/files/mapped_file.h"

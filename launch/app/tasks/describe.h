@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include "launch/app/options.h"
+#include "launch/app/flags/options.h"
 #include "runtime/comm/world.h"
 #include "runtime/train/report/description.h"
 

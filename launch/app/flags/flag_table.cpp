@@ -1,4 +1,4 @@
-#include "launch/app/flag_table.h"
+#include "launch/app/flags/flag_table.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "launch/app/options.h"
+#include "launch/app/flags/options.h"
 #include "models/registry.h"
 #include "models/workload.h"
 #include "runtime/comm/communicator.h"

@@ -1,4 +1,4 @@
-#include "launch/app/parse_flags.h"
+#include "launch/app/flags/parse_flags.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "launch/app/config_file.h"
-#include "launch/app/same_on_all_ranks.h"
+#include "launch/app/flags/config_file.h"
+#include "launch/app/job/same_on_all_ranks.h"
 #include "models/workload.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/watchdog.h"
@@ -40,7 +40,7 @@ struct Options {
   std::string tune_cache;          ///< See TunedCache.
 
   TrainerOptions trainer;   ///< See trainer_options().
-  bool auto_batch = false;  ///< trainer.batch is still to be found, see launch/app/memory_advice.h.
+  bool auto_batch = false;  ///< trainer.batch is still to be found, see launch/app/tasks/memory_advice.h.
   LrScaling lr_scaling = LrScaling::none;
   std::int64_t lr_base_batch = 512;
   double bucket_mb = 25.0;
@@ -73,11 +73,11 @@ struct Options {
 
 enum class Task : std::uint8_t {
   train,
-  describe,  ///< Print the run's description, see launch/app/describe.h.
+  describe,  ///< Print the run's description, see launch/app/tasks/describe.h.
   dry_run,   ///< Print its memory.
-  evaluate,  ///< A model that is not trained, see launch/app/use_model.h.
+  evaluate,  ///< A model that is not trained, see launch/app/tasks/use_model.h.
   generate,  ///< Have it write text.
-  inspect,   ///< Print what a checkpoint holds, see launch/app/checkpoint_tasks.h.
+  inspect,   ///< Print what a checkpoint holds, see launch/app/tasks/checkpoint_tasks.h.
   export_weights,
 };
 

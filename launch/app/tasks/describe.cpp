@@ -1,9 +1,9 @@
-#include "launch/app/describe.h"
+#include "launch/app/tasks/describe.h"
 
 #include <cstdio>
 #include <memory>
 
-#include "launch/app/memory_advice.h"
+#include "launch/app/tasks/memory_advice.h"
 #include "runtime/comm/paper_communicator.h"
 #include "runtime/ops/paper_device.h"
 

@@ -1,4 +1,4 @@
-#include "launch/app/tuned_cache.h"
+#include "launch/app/tasks/tuned_cache.h"
 
 #include <spdlog/spdlog.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "launch/app/config_file.h"
+#include "launch/app/flags/config_file.h"
 
 // toml++ 3.3 asserts of some files ("[\r") what it then reports as an error.
 #define TOML_ASSERT(condition) static_assert(true)

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "launch/app/options.h"
+#include "launch/app/flags/options.h"
 #include "runtime/comm/world.h"
 
 /// Whether a run finds memory: what its components say on paper that they keep, against what is there. What libraries

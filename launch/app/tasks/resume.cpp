@@ -1,4 +1,4 @@
-#include "launch/app/resume.h"
+#include "launch/app/tasks/resume.h"
 
 #include <spdlog/spdlog.h>
 

@@ -1,4 +1,4 @@
-#include "launch/app/help.h"
+#include "launch/app/flags/help.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "launch/app/flag_table.h"
-#include "launch/app/help_format.h"
-#include "launch/app/parse_flags.h"
+#include "launch/app/flags/flag_table.h"
+#include "launch/app/flags/help_format.h"
+#include "launch/app/flags/parse_flags.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "launch/app/options.h"
+#include "launch/app/flags/options.h"
 #include "runtime/comm/world.h"
 
 namespace ddptrain {

@@ -1,4 +1,4 @@
-#include "launch/app/folder_lock.h"
+#include "launch/app/job/folder_lock.h"
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>

@@ -1,4 +1,4 @@
-#include "launch/app/help_format.h"
+#include "launch/app/flags/help_format.h"
 
 #include <sstream>
 

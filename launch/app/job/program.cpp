@@ -1,4 +1,4 @@
-#include "launch/app/program.h"
+#include "launch/app/job/program.h"
 
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "launch/app/use_model.h"
+#include "launch/app/tasks/use_model.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "launch/app/options.h"
+#include "launch/app/flags/options.h"
 
 #include <CLI/CLI.hpp>
 #include <array>
@@ -7,9 +7,9 @@
 #include <map>
 #include <vector>
 
-#include "launch/app/flag_table.h"
-#include "launch/app/help.h"
-#include "launch/app/parse_flags.h"
+#include "launch/app/flags/flag_table.h"
+#include "launch/app/flags/help.h"
+#include "launch/app/flags/parse_flags.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
 
