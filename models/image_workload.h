@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "data/images.h"
+#include "data/images/images.h"
 #include "models/workload.h"
 #include "runtime/core/files/safetensors.h"
 

@@ -4,7 +4,7 @@
 
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/table.h"
-#include "data/images.h"
+#include "data/images/images.h"
 #include "launch/app/flags/options.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/gather.h"

@@ -4,8 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "data/bpe_tokenizer.h"
-#include "data/tokens.h"
+#include "data/text/bpe_tokenizer.h"
+#include "data/text/tokens.h"
 #include "models/gpt/generate.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/gpt2_folder.h"

@@ -1,4 +1,4 @@
-#include "data/bpe_tokenizer.h"
+#include "data/text/bpe_tokenizer.h"
 
 #include <cstdlib>
 #include <random>

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "data/images.h"
+#include "data/images/images.h"
 #include "models/classifier.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "data/pre_tokenizer.h"
+#include "data/text/pre_tokenizer.h"
 
 namespace ddptrain {
 

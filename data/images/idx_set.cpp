@@ -1,4 +1,4 @@
-#include "data/idx_set.h"
+#include "data/images/idx_set.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/idx.h"
+#include "data/images/idx.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
 

@@ -1,4 +1,4 @@
-#include "data/tokens.h"
+#include "data/text/tokens.h"
 
 #include <glob.h>
 
@@ -13,7 +13,7 @@
 #include <regex>
 #include <utility>
 
-#include "data/synthetic_tokens.h"
+#include "data/text/synthetic_tokens.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {

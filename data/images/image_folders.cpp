@@ -1,4 +1,4 @@
-#include "data/image_folders.h"
+#include "data/images/image_folders.h"
 
 #include <algorithm>
 #include <cctype>
@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-#include "data/gray_image.h"
+#include "data/images/gray_image.h"
 #include "runtime/core/error.h"
 #include "runtime/core/files/mapped_file.h"
 #include "runtime/core/text.h"

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "data/images.h"
+#include "data/images/images.h"
 
 namespace ddptrain {
 

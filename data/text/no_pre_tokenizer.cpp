@@ -1,4 +1,4 @@
-#include "data/pre_tokenizer.h"
+#include "data/text/pre_tokenizer.h"
 #include "runtime/core/error.h"
 
 /// In place of pre_tokenizer.cpp in a build without PCRE2.

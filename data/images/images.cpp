@@ -1,14 +1,14 @@
-#include "data/images.h"
+#include "data/images/images.h"
 
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
 
-#include "data/fashion_mnist.h"
-#include "data/idx_set.h"
-#include "data/image_folders.h"
-#include "data/synthetic.h"
+#include "data/images/fashion_mnist.h"
+#include "data/images/idx_set.h"
+#include "data/images/image_folders.h"
+#include "data/images/synthetic.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {

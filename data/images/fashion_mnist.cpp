@@ -1,6 +1,6 @@
-#include "data/fashion_mnist.h"
+#include "data/images/fashion_mnist.h"
 
-#include "data/idx_set.h"
+#include "data/images/idx_set.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "data/gray_image.h"
+#include "data/images/gray_image.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
 

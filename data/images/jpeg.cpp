@@ -7,7 +7,7 @@
 #include <csetjmp>
 #include <memory>
 
-#include "data/gray_image.h"
+#include "data/images/gray_image.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "data/images.h"
+#include "data/images/images.h"
 
 namespace ddptrain {
 
