@@ -1,4 +1,4 @@
-#include "benchmarks/ddpbench/diagnosis.h"
+#include "benchmarks/ddpbench/doctor/diagnosis.h"
 
 #include <algorithm>
 #include <cmath>

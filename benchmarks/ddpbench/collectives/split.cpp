@@ -1,4 +1,4 @@
-#include "benchmarks/ddpbench/collective.h"
+#include "benchmarks/ddpbench/collectives/collective.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/sizes.h"
 #include "benchmarks/ddpbench/table.h"

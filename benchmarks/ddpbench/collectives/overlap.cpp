@@ -2,9 +2,9 @@
 #include <cmath>
 #include <optional>
 
+#include "benchmarks/ddpbench/devices/stream_clock.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/sizes.h"
-#include "benchmarks/ddpbench/stream_clock.h"
 #include "benchmarks/ddpbench/table.h"
 #include "runtime/core/error.h"
 #include "runtime/device/fill_random.h"

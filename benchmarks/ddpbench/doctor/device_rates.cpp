@@ -1,10 +1,10 @@
-#include "benchmarks/ddpbench/device_rates.h"
+#include "benchmarks/ddpbench/doctor/device_rates.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 
-#include "benchmarks/ddpbench/collective.h"
+#include "benchmarks/ddpbench/collectives/collective.h"
 #include "benchmarks/ddpbench/session.h"
 
 namespace ddptrain::bench {

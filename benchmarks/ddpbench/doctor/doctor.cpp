@@ -12,8 +12,8 @@
 #include <thread>
 #include <utility>
 
-#include "benchmarks/ddpbench/device_rates.h"
-#include "benchmarks/ddpbench/diagnosis.h"
+#include "benchmarks/ddpbench/doctor/device_rates.h"
+#include "benchmarks/ddpbench/doctor/diagnosis.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/table.h"
 #include "launch/app/job/check_hosts.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "benchmarks/ddpbench/check_pattern.h"
+#include "benchmarks/ddpbench/collectives/check_pattern.h"
 #include "runtime/device/cuda/cuda_utils.h"
 
 namespace ddptrain::bench::gpu {

@@ -1,6 +1,6 @@
-#include "benchmarks/ddpbench/check_pattern.h"
-#include "benchmarks/ddpbench/gpu_copies.h"
-#include "benchmarks/ddpbench/stream_clock.h"
+#include "benchmarks/ddpbench/collectives/check_pattern.h"
+#include "benchmarks/ddpbench/devices/gpu_copies.h"
+#include "benchmarks/ddpbench/devices/stream_clock.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain::bench {

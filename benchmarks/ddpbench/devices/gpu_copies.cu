@@ -1,6 +1,6 @@
 #include <chrono>
 
-#include "benchmarks/ddpbench/gpu_copies.h"
+#include "benchmarks/ddpbench/devices/gpu_copies.h"
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/device.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/ddpbench/halving.h"
+#include "benchmarks/ddpbench/doctor/halving.h"
 #include "runtime/comm/link_probe.h"
 #include "runtime/device/sensors.h"
 

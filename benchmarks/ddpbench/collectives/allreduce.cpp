@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "benchmarks/ddpbench/check_pattern.h"
-#include "benchmarks/ddpbench/collective.h"
-#include "benchmarks/ddpbench/nccl_choices.h"
+#include "benchmarks/ddpbench/collectives/check_pattern.h"
+#include "benchmarks/ddpbench/collectives/collective.h"
+#include "benchmarks/ddpbench/collectives/nccl_choices.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/sizes.h"
 #include "benchmarks/ddpbench/table.h"

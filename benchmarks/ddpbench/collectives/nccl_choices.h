@@ -1,6 +1,6 @@
 #pragma once
 
-#include "benchmarks/ddpbench/collective.h"
+#include "benchmarks/ddpbench/collectives/collective.h"
 #include "benchmarks/ddpbench/session.h"
 #include "runtime/diagnostics/nccl_log.h"
 

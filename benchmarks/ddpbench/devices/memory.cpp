@@ -3,9 +3,9 @@
 #include <thread>
 #include <vector>
 
+#include "benchmarks/ddpbench/devices/stream_clock.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/sizes.h"
-#include "benchmarks/ddpbench/stream_clock.h"
 #include "benchmarks/ddpbench/table.h"
 #include "runtime/core/error.h"
 #include "runtime/train/run/meter.h"

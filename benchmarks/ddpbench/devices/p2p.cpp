@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "benchmarks/ddpbench/gpu_copies.h"
+#include "benchmarks/ddpbench/devices/gpu_copies.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/sizes.h"
 #include "benchmarks/ddpbench/table.h"

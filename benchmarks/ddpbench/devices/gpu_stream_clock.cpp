@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "benchmarks/ddpbench/stream_clock.h"
+#include "benchmarks/ddpbench/devices/stream_clock.h"
 #include "runtime/device/cuda/cuda_utils.h"
 
 namespace ddptrain::bench::gpu {

@@ -1,4 +1,4 @@
-#include "benchmarks/ddpbench/stream_clock.h"
+#include "benchmarks/ddpbench/devices/stream_clock.h"
 
 #include <chrono>
 #include <vector>
