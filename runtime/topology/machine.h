@@ -95,10 +95,12 @@ Machine describe_machine(const std::string& hostname, DriverFacts facts, const S
 
 /// The nearest and the farthest two GPUs; of equal pairs the one with the lowest indices. nullopt: there are fewer than
 /// two GPUs, or an unknown link could change the answer.
-std::optional<GpuIndices> nearest_pair(const Machine& machine);
-std::optional<GpuIndices> farthest_pair(const Machine& machine);
-/// Whether there are at least two GPUs, and all pairs have the same known link.
-bool all_pairs_equal(const Machine& machine);
+struct ComparedPairs {
+  std::optional<GpuIndices> nearest;
+  std::optional<GpuIndices> farthest;
+  bool all_equal = false;  ///< There are at least two GPUs, and all pairs have the same known link.
+};
+ComparedPairs compare_pairs(const Machine& machine);
 
 /// For each of `gpus`, the nearest NICs: through them it talks to other hosts. If there are InfiniBand or RoCE NICs,
 /// only these count. Empty where links are unknown and there are several NICs.

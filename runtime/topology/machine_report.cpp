@@ -105,17 +105,18 @@ std::string gpu_matrix(const Machine& machine, const char* title, const Cell& ce
   return fmt::format("\n{}\n{}", title, text_table(rows));
 }
 
-std::string pair_text(const Machine& machine, const std::optional<GpuIndices>& pair) {
+std::string pair_text(const Machine& machine, const std::optional<GpuIndices>& pair, bool all_equal) {
   if (!pair) return "unknown";
   return fmt::format("{},{} ({}{})", pair->a, pair->b, machine.links[pair->a][pair->b],
-                     all_pairs_equal(machine) && machine.gpus.size() > 2 ? ", as all pairs are" : "");
+                     all_equal && machine.gpus.size() > 2 ? ", as all pairs are" : "");
 }
 
 std::string summary_text(const Machine& machine) {
   Rows rows;
   if (machine.gpus.size() > 1) {
-    rows.push_back({"Nearest pair", pair_text(machine, nearest_pair(machine))});
-    rows.push_back({"Farthest pair", pair_text(machine, farthest_pair(machine))});
+    const ComparedPairs pairs = compare_pairs(machine);
+    rows.push_back({"Nearest pair", pair_text(machine, pairs.nearest, pairs.all_equal)});
+    rows.push_back({"Farthest pair", pair_text(machine, pairs.farthest, pairs.all_equal)});
   }
   const auto nics = nics_of_gpus(machine);
   for (std::size_t i = 0; machine.nics.size() > 1 && i < nics.size(); ++i) {
@@ -190,6 +191,7 @@ std::string machine_text(const Machine& machine) {
 }
 
 json machine_json(const Machine& machine) {
+  const ComparedPairs pairs = compare_pairs(machine);
   json host = {
       {"hostname", machine.hostname},
       {"cpu", {{"model", machine.cpu_model}, {"logical", machine.cpus}, {"sockets", or_null(machine.sockets)}}},
@@ -199,9 +201,9 @@ json machine_json(const Machine& machine) {
       {"links", machine.links},
       {"gb_per_s", matrix_json(machine.gb_per_s)},
       {"p2p", matrix_json(machine.p2p)},
-      {"nearest_pair", pair_json(nearest_pair(machine))},
-      {"farthest_pair", pair_json(farthest_pair(machine))},
-      {"all_pairs_equal", all_pairs_equal(machine)},
+      {"nearest_pair", pair_json(pairs.nearest)},
+      {"farthest_pair", pair_json(pairs.farthest)},
+      {"all_pairs_equal", pairs.all_equal},
       {"nics_of_gpus", nics_of_gpus(machine)},
       {"shared_nics", json::array()}};
   for (const NumaNode& node : machine.numa_nodes) {

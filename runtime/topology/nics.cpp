@@ -60,37 +60,24 @@ std::optional<PcieLink> pcie_link(const std::string& function, const fs::path& s
   return pcie_link_of(static_cast<int>(found - kGigatransfers.begin()) + 1, width);
 }
 
-NicInfo nic(const fs::path& device, const std::string& function, const fs::path& sysfs) {
-  NicInfo info;
-  info.name = device.filename().string();
-  info.pci = function;
-  info.pci_path = pci_path(function, sysfs);
-  info.numa_node = numa_node_of(function, sysfs);
-  info.pcie = pcie_link(function, sysfs);
-  return info;
-}
-
 }  // namespace
 
 std::vector<NicInfo> find_nics(const fs::path& sysfs) {
   std::vector<NicInfo> nics;
-  for (const auto& device : sorted_entries(sysfs / "class/infiniband")) {
-    const std::string function = pci_function_of(device);
-    if (function.empty()) continue;
-    NicInfo info = nic(device, function, sysfs);
-    info.kind = rdma_kind(device);
-    info.speed_gbit = rdma_speed(device);
-    nics.push_back(std::move(info));
-  }
-  for (const auto& device : sorted_entries(sysfs / "class/net")) {
-    const std::string function = pci_function_of(device);
-    const bool listed =
-        std::any_of(nics.begin(), nics.end(), [&](const NicInfo& known) { return known.pci == function; });
-    if (function.empty() || listed) continue;
-    NicInfo info = nic(device, function, sysfs);
-    info.kind = "ethernet";
-    info.speed_gbit = ethernet_speed(device);
-    nics.push_back(std::move(info));
+  for (const bool rdma : {true, false}) {
+    for (const auto& device : sorted_entries(sysfs / "class" / (rdma ? "infiniband" : "net"))) {
+      const std::string function = pci_function_of(device);
+      const bool listed = !rdma && std::ranges::find(nics, function, &NicInfo::pci) != nics.end();
+      if (function.empty() || listed) continue;
+      NicInfo& info = nics.emplace_back();
+      info.name = device.filename().string();
+      info.pci = function;
+      info.pci_path = pci_path(function, sysfs);
+      info.kind = rdma ? rdma_kind(device) : "ethernet";
+      info.numa_node = numa_node_of(function, sysfs);
+      info.pcie = pcie_link(function, sysfs);
+      info.speed_gbit = rdma ? rdma_speed(device) : ethernet_speed(device);
+    }
   }
   return nics;
 }

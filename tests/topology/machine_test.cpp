@@ -18,7 +18,7 @@ GpuInfo gpu(const std::string& pci) {
   return info;
 }
 
-/// GPUs joined as the labels say, in the order of gpu_pairs().
+/// GPUs joined as the labels say, in the order of DriverFacts::pairs.
 Machine machine_of(int gpus, const std::vector<std::string>& labels) {
   Machine machine;
   machine.links.assign(static_cast<std::size_t>(gpus), std::vector<std::string>(static_cast<std::size_t>(gpus), "X"));
@@ -106,8 +106,8 @@ TEST_F(TwoSockets, PlacesProcessorsAndNics) {
 
 TEST_F(TwoSockets, NearestFarthestShared) {
   const Machine machine = describe_machine("h", facts_, fake_.files());
-  EXPECT_EQ(text_of(nearest_pair(machine)), "1,2");
-  EXPECT_EQ(text_of(farthest_pair(machine)), "0,3");
+  EXPECT_EQ(text_of(compare_pairs(machine).nearest), "1,2");
+  EXPECT_EQ(text_of(compare_pairs(machine).farthest), "0,3");
   EXPECT_EQ(nics_of_gpus(machine), std::vector<std::vector<std::string>>(4, {"mlx5_0"}));
   const auto text = machine_text(machine);
   EXPECT_NE(text.find("GPU2 through mlx5_0"), std::string::npos) << text;
@@ -216,29 +216,29 @@ TEST(Machine, GpusThatTheDriverDoesNotKnowAreJoinedInUnknownWays) {
 
 TEST(Pairs, DistanceOrderAndTies) {
   const Machine mixed = machine_of(3, {"NV1", "PIX", "NV2"});
-  EXPECT_EQ(text_of(nearest_pair(mixed)), "1,2");
-  EXPECT_EQ(text_of(farthest_pair(mixed)), "0,2");
+  EXPECT_EQ(text_of(compare_pairs(mixed).nearest), "1,2");
+  EXPECT_EQ(text_of(compare_pairs(mixed).farthest), "0,2");
   const Machine equal = machine_of(3, {"NV18", "NV18", "NV18"});
-  EXPECT_EQ(text_of(nearest_pair(equal)), "0,1");
-  EXPECT_EQ(text_of(farthest_pair(equal)), "0,1");
-  EXPECT_TRUE(all_pairs_equal(equal));
-  EXPECT_FALSE(all_pairs_equal(mixed));
+  EXPECT_EQ(text_of(compare_pairs(equal).nearest), "0,1");
+  EXPECT_EQ(text_of(compare_pairs(equal).farthest), "0,1");
+  EXPECT_TRUE(compare_pairs(equal).all_equal);
+  EXPECT_FALSE(compare_pairs(mixed).all_equal);
   for (const auto& [near, far] :
        {std::pair{"NV1", "PIX"}, {"PIX", "PXB"}, {"PXB", "PHB"}, {"PHB", "NODE"}, {"NODE", "SYS"}}) {
     const Machine machine = machine_of(3, {far, near, far});
-    EXPECT_EQ(text_of(nearest_pair(machine)), "0,2") << near;
-    EXPECT_EQ(text_of(farthest_pair(machine)), "0,1") << far;
+    EXPECT_EQ(text_of(compare_pairs(machine).nearest), "0,2") << near;
+    EXPECT_EQ(text_of(compare_pairs(machine).farthest), "0,1") << far;
   }
 }
 
 TEST(Pairs, UnknownLinks) {
   const Machine nvlink_known = machine_of(3, {"unknown", "NV2", "unknown"});
-  EXPECT_EQ(text_of(nearest_pair(nvlink_known)), "0,2");
-  EXPECT_EQ(text_of(farthest_pair(nvlink_known)), "unknown");
-  EXPECT_EQ(text_of(nearest_pair(machine_of(3, {"PIX", "unknown", "SYS"}))), "unknown");
-  EXPECT_FALSE(all_pairs_equal(machine_of(3, {"unknown", "unknown", "unknown"})));
-  EXPECT_EQ(text_of(farthest_pair(machine_of(2, {"unknown"}))), "0,1");
-  EXPECT_EQ(text_of(nearest_pair(machine_of(1, {}))), "unknown");
+  EXPECT_EQ(text_of(compare_pairs(nvlink_known).nearest), "0,2");
+  EXPECT_EQ(text_of(compare_pairs(nvlink_known).farthest), "unknown");
+  EXPECT_EQ(text_of(compare_pairs(machine_of(3, {"PIX", "unknown", "SYS"})).nearest), "unknown");
+  EXPECT_FALSE(compare_pairs(machine_of(3, {"unknown", "unknown", "unknown"})).all_equal);
+  EXPECT_EQ(text_of(compare_pairs(machine_of(2, {"unknown"})).farthest), "0,1");
+  EXPECT_EQ(text_of(compare_pairs(machine_of(1, {})).nearest), "unknown");
 }
 
 TEST(Bandwidth, PublishedFigures) {
