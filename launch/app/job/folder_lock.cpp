@@ -25,12 +25,6 @@ using std::chrono::seconds;
 /// A killed process takes a moment to end. A file server releases the locks of a lost host after a minute or two.
 constexpr seconds kPatience(10), kPatienceWithHosts(150);
 
-int open_file(const std::string& path) {
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (file < 0) usage_error("--checkpoint: {} cannot be opened: {}", path, std::strerror(errno));
-  return file;
-}
-
 /// Whether this process holds the lock from now on. A file system without locks counts as one where it does.
 bool lock(int file, const std::string& path) {
   if (flock(file, LOCK_EX | LOCK_NB) == 0) return true;
@@ -49,17 +43,18 @@ void write(int file, const std::string& path, const std::string& text) {
 
 }  // namespace
 
-FolderLock::FolderLock(const World& world, const std::string& folder) : FolderLock() {
+FolderLock::FolderLock(const World& world, const std::string& folder) {
   const std::string path = (std::filesystem::path(folder) / ".lock").string();
   world.agree([&] {
     if (world.rank() != 0) return;
     require_writable_folder("--checkpoint", folder);
-    file_ = open_file(path);
+    file_ = Descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (!file_) usage_error("--checkpoint: {} cannot be opened: {}", path, std::strerror(errno));
   });
   take(world, folder, path);
   const std::string token = world.all_gather(fmt::format("process {} on {}", getpid(), world.hostname())).front();
   world.agree([&] {
-    if (world.rank() == 0) write(file_, path, token + "\n");
+    if (world.rank() == 0) write(file_.get(), path, token + "\n");
   });
   world.agree([&] {
     if (printable(first_line(path)) == token) return;
@@ -73,7 +68,7 @@ FolderLock::FolderLock(const World& world, const std::string& folder) : FolderLo
 
 /// The ranks wait together, so that none of them seems to hang.
 void FolderLock::take(const World& world, const std::string& folder, const std::string& path) {
-  const auto locked = [&] { return world.min(world.rank() != 0 || lock(file_, path) ? 1.0 : 0.0) > 0.0; };
+  const auto locked = [&] { return world.min(world.rank() != 0 || lock(file_.get(), path) ? 1.0 : 0.0) > 0.0; };
   if (locked()) return;
   const std::string holder = printable(first_line(path));
   const bool of_this_host = holder.ends_with(" on " + world.hostname());
@@ -89,10 +84,6 @@ void FolderLock::take(const World& world, const std::string& folder, const std::
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-}
-
-FolderLock::~FolderLock() {
-  if (file_ >= 0) close(file_);
 }
 
 }  // namespace ddptrain

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "runtime/comm/world.h"
+#include "runtime/core/files/descriptor.h"
 
 namespace ddptrain {
 
@@ -14,15 +15,11 @@ class FolderLock {
   /// UsageError on all ranks if it does not end, rank 0 cannot write there, or another rank does not see what rank 0
   /// writes. Collective.
   FolderLock(const World& world, const std::string& folder);
-  ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
 
  private:
-  FolderLock() = default;
   void take(const World& world, const std::string& folder, const std::string& path);
 
-  int file_ = -1;  ///< On rank 0.
+  Descriptor file_;  ///< On rank 0.
 };
 
 }  // namespace ddptrain

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/files/descriptor.h"
 
 namespace ddptrain {
 namespace {
@@ -69,10 +70,9 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
 }
 
 void sync_folder(const std::filesystem::path& folder) {
-  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  require(descriptor >= 0, folder, "opened");
-  const bool done = fsync(descriptor) == 0 || errno == EINVAL;  // some file systems have no such thing
-  close(descriptor);
+  const Descriptor descriptor(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  require(static_cast<bool>(descriptor), folder, "opened");
+  const bool done = fsync(descriptor.get()) == 0 || errno == EINVAL;  // some file systems have no such thing
   require(done, folder, "synchronised");
 }
 

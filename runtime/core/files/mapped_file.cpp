@@ -3,37 +3,20 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/files/descriptor.h"
 
 namespace ddptrain {
-namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(const std::filesystem::path& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (fd_ < 0) usage_error("{}: cannot be opened: {}", path.string(), std::strerror(errno));
-  }
-  ~Descriptor() { close(fd_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-}  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
   const std::string name = path.string();
-  const Descriptor file(path);
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) usage_error("{}: cannot be opened: {}", name, std::strerror(errno));
   struct stat status {};
   if (fstat(file.get(), &status) != 0) usage_error("{}: cannot be read: {}", name, std::strerror(errno));
   if (S_ISDIR(status.st_mode)) usage_error("{}: is a folder; a file is needed here", name);

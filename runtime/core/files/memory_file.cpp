@@ -12,11 +12,7 @@ namespace ddptrain {
 
 MemoryFile::MemoryFile(const std::string& name) : file_(memfd_create(name.c_str(), MFD_CLOEXEC)) {}
 
-MemoryFile::~MemoryFile() {
-  if (file_ >= 0) close(file_);
-}
-
-std::string MemoryFile::path() const { return fmt::format("/proc/self/fd/{}", file_); }
+std::string MemoryFile::path() const { return fmt::format("/proc/self/fd/{}", file_.get()); }
 
 std::string MemoryFile::text() const {
   std::ifstream file(path());
@@ -26,7 +22,8 @@ std::string MemoryFile::text() const {
 void MemoryFile::write(const std::string& text) const {
   std::ofstream file(path(), std::ios::trunc);
   file << text << std::flush;
-  if (!file || lseek(file_, 0, SEEK_SET) != 0) fail("{} bytes could not be written to a file in memory", text.size());
+  if (!file || lseek(file_.get(), 0, SEEK_SET) != 0)
+    fail("{} bytes could not be written to a file in memory", text.size());
 }
 
 }  // namespace ddptrain
