@@ -12,7 +12,7 @@ SLACK = 4 * STEP
 
 # Lines of code and comments, rounded up to the next hundred.
 LINES = {
-    ("runtime/core", CPP): 2900,
+    ("runtime/core", CPP): 2800,
     ("runtime/device", CPP): 2200,
     ("runtime/ops", CPP): 11000,
     ("runtime/comm", CPP): 2600,
