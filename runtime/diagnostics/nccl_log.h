@@ -34,8 +34,8 @@ struct NcclChoice {
 struct NcclLog {
   std::string version = "unknown";
   int channels = 0;  ///< For collectives; 0: the log does not tell.
-  std::set<std::pair<std::string, std::string>>
-      connections;                    ///< Channel with its ranks, and transport: SHM, NET/IB ...
+  /// A channel with its ranks, and the transport there: P2P/CUMEM, SHM, NET/IB ...
+  std::set<std::pair<std::string, std::string>> connections;
   std::string network;                ///< IB, Socket, AWS Libfabric ...; empty: the log does not tell.
   std::vector<std::string> adapters;  ///< As NCCL lists them: [0]mlx5_0:1/IB ...
   /// By collective and bytes; the last one of each. Where NCCL does not name the collective, it is empty.
