@@ -4,7 +4,7 @@
 #include <system_error>
 #include <utility>
 
-#include "runtime/core/writable.h"
+#include "runtime/core/files/writable.h"
 
 namespace ddptrain {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "data/images.h"
+#include "data/images/images.h"
 #include "models/workload.h"
-#include "runtime/core/safetensors.h"
+#include "runtime/core/files/safetensors.h"
 
 namespace ddptrain {
 

@@ -3,7 +3,7 @@
 #include <system_error>
 
 #include "runtime/core/error.h"
-#include "runtime/core/safetensors.h"
+#include "runtime/core/files/safetensors.h"
 
 namespace ddptrain {
 

@@ -7,7 +7,7 @@
 
 #include "benchmarks/ddpbench/options.h"
 #include "benchmarks/ddpbench/session.h"
-#include "launch/app/program.h"
+#include "launch/app/job/program.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
 

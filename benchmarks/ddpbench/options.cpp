@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "benchmarks/ddpbench/sizes.h"
-#include "launch/app/help_format.h"
-#include "launch/app/options.h"
-#include "launch/app/parse_flags.h"
+#include "launch/app/flags/help_format.h"
+#include "launch/app/flags/options.h"
+#include "launch/app/flags/parse_flags.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain::bench {

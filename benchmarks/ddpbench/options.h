@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "benchmarks/ddpbench/collective.h"
+#include "benchmarks/ddpbench/collectives/collective.h"
 #include "runtime/core/tensor.h"
 
 namespace ddptrain::bench {

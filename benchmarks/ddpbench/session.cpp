@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
-#include "runtime/core/writable.h"
+#include "runtime/core/files/atomic_file.h"
+#include "runtime/core/files/writable.h"
+#include "runtime/core/text.h"
 #include "runtime/train/measure/sensor_report.h"
 
 namespace ddptrain::bench {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "benchmarks/ddpbench/options.h"
-#include "launch/app/choose_device.h"
+#include "launch/app/job/choose_device.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"

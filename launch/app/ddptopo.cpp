@@ -6,28 +6,27 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "launch/app/choose_device.h"
-#include "launch/app/drawing.h"
-#include "launch/app/help_format.h"
-#include "launch/app/parse_flags.h"
-#include "launch/app/program.h"
+#include "launch/app/flags/help_format.h"
+#include "launch/app/flags/parse_flags.h"
+#include "launch/app/job/choose_device.h"
+#include "launch/app/job/program.h"
+#include "launch/app/topology_scripts.h"
 #include "runtime/comm/world.h"
-#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
+#include "runtime/core/files/atomic_file.h"
+#include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
-#include "runtime/core/printable.h"
-#include "runtime/core/writable.h"
+#include "runtime/core/text.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/nccl_log.h"
-#include "runtime/diagnostics/nccl_log_report.h"
 #include "runtime/diagnostics/nccl_probe.h"
 #include "runtime/topology/machine.h"
 #include "runtime/topology/machine_report.h"
@@ -143,11 +142,10 @@ bool joined_by_nvlink(const json& hosts) {
   return !hosts.empty();
 }
 
-void add_nccl(Findings& findings, const NcclLog& log, const std::map<std::string, std::string>& environment) {
-  const auto ineffective = ineffective_settings(log, environment, joined_by_nvlink(findings.all.at("hosts")));
+void add_nccl(Findings& findings, const json& report) {
   if (!findings.text.empty()) findings.text += '\n';
-  findings.text += nccl_text(log, ineffective);
-  findings.all["nccl"] = nccl_json(log, ineffective);
+  findings.text += report.at("text").get<std::string>();
+  findings.all["nccl"] = report.at("nccl");
 }
 
 void check_gpus(const World& world, bool share) {
@@ -167,19 +165,19 @@ void probe(const World& world, bool share, Findings& findings) {
   world.agree([&] { check_gpus(world, share); });
   DeviceOptions device_options;
   device_options.ranks = use_gpus(world, cuda_pci_bus_id(own_gpu(world)), share).ranks_per_gpu;
-  const auto environment = nccl_environment();
+  NcclJob job{nccl_environment(), {}, joined_by_nvlink(findings.all.at("hosts"))};
+  for (const char* ours : {"NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE"}) {
+    if (job.environment.count(ours) == 0) job.unmentioned.emplace_back(ours);
+  }
   std::unique_ptr<Device> device;
   world.agree([&] { device = make_cuda_device(device_options, own_gpu(world)); });
   const NcclProbe probe = probe_nccl(world, *device);
-  if (world.rank() != 0) return;
-  std::istringstream text(probe.log);
-  NcclLog log = read_nccl_log(text);
-  for (const char* ours : {"NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE"}) {
-    if (environment.count(ours) == 0) log.environment.erase(ours);
-  }
-  add_nccl(findings, log, environment);
-  findings.all["nccl"]["topology_xml"] = probe.topology_xml;
-  findings.all["nccl"]["graph_xml"] = probe.graph_xml;
+  world.agree([&] {
+    if (world.rank() != 0) return;
+    add_nccl(findings, report_nccl_log(probe.log, job));
+    findings.all["nccl"]["topology_xml"] = probe.topology_xml;
+    findings.all["nccl"]["graph_xml"] = probe.graph_xml;
+  });
 }
 
 Findings parse_log(const std::string& path) {
@@ -189,15 +187,15 @@ Findings parse_log(const std::string& path) {
     usage_error("--parse {}: the log cannot be read: {}", path, std::generic_category().message(errno));
   }
   file.clear();
-  Findings findings;
-  const NcclLog log = read_nccl_log(file);
-  if (says_nothing(log)) {
+  const json report = report_nccl_log({std::istreambuf_iterator<char>(file), {}}, {});
+  if (!report.at("found").get<bool>()) {
     usage_error(
         "--parse {}: nothing of NCCL is in this log. NCCL writes it with NCCL_DEBUG=INFO and "
         "NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING,NET.",
         path);
   }
-  add_nccl(findings, log, {});
+  Findings findings;
+  add_nccl(findings, report);
   return findings;
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "data/images.h"
+#include "data/images/images.h"
 #include "models/cnn/cnn_kernels.h"
 #include "runtime/device/device.h"
 #include "runtime/train/model.h"

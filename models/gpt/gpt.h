@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/tokens.h"
+#include "data/text/tokens.h"
 #include "models/gpt/gpt_block.h"
 #include "models/gpt/shape.h"
 #include "runtime/device/device.h"

@@ -6,12 +6,12 @@
 #include <set>
 #include <string_view>
 
-#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
-#include "runtime/core/json.h"
-#include "runtime/core/mapped_file.h"
-#include "runtime/core/printable.h"
-#include "runtime/core/safetensors.h"
+#include "runtime/core/files/atomic_file.h"
+#include "runtime/core/files/json.h"
+#include "runtime/core/files/mapped_file.h"
+#include "runtime/core/files/safetensors.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {

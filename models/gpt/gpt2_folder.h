@@ -9,7 +9,7 @@
 
 #include "models/gpt/shape.h"
 #include "models/workload.h"
-#include "runtime/core/safetensors.h"
+#include "runtime/core/files/safetensors.h"
 #include "runtime/core/tensor.h"
 
 /// GPT-2 models as Hugging Face's transformers lays them out on disk.

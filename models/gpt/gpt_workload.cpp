@@ -4,15 +4,15 @@
 #include <optional>
 #include <utility>
 
-#include "data/bpe_tokenizer.h"
-#include "data/tokens.h"
+#include "data/text/bpe_tokenizer.h"
+#include "data/text/tokens.h"
 #include "models/gpt/generate.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/gpt2_folder.h"
 #include "models/gpt/text.h"
 #include "models/language_model.h"
 #include "models/workload.h"
-#include "runtime/core/writable.h"
+#include "runtime/core/files/writable.h"
 
 namespace ddptrain {
 namespace {

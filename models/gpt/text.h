@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "data/bpe_tokenizer.h"
+#include "data/text/bpe_tokenizer.h"
 
 namespace ddptrain {
 

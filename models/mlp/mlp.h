@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/images.h"
+#include "data/images/images.h"
 #include "runtime/device/device.h"
 #include "runtime/train/model.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/watch.h"
+#include "runtime/core/process/watch.h"
 
 namespace ddptrain {
 

@@ -26,6 +26,13 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+/// Memory of a device or of the host was not there. The message says what was asked for; the program adds what a run
+/// keeps and which flags lessen it.
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw Error(fmt::format(format, std::forward<Args>(args)...));

@@ -4,12 +4,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <utility>
 
 #include "runtime/core/error.h"
-#include "runtime/core/progress.h"
+#include "runtime/core/process/progress.h"
 
 namespace ddptrain {
 
@@ -17,16 +16,10 @@ namespace {
 
 using Level = spdlog::level::level_enum;
 
+/// The names of --log-level are among spdlog's.
 Level parse_level(const std::string& name) {
-  static constexpr std::array<std::pair<const char*, Level>, 6> kLevels = {{{"trace", Level::trace},
-                                                                            {"debug", Level::debug},
-                                                                            {"info", Level::info},
-                                                                            {"warn", Level::warn},
-                                                                            {"error", Level::err},
-                                                                            {"off", Level::off}}};
-  for (const auto& [known, level] : kLevels) {
-    if (name == known) return level;
-  }
+  const Level level = spdlog::level::from_str(name);
+  if (level != Level::off || name == "off") return level;
   usage_error("--log-level {}: unknown. Use trace, debug, info, warn, error or off.", name);
 }
 

@@ -1,78 +1,40 @@
 #include "runtime/core/tensor.h"
 
+#include <array>
 #include <functional>
 #include <numeric>
 
-#include "runtime/core/error.h"
-
 namespace ddptrain {
 
-std::size_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 8;
-    case DType::f32:
-      return 4;
-    case DType::bf16:
-      return 2;
-    case DType::i32:
-      return 4;
-    case DType::u8:
-      return 1;
-    case DType::e4m3:
-    case DType::e5m2:
-      return 2;
-  }
-  fail("unknown dtype {}", static_cast<int>(dtype));
-}
+namespace {
 
-const char* name_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return "f64";
-    case DType::f32:
-      return "f32";
-    case DType::bf16:
-      return "bf16";
-    case DType::i32:
-      return "i32";
-    case DType::u8:
-      return "u8";
-    case DType::e4m3:
-      return "e4m3";
-    case DType::e5m2:
-      return "e5m2";
-  }
-  fail("unknown dtype {}", static_cast<int>(dtype));
-}
+struct DTypeInfo {
+  const char* name;
+  std::size_t bytes;
+};
 
-const char* name_of(Precision precision) {
-  switch (precision) {
-    case Precision::fp64:
-      return "fp64";
-    case Precision::fp32:
-      return "fp32";
-    case Precision::tf32:
-      return "tf32";
-    case Precision::bf16:
-      return "bf16";
-  }
-  fail("unknown precision {}", static_cast<int>(precision));
-}
+/// By DType.
+constexpr std::array<DTypeInfo, 7> kDTypes = {
+    {{"f64", 8}, {"f32", 4}, {"bf16", 2}, {"i32", 4}, {"u8", 1}, {"e4m3", 2}, {"e5m2", 2}}};
 
-DType compute_dtype(Precision precision) {
-  switch (precision) {
-    case Precision::fp64:
-      return DType::f64;
-    case Precision::fp32:
-    case Precision::tf32:
-      return DType::f32;
-    case Precision::bf16:
-      return DType::bf16;
-  }
-  fail("unknown precision {}", static_cast<int>(precision));
-}
+struct PrecisionInfo {
+  const char* name;
+  DType compute;
+};
 
+/// By Precision.
+constexpr std::array<PrecisionInfo, 4> kPrecisions = {
+    {{"fp64", DType::f64}, {"fp32", DType::f32}, {"tf32", DType::f32}, {"bf16", DType::bf16}}};
+
+const DTypeInfo& info(DType dtype) { return kDTypes.at(static_cast<std::size_t>(dtype)); }
+const PrecisionInfo& info(Precision precision) { return kPrecisions.at(static_cast<std::size_t>(precision)); }
+
+}  // namespace
+
+std::size_t size_of(DType dtype) { return info(dtype).bytes; }
+const char* name_of(DType dtype) { return info(dtype).name; }
+const char* name_of(Precision precision) { return info(precision).name; }
+DType compute_dtype(Precision precision) { return info(precision).compute; }
 DType master_dtype(Precision precision) { return precision == Precision::fp64 ? DType::f64 : DType::f32; }
 
 std::int64_t element_count(const Shape& shape) {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/process/watch.h"
 #include "runtime/core/tensor.h"
-#include "runtime/core/watch.h"
 #include "runtime/device/buffer.h"
 #include "runtime/device/peak_rate.h"
 #include "runtime/device/timeline.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/core/nvml_library.h"
+#include "runtime/core/process/nvml_library.h"
 
 namespace ddptrain {
 namespace {

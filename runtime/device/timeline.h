@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/nvtx.h"
+#include "runtime/core/process/nvtx.h"
 
 namespace ddptrain {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "runtime/core/error.h"
+#include "runtime/core/files/json.h"
 #include "runtime/core/hash.h"
-#include "runtime/core/json.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {

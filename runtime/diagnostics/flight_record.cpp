@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 namespace ddptrain {
 namespace {
@@ -32,32 +33,31 @@ class WallClock {
   std::int64_t offset_;
 };
 
-bool write_lines(int file, const std::vector<Json>& lines) {
+bool write_lines(const Descriptor& file, const std::vector<Json>& lines) {
   std::string text;
   for (const Json& line : lines) text += line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
   for (std::string_view rest = text; !rest.empty();) {
-    const ssize_t written = write(file, rest.data(), rest.size());
+    const ssize_t written = write(file.get(), rest.data(), rest.size());
     if (written < 0) return false;
     rest.remove_prefix(static_cast<std::size_t>(written));
   }
   return true;
 }
 
-/// A descriptor of the folder, or -1.
-int open_private_folder(const std::string& path) {
+/// The folder, if it could be opened.
+Descriptor open_private_folder(const std::string& path) {
   mkdir(path.c_str(), S_IRWXU);  // or another rank of this job has made it
-  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  Descriptor folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat facts {};
-  if (folder < 0 || fstat(folder, &facts) != 0) return folder;
-  if (facts.st_uid == geteuid() && (facts.st_mode & (S_IRWXG | S_IRWXO)) == 0) return folder;
-  close(folder);
-  return -1;
+  if (!folder || fstat(folder.get(), &facts) != 0) return folder;
+  const bool is_private = facts.st_uid == geteuid() && (facts.st_mode & (S_IRWXG | S_IRWXO)) == 0;
+  return is_private ? std::move(folder) : Descriptor();
 }
 
-int open_shared_folder(const std::string& path) {
+Descriptor open_shared_folder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  return Descriptor(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
 /// What a rank does.
@@ -94,15 +94,10 @@ Json collective_line(const CollectiveRecord& each, const WallClock& clock) {
 }  // namespace
 
 FlightFile::FlightFile(const std::string& folder, bool is_private, const std::string& name) {
-  const int opened = is_private ? open_private_folder(folder) : open_shared_folder(folder);
-  if (opened < 0) return;
-  unlinkat(opened, name.c_str(), 0);
-  file_ = openat(opened, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  close(opened);
-}
-
-FlightFile::~FlightFile() {
-  if (file_ >= 0) close(file_);
+  const Descriptor opened = is_private ? open_private_folder(folder) : open_shared_folder(folder);
+  if (!opened) return;
+  unlinkat(opened.get(), name.c_str(), 0);
+  file_ = Descriptor(openat(opened.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
 }
 
 bool FlightFile::add(const FlightRecord& record) const {

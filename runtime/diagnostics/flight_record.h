@@ -3,7 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/watch.h"
+#include "runtime/core/files/descriptor.h"
+#include "runtime/core/process/watch.h"
 #include "runtime/diagnostics/peer_link.h"
 #include "runtime/diagnostics/thread_stacks.h"
 
@@ -38,16 +39,13 @@ class FlightFile {
   /// Creates `folder`, and the file `name` in it in place of an older one. No link is followed to another file. If
   /// `is_private`, other users have no access to the folder: one that they made, or a link to one, is not used.
   FlightFile(const std::string& folder, bool is_private, const std::string& name);
-  ~FlightFile();
-  FlightFile(const FlightFile&) = delete;
-  FlightFile& operator=(const FlightFile&) = delete;
 
   bool add(const FlightRecord& record) const;
   bool add_stacks(const std::vector<ThreadStack>& stacks) const;
   bool add_nccl_ras(const std::string& status) const;
 
  private:
-  int file_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace ddptrain

@@ -1,12 +1,16 @@
 #pragma once
 
+#include <cstdint>
+#include <iosfwd>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "runtime/core/memory_file.h"
-#include "runtime/core/scoped_environment.h"
-#include "runtime/diagnostics/nccl_log_parser.h"
+#include "runtime/core/files/memory_file.h"
+#include "runtime/core/process/scoped_environment.h"
 
 namespace ddptrain {
 
@@ -18,6 +22,29 @@ struct NcclUsage {
   std::string transport = "unknown";  ///< P2P/CUMEM, P2P/IPC, SHM, NET/IB ...; several, most frequent first, with "+".
   int channels = 0;                   ///< Of the largest all-reduce, or those that the communicator has.
 };
+
+/// What a collective of one size ran with; see NcclUsage.
+struct NcclChoice {
+  std::string algorithm;
+  std::string protocol;
+  int channels = 0;  ///< 0: the log does not tell.
+};
+
+/// The part of a log that runs and measurements report. (launch/ddptools/nccl_log.py reads the rest, for ddptopo.)
+struct NcclLog {
+  std::string version = "unknown";
+  int channels = 0;  ///< For collectives; 0: the log does not tell.
+  /// A channel with its ranks, and the transport there: P2P/CUMEM, SHM, NET/IB ...
+  std::set<std::pair<std::string, std::string>> connections;
+  std::string network;                ///< IB, Socket, AWS Libfabric ...; empty: the log does not tell.
+  std::vector<std::string> adapters;  ///< As NCCL lists them: [0]mlx5_0:1/IB ...
+  /// By collective and bytes; the last one of each. Where NCCL does not name the collective, it is empty.
+  std::map<std::pair<std::string, std::int64_t>, NcclChoice> choices;
+};
+
+/// Reads a log of NCCL 2.8 to 2.32, of one rank or of several mixed with each other and with a program's own output.
+/// Where lines contradict each other, the first one counts. Never throws for what the text holds.
+NcclLog read_nccl_log(std::istream& text);
 
 NcclUsage usage_of(const NcclLog& log);
 

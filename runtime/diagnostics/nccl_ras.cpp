@@ -3,12 +3,14 @@
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <utility>
+
+#include "runtime/core/files/descriptor.h"
 
 namespace ddptrain {
 namespace {
@@ -24,23 +26,16 @@ class Conversation {
     addrinfo* found = nullptr;
     if (getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) return;
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
-    for (const addrinfo* each = found; each != nullptr && socket_ < 0; each = each->ai_next) {
-      socket_ = socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      if (socket_ < 0 || ::connect(socket_, each->ai_addr, each->ai_addrlen) == 0) continue;
-      close(socket_);
-      socket_ = -1;
+    for (const addrinfo* each = found; each != nullptr && !is_open(); each = each->ai_next) {
+      Descriptor made(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      if (connect(made.get(), each->ai_addr, each->ai_addrlen) == 0) socket_ = std::move(made);
     }
   }
-  ~Conversation() {
-    if (socket_ >= 0) close(socket_);
-  }
-  Conversation(const Conversation&) = delete;
-  Conversation& operator=(const Conversation&) = delete;
 
-  bool is_open() const { return socket_ >= 0; }
+  bool is_open() const { return static_cast<bool>(socket_); }
   bool say(const std::string& line) const {
     const std::string text = line + "\n";
-    return ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
+    return send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
   }
   std::string line() {
     while (text_.find('\n') == std::string::npos) {
@@ -59,17 +54,17 @@ class Conversation {
  private:
   bool more() {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now()).count();
-    pollfd readable{socket_, POLLIN, 0};
+    pollfd readable{socket_.get(), POLLIN, 0};
     if (poll(&readable, 1, static_cast<int>(std::max<std::int64_t>(left, 0))) <= 0) return false;
     char bytes[4096];
-    const auto count = recv(socket_, bytes, sizeof(bytes), 0);
+    const auto count = recv(socket_.get(), bytes, sizeof(bytes), 0);
     if (count <= 0) return false;
     text_.append(bytes, static_cast<std::size_t>(count));
     return true;
   }
 
   Clock::time_point end_;
-  int socket_ = -1;
+  Descriptor socket_;
   std::string text_;
 };
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <string_view>
 
-#include "runtime/core/mapped_file.h"
+#include "runtime/core/files/mapped_file.h"
 
 namespace ddptrain {
 namespace {

@@ -4,7 +4,6 @@
 #include <ifaddrs.h>
 #include <spdlog/fmt/fmt.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cstddef>
 #include <sstream>
@@ -38,20 +37,13 @@ bool is_loopback(const sockaddr_in& address) { return ntohl(address.sin_addr.s_a
 PeerLink::PeerLink() : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
   sockaddr_in any{};
   any.sin_family = AF_INET;
-  if (socket_ >= 0 && bind(socket_, reinterpret_cast<const sockaddr*>(&any), sizeof(any)) != 0) {
-    close(socket_);
-    socket_ = -1;
-  }
-}
-
-PeerLink::~PeerLink() {
-  if (socket_ >= 0) close(socket_);
+  if (bind(socket_.get(), reinterpret_cast<const sockaddr*>(&any), sizeof(any)) != 0) socket_ = Descriptor();
 }
 
 std::string PeerLink::address() const {
   sockaddr_in own{};
   socklen_t length = sizeof(own);
-  if (socket_ < 0 || getsockname(socket_, reinterpret_cast<sockaddr*>(&own), &length) != 0) return {};
+  if (getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) return {};
   std::string text = fmt::format("{}", ntohs(own.sin_port));
   for (const std::string& address : own_addresses()) text += " " + address;
   return text;
@@ -82,7 +74,7 @@ void PeerLink::send(int to, Beat beat) {
   beat.rank = rank_;
   for (const sockaddr_in& address : peers_[static_cast<std::size_t>(to)].addresses) {
     // A rank that cannot be reached is noticed by its silence.
-    (void)!sendto(socket_, &beat, sizeof(beat), 0, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    (void)!sendto(socket_.get(), &beat, sizeof(beat), 0, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   }
 }
 
@@ -97,7 +89,7 @@ std::optional<Beat> PeerLink::receive() {
   sockaddr_in from{};
   socklen_t length = sizeof(from);
   for (;;) {
-    const auto bytes = recvfrom(socket_, &beat, sizeof(beat), 0, reinterpret_cast<sockaddr*>(&from), &length);
+    const auto bytes = recvfrom(socket_.get(), &beat, sizeof(beat), 0, reinterpret_cast<sockaddr*>(&from), &length);
     if (bytes < 0) return std::nullopt;
     const bool ours = bytes == sizeof(beat) && beat.key == key_ && beat.rank >= 0 && beat.rank != rank_ &&
                       static_cast<std::size_t>(beat.rank) < peers_.size();

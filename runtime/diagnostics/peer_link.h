@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/files/descriptor.h"
+
 namespace ddptrain {
 
 /// How far a rank is; what watchdogs tell each other.
@@ -35,11 +37,8 @@ struct Beat {
 class PeerLink {
  public:
   PeerLink();  ///< Open, or not where the system has no socket for it.
-  ~PeerLink();
-  PeerLink(const PeerLink&) = delete;
-  PeerLink& operator=(const PeerLink&) = delete;
 
-  int descriptor() const { return socket_; }  ///< -1: not open.
+  int descriptor() const { return socket_.get(); }  ///< -1: not open.
   /// Where this rank is reached, for connect() of others.
   std::string address() const;
   /// `addresses`, `hosts`: of all ranks.
@@ -57,7 +56,7 @@ class PeerLink {
     bool heard = false;
   };
 
-  int socket_ = -1;
+  Descriptor socket_;
   std::uint64_t key_ = 0;
   int rank_ = -1;
   std::vector<Peer> peers_;

@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/host_name.h"
-#include "runtime/core/signal_requests.h"
+#include "runtime/core/process/host_name.h"
+#include "runtime/core/process/signal_requests.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/flight_record.h"
 #include "runtime/diagnostics/nccl_ras.h"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "runtime/comm/world.h"
-#include "runtime/core/watch.h"
+#include "runtime/core/process/watch.h"
 
 namespace ddptrain {
 

@@ -1,9 +1,9 @@
 #include "runtime/topology/gpu_selection.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <optional>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -31,21 +31,15 @@ std::optional<std::vector<std::string>> chosen_gpus() {
   return entries;
 }
 
-bool is_gpu_file(const std::string& name) {
-  const std::string prefix = "nvidia";
-  return name.size() > prefix.size() && name.compare(0, prefix.size(), prefix) == 0 &&
-         std::all_of(name.begin() + static_cast<std::ptrdiff_t>(prefix.size()), name.end(),
-                     [](unsigned char c) { return std::isdigit(c) != 0; });
-}
-
 }  // namespace
 
 int visible_gpus(const std::filesystem::path& devices) {
   if (const auto chosen = chosen_gpus()) return static_cast<int>(chosen->size());
+  static const std::regex gpu_file("nvidia[0-9]+");
   std::error_code error;
   int count = 0;
   for (const auto& file : std::filesystem::directory_iterator(devices, error)) {
-    if (is_gpu_file(file.path().filename().string())) ++count;
+    if (std::regex_match(file.path().filename().string(), gpu_file)) ++count;
   }
   return count;
 }

@@ -14,17 +14,12 @@
 #include <sstream>
 #include <system_error>
 
+#include "runtime/topology/sysfs.h"
+
 namespace ddptrain {
 namespace {
 
 namespace fs = std::filesystem;
-
-template <class Value>
-std::optional<Value> value_in(const fs::path& file) {
-  Value value = {};
-  std::ifstream stream(file);
-  return stream >> value ? std::optional<Value>(value) : std::nullopt;
-}
 
 /// Inodes of the sockets that this process has open.
 std::set<std::string> own_sockets(const fs::path& procfs) {

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <regex>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include "runtime/core/error.h"
-#include "runtime/topology/bandwidth.h"
-#include "runtime/topology/nics.h"
-#include "runtime/topology/nvml.h"
 #include "runtime/topology/sysfs.h"
 
 namespace ddptrain {
@@ -21,39 +18,27 @@ namespace fs = std::filesystem;
 
 /// Folders named PREFIX0, PREFIX1 ... by number.
 std::map<int, fs::path> numbered_folders(const fs::path& folder, const std::string& prefix) {
+  const std::regex form(prefix + "([0-9]{1,7})");
   std::map<int, fs::path> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    const std::string number = name.substr(std::min(prefix.size(), name.size()));
-    const bool is_number = !number.empty() && number.size() < 8 &&
-                           std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (name.rfind(prefix, 0) == 0 && is_number) found.emplace(std::stoi(number), entry.path());
+  for (const fs::path& entry : sorted_entries(folder)) {
+    const std::string name = entry.filename().string();
+    std::smatch parts;
+    if (std::regex_match(name, parts, form)) found.emplace(std::stoi(parts[1]), entry);
   }
   return found;
-}
-
-std::string cpu_model(const fs::path& proc) {
-  std::ifstream info(proc / "cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const auto colon = line.find(": ");
-    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown";
 }
 
 /// The socket of a NUMA node's processors.
 std::optional<int> socket_of(const fs::path& node) {
   for (const auto& [index, folder] : numbered_folders(node, "cpu")) {
-    std::ifstream file(folder / "topology/physical_package_id");
-    int socket = -1;
-    if (file >> socket && socket >= 0) return socket;
+    const auto socket = value_in<int>(folder / "topology/physical_package_id");
+    if (socket.value_or(-1) >= 0) return socket;
   }
   return std::nullopt;
 }
 
 void add_processors(Machine& machine, const SystemFiles& files) {
-  machine.cpu_model = cpu_model(files.proc);
+  if (const std::string model = cpuinfo("model name", files.proc); !model.empty()) machine.cpu_model = model;
   const fs::path system = files.sysfs / "devices/system";
   std::set<std::string> packages;
   for (const auto& [index, folder] : numbered_folders(system / "cpu", "cpu")) {
@@ -109,25 +94,6 @@ void add_nic_links(Machine& machine, const SystemFiles& files) {
   }
 }
 
-/// Every pair of GPUs with its label, by indices.
-std::vector<std::pair<GpuIndices, std::string>> labelled_pairs(const Machine& machine) {
-  std::vector<std::pair<GpuIndices, std::string>> pairs;
-  for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
-    for (std::size_t j = i + 1; j < machine.gpus.size(); ++j) {
-      pairs.push_back({{machine.gpus[i].index, machine.gpus[j].index}, machine.links[i][j]});
-    }
-  }
-  return pairs;
-}
-
-bool nearer(const std::pair<GpuIndices, std::string>& a, const std::pair<GpuIndices, std::string>& b) {
-  return distance_of(a.second) < distance_of(b.second);
-}
-
-bool any_unknown(const std::vector<std::pair<GpuIndices, std::string>>& pairs) {
-  return std::any_of(pairs.begin(), pairs.end(), [](const auto& pair) { return pair.second == "unknown"; });
-}
-
 /// The NICs that count, as rows of machine.links.
 std::vector<std::size_t> relevant_nics(const Machine& machine) {
   std::vector<std::size_t> rdma;
@@ -155,30 +121,6 @@ std::vector<std::string> nearest_nics(const Machine& machine, std::size_t gpu, c
 
 }  // namespace
 
-DriverFacts driver_facts(std::vector<std::string> pci_bus_ids) {
-  DriverFacts facts;
-  const auto nvml = Nvml::open();
-  if (nvml && pci_bus_ids.empty()) pci_bus_ids = nvml->pci_bus_ids();
-  for (const std::string& id : pci_bus_ids) {
-    GpuInfo gpu;
-    gpu.index = static_cast<int>(facts.gpus.size());
-    gpu.pci = normalized_pci_bus_id(id);
-    if (const Nvml::Device device = nvml ? nvml->device(gpu.pci) : nullptr) {
-      gpu.name = nvml->name(device);
-      if (const auto link = nvml->pcie_link(device)) {
-        gpu.pcie = PcieLink{link->generation, link->width, pcie_gb_per_s(link->generation, link->width)};
-      }
-      const Nvml::Links links = nvml->links(device);
-      gpu.nvlinks_to_switch = links.to_switches;
-      gpu.nvlinks = links.to_switches + static_cast<int>(links.peers.size());
-      gpu.nvlink_gb_per_s = nvlink_gb_per_s(nvml->nvlink_generation(device));
-    }
-    facts.gpus.push_back(std::move(gpu));
-  }
-  if (!facts.gpus.empty()) facts.pairs = gpu_pairs(pci_bus_ids);
-  return facts;
-}
-
 Machine describe_machine(const std::string& hostname, DriverFacts facts, const SystemFiles& files) {
   Machine machine;
   machine.hostname = hostname;
@@ -195,24 +137,22 @@ Machine describe_machine(const std::string& hostname, DriverFacts facts, const S
   return machine;
 }
 
-std::optional<GpuIndices> nearest_pair(const Machine& machine) {
-  const auto pairs = labelled_pairs(machine);
-  if (pairs.empty()) return std::nullopt;
-  const auto best = std::min_element(pairs.begin(), pairs.end(), nearer);
-  const bool certain = pairs.size() == 1 || !any_unknown(pairs) || best->second.rfind("NV", 0) == 0;
-  return certain ? std::optional(best->first) : std::nullopt;
-}
-
-std::optional<GpuIndices> farthest_pair(const Machine& machine) {
-  const auto pairs = labelled_pairs(machine);
-  if (pairs.empty() || (pairs.size() > 1 && any_unknown(pairs))) return std::nullopt;
-  return std::max_element(pairs.begin(), pairs.end(), nearer)->first;
-}
-
-bool all_pairs_equal(const Machine& machine) {
-  const auto pairs = labelled_pairs(machine);
-  return !pairs.empty() && !any_unknown(pairs) &&
-         std::all_of(pairs.begin(), pairs.end(), [&](const auto& pair) { return pair.second == pairs[0].second; });
+ComparedPairs compare_pairs(const Machine& machine) {
+  std::vector<GpuIndices> pairs;
+  for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+    for (std::size_t j = i + 1; j < machine.gpus.size(); ++j) pairs.push_back({i, j});
+  }
+  if (pairs.empty()) return {};
+  const auto label = [&](const GpuIndices& pair) { return machine.links[pair.a][pair.b]; };
+  const auto distance = [&](const GpuIndices& pair) { return distance_of(label(pair)); };
+  const auto nearest = std::ranges::min_element(pairs, {}, distance);
+  const auto farthest = std::ranges::max_element(pairs, {}, distance);
+  const bool all_known = pairs.size() == 1 || label(*farthest) != "unknown";
+  ComparedPairs compared;
+  if (all_known || label(*nearest).starts_with("NV")) compared.nearest = *nearest;
+  if (all_known) compared.farthest = *farthest;
+  compared.all_equal = label(*farthest) != "unknown" && label(*nearest) == label(*farthest);
+  return compared;
 }
 
 std::vector<std::vector<std::string>> nics_of_gpus(const Machine& machine) {
@@ -224,8 +164,8 @@ std::vector<std::vector<std::string>> nics_of_gpus(const Machine& machine) {
 
 std::vector<SharedNics> shared_nics(const Machine& machine) {
   const auto of_gpus = nics_of_gpus(machine);
-  std::map<std::vector<std::string>, std::vector<int>> groups;
-  for (std::size_t gpu = 0; gpu < machine.gpus.size(); ++gpu) groups[of_gpus[gpu]].push_back(machine.gpus[gpu].index);
+  std::map<std::vector<std::string>, std::vector<std::size_t>> groups;
+  for (std::size_t gpu = 0; gpu < machine.gpus.size(); ++gpu) groups[of_gpus[gpu]].push_back(gpu);
   std::vector<SharedNics> shared;
   for (const auto& [names, gpus] : groups) {
     if (!names.empty() && gpus.size() > names.size()) shared.push_back({names, gpus});
@@ -252,6 +192,17 @@ std::vector<std::string> shared_nic_warnings(const Machine& machine, const std::
         sharing.size(), nics.size() == 1 ? "its" : "a card's"));
   }
   return lines;
+}
+
+std::string topology_label(int ranks, int nodes, const std::vector<std::string>& gpus) {
+  if (ranks <= 1) return "none";
+  if (nodes > 1) return "NET";
+  if (gpus.empty()) return "host";
+  const auto pairs = driver_facts(gpus).pairs;
+  if (!pairs) return "unknown";
+  std::vector<std::string> labels;
+  for (const GpuPair& pair : *pairs) labels.push_back(link_label(pair));
+  return slowest_link(labels);
 }
 
 }  // namespace ddptrain

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <cstddef>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "runtime/topology/gpu_links.h"
+#include "runtime/topology/links.h"
 #include "runtime/topology/pci.h"
 
 namespace ddptrain {
@@ -15,9 +17,12 @@ struct PcieLink {
   int width = 0;                   ///< Lanes.
   std::optional<double> gb_per_s;  ///< Theoretical, one direction.
 };
+inline PcieLink pcie_link_of(int generation, int width) {
+  return {generation, width, pcie_gb_per_s(generation, width)};
+}
 
+/// The GPUs of a machine are numbered as CUDA does where the program has CUDA, otherwise as the driver does.
 struct GpuInfo {
-  int index = 0;
   std::string name = "unknown";
   std::string pci;  ///< Normalized bus id.
   std::vector<std::string> pci_path;
@@ -48,13 +53,13 @@ struct NumaNode {
 /// GPUs that have the same nearest NICs, where there are fewer NICs than GPUs.
 struct SharedNics {
   std::vector<std::string> nics;
-  std::vector<int> gpus;
+  std::vector<std::size_t> gpus;
 };
 
-/// A pair of GPUs by index, the lower one first.
+/// A pair of GPUs by number, the lower one first.
 struct GpuIndices {
-  int a = 0;
-  int b = 0;
+  std::size_t a = 0;
+  std::size_t b = 0;
 };
 
 /// The devices of a host and the links between them. Rows and columns of `links`: the GPUs, then the NICs.
@@ -74,22 +79,28 @@ struct Machine {
 /// What the driver reports about the GPUs.
 struct DriverFacts {
   std::vector<GpuInfo> gpus;                          ///< Without NUMA node, affinity and path, which come from sysfs.
-  std::optional<std::vector<GpuPair>> pairs;          ///< From gpu_pairs(); nullopt: the links are unknown.
+  std::optional<std::vector<GpuPair>> pairs;          ///< 0 and 1, 0 and 2 ...; nullopt: the links are unknown.
   std::vector<std::vector<std::optional<bool>>> p2p;  ///< Empty: unknown.
 };
 
 /// Asks NVML about these GPUs; an empty list stands for all GPUs. Without a driver there are no GPUs.
 DriverFacts driver_facts(std::vector<std::string> pci_bus_ids);
 
+/// The network devices that have a PCI function: InfiniBand and RoCE first, each group in the order of names. A port
+/// that has both an RDMA and an Ethernet name appears once, under its RDMA name.
+std::vector<NicInfo> find_nics(const std::filesystem::path& sysfs = "/sys");
+
 /// Adds processors, NUMA nodes, NICs and links from sysfs and procfs.
 Machine describe_machine(const std::string& hostname, DriverFacts facts, const SystemFiles& files = {});
 
 /// The nearest and the farthest two GPUs; of equal pairs the one with the lowest indices. nullopt: there are fewer than
 /// two GPUs, or an unknown link could change the answer.
-std::optional<GpuIndices> nearest_pair(const Machine& machine);
-std::optional<GpuIndices> farthest_pair(const Machine& machine);
-/// Whether there are at least two GPUs, and all pairs have the same known link.
-bool all_pairs_equal(const Machine& machine);
+struct ComparedPairs {
+  std::optional<GpuIndices> nearest;
+  std::optional<GpuIndices> farthest;
+  bool all_equal = false;  ///< There are at least two GPUs, and all pairs have the same known link.
+};
+ComparedPairs compare_pairs(const Machine& machine);
 
 /// For each of `gpus`, the nearest NICs: through them it talks to other hosts. If there are InfiniBand or RoCE NICs,
 /// only these count. Empty where links are unknown and there are several NICs.
@@ -107,5 +118,10 @@ struct RankOfGpu {
 /// A line, with the host's name and what to do, for each group of ranks that talk to other hosts through fewer NICs
 /// than they are.
 std::vector<std::string> shared_nic_warnings(const Machine& machine, const std::vector<RankOfGpu>& ranks);
+
+/// A short label for the connection between the ranks of a job: "none" for one rank, "NET" between nodes, "host" on the
+/// CPU; otherwise the farthest link between two GPUs of this node: NV#, PIX, PXB, PHB, NODE, SYS, or "unknown" if the
+/// machine hides it. `gpus`: PCI bus ids of the GPUs of this node's ranks; empty on the CPU.
+std::string topology_label(int ranks, int nodes, const std::vector<std::string>& gpus);
 
 }  // namespace ddptrain

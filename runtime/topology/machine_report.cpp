@@ -4,8 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
-#include "runtime/core/text_table.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 
@@ -25,7 +24,7 @@ constexpr const char* kLegend =
     "  SYS      the link between NUMA nodes\n"
     "  unknown  hidden, as virtual machines do\n";
 
-std::string gpu_name(int index) { return fmt::format("GPU{}", index); }
+std::string gpu_name(std::size_t number) { return fmt::format("GPU{}", number); }
 
 std::string gigabytes(const std::optional<double>& rate) { return rate ? fmt::format("{:.4g}", *rate) : "unknown"; }
 
@@ -57,7 +56,7 @@ std::string processors_text(const Machine& machine) {
 
 std::string matrix_text(const Machine& machine) {
   Rows rows = {{""}};
-  for (const GpuInfo& gpu : machine.gpus) rows.push_back({gpu_name(gpu.index)});
+  for (std::size_t gpu = 0; gpu < machine.gpus.size(); ++gpu) rows.push_back({gpu_name(gpu)});
   for (const NicInfo& nic : machine.nics) rows.push_back({nic.name});
   for (std::size_t i = 1; i < rows.size(); ++i) rows[0].push_back(rows[i][0]);
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
@@ -78,7 +77,7 @@ std::string pcie_text(const std::optional<PcieLink>& pcie) {
 std::string gpus_text(const Machine& machine) {
   Rows rows = {{"GPU", "name", "PCI", "PCIe", "GB/s", "NVLinks", "GB/s each"}};
   for (const GpuInfo& gpu : machine.gpus) {
-    rows.push_back({gpu_name(gpu.index), gpu.name, gpu.pci, pcie_text(gpu.pcie),
+    rows.push_back({gpu_name(rows.size() - 1), gpu.name, gpu.pci, pcie_text(gpu.pcie),
                     gigabytes(gpu.pcie ? gpu.pcie->gb_per_s : std::nullopt), std::to_string(gpu.nvlinks),
                     gpu.nvlinks > 0 ? gigabytes(gpu.nvlink_gb_per_s) : "-"});
   }
@@ -99,35 +98,30 @@ template <class Cell>
 std::string gpu_matrix(const Machine& machine, const char* title, const Cell& cell) {
   Rows rows = {{""}};
   for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
-    rows[0].push_back(gpu_name(machine.gpus[i].index));
-    rows.push_back({gpu_name(machine.gpus[i].index)});
+    rows[0].push_back(gpu_name(i));
+    rows.push_back({gpu_name(i)});
     for (std::size_t j = 0; j < machine.gpus.size(); ++j) rows.back().push_back(i == j ? "X" : cell(i, j));
   }
   return fmt::format("\n{}\n{}", title, text_table(rows));
 }
 
-std::string pair_text(const Machine& machine, const std::optional<GpuIndices>& pair) {
+std::string pair_text(const Machine& machine, const std::optional<GpuIndices>& pair, bool all_equal) {
   if (!pair) return "unknown";
-  const auto position = [&](int index) {
-    const auto gpu =
-        std::find_if(machine.gpus.begin(), machine.gpus.end(), [&](const auto& g) { return g.index == index; });
-    return static_cast<std::size_t>(gpu - machine.gpus.begin());
-  };
-  return fmt::format("{},{} ({}{})", pair->a, pair->b, machine.links[position(pair->a)][position(pair->b)],
-                     all_pairs_equal(machine) && machine.gpus.size() > 2 ? ", as all pairs are" : "");
+  return fmt::format("{},{} ({}{})", pair->a, pair->b, machine.links[pair->a][pair->b],
+                     all_equal && machine.gpus.size() > 2 ? ", as all pairs are" : "");
 }
 
 std::string summary_text(const Machine& machine) {
   Rows rows;
   if (machine.gpus.size() > 1) {
-    rows.push_back({"Nearest pair", pair_text(machine, nearest_pair(machine))});
-    rows.push_back({"Farthest pair", pair_text(machine, farthest_pair(machine))});
+    const ComparedPairs pairs = compare_pairs(machine);
+    rows.push_back({"Nearest pair", pair_text(machine, pairs.nearest, pairs.all_equal)});
+    rows.push_back({"Farthest pair", pair_text(machine, pairs.farthest, pairs.all_equal)});
   }
   const auto nics = nics_of_gpus(machine);
   for (std::size_t i = 0; machine.nics.size() > 1 && i < nics.size(); ++i) {
     if (nics[i].empty()) continue;
-    rows.push_back(
-        {"Network card", fmt::format("{} through {}", gpu_name(machine.gpus[i].index), fmt::join(nics[i], ", "))});
+    rows.push_back({"Network card", fmt::format("{} through {}", gpu_name(i), fmt::join(nics[i], ", "))});
   }
   for (const SharedNics& shared : shared_nics(machine)) {
     rows.push_back({"Shared NIC", fmt::format("GPUs {} share {}: to other hosts, each has 1/{} of its rate",
@@ -142,8 +136,8 @@ json pcie_json(const std::optional<PcieLink>& pcie) {
   return {{"generation", pcie->generation}, {"width", pcie->width}, {"gb_per_s", or_null(pcie->gb_per_s)}};
 }
 
-json gpu_json(const GpuInfo& gpu) {
-  return {{"index", gpu.index},
+json gpu_json(const GpuInfo& gpu, std::size_t number) {
+  return {{"index", number},
           {"name", gpu.name},
           {"pci", gpu.pci},
           {"pci_path", gpu.pci_path},
@@ -197,6 +191,7 @@ std::string machine_text(const Machine& machine) {
 }
 
 json machine_json(const Machine& machine) {
+  const ComparedPairs pairs = compare_pairs(machine);
   json host = {
       {"hostname", machine.hostname},
       {"cpu", {{"model", machine.cpu_model}, {"logical", machine.cpus}, {"sockets", or_null(machine.sockets)}}},
@@ -206,15 +201,15 @@ json machine_json(const Machine& machine) {
       {"links", machine.links},
       {"gb_per_s", matrix_json(machine.gb_per_s)},
       {"p2p", matrix_json(machine.p2p)},
-      {"nearest_pair", pair_json(nearest_pair(machine))},
-      {"farthest_pair", pair_json(farthest_pair(machine))},
-      {"all_pairs_equal", all_pairs_equal(machine)},
+      {"nearest_pair", pair_json(pairs.nearest)},
+      {"farthest_pair", pair_json(pairs.farthest)},
+      {"all_pairs_equal", pairs.all_equal},
       {"nics_of_gpus", nics_of_gpus(machine)},
       {"shared_nics", json::array()}};
   for (const NumaNode& node : machine.numa_nodes) {
     host["numa_nodes"].push_back({{"index", node.index}, {"socket", or_null(node.socket)}, {"cpus", node.cpus}});
   }
-  for (const GpuInfo& gpu : machine.gpus) host["gpus"].push_back(gpu_json(gpu));
+  for (const GpuInfo& gpu : machine.gpus) host["gpus"].push_back(gpu_json(gpu, host["gpus"].size()));
   for (const NicInfo& nic : machine.nics) host["nics"].push_back(nic_json(nic));
   for (const SharedNics& shared : shared_nics(machine)) {
     host["shared_nics"].push_back({{"nics", shared.nics}, {"gpus", shared.gpus}});

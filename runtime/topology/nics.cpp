@@ -1,13 +1,10 @@
-#include "runtime/topology/nics.h"
-
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <regex>
 #include <string>
 #include <system_error>
 
-#include "runtime/topology/bandwidth.h"
+#include "runtime/topology/machine.h"
 #include "runtime/topology/sysfs.h"
 
 namespace ddptrain {
@@ -33,9 +30,8 @@ std::string pci_function_of(const fs::path& device) {
 std::optional<double> rdma_speed(const fs::path& device) {
   std::optional<double> fastest;
   for (const auto& port : sorted_entries(device / "ports")) {
-    std::ifstream file(port / "rate");
-    double rate = 0.0;
-    if (file >> rate && rate > fastest.value_or(0.0)) fastest = rate;
+    const auto rate = value_in<double>(port / "rate");
+    if (rate.value_or(0.0) > fastest.value_or(0.0)) fastest = rate;
   }
   return fastest;
 }
@@ -48,9 +44,8 @@ std::string rdma_kind(const fs::path& device) {
 }
 
 std::optional<double> ethernet_speed(const fs::path& device) {
-  std::ifstream file(device / "speed");  // Mbit/s; an error or -1 if the device does not report it
-  double megabits = 0.0;
-  return file >> megabits && megabits > 0.0 ? std::optional(megabits / 1000.0) : std::nullopt;
+  const double megabits = value_in<double>(device / "speed").value_or(-1.0);  // or -1 in the file
+  return megabits > 0.0 ? std::optional(megabits / 1000.0) : std::nullopt;
 }
 
 /// "32.0 GT/s PCIe" and "16"; other words, or no files, if the device does not report them.
@@ -58,48 +53,31 @@ std::optional<PcieLink> pcie_link(const std::string& function, const fs::path& s
   constexpr std::array<double, 7> kGigatransfers = {2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0};  // by generation
   constexpr int kMostLanes = 32;
   const fs::path device = sysfs / "bus/pci/devices" / function;
-  std::ifstream speed_file(device / "current_link_speed");
-  std::ifstream width_file(device / "current_link_width");
-  double speed = 0.0;
-  int width = 0;
-  if (!(speed_file >> speed) || !(width_file >> width) || width < 1 || width > kMostLanes) return std::nullopt;
+  const auto speed = value_in<double>(device / "current_link_speed");
+  const int width = value_in<int>(device / "current_link_width").value_or(0);
   const auto found = std::find(kGigatransfers.begin(), kGigatransfers.end(), speed);
-  if (found == kGigatransfers.end()) return std::nullopt;
-  const int generation = static_cast<int>(found - kGigatransfers.begin()) + 1;
-  return PcieLink{generation, width, pcie_gb_per_s(generation, width)};
-}
-
-NicInfo nic(const fs::path& device, const std::string& function, const fs::path& sysfs) {
-  NicInfo info;
-  info.name = device.filename().string();
-  info.pci = function;
-  info.pci_path = pci_path(function, sysfs);
-  info.numa_node = numa_node_of(function, sysfs);
-  info.pcie = pcie_link(function, sysfs);
-  return info;
+  if (found == kGigatransfers.end() || width < 1 || width > kMostLanes) return std::nullopt;
+  return pcie_link_of(static_cast<int>(found - kGigatransfers.begin()) + 1, width);
 }
 
 }  // namespace
 
 std::vector<NicInfo> find_nics(const fs::path& sysfs) {
   std::vector<NicInfo> nics;
-  for (const auto& device : sorted_entries(sysfs / "class/infiniband")) {
-    const std::string function = pci_function_of(device);
-    if (function.empty()) continue;
-    NicInfo info = nic(device, function, sysfs);
-    info.kind = rdma_kind(device);
-    info.speed_gbit = rdma_speed(device);
-    nics.push_back(std::move(info));
-  }
-  for (const auto& device : sorted_entries(sysfs / "class/net")) {
-    const std::string function = pci_function_of(device);
-    const bool listed =
-        std::any_of(nics.begin(), nics.end(), [&](const NicInfo& known) { return known.pci == function; });
-    if (function.empty() || listed) continue;
-    NicInfo info = nic(device, function, sysfs);
-    info.kind = "ethernet";
-    info.speed_gbit = ethernet_speed(device);
-    nics.push_back(std::move(info));
+  for (const bool rdma : {true, false}) {
+    for (const auto& device : sorted_entries(sysfs / "class" / (rdma ? "infiniband" : "net"))) {
+      const std::string function = pci_function_of(device);
+      const bool listed = !rdma && std::ranges::find(nics, function, &NicInfo::pci) != nics.end();
+      if (function.empty() || listed) continue;
+      NicInfo& info = nics.emplace_back();
+      info.name = device.filename().string();
+      info.pci = function;
+      info.pci_path = pci_path(function, sysfs);
+      info.kind = rdma ? rdma_kind(device) : "ethernet";
+      info.numa_node = numa_node_of(function, sysfs);
+      info.pcie = pcie_link(function, sysfs);
+      info.speed_gbit = rdma ? rdma_speed(device) : ethernet_speed(device);
+    }
   }
   return nics;
 }

@@ -13,15 +13,8 @@ namespace ddptrain {
 
 namespace {
 
-struct FreeTopology {
-  void operator()(hwloc_topology_t topology) const { hwloc_topology_destroy(topology); }
-};
-using Topology = std::unique_ptr<hwloc_topology, FreeTopology>;
-
-struct FreeBitmap {
-  void operator()(hwloc_bitmap_t bitmap) const { hwloc_bitmap_free(bitmap); }
-};
-using Bitmap = std::unique_ptr<hwloc_bitmap_s, FreeBitmap>;
+using Topology = std::unique_ptr<hwloc_topology, decltype([](auto* topology) { hwloc_topology_destroy(topology); })>;
+using Bitmap = std::unique_ptr<hwloc_bitmap_s, decltype([](auto* bitmap) { hwloc_bitmap_free(bitmap); })>;
 
 /// Cores and memory, and which of them this process may use. Without devices, whose discovery takes seconds.
 Topology load_topology() {

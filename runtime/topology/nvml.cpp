@@ -1,7 +1,10 @@
-#include "runtime/topology/nvml.h"
-
+#include <algorithm>
 #include <array>
+#include <memory>
 
+#include "runtime/core/process/nvml_library.h"
+#include "runtime/topology/links.h"
+#include "runtime/topology/machine.h"
 #include "runtime/topology/pci.h"
 
 namespace ddptrain {
@@ -9,6 +12,14 @@ namespace ddptrain {
 namespace {
 
 // The part of NVML's stable binary interface that is used here.
+using Device = struct nvmlDevice_st*;
+
+struct PciInfo {
+  char legacy_bus_id[16];
+  unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+  char bus_id[32];
+};
+
 constexpr int kSuccess = NvmlLibrary::kSuccess;
 constexpr unsigned kMostLinks = 18;
 constexpr int kLinkActive = 1;
@@ -16,121 +27,164 @@ constexpr int kRemoteIsGpu = 0;
 constexpr int kRemoteIsSwitch = 2;
 constexpr int kRemoteUnknown = 255;
 
-}  // namespace
-
-struct Nvml::Calls {
-  struct PciInfo {
-    char legacy_bus_id[16];
-    unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
-    char bus_id[32];
-  };
-
-  int (*handle_by_bus_id)(const char*, Device*);
-  int (*link_state)(Device, unsigned, int*);
-  int (*remote_type)(Device, unsigned, int*);
-  int (*remote_pci)(Device, unsigned, PciInfo*);
-  int (*ancestor)(Device, Device, int*);
-  int (*count)(unsigned*);
-  int (*handle_by_index)(unsigned, Device*);
-  int (*pci_info)(Device, PciInfo*);
-  int (*name)(Device, char*, unsigned);
-  int (*pcie_generation)(Device, unsigned*);
-  int (*pcie_width)(Device, unsigned*);
-  int (*nvlink_version)(Device, unsigned, unsigned*);
-
-  bool load(const NvmlLibrary& library) {
-    return library.find("nvmlDeviceGetHandleByPciBusId_v2", handle_by_bus_id) &&
-           library.find("nvmlDeviceGetNvLinkState", link_state) &&
-           library.find("nvmlDeviceGetNvLinkRemoteDeviceType", remote_type) &&
-           library.find("nvmlDeviceGetNvLinkRemotePciInfo_v2", remote_pci) &&
-           library.find("nvmlDeviceGetTopologyCommonAncestor", ancestor) &&
-           library.find("nvmlDeviceGetCount_v2", count) &&
-           library.find("nvmlDeviceGetHandleByIndex_v2", handle_by_index) &&
-           library.find("nvmlDeviceGetPciInfo_v3", pci_info) && library.find("nvmlDeviceGetName", name) &&
-           library.find("nvmlDeviceGetMaxPcieLinkGeneration", pcie_generation) &&
-           library.find("nvmlDeviceGetMaxPcieLinkWidth", pcie_width) &&
-           library.find("nvmlDeviceGetNvLinkVersion", nvlink_version);
-  }
+/// The active NVLinks of a GPU.
+struct Links {
+  std::vector<std::string> peers;  ///< Normalized bus id of the GPU at the other end, one for each link.
+  int to_switches = 0;
 };
 
-Nvml::Nvml(std::unique_ptr<NvmlLibrary> library, std::unique_ptr<Calls> calls)
-    : library_(std::move(library)), calls_(std::move(calls)) {}
+/// What NVIDIA's management library tells of GPUs and the links between them.
+class Nvml {
+ public:
+  static std::unique_ptr<Nvml> open() {  ///< Null: there is no driver.
+    auto nvml = std::make_unique<Nvml>();
+    nvml->library_ = NvmlLibrary::open();
+    return nvml->library_ != nullptr && nvml->has_all_calls() ? std::move(nvml) : nullptr;
+  }
 
-Nvml::~Nvml() = default;
-
-std::unique_ptr<Nvml> Nvml::open() {
-  std::unique_ptr<NvmlLibrary> library = NvmlLibrary::open();
-  auto calls = std::make_unique<Calls>();
-  if (library == nullptr || !calls->load(*library)) return nullptr;
-  return std::unique_ptr<Nvml>(new Nvml(std::move(library), std::move(calls)));
-}
-
-Nvml::Device Nvml::device(const std::string& pci_bus_id) const {
-  Device device = nullptr;
-  return calls_->handle_by_bus_id(pci_bus_id.c_str(), &device) == kSuccess ? device : nullptr;
-}
-
-std::vector<std::string> Nvml::pci_bus_ids() const {
-  std::vector<std::string> ids;
-  unsigned count = 0;
-  if (calls_->count(&count) != kSuccess) return ids;
-  for (unsigned i = 0; i < count; ++i) {
+  /// Null: NVML knows no such GPU.
+  Device device(const std::string& pci_bus_id) const {
     Device device = nullptr;
-    Calls::PciInfo info{};
-    if (calls_->handle_by_index(i, &device) != kSuccess || calls_->pci_info(device, &info) != kSuccess) continue;
-    ids.push_back(normalized_pci_bus_id(info.bus_id));
+    return handle_by_bus_id_(pci_bus_id.c_str(), &device) == kSuccess ? device : nullptr;
   }
-  return ids;
-}
 
-std::string Nvml::name(Device device) const {
-  std::array<char, 96> text{};
-  return calls_->name(device, text.data(), text.size()) == kSuccess ? text.data() : "unknown";
-}
-
-std::optional<Nvml::PcieLink> Nvml::pcie_link(Device device) const {
-  unsigned generation = 0;
-  unsigned width = 0;
-  if (calls_->pcie_generation(device, &generation) != kSuccess) return std::nullopt;
-  if (calls_->pcie_width(device, &width) != kSuccess || generation == 0 || width == 0) return std::nullopt;
-  return PcieLink{static_cast<int>(generation), static_cast<int>(width)};
-}
-
-int Nvml::nvlink_generation(Device device) const {
-  // nvmlNvlinkVersion_t: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0
-  constexpr std::array<int, 8> kGenerations = {0, 1, 2, 2, 3, 3, 4, 5};
-  for (unsigned link = 0; link < kMostLinks; ++link) {
-    int state = 0;
-    unsigned version = 0;
-    if (calls_->link_state(device, link, &state) != kSuccess || state != kLinkActive) continue;
-    if (calls_->nvlink_version(device, link, &version) != kSuccess || version >= kGenerations.size()) return 0;
-    return kGenerations[version];
+  /// Of all GPUs of the machine, in NVML's order.
+  std::vector<std::string> pci_bus_ids() const {
+    std::vector<std::string> ids;
+    unsigned count = 0;
+    if (count_(&count) != kSuccess) return ids;
+    for (unsigned i = 0; i < count; ++i) {
+      Device device = nullptr;
+      PciInfo info{};
+      if (handle_by_index_(i, &device) == kSuccess && pci_info_(device, &info) == kSuccess) ids.push_back(info.bus_id);
+    }
+    return ids;
   }
-  return 0;
+
+  std::string name(Device device) const {
+    std::array<char, 96> text{};
+    return name_(device, text.data(), text.size()) == kSuccess ? text.data() : "unknown";
+  }
+
+  /// The fastest rate that GPU and slot allow.
+  std::optional<PcieLink> pcie_link(Device device) const {
+    unsigned generation = 0;
+    unsigned width = 0;
+    if (pcie_generation_(device, &generation) != kSuccess || pcie_width_(device, &width) != kSuccess) return {};
+    if (generation == 0 || width == 0) return std::nullopt;
+    return pcie_link_of(static_cast<int>(generation), static_cast<int>(width));
+  }
+
+  Links links(Device device) const {
+    Links links;
+    for (unsigned link = 0; link < kMostLinks; ++link) {
+      if (!is_active(device, link)) continue;
+      int type = kRemoteUnknown;
+      if (remote_type_(device, link, &type) != kSuccess) type = kRemoteUnknown;
+      PciInfo remote{};
+      const bool has_remote = remote_pci_(device, link, &remote) == kSuccess;
+      if (type == kRemoteIsSwitch) {
+        ++links.to_switches;
+      } else if (has_remote && (type == kRemoteIsGpu || type == kRemoteUnknown)) {
+        links.peers.push_back(normalized_pci_bus_id(remote.bus_id));
+      }
+    }
+    return links;
+  }
+
+  /// Of the active links; 0: NVML does not report it.
+  int nvlink_generation(Device device) const {
+    // nvmlNvlinkVersion_t: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0
+    constexpr std::array<int, 8> kGenerations = {0, 1, 2, 2, 3, 3, 4, 5};
+    for (unsigned link = 0; link < kMostLinks; ++link) {
+      if (!is_active(device, link)) continue;
+      unsigned version = 0;
+      const bool known = nvlink_version_(device, link, &version) == kSuccess && version < kGenerations.size();
+      return known ? kGenerations[version] : 0;
+    }
+    return 0;
+  }
+
+  std::optional<PcieAncestor> common_ancestor(Device a, Device b) const {
+    int level = 0;
+    return ancestor_(a, b, &level) == kSuccess ? std::optional(static_cast<PcieAncestor>(level)) : std::nullopt;
+  }
+
+ private:
+  bool has_all_calls() {
+    return library_->find("nvmlDeviceGetHandleByPciBusId_v2", handle_by_bus_id_) &&
+           library_->find("nvmlDeviceGetNvLinkState", link_state_) &&
+           library_->find("nvmlDeviceGetNvLinkRemoteDeviceType", remote_type_) &&
+           library_->find("nvmlDeviceGetNvLinkRemotePciInfo_v2", remote_pci_) &&
+           library_->find("nvmlDeviceGetTopologyCommonAncestor", ancestor_) &&
+           library_->find("nvmlDeviceGetCount_v2", count_) &&
+           library_->find("nvmlDeviceGetHandleByIndex_v2", handle_by_index_) &&
+           library_->find("nvmlDeviceGetPciInfo_v3", pci_info_) && library_->find("nvmlDeviceGetName", name_) &&
+           library_->find("nvmlDeviceGetMaxPcieLinkGeneration", pcie_generation_) &&
+           library_->find("nvmlDeviceGetMaxPcieLinkWidth", pcie_width_) &&
+           library_->find("nvmlDeviceGetNvLinkVersion", nvlink_version_);
+  }
+
+  bool is_active(Device device, unsigned link) const {
+    int state = 0;
+    return link_state_(device, link, &state) == kSuccess && state == kLinkActive;
+  }
+
+  std::unique_ptr<NvmlLibrary> library_;
+  int (*handle_by_bus_id_)(const char*, Device*);
+  int (*link_state_)(Device, unsigned, int*);
+  int (*remote_type_)(Device, unsigned, int*);
+  int (*remote_pci_)(Device, unsigned, PciInfo*);
+  int (*ancestor_)(Device, Device, int*);
+  int (*count_)(unsigned*);
+  int (*handle_by_index_)(unsigned, Device*);
+  int (*pci_info_)(Device, PciInfo*);
+  int (*name_)(Device, char*, unsigned);
+  int (*pcie_generation_)(Device, unsigned*);
+  int (*pcie_width_)(Device, unsigned*);
+  int (*nvlink_version_)(Device, unsigned, unsigned*);
+};
+
+int nvlinks_between(const Links& a, const std::string& id_a, const Links& b, const std::string& id_b) {
+  const auto direct_a = std::count(a.peers.begin(), a.peers.end(), id_b);
+  const auto direct_b = std::count(b.peers.begin(), b.peers.end(), id_a);
+  const int direct = static_cast<int>(std::min(direct_a, direct_b));
+  return direct > 0 ? direct : std::min(a.to_switches, b.to_switches);
 }
 
-Nvml::Links Nvml::links(Device device) const {
-  Links links;
-  for (unsigned link = 0; link < kMostLinks; ++link) {
-    int state = 0;
-    if (calls_->link_state(device, link, &state) != kSuccess || state != kLinkActive) continue;
-    int type = kRemoteUnknown;
-    if (calls_->remote_type(device, link, &type) != kSuccess) type = kRemoteUnknown;
-    Calls::PciInfo remote{};
-    const bool has_remote = calls_->remote_pci(device, link, &remote) == kSuccess;
-    if (type == kRemoteIsSwitch) {
-      ++links.to_switches;
-    } else if (has_remote && (type == kRemoteIsGpu || type == kRemoteUnknown)) {
-      links.peers.push_back(normalized_pci_bus_id(remote.bus_id));
+}  // namespace
+
+DriverFacts driver_facts(std::vector<std::string> pci_bus_ids) {
+  const auto nvml = Nvml::open();
+  if (nvml && pci_bus_ids.empty()) pci_bus_ids = nvml->pci_bus_ids();
+  DriverFacts facts;
+  std::vector<Device> devices;
+  std::vector<Links> links;
+  for (const std::string& id : pci_bus_ids) {
+    GpuInfo& gpu = facts.gpus.emplace_back();
+    gpu.pci = normalized_pci_bus_id(id);
+    const Device device = nvml ? nvml->device(gpu.pci) : nullptr;
+    if (device == nullptr) continue;
+    devices.push_back(device);
+    gpu.name = nvml->name(device);
+    gpu.pcie = nvml->pcie_link(device);
+    const Links& mine = links.emplace_back(nvml->links(device));
+    gpu.nvlinks_to_switch = mine.to_switches;
+    gpu.nvlinks = mine.to_switches + static_cast<int>(mine.peers.size());
+    gpu.nvlink_gb_per_s = nvlink_gb_per_s(nvml->nvlink_generation(device));
+  }
+  if (devices.empty() || devices.size() < facts.gpus.size()) return facts;
+  facts.pairs.emplace();
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    for (std::size_t j = i + 1; j < devices.size(); ++j) {
+      const std::string &a = facts.gpus[i].pci, &b = facts.gpus[j].pci;
+      GpuPair& pair = facts.pairs->emplace_back();
+      pair.nvlinks = nvlinks_between(links[i], a, links[j], b);
+      pair.ancestor = nvml->common_ancestor(devices[i], devices[j]);
+      if (pair.ancestor && !is_believable(*pair.ancestor, a, b)) pair.ancestor.reset();
     }
   }
-  return links;
-}
-
-std::optional<PcieAncestor> Nvml::common_ancestor(Device a, Device b) const {
-  int level = 0;
-  if (calls_->ancestor(a, b, &level) != kSuccess) return std::nullopt;
-  return static_cast<PcieAncestor>(level);
+  return facts;
 }
 
 }  // namespace ddptrain

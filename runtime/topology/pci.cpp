@@ -45,10 +45,8 @@ std::string normalized_pci_bus_id(const std::string& id) {
 }
 
 std::optional<int> numa_node_of(const std::string& pci_bus_id, const std::filesystem::path& sysfs) {
-  std::ifstream file(sysfs / "bus/pci/devices" / normalized_pci_bus_id(pci_bus_id) / "numa_node");
-  int node = -1;
-  if (!(file >> node) || node < 0) return std::nullopt;
-  return node;
+  const auto node = value_in<int>(sysfs / "bus/pci/devices" / normalized_pci_bus_id(pci_bus_id) / "numa_node");
+  return node.value_or(-1) >= 0 ? node : std::nullopt;
 }
 
 std::vector<std::string> pci_path(const std::string& pci_bus_id, const std::filesystem::path& sysfs) {
@@ -64,12 +62,17 @@ std::vector<std::string> pci_path(const std::string& pci_bus_id, const std::file
   return path;
 }
 
-bool in_virtual_machine(const std::filesystem::path& proc) {
+std::string cpuinfo(const std::string& name, const std::filesystem::path& proc) {
   std::ifstream info(proc / "cpuinfo");
   for (std::string line; std::getline(info, line);) {
-    if (line.rfind("flags", 0) == 0) return line.find(" hypervisor") != std::string::npos;
+    const auto colon = line.find(": ");
+    if (line.starts_with(name) && colon != std::string::npos) return line.substr(colon + 2);
   }
-  return false;
+  return {};
+}
+
+bool in_virtual_machine(const std::filesystem::path& proc) {
+  return (" " + cpuinfo("flags", proc) + " ").find(" hypervisor ") != std::string::npos;
 }
 
 bool is_believable(PcieAncestor ancestor, const std::string& a, const std::string& b, const SystemFiles& files) {

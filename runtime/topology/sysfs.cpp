@@ -1,7 +1,6 @@
 #include "runtime/topology/sysfs.h"
 
 #include <algorithm>
-#include <fstream>
 #include <system_error>
 
 namespace ddptrain {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <filesystem>
+#include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,13 @@ struct SystemFiles {
 
 /// The first line of a file; empty if the file cannot be read.
 std::string first_line(const std::filesystem::path& file);
+/// What a file begins with; nullopt if it cannot be read or begins with something else.
+template <class Value>
+std::optional<Value> value_in(const std::filesystem::path& file) {
+  Value value = {};
+  std::ifstream in(file);
+  return in >> value ? std::optional(value) : std::nullopt;
+}
 /// What a folder holds, by name; nothing if it cannot be read.
 std::vector<std::filesystem::path> sorted_entries(const std::filesystem::path& folder);
 

@@ -1,4 +1,4 @@
-#include "benchmarks/ddpbench/check_pattern.h"
+#include "benchmarks/ddpbench/collectives/check_pattern.h"
 
 #include <gtest/gtest.h>
 

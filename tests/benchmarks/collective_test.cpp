@@ -1,4 +1,4 @@
-#include "benchmarks/ddpbench/collective.h"
+#include "benchmarks/ddpbench/collectives/collective.h"
 
 #include <gtest/gtest.h>
 

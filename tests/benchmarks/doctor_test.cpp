@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "benchmarks/ddpbench/diagnosis.h"
+#include "benchmarks/ddpbench/doctor/diagnosis.h"
 
 namespace ddptrain::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "benchmarks/ddpbench/halving.h"
+#include "benchmarks/ddpbench/doctor/halving.h"
 
 #include <gtest/gtest.h>
 

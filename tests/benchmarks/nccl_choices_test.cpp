@@ -1,4 +1,4 @@
-#include "benchmarks/ddpbench/nccl_choices.h"
+#include "benchmarks/ddpbench/collectives/nccl_choices.h"
 
 #include <gtest/gtest.h>
 

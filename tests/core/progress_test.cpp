@@ -1,4 +1,4 @@
-#include "runtime/core/progress.h"
+#include "runtime/core/process/progress.h"
 
 #include <gtest/gtest.h>
 

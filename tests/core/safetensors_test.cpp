@@ -1,11 +1,11 @@
-#include "runtime/core/safetensors.h"
+#include "runtime/core/files/safetensors.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
 
-#include "runtime/core/atomic_file.h"
+#include "runtime/core/files/atomic_file.h"
 #include "tests/data/idx_files.h"
 
 namespace ddptrain {

@@ -1,4 +1,4 @@
-#include "runtime/core/watch.h"
+#include "runtime/core/process/watch.h"
 
 #include <gtest/gtest.h>
 

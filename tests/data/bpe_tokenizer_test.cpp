@@ -1,9 +1,9 @@
-#include "data/bpe_tokenizer.h"
+#include "data/text/bpe_tokenizer.h"
 
 #include <cstdlib>
 #include <random>
 
-#include "runtime/core/json.h"
+#include "runtime/core/files/json.h"
 #include "tests/data/idx_files.h"
 
 namespace ddptrain {

@@ -1,4 +1,4 @@
-#include "data/gray_image.h"
+#include "data/images/gray_image.h"
 
 #include "tests/data/image_files.h"
 

@@ -1,12 +1,12 @@
-#include "data/idx_set.h"
+#include "data/images/idx_set.h"
 
 #include <array>
 #include <cstdlib>
 #include <numeric>
 
-#include "data/fashion_mnist.h"
-#include "data/idx.h"
-#include "data/images.h"
+#include "data/images/fashion_mnist.h"
+#include "data/images/idx.h"
+#include "data/images/images.h"
 #include "tests/data/idx_files.h"
 
 namespace ddptrain {

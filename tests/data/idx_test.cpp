@@ -1,4 +1,4 @@
-#include "data/idx.h"
+#include "data/images/idx.h"
 
 #include "tests/data/idx_files.h"
 

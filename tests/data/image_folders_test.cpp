@@ -1,4 +1,4 @@
-#include "data/image_folders.h"
+#include "data/images/image_folders.h"
 
 #include "tests/data/image_files.h"
 

@@ -1,4 +1,4 @@
-#include "data/synthetic.h"
+#include "data/images/synthetic.h"
 
 #include <array>
 

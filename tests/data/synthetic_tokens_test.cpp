@@ -1,4 +1,4 @@
-#include "data/synthetic_tokens.h"
+#include "data/text/synthetic_tokens.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/tokens.h"
+#include "data/text/tokens.h"
 
 #include <algorithm>
 #include <cstring>

@@ -5,11 +5,22 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-
-#include "tests/diagnostics/recorded_log.h"
+#include <optional>
+#include <sstream>
 
 namespace ddptrain {
 namespace {
+
+NcclLog parse(const std::string& text) {
+  std::istringstream log(text);
+  return read_nccl_log(log);
+}
+
+NcclLog recorded(const std::string& name) {
+  std::ifstream log(DDP_SOURCE_DIR "/tests/diagnostics/logs/" + name);
+  EXPECT_TRUE(log) << name;
+  return read_nccl_log(log);
+}
 
 NcclUsage usage_in(const std::string& text) { return usage_of(parse(text)); }
 
@@ -116,6 +127,37 @@ TEST(NcclLog, RecordedLogs) {
   EXPECT_EQ(read("a100_p2p_level_0.log").transport, "SHM");
   EXPECT_EQ(read("a100_p2p_level_1.log").transport, "P2P/IPC");
   EXPECT_EQ(read("a100_2x2_trees.log").transport, "unknown");
+  EXPECT_EQ(recorded("h200_shared_by_4_ranks.log").connections.size(), 16u);
+}
+
+TEST(NcclLog, NetworkAndItsAdapters) {
+  const NcclLog log = recorded("two_nodes_ib.log");
+  EXPECT_EQ(log.network, "IB");
+  EXPECT_EQ(log.adapters, (std::vector<std::string>{"[0]mlx5_0:1/IB", "[1]mlx5_1:1/IB"}));
+  EXPECT_EQ(parse("h:1:2 [0] NCCL INFO Using network AWS Libfabric\n").network, "AWS Libfabric");
+  EXPECT_EQ(usage_in("NCCL INFO Channel 01/0 : 1[0] -> 0[0] [receive] via NET/AWS Libfabric/2/GDRDMA\n").transport,
+            "NET/AWS Libfabric");
+  EXPECT_EQ(
+      usage_in("NCCL INFO Channel 01/0 : 1[0] -> 0[0] [receive] via NET/AWS Libh:1:1 [0] NCCL INFO x\n").transport,
+      "unknown");
+}
+
+/// NCCL 2.20 to 2.22.
+TEST(NcclLog, CollectivesWithoutNames) {
+  const NcclLog log = parse(
+      "h:1:1 [0] NCCL INFO 1048576 Bytes -> Algo 1 proto 2 time 51.400002\n"
+      "h:1:1 [0] NCCL INFO 4096 Bytes -> Algo 0 proto 0 time 12.100000\n");
+  EXPECT_EQ(log.choices.at({"", 4096}).algorithm, "Tree");
+  EXPECT_EQ(log.choices.at({"", 4096}).protocol, "LL");
+  EXPECT_EQ(usage_of(log).algorithm, "Ring");
+}
+
+TEST(NcclLog, LongLinesOfNoise) {
+  for (const char* piece : {"0", "Channel 0 ", "NET/", "[0]x ", " "}) {
+    std::string text = "NCCL INFO Channel 00/02 : ";
+    for (int i = 0; i < 100000; ++i) text += piece;
+    EXPECT_EQ(usage_in(text).transport, "unknown");
+  }
 }
 
 /// An environment variable that is as before at the end of the test.

@@ -23,8 +23,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/core/scoped_environment.h"
-#include "runtime/core/signal_requests.h"
+#include "runtime/core/process/scoped_environment.h"
+#include "runtime/core/process/signal_requests.h"
 #include "runtime/diagnostics/flight_record.h"
 #include "runtime/diagnostics/nccl_ras.h"
 #include "runtime/diagnostics/peer_link.h"

@@ -1,4 +1,4 @@
-#include "launch/app/config_file.h"
+#include "launch/app/flags/config_file.h"
 #include "tests/fuzz/fuzz.h"
 
 /// A --config file: what is read from it and printed reads back the same.

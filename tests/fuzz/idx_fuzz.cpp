@@ -1,6 +1,6 @@
 #include <zlib.h>
 
-#include "data/idx.h"
+#include "data/images/idx.h"
 #include "tests/fuzz/fuzz.h"
 
 /// An IDX file, plain or gzip: the same result where the test packs it with gzip.

@@ -1,4 +1,4 @@
-#include "data/gray_image.h"
+#include "data/images/gray_image.h"
 #include "tests/fuzz/fuzz.h"
 
 /// An image: PGM, PNG or JPEG. What is taken has as many pixels as its size says, and that size was asked about before.

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 #include "tests/fuzz/fuzz.h"
 
 /// The manifest of a checkpoint: one that is taken is written as it was read, and names files of its own folder only.

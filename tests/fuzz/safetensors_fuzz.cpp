@@ -1,4 +1,4 @@
-#include "runtime/core/safetensors.h"
+#include "runtime/core/files/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 /// A safetensors file: all tensors lie within it, and what is written from them reads back the same.

@@ -1,4 +1,4 @@
-#include "data/bpe_tokenizer.h"
+#include "data/text/bpe_tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
 /// vocab.json, merges.txt and a text, a byte of value 0 between them: a tokenizer that takes the files gives every text

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "data/tokens.h"
+#include "data/text/tokens.h"
 #include "tests/fuzz/fuzz.h"
 
 /// A file of tokens (.bin) and a text file of the same bytes: all tokens are below the vocabulary, and windows lie

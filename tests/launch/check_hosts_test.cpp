@@ -1,4 +1,4 @@
-#include "launch/app/check_hosts.h"
+#include "launch/app/job/check_hosts.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

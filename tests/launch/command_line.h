@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/app/options.h"
+#include "launch/app/flags/options.h"
 
 namespace ddptrain {
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <regex>
 
-#include "launch/app/options.h"
+#include "launch/app/flags/options.h"
 #include "runtime/core/error.h"
 #include "tests/launch/command_line.h"
 

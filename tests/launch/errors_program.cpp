@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "launch/app/program.h"
+#include "launch/app/job/program.h"
 #include "runtime/core/error.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "launch/app/options.h"
+#include "launch/app/flags/options.h"
 
 #include <gtest/gtest.h>
 

@@ -1,13 +1,13 @@
-#include "launch/app/program.h"
+#include "launch/app/job/program.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "launch/app/early_start.h"
-#include "launch/app/nccl_settings.h"
-#include "runtime/core/scoped_environment.h"
+#include "launch/app/job/early_start.h"
+#include "launch/app/job/nccl_settings.h"
+#include "runtime/core/process/scoped_environment.h"
 #include "runtime/device/device.h"
 #include "tests/launch/process.h"
 

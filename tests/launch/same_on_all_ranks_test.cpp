@@ -1,4 +1,4 @@
-#include "launch/app/same_on_all_ranks.h"
+#include "launch/app/job/same_on_all_ranks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "launch/app/tuned_cache.h"
+#include "launch/app/tasks/tuned_cache.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <sstream>
 #include <vector>
 
-#include "runtime/core/scoped_environment.h"
+#include "runtime/core/process/scoped_environment.h"
 #include "tests/support/mpi_main.h"
 
 namespace ddptrain {

@@ -12,20 +12,20 @@ SLACK = 4 * STEP
 
 # Lines of code and comments, rounded up to the next hundred.
 LINES = {
-    ("runtime/core", CPP): 2900,
+    ("runtime/core", CPP): 2800,
     ("runtime/device", CPP): 2200,
     ("runtime/ops", CPP): 11000,
     ("runtime/comm", CPP): 2600,
-    ("runtime/topology", CPP): 1700,
-    ("runtime/diagnostics", CPP): 2900,
+    ("runtime/topology", CPP): 1600,
+    ("runtime/diagnostics", CPP): 1600,
     ("runtime/train", CPP): 7300,
-    ("models", CPP): 4500,
+    ("models", CPP): 4900,
     ("data", CPP): 2200,
-    ("launch", CPP): 4100,
-    ("launch", (".py",)): 7500,
+    ("launch", CPP): 4200,
+    ("launch", (".py",)): 8300,
     ("benchmarks", CPP): 4400,
-    ("tests", CPP): 21200,
-    ("tests", (".py",)): 9300,
+    ("tests", CPP): 20700,
+    ("tests", (".py",)): 9900,
 }
 
 

@@ -4,30 +4,27 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/topology/bandwidth.h"
 #include "runtime/topology/machine_report.h"
-#include "runtime/topology/nics.h"
 #include "tests/topology/fake_machine.h"
 
 namespace ddptrain {
 namespace {
 
-GpuInfo gpu(int index, const std::string& pci) {
+GpuInfo gpu(const std::string& pci) {
   GpuInfo info;
-  info.index = index;
   info.name = "Test GPU";
   info.pci = pci;
   info.pcie = PcieLink{5, 16, pcie_gb_per_s(5, 16)};
   return info;
 }
 
-/// GPUs joined as the labels say, in the order of gpu_pairs().
+/// GPUs joined as the labels say, in the order of DriverFacts::pairs.
 Machine machine_of(int gpus, const std::vector<std::string>& labels) {
   Machine machine;
   machine.links.assign(static_cast<std::size_t>(gpus), std::vector<std::string>(static_cast<std::size_t>(gpus), "X"));
   std::size_t next = 0;
   for (std::size_t i = 0; i < machine.links.size(); ++i) {
-    machine.gpus.push_back(gpu(static_cast<int>(i), "0000:00:00." + std::to_string(i)));
+    machine.gpus.push_back(gpu("0000:00:00." + std::to_string(i)));
     for (std::size_t j = i + 1; j < machine.links.size(); ++j) {
       machine.links[i][j] = machine.links[j][i] = labels.at(next++);
     }
@@ -64,7 +61,7 @@ class TwoSockets : public testing::Test {
     fake_.class_device("eth0", "net", "pci0000:80/0000:80:02.0/0000:82:00.0");
     fake_.write("sys/class/net/eth0/speed", "25000\n");
     fake_.class_device("lo", "net", "virtual");
-    facts_.gpus = {gpu(0, "0000:18:00.0"), gpu(1, "0000:19:00.0"), gpu(2, "0000:1d:00.0"), gpu(3, "0000:81:00.0")};
+    facts_.gpus = {gpu("0000:18:00.0"), gpu("0000:19:00.0"), gpu("0000:1d:00.0"), gpu("0000:81:00.0")};
     const GpuPair near{0, PcieAncestor::one_switch};
     const GpuPair far{0, PcieAncestor::between_numa_nodes};
     facts_.pairs = {near, {0, PcieAncestor::several_switches}, far, {2, PcieAncestor::several_switches}, far, far};
@@ -109,8 +106,8 @@ TEST_F(TwoSockets, PlacesProcessorsAndNics) {
 
 TEST_F(TwoSockets, NearestFarthestShared) {
   const Machine machine = describe_machine("h", facts_, fake_.files());
-  EXPECT_EQ(text_of(nearest_pair(machine)), "1,2");
-  EXPECT_EQ(text_of(farthest_pair(machine)), "0,3");
+  EXPECT_EQ(text_of(compare_pairs(machine).nearest), "1,2");
+  EXPECT_EQ(text_of(compare_pairs(machine).farthest), "0,3");
   EXPECT_EQ(nics_of_gpus(machine), std::vector<std::vector<std::string>>(4, {"mlx5_0"}));
   const auto text = machine_text(machine);
   EXPECT_NE(text.find("GPU2 through mlx5_0"), std::string::npos) << text;
@@ -119,7 +116,7 @@ TEST_F(TwoSockets, NearestFarthestShared) {
   const auto shared = shared_nics(machine);
   ASSERT_EQ(shared.size(), 1u);  // eth0 does not count beside InfiniBand
   EXPECT_EQ(shared[0].nics, std::vector<std::string>{"mlx5_0"});
-  EXPECT_EQ(shared[0].gpus, (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(shared[0].gpus, (std::vector<std::size_t>{0, 1, 2, 3}));
 }
 
 TEST_F(TwoSockets, RanksThatShareANetworkCardAreWarnedOf) {
@@ -183,7 +180,7 @@ TEST(VirtualMachine, HiddenIsUnknownAndNeverAGuess) {
   fake.class_device("eth0", "net", "pci0000:00/0000:00:07.0/virtio3");
   fake.write("sys/class/net/eth0/speed", "-1\n");
   DriverFacts facts;
-  facts.gpus = {gpu(0, "0000:00:05.0"), gpu(1, "0000:00:06.0")};
+  facts.gpus = {gpu("0000:00:05.0"), gpu("0000:00:06.0")};
   facts.pairs = std::vector<GpuPair>{{0, std::nullopt}};
   const Machine machine = describe_machine("vm", facts, fake.files());
   EXPECT_EQ(machine.links[0][1], "unknown");
@@ -195,7 +192,7 @@ TEST(VirtualMachine, HiddenIsUnknownAndNeverAGuess) {
   EXPECT_EQ(machine.numa_nodes.at(0).socket, std::nullopt);
   EXPECT_EQ(machine.nics.at(0).pci, "0000:00:07.0");
   EXPECT_EQ(machine.nics.at(0).speed_gbit, std::nullopt);
-  EXPECT_EQ(shared_nics(machine).at(0).gpus, (std::vector<int>{0, 1}));                // there is only one
+  EXPECT_EQ(shared_nics(machine).at(0).gpus, (std::vector<std::size_t>{0, 1}));        // there is only one
   EXPECT_EQ(machine_text(machine).find("SYS "), machine_text(machine).rfind("SYS "));  // in the legend only
 }
 
@@ -212,36 +209,36 @@ TEST(Machine, WithoutGpusAndWithoutSysfs) {
 
 TEST(Machine, GpusThatTheDriverDoesNotKnowAreJoinedInUnknownWays) {
   DriverFacts facts;
-  facts.gpus = {gpu(0, "ffff:fe:1f.6"), gpu(1, "ffff:fe:1f.7")};
+  facts.gpus = {gpu("ffff:fe:1f.6"), gpu("ffff:fe:1f.7")};
   EXPECT_EQ(describe_machine("h", facts).links[0][1], "unknown");
   EXPECT_EQ(describe_machine("h", facts).p2p[0][1], std::nullopt);
 }
 
 TEST(Pairs, DistanceOrderAndTies) {
   const Machine mixed = machine_of(3, {"NV1", "PIX", "NV2"});
-  EXPECT_EQ(text_of(nearest_pair(mixed)), "1,2");
-  EXPECT_EQ(text_of(farthest_pair(mixed)), "0,2");
+  EXPECT_EQ(text_of(compare_pairs(mixed).nearest), "1,2");
+  EXPECT_EQ(text_of(compare_pairs(mixed).farthest), "0,2");
   const Machine equal = machine_of(3, {"NV18", "NV18", "NV18"});
-  EXPECT_EQ(text_of(nearest_pair(equal)), "0,1");
-  EXPECT_EQ(text_of(farthest_pair(equal)), "0,1");
-  EXPECT_TRUE(all_pairs_equal(equal));
-  EXPECT_FALSE(all_pairs_equal(mixed));
+  EXPECT_EQ(text_of(compare_pairs(equal).nearest), "0,1");
+  EXPECT_EQ(text_of(compare_pairs(equal).farthest), "0,1");
+  EXPECT_TRUE(compare_pairs(equal).all_equal);
+  EXPECT_FALSE(compare_pairs(mixed).all_equal);
   for (const auto& [near, far] :
        {std::pair{"NV1", "PIX"}, {"PIX", "PXB"}, {"PXB", "PHB"}, {"PHB", "NODE"}, {"NODE", "SYS"}}) {
     const Machine machine = machine_of(3, {far, near, far});
-    EXPECT_EQ(text_of(nearest_pair(machine)), "0,2") << near;
-    EXPECT_EQ(text_of(farthest_pair(machine)), "0,1") << far;
+    EXPECT_EQ(text_of(compare_pairs(machine).nearest), "0,2") << near;
+    EXPECT_EQ(text_of(compare_pairs(machine).farthest), "0,1") << far;
   }
 }
 
 TEST(Pairs, UnknownLinks) {
   const Machine nvlink_known = machine_of(3, {"unknown", "NV2", "unknown"});
-  EXPECT_EQ(text_of(nearest_pair(nvlink_known)), "0,2");
-  EXPECT_EQ(text_of(farthest_pair(nvlink_known)), "unknown");
-  EXPECT_EQ(text_of(nearest_pair(machine_of(3, {"PIX", "unknown", "SYS"}))), "unknown");
-  EXPECT_FALSE(all_pairs_equal(machine_of(3, {"unknown", "unknown", "unknown"})));
-  EXPECT_EQ(text_of(farthest_pair(machine_of(2, {"unknown"}))), "0,1");
-  EXPECT_EQ(text_of(nearest_pair(machine_of(1, {}))), "unknown");
+  EXPECT_EQ(text_of(compare_pairs(nvlink_known).nearest), "0,2");
+  EXPECT_EQ(text_of(compare_pairs(nvlink_known).farthest), "unknown");
+  EXPECT_EQ(text_of(compare_pairs(machine_of(3, {"PIX", "unknown", "SYS"})).nearest), "unknown");
+  EXPECT_FALSE(compare_pairs(machine_of(3, {"unknown", "unknown", "unknown"})).all_equal);
+  EXPECT_EQ(text_of(compare_pairs(machine_of(2, {"unknown"})).farthest), "0,1");
+  EXPECT_EQ(text_of(compare_pairs(machine_of(1, {})).nearest), "unknown");
 }
 
 TEST(Bandwidth, PublishedFigures) {

@@ -1,9 +1,7 @@
-#include "runtime/topology/topology.h"
-
 #include <gtest/gtest.h>
 
-#include "runtime/topology/gpu_links.h"
-#include "runtime/topology/nvml.h"
+#include "runtime/topology/links.h"
+#include "runtime/topology/machine.h"
 #include "runtime/topology/pci.h"
 
 namespace ddptrain {
@@ -51,10 +49,11 @@ TEST(Pci, BusIdsAsSysfsWritesThem) {
   EXPECT_EQ(normalized_pci_bus_id("00010000:01:00.0"), "00010000:01:00.0");
 }
 
-TEST(Nvml, IsOptional) {
-  const auto nvml = Nvml::open();
-  if (!nvml) GTEST_SKIP() << "no NVIDIA driver here";
-  EXPECT_EQ(nvml->device("ffff:fe:1f.7"), nullptr);
+TEST(DriverFacts, GpusThatTheDriverDoesNotKnow) {
+  const DriverFacts facts = driver_facts({"ffff:fe:1f.7"});
+  ASSERT_EQ(facts.gpus.size(), 1u);
+  EXPECT_EQ(facts.gpus[0].name, "unknown");
+  EXPECT_FALSE(facts.pairs);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <map>
 #include <thread>
 
-#include "data/tokens.h"
+#include "data/text/tokens.h"
 #include "models/gpt/gpt.h"
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "data/images.h"
-#include "data/synthetic.h"
+#include "data/images/images.h"
+#include "data/images/synthetic.h"
 #include "models/cnn/cnn.h"
 #include "runtime/train/step/trainer.h"
 #include "tests/support/gpus.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "data/synthetic.h"
-#include "data/tokens.h"
+#include "data/images/synthetic.h"
+#include "data/text/tokens.h"
 #include "models/gpt/gpt.h"
 #include "runtime/core/error.h"
 #include "tests/train/model_around.h"

@@ -14,7 +14,7 @@
 #include "runtime/comm/nccl/nccl_compat.h"
 #include "runtime/comm/nccl/nccl_peer_addresses.h"
 #include "runtime/core/error.h"
-#include "runtime/core/out_of_memory.h"
+#include "runtime/core/text.h"
 #include "runtime/device/cuda/cuda_utils.h"
 
 namespace ddptrain {

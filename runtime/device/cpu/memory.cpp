@@ -4,7 +4,7 @@
 
 #include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
-#include "runtime/core/out_of_memory.h"
+#include "runtime/core/text.h"
 #include "runtime/device/cpu/cpu_device.h"
 
 namespace ddptrain {

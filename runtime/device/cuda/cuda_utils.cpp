@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "runtime/core/error.h"
-#include "runtime/core/out_of_memory.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain::cuda {
 

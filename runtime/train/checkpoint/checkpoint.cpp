@@ -9,8 +9,8 @@
 #include <sstream>
 #include <utility>
 
-#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
+#include "runtime/core/files/atomic_file.h"
 #include "runtime/core/hash.h"
 
 namespace ddptrain {

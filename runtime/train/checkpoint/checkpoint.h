@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/comm/world.h"
-#include "runtime/core/safetensors.h"
+#include "runtime/core/files/safetensors.h"
 #include "runtime/device/device.h"
 #include "runtime/train/checkpoint/manifest.h"
 #include "runtime/train/step/store/training_state.h"

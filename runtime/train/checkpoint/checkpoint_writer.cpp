@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
+#include "runtime/core/files/atomic_file.h"
 #include "runtime/core/hash.h"
 
 namespace ddptrain {

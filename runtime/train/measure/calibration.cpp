@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/nvtx.h"
+#include "runtime/core/process/nvtx.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
 

@@ -6,8 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "runtime/core/atomic_file.h"
 #include "runtime/core/error.h"
+#include "runtime/core/files/atomic_file.h"
 
 namespace ddptrain {
 namespace {

@@ -4,8 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/core/error.h"
-#include "runtime/core/out_of_memory.h"
-#include "runtime/core/text_table.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {

@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
-#include "runtime/core/progress.h"
-#include "runtime/core/writable.h"
+#include "runtime/core/files/writable.h"
+#include "runtime/core/process/progress.h"
+#include "runtime/core/text.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/report/summary.h"

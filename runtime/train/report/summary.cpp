@@ -7,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/out_of_memory.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {

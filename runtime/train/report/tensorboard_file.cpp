@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "runtime/core/error.h"
-#include "runtime/core/host_name.h"
-#include "runtime/core/writable.h"
+#include "runtime/core/files/writable.h"
+#include "runtime/core/process/host_name.h"
 
 namespace ddptrain {
 namespace {

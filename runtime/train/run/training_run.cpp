@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
-#include "runtime/core/progress.h"
+#include "runtime/core/process/progress.h"
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "runtime/comm/world.h"
-#include "runtime/core/signal_requests.h"
+#include "runtime/core/process/signal_requests.h"
 #include "runtime/device/sensors.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
 #include "runtime/train/report/report.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "runtime/core/error.h"
-#include "runtime/core/printable.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 

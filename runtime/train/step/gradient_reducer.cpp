@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "runtime/core/error.h"
-#include "runtime/core/nvtx.h"
+#include "runtime/core/process/nvtx.h"
 
 namespace ddptrain {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
-#include "runtime/core/nvtx.h"
+#include "runtime/core/process/nvtx.h"
 #include "runtime/device/tuned_choices.h"
 #include "runtime/train/run/replica_check.h"
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "runtime/core/json.h"
-#include "runtime/core/safetensors.h"
+#include "runtime/core/files/json.h"
+#include "runtime/core/files/safetensors.h"
 #include "tests/data/idx_files.h"
 #include "tests/models/gpt/load_gpt2.h"
 

@@ -1,0 +1,161 @@
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "benchmarks/ddpbench/session.h"
+#include "benchmarks/ddpbench/table.h"
+#include "data/images/images.h"
+#include "launch/app/flags/options.h"
+#include "runtime/core/error.h"
+#include "runtime/ops/gather.h"
+#include "runtime/train/measure/step_profile.h"
+
+namespace ddptrain::bench {
+namespace {
+
+using Launch = ddptrain::Options;
+
+ddptrain::CommandLine launch_command_line(const StepOptions& options) {
+  std::vector<const char*> arguments = {"ddpbench step"};
+  for (const std::string& argument : options.arguments) arguments.push_back(argument.c_str());
+  auto result =
+      ddptrain::parse_command_line(static_cast<int>(arguments.size()), arguments.data(), {{"--data", "synthetic"}});
+  for (const auto& [flag, path] :
+       {std::pair{"--metrics", result.options.metrics}, {"--trace", result.options.run.trace}}) {
+    if (!path.empty()) usage_error("{} {}: ddpbench step writes --json only; leave it out", flag, path);
+  }
+  for (const std::string& argument : options.arguments) {
+    if (argument == "--save" || argument.rfind("--save=", 0) == 0) {
+      usage_error("--save: ddpbench step writes --json only; leave it out");
+    }
+  }
+  return result;
+}
+
+std::unique_ptr<Device> device_of(const World& world, const Launch& options) {
+  const DeviceKind kind = choose_device(world, options.device, options.share_gpu);
+  DeviceOptions device = ddptrain::device_options(options, kind);
+  if (kind == DeviceKind::cuda) device.ranks = ranks_per_gpu(world, options.share_gpu);
+  std::unique_ptr<Device> result;
+  world.agree(
+      [&] { result = kind == DeviceKind::cuda ? make_cuda_device(device, own_gpu(world)) : make_cpu_device(device); });
+  return result;
+}
+
+/// The gather of a batch of images, if that is an operation of its own.
+class InputSteps {
+ public:
+  InputSteps(const ImageData& data, const DistributedSampler& sampler, const TrainerOptions& options, Device& device)
+      : images_(make_resident(data, device)), state_(device.allocate(sizeof(StepState))) {
+    const Shape shape = {options.batch, data.train.height, data.train.width, 1};
+    out_ = device.allocate(device.dtype(), shape);
+    auto* state = static_cast<StepState*>(state_.data());
+    const auto gather = [this, &sampler, &device, options, shape, state](std::uint32_t offset) {
+      for (std::int64_t micro = 0; micro < options.grad_accum; ++micro) {
+        const Slice slice{sampler.order(micro), {state, offset}, options.batch};
+        device.get<GatherOps>().gather_images({slice, images_.train}, out_.view(device.dtype(), shape));
+      }
+    };
+    StepGraphOptions graph;
+    graph.eager_steps = 0;
+    steps_ = std::make_unique<StepGraph>(device, state, gather, graph);
+  }
+
+  StepGraph& steps() { return *steps_; }
+
+ private:
+  ResidentImages images_;
+  Buffer state_;
+  Buffer out_;
+  std::unique_ptr<StepGraph> steps_;
+};
+
+/// The parts in the order of a step, in seconds, and their sum.
+std::vector<std::pair<std::string, double>> parts_of(const StepTimes& times, bool graph) {
+  return {{"data", times.data},
+          {"forward", times.forward},
+          {"backward", times.backward},
+          {"exposed_communication", times.exposed_communication},
+          {"optimizer", times.optimizer},
+          {"launch_gaps", graph ? 0.0 : times.eager_step - times.step},
+          {"step", graph ? times.step : times.eager_step}};
+}
+
+Json show(const World& world, const StepTimes& times, bool graph, bool data_in_forward) {
+  const Table table({{"part", 24}, {"time (us)", 11}, {"of the step", 11}});
+  const auto parts = parts_of(times, graph);
+  const double step = parts.back().second;
+  Json results = Json::array();
+  std::string text = table.header();
+  for (const auto& [name, seconds] : parts) {
+    const bool hidden = name == "data" && data_in_forward;
+    text += table.row({name, hidden ? "in forward" : microseconds(seconds),
+                       hidden ? "" : fmt::format("{:.1f}%", 100.0 * seconds / step)});
+    results.push_back({{"part", name}, {"time_us", hidden ? Json(nullptr) : Json(1e6 * seconds)}});
+  }
+  print(world, text);
+  return results;
+}
+
+}  // namespace
+
+void run_step(const World& world, const CommonOptions& common, const StepOptions& given) {
+  const auto command_line = launch_command_line(given);
+  if (command_line.print) {
+    print(world, "ddpbench step takes the flags of ddptrain, and --json FILE.\n" + *command_line.print);
+    return;
+  }
+  const Launch& options = command_line.options;
+  Workload& workload = *command_line.workload;
+  if (options.auto_batch) usage_error("--batch auto: ddpbench step takes a number");
+  const ResultFile file(world, common.json);
+  const auto device = device_of(world, options);
+  world.agree([&] {
+    workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.seed});
+    workload.load();
+  });
+  const bool gpu = device->kind() == DeviceKind::cuda;
+  const auto communicator =
+      make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
+  TrainerOptions trainer_options = ddptrain::trainer_options(options, world.size(), 1'000'000);
+  trainer_options.graph = true;  // times the device, not the host
+  Trainer trainer(trainer_options, workload.make_model(*device, options.trainer.batch), workload.data(), world, *device,
+                  *communicator);
+  const auto* images = dynamic_cast<const ImageData*>(&workload.data());
+  const bool data_in_forward = images == nullptr || (gpu && options.compute.fused);
+  std::unique_ptr<InputSteps> input;
+  if (!data_in_forward) {
+    input = std::make_unique<InputSteps>(*images, trainer.sampler(), trainer_options, *device);
+  }
+  SensorLog sensors(world, device->kind());
+  const StepTimes times =
+      profile_step(trainer, input ? &input->steps() : nullptr, world, *device, options.run.min_seconds);
+
+  const bool graph = options.trainer.graph && gpu;
+  print(world,
+        fmt::format("# {}, batch {} x {} per rank, {}, {}, {}\n", options.model, options.trainer.batch,
+                    options.trainer.grad_accum, ranks_on_nodes(world), name_of(device->precision()), device->name()));
+  Json result = {{"benchmark", "step"},
+                 {"model", options.model},
+                 {"device", device->name()},
+                 {"ranks_per_gpu", device->options().ranks},
+                 {"precision", name_of(device->precision())},
+                 {"ranks", world.size()},
+                 {"nodes", world.nodes()},
+                 {"batch_per_rank", options.trainer.batch},
+                 {"grad_accum", options.trainer.grad_accum},
+                 {"graph", graph},
+                 {"stragglers_us", 1e6 * times.stragglers},
+                 {"communication_alone_us", 1e6 * times.communication},
+                 {"step_without_graph_us", 1e6 * times.eager_step},
+                 {"rounds", times.rounds}};
+  result["results"] = show(world, times, graph || !gpu, data_in_forward);
+  print(world, fmt::format("# communication alone {} us\n", microseconds(times.communication)));
+  if (world.size() > 1)
+    print(world, fmt::format("# stragglers {} us, within the parts\n", microseconds(times.stragglers)));
+  if (gpu) print(world, fmt::format("# step launched kernel by kernel {} us\n", microseconds(times.eager_step)));
+  result["gpus"] = sensors.tell();
+  file.write(result);
+}
+
+}  // namespace ddptrain::bench

@@ -1,0 +1,132 @@
+#include "data/images/idx.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <memory>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+constexpr std::size_t kReadBytes = std::size_t{64} << 20;
+constexpr std::uint64_t kMostCompression = 1032;  // of deflate: 258 bytes from two bits
+
+/// gzread passes a file that is not gzip through unchanged.
+class GzipReader {
+ public:
+  explicit GzipReader(const std::filesystem::path& path) : path_(path.string()) {
+    if (std::filesystem::is_directory(path)) usage_error("{}: is a folder, not an IDX file", path_);
+    errno = 0;
+    file_.reset(gzopen(path.c_str(), "rb"));
+    if (!file_) usage_error("{}: cannot be opened: {}", path_, std::strerror(errno != 0 ? errno : ENOMEM));
+    gzbuffer(file_.get(), 1u << 18);
+  }
+
+  /// Number of bytes read: less than asked for only at the end of the file.
+  std::size_t read(std::uint8_t* to, std::size_t bytes) {
+    std::size_t done = 0;
+    while (done < bytes) {
+      const int got = gzread(file_.get(), to + done, static_cast<unsigned>(std::min(bytes - done, kReadBytes)));
+      if (got <= 0) {
+        check();
+        break;
+      }
+      done += static_cast<std::size_t>(got);
+    }
+    return done;
+  }
+
+ private:
+  /// At an end: did zlib reach it in good order?
+  void check() const {
+    int code = Z_OK;
+    const char* message = gzerror(file_.get(), &code);
+    if (code == Z_OK || code == Z_STREAM_END) return;
+    if (code == Z_BUF_ERROR) usage_error("{}: truncated gzip file; fetch it again", path_);
+    if (code == Z_ERRNO) usage_error("{}: cannot be read: {}", path_, std::strerror(errno));
+    usage_error("{}: damaged gzip file ({}); fetch it again", path_, message);
+  }
+
+  struct Close {
+    void operator()(gzFile file) const { gzclose(file); }
+  };
+
+  std::string path_;
+  std::unique_ptr<gzFile_s, Close> file_;
+};
+
+std::uint32_t big_endian(const std::uint8_t* bytes) {
+  return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 | std::uint32_t{bytes[2]} << 8 | bytes[3];
+}
+
+std::vector<std::uint32_t> read_header(GzipReader& reader, const std::string& path, std::uint32_t expected_magic) {
+  std::array<std::uint8_t, 4> word{};
+  const auto next = [&] {
+    if (reader.read(word.data(), word.size()) != word.size()) usage_error("{}: truncated in its header", path);
+    return big_endian(word.data());
+  };
+  const std::uint32_t magic = next();
+  if (magic != expected_magic) {
+    usage_error("{}: not the IDX file expected here: magic number {:#010x} in place of {:#010x}", path, magic,
+                expected_magic);
+  }
+  std::vector<std::uint32_t> dims(magic & 0xFFu);
+  std::generate(dims.begin(), dims.end(), next);
+  return dims;
+}
+
+std::uint64_t product(const std::vector<std::uint32_t>& dims, const std::string& path) {
+  std::uint64_t total = 1;
+  for (const std::uint32_t dim : dims) {
+    if (dim == 0) usage_error("{}: holds nothing: a dimension of size 0", path);
+    if (total > std::uint64_t{std::numeric_limits<std::int64_t>::max()} / dim) {
+      usage_error("{}: damaged header: its sizes do not fit 63 bits", path);
+    }
+    total *= dim;
+  }
+  return total;
+}
+
+void check_size(const std::filesystem::path& path, std::uint64_t promised) {
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) usage_error("{}: its size cannot be read: {}", path.string(), error.message());
+  if (promised / kMostCompression > size) {
+    usage_error("{}: truncated or damaged: its header promises {} bytes, more than a file of {} bytes can hold",
+                path.string(), promised, size);
+  }
+}
+
+}  // namespace
+
+IdxFile read_idx(const std::filesystem::path& path, std::uint32_t expected_magic, const CheckDims& check_dims) {
+  GzipReader reader(path);
+  const std::string name = path.string();
+  IdxFile file;
+  file.dims = read_header(reader, name, expected_magic);
+  const std::uint64_t total = product(file.dims, name);
+  check_size(path, total);
+  check_dims(file.dims);
+
+  std::uint64_t done = 0;
+  while (done < total) {
+    const std::uint64_t step = std::min<std::uint64_t>(total - done, std::max<std::uint64_t>(kReadBytes, done));
+    file.bytes.resize(done + step);
+    const std::size_t got = reader.read(file.bytes.data() + done, step);
+    done += got;
+    if (got < step) usage_error("{}: truncated: {} of the {} bytes that its header promises", name, done, total);
+  }
+  // Reading past the end also makes zlib compare the checksum.
+  std::uint8_t extra = 0;
+  if (reader.read(&extra, 1) != 0)
+    usage_error("{}: holds more than the {} bytes that its header promises", name, total);
+  return file;
+}
+
+}  // namespace ddptrain

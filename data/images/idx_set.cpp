@@ -1,0 +1,151 @@
+#include "data/images/idx_set.h"
+
+#include <algorithm>
+#include <array>
+#include <future>
+#include <map>
+#include <regex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/images/idx.h"
+#include "runtime/core/error.h"
+#include "runtime/core/text.h"
+
+namespace ddptrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint32_t kMostImages = 1'000'000;  // EMNIST has 814,255
+constexpr std::uint32_t kMostIdxSide = 1024;
+constexpr std::uint64_t kMostIdxBytes = std::uint64_t{4} << 30;
+
+constexpr std::array<const char*, 4> kFiles = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
+                                               "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
+
+/// The files of a set that there are, in the order of kFiles.
+using Found = std::array<fs::path, 4>;
+
+/// "emnist-letters-test-images-idx3-ubyte.gz": the place of the file in a set, and the set's name "emnist-letters".
+struct Name {
+  std::size_t place;
+  std::string set;
+};
+
+std::optional<Name> parse_name(const std::string& name) {
+  static const std::regex form(R"((?:([^.].*)-)?(train|t10k|test)-(?:(images)[-.]idx3|labels[-.]idx1)-ubyte(?:\.gz)?)");
+  std::smatch parts;
+  if (!std::regex_match(name, parts, form)) return std::nullopt;
+  const std::size_t of_part = parts[2] == "train" ? 0 : 2;
+  return Name{of_part + (parts[3].matched ? 0 : 1), parts[1]};
+}
+
+/// By their names; a plain file comes before a compressed one.
+std::map<std::string, Found> sets_in(const fs::path& folder) {
+  std::map<std::string, Found> sets;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::optional<Name> name = parse_name(entry.path().filename().string());
+    if (!name || !entry.is_regular_file(ignored)) continue;
+    fs::path& file = sets[name->set][name->place];
+    if (file.empty() || file.extension() == ".gz") file = entry.path();
+  }
+  return sets;
+}
+
+std::vector<std::string> missing_in(const std::string& set, const Found& found) {
+  std::vector<std::string> missing;
+  for (std::size_t i = 0; i < kFiles.size(); ++i) {
+    if (found[i].empty()) missing.push_back(fmt::format("{}{}{}[.gz]", set, set.empty() ? "" : "-", kFiles[i]));
+  }
+  return missing;
+}
+
+IdxSet complete(const fs::path& folder, const std::string& set, const Found& found) {
+  const std::vector<std::string> missing = missing_in(set, found);
+  if (missing.empty()) return {found[0], found[1], found[2], found[3]};
+  usage_error("{}: of an IDX data set, files are missing: {}", folder.string(), fmt::join(missing, ", "));
+}
+
+/// Reads the images or the labels of a part.
+IdxFile read_part(const fs::path& path, std::uint32_t magic) {
+  return read_idx(path, magic, [&](const std::vector<std::uint32_t>& dims) {
+    if (dims.at(0) > kMostImages) {
+      usage_error("{}: {} entries, more than {}", path.string(), dims[0], kMostImages);
+    }
+    if (magic != kIdxImages) return;
+    if (dims.at(1) > kMostIdxSide || dims.at(2) > kMostIdxSide) {
+      usage_error("{}: images of {}x{}, larger than {}x{}", path.string(), dims[1], dims[2], kMostIdxSide,
+                  kMostIdxSide);
+    }
+    const std::uint64_t bytes = std::uint64_t{dims[0]} * dims[1] * dims[2];
+    if (bytes > kMostIdxBytes) usage_error("{}: {} bytes of images, more than {}", path.string(), bytes, kMostIdxBytes);
+  });
+}
+
+ImageDataset combine(IdxFile images, const fs::path& images_path, IdxFile labels, const fs::path& labels_path) {
+  if (images.dims.at(0) != labels.dims.at(0)) {
+    usage_error("{}: {} images, but {} labels in {}", images_path.string(), images.dims.at(0), labels.dims.at(0),
+                labels_path.string());
+  }
+  ImageDataset set;
+  set.count = images.dims[0];
+  set.height = images.dims[1];
+  set.width = images.dims[2];
+  set.images = std::move(images.bytes);
+  set.labels = std::move(labels.bytes);
+  return set;
+}
+
+/// Damaged labels spread over all bytes.
+void check_labels(const ImageDataset& part, const fs::path& path) {
+  std::array<bool, 256> seen{};
+  for (const std::uint8_t label : part.labels) seen[label] = true;
+  const auto largest = std::max_element(part.labels.begin(), part.labels.end());
+  const auto different = std::count(seen.begin(), seen.end(), true);
+  if (*largest < 2 * different + 8) return;
+  usage_error("{}: label {} at index {}, and only {} different labels: they are not classes counted from 0",
+              path.string(), static_cast<int>(*largest), largest - part.labels.begin(), different);
+}
+
+}  // namespace
+
+std::optional<IdxSet> find_idx_set(const fs::path& path) {
+  std::error_code ignored;
+  const bool is_folder = fs::is_directory(path, ignored);
+  const fs::path folder = is_folder ? path : path.parent_path().empty() ? fs::path(".") : path.parent_path();
+  std::map<std::string, Found> sets = sets_in(folder);
+  if (!is_folder) {
+    const auto named = sets.find(path.filename().string());
+    if (named == sets.end()) return std::nullopt;
+    return complete(folder, named->first, named->second);
+  }
+  if (sets.empty()) return std::nullopt;
+  if (sets.size() > 1) std::erase_if(sets, [](const auto& set) { return !missing_in(set.first, set.second).empty(); });
+  if (sets.size() == 1) return complete(folder, sets.begin()->first, sets.begin()->second);
+  std::vector<std::string> names;
+  for (const auto& [name, found] : sets) names.push_back((folder / printable(name)).string());
+  if (names.empty()) usage_error("{}: files of several IDX data sets, and none is complete", folder.string());
+  usage_error("{}: several IDX data sets. Give one of {}", folder.string(), fmt::join(names, ", "));
+}
+
+ImageData load_idx_set(const IdxSet& set) {
+  const auto start = [](const fs::path& path, std::uint32_t magic) {
+    return std::async(std::launch::async, read_part, path, magic);
+  };
+  auto train_images = start(set.train_images, kIdxImages), test_images = start(set.test_images, kIdxImages);
+  auto train_labels = start(set.train_labels, kIdxLabels), test_labels = start(set.test_labels, kIdxLabels);
+  ImageDataset train = combine(train_images.get(), set.train_images, train_labels.get(), set.train_labels);
+  ImageDataset test = combine(test_images.get(), set.test_images, test_labels.get(), set.test_labels);
+  if (train.height != test.height || train.width != test.width) {
+    usage_error("{}: images of {}x{}, and those in {} have {}x{}", set.test_images.string(), test.height, test.width,
+                set.train_images.string(), train.height, train.width);
+  }
+  check_labels(train, set.train_labels);
+  check_labels(test, set.test_labels);
+  return {std::move(train), std::move(test)};
+}
+
+}  // namespace ddptrain

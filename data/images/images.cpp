@@ -1,0 +1,115 @@
+#include "data/images/images.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+
+#include "data/images/fashion_mnist.h"
+#include "data/images/idx_set.h"
+#include "data/images/image_folders.h"
+#include "data/images/synthetic.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kSyntheticImages = 60000;
+
+ImageSource copy_to(Device& device, const ImageDataset& dataset, std::vector<Buffer>& memory) {
+  const Tensor images{nullptr, DType::u8, {dataset.count, dataset.height, dataset.width}};
+  const Tensor labels{nullptr, DType::u8, {dataset.count}};
+  DDP_CHECK(images.bytes() == dataset.images.size() && labels.bytes() == dataset.labels.size(),
+            "a data set of {} images of {}x{} with {} bytes of images and {} labels", dataset.count, dataset.height,
+            dataset.width, dataset.images.size(), dataset.labels.size());
+  const auto copy = [&](const std::vector<std::uint8_t>& bytes, const Shape& shape) {
+    memory.push_back(device.allocate(bytes.size()));
+    device.copy_to_device(memory.back().data(), bytes.data(), bytes.size());
+    return memory.back().view(DType::u8, shape);
+  };
+  return {copy(dataset.images, images.shape), copy(dataset.labels, labels.shape)};
+}
+
+/// Where images are looked for: see find_images().
+fs::path folder_of(const std::string& name) {
+  if (!name.empty()) return name;
+  const char* variable = std::getenv("DDPTRAIN_DATA");
+  return variable != nullptr && *variable != '\0' ? fs::path(variable) : find_fashion_mnist();
+}
+
+bool is_fashion_mnist(const fs::path& folder) {
+  std::string text = folder.string();
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text.find("fashion") != std::string::npos;
+}
+
+std::function<ImageData()> find_in(const fs::path& folder) {
+  if (const auto set = find_idx_set(folder)) {
+    return [set = *set, folder] {
+      ImageData data = load_idx_set(set);
+      const std::vector<std::string> names = fashion_mnist_classes();
+      if (is_fashion_mnist(folder) && data.class_names.size() == names.size()) data.class_names = names;
+      return data;
+    };
+  }
+  if (const auto folders = find_image_folders(folder))
+    return [folders = *folders] { return load_image_folders(folders); };
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) {
+    usage_error("{}: there is no such folder. `launch/fetch-data fashion-mnist` downloads Fashion-MNIST.",
+                folder.string());
+  }
+  usage_error(
+      "{}: neither an IDX data set (train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz] and the same with "
+      "t10k-) nor images (.png, .jpg, .pgm) in a folder per class: train/CLASS/ and test/CLASS/, or CLASS/. "
+      "`launch/fetch-data fashion-mnist` downloads Fashion-MNIST.",
+      folder.string());
+}
+
+}  // namespace
+
+ImageData::ImageData(ImageDataset train_images, ImageDataset test_images, std::vector<std::string> names)
+    : train(std::move(train_images)), test(std::move(test_images)), class_names(std::move(names)) {
+  int largest = -1;
+  for (const ImageDataset* part : {&train, &test}) {
+    for (const std::uint8_t label : part->labels) largest = std::max<int>(largest, label);
+  }
+  for (int label = static_cast<int>(class_names.size()); label <= largest; ++label) {
+    class_names.push_back(std::to_string(label));
+  }
+  train.classes = test.classes = static_cast<std::int64_t>(class_names.size());
+}
+
+DataContent ImageData::content() const { return {fmt::format("{} images", train.count + test.count), hash_}; }
+
+void ImageData::hash_share(int reader, int readers) {
+  hash_ = SharedHash(reader, readers);
+  for (const ImageDataset* part : {&train, &test}) {
+    hash_.add(part->images.data(), part->images.size());
+    hash_.add(part->labels.data(), part->labels.size());
+  }
+}
+
+std::function<ImageData()> find_images(const std::string& name, std::uint64_t seed) {
+  const std::string synthetic = "synthetic";
+  if (name == synthetic) return [seed] { return make_synthetic(kSyntheticImages, seed); };
+  if (name.rfind(synthetic + ":", 0) == 0) {
+    const std::string text = name.substr(synthetic.size() + 1);
+    if (text.empty() || text.size() > 10 || text.find_first_not_of("0123456789") != std::string::npos) {
+      usage_error("{}: give synthetic:COUNT, COUNT being a number of images", name);
+    }
+    return [seed, count = std::stoll(text)] { return make_synthetic(count, seed); };
+  }
+  return find_in(folder_of(name));
+}
+
+ResidentImages make_resident(const ImageData& data, Device& device) {
+  ResidentImages resident;
+  resident.train = copy_to(device, data.train, resident.memory);
+  resident.test = copy_to(device, data.test, resident.memory);
+  return resident;
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,11 @@
+#include "data/images/gray_image.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+GrayImage decode_png(std::span<const std::uint8_t>, const std::string& name, const CheckImageSize&) {
+  usage_error("{}: this program was built without libpng. Install libpng-dev, as launch/setup does, and build again.",
+              name);
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,315 @@
+#include "data/text/tokens.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <regex>
+#include <utility>
+
+#include "data/text/synthetic_tokens.h"
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
+
+constexpr std::int64_t kGpt2Vocabulary = 50257;
+constexpr std::int64_t kSyntheticTokens = std::int64_t{1} << 24;
+constexpr std::int64_t kMostSyntheticTokens = std::int64_t{1} << 33;
+
+constexpr std::size_t kHeaderBytes = 1024;
+constexpr std::int32_t kTokenMagic = 20240520;
+/// llm.c's magic numbers are dates of that year.
+constexpr std::int32_t kFirstMagic = 20240101;
+constexpr std::int32_t kLastMagic = 20241231;
+
+/// One file's tokens, or a text made in memory.
+struct Shard {
+  std::string name;
+  TokenSegment segment;
+  bool validation = false;
+};
+
+bool is_token_file(const fs::path& path) { return path.extension() == ".bin"; }
+
+bool is_for_validation(const fs::path& path) {
+  static const std::regex word("(^|[^a-z])val(id|idation)?([^a-z]|$)", std::regex::icase);
+  return std::regex_search(path.filename().string(), word);
+}
+
+std::vector<fs::path> files_with(const fs::path& folder, const char* extension) {
+  std::error_code error;
+  std::vector<fs::path> paths;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    std::error_code ignored;
+    if (entry.is_regular_file(ignored) && entry.path().extension() == extension) paths.push_back(entry.path());
+  }
+  if (error) usage_error("{}: the folder cannot be read: {}", folder.string(), error.message());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::vector<fs::path> shards_in(const fs::path& folder) {
+  std::vector<fs::path> paths = files_with(folder, ".bin");
+  if (paths.empty()) paths = files_with(folder, ".txt");
+  if (paths.empty()) usage_error("{}: the folder holds no .bin and no .txt files", folder.string());
+  return paths;
+}
+
+std::vector<fs::path> shards_matching(const std::string& pattern) {
+  glob_t found{};
+  const int code = glob(pattern.c_str(), 0, nullptr, &found);
+  std::vector<fs::path> paths(found.gl_pathv, found.gl_pathv + (code == 0 ? found.gl_pathc : 0));
+  globfree(&found);
+  if (paths.empty()) usage_error("{}: no file matches this pattern", pattern);
+  return paths;
+}
+
+std::vector<fs::path> find_shards(const std::string& data) {
+  std::error_code ignored;
+  if (fs::is_directory(data, ignored)) return shards_in(data);
+  if (fs::exists(data, ignored)) return {data};
+  if (data.find_first_of("*?[") != std::string::npos) return shards_matching(data);
+  if (data.empty()) usage_error("no data: give a text file, token files (.bin), a folder of them, or synthetic");
+  usage_error("{}: there is no such file or folder", data);
+}
+
+/// The tokens of a .bin file.
+TokenSegment token_segment(const MappedFile& file, const std::string& name) {
+  std::array<std::int32_t, 3> header{};
+  std::memcpy(header.data(), file.data(), std::min(file.size(), sizeof(header)));
+  const auto [magic, version, count] = header;
+  if (magic != kTokenMagic) {
+    if (magic >= kFirstMagic && magic <= kLastMagic) {
+      usage_error("{}: a file of llm.c, but not of GPT-2 tokens: magic number {} in place of {}", name, magic,
+                  kTokenMagic);
+    }
+    if (file.size() % 2 != 0) {
+      usage_error("{}: {} bytes are an odd number: not a file of 16-bit tokens (text files: not named .bin)", name,
+                  file.size());
+    }
+    return {file.data(), static_cast<std::int64_t>(file.size() / 2)};
+  }
+  if (file.size() < kHeaderBytes) usage_error("{}: truncated in its header", name);
+  if (version != 1) usage_error("{}: a token file of llm.c of version {}; only version 1 can be read", name, version);
+  if (count <= 0) usage_error("{}: its header promises {} tokens", name, count);
+  const std::size_t promised = kHeaderBytes + std::size_t{2} * static_cast<std::size_t>(count);
+  if (file.size() != promised) {
+    usage_error("{}: {}: {} bytes, but its header promises {} tokens, {} bytes", name,
+                file.size() < promised ? "truncated" : "damaged", file.size(), count, promised);
+  }
+  return {file.data() + kHeaderBytes, count};
+}
+
+void check_text(const MappedFile& file, const std::string& name) {
+  constexpr std::size_t kLookAt = 1 << 16;
+  if (std::memchr(file.data(), 0, std::min(file.size(), kLookAt)) != nullptr) {
+    usage_error("{}: not a text file: it holds bytes of value 0 (token files are named .bin)", name);
+  }
+}
+
+template <class T>
+void check_tokens(const Shard& shard, const void* piece, std::size_t bytes, std::int64_t vocabulary) {
+  if (vocabulary > std::numeric_limits<T>::max()) return;
+  const auto limit = static_cast<T>(vocabulary);
+  const T* begin = static_cast<const T*>(piece);
+  const T* end = begin + bytes / sizeof(T);
+  T largest = 0;
+  for (const T* token = begin; token != end; ++token) largest = std::max(largest, *token);
+  if (largest < limit) return;
+  const T* bad = std::find_if(begin, end, [&](T token) { return token >= limit; });
+  usage_error("{}: token {} at position {} is not below the vocabulary of {}: give a larger vocabulary", shard.name,
+              *bad, bad - static_cast<const T*>(shard.segment.tokens), vocabulary);
+}
+
+/// Cuts the shards' last tokens off, `count` in all, as a part of their own.
+std::vector<TokenSegment> cut_end(std::vector<TokenSegment>& segments, std::int64_t count, std::uint8_t token_bytes) {
+  std::vector<TokenSegment> end;
+  while (count > 0) {
+    TokenSegment& last = segments.back();
+    const std::int64_t cut = std::min(count, last.count);
+    last.count -= cut;
+    end.push_back({static_cast<const std::uint8_t*>(last.tokens) + last.count * token_bytes, cut});
+    count -= cut;
+    if (last.count == 0) segments.pop_back();
+  }
+  std::reverse(end.begin(), end.end());
+  return end;
+}
+
+void split(TokenData& data, const std::string& name, const std::vector<Shard>& shards, const TokenOptions& options) {
+  const bool named =
+      shards.size() > 1 && std::any_of(shards.begin(), shards.end(), [](auto& s) { return s.validation; });
+  data.train.name = fmt::format("training part of {}", name);
+  data.validation.name = fmt::format("validation part of {}", name);
+  data.validation.token_bytes = data.train.token_bytes;
+  for (const Shard& shard : shards) {
+    (named && shard.validation ? data.validation : data.train).segments.push_back(shard.segment);
+  }
+  if (data.train.segments.empty()) usage_error("{}: all its files are for validation, by their names", name);
+  if (named) return;
+  const auto count =
+      static_cast<std::int64_t>(std::floor(static_cast<double>(data.train.count()) * options.validation_fraction));
+  data.validation.segments = cut_end(data.train.segments, count, data.train.token_bytes);
+}
+
+/// Hashes this reader's share of the tokens and compares it with the vocabulary.
+void look_at_tokens(TokenData& data, const std::vector<Shard>& shards, const TokenOptions& options) {
+  const std::size_t size = data.train.token_bytes;
+  data.hash = SharedHash(options.reader, options.readers);
+  for (const Shard& shard : shards) {
+    data.hash.add(shard.segment.tokens, static_cast<std::size_t>(shard.segment.count) * size,
+                  [&](const void* piece, std::size_t bytes) {
+                    (size == 1 ? check_tokens<std::uint8_t> : check_tokens<std::uint16_t>)(shard, piece, bytes,
+                                                                                           data.vocabulary);
+                  });
+  }
+}
+
+TokenData map_files(const std::string& name, const std::vector<fs::path>& paths, const TokenOptions& options) {
+  const bool tokens = is_token_file(paths.front());
+  TokenData data;
+  data.train.token_bytes = tokens ? 2 : 1;
+  data.vocabulary = options.vocabulary > 0 ? options.vocabulary : tokens ? kGpt2Vocabulary : 256;
+  std::vector<Shard> shards;
+  for (const fs::path& path : paths) {
+    if (is_token_file(path) != tokens) {
+      usage_error("{}: {} and {} do not go together: one holds 16-bit tokens (.bin), the other text", name,
+                  paths.front().string(), path.string());
+    }
+    const MappedFile& file = data.files.emplace_back(path);
+    if (!tokens) check_text(file, path.string());
+    const TokenSegment segment =
+        tokens ? token_segment(file, path.string()) : TokenSegment{file.data(), static_cast<std::int64_t>(file.size())};
+    shards.push_back({path.string(), segment, is_for_validation(path)});
+  }
+  look_at_tokens(data, shards, options);
+  split(data, name, shards, options);
+  return data;
+}
+
+TokenData encode_files(const std::string& name, const std::vector<fs::path>& paths, const TokenOptions& options) {
+  DDP_CHECK(options.vocabulary > 0, "a tokenizer without its vocabulary");
+  std::vector<Shard> shards;
+  std::vector<std::uint16_t> all;
+  for (const fs::path& path : paths) {
+    const MappedFile file(path);
+    check_text(file, path.string());
+    const std::vector<std::uint16_t> tokens = options.encode({reinterpret_cast<const char*>(file.data()), file.size()});
+    all.insert(all.end(), tokens.begin(), tokens.end());
+    shards.push_back({path.string(), {nullptr, static_cast<std::int64_t>(tokens.size())}, is_for_validation(path)});
+  }
+  TokenData data;
+  data.train.token_bytes = 2;
+  data.vocabulary = options.vocabulary;
+  data.memory.resize(all.size() * 2);
+  std::memcpy(data.memory.data(), all.data(), data.memory.size());
+  const std::uint8_t* next = data.memory.data();
+  for (Shard& shard : shards) {
+    shard.segment.tokens = next;
+    next += shard.segment.count * 2;
+  }
+  look_at_tokens(data, shards, options);
+  split(data, name, shards, options);
+  return data;
+}
+
+std::int64_t synthetic_number(const std::string& data, std::string_view text, std::int64_t most) {
+  std::int64_t value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc{} || end != text.data() + text.size() || value < 1 || value > most) {
+    usage_error("{}: give synthetic:COUNT:VOCABULARY, up to {} tokens of a vocabulary up to 65536", data,
+                kMostSyntheticTokens);
+  }
+  return value;
+}
+
+/// `numbers`: what follows "synthetic".
+TokenData synthetic_text(const std::string& data, std::string_view numbers, const TokenOptions& options) {
+  SyntheticTokens text{kSyntheticTokens, options.vocabulary > 0 ? options.vocabulary : kGpt2Vocabulary, options.seed};
+  if (!numbers.empty()) {
+    numbers.remove_prefix(1);
+    const std::size_t colon = numbers.find(':');
+    text.count = synthetic_number(data, numbers.substr(0, colon), kMostSyntheticTokens);
+    if (colon != std::string_view::npos) text.vocabulary = synthetic_number(data, numbers.substr(colon + 1), 65536);
+  }
+  if (text.vocabulary > 65536) {
+    usage_error("{}: synthetic text has up to 65536 different tokens, not {}: give synthetic:COUNT:VOCABULARY", data,
+                text.vocabulary);
+  }
+  TokenData result;
+  result.train.token_bytes = text.token_bytes();
+  result.vocabulary = options.vocabulary > 0 ? options.vocabulary : text.vocabulary;
+  result.entropy = text.entropy();
+  result.memory = text.generate();
+  const std::vector<Shard> shards = {{data, {result.memory.data(), text.count}, false}};
+  look_at_tokens(result, shards, options);
+  split(result, data, shards, options);
+  return result;
+}
+
+}  // namespace
+
+std::int64_t TokenPart::count() const {
+  std::int64_t total = 0;
+  for (const TokenSegment& segment : segments) total += segment.count;
+  return total;
+}
+
+TokenData load_tokens(const std::string& data, const TokenOptions& options) {
+  if (!(options.validation_fraction >= 0.0 && options.validation_fraction < 1.0)) {
+    usage_error("a validation part of {} of the text: give a fraction of at least 0 and below 1",
+                options.validation_fraction);
+  }
+  if (options.vocabulary < 0) usage_error("a vocabulary of {}: give at least 1", options.vocabulary);
+  const std::string synthetic = "synthetic";
+  if (data == synthetic || data.rfind(synthetic + ":", 0) == 0) {
+    return synthetic_text(data, std::string_view(data).substr(synthetic.size()), options);
+  }
+  const std::vector<fs::path> paths = find_shards(data);
+  return options.encode && !is_token_file(paths.front()) ? encode_files(data, paths, options)
+                                                         : map_files(data, paths, options);
+}
+
+TokenWindows::TokenWindows(const TokenPart& part, std::int64_t sequence) : token_bytes_(part.token_bytes) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  if (sequence < 1 || sequence >= kMost) usage_error("a sequence length of {}: give at least 1", sequence);
+  sequence_ = static_cast<std::uint32_t>(sequence);
+  std::int64_t windows = 0;
+  for (const TokenSegment& segment : part.segments) {
+    segments_.push_back({segment.tokens, static_cast<std::uint32_t>(windows)});
+    windows += (segment.count - 1) / sequence;
+    if (windows > kMost) {
+      usage_error("{}: more than {} windows of sequence length {}: use fewer shards or longer sequences", part.name,
+                  kMost, sequence);
+    }
+  }
+  if (windows == 0) {
+    usage_error("{}: {} tokens in {} pieces are too few: one window of sequence length {} takes {} in a piece",
+                part.name, part.count(), part.segments.size(), sequence, sequence + 1);
+  }
+  count_ = static_cast<std::uint32_t>(windows);
+}
+
+TokenDataset::TokenDataset(TokenData data, std::int64_t sequence)
+    : data_(std::move(data)), train_(data_.train, sequence), validation_(data_.validation, sequence) {}
+
+DataContent TokenDataset::content() const {
+  return {fmt::format("{} tokens", data_.train.count() + data_.validation.count()), data_.hash};
+}
+
+TokenSource TokenWindows::source() const {
+  return {segments_.data(), static_cast<std::uint32_t>(segments_.size()), count_, sequence_, token_bytes_};
+}
+
+}  // namespace ddptrain

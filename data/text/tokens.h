@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/core/files/mapped_file.h"
+#include "runtime/core/hash.h"
+#include "runtime/device/device.h"
+#include "runtime/ops/token_batch.h"
+#include "runtime/train/dataset.h"
+
+namespace ddptrain {
+
+/// Consecutive tokens in host memory: a file, or a part of one.
+struct TokenSegment {
+  const void* tokens = nullptr;
+  std::int64_t count = 0;
+};
+
+/// The training or the validation part of a text. A view of TokenData.
+struct TokenPart {
+  std::string name;              ///< For messages, such as "training part of tokens/".
+  std::uint8_t token_bytes = 0;  ///< 1 or 2, little-endian.
+  std::vector<TokenSegment> segments;
+
+  std::int64_t count() const;
+};
+
+/// A text as tokens, and the memory that holds it.
+struct TokenData {
+  TokenPart train;
+  TokenPart validation;
+  std::int64_t vocabulary = 0;    ///< All tokens are below it.
+  std::optional<double> entropy;  ///< Nats per token, the floor of the loss; known for synthetic text only.
+  SharedHash hash;                ///< Of the tokens, of which this reader has looked at its share.
+
+  std::vector<MappedFile> files;
+  std::vector<std::uint8_t> memory;
+};
+
+struct TokenOptions {
+  std::int64_t vocabulary = 0;       ///< 0: 256 for bytes, 50,257 (GPT-2) for token files and synthetic text.
+  double validation_fraction = 0.1;  ///< The end of the text, where no shard is for validation; in [0, 1).
+  std::uint64_t seed = 1;            ///< Of synthetic text.
+  /// Turns text files into tokens below `vocabulary`, which then has to be given; without one, bytes are the tokens.
+  std::function<std::vector<std::uint16_t>(std::string_view)> encode;
+  int reader = 0;  ///< Of `readers` on this host, each of which looks at its share of the tokens.
+  int readers = 1;
+};
+
+/// Reads what `data` names:
+/// - a text file: its bytes are the tokens, or what options.encode makes of them;
+/// - a .bin file of tokens: of llm.c (256 int32 of header: magic 20240520, version 1, count; then uint16), or of
+/// nanoGPT
+///   (bare uint16, that is, any file that does not begin with llm.c's magic);
+/// - a folder: its .bin files or, without any, its .txt files; or a pattern such as "tokens/*.bin". Files are sorted by
+///   name; those with the word val, valid or validation in their names are for validation. A .bin and a text file do
+///   not go together;
+/// - synthetic[:COUNT[:VOCABULARY]]: SyntheticTokens, by default 16,777,216 of options.vocabulary.
+/// Files are mapped, not read, except that tokens are hashed and compared with the vocabulary, by all readers together,
+/// and text is encoded.
+/// UsageError, naming file or part, where one is missing, empty, truncated, of another kind, of odd size, of mixed
+/// kinds, or holds a token that is not below the vocabulary.
+TokenData load_tokens(const std::string& data, const TokenOptions& options);
+
+/// The windows of a part, in the host's memory.
+class TokenWindows {
+ public:
+  /// UsageError where not one window of `sequence` + 1 tokens fits, or there are 2^32 or more. `part` stays in use.
+  TokenWindows(const TokenPart& part, std::int64_t sequence);
+
+  std::uint32_t count() const { return count_; }
+  /// Valid as long as this object and the tokens. A device with memory of its own copies the segments there and gives
+  /// itself a source with its pointers.
+  TokenSource source() const;
+  const std::vector<TokenSegmentView>& segments() const { return segments_; }  ///< One for each of the part.
+
+ private:
+  std::vector<TokenSegmentView> segments_;
+  std::uint32_t count_ = 0;
+  std::uint32_t sequence_ = 0;
+  std::uint8_t token_bytes_ = 0;
+};
+
+/// A text as windows of one length.
+class TokenDataset final : public Dataset {
+ public:
+  /// UsageError where a part has no window.
+  TokenDataset(TokenData data, std::int64_t sequence);
+
+  const TokenData& text() const { return data_; }
+  const TokenWindows& train() const { return train_; }
+  const TokenWindows& validation() const { return validation_; }
+  std::int64_t train_count() const override { return train_.count(); }
+  std::int64_t test_count() const override { return validation_.count(); }
+  DataContent content() const override;
+
+ private:
+  TokenData data_;
+  TokenWindows train_;
+  TokenWindows validation_;
+};
+
+/// Where a model finds its tokens: views, and the memory behind them where it is not somebody else's.
+struct ResidentTokens {
+  TokenSource train;
+  TokenSource validation;
+  std::vector<Buffer> memory = {};
+};
+
+/// Text of up to kResidentTokenBytes is copied to the device; more is read over the bus where it lies in the host's
+/// memory, which is a few kilobytes a step. `data` stays in use; the device outlives the result. UsageError where the
+/// text is neither copied nor can be read by the device.
+inline constexpr std::int64_t kResidentTokenBytes = std::int64_t{4} << 30;
+ResidentTokens make_resident(const TokenDataset& data, Device& device);
+
+}  // namespace ddptrain

@@ -1,0 +1,117 @@
+#include "launch/app/flags/config_file.h"
+
+// toml++ 3.3 asserts of some files ("[\r") what it then reports as an error.
+#define TOML_ASSERT(condition) static_assert(true)
+#include <toml++/toml.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "runtime/core/error.h"
+#include "runtime/core/text.h"
+
+namespace ddptrain {
+namespace {
+
+/// As TOML writes it, in one line; tables and arrays, which no flag takes, are cut short. (The behaviour of toml++ 3.3
+/// is undefined where it writes an array that holds a nan.)
+std::string text_of(const toml::node& node) {
+  if (node.is_table()) return "{...}";
+  if (node.is_array()) return "[...]";
+  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+  std::ostringstream text;
+  text << toml::toml_formatter{node, toml::format_flags::allow_unicode_strings};
+  return text.str();
+}
+
+/// As the file writes it.
+std::string text_of(const FlagValue& value) {
+  const bool number = !value.number.empty() && value.text != value.word;
+  return number ? value.text : text_of(toml::array{value.text}[0]);
+}
+
+/// What the command line would have in place of the node; nothing if the flag takes no such node.
+std::optional<std::string> flag_text(const toml::node& node, const FlagValue& value) {
+  const bool takes_text = value.number.empty();
+  if (const auto text = node.value_exact<std::string>()) {
+    return takes_text || *text == value.word ? text : std::nullopt;
+  }
+  return node.is_number() || (takes_text && node.is_boolean()) ? std::optional(text_of(node)) : std::nullopt;
+}
+
+/// Returns what to give instead; empty: nothing.
+std::string set(Flag& flag, const toml::node& node) {
+  std::optional<std::string> text = flag_text(node, flag.value);
+  if (!text)
+    return flag.value.number.empty() ? fmt::format("a text in quotes ({})", flag.value.type) : flag.value.number;
+  const std::string advice = flag.value.set(*text);
+  if (advice.empty()) flag.value.text = *text;
+  return advice;
+}
+
+toml::table parse(const std::string& path) {
+  std::ifstream file(path);
+  std::error_code ignored;
+  if (!file || std::filesystem::is_directory(path, ignored)) usage_error("--config {}: the file cannot be read", path);
+  try {
+    return toml::parse(file, path);
+  } catch (const toml::parse_error& error) {
+    usage_error("{}:{}:{}: this is not TOML: {}. Write lines as: option = value (ddptrain --print-config shows all)",
+                path, error.source().begin.line, error.source().begin.column, printable(error.description(), 400));
+  }
+}
+
+}  // namespace
+
+std::vector<Setting> settings_of(const Flags& flags) {
+  std::vector<Setting> settings;
+  for (const Flag& flag : flags) {
+    if (flag.in_file) settings.push_back({flag.name(), text_of(flag.value), flag.effect});
+  }
+  return settings;
+}
+
+std::string config_text(const std::vector<Setting>& settings) {
+  std::string text;
+  for (const Setting& setting : settings) text += fmt::format("{} = {}\n", setting.name, setting.value);
+  return text;
+}
+
+void read_config(Flags& flags, const std::string& path) {
+  const toml::table table = parse(path);
+  std::map<toml::source_position, std::pair<std::string, const toml::node*>> lines;  // in the order of the file
+  for (const auto& [key, node] : table) lines[key.source().begin] = {std::string(key.str()), &node};
+  std::set<const Flag*> read;
+  for (const auto& [position, line] : lines) {
+    const auto& [key, node] = line;
+    const std::string place = fmt::format("{}:{}:{}", path, position.line, position.column);
+    const std::string name = printable(key);
+    if (node->is_table()) {
+      usage_error("{}: {} is a table, and this file has none: write lines as: option = value", place, name);
+    }
+    Flag* const flag = find_flag(flags, "--" + key);
+    if (flag == nullptr || !flag->in_file) {
+      usage_error("{}: {} is not an option that a file can give (ddptrain --print-config shows all)", place, name);
+    }
+    if (flag->given) continue;
+    if (!read.insert(flag).second) {
+      usage_error("{}: {} is another name of an option that the file has already given: remove one of them", place,
+                  name);
+    }
+    const std::string advice = set(*flag, *node);
+    if (!advice.empty()) usage_error("{}: {} = {}: give {}", place, name, printable(text_of(*node)), advice);
+  }
+}
+
+std::optional<std::string> text_in_config(const std::string& path, const std::string& name) {
+  try {
+    return parse(path)[name].value<std::string>();
+  } catch (const UsageError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,110 @@
+#include "launch/app/flags/help.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "launch/app/flags/flag_table.h"
+#include "launch/app/flags/help_format.h"
+#include "launch/app/flags/parse_flags.h"
+#include "models/registry.h"
+#include "runtime/core/error.h"
+#include "runtime/core/text.h"
+
+namespace ddptrain {
+namespace {
+
+using FlagList = std::vector<const CLI::Option*>;
+
+constexpr const char* kStart =
+    "Usage: ddptrain [FLAGS]\n"
+    "       mpirun -np RANKS ddptrain [FLAGS]\n\n";
+
+constexpr const char* kAbout =
+    "Trains a model with synchronous data parallelism. Each rank is a process that has a copy of the model, computes "
+    "the gradients of its part of every batch, and averages them with the other ranks.";
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  Train the CNN on the CPU with 2 ranks, on synthetic images:\n"
+    "    mpirun -np 2 ddptrain --device cpu --data synthetic --epochs 1\n"
+    "  Train the CNN on 8 GPUs, with checkpoints (launch/fetch-data downloads Fashion-MNIST):\n"
+    "    mpirun -np 8 ddptrain --model cnn --epochs 20 --checkpoint run1\n"
+    "  Resume that run from its newest checkpoint:\n"
+    "    mpirun -np 8 ddptrain --model cnn --epochs 20 --checkpoint run1 --resume auto\n"
+    "  Train a small GPT on a text file:\n"
+    "    mpirun -np 2 ddptrain --config configs/gpt-char.toml --data text.txt\n\n";
+
+FlagList short_list(const CLI::App& app, const std::vector<const char*>& names) {
+  FlagList options;
+  for (const char* name : names) options.push_back(app.get_option(name));
+  return options;
+}
+
+std::string topics() { return fmt::format("all, {}", fmt::join(model_names(), ", ")); }
+
+std::string short_help(const CLI::App& app) {
+  const std::vector<std::pair<const char*, std::vector<const char*>>> groups = {
+      {"Training",
+       {"--model", "--data", "--init", "--save", "--config", "--epochs", "--steps", "--batch", "--grad-accum",
+        "--precision", "--seed"}},
+      {"Optimizer", {"--optimizer", "--lr", "--schedule", "--warmup"}},
+      {"Device and communication", {"--device", "--threads", "--zero"}},
+      {"Checkpoints and output",
+       {"--checkpoint", "--checkpoint-every", "--resume", "--metrics", "--log-every", "--eval-every"}},
+      {"Modes", {"--dry-run", "--help"}}};
+  std::string text = kStart + wrapped(kAbout, 0) + "\n";
+  for (const auto& [title, names] : groups) text += help_group(title, short_list(app, names));
+  return text + kExamples +
+         fmt::format("--help all lists every flag; --help gpt lists the flags of a model ({}).\n",
+                     fmt::join(model_names(), ", "));
+}
+
+std::string model_help(const std::string& model) {
+  const auto workload = make_workload(model);
+  Flags flags = model_flags(model, *workload);
+  CLI::App app;
+  app.set_help_flag();
+  add_flags(app, flags);
+  return help_group("Model " + model, std::as_const(app).get_options());
+}
+
+/// The flags of the program in the groups that the flags name. Expert and Modes come last, after the models.
+std::string full_help(const CLI::App& app) {
+  const auto group = [&app](const std::string& title) {
+    return help_group(title, app.get_options([&](const CLI::Option* option) { return option->get_group() == title; }));
+  };
+  std::string text = kStart;
+  for (const std::string& title : app.get_groups()) {
+    if (title != kExpertGroup && title != kModesGroup && title.rfind("Model ", 0) != 0) text += group(title);
+  }
+  for (const std::string& model : model_names()) text += model_help(model);
+  return text + group(kExpertGroup) + group(kModesGroup);
+}
+
+}  // namespace
+
+std::optional<std::string> help_topic(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word.rfind("--help=", 0) == 0) return std::string(word.substr(7));
+    if (word != "-h" && word != "--help") continue;
+    const bool topic = i + 1 < argc && argv[i + 1][0] != '-';
+    return topic ? argv[i + 1] : "";
+  }
+  return std::nullopt;
+}
+
+std::string help_text(const CLI::App& app, const std::string& topic) {
+  if (topic.empty()) return short_help(app);
+  if (topic == "all") return full_help(app);
+  const auto models = model_names();
+  if (std::find(models.begin(), models.end(), topic) == models.end()) {
+    usage_error("--help {}: unknown topic. Topics: {}", printable(topic), topics());
+  }
+  return model_help(topic) + "ddptrain --help lists the common flags, --help all every flag.\n";
+}
+
+}  // namespace ddptrain

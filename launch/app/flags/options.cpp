@@ -1,0 +1,274 @@
+#include "launch/app/flags/options.h"
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "launch/app/flags/flag_table.h"
+#include "launch/app/flags/help.h"
+#include "launch/app/flags/parse_flags.h"
+#include "models/registry.h"
+#include "runtime/comm/communicator.h"
+
+namespace ddptrain {
+namespace {
+
+/// Of --generate where none is named.
+std::string model_that_writes(const std::string& otherwise) {
+  for (const std::string& model : model_names()) {
+    if (make_workload(model)->writes_text()) return model;
+  }
+  return otherwise;
+}
+
+struct ChosenModel {
+  std::string name;
+  bool named;  ///< By a flag or the file; else it is the default.
+};
+
+/// The model that flags or the file name, before anything else is known of them. What is wrong with the rest, the parse
+/// that follows says.
+ChosenModel find_model(int argc, const char* const* argv) {
+  std::string model = Options{}.model;
+  std::string config;
+  bool generate = false;
+  Flags flags = {{"--model", text(model)}, {"--generate", given(generate)}, {"--config", text(config)}};
+  const bool& named = flags.front().given;
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  add_flags(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError&) {
+    return {model, named};
+  }
+  if (named) return {model, true};
+  if (generate) model = model_that_writes(model);
+  const auto in_file = config.empty() ? std::nullopt : text_in_config(config, "model");
+  return {in_file.value_or(model), generate || in_file.has_value()};
+}
+
+/// The model that has a flag which the chosen one lacks; empty: none has.
+std::string owner_of(const std::string& flag, const std::string& chosen) {
+  for (const std::string& model : model_names()) {
+    const auto workload = make_workload(model);
+    Flags flags = workload->flags();
+    if (find_flag(flags, flag) != nullptr) return fmt::format("a flag of model {}, not of {}", model, chosen);
+  }
+  return {};
+}
+
+NamedValues program_and_task(const std::string& task) {
+  const std::string cuda = built_with_cuda() ? "CUDA " + cuda_version() : "without CUDA";
+  return {{"the program", fmt::format("ddptrain {}, {}, {}", DDPTRAIN_VERSION, cuda, mpi_version())},
+          {"the task", task}};
+}
+
+/// Names of the flags with which training ends with other parameters.
+std::vector<std::string> flags_that_decide_parameters(const Flags& flags) {
+  std::vector<std::string> all;
+  for (const Flag& flag : flags) {
+    if (flag.effect != Effect::parameters) continue;
+    const auto names = flag.all_names();
+    all.insert(all.end(), names.begin(), names.end());
+  }
+  return all;
+}
+
+/// Flags that print something, or use a model, in place of training; and --config.
+struct Modes {
+  bool evaluate = false;
+  bool generate = false;
+  bool describe = false;
+  bool dry_run = false;
+  bool print_config = false;
+  bool version = false;
+  std::string help;  ///< See help_topic().
+  std::string config;
+};
+
+Flags mode_flags(Modes& modes, Options& options) {
+  const std::string topics = fmt::format("[all|{}]", fmt::join(model_names(), "|"));
+  Flags flags = {
+      {"--evaluate", given(modes.evaluate), "Evaluate the weights of --init on the test set", Effect::output},
+      {"--generate", given(modes.generate), "Write text after --prompt with the model of --init; needs no data",
+       Effect::output},
+      {"--inspect", text(options.inspect, "PATH"),
+       "Print the content of a checkpoint, or of each checkpoint in a folder", Effect::output},
+      {"--export", text(options.export_to, "DIR"),
+       "Write the weights of the checkpoint that --resume names, in the format of --save", Effect::output},
+      {"--describe", given(modes.describe), "Print compute, communication and memory of the run as JSON",
+       Effect::output},
+      {"--dry-run", given(modes.dry_run), "Check all that needs no GPU, and print the memory that a rank needs",
+       Effect::output},
+      {"--print-config", given(modes.print_config), "Print a file for --config", Effect::output},
+      {"--version", given(modes.version), "Print the versions of ddptrain and its libraries", Effect::output},
+      {"-h,--help", text(modes.help, topics), "Print the common flags, all flags, or the flags of a model",
+       Effect::output},
+      {"--config", text(modes.config, "FILE"), "Read flags from a TOML file (name = value); the command line wins",
+       Effect::parameters, "Training"}};
+  for (Flag& flag : flags) {
+    flag.in_file = false;
+    if (flag.group.empty()) flag.group = kModesGroup;
+  }
+  return flags;
+}
+
+Task task_of(const Modes& modes, const Options& options) {
+  if (!options.export_to.empty()) {
+    if (options.resume.empty()) usage_error("--export {}: name the checkpoint with --resume PATH", options.export_to);
+    return Task::export_weights;
+  }
+  if (!options.inspect.empty()) return Task::inspect;
+  if (modes.evaluate || modes.generate) return modes.evaluate ? Task::evaluate : Task::generate;
+  if (modes.describe || modes.dry_run) return modes.describe ? Task::describe : Task::dry_run;
+  return Task::train;
+}
+
+std::string name_of(Task task) {
+  constexpr std::array kNames = {"training",   "--describe", "--dry-run", "--evaluate",
+                                 "--generate", "--inspect",  "--export"};
+  return kNames.at(static_cast<std::size_t>(task));
+}
+
+void check_use(const Options& options, const Workload& workload, const std::string& task) {
+  if (!workload.starts_from_weights()) usage_error("{}: name the weights with --init PATH", task);
+  if (task == "--generate" && !workload.writes_text()) {
+    usage_error("--generate: model {} writes no text. Use --evaluate, or --model gpt.", options.model);
+  }
+  if (!options.resume.empty()) {
+    usage_error("{} with --resume: write the checkpoint's weights with --resume PATH --export DIR, then use --init DIR",
+                task);
+  }
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv, const std::map<std::string, std::string>& defaults) {
+  const ChosenModel model = find_model(argc, argv);
+  CommandLine result;
+  result.workload = make_workload(model.name);
+  Options& options = result.options;
+  Modes modes;
+  Flags flags = flags_of(options, model.name, *result.workload);
+  for (Flag& flag : mode_flags(modes, options)) flags.push_back(std::move(flag));
+  for (const auto& [flag, value] : defaults) find_flag(flags, flag)->set(value);
+  CLI::App app{"", "ddptrain"};
+  app.set_help_flag();
+  add_flags(app, flags);
+  if (const auto topic = help_topic(argc, argv)) {
+    result.print = help_text(app, topic->empty() && model.named ? model.name : *topic);
+    result.same_on_all_ranks = program_and_task("--help");
+    return result;
+  }
+  parse_flags(app, argc, argv, "ddptrain --help all lists",
+              [&](const std::string& flag) { return owner_of(flag, model.name); });
+  if (modes.version) {
+    result.print = version_text();
+    result.same_on_all_ranks = program_and_task("--version");
+    return result;
+  }
+  if (!modes.config.empty()) read_config(flags, modes.config);
+  result.task = task_of(modes, options);
+  options.model = model.name;
+  check_flags(options, *result.workload);
+  if (uses_a_model(result.task)) check_use(options, *result.workload, name_of(result.task));
+  result.settings = settings_of(flags);
+  result.decides_parameters = flags_that_decide_parameters(flags);
+  if (modes.print_config) result.print = config_text(result.settings);
+  result.same_on_all_ranks = program_and_task(modes.print_config ? "--print-config" : name_of(result.task));
+  for (const Setting& setting : result.settings) {
+    result.same_on_all_ranks.emplace_back("--" + setting.name, setting.value);
+  }
+  return result;
+}
+
+std::string version_text() {
+  const std::string cuda =
+      built_with_cuda() ? fmt::format("CUDA {}\ncuDNN {}\nNCCL {}\n", cuda_version(), cudnn_version(), nccl_version())
+                        : "CUDA, cuDNN, NCCL: not in this build\n";
+  return fmt::format("ddptrain {}\n{}MPI {}\n", DDPTRAIN_VERSION, cuda, mpi_version());
+}
+
+Precision chosen_precision(const Options& options, DeviceKind device) {
+  if (options.precision == "fp32") return Precision::fp32;
+  if (options.precision == "tf32") return Precision::tf32;
+  if (options.precision == "bf16" || options.precision == "fp8") return Precision::bf16;
+  return default_precision(device);
+}
+
+bool sums_with_mpi(const Options& options, DeviceKind device) {
+  return device == DeviceKind::cpu || options.comm == CommLibrary::mpi;
+}
+
+bool sends_bf16_between_hosts(const Options& options, DeviceKind device) {
+  const bool wider = chosen_precision(options, device) != Precision::bf16;
+  return sums_with_mpi(options, device) && options.trainer.gradient_type == DType::bf16 && wider;
+}
+
+void check_precision(const Options& options, const Workload& workload, DeviceKind device) {
+  const Precision precision = chosen_precision(options, device);
+  const bool bf16 = precision == Precision::bf16;
+  const std::optional<DType> gradients = options.trainer.gradient_type;
+  if (gradients == DType::bf16 && !bf16 && !sends_bf16_between_hosts(options, device)) {
+    usage_error(
+        "--comm-dtype bf16: gradients are {}, and NCCL sends them as they are. Use --comm-dtype auto, --precision bf16 "
+        "or --comm mpi.",
+        name_of(precision));
+  }
+  if (sends_bf16_between_hosts(options, device) && (options.trainer.zero || options.trainer.virtual_ranks > 0)) {
+    usage_error("--comm-dtype bf16 with {}: {} gradients are sent as they are. Leave one of them out.",
+                options.trainer.zero ? "--zero 1" : "--virtual-ranks", name_of(precision));
+  }
+  if (gradients == DType::f32 && bf16 && !workload.supports_f32_gradients()) {
+    usage_error("--comm-dtype fp32: model {} computes bf16 gradients. Use --comm-dtype auto, or --precision fp32.",
+                options.model);
+  }
+  if (options.trainer.optimizer.stochastic_rounding && !bf16) {
+    usage_error(
+        "--stochastic-rounding on: weights are {}, and only bf16 ones are rounded. Use --stochastic-rounding off, or "
+        "--precision bf16.",
+        name_of(precision));
+  }
+}
+
+DeviceOptions device_options(const Options& options, DeviceKind device) {
+  DeviceOptions result = options.compute;
+  result.precision = chosen_precision(options, device);
+  result.fp8 = options.precision == "fp8";
+  result.communication_multiprocessors = options.comm_ctas;
+  return result;
+}
+
+float scaled_learning_rate(const Options& options, int world_size) {
+  const TrainerOptions& trainer = options.trainer;
+  const auto ranks = static_cast<double>(trainer.virtual_ranks > 0 ? trainer.virtual_ranks : world_size);
+  const double samples = static_cast<double>(trainer.batch) * static_cast<double>(trainer.grad_accum) * ranks;
+  const double ratio = samples / static_cast<double>(options.lr_base_batch);
+  const double peak = trainer.optimizer.schedule.peak;
+  switch (options.lr_scaling) {
+    case LrScaling::none:
+      return static_cast<float>(peak);
+    case LrScaling::linear:
+      return static_cast<float>(peak * ratio);
+    case LrScaling::sqrt:
+      return static_cast<float>(peak * std::sqrt(ratio));
+  }
+  fail("unknown learning-rate scaling");
+}
+
+TrainerOptions trainer_options(const Options& options, int world_size, std::int64_t total_steps) {
+  TrainerOptions result = options.trainer;
+  result.optimizer.schedule.peak = scaled_learning_rate(options, world_size);
+  result.optimizer.schedule.total_steps = static_cast<std::uint64_t>(total_steps);
+  result.optimizer.rounding_seed = result.seed;
+  result.bucket_bytes = static_cast<std::size_t>(options.bucket_mb * 1048576.0);
+  result.last_bucket_bytes = static_cast<std::size_t>(options.last_bucket_kb * 1024.0);
+  return result;
+}
+
+}  // namespace ddptrain

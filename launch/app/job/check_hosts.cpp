@@ -1,0 +1,220 @@
+#include "launch/app/job/check_hosts.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <system_error>
+
+#include "launch/app/job/choose_device.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/core/error.h"
+#include "runtime/core/files/mapped_file.h"
+#include "runtime/core/hash.h"
+#include "runtime/device/device.h"
+#include "runtime/topology/gpu_selection.h"
+#include "runtime/topology/interfaces.h"
+#include "runtime/topology/machine.h"
+#include "runtime/topology/nccl_network.h"
+
+namespace ddptrain {
+namespace {
+
+constexpr double kClockTolerance = 0.5;  // seconds
+
+std::string hash_of_program() {
+  const MappedFile program("/proc/self/exe");
+  return xxh3_128(program.data(), program.size()).substr(0, 12);
+}
+
+std::string or_none(const std::string& text) { return text.empty() ? "none" : text; }
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string list_of(const std::set<std::string>& values) { return fmt::format("{}", fmt::join(values, ", ")); }
+
+std::vector<HostFact> facts_of_nccl(const std::vector<NetworkInterface>& interfaces) {
+  std::map<std::string, std::string> networks = {{"lo", "loopback"}};
+  std::vector<std::string> names = {"lo"};
+  for (const NetworkInterface& interface : interfaces) {
+    networks[interface.name] = interface.network;
+    names.push_back(interface.name);
+  }
+  std::set<std::string> taken;
+  for (const std::string& name : nccl_interfaces(names, variable("NCCL_SOCKET_IFNAME"))) taken.insert(networks[name]);
+  const bool no_infiniband = variable("NCCL_IB_DISABLE") == "1";
+  const auto adapters = no_infiniband ? std::vector<std::string>{} : nccl_hcas(variable("NCCL_IB_HCA"));
+  return {{"the network that NCCL takes for sockets", or_none(list_of(taken)),
+           "Choose one for all (NCCL_SOCKET_IFNAME=NAME)"},
+          {"the list of adapters that NCCL takes", or_none(fmt::format("{}", fmt::join(adapters, ", "))),
+           "See ibstat there, and choose the same for all (NCCL_IB_HCA=NAME,...)"}};
+}
+
+/// Of each network on which this host is.
+std::vector<HostFact> facts_of_networks() {
+  const std::vector<NetworkInterface> interfaces = network_interfaces();
+  std::set<std::string> networks, mtus, speeds, used;
+  for (const NetworkInterface& interface : interfaces) {
+    networks.insert(interface.network);
+    mtus.insert(fmt::format("{} on {}", interface.mtu, interface.network));
+    if (interface.speed_gbit) speeds.insert(fmt::format("{} Gbit/s on {}", *interface.speed_gbit, interface.network));
+    if (interface.in_use) used.insert(interface.network);
+  }
+  std::vector<HostFact> facts = {
+      {"the list of networks", or_none(list_of(networks)),
+       "Name those that all hosts have (mpirun --mca btl_tcp_if_include NETWORK, NCCL_SOCKET_IFNAME)"},
+      {"the network that MPI took", list_of(used), "Choose one for all (mpirun --mca btl_tcp_if_include NETWORK)"},
+      {"the MTU", or_none(list_of(mtus)), "Give a network the same MTU on all hosts (ip link set dev NAME mtu BYTES)"},
+      {"the speed of the network card", list_of(speeds),
+       "See ethtool NAME there: a bad cable makes cards agree on less"}};
+  for (HostFact& fact : facts_of_nccl(interfaces)) facts.push_back(std::move(fact));
+  return facts;
+}
+
+/// Regular files, by their names.
+std::vector<std::filesystem::path> files_in(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) return {path};
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error)) {
+    if (entry.is_regular_file(error)) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+double now() {
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(since_1970).count();
+}
+
+/// The value that most hosts have; of equal numbers, that of the first host.
+std::string usual_value(const std::vector<HostFacts>& hosts, std::size_t fact) {
+  std::map<std::string, int> counts;
+  for (const HostFacts& host : hosts) ++counts[host.facts.at(fact).value];
+  const std::string* best = &hosts.front().facts.at(fact).value;
+  for (const HostFacts& host : hosts) {
+    const std::string& value = host.facts.at(fact).value;
+    if (counts[value] > counts[*best]) best = &value;
+  }
+  return *best;
+}
+
+double median_clock(const std::vector<HostFacts>& hosts) {
+  std::vector<double> clocks;
+  for (const HostFacts& host : hosts) clocks.push_back(host.clock);
+  std::nth_element(clocks.begin(), clocks.begin() + static_cast<std::ptrdiff_t>((clocks.size() - 1) / 2), clocks.end());
+  return clocks[(clocks.size() - 1) / 2];
+}
+
+}  // namespace
+
+std::vector<HostFact> facts_of_this_host() {
+  const std::string same_program = "Start the same files everywhere, from a folder that all hosts share";
+  std::vector<HostFact> facts = {
+      {"the program", hash_of_program(), same_program},
+      {"MPI", mpi_version(), "Install the same version"},
+      {"NCCL", or_none(nccl_version()), "Install the same version"},
+      {"CUDA", or_none(cuda_version()), "Install the same version"},
+      {"cuDNN", or_none(cudnn_version()), "Install the same version"},
+      {"the GPU driver", or_none(first_line("/sys/module/nvidia/version")), "Install the same driver"},
+      {"the number of visible GPUs", std::to_string(visible_gpus()), "See nvidia-smi there, and CUDA_VISIBLE_DEVICES"},
+  };
+  for (HostFact& fact : facts_of_networks()) facts.push_back(std::move(fact));
+  return facts;
+}
+
+std::vector<HostFact> usual_facts(const std::vector<HostFacts>& hosts) {
+  std::vector<HostFact> facts = hosts.front().facts;
+  for (std::size_t fact = 0; fact < facts.size(); ++fact) facts[fact].value = usual_value(hosts, fact);
+  return facts;
+}
+
+std::vector<std::string> host_differences(const std::vector<HostFacts>& hosts) {
+  std::vector<std::string> lines;
+  if (hosts.empty()) return lines;
+  for (std::size_t fact = 0; fact < hosts.front().facts.size(); ++fact) {
+    const std::string usual = usual_value(hosts, fact);
+    for (const HostFacts& host : hosts) {
+      const HostFact& here = host.facts.at(fact);
+      if (here.value == usual || here.value.empty() || usual.empty()) continue;
+      lines.push_back(
+          fmt::format("{}: {} is {}, and {} elsewhere. {}.", host.host, here.what, here.value, usual, here.advice));
+    }
+  }
+  const double usual = median_clock(hosts);
+  for (const HostFacts& host : hosts) {
+    const double ahead = host.clock - usual;
+    if (std::abs(ahead) < kClockTolerance) continue;
+    lines.push_back(fmt::format("{}: its clock is {:.1f} s {}. Set it by NTP (chronyc tracking).", host.host,
+                                std::abs(ahead), ahead > 0.0 ? "ahead" : "behind"));
+  }
+  return lines;
+}
+
+std::vector<HostFacts> gather_host_facts(const World& world, const std::vector<HostFact>& more) {
+  nlohmann::json mine = nlohmann::json::array();
+  world.agree([&] {
+    if (world.local_rank() != 0) return;
+    std::vector<HostFact> facts = facts_of_this_host();
+    facts.insert(facts.end(), more.begin(), more.end());
+    for (const HostFact& fact : facts) mine.push_back({fact.what, fact.value, fact.advice});
+  });
+  world.barrier();
+  const double clock = now();
+  const auto texts = world.gather(mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  const auto names = world.gather(world.hostname());
+  const auto clocks = world.gather(fmt::format("{}", clock));
+  std::vector<HostFacts> hosts;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const auto facts = nlohmann::json::parse(texts[rank]);
+    if (facts.empty()) continue;
+    HostFacts& host = hosts.emplace_back(HostFacts{names[rank], {}, std::stod(clocks[rank])});
+    for (const auto& fact : facts) host.facts.push_back({fact.at(0), fact.at(1), fact.at(2)});
+  }
+  return hosts;
+}
+
+std::vector<std::string> check_hosts(const World& world) { return host_differences(gather_host_facts(world)); }
+
+HostFact data_fact(const std::filesystem::path& path) {
+  Hash128 hash;
+  std::int64_t bytes = 0;
+  const auto files = files_in(path);
+  for (const auto& file : files) {
+    hash.add(file.lexically_relative(path).string());
+    if (std::filesystem::file_size(file) == 0) continue;
+    const MappedFile content(file);
+    hash.add(content.data(), content.size());
+    bytes += static_cast<std::int64_t>(content.size());
+  }
+  const std::string value =
+      files.empty() ? "missing" : fmt::format("{} files of {} bytes (XXH3 {})", files.size(), bytes, hash.hex());
+  return {fmt::format("the data in {}", path.string()), value, "Copy the same files to all hosts"};
+}
+
+std::vector<std::string> shared_network_cards(const World& world, const std::string& pci_bus_id) {
+  const std::vector<RankOfGpu> ranks = ranks_of_this_host(world, pci_bus_id);
+  DriverFacts gpus;
+  for (const RankOfGpu& rank : ranks) gpus.gpus.emplace_back().pci = normalized_pci_bus_id(rank.pci);
+  std::string mine;
+  if (world.local_rank() == 0) {
+    const auto lines = shared_nic_warnings(describe_machine(world.hostname(), gpus), ranks);
+    mine = fmt::format("{}", fmt::join(lines, "\n"));
+  }
+  std::vector<std::string> all;
+  for (const std::string& text : world.gather(mine)) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) all.push_back(line);
+  }
+  return all;
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,63 @@
+#include "launch/app/job/early_start.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <initializer_list>
+
+#include "launch/app/job/choose_device.h"
+#include "runtime/device/device.h"
+#include "runtime/topology/gpu_selection.h"
+
+namespace ddptrain {
+namespace {
+
+std::optional<int> first_number(std::initializer_list<const char*> variables) {
+  for (const char* name : variables) {
+    const char* text = std::getenv(name);
+    if (text != nullptr && *text >= '0' && *text <= '9') return std::atoi(text);
+  }
+  return std::nullopt;
+}
+
+std::optional<int> launched_rank() {
+  return first_number(
+      {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "SLURM_PROCID"});
+}
+
+}  // namespace
+
+std::optional<int> launched_local_rank() {
+  // Slurm's comes last: under mpirun in a batch script it is that of the script.
+  const auto local_rank = first_number({"OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "SLURM_LOCALID"});
+  return local_rank || launched_rank() ? local_rank : 0;
+}
+
+namespace {
+
+EarlyStart start_gpu_early(const std::string& device, bool share_gpu) {
+  EarlyStart early;
+  early.nccl_settings = nccl_environment();
+  if (!built_with_cuda() || device == "cpu") return early;
+  early.visible_gpus = visible_gpus();
+  if (early.visible_gpus == 0) return early;
+  if (launched_rank().value_or(0) == 0) early.nccl_log = std::make_unique<NcclLogCapture>();
+  if (share_gpu) let_ranks_share_gpus();
+  auto gpu = early.visible_gpus == 1 ? 0 : launched_local_rank();
+  if (gpu && share_gpu) *gpu %= early.visible_gpus;
+  if (!gpu || *gpu >= early.visible_gpus) return early;
+  show_only_gpu(*gpu);
+  early.gpu = *gpu;
+  early.cuda = std::async(std::launch::async, start_cuda);
+  return early;
+}
+
+}  // namespace
+
+EarlyStart start_early(const std::string& device, bool share_gpu, const WatchdogOptions& watchdog) {
+  EarlyStart early = start_gpu_early(device, share_gpu);
+  early.watchdog = std::make_unique<Watchdog>("ddptrain", launched_rank().value_or(-1), watchdog, early.watch);
+  return early;
+}
+
+}  // namespace ddptrain

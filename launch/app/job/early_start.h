@@ -1,0 +1,35 @@
+#pragma once
+
+#include <future>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/core/process/watch.h"
+#include "runtime/diagnostics/nccl_log.h"
+#include "runtime/diagnostics/watchdog.h"
+
+namespace ddptrain {
+
+/// What happens before MPI starts, while this process has one thread: all changes of the environment, which other
+/// threads may read at any time; then CUDA starts in the background, beside MPI, and the watchdog. To be destroyed
+/// after MPI's end.
+struct EarlyStart {
+  std::map<std::string, std::string> nccl_settings;  ///< The user's NCCL_* variables.
+  std::unique_ptr<NcclLogCapture> nccl_log;          ///< On rank 0 where NCCL may be used.
+  int visible_gpus = 0;                              ///< GPUs that this process saw.
+  std::optional<int> gpu;                            ///< The only one of them that it still sees.
+  std::future<void> cuda;                            ///< Valid where `gpu` is known.
+  std::shared_ptr<Watch> watch = std::make_shared<Watch>();
+  std::unique_ptr<Watchdog> watchdog;  ///< Of `watch`; null: none was started.
+};
+
+/// `device`: auto, cpu or cuda. `share_gpu`: the ranks of a host take its GPUs in turn.
+EarlyStart start_early(const std::string& device, bool share_gpu, const WatchdogOptions& watchdog);
+
+/// The rank on this host as the launcher (Open MPI, PMIx, Hydra, PALS, Flux, Slurm) numbers it: 0 without a launcher,
+/// nothing where a launcher does not tell.
+std::optional<int> launched_local_rank();
+
+}  // namespace ddptrain

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "runtime/comm/world.h"
+#include "runtime/core/process/watch.h"
+
+namespace ddptrain {
+
+/// Open MPI 4 then starts a process that mpirun did not start without a daemon (orted, of the package that has mpirun)
+/// beside it. For the first line of main, as it changes the environment.
+void need_no_mpi_daemon();
+
+/// The body of main(): runs `work` with the ranks of the job and returns the exit code. An error that all ranks have
+/// agreed on is printed by rank 0 and gives 2 (UsageError) or 1. Any other error is printed with its rank and host and
+/// ends all ranks with 1. `watch`: see World.
+int run_program(const char* name, int* argc, char*** argv, const std::function<void(const World&)>& work,
+                std::shared_ptr<Watch> watch = std::make_shared<Watch>());
+
+/// Runs a part of it. An error that the ranks have not agreed on ends them here, and does not unwind further:
+/// destructors on the way could wait for ranks that are gone.
+void run_or_end_job(const char* name, const World& world, const std::function<void()>& part);
+
+}  // namespace ddptrain

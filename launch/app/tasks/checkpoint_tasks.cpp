@@ -1,0 +1,101 @@
+#include "launch/app/tasks/checkpoint_tasks.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <vector>
+
+#include "models/registry.h"
+#include "runtime/core/error.h"
+#include "runtime/core/text.h"
+#include "runtime/train/checkpoint/checkpoint.h"
+
+namespace ddptrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Group {
+  std::size_t arrays = 0;
+  std::int64_t elements = 0;
+  std::string dtype;
+};
+
+/// By what is before the slash in an array's name: weight, master, slot_0 ...
+std::map<std::string, Group> groups_of(const Manifest& manifest) {
+  std::map<std::string, Group> groups;
+  for (const ArrayInfo& array : manifest.arrays) {
+    Group& group = groups[array.name.substr(0, array.name.find('/'))];
+    ++group.arrays;
+    group.elements += element_count(array.shape);
+    group.dtype = array.dtype;
+  }
+  return groups;
+}
+
+std::string text_of(const fs::path& path) {
+  const Manifest manifest = read_manifest(path);
+  const RunIdentity& run = manifest.run;
+  std::string text;
+  const auto row = [&](const std::string& name, const std::string& value) {
+    text += fmt::format("  {:<14}{}\n", name, value);
+  };
+  row("Step", fmt::format("{}  (epoch {}, step {} of {})", manifest.progress.step, manifest.progress.epochs.size() + 1,
+                          manifest.progress.step -
+                              static_cast<std::int64_t>(manifest.progress.epochs.size()) * run.steps_per_epoch,
+                          run.steps_per_epoch));
+  row("Written", manifest.written);
+  std::string sizes;
+  for (const auto& [name, size] : run.sizes) sizes += fmt::format(", {} {}", name, size);
+  row("Model", fmt::format("{}{}, {}", run.model, sizes, run.precision));
+  row("Samples", fmt::format("{} per step: {}, batch {}, {}", run.samples_per_step, counted(run.world_size, "rank"),
+                             run.batch, counted(run.grad_accum, "micro-step")));
+  row("Data", run.data);
+  row("Seed", std::to_string(run.seed));
+  for (const auto& [name, group] : groups_of(manifest)) {
+    row(name, fmt::format("{}, {} x {}", counted(group.arrays, "array"), group.elements, group.dtype));
+  }
+  row("Files", fmt::format("{}, {:.1f} MB", manifest.files.size(), 1e-6 * static_cast<double>(manifest.bytes())));
+  for (const auto& [name, version] : run.versions) row(name, version);
+  return text;
+}
+
+std::string inspected(const fs::path& path) {
+  const std::string fault = fault_of(path);
+  if (!fault.empty()) return fmt::format("{}\n  NOT USABLE: {}\n", path.string(), fault);
+  return fmt::format("{}\n{}  complete and undamaged\n", path.string(), text_of(path));
+}
+
+}  // namespace
+
+void inspect_checkpoints(const World& world, const std::string& path) {
+  world.agree([&] {
+    if (world.rank() != 0) return;
+    std::vector<fs::path> paths;
+    for (const auto& [step, checkpoint] : checkpoints_in(path)) paths.push_back(checkpoint);
+    if (has_manifest(path)) paths = {path};
+    if (paths.empty()) usage_error("--inspect {}: there is no checkpoint", path);
+    for (const fs::path& checkpoint : paths) std::fputs(inspected(checkpoint).c_str(), stdout);
+  });
+}
+
+void export_weights(const World& world, const Options& options) {
+  const std::string from = options.resume == "auto" ? options.checkpoint.folder : options.resume;
+  const std::optional<Checkpoint> checkpoint = find_checkpoint(world, from);
+  world.agree([&] {
+    if (!checkpoint) usage_error("--export {}: there is no checkpoint in {}", options.export_to, from);
+    if (world.rank() != 0) return;
+    std::map<std::string, HostTensor> weights;
+    for (auto& [name, tensor] : CheckpointReader(*checkpoint).parameters()) {
+      weights[name] = {tensor.first, std::move(tensor.second)};
+    }
+    const RunIdentity& run = checkpoint->manifest.run;
+    make_workload(run.model)->export_weights(options.export_to, run.sizes, weights);
+    std::fputs(fmt::format("{}: weights of {} after step {}\n", options.export_to, checkpoint->path.string(),
+                           checkpoint->manifest.progress.step)
+                   .c_str(),
+               stdout);
+  });
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,158 @@
+#include "launch/app/tasks/resume.h"
+
+#include <spdlog/spdlog.h>
+
+#include <set>
+
+#include "runtime/core/error.h"
+#include "runtime/core/text.h"
+
+namespace ddptrain {
+namespace {
+
+std::string text_of(const RunIdentity& run) {
+  return fmt::format("{} x --batch {} x --grad-accum {} = {} samples", counted(run.world_size, "rank"), run.batch,
+                     run.grad_accum, run.samples_per_step);
+}
+
+/// What keeps the samples of a step on this number of ranks.
+std::string ways_to_keep(const RunIdentity& saved, const RunIdentity& run) {
+  if (saved.samples_per_step % run.world_size != 0) {
+    return fmt::format("{} ranks cannot share {} samples: start a number of ranks that divides them", run.world_size,
+                       saved.samples_per_step);
+  }
+  const std::int64_t of_rank = saved.samples_per_step / run.world_size;
+  if (of_rank % saved.batch == 0) {
+    return fmt::format("--batch {} --grad-accum {} keeps the samples per step", saved.batch, of_rank / saved.batch);
+  }
+  if (of_rank % saved.grad_accum == 0) {
+    return fmt::format("--batch {} --grad-accum {} keeps the samples per step", of_rank / saved.grad_accum,
+                       saved.grad_accum);
+  }
+  return fmt::format("--batch {} --grad-accum 1 keeps the samples per step", of_rank);
+}
+
+void check_model(const Checkpoint& checkpoint, const RunIdentity& run) {
+  const RunIdentity& saved = checkpoint.manifest.run;
+  const std::string path = checkpoint.path.string();
+  if (saved.model != run.model) {
+    usage_error("--resume {}: it is of model {}, and this is --model {}", path, saved.model, run.model);
+  }
+  for (const auto& [name, size] : saved.sizes) {
+    const auto mine = run.sizes.find(name);
+    if (mine != run.sizes.end() && mine->second == size) continue;
+    usage_error("--resume {}: its model has {} {}, and this run's {}", path, name, size,
+                mine == run.sizes.end() ? "none" : std::to_string(mine->second));
+  }
+  if (saved.precision != run.precision) {
+    usage_error("--resume {}: it was trained in {}, and this run computes in {}. Give --precision {}.", path,
+                saved.precision, run.precision, saved.precision);
+  }
+}
+
+void check_samples(const Checkpoint& checkpoint, const RunIdentity& run) {
+  const RunIdentity& saved = checkpoint.manifest.run;
+  const std::string path = checkpoint.path.string();
+  if (saved.samples_per_step != run.samples_per_step) {
+    usage_error("--resume {}: its step is {}, and this run's is {}. {}.", path, text_of(saved), text_of(run),
+                ways_to_keep(saved, run));
+  }
+  if (saved.steps_per_epoch != run.steps_per_epoch) {
+    usage_error("--resume {}: its epoch has {} steps, and this run's {}: the data has another number of samples", path,
+                saved.steps_per_epoch, run.steps_per_epoch);
+  }
+}
+
+/// "--lr 0.1 (checkpoint: 0.2)" of every flag with this effect.
+std::vector<std::string> changed_flags(const RunIdentity& saved, const CommandLine& command_line, Effect effect) {
+  // Compared by what they mean, or without effect on what follows.
+  std::set<std::string> others = {"model", "precision", "data", "batch", "grad-accum", "init"};
+  const bool constant = command_line.options.trainer.optimizer.schedule.kind == ScheduleKind::constant;
+  if (constant) others.insert({"steps", "epochs"});
+  std::vector<std::string> changes;
+  for (const Setting& now : command_line.settings) {
+    const auto before = saved.flags.find("--" + now.name);
+    if (now.effect != effect || others.count(now.name) > 0 || before == saved.flags.end()) continue;
+    if (before->second == now.value) continue;
+    changes.push_back(fmt::format("--{} {} (checkpoint: {})", now.name, now.value, before->second));
+  }
+  return changes;
+}
+
+}  // namespace
+
+RunIdentity identity_of(const CommandLine& command_line, const World& world, const std::string& data,
+                        const std::string& precision) {
+  const Options& options = command_line.options;
+  const DistributedSampler sampler = make_sampler(options.trainer, command_line.workload->data(), world);
+  RunIdentity run;
+  run.model = options.model;
+  run.sizes = command_line.workload->sizes();
+  run.data = data;
+  run.precision = precision;
+  run.seed = options.trainer.seed;
+  run.batch = options.trainer.batch;
+  run.grad_accum = options.trainer.grad_accum;
+  run.samples_per_step = sampler.samples_per_step();
+  run.steps_per_epoch = sampler.steps_per_epoch();
+  run.world_size = world.size();
+  for (const Setting& setting : command_line.settings) run.flags["--" + setting.name] = setting.value;
+  run.versions = {{"ddptrain", DDPTRAIN_VERSION},
+                  {"mpi", mpi_version()},
+                  {"cuda", cuda_version()},
+                  {"cudnn", cudnn_version()},
+                  {"nccl", nccl_version()}};
+  std::erase_if(run.versions, [](const auto& version) { return version.second.empty(); });
+  return run;
+}
+
+std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options& options) {
+  const std::string& folder = options.checkpoint.folder;
+  std::optional<Checkpoint> found;
+  if (!options.resume.empty()) found = find_checkpoint(world, options.resume == "auto" ? folder : options.resume);
+  const std::int64_t step = found ? found->manifest.progress.step : 0;
+  std::int64_t newest = -1;  // complete, in the folder where this run writes
+  world.agree([&] {
+    if (world.rank() == 0 && !folder.empty() && options.resume != "auto") {
+      for (const auto& [of_step, path] : checkpoints_in(folder)) {
+        if (has_manifest(path)) newest = of_step;
+      }
+    }
+    if (!found && !options.resume.empty() && options.resume != "auto") {
+      usage_error("--resume {}: there is no complete and undamaged checkpoint", options.resume);
+    }
+    if (newest <= step && (found || newest < 0)) return;
+    usage_error(
+        "--checkpoint {}: it has a checkpoint of step {}, and this run starts at step {}. --resume auto goes on from "
+        "the newest one; for another run, give another folder.",
+        folder, newest, step);
+  });
+  if (!found && options.resume == "auto" && world.rank() == 0) {
+    spdlog::info("--resume auto: no checkpoint in {} to resume from; training starts at step 0", folder);
+  }
+  return found;
+}
+
+void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const CommandLine& command_line) {
+  const RunIdentity& saved = checkpoint.manifest.run;
+  const std::string path = checkpoint.path.string();
+  check_model(checkpoint, run);
+  check_samples(checkpoint, run);
+  const std::int64_t steps = total_steps(command_line.options.run, run.steps_per_epoch);
+  if (steps < checkpoint.manifest.progress.step) {
+    usage_error("--resume {}: it has {} steps behind it, and this run has {} in all", path,
+                checkpoint.manifest.progress.step, steps);
+  }
+  auto changes = changed_flags(saved, command_line, Effect::parameters);
+  if (saved.data != run.data) changes.push_back(fmt::format("--data {} (checkpoint: {})", run.data, saved.data));
+  const std::string text =
+      fmt::format("--resume {}: other values than in the checkpoint: {}", path, fmt::join(changes, "; "));
+  if (!changes.empty() && !command_line.options.allow_change) {
+    usage_error("{}. --allow-change resumes nevertheless.", text);
+  }
+  if (!changes.empty()) spdlog::info("{}", text);
+  const auto of_speed = changed_flags(saved, command_line, Effect::speed);
+  if (!of_speed.empty()) spdlog::info("--resume {}: flags that change the speed: {}", path, fmt::join(of_speed, "; "));
+}
+
+}  // namespace ddptrain

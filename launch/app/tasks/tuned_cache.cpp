@@ -1,0 +1,131 @@
+#include "launch/app/tasks/tuned_cache.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "runtime/core/error.h"
+#include "runtime/core/files/atomic_file.h"
+#include "runtime/core/hash.h"
+#include "runtime/device/device.h"
+#include "runtime/topology/sysfs.h"
+
+namespace ddptrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uintmax_t kLargestFile = 16 << 20;
+
+std::optional<fs::path> folder_in(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr || *value != '/') return std::nullopt;  // as the XDG specification has it
+  return value;
+}
+
+/// Such as NVIDIA-H200-1f0c2b3a4d5e6f70.json.
+std::string file_name(const TunedFor& machine) {
+  std::string text;
+  for (const auto& [name, value] : machine) text += name + "=" + value + "\n";
+  const auto gpu = machine.find("GPU");
+  std::string name = gpu == machine.end() ? "" : gpu->second;
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
+  return fmt::format("{}-{}.json", name, xxh3_128(text.data(), text.size()).substr(0, 16));
+}
+
+/// Nothing where there is no such file.
+std::optional<std::string> read_file(const fs::path& path) {
+  if (!fs::exists(path)) return std::nullopt;
+  if (!fs::is_regular_file(path) || fs::file_size(path) > kLargestFile) {
+    usage_error("{}: not a file of tuned choices", path.string());
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || file.bad()) usage_error("{}: cannot be read", path.string());
+  return text;
+}
+
+/// What the file holds; nothing where there is none or one of no use, of which `level` tells.
+TunedChoices::Map read_choices(const fs::path& path, const TunedFor& machine, spdlog::level::level_enum level) {
+  try {
+    const auto text = read_file(path);
+    return text ? parse_tuned(*text, path.string(), machine) : TunedChoices::Map{};
+  } catch (const std::exception& error) {
+    spdlog::log(level, "Tuning starts afresh: {}", error.what());
+    return {};
+  }
+}
+
+std::string from_rank_0(const World& world, const std::string& text) { return world.all_gather(text).front(); }
+
+}  // namespace
+
+fs::path default_tune_cache() {
+  if (const auto cache = folder_in("XDG_CACHE_HOME")) return *cache / "ddptrain";
+  if (const auto home = folder_in("HOME")) return *home / ".cache" / "ddptrain";
+  return {};
+}
+
+TunedFor tuned_for(const std::string& gpu) {
+  return {{"GPU", gpu},
+          {"driver", first_line("/sys/module/nvidia/version")},
+          {"CUDA", cuda_version()},
+          {"cuBLAS", cublas_version()},
+          {"cuDNN", cudnn_version()},
+          {"ddptrain", DDPTRAIN_VERSION}};
+}
+
+TunedCache::TunedCache(const World& world, TunedChoices& choices, const std::string& folder, TunedFor machine)
+    : world_(world), choices_(choices), machine_(std::move(machine)) {
+  const std::vector<std::string> machines = world.all_gather(tuned_text(machine_, {}));
+  if (!differences(machines).empty()) {
+    if (world.rank() == 0) {
+      spdlog::warn("Tuning: GPUs, drivers or libraries differ, so each rank chooses for itself and nothing is kept");
+    }
+    return;
+  }
+  std::string kept;
+  if (world.rank() == 0 && folder != "off") {
+    const fs::path parent = folder.empty() ? default_tune_cache() : fs::path(folder);
+    if (!parent.empty()) path_ = parent / file_name(machine_);
+    if (!path_.empty()) kept = tuned_text(machine_, read_choices(path_, machine_, spdlog::level::warn));
+  }
+  kept = from_rank_0(world, kept);
+  TunedChoices::Map known;
+  if (!kept.empty()) known = parse_tuned(kept, "the choices of rank 0", machine_);
+  if (world.rank() == 0 && !known.empty()) {
+    spdlog::info("Tuning: choices of {} ({})", path_.string(), known.size());
+  }
+  choices_.restore(std::move(known));
+  if (world.size() == 1) return;
+  choices_.share([&world](const std::string& mine) { return from_rank_0(world, mine); });
+}
+
+void TunedCache::save() {
+  const TunedChoices::Map made = choices_.take_new();
+  const std::set<std::string> refused = choices_.take_refused();
+  if (path_.empty() || (made.empty() && refused.empty())) return;
+  try {
+    TunedChoices::Map all = read_choices(path_, machine_, spdlog::level::debug);
+    for (const std::string& work : refused) all.erase(work);
+    for (const auto& [work, choice] : made) all[work] = choice;
+    fs::create_directories(path_.parent_path());
+    AtomicFile file(path_, fmt::format(".{}.{}.partial", world_.hostname(), getpid()));
+    file.write(tuned_text(machine_, all));
+    file.commit();
+    spdlog::info("Tuning: new choices are kept in {} ({})", path_.string(), made.size());
+  } catch (const std::exception& error) {
+    spdlog::warn("Tuning: choices are not kept: {}", error.what());
+  }
+}
+
+}  // namespace ddptrain

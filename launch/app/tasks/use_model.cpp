@@ -1,0 +1,205 @@
+#include "launch/app/tasks/use_model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "data/images/images.h"
+#include "models/classifier.h"
+#include "runtime/core/error.h"
+#include "runtime/core/text.h"
+#include "runtime/train/step/distributed_sampler.h"
+#include "runtime/train/step/store/parameter_arena.h"
+#include "runtime/train/step/store/training_state.h"
+
+namespace ddptrain {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMostMistakes = 30;
+constexpr std::size_t kMostMistakePixels = 500'000;  // of all of them
+
+ArenaOptions arena_without_optimizer(const Options& options, int world_size) {
+  ArenaOptions arena = arena_options(trainer_options(options, world_size, 1));
+  arena.optimizer_slots = 0;
+  arena.shard_state = false;
+  return arena;
+}
+
+void write(MetricsFile* metrics, Json line) {
+  if (metrics == nullptr) return;
+  line["time"] = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  metrics->write(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+/// Bound to weights and ready to compute.
+struct LoadedModel {
+  LoadedModel(std::unique_ptr<Model> made, const World& world, const Options& options, Device& device,
+              Communicator& communicator)
+      : model(std::move(made)),
+        arena(model->parameters(), arena_without_optimizer(options, world.size()), device, communicator),
+        state(arena, model->buffers(), device) {
+    model->bind({arena.weights(), arena.gradients(), state.buffers()});
+    arena.initialise(options.trainer.seed, world.rank());
+  }
+
+  std::unique_ptr<Model> model;
+  ParameterArena arena;
+  TrainingState state;
+};
+
+/// What this rank, or all ranks, found out.
+struct Evaluated {
+  MetricSums sums;
+  std::vector<Prediction> predictions;  ///< Of classifiers, in the order of the samples.
+};
+
+Evaluated evaluate_share(const LoadedModel& loaded, const Dataset& data, const EvaluationShard& share,
+                         std::int64_t batch, Device& device) {
+  const Buffer sums = device.allocate(sizeof(MetricSums));
+  auto* const sums_there = static_cast<MetricSums*>(sums.data());
+  auto* const classifier = dynamic_cast<Classifier*>(loaded.model.get());
+  Evaluated result;
+  const std::vector<Slice> slices = evaluation_slices(loaded.state.step(), data.test_count(), share, batch);
+  std::uint32_t done = 0;
+  for (const Slice& slice : slices) {
+    device.watch().set_part(done++, static_cast<std::uint32_t>(slices.size()));
+    if (classifier == nullptr) {
+      run_forward(*loaded.model, {slice, sums_there, false});
+      continue;
+    }
+    const std::vector<Prediction> found = classifier->classify(slice, sums_there);
+    result.predictions.insert(result.predictions.end(), found.begin(), found.end());
+  }
+  device.copy_to_host(&result.sums, sums.data(), sizeof(MetricSums));
+  return result;
+}
+
+/// The shares of all ranks; predictions on rank 0 alone.
+Evaluated put_together(const World& world, const Evaluated& mine) {
+  Evaluated all;
+  all.sums.loss = world.sum(mine.sums.loss);
+  all.sums.correct = static_cast<std::uint64_t>(world.sum(static_cast<double>(mine.sums.correct)));
+  all.sums.samples = static_cast<std::uint64_t>(world.sum(static_cast<double>(mine.sums.samples)));
+  std::string bytes(mine.predictions.size() * sizeof(Prediction), '\0');
+  if (!bytes.empty()) std::memcpy(bytes.data(), mine.predictions.data(), bytes.size());
+  for (const std::string& part : world.gather(bytes)) {
+    const std::size_t before = all.predictions.size();
+    all.predictions.resize(before + part.size() / sizeof(Prediction));
+    if (!part.empty()) std::memcpy(all.predictions.data() + before, part.data(), part.size());
+  }
+  return all;
+}
+
+double mean_loss(const MetricSums& sums) { return sums.loss / static_cast<double>(sums.samples); }
+double accuracy(const MetricSums& sums) {
+  return static_cast<double>(sums.correct) / static_cast<double>(sums.samples);
+}
+
+std::string hexadecimal(const std::uint8_t* bytes, std::size_t count) {
+  return fmt::format("{:02x}", fmt::join(bytes, bytes + count, ""));
+}
+
+/// The samples that it took for another class, the surest first.
+std::vector<std::size_t> mistakes_of(const std::vector<Prediction>& predictions, const ImageDataset& test) {
+  std::vector<std::size_t> mistakes;
+  for (std::size_t i = 0; i < predictions.size(); ++i) {
+    if (predictions[i].label != test.labels[i]) mistakes.push_back(i);
+  }
+  std::stable_sort(mistakes.begin(), mistakes.end(), [&](std::size_t a, std::size_t b) {
+    return predictions[a].probability > predictions[b].probability;
+  });
+  const auto pixels = static_cast<std::size_t>(test.height * test.width);
+  const std::size_t most = std::clamp<std::size_t>(kMostMistakePixels / pixels, 1, kMostMistakes);
+  mistakes.resize(std::min(mistakes.size(), most));
+  return mistakes;
+}
+
+Json confusion_line(const std::vector<Prediction>& predictions, const ImageData& data) {
+  const ImageDataset& test = data.test;
+  const auto classes = static_cast<std::size_t>(test.classes);
+  std::vector<std::vector<std::int64_t>> matrix(classes, std::vector<std::int64_t>(classes));
+  for (std::size_t i = 0; i < predictions.size(); ++i) ++matrix[test.labels[i]][predictions[i].label];
+  Json line = {{"event", "confusion"},  {"classes", data.class_names}, {"matrix", matrix},
+               {"height", test.height}, {"width", test.width},         {"mistakes", Json::array()}};
+  const auto pixels = static_cast<std::size_t>(test.height * test.width);
+  for (const std::size_t sample : mistakes_of(predictions, test)) {
+    line["mistakes"].push_back({{"sample", sample},
+                                {"label", test.labels[sample]},
+                                {"predicted", predictions[sample].label},
+                                {"probability", predictions[sample].probability},
+                                {"pixels", hexadecimal(test.images.data() + sample * pixels, pixels)}});
+  }
+  return line;
+}
+
+Json evaluated_line(const World& world, const Options& options, const Workload& workload, const Device& device,
+                    const LoadedModel& loaded) {
+  Json line = {
+      {"event", "evaluated"},         {"version", DDPTRAIN_VERSION},
+      {"model", options.model},       {"device", device.kind() == DeviceKind::cuda ? "cuda" : "cpu"},
+      {"device_name", device.name()}, {"precision", device.options().fp8 ? "fp8" : name_of(device.precision())},
+      {"world_size", world.size()},   {"parameters", loaded.arena.parameter_count()}};
+  for (const auto& [name, size] : workload.sizes()) line[name] = size;
+  return line;
+}
+
+}  // namespace
+
+void evaluate_model(const World& world, const Options& options, Workload& workload, Device& device,
+                    Communicator& communicator, MetricsFile* metrics) {
+  using Clock = std::chrono::steady_clock;
+  const std::int64_t batch = options.trainer.batch;
+  const LoadedModel loaded(workload.make_model(device, batch), world, options, device, communicator);
+  const Dataset& data = workload.data();
+  const std::int64_t most = options.run.eval_samples;
+  const std::int64_t samples = most > 0 ? std::min(most, data.test_count()) : data.test_count();
+  const EvaluationShard share = DistributedSampler::evaluation(samples, world.rank(), world.size());
+  const Watch::Phase phase(*world.watch(), "evaluation");
+  const Clock::time_point start = Clock::now();
+  const Evaluated all = put_together(world, evaluate_share(loaded, data, share, batch, device));
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const std::string hash = loaded.state.parameter_hash();
+  if (world.rank() != 0) return;
+
+  const double loss = mean_loss(all.sums);
+  const std::string unit = loaded.model->unit();
+  const std::string perplexity = workload.writes_text() ? fmt::format("  perplexity {:.2f}", std::exp(loss)) : "";
+  std::fputs(fmt::format("{} test {}\nloss {:.4f}  accuracy {:.4f}{}\n{:.2f} s\n", all.sums.samples, unit, loss,
+                         accuracy(all.sums), perplexity, seconds)
+                 .c_str(),
+             stdout);
+  Json line = evaluated_line(world, options, workload, device, loaded);
+  line[unit] = all.sums.samples;
+  line["test_loss"] = loss;
+  line["accuracy"] = accuracy(all.sums);
+  if (workload.writes_text()) line["perplexity"] = std::exp(loss);
+  line["seconds"] = seconds;
+  line["parameter_hash"] = hash;
+  write(metrics, std::move(line));
+  const auto* images = dynamic_cast<const ImageData*>(&data);
+  if (images == nullptr || all.predictions.empty()) return;
+  write(metrics, confusion_line(all.predictions, *images));
+}
+
+void generate_texts(const World& world, const Options& options, Workload& workload, Device& device,
+                    Communicator& communicator, MetricsFile* metrics) {
+  world.agree([&] {
+    if (world.size() > 1) usage_error("--generate: one rank writes the text, and there are {}", world.size());
+    const LoadedModel loaded(workload.make_model(device, 1), world, options, device, communicator);
+    std::int64_t sample = 0;
+    workload.generate(*loaded.model, device, [&](const std::string& text) {
+      if (sample++ > 0) std::fputs("\n", stdout);
+      std::fputs(fmt::format("--- sample {}\n{}\n", sample, printable_text(text)).c_str(), stdout);
+      std::fflush(stdout);
+      write(metrics, {{"event", "generated"}, {"sample", sample}, {"text", text}});
+    });
+  });
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,39 @@
+#include "runtime/core/files/writable.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+void require_writable(const std::string& flag, const std::string& path) {
+  if (path == "-") usage_error("{} -: give the name of a file; standard output has the tables", flag);
+  std::error_code ignored;
+  const bool is_new = std::filesystem::symlink_status(path, ignored).type() == std::filesystem::file_type::not_found;
+  if (std::ofstream(path, std::ios::app)) {
+    if (is_new) std::filesystem::remove(path, ignored);
+    return;
+  }
+  usage_error("{} {}: the file cannot be written ({}). Give a path in a folder that exists and that you may write to.",
+              flag, path, std::generic_category().message(errno));
+}
+
+void require_writable_folder(const std::string& flag, const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::create_directories(path, error);
+  const fs::path probe = fs::path(path) / fmt::format(".{}.probe", ::getpid());
+  if (!error && !std::ofstream(probe)) error = {errno, std::generic_category()};
+  if (error) {
+    usage_error("{} {}: the folder cannot be made or written to ({}). Give one that you may write to.", flag, path,
+                error.message());
+  }
+  fs::remove(probe, error);
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,26 @@
+#include "runtime/core/process/nvml_library.h"
+
+#include <dlfcn.h>
+
+namespace ddptrain {
+
+std::unique_ptr<NvmlLibrary> NvmlLibrary::open() {
+  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return nullptr;
+  const auto init = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
+  const auto shutdown = reinterpret_cast<int (*)()>(dlsym(library, "nvmlShutdown"));
+  if (init == nullptr || shutdown == nullptr || init() != kSuccess) {
+    dlclose(library);
+    return nullptr;
+  }
+  return std::unique_ptr<NvmlLibrary>(new NvmlLibrary(library, shutdown));
+}
+
+NvmlLibrary::~NvmlLibrary() {
+  shutdown_();
+  dlclose(library_);
+}
+
+void* NvmlLibrary::symbol(const char* name) const { return dlsym(library_, name); }
+
+}  // namespace ddptrain

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+
+/// A signal has ended the job in an orderly way; the same on all ranks. Programs leave with this code.
+class EndedBySignal : public Error {
+ public:
+  EndedBySignal(const std::string& message, int exit_code) : Error(message, true), exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
+/// What signals ask of a run: SIGUSR1 for a checkpoint; SIGTERM, SIGINT and SIGUSR2 for a checkpoint and the end.
+/// (mpirun forwards SIGUSR1 and SIGUSR2 to the ranks, but answers SIGTERM and SIGINT by killing them.) While an object
+/// lives, these signals are noted instead of ending the process; a second SIGINT ends it at once. One object at a time.
+class SignalRequests {
+ public:
+  SignalRequests();
+  ~SignalRequests() { restore(); }
+  SignalRequests(const SignalRequests&) = delete;
+  SignalRequests& operator=(const SignalRequests&) = delete;
+
+  void restore();  ///< The signals mean again what they meant before.
+
+  bool checkpoint() const;
+  void checkpoint_done();  ///< Forgets the SIGUSR1 so far.
+  /// The signal that asks the living object for the end; 0: none.
+  static int end();
+
+ private:
+  bool noted_ = true;
+};
+
+/// "SIGTERM".
+std::string signal_name(int signal);
+
+}  // namespace ddptrain

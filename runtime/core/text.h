@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// Text for people.
+
+namespace ddptrain {
+
+/// `text` as a message can quote it where it comes from a file: its first `most` bytes, "..." where more follow, and
+/// '?' for every byte that is no visible ASCII character or space, so that no file writes to the terminal.
+std::string printable(std::string_view text, std::size_t most = 90);
+
+/// `text` of any length as people read it: lines, tabs and UTF-8 stay; control characters and bytes that are no UTF-8
+/// are written as \x1b.
+std::string printable_text(std::string_view text);
+
+/// "1 rank", "2 ranks".
+std::string counted(std::int64_t number, std::string_view thing);
+
+/// A number of bytes, in powers of 1000: "1.25 GB".
+std::string size_text(std::size_t bytes);
+
+/// Lines of left-aligned columns, two spaces between them, each line ending with a line feed and without spaces before
+/// it. `indent`: spaces before every line. Rows may have different lengths. Width is counted in bytes.
+std::string text_table(const std::vector<std::vector<std::string>>& rows, std::size_t indent = 0);
+
+}  // namespace ddptrain
