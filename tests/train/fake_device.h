@@ -35,6 +35,7 @@ class FakeDevice : public Device {
   const void* share_host_memory(const void* host, std::size_t) override { return host; }
   Buffer allocate_pinned(std::size_t bytes) override { return allocate(bytes); }
   void copy(void* to, const void* from, std::size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
+  void wait_until(Stream, const Event&) override {}
   std::unique_ptr<Event> mark(Stream stream) override { return host_->mark(stream); }
   void zero(void* device, std::size_t bytes, Stream) override { std::memset(device, 0, bytes); }
   void convert(const Tensor& src, const Tensor& dst, Stream) override { host_->convert(src, dst, {}); }

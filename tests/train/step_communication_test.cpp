@@ -45,7 +45,7 @@ class PathTest : public testing::Test {
                             [&](std::size_t bucket, Stream stream) { optimizer.bucket_reduced(bucket, stream); });
     device.log.clear();
     optimizer.begin_step({&state}, weights);
-    reducer.begin(true);
+    reducer.begin(0, true);
     for (std::size_t parameter = 0; parameter < arena.specs().size(); ++parameter) reducer.ready(parameter);
     reducer.finish();
     optimizer.finish_step();
