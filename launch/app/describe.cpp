@@ -52,7 +52,7 @@ Description describe_on_paper(const Options& options, const ModelMaker& make_mod
   const std::unique_ptr<Communicator> communicator = make_paper_communicator(rank, world_size, *paper);
   const std::unique_ptr<Model> model = make_model(*paper, options.trainer.batch);
   TrainerOptions trainer = trainer_options(options, world_size, 1);
-  const ParameterArena arena(model->parameters(), arena_options(trainer, *model), *paper, *communicator);
+  const ParameterArena arena(model->parameters(), arena_options(trainer, model->units()), *paper, *communicator);
   trainer.fused_sum = false;  // kernels cannot be asked on paper
   NonFinite nonfinite;
   Optimizer optimizer(trainer.optimizer, trainer.clip_norm, arena, *paper, &nonfinite, trainer.on_nonfinite);

@@ -316,9 +316,11 @@ void check_flags(const Options& o, const Workload& workload) {
         "another optimizer.",
         static_cast<int>(o.trainer.zero), rule.name);
   }
-  if (o.trainer.zero >= Zero::gradients && o.trainer.overlap == OverlapMode::none) {
-    usage_error("--overlap none: with --zero {}, ranks cannot compute without communication. Use --zero 0 or 1.",
-                static_cast<int>(o.trainer.zero));
+  if (o.trainer.zero >= Zero::gradients && o.trainer.overlap >= OverlapMode::off) {
+    usage_error(
+        "--overlap {}: with --zero {}, gradients are sent during backward, because others take their memory. Use "
+        "--overlap on, or --zero 0 or 1.",
+        o.trainer.overlap == OverlapMode::off ? "off" : "none", static_cast<int>(o.trainer.zero));
   }
   if (o.resume == "auto" && o.checkpoint.folder.empty()) {
     usage_error("--resume auto: looks in the folder of --checkpoint, which is not given");

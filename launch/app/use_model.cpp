@@ -25,7 +25,7 @@ constexpr std::size_t kMostMistakes = 30;
 constexpr std::size_t kMostMistakePixels = 500'000;  // of all of them
 
 ArenaOptions arena_without_optimizer(const Options& options, const Model& model, int world_size) {
-  ArenaOptions arena = arena_options(trainer_options(options, world_size, 1), model);
+  ArenaOptions arena = arena_options(trainer_options(options, world_size, 1), model.units());
   arena.optimizer_slots = 0;
   arena.zero = Zero::nothing;
   return arena;

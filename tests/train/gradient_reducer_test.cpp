@@ -86,8 +86,9 @@ TEST_F(GradientReducerTest, OverlapOffSendsNothingBeforeFinish) {
 
 TEST_F(GradientReducerTest, SendsNothingDuringAccumulation) {
   GradientReducer reducer = make(OverlapMode::on);
-  for (const bool last : {false, false, true}) {
-    reducer.begin(last);
+  for (const std::int64_t pass : {0, 1, 2}) {
+    const bool last = pass == 2;
+    reducer.begin(pass, last);
     for (const std::size_t parameter : in_order()) reducer.ready(parameter);
     reducer.finish();
     EXPECT_EQ(communicator.sent.size(), last ? arena.plan().buckets.size() : 0u);

@@ -22,6 +22,7 @@ class Chooser {
         sums_every_pass_(arena.zero() >= Zero::gradients) {}
 
   StepCommunication choose() {
+    DDP_CHECK(!sums_every_pass_ || options_.overlap < OverlapMode::off, "sharded gradients cannot wait for each other");
     if (options_.virtual_ranks > 0 && !sums_every_pass_) {
       made_.virtual_ranks = std::make_unique<VirtualRankSums>(arena_, ranks_.count, device_, exchanges() && wider());
     }

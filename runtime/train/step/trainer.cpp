@@ -29,7 +29,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       model_(std::move(model)),
       units_(model_->units()),
       gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
-      arena_(model_->parameters(), arena_options(options, *model_), device, communicator),
+      arena_(model_->parameters(), arena_options(options, units_), device, communicator),
       state_(arena_, model_->buffers(), device, options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
       optimizer_(options.optimizer, options.clip_norm, arena_, device, &state_.step()->nonfinite, options.on_nonfinite),
       communication_(make_step_communication(options, arena_, optimizer_, device, communicator)),

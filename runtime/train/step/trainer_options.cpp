@@ -7,7 +7,7 @@
 
 namespace ddptrain {
 
-ArenaOptions arena_options(const TrainerOptions& options, const Model& model) {
+ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit>& units) {
   return {options.bucket_bytes,
           options.last_bucket_bytes,
           rule_of(options.optimizer.kind).slots,
@@ -15,7 +15,7 @@ ArenaOptions arena_options(const TrainerOptions& options, const Model& model) {
           options.zero,
           options.virtual_ranks > 0,
           options.fused_sum && options.virtual_ranks == 0,
-          model.units()};
+          units};
 }
 
 VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_size) {

@@ -36,8 +36,8 @@ struct TrainerOptions {
 /// UsageError if the ranks cannot train as options.virtual_ranks.
 VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_size);
 
-/// How the parameters of the model lie in memory.
-ArenaOptions arena_options(const TrainerOptions& options, const Model& model);
+/// How the parameters of a model of these units lie in memory.
+ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit>& units);
 
 /// Deals the training samples to ranks as `options` says. UsageError as the sampler's.
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world);

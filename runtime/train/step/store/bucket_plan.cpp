@@ -69,6 +69,9 @@ BucketPlaces shared_places(const BucketPlan& plan, const std::vector<ParameterSp
   BucketPlaces places{std::vector<std::int64_t>(plan.buckets.size()), std::vector<std::size_t>(plan.buckets.size())};
   for (const Unit& unit : in_order) {
     const std::vector<std::size_t> mine = buckets_of(plan, unit);
+    std::size_t parameters = 0;
+    for (const std::size_t bucket : mine) parameters += plan.buckets[bucket].parameter_count;
+    DDP_CHECK(parameters == unit.count, "buckets with parameters of unit {} have others, too", unit.name);
     Kind& kind = kinds[shapes_of(plan, specs, mine)];
     const std::size_t turn = kind.units++ % ring;
     const bool is_new = turn == kind.buckets.size();
