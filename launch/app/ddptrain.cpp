@@ -275,7 +275,8 @@ std::unique_ptr<Communicator> start_communication(Job& job, RankDevice& rank) {
       {.library = o.comm,
        .symmetric = o.symmetric,
        .max_ctas = o.comm_ctas,
-       .scatters_sums = (o.trainer.zero || o.trainer.virtual_ranks > 0) && o.trainer.overlap != OverlapMode::none,
+       .scatters_sums =
+           (o.trainer.zero > Zero::nothing || o.trainer.virtual_ranks > 0) && o.trainer.overlap != OverlapMode::none,
        .bf16_between_hosts = sends_bf16_between_hosts(o, rank.kind),
        .host = o.hierarchical || world.nodes() == 1 ? std::nullopt : std::optional<int>(world.rank())});
   job.clock.mark("communicator");
@@ -341,7 +342,7 @@ RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer,
   info.nodes = job.world.nodes();
   info.local_world_size = job.world.local_size();
   info.shared_gpus = rank.gpus.shared;
-  info.zero = trainer.arena().partition().parts > 1 ? 1 : 0;
+  info.zero = static_cast<int>(trainer.arena().zero());
   info.gradient_path = gradient_path_of(trainer);
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
@@ -393,6 +394,11 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
                   workload.make_model(device, job.options().trainer.batch), workload.data(), world, device,
                   communicator);
   run.samples = workload.samples(trainer.model(), device);
+  world.agree([&] {
+    if (run.samples.every == 0 || trainer.arena().zero() != Zero::weights) return;
+    usage_error(
+        "--sample-every: with --zero 3 no rank has all weights. Use --zero 2, or write text from a checkpoint.");
+  });
   run.trained = [&] { workload.finish(trainer.state(), world); };
   if (start.resumed) restore(world, *start.resumed, device, trainer);
   job.clock.mark("replica");

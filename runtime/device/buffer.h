@@ -27,6 +27,7 @@ class Buffer {
   }
 
   void* data() const { return data_; }
+  explicit operator bool() const { return data_ != nullptr; }
   std::size_t bytes() const { return bytes_; }
 
   /// View of the buffer from its start.

@@ -97,6 +97,8 @@ class Device {
   virtual Stream communication_stream() = 0;  ///< Higher priority than compute.
   /// Work queued on `later` from now on starts after everything queued on `earlier` so far. The host does not wait.
   virtual void wait_for(Stream later, Stream earlier) = 0;
+  /// The same for everything before the event, which mark() has given.
+  virtual void wait_until(Stream later, const Event& event) = 0;
   /// Calls `work`. In a captured graph, what it queues on compute_stream() runs beside what is queued there from now on
   /// until join(), and behind what was queued before. Elsewhere, and where there is a timeline(), one runs after the
   /// other.

@@ -28,7 +28,7 @@ TEST(ConfigFile, PrintedConfigurationReadsBackTheSame) {
   EXPECT_EQ(parse({"--config", path.c_str(), "--print-config"}).print, printed);
   const Options read = parse({"--config", path.c_str()}).options;
   EXPECT_EQ(read.trainer.optimizer.kind, OptimizerKind::adamw);
-  EXPECT_TRUE(read.trainer.zero);
+  EXPECT_EQ(read.trainer.zero, Zero::state);
   EXPECT_EQ(read.trainer.gradient_type, DType::f32);
   EXPECT_NE(printed->find("data = \"/a b\"\n"), std::string::npos);
   EXPECT_FALSE(read.trainer.graph);
@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadFile{"choice", "overlap = true\n", ":1:1: overlap = true: give one of on|backward|off|none"},
                     BadFile{"date", "data = 1979-05-27\n", ":1:1: data = 1979-05-27: give a text"},
                     BadFile{"table", "[optimizer]\nlr = 1\n", ":1:2: optimizer is a table"},
-                    BadFile{"first_of_two", "zero = 2\nbatch = 1.5\n", ":1:1: zero = 2: give one of 0|1"},
+                    BadFile{"first_of_two", "zero = 4\nbatch = 1.5\n", ":1:1: zero = 4: give one of 0|1|2|3"},
                     BadFile{"range", "batch = 3\nthreads = 0\n", ":2:1: threads = 0: give 1 to 1024"},
                     BadFile{"unknown", "batch = 64\nbatchsize = 3\n", ":2:1: batchsize is not an option"},
                     BadFile{"not_for_files", "fail-at = \"0:1\"\n", ":1:1: fail-at is not an option"}),

@@ -255,12 +255,12 @@ TEST(Options, TrainerGetsWhatWasAsked) {
   EXPECT_EQ(trainer.optimizer.schedule.kind, ScheduleKind::cosine);
   EXPECT_EQ(trainer.optimizer.schedule.total_steps, 100u);
   EXPECT_FLOAT_EQ(trainer.clip_norm, 2.0f);
-  EXPECT_TRUE(trainer.zero);
+  EXPECT_EQ(trainer.zero, Zero::state);
   EXPECT_EQ(trainer.gradient_type, DType::f32);
   EXPECT_TRUE(trainer.optimizer.stochastic_rounding);
   EXPECT_EQ(trainer.optimizer.rounding_seed, 9u);
   const TrainerOptions defaults = trainer_options(parse({}).options, 2, 100);
-  EXPECT_FALSE(defaults.zero);
+  EXPECT_EQ(defaults.zero, Zero::nothing);
   EXPECT_EQ(defaults.gradient_type, std::nullopt);
   EXPECT_FALSE(defaults.optimizer.stochastic_rounding);
 }
@@ -331,7 +331,8 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--epochs", "9223372036854775807"}, std::vector{"--warmup", "-1"},
                     std::vector{"--seed", "-1"}, std::vector{"--log-every", "99999999999999999999"},
                     std::vector{"--grad-accum", "0"}, std::vector{"--bucket-mb", "0"}, std::vector{"--clip-norm", "-1"},
-                    std::vector{"--zero", "2"}, std::vector{"--zero", "1", "--optimizer", "lamb"},
+                    std::vector{"--zero", "4"}, std::vector{"--zero", "1", "--optimizer", "lamb"},
+                    std::vector{"--zero", "2", "--overlap", "off"}, std::vector{"--zero", "3", "--overlap", "none"},
                     std::vector{"--comm-dtype", "fp16"}, std::vector{"--stochastic-rounding", "1"},
                     std::vector{"--peak-tflops", "-1"}, std::vector{"--peak-tflops", "gem"},
                     std::vector{"--fail-at", "3"}, std::vector{"--hang-at", "1:lunch"},

@@ -1,5 +1,6 @@
 #include "runtime/train/step/store/bucket_plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "runtime/core/error.h"
@@ -86,6 +87,61 @@ TEST(BucketPlan, PartsAndParametersKeepALargerAlignment) {
 TEST(BucketPlan, RefusesParametersWithoutElements) {
   EXPECT_THROW(plan_buckets(specs_of({{3}, {0, 5}}), 4, 100, 0, 1), Error);
   EXPECT_THROW(plan_buckets({}, 4, 100, 0, 1), Error);
+}
+
+/// Blocks, and something else before the last of them, as in a GPT.
+struct Blocks {
+  static constexpr std::size_t kBlocks = 7;
+  std::vector<ParameterSpec> specs;
+  std::vector<Unit> units;
+
+  Blocks() {
+    for (std::size_t block = 0; block < kBlocks; ++block) {
+      if (block == kBlocks - 1) add("embedding", {{1000, 8}});
+      add(fmt::format("block {}", block), {{64, 8}, {8}, {8, 64}});
+    }
+  }
+  void add(const std::string& name, const std::vector<Shape>& shapes) {
+    units.push_back({name, specs.size(), shapes.size()});
+    for (const Shape& shape : shapes) specs.push_back({fmt::format("{}.{}", name, specs.size()), shape});
+  }
+  BucketPlan plan(std::size_t bucket_bytes) const { return plan_buckets(specs, 4, bucket_bytes, 0, 2, 64, units); }
+};
+
+TEST(BucketPlaces, BlocksTakeTurns) {
+  const Blocks model;
+  for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{3000}, std::size_t{1} << 20}) {
+    const BucketPlan plan = model.plan(bucket_bytes);
+    const BucketPlaces places = shared_places(plan, model.specs, model.units, 3);
+    std::int64_t size = 0;
+    std::size_t blocks = 0;
+    std::vector<std::size_t> first_places;
+    for (const Unit& unit : model.units) {
+      const std::vector<std::size_t> buckets = buckets_of(plan, unit);
+      first_places.push_back(places.place[buckets.front()]);
+      const bool is_new = unit.name == "embedding" || blocks++ < 3;
+      for (const std::size_t bucket : buckets) {
+        EXPECT_EQ(places.begin[bucket], places.begin[places.place[bucket]]);
+        EXPECT_EQ(places.place[bucket] == bucket, is_new) << unit.name;
+        if (!is_new) continue;
+        EXPECT_EQ(places.begin[bucket], size);
+        size += plan.buckets[bucket].size;
+      }
+    }
+    EXPECT_EQ(places.size, size);
+    EXPECT_EQ(first_places[3], first_places[0]);
+    EXPECT_EQ(first_places[5], first_places[2]);
+    EXPECT_EQ(first_places[7], first_places[0]) << "the embedding has a place of its own";
+  }
+}
+
+TEST(BucketPlaces, AreOfBucketsOfOneUnit) {
+  const Blocks model;
+  const BucketPlan mixed = plan_buckets(model.specs, 4, 1 << 20, 0, 2);
+  EXPECT_THROW(shared_places(mixed, model.specs, model.units, 3), Error);
+  const BucketPlaces separate = separate_places(mixed);
+  EXPECT_EQ(separate.size, mixed.size);
+  for (std::size_t b = 0; b < mixed.buckets.size(); ++b) EXPECT_EQ(separate.begin[b], mixed.buckets[b].begin);
 }
 
 }  // namespace

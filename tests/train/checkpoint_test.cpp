@@ -96,7 +96,7 @@ struct Replica {
   }
 };
 
-TrainerOptions options_with(OptimizerKind kind, bool zero, std::int64_t grad_accum = 1) {
+TrainerOptions options_with(OptimizerKind kind, Zero zero, std::int64_t grad_accum = 1) {
   TrainerOptions options;
   options.grad_accum = grad_accum;
   options.bucket_bytes = 1000;
@@ -146,9 +146,10 @@ std::vector<std::int64_t> steps_in(const fs::path& folder) {
 TEST(Checkpoint, ARunGoesOnWithTheSameBits) {
   const TestFolder folder("exact");
   for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adamw}) {
-    for (const bool zero : {false, true}) {
+    for (const Zero zero : kZeroStages) {
       for (const std::int64_t accumulation : {1, 3}) {
-        const std::string which = fmt::format("{} zero {} accumulation {}", rule_of(kind).name, zero, accumulation);
+        const std::string which =
+            fmt::format("{} zero {} accumulation {}", rule_of(kind).name, static_cast<int>(zero), accumulation);
         const TrainerOptions options = options_with(kind, zero, accumulation);
         Replica run(test_world(), options);
         run.trainer->run(3);
@@ -178,7 +179,7 @@ TEST(Checkpoint, ARunGoesOnWithTheSameBits) {
 
 TEST(Checkpoint, WhatIsCopiedIsTheStateAtTheCallThoughTrainingGoesOn) {
   const TestFolder folder("snapshot");
-  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
   run.trainer->run(2);
   const auto expected = run.arrays();
   CheckpointOptions options;
@@ -195,10 +196,10 @@ TEST(Checkpoint, WhatIsCopiedIsTheStateAtTheCallThoughTrainingGoesOn) {
 }
 
 /// Writes and reads on part of the ranks after the other, without training in between.
-TEST(Checkpoint, ShardsAreCutAgainForOtherNumbersOfRanks) {
+TEST(Checkpoint, ShardsAreCutAgainForOtherNumbersOfRanksAndStages) {
   const TestFolder folder("ranks");
   const World& all = test_world();
-  Replica first(all, options_with(OptimizerKind::adamw, true));
+  Replica first(all, options_with(OptimizerKind::adamw, Zero::weights));
   first.trainer->run(3);
   ASSERT_EQ(write(first, folder / "0", 3).error, "");
   const auto expected = CheckpointReader(*find_checkpoint(all, folder / "0")).parameters();
@@ -212,7 +213,8 @@ TEST(Checkpoint, ShardsAreCutAgainForOtherNumbersOfRanks) {
     const bool takes_part = all.rank() < ranks;
     const auto part = all.split(takes_part ? 0 : 1);
     if (takes_part) {
-      TrainerOptions options = options_with(OptimizerKind::adamw, ranks != 1);
+      const Zero stage = ranks == 1 ? Zero::nothing : ranks == all.size() ? Zero::state : Zero::gradients;
+      TrainerOptions options = options_with(OptimizerKind::adamw, stage);
       options.bucket_bytes = 700 * (number + 2);  // buckets end elsewhere
       Replica run(*part, options);
       run.resume(*find_checkpoint(*part, folder / std::to_string(number)));
@@ -229,7 +231,7 @@ TEST(Checkpoint, ShardsAreCutAgainForOtherNumbersOfRanks) {
   const auto parameters = CheckpointReader(*last).parameters();
   ASSERT_EQ(parameters.size(), expected.size());
   for (const auto& [name, tensor] : expected) EXPECT_EQ(parameters.at(name).second, tensor.second) << name;
-  Replica again(all, options_with(OptimizerKind::adamw, true));
+  Replica again(all, options_with(OptimizerKind::adamw, Zero::weights));
   again.resume(*last);
   auto now = again.arrays();
   auto before = arrays;
@@ -296,7 +298,7 @@ TEST(Checkpoint, RanksDivideWhatIsReplicated) {
 class Damaged : public testing::Test {
  protected:
   void SetUp() override {
-    Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+    Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
     for (const std::int64_t step : {10, 20, 30}) {
       run.trainer->run(10);
       ASSERT_EQ(write(run, folder_, step).error, "");
@@ -422,7 +424,7 @@ TEST_F(Damaged, LeftOversDoNotMatterAndGoAway) {
   }
   test_world().barrier();
   EXPECT_EQ(find_checkpoint(test_world(), folder_)->manifest.progress.step, 30);
-  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
   run.trainer->run(40);
   ASSERT_EQ(write(run, folder_, 40, 2).error, "");
   EXPECT_EQ(steps_in(folder_), (std::vector<std::int64_t>{30, 40}));
@@ -442,7 +444,7 @@ TEST_F(Damaged, FilesThatNoRunWroteStay) {
     fs::create_directory_symlink(folder_ / "elsewhere", checkpoint_path(folder_, 5));
   }
   test_world().barrier();
-  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
   run.trainer->run(40);
   ASSERT_EQ(write(run, folder_, 40, 1).error, "");
   for (const fs::path& path : others) EXPECT_TRUE(fs::exists(path)) << path;
@@ -458,7 +460,7 @@ TEST_F(Damaged, AnOldOneThatCannotBeRemovedDoesNotHarmTheNewOne) {
     std::ofstream(stays) << "in the way";
   }
   test_world().barrier();
-  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
   run.trainer->run(40);
   ASSERT_EQ(write(run, folder_, 40, 2).error, "");
   EXPECT_TRUE(fs::exists(stays));
@@ -467,7 +469,7 @@ TEST_F(Damaged, AnOldOneThatCannotBeRemovedDoesNotHarmTheNewOne) {
 }
 
 TEST_F(Damaged, OneThatTheReaderRefusesIsNotCompleteAndRemovesNone) {
-  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
   run.trainer->run(40);
   const std::string error = write(run, folder_, 41, 1).error;  // its arrays are of step 40
   EXPECT_NE(error.find("it cannot be read: "), std::string::npos) << error;
@@ -481,7 +483,7 @@ TEST_F(Damaged, DamagedOnesDoNotTakeThePlaceOfGoodOnes) {
     flip_byte(checkpoint_path(folder_, 30) / "rank-00000.safetensors", -1);
   }
   test_world().barrier();
-  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
   run.trainer->run(40);
   for (const std::int64_t keep : {2, 1}) {
     ASSERT_EQ(write(run, folder_, 40, keep).error, "");
@@ -511,7 +513,7 @@ TEST_F(Damaged, LinksAreNotWrittenThrough) {
     fs::create_directory_symlink(folder_, checkpoint_path(folder_, 41));
   }
   test_world().barrier();
-  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
   run.trainer->run(40);
   EXPECT_EQ(write(run, folder_, 40, 4).error, "");
   EXPECT_EQ(fs::file_size(precious), 8U);
@@ -556,9 +558,9 @@ TEST_F(Damaged, ArraysOfAnotherModelOrOptimizerAreNamed) {
     }
     return "none";
   };
-  Replica wider(test_world(), options_with(OptimizerKind::adamw, false), 10);
+  Replica wider(test_world(), options_with(OptimizerKind::adamw, Zero::nothing), 10);
   EXPECT_NE(message_of(wider).find("needs f32 [8, 10]"), std::string::npos) << message_of(wider);
-  Replica sgd(test_world(), options_with(OptimizerKind::sgd, false));
+  Replica sgd(test_world(), options_with(OptimizerKind::sgd, Zero::nothing));
   EXPECT_NE(message_of(sgd).find("slot_1/"), std::string::npos) << message_of(sgd);
 }
 
@@ -566,7 +568,7 @@ TEST_F(Damaged, ElementsThatNoFileHasAreAnError) {
   if (test_world().size() == 1) GTEST_SKIP() << "one file has all";
   Checkpoint checkpoint = *find_checkpoint(test_world(), folder_);
   checkpoint.manifest.files.pop_back();
-  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
   try {
     run.resume(checkpoint);
     ADD_FAILURE() << "resumed";
@@ -577,7 +579,7 @@ TEST_F(Damaged, ElementsThatNoFileHasAreAnError) {
 
 TEST(Checkpoint, AFullDiskIsAnErrorOnAllRanksAndLeavesTheOldOneIntact) {
   const TestFolder folder("full");
-  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
   run.trainer->run(1);
   ASSERT_EQ(write(run, folder, 1).error, "");
   run.trainer->run(1);
@@ -600,7 +602,7 @@ TEST(Checkpoint, AFullDiskIsAnErrorOnAllRanksAndLeavesTheOldOneIntact) {
 
 TEST(Checkpoint, AFolderThatCannotBeMadeIsAnError) {
   const TestFolder folder("file_in_the_way");
-  Replica run(test_world(), options_with(OptimizerKind::adamw, false));
+  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
   if (test_world().rank() == 0) std::ofstream(checkpoint_path(folder, 2)) << "in the way";
   test_world().barrier();
   EXPECT_NE(write(run, folder, 2).error, "");
@@ -608,7 +610,7 @@ TEST(Checkpoint, AFolderThatCannotBeMadeIsAnError) {
 
 TEST(Checkpoint, TheNewestAreKept) {
   const TestFolder folder("keep");
-  Replica run(test_world(), options_with(OptimizerKind::sgd, false));
+  Replica run(test_world(), options_with(OptimizerKind::sgd, Zero::nothing));
   for (const std::int64_t step : {5, 10, 15, 20}) {
     run.trainer->run(5);
     ASSERT_EQ(write(run, folder, step, 2).error, "");
@@ -651,7 +653,7 @@ TEST(Checkpoint, HashesAreThoseOfXxhsum) {
 }
 
 TEST(StepPace, PiecesGrowToAThirdOfASecondAndShrinkAgain) {
-  Replica run(test_world(), options_with(OptimizerKind::sgd, false));
+  Replica run(test_world(), options_with(OptimizerKind::sgd, Zero::nothing));
   StepPace pace(test_world(), *run.device);
   EXPECT_EQ(pace.left(), 1);
   for (int i = 0; i < 6 || (i < 1000 && pace.left() == 1); ++i) {  // the machine may stand still during the last one

@@ -35,7 +35,14 @@ class FakeDevice : public Device {
   const void* share_host_memory(const void* host, std::size_t) override { return host; }
   Buffer allocate_pinned(std::size_t bytes) override { return allocate(bytes); }
   void copy(void* to, const void* from, std::size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
-  std::unique_ptr<Event> mark(Stream stream) override { return host_->mark(stream); }
+  void wait_until(Stream later, const Event& event) override {
+    log.push_back(fmt::format("{} waits for {}", name(later), static_cast<const Mark&>(event).text));
+  }
+  std::unique_ptr<Event> mark(Stream stream) override {
+    auto mark = std::make_unique<Mark>();
+    mark->text = fmt::format("'{}'", log.empty() ? name(stream) : log.back());
+    return mark;
+  }
   void zero(void* device, std::size_t bytes, Stream) override { std::memset(device, 0, bytes); }
   void convert(const Tensor& src, const Tensor& dst, Stream) override { host_->convert(src, dst, {}); }
 
@@ -60,6 +67,11 @@ class FakeDevice : public Device {
   std::vector<const void*> sums;  ///< Where OptimizerOps::add_nodes() has written.
 
  private:
+  /// Behind what was logged last.
+  struct Mark final : Event {
+    std::string text;
+    bool done() override { return true; }
+  };
   struct Replay final : Graph {
     explicit Replay(std::function<void()> recorded) : work(std::move(recorded)) {}
     void launch() override { work(); }

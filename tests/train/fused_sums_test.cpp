@@ -142,7 +142,7 @@ TEST_P(OnDevice, SumsByPeersChangeNothingButRounding) {
     for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adamw}) {
       for (const float clip_norm : {0.0f, 0.05f}) {
         TrainerOptions options = options_for_ranks();
-        options.zero = true;
+        options.zero = Zero::state;
         options.clip_norm = clip_norm;
         options.optimizer.kind = kind;
         options.optimizer.schedule.peak = 0.001f;
@@ -157,7 +157,7 @@ TEST_P(OnDevice, SumsByPeersOfRanksThatAreHeldApartInTimeAreTheSame) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "are kernels";
   Rig rig(GetParam(), Precision::bf16, true);
   TrainerOptions options = options_for_ranks();
-  options.zero = true;
+  options.zero = Zero::state;
   constexpr std::uint64_t kSteps = 301;
   const std::string expected = hash_after(rig, options, kSteps);
   for (const std::string& hash : test_world().all_gather(expected)) EXPECT_EQ(hash, expected);

@@ -57,7 +57,7 @@ TEST_F(GradientReducerTest, SendsEveryBucketOnceInIndexOrderWhateverTheOrderOfRe
     communicator.sent.clear();
     reduced.clear();
     GradientReducer reducer = make(trial % 2 == 0 ? OverlapMode::on : OverlapMode::off);
-    reducer.begin(true);
+    reducer.begin(0, true);
     for (const std::size_t parameter : order) reducer.ready(parameter);
     reducer.finish();
     EXPECT_EQ(communicator.sent, slices_in_order());
@@ -67,7 +67,7 @@ TEST_F(GradientReducerTest, SendsEveryBucketOnceInIndexOrderWhateverTheOrderOfRe
 
 TEST_F(GradientReducerTest, SendsABucketAsSoonAsItAndTheOnesBeforeAreComplete) {
   GradientReducer reducer = make(OverlapMode::on);
-  reducer.begin(true);
+  reducer.begin(0, true);
   for (std::size_t parameter = arena.specs().size() - 1; parameter > 0; --parameter) reducer.ready(parameter);
   EXPECT_TRUE(communicator.sent.empty());
   reducer.ready(0);
@@ -77,7 +77,7 @@ TEST_F(GradientReducerTest, SendsABucketAsSoonAsItAndTheOnesBeforeAreComplete) {
 
 TEST_F(GradientReducerTest, OverlapOffSendsNothingBeforeFinish) {
   GradientReducer reducer = make(OverlapMode::off);
-  reducer.begin(true);
+  reducer.begin(0, true);
   for (const std::size_t parameter : in_order()) reducer.ready(parameter);
   EXPECT_TRUE(communicator.sent.empty());
   reducer.finish();
@@ -86,8 +86,9 @@ TEST_F(GradientReducerTest, OverlapOffSendsNothingBeforeFinish) {
 
 TEST_F(GradientReducerTest, SendsNothingDuringAccumulation) {
   GradientReducer reducer = make(OverlapMode::on);
-  for (const bool last : {false, false, true}) {
-    reducer.begin(last);
+  for (const std::int64_t pass : {0, 1, 2}) {
+    const bool last = pass == 2;
+    reducer.begin(pass, last);
     for (const std::size_t parameter : in_order()) reducer.ready(parameter);
     reducer.finish();
     EXPECT_EQ(communicator.sent.size(), last ? arena.plan().buckets.size() : 0u);
@@ -98,7 +99,7 @@ TEST_F(GradientReducerTest, SendsNothingDuringAccumulation) {
 TEST_F(GradientReducerTest, WhatFollowsABucketWaitsForItsMessage) {
   communicator.arrived = 0;
   GradientReducer reducer = make(OverlapMode::backward);
-  reducer.begin(true);
+  reducer.begin(0, true);
   for (const std::size_t parameter : in_order()) {
     if (parameter + 1 == arena.specs().size()) communicator.arrived = 2;
     reducer.ready(parameter);
@@ -113,7 +114,7 @@ class LateSumTest : public GradientReducerTest {
  protected:
   void step() {
     communicator.late = {communicator.sent.size()};
-    reducer.begin(true);
+    reducer.begin(0, true);
     for (const std::size_t parameter : in_order()) reducer.ready(parameter);
     reducer.finish();
   }
@@ -147,7 +148,7 @@ TEST_F(LateSumTest, IsAwaitedByTheNextBackwardPassAndByWhateverWaitsForTheDevice
   EXPECT_EQ(reduced, late_first());
   reduced.clear();
   step();
-  reducer.begin(true);
+  reducer.begin(0, true);
   EXPECT_EQ(reduced, late_first());
 }
 
@@ -155,7 +156,7 @@ TEST_F(LateSumTest, IsAwaitedAtTheEnd) {
   {
     GradientReducer other = make(OverlapMode::on);
     communicator.late = {communicator.sent.size()};
-    other.begin(true);
+    other.begin(0, true);
     for (const std::size_t parameter : in_order()) other.ready(parameter);
     other.finish();
     EXPECT_FALSE(communicator.late.empty());
@@ -179,7 +180,7 @@ TEST_F(LateSumTest, MakesProgressUntilItIsThere) {
 
 TEST_F(GradientReducerTest, WithoutCommunicationBucketsAreStillUpdated) {
   GradientReducer reducer = make(OverlapMode::none);
-  reducer.begin(true);
+  reducer.begin(0, true);
   for (const std::size_t parameter : in_order()) reducer.ready(parameter);
   reducer.finish();
   EXPECT_EQ(reduced, all_buckets());
@@ -189,7 +190,7 @@ TEST_F(GradientReducerTest, WithoutCommunicationBucketsAreStillUpdated) {
 TEST_F(GradientReducerTest, TheLastBucketStaysOnTheComputeStreamAndTheOthersAreJoinedAtTheEnd) {
   GradientReducer reducer = make(OverlapMode::on);
   device.log.clear();
-  reducer.begin(true);
+  reducer.begin(0, true);
   for (const std::size_t parameter : in_order()) reducer.ready(parameter);
   reducer.finish();
   std::vector<std::string> expected;
@@ -210,7 +211,7 @@ TEST_F(GradientReducerTest, OneBucketStaysOnTheComputeStream) {
   const auto sync = make_all_reduce(small, device, communicator);
   GradientReducer reducer(small, *sync, communicator, device, OverlapMode::on, [](std::size_t, Stream) {});
   device.log.clear();
-  reducer.begin(true);
+  reducer.begin(0, true);
   reducer.ready(0);
   reducer.finish();
   EXPECT_EQ(device.log,
@@ -221,8 +222,8 @@ TEST_F(GradientReducerTest, RefusesWrongUse) {
   GradientReducer reducer = make(OverlapMode::on);
   EXPECT_THROW(reducer.ready(0), Error);
   EXPECT_THROW(reducer.finish(), Error);
-  reducer.begin(true);
-  EXPECT_THROW(reducer.begin(true), Error);
+  reducer.begin(0, true);
+  EXPECT_THROW(reducer.begin(0, true), Error);
   reducer.ready(3);
   EXPECT_THROW(reducer.ready(3), Error);
   EXPECT_THROW(reducer.ready(arena.specs().size()), Error);

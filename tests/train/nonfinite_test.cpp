@@ -137,7 +137,7 @@ void expect_left_out(DeviceKind kind, Precision precision, const TrainerOptions&
   const auto before = run.arrays();
   run.trainer->run(1);
   EXPECT_EQ(run.arrays(), before) << "value " << planted.value << ", clip " << options.clip_norm << ", zero "
-                                  << options.zero;
+                                  << static_cast<int>(options.zero);
   EXPECT_EQ(run.state().step, planted.first + 1);
   const NonFinite found = run.state().nonfinite;
   EXPECT_EQ(found.left_out, 1u);
@@ -157,7 +157,7 @@ TEST_P(NonFiniteOnDevice, SkipLeavesWeightsMastersAndMomentsUntouched) {
   for (const Precision precision : precisions()) {
     for (const float value : {kNan, kInfinity, -kInfinity, 1e25f}) {
       for (const float clip_norm : {0.0f, 0.5f}) {
-        for (const bool zero : {false, true}) {
+        for (const Zero zero : kZeroStages) {
           TrainerOptions options = options_of(OnNonFinite::skip);
           options.clip_norm = clip_norm;
           options.zero = zero;
@@ -223,8 +223,10 @@ std::string agreed_error(PlantedRun& run, RunOptions options) {
 
 TEST_P(NonFiniteOnDevice, StopEndsTheRunOnAllRanksAndNamesStepAndParameter) {
   for (const Precision precision : precisions()) {
-    for (const bool zero : {false, true}) {
-      for (const OverlapMode overlap : {OverlapMode::on, OverlapMode::off}) {
+    for (const Zero zero : kZeroStages) {
+      // Sharded gradients do not wait for the end of backward.
+      const OverlapMode other = zero < Zero::gradients ? OverlapMode::off : OverlapMode::backward;
+      for (const OverlapMode overlap : {OverlapMode::on, other}) {
         for (const std::uint64_t step : {0, 2, 17}) {
           TrainerOptions options = options_of(OnNonFinite::stop);
           options.zero = zero;

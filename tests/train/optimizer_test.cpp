@@ -21,7 +21,7 @@ class OptimizerOrder : public testing::Test {
  protected:
   ParameterArena make_arena(bool sharded, bool whole_chunks = false) {
     ArenaOptions options{1, 0};
-    options.shard_state = sharded;
+    options.zero = sharded ? Zero::state : Zero::nothing;
     options.whole_chunks = whole_chunks;
     return {{{"a", {300}}, {"b", {1000}}, {"c", {7}}}, options, device, communicator};
   }

@@ -125,7 +125,8 @@ TEST(ParameterArena, PretrainedValuesAreReadOnRankZeroAloneOnce) {
       std::iota(values.begin(), values.end(), 1.0f);
       return values;
     };
-    ParameterArena arena(std::move(pretrained), {.shard_state = shard}, *rig.device, *rig.communicator);
+    ParameterArena arena(std::move(pretrained), {.zero = shard ? Zero::state : Zero::nothing}, *rig.device,
+                         *rig.communicator);
     arena.initialise(5, test_world().rank());
     EXPECT_EQ(reads, test_world().rank() == 0 ? 1 : 0);
     const auto values = arena.master_values();
@@ -176,7 +177,7 @@ TEST(ParameterArena, ViewsAndChunksCoverTheParameters) {
 TEST(ParameterArena, ShardsCoverEveryElementOnce) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
   ArenaOptions options{100, 64};
-  options.shard_state = true;
+  options.zero = Zero::state;
   const ParameterArena arena(specs(), options, *rig.device, *rig.communicator);
   EXPECT_EQ(arena.partition().parts, test_world().size());
   std::vector<double> covered(static_cast<std::size_t>(arena.plan().size), 0.0);
@@ -213,7 +214,7 @@ TEST(ParameterArena, ShardedStateIsAShareOfItAndGathersToTheSameValues) {
       test_world().size() == 1 ? make_self_communicator(device) : make_mpi_communicator(test_world(), device);
   ArenaOptions options{100, 64};
   ParameterArena plain(specs(), options, device, *communicator);
-  options.shard_state = true;
+  options.zero = Zero::state;
   ParameterArena sharded(specs(), options, device, *communicator);
   for (ParameterArena* arena : {&plain, &sharded}) arena->initialise(5, test_world().rank());
   EXPECT_EQ(hash_of(sharded, device), hash_of(plain, device));

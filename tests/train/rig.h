@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "tests/support/mpi_main.h"
 
 namespace ddptrain {
+
+inline constexpr std::array kZeroStages = {Zero::nothing, Zero::state, Zero::gradients, Zero::weights};
 
 /// A device and a communicator for all ranks of the test.
 struct Rig {

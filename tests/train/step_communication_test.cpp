@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "runtime/core/error.h"
@@ -23,7 +25,7 @@ class PathTest : public testing::Test {
 
   /// Three buckets of 512, 1024 and 512 elements.
   ParameterArena make_arena() {
-    return {{{"a", {300}}, {"b", {1000}}, {"c", {7}}}, arena_options(options), device, communicator};
+    return {{{"a", {300}}, {"b", {1000}}, {"c", {7}}}, arena_options(options, {{"all", 0, 3}}), device, communicator};
   }
   Optimizer make_optimizer(const ParameterArena& arena) {
     return {options.optimizer, options.clip_norm, arena, device, &nonfinite, options.on_nonfinite};
@@ -45,7 +47,7 @@ class PathTest : public testing::Test {
                             [&](std::size_t bucket, Stream stream) { optimizer.bucket_reduced(bucket, stream); });
     device.log.clear();
     optimizer.begin_step({&state}, weights);
-    reducer.begin(true);
+    reducer.begin(0, true);
     for (std::size_t parameter = 0; parameter < arena.specs().size(); ++parameter) reducer.ready(parameter);
     reducer.finish();
     optimizer.finish_step();
@@ -68,7 +70,7 @@ TEST_F(PathTest, AllReduceUpdatesEachBucketBehindItsSum) {
 }
 
 TEST_F(PathTest, ReduceScatterGathersWeightsBehindTheirUpdate) {
-  options.zero = true;
+  options.zero = Zero::state;
   const Log log = step();
   // Rank 0 has elements 0 to 127 of "a", 0 to 255 of "b", and all of "c".
   EXPECT_EQ(Log(log.begin(), log.begin() + 4),
@@ -80,7 +82,7 @@ TEST_F(PathTest, ReduceScatterGathersWeightsBehindTheirUpdate) {
 }
 
 TEST_F(PathTest, WithoutCommunicationNothingIsSentAndAllIsUpdated) {
-  for (const bool zero : {false, true}) {
+  for (const Zero zero : {Zero::nothing, Zero::state}) {
     for (const float clip_norm : {0.0f, 1.0f}) {
       for (const std::int64_t virtual_ranks : {0, 8}) {
         options.zero = zero;
@@ -96,10 +98,78 @@ TEST_F(PathTest, WithoutCommunicationNothingIsSentAndAllIsUpdated) {
 
 TEST_F(PathTest, OverlapNoneSendsNothing) {
   options.overlap = OverlapMode::none;
-  options.zero = true;
+  options.zero = Zero::state;
   step();
   EXPECT_TRUE(communicator.sent.empty());
   EXPECT_EQ(path().reason, "overlap none");
+}
+
+/// Five units of one shape, of which three have places.
+class ShardedPathTest : public PathTest {
+ protected:
+  ShardedPathTest() { options.zero = Zero::weights; }
+
+  ParameterArena make_units() {
+    std::vector<ParameterSpec> specs;
+    std::vector<Unit> units;
+    for (std::size_t i = 0; i < 5; ++i) {
+      specs.push_back({fmt::format("u{}", i), {500}});
+      units.push_back({specs[i].name, i, 1});
+    }
+    return {specs, arena_options(options, units), device, communicator};
+  }
+};
+
+TEST_F(ShardedPathTest, GradientsWaitForThoseBeforeInTheirPlace) {
+  const ParameterArena arena = make_units();
+  Optimizer optimizer = make_optimizer(arena);
+  const StepCommunication made = make_step_communication(options, arena, optimizer, device, communicator);
+  GradientReducer reducer(arena, *made.gradients, communicator, device, OverlapMode::backward,
+                          [&](std::size_t bucket, Stream) { device.log.push_back(fmt::format("reduced {}", bucket)); });
+  const auto pass = [&](std::int64_t number, bool last) {
+    device.log.clear();
+    reducer.begin(number, last);
+    for (std::size_t unit = 0; unit < 5; ++unit) {
+      reducer.claim(unit);
+      device.log.push_back(fmt::format("backward of {}", unit));
+      reducer.ready(unit);
+    }
+    reducer.finish();
+    return device.log;
+  };
+  const Log first = pass(0, false);
+  EXPECT_EQ(std::ranges::count(first, "reduce-scatter of 512 on communication"), 4);
+  EXPECT_EQ(std::ranges::count(first, "reduce-scatter of 512 on compute"), 1);
+  EXPECT_EQ(std::ranges::count(first, "reduced 0"), 0) << "only in the last pass";
+  const Log last = pass(1, true);
+  const auto third = std::ranges::find(last, "backward of 3");
+  ASSERT_NE(third, last.end());
+  EXPECT_TRUE((third - 1)->starts_with("compute waits for '"))
+      << *(third - 1) << ": the sum of unit 0 has read its place";
+  EXPECT_LT(std::ranges::find(last, "reduced 0"), third);
+  EXPECT_EQ(std::ranges::count(last, "reduced 4"), 1);
+}
+
+TEST_F(ShardedPathTest, WeightsAreGatheredOneUnitAheadAndKeptUntilTheirPlaceIsTaken) {
+  const ParameterArena arena = make_units();
+  const auto weights = make_sharded_weights(arena, device, communicator);
+  const auto gathers = [&](std::size_t unit, std::optional<std::size_t> next) {
+    device.log.clear();
+    weights->acquire(unit, next);
+    return std::ranges::count(device.log, "all-gather of 512 on communication");
+  };
+  communicator.arrived = 1000;
+  EXPECT_EQ(gathers(0, 1), 2);
+  EXPECT_EQ(device.log.back(), "compute waits for 'all-gather of 512 on communication'");
+  EXPECT_EQ(gathers(1, 2), 1);
+  EXPECT_EQ(gathers(2, 3), 1);
+  EXPECT_EQ(gathers(3, 4), 1);
+  EXPECT_EQ(gathers(4, std::nullopt), 0);
+  EXPECT_EQ(gathers(4, 3), 0);
+  EXPECT_EQ(gathers(3, 2), 0);
+  EXPECT_EQ(gathers(2, 1), 1) << "unit 4 took the place of unit 1";
+  weights->changed();
+  EXPECT_EQ(gathers(2, std::nullopt), 1);
 }
 
 /// Ranks that reach each other's memory.
@@ -109,7 +179,7 @@ class PeerPathTest : public PathTest {
 };
 
 TEST_F(PeerPathTest, DirectReductionStartsAfterBackwardAndSendsByUpdates) {
-  options.zero = true;
+  options.zero = Zero::state;
   const Log log = step();
   EXPECT_EQ(Log(log.begin() + 2, log.end() - 1),
             (Log{"meeting of 4 on compute", "sum of 4 nodes of 128 on compute", "sum of 4 nodes of 256 on compute",
@@ -122,7 +192,7 @@ TEST_F(PeerPathTest, DirectReductionStartsAfterBackwardAndSendsByUpdates) {
 }
 
 TEST_F(PeerPathTest, TheNormOfADirectReductionIsOfAllRanks) {
-  options.zero = true;
+  options.zero = Zero::state;
   options.clip_norm = 1.0f;
   const Log log = step();
   const auto squares = std::ranges::find(log, "squares of 128 on compute");
@@ -133,7 +203,7 @@ TEST_F(PeerPathTest, TheNormOfADirectReductionIsOfAllRanks) {
 }
 
 TEST_F(PeerPathTest, DirectReductionNeedsReachAndTheFlag) {
-  options.zero = true;
+  options.zero = Zero::state;
   EXPECT_TRUE(make_arena().reaches_peers());
   options.fused_sum = false;
   EXPECT_FALSE(make_arena().reaches_peers());
@@ -174,7 +244,7 @@ TEST_F(FusedPathTest, NeedsPeersInReachAndNothingInBetween) {
   };
   EXPECT_TRUE(fuses([](TrainerOptions&) {}));
   EXPECT_FALSE(fuses([](TrainerOptions& o) { o.clip_norm = 1.0f; }));
-  EXPECT_FALSE(fuses([](TrainerOptions& o) { o.zero = true; }));
+  EXPECT_FALSE(fuses([](TrainerOptions& o) { o.zero = Zero::state; }));
   EXPECT_FALSE(fuses([](TrainerOptions& o) { o.fused_sum = false; }));
   EXPECT_FALSE(fuses([](TrainerOptions& o) { o.on_nonfinite = OnNonFinite::skip; }));
   EXPECT_FALSE(fuses([](TrainerOptions& o) { o.virtual_ranks = 8; }));
@@ -201,7 +271,7 @@ TEST_F(TreePathTest, ExchangesAddsAndGathersEveryBucket) {
 }
 
 TEST_F(TreePathTest, AShardNeedsNoGatheringOfGradients) {
-  options.zero = true;
+  options.zero = Zero::state;
   const Log log = step();
   const auto tree = std::ranges::find_if(log, [](const std::string& line) { return line.starts_with("tree of 4"); });
   ASSERT_NE(tree, log.end());
@@ -212,7 +282,7 @@ TEST_F(TreePathTest, TwoNumbersHaveOneOrder) {
   FakeCommunicator two(device, 2);
   for (const std::int64_t virtual_ranks : {2, 8}) {  // sums of FP32 gradients are FP32
     options.virtual_ranks = virtual_ranks;
-    const ParameterArena arena({{"a", {300}}}, arena_options(options), device, two);
+    const ParameterArena arena({{"a", {300}}}, arena_options(options, {{"all", 0, 1}}), device, two);
     Optimizer optimizer = make_optimizer(arena);
     const StepCommunication made = make_step_communication(options, arena, optimizer, device, two);
     device.log.clear();

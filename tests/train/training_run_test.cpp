@@ -47,14 +47,17 @@ TEST_P(OnDevice, TellsTheNormOfTheWholeGradientWhateverSumsIt) {
   EXPECT_NEAR(plain->gradient_norm() / expected, 1.0, 1e-4);
   struct Variant {
     const char* name;
-    bool zero, fused;
+    Zero zero;
+    bool fused;
     float clip_norm;
     OverlapMode overlap;
   };
-  for (const Variant& v :
-       {Variant{"fused", false, true, 0.0f, OverlapMode::on}, Variant{"sharded", true, false, 0.0f, OverlapMode::on},
-        Variant{"clipped", false, false, 1e6f, OverlapMode::off},
-        Variant{"sharded and clipped", true, false, 1e6f, OverlapMode::on}}) {
+  for (const Variant& v : {Variant{"fused", Zero::nothing, true, 0.0f, OverlapMode::on},
+                           Variant{"sharded", Zero::state, false, 0.0f, OverlapMode::on},
+                           Variant{"clipped", Zero::nothing, false, 1e6f, OverlapMode::off},
+                           Variant{"sharded and clipped", Zero::state, false, 1e6f, OverlapMode::on},
+                           Variant{"ZeRO-3", Zero::weights, false, 0.0f, OverlapMode::on},
+                           Variant{"ZeRO-3 and clipped", Zero::weights, false, 1e6f, OverlapMode::on}}) {
     options.zero = v.zero;
     options.fused_sum = v.fused;
     options.clip_norm = v.clip_norm;
@@ -71,7 +74,7 @@ TEST_P(OnDevice, TellsTheNormOfVirtualRanks) {
   if (12 % test_world().size() != 0 || test_world().size() == 3) GTEST_SKIP() << "4 virtual ranks";
   Rig rig(GetParam(), Precision::fp32);
   double expected = 0.0;
-  for (const bool zero : {false, true}) {
+  for (const Zero zero : kZeroStages) {
     TrainerOptions options = options_for_ranks();
     options.virtual_ranks = 4;
     options.batch = kSamplesPerStep / 4;
@@ -80,7 +83,7 @@ TEST_P(OnDevice, TellsTheNormOfVirtualRanks) {
     trainer->run(3);
     const double norm = trainer->gradient_norm();
     ASSERT_GT(norm, 0.0);
-    if (!zero) expected = norm;
+    if (zero == Zero::nothing) expected = norm;
     EXPECT_NEAR(norm / expected, 1.0, 1e-4);
   }
 }
@@ -103,14 +106,14 @@ TEST_P(OnDevice, TheLastLossIsThatOfTheStepsSinceTheMark) {
 
 TEST_P(OnDevice, RunMeasuresItself) {
   Rig rig(GetParam(), Precision::fp32);
-  for (const bool zero : {false, true}) {
+  for (const Zero zero : kZeroStages) {
     TrainerOptions options = options_for_ranks();
     options.zero = zero;
-    options.clip_norm = zero ? 1.0f : 0.0f;
+    options.clip_norm = zero > Zero::nothing ? 1.0f : 0.0f;
     const auto trainer = rig.trainer(options, data());
     RunOptions run;
     run.epochs = 3;
-    run.min_seconds = zero ? 0.4 : 0.0;
+    run.min_seconds = zero > Zero::nothing ? 0.4 : 0.0;
     const RunResult result = run_training(*trainer, test_world(), *rig.device, *rig.communicator, run, nullptr);
     ASSERT_EQ(result.epochs.size(), 3u);
     EXPECT_EQ(result.epochs.back().step, 3 * (100 / kSamplesPerStep));

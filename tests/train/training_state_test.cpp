@@ -44,7 +44,7 @@ class CountingCnn final : public tests::ModelAround {
   int restored_ = 0;
 };
 
-TrainerOptions options_with(std::uint64_t seed, bool zero) {
+TrainerOptions options_with(std::uint64_t seed, Zero zero) {
   TrainerOptions options;
   options.batch = 12 / test_world().size();
   options.grad_accum = 2;
@@ -93,7 +93,7 @@ void copy_in(const Copy& copy, Trainer& trainer, Device& device) {
 }
 
 TEST(TrainingState, ARunGoesOnWithTheSameBitsFromACopyOfAllItsArrays) {
-  for (const bool zero : {false, true}) {
+  for (const Zero zero : kZeroStages) {
     Rig rig(DeviceKind::cpu, Precision::fp32);
     const TrainerOptions options = options_with(3, zero);
     CountedRun run(rig, options);
@@ -104,23 +104,25 @@ TEST(TrainingState, ARunGoesOnWithTheSameBitsFromACopyOfAllItsArrays) {
     copy_in(copy, *run.trainer, *rig.device);
     EXPECT_EQ(run.model->times_restored(), 1);
     run.trainer->run(4);
-    EXPECT_EQ(copy_out(run.trainer->state(), *rig.device), expected) << "zero " << zero;
+    EXPECT_EQ(copy_out(run.trainer->state(), *rig.device), expected) << "zero " << static_cast<int>(zero);
 
     CountedRun other(rig, options);  // one that has trained otherwise before
     other.trainer->run(1);
     EXPECT_NE(copy_out(other.trainer->state(), *rig.device), copy);
     copy_in(copy, *other.trainer, *rig.device);
     other.trainer->run(4);
-    EXPECT_EQ(copy_out(other.trainer->state(), *rig.device), expected) << "zero " << zero;
+    EXPECT_EQ(copy_out(other.trainer->state(), *rig.device), expected) << "zero " << static_cast<int>(zero);
   }
 }
 
 TEST(TrainingState, NamesEveryArrayOnceWithItsShapeAndPlacement) {
-  for (const bool zero : {false, true}) {
+  for (const Zero zero : kZeroStages) {
     Rig rig(DeviceKind::cpu, Precision::fp32);
     const CountedRun run(rig, options_with(3, zero));
     const std::vector<StateArray> arrays = run.trainer->state().arrays();
-    const bool sharded = zero && test_world().size() > 1;
+    const auto placement = [&](Zero from) {
+      return zero >= from && test_world().size() > 1 ? Placement::sharded : Placement::replicated;
+    };
     std::string names;
     std::map<std::string, const StateArray*> by_name;
     for (const StateArray& array : arrays) {
@@ -133,14 +135,14 @@ TEST(TrainingState, NamesEveryArrayOnceWithItsShapeAndPlacement) {
     EXPECT_EQ(by_name.at("buffer/seen")->placement, Placement::per_rank);
     EXPECT_EQ(by_name.at("buffer/seen")->shape, (Shape{2, 3}));
     EXPECT_EQ(by_name.at("weight/fc1.weight")->shape, (Shape{128, 9216}));
-    EXPECT_EQ(by_name.at("weight/fc1.weight")->placement, Placement::replicated);
-    EXPECT_EQ(by_name.at("slot_1/fc1.weight")->placement, sharded ? Placement::sharded : Placement::replicated);
+    EXPECT_EQ(by_name.at("weight/fc1.weight")->placement, placement(Zero::weights));
+    EXPECT_EQ(by_name.at("slot_1/fc1.weight")->placement, placement(Zero::state));
   }
 }
 
 /// Over all ranks, every element of a sharded array is in one piece.
 TEST(TrainingState, PiecesCoverTheirArrays) {
-  for (const bool zero : {false, true}) {
+  for (const Zero zero : kZeroStages) {
     Rig rig(DeviceKind::cpu, Precision::fp32);
     const CountedRun run(rig, options_with(3, zero));
     for (const StateArray& array : run.trainer->state().arrays()) {
@@ -164,7 +166,7 @@ TEST(TrainingState, PiecesCoverTheirArrays) {
 
 TEST(TrainingState, BuffersStartWithTheirInitialValue) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
-  const CountedRun run(rig, options_with(3, false));
+  const CountedRun run(rig, options_with(3, Zero::nothing));
   for (int i = 0; i < 6; ++i) EXPECT_EQ(run.model->seen().as<float>()[i], 0.25f);
 }
 

@@ -127,8 +127,12 @@ Flags communication_flags(Options& o) {
         "When to reduce gradients. on: during backward and, with MPI on CPUs, the next forward. backward: during "
         "backward. off: after backward. none: never",
         Effect::speed},
-       {"--zero", choice(trainer.zero, {{"0", false}, {"1", true}}),
-        "1: divide master weights and moments among the ranks (ZeRO-1)", Effect::speed},
+       {"--zero",
+        choice(trainer.zero, {{"0", Zero::nothing}, {"1", Zero::state}, {"2", Zero::gradients}, {"3", Zero::weights}}),
+        "What to divide among the ranks (ZeRO). 1: master weights and moments. 2: also summed gradients. 3: also "
+        "weights, "
+        "which are gathered for each layer before it runs",
+        Effect::speed},
        {"--comm-dtype",
         choice(trainer.gradient_type, {{"auto", std::nullopt}, {"bf16", DType::bf16}, {"fp32", DType::f32}}),
         "Number format of gradients that are sent; auto: as --precision. bf16 with fp32 weights: MPI only, between "
@@ -305,11 +309,18 @@ void check_flags(const Options& o, const Workload& workload) {
     usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
   }
   workload.check_flags();
-  if (const OptimizerRule& rule = rule_of(o.trainer.optimizer.kind); o.trainer.zero && rule.whole_parameters) {
+  if (const OptimizerRule& rule = rule_of(o.trainer.optimizer.kind);
+      o.trainer.zero > Zero::nothing && rule.whole_parameters) {
     usage_error(
-        "--zero 1: {} needs the norms of whole parameters, of which each rank has only a part. Use --zero 0, or "
+        "--zero {}: {} needs the norms of whole parameters, of which each rank has only a part. Use --zero 0, or "
         "another optimizer.",
-        rule.name);
+        static_cast<int>(o.trainer.zero), rule.name);
+  }
+  if (o.trainer.zero >= Zero::gradients && o.trainer.overlap >= OverlapMode::off) {
+    usage_error(
+        "--overlap {}: with --zero {}, gradients are sent during backward, because others take their memory. Use "
+        "--overlap on, or --zero 0 or 1.",
+        o.trainer.overlap == OverlapMode::off ? "off" : "none", static_cast<int>(o.trainer.zero));
   }
   if (o.resume == "auto" && o.checkpoint.folder.empty()) {
     usage_error("--resume auto: looks in the folder of --checkpoint, which is not given");

@@ -220,9 +220,16 @@ void check_precision(const Options& options, const Workload& workload, DeviceKin
         "or --comm mpi.",
         name_of(precision));
   }
-  if (sends_bf16_between_hosts(options, device) && (options.trainer.zero || options.trainer.virtual_ranks > 0)) {
+  if (sends_bf16_between_hosts(options, device) &&
+      (options.trainer.zero > Zero::nothing || options.trainer.virtual_ranks > 0)) {
     usage_error("--comm-dtype bf16 with {}: {} gradients are sent as they are. Leave one of them out.",
-                options.trainer.zero ? "--zero 1" : "--virtual-ranks", name_of(precision));
+                options.trainer.zero > Zero::nothing ? fmt::format("--zero {}", static_cast<int>(options.trainer.zero))
+                                                     : "--virtual-ranks",
+                name_of(precision));
+  }
+  if (options.trainer.zero >= Zero::gradients && device == DeviceKind::cuda) {
+    usage_error("--zero {}: runs on CPUs alone so far. Use --zero 1, or --device cpu.",
+                static_cast<int>(options.trainer.zero));
   }
   if (gradients == DType::f32 && bf16 && !workload.supports_f32_gradients()) {
     usage_error("--comm-dtype fp32: model {} computes bf16 gradients. Use --comm-dtype auto, or --precision fp32.",

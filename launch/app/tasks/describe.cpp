@@ -27,7 +27,7 @@ Description describe_run(const Options& options, int world_size, DeviceKind devi
                          const ParameterArena& arena, std::size_t tree_bytes) {
   const DeviceOptions compute = device_options(options, device);
   Description description = describe(model, arena);
-  if (options.trainer.virtual_ranks > 0) description.memory.push_back({"tree", tree_bytes});
+  if (tree_bytes > 0) description.memory.push_back({"tree", tree_bytes});
   if (sends_bf16_between_hosts(options, device)) {
     const auto kept = static_cast<std::int64_t>(size_of(arena.gradient_type()));
     description.gradient_type = "bf16";
@@ -52,7 +52,7 @@ Description describe_on_paper(const Options& options, const ModelMaker& make_mod
   const std::unique_ptr<Communicator> communicator = make_paper_communicator(rank, world_size, *paper);
   const std::unique_ptr<Model> model = make_model(*paper, options.trainer.batch);
   TrainerOptions trainer = trainer_options(options, world_size, 1);
-  const ParameterArena arena(model->parameters(), arena_options(trainer), *paper, *communicator);
+  const ParameterArena arena(model->parameters(), arena_options(trainer, model->units()), *paper, *communicator);
   trainer.fused_sum = false;  // kernels cannot be asked on paper
   NonFinite nonfinite;
   Optimizer optimizer(trainer.optimizer, trainer.clip_norm, arena, *paper, &nonfinite, trainer.on_nonfinite);

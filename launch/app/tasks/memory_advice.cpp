@@ -22,7 +22,13 @@ namespace ddptrain {
 namespace {
 
 constexpr double kForLibraries = 0.1;  // of what is there: workspaces, communicators, graphs
-constexpr const char* kZeroText = "--zero 1 (master weights and moments divided among the ranks)";
+
+std::string zero_text(Zero zero) {
+  const char* what = zero == Zero::state       ? "master weights and moments"
+                     : zero == Zero::gradients ? "master weights, moments and gradients"
+                                               : "weights, moments and gradients";
+  return fmt::format("--zero {} ({} divided among the ranks)", static_cast<int>(zero), what);
+}
 
 /// What one rank has.
 struct Room {
@@ -70,7 +76,7 @@ std::size_t bytes_of(const Description& description) {
 /// What decides the memory of a run.
 struct Variant {
   std::int64_t batch;
-  bool zero;
+  Zero zero;
   ModelMaker make_model;
 };
 
@@ -101,9 +107,15 @@ class Paper {
   std::string flags_that_help() const;
 
  private:
-  bool can_divide_state() const {
+  /// Stages of ZeRO that divide more among the ranks than the one asked for.
+  std::vector<Zero> further_stages() const {
+    std::vector<Zero> stages;
     const TrainerOptions& trainer = options_.trainer;
-    return !trainer.zero && world_.size() > 1 && !rule_of(trainer.optimizer.kind).whole_parameters;
+    if (world_.size() == 1 || rule_of(trainer.optimizer.kind).whole_parameters) return stages;
+    for (const Zero stage : {Zero::state, Zero::gradients, Zero::weights}) {
+      if (stage > trainer.zero) stages.push_back(stage);
+    }
+    return stages;
   }
   /// Below --batch; 0: none.
   std::int64_t largest_batch(Variant variant, std::size_t room) const;
@@ -126,7 +138,8 @@ void Paper::require_room_for_weights(const Room& room) const {
     return sum;
   });
   const std::size_t bytes = 2 * elements.value_or(0) * size_of(compute_dtype(compute.precision));
-  if (bytes <= room.bytes) return;
+  const bool divide = options_.trainer.zero == Zero::weights || !further_stages().empty();
+  if (bytes / (divide ? static_cast<std::size_t>(world_.size()) : 1) <= room.bytes) return;
   usage_error(
       "there is too little memory: {} parameters and their gradients alone would take {} of a rank, and {}. Use a "
       "smaller model.",
@@ -161,7 +174,11 @@ std::string Paper::advice(std::size_t room) const {
     ways.push_back(saving.flag);
     break;
   }
-  if (can_divide_state() && bytes({asked.batch, true, asked.make_model}) <= room) ways.emplace_back(kZeroText);
+  for (const Zero stage : further_stages()) {
+    if (bytes({asked.batch, stage, asked.make_model}) > room) continue;
+    ways.push_back(zero_text(stage));
+    break;
+  }
   return ways.empty() ? all_together(room) : fmt::format("What fits: {}.", fmt::join(ways, "; or "));
 }
 
@@ -172,9 +189,9 @@ std::string Paper::all_together(std::size_t room) const {
     variant.make_model = savings.back().make_model;
     flags = savings.back().flag + " ";
   }
-  if (can_divide_state()) {
-    variant.zero = true;
-    flags += "--zero 1 ";
+  if (const std::vector<Zero> stages = further_stages(); !stages.empty()) {
+    variant.zero = stages.back();
+    flags += fmt::format("--zero {} ", static_cast<int>(variant.zero));
   }
   if (bytes(variant) <= room) return fmt::format("What fits: {}together.", flags);
   if (const std::int64_t batch = largest_batch(variant, room)) {
@@ -182,7 +199,7 @@ std::string Paper::all_together(std::size_t room) const {
   }
   variant.batch = 1;
   return fmt::format("{}--batch 1 would still keep {}: use a smaller model{}.", flags, size_text(bytes(variant)),
-                     variant.zero ? ", or more ranks" : "");
+                     variant.zero > Zero::nothing ? ", or more ranks" : "");
 }
 
 std::string Paper::flags_that_help() const {
@@ -195,7 +212,7 @@ std::string Paper::flags_that_help() const {
     flags.emplace_back("a smaller --batch with a larger --grad-accum");
   }
   for (const MemorySaving& saving : workload_.memory_savings()) flags.push_back(saving.flag);
-  if (can_divide_state()) flags.emplace_back(kZeroText);
+  if (const std::vector<Zero> stages = further_stages(); !stages.empty()) flags.push_back(zero_text(stages.front()));
   if (flags.empty()) flags.emplace_back("a smaller model");
   return fmt::format("{}", fmt::join(flags, "; "));
 }

@@ -24,10 +24,10 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMostMistakes = 30;
 constexpr std::size_t kMostMistakePixels = 500'000;  // of all of them
 
-ArenaOptions arena_without_optimizer(const Options& options, int world_size) {
-  ArenaOptions arena = arena_options(trainer_options(options, world_size, 1));
+ArenaOptions arena_without_optimizer(const Options& options, const Model& model, int world_size) {
+  ArenaOptions arena = arena_options(trainer_options(options, world_size, 1), model.units());
   arena.optimizer_slots = 0;
-  arena.shard_state = false;
+  arena.zero = Zero::nothing;
   return arena;
 }
 
@@ -42,7 +42,7 @@ struct LoadedModel {
   LoadedModel(std::unique_ptr<Model> made, const World& world, const Options& options, Device& device,
               Communicator& communicator)
       : model(std::move(made)),
-        arena(model->parameters(), arena_without_optimizer(options, world.size()), device, communicator),
+        arena(model->parameters(), arena_without_optimizer(options, *model, world.size()), device, communicator),
         state(arena, model->buffers(), device) {
     model->bind({arena.weights(), arena.gradients(), state.buffers()});
     arena.initialise(options.trainer.seed, world.rank());

@@ -29,6 +29,7 @@ class CpuDevice : public Device {
   Stream compute_stream() override { return {}; }
   Stream communication_stream() override { return {}; }
   void wait_for(Stream, Stream) override {}
+  void wait_until(Stream, const Event&) override {}
   void synchronize() override { finish_unfinished(); }
   std::unique_ptr<Event> mark(Stream stream) override;
   std::unique_ptr<Graph> capture(const std::function<void()>&) override { return nullptr; }

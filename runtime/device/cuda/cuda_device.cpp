@@ -48,6 +48,7 @@ class CudaEvent final : public Event {
  public:
   CudaEvent() { DDP_CUDA(cudaEventCreateWithFlags(event_.out(), cudaEventDisableTiming)); }
   void record(cudaStream_t stream) { DDP_CUDA(cudaEventRecord(event_.get(), stream)); }
+  void wait(cudaStream_t stream) const { DDP_CUDA(cudaStreamWaitEvent(stream, event_.get(), 0)); }
   bool done() override {
     const cudaError_t status = cudaEventQuery(event_.get());
     if (status == cudaErrorNotReady) return false;
@@ -201,6 +202,10 @@ std::unique_ptr<Event> CudaDevice::mark(Stream stream) {
   auto event = std::make_unique<CudaEvent>();
   event->record(static_cast<cudaStream_t>(stream.handle));
   return event;
+}
+
+void CudaDevice::wait_until(Stream later, const Event& event) {
+  static_cast<const CudaEvent&>(event).wait(static_cast<cudaStream_t>(later.handle));
 }
 
 void CudaDevice::synchronize() {

@@ -35,6 +35,7 @@ class CudaDevice final : public Device {
   Stream compute_stream() override { return {stream()}; }
   Stream communication_stream() override { return {communication_.get()}; }
   void wait_for(Stream later, Stream earlier) override;
+  void wait_until(Stream later, const Event& event) override;
   void beside(const std::function<void()>& work) override;
   void join() override;
   void synchronize() override;

@@ -51,18 +51,19 @@ GradientReducer::~GradientReducer() {
 
 bool GradientReducer::goes_on() const { return mode_ == OverlapMode::on && device_.kind() == DeviceKind::cpu; }
 
-void GradientReducer::begin(bool last_micro_step) {
-  DDP_CHECK(!running_, "begin() before the micro-step in progress has finished");
+void GradientReducer::begin(std::int64_t pass, bool last) {
+  DDP_CHECK(!running_, "begin() before the pass in progress has finished");
   device_.finish_unfinished();
   running_ = true;
-  last_micro_step_ = last_micro_step;
+  sums_ = last || sync_.sums_every_pass();
+  sync_.begin_pass(pass, last);
   is_ready_.assign(arena_.specs().size(), false);
   missing_.clear();
   for (const Bucket& bucket : arena_.plan().buckets) missing_.push_back(bucket.parameter_count);
   next_bucket_ = 0;
   forked_ = false;
   newest_.reset();
-  if (last_micro_step && mode_ != OverlapMode::off && communicates()) {
+  if (sums_ && mode_ != OverlapMode::off && communicates()) {
     // Long operations let messages move, but nothing may be computed in the middle of them.
     device_.set_progress([this] {
       if (newest_) communicator_.test(*newest_);
@@ -76,7 +77,7 @@ void GradientReducer::ready(std::size_t parameter) {
   DDP_CHECK(!is_ready_[parameter], "ready({}): {} was reported before", parameter, arena_.specs()[parameter].name);
   is_ready_[parameter] = true;
   --missing_[arena_.plan().bucket_of[parameter]];
-  if (!last_micro_step_ || mode_ == OverlapMode::off) return;
+  if (!sums_ || mode_ == OverlapMode::off) return;
   launch_complete_buckets();
   take_finished();
 }
@@ -86,7 +87,7 @@ void GradientReducer::finish() {
   for (std::size_t i = 0; i < is_ready_.size(); ++i) {
     DDP_CHECK(is_ready_[i], "backward has finished without the gradient of {}", arena_.specs()[i].name);
   }
-  if (last_micro_step_) {
+  if (sums_) {
     launch_complete_buckets();
     if (goes_on()) {
       take_finished();
@@ -98,6 +99,18 @@ void GradientReducer::finish() {
   running_ = false;
   if (in_flight_.empty()) return device_.set_progress({});
   device_.set_unfinished([this] { wait_for_all(); });
+}
+
+void GradientReducer::claim(std::size_t bucket) {
+  const std::vector<std::size_t>& places = arena_.gradient_places().place;
+  const auto is_there = [&](const InFlight& sum) { return places[sum.bucket] == places[bucket]; };
+  for (auto sum = std::ranges::find_if(in_flight_, is_there); sum != in_flight_.end();
+       sum = std::ranges::find_if(in_flight_, is_there)) {
+    const Clocked clocked(seconds_waited_);
+    communicator_.wait(sum->ticket);
+    take_finished();
+  }
+  sync_.claim(bucket);
 }
 
 void GradientReducer::wait_for(std::size_t parameter) {

@@ -23,10 +23,10 @@ enum class OverlapMode : std::uint8_t {
 /// Reduces gradients over ranks, bucket by bucket, while backward runs.
 ///
 /// Buckets are launched strictly in index order, so that every rank issues the same collectives whatever the order of
-/// its ready() calls, and only in the last micro-step of an accumulation. Streams wait by events; the host waits in
-/// finish() and wait_for() alone, and only for communicators that need it (MPI). All buckets but the last use the
-/// communication stream; the last one, which has nothing left to hide behind, stays on the compute stream and so does
-/// not wait for the others' updates.
+/// its ready() calls, and only in the last pass of a step, unless the sync sums every pass. Streams wait by events; the
+/// host waits in finish() and wait_for() alone, and only for communicators that need it (MPI). All buckets but the last
+/// use the communication stream; the last one, which has nothing left to hide behind, stays on the compute stream and
+/// so does not wait for the others' updates.
 class GradientReducer {
  public:
   /// `reduced` is called in bucket order, or, if sums may outlast the step, as they arrive. All outlive the reducer. On
@@ -38,8 +38,10 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// Before the backward pass of every micro-step. Waits for the sums of the step before.
-  void begin(bool last_micro_step);
+  /// Before backward pass number `pass` of a step. Waits for the sums of the pass before.
+  void begin(std::int64_t pass, bool last);
+  /// Work queued from now on may write gradients of the bucket: see GradientSync::claim().
+  void claim(std::size_t bucket);
   /// The gradient of `parameter` is complete in compute-stream order. Error if it does not exist, was reported before
   /// in this micro-step, or begin() is missing.
   void ready(std::size_t parameter);
@@ -51,6 +53,7 @@ class GradientReducer {
   void wait_for(std::size_t parameter);
 
   OverlapMode mode() const { return mode_; }
+  bool sums_every_pass() const { return sync_.sums_every_pass(); }
   bool communicates() const { return mode_ != OverlapMode::none; }
   /// Whether sums go on under the next forward pass, on the cores that compute.
   bool goes_on() const;
@@ -78,7 +81,7 @@ class GradientReducer {
   GradientSync::Reduced reduced_;
 
   bool running_ = false;
-  bool last_micro_step_ = false;
+  bool sums_ = false;                 ///< This pass starts buckets.
   std::vector<bool> is_ready_;        ///< Per parameter.
   std::vector<std::size_t> missing_;  ///< Per bucket: parameters still to come.
   std::size_t next_bucket_ = 0;       ///< First bucket not yet launched.

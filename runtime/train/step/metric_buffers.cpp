@@ -7,12 +7,13 @@
 
 namespace ddptrain {
 
-MetricBuffers::MetricBuffers(std::int64_t virtual_ranks, bool may_skip, const World& world, Device& device)
-    : count_(virtual_ranks),
+MetricBuffers::MetricBuffers(const VirtualRanks& ranks, bool may_skip, const World& world, Device& device)
+    : ranks_(ranks),
+      count_(ranks.count),
       may_skip_(may_skip),
       world_(world),
       device_(device),
-      sums_(device.allocate(4 * static_cast<std::size_t>(virtual_ranks) * sizeof(MetricSums))) {}
+      sums_(device.allocate(4 * static_cast<std::size_t>(ranks.count) * sizeof(MetricSums))) {}
 
 MetricSums* MetricBuffers::at(Part part, std::int64_t i) const {
   return static_cast<MetricSums*>(sums_.data()) + static_cast<std::int64_t>(part) * count_ + i;
@@ -65,15 +66,17 @@ MetricSums MetricBuffers::take(Part part) {
 MetricSums MetricBuffers::total(const std::vector<MetricSums>& mine) const {
   std::string packed(bytes(), '\0');
   std::memcpy(packed.data(), mine.data(), packed.size());
+  const std::vector<std::string> all = world_.all_gather(packed);
+  const std::size_t ranks = all.size();
   MetricSums total;
-  for (const std::string& of_rank : world_.all_gather(packed)) {
-    for (std::size_t at = 0; at < of_rank.size(); at += sizeof(MetricSums)) {
-      MetricSums part;
-      std::memcpy(&part, of_rank.data() + at, sizeof(part));
-      total.loss += part.loss;
-      total.correct += part.correct;
-      total.samples += part.samples;
-    }
+  for (std::size_t k = 0; k < ranks * count(); ++k) {
+    const bool strides = ranks_.stride > 1;
+    const std::size_t rank = strides ? k % ranks : k / count(), i = strides ? k / ranks : k % count();
+    MetricSums part;
+    std::memcpy(&part, all[rank].data() + i * sizeof(MetricSums), sizeof(part));
+    total.loss += part.loss;
+    total.correct += part.correct;
+    total.samples += part.samples;
   }
   return total;
 }

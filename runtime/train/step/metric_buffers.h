@@ -6,6 +6,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/core/step.h"
 #include "runtime/device/device.h"
+#include "runtime/train/step/virtual_ranks.h"
 
 namespace ddptrain {
 
@@ -14,7 +15,7 @@ namespace ddptrain {
 class MetricBuffers {
  public:
   /// `may_skip`: the sums of a step count only if the step is not left out. World and device outlive this.
-  MetricBuffers(std::int64_t virtual_ranks, bool may_skip, const World& world, Device& device);
+  MetricBuffers(const VirtualRanks& ranks, bool may_skip, const World& world, Device& device);
 
   /// Where the `i`th virtual rank's training step adds.
   MetricSums* step(std::int64_t i) const { return at(may_skip_ ? Part::step : Part::training, i); }
@@ -46,6 +47,7 @@ class MetricBuffers {
   MetricSums take(Part part);
   MetricSums total(const std::vector<MetricSums>& mine) const;
 
+  VirtualRanks ranks_;
   std::int64_t count_;
   bool may_skip_;
   const World& world_;

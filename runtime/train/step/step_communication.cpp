@@ -18,10 +18,12 @@ class Chooser {
         device_(device),
         communicator_(communicator),
         ranks_(virtual_ranks(options, communicator.rank(), communicator.size())),
-        sharded_(arena.partition().parts > 1) {}
+        sharded_(arena.partition().parts > 1),
+        sums_every_pass_(arena.zero() >= Zero::gradients) {}
 
   StepCommunication choose() {
-    if (options_.virtual_ranks > 0) {
+    DDP_CHECK(!sums_every_pass_ || options_.overlap < OverlapMode::off, "sharded gradients cannot wait for each other");
+    if (options_.virtual_ranks > 0 && !sums_every_pass_) {
       made_.virtual_ranks = std::make_unique<VirtualRankSums>(arena_, ranks_.count, device_, exchanges() && wider());
     }
     made_.no_gradients = folded(make_no_sync());
@@ -45,6 +47,7 @@ class Chooser {
 
   std::unique_ptr<WeightStore> weights() {
     if (!sharded_ || options_.overlap == OverlapMode::none) return make_replicated_weights();
+    if (arena_.zero() == Zero::weights) return make_sharded_weights(arena_, device_, communicator_);
     if (!arena_.reaches_peers()) return make_gathered_weights(arena_, device_, communicator_);
     PeerMemory memory = communicator_.allocate_for_peers(device_.get<OptimizerOps>().meeting_bytes());
     DDP_CHECK(!memory.of_rank.empty(), "ranks reach each other's parameters and nothing else");
@@ -56,6 +59,7 @@ class Chooser {
   std::unique_ptr<GradientSync> gradients() {
     if (communicator_.size() == 1 && ranks_.count == 1) return without("one rank");
     if (options_.overlap == OverlapMode::none) return without("overlap none");
+    if (sums_every_pass_) return by_parts();
     if (exchanges()) {
       set_tree_path("");
       return make_tree_exchange(arena_, *made_.virtual_ranks, device_, communicator_);
@@ -65,6 +69,15 @@ class Chooser {
       return make_peer_reduction(arena_, device_, peers_);
     }
     return folded(by_collectives());
+  }
+
+  std::unique_ptr<GradientSync> by_parts() {
+    if (options_.virtual_ranks > 0) {
+      set_tree_path("");
+      return make_sharded_tree(arena_, ranks_.count, device_, communicator_);
+    }
+    set_path("gradients are sharded");
+    return make_sharded_sums(arena_, device_, communicator_);
   }
 
   std::unique_ptr<GradientSync> without(const char* reason) {
@@ -137,6 +150,7 @@ class Chooser {
   Communicator& communicator_;
   VirtualRanks ranks_;
   bool sharded_;
+  bool sums_every_pass_;
   PeerInboxes peers_;
   StepCommunication made_;
 };
@@ -144,7 +158,7 @@ class Chooser {
 }  // namespace
 
 std::size_t StepCommunication::tree_bytes() const {
-  return virtual_ranks ? virtual_ranks->bytes() + gradients->bytes() : 0;
+  return gradients->bytes() + (virtual_ranks ? virtual_ranks->bytes() : 0);
 }
 
 StepCommunication make_step_communication(const TrainerOptions& options, const ParameterArena& arena,

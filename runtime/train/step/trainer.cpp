@@ -29,16 +29,17 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       model_(std::move(model)),
       units_(model_->units()),
       gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
-      arena_(model_->parameters(), arena_options(options), device, communicator),
+      arena_(model_->parameters(), arena_options(options, units_), device, communicator),
       state_(arena_, model_->buffers(), device, options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
       optimizer_(options.optimizer, options.clip_norm, arena_, device, &state_.step()->nonfinite, options.on_nonfinite),
       communication_(make_step_communication(options, arena_, optimizer_, device, communicator)),
       reducer_(arena_, *communication_.gradients, communicator, device, overlap(), update_bucket()),
       silent_reducer_(arena_, *communication_.no_gradients, communicator, device, OverlapMode::none, update_bucket()),
-      metrics_(ranks_.count, options.on_nonfinite == OnNonFinite::skip, world, device),
+      metrics_(ranks_, options.on_nonfinite == OnNonFinite::skip, world, device),
       training_(steps([this](std::uint32_t offset) { train_step(reducer_, *communication_.weights, offset); },
                       StepGraphOptions{}.eager_steps)) {
   check_units(units_, arena_.specs().size());
+  for (const Unit& unit : units_) unit_buckets_.push_back(buckets_of(arena_.plan(), unit));
   model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
   for (std::int64_t i = 0; i < ranks_.count; ++i) state_.put_away(i);
   arena_.initialise(options.seed, world.rank());
@@ -66,24 +67,27 @@ std::vector<Trainer::Pass> Trainer::passes() const {
   for (std::int64_t i = 0; i < ranks_.count; ++i) {
     for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
       const bool last = micro + 1 == options_.grad_accum;
-      passes.push_back({i, micro, last, last && i + 1 == ranks_.count});
+      const auto number = static_cast<std::int64_t>(passes.size());
+      passes.push_back({number, i, micro, last, last && i + 1 == ranks_.count});
     }
   }
   return passes;
 }
 
 MicroBatch Trainer::micro_batch(const Pass& pass, std::uint32_t offset, float gradient_scale) {
-  const Slice slice{sampler_.order(pass.micro, pass.virtual_rank), {state_.step(), offset}, options_.batch};
+  const Slice slice{
+      sampler_.order(pass.micro, ranks_.at(pass.virtual_rank) - ranks_.first), {state_.step(), offset}, options_.batch};
   return {slice, metrics_.step(pass.virtual_rank), true, gradient_scale};
 }
 
 void Trainer::train_step(GradientReducer& reducer, WeightStore& weights, std::uint32_t offset) {
+  weights.changed();
   for (const Pass& pass : passes()) {
     if (pass.micro == 0) take_up(pass.virtual_rank);
-    forward(micro_batch(pass, offset, gradient_scale_));
+    forward(micro_batch(pass, offset, gradient_scale_), weights);
     if (pass.virtual_rank == 0 && pass.micro == 0) optimizer_.begin_step({state_.step(), offset}, weights);
-    reducer.begin(pass.ends_step);
-    backward(pass, reducer);
+    reducer.begin(pass.number, pass.ends_step);
+    backward(pass, reducer, weights);
     reducer.finish();
     if (pass.ends_virtual_rank) put_away(pass);
   }
@@ -91,11 +95,12 @@ void Trainer::train_step(GradientReducer& reducer, WeightStore& weights, std::ui
   metrics_.finish_step(&state_.step()->nonfinite);
 }
 
-void Trainer::forward(const MicroBatch& batch) {
+void Trainer::forward(const MicroBatch& batch, WeightStore& weights) {
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "forward");
   model_->begin(batch);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     wait_for_weights(units_[unit]);
+    weights.acquire(unit, unit + 1 < units_.size() ? std::optional(unit + 1) : std::nullopt);
     model_->forward(unit);
   }
 }
@@ -105,14 +110,26 @@ void Trainer::wait_for_weights(const Unit& unit) {
   for (const std::size_t parameter : unit.also_reads) reducer_.wait_for(parameter);
 }
 
-void Trainer::backward(const Pass& pass, GradientReducer& reducer) {
+void Trainer::backward(const Pass& pass, GradientReducer& reducer, WeightStore& weights) {
   std::optional<Span> span(std::in_place, device_.timeline(), Lane::compute, device_.compute_stream(), "backward");
   std::size_t left = arena_.specs().size();
   const auto ready = [&](std::size_t parameter) {
     if (--left == 0) span.reset();  // what follows is the last bucket's
     reducer.ready(parameter);
   };
-  run_backward(*model_, pass.micro > 0, ready);
+  const bool accumulate = pass.micro > 0 && !reducer.sums_every_pass();
+  for (std::size_t unit = units_.size(); unit-- > 0;) {
+    claim_gradients(unit, reducer);
+    weights.acquire(unit, unit > 0 ? std::optional(unit - 1) : std::nullopt);
+    model_->backward(unit, accumulate, ready);
+  }
+}
+
+/// A unit may write gradients of the one before it, too: see Model::backward().
+void Trainer::claim_gradients(std::size_t unit, GradientReducer& reducer) {
+  for (std::size_t i = unit > 0 ? unit - 1 : 0; i <= unit; ++i) {
+    for (const std::size_t bucket : unit_buckets_[i]) reducer.claim(bucket);
+  }
 }
 
 /// What the model knows of its buffers on the host may differ between virtual ranks until all have used them.
@@ -124,7 +141,10 @@ void Trainer::take_up(std::int64_t virtual_rank) {
 
 void Trainer::put_away(const Pass& pass) {
   state_.put_away(pass.virtual_rank);
-  if (!pass.ends_step) return communication_.virtual_ranks->keep(pass.virtual_rank);
+  if (!pass.ends_step) {
+    if (communication_.virtual_ranks) communication_.virtual_ranks->keep(pass.virtual_rank);
+    return;
+  }
   state_.take_up(0);
   buffers_used_ = true;
 }
@@ -138,6 +158,7 @@ void Trainer::restored(std::vector<MetricSums> sums) {
   metrics_.set_training(std::move(sums));
   buffers_used_ = false;
   state_.take_up(0);
+  communication_.weights->changed();
   model_->restored();
 }
 
@@ -154,7 +175,7 @@ MetricSums Trainer::evaluate(std::int64_t most) {
   const std::int64_t samples = most > 0 ? std::min(most, test_count_) : test_count_;
   for (std::int64_t i = 0; i < ranks_.count; ++i) {
     take_up(i);
-    evaluate(DistributedSampler::evaluation(samples, static_cast<int>(ranks_.first + i), static_cast<int>(ranks_.all)),
+    evaluate(DistributedSampler::evaluation(samples, static_cast<int>(ranks_.at(i)), static_cast<int>(ranks_.all)),
              metrics_.evaluation(i));
     state_.put_away(i);
   }
@@ -168,7 +189,7 @@ void Trainer::evaluate(const EvaluationShard& shard, MetricSums* sums) {
   std::uint32_t done = 0;
   for (const Slice& slice : slices) {
     if (device_.kind() == DeviceKind::cpu) device_.watch().set_part(done++, batches);
-    forward({slice, sums, false});
+    forward({slice, sums, false}, *communication_.weights);
   }
 }
 
@@ -215,6 +236,19 @@ StepGraph Trainer::make_silent_steps(bool whole_device) {
   return steps(step, 0);
 }
 
+/// What the passes of a step send, without the passes.
+void Trainer::communicate(const Pass& pass, GradientReducer& reducer, WeightStore& weights) {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) weights.acquire(unit, std::nullopt);
+  if (!pass.ends_step && !reducer.sums_every_pass()) return;
+  reducer.begin(pass.number, pass.ends_step);
+  for (std::size_t unit = units_.size(); unit-- > 0;) {
+    claim_gradients(unit, reducer);
+    weights.acquire(unit, std::nullopt);
+    for (std::size_t i = 0; i < units_[unit].count; ++i) reducer.ready(units_[unit].first + i);
+  }
+  reducer.finish();
+}
+
 StepGraph Trainer::make_communication_steps() {
   WeightStore& weights = *communication_.weights;
   const bool updates = weights.update_sends();
@@ -226,9 +260,7 @@ StepGraph Trainer::make_communication_steps() {
                                                          reducer_.mode(), follow);
   const auto step = [this, &weights, updates, reducer](std::uint32_t offset) {
     optimizer_.begin_step({state_.step(), offset}, weights);
-    reducer->begin(true);
-    for (std::size_t parameter = 0; parameter < arena_.specs().size(); ++parameter) reducer->ready(parameter);
-    reducer->finish();
+    for (const Pass& pass : passes()) communicate(pass, *reducer, weights);
     if (updates) return optimizer_.finish_step();
     weights.finish();
   };
@@ -238,7 +270,7 @@ StepGraph Trainer::make_communication_steps() {
 StepGraph Trainer::make_pass_steps(bool backward) {
   const auto step = [this, backward](std::uint32_t offset) {
     for (const Pass& pass : passes()) {
-      forward(micro_batch(pass, offset, backward ? gradient_scale_ : 0.0f));
+      forward(micro_batch(pass, offset, backward ? gradient_scale_ : 0.0f), *communication_.no_weights);
       if (backward) run_backward(*model_, pass.micro > 0, [](std::size_t) {});
     }
   };

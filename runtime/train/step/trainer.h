@@ -99,6 +99,7 @@ class Trainer {
  private:
   /// One pass forward and backward: the `micro`th micro-step of the `virtual_rank`th virtual rank of this rank.
   struct Pass {
+    std::int64_t number = 0;
     std::int64_t virtual_rank = 0;
     std::int64_t micro = 0;
     bool ends_virtual_rank = false;
@@ -109,9 +110,11 @@ class Trainer {
   /// `gradient_scale`: see MicroBatch.
   MicroBatch micro_batch(const Pass& pass, std::uint32_t offset, float gradient_scale);
   void train_step(GradientReducer& reducer, WeightStore& weights, std::uint32_t offset);
-  void forward(const MicroBatch& batch);
+  void forward(const MicroBatch& batch, WeightStore& weights);
   void wait_for_weights(const Unit& unit);
-  void backward(const Pass& pass, GradientReducer& reducer);
+  void backward(const Pass& pass, GradientReducer& reducer, WeightStore& weights);
+  void claim_gradients(std::size_t unit, GradientReducer& reducer);
+  void communicate(const Pass& pass, GradientReducer& reducer, WeightStore& weights);
   void take_up(std::int64_t virtual_rank);
   void put_away(const Pass& pass);
   void evaluate(const EvaluationShard& shard, MetricSums* sums);
@@ -127,6 +130,7 @@ class Trainer {
   DistributedSampler sampler_;
   std::unique_ptr<Model> model_;
   std::vector<Unit> units_;  ///< Of the model.
+  std::vector<std::vector<std::size_t>> unit_buckets_;
   float gradient_scale_;
   ParameterArena arena_;
   TrainingState state_;

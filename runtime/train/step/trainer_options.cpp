@@ -7,14 +7,15 @@
 
 namespace ddptrain {
 
-ArenaOptions arena_options(const TrainerOptions& options) {
+ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit>& units) {
   return {options.bucket_bytes,
           options.last_bucket_bytes,
           rule_of(options.optimizer.kind).slots,
           options.gradient_type,
           options.zero,
           options.virtual_ranks > 0,
-          options.fused_sum && options.virtual_ranks == 0};
+          options.fused_sum && options.virtual_ranks == 0,
+          units};
 }
 
 VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_size) {
@@ -32,7 +33,14 @@ VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_si
         all, counted(world_size, "rank"), all);
   }
   const std::int64_t count = all / world_size;
-  return {all, rank * count, count};
+  if (options.zero < Zero::gradients) return {all, rank * count, count};
+  if (options.grad_accum > 1) {
+    usage_error(
+        "--virtual-ranks {} with --zero {}: it sums gradients once per virtual rank. Use {} virtual ranks in place of "
+        "--grad-accum {}.",
+        all, static_cast<int>(options.zero), all * options.grad_accum, options.grad_accum);
+  }
+  return {all, rank, count, world_size};
 }
 
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world) {

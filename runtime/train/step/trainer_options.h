@@ -27,7 +27,7 @@ struct TrainerOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
   std::optional<DType> gradient_type = {};  ///< See ArenaOptions; bf16 with f32 weights: the type that is sent.
-  bool zero = false;                        ///< ZeRO-1: ArenaOptions::shard_state.
+  Zero zero = Zero::nothing;
   OverlapMode overlap = OverlapMode::on;
   bool fused_sum = true;  ///< Fused paths may be chosen: see make_step_communication().
   bool graph = true;
@@ -36,8 +36,8 @@ struct TrainerOptions {
 /// UsageError if the ranks cannot train as options.virtual_ranks.
 VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_size);
 
-/// How the parameters lie in memory.
-ArenaOptions arena_options(const TrainerOptions& options);
+/// How the parameters of a model of these units lie in memory.
+ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit>& units);
 
 /// Deals the training samples to ranks as `options` says. UsageError as the sampler's.
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world);

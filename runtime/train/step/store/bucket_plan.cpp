@@ -1,6 +1,8 @@
 #include "runtime/train/step/store/bucket_plan.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "runtime/core/error.h"
 
@@ -23,10 +25,70 @@ std::size_t tail_begin(const std::vector<ParameterSpec>& specs, std::size_t elem
   return first;
 }
 
+/// Of the parameters of these buckets; the bucket's size ends each.
+std::vector<Shape> shapes_of(const BucketPlan& plan, const std::vector<ParameterSpec>& specs,
+                             const std::vector<std::size_t>& buckets) {
+  std::vector<Shape> shapes;
+  for (const std::size_t index : buckets) {
+    const Bucket& bucket = plan.buckets[index];
+    for (std::size_t i = 0; i < bucket.parameter_count; ++i) shapes.push_back(specs[bucket.first_parameter + i].shape);
+    shapes.push_back({bucket.size});
+  }
+  return shapes;
+}
+
 }  // namespace
 
+std::vector<std::size_t> buckets_of(const BucketPlan& plan, const Unit& unit) {
+  std::vector<std::size_t> buckets;
+  for (std::size_t i = unit.first; i < unit.first + unit.count; ++i) {
+    if (buckets.empty() || buckets.back() != plan.bucket_of.at(i)) buckets.push_back(plan.bucket_of.at(i));
+  }
+  return buckets;
+}
+
+BucketPlaces separate_places(const BucketPlan& plan) {
+  BucketPlaces places;
+  for (const Bucket& bucket : plan.buckets) {
+    places.place.push_back(places.place.size());
+    places.begin.push_back(bucket.begin);
+  }
+  places.size = plan.size;
+  return places;
+}
+
+BucketPlaces shared_places(const BucketPlan& plan, const std::vector<ParameterSpec>& specs,
+                           const std::vector<Unit>& units, std::size_t ring) {
+  struct Kind {
+    std::vector<std::vector<std::size_t>> buckets;  // of the units that have places of their own
+    std::size_t units = 0;
+  };
+  std::vector<Unit> in_order = units;
+  std::ranges::sort(in_order, {}, &Unit::first);
+  std::map<std::vector<Shape>, Kind> kinds;  // by the shapes of a unit's parameters, bucket by bucket
+  BucketPlaces places{std::vector<std::int64_t>(plan.buckets.size()), std::vector<std::size_t>(plan.buckets.size())};
+  for (const Unit& unit : in_order) {
+    const std::vector<std::size_t> mine = buckets_of(plan, unit);
+    std::size_t parameters = 0;
+    for (const std::size_t bucket : mine) parameters += plan.buckets[bucket].parameter_count;
+    DDP_CHECK(parameters == unit.count, "buckets with parameters of unit {} have others, too", unit.name);
+    Kind& kind = kinds[shapes_of(plan, specs, mine)];
+    const std::size_t turn = kind.units++ % ring;
+    const bool is_new = turn == kind.buckets.size();
+    if (is_new) kind.buckets.push_back(mine);
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      const std::size_t place = kind.buckets[turn][i];
+      places.place[mine[i]] = place;
+      if (is_new) places.begin[place] = std::exchange(places.size, places.size + plan.buckets[place].size);
+      places.begin[mine[i]] = places.begin[place];
+    }
+  }
+  return places;
+}
+
 BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t element_size, std::size_t bucket_bytes,
-                        std::size_t last_bucket_bytes, int world_size, std::int64_t alignment) {
+                        std::size_t last_bucket_bytes, int world_size, std::int64_t alignment,
+                        const std::vector<Unit>& units) {
   DDP_CHECK(!specs.empty(), "a model without parameters");
   DDP_CHECK(world_size > 0, "world size {}", world_size);
   const std::int64_t multiple = std::max(kBucketAlignmentPerRank, alignment) * world_size;
@@ -39,7 +101,8 @@ BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t ele
     DDP_CHECK(count > 0, "parameter {} ({}) has no elements", i, specs[i].name);
     const std::size_t bytes = static_cast<std::size_t>(count) * element_size;
     const bool full = i > 0 && i < tail && used + bytes > bucket_bytes;
-    if (i == 0 || i == tail || full) {
+    const bool starts_unit = std::ranges::find(units, i, &Unit::first) != units.end();
+    if (i == 0 || i == tail || full || starts_unit) {
       plan.size = round_up(plan.size, multiple);
       if (i > 0) plan.buckets.back().size = plan.size - plan.buckets.back().begin;
       plan.buckets.push_back({i, 0, plan.size, 0});

@@ -83,6 +83,13 @@ void share_out(std::size_t count, const Work& work) {
   take();
 }
 
+constexpr std::size_t kRing = 3;  // a unit's gradients are computed, those of the one before begun, others are summed
+
+BucketPlaces places_of(const BucketPlan& plan, const std::vector<ParameterSpec>& specs, const std::vector<Unit>& units,
+                       bool shared) {
+  return shared ? shared_places(plan, specs, units, kRing) : separate_places(plan);
+}
+
 /// Parameters of one identity would be given the same random numbers.
 void require_distinct(const std::vector<ParameterSpec>& specs) {
   DDP_CHECK(specs.size() <= UINT16_MAX, "{} parameters, at most {} fit", specs.size(), UINT16_MAX);
@@ -147,27 +154,34 @@ Tensor stretch(const Buffer& buffer, DType dtype, std::int64_t begin, std::int64
 ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Device& device,
                                Communicator& communicator)
     : specs_(std::move(specs)),
+      units_(options.units),
+      zero_(communicator.size() == 1 ? Zero::nothing : options.zero),
       plan_(plan_buckets(specs_, size_of(kept_type(options.gradient_type, device.dtype())), options.bucket_bytes,
                          options.last_bucket_bytes, communicator.size(),
-                         options.whole_chunks && options.shard_state ? kChunkElements : kParameterAlignment)),
+                         options.whole_chunks && zero_ >= Zero::state ? kChunkElements : kParameterAlignment,
+                         zero_ >= Zero::gradients ? options.units : std::vector<Unit>{})),
+      gradient_places_(places_of(plan_, specs_, options.units, zero_ >= Zero::gradients)),
+      weight_places_(places_of(plan_, specs_, options.units, zero_ >= Zero::weights)),
       device_(device),
       communicator_(communicator),
       compute_(device.dtype()),
       gradient_type_(kept_type(options.gradient_type, compute_)),
       master_type_(master_dtype(device.precision())),
-      partition_(options.shard_state ? Partition{communicator.size(), communicator.rank()} : Partition{}) {
+      partition_(zero_ >= Zero::state ? Partition{communicator.size(), communicator.rank()} : Partition{}) {
   require_distinct(specs_);
   DDP_CHECK(gradient_type_ == compute_ || gradient_type_ == master_type_, "gradients of {} beside weights of {}",
             name_of(gradient_type_), name_of(compute_));
-  const auto elements = static_cast<std::size_t>(plan_.size);
-  const std::size_t state_bytes = elements / static_cast<std::size_t>(partition_.parts) * size_of(master_type_);
-  const std::size_t weight_bytes = elements * size_of(compute_);
-  const std::size_t gradient_bytes = elements * size_of(gradient_type_);
+  const std::size_t part = static_cast<std::size_t>(plan_.size / partition_.parts);
+  const std::size_t state_bytes = part * size_of(master_type_);
+  const std::size_t weight_bytes = static_cast<std::size_t>(weight_places_.size) * size_of(compute_);
+  const std::size_t gradient_bytes = static_cast<std::size_t>(gradient_places_.size) * size_of(gradient_type_);
   const bool sharded = partition_.parts > 1;
-  if (!(sharded && options.by_peers && allocate_for_peers(weight_bytes, gradient_bytes))) {
+  if (!(zero_ == Zero::state && options.by_peers && allocate_for_peers(weight_bytes, gradient_bytes))) {
     weights_ = sharded ? communicator.allocate(weight_bytes) : device.allocate(weight_bytes);
     gradients_ = communicator.allocate(gradient_bytes);
   }
+  if (zero_ >= Zero::gradients) own_gradients_ = device.allocate(part * size_of(gradient_type_));
+  if (zero_ >= Zero::weights) own_weights_ = communicator.allocate(part * size_of(compute_));
   if (master_type_ != compute_) master_ = device.allocate(state_bytes);
   DDP_CHECK(options.optimizer_slots <= kMostOptimizerSlots, "{} slots of an optimizer", options.optimizer_slots);
   for (std::size_t i = 0; i < options.optimizer_slots; ++i) slots_.push_back(device.allocate(state_bytes));
@@ -239,8 +253,8 @@ std::vector<UpdateChunk> ParameterArena::chunks_of(std::size_t index) const {
 std::size_t ParameterArena::state_bytes() const { return master_.bytes() + total_bytes(slots_); }
 
 std::vector<MemoryUse> ParameterArena::memory() const {
-  return {{"weights", weights_.bytes()},
-          {"gradients", gradients_.bytes()},
+  return {{"weights", weights_.bytes() + own_weights_.bytes()},
+          {"gradients", gradients_.bytes() + own_gradients_.bytes()},
           {"masters", master_.bytes()},
           {"optimizer", total_bytes(slots_)},
           {"tables", chunks_.bytes() + norms_.bytes() + first_square_.bytes()}};
@@ -252,26 +266,26 @@ std::int64_t ParameterArena::parameter_count() const {
   return count;
 }
 
-std::vector<Tensor> ParameterArena::views(const Buffer& buffer, DType dtype) const {
+std::vector<Tensor> ParameterArena::views(const Buffer& buffer, DType dtype, const BucketPlaces& places) const {
   std::vector<Tensor> tensors;
   for (std::size_t i = 0; i < specs_.size(); ++i) {
-    tensors.push_back(stretch(buffer, dtype, plan_.begin[i], element_count(specs_[i].shape)));
+    const std::size_t bucket = plan_.bucket_of[i];
+    const std::int64_t begin = places.begin[bucket] + plan_.begin[i] - plan_.buckets[bucket].begin;
+    tensors.push_back(stretch(buffer, dtype, begin, element_count(specs_[i].shape)));
     tensors.back().shape = specs_[i].shape;
   }
   return tensors;
 }
 
-std::vector<Tensor> ParameterArena::weights() const { return views(weights_, compute_); }
-std::vector<Tensor> ParameterArena::gradients() const { return views(gradients_, gradient_type_); }
+std::vector<Tensor> ParameterArena::weights() const { return views(weights_, compute_, weight_places_); }
+std::vector<Tensor> ParameterArena::gradients() const { return views(gradients_, gradient_type_, gradient_places_); }
 
 Tensor ParameterArena::bucket_weights(std::size_t bucket) const {
-  const Bucket& b = plan_.buckets.at(bucket);
-  return stretch(weights_, compute_, b.begin, b.size);
+  return stretch(weights_, compute_, weight_places_.begin.at(bucket), plan_.buckets[bucket].size);
 }
 
 Tensor ParameterArena::bucket_gradients(std::size_t bucket) const {
-  const Bucket& b = plan_.buckets.at(bucket);
-  return stretch(gradients_, gradient_type_, b.begin, b.size);
+  return stretch(gradients_, gradient_type_, gradient_places_.begin.at(bucket), plan_.buckets[bucket].size);
 }
 
 Tensor ParameterArena::part_of(const Tensor& bucket) const {
@@ -280,7 +294,13 @@ Tensor ParameterArena::part_of(const Tensor& bucket) const {
   return {first, bucket.dtype, {bucket.size() / partition_.parts}};
 }
 
-Tensor ParameterArena::reduced_gradients(std::size_t bucket) const { return part_of(bucket_gradients(bucket)); }
+Tensor ParameterArena::reduced_gradients(std::size_t bucket) const {
+  return own_gradients_ ? kept_part(own_gradients_, gradient_type_, bucket) : part_of(bucket_gradients(bucket));
+}
+
+Tensor ParameterArena::own_weights(std::size_t bucket) const {
+  return own_weights_ ? kept_part(own_weights_, compute_, bucket) : part_of(bucket_weights(bucket));
+}
 
 std::vector<Tensor> ParameterArena::gradient_parts(std::size_t bucket) const {
   const Tensor mine = reduced_gradients(bucket);
@@ -306,13 +326,17 @@ std::array<void*, PeerInboxes::kMaxRanks - 1> ParameterArena::peer_weights(std::
 }
 
 Tensor ParameterArena::state(const Buffer& buffer, std::size_t bucket) const {
-  if (buffer.data() == nullptr) return {};
+  return buffer ? kept_part(buffer, master_type_, bucket) : Tensor{};
+}
+
+/// Of memory that has this rank's part of every bucket.
+Tensor ParameterArena::kept_part(const Buffer& buffer, DType dtype, std::size_t bucket) const {
   const Bucket& b = plan_.buckets.at(bucket);
-  return stretch(buffer, master_type_, b.begin / partition_.parts, b.size / partition_.parts);
+  return stretch(buffer, dtype, b.begin / partition_.parts, b.size / partition_.parts);
 }
 
 Tensor ParameterArena::master(std::size_t bucket) const {
-  return master_.data() != nullptr ? state(master_, bucket) : part_of(bucket_weights(bucket));
+  return master_ ? state(master_, bucket) : own_weights(bucket);
 }
 
 UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
@@ -323,7 +347,7 @@ UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
   slice.parameter_count = static_cast<std::uint32_t>(specs_.size());
   slice.weight_type = compute_;
   slice.gradient_type = gradient_type_;
-  slice.weights = part_of(bucket_weights(bucket)).data;
+  slice.weights = own_weights(bucket).data;
   slice.master = master(bucket).data;
   for (std::size_t i = 0; i < slots_.size(); ++i) slice.state[i] = state(slots_[i], bucket).data;
   slice.gradients = reduced_gradients(bucket).data;
@@ -365,7 +389,11 @@ void ParameterArena::initialise_as(std::uint64_t seed, int rank) {
       device_.copy_to_device(values.data, made.data(), values.bytes());
     }
     communicator_.wait(communicator_.broadcast(values, 0, stream));
-    device_.convert(values, bucket_weights(b), stream);
+    if (own_weights_) {
+      device_.convert(part_of(values), own_weights(b), stream);
+    } else {
+      device_.convert(values, bucket_weights(b), stream);
+    }
     if (master_.data() != nullptr) device_.convert(part_of(values), master(b), stream);
   }
   for (const Buffer& slot : slots_) device_.zero(slot.data(), slot.bytes(), stream);
@@ -375,7 +403,7 @@ void ParameterArena::initialise_as(std::uint64_t seed, int rank) {
 template <class T, class Visit>
 void ParameterArena::visit_masters(const Visit& visit) const {
   const bool sharded = partition_.parts > 1;
-  const bool gathers = sharded && master_.data() != nullptr;
+  const bool gathers = sharded && (master_ || own_weights_);
   const Stream stream = device_.compute_stream();
   const Buffer staging = gathers ? allocate_staging() : Buffer{};
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
@@ -406,7 +434,8 @@ std::vector<double> ParameterArena::master_values() const {
 }
 
 /// Of the optimizer's state.
-StateArray ParameterArena::array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer) const {
+StateArray ParameterArena::array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer,
+                                    DType dtype) const {
   const ParameterSpec& spec = specs_[parameter];
   const Bucket& bucket = plan_.buckets[plan_.bucket_of[parameter]];
   const std::int64_t part = bucket.size / partition_.parts;
@@ -416,12 +445,12 @@ StateArray ParameterArena::array_of(const std::string& kind, std::size_t paramet
   const std::int64_t end = std::min(origin + spec.size(), part_begin + part);
   StateArray array{fmt::format("{}/{}", kind, spec.name),
                    spec.shape,
-                   master_type_,
+                   dtype,
                    partition_.parts > 1 ? Placement::sharded : Placement::replicated,
                    {}};
   if (begin < end) {
     const std::int64_t place = bucket.begin / partition_.parts + (begin - part_begin);
-    array.pieces.push_back({begin - origin, stretch(buffer, master_type_, place, end - begin)});
+    array.pieces.push_back({begin - origin, stretch(buffer, dtype, place, end - begin)});
   }
   return array;
 }
@@ -430,11 +459,15 @@ std::vector<StateArray> ParameterArena::state() const {
   std::vector<StateArray> arrays;
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     const ParameterSpec& spec = specs_[i];
-    const Tensor weight = stretch(weights_, compute_, plan_.begin[i], spec.size());
-    arrays.push_back({"weight/" + spec.name, spec.shape, compute_, Placement::replicated, {{0, weight}}});
-    if (master_.data() != nullptr) arrays.push_back(array_of("master", i, master_));
+    if (own_weights_) {
+      arrays.push_back(array_of("weight", i, own_weights_, compute_));
+    } else {
+      const Tensor weight = stretch(weights_, compute_, plan_.begin[i], spec.size());
+      arrays.push_back({"weight/" + spec.name, spec.shape, compute_, Placement::replicated, {{0, weight}}});
+    }
+    if (master_) arrays.push_back(array_of("master", i, master_, master_type_));
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
-      arrays.push_back(array_of(fmt::format("slot_{}", slot), i, slots_[slot]));
+      arrays.push_back(array_of(fmt::format("slot_{}", slot), i, slots_[slot], master_type_));
     }
   }
   return arrays;

@@ -43,22 +43,34 @@ struct Partition {
   std::int64_t index = 0;
 };
 
+/// What is divided among the ranks, each stage with what is before it (ZeRO: Rajbhandari et al. 2020). The same as
+/// nothing with one rank.
+enum class Zero : std::uint8_t {
+  nothing,
+  state,      ///< Master weights and slots (P_os). Weights and gradients are whole on every rank.
+  gradients,  ///< Gradients are whole only until they are summed (P_os+g).
+  weights,    ///< Weights are whole only while they are used (P_os+g+p, as in FSDP).
+};
+
 struct ArenaOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
   std::size_t optimizer_slots = 2;          ///< See OptimizerRule.
   std::optional<DType> gradient_type = {};  ///< Compute precision where empty, else the wider of the two.
-  bool shard_state = false;                 ///< ZeRO-1; the same as off with one rank.
-  bool whole_chunks = false;                ///< A shard has whole chunks of parameters: see chunk_squares().
-  bool by_peers = false;  ///< Sharded: ranks read and write each other's gradients and weights where their GPUs do.
+  Zero zero = Zero::nothing;
+  bool whole_chunks = false;  ///< A shard has whole chunks of parameters: see chunk_squares().
+  bool by_peers = false;  ///< Zero::state: ranks read and write each other's gradients and weights where their GPUs do.
+  std::vector<Unit> units = {};  ///< Of the model; for Zero::gradients and Zero::weights.
 };
 
 /// All parameters of a model in the order in which backward completes them: one allocation each for weights, gradients,
 /// master weights and each slot of the optimizer, with the same layout. A gradient *is* its place in its bucket.
 /// Padding is zero and stays zero.
 ///
-/// Sharded (ZeRO-1: Rajbhandari et al. 2020, P_os), every bucket is W equal parts, and rank r keeps master weights and
-/// slots of part r alone, one part after the other.
+/// Sharded, every bucket is W equal parts, and rank r keeps master weights and slots of part r alone, one part after
+/// the other; with Zero::gradients also the summed gradients, with Zero::weights also the weights. What is whole only
+/// for a while then lies where others lay before: bucket_gradients() and bucket_weights() of several buckets are one
+/// memory.
 class ParameterArena {
  public:
   /// Collective. The arena is destroyed before `device` and `communicator`.
@@ -66,11 +78,16 @@ class ParameterArena {
                  Communicator& communicator);
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
+  const std::vector<Unit>& units() const { return units_; }
   const BucketPlan& plan() const { return plan_; }
   std::int64_t parameter_count() const;  ///< Elements of all parameters, without padding.
 
   DType gradient_type() const { return gradient_type_; }
   const Partition& partition() const { return partition_; }  ///< One part: every rank updates everything.
+  Zero zero() const { return zero_; }
+  /// Where whole gradients and whole weights of buckets lie.
+  const BucketPlaces& gradient_places() const { return gradient_places_; }
+  const BucketPlaces& weight_places() const { return weight_places_; }
   /// Whether this rank's GPU reaches gradients and weights of all ranks: gradient_parts() and peer_weights() are there.
   /// The same on all ranks.
   bool reaches_peers() const { return !peer_weights_.empty(); }
@@ -81,6 +98,7 @@ class ParameterArena {
   std::vector<Tensor> gradients() const;               ///< gradient_type(); one view per parameter.
   Tensor bucket_weights(std::size_t bucket) const;     ///< [size of the bucket]
   Tensor bucket_gradients(std::size_t bucket) const;   ///< [size of the bucket]
+  Tensor own_weights(std::size_t bucket) const;        ///< Those that this rank updates: all, or its part.
   Tensor reduced_gradients(std::size_t bucket) const;  ///< Those that this rank updates by: all, or its part.
   UpdateSlice update_slice(std::size_t bucket) const;  ///< Of reduced_gradients(); without gradient_scale.
   /// The gradients of every rank, by rank, of which reduced_gradients() becomes the sum.
@@ -107,10 +125,11 @@ class ParameterArena {
   template <class T>
   void initialise_as(std::uint64_t seed, int rank);
   bool allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes);
-  std::vector<Tensor> views(const Buffer& buffer, DType dtype) const;
+  std::vector<Tensor> views(const Buffer& buffer, DType dtype, const BucketPlaces& places) const;
   Tensor part_of(const Tensor& bucket) const;  ///< Of this rank; all where not sharded.
   Tensor state(const Buffer& buffer, std::size_t bucket) const;
-  StateArray array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer) const;
+  Tensor kept_part(const Buffer& buffer, DType dtype, std::size_t bucket) const;
+  StateArray array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer, DType dtype) const;
   Tensor master(std::size_t bucket) const;  ///< This rank's part.
   void make_chunks();
   void number_chunks();
@@ -121,7 +140,10 @@ class ParameterArena {
   void visit_masters(const Visit& visit) const;
 
   std::vector<ParameterSpec> specs_;
+  std::vector<Unit> units_;
+  Zero zero_;
   BucketPlan plan_;
+  BucketPlaces gradient_places_, weight_places_;
   Device& device_;
   Communicator& communicator_;
   DType compute_;
@@ -130,6 +152,8 @@ class ParameterArena {
   Partition partition_;
   Buffer weights_;
   Buffer gradients_;
+  Buffer own_weights_;               ///< Zero::weights
+  Buffer own_gradients_;             ///< Zero::gradients and Zero::weights: summed.
   std::vector<void*> peer_weights_;  ///< By rank, as this rank's GPU reaches them; empty where it does not.
   std::vector<void*> peer_gradients_;
   Buffer master_;              ///< Empty where weights have the same type.

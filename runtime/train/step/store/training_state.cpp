@@ -57,7 +57,11 @@ StateArray TrainingState::array_of(std::size_t buffer) const {
   array.shape.insert(array.shape.begin(), ranks_->all);
   array.placement = Placement::sharded;
   const Buffer& values = several() ? put_away_[buffer] : buffers_[buffer];
-  array.pieces = {{ranks_->first * size, values.view(spec.dtype, {ranks_->count * size})}};
+  const std::int64_t together = ranks_->stride == 1 ? ranks_->count : 1;  // neighbours are one piece
+  for (std::int64_t i = 0; i < ranks_->count; i += together) {
+    char* first = static_cast<char*>(values.data()) + static_cast<std::size_t>(i * size) * size_of(spec.dtype);
+    array.pieces.push_back({ranks_->at(i) * size, {first, spec.dtype, {together * size}}});
+  }
   return array;
 }
 

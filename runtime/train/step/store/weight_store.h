@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
@@ -15,6 +16,12 @@ class WeightStore {
  public:
   virtual ~WeightStore() = default;
 
+  /// Work queued on the compute stream from now on sees the weights of the unit, a place in ParameterArena::units(),
+  /// and may leave others unseen that it saw before. `next`: the unit that will be acquired next. Every rank calls it
+  /// for the same units in the same order.
+  virtual void acquire(std::size_t /*unit*/, std::optional<std::size_t> /*next*/) {}
+  /// Weights have been replaced, or a step begins.
+  virtual void changed() {}
   /// Adds to `slice`, by which this rank updates its part of `bucket`, the other places that the update writes.
   virtual void add_copies(UpdateSlice& /*slice*/, std::size_t /*bucket*/) const {}
   /// Whether updates themselves write to other ranks: add_copies() does something.
@@ -23,15 +30,19 @@ class WeightStore {
   virtual void updated(std::size_t /*bucket*/, Stream /*stream*/) {}
   /// values = their sums over the parts of all ranks, on the compute stream.
   virtual void sum_over_parts(const Tensor& /*values*/) {}
-  /// After the last bucket of a step. Work queued on the compute stream from now on sees all weights.
+  /// After the last bucket of a step. Work queued on the compute stream from now on sees all weights, or those that it
+  /// acquires.
   virtual void finish() {}
 };
 
 /// Every rank updates all weights, or, without communication, weights of other parts stay as they are.
 std::unique_ptr<WeightStore> make_replicated_weights();
-/// ZeRO-1: an all-gather for each bucket, which overlaps with the update of the next one.
+/// ZeRO-1 and ZeRO-2: an all-gather for each bucket, which overlaps with the update of the next one.
 std::unique_ptr<WeightStore> make_gathered_weights(const ParameterArena& arena, Device& device,
                                                    Communicator& communicator);
+/// ZeRO-3: all-gathers the weights of a unit before they are used, one unit ahead.
+std::unique_ptr<WeightStore> make_sharded_weights(const ParameterArena& arena, Device& device,
+                                                  Communicator& communicator);
 /// ZeRO-1 of GPUs that reach each other's weights: updates write all copies, and the ranks meet at the end.
 std::unique_ptr<WeightStore> make_peer_weights(const ParameterArena& arena, Device& device, Communicator& communicator,
                                                const PeerInboxes& meeting);

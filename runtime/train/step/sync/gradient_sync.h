@@ -26,6 +26,14 @@ class GradientSync {
 
   virtual ~GradientSync() = default;
 
+  /// Whether buckets start in every pass, not only in the last one of a step: gradients of one pass give their place to
+  /// those of the next.
+  virtual bool sums_every_pass() const { return false; }
+  /// Before the backward pass number `pass` of a step.
+  virtual void begin_pass(std::int64_t /*pass*/, bool /*last*/) {}
+  /// Gradients of the bucket may be written by work that is queued on the compute stream from now on: it comes after
+  /// what reads others in their place. No operation on a bucket of that place is under way.
+  virtual void claim(std::size_t /*bucket*/) {}
   /// Queues the first operation on a bucket whose gradients are complete in the order of `stream`. The ticket is of the
   /// communicator. Without a ticket nothing is under way: `reduced` has been called, or the path does by itself what
   /// follows the sum, or does all buckets when the last one starts.
@@ -60,6 +68,13 @@ std::unique_ptr<GradientSync> make_peer_reduction(const ParameterArena& arena, D
 /// bytes per rank, as a ring all-reduce sends. `below` outlives this. Error if the ranks are no power of two.
 std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, VirtualRankSums& below, Device& device,
                                                  Communicator& communicator);
+/// ZeRO-2 and ZeRO-3: each rank adds up the sums of its part of a bucket, pass by pass.
+std::unique_ptr<GradientSync> make_sharded_sums(const ParameterArena& arena, Device& device,
+                                                Communicator& communicator);
+/// The same over the tree of virtual ranks: a pass has neighbouring ones on neighbouring ranks, and the sums of passes
+/// are the tree's levels above. Error if ranks and passes are no powers of two.
+std::unique_ptr<GradientSync> make_sharded_tree(const ParameterArena& arena, std::int64_t passes, Device& device,
+                                                Communicator& communicator);
 /// `inner` behind the sum over this rank's virtual ranks, which outlive it.
 std::unique_ptr<GradientSync> make_folded(VirtualRankSums& below, std::unique_ptr<GradientSync> inner);
 

@@ -1,0 +1,75 @@
+#include <thread>
+
+#include "runtime/train/step/store/weight_store.h"
+
+namespace ddptrain {
+namespace {
+
+/// A place holds the weights of the bucket that was gathered into it last, until weights change.
+class ShardedWeights final : public WeightStore {
+ public:
+  ShardedWeights(const ParameterArena& arena, Device& device, Communicator& communicator)
+      : arena_(arena), device_(device), communicator_(communicator), gathered_(arena.plan().buckets.size()) {
+    for (const Unit& unit : arena.units()) {
+      buckets_.push_back(buckets_of(arena.plan(), unit));
+      for (const std::size_t parameter : unit.also_reads) {
+        buckets_.back().push_back(arena.plan().bucket_of.at(parameter));
+      }
+    }
+    changed();
+  }
+
+  void changed() override { holds_.assign(gathered_.size(), kNothing); }
+  void acquire(std::size_t unit, std::optional<std::size_t> next) override {
+    for (const std::size_t bucket : buckets_.at(unit)) gather(bucket);
+    if (next) {
+      for (const std::size_t bucket : buckets_.at(*next)) gather(bucket);
+    }
+    for (const std::size_t bucket : buckets_[unit]) wait_for(gathered_[bucket]);
+  }
+  void sum_over_parts(const Tensor& values) override {
+    communicator_.wait(communicator_.all_reduce_sum(values, device_.compute_stream()));
+  }
+  void finish() override { changed(); }
+
+ private:
+  static constexpr std::size_t kNothing = ~std::size_t{0};
+  struct Gathered {
+    Communicator::Ticket ticket = 0;
+    std::unique_ptr<Event> event;  ///< Null: the compute stream is behind it.
+  };
+
+  /// Behind all that has been queued for the place before.
+  void gather(std::size_t bucket) {
+    std::size_t& held = holds_[arena_.weight_places().place[bucket]];
+    if (held == bucket) return;
+    held = bucket;
+    const Stream stream = device_.communication_stream();
+    device_.wait_for(stream, device_.compute_stream());
+    const Span span(device_.timeline(), Lane::communication, stream, fmt::format("bucket {} weights", bucket));
+    gathered_[bucket].ticket =
+        communicator_.all_gather(arena_.own_weights(bucket), arena_.bucket_weights(bucket), stream);
+    gathered_[bucket].event = device_.mark(stream);
+  }
+  void wait_for(Gathered& gathered) {
+    if (!gathered.event) return;
+    while (!communicator_.test(gathered.ticket)) std::this_thread::yield();
+    device_.wait_until(device_.compute_stream(), *std::exchange(gathered.event, nullptr));
+  }
+
+  const ParameterArena& arena_;
+  Device& device_;
+  Communicator& communicator_;
+  std::vector<std::vector<std::size_t>> buckets_;  ///< That a unit reads.
+  std::vector<std::size_t> holds_;                 ///< By place: its bucket.
+  std::vector<Gathered> gathered_;                 ///< By bucket.
+};
+
+}  // namespace
+
+std::unique_ptr<WeightStore> make_sharded_weights(const ParameterArena& arena, Device& device,
+                                                  Communicator& communicator) {
+  return std::make_unique<ShardedWeights>(arena, device, communicator);
+}
+
+}  // namespace ddptrain

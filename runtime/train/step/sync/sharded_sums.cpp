@@ -1,0 +1,143 @@
+#include <bit>
+#include <memory>
+
+#include "runtime/core/error.h"
+#include "runtime/train/step/sync/gradient_sync.h"
+
+namespace ddptrain {
+namespace {
+
+/// What both ways to sum share: gradients of a bucket are summed in every pass, into memory of this rank's part, and
+/// then give their place to others.
+class ShardedSync : public GradientSync {
+ public:
+  bool sums_every_pass() const override { return true; }
+
+  /// Events of the step before are behind all that is queued from now on.
+  void begin_pass(std::int64_t pass, bool last) override {
+    if (pass == 0) read_ = std::vector<std::unique_ptr<Event>>(read_.size());
+    pass_ = pass;
+    last_ = last;
+  }
+  void claim(std::size_t bucket) override {
+    const auto& read = read_[arena_.gradient_places().place[bucket]];
+    if (read) device_.wait_until(device_.compute_stream(), *read);
+  }
+  std::optional<Ticket> advance(std::size_t bucket, Stream stream, const Reduced& reduced) override {
+    add(bucket, stream);
+    read_[arena_.gradient_places().place[bucket]] = device_.mark(stream);
+    spans_.end(bucket, stream);
+    if (last_) reduced(bucket, stream);
+    return std::nullopt;
+  }
+
+ protected:
+  ShardedSync(const ParameterArena& arena, Device& device, Communicator& communicator)
+      : arena_(arena),
+        device_(device),
+        ops_(device.get<OptimizerOps>()),
+        communicator_(communicator),
+        spans_(device, arena.plan().buckets.size()),
+        read_(arena.plan().buckets.size()) {}
+
+  /// The sum over ranks to what has been added in earlier passes.
+  virtual void add(std::size_t bucket, Stream stream) = 0;
+
+  const ParameterArena& arena_;
+  Device& device_;
+  OptimizerOps& ops_;
+  Communicator& communicator_;
+  BucketSpans spans_;
+  std::int64_t pass_ = 0;
+  bool last_ = false;
+
+ private:
+  std::vector<std::unique_ptr<Event>> read_;  ///< By place: its gradients have been read.
+};
+
+class ShardedSums final : public ShardedSync {
+ public:
+  using ShardedSync::ShardedSync;
+  ShardedSums(const ParameterArena& arena, Device& device, Communicator& communicator)
+      : ShardedSync(arena, device, communicator) {}
+
+  std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced&) override {
+    spans_.begin(bucket, stream);
+    return communicator_.reduce_scatter_sum(arena_.bucket_gradients(bucket), stream);
+  }
+
+ private:
+  void add(std::size_t bucket, Stream stream) override {
+    const Tensor sum = own_part(communicator_, arena_.bucket_gradients(bucket));
+    const Tensor all = arena_.reduced_gradients(bucket);
+    if (pass_ == 0) return device_.copy(all.data, sum.data, sum.bytes(), stream);
+    ops_.add_nodes({sum, all}, all, stream);
+  }
+};
+
+class ShardedTree final : public ShardedSync {
+ public:
+  ShardedTree(const ParameterArena& arena, std::int64_t passes, Device& device, Communicator& communicator)
+      : ShardedSync(arena, device, communicator), sum_type_(master_dtype(device.precision())) {
+    const auto ranks = static_cast<std::uint64_t>(communicator.size());
+    DDP_CHECK(std::has_single_bit(ranks) && std::has_single_bit(static_cast<std::uint64_t>(passes)),
+              "a tree of {} passes on {} ranks", passes, ranks);
+    const Shape part = {arena.plan().size / communicator.size()};
+    const int depth = std::countr_zero(static_cast<std::uint64_t>(passes));
+    for (int i = 0; i < depth; ++i) levels_.push_back(device.allocate(sum_type_, part));
+    if (depth > 0) node_ = device.allocate(sum_type_, part);
+    // As the memory that is sent from: see Communicator::all_to_all().
+    inbox_ =
+        communicator.allocate(static_cast<std::size_t>(arena.gradient_places().size) * size_of(arena.gradient_type()));
+  }
+
+  std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced&) override {
+    spans_.begin(bucket, stream);
+    return communicator_.all_to_all(arena_.bucket_gradients(bucket), received(bucket), stream);
+  }
+  std::size_t bytes() const override { return inbox_.bytes() + node_.bytes() + total_bytes(levels_); }
+
+ private:
+  /// The pass completes as many levels of the tree as its number ends in ones.
+  void add(std::size_t bucket, Stream stream) override {
+    Tensor leaves = received(bucket);
+    leaves.shape = {communicator_.size(), leaves.size() / communicator_.size()};
+    const auto complete = static_cast<std::size_t>(std::countr_one(static_cast<std::uint64_t>(pass_)));
+    const Tensor sum = last_ ? arena_.reduced_gradients(bucket) : part(levels_[complete], bucket);
+    if (complete == 0) return ops_.add_tree(leaves, sum, stream);
+    std::vector<Tensor> nodes = {part(node_, bucket)};
+    ops_.add_tree(leaves, nodes[0], stream);
+    for (std::size_t k = 0; k < complete; ++k) nodes.push_back(part(levels_[k], bucket));
+    ops_.add_nodes(nodes, sum, stream);
+  }
+  Tensor received(std::size_t bucket) const {
+    const Tensor sent = arena_.bucket_gradients(bucket);
+    const auto begin = static_cast<std::size_t>(arena_.gradient_places().begin[bucket]);
+    return {static_cast<char*>(inbox_.data()) + begin * size_of(sent.dtype), sent.dtype, sent.shape};
+  }
+  Tensor part(const Buffer& buffer, std::size_t bucket) const {
+    const Bucket& b = arena_.plan().buckets[bucket];
+    const std::int64_t parts = communicator_.size();
+    char* first = static_cast<char*>(buffer.data()) + static_cast<std::size_t>(b.begin / parts) * size_of(sum_type_);
+    return {first, sum_type_, {b.size / parts}};
+  }
+
+  DType sum_type_;
+  std::vector<Buffer> levels_;  ///< [i]: the sum of 2^i passes, until that of their neighbours is complete.
+  Buffer node_;
+  Buffer inbox_;
+};
+
+}  // namespace
+
+std::unique_ptr<GradientSync> make_sharded_sums(const ParameterArena& arena, Device& device,
+                                                Communicator& communicator) {
+  return std::make_unique<ShardedSums>(arena, device, communicator);
+}
+
+std::unique_ptr<GradientSync> make_sharded_tree(const ParameterArena& arena, std::int64_t passes, Device& device,
+                                                Communicator& communicator) {
+  return std::make_unique<ShardedTree>(arena, passes, device, communicator);
+}
+
+}  // namespace ddptrain
