@@ -53,8 +53,8 @@ class Sublayer {
   void backward_data(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate);
   /// The rest, from what backward_data() has left in g; reports all parameters.
   void backward_weights(const SublayerGradients& g, bool accumulate, const Model::Ready& ready);
-  /// The gradient of the bias of `out`, which the norm behind the sublayer gives; without data where this sublayer gives
-  /// it, which is so with dropout.
+  /// The gradient of the bias of `out`, which the norm behind the sublayer gives; without data where this sublayer
+  /// gives it, which is so with dropout.
   Tensor dbias_from_next() const { return dropout_.rate > 0.0f ? Tensor{} : out_.dbias(); }
 
  protected:

@@ -18,7 +18,7 @@ LINES = {
     ("runtime/comm", CPP): 2600,
     ("runtime/topology", CPP): 1600,
     ("runtime/diagnostics", CPP): 1600,
-    ("runtime/train", CPP): 7300,
+    ("runtime/train", CPP): 7800,
     ("models", CPP): 4900,
     ("data", CPP): 2200,
     ("launch", CPP): 4200,
