@@ -6,9 +6,9 @@ import statistics
 import tomllib
 from typing import Any
 
-from ddptools.page import Block, Heading
-from ddptools.tables import Table, spread
-from ddptools.words import number, percent
+from ddptools.common.table import Table, spread
+from ddptools.common.text import number, percent
+from ddptools.page.blocks import Block, Heading
 from peers.rows import DDPTRAIN, PYTORCH, Row, Work
 from peers.session import Run, Session, group_name
 

@@ -19,9 +19,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ddptools.errors import UsageError
-from ddptools.machine import Machine
-from ddptools.programs import ask
+from ddptools.common.errors import UsageError
+from ddptools.common.programs import ask
+from ddptools.sweep.machine import Machine
 from peers import rows
 from peers.rows import PYTORCH, ROOT, Row, Work
 

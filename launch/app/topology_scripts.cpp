@@ -67,7 +67,7 @@ std::string script(const char* flags, const char* name) {
 
 json report_nccl_log(const std::string& log, const NcclJob& job) {
   constexpr const char* kFlags = "--nccl, --parse";
-  std::vector<std::string> command = {"python3", script(kFlags, "nccl_report.py")};
+  std::vector<std::string> command = {"python3", script(kFlags, "nccl/report.py")};
   if (job.joined_by_nvlink) command.emplace_back("--nvlink");
   command.insert(command.end(),
                  {"--environment", json(job.environment).dump(-1, ' ', false, json::error_handler_t::replace)});
@@ -82,7 +82,7 @@ json report_nccl_log(const std::string& log, const NcclJob& job) {
 }
 
 void draw_topology(const std::string& json, const std::string& svg, const std::string& png) {
-  const std::string path = script("--svg, --png", "draw_topology.py");
+  const std::string path = script("--svg, --png", "pictures/draw_topology.py");
   // The distribution's matplotlib belongs to the distribution's Python, which need not be the first one in PATH.
   for (const char* python : {"python3", "/usr/bin/python3"}) {
     std::vector<std::string> command = {python, path};

@@ -21,8 +21,8 @@ TABLE = re.compile(r"^<!-- fields: (.*) -->\n((?:\|.*\n)+)", re.MULTILINE)
 ROW = re.compile(r"^\| (`[^|(]+`)(?: \(([^|)]*)\))? \|", re.MULTILINE)
 
 sys.path.insert(0, str(ROOT / "launch"))
-from ddptools import results_csv, sweep_file  # noqa: E402
-from ddptools.mpirun import find_mpirun  # noqa: E402
+from ddptools.common.mpirun import find_mpirun  # noqa: E402
+from ddptools.sweep import csv_table, sweep_file  # noqa: E402
 
 MPIRUN = ["mpirun", "-np", "2", *find_mpirun().here()]
 LOG = """\
@@ -70,9 +70,7 @@ def run(command: list[Any], folder: pathlib.Path) -> None:
 
 class FieldsTest(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.documented = tables()
 
     def expect(self, name: str, samples: list[Any]) -> None:
@@ -230,8 +228,8 @@ class KeysTest(unittest.TestCase):
 
     def test_results_csv(self) -> None:
         text = (REFERENCE / "results.md").read_text(encoding="utf-8")
-        of_gpus = [f"gpu_{name}" for name in (*results_csv.WORST, "throttled")]
-        for column in (*results_csv.RECORD_COLUMNS, *of_gpus, *(f"nccl_{name}" for name in results_csv.NCCL_COLUMNS)):
+        of_gpus = [f"gpu_{name}" for name in (*csv_table.WORST, "throttled")]
+        for column in (*csv_table.RECORD_COLUMNS, *of_gpus, *(f"nccl_{name}" for name in csv_table.NCCL_COLUMNS)):
             self.assertIn(f"`{column}`", text)
 
 

@@ -3,32 +3,19 @@
 import os
 import pathlib
 import subprocess
+import tempfile
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+from support import ROOT
+
 EMULATE = str(ROOT / "launch" / "emulate-hosts")
 PATIENCE = 120.0  # seconds after which what takes a moment hangs
 
 
 def skip_without_namespaces() -> None:
     """SkipTest where this machine does not allow them."""
-    trial = [
-        "unshare",
-        "--net",
-        "--mount",
-        "--ipc",
-        "--pid",
-        "--fork",
-        "ip",
-        "link",
-        "add",
-        "name",
-        "trial",
-        "type",
-        "bridge",
-    ]
+    trial = "unshare --net --mount --ipc --pid --fork ip link add name trial type bridge".split()
     try:
         subprocess.run(trial, check=True, capture_output=True, timeout=PATIENCE)
     except (OSError, subprocess.SubprocessError) as error:
@@ -64,9 +51,8 @@ class Hosts:
         return [EMULATE, "exec", host, *command]
 
     def do(self, host: str, command: str) -> str:
-        return subprocess.run(
-            self.on(host, *command.split()), check=True, capture_output=True, text=True, timeout=PATIENCE
-        ).stdout
+        inside = self.on(host, *command.split())
+        return subprocess.run(inside, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
 
     def mpirun(self, per_host: int, *flags: str) -> list[str]:
         return [EMULATE, "run", "--prefix", self.prefix, "--per-host", str(per_host), *flags]
@@ -84,3 +70,17 @@ class Hosts:
         """Every frame from and to it, while its link stays up."""
         self.do(f"{self.prefix}-switch", f"bridge link set dev {host} state 0")
         return time.monotonic()
+
+
+class HostsCase(unittest.TestCase):
+    """All its tests share the hosts; each has an empty folder."""
+
+    count = 3
+    hosts: Hosts
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.hosts = cls.enterClassContext(Hosts(cls.count))
+
+    def setUp(self) -> None:
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-hosts-")))

@@ -16,7 +16,8 @@ import time
 import unittest
 
 from emulated import Hosts
-from job import ENVIRONMENT, MPIRUN, OPEN_MPI, ROOT, SHARE_GPU, SHARING, Job, find_mpirun, gpus
+from job import Job
+from support import ENVIRONMENT, HYDRA, MPIRUN, ROOT, SHARE_GPU, SHARING, find_mpirun, gpus
 
 END = 60.0  # seconds after a fault was noticed in which all ranks end, as PAGE promises; the times are printed
 PAGE = ROOT / "docs" / "troubleshooting.md"
@@ -36,9 +37,7 @@ class FaultsBase(unittest.TestCase):
     settings = ["--device", "cpu", "--data", "synthetic:400", "--batch", "8"]
 
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def job(self, *flags: str, timeout: float | None = None, prefix: list[str] | None = None) -> Job:
         common = ["--timeout", str(timeout or self.timeout), "--flight", str(self.folder / "flight")]
@@ -71,7 +70,7 @@ class FaultsBase(unittest.TestCase):
         """Noticed in time, named in one line of one rank, with a record of every rank that answers: so many."""
         # MPICH's mpirun kills the ranks that are left, and on a shared GPU they lose the memory of the rank that ends: the exit
         # code may be theirs.
-        self.check_end(job, fault, "has been waiting", 76 if find_mpirun() is OPEN_MPI and not SHARING else None)
+        self.check_end(job, fault, "has been waiting", None if find_mpirun() is HYDRA or SHARING else 76)
         self.assertLess(job.said("has been waiting") - fault, timeout + LATE, job.output)
         lines = [line for _, line in job.lines if "has been waiting" in line]
         self.assertEqual(len(lines), 1, job.output)

@@ -4,44 +4,16 @@ import contextlib
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "launch"))
-from ddptools.mpirun import OPEN_MPI, find_mpirun  # noqa: E402, F401
+from support import BIN, ENVIRONMENT, MPIRUN, descendants, is_running, wait_for
 
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN") or ROOT / "build-cpu/bin")
-SHARING = int(os.environ.get("DDPTRAIN_TEST_RANKS", "0"))  # ranks that share the GPUs: tests/gpu/run
-SHARE_GPU = ["--share-gpu"] if SHARING else []
-MPIRUN = [*([str(ROOT / "launch/share-gpu")] if SHARING else []), "mpirun", *find_mpirun().here()]
-ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LIMIT = 120.0
-
-
-def children(process: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        tasks = pathlib.Path(f"/proc/{process}/task").iterdir()
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    return []
-
-
-def descendants(process: int) -> list[int]:
-    found = children(process)
-    return found + [below for child in found for below in descendants(child)]
-
-
-def runs(process: int) -> bool:
-    with contextlib.suppress(OSError):
-        state = pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        return state not in "ZX"
-    return False
 
 
 def processes_with(command: list[str]) -> list[int]:
@@ -77,14 +49,8 @@ class Job:
     def __init__(self, ranks: int, arguments: list[str], prefix: list[str] | None = None) -> None:
         self._program = [str(BIN / "ddptrain"), *arguments]
         command = [*(prefix or MPIRUN), "-np", str(ranks), *self._program]
-        self.mpirun = subprocess.Popen(
-            command,
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        self.mpirun = subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True, **streams)
         self.ranks: dict[int, int] = {}  # process of each rank
         self.lines: list[tuple[float, str]] = []
         self._world_size = ranks
@@ -101,13 +67,7 @@ class Job:
         return "\n".join(line for _, line in self.lines)
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float = LIMIT) -> float:
-        """Waits; returns the time."""
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                raise AssertionError(f"{what}: not within {seconds} s\n{self.output}")
-            time.sleep(0.02)
-        return time.monotonic()
+        return wait_for(condition, what, seconds, lambda: self.output)
 
     def find_ranks(self) -> None:
         def found() -> bool:
@@ -138,7 +98,7 @@ class Job:
         return next((when for when, line in self.lines if re.search(pattern, line)), None)
 
     def ranks_end(self, seconds: float = LIMIT) -> float:
-        return self.until(lambda: not any(map(runs, self.ranks.values())), "the ranks end", seconds)
+        return self.until(lambda: not any(map(is_running, self.ranks.values())), "the ranks end", seconds)
 
     def end(self, seconds: float = LIMIT) -> float:
         """When mpirun and all ranks have ended."""
@@ -149,11 +109,11 @@ class Job:
 
     def left_behind(self) -> list[str]:
         files = {file for file in self._files if pathlib.Path(file).exists()}
-        return sorted(files) + [f"process {process}" for process in self.ranks.values() if runs(process)]
+        return sorted(files) + [f"process {process}" for process in self.ranks.values() if is_running(process)]
 
     def clean_up(self) -> None:
         known = [*self.ranks.values(), *descendants(self.mpirun.pid), self.mpirun.pid]
-        for process in filter(runs, known):
+        for process in filter(is_running, known):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self.mpirun.wait()
@@ -161,12 +121,3 @@ class Job:
         self.mpirun.stdout.close()
         for file in self._files:
             pathlib.Path(file).unlink(missing_ok=True)
-
-
-def gpus() -> int:
-    """That ddptrain can use."""
-    version = subprocess.run([BIN / "ddptrain", "--version"], capture_output=True, text=True, timeout=60).stdout
-    if "not in this build" in version or shutil.which("nvidia-smi") is None:
-        return 0
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60).stdout
-    return sum(line.startswith("GPU ") for line in listed.splitlines())

@@ -22,8 +22,8 @@ LIMIT = 300.0  # seconds after which a job hangs
 ENDLESS = 10_000_000  # steps
 
 sys.path.insert(0, str(ROOT / "launch"))
-from ddptools.mpirun import HYDRA, find_mpirun  # noqa: E402
-from ddptools.runner import end_session  # noqa: E402
+from ddptools.common.mpirun import HYDRA, find_mpirun  # noqa: E402, F401
+from ddptools.common.runner import end_session  # noqa: E402
 
 SHARING = int(os.environ.get("DDPTRAIN_TEST_RANKS", "0"))  # ranks that share the GPUs: tests/gpu/run
 SHARE_GPU = ["--share-gpu"] if SHARING else []
@@ -86,19 +86,37 @@ class Job:
             time.sleep(0.01)
 
 
+def wait_for(condition: Callable[[], bool], what: str, seconds: float, shown: Callable[[], str]) -> float:
+    """The time at which the condition holds; AssertionError with what is `shown` where that takes too long."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not within {seconds} s\n{shown()}")
+        time.sleep(0.05)
+    return time.monotonic()
+
+
 def _name(pid: int) -> str:
     with contextlib.suppress(OSError):
         return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
     return ""
 
 
-def descendants(pid: int) -> set[int]:
+def _parents() -> dict[int, int]:
     parents: dict[int, int] = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 parents[int(entry.name)] = int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    found = {pid}
+    return parents
+
+
+def children(pid: int) -> list[int]:
+    return [child for child, parent in _parents().items() if parent == pid]
+
+
+def descendants(pid: int) -> set[int]:
+    parents, found = _parents(), {pid}
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
     return found - {pid}
@@ -140,9 +158,7 @@ def starts(text: str, newest: int = 0) -> list[int]:
 
 class JobTest(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory(prefix="ddptrain-faults-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-faults-")))
 
     def job(self, ranks: int, *arguments: Any, before: list[str] | None = None) -> Job:
         command = [*(before or []), *MPIRUN, "-np", str(ranks), str(BIN / "ddptrain"), *words(*arguments)]

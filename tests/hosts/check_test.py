@@ -10,37 +10,28 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
-from emulated import ROOT, Hosts  # noqa: E402
+from emulated import HostsCase  # noqa: E402
+from support import BIN, ROOT  # noqa: E402
 
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
-RUN = [
-    "--device=cpu",
-    "--baseline=off",
-    "--model=mlp",
-    "--hidden=16",
-    "--data=synthetic:600",
-    "--batch=8",
-    "--steps=20",
-]
+RUN = "--device=cpu --baseline=off --model=mlp --hidden=16 --data=synthetic:600 --batch=8 --steps=20".split()
 
 # Of the usual rate. What is limited here has 1 part in 1000 or less; a busy machine has shown 1 part in 30 without any
 # limit.
 SLOW = 0.005
 
 
-class CheckTest(unittest.TestCase):
+class CheckTest(HostsCase):
     @classmethod
     def setUpClass(cls) -> None:
         with contextlib.suppress(OSError):
             os.nice(-20)  # what else the machine does would make hosts slow
-        cls.hosts = cls.enterClassContext(Hosts(3))
+        super().setUpClass()
 
     def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-check-")))
+        super().setUp()
         lines = ["# ours", *(f"{name} slots=1" for name in self.hosts.names)]
         (self.folder / "hostfile").write_text("\n".join(lines) + "\n")
 

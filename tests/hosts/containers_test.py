@@ -3,7 +3,6 @@
 of one host all the same."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -11,9 +10,9 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
-from emulated import ENVIRONMENT, ROOT, skip_without_namespaces  # noqa: E402
+from emulated import skip_without_namespaces  # noqa: E402
+from support import BIN, ENVIRONMENT  # noqa: E402
 
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 MPIRUN = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,tcp"]
 CONTAINER = ["unshare", "--mount", "--ipc", "--pid", "--fork", "--mount-proc", "sh", "-c",
              'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh"]  # fmt: skip

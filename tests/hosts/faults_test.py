@@ -13,17 +13,14 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
-from emulated import PATIENCE, ROOT, Hosts  # noqa: E402
-from job import children, runs  # noqa: E402
-from support import starts  # noqa: E402
+from emulated import PATIENCE, HostsCase  # noqa: E402
+from support import BIN, ROOT, children, is_running, starts, wait_for  # noqa: E402
 
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
 # Of a job that has noticed that it ends.
 NOTICED = re.compile(
@@ -58,14 +55,8 @@ def has_mark(process: pathlib.Path) -> bool:
     return False
 
 
-class HostsTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls) -> None:
-        cls.hosts = cls.enterClassContext(Hosts(3))
-
-    def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-hosts-")))
-        self._newest = 0
+class HostsTest(HostsCase):
+    _newest = 0
 
     def steps_are(self, steps: int) -> None:
         (self.folder / "run.toml").write_text(f"steps = {steps}\n")
@@ -89,12 +80,7 @@ class HostsTest(unittest.TestCase):
         return (self.folder / "output").read_text(errors="replace")
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                raise AssertionError(f"{what}: not within {seconds} s\n{self.text()}")
-            time.sleep(0.05)
-        return time.monotonic()
+        return wait_for(condition, what, seconds, self.text)
 
     def newest(self) -> int:
         """Step of the newest checkpoint; 0: there is none. They may come and go while this looks."""
@@ -111,7 +97,7 @@ class HostsTest(unittest.TestCase):
         found = {}
         for folder in pathlib.Path("/proc").iterdir():
             with contextlib.suppress(OSError):  # it ends meanwhile
-                if folder.name.isdigit() and has_mark(folder) and runs(int(folder.name)):
+                if folder.name.isdigit() and has_mark(folder) and is_running(int(folder.name)):
                     found[int(folder.name)] = (folder / "comm").read_text().strip()
         return {process: name for process, name in found.items() if self.host_of(process) in self.hosts.names}
 

@@ -2,28 +2,21 @@
 """Sums over hosts: what they send, which bits they give, and the sweep over layouts on a network whose rate is limited."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
-from emulated import ROOT, Hosts  # noqa: E402
+from emulated import HostsCase  # noqa: E402
+from support import BIN, ROOT  # noqa: E402
 
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 RUN = ["--device=cpu", "--baseline=off", "--data=synthetic:256", "--batch=2", "--eval-samples=8"]
 GRADIENTS = 4800512  # bytes of the CNN's buckets for two ranks
 
 
-class NetworkTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls) -> None:
-        cls.hosts = cls.enterClassContext(Hosts(4))
-
-    def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-network-")))
+class NetworkTest(HostsCase):
+    count = 4
 
     def call(self, *command: str) -> str:
         done = subprocess.run(

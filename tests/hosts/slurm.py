@@ -8,12 +8,12 @@ import secrets
 import shutil
 import subprocess
 import sys
-import time
 import unittest
 from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import PATIENCE, Hosts  # noqa: E402
+from support import wait_for  # noqa: E402
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 CGROUP = "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/systemd && " \
@@ -102,18 +102,12 @@ class Cluster:
     def call(self, *command: str) -> str:
         run = self.hosts.on(self.hosts.names[0], *command)
         with contextlib.suppress(subprocess.TimeoutExpired):  # a server that does not answer now may do so later
-            return subprocess.run(
-                run, env=self.environment(), cwd=self.folder, capture_output=True, text=True, timeout=60
-            ).stdout
+            settings = {"env": self.environment(), "cwd": self.folder, "text": True, "timeout": 60}
+            return subprocess.run(run, capture_output=True, **settings).stdout
         return ""
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float = 300.0) -> float:
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                raise AssertionError(f"{what}: not within {seconds} s\n{self.logs()}")
-            time.sleep(0.1)
-        return time.monotonic()
+        return wait_for(condition, what, seconds, self.logs)
 
     def logs(self) -> str:
         files = [*self.folder.glob("slurm*.log"), *self.folder.glob("*.out"), *self.folder.glob("ddptrain-*.log")]

@@ -16,10 +16,10 @@ import unittest
 from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
-from emulated import ROOT, Hosts  # noqa: E402
+from emulated import Hosts  # noqa: E402
 from slurm import Cluster, skip_without_slurm  # noqa: E402
+from support import BIN, ROOT  # noqa: E402
 
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
 MORE = 20  # steps
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of launch/ddptools/drawing.py: drawing_test.py FOLDER_OF_DDPTOOLS. Ends with 77 where matplotlib is not here."""
+"""Tests of ddptools/pictures/topology.py: drawing_test.py FOLDER_OF_DDPTOOLS. Ends with 77 without matplotlib."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ except ImportError:
     print("skipped: no matplotlib here")
     sys.exit(77)
 
-from ddptools import drawing  # noqa: E402
+from ddptools.pictures import topology  # noqa: E402
 
 matplotlib.rcParams["svg.fonttype"] = "none"
 
@@ -55,7 +55,7 @@ class MachineTest(unittest.TestCase):
     def test_switch_numa_nodes_and_rates(self) -> None:
         machine = host([gpu(0, SWITCH + ["0000:17:00.0", "0000:18:00.0"], 0), gpu(1, ["pci0000:80", "0000:81:00.0"], 1)],
                        [nic("mlx5_0", SWITCH + ["0000:17:01.0", "0000:19:00.0"], 0)], "PIX")
-        text = svg_of(drawing.draw_machine, machine)
+        text = svg_of(topology.draw_machine, machine)
         for label in ("node7", "GPU0", "GPU1", "H200", "mlx5_0", "400 Gbit/s", "socket 1, NUMA node 1",
                       "CPUs 32-63", "PCIe 5.0 x16", "63 GB/s", "PCIe 4.0 x8", "15.5 GB/s"):
             self.assertIn(label, text)
@@ -67,54 +67,54 @@ class MachineTest(unittest.TestCase):
     def test_nvswitch_and_direct_nvlinks(self) -> None:
         switched = {"nvlinks": 18, "nvlinks_to_switch": 18, "nvlink_gb_per_s": 25.0}
         paths = [["pci0000:1", f"0000:0{i}:00.0"] for i in range(2)]
-        text = svg_of(drawing.draw_machine, host([gpu(i, paths[i], 0, **switched) for i in range(2)], [], "NV18"))
+        text = svg_of(topology.draw_machine, host([gpu(i, paths[i], 0, **switched) for i in range(2)], [], "NV18"))
         self.assertIn("NVSwitch", text)
         self.assertEqual(text.count("18 NVLinks"), 2)
         self.assertIn("450 GB/s", text)
-        text = svg_of(drawing.draw_machine, host([gpu(i, paths[i], 0, nvlinks=2) for i in range(2)], [], "NV2"))
+        text = svg_of(topology.draw_machine, host([gpu(i, paths[i], 0, nvlinks=2) for i in range(2)], [], "NV2"))
         self.assertNotIn("NVSwitch", text)
         self.assertEqual(text.count(">NV2<"), 1)
 
     def test_hidden_paths_make_no_switch(self) -> None:
         gpus = [gpu(i, SWITCH + [f"0000:1{i}:00.0"], None, pcie=None) for i in range(2)]
-        text = svg_of(drawing.draw_machine, host(gpus, [], "unknown"))
+        text = svg_of(topology.draw_machine, host(gpus, [], "unknown"))
         self.assertIn("PCIe and NUMA node hidden", text)
         self.assertNotIn("PCIe switch", text)
 
     def test_no_gpus(self) -> None:
-        self.assertIn("node7: no GPUs", svg_of(drawing.draw_machine, host([], [], "")))
+        self.assertIn("node7: no GPUs", svg_of(topology.draw_machine, host([], [], "")))
 
 
 class RingAndTreeTest(unittest.TestCase):
     def test_equal_rings_are_drawn_once(self) -> None:
-        text = svg_of(drawing.draw_rings, [[0, 11, 2], [0, 2, 11], None, [0, 11, 2]])
+        text = svg_of(topology.draw_rings, [[0, 11, 2], [0, 2, 11], None, [0, 11, 2]])
         self.assertIn("channels 0, 3", text)
         self.assertIn("channel 1", text)
         self.assertEqual(text.count(">11<"), 2)
-        self.assertIn("none in the log", svg_of(drawing.draw_rings, [None]))
+        self.assertIn("none in the log", svg_of(topology.draw_rings, [None]))
 
     def test_many_rings_and_many_ranks(self) -> None:
         rings = [[0, *range(start, 40), *range(1, start)] for start in range(1, 21)]
-        self.assertIn("the first 12 of 20", svg_of(drawing.draw_rings, rings))
+        self.assertIn("the first 12 of 20", svg_of(topology.draw_rings, rings))
 
     def test_ranks_of_many_stay_readable(self) -> None:
         parent = {rank: (rank - 1) // 2 if rank else None for rank in range(64)}
         tree = [{"rank": rank, "parent": parent[rank], "children": [c for c in parent if parent[c] == rank]}
                 for rank in parent]
-        for draw, value in ((drawing.draw_rings, [list(range(64))]), (drawing.draw_trees, [tree])):
-            figure = Figure(figsize=(11, drawing.panels_height(value, 11)))
+        for draw, value in ((topology.draw_rings, [list(range(64))]), (topology.draw_trees, [tree])):
+            figure = Figure(figsize=(11, topology.panels_height(value, 11)))
             axes = figure.subplots()
             draw(axes, value)
             self.assertGreater(min(text.get_fontsize() for text in axes.texts), 6)
-        self.assertEqual(drawing.panels_height([[0, 1, 2, 3]], 11), 3)
+        self.assertEqual(topology.panels_height([[0, 1, 2, 3]], 11), 3)
 
     def test_ranks_whose_lines_are_missing(self) -> None:
-        text = svg_of(drawing.draw_trees, [[{"rank": 1, "parent": 0, "children": [2]}]])
+        text = svg_of(topology.draw_trees, [[{"rank": 1, "parent": 0, "children": [2]}]])
         for label in (">0<", ">1<", ">2<", "a dashed circle: its line is missing"):
             self.assertIn(label, text)
         self.assertEqual(text.count("stroke-dasharray"), 2)
         whole = [{"rank": 0, "parent": None, "children": [1]}, {"rank": 1, "parent": 0, "children": []}]
-        self.assertNotIn("dash", svg_of(drawing.draw_trees, [whole]))
+        self.assertNotIn("dash", svg_of(topology.draw_trees, [whole]))
 
     def test_nodes_are_boxes_and_network_links_are_unlike_nvlink(self) -> None:
         transports = [{"from": a, "to": b, "channel": 0, "via": via} for a, b, via in
@@ -124,16 +124,16 @@ class RingAndTreeTest(unittest.TestCase):
         nccl = {"ranks_by_node": nodes, "transports": transports}
         tree = [{"rank": 0, "parent": None, "children": [1, 2]}, {"rank": 1, "parent": 0, "children": []},
                 {"rank": 2, "parent": 0, "children": [3]}, {"rank": 3, "parent": 2, "children": []}]
-        for draw, value, arrows in ((drawing.draw_rings, [0, 1, 2, 3], 2), (drawing.draw_trees, tree, 1)):
+        for draw, value, arrows in ((topology.draw_rings, [0, 1, 2, 3], 2), (topology.draw_trees, tree, 1)):
             text = svg_of(lambda axes, channels, draw=draw: draw(axes, channels, nccl), [value])
             for label in (">left<", ">node 1<", "orange, dashed: network", "green: P2P", "a box is a node"):
                 self.assertIn(label, text)
-            self.assertEqual(text.count(f"fill: {drawing.NODE_COLOR}"), 2)
+            self.assertEqual(text.count(f"fill: {topology.NODE_COLOR}"), 2)
             lines = re.findall(r"fill: none; stroke(?:-dasharray: [^;]*; stroke-dashoffset: 0; stroke)?: (#\w+)", text)
-            self.assertEqual(lines.count(drawing.NETWORK_COLOR), arrows, text)
-        alone = svg_of(lambda axes, value: drawing.draw_rings(axes, value, {"ranks_by_node": nodes[:1]}), [[0, 1]])
+            self.assertEqual(lines.count(topology.NETWORK_COLOR), arrows, text)
+        alone = svg_of(lambda axes, value: topology.draw_rings(axes, value, {"ranks_by_node": nodes[:1]}), [[0, 1]])
         self.assertNotIn("a box is a node", alone)
-        self.assertNotIn(drawing.NETWORK_COLOR, alone)
+        self.assertNotIn(topology.NETWORK_COLOR, alone)
 
     def test_boxes_do_not_meet(self) -> None:
         for count, each in ((2, 1), (2, 4), (3, 3), (4, 2), (8, 8)):
@@ -141,9 +141,9 @@ class RingAndTreeTest(unittest.TestCase):
             figure = Figure(figsize=(11, 6))
             axes = figure.subplots()
             nccl = {"ranks_by_node": [{"host": None, "ranks": ranks} for ranks in nodes]}
-            drawing.draw_rings(axes, [list(range(count * each))], nccl)
+            topology.draw_rings(axes, [list(range(count * each))], nccl)
             boxes = [patch.get_path().get_extents() for patch in axes.patches
-                     if matplotlib.colors.to_hex(patch.get_facecolor()) == drawing.NODE_COLOR]  # fmt: skip
+                     if matplotlib.colors.to_hex(patch.get_facecolor()) == topology.NODE_COLOR]  # fmt: skip
             self.assertEqual(len(boxes), count)
             for i, a in enumerate(boxes):
                 for b in boxes[:i]:
@@ -153,16 +153,16 @@ class RingAndTreeTest(unittest.TestCase):
     def test_tree_places(self) -> None:
         tree = {0: {"parent": None, "children": [1, 2]}, 1: {"parent": 0, "children": []},
                 2: {"parent": 0, "children": [3]}, 3: {"parent": 2, "children": []}}
-        self.assertEqual(drawing.tree_places(tree), {0: (0.5, 0), 1: (0.0, 1), 2: (1.0, 1), 3: (1.0, 2)})
+        self.assertEqual(topology.tree_places(tree), {0: (0.5, 0), 1: (0.0, 1), 2: (1.0, 1), 3: (1.0, 2)})
 
     def test_trees_of_damaged_logs(self) -> None:
         circle = [{"rank": 0, "parent": 1, "children": [1]}, {"rank": 1, "parent": 0, "children": [0]}]
         parts = [{"rank": 2, "parent": 0, "children": [33]}, {"rank": 5, "parent": None, "children": []}]
         for tree, label in ((circle, ">1<"), (parts, ">33<"), ([{"rank": 0, "parent": 0, "children": [0]}], ">0<")):
-            self.assertIn(label, svg_of(drawing.draw_trees, [tree]))
+            self.assertIn(label, svg_of(topology.draw_trees, [tree]))
 
     def test_channel_lists(self) -> None:
-        self.assertEqual(drawing.channel_list([0, 1, 2, 7, 9, 10]), "0-2, 7, 9-10")
+        self.assertEqual(topology.channel_list([0, 1, 2, 7, 9, 10]), "0-2, 7, 9-10")
 
 
 if __name__ == "__main__":

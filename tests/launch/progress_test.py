@@ -17,7 +17,7 @@ import unittest
 from fcntl import ioctl
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from ddptools.mpirun import OPEN_MPI, find_mpirun  # noqa: E402
+from ddptools.common.mpirun import OPEN_MPI, find_mpirun  # noqa: E402
 
 DDPTRAIN = os.environ["DDPTRAIN"]
 MPIRUN = os.environ["DDP_MPIRUN"].split()

@@ -21,9 +21,7 @@ fi
 
 class ShareGpuTest(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory(prefix="share-gpu-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="share-gpu-")))
         (self.folder / "bin").mkdir()
         (self.folder / "tmp").mkdir()
         self.told = self.folder / "told"

@@ -42,9 +42,7 @@ def records(path: pathlib.Path) -> list[bytes]:
 
 class TensorBoardTest(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def train(self, *flags: str, expect: int = 0) -> str:
         command = [DDPTRAIN, "--device", "cpu", "--baseline", "off", *flags, "--metrics", "m.jsonl"]

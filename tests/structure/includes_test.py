@@ -1,4 +1,4 @@
-"""The arrows between folders: fails on an #include against them."""
+"""The arrows between folders: fails on an #include, or an import of Python, against them."""
 
 import re
 import sys
@@ -24,6 +24,19 @@ MAY_INCLUDE = {
     "benchmarks": [*RUNTIME, "data", "models", "launch"],
 }
 
+# What each package of launch/ddptools may import besides itself: programs do not know each other.
+MAY_IMPORT = {
+    "common": [],
+    "results": ["common"],
+    "pictures": ["common"],
+    "page": ["common", "pictures"],
+    "report": ["common", "results", "pictures", "page"],
+    "sweep": ["common", "results"],
+    "plan": ["common", "results"],
+    "supervise": ["common"],
+}
+MOST_FILES = 25  # in a folder of Python
+
 # Headers of libraries, and where alone they may be included.
 LIBRARIES = {
     r"cuda|cublas|cudnn|cub/|mma\.h": r"/cuda/|nccl|benchmarks/|\.cuh?$",
@@ -32,6 +45,7 @@ LIBRARIES = {
     r"omp\.h": r"device/cpu/",
 }
 
+IMPORT = re.compile(r"^\s*(?:from|import) ddptools\.(\w+)", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 
 
@@ -59,6 +73,18 @@ class IncludesTest(unittest.TestCase):
             self.assertIsNotNone(source, f"{path}: in no folder of this list")
             self.assertIsNotNone(target, f"{path} includes {own}, which is in no folder of this list")
             self.assertIn(target, MAY_INCLUDE[source], f"{path} includes {own}: {source} may not include {target}")
+
+    def test_packages_of_the_tools_import_those_below(self) -> None:
+        for path in (ROOT / "launch" / "ddptools").rglob("*.py"):
+            package = path.relative_to(ROOT / "launch" / "ddptools").parts[0]
+            for imported in IMPORT.findall(path.read_text()):
+                self.assertIn(imported, [package, *MAY_IMPORT[package]], f"{path} imports ddptools.{imported}")
+
+    def test_folders_of_python_have_few_files(self) -> None:
+        for top in ("launch/ddptools", "tests/tools"):
+            for folder in {path.parent for path in (ROOT / top).rglob("*.py")}:
+                files = [path for path in folder.iterdir() if path.is_file()]
+                self.assertLessEqual(len(files), MOST_FILES, folder)
 
     def test_cpu_and_cuda_do_not_meet(self) -> None:
         for path, own, _ in self.includes:

@@ -1,22 +1,26 @@
 """What the tests of the tools share: a program that stands in for ddptrain, sweeps of it, and made-up records."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
+import types
 import unittest
 from collections.abc import Callable
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "launch"))
+from ddptools.common.mpirun import find_mpirun
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 class FolderCase(unittest.TestCase):
@@ -24,6 +28,36 @@ class FolderCase(unittest.TestCase):
 
     def setUp(self) -> None:
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+
+def write_program(path: pathlib.Path, text: str) -> pathlib.Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def write_lines(path: pathlib.Path, lines: list[dict[str, Any]], cut: str = "") -> pathlib.Path:
+    """JSON lines, and one that is `cut`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + cut)
+    return path
+
+
+def load_script(path: pathlib.Path) -> types.ModuleType:
+    """A program of Python whose name has no ending, as a module."""
+    loader = importlib.machinery.SourceFileLoader(path.name.replace("-", "_"), str(path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    sys.modules[loader.name] = module
+    loader.exec_module(module)
+    return module
+
+
+def run_ranks(ranks: int, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess:
+    """ddptrain on this number of ranks."""
+    command = ["mpirun", "-np", ranks, *find_mpirun().here(), BIN / "ddptrain", *arguments]
+    settings = {"capture_output": True, "text": True, "timeout": 800, "env": os.environ | AS_ROOT} | settings
+    return subprocess.run(list(map(str, command)), **settings)
 
 
 def run_tool(name: str, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess:
@@ -77,14 +111,10 @@ with open(sys.argv[sys.argv.index("--metrics") + 1], "w") as metrics:
 
 def make_programs(folder: pathlib.Path) -> pathlib.Path:
     """A folder with a ddptrain that only pretends."""
-    programs = folder / "bin"
-    programs.mkdir()
-    script = programs / "ddptrain"
-    script.write_text(f"#!{sys.executable} -S\n{FAKE_DDPTRAIN}")
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    program = write_program(folder / "bin" / "ddptrain", f"#!{sys.executable} -S\n{FAKE_DDPTRAIN}")
     descriptions = {"cnn.toml": cnn_description(), "cnn": cnn_description(), "gpt2-124m.toml": gpt2_description()}
-    (programs / "descriptions.json").write_text(json.dumps(descriptions))
-    return programs
+    program.with_name("descriptions.json").write_text(json.dumps(descriptions))
+    return program.parent
 
 
 def cnn_description(**changes: Any) -> dict[str, Any]:
@@ -139,19 +169,12 @@ class FakeSweep:
         return [sys.executable, str(program), str(self.file), *files, *options]
 
     def run(self, *options: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            self.command(*options), env=self.environment, capture_output=True, text=True, timeout=300, cwd=self.folder
-        )
+        settings = {"env": self.environment, "cwd": self.folder, "text": True}
+        return subprocess.run(self.command(*options), capture_output=True, timeout=300, **settings)
 
     def start(self, *options: str) -> subprocess.Popen:
-        return subprocess.Popen(
-            self.command(*options),
-            env=self.environment,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        settings = {"env": self.environment, "cwd": self.folder, "text": True}
+        return subprocess.Popen(self.command(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings)
 
     def hold_after(self, runs: int) -> pathlib.Path:
         """Later runs do not end before the file is removed."""
@@ -218,9 +241,7 @@ def record(case: str, repeat: int, rate: float | None, settings: dict[str, Any],
 
 
 def write_results(folder: pathlib.Path, records: list[dict[str, Any]]) -> pathlib.Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    return folder
+    return write_lines(folder / "results.jsonl", records).parent
 
 
 def interrupt(process: subprocess.Popen) -> tuple[int, str]:

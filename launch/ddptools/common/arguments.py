@@ -1,0 +1,86 @@
+"""Command lines of the tools: one message for a mistake, which names the unknown flag and its neighbour."""
+
+import argparse
+import difflib
+import itertools
+import math
+import pathlib
+import shutil
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from ddptools.common.errors import UsageError
+
+
+def number(least: float, most: float, kind: type[int] | type[float] = float) -> Callable[[str], Any]:
+    """The type of a flag that takes a number within these limits."""
+
+    def convert(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            whole = "whole " if kind is int else ""
+            raise argparse.ArgumentTypeError(f"{text}: give a {whole}number from {least:.12g} to {most:.12g}")
+        return value
+
+    return convert
+
+
+def whole(most: int, least: int = 1) -> Callable[[str], Any]:
+    return number(least, most, int)
+
+
+def path(text: str) -> pathlib.Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty. Give one, or leave the flag out.")
+    return pathlib.Path(text)
+
+
+class Formatter(argparse.HelpFormatter):
+    """Lines of up to 100 columns. Flags in a text are not broken at their hyphens."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        columns = min(shutil.get_terminal_size().columns - 2, 100)
+        super().__init__(prog, **({"max_help_position": 30, "width": columns} | settings))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(indent + line for line in self._split_lines(text, width - len(indent)))
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError for mistakes. Flags are not abbreviated."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, allow_abbrev=False, formatter_class=Formatter, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} ({self.prog} --help lists the flags)")
+
+    def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]
+        known = self._option_string_actions
+        typed = [word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", self._own(args))]
+        unknown = []
+        for flag in (flag for flag in typed if flag.startswith("--") and flag not in known):
+            near = difflib.get_close_matches(flag[2:], [name[2:] for name in known if name.startswith("--")], 1)
+            unknown.append(f"unknown flag {flag}" + (f", did you mean --{near[0]}?" if near else ""))
+        if unknown:
+            self.error("; ".join(unknown))
+        return super().parse_args(args, namespace)
+
+    def _own(self, args: Sequence[str]) -> list[str]:
+        """Without the command that follows, whose flags are its own."""
+        if not any(action.nargs == argparse.REMAINDER for action in self._actions):
+            return list(args)
+        own: list[str] = []
+        for word in args:
+            takes_value = bool(own) and (action := self._option_string_actions.get(own[-1])) and action.nargs != 0
+            if not word.startswith("-") and not takes_value:
+                break
+            own.append(word)
+        return own

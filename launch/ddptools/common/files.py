@@ -1,0 +1,70 @@
+"""Files of JSON lines, and files that are written whole or not at all."""
+
+import contextlib
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+Record = dict[str, Any]
+
+
+def read_records(path: pathlib.Path, bad_lines: list[int] | None = None, needed: str = "") -> Iterator[Record]:
+    """The records of a file of JSON lines. Lines that are none, as the last one after a crash, or that do not hold what
+    is `needed`, are left out, and their numbers added to `bad_lines`."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            record = from_json(line)
+            if isinstance(record, dict) and (not needed or needed in record):
+                yield record
+            elif line.strip() and bad_lines is not None:
+                bad_lines.append(number)
+
+
+def short_names(paths: list[pathlib.Path]) -> list[str]:
+    """The ends of the paths, as long as tells them apart."""
+    for parts in range(1, max((len(path.parts) for path in paths), default=0) + 1):
+        names = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(names)) == len(paths):
+            return names
+    return [f"{path} ({i})" for i, path in enumerate(paths, 1)]
+
+
+def from_json(text: str | bytes) -> Any:
+    """None where it is no JSON, or nested deeper than Python reads."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+@contextlib.contextmanager
+def errors_name(path: pathlib.Path) -> Iterator[None]:
+    """Errors of a disk, as where it is full, name no file, or one that is only temporary."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+    write_bytes_atomically(path, text.encode())
+
+
+def write_bytes_atomically(path: pathlib.Path, data: bytes) -> None:
+    """Nothing is left where the disk does not take it, or where Ctrl-C comes between."""
+    if path.exists() and not path.is_file():  # a device or a pipe
+        path.write_bytes(data)
+        return
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with errors_name(path), open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,517 @@
+"""NCCL's log, as NCCL 2.8 to 2.32 write it with NCCL_DEBUG=INFO, of one rank or of several mixed with each other and
+with a program's own output."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+MOST_RANKS = 1_000_000
+MOST_CHANNELS = 1024
+MOST_EXAMPLES = 3
+MOST_ADAPTERS = 256
+MOST_COLLECTIVES = 32
+MOST_VALUES = 8  # of a variable, on different ranks
+MOST_RANKS_TO_JOIN = 4096  # that are worth the search by transports
+
+UNNAMED_COLLECTIVE = "Collective"  # versions 2.20 to 2.22 do not say which
+VALUE_SEPARATOR = " | "
+
+ALGORITHMS = ["Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"]
+PROTOCOLS = ["LL", "LL128", "Simple"]
+PATTERNS = ["", "Balanced tree", "Split tree", "Tree", "Ring", "NVLS", "CollNet direct"]
+# Older versions write numbers, newer ones capitals.
+ALGORITHM_NAMES = {str(i): name for i, name in enumerate(ALGORITHMS)} | {"RING": "Ring", "TREE": "Tree"}
+PROTOCOL_NAMES = {str(i): name for i, name in enumerate(PROTOCOLS)} | {"SIMPLE": "Simple"}
+
+Match = re.Match[str]
+
+
+@dataclasses.dataclass(order=True)
+class Transport:
+    """One direction between two ranks on one channel. For CollNet one end is the network: -1."""
+
+    source: int
+    target: int
+    channel: int
+    via: str  # P2P/CUMEM/read, P2P/IPC, SHM/direct/direct, NET/IB/0/GDRDMA ...
+
+
+@dataclasses.dataclass
+class Place:
+    """What a rank says: comm ... rank 5 ... localRanks 4 localRank 1."""
+
+    local_rank: int
+    local_ranks: int
+    host: str  # with which its line begins
+
+
+@dataclasses.dataclass
+class Log:
+    """Of one communicator. Where lines contradict each other, the first counts. 0 and empty: the log does not say."""
+
+    version: str = ""
+    ranks: int = 0
+    ranks_told: bool = False  # else counted from those that rings, trees and transports name
+    nodes: int = 0
+    channels: int = 0
+    nvls_channels: int | None = None
+    has_nvswitch: bool = False
+    rings: dict[int, list[int]] = dataclasses.field(default_factory=dict)  # by channel; complete ones alone
+    trees: dict[int, dict[int, dict[str, Any]]] = dataclasses.field(default_factory=dict)  # by channel and rank
+    transports: list[Transport] = dataclasses.field(default_factory=list)
+    choices: dict[tuple[str, int], dict[str, Any]] = dataclasses.field(default_factory=dict)  # by collective and bytes
+    graphs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    ranks_by_node: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    enabled: dict[str, dict[str, list[str]]] = dataclasses.field(default_factory=dict)  # by collective
+    network: str = ""
+    adapters: list[str] = dataclasses.field(default_factory=list)
+    gpu_direct_enabled: set[str] = dataclasses.field(default_factory=set)
+    gpu_direct_disabled: set[str] = dataclasses.field(default_factory=set)
+    pxn_disabled: bool = False
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    contradictions: int = 0
+    unreadable_lines: int = 0
+    unreadable_examples: list[str] = dataclasses.field(default_factory=list)
+
+    def says_nothing(self) -> bool:
+        numbers = self.ranks or self.channels or self.unreadable_lines
+        return not (self.version or numbers or self.environment or self.choices or self.graphs or self.network)
+
+
+class Unreadable(Exception):
+    """A line about something above that is cut, damaged or of an unknown form. What came before may be kept."""
+
+
+NUMBER = r"(\d{1,9})"
+NAME = r"([A-Za-z0-9_-]*)"
+PEER = NUMBER + r"(?:\[[^\]]*\]|(?!\[))"
+NETWORK = r"[A-Za-z0-9_ -]*"  # with a space, as AWS Libfabric
+VIA = (
+    r"(?:(?! via ).)* via (direct shared memory|P2P/(?:direct pointer|CUMEM|MNNVL|IPC)(?:/read)?|P2P/indirect/\d{1,6}"
+    r"|SHM/(?:direct|CE)/(?:direct|CE)"
+    rf"|(?:COLLNET|NET)/{NETWORK}/\d{{1,7}}(?:\(\d{{1,6}}\)|(?!\())(?:/GDRDMA)?(?:\(PCI\))?(?:/Shared)?)"
+)
+RATE = r"(-?\d+(?:\.\d*)?(?:e[+-]?\d+)?)"
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII)
+
+
+CHANNEL = _compiled(rf"{NUMBER}(?:/{NUMBER})? *:")
+RING = _compiled(r"(?: *\d{1,6}(?!\d))*")
+NEIGHBOURS = _compiled(rf"{NUMBER} -> {NUMBER} -> {NUMBER}")
+TRANSPORT = _compiled(rf" *{PEER} -> {PEER}{VIA}")
+COLL_NET = _compiled(rf"{NUMBER}.*?: {NUMBER}( \[receive\])?{VIA}")
+TREE = _compiled(rf"\[{NUMBER}\] (-1|\d{{1,6}})/(-1|\d{{1,6}})/(-1|\d{{1,6}})->(\d{{1,6}})->(-1|\d{{1,6}})(?:\|[^ ]*)?")
+RANKS = _compiled(rf"{NUMBER} n[Rr]anks {NUMBER}")
+NODES = _compiled(rf" nNodes {NUMBER}(?: localRanks {NUMBER}(?: localRank {NUMBER})?)?")
+VERSION = _compiled(r"(\d{1,5})\.(\d{1,5})\.(\d{1,5})(?!\d)")
+GRAPH = _compiled(rf"(\d\d?)(?!\d).*?nChannels {NUMBER}, (?:bw|speed) {RATE}/{RATE}, type {NAME}/{NAME},")
+ENVIRONMENT = _compiled(r"(NCCL_[A-Za-z0-9_-]*) set (?:by environment )?to ")
+CHANNEL_COUNTS = _compiled(rf"{NUMBER} coll channels(?:.*? collnet channels)?(?:, {NUMBER} nvls channels)?")
+COLLECTIVE = _compiled(r"(?!\d)([A-Za-z0-9_-]*)( \[Symmetric\])?: |(?=\d)")
+BYTES = _compiled(r"(\d{1,18}) Bytes -> ")
+ALGORITHM = _compiled(rf"Algo {NAME} proto {NAME}(?: time | channel{{Lo\.\.Hi}}={{{NUMBER}\.\.{NUMBER}}})")
+KERNEL = _compiled(rf"Kernel {NAME} nchannels {NUMBER}")
+MATRIX_ROW = _compiled(r" *([A-Za-z0-9_-]+) *\|((?: *[A-Za-z0-9_-]+)*) *\|((?: *[A-Za-z0-9_-]+)*) *(?:\||$)")
+HOST = _compiled(r"([A-Za-z0-9_.-]*):\d+:\d+$")
+
+
+def printable(text: str, most: int = 90) -> str:
+    shown = re.sub(r"[^ -~]", "?", text[:most])
+    return shown + "..." if len(text) > most else shown
+
+
+class Reader:
+    """One pass over a log. Every method named after a kind of line gets what follows the words that tell the kind."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self._transports: set[tuple[int, int, int, str]] = set()
+        self._environment: dict[str, list[str]] = {}
+        self._ring_lines: dict[int, int] = {}
+        self._next_ranks: dict[int, dict[int, int]] = {}  # by channel and rank
+        self._places: dict[int, Place] = {}  # by rank
+        self._host = ""  # with which the message begins
+        self._matrix_head: list[list[str]] = [[], []]  # protocols, algorithms
+        self._line_number = 0
+        self._line_is_whole = True  # it ended with a line feed
+        self._message_is_whole = True  # and no other rank wrote into it
+        self._ring_channels = 0
+        self._highest_rank = -1
+        # Kinds of messages: by how they begin, then by what they hold.
+        self._beginnings: list[tuple[str, Callable[[str], None]]] = [
+            ("Channel ", self._channel),
+            ("Ring ", self._neighbours),
+            ("CollNet ", self._coll_net),
+            ("Coll ", self._coll_net),
+            ("Trees ", self._tree_nodes),
+            ("comm 0x", self._communicator),
+            ("NCCL version ", self._version),
+            ("Pattern ", self._graph),
+            ("Using network ", self._network),
+        ]
+        self._contents: list[tuple[str, Callable[[str], None]]] = [
+            ("GPU Direct RDMA ", self._gpu_direct),
+            (" coll channels", self._channel_counts),
+            (" Bytes -> ", self._choice),
+        ]
+
+    def read(self, line: str) -> None:
+        self._line_number += 1
+        self._line_is_whole = line.endswith("\n")
+        before, *messages = line.removesuffix("\n").split("NCCL INFO ")
+        if not messages:
+            if before.startswith("NCCL version "):
+                self._message(before)
+            self._matrix_row(before)
+        for i, message in enumerate(messages):
+            found = HOST.search(before.rpartition(" [")[0])
+            self._host = found[1] if found else ""
+            self._message_is_whole = i + 1 == len(messages) and self._line_is_whole
+            self._message(message)
+            before += f"NCCL INFO {message}"
+
+    def result(self) -> Log:
+        log = self.log
+        log.transports = [Transport(*each) for each in sorted(self._transports)]
+        log.channels = log.channels or self._ring_channels
+        log.ranks_told = log.ranks > 0
+        if not log.ranks_told:
+            log.ranks = self._highest_rank + 1
+        self._close_rings()
+        self._drop_cut_rings()
+        log.rings = dict(sorted(log.rings.items()))
+        log.trees = {channel: dict(sorted(tree.items())) for channel, tree in sorted(log.trees.items())}
+        log.choices = dict(sorted(log.choices.items()))
+        log.enabled = dict(sorted(log.enabled.items()))
+        log.ranks_by_node = ranks_by_node(self._places, log)
+        for name, values in sorted(self._environment.items()):
+            log.environment[name] = VALUE_SEPARATOR.join(values)
+        return log
+
+    def _message(self, message: str) -> None:
+        try:
+            self._subject(message.lstrip(" "))
+        except Unreadable:
+            self._unreadable(self._line_number, message)
+
+    def _unreadable(self, line_number: int, message: str) -> None:
+        self.log.unreadable_lines += 1
+        if len(self.log.unreadable_examples) < MOST_EXAMPLES:
+            self.log.unreadable_examples.append(f"line {line_number}: {printable(message)}")
+
+    def _subject(self, text: str) -> None:
+        for words, method in self._beginnings:
+            if text.startswith(words):
+                return method(text.removeprefix(words))
+        if text.startswith("NCCL_"):
+            return self._variable(text)
+        self.log.pxn_disabled = self.log.pxn_disabled or text.startswith("PXN Disabled")
+        if "GPU Direct RDMA " not in text and text.startswith("NET/"):
+            return self._adapters(text)
+        self.log.has_nvswitch = self.log.has_nvswitch or " - NVS/" in text
+        for words, method in self._contents:
+            if words in text:
+                return method(text)
+        return None
+
+    def _match(self, pattern: re.Pattern[str], text: str, at: int = 0) -> Match:
+        found = pattern.match(text, at)
+        if not found:
+            raise Unreadable
+        return found
+
+    def _number(self, text: str, below: int = MOST_RANKS) -> int:
+        if int(text) >= below:
+            raise Unreadable
+        return int(text)
+
+    def _need_end(self, text: str, found: Match) -> None:
+        """The last number of a line that the end of the file cuts may be cut, too."""
+        if found.end() == len(text) and not self._line_is_whole:
+            raise Unreadable
+
+    def _see(self, *ranks: int) -> None:
+        self._highest_rank = max(self._highest_rank, *ranks)
+
+    def _keep_first(self, name: str, value: Any) -> None:
+        kept = getattr(self.log, name)
+        if not kept:
+            setattr(self.log, name, value)
+        elif kept != value:
+            self.log.contradictions += 1
+
+    def _version(self, text: str) -> None:
+        found = self._match(VERSION, text)
+        self._keep_first("version", ".".join(str(int(part)) for part in found.groups()))
+
+    def _channel(self, text: str) -> None:
+        """Channel 00/02 : 0 1 2 3 is a ring; Channel 00/0 : 1[1] -> 0[0] via ... and Channel 00 : ... a transport."""
+        found = self._match(CHANNEL, text)
+        channel = self._number(found[1], MOST_CHANNELS)
+        rest = text[found.end() :]
+        if "->" in rest:
+            return self._transport(rest, channel)
+        if not found[2]:
+            raise Unreadable
+        self._ring(rest, channel, self._number(found[2], MOST_CHANNELS + 1))
+
+    def _ring(self, text: str, channel: int, channels: int) -> None:
+        # Another rank's line may follow, if the ring is complete, which is judged at the end.
+        ring = [int(rank) for rank in self._match(RING, text)[0].split()]
+        self._see(*ring, -1)
+        if not ring or len(set(ring)) < len(ring) or channel >= channels:
+            raise Unreadable
+        self._ring_channels = max(self._ring_channels, channels)
+        self._ring_lines.setdefault(channel, self._line_number)
+        if self.log.rings.setdefault(channel, ring) != ring:
+            self.log.contradictions += 1
+
+    def _neighbours(self, text: str) -> None:
+        """Ring 00 : 3 -> 0 -> 1: a rank between its neighbours."""
+        channel, separator, rest = text.partition(" : ")
+        if not separator or not re.fullmatch(NUMBER, channel, re.ASCII) or int(channel) >= MOST_CHANNELS:
+            return
+        found = self._match(NEIGHBOURS, rest)
+        self._need_end(rest, found)
+        before, rank, after = (self._number(number) for number in found.groups())
+        self._see(before, rank, after)
+        if self._next_ranks.setdefault(int(channel), {}).setdefault(rank, after) != after:
+            self.log.contradictions += 1
+
+    def _close_rings(self) -> None:
+        """Rings of which all ranks named their neighbours, where the line of the whole ring is cut or missing."""
+        for channel, following in self._next_ranks.items():
+            if len(self.log.rings.get(channel, [])) == self.log.ranks:
+                continue
+            ring = [0]
+            while following.get(ring[-1], 0) != 0 and len(ring) < len(following):
+                ring.append(following[ring[-1]])
+            if following.get(ring[-1]) == 0 and len(ring) == self.log.ranks:
+                self.log.rings[channel] = ring
+
+    def _drop_cut_rings(self) -> None:
+        """NCCL cuts long rings at 127 characters, and files end anywhere."""
+        for channel, ring in sorted(self.log.rings.items()):
+            if len(ring) == self.log.ranks:
+                continue
+            about = f"ring of channel {channel} with {len(ring)} of {self.log.ranks} ranks"
+            self._unreadable(self._ring_lines[channel], about)
+            del self.log.rings[channel]
+
+    def _transport(self, text: str, channel: int) -> None:
+        found = self._match(TRANSPORT, text)
+        source, target = self._number(found[1]), self._number(found[2])
+        self._see(source, target)
+        self._add_transport(source, target, channel, found[3])
+
+    def _coll_net(self, text: str) -> None:
+        found = self._match(COLL_NET, text)
+        channel, rank = self._number(found[1], MOST_CHANNELS), self._number(found[2])
+        ends = (-1, rank) if found[3] else (rank, -1)
+        self._add_transport(*ends, channel, found[4])
+
+    def _add_transport(self, source: int, target: int, channel: int, via: str) -> None:
+        self._transports.add((source, target, channel, "SHM" if via == "direct shared memory" else via))
+
+    def _tree_nodes(self, text: str) -> None:
+        """[channel] child/child/child->rank->parent, as often as there are channels. NCCL 2.7 and before wrote the
+        second tree behind |."""
+        rest = text.lstrip(" ")
+        if not rest.startswith("["):
+            raise Unreadable
+        while rest.startswith("["):
+            found = self._match(TREE, rest)
+            self._need_end(rest, found)
+            channel = self._number(found[1], MOST_CHANNELS)
+            children = [int(child) for child in found.group(2, 3, 4) if child != "-1"]
+            rank, parent = int(found[5]), int(found[6])
+            self._see(rank, parent, *children)
+            node = {"rank": rank, "parent": None if parent < 0 else parent, "children": children}
+            if self.log.trees.setdefault(channel, {}).setdefault(rank, node) != node:
+                self.log.contradictions += 1
+            rest = rest[found.end() :].lstrip(" ")
+        if rest.startswith("..."):  # another rank's line may follow, but here something is missing
+            raise Unreadable
+
+    def _communicator(self, text: str) -> None:
+        """comm 0x... rank 0 nRanks 4 nNodes 2 ..., and older: comm 0x... rank 0 nranks 4 cudaDev 0 ..."""
+        _, separator, rest = text.partition(" rank ")
+        if not separator:
+            return
+        found = self._match(RANKS, rest)
+        self._need_end(rest, found)
+        rank, ranks = self._number(found[1]), self._number(found[2], MOST_RANKS + 1)
+        if ranks == 0:
+            raise Unreadable
+        self._keep_first("ranks", ranks)
+        if not rest.startswith(" nNodes ", found.end()):
+            return
+        found = self._match(NODES, rest, found.end())
+        if not found[2]:
+            self._need_end(rest, found)
+        is_cut = found.end() == len(rest) and not self._line_is_whole
+        if found[3] and not is_cut:
+            self._places.setdefault(rank, Place(int(found[3]), int(found[2]), self._host))
+        self._keep_first("nodes", self._number(found[1], MOST_RANKS + 1))
+
+    def _network(self, text: str) -> None:
+        name = re.match(NETWORK, text)[0].rstrip(" ")
+        if not name or not self._message_is_whole:
+            raise Unreadable
+        self._keep_first("network", name)
+
+    def _gpu_direct(self, text: str) -> None:
+        """Enabled for GPU 0 / HCA 1 (distance 4 <= 5), ...; NET/IB : GPU Direct RDMA Disabled for HCA 0 'x'"""
+        found = re.match(r"(Enabled|Disabled) for (.*?)(?: \(|$)", text.partition("GPU Direct RDMA ")[2])
+        if not found:
+            return
+        known = self.log.gpu_direct_enabled if found[1] == "Enabled" else self.log.gpu_direct_disabled
+        if len(known) < MOST_ADAPTERS:
+            known.add(printable(found[2].rstrip(" \r")))
+
+    def _adapters(self, text: str) -> None:
+        """NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>"""
+        listed = text.partition(" : Using ")[2]
+        if not listed.startswith("[0]"):
+            return
+        adapters: list[str] = []
+        for word in re.split(" +", listed)[:MOST_ADAPTERS]:
+            if not word.startswith("[") or word.startswith("[RO]") or word.endswith(";"):
+                break
+            adapters.append(printable(word))
+        if len(adapters) > len(self.log.adapters):  # a node with fewer is no news
+            self.log.adapters = adapters
+
+    def _matrix_row(self, line: str) -> None:
+        """Of the table behind "Enabled NCCL Func/Proto/Algo Matrix:": its head, Function |  LL LL128 Simple | Tree ...,
+        and rows such as AllReduce | 1 2 1 | 1 1 ...; 0 is disabled."""
+        found = MATRIX_ROW.match(line)
+        if not found:
+            return
+        cells = [half.split() for half in found.group(2, 3)]
+        if found[1] == "Function":
+            self._matrix_head = cells
+            return
+        heads = self._matrix_head
+        same_size = [len(half) for half in cells] == [len(half) for half in heads]
+        if not same_size or not cells[0] or len(self.log.enabled) >= MOST_COLLECTIVES:
+            return
+        protocols, algorithms = (
+            [name for name, cell in zip(head, half) if cell != "0"] for head, half in zip(heads, cells)
+        )
+        self.log.enabled.setdefault(found[1], {"algorithms": algorithms, "protocols": protocols})
+
+    def _channel_counts(self, text: str) -> None:
+        found = self._match(CHANNEL_COUNTS, text)
+        self.log.channels = max(self.log.channels, self._number(found[1], MOST_CHANNELS))
+        if found[2]:
+            self.log.nvls_channels = max(self.log.nvls_channels or 0, int(found[2]))
+
+    def _graph(self, text: str) -> None:
+        """Pattern 4, crossNic 0, nChannels 12, bw 20.0/20.0, type NVL/PIX, sameChannels 1; before 2.13 "speed"."""
+        found = self._match(GRAPH, text)
+        pattern = int(found[1])
+        graph = {
+            "pattern": PATTERNS[pattern] if 0 < pattern < len(PATTERNS) else f"Pattern {pattern}",
+            "channels": self._number(found[2], MOST_CHANNELS),
+            "intra_gb_per_s": float(found[3]),
+            "inter_gb_per_s": float(found[4]),
+            "intra_type": found[5],
+            "inter_type": found[6],
+        }
+        if graph not in self.log.graphs:
+            self.log.graphs.append(graph)
+
+    def _variable(self, text: str) -> None:
+        """NCCL_NAME set by environment to VALUE; integers end with a dot."""
+        found = ENVIRONMENT.match(text)
+        if not found:
+            return
+        if not self._message_is_whole or found.end() == len(text):
+            raise Unreadable
+        value = text[found.end() :].rstrip(" \r")
+        if re.fullmatch(r"-?\d+\.", value, re.ASCII):
+            value = value[:-1]
+        known = self._environment.setdefault(found[1], [])
+        if value not in known and len(known) < MOST_VALUES:
+            known.append(value)
+
+    def _choice(self, text: str) -> None:
+        """AllReduce: 2097152 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}, before: ... Algo 1 proto 2 time
+        98.5; AllReduce [Symmetric]: 1048576 Bytes -> Kernel AllReduce_RSxLD_AGxST nchannels 8"""
+        head = COLLECTIVE.match(text)
+        if not head:
+            return
+        collective = UNNAMED_COLLECTIVE if head[1] is None else head[1]
+        size = self._match(BYTES, text, head.end())
+        if head[2]:
+            found = self._match(KERNEL, text, size.end())
+            choice = {"algorithm": "Symmetric", "protocol": found[1].removeprefix(f"{collective}_")}
+            channels = self._number(found[2], MOST_CHANNELS)
+        else:
+            found = self._match(ALGORITHM, text, size.end())
+            names = ALGORITHM_NAMES.get(found[1], found[1]), PROTOCOL_NAMES.get(found[2], found[2])
+            choice = {"algorithm": names[0], "protocol": names[1]}
+            channels = 0
+            if found[3]:
+                low, high = (self._number(number, MOST_CHANNELS) for number in found.group(3, 4))
+                channels = high - low + 1
+                if channels < 1:
+                    raise Unreadable
+        self.log.choices[collective, int(size[1])] = {**choice, "channels": channels or None}
+
+
+def read_log(lines: Iterable[str]) -> Log:
+    reader = Reader()
+    for line in lines:
+        reader.read(line)
+    return reader.result()
+
+
+def ranks_by_node(places: dict[int, Place], log: Log) -> list[dict[str, Any]]:
+    """By what the ranks say of themselves where all have said it and their numbers go up node by node, else by the
+    transports. Empty where neither gives as many nodes as the log tells of."""
+    nodes = _by_local_ranks(places, log.ranks)
+    if not nodes and log.ranks <= MOST_RANKS_TO_JOIN:
+        nodes = _by_transports(log)
+    if not nodes or (log.nodes and len(nodes) != log.nodes):
+        return []
+    hosts = [places[node[0]].host if node[0] in places else "" for node in nodes]
+    if len(set(hosts)) < len(hosts):  # NCCL_HOSTID makes nodes of one host
+        hosts = [""] * len(nodes)
+    return [{"host": host or None, "ranks": node} for host, node in zip(hosts, nodes)]
+
+
+def _by_local_ranks(places: dict[int, Place], ranks: int) -> list[list[int]]:
+    """Of blocks of ranks that count 0, 1, ... up to their number of local ranks; empty where they do not."""
+    if len(places) != ranks:
+        return []
+    nodes: list[list[int]] = []
+    for rank, place in sorted(places.items()):
+        if place.local_rank == 0:
+            nodes.append([])
+        if not nodes or len(nodes[-1]) != place.local_rank:
+            return []
+        nodes[-1].append(rank)
+    return nodes if all(len(node) == places[node[0]].local_ranks for node in nodes) else []
+
+
+def _by_transports(log: Log) -> list[list[int]]:
+    """Ranks that transports within a node join: P2P and SHM. Empty where there are no transports."""
+    if not log.transports:
+        return []
+    node_of = list(range(log.ranks))
+    for each in log.transports:
+        stays = each.via.startswith(("SHM", "P2P/")) and not each.via.startswith("P2P/MNNVL")
+        if min(each.source, each.target) < 0 or not stays:
+            continue
+        if max(each.source, each.target) >= log.ranks:
+            return []
+        low, high = sorted((node_of[each.source], node_of[each.target]))
+        if low != high:
+            node_of = [low if node == high else node for node in node_of]
+    return [[rank for rank in range(log.ranks) if node_of[rank] == node] for node in sorted(set(node_of))]

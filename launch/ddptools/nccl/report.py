@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""What NCCL's log, read from standard input, says: as JSON, the object "nccl" of docs/reference/topology.md and the
+same as tables. ddptopo starts this."""
+
+import argparse
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).absolute().parents[2])
+
+from ddptools.nccl.log import VALUE_SEPARATOR, Log, Transport, read_log  # noqa: E402
+
+DEEPEST_TREE = 400  # no tree of NCCL's is as deep, but a damaged log may say so
+SUBSYSTEMS = "NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING,NET"
+
+Rows = list[list[str]]
+Tree = dict[int, dict[str, Any]]  # by rank
+
+
+def text_table(rows: Rows, indent: int = 0) -> str:
+    """Left-aligned columns, as of runtime/core/text.h."""
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip(" ") for row in rows)
+    return "".join(f"{' ' * indent}{line}\n" for line in lines)
+
+
+def titled(title: str, rows: Rows, header: list[str] | None = None) -> str:
+    """Empty where there are no rows."""
+    return f"\n{title}\n{text_table([*([header] if header else []), *rows], 2)}" if rows else ""
+
+
+def list_of(numbers: list[int]) -> str:
+    """0-3, 7 of [0, 1, 2, 3, 7]"""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def grouped(texts: Iterator[tuple[int, str]]) -> Rows:
+    """Numbers that have the same text, and the text, in the order of their first number."""
+    groups: dict[str, list[int]] = {}
+    for number, text in texts:
+        groups.setdefault(text, []).append(number)
+    return [[list_of(numbers), text] for text, numbers in groups.items()]
+
+
+def subtree_text(tree: Tree, rank: int, left: set[int], depth: int = 0) -> str:
+    """0 - 1 - 2 for a chain, 0 (1, 2 - 3) where a rank has several children. `left`: ranks not yet written."""
+    left.discard(rank)
+    if rank not in tree or depth == DEEPEST_TREE:
+        return f"{rank} .."
+    children = [
+        subtree_text(tree, child, left, depth + 1)
+        for child in tree[rank]["children"]
+        if child in left or child not in tree
+    ]
+    if len(children) > 1:
+        return f"{rank} ({', '.join(children)})"
+    return " - ".join([str(rank), *children])
+
+
+def tree_text(tree: Tree) -> str:
+    """Starts at the root; with lines missing, at every rank whose parent's line is missing."""
+    left = set(tree)
+    parts = []
+    for rank, node in tree.items():
+        parent = node["parent"]
+        if parent not in tree:
+            parts.append(("" if parent is None else f".. {parent} - ") + subtree_text(tree, rank, left))
+    while left:  # a damaged log: in circles
+        parts.append(subtree_text(tree, min(left), left))
+    return "; ".join(parts)
+
+
+def transport_rows(log: Log) -> Rows:
+    channels: dict[tuple[int, int, str], list[int]] = {}
+    for each in log.transports:
+        channels.setdefault((each.source, each.target, each.via), []).append(each.channel)
+    ends = {-1: "network"}
+    return [
+        [ends.get(source, str(source)), ends.get(target, str(target)), via, list_of(numbers)]
+        for (source, target, via), numbers in sorted(channels.items())
+    ]
+
+
+def crosses_network(transport: Transport) -> bool:
+    return "NET/" in transport.via
+
+
+def uses_gpu_direct(transport: Transport) -> bool:
+    return "/GDRDMA" in transport.via
+
+
+def has_proxy(transport: Transport) -> bool:
+    return "(" in transport.via.replace("(PCI)", "")
+
+
+def shares(log: Log, has: Callable[[Transport], bool]) -> list[bool]:
+    """Of each connection over the network, whether it has a property."""
+    return [has(transport) for transport in log.transports if crosses_network(transport)]
+
+
+def share_text(share: list[bool]) -> str:
+    return f"{sum(share)} of {len(share)} connections over the network" if share else ""
+
+
+def is_pxn_disabled(log: Log) -> bool:
+    return log.pxn_disabled or log.environment.get("NCCL_PXN_DISABLE") == "1"
+
+
+def network_rows(log: Log) -> Rows:
+    enabled, disabled = sorted(log.gpu_direct_enabled), sorted(log.gpu_direct_disabled)
+    if not (log.network or enabled or disabled or any(map(crosses_network, log.transports))):
+        return []
+    gpu_direct = [
+        share_text(shares(log, uses_gpu_direct)),
+        f"enabled for {', '.join(enabled)}" if enabled else "",
+        f"disabled for {', '.join(disabled)}" if disabled else "",
+    ]
+    pxn = "disabled" if is_pxn_disabled(log) else share_text(shares(log, has_proxy))  # by a NIC beside another GPU
+    rows = [["chosen", log.network or "unknown"]]
+    if log.adapters:
+        rows.append(["adapters", " ".join(log.adapters)])
+    return [*rows, ["GPUDirect RDMA", "; ".join(filter(None, gpu_direct)) or "unknown"], ["PXN", pxn or "unknown"]]
+
+
+def counted_lines(count: int) -> str:
+    return f"{count} line{'' if count == 1 else 's'}"
+
+
+def unread_text(log: Log) -> str:
+    text = ""
+    if log.unreadable_lines:
+        text += f"\n{counted_lines(log.unreadable_lines)} could not be read, or not to the end (cut, damaged or of an "
+        text += "unknown form):\n" + "".join(f"  {example}\n" for example in log.unreadable_examples)
+        more = log.unreadable_lines - len(log.unreadable_examples)
+        text += f"  and {more} more\n" if more else ""
+    if log.contradictions:
+        text += f"\n{counted_lines(log.contradictions)} contradict earlier ones: the log is of several communicators "
+        text += "or runs. The first one is shown.\n"
+    return text
+
+
+def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
+    if log.says_nothing():
+        return f"Nothing of NCCL was found in the log. NCCL writes it with {SUBSYSTEMS}.\n"
+    ranks = str(log.ranks or "unknown") + ("" if log.ranks_told or not log.ranks else " (counted from those named)")
+    emulated = " (emulated: NCCL_HOSTID is set)" if "NCCL_HOSTID" in log.environment else ""
+    nodes = [[node["host"] or str(i), list_of(node["ranks"])] for i, node in enumerate(log.ranks_by_node)]
+    trees = ((channel, tree_text(tree)) for channel, tree in log.trees.items())
+    rings = ((channel, " -> ".join(map(str, [*ring, ring[0]]))) for channel, ring in log.rings.items())
+    graphs = [
+        [graph["pattern"], str(graph["channels"]), f"{graph['intra_gb_per_s']:.4g}", f"{graph['inter_gb_per_s']:.4g}",
+         graph["intra_type"], graph["inter_type"]]
+        for graph in log.graphs
+    ]  # fmt: skip
+    choices = [
+        [collective, str(size), choice["algorithm"], choice["protocol"], str(choice["channels"] or "unknown")]
+        for (collective, size), choice in log.choices.items()
+    ]
+    enabled = [
+        [collective, " ".join(names["algorithms"]), " ".join(names["protocols"])]
+        for collective, names in log.enabled.items()
+    ]
+    facts = [
+        ["NCCL version", log.version or "unknown"],
+        ["Ranks", ranks],
+        ["Nodes", str(log.nodes or "unknown") + emulated],
+        ["Channels", str(log.channels or "unknown")],
+    ]
+    return "".join([
+        text_table(facts),
+        titled("Ranks by node", nodes if len(nodes) > 1 else [], ["node", "ranks"]),
+        titled("Network", network_rows(log)),
+        titled("Rings, by channel", grouped(rings)),
+        titled("Trees, by channel: root first, children behind their parent (.. a line is missing)", grouped(trees)),
+        titled("Transports between ranks", transport_rows(log), ["from", "to", "via", "channels"]),
+        titled("Patterns, with the rates that NCCL counts on", graphs,
+               ["pattern", "channels", "GB/s each, in a node", "between nodes", "farthest link", "to the NIC"]),
+        titled("Algorithms and protocols that NCCL enabled", enabled, ["collective", "algorithms", "protocols"]),
+        titled("Collectives", choices, ["collective", "bytes", "algorithm", "protocol", "channels"]),
+        titled("Set by environment, as NCCL tells", [[name, value] for name, value in log.environment.items()]),
+        titled("Without effect", [[f"{each['name']}={each['value']}", each["why"]] for each in ineffective]),
+        unread_text(log),
+    ])  # fmt: skip
+
+
+def by_channel(channels: dict[int, Any]) -> list[Any]:
+    """A channel's number is its place; null for those that the log does not have."""
+    return [channels.get(channel) for channel in range(max(channels, default=-1) + 1)]
+
+
+def rank_or_none(rank: int) -> int | None:
+    return rank if rank >= 0 else None
+
+
+def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
+    gpu_direct, proxies = shares(log, uses_gpu_direct), shares(log, has_proxy)
+    return {
+        "version": log.version or None,
+        "ranks": log.ranks or None,
+        "nodes": log.nodes or None,
+        "emulated": "NCCL_HOSTID" in log.environment,
+        "channels": log.channels or None,
+        "rings": by_channel(log.rings),
+        "trees": by_channel({channel: list(tree.values()) for channel, tree in log.trees.items()}),
+        "transports": [
+            {"from": rank_or_none(each.source), "to": rank_or_none(each.target), "channel": each.channel,
+             "via": each.via}
+            for each in log.transports
+        ],
+        "graphs": log.graphs,
+        "collectives": [
+            {"collective": collective, "bytes": size, **choice} for (collective, size), choice in log.choices.items()
+        ],
+        "ranks_by_node": log.ranks_by_node,
+        "enabled": [{"collective": collective, **names} for collective, names in log.enabled.items()],
+        "network": {
+            "name": log.network or None,
+            "adapters": log.adapters,
+            "gpu_direct_enabled": sorted(log.gpu_direct_enabled),
+            "gpu_direct_disabled": sorted(log.gpu_direct_disabled),
+            "gpu_direct_used": any(gpu_direct) if gpu_direct else None,
+            "pxn_used": any(proxies) if proxies else None,
+            "pxn_disabled": is_pxn_disabled(log),
+        },
+        "environment": log.environment,
+        "ineffective": ineffective,
+        "contradictions": log.contradictions,
+        "unreadable_lines": log.unreadable_lines,
+    }  # fmt: skip
+
+
+def _p2p_level(log: Log, level: str, settings: dict[str, str], nvlink_all_to_all: bool) -> str:
+    if VALUE_SEPARATOR in level:
+        return ""
+    if settings.get("NCCL_P2P_DISABLE") == "1":
+        return "NCCL_P2P_DISABLE=1 turns P2P off at every level"
+    if log.nodes and log.nodes == log.ranks:
+        return "no two ranks share a node, so there is no P2P"
+    if (nvlink_all_to_all or log.has_nvswitch) and level not in ("LOC", "0"):
+        return "all GPUs are joined by NVLink, which every level but LOC allows: same as without"
+    return ""
+
+
+def _algorithm_or_protocol(log: Log, value: str, kind: str) -> str:
+    used = sorted({choice[kind] for (name, _), choice in log.choices.items() if name == "AllReduce"})
+    if re.fullmatch("[A-Za-z0-9]+", value) and used and value.lower() not in [name.lower() for name in used]:
+        return f"all all-reduces in the log used {', '.join(used)}"
+    return ""
+
+
+def ineffective_settings(log: Log, environment: dict[str, str], nvlink_all_to_all: bool) -> list[dict[str, str]]:
+    """Settings that cannot have had an effect as far as the log tells. `environment`: the NCCL_* variables of the job
+    where they are known: those that the log never mentions are listed too. `nvlink_all_to_all`: every pair of the job's
+    GPUs is known to be joined by NVLink."""
+    settings = dict(sorted((environment | log.environment).items()))
+    symmetric = log.choices and all(choice["algorithm"] == "Symmetric" for choice in log.choices.values())
+    within_a_node = log.nodes == 1 and not any(map(crosses_network, log.transports))
+    reasons: dict[str, str] = {}
+
+    def add(name: str, reason: str) -> None:
+        if reason and name in settings:
+            reasons.setdefault(name, reason)
+
+    add("NCCL_P2P_LEVEL", _p2p_level(log, settings.get("NCCL_P2P_LEVEL", ""), settings, nvlink_all_to_all))
+    for name, kind in (("NCCL_ALGO", "algorithm"), ("NCCL_PROTO", "protocol")):
+        ignored = "symmetric-memory kernels ran, which follow neither NCCL_ALGO nor NCCL_PROTO"
+        add(name, ignored if symmetric else _algorithm_or_protocol(log, settings.get(name, ""), kind))
+    for name in ("NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"):
+        add(name, "symmetric-memory kernels ran, which do not use it" if symmetric else "")
+    of_network = ("NCCL_NET", "NCCL_CROSS_NIC", "NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS")
+    for name in settings if within_a_node else ():
+        if name.startswith(("NCCL_IB_", "NCCL_NET_")) or name in of_network:
+            add(name, "all ranks share a node: nothing goes over the network")
+    if settings.get("NCCL_NVLS_ENABLE") != "0" and log.nvls_channels == 0:
+        add("NCCL_NVLS_ENABLE", "NCCL made no NVLS channels")
+    # Of the log itself, and what the log cannot mention.
+    silent = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_DEBUG_TIMESTAMP_FORMAT", "NCCL_CONF_FILE")
+    for name in sorted(environment):
+        if name not in silent and name not in log.environment:
+            add(name, "NCCL's log never mentions it: misspelt, unknown to this version, or not needed in this job")
+    return [{"name": name, "value": settings[name], "why": reason} for name, reason in reasons.items()]
+
+
+def report(log: Log, environment: dict[str, str], nvlink_all_to_all: bool) -> dict[str, Any]:
+    ineffective = ineffective_settings(log, environment, nvlink_all_to_all)
+    found = not log.says_nothing()
+    return {"found": found, "text": log_text(log, ineffective), "nccl": log_json(log, ineffective)}
+
+
+def variables(text: str) -> dict[str, str]:
+    """From JSON; as in the log, with a character for each byte."""
+    return json.loads(os.fsencode(text).decode("latin-1"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nvlink", action="store_true", help="all GPUs of the job are joined by NVLink")
+    parser.add_argument("--environment", type=variables, default={}, help="NCCL_* variables of the job, as JSON")
+    parser.add_argument("--unmentioned", nargs="*", default=[], help="variables that ddptopo set")
+    arguments = parser.parse_args()
+    # A character for each byte, whatever the log holds.
+    log = read_log(io.TextIOWrapper(sys.stdin.buffer, encoding="latin-1", newline="\n"))
+    for name in arguments.unmentioned:
+        log.environment.pop(name, None)
+    text = json.dumps(report(log, arguments.environment, arguments.nvlink), ensure_ascii=False)
+    sys.stdout.buffer.write(text.encode("latin-1", "replace").decode("utf-8", "replace").encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

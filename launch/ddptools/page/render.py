@@ -1,0 +1,102 @@
+"""Blocks as one HTML page or as Markdown."""
+
+import base64
+import dataclasses
+import json
+import os
+import pathlib
+import re
+
+import jinja2
+import markupsafe
+
+from ddptools.common.table import Table
+from ddptools.page.blocks import Block, Heading, pictures_of
+from ddptools.pictures.charts import Bars, Curves, Picture
+
+LONGEST_LINE = 24  # of a cell, in characters
+LARGEST_SVG = 500_000  # characters of a picture; larger ones become PNG
+NUMBER = re.compile(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?( M)?( \(| \+- |$| us| [KMG]?i?B$| emulated$)")
+SPREAD = re.compile(r"\([^()]+ to [^()]+\)")
+DYGRAPHS = pathlib.Path("/usr/share/javascript/dygraphs/dygraph.min.js")  # the package libjs-dygraphs
+
+
+def to_html(title: str, blocks: list[Block]) -> str:
+    """Curves are drawn by dygraphs, which becomes a part of the page. Without it, they are pictures."""
+    sections = {block.text: i for i, block in enumerate(blocks, 1) if isinstance(block, Heading) and block.level == 2}
+    has_curves = any(isinstance(picture.chart, Curves) for picture in pictures_of(blocks))
+    library = DYGRAPHS.read_text(encoding="utf-8") if has_curves and DYGRAPHS.is_file() else ""
+    html = _environment(autoescape=True).get_template("page.html.jinja")
+    return html.render(title=title, blocks=_with_kinds(blocks), sections=sections, library=library)
+
+
+def to_markdown(title: str, blocks: list[Block], file: pathlib.Path, pictures: pathlib.Path | None) -> str:
+    """`pictures`: the folder where they are, as PNG; without it they are left out."""
+
+    def picture_path(picture: Picture) -> str:
+        return "" if pictures is None else os.path.relpath(pictures / f"{picture.name}.png", file.parent)
+
+    markdown = _environment(autoescape=False).get_template("page.md.jinja")
+    return markdown.render(title=title, blocks=_with_kinds(blocks), picture_path=picture_path)
+
+
+def _with_kinds(blocks: list[Block]) -> list[tuple[str, Block]]:
+    return [(type(block).__name__, block) for block in blocks]
+
+
+def _environment(autoescape: bool) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+        autoescape=autoescape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "unbroken": _unbroken,
+        "base64": lambda data: base64.b64encode(data).decode(),
+        "numeric_columns": _numeric_columns,
+        "of_page": _of_page,
+        "curves": lambda chart: json.dumps(dataclasses.asdict(chart) | {"rows": chart.rows()}, allow_nan=False),
+        "plain": _plain,
+        "cell": lambda text: _plain(text).replace("|", "\\|"),
+    }
+    environment.globals |= {"largest_svg": LARGEST_SVG, "cell_classes": _cell_classes}
+    environment.tests["bars"] = lambda chart: isinstance(chart, Bars)
+    environment.tests["curves"] = lambda chart: isinstance(chart, Curves)
+    return environment
+
+
+def _numeric_columns(table: Table) -> list[bool]:
+    return [_is_numeric([row[i] for row in table.rows]) for i in range(len(table.header))]
+
+
+def _cell_classes(tag: str, text: str, is_numeric: bool) -> str:
+    return " ".join(["text"] * (not is_numeric) + ["long"] * (tag == "td" and len(text) > LONGEST_LINE))
+
+
+def _unbroken(text: str) -> markupsafe.Markup:
+    """A spread, which goes to the next line as a whole where a table is too wide."""
+    return markupsafe.Markup(SPREAD.sub(lambda spread: spread[0].replace(" ", "&nbsp;"), str(markupsafe.escape(text))))
+
+
+def _of_page(picture: Picture) -> markupsafe.Markup:
+    """What is black or white on paper gets the colors of the page; ids become the picture's own."""
+    svg = picture.svg
+    for paper, color in (("#ffffff", "var(--page)"), ("#000000", "currentColor"), ("#444444", "currentColor")):
+        svg = svg.replace(paper, color)
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{picture.name}-", svg)
+    return markupsafe.Markup(svg)
+
+
+def _is_numeric(cells: list[str]) -> bool:
+    """Whether most cells of a column that hold something hold a number, its spread or unit beside it."""
+    filled = [cell for cell in cells if cell]
+    numbers = [cell for cell in filled if NUMBER.match(cell)]
+    return 2 * len(numbers) > len(filled)
+
+
+def _plain(text: str) -> str:
+    """On one line, and with nothing that Markdown would take for a tag."""
+    return " ".join(text.split()).replace("<", "&lt;")

@@ -1,0 +1,81 @@
+"""Pictures of a page, and a picture's file, of the kind that its name says."""
+
+import dataclasses
+import io
+import pathlib
+from typing import Any
+
+from ddptools.common.files import write_bytes_atomically
+
+KINDS = {".svg": "svg", ".png": "png"}
+# 3:1 at least against a white page and a dark one; red is kept for what is wrong.
+COLORS = ("#3b7dd8", "#d9660f", "#2f9e44", "#8f63d6", "#1795a3", "#a0705a", "#c957a8", "#8a8a1f", "#5c73b8", "#7a828c")
+GRAY = COLORS[-1]
+
+
+@dataclasses.dataclass
+class Line:
+    label: str
+    points: list[tuple[float, float, float, float]]  # x, value, smallest and largest
+    color: str
+    dashes: tuple[int, int] | None = None  # pixels drawn and left out
+    has_dots: bool = True
+
+
+@dataclasses.dataclass
+class Curves:
+    x_label: str
+    y_label: str
+    lines: list[Line]
+    x_names: list[str] = dataclasses.field(default_factory=list)  # of the places 0, 1, ...; empty: x is a number
+    is_time: bool = False  # x in seconds
+    is_logarithmic: bool = False
+    from_zero: bool = False
+    marks: list[tuple[float, str]] = dataclasses.field(default_factory=list)  # vertical lines: x and color
+
+    def rows(self) -> list[list[Any]]:
+        """For each x a smallest, middle and largest value per line, null where a line has no point."""
+        values = [{x: [low, value, high] for x, value, low, high in line.points} for line in self.lines]
+        return [[x, *(one.get(x) for one in values)] for x in sorted({x for one in values for x in one})]
+
+
+@dataclasses.dataclass
+class Bar:
+    label: str
+    text: str  # behind the bar
+    parts: list[tuple[float, str]]  # length and color
+    smallest: float = 0.0
+    largest: float = 0.0  # 0: one run, of which no spread is known
+
+    @property
+    def length(self) -> float:
+        return sum(length for length, _ in self.parts)
+
+
+@dataclasses.dataclass
+class Bars:
+    x_label: str
+    bars: list[Bar]
+    legend: dict[str, str] = dataclasses.field(default_factory=dict)  # names and colors of parts
+
+    @property
+    def longest(self) -> float:
+        return max(max(bar.length, bar.largest) for bar in self.bars)
+
+
+@dataclasses.dataclass
+class Picture:
+    """`chart`: what a page draws by itself; the others are there as SVG."""
+
+    name: str  # of its file, without an ending
+    caption: str
+    svg: str
+    png: bytes
+    chart: Curves | Bars | None = None
+
+
+def save_figure(figure: Any, path: pathlib.Path, otherwise: str) -> None:
+    """A figure of matplotlib; `otherwise`: the kind where the name ends in neither .svg nor .png."""
+    data = io.BytesIO()
+    figure.savefig(data, format=KINDS.get(path.suffix.lower(), otherwise), dpi=150)
+    write_bytes_atomically(path, data.getvalue())

@@ -1,0 +1,322 @@
+"""ddpplan: what a step will take, on how many GPUs, over which network."""
+
+import argparse
+import dataclasses
+import json
+import math
+import pathlib
+import sys
+from typing import Any
+
+from ddptools.common.arguments import Parser, number, path, whole
+from ddptools.common.errors import UsageError
+from ddptools.common.files import write_atomically
+from ddptools.common.programs import ROOT, program_folder
+from ddptools.common.table import to_text
+from ddptools.plan import hardware, nccl_model
+from ddptools.plan.calibration import Calibration, calibrate, compare, load_records, warning_of
+from ddptools.plan.compute_rates import NotMeasured
+from ddptools.plan.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
+from ddptools.plan.memory import MemoryFit, memory_fit
+from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
+from ddptools.plan.prediction import Case, needed_gbs, predict, rule_of_thumb
+from ddptools.plan.text import Answer, Planned, all_links, text_of
+from ddptools.results.description import Description, NotDescribed, complete, describe, language_model
+
+ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
+OTHER_BUCKETS_MIB = (4.0, 100.0, 400.0)  # that are tried where no network is enough
+MOST_GPUS = 1_000_000
+STANDARD_OUTPUT = pathlib.Path("-")
+PROCESSORS = {"cpu": "CPU cores", "cuda": "GPUs"}
+SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    records = [record for file in options.calibrate or [] for record in load_records(file)]
+    complete(records, program_folder(options.bin) / "ddptrain")
+    if warning := warning_of(records):
+        print(f"ddpplan: {warning}", file=sys.stderr)
+    if options.fit_ranks is not None:
+        print(to_text(out_of_sample_table(out_of_sample(records, options.fit_ranks), options.fit_ranks)), end="")
+        return 0
+    answer = make_answer(options, records)
+    text = json.dumps(document(answer), indent=1) + "\n"
+    if options.json not in (None, STANDARD_OUTPUT):
+        write_atomically(options.json, text)
+    sys.stdout.write(text if options.json == STANDARD_OUTPUT else text_of(answer))
+    return 0
+
+
+# --- flags ----------------------------------------------------------------------------------------------------------
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="ddpplan",
+        usage="ddpplan [flags] [-- flags of ddptrain]",
+        description="Predicts step time and scaling efficiency of data-parallel training.",
+    )
+    add_work(parser.add_argument_group("work"))
+    add_machine(parser.add_argument_group("machine").add_argument)
+    add = parser.add_argument_group("output").add_argument
+    add("--target", type=number(0.01, 0.999), metavar="E", help="also print the network that reaches this efficiency")
+    add("--json", type=path, nargs="?", const=STANDARD_OUTPUT, metavar="FILE",
+        help="write JSON to FILE, or print it instead of the text")  # fmt: skip
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:end])
+    options.ddptrain_flags = arguments[end + 1 :]
+    if options.fit_ranks is not None and not options.calibrate:
+        raise UsageError("--fit-ranks: give the runs with --calibrate")
+    if options.ddptrain_flags and options.params is not None:
+        raise UsageError("--params: a model of which only the size is known takes no flags of ddptrain")
+    return options
+
+
+def add_work(work: Any) -> None:
+    recipes = sorted(path.stem for path in (ROOT / "configs").glob("*.toml") if not path.is_symlink())  # earlier names
+    add = work.add_mutually_exclusive_group().add_argument
+    add("--model", default="gpt2-124m", metavar="NAME",
+        help=f"recipe ({', '.join(recipes)}), file of a recipe, or model of ddptrain (gpt2-124m)")  # fmt: skip
+    add("--params", type=parameters, metavar="N", help="number of parameters of a language model, such as 2B")
+    work.add_argument("--seq", type=whole(10**9), metavar="N", help="tokens per sample (the model's; 1024)")
+    add = work.add_mutually_exclusive_group().add_argument
+    add("--batch", type=whole(10**9), metavar="N", help="samples per GPU and micro-step (the recipe's; 16)")
+    add("--global-batch", type=whole(10**12), metavar="N", help="samples per micro-step on all GPUs")
+    add = work.add_argument
+    add("--grad-accum", type=whole(10**6), metavar="N", help="micro-steps per step (the recipe's; 1)")
+    add("--gradients", choices=("bf16", "fp32"), help="format of gradients (the recipe's; bf16)")
+    add("--recompute", action="store_true", help="repeat the forward pass during backward")
+    add("--bucket-mb", type=number(1e-6, 1e6), metavar="MIB", help="largest gradient bucket (25)")
+    add("--last-bucket-kb", type=number(0, 1e9), metavar="KIB", help="size of the last bucket (256)")
+    add("--bin", type=path, metavar="DIR", help="folder of ddptrain (the folder of ddpplan, else build/bin)")
+    add("--overlap", choices=("on", "off"), default="on", help="all-reduce during backward, or after it (on)")
+
+
+def add_machine(add: Any) -> None:
+    add("--gpu", choices=GPUS, default="h200", help="GPU type (h200)")
+    add("--memory", type=number(0.1, 1e6), metavar="GB", help="memory of a GPU (the data sheet's)")
+    add("--tflops", type=number(1e-6, 1e6), metavar="N",
+        help=f"TFLOP/s that a GPU achieves ({100 * ASSUMED_MFU:.0f}%% of its peak)")  # fmt: skip
+    add("--gpus-per-node", type=whole(1024), default=8, metavar="N", help="GPUs per node (8)")
+    add("--nodes", type=node_counts, metavar="N,...",
+        help="numbers of nodes, with a row each (powers of two up to 4096)")  # fmt: skip
+    add("--link", help=f"link within a node: {', '.join(LINKS_GBS)}, or GB/s one way (the GPU's)")
+    add("--network", help=f"network per adapter (efa2: per node): {', '.join(NETWORKS_GBIT)}, or Gbit/s "
+        "(ndr for h100, h200 and b200; hdr for a100; edr for v100)")  # fmt: skip
+    add("--nics", type=whole(1024), metavar="N", help="network adapters per node (one per GPU; v100: one per two GPUs)")
+    add("--achievable", type=number(0.01, 1), default=0.8, metavar="F",
+        help="fraction of advertised rates that is achieved (0.8; 0.8 to 0.9 are usual)")  # fmt: skip
+    add("--channels", type=whole(64), default=0, metavar="N", help="NCCL channels (24 within a node, else 16)")
+    add("--algorithm", choices=nccl_model.ALGORITHMS, help="NCCL algorithm (NCCL's cost model chooses)")
+    add("--protocol", choices=nccl_model.PROTOCOLS, help="NCCL protocol (NCCL's cost model chooses)")
+    add("--interference", type=number(0, 10), metavar="F",
+        help="seconds that each second of communication adds to compute (0)")  # fmt: skip
+    add("--calibrate", type=path, nargs="+", metavar="RESULTS",
+        help="take rates from these results of ddpsweep, ddptrain --metrics or ddpbench --json")  # fmt: skip
+    add("--fit-ranks", type=whole(MOST_GPUS), metavar="N",
+        help="with --calibrate: take rates from runs of up to N ranks, and predict the other runs")  # fmt: skip
+
+
+def parameters(text: str) -> float:
+    factor = SUFFIXES.get(text[-1:].upper(), 1.0)
+    try:
+        value = float(text[:-1] if factor > 1.0 else text) * factor
+    except ValueError:
+        value = math.nan
+    if not 1.0 <= value <= 1e15:
+        raise argparse.ArgumentTypeError(f"{text}: give a number of parameters, such as 124M, 2B or 2e9")
+    return value
+
+
+def node_counts(text: str) -> list[int]:
+    return [whole(MOST_GPUS)(part) for part in text.split(",")]
+
+
+# --- what is predicted ----------------------------------------------------------------------------------------------
+
+
+def make_answer(options: argparse.Namespace, records: list[dict[str, Any]]) -> Answer:
+    calibration = calibrate(records) if options.calibrate else None
+    answer = Answer(options, calibration, describe_work(options, calibration))
+    check_devices(answer)
+    for nodes in numbers_of_nodes(options):
+        try:
+            case = make_case(answer, nodes)
+            answer.planned.append(Planned(case, predict(case)))
+        except NotMeasured as error:
+            answer.left_out[nodes] = str(error)
+    if not answer.planned:
+        raise UsageError(f"{calibrate_flag(options)}: {next(iter(answer.left_out.values()))}")
+    answer.memory = memory_of(answer)
+    answer.compared = compare(records, calibration) if calibration else []
+    for planned in answer.planned if options.target is not None else []:
+        planned.needed_gbs = needed_gbs(planned.case, options.target)
+        planned.remedies = remedies(answer, planned.case) if planned.needed_gbs is None else []
+    return answer
+
+
+def calibrate_flag(options: argparse.Namespace) -> str:
+    return " ".join(["--calibrate", *map(str, options.calibrate)])
+
+
+def numbers_of_nodes(options: argparse.Namespace) -> list[int]:
+    nodes = options.nodes or [2**i for i in range(13)]
+    if max(nodes) * options.gpus_per_node > MOST_GPUS:
+        raise UsageError(f"--nodes {max(nodes)}: more than {MOST_GPUS} GPUs in all")
+    if options.global_batch and options.nodes is None:
+        nodes = [n for n in nodes if n * options.gpus_per_node <= options.global_batch] or nodes[:1]
+    return nodes
+
+
+def check_devices(answer: Answer) -> None:
+    """UsageError where communication was measured on CPU cores and compute would be that of GPUs, or the other way
+    round; and where nothing tells the rate of CPU cores."""
+    options, calibration = answer.options, answer.calibration
+    device = answer.work.device or ("" if options.tflops else "cuda")
+    if calibration and {calibration.device, device} == {"cpu", "cuda"}:
+        measured, other = (PROCESSORS[one] for one in (calibration.device, device))
+        device_flag = "" if options.params is not None else f" -- --device {calibration.device}"
+        raise UsageError(
+            f"{calibrate_flag(options)}: communication was measured on {measured}, and compute would be that of "
+            f"{other}: add runs of this model and batch on {measured} (ddptrain --metrics), or give "
+            f"'--tflops N{device_flag}'"
+        )
+    if device == "cpu" and not options.tflops and not (calibration and calibration.compute.points):
+        raise UsageError(
+            "--device cpu: nothing tells how fast these cores compute: give --tflops, or their runs with --calibrate"
+        )
+
+
+def make_case(answer: Answer, nodes: int) -> Case:
+    """NotMeasured where the calibration has no run of this batch."""
+    options, work, gpu = answer.options, answer.work, GPUS[answer.options.gpu]
+    link = options.link or gpu.link
+    adapters = options.nics or max(1, round(gpu.adapters_per_gpu * options.gpus_per_node))
+    case = Case(
+        work=work,
+        batch=batch_per_gpu(options, work, nodes * options.gpus_per_node),
+        tflops=options.tflops or ASSUMED_MFU * gpu.peak_tflops,
+        gpus_per_node=options.gpus_per_node,
+        nodes=nodes,
+        grad_accum=options.grad_accum or work.grad_accum,
+        overlap=options.overlap == "on" and (work.device != "cpu" or nodes > 1),  # cores of one host do the adding
+        intra_gbs=options.achievable * hardware.link_gbs(link),
+        inter_gbs=options.achievable * hardware.network_gbs(options.network or gpu.network, adapters),
+        generation=gpu.generation,
+        link="pcie" if link.startswith("pcie") else "nvlink",
+        channels=options.channels,
+        algorithm=options.algorithm,
+        protocol=options.protocol,
+    )
+    if answer.calibration:
+        measured = answer.calibration
+        case = measured.network_of(case) if options.tflops else measured.applied_to(case)
+    return case if options.interference is None else dataclasses.replace(case, interference=options.interference)
+
+
+def batch_per_gpu(options: argparse.Namespace, work: Description, gpus: int) -> float:
+    if options.global_batch is None:
+        return options.batch or work.batch
+    if options.global_batch < gpus:
+        raise UsageError(f"--global-batch {options.global_batch}: fewer samples than the {gpus} GPUs")
+    return options.global_batch / gpus
+
+
+def remedies(answer: Answer, case: Case) -> list[str]:
+    """What, each alone, would reach the target over the case's own network."""
+    options = answer.options
+
+    def first(changes: list[dict[str, Any]]) -> dict[str, Any] | None:
+        reached = (c for c in changes if predict(dataclasses.replace(case, **c)).efficiency >= options.target)
+        return next(reached, None)
+
+    def multiples(name: str) -> list[dict[str, Any]]:
+        return [{name: getattr(case, name) * 2**i} for i in range(1, 13)]
+
+    found = []
+    if found_batch := first(multiples("batch")):
+        found.append(f"batch {found_batch['batch']:g} per GPU (ZeRO, --zero 1, makes room for it)")
+    if micro_steps := first(multiples("grad_accum")):
+        found.append(f"{micro_steps['grad_accum']} micro-steps per step (--grad-accum)")
+    for mib in OTHER_BUCKETS_MIB:
+        others = argparse.Namespace(**vars(options) | {"bucket_mb": mib})
+        if first([{"work": describe_work(others, answer.calibration)}]):
+            return [*found, f"buckets of {mib:g} MiB (--bucket-mb)"]
+    return found
+
+
+def describe_work(options: argparse.Namespace, calibration: Calibration | None) -> Description:
+    """What ddptrain says of the model that is asked for, on GPUs and as the runs of a calibration trained it; or one of
+    the size of --params."""
+    if options.params is not None:
+        sizes = {"bucket_bytes": (options.bucket_mb, 2.0**20), "last_bucket_bytes": (options.last_bucket_kb, 2.0**10)}
+        given = {name: value * unit for name, (value, unit) in sizes.items() if value is not None}
+        if options.gradients:
+            given["gradient_dtype"] = options.gradients
+        return language_model(options.params, options.seq or 1024, recompute=options.recompute, **given)
+    flags = flags_of_work(options)
+    program = program_folder(options.bin) / "ddptrain"
+    work = describe(program, flags, options.ddptrain_flags)
+    as_run = calibration.flags_of(work) if calibration else {}
+    if options.gradients is not None:
+        as_run.pop("comm-dtype", None)
+    return describe(program, flags | as_run, options.ddptrain_flags) if as_run else work
+
+
+def flags_of_work(options: argparse.Namespace) -> dict[str, Any]:
+    if (ROOT / "configs" / f"{options.model}.toml").exists():
+        flags = {"config": f"configs/{options.model}.toml"}
+    else:
+        flags = {"config" if options.model.endswith(".toml") else "model": options.model}
+    flags |= {"device": "cuda", "data": "synthetic", "seq": options.seq, "comm-dtype": options.gradients}
+    flags |= {"recompute": "block" if options.recompute else None}
+    flags |= {"bucket-mb": options.bucket_mb, "last-bucket-kb": options.last_bucket_kb}
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def memory_of(answer: Answer) -> MemoryFit | None:
+    """Of a GPU, and the first case's batch. Data are those of the flags, or synthetic ones for a step of this batch."""
+    options = answer.options
+    if options.params is not None or answer.work.device == "cpu":
+        return None
+    flags = flags_of_work(options) | {"grad-accum": 1}
+    program = program_folder(options.bin) / "ddptrain"
+
+    def kept(**others: Any) -> float:
+        try:
+            return describe(program, flags | others, options.ddptrain_flags).memory_bytes
+        except NotDescribed:  # as where the data have fewer samples
+            return math.inf
+
+    batch, there_gb = max(round(answer.planned[0].case.batch), 1), options.memory or GPUS[options.gpu].memory_gb
+    fit = memory_fit(kept, batch, there_gb, answer.work.units_per_sample > 1)
+    return fit if 0.0 < fit.kept_gb < math.inf else None
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def document(answer: Answer) -> dict[str, Any]:
+    first, target = answer.planned[0].case, answer.options.target
+    rule = rule_of_thumb(first)
+    result: dict[str, Any] = {
+        "case": dataclasses.asdict(first),
+        "rule_of_thumb": dataclasses.asdict(rule),
+        "links": [
+            {"link": name, "bandwidth_gbs": gbs, "seconds": rule.seconds_at(gbs)} for name, gbs in all_links().items()
+        ],
+        "predictions": [dataclasses.asdict(planned.prediction) for planned in answer.planned],
+        "memory": dataclasses.asdict(answer.memory) | {"fits": answer.memory.fits} if answer.memory else None,
+        "left_out": [{"nodes": nodes, "reason": reason} for nodes, reason in answer.left_out.items()],
+    }
+    if target is not None:
+        needed = [
+            {"nodes": p.case.nodes, "gpus": p.case.gpus, "achieved_gbs": p.needed_gbs, "would_be_enough": p.remedies}
+            for p in answer.planned
+        ]
+        result["target"] = {"efficiency": target, "needed_gbs": needed}
+    if answer.calibration is not None:
+        result["calibration"] = dataclasses.asdict(answer.calibration)
+        result["compared"] = [dataclasses.asdict(c) for c in answer.compared]
+    return result

@@ -1,0 +1,192 @@
+"""What ddpplan prints."""
+
+import argparse
+import dataclasses
+import math
+import pathlib
+
+from ddptools.common.table import Table, to_text
+from ddptools.plan.calibration import Calibration, Compared
+from ddptools.plan.hardware import GBS_PER_GBIT, LINKS_GBS, NETWORKS_GBIT, OF_A_NODE
+from ddptools.plan.memory import MemoryFit
+from ddptools.plan.prediction import Case, NetworkFit, Prediction, rule_of_thumb
+from ddptools.results.description import Description
+
+
+@dataclasses.dataclass
+class Planned:
+    case: Case
+    prediction: Prediction
+    needed_gbs: float | None = None  # with --target; None: no bandwidth is enough
+    remedies: list[str] = dataclasses.field(default_factory=list)  # what then would be
+
+
+@dataclasses.dataclass
+class Answer:
+    options: argparse.Namespace
+    calibration: Calibration | None
+    work: Description
+    planned: list[Planned] = dataclasses.field(default_factory=list)
+    left_out: dict[int, str] = dataclasses.field(default_factory=dict)  # reasons, by numbers of nodes
+    memory: MemoryFit | None = None  # of the first case; none for --params
+    compared: list[Compared] = dataclasses.field(default_factory=list)
+
+
+def text_of(answer: Answer) -> str:
+    parts = [heading(answer), links_text(answer.planned[0].case), steps_text(answer)]
+    if answer.options.target is not None:
+        parts.append(target_text(answer))
+    if answer.compared:
+        parts.append(compared_text(answer.compared))
+    return "\n".join(parts)
+
+
+def three_digits(value: float) -> str:
+    """Three significant ones (all of those before the point), never as a power of ten."""
+    if value == 0.0 or not math.isfinite(value):
+        return f"{value:.0f}"
+    return f"{value:.{max(2 - math.floor(math.log10(abs(value))), 0)}f}"
+
+
+def heading(answer: Answer) -> str:
+    options, case = answer.options, answer.planned[0].case
+    rule = rule_of_thumb(case)
+    name = answer.work.model if options.params is not None else pathlib.Path(options.model).stem
+    gradients = three_digits(case.work.gradient_bytes / 1e9)
+    work, seconds = three_digits(rule.tflop_per_gpu), three_digits(rule.compute_seconds)
+    moved, exactly = three_digits(rule.bytes_to_move / 1e9), three_digits(rule.exact_bytes_to_move / 1e9)
+    size = f"{case.work.parameters / 1e9:.4g} B parameters"
+    lines = [
+        ("Model", f"{name}: {size}, {case.work.gradient_dtype} gradients of {gradients} GB"),
+        ("Compute", f"{work} TFLOP per GPU and step, {seconds} s at {three_digits(case.tflops)} TFLOP/s"),
+        ("", f"({case.gpus} GPUs, {case.batch:g} samples each; {compute_source(answer)})"),
+        ("To move", f"{moved} GB, twice the gradients (exactly 2 (W-1)/W: {exactly} GB)"),
+        *((("Memory", answer.memory.text()),) if answer.memory else ()),
+        *(("Network", text) for text in networks(answer)),
+    ]
+    return "".join(f"{name:<10}{text}\n" for name, text in lines)
+
+
+def compute_source(answer: Answer) -> str:
+    if answer.options.tflops:
+        return "rate as given"
+    points = answer.calibration.compute.alike(answer.work) if answer.calibration else []
+    if not points:
+        return "rate assumed: half of the peak"
+    batch = answer.planned[0].case.batch
+    runs = {p.batch: f"{p.runs} run{'s' if p.runs > 1 else ''}" for p in points}
+    if batch in runs:
+        return f"measured at this batch, {runs[batch]}"
+    below, above = max(b for b in runs if b < batch), min(b for b in runs if b > batch)
+    return f"between batch {below:g} ({runs[below]}) and {above:g} ({runs[above]})"
+
+
+def networks(answer: Answer) -> list[str]:
+    """Which one the steps within a node, and those of several nodes, were predicted with."""
+    said = {}
+    for case in (planned.case for planned in answer.planned):
+        where = "within a node" if case.nodes == 1 else "between nodes"
+        if case.gpus > 1:
+            how = measured_network(case.fit, answer) if case.fit else assumed_network(case, answer)
+            apart = case.work.hierarchical == "off"
+            mpi = "each rank sends for itself (--hierarchical off)" if apart else "the ranks of a node add up first"
+            said.setdefault(where, f"{where}: {how}{f'; {mpi}' if case.over_mpi else ''}")
+        if case.interference:
+            said["beside"] = f"a second beside compute makes compute {three_digits(case.interference)} s longer"
+        if case.fused_sum_us is not None:
+            us = three_digits(case.fused_sum_us)
+            said.setdefault("fused", f"sum and update of the last bucket in one kernel: {us} us, measured")
+    return list(said.values())
+
+
+def measured_network(fit: NetworkFit, answer: Answer) -> str:
+    latency = f"{three_digits(fit.base_us)} us + {three_digits(fit.per_rank_us)} us per rank"
+    ranks = f"{fit.least_ranks}" if fit.least_ranks == fit.most_ranks else f"{fit.least_ranks} to {fit.most_ranks}"
+    beyond = any(p.case.fit is fit and p.case.gpus > fit.most_ranks for p in answer.planned)
+    points = f"{fit.points} all-reduce{'s' if fit.points > 1 else ''} of {ranks} ranks"
+    points += "; more are extrapolated" if beyond else ""
+    return f"measured, {latency}, busbw {three_digits(fit.busbw_gbs)} GB/s ({points})"
+
+
+def assumed_network(case: Case, answer: Answer) -> str:
+    not_measured = "not measured; " if answer.calibration else ""
+    gbs, of = (case.intra_gbs, "a GPU") if case.nodes == 1 else (case.inter_gbs, "a node")
+    achievable = f"{100 * answer.options.achievable:g}% of what is advertised"
+    return f"{not_measured}NCCL's cost model, {three_digits(gbs)} GB/s of {of} ({achievable})"
+
+
+def links_text(case: Case) -> str:
+    rows = []
+    rule = rule_of_thumb(case)
+    for name, gbs in all_links().items():
+        seconds = rule.seconds_at(gbs)
+        achieved = f"{three_digits(seconds / 0.9)} to {three_digits(seconds / 0.8)}"
+        bound = "communication" if seconds > rule.compute_seconds else "compute"
+        rows.append([name, f"{gbs:g}", three_digits(seconds), achieved, bound])
+    header = ["link", "GB/s", "s at that rate", "s at 90 to 80% of it", "bound by"]
+    return to_text(Table("Without latency and overlap, over one link:", header, rows))
+
+
+def all_links() -> dict[str, float]:
+    """GB/s, advertised."""
+    return LINKS_GBS | {f"{name} ({gbit:g} Gbit/s)": gbit * GBS_PER_GBIT for name, gbit in NETWORKS_GBIT.items()}
+
+
+def steps_text(answer: Answer) -> str:
+    rows = []
+    for p, batch in ((planned.prediction, planned.case.batch) for planned in answer.planned):
+        seconds = (p.compute_seconds, p.communication_seconds, p.exposed_seconds, p.step_seconds)
+        compute, communication, exposed, step = (three_digits(1e3 * value) for value in seconds)
+        rows.append([str(p.nodes), str(p.gpus), f"{batch:g}", compute, communication,
+                     f"{p.algorithm} {p.protocol}".strip(), exposed, step, three_digits(p.samples_per_second),
+                     f"{100 * p.efficiency:.1f}%", p.bound])  # fmt: skip
+    header = ["nodes", "GPUs", "batch", "compute ms", "all-reduce ms", "by", "exposed ms", "step ms", "samples/s",
+              "efficiency", "bound by"]  # fmt: skip
+    text = to_text(Table("Steps:", header, rows))
+    for reason in dict.fromkeys(answer.left_out.values()):
+        nodes = ", ".join(str(n) for n, why in answer.left_out.items() if why == reason)
+        text += f"Left out: {nodes} nodes, because {reason}\n"
+    return text
+
+
+def target_text(answer: Answer) -> str:
+    rows, notes = [], ""
+    for case, needed, would in ((p.case, p.needed_gbs, p.remedies) for p in answer.planned):
+        within = case.nodes == 1
+        unit, factor = ("GB/s", 1.0) if within else ("Gbit/s", 1.0 / GBS_PER_GBIT)
+        cells = ["nothing to send", "", ""] if needed == 0.0 else ["none is enough", "", ""]
+        if needed:
+            advertised = needed / answer.options.achievable
+            rates = [f"{three_digits(gbs * factor)} {unit}" for gbs in (needed, advertised)]
+            cells = [*rates, enough_link(case, advertised)]
+        rows.append([str(case.nodes), str(case.gpus), *cells])
+        if needed is None:
+            why = "latency" if within else "latency, or the links within a node"
+            enough = f"enough would be: {'; or '.join(would)}" if would else "nor a larger batch or other buckets"
+            notes += f"{case.nodes} node{'' if within else 's'}: no bandwidth is, because of {why}; {enough}\n"
+    caption = f"For {100 * answer.options.target:g}% (per GPU on one node, per node on several):"
+    header = ["nodes", "GPUs", "needed, achieved", "needed, advertised", "enough"]
+    return to_text(Table(caption, header, rows)) + notes
+
+
+def enough_link(case: Case, advertised_gbs: float) -> str:
+    """The least of its kind that has this rate: within a node the GPUs' NVLink or PCIe, between nodes adapters."""
+    if case.nodes == 1:
+        fitting = [name for name, gbs in LINKS_GBS.items() if name.startswith(case.link) and gbs >= advertised_gbs]
+        return min(fitting, key=LINKS_GBS.__getitem__, default=f"no {case.link} known")
+    adapters = {name: gbit * GBS_PER_GBIT for name, gbit in NETWORKS_GBIT.items() if name not in OF_A_NODE}
+    fitting = [name for name, gbs in adapters.items() if gbs >= advertised_gbs]
+    name = min(fitting, key=adapters.__getitem__, default=max(adapters, key=adapters.__getitem__))
+    return f"{math.ceil(advertised_gbs / adapters[name])} x {name}"
+
+
+def compared_text(compared: list[Compared]) -> str:
+    rows = []
+    for c in sorted(compared, key=lambda c: (c.nodes, c.gpus, c.batch)):
+        measured = f"{100 * c.measured_efficiency:.1f}%" if c.measured_efficiency else ""
+        rows.append([str(c.gpus), str(c.nodes), f"{c.batch:g}", three_digits(c.predicted.samples_per_second),
+                     three_digits(c.measured_per_second), f"{100 * c.error:+.1f}%",
+                     f"{100 * c.predicted.efficiency:.1f}%", measured])  # fmt: skip
+    caption = "The runs of the calibration, predicted with their own one-rank baselines, and measured:"
+    header = ["ranks", "nodes", "batch", "predicted samples/s", "measured", "error", "efficiency", "measured"]
+    return to_text(Table(caption, header, rows))

@@ -1,0 +1,105 @@
+"""ddpreport: one page that explains the results of sweeps, or draws training runs."""
+
+import argparse
+import collections
+import pathlib
+import sys
+
+from ddptools.common.arguments import Parser, path
+from ddptools.common.files import write_atomically, write_bytes_atomically
+from ddptools.common.programs import program_folder
+from ddptools.page.blocks import Block, pictures_of
+from ddptools.page.render import to_html, to_markdown
+from ddptools.pictures.charts import KINDS
+from ddptools.report.flight import report_flight
+from ddptools.report.sweeps.experiment import load
+from ddptools.report.sweeps.page import blocks_of, title_of
+from ddptools.report.trace.picture import report_trace
+from ddptools.report.training.page import blocks_of_runs, title_of_runs
+from ddptools.report.training.runs import are_runs, load_runs
+from ddptools.results.description import complete, defaults_of
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="ddpreport", description="Writes an HTML page, which needs no network, about results of ddpsweep or "
+        "runs of ddptrain --metrics. --trace draws the timeline of a run. --flight explains why a run ended with a "
+        "timeout.",
+    )
+    add = parser.add_argument
+    add("results", nargs="*", type=path,
+        help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics")  # fmt: skip
+    add("--out", type=path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png file")
+    add("--png", type=path, metavar="DIR", help="also write the pictures as PNG")
+    add("--md", type=path, metavar="FILE", help="also write the report as Markdown (with the pictures of --png)")
+    add("--title", help="title of the page")
+    add("--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results")
+    add("--flight", type=path, metavar="DIR",
+        help="explain the flight records of ddptrain --flight, instead of results")  # fmt: skip
+    add("--bin", type=path, metavar="DIR",
+        help="folder of ddptrain, for results without a description (the folder of ddpreport, else build/bin)")  # fmt: skip
+    add("--step", type=int, metavar="N", help="draw only this step of the trace, counted from 0")
+    arguments = parser.parse_args(argv)
+    if arguments.flight is not None:
+        others = (arguments.results, arguments.trace, arguments.out, arguments.png, arguments.md, arguments.step)
+        if any(other not in (None, []) for other in others):
+            parser.error("--flight stands alone")
+        return arguments
+    if arguments.trace is None and not arguments.results:
+        parser.error("give results of ddpsweep, files of ddptrain --metrics, --trace FILE or --flight DIR")
+    if arguments.trace is None and arguments.out is not None and arguments.out.suffix in KINDS:
+        parser.error(f"--out {arguments.out}: the page is HTML; --png DIR writes its pictures")
+    if arguments.trace is None and arguments.step is not None:
+        parser.error("--step belongs to --trace")
+    if arguments.trace is not None and (arguments.results or arguments.png or arguments.md):
+        parser.error("--trace stands alone: results, --png and --md belong to a page")
+    return arguments
+
+
+def unique_names(blocks: list[Block]) -> None:
+    """Pictures of experiments with the same title get names of their own."""
+    seen: collections.Counter[str] = collections.Counter()
+    for picture in pictures_of(blocks):
+        name = picture.name
+        seen[name] += 1
+        picture.name += f"-{seen[name]}" if seen[name] > 1 else ""
+
+
+def write_pictures(folder: pathlib.Path, blocks: list[Block]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in pictures_of(blocks):
+        write_bytes_atomically(folder / f"{picture.name}.png", picture.png)
+
+
+def main(argv: list[str]) -> int:
+    arguments = parse_arguments(argv)
+    if arguments.flight is not None:
+        return report_flight(arguments.flight)
+    if arguments.trace is not None:
+        return report_trace(arguments.trace, arguments.out, arguments.step)
+    if are_runs(arguments.results):
+        runs = load_runs(arguments.results)
+        return write_report(arguments, title_of_runs(runs), blocks_of_runs(runs), f"{len(runs)} training runs")
+    results = load(arguments.results)
+    runs = [run for experiment in results.experiments for run in experiment.runs]
+    program = program_folder(arguments.bin) / "ddptrain"
+    complete((run.record for run in runs), program)
+    for experiment in results.experiments:
+        experiment.defaults = defaults_of(program, experiment.cases[0].settings)
+    for note in results.notes:
+        print(f"ddpreport: {note}", file=sys.stderr)
+    told = f"{len(results.experiments)} experiments, {len(runs)} runs"
+    return write_report(arguments, title_of(results.experiments), blocks_of(results), told)
+
+
+def write_report(arguments: argparse.Namespace, title: str, blocks: list[Block], told: str) -> int:
+    out = arguments.out or pathlib.Path("report.html")
+    title = arguments.title or title
+    unique_names(blocks)
+    if arguments.png:
+        write_pictures(arguments.png, blocks)
+    if arguments.md:
+        write_atomically(arguments.md, to_markdown(title, blocks, arguments.md, arguments.png))
+    write_atomically(out, to_html(title, blocks))
+    print(f"{out}: {told}")
+    return 0

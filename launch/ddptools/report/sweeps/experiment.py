@@ -1,0 +1,292 @@
+"""Results of sweeps as a report needs them: experiments of cases of runs. Whatever is damaged is left out and noted."""
+
+import dataclasses
+import json
+import pathlib
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ddptools.common.errors import UsageError
+from ddptools.common.files import Record, from_json, read_records
+from ddptools.common.text import setting_text
+from ddptools.common.values import finite, grouped, list_of, median_of, positive, setting_value, table_of
+from ddptools.results.run import PASSES, PLACEMENT, WORKLOAD, Run, bench_choices, make_run, nccl_of, varied
+
+NCCL_CHOICES = ("algorithm", "protocol", "channels", "transport")
+
+
+@dataclasses.dataclass
+class Case:
+    key: str
+    settings: dict[str, str]
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    failures: list[Record] = dataclasses.field(default_factory=list)  # failed, timeout, skipped, or without a number
+    emulated: bool = False
+
+    @property
+    def rates(self) -> list[float]:
+        return [run.rate for run in self.runs]
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def ranks(self) -> int:
+        text = self.settings.get("ranks", "")
+        return int(text) if text.isdecimal() and len(text) < 9 else 0
+
+    def medians(self, name: str) -> float | None:
+        return median_of(finite(run.summary.get(name)) for run in self.runs)
+
+    def half_width(self, name: str) -> float | None:
+        """Half of the 95% interval of a field of the summaries, of several runs the widest; None where one has none."""
+        widths = [finite(run.summary.get(f"{name}_half_width")) for run in self.runs]
+        known = [width for width in widths if width is not None]
+        return max(known) if known and len(known) == len(widths) else None
+
+    def nccl(self) -> tuple[str, ...] | None:
+        """What NCCL chose, the same in all runs or joined with /; None where NCCL was not used."""
+        used = [told for run in self.runs if (told := nccl_of(run))]
+        if not used:
+            return None
+        return tuple("/".join(dict.fromkeys(str(u.get(name, "unknown")) for u in used)) for name in NCCL_CHOICES)
+
+    def told(self, name: str) -> str:
+        """A text of the summaries, the same in all runs or joined with /; empty where none has it."""
+        texts = (run.summary.get(name) for run in self.runs)
+        return "/".join(dict.fromkeys(text for text in texts if isinstance(text, str) and text))
+
+    def choices(self) -> dict[float, tuple[str, str]]:
+        """NCCL's algorithm and protocol by bytes of a call, where the last run says it."""
+        return bench_choices(self.runs[-1].bench) if self.runs else {}
+
+    def buckets(self) -> list[Any]:
+        """In which the first run sent its gradients, as its description lists them; empty where it does not."""
+        return list_of(table_of(self.runs[0].summary.get("description")).get("buckets")) if self.runs else []
+
+    def gpus_used(self) -> str:
+        """Indices of the GPUs that a selection stood for, joined by commas; empty where that is not known."""
+        used = self.runs[0].record.get("gpus_used") if self.runs else None
+        return ",".join(map(str, used)) if isinstance(used, list) else ""
+
+    @property
+    def trains(self) -> bool:
+        """Whether its ranks communicate: without, it is a ceiling and no competitor."""
+        return self.settings.get("overlap") != "none"
+
+    def hashes(self) -> set[str]:
+        return {str(run.summary["parameter_hash"]) for run in self.runs if run.summary.get("parameter_hash")}
+
+
+@dataclasses.dataclass
+class Experiment:
+    source: pathlib.Path
+    sweep: str
+    product: str
+    description: str
+    notes: list[str]  # what ddpsweep added to the settings
+    cases: list[Case]
+    variables: set[str]  # settings that are environment variables
+    machines: list[dict[str, Any]]  # different ones, where a sweep went on elsewhere
+    versions: list[str]
+    defaults: dict[str, str] = dataclasses.field(default_factory=dict)  # of flags, as far as they are known
+
+    def __post_init__(self) -> None:
+        self.varied = varied([case.settings for case in self.cases])
+        self.tuned = [name for name in self.varied if name not in WORKLOAD and name not in PLACEMENT]
+
+    @property
+    def title(self) -> str:
+        return self.sweep if self.product == "main" else f"{self.sweep}: {self.product}"
+
+    @property
+    def measured(self) -> list[Case]:
+        return [case for case in self.cases if case.runs]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for case in self.cases for run in case.runs]
+
+    @property
+    def records(self) -> list[Record]:
+        """Of all runs, the failed ones too."""
+        return [record for case in self.cases for record in [run.record for run in case.runs] + case.failures]
+
+    @property
+    def unit(self) -> str:
+        return self.measured[0].runs[0].unit if self.measured else ""
+
+    def label(self, case: Case, names: list[str] | None = None) -> str:
+        """The case in words, by the settings that are named; emulated ones say so."""
+        names = self.varied if names is None else names
+        text = ", ".join(setting_text(name, case.settings.get(name, "")) for name in names)
+        mark = " (emulated)" if case.emulated else ""
+        return (text or self.product) + mark
+
+    def contexts(self, names: list[str]) -> list[tuple[str, list[Case]]]:
+        """Measured cases that differ in nothing but `names`; with what they share, in words."""
+        shared = [name for name in self.varied if name not in names]
+        groups = grouped((tuple(case.settings.get(name, "") for name in shared), case) for case in self.measured)
+        return [(", ".join(map(setting_text, shared, key)), cases) for key, cases in groups.items()]
+
+    def references(self) -> dict[str, Case]:
+        """By the key of a case, what it is compared with: of the same workload and, where settings were tuned, of the
+        same placement too. Cases that nothing compares are left out."""
+        names = self.tuned or [name for name in self.varied if name in PLACEMENT]
+        found = {}
+        for _, cases in self.contexts(names):
+            if len(cases) > 1:
+                found |= dict.fromkeys((case.key for case in cases), self.reference(cases))
+        return found
+
+    def reference(self, cases: list[Case]) -> Case:
+        """What the others are compared with: of those that train, the first with the most settings at their defaults
+        (of a variable: not set)."""
+        trained = [case for case in cases if case.trains] or cases
+        return max(trained, key=self._settings_at_default)
+
+    def _settings_at_default(self, case: Case) -> int:
+        defaults = {name: "" if name in self.variables else self.defaults.get(name) for name in self.tuned}
+        return sum(case.settings.get(name, "") == default for name, default in defaults.items())
+
+
+@dataclasses.dataclass
+class Results:
+    experiments: list[Experiment]
+    topologies: dict[pathlib.Path, dict[str, Any]]  # by source
+    notes: list[str]  # what was damaged or is missing
+
+
+@dataclasses.dataclass
+class Plan:
+    """Of a sweep; empty where its file is missing or damaged."""
+
+    sweep: str
+    description: str
+    repeats: int
+    products: dict[str, str]  # by the keys of the cases, in their order
+
+
+def load(paths: list[pathlib.Path]) -> Results:
+    results = Results([], {}, [])
+    for path in paths:
+        file = (path / "results.jsonl" if path.is_dir() else path).absolute()
+        if not file.is_file():
+            raise UsageError(f"{path}: " + ("no results.jsonl in this folder" if path.is_dir() else "no such file"))
+        bad_lines: list[int] = []
+        records = list(read_records(file, bad_lines, needed="case"))
+        if bad_lines and not records and not path.is_dir():
+            raise UsageError(f"{path}: not a line of this file is a run of ddpsweep: give its folder or results.jsonl")
+        plan = _plan(_json_table(file.with_name("plan.json")))
+        results.notes += [f"{file.parent.name}: {note}" for note in _notes(records, bad_lines, plan)]
+        results.experiments += _experiments(file, records, plan)
+        if topology := _json_table(file.with_name("topology.json")):
+            results.topologies[file] = topology
+    return results
+
+
+def _json_table(path: pathlib.Path) -> dict[str, Any]:
+    return table_of(from_json(path.read_bytes())) if path.is_file() else {}
+
+
+def _plan(table: dict[str, Any]) -> Plan:
+    products = {str(case.get("case")): str(case.get("product")) for case in map(table_of, list_of(table.get("cases")))}
+    repeats = int(positive(table.get("repeats")) or 0)
+    return Plan(str(table.get("sweep")), str(table.get("description", "")), repeats, products)
+
+
+def _notes(records: list[Record], bad_lines: list[int], plan: Plan) -> Iterator[str]:
+    if bad_lines:
+        numbers = ", ".join(map(str, bad_lines[:5])) + (", ..." if len(bad_lines) > 5 else "")
+        lines = f"{len(bad_lines)} line{'s' if len(bad_lines) > 1 else ''}"
+        yield f"{lines} could not be read and left out (line {numbers})"
+    runs = [(str(record.get("case")), str(record.get("repeat"))) for record in records]
+    done, planned = len({run for run in runs if run[0] in plan.products}), len(plan.products) * plan.repeats
+    if not records:
+        yield "no runs recorded"
+    elif done < planned:
+        yield f"partial: {done} of {planned} planned runs are there (ddpsweep --resume goes on)"
+    stale = sum(case not in plan.products for case, _ in runs) if plan.products else 0
+    if stale:
+        yield f"{stale} of the runs are of an earlier plan: the sweep was changed since"
+
+
+def _experiments(file: pathlib.Path, records: list[Record], plan: Plan) -> list[Experiment]:
+    latest: dict[tuple[str, ...], Record] = {}
+    for record in records:  # a run that was made again replaces the earlier one
+        latest[tuple(str(record.get(name)) for name in ("sweep", "product", "case", "repeat"))] = record
+    groups = grouped((key[:2], record) for key, record in latest.items())
+    products = list(dict.fromkeys(plan.products.values()))
+    names = sorted(groups, key=lambda n: products.index(n[1]) if n[1] in products else len(products))
+    return [_experiment(file, *name, groups[name], plan) for name in names]
+
+
+def _experiment(file: pathlib.Path, sweep: str, product: str, records: list[Record], plan: Plan) -> Experiment:
+    order = {key: place for place, key in enumerate(plan.products)}
+    cases: dict[str, Case] = {}
+    variables: set[str] = set()
+    for record in records:
+        key = str(record.get("case"))
+        settings = {str(k): setting_value(v) for k, v in table_of(record.get("settings")).items()}
+        case = cases.setdefault(key, Case(key, settings))
+        variables.update(map(str, list_of(record.get("variables"))))
+        run = make_run(record)
+        case.emulated |= record.get("emulated") is True
+        (case.failures if run is None else case.runs).append(record if run is None else run)
+    _keep_one_unit(cases)
+    ordered = sorted(cases.values(), key=lambda c: (order.get(c.key, len(order)), _natural(c)))
+    return Experiment(
+        source=file,
+        sweep=sweep,
+        product=product,
+        description=plan.description if plan.sweep == sweep else "",
+        notes=_different(str(note) for record in records for note in list_of(record.get("notes"))),
+        cases=ordered,
+        variables=variables,
+        machines=_different(table_of(record.get("machine")) for record in records),
+        versions=_different(str(record["versions"]) for record in records if record.get("versions")),
+    )
+
+
+def _different(values: Iterable[Any]) -> list[Any]:
+    return list({json.dumps(value, sort_keys=True): value for value in values if value}.values())
+
+
+def _natural(case: Case) -> list[tuple[int, float, str]]:
+    def part(text: str) -> tuple[int, float, str]:
+        try:
+            return (0, float(text), "")
+        except ValueError:
+            return (1, 0.0, text)
+
+    return [part(text) for text in case.settings.values()]
+
+
+def _keep_one_unit(cases: dict[str, Case]) -> None:
+    """Numbers of different units cannot be compared; the most frequent stays, the others count as failures."""
+    units = [run.unit for case in cases.values() for run in case.runs]
+    if len(set(units)) < 2:
+        return
+    unit = statistics.mode(units)
+    for case in cases.values():
+        case.failures += [r.record | {"reason": f"measured in {r.unit}"} for r in case.runs if r.unit != unit]
+        case.runs = [r for r in case.runs if r.unit == unit]
+
+
+Series = list[tuple[float, Case]]
+
+
+def series_over_ranks(experiment: Experiment) -> list[tuple[str, Series]]:
+    """None where the rates are not of all ranks together, or all of one number of ranks."""
+    is_scaling = "ranks" in experiment.varied and experiment.unit != PASSES
+    return series_over(experiment, "ranks", lambda case: case.ranks) if is_scaling else []
+
+
+def series_over(experiment: Experiment, name: str, key: Callable[[Case], float]) -> list[tuple[str, Series]]:
+    """Cases along a numeric setting, one series per value of everything else."""
+    return [
+        (context or experiment.product, sorted(((key(case), case) for case in cases), key=lambda point: point[0]))
+        for context, cases in experiment.contexts([name])
+    ]

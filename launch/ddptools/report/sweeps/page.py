@@ -1,0 +1,95 @@
+"""The page that explains the results of sweeps."""
+
+import itertools
+import json
+import pathlib
+
+from ddptools.common.files import short_names
+from ddptools.common.values import grouped
+from ddptools.page.blocks import Block, Heading, HowToRead, Notes, Summary, Warnings
+from ddptools.pictures.charts import Picture
+from ddptools.pictures.figures import topology_pictures
+from ddptools.report.sweeps.answers import answers, limited
+from ddptools.report.sweeps.experiment import Experiment, Results
+from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
+from ddptools.report.sweeps.numerics import UNEXPLAINED, choices, numerics
+from ddptools.report.sweeps.plots import lost_time_picture, pictures
+from ddptools.report.sweeps.summary import MOST_ANSWERS, entry_of, measured_on, warnings_of
+from ddptools.report.sweeps.tables import failures, machine_table, tables
+
+MOST_EXPERIMENTS = 50
+
+
+def blocks_of(results: Results) -> list[Block]:
+    blocks: list[Block] = [Notes(results.notes)] if results.notes else []
+    if not results.experiments:
+        return [*blocks, "There are no runs in these results yet."]
+    shown = results.experiments[:MOST_EXPERIMENTS]
+    everywhere = measured_on(shown)
+    entries, sections = [], []
+    for experiment, title in zip(shown, titles_of(shown)):
+        first, *drawn = pictures(experiment) or [None]
+        facts = measured_on([experiment])
+        entries.append(entry_of(experiment, title, "" if facts == everywhere else facts, first))
+        sections += [Heading(2, title), *experiment_blocks(experiment, drawn)]
+    blocks += [Summary(entries), *sections]
+    left = len(results.experiments) - MOST_EXPERIMENTS
+    if left > 0:
+        blocks.append(f"{left} more experiments are left out: give fewer results at a time.")
+    return [*blocks, Heading(2, "Machine"), machine_table(shown), *machine_pictures(results), HowToRead()]
+
+
+def title_of(experiments: list[Experiment]) -> str:
+    names = list(dict.fromkeys(experiment.sweep for experiment in experiments))
+    name = ", ".join(names) if len(names) < 4 else f"{len(names)} sweeps"
+    return " on ".join(filter(None, [name, measured_on(experiments)])) or "Measurements"
+
+
+def titles_of(experiments: list[Experiment]) -> list[str]:
+    """Different ones: those that several experiments share say their folder, as far as it tells them apart."""
+    titles = [experiment.title for experiment in experiments]
+    for title, alike in grouped(zip(titles, range(len(titles)))).items():
+        folders = short_names([experiments[i].source.parent for i in alike]) if len(alike) > 1 else []
+        for i, folder in zip(alike, folders):
+            titles[i] = f"{title} in {folder}"
+    return titles
+
+
+def machine_pictures(results: Results) -> list[Block]:
+    """A machine that several results share is drawn once."""
+    machines: dict[str, pathlib.Path] = {}
+    for source, topology in results.topologies.items():
+        machines.setdefault(json.dumps(topology, sort_keys=True), source.parent)
+    drawn = (topology_pictures(json.loads(text), folder.name or "topology") for text, folder in machines.items())
+    return list(itertools.chain.from_iterable(drawn))
+
+
+def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Block]:
+    """`drawn`: its pictures, without the one of the summary."""
+    blocks: list[Block] = [Notes(experiment.notes)] if experiment.notes else []
+    emulated = [case for case in experiment.cases if case.emulated]
+    if emulated:
+        how = ", ".join(dict.fromkeys(_emulation(case.runs, case.failures) for case in emulated))
+        blocks.append(Notes([f"Nodes were emulated on one machine ({how}): numbers marked emulated are no network's."]))
+    same = numerics(experiment)
+    warned = warnings_of(experiment) + [line for line in same if UNEXPLAINED in line]
+    blocks += [Warnings(warned)] if warned else []
+    further = answers(experiment)[MOST_ANSWERS:]
+    if further:
+        blocks += [Heading(3, "In words"), *limited(answer.sentence for answer in further)]
+    if experiment.measured:
+        blocks += [Heading(3, "Measured"), *tables(experiment), *drawn]
+    lost = losses(experiment)
+    if lost:
+        blocks += [Heading(3, "Where the time went"), lost_time_words(lost), lost_time_picture(experiment, lost)]
+        blocks += [lost_time_table(lost)]
+    explained = [line for line in same if line not in warned]
+    for heading, lines in (("What NCCL chose", choices(experiment)), ("Numerics", explained)):
+        blocks += [Heading(3, heading), *lines] if lines else []
+    failed = failures(experiment)
+    return [*blocks, Heading(3, "Failed and skipped"), failed] if failed.rows else blocks
+
+
+def _emulation(runs: list, failed: list) -> str:
+    records = [run.record for run in runs] + failed
+    return next((str(r["emulation"]) for r in records if r.get("emulation")), "emulation unknown")

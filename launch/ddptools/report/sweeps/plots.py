@@ -1,0 +1,165 @@
+"""The pictures of an experiment."""
+
+import statistics
+from collections.abc import Iterator
+
+from ddptools.common.text import measured, number, size_text
+from ddptools.common.values import number_of
+from ddptools.pictures.charts import COLORS, GRAY, Bar, Bars, Curves, Line, Picture
+from ddptools.pictures.figures import draw_bars, draw_curves
+from ddptools.report.sweeps.answers import efficiencies
+from ddptools.report.sweeps.experiment import Case, Experiment, Series, series_over, series_over_ranks
+from ddptools.report.sweeps.lost_time import Loss, part_names, time_unit
+from ddptools.report.sweeps.noise import Effects
+from ddptools.report.sweeps.tables import busbw_gbs_by_bytes, operation
+from ddptools.results.run import PLACEMENT
+
+NUMERIC = ("batch", "bucket-mb", "last-bucket-kb", "comm-ctas", "grad-accum", "seq")
+MOST_SERIES = 10
+MOST_CURVES = 16  # of bus bandwidth
+DASHES = (None, (6, 3), (2, 2), (8, 3))
+MOST_POINTS = 200  # of a series
+MOST_BARS = 24
+
+
+def pictures(experiment: Experiment) -> list[Picture]:
+    return [*_scaling(experiment), *_numeric(experiment), *_cases(experiment), *_bus_bandwidth(experiment)]
+
+
+def _lines(series: list[tuple[str, Series]], names: list[str]) -> Iterator[Line]:
+    """A line for each series, over `names` of numbers; of each case the median with the smallest and the largest."""
+    for (label, points), color in zip(series, COLORS):
+        rows = [(float(names.index(f"{x:g}")), *_middle(case.rates)) for x, case in points]
+        mark = " (emulated)" if any(case.emulated for _, case in points) else ""
+        yield Line(label + mark, rows, color)
+
+
+def _names(series: list[tuple[str, Series]]) -> list[str]:
+    return [f"{value:g}" for value in sorted({x for _, points in series for x, _ in points})]
+
+
+def _middle(values: list[float]) -> tuple[float, float, float]:
+    return statistics.median(values), min(values), max(values)
+
+
+def _caption(experiment: Experiment, text: str, left_out: int = 0) -> str:
+    left = f" {left_out} more are left out." if left_out > 0 else ""
+    emulated = " Nodes are emulated where marked." if any(case.emulated for case in experiment.measured) else ""
+    return f"{text}{left}{emulated}"
+
+
+def _scaling(experiment: Experiment) -> list[Picture]:
+    series = series_over_ranks(experiment)
+    shown = [(name, points) for name, points in series if len(points) > 1][:MOST_SERIES]
+    if not shown:
+        return []
+    names = _names(shown)
+    lines = list(_lines(shown, names))
+    from_one = [(line, points) for line, (_, points) in zip(lines, shown) if points[0][1].ranks == 1]
+    ideal = [_ideal(line, points) for line, points in from_one]
+    text = f"Throughput of all ranks, median with smallest and largest{'; dashed: ideal' if ideal else ''}."
+    curves = Curves("ranks", experiment.unit, lines + ideal, names, is_logarithmic=True)
+    made = [draw_curves(curves, f"{experiment.title} ranks", _caption(experiment, text, len(series) - MOST_SERIES))]
+    return made + _efficiency(experiment, [points for _, points in from_one], [line for line, _ in from_one], names)
+
+
+def _ideal(line: Line, points: Series) -> Line:
+    one = points[0][1].rate
+    rows = [(place, *3 * (one * ranks,)) for (place, *_), (ranks, _) in zip(line.points, points)]
+    return Line(f"{line.label}, ideal", rows, line.color, (5, 4), has_dots=False)
+
+
+def _efficiency(experiment: Experiment, series: list[Series], lines: list[Line], names: list[str]) -> list[Picture]:
+    shown = []
+    for points, line in zip(series, lines):
+        one = points[0][1]
+        rows = [(float(names.index(f"{ranks:g}")), *_middle([100 * e for e in efficiencies(case, one)]))
+                for ranks, case in points[1:] if case.trains]  # fmt: skip
+        shown += [Line(line.label, rows, line.color)] if rows else []
+    if not shown:
+        return []
+    ends = (0.0, len(names) - 1.0)
+    shown.append(Line("ideal", [(x, 100.0, 100.0, 100.0) for x in ends], GRAY, (5, 4), False))
+    curves = Curves("ranks", "scaling efficiency, %", shown, names, from_zero=True)
+    caption = _caption(experiment, "Efficiency: (rate on W ranks / W) / rate of the run of one rank.")
+    return [draw_curves(curves, f"{experiment.title} efficiency", caption)]
+
+
+def _numeric(experiment: Experiment) -> list[Picture]:
+    made = []
+    for name in [name for name in NUMERIC if name in experiment.varied]:
+        series = series_over(experiment, name, lambda case, n=name: number_of(case.settings.get(n, "")))
+        shown = [(label, points[:: 1 + len(points) // MOST_POINTS]) for label, points in series if len(points) > 2]
+        shown = shown[:MOST_SERIES]
+        if not shown:
+            continue
+        names = _names(shown)
+        curves = Curves(name, experiment.unit, list(_lines(shown, names)), names, from_zero=True)
+        text = f"Throughput against {name}, median with smallest and largest."
+        caption = _caption(experiment, text, len(series) - MOST_SERIES)
+        made.append(draw_curves(curves, f"{experiment.title} {name}", caption))
+    return made
+
+
+def _cases(experiment: Experiment) -> list[Picture]:
+    names = [n for n in experiment.varied if n in PLACEMENT or (n in experiment.tuned and n not in NUMERIC)]
+    cases = experiment.measured[:MOST_BARS]
+    if not names or len(cases) < 2:
+        return []
+    effects = Effects(experiment)
+    bars, legend = [], {}
+    for case in cases:
+        effect = effects.of(case)
+        kind, color = _kind(case, effect is not None and effect.other is not None)
+        legend |= {kind: color}
+        against = effect.text if effect else "reference" if effects.references.get(case.key) is case else ""
+        text = f"{number(case.rate)}, {against}" if against else number(case.rate)
+        spread = (min(case.rates), max(case.rates)) if len(case.rates) > 1 else (0.0, 0.0)
+        bars.append(Bar(experiment.label(case), text, [(case.rate, color)], *spread))
+    text = f"Each case, {experiment.unit}, median with smallest and largest; against its reference."
+    caption = _caption(experiment, text, len(experiment.measured) - len(cases))
+    drawn = Bars(experiment.unit, bars, legend if len(legend) > 1 else {})
+    return [draw_bars(drawn, f"{experiment.title} cases", caption)]
+
+
+def _kind(case: Case, is_on_other_path: bool) -> tuple[str, str]:
+    if case.emulated:
+        return "emulated nodes", COLORS[1]
+    if not case.trains:
+        return "without any all-reduce", GRAY
+    return ("gradients by another path", COLORS[3]) if is_on_other_path else ("as the reference", COLORS[0])
+
+
+def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
+    cases = [case for case in experiment.measured if busbw_gbs_by_bytes(case)]
+    if not cases:
+        return []
+    shown = cases[:MOST_CURVES]
+    *others, last = experiment.varied or [""]
+    colors = list(dict.fromkeys(case.settings.get(last, "") for case in shown))
+    kinds = list(dict.fromkeys(tuple(case.settings.get(name, "") for name in others) for case in shown))
+    sizes = sorted({size for case in shown for size, _ in busbw_gbs_by_bytes(case)})
+    lines = []
+    for case in shown:
+        points = [(float(sizes.index(size)), rate, rate, rate) for size, rate in busbw_gbs_by_bytes(case)]
+        color = COLORS[colors.index(case.settings.get(last, "")) % len(COLORS)]
+        dashes = DASHES[kinds.index(tuple(case.settings.get(name, "") for name in others)) % len(DASHES)]
+        lines.append(Line(experiment.label(case), points, color, dashes))
+    caption = _caption(experiment, f"Bus bandwidth of {operation(cases)} against size.", len(cases) - len(shown))
+    curves = Curves("size", "bus bandwidth, GB/s", lines, list(map(size_text, sizes)), is_logarithmic=True)
+    return [draw_curves(curves, f"{experiment.title} bus bandwidth", caption)]
+
+
+def lost_time_picture(experiment: Experiment, found: list[Loss]) -> Picture:
+    shown = found[:MOST_BARS]
+    unit, factor = time_unit(shown)
+    names = part_names(shown)
+    baselines = " or ".join(dict.fromkeys(loss.baseline for loss in shown))
+    legend = {baselines: GRAY} | dict(zip(names, COLORS))
+    bars = []
+    for loss in shown:
+        seconds = [(loss.useful_seconds, GRAY)] + [(loss.part_seconds.get(n, 0.0), legend[n]) for n in names]
+        parts = [(max(0.0, 100 * part / loss.step_seconds), color) for part, color in seconds]
+        bars.append(Bar(loss.label, f"{measured(factor * loss.step_seconds)}\N{NO-BREAK SPACE}{unit}", parts))
+    caption = _caption(experiment, "Where the time of a step went, as shares of it. Behind a bar: the step's time.")
+    return draw_bars(Bars("share of a step, %", bars, legend), f"{experiment.title} lost time", caption)

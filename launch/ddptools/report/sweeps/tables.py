@@ -1,0 +1,292 @@
+"""Tables of an experiment, in the form in which such results are published."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ddptools.common.table import Table, spread
+from ddptools.common.text import measured, number, percent, size_text
+from ddptools.common.values import finite, median_of, table_of
+from ddptools.report.sweeps.answers import efficiencies
+from ddptools.report.sweeps.experiment import NCCL_CHOICES, Case, Experiment, Series, series_over_ranks
+from ddptools.report.sweeps.gradient_path import paths, sent_by
+from ddptools.report.sweeps.noise import Effect, Effects
+from ddptools.results.run import MOST_HALF_WIDTH, Run, bench_rows, gpus_of, is_too_noisy
+
+MOST_ROWS = 200
+MOST_COLUMNS = 8
+
+Column = tuple[str, Callable[[Case], str]]  # its head and its text
+
+
+def tables(experiment: Experiment) -> list[Table]:
+    made = [*_scaling(experiment), _cases(experiment), *_bus_bandwidth(experiment), *_choices(experiment)]
+    return [table for table in made if table.rows]
+
+
+def _mark(case: Case) -> str:
+    return " emulated" if case.emulated else ""
+
+
+def _scaling(experiment: Experiment) -> list[Table]:
+    """Ranks against rate, and efficiency where one rank was measured, for each of the other settings."""
+    result = []
+    for part in _parts(series_over_ranks(experiment)[: 4 * MOST_COLUMNS], MOST_COLUMNS // 2):
+        header = ["ranks"]
+        for name, points in part:
+            header += [f"{name}: {experiment.unit}", *(["efficiency"] if _one_rank(points) else [])]
+        rows = []
+        for ranks in sorted({case.ranks for _, points in part for _, case in points})[:MOST_ROWS]:
+            rows.append([str(ranks), *(cell for _, points in part for cell in _scaling_cells(ranks, points))])
+        caption = "Throughput of all ranks"
+        if "efficiency" in header:
+            caption += "; efficiency = (rate on W ranks / W) / rate of the run of one rank"
+        result.append(Table(f"{caption}.", header, rows))
+    return result
+
+
+def _parts(values: list, most: int) -> list[list]:
+    """No longer than `most`, and about as long as each other."""
+    size = math.ceil(len(values) / math.ceil(len(values) / most)) if values else 1
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+def _one_rank(points: Series) -> Case | None:
+    return next((case for _, case in points if case.ranks == 1), None)
+
+
+def _scaling_cells(ranks: int, points: Series) -> list[str]:
+    case, one = next((case for _, case in points if case.ranks == ranks), None), _one_rank(points)
+    rate = spread(case.rates) + _mark(case) if case else ""
+    if one is None:
+        return [rate]
+    return [rate, spread(efficiencies(case, one), percent) if case and ranks > 1 and case.trains else ""]
+
+
+def _cases(experiment: Experiment) -> Table:
+    """A row per case: what differs, the rate, and what belongs to it. Columns that no case fills are left out."""
+    shown = experiment.cases[:MOST_ROWS]
+    effects = Effects(experiment)
+    found = {case.key: effect for case in shown if case.runs and (effect := effects.of(case)) is not None}
+    columns = [(name, lambda case, name=name: _setting(case, name)) for name in experiment.varied]
+    columns += [(experiment.unit or "rate", _rate), ("against reference", _against_reference(effects, found))]
+    columns += [("p", lambda case: f"{p:.2g}" if case.key in found and (p := found[case.key].p) is not None else "")]
+    columns += [("runs", lambda case: str(len(case.runs))), *_case_columns()]
+    if len(paths(experiment.measured)) > 1:
+        columns.append(("gradient path", sent_by))
+    columns = [(name, show) for name, show in columns if any(show(case) for case in shown)]
+    rows = [[show(case) for _, show in columns] for case in shown]
+    caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
+    footnote = " ".join(filter(None, [_noise_explained(effects, found), _other_paths_explained(experiment, found)]))
+    return Table(caption, [name for name, _ in columns], rows, footnote, _winners(shown, effects, found))
+
+
+def _winners(cases: list[Case], effects: Effects, found: dict[str, Effect]) -> list[int]:
+    """Rows of the best case among those that are compared with each other, if it differs from the reference."""
+    best: dict[str, tuple[float, int]] = {}  # by the key of the reference
+    for row, case in enumerate(cases):
+        if case.key in found and case.trains and found[case.key].is_difference and found[case.key].change > 0:
+            reference = effects.references[case.key].key
+            best[reference] = max(best.get(reference, (0.0, row)), (case.rate, row))
+    return sorted(row for _, row in best.values())
+
+
+def _rate(case: Case) -> str:
+    if case.runs:
+        return spread(case.rates) + _mark(case)
+    return f"({case.failures[-1].get('status', 'unknown') if case.failures else 'not run'})"
+
+
+def _with_rest(caption: str, rows: int) -> str:
+    return caption if rows <= MOST_ROWS else f"{caption} {rows - MOST_ROWS} more rows are in results.csv."
+
+
+def _against_reference(effects: Effects, found: dict[str, Effect]) -> Callable[[Case], str]:
+    def show(case: Case) -> str:
+        effect = found.get(case.key)
+        if effect is None:
+            return "reference" if effects.references.get(case.key) is case else ""
+        fair = f"; {effect.fair.text} on the same" if effect.fair else ""
+        return effect.text + (f" (other path{fair})" if effect.other else "")
+
+    return show
+
+
+def _noise_explained(effects: Effects, found: dict[str, Effect]) -> str:
+    if not any(effect.is_noise_between_jobs for effect in found.values()):
+        return ""
+    noise = percent(effects.noise or 0.0)
+    return f"Jobs for which NCCL chose the same differ by up to {noise} here: as much is no difference."
+
+
+def _other_paths_explained(experiment: Experiment, found: dict[str, Effect]) -> str:
+    """Empty where all are on the path of their reference."""
+    others = [effect.other for effect in found.values() if effect.other]
+    if not others:
+        return ""
+    text = (
+        "other path: the gradients of this case were not summed by the path of its reference, and that is a part of "
+        "the difference."
+    )
+    for fair in {other.fair.key: other.fair for other in others if other.fair}.values():
+        text += f" on the same: against {experiment.label(fair)}, whose path is {sent_by(fair)} too."
+    for path, reason in dict.fromkeys((other.path, other.reason) for other in others if other.reason):
+        text += f" {path}: {reason}."
+    return text
+
+
+def _setting(case: Case, name: str) -> str:
+    value = case.settings.get(name, "")
+    if name == "layout":
+        return value + _mark(case)
+    if name == "gpus":
+        used = case.gpus_used()
+        return f"{value} ({used})" if used and used != value else value
+    return value if value != "" else "unset"
+
+
+def _case_columns() -> list[Column]:
+    """What only several ranks have stays empty for one."""
+
+    def field(name: str, show: Callable[[float], str]) -> Callable[[Case], str]:
+        return lambda case: show(value) if (value := case.medians(name)) is not None else ""
+
+    def several(show: Callable[[Case], str]) -> Callable[[Case], str]:
+        return lambda case: "" if case.ranks == 1 else show(case)
+
+    def milliseconds(value: float) -> str:
+        return f"{1e3 * value:.4g}" if value > 0 else ""
+
+    return [
+        ("step ms", field("step_seconds", milliseconds)),
+        ("efficiency in the job", several(_own_efficiency)),
+        ("exposed communication", several(_exposed)),
+        ("MFU", field("mfu", percent)),
+        ("clocks", _clocks),
+        ("topology", several(lambda case: case.told("topology"))),
+        *((name, lambda case, i=i: (case.nccl() or ("",) * 4)[i]) for i, name in enumerate(NCCL_CHOICES)),
+    ]
+
+
+def _own_efficiency(case: Case) -> str:
+    efficiency, half_width = case.medians("scaling_efficiency"), case.half_width("scaling_efficiency")
+    if efficiency is None:
+        return ""
+    text = percent(efficiency) + ("" if half_width is None else f" +- {100 * half_width:.1f}")
+    return f"too noisy ({text})" if is_too_noisy(half_width) else text
+
+
+def _exposed(case: Case) -> str:
+    """With its sign and half of its 95% interval; older runs tell nothing but the share."""
+    exposed_us, half_width_us = case.medians("exposed_comm_us"), case.half_width("exposed_comm_us")
+    fraction = case.medians("exposed_comm_fraction")
+    share = "" if fraction is None else percent(fraction)
+    if exposed_us is None:
+        return share
+    text = f"{measured(exposed_us, half_width_us, 1)} us"
+    step_seconds = case.medians("step_seconds") or 0.0
+    if half_width_us is not None and half_width_us > max(abs(exposed_us), MOST_HALF_WIDTH * 1e6 * step_seconds):
+        return f"too noisy ({text})"
+    return text + (f" ({share})" if share else "")
+
+
+def _clocks(case: Case) -> str:
+    """Of the slowest GPU while training, and what held it down."""
+    gpus = [gpu for run in case.runs for gpu in gpus_of(run)]
+    clocks = [clock for gpu in gpus if (clock := finite(gpu.get("sm_mhz"))) is not None]
+    if not clocks:
+        return ""
+    reasons = dict.fromkeys(reason for gpu in gpus for reason in table_of(gpu.get("throttled")))
+    fell = sum(finite(run.summary.get("windows_clock_fell")) or 0 for run in case.runs)
+    held = f" ({', '.join(reasons)})" if reasons else ""
+    return f"{min(clocks):,.0f} MHz{held}" + (f", fell in {fell:.0f} windows" if fell else "")
+
+
+def busbw_gbs_by_bytes(case: Case) -> list[tuple[float, float]]:
+    """Size in bytes and median bus bandwidth over the runs, GB/s; in place where both were measured."""
+    values: dict[float, dict[bool, list[float]]] = {}
+    for run in case.runs:
+        for size_bytes, in_place, busbw_gbs in bench_rows(run.bench):
+            values.setdefault(size_bytes, {}).setdefault(in_place, []).append(busbw_gbs)
+    return [(size, median_of(places.get(True) or places[False]) or 0.0) for size, places in sorted(values.items())]
+
+
+def operation(cases: list[Case]) -> str:
+    names = (table_of(run.bench).get("op") or "all-reduce" for case in cases for run in case.runs)
+    return ", ".join(dict.fromkeys(map(str, names)))
+
+
+def _bus_bandwidth(experiment: Experiment) -> list[Table]:
+    by_case = [(case, dict(busbw_gbs_by_bytes(case))) for case in experiment.measured]
+    caption = f"Bus bandwidth of {operation([case for case, found in by_case if found])}, GB/s."
+    return _tables_by_size(experiment, caption, [(case, found) for case, found in by_case if found], number)
+
+
+def _choices(experiment: Experiment) -> list[Table]:
+    found = [(case, choices) for case in experiment.measured if (choices := case.choices())]
+    return _tables_by_size(experiment, "What NCCL chose, by size.", found, " ".join)
+
+
+def _tables_by_size(
+    experiment: Experiment, caption: str, by_case: list[tuple[Case, dict[float, Any]]], show: Callable[[Any], str]
+) -> list[Table]:
+    tables = []
+    for part in _parts(by_case[: 4 * MOST_COLUMNS], MOST_COLUMNS):
+        rows = []
+        for size in sorted({size for _, values in part for size in values})[:MOST_ROWS]:
+            rows.append([size_text(size), *(show(values[size]) if size in values else "" for _, values in part)])
+        tables.append(Table(caption, ["size", *(experiment.label(case) for case, _ in part)], rows))
+    return tables
+
+
+def failures(experiment: Experiment) -> Table:
+    """A row for all runs of a case that ended for the same reason; the log is that of the first."""
+    found: dict[tuple[str, str, str], tuple[list[str], str]] = {}
+    for case, record in ((case, record) for case in experiment.cases for record in case.failures):
+        repeat = record.get("repeat")
+        reason = str(record.get("reason") or _no_number(record))
+        status = "no result" if record.get("status") == "ok" else str(record.get("status"))
+        numbers, _ = found.setdefault((experiment.label(case), status, reason), ([], str(record.get("log") or "")))
+        numbers.append(str(repeat + 1) if isinstance(repeat, int) else "?")
+    rows = [[label, ", ".join(n), status, reason, log] for (label, status, reason), (n, log) in found.items()]
+    header = ["case", "runs", "status", "reason", "log"]
+    if not any(row[-1] for row in rows):
+        header, rows = header[:-1], [row[:-1] for row in rows]
+    return Table(_with_rest("Runs without a result.", len(rows)), header, rows[:MOST_ROWS])
+
+
+def _no_number(record: dict) -> str:
+    benchmark = table_of(record.get("bench")).get("benchmark")
+    return f"ddpbench {benchmark}: its numbers are in results.jsonl" if benchmark else "no number in the record"
+
+
+def machine_table(experiments: list[Experiment]) -> Table:
+    """What is not known has no row; of several, as after --resume elsewhere, all are named."""
+    machines = [machine for experiment in experiments for machine in experiment.machines]
+    cases = [case for experiment in experiments for case in experiment.measured]
+    runs = [run for case in cases for run in case.runs]
+    found = [
+        ("system", [machine.get("system") for machine in machines]),
+        ("processor", [f"{m.get('cpu', 'unknown')}, {m.get('cores', '?')} cores" for m in machines]),
+        ("GPUs", [gpus_text(machine) for machine in machines]),
+        ("ranks run on", [run.summary.get("device_name") or run.bench.get("device") for run in runs]),
+        ("topology", [run.summary.get("topology") for case in cases if case.ranks != 1 for run in case.runs]),
+        ("versions", [text.replace("\n", ", ") for experiment in experiments for text in experiment.versions]),
+        ("NCCL", [_nccl_version(run) for run in runs]),
+    ]
+    told = {name: list(dict.fromkeys(str(value) for value in values if value)) for name, values in found}
+    caption = "What it was measured on."
+    if any(len(told[name]) > 1 for name in ("system", "processor", "GPUs", "versions")):
+        caption += " Not all of it on the same machine with the same versions: compare with care."
+    return Table(caption, ["", ""], [[name, "; ".join(values)] for name, values in told.items() if values])
+
+
+def gpus_text(machine: dict[str, Any]) -> str:
+    gpus = machine.get("gpus") if isinstance(machine.get("gpus"), list) else []
+    return ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(map(str, gpus))) or "none"
+
+
+def _nccl_version(run: Run) -> Any:
+    library = str(run.bench.get("library"))
+    told = str(run.bench.get("version", library)).partition("NCCL ")[2] or run.bench.get("version")
+    return table_of(run.summary.get("nccl")).get("version") or told

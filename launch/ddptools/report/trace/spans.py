@@ -1,0 +1,278 @@
+"""A timeline that `ddptrain --trace` has written (runtime/train/measure/trace.h), and what it tells of each rank."""
+
+import collections
+import dataclasses
+import math
+import pathlib
+import re
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from ddptools.common.errors import UsageError
+from ddptools.common.files import from_json
+from ddptools.common.table import Table
+from ddptools.common.text import number, percent
+from ddptools.common.values import finite, table_of
+
+CLOCK_US = 0.5  # microseconds by which ends of spans may miss each other: the resolution of a GPU's events
+LATEST_US = 1e15  # microseconds that a time may reach
+MOST_PARTS = 12
+MOST_RANKS = 200
+LANES = {0: "compute", 1: "communication"}
+
+Interval = tuple[float, float]
+
+
+@dataclasses.dataclass(eq=False)
+class Span:
+    name: str
+    begin_us: float
+    end_us: float
+    level: int = 0  # depth within the spans around it; where spans only overlap, the first level that is free
+    parent: "Span | None" = None
+    within_us: float = 0.0  # of its time, in spans directly within it
+
+    @property
+    def duration_us(self) -> float:
+        return self.end_us - self.begin_us
+
+    @property
+    def is_step(self) -> bool:
+        return re.fullmatch(r"step \d+", self.name) is not None
+
+    @property
+    def is_update(self) -> bool:
+        return re.fullmatch(r"bucket \d+ update", self.name) is not None
+
+    @property
+    def is_wait(self) -> bool:
+        return self.name.startswith("wait for ")
+
+
+@dataclasses.dataclass
+class RankTrace:
+    """The spans of a rank by row, each in order of its begin: compute nested, updates, communication."""
+
+    rank: int
+    name: str
+    compute: list[Span]
+    updates: list[Span]
+    communication: list[Span]
+
+    @property
+    def rows(self) -> dict[str, list[Span]]:
+        return {"compute": self.compute, "update": self.updates, "communication": self.communication}
+
+    @property
+    def steps(self) -> list[Span]:
+        """Where none is marked, all there is counts as one."""
+        marked = [span for span in self.compute if span.is_step]
+        spans = [span for row in self.rows.values() for span in row]
+        return marked or [Span("all", min(s.begin_us for s in spans), max(s.end_us for s in spans))]
+
+
+@dataclasses.dataclass
+class RankTimes:
+    """Means over the steps of a rank."""
+
+    rank: int
+    steps: int
+    step_us: float
+    communication_us: float  # while a bucket is on its way
+    beside_us: float  # of it, while forward or backward compute and do not wait
+
+
+def load_trace(path: pathlib.Path) -> list[RankTrace]:
+    """By rank. UsageError where the file is no such trace or damaged."""
+    document = from_json(path.read_bytes())
+    events = document if isinstance(document, list) else table_of(document).get("traceEvents")
+    if not isinstance(events, list):
+        raise UsageError(f"--trace {path}: no JSON with traceEvents, or cut off. Write it again by ddptrain --trace")
+    lanes: dict[int, dict[str, list[Span]]] = {}
+    names: dict[int, str] = {}
+    for place, event in enumerate(map(table_of, events)):
+        try:
+            if event.get("ph") == "M" and event.get("name") == "process_name":
+                names[_integer(event, "pid")] = _shown(table_of(event.get("args")).get("name"))
+            elif event.get("ph") == "X":
+                of_rank = lanes.setdefault(_integer(event, "pid"), {name: [] for name in LANES.values()})
+                of_rank[_lane(event)].append(_span(event))
+        except ValueError as error:
+            raise UsageError(f"--trace {path}: event {place}: {error}: this is no trace of ddptrain") from error
+    if not lanes:
+        raise UsageError(f"--trace {path}: no spans in it: write it again by ddptrain --trace")
+    return [_rank_trace(rank, names.get(rank) or f"rank {rank}", lanes[rank]) for rank in sorted(lanes)]
+
+
+def _integer(event: dict[str, Any], key: str) -> int:
+    value = event.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise ValueError(f"its {key} is no number of a process or thread")
+    return value
+
+
+def _lane(event: dict[str, Any]) -> str:
+    lane = LANES.get(_integer(event, "tid"))
+    if lane is None:
+        raise ValueError("its tid is neither 0 (compute) nor 1 (communication)")
+    return lane
+
+
+def _span(event: dict[str, Any]) -> Span:
+    begin_us, duration_us = finite(event.get("ts")), finite(event.get("dur"))
+    if begin_us is None or duration_us is None or abs(begin_us) > LATEST_US or not 0.0 <= duration_us <= LATEST_US:
+        raise ValueError("its ts or dur is no time in microseconds")
+    return Span(_shown(event.get("name")) or "(no name)", begin_us, begin_us + duration_us)
+
+
+def _shown(name: Any) -> str:
+    return "".join(c if c.isprintable() else "?" for c in name)[:60] if isinstance(name, str) else ""
+
+
+def _rank_trace(rank: int, name: str, lanes: dict[str, list[Span]]) -> RankTrace:
+    compute = [span for span in lanes["compute"] if not span.is_update]
+    updates = [span for span in lanes["compute"] if span.is_update]
+    trace = RankTrace(rank, name, compute, updates, lanes["communication"])
+    _end_backward_at_last_bucket(trace)
+    return RankTrace(rank, name, *map(nested, (compute, updates, lanes["communication"])))
+
+
+def _end_backward_at_last_bucket(trace: RankTrace) -> None:
+    """Buckets start in order, each when it is complete, so nothing is left to compute when the last one of a step
+    starts. The spans of backward may end later: on a GPU, that bucket is on the compute stream."""
+    for step in trace.steps:
+        begins = [span.begin_us for span in trace.communication if step.begin_us <= span.begin_us < step.end_us]
+        for span in trace.compute if begins else []:
+            if not span.is_step and span.begin_us < max(begins) < span.end_us:
+                span.end_us = max(begins)
+
+
+def nested(spans: list[Span]) -> list[Span]:
+    """Sets level, parent and within_us; returns them in order of their begin, the outer before the inner."""
+    ordered = sorted(spans, key=lambda span: (span.begin_us, -span.end_us))
+    open_spans: list[Span] = []
+    for span in ordered:
+        open_spans = [other for other in open_spans if other.end_us > span.begin_us + CLOCK_US]
+        around = [other for other in open_spans if other.end_us + CLOCK_US >= span.end_us]
+        taken = {other.level for other in open_spans}
+        span.parent = max(around, key=lambda other: other.level, default=None)
+        span.level = 0 if span.parent is None else span.parent.level + 1
+        while span.level in taken:
+            span.level += 1
+        if span.parent is not None:
+            span.parent.within_us += span.duration_us
+        open_spans.append(span)
+    return ordered
+
+
+def union(spans: Iterable[Span], inside: Interval) -> list[Interval]:
+    """What they cover of `inside`, as disjoint intervals in order."""
+    joined: list[Interval] = []
+    for begin, end in sorted((max(s.begin_us, inside[0]), min(s.end_us, inside[1])) for s in spans):
+        if begin >= end:
+            continue
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def common(a: list[Interval], b: list[Interval]) -> list[Interval]:
+    """What two lists of disjoint intervals, each in order, both cover."""
+    found, i, j = [], 0, 0
+    while i < len(a) and j < len(b):
+        begin, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
+        if begin < end:
+            found.append((begin, end))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def without(a: list[Interval], b: list[Interval]) -> list[Interval]:
+    """What only `a` covers, of two lists of disjoint intervals, each in order."""
+    ends = [-math.inf, *(end for interval in b for end in interval), math.inf]
+    return common(a, list(zip(ends[::2], ends[1::2])))
+
+
+def length_us(intervals: list[Interval]) -> float:
+    return sum(end - begin for begin, end in intervals)
+
+
+def communicating(trace: RankTrace, step: Span) -> list[Interval]:
+    return union(trace.communication, (step.begin_us, step.end_us))
+
+
+def computing(trace: RankTrace, step: Span) -> list[Interval]:
+    """Forward and backward of a step, less the time for which they wait for buckets."""
+    inside = (step.begin_us, step.end_us)
+    work = union((span for span in trace.compute if not span.is_step), inside)
+    return without(work, union((span for span in trace.compute if span.is_wait), inside))
+
+
+def rank_times(trace: RankTrace) -> RankTimes:
+    steps = trace.steps
+    sent = [communicating(trace, step) for step in steps]
+    beside = [common(s, computing(trace, step)) for s, step in zip(sent, steps)]
+    return RankTimes(
+        rank=trace.rank,
+        steps=len(steps),
+        step_us=statistics.fmean(step.duration_us for step in steps),
+        communication_us=statistics.fmean(map(length_us, sent)),
+        beside_us=statistics.fmean(map(length_us, beside)),
+    )
+
+
+def unit_of(microseconds: float) -> tuple[str, float]:
+    """For times up to that; with its microseconds."""
+    return ("us", 1.0) if microseconds < 10_000.0 else ("ms", 1000.0)
+
+
+def rank_table(traces: list[RankTrace]) -> Table:
+    times = [rank_times(trace) for trace in traces]
+    unit, size = unit_of(max(t.step_us for t in times))
+    header = ["rank", "steps", f"step {unit}", f"communication {unit}", "of the step", "beside compute"]
+    rows = []
+    for t in times[:MOST_RANKS]:
+        shares = [_share(t.communication_us, t.step_us), _share(t.beside_us, t.communication_us)]
+        rows.append([str(t.rank), str(t.steps), number(t.step_us / size), number(t.communication_us / size), *shares])
+    left = f" {len(times) - MOST_RANKS} more ranks are left out." if len(times) > MOST_RANKS else ""
+    return Table(f"Mean of a rank's steps.{left}", header, rows)
+
+
+def _share(part: float, whole: float) -> str:
+    return percent(part / whole) if whole > 0 else "n/a"
+
+
+def part_table(traces: list[RankTrace]) -> Table:
+    """The parts that take longest, per step, time in parts of theirs apart. A part: spans with the same name."""
+    times_us: dict[tuple[str, str], dict[int, float]] = {}  # by name and row, then by rank
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    steps = {trace.rank: len(trace.steps) for trace in traces}
+    for trace, row, span in ((t, row, span) for t in traces for row, spans in t.rows.items() for span in spans):
+        part = (_part_name(span), row)
+        by_rank = times_us.setdefault(part, {})
+        own_us = max(span.duration_us - span.within_us, 0.0) / steps[trace.rank]
+        by_rank[trace.rank] = by_rank.get(trace.rank, 0.0) + own_us
+        counts[part] += 1
+    step_us = statistics.fmean(rank_times(trace).step_us for trace in traces)
+    unit, size = unit_of(step_us)
+    rows = []
+    for (name, row), by_rank in sorted(times_us.items(), key=lambda part: -sum(part[1].values()))[:MOST_PARTS]:
+        mean_us, slowest = sum(by_rank.values()) / len(traces), max(by_rank, key=by_rank.__getitem__)
+        longest = f"{number(by_rank[slowest] / size)} (rank {slowest})"
+        times = number(counts[name, row] / sum(steps.values()))
+        rows.append([name, row, times, number(mean_us / size), _share(mean_us, step_us), longest])
+    header = ["part", "row", "times", unit, "of the step", f"longest {unit}"]
+    caption = "The longest parts of a step, mean of the ranks. Buckets that travel at once count each."
+    return Table(caption, header, rows)
+
+
+def _part_name(span: Span) -> str:
+    """N stands for its numbers, so that the layers count together."""
+    name = re.sub(r"\d+", "N", span.name)
+    return f"{name}, outside its parts" if span.within_us > 0 else name

@@ -1,0 +1,122 @@
+"""What `ddptrain --evaluate` found out of a classifier, from the lines "evaluated" and "confusion" of its metrics file:
+which classes it takes for which, and images that it took for another class."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib import pyplot as plt
+
+from ddptools.common.errors import UsageError
+from ddptools.common.table import Table
+from ddptools.common.text import percent
+from ddptools.common.values import finite
+from ddptools.page.blocks import Block, Heading
+from ddptools.pictures.charts import Picture
+from ddptools.pictures.figures import STYLE, finish
+
+MOST_NUMBERED = 20  # classes of a matrix with numbers in its cells
+MOST_CLASSES = 256
+MOST_ROWS = 50  # of the table of classes
+COLUMNS = 6  # of misclassified images
+LONGEST_NAME = 24  # of a class, in pictures
+
+
+def evaluation_blocks(lines: list[dict[str, Any]], of_run: str = "") -> list[Block]:
+    """Of the last evaluation in a metrics file, whose run the heading names; nothing where there is none. UsageError
+    where its lines are damaged."""
+    evaluated = [line for line in lines if line.get("event") == "evaluated"]
+    if not evaluated:
+        return []
+    confusions = [line for line in lines if line.get("event") == "confusion"]
+    blocks: list[Block] = [Heading(2, f"Evaluation{of_run}"), _words(evaluated[-1])]
+    if not confusions:
+        return blocks
+    try:
+        classes, matrix, images = _read(confusions[-1])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f'damaged line "confusion": {error}') from error
+    blocks += [_class_table(classes, matrix), _matrix_picture(classes, matrix)]
+    return blocks + ([_mistakes_picture(classes, images)] if images else [])
+
+
+def _words(line: dict[str, Any]) -> str:
+    def shown(name: str, show: Callable[[float], str] = "{:.4f}".format) -> str:
+        value = finite(line.get(name))
+        return "unknown" if value is None else show(value)
+
+    unit = "images" if "images" in line else "tokens"
+    text = f"Test loss {shown('test_loss')}, accuracy {shown('accuracy', percent)}"
+    text += f", perplexity {shown('perplexity')}" if "perplexity" in line else ""
+    return f"{text} over {line.get(unit, '?')} test {unit} (model {line.get('model', '?')}, {line.get('precision', '?')})."
+
+
+def _read(line: dict[str, Any]) -> tuple[list[str], np.ndarray, list[tuple[np.ndarray, int, int, float]]]:
+    classes = [str(name)[:LONGEST_NAME] for name in line["classes"]]
+    matrix = np.array(line["matrix"], dtype=np.int64)
+    if not 0 < len(classes) <= MOST_CLASSES or matrix.shape != (len(classes), len(classes)) or matrix.min() < 0:
+        raise ValueError(f"{len(classes)} classes and a matrix of {matrix.shape}")
+    height, width = int(line["height"]), int(line["width"])
+    images = []
+    for mistake in line["mistakes"]:
+        pixels = np.frombuffer(bytes.fromhex(mistake["pixels"]), np.uint8)
+        label, predicted = int(mistake["label"]), int(mistake["predicted"])
+        if not (0 <= label < len(classes) and 0 <= predicted < len(classes)):
+            raise ValueError(f"a label of {label} or {predicted}")
+        images.append((pixels.reshape(height, width), label, predicted, float(mistake["probability"])))
+    return classes, matrix, images
+
+
+def _share(part: int, whole: int) -> str:
+    return percent(part / whole) if whole else ""
+
+
+def _class_table(classes: list[str], matrix: np.ndarray) -> Table:
+    """The classes that are recognised worst come first."""
+    rows = []
+    of_class, as_class = matrix.sum(axis=1), matrix.sum(axis=0)
+    recall = np.divide(matrix.diagonal(), of_class, out=np.ones(len(classes)), where=of_class > 0)
+    for i in np.argsort(recall, kind="stable")[:MOST_ROWS]:
+        others = matrix[i].copy()
+        others[i] = 0
+        worst = int(others.argmax())
+        taken_for = f"{classes[worst]} ({others[worst]})" if others[worst] else ""
+        right = int(matrix[i, i])
+        shares = [_share(right, of_class[i]), _share(right, as_class[i])]
+        rows.append([classes[i], str(of_class[i]), str(right), *shares, taken_for])
+    left = len(classes) - len(rows)
+    footnote = f"{left} more classes, which are recognised better, are left out." if left else ""
+    header = ["class", "images", "right", "recall", "precision", "most often taken for"]
+    return Table("Classes, those that are recognised worst first", header, rows, footnote)
+
+
+def _matrix_picture(classes: list[str], matrix: np.ndarray) -> Picture:
+    count = len(classes)
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    with plt.rc_context(STYLE):
+        side = min(max(3.5, 0.55 * count), 9.0)
+        figure, axes = plt.subplots(figsize=(side + 1.2, side))
+        shown = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        axes.grid(False)
+        axes.set(xlabel="taken for", ylabel="class")
+        if count <= 2 * MOST_NUMBERED:
+            axes.set_xticks(range(count), classes, rotation=90, fontsize=8 if count <= MOST_NUMBERED else 6)
+            axes.set_yticks(range(count), classes, fontsize=8 if count <= MOST_NUMBERED else 6)
+        if count <= MOST_NUMBERED:
+            for (row, column), value in np.ndenumerate(matrix):
+                colour = "#fffffe" if shares[row, column] > 0.5 else "#111111"  # black and white are those of the page
+                axes.text(column, row, str(value) if value else "", ha="center", va="center", color=colour, fontsize=7)
+        figure.colorbar(shown, label="share of the class", fraction=0.04)
+        return finish(figure, "confusion", "Confusion matrix: which class (row) is taken for which (column)")
+
+
+def _mistakes_picture(classes: list[str], images: list[tuple[np.ndarray, int, int, float]]) -> Picture:
+    rows = (len(images) + COLUMNS - 1) // COLUMNS
+    with plt.rc_context(STYLE):
+        figure, panels = plt.subplots(rows, COLUMNS, figsize=(8, 1.75 * rows), squeeze=False)
+        for panel in panels.flat:
+            panel.axis("off")
+        for panel, (pixels, label, predicted, probability) in zip(panels.flat, images):
+            panel.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+            panel.set_title(f"{classes[label]}\nas {classes[predicted]} ({100 * probability:.0f}%)", fontsize=7)
+        return finish(figure, "misclassified", "Misclassified test images, those of which the model was surest first")

@@ -1,0 +1,159 @@
+"""The page that ddpreport writes of training runs."""
+
+import dataclasses
+import math
+import time
+
+from ddptools.common.table import Table
+from ddptools.common.text import duration, number, percent
+from ddptools.common.values import finite, median_of
+from ddptools.page.blocks import Block, Heading, Notes
+from ddptools.pictures.charts import COLORS, Curves, Line, Picture
+from ddptools.pictures.figures import draw_curves
+from ddptools.report.training.confusion import evaluation_blocks
+from ddptools.report.training.runs import Point, TrainingRun, step_of
+
+MOST_POINTS = 2000  # of a curve
+LOGARITHMIC = 20.0  # from this ratio of the largest to the smallest value on
+
+
+@dataclasses.dataclass
+class Quantity:
+    """What a picture shows: a field of step lines as a line, one of tests as points."""
+
+    name: str
+    caption: str
+    label: str
+    field: str = ""
+    tested: str = ""
+    logarithmic: bool = False
+    from_zero: bool = False
+    scale: float = 1.0
+
+
+def quantities(units: list[str]) -> list[Quantity]:
+    rates = [
+        Quantity(f"throughput {unit}", "Throughput of all ranks.", f"{unit}/s", f"{unit}_per_second", from_zero=True)
+        for unit in dict.fromkeys(units)
+    ]
+    loss = "Loss: mean of the steps since the line before; points: of the test or validation data."
+    exposed = "Communication that backward did not hide, per step."
+    memory = "Memory in use on the GPU where most is."
+    return [
+        Quantity("loss", loss, "loss", "loss", "test_loss", logarithmic=True),
+        Quantity("accuracy", "Accuracy on the test data.", "accuracy, %", tested="accuracy", scale=100.0),
+        Quantity("learning rate", "Learning rate.", "learning rate", "learning_rate", from_zero=True),
+        Quantity("gradient norm", "Norm of the gradient, before clipping.", "norm", "gradient_norm", logarithmic=True),
+        *rates,
+        Quantity("exposed communication", exposed, "ms", "exposed_comm_seconds", from_zero=True, scale=1e3),
+        Quantity("memory", memory, "GB", "memory_used_bytes", from_zero=True, scale=1e-9),
+        Quantity("clock", "Clock of the slowest GPU's multiprocessors, lowest reading.", "MHz", "sm_mhz_min"),
+    ]
+
+
+def title_of_runs(runs: list[TrainingRun]) -> str:
+    models = dict.fromkeys(str(run.start.get("model", "a model")) for run in runs)
+    machines = dict.fromkeys(str(run.start["device_name"]) for run in runs if run.start.get("device_name"))
+    days = dict.fromkeys(time.strftime("%Y-%m-%d", time.gmtime(run.began)) for run in runs if run.began is not None)
+    where = f" on {' and '.join(machines)}" if machines else ""
+    return ", ".join([f"Training {' and '.join(models)}{where}", *days])
+
+
+def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
+    notes = [
+        f"{run.name}: {run.bad_lines} lines are cut or damaged, and left out." for run in runs if run.bad_lines > 0
+    ]
+    notes += [f"{run.name}: no steps: --log-every N writes a line each N steps." for run in runs if not _logged(run)]
+    blocks: list[Block] = [Notes(notes)] if notes else []
+    drawn = run_pictures(runs)
+    blocks += [*words(runs), *drawn[:2], Heading(2, "Runs"), run_table(runs)]
+    if drawn[2:]:
+        blocks += [Heading(2, "Over steps and over time"), *drawn[2:]]
+    for run in runs:
+        blocks += evaluation_blocks(run.evaluations, f" of {run.name}" if len(runs) > 1 else "")
+    return [*blocks, Heading(2, "Configuration"), configuration_table(runs)]
+
+
+def _logged(run: TrainingRun) -> bool:
+    return any(line["event"] == "step" for line in run.lines)
+
+
+def words(runs: list[TrainingRun]) -> list[str]:
+    tests = {run.name: run.curve("test_loss", "epoch", "evaluation") for run in runs}
+    best = sorted((*min((value, step) for step, _, value in curve), name) for name, curve in tests.items() if curve)
+    told = [f"{name}: {value:.4g} at step {step}" for value, step, name in best]
+    return [f"Lowest test loss: {'; '.join(told)}."] if told else []
+
+
+def run_table(runs: list[TrainingRun]) -> Table:
+    rows = []
+    for run in runs:
+        last = {line["event"]: line for line in run.lines}
+        test = max((last[e] for e in ("epoch", "evaluation") if e in last), key=step_of, default={})
+        per_second = f"{run.unit}_per_second"
+        rates = run.curve(per_second, "step") or run.curve(per_second, "epoch")
+        rate = (run.summary or {}).get(per_second) or median_of(value for *_, value in rates)
+        seconds = [run.seconds(line) for line in [*run.lines, *filter(None, [run.summary, run.interruption])]]
+        took = max((s for s in seconds if math.isfinite(s)), default=math.nan)
+        losses = run.curve("loss", "step") or run.curve("last_loss", "epoch")
+        rows.append([
+            run.name, run.end, str(run.steps), str(len(run.restarts)),
+            duration(took) if math.isfinite(took) else "",
+            f"{losses[-1][-1]:.4f}" if losses else "",
+            _shown(test.get("test_loss"), lambda v: f"{v:.4f}"), _shown(test.get("accuracy"), percent),
+            _shown(rate, lambda v: f"{number(v)} {run.unit}/s"),
+        ])  # fmt: skip
+    header = ["run", "end", "steps", "restarts", "time", "last loss", "test loss", "accuracy", "throughput"]
+    footnote = "Last loss: of the last line of steps. Throughput: median. Time: from the first start on, with breaks."
+    return Table("What the runs came to.", header, rows, footnote)
+
+
+def _shown(value: object, show) -> str:
+    known = finite(value)
+    return "" if known is None else show(known)
+
+
+def configuration_table(runs: list[TrainingRun]) -> Table:
+    told = [run.configuration() for run in runs]
+    names = list(dict.fromkeys(name for configuration in told for name in configuration))
+    if len(runs) > 1:
+        names = [name for name in names if len({configuration.get(name) for configuration in told}) > 1]
+    rows = [[name, *(configuration.get(name, "") for configuration in told)] for name in names]
+    same = "The runs were told the same, on the same machine." if not rows else "What differs between the runs."
+    return Table(same if len(runs) > 1 else "What the run was told.", ["", *(run.name for run in runs)], rows)
+
+
+def run_pictures(runs: list[TrainingRun]) -> list[Picture]:
+    """Of each quantity that the runs have, over steps and, if they tell the time, over time."""
+    shown = quantities([run.unit for run in runs])
+    made = [_curves(quantity, runs, is_time) for quantity in shown for is_time in (False, True)]
+    marked = " Dashed: the run was resumed there." if any(run.restarts for run in runs) else ""
+    return [draw_curves(curves, name, caption + marked) for name, caption, curves in filter(None, made)]
+
+
+def _curves(quantity: Quantity, runs: list[TrainingRun], is_time: bool) -> tuple[str, str, Curves] | None:
+    lines: list[Line] = []
+    for run, color in zip(runs, COLORS):
+        curve = _line(quantity, run.curve(quantity.field, "step"), is_time, run.name, color)
+        test_name = f"{run.name}: test" if curve else run.name
+        test = _line(quantity, run.curve(quantity.tested, "epoch", "evaluation"), is_time, test_name, color)
+        if test is not None:
+            test.dashes, test.has_dots = (2, 2) if curve else None, True
+        lines += filter(None, [curve, test])
+    values = [value for line in lines for _, value, _, _ in line.points]
+    if not values or (quantity.field == "exposed_comm_seconds" and not any(values)):
+        return None
+    marks = [(run.seconds(restart) if is_time else float(step_of(restart)), color)
+             for run, color in zip(runs, COLORS) for restart in run.restarts]  # fmt: skip
+    is_logarithmic = quantity.logarithmic and min(values) > 0 and max(values) > LOGARITHMIC * min(values)
+    curves = Curves("time since the start" if is_time else "step", quantity.label, lines, is_time=is_time,
+                    is_logarithmic=is_logarithmic, from_zero=quantity.from_zero,
+                    marks=[mark for mark in marks if math.isfinite(mark[0])])  # fmt: skip
+    return f"run {quantity.name}{' over time' if is_time else ''}", quantity.caption, curves
+
+
+def _line(quantity: Quantity, curve: list[Point], is_time: bool, label: str, color: str) -> Line | None:
+    places = ((seconds if is_time else float(step), value) for step, seconds, value in curve)
+    points = [(place, *3 * (quantity.scale * value,)) for place, value in places if math.isfinite(place)]
+    every = 1 + len(points) // MOST_POINTS
+    return Line(label, points[::every], color, has_dots=False) if points else None

@@ -1,0 +1,123 @@
+"""What files of ddptrain --metrics say of training runs."""
+
+import dataclasses
+import math
+import pathlib
+
+from ddptools.common.errors import UsageError
+from ddptools.common.files import Record, read_records, short_names
+from ddptools.common.values import finite, table_of
+
+MOST_RUNS = 10  # on a page
+WRITTEN_TO = ("metrics", "tensorboard")  # flags that say where a run writes, not what it does
+
+
+Point = tuple[int, float, float]  # step, seconds since the run began, value
+
+
+@dataclasses.dataclass
+class TrainingRun:
+    """A run from its first start on, with those that resumed it: what they did again is left out."""
+
+    name: str
+    lines: list[Record] = dataclasses.field(default_factory=list)
+    start: Record = dataclasses.field(default_factory=dict)  # the newest
+    summary: Record | None = None
+    interruption: Record | None = None
+    restarts: list[Record] = dataclasses.field(default_factory=list)
+    evaluations: list[Record] = dataclasses.field(default_factory=list)  # of its weights, by ddptrain --evaluate
+    bad_lines: int = 0
+    began: float | None = None  # Unix time
+
+    def add(self, line: Record) -> None:
+        event = line["event"]
+        if event == "start":
+            self.start, self.summary, self.interruption = line, None, None
+        elif event == "restart":
+            self.restarts.append(line)
+            self.lines = [earlier for earlier in self.lines if step_of(earlier) < step_of(line)]
+        elif event == "summary":
+            self.summary = line
+        elif event == "interrupted":
+            self.interruption = line
+        elif event in ("evaluated", "confusion"):
+            self.evaluations.append(line)
+        elif event in ("step", "epoch", "evaluation"):
+            self.lines.append(line)
+        if self.began is None:
+            self.began = finite(line.get("time"))
+
+    @property
+    def unit(self) -> str:
+        """images or tokens"""
+        known = [self.summary or {}, *reversed(self.lines)]
+        names = (name for line in known for name in line if name.endswith("s_per_second"))
+        return next(names, "images_per_second").removesuffix("_per_second")
+
+    @property
+    def steps(self) -> int:
+        return max((step_of(line) for line in self.lines), default=0)
+
+    @property
+    def end(self) -> str:
+        if self.summary is not None:
+            return "complete"
+        if self.interruption is not None:
+            return f"ended by {self.interruption.get('signal', 'a signal')}"
+        return "not complete"
+
+    def curve(self, field: str, *events: str) -> list[Point]:
+        """The field of lines of these kinds, where it is a number; of several with the same step the last one."""
+        points: dict[int, Point] = {}
+        for line in self.lines:
+            value = finite(line.get(field))
+            if line["event"] in events and value is not None:
+                points[step_of(line)] = (step_of(line), self.seconds(line), value)
+        return [points[step] for step in sorted(points)]
+
+    def seconds(self, line: Record) -> float:
+        time = finite(line.get("time"))
+        return math.nan if time is None or self.began is None else time - self.began
+
+    def configuration(self) -> dict[str, str]:
+        skipped = ("event", "time", "environment", "configuration", "gradient_path_reason")
+        flags, environment = (table_of(self.start.get(name)) for name in ("configuration", "environment"))
+        told = {f"--{name}": str(value).strip('"') for name, value in flags.items() if name not in WRITTEN_TO}
+        new = (name for name in self.start if name not in skipped and f"--{name.replace('_', '-')}" not in told)
+        found = {name: str(self.start[name]) for name in new}
+        return told | {str(name): str(value) for name, value in environment.items()} | found
+
+
+def step_of(line: Record) -> int:
+    return int(finite(line.get("step")) or 0)
+
+
+def are_runs(paths: list[pathlib.Path]) -> bool:
+    """Whether these are files of ddptrain --metrics, by their first lines. UsageError for files of both kinds."""
+    kinds = {path: _is_run(path) for path in paths}
+    if not any(kinds.values()):
+        return False
+    others = [str(path) for path, is_run in kinds.items() if not is_run]
+    if others:
+        files = ", ".join(others)
+        raise UsageError(f"{files}: no file of ddptrain --metrics, as the others are: give one kind at a time")
+    return True
+
+
+def _is_run(path: pathlib.Path) -> bool:
+    first = next(read_records(path), {}) if path.is_file() else {}
+    return isinstance(first.get("event"), str)
+
+
+def load_runs(paths: list[pathlib.Path]) -> list[TrainingRun]:
+    if len(paths) > MOST_RUNS:
+        raise UsageError(f"{len(paths)} runs: more than {MOST_RUNS} cannot be told apart in a picture: give fewer")
+    runs = []
+    for path, name in zip(paths, short_names([path.with_suffix("") for path in paths])):
+        bad: list[int] = []
+        run = TrainingRun(name)
+        for line in read_records(path, bad, needed="event"):
+            run.add(line)
+        run.bad_lines = len(bad)
+        runs.append(run)
+    return runs

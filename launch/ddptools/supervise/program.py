@@ -1,0 +1,394 @@
+"""A training job that goes on: restarted from its newest checkpoint after a failure, ended with one on Ctrl-C."""
+
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import os
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+import uuid
+from collections import deque
+from typing import Any, IO
+
+from ddptools.common.arguments import Parser, number, path, whole
+from ddptools.common.errors import UsageError
+from ddptools.common.mpirun import OPEN_MPI, find_mpirun, permission
+from ddptools.common.programs import answer
+from ddptools.common.runner import end_session, exit_text, start_session, with_words
+from ddptools.supervise.hosts import (
+    HOSTFILE_FLAGS,
+    HOST_FLAGS,
+    RANKS_FLAGS,
+    Host,
+    Hosts,
+    answers,
+    is_here,
+    on_all,
+    place_of,
+)
+
+RESUMABLE = 75  # ddptrain's exit code after a checkpoint that a signal asked for
+TIMEOUT = 76  # ddptrain's where ranks waited too long for others
+LOST_HOST = 77  # a host does not answer, or mpirun lost its daemon there
+FAILURE = 1
+USAGE = 2
+NO_LIBRARY = 127  # the loader's exit code
+LONGEST_PAUSE = 300.0
+# Open MPI otherwise learns after eight minutes that a host is gone. Seconds, seconds, and probes: after 9 s.
+KEEPALIVE = {
+    f"{version}_MCA_oob_tcp_keepalive_{name}": value
+    for version in ("OMPI", "PRTE")  # Open MPI 4, 5
+    for name, value in (("time", "3"), ("intvl", "2"), ("probes", "3"))
+}
+NOTICED = 9.0  # seconds, by this keepalive
+# mpirun hands such variables on: that of Open MPI 4 to its daemons and ranks; 5 the first to ranks, the second to
+# daemons.
+MARKS = ("OMPI_MCA_ddptrain_job", "PRTE_MCA_ddptrain_job")
+# Folder of Open MPI's files on each host. Open MPI 4 removes it, unless it is killed. 5 does not know the variable.
+SESSIONS = "OMPI_MCA_orte_top_session_dir"
+# Lines of a job that is ending. mpirun can outlive it: its daemon on a lost host never acknowledges the order to end.
+ENDING = re.compile(
+    r"has been waiting in|error on rank|lost communication with a remote daemon"
+    r"|(mpirun|prterun) (noticed|detected) that"
+)
+# Seconds after such a line, until mpirun is ended. It needs 4.3 s to end the ranks of several hosts after MPI_Abort.
+OUTLIVES = 20.0
+LOST_DAEMON = re.compile(r"Remote daemon: \S+ on node (\S+)")
+KILLED = re.compile(r"process rank (\d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
+FIRST_ERROR = re.compile(r"^ddptrain: error on rank .*", re.MULTILINE)
+DISCONNECTED = re.compile(r"peer process has unexpectedly disconnected.*Peer host:\s+(\S+)", re.DOTALL)
+ENDED = re.compile(r"^ddptrain: SIG\w+: ended after step", re.MULTILINE)
+DESCRIPTION = """\
+Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure,
+supervise ends the rest of the job on the hosts of mpirun's --hostfile or --host. Then it starts COMMAND again on the
+hosts that answer over ssh, and the job resumes from the newest undamaged checkpoint. If slots are lost with a host,
+supervise waits for the host. With --min-ranks or --virtual-ranks it continues with fewer ranks, and returns to all
+ranks at the next restart that finds all hosts. On SIGTERM or SIGINT (Ctrl-C), the ranks write a checkpoint, and
+supervise exits with code 75. A second signal ends the job at once. SIGUSR1 writes a checkpoint. When supervise gives
+up, its exit code is 77 for a lost host, 76 for a timeout, and otherwise the exit code of the job. Open MPI notices a
+lost host after 9 s ({OMPI,PRTE}_MCA_oob_tcp_keepalive_*, unless these are set)."""
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    parser = Parser("supervise", description=DESCRIPTION)
+    add = parser.add_argument
+    add("--restarts", type=whole(10**9, 0), default=3, metavar="N",
+        help="give up after N failures in a row without a new undamaged checkpoint (3)")  # fmt: skip
+    add("--pause", type=number(0, 1e9), default=5.0, metavar="SECONDS",
+        help="wait before the first restart; doubles with each further restart, up to 5 minutes (5)")  # fmt: skip
+    add("--min-ranks", type=whole(10**9, 0), default=0, metavar="N",
+        help="continue with as few as N ranks while hosts of mpirun's --hostfile (each line with slots=) or --host are "
+        "lost; --batch and --grad-accum of ddptrain change to keep the samples per step")  # fmt: skip
+    add("--log", type=path, metavar="FILE",
+        help="log of why each attempt ended (supervise.log in the folder of --checkpoint)")  # fmt: skip
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND")
+    arguments = parser.parse_args(argv)
+    if arguments.command[:1] == ["--"]:
+        del arguments.command[0]
+    return arguments
+
+
+def asked(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    """What ddptrain answers; None: it cannot run on this host (no program, no library, MPI does not start)."""
+    try:
+        done = answer(command, None)
+    except OSError:
+        return None
+    return done if done.returncode not in (FAILURE, NO_LIBRARY) else None
+
+
+def flags_of(command: list[str], program: int | None) -> dict[str, Any]:
+    """ddptrain's flags, with those of its --config file; some of those in the command if it cannot be asked."""
+    shown = asked([*command[program:], "--print-config"]) if program is not None else None
+    if shown is not None and shown.returncode == USAGE:
+        raise UsageError(shown.stderr.strip())
+    if shown is not None and shown.returncode == 0:
+        with contextlib.suppress(tomllib.TOMLDecodeError):  # it is the answer to --help or --version
+            return tomllib.loads(shown.stdout)
+    parser = argparse.ArgumentParser("supervise", add_help=False, allow_abbrev=False)
+    for name in ("checkpoint", "resume", "timeout", "virtual-ranks"):
+        parser.add_argument(f"--{name}", dest=name)
+    return vars(parser.parse_known_args(command)[0])
+
+
+def positive(code: int) -> int:
+    return code if code >= 0 else 128 - code
+
+
+@dataclasses.dataclass
+class Size:
+    wanted: int
+    least: int
+    samples: int  # of a step, where batches may change
+    batch: int
+    parts: int  # --virtual-ranks
+
+    @staticmethod
+    def of(ranks: str, flags: dict[str, Any], hosts: Hosts | None, least: int) -> "Size":
+        wanted = int(ranks) if ranks.isdigit() else hosts.least_slots() if hosts else 1
+        parts = int(flags["virtual-ranks"] or 0)
+        if least == 0:
+            return Size(wanted, 1 if parts > 0 else wanted, 0, 0, parts)
+        if hosts is None:
+            told = "the command names no hosts that could be lost. Give mpirun --hostfile or --host."
+            raise UsageError(f"--min-ranks: {told}")
+        if unknown := [host.name for host in hosts.hosts if host.slots is None]:
+            told = f"how many ranks may {unknown[0]} have? Write slots=N behind it in the hostfile."
+            raise UsageError(f"--min-ranks: {told}")
+        if parts > 0:
+            return Size(wanted, least, 0, 0, parts)
+        if "batch" not in flags:
+            raise UsageError("--min-ranks: the command names no ddptrain that runs here, whose --batch would change")
+        if flags["batch"] == "auto":
+            raise UsageError("--min-ranks: fewer ranks need larger batches. Give ddptrain a number: --batch N.")
+        return Size(wanted, least, wanted * flags["batch"] * flags["grad-accum"], flags["batch"], 0)
+
+    def on(self, slots: int) -> list[str] | None:
+        """The number of ranks on so many slots, and flags of ddptrain that keep the samples of a step; None: too few"""
+        if slots >= self.wanted:
+            return [str(self.wanted)]
+        for ranks in range(slots, self.least - 1, -1):
+            if self.parts and self.parts % ranks == 0:
+                return [str(ranks)]
+            if self.samples and self.samples % ranks == 0:
+                of_rank = self.samples // ranks
+                batch = max(size for size in range(1, self.batch + 1) if of_rank % size == 0)
+                return [str(ranks), "--batch", str(batch), "--grad-accum", str(of_rank // batch)]
+        return None
+
+
+class Job:
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.command: list[str] = arguments.command
+        if not self.command:
+            raise UsageError("give a command: supervise mpirun -np 8 ddptrain --checkpoint DIR ...")
+        # Of ddptrain in the command; the words before it are mpirun's.
+        self.program = next((i for i, word in enumerate(self.command) if pathlib.Path(word).name == "ddptrain"), None)
+        self.flags = flags_of(self.command, self.program)
+        if not self.flags["checkpoint"]:
+            raise UsageError("the command has no --checkpoint DIR, from which it could go on")
+        if not self.flags["resume"]:
+            self.command = [*self.command, "--resume", "auto"]
+        self.folder = pathlib.Path(self.flags["checkpoint"])
+        starter = self.command[: self.program]
+        self.hosts = self.hosts_in_use = Hosts.of(starter)
+        place = place_of(RANKS_FLAGS, starter)
+        self.size = Size.of(starter[place] if place else "", self.flags, self.hosts, arguments.min_ranks)
+        self.mark = uuid.uuid4().hex
+        self.sessions = f"{os.environ.get('OMPI_MCA_orte_tmpdir_base') or '/tmp'}/ddptrain-{self.mark}"
+        mpirun = find_mpirun(self.command[0]) if pathlib.Path(self.command[0]).name.startswith("mpi") else OPEN_MPI
+        self.end_signal, self.killed_codes = mpirun.end, mpirun.killed_codes
+        self.restarts: int = arguments.restarts
+        self.first_pause: float = arguments.pause
+        self.log_file: pathlib.Path = arguments.log or self.folder / "supervise.log"
+        self.newest = ""  # readable checkpoint: its name
+        self.process: subprocess.Popen | None = None
+        self.ending_since: float | None = None
+        self.ends_asked = 0
+        self.woken = threading.Event()
+
+    def log(self, text: str) -> None:
+        line = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%M:%SZ} {text}"
+        print(f"supervise: {text}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a full disk must not end the job
+            self.log_file.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.log_file, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+    def check_time_outs(self) -> None:
+        time_out = self.flags["timeout"] or ""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", time_out)
+        seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+        if self.hosts and len(set(self.hosts.names)) > 1 and 0.0 < seconds <= NOTICED:
+            self.log(
+                f"--timeout {time_out} ends the ranks before mpirun notices a lost host ({NOTICED:g} s), and mpirun "
+                "then hangs until supervise ends it: give 20s or more"
+            )
+
+    def clean_up(self, there: list[bool]) -> None:
+        hosts = self.hosts.only(there) if self.hosts else Hosts([Host("localhost", 1, "")], False)
+        hosts.clean_up(self.mark, self.sessions)
+
+    def for_hosts_that_answer(self) -> list[str] | None:
+        """The command of the next attempt; None where they have too few slots."""
+        self.hosts_in_use = self.hosts
+        if self.hosts is None:
+            return self.command
+        there = on_all(answers, self.hosts.names)
+        self.clean_up(there)
+        if all(there):
+            return self.command
+        hosts = self.hosts.only(there)
+        silent = self.hosts.only([not good for good in there]).names
+        slots = hosts.least_slots()
+        self.log(f"no answer from {', '.join(silent)}: left out; {slots} slots on the other hosts")
+        flags = self.size.on(slots)
+        if flags is None:
+            self.log(f"waits for hosts: {slots} slots are too few")
+            return None
+        ranks, *changes = flags
+        self.hosts_in_use = hosts
+        own = hosts.in_command(self.command[: self.program], self.folder / "supervise.hosts")
+        if (place := place_of(RANKS_FLAGS, own)) is not None:
+            own[place] = ranks
+        else:
+            place = place_of((*HOSTFILE_FLAGS, *HOST_FLAGS), own)
+            own[place - 1 : place - 1] = ["-np", ranks]
+        return [*own, *self.command[self.program :], *changes]
+
+    def on_signal(self, number: int, _frame: object) -> None:
+        if number != signal.SIGUSR1:
+            self.ends_asked += 1
+            self.woken.set()
+        process = self.process
+        if process is None or process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if self.ends_asked > 1:
+                process.terminate()
+            else:
+                process.send_signal(signal.SIGUSR1 if number == signal.SIGUSR1 else self.end_signal)
+
+    def attempt(self, command: list[str]) -> tuple[int, str]:
+        """Exit code, and the end of what the job said on standard error."""
+        own = dict.fromkeys(MARKS, self.mark) | {SESSIONS: self.sessions}
+        environment = KEEPALIVE | os.environ | own
+        self.process = start_session(command, self.end_signal, env=environment, stderr=subprocess.PIPE)
+        self.ending_since = None
+        lines: deque[str] = deque(maxlen=1000)
+        copier = threading.Thread(target=self._copy, args=(self.process.stderr, lines), daemon=True)
+        outlived = False
+        try:
+            if self.ends_asked > 0:  # in between
+                self.process.send_signal(self.end_signal)
+            copier.start()
+            outlived = self._wait()
+        finally:
+            if outlived:
+                self.process.kill()  # a mpirun that is asked to end a second time crashes
+            end_session(self.process)
+        copier.join(5.0)
+        code, said = self.process.returncode, "".join(lines)
+        if code == 0 and ENDED.search(said):  # at times MPICH returns 0
+            code = RESUMABLE
+        lost = code == 0 and LOST_DAEMON.search(said) is not None  # Open MPI 5 returns 0
+        return FAILURE if outlived or lost else code, said
+
+    def _wait(self) -> bool:
+        """Until the job ends, or is to be ended; whether mpirun outlives it."""
+        while self.process.poll() is None:
+            if self.ends_asked > 1:
+                return False
+            if self.ending_since is not None and time.monotonic() > self.ending_since + OUTLIVES:
+                self.log("mpirun outlives its job, and is ended")
+                return True
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.2)
+        return False
+
+    def _copy(self, source: IO[bytes], lines: deque[str]) -> None:
+        for line in source:
+            sys.stderr.buffer.write(line)
+            sys.stderr.buffer.flush()
+            lines.append(line.decode(errors="replace"))
+            if self.ending_since is None and ENDING.search(lines[-1]):
+                self.ending_since = time.monotonic()
+
+    def checkpoints(self) -> list[pathlib.Path]:
+        """Folders with a manifest and a name that ddptrain gives, the newest first."""
+        found = [path.parent for path in self.folder.glob("step-*/manifest.json")]
+        return sorted((path for path in found if re.fullmatch(r"step-\d{12}", path.name)), reverse=True)
+
+    def newest_readable(self) -> str:
+        found = self.checkpoints()
+        return next((path.name for path in found if path.name == self.newest or self.is_readable(path)), "")
+
+    def is_readable(self, checkpoint: pathlib.Path) -> bool:
+        shown = asked([self.command[self.program], "--inspect", str(checkpoint)]) if self.program is not None else None
+        return shown is None or "complete and undamaged" in shown.stdout
+
+    def lost(self, silent: list[str]) -> str:
+        here, names = os.uname().nodename, ", ".join(silent)
+        if len(silent) < sum(not is_here(name) for name in self.hosts_in_use.names):
+            return f"lost {names}, which {'does' if len(silent) == 1 else 'do'} not answer"
+        if len(silent) == 1:
+            return f"lost {names}, or the network between it and {here}"
+        return f"lost {here}, which reaches no other host ({names})"
+
+    def cause(self, code: int, said: str) -> tuple[int, str]:
+        """supervise's exit code for an attempt that failed, and why in words. It ends what the attempt has left."""
+        there = on_all(answers, self.hosts.names) if self.hosts else []
+        self.clean_up(there)
+        silent = self.hosts.only([not good for good in there]).names if self.hosts else []
+        if silent := [name for name in silent if name in self.hosts_in_use.names]:
+            return LOST_HOST, self.lost(silent)
+        if daemons := sorted(set(LOST_DAEMON.findall(said))):
+            return LOST_HOST, f"lost mpirun's daemon on {', '.join(daemons)}"
+        if code == TIMEOUT or "has been waiting in" in said:
+            return TIMEOUT, f"a wait for other ranks was too long{with_words(said)}"
+        if killed := KILLED.search(said):
+            return 128 + int(killed[3]), f"rank {killed[1]} on {killed[2]} {exit_text(-int(killed[3]))}"
+        if code in self.killed_codes:
+            return 128 + code, f"a rank {exit_text(-code)}"
+        if first := FIRST_ERROR.search(said):
+            return positive(code), f"{exit_text(code)}: {first[0]}"
+        if gone := DISCONNECTED.search(said):  # before Open MPI 5 said what became of it
+            return positive(code), f"a rank on {gone[1]} ended, and others lost their connections to it"
+        return positive(code), f"{exit_text(code)}{with_words(said)}"
+
+    def one_attempt(self, number: int, command: list[str]) -> tuple[int | None, int, str]:
+        """supervise's exit code where it is to end now; else that where it gives up, and why the attempt ended."""
+        self.log(f"attempt {number}: {shlex.join(command)}")
+        start = time.monotonic()
+        code, said = self.attempt(command)
+        ended = f"attempt {number} ended after {time.monotonic() - start:.0f} s"
+        if code in (0, USAGE, RESUMABLE):
+            newest = next((path.name for path in self.checkpoints()), "none")
+            self.log(f"{ended}: {exit_text(code)}{with_words(said) if code != 0 else ''}; newest checkpoint: {newest}")
+            return code, code, ""
+        result, why = self.cause(code, said)
+        self.newest = max(self.newest, self.newest_readable())
+        self.log(f"{ended}: {why}; newest checkpoint: {self.newest or 'none'}")
+        if self.ends_asked > 0:
+            before_start = code in (-self.end_signal, 128 + self.end_signal)  # nothing was there to save
+            return RESUMABLE if before_start else result, result, why
+        return None, result, why
+
+    def run(self) -> int:
+        failures, number, result, why = 0, 0, LOST_HOST, "too few hosts answered"
+        self.check_time_outs()
+        self.newest = self.newest_readable()
+        while True:
+            before = self.newest
+            command = self.for_hosts_that_answer() if number > 0 or self.size.least < self.size.wanted else self.command
+            if command is not None:
+                number += 1
+                end, result, why = self.one_attempt(number, command)
+                if end is not None:
+                    return end
+            failures = 1 if self.newest > before else failures + 1
+            if failures > self.restarts:
+                told = f"{failures} failures in a row without a new undamaged checkpoint"
+                self.log(f"gives up: {told}, the last one: {why}")
+                return result
+            pause = min(self.first_pause * 2 ** (failures - 1), LONGEST_PAUSE)
+            self.log(f"restarts in {pause:g} s")
+            if self.woken.wait(pause):
+                self.log("asked to end before the restart")
+                return RESUMABLE
+
+
+def main(argv: list[str]) -> int:
+    job = Job(parse_arguments(argv))
+    os.environ.update(permission() | os.environ)
+    for handled in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(handled, job.on_signal)
+    return job.run()

@@ -1,0 +1,61 @@
+"""The results of a sweep: a folder with results.jsonl (one record per run, in the order of the runs), results.csv (the
+same as a table), plan.json, topology.json and logs/."""
+
+import fcntl
+import json
+import os
+import pathlib
+from typing import Any
+
+from ddptools.common.errors import UsageError
+from ddptools.common.files import Record, errors_name, from_json, read_records, write_atomically
+
+
+class ResultFolder:
+    """Records are on the disk when append() returns. One writer at a time."""
+
+    def __init__(self, path: pathlib.Path, sweep: str, resume: bool) -> None:
+        self.path = path
+        self.file = path / "results.jsonl"
+        if self.file.exists() and self.file.stat().st_size > 0 and not resume:
+            raise UsageError(f"{path} holds results already: go on with --resume, or give another --out")
+        (path / "logs").mkdir(parents=True, exist_ok=True)
+        self._lock = open(path / ".lock", "w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"{path}: another ddpsweep writes there") from error
+        _end_last_line(self.file)
+        self._out = open(self.file, "ab")
+        others = {str(record.get("sweep")) for record in self.records()} - {sweep}
+        if others:
+            self.close()
+            raise UsageError(f"{path} holds results of {', '.join(others)}, not of {sweep}: give another --out")
+
+    def append(self, record: Record) -> None:
+        with errors_name(self.file):
+            self._out.write(json.dumps(record).encode() + b"\n")
+            self._out.flush()
+            os.fsync(self._out.fileno())
+
+    def records(self) -> list[Record]:
+        return list(read_records(self.file))
+
+    def write_json(self, name: str, value: Any) -> None:
+        write_atomically(self.path / name, json.dumps(value, indent=1) + "\n")
+
+    def close(self) -> None:
+        with errors_name(self.file):
+            self._out.close()
+        self._lock.close()
+
+
+def _end_last_line(path: pathlib.Path) -> None:
+    """Takes away a last line that a crash has cut, so that the next record stands on a line of its own."""
+    data = path.read_bytes() if path.exists() else b""
+    last = data[data.rfind(b"\n") + 1 :]
+    if isinstance(from_json(last), dict):
+        with open(path, "ab") as file:
+            file.write(b"\n")
+    elif last:
+        os.truncate(path, len(data) - len(last))

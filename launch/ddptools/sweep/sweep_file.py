@@ -1,0 +1,255 @@
+"""The file that describes a sweep (docs/reference/sweep-files.md), read and checked."""
+
+import dataclasses
+import itertools
+import pathlib
+import re
+import tomllib
+from typing import Any
+
+from ddptools.common.errors import UsageError
+from ddptools.results.run import PATH_FLAGS, PLACEMENT_KEYS, Value
+
+SWEEP_KEYS = {"name", "description", "repeats", "timeout", "seed", "base", "environment", "product"}
+FLAG = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+VARIABLE = re.compile(r"[A-Z_][A-Za-z0-9_]*")
+LAYOUT = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})")
+GPU_LIST = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
+CPU_LIST = re.compile(r"all|[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
+FORBIDDEN_FLAGS = {"metrics", "json", "print-config", "version", "help", "fail-at"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    name: str
+    program: str
+    arguments: tuple[str, ...]
+    axes: dict[str, list[Value]]  # placement and flags, base flags included, in the order of the file
+    alternatives: list[dict[str, Value]]  # flags beside those of the axes
+    environments: list[dict[str, str]]  # "": the variable is taken away
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    path: pathlib.Path
+    name: str
+    description: str
+    repeats: int
+    timeout_seconds: float
+    seed: int
+    products: list[Product]
+    notes: list[str]  # what was added to the file's settings, and why
+
+
+def load_sweep(path: pathlib.Path, overrides: list[str] | None = None) -> Sweep:
+    """Reads the file; `overrides` are KEY=VALUE of --set, which win over base and products."""
+    try:
+        table = tomllib.loads(path.read_bytes().decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not a TOML file: {error}") from error
+    return _Reader(path, table, overrides or []).sweep()
+
+
+def _is_count(value: Value) -> bool:
+    return isinstance(value, int) and 1 <= value <= 1_000_000
+
+
+def _is_gpu_selection(value: Value) -> bool:
+    numbers = str(value).split(",")
+    listed = GPU_LIST.fullmatch(str(value)) is not None and len(set(map(int, numbers))) == len(numbers)
+    return listed or value in ("all", "best-pair", "worst-pair")
+
+
+CHECKS = {
+    "ranks": (_is_count, "give a whole number from 1 to 1000000, without quotes"),
+    "global-batch": (_is_count, "give a whole number from 1 to 1000000, without quotes"),
+    "layout": (lambda value: LAYOUT.fullmatch(str(value)), "give NODESxRANKS, such as 2x4"),
+    "gpus": (_is_gpu_selection, 'give "all", "best-pair", "worst-pair" or a list such as "0,3"'),
+    "cpus": (lambda value: CPU_LIST.fullmatch(str(value)), 'give "all" or processors such as "0,2" or "0-3"'),
+}
+
+
+class _Reader:
+    def __init__(self, path: pathlib.Path, table: dict[str, Any], overrides: list[str]) -> None:
+        self.path = path
+        self.table = table
+        self.base = self.flags("base", table.get("base", {}))
+        self.environment = self.variables("environment", table.get("environment", {}))
+        self.axes_set: dict[str, list[Value]] = {}  # by --set, like the next
+        self.variables_set: dict[str, list[str]] = {}
+        for text in overrides:
+            self.override(text)
+
+    def error(self, where: str, what: str) -> UsageError:
+        return UsageError(f"{self.path}: {where}: {what}" if where else f"{self.path}: {what}")
+
+    def sweep(self) -> Sweep:
+        table = self.table
+        for key in table.keys() - SWEEP_KEYS:
+            raise self.error(key, f"unknown key; there are {', '.join(sorted(SWEEP_KEYS))}")
+        products = table.get("product", [])
+        if not isinstance(products, list) or not products or not all(isinstance(p, dict) for p in products):
+            raise self.error("", "there is no [[product]]: give at least one")
+        read = [self.product(p, f"product{i}" if i > 1 else "main") for i, p in enumerate(products, 1)]
+        names = [product.name for product in read]
+        if len(set(names)) != len(names):
+            raise self.error("product", f"two have the same name: {', '.join(names)}")
+        return Sweep(
+            path=self.path,
+            name=self.name("name", table.get("name", self.path.stem), "give letters, digits and .-_"),
+            description=self.text("description", table.get("description", "")),
+            repeats=self.integer("repeats", 3, 1, 10_000),
+            timeout_seconds=float(self.integer("timeout", 600, 1, 1_000_000)),
+            seed=self.integer("seed", 1, 0, 2**63 - 1),
+            products=read,
+            notes=put_on_one_path(read),
+        )
+
+    def product(self, table: dict[str, Any], default_name: str) -> Product:
+        own = dict(table)
+        name = self.text("name", own.pop("name", default_name))
+        where = f"product {name}"
+        program = own.pop("program", "ddptrain")
+        self.name(f"{where}: program", program, "give the name of a program beside ddptrain")
+        arguments = own.pop("arguments", [])
+        if not isinstance(arguments, list) or not all(isinstance(a, str) for a in arguments):
+            raise self.error(f"{where}: arguments", "give a list of texts")
+        environments = self.environments(f"{where}: environment", own.pop("environment", {}))
+        tables = own.pop("flags", [{}])
+        axes = self.flags(where, own)
+        base, overriding = self.base, self.axes_set
+        if program != "ddptrain":
+            lasting = {"min-seconds"} if program == "ddpbench" and "p2p" not in arguments else set()
+            base, overriding = {}, {k: v for k, v in overriding.items() if k in {*PLACEMENT_KEYS, *lasting}}
+        alternatives = self.alternatives(f"{where}: flags", tables, base, axes, overriding)
+        axes |= overriding
+        given = axes.keys() | {name for flags in alternatives for name in flags}
+        replaced = given | ({"batch"} if "global-batch" in given else set())
+        axes = {k: v for k, v in base.items() if k not in replaced} | axes
+        if {"global-batch", "batch"} <= axes.keys() | given:
+            raise self.error(where, "give batch or global-batch, not both")
+        return Product(name, program, tuple(arguments), axes, alternatives, environments)
+
+    def alternatives(
+        self, where: str, tables: Any, base: dict[str, Any], own: dict[str, Any], overridden: dict[str, Any]
+    ) -> list[dict[str, Value]]:
+        """What is overridden is left out of them; what is left alike then stands there once."""
+        if not isinstance(tables, list) or not tables:
+            raise self.error(where, "give a list of tables")
+        read = [self.flags(where, table) for table in tables]
+        names = dict.fromkeys(name for lists in read for name in lists)
+        for name in names.keys() & own.keys():
+            raise self.error(f"{where}: {name}", "the product sets this flag itself")
+        defaults = {name: base[name] for name in names if name in base}
+        result: list[dict[str, Value]] = []
+        for lists in read:
+            kept = {name: values for name, values in (defaults | lists).items() if name not in overridden}
+            result += [flags for flags in _combinations(kept) if flags not in result]
+        return result
+
+    def override(self, text: str) -> None:
+        key, equals, value_text = text.partition("=")
+        where = f"--set {text}"
+        if not equals:
+            raise UsageError(f"{where}: give KEY=VALUE")
+        try:
+            value = tomllib.loads(f"v = {value_text}")["v"]
+        except tomllib.TOMLDecodeError:
+            value = value_text
+        if key.startswith("environment."):
+            self.variables_set |= self.variables(where, {key.removeprefix("environment."): value})
+        else:
+            self.axes_set |= self.flags(where, {key: value})
+
+    def environments(self, where: str, value: Any) -> list[dict[str, str]]:
+        read = [self.variables(where, table) for table in (value if isinstance(value, list) else [value])]
+        if not read:
+            raise self.error(where, "the list is empty")
+        return [made for lists in read for made in _combinations(self.environment | lists | self.variables_set)]
+
+    def variables(self, where: str, table: Any) -> dict[str, list[str]]:
+        result = {}
+        for key, values in self.lists(where, table).items():
+            if not VARIABLE.fullmatch(key):
+                raise self.error(f"{where}: {key}", "not the name of an environment variable")
+            if not values or not all(isinstance(v, (str, int)) and not isinstance(v, bool) for v in values):
+                raise self.error(f"{where}: {key}", 'give texts ("" takes the variable away)')
+            result[key] = [self.without_zero(f"{where}: {key}", str(v)) for v in values]
+        return result
+
+    def flags(self, where: str, table: Any) -> dict[str, list[Value]]:
+        result = {}
+        for key, values in self.lists(where, table).items():
+            place = f"{where}: {key}"
+            if not FLAG.fullmatch(key):
+                raise self.error(place, "not the name of a flag (without --) or of a key of a product")
+            if key in FORBIDDEN_FLAGS:
+                raise self.error(place, "ddpsweep gives this flag itself")
+            if not values:
+                raise self.error(place, "the list is empty")
+            result[key] = [self.value(place, key, v) for v in values]
+            if len(set(map(str, result[key]))) != len(values):
+                raise self.error(place, "a value stands there twice")
+        return result
+
+    def lists(self, where: str, table: Any) -> dict[str, list[Any]]:
+        if not isinstance(table, dict):
+            raise self.error(where, "give a table")
+        return {key: value if isinstance(value, list) else [value] for key, value in table.items()}
+
+    def value(self, where: str, key: str, value: Any) -> Value:
+        if isinstance(value, bool):
+            value = "on" if value else "off"
+        if not isinstance(value, (str, int, float)):
+            raise self.error(where, f"{value!r} is not a text or a number")
+        is_right, what = CHECKS.get(key, (None, ""))
+        if is_right and not is_right(value):
+            raise self.error(f"{where} = {value!r}", what)
+        self.without_zero(where, str(value))
+        return str(value) if key in ("gpus", "cpus") else value
+
+    def without_zero(self, where: str, value: str) -> str:
+        if "\0" in value:
+            raise self.error(where, "a value holds a zero byte")
+        return value
+
+    def name(self, where: str, value: Any, what: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", self.text(where, value)):
+            raise self.error(f"{where} = {value!r}", what)
+        return value
+
+    def text(self, where: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise self.error(where, f"{value!r} is not a text")
+        return value
+
+    def integer(self, key: str, default: int, low: int, high: int) -> int:
+        value = self.table.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.error(f"{key} = {value!r}", f"give a whole number from {low} to {high}")
+        return value
+
+
+def _combinations(lists: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Every one with a value of each list."""
+    return [dict(zip(lists, values)) for values in itertools.product(*lists.values())]
+
+
+def put_on_one_path(products: list[Product]) -> list[str]:
+    """Sets symmetric = "off" where the NCCL_* variables of ddptrain's cases differ, and says so."""
+    trained = [p for p in products if p.program == "ddptrain" and p.axes.get("device") != ["cpu"]]
+    environments = [environment for product in trained for environment in product.environments]
+    names = dict.fromkeys(name for e in environments for name in e if name.startswith("NCCL_"))
+    differing = [name for name in names if len({e.get(name, "") for e in environments}) > 1]
+    set_by = [{*product.axes, *itertools.chain(*product.alternatives)} for product in trained]
+    changed = [p for p, flags in zip(trained, set_by) if differing and not flags & set(PATH_FLAGS)]
+    if not changed:
+        return []
+    for product in changed:
+        product.axes["symmetric"] = ["off"]
+    which = "all of them" if len(changed) == len(trained) else f"those of {', '.join(p.name for p in changed)}"
+    return [
+        f"{' and '.join(differing)} differ{'s' if len(differing) == 1 else ''} between the cases: {which} run with "
+        "--symmetric off, so that their gradients take the same path (to choose another, set "
+        f"{', '.join(PATH_FLAGS[:-1])} or {PATH_FLAGS[-1]} in the sweep file)."
+    ]

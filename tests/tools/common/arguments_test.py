@@ -1,0 +1,90 @@
+"""Tests of ddptools/common/arguments.py: what the tools say of command lines that they do not take."""
+
+import contextlib
+import io
+import os
+import sys
+import unittest
+from unittest import mock
+
+from ddptools.common.errors import run_program
+from ddptools.common.files import write_atomically
+from ddptools.pictures.charts import save_figure
+from tests.tools.support import FolderCase, run_tool
+
+
+def answer(tool: str, *arguments: str) -> tuple[int, str]:
+    done = run_tool(tool, *arguments, cwd="/")
+    return done.returncode, done.stderr
+
+
+class ArgumentsTest(unittest.TestCase):
+    def assert_says(self, text: str, tool: str, *arguments: str) -> None:
+        self.assertEqual(answer(tool, *arguments), (2, f"{tool}: {text}\n"))
+
+    def test_unknown_flags_alone_in_the_order_typed(self) -> None:
+        self.assert_says(
+            "unknown flag --tiemout, did you mean --timeout?; unknown flag --foo (ddpsweep --help lists the flags)",
+            "ddpsweep", "--tiemout", "5", "x.toml", "--foo=3")  # fmt: skip
+        self.assert_says("unknown flag --modle, did you mean --model? (ddpplan --help lists the flags)",
+                         "ddpplan", "--modle", "x", "--", "--zzz")  # fmt: skip
+        self.assert_says("unknown flag --outt, did you mean --out? (ddpreport --help lists the flags)",
+                         "ddpreport", "--outt", "x", "results")  # fmt: skip
+
+    def test_flags_are_not_abbreviated(self) -> None:
+        self.assert_says("unknown flag --restart, did you mean --restarts? (supervise --help lists the flags)",
+                         "supervise", "--restart", "5", "mpirun")  # fmt: skip
+
+    def test_what_supervise_starts_has_its_own_flags(self) -> None:
+        code, text = answer("supervise", "--restarts", "5", "mpirun", "--zzz", "")
+        self.assertEqual(code, 2)
+        self.assertNotIn("unknown flag", text)
+
+    def test_empty_paths(self) -> None:
+        for tool, *arguments in (("ddpsweep", "--out", ""), ("ddpplan", "--calibrate", ""), ("ddpreport", "--flight="),
+                                 ("supervise", "--log", ""), ("ddpsweep", "")):  # fmt: skip
+            name = arguments[0].rstrip("=") or "SWEEP.toml"
+            self.assert_says(f"argument {name}: the path is empty. Give one, or leave the flag out. ({tool} --help lists "
+                             "the flags)", tool, *arguments)  # fmt: skip
+
+    def test_a_page_is_no_picture(self) -> None:
+        code, text = answer("ddpreport", "results", "--out", "x.svg")
+        self.assertEqual(code, 2)
+        self.assertIn("--out x.svg: the page is HTML", text)
+
+
+class FilesTest(FolderCase):
+    def test_a_write_that_fails_leaves_what_was_there(self) -> None:
+        path = self.folder / "x.json"
+        path.write_text("old")
+        for reason in (OSError(28, "No space left on device"), KeyboardInterrupt()):
+            with mock.patch("os.fsync", side_effect=reason), self.assertRaises(type(reason)):
+                write_atomically(path, "new")
+            self.assertEqual(os.listdir(self.folder), ["x.json"])
+            self.assertEqual(path.read_text(), "old")
+
+    def test_what_cannot_be_used_is_one_message(self) -> None:
+        missing = self.folder / "none" / "x"
+
+        def scipy() -> None:
+            raise ModuleNotFoundError(name="scipy")
+
+        for reason, use in (
+            (f"{missing}: No such file or directory", lambda: write_atomically(missing, "")),
+            (f"{missing}: No such file or directory", lambda: missing.read_text()),
+            (f"{sys.executable} has no scipy: install python3-scipy (launch/setup does)", scipy),
+        ):
+            errors = io.StringIO()
+            with contextlib.redirect_stderr(errors):
+                self.assertEqual(run_program("ddpplan", lambda _, use=use: use()), 2)
+            self.assertEqual(errors.getvalue(), f"ddpplan: {reason}\n")
+        with self.assertRaises(BlockingIOError):  # of no file: a mistake of the tool
+            run_program("ddpplan", lambda _: os.read(os.eventfd(0, os.EFD_NONBLOCK), 8))
+
+    def test_the_name_of_a_picture_says_its_kind(self) -> None:
+        from matplotlib.figure import Figure
+
+        for name, otherwise, start in (("a.svg", "png", b"<?xml"), ("a.png", "svg", b"\x89PNG"), ("a", "svg", b"<?xml"),
+                                       ("b", "png", b"\x89PNG"), ("c.SVG", "png", b"<?xml")):  # fmt: skip
+            save_figure(Figure(), self.folder / name, otherwise)
+            self.assertTrue((self.folder / name).read_bytes().startswith(start), name)

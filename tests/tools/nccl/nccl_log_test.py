@@ -1,0 +1,293 @@
+import random
+import unittest
+
+from ddptools.nccl.log import UNNAMED_COLLECTIVE, Log, Transport, read_log
+from ddptools.nccl.report import log_json
+from tests.tools.support import ROOT
+
+LOGS = ROOT / "tests" / "diagnostics" / "logs"
+
+# Two nodes of two ranks each, as NCCL 2.28 writes it.
+TWO_NODES = """\
+h0:10:10 [0] NCCL INFO NCCL version 2.28.9+cuda13.0
+h0:10:11 [0] NCCL INFO NCCL_HOSTID set by environment to a
+h0:10:11 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.
+h0:10:11 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0
+h0:10:11 [0] NCCL INFO + NVL[480.0] - NVS/0
+h0:10:11 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 2, bw 3.000000/2.500000, type NVL/PHB, sameChannels 1
+h0:10:11 [0] NCCL INFO comm 0x55 rank 0 nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0
+h1:20:21 [0] NCCL INFO comm 0x56 rank 2 nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0
+h0:10:11 [0] NCCL INFO Channel 00/02 :    0   1   2   3
+h0:10:11 [0] NCCL INFO Channel 01/02 :    0   3   2   1
+h0:10:11 [0] NCCL INFO Trees [0] 1/2/-1->0->-1 [1] 1/-1/-1->0->2
+h1:20:21 [0] NCCL INFO Trees [0] 3/-1/-1->2->0 [1] 3/0/-1->2->-1
+h0:11:12 [1] NCCL INFO Trees [0] -1/-1/-1->1->0 [1] -1/-1/-1->1->0
+h1:21:22 [1] NCCL INFO Trees [0] -1/-1/-1->3->2 [1] -1/-1/-1->3->2
+h0:10:11 [0] NCCL INFO 2 coll channels, 2 collnet channels, 0 nvls channels, 2 p2p channels, 1 p2p channels per peer
+h1:20:23 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [receive] via NET/IB/0(3)/GDRDMA(PCI)/Shared
+h0:11:13 [1] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0(3)/GDRDMA(PCI)/Shared
+h0:10:13 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
+h0:10:13 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via SHM/direct/direct
+h0:10:13 [0] NCCL INFO CollNet 00/0 : 0 [receive] via COLLNET/SHARP/1/GDRDMA
+h0:10:10 [0] NCCL INFO AllReduce: 2097152 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..1}
+h0:10:10 [0] NCCL INFO AllGather: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}
+"""
+
+
+def parse(text: str) -> Log:
+    return read_log(text.splitlines(keepends=True))
+
+
+def recorded(name: str) -> Log:
+    return parse((LOGS / name).read_text("latin-1"))
+
+
+def ranks_of_nodes(log: Log) -> list[list[int]]:
+    return [node["ranks"] for node in log.ranks_by_node]
+
+
+class ReadLogTest(unittest.TestCase):
+    def test_log_of_two_nodes(self) -> None:
+        log = parse(TWO_NODES)
+        self.assertEqual((log.version, log.ranks, log.ranks_told, log.nodes, log.channels), ("2.28.9", 4, True, 2, 2))
+        self.assertEqual((log.nvls_channels, log.has_nvswitch), (0, True))
+        self.assertEqual(log.rings, {0: [0, 1, 2, 3], 1: [0, 3, 2, 1]})
+        self.assertEqual(log.environment, {"NCCL_HOSTID": "a", "NCCL_IB_HCA": "mlx5_0", "NCCL_NVLS_ENABLE": "0"})
+        self.assertEqual((log.unreadable_lines, log.contradictions), (0, 0))
+        self.assertEqual(log.trees[0][0], {"rank": 0, "parent": None, "children": [1, 2]})
+        self.assertEqual(log.trees[0][3], {"rank": 3, "parent": 2, "children": []})
+        self.assertEqual(log.trees[1][2]["children"], [3, 0])
+        self.assertEqual(log.transports, [
+            Transport(-1, 0, 0, "COLLNET/SHARP/1/GDRDMA"),
+            Transport(0, 1, 0, "P2P/CUMEM/read"),
+            Transport(0, 1, 1, "SHM/direct/direct"),
+            Transport(1, 2, 0, "NET/IB/0(3)/GDRDMA(PCI)/Shared"),
+        ])  # fmt: skip
+        self.assertEqual(log.graphs, [{"pattern": "Ring", "channels": 2, "intra_gb_per_s": 3.0, "inter_gb_per_s": 2.5,
+                                       "intra_type": "NVL", "inter_type": "PHB"}])  # fmt: skip
+        self.assertEqual(log.choices["AllReduce", 2097152], {"algorithm": "Ring", "protocol": "Simple", "channels": 2})
+        self.assertEqual(log.choices["AllGather", 4096], {"algorithm": "Ring", "protocol": "LL", "channels": 1})
+
+    def test_older_forms(self) -> None:
+        log = parse(
+            "h:1:2 [0] NCCL INFO Channel 00/02 :    0   1\n"
+            "h:1:2 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1 [1] -1/-1/-1->0->1|1->0->-1/-1/-1\n"
+            "h:1:2 [0] NCCL INFO Channel 00 : 0[1b000] -> 1[1c000] via P2P/IPC\n"
+            "h:1:2 [0] NCCL INFO Channel 01 : 0[1b000] -> 1[1c000] via direct shared memory\n"
+            "h:1:2 [0] NCCL INFO Channel 01 : 1[1c000] -> 0[1b000] via P2P/indirect/2[1d000]\n"
+            "h:1:2 [0] NCCL INFO Channel 00 : 1[1c000] -> 0[1b000] [receive] via NET/IB/1/GDRDMA\n"
+            "h:1:2 [0] NCCL INFO Coll 00 : 1 [send] via COLLNET/SHARP/0\n"
+            "h:1:2 [0] NCCL INFO Pattern 3, crossNic 0, nChannels 2, speed 22.000000/22.000000, type NVL/PIX, same 1\n"
+            "h:1:2 [0] NCCL INFO comm 0x7f rank 0 nranks 2 cudaDev 0 busId 1b000 - Init COMPLETE\n"
+        )
+        self.assertEqual((log.unreadable_lines, log.version, log.ranks, log.nodes, log.channels), (0, "", 2, 0, 2))
+        self.assertEqual(log.trees[1][0]["parent"], 1)
+        self.assertEqual(log.graphs[0]["pattern"], "Tree")
+        self.assertEqual(log.transports, [
+            Transport(0, 1, 0, "P2P/IPC"), Transport(0, 1, 1, "SHM"), Transport(1, -1, 0, "COLLNET/SHARP/0"),
+            Transport(1, 0, 0, "NET/IB/1/GDRDMA"), Transport(1, 0, 1, "P2P/indirect/2"),
+        ])  # fmt: skip
+
+    def test_nccl_2_18(self) -> None:
+        log = parse(
+            "NCCL version 2.18.3+cuda12.2\n"
+            "h:1:7 [0] NCCL INFO comm 0x55 rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId a000 commId 0x9d - Init START\n"
+            "h:1:7 [0] NCCL INFO NCCL_MIN_NCHANNELS set by environment to 2.\n"
+            "h:1:7 [0] NCCL INFO P2P Chunksize set to 131072\n"
+            "h:3:9 [2] NCCL INFO Channel 00/0 : 2[2] -> 3[3] via P2P/indirect/1[1]/read\n"
+            "h:3:9 [2] NCCL INFO Channel 01 : 2[2] -> 3[3] via SHM/CE/direct\n"
+            "h:1:7 [0] NCCL INFO 2 coll channels, 1 nvls channels, 4 p2p channels, 2 p2p channels per peer\n"
+        )
+        self.assertEqual((log.unreadable_lines, log.contradictions), (0, 0))
+        self.assertEqual((log.version, log.ranks, log.channels, log.nvls_channels), ("2.18.3", 4, 2, 1))
+        self.assertEqual(log.environment, {"NCCL_MIN_NCHANNELS": "2"})
+        self.assertEqual([each.via for each in log.transports], ["P2P/indirect/1", "SHM/CE/direct"])
+
+    def test_nccl_2_21_does_not_name_the_collective(self) -> None:
+        log = parse(
+            "h:1:1 [0] NCCL INFO 1048576 Bytes -> Algo 1 proto 2 time 51.400002\n"
+            "h:1:1 [0] NCCL INFO 4096 Bytes -> Algo 0 proto 0 time 12.100000\n"
+        )
+        known = {"algorithm": "Ring", "protocol": "Simple", "channels": None}
+        self.assertEqual(log.choices[UNNAMED_COLLECTIVE, 1048576], known)
+        self.assertEqual(log.choices[UNNAMED_COLLECTIVE, 4096]["algorithm"], "Tree")
+
+    def test_recorded_rings_and_trees(self) -> None:
+        one_node = recorded("a100_1x4_rings.log")  # with lines left out by whoever recorded it
+        self.assertEqual((one_node.channels, one_node.ranks, one_node.ranks_told), (24, 4, False))
+        self.assertEqual((len(one_node.rings), one_node.rings[2], one_node.rings[23]), (6, [0, 2, 3, 1], [0, 3, 2, 1]))
+        self.assertEqual(one_node.unreadable_lines, 0)
+        trees = recorded("a100_1x4_trees.log")  # what stands after the ellipses of the recording is missing
+        self.assertEqual((len(trees.trees), trees.unreadable_lines, trees.trees[4][1]["children"]), (6, 4, [3]))
+        self.assertEqual(recorded("a100_4x1_trees.log").trees[0][2]["children"], [1, 3])
+
+    def test_recorded_ranks_that_share_a_gpu(self) -> None:
+        log = recorded("h200_shared_by_4_ranks.log")
+        self.assertEqual((log.version, log.ranks, log.nodes, log.channels), ("2.32.3", 4, 1, 4))
+        self.assertEqual((len(log.transports), log.transports[0]), (16, Transport(0, 1, 0, "P2P/CUMEM")))
+        self.assertEqual(log.enabled["AllReduce"]["algorithms"], ["Ring"])
+        self.assertEqual(log.choices["AllReduce", 11120640]["protocol"], "LL128")
+        self.assertEqual((log.environment["NCCL_ALGO"], log.unreadable_lines), ("Ring", 0))
+
+    def test_recorded_transports(self) -> None:
+        shared_memory, direct = recorded("a100_p2p_level_0.log"), recorded("a100_p2p_level_1.log")
+        self.assertEqual([each.via for each in shared_memory.transports], ["SHM"] * 8)
+        self.assertEqual({each.via for each in direct.transports}, {"P2P/IPC/read"})
+        self.assertEqual((shared_memory.channels, direct.channels), (4, 24))
+        self.assertEqual(shared_memory.environment["NCCL_P2P_LEVEL"], "LOC")
+
+    def test_wherever_the_log_ends_nothing_is_told_that_the_whole_log_does_not_tell(self) -> None:
+        whole = parse(TWO_NODES)
+        for length in range(len(TWO_NODES) + 1):
+            log = parse(TWO_NODES[:length])
+            self.assertTrue(log.ranks == whole.ranks or not log.ranks_told, length)
+            self.assertIn(log.nodes, (0, whole.nodes), length)
+            self.assertLessEqual(log.environment.items(), whole.environment.items(), length)
+            self.assertTrue(all(whole.rings[channel] == ring for channel, ring in log.rings.items()), length)
+            for channel, tree in log.trees.items():
+                self.assertTrue(all(whole.trees[channel][rank] == node for rank, node in tree.items()), length)
+
+    def test_rings_of_many_ranks_come_from_their_neighbours(self) -> None:
+        """NCCL ends the line of a ring after 127 characters, as many as 28 ranks take."""
+        start = "n0:1:2 [0] NCCL INFO comm 0x5 rank 0 nRanks 40 nNodes 5 localRanks 8 localRank 0 MNNVL 0\n"
+        line = "Channel 00/02 :" + "".join(f"{rank:4d}" for rank in range(40))
+        start += f"n0:1:2 [0] NCCL INFO {line[:127]}\n"
+        said = [f"n{rank // 8}:1:2 [0] NCCL INFO Ring 00 : {(rank + 39) % 40} -> {rank} -> {(rank + 1) % 40}\n"
+                for rank in range(40)]  # fmt: skip
+        log = parse(start + "".join(said))
+        self.assertEqual(log.rings, {0: list(range(40))})
+        self.assertEqual((log.unreadable_lines, log.contradictions), (0, 0))
+        without_last = start + "".join(said[:-1])
+        self.assertEqual(parse(without_last).rings, {})
+        circle = "n4:1:2 [0] NCCL INFO Ring 00 : 38 -> 39 -> 20\n"
+        self.assertEqual(parse(without_last + circle).rings, {})
+        self.assertEqual(parse(start + "".join(said) + circle).contradictions, 1)
+        self.assertEqual(parse(f"{without_last}n4:1:2 [0] NCCL INFO Ring 00 : 38 -> 39 -> 0").unreadable_lines, 2)
+
+    def test_network_whose_name_has_a_space(self) -> None:
+        log = parse(
+            "NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libfabric/2/GDRDMA/Shared\n"
+            "NCCL INFO Channel 01/0 : 1[0] -> 0[0] [receive] via NET/AWS Libh0:10:13 [0] NCCL INFO Connected rings\n"
+        )
+        self.assertEqual([each.via for each in log.transports], ["NET/AWS Libfabric/2/GDRDMA/Shared"])
+        self.assertEqual(log.unreadable_lines, 1)
+
+    def test_cut_lines_are_counted_and_shown(self) -> None:
+        log = parse(
+            "h:1:1 [0] NCCL INFO comm 0x5 rank 0 nRanks 4 nNodes 1 localRanks 4 localRank 0 MNNVL 0\n"
+            "h:1:1 [0] NCCL INFO Channel 00/02 :    0   1   2   3\n"
+            "h:1:1 [0] NCCL INFO Channel 01/02 :    0   1   2\n"
+            "h:1:1 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] 1/-1/\n"
+            "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/TELEPATHY\n"
+            "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> \n"
+            "h:1:1 [0] NCCL INFO NCCL version 2.2x\n"
+            "Epoch 1/1\n"
+        )
+        self.assertEqual((list(log.rings), list(log.trees), log.transports), ([0], [0], []))
+        self.assertEqual((log.unreadable_lines, len(log.unreadable_examples)), (5, 3))
+        self.assertIn("line 4: Trees", log.unreadable_examples[0])
+
+    def test_ranks_that_write_into_one_line(self) -> None:
+        log = parse(
+            "h:1:1 [0] NCCL INFO Channel 00/02 :    0   1h:2:2 [1] NCCL INFO Trees [0] -1/-1/-1->1->0 [1] "
+            "-1/-1/-1->1->0\n"
+            "h:1:1 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1h:2:2 [1] NCCL INFO Channel 00/0 : 1[1] -> "
+            "0[0] via P2P/CUMEM/readh:1:1 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to NVLh:2:2 [1] NCCL INFO X\n"
+        )
+        self.assertEqual(len(log.trees[1]), 2)
+        self.assertEqual(log.transports, [Transport(1, 0, 0, "P2P/CUMEM/read")])
+        self.assertEqual(log.environment, {})  # where the value ends is anybody's guess
+        self.assertEqual((log.unreadable_lines, log.rings[0]), (1, [0, 1]))
+
+    def test_several_communicators_contradict(self) -> None:
+        log = parse(
+            "h:1:1 [0] NCCL INFO comm 0x5 rank 0 nRanks 4 nNodes 1 localRanks 4 localRank 0 MNNVL 0\n"
+            "h:1:1 [0] NCCL INFO Channel 00/01 :    0   1   2   3\n"
+            "h:1:1 [0] NCCL INFO comm 0x6 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0\n"
+            "h:1:1 [0] NCCL INFO Channel 00/01 :    0   1\n"
+        )
+        self.assertEqual((log.ranks, len(log.rings[0]), log.contradictions), (4, 4, 2))
+
+    def test_numbers_out_of_range_are_unreadable(self) -> None:
+        for message in (
+            "Channel 99999999999999999999/02 : 0 1", "Channel 4000/4001 : 0 1", "Channel 02/02 : 0 1",
+            "Channel 00/02 : 0 0", "Channel 00/02 : -1 0", "Trees [5000] 1/-1/-1->0->-1", "Trees [0] 1/-2/-1->0->-1",
+            "comm 0x5 rank 0 nRanks 0 nNodes 1", "AllReduce: -5 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}",
+            "AllReduce: 5 Bytes -> Algo RING proto LL channel{Lo..Hi}={3..1}",
+        ):  # fmt: skip
+            log = parse(f"NCCL INFO {message}\n")
+            self.assertEqual(log.unreadable_lines, 1, message)
+            self.assertFalse(log.rings or log.trees or log.choices, message)
+
+    def test_damaged_logs_and_noise_raise_nothing(self) -> None:
+        noise = random.Random(7)
+        for turn in range(600):
+            text = list(TWO_NODES)
+            for _ in range(noise.randrange(60)):
+                at = noise.randrange(len(text))
+                if noise.randrange(4) == 0:
+                    del text[at : at + noise.randrange(80)]
+                else:
+                    text[at] = chr(noise.randrange(256))
+            if turn % 20 == 0:
+                text += noise.choice("[0 /-") * 100000
+            log = parse("".join(text))
+            self.assertLessEqual(len(log.unreadable_examples), 3)
+            self.assertTrue(all(len(ring) == log.ranks for ring in log.rings.values()))
+            log_json(log, [])
+
+    def test_nothing_is_nothing(self) -> None:
+        for text in ("", "Epoch 1/4\nImages/sec: 3\n"):
+            self.assertTrue(parse(text).says_nothing())
+        self.assertFalse(parse(TWO_NODES).says_nothing())
+
+
+def places(local: list[tuple[int, int]], nodes: int) -> str:
+    """A line of each rank, in which it says its local rank, and their number."""
+    return "".join(
+        f"vm:1:2 [0] NCCL INFO comm 0x1 rank {rank} nRanks {len(local)} nNodes {nodes} localRanks {ranks} localRank "
+        f"{local_rank} MNNVL 0\n"
+        for rank, (local_rank, ranks) in enumerate(local)
+    )
+
+
+def joined(first: int, second: int, via: str) -> str:
+    return f"NCCL INFO Channel 00/0 : {first}[0] -> {second}[0] via {via}\n"
+
+
+class NodesTest(unittest.TestCase):
+    def test_ranks_of_two_hosts(self) -> None:
+        log = recorded("two_nodes_ib.log")
+        self.assertEqual(log.ranks_by_node, [{"host": "node1", "ranks": [0, 1]}, {"host": "node2", "ranks": [2, 3]}])
+
+    def test_nodes_of_one_host_have_no_names(self) -> None:
+        log = parse(places([(0, 2), (1, 2), (0, 2), (1, 2)], 2))
+        self.assertEqual(log.ranks_by_node, [{"host": None, "ranks": [0, 1]}, {"host": None, "ranks": [2, 3]}])
+
+    def test_ranks_in_turn_are_found_by_transports(self) -> None:
+        said = places([(0, 2), (0, 2), (1, 2), (1, 2)], 2)
+        self.assertEqual(parse(said).ranks_by_node, [])
+        links = joined(0, 2, "P2P/CUMEM/read") + joined(1, 3, "SHM/direct/direct") + joined(2, 1, "NET/IB/0")
+        self.assertEqual(ranks_of_nodes(parse(said + links)), [[0, 2], [1, 3]])
+        self.assertEqual(ranks_of_nodes(parse(links)), [[0, 2], [1, 3]])
+        other = joined(0, 2, "P2P/CUMEM") + joined(2, 1, "NET/IB/0")  # would be three nodes
+        self.assertEqual(parse(said + other).ranks_by_node, [])
+
+    def test_links_of_several_nodes_by_nvlink_join_none(self) -> None:
+        self.assertEqual(ranks_of_nodes(parse(joined(0, 1, "P2P/MNNVL"))), [[0], [1]])
+
+    def test_what_the_network_is(self) -> None:
+        log = recorded("two_nodes_ib.log")
+        self.assertEqual((log.network, log.adapters), ("IB", ["[0]mlx5_0:1/IB", "[1]mlx5_1:1/IB"]))
+        self.assertEqual(log.gpu_direct_enabled, {"GPU 0 / HCA 0", "HCA 0 'mlx5_0'"})
+        self.assertEqual(log.gpu_direct_disabled, {"GPU 1 / HCA 1"})
+        self.assertFalse(log.pxn_disabled)
+        self.assertTrue(parse("NCCL INFO PXN Disabled as plugin is v4\n").pxn_disabled)
+        self.assertEqual(parse("h:1:2 [0] NCCL INFO Using network AWS Libfabric\n").network, "AWS Libfabric")
+
+    def test_matrix_of_algorithms_and_protocols(self) -> None:
+        head = "NCCL INFO Enabled NCCL Func/Proto/Algo Matrix:\n     Function |  LL  LL128 | Tree  Ring \n"
+        log = parse(f"{head}    AllReduce |   0      1 |    0     1 \n   Reduce |  1 |  1\n Cut |   1      0 |  1")
+        self.assertEqual(log.enabled, {"AllReduce": {"algorithms": ["Ring"], "protocols": ["LL128"]}})
+        self.assertEqual(parse("    AllReduce |   1   1 |  1  1 \n").enabled, {})  # some other program's table
+

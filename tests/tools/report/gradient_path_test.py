@@ -1,0 +1,98 @@
+"""What a report makes of runs that summed their gradients by different paths."""
+
+from typing import Any
+
+from ddptools.report.sweeps.numerics import choices
+from tests.tools.report.support import RING, ReportCase, runs
+
+FUSED, PLAIN = {"gradient_path": "symmetric+fused"}, {"gradient_path": "plain"}
+FORCED = PLAIN | {"gradient_path_reason": "NCCL_PROTO is set"}
+SYMMETRIC_KERNELS = RING | {"algorithm": "Symmetric", "protocol": "Simple"}
+
+
+def case(settings: dict[str, Any], rates: list[float], told: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
+    name = "-".join(map(str, settings.values()))
+    return runs(name, rates, {"ranks": 2} | settings, summary=told, **changes)
+
+
+def proto(value: str, rates: list[float], told: dict[str, Any], **settings: Any) -> list[dict[str, Any]]:
+    return case({"NCCL_PROTO": value} | settings, rates, told)
+
+
+class GradientPathTest(ReportCase):
+    def test_a_cell_on_another_path_is_marked(self) -> None:
+        markdown = self.report_of(proto("", [100], FUSED) + proto("LL", [60], FORCED))
+        self.assertIn("| NCCL_PROTO | images/s | against reference | runs | gradient path |", markdown)
+        self.assertIn("| unset | 100.0 | reference | 1 | symmetric+fused |", markdown)
+        self.assertIn("| LL | 60 | too few runs (other path) | 1 | plain |", markdown)
+        self.assertIn("\n\nother path: the gradients of this case were not summed by the path of its ref", markdown)
+        self.assertIn("difference. plain: NCCL_PROTO is set.\n", markdown)
+        self.assertNotIn("on the same", markdown)
+        self.assertIn('<p class="footnote">other path: ', self.page)
+        self.assertRegex(self.page, r'"key"[^>]*></span>gradients by another path')  # the bar's color
+
+    def test_the_same_path_needs_no_mark_and_no_column(self) -> None:
+        for told in (PLAIN, {}, {"gradient_path": 3}):
+            markdown = self.report_of(proto("", [100], told) + proto("LL", [60], told))
+            self.assertIn("| LL | 60 | too few runs | 1 |\n", markdown)
+            self.assertNotIn("path", markdown)
+
+    def test_old_results_do_not_say(self) -> None:
+        markdown = self.report_of(proto("", [100], {"fused_sum": True}) + proto("LL", [60], FORCED))
+        self.assertNotIn("other path", markdown)
+
+    def test_the_fair_difference(self) -> None:
+        records = proto("", [100, 101, 102], FUSED, symmetric="auto")
+        records += proto("", [80, 81, 82], PLAIN, symmetric="off")
+        for symmetric in ("auto", "off"):
+            records += proto("LL", [60, 61, 62], FORCED, symmetric=symmetric)
+        markdown = self.report_of(records)
+        for symmetric in ("auto", "off"):
+            row = f"| LL | {symmetric} | 61 (60 to 62) | -39.6% (other path; -24.7% on the same) | 3.1e-06 | 3 | plain |"
+            self.assertIn(row, markdown)
+        self.assertIn("| unset | off | 81 (80 to 82) | -19.8% | 4.9e-05 | 3 | plain |", markdown)  # the path is what was varied
+        self.assertIn(
+            "on the same: against NCCL_PROTO=unset, symmetric=off, whose path is plain too. plain: NCCL_PROTO is set.",
+            markdown,
+        )
+        text = self.words(records)
+        self.assertIn("LL: -39.6% (gradient path plain, not symmetric+fused; on the same path -24.7%)", text)
+
+    def test_a_sweep_of_paths_compares_them(self) -> None:
+        records = []
+        for symmetric, comm, rate, path in (("on", "nccl", 100, "symmetric"), ("off", "nccl", 80, "plain"),
+                                            ("off", "mpi", 20, "mpi")):  # fmt: skip
+            records += case({"symmetric": symmetric, "comm": comm}, [rate], {"gradient_path": path})
+        markdown = self.report_of(records)
+        self.assertIn("| off | nccl | 80 | too few runs | 1 | plain |", markdown)
+        self.assertIn("| on | nccl | 100.0 | too few runs | 1 | symmetric |", markdown)
+        self.assertNotIn("other path", markdown)
+
+    def test_what_sends_nothing_is_on_no_path(self) -> None:
+        none = {"gradient_path": "none"}
+        records = case({"overlap": "none"}, [120], none) + case({"overlap": "on"}, [100], FUSED)
+        self.assertNotIn("path", self.report_of(records))
+        records += case({"overlap": "off"}, [90], {"gradient_path": "symmetric"})
+        markdown = self.report_of(records)
+        self.assertIn("| none | 120.0 | too few runs | 1 |  |", markdown)
+        self.assertIn("| on | 100.0 | too few runs (other path) | 1 | symmetric+fused |", markdown)
+
+    def test_a_layout_may_take_another_path(self) -> None:
+        records = case({"layout": "1x2"}, [100, 101], FUSED) + case({"layout": "2x1"}, [50, 51], PLAIN)
+        text = self.words(records)
+        self.assertIn("2x1: -49.8% (gradient path plain, not symmetric+fused) (against", text)
+
+    def test_variables_that_a_path_does_not_follow(self) -> None:
+        told = FUSED | {"nccl": SYMMETRIC_KERNELS}
+        text = "\n".join(choices(self.experiment(proto("", [1], told) + proto("LL", [1], told))))
+        why = "NCCL's symmetric kernels, which the gradients used, do not follow it (symmetric=off avoids them)"
+        self.assertEqual(text, f"No effect: NCCL_PROTO=LL, because {why}.")
+        level = [case({"NCCL_P2P_LEVEL": value}, [1], told) for value in ("", "SYS")]
+        self.assertIn("No effect on what NCCL chose: NCCL_P2P_LEVEL=SYS.", choices(self.experiment(sum(level, [])))[0])
+        told = {"gradient_path": "mpi", "nccl": None}
+        (text,) = choices(self.experiment(proto("", [1], told) + proto("LL", [1], told)))
+        self.assertEqual(text, "No effect: NCCL_PROTO=LL, because the gradients went over MPI.")
+
+    def test_notes_of_the_sweep_stand_above_the_numbers(self) -> None:
+        markdown = self.report_of([made | {"notes": ["All on one path."]} for made in proto("", [1, 2], PLAIN)])
+        self.assertIn("\n> All on one path.\n\n### Measured", markdown)

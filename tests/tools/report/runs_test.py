@@ -1,0 +1,119 @@
+"""The page of training runs: which lines count, what is drawn, and what of the configurations differs."""
+
+import pathlib
+import subprocess
+from typing import Any
+
+from ddptools.common.errors import UsageError
+from ddptools.report.training import page, runs
+from tests.tools.support import FolderCase, run_tool, write_lines
+
+
+def start(time: float, **changes: Any) -> dict[str, Any]:
+    configuration = {"batch": "512", "lr": "0.001", "metrics": '"x.jsonl"'} | changes.pop("configuration", {})
+    environment = changes.pop("environment", {})
+    line = {"event": "start", "model": "cnn", "world_size": 2, "configuration": configuration}
+    return line | {"environment": environment, "time": time} | changes
+
+
+def step(number: int, time: float, loss: float, **changes: Any) -> dict[str, Any]:
+    line = {"event": "step", "step": number, "loss": loss, "learning_rate": 1e-3, "gradient_norm": 1.5}
+    return line | {"images_per_second": 1e6, "step_seconds": 1e-3, "time": time} | changes
+
+
+def epoch(number: int, time: float, test_loss: float) -> dict[str, Any]:
+    line = {"event": "epoch", "epoch": 1, "step": number, "loss": 1.0, "last_loss": 0.75, "test_loss": test_loss}
+    return line | {"accuracy": 0.5, "images_per_second": 1e6, "time": time}
+
+
+def summary(time: float) -> dict[str, Any]:
+    return {"event": "summary", "images_per_second": 2e6, "time": time}
+
+
+WHOLE = [start(100), step(10, 101, 2.0), step(20, 102, 1.0), epoch(20, 103, 0.9), summary(110)]
+RESUMED = [
+    start(100, configuration={"lr": "0.01"}, environment={"NCCL_ALGO": "Ring"}),
+    step(10, 101, 2.5),
+    step(20, 102, 99.0),
+    start(200, configuration={"lr": "0.01"}, environment={"NCCL_ALGO": "Ring"}),
+    {"event": "restart", "step": 15, "checkpoint": "c", "time": 200},
+    step(20, 201, 1.5),
+    {"event": "interrupted", "step": 22, "signal": "SIGINT", "checkpoint": "", "time": 202},
+]
+
+
+class RunsTest(FolderCase):
+    def write(self, name: str, lines: list[dict[str, Any]], cut: str = "") -> pathlib.Path:
+        return write_lines(self.folder / name, lines, cut)
+
+    def report(self, *arguments: Any) -> subprocess.CompletedProcess:
+        return run_tool("ddpreport", *arguments, cwd=self.folder)
+
+    def test_what_a_resumed_run_did_again_counts_once(self) -> None:
+        (run,) = runs.load_runs([self.write("a.jsonl", RESUMED, '{"event": "st')])
+        self.assertEqual(run.curve("loss", "step"), [(10, 1.0, 2.5), (20, 101.0, 1.5)])
+        self.assertEqual((len(run.restarts), run.end, run.bad_lines), (1, "ended by SIGINT", 1))
+        (run,) = runs.load_runs([self.write("a.jsonl", [*RESUMED[:4], RESUMED[4] | {"step": 10}])])
+        self.assertEqual(run.curve("loss", "step"), [])  # it begins before all lines
+
+    def test_the_table_tells_how_runs_ended(self) -> None:
+        a, b = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])
+        rows = page.run_table([a, b]).rows
+        self.assertEqual(rows[0][:4], ["a", "complete", "20", "0"])
+        self.assertEqual(rows[0][4:], ["10 s", "1.0000", "0.9000", "50.0%", "2.000 M images/s"])
+        self.assertEqual(rows[1][:5], ["b", "ended by SIGINT", "20", "1", "1:42 min"])
+        self.assertEqual(page.words([a, b]), ["Lowest test loss: a: 0.9 at step 20."])
+
+    def test_only_what_differs_is_compared(self) -> None:
+        pair = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])
+        rows = page.configuration_table(pair).rows
+        self.assertEqual(sorted(rows), [["--lr", "0.001", "0.01"], ["NCCL_ALGO", "", "Ring"]])
+        alone = [row[0] for row in page.configuration_table(pair[:1]).rows]
+        self.assertEqual(alone, ["--batch", "--lr", "model", "world_size"])
+
+    def test_pictures_have_every_run_and_mark_restarts(self) -> None:
+        pair = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])
+        drawn = {picture.name: picture for picture in page.run_pictures(pair)}
+        expected = ["run-loss", "run-accuracy", "run-learning-rate", "run-gradient-norm", "run-throughput-images"]
+        self.assertEqual(list(drawn), [name + over for name in expected for over in ("", "-over-time")])
+        loss, over_time = drawn["run-loss"].chart, drawn["run-loss-over-time"].chart
+        self.assertEqual([line.label for line in loss.lines], ["a", "a: test", "b"])
+        self.assertEqual((loss.x_label, over_time.x_label), ("step", "time since the start"))
+        self.assertEqual([x for x, _ in loss.marks + over_time.marks], [15.0, 100.0])
+        self.assertEqual(over_time.lines[2].points, [(1.0, 2.5, 2.5, 2.5), (101.0, 1.5, 1.5, 1.5)])
+        self.assertIn("Dashed", drawn["run-loss"].caption)
+        self.assertNotIn("Dashed", page.run_pictures(pair[:1])[0].caption)
+
+    def test_a_curve_that_falls_far_is_logarithmic(self) -> None:
+        lines = [start(100), *(step(i, 100 + i, 10.0**-i) for i in range(4))]
+        self.assertTrue(page.run_pictures(runs.load_runs([self.write("a.jsonl", lines)]))[0].chart.is_logarithmic)
+        self.assertFalse(page.run_pictures(runs.load_runs([self.write("b.jsonl", WHOLE)]))[0].chart.is_logarithmic)
+
+    def test_the_title_has_machine_and_date(self) -> None:
+        (run,) = runs.load_runs([self.write("a.jsonl", [start(86400.0 * 365, device_name="H200")])])
+        self.assertEqual(page.title_of_runs([run]), "Training cnn on H200, 1971-01-01")
+
+    def test_pages(self) -> None:
+        a, b = self.write("one/m.jsonl", WHOLE), self.write("two/m.jsonl", RESUMED)
+        done = self.report(a, b, "--out", "r.html", "--md", "r.md", "--png", "p")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("2 training runs", done.stdout)
+        page = (self.folder / "r.html").read_text()
+        for text in ("<h1>Training cnn, 1970-01-01</h1>", "one/m", "two/m", "<figure", "--lr"):
+            self.assertIn(text, page)
+        self.assertNotIn(str(self.folder), page)
+        self.assertTrue((self.folder / "p" / "run-loss.png").exists())
+        self.assertIn("| --lr | 0.001 | 0.01 |", (self.folder / "r.md").read_text())
+
+    def test_runs_without_steps_say_what_is_missing(self) -> None:
+        done = self.report(self.write("m.jsonl", [start(100)]))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--log-every", (self.folder / "report.html").read_text())
+
+    def test_other_files_are_refused(self) -> None:
+        run, sweep = self.write("m.jsonl", WHOLE), self.write("results.jsonl", [{"record": 1, "sweep": "s"}])
+        self.assertFalse(runs.are_runs([sweep, self.folder]))
+        with self.assertRaisesRegex(UsageError, "results.jsonl: no file of ddptrain --metrics"):
+            runs.are_runs([run, sweep])
+        done = self.report(*[run] * 11)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)

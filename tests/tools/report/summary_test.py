@@ -1,0 +1,121 @@
+"""What a page begins with, what it warns of, and what stands out on it."""
+
+import pathlib
+import re
+from typing import Any
+
+from ddptools.common.files import short_names
+from ddptools.report.sweeps.experiment import load
+from ddptools.report.sweeps.page import title_of, titles_of
+from ddptools.report.sweeps.summary import measured_on, warnings_of
+from ddptools.results.description import defaults_of
+from tests.tools.report.support import ReportCase, algo, everything, over, runs
+from tests.tools.support import make_programs, write_results
+
+
+class SummaryTest(ReportCase):
+    def test_scaling_placement_and_single_cases(self) -> None:
+        scaling = self.words(over("ranks", {1: [100], 4: [360]}))
+        self.assertEqual(scaling, "4 ranks: 3.60 times one rank, efficiency 90.0% (360.0 images/s).")
+        pairs = self.words(over("gpus", {"0,1": [100, 101, 102], "0,3": [50, 51, 52]}))
+        self.assertEqual(pairs, "0,3: -49.5% (against gpus 0,1, 101.0 images/s).")
+        self.assertEqual(self.words(runs("a", [7], {"ranks": 2})), "main: 7 images/s (one run).")
+        self.assertEqual(self.words(runs("a", [None], {"ranks": 2})), "No run gave a number.")
+
+    def test_the_title_has_machine_and_date(self) -> None:
+        records = runs("a", [1, 2], {"ranks": 2}, started="2026-11-21T18:36:12+00:00")
+        self.assertEqual(title_of([self.experiment(records)]), "made-up on 2 x G, 2026-11-21")
+        records[1]["started"] = "2026-11-22T01:00:00+00:00"
+        self.assertEqual(measured_on([self.experiment(records)]), "2 x G, 2026-11-21 to 2026-11-22")
+        machine = {"cpu": "AMD EPYC", "gpus": []}
+        other = self.experiment(runs("a", [1], {"ranks": 2}, machine=machine))
+        days = "2026-11-21 to 2026-11-22"
+        self.assertEqual(title_of([self.experiment(records), other]), f"made-up on 2 x G and AMD EPYC, {days}")
+        self.assertEqual(title_of([]), "Measurements")
+
+    def test_names_of_folders_and_no_paths(self) -> None:
+        folders = [write_results(self.folder / "deep" / name, everything()) for name in "ab"]
+        with open(folders[1] / "results.jsonl", "a") as file:
+            file.write("{cut")
+        markdown = self.report(*folders)
+        self.assertNotIn(str(self.folder), self.page + markdown)
+        self.assertIn("b: 1 line could not be read", markdown)
+        self.assertIn("## made-up: weak in a\n", markdown)
+
+    def test_folders_of_the_same_name_are_told_apart(self) -> None:
+        old, new, loss = map(pathlib.Path, ("/x/old/scaling", "/x/new/scaling", "/x/old/loss"))
+        for paths, names in (([old, new], ["old/scaling", "new/scaling"]), ([old, loss], ["scaling", "loss"]), ([], []),
+                             ([old, old], ["/x/old/scaling (1)", "/x/old/scaling (2)"])):  # fmt: skip
+            self.assertEqual(short_names(paths), names)
+        folders = [write_results(self.folder / name / "s", algo("", [1.0])) for name in ("old", "new")]
+        self.assertEqual(titles_of(load(folders).experiments), ["made-up in old/s", "made-up in new/s"])
+
+    def test_defaults_come_from_the_program(self) -> None:
+        program = make_programs(self.folder) / "ddptrain"
+        text = program.read_text()
+        program.write_text(text.replace('if "--print-config" in sys.argv:\n', 'if "--print-config" in sys.argv:\n'
+                                        '    print("bucket-mb = 25\\noverlap = \\"on\\"\\nlr = 0.001")\n'))  # fmt: skip
+        found = defaults_of(program, {"config": "configs/cnn.toml", "bucket-mb": "4"})
+        self.assertEqual(found, {"bucket-mb": "25", "overlap": "on", "lr": "0.001"})
+        self.assertEqual(defaults_of(self.folder / "none", {"model": "cnn"}), {})
+
+
+class WarningsTest(ReportCase):
+    def warnings(self, records: list[dict[str, Any]]) -> list[str]:
+        return warnings_of(self.experiment(records))
+
+    def test_efficiencies_above_all(self) -> None:
+        def scaling(rate: float, in_job: float, **more: Any) -> list[dict[str, Any]]:
+            summary = {"scaling_efficiency": in_job} | more
+            return runs("1", [100], {"ranks": 1}) + runs("2", [rate], {"ranks": 2}, summary=summary)
+
+        self.assertEqual(self.warnings(scaling(199, 0.99)), [])
+        self.assertEqual(self.warnings(scaling(200, 1.0)), [])
+        (line,) = self.warnings(scaling(210, 0.99))
+        self.assertIn("An efficiency above 100%: 105.0% of 2 ranks.", line)
+        (line,) = self.warnings(scaling(199, 1.02))
+        self.assertIn("An efficiency in the job above 100%: 102.0% of 2 ranks.", line)
+        (line,) = self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.01))
+        self.assertIn("102.0% of 2 ranks (95% interval 101.0% to 103.0%).", line)
+        self.assertEqual(self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.03)), [])  # it may be 100%
+
+    def test_what_may_be_noise_is_no_warning(self) -> None:
+        for rates, lines in (([202, 207, 199], 0), ([232, 237, 229], 1)):
+            self.assertEqual(len(self.warnings(over("ranks", {1: [100, 103, 98], 2: rates}))), lines)
+
+    def test_baselines_of_a_loaded_machine(self) -> None:
+        def told(**summary: Any) -> list[str]:
+            return self.warnings(runs("2", [1, 2], {"ranks": 2}, summary=summary))
+
+        for usable in ({}, {"cpu_share_per_rank": [0.9, 1.0]}, {"scaling_efficiency_half_width": 0.05},
+                       {"cpu_share_per_rank": [None, "x"], "scaling_efficiency_half_width": "x"}):  # fmt: skip
+            self.assertEqual(told(**usable), [], usable)
+        (line,) = told(cpu_share_per_rank=[0.98, 0.53])
+        self.assertRegex(line, "^Efficiency and parts of a step are unusable in 2 of 2 runs of main: .* 53% of its time")
+        (line,) = told(scaling_efficiency_half_width=0.14)
+        self.assertIn("the interval of its efficiency is +- 14 points. Repeat them on an idle machine", line)
+
+    def test_they_stand_on_the_page(self) -> None:
+        markdown = self.report_of(over("ranks", {1: [100], 2: [230]}))
+        self.assertIn('<div class="warnings"><p>An efficiency above 100%: 115.0%', self.page)
+        self.assertIn("> **Warning**: An efficiency above 100%: 115.0%", markdown)
+
+
+class WinnerTest(ReportCase):
+    def test_the_best_row_stands_out(self) -> None:
+        self.report_of(algo("", [100, 101, 102]) + algo("Ring", [200, 201, 202]) + algo("Tree", [50, 51, 52]))
+        (row,) = re.findall(r'<tr class="winner">(.*?)</tr>', self.page)
+        self.assertIn(">Ring</td>", row)
+
+    def test_without_a_difference_no_row_stands_out_and_none_has_a_percentage(self) -> None:
+        self.report_of(algo("", [100, 110, 90]) + algo("Ring", [102, 112, 89]))
+        body, _ = self.page.split("<body>")[1].split("How to read this page</h2>")
+        self.assertNotIn("winner", body)
+        self.assertNotRegex(re.sub(r'style="[^"]*"', "", body), r"\d%")
+        self.assertIn(">no difference</td>", body)
+
+    def test_parameters_that_differ_without_a_reason_are_red(self) -> None:
+        records = algo("", [1, 2], summary={"parameter_hash": "a"})
+        records[1]["summary"] = records[1]["summary"] | {"parameter_hash": "b"}
+        self.report_of(records)
+        self.assertIn('<div class="warnings"><p>2 runs of main ended with 2 different sets', self.page)

@@ -1,0 +1,285 @@
+import contextlib
+import io
+import json
+import math
+import random
+import unittest
+import xml.etree.ElementTree
+from typing import Any
+from unittest import mock
+
+from ddptools.common.errors import UsageError
+from ddptools.report.program import main
+from ddptools.report.trace.picture import COLORS, Canvas, fitting, kind_of, shortened, text_width, timeline_picture
+from ddptools.report.trace.spans import (
+    Span,
+    common,
+    length_us,
+    load_trace,
+    nested,
+    part_table,
+    rank_table,
+    rank_times,
+    union,
+    without,
+)
+from tests.tools.report.support import run_report
+from tests.tools.support import FolderCase
+
+# Of a step: backward's span lasts into the last bucket, as on a GPU, where that one is on the compute stream.
+COMPUTE = [
+    ("step {}", 0, 100),
+    ("forward", 0, 30),
+    ("h.0 forward", 0, 10),
+    ("h.1 forward", 10, 30),
+    ("backward", 30, 90),
+    ("h.1 backward", 30, 60),
+    ("d attention", 32, 52),
+    ("h.0 weight gradients", 60, 89),
+    ("bucket 0 update", 75, 78),
+    ("bucket 1 update", 95, 97),
+]
+COMMUNICATION = [("bucket 0 gradients", 50, 75), ("bucket 1 gradients", 78, 95)]
+
+
+def event(name: str, rank: int, lane: int, begin: float, end: float) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "pid": rank, "tid": lane, "ts": begin, "dur": end - begin}
+
+
+def events(slow: float = 2.0) -> list[dict[str, Any]]:
+    """Two ranks and two steps; rank 1 takes `slow` times as long for everything."""
+    made: list[dict[str, Any]] = []
+    for rank, factor in ((0, 1.0), (1, slow)):
+        made.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank} (h)"}})
+        made.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": 1, "args": {"name": "communication"}})
+        for step in range(2):
+            for lane, spans in enumerate((COMPUTE, COMMUNICATION)):
+                for name, begin, end in spans:
+                    times = factor * (100 * step + begin), factor * (100 * step + end)
+                    made.append(event(name.format(step), rank, lane, *times))
+    return made
+
+
+# On CPUs of several hosts: the buckets of the step before arrive in forward, which waits for them.
+WAITING = [
+    event("step 1", 0, 0, 0, 100),
+    event("forward", 0, 0, 0, 60),
+    event("fc1", 0, 0, 5, 45),
+    event("wait for bucket 1", 0, 0, 10, 30),
+    event("wait for bucket 0", 0, 0, 50, 55),
+    event("backward", 0, 0, 60, 90),
+    event("bucket 1 gradients", 0, 1, -20, 30),
+    event("bucket 0 gradients", 0, 1, -10, 55),
+    event("bucket 1 gradients", 0, 1, 75, 90),
+]
+
+
+def span(name: str, begin: float, end: float) -> Span:
+    return Span(name, begin, end)
+
+
+class TraceCase(FolderCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.file = self.folder / "trace.json"
+
+    def load(self, made: Any) -> list:
+        self.file.write_text(json.dumps(made))
+        return load_trace(self.file)
+
+    def svg(self, made: list[dict[str, Any]], *options: Any) -> str:
+        self.file.write_text(json.dumps({"traceEvents": made}))
+        done = run_report("--trace", self.file, "--out", self.folder / "t.svg", *options)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        text = (self.folder / "t.svg").read_text()
+        xml.etree.ElementTree.fromstring(text)
+        return text
+
+
+class IntervalTest(unittest.TestCase):
+    def test_against_counting(self) -> None:
+        rng = random.Random(3)
+        for _ in range(200):
+            both = []
+            for _ in range(2):
+                begins = [rng.randrange(-20, 50) for _ in range(rng.randrange(6))]
+                both.append([span("s", b, b + rng.randrange(20)) for b in begins])
+            inside = (rng.randrange(-20, 30), rng.randrange(30, 70))
+            cells = [{t for s in spans for t in range(int(s.begin_us), int(s.end_us)) if inside[0] <= t < inside[1]}
+                     for spans in both]  # fmt: skip
+            a, b = (union(spans, inside) for spans in both)
+            self.assertEqual((length_us(a), length_us(b)), (len(cells[0]), len(cells[1])))
+            self.assertEqual(length_us(common(a, b)), len(cells[0] & cells[1]))
+            self.assertEqual(length_us(without(a, b)), len(cells[0] - cells[1]))
+
+
+class NestingTest(unittest.TestCase):
+    def levels(self, spans: list[Span]) -> dict[str, int]:
+        return {s.name: s.level for s in nested(spans)}
+
+    def test_levels(self) -> None:
+        spans = [span(name, begin, end) for name, begin, end in COMPUTE if "update" not in name]
+        levels = self.levels(spans[::-1])
+        self.assertEqual(list(levels.values()), [0, 1, 2, 2, 1, 2, 3, 2])
+        by_name = {s.name: s for s in spans}
+        self.assertEqual(by_name["d attention"].parent, by_name["h.1 backward"])
+        self.assertEqual(by_name["backward"].within_us, 59)
+
+    def test_spans_that_only_overlap_stand_side_by_side(self) -> None:
+        levels = self.levels([span("a", 0, 10), span("b", 5, 15), span("in b", 11, 14), span("c", 15.2, 20)])
+        self.assertEqual(levels, {"a": 0, "b": 1, "in b": 2, "c": 0})
+
+    def test_kinds(self) -> None:
+        spans = nested([span("step 0", 0, 99), span("forward", 0, 9), span("attention", 1, 2), span("backward", 10, 30),
+                        span("h.0 forward", 11, 15), span("attention", 12, 13), span("norm", 16, 18),
+                        span("clip", 40, 41), span("wait for bucket 1", 3, 4)])  # fmt: skip
+        kinds = ["step", "forward", "forward", "waiting", "backward", "forward", "forward", "backward", "other compute"]
+        self.assertEqual([kind_of(s) for s in spans], kinds)
+
+
+class TimesTest(TraceCase):
+    def test_communication_beside_compute(self) -> None:
+        for made in (events(), {"traceEvents": events()}, events()[::-1]):
+            times = [rank_times(trace) for trace in self.load(made)]
+            for rank, factor in enumerate((1, 2)):
+                self.assertEqual((times[rank].rank, times[rank].steps), (rank, 2))
+                self.assertAlmostEqual(times[rank].step_us, 100 * factor)
+                self.assertAlmostEqual(times[rank].communication_us, 42 * factor)
+                self.assertAlmostEqual(times[rank].beside_us, 25 * factor)  # nothing is hidden once the last bucket is off
+
+    def test_all_after_backward(self) -> None:
+        spans = [("step 0", 0, 0, 100), ("backward", 0, 0, 50), ("b", 1, 50, 60), ("c", 1, 60, 90)]
+        (trace,) = self.load([event(name, 0, *rest) for name, *rest in spans])
+        times = rank_times(trace)
+        self.assertEqual((times.communication_us, times.beside_us), (40, 0))
+
+    def test_communication_beside_a_wait_is_exposed(self) -> None:
+        (trace,) = self.load(WAITING)
+        times = rank_times(trace)
+        self.assertEqual((times.communication_us, times.beside_us), (70, 30))
+
+    def test_no_steps_and_no_communication(self) -> None:
+        (trace,) = self.load([event("forward", 3, 0, 5, 10), event("backward", 3, 0, 10, 30)])
+        times = rank_times(trace)
+        self.assertEqual((times.rank, times.steps, times.step_us, times.communication_us), (3, 1, 25, 0))
+        self.assertEqual(rank_table([trace]).rows[0][-1], "n/a")
+
+    def test_longest_parts(self) -> None:
+        rows = part_table(self.load(events())).rows
+        self.assertEqual(rows[0], ["bucket N gradients", "communication", "2", "63", "42.0%", "84 (rank 1)"])
+        by_name = {row[0]: row for row in rows}
+        self.assertEqual(by_name["h.N forward"][2:4], ["2", "45"])
+        self.assertEqual(by_name["h.N weight gradients"][3], "27")  # until the last bucket starts
+        self.assertEqual(by_name["backward, outside its parts"][3], "0")
+        self.assertNotIn("forward", by_name)  # all of it is within its layers
+        self.assertEqual(by_name["bucket N update"][1:4], ["update", "2", "7.5"])
+
+
+class PictureTest(TraceCase):
+    def test_names_rows_and_legend(self) -> None:
+        svg = self.svg(events())
+        for text in ("rank 0 (h)", "rank 1 (h)", "step 1", "backward", "h.1 forward", "update", "us",
+                     "communication, exposed"):  # fmt: skip
+            self.assertTrue(f">{text}</text>" in svg, text)
+        self.assertEqual(svg.count(">other compute</text>"), 0)
+        self.assertGreater(svg.count(COLORS["communication beside compute"]), 2)
+
+    def drawn(self, made: list[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+        """Bars, by what their color says."""
+        bars: dict[str, list[tuple[float, float]]] = {}
+        with mock.patch.object(Canvas, "bars", lambda canvas, spans, top, kind: bars.setdefault(kind, []).extend(spans)):
+            timeline_picture(self.load(made), (0, 200))
+        return bars
+
+    def test_backward_ends_where_the_last_bucket_starts(self) -> None:
+        bars = self.drawn([one for one in events() if one["pid"] == 0])
+        self.assertEqual(sorted(bars["backward"]), sorted([(30, 78), (130, 178), (30, 60), (130, 160), (32, 52), (132, 152),
+                                                           (60, 78), (160, 178)]))  # fmt: skip
+        exposed = [length for length in bars["communication, exposed"] if length[0] % 100 == 78]
+        self.assertEqual(exposed, [(78, 95), (178, 195)])
+        self.assertEqual(bars["communication beside compute"], [(50, 75), (150, 175)])
+
+    def test_waits_are_no_compute(self) -> None:
+        bars = self.drawn(WAITING)
+        self.assertEqual(bars["waiting"], [(10, 30), (50, 55)])
+        hidden = [(0, 10), (0, 10), (30, 50)]
+        self.assertEqual(sorted(bars["communication beside compute"]), hidden)
+
+    def test_one_step(self) -> None:
+        svg = self.svg(events(slow=1.0), "--step", "1")
+        self.assertEqual((svg.count(">step 1</text>"), svg.count(">step 0</text>")), (2, 0))
+
+    def test_tables_and_png(self) -> None:
+        self.file.write_text(json.dumps(events()))
+        done = run_report("--trace", self.file, "--out", self.folder / "t.png")
+        self.assertTrue((self.folder / "t.png").read_bytes().startswith(b"\x89PNG"))
+        self.assertRegex(done.stdout, r"1 +2 +200\.0 +84 +42\.0% +59\.5%")
+        self.assertIn("2 of 2 ranks, 2 of 2 steps", done.stdout)
+        done = run_report("--trace", self.file)
+        self.assertEqual((done.returncode, len(list(self.folder.iterdir()))), (0, 2))
+
+    def test_names_that_do_not_fit(self) -> None:
+        self.assertEqual(fitting("bucket 0 gradients", 500), "bucket 0 gradients")
+        self.assertEqual(fitting("bucket 0 gradients", 45), "bucket 0")
+        self.assertEqual(fitting("bucket 0 gradients", 5), "")
+        self.assertEqual(fitting("attention projection", 50), "")
+
+    def test_long_host_names_are_cut(self) -> None:
+        self.assertEqual(shortened("rank 7 (vm)", 90), "rank 7 (vm)")
+        cut = shortened("rank 7 (a-long-host-name-0012.cluster.example.org)", 90)
+        self.assertTrue(cut.startswith("rank 7 (a-long-") and cut.endswith("..."), cut)
+        self.assertLessEqual(text_width(cut), 90)
+        self.assertEqual(shortened("rank 7", 1), "")
+
+    def test_many_spans_stay_a_small_file(self) -> None:
+        made = [event("step 0", 0, 0, 0, 2e5)]
+        made += [event(f"h.{i} forward", 0, 0, 10 * i, 10 * i + 9) for i in range(20_000)]
+        self.assertLess(len(self.svg(made)), 700_000)
+
+    def test_odd_names_and_times(self) -> None:
+        odd = ["$x^{$", "\ud800", "a\u0000b\n<b>&", "", "x" * 10_000, "step 1", "bucket 7 update", "bucket 9 gradients"]
+        for begin, end in ((0, 0), (1e15, 1.5e15), (-4e14, 4e14), (1e-9, 2e-9)):
+            made = [event(name, rank, lane, begin, end) for name in odd for rank in (0, 7) for lane in (0, 1)]
+            timeline = self.load(made)
+            rank_table(timeline), part_table(timeline)
+            picture = timeline_picture(timeline, (begin, max(end, begin + 1e-3)))
+            xml.etree.ElementTree.fromstring(picture.svg)
+
+
+class DamagedTest(TraceCase):
+    def refused(self, *options: Any) -> str:
+        """In this process; argparse ends by itself, with exit code 2."""
+        with contextlib.redirect_stderr(io.StringIO()) as errors, contextlib.redirect_stdout(io.StringIO()) as out:
+            with self.assertRaises((UsageError, SystemExit)) as raised:
+                main(list(map(str, options)))
+        self.assertEqual(out.getvalue(), "")
+        if isinstance(raised.exception, SystemExit):
+            self.assertEqual(raised.exception.code, 2)
+            return errors.getvalue()
+        return str(raised.exception)
+
+    def test_files(self) -> None:
+        good = json.dumps({"traceEvents": events()})
+        none = "no JSON with traceEvents, or cut off"
+        for text, told in (("", none), (good[: len(good) // 2], none), ("{}", none), ("3", none), ("[]", "no spans"),
+                           ('{"traceEvents": {}}', none), ("[" * 100_000, none), ("\x00", none),
+                           ('[{}, {"ph": "X"}]', "event 1: "), (json.dumps([event("a", 0, 2, 0, 1)]), "its tid"),
+                           (json.dumps([event("a", 0, 0, 1, 0)]), "its ts or dur"),
+                           (json.dumps([event("a", 0, 0, 0, math.nan)]), "its ts or dur"),
+                           (json.dumps([event("a", -1, 0, 0, 1)]), "its pid")):  # fmt: skip
+            self.file.write_text(text)
+            message = self.refused("--trace", self.file, "--out", self.folder / "t.svg")
+            self.assertIn(told, message)
+            self.assertIn("trace.json", message)
+        self.assertFalse((self.folder / "t.svg").exists())
+
+    def test_options(self) -> None:
+        self.file.write_text(json.dumps(events()))
+        for told, options in (("results", []), ("--trace", [self.folder, "--step", 1]),
+                              ("steps 0 to 1", ["--trace", self.file, "--step", 2]),
+                              ("steps 0 to 1", ["--trace", self.file, "--step", -1]),
+                              (".svg or .png", ["--trace", self.file, "--out", self.folder / "t.pdf"]),
+                              ("stands alone", ["--trace", self.file, self.folder]),
+                              ("stands alone", ["--trace", self.file, "--md", self.folder / "t.md"]),
+                              ("stands alone", ["--flight", self.folder, "--md", self.folder / "t.md"])):  # fmt: skip
+            self.assertIn(told, self.refused(*options))

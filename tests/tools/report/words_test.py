@@ -1,0 +1,220 @@
+"""What a report says in words, and when a difference is more than the noise."""
+
+import itertools
+import unittest
+from typing import Any
+
+from ddptools.common.text import measured, number
+from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effects, welch_p
+from ddptools.report.sweeps.numerics import choices, numerics
+from tests.tools.report.support import RING, TREE, ReportCase, algo, over, runs
+
+
+class NoiseTest(unittest.TestCase):
+    def test_welch(self) -> None:
+        # By hand: means 2 and 5, variances 1 and 1, n = 3: t = 3 / sqrt(2/3) = 3.674, 4 degrees: p = 0.0213
+        self.assertAlmostEqual(welch_p([1, 2, 3], [4, 5, 6]), 0.0213, delta=0.0002)
+        # Means 2 and 7, variances 1 and 32/3, n = 3 and 4: t = 5 / sqrt(1/3 + 8/3) = 2.887, 3.71 degrees: p = 0.0489
+        self.assertAlmostEqual(welch_p([1, 2, 3], [3, 7, 7, 11]), 0.0489, delta=0.0002)
+        self.assertEqual(welch_p([1, 1], [1, 1]), 1.0)
+        self.assertEqual(welch_p([1, 1], [2, 2]), 0.0)
+
+
+class EffectTest(ReportCase):
+    def effects(self, *of_cases: list[float]) -> list[str]:
+        """Of each case but the first, against the first."""
+        records: list[dict[str, Any]] = []
+        for i, rates in enumerate(of_cases):
+            records += algo(f"a{i}" if i else "", rates)
+        experiment = self.experiment(records)
+        effects = Effects(experiment)
+        return [effects.of(case).text for case in experiment.measured[1:]]
+
+    def test_only_more_than_the_noise_has_a_percentage(self) -> None:
+        self.assertEqual(self.effects([100, 101, 102], [200, 201, 202], [50, 51, 52]), ["+99.0%", "-49.5%"])
+        self.assertEqual(self.effects([100, 110, 90], [102, 112, 89]), [NO_DIFFERENCE])
+
+    def test_few_runs_cannot_tell(self) -> None:
+        self.assertEqual(self.effects([100], [120]), [TOO_FEW])
+        self.assertEqual(self.effects([100, 110], [50, 70]), [TOO_FEW])
+        self.assertEqual(self.effects([100, 100.1], [50, 50.1]), ["-50.0%"])
+
+    def test_more_comparisons_ask_for_more(self) -> None:
+        first, near = [1, 2, 3], [4, 5, 6]  # p = 0.0213
+        self.assertEqual(self.effects(first, near, near), ["+150.0%"] * 2)
+        self.assertEqual(self.effects(first, near, near, near), [NO_DIFFERENCE] * 3)
+
+    def test_jobs_with_the_same_choices_show_the_noise_of_the_machine(self) -> None:
+        def effects(*cases: tuple[list[float], dict]) -> list[str]:
+            records = [made for i, (rates, nccl) in enumerate(cases)
+                       for made in algo("" if i == 0 else f"a{i}", rates, summary={"nccl": nccl})]  # fmt: skip
+            experiment = self.experiment(records)
+            return [Effects(experiment).of(case).text for case in experiment.measured[1:]]
+
+        near, far = [103, 103.1, 103.2], [101.5, 101.6, 101.7]
+        self.assertEqual(effects(([100, 100.1, 100.2], RING), (near, RING)), [NO_DIFFERENCE])
+        self.assertEqual(effects(([100, 100.1, 100.2], RING), (near, TREE)), ["+3.0%"])
+        self.assertEqual(effects(([100, 100.1, 100.2], RING), (near, RING), (far, TREE)), [NO_DIFFERENCE] * 2)
+        self.assertEqual(effects(([100, 100.1, 100.2], RING), (near, RING), ([106, 106.1, 106.2], TREE)),
+                         [NO_DIFFERENCE, "+6.0%"])  # fmt: skip
+
+    def test_only_variables_that_act_by_the_choice_show_it(self) -> None:
+        for name in ("NCCL_BUFFSIZE", "bucket-mb"):
+            records = runs("a", [100, 100.1, 100.2], {"ranks": 4, name: ""}, summary={"nccl": RING})
+            records += runs("b", [103, 103.1, 103.2], {"ranks": 4, name: "1"}, summary={"nccl": RING})
+            self.assertRegex(self.words(records), r"(1: \+3.0%|unset: -2.9%)")
+
+
+class WordsTest(ReportCase):
+    def test_numbers_have_four_digits(self) -> None:
+        for value, text in ((15_238_925, "15.24 M"), (6_899_693, "6.900 M"), (349_568, "349,600"), (999_999, "1.000 M"),
+                            (2043, "2,043"), (325.68, "325.7"), (48.51, "48.5"), (-1_500_000, "-1.500 M"),
+                            (0, "0")):  # fmt: skip
+            self.assertEqual(number(value), text)
+
+    def test_a_number_and_its_interval_have_the_same_precision(self) -> None:
+        for numbers, text in (((12.345, 40014.3), "12 +- 40,014"), ((0.071, 0.05), "0.07 +- 0.05"), ((-2.04, 123.44, 1),
+                              "-2.0 +- 123.4"), ((1234.6,), "1,235"), ((123.44,), "123.4"), ((0.0, 0.0), "0.00 +- 0.00")):  # fmt: skip
+            self.assertEqual(measured(*numbers), text)
+
+    def test_the_reference_is_the_default(self) -> None:
+        rates = {"5": [100, 101, 102], "25": [110, 111, 112], "50": [120, 121, 122]}
+        experiment = self.experiment(over("bucket-mb", rates))
+        self.assertEqual(experiment.reference(experiment.measured).key, "bucket-mb-5")  # nothing is known of defaults
+        experiment.defaults = {"bucket-mb": "25"}
+        self.assertEqual(experiment.reference(experiment.measured).key, "bucket-mb-25")
+        self.assertIn("(against bucket-mb=25, 111.0 images/s)", self.said(experiment))
+
+    def test_the_largest_difference_comes_first(self) -> None:
+        text = self.words(algo("", [100, 101, 102]) + algo("Ring", [130, 131, 132]) + algo("Tree", [50, 51, 52]))
+        self.assertEqual(text, "Tree: -49.5%; Ring: +29.7% (against NCCL_ALGO=unset, 101.0 images/s).")
+
+    def test_what_does_not_differ_is_no_number(self) -> None:
+        same = algo("Ring", [102, 112, 89]) + algo("Tree", [99, 109, 91]) + algo("NVLS", [50, 51, 52])
+        text = self.words(algo("", [100, 110, 90]) + same)
+        self.assertTrue(text.startswith("NVLS: -49.0%; Ring, Tree: no difference (against"), text)
+        self.assertNotIn("2.0%", text)
+
+    def test_contexts_with_the_same_answer_share_it(self) -> None:
+        records = []
+        for batch in (8, 16, 32):
+            for value in ("", "Ring"):
+                settings = {"ranks": 2, "batch": batch, "NCCL_ALGO": value}
+                records += runs(f"{batch}{value}", [100, 101, 102], settings)
+        self.assertIn("Ring: no difference (in 3 of 3 comparisons).", self.words(records))
+
+    def test_of_several_settings_those_that_differ_are_named(self) -> None:
+        records = []
+        for algorithm, protocol, rate in (("", "", 100), ("Ring", "", 50), ("Ring", "LL", 25)):
+            settings = {"ranks": 2, "NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}
+            records += runs(algorithm + protocol, [rate, rate * 1.001, rate * 1.002], settings)
+        self.assertIn("NCCL_ALGO=Ring + NCCL_PROTO=LL: -75.0%; NCCL_ALGO=Ring: -50.0% (", self.words(records))
+
+    def test_what_does_not_communicate_is_no_winner(self) -> None:
+        text = self.words(over("overlap", {"none": [200, 201], "off": [100, 101], "on": [150, 151]}))
+        self.assertIn("on: +49.8% (against overlap=off, 100.5 images/s)", text)
+        self.assertIn("overlap=none, which trains nothing together) 200.5 images/s", text)
+        self.assertIn("reaches 75.1% of that", text)
+
+    def test_scaling(self) -> None:
+        rates = {1: [100, 101], 2: [190, 192], 8: [700, 707]}
+        text = self.words(over("ranks", rates, summary={"scaling_efficiency": 0.9}))
+        about = "703.5 images/s; efficiency in the job 90.0%"
+        self.assertEqual(text, f"8 ranks: 7.00 times one rank, efficiency 87.5% ({about}).")
+
+    def test_saturation_with_the_batch(self) -> None:
+        rates = {32: 1050, 64: 1498, 256: 2192, 512: 2450, 1024: 2529, 1280: 2458}
+        text = self.words(over("batch", {batch: [rate] for batch, rate in rates.items()}))
+        self.assertIn("The highest rate is at batch 1024", text)
+        self.assertIn("from batch 512 on it is within 5.0%", text)
+
+    def test_emulated_numbers_say_so(self) -> None:
+        records = over("layout", {"1x4": [100, 101]})
+        records += over("layout", {"2x2": [10, 11]}, emulated=True, emulation="NCCL_HOSTID")
+        self.assertEqual(self.words(records), "2x2 (emulated): -89.6% (against layout 1x4, 100.5 images/s).")
+        markdown = self.report_of(records)
+        self.assertIn("| 2x2 emulated | 10.5 (10 to 11) emulated |", markdown)
+        self.assertIn("Nodes were emulated on one machine (NCCL_HOSTID)", markdown)
+
+    def test_pairs_that_are_the_same_gpus(self) -> None:
+        records = []
+        for gpus, used in (("best-pair", ["0", "1"]), ("worst-pair", ["0", "1"]), ("0,3", ["0", "3"])):
+            records += runs(gpus, [5, 6], {"ranks": 2, "gpus": gpus}, gpus_used=used)
+        text = self.words(records)
+        self.assertIn("best-pair and worst-pair are the same GPUs here: 0,1.", text)
+        self.assertIn("too few runs (against gpus ", text)
+        self.assertNotIn("against", self.words(records[:4]))
+
+    def test_cases_that_nothing_compares_are_listed(self) -> None:
+        text = self.words(over("ranks", {2: [10, 12], 4: [20]}))
+        self.assertEqual(text, "2 ranks: 11 images/s (10 to 12 over 2 runs); 4 ranks: 20 images/s (one run).")
+
+    def test_settings_without_effect(self) -> None:
+        records = algo("", [100], summary={"nccl": RING}) + algo("Ring", [101], summary={"nccl": RING})
+        records += algo("Tree", [90], summary={"nccl": TREE})
+        text = "\n".join(choices(self.experiment(records)))
+        self.assertIn("No effect on what NCCL chose: NCCL_ALGO=Ring. It took Ring, LL128, 24 channels, P2P/CUMEM", text)
+        self.assertNotIn("Tree", text)
+        self.assertIn(
+            "do not say what NCCL chose", "\n".join(choices(self.experiment(algo("", [1]) + algo("Ring", [1]))))
+        )
+
+    def test_what_nccl_chose_by_size(self) -> None:
+        def chosen(value: str, *protocols: str) -> list[dict[str, Any]]:
+            rows = [{"bytes": 1024 << i, "in_place": True, "busbw_gbs": 1.0, "algorithm": "Ring", "protocol": protocol}
+                    for i, protocol in enumerate(protocols)]  # fmt: skip
+            told = {"benchmark": "allreduce", "nccl": {"channels": 4, "transport": "SHM"}, "results": rows}
+            return runs(value, [1.0], {"ranks": 4, "NCCL_PROTO": value}, bench=told, variables=["NCCL_PROTO"])
+
+        records = chosen("", "LL", "LL", "Simple") + chosen("^LL128", "LL", "LL", "Simple")
+        records += chosen("^LL", "LL", "Simple", "Simple")
+        text = "\n".join(choices(self.experiment(records)))
+        self.assertIn("NCCL_PROTO=^LL128. It took Ring, LL+Simple, 4 channels, SHM, as with NCCL_PROTO=unset", text)
+        self.assertNotIn("^LL.", text)  # other sizes
+        markdown = self.report_of(records)
+        self.assertIn("What NCCL chose, by size.", markdown)
+        self.assertIn("| 2 KiB | Ring LL | Ring Simple | Ring LL |", markdown)
+
+    def test_a_reason_for_other_parameters_is_what_the_runs_tell(self) -> None:
+        def why(value: str, **changes: Any) -> str:
+            usual = {"parameter_hash": "a", "nccl": RING, "gradient_path": "plain"}
+            usual["description"] = {"decides_parameters": ["lr"], "buckets": [{"bytes": 1}]}
+            other = usual | {"parameter_hash": "b"} | changes
+            records = runs("a", [1], {"ranks": 2, "x": ""}, summary=usual)
+            return "\n".join(numerics(self.experiment(records + runs("b", [1], {"ranks": 2, "x": value}, summary=other))))
+
+        self.assertIn("NCCL chose otherwise, and sums in another order", why("Tree", nccl=TREE))
+        self.assertIn("gradients by another path, symmetric, are summed", why("on", gradient_path="symmetric"))
+        self.assertIn("other buckets", why("4", description={"decides_parameters": ["lr"], "buckets": [{"bytes": 2}]}))
+        self.assertIn("and NCCL chose the same: ddpreport does not know why", why("odd"))
+        self.assertNotIn("round differently", why("odd"))
+
+    def test_settings_that_change_the_numerics(self) -> None:
+        same = {"summary": {"parameter_hash": "a"}}
+        other = {"summary": {"parameter_hash": "b"}}
+        text = "\n".join(numerics(self.experiment(algo("", [1, 2], **same) + algo("Ring", [1, 2], **same))))
+        self.assertIn("All 2 settings end with the same parameters", text)
+        text = "\n".join(numerics(self.experiment(algo("", [1], **same) + algo("Tree", [1], **other))))
+        self.assertIn("differ from those of NCCL_ALGO=unset with: NCCL_ALGO=Tree", text)
+        records = algo("", [1], **same) + algo("Ring", [1], **same)
+        records.append(records[0] | {"repeat": 1, "summary": records[0]["summary"] | {"parameter_hash": "c"}})
+        self.assertIn("not reproducible bit by bit (ddpreport does not know why)", "\n".join(numerics(self.experiment(records))))
+        for record in records:
+            record["summary"]["configuration"] = {"tune": "on"}
+        self.assertIn("not reproducible bit by bit (--tune on chooses", "\n".join(numerics(self.experiment(records))))
+
+    def test_flags_that_decide_parameters_are_not_compared(self) -> None:
+        def flag(name: str, values: tuple, decides: list[str] | None) -> str:
+            told = {} if decides is None else {"description": {"decides_parameters": decides}}
+            summaries = {value: {"parameter_hash": str(value)} | told for value in values}
+            made = (over(name, {value: [1]}, summary=summary) for value, summary in summaries.items())
+            return "\n".join(numerics(self.experiment(list(itertools.chain(*made)))))
+
+        for name in ("lr", "momentum"):
+            named = flag(name, (0.1, 0.2), ["lr", "momentum", "batch"])
+            self.assertEqual(named, f"{name} decides the parameters at the end: with another value they differ, as they should.")
+            self.assertIn("no flag that decides parameters differs: ddpreport does not know why", flag(name, (0.1, 0.2), ["batch"]))
+            self.assertEqual(flag(name, (0.1, 0.2), None), "")  # of a version that does not say
+        for name in ("ranks", "global-batch"):
+            self.assertTrue(flag(name, (2, 4), []).startswith(f"{name} decides the parameters at the end"))
+        self.assertIn("differ from those of", flag("gpus", ("0,1", "0,2"), None))

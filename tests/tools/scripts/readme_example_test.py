@@ -1,0 +1,118 @@
+"""README's example: its numbers agree with each other, with the claims and with the tutorial. Its command prints the same
+lines, whose numbers agree with each other as well, and trains the parameters of the tutorial's hash. No rate is compared:
+tests share their machine with others."""
+
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import tomllib
+import unittest
+
+from tests.tools.support import AS_ROOT, BIN, ROOT
+
+PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
+TUTORIAL = (ROOT / "docs" / "tutorial" / "first-run.md").read_text(encoding="utf-8")
+FASHION_MNIST = ("/usr/share/datasets/fashion-mnist", ROOT / "data" / "downloads" / "fashion-mnist")
+RANKS, BATCH = 2, 64
+EXAMPLE = re.compile(r"^```text\n\$ (?P<command>mpirun .*)\n(?P<output>Epoch [^`]*)^```", re.MULTILINE)
+LABELS = ["Result", "Speed", "Scaling", "Step", "Hash"]
+LINE = re.compile(rf"^({'|'.join(LABELS)}) +(\S.*)$", re.MULTILINE)
+EPOCH = re.compile(r"^loss (?P<loss>[\d.]+)  accuracy (?P<accuracy>[\d.]+)$", re.MULTILINE)
+RATE = re.compile(r"(?P<rate>[\d,]+) images/s \((?P<lowest>[\d,]+) to (?P<highest>[\d,]+)\)")
+SCALING = re.compile(
+    r"(?P<percent>[\d.]+)% \+- [\d.]+ of linear +"
+    r"measured alternately: (?P<all>[\d,.]+) against \d+ x (?P<alone>[\d,.]+) on one rank"
+)
+STEP = re.compile(r"(?P<step>[\d,.]+) ms(?:, (?P<more>[\d.]+) ms (?P<way>longer|shorter) than on one rank)?")
+
+
+def lines_of(output: str) -> dict[str, str]:
+    """What follows each label of the summary."""
+    return dict(LINE.findall(output))
+
+
+def three_digits(value: float) -> str:
+    """Of a rate of 100 and more."""
+    return f"{float(f'{value:.3g}'):,.0f}"
+
+
+def accuracy(output: str) -> float:
+    return float(EPOCH.findall(output)[-1][1])
+
+
+def hash_here() -> str | None:
+    """The one that the tutorial promises for this build and these vector instructions; None: it promises none."""
+    cache = (BIN.parent / "CMakeCache.txt").read_text(encoding="utf-8").splitlines()
+    if not {"CMAKE_BUILD_TYPE:STRING=Release", "DDPTRAIN_NATIVE:BOOL=ON", "DDPTRAIN_SANITIZE:STRING="} <= set(cache):
+        return None
+    compilers = set(re.findall(rb"GCC: \([^)]*\) (\d+)\.", (BIN / "ddptrain").read_bytes()))
+    flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    instructions = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else None
+    promised = dict(re.findall(r"^- with (\S+): `([0-9a-f]{32})`", TUTORIAL, re.MULTILINE))
+    return promised[instructions] if instructions and platform.machine() == "x86_64" and compilers == {b"12"} else None
+
+
+class ReadmesExample(unittest.TestCase):
+    def setUp(self) -> None:
+        example = EXAMPLE.search(PAGE)
+        self.command, self.output = example["command"], example["output"]
+
+    def check_sums(self, output: str) -> None:
+        lines = lines_of(output)
+        self.assertLessEqual(len(output[output.index("\nResult ") :].strip().splitlines()), 10, output)
+        epoch = EPOCH.search(output)
+        result = f"test accuracy {100 * float(epoch['accuracy']):.2f}%, loss {epoch['loss']} "
+        self.assertTrue(lines["Result"].startswith(result), output)
+        self.assertIn(f"1 epoch, {60000 // (RANKS * BATCH)} steps, ", lines["Result"])
+        rate = RATE.match(lines["Speed"])
+        lowest, median, highest = (float(rate[name].replace(",", "")) for name in ("lowest", "rate", "highest"))
+        self.assertTrue(lowest <= median <= highest, output)
+        step = STEP.match(lines["Step"])
+        if scaling := SCALING.match(lines["Scaling"]):
+            self.check_scaling(step, scaling, output)
+        else:
+            self.assertTrue(lines["Scaling"].startswith("not measured: too noisy ("), output)
+        self.assertRegex(lines["Hash"], "^[0-9a-f]{32}  ")
+
+    def check_scaling(self, step: re.Match[str], scaling: re.Match[str], output: str) -> None:
+        percent, ranks, alone = (float(scaling[name].replace(",", "")) for name in ("percent", "all", "alone"))
+        self.assertAlmostEqual(percent, 100 * ranks / (RANKS * alone), delta=0.2, msg=output)
+        milliseconds = float(step["step"].replace(",", ""))
+        self.assertAlmostEqual(ranks, 1000 * RANKS * BATCH / milliseconds, delta=0.006 * ranks, msg=output)
+        if step["more"]:
+            more = float(step["more"]) * (1 if step["way"] == "longer" else -1)
+            difference = 100 * more / milliseconds
+            self.assertAlmostEqual(percent, 100 - difference, delta=0.3 + abs(difference) / 20, msg=output)
+
+    def test_its_numbers_agree(self) -> None:
+        self.check_sums(self.output)
+        self.assertIn(f"```text\n{self.output}```", TUTORIAL)
+        claims = tomllib.loads((ROOT / "benchmarks" / "claims.toml").read_text(encoding="utf-8"))["run"]
+        (run,) = [run for run in claims if run["name"].startswith("README's example")]
+        self.assertIn(f"build/bin/ddptrain --device cpu {run['flags']}", self.command)
+        lines = lines_of(self.output)
+        self.assertEqual(list(lines), LABELS)
+        published = {claim["field"]: claim["published"] for claim in run["claim"]}
+        self.assertEqual(three_digits(published["images_per_second"]), RATE.match(lines["Speed"])["rate"])
+        self.assertEqual(f"{100 * published['scaling_efficiency']:.1f}", SCALING.match(lines["Scaling"])["percent"])
+        self.assertEqual(published["accuracy"], accuracy(self.output))
+        trained = lines["Hash"].split()[0]
+        self.assertEqual(published["parameter_hash"], trained)
+        self.assertIn(f"- with {run['instructions']}: `{trained}`", TUTORIAL)
+
+    def test_its_command_does_what_it_says(self) -> None:
+        if not any(pathlib.Path(folder).is_dir() for folder in FASHION_MNIST):
+            self.skipTest("Fashion-MNIST is not here: launch/setup installs it")
+        command = self.command.replace("build/bin/ddptrain", str(BIN / "ddptrain")).split()
+        environment = os.environ | AS_ROOT
+        environment |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.check_sums(done.stdout)
+        measured = lines_of(done.stdout)
+        self.assertEqual(list(measured), LABELS, done.stdout)
+        self.assertAlmostEqual(accuracy(done.stdout), accuracy(self.output), delta=0.01)
+        if (expected := hash_here()) is not None:
+            self.assertEqual(measured["Hash"].split()[0], expected)

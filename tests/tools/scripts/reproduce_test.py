@@ -1,0 +1,97 @@
+"""benchmarks/reproduce: its claims are those of README, its verdicts are right, and the CPU claims run in short form."""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+from tests.tools.support import BIN, ROOT, load_script
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NEWER_PAGES = ("slow-networks", "sums-by-peers")  # whose claims are there, too
+
+
+reproduce = load_script(ROOT / "benchmarks" / "reproduce")
+CLAIM = {"field": "images_per_second", "published": 1000.0, "within": 0.05}
+RUN = {"name": "a", "device": "cuda", "machine": "H200", "ranks": 2, "flags": "", "claim": [CLAIM]}
+
+
+class ClaimsTest(unittest.TestCase):
+    def test_are_on_their_pages(self) -> None:
+        pages: set[str] = set()
+        for run in reproduce.load_claims():
+            page = run.get("page", "README.md")
+            pages.add(page)
+            words = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+            self.assertIn(" ".join(run["words"].split()), words, run["name"])
+        for name in NEWER_PAGES:
+            self.assertTrue(any(name in page for page in pages), name)
+
+    def test_emulated_hosts_are_ended(self) -> None:
+        started: list[list[str]] = []
+        with mock.patch.object(reproduce.subprocess, "run", lambda command, **_: started.append(command)):
+            with self.assertRaises(ValueError), reproduce.hosts_of({"hosts": 2, "rate": "100mbit"}):
+                raise ValueError
+        self.assertEqual([command[1] for command in started], ["up", "down"])
+        run = {"device": "cpu", "ranks": 4, "hosts": 2, "rate": "1gbit", "flags": ""}
+        command = reproduce.command_of(run, reproduce.parse_arguments([]), pathlib.Path("metrics"))
+        self.assertEqual(command[1:6], ["run", "--prefix", reproduce.HOSTS_PREFIX, "--per-host", "2"])
+
+    def test_every_row_of_readmes_speed_is_there(self) -> None:
+        table = README.partition("## Speed")[2].partition("\n## ")[0]
+        rows = re.findall(r"^\| ((?:CNN|GPT)[^|]*) \|", table, re.MULTILINE)
+        self.assertGreaterEqual(len(rows), 4)
+        claimed = {run["words"] for run in reproduce.load_claims()}
+        for row in rows:
+            self.assertIn(f"| {row} |", claimed)
+
+    def test_cpu_claims_run(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder, "page.md")
+            command = [sys.executable, ROOT / "benchmarks" / "reproduce", "--short", "--bin", BIN, "--out", out]
+            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=800)
+            page = out.read_text(encoding="utf-8")
+        self.assertEqual(done.returncode, 0, done.stderr + page)
+        self.assertRegex(page, r"\| CNN, 2 CPU cores, fp32, batch 64 \| images_per_second \| 2,523 \| [0-9,.]+ \| short form")
+        self.assertRegex(page, r"\| CNN, 8 GPUs, batch 8192 per GPU \| .*\| skipped \(")
+
+
+class VerdictTest(unittest.TestCase):
+    def verdict(self, measured, claim=CLAIM, device="NVIDIA H200", short=False) -> str:
+        summaries = [{claim["field"]: value, "device_name": device} for value in measured]
+        return reproduce.judge(RUN, claim, summaries, short).verdict
+
+    def test_numbers(self) -> None:
+        self.assertEqual(self.verdict([1049.0]), reproduce.AGREES)
+        self.assertEqual(self.verdict([1051.0]), reproduce.DIFFERS)
+        self.assertEqual(self.verdict([900.0, 1010.0, 2000.0]), reproduce.AGREES)  # the median
+        self.assertEqual(self.verdict([None]), reproduce.FAILED)
+        self.assertEqual(self.verdict([float("nan")]), reproduce.FAILED)
+        self.assertEqual(self.verdict([5.0], short=True), reproduce.SHORT)
+        self.assertEqual(self.verdict([1000.0], device="NVIDIA A100"), reproduce.OTHER)
+        points = {"field": "scaling_efficiency", "published": 0.931, "points": 1.5}
+        self.assertEqual(self.verdict([0.945], points), reproduce.AGREES)
+        self.assertEqual(self.verdict([0.95], points), reproduce.DIFFERS)
+
+    def test_other_vector_instructions_are_another_machine(self) -> None:
+        for flags, verdict in (("sse avx2 avx512f", reproduce.AGREES), ("sse avx2", reproduce.OTHER)):
+            with mock.patch.object(reproduce.pathlib.Path, "read_text", return_value=f"flags : {flags}"):
+                summaries = [{"images_per_second": 1000.0, "device_name": "NVIDIA H200"}]
+                line = reproduce.judge(RUN | {"instructions": "AVX-512"}, CLAIM, summaries, False)
+            self.assertEqual(line.verdict, verdict)
+
+    def test_what_must_be_equal(self) -> None:
+        name = {"field": "parameter_hash", "published": "ab"}
+        self.assertEqual(self.verdict(["ab"], name), reproduce.AGREES)
+        self.assertEqual(self.verdict(["ac"], name), reproduce.DIFFERS)
+        accuracy = {"field": "accuracy", "published": 0.8741}
+        self.assertEqual(self.verdict([0.87412], accuracy), reproduce.AGREES)
+        self.assertEqual(self.verdict([0.8742], accuracy), reproduce.DIFFERS)
+
+    def test_what_cannot_run_here(self) -> None:
+        self.assertEqual(reproduce.why_not(RUN, 2, False, "python3"), "")
+        self.assertEqual(reproduce.why_not(RUN, 1, False, "python3"), "needs 2 GPUs, here is 1")
+        self.assertEqual(reproduce.why_not(RUN, 4, True, "python3"), "has no short form")

@@ -1,0 +1,109 @@
+"""The scripts of launch/: --help of each, and what launch/hosts/ says of hosts and passes on, with programs that stand in for
+ssh and mpirun."""
+
+import os
+import subprocess
+
+from tests.tools.support import ROOT, FolderCase, write_program
+
+LAUNCH = ROOT / "launch"
+# What an installation or a job would call first. Each leaves a file, and fails.
+CALLED = ("apt-get", "sudo", "cmake", "mpirun", "ssh", "dpkg-query")
+SSH = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+echo "$2" >> asked
+case $2 in
+  good) exit 0 ;;
+  no-mpi) exit 3 ;;
+  no-program) exit 4 ;;
+  asks) echo 'Permission denied (publickey,password).' ;;
+  unknown) echo 'Host key verification failed.' ;;
+  down) echo 'ssh: connect to host down port 22: No route to host' ;;
+esac >&2
+exit 255
+"""
+
+
+class ScriptsTest(FolderCase):
+    def setUp(self) -> None:
+        super().setUp()
+        for name in CALLED:
+            self.stand_in(name, f"#!/bin/sh\n: > {self.folder}/called-{name}\nexit 1\n")
+
+    def stand_in(self, name: str, text: str) -> None:
+        write_program(self.folder / "bin" / name, text)
+
+    def call(self, *command: object) -> subprocess.CompletedProcess:
+        environment = os.environ | {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "COLUMNS": "300"}
+        words = [str(word) for word in command]
+        return subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300)
+
+    def test_help(self) -> None:
+        found = [path for pattern in ("*", "hosts/*", "slurm/*", "container/*") for path in LAUNCH.glob(pattern)]
+        scripts = [path for path in found if path.is_file() and path.read_bytes()[:2] == b"#!"]
+        self.assertGreater(len(scripts), 14)
+        for script in scripts:
+            with self.subTest(script=script.name):
+                run = self.call(script, "--help")
+                self.assertEqual((run.returncode, run.stderr), (0, ""))
+                self.assertEqual(self.call(script, "-h").stdout, run.stdout)
+                self.assertIn(script.name, run.stdout)
+                self.assertNotIn("source ", run.stdout)  # more than the comment
+                self.assertEqual([line for line in run.stdout.splitlines() if len(line) > 100], [])
+        for verb in ("up", "down", "run", "exec"):
+            self.assertEqual(self.call(LAUNCH / "emulate-hosts", verb, "-h").returncode, 0)
+        self.assertEqual(list(self.folder.glob("called-*")), [])
+
+    def check_ssh(self, hosts: str) -> subprocess.CompletedProcess:
+        self.stand_in("ssh", SSH)
+        (self.folder / "hostfile").write_text(hosts)
+        return self.call(LAUNCH / "hosts" / "check-ssh", "hostfile")
+
+    def test_every_host_is_checked(self) -> None:
+        for end in ("", "\n", "\n# ours\n\n"):
+            run = self.check_ssh(f"# two\ngood slots=8\ndown slots=8{end}")
+            self.assertEqual((run.returncode, run.stdout.count("\n")), (77, 2), run.stdout)
+
+    def test_what_is_wrong_is_told_apart(self) -> None:
+        for host, says, code in (
+            ("good", "good: good", 0),
+            ("asks", "asks: no ssh without a password (ssh-copy-id asks): Permission denied", 1),
+            ("unknown", "unknown: its key is unknown (ssh-keyscan unknown >> ~/.ssh/known_hosts): Host key", 1),
+            ("down", "down: no answer: ssh: connect to host down port 22: No route to host", 77),
+            ("no-mpi", "no-mpi: no Open MPI in the PATH", 1),
+            ("no-program", f"no-program: no {self.folder.resolve()}/build/bin/ddptrain: use a folder", 1),
+            ("-oProxyCommand=touch", "-oProxyCommand=touch: the name of a host cannot begin with -", 1),
+        ):
+            with self.subTest(host=host):
+                run = self.check_ssh(f"{host} slots=8\n")
+                self.assertEqual(run.returncode, code)
+                self.assertTrue(run.stdout.startswith(says), run.stdout)
+        self.assertNotIn("-oProxyCommand", (self.folder / "asked").read_text())
+        for hosts, code in (("down\nno-mpi\n", 1), ("no-mpi\ndown\n", 1), ("down\ngood\n", 77)):
+            self.assertEqual(self.check_ssh(hosts).returncode, code)
+
+    def test_a_hostfile_that_is_missing(self) -> None:
+        run = self.call(LAUNCH / "hosts" / "check-ssh", "no-such-file")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("no-such-file: there is no such hostfile", run.stderr)
+
+    def test_train_passes_flags_on(self) -> None:
+        self.stand_in("mpirun", '#!/bin/sh\n[ "$1" = --version ] || printf "%s\\n" "$@" > asked\n')
+        self.stand_in("ssh", SSH)
+        (self.folder / "hostfile").write_text("good slots=2\n")
+        environment = {"NCCL_SOCKET_IFNAME": "eth1", "DDPTRAIN": "bin/ddptrain"}
+        flags = ["--restarts", "0", "--checkpoint=c", "--log=some.log", "--log-every", "7"]
+        run = self.call("env", *(f"{name}={value}" for name, value in environment.items()),
+                        LAUNCH / "hosts" / "train", "hostfile", *flags)  # fmt: skip
+        self.assertEqual(run.returncode, 0, run.stderr)
+        asked = (self.folder / "asked").read_text().split()
+        self.assertEqual(asked[asked.index("-x") + 1], "NCCL_SOCKET_IFNAME")
+        after = asked[asked.index(f"{self.folder.resolve()}/bin/ddptrain") + 1 :]
+        self.assertEqual(after, ["--checkpoint=c", "--log-every", "7", "--resume", "auto"])
+        self.assertIn("exit code 0", (self.folder / "some.log").read_text())
+
+    def test_check_hosts_needs_all_hosts(self) -> None:
+        self.check_ssh("good\ndown\n")
+        run = self.call(LAUNCH / "check-hosts", "hostfile")
+        self.assertEqual(run.returncode, 77)
+        self.assertFalse((self.folder / "called-mpirun").exists())
