@@ -67,7 +67,7 @@ std::string script(const char* flags, const char* name) {
 
 json report_nccl_log(const std::string& log, const NcclJob& job) {
   constexpr const char* kFlags = "--nccl, --parse";
-  std::vector<std::string> command = {"python3", script(kFlags, "topology/nccl_report.py")};
+  std::vector<std::string> command = {"python3", script(kFlags, "nccl/report.py")};
   if (job.joined_by_nvlink) command.emplace_back("--nvlink");
   command.insert(command.end(),
                  {"--environment", json(job.environment).dump(-1, ' ', false, json::error_handler_t::replace)});

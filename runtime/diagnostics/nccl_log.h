@@ -30,7 +30,7 @@ struct NcclChoice {
   int channels = 0;  ///< 0: the log does not tell.
 };
 
-/// The part of a log that runs and measurements report. (launch/ddptools/nccl_log.py reads the rest, for ddptopo.)
+/// The part of a log that runs and measurements report. (launch/ddptools/nccl/log.py reads the rest, for ddptopo.)
 struct NcclLog {
   std::string version = "unknown";
   int channels = 0;  ///< For collectives; 0: the log does not tell.

@@ -34,7 +34,6 @@ MAY_IMPORT = {
     "sweep": ["common", "results"],
     "plan": ["common", "results"],
     "supervise": ["common"],
-    "topology": ["common"],
 }
 MOST_FILES = 25  # in a folder of Python
 

@@ -2,8 +2,6 @@
 """What NCCL's log, read from standard input, says: as JSON, the object "nccl" of docs/reference/topology.md and the
 same as tables. ddptopo starts this."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import json
@@ -16,7 +14,7 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).absolute().parents[2])
 
-from ddptools.topology.nccl_log import VALUE_SEPARATOR, Log, Transport, read_log  # noqa: E402
+from ddptools.nccl.log import VALUE_SEPARATOR, Log, Transport, read_log  # noqa: E402
 
 DEEPEST_TREE = 400  # no tree of NCCL's is as deep, but a damaged log may say so
 SUBSYSTEMS = "NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING,NET"

@@ -1,8 +1,6 @@
 """NCCL's log, as NCCL 2.8 to 2.32 write it with NCCL_DEBUG=INFO, of one rank or of several mixed with each other and
 with a program's own output."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable, Iterable

@@ -1,8 +1,8 @@
 import random
 import unittest
 
-from ddptools.topology.nccl_log import UNNAMED_COLLECTIVE, Log, Transport, read_log
-from ddptools.topology.nccl_report import log_json
+from ddptools.nccl.log import UNNAMED_COLLECTIVE, Log, Transport, read_log
+from ddptools.nccl.report import log_json
 from tests.tools.support import ROOT
 
 LOGS = ROOT / "tests" / "diagnostics" / "logs"
@@ -291,6 +291,3 @@ class NodesTest(unittest.TestCase):
         self.assertEqual(log.enabled, {"AllReduce": {"algorithms": ["Ring"], "protocols": ["LL128"]}})
         self.assertEqual(parse("    AllReduce |   1   1 |  1  1 \n").enabled, {})  # some other program's table
 
-
-if __name__ == "__main__":
-    unittest.main()

@@ -4,9 +4,9 @@ import sys
 import unittest
 from typing import Any
 
-from ddptools.topology.nccl_report import ineffective_settings, log_json, log_text
+from ddptools.nccl.report import ineffective_settings, log_json, log_text
+from tests.tools.nccl.nccl_log_test import parse, recorded
 from tests.tools.support import ROOT
-from tests.tools.topology.nccl_log_test import parse, recorded
 
 RING = "NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n"
 SYMMETRIC = "NCCL INFO AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4\n"
@@ -127,7 +127,7 @@ class IneffectiveTest(unittest.TestCase):
 
 class ProgramTest(unittest.TestCase):
     def report(self, log: bytes, *arguments: str) -> dict[str, Any]:
-        command = [sys.executable, str(ROOT / "launch" / "ddptools" / "topology" / "nccl_report.py"), *arguments]
+        command = [sys.executable, str(ROOT / "launch" / "ddptools" / "nccl" / "report.py"), *arguments]
         return json.loads(subprocess.run(command, input=log, capture_output=True, check=True).stdout)
 
     def test_what_ddptopo_gives_it(self) -> None:
@@ -144,6 +144,3 @@ class ProgramTest(unittest.TestCase):
     def test_nothing_of_nccl(self) -> None:
         self.assertFalse(self.report(b"Epoch 1/4\n\xff\n")["found"])
 
-
-if __name__ == "__main__":
-    unittest.main()
