@@ -72,6 +72,7 @@ class Workload {
   virtual std::vector<MemorySaving> memory_savings() { return {}; }
   virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
 
+  virtual bool samples_during_training() const { return false; }  ///< What samples() gives writes something.
   /// Of a model that make_model() made.
   virtual Samples samples(Model&, Device&) { return {}; }
   /// Texts that the model writes, as flags ask for them: each is shown when it is complete. Where writes_text().

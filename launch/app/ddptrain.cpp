@@ -394,11 +394,6 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
                   workload.make_model(device, job.options().trainer.batch), workload.data(), world, device,
                   communicator);
   run.samples = workload.samples(trainer.model(), device);
-  world.agree([&] {
-    if (run.samples.every == 0 || trainer.arena().zero() != Zero::weights) return;
-    usage_error(
-        "--sample-every: with --zero 3 no rank has all weights. Use --zero 2, or write text from a checkpoint.");
-  });
   run.trained = [&] { workload.finish(trainer.state(), world); };
   if (start.resumed) restore(world, *start.resumed, device, trainer);
   job.clock.mark("replica");

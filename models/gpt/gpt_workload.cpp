@@ -68,6 +68,7 @@ class GptWorkload final : public Workload {
             {"heads", shape_.heads},       {"feed_forward", shape_.feed_forward},
             {"sequence", shape_.sequence}, {"vocabulary", shape_.vocabulary}};
   }
+  bool samples_during_training() const override { return sample_every_ > 0; }
   Samples samples(Model& model, Device& device) override;
   void generate(Model& model, Device& device, const std::function<void(const std::string&)>& show) override;
   void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>& sizes,

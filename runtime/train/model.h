@@ -123,7 +123,8 @@ class Model {
   /// the backward pass at the latest.
   virtual void forward(std::size_t unit) = 0;
   /// Backward pass of a unit, once for each in reverse order. Over all units every parameter is reported exactly once:
-  /// those of a unit in its own call or in a later one.
+  /// those of a unit in its own call or in the next one. Gradients of the unit before in the order of forward may be
+  /// written, too.
   virtual void backward(std::size_t unit, bool accumulate, const Ready& ready) = 0;
 
   virtual double flops_per_sample() const = 0;  ///< Forward and backward of training, as MFU counts them.

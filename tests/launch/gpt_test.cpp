@@ -57,7 +57,8 @@ TEST(Gpt, RanksShareTheWorkOfOne) {
 TEST(Gpt, EveryStageOfZeroEndsWithTheSameBitsOnAnyNumberOfRanks) {
   const std::string common =
       "--device cpu --model gpt --layers 6 --width 32 --heads 2 --ff 64 --seq 32 --data synthetic:20000:64 --batch 2 "
-      "--steps 12 --virtual-ranks 4 --clip-norm 0.5 --dropout 0.1 --recompute block --bucket-mb 0.02 --zero ";
+      "--steps 12 --virtual-ranks 4 --clip-norm 0.5 --dropout 0.1 --recompute block --bucket-mb 0.02 --eval-samples 9 "
+      "--zero ";  // not as many batches on all ranks
   const auto one = summary_of(1, common + "0", "one_rank");
   for (const int ranks : {2, 4}) {
     for (const char* stage : {"0", "1", "2", "3"}) {
@@ -67,6 +68,24 @@ TEST(Gpt, EveryStageOfZeroEndsWithTheSameBitsOnAnyNumberOfRanks) {
       EXPECT_EQ(summary.at("test_loss"), one.at("test_loss")) << ranks << " ranks, --zero " << stage;
       EXPECT_EQ(summary.at("zero"), std::stoi(stage));
     }
+  }
+}
+
+TEST(Gpt, ARankThatHangsIsMissedWhereWeightsAreGathered) {
+  const Outcome outcome = train_on_cpu(
+      2, kTiny + "--data synthetic:20000:64 --batch 2 --steps 30 --zero 3 --hang-at 1:5 --timeout 3s --baseline off");
+  EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
+  EXPECT_TRUE(outcome.says("has been waiting in all-gather")) << outcome.output;
+  EXPECT_TRUE(outcome.says("Missing: rank 1")) << outcome.output;
+}
+
+TEST(Gpt, ZeroWithWhatItCannotDoIsSaidBeforeTraining) {
+  const std::string flags = kTiny + "--data synthetic:20000:64 --batch 2 --steps 3 ";
+  for (const char* refused : {"--zero 3 --sample-every 2", "--zero 2 --overlap off", "--zero 3 --overlap none",
+                              "--zero 2 --virtual-ranks 2 --grad-accum 2", "--zero 3 --optimizer lamb"}) {
+    const Outcome outcome = train_on_cpu(2, flags + refused);
+    EXPECT_EQ(outcome.exit_code, 2) << refused << outcome.output;
+    EXPECT_EQ(outcome.count("ddptrain: "), 1) << refused << outcome.output;
   }
 }
 

@@ -172,6 +172,19 @@ TEST_F(ShardedPathTest, WeightsAreGatheredOneUnitAheadAndKeptUntilTheirPlaceIsTa
   EXPECT_EQ(gathers(2, std::nullopt), 1);
 }
 
+TEST_F(ShardedPathTest, GradientsThatAreNotSentKeepTheirPlace) {
+  const ParameterArena arena = make_units();
+  Optimizer optimizer = make_optimizer(arena);
+  const StepCommunication made = make_step_communication(options, arena, optimizer, device, communicator);
+  GradientReducer reducer(arena, *made.gradients, communicator, device, OverlapMode::backward,
+                          [](std::size_t, Stream) {});
+  reducer.begin(0, true);
+  for (std::size_t unit = 0; unit < 3; ++unit) reducer.claim(unit);
+  EXPECT_THROW(reducer.claim(3), Error);
+  for (std::size_t unit = 0; unit < 5; ++unit) reducer.ready(unit);
+  reducer.finish();
+}
+
 /// Ranks that reach each other's memory.
 class PeerPathTest : public PathTest {
  protected:

@@ -322,6 +322,10 @@ void check_flags(const Options& o, const Workload& workload) {
         "--overlap on, or --zero 0 or 1.",
         o.trainer.overlap == OverlapMode::off ? "off" : "none", static_cast<int>(o.trainer.zero));
   }
+  if (o.trainer.zero == Zero::weights && workload.samples_during_training()) {
+    usage_error(
+        "--sample-every: with --zero 3 no rank has all weights. Use --zero 2, or write text from a checkpoint.");
+  }
   if (o.resume == "auto" && o.checkpoint.folder.empty()) {
     usage_error("--resume auto: looks in the folder of --checkpoint, which is not given");
   }

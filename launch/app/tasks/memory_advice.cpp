@@ -111,15 +111,27 @@ class Paper {
   std::vector<Zero> further_stages() const {
     std::vector<Zero> stages;
     const TrainerOptions& trainer = options_.trainer;
-    if (world_.size() == 1 || rule_of(trainer.optimizer.kind).whole_parameters) return stages;
+    const bool sends_as_kept = !sends_bf16_between_hosts(options_, device_);
+    if (world_.size() == 1 || rule_of(trainer.optimizer.kind).whole_parameters || !sends_as_kept) return stages;
     for (const Zero stage : {Zero::state, Zero::gradients, Zero::weights}) {
-      if (stage > trainer.zero) stages.push_back(stage);
+      if (stage > trainer.zero && may_use(stage)) stages.push_back(stage);
     }
     return stages;
+  }
+  /// What check_flags() and check_precision() refuse.
+  bool may_use(Zero stage) const {
+    const TrainerOptions& trainer = options_.trainer;
+    if (stage == Zero::weights && workload_.samples_during_training()) return false;
+    if (stage < Zero::gradients) return true;
+    return device_ == DeviceKind::cpu && trainer.overlap < OverlapMode::off && !sums_virtual_ranks_of_micro_steps();
+  }
+  bool sums_virtual_ranks_of_micro_steps() const {
+    return options_.trainer.virtual_ranks > 0 && options_.trainer.grad_accum > 1;
   }
   /// Below --batch; 0: none.
   std::int64_t largest_batch(Variant variant, std::size_t room) const;
   std::string batch_text(std::int64_t largest) const;
+  std::string more_parts(std::int64_t times) const;
   std::string all_together(std::size_t room) const;
 
   const Options& options_;
@@ -138,12 +150,14 @@ void Paper::require_room_for_weights(const Room& room) const {
     return sum;
   });
   const std::size_t bytes = 2 * elements.value_or(0) * size_of(compute_dtype(compute.precision));
-  const bool divide = options_.trainer.zero == Zero::weights || !further_stages().empty();
-  if (bytes / (divide ? static_cast<std::size_t>(world_.size()) : 1) <= room.bytes) return;
+  const std::vector<Zero> stages = further_stages();
+  const bool divide = options_.trainer.zero == Zero::weights || (!stages.empty() && stages.back() == Zero::weights);
+  const std::size_t part = bytes / (divide ? static_cast<std::size_t>(world_.size()) : 1);
+  if (part <= room.bytes) return;
   usage_error(
       "there is too little memory: {} parameters and their gradients alone would take {} of a rank, and {}. Use a "
       "smaller model.",
-      *elements, size_text(bytes), room.text);
+      *elements, size_text(part), room.text);
 }
 
 std::int64_t Paper::largest_batch(Variant variant, std::size_t room) const {
@@ -161,8 +175,16 @@ std::string Paper::batch_text(std::int64_t largest) const {
   std::int64_t divisor = largest;
   while (batch % divisor != 0) --divisor;
   const std::string others = divisor == largest ? "" : fmt::format("; the largest batch is {}", largest);
-  return fmt::format("--batch {} --grad-accum {} (the same samples per step{})", divisor,
-                     options_.trainer.grad_accum * (batch / divisor), others);
+  return fmt::format("--batch {} {} (the same samples per step{})", divisor, more_parts(batch / divisor), others);
+}
+
+/// Flags with which a step has so many times as many batches.
+std::string Paper::more_parts(std::int64_t times) const {
+  const TrainerOptions& trainer = options_.trainer;
+  if (trainer.virtual_ranks > 0 && trainer.zero >= Zero::gradients) {
+    return fmt::format("--virtual-ranks {}", trainer.virtual_ranks * times);
+  }
+  return fmt::format("--grad-accum {}", trainer.grad_accum * times);
 }
 
 std::string Paper::advice(std::size_t room) const {
@@ -206,8 +228,8 @@ std::string Paper::flags_that_help() const {
   const TrainerOptions& trainer = options_.trainer;
   std::vector<std::string> flags;
   if (trainer.batch % 2 == 0) {
-    flags.push_back(fmt::format("--batch {} --grad-accum {} (half the activations, the same samples per step)",
-                                trainer.batch / 2, 2 * trainer.grad_accum));
+    flags.push_back(fmt::format("--batch {} {} (half the activations, the same samples per step)", trainer.batch / 2,
+                                more_parts(2)));
   } else if (trainer.batch > 1) {
     flags.emplace_back("a smaller --batch with a larger --grad-accum");
   }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "runtime/core/error.h"
 #include "runtime/core/process/nvtx.h"
@@ -61,6 +62,7 @@ void GradientReducer::begin(std::int64_t pass, bool last) {
   missing_.clear();
   for (const Bucket& bucket : arena_.plan().buckets) missing_.push_back(bucket.parameter_count);
   next_bucket_ = 0;
+  claimed_.assign(missing_.size(), std::nullopt);
   forked_ = false;
   newest_.reset();
   if (sums_ && mode_ != OverlapMode::off && communicates()) {
@@ -110,6 +112,9 @@ void GradientReducer::claim(std::size_t bucket) {
     communicator_.wait(sum->ticket);
     take_finished();
   }
+  const std::optional<std::size_t> before = std::exchange(claimed_[places[bucket]], bucket);
+  DDP_CHECK(!before || before == bucket || *before < next_bucket_, "bucket {} takes the place of {}, which is not sent",
+            bucket, *before);
   sync_.claim(bucket);
 }
 

@@ -40,7 +40,8 @@ class GradientReducer {
 
   /// Before backward pass number `pass` of a step. Waits for the sums of the pass before.
   void begin(std::int64_t pass, bool last);
-  /// Work queued from now on may write gradients of the bucket: see GradientSync::claim().
+  /// Work queued from now on may write gradients of the bucket: see GradientSync::claim(). Error if gradients in its
+  /// place have not been sent.
   void claim(std::size_t bucket);
   /// The gradient of `parameter` is complete in compute-stream order. Error if it does not exist, was reported before
   /// in this micro-step, or begin() is missing.
@@ -81,10 +82,11 @@ class GradientReducer {
   GradientSync::Reduced reduced_;
 
   bool running_ = false;
-  bool sums_ = false;                 ///< This pass starts buckets.
-  std::vector<bool> is_ready_;        ///< Per parameter.
-  std::vector<std::size_t> missing_;  ///< Per bucket: parameters still to come.
-  std::size_t next_bucket_ = 0;       ///< First bucket not yet launched.
+  bool sums_ = false;                                ///< This pass starts buckets.
+  std::vector<bool> is_ready_;                       ///< Per parameter.
+  std::vector<std::size_t> missing_;                 ///< Per bucket: parameters still to come.
+  std::size_t next_bucket_ = 0;                      ///< First bucket not yet launched.
+  std::vector<std::optional<std::size_t>> claimed_;  ///< By place of gradients: the bucket, in this pass.
   double seconds_waited_ = 0.0;
   bool forked_ = false;  ///< The communication stream has work of this step.
   std::deque<InFlight> in_flight_;

@@ -100,9 +100,14 @@ void Trainer::forward(const MicroBatch& batch, WeightStore& weights) {
   model_->begin(batch);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     wait_for_weights(units_[unit]);
-    weights.acquire(unit, unit + 1 < units_.size() ? std::optional(unit + 1) : std::nullopt);
+    acquire(unit, weights);
     model_->forward(unit);
   }
+}
+
+/// For a forward pass.
+void Trainer::acquire(std::size_t unit, WeightStore& weights) {
+  weights.acquire(unit, unit + 1 < units_.size() ? std::optional(unit + 1) : std::nullopt);
 }
 
 void Trainer::wait_for_weights(const Unit& unit) {
@@ -172,24 +177,30 @@ MetricSums Trainer::evaluate(std::int64_t most) {
   const NvtxRange range("evaluation");
   const Watch::Phase phase(device_.watch(), "evaluation");
   device_.finish_unfinished();
+  communication_.weights->changed();
   const std::int64_t samples = most > 0 ? std::min(most, test_count_) : test_count_;
+  const std::int64_t largest = (samples + ranks_.all - 1) / ranks_.all;
+  const auto batches = static_cast<std::size_t>((largest + options_.batch - 1) / options_.batch);
   for (std::int64_t i = 0; i < ranks_.count; ++i) {
     take_up(i);
     evaluate(DistributedSampler::evaluation(samples, static_cast<int>(ranks_.at(i)), static_cast<int>(ranks_.all)),
-             metrics_.evaluation(i));
+             batches, metrics_.evaluation(i));
     state_.put_away(i);
   }
   take_up(0);
   return metrics_.take_evaluation();
 }
 
-void Trainer::evaluate(const EvaluationShard& shard, MetricSums* sums) {
+void Trainer::evaluate(const EvaluationShard& shard, std::size_t batches, MetricSums* sums) {
   const std::vector<Slice> slices = evaluation_slices(state_.step(), test_count_, shard, options_.batch);
-  const auto batches = static_cast<std::uint32_t>(slices.size());
+  const auto mine = static_cast<std::uint32_t>(slices.size());
   std::uint32_t done = 0;
   for (const Slice& slice : slices) {
-    if (device_.kind() == DeviceKind::cpu) device_.watch().set_part(done++, batches);
+    if (device_.kind() == DeviceKind::cpu) device_.watch().set_part(done++, mine);
     forward({slice, sums, false}, *communication_.weights);
+  }
+  for (std::size_t i = slices.size(); i < batches; ++i) {
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) acquire(unit, *communication_.weights);
   }
 }
 

@@ -77,7 +77,7 @@ class Trainer {
   /// Of the whole gradient of the last step, before clipping; NaN or infinite if the gradient is. Collective; waits.
   double gradient_norm();
   /// See GradientReducer.
-  double seconds_waited() const { return reducer_.seconds_waited(); }
+  double seconds_waited() const { return reducer_.seconds_waited() + communication_.weights->seconds_waited(); }
 
   /// When the parts of `steps` steps began and ended. A step must have been run before. Collective; waits.
   std::vector<TimelineSpan> trace(std::uint32_t steps);
@@ -117,7 +117,9 @@ class Trainer {
   void communicate(const Pass& pass, GradientReducer& reducer, WeightStore& weights);
   void take_up(std::int64_t virtual_rank);
   void put_away(const Pass& pass);
-  void evaluate(const EvaluationShard& shard, MetricSums* sums);
+  /// `batches`: of the largest shard; all ranks acquire weights as often.
+  void evaluate(const EvaluationShard& shard, std::size_t batches, MetricSums* sums);
+  void acquire(std::size_t unit, WeightStore& weights);
   OverlapMode overlap() const;
   GradientSync::Reduced update_bucket();
   StepGraph steps(StepGraph::Step step, std::uint32_t eager_steps);

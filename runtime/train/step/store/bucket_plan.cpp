@@ -25,13 +25,17 @@ std::size_t tail_begin(const std::vector<ParameterSpec>& specs, std::size_t elem
   return first;
 }
 
-/// Of the parameters of these buckets; the bucket's size ends each.
+/// Of the parameters of these buckets, each with its padding; the bucket's size ends a bucket.
 std::vector<Shape> shapes_of(const BucketPlan& plan, const std::vector<ParameterSpec>& specs,
                              const std::vector<std::size_t>& buckets) {
   std::vector<Shape> shapes;
   for (const std::size_t index : buckets) {
     const Bucket& bucket = plan.buckets[index];
-    for (std::size_t i = 0; i < bucket.parameter_count; ++i) shapes.push_back(specs[bucket.first_parameter + i].shape);
+    for (std::size_t i = 0; i < bucket.parameter_count; ++i) {
+      const ParameterSpec& spec = specs[bucket.first_parameter + i];
+      shapes.push_back(spec.shape);
+      shapes.push_back({spec.padded_rows});
+    }
     shapes.push_back({bucket.size});
   }
   return shapes;

@@ -157,7 +157,7 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
       units_(options.units),
       zero_(communicator.size() == 1 ? Zero::nothing : options.zero),
       plan_(plan_buckets(specs_, size_of(kept_type(options.gradient_type, device.dtype())), options.bucket_bytes,
-                         options.last_bucket_bytes, communicator.size(),
+                         zero_ >= Zero::gradients ? 0 : options.last_bucket_bytes, communicator.size(),
                          options.whole_chunks && zero_ >= Zero::state ? kChunkElements : kParameterAlignment,
                          zero_ >= Zero::gradients ? options.units : std::vector<Unit>{})),
       gradient_places_(places_of(plan_, specs_, options.units, zero_ >= Zero::gradients)),

@@ -1,4 +1,7 @@
+#include <chrono>
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "runtime/train/step/store/weight_store.h"
 
@@ -25,18 +28,21 @@ class ShardedWeights final : public WeightStore {
     if (next) {
       for (const std::size_t bucket : buckets_.at(*next)) gather(bucket);
     }
-    for (const std::size_t bucket : buckets_[unit]) wait_for(gathered_[bucket]);
+    for (const std::size_t bucket : buckets_[unit]) wait_for(bucket);
   }
   void sum_over_parts(const Tensor& values) override {
     communicator_.wait(communicator_.all_reduce_sum(values, device_.compute_stream()));
   }
   void finish() override { changed(); }
+  double seconds_waited() const override { return seconds_waited_; }
 
  private:
   static constexpr std::size_t kNothing = ~std::size_t{0};
   struct Gathered {
     Communicator::Ticket ticket = 0;
-    std::unique_ptr<Event> event;  ///< Null: the compute stream is behind it.
+    bool pending = false;          ///< The compute stream is not behind it.
+    std::unique_ptr<Event> event;  ///< Its end, as soon as that is queued.
+    std::size_t span = 0;
   };
 
   /// Behind all that has been queued for the place before.
@@ -46,14 +52,33 @@ class ShardedWeights final : public WeightStore {
     held = bucket;
     const Stream stream = device_.communication_stream();
     device_.wait_for(stream, device_.compute_stream());
-    const Span span(device_.timeline(), Lane::communication, stream, fmt::format("bucket {} weights", bucket));
-    gathered_[bucket].ticket =
-        communicator_.all_gather(arena_.own_weights(bucket), arena_.bucket_weights(bucket), stream);
-    gathered_[bucket].event = device_.mark(stream);
+    Gathered& gathered = gathered_[bucket];
+    if (Timeline* timeline = device_.timeline()) {
+      gathered.span = timeline->begin(Lane::communication, stream, fmt::format("bucket {} weights", bucket));
+    }
+    gathered.ticket = communicator_.all_gather(arena_.own_weights(bucket), arena_.bucket_weights(bucket), stream);
+    gathered.pending = true;
+    if (communicator_.test(gathered.ticket)) mark_end(gathered);
   }
-  void wait_for(Gathered& gathered) {
-    if (!gathered.event) return;
-    while (!communicator_.test(gathered.ticket)) std::this_thread::yield();
+  /// Its last operation is queued.
+  void mark_end(Gathered& gathered) {
+    const Stream stream = device_.communication_stream();
+    if (Timeline* timeline = device_.timeline()) timeline->end(gathered.span, stream);
+    gathered.event = device_.mark(stream);
+  }
+  void wait_for(std::size_t bucket) {
+    Gathered& gathered = gathered_[bucket];
+    if (!gathered.pending) return;
+    if (!gathered.event) {
+      const Watch::Wait wait(device_.watch(), "all-gather");
+      const Span span(device_.timeline(), Lane::compute, device_.compute_stream(),
+                      fmt::format("wait for bucket {}", bucket));
+      const auto start = std::chrono::steady_clock::now();
+      while (!communicator_.test(gathered.ticket)) std::this_thread::yield();
+      seconds_waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      mark_end(gathered);
+    }
+    gathered.pending = false;
     device_.wait_until(device_.compute_stream(), *std::exchange(gathered.event, nullptr));
   }
 
@@ -63,6 +88,7 @@ class ShardedWeights final : public WeightStore {
   std::vector<std::vector<std::size_t>> buckets_;  ///< That a unit reads.
   std::vector<std::size_t> holds_;                 ///< By place: its bucket.
   std::vector<Gathered> gathered_;                 ///< By bucket.
+  double seconds_waited_ = 0.0;
 };
 
 }  // namespace

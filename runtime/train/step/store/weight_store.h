@@ -20,8 +20,9 @@ class WeightStore {
   /// and may leave others unseen that it saw before. `next`: the unit that will be acquired next. Every rank calls it
   /// for the same units in the same order.
   virtual void acquire(std::size_t /*unit*/, std::optional<std::size_t> /*next*/) {}
-  /// Weights have been replaced, or a step begins.
+  /// Weights have been replaced, a step or an evaluation begins.
   virtual void changed() {}
+  virtual double seconds_waited() const { return 0.0; }  ///< In all, by the host in acquire().
   /// Adds to `slice`, by which this rank updates its part of `bucket`, the other places that the update writes.
   virtual void add_copies(UpdateSlice& /*slice*/, std::size_t /*bucket*/) const {}
   /// Whether updates themselves write to other ranks: add_copies() does something.
