@@ -160,6 +160,9 @@ class Gpt final : public Model, public LanguageModel {
   void backward_first_block(bool accumulate);
   void backward_embedding(bool accumulate, const Ready& ready);
   void embedding_gradient(bool accumulate, const Ready& ready);
+  Ready keep_ready() {
+    return [this](std::size_t parameter) { ready_.push_back(parameter); };
+  }
 
   Device& device_;
   GptOptions options_;
@@ -360,10 +363,7 @@ void Gpt::backward_first_block(bool accumulate) {
   if (shape_.layers > 1) first.restore(branch_);
   first.mlp().backward_data(gradients_.mlp, first.attention().dbias_from_next(), accumulate);
   if (leaves_room_) {
-    device_.beside([&] {
-      first.mlp().backward_weights(gradients_.mlp, accumulate,
-                                   [this](std::size_t parameter) { ready_.push_back(parameter); });
-    });
+    device_.beside([&] { first.mlp().backward_weights(gradients_.mlp, accumulate, keep_ready()); });
   }
   first.attention().backward_data(gradients_.attention, Tensor{}, accumulate);
 }
@@ -374,10 +374,7 @@ void Gpt::backward_embedding(bool accumulate, const Ready& ready) {
   GptBlock& first = block(0);
   if (leaves_room_) {
     device_.join();  // the embedding's gradient begins with the output layer's
-    device_.beside([&] {
-      first.attention().backward_weights(gradients_.attention, accumulate,
-                                         [this](std::size_t parameter) { ready_.push_back(parameter); });
-    });
+    device_.beside([&] { first.attention().backward_weights(gradients_.attention, accumulate, keep_ready()); });
     embedding_gradient(accumulate, ready);
     device_.join();
     for (const std::size_t parameter : std::exchange(ready_, {})) ready(parameter);

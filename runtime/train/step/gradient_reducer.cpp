@@ -3,31 +3,15 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <thread>
 #include <utility>
 
 #include "runtime/core/error.h"
 #include "runtime/core/process/nvtx.h"
+#include "runtime/train/step/clocked.h"
 
 namespace ddptrain {
-namespace {
-
-/// Adds the time for which it lives.
-class Clocked {
- public:
-  explicit Clocked(double& seconds) : seconds_(seconds) {}
-  ~Clocked() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-  Clocked(const Clocked&) = delete;
-  Clocked& operator=(const Clocked&) = delete;
-
- private:
-  double& seconds_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-}  // namespace
 
 GradientReducer::GradientReducer(const ParameterArena& arena, GradientSync& sync, Communicator& communicator,
                                  Device& device, OverlapMode mode, GradientSync::Reduced reduced)

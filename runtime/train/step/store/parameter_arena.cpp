@@ -329,7 +329,6 @@ Tensor ParameterArena::state(const Buffer& buffer, std::size_t bucket) const {
   return buffer ? kept_part(buffer, master_type_, bucket) : Tensor{};
 }
 
-/// Of memory that has this rank's part of every bucket.
 Tensor ParameterArena::kept_part(const Buffer& buffer, DType dtype, std::size_t bucket) const {
   const Bucket& b = plan_.buckets.at(bucket);
   return stretch(buffer, dtype, b.begin / partition_.parts, b.size / partition_.parts);

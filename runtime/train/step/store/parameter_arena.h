@@ -100,6 +100,8 @@ class ParameterArena {
   Tensor bucket_gradients(std::size_t bucket) const;   ///< [size of the bucket]
   Tensor own_weights(std::size_t bucket) const;        ///< Those that this rank updates: all, or its part.
   Tensor reduced_gradients(std::size_t bucket) const;  ///< Those that this rank updates by: all, or its part.
+  /// Of the bucket, in memory of plan().size / partition().parts elements that has this rank's part of each.
+  Tensor kept_part(const Buffer& buffer, DType dtype, std::size_t bucket) const;
   UpdateSlice update_slice(std::size_t bucket) const;  ///< Of reduced_gradients(); without gradient_scale.
   /// The gradients of every rank, by rank, of which reduced_gradients() becomes the sum.
   std::vector<Tensor> gradient_parts(std::size_t bucket) const;
@@ -128,7 +130,6 @@ class ParameterArena {
   std::vector<Tensor> views(const Buffer& buffer, DType dtype, const BucketPlaces& places) const;
   Tensor part_of(const Tensor& bucket) const;  ///< Of this rank; all where not sharded.
   Tensor state(const Buffer& buffer, std::size_t bucket) const;
-  Tensor kept_part(const Buffer& buffer, DType dtype, std::size_t bucket) const;
   StateArray array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer, DType dtype) const;
   Tensor master(std::size_t bucket) const;  ///< This rank's part.
   void make_chunks();

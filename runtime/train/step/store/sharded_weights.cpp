@@ -1,8 +1,8 @@
-#include <chrono>
 #include <memory>
 #include <thread>
 #include <utility>
 
+#include "runtime/train/step/clocked.h"
 #include "runtime/train/step/store/weight_store.h"
 
 namespace ddptrain {
@@ -73,9 +73,8 @@ class ShardedWeights final : public WeightStore {
       const Watch::Wait wait(device_.watch(), "all-gather");
       const Span span(device_.timeline(), Lane::compute, device_.compute_stream(),
                       fmt::format("wait for bucket {}", bucket));
-      const auto start = std::chrono::steady_clock::now();
+      const Clocked clocked(seconds_waited_);
       while (!communicator_.test(gathered.ticket)) std::this_thread::yield();
-      seconds_waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       mark_end(gathered);
     }
     gathered.pending = false;

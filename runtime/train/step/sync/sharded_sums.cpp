@@ -57,7 +57,6 @@ class ShardedSync : public GradientSync {
 
 class ShardedSums final : public ShardedSync {
  public:
-  using ShardedSync::ShardedSync;
   ShardedSums(const ParameterArena& arena, Device& device, Communicator& communicator)
       : ShardedSync(arena, device, communicator) {}
 
@@ -103,23 +102,18 @@ class ShardedTree final : public ShardedSync {
     Tensor leaves = received(bucket);
     leaves.shape = {communicator_.size(), leaves.size() / communicator_.size()};
     const auto complete = static_cast<std::size_t>(std::countr_one(static_cast<std::uint64_t>(pass_)));
-    const Tensor sum = last_ ? arena_.reduced_gradients(bucket) : part(levels_[complete], bucket);
+    const Tensor sum =
+        last_ ? arena_.reduced_gradients(bucket) : arena_.kept_part(levels_[complete], sum_type_, bucket);
     if (complete == 0) return ops_.add_tree(leaves, sum, stream);
-    std::vector<Tensor> nodes = {part(node_, bucket)};
+    std::vector<Tensor> nodes = {arena_.kept_part(node_, sum_type_, bucket)};
     ops_.add_tree(leaves, nodes[0], stream);
-    for (std::size_t k = 0; k < complete; ++k) nodes.push_back(part(levels_[k], bucket));
+    for (std::size_t k = 0; k < complete; ++k) nodes.push_back(arena_.kept_part(levels_[k], sum_type_, bucket));
     ops_.add_nodes(nodes, sum, stream);
   }
   Tensor received(std::size_t bucket) const {
     const Tensor sent = arena_.bucket_gradients(bucket);
     const auto begin = static_cast<std::size_t>(arena_.gradient_places().begin[bucket]);
     return {static_cast<char*>(inbox_.data()) + begin * size_of(sent.dtype), sent.dtype, sent.shape};
-  }
-  Tensor part(const Buffer& buffer, std::size_t bucket) const {
-    const Bucket& b = arena_.plan().buckets[bucket];
-    const std::int64_t parts = communicator_.size();
-    char* first = static_cast<char*>(buffer.data()) + static_cast<std::size_t>(b.begin / parts) * size_of(sum_type_);
-    return {first, sum_type_, {b.size / parts}};
   }
 
   DType sum_type_;
