@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
 
@@ -84,7 +85,9 @@ std::vector<std::string> changed_flags(const RunIdentity& saved, const CommandLi
 RunIdentity identity_of(const CommandLine& command_line, const World& world, const std::string& data,
                         const std::string& precision) {
   const Options& options = command_line.options;
-  const DistributedSampler sampler = make_sampler(options.trainer, command_line.workload->data(), world);
+  const MeshShape mesh = mesh_of(world.size(), options.stages);
+  const DistributedSampler sampler =
+      make_sampler(options.trainer, command_line.workload->data(), mesh.replica_of(world.rank()), mesh.replicas);
   RunIdentity run;
   run.model = options.model;
   run.sizes = command_line.workload->sizes();
