@@ -377,13 +377,18 @@ void work_or_end_job(const Job& job, const RankDevice& rank, const std::function
   });
 }
 
-void restore(const World& world, const Checkpoint& checkpoint, Device& device, Trainer& trainer) {
+void restore(const Job& job, const Checkpoint& checkpoint, Device& device, Trainer& trainer) {
   const RunProgress& progress = checkpoint.manifest.progress;
-  restore_arrays(checkpoint, trainer.state(), world, device);
-  trainer.restored(restored_sums(progress, world.rank(), world.size(), trainer.metrics().training().size()));
+  const MeshShape& mesh = job.mesh.shape();
+  restore_arrays(checkpoint, trainer.state(), job.world, device, mesh.stages == 1);
+  std::vector<MetricSums> sums;
+  if (job.mesh.stage() + 1 == mesh.stages) {
+    sums = restored_sums(progress, job.mesh.replicas().rank(), mesh.replicas, trainer.metrics().training().size());
+  }
+  trainer.restored(std::move(sums));
   device.watch().set_steps(progress.step);
-  if (world.size() == 1) return;  // the hash, which costs a copy of all parameters, has none to be compared with
-  check_same_on_all_ranks(world, trainer.state().parameter_hash(), "the parameters of the checkpoint");
+  if (job.world.size() == 1) return;  // the hash, which costs a copy of all parameters, has none to be compared with
+  check_same_on_all_ranks(job.world, trainer.parameter_hash(), "the parameters of the checkpoint");
 }
 
 void log_training(const Job& job, const RunIdentity& identity, const Trainer& trainer) {
@@ -413,7 +418,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
                   device, communicator, {job.mesh.stages(), between_stages.get()});
   run.samples = workload.samples(trainer.model(), device);
   run.trained = [&] { workload.finish(trainer.state(), world); };
-  if (start.resumed) restore(world, *start.resumed, device, trainer);
+  if (start.resumed) restore(job, *start.resumed, device, trainer);
   job.clock.mark("replica");
   std::optional<CheckpointWriter> checkpoints;
   if (start.folder) {

@@ -315,13 +315,12 @@ void check_stages(const Options& o, const Workload& workload) {
   if (!workload.supports_stages()) {
     usage_error("--pp {}: model {} is one unit, which cannot be cut. Use --model gpt, or --pp 1.", o.stages, o.model);
   }
-  const std::pair<bool, const char*> refused[] = {{o.precision == "fp8", "--precision fp8"},
-                                                  {!o.checkpoint.folder.empty(), "--checkpoint"},
-                                                  {!o.resume.empty(), "--resume"},
-                                                  {workload.saves(), "--save"},
+  if (o.precision == "fp8")
+    usage_error("--precision fp8 with --pp {}: stages compute in bf16 at least. Use bf16.", o.stages);
+  const std::pair<bool, const char*> refused[] = {{workload.saves(), "--save"},
                                                   {workload.samples_during_training(), "--sample-every"}};
   for (const auto& [given, flag] : refused) {
-    if (given) usage_error("{} with --pp {}: not there yet. Leave one of them out.", flag, o.stages);
+    if (given) usage_error("{} with --pp {}: no stage has the whole model. Leave one of them out.", flag, o.stages);
   }
 }
 
