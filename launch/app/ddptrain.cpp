@@ -499,6 +499,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   init_logging(command_line.options.log_level, world.rank(), progress);
   if (command_line.task == Task::inspect) return inspect_checkpoints(world, command_line.options.inspect);
   if (command_line.task == Task::export_weights) return export_weights(world, command_line.options);
+  world.agree([&] { mesh_of(world.size(), command_line.options.stages); });
   if (!uses_device(command_line.task)) return print_description(world, std::move(command_line));
   early.watchdog->meet(world);
   prepare_to_hang(world, command_line.options.hang);
