@@ -84,7 +84,7 @@ void warn(const std::vector<std::string>& lines) {
 }
 
 /// GPUs where all ranks can have one each, else an error or the CPU, as --device says.
-DeviceKind choose_kind(const World& world, const Options& options, EarlyStart& early) {
+DeviceKind choose_kind(const World& world, const Options& options, const EarlyStart& early) {
   if (choose_device(world, options.device, options.share_gpu, early.visible_gpus) == DeviceKind::cpu)
     return DeviceKind::cpu;
   world.agree([&] {
@@ -94,7 +94,6 @@ DeviceKind choose_kind(const World& world, const Options& options, EarlyStart& e
           "container, or show each rank its own GPU only (CUDA_VISIBLE_DEVICES).",
           world.rank(), world.hostname(), *early.gpu, world.local_rank());
     }
-    if (early.cuda.valid()) early.cuda.get();
   });
   const bool usable = world.min(cuda_device_count()) > 0;
   if (options.device == "auto" && !usable) return DeviceKind::cpu;

@@ -228,10 +228,6 @@ void check_precision(const Options& options, const Workload& workload, DeviceKin
                                                      : "--virtual-ranks",
                 name_of(precision));
   }
-  if (options.trainer.zero >= Zero::gradients && device == DeviceKind::cuda) {
-    usage_error("--zero {}: runs on CPUs alone so far. Use --zero 1, or --device cpu.",
-                static_cast<int>(options.trainer.zero));
-  }
   if (gradients == DType::f32 && bf16 && !workload.supports_f32_gradients()) {
     usage_error("--comm-dtype fp32: model {} computes bf16 gradients. Use --comm-dtype auto, or --precision fp32.",
                 options.model);
