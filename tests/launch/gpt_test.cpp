@@ -119,6 +119,7 @@ TEST(Gpt, EveryMeshGoesOnFromTheCheckpointOfAnother) {
     const Mesh& saves = meshes[i];
     const Mesh& resumes = meshes[(i + 1 + i % 3) % std::size(meshes)];
     std::filesystem::remove_all(folder);
+    std::filesystem::remove(temporary("resumed.jsonl"));
     summary_of(saves.ranks, common + " --steps 10" + saves.flags(), "saving");
     const auto summary = summary_of(resumes.ranks, common + " --steps 20 --resume auto" + resumes.flags(), "resumed");
     const std::string text = saves.text() + "; " + resumes.text();

@@ -138,6 +138,21 @@ TEST_F(Gpus, EightVirtualRanksEndWithOneHashOnAnyNumberOfRanks) {
   }
 }
 
+/// Pipelines beside ZeRO; the first run is of one rank.
+TEST_F(Gpus, EveryMeshEndsWithOneHash) {
+  if (ranks() == 1 || 8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks, and at least two stages";
+  const std::string arguments = kGpt + "--layers 4 --batch 2 --clip-norm 0.5 --virtual-ranks 8 --baseline off";
+  const nlohmann::json one = summary_of(1, arguments);
+  for (int stages = 2; stages <= std::min(ranks(), 4); stages *= 2) {
+    for (const char* flags : {"", " --zero 1", " --zero 2", " --zero 3", " --graph off", " --recompute block"}) {
+      const std::string mesh = fmt::format("{} --pp {}{}", arguments, stages, flags);
+      const nlohmann::json summary = summary_of(ranks(), mesh);
+      EXPECT_EQ(summary.at("parameter_hash"), one.at("parameter_hash")) << mesh;
+      EXPECT_EQ(summary.at("test_loss"), one.at("test_loss")) << mesh;
+    }
+  }
+}
+
 TEST_F(Gpus, ClipAndAccumulateWithShardsInFp8) {
   const std::string flags = kGpt + "--precision fp8 --zero 1 --clip-norm 0.5 --batch 4 --grad-accum 2 ";
   const std::string expected = hash_of(flags);
