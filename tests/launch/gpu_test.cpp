@@ -141,15 +141,13 @@ TEST_F(Gpus, EightVirtualRanksEndWithOneHashOnAnyNumberOfRanks) {
 /// Pipelines beside ZeRO; the first run is of one rank.
 TEST_F(Gpus, EveryMeshEndsWithOneHash) {
   if (ranks() == 1 || 8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks, and at least two stages";
-  const std::string arguments = kGpt + "--layers 4 --batch 2 --clip-norm 0.5 --virtual-ranks 8 --baseline off";
-  const nlohmann::json one = summary_of(1, arguments);
-  for (int stages = 2; stages <= std::min(ranks(), 4); stages *= 2) {
-    for (const char* flags : {"", " --zero 1", " --zero 2", " --zero 3", " --graph off", " --recompute block"}) {
-      const std::string mesh = fmt::format("{} --pp {}{}", arguments, stages, flags);
-      const nlohmann::json summary = summary_of(ranks(), mesh);
-      EXPECT_EQ(summary.at("parameter_hash"), one.at("parameter_hash")) << mesh;
-      EXPECT_EQ(summary.at("test_loss"), one.at("test_loss")) << mesh;
-    }
+  const std::string arguments = kGpt + "--layers 4 --batch 2 --clip-norm 0.5 --virtual-ranks 8 --baseline off --pp ";
+  const nlohmann::json one = summary_of(1, arguments + "1");
+  for (const char* mesh : {"2", "2 --zero 2", "2 --zero 3 --graph off", "4", "4 --zero 3"}) {
+    if (*mesh == '4' && ranks() < 4) continue;
+    const nlohmann::json summary = summary_of(ranks(), arguments + mesh);
+    EXPECT_EQ(summary.at("parameter_hash"), one.at("parameter_hash")) << mesh;
+    EXPECT_EQ(summary.at("test_loss"), one.at("test_loss")) << mesh;
   }
 }
 

@@ -17,11 +17,9 @@ DeviceKind device_to_describe(const World& world, const std::string& device) {
   return device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu;
 }
 
-/// Which passes in flight take.
-std::size_t models_of(const Options& options, const MeshShape& mesh, int rank) {
+std::int64_t passes_of(const Options& options, const MeshShape& mesh, int rank) {
   const VirtualRanks ranks = virtual_ranks(options.trainer, mesh.replica_of(rank), mesh.replicas);
-  const std::int64_t passes = ranks.count * options.trainer.grad_accum;
-  return static_cast<std::size_t>(passes_in_flight(mesh.stages, mesh.stage_of(rank), passes));
+  return ranks.count * options.trainer.grad_accum;
 }
 
 }  // namespace
@@ -34,8 +32,10 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
                          const ParameterArena& arena, std::size_t tree_bytes) {
   const DeviceOptions compute = device_options(options, device);
   Description description = describe(model, arena);
+  description.passes = passes_of(options, mesh, rank);
+  const std::int64_t in_flight = passes_in_flight(mesh.stages, mesh.stage_of(rank), description.passes);
   for (MemoryUse& use : description.memory) {
-    if (use.purpose == "activations") use.bytes *= models_of(options, mesh, rank);
+    if (use.purpose == "activations") use.bytes *= static_cast<std::size_t>(in_flight);
   }
   if (tree_bytes > 0) description.memory.push_back({"tree", tree_bytes});
   if (sends_bf16_between_hosts(options, device)) {

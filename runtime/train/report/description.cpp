@@ -48,6 +48,7 @@ Json json_of(const Description& d, bool whole) {
                {"device", d.device},
                {"precision", d.precision},
                {"world_size", d.world_size},
+               {"stages", d.stages},
                {"batch_per_rank", d.batch_per_rank},
                {"grad_accum", d.grad_accum},
                {"virtual_ranks", d.virtual_ranks},

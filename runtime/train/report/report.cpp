@@ -343,6 +343,8 @@ void Report::summary(const RunResult& result) {
   line["gpus"] = sensor_fields(result.gpus);
   line["windows_clock_known"] = result.clocks.known;
   line["windows_clock_fell"] = result.clocks.fell;
+  if (run().stages > 1)
+    line["waits_for_stages"] = result.waits_for_stages ? Json(*result.waits_for_stages) : Json(nullptr);
   line["parameter_hash"] = result.parameter_hash;
   if (const auto& totals = result.checkpoints) {
     line["checkpoints"] = totals->written;

@@ -46,8 +46,11 @@ struct RunInfo {
 struct RunResult {
   std::vector<EpochResult> epochs;
   Rate rate;
-  double startup_seconds = 0.0;       ///< From the start of the process to the end of the first step.
-  double train_seconds = 0.0;         ///< In steps.
+  double startup_seconds = 0.0;  ///< From the start of the process to the end of the first step.
+  double train_seconds = 0.0;    ///< In steps.
+  /// Share of the time of steps for which ranks have waited for other stages of a pipeline, their mean; empty on GPUs,
+  /// where the host does not wait.
+  std::optional<double> waits_for_stages;
   std::uint64_t nonfinite_steps = 0;  ///< Left out, because a loss or a gradient was NaN or infinite.
   std::string parameter_hash;
   std::optional<Calibration> calibration;

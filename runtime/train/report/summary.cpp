@@ -144,6 +144,16 @@ std::string lines_of_ranks(const RunInfo& info, const RunResult& result) {
   return calibration ? scaling_line(*calibration, run) + step_line(*calibration) : "";
 }
 
+/// Beside what a pipeline of even stages waits: (P - 1) / (M + P - 1) with P stages and M passes.
+std::string pipeline_line(const Description& run, const std::optional<double>& waits) {
+  if (run.stages == 1) return "";
+  const double even = static_cast<double>(run.stages - 1) / static_cast<double>(run.passes + run.stages - 1);
+  const std::string seen =
+      waits ? percent(*waits) + " of the time waiting for other stages, even stages " : "even stages wait ";
+  return line("Pipeline", fmt::format("{}{}", seen, percent(even)),
+              fmt::format("{} stages, passes per step: {}", run.stages, run.passes));
+}
+
 std::string memory_line(const std::vector<SensorWindow>& gpus) {
   double used = 0.0;
   for (const SensorWindow& gpu : gpus) used = std::max(used, gpu.memory_used_bytes.max);
@@ -169,7 +179,8 @@ std::string summary_text(const RunInfo& info, const RunResult& result) {
   const std::string same = ranks == 0 ? "the same command gives the same hash"
                                       : fmt::format("the same on 1 rank and on {}: --virtual-ranks", ranks);
   return result_line(info, result) + speed_line(info, result) + lines_of_ranks(info, result) +
-         memory_line(result.gpus) + nccl_line(info, result.nccl) + line("Hash", result.parameter_hash, same);
+         pipeline_line(info.description, result.waits_for_stages) + memory_line(result.gpus) +
+         nccl_line(info, result.nccl) + line("Hash", result.parameter_hash, same);
 }
 
 }  // namespace ddptrain

@@ -220,6 +220,7 @@ class TrainingRun {
   void run_window(std::int64_t steps) {
     const bool first = meter_.windows() == 0;
     const Clock::time_point start = Clock::now();
+    const double waited = trainer_.seconds_waited_for_stages();
     if (first) {
       run_steps(1);
       device_.synchronize();
@@ -235,9 +236,21 @@ class TrainingRun {
     guard_.check_finite();
     const std::int64_t done = steps + (first ? 1 : 0);
     meter_.add(static_cast<std::uint64_t>(done * trainer_.sampler().samples_per_step()), seconds);
-    if (!first) return;
+    if (!first) return note_stages(waited, seconds);
     trainer_.prepare_graph();
     if (hooks_.under_way) hooks_.under_way();
+  }
+
+  void note_stages(double waited_before, double seconds) {
+    waited_for_stages_ += trainer_.seconds_waited_for_stages() - waited_before;
+    staged_seconds_ += seconds;
+  }
+
+  /// The mean share of the time of steps for which ranks have waited for other stages.
+  std::optional<double> share_of_waits() const {
+    const double waited = world_.sum(waited_for_stages_) / world_.size();
+    if (waited == 0.0) return std::nullopt;
+    return waited / staged_seconds_;
   }
 
   void note_sensors() {
@@ -258,13 +271,17 @@ class TrainingRun {
           static_cast<std::uint64_t>(world_.max(static_cast<double>(steps_per_window(1.0, step_seconds))));
       if (hooks_.sensors != nullptr) hooks_.sensors->take();
       const Clock::time_point start = Clock::now();
+      const double waited = trainer_.seconds_waited_for_stages();
       trainer_.run(steps);
       device_.synchronize();
-      meter_.add(steps * samples, world_.max(seconds_since(start)));
+      const double seconds = world_.max(seconds_since(start));
+      meter_.add(steps * samples, seconds);
+      note_stages(waited, seconds);
       note_sensors();
       communicator_.check_health();
     }
     result_.rate = meter_.rate();
+    result_.waits_for_stages = share_of_waits();
     result_.gpus = gather_sensors(world_, sensors_);
     result_.clocks = gather_clocks(world_, clocks_);
   }
@@ -405,6 +422,8 @@ class TrainingRun {
   std::int64_t logged_step_ = 0;  ///< Up to which steps have been told of.
   std::size_t logged_windows_ = 0;
   double seconds_waited_ = 0.0;
+  double waited_for_stages_ = 0.0;  ///< Of this rank, in windows behind the first one, which take
+  double staged_seconds_ = 0.0;     ///< so long.
   std::optional<RunningLoss> running_loss_;
   MetricSums epoch_sums_;  ///< What has been logged of the epoch in progress.
   StepPace pace_;
