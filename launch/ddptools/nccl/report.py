@@ -14,6 +14,9 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).absolute().parents[2])
 
+from ddptools.common.table import text_table  # noqa: E402
+from ddptools.common.text import ranges_text  # noqa: E402
+from ddptools.common.values import grouped  # noqa: E402
 from ddptools.nccl.log import VALUE_SEPARATOR, Log, Transport, read_log  # noqa: E402
 
 DEEPEST_TREE = 400  # no tree of NCCL's is as deep, but a damaged log may say so
@@ -23,35 +26,14 @@ Rows = list[list[str]]
 Tree = dict[int, dict[str, Any]]  # by rank
 
 
-def text_table(rows: Rows, indent: int = 0) -> str:
-    """Left-aligned columns, as of runtime/core/text.h."""
-    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip(" ") for row in rows)
-    return "".join(f"{' ' * indent}{line}\n" for line in lines)
-
-
 def titled(title: str, rows: Rows, header: list[str] | None = None) -> str:
     """Empty where there are no rows."""
     return f"\n{title}\n{text_table([*([header] if header else []), *rows], 2)}" if rows else ""
 
 
-def list_of(numbers: list[int]) -> str:
-    """0-3, 7 of [0, 1, 2, 3, 7]"""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs)
-
-
-def grouped(texts: Iterator[tuple[int, str]]) -> Rows:
-    """Numbers that have the same text, and the text, in the order of their first number."""
-    groups: dict[str, list[int]] = {}
-    for number, text in texts:
-        groups.setdefault(text, []).append(number)
-    return [[list_of(numbers), text] for text, numbers in groups.items()]
+def by_text(texts: Iterator[tuple[int, str]]) -> Rows:
+    """Numbers that have the same text, and the text."""
+    return [[ranges_text(numbers), text] for text, numbers in grouped((text, number) for number, text in texts).items()]
 
 
 def subtree_text(tree: Tree, rank: int, left: set[int], depth: int = 0) -> str:
@@ -83,12 +65,10 @@ def tree_text(tree: Tree) -> str:
 
 
 def transport_rows(log: Log) -> Rows:
-    channels: dict[tuple[int, int, str], list[int]] = {}
-    for each in log.transports:
-        channels.setdefault((each.source, each.target, each.via), []).append(each.channel)
+    channels = grouped(((each.source, each.target, each.via), each.channel) for each in log.transports)
     ends = {-1: "network"}
     return [
-        [ends.get(source, str(source)), ends.get(target, str(target)), via, list_of(numbers)]
+        [ends.get(source, str(source)), ends.get(target, str(target)), via, ranges_text(numbers)]
         for (source, target, via), numbers in sorted(channels.items())
     ]
 
@@ -156,7 +136,7 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         return f"Nothing of NCCL was found in the log. NCCL writes it with {SUBSYSTEMS}.\n"
     ranks = str(log.ranks or "unknown") + ("" if log.ranks_told or not log.ranks else " (counted from those named)")
     emulated = " (emulated: NCCL_HOSTID is set)" if "NCCL_HOSTID" in log.environment else ""
-    nodes = [[node["host"] or str(i), list_of(node["ranks"])] for i, node in enumerate(log.ranks_by_node)]
+    nodes = [[node["host"] or str(i), ranges_text(node["ranks"])] for i, node in enumerate(log.ranks_by_node)]
     trees = ((channel, tree_text(tree)) for channel, tree in log.trees.items())
     rings = ((channel, " -> ".join(map(str, [*ring, ring[0]]))) for channel, ring in log.rings.items())
     graphs = [
@@ -182,8 +162,8 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         text_table(facts),
         titled("Ranks by node", nodes if len(nodes) > 1 else [], ["node", "ranks"]),
         titled("Network", network_rows(log)),
-        titled("Rings, by channel", grouped(rings)),
-        titled("Trees, by channel: root first, children behind their parent (.. a line is missing)", grouped(trees)),
+        titled("Rings, by channel", by_text(rings)),
+        titled("Trees, by channel: root first, children behind their parent (.. a line is missing)", by_text(trees)),
         titled("Transports between ranks", transport_rows(log), ["from", "to", "via", "channels"]),
         titled("Patterns, with the rates that NCCL counts on", graphs,
                ["pattern", "channels", "GB/s each, in a node", "between nodes", "farthest link", "to the NIC"]),

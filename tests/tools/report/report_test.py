@@ -113,16 +113,15 @@ class PageTest(ReportCase):
                      "Its slowest rank is rank 2 in 2 of 2 runs, 4.7% above the mean."):  # fmt: skip
             self.assertIn(line, markdown)
 
-    def test_a_machine_is_drawn_once(self) -> None:
-        kept = ROOT / "benchmarks" / "results" / "sweeps-4-h200-2026-11-21" / "scaling" / "topology.json"
-        for name, host in (("a", "vm"), ("b", "vm"), ("c", "other")):
+    def test_rings_that_results_share_are_drawn_once(self) -> None:
+        for name, ring in (("a", [0, 1, 2]), ("b", [0, 1, 2]), ("c", [0, 2, 1])):
             folder = write_results(self.folder / name, algo("", [1.0]))
-            (folder / "topology.json").write_text(kept.read_text().replace('"vm"', f'"{host}"'))
+            (folder / "topology.json").write_text(json.dumps({"hosts": [], "nccl": {"rings": [ring]}}))
         folders = [self.folder / name for name in "abc"]
         markdown = self.report(*folders)
         self.assertEqual((markdown.count("\n## Machine\n"), markdown.count("What it was measured on")), (1, 1))
         self.check_ids(self.page)
-        self.assertEqual([self.page.count(f"<figcaption>{name}: the machine.") for name in "abc"], [1, 0, 1])
+        self.assertEqual([self.page.count(f"<figcaption>{name}: rings.") for name in "abc"], [1, 0, 1])
         for folder in folders:  # the same sweep in each
             self.assertIn(f"\n## made-up in {folder.name}\n", markdown)
 
@@ -226,9 +225,8 @@ class PageTest(ReportCase):
         self.assertGreater(len(drawn), 1)
         for picture in drawn:
             self.assertTrue(odd in json.dumps(dataclasses.asdict(picture.chart)).replace("\\\\", "\\"), picture.name)
-        kept = ROOT / "benchmarks" / "results" / "sweeps-4-h200-2026-11-21" / "scaling" / "topology.json"
-        topology = json.loads(kept.read_text())
-        topology["hosts"][0]["nics"][0]["name"] = odd
+        nodes = [{"host": odd, "ranks": [0]}, {"host": "other", "ranks": [1]}]
+        topology = {"hosts": [], "nccl": {"rings": [[0, 1]], "ranks_by_node": nodes}}
         script, svg = ROOT / "launch" / "ddptools" / "pictures" / "draw_topology.py", self.folder / "t.svg"
         subprocess.run([sys.executable, script, "--svg", svg], input=json.dumps(topology), text=True, check=True)
         self.assertTrue(odd in svg.read_text())
