@@ -27,7 +27,6 @@ class GradientPathTest(ReportCase):
         self.assertIn("| LL | 60 | too few runs (other path) | 1 | plain |", markdown)
         self.assertIn("\n\nother path: the gradients of this case were not summed by the path of its ref", markdown)
         self.assertIn("difference. plain: NCCL_PROTO is set.\n", markdown)
-        self.assertNotIn("on the same", markdown)
         self.assertIn('<p class="footnote">other path: ', self.page)
         self.assertRegex(self.page, r'"key"[^>]*></span>gradients by another path')  # the bar's color
 
@@ -40,23 +39,6 @@ class GradientPathTest(ReportCase):
     def test_old_results_do_not_say(self) -> None:
         markdown = self.report_of(proto("", [100], {"fused_sum": True}) + proto("LL", [60], FORCED))
         self.assertNotIn("other path", markdown)
-
-    def test_the_fair_difference(self) -> None:
-        records = proto("", [100, 101, 102], FUSED, symmetric="auto")
-        records += proto("", [80, 81, 82], PLAIN, symmetric="off")
-        for symmetric in ("auto", "off"):
-            records += proto("LL", [60, 61, 62], FORCED, symmetric=symmetric)
-        markdown = self.report_of(records)
-        for symmetric in ("auto", "off"):
-            row = f"| LL | {symmetric} | 61 (60 to 62) | -39.6% (other path; -24.7% on the same) | 3.1e-06 | 3 | plain |"
-            self.assertIn(row, markdown)
-        self.assertIn("| unset | off | 81 (80 to 82) | -19.8% | 4.9e-05 | 3 | plain |", markdown)  # the path is what was varied
-        self.assertIn(
-            "on the same: against NCCL_PROTO=unset, symmetric=off, whose path is plain too. plain: NCCL_PROTO is set.",
-            markdown,
-        )
-        text = self.words(records)
-        self.assertIn("LL: -39.6% (gradient path plain, not symmetric+fused; on the same path -24.7%)", text)
 
     def test_a_sweep_of_paths_compares_them(self) -> None:
         records = []

@@ -90,8 +90,7 @@ def _other_path(effect: Effect) -> str:
     """Empty where the gradients took the path of the reference."""
     if effect.other is None:
         return ""
-    fair = f"; on the same path {effect.fair.text}" if effect.fair else ""
-    return f" (gradient path {effect.other.path}, not {effect.other.reference_path}{fair})"
+    return f" (gradient path {effect.other.path}, not {effect.other.reference_path})"
 
 
 def _ceilings(experiment: Experiment) -> Iterator[str]:

@@ -77,7 +77,7 @@ def _cases(experiment: Experiment) -> Table:
     columns = [(name, show) for name, show in columns if any(show(case) for case in shown)]
     rows = [[show(case) for _, show in columns] for case in shown]
     caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
-    footnote = " ".join(filter(None, [_noise_explained(effects, found), _other_paths_explained(experiment, found)]))
+    footnote = " ".join(filter(None, [_noise_explained(effects, found), _other_paths_explained(found)]))
     return Table(caption, [name for name, _ in columns], rows, footnote, _winners(shown, effects, found))
 
 
@@ -106,8 +106,7 @@ def _against_reference(effects: Effects, found: dict[str, Effect]) -> Callable[[
         effect = found.get(case.key)
         if effect is None:
             return "reference" if effects.references.get(case.key) is case else ""
-        fair = f"; {effect.fair.text} on the same" if effect.fair else ""
-        return effect.text + (f" (other path{fair})" if effect.other else "")
+        return effect.text + (" (other path)" if effect.other else "")
 
     return show
 
@@ -119,7 +118,7 @@ def _noise_explained(effects: Effects, found: dict[str, Effect]) -> str:
     return f"Jobs for which NCCL chose the same differ by up to {noise} here: as much is no difference."
 
 
-def _other_paths_explained(experiment: Experiment, found: dict[str, Effect]) -> str:
+def _other_paths_explained(found: dict[str, Effect]) -> str:
     """Empty where all are on the path of their reference."""
     others = [effect.other for effect in found.values() if effect.other]
     if not others:
@@ -128,8 +127,6 @@ def _other_paths_explained(experiment: Experiment, found: dict[str, Effect]) -> 
         "other path: the gradients of this case were not summed by the path of its reference, and that is a part of "
         "the difference."
     )
-    for fair in {other.fair.key: other.fair for other in others if other.fair}.values():
-        text += f" on the same: against {experiment.label(fair)}, whose path is {sent_by(fair)} too."
     for path, reason in dict.fromkeys((other.path, other.reason) for other in others if other.reason):
         text += f" {path}: {reason}."
     return text
