@@ -1,5 +1,5 @@
 """Takes the planner's rates from measurements: results.jsonl of ddpsweep, a metrics file of ddptrain, or a result of
-ddpbench allreduce or overlap; and sets what it then predicts beside what was measured."""
+ddpbench allreduce or overlap."""
 
 import dataclasses
 import pathlib
@@ -12,7 +12,7 @@ from ddptools.common.files import Record, from_json, read_records
 from ddptools.common.values import grouped, number_of, positive, table_of
 from ddptools.plan import nccl_model
 from ddptools.plan.compute_rates import ComputeRates, compute_rates, is_same_network
-from ddptools.plan.prediction import Case, NetworkFit, Prediction, mpi_traffic, predict
+from ddptools.plan.prediction import Case, NetworkFit, mpi_traffic
 from ddptools.results.description import Description, parsed
 from ddptools.results.run import UNITS, result_rows, why_unusable
 
@@ -27,7 +27,6 @@ class Measured:
     samples_per_second: float
     baseline_per_second: float  # samples/s of one rank
     communication_seconds: float | None
-    efficiency: float | None
     fused_sum_us: float | None  # what overlap leaves exposed where the last bucket's sum and update are one kernel
     unusable: str  # why its baseline says too little; empty where it may be used
 
@@ -84,19 +83,6 @@ class Calibration:
         return flags
 
 
-@dataclasses.dataclass(frozen=True)
-class Compared:
-    """A prediction beside the measurement; error = predicted / measured - 1, of the throughput."""
-
-    gpus: int
-    nodes: int
-    batch: float
-    predicted: Prediction
-    measured_per_second: float
-    measured_efficiency: float | None
-    error: float
-
-
 def warning_of(records: Iterable[Record]) -> str:
     """Of runs on which predictions should not be built; empty without such runs."""
     runs = list(measured_runs(filter(_usable, records)))
@@ -142,27 +128,6 @@ def calibrate(records: Iterable[Record]) -> Calibration:
         runs=len(runs),
         all_reduces=len(points),
     )
-
-
-def compare(records: Iterable[Record], calibration: Calibration | None = None) -> list[Compared]:
-    """For every run with more than one rank. Compute is that of the run's own one-rank baseline; the network is that of
-    `calibration`, by default fitted to these same records."""
-    kept = [record for record in records if _usable(record)]
-    network = calibration or calibrate(kept)
-    found = []
-    for run in (run for run in measured_runs(kept) if run.case.gpus > 1):
-        tflops = run.case.work.flop * run.baseline_per_second / 1e12
-        prediction = predict(dataclasses.replace(network.network_of(run.case), tflops=tflops))
-        found.append(Compared(
-            gpus=run.case.gpus,
-            nodes=run.case.nodes,
-            batch=run.case.batch,
-            predicted=prediction,
-            measured_per_second=run.samples_per_second,
-            measured_efficiency=run.efficiency,
-            error=prediction.samples_per_second / run.samples_per_second - 1.0,
-        ))  # fmt: skip
-    return found
 
 
 def fit_network(points: list[AllReduce], link: str) -> NetworkFit | None:
@@ -270,7 +235,6 @@ def _run(summary: Record, settings: Record) -> Measured | None:
         samples_per_second=rate / work.units_per_sample,
         baseline_per_second=baseline / work.units_per_sample,
         communication_seconds=positive(summary.get("communication_seconds")),
-        efficiency=positive(summary.get("scaling_efficiency")),
         fused_sum_us=_fused_sum_us(summary),
         unusable=why_unusable(summary),
     )

@@ -14,13 +14,12 @@ from ddptools.common.files import write_atomically
 from ddptools.common.programs import ROOT, program_folder
 from ddptools.common.table import to_text
 from ddptools.plan import hardware, nccl_model
-from ddptools.plan.calibration import Calibration, calibrate, compare, load_records, warning_of
+from ddptools.plan.calibration import Calibration, calibrate, load_records, warning_of
 from ddptools.plan.compute_rates import NotMeasured
 from ddptools.plan.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
-from ddptools.plan.memory import MemoryFit, memory_fit
 from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
 from ddptools.plan.prediction import Case, needed_gbs, predict, rule_of_thumb
-from ddptools.plan.text import Answer, Planned, all_links, text_of
+from ddptools.plan.text import Answer, Memory, Planned, all_links, text_of
 from ddptools.results.description import Description, NotDescribed, complete, describe, language_model
 
 ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
@@ -149,7 +148,6 @@ def make_answer(options: argparse.Namespace, records: list[dict[str, Any]]) -> A
     if not answer.planned:
         raise UsageError(f"{calibrate_flag(options)}: {next(iter(answer.left_out.values()))}")
     answer.memory = memory_of(answer)
-    answer.compared = compare(records, calibration) if calibration else []
     for planned in answer.planned if options.target is not None else []:
         planned.needed_gbs = needed_gbs(planned.case, options.target)
         planned.remedies = remedies(answer, planned.case) if planned.needed_gbs is None else []
@@ -275,23 +273,18 @@ def flags_of_work(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
-def memory_of(answer: Answer) -> MemoryFit | None:
+def memory_of(answer: Answer) -> Memory | None:
     """Of a GPU, and the first case's batch. Data are those of the flags, or synthetic ones for a step of this batch."""
     options = answer.options
     if options.params is not None or answer.work.device == "cpu":
         return None
-    flags = flags_of_work(options) | {"grad-accum": 1}
-    program = program_folder(options.bin) / "ddptrain"
-
-    def kept(**others: Any) -> float:
-        try:
-            return describe(program, flags | others, options.ddptrain_flags).memory_bytes
-        except NotDescribed:  # as where the data have fewer samples
-            return math.inf
-
-    batch, there_gb = max(round(answer.planned[0].case.batch), 1), options.memory or GPUS[options.gpu].memory_gb
-    fit = memory_fit(kept, batch, there_gb, answer.work.units_per_sample > 1)
-    return fit if 0.0 < fit.kept_gb < math.inf else None
+    flags = flags_of_work(options) | {"grad-accum": 1, "batch": max(round(answer.planned[0].case.batch), 1)}
+    try:
+        work = describe(program_folder(options.bin) / "ddptrain", flags, options.ddptrain_flags)
+    except NotDescribed:  # as where the data have fewer samples
+        return None
+    there_gb = options.memory or GPUS[options.gpu].memory_gb
+    return Memory(1e-9 * work.memory_bytes, there_gb) if work.memory_bytes else None
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -318,5 +311,4 @@ def document(answer: Answer) -> dict[str, Any]:
         result["target"] = {"efficiency": target, "needed_gbs": needed}
     if answer.calibration is not None:
         result["calibration"] = dataclasses.asdict(answer.calibration)
-        result["compared"] = [dataclasses.asdict(c) for c in answer.compared]
     return result

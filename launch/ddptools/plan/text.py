@@ -6,9 +6,8 @@ import math
 import pathlib
 
 from ddptools.common.table import Table, to_text
-from ddptools.plan.calibration import Calibration, Compared
+from ddptools.plan.calibration import Calibration
 from ddptools.plan.hardware import GBS_PER_GBIT, LINKS_GBS, NETWORKS_GBIT, OF_A_NODE
-from ddptools.plan.memory import MemoryFit
 from ddptools.plan.prediction import Case, NetworkFit, Prediction, rule_of_thumb
 from ddptools.results.description import Description
 
@@ -22,22 +21,36 @@ class Planned:
 
 
 @dataclasses.dataclass
+class Memory:
+    """Of a GPU: what a rank keeps, and what there is. Libraries take some beside it."""
+
+    kept_gb: float
+    there_gb: float
+
+    @property
+    def fits(self) -> bool:
+        return self.kept_gb <= self.there_gb
+
+    def text(self) -> str:
+        if self.fits:
+            return f"{self.kept_gb:.3g} GB of a GPU's {self.there_gb:g} GB, beside what libraries take"
+        return f"{self.kept_gb:.3g} GB do not fit a GPU of {self.there_gb:g} GB"
+
+
+@dataclasses.dataclass
 class Answer:
     options: argparse.Namespace
     calibration: Calibration | None
     work: Description
     planned: list[Planned] = dataclasses.field(default_factory=list)
     left_out: dict[int, str] = dataclasses.field(default_factory=dict)  # reasons, by numbers of nodes
-    memory: MemoryFit | None = None  # of the first case; none for --params
-    compared: list[Compared] = dataclasses.field(default_factory=list)
+    memory: Memory | None = None  # of the first case; none for --params
 
 
 def text_of(answer: Answer) -> str:
     parts = [heading(answer), links_text(answer.planned[0].case), steps_text(answer)]
     if answer.options.target is not None:
         parts.append(target_text(answer))
-    if answer.compared:
-        parts.append(compared_text(answer.compared))
     return "\n".join(parts)
 
 
@@ -178,15 +191,3 @@ def enough_link(case: Case, advertised_gbs: float) -> str:
     fitting = [name for name, gbs in adapters.items() if gbs >= advertised_gbs]
     name = min(fitting, key=adapters.__getitem__, default=max(adapters, key=adapters.__getitem__))
     return f"{math.ceil(advertised_gbs / adapters[name])} x {name}"
-
-
-def compared_text(compared: list[Compared]) -> str:
-    rows = []
-    for c in sorted(compared, key=lambda c: (c.nodes, c.gpus, c.batch)):
-        measured = f"{100 * c.measured_efficiency:.1f}%" if c.measured_efficiency else ""
-        rows.append([str(c.gpus), str(c.nodes), f"{c.batch:g}", three_digits(c.predicted.samples_per_second),
-                     three_digits(c.measured_per_second), f"{100 * c.error:+.1f}%",
-                     f"{100 * c.predicted.efficiency:.1f}%", measured])  # fmt: skip
-    caption = "The runs of the calibration, predicted with their own one-rank baselines, and measured:"
-    header = ["ranks", "nodes", "batch", "predicted samples/s", "measured", "error", "efficiency", "measured"]
-    return to_text(Table(caption, header, rows))

@@ -19,7 +19,7 @@ from ddptools.plan.prediction import Case, NetworkFit, exposed_seconds, needed_g
 from ddptools.results import description
 from ddptools.results.description import Buckets, language_model, parsed
 from tests.tools.plan.support import BIN, PROGRAMS, output
-from tests.tools.support import ROOT, cnn_description, record, run_tool
+from tests.tools.support import ROOT, cnn_description, gpt2_description, record, run_tool
 
 EXPERIMENT_7 = ["--params", "2B", "--seq", "2048", "--global-batch", "16", "--gradients", "fp32", "--recompute",
                 "--tflops", "156", "--nodes", "1"]  # fmt: skip
@@ -286,6 +286,12 @@ class ProgramTest(unittest.TestCase):
         for gpu, node_gbs in (("h200", 8 * 50), ("a100", 8 * 25), ("v100", 4 * 12.5)):
             answer = json.loads(output("--gpu", gpu, "--nodes", "2", "--achievable", "1", "--json"))
             self.assertEqual(answer["case"]["inter_gbs"], node_gbs)
+
+    def test_what_a_rank_keeps_fits_its_gpu_or_not(self) -> None:
+        told = parsed(gpt2_description(memory={"weights": 60e9, "activations": 30e9}))
+        with mock.patch.object(program, "describe", return_value=told):
+            self.assertIn("90 GB of a GPU's 141 GB", output("--gpu", "h200", "--nodes", "1"))
+            self.assertIn("90 GB do not fit a GPU of 80 GB", output("--gpu", "h100", "--nodes", "1"))
 
     def test_flags_reach_ddptrain(self) -> None:
         plan = ["--model", "cnn", "--bucket-mb", "2", "--gradients", "fp32", "--json", "--nodes", "1"]
