@@ -103,8 +103,8 @@ class PageTest(ReportCase):
         self.assertIn('<a href="#how-to-read">', page)
 
     def check_tables(self, markdown: str) -> None:
-        self.assertIn("| ranks | batch 64: images/s | efficiency | batch 512: images/s | efficiency |", markdown)
-        self.assertIn("| 1 | 156 (154 to 159) |", markdown.replace(".5", "").replace(".0", ""))
+        self.assertIn("| ranks | batch | images/s | efficiency | runs |", markdown)
+        self.assertIn("| 2 | 64 | 249.0 (244.0 to 254.0) | 79.6% (78.0% to 81.2%) |", markdown)
         lost = "| case | step, ms | single-rank baseline, ms | exposed communication, ms | contention"
         for line in (lost, "exposed communication, ms | contention, ms | stragglers, ms | efficiency |",
                      "| 2 ranks, batch 64 | 1.00 | 0.80 | 0.10 | 0.10 | 80.0% |",
@@ -127,7 +127,7 @@ class PageTest(ReportCase):
 
     def test_without_one_rank_there_is_no_efficiency(self) -> None:
         markdown = self.report_of(runs("2", [10, 12], {"ranks": 2}) + runs("4", [20], {"ranks": 4}))
-        self.assertIn("| ranks | main: images/s |\n", markdown)
+        self.assertIn("| ranks | images/s | runs |\n", markdown)
         self.assertNotIn("efficiency", markdown)
 
     def test_one_rank_has_no_communication_to_tell_of(self) -> None:
@@ -138,10 +138,10 @@ class PageTest(ReportCase):
             return runs(f"{ranks}-{batch}", [rate], {"ranks": ranks, "batch": batch}, summary=summary)
 
         markdown = self.report_of(case(1, 8, 100) + case(2, 8, 180))
-        header = "| ranks | images/s | runs | efficiency in the job | exposed communication | MFU | topology |"
+        header = "| ranks | images/s | efficiency | runs | efficiency in the job | exposed communication | MFU | topology |"
         self.assertIn(header, markdown)
-        self.assertIn("| 1 | 100.0 | 1 |  |  | 25.0% |  |", markdown)
-        self.assertIn("| 2 | 180.0 | 1 | 90.0% | 30.0% | 25.0% | NV18 |", markdown)
+        self.assertIn("| 1 | 100.0 |  | 1 |  |  | 25.0% |  |", markdown)
+        self.assertIn("| 2 | 180.0 | 90.0% | 1 | 90.0% | 30.0% | 25.0% | NV18 |", markdown)
         self.assertIn("| batch | images/s | runs | MFU |\n", self.report_of(case(1, 8, 100) + case(1, 16, 150)))
 
     def test_only_the_same_work_is_compared(self) -> None:
