@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ddptools.common.values import grouped
+
 MOST_RANKS = 1_000_000
 MOST_CHANNELS = 1024
 MOST_EXAMPLES = 3
 MOST_ADAPTERS = 256
 MOST_COLLECTIVES = 32
 MOST_VALUES = 8  # of a variable, on different ranks
-MOST_RANKS_TO_JOIN = 4096  # that are worth the search by transports
 
 UNNAMED_COLLECTIVE = "Collective"  # versions 2.20 to 2.22 do not say which
 VALUE_SEPARATOR = " | "
@@ -137,8 +138,7 @@ class Reader:
         self._host = ""  # with which the message begins
         self._matrix_head: list[list[str]] = [[], []]  # protocols, algorithms
         self._line_number = 0
-        self._line_is_whole = True  # it ended with a line feed
-        self._message_is_whole = True  # and no other rank wrote into it
+        self._message_is_whole = True  # no other rank wrote into it
         self._ring_channels = 0
         self._highest_rank = -1
         # Kinds of messages: by how they begin, then by what they hold.
@@ -161,7 +161,10 @@ class Reader:
 
     def read(self, line: str) -> None:
         self._line_number += 1
-        self._line_is_whole = line.endswith("\n")
+        if not line.endswith("\n"):  # the last one, which may be cut
+            if "NCCL INFO " in line:
+                self._unreadable(self._line_number, line.partition("NCCL INFO ")[2])
+            return
         before, *messages = line.removesuffix("\n").split("NCCL INFO ")
         if not messages:
             if before.startswith("NCCL version "):
@@ -170,7 +173,7 @@ class Reader:
         for i, message in enumerate(messages):
             found = HOST.search(before.rpartition(" [")[0])
             self._host = found[1] if found else ""
-            self._message_is_whole = i + 1 == len(messages) and self._line_is_whole
+            self._message_is_whole = i + 1 == len(messages)
             self._message(message)
             before += f"NCCL INFO {message}"
 
@@ -187,7 +190,7 @@ class Reader:
         log.trees = {channel: dict(sorted(tree.items())) for channel, tree in sorted(log.trees.items())}
         log.choices = dict(sorted(log.choices.items()))
         log.enabled = dict(sorted(log.enabled.items()))
-        log.ranks_by_node = ranks_by_node(self._places, log)
+        log.ranks_by_node = ranks_by_node(self._places, log.ranks, log.nodes)
         for name, values in sorted(self._environment.items()):
             log.environment[name] = VALUE_SEPARATOR.join(values)
         return log
@@ -228,11 +231,6 @@ class Reader:
         if int(text) >= below:
             raise Unreadable
         return int(text)
-
-    def _need_end(self, text: str, found: Match) -> None:
-        """The last number of a line that the end of the file cuts may be cut, too."""
-        if found.end() == len(text) and not self._line_is_whole:
-            raise Unreadable
 
     def _see(self, *ranks: int) -> None:
         self._highest_rank = max(self._highest_rank, *ranks)
@@ -276,7 +274,6 @@ class Reader:
         if not separator or not re.fullmatch(NUMBER, channel, re.ASCII) or int(channel) >= MOST_CHANNELS:
             return
         found = self._match(NEIGHBOURS, rest)
-        self._need_end(rest, found)
         before, rank, after = (self._number(number) for number in found.groups())
         self._see(before, rank, after)
         if self._next_ranks.setdefault(int(channel), {}).setdefault(rank, after) != after:
@@ -325,7 +322,6 @@ class Reader:
             raise Unreadable
         while rest.startswith("["):
             found = self._match(TREE, rest)
-            self._need_end(rest, found)
             channel = self._number(found[1], MOST_CHANNELS)
             children = [int(child) for child in found.group(2, 3, 4) if child != "-1"]
             rank, parent = int(found[5]), int(found[6])
@@ -343,7 +339,6 @@ class Reader:
         if not separator:
             return
         found = self._match(RANKS, rest)
-        self._need_end(rest, found)
         rank, ranks = self._number(found[1]), self._number(found[2], MOST_RANKS + 1)
         if ranks == 0:
             raise Unreadable
@@ -351,10 +346,7 @@ class Reader:
         if not rest.startswith(" nNodes ", found.end()):
             return
         found = self._match(NODES, rest, found.end())
-        if not found[2]:
-            self._need_end(rest, found)
-        is_cut = found.end() == len(rest) and not self._line_is_whole
-        if found[3] and not is_cut:
+        if found[3]:
             self._places.setdefault(rank, Place(int(found[3]), int(found[2]), self._host))
         self._keep_first("nodes", self._number(found[1], MOST_RANKS + 1))
 
@@ -472,46 +464,18 @@ def read_log(lines: Iterable[str]) -> Log:
     return reader.result()
 
 
-def ranks_by_node(places: dict[int, Place], log: Log) -> list[dict[str, Any]]:
-    """By what the ranks say of themselves where all have said it and their numbers go up node by node, else by the
-    transports. Empty where neither gives as many nodes as the log tells of."""
-    nodes = _by_local_ranks(places, log.ranks)
-    if not nodes and log.ranks <= MOST_RANKS_TO_JOIN:
-        nodes = _by_transports(log)
-    if not nodes or (log.nodes and len(nodes) != log.nodes):
-        return []
-    hosts = [places[node[0]].host if node[0] in places else "" for node in nodes]
-    if len(set(hosts)) < len(hosts):  # NCCL_HOSTID makes nodes of one host
-        hosts = [""] * len(nodes)
-    return [{"host": host or None, "ranks": node} for host, node in zip(hosts, nodes)]
-
-
-def _by_local_ranks(places: dict[int, Place], ranks: int) -> list[list[int]]:
-    """Of blocks of ranks that count 0, 1, ... up to their number of local ranks; empty where they do not."""
+def ranks_by_node(places: dict[int, Place], ranks: int, nodes: int) -> list[dict[str, Any]]:
+    """By the hosts that the lines of the ranks begin with; on one host, of which NCCL_HOSTID makes nodes, by local ranks
+    that count up. Empty where neither gives as many nodes as the log tells of."""
     if len(places) != ranks:
         return []
-    nodes: list[list[int]] = []
+    by_host = grouped((place.host, rank) for rank, place in sorted(places.items()))
+    if len(by_host) == nodes:
+        return [{"host": host or None, "ranks": of_host} for host, of_host in by_host.items()]
+    blocks: list[list[int]] = []
     for rank, place in sorted(places.items()):
-        if place.local_rank == 0:
-            nodes.append([])
-        if not nodes or len(nodes[-1]) != place.local_rank:
-            return []
-        nodes[-1].append(rank)
-    return nodes if all(len(node) == places[node[0]].local_ranks for node in nodes) else []
-
-
-def _by_transports(log: Log) -> list[list[int]]:
-    """Ranks that transports within a node join: P2P and SHM. Empty where there are no transports."""
-    if not log.transports:
-        return []
-    node_of = list(range(log.ranks))
-    for each in log.transports:
-        stays = each.via.startswith(("SHM", "P2P/")) and not each.via.startswith("P2P/MNNVL")
-        if min(each.source, each.target) < 0 or not stays:
-            continue
-        if max(each.source, each.target) >= log.ranks:
-            return []
-        low, high = sorted((node_of[each.source], node_of[each.target]))
-        if low != high:
-            node_of = [low if node == high else node for node in node_of]
-    return [[rank for rank in range(log.ranks) if node_of[rank] == node] for node in sorted(set(node_of))]
+        if place.local_rank == 0 or not blocks:
+            blocks.append([])
+        blocks[-1].append(rank)
+    is_right = len(blocks) == nodes and all(len(block) == places[block[0]].local_ranks for block in blocks)
+    return [{"host": None, "ranks": block} for block in blocks] if is_right else []
