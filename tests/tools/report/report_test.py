@@ -107,7 +107,7 @@ class PageTest(ReportCase):
         self.assertIn("| 2 | 64 | 249.0 (244.0 to 254.0) | 79.6% (78.0% to 81.2%) |", markdown)
         lost = "| case | step, ms | single-rank baseline, ms | exposed communication, ms | contention"
         for line in (lost, "exposed communication, ms | contention, ms | stragglers, ms | efficiency |",
-                     "| 2 ranks, batch 64 | 1.00 | 0.80 | 0.10 | 0.10 | 80.0% |",
+                     "| 2 ranks, batch 64 | 1.00 | 0.80 | 0.10 | 0.05 | 0.05 | 80.0% |",
                      "| layout 1x4 | 1.00 | 0.70 | 0.10 | 0.15 | 0.05 | 70.0% |",
                      "30.0% of 1.00 ms (exposed communication 10.0%, contention 15.0%, stragglers 5.0%). "
                      "Its slowest rank is rank 2 in 2 of 2 runs, 4.7% above the mean."):  # fmt: skip

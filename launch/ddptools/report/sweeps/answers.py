@@ -28,7 +28,7 @@ def answers(experiment: Experiment) -> list[Answer]:
     if not experiment.measured:
         return [Answer("", "No run gave a number")]
     found = [*_ranks(experiment), *_effects(experiment)]
-    remarks = itertools.chain(_ceilings(experiment), _same_gpus(experiment), _batch(experiment))
+    remarks = itertools.chain(_ceilings(experiment), _batch(experiment))
     found += [Answer("", text) for text in remarks]
     if found:
         return sorted(found, key=lambda answer: -answer.size)
@@ -40,7 +40,7 @@ def _effects(experiment: Experiment) -> Iterator[Answer]:
     effects = Effects(experiment)
     for names in filter(None, [experiment.tuned, *([name] for name in PLACEMENT if name in experiment.varied)]):
         contexts = ((context, [case for case in cases if case.trains]) for context, cases in experiment.contexts(names))
-        compared = (one for one in contexts if len(one[1]) > 1 and not _on_the_same_gpus(one[1], names))
+        compared = (one for one in contexts if len(one[1]) > 1)
         found = [_compared(experiment, effects, names, *one) for one in itertools.islice(compared, MOST_CONTEXTS)]
         for text, same in grouped((answer.text, answer) for answer in found).items():
             if len(same) > 2:
@@ -48,11 +48,6 @@ def _effects(experiment: Experiment) -> Iterator[Answer]:
             else:
                 about = "; ".join(answer.about for answer in same)
             yield Answer(text, about, same[0].size)
-
-
-def _on_the_same_gpus(cases: list[Case], names: list[str]) -> bool:
-    used = {case.gpus_used() for case in cases}
-    return names == ["gpus"] and len(used) == 1 and "" not in used
 
 
 def _compared(experiment: Experiment, effects: Effects, names: list[str], context: str, cases: list[Case]) -> Answer:
@@ -112,14 +107,6 @@ def limited(sentences: Iterable[str], most: int = MOST_SENTENCES) -> list[str]:
 
 def begin_of(context: str) -> str:
     return f"{context}: " if context else ""
-
-
-def _same_gpus(experiment: Experiment) -> Iterator[str]:
-    """Names of selections that turned out to be the same GPUs: on some machines no pair is better than another."""
-    cases = experiment.measured if "gpus" in experiment.varied else []
-    for gpus, same in grouped((case.gpus_used(), case.settings.get("gpus", "")) for case in cases).items():
-        if gpus and len(set(same)) > 1:
-            yield f"{' and '.join(dict.fromkeys(same))} are the same GPUs here: {gpus}"
 
 
 def efficiencies(case: Case, one: Case) -> list[float]:
