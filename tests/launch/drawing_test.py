@@ -53,14 +53,6 @@ class RingAndTreeTest(unittest.TestCase):
             self.assertGreater(min(text.get_fontsize() for text in axes.texts), 6)
         self.assertEqual(topology.panels_height([[0, 1, 2, 3]], 11), 3)
 
-    def test_ranks_whose_lines_are_missing(self) -> None:
-        text = svg_of(topology.draw_trees, [[{"rank": 1, "parent": 0, "children": [2]}]])
-        for label in (">0<", ">1<", ">2<", "a dashed circle: its line is missing"):
-            self.assertIn(label, text)
-        self.assertEqual(text.count("stroke-dasharray"), 2)
-        whole = [{"rank": 0, "parent": None, "children": [1]}, {"rank": 1, "parent": 0, "children": []}]
-        self.assertNotIn("dash", svg_of(topology.draw_trees, [whole]))
-
     def test_nodes_are_boxes_and_network_links_are_unlike_nvlink(self) -> None:
         transports = [{"from": a, "to": b, "channel": 0, "via": via} for a, b, via in
                       ((0, 1, "P2P/CUMEM/read"), (1, 2, "NET/IB/0/GDRDMA"), (2, 3, "SHM/direct/direct"),

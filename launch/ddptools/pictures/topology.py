@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,16 +35,14 @@ def groups_of(channels: Sequence[Any]) -> list[tuple[Any, list[int]]]:
     return [(channels[sharing[0]], sharing) for sharing in groups.values()]
 
 
-def draw_ranks(ax: Axes, places: dict[int, Point], radius: float, scale: float, missing: Container[int] = ()) -> None:
-    """Dashed where a rank is `missing` from the log. `scale`: points of a unit."""
+def draw_ranks(ax: Axes, places: dict[int, Point], radius: float, scale: float) -> None:
+    """`scale`: points of a unit."""
     digits = max(len(str(rank)) for rank in places)
     size = min(TEXT, 2.6 * radius * scale / digits)
     for rank, at in places.items():
         ax.add_patch(FancyBboxPatch((at[0] - radius, at[1] - radius), 2 * radius, 2 * radius, ec=LINK_COLOR, lw=0.7,
-                                    boxstyle=f"round,pad=0,rounding_size={radius}", zorder=2,
-                                    fc="white" if rank in missing else GPU_COLOR, ls="--" if rank in missing else "-"))
-        ax.text(*at, str(rank), ha="center", va="center", fontsize=size, zorder=3,
-                color="black" if rank in missing else IN_BOX)
+                                    boxstyle=f"round,pad=0,rounding_size={radius}", zorder=2, fc=GPU_COLOR))
+        ax.text(*at, str(rank), ha="center", va="center", fontsize=size, zorder=3, color=IN_BOX)
 
 
 @dataclass
@@ -165,16 +163,6 @@ def draw_ring(ax: Axes, ring: list[int], center: Point, scale: float, links: Lin
     draw_ranks(ax, places, radius, scale)
 
 
-def with_missing_parents(nodes: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Ranks whose own line the log lacks stand above those that name them as their parent."""
-    all_nodes = dict(nodes)
-    for rank, node in nodes.items():
-        if node["parent"] is not None and node["parent"] not in nodes:
-            above = all_nodes.setdefault(node["parent"], {"parent": None, "children": []})
-            above["children"].append(rank)
-    return all_nodes
-
-
 def tree_places(nodes: dict[int, dict[str, Any]]) -> dict[int, tuple[float, int]]:
     """Column and depth of every rank: leaves side by side, parents above the middle of their children."""
     places: dict[int, tuple[float, int]] = {}
@@ -200,8 +188,7 @@ def tree_places(nodes: dict[int, dict[str, Any]]) -> dict[int, tuple[float, int]
 
 
 def draw_tree(ax: Axes, tree: list[dict[str, Any]], center: Point, scale: float, links: Links) -> None:
-    logged = {node["rank"]: node for node in tree}
-    nodes = with_missing_parents(logged)
+    nodes = {node["rank"]: node for node in tree}
     levels = tree_places(nodes)
     columns = max(column for column, _ in levels.values())
     depth = max(1, max(level for _, level in levels.values()))
@@ -215,7 +202,7 @@ def draw_tree(ax: Axes, tree: list[dict[str, Any]], center: Point, scale: float,
         for child in node["children"]:
             if child in places and levels[child][1] > levels[rank][1]:
                 draw_arrow(ax, places[rank], places[child], radius, links.kind(rank, child))
-    draw_ranks(ax, places, radius, scale, missing=places.keys() - logged.keys())
+    draw_ranks(ax, places, radius, scale)
 
 
 def draw_rings(ax: Axes, channels: Sequence[list[int] | None], nccl: dict[str, Any] | None = None) -> None:
@@ -226,10 +213,7 @@ def draw_rings(ax: Axes, channels: Sequence[list[int] | None], nccl: dict[str, A
 
 def draw_trees(ax: Axes, channels: Sequence[list[dict[str, Any]] | None], nccl: dict[str, Any] | None = None) -> None:
     """Draws "trees": for each channel rank, parent and children of the ranks whose lines the log has."""
-    lacking = any(rank not in {node["rank"] for node in tree} for tree in channels if tree for node in tree
-                  for rank in [node["parent"], *node["children"]] if rank is not None)
-    what = f"Trees, the root on top{' (a dashed circle: its line is missing)' if lacking else ''}"
-    draw_panels(ax, channels, what, links_of(nccl or {}), draw_tree)
+    draw_panels(ax, channels, "Trees, the root on top", links_of(nccl or {}), draw_tree)
 
 
 def drawings_of(nccl: dict[str, Any], width: float) -> Iterator[tuple[str, Callable[[Axes], None], float]]:

@@ -8,6 +8,7 @@ from ddptools.plan import nccl_model
 from ddptools.plan.nccl_model import Estimate, Fabric
 from ddptools.results.description import Buckets, Description
 
+CHANNELS_WITHIN_NODE, CHANNELS_BETWEEN_NODES = 24, 16
 SEARCH_STEPS = 10**12  # of a bandwidth that suffices: parts in 2e-11 of it
 
 
@@ -45,9 +46,6 @@ class Case:
     inter_gbs: float = 40.0  # of a node
     generation: str = "hopper"
     link: str = "nvlink"  # or pcie
-    channels: int = 0  # of NCCL; 0: 24 within a node, 16 between nodes
-    algorithm: str | None = None  # None: what NCCL's model prefers
-    protocol: str | None = None
     intra_fit: NetworkFit | None = None  # in place of NCCL's model, on one node
     inter_fit: NetworkFit | None = None  # on several nodes
 
@@ -159,9 +157,8 @@ def all_reduce(case: Case, size_bytes: float) -> Estimate:
     if case.fit is not None:
         return Estimate(case.fit.microseconds(size_bytes, case.gpus), "measured", "")
     used_gbs = [case.intra_gbs] * (case.gpus_per_node > 1) + [case.inter_gbs] * (case.nodes > 1)
-    channels = case.channels or (24 if case.nodes == 1 else 16)
-    fabric = Fabric(case.gpus, case.nodes, min(used_gbs), channels, case.generation, case.link)
-    return nccl_model.best(fabric, size_bytes, case.algorithm, case.protocol)
+    channels = CHANNELS_WITHIN_NODE if case.nodes == 1 else CHANNELS_BETWEEN_NODES
+    return nccl_model.best(Fabric(case.gpus, case.nodes, min(used_gbs), channels, case.generation, case.link), size_bytes)
 
 
 def mpi_traffic(ranks_per_node: int, nodes: int, hierarchical: str = "on") -> float:

@@ -13,7 +13,7 @@ from ddptools.common.errors import UsageError
 from ddptools.common.files import write_atomically
 from ddptools.common.programs import ROOT, program_folder
 from ddptools.common.table import to_text
-from ddptools.plan import hardware, nccl_model
+from ddptools.plan import hardware
 from ddptools.plan.calibration import Calibration, calibrate, load_records, warning_of
 from ddptools.plan.compute_rates import NotMeasured
 from ddptools.plan.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
@@ -106,9 +106,6 @@ def add_machine(add: Any) -> None:
     add("--nics", type=whole(1024), metavar="N", help="network adapters per node (one per GPU; v100: one per two GPUs)")
     add("--achievable", type=number(0.01, 1), default=0.8, metavar="F",
         help="fraction of advertised rates that is achieved (0.8; 0.8 to 0.9 are usual)")  # fmt: skip
-    add("--channels", type=whole(64), default=0, metavar="N", help="NCCL channels (24 within a node, else 16)")
-    add("--algorithm", choices=nccl_model.ALGORITHMS, help="NCCL algorithm (NCCL's cost model chooses)")
-    add("--protocol", choices=nccl_model.PROTOCOLS, help="NCCL protocol (NCCL's cost model chooses)")
     add("--interference", type=number(0, 10), metavar="F",
         help="seconds that each second of communication adds to compute (0)")  # fmt: skip
     add("--calibrate", type=path, nargs="+", metavar="RESULTS",
@@ -203,9 +200,6 @@ def make_case(answer: Answer, nodes: int) -> Case:
         inter_gbs=options.achievable * hardware.network_gbs(options.network or gpu.network, adapters),
         generation=gpu.generation,
         link="pcie" if link.startswith("pcie") else "nvlink",
-        channels=options.channels,
-        algorithm=options.algorithm,
-        protocol=options.protocol,
     )
     if answer.calibration:
         measured = answer.calibration

@@ -156,7 +156,7 @@ def _own_efficiency(case: Case) -> str:
 
 
 def _exposed(case: Case) -> str:
-    """With its sign and half of its 95% interval; older runs tell nothing but the share."""
+    """With its sign and half of its 95% interval."""
     exposed_us, half_width_us = case.medians("exposed_comm_us"), case.half_width("exposed_comm_us")
     fraction = case.medians("exposed_comm_fraction")
     share = "" if fraction is None else percent(fraction)
