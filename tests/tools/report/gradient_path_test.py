@@ -36,10 +36,6 @@ class GradientPathTest(ReportCase):
             self.assertIn("| LL | 60 | too few runs | 1 |\n", markdown)
             self.assertNotIn("path", markdown)
 
-    def test_old_results_do_not_say(self) -> None:
-        markdown = self.report_of(proto("", [100], {"fused_sum": True}) + proto("LL", [60], FORCED))
-        self.assertNotIn("other path", markdown)
-
     def test_a_sweep_of_paths_compares_them(self) -> None:
         records = []
         for symmetric, comm, rate, path in (("on", "nccl", 100, "symmetric"), ("off", "nccl", 80, "plain"),
