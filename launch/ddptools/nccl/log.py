@@ -465,8 +465,8 @@ def read_log(lines: Iterable[str]) -> Log:
 
 
 def ranks_by_node(places: dict[int, Place], ranks: int, nodes: int) -> list[dict[str, Any]]:
-    """By the hosts that the lines of the ranks begin with; on one host, of which NCCL_HOSTID makes nodes, by local ranks
-    that count up. Empty where neither gives as many nodes as the log tells of."""
+    """By the hosts that the lines of the ranks begin with; on one host, of which NCCL_HOSTID makes nodes, by local
+    ranks that count up. Empty where neither gives as many nodes as the log tells of."""
     if len(places) != ranks:
         return []
     by_host = grouped((place.host, rank) for rank, place in sorted(places.items()))

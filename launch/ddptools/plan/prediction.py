@@ -158,7 +158,8 @@ def all_reduce(case: Case, size_bytes: float) -> Estimate:
         return Estimate(case.fit.microseconds(size_bytes, case.gpus), "measured", "")
     used_gbs = [case.intra_gbs] * (case.gpus_per_node > 1) + [case.inter_gbs] * (case.nodes > 1)
     channels = CHANNELS_WITHIN_NODE if case.nodes == 1 else CHANNELS_BETWEEN_NODES
-    return nccl_model.best(Fabric(case.gpus, case.nodes, min(used_gbs), channels, case.generation, case.link), size_bytes)
+    fabric = Fabric(case.gpus, case.nodes, min(used_gbs), channels, case.generation, case.link)
+    return nccl_model.best(fabric, size_bytes)
 
 
 def mpi_traffic(ranks_per_node: int, nodes: int, hierarchical: str = "on") -> float:

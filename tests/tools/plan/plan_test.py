@@ -263,13 +263,6 @@ class ProgramTest(unittest.TestCase):
         self.assertIn(f"{100 * result['predictions'][1]['efficiency']:.1f}%", text)
         self.assertEqual([n["nodes"] for n in result["target"]["needed_gbs"]], [1, 64])
 
-    def test_a_node_of_nvlinks_is_never_answered_with_pcie(self) -> None:
-        for batch in ("1", "4", "16", "64"):
-            text = output("--batch", batch, "--nodes", "1", "--target", "0.9")
-            self.assertNotIn("pcie", text.partition("For 90%")[2])
-        text = output("--batch", "64", "--nodes", "1", "--target", "0.9", "--link", "pcie5")
-        self.assertRegex(text.partition("For 90%")[2], r"pcie\d")
-
     def test_where_no_network_is_enough_it_says_what_would_be(self) -> None:
         arguments = ["--params", "100M", "--seq", "64", "--nodes", "16", "--target", "0.9", "--json"]
         (row,) = json.loads(output(*arguments, "--batch", "1"))["target"]["needed_gbs"]

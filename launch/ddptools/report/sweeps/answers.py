@@ -8,6 +8,7 @@ from ddptools.common.text import number, percent
 from ddptools.common.values import grouped, number_of
 from ddptools.page.blocks import Answer
 from ddptools.report.sweeps.experiment import Case, Experiment, series_over, series_over_ranks
+from ddptools.report.sweeps.gradient_path import sent_by
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
 from ddptools.results.run import PLACEMENT
 
@@ -57,7 +58,8 @@ def _compared(experiment: Experiment, effects: Effects, names: list[str], contex
     others = [case for case in cases if case is not reference]
     found = [(_short(experiment, case, reference, names), effects.between(case, reference, len(others))) for case in others]
     found.sort(key=lambda one: -_size(one[1]))
-    said = [f"{label}: {effect.text}{_other_path(effect)}" for label, effect in found if effect.is_difference]
+    different = [(label, effect) for label, effect in found if effect.is_difference]
+    said = [f"{label}: {effect.text}{_other_path(effect, reference)}" for label, effect in different]
     if len(said) > MOST_LISTED:
         said = [*said[:MOST_LISTED], f"{len(said) - MOST_LISTED} more below"]
     for text in (NO_DIFFERENCE, TOO_FEW):
@@ -81,11 +83,8 @@ def _short(experiment: Experiment, case: Case, reference: Case, names: list[str]
     return (case.settings.get(names[0], "") or "unset") + (" (emulated)" if case.emulated else "")
 
 
-def _other_path(effect: Effect) -> str:
-    """Empty where the gradients took the path of the reference."""
-    if effect.other is None:
-        return ""
-    return f" (gradient path {effect.other.path}, not {effect.other.reference_path})"
+def _other_path(effect: Effect, reference: Case) -> str:
+    return f" (gradient path {effect.other}, not {sent_by(reference)})" if effect.other else ""
 
 
 def _ceilings(experiment: Experiment) -> Iterator[str]:

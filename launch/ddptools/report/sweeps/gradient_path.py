@@ -2,21 +2,10 @@
 
 The summary of a run says its path: symmetric+fused, symmetric, peers, plain, mpi, tree, or none where it sends nothing."""
 
-import dataclasses
-
 from ddptools.report.sweeps.experiment import Case
 from ddptools.results.run import PATH_FLAGS
 
 SYMMETRIC = ("symmetric", "symmetric+fused", "peers")
-
-
-@dataclasses.dataclass(frozen=True)
-class OtherPath:
-    """Of a case, compared with a reference whose gradients took another path, though no flag for the path differs."""
-
-    path: str
-    reference_path: str
-    reason: str  # why the case took its path; empty where it does not say
 
 
 def paths(cases: list[Case]) -> list[str]:
@@ -30,12 +19,11 @@ def sent_by(case: Case) -> str:
     return "" if path == "none" else path
 
 
-def other_path(case: Case, reference: Case) -> OtherPath | None:
-    """None where both took the same path, one of them does not say, or where the path is what was varied."""
+def other_path(case: Case, reference: Case) -> str:
+    """The path of the case, where its reference took another one, though no flag for the path differs; else empty."""
     path, reference_path = sent_by(case), sent_by(reference)
-    if not path or not reference_path or path == reference_path or _apart(case) == _apart(reference):
-        return None
-    return OtherPath(path, reference_path, case.told("gradient_path_reason"))
+    is_varied = _apart(case) == _apart(reference)
+    return path if path and reference_path and path != reference_path and not is_varied else ""
 
 
 def _apart(case: Case) -> set[tuple[str, str]]:

@@ -27,15 +27,6 @@ BENCH_PARTS = {"exposed_communication": EXPOSED, "data": INPUT, "launch_gaps": L
 ONE_RANK = "single-rank baseline"
 NO_COMMUNICATION = "without communication"
 
-MEANING = {
-    EXPOSED: "what it costs a step, compute that it slows down included",
-    TOGETHER: "all ranks at once, without communication, on average, against one alone",
-    STRAGGLERS: "the slowest rank against the mean, without communication",
-    SLOWED_DOWN: "end of the load with communication, against the load without it",
-    WAITING: "from the end of the load to that of communication",
-}
-
-
 @dataclasses.dataclass
 class Loss:
     label: str  # of the case
@@ -174,9 +165,7 @@ def lost_time_table(found: list[Loss]) -> Table:
     for loss in found[:MOST_ROWS]:
         whole = [measured(factor * seconds) for seconds in (loss.step_seconds, loss.useful_seconds)]
         rows.append([loss.label, *whole, *(_part_text(loss, name, factor) for name in names), percent(1 - loss.share)])
-    meaning = "; ".join(f"{name}: {MEANING[name]}" for name in names if name in MEANING)
-    caption = f"The time of a step and its parts ({meaning})."
-    return Table(caption, header, rows)
+    return Table("The time of a step and its parts.", header, rows)
 
 
 def _part_text(loss: Loss, name: str, factor: float) -> str:

@@ -5,7 +5,7 @@ import dataclasses
 
 from ddptools.common.values import grouped
 from ddptools.report.sweeps.experiment import Case, Experiment
-from ddptools.report.sweeps.gradient_path import OtherPath, other_path, sent_by
+from ddptools.report.sweeps.gradient_path import other_path, sent_by
 
 ALPHA = 0.05
 FEWEST_RUNS = 3  # of which the t-test can be expected to tell a difference
@@ -20,8 +20,7 @@ class Effect:
     change: float  # of the median, relative
     p: float | None  # of Welch's t-test, times the number of comparisons; None with one run on a side
     is_difference: bool | None  # None: the runs are too few to tell
-    is_noise_between_jobs: bool = False  # more than the noise of the runs, and no difference all the same
-    other: OtherPath | None = None  # of the gradients
+    other: str = ""  # path of the gradients, if it is not that of the reference
 
     @property
     def text(self) -> str:
@@ -54,7 +53,7 @@ class Effects:
             return Effect(change, p, None if fewest < FEWEST_RUNS else False, other=other)
         ratio = max(case.rate, reference.rate) / min(case.rate, reference.rate)
         is_noise = same_choice(case, reference) or (self.noise is not None and ratio - 1 <= self.noise)
-        return Effect(change, p, not is_noise, is_noise, other)
+        return Effect(change, p, not is_noise, other)
 
 
 def welch_p(a: list[float], b: list[float]) -> float:

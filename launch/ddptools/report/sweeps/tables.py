@@ -40,7 +40,8 @@ def _cases(experiment: Experiment) -> Table:
     effects = Effects(experiment)
     found = {case.key: effect for case in shown if case.runs and (effect := effects.of(case)) is not None}
     columns = [(name, lambda case, name=name: _setting(case, name)) for name in experiment.varied]
-    columns += [(experiment.unit or "rate", _rate), ("efficiency", _efficiency(experiment)), ("against reference", _against_reference(effects, found))]
+    columns += [(experiment.unit or "rate", _rate), ("efficiency", _efficiency(experiment))]
+    columns += [("against reference", _against_reference(effects, found))]
     columns += [("p", lambda case: f"{p:.2g}" if case.key in found and (p := found[case.key].p) is not None else "")]
     columns += [("runs", lambda case: str(len(case.runs))), *_case_columns()]
     if len(paths(experiment.measured)) > 1:
@@ -48,8 +49,7 @@ def _cases(experiment: Experiment) -> Table:
     columns = [(name, show) for name, show in columns if any(show(case) for case in shown)]
     rows = [[show(case) for _, show in columns] for case in shown]
     caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
-    footnote = " ".join(filter(None, [_noise_explained(effects, found), _other_paths_explained(found)]))
-    return Table(caption, [name for name, _ in columns], rows, footnote, _winners(shown, effects, found))
+    return Table(caption, [name for name, _ in columns], rows, winners=_winners(shown, effects, found))
 
 
 def _efficiency(experiment: Experiment) -> Callable[[Case], str]:
@@ -91,27 +91,6 @@ def _against_reference(effects: Effects, found: dict[str, Effect]) -> Callable[[
         return effect.text + (" (other path)" if effect.other else "")
 
     return show
-
-
-def _noise_explained(effects: Effects, found: dict[str, Effect]) -> str:
-    if not any(effect.is_noise_between_jobs for effect in found.values()):
-        return ""
-    noise = percent(effects.noise or 0.0)
-    return f"Jobs for which NCCL chose the same differ by up to {noise} here: as much is no difference."
-
-
-def _other_paths_explained(found: dict[str, Effect]) -> str:
-    """Empty where all are on the path of their reference."""
-    others = [effect.other for effect in found.values() if effect.other]
-    if not others:
-        return ""
-    text = (
-        "other path: the gradients of this case were not summed by the path of its reference, and that is a part of "
-        "the difference."
-    )
-    for path, reason in dict.fromkeys((other.path, other.reason) for other in others if other.reason):
-        text += f" {path}: {reason}."
-    return text
 
 
 def _setting(case: Case, name: str) -> str:
