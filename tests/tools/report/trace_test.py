@@ -276,7 +276,7 @@ class DamagedTest(TraceCase):
                               ("steps 0 to 1", ["--trace", self.file, "--step", 2]),
                               ("steps 0 to 1", ["--trace", self.file, "--step", -1]),
                               (".svg or .png", ["--trace", self.file, "--out", self.folder / "t.pdf"]),
-                              ("stands alone", ["--trace", self.file, self.folder]),
-                              ("stands alone", ["--trace", self.file, "--md", self.folder / "t.md"]),
-                              ("stands alone", ["--flight", self.folder, "--md", self.folder / "t.md"])):  # fmt: skip
+                              ("stand alone", ["--trace", self.file, self.folder]),
+                              ("stand alone", ["--trace", self.file, "--md", self.folder / "t.md"]),
+                              ("stand alone", ["--flight", self.folder, "--md", self.folder / "t.md"])):  # fmt: skip
             self.assertIn(told, self.refused(*options))
