@@ -66,11 +66,7 @@ def tree_text(tree: Tree) -> str:
 
 def transport_rows(log: Log) -> Rows:
     channels = grouped(((each.source, each.target, each.via), each.channel) for each in log.transports)
-    ends = {-1: "network"}
-    return [
-        [ends.get(source, str(source)), ends.get(target, str(target)), via, ranges_text(numbers)]
-        for (source, target, via), numbers in sorted(channels.items())
-    ]
+    return [[str(a), str(b), via, ranges_text(numbers)] for (a, b, via), numbers in sorted(channels.items())]
 
 
 def crosses_network(transport: Transport) -> bool:
@@ -99,19 +95,14 @@ def is_pxn_disabled(log: Log) -> bool:
 
 
 def network_rows(log: Log) -> Rows:
-    enabled, disabled = sorted(log.gpu_direct_enabled), sorted(log.gpu_direct_disabled)
-    if not (log.network or enabled or disabled or any(map(crosses_network, log.transports))):
+    if not (log.network or any(map(crosses_network, log.transports))):
         return []
-    gpu_direct = [
-        share_text(shares(log, uses_gpu_direct)),
-        f"enabled for {', '.join(enabled)}" if enabled else "",
-        f"disabled for {', '.join(disabled)}" if disabled else "",
-    ]
+    gpu_direct = share_text(shares(log, uses_gpu_direct))
     pxn = "disabled" if is_pxn_disabled(log) else share_text(shares(log, has_proxy))  # by a NIC beside another GPU
     rows = [["chosen", log.network or "unknown"]]
     if log.adapters:
         rows.append(["adapters", " ".join(log.adapters)])
-    return [*rows, ["GPUDirect RDMA", "; ".join(filter(None, gpu_direct)) or "unknown"], ["PXN", pxn or "unknown"]]
+    return [*rows, ["GPUDirect RDMA", gpu_direct or "unknown"], ["PXN", pxn or "unknown"]]
 
 
 def counted_lines(count: int) -> str:
@@ -148,10 +139,6 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         [collective, str(size), choice["algorithm"], choice["protocol"], str(choice["channels"] or "unknown")]
         for (collective, size), choice in log.choices.items()
     ]
-    enabled = [
-        [collective, " ".join(names["algorithms"]), " ".join(names["protocols"])]
-        for collective, names in log.enabled.items()
-    ]
     facts = [
         ["NCCL version", log.version or "unknown"],
         ["Ranks", ranks],
@@ -167,7 +154,6 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         titled("Transports between ranks", transport_rows(log), ["from", "to", "via", "channels"]),
         titled("Patterns, with the rates that NCCL counts on", graphs,
                ["pattern", "channels", "GB/s each, in a node", "between nodes", "farthest link", "to the NIC"]),
-        titled("Algorithms and protocols that NCCL enabled", enabled, ["collective", "algorithms", "protocols"]),
         titled("Collectives", choices, ["collective", "bytes", "algorithm", "protocol", "channels"]),
         titled("Set by environment, as NCCL tells", [[name, value] for name, value in log.environment.items()]),
         titled("Without effect", [[f"{each['name']}={each['value']}", each["why"]] for each in ineffective]),
@@ -178,10 +164,6 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
 def by_channel(channels: dict[int, Any]) -> list[Any]:
     """A channel's number is its place; null for those that the log does not have."""
     return [channels.get(channel) for channel in range(max(channels, default=-1) + 1)]
-
-
-def rank_or_none(rank: int) -> int | None:
-    return rank if rank >= 0 else None
 
 
 def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
@@ -195,8 +177,7 @@ def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
         "rings": by_channel(log.rings),
         "trees": by_channel({channel: list(tree.values()) for channel, tree in log.trees.items()}),
         "transports": [
-            {"from": rank_or_none(each.source), "to": rank_or_none(each.target), "channel": each.channel,
-             "via": each.via}
+            {"from": each.source, "to": each.target, "channel": each.channel, "via": each.via}
             for each in log.transports
         ],
         "graphs": log.graphs,
@@ -204,12 +185,9 @@ def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
             {"collective": collective, "bytes": size, **choice} for (collective, size), choice in log.choices.items()
         ],
         "ranks_by_node": log.ranks_by_node,
-        "enabled": [{"collective": collective, **names} for collective, names in log.enabled.items()],
         "network": {
             "name": log.network or None,
             "adapters": log.adapters,
-            "gpu_direct_enabled": sorted(log.gpu_direct_enabled),
-            "gpu_direct_disabled": sorted(log.gpu_direct_disabled),
             "gpu_direct_used": any(gpu_direct) if gpu_direct else None,
             "pxn_used": any(proxies) if proxies else None,
             "pxn_disabled": is_pxn_disabled(log),

@@ -79,7 +79,7 @@ def links_of(nccl: dict[str, Any]) -> Links:
         found.names.append(node["host"] or f"node {i}")
     for transport in nccl.get("transports") or []:
         kind = next((kind for kind in LINK_STYLES if str(transport["via"]).startswith(kind)), "")
-        if kind and transport["from"] is not None and transport["to"] is not None:
+        if kind:
             found.kinds[transport["from"], transport["to"]] = kind
     return found
 
