@@ -76,24 +76,13 @@ class SweepTest(FolderCase):
         plain = sweep.run("--set", "symmetric=auto", "--dry-run")
         self.assertEqual((plain.stderr, "--symmetric=off" in plain.stdout), ("", False))
 
-    def test_the_table_has_the_worst_of_the_gpus(self) -> None:
-        one = {"sm_mhz": 1900.0, "sm_mhz_min": 1500, "watts": 690.0, "celsius_max": None, "throttled": {"sw_power_cap": 0.5}}
-        other = {"sm_mhz": 1800.0, "sm_mhz_min": 1600, "watts": 700.0, "celsius_max": 60, "throttled": {}}
-        made = [record("c", 0, 1.0, {}, summary={"gpus": gpus}) for gpus in ([one, other], None, 5)]
-        rows = list(csv.DictReader(csv_text(made).splitlines()))
-        names = ("sm_mhz", "sm_mhz_min", "watts", "celsius_max", "throttled")
-        self.assertEqual([rows[0][f"gpu_{name}"] for name in names], ["1800.0", "1500.0", "700.0", "60.0", "sw_power_cap"])
-        for row in rows[1:]:
-            self.assertEqual({row[f"gpu_{name}"] for name in names}, {""})
-
     def test_the_table_has_the_number_of_a_benchmark(self) -> None:
         result = {"bytes": 2**20, "busbw_gbs": 3.5, "algorithm": "Ring", "protocol": "LL"}
-        bench = {"benchmark": "allreduce", "nccl": {"transport": "SHM"}, "results": [result], "gpus": [{"sm_mhz": 1800.0}]}
+        bench = {"benchmark": "allreduce", "nccl": {"transport": "SHM"}, "results": [result]}
         made = record("c", 0, 1.0, {"ranks": 2}, bench=bench, environment={"A": "1", "B": "x"}) | {"summary": None}
         (row,) = csv.DictReader(csv_text([made]).splitlines())
         self.assertEqual((row["rate"], row["unit"]), ("3.5", "GB/s busbw at 1 MiB"))
         self.assertEqual((row["versions"], row["environment"]), ("ddptrain 1, NCCL 2", "A=1 B=x"))
-        self.assertEqual(row["gpu_sm_mhz"], "1800.0")
         chosen = [row[f"nccl_{name}"] for name in ("algorithm", "protocol", "transport")]
         self.assertEqual(chosen, ["Ring", "LL", "SHM"])
         (row,) = csv.DictReader(csv_text([record("c", 0, None, {"ranks": 2})]).splitlines())
