@@ -17,6 +17,7 @@ class ImageWorkload : public Workload {
  public:
   Flags flags() override;
   bool starts_from_weights() const override { return !init_.empty(); }
+  bool saves() const override { return !save_.empty(); }
   void open(const RunFacts& run) override;
   void load() override;
   const Dataset& data() const override { return images_; }

@@ -24,6 +24,7 @@
 #include "launch/app/tasks/tuned_cache.h"
 #include "launch/app/tasks/use_model.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
@@ -68,6 +69,7 @@ struct Job {
   CommandLine command_line;
   EarlyStart& early;
   Progress& progress;
+  Mesh mesh{world, mesh_of(world.size(), command_line.options.stages)};
   StartupClock clock = {};
   /// Only training heeds them.
   std::unique_ptr<SignalRequests> signals = task() == Task::train ? std::make_unique<SignalRequests>() : nullptr;
@@ -82,7 +84,7 @@ void warn(const std::vector<std::string>& lines) {
 }
 
 /// GPUs where all ranks can have one each, else an error or the CPU, as --device says.
-DeviceKind choose_kind(const World& world, const Options& options, EarlyStart& early) {
+DeviceKind choose_kind(const World& world, const Options& options, const EarlyStart& early) {
   if (choose_device(world, options.device, options.share_gpu, early.visible_gpus) == DeviceKind::cpu)
     return DeviceKind::cpu;
   world.agree([&] {
@@ -92,7 +94,6 @@ DeviceKind choose_kind(const World& world, const Options& options, EarlyStart& e
           "container, or show each rank its own GPU only (CUDA_VISIBLE_DEVICES).",
           world.rank(), world.hostname(), *early.gpu, world.local_rank());
     }
-    if (early.cuda.valid()) early.cuda.get();
   });
   const bool usable = world.min(cuda_device_count()) > 0;
   if (options.device == "auto" && !usable) return DeviceKind::cpu;
@@ -145,8 +146,13 @@ RankDevice start_device(Job& job) {
     warn(check_hosts(world));
     job.clock.mark("check of hosts");
   }
-  const RunFacts facts{world.rank(), world.local_rank(), world.local_size(), job.options().trainer.seed,
-                       job.task() != Task::generate};
+  const RunFacts facts{world.rank(),
+                       world.local_rank(),
+                       world.local_size(),
+                       job.options().trainer.seed,
+                       job.task() != Task::generate,
+                       job.mesh.shape().stages,
+                       job.mesh.stage()};
   world.agree([&] { job.workload().open(facts); });
   std::future<void> data = std::async(std::launch::async, [&] {
     if (facts.reads_data) job.workload().load();
@@ -182,7 +188,8 @@ void settle_batch(Job& job, const RankDevice& rank, const std::optional<Checkpoi
 void check_plan(const Job& job) {
   const World& world = job.world;
   const Options& options = job.options();
-  const DistributedSampler sampler = make_sampler(options.trainer, job.workload().data(), world);
+  const DistributedSampler sampler =
+      make_sampler(options.trainer, job.workload().data(), job.mesh.replicas().rank(), job.mesh.replicas().size());
   if (options.run.fail_rank >= world.size()) {
     usage_error("--fail-at {}:{}: there is no rank {} among {}", options.run.fail_rank, options.run.fail_step,
                 options.run.fail_rank, world.size());
@@ -271,7 +278,7 @@ std::unique_ptr<Communicator> start_communication(Job& job, RankDevice& rank) {
     warn(unknown_nccl_settings(settings, nccl_variables_in(nccl_library()), nccl_version()));
   }
   auto communicator = make_communicator(
-      world, *rank.device,
+      job.mesh.replicas(), *rank.device,
       {.library = o.comm,
        .symmetric = o.symmetric,
        .max_ctas = o.comm_ctas,
@@ -281,6 +288,14 @@ std::unique_ptr<Communicator> start_communication(Job& job, RankDevice& rank) {
        .host = o.hierarchical || world.nodes() == 1 ? std::nullopt : std::optional<int>(world.rank())});
   job.clock.mark("communicator");
   return communicator;
+}
+
+/// Null with one stage.
+std::unique_ptr<Communicator> connect_stages(Job& job, RankDevice& rank) {
+  if (job.mesh.stages() == nullptr) return nullptr;
+  const Options& o = job.options();
+  return make_communicator(*job.mesh.stages(), *rank.device,
+                           {.library = o.comm, .symmetric = false, .max_ctas = o.comm_ctas});
 }
 
 /// Null where --tune has nothing to choose.
@@ -335,8 +350,8 @@ RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer,
   const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
-  info.description =
-      describe_run(job.options(), job.world.size(), rank.kind, trainer.model(), trainer.arena(), trainer.tree_bytes());
+  info.description = describe_run(job.options(), job.mesh.shape(), job.world.rank(), rank.kind, trainer.model(),
+                                  trainer.arena(), trainer.tree_bytes());
   info.description.decides_parameters = job.command_line.decides_parameters;
   info.device_name = rank.device->name();
   info.nodes = job.world.nodes();
@@ -361,20 +376,25 @@ void work_or_end_job(const Job& job, const RankDevice& rank, const std::function
   });
 }
 
-void restore(const World& world, const Checkpoint& checkpoint, Device& device, Trainer& trainer) {
+void restore(const Job& job, const Checkpoint& checkpoint, Device& device, Trainer& trainer) {
   const RunProgress& progress = checkpoint.manifest.progress;
-  restore_arrays(checkpoint, trainer.state(), world, device);
-  trainer.restored(restored_sums(progress, world.rank(), world.size(), trainer.metrics().training().size()));
+  const MeshShape& mesh = job.mesh.shape();
+  restore_arrays(checkpoint, trainer.state(), job.world, device, mesh.stages == 1);
+  std::vector<MetricSums> sums;
+  if (job.mesh.stage() + 1 == mesh.stages) {
+    sums = restored_sums(progress, job.mesh.replicas().rank(), mesh.replicas, trainer.metrics().training().size());
+  }
+  trainer.restored(std::move(sums));
   device.watch().set_steps(progress.step);
-  if (world.size() == 1) return;  // the hash, which costs a copy of all parameters, has none to be compared with
-  check_same_on_all_ranks(world, trainer.state().parameter_hash(), "the parameters of the checkpoint");
+  if (job.world.size() == 1) return;  // the hash, which costs a copy of all parameters, has none to be compared with
+  check_same_on_all_ranks(job.world, trainer.parameter_hash(), "the parameters of the checkpoint");
 }
 
 void log_training(const Job& job, const RunIdentity& identity, const Trainer& trainer) {
   const auto buckets = static_cast<std::int64_t>(trainer.arena().plan().buckets.size());
   spdlog::info("{} parameters in {}, {} samples per step, learning rate {:.3g}", trainer.arena().parameter_count(),
                counted(buckets, "bucket"), identity.samples_per_step,
-               scaled_learning_rate(job.options(), job.world.size()));
+               scaled_learning_rate(job.options(), job.mesh.shape().replicas));
   if (job.world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
 }
 
@@ -388,14 +408,16 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   std::future<std::string> topology = find_topology(world, rank.pci_bus_id);
   const PeakRate peak = peak_of(job, rank);
   RunOptions run = job.options().run;
-  if (rank.gpus.shared > 0) run.baseline = false;  // one rank alone would have a whole GPU
+  if (rank.gpus.shared > 0) run.baseline = false;          // one rank alone would have a whole GPU
+  if (job.mesh.stages() != nullptr) run.baseline = false;  // one rank alone has no whole model
   const std::int64_t steps = total_steps(run, start.identity.steps_per_epoch);
-  Trainer trainer(trainer_options(job.options(), world.size(), steps),
-                  workload.make_model(device, job.options().trainer.batch), workload.data(), world, device,
-                  communicator);
+  const std::unique_ptr<Communicator> between_stages = connect_stages(job, rank);
+  Trainer trainer(trainer_options(job.options(), job.mesh.shape().replicas, steps),
+                  workload.make_model(device, job.options().trainer.batch), workload.data(), job.mesh.replicas(),
+                  device, communicator, {job.mesh.stages(), between_stages.get()});
   run.samples = workload.samples(trainer.model(), device);
   run.trained = [&] { workload.finish(trainer.state(), world); };
-  if (start.resumed) restore(world, *start.resumed, device, trainer);
+  if (start.resumed) restore(job, *start.resumed, device, trainer);
   job.clock.mark("replica");
   std::optional<CheckpointWriter> checkpoints;
   if (start.folder) {
@@ -476,6 +498,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   init_logging(command_line.options.log_level, world.rank(), progress);
   if (command_line.task == Task::inspect) return inspect_checkpoints(world, command_line.options.inspect);
   if (command_line.task == Task::export_weights) return export_weights(world, command_line.options);
+  world.agree([&] { mesh_of(world.size(), command_line.options.stages); });
   if (!uses_device(command_line.task)) return print_description(world, std::move(command_line));
   early.watchdog->meet(world);
   prepare_to_hang(world, command_line.options.hang);

@@ -1,6 +1,7 @@
 #include "models/gpt/gpt.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "models/gpt/work.h"
@@ -26,19 +27,28 @@ std::size_t first_parameter(const GptShape& shape, std::int64_t layer) {
 }
 std::size_t token_embedding(const GptShape& shape) { return first_parameter(shape, 0) - 2; }
 
+/// What siblings have in common.
+struct Shared {
+  ResidentTokens text;
+  Buffer before_dbias;  ///< Of the bias whose sums the first norm of a stage gives, over the passes of a step.
+};
+
 class Gpt final : public Model, public LanguageModel {
  public:
-  Gpt(Device& device, const GptOptions& options, ResidentTokens tokens)
+  Gpt(Device& device, const GptOptions& options, std::shared_ptr<Shared> shared)
       : device_(device),
         options_(options),
-        text_(std::move(tokens)),
+        shared_(std::move(shared)),
+        text_(shared_->text),
         shape_(options.shape),
-        parameters_(gpt_parameters(options.shape)),
+        first_(options.stage.first),
+        end_(options.stage.end > 0 ? options.stage.end : options.shape.layers),
+        parameters_(stage_parameters()),
         linear_(device.get<LinearOps>()),
         embedding_(device.get<EmbeddingOps>()),
         loss_(device.get<LossOps>()),
         quantisation_(device.get<QuantisationOps>()),
-        fp8_fits_(quantisation_.fits(options.shape.feed_forward, options.shape.width)),
+        fp8_fits_(whole() && quantisation_.fits(options.shape.feed_forward, options.shape.width)),
         memory_(device, options.max_batch, options.shape.sequence),
         final_norm_(device, options.shape.width, static_cast<float>(options.shape.norm_epsilon)) {
     for (ParameterSpec& spec : parameters_) {
@@ -63,25 +73,33 @@ class Gpt final : public Model, public LanguageModel {
     check_fits("gpt", parameters_, tensors, true);
     const std::vector<Tensor>& weights = tensors.weights;
     const std::vector<Tensor>& gradients = tensors.gradients;
-    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-      block(layer).bind(tensors, first_parameter(shape_, layer));
-    }
+    for (std::int64_t layer = first_; layer < end_; ++layer) block(layer).bind(tensors, place_of_block(layer));
     if (fp8_fits_) bind_scales(tensors.buffers.at(0));
-    final_norm_.bind(tensors, kFinalNorm);
-    const std::size_t token = token_embedding(shape_);
-    tokens_ = weights[token];
-    dtokens_ = gradients[token];
-    positions_ = weights[token + 1];
-    dpositions_ = gradients[token + 1];
-    head_ = {tokens_.data, tokens_.dtype, {shape_.padded_vocabulary(), shape_.width}};
+    if (has_head()) final_norm_.bind(tensors, kFinalNorm);
+    if (has_embedding()) {
+      const std::size_t token = place(token_embedding(shape_));
+      tokens_ = weights[token];
+      dtokens_ = gradients[token];
+      positions_ = weights[token + 1];
+      dpositions_ = gradients[token + 1];
+      head_ = {tokens_.data, tokens_.dtype, {shape_.padded_vocabulary(), shape_.width}};
+    }
+    if (!whole()) bind_boundaries(gradients.front().dtype);
   }
 
   void restored() override {
     if (scales_) scales_->restored();
   }
 
-  /// The embedding, the blocks, and the head, which begins with the final norm and reads the token embedding.
+  /// The embedding, the blocks, and the head, which begins with the final norm and reads the token embedding; of those,
+  /// what the stage has.
   std::vector<Unit> units() const override;
+  StageBoundary before() override;
+  StageBoundary behind() override;
+  std::unique_ptr<Model> sibling() override {
+    if (whole()) return nullptr;
+    return std::make_unique<Gpt>(device_, options_, shared_);
+  }
   void begin(const MicroBatch& batch) override {
     step_ = batch;
     fit_to_batch({batch.slice, batch.training ? text_.train : text_.validation});
@@ -93,12 +111,18 @@ class Gpt final : public Model, public LanguageModel {
 
   double flops_per_sample() const override {  // Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B
     double parameters = 0.0;
-    for (const ParameterSpec& spec : parameters_) parameters += static_cast<double>(spec.size());
+    for (const ParameterSpec& spec : gpt_parameters(shape_)) parameters += static_cast<double>(spec.size());
     const auto sequence = static_cast<double>(shape_.sequence);
     const double attention = 12.0 * static_cast<double>(shape_.layers * shape_.width) * sequence;
     return sequence * (6.0 * parameters + attention);
   }
-  ModelWork work() const override { return gpt_work(shape_, options_.recompute); }
+  /// Of all stages; what is ready after how many FLOP, of this one.
+  ModelWork work() const override {
+    ModelWork work = gpt_work(shape_, options_.recompute);
+    const auto first = work.ready_after.begin() + static_cast<std::ptrdiff_t>(first_place());
+    work.ready_after = {first, first + std::ssize(parameters_)};
+    return work;
+  }
   std::vector<MemoryUse> memory() const override {
     return {{"activations", memory_.bytes()}, {"data", total_bytes(text_.memory)}};
   }
@@ -112,15 +136,35 @@ class Gpt final : public Model, public LanguageModel {
   std::vector<DType> scale_formats() const;
   void bind_scales(const Tensor& states);
 
-  GptBlock& block(std::int64_t layer) { return blocks_[static_cast<std::size_t>(layer)]; }
+  bool has_embedding() const { return first_ == 0; }
+  bool has_head() const { return end_ == shape_.layers; }
+  bool whole() const { return has_embedding() && has_head(); }
+  std::vector<ParameterSpec> stage_parameters() const;
+  /// In parameters(), of what has place `of_all` among the parameters of all stages.
+  std::size_t place(std::size_t of_all) const { return of_all - first_place(); }
+  std::size_t first_place() const;
+  std::size_t place_of_block(std::int64_t layer) const { return place(first_parameter(shape_, layer)); }
+  void bind_boundaries(DType gradient_type);
+  /// Where the norm of a block leaves the gradient of the bias before it, if it is that norm which does.
+  Tensor dbias_before(std::int64_t layer) {
+    if (layer > first_) return block(layer - 1).mlp().dbias_from_next();
+    return has_embedding() || options_.dropout > 0.0f ? Tensor{} : before_dbias_;
+  }
+  GptBlock& block(std::int64_t layer) { return blocks_[static_cast<std::size_t>(layer - first_)]; }
   std::int64_t rows() const { return batch_.count * batch_.source.sequence; }
 
   void fit_to_batch(const TokenBatch& batch);
   float rate() const { return step_.training ? options_.dropout : 0.0f; }
   Dropout dropout(std::uint32_t site) const { return {rate(), options_.seed, site, batch_.order.first, batch_.step}; }
-  std::size_t head() const { return static_cast<std::size_t>(shape_.layers) + 1; }  ///< The unit.
-  Span unit_span(std::size_t unit, const char* pass) const {
-    return {device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} {}", unit - 1, pass)};
+  /// Of a unit: that of the embedding is -1, of the head that behind the last block.
+  std::int64_t layer_of(std::size_t unit) const {
+    return first_ + static_cast<std::int64_t>(unit) - (has_embedding() ? 1 : 0);
+  }
+  Span layer_span(std::int64_t layer, const char* pass) const {
+    return {device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} {}", layer, pass)};
+  }
+  Dropout block_dropout(std::int64_t layer, std::uint32_t half) const {
+    return dropout(kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer) + half);
   }
   void forward_block(std::int64_t layer);
   void enter(std::int64_t layer, Norm& norm);
@@ -157,6 +201,7 @@ class Gpt final : public Model, public LanguageModel {
   }
   void backward_head(bool accumulate, const Ready& ready);
   void backward_block(std::int64_t layer, bool accumulate, const Ready& ready);
+  void take_dbias();
   void backward_first_block(bool accumulate);
   void backward_embedding(bool accumulate, const Ready& ready);
   void embedding_gradient(bool accumulate, const Ready& ready);
@@ -166,8 +211,10 @@ class Gpt final : public Model, public LanguageModel {
 
   Device& device_;
   GptOptions options_;
-  ResidentTokens text_;
+  std::shared_ptr<Shared> shared_;
+  const ResidentTokens& text_;
   GptShape shape_;
+  std::int64_t first_, end_;  ///< Blocks of the stage.
   std::vector<ParameterSpec> parameters_;
   LinearOps& linear_;
   EmbeddingOps& embedding_;
@@ -186,16 +233,20 @@ class Gpt final : public Model, public LanguageModel {
   Tensor logits_;  ///< [head_rows_, padded vocabulary]; gradients of inner layers follow, or are in its memory.
   Tensor dhead_;   ///< [padded vocabulary, width]: the output layer's part of dtokens_.
   Tensor tokens_, dtokens_, positions_, dpositions_;
-  Tensor head_;  ///< tokens_ with its padding.
+  Tensor head_;                         ///< tokens_ with its padding; in a stage without embedding a copy of it.
+  Tensor before_;                       ///< [batch, sequence, width]: the residual stream, from the stage before.
+  Tensor before_dbias_, behind_dbias_;  ///< [width]: of the last bias before the stage, and of its own last one.
   MicroBatch step_;
   TokenBatch batch_;                ///< The same, as tokens.
   std::vector<std::size_t> ready_;  ///< Gradients of block 0 that are complete and not yet reported.
 };
 
 void Gpt::allocate_activations() {
-  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+  for (std::int64_t layer = first_; layer < end_; ++layer) {
     blocks_.push_back(GptBlock::make(device_, shape_, options_.recompute, blocks_, memory_));
   }
+  if (!has_embedding()) before_ = memory_.activation(shape_.width);
+  if (!has_head()) return;
   final_norm_.input = memory_.activation(shape_.width);
   final_norm_.allocate(memory_);
 }
@@ -206,7 +257,7 @@ void Gpt::allocate_gradients() {
   const std::int64_t tokens = options_.max_batch * shape_.sequence;
   const std::int64_t dpre = tokens * shape_.feed_forward;
   const std::int64_t dqkv = tokens * 3 * shape_.width;
-  const std::int64_t logits = head_rows_ * shape_.padded_vocabulary();
+  const std::int64_t logits = has_head() ? head_rows_ * shape_.padded_vocabulary() : 0;
   const auto aligned = [](std::int64_t elements) { return (elements + 255) / 256 * 256; };
   const std::int64_t dpre_begin = leaves_room_ ? aligned(logits) : 0;
   const std::int64_t dqkv_begin = dpre_begin + aligned(dpre);
@@ -269,28 +320,67 @@ void Gpt::fit_to_batch(const TokenBatch& batch) {
     block.fit(fitted);
     block.set_fp8(fp8);
   }
-  final_norm_.fit(fitted);
+  if (has_head()) final_norm_.fit(fitted);
+  if (!has_embedding()) fitted.fit(before_);
   fitted.fit(branch_);
   gradients_.fit(fitted);
   gradients_.mlp.dinner.dtype = fp8 ? DType::e5m2 : device_.dtype();
 }
 
 std::vector<Unit> Gpt::units() const {
-  const std::size_t token = token_embedding(shape_);
-  std::vector<Unit> units = {{"embedding", token, 2}};
-  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-    units.push_back({fmt::format("h.{}", layer), first_parameter(shape_, layer), GptBlock::kParameters});
+  std::vector<Unit> units;
+  if (has_embedding()) units.push_back({"embedding", place(token_embedding(shape_)), 2});
+  for (std::int64_t layer = first_; layer < end_; ++layer) {
+    units.push_back({fmt::format("h.{}", layer), place_of_block(layer), GptBlock::kParameters});
   }
-  units.push_back({"head", kFinalNorm, 2, {token}});
+  if (!has_head()) return units;
+  units.push_back({"head", kFinalNorm, 2});
+  if (has_embedding()) units.back().also_reads = {place(token_embedding(shape_))};
   return units;
 }
 
+/// Of all stages, the first parameter that this one has.
+std::size_t Gpt::first_place() const {
+  if (has_head()) return 0;
+  return end_ == 1 ? token_embedding(shape_) : first_parameter(shape_, end_ - 1);
+}
+
+std::vector<ParameterSpec> Gpt::stage_parameters() const {
+  const std::vector<ParameterSpec> all = gpt_parameters(shape_);
+  const std::size_t end = has_embedding() ? all.size() : first_parameter(shape_, first_) + GptBlock::kParameters;
+  return {all.begin() + static_cast<std::ptrdiff_t>(first_place()), all.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+/// Biases are summed over the passes of a step, which siblings take in turn.
+void Gpt::bind_boundaries(DType gradient_type) {
+  if (!has_embedding()) {
+    if (shared_->before_dbias.data() == nullptr)
+      shared_->before_dbias = device_.allocate(gradient_type, {shape_.width});
+    before_dbias_ = shared_->before_dbias.view(gradient_type, {shape_.width});
+    head_ = memory_.allocate(device_.dtype(), {shape_.padded_vocabulary(), shape_.width});
+  }
+  if (!has_head()) behind_dbias_ = memory_.allocate(gradient_type, {shape_.width});
+}
+
+/// What arrives for the next pass may do so while the gradients of the last one leave.
+StageBoundary Gpt::before() {
+  if (has_embedding()) return {};
+  return {{before_, branch_}, {gradients_.mlp.dout, dbias_before(first_)}, head_, dhead_};
+}
+
+StageBoundary Gpt::behind() {
+  if (has_head()) return {};
+  const Tensor dbias = options_.dropout > 0.0f ? Tensor{} : behind_dbias_;
+  return {{block(end_ - 1).mlp().norm().input, branch_}, {gradients_.mlp.dout, dbias}, head_, dhead_};
+}
+
 void Gpt::forward(std::size_t unit) {
-  if (unit == 0) {
+  const std::int64_t layer = layer_of(unit);
+  if (layer < 0) {
     embedding_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), block(0).norm().input);
-  } else if (unit < head()) {
-    const Span span = unit_span(unit, "forward");
-    forward_block(static_cast<std::int64_t>(unit) - 1);
+  } else if (layer < shape_.layers) {
+    const Span span = layer_span(layer, "forward");
+    forward_block(layer);
   } else {
     forward_head();
   }
@@ -299,17 +389,17 @@ void Gpt::forward(std::size_t unit) {
 /// Ends with the branch that is still to be added to the residual stream: the norm behind it does so.
 void Gpt::forward_block(std::int64_t layer) {
   GptBlock& current = block(layer);
-  const std::uint32_t site = kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer);
-  current.attention().set_dropout(dropout(site));
-  current.mlp().set_dropout(dropout(site + 1));
+  current.attention().set_dropout(block_dropout(layer, 0));
+  current.mlp().set_dropout(block_dropout(layer, 1));
   enter(layer, current.norm());
   current.forward(branch_);
 }
 
 /// From the end of what is before block `layer` to the output of `norm`, with which the block, or the head, begins.
 void Gpt::enter(std::int64_t layer, Norm& norm) {
-  if (layer > 0) return block(layer - 1).mlp().add(branch_, norm);
-  norm.forward();
+  if (layer > first_) return block(layer - 1).mlp().add(branch_, norm);
+  if (layer == 0) return norm.forward();
+  norm.forward(before_, branch_, block_dropout(layer - 1, 1));
 }
 
 void Gpt::forward_head() {
@@ -331,28 +421,35 @@ void Gpt::forward_head() {
 }
 
 void Gpt::backward(std::size_t unit, bool accumulate, const Ready& ready) {
-  if (unit == 0) return backward_embedding(accumulate, ready);
-  if (unit == head()) return backward_head(accumulate, ready);
-  const Span span = unit_span(unit, "backward");
-  if (unit == 1) return backward_first_block(accumulate);
-  backward_block(static_cast<std::int64_t>(unit) - 1, accumulate, ready);
+  const std::int64_t layer = layer_of(unit);
+  if (layer < 0) return backward_embedding(accumulate, ready);
+  if (layer == shape_.layers) return backward_head(accumulate, ready);
+  const Span span = layer_span(layer, "backward");
+  if (layer == end_ - 1 && !has_head()) take_dbias();
+  if (layer == 0) return backward_first_block(accumulate);
+  backward_block(layer, accumulate, ready);
+  if (layer == first_ && leaves_room_) device_.join();  // the output layer's gradient goes to the stage before
 }
 
 void Gpt::backward_head(bool accumulate, const Ready& ready) {
   if (leaves_room_) device_.beside([this] { head_weight_gradient(flat(final_norm_.output).first(rows()), false); });
-  final_norm_.backward(branch_, Tensor{}, gradients_.mlp.dout, block(shape_.layers - 1).mlp().dbias_from_next(),
-                       accumulate);
+  final_norm_.backward(branch_, Tensor{}, gradients_.mlp.dout, block(end_ - 1).mlp().dbias_from_next(), accumulate);
   ready(kFinalNorm);
   ready(kFinalNorm + 1);
 }
 
+/// The stage behind has the sum of the last bias gradient over the passes.
+void Gpt::take_dbias() {
+  const Tensor dbias = block(end_ - 1).mlp().dbias_from_next();
+  if (dbias) device_.copy(dbias.data, behind_dbias_.data, dbias.bytes(), device_.compute_stream());
+}
+
 void Gpt::backward_block(std::int64_t layer, bool accumulate, const Ready& ready) {
   GptBlock& current = block(layer);
-  if (layer < shape_.layers - 1) current.restore(branch_);  // the last one's is there
+  if (layer < end_ - 1) current.restore(branch_);  // the last one's is there
   current.mlp().backward_data(gradients_.mlp, current.attention().dbias_from_next(), accumulate);
   current.mlp().backward_weights(gradients_.mlp, accumulate, ready);
-  const Tensor before = block(layer - 1).mlp().dbias_from_next();
-  current.attention().backward_data(gradients_.attention, before, accumulate);
+  current.attention().backward_data(gradients_.attention, dbias_before(layer), accumulate);
   current.attention().backward_weights(gradients_.attention, accumulate, ready);
   std::swap(gradients_.mlp.dout, gradients_.attention.din);
 }
@@ -360,7 +457,7 @@ void Gpt::backward_block(std::int64_t layer, bool accumulate, const Ready& ready
 /// Without the weight gradients, unless there is room for them beside. They come with the embeddings' gradients.
 void Gpt::backward_first_block(bool accumulate) {
   GptBlock& first = block(0);
-  if (shape_.layers > 1) first.restore(branch_);
+  if (end_ > 1) first.restore(branch_);
   first.mlp().backward_data(gradients_.mlp, first.attention().dbias_from_next(), accumulate);
   if (leaves_room_) {
     device_.beside([&] { first.mlp().backward_weights(gradients_.mlp, accumulate, keep_ready()); });
@@ -396,8 +493,8 @@ void Gpt::embedding_gradient(bool accumulate, const Ready& ready) {
     const std::size_t used = dpositions_.first(sequence).bytes();
     device_.zero(dpositions_.as<char>() + used, dpositions_.bytes() - used, device_.compute_stream());
   }
-  ready(token_embedding(shape_));
-  ready(token_embedding(shape_) + 1);
+  ready(place(token_embedding(shape_)));
+  ready(place(token_embedding(shape_)) + 1);
 }
 
 std::vector<float> Gpt::next_token_logits(const TokenBatch& batch, std::int64_t position) {
@@ -408,7 +505,7 @@ std::vector<float> Gpt::next_token_logits(const TokenBatch& batch, std::int64_t 
   DDP_CHECK(position >= 0 && position < batch.source.sequence, "gpt: position {} in a window of {}", position,
             batch.source.sequence);
   fit_to_batch(window);
-  for (std::size_t unit = 0; unit < head(); ++unit) forward(unit);
+  for (std::size_t unit = 0; unit <= blocks_.size(); ++unit) forward(unit);
   enter(shape_.layers, final_norm_);
   leave_no_trace();
   const Tensor logits = head_logits(head_piece(final_norm_.output, position).first(1));
@@ -422,10 +519,22 @@ std::vector<float> Gpt::next_token_logits(const TokenBatch& batch, std::int64_t 
 
 }  // namespace
 
+GptStage gpt_stage(const GptShape& shape, std::int64_t stages, std::int64_t stage) {
+  DDP_CHECK(stages <= shape.layers, "gpt: {} stages of {} blocks", stages, shape.layers);
+  // The output layer is worth so many blocks.
+  const std::vector<LayerWork> work = gpt_work(shape, Recompute::none).layers;
+  const double head = work.back().forward / (work[1].forward + work[2].forward);
+  const double even = (static_cast<double>(shape.layers) + head) / static_cast<double>(stages) - head;
+  const std::int64_t last = std::clamp<std::int64_t>(std::llround(even), 1, shape.layers - stages + 1);
+  const std::int64_t others = shape.layers - last;
+  if (stage + 1 == stages) return {others, shape.layers};
+  return {others * stage / (stages - 1), others * (stage + 1) / (stages - 1)};
+}
+
 std::unique_ptr<Model> make_gpt(Device& device, const GptOptions& options, ResidentTokens tokens) {
   check_shape(options.shape);
   DDP_CHECK(options.max_batch > 0, "gpt: a batch of {}", options.max_batch);
-  return std::make_unique<Gpt>(device, options, std::move(tokens));
+  return std::make_unique<Gpt>(device, options, std::make_shared<Shared>(Shared{std::move(tokens), {}}));
 }
 
 }  // namespace ddptrain

@@ -14,8 +14,16 @@
 
 namespace ddptrain {
 
+/// The part of a GPT that a pipeline's stage has: these blocks, with the embedding in front of the first one of all and
+/// the head behind the last one of all.
+struct GptStage {
+  std::int64_t first = 0;
+  std::int64_t end = 0;  ///< Behind the last one; 0: all blocks from the first one on.
+};
+
 struct GptOptions {
   GptShape shape = {};
+  GptStage stage = {};
   std::int64_t max_batch = 0;  ///< Windows per micro-step.
   std::uint64_t seed = 0;      ///< Of dropout.
   float dropout = 0.0f;        ///< Rate, on the embedding and on what each half of a block adds; below 1.
@@ -25,8 +33,12 @@ struct GptOptions {
   std::function<std::vector<float>(const std::string& name)> pretrained = nullptr;
 };
 
-/// GPT-2, which is a LanguageModel, too. forward() begins the backward pass: it works out the output layer in pieces of
-/// options.head_rows and keeps the gradient, not the logits. UsageError where the shape is impossible.
+/// Stage `stage` of `stages`, of about the same number of FLOP each, of a GPT of at least as many blocks.
+GptStage gpt_stage(const GptShape& shape, std::int64_t stages, std::int64_t stage);
+
+/// GPT-2, or a stage of it; all of it is a LanguageModel, too. forward() begins the backward pass: it works out the
+/// output layer in pieces of options.head_rows and keeps the gradient, not the logits. UsageError where the shape is
+/// impossible.
 std::unique_ptr<Model> make_gpt(Device& device, const GptOptions& options, ResidentTokens tokens);
 
 }  // namespace ddptrain

@@ -49,7 +49,9 @@ class GptWorkload final : public Workload {
   void check_flags() const override;
   bool supports_fp8() const override { return true; }
   bool supports_f32_gradients() const override { return true; }
+  bool supports_stages() const override { return true; }
   bool writes_text() const override { return true; }
+  bool saves() const override { return !save_.empty(); }
   bool starts_from_weights() const override { return !init_.empty(); }
 
   void open(const RunFacts& run) override;
@@ -80,6 +82,7 @@ class GptWorkload final : public Workload {
   void finish(const TrainingState& state, const World& world) override;
 
  private:
+  void read_init();
   std::unique_ptr<Model> make_model(Device& device, std::int64_t batch, Recompute recompute);
   std::vector<std::uint16_t> prompt_tokens() const;
   std::string write(Model& model, Device& device, std::uint32_t sample, std::int64_t context) const;
@@ -161,10 +164,17 @@ void GptWorkload::open(const RunFacts& run) {
   run_ = run;
   if (run.reads_data && data_.empty())
     usage_error("--model gpt needs --data: a text file, token files (.bin) or their folder, or synthetic");
-  if (init_.empty()) return;
+  if (!init_.empty()) read_init();
+  if (run.stages > shape_.layers) {
+    usage_error("--pp {}: the model has {}, and a stage has one at least. Give --pp {} or less.", run.stages,
+                counted(shape_.layers, "block"), shape_.layers);
+  }
+}
+
+void GptWorkload::read_init() {
   about("--init", [&] {
     pretrained_ = std::make_shared<Pretrained>(init_);
-    if (run.rank == 0) pretrained_->weights.check_values();
+    if (run_.rank == 0) pretrained_->weights.check_values();
   });
   const std::int64_t positions = pretrained_->weights.shape().sequence;
   if (shape_.sequence > positions) {
@@ -192,6 +202,7 @@ void GptWorkload::load() {
 std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batch, Recompute recompute) {
   GptOptions options;
   options.shape = shape_;
+  options.stage = gpt_stage(shape_, run_.stages, run_.stage);
   options.max_batch = batch;
   options.seed = run_.seed;
   options.dropout = dropout_;

@@ -26,6 +26,12 @@ struct PeerMemory {
   PeerInboxes inboxes(int rank) const;  ///< Views for kernels of rank `rank`.
 };
 
+/// What goes to one rank or comes from it.
+struct Message {
+  Tensor values;
+  int rank;
+};
+
 /// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes; over MPI
 /// on CPUs the order of all_gather() calls among the others may differ between ranks.
 /// `from` and `to` are different memory, or `to` is as large as the result in place: the same memory for
@@ -72,6 +78,11 @@ class Communicator {
   virtual Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) = 0;
   /// to = the `from` of rank `root`, after what is queued on `stream`; any type.
   virtual Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) = 0;
+
+  /// Starts sending and receiving all of these, after what is queued on `stream`; any type. Messages from one rank to
+  /// another arrive in the order of the calls, and have as many bytes where they are sent as where they are received.
+  /// No other rank takes part. Waiting for the ticket waits for both.
+  virtual Ticket exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Stream stream) = 0;
 
   Ticket all_reduce_sum(const Tensor& values, Stream stream) { return all_reduce_sum(values, values, stream); }
   Ticket reduce_scatter_sum(const Tensor& values, Stream stream);

@@ -3,6 +3,9 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cstring>
+
+#include "runtime/core/error.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -20,6 +23,19 @@ void Hash128::add(const void* data, std::size_t bytes) {
   const auto length = static_cast<std::uint64_t>(bytes);
   XXH3_128bits_update(&state_->xxh, &length, sizeof(length));
   XXH3_128bits_update(&state_->xxh, data, bytes);
+}
+
+std::string Hash128::state() const {
+  std::string bytes(sizeof(State), '\0');
+  std::memcpy(bytes.data(), state_.get(), bytes.size());
+  return bytes;
+}
+
+void Hash128::go_on_from(const std::string& state) {
+  DDP_CHECK(state.size() == sizeof(State), "a hash of {} bytes", state.size());
+  const auto* const secret = state_->xxh.extSecret;  // lies elsewhere in every process
+  std::memcpy(static_cast<void*>(state_.get()), state.data(), state.size());
+  state_->xxh.extSecret = secret;
 }
 
 namespace {

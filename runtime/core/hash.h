@@ -20,6 +20,8 @@ class Hash128 {
   void add(const std::string& text) { add(text.data(), text.size()); }
   void add(std::int64_t value) { add(&value, sizeof(value)); }
 
+  std::string state() const;  ///< All of it, for go_on_from() in a process of the same program.
+  void go_on_from(const std::string& state);
   std::array<std::uint64_t, 2> value() const;  ///< High half first.
   std::string hex() const;                     ///< 32 digits.
 

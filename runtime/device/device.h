@@ -181,8 +181,6 @@ class WholeDevice {
 std::unique_ptr<Device> make_cpu_device(DeviceOptions options);
 /// `device`: index among the visible GPUs. Throws UsageError in a build without CUDA.
 std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device);
-/// Starts CUDA on the first visible GPU, which takes a while; errors are left to those who use it. From any thread.
-void start_cuda();
 int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without a GPU.
 /// Whether the current GPU, and the code for it, can compute in bf16 and tf32; true where there is no GPU to ask.
 bool cuda_has_bf16();

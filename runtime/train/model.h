@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -94,6 +95,14 @@ struct MicroBatch {
   float gradient_scale = 0.0f;
 };
 
+/// What the model of one stage of a pipeline exchanges with that of the next one. Tensors without data are not used.
+struct StageBoundary {
+  std::vector<Tensor> activations;  ///< Of a pass, from the stage before to the one behind ...
+  std::vector<Tensor> gradients;    ///< ... and back. As many as the stage on the other side has, of the same sizes.
+  Tensor tied_weight;    ///< That a later unit reads, too; it goes on from stage to stage, once in each step.
+  Tensor tied_gradient;  ///< What that unit adds to the weight's gradient in a pass; it goes back.
+};
+
 /// A model for one rank, and the data that it was bound to when it was made. It owns its activations; parameters,
 /// gradients and buffers belong to the runtime, which runs the model unit by unit.
 class Model {
@@ -126,6 +135,15 @@ class Model {
   /// those of a unit in its own call or in the next one. Gradients of the unit before in the order of forward may be
   /// written, too.
   virtual void backward(std::size_t unit, bool accumulate, const Ready& ready) = 0;
+
+  /// The model of a stage: where forward() of its first unit finds what comes from the stage before, and backward() of
+  /// that unit leaves what goes there; nothing where this is the first stage. Valid until the next pass.
+  virtual StageBoundary before() { return {}; }
+  /// The same of its last unit and the stage behind.
+  virtual StageBoundary behind() { return {}; }
+  /// Another one of the same, for a pass that runs while this one is between forward and backward. What goes on from
+  /// pass to pass is of both. It is bound to the same tensors. Null where there cannot be one.
+  virtual std::unique_ptr<Model> sibling() { return nullptr; }
 
   virtual double flops_per_sample() const = 0;  ///< Forward and backward of training, as MFU counts them.
   /// By default one layer, with a third of flops_per_sample() forward, whose gradients are complete at the end.

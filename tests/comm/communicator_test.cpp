@@ -177,6 +177,25 @@ class CommunicatorTest : public testing::TestWithParam<Setup> {
   std::unique_ptr<Communicator> communicator_;
 };
 
+/// Each rank to the one behind it, in a ring, two messages of different sizes at a time, several times.
+TEST_P(CommunicatorTest, NeighboursExchangeMessagesInOrder) {
+  if (ranks() == 1) GTEST_SKIP() << "one rank has no neighbours";
+  const int behind = (rank() + 1) % ranks(), before = (rank() + ranks() - 1) % ranks();
+  for (const std::int64_t count : {1, 1000, 262147}) {
+    const Buffer first = device_copy(contribution<float>(rank(), count));
+    const Buffer second = device_copy(contribution<float>(rank() + 7, count + 5));
+    const Buffer from_first = device_copy(std::vector<float>(static_cast<std::size_t>(count)));
+    const Buffer from_second = device_copy(std::vector<float>(static_cast<std::size_t>(count) + 5));
+    communicator_->wait(communicator_->exchange(
+        {{first.view(DType::f32, {count}), behind}, {second.view(DType::f32, {count + 5}), behind}},
+        {{from_first.view(DType::f32, {count}), before}, {from_second.view(DType::f32, {count + 5}), before}},
+        stream()));
+    device_->synchronize();
+    EXPECT_EQ(host_copy<float>(from_first), contribution<float>(before, count));
+    EXPECT_EQ(host_copy<float>(from_second), contribution<float>(before + 7, count + 5));
+  }
+}
+
 TEST_P(CommunicatorTest, KnowsItsRankAndSize) {
   EXPECT_EQ(communicator_->rank(), rank());
   EXPECT_EQ(communicator_->size(), ranks());

@@ -44,6 +44,7 @@ GPU_CASES = [
     (2, [*GPU_GPT, "--zero", "1", "--stochastic-rounding", "on", "--optimizer", "adamw"], "1:41"),
     (2, [*GPU_GPT, "--precision", "fp8", "--grad-accum", "2", "--graph", "off", "--optimizer", "adamw"], "1:41"),
 ]
+GPU_RANKS = SHARING or gpus()  # the most that a job on GPUs has
 QUICK = [*TINY, "--batch", "8", "--epochs", "3"]  # on 2 ranks: 37 steps each
 ENDLESS = [*TINY, "--batch", "8", "--epochs", "100000"]
 
@@ -53,7 +54,7 @@ class ResumeTest(JobTest):
         self.check_same_bits(CASES)
 
     def test_same_bits_on_gpus(self) -> None:
-        cases = [case for case in GPU_CASES if case[0] <= max(gpus(), SHARING)]
+        cases = [case for case in GPU_CASES if case[0] <= GPU_RANKS]
         if not cases:
             self.skipTest("no GPU")
         self.check_same_bits(cases)
@@ -112,7 +113,7 @@ class ResumeTest(JobTest):
             with self.subTest(flags=" ".join(flags)):
                 self.check_fewer_ranks(4, flags, 2)
 
-    @unittest.skipUnless(gpus() >= 2 or SHARING > 1, "two GPUs are needed")
+    @unittest.skipUnless(GPU_RANKS >= 2, "two GPUs, or ranks that share one, are needed")
     def test_virtual_ranks_keep_the_bits_on_fewer_gpus(self) -> None:
         for flags in ([*GPU_CNN, *SGD], [*GPU_GPT, "--clip-norm", "1", "--optimizer", "adamw"]):
             with self.subTest(flags=" ".join(flags)):

@@ -2,7 +2,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 
 #include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
@@ -10,7 +13,8 @@
 namespace ddptrain {
 namespace {
 
-const std::string kTiny = "--device cpu --model gpt --layers 1 --width 32 --heads 2 --ff 64 --seq 32 ";
+const std::string kSmall = "--device cpu --model gpt --width 32 --heads 2 --ff 64 --seq 32 ";
+const std::string kTiny = kSmall + "--layers 1 ";
 
 std::string temporary(const std::string& name) { return testing::TempDir() + "ddptrain_gpt_" + name; }
 
@@ -69,6 +73,89 @@ TEST(Gpt, EveryStageOfZeroEndsWithTheSameBitsOnAnyNumberOfRanks) {
       EXPECT_EQ(summary.at("zero"), std::stoi(stage));
     }
   }
+}
+
+struct Mesh {
+  int ranks, stages, zero;
+
+  std::string flags() const { return fmt::format(" --pp {} --zero {}", stages, zero); }
+  std::string text() const { return fmt::format("{} ranks,{}", ranks, flags()); }
+};
+
+const std::string kStaged =
+    "--device cpu --model gpt --layers 4 --width 32 --heads 2 --ff 64 --seq 16 --data synthetic:20000:64 --batch 2 "
+    "--virtual-ranks 8 --clip-norm 0.5 --eval-samples 37 ";
+
+/// Clipping, dropout, recomputation and evaluation included. The data axis, stages of ZeRO and of the pipeline.
+TEST(Gpt, EveryMeshEndsWithTheSameBits) {
+  const std::string common = kStaged + "--steps 8 --dropout 0.1 --recompute block --bucket-mb 0.02";
+  const auto one = summary_of(1, common, "one_rank");
+  for (const Mesh& mesh : {Mesh{2, 2, 0}, Mesh{2, 2, 3}, Mesh{3, 3, 0}, Mesh{4, 2, 0}, Mesh{4, 2, 1}, Mesh{4, 2, 2},
+                           Mesh{4, 2, 3}, Mesh{4, 4, 0}, Mesh{4, 4, 3}, Mesh{8, 2, 3}, Mesh{8, 4, 0}, Mesh{8, 4, 2}}) {
+    const auto summary = summary_of(mesh.ranks, common + mesh.flags(), "mesh");
+    EXPECT_EQ(summary.at("parameter_hash"), one.at("parameter_hash")) << mesh.text();
+    EXPECT_EQ(summary.at("loss"), one.at("loss")) << mesh.text();
+    EXPECT_EQ(summary.at("test_loss"), one.at("test_loss")) << mesh.text();
+  }
+}
+
+/// Without dropout a norm gives the bias gradient of the stage before; micro-steps add to it.
+TEST(Gpt, StagesAddTheGradientsOfMicroStepsAsOneRankDoes) {
+  const std::string common = kSmall + "--layers 3 --data synthetic:20000:64 --batch 2 --steps 6 --grad-accum 5 ";
+  const auto one = summary_of(1, common, "one_rank");
+  for (const char* stages : {"2", "3"}) {
+    const auto summary = summary_of(std::stoi(stages), common + "--pp " + stages, "stages");
+    EXPECT_EQ(summary.at("parameter_hash"), one.at("parameter_hash")) << stages;
+    EXPECT_EQ(summary.at("loss"), one.at("loss")) << stages;
+  }
+}
+
+TEST(Gpt, EveryMeshGoesOnFromTheCheckpointOfAnother) {
+  const std::string folder = temporary("checkpoints");
+  const std::string common = kStaged + "--log-every 5 --checkpoint-every 10 --checkpoint " + folder;
+  const Mesh meshes[] = {{1, 1, 0}, {2, 1, 3}, {2, 2, 0}, {4, 2, 2}, {4, 4, 1}};
+  const auto whole = summary_of(1, kStaged + "--log-every 5 --steps 20", "whole");
+  for (std::size_t i = 0; i < std::size(meshes); ++i) {
+    const Mesh& saves = meshes[i];
+    const Mesh& resumes = meshes[(i + 1 + i % 3) % std::size(meshes)];
+    std::filesystem::remove_all(folder);
+    std::filesystem::remove(temporary("resumed.jsonl"));
+    summary_of(saves.ranks, common + " --steps 10" + saves.flags(), "saving");
+    const auto summary = summary_of(resumes.ranks, common + " --steps 20 --resume auto" + resumes.flags(), "resumed");
+    const std::string text = saves.text() + "; " + resumes.text();
+    EXPECT_EQ(summary.at("parameter_hash"), whole.at("parameter_hash")) << text;
+    EXPECT_EQ(summary.at("test_loss"), whole.at("test_loss")) << text;
+    int restarts = 0;
+    for (const nlohmann::json& line : json_lines(temporary("resumed.jsonl"))) {
+      if (line.at("event") != "restart") continue;
+      ++restarts;
+      EXPECT_EQ(line.at("step"), 10) << text;
+    }
+    EXPECT_EQ(restarts, 1) << text;
+  }
+}
+
+TEST(Gpt, MeshesThatCannotBeAreRefusedInOneMessage) {
+  const std::string flags = kSmall + "--data synthetic:20000:64 --batch 2 --steps 3 --layers ";
+  for (const auto& [refused, part] : {std::pair{flags + "3 --pp 3", "--pp 3 on 2 ranks"},
+                                      {flags + "1 --pp 2", "the model has 1 block"},
+                                      {flags + "3 --pp 2 --save s", "--save"},
+                                      {flags + "3 --pp 2 --sample-every 2", "--sample-every"},
+                                      {flags + "3 --pp 2 --precision fp8", "--precision fp8"},
+                                      {"--device cpu --data synthetic:600 --steps 3 --pp 2", "cannot be cut"}}) {
+    const Outcome outcome = train_on_cpu(2, refused);
+    EXPECT_EQ(outcome.exit_code, 2) << refused << outcome.output;
+    EXPECT_EQ(outcome.count("ddptrain: "), 1) << refused << outcome.output;
+    EXPECT_TRUE(outcome.says(part)) << refused << outcome.output;
+  }
+}
+
+TEST(Gpt, AStageThatHangsIsNamed) {
+  const Outcome outcome = train_on_cpu(
+      2, kSmall + "--layers 2 --data synthetic:20000:64 --batch 2 --steps 30 --pp 2 --hang-at 1:5 --timeout 3s");
+  EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
+  EXPECT_TRUE(outcome.says("has been waiting in exchange")) << outcome.output;
+  EXPECT_TRUE(outcome.says("Missing: rank 1")) << outcome.output;
 }
 
 TEST(Gpt, ARankThatHangsIsMissedWhereWeightsAreGathered) {

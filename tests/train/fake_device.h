@@ -172,6 +172,7 @@ class FakeCommunicator final : public Communicator {
     late.erase(late.begin(), late.upper_bound(ticket));
   }
   Ticket broadcast(const Tensor&, const Tensor&, int, Stream) override { return 0; }
+  Ticket exchange(const std::vector<Message>&, const std::vector<Message>&, Stream) override { return 0; }
   std::string library() const override { return "fake"; }
   std::string library_version() const override { return "fake"; }
 

@@ -104,6 +104,9 @@ class SequentialSums final : public Communicator {
   Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) override {
     return inner_.broadcast(from, to, root, stream);
   }
+  Ticket exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Stream stream) override {
+    return inner_.exchange(sends, receives, stream);
+  }
   bool test(Ticket ticket) override { return inner_.test(ticket); }
   void wait(Ticket ticket) override { inner_.wait(ticket); }
 

@@ -133,6 +133,10 @@ Flags communication_flags(Options& o) {
         "weights, "
         "which are gathered for each layer before it runs",
         Effect::speed},
+       {"--pp", number(o.stages, {"1 to 1000", 1, 1000}),
+        "Pipeline parallelism: stages into which each replica of the model is cut, a rank each (gpt). The micro-steps "
+        "of --grad-accum and the virtual ranks go through it one after the other",
+        Effect::speed},
        {"--comm-dtype",
         choice(trainer.gradient_type, {{"auto", std::nullopt}, {"bf16", DType::bf16}, {"fp32", DType::f32}}),
         "Number format of gradients that are sent; auto: as --precision. bf16 with fp32 weights: MPI only, between "
@@ -304,11 +308,30 @@ Flags flags_of(Options& options, const std::string& model, Workload& workload) {
   return all;
 }
 
+namespace {
+
+/// What a stage alone cannot do.
+void check_stages(const Options& o, const Workload& workload) {
+  if (!workload.supports_stages()) {
+    usage_error("--pp {}: model {} is one unit, which cannot be cut. Use --model gpt, or --pp 1.", o.stages, o.model);
+  }
+  if (o.precision == "fp8")
+    usage_error("--precision fp8 with --pp {}: stages compute in bf16 at least. Use bf16.", o.stages);
+  const std::pair<bool, const char*> refused[] = {{workload.saves(), "--save"},
+                                                  {workload.samples_during_training(), "--sample-every"}};
+  for (const auto& [given, flag] : refused) {
+    if (given) usage_error("{} with --pp {}: no stage has the whole model. Leave one of them out.", flag, o.stages);
+  }
+}
+
+}  // namespace
+
 void check_flags(const Options& o, const Workload& workload) {
   if (o.precision == "fp8" && !workload.supports_fp8()) {
     usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
   }
   workload.check_flags();
+  if (o.stages > 1) check_stages(o, workload);
   if (const OptimizerRule& rule = rule_of(o.trainer.optimizer.kind);
       o.trainer.zero > Zero::nothing && rule.whole_parameters) {
     usage_error(

@@ -140,6 +140,7 @@ void check_use(const Options& options, const Workload& workload, const std::stri
   if (task == "--generate" && !workload.writes_text()) {
     usage_error("--generate: model {} writes no text. Use --evaluate, or --model gpt.", options.model);
   }
+  if (options.stages > 1) usage_error("{} with --pp {}: a stage is no whole model. Use --pp 1.", task, options.stages);
   if (!options.resume.empty()) {
     usage_error("{} with --resume: write the checkpoint's weights with --resume PATH --export DIR, then use --init DIR",
                 task);
@@ -226,10 +227,6 @@ void check_precision(const Options& options, const Workload& workload, DeviceKin
                 options.trainer.zero > Zero::nothing ? fmt::format("--zero {}", static_cast<int>(options.trainer.zero))
                                                      : "--virtual-ranks",
                 name_of(precision));
-  }
-  if (options.trainer.zero >= Zero::gradients && device == DeviceKind::cuda) {
-    usage_error("--zero {}: runs on CPUs alone so far. Use --zero 1, or --device cpu.",
-                static_cast<int>(options.trainer.zero));
   }
   if (gradients == DType::f32 && bf16 && !workload.supports_f32_gradients()) {
     usage_error("--comm-dtype fp32: model {} computes bf16 gradients. Use --comm-dtype auto, or --precision fp32.",

@@ -40,6 +40,7 @@ struct Options {
   std::string tune_cache;          ///< See TunedCache.
 
   TrainerOptions trainer;   ///< See trainer_options().
+  int stages = 1;           ///< Of a pipeline: see MeshShape.
   bool auto_batch = false;  ///< trainer.batch is still to be found, see launch/app/tasks/memory_advice.h.
   LrScaling lr_scaling = LrScaling::none;
   std::int64_t lr_base_batch = 512;

@@ -48,7 +48,6 @@ EarlyStart start_gpu_early(const std::string& device, bool share_gpu) {
   if (!gpu || *gpu >= early.visible_gpus) return early;
   show_only_gpu(*gpu);
   early.gpu = *gpu;
-  early.cuda = std::async(std::launch::async, start_cuda);
   return early;
 }
 

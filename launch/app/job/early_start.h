@@ -1,6 +1,5 @@
 #pragma once
 
-#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,15 +11,15 @@
 
 namespace ddptrain {
 
-/// What happens before MPI starts, while this process has one thread: all changes of the environment, which other
-/// threads may read at any time; then CUDA starts in the background, beside MPI, and the watchdog. To be destroyed
-/// after MPI's end.
+/// Runs before MPI starts, while this process has one thread: changes the environment, which other threads may read at
+/// any time, and then starts the watchdog, which reads the environment only when it ends this process. CUDA starts
+/// after MPI_Init has returned, because MPI_Init calls setenv(). Before glibc 2.41 setenv() frees the array of
+/// variables that CUDA's getenv() may be reading in another thread. To be destroyed after MPI's end.
 struct EarlyStart {
   std::map<std::string, std::string> nccl_settings;  ///< The user's NCCL_* variables.
   std::unique_ptr<NcclLogCapture> nccl_log;          ///< On rank 0 where NCCL may be used.
   int visible_gpus = 0;                              ///< GPUs that this process saw.
   std::optional<int> gpu;                            ///< The only one of them that it still sees.
-  std::future<void> cuda;                            ///< Valid where `gpu` is known.
   std::shared_ptr<Watch> watch = std::make_shared<Watch>();
   std::unique_ptr<Watchdog> watchdog;  ///< Of `watch`; null: none was started.
 };

@@ -17,16 +17,26 @@ DeviceKind device_to_describe(const World& world, const std::string& device) {
   return device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu;
 }
 
+/// Which passes in flight take.
+std::size_t models_of(const Options& options, const MeshShape& mesh, int rank) {
+  const VirtualRanks ranks = virtual_ranks(options.trainer, mesh.replica_of(rank), mesh.replicas);
+  const std::int64_t passes = ranks.count * options.trainer.grad_accum;
+  return static_cast<std::size_t>(passes_in_flight(mesh.stages, mesh.stage_of(rank), passes));
+}
+
 }  // namespace
 
 ModelMaker maker_of(Workload& workload) {
   return [&workload](Device& device, std::int64_t batch) { return workload.make_model(device, batch); };
 }
 
-Description describe_run(const Options& options, int world_size, DeviceKind device, const Model& model,
+Description describe_run(const Options& options, const MeshShape& mesh, int rank, DeviceKind device, const Model& model,
                          const ParameterArena& arena, std::size_t tree_bytes) {
   const DeviceOptions compute = device_options(options, device);
   Description description = describe(model, arena);
+  for (MemoryUse& use : description.memory) {
+    if (use.purpose == "activations") use.bytes *= models_of(options, mesh, rank);
+  }
   if (tree_bytes > 0) description.memory.push_back({"tree", tree_bytes});
   if (sends_bf16_between_hosts(options, device)) {
     const auto kept = static_cast<std::int64_t>(size_of(arena.gradient_type()));
@@ -39,42 +49,46 @@ Description describe_run(const Options& options, int world_size, DeviceKind devi
   description.model = options.model;
   description.device = device == DeviceKind::cuda ? "cuda" : "cpu";
   description.precision = compute.fp8 ? "fp8" : name_of(compute.precision);
-  description.world_size = world_size;
+  description.world_size = mesh.ranks();
+  description.stages = mesh.stages;
   description.batch_per_rank = options.trainer.batch;
   description.grad_accum = options.trainer.grad_accum;
   description.virtual_ranks = options.trainer.virtual_ranks;
   return description;
 }
 
-Description describe_on_paper(const Options& options, const ModelMaker& make_model, int rank, int world_size,
+Description describe_on_paper(const Options& options, const ModelMaker& make_model, const MeshShape& mesh, int rank,
                               DeviceKind device) {
   const std::unique_ptr<Device> paper = make_paper_device(device_options(options, device), device);
-  const std::unique_ptr<Communicator> communicator = make_paper_communicator(rank, world_size, *paper);
+  const std::unique_ptr<Communicator> communicator =
+      make_paper_communicator(mesh.replica_of(rank), mesh.replicas, *paper);
   const std::unique_ptr<Model> model = make_model(*paper, options.trainer.batch);
-  TrainerOptions trainer = trainer_options(options, world_size, 1);
+  TrainerOptions trainer = trainer_options(options, mesh.replicas, 1);
   const ParameterArena arena(model->parameters(), arena_options(trainer, model->units()), *paper, *communicator);
   trainer.fused_sum = false;  // kernels cannot be asked on paper
   NonFinite nonfinite;
   Optimizer optimizer(trainer.optimizer, trainer.clip_norm, arena, *paper, &nonfinite, trainer.on_nonfinite);
   const StepCommunication communication = make_step_communication(trainer, arena, optimizer, *paper, *communicator);
-  return describe_run(options, world_size, device, *model, arena, communication.tree_bytes());
+  return describe_run(options, mesh, rank, device, *model, arena, communication.tree_bytes());
 }
 
 void print_description(const World& world, CommandLine command_line) {
   Options& options = command_line.options;
   Workload& workload = *command_line.workload;
   const DeviceKind kind = device_to_describe(world, options.device);
+  const MeshShape mesh = mesh_of(world.size(), options.stages);
   world.agree([&] {
     check_precision(options, workload, kind);
-    workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.seed});
+    workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.seed, true, mesh.stages,
+                   mesh.stage_of(world.rank())});
     workload.load();
     if (options.auto_batch && kind == DeviceKind::cuda) {
       usage_error("--batch auto: --describe and --dry-run touch no GPU to see its memory. Give a number.");
     }
   });
   if (options.auto_batch) options.trainer.batch = largest_batch_that_fits(world, kind, 1, options, workload);
-  world.agree([&] { make_sampler(options.trainer, workload.data(), world); });
-  Description description = describe_on_paper(options, maker_of(workload), world.rank(), world.size(), kind);
+  world.agree([&] { make_sampler(options.trainer, workload.data(), mesh.replica_of(world.rank()), mesh.replicas); });
+  Description description = describe_on_paper(options, maker_of(workload), mesh, world.rank(), kind);
   if (world.rank() != 0) return;
   description.decides_parameters = std::move(command_line.decides_parameters);
   const std::string text = command_line.task == Task::dry_run ? description.table() : description.json();

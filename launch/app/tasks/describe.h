@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "launch/app/flags/options.h"
+#include "runtime/comm/mesh.h"
 #include "runtime/comm/world.h"
 #include "runtime/train/report/description.h"
 
@@ -11,14 +12,14 @@ namespace ddptrain {
 
 /// The description of a run of this many ranks: what the components say, and what the program knows except the flags
 /// that decide the parameters. `tree_bytes`: StepCommunication::tree_bytes().
-Description describe_run(const Options& options, int world_size, DeviceKind device, const Model& model,
+Description describe_run(const Options& options, const MeshShape& mesh, int rank, DeviceKind device, const Model& model,
                          const ParameterArena& arena, std::size_t tree_bytes);
 
 using ModelMaker = std::function<std::unique_ptr<Model>(Device& device, std::int64_t batch)>;
 ModelMaker maker_of(Workload& workload);
 
 /// The same of a model and an arena that are made on paper, after Workload::load(). No GPU is touched. Not collective.
-Description describe_on_paper(const Options& options, const ModelMaker& make_model, int rank, int world_size,
+Description describe_on_paper(const Options& options, const ModelMaker& make_model, const MeshShape& mesh, int rank,
                               DeviceKind device);
 
 /// Makes model and arena on paper, on every rank, and prints what they say on rank 0: as JSON, or the memory as a

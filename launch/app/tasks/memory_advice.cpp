@@ -84,7 +84,11 @@ struct Variant {
 class Paper {
  public:
   Paper(const Options& options, Workload& workload, const World& world, DeviceKind device)
-      : options_(options), workload_(workload), world_(world), device_(device) {}
+      : options_(options),
+        workload_(workload),
+        world_(world),
+        mesh_(mesh_of(world.size(), options.stages)),
+        device_(device) {}
 
   Variant as_asked() const { return {options_.trainer.batch, options_.trainer.zero, maker_of(workload_)}; }
   std::optional<Description> describe(const Variant& variant) const {
@@ -92,7 +96,7 @@ class Paper {
     options.trainer.batch = variant.batch;
     options.trainer.zero = variant.zero;
     return if_addressable(
-        [&] { return describe_on_paper(options, variant.make_model, world_.rank(), world_.size(), device_); });
+        [&] { return describe_on_paper(options, variant.make_model, mesh_, world_.rank(), device_); });
   }
   std::size_t bytes(const Variant& variant) const {
     const auto description = describe(variant);
@@ -112,7 +116,7 @@ class Paper {
     std::vector<Zero> stages;
     const TrainerOptions& trainer = options_.trainer;
     const bool sends_as_kept = !sends_bf16_between_hosts(options_, device_);
-    if (world_.size() == 1 || rule_of(trainer.optimizer.kind).whole_parameters || !sends_as_kept) return stages;
+    if (mesh_.replicas == 1 || rule_of(trainer.optimizer.kind).whole_parameters || !sends_as_kept) return stages;
     for (const Zero stage : {Zero::state, Zero::gradients, Zero::weights}) {
       if (stage > trainer.zero && may_use(stage)) stages.push_back(stage);
     }
@@ -137,6 +141,7 @@ class Paper {
   const Options& options_;
   Workload& workload_;
   const World& world_;
+  MeshShape mesh_;
   DeviceKind device_;
 };
 
@@ -152,7 +157,7 @@ void Paper::require_room_for_weights(const Room& room) const {
   const std::size_t bytes = 2 * elements.value_or(0) * size_of(compute_dtype(compute.precision));
   const std::vector<Zero> stages = further_stages();
   const bool divide = options_.trainer.zero == Zero::weights || (!stages.empty() && stages.back() == Zero::weights);
-  const std::size_t part = bytes / (divide ? static_cast<std::size_t>(world_.size()) : 1);
+  const std::size_t part = bytes / (divide ? static_cast<std::size_t>(mesh_.replicas) : 1);
   if (part <= room.bytes) return;
   usage_error(
       "there is too little memory: {} parameters and their gradients alone would take {} of a rank, and {}. Use a "
@@ -242,7 +247,8 @@ std::string Paper::flags_that_help() const {
 /// Of a micro-step of one rank, at most.
 std::int64_t samples_for(const World& world, const Options& options, const Workload& workload) {
   const TrainerOptions& trainer = options.trainer;
-  const std::int64_t ranks = trainer.virtual_ranks > 0 ? trainer.virtual_ranks : world.size();
+  const std::int64_t ranks =
+      trainer.virtual_ranks > 0 ? trainer.virtual_ranks : mesh_of(world.size(), options.stages).replicas;
   return workload.data().train_count() / (ranks * trainer.grad_accum);
 }
 

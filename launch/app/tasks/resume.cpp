@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
 
@@ -11,17 +12,18 @@ namespace ddptrain {
 namespace {
 
 std::string text_of(const RunIdentity& run) {
-  return fmt::format("{} x --batch {} x --grad-accum {} = {} samples", counted(run.world_size, "rank"), run.batch,
-                     run.grad_accum, run.samples_per_step);
+  return fmt::format("{} x --batch {} x --grad-accum {} = {} samples",
+                     counted(run.replicas(), run.stages > 1 ? "replica" : "rank"), run.batch, run.grad_accum,
+                     run.samples_per_step);
 }
 
 /// What keeps the samples of a step on this number of ranks.
 std::string ways_to_keep(const RunIdentity& saved, const RunIdentity& run) {
-  if (saved.samples_per_step % run.world_size != 0) {
-    return fmt::format("{} ranks cannot share {} samples: start a number of ranks that divides them", run.world_size,
-                       saved.samples_per_step);
+  if (saved.samples_per_step % run.replicas() != 0) {
+    return fmt::format("{} cannot share {} samples: start a number that divides them",
+                       counted(run.replicas(), run.stages > 1 ? "replica" : "rank"), saved.samples_per_step);
   }
-  const std::int64_t of_rank = saved.samples_per_step / run.world_size;
+  const std::int64_t of_rank = saved.samples_per_step / run.replicas();
   if (of_rank % saved.batch == 0) {
     return fmt::format("--batch {} --grad-accum {} keeps the samples per step", saved.batch, of_rank / saved.batch);
   }
@@ -84,7 +86,9 @@ std::vector<std::string> changed_flags(const RunIdentity& saved, const CommandLi
 RunIdentity identity_of(const CommandLine& command_line, const World& world, const std::string& data,
                         const std::string& precision) {
   const Options& options = command_line.options;
-  const DistributedSampler sampler = make_sampler(options.trainer, command_line.workload->data(), world);
+  const MeshShape mesh = mesh_of(world.size(), options.stages);
+  const DistributedSampler sampler =
+      make_sampler(options.trainer, command_line.workload->data(), mesh.replica_of(world.rank()), mesh.replicas);
   RunIdentity run;
   run.model = options.model;
   run.sizes = command_line.workload->sizes();
@@ -96,6 +100,7 @@ RunIdentity identity_of(const CommandLine& command_line, const World& world, con
   run.samples_per_step = sampler.samples_per_step();
   run.steps_per_epoch = sampler.steps_per_epoch();
   run.world_size = world.size();
+  run.stages = mesh.stages;
   for (const Setting& setting : command_line.settings) run.flags["--" + setting.name] = setting.value;
   run.versions = {{"ddptrain", DDPTRAIN_VERSION},
                   {"mpi", mpi_version()},

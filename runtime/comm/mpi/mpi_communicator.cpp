@@ -78,6 +78,7 @@ class MpiCommunicator final : public Communicator {
     const Watch::Collective collective(*world.watch(), "duplication of ranks", 0);
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &comm_));
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &gather_comm_));
+    DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &exchange_comm_));
     DDP_MPI_CHECK(MPI_Op_create(add_bf16, 1, &bf16_sum_));
     largest_tag_ = largest_tag(comm_);
   }
@@ -88,7 +89,7 @@ class MpiCommunicator final : public Communicator {
     if (!outstanding_.empty()) {
       spdlog::warn("MPI communicator: destroyed with {} collectives outstanding", outstanding_.size());
     } else if (MPI_Comm_free(&comm_) != MPI_SUCCESS || MPI_Comm_free(&gather_comm_) != MPI_SUCCESS ||
-               MPI_Op_free(&bf16_sum_) != MPI_SUCCESS) {
+               MPI_Comm_free(&exchange_comm_) != MPI_SUCCESS || MPI_Op_free(&bf16_sum_) != MPI_SUCCESS) {
       spdlog::warn("MPI_Comm_free failed");
     }
   }
@@ -203,6 +204,32 @@ class MpiCommunicator final : public Communicator {
     });
   }
 
+  Ticket exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Stream stream) override {
+    std::vector<void*> sent_from, received_in;
+    for (const Message& message : sends) sent_from.push_back(sent(message.values, stream));
+    for (const Message& message : receives) received_in.push_back(received(message.values));
+    const auto start = [=, this](Outstanding& started) {
+      for (std::size_t i = 0; i < sends.size(); ++i) {
+        in_pieces(started, sends[i].values.bytes(), 1, [&](std::size_t at, int count, MPI_Request* request) {
+          DDP_MPI_CHECK(MPI_Isend(static_cast<char*>(sent_from[i]) + at, count, MPI_BYTE, sends[i].rank, 0,
+                                  exchange_comm_, request));
+        });
+      }
+      for (std::size_t i = 0; i < receives.size(); ++i) {
+        in_pieces(started, receives[i].values.bytes(), 1, [&](std::size_t at, int count, MPI_Request* request) {
+          DDP_MPI_CHECK(MPI_Irecv(static_cast<char*>(received_in[i]) + at, count, MPI_BYTE, receives[i].rank, 0,
+                                  exchange_comm_, request));
+        });
+      }
+    };
+    const auto arrived = [=, this, staged = staged_] {
+      for (std::size_t i = 0; staged && i < receives.size(); ++i) {
+        device_.copy(receives[i].values.data, received_in[i], receives[i].values.bytes(), stream);
+      }
+    };
+    return begin("exchange", stream, receives.empty() ? 0 : receives.front().values.bytes(), start, arrived);
+  }
+
   bool test(Ticket ticket) override {
     progress();
     if (ticket < completed_) return true;
@@ -300,18 +327,22 @@ class MpiCommunicator final : public Communicator {
         std::make_unique<HierarchicalCollective>(layout_, rank_, *sequence.comm, tag, work, started.memory);
   }
 
+  /// `to` is what MPI leaves in `recv`. `arrived`: brings it there on a CPU.
   Ticket begin(
       const char* name, const Tensor& to, void* recv, Stream stream, std::function<void(Outstanding&)> start,
       std::function<void()> arrived = [] {}) {
+    if (staged_) arrived = [this, to, recv, stream] { device_.copy(to.data, recv, to.bytes(), stream); };
+    return begin(name, stream, to.bytes(), std::move(start), std::move(arrived));
+  }
+
+  Ticket begin(const char* name, Stream stream, std::size_t bytes, std::function<void(Outstanding&)> start,
+               std::function<void()> arrived) {
     Outstanding next;
     next.name = name;
-    next.sequence = device_.watch().queued(name, to.bytes());
+    next.sequence = device_.watch().queued(name, bytes);
     next.start = std::move(start);
     next.arrived = std::move(arrived);
-    if (staged_) {
-      next.copied = device_.mark(stream);
-      next.arrived = [this, to, recv, stream] { device_.copy(to.data, recv, to.bytes(), stream); };
-    }
+    if (staged_) next.copied = device_.mark(stream);
     outstanding_.push_back(std::move(next));
     progress();
     return completed_ + outstanding_.size() - 1;
@@ -361,7 +392,8 @@ class MpiCommunicator final : public Communicator {
   bool rounds_between_hosts_;
   int largest_count_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  MPI_Comm gather_comm_ = MPI_COMM_NULL;  // lets ranks gather at different points of the sequence of sums
+  MPI_Comm gather_comm_ = MPI_COMM_NULL;    // lets ranks gather at different points of the sequence of sums
+  MPI_Comm exchange_comm_ = MPI_COMM_NULL;  // messages of hierarchical sums have the same ranks and tags
   MPI_Op bf16_sum_ = MPI_OP_NULL;
   int largest_tag_ = 0;
   Sequence sums_{&comm_};

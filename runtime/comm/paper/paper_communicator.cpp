@@ -21,6 +21,7 @@ class PaperCommunicator final : public Communicator {
   Ticket all_gather(const Tensor&, const Tensor&, Stream) override { refuse(); }
   Ticket all_to_all(const Tensor&, const Tensor&, Stream) override { refuse(); }
   Ticket broadcast(const Tensor&, const Tensor&, int, Stream) override { refuse(); }
+  Ticket exchange(const std::vector<Message>&, const std::vector<Message>&, Stream) override { refuse(); }
   bool test(Ticket) override { refuse(); }
   void wait(Ticket) override { refuse(); }
 

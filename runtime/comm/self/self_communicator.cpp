@@ -1,4 +1,5 @@
 #include "runtime/comm/communicator.h"
+#include "runtime/core/error.h"
 
 namespace ddptrain {
 
@@ -21,6 +22,10 @@ class SelfCommunicator final : public Communicator {
   Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override { return copy(from, to, stream); }
   Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) override { return copy(from, to, stream); }
   Ticket broadcast(const Tensor& from, const Tensor& to, int, Stream stream) override { return copy(from, to, stream); }
+  Ticket exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Stream) override {
+    DDP_CHECK(sends.empty() && receives.empty(), "one rank has no neighbours");
+    return next_++;
+  }
   bool test(Ticket) override { return true; }
   void wait(Ticket) override {}
 

@@ -236,10 +236,6 @@ std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device) {
   return std::make_unique<CudaDevice>(options, device);
 }
 
-void start_cuda() {
-  if (cudaFree(nullptr) != cudaSuccess) cudaGetLastError();
-}
-
 int cuda_device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;

@@ -11,8 +11,6 @@ std::unique_ptr<Device> make_cuda_device(DeviceOptions, int) {
       "machine that has the CUDA toolkit and build again.");
 }
 
-void start_cuda() {}
-
 int cuda_device_count() { return 0; }
 
 bool cuda_has_bf16() { return true; }

@@ -343,7 +343,7 @@ std::map<std::string, std::pair<Shape, std::vector<float>>> CheckpointReader::pa
 namespace {
 
 /// The first difference between what a checkpoint holds and what a run needs.
-void check_arrays(const Checkpoint& checkpoint, const std::vector<StateArray>& needed) {
+void check_arrays(const Checkpoint& checkpoint, const std::vector<StateArray>& needed, bool whole) {
   std::map<std::string, const ArrayInfo*> stored;
   for (const ArrayInfo& array : checkpoint.manifest.arrays) stored[array.name] = &array;
   const std::string path = checkpoint.path.string();
@@ -360,17 +360,18 @@ void check_arrays(const Checkpoint& checkpoint, const std::vector<StateArray>& n
     }
     stored.erase(found);
   }
-  if (stored.empty()) return;
+  if (stored.empty() || !whole) return;
   usage_error("{} has {}, which this run does not: it is of another model, optimizer or precision", path,
               stored.begin()->first);
 }
 
 }  // namespace
 
-void restore_arrays(const Checkpoint& checkpoint, const TrainingState& state, const World& world, Device& device) {
+void restore_arrays(const Checkpoint& checkpoint, const TrainingState& state, const World& world, Device& device,
+                    bool whole) {
   world.agree([&] {
     const std::vector<StateArray> arrays = state.arrays();
-    check_arrays(checkpoint, arrays);
+    check_arrays(checkpoint, arrays, whole);
     const CheckpointReader reader(checkpoint);
     for (const StateArray& array : arrays) {
       for (const StateArray::Piece& piece : array.pieces) {

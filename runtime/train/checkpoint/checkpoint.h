@@ -86,8 +86,10 @@ class CheckpointReader {
 };
 
 /// Copies the arrays of a checkpoint into `state`, whose buckets and number of ranks may be other ones. UsageError
-/// where arrays are missing, unknown, or of another shape or type. Collective; whoever owns the model tells it.
-void restore_arrays(const Checkpoint& checkpoint, const TrainingState& state, const World& world, Device& device);
+/// where arrays are missing, or of another shape or type; where the state is that of a whole model, also where some are
+/// unknown. Collective; whoever owns the model tells it.
+void restore_arrays(const Checkpoint& checkpoint, const TrainingState& state, const World& world, Device& device,
+                    bool whole = true);
 /// What rank `rank` of `ranks` had added up, in `count` sums, one of each of its virtual ranks; where the numbers do
 /// not go with those of the checkpoint, the first sum of rank 0 has what all had.
 std::vector<MetricSums> restored_sums(const RunProgress& progress, int rank, int ranks, std::size_t count = 1);

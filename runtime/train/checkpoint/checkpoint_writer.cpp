@@ -35,6 +35,13 @@ std::future<std::string> in_background(std::function<std::string()> work) {
   });
 }
 
+/// Those that a stage writes: all stages have the number of the step, and the first one writes it.
+std::vector<StateArray> arrays_of_stage(const TrainingState& state, int stage) {
+  std::vector<StateArray> arrays = state.arrays();
+  if (stage > 0) std::erase_if(arrays, [](const StateArray& array) { return array.name == "step"; });
+  return arrays;
+}
+
 std::string error_in(const json& result) { return result.value("error", ""); }
 
 }  // namespace
@@ -46,6 +53,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, RunIdentity run, c
       trainer_(trainer),
       world_(world),
       device_(device),
+      mesh_{run_.stages, run_.replicas()},
       file_name_(fmt::format("rank-{:05}.safetensors", world.rank())) {
   lay_out();
   total_bytes_ = world.sum(static_cast<double>(image_bytes_));
@@ -53,14 +61,20 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, RunIdentity run, c
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-void CheckpointWriter::lay_out() {
-  const std::vector<StateArray> all = trainer_.state().arrays();
-  for (const StateArray& array : all) {
-    arrays_.push_back({array.name, array.shape, name_of(array.dtype), array.placement});
+std::vector<std::string> CheckpointWriter::own_arrays() const {
+  std::vector<std::string> arrays;
+  if (mesh_.replica_of(world_.rank()) != 0) return arrays;
+  for (const StateArray& array : arrays_of_stage(trainer_.state(), mesh_.stage_of(world_.rank()))) {
+    arrays.push_back(to_json(ArrayInfo{array.name, array.shape, name_of(array.dtype), array.placement}));
   }
+  return arrays;
+}
+
+void CheckpointWriter::lay_out() {
   std::vector<NamedTensor> tensors;
   std::map<std::string, Tensor> values;
-  for (const StateArray& array : arrays_to_write(all, world_.rank(), world_.size())) {
+  for (const StateArray& array : arrays_to_write(arrays_of_stage(trainer_.state(), mesh_.stage_of(world_.rank())),
+                                                 mesh_.replica_of(world_.rank()), mesh_.replicas)) {
     for (const StateArray::Piece& piece : array.pieces) {
       const std::string name = piece_name(array, piece);
       const bool whole = name == array.name;
@@ -159,9 +173,13 @@ std::optional<WrittenCheckpoint> CheckpointWriter::advance() {
   json mine = json::parse(work_.get());
   mine["pause"] = current_.pause_seconds;
   mine["host"] = world_.hostname();
-  for (const MetricSums& sums : sums_) mine["sums"].push_back({sums.loss, sums.correct, sums.samples});
+  mine["arrays"] = own_arrays();
+  mine["sums"] = json::array();
+  if (mesh_.stage_of(world_.rank()) + 1 == mesh_.stages) {  // it has the loss
+    for (const MetricSums& sums : sums_) mine["sums"].push_back({sums.loss, sums.correct, sums.samples});
+  }
   const std::vector<std::string> results = world_.all_gather(mine.dump(-1, ' ', false, json::error_handler_t::replace));
-  Manifest manifest{run_, progress_, arrays_, {}, utc()};
+  Manifest manifest{run_, progress_, {}, {}, utc()};
   manifest.progress.rank_sums.clear();
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     const json result = json::parse(results[rank]);
@@ -170,6 +188,7 @@ std::optional<WrittenCheckpoint> CheckpointWriter::advance() {
     current_.pause_seconds = std::max(current_.pause_seconds, result.at("pause").get<double>());
     if (phase_ == Phase::publishing) continue;
     manifest.files.push_back({result.at("name"), result.at("bytes"), result.at("xxh3_128")});
+    for (const std::string array : result.at("arrays")) manifest.arrays.push_back(parse_array(array));
     for (const json& sums : result.at("sums")) {
       const double loss = sums[0].is_null() ? std::nan("") : sums[0].get<double>();  // JSON has no NaN
       manifest.progress.rank_sums.push_back({loss, sums[1], sums[2]});

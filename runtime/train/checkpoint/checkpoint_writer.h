@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/mesh.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/buffer.h"
 #include "runtime/device/device.h"
@@ -63,6 +64,8 @@ class CheckpointWriter {
   };
   enum class Phase : std::uint8_t { idle, writing, publishing };
 
+  /// The arrays of this stage, on one of its ranks.
+  std::vector<std::string> own_arrays() const;
   void lay_out();
   bool enough_space() const;
   std::string write_file() const;  ///< Its CheckpointFile, or an error, as JSON.
@@ -76,7 +79,7 @@ class CheckpointWriter {
   const World& world_;
   Device& device_;
   std::vector<Place> places_;
-  std::vector<ArrayInfo> arrays_;
+  MeshShape mesh_;
   std::string file_name_;
   Buffer image_;  ///< The file of this rank.
   std::size_t image_bytes_ = 0;

@@ -84,6 +84,8 @@ RunIdentity run_in(const nlohmann::json& json) {
   run.steps_per_epoch = count_in(json, "steps_per_epoch", 1);
   run.world_size = static_cast<int>(json.at("files").size());
   if (count_in(json, "world_size", 1) != run.world_size) usage_error("damaged: not one file of each rank");
+  run.stages = static_cast<int>(json.contains("stages") ? count_in(json, "stages", 1) : 1);
+  if (run.world_size % run.stages != 0) usage_error("damaged: {} ranks of {} stages", run.world_size, run.stages);
   json.at("configuration").get_to(run.flags);
   json.at("versions").get_to(run.versions);
   return run;
@@ -137,6 +139,19 @@ std::uint64_t Manifest::bytes() const {
   return sum;
 }
 
+namespace {
+
+Json json_of(const ArrayInfo& array) {
+  return {
+      {"name", array.name}, {"shape", array.shape}, {"dtype", array.dtype}, {"placement", name_of(array.placement)}};
+}
+
+}  // namespace
+
+std::string to_json(const ArrayInfo& array) { return json_of(array).dump(); }
+
+ArrayInfo parse_array(std::string_view json) { return array_in(nlohmann::json::parse(json)); }
+
 std::string to_json(const Manifest& manifest) {
   const RunIdentity& run = manifest.run;
   Json json = {{"format", kFormat},
@@ -148,6 +163,7 @@ std::string to_json(const Manifest& manifest) {
                {"precision", run.precision},
                {"seed", run.seed},
                {"world_size", run.world_size},
+               {"stages", run.stages},
                {"batch_per_rank", run.batch},
                {"grad_accum", run.grad_accum},
                {"samples_per_step", run.samples_per_step},
@@ -165,12 +181,7 @@ std::string to_json(const Manifest& manifest) {
   for (const CheckpointFile& file : manifest.files) {
     json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3_128", file.hash}});
   }
-  for (const ArrayInfo& array : manifest.arrays) {
-    json["arrays"].push_back({{"name", array.name},
-                              {"shape", array.shape},
-                              {"dtype", array.dtype},
-                              {"placement", name_of(array.placement)}});
-  }
+  for (const ArrayInfo& array : manifest.arrays) json["arrays"].push_back(json_of(array));
   return with_checksum(json.dump(1, ' ', false, Json::error_handler_t::replace));  // a path need not be UTF-8
 }
 
@@ -192,10 +203,10 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
     Manifest manifest{run_in(json), progress_in(json), {}, {}, json.at("written")};
     for (const auto& file : json.at("files")) manifest.files.push_back(file_in(file));
     for (const auto& array : json.at("arrays")) manifest.arrays.push_back(array_in(array));
-    const std::size_t sums = manifest.progress.rank_sums.size();  // of several virtual ranks of each rank, or one
-    if (sums == 0 || sums % manifest.files.size() != 0) {
-      usage_error("damaged: {} sums of {} ranks", sums, manifest.files.size());
-    }
+    const std::size_t sums = manifest.progress.rank_sums.size();  // of several virtual ranks of each replica, or one
+    const auto replicas = static_cast<std::size_t>(manifest.run.replicas());
+    if (sums == 0 || sums % replicas != 0)
+      usage_error("damaged: {} sums of {}", sums, counted(manifest.run.replicas(), "replica"));
     return manifest;
   } catch (const nlohmann::json::exception& error) {
     usage_error("{}: damaged: {:.200}", name, error.what());

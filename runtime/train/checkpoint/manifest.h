@@ -30,6 +30,8 @@ struct RunIdentity {
   std::int64_t samples_per_step = 0;
   std::int64_t steps_per_epoch = 1;
   int world_size = 1;
+  int stages = 1;  ///< Of a pipeline.
+  int replicas() const { return world_size / stages; }
   std::map<std::string, std::string> flags;     ///< All flags of the program, with their values.
   std::map<std::string, std::string> versions;  ///< Of the program and its libraries.
 };
@@ -39,7 +41,7 @@ struct RunProgress {
   std::int64_t step = 0;
   std::vector<EpochResult> epochs;    ///< Those that have been reported.
   MetricSums epoch_sums;              ///< Of all ranks: what has been logged of the epoch in progress.
-  std::vector<MetricSums> rank_sums;  ///< Of each rank, or each virtual rank: what has been added up since.
+  std::vector<MetricSums> rank_sums;  ///< Of each replica, or each virtual rank: what has been added up since.
 };
 
 struct CheckpointFile {
@@ -66,6 +68,8 @@ struct Manifest {
 };
 
 std::string to_json(const Manifest& manifest);
+std::string to_json(const ArrayInfo& array);
+ArrayInfo parse_array(std::string_view json);
 /// An indented JSON object with its checksum as the last field, in place of one that it has: of all bytes before it.
 std::string with_checksum(std::string_view json);
 /// UsageError, naming `name`, if `text` is not a manifest of this version, or a byte of it was changed. The texts of a

@@ -24,6 +24,7 @@ struct Description {
   std::string device;     ///< cpu or cuda
   std::string precision;  ///< As --precision names it.
   int world_size = 1;
+  int stages = 1;  ///< Of a pipeline.
   std::int64_t batch_per_rank = 0;
   std::int64_t grad_accum = 1;
   std::int64_t virtual_ranks = 0;  ///< 0: none.

@@ -2,8 +2,10 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "runtime/core/error.h"
 #include "runtime/train/run/replica_check.h"
@@ -40,6 +42,13 @@ std::string text_of(const FirstNonFinite& first, const ParameterArena& arena) {
   return fmt::format("step {}: {} is NaN or infinite", static_cast<std::uint64_t>(first.step) + 1, what);
 }
 
+/// What the highest rank has to say, if any has: that of the last stage, with which what others find begins.
+std::string first_text(const World& world, const std::string& mine) {
+  const std::vector<std::string> all = world.all_gather(mine);
+  const auto found = std::find_if(all.rbegin(), all.rend(), [](const std::string& text) { return !text.empty(); });
+  return found == all.rend() ? std::string() : *found;
+}
+
 constexpr const char* kAdvice = "A lower --lr, a longer --warmup or a --clip-norm may help";
 
 }  // namespace
@@ -51,9 +60,9 @@ void RunGuard::check_finite() {
   StepState* state = trainer_.state().step();
   StepState now;
   device_.copy_to_host(&now, state, sizeof(now));
-  const FirstNonFinite first = first_on_any_rank(world_, now.nonfinite);
-  if (!first.any()) return;
-  const std::string what = text_of(first, trainer_.arena());
+  const FirstNonFinite first = first_on_any_rank(trainer_.replicas(), now.nonfinite);
+  const std::string what = first_text(world_, first.any() ? text_of(first, trainer_.arena()) : "");
+  if (what.empty()) return;
   if (trainer_.on_nonfinite() == OnNonFinite::stop) {
     throw Error(fmt::format("{}. The run ends, and its parameters are not saved. {}; --on-nonfinite skip leaves out "
                             "such steps.",
@@ -77,7 +86,7 @@ void RunGuard::check_finite() {
 void RunGuard::check_replicas(std::int64_t step) {
   if (!trainer_.communicates()) return;
   device_.finish_unfinished();
-  const std::string difference = differing_replicas(trainer_.state(), world_, device_);
+  const std::string difference = first_text(world_, differing_replicas(trainer_.state(), trainer_.replicas(), device_));
   if (!difference.empty()) {
     throw Error(
         fmt::format("after step {} the replicas differ: {}. After step {} they were the same. The run ends, and "

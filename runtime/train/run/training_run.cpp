@@ -99,7 +99,7 @@ class TrainingRun {
     if (hooks_.signals != nullptr) hooks_.signals->restore();
     result_.train_seconds = meter_.seconds();
     result_.nonfinite_steps = guard_.left_out();
-    result_.parameter_hash = trainer_.state().parameter_hash();
+    result_.parameter_hash = trainer_.parameter_hash();
     if (trainer_.communicates()) {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
     }
@@ -149,11 +149,11 @@ class TrainingRun {
     if (step_ > begin) at_boundary(end);  // resumed: a checkpoint comes before what follows its step
     while (step_ < end) {
       run_window(next_boundary(end) - step_);
-      if (step_ == end) last_loss = mean_loss(trainer_.metrics().since_mark());
+      if (step_ == end) last_loss = mean_loss(trainer_.since_mark());
       if (is_every(options_.verify_every)) guard_.check_replicas(step_);
       at_boundary(end);
     }
-    const MetricSums train = std::exchange(epoch_sums_, {}) + trainer_.metrics().take_training();
+    const MetricSums train = std::exchange(epoch_sums_, {}) + trainer_.take_training();
     const MetricSums test = trainer_.evaluate(options_.eval_samples);
     result_.epochs.push_back({++epochs_done_, step_, mean_loss(train), accuracy(train), mean_loss(test), accuracy(test),
                               meter_.rate_since(first_window), last_loss});
@@ -169,7 +169,7 @@ class TrainingRun {
   bool is_every(std::int64_t steps) const { return steps > 0 && step_ % steps == 0; }
 
   void log_steps() {
-    const MetricSums sums = trainer_.metrics().take_training();
+    const MetricSums sums = trainer_.take_training();
     epoch_sums_ = epoch_sums_ + sums;
     StepResult result;
     result.epoch = epochs_done_ + 1;

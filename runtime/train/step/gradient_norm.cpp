@@ -6,26 +6,40 @@
 
 namespace ddptrain {
 
-GradientNorm::GradientNorm(const ParameterArena& arena, Device& device)
+GradientNorm::GradientNorm(const ParameterArena& arena, Device& device, Pipeline* pipeline)
     : arena_(arena),
       device_(device),
       ops_(device.get<OptimizerOps>()),
-      count_(arena.whole_chunks() ? static_cast<std::size_t>(arena.square_count()) : arena.plan().buckets.size()),
-      memory_(device.allocate((count_ + 1) * sizeof(float))) {}
+      pipeline_(pipeline),
+      count_(arena.whole_chunks() ? static_cast<std::size_t>(arena.square_count()) : arena.plan().buckets.size()) {
+  if (pipeline != nullptr) {
+    const StageShare share = share_of(pipeline->stages(), static_cast<std::int64_t>(count_));
+    first_ = static_cast<std::size_t>(share.before);
+    count_ = static_cast<std::size_t>(share.all);
+  }
+  memory_ = device.allocate((count_ + 1) * sizeof(float));
+}
 
 Tensor GradientNorm::squares() const { return memory_.view(DType::f32, {static_cast<std::int64_t>(count_)}); }
 
-/// This rank writes the sums of its own chunks; those of others are added to zeros.
+/// This rank writes the sums of its own chunks, and of its own stage; those of others are added to zeros.
 void GradientNorm::begin() {
-  if (arena_.whole_chunks()) device_.zero(squares().data, squares().bytes(), device_.compute_stream());
+  const bool has_others = pipeline_ != nullptr && pipeline_->stages().count() > 1;
+  if (arena_.whole_chunks() || has_others) device_.zero(squares().data, squares().bytes(), device_.compute_stream());
 }
 
 void GradientNorm::add(std::size_t bucket, Stream stream) {
+  float* const own = squares().as<float>() + first_;
   if (arena_.whole_chunks()) {
-    ops_.chunk_squares(arena_.update_slice(bucket), arena_.first_square(), squares().as<float>(), stream);
+    ops_.chunk_squares(arena_.update_slice(bucket), arena_.first_square(), own, stream);
   } else {
-    ops_.sum_of_squares(arena_.reduced_gradients(bucket), squares().as<float>() + bucket, stream);
+    ops_.sum_of_squares(arena_.reduced_gradients(bucket), own + bucket, stream);
   }
+}
+
+void GradientNorm::finish(WeightStore& weights) {
+  weights.sum_over_parts(squares());
+  if (pipeline_ != nullptr) pipeline_->sum_over_stages(squares());
 }
 
 double GradientNorm::value() const {

@@ -23,10 +23,10 @@ enum class OnNonFinite : std::uint8_t {
 class Optimizer {
  public:
   /// `clip_norm` 0: no clipping. `nonfinite` lies where the device computes, or is null: then gradients are not
-  /// checked. Error for lamb on a sharded arena, as it needs the norms of whole parameters. Arena and device outlive
-  /// this.
+  /// checked. `pipeline`: see GradientNorm. Error for lamb on a sharded arena, as it needs the norms of whole
+  /// parameters. Arena, device and pipeline outlive this.
   Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
-            NonFinite* nonfinite = nullptr, OnNonFinite on_nonfinite = OnNonFinite::stop);
+            NonFinite* nonfinite = nullptr, OnNonFinite on_nonfinite = OnNonFinite::stop, Pipeline* pipeline = nullptr);
 
   /// Whether a bucket is updated as soon as it is reduced.
   bool updates_at_once() const { return !clips_; }
@@ -55,6 +55,7 @@ class Optimizer {
   Device& device_;
   OptimizerOps& ops_;
   NonFinite* nonfinite_;
+  Pipeline* pipeline_;
   bool clips_;                        ///< All updates wait for the norm.
   std::optional<GradientNorm> norm_;  ///< Made when it is needed.
   StepRef step_;

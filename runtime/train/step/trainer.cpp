@@ -1,9 +1,11 @@
 #include "runtime/train/step/trainer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/hash.h"
 #include "runtime/core/process/nvtx.h"
 #include "runtime/device/tuned_choices.h"
 #include "runtime/train/run/replica_check.h"
@@ -16,22 +18,36 @@ TrainerOptions capturable(TrainerOptions options, const Communicator& communicat
   return options;
 }
 
+std::vector<std::unique_ptr<Model>> with_siblings(std::unique_ptr<Model> model, std::int64_t count) {
+  std::vector<std::unique_ptr<Model>> models;
+  models.push_back(std::move(model));
+  while (std::ssize(models) < count) models.push_back(models.front()->sibling());
+  return models;
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
-                 Device& device, Communicator& communicator)
+                 Device& device, Communicator& communicator, const Stages& stages)
     : options_(capturable(options, communicator)),
+      world_(world),
       device_(device),
       communicator_(communicator),
+      pipeline_(stages, device),
       test_count_(data.test_count()),
       ranks_(virtual_ranks(options, world.rank(), world.size())),
-      sampler_(make_sampler(options, data, world)),
-      model_(std::move(model)),
-      units_(model_->units()),
-      gradient_scale_(1.0f / static_cast<float>(sampler_.samples_per_step() * model_->predictions_per_sample())),
-      arena_(model_->parameters(), arena_options(options, units_), device, communicator),
-      state_(arena_, model_->buffers(), device, options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
-      optimizer_(options.optimizer, options.clip_norm, arena_, device, &state_.step()->nonfinite, options.on_nonfinite),
+      sampler_(make_sampler(options, data, world.rank(), world.size())),
+      passes_(passes()),
+      schedule_(schedule(stages.count(), stages.index(), std::ssize(passes_))),
+      models_(with_siblings(std::move(model), passes_in_flight(stages.count(), stages.index(), std::ssize(passes_)))),
+      units_(models_.front()->units()),
+      gradient_scale_(1.0f /
+                      static_cast<float>(sampler_.samples_per_step() * models_.front()->predictions_per_sample())),
+      arena_(models_.front()->parameters(), arena_options(options, units_), device, communicator),
+      state_(arena_, models_.front()->buffers(), device,
+             options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
+      optimizer_(options.optimizer, options.clip_norm, arena_, device, &state_.step()->nonfinite, options.on_nonfinite,
+                 &pipeline_),
       communication_(make_step_communication(options, arena_, optimizer_, device, communicator)),
       reducer_(arena_, *communication_.gradients, communicator, device, overlap(), update_bucket()),
       silent_reducer_(arena_, *communication_.no_gradients, communicator, device, OverlapMode::none, update_bucket()),
@@ -40,7 +56,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
                       StepGraphOptions{}.eager_steps)) {
   check_units(units_, arena_.specs().size());
   for (const Unit& unit : units_) unit_buckets_.push_back(buckets_of(arena_.plan(), unit));
-  model_->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
+  for (const auto& each : models_) each->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
   for (std::int64_t i = 0; i < ranks_.count; ++i) state_.put_away(i);
   arena_.initialise(options.seed, world.rank());
   if (world.size() == 1) return;
@@ -82,26 +98,52 @@ MicroBatch Trainer::micro_batch(const Pass& pass, std::uint32_t offset, float gr
 
 void Trainer::train_step(GradientReducer& reducer, WeightStore& weights, std::uint32_t offset) {
   weights.changed();
-  for (const Pass& pass : passes()) {
-    if (pass.micro == 0) take_up(pass.virtual_rank);
-    forward(micro_batch(pass, offset, gradient_scale_), weights);
-    if (pass.virtual_rank == 0 && pass.micro == 0) optimizer_.begin_step({state_.step(), offset}, weights);
-    reducer.begin(pass.number, pass.ends_step);
-    backward(pass, reducer, weights);
-    reducer.finish();
-    if (pass.ends_virtual_rank) put_away(pass);
+  for (const Action& action : schedule_) {
+    const Pass& pass = passes_[static_cast<std::size_t>(action.pass)];
+    switch (action.kind) {
+      case Action::Kind::exchange:
+        exchange(action.messages, offset);
+        break;
+      case Action::Kind::forward:
+        forward(pass, weights, offset);
+        break;
+      case Action::Kind::backward:
+        train_backward(pass, reducer, weights, offset);
+        break;
+    }
   }
   optimizer_.finish_step();
   metrics_.finish_step(&state_.step()->nonfinite);
 }
 
-void Trainer::forward(const MicroBatch& batch, WeightStore& weights) {
+void Trainer::forward(const Pass& pass, WeightStore& weights, std::uint32_t offset) {
+  if (pass.micro == 0) take_up(pass.virtual_rank);
+  forward(model_of(pass.number), micro_batch(pass, offset, gradient_scale_), weights);
+}
+
+void Trainer::train_backward(const Pass& pass, GradientReducer& reducer, WeightStore& weights, std::uint32_t offset) {
+  if (pass.number == 0) optimizer_.begin_step({state_.step(), offset}, weights);
+  reducer.begin(pass.number, pass.ends_step);
+  backward(pass, reducer, weights);
+  reducer.finish();
+  if (pass.ends_virtual_rank) put_away(pass);
+}
+
+/// A model knows how large a batch is once it works on it.
+void Trainer::exchange(const Exchange& messages, std::uint32_t offset) {
+  if (const auto pass = messages.activations_in) {
+    model_of(*pass).begin(micro_batch(passes_[static_cast<std::size_t>(*pass)], offset, gradient_scale_));
+  }
+  pipeline_.exchange(messages, [this](std::int64_t pass) -> Model& { return model_of(pass); });
+}
+
+void Trainer::forward(Model& model, const MicroBatch& batch, WeightStore& weights) {
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "forward");
-  model_->begin(batch);
+  model.begin(batch);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     wait_for_weights(units_[unit]);
     acquire(unit, weights);
-    model_->forward(unit);
+    model.forward(unit);
   }
 }
 
@@ -126,7 +168,7 @@ void Trainer::backward(const Pass& pass, GradientReducer& reducer, WeightStore& 
   for (std::size_t unit = units_.size(); unit-- > 0;) {
     claim_gradients(unit, reducer);
     weights.acquire(unit, unit > 0 ? std::optional(unit - 1) : std::nullopt);
-    model_->backward(unit, accumulate, ready);
+    model_of(pass.number).backward(unit, accumulate, ready);
   }
 }
 
@@ -141,7 +183,7 @@ void Trainer::claim_gradients(std::size_t unit, GradientReducer& reducer) {
 void Trainer::take_up(std::int64_t virtual_rank) {
   if (ranks_.count == 1) return;
   state_.take_up(virtual_rank);
-  if (!buffers_used_) model_->restored();
+  if (!buffers_used_) model().restored();
 }
 
 void Trainer::put_away(const Pass& pass) {
@@ -164,7 +206,20 @@ void Trainer::restored(std::vector<MetricSums> sums) {
   buffers_used_ = false;
   state_.take_up(0);
   communication_.weights->changed();
-  model_->restored();
+  model().restored();
+}
+
+std::string Trainer::parameter_hash() const {
+  const Stages& stages = pipeline_.stages();
+  Hash128 hash;
+  for (int stage = stages.count() - 1; stage >= 0; --stage) {
+    if (stage == stages.index()) state_.add_parameters(hash);
+    if (stages.count() == 1) break;
+    std::string so_far = hash.state();
+    stages.world->broadcast(so_far.data(), so_far.size(), stage);
+    hash.go_on_from(so_far);
+  }
+  return hash.hex();
 }
 
 double Trainer::gradient_norm() {
@@ -188,16 +243,27 @@ MetricSums Trainer::evaluate(std::int64_t most) {
     state_.put_away(i);
   }
   take_up(0);
-  return metrics_.take_evaluation();
+  return from_last_stage(metrics_.take_evaluation());
+}
+
+MetricSums Trainer::from_last_stage(MetricSums sums) const {
+  const Stages& stages = pipeline_.stages();
+  if (stages.count() > 1) stages.world->broadcast(&sums, sizeof(sums), stages.count() - 1);
+  return sums;
 }
 
 void Trainer::evaluate(const EvaluationShard& shard, std::size_t batches, MetricSums* sums) {
   const std::vector<Slice> slices = evaluation_slices(state_.step(), test_count_, shard, options_.batch);
   const auto mine = static_cast<std::uint32_t>(slices.size());
-  std::uint32_t done = 0;
-  for (const Slice& slice : slices) {
-    if (device_.kind() == DeviceKind::cpu) device_.watch().set_part(done++, mine);
-    forward({slice, sums, false}, *communication_.weights);
+  const Stages& stages = pipeline_.stages();
+  const auto the_model = [this](std::int64_t) -> Model& { return model(); };
+  for (std::uint32_t done = 0; done < mine; ++done) {
+    if (device_.kind() == DeviceKind::cpu) device_.watch().set_part(done, mine);
+    const MicroBatch batch{slices[done], sums, false};
+    model().begin(batch);
+    if (stages.index() > 0) pipeline_.exchange({.activations_in = done}, the_model);
+    forward(model(), batch, *communication_.weights);
+    if (!stages.is_last()) pipeline_.exchange({.activations_out = done}, the_model);
   }
   for (std::size_t i = slices.size(); i < batches; ++i) {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) acquire(unit, *communication_.weights);
@@ -271,7 +337,7 @@ StepGraph Trainer::make_communication_steps() {
                                                          reducer_.mode(), follow);
   const auto step = [this, &weights, updates, reducer](std::uint32_t offset) {
     optimizer_.begin_step({state_.step(), offset}, weights);
-    for (const Pass& pass : passes()) communicate(pass, *reducer, weights);
+    for (const Pass& pass : passes_) communicate(pass, *reducer, weights);
     if (updates) return optimizer_.finish_step();
     weights.finish();
   };
@@ -280,9 +346,9 @@ StepGraph Trainer::make_communication_steps() {
 
 StepGraph Trainer::make_pass_steps(bool backward) {
   const auto step = [this, backward](std::uint32_t offset) {
-    for (const Pass& pass : passes()) {
-      forward(micro_batch(pass, offset, backward ? gradient_scale_ : 0.0f), *communication_.no_weights);
-      if (backward) run_backward(*model_, pass.micro > 0, [](std::size_t) {});
+    for (const Pass& pass : passes_) {
+      forward(model(), micro_batch(pass, offset, backward ? gradient_scale_ : 0.0f), *communication_.no_weights);
+      if (backward) run_backward(model(), pass.micro > 0, [](std::size_t) {});
     }
   };
   return steps(step, 0);

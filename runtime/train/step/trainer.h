@@ -14,6 +14,8 @@
 #include "runtime/train/step/gradient_reducer.h"
 #include "runtime/train/step/metric_buffers.h"
 #include "runtime/train/step/optimizer.h"
+#include "runtime/train/step/pipeline.h"
+#include "runtime/train/step/schedule.h"
 #include "runtime/train/step/step_communication.h"
 #include "runtime/train/step/step_graph.h"
 #include "runtime/train/step/store/parameter_arena.h"
@@ -38,21 +40,27 @@ class TracedSteps {
   std::unique_ptr<Graph> graph_;
 };
 
-/// One replica of a model and what trains it on this rank's share of the data.
+/// One replica of a model, or a stage of one, and what trains it on this rank's share of the data.
 class Trainer {
  public:
-  /// `data`: what `model` was bound to. Collective. All start with rank 0's parameters; Error if replicas differ
-  /// nevertheless. World, device and communicator outlive the trainer.
+  /// `data`: what `model` was bound to. `world` and `communicator`: the ranks with replicas of this model. `stages`:
+  /// those with the other stages of this replica; then the model has siblings. Collective. All start with rank 0's
+  /// parameters; Error if replicas differ nevertheless. What is referred to outlives the trainer.
   Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
-          Device& device, Communicator& communicator);
+          Device& device, Communicator& communicator, const Stages& stages = {});
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
   const DistributedSampler& sampler() const { return sampler_; }
   const ParameterArena& arena() const { return arena_; }
   const TrainingState& state() const { return state_; }
-  const Model& model() const { return *model_; }
-  Model& model() { return *model_; }
+  const Model& model() const { return *models_.front(); }
+  Model& model() { return *models_.front(); }
+  const World& replicas() const { return world_; }
+  /// Of the whole model: see TrainingState. Collective; waits.
+  std::string parameter_hash() const;
+  /// Host time spent waiting for other stages, in all: on GPUs nothing.
+  double seconds_waited_for_stages() const { return pipeline_.seconds_waited(); }
   MetricBuffers& metrics() { return metrics_; }
   const MetricBuffers& metrics() const { return metrics_; }
   const GradientPath& gradient_path() const { return communication_.path; }
@@ -74,6 +82,9 @@ class Trainer {
   /// Every test sample exactly once, over all ranks together; the first `most` of them if that is not 0. Collective;
   /// waits.
   MetricSums evaluate(std::int64_t most = 0);
+  /// The training sums since the last call; see MetricBuffers. Collective; wait.
+  MetricSums take_training() { return from_last_stage(metrics_.take_training()); }
+  MetricSums since_mark() { return from_last_stage(metrics_.since_mark()); }
   /// Of the whole gradient of the last step, before clipping; NaN or infinite if the gradient is. Collective; waits.
   double gradient_norm();
   /// See GradientReducer.
@@ -109,8 +120,13 @@ class Trainer {
   std::vector<Pass> passes() const;
   /// `gradient_scale`: see MicroBatch.
   MicroBatch micro_batch(const Pass& pass, std::uint32_t offset, float gradient_scale);
+  Model& model_of(std::int64_t pass) { return *models_[static_cast<std::size_t>(pass) % models_.size()]; }
+  MetricSums from_last_stage(MetricSums sums) const;
   void train_step(GradientReducer& reducer, WeightStore& weights, std::uint32_t offset);
-  void forward(const MicroBatch& batch, WeightStore& weights);
+  void forward(const Pass& pass, WeightStore& weights, std::uint32_t offset);
+  void train_backward(const Pass& pass, GradientReducer& reducer, WeightStore& weights, std::uint32_t offset);
+  void exchange(const Exchange& messages, std::uint32_t offset);
+  void forward(Model& model, const MicroBatch& batch, WeightStore& weights);
   void wait_for_weights(const Unit& unit);
   void backward(const Pass& pass, GradientReducer& reducer, WeightStore& weights);
   void claim_gradients(std::size_t unit, GradientReducer& reducer);
@@ -125,13 +141,17 @@ class Trainer {
   StepGraph steps(StepGraph::Step step, std::uint32_t eager_steps);
 
   TrainerOptions options_;
+  const World& world_;
   Device& device_;
   Communicator& communicator_;
+  Pipeline pipeline_;
   std::int64_t test_count_;
   VirtualRanks ranks_;
   DistributedSampler sampler_;
-  std::unique_ptr<Model> model_;
-  std::vector<Unit> units_;  ///< Of the model.
+  std::vector<Pass> passes_;                    ///< Of a step.
+  std::vector<Action> schedule_;                ///< Of a step.
+  std::vector<std::unique_ptr<Model>> models_;  ///< Siblings: passes in flight take them in turn.
+  std::vector<Unit> units_;                     ///< Of a model.
   std::vector<std::vector<std::size_t>> unit_buckets_;
   float gradient_scale_;
   ParameterArena arena_;

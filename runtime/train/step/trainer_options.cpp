@@ -43,8 +43,8 @@ VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_si
   return {all, rank, count, world_size};
 }
 
-DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world) {
-  const VirtualRanks ranks = virtual_ranks(options, world.rank(), world.size());
+DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, int rank, int world_size) {
+  const VirtualRanks ranks = virtual_ranks(options, rank, world_size);
   return {data.train_count(),          options.batch, options.grad_accum, static_cast<int>(ranks.first),
           static_cast<int>(ranks.all), options.seed};
 }

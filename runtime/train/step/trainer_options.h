@@ -40,6 +40,6 @@ VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_si
 ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit>& units);
 
 /// Deals the training samples to ranks as `options` says. UsageError as the sampler's.
-DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, const World& world);
+DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, int rank, int world_size);
 
 }  // namespace ddptrain

@@ -88,12 +88,16 @@ void TrainingState::visit_parameters(const std::function<void(const ParameterSpe
 
 std::string TrainingState::parameter_hash() const {
   Hash128 hash;
+  add_parameters(hash);
+  return hash.hex();
+}
+
+void TrainingState::add_parameters(Hash128& hash) const {
   visit_parameters([&](const ParameterSpec& spec, const float* values) {
     hash.add(spec.name);
     for (const std::int64_t size : spec.shape) hash.add(size);
     hash.add(values, static_cast<std::size_t>(spec.size()) * sizeof(float));
   });
-  return hash.hex();
 }
 
 }  // namespace ddptrain

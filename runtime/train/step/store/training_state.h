@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/hash.h"
 #include "runtime/device/device.h"
 #include "runtime/train/model.h"
 #include "runtime/train/step/store/parameter_arena.h"
@@ -39,6 +40,7 @@ class TrainingState {
   /// Hash of names, shapes and f32 master values, 32 hexadecimal digits; the same for any bucket size. Waits.
   /// Collective where the arena is sharded.
   std::string parameter_hash() const;
+  void add_parameters(Hash128& hash) const;  ///< The same, for a hash of more than these.
 
  private:
   const ParameterArena& arena_;

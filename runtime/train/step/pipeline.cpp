@@ -1,0 +1,60 @@
+#include "runtime/train/step/pipeline.h"
+
+#include <string>
+
+#include "runtime/core/process/nvtx.h"
+#include "runtime/train/step/clocked.h"
+
+namespace ddptrain {
+namespace {
+
+void add(std::vector<Message>& messages, const std::vector<Tensor>& tensors, int rank) {
+  for (const Tensor& tensor : tensors) {
+    if (tensor) messages.push_back({tensor, rank});
+  }
+}
+
+void add_activations(std::vector<Message>& messages, const StageBoundary& boundary, std::int64_t pass, int rank) {
+  if (pass == 0) add(messages, {boundary.tied_weight}, rank);
+  add(messages, boundary.activations, rank);
+}
+
+void add_gradients(std::vector<Message>& messages, const StageBoundary& boundary, int rank) {
+  add(messages, boundary.gradients, rank);
+  add(messages, {boundary.tied_gradient}, rank);
+}
+
+}  // namespace
+
+StageShare share_of(const Stages& stages, std::int64_t mine) {
+  if (stages.count() == 1) return {0, mine};
+  StageShare share;
+  const std::vector<std::string> counts = stages.world->all_gather(std::to_string(mine));
+  for (int stage = 0; stage < stages.count(); ++stage) {
+    const std::int64_t count = std::stoll(counts[static_cast<std::size_t>(stage)]);
+    share.all += count;
+    if (stage > stages.index()) share.before += count;
+  }
+  return share;
+}
+
+void Pipeline::exchange(const Exchange& messages, const ModelOf& model_of) {
+  const int before = stages_.index() - 1, behind = stages_.index() + 1;
+  std::vector<Message> sends, receives;
+  if (const auto pass = messages.activations_out) add_activations(sends, model_of(*pass).behind(), *pass, behind);
+  if (const auto pass = messages.gradients_out) add_gradients(sends, model_of(*pass).before(), before);
+  if (const auto pass = messages.activations_in) add_activations(receives, model_of(*pass).before(), *pass, before);
+  if (const auto pass = messages.gradients_in) add_gradients(receives, model_of(*pass).behind(), behind);
+  const NvtxRange range("exchange");
+  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "exchange with stages");
+  const Clocked clocked(seconds_waited_);
+  stages_.communicator->wait(stages_.communicator->exchange(sends, receives, device_.compute_stream()));
+}
+
+void Pipeline::sum_over_stages(const Tensor& squares) {
+  if (stages_.count() == 1) return;
+  const Clocked clocked(seconds_waited_);
+  stages_.communicator->wait(stages_.communicator->all_reduce_sum(squares, device_.compute_stream()));
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/world.h"
+#include "runtime/device/device.h"
+#include "runtime/train/model.h"
+#include "runtime/train/step/schedule.h"
+
+namespace ddptrain {
+
+/// The ranks that train one replica, each a stage of it. Without a world there is one stage.
+struct Stages {
+  const World* world = nullptr;          ///< Rank s is stage s.
+  Communicator* communicator = nullptr;  ///< Of the same ranks.
+
+  int count() const { return world == nullptr ? 1 : world->size(); }
+  int index() const { return world == nullptr ? 0 : world->rank(); }
+  bool is_last() const { return index() + 1 == count(); }
+};
+
+/// Of counts that stages have, in the order in which the backward pass completes them: the last stage's are first.
+struct StageShare {
+  std::int64_t before = 0;  ///< Of the stages behind this one.
+  std::int64_t all = 0;
+};
+StageShare share_of(const Stages& stages, std::int64_t mine);  ///< Collective.
+
+/// Hands activations and gradients on between this rank's stage and its neighbours.
+class Pipeline {
+ public:
+  using ModelOf = std::function<Model&(std::int64_t pass)>;
+
+  /// What `stages` names and the device outlive this.
+  Pipeline(const Stages& stages, Device& device) : stages_(stages), device_(device) {}
+
+  const Stages& stages() const { return stages_; }
+  /// In the order of the compute stream. The weight that units of several stages read goes along with pass 0. The host
+  /// waits for communicators that need it.
+  void exchange(const Exchange& messages, const ModelOf& model_of);
+  /// squares += those of the other stages, in the order of the compute stream.
+  void sum_over_stages(const Tensor& squares);
+  double seconds_waited() const { return seconds_waited_; }  ///< Of the host, in all.
+
+ private:
+  Stages stages_;
+  Device& device_;
+  double seconds_waited_ = 0.0;
+};
+
+}  // namespace ddptrain

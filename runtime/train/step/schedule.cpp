@@ -1,0 +1,63 @@
+#include "runtime/train/step/schedule.h"
+
+#include <algorithm>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+/// Puts an exchange between the passes of a stage wherever it has something to send or to receive.
+class Stage {
+ public:
+  Stage(std::int64_t stages, std::int64_t stage) : first_(stage == 0), last_(stage + 1 == stages) {}
+
+  void forward(std::int64_t pass) {
+    if (!first_) next_.activations_in = pass;
+    run(Action::Kind::forward, pass);
+    if (!last_) next_.activations_out = pass;
+  }
+  void backward(std::int64_t pass) {
+    if (!last_) next_.gradients_in = pass;
+    run(Action::Kind::backward, pass);
+    if (!first_) next_.gradients_out = pass;
+  }
+  std::vector<Action> finish() {
+    exchange();
+    return std::move(actions_);
+  }
+
+ private:
+  void run(Action::Kind kind, std::int64_t pass) {
+    exchange();
+    actions_.push_back({kind, pass});
+  }
+  void exchange() {
+    if (next_ != Exchange{}) actions_.push_back({Action::Kind::exchange, 0, next_});
+    next_ = {};
+  }
+
+  bool first_, last_;
+  Exchange next_;
+  std::vector<Action> actions_;
+};
+
+}  // namespace
+
+std::int64_t passes_in_flight(std::int64_t stages, std::int64_t stage, std::int64_t passes) {
+  return std::min(stages - stage, passes);
+}
+
+std::vector<Action> schedule(std::int64_t stages, std::int64_t stage, std::int64_t passes) {
+  DDP_CHECK(stage >= 0 && stage < stages && passes > 0, "stage {} of {}, {} passes", stage, stages, passes);
+  const std::int64_t ahead = passes_in_flight(stages, stage, passes) - 1;
+  Stage plan(stages, stage);
+  for (std::int64_t pass = 0; pass < ahead; ++pass) plan.forward(pass);
+  for (std::int64_t pass = 0; pass < passes; ++pass) {
+    if (pass + ahead < passes) plan.forward(pass + ahead);
+    plan.backward(pass);
+  }
+  return plan.finish();
+}
+
+}  // namespace ddptrain
