@@ -52,8 +52,6 @@ class Calibration:
     inter_fit: NetworkFit | None
     interference: float | None  # see Case
     fused_sum_us: dict[int, float]  # by ranks, see Case; empty where a run of several ranks that overlaps did without
-    runs: int
-    all_reduces: int
 
     def network_of(self, case: Case) -> Case:
         """The case with what was measured of communication."""
@@ -125,8 +123,6 @@ def calibrate(records: Iterable[Record]) -> Calibration:
         inter_fit=fit_network([p for p in points if p.nodes > 1], "net"),
         interference=statistics.median(interference) if interference else None,
         fused_sum_us=_fused_sums(runs),
-        runs=len(runs),
-        all_reduces=len(points),
     )
 
 

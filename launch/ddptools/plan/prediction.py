@@ -87,7 +87,6 @@ class Prediction:
     samples_per_second: float  # of the whole job
     efficiency: float
     bound: str  # communication where it takes longer than compute, else compute
-    buckets: int
     algorithm: str  # of a full bucket; "measured" where a fit stood in
     protocol: str
     bytes_per_gpu: float  # sent by each: 2 (W-1)/W of the gradients
@@ -121,7 +120,6 @@ def predict(case: Case) -> Prediction:
         samples_per_second=case.batch * case.grad_accum * case.gpus / (compute + exposed),
         efficiency=alone_seconds / (compute + exposed),
         bound="communication" if communication_seconds > compute else "compute",
-        buckets=sum(group.count for group in buckets),
         algorithm=sums[0].algorithm,
         protocol=sums[0].protocol,
         bytes_per_gpu=2.0 * (case.gpus - 1) / case.gpus * case.work.gradient_bytes,
