@@ -62,7 +62,7 @@ Options parse_command_line(int argc, const char* const* argv) {
       ->type_name("LOG");
   app.add_option("--json", options.json, "Write everything as JSON; -: to standard output, without tables")
       ->type_name("FILE|-");
-  app.add_option("--svg", options.svg, "Draw hosts, rings and trees as SVG (needs matplotlib)")->type_name("FILE");
+  app.add_option("--svg", options.svg, "Draw rings and trees as SVG (needs matplotlib)")->type_name("FILE");
   app.add_option("--png", options.png, "Draw the same as PNG")->type_name("FILE");
   bool version = false;
   app.add_flag("--version", version, "Print the version");

@@ -228,8 +228,7 @@ class KeysTest(unittest.TestCase):
 
     def test_results_csv(self) -> None:
         text = (REFERENCE / "results.md").read_text(encoding="utf-8")
-        of_gpus = [f"gpu_{name}" for name in (*csv_table.WORST, "throttled")]
-        for column in (*csv_table.RECORD_COLUMNS, *of_gpus, *(f"nccl_{name}" for name in csv_table.NCCL_COLUMNS)):
+        for column in (*csv_table.RECORD_COLUMNS, *(f"nccl_{name}" for name in csv_table.NCCL_COLUMNS)):
             self.assertIn(f"`{column}`", text)
 
 

@@ -22,67 +22,12 @@ from ddptools.pictures import topology  # noqa: E402
 matplotlib.rcParams["svg.fonttype"] = "none"
 
 
-def gpu(index: int, path: list[str], numa_node: int | None, **more: Any) -> dict[str, Any]:
-    return {"index": index, "name": "NVIDIA H200", "pci": path[-1], "pci_path": path, "numa_node": numa_node,
-            "pcie": {"generation": 5, "width": 16, "gb_per_s": 63.0}, "nvlinks": 0, "nvlinks_to_switch": 0,
-            "nvlink_gb_per_s": None} | more
-
-
-def nic(name: str, path: list[str], numa_node: int | None) -> dict[str, Any]:
-    return {"name": name, "pci": path[-1], "pci_path": path, "numa_node": numa_node, "kind": "infiniband",
-            "pcie": {"generation": 4, "width": 8, "gb_per_s": 15.5}, "speed_gbit": 400.0}
-
-
-def host(gpus: list[dict[str, Any]], nics: list[dict[str, Any]], label: str) -> dict[str, Any]:
-    count = len(gpus) + len(nics)
-    links = [["X" if i == j else label for j in range(count)] for i in range(count)]
-    return {"hostname": "node7", "gpus": gpus, "nics": nics, "links": links,
-            "numa_nodes": [{"index": 0, "socket": 0, "cpus": "0-31"}, {"index": 1, "socket": 1, "cpus": "32-63"}]}
-
-
 def svg_of(draw: Any, value: Any) -> str:
     figure = Figure()
     draw(figure.subplots(), value)
     text = StringIO()
     figure.savefig(text, format="svg")
     return text.getvalue()
-
-
-SWITCH = ["pci0000:15", "0000:15:01.0", "0000:16:00.0"]
-
-
-class MachineTest(unittest.TestCase):
-    def test_switch_numa_nodes_and_rates(self) -> None:
-        machine = host([gpu(0, SWITCH + ["0000:17:00.0", "0000:18:00.0"], 0), gpu(1, ["pci0000:80", "0000:81:00.0"], 1)],
-                       [nic("mlx5_0", SWITCH + ["0000:17:01.0", "0000:19:00.0"], 0)], "PIX")
-        text = svg_of(topology.draw_machine, machine)
-        for label in ("node7", "GPU0", "GPU1", "H200", "mlx5_0", "400 Gbit/s", "socket 1, NUMA node 1",
-                      "CPUs 32-63", "PCIe 5.0 x16", "63 GB/s", "PCIe 4.0 x8", "15.5 GB/s"):
-            self.assertIn(label, text)
-        self.assertEqual(text.count(">PCIe switch<"), 1)
-        self.assertEqual(text.count("NVIDIA H200"), 1)  # in the title: boxes are too small for it
-        self.assertIn("GPU0-1 NVIDIA H200", text)
-        self.assertNotIn("NVSwitch", text)
-
-    def test_nvswitch_and_direct_nvlinks(self) -> None:
-        switched = {"nvlinks": 18, "nvlinks_to_switch": 18, "nvlink_gb_per_s": 25.0}
-        paths = [["pci0000:1", f"0000:0{i}:00.0"] for i in range(2)]
-        text = svg_of(topology.draw_machine, host([gpu(i, paths[i], 0, **switched) for i in range(2)], [], "NV18"))
-        self.assertIn("NVSwitch", text)
-        self.assertEqual(text.count("18 NVLinks"), 2)
-        self.assertIn("450 GB/s", text)
-        text = svg_of(topology.draw_machine, host([gpu(i, paths[i], 0, nvlinks=2) for i in range(2)], [], "NV2"))
-        self.assertNotIn("NVSwitch", text)
-        self.assertEqual(text.count(">NV2<"), 1)
-
-    def test_hidden_paths_make_no_switch(self) -> None:
-        gpus = [gpu(i, SWITCH + [f"0000:1{i}:00.0"], None, pcie=None) for i in range(2)]
-        text = svg_of(topology.draw_machine, host(gpus, [], "unknown"))
-        self.assertIn("PCIe and NUMA node hidden", text)
-        self.assertNotIn("PCIe switch", text)
-
-    def test_no_gpus(self) -> None:
-        self.assertIn("node7: no GPUs", svg_of(topology.draw_machine, host([], [], "")))
 
 
 class RingAndTreeTest(unittest.TestCase):
@@ -107,14 +52,6 @@ class RingAndTreeTest(unittest.TestCase):
             draw(axes, value)
             self.assertGreater(min(text.get_fontsize() for text in axes.texts), 6)
         self.assertEqual(topology.panels_height([[0, 1, 2, 3]], 11), 3)
-
-    def test_ranks_whose_lines_are_missing(self) -> None:
-        text = svg_of(topology.draw_trees, [[{"rank": 1, "parent": 0, "children": [2]}]])
-        for label in (">0<", ">1<", ">2<", "a dashed circle: its line is missing"):
-            self.assertIn(label, text)
-        self.assertEqual(text.count("stroke-dasharray"), 2)
-        whole = [{"rank": 0, "parent": None, "children": [1]}, {"rank": 1, "parent": 0, "children": []}]
-        self.assertNotIn("dash", svg_of(topology.draw_trees, [whole]))
 
     def test_nodes_are_boxes_and_network_links_are_unlike_nvlink(self) -> None:
         transports = [{"from": a, "to": b, "channel": 0, "via": via} for a, b, via in
@@ -160,9 +97,6 @@ class RingAndTreeTest(unittest.TestCase):
         parts = [{"rank": 2, "parent": 0, "children": [33]}, {"rank": 5, "parent": None, "children": []}]
         for tree, label in ((circle, ">1<"), (parts, ">33<"), ([{"rank": 0, "parent": 0, "children": [0]}], ">0<")):
             self.assertIn(label, svg_of(topology.draw_trees, [tree]))
-
-    def test_channel_lists(self) -> None:
-        self.assertEqual(topology.channel_list([0, 1, 2, 7, 9, 10]), "0-2, 7, 9-10")
 
 
 if __name__ == "__main__":

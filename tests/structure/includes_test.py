@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "sweep": ["common", "results"],
     "plan": ["common", "results"],
     "supervise": ["common"],
-    "nccl": [],
+    "nccl": ["common"],
 }
 MOST_FILES = 25  # in a folder of Python
 

@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import itertools
 import math
 import pathlib
 import shutil
@@ -63,24 +62,14 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} ({self.prog} --help lists the flags)")
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]
-        known = self._option_string_actions
-        typed = [word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", self._own(args))]
-        unknown = []
-        for flag in (flag for flag in typed if flag.startswith("--") and flag not in known):
-            near = difflib.get_close_matches(flag[2:], [name[2:] for name in known if name.startswith("--")], 1)
-            unknown.append(f"unknown flag {flag}" + (f", did you mean --{near[0]}?" if near else ""))
-        if unknown:
-            self.error("; ".join(unknown))
-        return super().parse_args(args, namespace)
+        found, others = self.parse_known_args(args, namespace)
+        if flags := [word.partition("=")[0] for word in others if word.startswith("--")]:
+            self.error("; ".join(map(self._unknown, flags)))
+        if others:
+            self.error(f"unrecognized arguments: {' '.join(others)}")
+        return found
 
-    def _own(self, args: Sequence[str]) -> list[str]:
-        """Without the command that follows, whose flags are its own."""
-        if not any(action.nargs == argparse.REMAINDER for action in self._actions):
-            return list(args)
-        own: list[str] = []
-        for word in args:
-            takes_value = bool(own) and (action := self._option_string_actions.get(own[-1])) and action.nargs != 0
-            if not word.startswith("-") and not takes_value:
-                break
-            own.append(word)
-        return own
+    def _unknown(self, flag: str) -> str:
+        known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
+        near = difflib.get_close_matches(flag[2:], known, 1)
+        return f"unknown flag {flag}" + (f", did you mean --{near[0]}?" if near else "")

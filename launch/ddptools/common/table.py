@@ -2,6 +2,7 @@
 
 import dataclasses
 import statistics
+from collections.abc import Callable
 
 from ddptools.common.text import number
 
@@ -15,14 +16,16 @@ class Table:
     winners: list[int] = dataclasses.field(default_factory=list)  # rows that stand out
 
 
+def text_table(rows: list[list[str]], indent: int = 0, align: Callable[[str, int], str] = str.ljust) -> str:
+    """The first column to the left, the others as `align` has it."""
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
+    lines = ([row[0].ljust(widths[0]), *map(align, row[1:], widths[1:])] for row in rows)
+    return "".join(f"{' ' * indent}{'  '.join(line).rstrip(' ')}\n" for line in lines)
+
+
 def to_text(table: Table) -> str:
-    """For a terminal: the first column to the left, the others to the right."""
-    lines = [table.header, *table.rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(table.header))]
-    text = f"{table.caption}\n"
-    for line in lines:
-        cells = [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]
-        text += f"  {'  '.join(cells)}\n"
+    """For a terminal."""
+    text = f"{table.caption}\n{text_table([table.header, *table.rows], 2, str.rjust)}"
     return f"{text}{table.footnote}\n" if table.footnote else text
 
 

@@ -1,5 +1,9 @@
 """Numbers, times and settings in words."""
 
+from collections.abc import Sequence
+
+from ddptools.common.values import grouped
+
 
 def number(value: float) -> str:
     """Four digits: 15.24 M, 349,600, 325.7; below 100, three."""
@@ -49,3 +53,9 @@ def size_text(size_bytes: float) -> str:
         if size_bytes >= factor:
             return f"{size_bytes / factor:.4g} {unit}"
     return f"{size_bytes:.4g} B"
+
+
+def ranges_text(numbers: Sequence[int]) -> str:
+    """0-3, 7 of [0, 1, 2, 3, 7]."""
+    parts = grouped((number - place, number) for place, number in enumerate(numbers)).values()
+    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)

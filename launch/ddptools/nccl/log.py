@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ddptools.common.values import grouped
+
 MOST_RANKS = 1_000_000
 MOST_CHANNELS = 1024
 MOST_EXAMPLES = 3
 MOST_ADAPTERS = 256
-MOST_COLLECTIVES = 32
 MOST_VALUES = 8  # of a variable, on different ranks
-MOST_RANKS_TO_JOIN = 4096  # that are worth the search by transports
 
 UNNAMED_COLLECTIVE = "Collective"  # versions 2.20 to 2.22 do not say which
 VALUE_SEPARATOR = " | "
@@ -29,7 +29,7 @@ Match = re.Match[str]
 
 @dataclasses.dataclass(order=True)
 class Transport:
-    """One direction between two ranks on one channel. For CollNet one end is the network: -1."""
+    """One direction between two ranks on one channel."""
 
     source: int
     target: int
@@ -63,11 +63,8 @@ class Log:
     choices: dict[tuple[str, int], dict[str, Any]] = dataclasses.field(default_factory=dict)  # by collective and bytes
     graphs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     ranks_by_node: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    enabled: dict[str, dict[str, list[str]]] = dataclasses.field(default_factory=dict)  # by collective
     network: str = ""
     adapters: list[str] = dataclasses.field(default_factory=list)
-    gpu_direct_enabled: set[str] = dataclasses.field(default_factory=set)
-    gpu_direct_disabled: set[str] = dataclasses.field(default_factory=set)
     pxn_disabled: bool = False
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     contradictions: int = 0
@@ -90,7 +87,7 @@ NETWORK = r"[A-Za-z0-9_ -]*"  # with a space, as AWS Libfabric
 VIA = (
     r"(?:(?! via ).)* via (direct shared memory|P2P/(?:direct pointer|CUMEM|MNNVL|IPC)(?:/read)?|P2P/indirect/\d{1,6}"
     r"|SHM/(?:direct|CE)/(?:direct|CE)"
-    rf"|(?:COLLNET|NET)/{NETWORK}/\d{{1,7}}(?:\(\d{{1,6}}\)|(?!\())(?:/GDRDMA)?(?:\(PCI\))?(?:/Shared)?)"
+    rf"|NET/{NETWORK}/\d{{1,7}}(?:\(\d{{1,6}}\)|(?!\())(?:/GDRDMA)?(?:\(PCI\))?(?:/Shared)?)"
 )
 RATE = r"(-?\d+(?:\.\d*)?(?:e[+-]?\d+)?)"
 
@@ -103,7 +100,6 @@ CHANNEL = _compiled(rf"{NUMBER}(?:/{NUMBER})? *:")
 RING = _compiled(r"(?: *\d{1,6}(?!\d))*")
 NEIGHBOURS = _compiled(rf"{NUMBER} -> {NUMBER} -> {NUMBER}")
 TRANSPORT = _compiled(rf" *{PEER} -> {PEER}{VIA}")
-COLL_NET = _compiled(rf"{NUMBER}.*?: {NUMBER}( \[receive\])?{VIA}")
 TREE = _compiled(rf"\[{NUMBER}\] (-1|\d{{1,6}})/(-1|\d{{1,6}})/(-1|\d{{1,6}})->(\d{{1,6}})->(-1|\d{{1,6}})(?:\|[^ ]*)?")
 RANKS = _compiled(rf"{NUMBER} n[Rr]anks {NUMBER}")
 NODES = _compiled(rf" nNodes {NUMBER}(?: localRanks {NUMBER}(?: localRank {NUMBER})?)?")
@@ -115,7 +111,6 @@ COLLECTIVE = _compiled(r"(?!\d)([A-Za-z0-9_-]*)( \[Symmetric\])?: |(?=\d)")
 BYTES = _compiled(r"(\d{1,18}) Bytes -> ")
 ALGORITHM = _compiled(rf"Algo {NAME} proto {NAME}(?: time | channel{{Lo\.\.Hi}}={{{NUMBER}\.\.{NUMBER}}})")
 KERNEL = _compiled(rf"Kernel {NAME} nchannels {NUMBER}")
-MATRIX_ROW = _compiled(r" *([A-Za-z0-9_-]+) *\|((?: *[A-Za-z0-9_-]+)*) *\|((?: *[A-Za-z0-9_-]+)*) *(?:\||$)")
 HOST = _compiled(r"([A-Za-z0-9_.-]*):\d+:\d+$")
 
 
@@ -135,18 +130,14 @@ class Reader:
         self._next_ranks: dict[int, dict[int, int]] = {}  # by channel and rank
         self._places: dict[int, Place] = {}  # by rank
         self._host = ""  # with which the message begins
-        self._matrix_head: list[list[str]] = [[], []]  # protocols, algorithms
         self._line_number = 0
-        self._line_is_whole = True  # it ended with a line feed
-        self._message_is_whole = True  # and no other rank wrote into it
+        self._message_is_whole = True  # no other rank wrote into it
         self._ring_channels = 0
         self._highest_rank = -1
         # Kinds of messages: by how they begin, then by what they hold.
         self._beginnings: list[tuple[str, Callable[[str], None]]] = [
             ("Channel ", self._channel),
             ("Ring ", self._neighbours),
-            ("CollNet ", self._coll_net),
-            ("Coll ", self._coll_net),
             ("Trees ", self._tree_nodes),
             ("comm 0x", self._communicator),
             ("NCCL version ", self._version),
@@ -154,23 +145,24 @@ class Reader:
             ("Using network ", self._network),
         ]
         self._contents: list[tuple[str, Callable[[str], None]]] = [
-            ("GPU Direct RDMA ", self._gpu_direct),
             (" coll channels", self._channel_counts),
             (" Bytes -> ", self._choice),
         ]
 
     def read(self, line: str) -> None:
         self._line_number += 1
-        self._line_is_whole = line.endswith("\n")
+        if not line.endswith("\n"):  # the last one, which may be cut
+            if "NCCL INFO " in line:
+                self._unreadable(self._line_number, line.partition("NCCL INFO ")[2])
+            return
         before, *messages = line.removesuffix("\n").split("NCCL INFO ")
         if not messages:
             if before.startswith("NCCL version "):
                 self._message(before)
-            self._matrix_row(before)
         for i, message in enumerate(messages):
             found = HOST.search(before.rpartition(" [")[0])
             self._host = found[1] if found else ""
-            self._message_is_whole = i + 1 == len(messages) and self._line_is_whole
+            self._message_is_whole = i + 1 == len(messages)
             self._message(message)
             before += f"NCCL INFO {message}"
 
@@ -186,8 +178,7 @@ class Reader:
         log.rings = dict(sorted(log.rings.items()))
         log.trees = {channel: dict(sorted(tree.items())) for channel, tree in sorted(log.trees.items())}
         log.choices = dict(sorted(log.choices.items()))
-        log.enabled = dict(sorted(log.enabled.items()))
-        log.ranks_by_node = ranks_by_node(self._places, log)
+        log.ranks_by_node = ranks_by_node(self._places, log.ranks, log.nodes)
         for name, values in sorted(self._environment.items()):
             log.environment[name] = VALUE_SEPARATOR.join(values)
         return log
@@ -210,7 +201,7 @@ class Reader:
         if text.startswith("NCCL_"):
             return self._variable(text)
         self.log.pxn_disabled = self.log.pxn_disabled or text.startswith("PXN Disabled")
-        if "GPU Direct RDMA " not in text and text.startswith("NET/"):
+        if text.startswith("NET/"):
             return self._adapters(text)
         self.log.has_nvswitch = self.log.has_nvswitch or " - NVS/" in text
         for words, method in self._contents:
@@ -228,11 +219,6 @@ class Reader:
         if int(text) >= below:
             raise Unreadable
         return int(text)
-
-    def _need_end(self, text: str, found: Match) -> None:
-        """The last number of a line that the end of the file cuts may be cut, too."""
-        if found.end() == len(text) and not self._line_is_whole:
-            raise Unreadable
 
     def _see(self, *ranks: int) -> None:
         self._highest_rank = max(self._highest_rank, *ranks)
@@ -276,7 +262,6 @@ class Reader:
         if not separator or not re.fullmatch(NUMBER, channel, re.ASCII) or int(channel) >= MOST_CHANNELS:
             return
         found = self._match(NEIGHBOURS, rest)
-        self._need_end(rest, found)
         before, rank, after = (self._number(number) for number in found.groups())
         self._see(before, rank, after)
         if self._next_ranks.setdefault(int(channel), {}).setdefault(rank, after) != after:
@@ -306,16 +291,8 @@ class Reader:
         found = self._match(TRANSPORT, text)
         source, target = self._number(found[1]), self._number(found[2])
         self._see(source, target)
-        self._add_transport(source, target, channel, found[3])
-
-    def _coll_net(self, text: str) -> None:
-        found = self._match(COLL_NET, text)
-        channel, rank = self._number(found[1], MOST_CHANNELS), self._number(found[2])
-        ends = (-1, rank) if found[3] else (rank, -1)
-        self._add_transport(*ends, channel, found[4])
-
-    def _add_transport(self, source: int, target: int, channel: int, via: str) -> None:
-        self._transports.add((source, target, channel, "SHM" if via == "direct shared memory" else via))
+        via = "SHM" if found[3] == "direct shared memory" else found[3]
+        self._transports.add((source, target, channel, via))
 
     def _tree_nodes(self, text: str) -> None:
         """[channel] child/child/child->rank->parent, as often as there are channels. NCCL 2.7 and before wrote the
@@ -325,7 +302,6 @@ class Reader:
             raise Unreadable
         while rest.startswith("["):
             found = self._match(TREE, rest)
-            self._need_end(rest, found)
             channel = self._number(found[1], MOST_CHANNELS)
             children = [int(child) for child in found.group(2, 3, 4) if child != "-1"]
             rank, parent = int(found[5]), int(found[6])
@@ -343,7 +319,6 @@ class Reader:
         if not separator:
             return
         found = self._match(RANKS, rest)
-        self._need_end(rest, found)
         rank, ranks = self._number(found[1]), self._number(found[2], MOST_RANKS + 1)
         if ranks == 0:
             raise Unreadable
@@ -351,10 +326,7 @@ class Reader:
         if not rest.startswith(" nNodes ", found.end()):
             return
         found = self._match(NODES, rest, found.end())
-        if not found[2]:
-            self._need_end(rest, found)
-        is_cut = found.end() == len(rest) and not self._line_is_whole
-        if found[3] and not is_cut:
+        if found[3]:
             self._places.setdefault(rank, Place(int(found[3]), int(found[2]), self._host))
         self._keep_first("nodes", self._number(found[1], MOST_RANKS + 1))
 
@@ -363,15 +335,6 @@ class Reader:
         if not name or not self._message_is_whole:
             raise Unreadable
         self._keep_first("network", name)
-
-    def _gpu_direct(self, text: str) -> None:
-        """Enabled for GPU 0 / HCA 1 (distance 4 <= 5), ...; NET/IB : GPU Direct RDMA Disabled for HCA 0 'x'"""
-        found = re.match(r"(Enabled|Disabled) for (.*?)(?: \(|$)", text.partition("GPU Direct RDMA ")[2])
-        if not found:
-            return
-        known = self.log.gpu_direct_enabled if found[1] == "Enabled" else self.log.gpu_direct_disabled
-        if len(known) < MOST_ADAPTERS:
-            known.add(printable(found[2].rstrip(" \r")))
 
     def _adapters(self, text: str) -> None:
         """NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>"""
@@ -385,25 +348,6 @@ class Reader:
             adapters.append(printable(word))
         if len(adapters) > len(self.log.adapters):  # a node with fewer is no news
             self.log.adapters = adapters
-
-    def _matrix_row(self, line: str) -> None:
-        """Of the table behind "Enabled NCCL Func/Proto/Algo Matrix:": its head, Function |  LL LL128 Simple | Tree ...,
-        and rows such as AllReduce | 1 2 1 | 1 1 ...; 0 is disabled."""
-        found = MATRIX_ROW.match(line)
-        if not found:
-            return
-        cells = [half.split() for half in found.group(2, 3)]
-        if found[1] == "Function":
-            self._matrix_head = cells
-            return
-        heads = self._matrix_head
-        same_size = [len(half) for half in cells] == [len(half) for half in heads]
-        if not same_size or not cells[0] or len(self.log.enabled) >= MOST_COLLECTIVES:
-            return
-        protocols, algorithms = (
-            [name for name, cell in zip(head, half) if cell != "0"] for head, half in zip(heads, cells)
-        )
-        self.log.enabled.setdefault(found[1], {"algorithms": algorithms, "protocols": protocols})
 
     def _channel_counts(self, text: str) -> None:
         found = self._match(CHANNEL_COUNTS, text)
@@ -472,46 +416,18 @@ def read_log(lines: Iterable[str]) -> Log:
     return reader.result()
 
 
-def ranks_by_node(places: dict[int, Place], log: Log) -> list[dict[str, Any]]:
-    """By what the ranks say of themselves where all have said it and their numbers go up node by node, else by the
-    transports. Empty where neither gives as many nodes as the log tells of."""
-    nodes = _by_local_ranks(places, log.ranks)
-    if not nodes and log.ranks <= MOST_RANKS_TO_JOIN:
-        nodes = _by_transports(log)
-    if not nodes or (log.nodes and len(nodes) != log.nodes):
-        return []
-    hosts = [places[node[0]].host if node[0] in places else "" for node in nodes]
-    if len(set(hosts)) < len(hosts):  # NCCL_HOSTID makes nodes of one host
-        hosts = [""] * len(nodes)
-    return [{"host": host or None, "ranks": node} for host, node in zip(hosts, nodes)]
-
-
-def _by_local_ranks(places: dict[int, Place], ranks: int) -> list[list[int]]:
-    """Of blocks of ranks that count 0, 1, ... up to their number of local ranks; empty where they do not."""
+def ranks_by_node(places: dict[int, Place], ranks: int, nodes: int) -> list[dict[str, Any]]:
+    """By the hosts that the lines of the ranks begin with; on one host, of which NCCL_HOSTID makes nodes, by local
+    ranks that count up. Empty where neither gives as many nodes as the log tells of."""
     if len(places) != ranks:
         return []
-    nodes: list[list[int]] = []
+    by_host = grouped((place.host, rank) for rank, place in sorted(places.items()))
+    if len(by_host) == nodes:
+        return [{"host": host or None, "ranks": of_host} for host, of_host in by_host.items()]
+    blocks: list[list[int]] = []
     for rank, place in sorted(places.items()):
-        if place.local_rank == 0:
-            nodes.append([])
-        if not nodes or len(nodes[-1]) != place.local_rank:
-            return []
-        nodes[-1].append(rank)
-    return nodes if all(len(node) == places[node[0]].local_ranks for node in nodes) else []
-
-
-def _by_transports(log: Log) -> list[list[int]]:
-    """Ranks that transports within a node join: P2P and SHM. Empty where there are no transports."""
-    if not log.transports:
-        return []
-    node_of = list(range(log.ranks))
-    for each in log.transports:
-        stays = each.via.startswith(("SHM", "P2P/")) and not each.via.startswith("P2P/MNNVL")
-        if min(each.source, each.target) < 0 or not stays:
-            continue
-        if max(each.source, each.target) >= log.ranks:
-            return []
-        low, high = sorted((node_of[each.source], node_of[each.target]))
-        if low != high:
-            node_of = [low if node == high else node for node in node_of]
-    return [[rank for rank in range(log.ranks) if node_of[rank] == node] for node in sorted(set(node_of))]
+        if place.local_rank == 0 or not blocks:
+            blocks.append([])
+        blocks[-1].append(rank)
+    is_right = len(blocks) == nodes and all(len(block) == places[block[0]].local_ranks for block in blocks)
+    return [{"host": None, "ranks": block} for block in blocks] if is_right else []

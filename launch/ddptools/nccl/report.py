@@ -14,6 +14,9 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).absolute().parents[2])
 
+from ddptools.common.table import text_table  # noqa: E402
+from ddptools.common.text import ranges_text  # noqa: E402
+from ddptools.common.values import grouped  # noqa: E402
 from ddptools.nccl.log import VALUE_SEPARATOR, Log, Transport, read_log  # noqa: E402
 
 DEEPEST_TREE = 400  # no tree of NCCL's is as deep, but a damaged log may say so
@@ -23,35 +26,14 @@ Rows = list[list[str]]
 Tree = dict[int, dict[str, Any]]  # by rank
 
 
-def text_table(rows: Rows, indent: int = 0) -> str:
-    """Left-aligned columns, as of runtime/core/text.h."""
-    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip(" ") for row in rows)
-    return "".join(f"{' ' * indent}{line}\n" for line in lines)
-
-
 def titled(title: str, rows: Rows, header: list[str] | None = None) -> str:
     """Empty where there are no rows."""
     return f"\n{title}\n{text_table([*([header] if header else []), *rows], 2)}" if rows else ""
 
 
-def list_of(numbers: list[int]) -> str:
-    """0-3, 7 of [0, 1, 2, 3, 7]"""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs)
-
-
-def grouped(texts: Iterator[tuple[int, str]]) -> Rows:
-    """Numbers that have the same text, and the text, in the order of their first number."""
-    groups: dict[str, list[int]] = {}
-    for number, text in texts:
-        groups.setdefault(text, []).append(number)
-    return [[list_of(numbers), text] for text, numbers in groups.items()]
+def by_text(texts: Iterator[tuple[int, str]]) -> Rows:
+    """Numbers that have the same text, and the text."""
+    return [[ranges_text(numbers), text] for text, numbers in grouped((text, number) for number, text in texts).items()]
 
 
 def subtree_text(tree: Tree, rank: int, left: set[int], depth: int = 0) -> str:
@@ -83,14 +65,8 @@ def tree_text(tree: Tree) -> str:
 
 
 def transport_rows(log: Log) -> Rows:
-    channels: dict[tuple[int, int, str], list[int]] = {}
-    for each in log.transports:
-        channels.setdefault((each.source, each.target, each.via), []).append(each.channel)
-    ends = {-1: "network"}
-    return [
-        [ends.get(source, str(source)), ends.get(target, str(target)), via, list_of(numbers)]
-        for (source, target, via), numbers in sorted(channels.items())
-    ]
+    channels = grouped(((each.source, each.target, each.via), each.channel) for each in log.transports)
+    return [[str(a), str(b), via, ranges_text(numbers)] for (a, b, via), numbers in sorted(channels.items())]
 
 
 def crosses_network(transport: Transport) -> bool:
@@ -119,19 +95,14 @@ def is_pxn_disabled(log: Log) -> bool:
 
 
 def network_rows(log: Log) -> Rows:
-    enabled, disabled = sorted(log.gpu_direct_enabled), sorted(log.gpu_direct_disabled)
-    if not (log.network or enabled or disabled or any(map(crosses_network, log.transports))):
+    if not (log.network or any(map(crosses_network, log.transports))):
         return []
-    gpu_direct = [
-        share_text(shares(log, uses_gpu_direct)),
-        f"enabled for {', '.join(enabled)}" if enabled else "",
-        f"disabled for {', '.join(disabled)}" if disabled else "",
-    ]
+    gpu_direct = share_text(shares(log, uses_gpu_direct))
     pxn = "disabled" if is_pxn_disabled(log) else share_text(shares(log, has_proxy))  # by a NIC beside another GPU
     rows = [["chosen", log.network or "unknown"]]
     if log.adapters:
         rows.append(["adapters", " ".join(log.adapters)])
-    return [*rows, ["GPUDirect RDMA", "; ".join(filter(None, gpu_direct)) or "unknown"], ["PXN", pxn or "unknown"]]
+    return [*rows, ["GPUDirect RDMA", gpu_direct or "unknown"], ["PXN", pxn or "unknown"]]
 
 
 def counted_lines(count: int) -> str:
@@ -156,7 +127,7 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         return f"Nothing of NCCL was found in the log. NCCL writes it with {SUBSYSTEMS}.\n"
     ranks = str(log.ranks or "unknown") + ("" if log.ranks_told or not log.ranks else " (counted from those named)")
     emulated = " (emulated: NCCL_HOSTID is set)" if "NCCL_HOSTID" in log.environment else ""
-    nodes = [[node["host"] or str(i), list_of(node["ranks"])] for i, node in enumerate(log.ranks_by_node)]
+    nodes = [[node["host"] or str(i), ranges_text(node["ranks"])] for i, node in enumerate(log.ranks_by_node)]
     trees = ((channel, tree_text(tree)) for channel, tree in log.trees.items())
     rings = ((channel, " -> ".join(map(str, [*ring, ring[0]]))) for channel, ring in log.rings.items())
     graphs = [
@@ -168,10 +139,6 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         [collective, str(size), choice["algorithm"], choice["protocol"], str(choice["channels"] or "unknown")]
         for (collective, size), choice in log.choices.items()
     ]
-    enabled = [
-        [collective, " ".join(names["algorithms"]), " ".join(names["protocols"])]
-        for collective, names in log.enabled.items()
-    ]
     facts = [
         ["NCCL version", log.version or "unknown"],
         ["Ranks", ranks],
@@ -182,12 +149,11 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         text_table(facts),
         titled("Ranks by node", nodes if len(nodes) > 1 else [], ["node", "ranks"]),
         titled("Network", network_rows(log)),
-        titled("Rings, by channel", grouped(rings)),
-        titled("Trees, by channel: root first, children behind their parent (.. a line is missing)", grouped(trees)),
+        titled("Rings, by channel", by_text(rings)),
+        titled("Trees, by channel: root first, children behind their parent (.. a line is missing)", by_text(trees)),
         titled("Transports between ranks", transport_rows(log), ["from", "to", "via", "channels"]),
         titled("Patterns, with the rates that NCCL counts on", graphs,
                ["pattern", "channels", "GB/s each, in a node", "between nodes", "farthest link", "to the NIC"]),
-        titled("Algorithms and protocols that NCCL enabled", enabled, ["collective", "algorithms", "protocols"]),
         titled("Collectives", choices, ["collective", "bytes", "algorithm", "protocol", "channels"]),
         titled("Set by environment, as NCCL tells", [[name, value] for name, value in log.environment.items()]),
         titled("Without effect", [[f"{each['name']}={each['value']}", each["why"]] for each in ineffective]),
@@ -198,10 +164,6 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
 def by_channel(channels: dict[int, Any]) -> list[Any]:
     """A channel's number is its place; null for those that the log does not have."""
     return [channels.get(channel) for channel in range(max(channels, default=-1) + 1)]
-
-
-def rank_or_none(rank: int) -> int | None:
-    return rank if rank >= 0 else None
 
 
 def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
@@ -215,8 +177,7 @@ def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
         "rings": by_channel(log.rings),
         "trees": by_channel({channel: list(tree.values()) for channel, tree in log.trees.items()}),
         "transports": [
-            {"from": rank_or_none(each.source), "to": rank_or_none(each.target), "channel": each.channel,
-             "via": each.via}
+            {"from": each.source, "to": each.target, "channel": each.channel, "via": each.via}
             for each in log.transports
         ],
         "graphs": log.graphs,
@@ -224,12 +185,9 @@ def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
             {"collective": collective, "bytes": size, **choice} for (collective, size), choice in log.choices.items()
         ],
         "ranks_by_node": log.ranks_by_node,
-        "enabled": [{"collective": collective, **names} for collective, names in log.enabled.items()],
         "network": {
             "name": log.network or None,
             "adapters": log.adapters,
-            "gpu_direct_enabled": sorted(log.gpu_direct_enabled),
-            "gpu_direct_disabled": sorted(log.gpu_direct_disabled),
             "gpu_direct_used": any(gpu_direct) if gpu_direct else None,
             "pxn_used": any(proxies) if proxies else None,
             "pxn_disabled": is_pxn_disabled(log),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws ddptopo's JSON, read from standard input: every host, NCCL's rings and its trees.
+"""Draws ddptopo's JSON, read from standard input: NCCL's rings and its trees.
 
 Exit codes: 2, the drawing could not be made; 3, matplotlib is not here.
 """
@@ -25,9 +25,9 @@ WIDTH = 11.0  # inches
 
 
 def figure_of(topology: dict[str, Any]) -> Figure:
-    parts = list(drawings_of(topology["hosts"], topology["nccl"] or {}, WIDTH))
+    parts = list(drawings_of(topology["nccl"] or {}, WIDTH))
     if not parts:
-        raise ValueError("there is nothing to draw: the log has neither rings nor trees")
+        raise ValueError("there is nothing to draw: rings and trees come from --nccl, or from a log that has them")
     heights = [inches for _, _, inches in parts]
     figure = Figure(figsize=(WIDTH, sum(heights) + 0.3), layout="constrained")
     axes = figure.subplots(len(parts), 1, squeeze=False, gridspec_kw={"height_ratios": heights})

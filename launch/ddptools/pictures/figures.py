@@ -124,10 +124,10 @@ def draw_bars(bars: Bars, name: str, caption: str) -> Picture:
 
 @plt.rc_context(STYLE | {"axes.grid": False})
 def topology_pictures(topology: dict[str, Any], name: str) -> list[Picture]:
-    """The first host, rings and trees, as ddptopo describes them; without those that another version describes."""
+    """Rings and trees, as ddptopo describes them; without those that another version describes."""
     made = []
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError, IndexError):
-        for caption, draw, inches in drawings_of(topology["hosts"][:1], topology["nccl"] or {}, 9.0):
+        for caption, draw, inches in drawings_of(topology["nccl"] or {}, 9.0):
             figure, axes = plt.subplots(figsize=(9.0, inches))
             draw(axes)
             made.append(finish(figure, f"{name} {caption}", f"{name}: {caption}."))

@@ -1,23 +1,22 @@
-"""Draws what ddptopo's JSON describes: a machine, NCCL's rings, its trees. Every function draws on one Axes."""
+"""Draws what ddptopo's JSON says of NCCL: its rings and its trees. Every function draws on one Axes."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, PathPatch
-from matplotlib.path import Path
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+from ddptools.common.text import ranges_text
 from ddptools.common.values import grouped
 
-GPU_COLOR, NIC_COLOR, SWITCH_COLOR, HOST_COLOR, LINK_COLOR = "#cfe8c3", "#cfdff2", "#f3dfbd", "#eeeeee", "#444444"
-NVLINK_COLOR = "#3a7d0a"
-NETWORK_COLOR, MEMORY_COLOR, NODE_COLOR = "#c2410c", "#6b7280", "#f6f8fa"
+GPU_COLOR, LINK_COLOR, NODE_COLOR = "#cfe8c3", "#444444", "#f6f8fa"
+NVLINK_COLOR, NETWORK_COLOR, MEMORY_COLOR = "#3a7d0a", "#c2410c", "#6b7280"
 IN_BOX = "#111111"  # of texts on a color; black and white are those of the page
 LINK_STYLES = {"P2P": (NVLINK_COLOR, "-"), "SHM": (MEMORY_COLOR, ":"), "NET": (NETWORK_COLOR, (0, (4, 2)))}
 LINK_NAMES = {"P2P": "green: P2P", "SHM": "gray, dotted: shared memory", "NET": "orange, dashed: network"}
@@ -30,217 +29,20 @@ TEXT = 9.0  # points, at most
 Point = tuple[float, float]
 
 
-def channel_list(channels: Sequence[int]) -> str:
-    """0-3, 7 of [0, 1, 2, 3, 7]."""
-    parts = grouped((channel - place, channel) for place, channel in enumerate(channels)).values()
-    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
-
-
-# --- the machine -----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Part:
-    """A box of the drawing with those that hang from it; `device` where it is a GPU or a NIC."""
-
-    label: str
-    color: str
-    device: dict[str, Any] | None = None
-    children: list[Part] = field(default_factory=list)
-    x: float = 0.0
-    y: float = 0.0
-
-
-def is_gpu(device: dict[str, Any]) -> bool:
-    return "nvlinks" in device
-
-
-def device_part(device: dict[str, Any]) -> Part:
-    if is_gpu(device):
-        return Part(f"GPU{device['index']}", GPU_COLOR, device)
-    speed = f"\n{device['speed_gbit']:g} Gbit/s" if device.get("speed_gbit") else ""
-    return Part(f"{device['name']}{speed}", NIC_COLOR, device)
-
-
-def is_hidden(host: dict[str, Any], row: int, device: dict[str, Any]) -> bool:
-    """Whether the machine does not say where the device sits, so that its PCI path means nothing."""
-    return device.get("numa_node") is None and "unknown" in host["links"][row]
-
-
-def switch_tree(devices: list[dict[str, Any]], depth: int = 1) -> list[Part]:
-    """Devices grouped by what their PCI paths share below the root complex: a switch."""
-
-    def place(device: dict[str, Any]) -> str:
-        path = device.get("pci_path") or []
-        return "/".join(path[: depth + 1]) if len(path) > depth else device["pci"]
-
-    parts: list[Part] = []
-    for group in grouped((place(device), device) for device in devices).values():
-        if len(group) == 1:
-            parts.append(device_part(group[0]))
-            continue
-        below = switch_tree(group, depth + 1)
-        # Steps of the path that all devices share are one switch, not one each.
-        parts.append(below[0] if len(below) == 1 else Part("PCIe switch", SWITCH_COLOR, None, below))
-    return parts
-
-
-def machine_parts(host: dict[str, Any]) -> list[Part]:
-    """One part for each NUMA node, and one for the devices of which the machine does not say where they sit."""
-    devices = host["gpus"] + host["nics"]
-    hidden = [device for row, device in enumerate(devices) if is_hidden(host, row, device)]
-    seen = [device for device in devices if device not in hidden]
-    parts = []
-    for node in host.get("numa_nodes", []):
-        here = [device for device in seen if device.get("numa_node") == node["index"]]
-        cpus = f"CPUs {node['cpus']}" if node["cpus"] else "memory only"
-        socket = f"socket {node['socket']}, " if node.get("socket") is not None else ""
-        parts.append(Part(f"{socket}NUMA node {node['index']}\n{cpus}", HOST_COLOR, None, switch_tree(here)))
-    homeless = [device for device in seen if device.get("numa_node") is None]
-    if homeless:
-        parts.append(Part("NUMA node unknown", HOST_COLOR, None, switch_tree(homeless)))
-    if hidden:
-        parts.append(Part("PCIe and NUMA node hidden", HOST_COLOR, None, [device_part(device) for device in hidden]))
-    return parts
-
-
-def depth_of(part: Part) -> int:
-    return 1 + max((depth_of(child) for child in part.children), default=0)
-
-
-def place(part: Part, x: float, y: float, lowest: float) -> float:
-    """Puts a part's devices side by side from `x` on, at height `lowest`; returns where the next part may start."""
-    if not part.children:
-        part.x, part.y = x, lowest if part.device is not None else y
-        return x + 1
-    for child in part.children:
-        x = place(child, x, y - 1, lowest)
-    devices = devices_of(part)
-    part.x, part.y = (devices[0].x + devices[-1].x) / 2, y
-    return x
-
-
-def devices_of(part: Part) -> list[Part]:
-    if part.device is not None:
-        return [part]
-    return [device for child in part.children for device in devices_of(child)]
-
-
-def draw_box(ax: Axes, center: Point, width: float, height: float, label: str, color: str, size: float) -> None:
-    corner = (center[0] - width / 2, center[1] - height / 2)
-    ax.add_patch(FancyBboxPatch(corner, width, height, boxstyle="round,pad=0,rounding_size=0.05", fc=color,
-                                ec=LINK_COLOR, lw=0.8, zorder=2))
-    ax.text(*center, label, ha="center", va="center", fontsize=size, color=IN_BOX, zorder=3)
-
-
-def line_width(gb_per_s: float | None) -> float:
-    return 0.8 + (gb_per_s or 0.0) / 150
-
-
-def draw_pcie(ax: Axes, parent: Part, child: Part, size: float) -> None:
-    pcie = (child.device or {}).get("pcie")
-    width = line_width(pcie and pcie["gb_per_s"])
-    ax.plot([child.x, child.x], [parent.y, child.y], color=LINK_COLOR, lw=width, zorder=1)
-    if not pcie:
-        return
-    rate = f"\n{pcie['gb_per_s']:g} GB/s" if pcie["gb_per_s"] else ""
-    ax.text(child.x, child.y + 0.42, f"PCIe {pcie['generation']}.0 x{pcie['width']}{rate}", ha="center", va="center",
-            fontsize=size, zorder=3, bbox={"fc": "white", "ec": "none", "pad": 0.6})
-
-
-def draw_part(ax: Axes, part: Part, size: float) -> None:
-    for child in part.children:
-        draw_pcie(ax, part, child, 0.8 * size)
-        draw_part(ax, child, size)
-    devices = devices_of(part)
-    width = 0.86 + (devices[-1].x - devices[0].x if devices else 0.4)
-    draw_box(ax, (part.x, part.y), width, 0.42, part.label, part.color, size)
-
-
-def nvlink_text(links: int, gb_per_s_each: float | None) -> str:
-    rate = f"\n{links * gb_per_s_each:g} GB/s" if gb_per_s_each else ""
-    return f"{links} NVLinks{rate}" if links > 1 else f"1 NVLink{rate}"
-
-
-def draw_nvswitch(ax: Axes, gpus: list[Part], size: float) -> None:
-    joined = [gpu for gpu in gpus if gpu.device["nvlinks_to_switch"] > 0]
-    if not joined:
-        return
-    y = joined[0].y - 1
-    left, right = min(gpu.x for gpu in joined), max(gpu.x for gpu in joined)
-    draw_box(ax, ((left + right) / 2, y), right - left + 0.86, 0.36, "NVSwitch", SWITCH_COLOR, size)
-    for gpu in joined:
-        links, each = gpu.device["nvlinks_to_switch"], gpu.device.get("nvlink_gb_per_s")
-        ax.plot([gpu.x, gpu.x], [gpu.y, y], color=NVLINK_COLOR, lw=line_width(links * (each or 25.0)), zorder=1)
-        ax.text(gpu.x, y + 0.5, nvlink_text(links, each), ha="center", va="center", fontsize=0.8 * size, zorder=3,
-                bbox={"fc": "white", "ec": "none", "pad": 0.6})
-
-
-def draw_direct_nvlinks(ax: Axes, host: dict[str, Any], gpus: list[Part], size: float) -> None:
-    """Arcs between GPUs whose NVLinks do not end at a switch."""
-    row = {gpu["index"]: i for i, gpu in enumerate(host["gpus"])}
-    for i, a in enumerate(gpus):
-        for b in gpus[i + 1:]:
-            label = host["links"][row[a.device["index"]]][row[b.device["index"]]]
-            if not label.startswith("NV") or a.device["nvlinks_to_switch"] > 0:
-                continue
-            depth, bottom = 0.2 * abs(b.x - a.x), a.y - 0.21
-            curve = Path([(a.x, bottom), ((a.x + b.x) / 2, bottom - 2 * depth), (b.x, bottom)],
-                         [Path.MOVETO, Path.CURVE3, Path.CURVE3])
-            ax.add_patch(PathPatch(curve, fc="none", ec=NVLINK_COLOR, lw=0.6 + int(label[2:]) / 4, zorder=1))
-            ax.text((a.x + b.x) / 2, bottom - depth, label, ha="center", va="center", fontsize=0.8 * size, zorder=3,
-                    bbox={"fc": "white", "ec": "none", "pad": 0.4})
-
-
-def machine_title(host: dict[str, Any]) -> str:
-    """With the names of the GPUs, which would not fit into their boxes."""
-    named = grouped((gpu["name"], gpu["index"]) for gpu in host["gpus"])
-    if not named:
-        return f"{host['hostname']}: no GPUs"
-    names = ", ".join(f"GPU{channel_list(indices)} {name}" for name, indices in named.items())
-    return f"{host['hostname']}: {names}; theoretical rates, one direction"
-
-
-def draw_machine(ax: Axes, host: dict[str, Any]) -> None:
-    """Draws one element of "hosts": NUMA nodes, PCIe switches where known, GPUs, NICs, and their links."""
-    ax.set_axis_off()
-    parts = machine_parts(host)
-    top = max((depth_of(part) for part in parts), default=1)
-    x = 0.0
-    for part in parts:
-        x = max(place(part, x, top, 1.0), x + 1) + 0.4
-    columns = max(x, 2.0)
-    inches = ax.figure.get_figwidth() * ax.get_position().width
-    size = min(TEXT, max(3.5, 10.5 * inches / columns))
-    for part in parts:
-        draw_part(ax, part, size)
-    gpus = sorted((d for part in parts for d in devices_of(part) if is_gpu(d.device)), key=lambda d: d.device["index"])
-    draw_nvswitch(ax, gpus, size)
-    draw_direct_nvlinks(ax, host, gpus, size)
-    ax.set_title(machine_title(host), fontsize=10)
-    ax.set_xlim(-1.0, columns)
-    ax.set_ylim(-0.8, top + 0.4)
-
-
-# --- rings and trees -------------------------------------------------------------------------------------------------
-
-
 def groups_of(channels: Sequence[Any]) -> list[tuple[Any, list[int]]]:
     """The different values with the channels that share them; a channel that is null is not known."""
     groups = grouped((json.dumps(value), channel) for channel, value in enumerate(channels) if value)
     return [(channels[sharing[0]], sharing) for sharing in groups.values()]
 
 
-def draw_ranks(ax: Axes, places: dict[int, Point], radius: float, scale: float, missing: Container[int] = ()) -> None:
-    """Dashed where a rank is `missing` from the log. `scale`: points of a unit."""
+def draw_ranks(ax: Axes, places: dict[int, Point], radius: float, scale: float) -> None:
+    """`scale`: points of a unit."""
     digits = max(len(str(rank)) for rank in places)
     size = min(TEXT, 2.6 * radius * scale / digits)
     for rank, at in places.items():
         ax.add_patch(FancyBboxPatch((at[0] - radius, at[1] - radius), 2 * radius, 2 * radius, ec=LINK_COLOR, lw=0.7,
-                                    boxstyle=f"round,pad=0,rounding_size={radius}", zorder=2,
-                                    fc="white" if rank in missing else GPU_COLOR, ls="--" if rank in missing else "-"))
-        ax.text(*at, str(rank), ha="center", va="center", fontsize=size, zorder=3,
-                color="black" if rank in missing else IN_BOX)
+                                    boxstyle=f"round,pad=0,rounding_size={radius}", zorder=2, fc=GPU_COLOR))
+        ax.text(*at, str(rank), ha="center", va="center", fontsize=size, zorder=3, color=IN_BOX)
 
 
 @dataclass
@@ -277,7 +79,7 @@ def links_of(nccl: dict[str, Any]) -> Links:
         found.names.append(node["host"] or f"node {i}")
     for transport in nccl.get("transports") or []:
         kind = next((kind for kind in LINK_STYLES if str(transport["via"]).startswith(kind)), "")
-        if kind and transport["from"] is not None and transport["to"] is not None:
+        if kind:
             found.kinds[transport["from"], transport["to"]] = kind
     return found
 
@@ -334,7 +136,7 @@ def draw_panels(ax: Axes, channels: Sequence[Any], what: str, links: Links,
     for i, (value, sharing) in enumerate(groups[:MOST_PANELS]):
         center = (PANEL[0] * (i % columns), -PANEL[1] * (i // columns))
         draw(ax, value, center, 72 * inches / PANEL[1], links)
-        ax.text(center[0], center[1] + 1.28, f"channel{'s' if len(sharing) > 1 else ''} {channel_list(sharing)}",
+        ax.text(center[0], center[1] + 1.28, f"channel{'s' if len(sharing) > 1 else ''} {ranges_text(sharing)}",
                 ha="center", va="center", fontsize=TEXT if columns < 3 else 7.0)
     more = f" (the first {MOST_PANELS} of {len(groups)} different ones)" if len(groups) > MOST_PANELS else ""
     title = f"{what}{more}" if groups else f"{what}: none in the log"
@@ -359,16 +161,6 @@ def draw_ring(ax: Axes, ring: list[int], center: Point, scale: float, links: Lin
         if rank != following:
             draw_arrow(ax, places[rank], places[following], radius, links.kind(rank, following))
     draw_ranks(ax, places, radius, scale)
-
-
-def with_missing_parents(nodes: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Ranks whose own line the log lacks stand above those that name them as their parent."""
-    all_nodes = dict(nodes)
-    for rank, node in nodes.items():
-        if node["parent"] is not None and node["parent"] not in nodes:
-            above = all_nodes.setdefault(node["parent"], {"parent": None, "children": []})
-            above["children"].append(rank)
-    return all_nodes
 
 
 def tree_places(nodes: dict[int, dict[str, Any]]) -> dict[int, tuple[float, int]]:
@@ -396,8 +188,7 @@ def tree_places(nodes: dict[int, dict[str, Any]]) -> dict[int, tuple[float, int]
 
 
 def draw_tree(ax: Axes, tree: list[dict[str, Any]], center: Point, scale: float, links: Links) -> None:
-    logged = {node["rank"]: node for node in tree}
-    nodes = with_missing_parents(logged)
+    nodes = {node["rank"]: node for node in tree}
     levels = tree_places(nodes)
     columns = max(column for column, _ in levels.values())
     depth = max(1, max(level for _, level in levels.values()))
@@ -411,7 +202,7 @@ def draw_tree(ax: Axes, tree: list[dict[str, Any]], center: Point, scale: float,
         for child in node["children"]:
             if child in places and levels[child][1] > levels[rank][1]:
                 draw_arrow(ax, places[rank], places[child], radius, links.kind(rank, child))
-    draw_ranks(ax, places, radius, scale, missing=places.keys() - logged.keys())
+    draw_ranks(ax, places, radius, scale)
 
 
 def draw_rings(ax: Axes, channels: Sequence[list[int] | None], nccl: dict[str, Any] | None = None) -> None:
@@ -422,18 +213,11 @@ def draw_rings(ax: Axes, channels: Sequence[list[int] | None], nccl: dict[str, A
 
 def draw_trees(ax: Axes, channels: Sequence[list[dict[str, Any]] | None], nccl: dict[str, Any] | None = None) -> None:
     """Draws "trees": for each channel rank, parent and children of the ranks whose lines the log has."""
-    lacking = any(rank not in {node["rank"] for node in tree} for tree in channels if tree for node in tree
-                  for rank in [node["parent"], *node["children"]] if rank is not None)
-    what = f"Trees, the root on top{' (a dashed circle: its line is missing)' if lacking else ''}"
-    draw_panels(ax, channels, what, links_of(nccl or {}), draw_tree)
+    draw_panels(ax, channels, "Trees, the root on top", links_of(nccl or {}), draw_tree)
 
 
-def drawings_of(
-    hosts: list[dict[str, Any]], nccl: dict[str, Any], width: float
-) -> Iterator[tuple[str, Callable[[Axes], None], float]]:
-    """Caption, drawing, and its height in a figure that is `width` inches wide: each host, the rings, the trees."""
-    for host in hosts:
-        yield "the machine", functools.partial(draw_machine, host=host), 4.5
+def drawings_of(nccl: dict[str, Any], width: float) -> Iterator[tuple[str, Callable[[Axes], None], float]]:
+    """Caption, drawing, and its height in a figure that is `width` inches wide: the rings, the trees."""
     for name, draw in (("rings", draw_rings), ("trees", draw_trees)):
         if channels := nccl.get(name):
             yield name, functools.partial(draw, channels=channels, nccl=nccl), panels_height(channels, width)

@@ -1,5 +1,5 @@
 """Takes the planner's rates from measurements: results.jsonl of ddpsweep, a metrics file of ddptrain, or a result of
-ddpbench allreduce or overlap; and sets what it then predicts beside what was measured."""
+ddpbench allreduce or overlap."""
 
 import dataclasses
 import pathlib
@@ -12,7 +12,7 @@ from ddptools.common.files import Record, from_json, read_records
 from ddptools.common.values import grouped, number_of, positive, table_of
 from ddptools.plan import nccl_model
 from ddptools.plan.compute_rates import ComputeRates, compute_rates, is_same_network
-from ddptools.plan.prediction import Case, NetworkFit, Prediction, mpi_traffic, predict
+from ddptools.plan.prediction import Case, NetworkFit, mpi_traffic
 from ddptools.results.description import Description, parsed
 from ddptools.results.run import UNITS, result_rows, why_unusable
 
@@ -27,7 +27,6 @@ class Measured:
     samples_per_second: float
     baseline_per_second: float  # samples/s of one rank
     communication_seconds: float | None
-    efficiency: float | None
     fused_sum_us: float | None  # what overlap leaves exposed where the last bucket's sum and update are one kernel
     unusable: str  # why its baseline says too little; empty where it may be used
 
@@ -53,8 +52,6 @@ class Calibration:
     inter_fit: NetworkFit | None
     interference: float | None  # see Case
     fused_sum_us: dict[int, float]  # by ranks, see Case; empty where a run of several ranks that overlaps did without
-    runs: int
-    all_reduces: int
 
     def network_of(self, case: Case) -> Case:
         """The case with what was measured of communication."""
@@ -82,19 +79,6 @@ class Calibration:
             if len(values) == 1 and (value := values.pop()) and value != getattr(work, name):
                 flags["comm-dtype" if name == "gradient_dtype" else name] = value
         return flags
-
-
-@dataclasses.dataclass(frozen=True)
-class Compared:
-    """A prediction beside the measurement; error = predicted / measured - 1, of the throughput."""
-
-    gpus: int
-    nodes: int
-    batch: float
-    predicted: Prediction
-    measured_per_second: float
-    measured_efficiency: float | None
-    error: float
 
 
 def warning_of(records: Iterable[Record]) -> str:
@@ -139,30 +123,7 @@ def calibrate(records: Iterable[Record]) -> Calibration:
         inter_fit=fit_network([p for p in points if p.nodes > 1], "net"),
         interference=statistics.median(interference) if interference else None,
         fused_sum_us=_fused_sums(runs),
-        runs=len(runs),
-        all_reduces=len(points),
     )
-
-
-def compare(records: Iterable[Record], calibration: Calibration | None = None) -> list[Compared]:
-    """For every run with more than one rank. Compute is that of the run's own one-rank baseline; the network is that of
-    `calibration`, by default fitted to these same records."""
-    kept = [record for record in records if _usable(record)]
-    network = calibration or calibrate(kept)
-    found = []
-    for run in (run for run in measured_runs(kept) if run.case.gpus > 1):
-        tflops = run.case.work.flop * run.baseline_per_second / 1e12
-        prediction = predict(dataclasses.replace(network.network_of(run.case), tflops=tflops))
-        found.append(Compared(
-            gpus=run.case.gpus,
-            nodes=run.case.nodes,
-            batch=run.case.batch,
-            predicted=prediction,
-            measured_per_second=run.samples_per_second,
-            measured_efficiency=run.efficiency,
-            error=prediction.samples_per_second / run.samples_per_second - 1.0,
-        ))  # fmt: skip
-    return found
 
 
 def fit_network(points: list[AllReduce], link: str) -> NetworkFit | None:
@@ -270,7 +231,6 @@ def _run(summary: Record, settings: Record) -> Measured | None:
         samples_per_second=rate / work.units_per_sample,
         baseline_per_second=baseline / work.units_per_sample,
         communication_seconds=positive(summary.get("communication_seconds")),
-        efficiency=positive(summary.get("scaling_efficiency")),
         fused_sum_us=_fused_sum_us(summary),
         unusable=why_unusable(summary),
     )

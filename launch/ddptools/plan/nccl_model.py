@@ -112,9 +112,7 @@ def estimate(fabric: Fabric, size_bytes: float, algorithm: str, protocol: str) -
     return Estimate(delay_us + size_bytes / (1000.0 * bandwidth_gbs), algorithm, protocol)
 
 
-def best(fabric: Fabric, size_bytes: float, algorithm: str | None = None, protocol: str | None = None) -> Estimate:
-    """What NCCL would choose, among all or those that are given."""
-    algorithms = (algorithm,) if algorithm else ALGORITHMS
-    protocols = (protocol,) if protocol else PROTOCOLS
-    candidates = [estimate(fabric, size_bytes, a, p) for a in algorithms for p in protocols]
+def best(fabric: Fabric, size_bytes: float) -> Estimate:
+    """What NCCL would choose."""
+    candidates = [estimate(fabric, size_bytes, a, p) for a in ALGORITHMS for p in PROTOCOLS]
     return min(candidates, key=lambda candidate: candidate.microseconds)

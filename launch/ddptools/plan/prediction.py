@@ -8,6 +8,7 @@ from ddptools.plan import nccl_model
 from ddptools.plan.nccl_model import Estimate, Fabric
 from ddptools.results.description import Buckets, Description
 
+CHANNELS_WITHIN_NODE, CHANNELS_BETWEEN_NODES = 24, 16
 SEARCH_STEPS = 10**12  # of a bandwidth that suffices: parts in 2e-11 of it
 
 
@@ -45,9 +46,6 @@ class Case:
     inter_gbs: float = 40.0  # of a node
     generation: str = "hopper"
     link: str = "nvlink"  # or pcie
-    channels: int = 0  # of NCCL; 0: 24 within a node, 16 between nodes
-    algorithm: str | None = None  # None: what NCCL's model prefers
-    protocol: str | None = None
     intra_fit: NetworkFit | None = None  # in place of NCCL's model, on one node
     inter_fit: NetworkFit | None = None  # on several nodes
 
@@ -89,7 +87,6 @@ class Prediction:
     samples_per_second: float  # of the whole job
     efficiency: float
     bound: str  # communication where it takes longer than compute, else compute
-    buckets: int
     algorithm: str  # of a full bucket; "measured" where a fit stood in
     protocol: str
     bytes_per_gpu: float  # sent by each: 2 (W-1)/W of the gradients
@@ -123,7 +120,6 @@ def predict(case: Case) -> Prediction:
         samples_per_second=case.batch * case.grad_accum * case.gpus / (compute + exposed),
         efficiency=alone_seconds / (compute + exposed),
         bound="communication" if communication_seconds > compute else "compute",
-        buckets=sum(group.count for group in buckets),
         algorithm=sums[0].algorithm,
         protocol=sums[0].protocol,
         bytes_per_gpu=2.0 * (case.gpus - 1) / case.gpus * case.work.gradient_bytes,
@@ -159,9 +155,9 @@ def all_reduce(case: Case, size_bytes: float) -> Estimate:
     if case.fit is not None:
         return Estimate(case.fit.microseconds(size_bytes, case.gpus), "measured", "")
     used_gbs = [case.intra_gbs] * (case.gpus_per_node > 1) + [case.inter_gbs] * (case.nodes > 1)
-    channels = case.channels or (24 if case.nodes == 1 else 16)
+    channels = CHANNELS_WITHIN_NODE if case.nodes == 1 else CHANNELS_BETWEEN_NODES
     fabric = Fabric(case.gpus, case.nodes, min(used_gbs), channels, case.generation, case.link)
-    return nccl_model.best(fabric, size_bytes, case.algorithm, case.protocol)
+    return nccl_model.best(fabric, size_bytes)
 
 
 def mpi_traffic(ranks_per_node: int, nodes: int, hierarchical: str = "on") -> float:

@@ -13,14 +13,13 @@ from ddptools.common.errors import UsageError
 from ddptools.common.files import write_atomically
 from ddptools.common.programs import ROOT, program_folder
 from ddptools.common.table import to_text
-from ddptools.plan import hardware, nccl_model
-from ddptools.plan.calibration import Calibration, calibrate, compare, load_records, warning_of
+from ddptools.plan import hardware
+from ddptools.plan.calibration import Calibration, calibrate, load_records, warning_of
 from ddptools.plan.compute_rates import NotMeasured
 from ddptools.plan.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
-from ddptools.plan.memory import MemoryFit, memory_fit
 from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
 from ddptools.plan.prediction import Case, needed_gbs, predict, rule_of_thumb
-from ddptools.plan.text import Answer, Planned, all_links, text_of
+from ddptools.plan.text import Answer, Memory, Planned, all_links, text_of
 from ddptools.results.description import Description, NotDescribed, complete, describe, language_model
 
 ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
@@ -107,9 +106,6 @@ def add_machine(add: Any) -> None:
     add("--nics", type=whole(1024), metavar="N", help="network adapters per node (one per GPU; v100: one per two GPUs)")
     add("--achievable", type=number(0.01, 1), default=0.8, metavar="F",
         help="fraction of advertised rates that is achieved (0.8; 0.8 to 0.9 are usual)")  # fmt: skip
-    add("--channels", type=whole(64), default=0, metavar="N", help="NCCL channels (24 within a node, else 16)")
-    add("--algorithm", choices=nccl_model.ALGORITHMS, help="NCCL algorithm (NCCL's cost model chooses)")
-    add("--protocol", choices=nccl_model.PROTOCOLS, help="NCCL protocol (NCCL's cost model chooses)")
     add("--interference", type=number(0, 10), metavar="F",
         help="seconds that each second of communication adds to compute (0)")  # fmt: skip
     add("--calibrate", type=path, nargs="+", metavar="RESULTS",
@@ -149,7 +145,6 @@ def make_answer(options: argparse.Namespace, records: list[dict[str, Any]]) -> A
     if not answer.planned:
         raise UsageError(f"{calibrate_flag(options)}: {next(iter(answer.left_out.values()))}")
     answer.memory = memory_of(answer)
-    answer.compared = compare(records, calibration) if calibration else []
     for planned in answer.planned if options.target is not None else []:
         planned.needed_gbs = needed_gbs(planned.case, options.target)
         planned.remedies = remedies(answer, planned.case) if planned.needed_gbs is None else []
@@ -205,9 +200,6 @@ def make_case(answer: Answer, nodes: int) -> Case:
         inter_gbs=options.achievable * hardware.network_gbs(options.network or gpu.network, adapters),
         generation=gpu.generation,
         link="pcie" if link.startswith("pcie") else "nvlink",
-        channels=options.channels,
-        algorithm=options.algorithm,
-        protocol=options.protocol,
     )
     if answer.calibration:
         measured = answer.calibration
@@ -275,23 +267,18 @@ def flags_of_work(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
-def memory_of(answer: Answer) -> MemoryFit | None:
+def memory_of(answer: Answer) -> Memory | None:
     """Of a GPU, and the first case's batch. Data are those of the flags, or synthetic ones for a step of this batch."""
     options = answer.options
     if options.params is not None or answer.work.device == "cpu":
         return None
-    flags = flags_of_work(options) | {"grad-accum": 1}
-    program = program_folder(options.bin) / "ddptrain"
-
-    def kept(**others: Any) -> float:
-        try:
-            return describe(program, flags | others, options.ddptrain_flags).memory_bytes
-        except NotDescribed:  # as where the data have fewer samples
-            return math.inf
-
-    batch, there_gb = max(round(answer.planned[0].case.batch), 1), options.memory or GPUS[options.gpu].memory_gb
-    fit = memory_fit(kept, batch, there_gb, answer.work.units_per_sample > 1)
-    return fit if 0.0 < fit.kept_gb < math.inf else None
+    flags = flags_of_work(options) | {"grad-accum": 1, "batch": max(round(answer.planned[0].case.batch), 1)}
+    try:
+        work = describe(program_folder(options.bin) / "ddptrain", flags, options.ddptrain_flags)
+    except NotDescribed:  # as where the data have fewer samples
+        return None
+    there_gb = options.memory or GPUS[options.gpu].memory_gb
+    return Memory(1e-9 * work.memory_bytes, there_gb) if work.memory_bytes else None
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -318,5 +305,4 @@ def document(answer: Answer) -> dict[str, Any]:
         result["target"] = {"efficiency": target, "needed_gbs": needed}
     if answer.calibration is not None:
         result["calibration"] = dataclasses.asdict(answer.calibration)
-        result["compared"] = [dataclasses.asdict(c) for c in answer.compared]
     return result

@@ -6,9 +6,8 @@ import math
 import pathlib
 
 from ddptools.common.table import Table, to_text
-from ddptools.plan.calibration import Calibration, Compared
-from ddptools.plan.hardware import GBS_PER_GBIT, LINKS_GBS, NETWORKS_GBIT, OF_A_NODE
-from ddptools.plan.memory import MemoryFit
+from ddptools.plan.calibration import Calibration
+from ddptools.plan.hardware import GBS_PER_GBIT, LINKS_GBS, NETWORKS_GBIT
 from ddptools.plan.prediction import Case, NetworkFit, Prediction, rule_of_thumb
 from ddptools.results.description import Description
 
@@ -22,22 +21,36 @@ class Planned:
 
 
 @dataclasses.dataclass
+class Memory:
+    """Of a GPU: what a rank keeps, and what there is. Libraries take some beside it."""
+
+    kept_gb: float
+    there_gb: float
+
+    @property
+    def fits(self) -> bool:
+        return self.kept_gb <= self.there_gb
+
+    def text(self) -> str:
+        if self.fits:
+            return f"{self.kept_gb:.3g} GB of a GPU's {self.there_gb:g} GB, beside what libraries take"
+        return f"{self.kept_gb:.3g} GB do not fit a GPU of {self.there_gb:g} GB"
+
+
+@dataclasses.dataclass
 class Answer:
     options: argparse.Namespace
     calibration: Calibration | None
     work: Description
     planned: list[Planned] = dataclasses.field(default_factory=list)
     left_out: dict[int, str] = dataclasses.field(default_factory=dict)  # reasons, by numbers of nodes
-    memory: MemoryFit | None = None  # of the first case; none for --params
-    compared: list[Compared] = dataclasses.field(default_factory=list)
+    memory: Memory | None = None  # of the first case; none for --params
 
 
 def text_of(answer: Answer) -> str:
     parts = [heading(answer), links_text(answer.planned[0].case), steps_text(answer)]
     if answer.options.target is not None:
         parts.append(target_text(answer))
-    if answer.compared:
-        parts.append(compared_text(answer.compared))
     return "\n".join(parts)
 
 
@@ -73,12 +86,9 @@ def compute_source(answer: Answer) -> str:
     points = answer.calibration.compute.alike(answer.work) if answer.calibration else []
     if not points:
         return "rate assumed: half of the peak"
-    batch = answer.planned[0].case.batch
     runs = {p.batch: f"{p.runs} run{'s' if p.runs > 1 else ''}" for p in points}
-    if batch in runs:
-        return f"measured at this batch, {runs[batch]}"
-    below, above = max(b for b in runs if b < batch), min(b for b in runs if b > batch)
-    return f"between batch {below:g} ({runs[below]}) and {above:g} ({runs[above]})"
+    batch = answer.planned[0].case.batch
+    return f"measured at this batch, {runs[batch]}" if batch in runs else "between batches that were measured"
 
 
 def networks(answer: Answer) -> list[str]:
@@ -154,39 +164,15 @@ def target_text(answer: Answer) -> str:
     for case, needed, would in ((p.case, p.needed_gbs, p.remedies) for p in answer.planned):
         within = case.nodes == 1
         unit, factor = ("GB/s", 1.0) if within else ("Gbit/s", 1.0 / GBS_PER_GBIT)
-        cells = ["nothing to send", "", ""] if needed == 0.0 else ["none is enough", "", ""]
+        cells = ["nothing to send", ""] if needed == 0.0 else ["none is enough", ""]
         if needed:
-            advertised = needed / answer.options.achievable
-            rates = [f"{three_digits(gbs * factor)} {unit}" for gbs in (needed, advertised)]
-            cells = [*rates, enough_link(case, advertised)]
+            rates = (needed, needed / answer.options.achievable)
+            cells = [f"{three_digits(gbs * factor)} {unit}" for gbs in rates]
         rows.append([str(case.nodes), str(case.gpus), *cells])
         if needed is None:
             why = "latency" if within else "latency, or the links within a node"
             enough = f"enough would be: {'; or '.join(would)}" if would else "nor a larger batch or other buckets"
             notes += f"{case.nodes} node{'' if within else 's'}: no bandwidth is, because of {why}; {enough}\n"
     caption = f"For {100 * answer.options.target:g}% (per GPU on one node, per node on several):"
-    header = ["nodes", "GPUs", "needed, achieved", "needed, advertised", "enough"]
+    header = ["nodes", "GPUs", "needed, achieved", "needed, advertised"]
     return to_text(Table(caption, header, rows)) + notes
-
-
-def enough_link(case: Case, advertised_gbs: float) -> str:
-    """The least of its kind that has this rate: within a node the GPUs' NVLink or PCIe, between nodes adapters."""
-    if case.nodes == 1:
-        fitting = [name for name, gbs in LINKS_GBS.items() if name.startswith(case.link) and gbs >= advertised_gbs]
-        return min(fitting, key=LINKS_GBS.__getitem__, default=f"no {case.link} known")
-    adapters = {name: gbit * GBS_PER_GBIT for name, gbit in NETWORKS_GBIT.items() if name not in OF_A_NODE}
-    fitting = [name for name, gbs in adapters.items() if gbs >= advertised_gbs]
-    name = min(fitting, key=adapters.__getitem__, default=max(adapters, key=adapters.__getitem__))
-    return f"{math.ceil(advertised_gbs / adapters[name])} x {name}"
-
-
-def compared_text(compared: list[Compared]) -> str:
-    rows = []
-    for c in sorted(compared, key=lambda c: (c.nodes, c.gpus, c.batch)):
-        measured = f"{100 * c.measured_efficiency:.1f}%" if c.measured_efficiency else ""
-        rows.append([str(c.gpus), str(c.nodes), f"{c.batch:g}", three_digits(c.predicted.samples_per_second),
-                     three_digits(c.measured_per_second), f"{100 * c.error:+.1f}%",
-                     f"{100 * c.predicted.efficiency:.1f}%", measured])  # fmt: skip
-    caption = "The runs of the calibration, predicted with their own one-rank baselines, and measured:"
-    header = ["ranks", "nodes", "batch", "predicted samples/s", "measured", "error", "efficiency", "measured"]
-    return to_text(Table(caption, header, rows))

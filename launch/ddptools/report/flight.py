@@ -13,7 +13,6 @@ from ddptools.common.values import grouped
 from ddptools.common.table import Table, to_text
 
 MOST_FRAMES = 20
-MOST_RANKS = 64  # of which stacks are shown
 FRAME = re.compile(r"^(?P<file>/.*)\(\+(?P<offset>0x[0-9a-f]+)\)$")
 
 
@@ -172,7 +171,7 @@ def report_flight(folder: pathlib.Path) -> int:
         if flight.damaged:
             print(f"{flight.path}: {flight.damaged} lines could not be read")
     print("\nStacks\n")
-    print("\n".join(stack_text(flight) for flight in flights[:MOST_RANKS]))
+    print("\n".join(stack_text(flight) for flight in flights))
     for flight in flights:
         if flight.nccl is not None:
             text = flight.nccl if isinstance(flight.nccl, str) else json.dumps(flight.nccl, indent=1)

@@ -33,26 +33,24 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("--png", type=path, metavar="DIR", help="also write the pictures as PNG")
     add("--md", type=path, metavar="FILE", help="also write the report as Markdown (with the pictures of --png)")
     add("--title", help="title of the page")
-    add("--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results")
-    add("--flight", type=path, metavar="DIR",
+    instead = parser.add_mutually_exclusive_group().add_argument
+    instead("--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results")
+    instead("--flight", type=path, metavar="DIR",
         help="explain the flight records of ddptrain --flight, instead of results")  # fmt: skip
     add("--bin", type=path, metavar="DIR",
         help="folder of ddptrain, for results without a description (the folder of ddpreport, else build/bin)")  # fmt: skip
     add("--step", type=int, metavar="N", help="draw only this step of the trace, counted from 0")
     arguments = parser.parse_args(argv)
-    if arguments.flight is not None:
-        others = (arguments.results, arguments.trace, arguments.out, arguments.png, arguments.md, arguments.step)
-        if any(other not in (None, []) for other in others):
-            parser.error("--flight stands alone")
-        return arguments
-    if arguments.trace is None and not arguments.results:
-        parser.error("give results of ddpsweep, files of ddptrain --metrics, --trace FILE or --flight DIR")
-    if arguments.trace is None and arguments.out is not None and arguments.out.suffix in KINDS:
-        parser.error(f"--out {arguments.out}: the page is HTML; --png DIR writes its pictures")
+    page_alone = arguments.results or arguments.png or arguments.md
+    if arguments.flight is not None and (page_alone or arguments.out) or arguments.trace is not None and page_alone:
+        parser.error("--trace and --flight stand alone: results, --png and --md belong to a page")
     if arguments.trace is None and arguments.step is not None:
         parser.error("--step belongs to --trace")
-    if arguments.trace is not None and (arguments.results or arguments.png or arguments.md):
-        parser.error("--trace stands alone: results, --png and --md belong to a page")
+    if arguments.trace is None and arguments.flight is None:
+        if not arguments.results:
+            parser.error("give results of ddpsweep, files of ddptrain --metrics, --trace FILE or --flight DIR")
+        if arguments.out is not None and arguments.out.suffix in KINDS:
+            parser.error(f"--out {arguments.out}: the page is HTML; --png DIR writes its pictures")
     return arguments
 
 

@@ -3,16 +3,14 @@
 import csv
 import io
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 from ddptools.common.files import Record
-from ddptools.common.values import finite, table_of
-from ddptools.results.run import Run, gpus_of, make_run, nccl_of
+from ddptools.common.values import table_of
+from ddptools.results.run import Run, make_run, nccl_of
 
 RECORD_COLUMNS = ("sweep", "product", "case", "repeat", "status", "reason", "emulated", "emulation", "started",
                   "seconds")  # fmt: skip
-WORST = {"sm_mhz": min, "sm_mhz_min": min, "watts": max, "celsius_max": max}  # of the GPUs
 NCCL_COLUMNS = ("version", "algorithm", "protocol", "channels", "transport")
 
 
@@ -33,16 +31,6 @@ def _row(record: Record, run: Run | None) -> dict[str, Any]:
     row["versions"] = ", ".join(str(record.get("versions") or "").splitlines())
     row["environment"] = " ".join(f"{name}={value}" for name, value in variables)
     row |= {f"set:{name}": value for name, value in table_of(record.get("settings")).items()}
-    row |= _gpu_values(gpus_of(run) if run else [])
     row |= {f"nccl_{name}": nccl.get(name) for name in NCCL_COLUMNS}
     summary = table_of(record.get("summary")).items()
     return row | {name: value for name, value in summary if name not in row and isinstance(value, str | int | float)}
-
-
-def _gpu_values(gpus: list[dict[str, Any]]) -> dict[str, Any]:
-    def worst(name: str, choose: Callable[[list[float]], float]) -> float | None:
-        known = [value for gpu in gpus if (value := finite(gpu.get(name))) is not None]
-        return choose(known) if known else None
-
-    reasons = dict.fromkeys(reason for gpu in gpus for reason in table_of(gpu.get("throttled")))
-    return {f"gpu_{name}": worst(name, choose) for name, choose in WORST.items()} | {"gpu_throttled": " ".join(reasons)}

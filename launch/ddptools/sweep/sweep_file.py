@@ -80,20 +80,20 @@ class _Reader:
         for text in overrides:
             self.override(text)
 
-    def error(self, where: str, what: str) -> UsageError:
-        return UsageError(f"{self.path}: {where}: {what}" if where else f"{self.path}: {what}")
+    def need(self, is_right: object, where: str, what: str) -> None:
+        if not is_right:
+            raise UsageError(": ".join(filter(None, (str(self.path), where, what))))
 
     def sweep(self) -> Sweep:
         table = self.table
-        for key in table.keys() - SWEEP_KEYS:
-            raise self.error(key, f"unknown key; there are {', '.join(sorted(SWEEP_KEYS))}")
+        for key in table:
+            self.need(key in SWEEP_KEYS, key, f"unknown key; there are {', '.join(sorted(SWEEP_KEYS))}")
         products = table.get("product", [])
-        if not isinstance(products, list) or not products or not all(isinstance(p, dict) for p in products):
-            raise self.error("", "there is no [[product]]: give at least one")
+        are_tables = isinstance(products, list) and products and all(isinstance(p, dict) for p in products)
+        self.need(are_tables, "", "there is no [[product]]: give at least one")
         read = [self.product(p, f"product{i}" if i > 1 else "main") for i, p in enumerate(products, 1)]
         names = [product.name for product in read]
-        if len(set(names)) != len(names):
-            raise self.error("product", f"two have the same name: {', '.join(names)}")
+        self.need(len(set(names)) == len(names), "product", f"two have the same name: {', '.join(names)}")
         return Sweep(
             path=self.path,
             name=self.name("name", table.get("name", self.path.stem), "give letters, digits and .-_"),
@@ -112,8 +112,8 @@ class _Reader:
         program = own.pop("program", "ddptrain")
         self.name(f"{where}: program", program, "give the name of a program beside ddptrain")
         arguments = own.pop("arguments", [])
-        if not isinstance(arguments, list) or not all(isinstance(a, str) for a in arguments):
-            raise self.error(f"{where}: arguments", "give a list of texts")
+        are_texts = isinstance(arguments, list) and all(isinstance(a, str) for a in arguments)
+        self.need(are_texts, f"{where}: arguments", "give a list of texts")
         environments = self.environments(f"{where}: environment", own.pop("environment", {}))
         tables = own.pop("flags", [{}])
         axes = self.flags(where, own)
@@ -126,20 +126,19 @@ class _Reader:
         given = axes.keys() | {name for flags in alternatives for name in flags}
         replaced = given | ({"batch"} if "global-batch" in given else set())
         axes = {k: v for k, v in base.items() if k not in replaced} | axes
-        if {"global-batch", "batch"} <= axes.keys() | given:
-            raise self.error(where, "give batch or global-batch, not both")
+        is_one = not {"global-batch", "batch"} <= axes.keys() | given
+        self.need(is_one, where, "give batch or global-batch, not both")
         return Product(name, program, tuple(arguments), axes, alternatives, environments)
 
     def alternatives(
         self, where: str, tables: Any, base: dict[str, Any], own: dict[str, Any], overridden: dict[str, Any]
     ) -> list[dict[str, Value]]:
         """What is overridden is left out of them; what is left alike then stands there once."""
-        if not isinstance(tables, list) or not tables:
-            raise self.error(where, "give a list of tables")
+        self.need(isinstance(tables, list) and tables, where, "give a list of tables")
         read = [self.flags(where, table) for table in tables]
         names = dict.fromkeys(name for lists in read for name in lists)
-        for name in names.keys() & own.keys():
-            raise self.error(f"{where}: {name}", "the product sets this flag itself")
+        for name in names:
+            self.need(name not in own, f"{where}: {name}", "the product sets this flag itself")
         defaults = {name: base[name] for name in names if name in base}
         result: list[dict[str, Value]] = []
         for lists in read:
@@ -163,70 +162,60 @@ class _Reader:
 
     def environments(self, where: str, value: Any) -> list[dict[str, str]]:
         read = [self.variables(where, table) for table in (value if isinstance(value, list) else [value])]
-        if not read:
-            raise self.error(where, "the list is empty")
+        self.need(read, where, "the list is empty")
         return [made for lists in read for made in _combinations(self.environment | lists | self.variables_set)]
 
     def variables(self, where: str, table: Any) -> dict[str, list[str]]:
         result = {}
         for key, values in self.lists(where, table).items():
-            if not VARIABLE.fullmatch(key):
-                raise self.error(f"{where}: {key}", "not the name of an environment variable")
-            if not values or not all(isinstance(v, (str, int)) and not isinstance(v, bool) for v in values):
-                raise self.error(f"{where}: {key}", 'give texts ("" takes the variable away)')
-            result[key] = [self.without_zero(f"{where}: {key}", str(v)) for v in values]
+            place = f"{where}: {key}"
+            self.need(VARIABLE.fullmatch(key), place, "not the name of an environment variable")
+            are_texts = values and all(isinstance(v, (str, int)) and not isinstance(v, bool) for v in values)
+            self.need(are_texts, place, 'give texts ("" takes the variable away)')
+            result[key] = [self.without_zero(place, str(v)) for v in values]
         return result
 
     def flags(self, where: str, table: Any) -> dict[str, list[Value]]:
         result = {}
         for key, values in self.lists(where, table).items():
             place = f"{where}: {key}"
-            if not FLAG.fullmatch(key):
-                raise self.error(place, "not the name of a flag (without --) or of a key of a product")
-            if key in FORBIDDEN_FLAGS:
-                raise self.error(place, "ddpsweep gives this flag itself")
-            if not values:
-                raise self.error(place, "the list is empty")
+            self.need(FLAG.fullmatch(key), place, "not the name of a flag (without --) or of a key of a product")
+            self.need(key not in FORBIDDEN_FLAGS, place, "ddpsweep gives this flag itself")
+            self.need(values, place, "the list is empty")
             result[key] = [self.value(place, key, v) for v in values]
-            if len(set(map(str, result[key]))) != len(values):
-                raise self.error(place, "a value stands there twice")
+            self.need(len(set(map(str, result[key]))) == len(values), place, "a value stands there twice")
         return result
 
     def lists(self, where: str, table: Any) -> dict[str, list[Any]]:
-        if not isinstance(table, dict):
-            raise self.error(where, "give a table")
+        self.need(isinstance(table, dict), where, "give a table")
         return {key: value if isinstance(value, list) else [value] for key, value in table.items()}
 
     def value(self, where: str, key: str, value: Any) -> Value:
         if isinstance(value, bool):
             value = "on" if value else "off"
-        if not isinstance(value, (str, int, float)):
-            raise self.error(where, f"{value!r} is not a text or a number")
-        is_right, what = CHECKS.get(key, (None, ""))
-        if is_right and not is_right(value):
-            raise self.error(f"{where} = {value!r}", what)
+        self.need(isinstance(value, (str, int, float)), where, f"{value!r} is not a text or a number")
+        if key in CHECKS:
+            is_right, what = CHECKS[key]
+            self.need(is_right(value), f"{where} = {value!r}", what)
         self.without_zero(where, str(value))
         return str(value) if key in ("gpus", "cpus") else value
 
     def without_zero(self, where: str, value: str) -> str:
-        if "\0" in value:
-            raise self.error(where, "a value holds a zero byte")
+        self.need("\0" not in value, where, "a value holds a zero byte")
         return value
 
     def name(self, where: str, value: Any, what: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9._-]+", self.text(where, value)):
-            raise self.error(f"{where} = {value!r}", what)
+        self.need(re.fullmatch(r"[A-Za-z0-9._-]+", self.text(where, value)), f"{where} = {value!r}", what)
         return value
 
     def text(self, where: str, value: Any) -> str:
-        if not isinstance(value, str):
-            raise self.error(where, f"{value!r} is not a text")
+        self.need(isinstance(value, str), where, f"{value!r} is not a text")
         return value
 
     def integer(self, key: str, default: int, low: int, high: int) -> int:
         value = self.table.get(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise self.error(f"{key} = {value!r}", f"give a whole number from {low} to {high}")
+        is_right = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        self.need(is_right, f"{key} = {value!r}", f"give a whole number from {low} to {high}")
         return value
 
 

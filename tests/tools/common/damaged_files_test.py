@@ -11,6 +11,7 @@ from ddptools.common.errors import UsageError
 from ddptools.common.files import read_records
 from ddptools.page.render import to_html
 from ddptools.plan import calibration
+from ddptools.plan.prediction import predict
 from ddptools.report.sweeps.answers import answers
 from ddptools.report.sweeps.experiment import load
 from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
@@ -173,7 +174,9 @@ class DamagedFilesTest(support.FolderCase):
     def test_calibration(self) -> None:
         def read(path: pathlib.Path) -> None:
             records = calibration.load_records(path)
-            calibration.compare(records, calibration.calibrate(records))
+            calibrated = calibration.calibrate(records)
+            for run in calibration.measured_runs(records):
+                predict(calibrated.network_of(run.case))
 
         self.check("results.jsonl", self.results_text(), read, ODD_VALUES, 1000)
 

@@ -1,18 +1,18 @@
 """The rates that ddpplan takes from runs and benchmarks, and what it says with them."""
 
 import contextlib
+import dataclasses
 import io
 import json
-import re
 import unittest
 from typing import Any
 from unittest import mock
 
 from ddptools.common.errors import UsageError
 from ddptools.plan import program
-from ddptools.plan.calibration import calibrate, compare, load_records, measured_runs, warning_of
+from ddptools.plan.calibration import calibrate, load_records, measured_runs, warning_of
 from ddptools.plan.compute_rates import NotMeasured
-from ddptools.plan.prediction import Case, NetworkFit, predict
+from ddptools.plan.prediction import Case, NetworkFit, Prediction, predict
 from ddptools.results.description import parsed
 from tests.tools.plan.support import output
 from tests.tools.support import ROOT, FolderCase, cnn_description, gpt2_description, write_lines
@@ -30,6 +30,13 @@ def bench(ranks: int, per_rank_us: float, busbw: float) -> dict[str, Any]:
     fit = NetworkFit(per_rank_us, busbw, base_us=5.0)
     rows = [{"bytes": size, "time_us": fit.microseconds(size, ranks)} for size in (1e3, 1e5, 1e7, 1e9)]
     return {"benchmark": "allreduce", "ranks": ranks, "results": rows}
+
+
+def predicted(*records: dict[str, Any]) -> list[Prediction]:
+    """Of each run of several ranks, with the network of all of them and its own one-rank baseline."""
+    network, runs = calibrate(records), measured_runs(records)
+    cases = [(network.network_of(run.case), run.baseline_per_second) for run in runs if run.case.gpus > 1]
+    return [predict(dataclasses.replace(case, tflops=1e-12 * case.work.flop * rate)) for case, rate in cases]
 
 
 class ComputeRatesTest(unittest.TestCase):
@@ -122,9 +129,9 @@ class CalibrationTest(FolderCase):
             self.assertAlmostEqual(fit.busbw_gbs, busbw_gbs, delta=1e-3)
 
     def test_virtual_ranks_are_passes_of_their_rank(self) -> None:
-        (several,) = compare([summary(2, 4e6, 3e6, virtual_ranks=4)])
-        self.assertEqual(several.predicted, compare([summary(2, 4e6, 3e6, grad_accum=2)])[0].predicted)
-        self.assertNotEqual(several.predicted, compare([summary(2, 4e6, 3e6)])[0].predicted)
+        several = predicted(summary(2, 4e6, 3e6, virtual_ranks=4))
+        self.assertEqual(several, predicted(summary(2, 4e6, 3e6, grad_accum=2)))
+        self.assertNotEqual(several, predicted(summary(2, 4e6, 3e6)))
 
     def test_takes_the_compute_rate_from_the_baseline(self) -> None:
         calibration = calibrate([summary(8, 26.8e6, 3.91e6), summary(1, 3.91e6)])
@@ -141,8 +148,8 @@ class CalibrationTest(FolderCase):
         for precision, dtype, size in (("fp8", "bf16", 2), ("bf16", "fp32", 4), ("fp32", "fp32", 4)):
             bucket = {"bytes": 1_199_882 * size, "complete_at": 1.0}
             told = cnn_description(gradient_dtype=dtype, buckets=[bucket])
-            (found,) = compare([summary(2, 1.5e6, 1e6, precision=precision, description=told)])
-            self.assertEqual(found.predicted.bytes_per_gpu, 1_199_882 * size, precision)
+            (found,) = predicted(summary(2, 1.5e6, 1e6, precision=precision, description=told))
+            self.assertEqual(found.bytes_per_gpu, 1_199_882 * size, precision)
 
     def test_an_unknown_model_is_what_it_says_or_nothing(self) -> None:
         told = cnn_description(model="mlp", flop_forward_per_sample=1e6, flop_backward_per_sample=2e6)
@@ -151,39 +158,28 @@ class CalibrationTest(FolderCase):
         with self.assertRaises(UsageError):
             calibrate([summary(1, 1e6, model="mlp", parameters=1e6, description=None)])
 
-    def test_predicted_beside_measured(self) -> None:
-        step = 512 / 3.91e6 + 25e-6
-        record = summary(8, 8 * 512 / step, 3.91e6, communication_seconds=50e-6, step_seconds=step,
-                         scaling_efficiency=512 / 3.91e6 / step)  # fmt: skip
-        (result,) = compare([{"status": "ok", "summary": record, "settings": {"overlap": "off"}}])
-        predicted = 512 / 3.91e6 + 50e-6  # nothing is hidden
-        self.assertAlmostEqual(result.predicted.step_seconds, predicted)
-        self.assertAlmostEqual(result.error, step / predicted - 1.0)
-        self.assertEqual(result.gpus, 8)
-
     def test_a_fused_sum_costs_what_was_exposed(self) -> None:
         def run(fused: bool, step: float = 135e-6, overlap: str = "on") -> dict[str, Any]:
             record = summary(4, 4 * 512 / step, 4.05e6, communication_seconds=47e-6, step_seconds=step,
                              step_seconds_without_communication=127e-6, fused_sum=fused)  # fmt: skip
             return {"summary": record, "settings": {"overlap": overlap}}
 
-        (fused,) = compare([run(True)])
-        self.assertAlmostEqual(fused.predicted.exposed_seconds, 8e-6)
-        self.assertLess(abs(fused.error), 0.01)
-        (plain,) = compare([run(False)])
-        self.assertNotAlmostEqual(plain.predicted.exposed_seconds, 8e-6)
+        (fused,) = predicted(run(True))
+        self.assertAlmostEqual(fused.exposed_seconds, 8e-6)
+        (plain,) = predicted(run(False))
+        self.assertNotAlmostEqual(plain.exposed_seconds, 8e-6)
         self.assertEqual(calibrate([run(True), run(False)]).fused_sum_us, {})
         self.assertAlmostEqual(calibrate([run(True)]).fused_sum_us[4], 8.0)
-        beside, after = compare([run(True), run(True, step=174e-6, overlap="off")])
-        self.assertAlmostEqual(beside.predicted.exposed_seconds, 8e-6)
-        self.assertAlmostEqual(after.predicted.exposed_seconds, 47e-6)
+        beside, after = predicted(run(True), run(True, step=174e-6, overlap="off"))
+        self.assertAlmostEqual(beside.exposed_seconds, 8e-6)
+        self.assertAlmostEqual(after.exposed_seconds, 47e-6)
 
     def test_nothing_runs_beside_kernels_that_fill_the_gpu(self) -> None:
         run = summary(4, 4 * 512 / 170e-6, 4.05e6, communication_seconds=45e-6, step_seconds=170e-6)
-        (filled,) = compare([{"summary": run, "settings": {"comm-ctas": 0}}])
-        self.assertAlmostEqual(filled.predicted.exposed_seconds, 45e-6)
-        (some_free,) = compare([{"summary": run, "settings": {"comm-ctas": 4}}])
-        self.assertLess(some_free.predicted.exposed_seconds, 12e-6)
+        (filled,) = predicted({"summary": run, "settings": {"comm-ctas": 0}})
+        self.assertAlmostEqual(filled.exposed_seconds, 45e-6)
+        (some_free,) = predicted({"summary": run, "settings": {"comm-ctas": 4}})
+        self.assertLess(some_free.exposed_seconds, 12e-6)
 
     def test_emulated_and_failed_runs_do_not_count(self) -> None:
         for mark in ({"emulated": True}, {"status": "failed"}):
@@ -244,7 +240,6 @@ class CalibratedProgramTest(FolderCase):
         text = self.calibrated([run], "--model", "cnn", "--nodes", "1")
         self.assertIn("measured at this batch, 1 run)", text)
         self.assertRegex(text, r"within a node: measured, .* \(1 all-reduce of 2 ranks; more are extrapolated\)")
-        self.assertIn("predicted with their own one-rank baselines, and measured:", text)
 
     def test_runs_of_a_loaded_machine_are_warned_of(self) -> None:
         quiet = summary(2, 7.5e6, 3.9e6, communication_seconds=2e-5, cpu_share_per_rank=[])
@@ -322,9 +317,3 @@ class CalibratedProgramTest(FolderCase):
         with mock.patch.object(program, "describe", return_value=WORK) as asked:
             self.calibrated(runs, "--model", "cnn", "--nodes", "1", "--gradients", "bf16")
         self.assertEqual({call.args[1]["comm-dtype"] for call in asked.call_args_list}, {"bf16"})
-
-    def test_compared_runs_are_in_order_and_in_plain_numbers(self) -> None:
-        runs = [summary(ranks, 1.5e7, 3.9e6, communication_seconds=2e-5) for ranks in (4, 2)]
-        text = self.calibrated(runs, "--model", "cnn", "--nodes", "1")
-        rows = re.findall(r"^ +(\d) +1 +\d+ +\d+ +(\d+) +[-+]", text, re.MULTILINE)
-        self.assertEqual(rows, [("2", "15000000"), ("4", "15000000")])

@@ -14,14 +14,6 @@ from tests.tools.support import make_programs, write_results
 
 
 class SummaryTest(ReportCase):
-    def test_scaling_placement_and_single_cases(self) -> None:
-        scaling = self.words(over("ranks", {1: [100], 4: [360]}))
-        self.assertEqual(scaling, "4 ranks: 3.60 times one rank, efficiency 90.0% (360.0 images/s).")
-        pairs = self.words(over("gpus", {"0,1": [100, 101, 102], "0,3": [50, 51, 52]}))
-        self.assertEqual(pairs, "0,3: -49.5% (against gpus 0,1, 101.0 images/s).")
-        self.assertEqual(self.words(runs("a", [7], {"ranks": 2})), "main: 7 images/s (one run).")
-        self.assertEqual(self.words(runs("a", [None], {"ranks": 2})), "No run gave a number.")
-
     def test_the_title_has_machine_and_date(self) -> None:
         records = runs("a", [1, 2], {"ranks": 2}, started="2026-11-21T18:36:12+00:00")
         self.assertEqual(title_of([self.experiment(records)]), "made-up on 2 x G, 2026-11-21")

@@ -136,15 +136,6 @@ class WordsTest(ReportCase):
         self.assertIn("| 2x2 emulated | 10.5 (10 to 11) emulated |", markdown)
         self.assertIn("Nodes were emulated on one machine (NCCL_HOSTID)", markdown)
 
-    def test_pairs_that_are_the_same_gpus(self) -> None:
-        records = []
-        for gpus, used in (("best-pair", ["0", "1"]), ("worst-pair", ["0", "1"]), ("0,3", ["0", "3"])):
-            records += runs(gpus, [5, 6], {"ranks": 2, "gpus": gpus}, gpus_used=used)
-        text = self.words(records)
-        self.assertIn("best-pair and worst-pair are the same GPUs here: 0,1.", text)
-        self.assertIn("too few runs (against gpus ", text)
-        self.assertNotIn("against", self.words(records[:4]))
-
     def test_cases_that_nothing_compares_are_listed(self) -> None:
         text = self.words(over("ranks", {2: [10, 12], 4: [20]}))
         self.assertEqual(text, "2 ranks: 11 images/s (10 to 12 over 2 runs); 4 ranks: 20 images/s (one run).")

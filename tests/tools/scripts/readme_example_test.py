@@ -1,6 +1,5 @@
-"""README's example: its numbers agree with each other, with the claims and with the tutorial. Its command prints the same
-lines, whose numbers agree with each other as well, and trains the parameters of the tutorial's hash. No rate is compared:
-tests share their machine with others."""
+"""README's example: its numbers are those of the claims and of the tutorial. Its command prints the same lines and trains
+the parameters of the tutorial's hash. No rate is compared: tests share their machine with others."""
 
 import os
 import pathlib
@@ -20,12 +19,8 @@ EXAMPLE = re.compile(r"^```text\n\$ (?P<command>mpirun .*)\n(?P<output>Epoch [^`
 LABELS = ["Result", "Speed", "Scaling", "Step", "Hash"]
 LINE = re.compile(rf"^({'|'.join(LABELS)}) +(\S.*)$", re.MULTILINE)
 EPOCH = re.compile(r"^loss (?P<loss>[\d.]+)  accuracy (?P<accuracy>[\d.]+)$", re.MULTILINE)
-RATE = re.compile(r"(?P<rate>[\d,]+) images/s \((?P<lowest>[\d,]+) to (?P<highest>[\d,]+)\)")
-SCALING = re.compile(
-    r"(?P<percent>[\d.]+)% \+- [\d.]+ of linear +"
-    r"measured alternately: (?P<all>[\d,.]+) against \d+ x (?P<alone>[\d,.]+) on one rank"
-)
-STEP = re.compile(r"(?P<step>[\d,.]+) ms(?:, (?P<more>[\d.]+) ms (?P<way>longer|shorter) than on one rank)?")
+RATE = re.compile(r"(?P<rate>[\d,]+) images/s \([\d,]+ to [\d,]+\)")
+SCALING = re.compile(r"(?P<percent>[\d.]+)% \+- [\d.]+ of linear ")
 
 
 def lines_of(output: str) -> dict[str, str]:
@@ -59,41 +54,24 @@ class ReadmesExample(unittest.TestCase):
         example = EXAMPLE.search(PAGE)
         self.command, self.output = example["command"], example["output"]
 
-    def check_sums(self, output: str) -> None:
-        lines = lines_of(output)
+    def check_lines(self, output: str) -> dict[str, str]:
+        """What follows their labels."""
+        lines, epoch = lines_of(output), EPOCH.search(output)
+        self.assertEqual(list(lines), LABELS, output)
         self.assertLessEqual(len(output[output.index("\nResult ") :].strip().splitlines()), 10, output)
-        epoch = EPOCH.search(output)
         result = f"test accuracy {100 * float(epoch['accuracy']):.2f}%, loss {epoch['loss']} "
         self.assertTrue(lines["Result"].startswith(result), output)
         self.assertIn(f"1 epoch, {60000 // (RANKS * BATCH)} steps, ", lines["Result"])
-        rate = RATE.match(lines["Speed"])
-        lowest, median, highest = (float(rate[name].replace(",", "")) for name in ("lowest", "rate", "highest"))
-        self.assertTrue(lowest <= median <= highest, output)
-        step = STEP.match(lines["Step"])
-        if scaling := SCALING.match(lines["Scaling"]):
-            self.check_scaling(step, scaling, output)
-        else:
-            self.assertTrue(lines["Scaling"].startswith("not measured: too noisy ("), output)
+        self.assertRegex(lines["Speed"], RATE)
         self.assertRegex(lines["Hash"], "^[0-9a-f]{32}  ")
-
-    def check_scaling(self, step: re.Match[str], scaling: re.Match[str], output: str) -> None:
-        percent, ranks, alone = (float(scaling[name].replace(",", "")) for name in ("percent", "all", "alone"))
-        self.assertAlmostEqual(percent, 100 * ranks / (RANKS * alone), delta=0.2, msg=output)
-        milliseconds = float(step["step"].replace(",", ""))
-        self.assertAlmostEqual(ranks, 1000 * RANKS * BATCH / milliseconds, delta=0.006 * ranks, msg=output)
-        if step["more"]:
-            more = float(step["more"]) * (1 if step["way"] == "longer" else -1)
-            difference = 100 * more / milliseconds
-            self.assertAlmostEqual(percent, 100 - difference, delta=0.3 + abs(difference) / 20, msg=output)
+        return lines
 
     def test_its_numbers_agree(self) -> None:
-        self.check_sums(self.output)
+        lines = self.check_lines(self.output)
         self.assertIn(f"```text\n{self.output}```", TUTORIAL)
         claims = tomllib.loads((ROOT / "benchmarks" / "claims.toml").read_text(encoding="utf-8"))["run"]
         (run,) = [run for run in claims if run["name"].startswith("README's example")]
         self.assertIn(f"build/bin/ddptrain --device cpu {run['flags']}", self.command)
-        lines = lines_of(self.output)
-        self.assertEqual(list(lines), LABELS)
         published = {claim["field"]: claim["published"] for claim in run["claim"]}
         self.assertEqual(three_digits(published["images_per_second"]), RATE.match(lines["Speed"])["rate"])
         self.assertEqual(f"{100 * published['scaling_efficiency']:.1f}", SCALING.match(lines["Scaling"])["percent"])
@@ -110,9 +88,7 @@ class ReadmesExample(unittest.TestCase):
         environment |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.check_sums(done.stdout)
-        measured = lines_of(done.stdout)
-        self.assertEqual(list(measured), LABELS, done.stdout)
+        measured = self.check_lines(done.stdout)
         self.assertAlmostEqual(accuracy(done.stdout), accuracy(self.output), delta=0.01)
         if (expected := hash_here()) is not None:
             self.assertEqual(measured["Hash"].split()[0], expected)

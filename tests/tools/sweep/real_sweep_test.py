@@ -1,13 +1,12 @@
-"""Two of the sweeps that come with the program, run for real on the CPU, and their report; a real timeline."""
+"""Two of the sweeps that come with the program, run for real on the CPU, and their report."""
 
 import json
 import pathlib
 import unittest
 
 from ddptools.common.mpirun import HYDRA, find_mpirun
-from ddptools.report.trace.spans import load_trace, rank_times
 from tests.tools.report.support import run_report
-from tests.tools.support import BIN, ROOT, FolderCase, run_ranks, run_tool
+from tests.tools.support import BIN, ROOT, FolderCase, run_tool
 
 SHORT = "--repeats 1 --timeout 400 --set steps=6 --set log-every=2 --set data=synthetic:512 --set batch=16".split()
 
@@ -52,20 +51,3 @@ class RealSweepTest(FolderCase):
         self.assertEqual((diverged["status"], diverged["exit_code"]), ("failed", 1))
         self.assertIn("is NaN or infinite", diverged["reason"])
         self.assertNotIn("summary", diverged)
-
-    def test_a_timeline(self) -> None:
-        trace = self.folder / "trace.json"
-        flags = ["--device", "cpu", "--data", "synthetic:600", "--batch", "16", "--steps", "8", "--baseline", "off"]
-        made = run_ranks(2, *flags, "--trace", trace)
-        self.assertEqual(made.returncode, 0, made.stderr)
-        done = run_report("--trace", trace, "--out", self.folder / "t.svg")
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertIn("2 of 2 ranks, 3 of 3 steps", done.stdout)
-        for rank in load_trace(trace):
-            times = rank_times(rank)
-            self.assertEqual(times.steps, 3)
-            self.assertTrue(0 <= times.beside_us <= times.communication_us <= times.step_us, times)
-            self.assertGreater(times.communication_us, 0)
-        svg = (self.folder / "t.svg").read_text()
-        for text in ("rank 1 (", ">step 2<", ">forward<", ">backward<"):
-            self.assertIn(text, svg)

@@ -8,6 +8,7 @@ from ddptools.common.text import number, percent
 from ddptools.common.values import grouped, number_of
 from ddptools.page.blocks import Answer
 from ddptools.report.sweeps.experiment import Case, Experiment, series_over, series_over_ranks
+from ddptools.report.sweeps.gradient_path import sent_by
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
 from ddptools.results.run import PLACEMENT
 
@@ -28,7 +29,7 @@ def answers(experiment: Experiment) -> list[Answer]:
     if not experiment.measured:
         return [Answer("", "No run gave a number")]
     found = [*_ranks(experiment), *_effects(experiment)]
-    remarks = itertools.chain(_ceilings(experiment), _same_gpus(experiment), _batch(experiment))
+    remarks = itertools.chain(_ceilings(experiment), _batch(experiment))
     found += [Answer("", text) for text in remarks]
     if found:
         return sorted(found, key=lambda answer: -answer.size)
@@ -40,7 +41,7 @@ def _effects(experiment: Experiment) -> Iterator[Answer]:
     effects = Effects(experiment)
     for names in filter(None, [experiment.tuned, *([name] for name in PLACEMENT if name in experiment.varied)]):
         contexts = ((context, [case for case in cases if case.trains]) for context, cases in experiment.contexts(names))
-        compared = (one for one in contexts if len(one[1]) > 1 and not _on_the_same_gpus(one[1], names))
+        compared = (one for one in contexts if len(one[1]) > 1)
         found = [_compared(experiment, effects, names, *one) for one in itertools.islice(compared, MOST_CONTEXTS)]
         for text, same in grouped((answer.text, answer) for answer in found).items():
             if len(same) > 2:
@@ -50,11 +51,6 @@ def _effects(experiment: Experiment) -> Iterator[Answer]:
             yield Answer(text, about, same[0].size)
 
 
-def _on_the_same_gpus(cases: list[Case], names: list[str]) -> bool:
-    used = {case.gpus_used() for case in cases}
-    return names == ["gpus"] and len(used) == 1 and "" not in used
-
-
 def _compared(experiment: Experiment, effects: Effects, names: list[str], context: str, cases: list[Case]) -> Answer:
     """As "LOC: -32.8%; NVL, PIX, SYS: no difference"."""
     names = [n for n in names if len({case.settings.get(n, "") for case in cases}) > 1] or names
@@ -62,7 +58,8 @@ def _compared(experiment: Experiment, effects: Effects, names: list[str], contex
     others = [case for case in cases if case is not reference]
     found = [(_short(experiment, case, reference, names), effects.between(case, reference, len(others))) for case in others]
     found.sort(key=lambda one: -_size(one[1]))
-    said = [f"{label}: {effect.text}{_other_path(effect)}" for label, effect in found if effect.is_difference]
+    different = [(label, effect) for label, effect in found if effect.is_difference]
+    said = [f"{label}: {effect.text}{_other_path(effect, reference)}" for label, effect in different]
     if len(said) > MOST_LISTED:
         said = [*said[:MOST_LISTED], f"{len(said) - MOST_LISTED} more below"]
     for text in (NO_DIFFERENCE, TOO_FEW):
@@ -86,12 +83,8 @@ def _short(experiment: Experiment, case: Case, reference: Case, names: list[str]
     return (case.settings.get(names[0], "") or "unset") + (" (emulated)" if case.emulated else "")
 
 
-def _other_path(effect: Effect) -> str:
-    """Empty where the gradients took the path of the reference."""
-    if effect.other is None:
-        return ""
-    fair = f"; on the same path {effect.fair.text}" if effect.fair else ""
-    return f" (gradient path {effect.other.path}, not {effect.other.reference_path}{fair})"
+def _other_path(effect: Effect, reference: Case) -> str:
+    return f" (gradient path {effect.other}, not {sent_by(reference)})" if effect.other else ""
 
 
 def _ceilings(experiment: Experiment) -> Iterator[str]:
@@ -113,14 +106,6 @@ def limited(sentences: Iterable[str], most: int = MOST_SENTENCES) -> list[str]:
 
 def begin_of(context: str) -> str:
     return f"{context}: " if context else ""
-
-
-def _same_gpus(experiment: Experiment) -> Iterator[str]:
-    """Names of selections that turned out to be the same GPUs: on some machines no pair is better than another."""
-    cases = experiment.measured if "gpus" in experiment.varied else []
-    for gpus, same in grouped((case.gpus_used(), case.settings.get("gpus", "")) for case in cases).items():
-        if gpus and len(set(same)) > 1:
-            yield f"{' and '.join(dict.fromkeys(same))} are the same GPUs here: {gpus}"
 
 
 def efficiencies(case: Case, one: Case) -> list[float]:

@@ -14,7 +14,6 @@ from ddptools.results.run import result_rows
 EXPOSED = "exposed communication"
 TOGETHER = "contention"
 STRAGGLERS = "stragglers"
-SLOWER = "contention and stragglers"  # where the ranks' mean was not kept
 INPUT = "input"
 LAUNCH_GAPS = "launch gaps"
 SLOWED_DOWN = "compute slowed down by communication"
@@ -27,16 +26,6 @@ BENCH_PARTS = {"exposed_communication": EXPOSED, "data": INPUT, "launch_gaps": L
 
 ONE_RANK = "single-rank baseline"
 NO_COMMUNICATION = "without communication"
-
-MEANING = {
-    EXPOSED: "what it costs a step, compute that it slows down included",
-    TOGETHER: "all ranks at once, without communication, on average, against one alone",
-    STRAGGLERS: "the slowest rank against the mean, without communication",
-    SLOWER: "the slowest rank without communication, against one alone",
-    SLOWED_DOWN: "end of the load with communication, against the load without it",
-    WAITING: "from the end of the load to that of communication",
-}
-
 
 @dataclasses.dataclass
 class Loss:
@@ -73,16 +62,15 @@ def losses(experiment: Experiment) -> list[Loss]:
 def _of_training(case: Case, label: str) -> Loss | None:
     """See docs/concepts/measuring.md."""
     step, efficiency = case.medians("step_seconds"), case.medians("scaling_efficiency")
-    silent = case.medians("step_seconds_without_communication")
-    if not step or step <= 0 or not efficiency or efficiency <= 0 or not silent or case.ranks < 2:
+    silent, mean = (case.medians(f"step_seconds_without_communication{of_ranks}") for of_ranks in ("", "_mean"))
+    if not step or step <= 0 or not efficiency or efficiency <= 0 or not silent or not mean or case.ranks < 2:
         return None
     alone = step * efficiency
-    mean = case.medians("step_seconds_without_communication_mean")
     slowed_down = case.medians("slowed_down_us")  # of runs that tell both parts of what is exposed
     parts = {EXPOSED: step - silent}
     if slowed_down is not None:
         parts = {SLOWED_DOWN: 1e-6 * slowed_down, WAITING: step - silent - 1e-6 * slowed_down}
-    parts |= {SLOWER: silent - alone} if mean is None else {TOGETHER: mean - alone, STRAGGLERS: silent - mean}
+    parts |= {TOGETHER: mean - alone, STRAGGLERS: silent - mean}
     widths = {name: 1e-6 * us for name in parts if (us := case.half_width(FIELDS.get(name, ""))) is not None}
     return Loss(label, case.ranks, step, ONE_RANK, alone, parts, _slowest_rank(case), widths)
 
@@ -120,16 +108,14 @@ def _of_bench_step(case: Case, label: str, one: Case | None) -> Loss | None:
     if case.ranks < 2 or one is None:
         return None
     here, alone = _step_parts(case), _step_parts(one)
-    if not {"forward", "backward", "optimizer", "exposed_communication"} <= here.keys() & alone.keys():
+    needed = {"forward", "backward", "optimizer", "exposed_communication"}
+    if not needed <= here.keys() & alone.keys() or STRAGGLERS not in here:
         return None
     names = ("forward", "backward", "optimizer", *BENCH_PARTS)
     growth = {name: here.get(name, 0.0) - alone.get(name, 0.0) for name in names}
     compute = growth["forward"] + growth["backward"] + growth["optimizer"]
     parts = {EXPOSED: growth["exposed_communication"]}
-    if STRAGGLERS in here:
-        parts |= {TOGETHER: compute - here[STRAGGLERS], STRAGGLERS: here[STRAGGLERS]}
-    else:
-        parts[SLOWER] = compute
+    parts |= {TOGETHER: compute - here[STRAGGLERS], STRAGGLERS: here[STRAGGLERS]}
     parts |= {part: growth[name] for name, part in BENCH_PARTS.items() if here.get(name) or alone.get(name)}
     useful = sum(alone.get(name, 0.0) for name in names)
     return Loss(label, case.ranks, useful + sum(parts.values()), ONE_RANK, useful, parts)
@@ -179,9 +165,7 @@ def lost_time_table(found: list[Loss]) -> Table:
     for loss in found[:MOST_ROWS]:
         whole = [measured(factor * seconds) for seconds in (loss.step_seconds, loss.useful_seconds)]
         rows.append([loss.label, *whole, *(_part_text(loss, name, factor) for name in names), percent(1 - loss.share)])
-    meaning = "; ".join(f"{name}: {MEANING[name]}" for name in names if name in MEANING)
-    caption = f"The time of a step and its parts ({meaning})."
-    return Table(caption, header, rows)
+    return Table("The time of a step and its parts.", header, rows)
 
 
 def _part_text(loss: Loss, name: str, factor: float) -> str:

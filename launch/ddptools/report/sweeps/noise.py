@@ -5,7 +5,7 @@ import dataclasses
 
 from ddptools.common.values import grouped
 from ddptools.report.sweeps.experiment import Case, Experiment
-from ddptools.report.sweeps.gradient_path import OtherPath, PathComparison, sent_by
+from ddptools.report.sweeps.gradient_path import other_path, sent_by
 
 ALPHA = 0.05
 FEWEST_RUNS = 3  # of which the t-test can be expected to tell a difference
@@ -20,9 +20,7 @@ class Effect:
     change: float  # of the median, relative
     p: float | None  # of Welch's t-test, times the number of comparisons; None with one run on a side
     is_difference: bool | None  # None: the runs are too few to tell
-    is_noise_between_jobs: bool = False  # more than the noise of the runs, and no difference all the same
-    other: OtherPath | None = None  # of the gradients
-    fair: "Effect | None" = None  # against a case whose gradients took the same path
+    other: str = ""  # path of the gradients, if it is not that of the reference
 
     @property
     def text(self) -> str:
@@ -34,7 +32,6 @@ class Effect:
 class Effects:
     def __init__(self, experiment: Experiment) -> None:
         self.references = experiment.references()
-        self.paths = PathComparison(experiment)
         self.noise = noise_between_jobs(experiment)
         rivals = collections.Counter(reference.key for reference in self.references.values())
         self.comparisons = {key: rivals[reference.key] - 1 for key, reference in self.references.items()}
@@ -47,22 +44,16 @@ class Effects:
         return self.between(case, reference, self.comparisons[case.key])
 
     def between(self, case: Case, reference: Case, comparisons: int) -> Effect:
-        """With the path of the gradients, if it is another."""
-        effect, other = self._change(case, reference, comparisons), self.paths.other_path(case, reference)
-        fair = self._change(case, other.fair, 1) if other and other.fair else None
-        return dataclasses.replace(effect, other=other, fair=fair)
-
-    def _change(self, case: Case, reference: Case, comparisons: int) -> Effect:
-        change = case.rate / reference.rate - 1
+        change, other = case.rate / reference.rate - 1, other_path(case, reference)
         fewest = min(len(case.rates), len(reference.rates))
         if fewest < 2:
-            return Effect(change, None, None)
+            return Effect(change, None, None, other=other)
         p = min(1.0, comparisons * welch_p(case.rates, reference.rates))
         if p >= ALPHA:
-            return Effect(change, p, None if fewest < FEWEST_RUNS else False)
+            return Effect(change, p, None if fewest < FEWEST_RUNS else False, other=other)
         ratio = max(case.rate, reference.rate) / min(case.rate, reference.rate)
         is_noise = same_choice(case, reference) or (self.noise is not None and ratio - 1 <= self.noise)
-        return Effect(change, p, not is_noise, is_noise)
+        return Effect(change, p, not is_noise, other)
 
 
 def welch_p(a: list[float], b: list[float]) -> float:

@@ -67,9 +67,9 @@ def machine_pictures(results: Results) -> list[Block]:
 def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Block]:
     """`drawn`: its pictures, without the one of the summary."""
     blocks: list[Block] = [Notes(experiment.notes)] if experiment.notes else []
-    emulated = [case for case in experiment.cases if case.emulated]
-    if emulated:
-        how = ", ".join(dict.fromkeys(_emulation(case.runs, case.failures) for case in emulated))
+    if any(case.emulated for case in experiment.cases):
+        ways = dict.fromkeys(str(record["emulation"]) for record in experiment.records if record.get("emulation"))
+        how = ", ".join(ways) or "emulation unknown"
         blocks.append(Notes([f"Nodes were emulated on one machine ({how}): numbers marked emulated are no network's."]))
     same = numerics(experiment)
     warned = warnings_of(experiment) + [line for line in same if UNEXPLAINED in line]
@@ -88,8 +88,3 @@ def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Bloc
         blocks += [Heading(3, heading), *lines] if lines else []
     failed = failures(experiment)
     return [*blocks, Heading(3, "Failed and skipped"), failed] if failed.rows else blocks
-
-
-def _emulation(runs: list, failed: list) -> str:
-    records = [run.record for run in runs] + failed
-    return next((str(r["emulation"]) for r in records if r.get("emulation")), "emulation unknown")

@@ -110,7 +110,7 @@ def _cases(experiment: Experiment) -> list[Picture]:
     bars, legend = [], {}
     for case in cases:
         effect = effects.of(case)
-        kind, color = _kind(case, effect is not None and effect.other is not None)
+        kind, color = _kind(case, effect is not None and effect.other != "")
         legend |= {kind: color}
         against = effect.text if effect else "reference" if effects.references.get(case.key) is case else ""
         text = f"{number(case.rate)}, {against}" if against else number(case.rate)

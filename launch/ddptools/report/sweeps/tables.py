@@ -8,7 +8,7 @@ from ddptools.common.table import Table, spread
 from ddptools.common.text import measured, number, percent, size_text
 from ddptools.common.values import finite, median_of, table_of
 from ddptools.report.sweeps.answers import efficiencies
-from ddptools.report.sweeps.experiment import NCCL_CHOICES, Case, Experiment, Series, series_over_ranks
+from ddptools.report.sweeps.experiment import NCCL_CHOICES, Case, Experiment, series_over_ranks
 from ddptools.report.sweeps.gradient_path import paths, sent_by
 from ddptools.report.sweeps.noise import Effect, Effects
 from ddptools.results.run import MOST_HALF_WIDTH, Run, bench_rows, gpus_of, is_too_noisy
@@ -20,29 +20,12 @@ Column = tuple[str, Callable[[Case], str]]  # its head and its text
 
 
 def tables(experiment: Experiment) -> list[Table]:
-    made = [*_scaling(experiment), _cases(experiment), *_bus_bandwidth(experiment), *_choices(experiment)]
+    made = [_cases(experiment), *_bus_bandwidth(experiment), *_choices(experiment)]
     return [table for table in made if table.rows]
 
 
 def _mark(case: Case) -> str:
     return " emulated" if case.emulated else ""
-
-
-def _scaling(experiment: Experiment) -> list[Table]:
-    """Ranks against rate, and efficiency where one rank was measured, for each of the other settings."""
-    result = []
-    for part in _parts(series_over_ranks(experiment)[: 4 * MOST_COLUMNS], MOST_COLUMNS // 2):
-        header = ["ranks"]
-        for name, points in part:
-            header += [f"{name}: {experiment.unit}", *(["efficiency"] if _one_rank(points) else [])]
-        rows = []
-        for ranks in sorted({case.ranks for _, points in part for _, case in points})[:MOST_ROWS]:
-            rows.append([str(ranks), *(cell for _, points in part for cell in _scaling_cells(ranks, points))])
-        caption = "Throughput of all ranks"
-        if "efficiency" in header:
-            caption += "; efficiency = (rate on W ranks / W) / rate of the run of one rank"
-        result.append(Table(f"{caption}.", header, rows))
-    return result
 
 
 def _parts(values: list, most: int) -> list[list]:
@@ -51,25 +34,14 @@ def _parts(values: list, most: int) -> list[list]:
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
-def _one_rank(points: Series) -> Case | None:
-    return next((case for _, case in points if case.ranks == 1), None)
-
-
-def _scaling_cells(ranks: int, points: Series) -> list[str]:
-    case, one = next((case for _, case in points if case.ranks == ranks), None), _one_rank(points)
-    rate = spread(case.rates) + _mark(case) if case else ""
-    if one is None:
-        return [rate]
-    return [rate, spread(efficiencies(case, one), percent) if case and ranks > 1 and case.trains else ""]
-
-
 def _cases(experiment: Experiment) -> Table:
     """A row per case: what differs, the rate, and what belongs to it. Columns that no case fills are left out."""
     shown = experiment.cases[:MOST_ROWS]
     effects = Effects(experiment)
     found = {case.key: effect for case in shown if case.runs and (effect := effects.of(case)) is not None}
     columns = [(name, lambda case, name=name: _setting(case, name)) for name in experiment.varied]
-    columns += [(experiment.unit or "rate", _rate), ("against reference", _against_reference(effects, found))]
+    columns += [(experiment.unit or "rate", _rate), ("efficiency", _efficiency(experiment))]
+    columns += [("against reference", _against_reference(effects, found))]
     columns += [("p", lambda case: f"{p:.2g}" if case.key in found and (p := found[case.key].p) is not None else "")]
     columns += [("runs", lambda case: str(len(case.runs))), *_case_columns()]
     if len(paths(experiment.measured)) > 1:
@@ -77,8 +49,18 @@ def _cases(experiment: Experiment) -> Table:
     columns = [(name, show) for name, show in columns if any(show(case) for case in shown)]
     rows = [[show(case) for _, show in columns] for case in shown]
     caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
-    footnote = " ".join(filter(None, [_noise_explained(effects, found), _other_paths_explained(experiment, found)]))
-    return Table(caption, [name for name, _ in columns], rows, footnote, _winners(shown, effects, found))
+    return Table(caption, [name for name, _ in columns], rows, winners=_winners(shown, effects, found))
+
+
+def _efficiency(experiment: Experiment) -> Callable[[Case], str]:
+    """Against the run of one rank, where there is one."""
+    found = {}
+    for _, points in series_over_ranks(experiment):
+        ranks_of_series = {case.ranks: case for _, case in points}
+        for case in ranks_of_series.values() if 1 in ranks_of_series else ():
+            if case.ranks > 1 and case.trains:
+                found[case.key] = spread(efficiencies(case, ranks_of_series[1]), percent)
+    return lambda case: found.get(case.key, "")
 
 
 def _winners(cases: list[Case], effects: Effects, found: dict[str, Effect]) -> list[int]:
@@ -106,33 +88,9 @@ def _against_reference(effects: Effects, found: dict[str, Effect]) -> Callable[[
         effect = found.get(case.key)
         if effect is None:
             return "reference" if effects.references.get(case.key) is case else ""
-        fair = f"; {effect.fair.text} on the same" if effect.fair else ""
-        return effect.text + (f" (other path{fair})" if effect.other else "")
+        return effect.text + (" (other path)" if effect.other else "")
 
     return show
-
-
-def _noise_explained(effects: Effects, found: dict[str, Effect]) -> str:
-    if not any(effect.is_noise_between_jobs for effect in found.values()):
-        return ""
-    noise = percent(effects.noise or 0.0)
-    return f"Jobs for which NCCL chose the same differ by up to {noise} here: as much is no difference."
-
-
-def _other_paths_explained(experiment: Experiment, found: dict[str, Effect]) -> str:
-    """Empty where all are on the path of their reference."""
-    others = [effect.other for effect in found.values() if effect.other]
-    if not others:
-        return ""
-    text = (
-        "other path: the gradients of this case were not summed by the path of its reference, and that is a part of "
-        "the difference."
-    )
-    for fair in {other.fair.key: other.fair for other in others if other.fair}.values():
-        text += f" on the same: against {experiment.label(fair)}, whose path is {sent_by(fair)} too."
-    for path, reason in dict.fromkeys((other.path, other.reason) for other in others if other.reason):
-        text += f" {path}: {reason}."
-    return text
 
 
 def _setting(case: Case, name: str) -> str:
@@ -177,7 +135,7 @@ def _own_efficiency(case: Case) -> str:
 
 
 def _exposed(case: Case) -> str:
-    """With its sign and half of its 95% interval; older runs tell nothing but the share."""
+    """With its sign and half of its 95% interval."""
     exposed_us, half_width_us = case.medians("exposed_comm_us"), case.half_width("exposed_comm_us")
     fraction = case.medians("exposed_comm_fraction")
     share = "" if fraction is None else percent(fraction)

@@ -1,12 +1,10 @@
 """A timeline as a picture, and the program behind `ddpreport --trace`."""
 
-import functools
 import pathlib
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.textpath import TextPath
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import write_bytes_atomically
@@ -41,7 +39,8 @@ COLORS = {
 WIDTH, LEFT, RIGHT = 14.0, 1.6, 0.15  # inches: of all, and free beside the drawing
 ROW, GAP = 0.24, 0.16  # inches: the height of a level, between ranks
 TEXT = 7.0  # points
-BOLD = 1.15  # by what it is wider
+CHARACTER = 0.58 * TEXT  # points
+LONGEST_NAME = 22  # of a rank, in characters
 MOST_STEPS, MOST_RANKS, MOST_LEVELS = 4, 16, 8
 RESOLUTION = 1 / 4000  # of the width: what is shorter is drawn together with its neighbours
 
@@ -120,30 +119,13 @@ class Canvas:
 
     def name(self, span: Span, top: float) -> None:
         begin, end = max(span.begin_us, self.shown[0]), min(span.end_us, self.shown[1])
-        text = fitting(span.name, (end - begin) * self.points_each - 4)
-        if text:
+        short = span.name.rpartition(" ")[0]  # "h.3 forward", "bucket 0 gradients" without their last words
+        names = [span.name, short] if short[-1:].isdigit() else [span.name]
+        most = ((end - begin) * self.points_each - 4) / CHARACTER
+        if text := next((name for name in names if len(name) <= most), ""):
             x = ((begin + end) / 2 - self.shown[0]) / self.size
             style = {"ha": "center", "va": "center", "fontsize": TEXT, "clip_on": True}
             self.axes.text(x, top + ROW / 2, text, **style)
-
-
-def fitting(name: str, points: float) -> str:
-    """The name, or what is left of it without its last word ("h.3 forward", "bucket 0 gradients"), or nothing."""
-    short = name.rpartition(" ")[0]
-    names = [name, short] if short[-1:].isdigit() else [name]
-    return next((text for text in names if points > 0 and text_width(text) <= points), "")
-
-
-def shortened(name: str, points: float) -> str:
-    """With an ellipsis in place of an end that would not fit."""
-    cuts = (f"{name[:kept]}..." for kept in range(len(name) - 1, -1, -1))
-    return next((text for text in (name, *cuts) if text_width(text) <= points), "")
-
-
-@functools.lru_cache(maxsize=4096)
-def text_width(text: str) -> float:
-    """In points."""
-    return TextPath((0, 0), text.replace("$", "S"), size=TEXT).get_extents().width
 
 
 def kind_of(span: Span) -> str:
@@ -168,7 +150,7 @@ def _height(trace: RankTrace) -> float:
 
 def _draw_rank(canvas: Canvas, trace: RankTrace, top: float) -> None:
     canvas.axes.axhline(top, color="#8c959f", linewidth=0.6)
-    name = shortened(trace.name, 72 * (LEFT - 0.2) / BOLD)
+    name = trace.name if len(trace.name) <= LONGEST_NAME else f"{trace.name[: LONGEST_NAME - 3]}..."
     _label(canvas, name, top + GAP / 2 + ROW / 2, 0.1 - LEFT, ha="left", fontweight="bold")
     top += GAP / 2
     for label, spans in (("compute", trace.compute), ("update", trace.updates)):

@@ -18,8 +18,6 @@ from ddptools.common.values import finite, table_of
 CLOCK_US = 0.5  # microseconds by which ends of spans may miss each other: the resolution of a GPU's events
 LATEST_US = 1e15  # microseconds that a time may reach
 MOST_PARTS = 12
-MOST_RANKS = 200
-LANES = {0: "compute", 1: "communication"}
 
 Interval = tuple[float, float]
 
@@ -89,40 +87,27 @@ def load_trace(path: pathlib.Path) -> list[RankTrace]:
     events = document if isinstance(document, list) else table_of(document).get("traceEvents")
     if not isinstance(events, list):
         raise UsageError(f"--trace {path}: no JSON with traceEvents, or cut off. Write it again by ddptrain --trace")
-    lanes: dict[int, dict[str, list[Span]]] = {}
+    lanes: dict[int, tuple[list[Span], list[Span]]] = {}  # by rank: compute, communication
     names: dict[int, str] = {}
     for place, event in enumerate(map(table_of, events)):
-        try:
-            if event.get("ph") == "M" and event.get("name") == "process_name":
-                names[_integer(event, "pid")] = _shown(table_of(event.get("args")).get("name"))
-            elif event.get("ph") == "X":
-                of_rank = lanes.setdefault(_integer(event, "pid"), {name: [] for name in LANES.values()})
-                of_rank[_lane(event)].append(_span(event))
-        except ValueError as error:
-            raise UsageError(f"--trace {path}: event {place}: {error}: this is no trace of ddptrain") from error
+        rank = finite(event.get("pid"))
+        if event.get("ph") == "M" and event.get("name") == "process_name" and rank is not None:
+            names[int(rank)] = _shown(table_of(event.get("args")).get("name"))
+        if event.get("ph") != "X":
+            continue
+        span, lane = _span(event), finite(event.get("tid"))
+        if span is None or lane not in (0, 1) or rank is None or rank < 0:
+            raise UsageError(f"--trace {path}: event {place} is none of ddptrain --trace: {event}"[:300])
+        lanes.setdefault(int(rank), ([], []))[int(lane)].append(span)
     if not lanes:
         raise UsageError(f"--trace {path}: no spans in it: write it again by ddptrain --trace")
-    return [_rank_trace(rank, names.get(rank) or f"rank {rank}", lanes[rank]) for rank in sorted(lanes)]
+    return [_rank_trace(rank, names.get(rank) or f"rank {rank}", *lanes[rank]) for rank in sorted(lanes)]
 
 
-def _integer(event: dict[str, Any], key: str) -> int:
-    value = event.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise ValueError(f"its {key} is no number of a process or thread")
-    return value
-
-
-def _lane(event: dict[str, Any]) -> str:
-    lane = LANES.get(_integer(event, "tid"))
-    if lane is None:
-        raise ValueError("its tid is neither 0 (compute) nor 1 (communication)")
-    return lane
-
-
-def _span(event: dict[str, Any]) -> Span:
+def _span(event: dict[str, Any]) -> Span | None:
     begin_us, duration_us = finite(event.get("ts")), finite(event.get("dur"))
     if begin_us is None or duration_us is None or abs(begin_us) > LATEST_US or not 0.0 <= duration_us <= LATEST_US:
-        raise ValueError("its ts or dur is no time in microseconds")
+        return None
     return Span(_shown(event.get("name")) or "(no name)", begin_us, begin_us + duration_us)
 
 
@@ -130,12 +115,11 @@ def _shown(name: Any) -> str:
     return "".join(c if c.isprintable() else "?" for c in name)[:60] if isinstance(name, str) else ""
 
 
-def _rank_trace(rank: int, name: str, lanes: dict[str, list[Span]]) -> RankTrace:
-    compute = [span for span in lanes["compute"] if not span.is_update]
-    updates = [span for span in lanes["compute"] if span.is_update]
-    trace = RankTrace(rank, name, compute, updates, lanes["communication"])
-    _end_backward_at_last_bucket(trace)
-    return RankTrace(rank, name, *map(nested, (compute, updates, lanes["communication"])))
+def _rank_trace(rank: int, name: str, computed: list[Span], communication: list[Span]) -> RankTrace:
+    compute = [span for span in computed if not span.is_update]
+    updates = [span for span in computed if span.is_update]
+    _end_backward_at_last_bucket(RankTrace(rank, name, compute, updates, communication))
+    return RankTrace(rank, name, *map(nested, (compute, updates, communication)))
 
 
 def _end_backward_at_last_bucket(trace: RankTrace) -> None:
@@ -237,11 +221,10 @@ def rank_table(traces: list[RankTrace]) -> Table:
     unit, size = unit_of(max(t.step_us for t in times))
     header = ["rank", "steps", f"step {unit}", f"communication {unit}", "of the step", "beside compute"]
     rows = []
-    for t in times[:MOST_RANKS]:
+    for t in times:
         shares = [_share(t.communication_us, t.step_us), _share(t.beside_us, t.communication_us)]
         rows.append([str(t.rank), str(t.steps), number(t.step_us / size), number(t.communication_us / size), *shares])
-    left = f" {len(times) - MOST_RANKS} more ranks are left out." if len(times) > MOST_RANKS else ""
-    return Table(f"Mean of a rank's steps.{left}", header, rows)
+    return Table("Mean of a rank's steps.", header, rows)
 
 
 def _share(part: float, whole: float) -> str:

@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from ddptools.common.errors import UsageError
-from ddptools.common.table import Table
 from ddptools.common.text import percent
 from ddptools.common.values import finite
 from ddptools.page.blocks import Block, Heading
@@ -17,7 +16,6 @@ from ddptools.pictures.figures import STYLE, finish
 
 MOST_NUMBERED = 20  # classes of a matrix with numbers in its cells
 MOST_CLASSES = 256
-MOST_ROWS = 50  # of the table of classes
 COLUMNS = 6  # of misclassified images
 LONGEST_NAME = 24  # of a class, in pictures
 
@@ -36,7 +34,7 @@ def evaluation_blocks(lines: list[dict[str, Any]], of_run: str = "") -> list[Blo
         classes, matrix, images = _read(confusions[-1])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f'damaged line "confusion": {error}') from error
-    blocks += [_class_table(classes, matrix), _matrix_picture(classes, matrix)]
+    blocks.append(_matrix_picture(classes, matrix))
     return blocks + ([_mistakes_picture(classes, images)] if images else [])
 
 
@@ -65,29 +63,6 @@ def _read(line: dict[str, Any]) -> tuple[list[str], np.ndarray, list[tuple[np.nd
             raise ValueError(f"a label of {label} or {predicted}")
         images.append((pixels.reshape(height, width), label, predicted, float(mistake["probability"])))
     return classes, matrix, images
-
-
-def _share(part: int, whole: int) -> str:
-    return percent(part / whole) if whole else ""
-
-
-def _class_table(classes: list[str], matrix: np.ndarray) -> Table:
-    """The classes that are recognised worst come first."""
-    rows = []
-    of_class, as_class = matrix.sum(axis=1), matrix.sum(axis=0)
-    recall = np.divide(matrix.diagonal(), of_class, out=np.ones(len(classes)), where=of_class > 0)
-    for i in np.argsort(recall, kind="stable")[:MOST_ROWS]:
-        others = matrix[i].copy()
-        others[i] = 0
-        worst = int(others.argmax())
-        taken_for = f"{classes[worst]} ({others[worst]})" if others[worst] else ""
-        right = int(matrix[i, i])
-        shares = [_share(right, of_class[i]), _share(right, as_class[i])]
-        rows.append([classes[i], str(of_class[i]), str(right), *shares, taken_for])
-    left = len(classes) - len(rows)
-    footnote = f"{left} more classes, which are recognised better, are left out." if left else ""
-    header = ["class", "images", "right", "recall", "precision", "most often taken for"]
-    return Table("Classes, those that are recognised worst first", header, rows, footnote)
 
 
 def _matrix_picture(classes: list[str], matrix: np.ndarray) -> Picture:
