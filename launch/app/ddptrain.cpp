@@ -392,8 +392,8 @@ void restore(const Job& job, const Checkpoint& checkpoint, Device& device, Train
 
 void log_training(const Job& job, const RunIdentity& identity, const Trainer& trainer) {
   const auto buckets = static_cast<std::int64_t>(trainer.arena().plan().buckets.size());
-  spdlog::info("{} parameters in {}, {} samples per step, learning rate {:.3g}", trainer.arena().parameter_count(),
-               counted(buckets, "bucket"), identity.samples_per_step,
+  spdlog::info("{} parameters in {}, {} samples per step, learning rate {:.3g}",
+               trainer.model().parameters_of_all_stages(), counted(buckets, "bucket"), identity.samples_per_step,
                scaled_learning_rate(job.options(), job.mesh.shape().replicas));
   if (job.world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
 }

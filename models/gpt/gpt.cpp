@@ -31,6 +31,7 @@ std::size_t token_embedding(const GptShape& shape) { return first_parameter(shap
 struct Shared {
   ResidentTokens text;
   Buffer before_dbias;  ///< Of the bias whose sums the first norm of a stage gives, over the passes of a step.
+  Buffer head;          ///< In a stage without the token embedding: a copy of it.
 };
 
 class Gpt final : public Model, public LanguageModel {
@@ -59,6 +60,7 @@ class Gpt final : public Model, public LanguageModel {
     leaves_room_ = rows <= std::min(head_rows_, kMinHeadRows);
     allocate_activations();
     allocate_gradients();
+    if (!has_embedding()) copy_head();
     if (fp8_fits_) allocate_fp8();
   }
 
@@ -109,9 +111,14 @@ class Gpt final : public Model, public LanguageModel {
 
   std::vector<float> next_token_logits(const TokenBatch& batch, std::int64_t position) override;
 
+  std::int64_t parameters_of_all_stages() const override {
+    std::int64_t count = 0;
+    for (const ParameterSpec& spec : gpt_parameters(shape_)) count += spec.size();
+    return count;
+  }
+
   double flops_per_sample() const override {  // Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B
-    double parameters = 0.0;
-    for (const ParameterSpec& spec : gpt_parameters(shape_)) parameters += static_cast<double>(spec.size());
+    const auto parameters = static_cast<double>(parameters_of_all_stages());
     const auto sequence = static_cast<double>(shape_.sequence);
     const double attention = 12.0 * static_cast<double>(shape_.layers * shape_.width) * sequence;
     return sequence * (6.0 * parameters + attention);
@@ -124,7 +131,9 @@ class Gpt final : public Model, public LanguageModel {
     return work;
   }
   std::vector<MemoryUse> memory() const override {
-    return {{"activations", memory_.bytes()}, {"data", total_bytes(text_.memory)}};
+    std::vector<MemoryUse> memory = {{"activations", memory_.bytes()}, {"data", total_bytes(text_.memory)}};
+    if (!has_embedding()) memory.push_back({"tied weights", shared_->head.bytes()});
+    return memory;
   }
   const char* unit() const override { return "tokens"; }
   std::int64_t predictions_per_sample() const override { return shape_.sequence; }
@@ -145,6 +154,11 @@ class Gpt final : public Model, public LanguageModel {
   std::size_t first_place() const;
   std::size_t place_of_block(std::int64_t layer) const { return place(first_parameter(shape_, layer)); }
   void bind_boundaries(DType gradient_type);
+  void copy_head() {
+    const Shape shape{shape_.padded_vocabulary(), shape_.width};
+    if (shared_->head.data() == nullptr) shared_->head = device_.allocate(device_.dtype(), shape);
+    head_ = shared_->head.view(device_.dtype(), shape);
+  }
   /// Where the norm of a block leaves the gradient of the bias before it, if it is that norm which does.
   Tensor dbias_before(std::int64_t layer) {
     if (layer > first_) return block(layer - 1).mlp().dbias_from_next();
@@ -357,7 +371,6 @@ void Gpt::bind_boundaries(DType gradient_type) {
     if (shared_->before_dbias.data() == nullptr)
       shared_->before_dbias = device_.allocate(gradient_type, {shape_.width});
     before_dbias_ = shared_->before_dbias.view(gradient_type, {shape_.width});
-    head_ = memory_.allocate(device_.dtype(), {shape_.padded_vocabulary(), shape_.width});
   }
   if (!has_head()) behind_dbias_ = memory_.allocate(gradient_type, {shape_.width});
 }
@@ -534,7 +547,7 @@ GptStage gpt_stage(const GptShape& shape, std::int64_t stages, std::int64_t stag
 std::unique_ptr<Model> make_gpt(Device& device, const GptOptions& options, ResidentTokens tokens) {
   check_shape(options.shape);
   DDP_CHECK(options.max_batch > 0, "gpt: a batch of {}", options.max_batch);
-  return std::make_unique<Gpt>(device, options, std::make_shared<Shared>(Shared{std::move(tokens), {}}));
+  return std::make_unique<Gpt>(device, options, std::make_shared<Shared>(Shared{std::move(tokens), {}, {}}));
 }
 
 }  // namespace ddptrain

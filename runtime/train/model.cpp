@@ -22,6 +22,12 @@ double ModelWork::flop() const {
   return flop;
 }
 
+std::int64_t Model::parameters_of_all_stages() const {
+  std::int64_t count = 0;
+  for (const ParameterSpec& spec : parameters()) count += spec.size();
+  return count;
+}
+
 ModelWork Model::work() const {
   const LayerWork all{"model", flops_per_sample() / 3.0, flops_per_sample() * 2.0 / 3.0};
   return {{all}, std::vector<double>(parameters().size(), all.backward)};

@@ -145,6 +145,8 @@ class Model {
   /// pass to pass is of both. It is bound to the same tensors. Null where there cannot be one.
   virtual std::unique_ptr<Model> sibling() { return nullptr; }
 
+  /// Elements of all parameters, those of other stages included.
+  virtual std::int64_t parameters_of_all_stages() const;
   virtual double flops_per_sample() const = 0;  ///< Forward and backward of training, as MFU counts them.
   /// By default one layer, with a third of flops_per_sample() forward, whose gradients are complete at the end.
   virtual ModelWork work() const;

@@ -28,6 +28,12 @@ ModelMaker maker_of(Workload& workload) {
   return [&workload](Device& device, std::int64_t batch) { return workload.make_model(device, batch); };
 }
 
+std::size_t bytes_of(const Description& description) {
+  std::size_t bytes = 0;
+  for (const MemoryUse& use : description.memory) bytes += use.bytes;
+  return bytes;
+}
+
 Description describe_run(const Options& options, const MeshShape& mesh, int rank, DeviceKind device, const Model& model,
                          const ParameterArena& arena, std::size_t tree_bytes) {
   const DeviceOptions compute = device_options(options, device);
@@ -89,10 +95,13 @@ void print_description(const World& world, CommandLine command_line) {
   if (options.auto_batch) options.trainer.batch = largest_batch_that_fits(world, kind, 1, options, workload);
   world.agree([&] { make_sampler(options.trainer, workload.data(), mesh.replica_of(world.rank()), mesh.replicas); });
   Description description = describe_on_paper(options, maker_of(workload), mesh, world.rank(), kind);
-  if (world.rank() != 0) return;
   description.decides_parameters = std::move(command_line.decides_parameters);
   const std::string text = command_line.task == Task::dry_run ? description.table() : description.json();
-  std::fputs(text.c_str(), stdout);
+  const std::vector<std::string> of_ranks = world.gather(text);
+  const double bytes = static_cast<double>(bytes_of(description));
+  const bool most = bytes == world.max(bytes);
+  const double largest = world.min(most ? world.rank() : world.size());  // the lowest rank of the stage that keeps most
+  if (world.rank() == 0) std::fputs(of_ranks[static_cast<std::size_t>(largest)].c_str(), stdout);
 }
 
 }  // namespace ddptrain

@@ -10,8 +10,10 @@
 
 namespace ddptrain {
 
-/// The description of a run of this many ranks: what the components say, and what the program knows except the flags
-/// that decide the parameters. `tree_bytes`: StepCommunication::tree_bytes().
+std::size_t bytes_of(const Description& description);  ///< Of its memory.
+
+/// The description of a run of this mesh, with what rank `rank` keeps: what the components say, and what the program
+/// knows except the flags that decide the parameters. `tree_bytes`: StepCommunication::tree_bytes().
 Description describe_run(const Options& options, const MeshShape& mesh, int rank, DeviceKind device, const Model& model,
                          const ParameterArena& arena, std::size_t tree_bytes);
 
@@ -22,8 +24,8 @@ ModelMaker maker_of(Workload& workload);
 Description describe_on_paper(const Options& options, const ModelMaker& make_model, const MeshShape& mesh, int rank,
                               DeviceKind device);
 
-/// Makes model and arena on paper, on every rank, and prints what they say on rank 0: as JSON, or the memory as a
-/// table. No GPU is touched. Collective; what is wrong is the UsageError that training would give.
+/// Makes model and arena on paper, on every rank, and prints what they say of the stage that keeps most: as JSON, or
+/// the memory as a table. No GPU is touched. Collective; what is wrong is the UsageError that training would give.
 void print_description(const World& world, CommandLine command_line);
 
 }  // namespace ddptrain

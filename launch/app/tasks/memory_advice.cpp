@@ -67,12 +67,6 @@ auto if_addressable(const Work& work) -> std::optional<decltype(work())> {
   }
 }
 
-std::size_t bytes_of(const Description& description) {
-  std::size_t bytes = 0;
-  for (const MemoryUse& use : description.memory) bytes += use.bytes;
-  return bytes;
-}
-
 /// What decides the memory of a run.
 struct Variant {
   std::int64_t batch;

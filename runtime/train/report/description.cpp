@@ -79,7 +79,7 @@ Json json_of(const Description& d, bool whole) {
 
 Description describe(const Model& model, const ParameterArena& arena) {
   Description description;
-  description.parameters = arena.parameter_count();
+  description.parameters = model.parameters_of_all_stages();
   description.unit = model.unit();
   description.units_per_sample = model.predictions_per_sample();
   description.flop_per_sample = model.flops_per_sample();

@@ -42,11 +42,20 @@ std::string text_of(const FirstNonFinite& first, const ParameterArena& arena) {
   return fmt::format("step {}: {} is NaN or infinite", static_cast<std::uint64_t>(first.step) + 1, what);
 }
 
-/// What the highest rank has to say, if any has: that of the last stage, with which what others find begins.
-std::string first_text(const World& world, const std::string& mine) {
-  const std::vector<std::string> all = world.all_gather(mine);
-  const auto found = std::find_if(all.rbegin(), all.rend(), [](const std::string& text) { return !text.empty(); });
-  return found == all.rend() ? std::string() : *found;
+/// What was found first, if anything was: of what was found in one step, what the highest rank has found, which is of
+/// the last stage, with which the backward pass begins.
+std::string first_text(const World& world, std::uint64_t step, const std::string& mine) {
+  const std::vector<std::string> steps = world.all_gather(std::to_string(step));
+  const std::vector<std::string> texts = world.all_gather(mine);
+  std::string first;
+  std::uint64_t first_step = std::numeric_limits<std::uint64_t>::max();
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const std::uint64_t found = std::stoull(steps[rank]);
+    if (texts[rank].empty() || found > first_step) continue;
+    first = texts[rank];
+    first_step = found;
+  }
+  return first;
 }
 
 constexpr const char* kAdvice = "A lower --lr, a longer --warmup or a --clip-norm may help";
@@ -61,7 +70,9 @@ void RunGuard::check_finite() {
   StepState now;
   device_.copy_to_host(&now, state, sizeof(now));
   const FirstNonFinite first = first_on_any_rank(trainer_.replicas(), now.nonfinite);
-  const std::string what = first_text(world_, first.any() ? text_of(first, trainer_.arena()) : "");
+  const std::string what =
+      first.any() ? first_text(world_, static_cast<std::uint64_t>(first.step), text_of(first, trainer_.arena()))
+                  : first_text(world_, 0, "");
   if (what.empty()) return;
   if (trainer_.on_nonfinite() == OnNonFinite::stop) {
     throw Error(fmt::format("{}. The run ends, and its parameters are not saved. {}; --on-nonfinite skip leaves out "
@@ -86,7 +97,8 @@ void RunGuard::check_finite() {
 void RunGuard::check_replicas(std::int64_t step) {
   if (!trainer_.communicates()) return;
   device_.finish_unfinished();
-  const std::string difference = first_text(world_, differing_replicas(trainer_.state(), trainer_.replicas(), device_));
+  const std::string difference =
+      first_text(world_, 0, differing_replicas(trainer_.state(), trainer_.replicas(), device_));
   if (!difference.empty()) {
     throw Error(
         fmt::format("after step {} the replicas differ: {}. After step {} they were the same. The run ends, and "

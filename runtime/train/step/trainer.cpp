@@ -13,8 +13,9 @@
 namespace ddptrain {
 namespace {
 
-TrainerOptions capturable(TrainerOptions options, const Communicator& communicator) {
-  options.graph = options.graph && communicator.capturable();
+TrainerOptions capturable(TrainerOptions options, const Communicator& communicator, const Stages& stages) {
+  const bool between_stages = stages.communicator == nullptr || stages.communicator->capturable();
+  options.graph = options.graph && communicator.capturable() && between_stages;
   return options;
 }
 
@@ -29,7 +30,7 @@ std::vector<std::unique_ptr<Model>> with_siblings(std::unique_ptr<Model> model, 
 
 Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
                  Device& device, Communicator& communicator, const Stages& stages)
-    : options_(capturable(options, communicator)),
+    : options_(capturable(options, communicator, stages)),
       world_(world),
       device_(device),
       communicator_(communicator),
