@@ -19,7 +19,7 @@ LINES = {
     ("runtime/topology", CPP): 1600,
     ("runtime/diagnostics", CPP): 1600,
     ("runtime/train", CPP): 8300,
-    ("models", CPP): 5000,
+    ("models", CPP): 5100,
     ("data", CPP): 2200,
     ("launch", CPP): 4300,
     ("launch", (".py",)): 7600,
