@@ -150,20 +150,15 @@ TEST(Gpt, MeshesThatCannotBeAreRefusedInOneMessage) {
   }
 }
 
-TEST(Gpt, AStageThatHangsIsNamed) {
-  const Outcome outcome = train_on_cpu(
-      2, kSmall + "--layers 2 --data synthetic:20000:64 --batch 2 --steps 30 --pp 2 --hang-at 1:5 --timeout 3s");
-  EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
-  EXPECT_TRUE(outcome.says("has been waiting in exchange")) << outcome.output;
-  EXPECT_TRUE(outcome.says("Missing: rank 1")) << outcome.output;
-}
-
-TEST(Gpt, ARankThatHangsIsMissedWhereWeightsAreGathered) {
-  const Outcome outcome = train_on_cpu(
-      2, kTiny + "--data synthetic:20000:64 --batch 2 --steps 30 --zero 3 --hang-at 1:5 --timeout 3s --baseline off");
-  EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
-  EXPECT_TRUE(outcome.says("has been waiting in all-gather")) << outcome.output;
-  EXPECT_TRUE(outcome.says("Missing: rank 1")) << outcome.output;
+TEST(Gpt, ARankThatHangsIsMissedWhereOthersWaitForIt) {
+  for (const auto& [mesh, waits_in] :
+       {std::pair{"--layers 2 --pp 2", "exchange"}, {"--layers 1 --zero 3", "all-gather"}}) {
+    const Outcome outcome = train_on_cpu(
+        2, kSmall + mesh + " --data synthetic:20000:64 --batch 2 --steps 30 --hang-at 1:5 --timeout 3s --baseline off");
+    EXPECT_EQ(outcome.exit_code, 76) << mesh << outcome.output;
+    EXPECT_TRUE(outcome.says(std::string("has been waiting in ") + waits_in)) << mesh << outcome.output;
+    EXPECT_TRUE(outcome.says("Missing: rank 1")) << mesh << outcome.output;
+  }
 }
 
 TEST(Gpt, ZeroWithWhatItCannotDoIsSaidBeforeTraining) {
