@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,21 +73,11 @@ def crosses_network(transport: Transport) -> bool:
     return "NET/" in transport.via
 
 
-def uses_gpu_direct(transport: Transport) -> bool:
-    return "/GDRDMA" in transport.via
-
-
-def has_proxy(transport: Transport) -> bool:
-    return "(" in transport.via.replace("(PCI)", "")
-
-
-def shares(log: Log, has: Callable[[Transport], bool]) -> list[bool]:
-    """Of each connection over the network, whether it has a property."""
-    return [has(transport) for transport in log.transports if crosses_network(transport)]
-
-
-def share_text(share: list[bool]) -> str:
-    return f"{sum(share)} of {len(share)} connections over the network" if share else ""
+def shares(log: Log) -> dict[str, list[bool]]:
+    """Of each connection over the network, whether it uses GPUDirect RDMA, and PXN (a NIC next to another GPU)."""
+    network = [transport.via for transport in log.transports if crosses_network(transport)]
+    return {"GPUDirect RDMA": ["/GDRDMA" in via for via in network],
+            "PXN": [re.search(r"\(\d", via) is not None for via in network]}  # fmt: skip
 
 
 def is_pxn_disabled(log: Log) -> bool:
@@ -97,12 +87,13 @@ def is_pxn_disabled(log: Log) -> bool:
 def network_rows(log: Log) -> Rows:
     if not (log.network or any(map(crosses_network, log.transports))):
         return []
-    gpu_direct = share_text(shares(log, uses_gpu_direct))
-    pxn = "disabled" if is_pxn_disabled(log) else share_text(shares(log, has_proxy))  # by a NIC beside another GPU
-    rows = [["chosen", log.network or "unknown"]]
-    if log.adapters:
-        rows.append(["adapters", " ".join(log.adapters)])
-    return [*rows, ["GPUDirect RDMA", gpu_direct or "unknown"], ["PXN", pxn or "unknown"]]
+    used = {
+        name: f"{sum(share)} of {len(share)} connections over the network" if share else "unknown"
+        for name, share in shares(log).items()
+    }
+    used |= {"PXN": "disabled"} if is_pxn_disabled(log) else {}
+    adapters = [["adapters", " ".join(log.adapters)]] if log.adapters else []
+    return [["chosen", log.network or "unknown"], *adapters, *map(list, used.items())]
 
 
 def counted_lines(count: int) -> str:
@@ -167,7 +158,7 @@ def by_channel(channels: dict[int, Any]) -> list[Any]:
 
 
 def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
-    gpu_direct, proxies = shares(log, uses_gpu_direct), shares(log, has_proxy)
+    gpu_direct, proxies = shares(log).values()
     return {
         "version": log.version or None,
         "ranks": log.ranks or None,
