@@ -8,7 +8,6 @@ from ddptools.common.text import number, percent
 from ddptools.common.values import grouped, number_of
 from ddptools.page.blocks import Answer
 from ddptools.report.sweeps.experiment import Case, Experiment, series_over, series_over_ranks
-from ddptools.report.sweeps.gradient_path import sent_by
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
 from ddptools.results.run import PLACEMENT
 
@@ -84,7 +83,7 @@ def _short(experiment: Experiment, case: Case, reference: Case, names: list[str]
 
 
 def _other_path(effect: Effect, reference: Case) -> str:
-    return f" (gradient path {effect.other}, not {sent_by(reference)})" if effect.other else ""
+    return f" (gradient path {effect.other}, not {reference.path})" if effect.other else ""
 
 
 def _ceilings(experiment: Experiment) -> Iterator[str]:

@@ -9,7 +9,6 @@ from ddptools.common.text import measured, number, percent, size_text
 from ddptools.common.values import finite, median_of, table_of
 from ddptools.report.sweeps.answers import efficiencies
 from ddptools.report.sweeps.experiment import NCCL_CHOICES, Case, Experiment, series_over_ranks
-from ddptools.report.sweeps.gradient_path import paths, sent_by
 from ddptools.report.sweeps.noise import Effect, Effects
 from ddptools.results.run import MOST_HALF_WIDTH, Run, bench_rows, gpus_of, is_too_noisy
 
@@ -44,8 +43,8 @@ def _cases(experiment: Experiment) -> Table:
     columns += [("against reference", _against_reference(effects, found))]
     columns += [("p", lambda case: f"{p:.2g}" if case.key in found and (p := found[case.key].p) is not None else "")]
     columns += [("runs", lambda case: str(len(case.runs))), *_case_columns()]
-    if len(paths(experiment.measured)) > 1:
-        columns.append(("gradient path", sent_by))
+    if len({case.path for case in experiment.measured} - {""}) > 1:
+        columns.append(("gradient path", lambda case: case.path))
     columns = [(name, show) for name, show in columns if any(show(case) for case in shown)]
     rows = [[show(case) for _, show in columns] for case in shown]
     caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
