@@ -14,9 +14,9 @@ from ddptools.common.files import write_atomically
 from ddptools.common.programs import ROOT, program_folder
 from ddptools.common.table import to_text
 from ddptools.plan import hardware
-from ddptools.plan.calibration import Calibration, calibrate, load_records, warning_of
-from ddptools.plan.compute_rates import NotMeasured
+from ddptools.plan.calibration import Calibration, calibrate, load_records
 from ddptools.plan.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
+from ddptools.plan.measured import NotMeasured, warning_of
 from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
 from ddptools.plan.prediction import Case, needed_gbs, predict, rule_of_thumb
 from ddptools.plan.text import Answer, Memory, Planned, all_links, text_of
@@ -177,7 +177,7 @@ def check_devices(answer: Answer) -> None:
             f"{other}: add runs of this model and batch on {measured} (ddptrain --metrics), or give "
             f"'--tflops N{device_flag}'"
         )
-    if device == "cpu" and not options.tflops and not (calibration and calibration.compute.points):
+    if device == "cpu" and not options.tflops and not (calibration and calibration.runs):
         raise UsageError(
             "--device cpu: nothing tells how fast these cores compute: give --tflops, or their runs with --calibrate"
         )

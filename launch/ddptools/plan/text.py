@@ -8,6 +8,7 @@ import pathlib
 from ddptools.common.table import Table, to_text
 from ddptools.plan.calibration import Calibration
 from ddptools.plan.hardware import GBS_PER_GBIT, LINKS_GBS, NETWORKS_GBIT
+from ddptools.plan.measured import rates_of
 from ddptools.plan.prediction import Case, NetworkFit, Prediction, rule_of_thumb
 from ddptools.results.description import Description
 
@@ -83,12 +84,11 @@ def heading(answer: Answer) -> str:
 def compute_source(answer: Answer) -> str:
     if answer.options.tflops:
         return "rate as given"
-    points = answer.calibration.compute.alike(answer.work) if answer.calibration else []
-    if not points:
+    rates = rates_of(answer.work, answer.calibration.runs) if answer.calibration else {}
+    if not rates:
         return "rate assumed: half of the peak"
-    runs = {p.batch: f"{p.runs} run{'s' if p.runs > 1 else ''}" for p in points}
-    batch = answer.planned[0].case.batch
-    return f"measured at this batch, {runs[batch]}" if batch in runs else "between batches that were measured"
+    runs = len(rates.get(answer.planned[0].case.batch, []))
+    return f"measured at this batch, {runs} run{'s' if runs > 1 else ''}" if runs else "between batches that were measured"
 
 
 def networks(answer: Answer) -> list[str]:

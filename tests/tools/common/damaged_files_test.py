@@ -11,6 +11,7 @@ from ddptools.common.errors import UsageError
 from ddptools.common.files import read_records
 from ddptools.page.render import to_html
 from ddptools.plan import calibration
+from ddptools.plan.measured import measured_runs
 from ddptools.plan.prediction import predict
 from ddptools.report.sweeps.answers import answers
 from ddptools.report.sweeps.experiment import load
@@ -175,7 +176,7 @@ class DamagedFilesTest(support.FolderCase):
         def read(path: pathlib.Path) -> None:
             records = calibration.load_records(path)
             calibrated = calibration.calibrate(records)
-            for run in calibration.measured_runs(records):
+            for run in measured_runs(records):
                 predict(calibrated.network_of(run.case))
 
         self.check("results.jsonl", self.results_text(), read, ODD_VALUES, 1000)
