@@ -15,7 +15,7 @@ from unittest import mock
 from ddptools.common.errors import UsageError
 from ddptools.plan import nccl_model, program
 from ddptools.plan.nccl_model import Fabric
-from ddptools.plan.prediction import Case, NetworkFit, exposed_seconds, needed_gbs, predict, rule_of_thumb
+from ddptools.plan.prediction import Case, NetworkFit, exposed_seconds, needed_gbs, predict
 from ddptools.results import description
 from ddptools.results.description import Buckets, language_model, parsed
 from tests.tools.plan.support import BIN, PROGRAMS, output
@@ -34,7 +34,7 @@ class ArithmeticTest(unittest.TestCase):
 
     def test_without_recomputation(self) -> None:
         without = Case(work=language_model(2e9, 2048), batch=2.0, tflops=156.0)
-        self.assertAlmostEqual(rule_of_thumb(without).tflop_per_gpu, 2 * 3 * 2 * 2048 * 16 / 8000)
+        self.assertAlmostEqual(without.step_flop / 1e12, 2 * 3 * 2 * 2048 * 16 / 8000)
 
     def test_the_program_prints_them(self) -> None:
         rows = {line.split()[0]: line for line in output(*EXPERIMENT_7).splitlines() if line.split()}
