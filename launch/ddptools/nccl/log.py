@@ -310,8 +310,8 @@ class Reader:
         """Pattern 4, crossNic 0, nChannels 12, bw 20.0/20.0, type NVL/PIX, sameChannels 1; before 2.13 "speed"."""
         pattern, channels, intra, inter, *types = matched(GRAPH, text).groups()
         is_known = 0 < int(pattern) < len(PATTERNS)
-        graph = {"pattern": PATTERNS[int(pattern)] if is_known else f"Pattern {int(pattern)}", "channels": int(channels)}
-        graph |= {"intra_gb_per_s": float(intra), "inter_gb_per_s": float(inter)}
+        graph = {"pattern": PATTERNS[int(pattern)] if is_known else f"Pattern {int(pattern)}"}
+        graph |= {"channels": int(channels), "intra_gb_per_s": float(intra), "inter_gb_per_s": float(inter)}
         graph |= {"intra_type": types[0], "inter_type": types[1]}
         if graph not in self.log.graphs:
             self.log.graphs.append(graph)

@@ -124,7 +124,7 @@ def count_of(table: Record, name: str) -> int:
 
 
 def _overlaps(summary: Record, settings: Record, nodes: int) -> bool:
-    """Not on CPUs of one host, whose cores do the adding. Not if an update on CPUs needs more than its bucket's sum. Not
+    """Not on CPUs of one host, whose cores do the adding, nor if an update on CPUs needs more than its bucket's sum, nor
     if the CNN's backward pass leaves no multiprocessor to collectives."""
     if settings.get("overlap", "on") != "on":
         return False

@@ -86,8 +86,9 @@ def compute_source(answer: Answer) -> str:
     rates = rates_of(answer.work, answer.calibration.runs) if answer.calibration else {}
     if not rates:
         return "rate assumed: half of the peak"
-    runs = len(rates.get(answer.planned[0].case.batch, []))
-    return f"measured at this batch, {runs} run{'s' if runs > 1 else ''}" if runs else "between batches that were measured"
+    if runs := len(rates.get(answer.planned[0].case.batch, [])):
+        return f"measured at this batch, {runs} run{'s' if runs > 1 else ''}"
+    return "between batches that were measured"
 
 
 def networks(answer: Answer) -> list[str]:

@@ -98,7 +98,7 @@ class PageTest(ReportCase):
         """Of links to all experiments."""
         headings = dict(re.findall(r'<h2 id="([^"]+)">(made-up[^<]*)</h2>', page))
         entries = re.findall(r'<p class="about"><a href="#([^"]+)">([^<]*)</a>', page)
-        self.assertEqual((entries, len(entries)), (list(headings.items()), 5))
+        self.assertEqual((entries, len(entries)), (list(headings.items()), 7))
         self.assertLess(page.index('class="entry"'), page.index("<h2"))
         self.assertIn('<a href="#how-to-read">', page)
 

@@ -1,10 +1,11 @@
 """Results of sweeps as a report needs them: experiments of cases of runs. Whatever is damaged is left out and noted."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ddptools.common.errors import UsageError
@@ -44,8 +45,11 @@ class Case:
 
     @property
     def ranks(self) -> int:
-        text = self.settings.get("ranks", "")
-        return int(text) if text.isdecimal() and len(text) < 9 else 0
+        return int(self.number("ranks"))
+
+    def number(self, name: str) -> float:
+        """A setting as a number; 0 if it is none."""
+        return number_of(self.settings.get(name, ""))
 
     def medians(self, name: str) -> float | None:
         return median_of(finite(run.summary.get(name)) for run in self.runs)
@@ -105,6 +109,9 @@ class Case:
         return {str(run.summary["parameter_hash"]) for run in self.runs if run.summary.get("parameter_hash")}
 
 
+Series = list[tuple[float, Case]]  # a number that the cases differ in, and the case
+
+
 @dataclasses.dataclass
 class Experiment:
     source: pathlib.Path
@@ -155,6 +162,28 @@ class Experiment:
         shared = [name for name in self.varied if name not in names]
         groups = grouped((tuple(case.settings.get(name, "") for name in shared), case) for case in self.measured)
         return [(", ".join(map(setting_text, shared, key)), cases) for key, cases in groups.items()]
+
+    def series(self, name: str) -> list[tuple[str, Series]]:
+        """Measured cases along a numeric setting, one series per value of everything else; none along ranks if the
+        rates are not of all ranks together."""
+        if name not in self.varied or (name == "ranks" and self.unit == PASSES):
+            return []
+        groups = ((context or self.product, cases) for context, cases in self.contexts([name]))
+        return [(label, sorted(((case.number(name), case) for case in cases), key=lambda point: point[0]))
+                for label, cases in groups]  # fmt: skip
+
+    @functools.cached_property
+    def one_rank(self) -> dict[str, Case]:
+        """By the key of a case of several ranks that trains, the case of one rank that is otherwise the same."""
+        found = {}
+        for _, ((ranks, one), *others) in self.series("ranks"):
+            found |= {case.key: one for _, case in others if ranks == 1 and case.ranks > 1 and case.trains}
+        return found
+
+    def efficiencies(self, case: Case) -> list[float]:
+        """Of each run, against the median of the case of one rank; empty without one."""
+        one = self.one_rank.get(case.key)
+        return [rate / case.ranks / one.rate for rate in case.rates] if one else []
 
     def references(self) -> dict[str, Case]:
         """By the key of a case, what it is compared with: of the same workload and, where settings were tuned, of the
@@ -231,7 +260,8 @@ def _notes(records: list[Record], bad_lines: list[int], plan: dict[str, Any]) ->
 
 def _experiments(file: pathlib.Path, records: list[Record], plan: dict[str, Any]) -> list[Experiment]:
     """In the order of the plan. A run that was made again replaces the earlier one."""
-    latest = {tuple(str(record.get(name)) for name in ("sweep", "product", "case", "repeat")): record for record in records}
+    identity = ("sweep", "product", "case", "repeat")
+    latest = {tuple(str(record.get(name)) for name in identity): record for record in records}
     groups = grouped((key[:2], record) for key, record in latest.items())
     places = _places(plan)
     made = [_experiment(file, *name, of_product, places) for name, of_product in groups.items()]
@@ -284,20 +314,3 @@ def _keep_one_unit(cases: dict[str, Case]) -> None:
     for case in cases.values():
         case.failures += [r.record | {"reason": f"measured in {r.unit}"} for r in case.runs if r.unit != unit]
         case.runs = [r for r in case.runs if r.unit == unit]
-
-
-Series = list[tuple[float, Case]]
-
-
-def series_over_ranks(experiment: Experiment) -> list[tuple[str, Series]]:
-    """None where the rates are not of all ranks together, or all of one number of ranks."""
-    is_scaling = "ranks" in experiment.varied and experiment.unit != PASSES
-    return series_over(experiment, "ranks", lambda case: case.ranks) if is_scaling else []
-
-
-def series_over(experiment: Experiment, name: str, key: Callable[[Case], float]) -> list[tuple[str, Series]]:
-    """Cases along a numeric setting, one series per value of everything else."""
-    return [
-        (context or experiment.product, sorted(((key(case), case) for case in cases), key=lambda point: point[0]))
-        for context, cases in experiment.contexts([name])
-    ]
