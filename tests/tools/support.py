@@ -1,5 +1,6 @@
 """What the tests of the tools share: a program that stands in for ddptrain, sweeps of it, and made-up records."""
 
+import copy
 import importlib.machinery
 import importlib.util
 import json
@@ -117,37 +118,17 @@ def make_programs(folder: pathlib.Path) -> pathlib.Path:
     return program.parent
 
 
+# What ddptrain --describe says of the CNN in bf16, and of GPT-2 124M, whose tied embedding is complete at the end; without
+# their layers.
+DESCRIPTIONS = json.loads(pathlib.Path(__file__).with_name("descriptions.json").read_text())
+
+
 def cnn_description(**changes: Any) -> dict[str, Any]:
-    """What ddptrain --describe says of the CNN in bf16, less its layers."""
-    buckets = [{"bytes": 2_359_296, "complete_at": 0.099}, {"bytes": 40_704, "complete_at": 1.0}]
-    return {
-        "model": "cnn",
-        "parameters": 1_199_882,
-        "batch_per_rank": 512,
-        "grad_accum": 1,
-        "units_per_sample": 1,
-        "flop_forward_per_sample": 23_984_896,
-        "flop_backward_per_sample": 47_580_416,
-        "gradient_dtype": "bf16",
-        "buckets": buckets,
-        "decides_parameters": ["batch", "lr", "model"],
-    } | changes
+    return copy.deepcopy(DESCRIPTIONS["cnn"]) | changes
 
 
 def gpt2_description(**changes: Any) -> dict[str, Any]:
-    """The same of GPT-2 124M, whose tied embedding is complete at the end."""
-    blocks = [{"bytes": 24e6, "complete_at": 0.32 + 0.68 * i / 7} for i in range(1, 8)]
-    return {
-        "model": "gpt",
-        "parameters": 124_439_808,
-        "batch_per_rank": 64,
-        "grad_accum": 1,
-        "units_per_sample": 1024,
-        "flop_forward_per_sample": 2.9e11,
-        "flop_backward_per_sample": 5.8e11,
-        "gradient_dtype": "bf16",
-        "buckets": [*blocks, {"bytes": 78.9e6, "complete_at": 1.0}, {"bytes": 2e6, "complete_at": 1.0}],
-    } | changes
+    return copy.deepcopy(DESCRIPTIONS["gpt"]) | changes
 
 
 class FakeSweep:
