@@ -15,7 +15,6 @@ MOST_VALUES = 8  # of a variable, on different ranks
 UNNAMED_COLLECTIVE = "Collective"  # versions 2.20 to 2.22 do not say which
 VALUE_SEPARATOR = " | "
 
-PATTERNS = ["", "Balanced tree", "Split tree", "Tree", "Ring", "NVLS", "CollNet direct"]
 # Older versions write numbers, newer ones capitals.
 ALGORITHMS = {"0": "Tree", "1": "Ring", "2": "CollNetDirect", "3": "CollNetChain", "4": "NVLS", "5": "NVLSTree",
               "6": "PAT", "RING": "Ring", "TREE": "Tree"}  # fmt: skip
@@ -47,7 +46,6 @@ class Log:
     trees: dict[int, dict[int, dict[str, Any]]] = dataclasses.field(default_factory=dict)  # by channel and rank
     transports: list[Transport] = dataclasses.field(default_factory=list)
     choices: dict[tuple[str, int], dict[str, Any]] = dataclasses.field(default_factory=dict)  # by collective and bytes
-    graphs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     ranks_by_node: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     network: str = ""
     adapters: list[str] = dataclasses.field(default_factory=list)
@@ -59,7 +57,7 @@ class Log:
 
     def says_nothing(self) -> bool:
         numbers = self.ranks or self.channels or self.unreadable_lines
-        return not (self.version or numbers or self.environment or self.choices or self.graphs or self.network)
+        return not (self.version or numbers or self.environment or self.choices or self.network)
 
 
 class Unreadable(Exception):
@@ -74,7 +72,6 @@ NAME = r"([A-Za-z0-9_-]*)"
 RANK = r"(\d{1,6})(?!\d)"
 CHANNEL = r"(\d{1,3})(?!\d)"
 PEER = RANK + r"(?:\[[^\]]*\]|(?!\[))"
-RATE = r"(-?\d+(?:\.\d*)?(?:e[+-]?\d+)?)"
 NETWORK = r"[A-Za-z0-9_ -]*"  # with a space, as AWS Libfabric
 VIA = (
     r"(?:(?! via ).)* via (direct shared memory|P2P/(?:direct pointer|CUMEM|MNNVL|IPC)(?:/read)?|P2P/indirect/\d{1,6}"
@@ -90,7 +87,6 @@ RANKS = _compiled(
     rf"{RANK} n[Rr]anks {RANK}(?: nNodes {RANK}(?: localRanks {RANK}(?: localRank {RANK})?)?|(?! nNodes ))"
 )
 VERSION = _compiled(r"(\d{1,5})\.(\d{1,5})\.(\d{1,5})(?!\d)")
-GRAPH = _compiled(rf"(\d\d?)(?!\d).*?nChannels {CHANNEL}, (?:bw|speed) {RATE}/{RATE}, type {NAME}/{NAME},")
 ENVIRONMENT = _compiled(r"(NCCL_[A-Za-z0-9_-]*) set (?:by environment )?to ")
 CHANNEL_COUNTS = _compiled(rf"{CHANNEL} coll channels(?:.*? collnet channels)?(?:, {CHANNEL} nvls channels)?")
 COLLECTIVE = _compiled(r"(?!\d)([A-Za-z0-9_-]*)(?: \[Symmetric\])?: |(?=\d)")
@@ -135,7 +131,6 @@ class Reader:
             "Trees ": self._tree_nodes,
             "comm 0x": self._communicator,
             "NCCL version ": self._version,
-            "Pattern ": self._graph,
             "Using network ": self._network,
         }
 
@@ -305,16 +300,6 @@ class Reader:
         self.log.channels = max(self.log.channels, int(found[1]))
         if found[2]:
             self.log.nvls_channels = max(self.log.nvls_channels or 0, int(found[2]))
-
-    def _graph(self, text: str) -> None:
-        """Pattern 4, crossNic 0, nChannels 12, bw 20.0/20.0, type NVL/PIX, sameChannels 1; before 2.13 "speed"."""
-        pattern, channels, intra, inter, *types = matched(GRAPH, text).groups()
-        is_known = 0 < int(pattern) < len(PATTERNS)
-        graph = {"pattern": PATTERNS[int(pattern)] if is_known else f"Pattern {int(pattern)}"}
-        graph |= {"channels": int(channels), "intra_gb_per_s": float(intra), "inter_gb_per_s": float(inter)}
-        graph |= {"intra_type": types[0], "inter_type": types[1]}
-        if graph not in self.log.graphs:
-            self.log.graphs.append(graph)
 
     def _variable(self, text: str) -> None:
         """NCCL_NAME set by environment to VALUE; integers end with a dot."""

@@ -121,11 +121,6 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
     nodes = [[node["host"] or str(i), ranges_text(node["ranks"])] for i, node in enumerate(log.ranks_by_node)]
     trees = ((channel, tree_text(tree)) for channel, tree in log.trees.items())
     rings = ((channel, " -> ".join(map(str, [*ring, ring[0]]))) for channel, ring in log.rings.items())
-    graphs = [
-        [graph["pattern"], str(graph["channels"]), f"{graph['intra_gb_per_s']:.4g}", f"{graph['inter_gb_per_s']:.4g}",
-         graph["intra_type"], graph["inter_type"]]
-        for graph in log.graphs
-    ]  # fmt: skip
     choices = [
         [collective, str(size), choice["algorithm"], choice["protocol"], str(choice["channels"] or "unknown")]
         for (collective, size), choice in log.choices.items()
@@ -143,8 +138,6 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         titled("Rings, by channel", by_text(rings)),
         titled("Trees, by channel: root first, children behind their parent (.. a line is missing)", by_text(trees)),
         titled("Transports between ranks", transport_rows(log), ["from", "to", "via", "channels"]),
-        titled("Patterns, with the rates that NCCL counts on", graphs,
-               ["pattern", "channels", "GB/s each, in a node", "between nodes", "farthest link", "to the NIC"]),
         titled("Collectives", choices, ["collective", "bytes", "algorithm", "protocol", "channels"]),
         titled("Set by environment, as NCCL tells", [[name, value] for name, value in log.environment.items()]),
         titled("Without effect", [[f"{each['name']}={each['value']}", each["why"]] for each in ineffective]),
@@ -171,7 +164,6 @@ def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
             {"from": each.source, "to": each.target, "channel": each.channel, "via": each.via}
             for each in log.transports
         ],
-        "graphs": log.graphs,
         "collectives": [
             {"collective": collective, "bytes": size, **choice} for (collective, size), choice in log.choices.items()
         ],
