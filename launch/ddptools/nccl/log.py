@@ -49,7 +49,6 @@ class Log:
     ranks_by_node: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     network: str = ""
     adapters: list[str] = dataclasses.field(default_factory=list)
-    pxn_disabled: bool = False
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     contradictions: int = 0
     unreadable_lines: int = 0
@@ -190,7 +189,6 @@ class Reader:
             self._channel_counts(text)
         elif " Bytes -> " in text:
             self._choice(text)
-        self.log.pxn_disabled |= text.startswith("PXN Disabled")
         self.log.has_nvswitch |= " - NVS/" in text
 
     def _see(self, *ranks: int) -> None:

@@ -73,27 +73,18 @@ def crosses_network(transport: Transport) -> bool:
     return "NET/" in transport.via
 
 
-def shares(log: Log) -> dict[str, list[bool]]:
-    """Of each connection over the network, whether it uses GPUDirect RDMA, and PXN (a NIC next to another GPU)."""
-    network = [transport.via for transport in log.transports if crosses_network(transport)]
-    return {"GPUDirect RDMA": ["/GDRDMA" in via for via in network],
-            "PXN": [re.search(r"\(\d", via) is not None for via in network]}  # fmt: skip
-
-
-def is_pxn_disabled(log: Log) -> bool:
-    return log.pxn_disabled or log.environment.get("NCCL_PXN_DISABLE") == "1"
+def gpu_direct(log: Log) -> list[bool]:
+    """Of each connection over the network, whether it uses GPUDirect RDMA."""
+    return ["/GDRDMA" in transport.via for transport in log.transports if crosses_network(transport)]
 
 
 def network_rows(log: Log) -> Rows:
     if not (log.network or any(map(crosses_network, log.transports))):
         return []
-    used = {
-        name: f"{sum(share)} of {len(share)} connections over the network" if share else "unknown"
-        for name, share in shares(log).items()
-    }
-    used |= {"PXN": "disabled"} if is_pxn_disabled(log) else {}
+    share = gpu_direct(log)
+    used = f"{sum(share)} of {len(share)} connections over the network" if share else "unknown"
     adapters = [["adapters", " ".join(log.adapters)]] if log.adapters else []
-    return [["chosen", log.network or "unknown"], *adapters, *map(list, used.items())]
+    return [["chosen", log.network or "unknown"], *adapters, ["GPUDirect RDMA", used]]
 
 
 def counted_lines(count: int) -> str:
@@ -151,7 +142,6 @@ def by_channel(channels: dict[int, Any]) -> list[Any]:
 
 
 def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
-    gpu_direct, proxies = shares(log).values()
     return {
         "version": log.version or None,
         "ranks": log.ranks or None,
@@ -171,9 +161,7 @@ def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
         "network": {
             "name": log.network or None,
             "adapters": log.adapters,
-            "gpu_direct_used": any(gpu_direct) if gpu_direct else None,
-            "pxn_used": any(proxies) if proxies else None,
-            "pxn_disabled": is_pxn_disabled(log),
+            "gpu_direct_used": any(gpu_direct(log)) if gpu_direct(log) else None,
         },
         "environment": log.environment,
         "ineffective": ineffective,

@@ -228,6 +228,4 @@ class NodesTest(unittest.TestCase):
     def test_what_the_network_is(self) -> None:
         log = recorded("two_nodes_ib.log")
         self.assertEqual((log.network, log.adapters), ("IB", ["[0]mlx5_0:1/IB", "[1]mlx5_1:1/IB"]))
-        self.assertFalse(log.pxn_disabled)
-        self.assertTrue(parse("NCCL INFO PXN Disabled as plugin is v4\n").pxn_disabled)
         self.assertEqual(parse("h:1:2 [0] NCCL INFO Using network AWS Libfabric\n").network, "AWS Libfabric")
