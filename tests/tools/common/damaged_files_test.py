@@ -24,7 +24,6 @@ from ddptools.report.trace import spans
 from ddptools.report.training import page, runs
 from ddptools.results import description
 from ddptools.results.run import bench_choices
-from ddptools.sweep.csv_table import csv_text
 from ddptools.sweep.folder import ResultFolder
 from ddptools.sweep.program import runs_done
 from ddptools.sweep.sweep_file import load_sweep
@@ -93,7 +92,6 @@ class DamagedFilesTest(support.FolderCase):
     def test_results(self) -> None:
         def read(path: pathlib.Path) -> None:
             loaded = load([path.parent])
-            csv_text(list(read_records(path)))
             for experiment in loaded.experiments:
                 bench_choices(experiment.runs[-1].bench if experiment.runs else {})
                 if found := losses(experiment):

@@ -302,7 +302,7 @@ class PageTest(ReportCase):
             records.append(record(f"c{i // 20}-{i % 2}", i // 2 % 10, rate, settings))
         self.report_of(records)
         self.assertLess(len(self.page), 3_000_000)
-        self.assertIn("9800 more rows are in results.csv", self.page)
+        self.assertIn("9800 more rows are in results.jsonl", self.page)
 
     def test_a_run_that_was_made_again_counts_once(self) -> None:
         records = algo("", [None, 2.0]) + [record("algo-", 0, 4.0, algo("", [1.0])[0]["settings"])]

@@ -1,12 +1,10 @@
 import collections
-import csv
 import json
 import pathlib
 import signal
 import tempfile
 
-from ddptools.sweep.csv_table import csv_text
-from tests.tools.support import FakeSweep, FolderCase, interrupt, is_alive, record, wait_until
+from tests.tools.support import FakeSweep, FolderCase, interrupt, is_alive, wait_until
 
 SIX_CASES = """
 repeats = 2
@@ -23,11 +21,6 @@ repeats = 1
 ranks = 2
 mode = ["ok", "hang"]
 """
-
-
-def csv_rows(sweep: FakeSweep) -> list[dict[str, str]]:
-    with open(sweep.out / "results.csv", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 class SweepTest(FolderCase):
@@ -54,12 +47,6 @@ class SweepTest(FolderCase):
         self.assertTrue((sweep.out / ring["log"]).exists())
         for run in sweep.executed():
             self.assertNotEqual(run["environment"].get("NCCL_ALGO"), "Tree")
-        rows = csv_rows(sweep)
-        self.assertEqual([row["case"] for row in rows], [r["case"] for r in sweep.records()])
-        self.assertEqual({row["set:batch"] for row in rows}, {"1", "2", "3"})
-        self.assertEqual({(float(row["rate"]) > 1000, row["unit"]) for row in rows}, {(True, "images/s")})
-        self.assertEqual({(row["versions"], row["parameter_hash"]) for row in rows}, {("ddptrain fake", "abc")})
-        self.assertEqual({"NCCL_ALGO=Ring" in row["environment"] for row in rows if row["set:NCCL_ALGO"]}, {True})
         self.assertIn("[12/12]", done.stderr)
 
     def test_what_was_added_to_the_settings_is_said(self) -> None:
@@ -72,21 +59,8 @@ class SweepTest(FolderCase):
         self.assertIn("--symmetric off", note)
         self.assertEqual({tuple(r["notes"]) for r in sweep.records()}, {(note,)})
         self.assertEqual({run["flags"]["symmetric"] for run in sweep.executed()}, {"off"})
-        self.assertEqual({row["set:symmetric"] for row in csv_rows(sweep)}, {"off"})
         plain = sweep.run("--set", "symmetric=auto", "--dry-run")
         self.assertEqual((plain.stderr, "--symmetric=off" in plain.stdout), ("", False))
-
-    def test_the_table_has_the_number_of_a_benchmark(self) -> None:
-        result = {"bytes": 2**20, "busbw_gbs": 3.5, "algorithm": "Ring", "protocol": "LL"}
-        bench = {"benchmark": "allreduce", "nccl": {"transport": "SHM"}, "results": [result]}
-        made = record("c", 0, 1.0, {"ranks": 2}, bench=bench, environment={"A": "1", "B": "x"}) | {"summary": None}
-        (row,) = csv.DictReader(csv_text([made]).splitlines())
-        self.assertEqual((row["rate"], row["unit"]), ("3.5", "GB/s busbw at 1 MiB"))
-        self.assertEqual((row["versions"], row["environment"]), ("ddptrain 1, NCCL 2", "A=1 B=x"))
-        chosen = [row[f"nccl_{name}"] for name in ("algorithm", "protocol", "transport")]
-        self.assertEqual(chosen, ["Ring", "LL", "SHM"])
-        (row,) = csv.DictReader(csv_text([record("c", 0, None, {"ranks": 2})]).splitlines())
-        self.assertEqual((row["rate"], row["unit"], row["status"]), ("", "", "failed"))
 
     def test_results_are_not_overwritten(self) -> None:
         sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")
@@ -111,13 +85,9 @@ class SweepTest(FolderCase):
 
     def test_what_cannot_be_written_is_one_message(self) -> None:
         sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")
-        for name in ("plan.json", "results.csv"):
-            (sweep.out / name).mkdir(parents=True)
-            done = sweep.run("--resume")
-            self.assertEqual(done.returncode, 2)
-            self.assertEqual(done.stderr.splitlines()[-1], f"ddpsweep: {sweep.out / name}: Is a directory")
-            (sweep.out / name).rmdir()
-        self.assertEqual(len(sweep.records()), 1)
+        (sweep.out / "plan.json").mkdir(parents=True)
+        done = sweep.run("--resume")
+        self.assertEqual((done.returncode, done.stderr), (2, f"ddpsweep: {sweep.out}/plan.json: Is a directory\n"))
 
     def test_resume_with_other_settings_asks_for_a_new_folder(self) -> None:
         sweep = self.sweep(SIX_CASES)
@@ -177,7 +147,6 @@ class SweepTest(FolderCase):
         self.assertIn("--resume", errors)
         self.assertEqual(len(sweep.records()), recorded)
         self.assertIn((sweep.out / "results.jsonl").read_text()[-1:], ("", "\n"))  # no line is cut
-        self.assertEqual(len(csv_rows(sweep)), recorded)
         self.assertFalse(any(is_alive(run["pid"]) for run in sweep.executed()))
 
     def test_a_case_that_hangs(self) -> None:

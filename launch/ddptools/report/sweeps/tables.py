@@ -68,7 +68,7 @@ def _rate(case: Case) -> str:
 
 
 def _with_rest(caption: str, rows: int) -> str:
-    return caption if rows <= MOST_ROWS else f"{caption} {rows - MOST_ROWS} more rows are in results.csv."
+    return caption if rows <= MOST_ROWS else f"{caption} {rows - MOST_ROWS} more rows are in results.jsonl."
 
 
 def _against_reference(effects: Effects, found: dict[str, Effect]) -> Callable[[Case], str]:
