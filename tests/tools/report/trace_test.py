@@ -14,15 +14,13 @@ from ddptools.report.program import main
 from ddptools.report.trace.picture import COLORS, Canvas, kind_of, timeline_picture
 from ddptools.report.trace.spans import (
     Span,
-    common,
+    covered,
     length_us,
     load_trace,
     nested,
     part_table,
     rank_table,
     rank_times,
-    union,
-    without,
 )
 from tests.tools.report.support import run_report
 from tests.tools.support import FolderCase
@@ -101,17 +99,16 @@ class IntervalTest(unittest.TestCase):
     def test_against_counting(self) -> None:
         rng = random.Random(3)
         for _ in range(200):
-            both = []
-            for _ in range(2):
+            rows = []
+            for _ in range(3):
                 begins = [rng.randrange(-20, 50) for _ in range(rng.randrange(6))]
-                both.append([span("s", b, b + rng.randrange(20)) for b in begins])
+                rows.append([span("s", b, b + rng.randrange(20)) for b in begins])
             inside = (rng.randrange(-20, 30), rng.randrange(30, 70))
-            cells = [{t for s in spans for t in range(int(s.begin_us), int(s.end_us)) if inside[0] <= t < inside[1]}
-                     for spans in both]  # fmt: skip
-            a, b = (union(spans, inside) for spans in both)
-            self.assertEqual((length_us(a), length_us(b)), (len(cells[0]), len(cells[1])))
-            self.assertEqual(length_us(common(a, b)), len(cells[0] & cells[1]))
-            self.assertEqual(length_us(without(a, b)), len(cells[0] - cells[1]))
+            a, b, c = ({t for s in row for t in range(int(s.begin_us), int(s.end_us)) if inside[0] <= t < inside[1]}
+                       for row in rows)  # fmt: skip
+            found = covered(inside, *rows[:2], free_of=rows[2])
+            self.assertEqual(length_us(found), len(a & b - c))
+            self.assertTrue(all(end < begin for (_, end), (begin, _) in zip(found, found[1:])), found)
 
 
 class NestingTest(unittest.TestCase):
