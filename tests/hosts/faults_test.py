@@ -30,22 +30,6 @@ MORE = 50  # steps
 HANGS = 180.0  # seconds after which a job counts as one that hangs; how long it took is printed
 
 
-# A clock that is a day ahead on hosts that have a file /dev/shm/clock-jump.
-CLOCK = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <time.h>
-#include <unistd.h>
-int clock_gettime(clockid_t clock, struct timespec* time) {
-  static int (*system)(clockid_t, struct timespec*);
-  if (!system) system = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
-  const int result = system(clock, time);
-  if (clock == CLOCK_REALTIME && access("/dev/shm/clock-jump", F_OK) == 0) time->tv_sec += 86400;
-  return result;
-}
-"""
-
-
 def has_mark(process: pathlib.Path) -> bool:
     """Of supervise, in the environment or in the command."""
     with contextlib.suppress(OSError):
@@ -184,9 +168,8 @@ class FaultsOverHosts(HostsTest):
 
     def test_clock_jump(self) -> None:
         """Nothing happens to the job; at the next start, it is said."""
-        (self.folder / "jump.c").write_text(CLOCK)
-        built = subprocess.run(["cc", "-shared", "-fPIC", "-o", self.folder / "jump.so", self.folder / "jump.c"])
-        self.assertEqual(built.returncode, 0)
+        source = pathlib.Path(__file__).with_name("clock_jump.c")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", self.folder / "jump.so", source], check=True)
         ahead = self.hosts.names[2]
         self.addCleanup(self.hosts.do, ahead, "rm -f /dev/shm/clock-jump")
         self.training(preload=f"{self.folder}/jump.so", restarts=2)
