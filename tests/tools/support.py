@@ -54,16 +54,23 @@ def load_script(path: pathlib.Path) -> types.ModuleType:
     return module
 
 
+def run(command: list[Any], code: int | None = 0, **settings: Any) -> subprocess.CompletedProcess:
+    """AssertionError with what it said on standard error if it ends with another exit code; None: any."""
+    settings = {"capture_output": True, "text": True, "timeout": 800} | settings
+    done = subprocess.run(list(map(str, command)), **settings)
+    if code is not None and done.returncode != code:
+        raise AssertionError(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done
+
+
 def run_ranks(ranks: int, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess:
     """ddptrain on this number of ranks."""
     command = ["mpirun", "-np", ranks, *find_mpirun().here(), BIN / "ddptrain", *arguments]
-    settings = {"capture_output": True, "text": True, "timeout": 800, "env": os.environ | AS_ROOT} | settings
-    return subprocess.run(list(map(str, command)), **settings)
+    return run(command, env=os.environ | AS_ROOT, **settings)
 
 
 def run_tool(name: str, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "launch" / name), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, **settings)
+    return run([sys.executable, ROOT / "launch" / name, *arguments], **settings)
 
 
 FAKE_DDPTRAIN = """
@@ -149,9 +156,8 @@ class FakeSweep:
         files = ["--out", str(self.out), "--bin", str(self.programs)]
         return [sys.executable, str(program), str(self.file), *files, *options]
 
-    def run(self, *options: str) -> subprocess.CompletedProcess:
-        settings = {"env": self.environment, "cwd": self.folder, "text": True}
-        return subprocess.run(self.command(*options), capture_output=True, timeout=300, **settings)
+    def run(self, *options: str, code: int | None = 0) -> subprocess.CompletedProcess:
+        return run(self.command(*options), code, env=self.environment, cwd=self.folder)
 
     def start(self, *options: str) -> subprocess.Popen:
         settings = {"env": self.environment, "cwd": self.folder, "text": True}

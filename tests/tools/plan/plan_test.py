@@ -305,8 +305,7 @@ class ProgramTest(unittest.TestCase):
                           ["--calibrate", str(ROOT / "README.md")], ["--json", "/nonexistent/x.json"],
                           ["--model", "cnn", "--params", "2B"], ["--bucket-mb", "0"], ["stray"],
                           ["--params", "2B", "--", "--seed", "2"], ["--bin", "/nonexistent"]):  # fmt: skip
-            done = run_tool("ddpplan", "--bin", BIN, *arguments)
-            self.assertEqual(done.returncode, 2, arguments)
+            done = run_tool("ddpplan", "--bin", BIN, *arguments, code=2)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             self.assertTrue(done.stderr.startswith("ddpplan: "), done.stderr)
             self.assertEqual(done.stdout, "", arguments)

@@ -32,8 +32,8 @@ def algo(value: str, rates: list[float], **changes: Any) -> list[dict[str, Any]]
     return runs(f"algo-{value}", rates, settings, **changes)
 
 
-def run_report(*arguments: Any) -> subprocess.CompletedProcess:
-    return run_tool("ddpreport", *arguments)
+def run_report(*arguments: Any, **settings: Any) -> subprocess.CompletedProcess:
+    return run_tool("ddpreport", *arguments, **settings)
 
 
 def everything() -> list[dict[str, Any]]:

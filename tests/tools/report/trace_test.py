@@ -88,8 +88,7 @@ class TraceCase(FolderCase):
 
     def svg(self, made: list[dict[str, Any]], *options: Any) -> str:
         self.file.write_text(json.dumps({"traceEvents": made}))
-        done = run_report("--trace", self.file, "--out", self.folder / "t.svg", *options)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(run_report("--trace", self.file, "--out", self.folder / "t.svg", *options).stderr, "")
         text = (self.folder / "t.svg").read_text()
         xml.etree.ElementTree.fromstring(text)
         return text
@@ -213,8 +212,8 @@ class PictureTest(TraceCase):
         self.assertTrue((self.folder / "t.png").read_bytes().startswith(b"\x89PNG"))
         self.assertRegex(done.stdout, r"1 +2 +200\.0 +84 +42\.0% +59\.5%")
         self.assertIn("2 of 2 ranks, 2 of 2 steps", done.stdout)
-        done = run_report("--trace", self.file)
-        self.assertEqual((done.returncode, len(list(self.folder.iterdir()))), (0, 2))
+        run_report("--trace", self.file)
+        self.assertEqual(len(list(self.folder.iterdir())), 2)
 
     def test_names_that_do_not_fit(self) -> None:
         made = [event("step 0", 0, 0, 0, 1000), event("bucket 0 gradients", 0, 1, 0, 100),
@@ -242,14 +241,9 @@ class PictureTest(TraceCase):
 
 class DamagedTest(TraceCase):
     def refused(self, *options: Any) -> str:
-        """In this process; argparse ends by itself, with exit code 2."""
-        with contextlib.redirect_stderr(io.StringIO()) as errors, contextlib.redirect_stdout(io.StringIO()) as out:
-            with self.assertRaises((UsageError, SystemExit)) as raised:
-                main(list(map(str, options)))
+        with contextlib.redirect_stdout(io.StringIO()) as out, self.assertRaises(UsageError) as raised:
+            main(list(map(str, options)))
         self.assertEqual(out.getvalue(), "")
-        if isinstance(raised.exception, SystemExit):
-            self.assertEqual(raised.exception.code, 2)
-            return errors.getvalue()
         return str(raised.exception)
 
     def test_files(self) -> None:
