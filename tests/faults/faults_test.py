@@ -16,7 +16,7 @@ import unittest
 
 from emulated import Hosts
 from support import (
-    ENVIRONMENT, HYDRA, MPIRUN, ROOT, SHARE_GPU, SHARING, Job, JobTest, find_mpirun, gpus, is_running, wait_for,
+    ENVIRONMENT, HYDRA, MPIRUN, ROOT, SHARE_GPU, SHARING, Job, JobTest, find_mpirun, gpus, is_alive, wait_for,
 )  # fmt: skip
 
 END = 60.0  # seconds after a fault was noticed in which all ranks end, as PAGE promises; the times are printed
@@ -61,7 +61,7 @@ class FaultsBase(JobTest):
         return self.ranks_end(job)
 
     def ranks_end(self, job: Job) -> float:
-        return wait_for(lambda: not any(map(is_running, self.processes)), "the ranks end", END + LATE, job.text)
+        return wait_for(lambda: not any(map(is_alive, self.processes)), "the ranks end", END + LATE, job.text)
 
     def left_behind(self) -> list[str]:
         return sorted(file for file in self.shared_memory if pathlib.Path(file).exists())

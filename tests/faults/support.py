@@ -1,7 +1,6 @@
 """Jobs of real processes for the tests of failures: started, killed, resumed."""
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -9,22 +8,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import unittest
 from collections.abc import Callable
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
-ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-LIMIT = 300.0  # seconds after which a job hangs
-ENDLESS = 10_000_000  # steps
-
-sys.path.insert(0, str(ROOT / "launch"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from tests.tools.support import AS_ROOT, BIN, ROOT, FolderCase, is_alive, wait_for  # noqa: E402, F401
 from ddptools.common.mpirun import HYDRA, find_mpirun  # noqa: E402, F401
 from ddptools.common.runner import end_session  # noqa: E402
+
+ENVIRONMENT = os.environ | AS_ROOT
+LIMIT = 300.0  # seconds after which a job hangs
+ENDLESS = 10_000_000  # steps
 
 SHARING = int(os.environ.get("DDPTRAIN_TEST_RANKS", "0"))  # ranks that share the GPUs: tests/gpu/run
 SHARE_GPU = ["--share-gpu"] if SHARING else []
@@ -45,25 +41,6 @@ def gpus() -> int:
 
 def words(*values: Any) -> list[str]:
     return [str(value) for value in values]
-
-
-def wait_for(
-    condition: Callable[[], bool],
-    what: str,
-    seconds: float,
-    shown: Callable[[], str],
-    running: Callable[[], bool] = lambda: True,
-) -> float:
-    """The time at which the condition holds. AssertionError with what is `shown` if that takes too long, or if nothing
-    is `running` any more that could bring it about."""
-    end = time.monotonic() + seconds
-    is_possible = True
-    while not condition():
-        if time.monotonic() > end or not is_possible:
-            raise AssertionError(f"{what}: not within {seconds} s\n{shown()}")
-        is_possible = running()  # after its end, the condition is checked once more
-        time.sleep(0.01)
-    return time.monotonic()
 
 
 class Job:
@@ -143,12 +120,6 @@ def descendants(pid: int) -> set[int]:
     return children(pid).union(*map(descendants, children(pid)))
 
 
-def is_running(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
-    return False
-
-
 def is_pending(pid: int, number: int) -> bool:
     """Whether the process has been sent the signal, and has not taken it yet."""
     with contextlib.suppress(OSError):
@@ -177,10 +148,7 @@ def starts(text: str, newest: int = 0) -> list[int]:
     return found
 
 
-class JobTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-faults-")))
-
+class JobTest(FolderCase):
     def job(self, ranks: int, *arguments: Any, mpirun: list[str] = MPIRUN) -> Job:
         command = [*mpirun, "-np", str(ranks), str(BIN / "ddptrain"), *words(*arguments)]
         job = Job(command, self.folder)
@@ -191,9 +159,6 @@ class JobTest(unittest.TestCase):
         job = self.job(ranks, *arguments)
         self.assertEqual(job.wait(), code, job.text())
         return job.text()
-
-    def lines(self, name: str) -> list[Any]:
-        return [json.loads(line) for line in (self.folder / name).read_text(encoding="utf-8").splitlines()]
 
     def end_at(self, steps: int) -> None:
         """Of jobs with --config run.toml that start from now on."""

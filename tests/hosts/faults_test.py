@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import PATIENCE, HostsCase  # noqa: E402
-from support import BIN, ROOT, Job, children, is_running, starts, wait_for  # noqa: E402
+from support import BIN, ROOT, Job, children, is_alive, starts, wait_for  # noqa: E402
 
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
 # Of a job that has noticed that it ends.
@@ -69,7 +69,7 @@ class HostsTest(HostsCase):
         found = {}
         for folder in pathlib.Path("/proc").iterdir():
             with contextlib.suppress(OSError):  # it ends meanwhile
-                if folder.name.isdigit() and has_mark(folder) and is_running(int(folder.name)):
+                if folder.name.isdigit() and has_mark(folder) and is_alive(int(folder.name)):
                     found[int(folder.name)] = (folder / "comm").read_text().strip()
         return {process: name for process, name in found.items() if self.host_of(process) in self.hosts.names}
 

@@ -1,5 +1,6 @@
 """What the tests of the tools share: a program that stands in for ddptrain, sweeps of it, and made-up records."""
 
+import contextlib
 import copy
 import importlib.machinery
 import importlib.util
@@ -28,7 +29,11 @@ class FolderCase(unittest.TestCase):
     """Each test has an empty folder."""
 
     def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-test-")))
+
+    def lines(self, name: str) -> list[Any]:
+        """Of a file of JSON lines in it."""
+        return [json.loads(line) for line in (self.folder / name).read_text(encoding="utf-8").splitlines()]
 
 
 def write_program(path: pathlib.Path, text: str) -> pathlib.Path:
@@ -186,19 +191,29 @@ def complete_records(file: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+def wait_for(
+    condition: Callable[[], bool],
+    what: str = "what the test waits for",
+    seconds: float = 300.0,
+    shown: Callable[[], str] = str,
+    running: Callable[[], bool] = lambda: True,
+) -> float:
+    """The time at which the condition holds. AssertionError with what is `shown` if that takes too long, or if nothing
+    is `running` any more that could bring it about."""
     end = time.monotonic() + seconds
+    is_possible = True
     while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("what the test waits for did not happen")
-        time.sleep(0.05)
+        if time.monotonic() > end or not is_possible:
+            raise AssertionError(f"{what}: not within {seconds} s\n{shown()}")
+        is_possible = running()  # after its end, the condition is checked once more
+        time.sleep(0.01)
+    return time.monotonic()
 
 
 def is_alive(pid: int) -> bool:
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def record(case: str, repeat: int, rate: float | None, settings: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from tests.tools.support import ROOT, FolderCase, wait_until, write_program
+from tests.tools.support import ROOT, FolderCase, wait_for, write_program
 
 STAND_IN = """#!/bin/bash
 if [[ ${1:-} == -d ]]; then
@@ -35,7 +35,7 @@ class ShareGpuTest(FolderCase):
 
     def until_server_is_gone(self) -> None:
         """The server was told to quit, and its folder is removed."""
-        wait_until(lambda: self.told.exists() and "quit" in self.told.read_text() and not any(self.temporary.iterdir()))
+        wait_for(lambda: self.told.exists() and "quit" in self.told.read_text() and not any(self.temporary.iterdir()))
         start, stop = self.told.read_text().splitlines()
         self.assertEqual(start.split()[1], stop.split()[-1])
 

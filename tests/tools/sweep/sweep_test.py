@@ -4,7 +4,7 @@ import pathlib
 import signal
 import tempfile
 
-from tests.tools.support import FakeSweep, FolderCase, interrupt, is_alive, wait_until
+from tests.tools.support import FakeSweep, FolderCase, interrupt, is_alive, wait_for
 
 SIX_CASES = """
 repeats = 2
@@ -101,11 +101,11 @@ class SweepTest(FolderCase):
         sweep = self.sweep(SIX_CASES)
         hold = sweep.hold_after(3)
         process = sweep.start()
-        wait_until(lambda: len(sweep.executed()) == 4)
+        wait_for(lambda: len(sweep.executed()) == 4)
         process.kill()
         process.communicate()
         self.assertEqual(len(sweep.records()), 3)
-        wait_until(lambda: not any(is_alive(run["pid"]) for run in sweep.executed()))
+        wait_for(lambda: not any(is_alive(run["pid"]) for run in sweep.executed()))
         hold.unlink()
         sweep.environment["AFTER_THE_KILL"] = "yes"
         done = sweep.run("--resume")
@@ -134,7 +134,7 @@ class SweepTest(FolderCase):
         sweep.file.write_text(sweep.file.read_text() + "batch = [1, 2]\n")
         process = sweep.start()
         hanging = lambda: [r for r in sweep.executed() if r["flags"].get("mode") == "hang"]  # noqa: E731
-        wait_until(lambda: bool(hanging()))
+        wait_for(lambda: bool(hanging()))
         recorded = len(sweep.records())
         code, errors = interrupt(process)
         self.assertEqual(code, 130, errors)
@@ -194,7 +194,7 @@ class SweepTest(FolderCase):
     def test_one_writer_at_a_time(self) -> None:
         sweep = self.sweep(ONE_HANGS)
         process = sweep.start()
-        wait_until(lambda: bool(sweep.executed()))
+        wait_for(lambda: bool(sweep.executed()))
         other = sweep.run("--resume", code=2)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=300)
