@@ -43,11 +43,7 @@ void MetricBuffers::mark_training() {
 MetricSums MetricBuffers::since_mark() const {
   std::vector<MetricSums> sums = training();
   const std::vector<MetricSums> before = read(Part::marked);
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    sums[i].loss -= before[i].loss;
-    sums[i].correct -= before[i].correct;
-    sums[i].samples -= before[i].samples;
-  }
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i] - before[i];
   return total(sums);
 }
 
@@ -74,9 +70,7 @@ MetricSums MetricBuffers::total(const std::vector<MetricSums>& mine) const {
     const std::size_t rank = strides ? k % ranks : k / count(), i = strides ? k / ranks : k % count();
     MetricSums part;
     std::memcpy(&part, all[rank].data() + i * sizeof(MetricSums), sizeof(part));
-    total.loss += part.loss;
-    total.correct += part.correct;
-    total.samples += part.samples;
+    total = total + part;
   }
   return total;
 }

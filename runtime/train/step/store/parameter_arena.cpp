@@ -260,12 +260,6 @@ std::vector<MemoryUse> ParameterArena::memory() const {
           {"tables", chunks_.bytes() + norms_.bytes() + first_square_.bytes()}};
 }
 
-std::int64_t ParameterArena::parameter_count() const {
-  std::int64_t count = 0;
-  for (const ParameterSpec& spec : specs_) count += spec.size();
-  return count;
-}
-
 std::vector<Tensor> ParameterArena::views(const Buffer& buffer, DType dtype, const BucketPlaces& places) const {
   std::vector<Tensor> tensors;
   for (std::size_t i = 0; i < specs_.size(); ++i) {

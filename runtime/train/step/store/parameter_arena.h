@@ -80,7 +80,6 @@ class ParameterArena {
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const std::vector<Unit>& units() const { return units_; }
   const BucketPlan& plan() const { return plan_; }
-  std::int64_t parameter_count() const;  ///< Elements of all parameters, without padding.
 
   DType gradient_type() const { return gradient_type_; }
   const Partition& partition() const { return partition_; }  ///< One part: every rank updates everything.
