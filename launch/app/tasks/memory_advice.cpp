@@ -81,7 +81,7 @@ class Paper {
       : options_(options),
         workload_(workload),
         world_(world),
-        mesh_(mesh_of(world.size(), options.stages)),
+        mesh_(mesh_of(world.size(), options.stages, options.tensor)),
         device_(device) {}
 
   Variant as_asked() const { return {options_.trainer.batch, options_.trainer.zero, maker_of(workload_)}; }
@@ -241,8 +241,8 @@ std::string Paper::flags_that_help() const {
 /// Of a micro-step of one rank, at most.
 std::int64_t samples_for(const World& world, const Options& options, const Workload& workload) {
   const TrainerOptions& trainer = options.trainer;
-  const std::int64_t ranks =
-      trainer.virtual_ranks > 0 ? trainer.virtual_ranks : mesh_of(world.size(), options.stages).replicas;
+  const std::int64_t ranks = trainer.virtual_ranks > 0 ? trainer.virtual_ranks
+                                                       : mesh_of(world.size(), options.stages, options.tensor).replicas;
   return workload.data().train_count() / (ranks * trainer.grad_accum);
 }
 
