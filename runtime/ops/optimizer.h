@@ -152,7 +152,9 @@ class OptimizerOps : public Family<OptimizerOps> {
   virtual void add_unless_left_out(const NonFinite* found, MetricSums* mine, MetricSums* total, Stream stream) = 0;
 
   /// squares[first_square[p] + i] (f32) = sum of squares of chunk i of parameter p, which begins at its element i *
-  /// kChunkElements, for every chunk of the slice: bits that depend neither on buckets nor on shards.
+  /// kChunkElements, for every chunk of the slice: bits that depend neither on buckets nor on shards. Nothing for
+  /// parameters whose first_square is kNotCounted.
+  static constexpr std::uint32_t kNotCounted = ~std::uint32_t{0};
   virtual void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares,
                              Stream stream) = 0;
   /// sum = nodes[n - 1] + (... + (nodes[1] + nodes[0])), each addition in the type of master weights, rounded once to

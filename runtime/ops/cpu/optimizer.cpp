@@ -147,6 +147,7 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
     const auto each = [&]<class T>(const T* gradients) {
       parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
         const UpdateChunk& chunk = slice.chunks[i];
+        if (first_square[chunk.parameter] == kNotCounted) return;
         double total = 0.0;
         for (std::uint32_t k = 0; k < chunk.count; ++k) {
           const double value = as_double(gradients[chunk.begin + k]);

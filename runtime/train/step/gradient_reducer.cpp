@@ -7,9 +7,9 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
 #include "runtime/core/process/nvtx.h"
-#include "runtime/train/step/clocked.h"
 
 namespace ddptrain {
 

@@ -89,6 +89,7 @@ __global__ void __launch_bounds__(kThreads) chunk_squares_kernel(const UpdateChu
                                                                  const std::uint32_t* first_square, float* squares) {
   __shared__ float shared[kThreads / 32];
   const UpdateChunk chunk = chunks[blockIdx.x];
+  if (first_square[chunk.parameter] == OptimizerOps::kNotCounted) return;
   const G* values = gradients + chunk.begin;
   float sum = 0.0f;
 #pragma unroll 4
