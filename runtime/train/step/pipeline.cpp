@@ -48,7 +48,10 @@ void Pipeline::exchange(const Exchange& messages, const ModelOf& model_of) {
   const NvtxRange range("exchange");
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "exchange with stages");
   const Clocked clocked(seconds_waited_);
-  stages_.communicator->wait(stages_.communicator->exchange(sends, receives, device_.compute_stream()));
+  const Stream stream = device_.communication_stream();
+  device_.wait_for(stream, device_.compute_stream());
+  stages_.communicator->wait(stages_.communicator->exchange(sends, receives, stream));
+  device_.wait_for(device_.compute_stream(), stream);
 }
 
 void Pipeline::sum_over_stages(const Tensor& squares) {
