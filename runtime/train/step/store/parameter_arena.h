@@ -110,7 +110,7 @@ class ParameterArena {
   /// For UpdateSlice::peer_weights.
   std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights(std::size_t bucket) const;
   bool whole_chunks() const { return first_square_.data() != nullptr; }
-  /// Where chunks are whole, for OptimizerOps::chunk_squares(): each parameter's first chunk among those of all
+  /// Where chunks are whole, for ReductionOps::chunk_squares(): each parameter's first chunk among those of all
   /// parameters, on the device; and how many these are. Neither depends on buckets, shards or ranks. Those of
   /// copies stay as they are.
   const std::uint32_t* first_square() const { return static_cast<const std::uint32_t*>(first_square_.data()); }
