@@ -16,7 +16,7 @@ LINES = {
     ("runtime/device", CPP): 2200,
     ("runtime/ops", CPP): 11000,
     ("runtime/comm", CPP): 2600,
-    ("runtime/topology", CPP): 1500,
+    ("runtime/topology", CPP): 1400,
     ("runtime/diagnostics", CPP): 1400,
     ("runtime/train", CPP): 8300,
     ("models", CPP): 5200,

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "benchmarks/ddpbench/session.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
 
@@ -17,8 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kPart = 1 << 18;  // bytes of a message
 constexpr int kLatencyTrips = 50;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// A ring of n, in rounds in which nobody has two neighbours: places of the first of each pair.
 std::vector<std::vector<std::size_t>> rounds_of_ring(std::size_t n) {

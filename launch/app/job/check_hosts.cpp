@@ -189,11 +189,9 @@ HostFact data_fact(const std::filesystem::path& path) {
 
 std::vector<std::string> shared_network_cards(const World& world, const std::string& pci_bus_id) {
   const std::vector<RankOfGpu> ranks = ranks_of_this_host(world, pci_bus_id);
-  DriverFacts gpus;
-  for (const RankOfGpu& rank : ranks) gpus.gpus.emplace_back().pci = normalized_pci_bus_id(rank.pci);
   std::string mine;
   if (world.local_rank() == 0) {
-    const auto lines = shared_nic_warnings(describe_machine(world.hostname(), gpus), ranks);
+    const auto lines = shared_nic_warnings(world.hostname(), ranks);
     mine = fmt::format("{}", fmt::join(lines, "\n"));
   }
   std::vector<std::string> all;
