@@ -8,13 +8,12 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import HostsCase  # noqa: E402
-from support import BIN, ROOT  # noqa: E402
+from support import BIN, ROOT, run  # noqa: E402
 
 RUN = "--device=cpu --baseline=off --model=mlp --hidden=16 --data=synthetic:600 --batch=8 --steps=20".split()
 
@@ -38,9 +37,8 @@ class CheckTest(HostsCase):
     def call(self, *command: str, code: int = 0, **environment: str) -> str:
         on_first = self.hosts.on(self.hosts.names[0], *command)
         variables = os.environ | {"DDPTRAIN": str(BIN / "ddptrain"), "DDPBENCH": str(BIN / "ddpbench")} | environment
-        run = subprocess.run(on_first, cwd=self.folder, env=variables, capture_output=True, text=True, timeout=500)
-        self.assertEqual(run.returncode, code, run.stdout + run.stderr)
-        return run.stdout + run.stderr
+        done = run(on_first, code, cwd=self.folder, env=variables)
+        return done.stdout + done.stderr
 
     def check_hosts(self, *flags: str, code: int = 1) -> str:
         """By default hosts differ or one is slow."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import PATIENCE, HostsCase  # noqa: E402
-from support import BIN, ROOT, Job, children, is_alive, starts, wait_for  # noqa: E402
+from support import BIN, ROOT, Job, children, is_alive, run, starts, wait_for  # noqa: E402
 
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
 # Of a job that has noticed that it ends.
@@ -196,10 +196,7 @@ class RestartsOverHosts(HostsTest):
 
     def undisturbed(self, steps: int, *flags: str) -> dict:
         program = [str(BIN / "ddptrain"), *RUN, *flags, f"--steps={steps}", "--metrics=undisturbed.jsonl"]
-        run = subprocess.run(
-            [*self.hosts.mpirun(1), *program], cwd=self.folder, capture_output=True, text=True, timeout=200
-        )
-        self.assertEqual(run.returncode, 0, run.stderr)
+        run([*self.hosts.mpirun(1), *program], cwd=self.folder)
         return self.lines("undisturbed.jsonl")[-1]
 
     def kill_rank_for_the_last_time(self, host: str) -> int:
