@@ -122,6 +122,7 @@ class PageTest(ReportCase):
         self.assertEqual((markdown.count("\n## Machine\n"), markdown.count("What it was measured on")), (1, 1))
         self.check_ids(self.page)
         self.assertEqual([self.page.count(f"<figcaption>{name}: rings.") for name in "abc"], [1, 0, 1])
+        self.assertNotIn(str(self.folder), self.page + markdown)
         for folder in folders:  # the same sweep in each
             self.assertIn(f"\n## made-up in {folder.name}\n", markdown)
 
@@ -292,7 +293,7 @@ class PageTest(ReportCase):
         file = folder / "results.jsonl"
         file.write_bytes(b"\x00\xff\n[1]\n" + file.read_bytes() + b'{"case": "algo-Ring", "rep')
         self.report(folder)
-        self.assertIn("3 lines could not be read and left out (line 1, 2, 5)", self.said_of_files)
+        self.assertIn("ddpreport: results: 3 lines could not be read and left out (line 1, 2, 5)", self.said_of_files)
 
     def test_huge(self) -> None:
         records = []

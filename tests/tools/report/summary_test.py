@@ -9,7 +9,7 @@ from ddptools.report.sweeps.experiment import load
 from ddptools.report.sweeps.page import title_of, titles_of
 from ddptools.report.sweeps.summary import measured_on, warnings_of
 from ddptools.results.description import defaults_of
-from tests.tools.report.support import ReportCase, algo, everything, over, runs
+from tests.tools.report.support import ReportCase, algo, over, runs
 from tests.tools.support import make_programs, write_results
 
 
@@ -24,15 +24,6 @@ class SummaryTest(ReportCase):
         days = "2026-11-21 to 2026-11-22"
         self.assertEqual(title_of([self.experiment(records), other]), f"made-up on 2 x G and AMD EPYC, {days}")
         self.assertEqual(title_of([]), "Measurements")
-
-    def test_names_of_folders_and_no_paths(self) -> None:
-        folders = [write_results(self.folder / "deep" / name, everything()) for name in "ab"]
-        with open(folders[1] / "results.jsonl", "a") as file:
-            file.write("{cut")
-        markdown = self.report(*folders)
-        self.assertNotIn(str(self.folder), self.page + markdown)
-        self.assertIn("b: 1 line could not be read", markdown)
-        self.assertIn("## made-up: weak in a\n", markdown)
 
     def test_folders_of_the_same_name_are_told_apart(self) -> None:
         old, new, loss = map(pathlib.Path, ("/x/old/scaling", "/x/new/scaling", "/x/old/loss"))

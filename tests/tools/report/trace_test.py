@@ -144,12 +144,6 @@ class TimesTest(TraceCase):
                 self.assertAlmostEqual(times[rank].communication_us, 42 * factor)
                 self.assertAlmostEqual(times[rank].beside_us, 25 * factor)  # nothing is hidden once the last bucket is off
 
-    def test_all_after_backward(self) -> None:
-        spans = [("step 0", 0, 0, 100), ("backward", 0, 0, 50), ("b", 1, 50, 60), ("c", 1, 60, 90)]
-        (trace,) = self.load([event(name, 0, *rest) for name, *rest in spans])
-        times = rank_times(trace)
-        self.assertEqual((times.communication_us, times.beside_us), (40, 0))
-
     def test_communication_beside_a_wait_is_exposed(self) -> None:
         (trace,) = self.load(WAITING)
         times = rank_times(trace)
