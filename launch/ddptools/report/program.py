@@ -6,7 +6,7 @@ import pathlib
 import sys
 
 from ddptools.common.arguments import Parser, path
-from ddptools.common.files import write_atomically, write_bytes_atomically
+from ddptools.common.files import write_atomically
 from ddptools.common.programs import program_folder
 from ddptools.page.blocks import Block, pictures_of
 from ddptools.page.render import to_html, to_markdown
@@ -66,7 +66,7 @@ def unique_names(blocks: list[Block]) -> None:
 def write_pictures(folder: pathlib.Path, blocks: list[Block]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for picture in pictures_of(blocks):
-        write_bytes_atomically(folder / f"{picture.name}.png", picture.png)
+        write_atomically(folder / f"{picture.name}.png", picture.png)
 
 
 def main(argv: list[str]) -> int:

@@ -6,8 +6,8 @@ from typing import Any
 
 from ddptools.common.files import short_names
 from ddptools.report.sweeps.experiment import load
-from ddptools.report.sweeps.page import title_of, titles_of
-from ddptools.report.sweeps.summary import measured_on, warnings_of
+from ddptools.report.sweeps.page import measured_on, title_of, titles_of
+from ddptools.report.sweeps.warnings import warnings_of
 from ddptools.results.description import defaults_of
 from tests.tools.report.support import ReportCase, algo, over, runs
 from tests.tools.support import make_programs, write_results
