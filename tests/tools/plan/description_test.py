@@ -1,4 +1,4 @@
-"""What ddptrain --describe says, and what the planner and the report make of it: with the real program."""
+"""What ddptrain --describe says, and what the planner makes of it: with the real program."""
 
 import contextlib
 import io
@@ -7,8 +7,7 @@ import unittest
 from typing import Any
 
 from ddptools.plan import program
-from tests.tools.report.support import ReportCase
-from tests.tools.support import BIN, ROOT, run_ranks, run_tool
+from tests.tools.support import BIN, run_ranks
 
 GPT = ["--model=gpt", "--data=synthetic:4096:100", "--layers=2", "--width=32", "--heads=4", "--ff=128", "--seq=16"]
 GPT += ["--vocab=100", "--batch=4"]
@@ -26,15 +25,7 @@ def plan(*arguments: str) -> dict[str, Any]:
 
 
 @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
-class DescribeTest(ReportCase):
-    def test_parameters_are_those_of_the_published_models(self) -> None:
-        for name, count in (("gpt2-124m", 124_439_808), ("gpt2-355m", 354_823_168), ("gpt2-774m", 774_030_080),
-                            ("gpt2-1558m", 1_557_611_200), ("cnn", 1_199_882)):  # fmt: skip
-            found = described(f"--config={ROOT}/configs/{name}.toml", "--data=synthetic", "--device=cuda")
-            self.assertEqual(found["parameters"], count)
-            self.assertEqual(found["gradient_dtype"], "bf16")
-            self.assertTrue(0 <= found["comm_bytes_per_step"] / (2 * count) - 1 < 0.01, name)
-
+class DescribeTest(unittest.TestCase):
     def test_flop_of_the_cnn(self) -> None:
         found = described("--model=cnn", "--data=synthetic:1024")
         self.assertEqual(found["flop_per_sample"], 71_565_312)
@@ -126,19 +117,3 @@ class DescribeTest(ReportCase):
             done = run_ranks(1, "--describe", *flags, code=2)
             self.assertEqual(done.stdout, "", flags)
             self.assertIn(words, done.stderr)
-
-    def test_runs_keep_it_in_their_summary_and_reports_read_it(self) -> None:
-        sweep, out = self.folder / "rates.toml", self.folder / "out"
-        sweep.write_text('repeats = 1\n[base]\ndevice = "cpu"\ndata = "synthetic:256"\nbatch = 16\nsteps = 4\n'
-                         "log-every = 2\n[[product]]\nranks = 2\nlr = [0.1, 0.2]\nbucket-mb = [1, 25]\n")
-        run_tool("ddpsweep", sweep, "--bin", BIN, "--out", out)
-        runs = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
-        expected = described("--device=cpu", "--data=synthetic:256", "--batch=16", "--bucket-mb=1", ranks=2)
-        kept = next(r["summary"]["description"] for r in runs if r["settings"]["bucket-mb"] == 1)
-        for field in ("parameters", "flop_forward_per_sample", "comm_bytes_per_step", "memory"):
-            self.assertEqual(kept[field], expected[field], field)
-        complete_at = [[bucket["complete_at"] for bucket in told["buckets"]] for told in (kept, expected)]
-        self.assertEqual(*complete_at)
-        markdown = self.report(out)
-        self.assertIn("lr=0.1: All 2 settings end with the same parameters, bit by bit.", markdown)
-        self.assertNotIn("sums in another order", markdown)
