@@ -95,16 +95,6 @@ class DescribeTest(unittest.TestCase):
         together, apart = (plan(*hosts, *flags)["predictions"][0] for flags in ([], ["--hierarchical=off"]))
         self.assertAlmostEqual(apart["communication_seconds"] / together["communication_seconds"], 2.0, places=2)
 
-    def test_flags_that_decide_parameters(self) -> None:
-        for model, own in (([], set()), (GPT, {"layers", "width", "init", "val-fraction", "seq"})):
-            found = set(described("--data=synthetic:4096", *model)["decides_parameters"])
-            both = {"model", "config", "data", "batch", "micro-batch", "grad-accum", "seed", "steps", "epochs", "lr",
-                    "momentum", "optimizer", "clip-norm", "warmup", "precision", "comm-dtype", "dropout"}  # fmt: skip
-            self.assertEqual(found & (both | own), both | own)
-            for name in ("bucket-mb", "overlap", "zero", "graph", "metrics", "threads", "fused", "recompute", "device",
-                         "save", "log-every", "symmetric", "comm", "help", "describe", "eval-every"):  # fmt: skip
-                self.assertNotIn(name, found)
-
     def test_people_get_a_table_of_memory(self) -> None:
         done = run_ranks(1, *GPT, "--dry-run")
         for name in ("weights", "gradients", "optimizer", "activations", "all"):
