@@ -2,6 +2,12 @@
 
 namespace ddptrain {
 
+void Device::in_communication_stream(const std::function<void(Stream)>& work) {
+  wait_for(communication_stream(), compute_stream());
+  work(communication_stream());
+  wait_for(compute_stream(), communication_stream());
+}
+
 void Device::record(Timeline& timeline, const std::function<void()>& work) {
   struct Recording {
     Timeline*& of_device;

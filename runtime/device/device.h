@@ -99,6 +99,10 @@ class Device {
   virtual void wait_for(Stream later, Stream earlier) = 0;
   /// The same for everything before the event, which mark() has given.
   virtual void wait_until(Stream later, const Event& event) = 0;
+  /// Calls `work` with the communication stream. What it queues there follows what the compute stream has queued so
+  /// far, and precedes what the compute stream queues from now on. Collectives of several communicators belong into one
+  /// stream: those of NCCL wait for other ranks, and in two branches of a CUDA graph they can block each other.
+  void in_communication_stream(const std::function<void(Stream)>& work);
   /// Calls `work`. In a captured graph, what it queues on compute_stream() runs beside what is queued there from now on
   /// until join(), and behind what was queued before. Elsewhere, and where there is a timeline(), one runs after the
   /// other.

@@ -1,5 +1,6 @@
 #pragma once
 
+#define CUDNN_FRONTEND_SKIP_JSON_LIB  // its serialization takes a third of the time to compile
 #include <cudnn_frontend.h>
 
 #include <memory>

@@ -48,13 +48,15 @@ void Pipeline::exchange(const Exchange& messages, const ModelOf& model_of) {
   const NvtxRange range("exchange");
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "exchange with stages");
   const Clocked clocked(seconds_waited_);
-  stages_.communicator->wait(stages_.communicator->exchange(sends, receives, device_.compute_stream()));
+  device_.in_communication_stream(
+      [&](Stream stream) { stages_.communicator->wait(stages_.communicator->exchange(sends, receives, stream)); });
 }
 
 void Pipeline::sum_over_stages(const Tensor& squares) {
   if (stages_.count() == 1) return;
   const Clocked clocked(seconds_waited_);
-  stages_.communicator->wait(stages_.communicator->all_reduce_sum(squares, device_.compute_stream()));
+  device_.in_communication_stream(
+      [&](Stream stream) { stages_.communicator->wait(stages_.communicator->all_reduce_sum(squares, stream)); });
 }
 
 }  // namespace ddptrain

@@ -38,8 +38,8 @@ class Pipeline {
   Pipeline(const Stages& stages, Device& device) : stages_(stages), device_(device) {}
 
   const Stages& stages() const { return stages_; }
-  /// In the order of the compute stream. The weight that units of several stages read goes along with pass 0. The host
-  /// waits for communicators that need it.
+  /// Sends and receives in the order of the compute stream. The weight that units of several stages read is sent with
+  /// pass 0. The host waits if the communicator needs it.
   void exchange(const Exchange& messages, const ModelOf& model_of);
   /// squares += those of the other stages, in the order of the compute stream.
   void sum_over_stages(const Tensor& squares);
