@@ -60,7 +60,7 @@ class SweepTest(FolderCase):
         plain = sweep.run("--set", "symmetric=auto", "--dry-run")
         self.assertEqual((plain.stderr, "--symmetric=off" in plain.stdout), ("", False))
 
-    def test_results_are_not_overwritten(self) -> None:
+    def test_results_are_not_overwritten_nor_mixed_with_those_of_another_sweep(self) -> None:
         sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")
         sweep.run()
         again = sweep.run(code=2)
@@ -69,10 +69,6 @@ class SweepTest(FolderCase):
         self.assertEqual(len(sweep.executed()), 1)
         sweep.run("--resume", "--repeats", "3")
         self.assertEqual(len(sweep.executed()), 3)
-
-    def test_results_of_another_sweep_stay_as_they_are(self) -> None:
-        sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")
-        sweep.run()
         before = {file.name: file.read_bytes() for file in sweep.out.iterdir() if file.is_file()}
         sweep.file.write_text('name = "other"\n' + sweep.file.read_text())
         done = sweep.run("--resume", code=2)
