@@ -92,8 +92,6 @@ class CalibrationTest(FolderCase):
         self.assertAlmostEqual(fit.per_rank_us, 3.0, places=5)
         self.assertAlmostEqual(fit.busbw_gbs, 120.0, places=5)
         self.assertEqual((fit.points, fit.least_ranks, fit.most_ranks), (8, 2, 8))
-
-    def test_one_point_leaves_the_latency_to_the_cost_model(self) -> None:
         record = {"benchmark": "allreduce", "ranks": 2, "nodes": 2, "results": [{"bytes": 1e6, "time_us": 100.0}]}
         calibration = calibrate([record])
         self.assertIsNone(calibration.intra_fit)

@@ -266,12 +266,10 @@ class PageTest(ReportCase):
             for kept in file.parent.iterdir():
                 self.assertNotRegex(kept.read_text(), r'"/|=/', f"{kept}: a path of the machine")
 
-    def test_empty(self) -> None:
+    def test_results_without_a_number(self) -> None:
         self.report_of([])
         self.assertIn("no runs recorded", self.said_of_files)
         self.assertIn("no runs in these results yet", self.page)
-
-    def test_only_failures(self) -> None:
         self.report_of(algo("", [None, None]))
         self.assertIn("No run gave a number", self.page)
         self.assertIn('data-head="reason">exit code 1: no luck<', self.page)

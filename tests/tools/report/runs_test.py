@@ -56,15 +56,13 @@ class RunsTest(FolderCase):
         (run,) = runs.load_runs([self.write("a.jsonl", [*RESUMED[:4], RESUMED[4] | {"step": 10}])])
         self.assertEqual(run.curve("loss", "step"), [])  # it begins before all lines
 
-    def test_the_table_tells_how_runs_ended(self) -> None:
+    def test_tables_tell_how_runs_ended_and_what_differs(self) -> None:
         a, b = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])
         rows = page.run_table([a, b]).rows
         self.assertEqual(rows[0][:4], ["a", "complete", "20", "0"])
         self.assertEqual(rows[0][4:], ["10 s", "1.0000", "0.9000", "50.0%", "2.000 M images/s"])
         self.assertEqual(rows[1][:5], ["b", "ended by SIGINT", "20", "1", "1:42 min"])
         self.assertEqual(page.words([a, b]), ["Lowest test loss: a: 0.9 at step 20."])
-
-    def test_only_what_differs_is_compared(self) -> None:
         pair = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])
         rows = page.configuration_table(pair).rows
         self.assertEqual(sorted(rows), [["--lr", "0.001", "0.01"], ["NCCL_ALGO", "", "Ring"]])

@@ -121,8 +121,6 @@ class NestingTest(unittest.TestCase):
         by_name = {s.name: s for s in spans}
         self.assertEqual(by_name["d attention"].parent, by_name["h.1 backward"])
         self.assertEqual(by_name["backward"].within_us, 59)
-
-    def test_spans_that_only_overlap_stand_side_by_side(self) -> None:
         levels = self.levels([span("a", 0, 10), span("b", 5, 15), span("in b", 11, 14), span("c", 15.2, 20)])
         self.assertEqual(levels, {"a": 0, "b": 1, "in b": 2, "c": 0})
 

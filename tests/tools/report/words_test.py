@@ -33,13 +33,9 @@ class EffectTest(ReportCase):
     def test_only_more_than_the_noise_has_a_percentage(self) -> None:
         self.assertEqual(self.effects([100, 101, 102], [200, 201, 202], [50, 51, 52]), ["+99.0%", "-49.5%"])
         self.assertEqual(self.effects([100, 110, 90], [102, 112, 89]), [NO_DIFFERENCE])
-
-    def test_few_runs_cannot_tell(self) -> None:
         self.assertEqual(self.effects([100], [120]), [TOO_FEW])
         self.assertEqual(self.effects([100, 110], [50, 70]), [TOO_FEW])
         self.assertEqual(self.effects([100, 100.1], [50, 50.1]), ["-50.0%"])
-
-    def test_more_comparisons_ask_for_more(self) -> None:
         first, near = [1, 2, 3], [4, 5, 6]  # p = 0.0213
         self.assertEqual(self.effects(first, near, near), ["+150.0%"] * 2)
         self.assertEqual(self.effects(first, near, near, near), [NO_DIFFERENCE] * 3)

@@ -43,7 +43,7 @@ class SweepFile(support.FolderCase):
     def cases(self, text: str, overrides: list[str] | None = None):
         return expand(self.load(text, overrides))
 
-    def test_a_product_has_every_combination_once(self) -> None:
+    def test_products_have_every_combination_once(self) -> None:
         cases = [case for case in self.cases(GOOD) if case.product == "weak"]
         found = {
             (c.ranks, c.flags["bucket-mb"], c.environment["NCCL_ALGO"], c.environment["NCCL_PROTO"]) for c in cases
@@ -55,8 +55,6 @@ class SweepFile(support.FolderCase):
         self.assertEqual({c.flags["model"] for c in cases}, {"cnn"})
         self.assertEqual({c.flags["graph"] for c in cases}, {"off"})
         self.assertEqual({c.environment["NCCL_DEBUG"] for c in cases}, {"WARN"})
-
-    def test_a_list_of_environments_are_alternatives(self) -> None:
         cases = [case for case in self.cases(GOOD) if case.product == "strong" and case.ranks == 1]
         found = [(c.environment.get("NCCL_ALGO"), c.environment.get("NCCL_PROTO")) for c in cases]
         self.assertEqual(found, [("Ring", None), (None, "LL"), (None, "Simple")])
