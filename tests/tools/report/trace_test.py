@@ -180,15 +180,13 @@ class PictureTest(TraceCase):
             timeline_picture(self.load(made), (0, 200))
         return bars
 
-    def test_backward_ends_where_the_last_bucket_starts(self) -> None:
+    def test_backward_ends_where_the_last_bucket_starts_and_waits_are_no_compute(self) -> None:
         bars = self.drawn([one for one in events() if one["pid"] == 0])
         self.assertEqual(sorted(bars["backward"]), sorted([(30, 78), (130, 178), (30, 60), (130, 160), (32, 52), (132, 152),
                                                            (60, 78), (160, 178)]))  # fmt: skip
         exposed = [length for length in bars["communication, exposed"] if length[0] % 100 == 78]
         self.assertEqual(exposed, [(78, 95), (178, 195)])
         self.assertEqual(bars["communication beside compute"], [(50, 75), (150, 175)])
-
-    def test_waits_are_no_compute(self) -> None:
         bars = self.drawn(WAITING)
         self.assertEqual(bars["waiting"], [(10, 30), (50, 55)])
         hidden = [(0, 10), (0, 10), (30, 50)]

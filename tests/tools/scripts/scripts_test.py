@@ -59,12 +59,10 @@ class ScriptsTest(FolderCase):
         (self.folder / "hostfile").write_text(hosts)
         return self.call(LAUNCH / "hosts" / "check-ssh", "hostfile")
 
-    def test_every_host_is_checked(self) -> None:
+    def test_every_host_is_checked_and_what_is_wrong_told_apart(self) -> None:
         for end in ("", "\n", "\n# ours\n\n"):
             run = self.check_ssh(f"# two\ngood slots=8\ndown slots=8{end}")
             self.assertEqual((run.returncode, run.stdout.count("\n")), (77, 2), run.stdout)
-
-    def test_what_is_wrong_is_told_apart(self) -> None:
         for host, says, code in (
             ("good", "good: good", 0),
             ("asks", "asks: no ssh without a password (ssh-copy-id asks): Permission denied", 1),

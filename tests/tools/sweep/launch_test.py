@@ -100,8 +100,6 @@ class LaunchTest(FolderCase):
             self.assertIn("NCCL_ALGO=Ring", part)
             self.assertIn("--batch=8", part)
         self.assertIsNone(self.launch(gpu_machine(4), layout=Layout(1, 4), ranks=4).emulation)
-
-    def test_on_the_cpu_only_nodes_of_one_rank_are_emulated(self) -> None:
         launch = self.launch(gpu_machine(0), layout=Layout(2, 1))
         self.assertEqual(launch.environment["OMPI_MCA_btl"], "self,tcp")
         self.assertIn("tcp", launch.emulation)
