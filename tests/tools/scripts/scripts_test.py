@@ -2,26 +2,16 @@
 ssh and mpirun."""
 
 import os
+import pathlib
+import shutil
 import subprocess
 
 from tests.tools.support import ROOT, FolderCase, write_program
 
 LAUNCH = ROOT / "launch"
+SSH = pathlib.Path(__file__).parent / "stand_ins" / "ssh"
 # What an installation or a job would call first. Each leaves a file, and fails.
 CALLED = ("apt-get", "sudo", "cmake", "mpirun", "ssh", "dpkg-query")
-SSH = """#!/bin/sh
-while [ "$1" != -- ]; do shift; done
-echo "$2" >> asked
-case $2 in
-  good) exit 0 ;;
-  no-mpi) exit 3 ;;
-  no-program) exit 4 ;;
-  asks) echo 'Permission denied (publickey,password).' ;;
-  unknown) echo 'Host key verification failed.' ;;
-  down) echo 'ssh: connect to host down port 22: No route to host' ;;
-esac >&2
-exit 255
-"""
 
 
 class ScriptsTest(FolderCase):
@@ -55,7 +45,7 @@ class ScriptsTest(FolderCase):
         self.assertEqual(list(self.folder.glob("called-*")), [])
 
     def check_ssh(self, hosts: str) -> subprocess.CompletedProcess:
-        self.stand_in("ssh", SSH)
+        shutil.copy(SSH, self.folder / "bin" / "ssh")
         (self.folder / "hostfile").write_text(hosts)
         return self.call(LAUNCH / "hosts" / "check-ssh", "hostfile")
 
@@ -87,7 +77,7 @@ class ScriptsTest(FolderCase):
 
     def test_train_passes_flags_on(self) -> None:
         self.stand_in("mpirun", '#!/bin/sh\n[ "$1" = --version ] || printf "%s\\n" "$@" > asked\n')
-        self.stand_in("ssh", SSH)
+        shutil.copy(SSH, self.folder / "bin" / "ssh")
         (self.folder / "hostfile").write_text("good slots=2\n")
         environment = {"NCCL_SOCKET_IFNAME": "eth1", "DDPTRAIN": "bin/ddptrain"}
         flags = ["--restarts", "0", "--checkpoint=c", "--log=some.log", "--log-every", "7"]

@@ -1,3 +1,4 @@
+import pathlib
 import textwrap
 
 from ddptools.common.errors import UsageError
@@ -5,33 +6,7 @@ from ddptools.sweep.cases import expand, interleaved, label, varied_settings
 from ddptools.sweep.sweep_file import load_sweep
 from tests.tools import support
 
-GOOD = """
-name = "good"
-description = "d"
-repeats = 2
-timeout = 5
-seed = 7
-
-[base]
-model = "cnn"
-batch = 64
-graph = false
-
-[environment]
-NCCL_DEBUG = "WARN"
-
-[[product]]
-name = "weak"
-ranks = [1, 2]
-bucket-mb = [1, 2.5]
-environment = { NCCL_ALGO = ["", "Ring"], NCCL_PROTO = ["", "LL"] }
-
-[[product]]
-name = "strong"
-ranks = [1, 2]
-global-batch = 128
-environment = [{ NCCL_ALGO = "Ring" }, { NCCL_PROTO = ["LL", "Simple"] }]
-"""
+GOOD = pathlib.Path(__file__).with_name("good.toml").read_text()
 
 
 class SweepFile(support.FolderCase):
