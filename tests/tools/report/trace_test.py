@@ -2,6 +2,7 @@ import contextlib
 import io
 import json
 import math
+import pathlib
 import random
 import re
 import unittest
@@ -60,17 +61,7 @@ def events(slow: float = 2.0) -> list[dict[str, Any]]:
 
 
 # On CPUs of several hosts: the buckets of the step before arrive in forward, which waits for them.
-WAITING = [
-    event("step 1", 0, 0, 0, 100),
-    event("forward", 0, 0, 0, 60),
-    event("fc1", 0, 0, 5, 45),
-    event("wait for bucket 1", 0, 0, 10, 30),
-    event("wait for bucket 0", 0, 0, 50, 55),
-    event("backward", 0, 0, 60, 90),
-    event("bucket 1 gradients", 0, 1, -20, 30),
-    event("bucket 0 gradients", 0, 1, -10, 55),
-    event("bucket 1 gradients", 0, 1, 75, 90),
-]
+WAITING = json.loads(pathlib.Path(__file__).with_name("waiting_trace.json").read_text())
 
 
 def span(name: str, begin: float, end: float) -> Span:

@@ -94,25 +94,7 @@ class SweepFile(support.FolderCase):
         self.assertEqual(symmetric(plain, 'environment.NCCL_ALGO=["", "Ring"]', "device=cpu")[1], [])
 
     def test_cases_of_several_products_take_the_same_path(self) -> None:
-        text = """
-            [[product]]
-            name = "unset"
-            ranks = 2
-            [[product]]
-            name = "LL"
-            ranks = 2
-            environment.NCCL_PROTO = "LL"
-            [[product]]
-            name = "MPI"
-            ranks = 2
-            comm = "mpi"
-            [[product]]
-            name = "alone"
-            ranks = 2
-            program = "ddpbench"
-            environment.NCCL_PROTO = ["LL", "Simple"]
-            """
-        sweep = self.load(text)
+        sweep = load_sweep(pathlib.Path(__file__).with_name("several_products.toml"))
         found = {case.product: case.flags.get("symmetric") for case in expand(sweep)}
         self.assertEqual(found, {"unset": "off", "LL": "off", "MPI": None, "alone": None})
         self.assertRegex(sweep.notes[0], "^NCCL_PROTO differs between the cases: those of unset, LL run with")
