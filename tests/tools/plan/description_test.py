@@ -1,12 +1,10 @@
 """What ddptrain --describe says, and what the planner makes of it: with the real program."""
 
-import contextlib
-import io
 import json
 import unittest
 from typing import Any
 
-from ddptools.plan import program
+from tests.tools.plan.support import output
 from tests.tools.support import BIN, run_ranks
 
 GPT = ["--model=gpt", "--data=synthetic:4096:100", "--layers=2", "--width=32", "--heads=4", "--ff=128", "--seq=16"]
@@ -18,10 +16,7 @@ def described(*arguments: str, ranks: int = 1) -> dict[str, Any]:
 
 
 def plan(*arguments: str) -> dict[str, Any]:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        program.main(["--bin", str(BIN), "--json", *arguments])
-    return json.loads(out.getvalue())
+    return json.loads(output("--bin", str(BIN), "--json", *arguments))
 
 
 @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
