@@ -90,13 +90,11 @@ class DescribeTest(unittest.TestCase):
         together, apart = (plan(*hosts, *flags)["predictions"][0] for flags in ([], ["--hierarchical=off"]))
         self.assertAlmostEqual(apart["communication_seconds"] / together["communication_seconds"], 2.0, places=2)
 
-    def test_people_get_a_table_of_memory(self) -> None:
+    def test_what_people_are_told(self) -> None:
         done = run_ranks(1, *GPT, "--dry-run")
         for name in ("weights", "gradients", "optimizer", "activations", "all"):
             self.assertRegex(done.stdout.lower(), rf"(?m)^{name} +[\d.]+ [kmg]?b", name)
         self.assertNotIn("Epoch", done.stdout)
-
-    def test_mistakes_are_those_of_training(self) -> None:
         for flags, words in ((["--model=vgg"], "there is no such model"), (["--batch=0"], "--batch 0"),
                              (["--data=/none"], "--data")):  # fmt: skip
             done = run_ranks(1, "--describe", *flags, code=2)

@@ -49,8 +49,6 @@ class ConfusionTest(FolderCase):
             self.assertIn(text, matrix.svg)
         self.assertIn("as Coat (75%)", mistakes.svg)
         self.assertEqual(len(self.blocks(evaluated(), confusion(mistakes=[]))), 3)
-
-    def test_many_classes(self) -> None:
         names = [f"class {i}" for i in range(62)]
         matrix = [[int(i == j) for j in range(62)] for i in range(62)]
         (picture,) = self.blocks(evaluated(), confusion(classes=names, matrix=matrix, mistakes=[]))[2:]

@@ -163,12 +163,16 @@ class SweepFile(support.FolderCase):
         with self.assertRaisesRegex(UsageError, "100000000 cases"):
             self.cases("[[product]]\nranks = 1\n" + axes)
 
-    def test_keys_are_of_the_settings_alone(self) -> None:
+    def test_keys_and_labels(self) -> None:
         one = self.cases("[[product]]\nranks = 1\nbatch = 2\nmodel = 'cnn'\n")[0]
         same = self.cases("[base]\nmodel = 'cnn'\n[[product]]\nbatch = 2\nranks = [1, 2]\n")[0]
         other = self.cases("[base]\nmodel = 'cnn'\n[[product]]\nbatch = 3\nranks = [1, 2]\n")[0]
         self.assertEqual(one.key, same.key)
         self.assertNotEqual(one.key, other.key)
+        cases = self.cases("[[product]]\nranks = [1, 2]\nbatch = 4\nlast-bucket-kb = [0, 1]\n")
+        self.assertEqual(label(cases[0], varied_settings(cases)), "ranks=1 last-bucket-kb=0")
+        several = self.cases("[[product]]\nname='a'\nranks=1\n[[product]]\nname='b'\nranks=1\nbatch=[1, 2]\n")
+        self.assertEqual([label(c, varied_settings(several)) for c in several], ["a", "b: batch=1", "b: batch=2"])
 
     def test_rounds_hold_every_case_in_an_order_of_their_own(self) -> None:
         cases = self.cases(GOOD)
@@ -180,12 +184,6 @@ class SweepFile(support.FolderCase):
         self.assertEqual(len({tuple(case.key for case, _ in round_) for round_ in rounds}), 4)
         self.assertEqual(order, interleaved(cases, 4, seed=1))
         self.assertNotEqual(order, interleaved(cases, 4, seed=2))
-
-    def test_labels_name_what_differs(self) -> None:
-        cases = self.cases("[[product]]\nranks = [1, 2]\nbatch = 4\nlast-bucket-kb = [0, 1]\n")
-        self.assertEqual(label(cases[0], varied_settings(cases)), "ranks=1 last-bucket-kb=0")
-        several = self.cases("[[product]]\nname='a'\nranks=1\n[[product]]\nname='b'\nranks=1\nbatch=[1, 2]\n")
-        self.assertEqual([label(c, varied_settings(several)) for c in several], ["a", "b: batch=1", "b: batch=2"])
 
     def test_the_sweeps_that_come_with_it(self) -> None:
         files = sorted((support.ROOT / "configs" / "sweeps").glob("*.toml"))
@@ -199,14 +197,10 @@ class SweepFile(support.FolderCase):
             self.assertTrue(sweep.description, file)
             for case in expand(sweep):
                 self.assertTrue(not file.stem.endswith("-cpu") or case.ranks <= 2, file)
-
-    def test_the_sweeps_of_nccl_variables_are_of_plain_memory(self) -> None:
         for name in ("p2p-level", "algo-proto", "node-layout"):
             sweep = load_sweep(support.ROOT / "configs" / "sweeps" / f"{name}.toml")
             found = {case.flags["symmetric"] for case in expand(sweep) if case.program == "ddptrain"}
             self.assertEqual((found, len(sweep.notes)), ({"off"}, 1), name)
-
-    def test_the_sweep_of_paths_has_each_once(self) -> None:
         cases = expand(load_sweep(support.ROOT / "configs" / "sweeps" / "gradient-path.toml"))
         found = [tuple(case.flags[name] for name in ("symmetric", "fused-sum", "comm")) for case in cases]
         paths = [("on", "on", "nccl"), ("on", "off", "nccl"), ("off", "off", "nccl"), ("off", "off", "mpi")]
