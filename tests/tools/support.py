@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
+from ddptools.common.files import read_records
 from ddptools.common.mpirun import find_mpirun
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -176,19 +176,12 @@ class FakeSweep:
         return file
 
     def records(self) -> list[dict[str, Any]]:
-        return complete_records(self.out / "results.jsonl")
+        """Without a line that a process has not yet written to its end."""
+        file = self.out / "results.jsonl"
+        return list(read_records(file)) if file.exists() else []
 
     def executed(self) -> list[dict[str, Any]]:
-        return complete_records(self.log)
-
-
-def complete_records(file: pathlib.Path) -> list[dict[str, Any]]:
-    """Of JSON lines that a process may be writing: a write of more than a page is seen page by page, so that the last
-    line may be cut."""
-    if not file.exists():
-        return []
-    lines = file.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+        return list(read_records(self.log)) if self.log.exists() else []
 
 
 def wait_for(
@@ -231,9 +224,3 @@ def record(case: str, repeat: int, rate: float | None, settings: dict[str, Any],
 
 def write_results(folder: pathlib.Path, records: list[dict[str, Any]]) -> pathlib.Path:
     return write_lines(folder / "results.jsonl", records).parent
-
-
-def interrupt(process: subprocess.Popen) -> tuple[int, str]:
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=300)
-    return process.returncode, errors

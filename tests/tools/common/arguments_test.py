@@ -44,9 +44,7 @@ class ArgumentsTest(unittest.TestCase):
             name = arguments[0].rstrip("=") or "SWEEP.toml"
             self.assert_says(f"argument {name}: the path is empty. Give one, or leave the flag out. ({tool} --help lists "
                              "the flags)", tool, *arguments)  # fmt: skip
-
-    def test_a_page_is_no_picture(self) -> None:
-        code, text = answer("ddpreport", "results", "--out", "x.svg")
+        code, text = answer("ddpreport", "results", "--out", "x.svg")  # a page is no picture
         self.assertEqual(code, 2)
         self.assertIn("--out x.svg: the page is HTML", text)
 

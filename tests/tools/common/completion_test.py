@@ -1,29 +1,20 @@
 """Tests of launch/completion.sh, with the programs of a build folder."""
 
 import os
+import pathlib
 import shutil
 import subprocess
 import unittest
 
-from tests.tools.support import BIN, ROOT
+from tests.tools.support import BIN, ROOT, run
 
 COMPLETION = ROOT / "launch" / "completion.sh"
-BASH = """
-source {completion}
-COMP_WORDS=({words})
-COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
-_ddptrain_complete "${{COMP_WORDS[0]}}"
-printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
 
 
-def completed(*words: str) -> list[str]:
+def completed(program: str, *words: str) -> list[str]:
     """What bash offers for the last word."""
-    program = BIN / words[0]
-    quoted = " ".join(f"'{word}'" for word in (str(program), *words[1:]))
-    script = BASH.format(completion=COMPLETION, words=quoted)
-    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=400)
-    return result.stdout.split()
+    script = pathlib.Path(__file__).with_name("completed.bash")
+    return run(["bash", script, COMPLETION, BIN / program, *words]).stdout.split()
 
 
 class CompletionTest(unittest.TestCase):

@@ -71,8 +71,6 @@ class JsonTest(unittest.TestCase):
         self.assertEqual((len(rings), rings[1], rings[3]), (24, [0, 1, 3, 2], None))
         transports = log_json(recorded("v100_pair_1_7_shm.log"), [])["transports"]
         self.assertEqual(transports[0], {"from": 0, "to": 1, "channel": 0, "via": "SHM"})
-
-    def test_nodes_and_network(self) -> None:
         nccl = log_json(recorded("two_nodes_ib.log"), [])
         self.assertEqual(nccl["ranks_by_node"][1], {"host": "node2", "ranks": [2, 3]})
         self.assertTrue(nccl["network"]["gpu_direct_used"])
@@ -130,6 +128,4 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(found["nccl"]["environment"], {"NCCL_X": "é\ufffd"})
         self.assertIn("  NCCL_X  é\ufffd\n", found["text"])
         self.assertEqual(found["nccl"]["ineffective"][0]["value"], "é")
-
-    def test_nothing_of_nccl(self) -> None:
         self.assertFalse(self.report(b"Epoch 1/4\n\xff\n")["found"])

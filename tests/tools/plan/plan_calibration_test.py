@@ -138,7 +138,7 @@ class CalibrationTest(FolderCase):
         with self.assertRaises(UsageError):
             calibrate([summary(1, 1e6, model="mlp", parameters=1e6, description=None)])
 
-    def test_a_fused_sum_costs_what_was_exposed(self) -> None:
+    def test_what_is_exposed_of_a_fused_sum_and_of_kernels_that_fill_the_gpu(self) -> None:
         def run(fused: bool, step: float = 135e-6, overlap: str = "on") -> dict[str, Any]:
             record = summary(4, 4 * 512 / step, 4.05e6, communication_seconds=47e-6, step_seconds=step,
                              step_seconds_without_communication=127e-6, fused_sum=fused)  # fmt: skip
@@ -153,8 +153,6 @@ class CalibrationTest(FolderCase):
         beside, after = predicted(run(True), run(True, step=174e-6, overlap="off"))
         self.assertAlmostEqual(beside.exposed_seconds, 8e-6)
         self.assertAlmostEqual(after.exposed_seconds, 47e-6)
-
-    def test_nothing_runs_beside_kernels_that_fill_the_gpu(self) -> None:
         run = summary(4, 4 * 512 / 170e-6, 4.05e6, communication_seconds=45e-6, step_seconds=170e-6)
         (filled,) = predicted({"summary": run, "settings": {"comm-ctas": 0}})
         self.assertAlmostEqual(filled.exposed_seconds, 45e-6)

@@ -22,8 +22,8 @@ def step(number: int, time: float, loss: float, **changes: Any) -> dict[str, Any
     return line | {"images_per_second": 1e6, "step_seconds": 1e-3, "time": time} | changes
 
 
-HERE = pathlib.Path(__file__).parent
-WHOLE, RESUMED = (list(read_records(HERE / f"{name}_run.jsonl")) for name in ("whole", "resumed"))
+FILES = (pathlib.Path(__file__).with_name(name) for name in ("whole_run.jsonl", "resumed_run.jsonl"))
+WHOLE, RESUMED = (list(read_records(file)) for file in FILES)
 
 
 class RunsTest(FolderCase):

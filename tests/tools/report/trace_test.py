@@ -27,19 +27,8 @@ from tests.tools.report.support import run_report
 from tests.tools.support import FolderCase
 
 # Of a step: backward's span lasts into the last bucket, as on a GPU, where that one is on the compute stream.
-COMPUTE = [
-    ("step {}", 0, 100),
-    ("forward", 0, 30),
-    ("h.0 forward", 0, 10),
-    ("h.1 forward", 10, 30),
-    ("backward", 30, 90),
-    ("h.1 backward", 30, 60),
-    ("d attention", 32, 52),
-    ("h.0 weight gradients", 60, 89),
-    ("bucket 0 update", 75, 78),
-    ("bucket 1 update", 95, 97),
-]
-COMMUNICATION = [("bucket 0 gradients", 50, 75), ("bucket 1 gradients", 78, 95)]
+SPANS = json.loads(pathlib.Path(__file__).with_name("step_spans.json").read_text())
+COMPUTE, COMMUNICATION = SPANS["compute"], SPANS["communication"]  # name, begin and end in microseconds
 
 
 def event(name: str, rank: int, lane: int, begin: float, end: float) -> dict[str, Any]:

@@ -141,8 +141,6 @@ class WordsTest(ReportCase):
         self.assertIn(
             "do not say what NCCL chose", "\n".join(choices(self.experiment(algo("", [1]) + algo("Ring", [1]))))
         )
-
-    def test_what_nccl_chose_by_size(self) -> None:
         def chosen(value: str, *protocols: str) -> list[dict[str, Any]]:
             rows = [{"bytes": 1024 << i, "in_place": True, "busbw_gbs": 1.0, "algorithm": "Ring", "protocol": protocol}
                     for i, protocol in enumerate(protocols)]  # fmt: skip

@@ -67,8 +67,6 @@ class LaunchTest(FolderCase):
             some = find_machine({"CUDA_VISIBLE_DEVICES": "2,0"})
             self.assertEqual((some.gpus, some.visible_ids), (["C", "A"], ["2", "0"]))
             self.assertEqual(find_machine({"CUDA_VISIBLE_DEVICES": ""}).gpus, [])
-
-    def test_best_and_worst_pair_come_from_ddptopo(self) -> None:
         machine = gpu_machine(8, topology={"hosts": [{"nearest_pair": [0, 3], "farthest_pair": [1, 7]}]})
         self.assertEqual(self.launch(machine, gpus="best-pair").gpus, ["0", "3"])
         self.assertEqual(self.launch(machine, gpus="worst-pair").gpus, ["1", "7"])
@@ -105,7 +103,7 @@ class LaunchTest(FolderCase):
         self.assertIn("tcp", launch.emulation)
         self.assertIn("one rank per node", self.reason(gpu_machine(0), layout=Layout(2, 2), ranks=4))
 
-    def test_layouts_on_real_hosts(self) -> None:
+    def test_layouts_on_real_hosts_and_under_mpich(self) -> None:
         machine = gpu_machine(4, hosts=["a", "b", "c"])
         launch = self.launch(machine, layout=Layout(2, 2), ranks=4, environment={"NCCL_ALGO": "Ring"})
         self.assertIsNone(launch.emulation)
@@ -113,8 +111,7 @@ class LaunchTest(FolderCase):
         self.assertIn("NCCL_ALGO=Ring", launch.command)
         self.assertNotIn(":", launch.command)
         self.assertIn("needs 4 hosts, and there are 3", self.reason(machine, layout=Layout(4, 1), ranks=4))
-
-    def test_under_mpich(self) -> None:
+        # Under MPICH.
         start = ["mpirun", "--bind-to", "none"]
         launch = self.launch(gpu_machine(2, mpirun=HYDRA), environment={"NCCL_ALGO": "Ring"})
         self.assertEqual(launch.command[:8], [*start, "-np", "2", "-env", "NCCL_ALGO", "Ring"])

@@ -53,14 +53,7 @@ class SweepFile(support.FolderCase):
             ranks('layout = "2x2"\nranks = 3')
 
     def test_flags_may_be_alternatives(self) -> None:
-        text = """
-            [base]
-            bucket-mb = 25
-            batch = 8
-            [[product]]
-            ranks = [1, 2]
-            flags = [{ graph = "on" }, { graph = "off", bucket-mb = [1, 4] }]
-            """
+        text = pathlib.Path(__file__).with_name("alternatives.toml").read_text()
 
         def found(*overrides: str) -> list[tuple]:
             cases = self.cases(text, list(overrides))

@@ -4,7 +4,7 @@ import pathlib
 import signal
 import tempfile
 
-from tests.tools.support import FakeSweep, FolderCase, interrupt, is_alive, wait_for
+from tests.tools.support import FakeSweep, FolderCase, is_alive, wait_for
 
 HERE = pathlib.Path(__file__).parent
 SIX_CASES = (HERE / "six_cases.toml").read_text()
@@ -120,8 +120,9 @@ class SweepTest(FolderCase):
         hanging = lambda: [r for r in sweep.executed() if r["flags"].get("mode") == "hang"]  # noqa: E731
         wait_for(lambda: bool(hanging()))
         recorded = len(sweep.records())
-        code, errors = interrupt(process)
-        self.assertEqual(code, 130, errors)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=300)
+        self.assertEqual(process.returncode, 130, errors)
         self.assertIn("--resume", errors)
         self.assertEqual(len(sweep.records()), recorded)
         self.assertIn((sweep.out / "results.jsonl").read_text()[-1:], ("", "\n"))  # no line is cut
