@@ -171,37 +171,6 @@ class ResumeTest(JobTest):
         shutil.rmtree(self.folder / "c")
         self.assertEqual(self.result(2, *QUICK, "--epochs", 4), longer)
 
-    def test_damage_is_skipped_and_named(self) -> None:
-        saving = [*QUICK, "--checkpoint", "c", "--checkpoint-every", 20, "--keep", 10]
-        expected = self.result(2, *saving)
-        names = [path / "rank-00001.safetensors" for path in sorted((self.folder / "c").iterdir())][-2:]
-        content = bytearray(names[1].read_bytes())
-        content[len(content) // 2] ^= 4
-        names[1].write_bytes(content)
-        names[0].write_bytes(names[0].read_bytes()[:-1])
-        text = self.run_job(2, *saving, "--resume", "auto", "--metrics", "m.jsonl")
-        self.assertIn("step-000000000111/rank-00001.safetensors: damaged", text)
-        self.assertIn("step-000000000100/rank-00001.safetensors: ", text)
-        self.assertIn("Resumed at step 80", text)
-        self.assertEqual(self.result_in("m.jsonl"), expected)
-        inspected = self.run_job(1, "--inspect", "c")
-        self.assertEqual(inspected.count("complete and undamaged"), 6, inspected)
-
-    def test_where_none_can_be_used_nothing_is_trained(self) -> None:
-        saving = [*QUICK, "--checkpoint", "c", "--checkpoint-every", 50, "--keep", 10]
-        self.run_job(2, *saving)
-        files = [path / "rank-00001.safetensors" for path in sorted((self.folder / "c").glob("step-*"))]
-        for path in files:
-            path.write_bytes(path.read_bytes()[:-1])
-        text = self.run_job(2, *saving, "--resume", "auto", code=2)
-        self.assertIn("ddptrain: c: none of its checkpoints can be used:", text)
-        for path in files:
-            self.assertRegex(text, rf"\n  rank [01]: {path.relative_to(self.folder)}: \d+ bytes in place of")
-        self.assertEqual(self.steps("c"), [50, 100, 111])
-        for path in files:
-            (path.parent / "manifest.json").unlink()  # as runs leave them that are killed before their first checkpoint
-        self.assertEqual(starts(self.run_job(2, *saving, "--resume", "auto")), [0])
-
     def test_a_changed_manifest_is_refused_and_shown_safely(self) -> None:
         self.run_job(2, *QUICK, "--checkpoint", "c", "--checkpoint-every", 50, "--keep", 10)
         text = (self.folder / "c" / "step-000000000100" / "manifest.json").read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from support import (
 
 RUN = [*TINY, "--batch", "8"]
 MORE = 60  # steps
+SUPERVISE = ROOT / "launch" / "supervise"
 
 
 class SuperviseTest(JobTest):
@@ -24,9 +25,14 @@ class SuperviseTest(JobTest):
     def supervise(self, *arguments: object, flags: tuple[object, ...] = ()) -> Job:
         own = ["--config", "run.toml", "--checkpoint", "c", "--metrics", "m.jsonl", *flags]
         program = words(*MPIRUN, "-np", 2, BIN / "ddptrain", *RUN, *own)
-        job = Job(words(ROOT / "launch" / "supervise", "--pause", 0.1, *arguments, "--", *program), self.folder)
+        job = Job(words(SUPERVISE, "--pause", 0.1, *arguments, "--", *program), self.folder)
         self.addCleanup(job.end)
         return job
+
+    def run_to_end(self, code: int, *command: object) -> str:
+        job = Job(words(*command), self.folder)
+        self.assertEqual(job.wait(), code, job.text())
+        return job.text()
 
     def log(self) -> str:
         path = self.folder / "c" / "supervise.log"
@@ -90,15 +96,13 @@ class SuperviseTest(JobTest):
     def test_open_mpi_notices_a_lost_host_soon(self) -> None:
         shown = self.folder / "environment"
         command = words("sh", "-c", f"env > {shown}; exit 2", "--checkpoint", "c")
-        Job(words(ROOT / "launch" / "supervise", "--", *command), self.folder).wait()
+        self.run_to_end(2, SUPERVISE, "--", *command)
         for version in ("OMPI", "PRTE"):
             self.assertIn(f"{version}_MCA_oob_tcp_keepalive_time=3\n", shown.read_text())
 
     def test_a_lost_daemon_is_a_failure_whatever_mpirun_returns(self) -> None:
         lost = "echo 'Remote daemon: [prterun-h1-9@0,2] on node h3' >&2"
-        job = Job(words(ROOT / "launch" / "supervise", "--restarts", 0, "--", "sh", "-c", lost, "--checkpoint", "c"),
-                  self.folder)  # fmt: skip
-        self.assertEqual(job.wait(), 77, job.text())
+        self.run_to_end(77, SUPERVISE, "--restarts", 0, "--", "sh", "-c", lost, "--checkpoint", "c")
         self.assertIn("lost mpirun's daemon on h3", self.log())
 
     def test_a_second_interrupt_ends_the_job(self) -> None:
@@ -131,7 +135,7 @@ class SuperviseTest(JobTest):
             (programs / name).write_text(f"#!/bin/bash\n{text}\n")
             (programs / name).chmod(0o755)
         (programs / "ddptrain").symlink_to(BIN / "ddptrain")
-        return words("env", f"PATH={programs}:{os.environ['PATH']}", ROOT / "launch" / "supervise", "--pause", 0)
+        return words("env", f"PATH={programs}:{os.environ['PATH']}", SUPERVISE, "--pause", 0)
 
     def started_over_hosts(self, hosts: list[str], config: str = "", supervise: tuple[object, ...] = ()) -> list[list[str]]:
         """The commands of three attempts, which fail: host b answers before the first and after the second."""
@@ -141,9 +145,7 @@ class SuperviseTest(JobTest):
         )
         (self.folder / "run.toml").write_text(f'checkpoint = "c"\n{config}\n')
         command = ["mpirun", *hosts, self.folder / "bin" / "ddptrain", "--config", "run.toml"]
-        job = Job(words(*start, "--restarts", 2, *supervise, *command), self.folder)
-        self.assertEqual(job.wait(), 77, job.text())
-        self.assertIn("lost b", job.text().splitlines()[-1])
+        self.assertIn("lost b", self.run_to_end(77, *start, "--restarts", 2, *supervise, *command).splitlines()[-1])
         started = (self.folder / "started").read_text().replace(f"{self.folder}/bin/", "")
         return [line.split(" --resume")[0].split() for line in started.splitlines()]
 
@@ -178,24 +180,19 @@ class SuperviseTest(JobTest):
             ("b:1", f"lost b, or the network between it and {here}"),
         ):
             command = ["mpirun", "--host", f"{here}:1,{others}", "ddptrain", "--checkpoint", "c"]
-            job = Job(words(*start, "--restarts", 0, *command), self.folder)
-            self.assertEqual(job.wait(), 77, job.text())
-            self.assertTrue(job.text().endswith(f"{lost}\n"), job.text())
+            self.assertRegex(self.run_to_end(77, *start, "--restarts", 0, *command), rf"{re.escape(lost)}\n\Z")
 
     def test_damaged_checkpoints_are_no_progress(self) -> None:
         writes = "folder=c/step-00000000000$(ls c | wc -l); mkdir $folder; echo {} > $folder/manifest.json"
         start = self.with_programs(f"echo >> started; [ $(wc -l < started) -gt 5 ] && exit; {writes}; exit 1")
-        command = ["mpirun", "-np", 2, "ddptrain", "--checkpoint", "c"]
-        job = Job(words(*start, "--restarts", 2, *command), self.folder)
-        self.assertEqual(job.wait(), 1, job.text())
+        self.run_to_end(1, *start, "--restarts", 2, "mpirun", "-np", 2, "ddptrain", "--checkpoint", "c")
         self.assertEqual(self.log().count("newest checkpoint: none"), 3, self.log())
 
     def test_the_first_error_is_the_cause(self) -> None:
         said = "ddptrain: error on rank 1 (b): no space\nmpirun: peer process has unexpectedly disconnected\n  Peer host: b\n"
         said += "".join(f"ddptrain: error on rank {rank} (c): gone\n" for rank in range(2, 9))
         start = self.with_programs(f"echo '{said}' >&2; exit 1")
-        command = ["mpirun", "-np", 9, "ddptrain", "--checkpoint", "c"]
-        Job(words(*start, "--restarts", 0, *command), self.folder).wait()
+        self.run_to_end(1, *start, "--restarts", 0, "mpirun", "-np", 9, "ddptrain", "--checkpoint", "c")
         self.assertIn(" s: exit code 1: ddptrain: error on rank 1 (b): no space; newest", self.log())
 
     def test_nothing_is_left_of_a_killed_supervise(self) -> None:
@@ -236,9 +233,7 @@ class SuperviseTest(JobTest):
             (["--min-ranks", "1", *mpirun, "--host", "a,b", *program, "--batch", "auto"], "--batch N"),
             ([*mpirun, *program, "--batch", "0"], "--batch"),
         ):
-            job = Job(words(*start, *command), self.folder)
-            self.assertEqual(job.wait(), 2, job.text())
-            self.assertIn(said, job.text())
+            self.assertIn(said, self.run_to_end(2, *start, *command))
         self.assertFalse((self.folder / "started").exists())
 
 

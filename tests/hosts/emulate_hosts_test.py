@@ -6,23 +6,11 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import EMULATE, PATIENCE, Hosts, skip_without_namespaces  # noqa: E402
-
-
-def processes_with(word: str) -> list[int]:
-    found = []
-    for folder in pathlib.Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                if word.encode() in (folder / "cmdline").read_bytes():
-                    found.append(int(folder.name))
-            except OSError:
-                pass
-    return found
+from support import run, wait_for  # noqa: E402
 
 
 class EmulateHostsTest(unittest.TestCase):
@@ -32,19 +20,13 @@ class EmulateHostsTest(unittest.TestCase):
         self.addCleanup(self.call, "down")
 
     def call(self, verb: str, *arguments: str) -> subprocess.CompletedProcess:
-        command = [EMULATE, verb, "--prefix", self.prefix, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        return run([EMULATE, verb, "--prefix", self.prefix, *arguments], None, timeout=PATIENCE)
 
     def on(self, host: int, *command: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [EMULATE, "exec", f"{self.prefix}{host}", *command], capture_output=True, text=True, timeout=PATIENCE
-        )
+        return run([EMULATE, "exec", f"{self.prefix}{host}", *command], None, timeout=PATIENCE)
 
     def wait_for_end(self) -> None:
-        end = time.monotonic() + PATIENCE
-        while processes_with(self.prefix):
-            self.assertLess(time.monotonic(), end, "processes are left")
-            time.sleep(0.05)
+        wait_for(lambda: run(["pgrep", "-f", self.prefix], None).stdout == "", "all processes end", PATIENCE)
 
     def test_hosts(self) -> None:
         names = [f"{self.prefix}{number}" for number in (1, 2)]
@@ -92,9 +74,8 @@ class EmulateHostsTest(unittest.TestCase):
 
     def held(self) -> subprocess.Popen:
         command = [EMULATE, "up", "2", "--hold", "--prefix", self.prefix]
-        keeper = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        keeper = subprocess.Popen(command, start_new_session=True, **streams)
         self.addCleanup(keeper.stdout.close)
         self.addCleanup(keeper.wait, PATIENCE)
         self.addCleanup(keeper.stdin.close)
@@ -127,9 +108,8 @@ class EmulateHostsTest(unittest.TestCase):
             script = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); "
             script += "print('ready', flush=True); time.sleep(1000)"
             command = [EMULATE, "exec", f"{self.prefix}1", sys.executable, "-c", script]
-            waiting = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            waiting = subprocess.Popen(command, **streams)
             waiting.stdout.readline()
             waiting.send_signal(number)
             self.assertEqual(waiting.wait(PATIENCE), 128 + number)

@@ -5,7 +5,6 @@ host's name in the last line and an exit code that tells what it was; and they g
 Every test prints how long the fault took to be noticed and how long everything took to end.
 """
 
-import contextlib
 import os
 import pathlib
 import re
@@ -17,8 +16,8 @@ import unittest
 from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
-from emulated import PATIENCE, HostsCase  # noqa: E402
-from support import BIN, ROOT, Job, children, is_alive, starts, wait_for  # noqa: E402
+from emulated import HostsCase  # noqa: E402
+from support import BIN, ROOT, Job, children, run, starts, wait_for  # noqa: E402
 
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
 # Of a job that has noticed that it ends.
@@ -28,14 +27,7 @@ NOTICED = re.compile(
 TIMEOUT = 10  # seconds; longer than keepalive's 9
 MORE = 50  # steps
 HANGS = 180.0  # seconds after which a job counts as one that hangs; how long it took is printed
-
-
-def has_mark(process: pathlib.Path) -> bool:
-    """Of supervise, in the environment or in the command."""
-    with contextlib.suppress(OSError):
-        texts = [(process / name).read_bytes() for name in ("environ", "cmdline")]
-        return re.search(rb"_MCA_ddptrain_job=|ddptrain_job\0", b"".join(texts)) is not None
-    return False
+JOB = "ddptrain|mpirun|orted|prterun|prted"  # processes of a job, without supervise
 
 
 class HostsTest(HostsCase):
@@ -64,24 +56,16 @@ class HostsTest(HostsCase):
         known = self.newest()
         self.until(lambda: self.newest() > known, what)
 
-    def marked(self) -> dict[int, str]:
-        """Processes of the job on all hosts: daemons and ranks."""
-        found = {}
-        for folder in pathlib.Path("/proc").iterdir():
-            with contextlib.suppress(OSError):  # it ends meanwhile
-                if folder.name.isdigit() and has_mark(folder) and is_alive(int(folder.name)):
-                    found[int(folder.name)] = (folder / "comm").read_text().strip()
-        return {process: name for process, name in found.items() if self.host_of(process) in self.hosts.names}
+    def running(self, names: str = JOB) -> str:
+        """Processes on all hosts, which have a namespace of processes together."""
+        found = self.hosts.on(self.hosts.names[0], "pgrep", "--runstates", "R,S,D,T", "--exact", names)
+        return run(found, None).stdout
 
-    def host_of(self, process: int) -> str:
-        try:
-            inside = ["nsenter", "-t", str(process), "--uts", "hostname"]
-            return subprocess.run(inside, capture_output=True, text=True, timeout=PATIENCE).stdout.strip()
-        except OSError:
-            return ""
-
-    def process_on(self, host: str, *names: str) -> int:
-        return next(p for p, comm in self.marked().items() if comm in names and self.host_of(p) == host)
+    def kill(self, host: str, number: signal.Signals, names: str = "ddptrain") -> float:
+        """Processes on this host; the time just after."""
+        script = f"pkill -{number} --ns $$ --nslist uts --exact '{names}'"
+        run(self.hosts.on(host, "sh", "-c", script))
+        return time.monotonic()
 
     def training(self, *flags: str, **settings) -> None:
         """Endless, until it has a checkpoint."""
@@ -95,7 +79,7 @@ class HostsTest(HostsCase):
         these hosts no longer, so they may keep Open MPI's files."""
         noticed = self.until(lambda: NOTICED.search(self.text()[before:]) is not None, "the fault is noticed", HANGS)
         ended = self.until(lambda: not self.supervised.running(), "supervise ends", HANGS)
-        gone = self.until(lambda: not self.marked(), "all processes end", HANGS)
+        gone = self.until(lambda: not self.running(), "all processes end", HANGS)
         print(f"{self.id().split('.', 1)[1]}: noticed after {noticed - fault:.1f} s, supervise ended after "
               f"{ended - fault:.1f} s, all processes after {gone - fault:.1f} s, code {self.process.returncode}",
               flush=True)  # fmt: skip
@@ -109,13 +93,9 @@ class HostsTest(HostsCase):
 
 
 class FaultsOverHosts(HostsTest):
-    def kill(self, host: str, number: signal.Signals, *names: str) -> float:
-        os.kill(self.process_on(host, *names), number)
-        return time.monotonic()
-
     def test_rank_killed(self) -> None:
         self.training()
-        fault, host = self.kill(self.hosts.names[2], signal.SIGKILL, "ddptrain"), self.hosts.names[2]
+        fault, host = self.kill(self.hosts.names[2], signal.SIGKILL), self.hosts.names[2]
         # Open MPI 5 may end with the errors of the other ranks.
         self.check_end(fault, (137, 14), f"rank 2 on {host} ended by SIGKILL|a rank on {host} ended, and others lost")
 
@@ -129,12 +109,12 @@ class FaultsOverHosts(HostsTest):
 
     def test_rank_stopped(self) -> None:
         self.training()
-        fault = self.kill(self.hosts.names[2], signal.SIGSTOP, "ddptrain")
+        fault = self.kill(self.hosts.names[2], signal.SIGSTOP)
         self.check_end(fault, (76,), rf"rank 2 \({self.hosts.names[2]}\)")
 
     def test_daemon_killed(self) -> None:
         self.training()
-        fault = self.kill(self.hosts.names[2], signal.SIGKILL, "orted", "prted")
+        fault = self.kill(self.hosts.names[2], signal.SIGKILL, "orted|prted")
         # Open MPI 5 names the host on standard output, which supervise does not read.
         self.check_end(fault, (77, 137), f"daemon on {self.hosts.names[2]}|ended by SIGKILL")
 
@@ -177,7 +157,7 @@ class FaultsOverHosts(HostsTest):
         for _ in range(2):
             self.until_newer("it goes on")
         self.assertNotIn("attempt 2", self.text())
-        os.kill(self.process_on(ahead, "ddptrain"), signal.SIGKILL)
+        self.kill(ahead, signal.SIGKILL)
         says = re.compile(rf"{ahead}: its clock is 86[34]\d\d\.\d s ahead")  # clocks are not read at the same instant
         self.until(lambda: says.search(self.text()) is not None, "it says so")
         before = len(self.text())
@@ -191,15 +171,9 @@ class FaultsOverHosts(HostsTest):
 
 
 class RestartsOverHosts(HostsTest):
-    def kill_rank_on(self, host: str) -> None:
-        os.kill(self.process_on(host, "ddptrain"), signal.SIGKILL)
-
     def undisturbed(self, steps: int, *flags: str) -> dict:
         program = [str(BIN / "ddptrain"), *RUN, *flags, f"--steps={steps}", "--metrics=undisturbed.jsonl"]
-        run = subprocess.run(
-            [*self.hosts.mpirun(1), *program], cwd=self.folder, capture_output=True, text=True, timeout=200
-        )
-        self.assertEqual(run.returncode, 0, run.stderr)
+        run([*self.hosts.mpirun(1), *program], cwd=self.folder)
         return self.lines("undisturbed.jsonl")[-1]
 
     def kill_rank_for_the_last_time(self, host: str) -> int:
@@ -207,8 +181,8 @@ class RestartsOverHosts(HostsTest):
         starts it, stands still until the step is known."""
         (supervise,) = children(self.process.pid)
         os.kill(supervise, signal.SIGSTOP)
-        self.kill_rank_on(host)
-        self.until(lambda: "ddptrain" not in self.marked().values(), "all ranks end")
+        self.kill(host, signal.SIGKILL)
+        self.until(lambda: not self.running("ddptrain"), "all ranks end")
         steps = self.newest() + MORE
         self.end_at(steps)
         os.kill(supervise, signal.SIGCONT)

@@ -3,13 +3,12 @@
 
 import json
 import pathlib
-import subprocess
 import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import HostsCase  # noqa: E402
-from support import BIN, ROOT  # noqa: E402
+from support import BIN, ROOT, run  # noqa: E402
 
 RUN = ["--device=cpu", "--baseline=off", "--data=synthetic:256", "--batch=2", "--eval-samples=8"]
 GRADIENTS = 4800512  # bytes of the CNN's buckets for two ranks
@@ -19,11 +18,7 @@ class NetworkTest(HostsCase):
     count = 4
 
     def call(self, *command: str) -> str:
-        done = subprocess.run(
-            self.hosts.on(self.hosts.names[0], *command), capture_output=True, text=True, timeout=900, cwd=self.folder
-        )
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        return done.stdout
+        return run(self.hosts.on(self.hosts.names[0], *command), cwd=self.folder, timeout=900).stdout
 
     def train(self, layout: tuple[int, int], steps: int, *flags: str) -> dict:
         """The summary."""

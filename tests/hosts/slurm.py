@@ -52,7 +52,7 @@ class Cluster:
         self._serve("slurmctld", hosts.names[0], "slurmctld", "-D", "-i", "-f", str(self.configuration))
         for name in hosts.names:
             subprocess.run(hosts.on(name, "sh", "-c", CGROUP), check=True, timeout=PATIENCE)
-            self.start_slurmd(name)
+            self._serve(name, name, "slurmd", "-D", "-f", str(self.configuration), "-N", name)
         self.wait_until_idle()
 
     def wait_until_idle(self) -> None:
@@ -72,9 +72,6 @@ class Cluster:
                 stdout=output,
                 stderr=output,
             )
-
-    def start_slurmd(self, name: str) -> None:
-        self._serve(name, name, "slurmd", "-D", "-f", str(self.configuration), "-N", name)
 
     def call(self, *command: str) -> str:
         run = self.hosts.on(self.hosts.names[0], *command)

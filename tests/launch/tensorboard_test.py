@@ -1,13 +1,13 @@
 """What ddptrain --tensorboard writes, read back by the format's description and by TensorBoard itself."""
 
-import json
 import os
 import pathlib
 import struct
-import subprocess
 import sys
-import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from tests.tools.support import FolderCase, run  # noqa: E402
 
 try:
     from tensorboard.backend.event_processing import event_accumulator
@@ -40,20 +40,13 @@ def records(path: pathlib.Path) -> list[bytes]:
     return found
 
 
-class TensorBoardTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-
+class TensorBoardTest(FolderCase):
     def train(self, *flags: str, expect: int = 0) -> str:
         command = [DDPTRAIN, "--device", "cpu", "--baseline", "off", *flags, "--metrics", "m.jsonl"]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, timeout=400)
-        told = done.stderr.decode(errors="replace")
-        self.assertEqual(done.returncode, expect, told)
-        return told
+        return run(command, expect, cwd=self.folder, errors="replace").stderr
 
-    def lines(self, event: str) -> list[dict]:
-        lines = map(json.loads, (self.folder / "m.jsonl").read_text().splitlines())
-        return [line for line in lines if line["event"] == event]
+    def told(self, event: str) -> list[dict]:
+        return [line for line in self.lines("m.jsonl") if line["event"] == event]
 
     def accumulated(self):
         accumulator = event_accumulator.EventAccumulator(str(self.folder / "t"))
@@ -70,13 +63,13 @@ class TensorBoardTest(unittest.TestCase):
         self.assertTrue(path.name.startswith("events.out.tfevents."))
         events = records(path)
         self.assertIn(b"brain.Event:2", events[0])
-        scalars = len(self.lines("step")) + len(self.lines("epoch"))
+        scalars = len(self.told("step")) + len(self.told("epoch"))
         self.assertGreater(len(events), 4 * scalars)
 
     @unittest.skipIf(event_accumulator is None, "needs the package tensorboard")
     def test_tensorboard_reads_what_metrics_say(self) -> None:
         self.train(*MLP, "--epochs", "2", "--tensorboard", "t")
-        board, steps, epochs = self.accumulated(), self.lines("step"), self.lines("epoch")
+        board, steps, epochs = self.accumulated(), self.told("step"), self.told("epoch")
         names = {"train/loss": "loss", "train/learning_rate": "learning_rate", "train/gradient_norm": "gradient_norm"}
         names |= {"speed/images_per_second": "images_per_second", "speed/step_seconds": "step_seconds"}
         self.assertEqual([line["step"] for line in steps], list(range(5, 41, 5)))
@@ -101,7 +94,7 @@ class TensorBoardTest(unittest.TestCase):
         board = self.accumulated()
         self.assertEqual([event.step for event in board.Tensors("sample")], [2, 4])
         self.assertTrue(self.text(board, "sample").startswith("    a|`b"))
-        (epoch,) = self.lines("epoch")
+        (epoch,) = self.told("epoch")
         self.assertAlmostEqual(board.Scalars("test/perplexity")[-1].value / epoch["perplexity"], 1.0, places=5)
 
     @unittest.skipIf(event_accumulator is None, "needs the package tensorboard")

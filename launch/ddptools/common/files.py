@@ -41,7 +41,7 @@ def from_json(text: str | bytes) -> Any:
 
 @contextlib.contextmanager
 def errors_name(path: pathlib.Path) -> Iterator[None]:
-    """Errors of a disk, as where it is full, name no file, or one that is only temporary."""
+    """Errors of a disk, such as a full one, name no file, or only a temporary one."""
     try:
         yield
     except OSError as error:
@@ -49,12 +49,9 @@ def errors_name(path: pathlib.Path) -> Iterator[None]:
         raise
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
-    write_bytes_atomically(path, text.encode())
-
-
-def write_bytes_atomically(path: pathlib.Path, data: bytes) -> None:
-    """Nothing is left where the disk does not take it, or where Ctrl-C comes between."""
+def write_atomically(path: pathlib.Path, text: str | bytes) -> None:
+    """Nothing is left if the disk does not take it, or if Ctrl-C comes in between."""
+    data = text.encode() if isinstance(text, str) else text
     if path.exists() and not path.is_file():  # a device or a pipe
         path.write_bytes(data)
         return

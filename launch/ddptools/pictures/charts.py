@@ -5,7 +5,7 @@ import io
 import pathlib
 from typing import Any
 
-from ddptools.common.files import write_bytes_atomically
+from ddptools.common.files import write_atomically
 
 KINDS = {".svg": "svg", ".png": "png"}
 # 3:1 at least against a white page and a dark one; red is kept for what is wrong.
@@ -78,4 +78,4 @@ def save_figure(figure: Any, path: pathlib.Path, otherwise: str) -> None:
     """A figure of matplotlib; `otherwise`: the kind where the name ends in neither .svg nor .png."""
     data = io.BytesIO()
     figure.savefig(data, format=KINDS.get(path.suffix.lower(), otherwise), dpi=150)
-    write_bytes_atomically(path, data.getvalue())
+    write_atomically(path, data.getvalue())

@@ -6,11 +6,7 @@ samples; every step has all of them, so their order does not matter. The losses 
 """
 
 import array
-import json
-import os
-import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -20,9 +16,8 @@ try:
 except ImportError:
     torch = None
 
-ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "launch"))
-from ddptools.common.mpirun import find_mpirun  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from tests.tools.support import FolderCase, run_ranks  # noqa: E402
 
 SEQUENCE, SAMPLES, STEPS, RATE = 32, 16, 30, 1e-3
 SHAPE = {"vocab_size": 96, "n_positions": SEQUENCE, "n_embd": 64, "n_layer": 4, "n_head": 4,
@@ -57,36 +52,28 @@ def losses_of_pytorch(model: "transformers.GPT2LMHeadModel", windows: "torch.Ten
     return losses
 
 
-def losses_of_ddptrain(device: str, folder: Path, ranks: int, flags: str) -> list[float]:
-    metrics = folder / "metrics.jsonl"
-    metrics.unlink(missing_ok=True)
-    share = ["--share-gpu"] if device == "cuda" and ranks > torch.cuda.device_count() else []
-    program = Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")) / "ddptrain"
-    command = ["mpirun", *find_mpirun().here(), "-np", str(ranks), str(program), "--model", "gpt", "--device", device, *share,
-               "--init", str(folder / "start"), "--seq", str(SEQUENCE), "--vocab", str(SHAPE["vocab_size"]),
-               "--data", str(folder / "tokens"), "--precision", "fp32", "--optimizer", "adamw", "--lr", str(RATE),
-               "--epochs", str(STEPS), "--log-every", "1", "--baseline", "off", "--metrics", str(metrics),
-               *flags.split()]  # fmt: skip
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    subprocess.run(command, check=True, env=os.environ | root)
-    lines = map(json.loads, metrics.read_text().splitlines())
-    return [line["loss"] for line in lines if line["event"] == "step"]
-
-
 @unittest.skipIf(torch is None, "needs torch and transformers")
-class TrainingTest(unittest.TestCase):
+class TrainingTest(FolderCase):
+    def losses_of_ddptrain(self, device: str, ranks: int, flags: str) -> list[float]:
+        (self.folder / "metrics.jsonl").unlink(missing_ok=True)
+        share = ["--share-gpu"] if device == "cuda" and ranks > torch.cuda.device_count() else []
+        run_ranks(ranks, "--model", "gpt", "--device", device, *share, "--init", "start", "--seq", SEQUENCE, "--vocab",
+                  SHAPE["vocab_size"], "--data", "tokens", "--precision", "fp32", "--optimizer", "adamw", "--lr", RATE,
+                  "--epochs", STEPS, "--log-every", 1, "--baseline", "off", "--metrics", "metrics.jsonl",
+                  *flags.split(), cwd=self.folder)  # fmt: skip
+        return [line["loss"] for line in self.lines("metrics.jsonl") if line["event"] == "step"]
+
     def compare(self, device: str) -> None:
         torch.manual_seed(1)
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SHAPE))
-        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        (folder / "tokens").mkdir()
-        windows = write_tokens(folder / "tokens")
-        model.save_pretrained(folder / "start", safe_serialization=True)
+        (self.folder / "tokens").mkdir()
+        windows = write_tokens(self.folder / "tokens")
+        model.save_pretrained(self.folder / "start", safe_serialization=True)
         expected = losses_of_pytorch(model, windows)
         self.assertLess(expected[-1], 0.9 * expected[0])
         for layout, (ranks, flags) in LAYOUTS.items():
             with self.subTest(layout=layout):
-                found = losses_of_ddptrain(device, folder, ranks, flags)
+                found = self.losses_of_ddptrain(device, ranks, flags)
                 self.assertEqual(len(found), STEPS)
                 apart = max(abs(ours / theirs - 1) for ours, theirs in zip(found, expected, strict=True))
                 print(f"{layout}: losses differ by at most {apart:.1e}", flush=True)

@@ -30,8 +30,6 @@ class ArgumentsTest(unittest.TestCase):
                          "ddpplan", "--modle", "x", "--", "--zzz")  # fmt: skip
         self.assert_says("unknown flag --outt, did you mean --out? (ddpreport --help lists the flags)",
                          "ddpreport", "--outt", "x", "results")  # fmt: skip
-
-    def test_flags_are_not_abbreviated(self) -> None:
         self.assert_says("unknown flag --restart, did you mean --restarts? (supervise --help lists the flags)",
                          "supervise", "--restart", "5", "mpirun")  # fmt: skip
 
@@ -46,9 +44,7 @@ class ArgumentsTest(unittest.TestCase):
             name = arguments[0].rstrip("=") or "SWEEP.toml"
             self.assert_says(f"argument {name}: the path is empty. Give one, or leave the flag out. ({tool} --help lists "
                              "the flags)", tool, *arguments)  # fmt: skip
-
-    def test_a_page_is_no_picture(self) -> None:
-        code, text = answer("ddpreport", "results", "--out", "x.svg")
+        code, text = answer("ddpreport", "results", "--out", "x.svg")  # a page is no picture
         self.assertEqual(code, 2)
         self.assertIn("--out x.svg: the page is HTML", text)
 

@@ -1,14 +1,11 @@
-"""What ddptrain --describe says, and what the planner and the report make of it: with the real program."""
+"""What ddptrain --describe says, and what the planner makes of it: with the real program."""
 
-import contextlib
-import io
 import json
 import unittest
 from typing import Any
 
-from ddptools.plan import program
-from tests.tools.report.support import ReportCase
-from tests.tools.support import BIN, ROOT, run_ranks, run_tool
+from tests.tools.plan.support import output
+from tests.tools.support import BIN, run_ranks
 
 GPT = ["--model=gpt", "--data=synthetic:4096:100", "--layers=2", "--width=32", "--heads=4", "--ff=128", "--seq=16"]
 GPT += ["--vocab=100", "--batch=4"]
@@ -19,22 +16,11 @@ def described(*arguments: str, ranks: int = 1) -> dict[str, Any]:
 
 
 def plan(*arguments: str) -> dict[str, Any]:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        program.main(["--bin", str(BIN), "--json", *arguments])
-    return json.loads(out.getvalue())
+    return json.loads(output("--bin", str(BIN), "--json", *arguments))
 
 
 @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
-class DescribeTest(ReportCase):
-    def test_parameters_are_those_of_the_published_models(self) -> None:
-        for name, count in (("gpt2-124m", 124_439_808), ("gpt2-355m", 354_823_168), ("gpt2-774m", 774_030_080),
-                            ("gpt2-1558m", 1_557_611_200), ("cnn", 1_199_882)):  # fmt: skip
-            found = described(f"--config={ROOT}/configs/{name}.toml", "--data=synthetic", "--device=cuda")
-            self.assertEqual(found["parameters"], count)
-            self.assertEqual(found["gradient_dtype"], "bf16")
-            self.assertTrue(0 <= found["comm_bytes_per_step"] / (2 * count) - 1 < 0.01, name)
-
+class DescribeTest(unittest.TestCase):
     def test_flop_of_the_cnn(self) -> None:
         found = described("--model=cnn", "--data=synthetic:1024")
         self.assertEqual(found["flop_per_sample"], 71_565_312)
@@ -104,41 +90,13 @@ class DescribeTest(ReportCase):
         together, apart = (plan(*hosts, *flags)["predictions"][0] for flags in ([], ["--hierarchical=off"]))
         self.assertAlmostEqual(apart["communication_seconds"] / together["communication_seconds"], 2.0, places=2)
 
-    def test_flags_that_decide_parameters(self) -> None:
-        for model, own in (([], set()), (GPT, {"layers", "width", "init", "val-fraction", "seq"})):
-            found = set(described("--data=synthetic:4096", *model)["decides_parameters"])
-            both = {"model", "config", "data", "batch", "micro-batch", "grad-accum", "seed", "steps", "epochs", "lr",
-                    "momentum", "optimizer", "clip-norm", "warmup", "precision", "comm-dtype", "dropout"}  # fmt: skip
-            self.assertEqual(found & (both | own), both | own)
-            for name in ("bucket-mb", "overlap", "zero", "graph", "metrics", "threads", "fused", "recompute", "device",
-                         "save", "log-every", "symmetric", "comm", "help", "describe", "eval-every"):  # fmt: skip
-                self.assertNotIn(name, found)
-
-    def test_people_get_a_table_of_memory(self) -> None:
+    def test_what_people_are_told(self) -> None:
         done = run_ranks(1, *GPT, "--dry-run")
         for name in ("weights", "gradients", "optimizer", "activations", "all"):
             self.assertRegex(done.stdout.lower(), rf"(?m)^{name} +[\d.]+ [kmg]?b", name)
         self.assertNotIn("Epoch", done.stdout)
-
-    def test_mistakes_are_those_of_training(self) -> None:
         for flags, words in ((["--model=vgg"], "there is no such model"), (["--batch=0"], "--batch 0"),
                              (["--data=/none"], "--data")):  # fmt: skip
             done = run_ranks(1, "--describe", *flags, code=2)
             self.assertEqual(done.stdout, "", flags)
             self.assertIn(words, done.stderr)
-
-    def test_runs_keep_it_in_their_summary_and_reports_read_it(self) -> None:
-        sweep, out = self.folder / "rates.toml", self.folder / "out"
-        sweep.write_text('repeats = 1\n[base]\ndevice = "cpu"\ndata = "synthetic:256"\nbatch = 16\nsteps = 4\n'
-                         "log-every = 2\n[[product]]\nranks = 2\nlr = [0.1, 0.2]\nbucket-mb = [1, 25]\n")
-        run_tool("ddpsweep", sweep, "--bin", BIN, "--out", out)
-        runs = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
-        expected = described("--device=cpu", "--data=synthetic:256", "--batch=16", "--bucket-mb=1", ranks=2)
-        kept = next(r["summary"]["description"] for r in runs if r["settings"]["bucket-mb"] == 1)
-        for field in ("parameters", "flop_forward_per_sample", "comm_bytes_per_step", "memory"):
-            self.assertEqual(kept[field], expected[field], field)
-        complete_at = [[bucket["complete_at"] for bucket in told["buckets"]] for told in (kept, expected)]
-        self.assertEqual(*complete_at)
-        markdown = self.report(out)
-        self.assertIn("lr=0.1: All 2 settings end with the same parameters, bit by bit.", markdown)
-        self.assertNotIn("sums in another order", markdown)

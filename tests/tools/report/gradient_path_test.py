@@ -26,14 +26,12 @@ class GradientPathTest(ReportCase):
         self.assertIn("| LL | 60 | too few runs (other path) | 1 | plain |", markdown)
         self.assertIn("**Other path**: means that the gradients of a case were not summed by the path of its", markdown)
         self.assertRegex(self.page, r'"key"[^>]*></span>gradients by another path')  # the bar's color
-
-    def test_the_same_path_needs_no_mark_and_no_column(self) -> None:
         for told in (PLAIN, {}, {"gradient_path": 3}):
             markdown = self.report_of(proto("", [100], told) + proto("LL", [60], told))
             self.assertIn("| LL | 60 | too few runs | 1 |\n", markdown)
             self.assertNotRegex(markdown, "other path|gradient path")
 
-    def test_a_sweep_of_paths_compares_them(self) -> None:
+    def test_sweeps_of_paths_and_what_sends_nothing(self) -> None:
         records = []
         for symmetric, comm, rate, path in (("on", "nccl", 100, "symmetric"), ("off", "nccl", 80, "plain"),
                                             ("off", "mpi", 20, "mpi")):  # fmt: skip
@@ -42,8 +40,6 @@ class GradientPathTest(ReportCase):
         self.assertIn("| off | nccl | 80 | too few runs | 1 | plain |", markdown)
         self.assertIn("| on | nccl | 100.0 | too few runs | 1 | symmetric |", markdown)
         self.assertNotIn("other path", markdown)
-
-    def test_what_sends_nothing_is_on_no_path(self) -> None:
         none = {"gradient_path": "none"}
         records = case({"overlap": "none"}, [120], none) + case({"overlap": "on"}, [100], FUSED)
         self.assertNotRegex(self.report_of(records), "other path|gradient path")

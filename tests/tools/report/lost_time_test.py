@@ -25,6 +25,12 @@ def step_bench(ranks: int, parts: dict[str, float | None], **fields: Any) -> dic
     return bench(ranks, "step", rows, **{"model": "cnn", "batch_per_rank": 32, "grad_accum": 1} | fields)
 
 
+def told(step: float, efficiency: float, silent: float, mean: float, **more: Any) -> dict[str, Any]:
+    """A summary of ddptrain, times in seconds: `silent` of a step without communication, and `mean` of the ranks."""
+    silent_seconds = {"step_seconds_without_communication": silent, "step_seconds_without_communication_mean": mean}
+    return {"step_seconds": step, "scaling_efficiency": efficiency} | silent_seconds | more
+
+
 ONE = {"data": 10.0, "forward": 200.0, "backward": 400.0, "exposed_communication": 2.0, "optimizer": 50.0}
 ONE |= {"launch_gaps": 30.0}
 FOUR = {"data": 25.0, "forward": 220.0, "backward": 440.0, "exposed_communication": 102.0, "optimizer": 48.0}
@@ -35,19 +41,14 @@ class LostTimeTest(ReportCase):
     def test_parts_add_up(self) -> None:
         rng = random.Random(5)
         for _ in range(100):
-            summaries = []
-            for _ in range(3):
-                summary = {"step_seconds": rng.uniform(1, 2), "scaling_efficiency": rng.uniform(0.3, 1.1)}
-                summary["step_seconds_without_communication"] = rng.uniform(0.5, 2)
-                summary["step_seconds_without_communication_mean"] = rng.uniform(0.5, 2)
-                summaries.append(summary)
+            limits = ((1, 2), (0.3, 1.1), (0.5, 2), (0.5, 2))
+            summaries = [told(*(rng.uniform(*limit) for limit in limits)) for _ in range(3)]
             made = [record("c", i, 1.0, {"ranks": 4}, summary=s) for i, s in enumerate(summaries)]
             (loss,) = losses(self.experiment(made))
             self.assertAlmostEqual(sum(loss.part_seconds.values()), loss.step_seconds - loss.useful_seconds)
 
     def test_what_is_exposed_is_told_apart_where_it_was_measured(self) -> None:
-        summary = {"step_seconds": 110e-6, "scaling_efficiency": 100 / 110, "slowed_down_us": 3.0}
-        summary |= {"step_seconds_without_communication": 102e-6, "step_seconds_without_communication_mean": 101e-6}
+        summary = told(110e-6, 100 / 110, 102e-6, 101e-6, slowed_down_us=3.0)
         (loss,) = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
         expected = {"compute slowed down by communication": 3, "waiting for communication": 5}
         expected |= {"contention": 1, "stragglers": 1}
@@ -55,10 +56,8 @@ class LostTimeTest(ReportCase):
 
     def test_the_slowest_rank_is_named_by_how_often_it_is(self) -> None:
         def words(*per_rank: Any) -> str:
-            summary = {"step_seconds": 1.0, "scaling_efficiency": 0.5, "step_seconds_without_communication": 0.9,
-                       "step_seconds_without_communication_mean": 0.85}  # fmt: skip
-            changes = [{"step_seconds_without_communication_per_rank": ranks} for ranks in per_rank]
-            made = [record("c", i, 1.0, {"ranks": 2}, summary=summary | c) for i, c in enumerate(changes)]
+            summaries = [told(1.0, 0.5, 0.9, 0.85, step_seconds_without_communication_per_rank=r) for r in per_rank]
+            made = [record("c", i, 1.0, {"ranks": 2}, summary=summary) for i, summary in enumerate(summaries)]
             return lost_time_words(losses(self.experiment(made)))
 
         self.assertIn("slowest rank is rank 1, 20.0% above the mean", words([0.4, 0.6]))
@@ -76,8 +75,6 @@ class LostTimeTest(ReportCase):
         expected |= {"launch gaps": 40}
         self.assertEqual({name: round(1e6 * part, 6) for name, part in loss.part_seconds.items()}, expected)
         self.assertEqual((round(1e6 * loss.step_seconds, 6), round(1e6 * loss.useful_seconds, 6)), (905, 692))
-
-    def test_only_what_ddpbench_measured(self) -> None:
         graph = {"data": None, "launch_gaps": 0.0}
         (loss,) = losses(self.experiment([step_bench(1, ONE | graph), step_bench(4, FOUR | graph, stragglers_us=12.0)]))
         self.assertEqual(list(loss.part_seconds), ["exposed communication", "contention", "stragglers"])
@@ -100,15 +97,16 @@ class LostTimeTest(ReportCase):
         self.assertEqual(lost_time_table([first]).header[2], "without communication, ms")
 
     def test_short_steps_are_read_in_microseconds(self) -> None:
-        summary = {"step_seconds": 134e-6, "scaling_efficiency": 0.93, "step_seconds_without_communication": 126e-6}
-        summary |= {"step_seconds_without_communication_mean": 125.93e-6}
+        summary = told(134e-6, 0.93, 126e-6, 125.93e-6)
         found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
         self.assertIn("7.0% of 134.0 us", lost_time_words(found))
         self.assertEqual(lost_time_table(found).rows[0], ["main", "134.0", "124.6", "8.00", "1.31", "0.07", "93.0%"])
         self.assertEqual(lost_time_table(found).header[1:3], ["step, us", "single-rank baseline, us"])
-        told = summary | {"stragglers_us_half_width": 0.05, "exposed_comm_us_half_width": 1.234}
-        found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=told)]))
+        summary |= {"stragglers_us_half_width": 0.05, "exposed_comm_us_half_width": 1.234}
+        found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
         self.assertEqual(lost_time_table(found).rows[0][3:6], ["8.00 +- 1.23", "1.31", "0.07 +- 0.05"])
+        found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=told(1.0, 1.1, 0.95, 0.95))]))
+        self.assertEqual(lost_time_words(found), "No step takes longer than its reference (single-rank baseline).")
 
     def test_the_legend_is_not_cut_off(self) -> None:
         rows = [{"bucket_bytes": 1, "compute_alone_us": 900, "compute_beside_us": 950, "together_us": 1000}]
@@ -123,8 +121,7 @@ class LostTimeTest(ReportCase):
 
     def test_long_names_leave_room_for_the_bars(self) -> None:
         settings = {f"OMPI_MCA_btl_vader_{name}": "x" for name in ("single_copy_mechanism", "eager_limit", "flags")}
-        summary = {"step_seconds": 1.0, "scaling_efficiency": 0.9, "step_seconds_without_communication": 0.95,
-                   "step_seconds_without_communication_mean": 0.95}  # fmt: skip
+        summary = told(1.0, 0.9, 0.95, 0.95)
         made = [record(v, 0, 1.0, dict.fromkeys(settings, v) | {"ranks": 2}, summary=summary) for v in ("x", "y")]
         experiment = self.experiment(made)
         drawn: list[Any] = []
@@ -135,10 +132,3 @@ class LostTimeTest(ReportCase):
         for figure in drawn:
             figure.canvas.draw()
             self.assertGreater(figure.axes[0].get_position().width, 0.4)
-
-    def test_nothing_lost(self) -> None:
-        summary = {"step_seconds": 1.0, "scaling_efficiency": 1.1, "step_seconds_without_communication": 0.95,
-                   "step_seconds_without_communication_mean": 0.95}  # fmt: skip
-        found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=summary)]))
-        self.assertEqual(lost_time_words(found), "No step takes longer than its reference (single-rank baseline).")
-

@@ -4,23 +4,11 @@ import pathlib
 import signal
 import tempfile
 
-from tests.tools.support import FakeSweep, FolderCase, interrupt, is_alive, wait_for
+from tests.tools.support import FakeSweep, FolderCase, is_alive, wait_for
 
-SIX_CASES = """
-repeats = 2
-[base]
-model = "cnn"
-[[product]]
-ranks = 2
-batch = [1, 2, 3]
-environment = { NCCL_ALGO = ["", "Ring"] }
-"""
-ONE_HANGS = """
-repeats = 1
-[[product]]
-ranks = 2
-mode = ["ok", "hang"]
-"""
+HERE = pathlib.Path(__file__).parent
+SIX_CASES = (HERE / "six_cases.toml").read_text()
+ONE_HANGS = (HERE / "one_hangs.toml").read_text()
 
 
 class SweepTest(FolderCase):
@@ -60,7 +48,7 @@ class SweepTest(FolderCase):
         plain = sweep.run("--set", "symmetric=auto", "--dry-run")
         self.assertEqual((plain.stderr, "--symmetric=off" in plain.stdout), ("", False))
 
-    def test_results_are_not_overwritten(self) -> None:
+    def test_results_are_not_overwritten_nor_mixed_with_those_of_another_sweep(self) -> None:
         sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")
         sweep.run()
         again = sweep.run(code=2)
@@ -69,10 +57,6 @@ class SweepTest(FolderCase):
         self.assertEqual(len(sweep.executed()), 1)
         sweep.run("--resume", "--repeats", "3")
         self.assertEqual(len(sweep.executed()), 3)
-
-    def test_results_of_another_sweep_stay_as_they_are(self) -> None:
-        sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")
-        sweep.run()
         before = {file.name: file.read_bytes() for file in sweep.out.iterdir() if file.is_file()}
         sweep.file.write_text('name = "other"\n' + sweep.file.read_text())
         done = sweep.run("--resume", code=2)
@@ -136,8 +120,9 @@ class SweepTest(FolderCase):
         hanging = lambda: [r for r in sweep.executed() if r["flags"].get("mode") == "hang"]  # noqa: E731
         wait_for(lambda: bool(hanging()))
         recorded = len(sweep.records())
-        code, errors = interrupt(process)
-        self.assertEqual(code, 130, errors)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=300)
+        self.assertEqual(process.returncode, 130, errors)
         self.assertIn("--resume", errors)
         self.assertEqual(len(sweep.records()), recorded)
         self.assertIn((sweep.out / "results.jsonl").read_text()[-1:], ("", "\n"))  # no line is cut

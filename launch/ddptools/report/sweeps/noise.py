@@ -42,6 +42,11 @@ class Effects:
             return None
         return self.between(case, reference, self.comparisons[case.key])
 
+    def text(self, case: Case) -> str:
+        """Against its reference; empty if nothing is compared with it."""
+        effect = self.of(case)
+        return effect.text if effect else "reference" if self.references.get(case.key) is case else ""
+
     def between(self, case: Case, reference: Case, comparisons: int) -> Effect:
         change, other = case.rate / reference.rate - 1, case.other_path(reference)
         fewest = min(len(case.rates), len(reference.rates))

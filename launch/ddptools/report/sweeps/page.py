@@ -6,7 +6,7 @@ import pathlib
 
 from ddptools.common.files import short_names
 from ddptools.common.values import grouped
-from ddptools.page.blocks import Block, Heading, HowToRead, Notes, Summary, Warnings
+from ddptools.page.blocks import Answer, Block, Entry, Heading, HowToRead, Notes, Summary, Warnings
 from ddptools.pictures.charts import Picture
 from ddptools.pictures.figures import topology_pictures
 from ddptools.report.sweeps.answers import answers, limited
@@ -14,10 +14,11 @@ from ddptools.report.sweeps.experiment import Experiment, Results
 from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
 from ddptools.report.sweeps.numerics import UNEXPLAINED, choices, numerics
 from ddptools.report.sweeps.plots import lost_time_picture, pictures
-from ddptools.report.sweeps.summary import MOST_ANSWERS, entry_of, measured_on, warnings_of
-from ddptools.report.sweeps.tables import failures, machine_table, tables
+from ddptools.report.sweeps.tables import failures, gpus_text, machine_table, tables
+from ddptools.report.sweeps.warnings import warnings_of
 
 MOST_EXPERIMENTS = 50
+MOST_ANSWERS = 4  # of an experiment, in the summary
 
 
 def blocks_of(results: Results) -> list[Block]:
@@ -37,6 +38,24 @@ def blocks_of(results: Results) -> list[Block]:
     if left > 0:
         blocks.append(f"{left} more experiments are left out: give fewer results at a time.")
     return [*blocks, Heading(2, "Machine"), machine_table(shown), *machine_pictures(results), HowToRead()]
+
+
+def entry_of(experiment: Experiment, title: str, facts: str, picture: Picture | None) -> Entry:
+    found = answers(experiment)
+    more = [Answer("", f"{len(found) - MOST_ANSWERS} more are below")] if len(found) > MOST_ANSWERS else []
+    return Entry(title, experiment.description, facts, found[:MOST_ANSWERS] + more, picture)
+
+
+def measured_on(experiments: list[Experiment]) -> str:
+    machines = list(dict.fromkeys(_machine(machine) for e in experiments for machine in e.machines))
+    days = sorted({str(r.get("started"))[:10] for e in experiments for r in e.records if r.get("started")})
+    date = [days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"] if days else []
+    return ", ".join([*([" and ".join(machines[:2])] if len(machines) < 3 else [f"{len(machines)} machines"]), *date])
+
+
+def _machine(machine: dict) -> str:
+    gpus = gpus_text(machine)
+    return str(machine.get("cpu") or "unknown processor") if gpus == "none" else gpus
 
 
 def title_of(experiments: list[Experiment]) -> str:

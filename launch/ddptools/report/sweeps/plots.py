@@ -109,8 +109,7 @@ def _cases(experiment: Experiment) -> list[Picture]:
         effect = effects.of(case)
         kind, color = _kind(case, effect is not None and effect.other != "")
         legend |= {kind: color}
-        against = effect.text if effect else "reference" if effects.references.get(case.key) is case else ""
-        text = f"{number(case.rate)}, {against}" if against else number(case.rate)
+        text = ", ".join(filter(None, [number(case.rate), effects.text(case)]))
         spread = (min(case.rates), max(case.rates)) if len(case.rates) > 1 else (0.0, 0.0)
         bars.append(Bar(experiment.label(case), text, [(case.rate, color)], *spread))
     text = f"Each case, {experiment.unit}, median with smallest and largest; against its reference."

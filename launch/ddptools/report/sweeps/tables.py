@@ -18,7 +18,9 @@ Column = tuple[str, Callable[[Case], str]]  # its head and its text
 
 
 def tables(experiment: Experiment) -> list[Table]:
-    made = [_cases(experiment), *_bus_bandwidth(experiment), *_choices(experiment)]
+    choices = [(case, found) for case in experiment.measured if (found := case.choices())]
+    chosen = _tables_by_size(experiment, "What NCCL chose, by size.", choices, " ".join)
+    made = [_cases(experiment), *_bus_bandwidth(experiment), *chosen]
     return [table for table in made if table.rows]
 
 
@@ -40,7 +42,8 @@ def _cases(experiment: Experiment) -> Table:
     columns = [(name, lambda case, name=name: _setting(case, name)) for name in experiment.varied]
     columns += [(experiment.unit or "rate", _rate)]
     columns += [("efficiency", lambda case: spread(experiment.efficiencies(case), percent))]
-    columns += [("against reference", _against_reference(effects, found))]
+    other = {key: " (other path)" if effect.other else "" for key, effect in found.items()}
+    columns += [("against reference", lambda case: effects.text(case) + other.get(case.key, ""))]
     columns += [("p", lambda case: f"{p:.2g}" if case.key in found and (p := found[case.key].p) is not None else "")]
     columns += [("runs", lambda case: str(len(case.runs))), *_case_columns()]
     if len({case.path for case in experiment.measured} - {""}) > 1:
@@ -69,16 +72,6 @@ def _rate(case: Case) -> str:
 
 def _with_rest(caption: str, rows: int) -> str:
     return caption if rows <= MOST_ROWS else f"{caption} {rows - MOST_ROWS} more rows are in results.jsonl."
-
-
-def _against_reference(effects: Effects, found: dict[str, Effect]) -> Callable[[Case], str]:
-    def show(case: Case) -> str:
-        effect = found.get(case.key)
-        if effect is None:
-            return "reference" if effects.references.get(case.key) is case else ""
-        return effect.text + (" (other path)" if effect.other else "")
-
-    return show
 
 
 def _setting(case: Case, name: str) -> str:
@@ -166,11 +159,6 @@ def _bus_bandwidth(experiment: Experiment) -> list[Table]:
     by_case = [(case, dict(busbw_gbs_by_bytes(case))) for case in experiment.measured]
     caption = f"Bus bandwidth of {operation([case for case, found in by_case if found])}, GB/s."
     return _tables_by_size(experiment, caption, [(case, found) for case, found in by_case if found], number)
-
-
-def _choices(experiment: Experiment) -> list[Table]:
-    found = [(case, choices) for case in experiment.measured if (choices := case.choices())]
-    return _tables_by_size(experiment, "What NCCL chose, by size.", found, " ".join)
 
 
 def _tables_by_size(

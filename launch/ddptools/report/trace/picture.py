@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from ddptools.common.errors import UsageError
-from ddptools.common.files import write_bytes_atomically
+from ddptools.common.files import write_atomically
 from ddptools.common.table import to_text
 from ddptools.common.values import grouped
 from ddptools.pictures.charts import Picture
@@ -49,7 +49,7 @@ def report_trace(path: pathlib.Path, out: pathlib.Path | None, step: int | None)
     shown = _window(traces, step)
     if out is not None:
         picture = timeline_picture(traces, shown)
-        write_bytes_atomically(out, (picture.svg + "\n").encode() if out.suffix == ".svg" else picture.png)
+        write_atomically(out, (picture.svg + "\n").encode() if out.suffix == ".svg" else picture.png)
     for table in (rank_table(traces), part_table(traces)):
         print(to_text(table))
     print("Beside compute: of the time in communication, what passes while forward or backward compute and do not wait.")

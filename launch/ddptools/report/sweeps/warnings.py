@@ -1,38 +1,16 @@
-"""The answer of each experiment, as the first thing on the page; and what a reader must be warned of."""
+"""What a reader of a report must be warned of: numbers that cannot be what they are called."""
 
 import itertools
 import statistics
 from collections.abc import Iterator
 
 from ddptools.common.text import percent
-from ddptools.page.blocks import Answer, Entry
-from ddptools.pictures.charts import Picture
-from ddptools.report.sweeps.answers import answers, limited
+from ddptools.report.sweeps.answers import limited
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import ALPHA, welch_p
-from ddptools.report.sweeps.tables import gpus_text
 from ddptools.results.run import why_unusable
 
-MOST_ANSWERS = 4  # of an experiment
 MOST_WARNINGS = 6
-
-
-def entry_of(experiment: Experiment, title: str, facts: str, picture: Picture | None) -> Entry:
-    found = answers(experiment)
-    more = [Answer("", f"{len(found) - MOST_ANSWERS} more are below")] if len(found) > MOST_ANSWERS else []
-    return Entry(title, experiment.description, facts, found[:MOST_ANSWERS] + more, picture)
-
-
-def measured_on(experiments: list[Experiment]) -> str:
-    machines = list(dict.fromkeys(_machine(machine) for e in experiments for machine in e.machines))
-    days = sorted({str(r.get("started"))[:10] for e in experiments for r in e.records if r.get("started")})
-    date = [days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"] if days else []
-    return ", ".join([*([" and ".join(machines[:2])] if len(machines) < 3 else [f"{len(machines)} machines"]), *date])
-
-
-def _machine(machine: dict) -> str:
-    gpus = gpus_text(machine)
-    return str(machine.get("cpu") or "unknown processor") if gpus == "none" else gpus
 
 
 def warnings_of(experiment: Experiment) -> list[str]:
