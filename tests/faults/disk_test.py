@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import unittest
 
-from support import BIN, MPIRUN, TINY, Job, JobTest, words
+from support import BIN, MPIRUN, TINY, Job, JobTest, starts, words
 
 RUN = [*TINY, "--batch", "8", "--epochs", "3"]  # 111 steps on 2 ranks; a checkpoint is 160 kB
 WRITE_LIMIT = 500_000  # bytes; less than a rank's file with LARGE, and more than any other file
@@ -100,6 +100,7 @@ class FileSystemTest(JobTest):
         subprocess.run(["mount", "--bind", stays, stays], check=True)
         self.addCleanup(subprocess.run, ["umount", "--lazy", stays], check=True)
         text = self.run_job(2, *saving("--resume", "auto"))
+        self.assertEqual(starts(text, 10), [10])
         self.assertRegex(text, r"An old checkpoint cannot be removed: .*rank-00001.safetensors")
         self.assertEqual(self.steps("c/d"), [110, 111])
 
