@@ -60,9 +60,18 @@ class ScriptsTest(FolderCase):
         return self.call(LAUNCH / "hosts" / "check-ssh", "hostfile")
 
     def test_every_host_is_checked(self) -> None:
-        for end in ("", "\n", "\n# ours\n\n"):
+        for end in ("", "\n", "\n# ours\n\n", "\r\n\r\n"):
             run = self.check_ssh(f"# two\ngood slots=8\ndown slots=8{end}")
             self.assertEqual((run.returncode, run.stdout.count("\n")), (77, 2), run.stdout)
+        self.assertEqual(self.check_ssh("down\r\ngood\r\n").stdout.splitlines()[1], "good: good")
+
+    def test_this_machine_needs_no_ssh(self) -> None:
+        self.stand_in("orted", "#!/bin/sh\n")
+        (self.folder / "hostfile").write_text(f"localhost\n127.0.0.2 slots=2\n{os.uname().nodename}\n")
+        check = LAUNCH / "hosts" / "check-ssh"
+        self.assertEqual(self.call(check, "hostfile", "bin/orted").stdout.count(": good\n"), 3)
+        self.assertEqual(self.call(check, "hostfile", "bin/none").stdout.count(": use a folder that all hosts share"), 3)
+        self.assertFalse((self.folder / "called-ssh").exists())
 
     def test_what_is_wrong_is_told_apart(self) -> None:
         for host, says, code in (
