@@ -111,6 +111,27 @@ class ScriptsTest(FolderCase):
         self.assertEqual(after, ["--checkpoint=c", "--log-every", "7", "--resume", "auto"])
         self.assertIn("exit code 0", (self.folder / "some.log").read_text())
 
+    def test_starts_under_slurm_that_fail_at_once(self) -> None:
+        """They return to the queue nine times, and again after a new checkpoint."""
+        self.stand_in("squeue", "#!/bin/sh\necho RUNNING\n")
+        job = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "15", "RESTARTS": "0"}
+        flags = ["--model", "a b"]
+        for name in ("srun", "mpirun"):
+            self.stand_in(name, "#!/bin/sh\nexit 1\n")
+            checkout, requeued = self.folder / f"{name} of me", self.folder / f"{name}-requeued"
+            script = checkout / "launch" / "slurm" / f"{name}.sbatch"
+            write_program(script, (LAUNCH / "slurm" / script.name).read_text())
+            write_program(checkout / "build" / "bin" / "ddptrain", "")
+            shown = f"echo '   Command={script} {' '.join(flags)}'"
+            self.stand_in("scontrol", f"#!/bin/sh\n[ $1 = show ] && {shown} || echo >> '{requeued}'\n")
+            variables = [f"{key}={value}" for key, value in (job | {"CHECKPOINT": name}).items()]
+            for count in (9, 18):
+                for _ in range(11):
+                    run = self.call("env", *variables, "bash", script, *flags)
+                    self.assertEqual(run.returncode, 1, run.stderr)
+                self.assertEqual(requeued.read_text().count("\n"), count)
+                write_program(self.folder / name / "step-1" / "manifest.json", "{}")
+
     def test_check_hosts_needs_all_hosts(self) -> None:
         self.check_ssh("good\ndown\n")
         run = self.call(LAUNCH / "check-hosts", "hostfile")
