@@ -31,10 +31,10 @@ class SlurmTest(unittest.TestCase):
         hosts = cls.enterClassContext(Hosts(3))
         folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="ddptrain-slurm-")))
         cls.cluster = Cluster(hosts, folder)
-        cls.scripts = folder / "checkout" / "launch" / "slurm"  # jobs start in another folder, and find their program
+        cls.scripts = folder / "check out" / "launch" / "slurm"  # jobs start in another folder, and find their program
         shutil.copytree(ROOT / "launch" / "slurm", cls.scripts)
-        (folder / "checkout" / "build").mkdir()
-        (folder / "checkout" / "build" / "bin").symlink_to(BIN)
+        (folder / "check out" / "build").mkdir()
+        (folder / "check out" / "build" / "bin").symlink_to(BIN)
 
     def submit(self, script: str, *flags: str, nodes: int = 2, **settings: str) -> str:
         placed = [f"--nodes={nodes}", "--ntasks-per-node=1", *(f"--{name}={value}" for name, value in settings.items())]
