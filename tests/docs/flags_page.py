@@ -16,15 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "flags.md"
 BENCHMARKS = ("p2p", "allreduce", "split", "overlap", "gemm", "memory", "doctor")
 PROGRAMS = ("ddptrain", "ddpsweep", "ddpreport", "ddpplan", "ddptopo", "supervise")
-START = """\
-# Flags
-
-This page is generated from the help of every program (`python3 tests/docs/flags_page.py build/bin --write`), and a test
-compares the two. `ddptrain --help` shows the common flags of `ddptrain`, `ddptrain --help all` every flag.
-`ddpbench step` takes the flags of `ddptrain`. In tables without a column for the default, the default is in brackets. A
-flag that two models share is in the table of the first one. `source launch/completion.sh` lets bash and zsh complete
-flags and their values.
-"""
+START = pathlib.Path(__file__).with_name("flags_page_start.md").read_text(encoding="utf-8")
 HEADING = re.compile(r"([A-Za-z][A-Za-z -]*):\s*")
 FLAG = re.compile(r" {2,4}(-\S.*?)(?: {2,}(\S.*))?")
 CONTINUATION = re.compile(r" {8,}(\S.*)")

@@ -6,10 +6,9 @@ import pathlib
 import re
 import resource
 import shutil
-import subprocess
 import unittest
 
-from support import BIN, MPIRUN, TINY, Job, JobTest, starts, words
+from support import BIN, MPIRUN, TINY, Job, JobTest, run, starts, words
 
 RUN = [*TINY, "--batch", "8", "--epochs", "3"]  # 111 steps on 2 ranks; a checkpoint is 160 kB
 WRITE_LIMIT = 500_000  # bytes; less than a rank's file with LARGE, and more than any other file
@@ -64,10 +63,15 @@ class FileSystemTest(JobTest):
         folder = self.folder / "c"
         folder.mkdir()
         command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
-        if shutil.which("mount") is None or os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        if shutil.which("mount") is None or os.geteuid() != 0 or run(command, None).returncode:
             self.skipTest("no file system can be mounted here")
-        self.addCleanup(subprocess.run, ["umount", "--lazy", folder], check=True)
+        self.addCleanup(run, ["umount", "--lazy", folder])
         return folder
+
+    def bind(self, place: pathlib.Path) -> None:
+        """Mounts it on itself, until the end of the test."""
+        run(["mount", "--bind", place, place])
+        self.addCleanup(run, ["umount", "--lazy", place])
 
     def test_free_space_is_checked_before(self) -> None:
         self.mount("400k")  # two checkpoints and not three
@@ -81,10 +85,9 @@ class FileSystemTest(JobTest):
         job = self.job(2, *words(*TINY, "--batch", 8, "--epochs", 100000, "--checkpoint", "c/d", "--checkpoint-every", 100))
         job.wait_until(lambda: len(self.steps("c/d")) == 2)
         # A second mount on top, as the first one has an open file, the lock. Remounting fails while a file is open there.
-        subprocess.run(["mount", "--bind", folder, folder], check=True)
-        self.addCleanup(subprocess.run, ["umount", "--lazy", folder], check=True)
+        self.bind(folder)
         remount = ["mount", "-o", "remount,bind,ro", folder]
-        job.wait_until(lambda: subprocess.run(remount, capture_output=True).returncode == 0)
+        job.wait_until(lambda: run(remount, None).returncode == 0)
         self.assertEqual(job.wait(), 1, job.text())
         self.assertIn("Read-only file system", job.text())
         with contextlib.suppress(FileNotFoundError):
@@ -97,8 +100,7 @@ class FileSystemTest(JobTest):
         folder = self.mount("10m")
         self.run_job(2, *saving("--steps", 10))
         stays = folder / "d" / "step-000000000010" / "rank-00001.safetensors"
-        subprocess.run(["mount", "--bind", stays, stays], check=True)
-        self.addCleanup(subprocess.run, ["umount", "--lazy", stays], check=True)
+        self.bind(stays)
         text = self.run_job(2, *saving("--resume", "auto"))
         self.assertEqual(starts(text, 10), [10])
         self.assertRegex(text, r"An old checkpoint cannot be removed: .*rank-00001.safetensors")

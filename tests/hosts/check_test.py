@@ -55,38 +55,18 @@ class CheckTest(HostsCase):
         self.assertEqual(result["common"]["the network that MPI took"], "10.77.0.0/24")
         self.assertEqual(result["common"]["the network that NCCL takes for sockets"], "10.77.0.0/24")
 
-    def named(self, text: str, slow: str) -> list[str]:
-        """The lines that name something slow: this host alone."""
-        named = [line for line in text.splitlines() if " is slow: " in line]
-        self.assertTrue(named and all(slow in line for line in named), text)
-        return named
-
-    def rate_in(self, line: str, words: str) -> float:
-        """GB/s."""
-        found = re.search(rf"{words} (\S+) GB/s, .* what is usual", line)
-        self.assertIsNotNone(found, line)
-        return float(found[1])
-
-    def limit(self, host: str, device: str) -> None:
-        """On the host: what it sends. On the switch: what reaches it."""
-        self.hosts.do(host, f"tc qdisc replace dev {device} root tbf rate 2mbit burst 64kb latency 100ms")
-        self.addCleanup(self.hosts.do, host, f"tc qdisc delete dev {device} root")
-
     def test_the_host_that_sends_slowly_is_named(self) -> None:
         slow = self.hosts.names[1]
-        self.limit(slow, "eth0")
+        self.hosts.do(slow, "tc qdisc replace dev eth0 root tbf rate 2mbit burst 64kb latency 100ms")
+        self.addCleanup(self.hosts.do, slow, "tc qdisc delete dev eth0 root")
         text = self.check_hosts("--tolerance", str(SLOW))
-        named = self.named(text, slow)
         # On a busy machine also the way back to it.
         self.assertRegex(text, f"Slowest pair: ({slow} to .*|.* to {slow})")
-        self.assertLess(self.rate_in(named[0], f"{slow} is slow: it sends (?:and receives )?at"), 0.001)
-        self.assertLess(self.rate_in(named[-1], f"{slow} is slow: all-reduces with it run at"), 0.001)
-
-    def test_the_host_that_receives_slowly_is_named(self) -> None:
-        slow = self.hosts.names[2]
-        self.limit(f"{self.hosts.prefix}-switch", slow)
-        named = self.named(self.check_hosts("--tolerance", str(SLOW)), slow)
-        self.assertLess(self.rate_in(named[-1], f"{slow} is slow: all-reduces with it run at"), 0.001)
+        named = [line for line in text.splitlines() if " is slow: " in line]
+        self.assertTrue(named and all(slow in line for line in named), text)
+        for line, words in ((named[0], "it sends (?:and receives )?at"), (named[-1], "all-reduces with it run at")):
+            self.assertRegex(line, rf"{slow} is slow: {words} \S+ GB/s, .* what is usual")
+            self.assertLess(float(re.search(rf"{words} (\S+) GB/s", line)[1]), 0.001)
 
     def test_the_host_with_a_slow_processor_is_named(self) -> None:
         """Its rank is stopped for nearly all of the time."""

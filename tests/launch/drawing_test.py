@@ -37,8 +37,6 @@ class RingAndTreeTest(unittest.TestCase):
         self.assertIn("channel 1", text)
         self.assertEqual(text.count(">11<"), 2)
         self.assertIn("none in the log", svg_of(topology.draw_rings, [None]))
-
-    def test_many_rings_and_many_ranks(self) -> None:
         rings = [[0, *range(start, 40), *range(1, start)] for start in range(1, 21)]
         self.assertIn("the first 12 of 20", svg_of(topology.draw_rings, rings))
 
@@ -87,12 +85,10 @@ class RingAndTreeTest(unittest.TestCase):
                     width, height = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
                     self.assertLess(min(width, height), 0.12, (count, each))  # no more than their corners
 
-    def test_tree_places(self) -> None:
+    def test_trees(self) -> None:
         tree = {0: {"parent": None, "children": [1, 2]}, 1: {"parent": 0, "children": []},
                 2: {"parent": 0, "children": [3]}, 3: {"parent": 2, "children": []}}
         self.assertEqual(topology.tree_places(tree), {0: (0.5, 0), 1: (0.0, 1), 2: (1.0, 1), 3: (1.0, 2)})
-
-    def test_trees_of_damaged_logs(self) -> None:
         circle = [{"rank": 0, "parent": 1, "children": [1]}, {"rank": 1, "parent": 0, "children": [0]}]
         parts = [{"rank": 2, "parent": 0, "children": [33]}, {"rank": 5, "parent": None, "children": []}]
         for tree, label in ((circle, ">1<"), (parts, ">33<"), ([{"rank": 0, "parent": 0, "children": [0]}], ">0<")):

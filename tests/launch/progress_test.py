@@ -2,6 +2,8 @@
 
 Runs real jobs on pseudo-terminals, and shows what they write on a screen as a terminal would."""
 
+import contextlib
+import dataclasses
 import os
 import pathlib
 import pty
@@ -60,11 +62,11 @@ def screen(output: bytes) -> list[str]:
     return lines
 
 
+@dataclasses.dataclass
 class Result:
-    def __init__(self) -> None:
-        self.terminal = b""
-        self.pipe = b""
-        self.seconds = 0.0
+    terminal: bytes = b""
+    pipe: bytes = b""
+    seconds: float = 0.0
 
 
 def run(command: list[str], *on_terminal: str, folder: str | None = None, expect: int = 0, **variables: str) -> Result:
@@ -78,14 +80,9 @@ def run(command: list[str], *on_terminal: str, folder: str | None = None, expect
     os.close(slave)
 
     def read() -> None:
-        while True:
-            try:
-                piece = os.read(master, 65536)
-            except OSError:  # the last one has closed the terminal
-                return
-            if not piece:
-                return
-            result.terminal += piece
+        with contextlib.suppress(OSError):  # the last one has closed the terminal
+            while piece := os.read(master, 65536):
+                result.terminal += piece
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -172,12 +169,11 @@ class ProgressTest(unittest.TestCase):
 
     @of_open_mpi
     def test_files_of_mpirun_get_none_of_it(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            run([*MPIRUN, "-np", "2", "--output-filename", "out", DDPTRAIN, *SHORT], "stdout", "stderr", folder=folder)
-            files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
-            self.assertEqual(sum(b"Hash     " in path.read_bytes() for path in files), 1, files)
-            for path in files:
-                self.assertNotRegex(path.read_bytes(), rb"\033|\[[#.]{20}\]")
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        run([*MPIRUN, "-np", "2", "--output-filename", "out", DDPTRAIN, *SHORT], "stdout", "stderr", folder=folder)
+        files = [path.read_bytes() for path in pathlib.Path(folder).rglob("*") if path.is_file()]
+        self.assertEqual(sum(b"Hash     " in text for text in files), 1, files)
+        self.assertNotRegex(b"".join(files), rb"\033|\[[#.]{20}\]")
 
     def test_a_terminal_that_cannot_erase_gets_none_of_it(self) -> None:
         self.assertNotRegex(run([DDPTRAIN, *SHORT], "stdout", "stderr", TERM="dumb").terminal, rb"\033\[K|\[[#.]{20}\]")

@@ -75,13 +75,11 @@ class IncludesTest(unittest.TestCase):
             self.assertIsNotNone(target, f"{path} includes {own}, which is in no folder of this list")
             self.assertIn(target, MAY_INCLUDE[source], f"{path} includes {own}: {source} may not include {target}")
 
-    def test_packages_of_the_tools_import_those_below(self) -> None:
+    def test_packages_of_the_tools(self) -> None:
         for path in (ROOT / "launch" / "ddptools").rglob("*.py"):
             package = path.relative_to(ROOT / "launch" / "ddptools").parts[0]
             for imported in IMPORT.findall(path.read_text()):
                 self.assertIn(imported, [package, *MAY_IMPORT[package]], f"{path} imports ddptools.{imported}")
-
-    def test_folders_of_python_have_few_files(self) -> None:
         for top in ("launch/ddptools", "tests/tools"):
             for folder in {path.parent for path in (ROOT / top).rglob("*.py")}:
                 files = [path for path in folder.iterdir() if path.is_file()]

@@ -131,16 +131,16 @@ def make_programs(folder: pathlib.Path) -> pathlib.Path:
 
 
 # What ddptrain --describe says of the CNN in bf16, and of GPT-2 124M, whose tied embedding is complete at the end; without
-# their layers.
-DESCRIPTIONS = json.loads(pathlib.Path(__file__).with_name("descriptions.json").read_text())
+# their layers. And a record of ddpsweep.
+MADE_UP = json.loads(pathlib.Path(__file__).with_name("made_up.json").read_text())
 
 
 def cnn_description(**changes: Any) -> dict[str, Any]:
-    return copy.deepcopy(DESCRIPTIONS["cnn"]) | changes
+    return copy.deepcopy(MADE_UP["cnn"]) | changes
 
 
 def gpt2_description(**changes: Any) -> dict[str, Any]:
-    return copy.deepcopy(DESCRIPTIONS["gpt"]) | changes
+    return copy.deepcopy(MADE_UP["gpt"]) | changes
 
 
 class FakeSweep:
@@ -220,24 +220,11 @@ def record(case: str, repeat: int, rate: float | None, settings: dict[str, Any],
     """A record as ddpsweep writes it; `rate` None: a failed run. Keys of `changes` replace those of the record, those
     of `summary` are added to its summary."""
     summary = {"event": "summary", "images_per_second": rate} | changes.pop("summary", {})
-    made = {
-        "record": 1,
-        "sweep": "made-up",
-        "product": "main",
-        "case": case,
-        "repeat": repeat,
-        "program": "ddptrain",
-        "settings": settings,
-        "variables": [n for n in settings if n.startswith("NCCL_")],
-        "emulated": False,
-        "status": "ok" if rate is not None else "failed",
-        "reason": None if rate is not None else "exit code 1: no luck",
-        "versions": "ddptrain 1\nNCCL 2",
-        "machine": {"cpu": "C", "cores": 2, "gpus": ["G", "G"], "system": "S"},
-        "log": f"logs/{case}-r{repeat}.out",
-        "seconds": 1.0,
-    }
-    if rate is not None:
+    made = copy.deepcopy(MADE_UP["record"]) | {"case": case, "repeat": repeat, "settings": settings}
+    made |= {"variables": [n for n in settings if n.startswith("NCCL_")], "log": f"logs/{case}-r{repeat}.out"}
+    if rate is None:
+        made |= {"status": "failed", "reason": "exit code 1: no luck"}
+    else:
         made["summary"] = summary
     return made | changes
 

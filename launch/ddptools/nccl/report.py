@@ -64,11 +64,6 @@ def tree_text(tree: Tree) -> str:
     return "; ".join(parts)
 
 
-def transport_rows(log: Log) -> Rows:
-    channels = grouped(((each.source, each.target, each.via), each.channel) for each in log.transports)
-    return [[str(a), str(b), via, ranges_text(numbers)] for (a, b, via), numbers in sorted(channels.items())]
-
-
 def crosses_network(transport: Transport) -> bool:
     return "NET/" in transport.via
 
@@ -116,6 +111,8 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         [collective, str(size), choice["algorithm"], choice["protocol"], str(choice["channels"] or "unknown")]
         for (collective, size), choice in log.choices.items()
     ]
+    channels = grouped(((each.source, each.target, each.via), each.channel) for each in log.transports)
+    transports = [[str(a), str(b), via, ranges_text(numbers)] for (a, b, via), numbers in sorted(channels.items())]
     facts = [
         ["NCCL version", log.version or "unknown"],
         ["Ranks", ranks],
@@ -128,7 +125,7 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         titled("Network", network_rows(log)),
         titled("Rings, by channel", by_text(rings)),
         titled("Trees, by channel: root first, children behind their parent (.. a line is missing)", by_text(trees)),
-        titled("Transports between ranks", transport_rows(log), ["from", "to", "via", "channels"]),
+        titled("Transports between ranks", transports, ["from", "to", "via", "channels"]),
         titled("Collectives", choices, ["collective", "bytes", "algorithm", "protocol", "channels"]),
         titled("Set by environment, as NCCL tells", [[name, value] for name, value in log.environment.items()]),
         titled("Without effect", [[f"{each['name']}={each['value']}", each["why"]] for each in ineffective]),

@@ -134,11 +134,6 @@ def first_difference(flights: list[Flight]) -> str:
     return "All these ranks called the same collectives, and all of them ended."
 
 
-def without_record(flights: list[Flight]) -> list[int]:
-    known = {flight.rank for flight in flights}
-    return [rank for rank in range(max(flight.first["world_size"] for flight in flights)) if rank not in known]
-
-
 def with_function(frame: str) -> str:
     """Names the function by the symbols of the program, where addr2line and the program are there."""
     match = FRAME.match(frame)
@@ -164,8 +159,8 @@ def report_flight(folder: pathlib.Path) -> int:
             print(flight.first["message"])
     print("\n" + to_text(rank_table(flights)))
     print(f"First difference: {first_difference(flights)}")
-    missing = without_record(flights)
-    if missing:
+    world_size = max(flight.first["world_size"] for flight in flights)
+    if missing := sorted(set(range(world_size)) - {flight.rank for flight in flights}):
         print(f"There is no record of {ranks_of(missing)} in {folder}.")
     for flight in flights:
         if flight.damaged:

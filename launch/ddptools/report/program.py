@@ -63,12 +63,6 @@ def unique_names(blocks: list[Block]) -> None:
         picture.name += f"-{seen[name]}" if seen[name] > 1 else ""
 
 
-def write_pictures(folder: pathlib.Path, blocks: list[Block]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for picture in pictures_of(blocks):
-        write_atomically(folder / f"{picture.name}.png", picture.png)
-
-
 def main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
     if arguments.flight is not None:
@@ -95,7 +89,9 @@ def write_report(arguments: argparse.Namespace, title: str, blocks: list[Block],
     title = arguments.title or title
     unique_names(blocks)
     if arguments.png:
-        write_pictures(arguments.png, blocks)
+        arguments.png.mkdir(parents=True, exist_ok=True)
+    for picture in pictures_of(blocks) if arguments.png else ():
+        write_atomically(arguments.png / f"{picture.name}.png", picture.png)
     if arguments.md:
         write_atomically(arguments.md, to_markdown(title, blocks, arguments.md, arguments.png))
     write_atomically(out, to_html(title, blocks))

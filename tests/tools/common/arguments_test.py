@@ -30,8 +30,6 @@ class ArgumentsTest(unittest.TestCase):
                          "ddpplan", "--modle", "x", "--", "--zzz")  # fmt: skip
         self.assert_says("unknown flag --outt, did you mean --out? (ddpreport --help lists the flags)",
                          "ddpreport", "--outt", "x", "results")  # fmt: skip
-
-    def test_flags_are_not_abbreviated(self) -> None:
         self.assert_says("unknown flag --restart, did you mean --restarts? (supervise --help lists the flags)",
                          "supervise", "--restart", "5", "mpirun")  # fmt: skip
 

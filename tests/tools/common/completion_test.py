@@ -27,7 +27,7 @@ def completed(*words: str) -> list[str]:
 
 
 class CompletionTest(unittest.TestCase):
-    def test_flags(self) -> None:
+    def test_what_bash_offers(self) -> None:
         self.assertEqual(completed("ddptrain", "--bat"), ["--batch"])
         self.assertEqual(completed("ddptrain", "--checkpoint-"), ["--checkpoint-every"])
         self.assertIn("--layers", completed("ddptrain", "--"))
@@ -35,21 +35,15 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(completed("ddptrain", "--hid"), ["--hidden"])
         self.assertEqual(completed("ddpplan", "--gpus"), ["--gpus-per-node"])
         self.assertEqual(completed("ddptopo", "--pa"), ["--parse"])
-
-    def test_values(self) -> None:
         self.assertEqual(completed("ddptrain", "--device", "c"), ["cpu", "cuda"])
         self.assertEqual(completed("ddptrain", "--model", "g"), ["gpt"])
         self.assertEqual(completed("ddptrain", "--help", "g"), ["gpt"])
         self.assertEqual(completed("ddptrain", "--device", "=", "cu"), ["cuda"])
         self.assertEqual(completed("ddpplan", "--gradients", ""), ["bf16", "fp32"])
         self.assertEqual(completed("ddptrain", "--metrics", "x"), [])  # bash then offers files
-
-    def test_subcommands(self) -> None:
         self.assertEqual(completed("ddpbench", "ge"), ["gemm"])
         self.assertEqual(completed("ddpbench", "gemm", "--cu"), ["--cube"])
         self.assertEqual(completed("ddpbench", "step", "--grad"), ["--grad-accum"])
-
-    def test_what_supervise_starts_has_its_own_flags(self) -> None:
         self.assertEqual(completed("supervise", "--re"), ["--restarts"])
         self.assertEqual(completed("supervise", "--restarts", "3", "mpirun", "--re"), [])
 

@@ -110,13 +110,9 @@ class DamagedFilesTest(support.FolderCase):
         self.check("results.jsonl", self.results_text(), read, ODD_VALUES, 40)
 
     def runs_text(self) -> str:
-        start = {"event": "start", "model": "cnn", "configuration": {"lr": "1"}, "environment": {}, "time": 100.0}
-        step = {"event": "step", "step": 5, "loss": 2.0, "gradient_norm": 1.0, "images_per_second": 9.0, "time": 101.0}
-        lines = [start, step, step | {"step": 10}, {"event": "evaluation", "step": 10, "test_loss": 1.0, "time": 102.0},
-                 start, {"event": "restart", "step": 5, "time": 200.0}, step | {"step": 10, "time": 201.0},
-                 {"event": "epoch", "step": 12, "loss": 1.0, "last_loss": 0.5, "test_loss": 1.0, "accuracy": 0.5},
-                 {"event": "summary", "images_per_second": 9.0, "time": 202.0}]
-        return "".join(json.dumps(line) + "\n" for line in lines)
+        """A run, and another one that was resumed."""
+        folder = support.ROOT / "tests" / "tools" / "report"
+        return "".join((folder / f"{name}_run.jsonl").read_text() for name in ("whole", "resumed"))
 
     def test_training_runs(self) -> None:
         def read(path: pathlib.Path) -> None:

@@ -48,8 +48,6 @@ class RunnerTest(FolderCase):
         )
         self.assertEqual((outcome.status, outcome.exit_code, outcome.reason), ("failed", 3, "exit code 3: a | b"))
         self.assertEqual((self.folder / "log.out").read_text(), "out\n")
-
-    def test_the_programs_own_message_stands_before_mpiruns(self) -> None:
         errors = self.folder / "log.err"
         errors.write_text(
             "noise\nddptrain: error on rank 1 (h): no memory\n-----\nmpirun detected that one or more\nbye\n"

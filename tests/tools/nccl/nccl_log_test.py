@@ -39,48 +39,25 @@ class ReadLogTest(unittest.TestCase):
         self.assertEqual(log.choices["AllReduce", 2097152], {"algorithm": "Ring", "protocol": "Simple", "channels": 2})
         self.assertEqual(log.choices["AllGather", 4096], {"algorithm": "Ring", "protocol": "LL", "channels": 1})
 
-    def test_older_forms(self) -> None:
-        log = parse(
-            "h:1:2 [0] NCCL INFO Channel 00/02 :    0   1\n"
-            "h:1:2 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1 [1] -1/-1/-1->0->1|1->0->-1/-1/-1\n"
-            "h:1:2 [0] NCCL INFO Channel 00 : 0[1b000] -> 1[1c000] via P2P/IPC\n"
-            "h:1:2 [0] NCCL INFO Channel 01 : 0[1b000] -> 1[1c000] via direct shared memory\n"
-            "h:1:2 [0] NCCL INFO Channel 01 : 1[1c000] -> 0[1b000] via P2P/indirect/2[1d000]\n"
-            "h:1:2 [0] NCCL INFO Channel 00 : 1[1c000] -> 0[1b000] [receive] via NET/IB/1/GDRDMA\n"
-            "h:1:2 [0] NCCL INFO comm 0x7f rank 0 nranks 2 cudaDev 0 busId 1b000 - Init COMPLETE\n"
-        )
+    def test_older_versions(self) -> None:
+        log = recorded("older_forms_made_up.log")
         self.assertEqual((log.unreadable_lines, log.version, log.ranks, log.nodes, log.channels), (0, "", 2, 0, 2))
         self.assertEqual(log.trees[1][0]["parent"], 1)
         self.assertEqual(log.transports, [
             Transport(0, 1, 0, "P2P/IPC"), Transport(0, 1, 1, "SHM"),
             Transport(1, 0, 0, "NET/IB/1/GDRDMA"), Transport(1, 0, 1, "P2P/indirect/2"),
         ])  # fmt: skip
-
-    def test_nccl_2_18(self) -> None:
-        log = parse(
-            "NCCL version 2.18.3+cuda12.2\n"
-            "h:1:7 [0] NCCL INFO comm 0x55 rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId a000 commId 0x9d - Init START\n"
-            "h:1:7 [0] NCCL INFO NCCL_MIN_NCHANNELS set by environment to 2.\n"
-            "h:1:7 [0] NCCL INFO P2P Chunksize set to 131072\n"
-            "h:3:9 [2] NCCL INFO Channel 00/0 : 2[2] -> 3[3] via P2P/indirect/1[1]/read\n"
-            "h:3:9 [2] NCCL INFO Channel 01 : 2[2] -> 3[3] via SHM/CE/direct\n"
-            "h:1:7 [0] NCCL INFO 2 coll channels, 1 nvls channels, 4 p2p channels, 2 p2p channels per peer\n"
-        )
+        log = recorded("nccl_2_18_made_up.log")
         self.assertEqual((log.unreadable_lines, log.contradictions), (0, 0))
         self.assertEqual((log.version, log.ranks, log.channels, log.nvls_channels), ("2.18.3", 4, 2, 1))
         self.assertEqual(log.environment, {"NCCL_MIN_NCHANNELS": "2"})
         self.assertEqual([each.via for each in log.transports], ["P2P/indirect/1", "SHM/CE/direct"])
-
-    def test_nccl_2_21_does_not_name_the_collective(self) -> None:
-        log = parse(
-            "h:1:1 [0] NCCL INFO 1048576 Bytes -> Algo 1 proto 2 time 51.400002\n"
-            "h:1:1 [0] NCCL INFO 4096 Bytes -> Algo 0 proto 0 time 12.100000\n"
-        )
+        log = recorded("nccl_2_21_made_up.log")
         known = {"algorithm": "Ring", "protocol": "Simple", "channels": None}
         self.assertEqual(log.choices[UNNAMED_COLLECTIVE, 1048576], known)
         self.assertEqual(log.choices[UNNAMED_COLLECTIVE, 4096]["algorithm"], "Tree")
 
-    def test_recorded_rings_and_trees(self) -> None:
+    def test_recorded_logs(self) -> None:
         one_node = recorded("a100_1x4_rings.log")  # with lines left out by whoever recorded it
         self.assertEqual((one_node.channels, one_node.ranks, one_node.ranks_told), (24, 4, False))
         self.assertEqual((len(one_node.rings), one_node.rings[2], one_node.rings[23]), (6, [0, 2, 3, 1], [0, 3, 2, 1]))
@@ -88,15 +65,11 @@ class ReadLogTest(unittest.TestCase):
         trees = recorded("a100_1x4_trees.log")  # what stands after the ellipses of the recording is missing
         self.assertEqual((len(trees.trees), trees.unreadable_lines, trees.trees[4][1]["children"]), (6, 4, [3]))
         self.assertEqual(recorded("a100_4x1_trees.log").trees[0][2]["children"], [1, 3])
-
-    def test_recorded_ranks_that_share_a_gpu(self) -> None:
         log = recorded("h200_shared_by_4_ranks.log")
         self.assertEqual((log.version, log.ranks, log.nodes, log.channels), ("2.32.3", 4, 1, 4))
         self.assertEqual((len(log.transports), log.transports[0]), (16, Transport(0, 1, 0, "P2P/CUMEM")))
         self.assertEqual(log.choices["AllReduce", 11120640]["protocol"], "LL128")
         self.assertEqual((log.environment["NCCL_ALGO"], log.unreadable_lines), ("Ring", 0))
-
-    def test_recorded_transports(self) -> None:
         shared_memory, direct = recorded("a100_p2p_level_0.log"), recorded("a100_p2p_level_1.log")
         self.assertEqual([each.via for each in shared_memory.transports], ["SHM"] * 8)
         self.assertEqual({each.via for each in direct.transports}, {"P2P/IPC/read"})
@@ -140,39 +113,20 @@ class ReadLogTest(unittest.TestCase):
         self.assertEqual(log.unreadable_lines, 1)
 
     def test_cut_lines_are_counted_and_shown(self) -> None:
-        log = parse(
-            "h:1:1 [0] NCCL INFO comm 0x5 rank 0 nRanks 4 nNodes 1 localRanks 4 localRank 0 MNNVL 0\n"
-            "h:1:1 [0] NCCL INFO Channel 00/02 :    0   1   2   3\n"
-            "h:1:1 [0] NCCL INFO Channel 01/02 :    0   1   2\n"
-            "h:1:1 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] 1/-1/\n"
-            "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/TELEPATHY\n"
-            "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> \n"
-            "h:1:1 [0] NCCL INFO NCCL version 2.2x\n"
-            "Epoch 1/1\n"
-        )
+        log = recorded("cut_lines_made_up.log")
         self.assertEqual((list(log.rings), list(log.trees), log.transports), ([0], [0], []))
         self.assertEqual((log.unreadable_lines, len(log.unreadable_examples)), (5, 3))
         self.assertIn("line 4: Trees", log.unreadable_examples[0])
 
     def test_ranks_that_write_into_one_line(self) -> None:
-        log = parse(
-            "h:1:1 [0] NCCL INFO Channel 00/02 :    0   1h:2:2 [1] NCCL INFO Trees [0] -1/-1/-1->1->0 [1] "
-            "-1/-1/-1->1->0\n"
-            "h:1:1 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1h:2:2 [1] NCCL INFO Channel 00/0 : 1[1] -> "
-            "0[0] via P2P/CUMEM/readh:1:1 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to NVLh:2:2 [1] NCCL INFO X\n"
-        )
+        log = recorded("two_ranks_in_a_line_made_up.log")
         self.assertEqual(len(log.trees[1]), 2)
         self.assertEqual(log.transports, [Transport(1, 0, 0, "P2P/CUMEM/read")])
         self.assertEqual(log.environment, {})  # where the value ends is anybody's guess
         self.assertEqual((log.unreadable_lines, log.rings[0]), (1, [0, 1]))
 
     def test_several_communicators_contradict(self) -> None:
-        log = parse(
-            "h:1:1 [0] NCCL INFO comm 0x5 rank 0 nRanks 4 nNodes 1 localRanks 4 localRank 0 MNNVL 0\n"
-            "h:1:1 [0] NCCL INFO Channel 00/01 :    0   1   2   3\n"
-            "h:1:1 [0] NCCL INFO comm 0x6 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0\n"
-            "h:1:1 [0] NCCL INFO Channel 00/01 :    0   1\n"
-        )
+        log = recorded("two_communicators_made_up.log")
         self.assertEqual((log.ranks, len(log.rings[0]), log.contradictions), (4, 4, 2))
 
     def test_numbers_out_of_range_are_unreadable(self) -> None:
@@ -214,11 +168,9 @@ def places(local: list[tuple[int, int]], nodes: int) -> str:
 
 
 class NodesTest(unittest.TestCase):
-    def test_nodes_of_one_host_have_no_names(self) -> None:
+    def test_ranks_of_nodes(self) -> None:
         log = parse(places([(0, 2), (1, 2), (0, 2), (1, 2)], 2))
         self.assertEqual(log.ranks_by_node, [{"host": None, "ranks": [0, 1]}, {"host": None, "ranks": [2, 3]}])
-
-    def test_ranks_in_turn_are_found_by_their_hosts(self) -> None:
         said = places([(0, 2), (0, 2), (1, 2), (1, 2)], 2)
         self.assertEqual(parse(said).ranks_by_node, [])
         first, second, third, fourth = said.replace("vm:", "h0:").splitlines(keepends=True)

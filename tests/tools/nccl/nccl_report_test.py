@@ -28,12 +28,10 @@ def set_to(name: str, value: str) -> str:
 
 
 class TextTest(unittest.TestCase):
-    def test_equal_channels_share_a_line(self) -> None:
+    def test_rings_and_trees(self) -> None:
         text = log_text(recorded("a100_1x4_rings.log"), [])
         self.assertIn("  0, 6  0 -> 1 -> 2 -> 3 -> 0\n", text)
         self.assertIn("  23    0 -> 3 -> 2 -> 1 -> 0\n", text)
-
-    def test_trees_from_the_root(self) -> None:
         two_nodes, four_nodes = (log_text(recorded(f"a100_{name}_trees.log"), []) for name in ("2x2", "4x1"))
         for text, line in ((two_nodes, "  0  0 (1, 2 - 3)\n"), (two_nodes, "  1  2 (3, 0 - 1)\n"),
                            (four_nodes, "  0  0 - 2 (1, 3)\n"), (four_nodes, "  1  3 - 1 (2, 0)\n")):  # fmt: skip
@@ -81,28 +79,24 @@ class JsonTest(unittest.TestCase):
 
 
 class IneffectiveTest(unittest.TestCase):
-    def test_p2p_level_where_all_gpus_are_joined_by_nvlink(self) -> None:
+    def test_p2p_level(self) -> None:
         pix = set_to("NCCL_P2P_LEVEL", "PIX")
         self.assertIn("NVLink", why("NCCL_P2P_LEVEL", pix, nvlink=True))
         self.assertIn("NVLink", why("NCCL_P2P_LEVEL", f"{pix}NCCL INFO + NVL[1.0] - NVS/0\n"))
         self.assertEqual(why("NCCL_P2P_LEVEL", pix), EFFECTIVE)
         for level in ("LOC", "0"):
             self.assertEqual(why("NCCL_P2P_LEVEL", set_to("NCCL_P2P_LEVEL", level), nvlink=True), EFFECTIVE)
-
-    def test_one_rank_per_node_and_p2p_switched_off(self) -> None:
         loc = set_to("NCCL_P2P_LEVEL", "LOC")
         nodes = parse(f"NCCL INFO comm 0x5 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0\n{loc}")
         self.assertIn("share a node", ineffective_settings(nodes, {}, False)[0]["why"])
         self.assertIn("NCCL_P2P_DISABLE", why("NCCL_P2P_LEVEL", loc + set_to("NCCL_P2P_DISABLE", "1.")))
 
-    def test_algorithms_that_did_not_run(self) -> None:
+    def test_algorithms_and_what_symmetric_kernels_do_not_use(self) -> None:
         tree, ring = set_to("NCCL_ALGO", "Tree"), set_to("NCCL_ALGO", "ring")
         self.assertIn("Ring", why("NCCL_ALGO", tree + RING))
         self.assertIn("symmetric", why("NCCL_ALGO", ring + SYMMETRIC))
         self.assertEqual(why("NCCL_ALGO", ring + RING), EFFECTIVE)
         self.assertEqual(why("NCCL_ALGO", tree), EFFECTIVE)
-
-    def test_threads_and_buffers_of_symmetric_kernels(self) -> None:
         for name in ("NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"):
             self.assertIn("symmetric", why(name, set_to(name, "1.") + SYMMETRIC))
             self.assertEqual(why(name, set_to(name, "1.") + RING), EFFECTIVE)
@@ -139,4 +133,3 @@ class ProgramTest(unittest.TestCase):
 
     def test_nothing_of_nccl(self) -> None:
         self.assertFalse(self.report(b"Epoch 1/4\n\xff\n")["found"])
-

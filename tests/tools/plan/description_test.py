@@ -1,12 +1,10 @@
 """What ddptrain --describe says, and what the planner makes of it: with the real program."""
 
-import contextlib
-import io
 import json
 import unittest
 from typing import Any
 
-from ddptools.plan import program
+from tests.tools.plan.support import output
 from tests.tools.support import BIN, run_ranks
 
 GPT = ["--model=gpt", "--data=synthetic:4096:100", "--layers=2", "--width=32", "--heads=4", "--ff=128", "--seq=16"]
@@ -18,10 +16,7 @@ def described(*arguments: str, ranks: int = 1) -> dict[str, Any]:
 
 
 def plan(*arguments: str) -> dict[str, Any]:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        program.main(["--bin", str(BIN), "--json", *arguments])
-    return json.loads(out.getvalue())
+    return json.loads(output("--bin", str(BIN), "--json", *arguments))
 
 
 @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
@@ -95,13 +90,11 @@ class DescribeTest(unittest.TestCase):
         together, apart = (plan(*hosts, *flags)["predictions"][0] for flags in ([], ["--hierarchical=off"]))
         self.assertAlmostEqual(apart["communication_seconds"] / together["communication_seconds"], 2.0, places=2)
 
-    def test_people_get_a_table_of_memory(self) -> None:
+    def test_what_people_are_told(self) -> None:
         done = run_ranks(1, *GPT, "--dry-run")
         for name in ("weights", "gradients", "optimizer", "activations", "all"):
             self.assertRegex(done.stdout.lower(), rf"(?m)^{name} +[\d.]+ [kmg]?b", name)
         self.assertNotIn("Epoch", done.stdout)
-
-    def test_mistakes_are_those_of_training(self) -> None:
         for flags, words in ((["--model=vgg"], "there is no such model"), (["--batch=0"], "--batch 0"),
                              (["--data=/none"], "--data")):  # fmt: skip
             done = run_ranks(1, "--describe", *flags, code=2)

@@ -30,15 +30,13 @@ def made(ranks: int, batch: int = 512, slower: float = 1.0, **settings: Any) -> 
 
 
 class OutOfSampleTest(unittest.TestCase):
-    def test_what_the_model_made_it_finds_again(self) -> None:
+    def test_what_the_model_made_it_finds_again_without_a_look(self) -> None:
         four, eight = out_of_sample([made(1), made(2), made(4), made(8, slower=1.1)], 2)
         self.assertEqual((four.ranks, eight.ranks), (4, 8))
         self.assertAlmostEqual(four.error, 0.0, places=4)
         self.assertAlmostEqual(eight.error, 0.1, places=4)
         self.assertAlmostEqual(four.lossless_per_second, 4 * PEAK_PER_SECOND)
         self.assertGreater(four.lossless_error, 0.2)
-
-    def test_runs_that_are_asked_about_are_not_looked_at(self) -> None:
         seen = out_of_sample([made(2), made(4)], 2)[0].predicted_per_second
         other = made(4, slower=3.0)
         other["summary"] |= {"baseline_per_second": 1.0, "communication_seconds": 1.0}

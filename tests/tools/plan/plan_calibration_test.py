@@ -92,8 +92,6 @@ class CalibrationTest(FolderCase):
         self.assertAlmostEqual(fit.per_rank_us, 3.0, places=5)
         self.assertAlmostEqual(fit.busbw_gbs, 120.0, places=5)
         self.assertEqual((fit.points, fit.least_ranks, fit.most_ranks), (8, 2, 8))
-
-    def test_one_point_leaves_the_latency_to_the_cost_model(self) -> None:
         record = {"benchmark": "allreduce", "ranks": 2, "nodes": 2, "results": [{"bytes": 1e6, "time_us": 100.0}]}
         calibration = calibrate([record])
         self.assertIsNone(calibration.intra_fit)
@@ -119,25 +117,21 @@ class CalibrationTest(FolderCase):
             fit = calibrate([alone | {"library": library}]).inter_fit
             self.assertAlmostEqual(fit.busbw_gbs, busbw_gbs, delta=1e-3)
 
-    def test_virtual_ranks_are_passes_of_their_rank(self) -> None:
+    def test_samples_of_virtual_ranks_and_tokens(self) -> None:
         several = predicted(summary(2, 4e6, 3e6, virtual_ranks=4))
         self.assertEqual(several, predicted(summary(2, 4e6, 3e6, grad_accum=2)))
         self.assertNotEqual(several, predicted(summary(2, 4e6, 3e6)))
-
-    def test_tokens_are_parts_of_sequences(self) -> None:
         record = summary(1, 0.0, model="gpt", tokens_per_second=524_000.0, description=gpt2_description())
         work = parsed(gpt2_description())
         assert work is not None
         self.assertAlmostEqual(tflops_of(work, 512, calibrate([record]).runs), 8.7e11 / 1024 * 524_000 / 1e12)
 
-    def test_gradients_have_the_type_that_is_sent(self) -> None:
+    def test_descriptions_tell_model_and_gradients(self) -> None:
         for precision, dtype, size in (("fp8", "bf16", 2), ("bf16", "fp32", 4), ("fp32", "fp32", 4)):
             bucket = {"bytes": 1_199_882 * size, "complete_at": 1.0}
             told = cnn_description(gradient_dtype=dtype, buckets=[bucket])
             (found,) = predicted(summary(2, 1.5e6, 1e6, precision=precision, description=told))
             self.assertEqual(found.bytes_per_gpu, 1_199_882 * size, precision)
-
-    def test_an_unknown_model_is_what_it_says_or_nothing(self) -> None:
         told = cnn_description(model="mlp", flop_forward_per_sample=1e6, flop_backward_per_sample=2e6)
         calibration = calibrate([summary(1, 1e6, model="mlp", description=told)])
         self.assertAlmostEqual(tflops_of(parsed(told), 512, calibration.runs), 3e6 * 1e6 / 1e12)

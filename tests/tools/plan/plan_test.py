@@ -140,10 +140,13 @@ class ExposureTest(unittest.TestCase):
 
 
 class PredictTest(unittest.TestCase):
-    def test_one_gpu_is_its_own_baseline(self) -> None:
+    def test_one_gpu_and_accumulation(self) -> None:
         result = predict(case(gpus_per_node=1))
         self.assertEqual((result.efficiency, result.exposed_seconds, result.bytes_per_gpu), (1.0, 0.0, 0.0))
         self.assertAlmostEqual(result.compute_seconds, 6e9 * 1024 * 8 / 400e12)
+        once, four = predict(case(nodes=2)), predict(case(nodes=2, grad_accum=4))
+        self.assertAlmostEqual(four.compute_seconds, 4 * once.compute_seconds)
+        self.assertAlmostEqual(four.communication_seconds, once.communication_seconds)
 
     def test_efficiency_falls_with_nodes_and_rises_with_the_network(self) -> None:
         nodes = [predict(case(nodes=n)).efficiency for n in (1, 2, 4, 64, 4096)]
@@ -206,19 +209,12 @@ class PredictTest(unittest.TestCase):
                 fitted = predict(dataclasses.replace(layout, **fits))
                 self.assertAlmostEqual(fitted.communication_seconds, seconds)
 
-    def test_accumulation_communicates_once(self) -> None:
-        once, four = predict(case(nodes=2)), predict(case(nodes=2, grad_accum=4))
-        self.assertAlmostEqual(four.compute_seconds, 4 * once.compute_seconds)
-        self.assertAlmostEqual(four.communication_seconds, once.communication_seconds)
-
-    def test_a_fit_stands_in_for_the_model(self) -> None:
+    def test_what_was_measured_stands_in_for_the_model(self) -> None:
         fit = NetworkFit(per_rank_us=2.0, busbw_gbs=100.0)
         one_bucket = language_model(1e9, 1024, bucket_bytes=1e12, last_bucket_bytes=0.0)
         result = predict(case(work=one_bucket, intra_fit=fit, overlap=False))
         self.assertAlmostEqual(result.communication_seconds, 1e-6 * (2.0 * 7 + 1.75 * 2e9 / 1e5))
         self.assertEqual(result.algorithm, "measured")
-
-    def test_communication_slows_compute_beside_it(self) -> None:
         without, result = predict(case()), predict(case(interference=0.5))
         longer = 0.5 * without.communication_seconds
         self.assertAlmostEqual(result.compute_seconds, without.compute_seconds + longer)
@@ -231,8 +227,6 @@ class PredictTest(unittest.TestCase):
             assert needed is not None
             self.assertAlmostEqual(predict(case(nodes=nodes, **{field: needed})).efficiency, 0.95, places=6)
             self.assertLess(predict(case(nodes=nodes, **{field: 0.99 * needed})).efficiency, 0.95)
-
-    def test_latency_can_put_a_target_out_of_reach(self) -> None:
         self.assertIsNone(needed_gbs(case(nodes=1024, work=language_model(1e6, 1), batch=1.0), 0.95))
 
 
@@ -258,10 +252,13 @@ class ProgramTest(unittest.TestCase):
         text = output(*arguments[:-1], "--batch", "1")
         self.assertRegex(text, r"16 nodes: no bandwidth is, because of latency.*; enough would be: batch")
 
-    def test_machines_are_as_they_are_sold(self) -> None:
+    def test_networks_are_as_they_are_sold(self) -> None:
         for gpu, node_gbs in (("h200", 8 * 50), ("a100", 8 * 25), ("v100", 4 * 12.5)):
             answer = json.loads(output("--gpu", gpu, "--nodes", "2", "--achievable", "1", "--json"))
             self.assertEqual(answer["case"]["inter_gbs"], node_gbs)
+        for network, of_a_node in (("hdr", "160"), ("efa2", "320"), ("100", "80.0")):
+            text = output("--network", network, "--nics", "8", "--nodes", "2")
+            self.assertIn(f"between nodes: NCCL's cost model, {of_a_node} GB/s of a node (80% of", text)
 
     def test_what_a_rank_keeps_fits_its_gpu_or_not(self) -> None:
         told = parsed(gpt2_description(memory={"weights": 60e9, "activations": 30e9}))
@@ -286,11 +283,6 @@ class ProgramTest(unittest.TestCase):
             output("--model", "vgg")
         with self.assertRaisesRegex(UsageError, "cannot be run: No such file or directory. Build it, or give --bin "):
             output("--bin", PROGRAMS.name)
-
-    def test_adapters_that_are_named_by_the_node_are_not_multiplied(self) -> None:
-        for network, of_a_node in (("hdr", "160"), ("efa2", "320"), ("100", "80.0")):
-            text = output("--network", network, "--nics", "8", "--nodes", "2")
-            self.assertIn(f"between nodes: NCCL's cost model, {of_a_node} GB/s of a node (80% of", text)
 
     def test_one_gpu_needs_no_link(self) -> None:
         text = output("--gpus-per-node", "1", "--nodes", "1,2", "--target", "0.9")

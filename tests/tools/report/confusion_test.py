@@ -25,8 +25,12 @@ class ConfusionTest(FolderCase):
     def blocks(self, *lines: Line) -> list[Any]:
         return evaluation_blocks(list(lines))
 
-    def test_nothing_was_evaluated(self) -> None:
+    def test_the_last_evaluation_counts(self) -> None:
         self.assertEqual(self.blocks({"event": "summary", "accuracy": 1.0}), [])
+        lines = [evaluated(), confusion(), evaluated(accuracy=0.5), confusion(classes=["x", "y", "z"])]
+        blocks = self.blocks(*lines)
+        self.assertIn("accuracy 50.0%", blocks[1])
+        self.assertIn(">y<", blocks[2].svg)
 
     def test_words(self) -> None:
         heading, words = self.blocks(evaluated())
@@ -35,12 +39,6 @@ class ConfusionTest(FolderCase):
         gpt = {"event": "evaluated", "model": "gpt", "precision": "bf16", "tokens": 64, "test_loss": 3.0,
                "accuracy": 0.5, "perplexity": 20.0855}  # fmt: skip
         self.assertIn("perplexity 20.0855 over 64 test tokens", self.blocks(gpt)[1])
-
-    def test_the_last_evaluation_counts(self) -> None:
-        lines = [evaluated(), confusion(), evaluated(accuracy=0.5), confusion(classes=["x", "y", "z"])]
-        blocks = self.blocks(*lines)
-        self.assertIn("accuracy 50.0%", blocks[1])
-        self.assertIn(">y<", blocks[2].svg)
 
     def test_pictures_have_the_names_and_numbers(self) -> None:
         matrix, mistakes = self.blocks(evaluated(), confusion())[2:]
@@ -51,8 +49,6 @@ class ConfusionTest(FolderCase):
             self.assertIn(text, matrix.svg)
         self.assertIn("as Coat (75%)", mistakes.svg)
         self.assertEqual(len(self.blocks(evaluated(), confusion(mistakes=[]))), 3)
-
-    def test_many_classes(self) -> None:
         names = [f"class {i}" for i in range(62)]
         matrix = [[int(i == j) for j in range(62)] for i in range(62)]
         (picture,) = self.blocks(evaluated(), confusion(classes=names, matrix=matrix, mistakes=[]))[2:]

@@ -90,12 +90,11 @@ class FlightTest(FolderCase):
         self.assertIn("1 lines could not be read", text)
         self.assertIn("libmpi.so(MPI_Test+0x1)", text)
 
-    def test_records_of_an_older_job_are_left_out(self) -> None:
+    def test_which_records_count(self) -> None:
+        (self.folder / "metrics.jsonl").write_text('{"event": "start"}\n')
+        with self.assertRaisesRegex(UsageError, "no flight record"):
+            main(["--flight", str(self.folder)])
         self.write(0, [first(0, 1)])
         self.write(1, [first(1, 2, job="dead", time=100.0)])
         self.assertEqual([flight.rank for flight in load(self.folder)], [0])
 
-    def test_nothing_there(self) -> None:
-        (self.folder / "metrics.jsonl").write_text('{"event": "start"}\n')
-        with self.assertRaisesRegex(UsageError, "no flight record"):
-            main(["--flight", str(self.folder)])

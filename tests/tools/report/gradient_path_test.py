@@ -26,8 +26,6 @@ class GradientPathTest(ReportCase):
         self.assertIn("| LL | 60 | too few runs (other path) | 1 | plain |", markdown)
         self.assertIn("**Other path**: means that the gradients of a case were not summed by the path of its", markdown)
         self.assertRegex(self.page, r'"key"[^>]*></span>gradients by another path')  # the bar's color
-
-    def test_the_same_path_needs_no_mark_and_no_column(self) -> None:
         for told in (PLAIN, {}, {"gradient_path": 3}):
             markdown = self.report_of(proto("", [100], told) + proto("LL", [60], told))
             self.assertIn("| LL | 60 | too few runs | 1 |\n", markdown)

@@ -75,8 +75,6 @@ class LostTimeTest(ReportCase):
         expected |= {"launch gaps": 40}
         self.assertEqual({name: round(1e6 * part, 6) for name, part in loss.part_seconds.items()}, expected)
         self.assertEqual((round(1e6 * loss.step_seconds, 6), round(1e6 * loss.useful_seconds, 6)), (905, 692))
-
-    def test_only_what_ddpbench_measured(self) -> None:
         graph = {"data": None, "launch_gaps": 0.0}
         (loss,) = losses(self.experiment([step_bench(1, ONE | graph), step_bench(4, FOUR | graph, stragglers_us=12.0)]))
         self.assertEqual(list(loss.part_seconds), ["exposed communication", "contention", "stragglers"])
@@ -136,4 +134,3 @@ class LostTimeTest(ReportCase):
     def test_nothing_lost(self) -> None:
         found = losses(self.experiment([record("c", 0, 1.0, {"ranks": 2}, summary=told(1.0, 1.1, 0.95, 0.95))]))
         self.assertEqual(lost_time_words(found), "No step takes longer than its reference (single-rank baseline).")
-

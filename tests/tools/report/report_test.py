@@ -126,12 +126,10 @@ class PageTest(ReportCase):
         for folder in folders:  # the same sweep in each
             self.assertIn(f"\n## made-up in {folder.name}\n", markdown)
 
-    def test_without_one_rank_there_is_no_efficiency(self) -> None:
+    def test_one_rank_has_no_communication_to_tell_of(self) -> None:
         markdown = self.report_of(runs("2", [10, 12], {"ranks": 2}) + runs("4", [20], {"ranks": 4}))
         self.assertIn("| ranks | images/s | runs |\n", markdown)
         self.assertNotIn("efficiency", markdown)
-
-    def test_one_rank_has_no_communication_to_tell_of(self) -> None:
         def case(ranks: int, batch: int, rate: float) -> list[dict[str, Any]]:
             summary = {"scaling_efficiency": 1.0, "exposed_comm_fraction": 0.0, "topology": "none", "mfu": 0.25}
             if ranks > 1:
@@ -266,17 +264,15 @@ class PageTest(ReportCase):
             for kept in file.parent.iterdir():
                 self.assertNotRegex(kept.read_text(), r'"/|=/', f"{kept}: a path of the machine")
 
-    def test_empty(self) -> None:
+    def test_results_without_a_number(self) -> None:
         self.report_of([])
         self.assertIn("no runs recorded", self.said_of_files)
         self.assertIn("no runs in these results yet", self.page)
-
-    def test_only_failures(self) -> None:
         self.report_of(algo("", [None, None]))
         self.assertIn("No run gave a number", self.page)
         self.assertIn('data-head="reason">exit code 1: no luck<', self.page)
 
-    def test_partial(self) -> None:
+    def test_notes_of_files(self) -> None:
         folder = write_results(self.folder / "results", algo("", [1.0]))
         cases = [{"case": "algo-", "product": "main"}, {"case": "other", "product": "main"}]
         (folder / "plan.json").write_text(json.dumps({"sweep": "made-up", "repeats": 3, "cases": cases}))
@@ -287,8 +283,6 @@ class PageTest(ReportCase):
         (folder / "plan.json").write_text(json.dumps({"sweep": "made-up", "repeats": 1, "cases": cases[1:]}))
         self.report(folder)
         self.assertIn("1 of the runs are of an earlier plan", self.said_of_files)
-
-    def test_cut_and_foreign_lines(self) -> None:
         folder = write_results(self.folder / "results", algo("", [1.0, 2.0]))
         file = folder / "results.jsonl"
         file.write_bytes(b"\x00\xff\n[1]\n" + file.read_bytes() + b'{"case": "algo-Ring", "rep')

@@ -5,6 +5,7 @@ import subprocess
 from typing import Any
 
 from ddptools.common.errors import UsageError
+from ddptools.common.files import read_records
 from ddptools.report.training import page, runs
 from tests.tools.support import FolderCase, run_tool, write_lines
 
@@ -21,25 +22,8 @@ def step(number: int, time: float, loss: float, **changes: Any) -> dict[str, Any
     return line | {"images_per_second": 1e6, "step_seconds": 1e-3, "time": time} | changes
 
 
-def epoch(number: int, time: float, test_loss: float) -> dict[str, Any]:
-    line = {"event": "epoch", "epoch": 1, "step": number, "loss": 1.0, "last_loss": 0.75, "test_loss": test_loss}
-    return line | {"accuracy": 0.5, "images_per_second": 1e6, "time": time}
-
-
-def summary(time: float) -> dict[str, Any]:
-    return {"event": "summary", "images_per_second": 2e6, "time": time}
-
-
-WHOLE = [start(100), step(10, 101, 2.0), step(20, 102, 1.0), epoch(20, 103, 0.9), summary(110)]
-RESUMED = [
-    start(100, configuration={"lr": "0.01"}, environment={"NCCL_ALGO": "Ring"}),
-    step(10, 101, 2.5),
-    step(20, 102, 99.0),
-    start(200, configuration={"lr": "0.01"}, environment={"NCCL_ALGO": "Ring"}),
-    {"event": "restart", "step": 15, "checkpoint": "c", "time": 200},
-    step(20, 201, 1.5),
-    {"event": "interrupted", "step": 22, "signal": "SIGINT", "checkpoint": "", "time": 202},
-]
+HERE = pathlib.Path(__file__).parent
+WHOLE, RESUMED = (list(read_records(HERE / f"{name}_run.jsonl")) for name in ("whole", "resumed"))
 
 
 class RunsTest(FolderCase):
@@ -56,15 +40,13 @@ class RunsTest(FolderCase):
         (run,) = runs.load_runs([self.write("a.jsonl", [*RESUMED[:4], RESUMED[4] | {"step": 10}])])
         self.assertEqual(run.curve("loss", "step"), [])  # it begins before all lines
 
-    def test_the_table_tells_how_runs_ended(self) -> None:
+    def test_tables_tell_how_runs_ended_and_what_differs(self) -> None:
         a, b = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])
         rows = page.run_table([a, b]).rows
         self.assertEqual(rows[0][:4], ["a", "complete", "20", "0"])
         self.assertEqual(rows[0][4:], ["10 s", "1.0000", "0.9000", "50.0%", "2.000 M images/s"])
         self.assertEqual(rows[1][:5], ["b", "ended by SIGINT", "20", "1", "1:42 min"])
         self.assertEqual(page.words([a, b]), ["Lowest test loss: a: 0.9 at step 20."])
-
-    def test_only_what_differs_is_compared(self) -> None:
         pair = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])
         rows = page.configuration_table(pair).rows
         self.assertEqual(sorted(rows), [["--lr", "0.001", "0.01"], ["NCCL_ALGO", "", "Ring"]])

@@ -47,7 +47,7 @@ class WarningsTest(ReportCase):
     def warnings(self, records: list[dict[str, Any]]) -> list[str]:
         return warnings_of(self.experiment(records))
 
-    def test_efficiencies_above_all(self) -> None:
+    def test_efficiencies_above_all_by_more_than_the_noise(self) -> None:
         def scaling(rate: float, in_job: float, **more: Any) -> list[dict[str, Any]]:
             summary = {"scaling_efficiency": in_job} | more
             return runs("1", [100], {"ranks": 1}) + runs("2", [rate], {"ranks": 2}, summary=summary)
@@ -61,8 +61,6 @@ class WarningsTest(ReportCase):
         (line,) = self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.01))
         self.assertIn("102.0% of 2 ranks (95% interval 101.0% to 103.0%).", line)
         self.assertEqual(self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.03)), [])  # it may be 100%
-
-    def test_what_may_be_noise_is_no_warning(self) -> None:
         for rates, lines in (([202, 207, 199], 0), ([232, 237, 229], 1)):
             self.assertEqual(len(self.warnings(over("ranks", {1: [100, 103, 98], 2: rates}))), lines)
 
@@ -85,12 +83,10 @@ class WarningsTest(ReportCase):
 
 
 class WinnerTest(ReportCase):
-    def test_the_best_row_stands_out(self) -> None:
+    def test_the_best_row_stands_out_if_it_differs(self) -> None:
         self.report_of(algo("", [100, 101, 102]) + algo("Ring", [200, 201, 202]) + algo("Tree", [50, 51, 52]))
         (row,) = re.findall(r'<tr class="winner">(.*?)</tr>', self.page)
         self.assertIn(">Ring</td>", row)
-
-    def test_without_a_difference_no_row_stands_out_and_none_has_a_percentage(self) -> None:
         self.report_of(algo("", [100, 110, 90]) + algo("Ring", [102, 112, 89]))
         body, _ = self.page.split("<body>")[1].split("How to read this page</h2>")
         self.assertNotIn("winner", body)

@@ -2,6 +2,7 @@ import contextlib
 import io
 import json
 import math
+import pathlib
 import random
 import re
 import unittest
@@ -60,17 +61,7 @@ def events(slow: float = 2.0) -> list[dict[str, Any]]:
 
 
 # On CPUs of several hosts: the buckets of the step before arrive in forward, which waits for them.
-WAITING = [
-    event("step 1", 0, 0, 0, 100),
-    event("forward", 0, 0, 0, 60),
-    event("fc1", 0, 0, 5, 45),
-    event("wait for bucket 1", 0, 0, 10, 30),
-    event("wait for bucket 0", 0, 0, 50, 55),
-    event("backward", 0, 0, 60, 90),
-    event("bucket 1 gradients", 0, 1, -20, 30),
-    event("bucket 0 gradients", 0, 1, -10, 55),
-    event("bucket 1 gradients", 0, 1, 75, 90),
-]
+WAITING = json.loads(pathlib.Path(__file__).with_name("waiting_trace.json").read_text())
 
 
 def span(name: str, begin: float, end: float) -> Span:
@@ -121,8 +112,6 @@ class NestingTest(unittest.TestCase):
         by_name = {s.name: s for s in spans}
         self.assertEqual(by_name["d attention"].parent, by_name["h.1 backward"])
         self.assertEqual(by_name["backward"].within_us, 59)
-
-    def test_spans_that_only_overlap_stand_side_by_side(self) -> None:
         levels = self.levels([span("a", 0, 10), span("b", 5, 15), span("in b", 11, 14), span("c", 15.2, 20)])
         self.assertEqual(levels, {"a": 0, "b": 1, "in b": 2, "c": 0})
 
@@ -182,15 +171,13 @@ class PictureTest(TraceCase):
             timeline_picture(self.load(made), (0, 200))
         return bars
 
-    def test_backward_ends_where_the_last_bucket_starts(self) -> None:
+    def test_backward_ends_where_the_last_bucket_starts_and_waits_are_no_compute(self) -> None:
         bars = self.drawn([one for one in events() if one["pid"] == 0])
         self.assertEqual(sorted(bars["backward"]), sorted([(30, 78), (130, 178), (30, 60), (130, 160), (32, 52), (132, 152),
                                                            (60, 78), (160, 178)]))  # fmt: skip
         exposed = [length for length in bars["communication, exposed"] if length[0] % 100 == 78]
         self.assertEqual(exposed, [(78, 95), (178, 195)])
         self.assertEqual(bars["communication beside compute"], [(50, 75), (150, 175)])
-
-    def test_waits_are_no_compute(self) -> None:
         bars = self.drawn(WAITING)
         self.assertEqual(bars["waiting"], [(10, 30), (50, 55)])
         hidden = [(0, 10), (0, 10), (30, 50)]

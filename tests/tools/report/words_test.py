@@ -33,13 +33,9 @@ class EffectTest(ReportCase):
     def test_only_more_than_the_noise_has_a_percentage(self) -> None:
         self.assertEqual(self.effects([100, 101, 102], [200, 201, 202], [50, 51, 52]), ["+99.0%", "-49.5%"])
         self.assertEqual(self.effects([100, 110, 90], [102, 112, 89]), [NO_DIFFERENCE])
-
-    def test_few_runs_cannot_tell(self) -> None:
         self.assertEqual(self.effects([100], [120]), [TOO_FEW])
         self.assertEqual(self.effects([100, 110], [50, 70]), [TOO_FEW])
         self.assertEqual(self.effects([100, 100.1], [50, 50.1]), ["-50.0%"])
-
-    def test_more_comparisons_ask_for_more(self) -> None:
         first, near = [1, 2, 3], [4, 5, 6]  # p = 0.0213
         self.assertEqual(self.effects(first, near, near), ["+150.0%"] * 2)
         self.assertEqual(self.effects(first, near, near, near), [NO_DIFFERENCE] * 3)
@@ -66,13 +62,11 @@ class EffectTest(ReportCase):
 
 
 class WordsTest(ReportCase):
-    def test_numbers_have_four_digits(self) -> None:
+    def test_numbers(self) -> None:
         for value, text in ((15_238_925, "15.24 M"), (6_899_693, "6.900 M"), (349_568, "349,600"), (999_999, "1.000 M"),
                             (2043, "2,043"), (325.68, "325.7"), (48.51, "48.5"), (-1_500_000, "-1.500 M"),
                             (0, "0")):  # fmt: skip
             self.assertEqual(number(value), text)
-
-    def test_a_number_and_its_interval_have_the_same_precision(self) -> None:
         for numbers, text in (((12.345, 40014.3), "12 +- 40,014"), ((0.071, 0.05), "0.07 +- 0.05"), ((-2.04, 123.44, 1),
                               "-2.0 +- 123.4"), ((1234.6,), "1,235"), ((123.44,), "123.4"), ((0.0, 0.0), "0.00 +- 0.00")):  # fmt: skip
             self.assertEqual(measured(*numbers), text)
@@ -85,11 +79,9 @@ class WordsTest(ReportCase):
         self.assertEqual(experiment.reference(experiment.measured).key, "bucket-mb-25")
         self.assertIn("(against bucket-mb=25, 111.0 images/s)", self.said(experiment))
 
-    def test_the_largest_difference_comes_first(self) -> None:
+    def test_differences_by_size_and_what_does_not_differ(self) -> None:
         text = self.words(algo("", [100, 101, 102]) + algo("Ring", [130, 131, 132]) + algo("Tree", [50, 51, 52]))
         self.assertEqual(text, "Tree: -49.5%; Ring: +29.7% (against NCCL_ALGO=unset, 101.0 images/s).")
-
-    def test_what_does_not_differ_is_no_number(self) -> None:
         same = algo("Ring", [102, 112, 89]) + algo("Tree", [99, 109, 91]) + algo("NVLS", [50, 51, 52])
         text = self.words(algo("", [100, 110, 90]) + same)
         self.assertTrue(text.startswith("NVLS: -49.0%; Ring, Tree: no difference (against"), text)

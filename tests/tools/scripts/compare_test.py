@@ -157,7 +157,7 @@ class CompareTest(FolderCase):
 
 
 class SensorsTest(unittest.TestCase):
-    def test_only_readings_of_the_measured_time_count(self) -> None:
+    def test_sensors(self) -> None:
         lines = ["2026/11/22 10:00:00.000, 0, 345, 80.1, 30", "2026/11/22 10:00:10.250, 0, 1500, 690.5, 60",
                  "2026/11/22 10:00:10.250, 1, 1600, 700.5, 65", "2026/11/22 10:00:11.0, 0, [N/A], 1, 1", "2026/1"]  # fmt: skip
         readings = session.parse_readings("\n".join(lines))
@@ -165,8 +165,6 @@ class SensorsTest(unittest.TestCase):
         found = session.summarize(readings, readings[1][0] - 1, readings[1][0] + 1)
         self.assertEqual(found, {"sm_mhz": 1550, "sm_mhz_min": 1500, "watts": 695.5, "celsius_max": 65, "readings": 2})
         self.assertIsNone(session.summarize(readings, 0, 1))
-
-    def test_of_ddptrain(self) -> None:
         gpu = {"readings": 5, "sm_mhz": 1900.0, "sm_mhz_min": 1700, "watts": 400.0, "celsius_max": 50}
         found = session.own_sensors({"gpus": [gpu, gpu | {"sm_mhz": 1800.0, "sm_mhz_min": 1650}]})
         self.assertEqual((found["sm_mhz"], found["sm_mhz_min"], found["readings"]), (1850.0, 1650, 10))
@@ -177,12 +175,10 @@ class CommandLineTest(unittest.TestCase):
     def run_it(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         return run([sys.executable, ROOT / "benchmarks" / "compare", *arguments], code)
 
-    def test_plan_starts_nothing(self) -> None:
+    def test_plan_and_bad_input_start_nothing(self) -> None:
         done = self.run_it("--plan", "--ranks", "2", "--bin", "nowhere", "--out", "/nowhere/compared.json")
         for expected in ("CNN, batch 512", "CNN, batch 8192", "GPT-2 124M", "--fused off", "--comm-dtype fp32", "in all"):
             self.assertIn(expected, done.stdout)
-
-    def test_bad_input(self) -> None:
         for arguments in (["--only", "("], ["--only", "no such row"], ["--seconds", "0"], ["--out", "page.md"]):
             done = self.run_it("--device", "cpu", *arguments, code=2)
             self.assertRegex(done.stderr, rf"compare: {arguments[0]}")

@@ -62,7 +62,7 @@ class VerdictTest(unittest.TestCase):
         summaries = [{claim["field"]: value, "device_name": device} for value in measured]
         return reproduce.judge(RUN, claim, summaries, short).verdict
 
-    def test_numbers(self) -> None:
+    def test_verdicts(self) -> None:
         self.assertEqual(self.verdict([1049.0]), reproduce.AGREES)
         self.assertEqual(self.verdict([1051.0]), reproduce.DIFFERS)
         self.assertEqual(self.verdict([900.0, 1010.0, 2000.0]), reproduce.AGREES)  # the median
@@ -73,6 +73,12 @@ class VerdictTest(unittest.TestCase):
         points = {"field": "scaling_efficiency", "published": 0.931, "points": 1.5}
         self.assertEqual(self.verdict([0.945], points), reproduce.AGREES)
         self.assertEqual(self.verdict([0.95], points), reproduce.DIFFERS)
+        name = {"field": "parameter_hash", "published": "ab"}
+        self.assertEqual(self.verdict(["ab"], name), reproduce.AGREES)
+        self.assertEqual(self.verdict(["ac"], name), reproduce.DIFFERS)
+        accuracy = {"field": "accuracy", "published": 0.8741}
+        self.assertEqual(self.verdict([0.87412], accuracy), reproduce.AGREES)
+        self.assertEqual(self.verdict([0.8742], accuracy), reproduce.DIFFERS)
 
     def test_other_vector_instructions_are_another_machine(self) -> None:
         for flags, verdict in (("sse avx2 avx512f", reproduce.AGREES), ("sse avx2", reproduce.OTHER)):
@@ -80,14 +86,6 @@ class VerdictTest(unittest.TestCase):
                 summaries = [{"images_per_second": 1000.0, "device_name": "NVIDIA H200"}]
                 line = reproduce.judge(RUN | {"instructions": "AVX-512"}, CLAIM, summaries, False)
             self.assertEqual(line.verdict, verdict)
-
-    def test_what_must_be_equal(self) -> None:
-        name = {"field": "parameter_hash", "published": "ab"}
-        self.assertEqual(self.verdict(["ab"], name), reproduce.AGREES)
-        self.assertEqual(self.verdict(["ac"], name), reproduce.DIFFERS)
-        accuracy = {"field": "accuracy", "published": 0.8741}
-        self.assertEqual(self.verdict([0.87412], accuracy), reproduce.AGREES)
-        self.assertEqual(self.verdict([0.8742], accuracy), reproduce.DIFFERS)
 
     def test_what_cannot_run_here(self) -> None:
         self.assertEqual(reproduce.why_not(RUN, 2, False, "python3"), "")

@@ -2,26 +2,16 @@
 ssh and mpirun."""
 
 import os
+import pathlib
+import shutil
 import subprocess
 
 from tests.tools.support import ROOT, FolderCase, write_program
 
 LAUNCH = ROOT / "launch"
+SSH = pathlib.Path(__file__).parent / "stand_ins" / "ssh"
 # What an installation or a job would call first. Each leaves a file, and fails.
 CALLED = ("apt-get", "sudo", "cmake", "mpirun", "ssh", "dpkg-query")
-SSH = """#!/bin/sh
-while [ "$1" != -- ]; do shift; done
-echo "$2" >> asked
-case $2 in
-  good) exit 0 ;;
-  no-mpi) exit 3 ;;
-  no-program) exit 4 ;;
-  asks) echo 'Permission denied (publickey,password).' ;;
-  unknown) echo 'Host key verification failed.' ;;
-  down) echo 'ssh: connect to host down port 22: No route to host' ;;
-esac >&2
-exit 255
-"""
 
 
 class ScriptsTest(FolderCase):
@@ -55,25 +45,23 @@ class ScriptsTest(FolderCase):
         self.assertEqual(list(self.folder.glob("called-*")), [])
 
     def check_ssh(self, hosts: str) -> subprocess.CompletedProcess:
-        self.stand_in("ssh", SSH)
+        shutil.copy(SSH, self.folder / "bin" / "ssh")
         (self.folder / "hostfile").write_text(hosts)
         return self.call(LAUNCH / "hosts" / "check-ssh", "hostfile")
-
-    def test_every_host_is_checked(self) -> None:
-        for end in ("", "\n", "\n# ours\n\n", "\r\n\r\n"):
-            run = self.check_ssh(f"# two\ngood slots=8\ndown slots=8{end}")
-            self.assertEqual((run.returncode, run.stdout.count("\n")), (77, 2), run.stdout)
-        self.assertEqual(self.check_ssh("down\r\ngood\r\n").stdout.splitlines()[1], "good: good")
 
     def test_this_machine_needs_no_ssh(self) -> None:
         self.stand_in("orted", "#!/bin/sh\n")
         (self.folder / "hostfile").write_text(f"localhost\n127.0.0.2 slots=2\n{os.uname().nodename}\n")
         check = LAUNCH / "hosts" / "check-ssh"
-        self.assertEqual(self.call(check, "hostfile", "bin/orted").stdout.count(": good\n"), 3)
-        self.assertEqual(self.call(check, "hostfile", "bin/none").stdout.count(": use a folder that all hosts share"), 3)
+        for program, said in (("bin/orted", ": good\n"), ("bin/none", ": use a folder that all hosts share\n")):
+            self.assertEqual(self.call(check, "hostfile", program).stdout.count(said), 3)
         self.assertFalse((self.folder / "called-ssh").exists())
 
-    def test_what_is_wrong_is_told_apart(self) -> None:
+    def test_every_host_is_checked_and_what_is_wrong_told_apart(self) -> None:
+        for end in ("", "\n", "\n# ours\n\n", "\r\n\r\n"):
+            run = self.check_ssh(f"# two\ngood slots=8\ndown slots=8{end}")
+            self.assertEqual((run.returncode, run.stdout.count("\n")), (77, 2), run.stdout)
+        self.assertEqual(self.check_ssh("down\r\ngood\r\n").stdout.splitlines()[1], "good: good")
         for host, says, code in (
             ("good", "good: good", 0),
             ("asks", "asks: no ssh without a password (ssh-copy-id asks): Permission denied", 1),
@@ -91,14 +79,18 @@ class ScriptsTest(FolderCase):
         for hosts, code in (("down\nno-mpi\n", 1), ("no-mpi\ndown\n", 1), ("down\ngood\n", 77)):
             self.assertEqual(self.check_ssh(hosts).returncode, code)
 
-    def test_a_hostfile_that_is_missing(self) -> None:
+    def test_hosts_that_cannot_be_used(self) -> None:
         run = self.call(LAUNCH / "hosts" / "check-ssh", "no-such-file")
         self.assertEqual(run.returncode, 2)
         self.assertIn("no-such-file: there is no such hostfile", run.stderr)
+        self.check_ssh("good\ndown\n")
+        run = self.call(LAUNCH / "check-hosts", "hostfile")
+        self.assertEqual(run.returncode, 77)
+        self.assertFalse((self.folder / "called-mpirun").exists())
 
     def test_train_passes_flags_on(self) -> None:
         self.stand_in("mpirun", '#!/bin/sh\n[ "$1" = --version ] || printf "%s\\n" "$@" > asked\n')
-        self.stand_in("ssh", SSH)
+        shutil.copy(SSH, self.folder / "bin" / "ssh")
         (self.folder / "hostfile").write_text("good slots=2\n")
         environment = {"NCCL_SOCKET_IFNAME": "eth1", "DDPTRAIN": "bin/ddptrain"}
         flags = ["--restarts", "0", "--checkpoint=c", "--log=some.log", "--log-every", "7"]
@@ -131,9 +123,3 @@ class ScriptsTest(FolderCase):
                     self.assertEqual(run.returncode, 1, run.stderr)
                 self.assertEqual(requeued.read_text().count("\n"), count)
                 write_program(self.folder / name / "step-1" / "manifest.json", "{}")
-
-    def test_check_hosts_needs_all_hosts(self) -> None:
-        self.check_ssh("good\ndown\n")
-        run = self.call(LAUNCH / "check-hosts", "hostfile")
-        self.assertEqual(run.returncode, 77)
-        self.assertFalse((self.folder / "called-mpirun").exists())

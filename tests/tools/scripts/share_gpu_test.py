@@ -1,20 +1,12 @@
 """launch/share-gpu starts and ends an MPS server, here a stand-in that notes what it is told."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import time
 
-from tests.tools.support import ROOT, FolderCase, wait_for, write_program
-
-STAND_IN = """#!/bin/bash
-if [[ ${1:-} == -d ]]; then
-  echo "start $CUDA_MPS_PIPE_DIRECTORY" >>"$TOLD"
-  [[ -z ${REFUSES:-} ]] || { echo refused; exit 1; }
-else
-  echo "$(cat) $CUDA_MPS_PIPE_DIRECTORY" >>"$TOLD"
-fi
-"""
+from tests.tools.support import ROOT, FolderCase, wait_for
 
 
 class ShareGpuTest(FolderCase):
@@ -24,9 +16,8 @@ class ShareGpuTest(FolderCase):
         self.temporary.mkdir()
         mps = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
         self.environment = {name: value for name, value in os.environ.items() if name not in mps}
-        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        path = f"{pathlib.Path(__file__).parent}/stand_ins:{os.environ['PATH']}"
         self.environment |= {"PATH": path, "TMPDIR": str(self.temporary), "TOLD": str(self.told)}
-        write_program(self.folder / "bin" / "nvidia-cuda-mps-control", STAND_IN)
 
     def start(self, script: str, **environment: str) -> subprocess.Popen:
         command = [ROOT / "launch" / "share-gpu", "sh", "-c", script]
@@ -73,7 +64,7 @@ class ShareGpuTest(FolderCase):
         self.assertEqual(list(self.temporary.iterdir()), [])
 
     def test_without_mps_the_cost_is_told(self) -> None:
-        (self.folder / "bin" / "nvidia-cuda-mps-control").unlink()
+        (self.folder / "bin").mkdir()
         for name in ("dirname", "basename", "id", "sh", "bash", "env"):
             found = subprocess.run(["sh", "-c", f"command -v {name}"], capture_output=True, text=True).stdout.strip()
             (self.folder / "bin" / name).symlink_to(found)

@@ -40,6 +40,7 @@ class LaunchTest(FolderCase):
         expected = ["mpirun", "--bind-to", "none", "--oversubscribe", "-np", "2", str(self.program), "--batch=8"]
         self.assertEqual(launch.command, [*expected, "--metrics", "/r.jsonl"])
         self.assertIsNone(launch.emulation)
+        self.assertEqual(self.launch(gpu_machine(0), cpus="0,1").command[:4], ["taskset", "-c", "0,1", "mpirun"])
 
     def test_another_program_gets_its_arguments_and_json(self) -> None:
         (self.folder / "ddpbench").touch()
@@ -61,6 +62,11 @@ class LaunchTest(FolderCase):
         some = gpu_machine(2, visible_ids=["5", "7"])
         self.assertEqual(self.launch(some, gpus="1,0").environment["CUDA_VISIBLE_DEVICES"], "7,5")
         self.assertNotIn("CUDA_VISIBLE_DEVICES", self.launch(gpu_machine(4)).changes)
+        with mock.patch.object(machine_module, "_gpu_names", return_value=["A", "B", "C"]):
+            self.assertEqual(find_machine({}).visible_ids, ["0", "1", "2"])
+            some = find_machine({"CUDA_VISIBLE_DEVICES": "2,0"})
+            self.assertEqual((some.gpus, some.visible_ids), (["C", "A"], ["2", "0"]))
+            self.assertEqual(find_machine({"CUDA_VISIBLE_DEVICES": ""}).gpus, [])
 
     def test_best_and_worst_pair_come_from_ddptopo(self) -> None:
         machine = gpu_machine(8, topology={"hosts": [{"nearest_pair": [0, 3], "farthest_pair": [1, 7]}]})
@@ -94,8 +100,6 @@ class LaunchTest(FolderCase):
             self.assertIn("NCCL_ALGO=Ring", part)
             self.assertIn("--batch=8", part)
         self.assertIsNone(self.launch(gpu_machine(4), layout=Layout(1, 4), ranks=4).emulation)
-
-    def test_on_the_cpu_only_nodes_of_one_rank_are_emulated(self) -> None:
         launch = self.launch(gpu_machine(0), layout=Layout(2, 1))
         self.assertEqual(launch.environment["OMPI_MCA_btl"], "self,tcp")
         self.assertIn("tcp", launch.emulation)
@@ -131,27 +135,15 @@ class LaunchTest(FolderCase):
                 self.assertIs(find_mpirun(), expected, text)
         self.assertIs(find_mpirun(str(self.folder / "none")), OPEN_MPI)
 
-    def test_processors_are_chosen_by_taskset(self) -> None:
-        self.assertEqual(self.launch(gpu_machine(0), cpus="0,1").command[:4], ["taskset", "-c", "0,1", "mpirun"])
-
-    def test_hostfiles(self) -> None:
+    def test_hosts(self) -> None:
         path = self.folder / "hosts"
         path.write_text("# mine\n\na slots=4\nb:4 # the other, as MPICH has it\na\n")
         self.assertEqual(read_hostfile(path), ["a", "b"])
         path.write_text("# none\n")
         with self.assertRaisesRegex(UsageError, "--hostfile"):
             read_hostfile(path)
-
-    def test_hosts_of_a_slurm_job(self) -> None:
         write_program(self.folder / "scontrol", "#!/bin/sh\n[ \"$3\" = 'n[1-2]' ] && printf 'n1\\nn2\\n'\n")
         with mock.patch.dict(os.environ, {"PATH": f"{self.folder}:{os.environ['PATH']}"}):
             self.assertEqual(find_machine({"SLURM_JOB_NODELIST": "n[1-2]"}).hosts, ["n1", "n2"])
             with self.assertRaisesRegex(UsageError, "scontrol"):
                 find_machine({"SLURM_JOB_NODELIST": "other"})
-
-    def test_visible_gpus(self) -> None:
-        with mock.patch.object(machine_module, "_gpu_names", return_value=["A", "B", "C"]):
-            self.assertEqual(find_machine({}).visible_ids, ["0", "1", "2"])
-            some = find_machine({"CUDA_VISIBLE_DEVICES": "2,0"})
-            self.assertEqual((some.gpus, some.visible_ids), (["C", "A"], ["2", "0"]))
-            self.assertEqual(find_machine({"CUDA_VISIBLE_DEVICES": ""}).gpus, [])

@@ -1,3 +1,4 @@
+import pathlib
 import textwrap
 
 from ddptools.common.errors import UsageError
@@ -5,33 +6,7 @@ from ddptools.sweep.cases import expand, interleaved, label, varied_settings
 from ddptools.sweep.sweep_file import load_sweep
 from tests.tools import support
 
-GOOD = """
-name = "good"
-description = "d"
-repeats = 2
-timeout = 5
-seed = 7
-
-[base]
-model = "cnn"
-batch = 64
-graph = false
-
-[environment]
-NCCL_DEBUG = "WARN"
-
-[[product]]
-name = "weak"
-ranks = [1, 2]
-bucket-mb = [1, 2.5]
-environment = { NCCL_ALGO = ["", "Ring"], NCCL_PROTO = ["", "LL"] }
-
-[[product]]
-name = "strong"
-ranks = [1, 2]
-global-batch = 128
-environment = [{ NCCL_ALGO = "Ring" }, { NCCL_PROTO = ["LL", "Simple"] }]
-"""
+GOOD = pathlib.Path(__file__).with_name("good.toml").read_text()
 
 
 class SweepFile(support.FolderCase):
@@ -43,7 +18,7 @@ class SweepFile(support.FolderCase):
     def cases(self, text: str, overrides: list[str] | None = None):
         return expand(self.load(text, overrides))
 
-    def test_a_product_has_every_combination_once(self) -> None:
+    def test_products_have_every_combination_once(self) -> None:
         cases = [case for case in self.cases(GOOD) if case.product == "weak"]
         found = {
             (c.ranks, c.flags["bucket-mb"], c.environment["NCCL_ALGO"], c.environment["NCCL_PROTO"]) for c in cases
@@ -55,8 +30,6 @@ class SweepFile(support.FolderCase):
         self.assertEqual({c.flags["model"] for c in cases}, {"cnn"})
         self.assertEqual({c.flags["graph"] for c in cases}, {"off"})
         self.assertEqual({c.environment["NCCL_DEBUG"] for c in cases}, {"WARN"})
-
-    def test_a_list_of_environments_are_alternatives(self) -> None:
         cases = [case for case in self.cases(GOOD) if case.product == "strong" and case.ranks == 1]
         found = [(c.environment.get("NCCL_ALGO"), c.environment.get("NCCL_PROTO")) for c in cases]
         self.assertEqual(found, [("Ring", None), (None, "LL"), (None, "Simple")])
@@ -121,25 +94,7 @@ class SweepFile(support.FolderCase):
         self.assertEqual(symmetric(plain, 'environment.NCCL_ALGO=["", "Ring"]', "device=cpu")[1], [])
 
     def test_cases_of_several_products_take_the_same_path(self) -> None:
-        text = """
-            [[product]]
-            name = "unset"
-            ranks = 2
-            [[product]]
-            name = "LL"
-            ranks = 2
-            environment.NCCL_PROTO = "LL"
-            [[product]]
-            name = "MPI"
-            ranks = 2
-            comm = "mpi"
-            [[product]]
-            name = "alone"
-            ranks = 2
-            program = "ddpbench"
-            environment.NCCL_PROTO = ["LL", "Simple"]
-            """
-        sweep = self.load(text)
+        sweep = load_sweep(pathlib.Path(__file__).with_name("several_products.toml"))
         found = {case.product: case.flags.get("symmetric") for case in expand(sweep)}
         self.assertEqual(found, {"unset": "off", "LL": "off", "MPI": None, "alone": None})
         self.assertRegex(sweep.notes[0], "^NCCL_PROTO differs between the cases: those of unset, LL run with")
@@ -208,12 +163,16 @@ class SweepFile(support.FolderCase):
         with self.assertRaisesRegex(UsageError, "100000000 cases"):
             self.cases("[[product]]\nranks = 1\n" + axes)
 
-    def test_keys_are_of_the_settings_alone(self) -> None:
+    def test_keys_and_labels(self) -> None:
         one = self.cases("[[product]]\nranks = 1\nbatch = 2\nmodel = 'cnn'\n")[0]
         same = self.cases("[base]\nmodel = 'cnn'\n[[product]]\nbatch = 2\nranks = [1, 2]\n")[0]
         other = self.cases("[base]\nmodel = 'cnn'\n[[product]]\nbatch = 3\nranks = [1, 2]\n")[0]
         self.assertEqual(one.key, same.key)
         self.assertNotEqual(one.key, other.key)
+        cases = self.cases("[[product]]\nranks = [1, 2]\nbatch = 4\nlast-bucket-kb = [0, 1]\n")
+        self.assertEqual(label(cases[0], varied_settings(cases)), "ranks=1 last-bucket-kb=0")
+        several = self.cases("[[product]]\nname='a'\nranks=1\n[[product]]\nname='b'\nranks=1\nbatch=[1, 2]\n")
+        self.assertEqual([label(c, varied_settings(several)) for c in several], ["a", "b: batch=1", "b: batch=2"])
 
     def test_rounds_hold_every_case_in_an_order_of_their_own(self) -> None:
         cases = self.cases(GOOD)
@@ -225,12 +184,6 @@ class SweepFile(support.FolderCase):
         self.assertEqual(len({tuple(case.key for case, _ in round_) for round_ in rounds}), 4)
         self.assertEqual(order, interleaved(cases, 4, seed=1))
         self.assertNotEqual(order, interleaved(cases, 4, seed=2))
-
-    def test_labels_name_what_differs(self) -> None:
-        cases = self.cases("[[product]]\nranks = [1, 2]\nbatch = 4\nlast-bucket-kb = [0, 1]\n")
-        self.assertEqual(label(cases[0], varied_settings(cases)), "ranks=1 last-bucket-kb=0")
-        several = self.cases("[[product]]\nname='a'\nranks=1\n[[product]]\nname='b'\nranks=1\nbatch=[1, 2]\n")
-        self.assertEqual([label(c, varied_settings(several)) for c in several], ["a", "b: batch=1", "b: batch=2"])
 
     def test_the_sweeps_that_come_with_it(self) -> None:
         files = sorted((support.ROOT / "configs" / "sweeps").glob("*.toml"))
@@ -244,14 +197,10 @@ class SweepFile(support.FolderCase):
             self.assertTrue(sweep.description, file)
             for case in expand(sweep):
                 self.assertTrue(not file.stem.endswith("-cpu") or case.ranks <= 2, file)
-
-    def test_the_sweeps_of_nccl_variables_are_of_plain_memory(self) -> None:
         for name in ("p2p-level", "algo-proto", "node-layout"):
             sweep = load_sweep(support.ROOT / "configs" / "sweeps" / f"{name}.toml")
             found = {case.flags["symmetric"] for case in expand(sweep) if case.program == "ddptrain"}
             self.assertEqual((found, len(sweep.notes)), ({"off"}, 1), name)
-
-    def test_the_sweep_of_paths_has_each_once(self) -> None:
         cases = expand(load_sweep(support.ROOT / "configs" / "sweeps" / "gradient-path.toml"))
         found = [tuple(case.flags[name] for name in ("symmetric", "fused-sum", "comm")) for case in cases]
         paths = [("on", "on", "nccl"), ("on", "off", "nccl"), ("off", "off", "nccl"), ("off", "off", "mpi")]

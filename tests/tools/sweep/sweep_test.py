@@ -6,21 +6,9 @@ import tempfile
 
 from tests.tools.support import FakeSweep, FolderCase, interrupt, is_alive, wait_for
 
-SIX_CASES = """
-repeats = 2
-[base]
-model = "cnn"
-[[product]]
-ranks = 2
-batch = [1, 2, 3]
-environment = { NCCL_ALGO = ["", "Ring"] }
-"""
-ONE_HANGS = """
-repeats = 1
-[[product]]
-ranks = 2
-mode = ["ok", "hang"]
-"""
+HERE = pathlib.Path(__file__).parent
+SIX_CASES = (HERE / "six_cases.toml").read_text()
+ONE_HANGS = (HERE / "one_hangs.toml").read_text()
 
 
 class SweepTest(FolderCase):

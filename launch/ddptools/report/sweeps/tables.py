@@ -18,7 +18,9 @@ Column = tuple[str, Callable[[Case], str]]  # its head and its text
 
 
 def tables(experiment: Experiment) -> list[Table]:
-    made = [_cases(experiment), *_bus_bandwidth(experiment), *_choices(experiment)]
+    choices = [(case, found) for case in experiment.measured if (found := case.choices())]
+    chosen = _tables_by_size(experiment, "What NCCL chose, by size.", choices, " ".join)
+    made = [_cases(experiment), *_bus_bandwidth(experiment), *chosen]
     return [table for table in made if table.rows]
 
 
@@ -157,11 +159,6 @@ def _bus_bandwidth(experiment: Experiment) -> list[Table]:
     by_case = [(case, dict(busbw_gbs_by_bytes(case))) for case in experiment.measured]
     caption = f"Bus bandwidth of {operation([case for case, found in by_case if found])}, GB/s."
     return _tables_by_size(experiment, caption, [(case, found) for case, found in by_case if found], number)
-
-
-def _choices(experiment: Experiment) -> list[Table]:
-    found = [(case, choices) for case in experiment.measured if (choices := case.choices())]
-    return _tables_by_size(experiment, "What NCCL chose, by size.", found, " ".join)
 
 
 def _tables_by_size(
