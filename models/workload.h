@@ -32,13 +32,9 @@ struct RunFacts {
   std::uint64_t seed = 0;
   bool reads_data = true;  ///< Without, load() is not called, and the model is made without data.
   int stages = 1;          ///< Of a pipeline; make_model() makes the model of
-  int stage = 0;           ///< this one.
-};
-
-/// A flag with which a model keeps less in memory, and the model that it makes.
-struct MemorySaving {
-  std::string flag;
-  std::function<std::unique_ptr<Model>(Device& device, std::int64_t batch)> make_model;
+  int stage = 0;           ///< this one,
+  int parts = 1;           ///< and of the parts into which layers are split,
+  int part = 0;            ///< this one.
 };
 
 /// All that the program needs of a model besides the network: its flags, its data, pretrained weights to start from,
@@ -57,10 +53,11 @@ class Workload {
 
   virtual bool supports_fp8() const { return false; }            ///< Linear layers that multiply in FP8.
   virtual bool supports_f32_gradients() const { return false; }  ///< Beside bf16 weights.
-  virtual bool supports_stages() const { return false; }         ///< The model can be cut into stages.
-  virtual bool writes_text() const { return false; }             ///< Has generate().
-  virtual bool saves() const = 0;                                ///< finish() writes something.
-  virtual bool starts_from_weights() const = 0;                  ///< Whether flags name weights to start from (--init).
+  /// The model can be cut into stages, and its layers into parts.
+  virtual bool supports_stages() const { return false; }
+  virtual bool writes_text() const { return false; }  ///< Has generate().
+  virtual bool saves() const = 0;                     ///< finish() writes something.
+  virtual bool starts_from_weights() const = 0;       ///< Whether flags name weights to start from (--init).
 
   /// Looks for the files that flags name, and reads those that the shape of the model depends on.
   virtual void open(const RunFacts& run) = 0;
@@ -72,8 +69,8 @@ class Workload {
 
   /// The model, bound to the data, for `batch` samples per micro-step. The device and this object outlive it.
   virtual std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) = 0;
-  /// Beside a smaller batch; those that save more come later.
-  virtual std::vector<MemorySaving> memory_savings() { return {}; }
+  /// Flags with which the model keeps less in memory. Those that save more come later.
+  virtual std::vector<std::string> memory_flags() const { return {}; }
   virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
 
   virtual bool samples_during_training() const { return false; }  ///< What samples() gives writes something.

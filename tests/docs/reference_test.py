@@ -126,7 +126,7 @@ class FieldsTest(FolderCase):
         for line in self.lines("flight/rank0.jsonl") + self.lines("flight/rank1.jsonl"):
             written.setdefault(line["event"], []).append(line)
         documented = {name.removeprefix("flight.") for name in self.documented if name.startswith("flight.")}
-        self.assertEqual(documented - written.keys() - {"nccl_ras"}, set())
+        self.assertEqual(documented - written.keys(), set())
         for event, samples in written.items():
             self.expect(f"flight.{event}", samples)
 

@@ -177,7 +177,7 @@ class SuperviseTest(JobTest):
         self.assertIn("--resume auto --batch 8 --grad-accum 3", self.log())
 
     def test_replicas_divide_the_virtual_ranks(self) -> None:
-        _, second, _ = self.started_over_hosts(["--host", "a:4,b:1,c:3"], 'model = "gpt"\npp = 4\nvirtual-ranks = 2')
+        _, second, _ = self.started_over_hosts(["--host", "a:4,b:1,c:3"], 'model = "gpt"\npp = 2\ntp = 2\nvirtual-ranks = 2')
         self.assertEqual(second[:2], ["-np", "4"])
 
     def test_waits_for_hosts_where_the_others_are_too_few(self) -> None:

@@ -24,10 +24,6 @@ std::int64_t passes_of(const Options& options, const MeshShape& mesh, int rank) 
 
 }  // namespace
 
-ModelMaker maker_of(Workload& workload) {
-  return [&workload](Device& device, std::int64_t batch) { return workload.make_model(device, batch); };
-}
-
 std::size_t bytes_of(const Description& description) {
   std::size_t bytes = 0;
   for (const MemoryUse& use : description.memory) bytes += use.bytes;
@@ -57,18 +53,19 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
   description.precision = compute.fp8 ? "fp8" : name_of(compute.precision);
   description.world_size = mesh.ranks();
   description.stages = mesh.stages;
+  description.tensor = mesh.tensor;
   description.batch_per_rank = options.trainer.batch;
   description.grad_accum = options.trainer.grad_accum;
   description.virtual_ranks = options.trainer.virtual_ranks;
   return description;
 }
 
-Description describe_on_paper(const Options& options, const ModelMaker& make_model, const MeshShape& mesh, int rank,
+Description describe_on_paper(const Options& options, Workload& workload, const MeshShape& mesh, int rank,
                               DeviceKind device) {
   const std::unique_ptr<Device> paper = make_paper_device(device_options(options, device), device);
   const std::unique_ptr<Communicator> communicator =
       make_paper_communicator(mesh.replica_of(rank), mesh.replicas, *paper);
-  const std::unique_ptr<Model> model = make_model(*paper, options.trainer.batch);
+  const std::unique_ptr<Model> model = workload.make_model(*paper, options.trainer.batch);
   TrainerOptions trainer = trainer_options(options, mesh.replicas, 1);
   const ParameterArena arena(model->parameters(), arena_options(trainer, model->units()), *paper, *communicator);
   trainer.fused_sum = false;  // kernels cannot be asked on paper
@@ -82,11 +79,11 @@ void print_description(const World& world, CommandLine command_line) {
   Options& options = command_line.options;
   Workload& workload = *command_line.workload;
   const DeviceKind kind = device_to_describe(world, options.device);
-  const MeshShape mesh = mesh_of(world.size(), options.stages);
+  const MeshShape mesh = mesh_of(world.size(), options.stages, options.tensor);
   world.agree([&] {
     check_precision(options, workload, kind);
     workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.seed, true, mesh.stages,
-                   mesh.stage_of(world.rank())});
+                   mesh.stage_of(world.rank()), mesh.tensor, mesh.part_of(world.rank())});
     workload.load();
     if (options.auto_batch && kind == DeviceKind::cuda) {
       usage_error("--batch auto: --describe and --dry-run touch no GPU to see its memory. Give a number.");
@@ -94,7 +91,7 @@ void print_description(const World& world, CommandLine command_line) {
   });
   if (options.auto_batch) options.trainer.batch = largest_batch_that_fits(world, kind, 1, options, workload);
   world.agree([&] { make_sampler(options.trainer, workload.data(), mesh.replica_of(world.rank()), mesh.replicas); });
-  Description description = describe_on_paper(options, maker_of(workload), mesh, world.rank(), kind);
+  Description description = describe_on_paper(options, workload, mesh, world.rank(), kind);
   description.decides_parameters = std::move(command_line.decides_parameters);
   const std::string text = command_line.task == Task::dry_run ? description.table() : description.json();
   const std::vector<std::string> of_ranks = world.gather(text);

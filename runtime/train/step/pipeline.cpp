@@ -2,8 +2,7 @@
 
 #include <string>
 
-#include "runtime/core/process/nvtx.h"
-#include "runtime/train/step/clocked.h"
+#include "runtime/core/clocked.h"
 
 namespace ddptrain {
 namespace {
@@ -45,14 +44,14 @@ void Pipeline::exchange(const Exchange& messages, const ModelOf& model_of) {
   if (const auto pass = messages.gradients_out) add_gradients(sends, model_of(*pass).before(), before);
   if (const auto pass = messages.activations_in) add_activations(receives, model_of(*pass).before(), *pass, before);
   if (const auto pass = messages.gradients_in) add_gradients(receives, model_of(*pass).behind(), behind);
-  const NvtxRange range("exchange");
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "exchange with stages");
   const Clocked clocked(seconds_waited_);
   device_.in_communication_stream(
       [&](Stream stream) { stages_.communicator->wait(stages_.communicator->exchange(sends, receives, stream)); });
 }
 
-void Pipeline::sum_over_stages(const Tensor& squares) {
+void Pipeline::sum_over_replica(const Tensor& squares) {
+  if (stages_.group != nullptr) stages_.group->sum(squares);
   if (stages_.count() == 1) return;
   const Clocked clocked(seconds_waited_);
   device_.in_communication_stream(

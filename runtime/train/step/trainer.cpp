@@ -6,7 +6,6 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
-#include "runtime/core/process/nvtx.h"
 #include "runtime/device/tuned_choices.h"
 #include "runtime/train/run/replica_check.h"
 
@@ -15,7 +14,8 @@ namespace {
 
 TrainerOptions capturable(TrainerOptions options, const Communicator& communicator, const Stages& stages) {
   const bool between_stages = stages.communicator == nullptr || stages.communicator->capturable();
-  options.graph = options.graph && communicator.capturable() && between_stages;
+  const bool within_layers = stages.group == nullptr || stages.group->capturable();
+  options.graph = options.graph && communicator.capturable() && between_stages && within_layers;
   return options;
 }
 
@@ -57,11 +57,10 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
                       StepGraphOptions{}.eager_steps)) {
   check_units(units_, arena_.specs().size());
   for (const Unit& unit : units_) unit_buckets_.push_back(buckets_of(arena_.plan(), unit));
-  for (const auto& each : models_) each->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
+  for (const auto& each : models_) each->bind({arena_.weights(), arena_.gradients(), state_.buffers(), stages.group});
   for (std::int64_t i = 0; i < ranks_.count; ++i) state_.put_away(i);
   arena_.initialise(options.seed, world.rank());
-  if (world.size() == 1) return;
-  const std::string difference = differing_replicas(state_, world, device);
+  const std::string difference = differing_replicas(state_, world, stages.group, device);
   if (!difference.empty()) throw Error(fmt::format("the parameters at the start differ: {}", difference), true);
 }
 
@@ -214,7 +213,8 @@ std::string Trainer::parameter_hash() const {
   const Stages& stages = pipeline_.stages();
   Hash128 hash;
   for (int stage = stages.count() - 1; stage >= 0; --stage) {
-    if (stage == stages.index()) state_.add_parameters(hash);
+    if (stage == stages.index())
+      state_.add_parameters(hash, stages.group == nullptr ? nullptr : &stages.group->world());
     if (stages.count() == 1) break;
     std::string so_far = hash.state();
     stages.world->broadcast(so_far.data(), so_far.size(), stage);
@@ -230,7 +230,6 @@ double Trainer::gradient_norm() {
 }
 
 MetricSums Trainer::evaluate(std::int64_t most) {
-  const NvtxRange range("evaluation");
   const Watch::Phase phase(device_.watch(), "evaluation");
   device_.finish_unfinished();
   communication_.weights->changed();
