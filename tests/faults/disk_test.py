@@ -8,7 +8,7 @@ import resource
 import shutil
 import unittest
 
-from support import BIN, MPIRUN, TINY, Job, JobTest, run, words
+from support import BIN, MPIRUN, TINY, Job, JobTest, run, starts, words
 
 RUN = [*TINY, "--batch", "8", "--epochs", "3"]  # 111 steps on 2 ranks; a checkpoint is 160 kB
 WRITE_LIMIT = 500_000  # bytes; less than a rank's file with LARGE, and more than any other file
@@ -102,6 +102,7 @@ class FileSystemTest(JobTest):
         stays = folder / "d" / "step-000000000010" / "rank-00001.safetensors"
         self.bind(stays)
         text = self.run_job(2, *saving("--resume", "auto"))
+        self.assertEqual(starts(text, 10), [10])
         self.assertRegex(text, r"An old checkpoint cannot be removed: .*rank-00001.safetensors")
         self.assertEqual(self.steps("c/d"), [110, 111])
 

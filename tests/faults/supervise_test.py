@@ -1,5 +1,6 @@
 """launch/supervise: restarts from the newest checkpoint, loses nothing on Ctrl-C, says why each attempt ended."""
 
+import fcntl
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import unittest.mock
 
 from support import (
     BIN, ENDLESS, ENVIRONMENT, LIMIT, MPIRUN, ROOT, TINY, Job, JobTest, descendants, find_mpirun, is_pending, is_alive,
-    kill, starts, words,
+    kill, starts, words, write_program,
 )  # fmt: skip
 
 RUN = [*TINY, "--batch", "8"]
@@ -117,6 +118,7 @@ class SuperviseTest(JobTest):
         self.assertTrue(job.running(), job.text())
         kill(job.process.pid, signal.SIGINT)
         self.assertNotIn(job.process.wait(LIMIT), (0, 75))
+        self.assertRegex(self.log(), r"attempt 1 ended after \d+ s: a second signal; newest")
         self.assertEqual([rank for rank in ranks if is_alive(rank)], [])
 
     def test_gives_up_and_says_why(self) -> None:
@@ -151,7 +153,7 @@ class SuperviseTest(JobTest):
 
     def test_hosts_that_do_not_answer_are_left_out(self) -> None:
         (self.folder / "hosts").write_bytes(b"# \xe4\na max_slots=8 slots=4  # slots=5\nb slots=4\nc slots = 3\n")
-        first, second, third = self.started_over_hosts(["--hostfile", "hosts", "-np", "11"], "virtual-ranks = 12")
+        first, second, third = self.started_over_hosts(["--hostfile=hosts", "-np", "11"], "virtual-ranks = 12")
         self.assertEqual(first[:4], ["--hostfile", "hosts", "-np", "11"])
         self.assertEqual(second[:4], ["--hostfile", "c/supervise.hosts", "-np", "6"])
         hosts = (self.folder / "c" / "supervise.hosts").read_text().splitlines()
@@ -168,8 +170,18 @@ class SuperviseTest(JobTest):
         self.assertEqual(third, first)
         self.assertIn("--resume auto --batch 8 --grad-accum 2", self.log())
 
+    def test_fewer_ranks_are_whole_replicas(self) -> None:
+        config = 'model = "gpt"\npp = 2\nbatch = 8'
+        _, second, _ = self.started_over_hosts(["--host", "a:2,b:3,c:1"], config, ("--min-ranks", 1))
+        self.assertEqual(second[:2], ["-np", "2"])
+        self.assertIn("--resume auto --batch 8 --grad-accum 3", self.log())
+
+    def test_replicas_divide_the_virtual_ranks(self) -> None:
+        _, second, _ = self.started_over_hosts(["--host", "a:4,b:1,c:3"], 'model = "gpt"\npp = 2\ntp = 2\nvirtual-ranks = 2')
+        self.assertEqual(second[:2], ["-np", "4"])
+
     def test_waits_for_hosts_where_the_others_are_too_few(self) -> None:
-        started = self.started_over_hosts(["--host", "a:2,b:2"])
+        started = self.started_over_hosts(["-H", "a:2", "-H", "b:2"])
         self.assertEqual(len(started), 1)
         self.assertIn("waits for hosts: 2 slots are too few", self.log())
 
@@ -187,6 +199,63 @@ class SuperviseTest(JobTest):
         start = self.with_programs(f"echo >> started; [ $(wc -l < started) -gt 5 ] && exit; {writes}; exit 1")
         self.run_to_end(1, *start, "--restarts", 2, "mpirun", "-np", 2, "ddptrain", "--checkpoint", "c")
         self.assertEqual(self.log().count("newest checkpoint: none"), 3, self.log())
+
+    def test_checkpoints_that_cannot_be_inspected_are_no_progress(self) -> None:
+        start = self.with_programs("mkdir -p c/step-000000000005; echo {} > c/step-000000000005/manifest.json; exit 1")
+        (self.folder / "bin" / "ddptrain").unlink()
+        fails = f'#!/bin/bash\n[ "$1" = --inspect ] && exit 1; exec {BIN}/ddptrain "$@"\n'
+        write_program(self.folder / "bin" / "ddptrain", fails)
+        program = self.folder / "bin" / "ddptrain"
+        self.run_to_end(1, *start, "--restarts", 0, "mpirun", "-np", 2, program, "--checkpoint", "c")
+        self.assertIn("newest checkpoint: none", self.log())
+
+    def test_this_host_needs_no_ssh(self) -> None:
+        start = self.with_programs("exit 1", ssh="exit 255")
+        command = ["mpirun", "--host", "127.0.0.2:2", "ddptrain", "--checkpoint", "c"]
+        self.run_to_end(1, *start, "--restarts", 0, *command)
+
+    def test_a_restart_goes_on_from_a_checkpoint_of_this_run(self) -> None:
+        self.run_job(1, *RUN, "--steps", 10, "--checkpoint", "old")
+        (self.folder / "run.toml").write_text('resume = "old"\n')
+        for new, flags in (("a", ["--resume", "old"]), ("b", ["--config", "run.toml"])):
+            own = [*RUN, "--steps", ENDLESS, "--checkpoint", new, "--checkpoint-every", 10, *flags]
+            job = Job(words(SUPERVISE, "--pause", 0.1, BIN / "ddptrain", *own), self.folder)
+            self.addCleanup(job.end)
+            job.wait_until(lambda new=new: len(self.steps(new)) > 0)
+            kill(job.ranks()[0])
+            resumed = re.compile(r"^\[.*Resumed at step (\d+)", re.MULTILINE)
+            job.wait_until(lambda job=job, resumed=resumed: len(resumed.findall(job.text())) == 2)
+            kill(job.process.pid, signal.SIGINT)
+            self.assertEqual(job.wait(), 75, job.text())
+            newest = re.search(r"newest checkpoint: step-0+(\d+)", job.text())[1]
+            self.assertEqual(resumed.findall(job.text()), ["10", newest], job.text())
+
+    def test_the_working_folder_of_mpirun(self) -> None:
+        (self.folder / "ddptrain").mkdir()
+        (self.folder / "ddptrain" / "run.toml").write_text("steps = 5\n")
+        command = [*MPIRUN, "-np", 1, "-wdir", "ddptrain", BIN / "ddptrain", *RUN, "--config", "run.toml"]
+        self.run_to_end(0, SUPERVISE, *command, "--checkpoint", "c")
+        log = (self.folder / "ddptrain" / "c" / "supervise.log").read_text()
+        self.assertIn("exit code 0; newest checkpoint: step-000000000005", log)
+
+    def test_a_name_that_is_no_text(self) -> None:
+        name = os.fsdecode(b"e\xe4")
+        self.run_to_end(0, SUPERVISE, BIN / "ddptrain", *RUN, "--steps", 5, "--checkpoint", name)
+        log = (self.folder / name / "supervise.log").read_bytes()
+        self.assertIn(b"e\xe4", log)
+        self.assertIn(b"newest checkpoint: step-000000000005", log)
+
+    def test_waits_for_ranks_that_are_long_in_ending(self) -> None:
+        (self.folder / "c").mkdir()
+        with open(self.folder / "c" / ".lock", "w") as lock:
+            lock.write(f"process 1 on {os.uname().nodename}\n")
+            lock.flush()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            command = words(SUPERVISE, "--pause", 0.1, BIN / "ddptrain", *RUN, "--steps", 5, "--checkpoint", "c")
+            job = Job(command, self.folder)
+            self.addCleanup(job.end)
+            job.wait_until(lambda: "another run (process 1 on " in self.log())
+        self.assertEqual(job.wait(), 0, job.text())
 
     def test_the_first_error_is_the_cause(self) -> None:
         said = "ddptrain: error on rank 1 (b): no space\nmpirun: peer process has unexpectedly disconnected\n  Peer host: b\n"
@@ -230,6 +299,7 @@ class SuperviseTest(JobTest):
             ([*mpirun, "--hostfile", "empty", *program], "empty: it names no host"),
             (["--min-ranks", "1", *mpirun, "-np", "2", *program], "names no hosts"),
             (["--min-ranks", "1", *mpirun, "--hostfile", "cores", *program], "how many ranks may b have"),
+            ([*mpirun, "--hostfile", "cores", *program, "--virtual-ranks", "8"], "how many ranks may b have"),
             (["--min-ranks", "1", *mpirun, "--host", "a,b", *program, "--batch", "auto"], "--batch N"),
             ([*mpirun, *program, "--batch", "0"], "--batch"),
         ):

@@ -18,7 +18,7 @@ from collections.abc import Callable
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import Hosts  # noqa: E402
 from slurm import Cluster, skip_without_slurm  # noqa: E402
-from support import BIN, ROOT  # noqa: E402
+from support import BIN, ROOT, kill  # noqa: E402
 
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
 MORE = 20  # steps
@@ -31,10 +31,10 @@ class SlurmTest(unittest.TestCase):
         hosts = cls.enterClassContext(Hosts(3))
         folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="ddptrain-slurm-")))
         cls.cluster = Cluster(hosts, folder)
-        cls.scripts = folder / "checkout" / "launch" / "slurm"  # jobs start in another folder, and find their program
+        cls.scripts = folder / "check out" / "launch" / "slurm"  # jobs start in another folder, and find their program
         shutil.copytree(ROOT / "launch" / "slurm", cls.scripts)
-        (folder / "checkout" / "build").mkdir()
-        (folder / "checkout" / "build" / "bin").symlink_to(BIN)
+        (folder / "check out" / "build").mkdir()
+        (folder / "check out" / "build" / "bin").symlink_to(BIN)
 
     def submit(self, script: str, *flags: str, nodes: int = 2, **settings: str) -> str:
         placed = [f"--nodes={nodes}", "--ntasks-per-node=1", *(f"--{name}={value}" for name, value in settings.items())]
@@ -113,11 +113,18 @@ class SlurmTest(unittest.TestCase):
         """Once, as RESTARTS says; the second one ends the job."""
         jobs = {name: self.submit_endless(f"{name}.sbatch", f"fails-{name}", export="ALL,RESTARTS=1,PAUSE=1")
                 for name in ("srun", "mpirun")}  # fmt: skip
-        for name in jobs:
-            os.kill(self.ranks_of(f"fails-{name}")[0], signal.SIGKILL)
+        newest = {}
         for name, job in jobs.items():
-            again = re.compile(r"Resumed at step")
+            ranks = self.ranks_of(f"fails-{name}")
+            for rank in ranks:
+                kill(rank, signal.SIGSTOP)  # it writes no checkpoint any more
+            newest[name] = self.steps(job)[-1]
+            for rank in ranks:
+                kill(rank)
+        for name, job in jobs.items():
+            again = re.compile(r"Resumed at step (\d+) from")
             self.until(job, lambda job=job: again.search(self.cluster.output(job)) is not None, "starts again")
+            self.assertEqual(int(again.search(self.cluster.output(job))[1]), newest[name])
             known = self.steps(job)[-1]
             self.until(job, lambda job=job, known=known: self.steps(job)[-1] > known, "goes on")
             os.kill(self.ranks_of(f"fails-{name}")[0], signal.SIGKILL)

@@ -143,11 +143,12 @@ def _bench_points(bench: Record) -> Iterator[AllReduce]:
 
 
 def _bench_device(bench: Record) -> str:
-    """Of ddpbench, which tells the name of the GPU or of the processor. See Measured."""
+    """Of ddpbench, which tells the name of the GPU or of the processor, and the library: MPI without a GPU is that of
+    CPU cores. See Measured."""
     name, library = str(bench.get("device") or ""), str(bench.get("library") or "")
     if library.startswith("NCCL") or any(word in name for word in GPU_NAMES):
         return "cuda"
-    return "cpu" if name else ""
+    return "cpu" if name or library else ""
 
 
 def _interference(bench: Record) -> Iterator[float]:

@@ -1,11 +1,14 @@
 """The hosts of a job of mpirun: which ones answer, and what an ended job has left on them."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import re
 import shlex
+import socket
 import subprocess
 import typing
 from collections.abc import Callable, Iterable
@@ -16,6 +19,8 @@ from ddptools.common.mpirun import host_lines
 HOSTFILE_FLAGS = ("--hostfile", "-hostfile", "--machinefile", "-machinefile")
 HOST_FLAGS = ("--host", "-host", "-H")
 RANKS_FLAGS = ("-np", "-n", "--np", "-c")
+FOLDER_FLAGS = ("--wdir", "-wdir", "--wd", "-wd")
+VALUE_FLAGS = (*HOSTFILE_FLAGS, *HOST_FLAGS, *RANKS_FLAGS, *FOLDER_FLAGS)
 SLOTS = re.compile(r"\sslots\s*=\s*(\d+)")  # max_slots is another
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=3", "--"]
 PATIENCE = 15  # seconds for a command over ssh
@@ -23,8 +28,19 @@ PATIENCE = 15  # seconds for a command over ssh
 CLEAN_UP = pathlib.Path(__file__).with_name("clean_up.sh")
 
 
+@functools.cache
 def is_here(host: str) -> bool:
-    return host in ("localhost", "127.0.0.1", os.uname().nodename)
+    """Whether mpirun starts ranks there without ssh: a name or an address of this machine."""
+    if host in ("localhost", os.uname().nodename):
+        return True
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind, protocol) as end, contextlib.suppress(OSError):
+                end.bind(address)  # fails for an address of another machine
+                return True
+    except (OSError, UnicodeError):  # a name that nobody knows
+        pass
+    return False
 
 
 def on_host(host: str, script: str) -> bool:
@@ -49,6 +65,20 @@ def on_all(function: Callable[[str], bool], hosts: Iterable[str]) -> list[bool]:
 def place_of(flags: tuple[str, ...], command: list[str]) -> int | None:
     """Of the value after one of the flags, among those of mpirun."""
     return next((i + 1 for i, word in enumerate(command[:-1]) if word in flags), None)
+
+
+def normal(command: list[str]) -> list[str]:
+    """mpirun's words with `--flag=value` as two words and one --host in place of several, which Open MPI joins."""
+    words: list[str] = []
+    for word in command:
+        flag, _, value = word.partition("=")
+        words += [flag, value] if value and flag in VALUE_FLAGS else [word]
+    places = [i + 1 for i, word in enumerate(words[:-1]) if word in HOST_FLAGS]
+    if places:
+        words[places[0]] = ",".join(words[i] for i in places)
+    for i in reversed(places[1:]):
+        del words[i - 1 : i + 1]
+    return words
 
 
 class Host(typing.NamedTuple):

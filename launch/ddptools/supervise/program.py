@@ -24,12 +24,14 @@ from ddptools.common.mpirun import OPEN_MPI, find_mpirun, permission
 from ddptools.common.programs import answer
 from ddptools.common.runner import end_session, exit_text, start_session, with_words
 from ddptools.supervise.hosts import (
+    FOLDER_FLAGS,
     HOSTFILE_FLAGS,
     HOST_FLAGS,
     RANKS_FLAGS,
     THIS_HOST,
     Hosts,
     is_here,
+    normal,
     place_of,
 )
 
@@ -63,6 +65,8 @@ LOST_DAEMON = re.compile(r"Remote daemon: \S+ on node (\S+)")
 KILLED = re.compile(r"process rank (\d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
 FIRST_ERROR = re.compile(r"^ddptrain: error on rank .*", re.MULTILINE)
 DISCONNECTED = re.compile(r"peer process has unexpectedly disconnected.*Peer host:\s+(\S+)", re.DOTALL)
+# Ranks of an earlier attempt need longer to end than ddptrain waits for them. Its exit code is that of a mistake.
+LOCKED = re.compile(r"another run \(.*\) writes there\. Wait for its end")
 ENDED = re.compile(r"^ddptrain: SIG\w+: ended after step", re.MULTILINE)
 DESCRIPTION = """\
 Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure,
@@ -94,27 +98,25 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     return arguments
 
 
-def asked(command: list[str]) -> subprocess.CompletedProcess[str] | None:
-    """What ddptrain answers; None: it cannot run on this host (no program, no library, MPI does not start)."""
-    try:
-        done = answer(command, None)
-    except OSError:
-        return None
-    return done if done.returncode not in (FAILURE, NO_LIBRARY) else None
+def place_of_program(command: list[str]) -> int | None:
+    """Of ddptrain among the words; the words before it are mpirun's."""
+    named = [i for i, word in enumerate(command) if pathlib.Path(word).name == "ddptrain" and "=" not in word]
+    return next((i for i in named if i == 0 or command[i - 1] not in FOLDER_FLAGS), None)
 
 
-def flags_of(command: list[str], program: int | None) -> dict[str, Any]:
-    """ddptrain's flags, with those of its --config file; some of those in the command if it cannot be asked."""
-    shown = asked([*command[program:], "--print-config"]) if program is not None else None
+def flags_of(command: list[str], shown: subprocess.CompletedProcess[str] | None) -> dict[str, Any]:
+    """ddptrain's flags, with those of its --config file, as --print-config shows them; some of those in the command if
+    it cannot run on this host."""
     if shown is not None and shown.returncode == USAGE:
         raise UsageError(shown.stderr.strip())
+    parser = argparse.ArgumentParser("supervise", add_help=False, allow_abbrev=False)
+    for name in ("checkpoint", "resume", "timeout", "virtual-ranks", "pp", "tp"):
+        parser.add_argument(f"--{name}", dest=name)
+    given = vars(parser.parse_known_args(command)[0])
     if shown is not None and shown.returncode == 0:
         with contextlib.suppress(tomllib.TOMLDecodeError):  # it is the answer to --help or --version
-            return tomllib.loads(shown.stdout)
-    parser = argparse.ArgumentParser("supervise", add_help=False, allow_abbrev=False)
-    for name in ("checkpoint", "resume", "timeout", "virtual-ranks"):
-        parser.add_argument(f"--{name}", dest=name)
-    return vars(parser.parse_known_args(command)[0])
+            return tomllib.loads(shown.stdout) | {name: value for name, value in given.items() if value}
+    return given
 
 
 def positive(code: int) -> int:
@@ -128,61 +130,70 @@ class Size:
     samples: int  # of a step, where batches may change
     batch: int
     parts: int  # --virtual-ranks
+    replica: int  # ranks that share a model: --pp x --tp
 
     @staticmethod
     def of(ranks: str, flags: dict[str, Any], hosts: Hosts, least: int) -> "Size":
         wanted = int(ranks) if ranks.isdigit() else hosts.least_slots()
         parts = int(flags["virtual-ranks"] or 0)
-        if least == 0:
-            return Size(wanted, 1 if parts > 0 else wanted, 0, 0, parts)
-        if hosts is THIS_HOST:
+        replica = int(flags.get("pp") or 1) * int(flags.get("tp") or 1)
+        if least == 0 and parts == 0:
+            return Size(wanted, wanted, 0, 0, 0, replica)
+        flag = "--min-ranks" if least > 0 else "--virtual-ranks"
+        if least > 0 and hosts is THIS_HOST:
             told = "the command names no hosts that could be lost. Give mpirun --hostfile or --host."
-            raise UsageError(f"--min-ranks: {told}")
+            raise UsageError(f"{flag}: {told}")
         if unknown := [host.name for host in hosts.hosts if host.slots is None]:
             told = f"how many ranks may {unknown[0]} have? Write slots=N behind it in the hostfile."
-            raise UsageError(f"--min-ranks: {told}")
+            raise UsageError(f"{flag}: {told}")
         if parts > 0:
-            return Size(wanted, least, 0, 0, parts)
+            return Size(wanted, least or 1, 0, 0, parts, replica)
         if "batch" not in flags:
             raise UsageError("--min-ranks: the command names no ddptrain that runs here, whose --batch would change")
         if flags["batch"] == "auto":
             raise UsageError("--min-ranks: fewer ranks need larger batches. Give ddptrain a number: --batch N.")
-        return Size(wanted, least, wanted * flags["batch"] * flags["grad-accum"], flags["batch"], 0)
+        samples = wanted // replica * flags["batch"] * flags["grad-accum"]
+        return Size(wanted, least, samples, flags["batch"], 0, replica)
 
     def on(self, slots: int) -> list[str] | None:
         """The number of ranks on so many slots, and flags of ddptrain that keep the samples of a step; None: too few"""
         if slots >= self.wanted:
             return [str(self.wanted)]
-        for ranks in range(slots, self.least - 1, -1):
-            if self.parts and self.parts % ranks == 0:
-                return [str(ranks)]
-            if self.samples and self.samples % ranks == 0:
-                of_rank = self.samples // ranks
-                batch = max(size for size in range(1, self.batch + 1) if of_rank % size == 0)
-                return [str(ranks), "--batch", str(batch), "--grad-accum", str(of_rank // batch)]
+        for replicas in range(slots // self.replica, -(-self.least // self.replica) - 1, -1):
+            ranks = str(replicas * self.replica)
+            if self.parts and self.parts % replicas == 0:
+                return [ranks]
+            if self.samples and self.samples % replicas == 0:
+                of_replica = self.samples // replicas
+                batch = max(size for size in range(1, self.batch + 1) if of_replica % size == 0)
+                return [ranks, "--batch", str(batch), "--grad-accum", str(of_replica // batch)]
         return None
 
 
 class Job:
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.command: list[str] = arguments.command
-        if not self.command:
+        command: list[str] = arguments.command
+        if not command:
             raise UsageError("give a command: supervise mpirun -np 8 ddptrain --checkpoint DIR ...")
-        # Of ddptrain in the command; the words before it are mpirun's.
-        self.program = next((i for i, word in enumerate(self.command) if pathlib.Path(word).name == "ddptrain"), None)
-        self.flags = flags_of(self.command, self.program)
+        program = place_of_program(command)
+        self.starter = normal(command[:program])
+        self.program = command[program:] if program is not None else []
+        place = place_of(FOLDER_FLAGS, self.starter)
+        self.work = pathlib.Path(self.starter[place] if place is not None else "")
+        shown = self.asked(*self.program[1:], "--print-config")
+        self.runs_here = shown is not None
+        self.flags = flags_of(self.program or command, shown)
         if not self.flags["checkpoint"]:
             raise UsageError("the command has no --checkpoint DIR, from which it could go on")
         if not self.flags["resume"]:
-            self.command = [*self.command, "--resume", "auto"]
-        self.folder = pathlib.Path(self.flags["checkpoint"])
-        starter = self.command[: self.program]
-        self.hosts = self.hosts_in_use = Hosts.of(starter)
-        place = place_of(RANKS_FLAGS, starter)
-        self.size = Size.of(starter[place] if place else "", self.flags, self.hosts, arguments.min_ranks)
+            self.resume_auto()
+        self.folder = self.work / self.flags["checkpoint"]
+        self.hosts = self.hosts_in_use = Hosts.of(self.starter)
+        place = place_of(RANKS_FLAGS, self.starter)
+        self.size = Size.of(self.starter[place] if place else "", self.flags, self.hosts, arguments.min_ranks)
         self.mark = uuid.uuid4().hex
         self.sessions = f"{os.environ.get('OMPI_MCA_orte_tmpdir_base') or '/tmp'}/ddptrain-{self.mark}"
-        mpirun = find_mpirun(self.command[0]) if pathlib.Path(self.command[0]).name.startswith("mpi") else OPEN_MPI
+        mpirun = find_mpirun(command[0]) if pathlib.Path(command[0]).name.startswith("mpi") else OPEN_MPI
         self.end_signal, self.killed_codes = mpirun.end, mpirun.killed_codes
         self.restarts: int = arguments.restarts
         self.first_pause: float = arguments.pause
@@ -193,12 +204,30 @@ class Job:
         self.ends_asked = 0
         self.woken = threading.Event()
 
+    @property
+    def command(self) -> list[str]:
+        return [*self.starter, *self.program]
+
+    def asked(self, *flags: str) -> subprocess.CompletedProcess[str] | None:
+        """What ddptrain answers; None: it cannot run on this host (no program, no library, MPI does not start)."""
+        if not self.program:
+            return None
+        try:
+            done = answer([self.program[0], *flags], None, cwd=self.work)
+        except OSError:
+            return None
+        return done if done.returncode not in (FAILURE, NO_LIBRARY) else None
+
+    def resume_auto(self) -> None:
+        self.program = [*self.program, "--resume", "auto"]
+        self.flags["resume"] = "auto"
+
     def log(self, text: str) -> None:
         line = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%M:%SZ} {text}"
         print(f"supervise: {text}", file=sys.stderr, flush=True)
         with contextlib.suppress(OSError):  # a full disk must not end the job
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.log_file, "a", encoding="utf-8") as file:
+            with open(self.log_file, "a", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(line + "\n")
 
     def check_time_outs(self) -> None:
@@ -229,13 +258,13 @@ class Job:
             self.log(f"waits for hosts: {slots} slots are too few")
             return None
         ranks, *changes = flags
-        own = hosts.in_command(self.command[: self.program], self.folder / "supervise.hosts")
+        own = hosts.in_command(self.starter, self.folder / "supervise.hosts")
         if (place := place_of(RANKS_FLAGS, own)) is not None:
             own[place] = ranks
         else:
             place = place_of((*HOSTFILE_FLAGS, *HOST_FLAGS), own)
             own[place - 1 : place - 1] = ["-np", ranks]
-        return [*own, *self.command[self.program :], *changes]
+        return [*own, *self.program, *changes]
 
     def on_signal(self, number: int, _frame: object) -> None:
         if number != signal.SIGUSR1:
@@ -305,8 +334,9 @@ class Job:
         return next((path.name for path in found if path.name == self.newest or self.is_readable(path)), "")
 
     def is_readable(self, checkpoint: pathlib.Path) -> bool:
-        shown = asked([self.command[self.program], "--inspect", str(checkpoint)]) if self.program is not None else None
-        return shown is None or "complete and undamaged" in shown.stdout
+        """Taken for granted if ddptrain cannot run on this host."""
+        shown = self.asked("--inspect", str(checkpoint.absolute()))
+        return not self.runs_here or (shown is not None and "complete and undamaged" in shown.stdout)
 
     def lost(self, silent: list[str]) -> str:
         here, names = os.uname().nodename, ", ".join(silent)
@@ -321,6 +351,8 @@ class Job:
         _, silent = self.clean_up()
         if silent := [name for name in silent if name in self.hosts_in_use.names]:
             return LOST_HOST, self.lost(silent)
+        if self.ends_asked > 1:
+            return positive(code), "a second signal"
         if daemons := sorted(set(LOST_DAEMON.findall(said))):
             return LOST_HOST, f"lost mpirun's daemon on {', '.join(daemons)}"
         if code == TIMEOUT or "has been waiting in" in said:
@@ -341,7 +373,7 @@ class Job:
         start = time.monotonic()
         code, said = self.attempt(command)
         ended = f"attempt {number} ended after {time.monotonic() - start:.0f} s"
-        if code in (0, USAGE, RESUMABLE):
+        if code in (0, USAGE, RESUMABLE) and not (code == USAGE and LOCKED.search(said)):
             newest = next((path.name for path in self.checkpoints()), "none")
             self.log(f"{ended}: {exit_text(code)}{with_words(said) if code != 0 else ''}; newest checkpoint: {newest}")
             return code, code, ""
@@ -356,7 +388,7 @@ class Job:
     def run(self) -> int:
         failures, number, result, why = 0, 0, LOST_HOST, "too few hosts answered"
         self.check_time_outs()
-        self.newest = self.newest_readable()
+        self.newest = at_start = self.newest_readable()
         while True:
             before = self.newest
             command = self.for_hosts_that_answer() if number > 0 or self.size.least < self.size.wanted else self.command
@@ -366,6 +398,8 @@ class Job:
                 if end is not None:
                     return end
             failures = 1 if self.newest > before else failures + 1
+            if self.newest > at_start and self.flags["resume"] != "auto":  # a checkpoint of this run
+                self.resume_auto()
             if failures > self.restarts:
                 told = f"{failures} failures in a row without a new undamaged checkpoint"
                 self.log(f"gives up: {told}, the last one: {why}")

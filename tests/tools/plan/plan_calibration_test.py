@@ -235,7 +235,8 @@ class CalibratedProgramTest(FolderCase):
         cores = bench(2, 1.0, 0.2) | {"library": "MPI", "device": "AMD EPYC"}
         cpu_run = summary(2, 3e3, 1.6e3, device="cpu", communication_seconds=0.01)
         row = {"compute_alone_us": 9.0, "compute_beside_us": 9.0, "communication_alone_us": 4.0}
-        for record in (cores, cores | {"benchmark": "overlap", "results": [row]}, cpu_run):
+        unnamed = cores | {"device": ""}
+        for record in (cores, unnamed, cores | {"benchmark": "overlap", "results": [row]}, cpu_run):
             for options in (["--model", "cnn", "--tflops", "400"], ["--model", "cnn"], ["--params", "2B"]):
                 with self.assertRaisesRegex(UsageError, "on CPU cores, and compute would be that of GPUs: .*--tflops N"):
                     self.planned([record], "cuda", *options)

@@ -49,10 +49,19 @@ class ScriptsTest(FolderCase):
         (self.folder / "hostfile").write_text(hosts)
         return self.call(LAUNCH / "hosts" / "check-ssh", "hostfile")
 
+    def test_this_machine_needs_no_ssh(self) -> None:
+        self.stand_in("orted", "#!/bin/sh\n")
+        (self.folder / "hostfile").write_text(f"localhost\n127.0.0.2 slots=2\n{os.uname().nodename}\n")
+        check = LAUNCH / "hosts" / "check-ssh"
+        for program, said in (("bin/orted", ": good\n"), ("bin/none", ": use a folder that all hosts share\n")):
+            self.assertEqual(self.call(check, "hostfile", program).stdout.count(said), 3)
+        self.assertFalse((self.folder / "called-ssh").exists())
+
     def test_every_host_is_checked_and_what_is_wrong_told_apart(self) -> None:
-        for end in ("", "\n", "\n# ours\n\n"):
+        for end in ("", "\n", "\n# ours\n\n", "\r\n\r\n"):
             run = self.check_ssh(f"# two\ngood slots=8\ndown slots=8{end}")
             self.assertEqual((run.returncode, run.stdout.count("\n")), (77, 2), run.stdout)
+        self.assertEqual(self.check_ssh("down\r\ngood\r\n").stdout.splitlines()[1], "good: good")
         for host, says, code in (
             ("good", "good: good", 0),
             ("asks", "asks: no ssh without a password (ssh-copy-id asks): Permission denied", 1),
@@ -93,3 +102,24 @@ class ScriptsTest(FolderCase):
         after = asked[asked.index(f"{self.folder.resolve()}/bin/ddptrain") + 1 :]
         self.assertEqual(after, ["--checkpoint=c", "--log-every", "7", "--resume", "auto"])
         self.assertIn("exit code 0", (self.folder / "some.log").read_text())
+
+    def test_starts_under_slurm_that_fail_at_once(self) -> None:
+        """They return to the queue nine times, and again after a new checkpoint."""
+        self.stand_in("squeue", "#!/bin/sh\necho RUNNING\n")
+        job = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "15", "RESTARTS": "0"}
+        flags = ["--model", "a b"]
+        for name in ("srun", "mpirun"):
+            self.stand_in(name, "#!/bin/sh\nexit 1\n")
+            checkout, requeued = self.folder / f"{name} of me", self.folder / f"{name}-requeued"
+            script = checkout / "launch" / "slurm" / f"{name}.sbatch"
+            write_program(script, (LAUNCH / "slurm" / script.name).read_text())
+            write_program(checkout / "build" / "bin" / "ddptrain", "")
+            shown = f"echo '   Command={script} {' '.join(flags)}'"
+            self.stand_in("scontrol", f"#!/bin/sh\n[ $1 = show ] && {shown} || echo >> '{requeued}'\n")
+            variables = [f"{key}={value}" for key, value in (job | {"CHECKPOINT": name}).items()]
+            for count in (9, 18):
+                for _ in range(11):
+                    run = self.call("env", *variables, "bash", script, *flags)
+                    self.assertEqual(run.returncode, 1, run.stderr)
+                self.assertEqual(requeued.read_text().count("\n"), count)
+                write_program(self.folder / name / "step-1" / "manifest.json", "{}")
