@@ -220,7 +220,7 @@ class TrainingRun {
   void run_window(std::int64_t steps) {
     const bool first = meter_.windows() == 0;
     const Clock::time_point start = Clock::now();
-    const double waited = trainer_.seconds_waited_for_stages();
+    const ReplicaSeconds before = trainer_.seconds_in_replica();
     if (first) {
       run_steps(1);
       device_.synchronize();
@@ -236,21 +236,21 @@ class TrainingRun {
     guard_.check_finite();
     const std::int64_t done = steps + (first ? 1 : 0);
     meter_.add(static_cast<std::uint64_t>(done * trainer_.sampler().samples_per_step()), seconds);
-    if (!first) return note_stages(waited, seconds);
+    if (!first) return note_replica(before, seconds);
     trainer_.prepare_graph();
     if (hooks_.under_way) hooks_.under_way();
   }
 
-  void note_stages(double waited_before, double seconds) {
-    waited_for_stages_ += trainer_.seconds_waited_for_stages() - waited_before;
-    staged_seconds_ += seconds;
+  void note_replica(const ReplicaSeconds& before, double seconds) {
+    in_replica_ += trainer_.seconds_in_replica() - before;
+    noted_seconds_ += seconds;
   }
 
-  /// The mean share of the time of steps for which ranks have waited for other stages.
-  std::optional<double> share_of_waits() const {
-    const double waited = world_.sum(waited_for_stages_) / world_.size();
-    if (waited == 0.0) return std::nullopt;
-    return waited / staged_seconds_;
+  /// Of the time of steps, the ranks' mean; nothing for 0.
+  std::optional<double> share_of(double seconds) const {
+    const double mean = world_.sum(seconds) / world_.size();
+    if (mean == 0.0) return std::nullopt;
+    return mean / noted_seconds_;
   }
 
   void note_sensors() {
@@ -271,17 +271,18 @@ class TrainingRun {
           static_cast<std::uint64_t>(world_.max(static_cast<double>(steps_per_window(1.0, step_seconds))));
       if (hooks_.sensors != nullptr) hooks_.sensors->take();
       const Clock::time_point start = Clock::now();
-      const double waited = trainer_.seconds_waited_for_stages();
+      const ReplicaSeconds before = trainer_.seconds_in_replica();
       trainer_.run(steps);
       device_.synchronize();
       const double seconds = world_.max(seconds_since(start));
       meter_.add(steps * samples, seconds);
-      note_stages(waited, seconds);
+      note_replica(before, seconds);
       note_sensors();
       communicator_.check_health();
     }
     result_.rate = meter_.rate();
-    result_.waits_for_stages = share_of_waits();
+    result_.waits_for_stages = share_of(in_replica_.stages);
+    result_.in_split_layers = share_of(in_replica_.layers);
     result_.gpus = gather_sensors(world_, sensors_);
     result_.clocks = gather_clocks(world_, clocks_);
   }
@@ -422,8 +423,8 @@ class TrainingRun {
   std::int64_t logged_step_ = 0;  ///< Up to which steps have been told of.
   std::size_t logged_windows_ = 0;
   double seconds_waited_ = 0.0;
-  double waited_for_stages_ = 0.0;  ///< Of this rank, in windows behind the first one, which take
-  double staged_seconds_ = 0.0;     ///< so long.
+  ReplicaSeconds in_replica_;   ///< Of this rank, in windows behind the first one, which take
+  double noted_seconds_ = 0.0;  ///< so long.
   std::optional<RunningLoss> running_loss_;
   MetricSums epoch_sums_;  ///< What has been logged of the epoch in progress.
   StepPace pace_;
