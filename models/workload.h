@@ -37,12 +37,6 @@ struct RunFacts {
   int part = 0;            ///< this one.
 };
 
-/// A flag with which a model keeps less in memory, and the model that it makes.
-struct MemorySaving {
-  std::string flag;
-  std::function<std::unique_ptr<Model>(Device& device, std::int64_t batch)> make_model;
-};
-
 /// All that the program needs of a model besides the network: its flags, its data, pretrained weights to start from,
 /// what it writes. A model is a folder below models/ that implements this, and a line in registry.cpp.
 ///
@@ -75,8 +69,8 @@ class Workload {
 
   /// The model, bound to the data, for `batch` samples per micro-step. The device and this object outlive it.
   virtual std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) = 0;
-  /// Beside a smaller batch; those that save more come later.
-  virtual std::vector<MemorySaving> memory_savings() { return {}; }
+  /// Flags with which the model keeps less in memory. Those that save more come later.
+  virtual std::vector<std::string> memory_flags() const { return {}; }
   virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
 
   virtual bool samples_during_training() const { return false; }  ///< What samples() gives writes something.

@@ -61,6 +61,10 @@ class SensorLog {
   std::optional<SensorSampler> sampler_;
 };
 
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 /// Seconds on this rank from the start of `work` until the device has finished what `work` queued.
 double seconds_of(const World& world, Device& device, const std::function<void()>& work);
 double mean_over_ranks(const World& world, double value);

@@ -113,7 +113,7 @@ Findings find_hosts(const World& world) {
     const Machine machine = describe_machine(world.hostname(), find_gpus(ranks));
     text = machine_text(machine);
     json all = machine_json(machine);
-    all["warnings"] = world.nodes() > 1 ? shared_nic_warnings(machine, ranks) : std::vector<std::string>{};
+    all["warnings"] = world.nodes() > 1 ? shared_nic_warnings(world.hostname(), ranks) : std::vector<std::string>{};
     for (const json& line : all["warnings"]) text += fmt::format("Warning: {}\n", line.get<std::string>());
     description = all.dump(-1, ' ', false, json::error_handler_t::replace);
   });

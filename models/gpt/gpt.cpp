@@ -116,11 +116,7 @@ class Gpt final : public Model, public LanguageModel {
 
   std::vector<float> next_token_logits(const TokenBatch& batch, std::int64_t position) override;
 
-  std::int64_t parameters_of_all_stages() const override {
-    std::int64_t count = 0;
-    for (const ParameterSpec& spec : gpt_parameters(shape_)) count += spec.size();
-    return count;
-  }
+  std::int64_t parameters_of_all_stages() const override { return element_count(gpt_parameters(shape_)); }
 
   double flops_per_sample() const override {  // Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B
     const auto parameters = static_cast<double>(parameters_of_all_stages());

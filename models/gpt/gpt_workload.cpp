@@ -61,10 +61,8 @@ class GptWorkload final : public Workload {
     if (!save_.empty()) require_writable_folder("--save", save_);
   }
 
-  std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override {
-    return make_model(device, batch, recompute_);
-  }
-  std::vector<MemorySaving> memory_savings() override;
+  std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override;
+  std::vector<std::string> memory_flags() const override;
   std::map<std::string, std::int64_t> sizes() const override {
     return {{"layers", shape_.layers},     {"width", shape_.width},
             {"heads", shape_.heads},       {"feed_forward", shape_.feed_forward},
@@ -83,7 +81,6 @@ class GptWorkload final : public Workload {
 
  private:
   void read_init();
-  std::unique_ptr<Model> make_model(Device& device, std::int64_t batch, Recompute recompute);
   std::vector<std::uint16_t> prompt_tokens() const;
   std::string write(Model& model, Device& device, std::uint32_t sample, std::int64_t context) const;
   std::string set_dropout(const std::string& text);
@@ -200,7 +197,7 @@ void GptWorkload::load() {
   check_parts(shape_, run_.parts, kFlags);
 }
 
-std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batch, Recompute recompute) {
+std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batch) {
   GptOptions options;
   options.shape = shape_;
   options.stage = gpt_stage(shape_, run_.stages, run_.stage);
@@ -208,7 +205,7 @@ std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batc
   options.max_batch = batch;
   options.seed = run_.seed;
   options.dropout = dropout_;
-  options.recompute = recompute;
+  options.recompute = recompute_;
   if (pretrained_ != nullptr) {
     options.pretrained = [weights = pretrained_](const std::string& name) { return weights->weights.read(name); };
   }
@@ -216,15 +213,11 @@ std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batc
   return make_gpt(device, options, about("--data", [&] { return make_resident(*tokens_, device); }));
 }
 
-std::vector<MemorySaving> GptWorkload::memory_savings() {
-  std::vector<MemorySaving> savings;
-  const auto add = [&](const char* flag, Recompute recompute) {
-    const auto make = [=, this](Device& device, std::int64_t batch) { return make_model(device, batch, recompute); };
-    if (recompute > recompute_) savings.push_back({flag, make});
-  };
-  add("--recompute gelu", Recompute::gelu);
-  add("--recompute block", Recompute::block);
-  return savings;
+std::vector<std::string> GptWorkload::memory_flags() const {
+  std::vector<std::string> flags;
+  if (recompute_ < Recompute::gelu) flags.emplace_back("--recompute gelu");
+  if (recompute_ < Recompute::block) flags.emplace_back("--recompute block");
+  return flags;
 }
 
 std::vector<std::uint16_t> GptWorkload::prompt_tokens() const {

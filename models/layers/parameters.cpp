@@ -5,7 +5,7 @@ namespace ddptrain {
 void split(ParameterSpec& spec, std::size_t dimension, std::int64_t blocks, const LayerPart& part) {
   if (part.count == 1) return;
   const auto inner = spec.shape.begin() + static_cast<std::ptrdiff_t>(dimension);
-  const std::int64_t block = element_count({inner, spec.shape.end()}) / blocks;
+  const std::int64_t block = element_count(Shape{inner, spec.shape.end()}) / blocks;
   const std::int64_t run = block / part.count;
   spec.split = Split{spec.shape, part.index * run, run, block};
   *inner /= part.count;

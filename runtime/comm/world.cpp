@@ -17,7 +17,6 @@
 #include <utility>
 
 #include "runtime/comm/mpi/mpi_check.h"
-#include "runtime/comm/mpi/shared_memory_files.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -75,6 +74,18 @@ std::uint64_t host_identity(const std::string& hostname) {
   return boot.empty() ? 0 : std::hash<std::string>()(hostname + ' ' + boot);
 }
 
+/// The files in /dev/shm through which Open MPI's ranks of a host exchange messages, and which this process has mapped.
+/// Empty with other MPI libraries.
+std::set<std::string> mapped_segments() {
+  std::set<std::string> paths;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const auto begin = line.find("/dev/shm/vader_segment.");
+    if (begin != std::string::npos) paths.insert(line.substr(begin));
+  }
+  return paths;
+}
+
 double reduce(double value, MPI_Op op, MPI_Comm comm, Watch& watch) {
   const Watch::Collective collective(watch, "reduction", sizeof(value));
   DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, op, comm));
@@ -96,10 +107,10 @@ struct World::Impl {
   int nodes = 1;
   std::string hostname;
 
-  std::string own_segment;  ///< Of shared memory, see shared_memory_files.h.
+  std::string own_segment;  ///< The file of shared memory whose name is gone; empty: none.
 
   void find_nodes();
-  void unlink_segments();
+  void unlink_own_segment();
 };
 
 void World::Impl::find_nodes() {
@@ -122,12 +133,16 @@ void World::Impl::find_nodes() {
 
 /// Open MPI leaves its files of shared memory behind where a rank is killed. All ranks of a host have mapped them by
 /// now, so that their names can go.
-void World::Impl::unlink_segments() {
-  const std::vector<std::string> segments = mapped_mpi_segments();
+void World::Impl::unlink_own_segment() {
+  const std::set<std::string> segments = mapped_segments();
   const int all = static_cast<int>(segments.size()) == local_size ? 1 : 0;
   int all_on_every_rank = 0;
   DDP_MPI_CHECK(MPI_Allreduce(&all, &all_on_every_rank, 1, MPI_INT, MPI_MIN, comm));
-  if (all_on_every_rank != 0) own_segment = unlink_own_segment(segments, local_rank);
+  if (all_on_every_rank == 0) return;
+  const std::string ending = fmt::format(".{}", local_rank);
+  const auto own = [&](const std::string& path) { return path.ends_with(ending); };
+  const auto found = std::find_if(segments.begin(), segments.end(), own);
+  if (std::count_if(segments.begin(), segments.end(), own) == 1 && ::unlink(found->c_str()) == 0) own_segment = *found;
 }
 
 World::Impl::Impl(MPI_Comm ranks, std::shared_ptr<Watch> told) : watch(std::move(told)), comm(ranks) {
@@ -147,7 +162,7 @@ World::World(int* argc, char*** argv, std::shared_ptr<Watch> watch) {
   if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) fail("MPI_Init_thread failed");
   if (provided < MPI_THREAD_FUNNELED) fail("This MPI library does not support threads (MPI_THREAD_FUNNELED)");
   impl_ = std::make_unique<Impl>(MPI_COMM_WORLD, watch);
-  impl_->unlink_segments();
+  impl_->unlink_own_segment();
 }
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -163,7 +178,7 @@ World::~World() {
     MPI_Barrier(impl_->comm);
   }
   const Watch::Wait wait(*impl_->watch, "the end of MPI");
-  if (impl_->comm == MPI_COMM_WORLD) restore_segment(impl_->own_segment);
+  if (!impl_->own_segment.empty()) std::ofstream(impl_->own_segment, std::ios::app);  // MPI complains if there is none
   const int result = impl_->comm == MPI_COMM_WORLD ? MPI_Finalize() : MPI_Comm_free(&impl_->comm);
   if (result != MPI_SUCCESS) std::fprintf(stderr, "MPI could not end the ranks around rank %d\n", impl_->rank);
 }

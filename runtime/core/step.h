@@ -117,6 +117,15 @@ struct MetricSums {
   double loss = 0.0;  ///< Sum of the predictions' losses (natural logarithm).
   std::uint64_t correct = 0;
   std::uint64_t samples = 0;
+
+  double mean_loss() const { return loss / static_cast<double>(samples); }
+  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(samples); }
+  MetricSums operator+(const MetricSums& other) const {
+    return {loss + other.loss, correct + other.correct, samples + other.samples};
+  }
+  MetricSums operator-(const MetricSums& other) const {
+    return {loss - other.loss, correct - other.correct, samples - other.samples};
+  }
 };
 
 /// What one micro-step of a rank works on: `count` samples of a data set, found through `order`. Plain numbers, so that

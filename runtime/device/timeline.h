@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/process/nvtx.h"
-
 namespace ddptrain {
 
 struct Stream;
@@ -34,8 +32,7 @@ class Timeline {
   virtual std::vector<TimelineSpan> spans() = 0;
 };
 
-/// From construction to destruction: a range on the timeline of NVIDIA's profilers, and a span where there is a
-/// timeline.
+/// A span from construction to destruction, if there is a timeline.
 class Span {
  public:
   Span(Timeline* timeline, Lane lane, const Stream& stream, const std::string& name);
@@ -44,7 +41,6 @@ class Span {
   Span& operator=(const Span&) = delete;
 
  private:
-  NvtxRange range_;
   Timeline* timeline_;
   void* stream_;
   std::size_t span_ = 0;

@@ -4,9 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -122,23 +124,11 @@ bool FlightFile::add(const FlightRecord& record) const {
   return write_lines(file_, lines);
 }
 
-bool FlightFile::add_stacks(const std::vector<ThreadStack>& stacks) const {
-  std::vector<Json> lines;
-  for (const ThreadStack& stack : stacks) {
-    lines.push_back({{"event", "thread"},
-                     {"id", stack.id},
-                     {"name", stack.name},
-                     {"state", std::string(1, stack.state)},
-                     {"frames", stack.frames}});
-  }
-  return write_lines(file_, lines);
-}
-
-bool FlightFile::add_nccl_ras(const std::string& status) const {
-  if (status.empty()) return true;
-  Json parsed = Json::parse(status, nullptr, false);
-  const Json line = {{"event", "nccl_ras"}, {"status", parsed.is_discarded() ? Json(status) : std::move(parsed)}};
-  return write_lines(file_, {line});
+bool FlightFile::add_stack(const std::vector<std::string>& frames) const {
+  std::string stat;
+  std::getline(std::ifstream("/proc/self/stat"), stat);
+  const std::string state = stat.substr(std::min(stat.size(), stat.rfind(')') + 2), 1);
+  return write_lines(file_, {{{"event", "thread"}, {"id", getpid()}, {"state", state}, {"frames", frames}}});
 }
 
 }  // namespace ddptrain

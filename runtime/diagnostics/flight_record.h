@@ -6,7 +6,6 @@
 #include "runtime/core/files/descriptor.h"
 #include "runtime/core/process/watch.h"
 #include "runtime/diagnostics/peer_link.h"
-#include "runtime/diagnostics/thread_stacks.h"
 
 namespace ddptrain {
 
@@ -41,8 +40,7 @@ class FlightFile {
   FlightFile(const std::string& folder, bool is_private, const std::string& name);
 
   bool add(const FlightRecord& record) const;
-  bool add_stacks(const std::vector<ThreadStack>& stacks) const;
-  bool add_nccl_ras(const std::string& status) const;
+  bool add_stack(const std::vector<std::string>& frames) const;  ///< Of the main thread.
 
  private:
   Descriptor file_;

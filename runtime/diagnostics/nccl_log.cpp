@@ -10,11 +10,9 @@
 #include <fstream>
 #include <iterator>
 #include <regex>
-#include <sstream>
 #include <string_view>
 
 #include "runtime/core/process/host_name.h"
-#include "runtime/core/text.h"
 
 namespace ddptrain {
 
@@ -37,16 +35,14 @@ std::string name_in(const std::array<const char*, kCount>& names, const std::str
 class Reader {
  public:
   /// A line may hold messages of several ranks.
-  void read(const std::string& line, bool is_whole) {
+  void read(const std::string& line) {
     const std::string mark = "NCCL INFO ";
-    if (line.starts_with("NCCL version ")) read_message(line, is_whole);
+    if (line.starts_with("NCCL version ")) read_message(line);
     for (std::size_t at = line.find(mark); at != std::string::npos;) {
       const std::size_t start = at + mark.size();
       at = line.find(mark, start);
-      const bool ends_line = at == std::string::npos;
       // NCCL's own buffer has 1024 characters.
-      const std::size_t length = std::min<std::size_t>(ends_line ? at : at - start, 1024);
-      read_message(line.substr(start, length), ends_line && is_whole);
+      read_message(line.substr(start, std::min<std::size_t>(std::min(at, line.size()) - start, 1024)));
     }
   }
 
@@ -56,17 +52,13 @@ class Reader {
   }
 
  private:
-  void read_message(const std::string& text, bool is_whole) {
+  void read_message(const std::string& text) {
     static const std::regex version(R"( *NCCL version (\d{1,5}\.\d{1,5}\.\d{1,5}))");
     static const std::regex ring(R"( *Channel \d{1,4}/(\d{1,4}) *: *\d+ +\d)");
     static const std::regex channels(R"( *(\d{1,4}) coll channels)");
-    static const std::regex network(R"( *Using network ([\w -]*[\w-]) *)");
-    static const std::regex adapters(R"( *NET/[^:]* : Using (\[0\].*))");
     if (finds(version, text) && log_.version == "unknown") log_.version = found_[1];
     if (finds(ring, text)) ring_channels_ = std::max(ring_channels_, number(1));
     if (finds(channels, text)) log_.channels = std::max(log_.channels, number(1));
-    if (is_whole && finds(network, text) && log_.network.empty()) log_.network = found_[1];
-    if (finds(adapters, text)) read_adapters(found_[1]);
     read_connection(text);
     read_choice(text);
   }
@@ -78,15 +70,6 @@ class Reader {
         R"(|(?:COLL)?NET/[\w -]*(?=/\d)))");
     if (!finds(connection, text)) return;
     log_.connections.emplace(found_[1], found_[2] == "direct shared memory" ? "SHM" : found_[2].str());
-  }
-
-  void read_adapters(const std::string& text) {
-    std::istringstream words(text);
-    std::vector<std::string> adapters;
-    for (std::string word; words >> word && word[0] == '[' && word != "[RO]" && word.back() != ';';) {
-      adapters.push_back(printable(word));
-    }
-    if (adapters.size() > log_.adapters.size()) log_.adapters = adapters;  // a node with fewer is no news
   }
 
   /// Algorithms and protocols are numbers in older versions, capitals in newer ones.
@@ -151,7 +134,7 @@ std::string expanded(const std::string& pattern) {
 
 NcclLog read_nccl_log(std::istream& text) {
   Reader reader;
-  for (std::string line; std::getline(text, line);) reader.read(line, !text.eof());
+  for (std::string line; std::getline(text, line);) reader.read(line);
   return std::move(reader).log();
 }
 

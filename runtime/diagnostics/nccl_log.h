@@ -7,7 +7,6 @@
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "runtime/core/files/memory_file.h"
 #include "runtime/core/process/scoped_environment.h"
@@ -36,8 +35,6 @@ struct NcclLog {
   int channels = 0;  ///< For collectives; 0: the log does not tell.
   /// A channel with its ranks, and the transport there: P2P/CUMEM, SHM, NET/IB ...
   std::set<std::pair<std::string, std::string>> connections;
-  std::string network;                ///< IB, Socket, AWS Libfabric ...; empty: the log does not tell.
-  std::vector<std::string> adapters;  ///< As NCCL lists them: [0]mlx5_0:1/IB ...
   /// By collective and bytes; the last one of each. Where NCCL does not name the collective, it is empty.
   std::map<std::pair<std::string, std::int64_t>, NcclChoice> choices;
 };

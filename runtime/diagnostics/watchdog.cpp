@@ -22,11 +22,9 @@
 
 #include "runtime/core/process/host_name.h"
 #include "runtime/core/process/signal_requests.h"
-#include "runtime/device/device.h"
 #include "runtime/diagnostics/flight_record.h"
-#include "runtime/diagnostics/nccl_ras.h"
+#include "runtime/diagnostics/main_stack.h"
 #include "runtime/diagnostics/peer_link.h"
-#include "runtime/diagnostics/thread_stacks.h"
 
 namespace ddptrain {
 namespace {
@@ -273,7 +271,7 @@ class Watchdog::Guard {
     limit_the_end();
     const FlightFile file = flight_file();
     file.add(record("asked", fmt::format("{} has given up waiting", named(asked_by_))));
-    file.add_stacks(stacks_.take());
+    file.add_stack(stack_.take());
     link_.send(asked_by_, beat(Kind::written));
     // The one that asked ends first, and mpirun then ends this one: it does not bear ranks that end all at once.
     std::this_thread::sleep_for(std::chrono::duration<double>(kRecordSeconds));
@@ -290,8 +288,7 @@ class Watchdog::Guard {
     if (!file.add(record(reason, message))) {
       say(fmt::format("the flight record could not be written to {}/{}", folder(), file_name()));
     }
-    file.add_stacks(stacks_.take());
-    if (built_with_cuda()) file.add_nccl_ras(nccl_ras_status(2.0));
+    file.add_stack(stack_.take());
     hear_for(kRecordSeconds, [&] { return written_ >= others; });
     _exit(timeout ? kTimeoutExitCode : 1);
   }
@@ -392,7 +389,7 @@ class Watchdog::Guard {
   std::string name_;
   WatchdogOptions options_;
   std::shared_ptr<Watch> watch_;
-  ThreadStacks stacks_;
+  MainStack stack_;
   int stop_ = eventfd(0, EFD_CLOEXEC);
 
   std::mutex mutex_;  // for what follows, between meet() and the thread

@@ -4,12 +4,16 @@
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -21,34 +25,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Inodes of the sockets that this process has open.
-std::set<std::string> own_sockets(const fs::path& procfs) {
-  std::set<std::string> inodes;
-  std::error_code error;
-  for (const auto& file : fs::directory_iterator(procfs / "self" / "fd", error)) {
-    const std::string target = fs::read_symlink(file.path(), error).string();
-    if (target.rfind("socket:[", 0) == 0) inodes.insert(target.substr(8, target.size() - 9));
-  }
-  return inodes;
+/// The address that getsockname() or getpeername() tells of an IPv4 socket, in network byte order.
+template <class Ask>
+std::optional<std::uint32_t> address_of(int descriptor, Ask ask) {
+  sockaddr_in address{};
+  socklen_t length = sizeof(address);
+  const bool told = ask(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  return told && address.sin_family == AF_INET ? std::optional(address.sin_addr.s_addr) : std::nullopt;
 }
 
-/// Local IPv4 addresses, in network byte order, of this process's established TCP connections.
-std::set<std::uint32_t> addresses_in_use(const fs::path& procfs) {
-  const std::set<std::string> mine = own_sockets(procfs);
+/// Local addresses of this process's connections. A connection of a host to itself goes by loopback, whatever its
+/// address, and does not count.
+std::set<std::uint32_t> addresses_in_use() {
   std::set<std::uint32_t> addresses;
-  std::ifstream table(procfs / "self" / "net" / "tcp");
-  std::string line;
-  std::getline(table, line);  // headings
-  while (std::getline(table, line)) {
-    std::istringstream fields(line);
-    std::string number, local, remote, state, skipped, inode;
-    fields >> number >> local >> remote >> state;
-    for (int i = 0; i < 5; ++i) fields >> skipped;
-    fields >> inode;
-    if (state != "01" || mine.count(inode) == 0) continue;
-    // A connection of a host to itself goes by loopback, whatever its address.
-    if (local.substr(0, 8) == remote.substr(0, 8)) continue;
-    addresses.insert(static_cast<std::uint32_t>(std::stoul(local.substr(0, 8), nullptr, 16)));
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator("/proc/self/fd", error)) {
+    const int descriptor = std::atoi(file.path().filename().c_str());
+    const auto local = address_of(descriptor, getsockname), remote = address_of(descriptor, getpeername);
+    if (local && remote && local != remote) addresses.insert(*local);
   }
   return addresses;
 }
@@ -70,8 +64,8 @@ std::uint64_t errors_of(const fs::path& folder) {
 
 }  // namespace
 
-std::vector<NetworkInterface> network_interfaces(const fs::path& sysfs, const fs::path& procfs) {
-  const std::set<std::uint32_t> used = addresses_in_use(procfs);
+std::vector<NetworkInterface> network_interfaces() {
+  const std::set<std::uint32_t> used = addresses_in_use();
   std::vector<NetworkInterface> interfaces;
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) return interfaces;
@@ -82,7 +76,7 @@ std::vector<NetworkInterface> network_interfaces(const fs::path& sysfs, const fs
     const auto bits = [](const sockaddr* address) {
       return reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr;
     };
-    const fs::path folder = sysfs / "class" / "net" / entry->ifa_name;
+    const fs::path folder = fs::path("/sys/class/net") / entry->ifa_name;
     NetworkInterface& found = interfaces.emplace_back();
     found.name = entry->ifa_name;
     found.network = network_of(bits(entry->ifa_addr), bits(entry->ifa_netmask));
@@ -96,8 +90,8 @@ std::vector<NetworkInterface> network_interfaces(const fs::path& sysfs, const fs
   return interfaces;
 }
 
-std::uint64_t resent_segments(const fs::path& procfs) {
-  std::ifstream table(procfs / "self" / "net" / "snmp");
+std::uint64_t resent_segments() {
+  std::ifstream table("/proc/self/net/snmp");
   std::string names, values;
   while (std::getline(table, names) && std::getline(table, values)) {
     if (names.rfind("Tcp:", 0) != 0) continue;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <filesystem>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,10 +18,9 @@ struct NetworkInterface {
 };
 
 /// Those of this process's network namespace, by name.
-std::vector<NetworkInterface> network_interfaces(const std::filesystem::path& sysfs = "/sys",
-                                                 const std::filesystem::path& procfs = "/proc");
+std::vector<NetworkInterface> network_interfaces();
 
 /// TCP segments that this host has sent more than once, since its start.
-std::uint64_t resent_segments(const std::filesystem::path& procfs = "/proc");
+std::uint64_t resent_segments();
 
 }  // namespace ddptrain

@@ -17,17 +17,11 @@ std::optional<double> entry_of(const std::array<double, N>& rates, int generatio
 
 }  // namespace
 
-std::string link_label(const GpuPair& pair) {
-  return pair.nvlinks > 0 ? "NV" + std::to_string(pair.nvlinks) : label_of(pair.ancestor);
-}
-
 int distance_of(const std::string& label) {
+  constexpr std::array kLabels = {"PIX", "PXB", "PHB", "NODE", "SYS"};
   if (label.rfind("NV", 0) == 0) return -std::stoi(label.substr(2));
-  for (const auto level : {PcieAncestor::one_switch, PcieAncestor::several_switches, PcieAncestor::host_bridge,
-                           PcieAncestor::numa_node, PcieAncestor::between_numa_nodes}) {
-    if (label == label_of(level)) return static_cast<int>(level);
-  }
-  return std::numeric_limits<int>::max();
+  const auto found = std::ranges::find(kLabels, label);
+  return found == kLabels.end() ? std::numeric_limits<int>::max() : static_cast<int>(found - kLabels.begin());
 }
 
 std::string slowest_link(const std::vector<std::string>& labels) {

@@ -61,35 +61,33 @@ void add_place(GpuInfo& gpu, const SystemFiles& files) {
   if (!cpus.empty() && (gpu.numa_node || !in_virtual_machine(files.proc))) gpu.cpu_affinity = cpus;
 }
 
-std::optional<double> rate_between(const GpuInfo& a, const GpuInfo& b, const std::optional<GpuPair>& pair) {
-  if (pair && pair->nvlinks > 0) {
+std::optional<double> rate_between(const GpuInfo& a, const GpuInfo& b, int nvlinks) {
+  if (nvlinks > 0) {
     if (!a.nvlink_gb_per_s || !b.nvlink_gb_per_s) return std::nullopt;
-    return pair->nvlinks * std::min(*a.nvlink_gb_per_s, *b.nvlink_gb_per_s);
+    return nvlinks * std::min(*a.nvlink_gb_per_s, *b.nvlink_gb_per_s);
   }
-  if (!pair || !pair->ancestor || !a.pcie || !b.pcie || !a.pcie->gb_per_s || !b.pcie->gb_per_s) return std::nullopt;
+  if (!a.pcie || !b.pcie || !a.pcie->gb_per_s || !b.pcie->gb_per_s) return std::nullopt;
   return std::min(*a.pcie->gb_per_s, *b.pcie->gb_per_s);
 }
 
-void add_gpu_links(Machine& machine, const std::optional<std::vector<GpuPair>>& pairs) {
-  const std::size_t count = machine.gpus.size();
-  machine.gb_per_s.assign(count, std::vector<std::optional<double>>(count));
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    for (std::size_t j = i + 1; j < count; ++j, ++next) {
-      const auto pair = pairs ? std::optional(pairs->at(next)) : std::nullopt;
-      machine.links[i][j] = machine.links[j][i] = pair ? link_label(*pair) : "unknown";
-      machine.gb_per_s[i][j] = machine.gb_per_s[j][i] = rate_between(machine.gpus[i], machine.gpus[j], pair);
-    }
-  }
-}
-
-void add_nic_links(Machine& machine, const SystemFiles& files) {
+/// `nvlinks`: see DriverFacts.
+void add_links(Machine& machine, const std::optional<std::vector<int>>& nvlinks, const SystemFiles& files) {
   std::vector<std::string> functions;
   for (const GpuInfo& gpu : machine.gpus) functions.push_back(gpu.pci);
   for (const NicInfo& nic : machine.nics) functions.push_back(nic.pci);
+  const std::size_t gpus = machine.gpus.size();
+  machine.links.assign(functions.size(), std::vector<std::string>(functions.size(), "X"));
+  machine.gb_per_s.assign(gpus, std::vector<std::optional<double>>(gpus));
+  std::size_t pair = 0;
   for (std::size_t i = 0; i < functions.size(); ++i) {
-    for (std::size_t j = std::max(i + 1, machine.gpus.size()); j < functions.size(); ++j) {
-      machine.links[i][j] = machine.links[j][i] = label_of(pcie_ancestor(functions[i], functions[j], files));
+    for (std::size_t j = i + 1; j < functions.size(); ++j) {
+      std::string& label = machine.links[i][j] = pcie_label(functions[i], functions[j], files);
+      if (j < gpus && !nvlinks) label = "unknown";
+      const int joined = j < gpus && nvlinks ? nvlinks->at(pair++) : 0;
+      if (joined > 0) label = fmt::format("NV{}", joined);
+      machine.links[j][i] = label;
+      if (j >= gpus || label == "unknown") continue;
+      machine.gb_per_s[i][j] = machine.gb_per_s[j][i] = rate_between(machine.gpus[i], machine.gpus[j], joined);
     }
   }
 }
@@ -128,10 +126,7 @@ Machine describe_machine(const std::string& hostname, DriverFacts facts, const S
   machine.gpus = std::move(facts.gpus);
   for (GpuInfo& gpu : machine.gpus) add_place(gpu, files);
   machine.nics = find_nics(files.sysfs);
-  const std::size_t rows = machine.gpus.size() + machine.nics.size();
-  machine.links.assign(rows, std::vector<std::string>(rows, "X"));
-  add_gpu_links(machine, facts.pairs);
-  add_nic_links(machine, files);
+  add_links(machine, facts.nvlinks, files);
   machine.p2p = std::move(facts.p2p);
   machine.p2p.resize(machine.gpus.size(), std::vector<std::optional<bool>>(machine.gpus.size()));
   return machine;
@@ -173,22 +168,18 @@ std::vector<SharedNics> shared_nics(const Machine& machine) {
   return shared;
 }
 
-std::vector<std::string> shared_nic_warnings(const Machine& machine, const std::vector<RankOfGpu>& ranks) {
-  const auto of_gpus = nics_of_gpus(machine);
-  std::map<std::vector<std::string>, std::vector<int>> groups;
-  for (const RankOfGpu& rank : ranks) {
-    const std::string pci = normalized_pci_bus_id(rank.pci);
-    for (std::size_t gpu = 0; gpu < machine.gpus.size(); ++gpu) {
-      if (machine.gpus[gpu].pci == pci && !of_gpus[gpu].empty()) groups[of_gpus[gpu]].push_back(rank.rank);
-    }
-  }
+std::vector<std::string> shared_nic_warnings(const std::string& hostname, const std::vector<RankOfGpu>& ranks,
+                                             const SystemFiles& files) {
+  DriverFacts facts;
+  for (const RankOfGpu& rank : ranks) facts.gpus.emplace_back().pci = normalized_pci_bus_id(rank.pci);
   std::vector<std::string> lines;
-  for (const auto& [nics, sharing] : groups) {
-    if (sharing.size() <= nics.size()) continue;
+  for (const auto& [nics, gpus] : shared_nics(describe_machine(hostname, facts, files))) {
+    std::vector<int> sharing;
+    for (const std::size_t gpu : gpus) sharing.push_back(ranks[gpu].rank);
     lines.push_back(fmt::format(
         "{}: ranks {} share the network card{} {}: to other hosts, each has {}/{} of {} rate. Take GPUs with cards of "
         "their own (ddptopo), or fewer ranks per host.",
-        machine.hostname, fmt::join(sharing, ", "), nics.size() == 1 ? "" : "s", fmt::join(nics, ", "), nics.size(),
+        hostname, fmt::join(sharing, ", "), nics.size() == 1 ? "" : "s", fmt::join(nics, ", "), nics.size(),
         sharing.size(), nics.size() == 1 ? "its" : "a card's"));
   }
   return lines;
@@ -198,10 +189,11 @@ std::string topology_label(int ranks, int nodes, const std::vector<std::string>&
   if (ranks <= 1) return "none";
   if (nodes > 1) return "NET";
   if (gpus.empty()) return "host";
-  const auto pairs = driver_facts(gpus).pairs;
-  if (!pairs) return "unknown";
+  const Machine machine = describe_machine("", driver_facts(gpus));
   std::vector<std::string> labels;
-  for (const GpuPair& pair : *pairs) labels.push_back(link_label(pair));
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) labels.push_back(machine.links[i][j]);
+  }
   return slowest_link(labels);
 }
 

@@ -78,8 +78,10 @@ struct Machine {
 
 /// What the driver reports about the GPUs.
 struct DriverFacts {
-  std::vector<GpuInfo> gpus;                          ///< Without NUMA node, affinity and path, which come from sysfs.
-  std::optional<std::vector<GpuPair>> pairs;          ///< 0 and 1, 0 and 2 ...; nullopt: the links are unknown.
+  std::vector<GpuInfo> gpus;  ///< Without NUMA node, affinity and path, which come from sysfs.
+  /// Active NVLinks between GPUs 0 and 1, 0 and 2 ...; through switches the number of the GPU that has fewer. nullopt:
+  /// the links are unknown.
+  std::optional<std::vector<int>> nvlinks;
   std::vector<std::vector<std::optional<bool>>> p2p;  ///< Empty: unknown.
 };
 
@@ -115,9 +117,10 @@ struct RankOfGpu {
   std::string pci;
 };
 
-/// A line, with the host's name and what to do, for each group of ranks that talk to other hosts through fewer NICs
-/// than they are.
-std::vector<std::string> shared_nic_warnings(const Machine& machine, const std::vector<RankOfGpu>& ranks);
+/// A line, with the host's name and advice, for each group of ranks that talk to other hosts through fewer NICs than
+/// they are. Reads sysfs alone.
+std::vector<std::string> shared_nic_warnings(const std::string& hostname, const std::vector<RankOfGpu>& ranks,
+                                             const SystemFiles& files = {});
 
 /// A short label for the connection between the ranks of a job: "none" for one rank, "NET" between nodes, "host" on the
 /// CPU; otherwise the farthest link between two GPUs of this node: NV#, PIX, PXB, PHB, NODE, SYS, or "unknown" if the

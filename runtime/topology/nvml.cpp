@@ -105,18 +105,12 @@ class Nvml {
     return 0;
   }
 
-  std::optional<PcieAncestor> common_ancestor(Device a, Device b) const {
-    int level = 0;
-    return ancestor_(a, b, &level) == kSuccess ? std::optional(static_cast<PcieAncestor>(level)) : std::nullopt;
-  }
-
  private:
   bool has_all_calls() {
     return library_->find("nvmlDeviceGetHandleByPciBusId_v2", handle_by_bus_id_) &&
            library_->find("nvmlDeviceGetNvLinkState", link_state_) &&
            library_->find("nvmlDeviceGetNvLinkRemoteDeviceType", remote_type_) &&
            library_->find("nvmlDeviceGetNvLinkRemotePciInfo_v2", remote_pci_) &&
-           library_->find("nvmlDeviceGetTopologyCommonAncestor", ancestor_) &&
            library_->find("nvmlDeviceGetCount_v2", count_) &&
            library_->find("nvmlDeviceGetHandleByIndex_v2", handle_by_index_) &&
            library_->find("nvmlDeviceGetPciInfo_v3", pci_info_) && library_->find("nvmlDeviceGetName", name_) &&
@@ -135,7 +129,6 @@ class Nvml {
   int (*link_state_)(Device, unsigned, int*);
   int (*remote_type_)(Device, unsigned, int*);
   int (*remote_pci_)(Device, unsigned, PciInfo*);
-  int (*ancestor_)(Device, Device, int*);
   int (*count_)(unsigned*);
   int (*handle_by_index_)(unsigned, Device*);
   int (*pci_info_)(Device, PciInfo*);
@@ -174,14 +167,10 @@ DriverFacts driver_facts(std::vector<std::string> pci_bus_ids) {
     gpu.nvlink_gb_per_s = nvlink_gb_per_s(nvml->nvlink_generation(device));
   }
   if (devices.empty() || devices.size() < facts.gpus.size()) return facts;
-  facts.pairs.emplace();
+  facts.nvlinks.emplace();
   for (std::size_t i = 0; i < devices.size(); ++i) {
     for (std::size_t j = i + 1; j < devices.size(); ++j) {
-      const std::string &a = facts.gpus[i].pci, &b = facts.gpus[j].pci;
-      GpuPair& pair = facts.pairs->emplace_back();
-      pair.nvlinks = nvlinks_between(links[i], a, links[j], b);
-      pair.ancestor = nvml->common_ancestor(devices[i], devices[j]);
-      if (pair.ancestor && !is_believable(*pair.ancestor, a, b)) pair.ancestor.reset();
+      facts.nvlinks->push_back(nvlinks_between(links[i], facts.gpus[i].pci, links[j], facts.gpus[j].pci));
     }
   }
   return facts;

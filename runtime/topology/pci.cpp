@@ -1,41 +1,25 @@
 #include "runtime/topology/pci.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <fstream>
 #include <system_error>
-#include <utility>
 
 namespace ddptrain {
 
 namespace {
 
-constexpr std::array<std::pair<PcieAncestor, const char*>, 6> kLabels = {{{PcieAncestor::same_board, "PIX"},
-                                                                          {PcieAncestor::one_switch, "PIX"},
-                                                                          {PcieAncestor::several_switches, "PXB"},
-                                                                          {PcieAncestor::host_bridge, "PHB"},
-                                                                          {PcieAncestor::numa_node, "NODE"},
-                                                                          {PcieAncestor::between_numa_nodes, "SYS"}}};
-
 /// Both paths come from pci_path() and are not empty.
-PcieAncestor meeting_point(const std::vector<std::string>& a, const std::vector<std::string>& b, bool same_numa_node) {
+std::string meeting_point(const std::vector<std::string>& a, const std::vector<std::string>& b, bool same_numa_node) {
   const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
   const auto shared = static_cast<std::size_t>(end - a.begin());
-  if (shared == 0) return same_numa_node ? PcieAncestor::numa_node : PcieAncestor::between_numa_nodes;
-  if (shared == 1) return PcieAncestor::host_bridge;
+  if (shared == 0) return same_numa_node ? "NODE" : "SYS";
+  if (shared == 1) return "PHB";
   // A port of the switch lies between switch and device: the device's path has two more entries.
-  return shared + 2 >= std::max(a.size(), b.size()) ? PcieAncestor::one_switch : PcieAncestor::several_switches;
+  return shared + 2 >= std::max(a.size(), b.size()) ? "PIX" : "PXB";
 }
 
 }  // namespace
-
-std::string label_of(std::optional<PcieAncestor> ancestor) {
-  for (const auto& [level, label] : kLabels) {
-    if (ancestor == level) return label;
-  }
-  return "unknown";
-}
 
 std::string normalized_pci_bus_id(const std::string& id) {
   std::string lower;
@@ -75,18 +59,14 @@ bool in_virtual_machine(const std::filesystem::path& proc) {
   return (" " + cpuinfo("flags", proc) + " ").find(" hypervisor ") != std::string::npos;
 }
 
-bool is_believable(PcieAncestor ancestor, const std::string& a, const std::string& b, const SystemFiles& files) {
-  if (numa_node_of(a, files.sysfs) && numa_node_of(b, files.sysfs)) return true;
-  return ancestor < PcieAncestor::numa_node && !in_virtual_machine(files.proc);
-}
-
-std::optional<PcieAncestor> pcie_ancestor(const std::string& a, const std::string& b, const SystemFiles& files) {
-  const auto path_a = pci_path(a, files.sysfs);
-  const auto path_b = pci_path(b, files.sysfs);
-  if (path_a.empty() || path_b.empty()) return std::nullopt;
-  const bool same_numa_node = numa_node_of(a, files.sysfs) == numa_node_of(b, files.sysfs);
-  const PcieAncestor ancestor = meeting_point(path_a, path_b, same_numa_node);
-  return is_believable(ancestor, a, b, files) ? std::optional(ancestor) : std::nullopt;
+std::string pcie_label(const std::string& a, const std::string& b, const SystemFiles& files) {
+  const auto path_a = pci_path(a, files.sysfs), path_b = pci_path(b, files.sysfs);
+  if (path_a.empty() || path_b.empty()) return "unknown";
+  const auto node_a = numa_node_of(a, files.sysfs), node_b = numa_node_of(b, files.sysfs);
+  const std::string label = meeting_point(path_a, path_b, node_a == node_b);
+  const bool within_host_bridge = label != "NODE" && label != "SYS";
+  const bool believable = (node_a && node_b) || (within_host_bridge && !in_virtual_machine(files.proc));
+  return believable ? label : "unknown";
 }
 
 }  // namespace ddptrain

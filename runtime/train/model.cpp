@@ -22,11 +22,13 @@ double ModelWork::flop() const {
   return flop;
 }
 
-std::int64_t Model::parameters_of_all_stages() const {
+std::int64_t element_count(const std::vector<ParameterSpec>& specs) {
   std::int64_t count = 0;
-  for (const ParameterSpec& spec : parameters()) count += spec.size();
+  for (const ParameterSpec& spec : specs) count += spec.size();
   return count;
 }
+
+std::int64_t Model::parameters_of_all_stages() const { return element_count(parameters()); }
 
 ModelWork Model::work() const {
   const LayerWork all{"model", flops_per_sample() / 3.0, flops_per_sample() * 2.0 / 3.0};

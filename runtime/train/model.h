@@ -52,6 +52,8 @@ struct ParameterSpec {
   std::uint32_t identity() const;
 };
 
+std::int64_t element_count(const std::vector<ParameterSpec>& specs);  ///< Of all parameters, without padding.
+
 /// State of a model that is not trained, such as running statistics. Each rank has its own.
 struct BufferSpec {
   std::string name;

@@ -2,11 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
 #include <set>
 #include <vector>
-
-#include "runtime/core/xxh3_piece.h"
 
 namespace ddptrain {
 namespace {
@@ -46,22 +43,6 @@ TEST(Hash128, IsXxh3OverLengthsAndValues) {
   hash.add(std::string("ab"));
   hash.add(std::int64_t{3});
   EXPECT_EQ(hash.hex(), "0a8864e3feecf95e51c4c98c5dfc4cc1");  // XXH3_128bits() of libxxhash 0.8.1
-}
-
-/// Against the library: every word, and words that differ in every bit.
-TEST(Xxh3Piece, IsXxh3OfItsBytes) {
-  const Xxh3Keys keys = xxh3_keys();
-  std::set<std::string> seen;
-  std::mt19937_64 random(1);
-  std::vector<std::uint64_t> words(kXxh3PieceBytes / sizeof(std::uint64_t), 0);
-  for (std::size_t changed = 0; changed <= words.size(); ++changed) {
-    const Digest128 digest = xxh3_128_of_piece([&](int i) { return words[static_cast<std::size_t>(i)]; }, keys);
-    const auto [high, low] = xxh3_128_value(words.data(), kXxh3PieceBytes);
-    EXPECT_EQ(digest, (Digest128{low, high})) << changed;
-    seen.insert(xxh3_128(words.data(), kXxh3PieceBytes));
-    if (changed < words.size()) words[changed] = random();
-  }
-  EXPECT_EQ(seen.size(), words.size() + 1);
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <optional>
 #include <sstream>
 
+#include "runtime/core/process/scoped_environment.h"
+
 namespace ddptrain {
 namespace {
 
@@ -130,11 +132,7 @@ TEST(NcclLog, RecordedLogs) {
   EXPECT_EQ(recorded("h200_shared_by_4_ranks.log").connections.size(), 16u);
 }
 
-TEST(NcclLog, NetworkAndItsAdapters) {
-  const NcclLog log = recorded("two_nodes_ib.log");
-  EXPECT_EQ(log.network, "IB");
-  EXPECT_EQ(log.adapters, (std::vector<std::string>{"[0]mlx5_0:1/IB", "[1]mlx5_1:1/IB"}));
-  EXPECT_EQ(parse("h:1:2 [0] NCCL INFO Using network AWS Libfabric\n").network, "AWS Libfabric");
+TEST(NcclLog, NamesOfNetworksThatMayBeCut) {
   EXPECT_EQ(usage_in("NCCL INFO Channel 01/0 : 1[0] -> 0[0] [receive] via NET/AWS Libfabric/2/GDRDMA\n").transport,
             "NET/AWS Libfabric");
   EXPECT_EQ(
@@ -160,27 +158,11 @@ TEST(NcclLog, LongLinesOfNoise) {
   }
 }
 
-/// An environment variable that is as before at the end of the test.
-class ScopedVariable {
- public:
-  ScopedVariable(std::string name, const char* value) : name_(std::move(name)) {
-    const char* old = std::getenv(name_.c_str());
-    if (old != nullptr) old_ = old;
-    value != nullptr ? setenv(name_.c_str(), value, 1) : unsetenv(name_.c_str());
-  }
-  ~ScopedVariable() { old_ ? setenv(name_.c_str(), old_->c_str(), 1) : unsetenv(name_.c_str()); }
-  ScopedVariable(const ScopedVariable&) = delete;
-  ScopedVariable& operator=(const ScopedVariable&) = delete;
-
- private:
-  std::string name_;
-  std::optional<std::string> old_;
-};
-
 TEST(NcclLogCapture, ReadsWhatIsWrittenAndLeavesNothingBehind) {
-  const ScopedVariable debug("NCCL_DEBUG", nullptr);
-  const ScopedVariable subsystems("NCCL_DEBUG_SUBSYS", "COLL");
-  const ScopedVariable file("NCCL_DEBUG_FILE", nullptr);
+  ScopedEnvironment environment;
+  environment.set("NCCL_DEBUG", std::nullopt);
+  environment.set("NCCL_DEBUG_SUBSYS", "COLL");
+  environment.set("NCCL_DEBUG_FILE", std::nullopt);
   {
     const NcclLogCapture capture;
     EXPECT_STREQ(std::getenv("NCCL_DEBUG"), "INFO");
@@ -197,8 +179,9 @@ TEST(NcclLogCapture, ReadsWhatIsWrittenAndLeavesNothingBehind) {
 }
 
 TEST(NcclLogCapture, LeavesTheUsersChoiceAlone) {
-  const ScopedVariable debug("NCCL_DEBUG", "WARN");
-  const ScopedVariable file("NCCL_DEBUG_FILE", nullptr);
+  ScopedEnvironment environment;
+  environment.set("NCCL_DEBUG", "WARN");
+  environment.set("NCCL_DEBUG_FILE", std::nullopt);
   const NcclLogCapture capture;
   EXPECT_STREQ(std::getenv("NCCL_DEBUG"), "WARN");
   EXPECT_EQ(std::getenv("NCCL_DEBUG_FILE"), nullptr);
@@ -208,8 +191,9 @@ TEST(NcclLogCapture, LeavesTheUsersChoiceAlone) {
 TEST(NcclLogCapture, ReadsTheUsersFileAndKeepsIt) {
   const auto folder = std::filesystem::temp_directory_path();
   const auto path = folder / ("nccl_log_test." + std::to_string(getpid()));
-  const ScopedVariable debug("NCCL_DEBUG", "INFO");
-  const ScopedVariable file("NCCL_DEBUG_FILE", (folder / "nccl_log_test.%p").c_str());
+  ScopedEnvironment environment;
+  environment.set("NCCL_DEBUG", "INFO");
+  environment.set("NCCL_DEBUG_FILE", (folder / "nccl_log_test.%p").string());
   {
     const NcclLogCapture capture;
     std::ofstream(path) << kRing;
@@ -219,9 +203,10 @@ TEST(NcclLogCapture, ReadsTheUsersFileAndKeepsIt) {
 }
 
 TEST(NcclEnvironment, HoldsNcclVariablesOnly) {
-  const ScopedVariable level("NCCL_P2P_LEVEL", "LOC=x");
-  const ScopedVariable other("NOT_NCCL_P2P_LEVEL", "1");
-  const ScopedVariable label("NCCL_VERSION", "2.28.3-1");
+  ScopedEnvironment environment;
+  environment.set("NCCL_P2P_LEVEL", "LOC=x");
+  environment.set("NOT_NCCL_P2P_LEVEL", "1");
+  environment.set("NCCL_VERSION", "2.28.3-1");
   const auto variables = nccl_environment();
   EXPECT_EQ(variables.at("NCCL_P2P_LEVEL"), "LOC=x");
   EXPECT_EQ(variables.count("NCCL_VERSION"), 0u);

@@ -1,15 +1,10 @@
 #include "runtime/diagnostics/watchdog.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -23,12 +18,10 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/core/process/scoped_environment.h"
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/diagnostics/flight_record.h"
-#include "runtime/diagnostics/nccl_ras.h"
+#include "runtime/diagnostics/main_stack.h"
 #include "runtime/diagnostics/peer_link.h"
-#include "runtime/diagnostics/thread_stacks.h"
 
 namespace ddptrain {
 namespace {
@@ -238,7 +231,7 @@ class FlightFileTest : public WatchdogTest {
   }
 
   bool writes(const char* into, bool is_private) const {
-    return FlightFile(folder / into, is_private, "rank0.jsonl").add_stacks({ThreadStack()});
+    return FlightFile(folder / into, is_private, "rank0.jsonl").add_stack({});
   }
   std::string text(const char* file) const {
     std::ifstream in(folder / file);
@@ -305,129 +298,18 @@ TEST(PeerLink, CarriesBeatsOfTheSameJobAlone) {
   EXPECT_EQ(heard->steps, 6u);
 }
 
-/// A sanitizer may have threads of its own: only those that the test knows are counted.
-TEST(ThreadStacks, AreOfAllOtherThreads) {
-  const ThreadStacks stacks;
-  const auto own_id = [] { return static_cast<int>(syscall(SYS_gettid)); };
-  std::array<std::atomic<int>, 2> ids{};
-  std::vector<std::jthread> sleepers;
-  for (std::atomic<int>& id : ids) {
-    sleepers.emplace_back([&](const std::stop_token& end) {
-      id = own_id();
-      while (!end.stop_requested()) std::this_thread::sleep_for(1ms);
-    });
-    while (id == 0) std::this_thread::sleep_for(1ms);
-  }
-  const auto sleeps = [](const ThreadStack& stack) {
-    return std::ranges::any_of(stack.frames,
-                               [](const std::string& frame) { return frame.find("nanosleep") != std::string::npos; });
-  };
-  bool all_sleep = false;
-  for (int i = 0; i < 1000 && !all_sleep; ++i) {  // a thread that waits for a processor answers late, or is just awake
-    std::this_thread::sleep_for(20ms);
-    const std::vector<ThreadStack> taken = stacks.take();
-    EXPECT_EQ(std::ranges::count(taken, own_id(), &ThreadStack::id), 0);
-    all_sleep = true;
-    for (const int id : ids) {
-      ASSERT_EQ(std::ranges::count(taken, id, &ThreadStack::id), 1);
-      all_sleep &= sleeps(*std::ranges::find(taken, id, &ThreadStack::id));
-    }
-  }
-  EXPECT_TRUE(all_sleep);
-}
-
-TEST(ThreadStacks, DoNotWaitForThreadsThatBlockSignals) {
-  const ThreadStacks stacks;
-  std::atomic<bool> end = false;
-  std::atomic<int> ready = 0;
-  std::vector<std::thread> deaf;
-  for (int i = 0; i < 20; ++i) {
-    deaf.emplace_back([&] {
-      sigset_t all;
-      sigfillset(&all);
-      pthread_sigmask(SIG_BLOCK, &all, nullptr);
-      ++ready;
-      while (!end) std::this_thread::sleep_for(1ms);
-    });
-  }
-  while (ready < 20) std::this_thread::sleep_for(1ms);
-  std::vector<ThreadStack> taken;
-  std::chrono::nanoseconds took = kForEver;
-  // Other work on this machine may hold it up; waiting takes 2 s each time.
-  for (int i = 0; i < 10 && took >= 1s; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    taken = stacks.take();
-    took = std::chrono::steady_clock::now() - start;
-  }
-  end = true;
-  for (std::thread& thread : deaf) thread.join();
-  ASSERT_GE(taken.size(), deaf.size());
-  for (const ThreadStack& stack : taken) EXPECT_TRUE(stack.frames.empty());
-  EXPECT_LT(took, 1s);
-}
-
-/// Answers as NCCL's RAS service does: with or without JSON.
-class FakeRas {
- public:
-  explicit FakeRas(bool json) : listener_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(listen(listener_, 1), 0);
-    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
-    this->address = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-    thread_ = std::thread([this, json] { serve(json); });
-  }
-  ~FakeRas() {
-    thread_.join();
-    close(listener_);
-  }
-  std::string address;
-
- private:
-  void serve(bool json) const {
-    const int client = accept(listener_, nullptr, nullptr);
-    std::string text;
-    bool as_json = false;
-    for (char byte = 0; recv(client, &byte, 1, 0) == 1;) {
-      if (byte != '\n') {
-        text += byte;
-        continue;
+TEST(MainStack, IsOfTheMainThread) {
+  const MainStack stack;
+  std::atomic<bool> sleeps = false;
+  std::jthread taker([&](const std::stop_token& end) {
+    while (!sleeps && !end.stop_requested()) {  // a thread that waits for a processor answers late
+      for (const std::string& frame : stack.take()) {
+        if (frame.find("nanosleep") != std::string::npos) sleeps = true;
       }
-      std::string answer = "OK\n";
-      if (text == "CLIENT PROTOCOL 2") answer = "SERVER PROTOCOL 2\n";
-      if (text == "SET FORMAT json") {
-        as_json = json;
-        if (!json) answer = "ERROR: Unknown command SET FORMAT json\n";
-      }
-      const bool status = text == "VERBOSE STATUS";
-      if (status) answer = as_json ? "{\"nccl_version\": \"2.28.7\"}\n" : "NCCL version 2.24\n";
-      send(client, answer.data(), answer.size(), MSG_NOSIGNAL);
-      if (status) break;
-      text.clear();
     }
-    close(client);
-  }
-
-  int listener_;
-  std::thread thread_;
-};
-
-TEST(NcclRas, AnswersInJsonOrText) {
-  for (const bool json : {true, false}) {
-    const FakeRas ras(json);
-    ScopedEnvironment environment;
-    environment.set("NCCL_RAS_ADDR", ras.address);
-    EXPECT_EQ(nccl_ras_status(60.0), json ? "{\"nccl_version\": \"2.28.7\"}\n" : "NCCL version 2.24\n");
-  }
-}
-
-TEST(NcclRas, IsEmptyWithoutTheService) {
-  ScopedEnvironment environment;
-  environment.set("NCCL_RAS_ADDR", "127.0.0.1:1");
-  EXPECT_EQ(nccl_ras_status(1.0), "");
+  });
+  for (int i = 0; i < 10'000 && !sleeps; ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(sleeps);
 }
 
 }  // namespace

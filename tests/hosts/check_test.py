@@ -55,7 +55,6 @@ class CheckTest(HostsCase):
         self.assertEqual((kinds.count("rank"), kinds.count("link")), (3, 6))
         self.assertGreaterEqual(kinds.count("all-reduce"), 4)  # all three hosts, and each two of them
         self.assertEqual(result["common"]["the network that MPI took"], "10.77.0.0/24")
-        self.assertEqual(result["common"]["the network that NCCL takes for sockets"], "10.77.0.0/24")
 
     def named(self, text: str, slow: str) -> list[str]:
         """The lines that name something slow: this host alone."""
@@ -124,7 +123,7 @@ wait $!
         text = self.check_hosts(*flags)
         self.assertRegex(text, f"{other}: the data in {data} is 2 files of 12 bytes .*, and 2 files of 12 bytes .* elsewhere")
 
-    def test_nccl_that_would_take_another_network_is_named(self) -> None:
+    def test_a_network_that_only_one_host_has_is_named(self) -> None:
         other = self.hosts.names[1]
         self.hosts.do(other, "ip link add ib0 type bridge")
         self.addCleanup(self.hosts.do, other, "ip link delete ib0")
@@ -132,7 +131,7 @@ wait $!
         self.hosts.do(other, "ip link set ib0 up")
         text = self.check_hosts("--seconds", "0.2")
         self.assertIn(
-            f"{other}: the network that NCCL takes for sockets is 10.78.0.0/24, and 10.77.0.0/24 elsewhere. Choose one",
+            f"{other}: the list of networks is 10.77.0.0/24, 10.78.0.0/24, and 10.77.0.0/24 elsewhere. Name those",
             text,
         )
 
@@ -158,7 +157,7 @@ wait $!
         self.addCleanup(self.hosts.do, other, "ip link set eth0 mtu 1500")
         train = [str(ROOT / "launch" / "hosts" / "train"), "hostfile", "--checkpoint=c", *RUN]
         text = self.call(*train, "--metrics=m.jsonl")
-        summary = json.loads((self.folder / "m.jsonl").read_text().splitlines()[-1])
+        summary = self.lines("m.jsonl")[-1]
         print(f"the check at the start took {summary['startup_phases']['check of hosts']:.3f} s", flush=True)
         self.assertEqual(text.count(f"{other}: the MTU is 1400"), 1, text)
         self.assertEqual((summary["world_size"], summary["nodes"]), (3, 3))
@@ -182,7 +181,7 @@ wait $!
         train = [str(ROOT / "launch" / "hosts" / "train"), "hostfile", "--min-ranks", "2", "--checkpoint=c", *RUN]
         text = self.call(*train, "--metrics=down.jsonl")
         self.assertIn(f"no answer from {down}: left out", text)
-        summary = json.loads((self.folder / "down.jsonl").read_text().splitlines()[-1])
+        summary = self.lines("down.jsonl")[-1]
         self.assertEqual((summary["world_size"], summary["nodes"]), (2, 2))
 
 

@@ -18,7 +18,7 @@ GpuInfo gpu(const std::string& pci) {
   return info;
 }
 
-/// GPUs joined as the labels say, in the order of DriverFacts::pairs.
+/// GPUs joined as the labels say, in the order of DriverFacts::nvlinks.
 Machine machine_of(int gpus, const std::vector<std::string>& labels) {
   Machine machine;
   machine.links.assign(static_cast<std::size_t>(gpus), std::vector<std::string>(static_cast<std::size_t>(gpus), "X"));
@@ -62,9 +62,7 @@ class TwoSockets : public testing::Test {
     fake_.write("sys/class/net/eth0/speed", "25000\n");
     fake_.class_device("lo", "net", "virtual");
     facts_.gpus = {gpu("0000:18:00.0"), gpu("0000:19:00.0"), gpu("0000:1d:00.0"), gpu("0000:81:00.0")};
-    const GpuPair near{0, PcieAncestor::one_switch};
-    const GpuPair far{0, PcieAncestor::between_numa_nodes};
-    facts_.pairs = {near, {0, PcieAncestor::several_switches}, far, {2, PcieAncestor::several_switches}, far, far};
+    facts_.nvlinks = {0, 0, 0, 2, 0, 0};
   }
 
   FakeMachine fake_;
@@ -120,17 +118,17 @@ TEST_F(TwoSockets, NearestFarthestShared) {
 }
 
 TEST_F(TwoSockets, RanksThatShareANetworkCardAreWarnedOf) {
-  const Machine machine = describe_machine("h", facts_, fake_.files());
-  EXPECT_EQ(shared_nic_warnings(machine, {{6, "0000:18:00.0"}, {7, "00000000:81:00.0"}}),
+  const auto warnings = [&](const std::vector<RankOfGpu>& ranks) {
+    return shared_nic_warnings("h", ranks, fake_.files());
+  };
+  EXPECT_EQ(warnings({{6, "0000:18:00.0"}, {7, "00000000:81:00.0"}}),
             std::vector<std::string>{"h: ranks 6, 7 share the network card mlx5_0: to other hosts, each has 1/2 of its "
                                      "rate. Take GPUs with cards of their own (ddptopo), or fewer ranks per host."});
-  EXPECT_TRUE(shared_nic_warnings(machine, {{6, "0000:18:00.0"}}).empty());
-  EXPECT_TRUE(shared_nic_warnings(machine, {{6, "0000:18:00.0"}, {7, "0000:99:00.0"}}).empty());  // not of this host
+  EXPECT_TRUE(warnings({{6, "0000:18:00.0"}}).empty());
   // A second InfiniBand card beside the GPU of the other socket.
   fake_.class_device("mlx5_1", "infiniband", "pci0000:80/0000:80:02.0/0000:82:00.0");
-  const Machine two = describe_machine("h", facts_, fake_.files());
-  EXPECT_TRUE(shared_nic_warnings(two, {{0, "0000:18:00.0"}, {1, "0000:81:00.0"}}).empty());
-  EXPECT_EQ(shared_nic_warnings(two, {{0, "0000:18:00.0"}, {1, "0000:19:00.0"}, {2, "0000:81:00.0"}}).size(), 1u);
+  EXPECT_TRUE(warnings({{0, "0000:18:00.0"}, {1, "0000:81:00.0"}}).empty());
+  EXPECT_EQ(warnings({{0, "0000:18:00.0"}, {1, "0000:19:00.0"}, {2, "0000:81:00.0"}}).size(), 1u);
 }
 
 TEST_F(TwoSockets, RatesOfPairs) {
@@ -181,7 +179,7 @@ TEST(VirtualMachine, HiddenIsUnknownAndNeverAGuess) {
   fake.write("sys/class/net/eth0/speed", "-1\n");
   DriverFacts facts;
   facts.gpus = {gpu("0000:00:05.0"), gpu("0000:00:06.0")};
-  facts.pairs = std::vector<GpuPair>{{0, std::nullopt}};
+  facts.nvlinks = {0};
   const Machine machine = describe_machine("vm", facts, fake.files());
   EXPECT_EQ(machine.links[0][1], "unknown");
   EXPECT_EQ(machine.links[0][2], "unknown");

@@ -19,20 +19,6 @@ TEST(TopologyLabel, UnknownGpusAreUnknownAndNeverSys) {
   EXPECT_EQ(topology_label(2, 1, {"ffff:fe:1f.6", "ffff:fe:1f.7"}), "unknown");
 }
 
-TEST(LinkLabel, NvlinksBeforePcie) {
-  EXPECT_EQ(link_label({18, PcieAncestor::between_numa_nodes}), "NV18");
-  EXPECT_EQ(link_label({1, std::nullopt}), "NV1");
-}
-
-TEST(LinkLabel, PcieLevels) {
-  EXPECT_EQ(link_label({0, PcieAncestor::one_switch}), "PIX");
-  EXPECT_EQ(link_label({0, PcieAncestor::several_switches}), "PXB");
-  EXPECT_EQ(link_label({0, PcieAncestor::host_bridge}), "PHB");
-  EXPECT_EQ(link_label({0, PcieAncestor::numa_node}), "NODE");
-  EXPECT_EQ(link_label({0, PcieAncestor::between_numa_nodes}), "SYS");
-  EXPECT_EQ(link_label({0, std::nullopt}), "unknown");
-}
-
 TEST(SlowestLink, OfAMixedMachine) {
   EXPECT_EQ(slowest_link({"NV18", "NV18"}), "NV18");
   EXPECT_EQ(slowest_link({"NV2", "NV1", "NV12"}), "NV1");
@@ -53,7 +39,7 @@ TEST(DriverFacts, GpusThatTheDriverDoesNotKnow) {
   const DriverFacts facts = driver_facts({"ffff:fe:1f.7"});
   ASSERT_EQ(facts.gpus.size(), 1u);
   EXPECT_EQ(facts.gpus[0].name, "unknown");
-  EXPECT_FALSE(facts.pairs);
+  EXPECT_FALSE(facts.nvlinks);
 }
 
 }  // namespace

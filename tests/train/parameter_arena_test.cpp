@@ -154,7 +154,7 @@ TEST(ParameterArena, HashSeesNamesShapesAndValues) {
 TEST(ParameterArena, ViewsAndChunksCoverTheParameters) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
   ParameterArena arena(specs(), {100, 64, 2}, *rig.device, *rig.communicator);
-  EXPECT_EQ(arena.parameter_count(), 37 * 111 + 1 + 37 + 15);
+  EXPECT_EQ(element_count(arena.specs()), 37 * 111 + 1 + 37 + 15);
   std::vector<std::int64_t> covered(specs().size(), 0);
   for (std::size_t bucket = 0; bucket < arena.plan().buckets.size(); ++bucket) {
     const UpdateSlice slice = arena.update_slice(bucket);
@@ -204,7 +204,7 @@ TEST(ParameterArena, ShardsCoverEveryElementOnce) {
     const std::int64_t count = element_count(specs()[i].shape);
     EXPECT_EQ(std::count(first, first + count, 1.0), count) << specs()[i].name;
   }
-  EXPECT_EQ(std::accumulate(covered.begin(), covered.end(), 0.0), static_cast<double>(arena.parameter_count()));
+  EXPECT_EQ(std::accumulate(covered.begin(), covered.end(), 0.0), static_cast<double>(element_count(arena.specs())));
 }
 
 /// With weights of another type than their masters, as on GPUs.

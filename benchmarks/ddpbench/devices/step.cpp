@@ -2,13 +2,13 @@
 #include <utility>
 #include <vector>
 
+#include "benchmarks/ddpbench/devices/step_profile.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/table.h"
 #include "data/images/images.h"
 #include "launch/app/flags/options.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/gather.h"
-#include "runtime/train/measure/step_profile.h"
 
 namespace ddptrain::bench {
 namespace {

@@ -12,8 +12,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 bool is_gpu(const Device& device) { return device.kind() == DeviceKind::cuda; }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "benchmarks/ddpbench/doctor/halving.h"
-#include "runtime/comm/link_probe.h"
+#include "benchmarks/ddpbench/doctor/link_probe.h"
 #include "runtime/device/sensors.h"
 
 namespace ddptrain::bench {

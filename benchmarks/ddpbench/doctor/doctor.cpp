@@ -272,11 +272,8 @@ std::string ask_nccl(const World& world, Device& device) {
   const NcclProbe probe = probe_nccl(world, device);
   if (world.rank() != 0) return "";
   std::istringstream text(probe.log);
-  const NcclLog log = read_nccl_log(text);
-  const NcclUsage usage = usage_of(log);
-  return fmt::format("NCCL {}: {} over {}{}", usage.version, usage.transport,
-                     log.network.empty() ? "no network" : log.network,
-                     log.adapters.empty() ? "" : fmt::format(" ({})", fmt::join(log.adapters, ", ")));
+  const NcclUsage usage = usage_of(read_nccl_log(text));
+  return fmt::format("NCCL {}: {}", usage.version, usage.transport);
 }
 
 void compare_hosts(const World& world, const DoctorOptions& options, Found& found) {

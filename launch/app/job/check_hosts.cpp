@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -19,7 +18,7 @@
 #include "runtime/topology/gpu_selection.h"
 #include "runtime/topology/interfaces.h"
 #include "runtime/topology/machine.h"
-#include "runtime/topology/nccl_network.h"
+#include "runtime/topology/sysfs.h"
 
 namespace ddptrain {
 namespace {
@@ -33,49 +32,37 @@ std::string hash_of_program() {
 
 std::string or_none(const std::string& text) { return text.empty() ? "none" : text; }
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 std::string list_of(const std::set<std::string>& values) { return fmt::format("{}", fmt::join(values, ", ")); }
 
-std::vector<HostFact> facts_of_nccl(const std::vector<NetworkInterface>& interfaces) {
-  std::map<std::string, std::string> networks = {{"lo", "loopback"}};
-  std::vector<std::string> names = {"lo"};
-  for (const NetworkInterface& interface : interfaces) {
-    networks[interface.name] = interface.network;
-    names.push_back(interface.name);
+/// InfiniBand and RoCE, such as mlx5_0:1.
+std::set<std::string> active_ports() {
+  std::set<std::string> ports;
+  for (const auto& device : sorted_entries("/sys/class/infiniband")) {
+    for (const auto& port : sorted_entries(device / "ports")) {
+      const bool active = first_line(port / "state").starts_with("4:");
+      if (active) ports.insert(fmt::format("{}:{}", device.filename().string(), port.filename().string()));
+    }
   }
-  std::set<std::string> taken;
-  for (const std::string& name : nccl_interfaces(names, variable("NCCL_SOCKET_IFNAME"))) taken.insert(networks[name]);
-  const bool no_infiniband = variable("NCCL_IB_DISABLE") == "1";
-  const auto adapters = no_infiniband ? std::vector<std::string>{} : nccl_hcas(variable("NCCL_IB_HCA"));
-  return {{"the network that NCCL takes for sockets", or_none(list_of(taken)),
-           "Choose one for all (NCCL_SOCKET_IFNAME=NAME)"},
-          {"the list of adapters that NCCL takes", or_none(fmt::format("{}", fmt::join(adapters, ", "))),
-           "See ibstat there, and choose the same for all (NCCL_IB_HCA=NAME,...)"}};
+  return ports;
 }
 
-/// Of each network on which this host is.
 std::vector<HostFact> facts_of_networks() {
-  const std::vector<NetworkInterface> interfaces = network_interfaces();
   std::set<std::string> networks, mtus, speeds, used;
-  for (const NetworkInterface& interface : interfaces) {
+  for (const NetworkInterface& interface : network_interfaces()) {
     networks.insert(interface.network);
     mtus.insert(fmt::format("{} on {}", interface.mtu, interface.network));
     if (interface.speed_gbit) speeds.insert(fmt::format("{} Gbit/s on {}", *interface.speed_gbit, interface.network));
     if (interface.in_use) used.insert(interface.network);
   }
-  std::vector<HostFact> facts = {
+  return {
       {"the list of networks", or_none(list_of(networks)),
        "Name those that all hosts have (mpirun --mca btl_tcp_if_include NETWORK, NCCL_SOCKET_IFNAME)"},
       {"the network that MPI took", list_of(used), "Choose one for all (mpirun --mca btl_tcp_if_include NETWORK)"},
       {"the MTU", or_none(list_of(mtus)), "Give a network the same MTU on all hosts (ip link set dev NAME mtu BYTES)"},
       {"the speed of the network card", list_of(speeds),
-       "See ethtool NAME there: a bad cable makes cards agree on less"}};
-  for (HostFact& fact : facts_of_nccl(interfaces)) facts.push_back(std::move(fact));
-  return facts;
+       "See ethtool NAME there: a bad cable makes cards agree on less"},
+      {"the list of active InfiniBand ports", or_none(list_of(active_ports())),
+       "See ibstat there, or choose the same for all (NCCL_IB_HCA=NAME,...)"}};
 }
 
 /// Regular files, by their names.
@@ -202,11 +189,9 @@ HostFact data_fact(const std::filesystem::path& path) {
 
 std::vector<std::string> shared_network_cards(const World& world, const std::string& pci_bus_id) {
   const std::vector<RankOfGpu> ranks = ranks_of_this_host(world, pci_bus_id);
-  DriverFacts gpus;
-  for (const RankOfGpu& rank : ranks) gpus.gpus.emplace_back().pci = normalized_pci_bus_id(rank.pci);
   std::string mine;
   if (world.local_rank() == 0) {
-    const auto lines = shared_nic_warnings(describe_machine(world.hostname(), gpus), ranks);
+    const auto lines = shared_nic_warnings(world.hostname(), ranks);
     mine = fmt::format("{}", fmt::join(lines, "\n"));
   }
   std::vector<std::string> all;

@@ -24,10 +24,6 @@ std::int64_t passes_of(const Options& options, const MeshShape& mesh, int rank) 
 
 }  // namespace
 
-ModelMaker maker_of(Workload& workload) {
-  return [&workload](Device& device, std::int64_t batch) { return workload.make_model(device, batch); };
-}
-
 std::size_t bytes_of(const Description& description) {
   std::size_t bytes = 0;
   for (const MemoryUse& use : description.memory) bytes += use.bytes;
@@ -64,12 +60,12 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
   return description;
 }
 
-Description describe_on_paper(const Options& options, const ModelMaker& make_model, const MeshShape& mesh, int rank,
+Description describe_on_paper(const Options& options, Workload& workload, const MeshShape& mesh, int rank,
                               DeviceKind device) {
   const std::unique_ptr<Device> paper = make_paper_device(device_options(options, device), device);
   const std::unique_ptr<Communicator> communicator =
       make_paper_communicator(mesh.replica_of(rank), mesh.replicas, *paper);
-  const std::unique_ptr<Model> model = make_model(*paper, options.trainer.batch);
+  const std::unique_ptr<Model> model = workload.make_model(*paper, options.trainer.batch);
   TrainerOptions trainer = trainer_options(options, mesh.replicas, 1);
   const ParameterArena arena(model->parameters(), arena_options(trainer, model->units()), *paper, *communicator);
   trainer.fused_sum = false;  // kernels cannot be asked on paper
@@ -95,7 +91,7 @@ void print_description(const World& world, CommandLine command_line) {
   });
   if (options.auto_batch) options.trainer.batch = largest_batch_that_fits(world, kind, 1, options, workload);
   world.agree([&] { make_sampler(options.trainer, workload.data(), mesh.replica_of(world.rank()), mesh.replicas); });
-  Description description = describe_on_paper(options, maker_of(workload), mesh, world.rank(), kind);
+  Description description = describe_on_paper(options, workload, mesh, world.rank(), kind);
   description.decides_parameters = std::move(command_line.decides_parameters);
   const std::string text = command_line.task == Task::dry_run ? description.table() : description.json();
   const std::vector<std::string> of_ranks = world.gather(text);

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <functional>
-#include <memory>
-
 #include "launch/app/flags/options.h"
 #include "runtime/comm/mesh.h"
 #include "runtime/comm/world.h"
@@ -17,11 +14,8 @@ std::size_t bytes_of(const Description& description);  ///< Of its memory.
 Description describe_run(const Options& options, const MeshShape& mesh, int rank, DeviceKind device, const Model& model,
                          const ParameterArena& arena, std::size_t tree_bytes);
 
-using ModelMaker = std::function<std::unique_ptr<Model>(Device& device, std::int64_t batch)>;
-ModelMaker maker_of(Workload& workload);
-
 /// The same of a model and an arena that are made on paper, after Workload::load(). No GPU is touched. Not collective.
-Description describe_on_paper(const Options& options, const ModelMaker& make_model, const MeshShape& mesh, int rank,
+Description describe_on_paper(const Options& options, Workload& workload, const MeshShape& mesh, int rank,
                               DeviceKind device);
 
 /// Makes model and arena on paper, on every rank, and prints what they say of the stage that keeps most: as JSON, or

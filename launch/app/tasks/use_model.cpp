@@ -96,11 +96,6 @@ Evaluated put_together(const World& world, const Evaluated& mine) {
   return all;
 }
 
-double mean_loss(const MetricSums& sums) { return sums.loss / static_cast<double>(sums.samples); }
-double accuracy(const MetricSums& sums) {
-  return static_cast<double>(sums.correct) / static_cast<double>(sums.samples);
-}
-
 std::string hexadecimal(const std::uint8_t* bytes, std::size_t count) {
   return fmt::format("{:02x}", fmt::join(bytes, bytes + count, ""));
 }
@@ -144,7 +139,7 @@ Json evaluated_line(const World& world, const Options& options, const Workload& 
       {"event", "evaluated"},         {"version", DDPTRAIN_VERSION},
       {"model", options.model},       {"device", device.kind() == DeviceKind::cuda ? "cuda" : "cpu"},
       {"device_name", device.name()}, {"precision", device.options().fp8 ? "fp8" : name_of(device.precision())},
-      {"world_size", world.size()},   {"parameters", loaded.arena.parameter_count()}};
+      {"world_size", world.size()},   {"parameters", element_count(loaded.arena.specs())}};
   for (const auto& [name, size] : workload.sizes()) line[name] = size;
   return line;
 }
@@ -167,17 +162,17 @@ void evaluate_model(const World& world, const Options& options, Workload& worklo
   const std::string hash = loaded.state.parameter_hash();
   if (world.rank() != 0) return;
 
-  const double loss = mean_loss(all.sums);
+  const double loss = all.sums.mean_loss();
   const std::string unit = loaded.model->unit();
   const std::string perplexity = workload.writes_text() ? fmt::format("  perplexity {:.2f}", std::exp(loss)) : "";
   std::fputs(fmt::format("{} test {}\nloss {:.4f}  accuracy {:.4f}{}\n{:.2f} s\n", all.sums.samples, unit, loss,
-                         accuracy(all.sums), perplexity, seconds)
+                         all.sums.accuracy(), perplexity, seconds)
                  .c_str(),
              stdout);
   Json line = evaluated_line(world, options, workload, device, loaded);
   line[unit] = all.sums.samples;
   line["test_loss"] = loss;
-  line["accuracy"] = accuracy(all.sums);
+  line["accuracy"] = all.sums.accuracy();
   if (workload.writes_text()) line["perplexity"] = std::exp(loss);
   line["seconds"] = seconds;
   line["parameter_hash"] = hash;

@@ -1,7 +1,6 @@
 """Flight records of a job's ranks (docs/reference/flight-record.md), and the program behind `ddpreport --flight`."""
 
 import dataclasses
-import json
 import pathlib
 import re
 from typing import Any
@@ -22,8 +21,7 @@ class Flight:
     first: dict[str, Any]
     peers: dict[int, dict[str, Any]]
     collectives: dict[int, dict[str, Any]]  # by sequence number
-    threads: list[dict[str, Any]]
-    nccl: Any
+    main: dict[str, Any] | None  # thread
     damaged: int  # lines that could not be read
 
     @property
@@ -56,8 +54,7 @@ def read(path: pathlib.Path) -> Flight | None:
         first,
         peers={line["rank"]: line for line in of_event.get("peer", [])},
         collectives={line["sequence"]: line for line in of_event.get("collective", [])},
-        threads=of_event.get("thread", []),
-        nccl=next((line["status"] for line in of_event.get("nccl_ras", [])), None),
+        main=next((line for line in of_event.get("thread", []) if line["id"] == first["process"]), None),
         damaged=len(bad),
     )
 
@@ -149,7 +146,7 @@ def with_function(frame: str) -> str:
 
 
 def stack_text(flight: Flight) -> str:
-    main = next((thread for thread in flight.threads if thread["id"] == flight.first["process"]), None)
+    main = flight.main
     if main is None or not main["frames"]:
         return f"Rank {flight.rank}: no stack of its main thread\n"
     frames = [with_function(frame) for frame in main["frames"][:MOST_FRAMES]]
@@ -172,8 +169,4 @@ def report_flight(folder: pathlib.Path) -> int:
             print(f"{flight.path}: {flight.damaged} lines could not be read")
     print("\nStacks\n")
     print("\n".join(stack_text(flight) for flight in flights))
-    for flight in flights:
-        if flight.nccl is not None:
-            text = flight.nccl if isinstance(flight.nccl, str) else json.dumps(flight.nccl, indent=1)
-            print(f"NCCL's RAS service, asked by rank {flight.rank}:\n{text}")
     return 0

@@ -106,21 +106,18 @@ class MpiCommunicator final : public Communicator {
   Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
 
   Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) override {
-    const bool in_place = from.data == to.data;
-    void* send = sent(from, stream);
-    void* recv = in_place ? send : received(to);
+    if (from.data != to.data) device_.copy(to.data, from.data, from.bytes(), stream);
+    void* values = sent(to, stream);
     if (layout_.hosts() > 1) {
-      const HierarchicalCollective::Work work = sum_work({recv, from.dtype, from.shape}, true);
-      return begin("all-reduce", to, recv, stream, [=, this](Outstanding& started) {
-        if (!in_place) std::memcpy(recv, send, work.values.bytes());
-        start(started, sums_, work);
+      return begin("all-reduce", to, values, stream, [=, this](Outstanding& started) {
+        start(started, sums_, sum_work({values, to.dtype, to.shape}, true));
       });
     }
-    const auto [type, op] = sum_of(from.dtype);
-    return begin("all-reduce", to, recv, stream, [=, this, type = type, op = op](Outstanding& started) {
-      in_pieces(started, from.bytes(), size_of(from.dtype), [&](std::size_t at, int count, MPI_Request* request) {
-        const void* values = in_place ? MPI_IN_PLACE : static_cast<char*>(send) + at;
-        DDP_MPI_CHECK(MPI_Iallreduce(values, static_cast<char*>(recv) + at, count, type, op, comm_, request));
+    const auto [type, op] = sum_of(to.dtype);
+    return begin("all-reduce", to, values, stream, [=, this, type = type, op = op](Outstanding& started) {
+      in_pieces(started, to.bytes(), size_of(to.dtype), [&](std::size_t at, int count, MPI_Request* request) {
+        char* piece = static_cast<char*>(values) + at;
+        DDP_MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, piece, count, type, op, comm_, request));
       });
     });
   }
@@ -155,28 +152,22 @@ class MpiCommunicator final : public Communicator {
   }
 
   Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override {
-    const bool in_place = from.data == own_part(*this, to).data;
-    void* send = in_place ? nullptr : sent(from, stream);
-    char* recv = static_cast<char*>(received(to));
-    char* own = recv + static_cast<std::size_t>(rank_) * from.bytes();
-    if (in_place && staged_) device_.copy(own, from.data, from.bytes(), stream);
+    auto* const values = static_cast<char*>(received(to));
+    char* const own = values + static_cast<std::size_t>(rank_) * from.bytes();
+    if (own != from.data) device_.copy(own, from.data, from.bytes(), stream);
     if (layout_.hosts() > 1 && layout_.all_own()) {
-      const HierarchicalCollective::Work work = {{recv, to.dtype, to.shape}, to.dtype, false, true};
-      return begin("all-gather", to, recv, stream, [=, this, bytes = from.bytes()](Outstanding& started) {
-        if (!in_place) std::memcpy(own, send, bytes);
-        start(started, gathers_, work);
+      return begin("all-gather", to, values, stream, [=, this](Outstanding& started) {
+        start(started, gathers_, {{values, to.dtype, to.shape}, to.dtype, false, true});
       });
     }
-    return begin("all-gather", to, recv, stream, [=, this, bytes = from.bytes()](Outstanding& started) {
+    return begin("all-gather", to, values, stream, [=, this, bytes = from.bytes()](Outstanding& started) {
       if (to.bytes() <= static_cast<std::size_t>(largest_count_)) {
-        const int count = static_cast<int>(bytes);
-        DDP_MPI_CHECK(MPI_Iallgather(in_place ? MPI_IN_PLACE : send, count, MPI_BYTE, recv, count, MPI_BYTE,
-                                     gather_comm_, &started.requests.emplace_back()));
+        DDP_MPI_CHECK(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, values, static_cast<int>(bytes), MPI_BYTE, gather_comm_,
+                                     &started.requests.emplace_back()));
         return;
       }
-      if (!in_place) std::memcpy(own, send, bytes);
       for (int rank = 0; rank < size_; ++rank) {
-        char* part = recv + static_cast<std::size_t>(rank) * bytes;
+        char* part = values + static_cast<std::size_t>(rank) * bytes;
         in_pieces(started, bytes, 1, [&](std::size_t at, int count, MPI_Request* request) {
           DDP_MPI_CHECK(MPI_Ibcast(part + at, count, MPI_BYTE, rank, gather_comm_, request));
         });

@@ -57,78 +57,45 @@ std::string_view header_of(const MappedFile& file, const std::string& name) {
   return {reinterpret_cast<const char*>(file.data()) + kLengthBytes, static_cast<std::size_t>(length)};
 }
 
-/// One entry of the header against the rules, for messages that say where.
-class Entry {
- public:
-  Entry(const json& entry, const std::string& tensor, const std::string& file)
-      : entry_(entry), tensor_(tensor), file_(file) {
-    if (!entry.is_object()) fault("no object with dtype, shape and data_offsets");
-  }
+std::string dump(const json& value) { return printable(value.dump(-1, ' ', true, json::error_handler_t::replace), 40); }
 
-  StoredType type() const {
-    const json& text = field("dtype");
-    for (std::size_t i = 0; text.is_string() && i < kTypes.size(); ++i) {
-      if (text == kTypes[i].name) return static_cast<StoredType>(i);
-    }
-    fault("unknown dtype " + dump(text));
-  }
+StoredType type_in(const json& entry) {
+  const json& text = entry.at("dtype");
+  const auto found =
+      std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeInfo& type) { return text == type.name; });
+  if (found == kTypes.end()) usage_error("unknown dtype {}", dump(text));
+  return static_cast<StoredType>(found - kTypes.begin());
+}
 
-  Shape shape() const {
-    Shape shape;
-    for (const std::uint64_t size : numbers("shape")) {
-      if (size > std::numeric_limits<std::int64_t>::max()) fault("its shape does not fit 63 bits");
-      shape.push_back(static_cast<std::int64_t>(size));
-    }
-    return shape;
+std::vector<std::uint64_t> counts_in(const json& entry, const char* key) {
+  const json& list = entry.at(key);
+  if (!list.is_array()) usage_error("{} is not a list", key);
+  for (const json& number : list) {
+    if (!number.is_number_unsigned()) usage_error("{} has {}, not a count", key, dump(number));
   }
+  return list.get<std::vector<std::uint64_t>>();
+}
 
-  std::pair<std::uint64_t, std::uint64_t> offsets(std::uint64_t data_bytes) const {
-    const std::vector<std::uint64_t> range = numbers("data_offsets");
-    if (range.size() != 2) fault("data_offsets are not two numbers");
-    if (range[0] > range[1] || range[1] > data_bytes) {
-      fault(fmt::format("data_offsets {} to {} are not within the {} bytes of data", range[0], range[1], data_bytes));
-    }
-    return {range[0], range[1]};
+/// A tensor of the header, against the rules.
+StoredTensor tensor_in(const json& entry, const std::uint8_t* data, std::uint64_t data_bytes) {
+  if (!entry.is_object()) usage_error("no object with dtype, shape and data_offsets");
+  StoredTensor tensor{type_in(entry), {}};
+  std::uint64_t expected = size_of(tensor.type);
+  for (const std::uint64_t size : counts_in(entry, "shape")) {
+    if (size > std::numeric_limits<std::int64_t>::max()) usage_error("its shape does not fit 63 bits");
+    if (__builtin_mul_overflow(expected, size, &expected)) usage_error("its shape overflows");
+    tensor.shape.push_back(static_cast<std::int64_t>(size));
   }
-
-  void check_size(StoredType type, const Shape& shape, std::uint64_t bytes) const {
-    std::uint64_t expected = size_of(type);
-    for (const std::int64_t size : shape) {
-      if (__builtin_mul_overflow(expected, static_cast<std::uint64_t>(size), &expected)) fault("its shape overflows");
-    }
-    if (expected != bytes) fault(fmt::format("{} bytes of data, but its shape takes {}", bytes, expected));
+  const std::vector<std::uint64_t> range = counts_in(entry, "data_offsets");
+  if (range.size() != 2) usage_error("data_offsets are not two numbers");
+  if (range[0] > range[1] || range[1] > data_bytes) {
+    usage_error("data_offsets {} to {} are not within the {} bytes of data", range[0], range[1], data_bytes);
   }
-
- private:
-  [[noreturn]] void fault(const std::string& what) const {
-    usage_error("{}: damaged safetensors header: tensor '{}': {}", file_, printable(tensor_), what);
-  }
-
-  const json& field(const char* key) const {
-    const auto found = entry_.find(key);
-    if (found == entry_.end()) fault(fmt::format("no {}", key));
-    return *found;
-  }
-
-  std::vector<std::uint64_t> numbers(const char* key) const {
-    const json& list = field(key);
-    std::vector<std::uint64_t> result;
-    if (!list.is_array()) fault(fmt::format("{} is not a list", key));
-    for (const json& number : list) {
-      if (!number.is_number_unsigned()) fault(fmt::format("{} has {}, not a count", key, dump(number)));
-      result.push_back(number.get<std::uint64_t>());
-    }
-    return result;
-  }
-
-  static std::string dump(const json& value) {
-    return printable(value.dump(-1, ' ', true, json::error_handler_t::replace), 40);
-  }
-
-  const json& entry_;
-  const std::string& tensor_;
-  const std::string& file_;
-};
+  tensor.data = data + range[0];
+  tensor.bytes = static_cast<std::size_t>(range[1] - range[0]);
+  if (expected != tensor.bytes) usage_error("{} bytes of data, but its shape takes {}", tensor.bytes, expected);
+  return tensor;
+}
 
 std::map<std::string, std::string> read_metadata(const json& entry, const std::string& file) {
   std::map<std::string, std::string> metadata;
@@ -193,11 +160,12 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : name_(path
       metadata_ = read_metadata(value, name_);
       continue;
     }
-    const Entry entry(value, key, name_);
-    const auto [begin, end] = entry.offsets(data_bytes);
-    StoredTensor tensor{entry.type(), entry.shape(), data + begin, static_cast<std::size_t>(end - begin)};
-    entry.check_size(tensor.type, tensor.shape, tensor.bytes);
-    tensors_.emplace(key, std::move(tensor));
+    try {
+      tensors_.emplace(key, tensor_in(value, data, data_bytes));
+    } catch (const std::exception& error) {  // of JSON, too
+      usage_error("{}: damaged safetensors header: tensor '{}': {}", name_, printable(key),
+                  printable(error.what(), 200));
+    }
   }
   check_layout(tensors_, data, data_bytes, name_);
 }

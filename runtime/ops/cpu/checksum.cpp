@@ -2,49 +2,32 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
-#include "runtime/core/hash.h"
 #include "runtime/ops/cpu/cpu_ops.h"
 
 namespace ddptrain {
 
 namespace {
 
-Digest128 digest_of_piece(const char* data, std::size_t bytes) {
-  char filled[kXxh3PieceBytes] = {};
-  if (bytes < kXxh3PieceBytes) {
-    std::memcpy(filled, data, bytes);
-    data = filled;
-  }
-  const auto [high, low] = xxh3_128_value(data, kXxh3PieceBytes);
-  return {low, high};
-}
-
 class CpuChecksum final : public ChecksumOps, CpuOps {
  public:
   using CpuOps::CpuOps;
 
-  std::uint64_t add_checksum(const Tensor& values, std::uint64_t first_piece, Digest128* sum) override {
+  void add_checksum(const Tensor& values, std::uint64_t* sum) override {
     const std::size_t bytes = values.bytes();
-    const auto pieces = static_cast<std::int64_t>((bytes + kXxh3PieceBytes - 1) / kXxh3PieceBytes);
-    std::vector<Digest128> partial(static_cast<std::size_t>(threads()));
-    parallel(pieces, [&](std::int64_t begin, std::int64_t end, int thread) {
-      Digest128 mine;
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::size_t at = static_cast<std::size_t>(i) * kXxh3PieceBytes;
-        const Digest128 piece = digest_of_piece(values.as<const char>() + at, std::min(kXxh3PieceBytes, bytes - at));
-        const std::uint64_t place = first_piece + static_cast<std::uint64_t>(i);
-        mine.low += at_piece(piece.low, place);
-        mine.high += at_piece(piece.high, place);
+    std::vector<std::uint64_t> partial(static_cast<std::size_t>(threads()));
+    parallel(static_cast<std::int64_t>((bytes + 7) / 8), [&](std::int64_t begin, std::int64_t end, int thread) {
+      std::uint64_t mine = 0;
+      for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+        std::uint64_t word = 0;
+        std::memcpy(&word, values.as<const char>() + 8 * i, std::min<std::size_t>(8, bytes - 8 * i));
+        mine += at_place(word, i);
       }
       partial[static_cast<std::size_t>(thread)] = mine;
     });
-    for (const Digest128& part : partial) {
-      sum->low += part.low;
-      sum->high += part.high;
-    }
-    return first_piece + static_cast<std::uint64_t>(pieces);
+    *sum = std::accumulate(partial.begin(), partial.end(), *sum);
   }
 };
 

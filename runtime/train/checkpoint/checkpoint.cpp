@@ -428,11 +428,7 @@ std::vector<MetricSums> restored_sums(const RunProgress& progress, int rank, int
   }
   std::vector<MetricSums> sums(count);
   if (rank != 0) return sums;
-  for (const MetricSums& of_rank : progress.rank_sums) {
-    sums[0].loss += of_rank.loss;
-    sums[0].correct += of_rank.correct;
-    sums[0].samples += of_rank.samples;
-  }
+  for (const MetricSums& of_rank : progress.rank_sums) sums[0] = sums[0] + of_rank;
   return sums;
 }
 

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/process/nvtx.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
 
@@ -330,7 +329,6 @@ Calibration calibrate(Trainer& trainer, const World& world, Device& device, doub
     result.samples_per_second = result.baseline_per_second = samples_per_second;
     return result;
   }
-  const NvtxRange range("calibration");
   const Watch::Phase phase(device.watch(), "calibration");
   const auto samples_per_step = static_cast<double>(trainer.sampler().samples_per_step());
   const double step_seconds = samples_per_step / samples_per_second;

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <optional>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "runtime/core/error.h"
 #include "runtime/core/process/progress.h"
@@ -31,15 +33,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-MetricSums operator+(const MetricSums& a, const MetricSums& b) {
-  return {a.loss + b.loss, a.correct + b.correct, a.samples + b.samples};
-}
-
-double mean_loss(const MetricSums& sums) { return sums.loss / static_cast<double>(sums.samples); }
-double accuracy(const MetricSums& sums) {
-  return static_cast<double>(sums.correct) / static_cast<double>(sums.samples);
-}
-
 /// The loss of this rank's samples, while steps go on: a copy is queued behind the steps of each piece of StepPace, and
 /// read when the next piece has been queued, as the one before it has ended then.
 class RunningLoss {
@@ -55,10 +48,9 @@ class RunningLoss {
     MetricSums sums;
     for (std::size_t i = 0; i < trainer_.metrics().count(); ++i) sums = sums + copy(pieces_ - 1)[i];
     if (sums.samples < before_.samples) before_ = {};  // taken meanwhile
-    const MetricSums piece{sums.loss - before_.loss, 0, sums.samples - before_.samples};
-    before_ = sums;
+    const MetricSums piece = sums - std::exchange(before_, sums);
     if (piece.samples == 0) return std::nullopt;
-    return mean_loss(piece);
+    return piece.mean_loss();
   }
 
  private:
@@ -123,6 +115,12 @@ class TrainingRun {
   }
 
  private:
+  /// What happens after every so many steps; 0: never.
+  struct Periodic {
+    std::int64_t every;
+    std::function<void()> act;
+  };
+
   void show_progress() {
     const DistributedSampler& sampler = trainer_.sampler();
     const Model& model = trainer_.model();
@@ -146,27 +144,24 @@ class TrainingRun {
     last_step_of_epoch_ = end - 1;
     double last_loss = std::numeric_limits<double>::quiet_NaN();
     const std::size_t first_window = meter_.windows();
-    if (step_ > begin) at_boundary(end);  // resumed: a checkpoint comes before what follows its step
+    if (step_ > begin) do_what_is_due();  // resumed: a checkpoint comes before what follows its step
     while (step_ < end) {
-      run_window(next_boundary(end) - step_);
-      if (step_ == end) last_loss = mean_loss(trainer_.since_mark());
-      if (is_every(options_.verify_every)) guard_.check_replicas(step_);
-      at_boundary(end);
+      run_window(end_of_window(end) - step_);
+      if (step_ == end) last_loss = trainer_.since_mark().mean_loss();
+      do_what_is_due();
     }
     const MetricSums train = std::exchange(epoch_sums_, {}) + trainer_.take_training();
     const MetricSums test = trainer_.evaluate(options_.eval_samples);
-    result_.epochs.push_back({++epochs_done_, step_, mean_loss(train), accuracy(train), mean_loss(test), accuracy(test),
-                              meter_.rate_since(first_window), last_loss});
+    result_.epochs.push_back({++epochs_done_, step_, train.mean_loss(), train.accuracy(), test.mean_loss(),
+                              test.accuracy(), meter_.rate_since(first_window), last_loss});
     if (report_ != nullptr) report_->epoch(result_.epochs.back());
   }
 
-  void at_boundary(std::int64_t epoch_end) {
-    if (is_every(options_.samples.every)) write_sample();
-    if (step_ != epoch_end && is_every(options_.eval_every)) evaluate_within_epoch();
-    if (is_every(options_.log_every)) log_steps();
+  void do_what_is_due() {
+    for (const Periodic& each : periodic_) {
+      if (each.every > 0 && step_ % each.every == 0) each.act();
+    }
   }
-
-  bool is_every(std::int64_t steps) const { return steps > 0 && step_ % steps == 0; }
 
   void log_steps() {
     const MetricSums sums = trainer_.take_training();
@@ -175,7 +170,7 @@ class TrainingRun {
     result.epoch = epochs_done_ + 1;
     result.step = step_;
     result.samples = step_ * trainer_.sampler().samples_per_step();
-    result.loss = mean_loss(sums);
+    result.loss = sums.mean_loss();
     result.learning_rate = trainer_.learning_rate(step_);
     if (step_ > logged_step_) add_measurements(result);
     if (report_ != nullptr) report_->step(result);
@@ -197,8 +192,9 @@ class TrainingRun {
   }
 
   void evaluate_within_epoch() {
+    if (step_ > last_step_of_epoch_) return;
     const MetricSums test = trainer_.evaluate(options_.eval_samples);
-    if (report_ != nullptr) report_->evaluation(step_, mean_loss(test), accuracy(test));
+    if (report_ != nullptr) report_->evaluation(step_, test.mean_loss(), test.accuracy());
   }
 
   void write_sample() {
@@ -206,42 +202,47 @@ class TrainingRun {
     world_.quiet_barrier();
   }
 
-  /// Where the window that starts now ends. The first one holds the eager steps.
-  std::int64_t next_boundary(std::int64_t epoch_end) const {
-    std::int64_t boundary = epoch_end;
-    if (meter_.windows() == 0) boundary = std::min<std::int64_t>(boundary, step_ + StepGraphOptions{}.eager_steps);
-    for (const std::int64_t every :
-         {options_.log_every, options_.eval_every, options_.verify_every, options_.samples.every}) {
-      if (every > 0) boundary = std::min(boundary, (step_ / every + 1) * every);
+  /// The window that starts now ends when something is due. The first one holds the eager steps.
+  std::int64_t end_of_window(std::int64_t epoch_end) const {
+    std::int64_t end = epoch_end;
+    if (meter_.windows() == 0) end = std::min<std::int64_t>(end, step_ + StepGraphOptions{}.eager_steps);
+    for (const Periodic& each : periodic_) {
+      if (each.every > 0) end = std::min(end, (step_ / each.every + 1) * each.every);
     }
-    return boundary;
+    return end;
   }
 
   void run_window(std::int64_t steps) {
     const bool first = meter_.windows() == 0;
-    const Clock::time_point start = Clock::now();
-    const ReplicaSeconds before = trainer_.seconds_in_replica();
-    if (first) {
-      run_steps(1);
-      device_.synchronize();
-      result_.startup_seconds = world_.max(seconds_since_process_start());
-      --steps;
-    }
-    if (hooks_.sensors != nullptr) hooks_.sensors->take();  // of what was before this window
-    run_steps(steps);
-    device_.synchronize();
-    const double seconds = world_.max(seconds_since(start));
-    note_sensors();
-    communicator_.check_health();
+    time_window(steps, [&] {
+      if (first) run_first_step();
+      run_steps(first ? steps - 1 : steps);
+    });
     guard_.check_finite();
-    const std::int64_t done = steps + (first ? 1 : 0);
-    meter_.add(static_cast<std::uint64_t>(done * trainer_.sampler().samples_per_step()), seconds);
-    if (!first) return note_replica(before, seconds);
+    if (!first) return;
     trainer_.prepare_graph();
     if (hooks_.under_way) hooks_.under_way();
   }
 
-  void note_replica(const ReplicaSeconds& before, double seconds) {
+  void run_first_step() {
+    run_steps(1);
+    device_.synchronize();
+    result_.startup_seconds = world_.max(seconds_since_process_start());
+    if (hooks_.sensors != nullptr) hooks_.sensors->take();
+  }
+
+  /// A window of `steps` steps, which `run` queues. What the first one spends with other ranks does not count.
+  void time_window(std::int64_t steps, const std::function<void()>& run) {
+    if (hooks_.sensors != nullptr) hooks_.sensors->take();  // of what was before this window
+    const Clock::time_point start = Clock::now();
+    const ReplicaSeconds before = trainer_.seconds_in_replica();
+    run();
+    device_.synchronize();
+    const double seconds = world_.max(seconds_since(start));
+    note_sensors();
+    communicator_.check_health();
+    meter_.add(static_cast<std::uint64_t>(steps * trainer_.sampler().samples_per_step()), seconds);
+    if (meter_.windows() == 1) return;
     in_replica_ += trainer_.seconds_in_replica() - before;
     noted_seconds_ += seconds;
   }
@@ -264,21 +265,12 @@ class TrainingRun {
   /// Further windows of about a second until there is enough to measure.
   void sustain() {
     const Watch::Phase phase(device_.watch(), "training");
-    const auto samples = static_cast<std::uint64_t>(trainer_.sampler().samples_per_step());
+    const auto samples = static_cast<double>(trainer_.sampler().samples_per_step());
     while (world_.max(options_.min_seconds - meter_.rate().seconds) > 0.0) {
-      const double step_seconds = static_cast<double>(samples) / meter_.rate_since(meter_.windows() - 1);
+      const double step_seconds = samples / meter_.rate_since(meter_.windows() - 1);
       const auto steps =
-          static_cast<std::uint64_t>(world_.max(static_cast<double>(steps_per_window(1.0, step_seconds))));
-      if (hooks_.sensors != nullptr) hooks_.sensors->take();
-      const Clock::time_point start = Clock::now();
-      const ReplicaSeconds before = trainer_.seconds_in_replica();
-      trainer_.run(steps);
-      device_.synchronize();
-      const double seconds = world_.max(seconds_since(start));
-      meter_.add(steps * samples, seconds);
-      note_replica(before, seconds);
-      note_sensors();
-      communicator_.check_health();
+          static_cast<std::int64_t>(world_.max(static_cast<double>(steps_per_window(1.0, step_seconds))));
+      time_window(steps, [&] { trainer_.run(static_cast<std::uint64_t>(steps)); });
     }
     result_.rate = meter_.rate();
     result_.waits_for_stages = share_of(in_replica_.stages);
@@ -426,6 +418,10 @@ class TrainingRun {
   ReplicaSeconds in_replica_;   ///< Of this rank, in windows behind the first one, which take
   double noted_seconds_ = 0.0;  ///< so long.
   std::optional<RunningLoss> running_loss_;
+  const std::vector<Periodic> periodic_ = {{options_.verify_every, [this] { guard_.check_replicas(step_); }},
+                                           {options_.samples.every, [this] { write_sample(); }},
+                                           {options_.eval_every, [this] { evaluate_within_epoch(); }},
+                                           {options_.log_every, [this] { log_steps(); }}};
   MetricSums epoch_sums_;  ///< What has been logged of the epoch in progress.
   StepPace pace_;
   SensorWindow sensors_;         ///< In windows.

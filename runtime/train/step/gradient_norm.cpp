@@ -9,7 +9,7 @@ namespace ddptrain {
 GradientNorm::GradientNorm(const ParameterArena& arena, Device& device, Pipeline* pipeline)
     : arena_(arena),
       device_(device),
-      ops_(device.get<OptimizerOps>()),
+      ops_(device.get<ReductionOps>()),
       pipeline_(pipeline),
       count_(arena.whole_chunks() ? static_cast<std::size_t>(arena.square_count()) : arena.plan().buckets.size()) {
   if (pipeline != nullptr) {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "runtime/device/device.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/reduction.h"
 #include "runtime/train/step/pipeline.h"
 #include "runtime/train/step/store/parameter_arena.h"
 #include "runtime/train/step/store/weight_store.h"
@@ -29,7 +29,7 @@ class GradientNorm {
  private:
   const ParameterArena& arena_;
   Device& device_;
-  OptimizerOps& ops_;
+  ReductionOps& ops_;
   Pipeline* pipeline_;
   std::size_t first_ = 0;  ///< Of this stage, among
   std::size_t count_;      ///< those of all.

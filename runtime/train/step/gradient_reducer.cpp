@@ -9,7 +9,6 @@
 
 #include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
-#include "runtime/core/process/nvtx.h"
 
 namespace ddptrain {
 
@@ -132,7 +131,6 @@ void GradientReducer::launch_complete_buckets() {
 }
 
 void GradientReducer::launch(std::size_t bucket) {
-  const NvtxRange range("bucket");
   const bool last = bucket + 1 == missing_.size();
   const Stream stream = last ? device_.compute_stream() : device_.communication_stream();
   if (!last) {

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/reduction.h"
 
 namespace ddptrain {
 
@@ -21,7 +21,7 @@ MetricSums* MetricBuffers::at(Part part, std::int64_t i) const {
 
 void MetricBuffers::finish_step(const NonFinite* found) {
   if (!may_skip_) return;
-  auto& ops = device_.get<OptimizerOps>();
+  auto& ops = device_.get<ReductionOps>();
   for (std::int64_t i = 0; i < count_; ++i) {
     ops.add_unless_left_out(found, at(Part::step, i), at(Part::training, i), device_.compute_stream());
   }
@@ -43,11 +43,7 @@ void MetricBuffers::mark_training() {
 MetricSums MetricBuffers::since_mark() const {
   std::vector<MetricSums> sums = training();
   const std::vector<MetricSums> before = read(Part::marked);
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    sums[i].loss -= before[i].loss;
-    sums[i].correct -= before[i].correct;
-    sums[i].samples -= before[i].samples;
-  }
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i] - before[i];
   return total(sums);
 }
 
@@ -74,9 +70,7 @@ MetricSums MetricBuffers::total(const std::vector<MetricSums>& mine) const {
     const std::size_t rank = strides ? k % ranks : k / count(), i = strides ? k / ranks : k % count();
     MetricSums part;
     std::memcpy(&part, all[rank].data() + i * sizeof(MetricSums), sizeof(part));
-    total.loss += part.loss;
-    total.correct += part.correct;
-    total.samples += part.samples;
+    total = total + part;
   }
   return total;
 }

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "runtime/core/clocked.h"
-#include "runtime/core/process/nvtx.h"
 
 namespace ddptrain {
 namespace {
@@ -45,7 +44,6 @@ void Pipeline::exchange(const Exchange& messages, const ModelOf& model_of) {
   if (const auto pass = messages.gradients_out) add_gradients(sends, model_of(*pass).before(), before);
   if (const auto pass = messages.activations_in) add_activations(receives, model_of(*pass).before(), *pass, before);
   if (const auto pass = messages.gradients_in) add_gradients(receives, model_of(*pass).behind(), behind);
-  const NvtxRange range("exchange");
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "exchange with stages");
   const Clocked clocked(seconds_waited_);
   device_.in_communication_stream(

@@ -6,7 +6,6 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
-#include "runtime/core/process/nvtx.h"
 #include "runtime/device/tuned_choices.h"
 #include "runtime/train/run/replica_check.h"
 
@@ -230,7 +229,6 @@ double Trainer::gradient_norm() {
 }
 
 MetricSums Trainer::evaluate(std::int64_t most) {
-  const NvtxRange range("evaluation");
   const Watch::Phase phase(device_.watch(), "evaluation");
   device_.finish_unfinished();
   communication_.weights->changed();

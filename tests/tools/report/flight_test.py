@@ -78,7 +78,7 @@ class FlightTest(FolderCase):
     def test_report(self) -> None:
         peer = {"event": "peer", "rank": 1, "host": "host1", "answers": False, "heard_seconds_ago": 3.4} | progress()
         silent = {"event": "peer", "rank": 2, "host": "host2", "answers": False, "heard_seconds_ago": None}
-        thread = {"event": "thread", "id": 40, "name": "ddptrain", "state": "S", "frames": ["libmpi.so(MPI_Test+0x1)"]}
+        thread = {"event": "thread", "id": 40, "state": "S", "frames": ["libmpi.so(MPI_Test+0x1)"]}
         told = first(0, 3, "timeout", **progress("all-reduce", 9))
         self.write(0, [told, peer, silent, collective(9, finished=False), thread], '{"event": "thr')
         text = self.report()

@@ -12,6 +12,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
+#include "runtime/ops/reduction.h"
 
 namespace ddptrain {
 namespace {
@@ -238,7 +239,7 @@ void ParameterArena::make_chunks() {
 void ParameterArena::number_chunks() {
   std::vector<std::uint32_t> first;
   for (const ParameterSpec& spec : specs_) {
-    first.push_back(spec.is_copy ? OptimizerOps::kNotCounted : static_cast<std::uint32_t>(square_count_));
+    first.push_back(spec.is_copy ? ReductionOps::kNotCounted : static_cast<std::uint32_t>(square_count_));
     square_count_ += (spec.size() + kChunkElements - 1) / kChunkElements;
   }
   first_square_ = device_.allocate(first.size() * sizeof(std::uint32_t));
@@ -278,12 +279,6 @@ std::vector<MemoryUse> ParameterArena::memory() const {
           {"masters", master_.bytes()},
           {"optimizer", total_bytes(slots_)},
           {"tables", chunks_.bytes() + norms_.bytes() + first_square_.bytes()}};
-}
-
-std::int64_t ParameterArena::parameter_count() const {
-  std::int64_t count = 0;
-  for (const ParameterSpec& spec : specs_) count += spec.size();
-  return count;
 }
 
 std::vector<Tensor> ParameterArena::views(const Buffer& buffer, DType dtype, const BucketPlaces& places) const {

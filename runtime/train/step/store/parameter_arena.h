@@ -83,7 +83,6 @@ class ParameterArena {
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const std::vector<Unit>& units() const { return units_; }
   const BucketPlan& plan() const { return plan_; }
-  std::int64_t parameter_count() const;  ///< Elements of all parameters, without padding.
 
   DType gradient_type() const { return gradient_type_; }
   const Partition& partition() const { return partition_; }  ///< One part: every rank updates everything.
@@ -111,7 +110,7 @@ class ParameterArena {
   /// For UpdateSlice::peer_weights.
   std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights(std::size_t bucket) const;
   bool whole_chunks() const { return first_square_.data() != nullptr; }
-  /// Where chunks are whole, for OptimizerOps::chunk_squares(): each parameter's first chunk among those of all
+  /// Where chunks are whole, for ReductionOps::chunk_squares(): each parameter's first chunk among those of all
   /// parameters, on the device; and how many these are. Neither depends on buckets, shards or ranks. Those of
   /// copies stay as they are.
   const std::uint32_t* first_square() const { return static_cast<const std::uint32_t*>(first_square_.data()); }

@@ -4,7 +4,7 @@
 #include "runtime/device/device.h"
 #include "runtime/train/step/trainer.h"
 
-namespace ddptrain {
+namespace ddptrain::bench {
 
 /// Seconds per step: medians over rounds in which all are measured in turn, each on its slowest rank. Parts are
 /// differences between the step cut short after one part and after the next, so they add up to `step`, and noise can
@@ -42,4 +42,4 @@ StepTimes step_times_of(const TimedPasses& timed);
 /// Goes on until `min_seconds` of whole steps have been timed.
 StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Device& device, double min_seconds = 0.0);
 
-}  // namespace ddptrain
+}  // namespace ddptrain::bench

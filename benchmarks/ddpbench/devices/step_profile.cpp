@@ -1,4 +1,4 @@
-#include "runtime/train/measure/step_profile.h"
+#include "benchmarks/ddpbench/devices/step_profile.h"
 
 #include <optional>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/run/meter.h"
 
-namespace ddptrain {
+namespace ddptrain::bench {
 namespace {
 
 constexpr int kRounds = 5;
@@ -96,4 +96,4 @@ StepTimes profile_step(Trainer& trainer, StepGraph* data_steps, const World& wor
   return result;
 }
 
-}  // namespace ddptrain
+}  // namespace ddptrain::bench

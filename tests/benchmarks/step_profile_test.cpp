@@ -1,10 +1,10 @@
-#include "runtime/train/measure/step_profile.h"
+#include "benchmarks/ddpbench/devices/step_profile.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-namespace ddptrain {
+namespace ddptrain::bench {
 namespace {
 
 /// A step whose parts are chosen, in microseconds, on two ranks, the second of which computes 2% slower. A sum of 12 us
@@ -50,4 +50,4 @@ TEST(StepProfile, PartsAddUpToTheStep) {
 }
 
 }  // namespace
-}  // namespace ddptrain
+}  // namespace ddptrain::bench

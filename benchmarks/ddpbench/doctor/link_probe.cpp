@@ -1,23 +1,23 @@
-#include "runtime/comm/link_probe.h"
+#include "benchmarks/ddpbench/doctor/link_probe.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <sstream>
+#include <memory>
+#include <string>
 #include <utility>
 
-#include "runtime/comm/mpi/mpi_check.h"
-#include "runtime/core/error.h"
+#include "benchmarks/ddpbench/session.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
 
-namespace ddptrain {
+namespace ddptrain::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
 constexpr int kPart = 1 << 18;  // bytes of a message
 constexpr int kLatencyTrips = 50;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// A ring of n, in rounds in which nobody has two neighbours: places of the first of each pair.
 std::vector<std::vector<std::size_t>> rounds_of_ring(std::size_t n) {
@@ -32,12 +32,13 @@ std::vector<std::vector<std::size_t>> rounds_of_ring(std::size_t n) {
 
 class Prober {
  public:
-  Prober(MPI_Comm comm, int rank) : comm_(comm), rank_(rank), buffer_(kPart) {}
+  explicit Prober(const World& world)
+      : device_(make_cpu_device({})), communicator_(make_mpi_communicator(world, *device_)), buffer_(kPart) {}
 
   /// Called on both ranks; the rate is known at `from`.
   LinkRate one_way(int from, int to, double seconds) {
     LinkRate rate{from, to};
-    if (rank_ == from) {
+    if (communicator_->rank() == from) {
       rate.latency_us = 1e6 * trips(to) / (2.0 * kLatencyTrips);
       rate.gb_per_s = send_for(to, seconds);
     } else {
@@ -84,13 +85,15 @@ class Prober {
     send(8, from);
   }
 
-  void send(int bytes, int to) { DDP_MPI_CHECK(MPI_Send(buffer_.data(), bytes, MPI_BYTE, to, 0, comm_)); }
-  void receive(int bytes, int from) {
-    DDP_MPI_CHECK(MPI_Recv(buffer_.data(), bytes, MPI_BYTE, from, 0, comm_, MPI_STATUS_IGNORE));
+  Message message(int bytes, int rank) { return {{buffer_.data(), DType::u8, {bytes}}, rank}; }
+  void send(int bytes, int to) { exchange({message(bytes, to)}, {}); }
+  void receive(int bytes, int from) { exchange({}, {message(bytes, from)}); }
+  void exchange(const std::vector<Message>& sends, const std::vector<Message>& receives) {
+    communicator_->wait(communicator_->exchange(sends, receives, device_->compute_stream()));
   }
 
-  MPI_Comm comm_;
-  int rank_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Communicator> communicator_;
   std::vector<char> buffer_;
 };
 
@@ -100,7 +103,7 @@ std::vector<LinkRate> probe_ring(const World& world, const std::vector<int>& ran
   if (ranks.size() < 2) return {};
   const auto rounds = rounds_of_ring(ranks.size());
   const double of_direction = seconds / (2.0 * static_cast<double>(rounds.size()));
-  Prober prober(MpiAccess::comm(world), world.rank());
+  Prober prober(world);
   std::vector<LinkRate> mine;
   for (const auto& round : rounds) {
     world.quiet_barrier();  // those without a partner leave the processors alone
@@ -124,4 +127,4 @@ std::vector<LinkRate> probe_ring(const World& world, const std::vector<int>& ran
   return all;
 }
 
-}  // namespace ddptrain
+}  // namespace ddptrain::bench

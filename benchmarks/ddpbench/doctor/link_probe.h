@@ -4,9 +4,9 @@
 
 #include "runtime/comm/world.h"
 
-namespace ddptrain {
+namespace ddptrain::bench {
 
-/// What one rank measured on its way to another one, over MPI, from host memory.
+/// Messages from one rank to another over MPI, from host memory.
 struct LinkRate {
   int from = 0;
   int to = 0;
@@ -18,4 +18,4 @@ struct LinkRate {
 /// `seconds` in all. The same list on every rank; empty for fewer than two ranks. Collective.
 std::vector<LinkRate> probe_ring(const World& world, const std::vector<int>& ranks, double seconds);
 
-}  // namespace ddptrain
+}  // namespace ddptrain::bench
