@@ -527,7 +527,7 @@ int main(int argc, char** argv) {
   try {
     command_line = parse_command_line(argc, argv);
     if (!command_line.print && uses_device(command_line.task)) {
-      early = start_early(command_line.options.device, command_line.options.share_gpu, command_line.options.watchdog);
+      early = start_early(command_line.options);
     }
   } catch (...) {
     mistake = std::current_exception();

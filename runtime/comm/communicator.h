@@ -81,7 +81,8 @@ class Communicator {
 
   /// Starts sending and receiving all of these, after what is queued on `stream`; any type. Messages from one rank to
   /// another arrive in the order of the calls, and have as many bytes where they are sent as where they are received.
-  /// No other rank takes part. Waiting for the ticket waits for both.
+  /// No other rank takes part. Waiting for the ticket waits for both. If only one side is memory of allocate(),
+  /// NCCL_GRAPH_REGISTER must be 0.
   virtual Ticket exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Stream stream) = 0;
 
   Ticket all_reduce_sum(const Tensor& values, Stream stream) { return all_reduce_sum(values, values, stream); }

@@ -35,16 +35,21 @@ std::optional<int> launched_local_rank() {
 
 namespace {
 
-EarlyStart start_gpu_early(const std::string& device, bool share_gpu) {
+/// In a captured graph, NCCL sends without a copy if it has registered the memory of both sides. It registers each side
+/// by itself, and waits forever if one side is symmetric memory and the other is not.
+void let_nccl_copy_what_it_sends() { setenv("NCCL_GRAPH_REGISTER", "0", 0); }
+
+EarlyStart start_gpu_early(const Options& options) {
   EarlyStart early;
   early.nccl_settings = nccl_environment();
-  if (!built_with_cuda() || device == "cpu") return early;
+  if (!built_with_cuda() || options.device == "cpu") return early;
   early.visible_gpus = visible_gpus();
   if (early.visible_gpus == 0) return early;
   if (launched_rank().value_or(0) == 0) early.nccl_log = std::make_unique<NcclLogCapture>();
-  if (share_gpu) let_ranks_share_gpus();
+  if (options.share_gpu) let_ranks_share_gpus();
+  if (options.stages > 1) let_nccl_copy_what_it_sends();
   auto gpu = early.visible_gpus == 1 ? 0 : launched_local_rank();
-  if (gpu && share_gpu) *gpu %= early.visible_gpus;
+  if (gpu && options.share_gpu) *gpu %= early.visible_gpus;
   if (!gpu || *gpu >= early.visible_gpus) return early;
   show_only_gpu(*gpu);
   early.gpu = *gpu;
@@ -53,9 +58,9 @@ EarlyStart start_gpu_early(const std::string& device, bool share_gpu) {
 
 }  // namespace
 
-EarlyStart start_early(const std::string& device, bool share_gpu, const WatchdogOptions& watchdog) {
-  EarlyStart early = start_gpu_early(device, share_gpu);
-  early.watchdog = std::make_unique<Watchdog>("ddptrain", launched_rank().value_or(-1), watchdog, early.watch);
+EarlyStart start_early(const Options& options) {
+  EarlyStart early = start_gpu_early(options);
+  early.watchdog = std::make_unique<Watchdog>("ddptrain", launched_rank().value_or(-1), options.watchdog, early.watch);
   return early;
 }
 

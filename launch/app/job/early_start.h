@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "launch/app/flags/options.h"
 #include "runtime/core/process/watch.h"
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/diagnostics/watchdog.h"
@@ -24,8 +25,7 @@ struct EarlyStart {
   std::unique_ptr<Watchdog> watchdog;  ///< Of `watch`; null: none was started.
 };
 
-/// `device`: auto, cpu or cuda. `share_gpu`: the ranks of a host take its GPUs in turn.
-EarlyStart start_early(const std::string& device, bool share_gpu, const WatchdogOptions& watchdog);
+EarlyStart start_early(const Options& options);
 
 /// The rank on this host as the launcher (Open MPI, PMIx, Hydra, PALS, Flux, Slurm) numbers it: 0 without a launcher,
 /// nothing where a launcher does not tell.
