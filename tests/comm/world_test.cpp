@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
 #include "tests/support/mpi_main.h"
 
@@ -149,6 +150,31 @@ TEST(World, AgreeTakesTheLowestOfSeveral) {
 TEST(World, MpiVersionNamesLibraryAndNumber) {
   EXPECT_NE(mpi_version().find_first_of("0123456789"), std::string::npos);
   EXPECT_LT(mpi_version().size(), 60u);
+}
+
+TEST(Mesh, EveryRankHasOnePlaceAndPartsAreNeighbours) {
+  const MeshShape shape = mesh_of(24, 2, 3);
+  EXPECT_EQ(shape.replicas, 4);
+  for (int rank = 0; rank < 24; ++rank) {
+    EXPECT_EQ((shape.stage_of(rank) * 4 + shape.replica_of(rank)) * 3 + shape.part_of(rank), rank);
+    EXPECT_LT(shape.stage_of(rank), 2);
+    EXPECT_LT(shape.replica_of(rank), 4);
+  }
+  EXPECT_THROW(mesh_of(8, 2, 3), UsageError);
+}
+
+TEST(Mesh, GroupsOfAnAxisDifferAlongItAlone) {
+  const World& world = test_world();
+  if (world.size() != 4) GTEST_SKIP() << "needs four ranks";
+  const Mesh mesh(world, mesh_of(4, 1, 2));
+  EXPECT_EQ(mesh.stages(), nullptr);
+  EXPECT_EQ(mesh.tensor()->sum(world.rank()), world.rank() < 2 ? 0 + 1 : 2 + 3);
+  EXPECT_EQ(mesh.tensor()->rank(), mesh.part());
+  EXPECT_EQ(mesh.replicas().sum(world.rank()), world.rank() % 2 == 0 ? 0 + 2 : 1 + 3);
+  const Mesh staged(world, mesh_of(4, 2, 2));
+  EXPECT_EQ(staged.replicas().size(), 1);
+  EXPECT_EQ(staged.stages()->sum(world.rank()), world.rank() % 2 == 0 ? 0 + 2 : 1 + 3);
+  EXPECT_EQ(staged.tensor()->sum(world.rank()), world.rank() < 2 ? 0 + 1 : 2 + 3);
 }
 
 }  // namespace

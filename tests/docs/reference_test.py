@@ -88,14 +88,15 @@ class FieldsTest(FolderCase):
         gpt += ["--batch", 8, "--steps", 4, "--sample-every", 2, "--sample-tokens", 4, "--device", "cpu"]
         gpt += ["--log-every", 2, "--eval-every", 2]
         self.call(BIN / "ddptrain", *gpt, "--metrics", "gpt.jsonl")
-        stages = [*gpt[2:], "--layers", 2, "--pp", 2, "--sample-every", 0, "--baseline", "off", "--metrics", "stages.jsonl"]
-        self.call(*MPIRUN, BIN / "ddptrain", "--model", "gpt", *stages)
+        for axis in ("pp", "tp"):
+            shared = [*gpt, "--layers", 2, "--heads", 2, f"--{axis}", 2, "--sample-every", 0, "--baseline", "off"]
+            self.call(*MPIRUN, BIN / "ddptrain", *shared, "--metrics", f"{axis}.jsonl")
         saving = ["--device", "cpu", "--data", "synthetic:128", "--batch", 8, "--checkpoint", "c"]
         self.call(BIN / "ddptrain", *saving, "--steps", 4, "--metrics", "saved.jsonl")
         self.interrupt([BIN / "ddptrain", *saving, "--steps", 10**9, "--resume", "auto", "--metrics", "saved.jsonl"])
         self.use_models(text, gpt)
         written: dict[str, list[Any]] = {}
-        for line in [line for name in ("cnn", "gpt", "stages", "saved", "used") for line in self.lines(f"{name}.jsonl")]:
+        for line in [line for name in ("cnn", "gpt", "pp", "tp", "saved", "used") for line in self.lines(f"{name}.jsonl")]:
             written.setdefault(line["event"], []).append(line)
         documented = {name.removeprefix("metrics.") for name in self.documented if name.startswith("metrics.")}
         self.assertEqual(written.keys(), documented)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -148,6 +149,29 @@ TEST_F(Gpus, EveryMeshEndsWithOneHash) {
     const nlohmann::json summary = summary_of(ranks(), arguments + mesh);
     EXPECT_EQ(summary.at("parameter_hash"), one.at("parameter_hash")) << mesh;
     EXPECT_EQ(summary.at("test_loss"), one.at("test_loss")) << mesh;
+  }
+}
+
+/// Split layers add in another order than whole ones; beside them, no axis changes a bit. In fp32 and bf16, with graphs
+/// and without, with dropout and recomputed blocks.
+TEST_F(Gpus, SplitLayersTrainAsWholeOnesInEveryMesh) {
+  if (ranks() == 1 || 8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks, and at least two parts";
+  for (const std::string precision : {"fp32", "bf16"}) {
+    const std::string arguments =
+        kGpt + "--layers 4 --batch 2 --clip-norm 0.5 --dropout 0.1 --virtual-ranks 8 --verify-every 10 " +
+        "--baseline off --precision " + precision + " --tp ";
+    const nlohmann::json one = summary_of(1, arguments + "1");
+    std::map<char, std::string> hashes;  // by the number of parts
+    for (const std::string mesh : {"2", "2 --graph off", "2 --recompute block", "2 --zero 2", "2 --zero 3", "2 --pp 2",
+                                   "2 --pp 2 --zero 3", "4", "4 --zero 3 --graph off"}) {
+      const bool four = mesh[0] == '4' || mesh.find("--pp 2") != std::string::npos;
+      if (four && ranks() < 4) continue;
+      const nlohmann::json summary = summary_of(ranks(), arguments + mesh);
+      const double loss = one.at("test_loss");
+      EXPECT_NEAR(summary.at("test_loss"), loss, (precision == "fp32" ? 1e-3 : 3e-2) * loss) << precision << mesh;
+      const std::string hash = summary.at("parameter_hash");
+      EXPECT_EQ(hashes.try_emplace(mesh[0], hash).first->second, hash) << precision << mesh;
+    }
   }
 }
 

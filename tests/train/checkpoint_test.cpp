@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <thread>
@@ -293,6 +294,67 @@ TEST(Checkpoint, RanksDivideWhatIsReplicated) {
     }
     EXPECT_LE(most, (13 + 4 * 701) / static_cast<std::size_t>(ranks) + 8) << ranks;
   }
+}
+
+/// A file of one rank with pieces of the array "a" [4, 6], whose values are their places in the array.
+class PiecesOfParts : public testing::Test {
+ protected:
+  CheckpointReader reader_of(const std::vector<std::pair<std::string, std::vector<float>>>& pieces) {
+    std::vector<NamedTensor> tensors;
+    for (const auto& [name, values] : pieces) {
+      tensors.emplace_back(name, StoredTensor{StoredType::f32, {static_cast<std::int64_t>(values.size())}});
+    }
+    std::string bytes = safetensors_head(tensors, {});
+    for (const auto& [name, values] : pieces) {
+      bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    }
+    fs::create_directories(folder_ / "c");
+    const std::string file = fmt::format("rank-{:05}.safetensors", test_world().rank());
+    std::ofstream(folder_ / "c" / file, std::ios::binary) << bytes;
+    checkpoint_ = {folder_ / "c", {}};
+    checkpoint_.manifest.arrays = {{"a", {4, 6}, "f32"}};
+    checkpoint_.manifest.files = {{file, bytes.size(), ""}};
+    return CheckpointReader(checkpoint_);
+  }
+  static std::vector<float> columns(int first, int count) {
+    std::vector<float> values;
+    for (int row = 0; row < 4; ++row) {
+      for (int i = first; i < first + count; ++i) values.push_back(static_cast<float>(6 * row + i));
+    }
+    return values;
+  }
+
+  TestFolder folder_{"parts"};
+  Checkpoint checkpoint_;
+};
+
+TEST_F(PiecesOfParts, AnyStretchOfTheWholeIsReadFromThem) {
+  const std::vector<float> right = columns(4, 2);
+  const CheckpointReader reader = reader_of({{"a[0:16:0:4:6]", columns(0, 4)},
+                                             {"a[0:3:4:2:6]", {right.begin(), right.begin() + 3}},
+                                             {"a[3:8:4:2:6]", {right.begin() + 3, right.end()}}});
+  for (std::int64_t begin = 0; begin < 24; ++begin) {
+    for (std::int64_t count = 1; begin + count <= 24; ++count) {
+      std::vector<float> found(static_cast<std::size_t>(count), -1.0f);
+      reader.read("a", begin, count, 0, [&](std::int64_t at, const std::uint8_t* data, std::size_t bytes) {
+        std::memcpy(found.data() + at, data, bytes);
+      });
+      for (std::int64_t i = 0; i < count; ++i) {
+        ASSERT_EQ(found[static_cast<std::size_t>(i)], static_cast<float>(begin + i)) << begin << ", " << count;
+      }
+    }
+  }
+}
+
+TEST_F(PiecesOfParts, WhatLiesOutsideOfTheArrayIsRefused) {
+  const std::vector<float> values(12);
+  for (const char* name :
+       {"a[13:25]", "a[0:12:0:3]", "a[0:12:16:3:6]", "a[0:12:0:0:6]", "a[0:12:0:3:2]", "a[0:12:25:12:12]",
+        "a[0:12:0:1:3]", "a[-1:12]", "a[0:12:0:3:6", "a[0:12:0:3:6:7]", "a[0;12]", "a[]", "b[0:12]",
+        "a[4611686018427387904:12:0:3:6]", "a[0:12:0:1:4611686018427387904]"}) {
+    EXPECT_THROW(reader_of({{name, values}, {"a[0:12]", values}}), UsageError) << name;
+  }
+  EXPECT_THROW(reader_of({{"a[0:12:0:3:6]", values}}), UsageError) << "half of the array";
 }
 
 class Damaged : public testing::Test {

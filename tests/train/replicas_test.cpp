@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "runtime/core/error.h"
+#include "runtime/train/run/replica_check.h"
 #include "runtime/train/run/run_guard.h"
 #include "runtime/train/run/training_run.h"
 #include "tests/support/says.h"
@@ -83,6 +84,21 @@ TEST(Replicas, MostRanksDecideWhichOneIsWrong) {
   const std::string message = error_of([&] { guard.check_replicas(0); });
   EXPECT_TRUE(says(message, "rank 0 (")) << message;
   EXPECT_FALSE(says(message, "rank 1 (")) << message;
+}
+
+/// Ranks that each have a part of the same replica: what is not split is the same on all of them.
+TEST(Replicas, RanksThatSplitLayersAreComparedToo) {
+  const World& world = test_world();
+  if (world.size() == 1) GTEST_SKIP() << "needs several ranks";
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  const auto trainer = rig.trainer(options_with(Zero::nothing), some_images());
+  const std::unique_ptr<World> alone = world.split(world.rank());
+  TensorGroup group(world, *rig.communicator, *rig.device);
+  const auto difference = [&] { return differing_replicas(trainer->state(), *alone, &group, *rig.device); };
+  EXPECT_EQ(difference(), "");
+  flip_bit(*trainer, *rig.device, "weight/fc2.bias", 1);
+  EXPECT_TRUE(says(difference(), "rank 1 (")) << difference();
+  EXPECT_TRUE(says(difference(), " in weight/fc2.bias")) << difference();
 }
 
 /// Ranks that get no values from rank 0, as each talks to itself alone.

@@ -345,6 +345,8 @@ void Report::summary(const RunResult& result) {
   line["windows_clock_fell"] = result.clocks.fell;
   if (run().stages > 1)
     line["waits_for_stages"] = result.waits_for_stages ? Json(*result.waits_for_stages) : Json(nullptr);
+  if (run().tensor > 1)
+    line["in_split_layers"] = result.in_split_layers ? Json(*result.in_split_layers) : Json(nullptr);
   line["parameter_hash"] = result.parameter_hash;
   if (const auto& totals = result.checkpoints) {
     line["checkpoints"] = totals->written;

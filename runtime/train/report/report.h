@@ -51,7 +51,8 @@ struct RunResult {
   /// Share of the time of steps for which ranks have waited for other stages of a pipeline, their mean; empty on GPUs,
   /// where the host does not wait.
   std::optional<double> waits_for_stages;
-  std::uint64_t nonfinite_steps = 0;  ///< Left out, because a loss or a gradient was NaN or infinite.
+  std::optional<double> in_split_layers;  ///< The same of sums and gathers over the ranks that split layers.
+  std::uint64_t nonfinite_steps = 0;      ///< Left out, because a loss or a gradient was NaN or infinite.
   std::string parameter_hash;
   std::optional<Calibration> calibration;
   std::optional<NcclUsage> nccl;

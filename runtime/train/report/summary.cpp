@@ -154,6 +154,13 @@ std::string pipeline_line(const Description& run, const std::optional<double>& w
               fmt::format("{} stages, passes per step: {}", run.stages, run.passes));
 }
 
+std::string tensor_line(const Description& run, const std::optional<double>& share) {
+  if (run.tensor == 1) return "";
+  const std::string split = counted(run.tensor, "rank") + " split each layer";
+  return share ? line("Tensor", percent(*share) + " of the time in sums over split layers", split)
+               : line("Tensor", split);
+}
+
 std::string memory_line(const std::vector<SensorWindow>& gpus) {
   double used = 0.0;
   for (const SensorWindow& gpu : gpus) used = std::max(used, gpu.memory_used_bytes.max);
@@ -176,10 +183,12 @@ double flops_per_device(const RunInfo& info, double samples_per_second) {
 
 std::string summary_text(const RunInfo& info, const RunResult& result) {
   const std::int64_t ranks = info.description.virtual_ranks;
-  const std::string same = ranks == 0 ? "the same command gives the same hash"
-                                      : fmt::format("the same on 1 rank and on {}: --virtual-ranks", ranks);
+  const std::string same = ranks == 0 || info.description.tensor > 1
+                               ? "the same command gives the same hash"
+                               : fmt::format("the same on 1 rank and on {}: --virtual-ranks", ranks);
   return result_line(info, result) + speed_line(info, result) + lines_of_ranks(info, result) +
-         pipeline_line(info.description, result.waits_for_stages) + memory_line(result.gpus) +
+         pipeline_line(info.description, result.waits_for_stages) +
+         tensor_line(info.description, result.in_split_layers) + memory_line(result.gpus) +
          nccl_line(info, result.nccl) + line("Hash", result.parameter_hash, same);
 }
 

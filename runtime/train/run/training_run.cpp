@@ -92,7 +92,7 @@ class TrainingRun {
     result_.train_seconds = meter_.seconds();
     result_.nonfinite_steps = guard_.left_out();
     result_.parameter_hash = trainer_.parameter_hash();
-    if (trainer_.communicates()) {
+    if (trainer_.communicates() || trainer_.stages().group != nullptr) {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
     }
     if (options_.trained) options_.trained();
@@ -231,11 +231,11 @@ class TrainingRun {
     if (hooks_.sensors != nullptr) hooks_.sensors->take();
   }
 
-  /// A window of `steps` steps, which `run` queues. What the first one waits for other stages does not count.
+  /// A window of `steps` steps, which `run` queues. What the first one spends with other ranks does not count.
   void time_window(std::int64_t steps, const std::function<void()>& run) {
     if (hooks_.sensors != nullptr) hooks_.sensors->take();  // of what was before this window
     const Clock::time_point start = Clock::now();
-    const double waited = trainer_.seconds_waited_for_stages();
+    const ReplicaSeconds before = trainer_.seconds_in_replica();
     run();
     device_.synchronize();
     const double seconds = world_.max(seconds_since(start));
@@ -243,15 +243,15 @@ class TrainingRun {
     communicator_.check_health();
     meter_.add(static_cast<std::uint64_t>(steps * trainer_.sampler().samples_per_step()), seconds);
     if (meter_.windows() == 1) return;
-    waited_for_stages_ += trainer_.seconds_waited_for_stages() - waited;
-    staged_seconds_ += seconds;
+    in_replica_ += trainer_.seconds_in_replica() - before;
+    noted_seconds_ += seconds;
   }
 
-  /// The mean share of the time of steps for which ranks have waited for other stages.
-  std::optional<double> share_of_waits() const {
-    const double waited = world_.sum(waited_for_stages_) / world_.size();
-    if (waited == 0.0) return std::nullopt;
-    return waited / staged_seconds_;
+  /// Of the time of steps, the ranks' mean; nothing for 0.
+  std::optional<double> share_of(double seconds) const {
+    const double mean = world_.sum(seconds) / world_.size();
+    if (mean == 0.0) return std::nullopt;
+    return mean / noted_seconds_;
   }
 
   void note_sensors() {
@@ -273,7 +273,8 @@ class TrainingRun {
       time_window(steps, [&] { trainer_.run(static_cast<std::uint64_t>(steps)); });
     }
     result_.rate = meter_.rate();
-    result_.waits_for_stages = share_of_waits();
+    result_.waits_for_stages = share_of(in_replica_.stages);
+    result_.in_split_layers = share_of(in_replica_.layers);
     result_.gpus = gather_sensors(world_, sensors_);
     result_.clocks = gather_clocks(world_, clocks_);
   }
@@ -414,8 +415,8 @@ class TrainingRun {
   std::int64_t logged_step_ = 0;  ///< Up to which steps have been told of.
   std::size_t logged_windows_ = 0;
   double seconds_waited_ = 0.0;
-  double waited_for_stages_ = 0.0;  ///< Of this rank, in windows behind the first one, which take
-  double staged_seconds_ = 0.0;     ///< so long.
+  ReplicaSeconds in_replica_;   ///< Of this rank, in windows behind the first one, which take
+  double noted_seconds_ = 0.0;  ///< so long.
   std::optional<RunningLoss> running_loss_;
   const std::vector<Periodic> periodic_ = {{options_.verify_every, [this] { guard_.check_replicas(step_); }},
                                            {options_.samples.every, [this] { write_sample(); }},

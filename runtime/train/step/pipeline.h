@@ -24,6 +24,21 @@ struct Stages {
   bool is_last() const { return index() + 1 == count(); }
 };
 
+/// Time of the host with the other ranks of a replica.
+struct ReplicaSeconds {
+  double stages = 0.0;  ///< Waiting for other stages.
+  double layers = 0.0;  ///< Summing and gathering over the ranks that split layers.
+
+  ReplicaSeconds& operator+=(const ReplicaSeconds& more) {
+    stages += more.stages;
+    layers += more.layers;
+    return *this;
+  }
+  ReplicaSeconds operator-(const ReplicaSeconds& before) const {
+    return {stages - before.stages, layers - before.layers};
+  }
+};
+
 /// Of counts that stages have, in the order in which the backward pass completes them: the last stage's are first.
 struct StageShare {
   std::int64_t before = 0;  ///< Of the stages behind this one.
@@ -45,7 +60,7 @@ class Pipeline {
   void exchange(const Exchange& messages, const ModelOf& model_of);
   /// squares += those of all other ranks of the replica, in the order of the compute stream.
   void sum_over_replica(const Tensor& squares);
-  double seconds_waited() const { return seconds_waited_; }  ///< Of the host for other stages, in all.
+  ReplicaSeconds seconds() const { return {seconds_waited_, stages_.group ? stages_.group->seconds_waited() : 0.0}; }
 
  private:
   Stages stages_;

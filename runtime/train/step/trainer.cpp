@@ -213,8 +213,7 @@ std::string Trainer::parameter_hash() const {
   const Stages& stages = pipeline_.stages();
   Hash128 hash;
   for (int stage = stages.count() - 1; stage >= 0; --stage) {
-    if (stage == stages.index())
-      state_.add_parameters(hash, stages.group == nullptr ? nullptr : &stages.group->world());
+    if (stage == stages.index()) state_.add_parameters(hash, stages.group);
     if (stages.count() == 1) break;
     std::string so_far = hash.state();
     stages.world->broadcast(so_far.data(), so_far.size(), stage);

@@ -59,8 +59,8 @@ class Trainer {
   const World& replicas() const { return world_; }
   /// Of the whole model: see TrainingState. Collective; waits.
   std::string parameter_hash() const;
-  /// Host time spent waiting for other stages, in all: on GPUs nothing.
-  double seconds_waited_for_stages() const { return pipeline_.seconds_waited(); }
+  /// Host time spent with the other ranks of the replica, in all: on GPUs nothing.
+  ReplicaSeconds seconds_in_replica() const { return pipeline_.seconds(); }
   const Stages& stages() const { return pipeline_.stages(); }
   MetricBuffers& metrics() { return metrics_; }
   const MetricBuffers& metrics() const { return metrics_; }

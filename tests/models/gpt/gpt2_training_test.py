@@ -27,6 +27,7 @@ LAYOUTS = {  # ranks, and flags with 16 samples per step
     "data 2": (2, "--batch 8"),
     "ZeRO-3": (2, "--batch 8 --zero 3"),
     "pipeline 2": (2, "--batch 4 --grad-accum 4 --pp 2"),
+    "tensor 2": (2, "--batch 16 --tp 2"),
 }
 
 

@@ -1,6 +1,6 @@
 #include "runtime/train/step/store/training_state.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
@@ -99,34 +99,20 @@ std::string TrainingState::parameter_hash() const {
   return hash.hex();
 }
 
-namespace {
-
-/// All of a parameter that the ranks of `group` split.
-std::vector<float> joined(const ParameterSpec& spec, const float* values, const World& group) {
-  struct Place {
-    std::int64_t first, run, stride;
-  };
-  const Split& mine = *spec.split;
-  const Place place{mine.first, mine.run, mine.stride};
-  std::string bytes(reinterpret_cast<const char*>(&place), sizeof(place));
-  bytes.append(reinterpret_cast<const char*>(values), static_cast<std::size_t>(spec.size()) * sizeof(float));
-  std::vector<float> whole(static_cast<std::size_t>(element_count(mine.whole)));
-  for (const std::string& part : group.all_gather(bytes)) {
-    Place at;
-    std::memcpy(&at, part.data(), sizeof(at));
-    const auto size = static_cast<std::int64_t>((part.size() - sizeof(at)) / sizeof(float));
-    const auto copy = [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-      std::memcpy(whole.data() + to, part.data() + sizeof(at) + static_cast<std::size_t>(from) * sizeof(float),
-                  static_cast<std::size_t>(count) * sizeof(float));
-    };
-    Split{mine.whole, at.first, at.run, at.stride}.visit(0, size, copy);
-  }
+/// All of a parameter that ranks split: the values of every part, and zeros where others have theirs, are added.
+std::vector<float> TrainingState::joined(const ParameterSpec& spec, const float* values, TensorGroup& group) const {
+  std::vector<float> whole(static_cast<std::size_t>(element_count(spec.split->whole)), 0.0f);
+  spec.split->visit(0, spec.size(), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
+    std::copy_n(values + at, count, whole.begin() + in_whole);
+  });
+  const Buffer sum = device_.allocate(DType::f32, spec.split->whole);
+  device_.copy_to_device(sum.data(), whole.data(), sum.bytes());
+  group.sum(sum.view(DType::f32, spec.split->whole));
+  device_.copy_to_host(whole.data(), sum.data(), sum.bytes());
   return whole;
 }
 
-}  // namespace
-
-void TrainingState::add_parameters(Hash128& hash, const World* group) const {
+void TrainingState::add_parameters(Hash128& hash, TensorGroup* group) const {
   visit_parameters([&](const ParameterSpec& spec, const float* values) {
     hash.add(spec.name);
     const Shape shape = spec.part().whole;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/tensor_group.h"
 #include "runtime/core/hash.h"
 #include "runtime/device/device.h"
 #include "runtime/train/model.h"
@@ -41,11 +42,12 @@ class TrainingState {
   /// Collective where the arena is sharded.
   std::string parameter_hash() const;
   /// The same, for a hash of more than these. `group`: the ranks that split parameters; null: none are split.
-  void add_parameters(Hash128& hash, const World* group = nullptr) const;
+  void add_parameters(Hash128& hash, TensorGroup* group = nullptr) const;
 
  private:
   const ParameterArena& arena_;
   bool several() const { return ranks_ && ranks_->count > 1; }
+  std::vector<float> joined(const ParameterSpec& spec, const float* values, TensorGroup& group) const;
   char* buffer_of(std::size_t buffer, std::int64_t neighbour) const;
   StateArray array_of(std::size_t buffer) const;
 
