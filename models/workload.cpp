@@ -1,5 +1,6 @@
 #include "models/workload.h"
 
+#include <algorithm>
 #include <system_error>
 
 #include "runtime/core/error.h"
@@ -7,13 +8,30 @@
 
 namespace ddptrain {
 
-void Workload::export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>&,
-                              const std::map<std::string, HostTensor>& weights) const {
+std::vector<float> transposed(const std::vector<float>& values, std::int64_t outer, std::int64_t rows,
+                              std::int64_t columns) {
+  DDP_CHECK(static_cast<std::int64_t>(values.size()) == outer * rows * columns, "{} values of [{}, {}, {}]",
+            values.size(), outer, rows, columns);
+  constexpr std::int64_t kTile = 32;
+  std::vector<float> result(values.size());
+  for (std::int64_t first = 0; first < outer * rows * columns; first += rows * columns) {
+    const float* from = values.data() + first;
+    float* to = result.data() + first;
+    for (std::int64_t left = 0; left < columns; left += kTile) {
+      for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t c = left; c < std::min(left + kTile, columns); ++c) to[c * rows + r] = from[r * columns + c];
+      }
+    }
+  }
+  return result;
+}
+
+void write_weights(const std::filesystem::path& folder, const std::map<std::string, HostTensor>& tensors) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) usage_error("{}: the folder cannot be made: {}", folder.string(), error.message());
   std::map<std::string, StoredTensor> stored;
-  for (const auto& [name, tensor] : weights) {
+  for (const auto& [name, tensor] : tensors) {
     stored[name] = {StoredType::f32, tensor.shape, reinterpret_cast<const std::uint8_t*>(tensor.values.data())};
   }
   write_safetensors(folder / "model.safetensors", stored, {{"format", "pt"}});

@@ -24,6 +24,12 @@ struct HostTensor {
   std::vector<float> values;  ///< Row-major.
 };
 
+/// Values [outer, rows, columns] as [outer, columns, rows].
+std::vector<float> transposed(const std::vector<float>& values, std::int64_t outer, std::int64_t rows,
+                              std::int64_t columns);
+/// Writes tensors, by name, to model.safetensors in a folder that is made if there is none. UsageError if that fails.
+void write_weights(const std::filesystem::path& folder, const std::map<std::string, HostTensor>& tensors);
+
 /// What the program tells a workload about the run.
 struct RunFacts {
   int rank = 0;
@@ -80,8 +86,10 @@ class Workload {
   virtual void generate(Model&, Device&, const std::function<void(const std::string& text)>&) {}
   /// Writes the f32 values of all parameters, by name, of a model of these sizes(), into a folder that is made where
   /// there is none: by default as model.safetensors, with the names and shapes of the model. Needs no open().
-  virtual void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>& sizes,
-                              const std::map<std::string, HostTensor>& weights) const;
+  virtual void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>&,
+                              const std::map<std::string, HostTensor>& weights) const {
+    write_weights(folder, weights);
+  }
   /// Writes what flags ask for when training has ended. Collective.
   virtual void finish(const TrainingState&, const World&) {}
 };

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kReadBytes = std::size_t{64} << 20;
 constexpr std::uint64_t kMostCompression = 1032;  // of deflate: 258 bytes from two bits
 
-/// gzread passes a file that is not gzip through unchanged.
+/// gzfread passes a file that is not gzip through unchanged.
 class GzipReader {
  public:
   explicit GzipReader(const std::filesystem::path& path) : path_(path.string()) {
@@ -30,15 +30,8 @@ class GzipReader {
 
   /// Number of bytes read: less than asked for only at the end of the file.
   std::size_t read(std::uint8_t* to, std::size_t bytes) {
-    std::size_t done = 0;
-    while (done < bytes) {
-      const int got = gzread(file_.get(), to + done, static_cast<unsigned>(std::min(bytes - done, kReadBytes)));
-      if (got <= 0) {
-        check();
-        break;
-      }
-      done += static_cast<std::size_t>(got);
-    }
+    const std::size_t done = gzfread(to, 1, bytes, file_.get());
+    if (done < bytes) check();
     return done;
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
@@ -46,6 +47,13 @@ struct ImageData final : public Dataset {
 /// Looks for the images that `name` names: synthetic[:COUNT], or where find_idx_set() or find_image_folders() find
 /// some; empty: $DDPTRAIN_DATA, else Fashion-MNIST. Returns what reads them, from any thread. UsageError from either.
 std::function<ImageData()> find_images(const std::string& name, std::uint64_t seed);
+
+/// The first of the usual folders that holds the four IDX files of Fashion-MNIST: data/downloads/fashion-mnist (below
+/// the current folder) and /usr/share/datasets/fashion-mnist (the package dataset-fashion-mnist). UsageError, saying
+/// where it looked and how to fetch them, if none does.
+std::filesystem::path find_fashion_mnist();
+/// The meaning of its labels.
+std::vector<std::string> fashion_mnist_classes();
 
 /// Where a model finds its images: views, and the memory behind them where it is not somebody else's.
 struct ResidentImages {

@@ -176,12 +176,12 @@ void look_at_tokens(TokenData& data, const std::vector<Shard>& shards, const Tok
   }
 }
 
-TokenData map_files(const std::string& name, const std::vector<fs::path>& paths, const TokenOptions& options) {
+TokenData map_files(const std::string& name, const std::vector<fs::path>& paths, const TokenOptions& options,
+                    std::vector<Shard>& shards) {
   const bool tokens = is_token_file(paths.front());
   TokenData data;
   data.train.token_bytes = tokens ? 2 : 1;
   data.vocabulary = options.vocabulary > 0 ? options.vocabulary : tokens ? kGpt2Vocabulary : 256;
-  std::vector<Shard> shards;
   for (const fs::path& path : paths) {
     if (is_token_file(path) != tokens) {
       usage_error("{}: {} and {} do not go together: one holds 16-bit tokens (.bin), the other text", name,
@@ -193,14 +193,11 @@ TokenData map_files(const std::string& name, const std::vector<fs::path>& paths,
         tokens ? token_segment(file, path.string()) : TokenSegment{file.data(), static_cast<std::int64_t>(file.size())};
     shards.push_back({path.string(), segment, is_for_validation(path)});
   }
-  look_at_tokens(data, shards, options);
-  split(data, name, shards, options);
   return data;
 }
 
-TokenData encode_files(const std::string& name, const std::vector<fs::path>& paths, const TokenOptions& options) {
+TokenData encode_files(const std::vector<fs::path>& paths, const TokenOptions& options, std::vector<Shard>& shards) {
   DDP_CHECK(options.vocabulary > 0, "a tokenizer without its vocabulary");
-  std::vector<Shard> shards;
   std::vector<std::uint16_t> all;
   for (const fs::path& path : paths) {
     const MappedFile file(path);
@@ -219,8 +216,6 @@ TokenData encode_files(const std::string& name, const std::vector<fs::path>& pat
     shard.segment.tokens = next;
     next += shard.segment.count * 2;
   }
-  look_at_tokens(data, shards, options);
-  split(data, name, shards, options);
   return data;
 }
 
@@ -235,7 +230,8 @@ std::int64_t synthetic_number(const std::string& data, std::string_view text, st
 }
 
 /// `numbers`: what follows "synthetic".
-TokenData synthetic_text(const std::string& data, std::string_view numbers, const TokenOptions& options) {
+TokenData synthetic_text(const std::string& data, std::string_view numbers, const TokenOptions& options,
+                         std::vector<Shard>& shards) {
   SyntheticTokens text{kSyntheticTokens, options.vocabulary > 0 ? options.vocabulary : kGpt2Vocabulary, options.seed};
   if (!numbers.empty()) {
     numbers.remove_prefix(1);
@@ -252,9 +248,7 @@ TokenData synthetic_text(const std::string& data, std::string_view numbers, cons
   result.vocabulary = options.vocabulary > 0 ? options.vocabulary : text.vocabulary;
   result.entropy = text.entropy();
   result.memory = text.generate();
-  const std::vector<Shard> shards = {{data, {result.memory.data(), text.count}, false}};
-  look_at_tokens(result, shards, options);
-  split(result, data, shards, options);
+  shards = {{data, {result.memory.data(), text.count}, false}};
   return result;
 }
 
@@ -273,12 +267,19 @@ TokenData load_tokens(const std::string& data, const TokenOptions& options) {
   }
   if (options.vocabulary < 0) usage_error("a vocabulary of {}: give at least 1", options.vocabulary);
   const std::string synthetic = "synthetic";
-  if (data == synthetic || data.rfind(synthetic + ":", 0) == 0) {
-    return synthetic_text(data, std::string_view(data).substr(synthetic.size()), options);
-  }
-  const std::vector<fs::path> paths = find_shards(data);
-  return options.encode && !is_token_file(paths.front()) ? encode_files(data, paths, options)
-                                                         : map_files(data, paths, options);
+  std::vector<Shard> shards;
+  const auto read = [&] {
+    if (data == synthetic || data.rfind(synthetic + ":", 0) == 0) {
+      return synthetic_text(data, std::string_view(data).substr(synthetic.size()), options, shards);
+    }
+    const std::vector<fs::path> paths = find_shards(data);
+    const bool encodes = options.encode && !is_token_file(paths.front());
+    return encodes ? encode_files(paths, options, shards) : map_files(data, paths, options, shards);
+  };
+  TokenData result = read();
+  look_at_tokens(result, shards, options);
+  split(result, data, shards, options);
+  return result;
 }
 
 TokenWindows::TokenWindows(const TokenPart& part, std::int64_t sequence) : token_bytes_(part.token_bytes) {

@@ -155,8 +155,9 @@ class Cnn final : public Model, public Classifier {
       if (options.pretrained) spec.initial.read = [name = spec.name, read = options.pretrained] { return read(name); };
     }
     if (device.options().fused) kernels_ = make_cnn_kernels(device, shape, options.max_batch);
-    if (device.options().fused && !kernels_) kernels_ = make_paper_cnn_kernels(device, shape, options.max_batch);
-    if (!kernels_) layers_ = std::make_unique<CnnLayers>(device, shape, options.max_batch);
+    stands_for_kernels_ = device.options().fused && device.kind() == DeviceKind::cpu && device.has_own_memory() &&
+                          has_fused_kernels(shape, device.precision());
+    if (!fused()) layers_ = std::make_unique<CnnLayers>(device, shape, options.max_batch);
   }
 
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
@@ -169,7 +170,7 @@ class Cnn final : public Model, public Classifier {
 
   /// Fused kernels run the whole network.
   std::vector<Unit> units() const override {
-    if (kernels_) return {{"cnn", 0, kParameterCount}};
+    if (fused()) return {{"cnn", 0, kParameterCount}};
     return {{"features", conv2_weight, 4}, {"head", fc1_weight, 4}};
   }
 
@@ -227,7 +228,7 @@ class Cnn final : public Model, public Classifier {
     const double all = linear + 2.0 * conv2 + conv1;
     work.ready_after.assign(kParameterCount, all);
     work.ready_after[fc1_weight] = linear;
-    if (kernels_) return work;
+    if (fused()) return work;
     for (const Parameter parameter : {fc2_weight, fc2_bias}) work.ready_after[parameter] = 2.0 * fc2;
     work.ready_after[fc1_bias] = 2.0 * fc2;
     work.ready_after[conv2_bias] = linear;
@@ -235,12 +236,22 @@ class Cnn final : public Model, public Classifier {
     return work;
   }
   std::vector<MemoryUse> memory() const override {
-    return {{"activations", kernels_ ? kernels_->memory_bytes() : layers_->memory_bytes()},
-            {"data", total_bytes(images_.memory)}};
+    const std::size_t activations = kernels_ ? kernels_->memory_bytes()
+                                    : stands_for_kernels_
+                                        ? static_cast<std::size_t>(options_.max_batch) * bytes_per_image()
+                                        : layers_->memory_bytes();
+    return {{"activations", activations}, {"data", total_bytes(images_.memory)}};
   }
   const char* unit() const override { return "images"; }
 
  private:
+  bool fused() const { return kernels_ || stands_for_kernels_; }
+  /// Memory that fused kernels keep of an image between their parts: features and their gradient in bf16, the places of
+  /// the largest elements in 4 bits, the hidden layer in f32 and its gradient in bf16.
+  std::size_t bytes_per_image() const {
+    const auto features = static_cast<std::size_t>(shape_.features());
+    return 2 * 2 * features + features / 2 + (4 + 2) * static_cast<std::size_t>(shape_.hidden);
+  }
   ImageBatch images_of(const MicroBatch& batch) const {
     return {batch.slice, batch.training ? images_.train : images_.test};
   }
@@ -258,7 +269,8 @@ class Cnn final : public Model, public Classifier {
   CnnTensors gradients_;
   MicroBatch batch_;
   std::unique_ptr<CnnKernels> kernels_;
-  std::unique_ptr<CnnLayers> layers_;  ///< Without kernels_, or for classify().
+  bool stands_for_kernels_ = false;    ///< On a device that stands for a GPU (make_paper_device()): computes nothing.
+  std::unique_ptr<CnnLayers> layers_;  ///< Without fused kernels, or for classify().
 };
 
 }  // namespace

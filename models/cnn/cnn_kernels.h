@@ -59,11 +59,7 @@ inline bool has_fused_kernels(const CnnShape& shape, Precision precision) {
   return shape == CnnShape{} && precision == Precision::bf16;
 }
 
-/// What stands for those of a GPU on a device that stands for one (make_paper_device()): its memory_bytes() are without
-/// what does not grow with the batch. Null elsewhere.
-std::unique_ptr<CnnKernels> make_paper_cnn_kernels(Device& device, const CnnShape& shape, std::int64_t max_batch);
-
-/// Null where this device, precision or shape has none.
+/// Null if this device, precision or shape has none.
 std::unique_ptr<CnnKernels> make_cnn_kernels(Device& device, const CnnShape& shape, std::int64_t max_batch);
 
 }  // namespace ddptrain

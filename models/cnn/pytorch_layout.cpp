@@ -3,8 +3,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "runtime/core/error.h"
-
 namespace ddptrain {
 namespace {
 
@@ -20,21 +18,6 @@ Dims dims_of(const CnnShape& shape, const std::string& name) {
   if (name == "conv2.weight") return {shape.conv2, kFilterSide * kFilterSide, shape.conv1};
   if (name == "fc1.weight") return {shape.hidden, shape.pooled_height() * shape.pooled_width(), shape.conv2};
   return {};
-}
-
-/// [outputs, rows, columns] to [outputs, columns, rows].
-std::vector<float> transposed(const std::vector<float>& from, std::int64_t outputs, std::int64_t rows,
-                              std::int64_t columns) {
-  DDP_CHECK(static_cast<std::int64_t>(from.size()) == outputs * rows * columns, "{} values of [{}, {}, {}]",
-            from.size(), outputs, rows, columns);
-  std::vector<float> to(from.size());
-  std::size_t at = 0;
-  for (std::int64_t o = 0; o < outputs; ++o) {
-    for (std::int64_t c = 0; c < columns; ++c) {
-      for (std::int64_t r = 0; r < rows; ++r) to[at++] = from[static_cast<std::size_t>((o * rows + r) * columns + c)];
-    }
-  }
-  return to;
 }
 
 }  // namespace

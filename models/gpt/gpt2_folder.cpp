@@ -102,22 +102,6 @@ bool is_transposed(std::string_view name) {
   return name.find(".c_") != std::string_view::npos && name.substr(name.size() - 7) == ".weight";
 }
 
-/// [rows, columns] to [columns, rows].
-std::vector<float> transpose(const std::vector<float>& from, std::int64_t rows, std::int64_t columns) {
-  constexpr std::int64_t kTile = 32;
-  std::vector<float> to(from.size());
-  for (std::int64_t top = 0; top < rows; top += kTile) {
-    for (std::int64_t left = 0; left < columns; left += kTile) {
-      for (std::int64_t c = left; c < std::min(left + kTile, columns); ++c) {
-        for (std::int64_t r = top; r < std::min(top + kTile, rows); ++r) {
-          to[static_cast<std::size_t>(c * rows + r)] = from[static_cast<std::size_t>(r * columns + c)];
-        }
-      }
-    }
-  }
-  return to;
-}
-
 Shape reversed(const Shape& shape) { return {shape.rbegin(), shape.rend()}; }
 
 std::vector<fs::path> files_of(const fs::path& folder) {
@@ -172,27 +156,6 @@ std::string config_text(const GptShape& shape) {
 }
 
 }  // namespace
-
-std::vector<std::pair<std::string, Shape>> gpt2_tensors(const GptShape& shape) {
-  const std::int64_t width = shape.width;
-  std::vector<std::pair<std::string, Shape>> tensors = {{kEmbedding, {shape.vocabulary, width}},
-                                                        {"wpe.weight", {shape.sequence, width}}};
-  const auto add = [&](const std::string& name, const Shape& matrix) {
-    tensors.emplace_back(name + ".weight", matrix);
-    tensors.emplace_back(name + ".bias", Shape{matrix[0]});
-  };
-  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-    const std::string block = fmt::format("h.{}.", layer);
-    add(block + "ln_1", {width});
-    add(block + "attn.c_attn", {3 * width, width});
-    add(block + "attn.c_proj", {width, width});
-    add(block + "ln_2", {width});
-    add(block + "mlp.c_fc", {shape.feed_forward, width});
-    add(block + "mlp.c_proj", {width, shape.feed_forward});
-  }
-  add("ln_f", {width});
-  return tensors;
-}
 
 Gpt2Folder::Gpt2Folder(const fs::path& path) {
   std::error_code ignored;
@@ -259,10 +222,11 @@ GptShape Gpt2Folder::guess_shape() const {
 
 void Gpt2Folder::check_tensors() const {
   std::set<std::string> known = {kHead};
-  for (const auto& [name, expected] : gpt2_tensors(shape_)) {
+  for (const ParameterSpec& spec : gpt_parameters(shape_)) {
+    const std::string& name = spec.name;
     known.insert(name);
     const StoredTensor& found = tensor(name);
-    const Shape stored = is_transposed(name) ? reversed(expected) : expected;
+    const Shape stored = is_transposed(name) ? reversed(spec.shape) : spec.shape;
     if (found.shape != stored) {
       usage_error("{}: tensor '{}' has the shape [{}], not [{}]", file_of(name), name,
                   printable(fmt::format("{}", fmt::join(found.shape, ", "))), fmt::join(stored, ", "));
@@ -292,27 +256,22 @@ std::vector<float> Gpt2Folder::read(const std::string& name) const {
   const Stored& stored = find(name);
   std::vector<float> values = stored.file->read_f32(stored.name);
   const Shape& shape = tensor(name).shape;
-  return is_transposed(name) ? transpose(values, shape[0], shape[1]) : values;
+  return is_transposed(name) ? transposed(values, 1, shape[0], shape[1]) : values;
 }
 
 void save_gpt2(const fs::path& folder, const Gpt2Weights& weights) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) usage_error("{}: the folder cannot be made: {}", folder.string(), error.message());
-  std::map<std::string, StoredTensor> stored;
-  std::vector<std::vector<float>> transposed;
-  for (const auto& [name, shape] : gpt2_tensors(weights.shape)) {
-    const auto found = weights.tensors.find(name);
-    DDP_CHECK(found != weights.tensors.end(), "no weights for {}", name);
+  std::map<std::string, HostTensor> stored;
+  for (const ParameterSpec& spec : gpt_parameters(weights.shape)) {
+    const auto found = weights.tensors.find(spec.name);
+    DDP_CHECK(found != weights.tensors.end(), "no weights for {}", spec.name);
     const HostTensor& tensor = found->second;
-    DDP_CHECK(tensor.shape == shape && static_cast<std::int64_t>(tensor.values.size()) == element_count(shape),
-              "{} is [{}]", name, fmt::join(tensor.shape, ", "));
-    const float* values = tensor.values.data();
-    if (is_transposed(name)) values = transposed.emplace_back(transpose(tensor.values, shape[0], shape[1])).data();
-    stored[kPrefix + name] = {StoredType::f32, is_transposed(name) ? reversed(shape) : shape,
-                              reinterpret_cast<const std::uint8_t*>(values), tensor.values.size() * sizeof(float)};
+    DDP_CHECK(tensor.shape == spec.shape && tensor.values.size() == static_cast<std::size_t>(spec.size()), "{} is [{}]",
+              spec.name, fmt::join(tensor.shape, ", "));
+    const bool turned = is_transposed(spec.name);
+    stored[kPrefix + spec.name] =
+        turned ? HostTensor{reversed(spec.shape), transposed(tensor.values, 1, spec.shape[0], spec.shape[1])} : tensor;
   }
-  write_safetensors(folder / "model.safetensors", stored, {{"format", "pt"}});
+  write_weights(folder, stored);
   AtomicFile config(folder / "config.json");
   config.write(config_text(weights.shape));
   config.commit();

@@ -16,17 +16,11 @@
 
 namespace ddptrain {
 
-/// The weights of a GPT-2 with tied head, to be written. Names are those of transformers without "transformer.";
-/// matrices are [out, in].
+/// The weights of a GPT-2 with tied head, to be written: names and shapes as gpt_parameters().
 struct Gpt2Weights {
   GptShape shape;
   std::map<std::string, HostTensor> tensors;
 };
-
-/// Names and shapes of all tensors: wte.weight [vocabulary, width], wpe.weight [sequence, width], for each layer N
-/// h.N.ln_1, h.N.ln_2 (.weight and .bias [width]), h.N.attn.c_attn [3 width, width], h.N.attn.c_proj [width, width],
-/// h.N.mlp.c_fc [feed_forward, width], h.N.mlp.c_proj [width, feed_forward] (.weight, and .bias [out]), and ln_f.
-std::vector<std::pair<std::string, Shape>> gpt2_tensors(const GptShape& shape);
 
 /// A GPT-2 on disk: a model folder (config.json and model.safetensors, or the shards of model.safetensors.index.json),
 /// or one safetensors file, with the config.json beside it or, without one, heads of width 64. Files are mapped: values

@@ -151,25 +151,6 @@ TEST_F(BpeFilesTest, WindowsLineEndsAreRead) {
   expect_encodings(BpeTokenizer(folder_.path()), kReference / "reduced.jsonl");
 }
 
-TEST_F(BpeFilesTest, DamageIsToldOrHarmless) {
-  std::mt19937 random(2);
-  for (int i = 0; i < 100; ++i) {
-    std::string damaged = i % 2 == 0 ? vocabulary_ : merges_;
-    if (random() % 4 == 0) damaged.resize(random() % damaged.size());
-    for (int change = 0; change < 3 && !damaged.empty(); ++change)
-      damaged[random() % damaged.size()] = "{[\"1\xFF "[random() % 6];
-    write_text(folder_ / "vocab.json", i % 2 == 0 ? damaged : vocabulary_);
-    write_text(folder_ / "merges.txt", i % 2 == 0 ? merges_ : damaged);
-    try {
-      const BpeTokenizer tokenizer(folder_.path());
-      const std::string text = "The result, 12 of them\xFF";
-      EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
-    } catch (const UsageError& error) {
-      EXPECT_CONTAINS(std::string(error.what()), folder_.path().string());
-    }
-  }
-}
-
 std::vector<std::string> pieces_of(const std::string& text) {
   std::vector<std::string> pieces;
   PreTokenizer().split(text, [&](std::string_view piece) { pieces.emplace_back(piece); });

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <set>
 
 #include "runtime/core/hash.h"
 
@@ -59,14 +58,6 @@ TEST(SyntheticTokens, EveryTokenComesEquallyOften) {
   for (const std::uint32_t token : tokens_of({500000, 50, 1})) ++counts[token];
   ASSERT_EQ(counts.size(), 50u);
   for (const auto& [token, count] : counts) EXPECT_NEAR(count, 10000, 600) << token;
-}
-
-TEST(SyntheticTokens, ATokenHasFourSuccessors) {
-  std::map<std::uint32_t, std::set<std::uint32_t>> successors;
-  const std::vector<std::uint32_t> tokens = tokens_of({100000, 300, 1});
-  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) successors[tokens[i]].insert(tokens[i + 1]);
-  ASSERT_EQ(successors.size(), 300u);
-  for (const auto& [token, next] : successors) EXPECT_EQ(next.size(), 4u) << token;
 }
 
 TEST(SyntheticTokens, DependOnTheSeedAndOnNothingElse) {

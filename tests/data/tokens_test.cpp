@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <utility>
 
-#include "runtime/train/step/distributed_sampler.h"
 #include "tests/data/idx_files.h"
 
 namespace ddptrain {
@@ -179,19 +177,6 @@ TEST(Tokens, FaultsOfFilesAreTold) {
   EXPECT_CONTAINS(with("binary.txt", {'a', 0, 'b'}), "not a text file");
 }
 
-TEST(Tokens, EveryTruncationIsReported) {
-  const TempFolder folder;
-  const Bytes content = llmc_bytes(token_ramp(20));
-  for (std::size_t size = 0; size < content.size(); size += size < 16 || size > 1020 ? 1 : 31) {
-    write_plain(folder / "cut.bin", Bytes(content.begin(), content.begin() + static_cast<std::ptrdiff_t>(size)));
-    // Of the magic number a piece is left: two tokens of nanoGPT, one of which is none of GPT-2's.
-    const std::string message = load_fault(folder / "cut.bin");
-    if (size >= 4) {
-      EXPECT_CONTAINS(message, "truncated");
-    }
-  }
-}
-
 TEST(Tokens, KindsDoNotMix) {
   const TempFolder folder;
   write_plain(folder / "part.bin", file_bytes(token_ramp(10)));
@@ -338,58 +323,6 @@ TEST(TokenWindows, OffsetsDoNotOverflow) {
   ASSERT_EQ(windows.count(), std::uint32_t{1} << 22);
   const auto* last = static_cast<const std::uint8_t*>(windows.source().window(windows.count() - 1).tokens);
   EXPECT_EQ(last - base, 2 * ((std::int64_t{1} << 32) - 1024));
-}
-
-/// First tokens of the windows that all ranks read in one step, by rank and row.
-Tokens step_starts(const TokenSource& source, std::int64_t batch, int world_size, std::uint64_t step) {
-  Tokens starts;
-  for (int rank = 0; rank < world_size; ++rank) {
-    const DistributedSampler sampler(source.window_count, batch, 1, rank, world_size, 5);
-    const StepState state{step};
-    const TokenBatch tokens{{sampler.order(0), {&state, 0}, batch}, source};
-    const BatchRows rows(tokens.order, tokens.step);
-    for (std::uint32_t row = 0; row < tokens.count; ++row) {
-      starts.push_back(static_cast<std::uint16_t>(tokens.source.token(rows[row], 0)));
-    }
-  }
-  return starts;
-}
-
-TEST(TokenWindows, RanksReadEveryWindowOncePerEpochAndCanBeginAnywhere) {
-  const std::uint32_t sequence = 3;
-  const Text text({100, 2, 140, 50});  // 33 + 0 + 46 + 16 windows
-  const TokenWindows windows(text.part, sequence);
-  ASSERT_EQ(windows.count(), 95u);
-  std::set<std::uint16_t> all;
-  for (std::uint32_t w = 0; w < windows.count(); ++w)
-    all.insert(static_cast<std::uint16_t>(windows.source().token(w, 0)));
-  ASSERT_EQ(all.size(), 95u);
-
-  for (const int world_size : {1, 5, 19}) {
-    const std::int64_t batch = 95 / 5 / world_size == 0 ? 1 : 95 / 5 / world_size;
-    const std::uint64_t steps = 95 / static_cast<std::uint64_t>(batch * world_size);
-    std::vector<Tokens> read;
-    for (std::uint64_t step = 0; step < 2 * steps; ++step) {
-      read.push_back(step_starts(windows.source(), batch, world_size, step));
-    }
-    for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
-      Tokens seen;
-      for (std::uint64_t s = epoch * steps; s < (epoch + 1) * steps; ++s) {
-        seen.insert(seen.end(), read[s].begin(), read[s].end());
-      }
-      EXPECT_EQ(std::set<std::uint16_t>(seen.begin(), seen.end()).size(), seen.size()) << "a window came twice";
-      EXPECT_EQ(seen.size(), steps * static_cast<std::uint64_t>(batch * world_size));
-      if (seen.size() == 95) {
-        EXPECT_EQ(std::set<std::uint16_t>(seen.begin(), seen.end()), all);
-      }
-    }
-    EXPECT_NE(read[0], read[steps]) << "the second epoch has an order of its own";
-    // The position is the step number: another process that begins there reads the same.
-    const TokenWindows again(text.part, sequence);
-    for (std::uint64_t step = steps + 1; step < 2 * steps; ++step) {
-      EXPECT_EQ(step_starts(again.source(), batch, world_size, step), read[step]);
-    }
-  }
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     return opened;
   });
   if (!model) return 0;
-  for (const auto& [name, shape] : ddptrain::gpt2_tensors(model->shape())) {
-    require(static_cast<std::int64_t>(model->read(name).size()) == ddptrain::element_count(shape), "all values");
+  for (const ddptrain::ParameterSpec& spec : ddptrain::gpt_parameters(model->shape())) {
+    require(static_cast<std::int64_t>(model->read(spec.name).size()) == spec.size(), "all values");
   }
   return 0;
 }

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "data/images/fashion_mnist.h"
+#include "data/images/images.h"
 #include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
 

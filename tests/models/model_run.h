@@ -84,6 +84,74 @@ class ModelRun {
   MetricSums* sums_ = nullptr;
 };
 
+inline void assign(const Tensor& tensor, const Values& values) {
+  if (tensor.dtype == DType::f64) return void(std::ranges::copy(values, tensor.as<double>()));
+  std::ranges::copy(values, tensor.as<float>());
+}
+
+/// Gradients of `scale` times the loss, along random directions, against its finite differences. In f64.
+inline void expect_gradients_of_the_loss(ModelRun& run, float scale) {
+  constexpr double kStep = 1e-6;
+  run.forward(run.slice(), scale);
+  const std::map<std::string, Values> gradients = run.backward(false);
+  for (std::size_t i = 0; i < run.weights().size(); ++i) {
+    const std::string& name = run.model().parameters()[i].name;
+    const Values start = run.bench().take(run.weights()[i]);
+    EXPECT_GT(norm(gradients.at(name)), 1e-4) << name;
+    for (const std::uint32_t seed : {1u, 2u, 3u}) {
+      const Values direction = random_values(run.weights()[i].size(), seed);
+      const auto loss = [&](double step) {
+        Values moved = start;
+        for (std::size_t j = 0; j < start.size(); ++j) moved[j] += step * direction[j];
+        assign(run.weights()[i], moved);
+        return run.forward(run.slice(), scale).loss * static_cast<double>(scale);
+      };
+      const double measured = (loss(kStep) - loss(-kStep)) / (2 * kStep);
+      assign(run.weights()[i], start);
+      double expected = 0.0;
+      for (std::size_t j = 0; j < start.size(); ++j) expected += gradients.at(name)[j] * direction[j];
+      EXPECT_NEAR(measured, expected, 1e-6 * (std::abs(expected) + 1e-2)) << name;
+    }
+  }
+}
+
+/// Backward reports every parameter once: when its gradient is final, and its weight is not read again. A rerun of the
+/// same batch gives the same gradients, so they must stand there when they are reported. In f64.
+inline void expect_final_gradients_when_reported(ModelRun& run, bool in_order = true) {
+  run.forward(run.slice(), 0.25f);
+  const std::map<std::string, Values> expected = run.backward(false);
+  run.forward(run.slice(), 0.25f);
+  std::vector<Tensor> gradients;
+  for (const ParameterSpec& spec : run.model().parameters()) gradients.push_back(run.bench().poisoned(spec.shape));
+  run.model().bind({run.weights(), gradients});
+  std::vector<std::size_t> reported;
+  run_backward(run.model(), false, [&](std::size_t i) {
+    reported.push_back(i);
+    EXPECT_EQ(run.bench().take(gradients.at(i)), expected.at(run.model().parameters()[i].name));
+    assign(run.weights()[i], Values(static_cast<std::size_t>(run.weights()[i].size()), std::nan("")));
+  });
+  if (!in_order) std::ranges::sort(reported);
+  ASSERT_EQ(reported.size(), gradients.size());
+  for (std::size_t i = 0; i < reported.size(); ++i) EXPECT_EQ(reported[i], i);
+}
+
+/// A batch gives the same loss and gradients in one micro-step and in two. Dropout follows the position in the global
+/// batch. In f64.
+inline void expect_micro_steps_that_add_up(ModelRun& run) {
+  const double loss = run.forward(run.slice(), 0.25f).loss;
+  const std::map<std::string, Values> expected = run.backward(false);
+  Slice part = run.slice(1);
+  double sum = run.forward(part, 0.25f).loss;
+  run.backward(false);
+  part.order.first += 1;
+  part.count = run.slice().count - 1;
+  sum += run.forward(part, 0.25f).loss;
+  for (const auto& [name, values] : run.backward(true)) {
+    EXPECT_LE(relative_error(values, expected.at(name)), 1e-12) << name;
+  }
+  EXPECT_NEAR(sum, loss, 1e-12 * loss);
+}
+
 /// What the model says of its work fits the order in which its backward pass completes gradients.
 inline void expect_work_in_the_order_of_backward(ModelRun& run) {
   const ModelWork work = run.model().work();

@@ -156,6 +156,22 @@ class Bench {
   std::deque<Buffer> buffers_;
 };
 
+/// A test on each of device_cases(); skipped without a GPU for it.
+class DeviceTest : public ::testing::TestWithParam<DeviceCase> {
+ protected:
+  void SetUp() override {
+    if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    device_ = make_device(GetParam(), 2);
+    bench_ = std::make_unique<Bench>(*device_);
+  }
+  void expect_close(const Tensor& out, const Values& expected) {
+    EXPECT_LE(relative_error(bench_->take(out), expected), GetParam().tolerance);
+  }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Bench> bench_;
+};
+
 /// A data set and a batch of it on a device.
 inline ImageBatch make_batch(Bench& bench, std::int64_t count, std::int64_t height, std::int64_t width,
                              std::int64_t classes, std::uint32_t first = 0, bool shuffle = true) {

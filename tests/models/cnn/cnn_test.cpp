@@ -1,8 +1,5 @@
 #include "models/cnn/cnn.h"
 
-#include <algorithm>
-#include <set>
-
 #include "runtime/core/error.h"
 #include "tests/models/model_run.h"
 
@@ -45,47 +42,15 @@ TEST_F(CnnTest, StartsLikePyTorch) {
 }
 
 TEST_F(CnnTest, GradientsMatchFiniteDifferences) {
-  constexpr double kStep = 1e-6;
   for (const bool dropout : {false, true}) {
     ModelRun run = make_run(dropout);
-    const Slice data = run.slice();
-    run.forward(data, 0.25f);
-    const auto gradients = run.backward(false);
-    for (std::size_t i = 0; i < run.weights().size(); ++i) {
-      const std::string& name = run.model().parameters()[i].name;
-      const Tensor& weight = run.weights()[i];
-      const Values start = run.bench().take(weight);
-      for (const std::uint32_t seed : {1u, 2u, 3u}) {
-        const Values direction = random_values(weight.size(), seed);
-        const auto loss = [&](double step) {
-          for (std::size_t j = 0; j < start.size(); ++j) weight.as<double>()[j] = start[j] + step * direction[j];
-          return run.forward(data, 0.25f).loss * 0.25;
-        };
-        const double measured = (loss(kStep) - loss(-kStep)) / (2 * kStep);
-        std::copy(start.begin(), start.end(), weight.as<double>());
-        double expected = 0.0;
-        for (std::size_t j = 0; j < start.size(); ++j) expected += gradients.at(name)[j] * direction[j];
-        EXPECT_NEAR(measured, expected, 1e-6 * (std::abs(expected) + 1e-2)) << name << " dropout " << dropout;
-      }
-    }
+    expect_gradients_of_the_loss(run, 0.25f);
   }
 }
 
 TEST_F(CnnTest, ReportsEveryParameterOnceWhenItsGradientIsFinal) {
   ModelRun run = make_run(true);
-  run.forward(run.slice(), 0.25f);
-  const auto final_gradients = run.backward(false);
-  run.forward(run.slice(), 0.25f);
-  std::set<std::size_t> reported;
-  // A rerun of the same batch gives the same gradients; they must stand there already when reported.
-  std::vector<Tensor> gradients;
-  for (const ParameterSpec& spec : run.model().parameters()) gradients.push_back(run.bench().poisoned(spec.shape));
-  run.model().bind({run.weights(), gradients});
-  run_backward(run.model(), false, [&](std::size_t i) {
-    EXPECT_TRUE(reported.insert(i).second) << i;
-    EXPECT_EQ(run.bench().take(gradients.at(i)), final_gradients.at(run.model().parameters()[i].name));
-  });
-  EXPECT_EQ(reported.size(), run.model().parameters().size());
+  expect_final_gradients_when_reported(run, false);
 }
 
 TEST_F(CnnTest, UnitsReadTheirWeights) {
@@ -98,52 +63,11 @@ TEST_F(CnnTest, SaysWhenGradientsAreComplete) {
   expect_work_in_the_order_of_backward(run);
 }
 
-TEST_F(CnnTest, WeightsAreNotReadAfterTheyWereReported) {
-  ModelRun run = make_run(true);
-  run.forward(run.slice(), 0.25f);
-  const auto expected = run.backward(false);
-  run.forward(run.slice(), 0.25f);
-  std::vector<Tensor> fresh;
-  for (const ParameterSpec& spec : run.model().parameters()) fresh.push_back(run.bench().poisoned(spec.shape));
-  run.model().bind({run.weights(), fresh});
-  run_backward(run.model(), false, [&](std::size_t i) {
-    std::fill_n(run.weights()[i].as<double>(), run.weights()[i].size(), std::nan(""));
-  });
-  for (std::size_t i = 0; i < fresh.size(); ++i) {
-    const std::string& name = run.model().parameters()[i].name;
-    EXPECT_EQ(run.bench().take(fresh[i]), expected.at(name)) << name;
-  }
-}
-
 TEST_F(CnnTest, AccumulatesMicroSteps) {
-  ModelRun run = make_run(false);
-  const Slice whole = run.slice();
-  run.forward(whole, 0.25f);
-  const auto expected = run.backward(false);
-  Slice part = whole;
-  part.count = 2;
-  run.forward(part, 0.25f);
-  run.backward(false);
-  part.order.first += 2;
-  part.count = 3;
-  run.forward(part, 0.25f);
-  for (const auto& [name, values] : run.backward(true)) {
-    EXPECT_LE(relative_error(values, expected.at(name)), 1e-12) << name;
+  for (const bool dropout : {false, true}) {
+    ModelRun run = make_run(dropout);
+    expect_micro_steps_that_add_up(run);
   }
-}
-
-/// Dropout follows the position in the global batch, so cutting a batch changes nothing.
-TEST_F(CnnTest, DropoutDoesNotDependOnHowTheBatchIsCut) {
-  ModelRun run = make_run(true);
-  const Slice whole = run.slice();
-  const double loss = run.forward(whole, 0.25f).loss;
-  Slice part = whole;
-  part.count = 2;
-  double sum = run.forward(part, 0.25f).loss;
-  part.order.first += 2;
-  part.count = 3;
-  sum += run.forward(part, 0.25f).loss;
-  EXPECT_NEAR(sum, loss, 1e-12 * loss);
 }
 
 TEST_F(CnnTest, EvaluationHasNoDropout) {

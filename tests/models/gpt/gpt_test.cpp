@@ -19,15 +19,6 @@ std::int64_t count_parameters(const GptShape& shape) {
   return count;
 }
 
-template <class T>
-void assign(const Tensor& tensor, const Values& values) {
-  std::copy(values.begin(), values.end(), tensor.as<T>());
-}
-
-void assign(const Tensor& tensor, const Values& values) {
-  tensor.dtype == DType::f64 ? assign<double>(tensor, values) : assign<float>(tensor, values);
-}
-
 /// Large weights everywhere, so that no part of the model goes unseen.
 void randomise(ModelRun& run) {
   for (std::size_t i = 0; i < run.weights().size(); ++i) {
@@ -113,50 +104,18 @@ TEST_F(GptTest, ForwardWithoutAGradientBeginsNoBackwardPass) {
 }
 
 TEST_F(GptTest, GradientsMatchFiniteDifferences) {
-  constexpr double kStep = 1e-6;
   for (const float dropout : {0.0f, 0.25f}) {
     ModelRun run = make_run(make_options(kTiny, dropout));
-    const Slice data = run.slice();
-    run.forward(data, kScale);
-    const Gradients gradients = run.backward(false);
-    for (std::size_t i = 0; i < run.weights().size(); ++i) {
-      const std::string& name = run.model().parameters()[i].name;
-      const Values start = run.bench().take(run.weights()[i]);
-      EXPECT_GT(norm(gradients.at(name)), name.find("c_attn.bias") == std::string::npos ? 1e-3 : 1e-4) << name;
-      for (const std::uint32_t seed : {1u, 2u}) {
-        const Values direction = random_values(run.weights()[i].size(), seed);
-        const auto loss = [&](double step) {
-          Values moved = start;
-          for (std::size_t j = 0; j < start.size(); ++j) moved[j] += step * direction[j];
-          assign(run.weights()[i], moved);
-          return run.forward(data, kScale).loss * kScale;
-        };
-        const double measured = (loss(kStep) - loss(-kStep)) / (2 * kStep);
-        assign(run.weights()[i], start);
-        double expected = 0.0;
-        for (std::size_t j = 0; j < start.size(); ++j) expected += gradients.at(name)[j] * direction[j];
-        EXPECT_NEAR(measured, expected, 1e-6 * (std::abs(expected) + 1e-2)) << name << " dropout " << dropout;
-      }
-    }
+    expect_gradients_of_the_loss(run, kScale);
   }
 }
 
-/// A rerun of the same batch gives the same gradients; they must stand there when reported.
 TEST_F(GptTest, ReportsParametersInOrderWhenTheirGradientsAreFinal) {
   for (const GptShape& shape : {kTiny, GptShape{1, 12, 3, 20, 6, 11}}) {
-    ModelRun run = make_run(make_options(shape, 0.25f));
-    const Slice data = run.slice();
-    run.forward(data, kScale);
-    const Gradients expected = run.backward(false);
-    run.forward(data, kScale);
-    const std::vector<Tensor> gradients = poisoned_gradients(run);
-    run.model().bind({run.weights(), gradients});
-    std::size_t next = 0;
-    run_backward(run.model(), false, [&](std::size_t i) {
-      EXPECT_EQ(i, next++);
-      EXPECT_EQ(run.bench().take(gradients.at(i)), expected.at(run.model().parameters()[i].name));
-    });
-    EXPECT_EQ(next, gradients.size());
+    for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
+      ModelRun run = make_run(make_options(shape, 0.25f, recompute));
+      expect_final_gradients_when_reported(run);
+    }
   }
 }
 
@@ -180,25 +139,6 @@ TEST_F(GptTest, WorkIsThatOfThePaLMCountButForSmallParameters) {
   double flop = 0.0;
   for (const LayerWork& layer : gpt->work().layers) flop += layer.forward + layer.backward;
   EXPECT_NEAR(flop / gpt->flops_per_sample(), 1.0, 0.01);
-}
-
-TEST_F(GptTest, WeightsAreNotReadAfterTheyWereReported) {
-  for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
-    ModelRun run = make_run(make_options(kTiny, 0.25f, recompute));
-    const Slice data = run.slice();
-    run.forward(data, kScale);
-    const Gradients expected = run.backward(false);
-    run.forward(data, kScale);
-    const std::vector<Tensor> fresh = poisoned_gradients(run);
-    run.model().bind({run.weights(), fresh});
-    run_backward(run.model(), false, [&](std::size_t i) {
-      assign(run.weights()[i], Values(static_cast<std::size_t>(run.weights()[i].size()), std::nan("")));
-    });
-    for (std::size_t i = 0; i < fresh.size(); ++i) {
-      const std::string& name = run.model().parameters()[i].name;
-      EXPECT_EQ(run.bench().take(fresh[i]), expected.at(name)) << name;
-    }
-  }
 }
 
 TEST_F(GptTest, RecomputedGradientsAreTheSameBits) {
@@ -256,18 +196,7 @@ TEST_F(GptTest, NothingIsWrittenBehindTheEmbedding) {
 TEST_F(GptTest, AccumulatesMicroSteps) {
   for (const float dropout : {0.0f, 0.25f}) {
     ModelRun run = make_run(make_options(kTiny, dropout));
-    const Slice whole = run.slice();
-    const double loss = run.forward(whole, kScale).loss;
-    const Gradients expected = run.backward(false);
-    Slice part = whole;
-    part.count = 1;
-    double sum = run.forward(part, kScale).loss;
-    run.backward(false);
-    part.order.first += 1;
-    part.count = 3;
-    sum += run.forward(part, kScale).loss;
-    expect_close(run.backward(true), expected, 1e-12);
-    EXPECT_NEAR(sum, loss, 1e-12 * loss);
+    expect_micro_steps_that_add_up(run);
   }
 }
 

@@ -9,7 +9,9 @@ inline Gpt2Weights load_gpt2(const std::filesystem::path& path) {
   const Gpt2Folder folder(path);
   folder.check_values();
   Gpt2Weights weights{folder.shape(), {}};
-  for (const auto& [name, shape] : gpt2_tensors(folder.shape())) weights.tensors[name] = {shape, folder.read(name)};
+  for (const ParameterSpec& spec : gpt_parameters(folder.shape())) {
+    weights.tensors[spec.name] = {spec.shape, folder.read(spec.name)};
+  }
   return weights;
 }
 

@@ -35,45 +35,13 @@ TEST_F(MlpTest, SaysWhenGradientsAreComplete) {
 }
 
 TEST_F(MlpTest, GradientsMatchFiniteDifferences) {
-  constexpr double kStep = 1e-6;
   ModelRun run = make_run();
-  run.forward(run.slice(), 0.25f);
-  const auto gradients = run.backward(false);
-  for (std::size_t i = 0; i < run.weights().size(); ++i) {
-    const std::string& name = run.model().parameters()[i].name;
-    const Tensor& weight = run.weights()[i];
-    const Values start = run.bench().take(weight);
-    EXPECT_GT(norm(gradients.at(name)), 1e-3) << name;
-    for (const std::uint32_t seed : {1u, 2u, 3u}) {
-      const Values direction = random_values(weight.size(), seed);
-      const auto loss = [&](double step) {
-        for (std::size_t j = 0; j < start.size(); ++j) weight.as<double>()[j] = start[j] + step * direction[j];
-        return run.forward(run.slice(), 0.25f).loss * 0.25;
-      };
-      const double measured = (loss(kStep) - loss(-kStep)) / (2 * kStep);
-      std::copy(start.begin(), start.end(), weight.as<double>());
-      double expected = 0.0;
-      for (std::size_t j = 0; j < start.size(); ++j) expected += gradients.at(name)[j] * direction[j];
-      EXPECT_NEAR(measured, expected, 1e-6 * (std::abs(expected) + 1e-2)) << name;
-    }
-  }
+  expect_gradients_of_the_loss(run, 0.25f);
 }
 
 TEST_F(MlpTest, ReportsEveryParameterInOrderWhenItsGradientIsFinal) {
   ModelRun run = make_run();
-  run.forward(run.slice(), 0.25f);
-  const auto expected = run.backward(false);
-  run.forward(run.slice(), 0.25f);
-  std::vector<Tensor> gradients;
-  for (const ParameterSpec& spec : run.model().parameters()) gradients.push_back(run.bench().poisoned(spec.shape));
-  run.model().bind({run.weights(), gradients});
-  std::size_t next = 0;
-  run_backward(run.model(), false, [&](std::size_t i) {
-    EXPECT_EQ(i, next++);
-    EXPECT_EQ(run.bench().take(gradients.at(i)), expected.at(run.model().parameters()[i].name));
-    std::fill_n(run.weights()[i].as<double>(), run.weights()[i].size(), std::nan(""));  // is not read again
-  });
-  EXPECT_EQ(next, gradients.size());
+  expect_final_gradients_when_reported(run);
 }
 
 TEST_F(MlpTest, UnitsReadTheirWeights) {
@@ -83,18 +51,8 @@ TEST_F(MlpTest, UnitsReadTheirWeights) {
 
 TEST_F(MlpTest, AccumulatesMicroStepsAndEvaluatesWhatItTrainsOn) {
   ModelRun run = make_run();
-  const MetricSums whole = run.forward(run.slice(), 0.25f);
-  const auto expected = run.backward(false);
-  EXPECT_EQ(run.evaluate(run.slice()).loss, whole.loss);
-  Slice part = run.slice(2);
-  run.forward(part, 0.25f);
-  run.backward(false);
-  part.order.first += 2;
-  part.count = 3;
-  run.forward(part, 0.25f);
-  for (const auto& [name, values] : run.backward(true)) {
-    EXPECT_LE(relative_error(values, expected.at(name)), 1e-12) << name;
-  }
+  expect_micro_steps_that_add_up(run);
+  EXPECT_EQ(run.evaluate(run.slice()).loss, run.forward(run.slice(), 0.25f).loss);
 }
 
 TEST_F(MlpTest, RefusesBatchesThatDoNotFit) {
