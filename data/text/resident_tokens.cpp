@@ -21,9 +21,10 @@ const void* copy(const TokenSegment& segment, std::size_t bytes, Device& device,
   return memory.back().data();
 }
 
-TokenSource source_of(const TokenPart& part, const TokenWindows& windows, Device& device, std::vector<Buffer>& memory) {
+TokenSource source_of(const TokenPart& part, std::int64_t sequence, Device& device, std::vector<Buffer>& memory) {
   const bool copies = device.has_own_memory() && part.count() * part.token_bytes <= kResidentTokenBytes;
-  std::vector<TokenSegmentView> segments = windows.segments();
+  std::vector<TokenSegmentView> segments;
+  TokenSource source = windows_of(part, sequence, segments);
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const TokenSegment& segment = part.segments[i];
     const auto bytes = static_cast<std::size_t>(segment.count * part.token_bytes);
@@ -31,7 +32,6 @@ TokenSource source_of(const TokenPart& part, const TokenWindows& windows, Device
   }
   memory.push_back(device.allocate(segments.size() * sizeof(TokenSegmentView)));
   device.copy_to_device(memory.back().data(), segments.data(), memory.back().bytes());
-  TokenSource source = windows.source();
   source.segments = static_cast<const TokenSegmentView*>(memory.back().data());
   return source;
 }
@@ -40,8 +40,8 @@ TokenSource source_of(const TokenPart& part, const TokenWindows& windows, Device
 
 ResidentTokens make_resident(const TokenDataset& data, Device& device) {
   ResidentTokens resident;
-  resident.train = source_of(data.text().train, data.train(), device, resident.memory);
-  resident.validation = source_of(data.text().validation, data.validation(), device, resident.memory);
+  resident.train = source_of(data.text().train, data.sequence(), device, resident.memory);
+  resident.validation = source_of(data.text().validation, data.sequence(), device, resident.memory);
   return resident;
 }
 

@@ -282,13 +282,13 @@ TokenData load_tokens(const std::string& data, const TokenOptions& options) {
   return result;
 }
 
-TokenWindows::TokenWindows(const TokenPart& part, std::int64_t sequence) : token_bytes_(part.token_bytes) {
+TokenSource windows_of(const TokenPart& part, std::int64_t sequence, std::vector<TokenSegmentView>& segments) {
   constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
   if (sequence < 1 || sequence >= kMost) usage_error("a sequence length of {}: give at least 1", sequence);
-  sequence_ = static_cast<std::uint32_t>(sequence);
   std::int64_t windows = 0;
+  segments.clear();
   for (const TokenSegment& segment : part.segments) {
-    segments_.push_back({segment.tokens, static_cast<std::uint32_t>(windows)});
+    segments.push_back({segment.tokens, static_cast<std::uint32_t>(windows)});
     windows += (segment.count - 1) / sequence;
     if (windows > kMost) {
       usage_error("{}: more than {} windows of sequence length {}: use fewer shards or longer sequences", part.name,
@@ -299,18 +299,18 @@ TokenWindows::TokenWindows(const TokenPart& part, std::int64_t sequence) : token
     usage_error("{}: {} tokens in {} pieces are too few: one window of sequence length {} takes {} in a piece",
                 part.name, part.count(), part.segments.size(), sequence, sequence + 1);
   }
-  count_ = static_cast<std::uint32_t>(windows);
+  return {segments.data(), static_cast<std::uint32_t>(segments.size()), static_cast<std::uint32_t>(windows),
+          static_cast<std::uint32_t>(sequence), part.token_bytes};
 }
 
-TokenDataset::TokenDataset(TokenData data, std::int64_t sequence)
-    : data_(std::move(data)), train_(data_.train, sequence), validation_(data_.validation, sequence) {}
+TokenDataset::TokenDataset(TokenData data, std::int64_t sequence) : data_(std::move(data)), sequence_(sequence) {
+  std::vector<TokenSegmentView> segments;
+  train_count_ = windows_of(data_.train, sequence, segments).window_count;
+  test_count_ = windows_of(data_.validation, sequence, segments).window_count;
+}
 
 DataContent TokenDataset::content() const {
   return {fmt::format("{} tokens", data_.train.count() + data_.validation.count()), data_.hash};
-}
-
-TokenSource TokenWindows::source() const {
-  return {segments_.data(), static_cast<std::uint32_t>(segments_.size()), count_, sequence_, token_bytes_};
 }
 
 }  // namespace ddptrain

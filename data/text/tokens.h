@@ -55,8 +55,7 @@ struct TokenOptions {
 /// Reads what `data` names:
 /// - a text file: its bytes are the tokens, or what options.encode makes of them;
 /// - a .bin file of tokens: of llm.c (256 int32 of header: magic 20240520, version 1, count; then uint16), or of
-/// nanoGPT
-///   (bare uint16, that is, any file that does not begin with llm.c's magic);
+///   nanoGPT (bare uint16, that is, any file that does not begin with llm.c's magic);
 /// - a folder: its .bin files or, without any, its .txt files; or a pattern such as "tokens/*.bin". Files are sorted by
 ///   name; those with the word val, valid or validation in their names are for validation. A .bin and a text file do
 ///   not go together;
@@ -67,42 +66,26 @@ struct TokenOptions {
 /// kinds, or holds a token that is not below the vocabulary.
 TokenData load_tokens(const std::string& data, const TokenOptions& options);
 
-/// The windows of a part, in the host's memory.
-class TokenWindows {
- public:
-  /// UsageError where not one window of `sequence` + 1 tokens fits, or there are 2^32 or more. `part` stays in use.
-  TokenWindows(const TokenPart& part, std::int64_t sequence);
-
-  std::uint32_t count() const { return count_; }
-  /// Valid as long as this object and the tokens. A device with memory of its own copies the segments there and gives
-  /// itself a source with its pointers.
-  TokenSource source() const;
-  const std::vector<TokenSegmentView>& segments() const { return segments_; }  ///< One for each of the part.
-
- private:
-  std::vector<TokenSegmentView> segments_;
-  std::uint32_t count_ = 0;
-  std::uint32_t sequence_ = 0;
-  std::uint8_t token_bytes_ = 0;
-};
+/// The windows of `sequence` + 1 tokens in a part, in the host's memory. `segments` gets one for each of the part, and
+/// stays in use as the part does. UsageError if not one window fits, or if there are 2^32 or more.
+TokenSource windows_of(const TokenPart& part, std::int64_t sequence, std::vector<TokenSegmentView>& segments);
 
 /// A text as windows of one length.
 class TokenDataset final : public Dataset {
  public:
-  /// UsageError where a part has no window.
+  /// UsageError if a part has no window.
   TokenDataset(TokenData data, std::int64_t sequence);
 
   const TokenData& text() const { return data_; }
-  const TokenWindows& train() const { return train_; }
-  const TokenWindows& validation() const { return validation_; }
-  std::int64_t train_count() const override { return train_.count(); }
-  std::int64_t test_count() const override { return validation_.count(); }
+  std::int64_t sequence() const { return sequence_; }
+  std::int64_t train_count() const override { return train_count_; }
+  std::int64_t test_count() const override { return test_count_; }
   DataContent content() const override;
 
  private:
   TokenData data_;
-  TokenWindows train_;
-  TokenWindows validation_;
+  std::int64_t sequence_;
+  std::int64_t train_count_, test_count_;
 };
 
 /// Where a model finds its tokens: views, and the memory behind them where it is not somebody else's.

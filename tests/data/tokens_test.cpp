@@ -277,13 +277,17 @@ struct Text {
   TokenPart part{"text", 2, {}};
 };
 
+TokenSource windows_of(const TokenPart& part, std::int64_t sequence) {
+  static std::vector<TokenSegmentView> segments;
+  return ddptrain::windows_of(part, sequence, segments);
+}
+
 TEST(TokenWindows, CoverTheirSegmentsWithoutCrossing) {
   const std::int64_t sequence = 4;
   const std::vector<std::size_t> sizes = {13, 3, 4, 5, 1, 12, 2};  // windows: 3, 0, 0, 1, 0, 2, 0
   const Text text(sizes);
-  const TokenWindows windows(text.part, sequence);
-  ASSERT_EQ(windows.count(), 6u);
-  const TokenSource source = windows.source();
+  const TokenSource source = windows_of(text.part, sequence);
+  ASSERT_EQ(source.window_count, 6u);
   const std::vector<std::uint32_t> starts = {0, 4, 8, 20, 26, 30};
   for (std::uint32_t w = 0; w < 6; ++w) {
     for (std::uint32_t i = 0; i <= sequence; ++i) EXPECT_EQ(source.token(w, i), starts[w] + i) << w << ", " << i;
@@ -293,35 +297,33 @@ TEST(TokenWindows, CoverTheirSegmentsWithoutCrossing) {
 TEST(TokenWindows, ReadBytesAndWordsAlike) {
   const Bytes bytes = {250, 251, 252, 253, 254, 255};
   const Tokens words = {250, 251, 252, 253, 254, 255};
-  const TokenWindows narrow({"bytes", 1, {{bytes.data(), 6}}}, 2);
-  const TokenWindows wide({"words", 2, {{words.data(), 6}}}, 2);
-  ASSERT_EQ(narrow.count(), 2u);
-  ASSERT_EQ(wide.count(), 2u);
-  for (std::uint32_t w = 0; w < 2; ++w) {
-    for (std::uint32_t i = 0; i <= 2; ++i) {
-      EXPECT_EQ(narrow.source().token(w, i), 250 + 2 * w + i);
-      EXPECT_EQ(wide.source().token(w, i), 250 + 2 * w + i);
+  for (const TokenPart& part :
+       {TokenPart{"bytes", 1, {{bytes.data(), 6}}}, TokenPart{"words", 2, {{words.data(), 6}}}}) {
+    const TokenSource source = windows_of(part, 2);
+    ASSERT_EQ(source.window_count, 2u);
+    for (std::uint32_t w = 0; w < 2; ++w) {
+      for (std::uint32_t i = 0; i <= 2; ++i) EXPECT_EQ(source.token(w, i), 250 + 2 * w + i) << part.name;
     }
   }
 }
 
 TEST(TokenWindows, TextsThatAreTooShortOrTooLongAreRefused) {
   const Text text({4, 4});
-  EXPECT_CONTAINS(usage_message([&] { TokenWindows(text.part, 4); }), "8 tokens in 2 pieces are too few");
-  EXPECT_CONTAINS(usage_message([&] { TokenWindows({"validation part of x", 2, {}}, 4); }), "validation part of x");
-  EXPECT_CONTAINS(usage_message([&] { TokenWindows(text.part, 0); }), "sequence length of 0");
-  EXPECT_EQ(TokenWindows(text.part, 3).count(), 2u);
+  EXPECT_CONTAINS(usage_message([&] { windows_of(text.part, 4); }), "8 tokens in 2 pieces are too few");
+  EXPECT_CONTAINS(usage_message([&] { windows_of({"validation part of x", 2, {}}, 4); }), "validation part of x");
+  EXPECT_CONTAINS(usage_message([&] { windows_of(text.part, 0); }), "sequence length of 0");
+  EXPECT_EQ(windows_of(text.part, 3).window_count, 2u);
   const TokenPart endless{"endless", 1, {{nullptr, std::int64_t{1} << 32}, {nullptr, 2}}};  // not read
-  EXPECT_CONTAINS(usage_message([&] { TokenWindows(endless, 1); }), "more than 4294967295 windows");
+  EXPECT_CONTAINS(usage_message([&] { windows_of(endless, 1); }), "more than 4294967295 windows");
 }
 
 /// Beyond 2^32 bytes into a segment.
 TEST(TokenWindows, OffsetsDoNotOverflow) {
   const std::int64_t count = (std::int64_t{1} << 32) + 1;
   const auto* base = reinterpret_cast<const std::uint8_t*>(std::uintptr_t{1} << 40);  // not read
-  const TokenWindows windows({"large", 2, {{base, count}}}, 1024);
-  ASSERT_EQ(windows.count(), std::uint32_t{1} << 22);
-  const auto* last = static_cast<const std::uint8_t*>(windows.source().window(windows.count() - 1).tokens);
+  const TokenSource source = windows_of({"large", 2, {{base, count}}}, 1024);
+  ASSERT_EQ(source.window_count, std::uint32_t{1} << 22);
+  const auto* last = static_cast<const std::uint8_t*>(source.window(source.window_count - 1).tokens);
   EXPECT_EQ(last - base, 2 * ((std::int64_t{1} << 32) - 1024));
 }
 

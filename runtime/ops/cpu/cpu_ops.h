@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
 #include "runtime/device/cpu/cpu_device.h"
 #include "runtime/ops/expect_tensor.h"
@@ -58,6 +59,16 @@ class CpuOps {
 
   CpuDevice& device_;
 };
+
+/// A value of bf16, f32 or f64 as T.
+template <class T, class Value>
+T to_number(Value value) {
+  if constexpr (std::is_same_v<Value, Bf16>) {
+    return to_float(value);
+  } else {
+    return value;
+  }
+}
 
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;

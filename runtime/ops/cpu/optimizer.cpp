@@ -14,15 +14,6 @@ namespace ddptrain {
 
 namespace {
 
-template <class T>
-T number(T value) {
-  return value;
-}
-template <class T>
-T number(Bf16 value) {
-  return to_float(value);
-}
-
 /// The master arrays as T, the gradients as G.
 template <class T, class G>
 struct Update {
@@ -58,7 +49,7 @@ template <class T, class G>
 void note_nonfinite(const Update<T, G>& u, const UpdateChunk& chunk, NonFinite& found, std::uint64_t step) {
   bool finite = true;
   for (std::uint32_t i = 0; i < chunk.count; ++i) {
-    const T gradient = number<T>(u.gradients[chunk.begin + i]);
+    const T gradient = to_number<T>(u.gradients[chunk.begin + i]);
     finite &= gradient * gradient <= std::numeric_limits<T>::max();
   }
   if (finite) return;
@@ -79,7 +70,7 @@ void update_chunk(const Update<T, G>& u, const UpdateChunk& chunk) {
   const G* __restrict g = u.gradients + chunk.begin;
   T none{};
   for (std::uint32_t i = 0; i < chunk.count; ++i) {
-    const T gradient = number<T>(g[i]);
+    const T gradient = to_number<T>(g[i]);
     if constexpr (kTwoSlots) {
       Rule<kKind>::step(f, decay, gradient, w[i], m[i], v[i]);
     } else {
@@ -104,7 +95,7 @@ void update_by_lamb(const Update<T, G>& u, const UpdateChunk* chunks, std::uint3
   for (const UpdateChunk* chunk = chunks; chunk != end; ++chunk) {
     RowArray<T> g(chunk->count);
     for (std::uint32_t i = 0; i < chunk->count; ++i) {
-      g[i] = number<T>(u.gradients[chunk->begin + i]) * f.gradient_scale;
+      g[i] = to_number<T>(u.gradients[chunk->begin + i]) * f.gradient_scale;
     }
     RowView<T> m(u.state[0] + chunk->begin, chunk->count);
     RowView<T> v(u.state[1] + chunk->begin, chunk->count);

@@ -12,15 +12,22 @@ namespace ddptrain {
 
 namespace {
 
-double as_double(double value) { return value; }
-double as_double(Bf16 value) { return to_float(value); }
+/// Sum of the squares of values[begin .. end).
+template <class T>
+double square_sum(const T* values, std::int64_t begin, std::int64_t end) {
+  double total = 0.0;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const double value = to_number<double>(values[i]);
+    total += value * value;
+  }
+  return total;
+}
 
 /// to = `count` values of `from`, from element `begin` on.
 template <class T>
 void read(const Tensor& from, std::int64_t begin, std::int64_t count, T* to) {
   if (from.dtype == DType::bf16) {
-    const Bf16* values = from.as<const Bf16>() + begin;
-    for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(values[i]);
+    std::transform(from.as<const Bf16>() + begin, from.as<const Bf16>() + begin + count, to, to_number<T, Bf16>);
   } else {
     std::copy_n(from.as<const T>() + begin, count, to);
   }
@@ -60,19 +67,10 @@ class CpuReduction final : public ReductionOps, CpuOps {
   void sum_of_squares(const Tensor& values, float* sum, Stream) override {
     DDP_CHECK(values.dtype == dtype() || values.dtype == DType::bf16, "sum_of_squares of {}", name_of(values.dtype));
     std::vector<double> partial(static_cast<std::size_t>(threads()), 0.0);
-    const auto add = [&]<class T>(const T* all) {
+    with_values(values.dtype, [&](auto element) {
       parallel(values.size(), [&](std::int64_t begin, std::int64_t end, int thread) {
-        double total = 0.0;
-        for (std::int64_t i = begin; i < end; ++i) {
-          const double value = as_double(all[i]);
-          total += value * value;
-        }
-        partial[static_cast<std::size_t>(thread)] = total;
+        partial[static_cast<std::size_t>(thread)] = square_sum(values.as<const decltype(element)>(), begin, end);
       });
-    };
-    with_scalar([&](auto scalar) {
-      if (values.dtype == DType::bf16) return add(values.as<const Bf16>());
-      add(values.as<const decltype(scalar)>());
     });
     *sum = static_cast<float>(std::accumulate(partial.begin(), partial.end(), 0.0));
   }
@@ -94,21 +92,14 @@ class CpuReduction final : public ReductionOps, CpuOps {
   }
 
   void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares, Stream) override {
-    const auto each = [&]<class T>(const T* gradients) {
+    with_values(slice.gradient_type, [&](auto element) {
+      const auto* gradients = static_cast<const decltype(element)*>(slice.gradients);
       parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
         const UpdateChunk& chunk = slice.chunks[i];
         if (first_square[chunk.parameter] == kNotCounted) return;
-        double total = 0.0;
-        for (std::uint32_t k = 0; k < chunk.count; ++k) {
-          const double value = as_double(gradients[chunk.begin + k]);
-          total += value * value;
-        }
-        squares[first_square[chunk.parameter] + chunk.element / kChunkElements] = static_cast<float>(total);
+        squares[first_square[chunk.parameter] + chunk.element / kChunkElements] =
+            static_cast<float>(square_sum(gradients, chunk.begin, chunk.begin + chunk.count));
       });
-    };
-    with_scalar([&](auto scalar) {
-      if (slice.gradient_type == DType::bf16) return each(static_cast<const Bf16*>(slice.gradients));
-      each(static_cast<const decltype(scalar)*>(slice.gradients));
     });
   }
 
@@ -139,6 +130,12 @@ class CpuReduction final : public ReductionOps, CpuOps {
   void meet(const PeerInboxes&, Stream) override { fail("meet: ranks on CPUs meet in their communicator"); }
 
  private:
+  /// Calls work(V{}), V being the type of values of `type`: bf16, or the scalar of dtype().
+  template <class Work>
+  void with_values(DType type, Work&& work) {
+    if (type == DType::bf16) return work(Bf16{});
+    with_scalar(work);
+  }
   void require_node(const Tensor& node, std::int64_t size) const {
     DDP_CHECK(node.dtype == dtype() || node.dtype == DType::bf16, "a tree of {}", name_of(node.dtype));
     DDP_CHECK(node.size() == size, "{} elements in a tree of {}", node.size(), size);
