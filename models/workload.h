@@ -32,7 +32,9 @@ struct RunFacts {
   std::uint64_t seed = 0;
   bool reads_data = true;  ///< Without, load() is not called, and the model is made without data.
   int stages = 1;          ///< Of a pipeline; make_model() makes the model of
-  int stage = 0;           ///< this one.
+  int stage = 0;           ///< this one,
+  int parts = 1;           ///< and of the parts into which layers are split,
+  int part = 0;            ///< this one.
 };
 
 /// All that the program needs of a model besides the network: its flags, its data, pretrained weights to start from,
@@ -51,10 +53,11 @@ class Workload {
 
   virtual bool supports_fp8() const { return false; }            ///< Linear layers that multiply in FP8.
   virtual bool supports_f32_gradients() const { return false; }  ///< Beside bf16 weights.
-  virtual bool supports_stages() const { return false; }         ///< The model can be cut into stages.
-  virtual bool writes_text() const { return false; }             ///< Has generate().
-  virtual bool saves() const = 0;                                ///< finish() writes something.
-  virtual bool starts_from_weights() const = 0;                  ///< Whether flags name weights to start from (--init).
+  /// The model can be cut into stages, and its layers into parts.
+  virtual bool supports_stages() const { return false; }
+  virtual bool writes_text() const { return false; }  ///< Has generate().
+  virtual bool saves() const = 0;                     ///< finish() writes something.
+  virtual bool starts_from_weights() const = 0;       ///< Whether flags name weights to start from (--init).
 
   /// Looks for the files that flags name, and reads those that the shape of the model depends on.
   virtual void open(const RunFacts& run) = 0;

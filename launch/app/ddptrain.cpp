@@ -69,7 +69,7 @@ struct Job {
   CommandLine command_line;
   EarlyStart& early;
   Progress& progress;
-  Mesh mesh{world, mesh_of(world.size(), command_line.options.stages)};
+  Mesh mesh{world, mesh_of(world.size(), command_line.options.stages, command_line.options.tensor)};
   StartupClock clock = {};
   /// Only training heeds them.
   std::unique_ptr<SignalRequests> signals = task() == Task::train ? std::make_unique<SignalRequests>() : nullptr;
@@ -152,7 +152,9 @@ RankDevice start_device(Job& job) {
                        job.options().trainer.seed,
                        job.task() != Task::generate,
                        job.mesh.shape().stages,
-                       job.mesh.stage()};
+                       job.mesh.stage(),
+                       job.mesh.shape().tensor,
+                       job.mesh.part()};
   world.agree([&] { job.workload().open(facts); });
   std::future<void> data = std::async(std::launch::async, [&] {
     if (facts.reads_data) job.workload().load();
@@ -290,13 +292,21 @@ std::unique_ptr<Communicator> start_communication(Job& job, RankDevice& rank) {
   return communicator;
 }
 
-/// Null with one stage.
-std::unique_ptr<Communicator> connect_stages(Job& job, RankDevice& rank) {
-  if (job.mesh.stages() == nullptr) return nullptr;
-  const Options& o = job.options();
-  return make_communicator(*job.mesh.stages(), *rank.device,
-                           {.library = o.comm, .symmetric = false, .max_ctas = o.comm_ctas});
-}
+/// The other ranks of this replica. Where an axis is one rank, null.
+struct ReplicaRanks {
+  ReplicaRanks(const Job& job, RankDevice& rank)
+      : stages(connect(job, rank, job.mesh.stages())), layers(connect(job, rank, job.mesh.tensor())) {
+    if (layers) group = std::make_unique<TensorGroup>(*job.mesh.tensor(), *layers, *rank.device);
+  }
+  static std::unique_ptr<Communicator> connect(const Job& job, RankDevice& rank, const World* world) {
+    if (world == nullptr) return nullptr;
+    const Options& o = job.options();
+    return make_communicator(*world, *rank.device, {.library = o.comm, .symmetric = false, .max_ctas = o.comm_ctas});
+  }
+
+  std::unique_ptr<Communicator> stages, layers;
+  std::unique_ptr<TensorGroup> group;
+};
 
 /// Null where --tune has nothing to choose.
 std::unique_ptr<TunedCache> open_tuned_cache(const Job& job, RankDevice& rank) {
@@ -408,13 +418,13 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   std::future<std::string> topology = find_topology(world, rank.pci_bus_id);
   const PeakRate peak = peak_of(job, rank);
   RunOptions run = job.options().run;
-  if (rank.gpus.shared > 0) run.baseline = false;          // one rank alone would have a whole GPU
-  if (job.mesh.stages() != nullptr) run.baseline = false;  // one rank alone has no whole model
+  if (rank.gpus.shared > 0) run.baseline = false;                     // one rank alone would have a whole GPU
+  if (!job.mesh.shape().replica_is_one_rank()) run.baseline = false;  // one rank alone has no whole model
   const std::int64_t steps = total_steps(run, start.identity.steps_per_epoch);
-  const std::unique_ptr<Communicator> between_stages = connect_stages(job, rank);
+  const ReplicaRanks replica(job, rank);
   Trainer trainer(trainer_options(job.options(), job.mesh.shape().replicas, steps),
                   workload.make_model(device, job.options().trainer.batch), workload.data(), job.mesh.replicas(),
-                  device, communicator, {job.mesh.stages(), between_stages.get()});
+                  device, communicator, {job.mesh.stages(), replica.stages.get(), replica.group.get()});
   run.samples = workload.samples(trainer.model(), device);
   run.trained = [&] { workload.finish(trainer.state(), world); };
   if (start.resumed) restore(job, *start.resumed, device, trainer);
@@ -498,7 +508,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   init_logging(command_line.options.log_level, world.rank(), progress);
   if (command_line.task == Task::inspect) return inspect_checkpoints(world, command_line.options.inspect);
   if (command_line.task == Task::export_weights) return export_weights(world, command_line.options);
-  world.agree([&] { mesh_of(world.size(), command_line.options.stages); });
+  world.agree([&] { mesh_of(world.size(), command_line.options.stages, command_line.options.tensor); });
   if (!uses_device(command_line.task)) return print_description(world, std::move(command_line));
   early.watchdog->meet(world);
   prepare_to_hang(world, command_line.options.hang);

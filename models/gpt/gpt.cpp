@@ -6,6 +6,7 @@
 
 #include "models/gpt/work.h"
 #include "models/language_model.h"
+#include "runtime/comm/tensor_group.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/embedding.h"
 #include "runtime/ops/linear.h"
@@ -42,6 +43,7 @@ class Gpt final : public Model, public LanguageModel {
         shared_(std::move(shared)),
         text_(shared_->text),
         shape_(options.shape),
+        vocabulary_(vocabulary_rows(options.shape, options.part)),
         first_(options.stage.first),
         end_(options.stage.end > 0 ? options.stage.end : options.shape.layers),
         parameters_(stage_parameters()),
@@ -49,7 +51,8 @@ class Gpt final : public Model, public LanguageModel {
         embedding_(device.get<EmbeddingOps>()),
         loss_(device.get<LossOps>()),
         quantisation_(device.get<QuantisationOps>()),
-        fp8_fits_(whole() && quantisation_.fits(options.shape.feed_forward, options.shape.width)),
+        fp8_fits_(whole() && options.part.count == 1 &&
+                  quantisation_.fits(options.shape.feed_forward, options.shape.width)),
         memory_(device, options.max_batch, options.shape.sequence),
         final_norm_(device, options.shape.width, static_cast<float>(options.shape.norm_epsilon)) {
     for (ParameterSpec& spec : parameters_) {
@@ -73,6 +76,8 @@ class Gpt final : public Model, public LanguageModel {
 
   void bind(const ModelTensors& tensors) override {
     check_fits("gpt", parameters_, tensors, true);
+    DDP_CHECK((tensors.group != nullptr) == (options_.part.count > 1), "gpt: parts of a model without a group");
+    group_ = tensors.group;
     const std::vector<Tensor>& weights = tensors.weights;
     const std::vector<Tensor>& gradients = tensors.gradients;
     for (std::int64_t layer = first_; layer < end_; ++layer) block(layer).bind(tensors, place_of_block(layer));
@@ -84,7 +89,7 @@ class Gpt final : public Model, public LanguageModel {
       dtokens_ = gradients[token];
       positions_ = weights[token + 1];
       dpositions_ = gradients[token + 1];
-      head_ = {tokens_.data, tokens_.dtype, {shape_.padded_vocabulary(), shape_.width}};
+      head_ = {tokens_.data, tokens_.dtype, {vocabulary_.padded, shape_.width}};
     }
     if (!whole()) bind_boundaries(gradients.front().dtype);
   }
@@ -151,7 +156,7 @@ class Gpt final : public Model, public LanguageModel {
   std::size_t place_of_block(std::int64_t layer) const { return place(first_parameter(shape_, layer)); }
   void bind_boundaries(DType gradient_type);
   void copy_head() {
-    const Shape shape{shape_.padded_vocabulary(), shape_.width};
+    const Shape shape{vocabulary_.padded, shape_.width};
     if (shared_->head.data() == nullptr) shared_->head = device_.allocate(device_.dtype(), shape);
     head_ = shared_->head.view(device_.dtype(), shape);
   }
@@ -189,9 +194,7 @@ class Gpt final : public Model, public LanguageModel {
     piece.data = piece.as<char>() + static_cast<std::size_t>(first * shape_.width) * size_of(piece.dtype);
     return piece.first(std::min(head_rows_, rows() - first));
   }
-  Tensor logits_of(const Tensor& x) const {
-    return {logits_.data, logits_.dtype, {x.dim(0), shape_.padded_vocabulary()}};
-  }
+  Tensor logits_of(const Tensor& x) const { return {logits_.data, logits_.dtype, {x.dim(0), vocabulary_.padded}}; }
   Tensor head_logits(const Tensor& x) {
     const Tensor logits = logits_of(x);
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "logits");
@@ -202,8 +205,11 @@ class Gpt final : public Model, public LanguageModel {
   void add_loss(const Tensor& x, std::int64_t first) {
     const Tensor logits = head_logits(x);
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "cross-entropy");
+    if (group_ != nullptr) return joined_loss(logits, first, Tensor{});
     loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, step_.sums);
   }
+  void joined_loss(const Tensor& logits, std::int64_t first, const Tensor& dlogits);
+  void output_layer(const Tensor& x, std::int64_t first);
   /// From the dlogits that are in logits_.
   void head_weight_gradient(const Tensor& x, bool accumulate) {
     const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "output layer's weight gradient");
@@ -224,7 +230,9 @@ class Gpt final : public Model, public LanguageModel {
   std::shared_ptr<Shared> shared_;
   const ResidentTokens& text_;
   GptShape shape_;
-  std::int64_t first_, end_;  ///< Blocks of the stage.
+  VocabularyRows vocabulary_;
+  TensorGroup* group_ = nullptr;  ///< Null: this rank has all of each layer.
+  std::int64_t first_, end_;      ///< Blocks of the stage.
   std::vector<ParameterSpec> parameters_;
   LinearOps& linear_;
   EmbeddingOps& embedding_;
@@ -241,7 +249,8 @@ class Gpt final : public Model, public LanguageModel {
   Tensor branch_;  ///< [batch, sequence, width]: what a sublayer adds to the residual stream.
   BlockGradients gradients_;
   Tensor logits_;  ///< [head_rows_, padded vocabulary]; gradients of inner layers follow, or are in its memory.
-  Tensor dhead_;   ///< [padded vocabulary, width]: the output layer's part of dtokens_.
+  Tensor facts_, all_facts_;  ///< [head_rows_, LossOps::kFacts], and of all parts. Unused by one.
+  Tensor dhead_;              ///< [padded vocabulary, width]: the output layer's part of dtokens_.
   Tensor tokens_, dtokens_, positions_, dpositions_;
   Tensor head_;                         ///< tokens_ with its padding; in a stage without embedding a copy of it.
   Tensor before_;                       ///< [batch, sequence, width]: the residual stream, from the stage before.
@@ -253,21 +262,26 @@ class Gpt final : public Model, public LanguageModel {
 
 void Gpt::allocate_activations() {
   for (std::int64_t layer = first_; layer < end_; ++layer) {
-    blocks_.push_back(GptBlock::make(device_, shape_, options_.recompute, blocks_, memory_));
+    blocks_.push_back(GptBlock::make(device_, shape_, options_.part.count, options_.recompute, blocks_, memory_));
   }
   if (!has_embedding()) before_ = memory_.activation(shape_.width);
   if (!has_head()) return;
   final_norm_.input = memory_.activation(shape_.width);
   final_norm_.allocate(memory_);
+  if (options_.part.count == 1) return;
+  facts_ = memory_.statistics({head_rows_, LossOps::kFacts});
+  all_facts_ = memory_.statistics({options_.part.count, head_rows_, LossOps::kFacts});
 }
 
 /// Gradients of the residual stream have one memory where there is dropout. Without it they are what the linear layers'
 /// gradients come from, and are apart.
 void Gpt::allocate_gradients() {
   const std::int64_t tokens = options_.max_batch * shape_.sequence;
-  const std::int64_t dpre = tokens * shape_.feed_forward;
-  const std::int64_t dqkv = tokens * 3 * shape_.width;
-  const std::int64_t logits = has_head() ? head_rows_ * shape_.padded_vocabulary() : 0;
+  const std::int64_t feed_forward = shape_.feed_forward / options_.part.count;
+  const std::int64_t qkv = 3 * shape_.width / options_.part.count;
+  const std::int64_t dpre = tokens * feed_forward;
+  const std::int64_t dqkv = tokens * qkv;
+  const std::int64_t logits = has_head() ? head_rows_ * vocabulary_.padded : 0;
   const auto aligned = [](std::int64_t elements) { return (elements + 255) / 256 * 256; };
   const std::int64_t dpre_begin = leaves_room_ ? aligned(logits) : 0;
   const std::int64_t dqkv_begin = dpre_begin + aligned(dpre);
@@ -278,9 +292,9 @@ void Gpt::allocate_gradients() {
   };
   SublayerGradients& mlp = gradients_.mlp;
   SublayerGradients& attention = gradients_.attention;
-  mlp.dinner = part(dpre_begin, shape_.feed_forward);
-  attention.dinner = part(dqkv_begin, 3 * shape_.width);
-  dhead_ = memory_.allocate(master_dtype(device_.precision()), {shape_.padded_vocabulary(), shape_.width});
+  mlp.dinner = part(dpre_begin, feed_forward);
+  attention.dinner = part(dqkv_begin, qkv);
+  dhead_ = memory_.allocate(master_dtype(device_.precision()), {vocabulary_.padded, shape_.width});
   branch_ = mlp.dnorm = attention.dnorm = memory_.activation(shape_.width);
   mlp.dout = memory_.activation(shape_.width);
   mlp.din = memory_.activation(shape_.width);
@@ -324,6 +338,9 @@ void Gpt::fit_to_batch(const TokenBatch& batch) {
   DDP_CHECK(batch.source.sequence > 0 && batch.source.sequence <= shape_.sequence,
             "gpt: windows of {} tokens, there are {} positions", batch.source.sequence, shape_.sequence);
   batch_ = batch;
+  if (options_.part.count > 1) {
+    batch_.part = {static_cast<std::uint32_t>(vocabulary_.first), static_cast<std::uint32_t>(shape_.vocabulary)};
+  }
   const BatchShape fitted{batch.count, batch.source.sequence};
   const bool fp8 = fp8_fits_ && quantisation_.fits(rows(), shape_.width);
   for (GptBlock& block : blocks_) {
@@ -356,7 +373,7 @@ std::size_t Gpt::first_place() const {
 }
 
 std::vector<ParameterSpec> Gpt::stage_parameters() const {
-  const std::vector<ParameterSpec> all = gpt_parameters(shape_);
+  const std::vector<ParameterSpec> all = gpt_parameters(shape_, options_.part);
   const std::size_t end = has_embedding() ? all.size() : first_parameter(shape_, first_) + GptBlock::kParameters;
   return {all.begin() + static_cast<std::ptrdiff_t>(first_place()), all.begin() + static_cast<std::ptrdiff_t>(end)};
 }
@@ -387,6 +404,7 @@ void Gpt::forward(std::size_t unit) {
   const std::int64_t layer = layer_of(unit);
   if (layer < 0) {
     embedding_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), block(0).norm().input);
+    if (group_ != nullptr) group_->sum(block(0).norm().input);  // of one value and zeros
   } else if (layer < shape_.layers) {
     const Span span = layer_span(layer, "forward");
     forward_block(layer);
@@ -419,14 +437,32 @@ void Gpt::forward_head() {
       add_loss(x, first);
       continue;
     }
-    const Tensor dlogits = logits_of(x);
-    loss_.output_layer(
-        device_,
-        {x, head_, batch_, first, shape_.vocabulary, step_.gradient_scale, dlogits, head_piece(branch_, first)},
-        step_.sums);
+    output_layer(x, first);
     if (!leaves_room_) head_weight_gradient(x, first > 0);
   }
+  if (group_ != nullptr && step_.gradient_scale != 0.0f) group_->sum(branch_);
   if (!step_.training) leave_no_trace();
+}
+
+/// Leaves dlogits in logits_, and the gradient of x, of this rank's part, in branch_.
+void Gpt::output_layer(const Tensor& x, std::int64_t first) {
+  const Tensor dlogits = logits_of(x), dx = head_piece(branch_, first);
+  if (group_ == nullptr) {
+    const OutputLayer layer{x, head_, batch_, first, shape_.vocabulary, step_.gradient_scale, dlogits, dx};
+    return loss_.output_layer(device_, layer, step_.sums);
+  }
+  joined_loss(head_logits(x), first, dlogits);
+  linear_.linear_backward(Tensor{}, head_, dlogits, dx, Tensor{}, Tensor{}, false);
+}
+
+/// Loss and, where it has data, dlogits, from the logits of this rank's tokens and what other ranks tell of theirs.
+void Gpt::joined_loss(const Tensor& logits, std::int64_t first, const Tensor& dlogits) {
+  const Tensor mine = facts_.first(logits.dim(0));
+  Tensor all = all_facts_;
+  all.shape[1] = logits.dim(0);
+  loss_.part_of_cross_entropy(logits, batch_, first, vocabulary_.count, mine);
+  group_->gather(mine, all);
+  loss_.joined_cross_entropy(logits, batch_, first, vocabulary_.count, all, step_.gradient_scale, dlogits, step_.sums);
 }
 
 void Gpt::backward(std::size_t unit, bool accumulate, const Ready& ready) {

@@ -24,6 +24,7 @@ struct GptStage {
 struct GptOptions {
   GptShape shape = {};
   GptStage stage = {};
+  LayerPart part = {};         ///< That this rank has of each layer, the embedding and the head.
   std::int64_t max_batch = 0;  ///< Windows per micro-step.
   std::uint64_t seed = 0;      ///< Of dropout.
   float dropout = 0.0f;        ///< Rate, on the embedding and on what each half of a block adds; below 1.

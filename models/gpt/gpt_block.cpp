@@ -2,11 +2,11 @@
 
 namespace ddptrain {
 
-GptBlock::GptBlock(Device& device, const GptShape& shape, Recompute recompute)
+GptBlock::GptBlock(Device& device, const GptShape& shape, std::int64_t parts, Recompute recompute)
     : device_(device),
       recompute_(recompute),
-      attention_(device, shape.width, shape.heads, static_cast<float>(shape.norm_epsilon)),
-      mlp_(device, shape.width, shape.feed_forward, static_cast<float>(shape.norm_epsilon),
+      attention_(device, shape.width, shape.heads, parts, static_cast<float>(shape.norm_epsilon)),
+      mlp_(device, shape.width, shape.feed_forward, parts, static_cast<float>(shape.norm_epsilon),
            recompute == Recompute::gelu) {}
 
 void GptBlock::bind(const ModelTensors& tensors, std::size_t first) {
@@ -14,10 +14,10 @@ void GptBlock::bind(const ModelTensors& tensors, std::size_t first) {
   attention_.bind(tensors, first + Sublayer::kParameters);
 }
 
-GptBlock GptBlock::make(Device& device, const GptShape& shape, Recompute recompute, const std::vector<GptBlock>& others,
-                        Activations& memory) {
+GptBlock GptBlock::make(Device& device, const GptShape& shape, std::int64_t parts, Recompute recompute,
+                        const std::vector<GptBlock>& others, Activations& memory) {
   const bool shares = !others.empty() && recompute == Recompute::block;
-  GptBlock block = shares ? others.front() : GptBlock(device, shape, recompute);
+  GptBlock block = shares ? others.front() : GptBlock(device, shape, parts, recompute);
   if (!shares) {
     block.attention_.allocate(memory);
     block.mlp_.norm().input = memory.activation(shape.width);

@@ -32,10 +32,10 @@ class GptBlock {
  public:
   static constexpr std::size_t kParameters = 2 * Sublayer::kParameters;
 
-  /// With memory for its activations. `others`: the blocks before it, whose memory it shares where activations are
-  /// recomputed.
-  static GptBlock make(Device& device, const GptShape& shape, Recompute recompute, const std::vector<GptBlock>& others,
-                       Activations& memory);
+  /// One of so many parts of a block, with memory for its activations. `others`: the blocks before it, whose memory it
+  /// shares where activations are recomputed.
+  static GptBlock make(Device& device, const GptShape& shape, std::int64_t parts, Recompute recompute,
+                       const std::vector<GptBlock>& others, Activations& memory);
   /// `first`: place of the block's first parameter in the model's.
   void bind(const ModelTensors& tensors, std::size_t first);
 
@@ -59,7 +59,7 @@ class GptBlock {
   void restore(const Tensor& branch);
 
  private:
-  GptBlock(Device& device, const GptShape& shape, Recompute recompute);
+  GptBlock(Device& device, const GptShape& shape, std::int64_t parts, Recompute recompute);
 
   Device& device_;
   Recompute recompute_;

@@ -194,12 +194,14 @@ void GptWorkload::load() {
   }
   about("--data", [&] { tokens_.emplace(load_tokens(data_, options), shape_.sequence); });
   if (shape_.vocabulary == kVocabularyOfData) shape_.vocabulary = tokens_->text().vocabulary;
+  check_parts(shape_, run_.parts, kFlags);
 }
 
 std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batch) {
   GptOptions options;
   options.shape = shape_;
   options.stage = gpt_stage(shape_, run_.stages, run_.stage);
+  options.part = {run_.parts, run_.part};
   options.max_batch = batch;
   options.seed = run_.seed;
   options.dropout = dropout_;

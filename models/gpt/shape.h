@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "models/layers/parameters.h"
 #include "runtime/train/model.h"
 
 namespace ddptrain {
@@ -35,11 +36,19 @@ struct GptShapeNames {
 
 /// UsageError where no model has this shape.
 void check_shape(const GptShape& shape, const GptShapeNames& names = {});
+/// UsageError, about --tp, where so many ranks cannot split it.
+void check_parts(const GptShape& shape, std::int64_t parts, const GptShapeNames& names);
+
+/// The tokens of one part of the vocabulary: their rows of the embedding, with padding `padded`, follow each other.
+struct VocabularyRows {
+  std::int64_t first, count, padded;
+};
+VocabularyRows vocabulary_rows(const GptShape& shape, const LayerPart& part);
 
 /// In the order in which backward completes them: the final norm, the blocks from the last to the second, the
 /// embeddings, the first block. Names are Hugging Face's without the prefix "transformer."; weights of linear layers
 /// are [out, in], which are its Conv1D's transposed. Initial values as OpenAI's: deviation 0.02, of what adds to the
 /// residual 0.02 / sqrt(2 layers).
-std::vector<ParameterSpec> gpt_parameters(const GptShape& shape);
+std::vector<ParameterSpec> gpt_parameters(const GptShape& shape, const LayerPart& part = {});
 
 }  // namespace ddptrain

@@ -2,12 +2,12 @@
 
 namespace ddptrain {
 
-Attention::Attention(Device& device, std::int64_t width, std::int64_t heads, float epsilon)
-    : Sublayer(device, shape(width), epsilon),
+Attention::Attention(Device& device, std::int64_t width, std::int64_t heads, std::int64_t parts, float epsilon)
+    : Sublayer(device, shape(width).part(parts), epsilon),
       attention_(device.get<AttentionOps>()),
       quantisation_(device.get<QuantisationOps>()),
-      width_(width),
-      heads_(heads) {}
+      width_(width / parts),
+      heads_(heads / parts) {}
 
 void Attention::allocate(Activations& memory) {
   norm_.allocate(memory);
@@ -45,17 +45,19 @@ void Attention::forward(const Tensor& branch) {
   }
   const Span span = part("attention projection");
   if (out_.fp8()) quantisation_.to_fp8(flat(attended_), flat(attended_fp8_), Tensor{}, false);
-  out_.forward(inner_output(), branch);
+  project(inner_output(), branch);
 }
 
 void Attention::inner_backward(const SublayerGradients& g, const Tensor& dbranch, bool accumulate) {
+  Tensor dattended = g.dnorm;  // in the memory of what comes last
+  dattended.shape = attended_.shape;
   {
     const Span span = part("d attention projection");
-    out_.backward_data(out_.convert(dbranch, g.dbranch_fp8, dbias_from_branch(), accumulate), g.dnorm);
+    out_.backward_data(out_.convert(dbranch, g.dbranch_fp8, dbias_from_branch(), accumulate), dattended);
   }
   {
     const Span span = part("d attention");
-    attention_.attention_backward(qkv_, heads_, attended_, statistics_, g.dnorm, g.dinner);
+    attention_.attention_backward(qkv_, heads_, attended_, statistics_, dattended, g.dinner);
   }
   const Span span = part("d qkv");
   in_.backward_data(in_.convert(g.dinner, g.dinner_fp8, in_.dbias(), accumulate), g.dnorm);

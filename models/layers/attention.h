@@ -8,8 +8,9 @@ namespace ddptrain {
 /// Causal self-attention: `in` gives queries, keys and values, `out` projects.
 class Attention final : public Sublayer {
  public:
-  Attention(Device& device, std::int64_t width, std::int64_t heads, float epsilon);
-  static SublayerShape shape(std::int64_t width) { return {{3 * width, width}, {width, width}}; }
+  /// The rank has the heads of one of so many parts.
+  Attention(Device& device, std::int64_t width, std::int64_t heads, std::int64_t parts, float epsilon);
+  static SublayerShape shape(std::int64_t width) { return {{3 * width, width}, {width, width}, 3}; }
 
   /// All activations but the norm's input.
   void allocate(Activations& memory);
@@ -28,7 +29,7 @@ class Attention final : public Sublayer {
 
   AttentionOps& attention_;
   QuantisationOps& quantisation_;
-  std::int64_t width_;
+  std::int64_t width_;  ///< Of the part's heads together.
   std::int64_t heads_;
   Tensor qkv_;           ///< [batch, sequence, 3 width]
   Tensor attended_;      ///< [batch, sequence, width]

@@ -2,10 +2,11 @@
 
 namespace ddptrain {
 
-FeedForward::FeedForward(Device& device, std::int64_t width, std::int64_t feed_forward, float epsilon, bool gelu_again)
-    : Sublayer(device, shape(width, feed_forward), epsilon),
+FeedForward::FeedForward(Device& device, std::int64_t width, std::int64_t feed_forward, std::int64_t parts,
+                         float epsilon, bool gelu_again)
+    : Sublayer(device, shape(width, feed_forward).part(parts), epsilon),
       linear_(device.get<LinearOps>()),
-      feed_forward_(feed_forward),
+      feed_forward_(feed_forward / parts),
       gelu_again_(gelu_again) {}
 
 void FeedForward::allocate(Activations& memory) {
@@ -37,7 +38,7 @@ void FeedForward::expand() {
 void FeedForward::forward(const Tensor& branch) {
   expand();
   const Span span = part("mlp projection");
-  out_.forward(hidden_, branch);
+  project(hidden_, branch);
 }
 
 void FeedForward::inner_backward(const SublayerGradients& g, const Tensor& dbranch, bool accumulate) {

@@ -7,8 +7,9 @@ namespace ddptrain {
 /// Two linear layers with a GELU between them.
 class FeedForward final : public Sublayer {
  public:
-  /// `gelu_again`: restore_gelu() may be called.
-  FeedForward(Device& device, std::int64_t width, std::int64_t feed_forward, float epsilon, bool gelu_again);
+  /// The rank has one of so many parts. `gelu_again`: restore_gelu() may be called.
+  FeedForward(Device& device, std::int64_t width, std::int64_t feed_forward, std::int64_t parts, float epsilon,
+              bool gelu_again);
   static SublayerShape shape(std::int64_t width, std::int64_t feed_forward) {
     return {{feed_forward, width}, {width, feed_forward}};
   }
@@ -34,7 +35,7 @@ class FeedForward final : public Sublayer {
   Tensor in_dbias() const override { return {}; }  // inner_backward() has given it
 
   LinearOps& linear_;
-  std::int64_t feed_forward_;
+  std::int64_t feed_forward_;  ///< Of the part.
   bool gelu_again_;
   Tensor pre_, hidden_;  ///< [batch, sequence, feed-forward], before and after the GELU
 };

@@ -32,7 +32,9 @@ void Linear::convert_weight() {
   if (fp8_) quantisation_.to_fp8(weight_, weight_fp8_, Tensor{}, false);
 }
 
-void Linear::forward(const Tensor& x, const Tensor& y) { linear_.linear(flat(x), weight(), bias_, flat(y)); }
+void Linear::forward(const Tensor& x, const Tensor& y, bool adds_bias) {
+  linear_.linear(flat(x), weight(), adds_bias ? bias_ : Tensor{}, flat(y));
+}
 
 void Linear::forward_gelu(const Tensor& x, const Tensor& pre, const Tensor& y, bool again) {
   linear_.linear_gelu(flat(x), weight(), bias_, flat(pre), flat(y), again);

@@ -36,7 +36,8 @@ class Linear {
   void convert_weight();
 
   // Activations are [batch, sequence, columns].
-  void forward(const Tensor& x, const Tensor& y);
+  /// `adds_bias`: else another rank does, whose part of y is added to this one.
+  void forward(const Tensor& x, const Tensor& y, bool adds_bias = true);
   /// See LinearOps::linear_gelu().
   void forward_gelu(const Tensor& x, const Tensor& pre, const Tensor& y, bool again);
 

@@ -1,5 +1,7 @@
 #include "models/layers/sublayer.h"
 
+#include "runtime/comm/tensor_group.h"
+
 namespace ddptrain {
 
 void SublayerGradients::fit(const BatchShape& shape) {
@@ -10,6 +12,7 @@ void SublayerGradients::fit(const BatchShape& shape) {
 
 void Sublayer::bind(const ModelTensors& tensors, std::size_t first) {
   first_ = first;
+  group_ = tensors.group;
   out_.bind(tensors, first);
   in_.bind(tensors, first + Linear::kParameters);
   norm_.bind(tensors, first + 2 * Linear::kParameters);
@@ -43,6 +46,11 @@ void Sublayer::convert_weights() {
   out_.convert_weight();
 }
 
+void Sublayer::project(const Tensor& x, const Tensor& branch) {
+  out_.forward(x, branch, group_ == nullptr || group_->is_first());
+  if (group_ != nullptr) group_->sum(branch);
+}
+
 void Sublayer::add(const Tensor& branch, Norm& next) {
   const Span span = part("add and norm");
   next.forward(norm_.input, branch, dropout_);
@@ -51,6 +59,7 @@ void Sublayer::add(const Tensor& branch, Norm& next) {
 void Sublayer::backward_data(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate) {
   if (dropout_.rate > 0.0f) activation_.dropout(g.dout, dropout_, g.dbranch);
   inner_backward(g, dbranch(g), accumulate);
+  if (group_ != nullptr) group_->sum(g.dnorm);
   const Span span = part("d norm");
   norm_.backward(g.dnorm, g.dout, g.din, before_dbias, accumulate);
 }

@@ -24,6 +24,10 @@ struct SublayerGradients {
 
 /// One half of a transformer's block (add_sublayer()): x + dropout(out(inner(in(norm(x))))). What it adds to the
 /// residual stream is its branch; the norm behind the sublayer adds it.
+///
+/// Ranks may split it (Shoeybi et al., "Megatron-LM", arXiv:1909.08053): each has some outputs of `in` and the inputs
+/// of `out` that come from them. The branch is the sum of what the ranks give, and so is the gradient of the norm's
+/// output.
 class Sublayer {
  public:
   static constexpr std::size_t kParameters = 2 * Linear::kParameters + Norm::kParameters;
@@ -58,6 +62,7 @@ class Sublayer {
   Tensor dbias_from_next() const { return dropout_.rate > 0.0f ? Tensor{} : out_.dbias(); }
 
  protected:
+  /// `shape`: of this rank's part.
   Sublayer(Device& device, const SublayerShape& shape, float epsilon)
       : device_(device),
         norm_(device, shape.in.at(1), epsilon),
@@ -75,6 +80,8 @@ class Sublayer {
   /// Where backward_weights() gives the bias gradient of `in`.
   virtual Tensor in_dbias() const = 0;
 
+  /// branch = out(x), over all parts.
+  void project(const Tensor& x, const Tensor& branch);
   Tensor dbias_from_branch() const { return dropout_.rate > 0.0f ? out_.dbias() : Tensor{}; }
 
   Device& device_;
@@ -85,6 +92,7 @@ class Sublayer {
   const Tensor& dbranch(const SublayerGradients& g) const { return dropout_.rate > 0.0f ? g.dbranch : g.dout; }
 
   ActivationOps& activation_;
+  TensorGroup* group_ = nullptr;  ///< Null: this rank has all parts.
   Dropout dropout_;
   std::size_t first_ = 0;
 };

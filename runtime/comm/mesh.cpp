@@ -5,18 +5,31 @@
 
 namespace ddptrain {
 
-MeshShape mesh_of(int ranks, int stages) {
-  if (ranks % stages != 0) {
-    usage_error("--pp {} on {}: every replica has {} stages, a rank each. Start a multiple of {} ranks.", stages,
-                counted(ranks, "rank"), stages, stages);
+namespace {
+
+/// "--pp 2 --tp 4": those that are not 1.
+std::string flags_of(int stages, int tensor) {
+  if (tensor == 1) return fmt::format("--pp {}", stages);
+  return stages == 1 ? fmt::format("--tp {}", tensor) : fmt::format("--pp {} --tp {}", stages, tensor);
+}
+
+}  // namespace
+
+MeshShape mesh_of(int ranks, int stages, int tensor) {
+  const int of_replica = stages * tensor;
+  if (ranks % of_replica != 0) {
+    usage_error("{} on {}: every replica has {} x {} = {}. Start a multiple of {} ranks.", flags_of(stages, tensor),
+                counted(ranks, "rank"), counted(stages, "stage"), counted(tensor, "part"), counted(of_replica, "rank"),
+                of_replica);
   }
-  return {stages, ranks / stages};
+  return {stages, ranks / of_replica, tensor};
 }
 
 Mesh::Mesh(const World& job, const MeshShape& shape) : job_(job), shape_(shape) {
-  if (shape.stages == 1) return;
-  replicas_ = job.split(stage());
-  stages_ = job.split(shape.replica_of(job.rank()));
+  const int rank = job.rank();
+  if (!shape.replica_is_one_rank()) replicas_ = job.split(stage() * shape.tensor + part());
+  if (shape.stages > 1) stages_ = job.split(rank % (shape.replicas * shape.tensor));
+  if (shape.tensor > 1) tensor_ = job.split(rank / shape.tensor);
 }
 
 }  // namespace ddptrain

@@ -6,19 +6,22 @@
 
 namespace ddptrain {
 
-/// Sizes of the axes along which ranks divide the work. Rank r is stage r / replicas of replica r % replicas: the ranks
-/// of a stage are neighbours.
+/// Sizes of the axes along which ranks divide the work, the outermost first: rank r is part r % tensor of stage
+/// r / (replicas * tensor) of replica r / tensor % replicas. The ranks that split layers are neighbours.
 struct MeshShape {
   int stages = 1;    ///< Of a pipeline: each has some units of the model.
   int replicas = 1;  ///< Each has all of the model, over its stages, and its own part of the data.
+  int tensor = 1;    ///< Ranks among which each layer of a stage is split.
 
-  int ranks() const { return stages * replicas; }
-  int stage_of(int rank) const { return rank / replicas; }
-  int replica_of(int rank) const { return rank % replicas; }
+  int ranks() const { return stages * replicas * tensor; }
+  int stage_of(int rank) const { return rank / (replicas * tensor); }
+  int replica_of(int rank) const { return rank / tensor % replicas; }
+  int part_of(int rank) const { return rank % tensor; }
+  bool replica_is_one_rank() const { return stages * tensor == 1; }
 };
 
-/// UsageError where the ranks do not divide among the stages.
-MeshShape mesh_of(int ranks, int stages);
+/// UsageError where the ranks do not divide among stages and parts.
+MeshShape mesh_of(int ranks, int stages, int tensor);
 
 /// The groups of a rank along the axes of the mesh. An axis of all ranks, or of one, has no group of its own. The job's
 /// world outlives this.
@@ -28,15 +31,18 @@ class Mesh {
 
   const MeshShape& shape() const { return shape_; }
   int stage() const { return shape_.stage_of(job_.rank()); }
-  /// The ranks with the same stage: rank i is of replica i.
+  int part() const { return shape_.part_of(job_.rank()); }
+  /// The ranks with the same part of the same stage: rank i is of replica i.
   const World& replicas() const { return replicas_ ? *replicas_ : job_; }
-  /// The ranks with the same replica: rank s is stage s. Null with one stage.
+  /// The ranks with the same part of the same replica: rank s is stage s. Null with one stage.
   const World* stages() const { return stages_.get(); }
+  /// The ranks with the same stage of the same replica: rank t has part t. Null where layers are not split.
+  const World* tensor() const { return tensor_.get(); }
 
  private:
   const World& job_;
   MeshShape shape_;
-  std::unique_ptr<World> replicas_, stages_;
+  std::unique_ptr<World> replicas_, stages_, tensor_;
 };
 
 }  // namespace ddptrain

@@ -32,6 +32,18 @@ class LossOps : public Family<LossOps> {
                                    std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
                                    MetricSums* sums) = 0;
 
+  /// What parts of a vocabulary, each on a rank, tell each other of a row of logits: the largest one, the sum of
+  /// exp(logit - largest), the target's logit (0 where another part has it), and 1 where the target is the first of
+  /// the largest ones here.
+  static constexpr std::int64_t kFacts = 4;
+  /// facts [rows, kFacts], f32 (f64 for fp64), of the columns of batch.part. Other arguments as token_cross_entropy().
+  virtual void part_of_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                                     std::int64_t vocabulary, const Tensor& facts) = 0;
+  /// token_cross_entropy() over all parts. `facts` [parts, rows, kFacts]: of all. Every rank adds the same to *sums.
+  virtual void joined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                                    std::int64_t vocabulary, const Tensor& facts, float gradient_scale,
+                                    const Tensor& dlogits, MetricSums* sums) = 0;
+
   /// Computes the logits x weight^T, and adds loss, hits and count of these as token_cross_entropy() does. Writes
   /// layer.dlogits and layer.dx.
   void output_layer(Device& device, const OutputLayer& layer, MetricSums* sums);

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
@@ -13,7 +12,7 @@
 
 namespace ddptrain {
 
-/// An optimizer is a rule: how weights w follow their gradients g, by state that it keeps for each of them.
+/// An optimizer is a rule that updates each weight w by its gradient g and by state that it keeps for the weight.
 enum class OptimizerKind : std::uint8_t {
   sgd,    ///< m = momentum m + g + decay w; w -= lr m.
   adam,   ///< Kingma and Ba 2015, with bias correction; decay is added to g.
@@ -28,14 +27,13 @@ struct OptimizerRule {
   bool whole_parameters;  ///< The step needs all of a parameter: its norm.
 };
 
-/// By OptimizerKind. A rule is an enumerator, a line here, and a file of its name in cpu/optimizers/ and in
-/// cuda/optimizers/.
+/// By OptimizerKind. A rule is an enumerator, a line here, and its step in optimizer_rules.h.
 inline constexpr std::array kOptimizerRules = {OptimizerRule{"sgd", 1, false}, OptimizerRule{"adam", 2, false},
                                                OptimizerRule{"adamw", 2, false}, OptimizerRule{"lamb", 2, true},
                                                OptimizerRule{"lion", 1, false}};
 inline constexpr std::size_t kMostOptimizerSlots = 2;
 
-/// Throws std::out_of_range where there is no such rule.
+/// Throws std::out_of_range if there is no such rule.
 constexpr const OptimizerRule& rule_of(OptimizerKind kind) {
   return kOptimizerRules.at(static_cast<std::size_t>(kind));
 }
@@ -117,51 +115,24 @@ struct UpdateSlice {
   float* norms = nullptr;  ///< Scratch for rules of whole parameters, f32 [2 * arena chunks + 2 * parameter_count].
 };
 
-/// Throws Error where there is no such rule, or the slice has no memory for one of its slots.
+/// Throws Error if there is no such rule, or if the slice has no memory for one of its slots.
 const OptimizerRule& rule_for(OptimizerKind kind, const UpdateSlice& slice);
 
-/// Error where `leaves` is not [rows, count] with a power of two of rows.
-void require_tree(const Tensor& leaves);
-
-/// The step's number, and what follows the gradients of a step.
+/// The number of the step, and the update of parameters by their gradients.
 class OptimizerOps : public Family<OptimizerOps> {
  public:
   virtual void advance(StepState* state, std::uint32_t steps, Stream stream) = 0;  ///< state->step += steps
   virtual void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) = 0;
-  /// Bytes of memory, zeroed, that sum_and_update() of this slice needs on each of `ranks` ranks; 0 where there is no
+  /// Bytes of zeroed memory that sum_and_update() of this slice needs on each of `ranks` ranks. 0 if there is no
   /// sum_and_update(): on CPUs, for rules of whole parameters, for more than PeerInboxes::kMaxRanks ranks and for large
   /// slices.
   virtual std::size_t inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const = 0;
-  /// update() by the sum over ranks of slice.gradients, in f32 over a binary tree as in add_tree() (for any number of
-  /// ranks, the last ones alone where they have no neighbour), rounded once to their type: the same bits on all ranks.
-  /// The gradients stay as they are. Collective: the ranks' kernels wait for each other on their GPUs.
+  /// Updates by the sum of slice.gradients over ranks. The sum is computed in f32 over a binary tree as in
+  /// ReductionOps::add_tree() (for any number of ranks: the last ones stay alone if they have no neighbour) and rounded
+  /// once to the gradients' type, so all ranks get the same bits. The gradients stay as they are. Collective: the
+  /// ranks' kernels wait for each other on their GPUs.
   virtual void sum_and_update(const OptimizerSettings& settings, const UpdateSlice& slice, const PeerInboxes& peers,
                               StepRef step, Stream stream) = 0;
-  /// Bytes of memory, zeroed, that meet() needs on each rank; 0 where there is no meet(): on CPUs.
-  virtual std::size_t meeting_bytes() const = 0;
-  /// What is queued on `stream` behind it begins when all ranks have done what was queued before it, and sees what they
-  /// wrote into each other's memory. Collective: the ranks' GPUs wait for each other.
-  virtual void meet(const PeerInboxes& peers, Stream stream) = 0;
-  /// *sum (f32) = sum of squares of `values`, of bf16 or the type of master weights.
-  virtual void sum_of_squares(const Tensor& values, float* sum, Stream stream) = 0;
-  /// *scale = min(1, max_norm / (norm + 1e-6)), or 1 where max_norm is 0; norm = square root of the sum of all
-  /// `squares` (f32). Where the norm is not finite: NaN, and *found counts (see step_scale).
-  virtual void clip_scale(const Tensor& squares, float max_norm, StepRef step, NonFinite* found, float* scale,
-                          Stream stream) = 0;
-  /// Adds *mine to *total unless the newest clip_scale() has left its step out; *mine = {}.
-  virtual void add_unless_left_out(const NonFinite* found, MetricSums* mine, MetricSums* total, Stream stream) = 0;
-
-  /// squares[first_square[p] + i] (f32) = sum of squares of chunk i of parameter p, which begins at its element i *
-  /// kChunkElements, for every chunk of the slice: bits that depend neither on buckets nor on shards.
-  virtual void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares,
-                             Stream stream) = 0;
-  /// sum = nodes[n - 1] + (... + (nodes[1] + nodes[0])), each addition in the type of master weights, rounded once to
-  /// the type of `sum`, which may be one of the nodes. All are of bf16 or the type of master weights.
-  virtual void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream stream) = 0;
-  /// sum [count] = the sum of the rows of `leaves` [rows, count] over a binary tree: neighbours in pairs, these sums in
-  /// pairs, and so on, each addition in the type of master weights, rounded once to the type of `sum`; types as in
-  /// add_nodes(). Error where the number of rows is not a power of two.
-  virtual void add_tree(const Tensor& leaves, const Tensor& sum, Stream stream) = 0;
 
   static std::unique_ptr<OptimizerOps> on_cpu(Device& device);
   static std::unique_ptr<OptimizerOps> on_cuda(Device& device);

@@ -63,10 +63,20 @@ struct TokenSource {
   }
 };
 
+/// Which tokens an embedding or an output layer has, where ranks split the vocabulary: as many as it has rows.
+struct VocabularyPart {
+  std::uint32_t first = 0;
+  std::uint32_t all = 0;  ///< Tokens of all parts; 0: the vocabulary is not split.
+
+  /// Row of `token`, at least the number of rows where another part has it.
+  DDP_HOST_DEVICE std::uint32_t row(std::uint32_t token) const { return token - first; }
+};
+
 /// A slice of windows: row r is window BatchRows(order, step)[r] of `source`; the order's data set is the windows
 /// (order.dataset_size == source.window_count).
 struct TokenBatch : Slice {
   TokenSource source;
+  VocabularyPart part = {};
 };
 
 }  // namespace ddptrain

@@ -3,16 +3,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
 #include "runtime/device/buffer.h"
+#include "runtime/train/split.h"
 
 /// What the runtime trains: the interface that every model implements.
 
 namespace ddptrain {
+
+class TensorGroup;
 
 /// How a parameter starts: values that are read where `read` is set, else values drawn from Philox with the run's seed,
 /// the parameter's identity and the element, so that they depend on nothing else.
@@ -30,13 +34,18 @@ struct InitialValue {
 
 struct ParameterSpec {
   std::string name;
-  Shape shape;
+  Shape shape;  ///< Of what this rank has.
   InitialValue initial = {};
   bool decays = true;  ///< Weight decay applies (not to biases).
   /// Memory behind the parameter is kept, zero, for its leading dimension to be read as this many rows; 0: none.
   std::int64_t padded_rows = 0;
+  /// What of the parameter this rank has, if ranks split it. Its initial values are those of the whole.
+  std::optional<Split> split = {};
+  /// Another rank that has a part of the same model has the same values, and is the one that counts and stores them.
+  bool is_copy = false;
 
   std::int64_t size() const { return element_count(shape); }
+  Split part() const { return split.value_or(Split::none(shape)); }
   std::int64_t padded_size() const;  ///< Elements that it takes in memory.
   /// What random numbers of the parameter are drawn by: the low 32 bits of the XXH3-128 of its name. Its place among
   /// the parameters, and which of them this rank has, do not matter.
@@ -58,6 +67,7 @@ struct ModelTensors {
   std::vector<Tensor> weights;    ///< In compute precision.
   std::vector<Tensor> gradients;  ///< Of the type of weights; f32 beside bf16 weights where the model takes them.
   std::vector<Tensor> buffers = {};
+  TensorGroup* group = nullptr;  ///< The ranks with the other parts of what is split; null: nothing is.
 };
 
 /// What a layer multiplies for one sample, in FLOP.

@@ -7,30 +7,21 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
 from typing import Any
 
 import flags_page
 
-ROOT = flags_page.ROOT
+sys.path.insert(0, str(flags_page.ROOT))
+from tests.tools.support import AS_ROOT, BIN, ROOT, FolderCase, run  # noqa: E402
+from ddptools.common.mpirun import find_mpirun  # noqa: E402
+from ddptools.sweep import sweep_file  # noqa: E402
+
 REFERENCE = ROOT / "docs" / "reference"
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
-ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+ENVIRONMENT = os.environ | AS_ROOT
+MPIRUN = ["mpirun", "-np", "2", *find_mpirun().here()]
 TABLE = re.compile(r"^<!-- fields: (.*) -->\n((?:\|.*\n)+)", re.MULTILINE)
 ROW = re.compile(r"^\| (`[^|(]+`)(?: \(([^|)]*)\))? \|", re.MULTILINE)
-
-sys.path.insert(0, str(ROOT / "launch"))
-from ddptools.common.mpirun import find_mpirun  # noqa: E402
-from ddptools.sweep import csv_table, sweep_file  # noqa: E402
-
-MPIRUN = ["mpirun", "-np", "2", *find_mpirun().here()]
-LOG = """\
-h:1:2 [0] NCCL INFO comm 0x5 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0
-h:1:2 [0] NCCL INFO NCCL_ALGO set by environment to Tree
-h:1:2 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 2, bw 3.000000/2.500000, type NVL/PHB, sameChannels 1
-h:1:2 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}
-"""
 
 
 def tables() -> dict[str, dict[str, str]]:
@@ -61,16 +52,9 @@ def fields(value: Any, documented: dict[str, str], prefix: str = "") -> set[str]
     return found
 
 
-def run(command: list[Any], folder: pathlib.Path) -> None:
-    words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, timeout=600)
-    if done.returncode != 0:
-        raise AssertionError(f"{words}: exit code {done.returncode}\n{done.stderr.decode(errors='replace')}")
-
-
-class FieldsTest(unittest.TestCase):
+class FieldsTest(FolderCase):
     def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        super().setUp()
         self.documented = tables()
 
     def expect(self, name: str, samples: list[Any]) -> None:
@@ -89,8 +73,8 @@ class FieldsTest(unittest.TestCase):
         here = {field for field, when in documented.items() if not elsewhere.search(when)}
         self.assertEqual(here - seen, set(), f"{name}: in no file")
 
-    def lines(self, name: str) -> list[Any]:
-        return [json.loads(line) for line in (self.folder / name).read_text(encoding="utf-8").splitlines()]
+    def call(self, *command: Any, code: int = 0) -> str:
+        return run(list(command), code, cwd=self.folder, env=ENVIRONMENT).stdout
 
     def document(self, name: str) -> Any:
         return json.loads((self.folder / name).read_text(encoding="utf-8"))
@@ -99,15 +83,15 @@ class FieldsTest(unittest.TestCase):
         text = self.folder / "text.txt"
         text.write_text("To be, or not to be, that is the question. " * 40)
         cnn = ["--device", "cpu", "--data", "synthetic:128", "--batch", 8, "--epochs", 1, "--eval-every", 4, "--log-every", 4]
-        run([*MPIRUN, BIN / "ddptrain", *cnn, "--metrics", "cnn.jsonl"], self.folder)
+        self.call(*MPIRUN, BIN / "ddptrain", *cnn, "--metrics", "cnn.jsonl")
         gpt = ["--model", "gpt", "--layers", 1, "--width", 16, "--heads", 1, "--ff", 16, "--seq", 16, "--data", text]
         gpt += ["--batch", 8, "--steps", 4, "--sample-every", 2, "--sample-tokens", 4, "--device", "cpu"]
         gpt += ["--log-every", 2, "--eval-every", 2]
-        run([BIN / "ddptrain", *gpt, "--metrics", "gpt.jsonl"], self.folder)
+        self.call(BIN / "ddptrain", *gpt, "--metrics", "gpt.jsonl")
         stages = [*gpt[2:], "--layers", 2, "--pp", 2, "--sample-every", 0, "--baseline", "off", "--metrics", "stages.jsonl"]
-        run([*MPIRUN, BIN / "ddptrain", "--model", "gpt", *stages], self.folder)
+        self.call(*MPIRUN, BIN / "ddptrain", "--model", "gpt", *stages)
         saving = ["--device", "cpu", "--data", "synthetic:128", "--batch", 8, "--checkpoint", "c"]
-        run([BIN / "ddptrain", *saving, "--steps", 4, "--metrics", "saved.jsonl"], self.folder)
+        self.call(BIN / "ddptrain", *saving, "--steps", 4, "--metrics", "saved.jsonl")
         self.interrupt([BIN / "ddptrain", *saving, "--steps", 10**9, "--resume", "auto", "--metrics", "saved.jsonl"])
         self.use_models(text, gpt)
         written: dict[str, list[Any]] = {}
@@ -123,19 +107,18 @@ class FieldsTest(unittest.TestCase):
 
     def use_models(self, text: pathlib.Path, gpt: list[Any]) -> None:
         mlp = ["--model", "mlp", "--device", "cpu", "--data", "synthetic:64", "--batch", 8, "--steps", 1]
-        run([BIN / "ddptrain", *mlp, "--save", "mlp", "--metrics", "used.jsonl"], self.folder)
-        run([BIN / "ddptrain", *mlp, "--evaluate", "--init", "mlp", "--metrics", "used.jsonl"], self.folder)
-        run([BIN / "ddptrain", *gpt, "--save", "gpt"], self.folder)
+        self.call(BIN / "ddptrain", *mlp, "--save", "mlp", "--metrics", "used.jsonl")
+        self.call(BIN / "ddptrain", *mlp, "--evaluate", "--init", "mlp", "--metrics", "used.jsonl")
+        self.call(BIN / "ddptrain", *gpt, "--save", "gpt")
         for task in ("--evaluate", "--generate"):
-            run([BIN / "ddptrain", *gpt, task, "--init", "gpt", "--metrics", "used.jsonl"], self.folder)
+            self.call(BIN / "ddptrain", *gpt, task, "--init", "gpt", "--metrics", "used.jsonl")
 
     def test_flight_record(self) -> None:
         tiny = ["--device", "cpu", "--data", "synthetic:64", "--batch", 4, "--steps", 4, "--baseline", "off"]
         fault = ["--hang-at", "1:2", "--timeout", 2, "--flight", self.folder / "flight"]
         command = [*MPIRUN, BIN / "ddptrain", *tiny, *fault]
         for _ in range(5):  # mpirun ends a rank that the machine holds up for seconds before it has written its record
-            done = subprocess.run(list(map(str, command)), env=ENVIRONMENT, capture_output=True, timeout=600)
-            self.assertEqual(done.returncode, 76, done.stderr)
+            self.call(*command, code=76)
             with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
                 if "thread" in {line["event"] for line in self.lines("flight/rank1.jsonl")}:
                     break
@@ -162,10 +145,7 @@ class FieldsTest(unittest.TestCase):
     def test_description(self) -> None:
         samples = []
         for flags in (["--device", "cpu"], ["--model", "gpt", "--device", "cuda"]):
-            command = [BIN / "ddptrain", "--data", "synthetic", *flags, "--describe"]
-            done = subprocess.run(command, env=ENVIRONMENT, capture_output=True)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            samples.append(json.loads(done.stdout))
+            samples.append(json.loads(self.call(BIN / "ddptrain", "--data", "synthetic", *flags, "--describe")))
         self.expect("description", samples)
 
     def test_ddpbench(self) -> None:
@@ -180,16 +160,15 @@ class FieldsTest(unittest.TestCase):
         for name, flags in tiny.items():
             with self.subTest(benchmark=name):
                 command = [BIN / "ddpbench", name, "--device", "cpu", *flags, "--json", "out.json"]
-                run([*MPIRUN, *command], self.folder)
+                self.call(*MPIRUN, *command)
                 self.expect(f"ddpbench.{name}", [self.document("out.json")])
 
     def test_topology(self) -> None:
-        run([BIN / "ddptopo", "--json", "machine.json"], self.folder)
+        self.call(BIN / "ddptopo", "--json", "machine.json")
         self.expect("topology.machine", [self.document("machine.json")])
-        (self.folder / "nccl.log").write_text(LOG)
         samples = []
-        for log in [self.folder / "nccl.log", *sorted((ROOT / "tests").glob("**/logs/*.log"))]:
-            run([BIN / "ddptopo", "--parse", log, "--json", "log.json"], self.folder)
+        for log in sorted((ROOT / "tests").glob("**/logs/*.log")):
+            self.call(BIN / "ddptopo", "--parse", log, "--json", "log.json")
             samples.append(self.document("log.json"))
         self.expect("topology.nccl", samples)
 
@@ -200,7 +179,7 @@ class FieldsTest(unittest.TestCase):
         sweep += '[[product]]\nname = "c"\nranks = 2\nlayout = "1x2"\ngpus = "0,1"\ndevice = "cuda"\n'
         (self.folder / "tiny.toml").write_text(sweep)
         command = [BIN / "ddpsweep", "tiny.toml", "--repeats", 1, "--bin", BIN]
-        run([*command, "--out", "out"], self.folder)
+        self.call(*command, "--out", "out")
         self.expect("results", self.lines("out/results.jsonl"))
         self.expect("plan", [self.document("out/plan.json")])
 
@@ -227,11 +206,6 @@ class KeysTest(unittest.TestCase):
         keys = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
         of_product = {"name", "program", "arguments", "environment", "flags", "global-batch"}
         self.assertEqual(sorted(keys), sorted([*sweep_file.SWEEP_KEYS, *of_product, *sweep_file.PLACEMENT_KEYS]))
-
-    def test_results_csv(self) -> None:
-        text = (REFERENCE / "results.md").read_text(encoding="utf-8")
-        for column in (*csv_table.RECORD_COLUMNS, *(f"nccl_{name}" for name in csv_table.NCCL_COLUMNS)):
-            self.assertIn(f"`{column}`", text)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Hosts of launch/emulate-hosts that end with this process, whatever ends it."""
 
 import os
-import pathlib
 import subprocess
-import tempfile
 import time
 import unittest
 
-from support import ROOT
+from support import ROOT, JobTest
 
 EMULATE = str(ROOT / "launch" / "emulate-hosts")
 PATIENCE = 120.0  # seconds after which what takes a moment hangs
@@ -72,7 +70,7 @@ class Hosts:
         return time.monotonic()
 
 
-class HostsCase(unittest.TestCase):
+class HostsCase(JobTest):
     """All its tests share the hosts; each has an empty folder."""
 
     count = 3
@@ -81,6 +79,3 @@ class HostsCase(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         cls.hosts = cls.enterClassContext(Hosts(cls.count))
-
-    def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-hosts-")))

@@ -11,13 +11,13 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 from emulated import Hosts
-from job import Job
-from support import ENVIRONMENT, HYDRA, MPIRUN, ROOT, SHARE_GPU, SHARING, find_mpirun, gpus
+from support import (
+    ENVIRONMENT, HYDRA, MPIRUN, ROOT, SHARE_GPU, SHARING, Job, JobTest, find_mpirun, gpus, is_alive, wait_for,
+)  # fmt: skip
 
 END = 60.0  # seconds after a fault was noticed in which all ranks end, as PAGE promises; the times are printed
 PAGE = ROOT / "docs" / "troubleshooting.md"
@@ -30,25 +30,41 @@ def long_only(test):
     return unittest.skipUnless(LONG, "slow: faults_test.py --long")(test)
 
 
-class FaultsBase(unittest.TestCase):
-    ranks = 3
+class FaultsBase(JobTest):
+    world_size = 3
     timeout = 5.0  # more than a healthy rank may need for a step where it has little of a processor
     start_timeout = 5.0
     settings = ["--device", "cpu", "--data", "synthetic:400", "--batch", "8"]
 
-    def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-
-    def job(self, *flags: str, timeout: float | None = None, prefix: list[str] | None = None) -> Job:
+    def faulty(self, *flags: str, timeout: float | None = None, mpirun: list[str] = MPIRUN) -> Job:
+        """When all its ranks have started."""
         common = ["--timeout", str(timeout or self.timeout), "--flight", str(self.folder / "flight")]
-        job = Job(self.ranks, [*self.settings, *common, *flags], prefix)
-        self.addCleanup(job.clean_up)
+        job = self.job(self.world_size, *self.settings, *common, *flags, mpirun=mpirun)
+        self.processes, self.shared_memory = [], set()
+        job.wait_until(lambda: len(self.find(job)) == self.world_size or job.said("error on rank") is not None)
         return job
 
-    def training(self, timeout: float | None = None, prefix: list[str] | None = None) -> Job:
-        job = self.job("--baseline=off", "--steps=10000000", "--log-every=5", timeout=timeout, prefix=prefix)
-        job.train_to(10)
+    def find(self, job: Job) -> list[int]:
+        self.processes = job.ranks() or self.processes
+        return self.processes
+
+    def training(self, timeout: float | None = None, mpirun: list[str] = MPIRUN) -> Job:
+        job = self.faulty("--baseline=off", "--steps=10000000", "--log-every=5", timeout=timeout, mpirun=mpirun)
+        job.wait_until(lambda: "step 10 " in job.text())
+        maps = "".join(pathlib.Path(f"/proc/{rank}/maps").read_text() for rank in job.ranks())
+        self.shared_memory = set(re.findall(r"/dev/shm/\S+", maps))  # whether it still has a name or not
         return job
+
+    def all_ended(self, job: Job) -> float:
+        """When mpirun and all ranks have ended."""
+        job.wait_until(lambda: not job.running(), END + LATE)
+        return self.ranks_end(job)
+
+    def ranks_end(self, job: Job) -> float:
+        return wait_for(lambda: not any(map(is_alive, self.processes)), "the ranks end", END + LATE, job.text)
+
+    def left_behind(self) -> list[str]:
+        return sorted(file for file in self.shared_memory if pathlib.Path(file).exists())
 
     def tell(self, noticed: float, ended: float) -> None:
         name = self.id().split(".", 1)[1]
@@ -56,24 +72,24 @@ class FaultsBase(unittest.TestCase):
 
     def check_end(self, job: Job, fault: float, says: str, code: int | None = None) -> None:
         """All end soon after a line that `says` so; nothing is left behind."""
-        ended = job.end()
+        ended = self.all_ended(job)
         noticed = job.said(says)
-        self.assertIsNotNone(noticed, job.output)
+        self.assertIsNotNone(noticed, job.text())
         self.tell(noticed - fault, ended - fault)
-        self.assertLess(ended - noticed, END, job.output)
-        self.assertNotEqual(job.mpirun.returncode, 0, job.output)
+        self.assertLess(ended - noticed, END, job.text())
+        self.assertNotEqual(job.process.returncode, 0, job.text())
         if code is not None:
-            self.assertEqual(job.mpirun.returncode, code, job.output)
-        self.assertEqual(job.left_behind(), [])
+            self.assertEqual(job.process.returncode, code, job.text())
+        self.assertEqual(self.left_behind(), [])
 
     def check_timeout(self, job: Job, fault: float, names: str, timeout: float, answers: int) -> None:
         """Noticed in time, named in one line of one rank, with a record of every rank that answers: so many."""
         # MPICH's mpirun kills the ranks that are left, and on a shared GPU they lose the memory of the rank that ends: the exit
         # code may be theirs.
         self.check_end(job, fault, "has been waiting", None if find_mpirun() is HYDRA or SHARING else 76)
-        self.assertLess(job.said("has been waiting") - fault, timeout + LATE, job.output)
+        self.assertLess(job.said("has been waiting") - fault, timeout + LATE, job.text())
         lines = [line for _, line in job.lines if "has been waiting" in line]
-        self.assertEqual(len(lines), 1, job.output)
+        self.assertEqual(len(lines), 1, job.text())
         self.assertRegex(lines[0], names)
         waited = float(re.search(r"has been waiting.*? for (\d+\.\d) s \(", lines[0])[1])
         self.assertGreaterEqual(waited, timeout)
@@ -103,36 +119,35 @@ class Faults(FaultsBase):
         self.check_end(job, job.signal(0, signal.SIGSEGV), r"process rank 0 with PID|\(signal 11\)")
 
     def test_thrown(self) -> None:
-        job = self.job("--baseline=off", "--steps=20", "--fail-at=1:12")
-        job.find_ranks()
-        job.until(lambda: job.said("error on rank 1") is not None, "the error")
+        job = self.faulty("--baseline=off", "--steps=20", "--fail-at=1:12")
+        job.wait_until(lambda: job.said("error on rank 1") is not None)
         self.check_end(job, job.said("error on rank 1"), "error on rank 1", 1)
-        self.assertEqual(job.output.count("step 12 fails because --fail-at says so"), 1)
+        self.assertEqual(job.text().count("step 12 fails because --fail-at says so"), 1)
 
     def test_the_first_cause_is_the_last_line_with_mpirun_quiet(self) -> None:
         quiet = [*MPIRUN, "--quiet"]
         if subprocess.run([*quiet, "-np", "1", "true"], env=ENVIRONMENT, capture_output=True).returncode != 0:
             self.skipTest("this mpirun has no --quiet")  # that of Open MPI 4 has it
-        job = self.job("--baseline=off", "--steps=20", "--fail-at=1:12", prefix=quiet)
-        job.end()
+        job = self.faulty("--baseline=off", "--steps=20", "--fail-at=1:12", mpirun=quiet)
+        job.wait()
         # A rank that was reading from the one that ended may have Open MPI say so.
         lines = [line for _, line in job.lines if not re.match(r"\[\S+:\d+\] Read -1, expected", line)]
-        self.assertIn("error on rank 1", lines[-1], job.output)
+        self.assertIn("error on rank 1", lines[-1], job.text())
 
     def test_mpirun_killed(self) -> None:
         job = self.training()
         fault = time.monotonic()
-        job.mpirun.kill()
-        ended = job.end()
+        job.process.kill()
+        ended = self.all_ended(job)
         self.tell(ended - fault, ended - fault)
         self.assertLess(ended - fault, END)
-        self.assertEqual(job.left_behind(), [])
+        self.assertEqual(self.left_behind(), [])
 
     # --- processes that stay ------------------------------------------------------------------------------------
 
     def test_stopped(self) -> None:
         job = self.training()
-        last = self.ranks - 1
+        last = self.world_size - 1
         fault = job.signal(last, signal.SIGSTOP)
         self.check_timeout(job, fault, rf"Missing: rank {last} \(\S+\) does not answer, last heard of", self.timeout, last)
         waiting = self.records()[0]
@@ -154,7 +169,7 @@ class Faults(FaultsBase):
         """The others have waited for the last rank, but not for so long, when they are stopped as well."""
         timeout = 8.0  # far more than they have waited
         job = self.training(timeout=timeout)
-        ranks = sorted(job.ranks)
+        ranks = range(self.world_size)
         job.signal(ranks[-1], signal.SIGSTOP)
         time.sleep(1.0)
         for rank in ranks[:-1]:
@@ -162,26 +177,24 @@ class Faults(FaultsBase):
         time.sleep(timeout)
         for rank in ranks:
             job.signal(rank, signal.SIGCONT)
-        count = job.output.count("step ")
-        job.until(lambda: job.output.count("step ") > count + 2, "training goes on")
-        self.assertIsNone(job.said("has been waiting"), job.output)
+        count = job.text().count("step ")
+        job.wait_until(lambda: job.text().count("step ") > count + 2)
+        self.assertIsNone(job.said("has been waiting"), job.text())
 
     def hangs(self, where: str, *flags: str, started: bool = True) -> None:
         """Rank 1 hangs there."""
         timeout = self.timeout if started else self.start_timeout
-        job = self.job(f"--hang-at=1:{where}", *flags, timeout=timeout)
-        job.find_ranks()
-        job.until(lambda: job.said("this rank hangs") is not None, "the hang")
+        job = self.faulty(f"--hang-at=1:{where}", *flags, timeout=timeout)
+        job.wait_until(lambda: job.said("this rank hangs") is not None)
         names = r"Missing: rank 1 \(\S+\) has not been waiting"
         limit = timeout if started else 3 * timeout
-        self.check_timeout(job, job.said("this rank hangs"), names, limit, self.ranks)
+        self.check_timeout(job, job.said("this rank hangs"), names, limit, self.world_size)
 
     def test_sigterm_ends_a_rank_that_hangs(self) -> None:
         """No rank waits for it."""
-        self.ranks = 1
-        job = self.job("--hang-at=0:12", "--baseline=off", "--steps=100", timeout=2.0)
-        job.find_ranks()
-        job.until(lambda: job.said("this rank hangs") is not None, "the hang")
+        self.world_size = 1
+        job = self.faulty("--hang-at=0:12", "--baseline=off", "--steps=100", timeout=2.0)
+        job.wait_until(lambda: job.said("this rank hangs") is not None)
         fault = job.signal(0, signal.SIGTERM)
         self.check_end(job, fault, "busy with its own work for .*, although SIGTERM asked it to end", 76)
         self.assertEqual(len(self.records()), 1)
@@ -215,36 +228,36 @@ class Faults(FaultsBase):
 class CutLink(FaultsBase):
     """Two hosts, two ranks on each; what comes of mpirun's connections is decided by keepalive (TCP)."""
 
-    ranks = 4
+    world_size = 4
 
     def training_on_two_hosts(self, timeout: float, *flags: str) -> tuple[Job, float]:
         """Until the link is cut; the time of that."""
         hosts = self.enterContext(Hosts(2))
-        job = self.training(timeout=timeout, prefix=hosts.mpirun(2, *flags))
+        job = self.training(timeout=timeout, mpirun=hosts.mpirun(2, *flags))
         return job, hosts.cut(hosts.names[1])
 
     def test_ranks_of_both_hosts_end_by_themselves(self) -> None:
         job, fault = self.training_on_two_hosts(self.timeout)
-        ended = job.ranks_end(self.timeout + LATE + END)
-        job.until(lambda: job.said("has been waiting") is not None, "the line comes through mpirun")
+        ended = self.ranks_end(job)
+        job.wait_until(lambda: job.said("has been waiting") is not None)
         noticed = job.said("has been waiting")
         self.tell(noticed - fault, ended - fault)
-        self.assertRegex(job.output, r"Missing: rank \d \(\S+\) does not answer")
-        self.assertEqual(len(list((self.folder / "flight").glob("rank*.jsonl"))), self.ranks)
+        self.assertRegex(job.text(), r"Missing: rank \d \(\S+\) does not answer")
+        self.assertEqual(len(list((self.folder / "flight").glob("rank*.jsonl"))), self.world_size)
 
     def test_mpirun_ends_with_keepalive(self) -> None:
         keepalive = {"time": 3, "intvl": 2, "probes": 3}
         flags = [word for name, value in keepalive.items() for word in ("--mca", f"oob_tcp_keepalive_{name}", str(value))]
         job, fault = self.training_on_two_hosts(20.0, *flags)
-        ended = job.end()
+        ended = self.all_ended(job)
         self.tell(ended - fault, ended - fault)
-        self.assertNotEqual(job.mpirun.returncode, 0)
-        self.assertEqual(job.left_behind(), [])
+        self.assertNotEqual(job.process.returncode, 0)
+        self.assertEqual(self.left_behind(), [])
 
 
 @unittest.skipUnless(gpus() >= 2 or SHARING, "two GPUs are needed")
 class FaultsOnGpus(Faults):
-    ranks = SHARING or 2
+    world_size = SHARING or 2
     timeout = 6.0
     start_timeout = 6.0
     settings = ["--device", "cuda", "--data", "synthetic:20000", "--batch", "64", *SHARE_GPU]
@@ -255,7 +268,7 @@ class FaultsOnGpusOfTwoHosts(FaultsBase):
     """NCCL takes the two ranks for hosts and sends over sockets, which takes most of a step of this model. So the fault
     comes in the middle of a collective."""
 
-    ranks = 2
+    world_size = 2
     timeout = 6.0
     settings = ["--device=cuda", "--model=gpt", "--layers=2", "--width=1024", "--heads=8", "--ff=4096", "--seq=128",
                 "--data=synthetic:200000:64", "--batch=2", "--graph=off", *SHARE_GPU]  # fmt: skip
@@ -264,11 +277,11 @@ class FaultsOnGpusOfTwoHosts(FaultsBase):
              "sh", "-c", 'shift 2; NCCL_HOSTID=host$OMPI_COMM_WORLD_RANK exec "$@"', "sh"]  # fmt: skip
 
     def test_killed_in_a_collective(self) -> None:
-        job = self.training(prefix=[*MPIRUN, *self.hosts])
+        job = self.training(mpirun=[*MPIRUN, *self.hosts])
         self.check_end(job, job.signal(1, signal.SIGKILL), r"process rank 1 with PID|\(signal 9\)|remote process exited")
 
     def test_stopped_in_a_collective(self) -> None:
-        job = self.training(prefix=[*MPIRUN, *self.hosts])
+        job = self.training(mpirun=[*MPIRUN, *self.hosts])
         fault = job.signal(1, signal.SIGSTOP)
         self.check_timeout(job, fault, r"Missing: rank 1 \(\S+\) does not answer, last heard of", self.timeout, 1)
         self.assertTrue(any(line["event"] == "collective" and line["finished"] is None for line in self.records()[0]))

@@ -65,8 +65,6 @@ class KillsTest(JobTest):
         self.assertEqual(self.result_in("m.jsonl"), expected)
         shutil.rmtree(self.folder / "c")
         (self.folder / "m.jsonl").unlink()
-        for path in self.folder.glob("*.out"):
-            path.unlink()
 
 
 if __name__ == "__main__":

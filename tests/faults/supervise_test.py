@@ -8,7 +8,7 @@ import unittest
 import unittest.mock
 
 from support import (
-    BIN, ENDLESS, ENVIRONMENT, LIMIT, MPIRUN, ROOT, TINY, Job, JobTest, descendants, find_mpirun, is_pending, is_running,
+    BIN, ENDLESS, ENVIRONMENT, LIMIT, MPIRUN, ROOT, TINY, Job, JobTest, descendants, find_mpirun, is_pending, is_alive,
     kill, starts, words,
 )  # fmt: skip
 
@@ -113,7 +113,7 @@ class SuperviseTest(JobTest):
         self.assertTrue(job.running(), job.text())
         kill(job.process.pid, signal.SIGINT)
         self.assertNotIn(job.process.wait(LIMIT), (0, 75))
-        self.assertEqual([rank for rank in ranks if is_running(rank)], [])
+        self.assertEqual([rank for rank in ranks if is_alive(rank)], [])
 
     def test_gives_up_and_says_why(self) -> None:
         job = self.supervise("--restarts", 2, flags=("--fail-at", "1:5"))
@@ -207,7 +207,7 @@ class SuperviseTest(JobTest):
         processes = descendants(job.process.pid)
         job.process.kill()
         end = time.monotonic() + LIMIT
-        while any(map(is_running, processes)):
+        while any(map(is_alive, processes)):
             self.assertLess(time.monotonic(), end, job.text())
             time.sleep(0.05)
         self.assertEqual([str(path) for path in temporary.rglob("*")], [])

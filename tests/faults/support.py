@@ -1,7 +1,6 @@
 """Jobs of real processes for the tests of failures: started, killed, resumed."""
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -9,21 +8,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
-import unittest
 from collections.abc import Callable
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
-ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-LIMIT = 300.0  # seconds after which a job hangs
-ENDLESS = 10_000_000  # steps
-
-sys.path.insert(0, str(ROOT / "launch"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from tests.tools.support import AS_ROOT, BIN, ROOT, FolderCase, is_alive, wait_for  # noqa: E402, F401
 from ddptools.common.mpirun import HYDRA, find_mpirun  # noqa: E402, F401
 from ddptools.common.runner import end_session  # noqa: E402
+
+ENVIRONMENT = os.environ | AS_ROOT
+LIMIT = 300.0  # seconds after which a job hangs
+ENDLESS = 10_000_000  # steps
 
 SHARING = int(os.environ.get("DDPTRAIN_TEST_RANKS", "0"))  # ranks that share the GPUs: tests/gpu/run
 SHARE_GPU = ["--share-gpu"] if SHARING else []
@@ -47,19 +44,29 @@ def words(*values: Any) -> list[str]:
 
 
 class Job:
-    """`command` in a session of its own, with its output in a file."""
+    """`command` in a session of its own, and what it says, with the times."""
 
     def __init__(self, command: list[str], folder: pathlib.Path) -> None:
-        self.output = tempfile.NamedTemporaryFile(dir=folder, suffix=".out", delete=False)
-        self.process = subprocess.Popen(
-            command, cwd=folder, env=ENVIRONMENT, stdout=self.output, stderr=self.output, start_new_session=True
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+        self.folder = folder
+        self.process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, start_new_session=True, **streams)
+        self.lines: list[tuple[float, str]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.lines.append((time.monotonic(), line))
 
     def text(self) -> str:
-        return pathlib.Path(self.output.name).read_text(errors="replace")
+        return "".join(line for _, line in self.lines)
+
+    def said(self, pattern: str) -> float | None:
+        """When a line that matches was first seen."""
+        return next((when for when, line in self.lines if re.search(pattern, line)), None)
 
     def wait(self, limit: float = LIMIT) -> int:
-        """The exit code; the job is ended where it hangs."""
+        """The exit code. The job is ended if it hangs."""
         try:
             return self.process.wait(limit)
         finally:
@@ -67,65 +74,50 @@ class Job:
 
     def end(self) -> None:
         end_session(self.process)
-        self.output.close()
+        for rank in self.ranks():  # on an emulated host
+            kill(rank)
+        self._reader.join(5.0)
+        if not self._reader.is_alive():
+            self.process.stdout.close()
 
     def running(self) -> bool:
-        return self.process.poll() is None
+        """After its end, all that it said is known."""
+        if self.process.poll() is None:
+            return True
+        self._reader.join(1.0)
+        return False
 
     def ranks(self) -> list[int]:
-        """Their process ids, in the order of their start: of ddptrain below the process that was started."""
-        return [pid for pid in sorted(descendants(self.process.pid)) if _name(pid) == "ddptrain"]
-
-    def wait_until(self, condition: Callable[[], bool], limit: float = LIMIT) -> None:
-        end = time.monotonic() + limit
-        running = True
-        while not condition():
-            if time.monotonic() > end or not running:
-                raise AssertionError(f"it did not come to that:\n{self.text()}")
-            running = self.running()  # where it ended meanwhile, the condition is looked at once more
-            time.sleep(0.01)
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float, shown: Callable[[], str]) -> float:
-    """The time at which the condition holds; AssertionError with what is `shown` where that takes too long."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"{what}: not within {seconds} s\n{shown()}")
-        time.sleep(0.05)
-    return time.monotonic()
-
-
-def _name(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
-
-
-def _parents() -> dict[int, int]:
-    parents: dict[int, int] = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
+        """Their process ids, in the order of the ranks. They have the folder to themselves."""
+        found: dict[int, int] = {}
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                parents[int(entry.name)] = int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    return parents
+                if (entry / "comm").read_text() == "ddptrain\n" and (entry / "cwd").samefile(self.folder):
+                    rank = re.search(rb"\0(?:OMPI_COMM_WORLD_RANK|PMI_RANK)=(\d+)", (entry / "environ").read_bytes())
+                    found[int(rank[1]) if rank else 0] = int(entry.name)
+        return [found[rank] for rank in sorted(found)]
+
+    def signal(self, rank: int, number: signal.Signals) -> float:
+        """The time just before."""
+        now = time.monotonic()
+        kill(self.ranks()[rank], number)
+        return now
+
+    def wait_until(self, condition: Callable[[], bool], limit: float = LIMIT) -> float:
+        return wait_for(condition, "it did not come to that", limit, self.text, self.running)
 
 
-def children(pid: int) -> list[int]:
-    return [child for child, parent in _parents().items() if parent == pid]
+def children(pid: int) -> set[int]:
+    """Those that a thread of the process started."""
+    found = set()
+    for file in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found |= set(map(int, file.read_text().split()))
+    return found
 
 
 def descendants(pid: int) -> set[int]:
-    parents, found = _parents(), {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
-def is_running(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
-    return False
+    return children(pid).union(*map(descendants, children(pid)))
 
 
 def is_pending(pid: int, number: int) -> bool:
@@ -156,23 +148,17 @@ def starts(text: str, newest: int = 0) -> list[int]:
     return found
 
 
-class JobTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-faults-")))
-
-    def job(self, ranks: int, *arguments: Any, before: list[str] | None = None) -> Job:
-        command = [*(before or []), *MPIRUN, "-np", str(ranks), str(BIN / "ddptrain"), *words(*arguments)]
+class JobTest(FolderCase):
+    def job(self, ranks: int, *arguments: Any, mpirun: list[str] = MPIRUN) -> Job:
+        command = [*mpirun, "-np", str(ranks), str(BIN / "ddptrain"), *words(*arguments)]
         job = Job(command, self.folder)
         self.addCleanup(job.end)
         return job
 
-    def run_job(self, ranks: int, *arguments: Any, code: int = 0, before: list[str] | None = None) -> str:
-        job = self.job(ranks, *arguments, before=before)
+    def run_job(self, ranks: int, *arguments: Any, code: int = 0) -> str:
+        job = self.job(ranks, *arguments)
         self.assertEqual(job.wait(), code, job.text())
         return job.text()
-
-    def lines(self, name: str) -> list[Any]:
-        return [json.loads(line) for line in (self.folder / name).read_text(encoding="utf-8").splitlines()]
 
     def end_at(self, steps: int) -> None:
         """Of jobs with --config run.toml that start from now on."""

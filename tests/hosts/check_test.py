@@ -157,7 +157,7 @@ wait $!
         self.addCleanup(self.hosts.do, other, "ip link set eth0 mtu 1500")
         train = [str(ROOT / "launch" / "hosts" / "train"), "hostfile", "--checkpoint=c", *RUN]
         text = self.call(*train, "--metrics=m.jsonl")
-        summary = json.loads((self.folder / "m.jsonl").read_text().splitlines()[-1])
+        summary = self.lines("m.jsonl")[-1]
         print(f"the check at the start took {summary['startup_phases']['check of hosts']:.3f} s", flush=True)
         self.assertEqual(text.count(f"{other}: the MTU is 1400"), 1, text)
         self.assertEqual((summary["world_size"], summary["nodes"]), (3, 3))
@@ -181,7 +181,7 @@ wait $!
         train = [str(ROOT / "launch" / "hosts" / "train"), "hostfile", "--min-ranks", "2", "--checkpoint=c", *RUN]
         text = self.call(*train, "--metrics=down.jsonl")
         self.assertIn(f"no answer from {down}: left out", text)
-        summary = json.loads((self.folder / "down.jsonl").read_text().splitlines()[-1])
+        summary = self.lines("down.jsonl")[-1]
         self.assertEqual((summary["world_size"], summary["nodes"]), (2, 2))
 
 

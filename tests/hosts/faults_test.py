@@ -6,7 +6,6 @@ Every test prints how long the fault took to be noticed and how long everything 
 """
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -19,7 +18,7 @@ from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import PATIENCE, HostsCase  # noqa: E402
-from support import BIN, ROOT, children, is_running, starts, wait_for  # noqa: E402
+from support import BIN, ROOT, Job, children, is_alive, starts, wait_for  # noqa: E402
 
 RUN = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:600", "--batch=8"]
 # Of a job that has noticed that it ends.
@@ -29,22 +28,6 @@ NOTICED = re.compile(
 TIMEOUT = 10  # seconds; longer than keepalive's 9
 MORE = 50  # steps
 HANGS = 180.0  # seconds after which a job counts as one that hangs; how long it took is printed
-
-
-# A clock that is a day ahead on hosts that have a file /dev/shm/clock-jump.
-CLOCK = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <time.h>
-#include <unistd.h>
-int clock_gettime(clockid_t clock, struct timespec* time) {
-  static int (*system)(clockid_t, struct timespec*);
-  if (!system) system = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
-  const int result = system(clock, time);
-  if (clock == CLOCK_REALTIME && access("/dev/shm/clock-jump", F_OK) == 0) time->tv_sec += 86400;
-  return result;
-}
-"""
 
 
 def has_mark(process: pathlib.Path) -> bool:
@@ -58,9 +41,6 @@ def has_mark(process: pathlib.Path) -> bool:
 class HostsTest(HostsCase):
     _newest = 0
 
-    def steps_are(self, steps: int) -> None:
-        (self.folder / "run.toml").write_text(f"steps = {steps}\n")
-
     def supervise(self, *flags: str, restarts: int = 0, own: tuple[str, ...] = (), timeout: int = TIMEOUT,
                   preload: str = "") -> None:  # fmt: skip
         places = ",".join(f"{name}:1" for name in self.hosts.names)
@@ -68,24 +48,16 @@ class HostsTest(HostsCase):
         exported = ["-x", f"LD_PRELOAD={preload}"] if preload else []
         mpirun = ["mpirun", "--bind-to", "none", *exported, "--host", places, *program]
         supervise = [str(ROOT / "launch" / "supervise"), f"--restarts={restarts}", "--pause=0.5", *own, *mpirun]
-        self.output = open(self.folder / "output", "wb")
-        self.addCleanup(self.output.close)
-        self.process = subprocess.Popen(
-            self.hosts.on(self.hosts.names[0], *supervise), cwd=self.folder, stdout=self.output, stderr=self.output
-        )
-        self.addCleanup(self.process.wait)
-        self.addCleanup(self.process.kill)
-
-    def text(self) -> str:
-        return (self.folder / "output").read_text(errors="replace")
+        self.supervised = Job(self.hosts.on(self.hosts.names[0], *supervise), self.folder)
+        self.addCleanup(self.supervised.end)
+        self.process, self.text = self.supervised.process, self.supervised.text
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
         return wait_for(condition, what, seconds, self.text)
 
     def newest(self) -> int:
         """Step of the newest checkpoint; 0: there is none. They may come and go while this looks."""
-        steps = [int(path.parent.name[5:]) for path in (self.folder / "c").glob("step-*/manifest.json")]
-        self._newest = max(self._newest, *steps, 0)
+        self._newest = max(self._newest, *self.steps("c"), 0)
         return self._newest
 
     def until_newer(self, what: str) -> None:
@@ -97,7 +69,7 @@ class HostsTest(HostsCase):
         found = {}
         for folder in pathlib.Path("/proc").iterdir():
             with contextlib.suppress(OSError):  # it ends meanwhile
-                if folder.name.isdigit() and has_mark(folder) and is_running(int(folder.name)):
+                if folder.name.isdigit() and has_mark(folder) and is_alive(int(folder.name)):
                     found[int(folder.name)] = (folder / "comm").read_text().strip()
         return {process: name for process, name in found.items() if self.host_of(process) in self.hosts.names}
 
@@ -113,7 +85,7 @@ class HostsTest(HostsCase):
 
     def training(self, *flags: str, **settings) -> None:
         """Endless, until it has a checkpoint."""
-        self.steps_are(10000000)
+        self.end_at(10000000)
         self.supervise("--config=run.toml", "--checkpoint-every=50", *flags, **settings)
         self.until(lambda: self.newest() > 0 or self.process.poll() is not None, "it trains")
         self.assertIsNone(self.process.poll(), self.text())
@@ -122,7 +94,7 @@ class HostsTest(HostsCase):
         """`before`: length of the output before the fault, where it tells of an earlier one. `unclean`: supervise reaches
         these hosts no longer, so they may keep Open MPI's files."""
         noticed = self.until(lambda: NOTICED.search(self.text()[before:]) is not None, "the fault is noticed", HANGS)
-        ended = self.until(lambda: self.process.poll() is not None, "supervise ends", HANGS)
+        ended = self.until(lambda: not self.supervised.running(), "supervise ends", HANGS)
         gone = self.until(lambda: not self.marked(), "all processes end", HANGS)
         print(f"{self.id().split('.', 1)[1]}: noticed after {noticed - fault:.1f} s, supervise ended after "
               f"{ended - fault:.1f} s, all processes after {gone - fault:.1f} s, code {self.process.returncode}",
@@ -148,7 +120,7 @@ class FaultsOverHosts(HostsTest):
         self.check_end(fault, (137, 14), f"rank 2 on {host} ended by SIGKILL|a rank on {host} ended, and others lost")
 
     def test_throw(self) -> None:
-        self.steps_are(10000000)
+        self.end_at(10000000)
         self.supervise("--config=run.toml", "--fail-at=1:100")
         error = rf"error on rank 1 \({self.hosts.names[1]}\): step 100 fails"
         self.until(lambda: re.search(error, self.text()) is not None, "rank 1 fails")
@@ -196,9 +168,8 @@ class FaultsOverHosts(HostsTest):
 
     def test_clock_jump(self) -> None:
         """Nothing happens to the job; at the next start, it is said."""
-        (self.folder / "jump.c").write_text(CLOCK)
-        built = subprocess.run(["cc", "-shared", "-fPIC", "-o", self.folder / "jump.so", self.folder / "jump.c"])
-        self.assertEqual(built.returncode, 0)
+        source = pathlib.Path(__file__).with_name("clock_jump.c")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", self.folder / "jump.so", source], check=True)
         ahead = self.hosts.names[2]
         self.addCleanup(self.hosts.do, ahead, "rm -f /dev/shm/clock-jump")
         self.training(preload=f"{self.folder}/jump.so", restarts=2)
@@ -223,16 +194,13 @@ class RestartsOverHosts(HostsTest):
     def kill_rank_on(self, host: str) -> None:
         os.kill(self.process_on(host, "ddptrain"), signal.SIGKILL)
 
-    def summary(self, name: str) -> dict:
-        return json.loads((self.folder / name).read_text().splitlines()[-1])
-
     def undisturbed(self, steps: int, *flags: str) -> dict:
         program = [str(BIN / "ddptrain"), *RUN, *flags, f"--steps={steps}", "--metrics=undisturbed.jsonl"]
         run = subprocess.run(
             [*self.hosts.mpirun(1), *program], cwd=self.folder, capture_output=True, text=True, timeout=200
         )
         self.assertEqual(run.returncode, 0, run.stderr)
-        return self.summary("undisturbed.jsonl")
+        return self.lines("undisturbed.jsonl")[-1]
 
     def kill_rank_for_the_last_time(self, host: str) -> int:
         """The next attempt ends MORE steps after the newest checkpoint: at the step that this returns. supervise, which
@@ -242,15 +210,15 @@ class RestartsOverHosts(HostsTest):
         self.kill_rank_on(host)
         self.until(lambda: "ddptrain" not in self.marked().values(), "all ranks end")
         steps = self.newest() + MORE
-        self.steps_are(steps)
+        self.end_at(steps)
         os.kill(supervise, signal.SIGCONT)
         return steps
 
-    def end_at(self, steps: int) -> dict:
-        self.until(lambda: self.process.poll() is not None, "the job ends")
+    def ended_at(self, steps: int) -> dict:
+        self.until(lambda: not self.supervised.running(), "the job ends")
         self.assertEqual(self.process.returncode, 0, self.text())
         self.assertEqual(starts(self.text())[-1], steps - MORE)
-        summary = self.summary("m.jsonl")
+        summary = self.lines("m.jsonl")[-1]
         self.assertEqual(summary["steps"], steps)
         return summary
 
@@ -258,7 +226,7 @@ class RestartsOverHosts(HostsTest):
         """Bit by bit what an undisturbed run gives."""
         self.training(restarts=3)
         steps = self.kill_rank_for_the_last_time(self.hosts.names[2])
-        self.assertEqual(self.end_at(steps)["parameter_hash"], self.undisturbed(steps)["parameter_hash"])
+        self.assertEqual(self.ended_at(steps)["parameter_hash"], self.undisturbed(steps)["parameter_hash"])
 
     def test_on_fewer_hosts_and_back(self) -> None:
         """The samples of a step stay the same, and so do the losses, within rounding."""
@@ -271,7 +239,7 @@ class RestartsOverHosts(HostsTest):
         self.assertRegex(self.text(), "attempt 2: .* --batch 6 --grad-accum 2")
         self.hosts.mend(self.hosts.names[2])
         steps = self.kill_rank_for_the_last_time(self.hosts.names[1])
-        summary = self.end_at(steps)
+        summary = self.ended_at(steps)
         self.assertEqual(summary["world_size"], 3)
         expected = self.undisturbed(steps, slowly)
         for name in ("loss", "test_loss"):

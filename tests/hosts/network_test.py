@@ -32,7 +32,7 @@ class NetworkTest(HostsCase):
         mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "--host", places, "-np", str(hosts * per_host)]
         program = [str(BIN / "ddptrain"), *RUN, f"--steps={steps}", "--metrics=m.jsonl", *flags]
         self.call(*mpirun, *program)
-        return json.loads((self.folder / "m.jsonl").read_text().splitlines()[-1])
+        return self.lines("m.jsonl")[-1]
 
     def sent(self) -> int:
         return int(self.hosts.do(self.hosts.names[0], "cat /sys/class/net/eth0/statistics/tx_bytes"))
@@ -117,8 +117,7 @@ class NetworkTest(HostsCase):
         sweep = [str(BIN / "ddpsweep"), str(ROOT / "configs" / "sweeps" / "node-layout-network.toml"), "--hostfile=hosts"]
         short = ["--repeats=1", "--set=batch=2", "--set=steps=4", "--set=log-every=2", "--set=data=synthetic:256"]
         self.call(*sweep, *short, "--out=out")
-        runs = [json.loads(line) for line in (self.folder / "out" / "results.jsonl").read_text().splitlines()]
-        self.assertEqual(len(runs), 9)
+        self.assertEqual(len(self.lines("out/results.jsonl")), 9)
         self.call(str(BIN / "ddpreport"), "out", "--md=report.md")
         report = (self.folder / "report.md").read_text()
         for layout in ("1x4", "2x2", "4x1"):

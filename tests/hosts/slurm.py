@@ -41,32 +41,9 @@ class Cluster:
         for number, name in enumerate(hosts.names, 1):
             (folder / f"tmp-{name}").mkdir()
             nodes.append(f"NodeName={name} NodeAddr=10.77.0.{number} CPUs=2 State=UNKNOWN")
+        settings = pathlib.Path(__file__).with_name("slurm.conf").read_text()
         self.configuration = folder / "slurm.conf"
-        self.configuration.write_text("\n".join([
-            "ClusterName=test",
-            f"SlurmctldHost={hosts.names[0]}(10.77.0.1)",
-            "SlurmUser=root",
-            "AuthType=auth/munge",
-            f"AuthInfo=socket={folder}/munge.socket",
-            f"StateSaveLocation={folder}/state",
-            f"SlurmdSpoolDir={folder}/spool-%n",
-            f"TmpFS={folder}/tmp-%n",  # else srun --mpi=pmix collides
-            f"SlurmctldPidFile={folder}/slurmctld.pid",
-            f"SlurmdPidFile={folder}/slurmd-%n.pid",
-            f"SlurmctldLogFile={folder}/slurmctld.log",
-            f"SlurmdLogFile={folder}/slurmd-%n.log",
-            "ProctrackType=proctrack/linuxproc",
-            "TaskPlugin=task/none",
-            "SelectType=select/cons_tres",
-            "SelectTypeParameters=CR_CPU",
-            "SlurmdParameters=config_overrides",
-            "ReturnToService=2",
-            "SlurmdTimeout=20",
-            "KillWait=5",
-            "MpiDefault=pmix",
-            *nodes,
-            "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
-        ]) + "\n")  # fmt: skip
+        self.configuration.write_text(settings.format(controller=hosts.names[0], folder=folder, nodes="\n".join(nodes)))
         munge = [f"--{name}={folder}/munge.{name}" for name in ("socket", "pid-file", "log-file", "seed-file")]
         self._serve(
             "munged", hosts.names[0], "munged", "--foreground", "--force", f"--key-file={folder}/munge.key", *munge

@@ -3,9 +3,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
@@ -77,8 +79,9 @@ TEST(Gpt, EveryStageOfZeroEndsWithTheSameBitsOnAnyNumberOfRanks) {
 
 struct Mesh {
   int ranks, stages, zero;
+  int tensor = 1;
 
-  std::string flags() const { return fmt::format(" --pp {} --zero {}", stages, zero); }
+  std::string flags() const { return fmt::format(" --pp {} --zero {} --tp {}", stages, zero, tensor); }
   std::string text() const { return fmt::format("{} ranks,{}", ranks, flags()); }
 };
 
@@ -108,6 +111,85 @@ TEST(Gpt, StagesAddTheGradientsOfMicroStepsAsOneRankDoes) {
     EXPECT_EQ(summary.at("parameter_hash"), one.at("parameter_hash")) << stages;
     EXPECT_EQ(summary.at("loss"), one.at("loss")) << stages;
   }
+}
+
+/// The loss of every step; the last one is that of the test samples.
+std::vector<double> losses_of(int ranks, const std::string& arguments) {
+  const std::string metrics = temporary("losses.jsonl");
+  std::filesystem::remove(metrics);
+  const auto summary = summary_of(ranks, arguments + " --log-every 1", "losses");
+  std::vector<double> losses;
+  for (const nlohmann::json& line : json_lines(metrics)) {
+    if (line.at("event") == "step") losses.push_back(line.at("loss"));
+  }
+  losses.push_back(summary.at("test_loss"));
+  return losses;
+}
+
+/// Within the rounding of fp32: split layers add in another order.
+void expect_same_losses(const std::vector<double>& found, const std::vector<double>& expected,
+                        const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_NEAR(found[i], expected[i], 5e-6 * expected[i]) << what << ", place " << i;
+  }
+}
+
+const std::string kSplit =
+    "--device cpu --model gpt --layers 2 --width 32 --heads 4 --ff 64 --seq 16 --data synthetic:20000:61 "
+    "--optimizer adamw --lr 0.003 --eval-samples 37 ";
+
+/// Alone and beside the other axes; the parts of the vocabulary are not of one size. With virtual ranks, the bits do
+/// not depend on the axes beside the split.
+TEST(Gpt, SplitLayersTrainAsWholeOnes) {
+  const std::string all = kSplit + "--steps 30 --clip-norm 0.5 --dropout 0.1 --recompute block --batch 2 ";
+  const std::string virtual_ranks = all + "--virtual-ranks 4";
+  const auto whole = losses_of(1, virtual_ranks);
+  std::map<int, std::string> hashes;
+  for (const Mesh& mesh : {Mesh{2, 1, 0, 2}, Mesh{4, 1, 0, 4}, Mesh{4, 2, 0, 2}, Mesh{4, 1, 1, 2}, Mesh{4, 1, 2, 2},
+                           Mesh{4, 1, 3, 2}, Mesh{8, 2, 3, 2}, Mesh{8, 1, 3, 4}}) {
+    expect_same_losses(losses_of(mesh.ranks, virtual_ranks + mesh.flags()), whole, mesh.text());
+    const std::string hash = summary_in(temporary("losses.jsonl")).at("parameter_hash");
+    EXPECT_EQ(hashes.try_emplace(mesh.tensor, hash).first->second, hash) << mesh.text();
+  }
+  const std::string accumulated = all + "--grad-accum 3 --verify-every 10";
+  const auto expected = losses_of(1, accumulated);
+  for (const Mesh& mesh : {Mesh{2, 1, 0, 2}, Mesh{4, 2, 0, 2}}) {
+    expect_same_losses(losses_of(mesh.ranks, accumulated + mesh.flags()), expected, mesh.text());
+  }
+}
+
+TEST(Gpt, SplitLayersGoOnFromTheCheckpointOfAnyMesh) {
+  const std::string folder = temporary("split");
+  const std::string common = kSplit + "--batch 2 --virtual-ranks 4 --clip-norm 0.5 --checkpoint " + folder;
+  const Mesh meshes[] = {{2, 1, 0, 2}, {1, 1, 0}, {4, 1, 3, 2}, {4, 2, 0, 2}, {2, 2, 0}, {4, 1, 0, 4}};
+  const auto whole = losses_of(1, kSplit + "--batch 2 --virtual-ranks 4 --clip-norm 0.5 --steps 20");
+  for (std::size_t i = 0; i < std::size(meshes); ++i) {
+    const Mesh& saves = meshes[i];
+    const Mesh& resumes = meshes[(i + 1) % std::size(meshes)];
+    const std::string text = saves.text() + "; " + resumes.text();
+    std::filesystem::remove_all(folder);
+    summary_of(saves.ranks, common + " --steps 10" + saves.flags(), "saving");
+    const auto losses = losses_of(resumes.ranks, common + " --steps 20 --resume auto" + resumes.flags());
+    const std::size_t behind = whole.size() - 11;  // of the steps behind the checkpoint, and of the end
+    ASSERT_EQ(losses.size(), 12u) << text;         // those, and that of the checkpoint's step
+    expect_same_losses({losses.begin() + 1, losses.end()},
+                       {whole.begin() + static_cast<std::ptrdiff_t>(behind), whole.end()}, text);
+    const nlohmann::json restart = json_lines(temporary("losses.jsonl")).at(1);
+    EXPECT_EQ(restart.at("event"), "restart") << text;
+    EXPECT_EQ(restart.at("step"), 10) << text;
+  }
+}
+
+TEST(Gpt, SplitLayersGoOnWithTheSameBitsInTheSameMesh) {
+  const std::string folder = temporary("same");
+  const std::string common = kSplit + "--batch 2 --dropout 0.1 --pp 2 --tp 2 --zero 3 --log-every 5 ";
+  const auto whole = summary_of(8, common + "--steps 10", "whole");
+  std::filesystem::remove_all(folder);
+  summary_of(8, common + "--steps 5 --checkpoint " + folder, "saving");
+  const auto resumed = summary_of(8, common + "--steps 10 --resume auto --checkpoint " + folder, "resumed");
+  EXPECT_EQ(resumed.at("parameter_hash"), whole.at("parameter_hash"));
+  EXPECT_EQ(resumed.at("test_loss"), whole.at("test_loss"));
 }
 
 TEST(Gpt, EveryMeshGoesOnFromTheCheckpointOfAnother) {
@@ -142,7 +224,17 @@ TEST(Gpt, MeshesThatCannotBeAreRefusedInOneMessage) {
                                       {flags + "3 --pp 2 --save s", "--save"},
                                       {flags + "3 --pp 2 --sample-every 2", "--sample-every"},
                                       {flags + "3 --pp 2 --precision fp8", "--precision fp8"},
-                                      {"--device cpu --data synthetic:600 --steps 3 --pp 2", "cannot be cut"}}) {
+                                      {"--device cpu --data synthetic:600 --steps 3 --pp 2", "cannot be cut"},
+                                      {flags + "3 --tp 3", "--tp 3 on 2 ranks"},
+                                      {flags + "3 --tp 2 --pp 2", "--pp 2 --tp 2 on 2 ranks"},
+                                      {flags + "3 --heads 1 --tp 2", "does not divide --heads 1"},
+                                      {flags + "3 --ff 65 --tp 2", "does not divide --ff 65"},
+                                      {kTiny + "--data synthetic:20000:16 --batch 2 --steps 3 --tp 2", "no token left"},
+                                      {flags + "3 --tp 2 --save s", "--save"},
+                                      {flags + "3 --tp 2 --sample-every 2", "--sample-every"},
+                                      {flags + "3 --tp 2 --precision fp8", "--precision fp8"},
+                                      {flags + "3 --tp 2 --optimizer lamb", "--tp 2: lamb"},
+                                      {"--device cpu --data synthetic:600 --steps 3 --tp 2", "are not split"}}) {
     const Outcome outcome = train_on_cpu(2, refused);
     EXPECT_EQ(outcome.exit_code, 2) << refused << outcome.output;
     EXPECT_EQ(outcome.count("ddptrain: "), 1) << refused << outcome.output;
@@ -151,8 +243,9 @@ TEST(Gpt, MeshesThatCannotBeAreRefusedInOneMessage) {
 }
 
 TEST(Gpt, ARankThatHangsIsMissedWhereOthersWaitForIt) {
-  for (const auto& [mesh, waits_in] :
-       {std::pair{"--layers 2 --pp 2", "exchange"}, {"--layers 1 --zero 3", "all-gather"}}) {
+  for (const auto& [mesh, waits_in] : {std::pair{"--layers 2 --pp 2", "exchange"},
+                                       {"--layers 1 --zero 3", "all-gather"},
+                                       {"--layers 1 --tp 2", "all-reduce"}}) {
     const Outcome outcome = train_on_cpu(
         2, kSmall + mesh + " --data synthetic:20000:64 --batch 2 --steps 30 --hang-at 1:5 --timeout 3s --baseline off");
     EXPECT_EQ(outcome.exit_code, 76) << mesh << outcome.output;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/ranges.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,6 +14,14 @@ namespace ddptrain::tests {
 
 /// What an operation wrote, by name.
 using Outputs = std::vector<std::pair<std::string, Values>>;
+
+inline std::string describe(const Shape& shape, const std::string& note = "") {
+  return fmt::format("[{}] {}", fmt::join(shape, ", "), note);
+}
+
+inline Dropout make_dropout(Bench& bench, float rate) {
+  return {rate, 1234567890123ull, 2, 40, {bench.put_object(StepState{(1ull << 33) + 5}), 2}};
+}
 
 /// A device under test beside the CPU's in double precision, which sees the same (rounded) inputs. Who derives from it
 /// makes both in SetUp().

@@ -11,8 +11,8 @@
 #include "runtime/ops/gather.h"
 #include "runtime/ops/linear.h"
 #include "runtime/ops/loss.h"
-#include "runtime/ops/optimizer.h"
 #include "runtime/ops/pool.h"
+#include "runtime/ops/reduction.h"
 #include "tests/ops/conformance.h"
 
 namespace ddptrain::tests {
@@ -31,14 +31,6 @@ class ConformanceTest : public AgainstOracle {
     return accumulate ? bench.put(random_values(element_count(shape), 99), shape) : bench.poisoned(shape);
   }
 };
-
-std::string describe(const Shape& shape, const char* note = "") {
-  return fmt::format("[{}] {}", fmt::join(shape, ", "), note);
-}
-
-Dropout make_dropout(Bench& bench, float rate) {
-  return {rate, 1234567890123ull, 2, 40, {bench.put_object(StepState{(1ull << 33) + 5}), 2}};
-}
 
 MetricSums* put_sums(Bench& bench) { return bench.put_object(MetricSums{1.5, 2, 3}); }
 
@@ -295,10 +287,10 @@ TEST_P(ConformanceTest, SumOfSquaresAndClipScale) {
         auto* sums = static_cast<float*>(bench.put_bytes(std::vector<std::uint8_t>(12, 0xFF), {12}).data);  // NaN
         float* scale = bench.put_object(std::nanf(""));
         const Stream stream = device.compute_stream();
-        device.get<OptimizerOps>().sum_of_squares(bench.put(random_values(count, 1), {count}), sums, stream);
-        device.get<OptimizerOps>().sum_of_squares(bench.put(random_values(3, 2), {3}), sums + 1, stream);
-        device.get<OptimizerOps>().sum_of_squares(bench.put_master(random_values(500, 3), {500}), sums + 2, stream);
-        device.get<OptimizerOps>().clip_scale({sums, DType::f32, {3}}, max_norm, {bench.put_object(StepState{})},
+        device.get<ReductionOps>().sum_of_squares(bench.put(random_values(count, 1), {count}), sums, stream);
+        device.get<ReductionOps>().sum_of_squares(bench.put(random_values(3, 2), {3}), sums + 1, stream);
+        device.get<ReductionOps>().sum_of_squares(bench.put_master(random_values(500, 3), {500}), sums + 2, stream);
+        device.get<ReductionOps>().clip_scale({sums, DType::f32, {3}}, max_norm, {bench.put_object(StepState{})},
                                               bench.put_object(NonFinite{}), scale, stream);
         Values taken;
         for (int i = 0; i < 3; ++i) taken.push_back(bench.take_object(sums + i));

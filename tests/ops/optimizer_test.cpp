@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "runtime/core/bf16.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/reduction.h"
 #include "tests/ops/bench.h"
 
 namespace ddptrain::tests {
@@ -161,6 +161,8 @@ class OptimizerTest : public ::testing::TestWithParam<OptimizerCase> {
     return slice;
   }
 
+  UpdateSlice all_chunks() { return slice(0, static_cast<std::uint32_t>(make_chunks().size())); }
+
   void run(const OptimizerSettings& settings, UpdateSlice slice, int steps, float gradient_scale) {
     if (gradient_scale != 1.0f) slice.gradient_scale = bench_->put_object(gradient_scale);
     for (int step = 0; step < steps; ++step) {
@@ -213,34 +215,15 @@ OptimizerSettings make_settings(OptimizerKind kind, float weight_decay) {
   return settings;
 }
 
-TEST_P(OptimizerTest, Sgd) {
-  const OptimizerSettings settings = make_settings(OptimizerKind::sgd, 0.1f);
-  run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
-  expect_reference(settings, 1.0f);
-}
-
-TEST_P(OptimizerTest, Adam) {
-  const OptimizerSettings settings = make_settings(OptimizerKind::adam, 0.1f);
-  run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
-  expect_reference(settings, 1.0f);
-}
-
-TEST_P(OptimizerTest, AdamW) {
-  const OptimizerSettings settings = make_settings(OptimizerKind::adamw, 0.5f);
-  run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
-  expect_reference(settings, 1.0f);
-}
-
-TEST_P(OptimizerTest, Lamb) {
-  const OptimizerSettings settings = make_settings(OptimizerKind::lamb, 0.1f);
-  run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
-  expect_reference(settings, 1.0f);
-}
-
-TEST_P(OptimizerTest, Lion) {
-  const OptimizerSettings settings = make_settings(OptimizerKind::lion, 0.1f);
-  run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
-  expect_reference(settings, 1.0f);
+TEST_P(OptimizerTest, EveryRuleFollowsItsFormula) {
+  for (std::size_t kind = 0; kind < kOptimizerRules.size(); ++kind) {
+    SCOPED_TRACE(kOptimizerRules[kind].name);
+    SetUp();
+    const auto rule = static_cast<OptimizerKind>(kind);
+    const OptimizerSettings settings = make_settings(rule, rule == OptimizerKind::adamw ? 0.5f : 0.1f);
+    run(settings, all_chunks(), kSteps, 1.0f);
+    expect_reference(settings, 1.0f);
+  }
 }
 
 /// The square of the one before last overflows in f32 alone.
@@ -253,7 +236,7 @@ TEST_P(OptimizerTest, NotesTheFirstParameterWhoseGradientIsNotFinite) {
       Values gradients = gradients_of(0);
       gradients[5120 + 36] = value;   // the third parameter
       gradients[9728 + 100] = value;  // the last one
-      UpdateSlice all = slice(0, static_cast<std::uint32_t>(make_chunks().size()));
+      UpdateSlice all = all_chunks();
       all.gradients = bench_->put_as(gradients, GetParam().gradients, {kArena}).data;
       all.nonfinite = bench_->put_object(NonFinite{});
       const OptimizerSettings settings = make_settings(static_cast<OptimizerKind>(kind), 0.1f);
@@ -272,13 +255,13 @@ TEST_P(OptimizerTest, AScaleThatIsNanLeavesAllAsItIs) {
     SetUp();
     OptimizerSettings settings = make_settings(static_cast<OptimizerKind>(kind), 0.1f);
     settings.stochastic_rounding = GetParam().weights == DType::bf16;
-    run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), 2, 1.0f);
+    run(settings, all_chunks(), 2, 1.0f);
     const auto taken = [&] {
       return std::vector<Values>{bench_->take(weights_), bench_->take(master_), bench_->take(first_),
                                  bench_->take(second_)};
     };
     const auto before = taken();
-    run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), 1, std::nanf(""));
+    run(settings, all_chunks(), 1, std::nanf(""));
     EXPECT_EQ(taken(), before) << kOptimizerRules[kind].name;
   }
 }
@@ -297,7 +280,7 @@ TEST_P(OptimizerTest, UnknownRulesAndMissingSlotsAreErrors) {
 
 TEST_P(OptimizerTest, ScalesTheGradient) {
   const OptimizerSettings settings = make_settings(OptimizerKind::sgd, 0.0f);
-  run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 0.25f);
+  run(settings, all_chunks(), kSteps, 0.25f);
   expect_reference(settings, 0.25f);
 }
 
@@ -324,7 +307,7 @@ TEST_P(OptimizerTest, WritesTheSameWeightsToPeers) {
     const Tensor first = bench_->put_as(bench_->take(weights_), weights_.dtype, {kArena});
     const Tensor second = bench_->put_as(bench_->take(weights_), weights_.dtype, {kArena});
     const Values before = bench_->take(weights_);
-    UpdateSlice all = slice(0, static_cast<std::uint32_t>(make_chunks().size()));
+    UpdateSlice all = all_chunks();
     all.peer_weights = {first.data, second.data};
     run(settings, all, 1, 1.0f);
     EXPECT_NE(bench_->take(weights_), before);
@@ -352,13 +335,13 @@ TEST_P(OptimizerTest, StochasticRoundingDoesNotDependOnTheSlice) {
   settings.stochastic_rounding = true;
   settings.rounding_seed = 11;
   const std::vector<UpdateChunk> chunks = make_chunks();
-  UpdateSlice whole = slice(0, static_cast<std::uint32_t>(chunks.size()));
+  UpdateSlice whole = all_chunks();
   whole.gradients = put_gradients(0).data;
   device_->get<OptimizerOps>().update(settings, whole, {state_, 0}, device_->compute_stream());
   const Values expected = bench_->take(weights_);
 
   SetUp();
-  whole = slice(0, static_cast<std::uint32_t>(chunks.size()));
+  whole = all_chunks();
   const Tensor gradients = put_gradients(0);
   for (const UpdateChunk& chunk : chunks) {
     UpdateChunk moved = chunk;
@@ -378,7 +361,7 @@ TEST_P(OptimizerTest, RoundsStochasticallyBySeedStepIdentityAndElement) {
     OptimizerSettings settings = make_settings(kind, 0.1f);
     settings.stochastic_rounding = true;
     settings.rounding_seed = 77;
-    run(settings, slice(0, static_cast<std::uint32_t>(make_chunks().size())), kSteps, 1.0f);
+    run(settings, all_chunks(), kSteps, 1.0f);
     const Values master = bench_->take(master_);
     const Values weights = bench_->take(weights_);
     int up = 0;
@@ -425,7 +408,7 @@ TEST_P(OptimizerTest, AddsTreesInTheirOrder) {
       const Values all = bench_->take(leaves);
       for (const DType root : {leaf, node}) {
         const Tensor sum = bench_->put_as(Values(static_cast<std::size_t>(count), std::nan("")), root, {count});
-        device_->get<OptimizerOps>().add_tree(leaves, sum, device_->compute_stream());
+        device_->get<ReductionOps>().add_tree(leaves, sum, device_->compute_stream());
         Values expected;
         for (std::int64_t i = 0; i < count; ++i) {
           Values column;
@@ -439,7 +422,7 @@ TEST_P(OptimizerTest, AddsTreesInTheirOrder) {
   }
   const Tensor three = bench_->put_as(terms(12, 21), leaf, {3, 4});
   const Tensor sum = bench_->put_as(Values(4, 0.0), leaf, {4});
-  EXPECT_THROW(device_->get<OptimizerOps>().add_tree(three, sum, device_->compute_stream()), Error);
+  EXPECT_THROW(device_->get<ReductionOps>().add_tree(three, sum, device_->compute_stream()), Error);
 }
 
 /// A leaf, a leaf that was put away, and sums of more and more of them.
@@ -463,7 +446,7 @@ TEST_P(OptimizerTest, AddsNodesFromTheFirstOnAndRoundsOnce) {
           expected.push_back(rounded_to(root, sum));
         }
         const Tensor sum = root == leaf ? nodes[0] : bench_->put_as(Values(values[0].size(), 0.0), root, {count});
-        device_->get<OptimizerOps>().add_nodes(nodes, sum, device_->compute_stream());
+        device_->get<ReductionOps>().add_nodes(nodes, sum, device_->compute_stream());
         EXPECT_EQ(bench_->take(sum), expected) << most << " nodes of " << count;
       }
     }
@@ -490,7 +473,7 @@ TEST_P(OptimizerTest, SquaresOfChunksDoNotDependOnTheSlice) {
     const Tensor squares = bench_->put_as(Values(chunk_count, -1.0), DType::f32, {chunk_count});
     UpdateSlice part = slice(begin, count);
     part.gradients = gradients.data;
-    device_->get<OptimizerOps>().chunk_squares(part, places, squares.as<float>(), device_->compute_stream());
+    device_->get<ReductionOps>().chunk_squares(part, places, squares.as<float>(), device_->compute_stream());
     return bench_->take(squares);
   };
   const Values whole = squares_of(0, chunk_count);

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <fmt/ranges.h>
-
 #include <cmath>
 #include <memory>
 #include <string>
@@ -16,9 +14,6 @@ struct GradientCase {
 };
 inline constexpr GradientCase kGradientCases[] = {{false, false}, {true, false}, {false, true}, {true, true}};
 
-inline std::string describe(const Shape& shape, const std::string& note = "") {
-  return fmt::format("[{}] {}", fmt::join(shape, ", "), note);
-}
 inline std::string describe(const Shape& shape, GradientCase gradient) {
   return describe(shape, fmt::format("accumulate {} master {}", gradient.accumulate, gradient.master));
 }
@@ -58,10 +53,6 @@ inline Tensor put(Bench& bench, const Shape& shape, std::uint32_t seed, double l
 
 inline Tensor put_statistics(Bench& bench, const Shape& shape) {
   return bench.put_master(Values(static_cast<std::size_t>(element_count(shape)), std::nan("")), shape);
-}
-
-inline Dropout make_dropout(Bench& bench, float rate) {
-  return {rate, 1234567890123ull, 2, 40, {bench.put_object(StepState{(1ull << 33) + 5}), 2}};
 }
 
 }  // namespace ddptrain::tests

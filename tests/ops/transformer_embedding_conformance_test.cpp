@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "runtime/ops/embedding.h"
 #include "tests/ops/token_batches.h"
 #include "tests/ops/transformer_conformance.h"
@@ -65,6 +67,38 @@ TEST_P(TransformerConformanceTest, EmbedTokensBackward) {
       }
     }
   }
+}
+
+/// The parts of a vocabulary: their outputs add up to the whole one's, and so do the gradients of their tokens.
+TEST_P(TransformerConformanceTest, EmbeddingsOfPartsAddUp) {
+  constexpr std::int64_t kVocabulary = 100, kRows = 48;
+  const Shape shape{5, 33, 64};
+  const auto run = [&](Bench& bench, std::int64_t rows) -> Outputs {
+    auto& ops = bench.device().get<EmbeddingOps>();
+    TokenBatch batch = random_tokens(bench, 5, 33, kVocabulary);
+    const Dropout dropout = make_dropout(bench, 0.25f);
+    const Values embedding = random_values(kVocabulary * 64, 1), head_values = random_values(kVocabulary * 64, 4);
+    Values sum(static_cast<std::size_t>(element_count(shape))), dtokens, dpositions;
+    for (std::int64_t first = 0; first < kVocabulary; first += rows) {
+      batch.part = {static_cast<std::uint32_t>(first), kVocabulary};
+      const std::int64_t count = std::min(rows, kVocabulary - first);
+      const auto mine = [&](const Values& values) {
+        return Values(values.begin() + first * 64, values.begin() + (first + count) * 64);
+      };
+      const Tensor out = bench.poisoned(shape);
+      ops.embed_tokens(batch, bench.put(mine(embedding), {count, 64}), put(bench, {35, 64}, 2), dropout, out);
+      const Values values = bench.take(out);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
+      const Tensor dtoken = bench.poisoned({count, 64}), dposition = bench.poisoned({33, 64});
+      const Tensor head = bench.put_master(bench.rounded(mine(head_values)), {count, 64});
+      ops.embed_tokens_backward(batch, dropout, put(bench, shape, 3), head, dtoken, dposition, false);
+      const Values of_part = bench.take(dtoken);
+      dtokens.insert(dtokens.end(), of_part.begin(), of_part.end());
+      dpositions = bench.take(dposition);
+    }
+    return {{"out", sum}, {"dtoken", dtokens}, {"dposition", dpositions}};
+  };
+  compare("parts", [&](Bench& bench) { return run(bench, &bench.device() == oracle_.get() ? kVocabulary : kRows); });
 }
 
 /// All places hold the same token: one run over many chunks.

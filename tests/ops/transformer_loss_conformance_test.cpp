@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "runtime/ops/loss.h"
@@ -94,6 +95,82 @@ TEST_P(TransformerConformanceTest, TokenCrossEntropyOfManyRows) {
     EXPECT_LE(relative_error(out, expected), GetParam().tolerance);
     EXPECT_NEAR(metrics.loss, expected_metrics.loss, 1e-5 * expected_metrics.loss);
     EXPECT_EQ(metrics.correct, expected_metrics.correct);
+  }
+}
+
+/// Of as many columns, with padding, as the others.
+struct VocabularyCase {
+  std::int64_t rows, vocabulary, parts, columns, first;
+};
+
+struct SplitLoss {
+  Values gradient;  ///< Of the vocabulary alone.
+  MetricSums sums;
+};
+
+/// Every part on its own, one after the other.
+SplitLoss loss_of_parts(Bench& bench, const VocabularyCase& c, const Values& logits, const TokenBatch& whole) {
+  const std::int64_t kept = c.rows * LossOps::kFacts;
+  auto& ops = bench.device().get<LossOps>();
+  std::vector<Tensor> parts;
+  std::vector<TokenBatch> batches;
+  Values facts;
+  for (std::int64_t part = 0; part < c.parts; ++part) {
+    batches.push_back(whole);
+    batches.back().part = {static_cast<std::uint32_t>(part * c.columns), static_cast<std::uint32_t>(c.vocabulary)};
+    Values mine(static_cast<std::size_t>(c.rows * c.columns), 100.0);  // whatever stands in the padding
+    for (std::int64_t row = 0; row < c.rows; ++row) {
+      const std::int64_t end = std::min(c.columns, c.vocabulary - part * c.columns);
+      std::copy_n(logits.begin() + row * c.vocabulary + part * c.columns, end, mine.begin() + row * c.columns);
+    }
+    parts.push_back(bench.put(mine, {c.rows, c.columns}));
+    const Tensor of_part = bench.put_master(Values(static_cast<std::size_t>(kept)), {c.rows, LossOps::kFacts});
+    const std::int64_t count = std::min(c.columns, c.vocabulary - part * c.columns);
+    ops.part_of_cross_entropy(parts.back(), batches.back(), c.first, count, of_part);
+    const Values told = bench.take(of_part);
+    facts.insert(facts.end(), told.begin(), told.end());
+  }
+  const Tensor all = bench.put_master(facts, {c.parts, c.rows, LossOps::kFacts});
+  SplitLoss result;
+  result.gradient.resize(static_cast<std::size_t>(c.rows * c.vocabulary));
+  for (std::int64_t part = 0; part < c.parts; ++part) {
+    const auto index = static_cast<std::size_t>(part);
+    const std::int64_t count = std::min(c.columns, c.vocabulary - part * c.columns);
+    auto* sums = bench.put_object(MetricSums{1.5, 2, 3});
+    ops.joined_cross_entropy(parts[index], batches[index], c.first, count, all, 0.125f, parts[index], sums);
+    const MetricSums found = bench.take_object(sums);
+    if (part > 0) {
+      EXPECT_EQ(found.loss, result.sums.loss);
+      EXPECT_EQ(found.correct, result.sums.correct);
+    }
+    result.sums = found;
+    const Values gradient = bench.take(parts[index]);
+    for (std::int64_t row = 0; row < c.rows; ++row) {
+      const auto begin = gradient.begin() + row * c.columns;
+      std::copy_n(begin, count, result.gradient.begin() + row * c.vocabulary + part * c.columns);
+      EXPECT_TRUE(std::all_of(begin + count, begin + c.columns, [](double value) { return value == 0.0; }));
+    }
+  }
+  return result;
+}
+
+/// Logits tie over parts, too: the first of the largest is a hit.
+TEST_P(TransformerConformanceTest, CrossEntropyOfPartsIsThatOfTheWholeVocabulary) {
+  for (const VocabularyCase& c : {VocabularyCase{5, 7, 2, 4, 3}, {40, 100, 4, 32, 5}, {9, 1000, 3, 336, 1}}) {
+    SCOPED_TRACE(fmt::format("{} x {} in {} parts", c.rows, c.vocabulary, c.parts));
+    const Values logits = random_eighths(c.rows * c.vocabulary, 1, 1.0);
+    Bench tested(*tested_);
+    const SplitLoss out = loss_of_parts(tested, c, logits, random_tokens(tested, 8, 6, c.vocabulary));
+    Bench oracle(*oracle_, tested_->dtype());
+    const TokenBatch batch = random_tokens(oracle, 8, 6, c.vocabulary);
+    const Tensor expected = oracle.put(logits, {c.rows, c.vocabulary});
+    auto* sums = oracle.put_object(MetricSums{1.5, 2, 3});
+    oracle.device().get<LossOps>().token_cross_entropy(expected, batch, c.first, c.vocabulary, 0.125f, expected, sums);
+    const MetricSums expected_sums = oracle.take_object(sums);
+    EXPECT_LE(relative_error(out.gradient, oracle.take(expected)), GetParam().tolerance);
+    EXPECT_NEAR(out.sums.loss, expected_sums.loss, 1e-5 * expected_sums.loss);
+    EXPECT_EQ(out.sums.correct, expected_sums.correct);
+    EXPECT_EQ(out.sums.samples, expected_sums.samples);
   }
 }
 

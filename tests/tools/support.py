@@ -1,5 +1,7 @@
 """What the tests of the tools share: a program that stands in for ddptrain, sweeps of it, and made-up records."""
 
+import contextlib
+import copy
 import importlib.machinery
 import importlib.util
 import json
@@ -27,7 +29,11 @@ class FolderCase(unittest.TestCase):
     """Each test has an empty folder."""
 
     def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ddptrain-test-")))
+
+    def lines(self, name: str) -> list[Any]:
+        """Of a file of JSON lines in it."""
+        return [json.loads(line) for line in (self.folder / name).read_text(encoding="utf-8").splitlines()]
 
 
 def write_program(path: pathlib.Path, text: str) -> pathlib.Path:
@@ -53,16 +59,23 @@ def load_script(path: pathlib.Path) -> types.ModuleType:
     return module
 
 
+def run(command: list[Any], code: int | None = 0, **settings: Any) -> subprocess.CompletedProcess:
+    """AssertionError with what it said on standard error if it ends with another exit code; None: any."""
+    settings = {"capture_output": True, "text": True, "timeout": 800} | settings
+    done = subprocess.run(list(map(str, command)), **settings)
+    if code is not None and done.returncode != code:
+        raise AssertionError(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done
+
+
 def run_ranks(ranks: int, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess:
     """ddptrain on this number of ranks."""
     command = ["mpirun", "-np", ranks, *find_mpirun().here(), BIN / "ddptrain", *arguments]
-    settings = {"capture_output": True, "text": True, "timeout": 800, "env": os.environ | AS_ROOT} | settings
-    return subprocess.run(list(map(str, command)), **settings)
+    return run(command, env=os.environ | AS_ROOT, **settings)
 
 
 def run_tool(name: str, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "launch" / name), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, **settings)
+    return run([sys.executable, ROOT / "launch" / name, *arguments], **settings)
 
 
 FAKE_DDPTRAIN = """
@@ -117,37 +130,17 @@ def make_programs(folder: pathlib.Path) -> pathlib.Path:
     return program.parent
 
 
+# What ddptrain --describe says of the CNN in bf16, and of GPT-2 124M, whose tied embedding is complete at the end; without
+# their layers.
+DESCRIPTIONS = json.loads(pathlib.Path(__file__).with_name("descriptions.json").read_text())
+
+
 def cnn_description(**changes: Any) -> dict[str, Any]:
-    """What ddptrain --describe says of the CNN in bf16, less its layers."""
-    buckets = [{"bytes": 2_359_296, "complete_at": 0.099}, {"bytes": 40_704, "complete_at": 1.0}]
-    return {
-        "model": "cnn",
-        "parameters": 1_199_882,
-        "batch_per_rank": 512,
-        "grad_accum": 1,
-        "units_per_sample": 1,
-        "flop_forward_per_sample": 23_984_896,
-        "flop_backward_per_sample": 47_580_416,
-        "gradient_dtype": "bf16",
-        "buckets": buckets,
-        "decides_parameters": ["batch", "lr", "model"],
-    } | changes
+    return copy.deepcopy(DESCRIPTIONS["cnn"]) | changes
 
 
 def gpt2_description(**changes: Any) -> dict[str, Any]:
-    """The same of GPT-2 124M, whose tied embedding is complete at the end."""
-    blocks = [{"bytes": 24e6, "complete_at": 0.32 + 0.68 * i / 7} for i in range(1, 8)]
-    return {
-        "model": "gpt",
-        "parameters": 124_439_808,
-        "batch_per_rank": 64,
-        "grad_accum": 1,
-        "units_per_sample": 1024,
-        "flop_forward_per_sample": 2.9e11,
-        "flop_backward_per_sample": 5.8e11,
-        "gradient_dtype": "bf16",
-        "buckets": [*blocks, {"bytes": 78.9e6, "complete_at": 1.0}, {"bytes": 2e6, "complete_at": 1.0}],
-    } | changes
+    return copy.deepcopy(DESCRIPTIONS["gpt"]) | changes
 
 
 class FakeSweep:
@@ -168,9 +161,8 @@ class FakeSweep:
         files = ["--out", str(self.out), "--bin", str(self.programs)]
         return [sys.executable, str(program), str(self.file), *files, *options]
 
-    def run(self, *options: str) -> subprocess.CompletedProcess:
-        settings = {"env": self.environment, "cwd": self.folder, "text": True}
-        return subprocess.run(self.command(*options), capture_output=True, timeout=300, **settings)
+    def run(self, *options: str, code: int | None = 0) -> subprocess.CompletedProcess:
+        return run(self.command(*options), code, env=self.environment, cwd=self.folder)
 
     def start(self, *options: str) -> subprocess.Popen:
         settings = {"env": self.environment, "cwd": self.folder, "text": True}
@@ -199,19 +191,29 @@ def complete_records(file: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+def wait_for(
+    condition: Callable[[], bool],
+    what: str = "what the test waits for",
+    seconds: float = 300.0,
+    shown: Callable[[], str] = str,
+    running: Callable[[], bool] = lambda: True,
+) -> float:
+    """The time at which the condition holds. AssertionError with what is `shown` if that takes too long, or if nothing
+    is `running` any more that could bring it about."""
     end = time.monotonic() + seconds
+    is_possible = True
     while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("what the test waits for did not happen")
-        time.sleep(0.05)
+        if time.monotonic() > end or not is_possible:
+            raise AssertionError(f"{what}: not within {seconds} s\n{shown()}")
+        is_possible = running()  # after its end, the condition is checked once more
+        time.sleep(0.01)
+    return time.monotonic()
 
 
 def is_alive(pid: int) -> bool:
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def record(case: str, repeat: int, rate: float | None, settings: dict[str, Any], **changes: Any) -> dict[str, Any]:

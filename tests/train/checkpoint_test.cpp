@@ -262,7 +262,7 @@ TEST(Checkpoint, RanksDivideWhatIsReplicated) {
   std::vector<float> values(1000);
   std::vector<char> bytes(13);
   const auto array = [](const char* name, Tensor values, Placement placement) {
-    return StateArray{name, values.shape, values.dtype, placement, {{0, values}}};
+    return StateArray{name, Split::none(values.shape), values.dtype, placement, {{0, values}}};
   };
   const std::vector<StateArray> arrays = {array("a", {bytes.data(), DType::u8, {13}}, Placement::replicated),
                                           array("b", {values.data(), DType::f32, {700}}, Placement::replicated),

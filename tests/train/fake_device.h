@@ -11,7 +11,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/device/device.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/reduction.h"
 
 namespace ddptrain {
 
@@ -21,6 +21,7 @@ class FakeDevice : public Device {
   explicit FakeDevice(bool graphs = false, Precision precision = Precision::fp32)
       : Device({.precision = precision}), graphs_(graphs) {
     attach<OptimizerOps>(std::make_shared<FakeOptimizer>(*this));
+    attach<ReductionOps>(std::make_shared<FakeReduction>(*this));
   }
 
   std::vector<std::string> log;
@@ -64,7 +65,7 @@ class FakeDevice : public Device {
   std::string name(Stream stream) const { return stream.handle == &compute_ ? "compute" : "communication"; }
 
   std::size_t inbox = 0;          ///< What OptimizerOps::inbox_bytes() answers.
-  std::vector<const void*> sums;  ///< Where OptimizerOps::add_nodes() has written.
+  std::vector<const void*> sums;  ///< Where ReductionOps::add_nodes() has written.
 
  private:
   /// Behind what was logged last.
@@ -97,6 +98,15 @@ class FakeDevice : public Device {
       device_.log.push_back(fmt::format("sum over {} and update from chunk {} on {}", peers.size, slice.first_chunk,
                                         device_.name(stream)));
     }
+
+   private:
+    FakeDevice& device_;
+  };
+
+  class FakeReduction final : public ReductionOps {
+   public:
+    explicit FakeReduction(FakeDevice& device) : device_(device) {}
+
     void sum_of_squares(const Tensor& values, float*, Stream stream) override {
       device_.log.push_back(fmt::format("squares of {} on {}", values.size(), device_.name(stream)));
     }

@@ -133,8 +133,8 @@ TEST(TrainingState, NamesEveryArrayOnceWithItsShapeAndPlacement) {
     EXPECT_EQ(arrays.size(), 1 + 3 * run.trainer->arena().specs().size() + 1);  // step; weights, two moments; buffer
     EXPECT_EQ(by_name.at("step")->placement, Placement::replicated);
     EXPECT_EQ(by_name.at("buffer/seen")->placement, Placement::per_rank);
-    EXPECT_EQ(by_name.at("buffer/seen")->shape, (Shape{2, 3}));
-    EXPECT_EQ(by_name.at("weight/fc1.weight")->shape, (Shape{128, 9216}));
+    EXPECT_EQ(by_name.at("buffer/seen")->shape(), (Shape{2, 3}));
+    EXPECT_EQ(by_name.at("weight/fc1.weight")->shape(), (Shape{128, 9216}));
     EXPECT_EQ(by_name.at("weight/fc1.weight")->placement, placement(Zero::weights));
     EXPECT_EQ(by_name.at("slot_1/fc1.weight")->placement, placement(Zero::state));
   }
@@ -157,7 +157,7 @@ TEST(TrainingState, PiecesCoverTheirArrays) {
         elements = test_world().sum(elements);
         places = test_world().sum(places);
       }
-      const auto size = static_cast<double>(element_count(array.shape));
+      const auto size = static_cast<double>(element_count(array.shape()));
       EXPECT_EQ(elements, size) << array.name;
       EXPECT_EQ(places, size * (size - 1.0) / 2.0) << array.name;
     }

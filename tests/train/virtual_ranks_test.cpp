@@ -291,7 +291,7 @@ TEST_P(VirtualRanksTest, HaveTheirOwnBuffers) {
   const auto trainer = all().trainer(run, counting);
   trainer->run(1);
   const StateArray seen = trainer->state().arrays().back();
-  EXPECT_EQ(seen.shape, (Shape{8, 1}));
+  EXPECT_EQ(seen.shape(), (Shape{8, 1}));
   EXPECT_EQ(seen.placement, Placement::sharded);
   ASSERT_EQ(seen.pieces.size(), 1u);
   const std::int64_t count = 8 / test_world().size();

@@ -137,6 +137,10 @@ Flags communication_flags(Options& o) {
         "Pipeline parallelism: stages into which each replica of the model is cut, a rank each (gpt). The micro-steps "
         "of --grad-accum and the virtual ranks go through it one after the other",
         Effect::speed},
+       {"--tp", number(o.tensor, {"1 to 1000", 1, 1000}),
+        "Tensor parallelism: ranks among which each layer is split (gpt): attention heads, feed-forward layers, "
+        "vocabulary",
+        Effect::speed},
        {"--comm-dtype",
         choice(trainer.gradient_type, {{"auto", std::nullopt}, {"bf16", DType::bf16}, {"fp32", DType::f32}}),
         "Number format of gradients that are sent; auto: as --precision. bf16 with fp32 weights: MPI only, between "
@@ -310,17 +314,20 @@ Flags flags_of(Options& options, const std::string& model, Workload& workload) {
 
 namespace {
 
-/// What a stage alone cannot do.
-void check_stages(const Options& o, const Workload& workload) {
+/// What a stage, or a part of the layers, cannot do alone.
+void check_parts_of_model(const Options& o, const Workload& workload) {
+  const std::string flag = o.stages > 1 ? fmt::format("--pp {}", o.stages) : fmt::format("--tp {}", o.tensor);
   if (!workload.supports_stages()) {
-    usage_error("--pp {}: model {} is one unit, which cannot be cut. Use --model gpt, or --pp 1.", o.stages, o.model);
+    usage_error("{}: model {} is one unit, which cannot be cut{}. Use --model gpt, or leave {} out.", flag, o.model,
+                o.tensor > 1 ? ", and its layers are not split" : "", flag.substr(0, 4));
   }
-  if (o.precision == "fp8")
-    usage_error("--precision fp8 with --pp {}: stages compute in bf16 at least. Use bf16.", o.stages);
+  if (o.precision == "fp8") {
+    usage_error("--precision fp8 with {}: ranks that share a replica compute in bf16 at least. Use bf16.", flag);
+  }
   const std::pair<bool, const char*> refused[] = {{workload.saves(), "--save"},
                                                   {workload.samples_during_training(), "--sample-every"}};
-  for (const auto& [given, flag] : refused) {
-    if (given) usage_error("{} with --pp {}: no stage has the whole model. Leave one of them out.", flag, o.stages);
+  for (const auto& [given, other] : refused) {
+    if (given) usage_error("{} with {}: no rank has the whole model. Leave one of them out.", other, flag);
   }
 }
 
@@ -331,9 +338,13 @@ void check_flags(const Options& o, const Workload& workload) {
     usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
   }
   workload.check_flags();
-  if (o.stages > 1) check_stages(o, workload);
+  if (o.stages > 1 || o.tensor > 1) check_parts_of_model(o, workload);
   if (const OptimizerRule& rule = rule_of(o.trainer.optimizer.kind);
-      o.trainer.zero > Zero::nothing && rule.whole_parameters) {
+      rule.whole_parameters && (o.trainer.zero > Zero::nothing || o.tensor > 1)) {
+    if (o.tensor > 1) {
+      usage_error("--tp {}: {} needs the norms of whole parameters. Use --tp 1, or another optimizer.", o.tensor,
+                  rule.name);
+    }
     usage_error(
         "--zero {}: {} needs the norms of whole parameters, of which each rank has only a part. Use --zero 0, or "
         "another optimizer.",

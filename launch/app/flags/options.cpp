@@ -141,6 +141,7 @@ void check_use(const Options& options, const Workload& workload, const std::stri
     usage_error("--generate: model {} writes no text. Use --evaluate, or --model gpt.", options.model);
   }
   if (options.stages > 1) usage_error("{} with --pp {}: a stage is no whole model. Use --pp 1.", task, options.stages);
+  if (options.tensor > 1) usage_error("{} with --tp {}: a part is no whole model. Use --tp 1.", task, options.tensor);
   if (!options.resume.empty()) {
     usage_error("{} with --resume: write the checkpoint's weights with --resume PATH --export DIR, then use --init DIR",
                 task);

@@ -41,6 +41,7 @@ struct Options {
 
   TrainerOptions trainer;   ///< See trainer_options().
   int stages = 1;           ///< Of a pipeline: see MeshShape.
+  int tensor = 1;           ///< Ranks that split each layer: see MeshShape.
   bool auto_batch = false;  ///< trainer.batch is still to be found, see launch/app/tasks/memory_advice.h.
   LrScaling lr_scaling = LrScaling::none;
   std::int64_t lr_base_batch = 512;

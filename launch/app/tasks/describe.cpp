@@ -53,6 +53,7 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
   description.precision = compute.fp8 ? "fp8" : name_of(compute.precision);
   description.world_size = mesh.ranks();
   description.stages = mesh.stages;
+  description.tensor = mesh.tensor;
   description.batch_per_rank = options.trainer.batch;
   description.grad_accum = options.trainer.grad_accum;
   description.virtual_ranks = options.trainer.virtual_ranks;
@@ -78,11 +79,11 @@ void print_description(const World& world, CommandLine command_line) {
   Options& options = command_line.options;
   Workload& workload = *command_line.workload;
   const DeviceKind kind = device_to_describe(world, options.device);
-  const MeshShape mesh = mesh_of(world.size(), options.stages);
+  const MeshShape mesh = mesh_of(world.size(), options.stages, options.tensor);
   world.agree([&] {
     check_precision(options, workload, kind);
     workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.seed, true, mesh.stages,
-                   mesh.stage_of(world.rank())});
+                   mesh.stage_of(world.rank()), mesh.tensor, mesh.part_of(world.rank())});
     workload.load();
     if (options.auto_batch && kind == DeviceKind::cuda) {
       usage_error("--batch auto: --describe and --dry-run touch no GPU to see its memory. Give a number.");

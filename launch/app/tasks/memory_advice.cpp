@@ -59,7 +59,7 @@ auto if_addressable(const Work& work) -> std::optional<decltype(work())> {
 }
 
 std::optional<Description> describe(const World& world, DeviceKind device, const Options& options, Workload& workload) {
-  const MeshShape mesh = mesh_of(world.size(), options.stages);
+  const MeshShape mesh = mesh_of(world.size(), options.stages, options.tensor);
   return if_addressable([&] { return describe_on_paper(options, workload, mesh, world.rank(), device); });
 }
 
@@ -73,7 +73,8 @@ void require_room_for_weights(const Room& room, const World& world, DeviceKind d
     return static_cast<std::size_t>(element_count(workload.make_model(*paper, 1)->parameters()));
   });
   const std::size_t bytes = 2 * elements.value_or(0) * size_of(compute_dtype(compute.precision));
-  const std::size_t part = bytes / static_cast<std::size_t>(mesh_of(world.size(), options.stages).replicas);
+  const std::size_t part =
+      bytes / static_cast<std::size_t>(mesh_of(world.size(), options.stages, options.tensor).replicas);
   if (part <= room.bytes) return;
   usage_error(
       "there is too little memory: {} parameters and their gradients alone would take {} of a rank, and {}. Use a "
@@ -109,8 +110,8 @@ std::string flags_that_help(const World& world, const Options& options, const Wo
 /// Of a micro-step of one rank, at most.
 std::int64_t samples_for(const World& world, const Options& options, const Workload& workload) {
   const TrainerOptions& trainer = options.trainer;
-  const std::int64_t ranks =
-      trainer.virtual_ranks > 0 ? trainer.virtual_ranks : mesh_of(world.size(), options.stages).replicas;
+  const std::int64_t ranks = trainer.virtual_ranks > 0 ? trainer.virtual_ranks
+                                                       : mesh_of(world.size(), options.stages, options.tensor).replicas;
   return workload.data().train_count() / (ranks * trainer.grad_accum);
 }
 

@@ -13,15 +13,16 @@ namespace {
 
 std::string text_of(const RunIdentity& run) {
   return fmt::format("{} x --batch {} x --grad-accum {} = {} samples",
-                     counted(run.replicas(), run.stages > 1 ? "replica" : "rank"), run.batch, run.grad_accum,
-                     run.samples_per_step);
+                     counted(run.replicas(), run.replicas() < run.world_size ? "replica" : "rank"), run.batch,
+                     run.grad_accum, run.samples_per_step);
 }
 
 /// What keeps the samples of a step on this number of ranks.
 std::string ways_to_keep(const RunIdentity& saved, const RunIdentity& run) {
   if (saved.samples_per_step % run.replicas() != 0) {
     return fmt::format("{} cannot share {} samples: start a number that divides them",
-                       counted(run.replicas(), run.stages > 1 ? "replica" : "rank"), saved.samples_per_step);
+                       counted(run.replicas(), run.replicas() < run.world_size ? "replica" : "rank"),
+                       saved.samples_per_step);
   }
   const std::int64_t of_rank = saved.samples_per_step / run.replicas();
   if (of_rank % saved.batch == 0) {
@@ -86,7 +87,7 @@ std::vector<std::string> changed_flags(const RunIdentity& saved, const CommandLi
 RunIdentity identity_of(const CommandLine& command_line, const World& world, const std::string& data,
                         const std::string& precision) {
   const Options& options = command_line.options;
-  const MeshShape mesh = mesh_of(world.size(), options.stages);
+  const MeshShape mesh = mesh_of(world.size(), options.stages, options.tensor);
   const DistributedSampler sampler =
       make_sampler(options.trainer, command_line.workload->data(), mesh.replica_of(world.rank()), mesh.replicas);
   RunIdentity run;
@@ -101,6 +102,7 @@ RunIdentity identity_of(const CommandLine& command_line, const World& world, con
   run.steps_per_epoch = sampler.steps_per_epoch();
   run.world_size = world.size();
   run.stages = mesh.stages;
+  run.tensor = mesh.tensor;
   for (const Setting& setting : command_line.settings) run.flags["--" + setting.name] = setting.value;
   run.versions = {{"ddptrain", DDPTRAIN_VERSION},
                   {"mpi", mpi_version()},

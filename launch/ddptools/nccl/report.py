@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,36 +73,18 @@ def crosses_network(transport: Transport) -> bool:
     return "NET/" in transport.via
 
 
-def uses_gpu_direct(transport: Transport) -> bool:
-    return "/GDRDMA" in transport.via
-
-
-def has_proxy(transport: Transport) -> bool:
-    return "(" in transport.via.replace("(PCI)", "")
-
-
-def shares(log: Log, has: Callable[[Transport], bool]) -> list[bool]:
-    """Of each connection over the network, whether it has a property."""
-    return [has(transport) for transport in log.transports if crosses_network(transport)]
-
-
-def share_text(share: list[bool]) -> str:
-    return f"{sum(share)} of {len(share)} connections over the network" if share else ""
-
-
-def is_pxn_disabled(log: Log) -> bool:
-    return log.pxn_disabled or log.environment.get("NCCL_PXN_DISABLE") == "1"
+def gpu_direct(log: Log) -> list[bool]:
+    """Of each connection over the network, whether it uses GPUDirect RDMA."""
+    return ["/GDRDMA" in transport.via for transport in log.transports if crosses_network(transport)]
 
 
 def network_rows(log: Log) -> Rows:
     if not (log.network or any(map(crosses_network, log.transports))):
         return []
-    gpu_direct = share_text(shares(log, uses_gpu_direct))
-    pxn = "disabled" if is_pxn_disabled(log) else share_text(shares(log, has_proxy))  # by a NIC beside another GPU
-    rows = [["chosen", log.network or "unknown"]]
-    if log.adapters:
-        rows.append(["adapters", " ".join(log.adapters)])
-    return [*rows, ["GPUDirect RDMA", gpu_direct or "unknown"], ["PXN", pxn or "unknown"]]
+    share = gpu_direct(log)
+    used = f"{sum(share)} of {len(share)} connections over the network" if share else "unknown"
+    adapters = [["adapters", " ".join(log.adapters)]] if log.adapters else []
+    return [["chosen", log.network or "unknown"], *adapters, ["GPUDirect RDMA", used]]
 
 
 def counted_lines(count: int) -> str:
@@ -130,11 +112,6 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
     nodes = [[node["host"] or str(i), ranges_text(node["ranks"])] for i, node in enumerate(log.ranks_by_node)]
     trees = ((channel, tree_text(tree)) for channel, tree in log.trees.items())
     rings = ((channel, " -> ".join(map(str, [*ring, ring[0]]))) for channel, ring in log.rings.items())
-    graphs = [
-        [graph["pattern"], str(graph["channels"]), f"{graph['intra_gb_per_s']:.4g}", f"{graph['inter_gb_per_s']:.4g}",
-         graph["intra_type"], graph["inter_type"]]
-        for graph in log.graphs
-    ]  # fmt: skip
     choices = [
         [collective, str(size), choice["algorithm"], choice["protocol"], str(choice["channels"] or "unknown")]
         for (collective, size), choice in log.choices.items()
@@ -152,8 +129,6 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         titled("Rings, by channel", by_text(rings)),
         titled("Trees, by channel: root first, children behind their parent (.. a line is missing)", by_text(trees)),
         titled("Transports between ranks", transport_rows(log), ["from", "to", "via", "channels"]),
-        titled("Patterns, with the rates that NCCL counts on", graphs,
-               ["pattern", "channels", "GB/s each, in a node", "between nodes", "farthest link", "to the NIC"]),
         titled("Collectives", choices, ["collective", "bytes", "algorithm", "protocol", "channels"]),
         titled("Set by environment, as NCCL tells", [[name, value] for name, value in log.environment.items()]),
         titled("Without effect", [[f"{each['name']}={each['value']}", each["why"]] for each in ineffective]),
@@ -167,7 +142,6 @@ def by_channel(channels: dict[int, Any]) -> list[Any]:
 
 
 def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
-    gpu_direct, proxies = shares(log, uses_gpu_direct), shares(log, has_proxy)
     return {
         "version": log.version or None,
         "ranks": log.ranks or None,
@@ -180,7 +154,6 @@ def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
             {"from": each.source, "to": each.target, "channel": each.channel, "via": each.via}
             for each in log.transports
         ],
-        "graphs": log.graphs,
         "collectives": [
             {"collective": collective, "bytes": size, **choice} for (collective, size), choice in log.choices.items()
         ],
@@ -188,9 +161,7 @@ def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
         "network": {
             "name": log.network or None,
             "adapters": log.adapters,
-            "gpu_direct_used": any(gpu_direct) if gpu_direct else None,
-            "pxn_used": any(proxies) if proxies else None,
-            "pxn_disabled": is_pxn_disabled(log),
+            "gpu_direct_used": any(gpu_direct(log)) if gpu_direct(log) else None,
         },
         "environment": log.environment,
         "ineffective": ineffective,

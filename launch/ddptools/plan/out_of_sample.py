@@ -11,8 +11,8 @@ from ddptools.common.files import Record
 from ddptools.common.table import Table
 from ddptools.common.text import number, percent, setting_text, signed_percent
 from ddptools.common.values import grouped, table_of
-from ddptools.plan.calibration import Measured, calibrate, measured_runs
-from ddptools.plan.compute_rates import NotMeasured, named
+from ddptools.plan.calibration import calibrate
+from ddptools.plan.measured import Measured, NotMeasured, measured_runs, named
 from ddptools.plan.prediction import predict
 from ddptools.results.run import PLACEMENT, WORKLOAD
 

@@ -75,6 +75,16 @@ class Case:
     def step_flop(self) -> float:
         return self.work.flop * self.batch * self.grad_accum
 
+    @property
+    def alone_seconds(self) -> float:
+        """A step of a GPU that communicates with nobody."""
+        return self.step_flop / (1e12 * self.tflops)
+
+    @property
+    def bytes_per_gpu(self) -> float:
+        """Sent by each for a step."""
+        return 2.0 * (self.gpus - 1) / self.gpus * self.work.gradient_bytes
+
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
@@ -93,19 +103,18 @@ class Prediction:
 
 
 def predict(case: Case) -> Prediction:
-    alone_seconds = case.step_flop / (1e12 * case.tflops)
     buckets = case.work.buckets
     sums = [all_reduce(case, group.bytes) for group in buckets]
     seconds = [1e-6 * each.microseconds for each in sums]
     if case.fused_sum_us is not None and case.overlap and case.gpus > 1:
         seconds[-1] = 1e-6 * case.fused_sum_us
     communication_seconds = sum(group.count * each for group, each in zip(buckets, seconds, strict=True))
-    compute, exposed = alone_seconds, communication_seconds
+    compute, exposed = case.alone_seconds, communication_seconds
     if case.beneath_forward:
         compute += case.interference * communication_seconds
         exposed = exposed_beneath_forward(buckets, seconds, compute)
     elif case.overlap and case.gpus > 1:
-        last_micro_step_seconds = alone_seconds / case.grad_accum
+        last_micro_step_seconds = case.alone_seconds / case.grad_accum
         backward_seconds = case.work.backward_flop / case.work.flop * last_micro_step_seconds
         slow_down_seconds = case.interference * min(communication_seconds, backward_seconds)
         compute += slow_down_seconds
@@ -118,11 +127,11 @@ def predict(case: Case) -> Prediction:
         exposed_seconds=exposed,
         step_seconds=compute + exposed,
         samples_per_second=case.batch * case.grad_accum * case.gpus / (compute + exposed),
-        efficiency=alone_seconds / (compute + exposed),
+        efficiency=case.alone_seconds / (compute + exposed),
         bound="communication" if communication_seconds > compute else "compute",
         algorithm=sums[0].algorithm,
         protocol=sums[0].protocol,
-        bytes_per_gpu=2.0 * (case.gpus - 1) / case.gpus * case.work.gradient_bytes,
+        bytes_per_gpu=case.bytes_per_gpu,
     )
 
 
@@ -184,25 +193,3 @@ def needed_gbs(case: Case, efficiency: float) -> float | None:
 
     step = bisect.bisect_left(range(SEARCH_STEPS + 1), True, key=reached)
     return gbs_at(step) if step <= SEARCH_STEPS else None
-
-
-@dataclasses.dataclass(frozen=True)
-class RuleOfThumb:
-    """The arithmetic on the back of an envelope, without latency and overlap, at advertised rates."""
-
-    bytes_to_move: float  # 2 x gradients
-    exact_bytes_to_move: float  # 2 (W-1)/W x gradients
-    tflop_per_gpu: float
-    compute_seconds: float
-
-    def seconds_at(self, gbs: float) -> float:
-        return self.bytes_to_move / (1e9 * gbs)
-
-
-def rule_of_thumb(case: Case) -> RuleOfThumb:
-    return RuleOfThumb(
-        bytes_to_move=2.0 * case.work.gradient_bytes,
-        exact_bytes_to_move=2.0 * (case.gpus - 1) / case.gpus * case.work.gradient_bytes,
-        tflop_per_gpu=case.step_flop / 1e12,
-        compute_seconds=case.step_flop / (1e12 * case.tflops),
-    )

@@ -14,12 +14,12 @@ from ddptools.common.files import write_atomically
 from ddptools.common.programs import ROOT, program_folder
 from ddptools.common.table import to_text
 from ddptools.plan import hardware
-from ddptools.plan.calibration import Calibration, calibrate, load_records, warning_of
-from ddptools.plan.compute_rates import NotMeasured
+from ddptools.plan.calibration import Calibration, calibrate, load_records
 from ddptools.plan.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
+from ddptools.plan.measured import NotMeasured, warning_of
 from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
-from ddptools.plan.prediction import Case, needed_gbs, predict, rule_of_thumb
-from ddptools.plan.text import Answer, Memory, Planned, all_links, text_of
+from ddptools.plan.prediction import Case, needed_gbs, predict
+from ddptools.plan.text import Answer, Memory, Planned, all_links, bytes_to_move, text_of
 from ddptools.results.description import Description, NotDescribed, complete, describe, language_model
 
 ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
@@ -177,7 +177,7 @@ def check_devices(answer: Answer) -> None:
             f"{other}: add runs of this model and batch on {measured} (ddptrain --metrics), or give "
             f"'--tflops N{device_flag}'"
         )
-    if device == "cpu" and not options.tflops and not (calibration and calibration.compute.points):
+    if device == "cpu" and not options.tflops and not (calibration and calibration.runs):
         raise UsageError(
             "--device cpu: nothing tells how fast these cores compute: give --tflops, or their runs with --calibrate"
         )
@@ -286,12 +286,17 @@ def memory_of(answer: Answer) -> Memory | None:
 
 def document(answer: Answer) -> dict[str, Any]:
     first, target = answer.planned[0].case, answer.options.target
-    rule = rule_of_thumb(first)
+    moved = bytes_to_move(first)
     result: dict[str, Any] = {
         "case": dataclasses.asdict(first),
-        "rule_of_thumb": dataclasses.asdict(rule),
+        "rule_of_thumb": {
+            "bytes_to_move": moved,
+            "exact_bytes_to_move": first.bytes_per_gpu,
+            "tflop_per_gpu": first.step_flop / 1e12,
+            "compute_seconds": first.alone_seconds,
+        },
         "links": [
-            {"link": name, "bandwidth_gbs": gbs, "seconds": rule.seconds_at(gbs)} for name, gbs in all_links().items()
+            {"link": name, "bandwidth_gbs": gbs, "seconds": moved / (1e9 * gbs)} for name, gbs in all_links().items()
         ],
         "predictions": [dataclasses.asdict(planned.prediction) for planned in answer.planned],
         "memory": dataclasses.asdict(answer.memory) | {"fits": answer.memory.fits} if answer.memory else None,

@@ -8,7 +8,8 @@ import pathlib
 from ddptools.common.table import Table, to_text
 from ddptools.plan.calibration import Calibration
 from ddptools.plan.hardware import GBS_PER_GBIT, LINKS_GBS, NETWORKS_GBIT
-from ddptools.plan.prediction import Case, NetworkFit, Prediction, rule_of_thumb
+from ddptools.plan.measured import rates_of
+from ddptools.plan.prediction import Case, NetworkFit, Prediction
 from ddptools.results.description import Description
 
 
@@ -63,11 +64,10 @@ def three_digits(value: float) -> str:
 
 def heading(answer: Answer) -> str:
     options, case = answer.options, answer.planned[0].case
-    rule = rule_of_thumb(case)
     name = answer.work.model if options.params is not None else pathlib.Path(options.model).stem
     gradients = three_digits(case.work.gradient_bytes / 1e9)
-    work, seconds = three_digits(rule.tflop_per_gpu), three_digits(rule.compute_seconds)
-    moved, exactly = three_digits(rule.bytes_to_move / 1e9), three_digits(rule.exact_bytes_to_move / 1e9)
+    work, seconds = three_digits(case.step_flop / 1e12), three_digits(case.alone_seconds)
+    moved, exactly = three_digits(bytes_to_move(case) / 1e9), three_digits(case.bytes_per_gpu / 1e9)
     size = f"{case.work.parameters / 1e9:.4g} B parameters"
     lines = [
         ("Model", f"{name}: {size}, {case.work.gradient_dtype} gradients of {gradients} GB"),
@@ -83,12 +83,12 @@ def heading(answer: Answer) -> str:
 def compute_source(answer: Answer) -> str:
     if answer.options.tflops:
         return "rate as given"
-    points = answer.calibration.compute.alike(answer.work) if answer.calibration else []
-    if not points:
+    rates = rates_of(answer.work, answer.calibration.runs) if answer.calibration else {}
+    if not rates:
         return "rate assumed: half of the peak"
-    runs = {p.batch: f"{p.runs} run{'s' if p.runs > 1 else ''}" for p in points}
-    batch = answer.planned[0].case.batch
-    return f"measured at this batch, {runs[batch]}" if batch in runs else "between batches that were measured"
+    if runs := len(rates.get(answer.planned[0].case.batch, [])):
+        return f"measured at this batch, {runs} run{'s' if runs > 1 else ''}"
+    return "between batches that were measured"
 
 
 def networks(answer: Answer) -> list[str]:
@@ -127,14 +127,18 @@ def assumed_network(case: Case, answer: Answer) -> str:
 
 def links_text(case: Case) -> str:
     rows = []
-    rule = rule_of_thumb(case)
     for name, gbs in all_links().items():
-        seconds = rule.seconds_at(gbs)
+        seconds = bytes_to_move(case) / (1e9 * gbs)
         achieved = f"{three_digits(seconds / 0.9)} to {three_digits(seconds / 0.8)}"
-        bound = "communication" if seconds > rule.compute_seconds else "compute"
+        bound = "communication" if seconds > case.alone_seconds else "compute"
         rows.append([name, f"{gbs:g}", three_digits(seconds), achieved, bound])
     header = ["link", "GB/s", "s at that rate", "s at 90 to 80% of it", "bound by"]
     return to_text(Table("Without latency and overlap, over one link:", header, rows))
+
+
+def bytes_to_move(case: Case) -> float:
+    """By the rule of thumb: each gradient there and back."""
+    return 2.0 * case.work.gradient_bytes
 
 
 def all_links() -> dict[str, float]:

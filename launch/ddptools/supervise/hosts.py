@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ddptools.common.errors import UsageError
 from ddptools.common.mpirun import host_lines
@@ -41,7 +41,7 @@ def answers(host: str) -> bool:
     return is_here(host) or on_host(host, "true")
 
 
-def on_all(function: Callable[[str], bool], hosts: list[str]) -> list[bool]:
+def on_all(function: Callable[[str], bool], hosts: Iterable[str]) -> list[bool]:
     with concurrent.futures.ThreadPoolExecutor(32) as pool:
         return list(pool.map(function, hosts))
 
@@ -65,8 +65,8 @@ class Hosts:
     in_file: bool
 
     @staticmethod
-    def of(command: list[str]) -> "Hosts | None":
-        """None: the command names none."""
+    def of(command: list[str]) -> "Hosts":
+        """THIS_HOST if the command names none."""
         in_file = True
         if (place := place_of(HOSTFILE_FLAGS, command)) is not None:
             texts = host_lines(pathlib.Path(command[place]))
@@ -76,7 +76,7 @@ class Hosts:
             in_file, parts = False, [text.partition(":") for text in command[place].split(",")]
             hosts = [Host(name, int(n) if n.isdigit() else None if n else 1, name + c + n) for name, c, n in parts]
         else:
-            return None
+            return THIS_HOST
         if not hosts:
             raise UsageError(f"{command[place]}: it names no host")
         if wrong := next((host.name for host in hosts if host.name.startswith("-")), None):
@@ -90,8 +90,11 @@ class Hosts:
     def least_slots(self) -> int:
         return sum(1 if host.slots is None else host.slots for host in self.hosts)
 
-    def only(self, kept: list[bool]) -> "Hosts":
-        return Hosts([host for host, good in zip(self.hosts, kept, strict=True) if good], self.in_file)
+    def answering(self) -> tuple["Hosts", list[str]]:
+        """The hosts that answer, and the names of the others."""
+        asked = list(zip(self.hosts, on_all(answers, self.names), strict=True))
+        silent = [host.name for host, is_there in asked if not is_there]
+        return Hosts([host for host, is_there in asked if is_there], self.in_file), silent
 
     def in_command(self, command: list[str], file: pathlib.Path) -> list[str]:
         """The command with these hosts in place of its own; `file` becomes its hostfile."""
@@ -104,4 +107,7 @@ class Hosts:
 
     def clean_up(self, mark: str, sessions: str) -> None:
         script = f"mark={mark}\nsessions={shlex.quote(sessions)}\n{CLEAN_UP.read_text()}"
-        on_all(lambda host: on_host(host, script), list(dict.fromkeys(self.names)))
+        on_all(lambda host: on_host(host, script), dict.fromkeys(self.names))
+
+
+THIS_HOST = Hosts([Host("localhost", 1, "")], False)

@@ -27,11 +27,9 @@ from ddptools.supervise.hosts import (
     HOSTFILE_FLAGS,
     HOST_FLAGS,
     RANKS_FLAGS,
-    Host,
+    THIS_HOST,
     Hosts,
-    answers,
     is_here,
-    on_all,
     place_of,
 )
 
@@ -132,12 +130,12 @@ class Size:
     parts: int  # --virtual-ranks
 
     @staticmethod
-    def of(ranks: str, flags: dict[str, Any], hosts: Hosts | None, least: int) -> "Size":
-        wanted = int(ranks) if ranks.isdigit() else hosts.least_slots() if hosts else 1
+    def of(ranks: str, flags: dict[str, Any], hosts: Hosts, least: int) -> "Size":
+        wanted = int(ranks) if ranks.isdigit() else hosts.least_slots()
         parts = int(flags["virtual-ranks"] or 0)
         if least == 0:
             return Size(wanted, 1 if parts > 0 else wanted, 0, 0, parts)
-        if hosts is None:
+        if hosts is THIS_HOST:
             told = "the command names no hosts that could be lost. Give mpirun --hostfile or --host."
             raise UsageError(f"--min-ranks: {told}")
         if unknown := [host.name for host in hosts.hosts if host.slots is None]:
@@ -207,35 +205,30 @@ class Job:
         time_out = self.flags["timeout"] or ""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", time_out)
         seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
-        if self.hosts and len(set(self.hosts.names)) > 1 and 0.0 < seconds <= NOTICED:
+        if len(set(self.hosts.names)) > 1 and 0.0 < seconds <= NOTICED:
             self.log(
                 f"--timeout {time_out} ends the ranks before mpirun notices a lost host ({NOTICED:g} s), and mpirun "
                 "then hangs until supervise ends it: give 20s or more"
             )
 
-    def clean_up(self, there: list[bool]) -> None:
-        hosts = self.hosts.only(there) if self.hosts else Hosts([Host("localhost", 1, "")], False)
-        hosts.clean_up(self.mark, self.sessions)
+    def clean_up(self) -> tuple[Hosts, list[str]]:
+        """Ends what an attempt has left on the hosts that answer. Returns them, and the names of the others."""
+        answering, silent = self.hosts.answering()
+        answering.clean_up(self.mark, self.sessions)
+        return answering, silent
 
     def for_hosts_that_answer(self) -> list[str] | None:
-        """The command of the next attempt; None where they have too few slots."""
-        self.hosts_in_use = self.hosts
-        if self.hosts is None:
+        """The command of the next attempt; None if they have too few slots."""
+        hosts, silent = self.clean_up()
+        self.hosts_in_use, slots = hosts, hosts.least_slots()
+        if not silent:
             return self.command
-        there = on_all(answers, self.hosts.names)
-        self.clean_up(there)
-        if all(there):
-            return self.command
-        hosts = self.hosts.only(there)
-        silent = self.hosts.only([not good for good in there]).names
-        slots = hosts.least_slots()
         self.log(f"no answer from {', '.join(silent)}: left out; {slots} slots on the other hosts")
         flags = self.size.on(slots)
         if flags is None:
             self.log(f"waits for hosts: {slots} slots are too few")
             return None
         ranks, *changes = flags
-        self.hosts_in_use = hosts
         own = hosts.in_command(self.command[: self.program], self.folder / "supervise.hosts")
         if (place := place_of(RANKS_FLAGS, own)) is not None:
             own[place] = ranks
@@ -325,9 +318,7 @@ class Job:
 
     def cause(self, code: int, said: str) -> tuple[int, str]:
         """supervise's exit code for an attempt that failed, and why in words. It ends what the attempt has left."""
-        there = on_all(answers, self.hosts.names) if self.hosts else []
-        self.clean_up(there)
-        silent = self.hosts.only([not good for good in there]).names if self.hosts else []
+        _, silent = self.clean_up()
         if silent := [name for name in silent if name in self.hosts_in_use.names]:
             return LOST_HOST, self.lost(silent)
         if daemons := sorted(set(LOST_DAEMON.findall(said))):

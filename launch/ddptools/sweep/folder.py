@@ -1,5 +1,5 @@
-"""The results of a sweep: a folder with results.jsonl (one record per run, in the order of the runs), results.csv (the
-same as a table), plan.json, topology.json and logs/."""
+"""The results of a sweep: a folder with results.jsonl (one record per run, in the order of the runs), plan.json,
+topology.json and logs/."""
 
 import fcntl
 import json

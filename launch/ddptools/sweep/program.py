@@ -14,7 +14,7 @@ from typing import Any
 
 from ddptools.common.arguments import Parser, path, whole
 from ddptools.common.errors import UsageError
-from ddptools.common.files import Record, from_json, read_records, write_atomically
+from ddptools.common.files import Record, from_json, read_records
 from ddptools.common.mpirun import permission
 from ddptools.common.programs import answer, ask, flag_arguments, program_folder
 from ddptools.common.runner import Outcome, run
@@ -22,7 +22,6 @@ from ddptools.common.text import number
 from ddptools.common.values import table_of
 from ddptools.results.run import make_run
 from ddptools.sweep.cases import Case, expand, interleaved, label, varied_settings
-from ddptools.sweep.csv_table import csv_text
 from ddptools.sweep.folder import ResultFolder
 from ddptools.sweep.launch import Impossible, Launch, plan_launch
 from ddptools.sweep.machine import Machine, find_machine, read_topology
@@ -35,7 +34,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog="ddpsweep",
         description="Runs every case of a sweep (configs/sweeps/*.toml), each in a new job, and writes the results to "
-        "DIR/results.jsonl and DIR/results.csv. ddpreport DIR explains them.",
+        "DIR/results.jsonl. ddpreport DIR explains them.",
     )
     add, count = parser.add_argument, whole(999_999_999)
     add("file", type=path, metavar="SWEEP.toml")
@@ -261,5 +260,4 @@ def main(argv: list[str]) -> int:
         print(f"\nddpsweep: interrupted; what is done stands in {out}; go on with --resume", file=sys.stderr)
         return 130
     finally:
-        write_atomically(out / "results.csv", csv_text(folder.records()))
         folder.close()

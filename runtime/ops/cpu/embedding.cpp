@@ -44,9 +44,14 @@ class CpuEmbedding final : public EmbeddingOps, CpuOps {
       parallel_each(d.batch, 16, [&](std::int64_t window, int thread) {
         T* y = out.as<T>() + window * d.features();
         for (std::int64_t position = 0; position < d.sequence; ++position) {
-          RowView<T>(y + position * d.width, d.width) =
-              ConstRowView<T>(token_embedding.as<T>() + tokens[d.token(window, position)] * d.width, d.width) +
-              ConstRowView<T>(position_embedding.as<T>() + position * d.width, d.width);
+          RowView<T> sum(y + position * d.width, d.width);
+          const std::uint32_t row = batch.part.row(tokens[d.token(window, position)]);
+          if (row >= d.vocabulary) {
+            sum.setZero();
+            continue;
+          }
+          sum = ConstRowView<T>(token_embedding.as<T>() + row * d.width, d.width) +
+                ConstRowView<T>(position_embedding.as<T>() + position * d.width, d.width);
         }
         if (!drops) return;
         T* factors = memory + thread * d.features();
@@ -82,17 +87,17 @@ class CpuEmbedding final : public EmbeddingOps, CpuOps {
         for (std::int64_t window = 0; window < d.batch; ++window) {
           if (drops) dropout_factors(dropout, static_cast<std::uint32_t>(window), d.features(), factors);
           for (std::int64_t position = 0; position < d.sequence; ++position) {
-            auto gradient = columns(dout, window * d.sequence + position);
-            auto token_sum = columns(dtoken, tokens[d.token(window, position)]);
-            auto position_sum = columns(dposition, position);
-            if (drops) {
-              const ConstRowView<T> factor(factors + position * d.width + begin, end - begin);
-              token_sum += gradient * factor;
-              position_sum += gradient * factor;
-            } else {
-              token_sum += gradient;
-              position_sum += gradient;
-            }
+            const auto gradient = columns(dout, window * d.sequence + position);
+            const auto add_to = [&](auto sum) {
+              if (drops) {
+                sum += gradient * ConstRowView<T>(factors + position * d.width + begin, end - begin);
+              } else {
+                sum += gradient;
+              }
+            };
+            const std::uint32_t row = batch.part.row(tokens[d.token(window, position)]);
+            if (row < d.vocabulary) add_to(columns(dtoken, row));
+            add_to(columns(dposition, position));
           }
         }
       });

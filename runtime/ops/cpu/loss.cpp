@@ -3,6 +3,7 @@
 
 #include "runtime/ops/cpu/batch_tokens.h"
 #include "runtime/ops/cpu/cpu_ops.h"
+#include "runtime/ops/joined_facts.h"
 #include "runtime/ops/loss.h"
 
 namespace ddptrain {
@@ -20,16 +21,39 @@ T scale_for(double loss, float gradient_scale) {
   return std::isfinite(loss) ? static_cast<T>(gradient_scale) : std::numeric_limits<T>::quiet_NaN();
 }
 
+/// Of the prediction at `place` of the batch.
+std::uint32_t target_at(const std::vector<std::uint32_t>& tokens, std::int64_t sequence, std::int64_t place) {
+  return tokens[static_cast<std::size_t>(place / sequence * (sequence + 1) + place % sequence + 1)];
+}
+
+void add(const std::vector<MetricSums>& partial, std::int64_t rows, MetricSums* sums) {
+  for (const MetricSums& part : partial) {
+    sums->loss += part.loss;
+    sums->correct += part.correct;
+  }
+  sums->samples += static_cast<std::uint64_t>(rows);
+}
+
+/// exponentials = exp(logits - largest). With some instruction sets Eigen's exp(-infinity) is a small number.
+template <class T>
+void exponentiate(const RowView<T>& logits, T largest, RowView<T>& exponentials) {
+  exponentials = (logits - largest).exp();
+  exponentials = (exponentials < std::numeric_limits<T>::min()).select(T{0}, exponentials);
+}
+
+/// Whether the target is the first of the largest logits.
+template <class T>
+bool is_hit(const RowView<T>& logits, std::uint32_t target, T largest) {
+  return logits[target] == largest && (target == 0 || logits.head(target).maxCoeff() < largest);
+}
+
 /// Leaves softmax(logits) * total in `exponentials`, which may be the memory of `logits`.
 template <class T>
 RowResult softmax_row(const RowView<T>& logits, std::uint32_t target, RowView<T> exponentials, T& total) {
   const T largest = logits.maxCoeff();
   const T target_value = logits[target];
-  const bool first_largest =
-      target_value == largest && (target == 0 || logits.head(target).maxCoeff() < largest);  // the first wins a tie
-  exponentials = (logits - largest).exp();
-  // With some instruction sets Eigen's exp(-infinity) is a small number.
-  exponentials = (exponentials < std::numeric_limits<T>::min()).select(T{0}, exponentials);
+  const bool first_largest = is_hit(logits, target, largest);
+  exponentiate(logits, largest, exponentials);
   total = exponentials.sum();
   return {static_cast<double>(std::log(total) + largest - target_value), first_largest};
 }
@@ -58,9 +82,7 @@ class CpuLoss final : public LossOps, CpuOps {
       using T = decltype(scalar);
       T* memory = scratch<T>(vocabulary);
       parallel_each(rows, 64, [&](std::int64_t row, int thread) {
-        const std::int64_t place = first_row + row;
-        const std::uint32_t target =
-            tokens[static_cast<std::size_t>(place / sequence * (sequence + 1) + place % sequence + 1)];
+        const std::uint32_t target = target_at(tokens, sequence, first_row + row);
         T* gradient = dlogits ? dlogits.as<T>() + row * columns : nullptr;
         RowView<T> exponentials(dlogits ? gradient : memory + thread * vocabulary, vocabulary);
         T total;
@@ -76,11 +98,62 @@ class CpuLoss final : public LossOps, CpuOps {
         std::fill(gradient + vocabulary, gradient + columns, T{0});
       });
     });
-    for (const MetricSums& part : partial) {
-      sums->loss += part.loss;
-      sums->correct += part.correct;
-    }
-    sums->samples += static_cast<std::uint64_t>(rows);
+    add(partial, rows, sums);
+  }
+
+  void part_of_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                             std::int64_t vocabulary, const Tensor& facts) override {
+    const std::int64_t rows = logits.dim(0), columns = logits.dim(1), sequence = batch.source.sequence;
+    expect_tensor(logits, "part_of_cross_entropy: logits", dtype(), logits.shape);
+    expect_tensor(facts, "part_of_cross_entropy: facts", dtype(), {rows, kFacts});
+    const std::vector<std::uint32_t> tokens = batch_tokens("part_of_cross_entropy", batch, vocabulary);
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      T* memory = scratch<T>(vocabulary);
+      parallel_each(rows, 64, [&](std::int64_t row, int thread) {
+        const RowView<T> mine(logits.as<T>() + row * columns, vocabulary);
+        RowView<T> exponentials(memory + thread * vocabulary, vocabulary);
+        const std::uint32_t target = batch.part.row(target_at(tokens, sequence, first_row + row));
+        const bool has_target = target < vocabulary;
+        const T largest = mine.maxCoeff();
+        exponentiate(mine, largest, exponentials);
+        T* out = facts.as<T>() + row * kFacts;
+        out[0] = largest;
+        out[1] = exponentials.sum();
+        out[2] = has_target ? mine[target] : T{0};
+        out[3] = has_target && is_hit(mine, target, largest) ? T{1} : T{0};
+      });
+    });
+  }
+
+  void joined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                            std::int64_t vocabulary, const Tensor& facts, float gradient_scale, const Tensor& dlogits,
+                            MetricSums* sums) override {
+    const std::int64_t rows = logits.dim(0), columns = logits.dim(1), sequence = batch.source.sequence;
+    expect_tensor(logits, "joined_cross_entropy: logits", dtype(), logits.shape);
+    expect_tensor(facts, "joined_cross_entropy: facts", dtype(), {facts.dim(0), rows, kFacts});
+    if (dlogits) expect_tensor(dlogits, "joined_cross_entropy: dlogits", dtype(), logits.shape);
+    const std::vector<std::uint32_t> tokens = batch_tokens("joined_cross_entropy", batch, vocabulary);
+    std::vector<MetricSums> partial(static_cast<std::size_t>(threads()));
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      parallel_each(rows, 64, [&](std::int64_t row, int thread) {
+        const JoinedFacts<T> all(facts.as<T>() + row * kFacts, facts.dim(0), rows * kFacts);
+        MetricSums& mine = partial[static_cast<std::size_t>(thread)];
+        mine.loss += all.loss();
+        mine.correct += all.hit ? 1 : 0;
+        if (!dlogits) return;
+        T* gradient = dlogits.as<T>() + row * columns;
+        RowView<T> exponentials(gradient, vocabulary);
+        exponentiate<T>({logits.as<T>() + row * columns, vocabulary}, all.largest, exponentials);
+        const T scale = scale_for<T>(all.loss(), gradient_scale);
+        exponentials *= scale / all.total;
+        const std::uint32_t target = batch.part.row(target_at(tokens, sequence, first_row + row));
+        if (target < vocabulary) gradient[target] -= scale;
+        std::fill(gradient + vocabulary, gradient + columns, T{0});
+      });
+    });
+    add(partial, rows, sums);
   }
 
   void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale, const Tensor& dlogits,

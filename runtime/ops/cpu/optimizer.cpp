@@ -1,28 +1,134 @@
-#include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
-#include <numeric>
-#include <utility>
+#include <limits>
+#include <vector>
 
 #include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/cpu/cpu_ops.h"
-#include "runtime/ops/cpu/optimizer.h"
+#include "runtime/ops/optimizer_rules.h"
 
 namespace ddptrain {
 
 namespace {
 
-double as_double(double value) { return value; }
-double as_double(Bf16 value) { return to_float(value); }
-
-/// Rule<kind>::update of every kind.
-template <std::size_t... kKinds>
-constexpr auto updates_of(std::index_sequence<kKinds...>) {
-  return std::array{&cpu::Rule<static_cast<OptimizerKind>(kKinds)>::update...};
+template <class T>
+T number(T value) {
+  return value;
 }
-constexpr auto kUpdates = updates_of(std::make_index_sequence<kOptimizerRules.size()>());
+template <class T>
+T number(Bf16 value) {
+  return to_float(value);
+}
+
+/// The master arrays as T, the gradients as G.
+template <class T, class G>
+struct Update {
+  StepFactors<T> factors;
+  T decay;
+  T* master;
+  std::array<T*, kMostOptimizerSlots> state;
+  const G* gradients;
+
+  Update(const OptimizerSettings& s, const UpdateSlice& slice, std::uint64_t step)
+      : factors{static_cast<T>(s.schedule.at(step)),
+                slice.gradient_scale != nullptr ? static_cast<T>(*slice.gradient_scale) : T{1},
+                static_cast<T>(s.momentum),
+                static_cast<T>(s.beta1),
+                static_cast<T>(s.beta2),
+                static_cast<T>(s.epsilon),
+                correction(s.beta1, step),
+                correction(s.beta2, step)},
+        decay(static_cast<T>(s.weight_decay)),
+        master(static_cast<T*>(slice.master)),
+        gradients(static_cast<const G*>(slice.gradients)) {
+    for (std::size_t i = 0; i < state.size(); ++i) state[i] = static_cast<T*>(slice.state[i]);
+  }
+
+  static T correction(float beta, std::uint64_t step) {
+    return static_cast<T>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(step + 1))));
+  }
+  T decay_of(const UpdateChunk& chunk) const { return chunk.decays != 0 ? decay : T{0}; }
+};
+
+/// Notes the parameter if the square of one of its gradients in `chunk` is not finite.
+template <class T, class G>
+void note_nonfinite(const Update<T, G>& u, const UpdateChunk& chunk, NonFinite& found, std::uint64_t step) {
+  bool finite = true;
+  for (std::uint32_t i = 0; i < chunk.count; ++i) {
+    const T gradient = number<T>(u.gradients[chunk.begin + i]);
+    finite &= gradient * gradient <= std::numeric_limits<T>::max();
+  }
+  if (finite) return;
+  const std::uint64_t place = NonFinite::place(step, chunk.parameter);
+  std::atomic_ref<std::uint64_t> first(found.first);
+  for (std::uint64_t noted = first; noted < place && !first.compare_exchange_weak(noted, place);) {
+  }
+}
+
+template <OptimizerKind kKind, class T, class G>
+void update_chunk(const Update<T, G>& u, const UpdateChunk& chunk) {
+  constexpr bool kTwoSlots = rule_of(kKind).slots > 1;
+  const StepFactors<T> f = u.factors;
+  const T decay = u.decay_of(chunk);
+  T* __restrict w = u.master + chunk.begin;
+  T* __restrict m = u.state[0] + chunk.begin;
+  T* __restrict v = kTwoSlots ? u.state[1] + chunk.begin : nullptr;
+  const G* __restrict g = u.gradients + chunk.begin;
+  T none{};
+  for (std::uint32_t i = 0; i < chunk.count; ++i) {
+    const T gradient = number<T>(g[i]);
+    if constexpr (kTwoSlots) {
+      Rule<kKind>::step(f, decay, gradient, w[i], m[i], v[i]);
+    } else {
+      Rule<kKind>::step(f, decay, gradient, w[i], m[i], none);
+    }
+  }
+}
+
+/// All chunks of one parameter: moments and norms first, then the step of length trust ratio.
+template <class T, class G>
+void update_by_lamb(const Update<T, G>& u, const UpdateChunk* chunks, std::uint32_t chunk_count) {
+  const StepFactors<T>& f = u.factors;
+  const UpdateChunk* const end = chunks + chunk_count;
+  const auto update_of = [&](const UpdateChunk& chunk) {
+    const ConstRowView<T> m(u.state[0] + chunk.begin, chunk.count);
+    const ConstRowView<T> v(u.state[1] + chunk.begin, chunk.count);
+    const ConstRowView<T> w(u.master + chunk.begin, chunk.count);
+    return RowArray<T>(m * f.correction1 / ((v * f.correction2).sqrt() + f.epsilon) + u.decay_of(chunk) * w);
+  };
+  double weight_norm = 0.0;  // squared, as the next; summed in T only within a chunk
+  double update_norm = 0.0;
+  for (const UpdateChunk* chunk = chunks; chunk != end; ++chunk) {
+    RowArray<T> g(chunk->count);
+    for (std::uint32_t i = 0; i < chunk->count; ++i) {
+      g[i] = number<T>(u.gradients[chunk->begin + i]) * f.gradient_scale;
+    }
+    RowView<T> m(u.state[0] + chunk->begin, chunk->count);
+    RowView<T> v(u.state[1] + chunk->begin, chunk->count);
+    m = f.beta1 * m + (T{1} - f.beta1) * g;
+    v = f.beta2 * v + (T{1} - f.beta2) * g * g;
+    weight_norm += ConstRowView<T>(u.master + chunk->begin, chunk->count).square().sum();
+    update_norm += update_of(*chunk).square().sum();
+  }
+  const double ratio = weight_norm > 0.0 && update_norm > 0.0 ? std::sqrt(weight_norm / update_norm) : 1.0;
+  const T length = f.learning_rate * static_cast<T>(ratio);
+  for (const UpdateChunk* chunk = chunks; chunk != end; ++chunk) {
+    RowView<T>(u.master + chunk->begin, chunk->count) -= length * update_of(*chunk);
+  }
+}
+
+/// Index of the first chunk of every parameter in the slice, and the end.
+std::vector<std::uint32_t> parameter_bounds(const UpdateSlice& slice) {
+  std::vector<std::uint32_t> bounds;
+  for (std::uint32_t i = 0; i < slice.chunk_count; ++i) {
+    if (i == 0 || slice.chunks[i].parameter != slice.chunks[i - 1].parameter) bounds.push_back(i);
+  }
+  bounds.push_back(slice.chunk_count);
+  return bounds;
+}
 
 /// Rounds the master weights of a chunk to bf16.
 void round_weights(const OptimizerSettings& settings, const UpdateSlice& slice, const UpdateChunk& chunk,
@@ -41,44 +147,6 @@ void round_weights(const OptimizerSettings& settings, const UpdateSlice& slice, 
   }
 }
 
-/// to = `count` values of `from`, from element `begin` on.
-template <class T>
-void read(const Tensor& from, std::int64_t begin, std::int64_t count, T* to) {
-  if (from.dtype == DType::bf16) {
-    const Bf16* values = from.as<const Bf16>() + begin;
-    for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(values[i]);
-  } else {
-    std::copy_n(from.as<const T>() + begin, count, to);
-  }
-}
-
-template <class T>
-void write(const T* from, std::int64_t begin, std::int64_t count, const Tensor& to) {
-  if (to.dtype == DType::bf16) {
-    for (std::int64_t i = 0; i < count; ++i) to.as<Bf16>()[begin + i] = to_bf16(static_cast<float>(from[i]));
-  } else {
-    std::copy_n(from, count, to.as<T>() + begin);
-  }
-}
-
-constexpr std::int64_t kPiece = 256;  // elements that are added at once
-template <class T>
-using Piece = std::array<T, kPiece>;
-
-/// `count` elements from `begin` on of the sum of `rows` rows, the first of which is `row`.
-template <class T>
-Piece<T> subtree(const Tensor& leaves, std::int64_t row, std::int64_t rows, std::int64_t begin, std::int64_t count) {
-  Piece<T> sum;
-  if (rows == 1) {
-    read(leaves, row * leaves.dim(1) + begin, count, sum.data());
-    return sum;
-  }
-  sum = subtree<T>(leaves, row, rows / 2, begin, count);
-  const Piece<T> right = subtree<T>(leaves, row + rows / 2, rows / 2, begin, count);
-  for (std::int64_t i = 0; i < count; ++i) sum[static_cast<std::size_t>(i)] += right[static_cast<std::size_t>(i)];
-  return sum;
-}
-
 class CpuOptimizer final : public OptimizerOps, CpuOps {
  public:
   using CpuOps::CpuOps;
@@ -92,10 +160,11 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
               "update: weights of {} beside master weights of {}", name_of(slice.weight_type), name_of(dtype()));
     DDP_CHECK(slice.gradient_type == dtype() || slice.gradient_type == DType::bf16, "update: gradients of {}",
               name_of(slice.gradient_type));
-    const cpu::Parallel parallel = [this](std::int64_t count, std::int64_t stride, const auto& work) {
-      parallel_each(count, stride, [&](std::int64_t i, int) { work(i); });
-    };
-    kUpdates[static_cast<std::size_t>(settings.kind)](settings, slice, step.value(), dtype(), parallel);
+    with_scalar([&](auto scalar) {
+      using T = decltype(scalar);
+      if (slice.gradient_type == DType::bf16) return update_as<T, Bf16>(settings, slice, step.value());
+      update_as<T, T>(settings, slice, step.value());
+    });
     if (same || (slice.gradient_scale != nullptr && std::isnan(*slice.gradient_scale))) return;
     parallel_each(slice.chunk_count, 64,
                   [&](std::int64_t i, int) { round_weights(settings, slice, slice.chunks[i], step.value()); });
@@ -107,109 +176,42 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
     fail("sum_and_update: not on CPUs");
   }
 
-  void sum_of_squares(const Tensor& values, float* sum, Stream) override {
-    DDP_CHECK(values.dtype == dtype() || values.dtype == DType::bf16, "sum_of_squares of {}", name_of(values.dtype));
-    std::vector<double> partial(static_cast<std::size_t>(threads()), 0.0);
-    const auto add = [&]<class T>(const T* all) {
-      parallel(values.size(), [&](std::int64_t begin, std::int64_t end, int thread) {
-        double total = 0.0;
-        for (std::int64_t i = begin; i < end; ++i) {
-          const double value = as_double(all[i]);
-          total += value * value;
-        }
-        partial[static_cast<std::size_t>(thread)] = total;
-      });
-    };
-    with_scalar([&](auto scalar) {
-      if (values.dtype == DType::bf16) return add(values.as<const Bf16>());
-      add(values.as<const decltype(scalar)>());
-    });
-    *sum = static_cast<float>(std::accumulate(partial.begin(), partial.end(), 0.0));
-  }
-
-  void clip_scale(const Tensor& squares, float max_norm, StepRef step, NonFinite* found, float* scale,
-                  Stream) override {
-    const auto* first = squares.as<const float>();
-    const double sum = std::accumulate(first, first + squares.size(), 0.0);
-    *scale = step_scale(sum, max_norm, step.value(), *found);
-  }
-
-  void add_unless_left_out(const NonFinite* found, MetricSums* mine, MetricSums* total, Stream) override {
-    if (found->in_a_row == 0) {
-      total->loss += mine->loss;
-      total->correct += mine->correct;
-      total->samples += mine->samples;
-    }
-    *mine = {};
-  }
-
-  void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares, Stream) override {
-    const auto each = [&]<class T>(const T* gradients) {
-      parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
-        const UpdateChunk& chunk = slice.chunks[i];
-        double total = 0.0;
-        for (std::uint32_t k = 0; k < chunk.count; ++k) {
-          const double value = as_double(gradients[chunk.begin + k]);
-          total += value * value;
-        }
-        squares[first_square[chunk.parameter] + chunk.element / kChunkElements] = static_cast<float>(total);
-      });
-    };
-    with_scalar([&](auto scalar) {
-      if (slice.gradient_type == DType::bf16) return each(static_cast<const Bf16*>(slice.gradients));
-      each(static_cast<const decltype(scalar)*>(slice.gradients));
-    });
-  }
-
-  std::size_t meeting_bytes() const override { return 0; }
-
-  void meet(const PeerInboxes&, Stream) override { fail("meet: ranks on CPUs meet in their communicator"); }
-
-  void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream) override {
-    for (const Tensor& node : nodes) require_node(node, sum.size());
-    require_node(sum, sum.size());
-    add_pieces(sum, [&]<class T>(std::int64_t begin, std::int64_t count, Piece<T>& total) {
-      Piece<T> next;
-      read(nodes.at(0), begin, count, total.data());
-      for (std::size_t n = 1; n < nodes.size(); ++n) {
-        read(nodes[n], begin, count, next.data());
-        for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) total[i] += next[i];
-      }
-    });
-  }
-
-  void add_tree(const Tensor& leaves, const Tensor& sum, Stream) override {
-    require_node(leaves, leaves.dim(0) * sum.size());
-    require_node(sum, sum.size());
-    require_tree(leaves);
-    add_pieces(sum, [&]<class T>(std::int64_t begin, std::int64_t count, Piece<T>& total) {
-      total = subtree<T>(leaves, 0, leaves.dim(0), begin, count);
-    });
-  }
-
  private:
-  void require_node(const Tensor& node, std::int64_t size) const {
-    DDP_CHECK(node.dtype == dtype() || node.dtype == DType::bf16, "a tree of {}", name_of(node.dtype));
-    DDP_CHECK(node.size() == size, "{} elements in a tree of {}", node.size(), size);
-  }
-
-  /// sum = what `add` makes of each piece.
-  template <class Add>
-  void add_pieces(const Tensor& sum, const Add& add) {
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
-      parallel_each((sum.size() + kPiece - 1) / kPiece, 64, [&](std::int64_t piece, int) {
-        const std::int64_t begin = piece * kPiece;
-        const std::int64_t count = std::min(kPiece, sum.size() - begin);
-        Piece<T> total;
-        add(begin, count, total);
-        write(total.data(), begin, count, sum);
-      });
+  template <class T, class G>
+  void update_as(const OptimizerSettings& settings, const UpdateSlice& slice, std::uint64_t step) {
+    const Update<T, G> u(settings, slice, step);
+    if (slice.nonfinite != nullptr) {
+      parallel_each(slice.chunk_count, 64,
+                    [&](std::int64_t i, int) { note_nonfinite(u, slice.chunks[i], *slice.nonfinite, step); });
+    }
+    if (std::isnan(u.factors.gradient_scale)) return;
+    with_kind(settings.kind, [&](auto kind) {
+      if constexpr (kind.value == OptimizerKind::lamb) {
+        const std::vector<std::uint32_t> bounds = parameter_bounds(slice);
+        parallel_each(static_cast<std::int64_t>(bounds.size()) - 1, 1, [&](std::int64_t i, int) {
+          const std::uint32_t begin = bounds[static_cast<std::size_t>(i)];
+          update_by_lamb(u, slice.chunks + begin, bounds[static_cast<std::size_t>(i) + 1] - begin);
+        });
+      } else {
+        parallel_each(slice.chunk_count, 64,
+                      [&](std::int64_t i, int) { update_chunk<kind.value>(u, slice.chunks[i]); });
+      }
     });
   }
 };
 
 }  // namespace
+
+const OptimizerRule& rule_for(OptimizerKind kind, const UpdateSlice& slice) {
+  const auto index = static_cast<std::size_t>(kind);
+  DDP_CHECK(index < kOptimizerRules.size(), "optimizer {}: there is no such rule", index);
+  const OptimizerRule& rule = kOptimizerRules[index];
+  for (std::size_t i = 0; i < rule.slots; ++i) {
+    DDP_CHECK(slice.state[i] != nullptr, "{} keeps {} slots, of which number {} has no memory", rule.name, rule.slots,
+              i);
+  }
+  return rule;
+}
 
 std::unique_ptr<OptimizerOps> OptimizerOps::on_cpu(Device& device) { return std::make_unique<CpuOptimizer>(device); }
 

@@ -54,7 +54,8 @@ __device__ __forceinline__ void add_place(const Places& p, const T* dout, std::u
 /// A warp per place.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
-    embed_kernel(TokenBatch batch, Places places, std::uint32_t rows, const T* tokens, const T* positions, T* out) {
+    embed_kernel(TokenBatch batch, Places places, std::uint32_t rows, std::uint32_t vocabulary, const T* tokens,
+                 const T* positions, T* out) {
   const std::uint32_t row = blockIdx.x * kWarps + threadIdx.x / 32;
   const std::uint32_t lane = threadIdx.x % 32;
   if (row >= rows) return;
@@ -63,27 +64,30 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) {
     token = batch.source.token(BatchRows(batch.order, batch.step)[row / places.sequence], position);
   }
-  token = __shfl_sync(kAllLanes, token, 0);
+  token = batch.part.row(__shfl_sync(kAllLanes, token, 0));
+  const bool is_here = token < vocabulary;
   for (std::uint32_t first = 0; first < places.width; first += 32 * V) {
     const std::uint32_t column = first + lane * V;
     float factor[V], value[V], other[V];
     factors(places, row, column, factor);
     if (column >= places.width) continue;
-    load<V>(tokens + static_cast<std::size_t>(token) * places.width + column, value);
+    load<V>(tokens + static_cast<std::size_t>(is_here ? token : 0) * places.width + column, value);
     load<V>(positions + static_cast<std::size_t>(position) * places.width + column, other);
 #pragma unroll
-    for (int i = 0; i < V; ++i) value[i] = (value[i] + other[i]) * factor[i];
+    for (int i = 0; i < V; ++i) value[i] = is_here ? (value[i] + other[i]) * factor[i] : 0.0f;
     store<V>(value, out + static_cast<std::size_t>(row) * places.width + column);
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    list_kernel(TokenBatch batch, std::uint32_t rows, std::uint16_t* tokens, std::uint32_t* places) {
+/// Tokens of other parts of the vocabulary are all listed as the one behind those that are here.
+__global__ void __launch_bounds__(kThreads) list_kernel(TokenBatch batch, std::uint32_t rows, std::uint32_t vocabulary,
+                                                        std::uint16_t* tokens, std::uint32_t* places) {
   const std::uint32_t row = blockIdx.x * kThreads + threadIdx.x;
   if (row >= rows) return;
   const std::uint32_t sequence = batch.source.sequence;
   const std::uint32_t window = BatchRows(batch.order, batch.step)[row / sequence];
-  tokens[row] = static_cast<std::uint16_t>(batch.source.token(window, row % sequence));
+  const std::uint32_t token = batch.part.row(batch.source.token(window, row % sequence));
+  tokens[row] = static_cast<std::uint16_t>(min(token, vocabulary));
   places[row] = row;
 }
 
@@ -306,7 +310,8 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
       using T = decltype(element);
       const auto kernel = wide ? cuda::embed_kernel<T, 8> : cuda::embed_kernel<T, 1>;
       kernel<<<cuda::ceil_div(rows, cuda::kWarps), cuda::kThreads, 0, stream()>>>(
-          batch, places, rows, token_embedding.as<const T>(), position_embedding.as<const T>(), out.as<T>());
+          batch, places, rows, static_cast<std::uint32_t>(token_embedding.dim(0)), token_embedding.as<const T>(),
+          position_embedding.as<const T>(), out.as<T>());
     });
     DDP_CUDA(cudaGetLastError());
   }
@@ -339,12 +344,13 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
     const auto pieces = [&](void* memory) {
       return cuda::SortMemory(memory, rows, vocabulary, places.width, position_sums, temporary_bytes);
     };
-    DDP_CUDA(cuda::sort(pieces(nullptr), temporary_bytes, nullptr, rows, vocabulary, stream()));
+    const std::uint32_t listed = batch.part.all > 0 ? vocabulary + 1 : vocabulary;
+    DDP_CUDA(cuda::sort(pieces(nullptr), temporary_bytes, nullptr, rows, listed, stream()));
     const cuda::SortMemory m = pieces(scratch().reserve(pieces(nullptr).bytes, stream()));
-    cuda::list_kernel<<<cuda::ceil_div(rows, cuda::kThreads), cuda::kThreads, 0, stream()>>>(batch, rows, m.tokens,
-                                                                                             m.places);
+    cuda::list_kernel<<<cuda::ceil_div(rows, cuda::kThreads), cuda::kThreads, 0, stream()>>>(batch, rows, vocabulary,
+                                                                                             m.tokens, m.places);
     DDP_CUDA(cudaGetLastError());
-    DDP_CUDA(cuda::sort(m, temporary_bytes, m.temporary, rows, vocabulary, stream()));
+    DDP_CUDA(cuda::sort(m, temporary_bytes, m.temporary, rows, listed, stream()));
     const cuda::Sorted sorted{m.sorted_tokens, m.sorted_places, rows};
     cuda::runs_kernel<<<cuda::ceil_div(vocabulary + 1, cuda::kThreads), cuda::kThreads, 0, stream()>>>(
         sorted, vocabulary, m.begins);

@@ -11,6 +11,7 @@
 #include "runtime/ops/optimizer.h"
 #include "runtime/ops/pool.h"
 #include "runtime/ops/quantisation.h"
+#include "runtime/ops/reduction.h"
 
 // A build without CUDA: a line per family.
 
@@ -34,5 +35,6 @@ std::unique_ptr<NormOps> NormOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<OptimizerOps> OptimizerOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<PoolOps> PoolOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<QuantisationOps> QuantisationOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<ReductionOps> ReductionOps::on_cuda(Device&) { not_built(); }
 
 }  // namespace ddptrain

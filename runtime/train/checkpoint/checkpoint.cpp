@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -226,9 +227,13 @@ std::vector<StateArray> arrays_to_write(std::vector<StateArray> arrays, int rank
 }
 
 std::string piece_name(const StateArray& array, const StateArray::Piece& piece) {
-  const std::int64_t count = piece.values.size();
-  if (piece.begin == 0 && count == element_count(array.shape)) return array.name;
-  return fmt::format("{}[{}:{}]", array.name, piece.begin, piece.begin + count);
+  const std::int64_t end = piece.begin + piece.values.size();
+  const Split& part = array.part;
+  if (!part.has_all()) {
+    return fmt::format("{}[{}:{}:{}:{}:{}]", array.name, piece.begin, end, part.first, part.run, part.stride);
+  }
+  if (piece.begin == 0 && end == part.run) return array.name;
+  return fmt::format("{}[{}:{}]", array.name, piece.begin, end);
 }
 
 StoredType stored_type(DType dtype) {
@@ -252,17 +257,35 @@ namespace {
 
 struct PieceName {
   std::string array;
-  std::int64_t begin = 0;
+  std::vector<std::int64_t> numbers = {};  ///< See piece_name().
 };
 
 PieceName parse_piece_name(const std::string& name) {
   const std::size_t bracket = name.rfind('[');
   if (bracket == std::string::npos || name.back() != ']') return {name};
   PieceName piece{name.substr(0, bracket)};
-  const auto [rest, failed] = std::from_chars(name.data() + bracket + 1, name.data() + name.size(), piece.begin);
-  if (failed != std::errc{} || *rest != ':' || piece.begin < 0)
+  const char* at = name.data() + bracket;
+  do {
+    std::int64_t& number = piece.numbers.emplace_back();
+    const auto [rest, failed] = std::from_chars(at + 1, name.data() + name.size(), number);
+    if (failed != std::errc{} || number < 0 || (*rest != ':' && *rest != ']')) piece.numbers.resize(6);
+    at = rest;
+  } while (*at == ':' && piece.numbers.size() < 5);
+  if ((piece.numbers.size() != 2 && piece.numbers.size() != 5) || at != &name.back())
     usage_error("'{:.80}' names no piece of an array", name);
   return piece;
+}
+
+/// Of an array of this shape, the part that a piece with `count` elements is of; nothing where they are not all there.
+std::optional<Split> part_of(const PieceName& piece, const Shape& shape, std::int64_t count) {
+  Split part = Split::none(shape);
+  const std::int64_t size = part.run;
+  const std::int64_t last = (piece.numbers.empty() ? 0 : piece.numbers[0]) + count - 1;
+  if (piece.numbers.size() == 5) part = {shape, piece.numbers[2], piece.numbers[3], piece.numbers[4]};
+  if (count < 1 || last >= size || part.run < 1 || part.stride < part.run || part.first > size) return std::nullopt;
+  if (last / part.run > size / part.stride) return std::nullopt;
+  if (part.first + last / part.run * part.stride + last % part.run >= size) return std::nullopt;
+  return part;
 }
 
 std::string lower_case(std::string text) {
@@ -282,14 +305,15 @@ CheckpointReader::CheckpointReader(const Checkpoint& checkpoint) : manifest_(che
     const SafetensorsFile& opened = files_.emplace_back(path);
     for (const auto& [name, tensor] : opened.tensors()) {
       const PieceName piece = parse_piece_name(name);
+      const std::int64_t begin = piece.numbers.empty() ? 0 : piece.numbers[0];
       const std::int64_t count = element_count(tensor.shape);
       const auto info = arrays_.find(piece.array);
-      if (info == arrays_.end() || lower_case(name_of(tensor.type)) != info->second->dtype ||
-          count > element_count(info->second->shape) || piece.begin > element_count(info->second->shape) - count) {
+      const auto part = info == arrays_.end() ? std::nullopt : part_of(piece, info->second->shape, count);
+      if (!part || lower_case(name_of(tensor.type)) != info->second->dtype) {
         usage_error("{}: '{}' fits no array of the manifest", opened.name(), name);
       }
       stored_[piece.array].push_back(
-          {static_cast<int>(files_.size()) - 1, piece.begin, count, tensor.data, size_of(tensor.type)});
+          {static_cast<int>(files_.size()) - 1, *part, begin, count, tensor.data, size_of(tensor.type)});
     }
   }
   for (const ArrayInfo& array : manifest_.arrays) {
@@ -310,13 +334,20 @@ void CheckpointReader::read(
   std::int64_t missing = count;
   for (const Stored& piece : stored->second) {
     if (own && piece.rank != rank % manifest_.run.world_size) continue;
-    const std::int64_t first = std::max(begin, piece.begin);
-    const std::int64_t last = std::min(begin + count, piece.begin + piece.count);
-    if (first >= last) continue;
-    const auto element = static_cast<std::int64_t>(piece.element_bytes);
-    take(first - begin, piece.data + (first - piece.begin) * element,
-         static_cast<std::size_t>((last - first) * element));
-    missing -= last - first;
+    const Split& part = piece.part;
+    const std::int64_t skipped = std::max<std::int64_t>(0, begin - part.first) / part.stride * part.run;
+    const std::int64_t until =
+        std::max<std::int64_t>(0, begin + count - part.first) / part.stride * part.run + part.run;
+    part.visit(std::max(piece.begin, skipped), std::min(piece.begin + piece.count, until),
+               [&](std::int64_t at, std::int64_t in_whole, std::int64_t elements) {
+                 const std::int64_t first = std::max(begin, in_whole);
+                 const std::int64_t last = std::min(begin + count, in_whole + elements);
+                 if (first >= last) return;
+                 const auto element = static_cast<std::int64_t>(piece.element_bytes);
+                 take(first - begin, piece.data + (at - piece.begin + first - in_whole) * element,
+                      static_cast<std::size_t>((last - first) * element));
+                 missing -= last - first;
+               });
   }
   if (missing != 0) fail("the checkpoint lacks {} of {} elements of {}", missing, count, array);
 }
@@ -353,10 +384,10 @@ void check_arrays(const Checkpoint& checkpoint, const std::vector<StateArray>& n
       usage_error("{} has no {}: it is of another model, optimizer or precision", path, array.name);
     }
     const ArrayInfo& info = *found->second;
-    if (info.shape != array.shape || info.dtype != name_of(array.dtype)) {
+    if (info.shape != array.shape() || info.dtype != name_of(array.dtype)) {
       usage_error("{} has {} as {} [{}], and this run needs {} [{}]: it is of another shape or precision", path,
                   array.name, info.dtype, fmt::join(info.shape, ", "), name_of(array.dtype),
-                  fmt::join(array.shape, ", "));
+                  fmt::join(array.shape(), ", "));
     }
     stored.erase(found);
   }
@@ -375,11 +406,16 @@ void restore_arrays(const Checkpoint& checkpoint, const TrainingState& state, co
     const CheckpointReader reader(checkpoint);
     for (const StateArray& array : arrays) {
       for (const StateArray::Piece& piece : array.pieces) {
-        const auto copy = [&](std::int64_t at, const std::uint8_t* data, std::size_t bytes) {
-          const auto element = static_cast<std::int64_t>(size_of(array.dtype));
-          device.copy_to_device(piece.values.as<char>() + at * element, data, bytes);
-        };
-        reader.read(array.name, piece.begin, piece.values.size(), world.rank(), copy);
+        const auto element = static_cast<std::int64_t>(size_of(array.dtype));
+        std::vector<std::uint8_t> values(piece.values.bytes());
+        const std::int64_t end = piece.begin + piece.values.size();
+        array.part.visit(piece.begin, end, [&](std::int64_t in_part, std::int64_t in_whole, std::int64_t count) {
+          const auto copy = [&](std::int64_t at, const std::uint8_t* data, std::size_t bytes) {
+            std::memcpy(values.data() + (in_part - piece.begin + at) * element, data, bytes);
+          };
+          reader.read(array.name, in_whole, count, world.rank(), copy);
+        });
+        device.copy_to_device(piece.values.data, values.data(), values.size());
       }
     }
   });

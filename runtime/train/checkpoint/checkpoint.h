@@ -53,7 +53,8 @@ std::optional<Checkpoint> find_checkpoint(const World& world, const std::filesys
 
 /// What rank `rank` of `ranks` writes of `arrays`: its own pieces; of replicated arrays an equal part.
 std::vector<StateArray> arrays_to_write(std::vector<StateArray> arrays, int rank, int ranks);
-/// Under which name a piece is in a file: the array's, with [begin:end] where the piece is not all of it.
+/// Under which name a piece is in a file: the array's, with [begin:end] where the piece is not all of it, and
+/// [begin:end:first:run:stride] where it is of a Split, whose elements `begin` and `end` count.
 std::string piece_name(const StateArray& array, const StateArray::Piece& piece);
 StoredType stored_type(DType dtype);
 
@@ -73,7 +74,8 @@ class CheckpointReader {
  private:
   struct Stored {
     int rank;
-    std::int64_t begin;
+    Split part;          ///< Of the array,
+    std::int64_t begin;  ///< of which it has elements from this one on.
     std::int64_t count;
     const std::uint8_t* data;
     std::size_t element_bytes;

@@ -35,10 +35,11 @@ std::future<std::string> in_background(std::function<std::string()> work) {
   });
 }
 
-/// Those that a stage writes: all stages have the number of the step, and the first one writes it.
-std::vector<StateArray> arrays_of_stage(const TrainingState& state, int stage) {
+/// Those that the ranks of a part of a stage write: all have the number of the step, and the first ones write it.
+std::vector<StateArray> arrays_of(const TrainingState& state, int stage, int part) {
   std::vector<StateArray> arrays = state.arrays();
-  if (stage > 0) std::erase_if(arrays, [](const StateArray& array) { return array.name == "step"; });
+  const bool is_first = stage == 0 && part == 0;
+  std::erase_if(arrays, [&](const StateArray& array) { return array.is_copy || (array.name == "step" && !is_first); });
   return arrays;
 }
 
@@ -53,7 +54,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, RunIdentity run, c
       trainer_(trainer),
       world_(world),
       device_(device),
-      mesh_{run_.stages, run_.replicas()},
+      mesh_{run_.stages, run_.replicas(), run_.tensor},
       file_name_(fmt::format("rank-{:05}.safetensors", world.rank())) {
   lay_out();
   total_bytes_ = world.sum(static_cast<double>(image_bytes_));
@@ -63,9 +64,10 @@ CheckpointWriter::~CheckpointWriter() = default;
 
 std::vector<std::string> CheckpointWriter::own_arrays() const {
   std::vector<std::string> arrays;
-  if (mesh_.replica_of(world_.rank()) != 0) return arrays;
-  for (const StateArray& array : arrays_of_stage(trainer_.state(), mesh_.stage_of(world_.rank()))) {
-    arrays.push_back(to_json(ArrayInfo{array.name, array.shape, name_of(array.dtype), array.placement}));
+  const int rank = world_.rank();
+  if (mesh_.replica_of(rank) != 0 || mesh_.part_of(rank) != 0) return arrays;
+  for (const StateArray& array : arrays_of(trainer_.state(), mesh_.stage_of(rank), 0)) {
+    arrays.push_back(to_json(ArrayInfo{array.name, array.shape(), name_of(array.dtype), array.placement}));
   }
   return arrays;
 }
@@ -73,12 +75,13 @@ std::vector<std::string> CheckpointWriter::own_arrays() const {
 void CheckpointWriter::lay_out() {
   std::vector<NamedTensor> tensors;
   std::map<std::string, Tensor> values;
-  for (const StateArray& array : arrays_to_write(arrays_of_stage(trainer_.state(), mesh_.stage_of(world_.rank())),
-                                                 mesh_.replica_of(world_.rank()), mesh_.replicas)) {
+  const int rank = world_.rank();
+  std::vector<StateArray> arrays = arrays_of(trainer_.state(), mesh_.stage_of(rank), mesh_.part_of(rank));
+  for (const StateArray& array : arrays_to_write(std::move(arrays), mesh_.replica_of(rank), mesh_.replicas)) {
     for (const StateArray::Piece& piece : array.pieces) {
       const std::string name = piece_name(array, piece);
       const bool whole = name == array.name;
-      tensors.emplace_back(name, StoredTensor{stored_type(array.dtype), whole ? array.shape : piece.values.shape});
+      tensors.emplace_back(name, StoredTensor{stored_type(array.dtype), whole ? array.shape() : piece.values.shape});
       values[name] = piece.values;
     }
   }
@@ -175,7 +178,7 @@ std::optional<WrittenCheckpoint> CheckpointWriter::advance() {
   mine["host"] = world_.hostname();
   mine["arrays"] = own_arrays();
   mine["sums"] = json::array();
-  if (mesh_.stage_of(world_.rank()) + 1 == mesh_.stages) {  // it has the loss
+  if (mesh_.stage_of(world_.rank()) + 1 == mesh_.stages && mesh_.part_of(world_.rank()) == 0) {  // it has the loss
     for (const MetricSums& sums : sums_) mine["sums"].push_back({sums.loss, sums.correct, sums.samples});
   }
   const std::vector<std::string> results = world_.all_gather(mine.dump(-1, ' ', false, json::error_handler_t::replace));

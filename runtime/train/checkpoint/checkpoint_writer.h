@@ -64,7 +64,7 @@ class CheckpointWriter {
   };
   enum class Phase : std::uint8_t { idle, writing, publishing };
 
-  /// The arrays of this stage, on one of its ranks.
+  /// The arrays of this stage, on the first of its ranks.
   std::vector<std::string> own_arrays() const;
   void lay_out();
   bool enough_space() const;

@@ -84,8 +84,12 @@ RunIdentity run_in(const nlohmann::json& json) {
   run.steps_per_epoch = count_in(json, "steps_per_epoch", 1);
   run.world_size = static_cast<int>(json.at("files").size());
   if (count_in(json, "world_size", 1) != run.world_size) usage_error("damaged: not one file of each rank");
-  run.stages = static_cast<int>(json.contains("stages") ? count_in(json, "stages", 1) : 1);
-  if (run.world_size % run.stages != 0) usage_error("damaged: {} ranks of {} stages", run.world_size, run.stages);
+  const auto axis = [&](const char* name) { return json.contains(name) ? count_in(json, name, 1) : 1; };
+  const std::int64_t stages = axis("stages"), tensor = axis("tensor");
+  if (stages > run.world_size || tensor > run.world_size || run.world_size % (stages * tensor) != 0)
+    usage_error("damaged: {} ranks of {} stages and {} parts", run.world_size, stages, tensor);
+  run.stages = static_cast<int>(stages);
+  run.tensor = static_cast<int>(tensor);
   json.at("configuration").get_to(run.flags);
   json.at("versions").get_to(run.versions);
   return run;
@@ -164,6 +168,7 @@ std::string to_json(const Manifest& manifest) {
                {"seed", run.seed},
                {"world_size", run.world_size},
                {"stages", run.stages},
+               {"tensor", run.tensor},
                {"batch_per_rank", run.batch},
                {"grad_accum", run.grad_accum},
                {"samples_per_step", run.samples_per_step},

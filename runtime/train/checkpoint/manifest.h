@@ -31,7 +31,8 @@ struct RunIdentity {
   std::int64_t steps_per_epoch = 1;
   int world_size = 1;
   int stages = 1;  ///< Of a pipeline.
-  int replicas() const { return world_size / stages; }
+  int tensor = 1;  ///< Ranks that split each layer.
+  int replicas() const { return world_size / (stages * tensor); }
   std::map<std::string, std::string> flags;     ///< All flags of the program, with their values.
   std::map<std::string, std::string> versions;  ///< Of the program and its libraries.
 };

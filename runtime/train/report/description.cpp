@@ -49,6 +49,7 @@ Json json_of(const Description& d, bool whole) {
                {"precision", d.precision},
                {"world_size", d.world_size},
                {"stages", d.stages},
+               {"tensor", d.tensor},
                {"batch_per_rank", d.batch_per_rank},
                {"grad_accum", d.grad_accum},
                {"virtual_ranks", d.virtual_ranks},

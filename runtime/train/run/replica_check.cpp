@@ -58,12 +58,23 @@ std::string differences(const std::vector<std::string>& of_ranks, const std::vec
   return text;
 }
 
-}  // namespace
-
-std::string differing_replicas(const TrainingState& state, const World& world, Device& device) {
-  const std::vector<StateArray> arrays = replicated_arrays(state);
+/// What `world` has alike of `arrays`.
+std::string differences_of(const std::vector<StateArray>& arrays, const World& world, Device& device) {
+  if (world.size() == 1) return {};
   const std::vector<std::string> of_ranks = world.all_gather(checksums(arrays, device));
   return differences(of_ranks, world.all_gather(world.hostname()), arrays);
+}
+
+}  // namespace
+
+std::string differing_replicas(const TrainingState& state, const World& replicas, const TensorGroup* group,
+                               Device& device) {
+  std::vector<StateArray> arrays = replicated_arrays(state);
+  std::string difference = differences_of(arrays, replicas, device);
+  if (group == nullptr) return difference;
+  std::erase_if(arrays, [](const StateArray& array) { return !array.part.has_all(); });
+  const std::string of_group = differences_of(arrays, group->world(), device);
+  return difference.empty() ? of_group : difference;
 }
 
 }  // namespace ddptrain

@@ -95,10 +95,11 @@ void RunGuard::check_finite() {
 }
 
 void RunGuard::check_replicas(std::int64_t step) {
-  if (!trainer_.communicates()) return;
+  TensorGroup* const group = trainer_.stages().group;
+  if (!trainer_.communicates() && group == nullptr) return;
   device_.finish_unfinished();
   const std::string difference =
-      first_text(world_, 0, differing_replicas(trainer_.state(), trainer_.replicas(), device_));
+      first_text(world_, 0, differing_replicas(trainer_.state(), trainer_.replicas(), group, device_));
   if (!difference.empty()) {
     throw Error(
         fmt::format("after step {} the replicas differ: {}. After step {} they were the same. The run ends, and "

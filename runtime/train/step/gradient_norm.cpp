@@ -9,10 +9,13 @@ namespace ddptrain {
 GradientNorm::GradientNorm(const ParameterArena& arena, Device& device, Pipeline* pipeline)
     : arena_(arena),
       device_(device),
-      ops_(device.get<OptimizerOps>()),
+      ops_(device.get<ReductionOps>()),
       pipeline_(pipeline),
       count_(arena.whole_chunks() ? static_cast<std::size_t>(arena.square_count()) : arena.plan().buckets.size()) {
   if (pipeline != nullptr) {
+    if (const TensorGroup* group = pipeline->stages().group) {  // ranks may have parts of different sizes
+      count_ = static_cast<std::size_t>(group->world().max(static_cast<double>(count_)));
+    }
     const StageShare share = share_of(pipeline->stages(), static_cast<std::int64_t>(count_));
     first_ = static_cast<std::size_t>(share.before);
     count_ = static_cast<std::size_t>(share.all);
@@ -22,7 +25,8 @@ GradientNorm::GradientNorm(const ParameterArena& arena, Device& device, Pipeline
 
 Tensor GradientNorm::squares() const { return memory_.view(DType::f32, {static_cast<std::int64_t>(count_)}); }
 
-/// This rank writes the sums of its own chunks, and of its own stage; those of others are added to zeros.
+/// This rank writes the sums of its own chunks, and of its own stage; those of others are added to zeros. Chunks of
+/// several parts of a stage are added to each other.
 void GradientNorm::begin() {
   const bool has_others = pipeline_ != nullptr && pipeline_->stages().count() > 1;
   if (arena_.whole_chunks() || has_others) device_.zero(squares().data, squares().bytes(), device_.compute_stream());
@@ -39,7 +43,7 @@ void GradientNorm::add(std::size_t bucket, Stream stream) {
 
 void GradientNorm::finish(WeightStore& weights) {
   weights.sum_over_parts(squares());
-  if (pipeline_ != nullptr) pipeline_->sum_over_stages(squares());
+  if (pipeline_ != nullptr) pipeline_->sum_over_replica(squares());
 }
 
 double GradientNorm::value() const {

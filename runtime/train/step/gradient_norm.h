@@ -1,7 +1,7 @@
 #pragma once
 
 #include "runtime/device/device.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/reduction.h"
 #include "runtime/train/step/pipeline.h"
 #include "runtime/train/step/store/parameter_arena.h"
 #include "runtime/train/step/store/weight_store.h"
@@ -11,8 +11,8 @@ namespace ddptrain {
 /// The norm of the whole gradient: sums of squares of each bucket, or of each chunk if the arena has whole chunks.
 class GradientNorm {
  public:
-  /// `pipeline`: to the stages with the rest of the gradient; null: there are none. Arena, device and pipeline outlive
-  /// this. Collective among stages.
+  /// `pipeline`: to the ranks with the rest of the gradient; null: there are none. Arena, device and pipeline outlive
+  /// this. Collective among these ranks.
   GradientNorm(const ParameterArena& arena, Device& device, Pipeline* pipeline);
 
   /// Before the first bucket of a step.
@@ -29,7 +29,7 @@ class GradientNorm {
  private:
   const ParameterArena& arena_;
   Device& device_;
-  OptimizerOps& ops_;
+  ReductionOps& ops_;
   Pipeline* pipeline_;
   std::size_t first_ = 0;  ///< Of this stage, among
   std::size_t count_;      ///< those of all.

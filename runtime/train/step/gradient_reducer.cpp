@@ -7,8 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
-#include "runtime/train/step/clocked.h"
 
 namespace ddptrain {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/reduction.h"
 
 namespace ddptrain {
 
@@ -21,7 +21,7 @@ MetricSums* MetricBuffers::at(Part part, std::int64_t i) const {
 
 void MetricBuffers::finish_step(const NonFinite* found) {
   if (!may_skip_) return;
-  auto& ops = device_.get<OptimizerOps>();
+  auto& ops = device_.get<ReductionOps>();
   for (std::int64_t i = 0; i < count_; ++i) {
     ops.add_unless_left_out(found, at(Part::step, i), at(Part::training, i), device_.compute_stream());
   }

@@ -43,7 +43,8 @@ void Optimizer::finish_step() {
   if (clips_) {
     const Stream compute = device_.compute_stream();
     norm_->finish(*weights_);
-    ops_.clip_scale(norm_->squares(), clip_norm_, step_, nonfinite_, norm_->clip_scale(), compute);
+    device_.get<ReductionOps>().clip_scale(norm_->squares(), clip_norm_, step_, nonfinite_, norm_->clip_scale(),
+                                           compute);
     for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) update(bucket, compute);
   }
   weights_->finish();

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "runtime/train/step/clocked.h"
+#include "runtime/core/clocked.h"
 
 namespace ddptrain {
 namespace {
@@ -50,7 +50,8 @@ void Pipeline::exchange(const Exchange& messages, const ModelOf& model_of) {
       [&](Stream stream) { stages_.communicator->wait(stages_.communicator->exchange(sends, receives, stream)); });
 }
 
-void Pipeline::sum_over_stages(const Tensor& squares) {
+void Pipeline::sum_over_replica(const Tensor& squares) {
+  if (stages_.group != nullptr) stages_.group->sum(squares);
   if (stages_.count() == 1) return;
   const Clocked clocked(seconds_waited_);
   device_.in_communication_stream(

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/tensor_group.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
 #include "runtime/train/model.h"
@@ -12,10 +13,11 @@
 
 namespace ddptrain {
 
-/// The ranks that train one replica, each a stage of it. Without a world there is one stage.
+/// The ranks that train one replica, each a stage of it, or a part of one. Without a world there is one stage.
 struct Stages {
   const World* world = nullptr;          ///< Rank s is stage s.
   Communicator* communicator = nullptr;  ///< Of the same ranks.
+  TensorGroup* group = nullptr;          ///< The ranks that split the layers of this stage; null: this one has all.
 
   int count() const { return world == nullptr ? 1 : world->size(); }
   int index() const { return world == nullptr ? 0 : world->rank(); }
@@ -41,9 +43,9 @@ class Pipeline {
   /// Sends and receives in the order of the compute stream. The weight that units of several stages read is sent with
   /// pass 0. The host waits if the communicator needs it.
   void exchange(const Exchange& messages, const ModelOf& model_of);
-  /// squares += those of the other stages, in the order of the compute stream.
-  void sum_over_stages(const Tensor& squares);
-  double seconds_waited() const { return seconds_waited_; }  ///< Of the host, in all.
+  /// squares += those of all other ranks of the replica, in the order of the compute stream.
+  void sum_over_replica(const Tensor& squares);
+  double seconds_waited() const { return seconds_waited_; }  ///< Of the host for other stages, in all.
 
  private:
   Stages stages_;

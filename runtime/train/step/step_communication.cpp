@@ -4,6 +4,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
+#include "runtime/ops/reduction.h"
 
 namespace ddptrain {
 namespace {
@@ -49,7 +50,7 @@ class Chooser {
     if (!sharded_ || options_.overlap == OverlapMode::none) return make_replicated_weights();
     if (arena_.zero() == Zero::weights) return make_sharded_weights(arena_, device_, communicator_);
     if (!arena_.reaches_peers()) return make_gathered_weights(arena_, device_, communicator_);
-    PeerMemory memory = communicator_.allocate_for_peers(device_.get<OptimizerOps>().meeting_bytes());
+    PeerMemory memory = communicator_.allocate_for_peers(device_.get<ReductionOps>().meeting_bytes());
     DDP_CHECK(!memory.of_rank.empty(), "ranks reach each other's parameters and nothing else");
     peers_ = memory.inboxes(communicator_.rank());
     made_.peer_memory = std::move(memory.mine);

@@ -14,7 +14,8 @@ namespace {
 
 TrainerOptions capturable(TrainerOptions options, const Communicator& communicator, const Stages& stages) {
   const bool between_stages = stages.communicator == nullptr || stages.communicator->capturable();
-  options.graph = options.graph && communicator.capturable() && between_stages;
+  const bool within_layers = stages.group == nullptr || stages.group->capturable();
+  options.graph = options.graph && communicator.capturable() && between_stages && within_layers;
   return options;
 }
 
@@ -55,11 +56,10 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       training_(make_steps(step(true), StepGraphOptions{}.eager_steps)) {
   check_units(units_, arena_.specs().size());
   for (const Unit& unit : units_) unit_buckets_.push_back(buckets_of(arena_.plan(), unit));
-  for (const auto& each : models_) each->bind({arena_.weights(), arena_.gradients(), state_.buffers()});
+  for (const auto& each : models_) each->bind({arena_.weights(), arena_.gradients(), state_.buffers(), stages.group});
   for (std::int64_t i = 0; i < ranks_.count; ++i) state_.put_away(i);
   arena_.initialise(options.seed, world.rank());
-  if (world.size() == 1) return;
-  const std::string difference = differing_replicas(state_, world, device);
+  const std::string difference = differing_replicas(state_, world, stages.group, device);
   if (!difference.empty()) throw Error(fmt::format("the parameters at the start differ: {}", difference), true);
 }
 
@@ -218,7 +218,8 @@ std::string Trainer::parameter_hash() const {
   const Stages& stages = pipeline_.stages();
   Hash128 hash;
   for (int stage = stages.count() - 1; stage >= 0; --stage) {
-    if (stage == stages.index()) state_.add_parameters(hash);
+    if (stage == stages.index())
+      state_.add_parameters(hash, stages.group == nullptr ? nullptr : &stages.group->world());
     if (stages.count() == 1) break;
     std::string so_far = hash.state();
     stages.world->broadcast(so_far.data(), so_far.size(), stage);

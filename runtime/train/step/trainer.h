@@ -29,8 +29,8 @@ namespace ddptrain {
 class Trainer {
  public:
   /// `data`: what `model` was bound to. `world` and `communicator`: the ranks with replicas of this model. `stages`:
-  /// those with the other stages of this replica; then the model has siblings. Collective. All start with rank 0's
-  /// parameters; Error if replicas differ nevertheless. What is referred to outlives the trainer.
+  /// those with the rest of this replica; with several stages the model has siblings. Collective. All start with rank
+  /// 0's parameters; Error if replicas differ nevertheless. What is referred to outlives the trainer.
   Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
           Device& device, Communicator& communicator, const Stages& stages = {});
   Trainer(const Trainer&) = delete;
@@ -46,6 +46,7 @@ class Trainer {
   std::string parameter_hash() const;
   /// Host time spent waiting for other stages, in all: on GPUs nothing.
   double seconds_waited_for_stages() const { return pipeline_.seconds_waited(); }
+  const Stages& stages() const { return pipeline_.stages(); }
   MetricBuffers& metrics() { return metrics_; }
   const MetricBuffers& metrics() const { return metrics_; }
   const GradientPath& gradient_path() const { return communication_.path; }

@@ -11,7 +11,7 @@ VirtualRankSums::VirtualRankSums(const ParameterArena& arena, std::int64_t count
     : arena_(arena),
       count_(count),
       device_(device),
-      ops_(device.get<OptimizerOps>()),
+      ops_(device.get<ReductionOps>()),
       wide_(wide),
       sum_type_(master_dtype(device.precision())),
       depth_(static_cast<std::size_t>(std::countr_zero(static_cast<std::uint64_t>(count)))) {

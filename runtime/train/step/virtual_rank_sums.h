@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/device/device.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/reduction.h"
 #include "runtime/train/step/store/parameter_arena.h"
 
 namespace ddptrain {
@@ -38,7 +38,7 @@ class VirtualRankSums {
   const ParameterArena& arena_;
   std::int64_t count_;
   Device& device_;
-  OptimizerOps& ops_;
+  ReductionOps& ops_;
   bool wide_;
   DType sum_type_;
   std::size_t depth_;

@@ -14,7 +14,7 @@ from tests.tools.support import FolderCase, run_tool
 
 
 def answer(tool: str, *arguments: str) -> tuple[int, str]:
-    done = run_tool(tool, *arguments, cwd="/")
+    done = run_tool(tool, *arguments, cwd="/", code=None)
     return done.returncode, done.stderr
 
 

@@ -15,9 +15,7 @@ GPT += ["--vocab=100", "--batch=4"]
 
 
 def described(*arguments: str, ranks: int = 1) -> dict[str, Any]:
-    done = run_ranks(ranks, *arguments, "--describe")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(run_ranks(ranks, *arguments, "--describe").stdout)
 
 
 def plan(*arguments: str) -> dict[str, Any]:
@@ -118,7 +116,6 @@ class DescribeTest(ReportCase):
 
     def test_people_get_a_table_of_memory(self) -> None:
         done = run_ranks(1, *GPT, "--dry-run")
-        self.assertEqual(done.returncode, 0, done.stderr)
         for name in ("weights", "gradients", "optimizer", "activations", "all"):
             self.assertRegex(done.stdout.lower(), rf"(?m)^{name} +[\d.]+ [kmg]?b", name)
         self.assertNotIn("Epoch", done.stdout)
@@ -126,16 +123,15 @@ class DescribeTest(ReportCase):
     def test_mistakes_are_those_of_training(self) -> None:
         for flags, words in ((["--model=vgg"], "there is no such model"), (["--batch=0"], "--batch 0"),
                              (["--data=/none"], "--data")):  # fmt: skip
-            done = run_ranks(1, "--describe", *flags)
-            self.assertEqual((done.returncode, done.stdout), (2, ""), flags)
+            done = run_ranks(1, "--describe", *flags, code=2)
+            self.assertEqual(done.stdout, "", flags)
             self.assertIn(words, done.stderr)
 
     def test_runs_keep_it_in_their_summary_and_reports_read_it(self) -> None:
         sweep, out = self.folder / "rates.toml", self.folder / "out"
         sweep.write_text('repeats = 1\n[base]\ndevice = "cpu"\ndata = "synthetic:256"\nbatch = 16\nsteps = 4\n'
                          "log-every = 2\n[[product]]\nranks = 2\nlr = [0.1, 0.2]\nbucket-mb = [1, 25]\n")
-        done = run_tool("ddpsweep", sweep, "--bin", BIN, "--out", out)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        run_tool("ddpsweep", sweep, "--bin", BIN, "--out", out)
         runs = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
         expected = described("--device=cpu", "--data=synthetic:256", "--batch=16", "--bucket-mb=1", ranks=2)
         kept = next(r["summary"]["description"] for r in runs if r["settings"]["bucket-mb"] == 1)

@@ -10,8 +10,8 @@ from unittest import mock
 
 from ddptools.common.errors import UsageError
 from ddptools.plan import program
-from ddptools.plan.calibration import calibrate, load_records, measured_runs, warning_of
-from ddptools.plan.compute_rates import NotMeasured
+from ddptools.plan.calibration import calibrate, load_records
+from ddptools.plan.measured import NotMeasured, measured_runs, tflops_of, warning_of
 from ddptools.plan.prediction import Case, NetworkFit, Prediction, predict
 from ddptools.results.description import parsed
 from tests.tools.plan.support import output
@@ -42,34 +42,25 @@ def predicted(*records: dict[str, Any]) -> list[Prediction]:
 class ComputeRatesTest(unittest.TestCase):
     """By model and batch."""
 
-    def setUp(self) -> None:
-        runs = [summary(1, rate, batch_per_rank=batch) for batch, rate in ((512, 4e6), (512, 4.2e6), (512, 4.1e6))]
-        self.calibration = calibrate([*runs, summary(2, 13e6, 6.6e6, batch_per_rank=8192)])
-
-    def seconds(self, batch: float) -> float:
-        return batch * WORK.flop / (1e12 * self.calibration.compute.tflops(WORK, batch))
-
-    def test_measured_batches_have_their_own_rate(self) -> None:
-        self.assertAlmostEqual(self.seconds(512), 512 / 4.1e6)
-        self.assertAlmostEqual(self.seconds(8192), 8192 / 6.6e6)
-
-    def test_time_is_on_a_line_between_them(self) -> None:
-        self.assertAlmostEqual(self.seconds((512 + 8192) / 2), (512 / 4.1e6 + 8192 / 6.6e6) / 2)
-
-    def test_outside_there_is_a_reason_in_place_of_a_rate(self) -> None:
+    def test_a_batch_has_the_rate_of_its_runs_or_is_between_two(self) -> None:
+        runs = [summary(1, rate) for rate in (4e6, 4.2e6, 4.1e6)]
+        measured = calibrate([*runs, summary(2, 13e6, 6.6e6, batch_per_rank=8192)]).runs
+        small, large = 512 / 4.1e6, 8192 / 6.6e6
+        for batch, seconds in ((512, small), (8192, large), ((512 + 8192) / 2, (small + large) / 2)):
+            self.assertAlmostEqual(batch * WORK.flop / (1e12 * tflops_of(WORK, batch, measured)), seconds)
         for batch in (511, 8193):
             with self.assertRaisesRegex(NotMeasured, f"batches from 512 to 8192 per rank, not {batch}: .* --tflops"):
-                self.calibration.compute.tflops(WORK, batch)
+                tflops_of(WORK, batch, measured)
         with self.assertRaisesRegex(NotMeasured, "its runs are of cnn .* not of gpt"):
-            self.calibration.compute.tflops(parsed(gpt2_description()), 512)
+            tflops_of(parsed(gpt2_description()), 512, measured)
 
     def test_another_precision_or_device_is_other_work(self) -> None:
         told = cnn_description(precision="fp32", device="cuda")
         calibration = calibrate([summary(1, 2e5, description=told)])
-        self.assertAlmostEqual(calibration.compute.tflops(parsed(told), 512), WORK.flop * 2e5 / 1e12)
+        self.assertAlmostEqual(tflops_of(parsed(told), 512, calibration.runs), WORK.flop * 2e5 / 1e12)
         for change in ({"precision": "bf16"}, {"device": "cpu"}):
             with self.assertRaises(NotMeasured):
-                calibration.compute.tflops(parsed(told | change), 512)
+                tflops_of(parsed(told | change), 512, calibration.runs)
 
     def test_what_all_runs_were_made_with_is_asked_of_ddptrain(self) -> None:
         told = cnn_description(precision="bf16", device="cuda", gradient_dtype="fp32")
@@ -133,16 +124,11 @@ class CalibrationTest(FolderCase):
         self.assertEqual(several, predicted(summary(2, 4e6, 3e6, grad_accum=2)))
         self.assertNotEqual(several, predicted(summary(2, 4e6, 3e6)))
 
-    def test_takes_the_compute_rate_from_the_baseline(self) -> None:
-        calibration = calibrate([summary(8, 26.8e6, 3.91e6), summary(1, 3.91e6)])
-        self.assertAlmostEqual(calibration.compute.tflops(WORK, 512), 71_565_312 * 3.91e6 / 1e12)
-        self.assertEqual([point.runs for point in calibration.compute.points], [2])
-
     def test_tokens_are_parts_of_sequences(self) -> None:
         record = summary(1, 0.0, model="gpt", tokens_per_second=524_000.0, description=gpt2_description())
         work = parsed(gpt2_description())
         assert work is not None
-        self.assertAlmostEqual(calibrate([record]).compute.tflops(work, 512), 8.7e11 / 1024 * 524_000 / 1e12)
+        self.assertAlmostEqual(tflops_of(work, 512, calibrate([record]).runs), 8.7e11 / 1024 * 524_000 / 1e12)
 
     def test_gradients_have_the_type_that_is_sent(self) -> None:
         for precision, dtype, size in (("fp8", "bf16", 2), ("bf16", "fp32", 4), ("fp32", "fp32", 4)):
@@ -154,7 +140,7 @@ class CalibrationTest(FolderCase):
     def test_an_unknown_model_is_what_it_says_or_nothing(self) -> None:
         told = cnn_description(model="mlp", flop_forward_per_sample=1e6, flop_backward_per_sample=2e6)
         calibration = calibrate([summary(1, 1e6, model="mlp", description=told)])
-        self.assertAlmostEqual(calibration.compute.tflops(parsed(told), 512), 3e6 * 1e6 / 1e12)
+        self.assertAlmostEqual(tflops_of(parsed(told), 512, calibration.runs), 3e6 * 1e6 / 1e12)
         with self.assertRaises(UsageError):
             calibrate([summary(1, 1e6, model="mlp", parameters=1e6, description=None)])
 

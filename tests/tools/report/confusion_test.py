@@ -73,8 +73,7 @@ class ConfusionTest(FolderCase):
                  "images_per_second": 5.0}  # fmt: skip
         for lines in ([start, epoch], []):
             file = write_lines(self.folder / "m.jsonl", [*lines, evaluated(), confusion()])
-            done = run_report(file, "--out", self.folder / "page.html")
-            self.assertEqual(done.returncode, 0, done.stderr)
+            run_report(file, "--out", self.folder / "page.html")
             page = (self.folder / "page.html").read_text()
             for part in ("Evaluation", "Confusion matrix", "Misclassified"):
                 self.assertIn(part, page)

@@ -9,7 +9,7 @@ from typing import Any
 from ddptools.report.program import main
 from ddptools.report.sweeps.answers import answers
 from ddptools.report.sweeps.experiment import load
-from tests.tools.support import FolderCase, record, run_tool, write_results
+from tests.tools.support import FolderCase, cnn_description, record, run_tool, write_results
 
 os.environ.pop("MPLBACKEND", None)  # what the user draws with is no part of a test
 
@@ -32,8 +32,8 @@ def algo(value: str, rates: list[float], **changes: Any) -> list[dict[str, Any]]
     return runs(f"algo-{value}", rates, settings, **changes)
 
 
-def run_report(*arguments: Any) -> subprocess.CompletedProcess:
-    return run_tool("ddpreport", *arguments)
+def run_report(*arguments: Any, **settings: Any) -> subprocess.CompletedProcess:
+    return run_tool("ddpreport", *arguments, **settings)
 
 
 def everything() -> list[dict[str, Any]]:
@@ -48,6 +48,11 @@ def everything() -> list[dict[str, Any]]:
                 "scaling_efficiency": 0.8,
                 "exposed_comm_fraction": 0.3,
                 "world_size": ranks,
+                "batch_per_rank": batch,
+                "baseline_per_second": 600.0,
+                "communication_seconds": 4e-4,
+                "description": cnn_description(),
+                "parameter_hash": "ab",
                 "topology": "NV18",
                 "nccl": RING,
                 "mfu": None,
@@ -61,7 +66,7 @@ def everything() -> list[dict[str, Any]]:
             rates = [100 + 10 * len(algorithm) + len(protocol)] if protocol != "LL" else [None]
             records += runs(f"g{algorithm}{protocol}", rates, settings, product="grid")
         rows = [{"bytes": 2**e, "in_place": True, "busbw_gbs": e * 1.5, "time_us": 1.0} for e in range(10, 30)]
-        bench = {"benchmark": "allreduce", "results": rows}
+        bench = {"benchmark": "allreduce", "ranks": 4, "results": rows}
         settings = {"ranks": 4, "NCCL_ALGO": algorithm}
         records.append(record(f"b{algorithm}", 0, 1.0, settings, product="bench", summary={}, bench=bench))
         records[-1]["summary"] = None
@@ -71,6 +76,12 @@ def everything() -> list[dict[str, Any]]:
         lost |= {"step_seconds_without_communication_per_rank": [8.5e-4, 8.4e-4, 8.9e-4, 8.2e-4]}
         settings = {"ranks": 4, "layout": layout, "note": "<script>alert(1)</script>|`x`"}
         records += runs(layout, [5, 6], settings, product="layouts", summary=lost, emulated=layout == "2x2")
+    parts = [{"part": part, "time_us": 9.0} for part in ("forward", "backward", "optimizer", "exposed_communication", "step")]
+    row = {"bucket_bytes": 4, "compute_alone_us": 9.0, "compute_beside_us": 10.0, "communication_alone_us": 4.0}
+    for name, ranks, rows in (("step", 1, parts), ("step", 4, parts), ("overlap", 4, [row | {"together_us": 11.0}])):
+        bench = {"benchmark": name, "ranks": ranks, "batch_per_rank": 8, "grad_accum": 1, "stragglers_us": 1.0}
+        records.append(record(f"{name}{ranks}", 0, None, {"ranks": ranks}, status="ok", product=name,
+                              bench=bench | {"results": rows}))  # fmt: skip
     for bucket in (1, 4, 25):
         records += runs(f"k{bucket}", [5, 6], {"ranks": 4, "bucket-mb": bucket}, product="buckets")
     return records

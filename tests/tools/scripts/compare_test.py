@@ -12,7 +12,7 @@ import sys
 import unittest
 from unittest import mock
 
-from tests.tools.support import ROOT, FolderCase
+from tests.tools.support import ROOT, FolderCase, run
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -174,20 +174,17 @@ class SensorsTest(unittest.TestCase):
 
 
 class CommandLineTest(unittest.TestCase):
-    def run_it(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, str(ROOT / "benchmarks" / "compare"), *arguments], capture_output=True,
-                              text=True, timeout=400)  # fmt: skip
+    def run_it(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        return run([sys.executable, ROOT / "benchmarks" / "compare", *arguments], code)
 
     def test_plan_starts_nothing(self) -> None:
         done = self.run_it("--plan", "--ranks", "2", "--bin", "nowhere", "--out", "/nowhere/compared.json")
-        self.assertEqual(done.returncode, 0, done.stderr)
         for expected in ("CNN, batch 512", "CNN, batch 8192", "GPT-2 124M", "--fused off", "--comm-dtype fp32", "in all"):
             self.assertIn(expected, done.stdout)
 
     def test_bad_input(self) -> None:
         for arguments in (["--only", "("], ["--only", "no such row"], ["--seconds", "0"], ["--out", "page.md"]):
-            done = self.run_it("--device", "cpu", *arguments)
-            self.assertEqual(done.returncode, 2, (arguments, done.stderr))
+            done = self.run_it("--device", "cpu", *arguments, code=2)
             self.assertRegex(done.stderr, rf"compare: {arguments[0]}")
 
 
@@ -197,8 +194,8 @@ class CommitTest(FolderCase):
         git = ["git", "-C", self.folder, "-c", "user.name=a", "-c", "user.email=a@b"]
         (self.folder / "file").write_text("as committed")
         for words in (["init", "-q"], ["add", "file"], ["commit", "-q", "-m", "first"]):
-            subprocess.run([*git, *words], check=True)
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+            run([*git, *words])
+        commit = run([*git, "rev-parse", "HEAD"]).stdout.strip()
         self.assertEqual(session.commit_of(self.folder), commit)
         (self.folder / "file").write_text("changed")
         self.assertEqual(session.commit_of(self.folder), f"{commit}-dirty")
@@ -222,10 +219,8 @@ class PeersTest(unittest.TestCase):
 
     def peer(self, ranks: int, gradients: str, work: rows.Work) -> dict[str, object]:
         command = rows.peer_command(self.python or "", work, gradients, "eager", ranks, 0.01)
-        done = subprocess.run([*command, "--warmup", "2"], cwd=ROOT, capture_output=True, text=True,
-                              env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return session.last_json(done.stdout)
+        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+        return session.last_json(run([*command, "--warmup", "2"], cwd=ROOT, env=one_thread).stdout)
 
     def test_both_train_on_the_cpu(self) -> None:
         cnn = rows.cnn("cpu", 8, 512, ("",), steps=1)

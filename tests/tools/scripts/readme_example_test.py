@@ -5,11 +5,10 @@ import os
 import pathlib
 import platform
 import re
-import subprocess
 import tomllib
 import unittest
 
-from tests.tools.support import AS_ROOT, BIN, ROOT
+from tests.tools.support import AS_ROOT, BIN, ROOT, run
 
 PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "tutorial" / "first-run.md").read_text(encoding="utf-8")
@@ -86,8 +85,7 @@ class ReadmesExample(unittest.TestCase):
         command = self.command.replace("build/bin/ddptrain", str(BIN / "ddptrain")).split()
         environment = os.environ | AS_ROOT
         environment |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = run(command, env=environment)
         measured = self.check_lines(done.stdout)
         self.assertAlmostEqual(accuracy(done.stdout), accuracy(self.output), delta=0.01)
         if (expected := hash_here()) is not None:

@@ -2,13 +2,12 @@
 
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 import unittest
 from unittest import mock
 
-from tests.tools.support import BIN, ROOT, load_script
+from tests.tools.support import BIN, ROOT, load_script, run
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 NEWER_PAGES = ("slow-networks", "sums-by-peers")  # whose claims are there, too
@@ -22,11 +21,11 @@ RUN = {"name": "a", "device": "cuda", "machine": "H200", "ranks": 2, "flags": ""
 class ClaimsTest(unittest.TestCase):
     def test_are_on_their_pages(self) -> None:
         pages: set[str] = set()
-        for run in reproduce.load_claims():
-            page = run.get("page", "README.md")
+        for claimed in reproduce.load_claims():
+            page = claimed.get("page", "README.md")
             pages.add(page)
             words = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-            self.assertIn(" ".join(run["words"].split()), words, run["name"])
+            self.assertIn(" ".join(claimed["words"].split()), words, claimed["name"])
         for name in NEWER_PAGES:
             self.assertTrue(any(name in page for page in pages), name)
 
@@ -36,15 +35,15 @@ class ClaimsTest(unittest.TestCase):
             with self.assertRaises(ValueError), reproduce.hosts_of({"hosts": 2, "rate": "100mbit"}):
                 raise ValueError
         self.assertEqual([command[1] for command in started], ["up", "down"])
-        run = {"device": "cpu", "ranks": 4, "hosts": 2, "rate": "1gbit", "flags": ""}
-        command = reproduce.command_of(run, reproduce.parse_arguments([]), pathlib.Path("metrics"))
+        claim = {"device": "cpu", "ranks": 4, "hosts": 2, "rate": "1gbit", "flags": ""}
+        command = reproduce.command_of(claim, reproduce.parse_arguments([]), pathlib.Path("metrics"))
         self.assertEqual(command[1:6], ["run", "--prefix", reproduce.HOSTS_PREFIX, "--per-host", "2"])
 
     def test_every_row_of_readmes_speed_is_there(self) -> None:
         table = README.partition("## Speed")[2].partition("\n## ")[0]
         rows = re.findall(r"^\| ((?:CNN|GPT)[^|]*) \|", table, re.MULTILINE)
         self.assertGreaterEqual(len(rows), 4)
-        claimed = {run["words"] for run in reproduce.load_claims()}
+        claimed = {claim["words"] for claim in reproduce.load_claims()}
         for row in rows:
             self.assertIn(f"| {row} |", claimed)
 
@@ -52,9 +51,8 @@ class ClaimsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder, "page.md")
             command = [sys.executable, ROOT / "benchmarks" / "reproduce", "--short", "--bin", BIN, "--out", out]
-            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=800)
+            run(command)
             page = out.read_text(encoding="utf-8")
-        self.assertEqual(done.returncode, 0, done.stderr + page)
         self.assertRegex(page, r"\| CNN, 2 CPU cores, fp32, batch 64 \| images_per_second \| 2,523 \| [0-9,.]+ \| short form")
         self.assertRegex(page, r"\| CNN, 8 GPUs, batch 8192 per GPU \| .*\| skipped \(")
 

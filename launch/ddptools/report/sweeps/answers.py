@@ -5,10 +5,9 @@ import statistics
 from collections.abc import Iterable, Iterator
 
 from ddptools.common.text import number, percent
-from ddptools.common.values import grouped, number_of
+from ddptools.common.values import grouped
 from ddptools.page.blocks import Answer
-from ddptools.report.sweeps.experiment import Case, Experiment, series_over, series_over_ranks
-from ddptools.report.sweeps.gradient_path import sent_by
+from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
 from ddptools.results.run import PLACEMENT
 
@@ -84,7 +83,7 @@ def _short(experiment: Experiment, case: Case, reference: Case, names: list[str]
 
 
 def _other_path(effect: Effect, reference: Case) -> str:
-    return f" (gradient path {effect.other}, not {sent_by(reference)})" if effect.other else ""
+    return f" (gradient path {effect.other}, not {reference.path})" if effect.other else ""
 
 
 def _ceilings(experiment: Experiment) -> Iterator[str]:
@@ -108,31 +107,24 @@ def begin_of(context: str) -> str:
     return f"{context}: " if context else ""
 
 
-def efficiencies(case: Case, one: Case) -> list[float]:
-    """Of each run of `case`, against the median of the one-rank case."""
-    return [rate / case.ranks / (one.rate / one.ranks) for rate in case.rates]
-
-
 def _ranks(experiment: Experiment) -> Iterator[Answer]:
-    for context, points in series_over_ranks(experiment):
+    for context, points in experiment.series("ranks"):
         first, last = points[0][1], points[-1][1]
-        if first.ranks != 1 or last.ranks <= 1 or not last.trains:
+        efficiencies = experiment.efficiencies(last)
+        if not efficiencies:
             continue
         own = last.medians("scaling_efficiency")
         about = [f"{number(last.rate)} {experiment.unit}", *([context] if context != experiment.product else [])]
         about += [f"efficiency in the job {percent(own)}"] if own is not None else []
         yield Answer(
             f"{last.ranks} ranks: {last.rate / first.rate:.2f} times one rank, efficiency "
-            f"{percent(statistics.median(efficiencies(last, first)))}{' (emulated)' if last.emulated else ''}",
+            f"{percent(statistics.median(efficiencies))}{' (emulated)' if last.emulated else ''}",
             "; ".join(about),
         )
 
 
 def _batch(experiment: Experiment) -> Iterator[str]:
-    def batch(case: Case) -> float:
-        return number_of(case.settings.get("batch", ""))
-
-    for context, points in series_over(experiment, "batch", batch) if "batch" in experiment.varied else []:
+    for context, points in experiment.series("batch"):
         if len(points) < 3:
             continue
         best = max((case for _, case in points), key=lambda case: case.rate)

@@ -1,19 +1,30 @@
 """Results of sweeps as a report needs them: experiments of cases of runs. Whatever is damaged is left out and noted."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import Record, from_json, read_records
 from ddptools.common.text import setting_text
-from ddptools.common.values import finite, grouped, list_of, median_of, positive, setting_value, table_of
-from ddptools.results.run import PASSES, PLACEMENT, WORKLOAD, Run, bench_choices, make_run, nccl_of, varied
+from ddptools.common.values import (
+    finite,
+    grouped,
+    list_of,
+    median_of,
+    number_of,
+    positive,
+    setting_value,
+    table_of,
+)
+from ddptools.results.run import PASSES, PATH_FLAGS, PLACEMENT, WORKLOAD, Run, bench_choices, make_run, nccl_of, varied
 
 NCCL_CHOICES = ("algorithm", "protocol", "channels", "transport")
+SYMMETRIC = ("symmetric", "symmetric+fused", "peers")  # paths of gradients
 
 
 @dataclasses.dataclass
@@ -34,8 +45,11 @@ class Case:
 
     @property
     def ranks(self) -> int:
-        text = self.settings.get("ranks", "")
-        return int(text) if text.isdecimal() and len(text) < 9 else 0
+        return int(self.number("ranks"))
+
+    def number(self, name: str) -> float:
+        """A setting as a number; 0 if it is none."""
+        return number_of(self.settings.get(name, ""))
 
     def medians(self, name: str) -> float | None:
         return median_of(finite(run.summary.get(name)) for run in self.runs)
@@ -57,6 +71,21 @@ class Case:
         """A text of the summaries, the same in all runs or joined with /; empty where none has it."""
         texts = (run.summary.get(name) for run in self.runs)
         return "/".join(dict.fromkeys(text for text in texts if isinstance(text, str) and text))
+
+    @property
+    def path(self) -> str:
+        """By which path it sums its gradients: one of SYMMETRIC, plain, mpi or tree. Empty if it sends nothing or does
+        not say."""
+        path = self.told("gradient_path")
+        return "" if path == "none" else path
+
+    def settings_beside_path(self) -> dict[str, str]:
+        return {name: value for name, value in self.settings.items() if name not in PATH_FLAGS}
+
+    def other_path(self, reference: "Case") -> str:
+        """Its path, if the reference took another one although no flag for the path differs; otherwise empty."""
+        chosen = self.settings_beside_path() == reference.settings_beside_path()
+        return self.path if self.path and reference.path not in ("", self.path) and not chosen else ""
 
     def choices(self) -> dict[float, tuple[str, str]]:
         """NCCL's algorithm and protocol by bytes of a call, where the last run says it."""
@@ -80,17 +109,20 @@ class Case:
         return {str(run.summary["parameter_hash"]) for run in self.runs if run.summary.get("parameter_hash")}
 
 
+Series = list[tuple[float, Case]]  # a number that the cases differ in, and the case
+
+
 @dataclasses.dataclass
 class Experiment:
     source: pathlib.Path
     sweep: str
     product: str
-    description: str
     notes: list[str]  # what ddpsweep added to the settings
     cases: list[Case]
     variables: set[str]  # settings that are environment variables
     machines: list[dict[str, Any]]  # different ones, where a sweep went on elsewhere
     versions: list[str]
+    description: str = ""
     defaults: dict[str, str] = dataclasses.field(default_factory=dict)  # of flags, as far as they are known
 
     def __post_init__(self) -> None:
@@ -131,6 +163,28 @@ class Experiment:
         groups = grouped((tuple(case.settings.get(name, "") for name in shared), case) for case in self.measured)
         return [(", ".join(map(setting_text, shared, key)), cases) for key, cases in groups.items()]
 
+    def series(self, name: str) -> list[tuple[str, Series]]:
+        """Measured cases along a numeric setting, one series per value of everything else; none along ranks if the
+        rates are not of all ranks together."""
+        if name not in self.varied or (name == "ranks" and self.unit == PASSES):
+            return []
+        groups = ((context or self.product, cases) for context, cases in self.contexts([name]))
+        return [(label, sorted(((case.number(name), case) for case in cases), key=lambda point: point[0]))
+                for label, cases in groups]  # fmt: skip
+
+    @functools.cached_property
+    def one_rank(self) -> dict[str, Case]:
+        """By the key of a case of several ranks that trains, the case of one rank that is otherwise the same."""
+        found = {}
+        for _, ((ranks, one), *others) in self.series("ranks"):
+            found |= {case.key: one for _, case in others if ranks == 1 and case.ranks > 1 and case.trains}
+        return found
+
+    def efficiencies(self, case: Case) -> list[float]:
+        """Of each run, against the median of the case of one rank; empty without one."""
+        one = self.one_rank.get(case.key)
+        return [rate / case.ranks / one.rate for rate in case.rates] if one else []
+
     def references(self) -> dict[str, Case]:
         """By the key of a case, what it is compared with: of the same workload and, where settings were tuned, of the
         same placement too. Cases that nothing compares are left out."""
@@ -159,16 +213,6 @@ class Results:
     notes: list[str]  # what was damaged or is missing
 
 
-@dataclasses.dataclass
-class Plan:
-    """Of a sweep; empty where its file is missing or damaged."""
-
-    sweep: str
-    description: str
-    repeats: int
-    products: dict[str, str]  # by the keys of the cases, in their order
-
-
 def load(paths: list[pathlib.Path]) -> Results:
     results = Results([], {}, [])
     for path in paths:
@@ -179,7 +223,7 @@ def load(paths: list[pathlib.Path]) -> Results:
         records = list(read_records(file, bad_lines, needed="case"))
         if bad_lines and not records and not path.is_dir():
             raise UsageError(f"{path}: not a line of this file is a run of ddpsweep: give its folder or results.jsonl")
-        plan = _plan(_json_table(file.with_name("plan.json")))
+        plan = _json_table(file.with_name("plan.json"))
         results.notes += [f"{file.parent.name}: {note}" for note in _notes(records, bad_lines, plan)]
         results.experiments += _experiments(file, records, plan)
         if topology := _json_table(file.with_name("topology.json")):
@@ -188,43 +232,47 @@ def load(paths: list[pathlib.Path]) -> Results:
 
 
 def _json_table(path: pathlib.Path) -> dict[str, Any]:
+    """Empty if the file is missing or damaged."""
     return table_of(from_json(path.read_bytes())) if path.is_file() else {}
 
 
-def _plan(table: dict[str, Any]) -> Plan:
-    products = {str(case.get("case")): str(case.get("product")) for case in map(table_of, list_of(table.get("cases")))}
-    repeats = int(positive(table.get("repeats")) or 0)
-    return Plan(str(table.get("sweep")), str(table.get("description", "")), repeats, products)
+def _places(plan: dict[str, Any]) -> dict[str, int]:
+    """The keys of the cases, and their places in the plan."""
+    return {str(case.get("case")): place for place, case in enumerate(map(table_of, list_of(plan.get("cases"))))}
 
 
-def _notes(records: list[Record], bad_lines: list[int], plan: Plan) -> Iterator[str]:
+def _notes(records: list[Record], bad_lines: list[int], plan: dict[str, Any]) -> Iterator[str]:
     if bad_lines:
         numbers = ", ".join(map(str, bad_lines[:5])) + (", ..." if len(bad_lines) > 5 else "")
         lines = f"{len(bad_lines)} line{'s' if len(bad_lines) > 1 else ''}"
         yield f"{lines} could not be read and left out (line {numbers})"
-    runs = [(str(record.get("case")), str(record.get("repeat"))) for record in records]
-    done, planned = len({run for run in runs if run[0] in plan.products}), len(plan.products) * plan.repeats
+    places, runs = _places(plan), [(str(record.get("case")), str(record.get("repeat"))) for record in records]
+    done = len({run for run in runs if run[0] in places})
+    planned = len(places) * int(positive(plan.get("repeats")) or 0)
     if not records:
         yield "no runs recorded"
     elif done < planned:
         yield f"partial: {done} of {planned} planned runs are there (ddpsweep --resume goes on)"
-    stale = sum(case not in plan.products for case, _ in runs) if plan.products else 0
+    stale = sum(case not in places for case, _ in runs) if places else 0
     if stale:
         yield f"{stale} of the runs are of an earlier plan: the sweep was changed since"
 
 
-def _experiments(file: pathlib.Path, records: list[Record], plan: Plan) -> list[Experiment]:
-    latest: dict[tuple[str, ...], Record] = {}
-    for record in records:  # a run that was made again replaces the earlier one
-        latest[tuple(str(record.get(name)) for name in ("sweep", "product", "case", "repeat"))] = record
+def _experiments(file: pathlib.Path, records: list[Record], plan: dict[str, Any]) -> list[Experiment]:
+    """In the order of the plan. A run that was made again replaces the earlier one."""
+    identity = ("sweep", "product", "case", "repeat")
+    latest = {tuple(str(record.get(name)) for name in identity): record for record in records}
     groups = grouped((key[:2], record) for key, record in latest.items())
-    products = list(dict.fromkeys(plan.products.values()))
-    names = sorted(groups, key=lambda n: products.index(n[1]) if n[1] in products else len(products))
-    return [_experiment(file, *name, groups[name], plan) for name in names]
+    places = _places(plan)
+    made = [_experiment(file, *name, of_product, places) for name, of_product in groups.items()]
+    for experiment in made:
+        experiment.description = str(plan.get("description", "")) if plan.get("sweep") == experiment.sweep else ""
+    return sorted(made, key=lambda experiment: min(places.get(case.key, len(places)) for case in experiment.cases))
 
 
-def _experiment(file: pathlib.Path, sweep: str, product: str, records: list[Record], plan: Plan) -> Experiment:
-    order = {key: place for place, key in enumerate(plan.products)}
+def _experiment(
+    file: pathlib.Path, sweep: str, product: str, records: list[Record], places: dict[str, int]
+) -> Experiment:
     cases: dict[str, Case] = {}
     variables: set[str] = set()
     for record in records:
@@ -236,14 +284,12 @@ def _experiment(file: pathlib.Path, sweep: str, product: str, records: list[Reco
         case.emulated |= record.get("emulated") is True
         (case.failures if run is None else case.runs).append(record if run is None else run)
     _keep_one_unit(cases)
-    ordered = sorted(cases.values(), key=lambda c: (order.get(c.key, len(order)), _natural(c)))
     return Experiment(
         source=file,
         sweep=sweep,
         product=product,
-        description=plan.description if plan.sweep == sweep else "",
         notes=_different(str(note) for record in records for note in list_of(record.get("notes"))),
-        cases=ordered,
+        cases=sorted(cases.values(), key=lambda case: (places.get(case.key, len(places)), _natural(case))),
         variables=variables,
         machines=_different(table_of(record.get("machine")) for record in records),
         versions=_different(str(record["versions"]) for record in records if record.get("versions")),
@@ -254,14 +300,9 @@ def _different(values: Iterable[Any]) -> list[Any]:
     return list({json.dumps(value, sort_keys=True): value for value in values if value}.values())
 
 
-def _natural(case: Case) -> list[tuple[int, float, str]]:
-    def part(text: str) -> tuple[int, float, str]:
-        try:
-            return (0, float(text), "")
-        except ValueError:
-            return (1, 0.0, text)
-
-    return [part(text) for text in case.settings.values()]
+def _natural(case: Case) -> list[tuple[float, str]]:
+    """The order of the settings, by number if they are numbers."""
+    return [(number_of(text), text) for text in case.settings.values()]
 
 
 def _keep_one_unit(cases: dict[str, Case]) -> None:
@@ -273,20 +314,3 @@ def _keep_one_unit(cases: dict[str, Case]) -> None:
     for case in cases.values():
         case.failures += [r.record | {"reason": f"measured in {r.unit}"} for r in case.runs if r.unit != unit]
         case.runs = [r for r in case.runs if r.unit == unit]
-
-
-Series = list[tuple[float, Case]]
-
-
-def series_over_ranks(experiment: Experiment) -> list[tuple[str, Series]]:
-    """None where the rates are not of all ranks together, or all of one number of ranks."""
-    is_scaling = "ranks" in experiment.varied and experiment.unit != PASSES
-    return series_over(experiment, "ranks", lambda case: case.ranks) if is_scaling else []
-
-
-def series_over(experiment: Experiment, name: str, key: Callable[[Case], float]) -> list[tuple[str, Series]]:
-    """Cases along a numeric setting, one series per value of everything else."""
-    return [
-        (context or experiment.product, sorted(((key(case), case) for case in cases), key=lambda point: point[0]))
-        for context, cases in experiment.contexts([name])
-    ]

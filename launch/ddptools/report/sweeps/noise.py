@@ -5,7 +5,6 @@ import dataclasses
 
 from ddptools.common.values import grouped
 from ddptools.report.sweeps.experiment import Case, Experiment
-from ddptools.report.sweeps.gradient_path import other_path, sent_by
 
 ALPHA = 0.05
 FEWEST_RUNS = 3  # of which the t-test can be expected to tell a difference
@@ -44,7 +43,7 @@ class Effects:
         return self.between(case, reference, self.comparisons[case.key])
 
     def between(self, case: Case, reference: Case, comparisons: int) -> Effect:
-        change, other = case.rate / reference.rate - 1, other_path(case, reference)
+        change, other = case.rate / reference.rate - 1, case.other_path(reference)
         fewest = min(len(case.rates), len(reference.rates))
         if fewest < 2:
             return Effect(change, None, None, other=other)
@@ -71,12 +70,12 @@ def same_choice(case: Case, other: Case) -> bool:
     varied = {name for name in names if case.settings.get(name, "") != other.settings.get(name, "")}
     if not varied or not varied <= CHOOSING or case.nccl() is None:
         return False
-    return (case.nccl(), case.choices(), sent_by(case)) == (other.nccl(), other.choices(), sent_by(other))
+    return (case.nccl(), case.choices(), case.path) == (other.nccl(), other.choices(), other.path)
 
 
 def noise_between_jobs(experiment: Experiment) -> float | None:
     """By how much the medians of cases with the same choices differ at most, relative; None without such cases."""
     contexts = experiment.contexts([name for name in experiment.tuned if name in CHOOSING])
     told = ((context, case) for context, cases in contexts for case in cases if case.nccl() is not None)
-    alike = grouped((repr((context, case.nccl(), case.choices(), sent_by(case))), case.rate) for context, case in told)
+    alike = grouped((repr((context, case.nccl(), case.choices(), case.path)), case.rate) for context, case in told)
     return max((max(rates) / min(rates) - 1 for rates in alike.values() if len(rates) > 1), default=None)

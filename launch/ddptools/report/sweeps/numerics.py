@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from ddptools.common.text import setting_text
 from ddptools.common.values import table_of
 from ddptools.report.sweeps.answers import begin_of, limited
-from ddptools.report.sweeps.experiment import Case, Experiment
-from ddptools.report.sweeps.gradient_path import SYMMETRIC, sent_by
+from ddptools.report.sweeps.experiment import SYMMETRIC, Case, Experiment
 from ddptools.results.run import PLACEMENT
 
 SETS_RANKS = ("ranks", "global-batch")  # of ddpsweep; with these, too, training ends with other parameters
@@ -17,7 +16,7 @@ def choices(experiment: Experiment) -> list[str]:
     """Which settings changed nothing that NCCL chose."""
     if not any(name.startswith("NCCL_") and name in experiment.variables for name in experiment.tuned):
         return []
-    if not any(case.nccl() or sent_by(case) == "mpi" for case in experiment.measured):
+    if not any(case.nccl() or case.path == "mpi" for case in experiment.measured):
         return ["The runs do not say what NCCL chose."]
     sentences = limited(_without_effect(experiment))
     return sentences or ["Every NCCL_* setting changed what NCCL chose (algorithm, protocol, channels or transport)."]
@@ -46,10 +45,10 @@ def _ignored_on_its_path(case: Case, names: list[str]) -> str:
     """Variables that the path of the gradients does not follow, and why; empty where there are none."""
     given = [name for name in names if name.startswith("NCCL_") and case.settings.get(name)]
     why = "the gradients went over MPI"
-    if sent_by(case) in SYMMETRIC:
+    if case.path in SYMMETRIC:
         given = [name for name in given if name in ("NCCL_ALGO", "NCCL_PROTO")]
         why = "NCCL's symmetric kernels, which the gradients used, do not follow it (symmetric=off avoids them)"
-    elif sent_by(case) != "mpi":
+    elif case.path != "mpi":
         return ""
     settings = ", ".join(setting_text(name, case.settings[name]) for name in given)
     return f"{settings}, because {why}" if given else ""
@@ -108,8 +107,8 @@ def _why_runs_differ(case: Case) -> str:
 
 
 def _why_parameters_differ(case: Case, reference: Case) -> str:
-    if sent_by(case) != sent_by(reference):
-        return f"gradients by another path, {sent_by(case) or 'not told'}, are summed in another order"
+    if case.path != reference.path:
+        return f"gradients by another path, {case.path or 'not told'}, are summed in another order"
     if case.nccl() != reference.nccl() or case.choices() != reference.choices():
         return "NCCL chose otherwise, and sums in another order round differently"
     if case.buckets() != reference.buckets():

@@ -4,11 +4,9 @@ import statistics
 from collections.abc import Iterator
 
 from ddptools.common.text import measured, number, size_text
-from ddptools.common.values import number_of
 from ddptools.pictures.charts import COLORS, GRAY, Bar, Bars, Curves, Line, Picture
 from ddptools.pictures.figures import draw_bars, draw_curves
-from ddptools.report.sweeps.answers import efficiencies
-from ddptools.report.sweeps.experiment import Case, Experiment, Series, series_over, series_over_ranks
+from ddptools.report.sweeps.experiment import Case, Experiment, Series
 from ddptools.report.sweeps.lost_time import Loss, part_names, time_unit
 from ddptools.report.sweeps.noise import Effects
 from ddptools.report.sweeps.tables import busbw_gbs_by_bytes, operation
@@ -49,7 +47,7 @@ def _caption(experiment: Experiment, text: str, left_out: int = 0) -> str:
 
 
 def _scaling(experiment: Experiment) -> list[Picture]:
-    series = series_over_ranks(experiment)
+    series = experiment.series("ranks")
     shown = [(name, points) for name, points in series if len(points) > 1][:MOST_SERIES]
     if not shown:
         return []
@@ -72,9 +70,8 @@ def _ideal(line: Line, points: Series) -> Line:
 def _efficiency(experiment: Experiment, series: list[Series], lines: list[Line], names: list[str]) -> list[Picture]:
     shown = []
     for points, line in zip(series, lines):
-        one = points[0][1]
-        rows = [(float(names.index(f"{ranks:g}")), *_middle([100 * e for e in efficiencies(case, one)]))
-                for ranks, case in points[1:] if case.trains]  # fmt: skip
+        rows = [(float(names.index(f"{ranks:g}")), *_middle([100 * e for e in experiment.efficiencies(case)]))
+                for ranks, case in points if case.key in experiment.one_rank]  # fmt: skip
         shown += [Line(line.label, rows, line.color)] if rows else []
     if not shown:
         return []
@@ -87,8 +84,8 @@ def _efficiency(experiment: Experiment, series: list[Series], lines: list[Line],
 
 def _numeric(experiment: Experiment) -> list[Picture]:
     made = []
-    for name in [name for name in NUMERIC if name in experiment.varied]:
-        series = series_over(experiment, name, lambda case, n=name: number_of(case.settings.get(n, "")))
+    for name in NUMERIC:
+        series = experiment.series(name)
         shown = [(label, points[:: 1 + len(points) // MOST_POINTS]) for label, points in series if len(points) > 2]
         shown = shown[:MOST_SERIES]
         if not shown:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ddptools.common.text import percent
 from ddptools.page.blocks import Answer, Entry
 from ddptools.pictures.charts import Picture
-from ddptools.report.sweeps.answers import answers, efficiencies, limited
-from ddptools.report.sweeps.experiment import Case, Experiment, series_over_ranks
+from ddptools.report.sweeps.answers import answers, limited
+from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import ALPHA, welch_p
 from ddptools.report.sweeps.tables import gpus_text
 from ddptools.results.run import why_unusable
@@ -54,13 +54,12 @@ def _unusable_baselines(experiment: Experiment) -> Iterator[str]:
 
 def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:
     why = "the run of one rank was slower than its machine is"
-    for _, points in series_over_ranks(experiment):
-        one = points[0][1]
-        for case in (case for _, case in points if one.ranks == 1 and case.ranks > 1 and case.trains):
-            value = statistics.median(efficiencies(case, one))
-            if _above_all(value) and not _is_noise(case, one):
-                label = experiment.label(case)
-                yield f"An efficiency above 100%: {percent(value)} of {label}. No rank gains by others: {why}."
+    compared = [case for case in experiment.measured if case.key in experiment.one_rank]
+    for case in compared:
+        value = statistics.median(experiment.efficiencies(case))
+        if _above_all(value) and not _is_noise(case, experiment.one_rank[case.key]):
+            label = experiment.label(case)
+            yield f"An efficiency above 100%: {percent(value)} of {label}. No rank gains by others: {why}."
     for case in experiment.measured:
         value = case.medians("scaling_efficiency") if case.ranks != 1 else None
         half_width = case.half_width("scaling_efficiency") or 0.0

@@ -7,9 +7,7 @@ from typing import Any
 from ddptools.common.table import Table, spread
 from ddptools.common.text import measured, number, percent, size_text
 from ddptools.common.values import finite, median_of, table_of
-from ddptools.report.sweeps.answers import efficiencies
-from ddptools.report.sweeps.experiment import NCCL_CHOICES, Case, Experiment, series_over_ranks
-from ddptools.report.sweeps.gradient_path import paths, sent_by
+from ddptools.report.sweeps.experiment import NCCL_CHOICES, Case, Experiment
 from ddptools.report.sweeps.noise import Effect, Effects
 from ddptools.results.run import MOST_HALF_WIDTH, Run, bench_rows, gpus_of, is_too_noisy
 
@@ -40,27 +38,17 @@ def _cases(experiment: Experiment) -> Table:
     effects = Effects(experiment)
     found = {case.key: effect for case in shown if case.runs and (effect := effects.of(case)) is not None}
     columns = [(name, lambda case, name=name: _setting(case, name)) for name in experiment.varied]
-    columns += [(experiment.unit or "rate", _rate), ("efficiency", _efficiency(experiment))]
+    columns += [(experiment.unit or "rate", _rate)]
+    columns += [("efficiency", lambda case: spread(experiment.efficiencies(case), percent))]
     columns += [("against reference", _against_reference(effects, found))]
     columns += [("p", lambda case: f"{p:.2g}" if case.key in found and (p := found[case.key].p) is not None else "")]
     columns += [("runs", lambda case: str(len(case.runs))), *_case_columns()]
-    if len(paths(experiment.measured)) > 1:
-        columns.append(("gradient path", sent_by))
+    if len({case.path for case in experiment.measured} - {""}) > 1:
+        columns.append(("gradient path", lambda case: case.path))
     columns = [(name, show) for name, show in columns if any(show(case) for case in shown)]
     rows = [[show(case) for _, show in columns] for case in shown]
     caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
     return Table(caption, [name for name, _ in columns], rows, winners=_winners(shown, effects, found))
-
-
-def _efficiency(experiment: Experiment) -> Callable[[Case], str]:
-    """Against the run of one rank, where there is one."""
-    found = {}
-    for _, points in series_over_ranks(experiment):
-        ranks_of_series = {case.ranks: case for _, case in points}
-        for case in ranks_of_series.values() if 1 in ranks_of_series else ():
-            if case.ranks > 1 and case.trains:
-                found[case.key] = spread(efficiencies(case, ranks_of_series[1]), percent)
-    return lambda case: found.get(case.key, "")
 
 
 def _winners(cases: list[Case], effects: Effects, found: dict[str, Effect]) -> list[int]:
@@ -80,7 +68,7 @@ def _rate(case: Case) -> str:
 
 
 def _with_rest(caption: str, rows: int) -> str:
-    return caption if rows <= MOST_ROWS else f"{caption} {rows - MOST_ROWS} more rows are in results.csv."
+    return caption if rows <= MOST_ROWS else f"{caption} {rows - MOST_ROWS} more rows are in results.jsonl."
 
 
 def _against_reference(effects: Effects, found: dict[str, Effect]) -> Callable[[Case], str]:

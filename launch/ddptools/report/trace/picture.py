@@ -16,10 +16,7 @@ from ddptools.report.trace.spans import (
     Interval,
     RankTrace,
     Span,
-    common,
-    communicating,
-    computing,
-    length_us,
+    covered,
     load_trace,
     part_table,
     rank_table,
@@ -176,12 +173,11 @@ def _bars_and_names(
 
 
 def _communication(canvas: Canvas, trace: RankTrace, top: float) -> None:
-    hidden = [i for step in trace.steps for i in common(communicating(trace, step), computing(trace, step))]
     groups: dict[tuple[int, str], list[Interval]] = {}
     for span in trace.communication:
-        groups.setdefault((span.level, "communication, exposed"), []).append((span.begin_us, span.end_us))
-        beside = common([(span.begin_us, span.end_us)], hidden)
-        if length_us(beside) > 0:
+        inside = (span.begin_us, span.end_us)
+        groups.setdefault((span.level, "communication, exposed"), []).append(inside)
+        if beside := covered(inside, trace.steps, trace.work, free_of=trace.waits):
             groups.setdefault((span.level, "communication beside compute"), []).extend(beside)
     _bars_and_names(canvas, groups, trace.communication, top)
 

@@ -2,12 +2,13 @@
 
 import collections
 import dataclasses
-import math
 import pathlib
 import re
 import statistics
 from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import from_json
@@ -63,8 +64,17 @@ class RankTrace:
         return {"compute": self.compute, "update": self.updates, "communication": self.communication}
 
     @property
+    def work(self) -> list[Span]:
+        """Forward and backward, with the time for which they wait for buckets."""
+        return [span for span in self.compute if not span.is_step]
+
+    @property
+    def waits(self) -> list[Span]:
+        return [span for span in self.compute if span.is_wait]
+
+    @property
     def steps(self) -> list[Span]:
-        """Where none is marked, all there is counts as one."""
+        """If none is marked, all there is counts as one."""
         marked = [span for span in self.compute if span.is_step]
         spans = [span for row in self.rows.values() for span in row]
         return marked or [Span("all", min(s.begin_us for s in spans), max(s.end_us for s in spans))]
@@ -150,62 +160,35 @@ def nested(spans: list[Span]) -> list[Span]:
     return ordered
 
 
-def union(spans: Iterable[Span], inside: Interval) -> list[Interval]:
-    """What they cover of `inside`, as disjoint intervals in order."""
-    joined: list[Interval] = []
-    for begin, end in sorted((max(s.begin_us, inside[0]), min(s.end_us, inside[1])) for s in spans):
-        if begin >= end:
-            continue
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((begin, end))
-    return joined
+def covered(inside: Interval, *rows: Iterable[Span], free_of: Iterable[Span] = ()) -> list[Interval]:
+    """What each of the rows covers of an interval and `free_of` does not, as disjoint intervals in order."""
+    *times, free = (
+        np.array([(span.begin_us, span.end_us) for span in row]).reshape(-1, 2).clip(*inside) for row in (*rows, free_of)
+    )
+    edges = np.unique(np.concatenate([inside, free.ravel(), *(row.ravel() for row in times)]))
 
+    def is_covered(row: np.ndarray) -> np.ndarray:
+        """Between each two edges: whether more spans have begun than ended."""
+        begun, ended = (np.searchsorted(np.sort(side), edges[:-1], "right") for side in row.T)
+        return begun > ended
 
-def common(a: list[Interval], b: list[Interval]) -> list[Interval]:
-    """What two lists of disjoint intervals, each in order, both cover."""
-    found, i, j = [], 0, 0
-    while i < len(a) and j < len(b):
-        begin, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
-        if begin < end:
-            found.append((begin, end))
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
-    return found
-
-
-def without(a: list[Interval], b: list[Interval]) -> list[Interval]:
-    """What only `a` covers, of two lists of disjoint intervals, each in order."""
-    ends = [-math.inf, *(end for interval in b for end in interval), math.inf]
-    return common(a, list(zip(ends[::2], ends[1::2])))
+    kept = np.all([*map(is_covered, times), ~is_covered(free)], axis=0)
+    changes = np.diff(kept.astype(int), prepend=0, append=0)
+    return list(zip(edges[changes == 1], edges[changes == -1]))
 
 
 def length_us(intervals: list[Interval]) -> float:
     return sum(end - begin for begin, end in intervals)
 
 
-def communicating(trace: RankTrace, step: Span) -> list[Interval]:
-    return union(trace.communication, (step.begin_us, step.end_us))
-
-
-def computing(trace: RankTrace, step: Span) -> list[Interval]:
-    """Forward and backward of a step, less the time for which they wait for buckets."""
-    inside = (step.begin_us, step.end_us)
-    work = union((span for span in trace.compute if not span.is_step), inside)
-    return without(work, union((span for span in trace.compute if span.is_wait), inside))
-
-
 def rank_times(trace: RankTrace) -> RankTimes:
-    steps = trace.steps
-    sent = [communicating(trace, step) for step in steps]
-    beside = [common(s, computing(trace, step)) for s, step in zip(sent, steps)]
+    inside = [(step.begin_us, step.end_us) for step in trace.steps]
+    sent = (covered(step, trace.communication) for step in inside)
+    beside = (covered(step, trace.communication, trace.work, free_of=trace.waits) for step in inside)
     return RankTimes(
         rank=trace.rank,
-        steps=len(steps),
-        step_us=statistics.fmean(step.duration_us for step in steps),
+        steps=len(inside),
+        step_us=statistics.fmean(end - begin for begin, end in inside),
         communication_us=statistics.fmean(map(length_us, sent)),
         beside_us=statistics.fmean(map(length_us, beside)),
     )

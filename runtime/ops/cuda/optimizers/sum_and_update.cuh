@@ -131,44 +131,33 @@ __device__ __forceinline__ void sum_over_ranks(const PeerInboxes& peers, const I
 /// A block has one round of elements of a chunk, from `first_chunk` on.
 template <OptimizerKind kKind, bool kStochastic, class W, class G>
 __global__ void __launch_bounds__(kThreads)
-    sum_and_update_kernel(Update<W, G> u, PeerInboxes peers, InboxLayout layout, std::uint32_t first_chunk) {
+    sum_and_update_kernel(const Update u, PeerInboxes peers, InboxLayout layout, std::uint32_t first_chunk) {
   const std::uint32_t index = first_chunk + blockIdx.x;
   const std::uint32_t block = blockIdx.y * (layout.blocks / kRounds) + index;
-  const UpdateChunk chunk = u.chunks[index];
+  const UpdateChunk chunk = u.slice.chunks[index];
   auto* rounds = reinterpret_cast<std::uint32_t*>(static_cast<char*>(peers.of_rank[peers.rank]) + layout.rounds());
   wait_for_predecessor();
   const std::uint32_t round = rounds[block] + 1;
-  Elements e = load_elements<rule_of(kKind).slots>(u, chunk, blockIdx.y);
+  Elements e = load_elements<rule_of(kKind).slots, G>(u, chunk, blockIdx.y);
   if (e.count > 0) {
-    const Factors f = factors_of(u);
+    const StepFactors<float> f = u.factors();
     sum_over_ranks<G>(peers, layout, block, round, e);
-    update_elements<kKind, kStochastic>(u, f, chunk, blockIdx.y, e);
+    update_elements<kKind, kStochastic, W>(u, f, chunk, blockIdx.y, e);
   }
   __syncthreads();
   if (threadIdx.x == 0) rounds[block] = round;
 }
 
-template <OptimizerKind kKind, class W, class G>
-void launch_sum_and_update(const Update<W, G>& u, const PeerInboxes& peers, const InboxLayout& layout, int most_blocks,
+/// `most_blocks`: see most_waiting_blocks().
+template <OptimizerKind kKind, bool kStochastic, class W, class G>
+void launch_sum_and_update(const Update& u, const PeerInboxes& peers, const InboxLayout& layout, int most_blocks,
                            cudaStream_t stream) {
   const std::uint32_t chunks = layout.blocks / kRounds;
   const std::uint32_t at_once = most_blocks == 0 ? chunks : std::max<std::uint32_t>(1, most_blocks / kRounds);
-  with_rounding(u, [&](auto stochastic) {
-    for (std::uint32_t first = 0; first < chunks; first += at_once) {
-      const dim3 grid(std::min(at_once, chunks - first), kRounds);
-      launch_early(sum_and_update_kernel<kKind, stochastic.value, W, G>, grid, kThreads, 0, stream, u, peers, layout,
-                   first);
-    }
-  });
-}
-
-/// How many blocks of that kernel a multiprocessor holds at once.
-template <OptimizerKind kKind, bool kStochastic, class W, class G>
-int blocks_per_multiprocessor() {
-  int blocks = 0;
-  DDP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, sum_and_update_kernel<kKind, kStochastic, W, G>,
-                                                         kThreads, 0));
-  return blocks;
+  for (std::uint32_t first = 0; first < chunks; first += at_once) {
+    const dim3 grid(std::min(at_once, chunks - first), kRounds);
+    launch_early(sum_and_update_kernel<kKind, kStochastic, W, G>, grid, kThreads, 0, stream, u, peers, layout, first);
+  }
 }
 
 inline InboxLayout inbox_layout(const UpdateSlice& slice, int ranks) {

@@ -12,6 +12,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
+#include "runtime/ops/reduction.h"
 
 namespace ddptrain {
 namespace {
@@ -51,24 +52,13 @@ void fill_random(T* values, std::int64_t begin, std::int64_t end, const InitialV
   }
 }
 
-/// What one thread fills of a parameter.
+/// What one thread fills of a parameter: elements [begin, end) of `values`, all that the parameter has on all ranks.
+template <class T>
 struct Piece {
-  std::size_t parameter;
+  const ParameterSpec* spec;
+  T* values;
   std::int64_t begin, end;
 };
-
-/// Of the parameters of a bucket that are random.
-std::vector<Piece> random_pieces(const std::vector<ParameterSpec>& specs, const Bucket& bucket) {
-  constexpr std::int64_t kValues = 1 << 18;
-  std::vector<Piece> pieces;
-  for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
-    if (specs[i].initial.read || specs[i].initial.kind == InitialValue::Kind::constant) continue;
-    for (std::int64_t begin = 0; begin < specs[i].size(); begin += kValues) {
-      pieces.push_back({i, begin, std::min(begin + kValues, specs[i].size())});
-    }
-  }
-  return pieces;
-}
 
 /// Calls work(i) for i below `count`, on as many threads as there are cores for them.
 template <class Work>
@@ -100,26 +90,50 @@ void require_distinct(const std::vector<ParameterSpec>& specs) {
   }
 }
 
-/// Of a bucket, with padding.
+/// Initial values of all of a parameter; random ones are still to be filled in, by `pieces`.
+template <class T>
+void begin_values(const ParameterSpec& spec, T* values, std::int64_t size, std::vector<Piece<T>>& pieces) {
+  constexpr std::int64_t kValues = 1 << 18;
+  if (spec.initial.read) {
+    const std::vector<float> values_read = spec.initial.read();
+    DDP_CHECK(static_cast<std::int64_t>(values_read.size()) >= size, "{} has {} values, not {}", spec.name,
+              values_read.size(), size);
+    std::copy_n(values_read.begin(), size, values);
+  } else if (spec.initial.kind == InitialValue::Kind::constant) {
+    std::fill_n(values, size, static_cast<T>(spec.initial.scale));
+  } else {
+    for (std::int64_t begin = 0; begin < size; begin += kValues) {
+      pieces.push_back({&spec, values, begin, std::min(begin + kValues, size)});
+    }
+  }
+}
+
+/// Of a bucket, with padding. Of a parameter that ranks split, each makes the values of the whole.
 template <class T>
 std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
                               std::uint64_t seed) {
   std::vector<T> values(static_cast<std::size_t>(bucket.size), T{0});
-  const auto first = [&](std::size_t parameter) { return values.data() + (plan.begin[parameter] - bucket.begin); };
-  for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
-    if (specs[i].initial.read) {
-      const std::vector<float> values_read = specs[i].initial.read();
-      DDP_CHECK(static_cast<std::int64_t>(values_read.size()) >= specs[i].size(), "{} has {} values, not {}",
-                specs[i].name, values_read.size(), specs[i].size());
-      std::copy_n(values_read.begin(), specs[i].size(), first(i));
-    } else if (specs[i].initial.kind == InitialValue::Kind::constant) {
-      std::fill_n(first(i), specs[i].size(), static_cast<T>(specs[i].initial.scale));
+  std::vector<std::vector<T>> whole(bucket.parameter_count);  // of those that are split
+  std::vector<Piece<T>> pieces;
+  const auto each = [&](const auto& visit) {
+    for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
+      const std::size_t i = bucket.first_parameter + k;
+      visit(specs[i], whole[k], values.data() + (plan.begin[i] - bucket.begin));
     }
-  }
-  const std::vector<Piece> pieces = random_pieces(specs, bucket);
+  };
+  each([&](const ParameterSpec& spec, std::vector<T>& of_all, T* mine) {
+    if (spec.split) of_all.resize(static_cast<std::size_t>(element_count(spec.split->whole)));
+    begin_values(spec, spec.split ? of_all.data() : mine, element_count(spec.part().whole), pieces);
+  });
   share_out(pieces.size(), [&](std::size_t k) {
-    const auto [i, begin, end] = pieces[k];
-    fill_random(first(i), begin, end, specs[i].initial, specs[i].identity(), seed);
+    const Piece<T>& piece = pieces[k];
+    fill_random(piece.values, piece.begin, piece.end, piece.spec->initial, piece.spec->identity(), seed);
+  });
+  each([&](const ParameterSpec& spec, const std::vector<T>& of_all, T* mine) {
+    if (!spec.split) return;
+    spec.split->visit(0, spec.size(), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
+      std::copy_n(of_all.data() + in_whole, count, mine + at);
+    });
   });
   return values;
 }
@@ -144,6 +158,12 @@ DType kept_type(std::optional<DType> asked, DType compute) {
   return asked == DType::bf16 ? compute : asked.value_or(compute);
 }
 
+/// Also where some parameters count, and others are copies.
+bool needs_whole_chunks(const std::vector<ParameterSpec>& specs, const ArenaOptions& options) {
+  const auto is_split = [](const ParameterSpec& spec) { return spec.split.has_value(); };
+  return options.whole_chunks || std::ranges::any_of(specs, is_split);
+}
+
 Tensor stretch(const Buffer& buffer, DType dtype, std::int64_t begin, std::int64_t count) {
   const std::size_t offset = static_cast<std::size_t>(begin) * size_of(dtype);
   return {static_cast<char*>(buffer.data()) + offset, dtype, {count}};
@@ -156,10 +176,11 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
     : specs_(std::move(specs)),
       units_(options.units),
       zero_(communicator.size() == 1 ? Zero::nothing : options.zero),
-      plan_(plan_buckets(specs_, size_of(kept_type(options.gradient_type, device.dtype())), options.bucket_bytes,
-                         zero_ >= Zero::gradients ? 0 : options.last_bucket_bytes, communicator.size(),
-                         options.whole_chunks && zero_ >= Zero::state ? kChunkElements : kParameterAlignment,
-                         zero_ >= Zero::gradients ? options.units : std::vector<Unit>{})),
+      plan_(plan_buckets(
+          specs_, size_of(kept_type(options.gradient_type, device.dtype())), options.bucket_bytes,
+          zero_ >= Zero::gradients ? 0 : options.last_bucket_bytes, communicator.size(),
+          needs_whole_chunks(specs_, options) && zero_ >= Zero::state ? kChunkElements : kParameterAlignment,
+          zero_ >= Zero::gradients ? options.units : std::vector<Unit>{})),
       gradient_places_(places_of(plan_, specs_, options.units, zero_ >= Zero::gradients)),
       weight_places_(places_of(plan_, specs_, options.units, zero_ >= Zero::weights)),
       device_(device),
@@ -186,7 +207,7 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
   DDP_CHECK(options.optimizer_slots <= kMostOptimizerSlots, "{} slots of an optimizer", options.optimizer_slots);
   for (std::size_t i = 0; i < options.optimizer_slots; ++i) slots_.push_back(device.allocate(state_bytes));
   make_chunks();
-  if (options.whole_chunks) number_chunks();
+  if (needs_whole_chunks(specs_, options)) number_chunks();
 }
 
 bool ParameterArena::allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes) {
@@ -218,7 +239,7 @@ void ParameterArena::make_chunks() {
 void ParameterArena::number_chunks() {
   std::vector<std::uint32_t> first;
   for (const ParameterSpec& spec : specs_) {
-    first.push_back(static_cast<std::uint32_t>(square_count_));
+    first.push_back(spec.is_copy ? ReductionOps::kNotCounted : static_cast<std::uint32_t>(square_count_));
     square_count_ += (spec.size() + kChunkElements - 1) / kChunkElements;
   }
   first_square_ = device_.allocate(first.size() * sizeof(std::uint32_t));
@@ -436,11 +457,8 @@ StateArray ParameterArena::array_of(const std::string& kind, std::size_t paramet
   const std::int64_t origin = plan_.begin[parameter];
   const std::int64_t begin = std::max(origin, part_begin);
   const std::int64_t end = std::min(origin + spec.size(), part_begin + part);
-  StateArray array{fmt::format("{}/{}", kind, spec.name),
-                   spec.shape,
-                   dtype,
-                   partition_.parts > 1 ? Placement::sharded : Placement::replicated,
-                   {}};
+  const Placement placement = partition_.parts > 1 ? Placement::sharded : Placement::replicated;
+  StateArray array{fmt::format("{}/{}", kind, spec.name), spec.part(), dtype, placement, {}, spec.is_copy};
   if (begin < end) {
     const std::int64_t place = bucket.begin / partition_.parts + (begin - part_begin);
     array.pieces.push_back({begin - origin, stretch(buffer, dtype, place, end - begin)});
@@ -456,7 +474,8 @@ std::vector<StateArray> ParameterArena::state() const {
       arrays.push_back(array_of("weight", i, own_weights_, compute_));
     } else {
       const Tensor weight = stretch(weights_, compute_, plan_.begin[i], spec.size());
-      arrays.push_back({"weight/" + spec.name, spec.shape, compute_, Placement::replicated, {{0, weight}}});
+      arrays.push_back(
+          {"weight/" + spec.name, spec.part(), compute_, Placement::replicated, {{0, weight}}, spec.is_copy});
     }
     if (master_) arrays.push_back(array_of("master", i, master_, master_type_));
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {

@@ -26,15 +26,18 @@ enum class Placement : std::uint8_t {
 /// A named array of the training state, and what of it lies on this rank.
 struct StateArray {
   struct Piece {
-    std::int64_t begin;  ///< Its first element's place in the array, row-major.
+    std::int64_t begin;  ///< Its first element's place in the rank's part of the array, row-major.
     Tensor values;       ///< [count]
   };
 
   std::string name;
-  Shape shape;
+  Split part;  ///< What of the array pieces are of: all, or what this rank has where layers are split.
   DType dtype;
   Placement placement;
   std::vector<Piece> pieces;
+  bool is_copy = false;  ///< See ParameterSpec.
+
+  const Shape& shape() const { return part.whole; }
 };
 
 /// How each bucket is divided among ranks for the optimizer: into `parts` equal parts, of which this rank has `index`.
@@ -107,8 +110,9 @@ class ParameterArena {
   /// For UpdateSlice::peer_weights.
   std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights(std::size_t bucket) const;
   bool whole_chunks() const { return first_square_.data() != nullptr; }
-  /// Where chunks are whole, for OptimizerOps::chunk_squares(): each parameter's first chunk among those of all
-  /// parameters, on the device; and how many these are. Neither depends on buckets, shards or ranks.
+  /// Where chunks are whole, for ReductionOps::chunk_squares(): each parameter's first chunk among those of all
+  /// parameters, on the device; and how many these are. Neither depends on buckets, shards or ranks. Those of
+  /// copies stay as they are.
   const std::uint32_t* first_square() const { return static_cast<const std::uint32_t*>(first_square_.data()); }
   std::int64_t square_count() const { return square_count_; }
 

@@ -2,7 +2,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/train/step/clocked.h"
+#include "runtime/core/clocked.h"
 #include "runtime/train/step/store/weight_store.h"
 
 namespace ddptrain {

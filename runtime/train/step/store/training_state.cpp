@@ -1,5 +1,7 @@
 #include "runtime/train/step/store/training_state.h"
 
+#include <cstring>
+
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
 
@@ -48,13 +50,15 @@ void TrainingState::put_away(std::int64_t neighbour) {
 
 StateArray TrainingState::array_of(std::size_t buffer) const {
   const BufferSpec& spec = buffer_specs_[buffer];
-  StateArray array{"buffer/" + spec.name, spec.shape, spec.dtype, Placement::per_rank, {}};
+  StateArray array{"buffer/" + spec.name, Split::none(spec.shape), spec.dtype, Placement::per_rank, {}};
   const std::int64_t size = element_count(spec.shape);
   if (!ranks_) {
     array.pieces = {{0, buffers_[buffer].view(spec.dtype, {size})}};
     return array;
   }
-  array.shape.insert(array.shape.begin(), ranks_->all);
+  Shape shape = spec.shape;
+  shape.insert(shape.begin(), ranks_->all);
+  array.part = Split::none(shape);
   array.placement = Placement::sharded;
   const Buffer& values = several() ? put_away_[buffer] : buffers_[buffer];
   const std::int64_t together = ranks_->stride == 1 ? ranks_->count : 1;  // neighbours are one piece
@@ -75,8 +79,11 @@ std::vector<Tensor> TrainingState::buffers() const {
 
 std::vector<StateArray> TrainingState::arrays() const {
   const std::int64_t step_bytes = sizeof(StepState);
-  std::vector<StateArray> arrays = {
-      {"step", {step_bytes}, DType::u8, Placement::replicated, {{0, step_.view(DType::u8, {step_bytes})}}}};
+  std::vector<StateArray> arrays = {{"step",
+                                     Split::none({step_bytes}),
+                                     DType::u8,
+                                     Placement::replicated,
+                                     {{0, step_.view(DType::u8, {step_bytes})}}}};
   for (StateArray& array : arena_.state()) arrays.push_back(std::move(array));
   for (std::size_t i = 0; i < buffers_.size(); ++i) arrays.push_back(array_of(i));
   return arrays;
@@ -92,11 +99,40 @@ std::string TrainingState::parameter_hash() const {
   return hash.hex();
 }
 
-void TrainingState::add_parameters(Hash128& hash) const {
+namespace {
+
+/// All of a parameter that the ranks of `group` split.
+std::vector<float> joined(const ParameterSpec& spec, const float* values, const World& group) {
+  struct Place {
+    std::int64_t first, run, stride;
+  };
+  const Split& mine = *spec.split;
+  const Place place{mine.first, mine.run, mine.stride};
+  std::string bytes(reinterpret_cast<const char*>(&place), sizeof(place));
+  bytes.append(reinterpret_cast<const char*>(values), static_cast<std::size_t>(spec.size()) * sizeof(float));
+  std::vector<float> whole(static_cast<std::size_t>(element_count(mine.whole)));
+  for (const std::string& part : group.all_gather(bytes)) {
+    Place at;
+    std::memcpy(&at, part.data(), sizeof(at));
+    const auto size = static_cast<std::int64_t>((part.size() - sizeof(at)) / sizeof(float));
+    const auto copy = [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+      std::memcpy(whole.data() + to, part.data() + sizeof(at) + static_cast<std::size_t>(from) * sizeof(float),
+                  static_cast<std::size_t>(count) * sizeof(float));
+    };
+    Split{mine.whole, at.first, at.run, at.stride}.visit(0, size, copy);
+  }
+  return whole;
+}
+
+}  // namespace
+
+void TrainingState::add_parameters(Hash128& hash, const World* group) const {
   visit_parameters([&](const ParameterSpec& spec, const float* values) {
     hash.add(spec.name);
-    for (const std::int64_t size : spec.shape) hash.add(size);
-    hash.add(values, static_cast<std::size_t>(spec.size()) * sizeof(float));
+    const Shape shape = spec.part().whole;
+    for (const std::int64_t size : shape) hash.add(size);
+    const std::vector<float> whole = spec.split ? joined(spec, values, *group) : std::vector<float>{};
+    hash.add(spec.split ? whole.data() : values, static_cast<std::size_t>(element_count(shape)) * sizeof(float));
   });
 }
 

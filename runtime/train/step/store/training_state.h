@@ -40,7 +40,8 @@ class TrainingState {
   /// Hash of names, shapes and f32 master values, 32 hexadecimal digits; the same for any bucket size. Waits.
   /// Collective where the arena is sharded.
   std::string parameter_hash() const;
-  void add_parameters(Hash128& hash) const;  ///< The same, for a hash of more than these.
+  /// The same, for a hash of more than these. `group`: the ranks that split parameters; null: none are split.
+  void add_parameters(Hash128& hash, const World* group = nullptr) const;
 
  private:
   const ParameterArena& arena_;

@@ -1,5 +1,7 @@
 #include "runtime/train/step/store/weight_store.h"
 
+#include "runtime/ops/reduction.h"
+
 namespace ddptrain {
 namespace {
 
@@ -35,7 +37,7 @@ class PeerWeights final : public WeightStore {
   PeerWeights(const ParameterArena& arena, Device& device, Communicator& communicator, const PeerInboxes& meeting)
       : arena_(arena),
         device_(device),
-        ops_(device.get<OptimizerOps>()),
+        ops_(device.get<ReductionOps>()),
         communicator_(communicator),
         meeting_(meeting) {}
 
@@ -51,7 +53,7 @@ class PeerWeights final : public WeightStore {
  private:
   const ParameterArena& arena_;
   Device& device_;
-  OptimizerOps& ops_;
+  ReductionOps& ops_;
   Communicator& communicator_;
   PeerInboxes meeting_;
 };

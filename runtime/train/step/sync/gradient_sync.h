@@ -60,7 +60,7 @@ std::unique_ptr<GradientSync> make_reduce_scatter(const ParameterArena& arena, D
 std::unique_ptr<GradientSync> make_fused_last(const ParameterArena& arena, Device& device, Communicator& communicator,
                                               Optimizer& optimizer, const PeerInboxes& inboxes);
 /// ZeRO-1 of GPUs that reach each other's gradients: after backward, each rank adds up its parts from all ranks.
-/// `meeting`: of OptimizerOps::meet().
+/// `meeting`: of ReductionOps::meet().
 std::unique_ptr<GradientSync> make_peer_reduction(const ParameterArena& arena, Device& device,
                                                   const PeerInboxes& meeting);
 /// The levels of the tree of virtual ranks above those of a rank. Each rank gets one part of a bucket from all others,

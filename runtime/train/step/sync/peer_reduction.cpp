@@ -1,3 +1,4 @@
+#include "runtime/ops/reduction.h"
 #include "runtime/train/step/sync/gradient_sync.h"
 
 namespace ddptrain {
@@ -6,7 +7,7 @@ namespace {
 class PeerReduction final : public GradientSync {
  public:
   PeerReduction(const ParameterArena& arena, Device& device, const PeerInboxes& meeting)
-      : arena_(arena), device_(device), ops_(device.get<OptimizerOps>()), meeting_(meeting) {}
+      : arena_(arena), device_(device), ops_(device.get<ReductionOps>()), meeting_(meeting) {}
 
   /// The last bucket starts when all gradients of this rank are complete.
   std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced& reduced) override {
@@ -26,7 +27,7 @@ class PeerReduction final : public GradientSync {
  private:
   const ParameterArena& arena_;
   Device& device_;
-  OptimizerOps& ops_;
+  ReductionOps& ops_;
   PeerInboxes meeting_;
 };
 

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "runtime/core/error.h"
+#include "runtime/ops/reduction.h"
 #include "runtime/train/step/sync/gradient_sync.h"
 
 namespace ddptrain {
@@ -35,7 +36,7 @@ class ShardedSync : public GradientSync {
   ShardedSync(const ParameterArena& arena, Device& device, Communicator& communicator)
       : arena_(arena),
         device_(device),
-        ops_(device.get<OptimizerOps>()),
+        ops_(device.get<ReductionOps>()),
         communicator_(communicator),
         spans_(device, arena.plan().buckets.size()),
         read_(arena.plan().buckets.size()) {}
@@ -45,7 +46,7 @@ class ShardedSync : public GradientSync {
 
   const ParameterArena& arena_;
   Device& device_;
-  OptimizerOps& ops_;
+  ReductionOps& ops_;
   Communicator& communicator_;
   BucketSpans spans_;
   std::int64_t pass_ = 0;

@@ -1,6 +1,7 @@
 #include <bit>
 
 #include "runtime/core/error.h"
+#include "runtime/ops/reduction.h"
 #include "runtime/train/step/sync/gradient_sync.h"
 
 namespace ddptrain {
@@ -11,7 +12,7 @@ class TreeExchange final : public GradientSync {
   TreeExchange(const ParameterArena& arena, VirtualRankSums& below, Device& device, Communicator& communicator)
       : arena_(arena),
         below_(below),
-        ops_(device.get<OptimizerOps>()),
+        ops_(device.get<ReductionOps>()),
         communicator_(communicator),
         sent_type_(below.wide() ? master_dtype(device.precision()) : arena.gradient_type()),
         gathers_(arena.partition().parts == 1),
@@ -52,7 +53,7 @@ class TreeExchange final : public GradientSync {
 
   const ParameterArena& arena_;
   VirtualRankSums& below_;
-  OptimizerOps& ops_;
+  ReductionOps& ops_;
   Communicator& communicator_;
   DType sent_type_;
   bool gathers_;

@@ -6,7 +6,7 @@
 
 #include "runtime/core/tensor.h"
 
-/// OptimizerOps::add_nodes() and add_tree(): f32 or bf16 each.
+/// ReductionOps::add_nodes() and add_tree(), of f32 or bf16.
 
 namespace ddptrain::cuda {
 

@@ -1,11 +1,11 @@
-#include "runtime/ops/cuda/optimizers/tree_sum.h"
+#include "runtime/ops/cuda/tree_sum.h"
 
 #include <algorithm>
 #include <type_traits>
 
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/elements.cuh"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/reduction.h"
 
 namespace ddptrain::cuda {
 

@@ -1,14 +1,12 @@
 """launch/share-gpu starts and ends an MPS server, here a stand-in that notes what it is told."""
 
 import os
-import pathlib
 import signal
 import subprocess
-import tempfile
 import time
-import unittest
 
-SHARE_GPU = pathlib.Path(__file__).resolve().parents[2] / "launch/share-gpu"
+from tests.tools.support import ROOT, FolderCase, wait_for, write_program
+
 STAND_IN = """#!/bin/bash
 if [[ ${1:-} == -d ]]; then
   echo "start $CUDA_MPS_PIPE_DIRECTORY" >>"$TOLD"
@@ -19,52 +17,35 @@ fi
 """
 
 
-class ShareGpuTest(unittest.TestCase):
+class ShareGpuTest(FolderCase):
     def setUp(self) -> None:
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="share-gpu-")))
-        (self.folder / "bin").mkdir()
-        (self.folder / "tmp").mkdir()
-        self.told = self.folder / "told"
-        self.environment = os.environ | {
-            "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
-            "TMPDIR": f"{self.folder}/tmp",
-            "TOLD": str(self.told),
-        }
-        for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
-            self.environment.pop(name, None)
-
-    def stand_in(self) -> None:
-        program = self.folder / "bin/nvidia-cuda-mps-control"
-        program.write_text(STAND_IN)
-        program.chmod(0o755)
+        super().setUp()
+        self.temporary, self.told = self.folder / "tmp", self.folder / "told"
+        self.temporary.mkdir()
+        mps = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+        self.environment = {name: value for name, value in os.environ.items() if name not in mps}
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        self.environment |= {"PATH": path, "TMPDIR": str(self.temporary), "TOLD": str(self.told)}
+        write_program(self.folder / "bin" / "nvidia-cuda-mps-control", STAND_IN)
 
     def start(self, script: str, **environment: str) -> subprocess.Popen:
-        return subprocess.Popen(
-            [SHARE_GPU, "sh", "-c", script],
-            env=self.environment | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [ROOT / "launch" / "share-gpu", "sh", "-c", script]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, env=self.environment | environment, **streams)
 
     def until_server_is_gone(self) -> None:
         """The server was told to quit, and its folder is removed."""
-        end = time.monotonic() + 120
-        while not self.told.exists() or "quit" not in self.told.read_text() or any((self.folder / "tmp").iterdir()):
-            self.assertLess(time.monotonic(), end, "the server does not end")
-            time.sleep(0.02)
+        wait_for(lambda: self.told.exists() and "quit" in self.told.read_text() and not any(self.temporary.iterdir()))
         start, stop = self.told.read_text().splitlines()
         self.assertEqual(start.split()[1], stop.split()[-1])
 
     def test_the_command_has_a_server_of_its_own_that_ends_with_it(self) -> None:
-        self.stand_in()
         job = self.start("echo $CUDA_MPS_PIPE_DIRECTORY; exit 3")
         out, errors = job.communicate()
         self.until_server_is_gone()
         self.assertEqual((job.returncode, out.split(), errors), (3, [self.told.read_text().split()[1]], ""))
 
     def test_a_killed_command_leaves_no_server(self) -> None:
-        self.stand_in()
         job = self.start("echo started; exec sleep 1000")
         self.assertEqual(job.stdout.readline(), "started\n")
         self.assertNotIn("quit", self.told.read_text())
@@ -74,7 +55,6 @@ class ShareGpuTest(unittest.TestCase):
         self.until_server_is_gone()
 
     def test_the_server_outlives_the_first_process_while_others_run(self) -> None:
-        self.stand_in()
         job = self.start("sh -c 'echo $$; exec sleep 1000' & wait")
         child = int(job.stdout.readline())
         job.kill()
@@ -86,14 +66,14 @@ class ShareGpuTest(unittest.TestCase):
         self.until_server_is_gone()
 
     def test_a_server_that_does_not_start_is_told_and_the_command_runs(self) -> None:
-        self.stand_in()
         job = self.start("echo [$CUDA_MPS_PIPE_DIRECTORY]", REFUSES="1")
         out, error = job.communicate()
         self.assertEqual((job.returncode, out), (0, "[]\n"))
         self.assertIn("take turns on a GPU: refused", error)
-        self.assertEqual(list((self.folder / "tmp").iterdir()), [])
+        self.assertEqual(list(self.temporary.iterdir()), [])
 
     def test_without_mps_the_cost_is_told(self) -> None:
+        (self.folder / "bin" / "nvidia-cuda-mps-control").unlink()
         for name in ("dirname", "basename", "id", "sh", "bash", "env"):
             found = subprocess.run(["sh", "-c", f"command -v {name}"], capture_output=True, text=True).stdout.strip()
             (self.folder / "bin" / name).symlink_to(found)
@@ -101,7 +81,3 @@ class ShareGpuTest(unittest.TestCase):
         out, error = job.communicate()
         self.assertEqual((job.returncode, out), (0, "runs\n"), error)
         self.assertIn("16,000", error)
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

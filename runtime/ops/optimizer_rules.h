@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include "runtime/ops/optimizer.h"
+
+/// The rules as steps of one element. CPUs and GPUs run the same code.
+
+namespace ddptrain {
+
+/// The settings of one step. T is the type of master weights.
+template <class T>
+struct StepFactors {
+  T learning_rate, gradient_scale;
+  T momentum, beta1, beta2, epsilon;
+  T correction1, correction2;  ///< 1 / (1 - beta^t)
+};
+
+/// Adam's moments, which LAMB has too.
+template <class T>
+DDP_HOST_DEVICE void update_moments(const StepFactors<T>& f, T gradient, T& m, T& v) {
+  m = f.beta1 * m + (T{1} - f.beta1) * gradient;
+  v = f.beta2 * v + (T{1} - f.beta2) * gradient * gradient;
+}
+
+/// The part of Adam's update that comes from its moments.
+template <class T>
+DDP_HOST_DEVICE T direction(const StepFactors<T>& f, T m, T v) {
+  using std::sqrt;
+  return m * f.correction1 / (sqrt(v * f.correction2) + f.epsilon);
+}
+
+/// Rule<kind>::step() updates a weight `w` and its state, m and v, by its gradient. A rule of one slot leaves v alone.
+template <OptimizerKind kKind>
+struct Rule;
+
+template <>
+struct Rule<OptimizerKind::sgd> {
+  template <class T>
+  DDP_HOST_DEVICE static void step(const StepFactors<T>& f, T decay, T gradient, T& w, T& m, T&) {
+    m = f.momentum * m + gradient * f.gradient_scale + decay * w;
+    w -= f.learning_rate * m;
+  }
+};
+
+template <>
+struct Rule<OptimizerKind::adam> {
+  template <class T>
+  DDP_HOST_DEVICE static void step(const StepFactors<T>& f, T decay, T gradient, T& w, T& m, T& v) {
+    update_moments(f, gradient * f.gradient_scale + decay * w, m, v);
+    w -= f.learning_rate * direction(f, m, v);
+  }
+};
+
+template <>
+struct Rule<OptimizerKind::adamw> {
+  template <class T>
+  DDP_HOST_DEVICE static void step(const StepFactors<T>& f, T decay, T gradient, T& w, T& m, T& v) {
+    update_moments(f, gradient * f.gradient_scale, m, v);
+    w -= f.learning_rate * (direction(f, m, v) + decay * w);
+  }
+};
+
+template <>
+struct Rule<OptimizerKind::lion> {
+  template <class T>
+  DDP_HOST_DEVICE static void step(const StepFactors<T>& f, T decay, T gradient, T& w, T& m, T&) {
+    gradient *= f.gradient_scale;
+    const T mixed = f.beta1 * m + (T{1} - f.beta1) * gradient;
+    const T sign = static_cast<T>(mixed > T{0}) - static_cast<T>(mixed < T{0});
+    w -= f.learning_rate * (sign + decay * w);
+    m = f.beta2 * m + (T{1} - f.beta2) * gradient;
+  }
+};
+
+/// Calls work(std::integral_constant<OptimizerKind, kind>{}).
+template <class Work>
+void with_kind(OptimizerKind kind, Work&& work) {
+  const auto call = [&]<OptimizerKind kKind>() { work(std::integral_constant<OptimizerKind, kKind>{}); };
+  switch (kind) {
+    case OptimizerKind::sgd:
+      return call.template operator()<OptimizerKind::sgd>();
+    case OptimizerKind::adam:
+      return call.template operator()<OptimizerKind::adam>();
+    case OptimizerKind::adamw:
+      return call.template operator()<OptimizerKind::adamw>();
+    case OptimizerKind::lamb:
+      return call.template operator()<OptimizerKind::lamb>();
+    case OptimizerKind::lion:
+      return call.template operator()<OptimizerKind::lion>();
+  }
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/ops/optimizer.h"
+
+namespace ddptrain {
+
+/// Throws Error unless `leaves` is [rows, count] and the number of rows is a power of two.
+void require_tree(const Tensor& leaves);
+
+/// Sums of gradients: over the elements for their norm, over ranks in a fixed order, and in each other's memory.
+class ReductionOps : public Family<ReductionOps> {
+ public:
+  /// *sum (f32) = sum of squares of `values`, of bf16 or the type of master weights.
+  virtual void sum_of_squares(const Tensor& values, float* sum, Stream stream) = 0;
+  /// squares[first_square[p] + i] (f32) = sum of squares of chunk i of parameter p, which begins at its element i *
+  /// kChunkElements, for every chunk of the slice. The bits depend neither on buckets nor on shards. Parameters whose
+  /// first_square is kNotCounted are left out.
+  static constexpr std::uint32_t kNotCounted = ~std::uint32_t{0};
+  virtual void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares,
+                             Stream stream) = 0;
+  /// *scale = min(1, max_norm / (norm + 1e-6)), or 1 if max_norm is 0; norm = square root of the sum of all `squares`
+  /// (f32). If the norm is not finite, *scale is NaN, and *found counts (see step_scale).
+  virtual void clip_scale(const Tensor& squares, float max_norm, StepRef step, NonFinite* found, float* scale,
+                          Stream stream) = 0;
+  /// Adds *mine to *total unless the newest clip_scale() has left its step out; *mine = {}.
+  virtual void add_unless_left_out(const NonFinite* found, MetricSums* mine, MetricSums* total, Stream stream) = 0;
+
+  /// sum = nodes[n - 1] + (... + (nodes[1] + nodes[0])), each addition in the type of master weights, rounded once to
+  /// the type of `sum`, which may be one of the nodes. All are of bf16 or the type of master weights.
+  virtual void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream stream) = 0;
+  /// sum [count] = the sum of the rows of `leaves` [rows, count] over a binary tree: neighbours in pairs, these sums in
+  /// pairs, and so on, each addition in the type of master weights, rounded once to the type of `sum`. Types are those
+  /// of add_nodes(). Error unless the number of rows is a power of two.
+  virtual void add_tree(const Tensor& leaves, const Tensor& sum, Stream stream) = 0;
+
+  /// Bytes of zeroed memory that meet() needs on each rank. 0 on CPUs, which have no meet().
+  virtual std::size_t meeting_bytes() const = 0;
+  /// Work queued on `stream` behind this begins when all ranks have done the work queued before it, and sees what they
+  /// wrote into each other's memory. Collective: the ranks' GPUs wait for each other.
+  virtual void meet(const PeerInboxes& peers, Stream stream) = 0;
+
+  static std::unique_ptr<ReductionOps> on_cpu(Device& device);
+  static std::unique_ptr<ReductionOps> on_cuda(Device& device);
+};
+
+}  // namespace ddptrain

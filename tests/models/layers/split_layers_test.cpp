@@ -1,0 +1,150 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "models/layers/attention.h"
+#include "models/layers/feed_forward.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/tensor_group.h"
+#include "tests/support/mpi_main.h"
+
+namespace ddptrain {
+namespace {
+
+constexpr std::int64_t kBatch = 2, kSequence = 5, kWidth = 24, kHeads = 4, kFeedForward = 40;
+constexpr float kEpsilon = 1e-5f;
+
+std::vector<double> some_values(std::int64_t count, std::int64_t seed) {
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>((i * 37 + seed * 101) % 199) / 99 - 1);
+  return values;
+}
+
+std::vector<double> values_of(const Tensor& tensor) {
+  return {tensor.as<double>(), tensor.as<double>() + tensor.size()};
+}
+
+/// What this rank has of the values of a whole parameter.
+std::vector<double> part_of(const ParameterSpec& spec, const std::vector<double>& whole) {
+  std::vector<double> mine(static_cast<std::size_t>(spec.size()));
+  spec.part().visit(0, spec.size(), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
+    std::copy_n(whole.begin() + in_whole, count, mine.begin() + at);
+  });
+  return mine;
+}
+
+/// Half of a block, or one of its parts, with all that it works on.
+template <class Layer>
+class Half {
+ public:
+  using Make = std::function<Layer(Device&, std::int64_t parts)>;
+
+  Half(Device& device, const SublayerShape& shape, const LayerPart& part, const Make& make, TensorGroup* group)
+      : memory_(device, kBatch, kSequence), layer_(make(device, part.count)) {
+    add_sublayer({"norm", "in", "out"}, shape, part, InitialValue::normal(1), InitialValue::normal(1), specs_);
+    layer_.norm().input = memory_.activation(kWidth);
+    layer_.allocate(memory_);
+    if constexpr (std::is_same_v<Layer, FeedForward>) layer_.allocate_hidden(memory_);
+    ModelTensors tensors;
+    for (const ParameterSpec& spec : specs_) {
+      tensors.weights.push_back(put(part_of(spec, some_values(element_count(spec.part().whole), 3)), spec.shape));
+      tensors.gradients.push_back(memory_.allocate(DType::f64, spec.shape));
+    }
+    tensors.group = group;
+    layer_.bind(tensors, 0);
+    gradients_ = tensors.gradients;
+    branch_ = memory_.activation(kWidth);
+    g_.dout = memory_.activation(kWidth);
+    g_.din = memory_.activation(kWidth);
+    g_.dnorm = memory_.activation(kWidth);
+    g_.dinner = memory_.activation(shape.in.at(0) / part.count);
+  }
+
+  void run() {
+    layer_.fit({kBatch, kSequence});
+    set(layer_.norm().input, some_values(kBatch * kSequence * kWidth, 1));
+    layer_.norm().forward();
+    layer_.forward(branch_);
+    set(g_.dout, some_values(kBatch * kSequence * kWidth, 2));
+    layer_.backward_data(g_, Tensor{}, false);
+    layer_.backward_weights(g_, false, [](std::size_t) {});
+  }
+
+  const std::vector<ParameterSpec>& specs() const { return specs_; }
+  std::vector<double> branch() const { return values_of(branch_); }
+  std::vector<double> din() const { return values_of(g_.din); }
+  std::vector<double> gradient(std::size_t i) const { return values_of(gradients_[i]); }
+
+ private:
+  static void set(const Tensor& tensor, const std::vector<double>& values) {
+    std::ranges::copy(values, tensor.as<double>());
+  }
+  Tensor put(const std::vector<double>& values, const Shape& shape) {
+    const Tensor tensor = memory_.allocate(DType::f64, shape);
+    set(tensor, values);
+    return tensor;
+  }
+
+  std::vector<ParameterSpec> specs_;
+  Activations memory_;
+  Layer layer_;
+  std::vector<Tensor> gradients_;
+  SublayerGradients g_;
+  Tensor branch_;
+};
+
+void expect_near(const std::vector<double>& found, const std::vector<double>& expected, const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-11) << what << " " << i;
+}
+
+template <class Layer>
+void expect_parts_to_be_one(const SublayerShape& shape, const typename Half<Layer>::Make& make) {
+  const World& world = test_world();
+  const auto device = make_cpu_device({.precision = Precision::fp64});
+  const auto communicator = make_communicator(world, *device);
+  TensorGroup group(world, *communicator, *device);
+  Half<Layer> whole(*device, shape, {}, make, nullptr);
+  Half<Layer> part(*device, shape, {world.size(), world.rank()}, make, &group);
+  whole.run();
+  part.run();
+  expect_near(part.branch(), whole.branch(), "branch");
+  expect_near(part.din(), whole.din(), "din");
+  for (std::size_t i = 0; i < whole.specs().size(); ++i) {
+    if (part.specs()[i].name == "out.bias") continue;  // without dropout the norm behind the layer gives it
+    expect_near(part.gradient(i), part_of(part.specs()[i], whole.gradient(i)), part.specs()[i].name);
+  }
+}
+
+TEST(SplitLayers, PartsOfAFeedForwardLayerGiveWhatTheWholeGives) {
+  expect_parts_to_be_one<FeedForward>(FeedForward::shape(kWidth, kFeedForward), [](Device& device, std::int64_t parts) {
+    return FeedForward(device, kWidth, kFeedForward, parts, kEpsilon, false);
+  });
+}
+
+TEST(SplitLayers, PartsOfAnAttentionLayerGiveWhatTheWholeGives) {
+  expect_parts_to_be_one<Attention>(Attention::shape(kWidth), [](Device& device, std::int64_t parts) {
+    return Attention(device, kWidth, kHeads, parts, kEpsilon);
+  });
+}
+
+/// Every element of the whole is in one part, and parts of columns, of rows and of blocks of rows are as long as each
+/// other.
+TEST(SplitLayers, EveryElementIsInOnePart) {
+  for (const auto& [dimension, blocks] : {std::pair<std::size_t, std::int64_t>{0, 1}, {0, 3}, {1, 1}}) {
+    std::vector<int> parts_with(24 * 8);
+    for (std::int64_t index = 0; index < 4; ++index) {
+      ParameterSpec spec{"weight", {24, 8}};
+      split(spec, dimension, blocks, {4, index});
+      EXPECT_EQ(spec.size(), 24 * 8 / 4);
+      spec.part().visit(0, spec.size(), [&](std::int64_t, std::int64_t in_whole, std::int64_t count) {
+        for (std::int64_t i = in_whole; i < in_whole + count; ++i) ++parts_with.at(static_cast<std::size_t>(i));
+      });
+    }
+    EXPECT_EQ(parts_with, std::vector<int>(24 * 8, 1)) << dimension << ", " << blocks;
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain
