@@ -13,6 +13,22 @@
 #include "runtime/train/measure/sensor_report.h"
 
 namespace ddptrain::bench {
+namespace {
+
+/// In one line: the range of the clocks, the highest power and temperature, and why clocks were held down.
+std::string sensor_text(const std::vector<SensorWindow>& of_ranks) {
+  SensorWindow all;
+  for (const SensorWindow& window : of_ranks) all.add(window);
+  std::string text = fmt::format("{:.0f} MHz on average ({:.0f} to {:.0f}), {:.0f} W at most, {:.0f} C at most",
+                                 all.sm_mhz.mean(), all.sm_mhz.min, all.sm_mhz.max, all.watts.max, all.celsius.max);
+  for (std::size_t i = 0; i < all.throttled.size(); ++i) {
+    const double share = static_cast<double>(all.throttled[i]) / static_cast<double>(all.readings);
+    if (share > 0.0) text += fmt::format("; {} {:.0f}% of the time", kThrottleReasons[i], 100.0 * share);
+  }
+  return text;
+}
+
+}  // namespace
 
 ResultFile::ResultFile(const World& world, std::string path) {
   world.agree([&] {
@@ -85,6 +101,11 @@ Json SensorLog::tell() {
   const auto of_ranks = gather_sensors(world_, sampler_ ? sampler_->take() : SensorWindow{});
   if (!of_ranks.empty()) print(world_, fmt::format("# GPUs: {}\n", sensor_text(of_ranks)));
   return sensor_fields(of_ranks);
+}
+
+std::string library_version(const Communicator& communicator) {
+  if (communicator.library() == "NCCL") return "NCCL " + nccl_version();
+  return communicator.library().empty() ? "" : mpi_version();
 }
 
 double seconds_of(const World& world, Device& device, const std::function<void()>& work) {

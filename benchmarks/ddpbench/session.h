@@ -67,6 +67,8 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 
 /// Seconds on this rank from the start of `work` until the device has finished what `work` queued.
 double seconds_of(const World& world, Device& device, const std::function<void()>& work);
+/// Of the communicator, with its name; empty on one rank.
+std::string library_version(const Communicator& communicator);
 double mean_over_ranks(const World& world, double value);
 
 /// The rounds of a measurement: `fewest`, and more until `min_seconds` have passed on some rank.

@@ -46,7 +46,6 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string library() const = 0;  ///< NCCL or MPI; empty where there is none.
-  virtual std::string library_version() const = 0;
 
   /// Memory (zeroed) from which collectives are fastest; collective.
   virtual Buffer allocate(std::size_t bytes) = 0;

@@ -134,9 +134,8 @@ std::optional<GpuLinks> gpu_links(const std::string& pci_bus_id) {
 }
 
 void SensorWindow::Spread::add(const Spread& other) {
-  if (other.readings == 0) return;
-  min = readings == 0 ? other.min : std::min(min, other.min);
-  max = readings == 0 ? other.max : std::max(max, other.max);
+  min = std::min(min, other.min);
+  max = std::max(max, other.max);
   sum += other.sum;
   readings += other.readings;
 }

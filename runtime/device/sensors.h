@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -61,8 +62,8 @@ struct SensorWindow {
   struct Spread {
     std::uint64_t readings = 0;
     double sum = 0.0;
-    double min = 0.0;
-    double max = 0.0;
+    double min = std::numeric_limits<double>::infinity();
+    double max = -std::numeric_limits<double>::infinity();
 
     void add(const Spread& other);
     double mean() const { return sum / static_cast<double>(readings); }

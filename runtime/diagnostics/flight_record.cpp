@@ -76,8 +76,8 @@ void add_progress(Json& line, const Beat& beat) {
 
 Json peer_line(std::size_t rank, const FlightRecord::Peer& peer) {
   Json line = {{"event", "peer"}, {"rank", rank}, {"host", peer.host}, {"answers", peer.answers}};
-  line["heard_seconds_ago"] = peer.heard ? Json(peer.seconds_ago) : Json();
-  if (peer.heard) add_progress(line, peer.last);
+  line["heard_seconds_ago"] = peer.heard_at ? Json(peer.seconds_ago()) : Json();
+  if (peer.heard_at) add_progress(line, peer.last);
   return line;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,9 +16,13 @@ struct FlightRecord {
   struct Peer {
     std::string host;
     bool answers = false;
-    bool heard = false;        ///< Ever.
-    double seconds_ago = 0.0;  ///< When it was last heard of.
+    bool ended = false;
+    std::optional<std::chrono::steady_clock::time_point> heard_at;  ///< For the last time, if ever.
     Beat last;
+
+    double seconds_ago() const {  ///< Since heard_at.
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - *heard_at).count();
+    }
   };
 
   std::string program;

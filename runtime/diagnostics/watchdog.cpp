@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <mutex>
 #include <random>
-#include <ranges>
 #include <string_view>
 #include <thread>
 #include <tuple>
@@ -114,8 +113,6 @@ class Watchdog::Guard {
     key_ = key;
     peers_.resize(hosts.size());
     for (std::size_t i = 0; i < hosts.size(); ++i) peers_[i].host = hosts[i];
-    heard_at_.assign(hosts.size(), Clock::now());
-    ended_.assign(hosts.size(), false);
     if (link_.descriptor() >= 0) link_.connect(key, rank_, addresses, hosts);
     beats_ = 0;
     next_beat_ = 0.0;
@@ -209,13 +206,11 @@ class Watchdog::Guard {
   void hear() {
     if (link_.descriptor() < 0) return;
     while (const std::optional<Beat> heard = link_.receive()) {
-      const auto from = static_cast<std::size_t>(heard->rank);
-      FlightRecord::Peer& peer = peers_[from];
-      peer.heard = true;
+      FlightRecord::Peer& peer = peers_[static_cast<std::size_t>(heard->rank)];
       peer.last = *heard;
-      heard_at_[from] = Clock::now();
+      peer.heard_at = Clock::now();
       peer.answers = true;  // give_up() resets it, and asks
-      if (heard->kind == Kind::ended) ended_[from] = true;
+      if (heard->kind == Kind::ended) peer.ended = true;
       if (heard->kind == Kind::written) written_ = written_ + 1;
       if (heard->kind != Kind::gives_up) continue;
       if (asked_by_ < 0) link_.send(heard->rank, beat());
@@ -237,12 +232,8 @@ class Watchdog::Guard {
 
   double beat_seconds() const { return kBeatSeconds * std::max(1.0, static_cast<double>(size()) / kBeatRanks); }
 
-  bool heard_lately(std::size_t rank) const {
-    return peers_[rank].heard && seconds_between(heard_at_[rank], Clock::now()) < kLostBeats * beat_seconds();
-  }
-
-  bool may_still_answer(std::size_t rank) const {
-    return static_cast<int>(rank) != rank_ && !ended_[rank] && !peers_[rank].answers && heard_lately(rank);
+  bool heard_lately(const FlightRecord::Peer& peer) const {
+    return peer.heard_at && peer.seconds_ago() < kLostBeats * beat_seconds();
   }
 
   // --- the end ----------------------------------------------------------------------------------------------------
@@ -253,10 +244,10 @@ class Watchdog::Guard {
     for (FlightRecord::Peer& peer : peers_) peer.answers = false;
     tell_all(Kind::gives_up);
     hear_for(kAnswerSeconds, [this] { return count([](const auto& peer) { return peer.answers; }) + 1 >= size(); });
-    hear_for(kLateSeconds - kAnswerSeconds, [this] {
-      const auto ranks = std::views::iota(std::size_t{0}, peers_.size());
-      return std::ranges::none_of(ranks, [this](std::size_t rank) { return may_still_answer(rank); });
-    });
+    const auto may_still_answer = [this](const auto& peer) {
+      return !peer.ended && !peer.answers && heard_lately(peer);
+    };
+    hear_for(kLateSeconds - kAnswerSeconds, [&] { return count(may_still_answer) == 0; });
     if (asked_by_ >= 0 && asked_by_ < rank_) end_as_asked();
     std::string message =
         fmt::format("{} has been {} for {:.1f} s ({})", named(rank_), doing(own), own.seconds, where(own));
@@ -303,9 +294,6 @@ class Watchdog::Guard {
     FlightRecord facts{
         name_,  job(),  host_, rank_, static_cast<int>(size()), reason, message, options_.timeout_seconds,
         beat(), peers_, {}};
-    for (std::size_t i = 0; i < peers_.size(); ++i) {
-      facts.peers[i].seconds_ago = seconds_between(heard_at_[i], Clock::now());
-    }
     for (const CollectiveRecord& each : watch_->records()) {
       if (each.sequence != 0) facts.collectives.push_back(each);
     }
@@ -323,14 +311,14 @@ class Watchdog::Guard {
       const std::string name = named(static_cast<int>(i));
       const Beat& last = peer.last;
       if (static_cast<int>(i) == rank_) continue;
-      if (!peer.heard) {
+      if (!peer.heard_at) {
         unknown.push_back(name);
-      } else if (ended_[i]) {
+      } else if (peer.ended) {
         computing.push_back(name + " has ended");
       } else if (!peer.answers) {
-        (heard_lately(i) ? late : silent)
-            .push_back(fmt::format("{} does not answer, last heard of {:.1f} s ago {} ({})", name,
-                                   seconds_between(heard_at_[i], Clock::now()), doing(last), where(last)));
+        (heard_lately(peer) ? late : silent)
+            .push_back(fmt::format("{} does not answer, last heard of {:.1f} s ago {} ({})", name, peer.seconds_ago(),
+                                   doing(last), where(last)));
       } else if (last.waiting_for[0] == '\0') {
         computing.push_back(fmt::format("{} has not been waiting for {:.1f} s ({})", name, last.seconds, where(last)));
       } else if (last.sequence != 0 && own.sequence != 0 && last.sequence < own.sequence) {
@@ -398,8 +386,6 @@ class Watchdog::Guard {
   std::string host_;
   std::uint64_t key_ = random_key();       ///< Of the job, after meet().
   std::vector<FlightRecord::Peer> peers_;  ///< By rank.
-  std::vector<Clock::time_point> heard_at_;
-  std::vector<bool> ended_;
   double next_beat_ = 0.0;
   int beats_ = 0;
 

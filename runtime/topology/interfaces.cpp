@@ -11,11 +11,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <system_error>
 
 #include "runtime/topology/sysfs.h"
@@ -88,20 +86,6 @@ std::vector<NetworkInterface> network_interfaces() {
   }
   std::sort(interfaces.begin(), interfaces.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return interfaces;
-}
-
-std::uint64_t resent_segments() {
-  std::ifstream table("/proc/self/net/snmp");
-  std::string names, values;
-  while (std::getline(table, names) && std::getline(table, values)) {
-    if (names.rfind("Tcp:", 0) != 0) continue;
-    std::istringstream of_names(names), of_values(values);
-    std::string name, value;
-    while (of_names >> name && of_values >> value) {
-      if (name == "RetransSegs") return std::stoull(value);
-    }
-  }
-  return 0;
 }
 
 }  // namespace ddptrain

@@ -20,7 +20,4 @@ struct NetworkInterface {
 /// Those of this process's network namespace, by name.
 std::vector<NetworkInterface> network_interfaces();
 
-/// TCP segments that this host has sent more than once, since its start.
-std::uint64_t resent_segments();
-
 }  // namespace ddptrain

@@ -133,13 +133,13 @@ Machine describe_machine(const std::string& hostname, DriverFacts facts, const S
 }
 
 ComparedPairs compare_pairs(const Machine& machine) {
-  std::vector<GpuIndices> pairs;
+  std::vector<GpuPair> pairs;
   for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
-    for (std::size_t j = i + 1; j < machine.gpus.size(); ++j) pairs.push_back({i, j});
+    for (std::size_t j = i + 1; j < machine.gpus.size(); ++j) pairs.emplace_back(i, j);
   }
   if (pairs.empty()) return {};
-  const auto label = [&](const GpuIndices& pair) { return machine.links[pair.a][pair.b]; };
-  const auto distance = [&](const GpuIndices& pair) { return distance_of(label(pair)); };
+  const auto label = [&](const GpuPair& pair) { return machine.links[pair.first][pair.second]; };
+  const auto distance = [&](const GpuPair& pair) { return distance_of(label(pair)); };
   const auto nearest = std::ranges::min_element(pairs, {}, distance);
   const auto farthest = std::ranges::max_element(pairs, {}, distance);
   const bool all_known = pairs.size() == 1 || label(*farthest) != "unknown";

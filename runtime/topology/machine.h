@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/topology/links.h"
@@ -57,10 +58,7 @@ struct SharedNics {
 };
 
 /// A pair of GPUs by number, the lower one first.
-struct GpuIndices {
-  std::size_t a = 0;
-  std::size_t b = 0;
-};
+using GpuPair = std::pair<std::size_t, std::size_t>;
 
 /// The devices of a host and the links between them. Rows and columns of `links`: the GPUs, then the NICs.
 struct Machine {
@@ -98,8 +96,8 @@ Machine describe_machine(const std::string& hostname, DriverFacts facts, const S
 /// The nearest and the farthest two GPUs; of equal pairs the one with the lowest indices. nullopt: there are fewer than
 /// two GPUs, or an unknown link could change the answer.
 struct ComparedPairs {
-  std::optional<GpuIndices> nearest;
-  std::optional<GpuIndices> farthest;
+  std::optional<GpuPair> nearest;
+  std::optional<GpuPair> farthest;
   bool all_equal = false;  ///< There are at least two GPUs, and all pairs have the same known link.
 };
 ComparedPairs compare_pairs(const Machine& machine);

@@ -1,9 +1,9 @@
 #include "runtime/topology/machine_report.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "runtime/core/error.h"
+#include "runtime/core/files/json.h"
 #include "runtime/core/text.h"
 
 namespace ddptrain {
@@ -31,11 +31,6 @@ std::string gigabytes(const std::optional<double>& rate) { return rate ? fmt::fo
 template <class T>
 std::string or_unknown(const std::optional<T>& value) {
   return value ? fmt::format("{}", *value) : "unknown";
-}
-
-template <class T>
-json or_null(const std::optional<T>& value) {
-  return value ? json(*value) : json(nullptr);
 }
 
 std::string processors_text(const Machine& machine) {
@@ -105,9 +100,10 @@ std::string gpu_matrix(const Machine& machine, const char* title, const Cell& ce
   return fmt::format("\n{}\n{}", title, text_table(rows));
 }
 
-std::string pair_text(const Machine& machine, const std::optional<GpuIndices>& pair, bool all_equal) {
+std::string pair_text(const Machine& machine, const std::optional<GpuPair>& pair, bool all_equal) {
   if (!pair) return "unknown";
-  return fmt::format("{},{} ({}{})", pair->a, pair->b, machine.links[pair->a][pair->b],
+  const auto [a, b] = *pair;
+  return fmt::format("{},{} ({}{})", a, b, machine.links[a][b],
                      all_equal && machine.gpus.size() > 2 ? ", as all pairs are" : "");
 }
 
@@ -131,47 +127,6 @@ std::string summary_text(const Machine& machine) {
   return rows.empty() ? "" : fmt::format("\n{}", text_table(rows));
 }
 
-json pcie_json(const std::optional<PcieLink>& pcie) {
-  if (!pcie) return nullptr;
-  return {{"generation", pcie->generation}, {"width", pcie->width}, {"gb_per_s", or_null(pcie->gb_per_s)}};
-}
-
-json gpu_json(const GpuInfo& gpu, std::size_t number) {
-  return {{"index", number},
-          {"name", gpu.name},
-          {"pci", gpu.pci},
-          {"pci_path", gpu.pci_path},
-          {"numa_node", or_null(gpu.numa_node)},
-          {"cpu_affinity", or_null(gpu.cpu_affinity)},
-          {"pcie", pcie_json(gpu.pcie)},
-          {"nvlinks", gpu.nvlinks},
-          {"nvlinks_to_switch", gpu.nvlinks_to_switch},
-          {"nvlink_gb_per_s", or_null(gpu.nvlink_gb_per_s)}};
-}
-
-json nic_json(const NicInfo& nic) {
-  return {{"name", nic.name},
-          {"pci", nic.pci},
-          {"pci_path", nic.pci_path},
-          {"numa_node", or_null(nic.numa_node)},
-          {"pcie", pcie_json(nic.pcie)},
-          {"kind", nic.kind},
-          {"speed_gbit", or_null(nic.speed_gbit)}};
-}
-
-json pair_json(const std::optional<GpuIndices>& pair) { return pair ? json{pair->a, pair->b} : json(nullptr); }
-
-template <class T>
-json matrix_json(const std::vector<std::vector<std::optional<T>>>& matrix) {
-  json rows = json::array();
-  for (const auto& row : matrix) {
-    json cells = json::array();
-    for (const auto& cell : row) cells.push_back(or_null<T>(cell));
-    rows.push_back(std::move(cells));
-  }
-  return rows;
-}
-
 }  // namespace
 
 std::string machine_text(const Machine& machine) {
@@ -190,30 +145,51 @@ std::string machine_text(const Machine& machine) {
   return text + summary_text(machine);
 }
 
+// For nlohmann::json, which finds them by the type.
+
+static void to_json(json& to, const PcieLink& pcie) {
+  to = {{"generation", pcie.generation}, {"width", pcie.width}, {"gb_per_s", pcie.gb_per_s}};
+}
+
+static void to_json(json& to, const NumaNode& node) {
+  to = {{"index", node.index}, {"socket", node.socket}, {"cpus", node.cpus}};
+}
+
+static void to_json(json& to, const GpuInfo& gpu) {
+  to = {{"name", gpu.name},
+        {"pci", gpu.pci},
+        {"pci_path", gpu.pci_path},
+        {"numa_node", gpu.numa_node},
+        {"cpu_affinity", gpu.cpu_affinity},
+        {"pcie", gpu.pcie},
+        {"nvlinks", gpu.nvlinks},
+        {"nvlinks_to_switch", gpu.nvlinks_to_switch},
+        {"nvlink_gb_per_s", gpu.nvlink_gb_per_s}};
+}
+
+static void to_json(json& to, const NicInfo& nic) {
+  to = {{"name", nic.name}, {"pci", nic.pci},   {"pci_path", nic.pci_path},    {"numa_node", nic.numa_node},
+        {"pcie", nic.pcie}, {"kind", nic.kind}, {"speed_gbit", nic.speed_gbit}};
+}
+
+static void to_json(json& to, const SharedNics& shared) { to = {{"nics", shared.nics}, {"gpus", shared.gpus}}; }
+
 json machine_json(const Machine& machine) {
   const ComparedPairs pairs = compare_pairs(machine);
-  json host = {
-      {"hostname", machine.hostname},
-      {"cpu", {{"model", machine.cpu_model}, {"logical", machine.cpus}, {"sockets", or_null(machine.sockets)}}},
-      {"numa_nodes", json::array()},
-      {"gpus", json::array()},
-      {"nics", json::array()},
-      {"links", machine.links},
-      {"gb_per_s", matrix_json(machine.gb_per_s)},
-      {"p2p", matrix_json(machine.p2p)},
-      {"nearest_pair", pair_json(pairs.nearest)},
-      {"farthest_pair", pair_json(pairs.farthest)},
-      {"all_pairs_equal", pairs.all_equal},
-      {"nics_of_gpus", nics_of_gpus(machine)},
-      {"shared_nics", json::array()}};
-  for (const NumaNode& node : machine.numa_nodes) {
-    host["numa_nodes"].push_back({{"index", node.index}, {"socket", or_null(node.socket)}, {"cpus", node.cpus}});
-  }
-  for (const GpuInfo& gpu : machine.gpus) host["gpus"].push_back(gpu_json(gpu, host["gpus"].size()));
-  for (const NicInfo& nic : machine.nics) host["nics"].push_back(nic_json(nic));
-  for (const SharedNics& shared : shared_nics(machine)) {
-    host["shared_nics"].push_back({{"nics", shared.nics}, {"gpus", shared.gpus}});
-  }
+  json host = {{"hostname", machine.hostname},
+               {"cpu", {{"model", machine.cpu_model}, {"logical", machine.cpus}, {"sockets", machine.sockets}}},
+               {"numa_nodes", machine.numa_nodes},
+               {"gpus", machine.gpus},
+               {"nics", machine.nics},
+               {"links", machine.links},
+               {"gb_per_s", machine.gb_per_s},
+               {"p2p", machine.p2p},
+               {"nearest_pair", pairs.nearest},
+               {"farthest_pair", pairs.farthest},
+               {"all_pairs_equal", pairs.all_equal},
+               {"nics_of_gpus", nics_of_gpus(machine)},
+               {"shared_nics", shared_nics(machine)}};
+  for (std::size_t i = 0; i < machine.gpus.size(); ++i) host["gpus"][i]["index"] = i;
   return host;
 }
 

@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "benchmarks/ddpbench/doctor/diagnosis.h"
+#include "benchmarks/ddpbench/doctor/host_state.h"
 
 namespace ddptrain::bench {
 namespace {
@@ -177,6 +180,27 @@ TEST(Doctor, FactsOfAGpu) {
   EXPECT_EQ(texts, (std::vector<std::string>{"SM clock 1800 MHz", "PCIe generation 5", "NVLinks 18",
                                              "clock held down by sw_power_cap in 50% of readings"}));
   EXPECT_TRUE(gpu_facts({}, {}).empty());
+}
+
+TEST(HostState, DataAreComparedByNamesSizesAndContents) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "ddptrain_data";
+  std::filesystem::create_directories(folder / "train");
+  const auto write = [&](const char* name, const char* text) { std::ofstream(folder / name) << text; };
+  write("train/images", "images");
+  write("labels", "labels");
+  write("empty", "");
+  const HostFact before = data_fact(folder);
+  EXPECT_EQ(before.what, "the data in " + folder.string());
+  EXPECT_EQ(before.value.rfind("3 files of 12 bytes (XXH3 ", 0), 0u) << before.value;
+  EXPECT_EQ(data_fact(folder).value, before.value);
+  write("labels", "labelz");
+  EXPECT_NE(data_fact(folder).value, before.value);
+  EXPECT_EQ(data_fact(folder / "labels").value.rfind("1 files of 6 bytes", 0), 0u);
+  write("labels", "labels");
+  std::filesystem::rename(folder / "labels", folder / "label");
+  EXPECT_NE(data_fact(folder).value, before.value);
+  EXPECT_EQ(data_fact(folder / "nothing").value, "missing");
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

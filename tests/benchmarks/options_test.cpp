@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/core/error.h"
+#include "tests/support/says.h"
 
 namespace ddptrain::bench {
 namespace {
@@ -63,20 +64,15 @@ TEST(Options, StepLeavesItsArgumentsToDdptrain) {
 TEST(Options, HelpOfAllAndOfOne) {
   const std::string all = parse({"--help"}).print.value_or("");
   for (const char* name : {"p2p", "allreduce", "split", "overlap", "gemm", "memory", "step"}) {
-    EXPECT_NE(all.find(name), std::string::npos) << name;
+    EXPECT_CONTAINS(all, name);
   }
-  EXPECT_NE(parse({"split", "--help"}).print.value_or("").find("--pieces"), std::string::npos);
-  EXPECT_NE(all.find("--version"), std::string::npos);
-  EXPECT_NE(parse({"--version"}).print.value_or("").find("MPI"), std::string::npos);
+  EXPECT_CONTAINS(parse({"split", "--help"}).print.value_or(""), "--pieces");
+  EXPECT_CONTAINS(all, "--version");
+  EXPECT_CONTAINS(parse({"--version"}).print.value_or(""), "MPI");
 }
 
 std::string message_of(const std::vector<const char*>& arguments) {
-  try {
-    parse(arguments);
-    return "no error";
-  } catch (const UsageError& error) {
-    return error.what();
-  }
+  return error_message([&] { parse(arguments); });
 }
 
 TEST(Options, UnknownNamesAreToldWithTheirNeighbours) {

@@ -30,7 +30,7 @@ class SafetensorsTest : public ::testing::Test {
  protected:
   std::string fault(const Bytes& content) {
     write_plain(path_, content);
-    const std::string message = usage_message([&] { SafetensorsFile file(path_); });
+    const std::string message = error_message([&] { SafetensorsFile file(path_); });
     EXPECT_CONTAINS(message, path_.string());
     EXPECT_LT(message.size(), 600u);
     return message;
@@ -67,8 +67,8 @@ TEST_F(SafetensorsTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(file.tensor("empty").shape, (Shape{0, 7}));
   const StoredTensor& bytes = file.tensor("b.bytes");
   EXPECT_EQ(Bytes(bytes.data, bytes.data + bytes.bytes), (Bytes{1, 2, 3}));
-  EXPECT_CONTAINS(usage_message([&] { file.read_f32("b.bytes"); }), "'b.bytes' is U8");
-  EXPECT_CONTAINS(usage_message([&] { file.tensor("x"); }), "no tensor 'x'");
+  EXPECT_CONTAINS(error_message([&] { file.read_f32("b.bytes"); }), "'b.bytes' is U8");
+  EXPECT_CONTAINS(error_message([&] { file.tensor("x"); }), "no tensor 'x'");
 }
 
 TEST_F(SafetensorsTest, TheBytesAreThoseOfTheFormat) {
@@ -105,8 +105,8 @@ TEST_F(SafetensorsTest, EveryTruncationIsReported) {
 
 TEST_F(SafetensorsTest, FaultsOfTheHeaderAreTold) {
   const std::string good = entry("a", "F32", "2", "0,8");
-  EXPECT_CONTAINS(usage_message([&] { SafetensorsFile file(folder_ / "none"); }), "cannot be opened");
-  EXPECT_CONTAINS(usage_message([&] { SafetensorsFile file(folder_.path()); }), "is a folder");
+  EXPECT_CONTAINS(error_message([&] { SafetensorsFile file(folder_ / "none"); }), "cannot be opened");
+  EXPECT_CONTAINS(error_message([&] { SafetensorsFile file(folder_.path()); }), "is a folder");
   EXPECT_CONTAINS(fault(file_bytes("{" + good + "}", 8, 1000)), "truncated");
   EXPECT_CONTAINS(fault(file_bytes("{" + good + "}", 8, INT64_MAX)), "truncated");
   EXPECT_CONTAINS(fault(file_bytes("{" + good + "}", 8, -100)), "truncated");  // nearly 2^64
@@ -179,7 +179,7 @@ TEST_F(SafetensorsTest, AWriterThatFailsLeavesWhatWasThere) {
   }
   EXPECT_EQ(read_all(path_), before);
   EXPECT_FALSE(std::filesystem::exists(path_.string() + ".partial"));
-  EXPECT_CONTAINS(usage_message([&] { AtomicFile file(folder_ / "none/file"); }), "cannot be created");
+  EXPECT_CONTAINS(error_message([&] { AtomicFile file(folder_ / "none/file"); }), "cannot be created");
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ TEST_F(BpeTokenizerTest, LongPiecesTakeNoQuadraticTime) {
 
 TEST_F(BpeTokenizerTest, UnknownTokensAreRefused) {
   const BpeTokenizer tokenizer(kReference);
-  EXPECT_CONTAINS(usage_message([&] { tokenizer.decode({5, 1257}); }), "token 1257");
+  EXPECT_CONTAINS(error_message([&] { tokenizer.decode({5, 1257}); }), "token 1257");
 }
 
 class BpeFilesTest : public BpeTokenizerTest {
@@ -105,7 +105,7 @@ class BpeFilesTest : public BpeTokenizerTest {
   std::string fault(const std::string& vocabulary, const std::string& merges) {
     write_text(folder_ / "vocab.json", vocabulary);
     write_text(folder_ / "merges.txt", merges);
-    const std::string message = usage_message([&] { BpeTokenizer tokenizer(folder_.path()); });
+    const std::string message = error_message([&] { BpeTokenizer tokenizer(folder_.path()); });
     EXPECT_CONTAINS(message, folder_.path().string());
     return message;
   }
@@ -116,9 +116,9 @@ class BpeFilesTest : public BpeTokenizerTest {
 };
 
 TEST_F(BpeFilesTest, FaultsAreTold) {
-  EXPECT_CONTAINS(usage_message([&] { BpeTokenizer tokenizer(folder_.path()); }), "vocab.json: cannot be opened");
+  EXPECT_CONTAINS(error_message([&] { BpeTokenizer tokenizer(folder_.path()); }), "vocab.json: cannot be opened");
   write_text(folder_ / "vocab.json", vocabulary_);
-  EXPECT_CONTAINS(usage_message([&] { BpeTokenizer tokenizer(folder_.path()); }), "merges.txt: cannot be opened");
+  EXPECT_CONTAINS(error_message([&] { BpeTokenizer tokenizer(folder_.path()); }), "merges.txt: cannot be opened");
   EXPECT_CONTAINS(fault("", merges_), "empty");
   EXPECT_CONTAINS(fault("[1, 2]", merges_), "not a JSON object");
   EXPECT_CONTAINS(fault("{\"a\": 1", merges_), "damaged JSON");
@@ -179,7 +179,7 @@ TEST_F(BpeTokenizerTest, TextIsCutWhereGpt2CutsIt) {
 
 TEST(PreTokenizer, ABuildWithoutPcre2SaysSo) {
   if (built_with_pre_tokenizer()) GTEST_SKIP() << "a build with PCRE2";
-  EXPECT_CONTAINS(usage_message([] { BpeTokenizer tokenizer(kReference); }), "libpcre2-dev");
+  EXPECT_CONTAINS(error_message([] { BpeTokenizer tokenizer(kReference); }), "libpcre2-dev");
 }
 
 }  // namespace

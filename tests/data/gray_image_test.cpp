@@ -1,6 +1,7 @@
 #include "data/images/gray_image.h"
 
 #include "tests/data/image_files.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 namespace {
@@ -11,7 +12,7 @@ GrayImage decode(const Bytes& bytes) {
   return decode_image(bytes, "image", [](std::int64_t, std::int64_t) {});
 }
 std::string fault(const Bytes& bytes) {
-  return usage_message([&] { decode(bytes); });
+  return error_message([&] { decode(bytes); });
 }
 Bytes bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -52,9 +53,9 @@ TEST(GrayImage, FaultsAreNamed) {
 TEST(GrayImage, SizesAreCheckedBeforePixelsAreDecoded) {
   const Bytes promises_a_gigabyte = bytes_of("P5 32768 32768 255\n");
   const auto refuse = [](std::int64_t height, std::int64_t width) { usage_error("{}x{} refused", height, width); };
-  EXPECT_EQ(usage_message([&] { decode_image(promises_a_gigabyte, "image", refuse); }), "32768x32768 refused");
-  EXPECT_EQ(usage_message([&] { decode_image(kGreyPng, "image", refuse); }), "2x3 refused");
-  EXPECT_EQ(usage_message([&] { decode_image(kGreyJpeg, "image", refuse); }), "2x3 refused");
+  EXPECT_EQ(error_message([&] { decode_image(promises_a_gigabyte, "image", refuse); }), "32768x32768 refused");
+  EXPECT_EQ(error_message([&] { decode_image(kGreyPng, "image", refuse); }), "2x3 refused");
+  EXPECT_EQ(error_message([&] { decode_image(kGreyJpeg, "image", refuse); }), "2x3 refused");
 }
 
 }  // namespace

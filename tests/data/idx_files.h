@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/core/error.h"
+#include "tests/support/says.h"
 
 namespace ddptrain::tests {
 
@@ -67,18 +68,4 @@ inline Bytes read_all(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-/// The message of the UsageError that `call` throws; fails the test where it throws none.
-template <class Call>
-std::string usage_message(Call&& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no UsageError";
-  return {};
-}
-
 }  // namespace ddptrain::tests
-
-#define EXPECT_CONTAINS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)

@@ -39,7 +39,7 @@ class IdxSetTest : public ::testing::Test {
 
   ImageData load() const { return find_images(folder_.path(), 1)(); }
   std::string fault() const {
-    return usage_message([&] { load(); });
+    return error_message([&] { load(); });
   }
 
   TempFolder folder_;
@@ -124,16 +124,16 @@ TEST_F(IdxSetTest, SaysWhatIsMissing) {
 }
 
 TEST_F(IdxSetTest, AFolderWithoutImagesSaysWhatThereCouldBe) {
-  const std::string message = usage_message([&] { find_images("/proc/self/net", 1); });
+  const std::string message = error_message([&] { find_images("/proc/self/net", 1); });
   EXPECT_CONTAINS(message, "/proc/self/net: neither an IDX data set");
   EXPECT_CONTAINS(message, "launch/fetch-data fashion-mnist");
-  EXPECT_CONTAINS(usage_message([&] { find_images("/nowhere/flag", 1); }), "/nowhere/flag: there is no such folder");
+  EXPECT_CONTAINS(error_message([&] { find_images("/nowhere/flag", 1); }), "/nowhere/flag: there is no such folder");
 }
 
 TEST_F(IdxSetTest, FlagWinsOverEnvironmentWinsOverDefaults) {
   setenv("DDPTRAIN_DATA", folder_.path().c_str(), 1);
   EXPECT_EQ(find_images("", 1)().train.count, 5);
-  EXPECT_CONTAINS(usage_message([&] { find_images("/nowhere/flag", 1); }), "/nowhere/flag");
+  EXPECT_CONTAINS(error_message([&] { find_images("/nowhere/flag", 1); }), "/nowhere/flag");
 
   const fs::path downloads = folder_ / "data/downloads/fashion-mnist";
   fs::create_directories(downloads);

@@ -18,7 +18,7 @@ IdxFile read(const std::filesystem::path& path, std::uint32_t magic) {
 }
 
 std::string fault(const std::filesystem::path& path, std::uint32_t magic = kIdxImages) {
-  const std::string message = usage_message([&] { read(path, magic); });
+  const std::string message = error_message([&] { read(path, magic); });
   EXPECT_CONTAINS(message, path.string());
   return message;
 }
@@ -106,7 +106,7 @@ TEST(Idx, DimensionsAreCheckedBeforeValuesAreDecompressed) {
   content.push_back(0);  // a fault behind the values, to be reported by who reads that far
   write_gzip(folder / "images", content);
   std::vector<std::uint32_t> seen;
-  const std::string message = usage_message([&] {
+  const std::string message = error_message([&] {
     read_idx(folder / "images", kIdxImages, [&](const std::vector<std::uint32_t>& dims) {
       seen = dims;
       usage_error("not wanted");

@@ -1,6 +1,7 @@
 #include "data/images/image_folders.h"
 
 #include "tests/data/image_files.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 namespace {
@@ -18,7 +19,7 @@ class ImageFoldersTest : public ::testing::Test {
   void write_pixels(const std::string& name, std::uint8_t value) { write(name, pgm(2, 2, Bytes(4, value))); }
   ImageData load() { return load_image_folders(find_image_folders(folder_.path()).value()); }
   std::string fault() {
-    return usage_message([&] { load(); });
+    return error_message([&] { load(); });
   }
 
   TempFolder folder_;

@@ -65,8 +65,8 @@ TEST(Synthetic, CanBeLearned) {
 }
 
 TEST(Synthetic, ImpossibleCountsAreRefused) {
-  EXPECT_CONTAINS(usage_message([] { make_synthetic(0, 1); }), "0 images");
-  EXPECT_CONTAINS(usage_message([] { make_synthetic(std::int64_t{1} << 40, 1); }), "1 to 4294967295");
+  EXPECT_CONTAINS(error_message([] { make_synthetic(0, 1); }), "0 images");
+  EXPECT_CONTAINS(error_message([] { make_synthetic(std::int64_t{1} << 40, 1); }), "1 to 4294967295");
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TokenOptions whole() {
 }
 
 std::string load_fault(const std::filesystem::path& path, const TokenOptions& options = {}) {
-  const std::string message = usage_message([&] { load_tokens(path.string(), options); });
+  const std::string message = error_message([&] { load_tokens(path.string(), options); });
   EXPECT_CONTAINS(message, path.string());
   return message;
 }
@@ -88,7 +88,7 @@ TEST(Tokens, TheEndOfTheTextIsForValidation) {
   TokenOptions options;
   for (const double fraction : {1.0, -0.1, std::nan("")}) {
     options.validation_fraction = fraction;
-    EXPECT_CONTAINS(usage_message([&] { load_tokens(folder.path().string(), options); }), "fraction");
+    EXPECT_CONTAINS(error_message([&] { load_tokens(folder.path().string(), options); }), "fraction");
   }
 }
 
@@ -163,7 +163,7 @@ TEST(Tokens, FaultsOfFilesAreTold) {
   EXPECT_CONTAINS(load_fault(folder / "nowhere.bin"), "no such file");
   EXPECT_CONTAINS(load_fault(folder / "x*.bin"), "no file matches");
   EXPECT_CONTAINS(load_fault(folder.path()), "no .bin and no .txt");
-  EXPECT_CONTAINS(usage_message([] { load_tokens("", {}); }), "no data");
+  EXPECT_CONTAINS(error_message([] { load_tokens("", {}); }), "no data");
   EXPECT_CONTAINS(with("empty.bin", {}), "empty");
   EXPECT_CONTAINS(with("empty.txt", {}), "empty");
   EXPECT_CONTAINS(with("odd.bin", {1, 2, 3}), "odd");
@@ -211,7 +211,7 @@ TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheReaderThatLooksThere) {
   options.vocabulary = 'z' + 1;
   EXPECT_EQ(load_tokens((folder / "text.txt").string(), options).vocabulary, 'z' + 1);
   options.vocabulary = -1;
-  EXPECT_CONTAINS(usage_message([&] { load_tokens((folder / "text.txt").string(), options); }), "a vocabulary of -1");
+  EXPECT_CONTAINS(error_message([&] { load_tokens((folder / "text.txt").string(), options); }), "a vocabulary of -1");
 }
 
 /// What the readers of a host find together.
@@ -253,11 +253,11 @@ TEST(Tokens, SyntheticTextKnowsItsEntropy) {
   EXPECT_EQ(load_tokens("synthetic:1000", options).train.token_bytes, 2);
   EXPECT_EQ(load_tokens("synthetic:1000:20", options).vocabulary, 20000);
   options.vocabulary = 10;
-  EXPECT_CONTAINS(usage_message([&] { load_tokens("synthetic:1000:20", options); }), "vocabulary of 10");
+  EXPECT_CONTAINS(error_message([&] { load_tokens("synthetic:1000:20", options); }), "vocabulary of 10");
   for (const char* bad :
        {"synthetic:", "synthetic:x", "synthetic:0", "synthetic:-5", "synthetic:10:", "synthetic:10:0",
         "synthetic:10:65537", "synthetic:10:5:6", "synthetic:99999999999999999999", "synthetic:1e3"}) {
-    EXPECT_CONTAINS(usage_message([&] { load_tokens(bad, {}); }), bad);
+    EXPECT_CONTAINS(error_message([&] { load_tokens(bad, {}); }), bad);
   }
 }
 
@@ -309,12 +309,12 @@ TEST(TokenWindows, ReadBytesAndWordsAlike) {
 
 TEST(TokenWindows, TextsThatAreTooShortOrTooLongAreRefused) {
   const Text text({4, 4});
-  EXPECT_CONTAINS(usage_message([&] { windows_of(text.part, 4); }), "8 tokens in 2 pieces are too few");
-  EXPECT_CONTAINS(usage_message([&] { windows_of({"validation part of x", 2, {}}, 4); }), "validation part of x");
-  EXPECT_CONTAINS(usage_message([&] { windows_of(text.part, 0); }), "sequence length of 0");
+  EXPECT_CONTAINS(error_message([&] { windows_of(text.part, 4); }), "8 tokens in 2 pieces are too few");
+  EXPECT_CONTAINS(error_message([&] { windows_of({"validation part of x", 2, {}}, 4); }), "validation part of x");
+  EXPECT_CONTAINS(error_message([&] { windows_of(text.part, 0); }), "sequence length of 0");
   EXPECT_EQ(windows_of(text.part, 3).window_count, 2u);
   const TokenPart endless{"endless", 1, {{nullptr, std::int64_t{1} << 32}, {nullptr, 2}}};  // not read
-  EXPECT_CONTAINS(usage_message([&] { windows_of(endless, 1); }), "more than 4294967295 windows");
+  EXPECT_CONTAINS(error_message([&] { windows_of(endless, 1); }), "more than 4294967295 windows");
 }
 
 /// Beyond 2^32 bytes into a segment.

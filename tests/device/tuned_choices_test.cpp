@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "runtime/core/error.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 namespace {
@@ -14,12 +15,7 @@ const TunedFor kMachine = {{"GPU", "NVIDIA H200"}, {"driver", "580.1"}, {"cuBLAS
 const TunedChoices::Map kChoices = {{"product: bf16 64 x 8 x 16", "00ff10"}, {"bias gradient: bf16 8", "epilogue"}};
 
 std::string message_of(const std::string& text, const TunedFor& machine = kMachine) {
-  try {
-    parse_tuned(text, "cache/x.json", machine);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
+  return error_message([&] { parse_tuned(text, "cache/x.json", machine); });
 }
 
 std::string changed(std::string text, const std::string& from, const std::string& to) {
@@ -37,18 +33,18 @@ TEST(TunedChoices, FilesOfAnotherMachineAreRefused) {
   for (const auto& [name, value] : kMachine) {
     TunedFor other = kMachine;
     other[name] = value + "1";
-    EXPECT_NE(message_of(tuned_text(other, kChoices)).find("written for"), std::string::npos) << name;
+    EXPECT_CONTAINS(message_of(tuned_text(other, kChoices)), "written for") << name;
   }
-  EXPECT_NE(message_of(tuned_text({}, kChoices)).find("written for"), std::string::npos);
+  EXPECT_CONTAINS(message_of(tuned_text({}, kChoices)), "written for");
 }
 
 TEST(TunedChoices, DamagedFilesAreRefused) {
   const std::string text = tuned_text(kMachine, kChoices);
-  EXPECT_NE(message_of(changed(text, "00ff10", "00ff11")).find("damaged"), std::string::npos);
-  EXPECT_NE(message_of(changed(text, "64 x 8", "64 x 9")).find("damaged"), std::string::npos);
-  EXPECT_NE(message_of(changed(text, "\"version\": 1", "\"version\": 2")).find("version"), std::string::npos);
+  EXPECT_CONTAINS(message_of(changed(text, "00ff10", "00ff11")), "damaged");
+  EXPECT_CONTAINS(message_of(changed(text, "64 x 8", "64 x 9")), "damaged");
+  EXPECT_CONTAINS(message_of(changed(text, "\"version\": 1", "\"version\": 2")), "version");
   for (std::size_t end = 0; end + 1 < text.size(); ++end) {
-    EXPECT_NE(message_of(text.substr(0, end)).find("cache/x.json"), std::string::npos) << end;
+    EXPECT_CONTAINS(message_of(text.substr(0, end)), "cache/x.json") << end;
   }
   EXPECT_NE(message_of("{}"), "");
   EXPECT_NE(message_of("[]"), "");

@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "tests/support/mpi_main.h"
 
 namespace ddptrain {
@@ -37,28 +34,6 @@ TEST(CheckHosts, WhatIsUnknownIsNoDifference) {
 TEST(CheckHosts, WhatMostHave) {
   EXPECT_EQ(usual_facts(hosts({"570", "580", "580"})).at(1).value, "580");
   EXPECT_TRUE(host_differences({}).empty());
-}
-
-TEST(CheckHosts, DataAreComparedByNamesSizesAndContents) {
-  const std::filesystem::path folder =
-      std::filesystem::path(testing::TempDir()) / fmt::format("ddptrain_data_{}", test_world().rank());
-  std::filesystem::create_directories(folder / "train");
-  const auto write = [&](const char* name, const char* text) { std::ofstream(folder / name) << text; };
-  write("train/images", "images");
-  write("labels", "labels");
-  write("empty", "");
-  const HostFact before = data_fact(folder);
-  EXPECT_EQ(before.what, "the data in " + folder.string());
-  EXPECT_EQ(before.value.rfind("3 files of 12 bytes (XXH3 ", 0), 0u) << before.value;
-  EXPECT_EQ(data_fact(folder).value, before.value);
-  write("labels", "labelz");
-  EXPECT_NE(data_fact(folder).value, before.value);
-  EXPECT_EQ(data_fact(folder / "labels").value.rfind("1 files of 6 bytes", 0), 0u);
-  write("labels", "labels");
-  std::filesystem::rename(folder / "labels", folder / "label");
-  EXPECT_NE(data_fact(folder).value, before.value);
-  EXPECT_EQ(data_fact(folder / "nothing").value, "missing");
-  std::filesystem::remove_all(folder);
 }
 
 TEST(CheckHosts, NamesClocks) {

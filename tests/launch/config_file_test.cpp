@@ -30,7 +30,7 @@ TEST(ConfigFile, PrintedConfigurationReadsBackTheSame) {
   EXPECT_EQ(read.trainer.optimizer.kind, OptimizerKind::adamw);
   EXPECT_EQ(read.trainer.zero, Zero::state);
   EXPECT_EQ(read.trainer.gradient_type, DType::f32);
-  EXPECT_NE(printed->find("data = \"/a b\"\n"), std::string::npos);
+  EXPECT_CONTAINS(*printed, "data = \"/a b\"\n");
   EXPECT_FALSE(read.trainer.graph);
   EXPECT_EQ(read.trainer.optimizer.schedule.warmup_steps, 7u);
 }
@@ -41,22 +41,21 @@ TEST(ConfigFile, TextComesBackWhateverItHolds) {
     const std::string path = file_with("text.toml", *printed);
     EXPECT_EQ(parse({"--config", path.c_str(), "--print-config"}).print, printed) << prompt;
   }
-  EXPECT_NE(parse({"--model", "gpt", "--prompt", "007", "--print-config"}).print->find("prompt = \"007\"\n"),
-            std::string::npos);
+  EXPECT_CONTAINS(*parse({"--model", "gpt", "--prompt", "007", "--print-config"}).print, "prompt = \"007\"\n");
 }
 
 TEST(ConfigFile, NumbersAndNamesNeedNoQuotesWhereTheyAreNumbers) {
   const std::string path = file_with("numbers.toml", "model = \"gpt\"\nzero = 1\ndropout = 0.25\nlr = 1\n");
   const auto printed = parse({"--config", path.c_str(), "--print-config"}).print;
   for (const char* line : {"zero = \"1\"\n", "dropout = \"0.25\"\n", "lr = 1\n"}) {
-    EXPECT_NE(printed->find(line), std::string::npos) << line;
+    EXPECT_CONTAINS(*printed, line);
   }
 }
 
 TEST(ConfigFile, ARateIsANumberOrAWord) {
   for (const char* line : {"peak-tflops = 813.5\n", "peak-tflops = \"gemm\"\n", "peak-tflops = 0\n"}) {
     const std::string path = file_with("rate.toml", line);
-    EXPECT_NE(parse({"--config", path.c_str(), "--print-config"}).print->find(line), std::string::npos) << line;
+    EXPECT_CONTAINS(*parse({"--config", path.c_str(), "--print-config"}).print, line);
   }
 }
 
@@ -74,13 +73,8 @@ TEST(ConfigFile, WhatIsNotTomlIsToldWithLineAndColumn) {
                                                     {"[a]\n[a]\n", "2:[0-9]"}};
   for (const auto& [text, place] : files) {
     const std::string path = file_with("not.toml", text);
-    try {
-      parse({"--config", path.c_str()});
-      ADD_FAILURE() << text << "no error";
-    } catch (const UsageError& error) {
-      EXPECT_TRUE(std::regex_search(error.what(), std::regex("^" + path + ":" + place + ": this is not TOML: ")))
-          << error.what();
-    }
+    const std::string message = message_of({"--config", path.c_str()});
+    EXPECT_TRUE(std::regex_search(message, std::regex("^" + path + ":" + place + ": this is not TOML: "))) << message;
   }
 }
 
@@ -88,12 +82,8 @@ class BadConfigFile : public testing::TestWithParam<BadFile> {};
 
 TEST_P(BadConfigFile, IsAUsageErrorWithFileAndLine) {
   const std::string path = file_with(std::string(GetParam().name) + ".toml", GetParam().text);
-  try {
-    parse({"--config", path.c_str()});
-    ADD_FAILURE() << "no error";
-  } catch (const UsageError& error) {
-    EXPECT_EQ(std::string(error.what()).rfind(path + GetParam().message, 0), 0u) << error.what();
-  }
+  const std::string message = message_of({"--config", path.c_str()});
+  EXPECT_TRUE(message.starts_with(path + GetParam().message)) << message;
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/launch/process.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 namespace {
@@ -161,11 +162,11 @@ TEST(DdptopoDrawing, SvgHasTheRanks) {
   if (outcome.says("which is not here")) GTEST_SKIP() << "no matplotlib here";
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   for (const char* label : {">0<", ">1<", ">2<", ">3<", "channel 0"}) {
-    EXPECT_NE(content(svg).find(label), std::string::npos) << label;
+    EXPECT_CONTAINS(content(svg), label);
   }
   EXPECT_EQ(content(png).substr(1, 3), "PNG");
   ASSERT_EQ(ddptopo(fmt::format("--parse {} --png {}", log_file("a100_4x1_trees.log"), svg)).exit_code, 0);
-  EXPECT_NE(content(svg).find("<svg"), std::string::npos) << "the name decides, not the flag";
+  EXPECT_CONTAINS(content(svg), "<svg") << "the name decides, not the flag";
   const Outcome unwritable = ddptopo("--parse " + log_file("a100_4x1_trees.log") + " --svg /nonexistent/x.svg");
   EXPECT_EQ(unwritable.exit_code, 2);
   EXPECT_EQ(unwritable.count("x.svg"), 1) << unwritable.output;

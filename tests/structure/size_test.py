@@ -19,12 +19,12 @@ LINES = {
     ("runtime/topology", CPP): 1400,
     ("runtime/diagnostics", CPP): 1400,
     ("runtime/train", CPP): 8300,
-    ("models", CPP): 5200,
-    ("data", CPP): 2200,
-    ("launch", CPP): 4200,
+    ("models", CPP): 5100,
+    ("data", CPP): 2100,
+    ("launch", CPP): 4100,
     ("launch", (".py",)): 7400,
-    ("benchmarks", CPP): 4700,
-    ("tests", CPP): 21200,
+    ("benchmarks", CPP): 4800,
+    ("tests", CPP): 20900,
     ("tests", (".py",)): 8500,
 }
 

@@ -1,9 +1,28 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
+
+#include "runtime/core/error.h"
 
 namespace ddptrain {
 
 inline bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
+/// The message of the error that `call` throws; fails the test if it throws none of that type.
+template <class Thrown = UsageError, class Call>
+std::string error_message(Call&& call) {
+  try {
+    call();
+  } catch (const Thrown& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
 }  // namespace ddptrain
+
+#define EXPECT_CONTAINS(text, part) \
+  EXPECT_TRUE(::ddptrain::says(text, part)) << "no \"" << (part) << "\" in: " << (text)

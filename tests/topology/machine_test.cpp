@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/topology/machine_report.h"
+#include "tests/support/says.h"
 #include "tests/topology/fake_machine.h"
 
 namespace ddptrain {
@@ -32,8 +33,8 @@ Machine machine_of(int gpus, const std::vector<std::string>& labels) {
   return machine;
 }
 
-std::string text_of(const std::optional<GpuIndices>& pair) {
-  return pair ? std::to_string(pair->a) + "," + std::to_string(pair->b) : "unknown";
+std::string text_of(const std::optional<GpuPair>& pair) {
+  return pair ? std::to_string(pair->first) + "," + std::to_string(pair->second) : "unknown";
 }
 
 /// Two sockets: on the first one two GPUs and a NIC at one switch, and a GPU behind a switch of the second level; on
@@ -108,9 +109,8 @@ TEST_F(TwoSockets, NearestFarthestShared) {
   EXPECT_EQ(text_of(compare_pairs(machine).farthest), "0,3");
   EXPECT_EQ(nics_of_gpus(machine), std::vector<std::vector<std::string>>(4, {"mlx5_0"}));
   const auto text = machine_text(machine);
-  EXPECT_NE(text.find("GPU2 through mlx5_0"), std::string::npos) << text;
-  EXPECT_NE(text.find("GPUs 0, 1, 2, 3 share mlx5_0: to other hosts, each has 1/4 of its rate"), std::string::npos)
-      << text;
+  EXPECT_CONTAINS(text, "GPU2 through mlx5_0");
+  EXPECT_CONTAINS(text, "GPUs 0, 1, 2, 3 share mlx5_0: to other hosts, each has 1/4 of its rate");
   const auto shared = shared_nics(machine);
   ASSERT_EQ(shared.size(), 1u);  // eth0 does not count beside InfiniBand
   EXPECT_EQ(shared[0].nics, std::vector<std::string>{"mlx5_0"});
@@ -161,12 +161,11 @@ TEST_F(TwoSockets, JsonHasTheSchemaOfTheDocumentation) {
 
 TEST_F(TwoSockets, TextHasTheMatrix) {
   const std::string text = machine_text(describe_machine("h", facts_, fake_.files()));
-  EXPECT_NE(text.find("GPU1    PIX   X     NV2   SYS   PIX     SYS   0             0"), std::string::npos) << text;
-  EXPECT_NE(text.find("Nearest pair   1,2 (NV2)"), std::string::npos) << text;
-  EXPECT_NE(text.find("GPUs 0, 1, 2, 3 share mlx5_0"), std::string::npos) << text;
-  EXPECT_NE(text.find("0: socket 0, CPUs 0; 1: socket 1, CPUs 1\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("mlx5_0  0000:1a:00.0  5.0 x16  63       infiniband  0          400\n"), std::string::npos)
-      << text;
+  EXPECT_CONTAINS(text, "GPU1    PIX   X     NV2   SYS   PIX     SYS   0             0");
+  EXPECT_CONTAINS(text, "Nearest pair   1,2 (NV2)");
+  EXPECT_CONTAINS(text, "GPUs 0, 1, 2, 3 share mlx5_0");
+  EXPECT_CONTAINS(text, "0: socket 0, CPUs 0; 1: socket 1, CPUs 1\n");
+  EXPECT_CONTAINS(text, "mlx5_0  0000:1a:00.0  5.0 x16  63       infiniband  0          400\n");
 }
 
 TEST(VirtualMachine, HiddenIsUnknownAndNeverAGuess) {
@@ -198,11 +197,11 @@ TEST(Machine, WithoutGpusAndWithoutSysfs) {
   const FakeMachine fake;
   fake.cpu(0, 0, 0);
   const std::string text = machine_text(describe_machine("h", {}, fake.files()));
-  EXPECT_NE(text.find("GPUs        none found"), std::string::npos) << text;
-  EXPECT_NE(text.find("0: socket 0, CPUs 0"), std::string::npos) << text;
+  EXPECT_CONTAINS(text, "GPUs        none found");
+  EXPECT_CONTAINS(text, "0: socket 0, CPUs 0");
   const Machine nothing = describe_machine("h", {}, {"/nonexistent", "/nonexistent"});
   EXPECT_TRUE(machine_json(nothing).at("nearest_pair").is_null());
-  EXPECT_NE(machine_text(nothing).find("NUMA nodes  unknown"), std::string::npos) << machine_text(nothing);
+  EXPECT_CONTAINS(machine_text(nothing), "NUMA nodes  unknown");
 }
 
 TEST(Machine, GpusThatTheDriverDoesNotKnowAreJoinedInUnknownWays) {

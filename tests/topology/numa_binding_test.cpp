@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "runtime/topology/pci.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 namespace {
@@ -80,7 +81,7 @@ TEST_F(NumaBindingTest, OnTheCpuNothingChanges) {
 TEST_F(NumaBindingTest, HiddenNodeLeavesAWideBinding) {
   show_node("-1");
   const int cpus = allowed_cpus();
-  EXPECT_NE(bind_to_numa(kGpu, sysfs_).find("hidden"), std::string::npos);
+  EXPECT_CONTAINS(bind_to_numa(kGpu, sysfs_), "hidden");
   EXPECT_EQ(allowed_cpus(), cpus);
 }
 
@@ -88,13 +89,13 @@ TEST_F(NumaBindingTest, UndoesTheBindingToOneCoreThatNobodyAskedFor) {
   if (allowed_cpus() < 2) GTEST_SKIP() << "one CPU only";
   if (!hwloc_sees_past_a_binding()) GTEST_SKIP() << "hwloc sees one CPU only";
   setenv("OMPI_MCA_orte_bound_at_launch", "1", 1);
-  EXPECT_NE(bind_to_numa(kGpu, sysfs_).find("removed mpirun's binding"), std::string::npos);
+  EXPECT_CONTAINS(bind_to_numa(kGpu, sysfs_), "removed mpirun's binding");
   EXPECT_GE(allowed_cpus(), CPU_COUNT(&before_));
 }
 
 TEST_F(NumaBindingTest, KeepsTheBindingThatTheUserAskedFor) {
   if (!hwloc_sees_past_a_binding()) GTEST_SKIP() << "hwloc sees one CPU only";
-  EXPECT_NE(bind_to_numa(kGpu, sysfs_).find("as started"), std::string::npos);
+  EXPECT_CONTAINS(bind_to_numa(kGpu, sysfs_), "as started");
   EXPECT_EQ(allowed_cpus(), 1);
   setenv("OMPI_MCA_orte_bound_at_launch", "1", 1);
   setenv("OMPI_MCA_hwloc_base_binding_policy", "core", 1);
@@ -119,7 +120,7 @@ TEST_F(NumaBindingTest, BindsToTheNodeOfTheGpu) {
 TEST_F(NumaBindingTest, ANodeThatIsNotThereChangesNothing) {
   show_node("4711");
   const int cpus = allowed_cpus();
-  EXPECT_NE(bind_to_numa(kGpu, sysfs_).find("not allowed on NUMA node 4711"), std::string::npos);
+  EXPECT_CONTAINS(bind_to_numa(kGpu, sysfs_), "not allowed on NUMA node 4711");
   EXPECT_EQ(allowed_cpus(), cpus);
 }
 

@@ -106,20 +106,20 @@ TEST(DistributedSampler, WhatIsDroppedDiffersFromEpochToEpoch) {
 }
 
 TEST(DistributedSampler, ImpossibleBatchesAreRefused) {
-  EXPECT_CONTAINS(usage_message([] { DistributedSampler(100, 0, 1, 0, 1, 0); }), "batch of 0");
-  EXPECT_CONTAINS(usage_message([] { DistributedSampler(100, -4, 1, 0, 1, 0); }), "batch of -4");
-  EXPECT_CONTAINS(usage_message([] { DistributedSampler(100, 1, 0, 0, 1, 0); }), "0 micro-steps");
-  const std::string message = usage_message([] { DistributedSampler(100, 17, 2, 0, 3, 0); });
+  EXPECT_CONTAINS(error_message([] { DistributedSampler(100, 0, 1, 0, 1, 0); }), "batch of 0");
+  EXPECT_CONTAINS(error_message([] { DistributedSampler(100, -4, 1, 0, 1, 0); }), "batch of -4");
+  EXPECT_CONTAINS(error_message([] { DistributedSampler(100, 1, 0, 0, 1, 0); }), "0 micro-steps");
+  const std::string message = error_message([] { DistributedSampler(100, 17, 2, 0, 3, 0); });
   EXPECT_CONTAINS(message, "batch of 17 per rank on 3 ranks");
   EXPECT_CONTAINS(message, "100 training samples");
   EXPECT_CONTAINS(message, "largest batch that fits is 16");
   EXPECT_EQ(DistributedSampler(100, 16, 2, 0, 3, 0).steps_per_epoch(), 1);
-  EXPECT_CONTAINS(usage_message([] { DistributedSampler(7, 1, 1, 0, 8, 0); }), "too few for 8 ranks");
-  EXPECT_CONTAINS(usage_message([] { DistributedSampler(7, 8, 1, 0, 1, 0); }),
+  EXPECT_CONTAINS(error_message([] { DistributedSampler(7, 1, 1, 0, 8, 0); }), "too few for 8 ranks");
+  EXPECT_CONTAINS(error_message([] { DistributedSampler(7, 8, 1, 0, 1, 0); }),
                   "8 per rank on 1 rank with 1 micro-step ");
   const std::int64_t huge = std::int64_t{1} << 62;
-  EXPECT_CONTAINS(usage_message([=] { DistributedSampler(100, huge, 1, 0, 8, 0); }), "largest batch that fits is 12");
-  EXPECT_CONTAINS(usage_message([=] { DistributedSampler(100, 8, huge, 0, 8, 0); }), "too few");
+  EXPECT_CONTAINS(error_message([=] { DistributedSampler(100, huge, 1, 0, 8, 0); }), "largest batch that fits is 12");
+  EXPECT_CONTAINS(error_message([=] { DistributedSampler(100, 8, huge, 0, 8, 0); }), "too few");
 }
 
 TEST(DistributedSampler, EvaluationCountsEverySampleOnce) {

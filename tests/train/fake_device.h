@@ -184,7 +184,6 @@ class FakeCommunicator final : public Communicator {
   Ticket broadcast(const Tensor&, const Tensor&, int, Stream) override { return 0; }
   Ticket exchange(const std::vector<Message>&, const std::vector<Message>&, Stream) override { return 0; }
   std::string library() const override { return "fake"; }
-  std::string library_version() const override { return "fake"; }
 
  private:
   Ticket record(const char* what, const Tensor& values, Stream stream) {

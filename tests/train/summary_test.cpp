@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "tests/support/says.h"
+
 namespace ddptrain {
 namespace {
 
@@ -152,7 +154,7 @@ TEST(Summary, NumbersHaveThreeDigits) {
         << line_of("Step", info, result);
   }
   result.epochs.back().train_loss = 4.2e-5;
-  EXPECT_NE(line_of("Result", info, result).find("loss 0.0000420 "), std::string::npos);
+  EXPECT_CONTAINS(line_of("Result", info, result), "loss 0.0000420 ");
 }
 
 TEST(Summary, LanguageModelsHaveAValidationLossAndTokens) {
@@ -166,7 +168,7 @@ TEST(Summary, LanguageModelsHaveAValidationLossAndTokens) {
             "Result   validation loss 3.2100, perplexity 24.8  1 epoch, 468 steps (2 left out: loss or gradient NaN or "
             "infinite), 20.2 s");
   EXPECT_EQ(line_of("Speed", info, result), "Speed    3,040,000 tokens/s (2,880,000 to 3,130,000)");
-  EXPECT_NE(line_of("Scaling", info, result).find(": 3,172,000 against 2 x 1,675,000 on"), std::string::npos);
+  EXPECT_CONTAINS(line_of("Scaling", info, result), ": 3,172,000 against 2 x 1,675,000 on");
 }
 
 /// Everything that a line can say.
@@ -197,7 +199,7 @@ TEST(Summary, GpusHaveMfuMemoryAndWhatNcclUsed) {
         "GPU; a GPU's clock fell in 3 of 7 windows\n",
         "\nMemory   2.50 GB in use on a GPU at most\n",
         "\nNCCL     Ring, LL128, P2P/CUMEM                gradients: NCCL plain (NCCL_PROTO is set)\n"}) {
-    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+    EXPECT_CONTAINS(text, line);
   }
   const std::string alone = summary_text(gpus(1), of_gpus());
   EXPECT_EQ(lines_in(alone), 4) << alone;
@@ -213,7 +215,7 @@ TEST(Summary, AnUnknownPeakIsNoMfu) {
   info.peak = {};
   RunResult result = of_gpus();
   result.clocks = {};
-  EXPECT_NE(line_of("Speed", info, result).find("  286 TFLOP/s per GPU; --peak-tflops N gives MFU"), std::string::npos);
+  EXPECT_CONTAINS(line_of("Speed", info, result), "  286 TFLOP/s per GPU; --peak-tflops N gives MFU");
 }
 
 TEST(Summary, RanksThatShareGpusHaveNoEfficiency) {
@@ -222,7 +224,7 @@ TEST(Summary, RanksThatShareGpusHaveNoEfficiency) {
   RunResult result = of_gpus();
   result.calibration.reset();
   EXPECT_EQ(line_of("Scaling", info, result), "Scaling  not measured: 8 ranks share 1 GPU");
-  EXPECT_NE(line_of("Speed", info, result).find("MFU 28.9%: 286 of 989"), std::string::npos);
+  EXPECT_CONTAINS(line_of("Speed", info, result), "MFU 28.9%: 286 of 989");
 }
 
 TEST(Summary, VirtualRanksSayWhatTheHashMeans) {

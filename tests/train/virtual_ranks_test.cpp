@@ -8,6 +8,7 @@
 #include "data/text/tokens.h"
 #include "models/gpt/gpt.h"
 #include "runtime/core/error.h"
+#include "tests/support/says.h"
 #include "tests/train/model_around.h"
 #include "tests/train/rig.h"
 
@@ -86,7 +87,6 @@ class SequentialSums final : public Communicator {
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   std::string library() const override { return inner_.library(); }
-  std::string library_version() const override { return inner_.library_version(); }
   Buffer allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
 
   Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) override {
@@ -314,7 +314,7 @@ TEST_P(VirtualRanksTest, DifferFromRanksThatAccumulate) {
 TEST_P(VirtualRanksTest, SayTheirPath) {
   const auto trainer = all().trainer(options(8), networks().front());
   EXPECT_EQ(trainer->gradient_path().name, "tree");
-  EXPECT_NE(trainer->gradient_path().text.find("binary tree of 8 virtual ranks"), std::string::npos);
+  EXPECT_CONTAINS(trainer->gradient_path().text, "binary tree of 8 virtual ranks");
   EXPECT_EQ(trainer->sampler().samples_per_step(), 3 * 8);
 }
 

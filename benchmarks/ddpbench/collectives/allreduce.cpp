@@ -191,12 +191,12 @@ Json add_measured(const AllreduceOptions& options, const CollectiveSize& size, b
 Json begin_result(const World& world, const Device& device, const AllreduceOptions& options,
                   const Communicator& communicator) {
   print(world,
-        fmt::format("# {} of {}, {}, {}\n#{:>57}{:>32}\n", name_of(options.collective), communicator.library_version(),
+        fmt::format("# {} of {}, {}, {}\n#{:>57}{:>32}\n", name_of(options.collective), library_version(communicator),
                     ranks_on_nodes(world), device.name(), "out-of-place", "in-place"));
   return {{"benchmark", "allreduce"},
           {"op", name_of(options.collective)},
           {"library", communicator.library()},
-          {"version", communicator.library_version()},
+          {"version", library_version(communicator)},
           {"ranks", world.size()},
           {"nodes", world.nodes()},
           {"device", device.name()},
@@ -250,7 +250,7 @@ void measure_choices(const World& world, AllreduceBench& bench, const AllreduceO
   if (totals.measured > 0) return;
   usage_error(
       "--algorithms: {} does not choose per call; NCCL 2.31 or newer does. Set NCCL_ALGO and NCCL_PROTO instead.",
-      bench.communicator().library_version());
+      library_version(bench.communicator()));
 }
 
 }  // namespace

@@ -208,9 +208,9 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
 
   print(world, fmt::format("# {} layers of width {}, {} tokens, {} of {} gradients, {}, {}, {}\n", options.layers,
                            options.width, options.tokens, format_size(bench.bytes()), name_of(device->dtype()),
-                           communicator->library_version(), ranks_on_nodes(world), device->name()));
+                           library_version(*communicator), ranks_on_nodes(world), device->name()));
   Json result = {{"benchmark", "overlap"},
-                 {"library", communicator->library_version()},
+                 {"library", library_version(*communicator)},
                  {"device", device->name()},
                  {"ranks_per_gpu", device->options().ranks},
                  {"precision", name_of(device->precision())},

@@ -64,12 +64,12 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
   const Tensor all = buffer.view(options.dtype, {static_cast<std::int64_t>(elements)});
 
   SensorLog sensors(world, device->kind());
-  Json result = {{"benchmark", "split"},           {"library", communicator->library_version()},
+  Json result = {{"benchmark", "split"},           {"library", library_version(*communicator)},
                  {"device", device->name()},       {"ranks_per_gpu", device->options().ranks},
                  {"ranks", world.size()},          {"nodes", world.nodes()},
                  {"symmetric", options.symmetric}, {"results", Json::array()}};
   print(world, fmt::format("# all-reduce of {} in pieces, {}, {}, {}\n", format_size(total),
-                           communicator->library_version(), ranks_on_nodes(world), device->name()));
+                           library_version(*communicator), ranks_on_nodes(world), device->name()));
   const Table table = split_table();
   print(world, table.header());
   double one_piece = 0.0;

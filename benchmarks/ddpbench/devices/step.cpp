@@ -129,7 +129,7 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   }
   SensorLog sensors(world, device->kind());
   const StepTimes times =
-      profile_step(trainer, input ? &input->steps() : nullptr, world, *device, options.run.min_seconds);
+      profile_step(trainer, trainer_options, input ? &input->steps() : nullptr, *device, options.run.min_seconds);
 
   const bool graph = options.trainer.graph && gpu;
   print(world,

@@ -53,6 +53,23 @@ int measure(const std::vector<Series*>& all, const World& world, Device& device,
   return round;
 }
 
+/// Forward, or forward and backward, of all passes of a step, without communication and updates.
+StepGraph pass_steps(Trainer& trainer, const TrainerOptions& options, bool backward) {
+  const VirtualRanks ranks = virtual_ranks(options, trainer.replicas().rank(), trainer.replicas().size());
+  const std::int64_t predictions = trainer.sampler().samples_per_step() * trainer.model().predictions_per_sample();
+  const float scale = backward ? 1.0f / static_cast<float>(predictions) : 0.0f;
+  return trainer.make_steps([&trainer, options, ranks, scale, backward](std::uint32_t offset) {
+    for (std::int64_t i = 0; i < ranks.count * options.grad_accum; ++i) {
+      const std::int64_t rank = i / options.grad_accum, micro = i % options.grad_accum;
+      const Slice slice{trainer.sampler().order(micro, ranks.at(rank) - ranks.first),
+                        {trainer.state().step(), offset},
+                        options.batch};
+      run_forward(trainer.model(), {slice, trainer.metrics().step(rank), true, scale});
+      if (backward) run_backward(trainer.model(), micro > 0, [](std::size_t) {});
+    }
+  });
+}
+
 }  // namespace
 
 StepTimes step_times_of(const TimedPasses& timed) {
@@ -69,14 +86,15 @@ StepTimes step_times_of(const TimedPasses& timed) {
   return result;
 }
 
-StepTimes profile_step(Trainer& trainer, StepGraph* data_steps, const World& world, Device& device,
+StepTimes profile_step(Trainer& trainer, const TrainerOptions& options, StepGraph* data_steps, Device& device,
                        double min_seconds) {
-  StepGraph eager_steps = trainer.make_eager_steps();
-  StepGraph forward_steps = trainer.make_pass_steps(false);
-  StepGraph pass_steps = trainer.make_pass_steps(true);
-  StepGraph silent_steps = trainer.make_silent_steps(false);
+  const World& world = trainer.replicas();
+  StepGraph eager_steps(device, trainer.state().step(), trainer.step(true), {.enabled = false});
+  StepGraph forward_steps = pass_steps(trainer, options, false);
+  StepGraph both_steps = pass_steps(trainer, options, true);
+  StepGraph silent_steps = trainer.make_steps(trainer.step(false));
   StepGraph communication_steps = trainer.make_communication_steps();
-  Series step(trainer.training_steps()), eager(eager_steps), forward(forward_steps), passes(pass_steps);
+  Series step(trainer.training_steps()), eager(eager_steps), forward(forward_steps), passes(both_steps);
   Series silent(silent_steps), communication(communication_steps);
   std::optional<Series> data;
   if (data_steps != nullptr) data.emplace(*data_steps);

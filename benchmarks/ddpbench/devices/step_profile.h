@@ -1,6 +1,5 @@
 #pragma once
 
-#include "runtime/comm/world.h"
 #include "runtime/device/device.h"
 #include "runtime/train/step/trainer.h"
 
@@ -37,9 +36,10 @@ struct TimedPasses {
 /// All but the number of rounds.
 StepTimes step_times_of(const TimedPasses& timed);
 
-/// Collective. `data`: queues the input of a step alone; null where it cannot be told from forward. The trainer should
-/// have its graph enabled; its parameters are spoilt.
-/// Goes on until `min_seconds` of whole steps have been timed.
-StepTimes profile_step(Trainer& trainer, StepGraph* data, const World& world, Device& device, double min_seconds = 0.0);
+/// Goes on until `min_seconds` of whole steps have been timed. `options`: of the trainer, whose steps should be graphs
+/// and whose parameters are spoilt. `data`: queues the input of a step alone; null if it is a part of forward.
+/// Collective.
+StepTimes profile_step(Trainer& trainer, const TrainerOptions& options, StepGraph* data, Device& device,
+                       double min_seconds = 0.0);
 
 }  // namespace ddptrain::bench

@@ -14,6 +14,7 @@
 
 #include "benchmarks/ddpbench/doctor/device_rates.h"
 #include "benchmarks/ddpbench/doctor/diagnosis.h"
+#include "benchmarks/ddpbench/doctor/host_state.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/table.h"
 #include "launch/app/job/check_hosts.h"

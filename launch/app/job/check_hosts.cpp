@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
-#include <system_error>
 
 #include "launch/app/job/choose_device.h"
 #include "runtime/comm/communicator.h"
@@ -63,18 +62,6 @@ std::vector<HostFact> facts_of_networks() {
        "See ethtool NAME there: a bad cable makes cards agree on less"},
       {"the list of active InfiniBand ports", or_none(list_of(active_ports())),
        "See ibstat there, or choose the same for all (NCCL_IB_HCA=NAME,...)"}};
-}
-
-/// Regular files, by their names.
-std::vector<std::filesystem::path> files_in(const std::filesystem::path& path) {
-  std::error_code error;
-  if (std::filesystem::is_regular_file(path, error)) return {path};
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error)) {
-    if (entry.is_regular_file(error)) files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
 }
 
 double now() {
@@ -170,22 +157,6 @@ std::vector<HostFacts> gather_host_facts(const World& world, const std::vector<H
 }
 
 std::vector<std::string> check_hosts(const World& world) { return host_differences(gather_host_facts(world)); }
-
-HostFact data_fact(const std::filesystem::path& path) {
-  Hash128 hash;
-  std::int64_t bytes = 0;
-  const auto files = files_in(path);
-  for (const auto& file : files) {
-    hash.add(file.lexically_relative(path).string());
-    if (std::filesystem::file_size(file) == 0) continue;
-    const MappedFile content(file);
-    hash.add(content.data(), content.size());
-    bytes += static_cast<std::int64_t>(content.size());
-  }
-  const std::string value =
-      files.empty() ? "missing" : fmt::format("{} files of {} bytes (XXH3 {})", files.size(), bytes, hash.hex());
-  return {fmt::format("the data in {}", path.string()), value, "Copy the same files to all hosts"};
-}
 
 std::vector<std::string> shared_network_cards(const World& world, const std::string& pci_bus_id) {
   const std::vector<RankOfGpu> ranks = ranks_of_this_host(world, pci_bus_id);

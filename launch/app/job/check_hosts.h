@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -36,9 +35,6 @@ std::vector<HostFacts> gather_host_facts(const World& world, const std::vector<H
 
 /// How they differ; on rank 0. Collective.
 std::vector<std::string> check_hosts(const World& world);
-
-/// Number, size and hash of the files in a folder, or of a file. Reads them all.
-HostFact data_fact(const std::filesystem::path& path);
 
 /// Lines of shared_nic_warnings() of all hosts, on rank 0. `pci_bus_id`: of this rank's GPU. Collective.
 std::vector<std::string> shared_network_cards(const World& world, const std::string& pci_bus_id);

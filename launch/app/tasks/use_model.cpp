@@ -31,12 +31,6 @@ ArenaOptions arena_without_optimizer(const Options& options, const Model& model,
   return arena;
 }
 
-void write(MetricsFile* metrics, Json line) {
-  if (metrics == nullptr) return;
-  line["time"] = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  metrics->write(line.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
-
 /// Bound to weights and ready to compute.
 struct LoadedModel {
   LoadedModel(std::unique_ptr<Model> made, const World& world, const Options& options, Device& device,
@@ -169,6 +163,7 @@ void evaluate_model(const World& world, const Options& options, Workload& worklo
                          all.sums.accuracy(), perplexity, seconds)
                  .c_str(),
              stdout);
+  if (metrics == nullptr) return;
   Json line = evaluated_line(world, options, workload, device, loaded);
   line[unit] = all.sums.samples;
   line["test_loss"] = loss;
@@ -176,10 +171,10 @@ void evaluate_model(const World& world, const Options& options, Workload& worklo
   if (workload.writes_text()) line["perplexity"] = std::exp(loss);
   line["seconds"] = seconds;
   line["parameter_hash"] = hash;
-  write(metrics, std::move(line));
+  metrics->write(std::move(line));
   const auto* images = dynamic_cast<const ImageData*>(&data);
   if (images == nullptr || all.predictions.empty()) return;
-  write(metrics, confusion_line(all.predictions, *images));
+  metrics->write(confusion_line(all.predictions, *images));
 }
 
 void generate_texts(const World& world, const Options& options, Workload& workload, Device& device,
@@ -192,7 +187,7 @@ void generate_texts(const World& world, const Options& options, Workload& worklo
       if (sample++ > 0) std::fputs("\n", stdout);
       std::fputs(fmt::format("--- sample {}\n{}\n", sample, printable_text(text)).c_str(), stdout);
       std::fflush(stdout);
-      write(metrics, {{"event", "generated"}, {"sample", sample}, {"text", text}});
+      if (metrics != nullptr) metrics->write({{"event", "generated"}, {"sample", sample}, {"text", text}});
     });
   });
 }

@@ -100,7 +100,6 @@ class MpiCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string library() const override { return "MPI"; }
-  std::string library_version() const override { return mpi_version(); }
   bool capturable() const override { return !staged_; }
 
   Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }

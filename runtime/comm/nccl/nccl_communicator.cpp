@@ -330,7 +330,6 @@ class NcclCommunicator final : public Communicator {
   }
 
   std::string library() const override { return "NCCL"; }
-  std::string library_version() const override { return "NCCL " + nccl_version(); }
 
  private:
   /// `wanted` (0: NCCL's choice), or fewer if ranks share the device.

@@ -13,7 +13,6 @@ class PaperCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string library() const override { return {}; }
-  std::string library_version() const override { return {}; }
   Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
 
   Ticket all_reduce_sum(const Tensor&, const Tensor&, Stream) override { refuse(); }

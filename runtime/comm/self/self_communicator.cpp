@@ -12,7 +12,6 @@ class SelfCommunicator final : public Communicator {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::string library() const override { return {}; }
-  std::string library_version() const override { return {}; }
   Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
 
   Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) override { return copy(from, to, stream); }

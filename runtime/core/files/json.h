@@ -1,8 +1,18 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+
+/// Nothing is null.
+template <class T>
+struct nlohmann::adl_serializer<std::optional<T>> {
+  template <class Json>
+  static void to_json(Json& json, const std::optional<T>& value) {
+    json = value ? Json(*value) : Json(nullptr);
+  }
+};
 
 namespace ddptrain {
 

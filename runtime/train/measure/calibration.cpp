@@ -11,6 +11,7 @@
 
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
+#include "runtime/train/measure/traced_steps.h"
 
 namespace ddptrain {
 namespace {
@@ -240,12 +241,15 @@ class TrainedJob final : public TimedJob {
         world_(world),
         device_(device),
         sensors_(sensors),
-        alone_(trainer.make_silent_steps(true)),
+        alone_(trainer.make_steps([&device, step = trainer.step(false)](std::uint32_t offset) {
+          const WholeDevice whole(device);
+          step(offset);
+        })),
         step_(trainer.training_steps()),
-        silent_(trainer.make_silent_steps(false)),
+        silent_(trainer.make_steps(trainer.step(false))),
         communication_(trainer.make_communication_steps()),
-        traced_(trainer.make_traced_steps(traced_steps, true)),
-        traced_silent_(trainer.make_traced_steps(traced_steps, false)) {
+        traced_(trainer, device, traced_steps, true),
+        traced_silent_(trainer, device, traced_steps, false) {
     for (StepGraph* graph : {&alone_, &step_, &silent_, &communication_}) {
       graph->prepare();
       // The graphs' first launch uploads them: not counted.

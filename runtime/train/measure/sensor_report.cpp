@@ -12,20 +12,17 @@ namespace {
 using Json = nlohmann::ordered_json;
 static_assert(std::is_trivially_copyable_v<SensorWindow>);
 
-Json mean_of(const SensorWindow::Spread& spread) { return spread.readings > 0 ? Json(spread.mean()) : Json(nullptr); }
-Json min_of(const SensorWindow::Spread& spread) { return spread.readings > 0 ? Json(spread.min) : Json(nullptr); }
-Json max_of(const SensorWindow::Spread& spread) { return spread.readings > 0 ? Json(spread.max) : Json(nullptr); }
-
+/// JSON has null for what is not finite, which is all that there were no readings of.
 Json fields_of(const SensorWindow& window) {
   Json fields = {{"readings", window.readings},
-                 {"sm_mhz", mean_of(window.sm_mhz)},
-                 {"sm_mhz_min", min_of(window.sm_mhz)},
-                 {"sm_mhz_max", max_of(window.sm_mhz)},
-                 {"memory_mhz", mean_of(window.memory_mhz)},
-                 {"watts", mean_of(window.watts)},
-                 {"watts_max", max_of(window.watts)},
-                 {"celsius_max", max_of(window.celsius)},
-                 {"memory_used_bytes", max_of(window.memory_used_bytes)},
+                 {"sm_mhz", window.sm_mhz.mean()},
+                 {"sm_mhz_min", window.sm_mhz.min},
+                 {"sm_mhz_max", window.sm_mhz.max},
+                 {"memory_mhz", window.memory_mhz.mean()},
+                 {"watts", window.watts.mean()},
+                 {"watts_max", window.watts.max},
+                 {"celsius_max", window.celsius.max},
+                 {"memory_used_bytes", window.memory_used_bytes.max},
                  {"throttled", Json::object()}};
   for (std::size_t i = 0; i < window.throttled.size(); ++i) {
     if (window.throttled[i] == 0) continue;
@@ -73,18 +70,6 @@ std::vector<std::pair<std::string, double>> sensor_totals(const std::vector<Sens
   if (all.watts.readings > 0) totals.emplace_back("watts", all.watts.mean());
   if (all.celsius.readings > 0) totals.emplace_back("celsius_max", all.celsius.max);
   return totals;
-}
-
-std::string sensor_text(const std::vector<SensorWindow>& of_ranks) {
-  SensorWindow all;
-  for (const SensorWindow& window : of_ranks) all.add(window);
-  std::string text = fmt::format("{:.0f} MHz on average ({:.0f} to {:.0f}), {:.0f} W at most, {:.0f} C at most",
-                                 all.sm_mhz.mean(), all.sm_mhz.min, all.sm_mhz.max, all.watts.max, all.celsius.max);
-  for (std::size_t i = 0; i < all.throttled.size(); ++i) {
-    const double share = static_cast<double>(all.throttled[i]) / static_cast<double>(all.readings);
-    if (share > 0.0) text += fmt::format("; {} {:.0f}% of the time", kThrottleReasons[i], 100.0 * share);
-  }
-  return text;
 }
 
 Json sensor_fields(const std::vector<SensorWindow>& of_ranks) {

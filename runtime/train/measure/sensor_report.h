@@ -30,7 +30,4 @@ nlohmann::ordered_json sensor_fields(const std::vector<SensorWindow>& of_ranks);
 /// the mean clock, the power of a GPU, the highest temperature, the most memory in use; missing where nothing is known.
 std::vector<std::pair<std::string, double>> sensor_totals(const std::vector<SensorWindow>& of_ranks);
 
-/// For people, in one line: the range of the clocks, the highest power and temperature, what held the clocks down.
-std::string sensor_text(const std::vector<SensorWindow>& of_ranks);
-
 }  // namespace ddptrain

@@ -10,10 +10,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/files/json.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/process/progress.h"
 #include "runtime/core/text.h"
@@ -26,8 +26,6 @@ namespace ddptrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json json_of(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
 
 /// Bytes that are not UTF-8 are replaced.
 std::string utf8(const std::string& text) {
@@ -75,10 +73,6 @@ Json nccl_field(const std::optional<NcclUsage>& nccl) {
           {"transport", nccl->transport}};
 }
 
-Json half_width(const Estimate& estimate, double factor = 1.0) {
-  return std::isfinite(estimate.half_width) ? Json(factor * estimate.half_width) : Json(nullptr);
-}
-
 void warn_of_shared_cores(const Calibration& c) {
   constexpr double kToItself = 0.9;
   const auto least = std::min_element(c.cpu_share.begin(), c.cpu_share.end());
@@ -109,6 +103,7 @@ Json round_fields(const CalibrationRound& round) {
           {"clock_fell", round.clock_fell}};
 }
 
+/// JSON has null for a half width that is infinite.
 void add_calibration(Json& line, const std::optional<Calibration>& calibration, const Description& run) {
   line["baseline_per_second"] = nullptr;
   line["scaling_efficiency"] = nullptr;
@@ -118,9 +113,9 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   const auto units = static_cast<double>(run.units_per_sample);
   line["baseline_per_second"] = units * c.baseline_per_second;
   line["scaling_efficiency"] = c.scaling_efficiency.value;
-  line["scaling_efficiency_half_width"] = half_width(c.scaling_efficiency);
+  line["scaling_efficiency_half_width"] = c.scaling_efficiency.half_width;
   line["exposed_comm_fraction"] = c.exposed_fraction.value;
-  line["exposed_comm_fraction_half_width"] = half_width(c.exposed_fraction);
+  line["exposed_comm_fraction_half_width"] = c.exposed_fraction.half_width;
   line[run.unit + "_per_second_beside_baseline"] = units * c.samples_per_second;
   line["step_seconds"] = c.step_seconds;
   line["step_seconds_alone"] = c.alone_seconds;
@@ -128,7 +123,7 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   line["step_seconds_without_communication_mean"] = c.silent_mean_seconds;
   line["step_seconds_without_communication_per_rank"] = c.silent_seconds;
   line["rank_0_step_ratio"] = c.rank_0.value;
-  line["rank_0_step_ratio_half_width"] = half_width(c.rank_0);
+  line["rank_0_step_ratio_half_width"] = c.rank_0.half_width;
   line["cpu_share_per_rank"] = c.cpu_share;
   line["communication_seconds"] = c.communication_seconds;
   for (const auto& [name, part] : {std::pair{"together_us", c.together},
@@ -137,21 +132,13 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
                                    {"slowed_down_us", c.slowed_down},
                                    {"waiting_us", c.waiting}}) {
     line[name] = 1e6 * part.value;
-    line[std::string(name) + "_half_width"] = half_width(part, 1e6);
+    line[std::string(name) + "_half_width"] = 1e6 * part.half_width;
   }
   line["calibration_rounds"] = c.rounds.size();
-  line["calibration_limit_seconds"] = json_of(c.limit_seconds);
+  line["calibration_limit_seconds"] = c.limit_seconds;
   line["calibration"] = Json::array();
   for (const CalibrationRound& round : c.rounds) line["calibration"].push_back(round_fields(round));
 }
-
-}  // namespace
-
-std::string described(const GradientPath& path) {
-  return path.reason.empty() ? path.text : fmt::format("{} ({})", path.text, path.reason);
-}
-
-namespace {
 
 /// A run that was killed, or whose disk was full, may have left the beginning of a line.
 void drop_cut_line(const std::string& path) {
@@ -163,14 +150,20 @@ void drop_cut_line(const std::string& path) {
 
 }  // namespace
 
+std::string described(const GradientPath& path) {
+  return path.reason.empty() ? path.text : fmt::format("{} ({})", path.text, path.reason);
+}
+
 MetricsFile::MetricsFile(const std::string& path, bool append) : path_(path) {
   require_writable("--metrics", path);
   if (append && std::filesystem::is_regular_file(path)) drop_cut_line(path);
   file_.open(path, append ? std::ios::app : std::ios::out);
 }
 
-void MetricsFile::write(const std::string& line) {
-  file_ << line << '\n' << std::flush;
+void MetricsFile::write(Json line) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  line["time"] = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1000.0;
+  file_ << line.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n' << std::flush;
   if (file_) return;
   std::error_code ignored;
   if (std::filesystem::is_regular_file(path_, ignored) && std::filesystem::is_empty(path_, ignored)) {
@@ -188,12 +181,8 @@ void Report::print(const std::string& text) const {
   std::fflush(stdout);
 }
 
-/// Adds the time; bytes that are not UTF-8 are replaced.
 void Report::write(Json line) const {
-  if (files_.metrics == nullptr) return;
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  line["time"] = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1000.0;
-  files_.metrics->write(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (files_.metrics != nullptr) files_.metrics->write(std::move(line));
 }
 
 void Report::scalar(const std::string& tag, std::int64_t step, const std::optional<double>& value) const {
@@ -221,10 +210,10 @@ void Report::step(const StepResult& result) {
   if (has_text()) line["tokens"] = result.samples * run().units_per_sample;
   line["loss"] = result.loss;
   line["learning_rate"] = result.learning_rate;
-  line["gradient_norm"] = json_of(result.gradient_norm);
+  line["gradient_norm"] = result.gradient_norm;
   line[throughput] = result.samples_per_second ? Json(rate) : Json(nullptr);
-  line["step_seconds"] = json_of(result.step_seconds);
-  line["exposed_comm_seconds"] = json_of(result.exposed_comm_seconds);
+  line["step_seconds"] = result.step_seconds;
+  line["exposed_comm_seconds"] = result.exposed_comm_seconds;
   const auto gpus = sensor_totals(result.gpus);
   for (const auto& [name, value] : gpus) line[name] = value;
   write(std::move(line));
@@ -343,10 +332,8 @@ void Report::summary(const RunResult& result) {
   line["gpus"] = sensor_fields(result.gpus);
   line["windows_clock_known"] = result.clocks.known;
   line["windows_clock_fell"] = result.clocks.fell;
-  if (run().stages > 1)
-    line["waits_for_stages"] = result.waits_for_stages ? Json(*result.waits_for_stages) : Json(nullptr);
-  if (run().tensor > 1)
-    line["in_split_layers"] = result.in_split_layers ? Json(*result.in_split_layers) : Json(nullptr);
+  if (run().stages > 1) line["waits_for_stages"] = result.waits_for_stages;
+  if (run().tensor > 1) line["in_split_layers"] = result.in_split_layers;
   line["parameter_hash"] = result.parameter_hash;
   if (const auto& totals = result.checkpoints) {
     line["checkpoints"] = totals->written;

@@ -69,7 +69,8 @@ class MetricsFile {
  public:
   /// Creates or truncates, or goes on after its last whole line; UsageError where it cannot be written.
   explicit MetricsFile(const std::string& path, bool append = false);
-  void write(const std::string& line);  ///< Error where that fails (disk full).
+  /// Adds the time; bytes that are not UTF-8 are replaced. Error if it fails (disk full).
+  void write(nlohmann::ordered_json line);
 
  private:
   std::string path_;

@@ -20,6 +20,7 @@
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
+#include "runtime/train/measure/traced_steps.h"
 #include "runtime/train/run/meter.h"
 #include "runtime/train/run/run_guard.h"
 #include "runtime/train/run/step_pace.h"
@@ -99,7 +100,7 @@ class TrainingRun {
     if (meter_.windows() == 0) return std::move(result_);  // resumed at the end: no step to measure
     sustain();
     if (!options_.trace.empty()) {
-      const auto ranks = gather_trace(world_, trainer_.trace(kTracedSteps));
+      const auto ranks = gather_trace(world_, trace_steps(trainer_, device_, kTracedSteps));
       world_.agree([&] {
         if (world_.rank() == 0) write_trace(options_.trace, ranks);
       });

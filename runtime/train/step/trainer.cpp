@@ -53,8 +53,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       reducer_(arena_, *communication_.gradients, communicator, device, overlap(), update_bucket()),
       silent_reducer_(arena_, *communication_.no_gradients, communicator, device, OverlapMode::none, update_bucket()),
       metrics_(ranks_, options.on_nonfinite == OnNonFinite::skip, world, device),
-      training_(steps([this](std::uint32_t offset) { train_step(reducer_, *communication_.weights, offset); },
-                      StepGraphOptions{}.eager_steps)) {
+      training_(make_steps(step(true), StepGraphOptions{}.eager_steps)) {
   check_units(units_, arena_.specs().size());
   for (const Unit& unit : units_) unit_buckets_.push_back(buckets_of(arena_.plan(), unit));
   for (const auto& each : models_) each->bind({arena_.weights(), arena_.gradients(), state_.buffers(), stages.group});
@@ -74,7 +73,13 @@ GradientSync::Reduced Trainer::update_bucket() {
   return [this](std::size_t bucket, Stream stream) { optimizer_.bucket_reduced(bucket, stream); };
 }
 
-StepGraph Trainer::steps(StepGraph::Step step, std::uint32_t eager_steps) {
+StepGraph::Step Trainer::step(bool communicates) {
+  GradientReducer& reducer = communicates ? reducer_ : silent_reducer_;
+  WeightStore& weights = communicates ? *communication_.weights : *communication_.no_weights;
+  return [this, &reducer, &weights](std::uint32_t offset) { train_step(reducer, weights, offset); };
+}
+
+StepGraph Trainer::make_steps(StepGraph::Step step, std::uint32_t eager_steps) {
   return {device_, state_.step(), std::move(step), {.enabled = options_.graph, .eager_steps = eager_steps}};
 }
 
@@ -269,49 +274,6 @@ void Trainer::evaluate(const EvaluationShard& shard, std::size_t batches, Metric
   }
 }
 
-TracedSteps::TracedSteps(Device& device, bool graph, std::function<void()> work)
-    : device_(device), work_(std::move(work)), timeline_(device.make_timeline()) {
-  if (graph) device_.record(*timeline_, [&] { graph_ = device_.capture(work_); });
-}
-
-std::vector<TimelineSpan> TracedSteps::run() {
-  if (graph_ != nullptr) {
-    graph_->launch();
-  } else {
-    timeline_ = device_.make_timeline();
-    device_.record(*timeline_, work_);
-  }
-  device_.synchronize();
-  return timeline_->spans();
-}
-
-TracedSteps Trainer::make_traced_steps(std::uint32_t steps, bool communicates) {
-  return {device_, options_.graph, [this, steps, communicates] {
-            GradientReducer& reducer = communicates ? reducer_ : silent_reducer_;
-            WeightStore& weights = communicates ? *communication_.weights : *communication_.no_weights;
-            for (std::uint32_t i = 0; i < steps; ++i) {
-              const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("step {}", i));
-              train_step(reducer, weights, i);
-            }
-            device_.get<OptimizerOps>().advance(state_.step(), steps, device_.compute_stream());
-          }};
-}
-
-std::vector<TimelineSpan> Trainer::trace(std::uint32_t steps) {
-  const Watch::Phase phase(device_.watch(), "trace");
-  TracedSteps traced = make_traced_steps(steps, true);
-  training_.run(2);  // so that the first step that is traced follows others
-  return traced.run();
-}
-
-StepGraph Trainer::make_silent_steps(bool whole_device) {
-  const auto step = [this, whole_device](std::uint32_t offset) {
-    const std::optional<WholeDevice> whole = whole_device ? std::make_optional<WholeDevice>(device_) : std::nullopt;
-    train_step(silent_reducer_, *communication_.no_weights, offset);
-  };
-  return steps(step, 0);
-}
-
 /// What the passes of a step send, without the passes.
 void Trainer::communicate(const Pass& pass, GradientReducer& reducer, WeightStore& weights) {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) weights.acquire(unit, std::nullopt);
@@ -340,24 +302,7 @@ StepGraph Trainer::make_communication_steps() {
     if (updates) return optimizer_.finish_step();
     weights.finish();
   };
-  return steps(step, 0);
-}
-
-StepGraph Trainer::make_pass_steps(bool backward) {
-  const auto step = [this, backward](std::uint32_t offset) {
-    for (const Pass& pass : passes_) {
-      forward(model(), micro_batch(pass, offset, backward ? gradient_scale_ : 0.0f), *communication_.no_weights);
-      if (backward) run_backward(model(), pass.micro > 0, [](std::size_t) {});
-    }
-  };
-  return steps(step, 0);
-}
-
-StepGraph Trainer::make_eager_steps() {
-  return {device_,
-          state_.step(),
-          [this](std::uint32_t offset) { train_step(reducer_, *communication_.weights, offset); },
-          {.enabled = false}};
+  return make_steps(step);
 }
 
 }  // namespace ddptrain

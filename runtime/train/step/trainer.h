@@ -25,21 +25,6 @@
 
 namespace ddptrain {
 
-/// Steps that tell when their parts begin and end; as one graph if steps are graphs.
-class TracedSteps {
- public:
-  /// `work`: queues the steps. If it is captured, it is so now. The device outlives this.
-  TracedSteps(Device& device, bool graph, std::function<void()> work);
-  /// Runs the steps once. Waits.
-  std::vector<TimelineSpan> run();
-
- private:
-  Device& device_;
-  std::function<void()> work_;
-  std::unique_ptr<Timeline> timeline_;
-  std::unique_ptr<Graph> graph_;
-};
-
 /// One replica of a model, or a stage of one, and what trains it on this rank's share of the data.
 class Trainer {
  public:
@@ -91,22 +76,17 @@ class Trainer {
   /// See GradientReducer.
   double seconds_waited() const { return reducer_.seconds_waited() + communication_.weights->seconds_waited(); }
 
-  /// When the parts of `steps` steps began and ended. A step must have been run before. Collective; waits.
-  std::vector<TimelineSpan> trace(std::uint32_t steps);
-
-  /// What calibrate() times; it spoils the state of training. The step; the step without communication, which may be
-  /// run on some ranks only, with the whole device to itself or with what kernels leave to communication; and the
-  /// communication of a step by itself (with the update, if the update sends).
+  /// For measurements, which spoil the state of training. The steps of training, and what queues one of them; without
+  /// communication, some ranks alone may run it. The communication of a step by itself (with the update, if the update
+  /// sends).
   StepGraph& training_steps() { return training_; }
-  StepGraph make_silent_steps(bool whole_device);
+  StepGraph::Step step(bool communicates);
   StepGraph make_communication_steps();
+  /// As graphs if the steps of training are graphs.
+  StepGraph make_steps(StepGraph::Step step, std::uint32_t eager_steps = 0);
+  bool uses_graphs() const { return options_.graph; }
   /// Whether all-reduces go on under the next forward pass, on the cores that compute.
   bool computes_beside_sums() const { return reducer_.goes_on(); }
-  TracedSteps make_traced_steps(std::uint32_t steps, bool communicates);
-  /// What profile_step() times besides, without communication and updates: forward, or forward and backward. And the
-  /// whole step launched kernel by kernel.
-  StepGraph make_pass_steps(bool backward);
-  StepGraph make_eager_steps();
 
  private:
   /// One pass forward and backward: the `micro`th micro-step of the `virtual_rank`th virtual rank of this rank.
@@ -139,7 +119,6 @@ class Trainer {
   void acquire(std::size_t unit, WeightStore& weights);
   OverlapMode overlap() const;
   GradientSync::Reduced update_bucket();
-  StepGraph steps(StepGraph::Step step, std::uint32_t eager_steps);
 
   TrainerOptions options_;
   const World& world_;

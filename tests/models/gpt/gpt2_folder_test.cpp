@@ -78,7 +78,7 @@ class Gpt2FolderTest : public ::testing::Test {
   void SetUp() override { save_gpt2(folder_.path(), weights_); }
 
   std::string fault(const fs::path& path) {
-    const std::string message = usage_message([&] { load_gpt2(path); });
+    const std::string message = error_message([&] { load_gpt2(path); });
     EXPECT_CONTAINS(message, folder_.path().string());
     return message;
   }
@@ -286,7 +286,7 @@ TEST_F(Gpt2FolderTest, WhatCannotBeSavedLeavesTheFolderAsItWas) {
   damaged.tensors.erase("h.0.attn.c_attn.weight");
   EXPECT_THROW(save_gpt2(folder_.path(), damaged), Error);
   EXPECT_EQ(read_all(model_), before);
-  EXPECT_CONTAINS(usage_message([&] { save_gpt2(config_ / "folder", weights_); }), "cannot be made");
+  EXPECT_CONTAINS(error_message([&] { save_gpt2(config_ / "folder", weights_); }), "cannot be made");
 }
 
 }  // namespace
