@@ -301,7 +301,8 @@ struct ReplicaRanks {
   static std::unique_ptr<Communicator> connect(const Job& job, RankDevice& rank, const World* world) {
     if (world == nullptr) return nullptr;
     const Options& o = job.options();
-    return make_communicator(*world, *rank.device, {.library = o.comm, .symmetric = false, .max_ctas = o.comm_ctas});
+    // NCCL's choice of thread blocks: nothing is computed at the same time that these would hold up.
+    return make_communicator(*world, *rank.device, {.library = o.comm, .symmetric = false});
   }
 
   std::unique_ptr<Communicator> stages, layers;
@@ -508,9 +509,10 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   init_logging(command_line.options.log_level, world.rank(), progress);
   if (command_line.task == Task::inspect) return inspect_checkpoints(world, command_line.options.inspect);
   if (command_line.task == Task::export_weights) return export_weights(world, command_line.options);
-  world.agree([&] { mesh_of(world.size(), command_line.options.stages, command_line.options.tensor); });
+  MeshShape mesh;
+  world.agree([&] { mesh = mesh_of(world.size(), command_line.options.stages, command_line.options.tensor); });
   if (!uses_device(command_line.task)) return print_description(world, std::move(command_line));
-  early.watchdog->meet(world);
+  early.watchdog->meet(world, mesh.place_of(world.rank()));
   prepare_to_hang(world, command_line.options.hang);
   const Watch::Phase phase(*world.watch(), "start-up");
   const Progress::Shown shown(*progress);

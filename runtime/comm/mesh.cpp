@@ -15,6 +15,18 @@ std::string flags_of(int stages, int tensor) {
 
 }  // namespace
 
+std::string MeshShape::place_of(int rank) const {
+  if (replica_is_one_rank()) return "";
+  std::string place;
+  const auto add = [&](const char* axis, int size, int index) {
+    if (size > 1) place += fmt::format("{}{} {}", place.empty() ? "" : ", ", axis, index);
+  };
+  add("stage", stages, stage_of(rank));
+  add("replica", replicas, replica_of(rank));
+  add("part", tensor, part_of(rank));
+  return place;
+}
+
 MeshShape mesh_of(int ranks, int stages, int tensor) {
   const int of_replica = stages * tensor;
   if (ranks % of_replica != 0) {

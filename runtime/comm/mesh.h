@@ -17,6 +17,8 @@ struct MeshShape {
   int stage_of(int rank) const { return rank / (replicas * tensor); }
   int replica_of(int rank) const { return rank / tensor % replicas; }
   int part_of(int rank) const { return rank % tensor; }
+  /// Such as "stage 1, replica 0": the axes of several ranks. Empty if replicas are ranks.
+  std::string place_of(int rank) const;
   bool replica_is_one_rank() const { return stages * tensor == 1; }
 };
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <vector>
 
 #include "runtime/core/error.h"
 
@@ -59,6 +61,20 @@ std::array<std::uint64_t, 2> xxh3_128_value(const void* data, std::size_t bytes)
 }
 
 std::string xxh3_128(const void* data, std::size_t bytes) { return hex_of(xxh3_128_value(data, bytes)); }
+
+std::string xxh3_128_of_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> piece(std::size_t{1} << 20);
+  XXH3_state_t state;
+  XXH3_128bits_reset(&state);
+  while (file) {
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    XXH3_128bits_update(&state, piece.data(), static_cast<std::size_t>(file.gcount()));
+  }
+  if (!file.eof()) return "";
+  const XXH128_hash_t value = XXH3_128bits_digest(&state);
+  return hex_of({value.high64, value.low64});
+}
 
 void SharedHash::add(const void* data, std::size_t bytes, const std::function<void(const void*, std::size_t)>& see) {
   for (std::size_t at = 0; at < bytes; at += kPieceBytes, ++next_) {

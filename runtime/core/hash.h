@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -32,6 +33,9 @@ class Hash128 {
 
 /// XXH3-128 of these bytes alone, 32 digits: what `xxhsum -H2` prints of a file that holds them.
 std::string xxh3_128(const void* data, std::size_t bytes);
+/// The same of a file, which is read and not mapped: a bad sector is an error and no signal. Empty if it cannot be
+/// read.
+std::string xxh3_128_of_file(const std::filesystem::path& path);
 std::array<std::uint64_t, 2> xxh3_128_value(const void* data, std::size_t bytes);  ///< The same; high half first.
 
 /// Hash of data that several readers share: each takes every `readers`-th piece, and combined() of what they found does

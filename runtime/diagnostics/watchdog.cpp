@@ -102,15 +102,17 @@ class Watchdog::Guard {
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
-  void meet(const World& world) {
+  void meet(const World& world, const std::string& place) {
     const std::vector<std::string> addresses = world.all_gather(link_.address());
     const std::vector<std::string> hosts = world.all_gather(world.hostname());
+    const std::vector<std::string> places = world.all_gather(place);
     std::uint64_t key = random_key();
     world.broadcast(&key, sizeof(key), 0);
     const std::lock_guard lock(mutex_);
     host_ = world.hostname();
     rank_ = world.rank();
     key_ = key;
+    places_ = places;
     peers_.resize(hosts.size());
     for (std::size_t i = 0; i < hosts.size(); ++i) peers_[i].host = hosts[i];
     if (link_.descriptor() >= 0) link_.connect(key, rank_, addresses, hosts);
@@ -342,7 +344,8 @@ class Watchdog::Guard {
   std::string named(int rank) const {
     if (rank < 0) return fmt::format("process {} ({})", getpid(), host_);
     const auto at = static_cast<std::size_t>(rank);
-    return fmt::format("rank {} ({})", rank, at < peers_.size() ? peers_[at].host : host_);
+    if (at >= peers_.size()) return fmt::format("rank {} ({})", rank, host_);
+    return fmt::format("rank {} ({}{}{})", rank, peers_[at].host, places_[at].empty() ? "" : ", ", places_[at]);
   }
 
   std::string key_text() const { return fmt::format("{:08x}", key_ >> 32); }
@@ -386,6 +389,7 @@ class Watchdog::Guard {
   std::string host_;
   std::uint64_t key_ = random_key();       ///< Of the job, after meet().
   std::vector<FlightRecord::Peer> peers_;  ///< By rank.
+  std::vector<std::string> places_;        ///< By rank: in the job; may be empty.
   double next_beat_ = 0.0;
   int beats_ = 0;
 
@@ -407,6 +411,6 @@ Watchdog::Watchdog(std::string name, int rank, const WatchdogOptions& options, s
 
 Watchdog::~Watchdog() = default;
 
-void Watchdog::meet(const World& world) { guard_->meet(world); }
+void Watchdog::meet(const World& world, const std::string& place) { guard_->meet(world, place); }
 
 }  // namespace ddptrain

@@ -32,8 +32,9 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// Ranks exchange the addresses of their watchdogs; from now on each knows how far the others are. Collective.
-  void meet(const World& world);
+  /// Ranks exchange the addresses of their watchdogs; from now on each knows how far the others are. `place`: of this
+  /// rank in the job, for messages; may be empty. Collective.
+  void meet(const World& world, const std::string& place = "");
 
  private:
   class Guard;

@@ -161,6 +161,9 @@ TEST(Mesh, EveryRankHasOnePlaceAndPartsAreNeighbours) {
     EXPECT_LT(shape.replica_of(rank), 4);
   }
   EXPECT_THROW(mesh_of(8, 2, 3), UsageError);
+  EXPECT_EQ(shape.place_of(23), "stage 1, replica 3, part 2");
+  EXPECT_EQ(mesh_of(4, 2, 2).place_of(2), "stage 1, part 0");
+  EXPECT_EQ(mesh_of(4, 1, 1).place_of(2), "");
 }
 
 TEST(Mesh, GroupsOfAnAxisDifferAlongItAlone) {

@@ -1,5 +1,6 @@
 """A run that ends before its time and is resumed ends as the undisturbed run does, bit by bit."""
 
+import os
 import re
 import shutil
 import signal
@@ -185,7 +186,7 @@ class ResumeTest(JobTest):
     def test_a_folder_has_one_run_at_a_time(self) -> None:
         first = self.job(2, *ENDLESS, "--checkpoint", "c", "--checkpoint-every", 20)
         first.wait_until(lambda: self.steps("c") != [])
-        second = self.run_job(1, *ENDLESS, "--checkpoint", "c", "--resume", "auto", code=2)
+        second = self.run_job(1, *ENDLESS, "--checkpoint", "c", "--resume", "auto", code=1)
         self.assertRegex(second, r"--checkpoint c: another run \(process \d+ on \S+\) writes there. Wait for its end")
         self.assertTrue(first.running())
         for rank in first.ranks():
@@ -194,6 +195,29 @@ class ResumeTest(JobTest):
         newest = self.steps("c")[-1]
         self.assertEqual(starts(self.run_job(2, *ENDLESS, "--checkpoint", "c", "--resume", "auto", "--steps", newest), newest),
                          [newest])  # fmt: skip
+
+    def test_a_run_writes_beside_no_checkpoint_that_it_does_not_continue(self) -> None:
+        self.run_job(2, *QUICK, "--checkpoint", "other", "--seed", 7)
+        self.run_job(2, *QUICK, "--checkpoint", "mine")
+        kept = sorted((self.folder / "other").glob("step-*/*s*"))
+        text = self.run_job(2, *QUICK, "--resume", "mine", "--checkpoint", "other", "--epochs", 9, code=2)
+        self.assertIn("--checkpoint other: it has a checkpoint of step ", text)
+        self.assertIn(", which this run does not continue.", text)
+        newest = self.steps("other")[-1]
+        text = self.run_job(2, *QUICK, "--resume", "auto", "--checkpoint", f"other/step-{newest:012}", code=2)
+        self.assertIn("it is a checkpoint itself: give the folder above", text)
+        self.assertEqual(sorted((self.folder / "other").glob("step-*/*s*")), kept)
+
+    def test_what_cannot_be_read_counts_as_damaged(self) -> None:
+        self.run_job(2, *QUICK, "--checkpoint", "c", "--checkpoint-every", 10, "--keep", 3)
+        *_, older, newest = self.steps("c")
+        for make in (os.mkdir, os.mkfifo):
+            manifest = self.folder / "c" / f"step-{newest:012}" / "manifest.json"
+            manifest.unlink() if manifest.is_file() else manifest.rmdir()
+            make(manifest)
+            text = self.run_job(2, *QUICK, "--resume", "c", "--epochs", 9)
+            self.assertEqual(starts(text, older), [older])
+            self.assertIn("manifest.json: not a file that can be read", text)
 
     def test_a_link_in_the_folder_is_not_followed(self) -> None:
         (self.folder / "precious").write_text("precious")

@@ -243,16 +243,17 @@ TEST(Gpt, MeshesThatCannotBeAreRefusedInOneMessage) {
 }
 
 TEST(Gpt, ARankThatHangsIsMissedWhereOthersWaitForIt) {
-  for (const auto& [mesh, waits_in] : {std::pair{"--layers 2 --pp 2", "exchange"},
-                                       {"--layers 1 --zero 3", "all-gather"},
-                                       {"--layers 1 --tp 2", "all-reduce"}}) {
+  for (const auto& [mesh, waits_in, place] : {std::tuple{"--layers 2 --pp 2", "exchange", ", stage 1)"},
+                                              {"--layers 1 --zero 3", "all-gather", ")"},
+                                              {"--layers 1 --tp 2", "all-reduce", ", part 1)"}}) {
     const Outcome outcome = train_on_cpu(
         2, kSmall + mesh + " --data synthetic:20000:64 --batch 2 --steps 30 --hang-at 1:5 --timeout 3s --baseline off");
     EXPECT_EQ(outcome.exit_code, 76) << mesh << outcome.output;
     const bool between_pieces = outcome.says("has been waiting in reduction");  // on a busy machine
     EXPECT_TRUE(between_pieces || outcome.says(std::string("has been waiting in ") + waits_in))
         << mesh << outcome.output;
-    EXPECT_TRUE(outcome.says("Missing: rank 1")) << mesh << outcome.output;
+    EXPECT_TRUE(outcome.says("Missing: rank 1 (")) << mesh << outcome.output;
+    EXPECT_TRUE(outcome.says(std::string(place) + " has not been waiting")) << mesh << outcome.output;
   }
 }
 

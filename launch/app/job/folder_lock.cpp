@@ -80,7 +80,7 @@ void FolderLock::take(const World& world, const std::string& folder, const std::
     world.agree([&] {
       if (world.rank() != 0 || Clock::now() < end) return;
       const std::string lost = of_this_host ? "" : fmt::format(" If its host was lost, remove {}.", path);
-      usage_error("{}. Wait for its end, or give another folder.{}", text, lost);
+      fail("{}. Wait for its end, or give another folder.{}", text, lost);
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }

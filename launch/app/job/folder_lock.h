@@ -11,9 +11,9 @@ namespace ddptrain {
 /// releases the lock when the process ends, however it ends; after a host was lost, a file server does so later.
 class FolderLock {
  public:
-  /// Makes the folder where it is missing. If another run holds the lock, waits a while for its end. The same
-  /// UsageError on all ranks if it does not end, rank 0 cannot write there, or another rank does not see what rank 0
-  /// writes. Collective.
+  /// Makes the folder if it is missing. If another run holds the lock, waits a while for its end. Error if that run
+  /// does not end; UsageError if rank 0 cannot write there, or another rank does not see what rank 0 writes. The same
+  /// error on all ranks. Collective.
   FolderLock(const World& world, const std::string& folder);
 
  private:

@@ -113,26 +113,37 @@ RunIdentity identity_of(const CommandLine& command_line, const World& world, con
   return run;
 }
 
+namespace {
+
+/// A run that does not continue the newest checkpoint of its folder would remove that checkpoint later.
+void require_no_other_run(const std::string& folder, const std::optional<Checkpoint>& found) {
+  std::int64_t newest = -1;
+  for (const auto& [step, path] : checkpoints_in(folder)) {
+    if (has_manifest(path)) newest = step;
+  }
+  std::error_code error;
+  const bool continues = found && std::filesystem::equivalent(found->path / "..", folder, error) &&
+                         newest <= found->manifest.progress.step;
+  if (newest < 0 || continues) return;
+  usage_error(
+      "--checkpoint {}: it has a checkpoint of step {}, which this run does not continue. --resume auto continues the "
+      "newest one; for another run, give another folder.",
+      folder, newest);
+}
+
+}  // namespace
+
 std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options& options) {
   const std::string& folder = options.checkpoint.folder;
   std::optional<Checkpoint> found;
   if (!options.resume.empty()) found = find_checkpoint(world, options.resume == "auto" ? folder : options.resume);
-  const std::int64_t step = found ? found->manifest.progress.step : 0;
-  std::int64_t newest = -1;  // complete, in the folder where this run writes
   world.agree([&] {
-    if (world.rank() == 0 && !folder.empty() && options.resume != "auto") {
-      for (const auto& [of_step, path] : checkpoints_in(folder)) {
-        if (has_manifest(path)) newest = of_step;
-      }
-    }
     if (!found && !options.resume.empty() && options.resume != "auto") {
       usage_error("--resume {}: there is no complete and undamaged checkpoint", options.resume);
     }
-    if (newest <= step && (found || newest < 0)) return;
-    usage_error(
-        "--checkpoint {}: it has a checkpoint of step {}, and this run starts at step {}. --resume auto goes on from "
-        "the newest one; for another run, give another folder.",
-        folder, newest, step);
+    if (world.rank() != 0 || folder.empty()) return;
+    if (has_manifest(folder)) usage_error("--checkpoint {}: it is a checkpoint itself: give the folder above", folder);
+    if (options.resume != "auto") require_no_other_run(folder, found);
   });
   if (!found && options.resume == "auto" && world.rank() == 0) {
     spdlog::info("--resume auto: no checkpoint in {} to resume from; training starts at step 0", folder);

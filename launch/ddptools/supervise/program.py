@@ -65,8 +65,6 @@ LOST_DAEMON = re.compile(r"Remote daemon: \S+ on node (\S+)")
 KILLED = re.compile(r"process rank (\d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
 FIRST_ERROR = re.compile(r"^ddptrain: error on rank .*", re.MULTILINE)
 DISCONNECTED = re.compile(r"peer process has unexpectedly disconnected.*Peer host:\s+(\S+)", re.DOTALL)
-# Ranks of an earlier attempt need longer to end than ddptrain waits for them. Its exit code is that of a mistake.
-LOCKED = re.compile(r"another run \(.*\) writes there\. Wait for its end")
 ENDED = re.compile(r"^ddptrain: SIG\w+: ended after step", re.MULTILINE)
 DESCRIPTION = """\
 Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure,
@@ -373,7 +371,7 @@ class Job:
         start = time.monotonic()
         code, said = self.attempt(command)
         ended = f"attempt {number} ended after {time.monotonic() - start:.0f} s"
-        if code in (0, USAGE, RESUMABLE) and not (code == USAGE and LOCKED.search(said)):
+        if code in (0, USAGE, RESUMABLE):
             newest = next((path.name for path in self.checkpoints()), "none")
             self.log(f"{ended}: {exit_text(code)}{with_words(said) if code != 0 else ''}; newest checkpoint: {newest}")
             return code, code, ""

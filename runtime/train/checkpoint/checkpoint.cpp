@@ -20,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kStep = "step-";
+constexpr std::string_view kRank = "rank-";
 
 }  // namespace
 
@@ -28,6 +29,8 @@ constexpr const char* kStep = "step-";
 fs::path checkpoint_path(const fs::path& folder, std::int64_t step) {
   return folder / fmt::format("{}{:012}", kStep, step);
 }
+
+std::string arrays_file_name(int rank) { return fmt::format("{}{:05}.safetensors", kRank, rank); }
 
 std::map<std::int64_t, fs::path> checkpoints_in(const fs::path& folder) {
   std::map<std::int64_t, fs::path> found;
@@ -59,11 +62,10 @@ std::string fault_of_file(const fs::path& path, const CheckpointFile& expected) 
   const std::uint64_t bytes = fs::file_size(path, error);
   if (error) return fmt::format("{}: {}", path.string(), error.message());
   if (bytes != expected.bytes) return fmt::format("{}: {} bytes in place of {}", path.string(), bytes, expected.bytes);
-  const MappedFile file(path);
-  if (const std::string hash = xxh3_128(file.data(), file.size()); hash != expected.hash) {
-    return fmt::format("{}: damaged: its XXH3-128 is {} in place of {}", path.string(), hash, expected.hash);
-  }
-  return "";
+  const std::string hash = xxh3_128_of_file(path);
+  if (hash.empty()) return fmt::format("{}: cannot be read", path.string());
+  if (hash == expected.hash) return "";
+  return fmt::format("{}: damaged: its XXH3-128 is {} in place of {}", path.string(), hash, expected.hash);
 }
 
 }  // namespace
@@ -81,12 +83,17 @@ std::string fault_of_layout(const fs::path& checkpoint) {
     if (step == static_cast<std::uint64_t>(named)) return "";
     return fmt::format("{}: damaged: its manifest is of step {}, its arrays of step {}", checkpoint.string(), named,
                        step);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     return error.what();
   }
 }
 
-std::string fault_of(const fs::path& checkpoint, int reader, int readers) {
+std::string fault_of(const fs::path& checkpoint) {
+  const std::string fault = fault_of_files(checkpoint);
+  return fault.empty() ? fault_of_layout(checkpoint) : fault;
+}
+
+std::string fault_of_files(const fs::path& checkpoint, int reader, int readers) {
   if (!has_manifest(checkpoint)) return fmt::format("{}: incomplete: it has no {}", checkpoint.string(), kManifestName);
   try {
     const Manifest manifest = read_manifest(checkpoint);
@@ -95,23 +102,22 @@ std::string fault_of(const fs::path& checkpoint, int reader, int readers) {
       const std::string fault = fault_of_file(checkpoint / manifest.files[i].name, manifest.files[i]);
       if (!fault.empty()) return fault;
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     return error.what();
   }
-  return reader == 0 ? fault_of_layout(checkpoint) : "";
+  return "";
 }
 
 namespace {
 
 /// Whether a file of this name in a checkpoint is one that a run writes.
 bool is_own(std::string_view name) {
-  constexpr std::string_view kPartial = ".partial", kRank = "rank-", kArrays = ".safetensors";
+  constexpr std::string_view kPartial = ".partial";
   if (name.ends_with(kPartial)) name.remove_suffix(kPartial.size());
   if (name == kManifestName) return true;
-  if (!name.starts_with(kRank) || !name.ends_with(kArrays)) return false;
-  name.remove_prefix(kRank.size());
-  name.remove_suffix(kArrays.size());
-  return !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
+  int rank = 0;
+  if (name.starts_with(kRank)) std::from_chars(name.data() + kRank.size(), name.data() + name.size(), rank);
+  return name == arrays_file_name(rank);
 }
 
 }  // namespace
@@ -151,13 +157,17 @@ void remove_old_checkpoints(const fs::path& folder, std::int64_t step, std::int6
 
 namespace {
 
-/// What ranks find wrong with it; the same on all of them.
-std::string agreed_fault(const World& world, const fs::path& checkpoint) {
-  const auto faults = world.all_gather(fault_of(checkpoint, world.rank(), world.size()));
+std::string first_of(const std::vector<std::string>& faults) {
   for (std::size_t rank = 0; rank < faults.size(); ++rank) {
-    if (!faults[rank].empty()) return world.size() > 1 ? fmt::format("rank {}: {}", rank, faults[rank]) : faults[rank];
+    if (!faults[rank].empty()) return faults.size() > 1 ? fmt::format("rank {}: {}", rank, faults[rank]) : faults[rank];
   }
   return "";
+}
+
+/// The fault that the lowest rank finds. The layout maps all files, so it comes after all were read.
+std::string agreed_fault(const World& world, const fs::path& checkpoint) {
+  const std::string fault = first_of(world.all_gather(fault_of_files(checkpoint, world.rank(), world.size())));
+  return fault.empty() ? first_of(world.all_gather(fault_of_layout(checkpoint))) : fault;
 }
 
 Checkpoint read(const World& world, const fs::path& path) {

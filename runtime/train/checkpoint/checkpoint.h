@@ -27,6 +27,7 @@ struct Checkpoint {
 };
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& folder, std::int64_t step);
+std::string arrays_file_name(int rank);  ///< Within a checkpoint.
 /// All, complete or not, by step; empty if the folder is missing. UsageError if it cannot be read.
 std::map<std::int64_t, std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
 /// Whether the checkpoint may be complete: also if the folder cannot be read.
@@ -34,8 +35,10 @@ bool has_manifest(const std::filesystem::path& checkpoint);
 /// What is wrong with a checkpoint, in words; empty: nothing. Reads the manifest, size and header of every file, and
 /// the array `step`.
 std::string fault_of_layout(const std::filesystem::path& checkpoint);
-/// The same, and reads the content of every `readers`-th file, from number `reader` on. Reader 0 looks at the layout.
-std::string fault_of(const std::filesystem::path& checkpoint, int reader = 0, int readers = 1);
+/// The same for the content of every `readers`-th file, from number `reader` on.
+std::string fault_of_files(const std::filesystem::path& checkpoint, int reader = 0, int readers = 1);
+/// Both: first the content of all files, then the layout.
+std::string fault_of(const std::filesystem::path& checkpoint);
 
 /// Removes what runs have written, and returns what went wrong, in words; empty: nothing. Whatever moment it ends at,
 /// no complete checkpoint with missing files is left. Other files stay, and the folder with them; a link to a folder

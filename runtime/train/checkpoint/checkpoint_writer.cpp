@@ -55,7 +55,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, RunIdentity run, c
       world_(world),
       device_(device),
       mesh_{run_.stages, run_.replicas(), run_.tensor},
-      file_name_(fmt::format("rank-{:05}.safetensors", world.rank())) {
+      file_name_(arrays_file_name(world.rank())) {
   lay_out();
   total_bytes_ = world.sum(static_cast<double>(image_bytes_));
 }

@@ -222,9 +222,12 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
 
 Manifest read_manifest(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kManifestName;
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) usage_error("{}: not a file that can be read", path.string());
+  std::string text(fs::file_size(path), '\0');
   std::ifstream file(path, std::ios::binary);
-  if (!file) usage_error("{}: cannot be read", path.string());
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.read(text.data(), static_cast<std::streamsize>(text.size())))
+    usage_error("{}: cannot be read", path.string());
   return parse_manifest(text, path.string());
 }
 
