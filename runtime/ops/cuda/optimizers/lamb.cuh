@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) moments_kernel(const Update u) {
 }
 
 /// Second pass: the block of a parameter's first chunk adds up the norms of its chunks.
-inline __global__ void __launch_bounds__(kThreads) norms_kernel(const Update u) {
+static __global__ void __launch_bounds__(kThreads) norms_kernel(const Update u) {
   __shared__ double shared[kThreads / 32];
   const UpdateChunk* chunks = u.slice.chunks;
   const Norms norms(u.slice);
