@@ -164,10 +164,11 @@ std::string first_of(const std::vector<std::string>& faults) {
   return "";
 }
 
-/// The fault that the lowest rank finds. The layout maps all files, so it comes after all were read.
+/// The fault that the lowest rank finds. Rank 0 looks at the layout, which maps all files, after all were read.
 std::string agreed_fault(const World& world, const fs::path& checkpoint) {
   const std::string fault = first_of(world.all_gather(fault_of_files(checkpoint, world.rank(), world.size())));
-  return fault.empty() ? first_of(world.all_gather(fault_of_layout(checkpoint))) : fault;
+  if (!fault.empty()) return fault;
+  return first_of(world.all_gather(world.rank() == 0 ? fault_of_layout(checkpoint) : ""));
 }
 
 Checkpoint read(const World& world, const fs::path& path) {
