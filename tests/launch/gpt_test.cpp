@@ -113,7 +113,7 @@ TEST(Gpt, StagesAddTheGradientsOfMicroStepsAsOneRankDoes) {
   }
 }
 
-/// The loss of every step; the last one is that of the test samples.
+/// The loss of every step; the last one is the loss of the test samples.
 std::vector<double> losses_of(int ranks, const std::string& arguments) {
   const std::string metrics = temporary("losses.jsonl");
   std::filesystem::remove(metrics);

@@ -13,24 +13,12 @@
 namespace ddptrain::tests {
 namespace {
 
-class TransformerReferenceTest : public ::testing::TestWithParam<DeviceCase> {
+class TransformerReferenceTest : public DeviceTest {
  protected:
-  void SetUp() override {
-    if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-    device_ = make_device(GetParam(), 2);
-    bench_ = std::make_unique<Bench>(*device_);
-  }
-
-  void expect_close(const Tensor& out, const Values& expected) {
-    EXPECT_LE(relative_error(bench_->take(out), expected), GetParam().tolerance);
-  }
   Dropout no_dropout() { return {0.0f, 0, 0, 0, {bench_->put_object(StepState{}), 0}}; }
   Tensor statistics(const Shape& shape) {
     return bench_->put_master(Values(static_cast<std::size_t>(element_count(shape)), std::nan("")), shape);
   }
-
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Bench> bench_;
 };
 
 TEST_P(TransformerReferenceTest, EmbeddingAddsTokenAndPosition) {
