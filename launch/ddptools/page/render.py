@@ -15,7 +15,6 @@ from ddptools.page.blocks import Block, Heading, pictures_of
 from ddptools.pictures.charts import Bars, Curves, Picture
 
 LONGEST_LINE = 24  # of a cell, in characters
-LARGEST_SVG = 500_000  # characters of a picture; larger ones become PNG
 NUMBER = re.compile(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?( M)?( \(| \+- |$| us| [KMG]?i?B$| emulated$)")
 SPREAD = re.compile(r"\([^()]+ to [^()]+\)")
 DYGRAPHS = pathlib.Path("/usr/share/javascript/dygraphs/dygraph.min.js")  # the package libjs-dygraphs
@@ -57,12 +56,11 @@ def _environment(autoescape: bool) -> jinja2.Environment:
         "unbroken": _unbroken,
         "base64": lambda data: base64.b64encode(data).decode(),
         "numeric_columns": _numeric_columns,
-        "of_page": _of_page,
         "curves": lambda chart: json.dumps(dataclasses.asdict(chart) | {"rows": chart.rows()}, allow_nan=False),
         "plain": _plain,
         "cell": lambda text: _plain(text).replace("|", "\\|"),
     }
-    environment.globals |= {"largest_svg": LARGEST_SVG, "cell_classes": _cell_classes}
+    environment.globals["cell_classes"] = _cell_classes
     environment.tests["bars"] = lambda chart: isinstance(chart, Bars)
     environment.tests["curves"] = lambda chart: isinstance(chart, Curves)
     return environment
@@ -79,15 +77,6 @@ def _cell_classes(tag: str, text: str, is_numeric: bool) -> str:
 def _unbroken(text: str) -> markupsafe.Markup:
     """A spread, which goes to the next line as a whole where a table is too wide."""
     return markupsafe.Markup(SPREAD.sub(lambda spread: spread[0].replace(" ", "&nbsp;"), str(markupsafe.escape(text))))
-
-
-def _of_page(picture: Picture) -> markupsafe.Markup:
-    """What is black or white on paper gets the colors of the page; ids become the picture's own."""
-    svg = picture.svg
-    for paper, color in (("#ffffff", "var(--page)"), ("#000000", "currentColor"), ("#444444", "currentColor")):
-        svg = svg.replace(paper, color)
-    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{picture.name}-", svg)
-    return markupsafe.Markup(svg)
 
 
 def _is_numeric(cells: list[str]) -> bool:

@@ -1,13 +1,8 @@
-"""Pictures of a page, and a picture's file, of the kind that its name says."""
+"""Pictures of a page."""
 
 import dataclasses
-import io
-import pathlib
 from typing import Any
 
-from ddptools.common.files import write_atomically
-
-KINDS = {".svg": "svg", ".png": "png"}
 # 3:1 at least against a white page and a dark one; red is kept for what is wrong.
 COLORS = ("#3b7dd8", "#d9660f", "#2f9e44", "#8f63d6", "#1795a3", "#a0705a", "#c957a8", "#8a8a1f", "#5c73b8", "#7a828c")
 GRAY = COLORS[-1]
@@ -65,17 +60,9 @@ class Bars:
 
 @dataclasses.dataclass
 class Picture:
-    """`chart`: what a page draws by itself; the others are there as SVG."""
+    """`chart`: what a page draws by itself."""
 
     name: str  # of its file, without an ending
     caption: str
-    svg: str
     png: bytes
     chart: Curves | Bars | None = None
-
-
-def save_figure(figure: Any, path: pathlib.Path, otherwise: str) -> None:
-    """A figure of matplotlib; `otherwise`: the kind where the name ends in neither .svg nor .png."""
-    data = io.BytesIO()
-    figure.savefig(data, format=KINDS.get(path.suffix.lower(), otherwise), dpi=150)
-    write_atomically(path, data.getvalue())

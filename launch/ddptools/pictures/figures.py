@@ -1,10 +1,8 @@
 """Figures of matplotlib, and the pictures that are made of them."""
 
-import contextlib
 import io
 import re
 import textwrap
-from typing import Any
 
 import matplotlib
 
@@ -18,7 +16,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from ddptools.common.text import duration  # noqa: E402
 from ddptools.pictures.charts import Bars, Curves, Picture  # noqa: E402
-from ddptools.pictures.topology import drawings_of  # noqa: E402
 
 STYLE = {
     "svg.fonttype": "none",  # text stays text
@@ -35,15 +32,16 @@ STYLE = {
 MOST_TICKS = 12
 
 
-def finish(figure: Figure, name: str, caption: str, chart: Curves | Bars | None = None) -> Picture:
-    svg, png = io.StringIO(), io.BytesIO()
-    figure.savefig(png, format="png", dpi=150, metadata={"Software": None})
-    if chart is None:
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+def image_of(figure: Figure, kind: str) -> bytes:
+    """`kind`: png or svg."""
+    data = io.BytesIO()
+    figure.savefig(data, format=kind, dpi=150, metadata={"Software" if kind == "png" else "Date": None})
     plt.close(figure)
-    text = svg.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.find("<svg") :], flags=re.DOTALL)
-    return Picture(file_name(name), caption, text, png.getvalue(), chart)
+    return data.getvalue()
+
+
+def finish(figure: Figure, name: str, caption: str, chart: Curves | Bars | None = None) -> Picture:
+    return Picture(file_name(name), caption, image_of(figure, "png"), chart)
 
 
 def file_name(title: str) -> str:
@@ -120,16 +118,3 @@ def draw_bars(bars: Bars, name: str, caption: str) -> Picture:
         place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": columns}
         axes.legend(handles=handles, fontsize=8, frameon=False, **place)
     return finish(figure, name, caption, bars)
-
-
-@plt.rc_context(STYLE | {"axes.grid": False})
-def topology_pictures(topology: dict[str, Any], name: str) -> list[Picture]:
-    """Rings and trees, as ddptopo describes them; without those that another version describes."""
-    made = []
-    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError, IndexError):
-        for caption, draw, inches in drawings_of(topology["nccl"] or {}, 9.0):
-            figure, axes = plt.subplots(figsize=(9.0, inches))
-            draw(axes)
-            made.append(finish(figure, f"{name} {caption}", f"{name}: {caption}."))
-    plt.close("all")
-    return made

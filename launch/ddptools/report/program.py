@@ -10,7 +10,6 @@ from ddptools.common.files import write_atomically
 from ddptools.common.programs import program_folder
 from ddptools.page.blocks import Block, pictures_of
 from ddptools.page.render import to_html, to_markdown
-from ddptools.pictures.charts import KINDS
 from ddptools.report.flight import report_flight
 from ddptools.report.sweeps.experiment import load
 from ddptools.report.sweeps.page import blocks_of, title_of
@@ -49,7 +48,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     if arguments.trace is None and arguments.flight is None:
         if not arguments.results:
             parser.error("give results of ddpsweep, files of ddptrain --metrics, --trace FILE or --flight DIR")
-        if arguments.out is not None and arguments.out.suffix in KINDS:
+        if arguments.out is not None and arguments.out.suffix in (".svg", ".png"):
             parser.error(f"--out {arguments.out}: the page is HTML; --png DIR writes its pictures")
     return arguments
 

@@ -9,7 +9,6 @@ from unittest import mock
 
 from ddptools.common.errors import run_program
 from ddptools.common.files import write_atomically
-from ddptools.pictures.charts import save_figure
 from tests.tools.support import FolderCase, run_tool
 
 
@@ -76,11 +75,3 @@ class FilesTest(FolderCase):
             self.assertEqual(errors.getvalue(), f"ddpplan: {reason}\n")
         with self.assertRaises(BlockingIOError):  # of no file: a mistake of the tool
             run_program("ddpplan", lambda _: os.read(os.eventfd(0, os.EFD_NONBLOCK), 8))
-
-    def test_the_name_of_a_picture_says_its_kind(self) -> None:
-        from matplotlib.figure import Figure
-
-        for name, otherwise, start in (("a.svg", "png", b"<?xml"), ("a.png", "svg", b"\x89PNG"), ("a", "svg", b"<?xml"),
-                                       ("b", "png", b"\x89PNG"), ("c.SVG", "png", b"<?xml")):  # fmt: skip
-            save_figure(Figure(), self.folder / name, otherwise)
-            self.assertTrue((self.folder / name).read_bytes().startswith(start), name)

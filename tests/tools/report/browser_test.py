@@ -31,9 +31,7 @@ class BrowserTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # the browser may still write its profile
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
-        rings = {"hosts": [], "nccl": {"rings": [list(range(12))]}}
-        (write_results(cls.folder / "results", everything()) / "topology.json").write_text(json.dumps(rings))
-        sources = [cls.folder / "results", KEPT / "scaling", KEPT / "p2p-level"]
+        sources = [write_results(cls.folder / "results", everything()), KEPT / "scaling", KEPT / "p2p-level"]
         run_report(*sources, "--out", cls.folder / "r.html", "--title", "Seen & read")
         cls.page = (cls.folder / "r.html").read_text()
 
@@ -48,7 +46,7 @@ class BrowserTest(unittest.TestCase):
         done = self.browse("--dump-dom")
         self.assertIn("<h1>Seen &amp; read</h1>", done.stdout)
         self.assertNotIn("CONSOLE", done.stderr)
-        for tag in ("<table", "<svg", "<h2", "<h3", "<figure", "<tr", "<path", "<text"):
+        for tag in ("<table", "<h2", "<h3", "<figure", "<tr"):
             self.assertEqual(done.stdout.count(tag), self.page.count(tag), tag)
 
     def look(self, page: str, width: int) -> dict:
@@ -69,7 +67,6 @@ class BrowserTest(unittest.TestCase):
                     self.assertEqual(found[kind], [], (kind, width))
                 self.assertLessEqual(found["content"], width)
                 self.assertGreater(found["texts"], 100)
-                self.assertGreater(found["drawn"], 10)
                 self.assertLess(found["first"], 700)  # the first screen has a picture
         self.assertLess(found["page"], 0.05)  # the last one was dark
 
@@ -81,8 +78,7 @@ class BrowserTest(unittest.TestCase):
                    ("td:empty {", ".caption { width: 30rem; } td:empty {", 420, "wide", "caption"),
                    ("td:empty {", cutting + " td:empty {", 420, "cut", "SPAN.answer"),
                    ("@container (max-width: 40rem)", "@container (max-width: 1rem)", 420, "cut", "bar"),
-                   ("--muted: #57606a", "--muted: #9da7b3", 1280, "faint", ".caption"),
-                   ("figure svg text { fill: var(--text); }", "", 1280, "faint", "text."))  # fmt: skip
+                   ("--muted: #57606a", "--muted: #9da7b3", 1280, "faint", ".caption"))  # fmt: skip
         for good, bad, width, kind, named in changes:
             self.assertIn(good, self.page)
             page = self.page if "--muted" in good else self.page.replace(DARK, "all")

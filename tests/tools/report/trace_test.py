@@ -11,7 +11,7 @@ from typing import Any
 from ddptools.common.errors import UsageError
 from ddptools.common.values import grouped
 from ddptools.report.program import main
-from ddptools.report.trace.picture import COLORS, bars_of, kind_of, timeline_picture
+from ddptools.report.trace.picture import COLORS, bars_of, kind_of, timeline
 from ddptools.report.trace.spans import (
     Span,
     covered,
@@ -184,10 +184,9 @@ class PictureTest(TraceCase):
         odd = ["$x^{$", "\ud800", "a\u0000b\n<b>&", "", "x" * 10_000, "step 1", "bucket 7 update", "bucket 9 gradients"]
         for begin, end in ((0, 0), (1e15, 1.5e15), (-4e14, 4e14), (1e-9, 2e-9)):
             made = [event(name, rank, lane, begin, end) for name in odd for rank in (0, 7) for lane in (0, 1)]
-            timeline = self.load(made)
-            rank_table(timeline), part_table(timeline)
-            picture = timeline_picture(timeline, (begin, max(end, begin + 1e-3)))
-            xml.etree.ElementTree.fromstring(picture.svg)
+            traces = self.load(made)
+            rank_table(traces), part_table(traces)
+            xml.etree.ElementTree.fromstring(timeline(traces, (begin, max(end, begin + 1e-3)), "svg"))
 
 
 class DamagedTest(TraceCase):

@@ -209,12 +209,11 @@ class Experiment:
 @dataclasses.dataclass
 class Results:
     experiments: list[Experiment]
-    topologies: dict[pathlib.Path, dict[str, Any]]  # by source
     notes: list[str]  # what was damaged or is missing
 
 
 def load(paths: list[pathlib.Path]) -> Results:
-    results = Results([], {}, [])
+    results = Results([], [])
     for path in paths:
         file = (path / "results.jsonl" if path.is_dir() else path).absolute()
         if not file.is_file():
@@ -223,15 +222,13 @@ def load(paths: list[pathlib.Path]) -> Results:
         records = list(read_records(file, bad_lines, needed="case"))
         if bad_lines and not records and not path.is_dir():
             raise UsageError(f"{path}: not a line of this file is a run of ddpsweep: give its folder or results.jsonl")
-        plan = _json_table(file.with_name("plan.json"))
+        plan = _plan(file.with_name("plan.json"))
         results.notes += [f"{file.parent.name}: {note}" for note in _notes(records, bad_lines, plan)]
         results.experiments += _experiments(file, records, plan)
-        if topology := _json_table(file.with_name("topology.json")):
-            results.topologies[file] = topology
     return results
 
 
-def _json_table(path: pathlib.Path) -> dict[str, Any]:
+def _plan(path: pathlib.Path) -> dict[str, Any]:
     """Empty if the file is missing or damaged."""
     return table_of(from_json(path.read_bytes())) if path.is_file() else {}
 

@@ -1,14 +1,9 @@
 """The page that explains the results of sweeps."""
 
-import itertools
-import json
-import pathlib
-
 from ddptools.common.files import short_names
 from ddptools.common.values import grouped
 from ddptools.page.blocks import Answer, Block, Entry, Heading, HowToRead, Notes, Summary, Warnings
 from ddptools.pictures.charts import Picture
-from ddptools.pictures.figures import topology_pictures
 from ddptools.report.sweeps.answers import answers, limited
 from ddptools.report.sweeps.experiment import Experiment, Results
 from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
@@ -37,7 +32,7 @@ def blocks_of(results: Results) -> list[Block]:
     left = len(results.experiments) - MOST_EXPERIMENTS
     if left > 0:
         blocks.append(f"{left} more experiments are left out: give fewer results at a time.")
-    return [*blocks, Heading(2, "Machine"), machine_table(shown), *machine_pictures(results), HowToRead()]
+    return [*blocks, Heading(2, "Machine"), machine_table(shown), HowToRead()]
 
 
 def entry_of(experiment: Experiment, title: str, facts: str, picture: Picture | None) -> Entry:
@@ -72,15 +67,6 @@ def titles_of(experiments: list[Experiment]) -> list[str]:
         for i, folder in zip(alike, folders):
             titles[i] = f"{title} in {folder}"
     return titles
-
-
-def machine_pictures(results: Results) -> list[Block]:
-    """A machine that several results share is drawn once."""
-    machines: dict[str, pathlib.Path] = {}
-    for source, topology in results.topologies.items():
-        machines.setdefault(json.dumps(topology, sort_keys=True), source.parent)
-    drawn = (topology_pictures(json.loads(text), folder.name or "topology") for text, folder in machines.items())
-    return list(itertools.chain.from_iterable(drawn))
 
 
 def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Block]:

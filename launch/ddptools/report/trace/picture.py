@@ -10,8 +10,7 @@ from ddptools.common.errors import UsageError
 from ddptools.common.files import write_atomically
 from ddptools.common.table import to_text
 from ddptools.common.values import grouped
-from ddptools.pictures.charts import Picture
-from ddptools.pictures.figures import STYLE, finish
+from ddptools.pictures.figures import STYLE, image_of
 from ddptools.report.trace.spans import (
     Interval,
     RankTrace,
@@ -45,8 +44,7 @@ def report_trace(path: pathlib.Path, out: pathlib.Path | None, step: int | None)
         raise UsageError(f"--out {out}: a timeline becomes a picture: give a name that ends in .svg or .png")
     shown = _window(traces, step)
     if out is not None:
-        picture = timeline_picture(traces, shown)
-        write_atomically(out, (picture.svg + "\n").encode() if out.suffix == ".svg" else picture.png)
+        write_atomically(out, timeline(traces, shown, out.suffix[1:]))
     for table in (rank_table(traces), part_table(traces)):
         print(to_text(table))
     print("Beside compute: of the time in communication, what passes while forward or backward compute and do not wait.")
@@ -65,7 +63,8 @@ def _window(traces: list[RankTrace], step: int | None) -> Interval:
     return begin, max(*(s.end_us for s in chosen), begin + 1e-3)
 
 
-def timeline_picture(traces: list[RankTrace], shown: Interval) -> Picture:
+def timeline(traces: list[RankTrace], shown: Interval, image: str) -> bytes:
+    """`image`: png or svg."""
     rows = [row for trace in traces[:MOST_RANKS] for row in bars_of(trace)]
     begin, whole = shown[0], shown[1] - shown[0]
     unit, size = unit_of(whole)
@@ -85,7 +84,7 @@ def timeline_picture(traces: list[RankTrace], shown: Interval) -> Picture:
         handles = [Patch(facecolor=color, label=name) for name, color in COLORS.items() if name in used]
         place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False}
         axes.legend(handles=handles, ncols=len(handles), fontsize=8, **place)
-        return finish(figure, "timeline", "Timeline")
+        return image_of(figure, image)
 
 
 def bars_of(trace: RankTrace) -> Iterator[tuple[str, dict[str, list[Interval]]]]:

@@ -8,16 +8,18 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from ddptools.common.errors import UsageError
+from ddptools.common.table import Table
 from ddptools.common.text import percent
 from ddptools.common.values import finite
 from ddptools.page.blocks import Block, Heading
 from ddptools.pictures.charts import Picture
 from ddptools.pictures.figures import STYLE, finish
 
-MOST_NUMBERED = 20  # classes of a matrix with numbers in its cells
+MOST_COLUMNS = 20  # of a matrix
+MOST_PAIRS = 30  # of classes that are taken for each other
 MOST_CLASSES = 256
 COLUMNS = 6  # of misclassified images
-LONGEST_NAME = 24  # of a class, in pictures
+LONGEST_NAME = 24  # of a class
 
 
 def evaluation_blocks(lines: list[dict[str, Any]], of_run: str = "") -> list[Block]:
@@ -34,7 +36,7 @@ def evaluation_blocks(lines: list[dict[str, Any]], of_run: str = "") -> list[Blo
         classes, matrix, images = _read(confusions[-1])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f'damaged line "confusion": {error}') from error
-    blocks.append(_matrix_picture(classes, matrix))
+    blocks.append(_matrix_table(classes, matrix))
     return blocks + ([_mistakes_picture(classes, images)] if images else [])
 
 
@@ -65,24 +67,16 @@ def _read(line: dict[str, Any]) -> tuple[list[str], np.ndarray, list[tuple[np.nd
     return classes, matrix, images
 
 
-def _matrix_picture(classes: list[str], matrix: np.ndarray) -> Picture:
-    count = len(classes)
-    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    with plt.rc_context(STYLE):
-        side = min(max(3.5, 0.55 * count), 9.0)
-        figure, axes = plt.subplots(figsize=(side + 1.2, side))
-        shown = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        axes.grid(False)
-        axes.set(xlabel="taken for", ylabel="class")
-        if count <= 2 * MOST_NUMBERED:
-            axes.set_xticks(range(count), classes, rotation=90, fontsize=8 if count <= MOST_NUMBERED else 6)
-            axes.set_yticks(range(count), classes, fontsize=8 if count <= MOST_NUMBERED else 6)
-        if count <= MOST_NUMBERED:
-            for (row, column), value in np.ndenumerate(matrix):
-                colour = "#fffffe" if shares[row, column] > 0.5 else "#111111"  # black and white are those of the page
-                axes.text(column, row, str(value) if value else "", ha="center", va="center", color=colour, fontsize=7)
-        figure.colorbar(shown, label="share of the class", fraction=0.04)
-        return finish(figure, "confusion", "Confusion matrix: which class (row) is taken for which (column)")
+def _matrix_table(classes: list[str], matrix: np.ndarray) -> Table:
+    """Of many classes, only those that are most often taken for others."""
+    if len(classes) <= MOST_COLUMNS:
+        rows = [[name, *(str(count or "") for count in row)] for name, row in zip(classes, matrix.tolist())]
+        return Table("Confusion matrix: which class (row) is taken for which (column).", ["class", *classes], rows)
+    wrong = matrix - np.diag(np.diag(matrix))
+    pairs = np.argwhere(wrong)
+    most = sorted(pairs.tolist(), key=lambda pair: -wrong[tuple(pair)])[:MOST_PAIRS]
+    rows = [[classes[label], classes[predicted], str(wrong[label, predicted])] for label, predicted in most]
+    return Table("Which classes are most often taken for others.", ["class", "taken for", "images"], rows)
 
 
 def _mistakes_picture(classes: list[str], images: list[tuple[np.ndarray, int, int, float]]) -> Picture:
