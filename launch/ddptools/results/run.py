@@ -1,7 +1,6 @@
 """What a record of ddpsweep says of its run, of ddptrain or ddpbench."""
 
 import dataclasses
-import math
 from typing import Any
 
 from ddptools.common.files import Record
@@ -11,7 +10,6 @@ from ddptools.common.values import finite, list_of, positive, table_of
 UNITS = ("images", "tokens", "samples")
 LEAST_CPU_SHARE = 0.9  # of a rank that computes; with less, ddptrain warns of other programs
 MOST_HALF_WIDTH = 0.05  # of the efficiency; with more, ddptrain calls the scaling not measured
-PASSES = "backward passes/s"  # every rank makes all of them: no throughput of the ranks together
 WORKLOAD = {
     "ranks", "batch", "global-batch", "model", "config", "precision", "data", "seq", "micro-batch", "grad-accum",
     "layers", "width", "heads", "device", "seed", "steps", "epochs",
@@ -41,7 +39,7 @@ def make_run(record: Record) -> Run | None:
     if record.get("status") != "ok":
         return None
     summary, bench = table_of(record.get("summary")), table_of(record.get("bench"))
-    rates = [(positive(summary.get(f"{unit}_per_second")), f"{unit}/s") for unit in UNITS] + [_bench_rate(bench)]
+    rates = [(positive(summary.get(f"{unit}_per_second")), f"{unit}/s") for unit in UNITS]
     if rows := bench_rows(bench):
         size_bytes, _, busbw_gbs = max(rows)
         rates.append((busbw_gbs, f"GB/s busbw at {size_text(size_bytes)}"))
@@ -50,20 +48,6 @@ def make_run(record: Record) -> Run | None:
 
 def result_rows(bench: dict[str, Any]) -> list[dict[str, Any]]:
     return [table_of(row) for row in list_of(bench.get("results"))]
-
-
-def _bench_rate(bench: dict[str, Any]) -> tuple[float | None, str]:
-    """Of `ddpbench step`, and of `ddpbench overlap` at its best bucket size."""
-    rows = result_rows(bench)
-    if bench.get("benchmark") == "step":
-        step = next((positive(row.get("time_us")) for row in rows if row.get("part") == "step"), None)
-        counts = [positive(bench.get(name)) for name in ("ranks", "batch_per_rank", "grad_accum")]
-        samples = None if step is None or None in counts else positive(math.prod(counts) / step * 1e6)
-        return samples, "samples/s"
-    if bench.get("benchmark") == "overlap":
-        times = [time for row in rows if (time := positive(row.get("together_us"))) is not None]
-        return (positive(1e6 / min(times)) if times else None), PASSES
-    return None, ""
 
 
 def bench_rows(bench: dict[str, Any]) -> list[tuple[float, bool, float]]:

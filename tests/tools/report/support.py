@@ -76,12 +76,6 @@ def everything() -> list[dict[str, Any]]:
         lost |= {"step_seconds_without_communication_per_rank": [8.5e-4, 8.4e-4, 8.9e-4, 8.2e-4]}
         settings = {"ranks": 4, "layout": layout, "note": "<script>alert(1)</script>|`x`"}
         records += runs(layout, [5, 6], settings, product="layouts", summary=lost, emulated=layout == "2x2")
-    parts = [{"part": part, "time_us": 9.0} for part in ("forward", "backward", "optimizer", "exposed_communication", "step")]
-    row = {"bucket_bytes": 4, "compute_alone_us": 9.0, "compute_beside_us": 10.0, "communication_alone_us": 4.0}
-    for name, ranks, rows in (("step", 1, parts), ("step", 4, parts), ("overlap", 4, [row | {"together_us": 11.0}])):
-        bench = {"benchmark": name, "ranks": ranks, "batch_per_rank": 8, "grad_accum": 1, "stragglers_us": 1.0}
-        records.append(record(f"{name}{ranks}", 0, None, {"ranks": ranks}, status="ok", product=name,
-                              bench=bench | {"results": rows}))  # fmt: skip
     for bucket in (1, 4, 25):
         records += runs(f"k{bucket}", [5, 6], {"ranks": 4, "bucket-mb": bucket}, product="buckets")
     return records

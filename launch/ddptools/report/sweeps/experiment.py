@@ -21,7 +21,7 @@ from ddptools.common.values import (
     setting_value,
     table_of,
 )
-from ddptools.results.run import PASSES, PATH_FLAGS, PLACEMENT, WORKLOAD, Run, bench_choices, make_run, nccl_of, varied
+from ddptools.results.run import PATH_FLAGS, PLACEMENT, WORKLOAD, Run, bench_choices, make_run, nccl_of, varied
 
 NCCL_CHOICES = ("algorithm", "protocol", "channels", "transport")
 SYMMETRIC = ("symmetric", "symmetric+fused", "peers")  # paths of gradients
@@ -164,9 +164,8 @@ class Experiment:
         return [(", ".join(map(setting_text, shared, key)), cases) for key, cases in groups.items()]
 
     def series(self, name: str) -> list[tuple[str, Series]]:
-        """Measured cases along a numeric setting, one series per value of everything else; none along ranks if the
-        rates are not of all ranks together."""
-        if name not in self.varied or (name == "ranks" and self.unit == PASSES):
+        """Measured cases along a numeric setting, one series per value of everything else."""
+        if name not in self.varied:
             return []
         groups = ((context or self.product, cases) for context, cases in self.contexts([name]))
         return [(label, sorted(((case.number(name), case) for case in cases), key=lambda point: point[0]))

@@ -5,35 +5,29 @@ import dataclasses
 import statistics
 
 from ddptools.common.table import Table
-from ddptools.common.text import measured, percent, size_text
-from ddptools.common.values import finite, grouped, positive
+from ddptools.common.text import measured, percent
+from ddptools.common.values import positive
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.tables import MOST_ROWS
-from ddptools.results.run import result_rows
 
 EXPOSED = "exposed communication"
 TOGETHER = "contention"
 STRAGGLERS = "stragglers"
-INPUT = "input"
-LAUNCH_GAPS = "launch gaps"
 SLOWED_DOWN = "compute slowed down by communication"
 WAITING = "waiting for communication"
 
 FIELDS = {EXPOSED: "exposed_comm_us", TOGETHER: "together_us", STRAGGLERS: "stragglers_us", SLOWED_DOWN: "slowed_down_us",
           WAITING: "waiting_us"}  # fmt: skip
 
-BENCH_PARTS = {"exposed_communication": EXPOSED, "data": INPUT, "launch_gaps": LAUNCH_GAPS}  # of ddpbench step
-
 ONE_RANK = "single-rank baseline"
-NO_COMMUNICATION = "without communication"
+
 
 @dataclasses.dataclass
 class Loss:
     label: str  # of the case
     ranks: int
     step_seconds: float
-    baseline: str  # what a step is compared with
-    useful_seconds: float  # of the baseline
+    useful_seconds: float  # of the single-rank baseline
     part_seconds: dict[str, float]  # which add up to what a step is longer than useful
     slowest: str = ""  # which rank, in words, where that is known
     half_width_seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # 95% intervals, as far as known
@@ -50,12 +44,7 @@ class Loss:
 
 
 def losses(experiment: Experiment) -> list[Loss]:
-    alone = {_work(case): case for case in experiment.measured if case.ranks == 1}
-    found: list[Loss | None] = []
-    for case in experiment.measured:
-        label = experiment.label(case)
-        found += [_of_training(case, label), _of_bench_step(case, label, alone.get(_work(case)))]
-        found += _of_overlap(case, label)
+    found = (_of_training(case, experiment.label(case)) for case in experiment.measured)
     return sorted((loss for loss in found if loss and loss.credible), key=lambda loss: loss.ranks)
 
 
@@ -72,7 +61,7 @@ def _of_training(case: Case, label: str) -> Loss | None:
         parts = {SLOWED_DOWN: 1e-6 * slowed_down, WAITING: step - silent - 1e-6 * slowed_down}
     parts |= {TOGETHER: mean - alone, STRAGGLERS: silent - mean}
     widths = {name: 1e-6 * us for name in parts if (us := case.half_width(FIELDS.get(name, ""))) is not None}
-    return Loss(label, case.ranks, step, ONE_RANK, alone, parts, _slowest_rank(case), widths)
+    return Loss(label, case.ranks, step, alone, parts, _slowest_rank(case), widths)
 
 
 def _slowest_rank(case: Case) -> str:
@@ -90,64 +79,11 @@ def _slowest_rank(case: Case) -> str:
     return f"rank {rank}{often}, {share} above the mean"
 
 
-def _benches(case: Case, benchmark: str) -> list[dict]:
-    return [run.bench for run in case.runs if run.bench.get("benchmark") == benchmark]
-
-
-def _step_parts(case: Case) -> dict[str, float]:
-    """Seconds of each part of `ddpbench step`, medians over the runs; with the stragglers, which are within others."""
-    benches = _benches(case, "step")
-    rows = [(str(row.get("part")), finite(row.get("time_us"))) for bench in benches for row in result_rows(bench)]
-    rows += [(STRAGGLERS, finite(bench.get("stragglers_us"))) for bench in benches]
-    values_us = grouped((name, us) for name, us in rows if us is not None)
-    return {name: 1e-6 * statistics.median(known) for name, known in values_us.items()}
-
-
-def _of_bench_step(case: Case, label: str, one: Case | None) -> Loss | None:
-    """How each part grows from the case `one` of one rank with the same work, where there is one."""
-    if case.ranks < 2 or one is None:
-        return None
-    here, alone = _step_parts(case), _step_parts(one)
-    needed = {"forward", "backward", "optimizer", "exposed_communication"}
-    if not needed <= here.keys() & alone.keys() or STRAGGLERS not in here:
-        return None
-    names = ("forward", "backward", "optimizer", *BENCH_PARTS)
-    growth = {name: here.get(name, 0.0) - alone.get(name, 0.0) for name in names}
-    compute = growth["forward"] + growth["backward"] + growth["optimizer"]
-    parts = {EXPOSED: growth["exposed_communication"]}
-    parts |= {TOGETHER: compute - here[STRAGGLERS], STRAGGLERS: here[STRAGGLERS]}
-    parts |= {part: growth[name] for name, part in BENCH_PARTS.items() if here.get(name) or alone.get(name)}
-    useful = sum(alone.get(name, 0.0) for name in names)
-    return Loss(label, case.ranks, useful + sum(parts.values()), ONE_RANK, useful, parts)
-
-
-def _work(case: Case) -> str:
-    """The same for cases of `ddpbench step` that differ in nothing but their ranks."""
-    names = ("model", "device", "precision", "batch_per_rank", "grad_accum", "graph")
-    settings = {name: value for name, value in case.settings.items() if name not in ("ranks", "batch")}
-    return repr([settings, [[bench.get(name) for name in names] for bench in _benches(case, "step")[:1]]])
-
-
-def _of_overlap(case: Case, label: str) -> list[Loss]:
-    """Of each bucket size of `ddpbench overlap`, which times the load's end beside communication too."""
-    names = ("compute_alone_us", "compute_beside_us", "together_us")
-    rows = [row for bench in _benches(case, "overlap") for row in result_rows(bench)]
-    times_us = ((positive(row.get("bucket_bytes")), [positive(row.get(name)) for name in names]) for row in rows)
-    by_bucket = grouped((bucket, values) for bucket, values in times_us if bucket is not None and None not in values)
-    found = []
-    for bucket, known in sorted(by_bucket.items()):
-        alone, beside, together = (1e-6 * statistics.median(values) for values in zip(*known))
-        parts = {SLOWED_DOWN: beside - alone, WAITING: together - beside}
-        text = f"{label}, buckets of {size_text(bucket)}"
-        found.append(Loss(text, case.ranks, together, NO_COMMUNICATION, alone, parts))
-    return found
-
-
 def lost_time_words(found: list[Loss]) -> str:
     """Of the case that loses the largest share."""
     worst = max(found, key=lambda loss: loss.share)
     if worst.share <= 0:
-        return f"No step takes longer than its reference ({worst.baseline})."
+        return f"No step takes longer than its reference ({ONE_RANK})."
     shares = {name: seconds / worst.step_seconds for name, seconds in worst.part_seconds.items()}
     parts = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if abs(share) >= 5e-4)
     unit, factor = time_unit([worst])
@@ -159,8 +95,7 @@ def lost_time_words(found: list[Loss]) -> str:
 def lost_time_table(found: list[Loss]) -> Table:
     names = part_names(found)
     unit, factor = time_unit(found)
-    baselines = " or ".join(dict.fromkeys(loss.baseline for loss in found))
-    header = ["case", *(f"{name}, {unit}" for name in ("step", baselines, *names)), "efficiency"]
+    header = ["case", *(f"{name}, {unit}" for name in ("step", ONE_RANK, *names)), "efficiency"]
     rows = []
     for loss in found[:MOST_ROWS]:
         whole = [measured(factor * seconds) for seconds in (loss.step_seconds, loss.useful_seconds)]

@@ -7,7 +7,7 @@ from ddptools.common.text import measured, number, size_text
 from ddptools.pictures.charts import COLORS, GRAY, Bar, Bars, Curves, Line, Picture
 from ddptools.pictures.figures import draw_bars, draw_curves
 from ddptools.report.sweeps.experiment import Case, Experiment, Series
-from ddptools.report.sweeps.lost_time import Loss, part_names, time_unit
+from ddptools.report.sweeps.lost_time import ONE_RANK, Loss, part_names, time_unit
 from ddptools.report.sweeps.noise import Effects
 from ddptools.report.sweeps.tables import busbw_gbs_by_bytes, operation
 from ddptools.results.run import PLACEMENT
@@ -150,8 +150,7 @@ def lost_time_picture(experiment: Experiment, found: list[Loss]) -> Picture:
     shown = found[:MOST_BARS]
     unit, factor = time_unit(shown)
     names = part_names(shown)
-    baselines = " or ".join(dict.fromkeys(loss.baseline for loss in shown))
-    legend = {baselines: GRAY} | dict(zip(names, COLORS))
+    legend = {ONE_RANK: GRAY} | dict(zip(names, COLORS))
     bars = []
     for loss in shown:
         seconds = [(loss.useful_seconds, GRAY)] + [(loss.part_seconds.get(n, 0.0), legend[n]) for n in names]
