@@ -7,7 +7,6 @@ import sys
 
 from ddptools.common.arguments import Parser, path
 from ddptools.common.files import write_atomically
-from ddptools.common.programs import program_folder
 from ddptools.page.blocks import Block, pictures_of
 from ddptools.page.render import to_html, to_markdown
 from ddptools.report.flight import report_flight
@@ -16,7 +15,6 @@ from ddptools.report.sweeps.page import blocks_of, title_of
 from ddptools.report.trace.picture import report_trace
 from ddptools.report.training.page import blocks_of_runs, title_of_runs
 from ddptools.report.training.runs import are_runs, load_runs
-from ddptools.results.description import complete, defaults_of
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -36,8 +34,6 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     instead("--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results")
     instead("--flight", type=path, metavar="DIR",
         help="explain the flight records of ddptrain --flight, instead of results")  # fmt: skip
-    add("--bin", type=path, metavar="DIR",
-        help="folder of ddptrain, for results without a description (the folder of ddpreport, else build/bin)")  # fmt: skip
     add("--step", type=int, metavar="N", help="draw only this step of the trace, counted from 0")
     arguments = parser.parse_args(argv)
     page_alone = arguments.results or arguments.png or arguments.md
@@ -72,14 +68,9 @@ def main(argv: list[str]) -> int:
         runs = load_runs(arguments.results)
         return write_report(arguments, title_of_runs(runs), blocks_of_runs(runs), f"{len(runs)} training runs")
     results = load(arguments.results)
-    runs = [run for experiment in results.experiments for run in experiment.runs]
-    program = program_folder(arguments.bin) / "ddptrain"
-    complete((run.record for run in runs), program)
-    for experiment in results.experiments:
-        experiment.defaults = defaults_of(program, experiment.cases[0].settings)
     for note in results.notes:
         print(f"ddpreport: {note}", file=sys.stderr)
-    told = f"{len(results.experiments)} experiments, {len(runs)} runs"
+    told = f"{len(results.experiments)} experiments, {sum(len(experiment.runs) for experiment in results.experiments)} runs"
     return write_report(arguments, title_of(results.experiments), blocks_of(results), told)
 
 

@@ -5,14 +5,13 @@ import dataclasses
 import functools
 import pathlib
 import subprocess
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import Record, from_json
-from ddptools.common.programs import answer, ask, flag_arguments
-from ddptools.common.values import finite, list_of, positive, setting_value, table_of
+from ddptools.common.programs import answer, flag_arguments
+from ddptools.common.values import finite, list_of, positive, table_of
 from ddptools.results.run import PLACEMENT_KEYS
 
 
@@ -109,20 +108,6 @@ def complete(records: Iterable[Record], program: pathlib.Path) -> None:
         flags = {str(name): value for name, value in settings.items() if name not in others}
         with contextlib.suppress(NotDescribed, ValueError):  # a damaged record, too, stays as it is
             summary["description"] = _described(program, tuple(flag_arguments(flags)))
-
-
-def defaults_of(program: pathlib.Path, settings: Mapping[str, str]) -> dict[str, str]:
-    """The flags of a run with this recipe or model and no other flag; empty where ddptrain cannot be asked."""
-    flags = {name: settings[name] for name in ("config", "model") if settings.get(name)}
-    return _defaults(program, tuple(flag_arguments(dict(list(flags.items())[:1]))))
-
-
-@functools.cache
-def _defaults(program: pathlib.Path, arguments: tuple[str, ...]) -> dict[str, str]:
-    with contextlib.suppress(tomllib.TOMLDecodeError):
-        told = tomllib.loads(ask([str(program), *arguments, "--print-config"]) or "")
-        return {name: setting_value(value) for name, value in told.items()}
-    return {}
 
 
 @functools.cache

@@ -8,9 +8,8 @@ from ddptools.common.files import short_names
 from ddptools.report.sweeps.experiment import load
 from ddptools.report.sweeps.page import measured_on, title_of, titles_of
 from ddptools.report.sweeps.warnings import warnings_of
-from ddptools.results.description import defaults_of
 from tests.tools.report.support import ReportCase, algo, over, runs
-from tests.tools.support import make_programs, write_results
+from tests.tools.support import write_results
 
 
 class SummaryTest(ReportCase):
@@ -32,15 +31,6 @@ class SummaryTest(ReportCase):
             self.assertEqual(short_names(paths), names)
         folders = [write_results(self.folder / name / "s", algo("", [1.0])) for name in ("old", "new")]
         self.assertEqual(titles_of(load(folders).experiments), ["made-up in old/s", "made-up in new/s"])
-
-    def test_defaults_come_from_the_program(self) -> None:
-        program = make_programs(self.folder) / "ddptrain"
-        text = program.read_text()
-        program.write_text(text.replace('if "--print-config" in sys.argv:\n', 'if "--print-config" in sys.argv:\n'
-                                        '    print("bucket-mb = 25\\noverlap = \\"on\\"\\nlr = 0.001")\n'))  # fmt: skip
-        found = defaults_of(program, {"config": "configs/cnn.toml", "bucket-mb": "4"})
-        self.assertEqual(found, {"bucket-mb": "25", "overlap": "on", "lr": "0.001"})
-        self.assertEqual(defaults_of(self.folder / "none", {"model": "cnn"}), {})
 
 
 class WarningsTest(ReportCase):

@@ -90,9 +90,8 @@ class ReportCase(FolderCase):
     def report(self, *arguments: Any) -> str:
         """Of these folders, as Markdown; as HTML in self.page. What was said is in self.said_of_files."""
         out, md = self.folder / "r.html", self.folder / "r.md"
-        none = ["--bin", self.folder]  # no ddptrain, which knows the defaults
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
-            self.assertEqual(main(list(map(str, [*arguments, "--out", out, "--md", md, *none]))), 0)
+            self.assertEqual(main(list(map(str, [*arguments, "--out", out, "--md", md]))), 0)
         self.said_of_files, self.page = errors.getvalue(), out.read_text()
         return md.read_text()
 

@@ -1,6 +1,7 @@
 """What a report says in words, and when a difference is more than the noise."""
 
 import itertools
+import json
 import unittest
 from typing import Any
 
@@ -8,6 +9,7 @@ from ddptools.common.text import measured, number
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effects, welch_p
 from ddptools.report.sweeps.numerics import choices, numerics
 from tests.tools.report.support import RING, TREE, ReportCase, algo, over, runs
+from tests.tools.support import write_results
 
 
 class NoiseTest(unittest.TestCase):
@@ -71,13 +73,15 @@ class WordsTest(ReportCase):
                               "-2.0 +- 123.4"), ((1234.6,), "1,235"), ((123.44,), "123.4"), ((0.0, 0.0), "0.00 +- 0.00")):  # fmt: skip
             self.assertEqual(measured(*numbers), text)
 
-    def test_the_reference_is_the_default(self) -> None:
-        rates = {"5": [100, 101, 102], "25": [110, 111, 112], "50": [120, 121, 122]}
-        experiment = self.experiment(over("bucket-mb", rates))
-        self.assertEqual(experiment.reference(experiment.measured).key, "bucket-mb-5")  # nothing is known of defaults
-        experiment.defaults = {"bucket-mb": "25"}
-        self.assertEqual(experiment.reference(experiment.measured).key, "bucket-mb-25")
-        self.assertIn("(against bucket-mb=25, 111.0 images/s)", self.said(experiment))
+    def test_the_reference_is_the_first_that_trains(self) -> None:
+        rates = {"25": [110, 111, 112], "5": [100, 101, 102], "50": [120, 121, 122]}
+        records = over("bucket-mb", rates)
+        write_results(self.folder / "results", records)
+        plan = {"cases": [{"case": f"bucket-mb-{value}"} for value in rates]}
+        (self.folder / "results" / "plan.json").write_text(json.dumps(plan))
+        self.assertIn("(against bucket-mb=25, 111.0 images/s)", self.words(records))
+        overlap = self.experiment(over("overlap", {"none": [130], "off": [100], "on": [110]}))
+        self.assertEqual(overlap.reference(overlap.measured).key, "overlap-off")
 
     def test_differences_by_size_and_what_does_not_differ(self) -> None:
         text = self.words(algo("", [100, 101, 102]) + algo("Ring", [130, 131, 132]) + algo("Tree", [50, 51, 52]))

@@ -123,7 +123,6 @@ class Experiment:
     machines: list[dict[str, Any]]  # different ones, where a sweep went on elsewhere
     versions: list[str]
     description: str = ""
-    defaults: dict[str, str] = dataclasses.field(default_factory=dict)  # of flags, as far as they are known
 
     def __post_init__(self) -> None:
         self.varied = varied([case.settings for case in self.cases])
@@ -195,14 +194,8 @@ class Experiment:
         return found
 
     def reference(self, cases: list[Case]) -> Case:
-        """What the others are compared with: of those that train, the first with the most settings at their defaults
-        (of a variable: not set)."""
-        trained = [case for case in cases if case.trains] or cases
-        return max(trained, key=self._settings_at_default)
-
-    def _settings_at_default(self, case: Case) -> int:
-        defaults = {name: "" if name in self.variables else self.defaults.get(name) for name in self.tuned}
-        return sum(case.settings.get(name, "") == default for name, default in defaults.items())
+        """What the others are compared with: the first one in the sweep file that trains."""
+        return next((case for case in cases if case.trains), cases[0])
 
 
 @dataclasses.dataclass
