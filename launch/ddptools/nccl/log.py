@@ -8,7 +8,6 @@ from typing import Any
 
 from ddptools.common.values import grouped
 
-MOST_EXAMPLES = 3
 MOST_ADAPTERS = 256
 MOST_VALUES = 8  # of a variable, on different ranks
 
@@ -52,7 +51,6 @@ class Log:
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     contradictions: int = 0
     unreadable_lines: int = 0
-    unreadable_examples: list[str] = dataclasses.field(default_factory=list)
 
     def says_nothing(self) -> bool:
         numbers = self.ranks or self.channels or self.unreadable_lines
@@ -96,11 +94,6 @@ CHOICE = _compiled(
 HOST = _compiled(r"([A-Za-z0-9_.-]*):\d+:\d+$")
 
 
-def printable(text: str, most: int = 90) -> str:
-    shown = re.sub(r"[^ -~]", "?", text[:most])
-    return shown + "..." if len(text) > most else shown
-
-
 def matched(pattern: re.Pattern[str], text: str, at: int = 0) -> re.Match[str]:
     found = pattern.match(text, at)
     if not found:
@@ -116,12 +109,10 @@ class Reader:
         self._first: dict[str, Any] = {}  # of what each rank says: version, ranks, nodes, network
         self._transports: set[tuple[int, int, int, str]] = set()
         self._environment: dict[str, list[str]] = {}
-        self._ring_lines: dict[int, int] = {}
         self._next_ranks: dict[int, dict[int, int]] = {}  # by channel and rank
         self._places: dict[int, tuple[str, int, int]] = {}  # by rank: host, local rank, local ranks
         self._host = ""  # with which the message begins
         self._ring_channels = 0
-        self._line_number = 0
         self._message_is_whole = True  # no other rank wrote into it
         self._highest_rank = -1
         self._beginnings = {
@@ -134,11 +125,9 @@ class Reader:
         }
 
     def read(self, line: str) -> None:
-        self._line_number += 1
         before, *messages = line.removesuffix("\n").split("NCCL INFO ")
         if not line.endswith("\n"):  # the last one, which may be cut
-            if messages:
-                self._unreadable(self._line_number, "NCCL INFO ".join(messages))
+            self.log.unreadable_lines += bool(messages)
             return
         if not messages and before.startswith("NCCL version "):
             self._message(before)
@@ -170,12 +159,7 @@ class Reader:
         try:
             self._subject(message.lstrip(" "))
         except Unreadable:
-            self._unreadable(self._line_number, message)
-
-    def _unreadable(self, line_number: int, message: str) -> None:
-        self.log.unreadable_lines += 1
-        if len(self.log.unreadable_examples) < MOST_EXAMPLES:
-            self.log.unreadable_examples.append(f"line {line_number}: {printable(message)}")
+            self.log.unreadable_lines += 1
 
     def _subject(self, text: str) -> None:
         words = next((words for words in self._beginnings if text.startswith(words)), None)
@@ -213,7 +197,6 @@ class Reader:
         if len(set(ring)) < len(ring) or channel >= channels:
             raise Unreadable
         self._ring_channels = max(self._ring_channels, channels)
-        self._ring_lines.setdefault(channel, self._line_number)
         self._keep_first(self.log.rings, channel, ring)
 
     def _transport(self, text: str) -> None:
@@ -247,8 +230,7 @@ class Reader:
         """NCCL cuts long rings at 127 characters, and files end anywhere."""
         for channel, ring in sorted(self.log.rings.items()):
             if len(ring) != self.log.ranks:
-                about = f"ring of channel {channel} with {len(ring)} of {self.log.ranks} ranks"
-                self._unreadable(self._ring_lines[channel], about)
+                self.log.unreadable_lines += 1
                 del self.log.rings[channel]
 
     def _tree_nodes(self, text: str) -> None:
@@ -289,7 +271,7 @@ class Reader:
     def _adapters(self, text: str) -> None:
         """NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>"""
         found = re.search(r" : Using ((?: *\[\d+\][^ ;]+(?= |$))+)", text)
-        adapters = [printable(word) for word in found[1].split()[:MOST_ADAPTERS]] if found else []
+        adapters = [re.sub(r"[^ -~]", "?", word) for word in found[1].split()[:MOST_ADAPTERS]] if found else []
         if len(adapters) > len(self.log.adapters):  # a node with fewer is no news
             self.log.adapters = adapters
 

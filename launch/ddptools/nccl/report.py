@@ -19,7 +19,6 @@ from ddptools.common.text import ranges_text  # noqa: E402
 from ddptools.common.values import grouped  # noqa: E402
 from ddptools.nccl.log import VALUE_SEPARATOR, Log, Transport, read_log  # noqa: E402
 
-DEEPEST_TREE = 400  # no tree of NCCL's is as deep, but a damaged log may say so
 SUBSYSTEMS = "NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING,NET"
 
 Rows = list[list[str]]
@@ -36,32 +35,10 @@ def by_text(texts: Iterator[tuple[int, str]]) -> Rows:
     return [[ranges_text(numbers), text] for text, numbers in grouped((text, number) for number, text in texts).items()]
 
 
-def subtree_text(tree: Tree, rank: int, left: set[int], depth: int = 0) -> str:
-    """0 - 1 - 2 for a chain, 0 (1, 2 - 3) where a rank has several children. `left`: ranks not yet written."""
-    left.discard(rank)
-    if rank not in tree or depth == DEEPEST_TREE:
-        return f"{rank} .."
-    children = [
-        subtree_text(tree, child, left, depth + 1)
-        for child in tree[rank]["children"]
-        if child in left or child not in tree
-    ]
-    if len(children) > 1:
-        return f"{rank} ({', '.join(children)})"
-    return " - ".join([str(rank), *children])
-
-
 def tree_text(tree: Tree) -> str:
-    """Starts at the root; with lines missing, at every rank whose parent's line is missing."""
-    left = set(tree)
-    parts = []
-    for rank, node in tree.items():
-        parent = node["parent"]
-        if parent not in tree:
-            parts.append(("" if parent is None else f".. {parent} - ") + subtree_text(tree, rank, left))
-    while left:  # a damaged log: in circles
-        parts.append(subtree_text(tree, min(left), left))
-    return "; ".join(parts)
+    """Each rank that has children, and these."""
+    nodes = [(rank, node["children"]) for rank, node in tree.items() if node["children"]]
+    return "; ".join(f"{rank} -> {', '.join(map(str, children))}" for rank, children in nodes)
 
 
 def crosses_network(transport: Transport) -> bool:
@@ -90,9 +67,7 @@ def unread_text(log: Log) -> str:
     text = ""
     if log.unreadable_lines:
         text += f"\n{counted_lines(log.unreadable_lines)} could not be read, or not to the end (cut, damaged or of an "
-        text += "unknown form):\n" + "".join(f"  {example}\n" for example in log.unreadable_examples)
-        more = log.unreadable_lines - len(log.unreadable_examples)
-        text += f"  and {more} more\n" if more else ""
+        text += "unknown form).\n"
     if log.contradictions:
         text += f"\n{counted_lines(log.contradictions)} contradict earlier ones: the log is of several communicators "
         text += "or runs. The first one is shown.\n"
@@ -124,7 +99,7 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         titled("Ranks by node", nodes if len(nodes) > 1 else [], ["node", "ranks"]),
         titled("Network", network_rows(log)),
         titled("Rings, by channel", by_text(rings)),
-        titled("Trees, by channel: root first, children behind their parent (.. a line is missing)", by_text(trees)),
+        titled("Trees, by channel: ranks and their children", by_text(trees)),
         titled("Transports between ranks", transports, ["from", "to", "via", "channels"]),
         titled("Collectives", choices, ["collective", "bytes", "algorithm", "protocol", "channels"]),
         titled("Set by environment, as NCCL tells", [[name, value] for name, value in log.environment.items()]),

@@ -48,7 +48,6 @@ KEEPALIVE = {
     for version in ("OMPI", "PRTE")  # Open MPI 4, 5
     for name, value in (("time", "3"), ("intvl", "2"), ("probes", "3"))
 }
-NOTICED = 9.0  # seconds, by this keepalive
 # mpirun hands such variables on: that of Open MPI 4 to its daemons and ranks; 5 the first to ranks, the second to
 # daemons.
 MARKS = ("OMPI_MCA_ddptrain_job", "PRTE_MCA_ddptrain_job")
@@ -108,7 +107,7 @@ def flags_of(command: list[str], shown: subprocess.CompletedProcess[str] | None)
     if shown is not None and shown.returncode == USAGE:
         raise UsageError(shown.stderr.strip())
     parser = argparse.ArgumentParser("supervise", add_help=False, allow_abbrev=False)
-    for name in ("checkpoint", "resume", "timeout", "virtual-ranks", "pp", "tp"):
+    for name in ("checkpoint", "resume", "virtual-ranks", "pp", "tp"):
         parser.add_argument(f"--{name}", dest=name)
     given = vars(parser.parse_known_args(command)[0])
     if shown is not None and shown.returncode == 0:
@@ -227,16 +226,6 @@ class Job:
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
             with open(self.log_file, "a", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(line + "\n")
-
-    def check_time_outs(self) -> None:
-        time_out = self.flags["timeout"] or ""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", time_out)
-        seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
-        if len(set(self.hosts.names)) > 1 and 0.0 < seconds <= NOTICED:
-            self.log(
-                f"--timeout {time_out} ends the ranks before mpirun notices a lost host ({NOTICED:g} s), and mpirun "
-                "then hangs until supervise ends it: give 20s or more"
-            )
 
     def clean_up(self) -> tuple[Hosts, list[str]]:
         """Ends what an attempt has left on the hosts that answer. Returns them, and the names of the others."""
@@ -385,7 +374,6 @@ class Job:
 
     def run(self) -> int:
         failures, number, result, why = 0, 0, LOST_HOST, "too few hosts answered"
-        self.check_time_outs()
         self.newest = at_start = self.newest_readable()
         while True:
             before = self.newest

@@ -8,7 +8,7 @@ import pathlib
 from typing import Any
 
 from ddptools.common.errors import UsageError
-from ddptools.common.files import Record, errors_name, from_json, read_records, write_atomically
+from ddptools.common.files import Record, errors_name, read_records, write_atomically
 
 
 class ResultFolder:
@@ -25,8 +25,9 @@ class ResultFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(f"{path}: another ddpsweep writes there") from error
-        _end_last_line(self.file)
         self._out = open(self.file, "ab")
+        if self.file.read_bytes()[-1:] not in (b"", b"\n"):
+            self._out.write(b"\n")  # a crash has cut the last line
         others = {str(record.get("sweep")) for record in self.records()} - {sweep}
         if others:
             self.close()
@@ -48,14 +49,3 @@ class ResultFolder:
         with errors_name(self.file):
             self._out.close()
         self._lock.close()
-
-
-def _end_last_line(path: pathlib.Path) -> None:
-    """Takes away a last line that a crash has cut, so that the next record stands on a line of its own."""
-    data = path.read_bytes() if path.exists() else b""
-    last = data[data.rfind(b"\n") + 1 :]
-    if isinstance(from_json(last), dict):
-        with open(path, "ab") as file:
-            file.write(b"\n")
-    elif last:
-        os.truncate(path, len(data) - len(last))

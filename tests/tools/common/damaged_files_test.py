@@ -189,4 +189,4 @@ class DamagedFilesTest(support.FolderCase):
         path = self.folder / "results.jsonl"
         path.write_text(self.results_text() + deep)
         ResultFolder(self.folder, "made-up", resume=True).close()
-        self.assertEqual(path.read_text(), self.results_text())
+        self.assertEqual(path.read_text(), f"{self.results_text()}{deep}\n")

@@ -112,11 +112,10 @@ class ReadLogTest(unittest.TestCase):
         self.assertEqual([each.via for each in log.transports], ["NET/AWS Libfabric/2/GDRDMA/Shared"])
         self.assertEqual(log.unreadable_lines, 1)
 
-    def test_cut_lines_are_counted_and_shown(self) -> None:
+    def test_cut_lines_are_counted(self) -> None:
         log = recorded("cut_lines_made_up.log")
         self.assertEqual((list(log.rings), list(log.trees), log.transports), ([0], [0], []))
-        self.assertEqual((log.unreadable_lines, len(log.unreadable_examples)), (5, 3))
-        self.assertIn("line 4: Trees", log.unreadable_examples[0])
+        self.assertEqual(log.unreadable_lines, 5)
 
     def test_ranks_that_write_into_one_line(self) -> None:
         log = recorded("two_ranks_in_a_line_made_up.log")
@@ -153,7 +152,6 @@ class ReadLogTest(unittest.TestCase):
             if turn % 20 == 0:
                 text += noise.choice("[0 /-") * 100000
             log = parse("".join(text))
-            self.assertLessEqual(len(log.unreadable_examples), 3)
             self.assertTrue(all(len(ring) == log.ranks for ring in log.rings.values()))
             log_json(log, [])
 

@@ -19,39 +19,22 @@ def proto(value: str, rates: list[float], told: dict[str, Any], **settings: Any)
 
 
 class GradientPathTest(ReportCase):
-    def test_a_cell_on_another_path_is_marked(self) -> None:
+    def test_paths_that_differ_are_a_column(self) -> None:
         markdown = self.report_of(proto("", [100], FUSED) + proto("LL", [60], PLAIN))
         self.assertIn("| NCCL_PROTO | images/s | against reference | runs | gradient path |", markdown)
         self.assertIn("| unset | 100.0 | reference | 1 | symmetric+fused |", markdown)
-        self.assertIn("| LL | 60 | too few runs (other path) | 1 | plain |", markdown)
-        self.assertIn("**Other path**: means that the gradients of a case were not summed by the path of its", markdown)
-        self.assertRegex(self.page, r'"key"[^>]*></span>gradients by another path')  # the bar's color
+        self.assertIn("| LL | 60 | too few runs | 1 | plain |", markdown)
         for told in (PLAIN, {}, {"gradient_path": 3}):
             markdown = self.report_of(proto("", [100], told) + proto("LL", [60], told))
             self.assertIn("| LL | 60 | too few runs | 1 |\n", markdown)
-            self.assertNotRegex(markdown, "other path|gradient path")
+            self.assertNotIn("gradient path |", markdown)
 
-    def test_sweeps_of_paths_and_what_sends_nothing(self) -> None:
-        records = []
-        for symmetric, comm, rate, path in (("on", "nccl", 100, "symmetric"), ("off", "nccl", 80, "plain"),
-                                            ("off", "mpi", 20, "mpi")):  # fmt: skip
-            records += case({"symmetric": symmetric, "comm": comm}, [rate], {"gradient_path": path})
-        markdown = self.report_of(records)
-        self.assertIn("| off | nccl | 80 | too few runs | 1 | plain |", markdown)
-        self.assertIn("| on | nccl | 100.0 | too few runs | 1 | symmetric |", markdown)
-        self.assertNotIn("other path", markdown)
+    def test_what_sends_nothing_has_no_path(self) -> None:
         none = {"gradient_path": "none"}
         records = case({"overlap": "none"}, [120], none) + case({"overlap": "on"}, [100], FUSED)
-        self.assertNotRegex(self.report_of(records), "other path|gradient path")
+        self.assertNotIn("gradient path |", self.report_of(records))
         records += case({"overlap": "off"}, [90], {"gradient_path": "symmetric"})
-        markdown = self.report_of(records)
-        self.assertIn("| none | 120.0 | too few runs | 1 |  |", markdown)
-        self.assertIn("| on | 100.0 | too few runs (other path) | 1 | symmetric+fused |", markdown)
-
-    def test_a_layout_may_take_another_path(self) -> None:
-        records = case({"layout": "1x2"}, [100, 101], FUSED) + case({"layout": "2x1"}, [50, 51], PLAIN)
-        text = self.words(records)
-        self.assertIn("2x1: -49.8% (gradient path plain, not symmetric+fused) (against", text)
+        self.assertIn("| none | 120.0 | too few runs | 1 |  |", self.report_of(records))
 
     def test_variables_that_a_path_does_not_follow(self) -> None:
         told = FUSED | {"nccl": SYMMETRIC_KERNELS}

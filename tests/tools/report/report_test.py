@@ -232,8 +232,8 @@ class PageTest(ReportCase):
         markdown = self.report_of(records)
         for i in range(11):
             self.assertRegex(markdown, rf"\| size \|.* NCCL_ALGO=a{i} \|")
-        self.assertIn("| 1 KiB | 100.0 | 101.0 | 110.0 | 102.0 | 103.0 | 104.0 |\n", markdown)
-        self.assertIn("| 1 KiB | 105.0 | 106.0 | 107.0 | 108.0 | 109.0 |\n", markdown)
+        rates = " | ".join(f"{rate}.0" for rate in (100, 101, 110, *range(102, 110)))
+        self.assertIn(f"| 1 KiB | {rates} |\n", markdown)
         self.assertIn("| NCCL | 2.28.3 |", markdown)
 
     def test_the_results_that_are_kept_here(self) -> None:

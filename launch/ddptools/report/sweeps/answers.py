@@ -58,7 +58,7 @@ def _compared(experiment: Experiment, effects: Effects, names: list[str], contex
     found = [(_short(experiment, case, reference, names), effects.between(case, reference, len(others))) for case in others]
     found.sort(key=lambda one: -_size(one[1]))
     different = [(label, effect) for label, effect in found if effect.is_difference]
-    said = [f"{label}: {effect.text}{_other_path(effect, reference)}" for label, effect in different]
+    said = [f"{label}: {effect.text}" for label, effect in different]
     if len(said) > MOST_LISTED:
         said = [*said[:MOST_LISTED], f"{len(said) - MOST_LISTED} more below"]
     for text in (NO_DIFFERENCE, TOO_FEW):
@@ -80,10 +80,6 @@ def _short(experiment: Experiment, case: Case, reference: Case, names: list[str]
         differ = [name for name in names if case.settings.get(name, "") != reference.settings.get(name, "")]
         return " + ".join(experiment.label(case, [name]) for name in differ)
     return (case.settings.get(names[0], "") or "unset") + (" (emulated)" if case.emulated else "")
-
-
-def _other_path(effect: Effect, reference: Case) -> str:
-    return f" (gradient path {effect.other}, not {reference.path})" if effect.other else ""
 
 
 def _ceilings(experiment: Experiment) -> Iterator[str]:

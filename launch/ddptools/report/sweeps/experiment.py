@@ -21,7 +21,7 @@ from ddptools.common.values import (
     setting_value,
     table_of,
 )
-from ddptools.results.run import PATH_FLAGS, PLACEMENT, WORKLOAD, Run, bench_choices, make_run, nccl_of, varied
+from ddptools.results.run import PLACEMENT, WORKLOAD, Run, bench_choices, make_run, nccl_of, varied
 
 NCCL_CHOICES = ("algorithm", "protocol", "channels", "transport")
 SYMMETRIC = ("symmetric", "symmetric+fused", "peers")  # paths of gradients
@@ -78,14 +78,6 @@ class Case:
         not say."""
         path = self.told("gradient_path")
         return "" if path == "none" else path
-
-    def settings_beside_path(self) -> dict[str, str]:
-        return {name: value for name, value in self.settings.items() if name not in PATH_FLAGS}
-
-    def other_path(self, reference: "Case") -> str:
-        """Its path, if the reference took another one although no flag for the path differs; otherwise empty."""
-        chosen = self.settings_beside_path() == reference.settings_beside_path()
-        return self.path if self.path and reference.path not in ("", self.path) and not chosen else ""
 
     def choices(self) -> dict[float, tuple[str, str]]:
         """NCCL's algorithm and protocol by bytes of a call, where the last run says it."""

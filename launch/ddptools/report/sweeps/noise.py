@@ -19,7 +19,6 @@ class Effect:
     change: float  # of the median, relative
     p: float | None  # of Welch's t-test, times the number of comparisons; None with one run on a side
     is_difference: bool | None  # None: the runs are too few to tell
-    other: str = ""  # path of the gradients, if it is not that of the reference
 
     @property
     def text(self) -> str:
@@ -48,16 +47,16 @@ class Effects:
         return effect.text if effect else "reference" if self.references.get(case.key) is case else ""
 
     def between(self, case: Case, reference: Case, comparisons: int) -> Effect:
-        change, other = case.rate / reference.rate - 1, case.other_path(reference)
+        change = case.rate / reference.rate - 1
         fewest = min(len(case.rates), len(reference.rates))
         if fewest < 2:
-            return Effect(change, None, None, other=other)
+            return Effect(change, None, None)
         p = min(1.0, comparisons * welch_p(case.rates, reference.rates))
         if p >= ALPHA:
-            return Effect(change, p, None if fewest < FEWEST_RUNS else False, other=other)
+            return Effect(change, p, None if fewest < FEWEST_RUNS else False)
         ratio = max(case.rate, reference.rate) / min(case.rate, reference.rate)
         is_noise = same_choice(case, reference) or (self.noise is not None and ratio - 1 <= self.noise)
-        return Effect(change, p, not is_noise, other)
+        return Effect(change, p, not is_noise)
 
 
 def welch_p(a: list[float], b: list[float]) -> float:

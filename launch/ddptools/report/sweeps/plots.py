@@ -14,8 +14,6 @@ from ddptools.results.run import PLACEMENT
 
 NUMERIC = ("batch", "bucket-mb", "last-bucket-kb", "comm-ctas", "grad-accum", "seq")
 MOST_SERIES = 10
-MOST_CURVES = 16  # of bus bandwidth
-DASHES = (None, (6, 3), (2, 2), (8, 3))
 MOST_POINTS = 200  # of a series
 MOST_BARS = 24
 
@@ -106,8 +104,7 @@ def _cases(experiment: Experiment) -> list[Picture]:
     effects = Effects(experiment)
     bars, legend = [], {}
     for case in cases:
-        effect = effects.of(case)
-        kind, color = _kind(case, effect is not None and effect.other != "")
+        kind, color = _kind(case)
         legend |= {kind: color}
         text = ", ".join(filter(None, [number(case.rate), effects.text(case)]))
         spread = (min(case.rates), max(case.rates)) if len(case.rates) > 1 else (0.0, 0.0)
@@ -118,29 +115,24 @@ def _cases(experiment: Experiment) -> list[Picture]:
     return [draw_bars(drawn, f"{experiment.title} cases", caption)]
 
 
-def _kind(case: Case, is_on_other_path: bool) -> tuple[str, str]:
+def _kind(case: Case) -> tuple[str, str]:
     if case.emulated:
         return "emulated nodes", COLORS[1]
     if not case.trains:
         return "without any all-reduce", GRAY
-    return ("gradients by another path", COLORS[3]) if is_on_other_path else ("as the reference", COLORS[0])
+    return "measured", COLORS[0]
 
 
 def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
     cases = [case for case in experiment.measured if busbw_gbs_by_bytes(case)]
     if not cases:
         return []
-    shown = cases[:MOST_CURVES]
-    *others, last = experiment.varied or [""]
-    colors = list(dict.fromkeys(case.settings.get(last, "") for case in shown))
-    kinds = list(dict.fromkeys(tuple(case.settings.get(name, "") for name in others) for case in shown))
+    shown = cases[: len(COLORS)]
     sizes = sorted({size for case in shown for size, _ in busbw_gbs_by_bytes(case)})
     lines = []
-    for case in shown:
+    for case, color in zip(shown, COLORS):
         points = [(float(sizes.index(size)), rate, rate, rate) for size, rate in busbw_gbs_by_bytes(case)]
-        color = COLORS[colors.index(case.settings.get(last, "")) % len(COLORS)]
-        dashes = DASHES[kinds.index(tuple(case.settings.get(name, "") for name in others)) % len(DASHES)]
-        lines.append(Line(experiment.label(case), points, color, dashes))
+        lines.append(Line(experiment.label(case), points, color))
     caption = _caption(experiment, f"Bus bandwidth of {operation(cases)} against size.", len(cases) - len(shown))
     curves = Curves("size", "bus bandwidth, GB/s", lines, list(map(size_text, sizes)), is_logarithmic=True)
     return [draw_curves(curves, f"{experiment.title} bus bandwidth", caption)]

@@ -1,6 +1,5 @@
 """Tables of an experiment, in the form in which such results are published."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from ddptools.report.sweeps.noise import Effect, Effects
 from ddptools.results.run import MOST_HALF_WIDTH, Run, bench_rows, gpus_of, is_too_noisy
 
 MOST_ROWS = 200
-MOST_COLUMNS = 8
+MOST_COLUMNS = 32
 
 Column = tuple[str, Callable[[Case], str]]  # its head and its text
 
@@ -28,12 +27,6 @@ def _mark(case: Case) -> str:
     return " emulated" if case.emulated else ""
 
 
-def _parts(values: list, most: int) -> list[list]:
-    """No longer than `most`, and about as long as each other."""
-    size = math.ceil(len(values) / math.ceil(len(values) / most)) if values else 1
-    return [values[start : start + size] for start in range(0, len(values), size)]
-
-
 def _cases(experiment: Experiment) -> Table:
     """A row per case: what differs, the rate, and what belongs to it. Columns that no case fills are left out."""
     shown = experiment.cases[:MOST_ROWS]
@@ -42,8 +35,7 @@ def _cases(experiment: Experiment) -> Table:
     columns = [(name, lambda case, name=name: _setting(case, name)) for name in experiment.varied]
     columns += [(experiment.unit or "rate", _rate)]
     columns += [("efficiency", lambda case: spread(experiment.efficiencies(case), percent))]
-    other = {key: " (other path)" if effect.other else "" for key, effect in found.items()}
-    columns += [("against reference", lambda case: effects.text(case) + other.get(case.key, ""))]
+    columns += [("against reference", effects.text)]
     columns += [("p", lambda case: f"{p:.2g}" if case.key in found and (p := found[case.key].p) is not None else "")]
     columns += [("runs", lambda case: str(len(case.runs))), *_case_columns()]
     if len({case.path for case in experiment.measured} - {""}) > 1:
@@ -164,13 +156,11 @@ def _bus_bandwidth(experiment: Experiment) -> list[Table]:
 def _tables_by_size(
     experiment: Experiment, caption: str, by_case: list[tuple[Case, dict[float, Any]]], show: Callable[[Any], str]
 ) -> list[Table]:
-    tables = []
-    for part in _parts(by_case[: 4 * MOST_COLUMNS], MOST_COLUMNS):
-        rows = []
-        for size in sorted({size for _, values in part for size in values})[:MOST_ROWS]:
-            rows.append([size_text(size), *(show(values[size]) if size in values else "" for _, values in part)])
-        tables.append(Table(caption, ["size", *(experiment.label(case) for case, _ in part)], rows))
-    return tables
+    """A table with a column per case; none without cases."""
+    shown, rows = by_case[:MOST_COLUMNS], []
+    for size in sorted({size for _, values in shown for size in values})[:MOST_ROWS]:
+        rows.append([size_text(size), *(show(values[size]) if size in values else "" for _, values in shown)])
+    return [Table(caption, ["size", *(experiment.label(case) for case, _ in shown)], rows)] if shown else []
 
 
 def failures(experiment: Experiment) -> Table:
