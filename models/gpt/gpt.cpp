@@ -492,10 +492,8 @@ void Gpt::take_dbias() {
 void Gpt::backward_block(std::int64_t layer, bool accumulate, const Ready& ready) {
   GptBlock& current = block(layer);
   if (layer < end_ - 1) current.restore(branch_);  // the last one's is there
-  current.mlp().backward_data(gradients_.mlp, current.attention().dbias_from_next(), accumulate);
-  current.mlp().backward_weights(gradients_.mlp, accumulate, ready);
-  current.attention().backward_data(gradients_.attention, dbias_before(layer), accumulate);
-  current.attention().backward_weights(gradients_.attention, accumulate, ready);
+  current.mlp().backward(gradients_.mlp, current.attention().dbias_from_next(), accumulate, ready);
+  current.attention().backward(gradients_.attention, dbias_before(layer), accumulate, ready);
   std::swap(gradients_.mlp.dout, gradients_.attention.din);
 }
 

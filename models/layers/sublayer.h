@@ -57,6 +57,8 @@ class Sublayer {
   void backward_data(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate);
   /// The rest, from what backward_data() has left in g; reports all parameters.
   void backward_weights(const SublayerGradients& g, bool accumulate, const Model::Ready& ready);
+  /// Both. The weights' gradients run beside the sum over parts.
+  void backward(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate, const Model::Ready& ready);
   /// The gradient of the bias of `out`, which the norm behind the sublayer gives; without data where this sublayer
   /// gives it, which is so with dropout.
   Tensor dbias_from_next() const { return dropout_.rate > 0.0f ? Tensor{} : out_.dbias(); }
@@ -89,6 +91,11 @@ class Sublayer {
   Linear in_, out_;
 
  private:
+  /// From g.dout to this part of g.dnorm.
+  void backward_part(const SublayerGradients& g, bool accumulate);
+  void backward_norm(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate);
+  void weight_gradient_of_out(const SublayerGradients& g, bool accumulate);
+  void weight_gradient_of_in(const SublayerGradients& g, bool accumulate);
   const Tensor& dbranch(const SublayerGradients& g) const { return dropout_.rate > 0.0f ? g.dbranch : g.dout; }
 
   ActivationOps& activation_;

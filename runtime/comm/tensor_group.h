@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
@@ -19,6 +21,8 @@ class TensorGroup {
   bool capturable() const { return communicator_.capturable(); }
   /// values = their sums over the ranks, the same bits on all of them.
   void sum(const Tensor& values);
+  /// The same. What `work` queues on the compute stream runs beside it and does not use `values`.
+  void sum_beside(const Tensor& values, const std::function<void()>& work);
   /// to = the `from` of all ranks, in their order.
   void gather(const Tensor& from, const Tensor& to);
   double seconds_waited() const { return seconds_waited_; }  ///< Of the host, in all.
