@@ -48,7 +48,7 @@ void Sublayer::convert_weights() {
 
 void Sublayer::project(const Tensor& x, const Tensor& branch) {
   out_.forward(x, branch, group_ == nullptr || group_->is_first());
-  if (group_ != nullptr) group_->sum(branch);
+  if (group_ != nullptr) group_->run({group_->sum_part(branch)});
 }
 
 void Sublayer::add(const Tensor& branch, Norm& next) {
@@ -58,8 +58,8 @@ void Sublayer::add(const Tensor& branch, Norm& next) {
 
 void Sublayer::backward_data(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate) {
   backward_part(g, accumulate);
-  if (group_ != nullptr) group_->sum(g.dnorm);
-  backward_norm(g, before_dbias, accumulate);
+  const Span span = part("d norm");
+  norm_.backward(g.dnorm, g.dout, g.din, before_dbias, accumulate);
 }
 
 void Sublayer::backward_weights(const SublayerGradients& g, bool accumulate, const Model::Ready& ready) {
@@ -77,22 +77,15 @@ void Sublayer::backward(const SublayerGradients& g, const Tensor& before_dbias, 
     return;
   }
   backward_part(g, accumulate);
-  group_->sum_beside(g.dnorm, [&] {
-    weight_gradient_of_out(g, accumulate);
-    weight_gradient_of_in(g, accumulate);
-  });
-  backward_norm(g, before_dbias, accumulate);
+  norm_.backward(
+      g.dnorm, g.dout, g.din, Tensor{}, accumulate, [&] { weight_gradient_of_out(g, accumulate); },
+      [&] { weight_gradient_of_in(g, accumulate); });
   for (std::size_t i = 0; i < kParameters; ++i) ready(first_ + i);
 }
 
 void Sublayer::backward_part(const SublayerGradients& g, bool accumulate) {
   if (dropout_.rate > 0.0f) activation_.dropout(g.dout, dropout_, g.dbranch);
   inner_backward(g, dbranch(g), accumulate);
-}
-
-void Sublayer::backward_norm(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate) {
-  const Span span = part("d norm");
-  norm_.backward(g.dnorm, g.dout, g.din, before_dbias, accumulate);
 }
 
 void Sublayer::weight_gradient_of_out(const SublayerGradients& g, bool accumulate) {
