@@ -53,7 +53,7 @@ class Gpt final : public Model, public LanguageModel {
         quantisation_(device.get<QuantisationOps>()),
         fp8_fits_(whole() && options.part.count == 1 &&
                   quantisation_.fits(options.shape.feed_forward, options.shape.width)),
-        memory_(device, options.max_batch, options.shape.sequence),
+        memory_(device, options.max_batch, options.shape.sequence, options.part.count),
         final_norm_(device, options.shape.width, static_cast<float>(options.shape.norm_epsilon)) {
     for (ParameterSpec& spec : parameters_) {
       if (options.pretrained) spec.initial.read = [name = spec.name, read = options.pretrained] { return read(name); };
@@ -163,8 +163,9 @@ class Gpt final : public Model, public LanguageModel {
   /// Where the norm of a block leaves the gradient of the bias before it, if it is that norm which does.
   Tensor dbias_before(std::int64_t layer) {
     if (layer > first_) return block(layer - 1).mlp().dbias_from_next();
-    return has_embedding() || options_.dropout > 0.0f ? Tensor{} : before_dbias_;
+    return has_embedding() || branches_give_dbias() ? Tensor{} : before_dbias_;
   }
+  bool branches_give_dbias() const { return options_.dropout > 0.0f || group_ != nullptr; }
   GptBlock& block(std::int64_t layer) { return blocks_[static_cast<std::size_t>(layer - first_)]; }
   std::int64_t rows() const { return batch_.count * batch_.source.sequence; }
 
@@ -264,9 +265,9 @@ void Gpt::allocate_activations() {
   for (std::int64_t layer = first_; layer < end_; ++layer) {
     blocks_.push_back(GptBlock::make(device_, shape_, options_.part.count, options_.recompute, blocks_, memory_));
   }
-  if (!has_embedding()) before_ = memory_.activation(shape_.width);
+  if (!has_embedding()) before_ = memory_.part(shape_.width);
   if (!has_head()) return;
-  final_norm_.input = memory_.activation(shape_.width);
+  final_norm_.input = memory_.part(shape_.width);
   final_norm_.allocate(memory_);
   if (options_.part.count == 1) return;
   facts_ = memory_.statistics({head_rows_, LossOps::kFacts});
@@ -348,7 +349,7 @@ void Gpt::fit_to_batch(const TokenBatch& batch) {
     block.set_fp8(fp8);
   }
   if (has_head()) final_norm_.fit(fitted);
-  if (!has_embedding()) fitted.fit(before_);
+  if (!has_embedding()) before_.shape = block(first_).norm().input.shape;
   fitted.fit(branch_);
   gradients_.fit(fitted);
   gradients_.mlp.dinner.dtype = fp8 ? DType::e5m2 : device_.dtype();
@@ -391,20 +392,23 @@ void Gpt::bind_boundaries(DType gradient_type) {
 /// What arrives for the next pass may do so while the gradients of the last one leave.
 StageBoundary Gpt::before() {
   if (has_embedding()) return {};
-  return {{before_, branch_}, {gradients_.mlp.dout, dbias_before(first_)}, head_, dhead_};
+  return {{before_, block(first_).norm().own(branch_)}, {gradients_.mlp.dout, dbias_before(first_)}, head_, dhead_};
 }
 
 StageBoundary Gpt::behind() {
   if (has_head()) return {};
-  const Tensor dbias = options_.dropout > 0.0f ? Tensor{} : behind_dbias_;
-  return {{block(end_ - 1).mlp().norm().input, branch_}, {gradients_.mlp.dout, dbias}, head_, dhead_};
+  const Tensor dbias = branches_give_dbias() ? Tensor{} : behind_dbias_;
+  const Norm& last = block(end_ - 1).mlp().norm();
+  return {{last.input, last.own(branch_)}, {gradients_.mlp.dout, dbias}, head_, dhead_};
 }
 
 void Gpt::forward(std::size_t unit) {
   const std::int64_t layer = layer_of(unit);
   if (layer < 0) {
-    embedding_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), block(0).norm().input);
-    if (group_ != nullptr) group_->sum(block(0).norm().input);  // of one value and zeros
+    const Tensor& stream = block(0).norm().input;
+    const Tensor& mine = group_ != nullptr ? branch_ : stream;
+    embedding_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), mine);
+    if (group_ != nullptr) group_->run({TensorGroup::sum_part(mine, stream)});  // of one value and zeros
   } else if (layer < shape_.layers) {
     const Span span = layer_span(layer, "forward");
     forward_block(layer);
@@ -440,11 +444,10 @@ void Gpt::forward_head() {
     output_layer(x, first);
     if (!leaves_room_) head_weight_gradient(x, first > 0);
   }
-  if (group_ != nullptr && step_.gradient_scale != 0.0f) group_->sum(branch_);
   if (!step_.training) leave_no_trace();
 }
 
-/// Leaves dlogits in logits_, and the gradient of x, of this rank's part, in branch_.
+/// Leaves dlogits in logits_, and the gradient of x, or what this rank gives of its sum, in branch_.
 void Gpt::output_layer(const Tensor& x, std::int64_t first) {
   const Tensor dlogits = logits_of(x), dx = head_piece(branch_, first);
   if (group_ == nullptr) {
@@ -461,7 +464,7 @@ void Gpt::joined_loss(const Tensor& logits, std::int64_t first, const Tensor& dl
   Tensor all = all_facts_;
   all.shape[1] = logits.dim(0);
   loss_.part_of_cross_entropy(logits, batch_, first, vocabulary_.count, mine);
-  group_->gather(mine, all);
+  group_->run({TensorGroup::gather(mine, all)});
   loss_.joined_cross_entropy(logits, batch_, first, vocabulary_.count, all, step_.gradient_scale, dlogits, step_.sums);
 }
 
@@ -492,10 +495,8 @@ void Gpt::take_dbias() {
 void Gpt::backward_block(std::int64_t layer, bool accumulate, const Ready& ready) {
   GptBlock& current = block(layer);
   if (layer < end_ - 1) current.restore(branch_);  // the last one's is there
-  current.mlp().backward_data(gradients_.mlp, current.attention().dbias_from_next(), accumulate);
-  current.mlp().backward_weights(gradients_.mlp, accumulate, ready);
-  current.attention().backward_data(gradients_.attention, dbias_before(layer), accumulate);
-  current.attention().backward_weights(gradients_.attention, accumulate, ready);
+  current.mlp().backward(gradients_.mlp, current.attention().dbias_from_next(), accumulate, ready);
+  current.attention().backward(gradients_.attention, dbias_before(layer), accumulate, ready);
   std::swap(gradients_.mlp.dout, gradients_.attention.din);
 }
 

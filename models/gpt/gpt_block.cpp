@@ -20,7 +20,7 @@ GptBlock GptBlock::make(Device& device, const GptShape& shape, std::int64_t part
   GptBlock block = shares ? others.front() : GptBlock(device, shape, parts, recompute);
   if (!shares) {
     block.attention_.allocate(memory);
-    block.mlp_.norm().input = memory.activation(shape.width);
+    block.mlp_.norm().input = memory.part(shape.width);
     block.mlp_.allocate(memory);
     if (others.empty() || recompute == Recompute::none) {
       block.mlp_.allocate_hidden(memory);
@@ -28,7 +28,7 @@ GptBlock GptBlock::make(Device& device, const GptShape& shape, std::int64_t part
       block.mlp_.share_hidden(others.front().mlp_);
     }
   }
-  block.norm().input = memory.activation(shape.width);
+  block.norm().input = memory.part(shape.width);
   return block;
 }
 

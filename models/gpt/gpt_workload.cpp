@@ -198,6 +198,10 @@ void GptWorkload::load() {
 }
 
 std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batch) {
+  if (dropout_ > 0.0f && batch % run_.parts != 0 && run_.parts % batch != 0) {
+    usage_error("--dropout with --tp {}: give a --batch that it divides, such as {}, or --dropout 0.", run_.parts,
+                run_.parts);
+  }
   GptOptions options;
   options.shape = shape_;
   options.stage = gpt_stage(shape_, run_.stages, run_.stage);

@@ -35,6 +35,7 @@ void check_parts(const GptShape& shape, std::int64_t parts, const GptShapeNames&
   };
   divides(names.heads, shape.heads);
   divides(names.feed_forward, shape.feed_forward);
+  divides(names.sequence, shape.sequence);
   if (vocabulary_rows(shape, {parts, parts - 1}).count < 1) {
     usage_error("--tp {}: {} {} has no token left for the last part. Give a smaller number.", parts, names.vocabulary,
                 shape.vocabulary);

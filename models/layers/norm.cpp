@@ -1,38 +1,84 @@
 #include "models/layers/norm.h"
 
+#include "runtime/core/error.h"
+
 namespace ddptrain {
 
 Norm::Norm(Device& device, std::int64_t width, float epsilon)
-    : norm_(device.get<NormOps>()), width_(width), epsilon_(epsilon) {}
+    : device_(device),
+      norm_(device.get<NormOps>()),
+      reduction_(device.get<ReductionOps>()),
+      width_(width),
+      epsilon_(epsilon) {}
 
 void Norm::bind(const ModelTensors& tensors, std::size_t first) {
   weight_ = tensors.weights.at(first);
   bias_ = tensors.weights.at(first + 1);
   dweight_ = tensors.gradients.at(first);
   dbias_ = tensors.gradients.at(first + 1);
+  group_ = tensors.group;
 }
 
 void Norm::allocate(Activations& memory) {
   output = memory.activation(width_);
-  statistics_ = memory.statistics({memory.batch() * memory.sequence(), 2});
+  statistics_ = memory.statistics({memory.part_rows(), 2});
+  if (memory.parts() > 1) partial_ = memory.statistics({2, width_});
 }
 
 void Norm::fit(const BatchShape& shape) {
-  shape.fit(input);
+  shape_ = shape;
+  own_ = group_ == nullptr ? shape : shape.part(group_->world().size());
+  own_.fit(input);
   shape.fit(output);
-  statistics_.shape = {shape.rows(), 2};
+  statistics_.shape = {own_.rows(), 2};
 }
 
-void Norm::forward() { norm_.layer_norm(input, weight_, bias_, epsilon_, output, statistics_); }
+Tensor Norm::own(const Tensor& activation) const {
+  if (group_ == nullptr || !activation) return activation;
+  const std::int64_t first = group_->world().rank() * own_.rows() * width_;
+  char* const data = activation.as<char>() + static_cast<std::size_t>(first) * size_of(activation.dtype);
+  return {data, activation.dtype, {own_.batch, own_.sequence, width_}};
+}
+
+Dropout Norm::of_own(Dropout dropout) const {
+  if (group_ == nullptr || dropout.rate <= 0.0f) return dropout;
+  DDP_CHECK(own_.rows() % shape_.sequence == 0 || shape_.sequence % own_.rows() == 0,
+            "norm: dropout of parts of {} rows, windows have {}", own_.rows(), shape_.sequence);
+  const std::int64_t row = group_->world().rank() * own_.rows();
+  dropout.position += static_cast<std::uint32_t>(row / shape_.sequence);
+  dropout.first = static_cast<std::uint32_t>(row % shape_.sequence * width_);
+  return dropout;
+}
+
+void Norm::forward() {
+  norm_.layer_norm(input, weight_, bias_, epsilon_, own(output), statistics_);
+  if (group_ != nullptr) group_->run({group_->gather(output)});
+}
 
 void Norm::forward(const Tensor& residual, const Tensor& branch, const Dropout& dropout) {
-  norm_.add_layer_norm(residual, branch, dropout, weight_, bias_, epsilon_, input, output, statistics_);
+  norm_.add_layer_norm(residual, own(branch), of_own(dropout), weight_, bias_, epsilon_, input, own(output),
+                       statistics_);
+  if (group_ != nullptr) group_->run({group_->gather(output)});
 }
 
 void Norm::backward(const Tensor& doutput, const Tensor& dresidual, const Tensor& dinput, const Tensor& dinput_sums,
-                    bool accumulate) {
+                    bool accumulate, const Work& first, const Work& second) {
+  if (group_ != nullptr) return backward_part(doutput, dresidual, dinput, accumulate, first, second);
   norm_.layer_norm_backward(input, weight_, statistics_, doutput, dresidual, dinput, dweight_, dbias_, dinput_sums,
                             accumulate);
+}
+
+void Norm::backward_part(const Tensor& doutput, const Tensor& dresidual, const Tensor& dinput, bool accumulate,
+                         const Work& first, const Work& second) {
+  group_->run({group_->sum_part(doutput)}, first);
+  const Tensor dweight{partial_.data, partial_.dtype, {width_}};
+  const Tensor dbias{partial_.as<char>() + dweight.bytes(), partial_.dtype, {width_}};
+  norm_.layer_norm_backward(input, weight_, statistics_, own(doutput), own(dresidual), own(dinput), dweight, dbias,
+                            Tensor{}, false);
+  group_->run({group_->gather(dinput), TensorGroup::sum(partial_)}, second);
+  for (const auto& [mine, all] : {std::pair{dweight, dweight_}, {dbias, dbias_}}) {
+    reduction_.add_nodes(accumulate ? std::vector{mine, all} : std::vector{mine}, all, device_.compute_stream());
+  }
 }
 
 }  // namespace ddptrain

@@ -48,7 +48,7 @@ void Sublayer::convert_weights() {
 
 void Sublayer::project(const Tensor& x, const Tensor& branch) {
   out_.forward(x, branch, group_ == nullptr || group_->is_first());
-  if (group_ != nullptr) group_->sum(branch);
+  if (group_ != nullptr) group_->run({group_->sum_part(branch)});
 }
 
 void Sublayer::add(const Tensor& branch, Norm& next) {
@@ -57,24 +57,45 @@ void Sublayer::add(const Tensor& branch, Norm& next) {
 }
 
 void Sublayer::backward_data(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate) {
-  if (dropout_.rate > 0.0f) activation_.dropout(g.dout, dropout_, g.dbranch);
-  inner_backward(g, dbranch(g), accumulate);
-  if (group_ != nullptr) group_->sum(g.dnorm);
+  backward_part(g, accumulate);
   const Span span = part("d norm");
   norm_.backward(g.dnorm, g.dout, g.din, before_dbias, accumulate);
 }
 
 void Sublayer::backward_weights(const SublayerGradients& g, bool accumulate, const Model::Ready& ready) {
-  {
-    const Span span = part("weight gradient");
-    out_.backward_weight(inner_output(), out_.gradient(dbranch(g), g.dbranch_fp8), dbias_from_branch(), accumulate);
-  }
+  weight_gradient_of_out(g, accumulate);
   for (std::size_t i = 0; i < Linear::kParameters; ++i) ready(first_ + i);
-  {
-    const Span span = part("weight gradient");
-    in_.backward_weight(norm_.output, inner_gradient(g), in_dbias(), accumulate);
-  }
+  weight_gradient_of_in(g, accumulate);
   for (std::size_t i = Linear::kParameters; i < kParameters; ++i) ready(first_ + i);
+}
+
+void Sublayer::backward(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate,
+                        const Model::Ready& ready) {
+  if (group_ == nullptr) {
+    backward_data(g, before_dbias, accumulate);
+    backward_weights(g, accumulate, ready);
+    return;
+  }
+  backward_part(g, accumulate);
+  norm_.backward(
+      g.dnorm, g.dout, g.din, Tensor{}, accumulate, [&] { weight_gradient_of_out(g, accumulate); },
+      [&] { weight_gradient_of_in(g, accumulate); });
+  for (std::size_t i = 0; i < kParameters; ++i) ready(first_ + i);
+}
+
+void Sublayer::backward_part(const SublayerGradients& g, bool accumulate) {
+  if (dropout_.rate > 0.0f) activation_.dropout(g.dout, dropout_, g.dbranch);
+  inner_backward(g, dbranch(g), accumulate);
+}
+
+void Sublayer::weight_gradient_of_out(const SublayerGradients& g, bool accumulate) {
+  const Span span = part("weight gradient");
+  out_.backward_weight(inner_output(), out_.gradient(dbranch(g), g.dbranch_fp8), dbias_from_branch(), accumulate);
+}
+
+void Sublayer::weight_gradient_of_in(const SublayerGradients& g, bool accumulate) {
+  const Span span = part("weight gradient");
+  in_.backward_weight(norm_.output, inner_gradient(g), in_dbias(), accumulate);
 }
 
 }  // namespace ddptrain

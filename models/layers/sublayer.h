@@ -27,7 +27,7 @@ struct SublayerGradients {
 ///
 /// Ranks may split it (Shoeybi et al., "Megatron-LM", arXiv:1909.08053): each has some outputs of `in` and the inputs
 /// of `out` that come from them. The branch is the sum of what the ranks give, and so is the gradient of the norm's
-/// output.
+/// output. Each rank sums its part of the rows.
 class Sublayer {
  public:
   static constexpr std::size_t kParameters = 2 * Linear::kParameters + Norm::kParameters;
@@ -47,7 +47,7 @@ class Sublayer {
   virtual void fit(const BatchShape& shape) { norm_.fit(shape); }
   void set_dropout(const Dropout& dropout) { dropout_ = dropout; }
 
-  /// From the norm's output to `branch`.
+  /// From the norm's output to `branch`, of which a rank that splits the layer gets its part of the rows.
   virtual void forward(const Tensor& branch) = 0;
   /// Adds the branch to the stream, for the norm behind this sublayer.
   void add(const Tensor& branch, Norm& next);
@@ -57,9 +57,11 @@ class Sublayer {
   void backward_data(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate);
   /// The rest, from what backward_data() has left in g; reports all parameters.
   void backward_weights(const SublayerGradients& g, bool accumulate, const Model::Ready& ready);
+  /// Both. The weights' gradients run beside what ranks that split the layer exchange.
+  void backward(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate, const Model::Ready& ready);
   /// The gradient of the bias of `out`, which the norm behind the sublayer gives; without data where this sublayer
-  /// gives it, which is so with dropout.
-  Tensor dbias_from_next() const { return dropout_.rate > 0.0f ? Tensor{} : out_.dbias(); }
+  /// gives it, which is so with dropout and where ranks split it.
+  Tensor dbias_from_next() const { return dbias_from_branch() ? Tensor{} : out_.dbias(); }
 
  protected:
   /// `shape`: of this rank's part.
@@ -82,13 +84,17 @@ class Sublayer {
 
   /// branch = out(x), over all parts.
   void project(const Tensor& x, const Tensor& branch);
-  Tensor dbias_from_branch() const { return dropout_.rate > 0.0f ? out_.dbias() : Tensor{}; }
+  Tensor dbias_from_branch() const { return dropout_.rate > 0.0f || group_ != nullptr ? out_.dbias() : Tensor{}; }
 
   Device& device_;
   Norm norm_;
   Linear in_, out_;
 
  private:
+  /// From g.dout to g.dnorm, or to what this rank gives of its sum.
+  void backward_part(const SublayerGradients& g, bool accumulate);
+  void weight_gradient_of_out(const SublayerGradients& g, bool accumulate);
+  void weight_gradient_of_in(const SublayerGradients& g, bool accumulate);
   const Tensor& dbranch(const SublayerGradients& g) const { return dropout_.rate > 0.0f ? g.dbranch : g.dout; }
 
   ActivationOps& activation_;

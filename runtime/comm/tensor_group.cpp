@@ -4,18 +4,31 @@
 
 namespace ddptrain {
 
-void TensorGroup::sum(const Tensor& values) {
-  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "sum over split layers");
-  const Clocked clocked(seconds_waited_);
-  device_.in_communication_stream(
-      [&](Stream stream) { communicator_.wait(communicator_.all_reduce_sum(values, stream)); });
+Communicator::Ticket TensorGroup::start(const Collective& collective, Stream stream) {
+  switch (collective.kind) {
+    case Collective::Kind::sum:
+      return communicator_.all_reduce_sum(collective.from, collective.to, stream);
+    case Collective::Kind::sum_part:
+      return communicator_.reduce_scatter_sum(collective.from, collective.to, stream);
+    case Collective::Kind::gather:
+      break;
+  }
+  return communicator_.all_gather(collective.from, collective.to, stream);
 }
 
-void TensorGroup::gather(const Tensor& from, const Tensor& to) {
-  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "gather of split layers");
-  const Clocked clocked(seconds_waited_);
-  device_.in_communication_stream(
-      [&](Stream stream) { communicator_.wait(communicator_.all_gather(from, to, stream)); });
+void TensorGroup::run(const std::vector<Collective>& collectives, const std::function<void()>& work) {
+  device_.in_communication_stream([&](Stream stream) {
+    Communicator::Ticket last = 0;
+    {
+      const Lane lane = work ? Lane::communication : Lane::compute;
+      const Span span(device_.timeline(), lane, stream, "exchange of split layers");
+      const Clocked clocked(seconds_waited_);
+      for (const Collective& collective : collectives) last = start(collective, stream);
+    }
+    if (work) work();
+    const Clocked clocked(seconds_waited_);
+    communicator_.wait(last);
+  });
 }
 
 }  // namespace ddptrain

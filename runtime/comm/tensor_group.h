@@ -1,13 +1,18 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <vector>
+
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
 
 namespace ddptrain {
 
-/// The ranks among which layers are split. They work on the same samples and have the same activations between layers.
-/// What is summed or gathered is so in the order of the compute stream; the host waits for communicators that need it.
+/// The ranks among which layers are split. They work on the same samples; between layers, each has its part of the
+/// activations' rows. What is summed or gathered is so in the order of the compute stream; the host waits for
+/// communicators that need it.
 class TensorGroup {
  public:
   /// `communicator`: of the ranks of `world`. All outlive this.
@@ -17,13 +22,28 @@ class TensorGroup {
   const World& world() const { return world_; }
   bool is_first() const { return world_.rank() == 0; }
   bool capturable() const { return communicator_.capturable(); }
+
+  struct Collective {
+    enum class Kind : std::uint8_t { sum, sum_part, gather } kind;
+    Tensor from, to;
+  };
   /// values = their sums over the ranks, the same bits on all of them.
-  void sum(const Tensor& values);
+  static Collective sum(const Tensor& values) { return {Collective::Kind::sum, values, values}; }
+  /// to = the sum over the ranks of this rank's part of `from`, which is as many equal parts as there are ranks. In
+  /// place, the other parts are left in an unspecified state.
+  static Collective sum_part(const Tensor& from, const Tensor& to) { return {Collective::Kind::sum_part, from, to}; }
+  Collective sum_part(const Tensor& values) const { return sum_part(values, own_part(communicator_, values)); }
   /// to = the `from` of all ranks, in their order.
-  void gather(const Tensor& from, const Tensor& to);
+  static Collective gather(const Tensor& from, const Tensor& to) { return {Collective::Kind::gather, from, to}; }
+  Collective gather(const Tensor& values) const { return gather(own_part(communicator_, values), values); }
+
+  /// One after the other. What `work` queues on the compute stream runs beside them and does not use their tensors.
+  void run(const std::vector<Collective>& collectives, const std::function<void()>& work = {});
   double seconds_waited() const { return seconds_waited_; }  ///< Of the host, in all.
 
  private:
+  Communicator::Ticket start(const Collective& collective, Stream stream);
+
   const World& world_;
   Communicator& communicator_;
   Device& device_;

@@ -157,6 +157,7 @@ struct Dropout {
   std::uint32_t site = 0;      ///< Distinguishes the dropout layers of a model.
   std::uint32_t position = 0;  ///< Position of row 0 in the global batch.
   StepRef step;
+  std::uint32_t first = 0;  ///< The feature of its sample with which row 0 begins.
 
   DDP_HOST_DEVICE std::uint32_t threshold() const { return static_cast<std::uint32_t>(rate * 32768.0f + 0.5f); }
   DDP_HOST_DEVICE float scale() const { return 1.0f / (1.0f - rate); }
@@ -167,7 +168,7 @@ struct Dropout {
   }
   DDP_HOST_DEVICE bool keeps(std::uint32_t feature, std::uint32_t row) const {
     if (rate <= 0.0f) return true;
-    const DropoutSlot slot = dropout_slot(feature);
+    const DropoutSlot slot = dropout_slot(first + feature);
     return random_bits(draw(slot.call, row), slot.lane) >= threshold();
   }
 };

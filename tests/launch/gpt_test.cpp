@@ -229,6 +229,8 @@ TEST(Gpt, MeshesThatCannotBeAreRefusedInOneMessage) {
                                       {flags + "3 --tp 2 --pp 2", "--pp 2 --tp 2 on 2 ranks"},
                                       {flags + "3 --heads 1 --tp 2", "does not divide --heads 1"},
                                       {flags + "3 --ff 65 --tp 2", "does not divide --ff 65"},
+                                      {flags + "3 --seq 15 --tp 2", "does not divide --seq 15"},
+                                      {flags + "3 --batch 3 --dropout 0.1 --tp 2", "--dropout with --tp 2"},
                                       {kTiny + "--data synthetic:20000:16 --batch 2 --steps 3 --tp 2", "no token left"},
                                       {flags + "3 --tp 2 --save s", "--save"},
                                       {flags + "3 --tp 2 --sample-every 2", "--sample-every"},
@@ -245,7 +247,7 @@ TEST(Gpt, MeshesThatCannotBeAreRefusedInOneMessage) {
 TEST(Gpt, ARankThatHangsIsMissedWhereOthersWaitForIt) {
   for (const auto& [mesh, waits_in, place] : {std::tuple{"--layers 2 --pp 2", "exchange", ", stage 1)"},
                                               {"--layers 1 --zero 3", "all-gather", ")"},
-                                              {"--layers 1 --tp 2", "all-reduce", ", part 1)"}}) {
+                                              {"--layers 1 --tp 2", "reduce-scatter", ", part 1)"}}) {
     const Outcome outcome = train_on_cpu(
         2, kSmall + mesh + " --data synthetic:20000:64 --batch 2 --steps 30 --hang-at 1:5 --timeout 3s --baseline off");
     EXPECT_EQ(outcome.exit_code, 76) << mesh << outcome.output;

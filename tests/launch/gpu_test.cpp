@@ -144,7 +144,7 @@ TEST_F(Gpus, EveryMeshEndsWithOneHash) {
   if (ranks() == 1 || 8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks, and at least two stages";
   const std::string arguments = kGpt + "--layers 4 --batch 2 --clip-norm 0.5 --virtual-ranks 8 --baseline off --pp ";
   const nlohmann::json one = summary_of(1, arguments + "1");
-  for (const char* mesh : {"2", "2 --zero 2", "2 --zero 3 --graph off", "4", "4 --zero 3"}) {
+  for (const char* mesh : {"2", "2 --zero 1", "2 --zero 2", "2 --zero 3 --graph off", "4", "4 --zero 3"}) {
     if (*mesh == '4' && ranks() < 4) continue;
     const nlohmann::json summary = summary_of(ranks(), arguments + mesh);
     EXPECT_EQ(summary.at("parameter_hash"), one.at("parameter_hash")) << mesh;
@@ -153,22 +153,28 @@ TEST_F(Gpus, EveryMeshEndsWithOneHash) {
 }
 
 /// Split layers add in another order than whole ones; beside them, no axis changes a bit. In fp32 and bf16, with graphs
-/// and without, with dropout and recomputed blocks.
+/// and without, with dropout and recomputed blocks. A small learning rate, so that rounding does not grow.
 TEST_F(Gpus, SplitLayersTrainAsWholeOnesInEveryMesh) {
   if (ranks() == 1 || 8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks, and at least two parts";
   for (const std::string precision : {"fp32", "bf16"}) {
     const std::string arguments =
-        kGpt + "--layers 4 --batch 2 --clip-norm 0.5 --dropout 0.1 --virtual-ranks 8 --verify-every 10 " +
-        "--baseline off --precision " + precision + " --tp ";
+        kGpt + "--layers 4 --batch 2 --steps 20 --lr 0.0005 --clip-norm 0.5 --dropout 0.1 --virtual-ranks 8 " +
+        "--verify-every 10 --baseline off --precision " + precision + " --tp ";
     const nlohmann::json one = summary_of(1, arguments + "1");
     std::map<char, std::string> hashes;  // by the number of parts
-    for (const std::string mesh : {"2", "2 --graph off", "2 --recompute block", "2 --zero 2", "2 --zero 3", "2 --pp 2",
-                                   "2 --pp 2 --zero 3", "4", "4 --zero 3 --graph off"}) {
+    std::vector<std::string> meshes = {"2", "2 --zero 3", "2 --pp 2", "4"};
+    if (precision == "bf16") {
+      for (const char* mesh :
+           {"2 --graph off", "2 --recompute block", "2 --zero 2", "2 --pp 2 --zero 3", "4 --zero 3 --graph off"}) {
+        meshes.emplace_back(mesh);
+      }
+    }
+    for (const std::string& mesh : meshes) {
       const bool four = mesh[0] == '4' || mesh.find("--pp 2") != std::string::npos;
       if (four && ranks() < 4) continue;
       const nlohmann::json summary = summary_of(ranks(), arguments + mesh);
       const double loss = one.at("test_loss");
-      EXPECT_NEAR(summary.at("test_loss"), loss, (precision == "fp32" ? 1e-3 : 3e-2) * loss) << precision << mesh;
+      EXPECT_NEAR(summary.at("test_loss"), loss, (precision == "fp32" ? 1e-5 : 1e-2) * loss) << precision << mesh;
       const std::string hash = summary.at("parameter_hash");
       EXPECT_EQ(hashes.try_emplace(mesh[0], hash).first->second, hash) << precision << mesh;
     }

@@ -94,13 +94,11 @@ RunOptions steps_of(std::int64_t steps, std::int64_t log_every) {
 }
 
 struct PlantedRun {
-  Rig rig;
+  Rig& rig;
   std::unique_ptr<Trainer> trainer;
 
-  PlantedRun(DeviceKind kind, Precision precision, const TrainerOptions& options, const Planted& planted)
-      : rig(kind, precision) {
-    trainer = rig.trainer(options, some_images(), std::make_unique<PlantedModel>(*rig.device, planted));
-  }
+  PlantedRun(Rig& rig, const TrainerOptions& options, const Planted& planted)
+      : rig(rig), trainer(rig.trainer(options, some_images(), std::make_unique<PlantedModel>(*rig.device, planted))) {}
 
   RunResult run(RunOptions options) {
     options.baseline = false;
@@ -130,8 +128,8 @@ class NonFiniteOnDevice : public EachDevice {};
 INSTANTIATE_TEST_SUITE_P(Devices, NonFiniteOnDevice, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
                          [](const auto& info) { return info.param == DeviceKind::cpu ? "cpu" : "cuda"; });
 
-void expect_left_out(DeviceKind kind, Precision precision, const TrainerOptions& options, const Planted& planted) {
-  PlantedRun run(kind, precision, options, planted);
+void expect_left_out(Rig& rig, const TrainerOptions& options, const Planted& planted) {
+  PlantedRun run(rig, options, planted);
   run.trainer->run(planted.first);
   EXPECT_EQ(run.state().nonfinite.left_out, 0u);
   const auto before = run.arrays();
@@ -155,13 +153,14 @@ void expect_left_out(DeviceKind kind, Precision precision, const TrainerOptions&
 
 TEST_P(NonFiniteOnDevice, SkipLeavesWeightsMastersAndMomentsUntouched) {
   for (const Precision precision : precisions()) {
+    Rig rig(GetParam(), precision);
     for (const float value : {kNan, kInfinity, -kInfinity, 1e25f}) {
       for (const float clip_norm : {0.0f, 0.5f}) {
         for (const Zero zero : kZeroStages) {
           TrainerOptions options = options_of(OnNonFinite::skip);
           options.clip_norm = clip_norm;
           options.zero = zero;
-          expect_left_out(GetParam(), precision, options, {.first = 3, .end = 4, .value = value});
+          expect_left_out(rig, options, {.first = 3, .end = 4, .value = value});
         }
       }
     }
@@ -169,23 +168,25 @@ TEST_P(NonFiniteOnDevice, SkipLeavesWeightsMastersAndMomentsUntouched) {
 }
 
 TEST_P(NonFiniteOnDevice, SkipLeavesOutTheStepWithEveryOptimizer) {
-  for (const OptimizerKind kind :
-       {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw, OptimizerKind::lamb, OptimizerKind::lion}) {
-    for (const Precision precision : precisions()) {
+  for (const Precision precision : precisions()) {
+    Rig rig(GetParam(), precision);
+    for (const OptimizerKind kind :
+         {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw, OptimizerKind::lamb, OptimizerKind::lion}) {
       TrainerOptions options = options_of(OnNonFinite::skip);
       options.optimizer.kind = kind;
       options.optimizer.stochastic_rounding = precision == Precision::bf16;
-      expect_left_out(GetParam(), precision, options, {.first = 2, .end = 3, .parameter = 2, .element = 6});
+      expect_left_out(rig, options, {.first = 2, .end = 3, .parameter = 2, .element = 6});
     }
   }
 }
 
 /// Clipping waits for the norm in any case, and must not make 1 of a norm that is NaN.
 TEST_P(NonFiniteOnDevice, ClippingTakesNoStepOfANormThatIsNotFinite) {
+  Rig rig(GetParam(), Precision::fp32);
   for (const float value : {kNan, kInfinity}) {
     TrainerOptions options = options_of(OnNonFinite::stop);
     options.clip_norm = 1.0f;
-    PlantedRun run(GetParam(), Precision::fp32, options, {.first = 1, .end = 2, .value = value});
+    PlantedRun run(rig, options, {.first = 1, .end = 2, .value = value});
     run.trainer->run(1);
     const auto before = run.arrays();
     run.trainer->run(1);
@@ -195,8 +196,9 @@ TEST_P(NonFiniteOnDevice, ClippingTakesNoStepOfANormThatIsNotFinite) {
 
 TEST_P(NonFiniteOnDevice, SkipChangesNothingWhereAllIsFinite) {
   for (const Precision precision : precisions()) {
-    PlantedRun stop(GetParam(), precision, options_of(OnNonFinite::stop), {});
-    PlantedRun skip(GetParam(), precision, options_of(OnNonFinite::skip), {});
+    Rig rig(GetParam(), precision);
+    PlantedRun stop(rig, options_of(OnNonFinite::stop), {});
+    PlantedRun skip(rig, options_of(OnNonFinite::skip), {});
     stop.trainer->run(7);
     skip.trainer->run(7);
     EXPECT_EQ(skip.arrays(), stop.arrays());
@@ -223,6 +225,7 @@ std::string agreed_error(PlantedRun& run, RunOptions options) {
 
 TEST_P(NonFiniteOnDevice, StopEndsTheRunOnAllRanksAndNamesStepAndParameter) {
   for (const Precision precision : precisions()) {
+    Rig rig(GetParam(), precision);
     for (const Zero zero : kZeroStages) {
       // Sharded gradients do not wait for the end of backward.
       const OverlapMode other = zero < Zero::gradients ? OverlapMode::off : OverlapMode::backward;
@@ -231,7 +234,7 @@ TEST_P(NonFiniteOnDevice, StopEndsTheRunOnAllRanksAndNamesStepAndParameter) {
           TrainerOptions options = options_of(OnNonFinite::stop);
           options.zero = zero;
           options.overlap = overlap;
-          PlantedRun run(GetParam(), precision, options, {.first = step, .end = step + 1});
+          PlantedRun run(rig, options, {.first = step, .end = step + 1});
           const std::string message = agreed_error(run, steps_of(40, 10));
           EXPECT_TRUE(says(message, fmt::format("step {}: the loss or the gradient of body,", step + 1))) << message;
           EXPECT_TRUE(says(message, "parameters are not saved")) << message;
@@ -244,19 +247,21 @@ TEST_P(NonFiniteOnDevice, StopEndsTheRunOnAllRanksAndNamesStepAndParameter) {
 }
 
 TEST_P(NonFiniteOnDevice, ManyStepsInARowEndARunThatSkips) {
-  PlantedRun run(GetParam(), Precision::fp32, options_of(OnNonFinite::skip), {.first = 5, .end = 1000});
+  Rig rig(GetParam(), Precision::fp32);
+  PlantedRun run(rig, options_of(OnNonFinite::skip), {.first = 5, .end = 1000});
   const std::string message = agreed_error(run, steps_of(40, 20));
   EXPECT_TRUE(says(message, "step 6: the loss or the gradient of body,")) << message;
   EXPECT_TRUE(says(message, "10 steps in a row were left out")) << message;
-  PlantedRun five(GetParam(), Precision::fp32, options_of(OnNonFinite::skip), {});
+  PlantedRun five(rig, options_of(OnNonFinite::skip), {});
   five.trainer->run(5);
   EXPECT_EQ(run.arrays(), five.arrays()) << "the parameters stay where they were";
 }
 
 /// A row that a good step interrupts is a new one, wherever the host looks.
 TEST_P(NonFiniteOnDevice, FewerStepsInARowAreCounted) {
+  Rig rig(GetParam(), Precision::fp32);
   for (const std::int64_t log_every : {0, 1, 7}) {
-    PlantedRun run(GetParam(), Precision::fp32, options_of(OnNonFinite::skip), {.first = 5, .end = 14});
+    PlantedRun run(rig, options_of(OnNonFinite::skip), {.first = 5, .end = 14});
     const RunResult result = run.run(steps_of(40, log_every));
     EXPECT_EQ(result.nonfinite_steps, 9u);
     EXPECT_TRUE(std::isfinite(result.epochs.back().train_loss));
@@ -264,7 +269,8 @@ TEST_P(NonFiniteOnDevice, FewerStepsInARowAreCounted) {
 }
 
 TEST(NonFinite, TenStepsInARowEndItEvenIfAGoodOneWouldFollow) {
-  PlantedRun run(DeviceKind::cpu, Precision::fp32, options_of(OnNonFinite::skip), {.first = 5, .end = 15});
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  PlantedRun run(rig, options_of(OnNonFinite::skip), {.first = 5, .end = 15});
   EXPECT_TRUE(says(agreed_error(run, steps_of(40, 0)), "10 steps in a row"));
 }
 

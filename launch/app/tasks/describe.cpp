@@ -22,6 +22,15 @@ std::int64_t passes_of(const Options& options, const MeshShape& mesh, int rank) 
   return ranks.count * options.trainer.grad_accum;
 }
 
+/// Of a GPU, for CUDA's context, kernels, workspaces, graphs and NCCL's buffers: see docs/reference/description.md.
+std::size_t library_bytes(const MeshShape& mesh) {
+  double bytes = 1.24e9;
+  if (mesh.replicas > 1) bytes += 0.30e9;
+  if (mesh.tensor > 1) bytes += 0.80e9;
+  if (mesh.stages > 1) bytes += 1.10e9;
+  return static_cast<std::size_t>(bytes);
+}
+
 }  // namespace
 
 std::size_t bytes_of(const Description& description) {
@@ -40,6 +49,7 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
     if (use.purpose == "activations") use.bytes *= static_cast<std::size_t>(in_flight);
   }
   if (tree_bytes > 0) description.memory.push_back({"tree", tree_bytes});
+  if (device == DeviceKind::cuda) description.memory.push_back({"libraries", library_bytes(mesh)});
   if (sends_bf16_between_hosts(options, device)) {
     const auto kept = static_cast<std::int64_t>(size_of(arena.gradient_type()));
     description.gradient_type = "bf16";

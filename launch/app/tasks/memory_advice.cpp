@@ -19,17 +19,23 @@ namespace ddptrain {
 
 namespace {
 
-constexpr double kForLibraries = 0.1;  // of what is free: workspaces, communicators, graphs
+constexpr double kMargin = 0.05;  // of what is free
 
 /// Memory that one rank can take.
 struct Room {
   std::size_t bytes;
   std::string text;
 
-  bool with_libraries(std::size_t kept) const {
-    return static_cast<double>(kept) <= (1.0 - kForLibraries) * static_cast<double>(bytes);
+  bool fits(std::size_t kept) const {
+    return static_cast<double>(kept) <= (1.0 - kMargin) * static_cast<double>(bytes);
   }
 };
+
+std::size_t libraries_of(const Description& kept) {
+  std::size_t bytes = 0;
+  for (const MemoryUse& use : kept.memory) bytes += use.purpose == "libraries" ? use.bytes : 0;
+  return bytes;
+}
 
 Room room_of(const World& world, DeviceKind device, int sharing) {
   if (device == DeviceKind::cuda) {
@@ -125,7 +131,7 @@ std::int64_t largest_batch_that_fits(const World& world, DeviceKind device, int 
   const auto fits = [&](std::int64_t batch) {
     tried.trainer.batch = batch;
     const auto kept = describe(world, device, tried, workload);
-    return kept && room.with_libraries(bytes_of(*kept));
+    return kept && room.fits(bytes_of(*kept));
   };
   std::int64_t fitting = 1;
   world.agree([&] {
@@ -144,13 +150,12 @@ void require_memory(const World& world, DeviceKind device, int sharing, const Op
     const auto kept = describe(world, device, options, workload);
     if (!kept) return;
     const std::size_t bytes = bytes_of(*kept);
-    if (bytes > room.bytes) {
+    if (bytes - libraries_of(*kept) > room.bytes) {  // a part of theirs is taken already
       usage_error("there is too little memory: a rank would keep {}, and {}. A rank keeps on its device:\n{}{}",
                   size_text(bytes), room.text, kept->table(), flags_that_help(world, options, workload));
     }
-    if (room.with_libraries(bytes)) return;
-    spdlog::warn("A rank keeps {}, and {}: libraries need some, too, so that memory may run out", size_text(bytes),
-                 room.text);
+    if (room.fits(bytes)) return;
+    spdlog::warn("A rank keeps {}, and {}: memory may run out", size_text(bytes), room.text);
   });
 }
 
@@ -165,7 +170,7 @@ void explain_out_of_memory(const Options& options, Workload& workload, const Wor
     what = "the host is out of memory";
   }
   const auto kept = describe(world, device, options, workload);
-  const std::string table = kept ? "A rank keeps on its device, beside what libraries take:\n" + kept->table() : "";
+  const std::string table = kept ? "A rank keeps on its device:\n" + kept->table() : "";
   throw OutOfMemory(fmt::format("{}. {}{}", what, table, flags_that_help(world, options, workload)));
 }
 

@@ -34,7 +34,7 @@ class Memory:
 
     def text(self) -> str:
         if self.fits:
-            return f"{self.kept_gb:.3g} GB of a GPU's {self.there_gb:g} GB, beside what libraries take"
+            return f"{self.kept_gb:.3g} GB of a GPU's {self.there_gb:g} GB"
         return f"{self.kept_gb:.3g} GB do not fit a GPU of {self.there_gb:g} GB"
 
 

@@ -16,8 +16,8 @@ inline constexpr std::uint32_t kMaskCalls = 32;                 // Philox calls 
 inline constexpr std::uint32_t kMaskFeatures = kMaskCalls * 8;  // that they serve
 }  // namespace detail
 
-/// factors[f] = what Dropout::keeps(f, row) multiplies feature f by: scale() or 0. Draws every Philox call once, in
-/// batches that the compiler vectorises.
+/// factors[f] = what feature f of the sample at `row` is multiplied by: scale() or 0. Draws every Philox call once, in
+/// batches that the compiler vectorises. For samples from their start: dropout.first is not looked at.
 template <class T>
 void dropout_factors(const Dropout& dropout, std::uint32_t row, std::int64_t features, T* factors) {
   if (dropout.rate <= 0.0f) {

@@ -89,11 +89,13 @@ class CpuNorm final : public NormOps, CpuOps {
       using T = decltype(scalar);
       const ConstRowView<T> w(weight.as<T>(), d.width);
       const ConstRowView<T> b(bias.as<T>(), d.width);
-      T* memory = drops ? scratch<T>(features) : nullptr;
+      const std::int64_t drawn = dropout.first + features;
+      T* memory = drops ? scratch<T>(drawn) : nullptr;
       parallel_each(samples, std::max<std::int64_t>(1, 1024 * d.width / features),
                     [&](std::int64_t sample, int thread) {
-                      T* factors = memory + thread * features;
-                      if (drops) dropout_factors(dropout, static_cast<std::uint32_t>(sample), features, factors);
+                      T* factors = memory + thread * drawn;
+                      if (drops) dropout_factors(dropout, static_cast<std::uint32_t>(sample), drawn, factors);
+                      factors += dropout.first;
                       for (std::int64_t i = 0; i < features; i += d.width) {
                         const std::int64_t at = sample * features + i;
                         RowView<T> total(sum.as<T>() + at, d.width);

@@ -64,7 +64,7 @@ __device__ __forceinline__ void eight_factors(const Dropout& dropout, std::uint3
     return;
   }
   const std::uint32_t quarter = threadIdx.x % 4;
-  Philox random = dropout.draw(dropout_slot(feature - 6 * quarter).call, row);
+  Philox random = dropout.draw(dropout_slot(dropout.first + feature - 6 * quarter).call, row);
   transpose_in_quad(random.word);
   const std::uint32_t threshold = dropout.threshold();
 #pragma unroll

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
 #include "runtime/core/process/progress.h"
 #include "runtime/train/measure/sensor_report.h"
@@ -237,14 +238,19 @@ class TrainingRun {
     if (hooks_.sensors != nullptr) hooks_.sensors->take();  // of what was before this window
     const Clock::time_point start = Clock::now();
     const ReplicaSeconds before = trainer_.seconds_in_replica();
+    agreeing_seconds_ = 0.0;
     run();
     device_.synchronize();
-    const double seconds = world_.max(seconds_since(start));
+    const double mine = seconds_since(start);
+    const double seconds = world_.max(mine);
     note_sensors();
     communicator_.check_health();
     meter_.add(static_cast<std::uint64_t>(steps * trainer_.sampler().samples_per_step()), seconds);
     if (meter_.windows() == 1) return;
-    in_replica_ += trainer_.seconds_in_replica() - before;
+    ReplicaSeconds waited = trainer_.seconds_in_replica() - before;
+    // A stage that is through with a step waits here for the one that ends it.
+    if (waited.stages > 0.0 && device_.kind() == DeviceKind::cpu) waited.stages += agreeing_seconds_ + seconds - mine;
+    in_replica_ += waited;
     noted_seconds_ += seconds;
   }
 
@@ -297,6 +303,7 @@ class TrainingRun {
 
   void end_piece(std::int64_t steps) {
     if (running_loss_ && steps == pace_.left()) running_loss_->queue();
+    const Clocked clocked(agreeing_seconds_);
     if (!pace_.queued(steps)) return;
     if (running_loss_) {
       if (const auto loss = running_loss_->read()) hooks_.progress->set_loss(*loss);
@@ -416,8 +423,9 @@ class TrainingRun {
   std::int64_t logged_step_ = 0;  ///< Up to which steps have been told of.
   std::size_t logged_windows_ = 0;
   double seconds_waited_ = 0.0;
-  ReplicaSeconds in_replica_;   ///< Of this rank, in windows behind the first one, which take
-  double noted_seconds_ = 0.0;  ///< so long.
+  double agreeing_seconds_ = 0.0;  ///< Of this rank, in the window: until all ranks have agreed on what comes next.
+  ReplicaSeconds in_replica_;      ///< Of this rank, in windows behind the first one, which take
+  double noted_seconds_ = 0.0;     ///< so long.
   std::optional<RunningLoss> running_loss_;
   const std::vector<Periodic> periodic_ = {{options_.verify_every, [this] { guard_.check_replicas(step_); }},
                                            {options_.samples.every, [this] { write_sample(); }},

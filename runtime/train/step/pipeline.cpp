@@ -51,7 +51,7 @@ void Pipeline::exchange(const Exchange& messages, const ModelOf& model_of) {
 }
 
 void Pipeline::sum_over_replica(const Tensor& squares) {
-  if (stages_.group != nullptr) stages_.group->sum(squares);
+  if (stages_.group != nullptr) stages_.group->run({TensorGroup::sum(squares)});
   if (stages_.count() == 1) return;
   const Clocked clocked(seconds_waited_);
   device_.in_communication_stream(

@@ -12,7 +12,7 @@
 namespace ddptrain {
 namespace {
 
-constexpr std::int64_t kBatch = 2, kSequence = 5, kWidth = 24, kHeads = 4, kFeedForward = 40;
+constexpr std::int64_t kBatch = 2, kSequence = 6, kWidth = 24, kHeads = 4, kFeedForward = 40;
 constexpr float kEpsilon = 1e-5f;
 
 std::vector<double> some_values(std::int64_t count, std::int64_t seed) {
@@ -34,6 +34,12 @@ std::vector<double> part_of(const ParameterSpec& spec, const std::vector<double>
   return mine;
 }
 
+std::vector<double> column_sums(const std::vector<double>& rows) {
+  std::vector<double> sums(kWidth, 0.0);
+  for (std::size_t i = 0; i < rows.size(); ++i) sums[i % kWidth] += rows[i];
+  return sums;
+}
+
 /// Half of a block, or one of its parts, with all that it works on.
 template <class Layer>
 class Half {
@@ -41,9 +47,9 @@ class Half {
   using Make = std::function<Layer(Device&, std::int64_t parts)>;
 
   Half(Device& device, const SublayerShape& shape, const LayerPart& part, const Make& make, TensorGroup* group)
-      : memory_(device, kBatch, kSequence), layer_(make(device, part.count)) {
+      : memory_(device, kBatch, kSequence, part.count), layer_(make(device, part.count)), part_(part) {
     add_sublayer({"norm", "in", "out"}, shape, part, InitialValue::normal(1), InitialValue::normal(1), specs_);
-    layer_.norm().input = memory_.activation(kWidth);
+    layer_.norm().input = memory_.part(kWidth);
     layer_.allocate(memory_);
     if constexpr (std::is_same_v<Layer, FeedForward>) layer_.allocate_hidden(memory_);
     ModelTensors tensors;
@@ -61,18 +67,29 @@ class Half {
     g_.dinner = memory_.activation(shape.in.at(0) / part.count);
   }
 
-  void run() {
+  /// `at_once`: the two halves of the backward pass.
+  void run(bool at_once) {
     layer_.fit({kBatch, kSequence});
-    set(layer_.norm().input, some_values(kBatch * kSequence * kWidth, 1));
+    set(layer_.norm().input, own(some_values(kBatch * kSequence * kWidth, 1)));
     layer_.norm().forward();
     layer_.forward(branch_);
     set(g_.dout, some_values(kBatch * kSequence * kWidth, 2));
-    layer_.backward_data(g_, Tensor{}, false);
-    layer_.backward_weights(g_, false, [](std::size_t) {});
+    if (at_once) {
+      layer_.backward(g_, Tensor{}, false, [](std::size_t) {});
+    } else {
+      layer_.backward_data(g_, Tensor{}, false);
+      layer_.backward_weights(g_, false, [](std::size_t) {});
+    }
   }
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
+  /// This rank's rows of what a whole layer gives, and what it has of them.
+  std::vector<double> own(const std::vector<double>& values) const {
+    const auto count = static_cast<std::ptrdiff_t>(values.size()) / part_.count;
+    return {values.begin() + part_.index * count, values.begin() + (part_.index + 1) * count};
+  }
   std::vector<double> branch() const { return values_of(branch_); }
+  std::vector<double> dout() const { return values_of(g_.dout); }
   std::vector<double> din() const { return values_of(g_.din); }
   std::vector<double> gradient(std::size_t i) const { return values_of(gradients_[i]); }
 
@@ -89,6 +106,7 @@ class Half {
   std::vector<ParameterSpec> specs_;
   Activations memory_;
   Layer layer_;
+  LayerPart part_;
   std::vector<Tensor> gradients_;
   SublayerGradients g_;
   Tensor branch_;
@@ -102,18 +120,22 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& ex
 template <class Layer>
 void expect_parts_to_be_one(const SublayerShape& shape, const typename Half<Layer>::Make& make) {
   const World& world = test_world();
+  if (world.size() == 1) GTEST_SKIP() << "one rank has whole layers";
   const auto device = make_cpu_device({.precision = Precision::fp64});
   const auto communicator = make_communicator(world, *device);
   TensorGroup group(world, *communicator, *device);
   Half<Layer> whole(*device, shape, {}, make, nullptr);
   Half<Layer> part(*device, shape, {world.size(), world.rank()}, make, &group);
-  whole.run();
-  part.run();
-  expect_near(part.branch(), whole.branch(), "branch");
-  expect_near(part.din(), whole.din(), "din");
-  for (std::size_t i = 0; i < whole.specs().size(); ++i) {
-    if (part.specs()[i].name == "out.bias") continue;  // without dropout the norm behind the layer gives it
-    expect_near(part.gradient(i), part_of(part.specs()[i], whole.gradient(i)), part.specs()[i].name);
+  for (const bool at_once : {false, true}) {
+    whole.run(at_once);
+    part.run(at_once);
+    expect_near(part.own(part.branch()), part.own(whole.branch()), "branch");
+    expect_near(part.din(), whole.din(), "din");
+    for (std::size_t i = 0; i < whole.specs().size(); ++i) {
+      const bool given = part.specs()[i].name != "out.bias";  // else, in the whole, by the norm behind the layer
+      const std::vector<double> expected = given ? whole.gradient(i) : column_sums(whole.dout());
+      expect_near(part.gradient(i), part_of(part.specs()[i], expected), part.specs()[i].name);
+    }
   }
 }
 

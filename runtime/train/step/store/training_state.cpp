@@ -107,7 +107,7 @@ std::vector<float> TrainingState::joined(const ParameterSpec& spec, const float*
   });
   const Buffer sum = device_.allocate(DType::f32, spec.split->whole);
   device_.copy_to_device(sum.data(), whole.data(), sum.bytes());
-  group.sum(sum.view(DType::f32, spec.split->whole));
+  group.run({TensorGroup::sum(sum.view(DType::f32, spec.split->whole))});
   device_.copy_to_host(whole.data(), sum.data(), sum.bytes());
   return whole;
 }
