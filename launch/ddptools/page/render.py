@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import json
-import os
 import pathlib
 import re
 
@@ -12,7 +11,7 @@ import markupsafe
 
 from ddptools.common.table import Table
 from ddptools.page.blocks import Block, Heading, pictures_of
-from ddptools.pictures.charts import Bars, Curves, Picture
+from ddptools.pictures.charts import Bars, Curves
 
 LONGEST_LINE = 24  # of a cell, in characters
 NUMBER = re.compile(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?( M)?( \(| \+- |$| us| [KMG]?i?B$| emulated$)")
@@ -21,7 +20,7 @@ DYGRAPHS = pathlib.Path("/usr/share/javascript/dygraphs/dygraph.min.js")  # the 
 
 
 def to_html(title: str, blocks: list[Block]) -> str:
-    """Curves are drawn by dygraphs, which becomes a part of the page. Without it, they are pictures."""
+    """Curves are drawn by dygraphs, which becomes a part of the page. Without it, their tables remain."""
     sections = {block.text: i for i, block in enumerate(blocks, 1) if isinstance(block, Heading) and block.level == 2}
     has_curves = any(isinstance(picture.chart, Curves) for picture in pictures_of(blocks))
     library = DYGRAPHS.read_text(encoding="utf-8") if has_curves and DYGRAPHS.is_file() else ""
@@ -29,14 +28,9 @@ def to_html(title: str, blocks: list[Block]) -> str:
     return html.render(title=title, blocks=_with_kinds(blocks), sections=sections, library=library)
 
 
-def to_markdown(title: str, blocks: list[Block], file: pathlib.Path, pictures: pathlib.Path | None) -> str:
-    """`pictures`: the folder where they are, as PNG; without it they are left out."""
-
-    def picture_path(picture: Picture) -> str:
-        return "" if pictures is None else os.path.relpath(pictures / f"{picture.name}.png", file.parent)
-
-    markdown = _environment(autoescape=False).get_template("page.md.jinja")
-    return markdown.render(title=title, blocks=_with_kinds(blocks), picture_path=picture_path)
+def to_markdown(title: str, blocks: list[Block]) -> str:
+    """Without pictures."""
+    return _environment(autoescape=False).get_template("page.md.jinja").render(title=title, blocks=_with_kinds(blocks))
 
 
 def _with_kinds(blocks: list[Block]) -> list[tuple[str, Block]]:

@@ -60,9 +60,5 @@ class Bars:
 
 @dataclasses.dataclass
 class Picture:
-    """`chart`: what a page draws by itself."""
-
-    name: str  # of its file, without an ending
     caption: str
-    png: bytes
-    chart: Curves | Bars | None = None
+    chart: Curves | Bars | bytes  # bytes: an image, as PNG

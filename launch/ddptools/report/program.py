@@ -1,13 +1,12 @@
 """ddpreport: one page that explains the results of sweeps, or draws training runs."""
 
 import argparse
-import collections
 import pathlib
 import sys
 
 from ddptools.common.arguments import Parser, path
 from ddptools.common.files import write_atomically
-from ddptools.page.blocks import Block, pictures_of
+from ddptools.page.blocks import Block
 from ddptools.page.render import to_html, to_markdown
 from ddptools.report.flight import report_flight
 from ddptools.report.sweeps.experiment import load
@@ -27,8 +26,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("results", nargs="*", type=path,
         help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics")  # fmt: skip
     add("--out", type=path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png file")
-    add("--png", type=path, metavar="DIR", help="also write the pictures as PNG")
-    add("--md", type=path, metavar="FILE", help="also write the report as Markdown (with the pictures of --png)")
+    add("--md", type=path, metavar="FILE", help="also write the report as Markdown, without pictures")
     add("--title", help="title of the page")
     instead = parser.add_mutually_exclusive_group().add_argument
     instead("--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results")
@@ -36,26 +34,17 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="explain the flight records of ddptrain --flight, instead of results")  # fmt: skip
     add("--step", type=int, metavar="N", help="draw only this step of the trace, counted from 0")
     arguments = parser.parse_args(argv)
-    page_alone = arguments.results or arguments.png or arguments.md
+    page_alone = arguments.results or arguments.md
     if arguments.flight is not None and (page_alone or arguments.out) or arguments.trace is not None and page_alone:
-        parser.error("--trace and --flight stand alone: results, --png and --md belong to a page")
+        parser.error("--trace and --flight stand alone: results and --md belong to a page")
     if arguments.trace is None and arguments.step is not None:
         parser.error("--step belongs to --trace")
     if arguments.trace is None and arguments.flight is None:
         if not arguments.results:
             parser.error("give results of ddpsweep, files of ddptrain --metrics, --trace FILE or --flight DIR")
         if arguments.out is not None and arguments.out.suffix in (".svg", ".png"):
-            parser.error(f"--out {arguments.out}: the page is HTML; --png DIR writes its pictures")
+            parser.error(f"--out {arguments.out}: the page is HTML")
     return arguments
-
-
-def unique_names(blocks: list[Block]) -> None:
-    """Pictures of experiments with the same title get names of their own."""
-    seen: collections.Counter[str] = collections.Counter()
-    for picture in pictures_of(blocks):
-        name = picture.name
-        seen[name] += 1
-        picture.name += f"-{seen[name]}" if seen[name] > 1 else ""
 
 
 def main(argv: list[str]) -> int:
@@ -77,13 +66,8 @@ def main(argv: list[str]) -> int:
 def write_report(arguments: argparse.Namespace, title: str, blocks: list[Block], told: str) -> int:
     out = arguments.out or pathlib.Path("report.html")
     title = arguments.title or title
-    unique_names(blocks)
-    if arguments.png:
-        arguments.png.mkdir(parents=True, exist_ok=True)
-    for picture in pictures_of(blocks) if arguments.png else ():
-        write_atomically(arguments.png / f"{picture.name}.png", picture.png)
     if arguments.md:
-        write_atomically(arguments.md, to_markdown(title, blocks, arguments.md, arguments.png))
+        write_atomically(arguments.md, to_markdown(title, blocks))
     write_atomically(out, to_html(title, blocks))
     print(f"{out}: {told}")
     return 0

@@ -44,7 +44,7 @@ class ConfusionTest(FolderCase):
         table, mistakes = self.blocks(evaluated(), confusion())[2:]
         self.assertEqual(table.rows, [["Coat", "10", "", ""], ["Bag", "3", "7", ""], ["Shirt", "", "", "10"]])
         self.assertIsInstance(mistakes, Picture)
-        self.assertTrue(mistakes.png.startswith(b"\x89PNG"))
+        self.assertTrue(mistakes.chart.startswith(b"\x89PNG"))
         self.assertEqual(len(self.blocks(evaluated(), confusion(mistakes=[]))), 3)
         names = [f"class {i}" for i in range(62)]
         matrix = [[9 * (i == j) + 2 * (i == 5 and j == 8) + 4 * (i == 7 and j == 0) for j in range(62)] for i in range(62)]

@@ -2,12 +2,8 @@
 
 import random
 from typing import Any
-from unittest import mock
 
-from ddptools.pictures import figures
-from ddptools.report.sweeps import plots
 from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
-from ddptools.report.sweeps.plots import lost_time_picture
 from tests.tools.report.support import ReportCase
 from tests.tools.support import record
 
@@ -63,28 +59,3 @@ class LostTimeTest(ReportCase):
         for damaged in (told(1.0, 1e20, 0.9, 0.9), told(1.0, 0.9, 1e20, 0.9), told(-1.0, 0.9, 0.9, 0.9)):
             made = [record("c", 0, 1.0, {"ranks": 2}, summary=damaged)]
             self.assertEqual(losses(self.experiment(made)), [])
-
-    def test_the_legend_is_not_cut_off(self) -> None:
-        told_apart, exposed = (told(110e-6, 100 / 110, 102e-6, 101e-6, **more) for more in ({"slowed_down_us": 3.0}, {}))
-        made = [record(str(w), 0, 1.0, {"ranks": w}, summary=summary) for w, summary in ((2, told_apart), (4, exposed))]
-        experiment = self.experiment(made)
-        with mock.patch.object(figures, "finish", lambda figure, *_: figure):
-            figure = lost_time_picture(experiment, losses(experiment))
-        figure.canvas.draw()
-        box = figure.axes[0].get_legend().get_window_extent()
-        self.assertGreaterEqual(box.x0, 0)
-        self.assertLessEqual(box.x1, figure.bbox.x1)
-
-    def test_long_names_leave_room_for_the_bars(self) -> None:
-        settings = {f"OMPI_MCA_btl_vader_{name}": "x" for name in ("single_copy_mechanism", "eager_limit", "flags")}
-        summary = told(1.0, 0.9, 0.95, 0.95)
-        made = [record(v, 0, 1.0, dict.fromkeys(settings, v) | {"ranks": 2}, summary=summary) for v in ("x", "y")]
-        experiment = self.experiment(made)
-        drawn: list[Any] = []
-        with mock.patch.object(figures, "finish", lambda figure, *_: drawn.append(figure)):
-            lost_time_picture(experiment, losses(experiment))
-            plots.pictures(experiment)
-        self.assertGreaterEqual(len(drawn), 2)
-        for figure in drawn:
-            figure.canvas.draw()
-            self.assertGreater(figure.axes[0].get_position().width, 0.4)

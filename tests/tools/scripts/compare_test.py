@@ -70,7 +70,7 @@ class CompareTest(FolderCase):
         return session.Session(session.Settings(**settings), machine, self.file, document)
 
     def page(self, made: session.Session) -> str:
-        return to_markdown(results_page.title(made.document), results_page.blocks(made), self.file, None)
+        return to_markdown(results_page.title(made.document), results_page.blocks(made))
 
     def line(self, page: str, begin: str) -> list[str]:
         found = next(line for line in page.splitlines() if line.startswith(f"| {begin}"))

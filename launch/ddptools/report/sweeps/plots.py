@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from ddptools.common.text import measured, number, size_text
 from ddptools.pictures.charts import COLORS, GRAY, Bar, Bars, Curves, Line, Picture
-from ddptools.pictures.figures import draw_bars, draw_curves
 from ddptools.report.sweeps.experiment import Case, Experiment, Series
 from ddptools.report.sweeps.lost_time import ONE_RANK, Loss, part_names, time_unit
 from ddptools.report.sweeps.noise import Effects
@@ -55,7 +54,7 @@ def _scaling(experiment: Experiment) -> list[Picture]:
     ideal = [_ideal(line, points) for line, points in from_one]
     text = f"Throughput of all ranks, median with smallest and largest{'; dashed: ideal' if ideal else ''}."
     curves = Curves("ranks", experiment.unit, lines + ideal, names, is_logarithmic=True)
-    made = [draw_curves(curves, f"{experiment.title} ranks", _caption(experiment, text, len(series) - MOST_SERIES))]
+    made = [Picture(_caption(experiment, text, len(series) - MOST_SERIES), curves)]
     return made + _efficiency(experiment, [points for _, points in from_one], [line for line, _ in from_one], names)
 
 
@@ -77,7 +76,7 @@ def _efficiency(experiment: Experiment, series: list[Series], lines: list[Line],
     shown.append(Line("ideal", [(x, 100.0, 100.0, 100.0) for x in ends], GRAY, (5, 4), False))
     curves = Curves("ranks", "scaling efficiency, %", shown, names, from_zero=True)
     caption = _caption(experiment, "Efficiency: (rate on W ranks / W) / rate of the run of one rank.")
-    return [draw_curves(curves, f"{experiment.title} efficiency", caption)]
+    return [Picture(caption, curves)]
 
 
 def _numeric(experiment: Experiment) -> list[Picture]:
@@ -92,7 +91,7 @@ def _numeric(experiment: Experiment) -> list[Picture]:
         curves = Curves(name, experiment.unit, list(_lines(shown, names)), names, from_zero=True)
         text = f"Throughput against {name}, median with smallest and largest."
         caption = _caption(experiment, text, len(series) - MOST_SERIES)
-        made.append(draw_curves(curves, f"{experiment.title} {name}", caption))
+        made.append(Picture(caption, curves))
     return made
 
 
@@ -112,7 +111,7 @@ def _cases(experiment: Experiment) -> list[Picture]:
     text = f"Each case, {experiment.unit}, median with smallest and largest; against its reference."
     caption = _caption(experiment, text, len(experiment.measured) - len(cases))
     drawn = Bars(experiment.unit, bars, legend if len(legend) > 1 else {})
-    return [draw_bars(drawn, f"{experiment.title} cases", caption)]
+    return [Picture(caption, drawn)]
 
 
 def _kind(case: Case) -> tuple[str, str]:
@@ -135,7 +134,7 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
         lines.append(Line(experiment.label(case), points, color))
     caption = _caption(experiment, f"Bus bandwidth of {operation(cases)} against size.", len(cases) - len(shown))
     curves = Curves("size", "bus bandwidth, GB/s", lines, list(map(size_text, sizes)), is_logarithmic=True)
-    return [draw_curves(curves, f"{experiment.title} bus bandwidth", caption)]
+    return [Picture(caption, curves)]
 
 
 def lost_time_picture(experiment: Experiment, found: list[Loss]) -> Picture:
@@ -149,4 +148,4 @@ def lost_time_picture(experiment: Experiment, found: list[Loss]) -> Picture:
         parts = [(max(0.0, 100 * part / loss.step_seconds), color) for part, color in seconds]
         bars.append(Bar(loss.label, f"{measured(factor * loss.step_seconds)}\N{NO-BREAK SPACE}{unit}", parts))
     caption = _caption(experiment, "Where the time of a step went, as shares of it. Behind a bar: the step's time.")
-    return draw_bars(Bars("share of a step, %", bars, legend), f"{experiment.title} lost time", caption)
+    return Picture(caption, Bars("share of a step, %", bars, legend))

@@ -13,7 +13,7 @@ from ddptools.common.text import percent
 from ddptools.common.values import finite
 from ddptools.page.blocks import Block, Heading
 from ddptools.pictures.charts import Picture
-from ddptools.pictures.figures import STYLE, finish
+from ddptools.pictures.figures import STYLE, image_of
 
 MOST_COLUMNS = 20  # of a matrix
 MOST_PAIRS = 30  # of classes that are taken for each other
@@ -88,4 +88,5 @@ def _mistakes_picture(classes: list[str], images: list[tuple[np.ndarray, int, in
         for panel, (pixels, label, predicted, probability) in zip(panels.flat, images):
             panel.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
             panel.set_title(f"{classes[label]}\nas {classes[predicted]} ({100 * probability:.0f}%)", fontsize=7)
-        return finish(figure, "misclassified", "Misclassified test images, those of which the model was surest first")
+        caption = "Misclassified test images, those of which the model was surest first"
+        return Picture(caption, image_of(figure, "png"))

@@ -9,7 +9,6 @@ from ddptools.common.text import duration, number, percent
 from ddptools.common.values import finite, median_of
 from ddptools.page.blocks import Block, Heading, Notes
 from ddptools.pictures.charts import COLORS, Curves, Line, Picture
-from ddptools.pictures.figures import draw_curves
 from ddptools.report.training.confusion import evaluation_blocks
 from ddptools.report.training.runs import Point, TrainingRun, step_of
 
@@ -21,7 +20,6 @@ LOGARITHMIC = 20.0  # from this ratio of the largest to the smallest value on
 class Quantity:
     """What a picture shows: a field of step lines as a line, one of tests as points."""
 
-    name: str
     caption: str
     label: str
     field: str = ""
@@ -33,21 +31,21 @@ class Quantity:
 
 def quantities(units: list[str]) -> list[Quantity]:
     rates = [
-        Quantity(f"throughput {unit}", "Throughput of all ranks.", f"{unit}/s", f"{unit}_per_second", from_zero=True)
+        Quantity("Throughput of all ranks.", f"{unit}/s", f"{unit}_per_second", from_zero=True)
         for unit in dict.fromkeys(units)
     ]
     loss = "Loss: mean of the steps since the line before; points: of the test or validation data."
     exposed = "Communication that backward did not hide, per step."
     memory = "Memory in use on the GPU where most is."
     return [
-        Quantity("loss", loss, "loss", "loss", "test_loss", logarithmic=True),
-        Quantity("accuracy", "Accuracy on the test data.", "accuracy, %", tested="accuracy", scale=100.0),
-        Quantity("learning rate", "Learning rate.", "learning rate", "learning_rate", from_zero=True),
-        Quantity("gradient norm", "Norm of the gradient, before clipping.", "norm", "gradient_norm", logarithmic=True),
+        Quantity(loss, "loss", "loss", "test_loss", logarithmic=True),
+        Quantity("Accuracy on the test data.", "accuracy, %", tested="accuracy", scale=100.0),
+        Quantity("Learning rate.", "learning rate", "learning_rate", from_zero=True),
+        Quantity("Norm of the gradient, before clipping.", "norm", "gradient_norm", logarithmic=True),
         *rates,
-        Quantity("exposed communication", exposed, "ms", "exposed_comm_seconds", from_zero=True, scale=1e3),
-        Quantity("memory", memory, "GB", "memory_used_bytes", from_zero=True, scale=1e-9),
-        Quantity("clock", "Clock of the slowest GPU's multiprocessors, lowest reading.", "MHz", "sm_mhz_min"),
+        Quantity(exposed, "ms", "exposed_comm_seconds", from_zero=True, scale=1e3),
+        Quantity(memory, "GB", "memory_used_bytes", from_zero=True, scale=1e-9),
+        Quantity("Clock of the slowest GPU's multiprocessors, lowest reading.", "MHz", "sm_mhz_min"),
     ]
 
 
@@ -126,12 +124,12 @@ def configuration_table(runs: list[TrainingRun]) -> Table:
 def run_pictures(runs: list[TrainingRun]) -> list[Picture]:
     """Of each quantity that the runs have, over steps and, if they tell the time, over time."""
     shown = quantities([run.unit for run in runs])
-    made = [_curves(quantity, runs, is_time) for quantity in shown for is_time in (False, True)]
+    made = [(quantity, _curves(quantity, runs, is_time)) for quantity in shown for is_time in (False, True)]
     marked = " Dashed: the run was resumed there." if any(run.restarts for run in runs) else ""
-    return [draw_curves(curves, name, caption + marked) for name, caption, curves in filter(None, made)]
+    return [Picture(quantity.caption + marked, curves) for quantity, curves in made if curves is not None]
 
 
-def _curves(quantity: Quantity, runs: list[TrainingRun], is_time: bool) -> tuple[str, str, Curves] | None:
+def _curves(quantity: Quantity, runs: list[TrainingRun], is_time: bool) -> Curves | None:
     lines: list[Line] = []
     for run, color in zip(runs, COLORS):
         curve = _line(quantity, run.curve(quantity.field, "step"), is_time, run.name, color)
@@ -146,10 +144,9 @@ def _curves(quantity: Quantity, runs: list[TrainingRun], is_time: bool) -> tuple
     marks = [(run.seconds(restart) if is_time else float(step_of(restart)), color)
              for run, color in zip(runs, COLORS) for restart in run.restarts]  # fmt: skip
     is_logarithmic = quantity.logarithmic and min(values) > 0 and max(values) > LOGARITHMIC * min(values)
-    curves = Curves("time since the start" if is_time else "step", quantity.label, lines, is_time=is_time,
-                    is_logarithmic=is_logarithmic, from_zero=quantity.from_zero,
-                    marks=[mark for mark in marks if math.isfinite(mark[0])])  # fmt: skip
-    return f"run {quantity.name}{' over time' if is_time else ''}", quantity.caption, curves
+    return Curves("time since the start" if is_time else "step", quantity.label, lines, is_time=is_time,
+                  is_logarithmic=is_logarithmic, from_zero=quantity.from_zero,
+                  marks=[mark for mark in marks if math.isfinite(mark[0])])  # fmt: skip
 
 
 def _line(quantity: Quantity, curve: list[Point], is_time: bool, label: str, color: str) -> Line | None:
