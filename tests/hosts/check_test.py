@@ -140,18 +140,6 @@ wait $!
         self.assertEqual(text.count(f"{other}: the MTU is 1400"), 1, text)
         self.assertEqual((summary["world_size"], summary["nodes"]), (3, 3))
 
-    def test_ssh_is_checked(self) -> None:
-        check = str(ROOT / "launch" / "hosts" / "check-ssh")
-        self.assertEqual(self.call(check, "hostfile", str(BIN / "ddptrain")).count(": good"), 3)
-        self.assertEqual(
-            self.call(check, "hostfile", "no-such-program", code=1).count("use a folder that all hosts share"), 3
-        )
-        self.hosts.cut(self.hosts.names[1])
-        self.addCleanup(self.hosts.mend, self.hosts.names[1])
-        text = self.call(check, "hostfile", str(BIN / "ddptrain"), code=77)
-        self.assertIn(f"{self.hosts.names[1]}: no answer: ", text)
-        self.assertEqual(text.count(": good"), 2)
-
     def test_a_job_starts_with_a_host_down(self) -> None:
         down = self.hosts.names[2]
         self.hosts.cut(down)

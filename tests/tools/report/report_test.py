@@ -108,14 +108,6 @@ class PageTest(ReportCase):
                      "Its slowest rank is rank 2 in 2 of 2 runs, 4.7% above the mean."):  # fmt: skip
             self.assertIn(line, markdown)
 
-    def test_results_of_the_same_sweep_are_told_apart(self) -> None:
-        folders = [write_results(self.folder / name, algo("", [1.0])) for name in "abc"]
-        markdown = self.report(*folders)
-        self.assertEqual((markdown.count("\n## Machine\n"), markdown.count("What it was measured on")), (1, 1))
-        self.assertNotIn(str(self.folder), self.page + markdown)
-        for folder in folders:
-            self.assertIn(f"\n## made-up in {folder.name}\n", markdown)
-
     def test_one_rank_has_no_communication_to_tell_of(self) -> None:
         markdown = self.report_of(runs("2", [10, 12], {"ranks": 2}) + runs("4", [20], {"ranks": 4}))
         self.assertIn("| ranks | images/s | runs |\n", markdown)

@@ -1,9 +1,8 @@
-"""README's example: its numbers are those of the claims and of the tutorial. Its command prints the same lines and trains
-the parameters of the tutorial's hash. No rate is compared: tests share their machine with others."""
+"""README's example: its numbers are those of the claims and of the tutorial. Its command prints the same lines. No rate
+is compared: tests share their machine with others."""
 
 import os
 import pathlib
-import platform
 import re
 import tomllib
 import unittest
@@ -34,18 +33,6 @@ def three_digits(value: float) -> str:
 
 def accuracy(output: str) -> float:
     return float(EPOCH.findall(output)[-1][1])
-
-
-def hash_here() -> str | None:
-    """The one that the tutorial promises for this build and these vector instructions; None: it promises none."""
-    cache = (BIN.parent / "CMakeCache.txt").read_text(encoding="utf-8").splitlines()
-    if not {"CMAKE_BUILD_TYPE:STRING=Release", "DDPTRAIN_NATIVE:BOOL=ON", "DDPTRAIN_SANITIZE:STRING="} <= set(cache):
-        return None
-    compilers = set(re.findall(rb"GCC: \([^)]*\) (\d+)\.", (BIN / "ddptrain").read_bytes()))
-    flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    instructions = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else None
-    promised = dict(re.findall(r"^- with (\S+): `([0-9a-f]{32})`", TUTORIAL, re.MULTILINE))
-    return promised[instructions] if instructions and platform.machine() == "x86_64" and compilers == {b"12"} else None
 
 
 class ReadmesExample(unittest.TestCase):
@@ -86,7 +73,5 @@ class ReadmesExample(unittest.TestCase):
         environment = os.environ | AS_ROOT
         environment |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
         done = run(command, env=environment)
-        measured = self.check_lines(done.stdout)
+        self.check_lines(done.stdout)
         self.assertAlmostEqual(accuracy(done.stdout), accuracy(self.output), delta=0.01)
-        if (expected := hash_here()) is not None:
-            self.assertEqual(measured["Hash"].split()[0], expected)
