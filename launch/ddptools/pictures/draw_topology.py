@@ -160,8 +160,8 @@ def figure_of(topology: dict[str, Any]) -> Figure:
     height = WIDTH / columns * rows + LEGEND
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     figure.get_layout_engine().set(rect=(0, LEGEND / height, 1, 1 - LEGEND / height))
-    for axes, panel in itertools.zip_longest(figure.subplots(rows, columns, squeeze=False).flat, shown):
-        draw_panel(axes, panel, links) if panel else axes.set_axis_off()
+    for place, panel in enumerate(shown, 1):
+        draw_panel(figure.add_subplot(rows, columns, place), panel, links)
     lines = links.legend(arrow for panel in shown for arrow in panel.arrows)
     left_out = f"{len(panels) - len(shown)} more rings and trees are left out" if len(panels) > len(shown) else None
     figure.legend(handles=lines, title=left_out, ncols=8, fontsize=TEXT, frameon=False, loc="lower center")
