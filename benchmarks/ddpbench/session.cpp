@@ -94,7 +94,9 @@ void require_ranks(const World& world, const char* what) {
 
 SensorLog::SensorLog(const World& world, DeviceKind kind) : world_(world) {
   if (kind != DeviceKind::cuda) return;
-  if (ReadSensors read = gpu_sensors(cuda_pci_bus_id(own_gpu(world)))) sampler_.emplace(std::move(read));
+  const std::string gpu = cuda_pci_bus_id(own_gpu(world));
+  if (!use_gpus(world, gpu, /*share=*/true).is_first) return;
+  if (ReadSensors read = gpu_sensors(gpu)) sampler_.emplace(std::move(read));
 }
 
 Json SensorLog::tell() {

@@ -48,10 +48,11 @@ void require_gpu(DeviceKind kind, bool given, const char* flag);
 /// UsageError if there is only one rank: `what` needs at least two.
 void require_ranks(const World& world, const char* what);
 
-/// Reads the sensors of this rank's GPU while it lives; nothing on CPUs.
+/// Reads the sensors of this rank's GPU while it lives, if the rank is the first of those that share the GPU; nothing
+/// on CPUs.
 class SensorLog {
  public:
-  SensorLog(const World& world, DeviceKind kind);
+  SensorLog(const World& world, DeviceKind kind);  ///< Collective.
   /// What the GPUs of all ranks have shown so far: prints it, and returns it as the `gpus` of metrics files.
   /// Collective.
   Json tell();

@@ -189,9 +189,11 @@ std::string topology_label(int ranks, int nodes, const std::vector<std::string>&
   if (ranks <= 1) return "none";
   if (nodes > 1) return "NET";
   if (gpus.empty()) return "host";
-  const Machine machine = describe_machine("", driver_facts(gpus));
+  const std::set<std::string> distinct(gpus.begin(), gpus.end());  // ranks may share a GPU
+  if (distinct.size() == 1) return "GPU";
+  const Machine machine = describe_machine("", driver_facts({distinct.begin(), distinct.end()}));
   std::vector<std::string> labels;
-  for (std::size_t i = 0; i < gpus.size(); ++i) {
+  for (std::size_t i = 0; i < distinct.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) labels.push_back(machine.links[i][j]);
   }
   return slowest_link(labels);

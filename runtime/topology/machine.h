@@ -121,8 +121,8 @@ std::vector<std::string> shared_nic_warnings(const std::string& hostname, const 
                                              const SystemFiles& files = {});
 
 /// A short label for the connection between the ranks of a job: "none" for one rank, "NET" between nodes, "host" on the
-/// CPU; otherwise the farthest link between two GPUs of this node: NV#, PIX, PXB, PHB, NODE, SYS, or "unknown" if the
-/// machine hides it. `gpus`: PCI bus ids of the GPUs of this node's ranks; empty on the CPU.
+/// CPU, "GPU" if all share one; otherwise the farthest link between two GPUs of this node: NV#, PIX, PXB, PHB, NODE,
+/// SYS, or "unknown" if the machine hides it. `gpus`: PCI bus ids of the GPUs of this node's ranks; empty on the CPU.
 std::string topology_label(int ranks, int nodes, const std::vector<std::string>& gpus);
 
 }  // namespace ddptrain

@@ -44,6 +44,28 @@ class ScriptsTest(FolderCase):
             self.assertEqual(self.call(LAUNCH / "emulate-hosts", verb, "-h").returncode, 0)
         self.assertEqual(list(self.folder.glob("called-*")), [])
 
+    def test_quickstart_with_more_ranks_than_gpus(self) -> None:
+        for name in ("setup", "share-gpu"):
+            write_program(self.folder / "launch" / name, '#!/bin/sh\n[ $# = 0 ] || printf "%s " "$@" > started\n')
+        for name in ("quickstart", "lib.sh"):
+            shutil.copy(LAUNCH / name, self.folder / "launch")
+        (self.folder / "build").mkdir()
+        (self.folder / "build" / "CMakeCache.txt").write_text("DDPTRAIN_CUDA_BACKEND:INTERNAL=ON\n")
+        self.stand_in("cmake", "#!/bin/sh\n")
+        self.stand_in("mpirun", "#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
+        self.stand_in("nvidia-smi", "#!/bin/sh\necho 'GPU 0: stand-in'\n")
+        quickstart = self.folder / "launch" / "quickstart"
+        for arguments, code, says in (
+            (("--ranks",), 2, "--ranks: give a number"),
+            (("--ranks", "0"), 2, "--ranks 0: give a number"),
+            (("--ranks", "4", "--steps", "9"), 0, ""),
+        ):
+            run = self.call("env", "-u", "CUDA_VISIBLE_DEVICES", quickstart, *arguments)
+            self.assertEqual(run.returncode, code, run.stderr)
+            self.assertIn(says, run.stderr)
+        started = "mpirun -np 4 --bind-to none --oversubscribe build/bin/ddptrain --share-gpu --model cnn --steps 9 "
+        self.assertEqual((self.folder / "started").read_text(), started)
+
     def check_ssh(self, hosts: str) -> subprocess.CompletedProcess:
         shutil.copy(SSH, self.folder / "bin" / "ssh")
         (self.folder / "hostfile").write_text(hosts)

@@ -29,6 +29,7 @@ class ShareGpuTest(FolderCase):
         wait_for(lambda: self.told.exists() and "quit" in self.told.read_text() and not any(self.temporary.iterdir()))
         start, stop = self.told.read_text().splitlines()
         self.assertEqual(start.split()[1], stop.split()[-1])
+        self.assertEqual(start.split()[2], "all")
 
     def test_the_command_has_a_server_of_its_own_that_ends_with_it(self) -> None:
         job = self.start("echo $CUDA_MPS_PIPE_DIRECTORY; exit 3")
@@ -43,6 +44,19 @@ class ShareGpuTest(FolderCase):
         job.send_signal(signal.SIGKILL)
         job.communicate()
         self.assertEqual(job.returncode, -signal.SIGKILL)
+        self.until_server_is_gone()
+
+    def test_a_command_that_is_killed_while_the_server_starts_leaves_none(self) -> None:
+        job = self.start("true", STARTS_IN="0.5")
+        wait_for(lambda: any(self.temporary.glob("*/start")))
+        os.kill(job.pid, signal.SIGTERM)
+        job.communicate()
+        self.assertEqual(job.returncode, -signal.SIGTERM)
+        self.until_server_is_gone()
+
+    def test_the_command_keeps_its_gpus_and_the_server_has_all(self) -> None:
+        out, _ = self.start("echo $CUDA_VISIBLE_DEVICES", CUDA_VISIBLE_DEVICES="1").communicate()
+        self.assertEqual(out, "1\n")
         self.until_server_is_gone()
 
     def test_the_server_outlives_the_first_process_while_others_run(self) -> None:
@@ -61,7 +75,24 @@ class ShareGpuTest(FolderCase):
         out, error = job.communicate()
         self.assertEqual((job.returncode, out), (0, "[]\n"))
         self.assertIn("take turns on a GPU: refused", error)
-        self.assertEqual(list(self.temporary.iterdir()), [])
+        self.until_server_is_gone()
+
+    def test_a_long_name_of_the_folder_for_temporary_files(self) -> None:
+        long = self.temporary / ("x" * 100)
+        long.mkdir()
+        out, _ = self.start("echo $CUDA_MPS_PIPE_DIRECTORY", TMPDIR=str(long)).communicate()
+        self.assertLess(len(out), 90)
+
+    def test_mistakes(self) -> None:
+        for command, environment, code, says in (
+            (["-c"], {}, 127, "-c: not found"),
+            (["true"], {"TMPDIR": f"{self.folder}/none"}, 2, "set TMPDIR to a folder that is writable"),
+        ):
+            script = [ROOT / "launch" / "share-gpu", *command]
+            done = subprocess.run(script, env=self.environment | environment, capture_output=True, text=True)
+            self.assertEqual(done.returncode, code)
+            self.assertIn(says, done.stderr)
+        self.until_server_is_gone()
 
     def test_without_mps_the_cost_is_told(self) -> None:
         (self.folder / "bin").mkdir()
