@@ -131,7 +131,7 @@ ReplicaTraffic gpt_traffic(const GptShape& shape, const GptStage& stage, std::in
   const std::int64_t norms = 2 * blocks + (has_head ? 1 : 0);
   add(traffic.backward, 2 * norms, activation * share);
   add(traffic.backward, norms, 4.0 * sizeof(float) * width * share);
-  if (recompute == Recompute::block) add(traffic.backward, 3 * (blocks - 1), activation * share);
+  if (recompute == Recompute::block) add(traffic.forward, 3 * (blocks - 1), activation * share);
   return traffic;
 }
 

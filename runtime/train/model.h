@@ -94,10 +94,10 @@ struct ReplicaTraffic {
     std::int64_t times = 0;
     double bytes = 0.0;  ///< Of all of them.
   };
-  double activations = 0.0;  ///< To the stage behind ...
-  double tied_weight = 0.0;  ///< ... with the first pass of a step,
-  double gradients = 0.0;    ///< and to the stage before. Without those of a bias.
-  Collectives forward, backward;
+  double activations = 0.0;       ///< To the stage behind ...
+  double tied_weight = 0.0;       ///< ... with the first pass of a step,
+  double gradients = 0.0;         ///< and to the stage before. Without those of a bias.
+  Collectives forward, backward;  ///< What backward repeats of forward is forward's.
 };
 
 /// A part of a model that runs as a whole: an embedding, a block, a head. Its parameters are gathered, used and reduced
