@@ -47,7 +47,8 @@ struct RunFacts {
 /// what it writes. A model is a folder below models/ that implements this, and a line in registry.cpp.
 ///
 /// The program calls in this order, on every rank: flags, check_flags; open, load, make_model; samples, generate
-/// and finish. What is wrong is a UsageError that names the flag; the program has all ranks agree on it.
+/// and finish. To make the models of several stages, it opens the workload again for each. What is wrong is a
+/// UsageError that names the flag; the program has all ranks agree on it.
 class Workload {
  public:
   virtual ~Workload() = default;

@@ -509,9 +509,9 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   init_logging(command_line.options.log_level, world.rank(), progress);
   if (command_line.task == Task::inspect) return inspect_checkpoints(world, command_line.options.inspect);
   if (command_line.task == Task::export_weights) return export_weights(world, command_line.options);
+  if (!uses_device(command_line.task)) return print_description(world, std::move(command_line));
   MeshShape mesh;
   world.agree([&] { mesh = mesh_of(world.size(), command_line.options.stages, command_line.options.tensor); });
-  if (!uses_device(command_line.task)) return print_description(world, std::move(command_line));
   early.watchdog->meet(world, mesh.place_of(world.rank()));
   prepare_to_hang(world, command_line.options.hang);
   const Watch::Phase phase(*world.watch(), "start-up");

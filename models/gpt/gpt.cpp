@@ -131,6 +131,11 @@ class Gpt final : public Model, public LanguageModel {
     work.ready_after = {first, first + std::ssize(parameters_)};
     return work;
   }
+  ReplicaTraffic traffic() const override {
+    const GptElementBytes bytes = {static_cast<double>(size_of(device_.dtype())),
+                                   static_cast<double>(size_of(master_dtype(device_.precision())))};
+    return gpt_traffic(shape_, {first_, end_}, options_.part.count, options_.recompute, options_.max_batch, bytes);
+  }
   std::vector<MemoryUse> memory() const override {
     std::vector<MemoryUse> memory = {{"activations", memory_.bytes()}, {"data", total_bytes(text_.memory)}};
     if (!has_embedding()) memory.push_back({"tied weights", shared_->head.bytes()});

@@ -105,4 +105,34 @@ ModelWork gpt_work(const GptShape& shape, Recompute recompute) {
   return work;
 }
 
+ReplicaTraffic gpt_traffic(const GptShape& shape, const GptStage& stage, std::int64_t parts, Recompute recompute,
+                           std::int64_t batch, const GptElementBytes& bytes) {
+  const bool embeds = stage.first == 0, has_head = stage.end == shape.layers;
+  const double rows = static_cast<double>(batch * shape.sequence), width = static_cast<double>(shape.width);
+  const double activation = rows * width * bytes.activation;
+  const double tied = static_cast<double>(vocabulary_rows(shape, {parts, 0}).padded) * width;
+  ReplicaTraffic traffic;
+  if (!has_head) {
+    traffic.activations = 2.0 * activation / static_cast<double>(parts);  // the stream, and the branch to be added
+    traffic.tied_weight = tied * bytes.activation;
+  }
+  if (!embeds) traffic.gradients = activation + tied * bytes.tied_gradient;
+  if (parts == 1) return traffic;
+
+  const double others = static_cast<double>(parts - 1), share = others / static_cast<double>(parts);
+  const auto add = [](ReplicaTraffic::Collectives& to, std::int64_t times, double each) {
+    to.times += times;
+    to.bytes += static_cast<double>(times) * each;
+  };
+  const std::int64_t blocks = stage.end - stage.first;
+  const std::int64_t ends = (embeds ? 1 : 0) + (has_head ? 1 : 0);
+  add(traffic.forward, 4 * blocks + ends, activation * share);  // sums of rows, and gathers of all
+  if (has_head) add(traffic.forward, 1, 4.0 * sizeof(float) * rows * others);
+  const std::int64_t norms = 2 * blocks + (has_head ? 1 : 0);
+  add(traffic.backward, 2 * norms, activation * share);
+  add(traffic.backward, norms, 4.0 * sizeof(float) * width * share);
+  if (recompute == Recompute::block) add(traffic.forward, 3 * (blocks - 1), activation * share);
+  return traffic;
+}
+
 }  // namespace ddptrain

@@ -88,6 +88,18 @@ struct ModelWork {
   double flop() const;  ///< Of all layers, forward and backward.
 };
 
+/// What a rank sends to the others of its replica in a pass of the largest batch, in bytes.
+struct ReplicaTraffic {
+  struct Collectives {  ///< Of the ranks that split layers, as rings send them.
+    std::int64_t times = 0;
+    double bytes = 0.0;  ///< Of all of them.
+  };
+  double activations = 0.0;       ///< To the stage behind ...
+  double tied_weight = 0.0;       ///< ... with the first pass of a step,
+  double gradients = 0.0;         ///< and to the stage before. Without those of a bias.
+  Collectives forward, backward;  ///< What backward repeats of forward is forward's.
+};
+
 /// A part of a model that runs as a whole: an embedding, a block, a head. Its parameters are gathered, used and reduced
 /// together; each parameter belongs to one unit.
 struct Unit {
@@ -162,6 +174,7 @@ class Model {
   virtual double flops_per_sample() const = 0;  ///< Forward and backward of training, as MFU counts them.
   /// By default one layer, with a third of flops_per_sample() forward, whose gradients are complete at the end.
   virtual ModelWork work() const;
+  virtual ReplicaTraffic traffic() const { return {}; }         ///< Of this rank's stage and part.
   virtual std::vector<MemoryUse> memory() const { return {}; }  ///< What it holds: activations, data.
   /// What it predicts and throughput counts, and how many of them a sample has: an image has one, a window many tokens.
   virtual const char* unit() const = 0;

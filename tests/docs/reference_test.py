@@ -145,7 +145,7 @@ class FieldsTest(FolderCase):
 
     def test_description(self) -> None:
         samples = []
-        for flags in (["--device", "cpu"], ["--model", "gpt", "--device", "cuda"]):
+        for flags in (["--device", "cpu", "--ranks", "2"], ["--model", "gpt", "--device", "cuda"]):
             samples.append(json.loads(self.call(BIN / "ddptrain", "--data", "synthetic", *flags, "--describe")))
         self.expect("description", samples)
 

@@ -105,6 +105,8 @@ Flags mode_flags(Modes& modes, Options& options) {
        Effect::output},
       {"--dry-run", given(modes.dry_run), "Check all that needs no GPU, and print the memory that a rank needs",
        Effect::output},
+      {"--ranks", number(options.ranks, {"0 to 1000000", 0, 1e6}),
+       "Ranks that --describe and --dry-run are about (0: those of this job)", Effect::output},
       {"--print-config", given(modes.print_config), "Print a file for --config", Effect::output},
       {"--version", given(modes.version), "Print the versions of ddptrain and its libraries", Effect::output},
       {"-h,--help", text(modes.help, topics), "Print the common flags, all flags, or the flags of a model",
@@ -125,6 +127,10 @@ Task task_of(const Modes& modes, const Options& options) {
   }
   if (!options.inspect.empty()) return Task::inspect;
   if (modes.evaluate || modes.generate) return modes.evaluate ? Task::evaluate : Task::generate;
+  if (options.ranks > 0 && !modes.describe && !modes.dry_run) {
+    usage_error("--ranks {0}: it is for --describe and --dry-run. To train, start {0} ranks with mpirun -np {0}.",
+                options.ranks);
+  }
   if (modes.describe || modes.dry_run) return modes.describe ? Task::describe : Task::dry_run;
   return Task::train;
 }

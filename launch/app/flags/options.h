@@ -53,6 +53,7 @@ struct Options {
   int comm_ctas = 4;
 
   CheckpointOptions checkpoint;
+  int ranks = 0;              ///< For Task::describe and dry_run; 0: those of this job.
   std::string resume;         ///< auto, or the path of a checkpoint or of a folder of them; empty: from the start.
   bool allow_change = false;  ///< Of flags that decide parameters, on resume.
   std::string inspect;        ///< For Task::inspect.

@@ -1,7 +1,10 @@
 #include "launch/app/tasks/describe.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "launch/app/tasks/memory_advice.h"
 #include "runtime/comm/paper_communicator.h"
@@ -31,6 +34,17 @@ std::size_t library_bytes(const MeshShape& mesh) {
   return static_cast<std::size_t>(bytes);
 }
 
+RunFacts facts_of(const Options& options, const MeshShape& mesh, int rank) {
+  RunFacts facts;
+  facts.rank = rank;
+  facts.seed = options.trainer.seed;
+  facts.stages = mesh.stages;
+  facts.stage = mesh.stage_of(rank);
+  facts.parts = mesh.tensor;
+  facts.part = mesh.part_of(rank);
+  return facts;
+}
+
 }  // namespace
 
 std::size_t bytes_of(const Description& description) {
@@ -57,6 +71,7 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
       bucket.bytes = bucket.bytes / kept * static_cast<std::int64_t>(size_of(DType::bf16));
     }
   }
+  description.sends = sends_of(model, arena, mesh, rank, description.passes, description.gradient_bytes());
   if (sums_with_mpi(options, device)) description.hierarchical = options.hierarchical ? "on" : "off";
   description.model = options.model;
   description.device = device == DeviceKind::cuda ? "cuda" : "cpu";
@@ -85,30 +100,52 @@ Description describe_on_paper(const Options& options, Workload& workload, const 
   return describe_run(options, mesh, rank, device, *model, arena, communication.tree_bytes());
 }
 
+namespace {
+
+/// Of the stage that keeps most, with the most that any stage sends. After Workload::load(); the workload is opened
+/// again for each stage.
+Description describe_stages(const Options& options, Workload& workload, const MeshShape& mesh, DeviceKind kind) {
+  std::vector<Description> stages;
+  std::vector<std::vector<Sent>> sends;
+  for (int stage = 0; stage < mesh.stages; ++stage) {
+    const int rank = stage * mesh.replicas * mesh.tensor;
+    if (mesh.stages > 1) workload.open(facts_of(options, mesh, rank));
+    stages.push_back(describe_on_paper(options, workload, mesh, rank, kind));
+    sends.push_back(stages.back().sends);
+  }
+  const auto keeps_less = [](const Description& a, const Description& b) { return bytes_of(a) < bytes_of(b); };
+  Description most = *std::max_element(stages.begin(), stages.end(), keeps_less);
+  most.sends = most_of(sends);
+  return most;
+}
+
+}  // namespace
+
 void print_description(const World& world, CommandLine command_line) {
   Options& options = command_line.options;
   Workload& workload = *command_line.workload;
   const DeviceKind kind = device_to_describe(world, options.device);
-  const MeshShape mesh = mesh_of(world.size(), options.stages, options.tensor);
+  MeshShape mesh;
   world.agree([&] {
+    mesh = mesh_of(options.ranks > 0 ? options.ranks : world.size(), options.stages, options.tensor);
     check_precision(options, workload, kind);
-    workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.seed, true, mesh.stages,
-                   mesh.stage_of(world.rank()), mesh.tensor, mesh.part_of(world.rank())});
+    workload.open(facts_of(options, mesh, world.rank() % mesh.ranks()));
     workload.load();
-    if (options.auto_batch && kind == DeviceKind::cuda) {
-      usage_error("--batch auto: --describe and --dry-run touch no GPU to see its memory. Give a number.");
+    if (options.auto_batch && (kind == DeviceKind::cuda || options.ranks > 0)) {
+      usage_error("--batch auto: {}. Give a number.", options.ranks > 0
+                                                          ? "the memory of other ranks is not known"
+                                                          : "--describe and --dry-run touch no GPU to see its memory");
     }
   });
   if (options.auto_batch) options.trainer.batch = largest_batch_that_fits(world, kind, 1, options, workload);
-  world.agree([&] { make_sampler(options.trainer, workload.data(), mesh.replica_of(world.rank()), mesh.replicas); });
-  Description description = describe_on_paper(options, workload, mesh, world.rank(), kind);
-  description.decides_parameters = std::move(command_line.decides_parameters);
-  const std::string text = command_line.task == Task::dry_run ? description.table() : description.json();
-  const std::vector<std::string> of_ranks = world.gather(text);
-  const double bytes = static_cast<double>(bytes_of(description));
-  const bool most = bytes == world.max(bytes);
-  const double largest = world.min(most ? world.rank() : world.size());  // the lowest rank of the stage that keeps most
-  if (world.rank() == 0) std::fputs(of_ranks[static_cast<std::size_t>(largest)].c_str(), stdout);
+  world.agree([&] {
+    make_sampler(options.trainer, workload.data(), 0, mesh.replicas);
+    if (world.rank() != 0) return;
+    Description description = describe_stages(options, workload, mesh, kind);
+    description.decides_parameters = std::move(command_line.decides_parameters);
+    const bool table = command_line.task == Task::dry_run;
+    std::fputs((table ? description.table() : description.json()).c_str(), stdout);
+  });
 }
 
 }  // namespace ddptrain

@@ -18,8 +18,9 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
 Description describe_on_paper(const Options& options, Workload& workload, const MeshShape& mesh, int rank,
                               DeviceKind device);
 
-/// Makes model and arena on paper, on every rank, and prints what they say of the stage that keeps most: as JSON, or
-/// the memory as a table. No GPU is touched. Collective; what is wrong is the UsageError that training would give.
+/// Makes model and arena of each stage on paper, on rank 0, and prints what they say of the stage that keeps most: as
+/// JSON, or the memory as a table. Of options.ranks ranks, or of the world's. No GPU is touched. Collective; what is
+/// wrong is the UsageError that training would give.
 void print_description(const World& world, CommandLine command_line);
 
 }  // namespace ddptrain

@@ -11,11 +11,12 @@ from typing import Any
 from ddptools.common.arguments import Parser, number, path, whole
 from ddptools.common.errors import UsageError
 from ddptools.common.files import write_atomically
-from ddptools.common.programs import ROOT, program_folder
+from ddptools.common.programs import ROOT, flag_arguments, program_folder
 from ddptools.common.table import to_text
 from ddptools.plan import hardware
 from ddptools.plan.calibration import Calibration, calibrate, load_records
 from ddptools.plan.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
+from ddptools.plan.mesh import Meshes, meshes_of, predict_mesh
 from ddptools.plan.measured import NotMeasured, warning_of
 from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
 from ddptools.plan.prediction import Case, needed_gbs, predict
@@ -23,7 +24,6 @@ from ddptools.plan.text import Answer, Memory, Planned, all_links, bytes_to_move
 from ddptools.results.description import Description, NotDescribed, complete, describe, language_model
 
 ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
-OTHER_BUCKETS_MIB = (4.0, 100.0, 400.0)  # that are tried where no network is enough
 MOST_GPUS = 1_000_000
 STANDARD_OUTPUT = pathlib.Path("-")
 PROCESSORS = {"cpu": "CPU cores", "cuda": "GPUs"}
@@ -39,12 +39,20 @@ def main(arguments: list[str]) -> int:
     if options.fit_ranks is not None:
         print(to_text(out_of_sample_table(out_of_sample(records, options.fit_ranks), options.fit_ranks)), end="")
         return 0
+    if options.mesh is not None:
+        meshes = plan_meshes(options, records)
+        show(options, meshes.document(), to_text(meshes.table()))
+        return 0
     answer = make_answer(options, records)
-    text = json.dumps(document(answer), indent=1) + "\n"
+    show(options, document(answer), text_of(answer))
+    return 0
+
+
+def show(options: argparse.Namespace, told: dict[str, Any], words: str) -> None:
+    text = json.dumps(told, indent=1) + "\n"
     if options.json not in (None, STANDARD_OUTPUT):
         write_atomically(options.json, text)
-    sys.stdout.write(text if options.json == STANDARD_OUTPUT else text_of(answer))
-    return 0
+    sys.stdout.write(text if options.json == STANDARD_OUTPUT else words)
 
 
 # --- flags ----------------------------------------------------------------------------------------------------------
@@ -54,7 +62,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog="ddpplan",
         usage="ddpplan [flags] [-- flags of ddptrain]",
-        description="Predicts step time and scaling efficiency of data-parallel training.",
+        description="Predicts step time and scaling efficiency of training.",
     )
     add_work(parser.add_argument_group("work"))
     add_machine(parser.add_argument_group("machine").add_argument)
@@ -67,6 +75,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.ddptrain_flags = arguments[end + 1 :]
     if options.fit_ranks is not None and not options.calibrate:
         raise UsageError("--fit-ranks: give the runs with --calibrate")
+    if options.mesh is not None and (options.params is not None or options.global_batch is not None):
+        raise UsageError("--mesh: it takes a --model of ddptrain, and its --batch")
     if options.ddptrain_flags and options.params is not None:
         raise UsageError("--params: a model of which only the size is known takes no flags of ddptrain")
     return options
@@ -100,6 +110,8 @@ def add_machine(add: Any) -> None:
     add("--gpus-per-node", type=whole(1024), default=8, metavar="N", help="GPUs per node (8)")
     add("--nodes", type=node_counts, metavar="N,...",
         help="numbers of nodes, with a row each (powers of two up to 4096)")  # fmt: skip
+    add("--mesh", type=whole(4096), metavar="N",
+        help="compare all meshes of N GPUs (data, --zero, --pp, --tp), and propose the fastest that fits the memory")  # fmt: skip
     add("--link", help=f"link within a node: {', '.join(LINKS_GBS)}, or GB/s one way (the GPU's)")
     add("--network", help=f"network per adapter (efa2: per node): {', '.join(NETWORKS_GBIT)}, or Gbit/s "
         "(ndr for h100, h200 and b200; hdr for a100; edr for v100)")  # fmt: skip
@@ -147,8 +159,31 @@ def make_answer(options: argparse.Namespace, records: list[dict[str, Any]]) -> A
     answer.memory = memory_of(answer)
     for planned in answer.planned if options.target is not None else []:
         planned.needed_gbs = needed_gbs(planned.case, options.target)
-        planned.remedies = remedies(answer, planned.case) if planned.needed_gbs is None else []
     return answer
+
+
+def plan_meshes(options: argparse.Namespace, records: list[dict[str, Any]]) -> Meshes:
+    """All meshes that ddptrain takes."""
+    options.gpus_per_node = min(options.gpus_per_node, options.mesh)
+    nodes, rest = divmod(options.mesh, options.gpus_per_node)
+    if rest:
+        raise UsageError(f"--mesh {options.mesh}: give a multiple of --gpus-per-node {options.gpus_per_node}")
+    calibration = calibrate(records) if options.calibrate else None
+    answer = Answer(options, calibration, describe_work(options, calibration))
+    check_devices(answer)
+    micro_steps, batch = options.grad_accum or answer.work.grad_accum, int(options.batch or answer.work.batch)
+    found = Meshes(options.memory or (math.inf if answer.work.device == "cpu" else GPUS[options.gpu].memory_gb))
+    why_not = ""
+    for mesh in meshes_of(options.mesh):
+        flags = mesh.flags | {"ranks": options.mesh, "batch": batch, "grad-accum": micro_steps * mesh.ranks_per_replica}
+        try:
+            answer.work = describe_work(options, calibration, flags)
+            found.planned.append(predict_mesh(make_case(answer, nodes), mesh))
+        except NotDescribed as error:
+            why_not = str(error)
+    if not found.planned:
+        raise UsageError(f"--mesh {options.mesh}: {why_not}")
+    return found
 
 
 def calibrate_flag(options: argparse.Namespace) -> str:
@@ -215,45 +250,24 @@ def batch_per_gpu(options: argparse.Namespace, work: Description, gpus: int) -> 
     return options.global_batch / gpus
 
 
-def remedies(answer: Answer, case: Case) -> list[str]:
-    """What, each alone, would reach the target over the case's own network."""
-    options = answer.options
-
-    def first(changes: list[dict[str, Any]]) -> dict[str, Any] | None:
-        reached = (c for c in changes if predict(dataclasses.replace(case, **c)).efficiency >= options.target)
-        return next(reached, None)
-
-    def multiples(name: str) -> list[dict[str, Any]]:
-        return [{name: getattr(case, name) * 2**i} for i in range(1, 13)]
-
-    found = []
-    if found_batch := first(multiples("batch")):
-        found.append(f"batch {found_batch['batch']:g} per GPU (ZeRO, --zero 1, makes room for it)")
-    if micro_steps := first(multiples("grad_accum")):
-        found.append(f"{micro_steps['grad_accum']} micro-steps per step (--grad-accum)")
-    for mib in OTHER_BUCKETS_MIB:
-        others = argparse.Namespace(**vars(options) | {"bucket_mb": mib})
-        if first([{"work": describe_work(others, answer.calibration)}]):
-            return [*found, f"buckets of {mib:g} MiB (--bucket-mb)"]
-    return found
-
-
-def describe_work(options: argparse.Namespace, calibration: Calibration | None) -> Description:
-    """What ddptrain says of the model that is asked for, on GPUs and as the runs of a calibration trained it; or one of
-    the size of --params."""
+def describe_work(
+    options: argparse.Namespace, calibration: Calibration | None, mesh: dict[str, int] | None = None
+) -> Description:
+    """What ddptrain says of the model that is asked for, on GPUs and as the runs of a calibration trained it, with the
+    flags of a mesh; or one of the size of --params."""
     if options.params is not None:
         sizes = {"bucket_bytes": (options.bucket_mb, 2.0**20), "last_bucket_bytes": (options.last_bucket_kb, 2.0**10)}
         given = {name: value * unit for name, (value, unit) in sizes.items() if value is not None}
         if options.gradients:
             given["gradient_dtype"] = options.gradients
         return language_model(options.params, options.seq or 1024, recompute=options.recompute, **given)
-    flags = flags_of_work(options)
+    flags, more = flags_of_work(options), [*options.ddptrain_flags, *flag_arguments(mesh or {})]
     program = program_folder(options.bin) / "ddptrain"
-    work = describe(program, flags, options.ddptrain_flags)
+    work = describe(program, flags, more)
     as_run = calibration.flags_of(work) if calibration else {}
     if options.gradients is not None:
         as_run.pop("comm-dtype", None)
-    return describe(program, flags | as_run, options.ddptrain_flags) if as_run else work
+    return describe(program, flags | as_run, more) if as_run else work
 
 
 def flags_of_work(options: argparse.Namespace) -> dict[str, Any]:
@@ -304,8 +318,7 @@ def document(answer: Answer) -> dict[str, Any]:
     }
     if target is not None:
         needed = [
-            {"nodes": p.case.nodes, "gpus": p.case.gpus, "achieved_gbs": p.needed_gbs, "would_be_enough": p.remedies}
-            for p in answer.planned
+            {"nodes": p.case.nodes, "gpus": p.case.gpus, "achieved_gbs": p.needed_gbs} for p in answer.planned
         ]
         result["target"] = {"efficiency": target, "needed_gbs": needed}
     if answer.calibration is not None:

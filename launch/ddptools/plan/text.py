@@ -18,7 +18,6 @@ class Planned:
     case: Case
     prediction: Prediction
     needed_gbs: float | None = None  # with --target; None: no bandwidth is enough
-    remedies: list[str] = dataclasses.field(default_factory=list)  # what then would be
 
 
 @dataclasses.dataclass
@@ -165,7 +164,7 @@ def steps_text(answer: Answer) -> str:
 
 def target_text(answer: Answer) -> str:
     rows, notes = [], ""
-    for case, needed, would in ((p.case, p.needed_gbs, p.remedies) for p in answer.planned):
+    for case, needed in ((p.case, p.needed_gbs) for p in answer.planned):
         within = case.nodes == 1
         unit, factor = ("GB/s", 1.0) if within else ("Gbit/s", 1.0 / GBS_PER_GBIT)
         cells = ["nothing to send", ""] if needed == 0.0 else ["none is enough", ""]
@@ -175,8 +174,7 @@ def target_text(answer: Answer) -> str:
         rows.append([str(case.nodes), str(case.gpus), *cells])
         if needed is None:
             why = "latency" if within else "latency, or the links within a node"
-            enough = f"enough would be: {'; or '.join(would)}" if would else "nor a larger batch or other buckets"
-            notes += f"{case.nodes} node{'' if within else 's'}: no bandwidth is, because of {why}; {enough}\n"
+            notes += f"{case.nodes} node{'' if within else 's'}: no bandwidth is, because of {why}\n"
     caption = f"For {100 * answer.options.target:g}% (per GPU on one node, per node on several):"
     header = ["nodes", "GPUs", "needed, achieved", "needed, advertised"]
     return to_text(Table(caption, header, rows)) + notes

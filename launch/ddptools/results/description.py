@@ -27,6 +27,16 @@ class Buckets:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sent:
+    """Collectives or messages of a rank in a step, and the bytes of all of them."""
+
+    axis: str
+    when: str
+    times: float
+    bytes: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Description:
     model: str
     parameters: float
@@ -41,6 +51,7 @@ class Description:
     device: str = ""  # cpu or cuda; empty where it is not told
     hierarchical: str = ""  # on or off: how MPI sums over hosts; empty with NCCL, and where it is not told
     memory_bytes: float = 0.0  # that a rank keeps on its device; 0 where it is not told
+    sends: tuple[Sent, ...] = ()
 
     @property
     def flop(self) -> float:
@@ -73,9 +84,15 @@ def parsed(value: Any) -> Description | None:
         buckets=tuple(buckets),
         gradient_dtype=str(table.get("gradient_dtype")),
         memory_bytes=sum(positive(size) or 0.0 for size in table_of(table.get("memory")).values()),
+        sends=tuple(_sent(table_of(row)) for row in list_of(table.get("sends"))),
         **{name: str(table.get(name) or "") for name in ("precision", "device", "hierarchical")},
         **numbers | {"grad_accum": int(numbers["grad_accum"])},
     )
+
+
+def _sent(row: Record) -> Sent:
+    times, size = positive(row.get("times")), positive(row.get("bytes"))
+    return Sent(str(row.get("axis")), str(row.get("when")), times or 1.0, size or 0.0)
 
 
 def _bucket(value: Any) -> Buckets | None:

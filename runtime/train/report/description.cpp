@@ -64,12 +64,14 @@ Json json_of(const Description& d, bool whole) {
   }
   json["gradient_dtype"] = d.gradient_type;
   if (!d.hierarchical.empty()) json["hierarchical"] = d.hierarchical;
-  std::int64_t bytes = 0;
-  for (const BucketWork& bucket : d.buckets) bytes += bucket.bytes;
-  json["comm_bytes_per_step"] = bytes;
+  json["comm_bytes_per_step"] = d.gradient_bytes();
   for (const BucketWork& bucket : d.buckets) {
     Json& made = json["buckets"].emplace_back(Json{{"bytes", bucket.bytes}, {"complete_at", bucket.complete_at}});
     if (whole) made["parameters"] = bucket.parameters;
+  }
+  json["sends"] = Json::array();
+  for (const auto& [axis, when, times, bytes] : d.sends) {
+    json["sends"].push_back({{"axis", axis}, {"when", when}, {"times", times}, {"bytes", bytes}});
   }
   for (const auto& [purpose, memory] : d.memory) json["memory"][purpose] = memory;
   json["decides_parameters"] = d.decides_parameters;
@@ -90,6 +92,12 @@ Description describe(const Model& model, const ParameterArena& arena) {
   description.memory = arena.memory();
   for (const MemoryUse& use : model.memory()) description.memory.push_back(use);
   return description;
+}
+
+std::int64_t Description::gradient_bytes() const {
+  std::int64_t bytes = 0;
+  for (const BucketWork& bucket : buckets) bytes += bucket.bytes;
+  return bytes;
 }
 
 std::string Description::json() const { return json_of(*this, true).dump(1) + "\n"; }

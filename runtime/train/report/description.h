@@ -6,6 +6,7 @@
 
 #include "runtime/core/tensor.h"
 #include "runtime/train/model.h"
+#include "runtime/train/report/sends.h"
 #include "runtime/train/step/store/parameter_arena.h"
 
 /// What a run computes, sends and keeps, put together from what its components know, for those who ask before it trains
@@ -38,8 +39,11 @@ struct Description {
   std::string gradient_type;  ///< As --comm-dtype names it.
   std::string hierarchical;   ///< With MPI, as --hierarchical names it; empty with NCCL.
   std::vector<BucketWork> buckets;
+  std::vector<Sent> sends;                      ///< In a step.
   std::vector<MemoryUse> memory;                ///< Of one rank's device.
   std::vector<std::string> decides_parameters;  ///< Flags with which training ends with other parameters.
+
+  std::int64_t gradient_bytes() const;  ///< Of all buckets.
 
   std::string json() const;     ///< All of it, on several lines.
   std::string summary() const;  ///< JSON on one line, without layers and names.

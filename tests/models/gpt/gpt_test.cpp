@@ -134,6 +134,25 @@ TEST_F(GptTest, SaysWhenGradientsAreComplete) {
   }
 }
 
+TEST_F(GptTest, SaysWhatAStageSendsItsNeighbours) {
+  const auto bytes = [](const std::vector<Tensor>& tensors) {
+    std::size_t all = 0;
+    for (const Tensor& tensor : tensors) all += tensor ? tensor.bytes() : 0;
+    return static_cast<double>(all);
+  };
+  for (const GptStage stage : {GptStage{0, 1}, GptStage{1, 2}, GptStage{2, 3}}) {
+    GptOptions options = make_options(kTiny, 0.25f);  // with dropout, no gradient of a bias goes along
+    options.stage = stage;
+    ModelRun run = make_run(options);
+    run.model().begin({run.slice()});
+    const ReplicaTraffic traffic = run.model().traffic();
+    const StageBoundary before = run.model().before(), behind = run.model().behind();
+    EXPECT_EQ(traffic.activations, bytes(behind.activations)) << stage.first;
+    EXPECT_EQ(traffic.tied_weight, bytes({behind.tied_weight})) << stage.first;
+    EXPECT_EQ(traffic.gradients, bytes(before.gradients) + bytes({before.tied_gradient})) << stage.first;
+  }
+}
+
 TEST_F(GptTest, WorkIsThatOfThePaLMCountButForSmallParameters) {
   const auto paper = make_paper_device({Precision::fp32}, DeviceKind::cpu);
   const auto gpt = make_gpt(*paper, make_options({4, 512, 8, 2048, 256, 30000}), {});

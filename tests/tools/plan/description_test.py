@@ -1,6 +1,9 @@
 """What ddptrain --describe says, and what the planner makes of it: with the real program."""
 
 import json
+import pathlib
+import re
+import tempfile
 import unittest
 from typing import Any
 
@@ -69,6 +72,46 @@ class DescribeTest(unittest.TestCase):
         self.assertEqual(two["world_size"], 2)
         whole = described(*GPT)["memory"]
         self.assertAlmostEqual(two["memory"]["optimizer"] / whole["optimizer"], 0.5, delta=0.1)
+
+    def test_what_a_rank_sends_on_each_axis(self) -> None:
+        """Bytes as the pages of docs/concepts have them, numbers of messages as a run has them."""
+        shape = [flag for flag in GPT if "layers" not in flag] + ["--layers=4", "--grad-accum=2", "--device=cpu"]
+        activation = 4 * 16 * 32 * 4
+        for ranks, flags, spans, sent in (
+            (2, ["--zero=0"], {"bucket N gradients": 1}, {("data", "backward"): lambda n, tied: n}),
+            (4, ["--zero=1"], {"bucket N gradients": 1}, {("gather", "update"): lambda n, tied: n * 3 / 4}),
+            (4, ["--zero=3"], {"bucket N gradients": 12, "bucket N weights": 9},
+             {("data", "backward"): lambda n, tied: 2 * n * 3 / 4}),
+            (4, ["--zero=3", "--pp=2"], {"bucket N weights": 3},
+             {("pipeline", "forward"): lambda n, tied: 2 * 2 * activation + tied,
+              ("pipeline", "backward"): lambda n, tied: 2 * (activation + tied)}),
+            (2, ["--tp=2"], {"exchange of split layers": 2 * (19 + 18)},
+             {("tensor", "forward"): lambda n, tied: 2 * (18 * activation / 2 + 16 * 4 * 16),
+              ("tensor", "backward"): lambda n, tied: 2 * (18 * activation / 2 + 9 * 16 * 32 / 2)}),
+            (2, ["--tp=2", "--recompute=block"], {"exchange of split layers": 2 * (19 + 18 + 9)},
+             {("tensor", "forward"): lambda n, tied: 2 * (27 * activation / 2 + 16 * 4 * 16)}),
+        ):  # fmt: skip
+            with self.subTest(flags=flags), tempfile.TemporaryDirectory() as folder:
+                trace = pathlib.Path(folder) / "trace.json"
+                run_ranks(ranks, *shape, *flags, "--steps=3", "--baseline=off", f"--trace={trace}")
+                found = described(*shape, *flags, f"--ranks={ranks}")
+                self.assertEqual(found, described(*shape, *flags, ranks=ranks))
+                sends = {(sent["axis"], sent["when"]): sent for sent in found["sends"]}
+                tied = 128 * 32 * 4  # with padding
+                for kind, expected in sent.items():
+                    self.assertEqual(sends[kind]["bytes"], expected(found["comm_bytes_per_step"], tied), kind)
+                events = json.loads(trace.read_text())["traceEvents"]
+                of_rank = [re.sub(r"\d+", "N", event["name"]) for event in events if event["pid"] == 0]
+                for name, count in spans.items():
+                    self.assertEqual(of_rank.count(name) / of_rank.count("step N"), count, name)
+                told = {name: sum(sent["times"] for (axis, _), sent in sends.items() if axis == of)
+                        for name, of in (("bucket N gradients", "data"), ("bucket N weights", "gather"))}  # fmt: skip
+                for name in told.keys() & spans.keys():
+                    self.assertEqual(told[name], spans[name], name)
+                together = 2 * 9 if "--tp=2" in flags else 0  # a gather and a sum in one
+                self.assertEqual(sum(sent["times"] for (axis, _), sent in sends.items() if axis == "tensor"),
+                                 spans.get("exchange of split layers", 0) + together)  # fmt: skip
+        self.assertEqual(described(*shape)["sends"], [])
 
     def test_the_type_that_is_sent(self) -> None:
         for flags, dtype, size in ((["--precision=fp8"], "bf16", 2), (["--precision=bf16"], "bf16", 2),

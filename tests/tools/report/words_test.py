@@ -202,4 +202,6 @@ class WordsTest(ReportCase):
             self.assertEqual(flag(name, (0.1, 0.2), None), "")  # of a version that does not say
         for name in ("ranks", "global-batch"):
             self.assertTrue(flag(name, (2, 4), []).startswith(f"{name} decides the parameters at the end"))
+        self.assertEqual(flag("tp", (1, 2), ["lr"]),
+                         "tp changes the parameters at the end by rounding: split layers add in another order.")  # fmt: skip
         self.assertIn("differ from those of", flag("gpus", ("0,1", "0,2"), None))

@@ -9,6 +9,7 @@ from ddptools.report.sweeps.experiment import SYMMETRIC, Case, Experiment
 from ddptools.results.run import PLACEMENT
 
 SETS_RANKS = ("ranks", "global-batch")  # of ddpsweep; with these, too, training ends with other parameters
+ROUNDS = ("tp",)  # by splitting layers, which adds in another order
 UNEXPLAINED = "ddpreport does not know why"
 
 
@@ -82,7 +83,7 @@ def _decides_parameters(experiment: Experiment, name: str) -> bool:
     if name in experiment.variables or name in PLACEMENT:
         return False
     told = _told_deciding(experiment)
-    return not told or name in SETS_RANKS or name in told
+    return not told or name in (*SETS_RANKS, *ROUNDS) or name in told
 
 
 def _told_deciding(experiment: Experiment) -> set[str]:
@@ -94,9 +95,13 @@ def _told_deciding(experiment: Experiment) -> set[str]:
 def _deciding_flags(experiment: Experiment) -> Iterator[str]:
     """Names the settings with which training is meant to end with other parameters, where it does."""
     told = _told_deciding(experiment)
-    for name in [name for name in experiment.varied if name in told or name in SETS_RANKS]:
+    for name in [name for name in experiment.varied if name in told or name in (*SETS_RANKS, *ROUNDS)]:
         groups = [[case for case in cases if case.hashes()] for _, cases in experiment.contexts([name])]
-        if any(len({frozenset(case.hashes()) for case in cases}) > 1 for cases in groups):
+        if not any(len({frozenset(case.hashes()) for case in cases}) > 1 for cases in groups):
+            continue
+        if name in ROUNDS:
+            yield f"{name} changes the parameters at the end by rounding: split layers add in another order."
+        else:
             yield f"{name} decides the parameters at the end: with another value they differ, as they should."
 
 

@@ -1,0 +1,142 @@
+"""Meshes that ddpplan compares: each term of a step by hand, and with the real program."""
+
+import dataclasses
+import json
+import unittest
+from typing import Any
+from unittest import mock
+
+from ddptools.common.errors import UsageError
+from ddptools.plan import program
+from ddptools.plan.mesh import Mesh, Meshes, PlannedMesh, meshes_of, predict_mesh
+from ddptools.plan.prediction import Case, NetworkFit, predict
+from ddptools.results.description import Buckets, Description, Sent, parsed
+from tests.tools.plan.support import output
+from tests.tools.support import BIN, gpt2_description, run_ranks
+
+GBS = NetworkFit(per_rank_us=0.0, busbw_gbs=1.0)  # a rank sends 1e9 bytes in a second
+WORK = Description(
+    model="gpt", parameters=1e9, forward_flop=1e12, backward_flop=2e12, buckets=(Buckets(2e9, 1.0, 1.0),),
+    gradient_dtype="bf16", batch=2, grad_accum=4, memory_bytes=30e9)  # fmt: skip
+
+
+def planned(mesh: Mesh, *sends: Sent, case: dict[str, Any] | None = None, **work: Any) -> PlannedMesh:
+    """On one node; a pass of an undivided model takes 6 s, 2 of them forward."""
+    ranks = mesh.replicas * mesh.ranks_per_replica
+    made = Case(dataclasses.replace(WORK, sends=sends, **work), 2.0, 1.0, gpus_per_node=ranks, intra_fit=GBS, inter_fit=GBS)
+    return predict_mesh(dataclasses.replace(made, **case or {}), mesh)
+
+
+class MeshTest(unittest.TestCase):
+    def test_all_meshes_of_four_ranks(self) -> None:
+        found = list(meshes_of(4))
+        self.assertEqual(found[0], Mesh(4, 0, 1, 1))
+        self.assertEqual([(m.replicas, m.stages, m.tensor) for m in found if m.zero == 0],
+                         [(4, 1, 1), (2, 1, 2), (1, 1, 4), (2, 2, 1), (1, 2, 2), (1, 4, 1)])  # fmt: skip
+        self.assertEqual([(m.replicas, m.stages, m.tensor) for m in found if m.zero == 3], [(4, 1, 1), (2, 1, 2), (2, 2, 1)])
+
+    def test_data_parallelism_is_what_the_planner_predicts_without_meshes(self) -> None:
+        for zero in (0, 1):
+            found = planned(Mesh(2, zero, 1, 1))
+            plain = predict(Case(WORK, 2.0, 1.0, gpus_per_node=2, grad_accum=4, intra_fit=GBS))
+            self.assertEqual((found.step_seconds, found.samples_per_second), (plain.step_seconds, plain.samples_per_second))
+            self.assertEqual(found.data_seconds, 2.0)  # complete at the end
+            self.assertAlmostEqual(found.memory_gb, 30.0)
+
+    def test_zero_2_scatters_the_gradients_of_every_pass(self) -> None:
+        self.assertAlmostEqual(planned(Mesh(2, 2, 1, 1)).data_seconds, 2.0)  # 3 times 1 s beneath 20 s
+        self.assertAlmostEqual(planned(Mesh(2, 2, 1, 1), case={"overlap": False}).data_seconds, 5.0)
+        slow = {"intra_fit": NetworkFit(per_rank_us=0.0, busbw_gbs=0.1)}
+        self.assertAlmostEqual(planned(Mesh(2, 2, 1, 1), case=slow).data_seconds, 20.0 + (30.0 - 20.0))
+
+    def test_zero_3_gathers_weights_before_their_use(self) -> None:
+        gathers = Sent("gather", "use", 16, 12e9)  # once, 1e9 bytes, are counted with the gradients of the last pass
+        self.assertAlmostEqual(planned(Mesh(2, 3, 1, 1), gathers, case={"overlap": False}).data_seconds, 5.0 + 11.0)
+        self.assertAlmostEqual(planned(Mesh(2, 3, 1, 1), gathers).data_seconds, 2.0)
+        gathers = Sent("gather", "use", 16, 31e9)
+        self.assertAlmostEqual(planned(Mesh(2, 3, 1, 1), gathers).data_seconds, 2.0 + (30.0 + 3.0 - 20.0))
+
+    def test_stages_wait_and_send(self) -> None:
+        found = planned(Mesh(1, 0, 2, 1))
+        self.assertAlmostEqual(found.compute_seconds, 4 * 6.0 / 2)
+        self.assertAlmostEqual(found.bubble, 1 / 5)
+        self.assertAlmostEqual(found.step_seconds, 12.0 * 5 / 4)
+        self.assertAlmostEqual(found.samples_per_second, 8 / 15.0)
+        sends = Sent("pipeline", "forward", 4, 3e9), Sent("pipeline", "backward", 4, 1e9)
+        found = planned(Mesh(1, 0, 2, 1), *sends)
+        self.assertAlmostEqual(found.pipeline_seconds, 4.0)
+        self.assertAlmostEqual(found.step_seconds, (12.0 + 4.0) * 5 / 4)
+
+    def test_split_layers_exchange_and_weight_gradients_hide_those_of_backward(self) -> None:
+        forward, backward = Sent("tensor", "forward", 8, 3e9), Sent("tensor", "backward", 8, 7e9)
+        for case, exposed in (({}, 3.0 + 7.0 - 4.0), ({"overlap": False}, 3.0 + 7.0)):  # 4 s of 12 are forward
+            found = planned(Mesh(1, 0, 1, 2), forward, backward, case=case)
+            self.assertAlmostEqual(found.tensor_seconds, exposed)
+            self.assertAlmostEqual(found.step_seconds, 12.0 + exposed)
+        self.assertAlmostEqual(planned(Mesh(1, 0, 1, 2), dataclasses.replace(backward, bytes=3e9)).tensor_seconds, 0.0)
+        # Latency: half that of an all-reduce, for each.
+        late = {"intra_fit": NetworkFit(per_rank_us=2e6, busbw_gbs=1.0), "overlap": False}
+        self.assertAlmostEqual(planned(Mesh(1, 0, 1, 2), forward, case=late).tensor_seconds, 3.0 + 8 * 1.0)
+        of_both = planned(Mesh(1, 0, 2, 2), forward)
+        self.assertAlmostEqual(of_both.step_seconds, (6.0 + 3.0) * 5 / 4)  # a stage waits for the sums of others, too
+
+    def test_tensor_ranks_are_neighbours_and_axes_share_the_adapters(self) -> None:
+        modelled = {"intra_fit": None, "inter_fit": None, "gpus_per_node": 4, "nodes": 2, "intra_gbs": 100.0, "inter_gbs": 8.0}
+        tensor, data = Sent("tensor", "forward", 1, 1e9), Buckets(1e9, 1.0, 1.0)
+        for mesh, seconds in ((Mesh(2, 0, 1, 4), 0.01), (Mesh(1, 0, 1, 8), 0.125)):
+            self.assertAlmostEqual(planned(mesh, tensor, case=modelled).tensor_seconds / seconds, 1.0, delta=0.02)
+        for mesh, gbs in ((Mesh(8, 0, 1, 1), 8.0 / 1.75), (Mesh(2, 0, 1, 4), 2.0), (Mesh(4, 0, 1, 2), 4.0 / 1.5)):
+            found = planned(mesh, case=modelled, buckets=(data,))
+            self.assertAlmostEqual(found.data_seconds * gbs, 1.0, delta=0.05, msg=str(mesh))
+        for mesh, gbs in ((Mesh(4, 0, 2, 1), 2.0), (Mesh(1, 0, 8, 1), 8.0)):
+            found = planned(mesh, Sent("pipeline", "forward", 1, 1e9), case=modelled)
+            self.assertAlmostEqual(found.pipeline_seconds, 1.0 / gbs)
+        self.assertAlmostEqual(planned(Mesh(1, 0, 2, 1), Sent("pipeline", "forward", 1, 1e9),
+                                       case={"intra_fit": None, "intra_gbs": 50.0}).pipeline_seconds, 0.02)  # fmt: skip
+
+    def test_the_fastest_that_fits_is_proposed_and_of_equals_the_simplest(self) -> None:
+        made = planned(Mesh(4, 0, 1, 1))
+        rows = [(90.0, 20.0), (70.0, 9.97), (60.0, 10.0), (50.0, 9.0)]
+        all_of_them = [dataclasses.replace(made, mesh=Mesh(4, i, 1, 1), memory_gb=memory, samples_per_second=rate)
+                       for i, (memory, rate) in enumerate(rows)]  # fmt: skip
+        for there_gb, proposed in ((100.0, 0), (80.0, 1), (60.0, 2), (55.0, 3), (10.0, None)):
+            meshes = Meshes(there_gb, all_of_them)
+            found = meshes.document()["fastest"]
+            self.assertEqual(found and found["zero"], proposed)
+            self.assertEqual([mesh["fits"] for mesh in meshes.document()["meshes"]], [m <= there_gb for m, _ in rows])
+        self.assertIn("None fits", meshes.table().footnote)
+
+
+class ProgramTest(unittest.TestCase):
+    def test_every_mesh_is_described(self) -> None:
+        told = parsed(gpt2_description(memory={"weights": 90e9}))
+        with mock.patch.object(program, "describe", return_value=told) as describe:
+            words = output("--mesh", "4", "--gpu", "h100", "--grad-accum", "3", "--batch", "5")
+        asked = {tuple(call.args[2]) for call in describe.call_args_list[1:]}
+        self.assertEqual(asked, {(f"--zero={m.zero}", f"--pp={m.stages}", f"--tp={m.tensor}", "--ranks=4", "--batch=5",
+                                  f"--grad-accum={3 * m.stages * m.tensor}") for m in meshes_of(4)})  # fmt: skip
+        self.assertIn("90!", words)
+        self.assertIn("None fits: give a smaller --batch", words)
+
+    def test_mistakes(self) -> None:
+        for arguments in (["--mesh", "0"], ["--mesh", "12"], ["--mesh", "4", "--params", "2B"],
+                          ["--mesh", "4", "--global-batch", "8"], ["--mesh", "2", "--model", "vgg"]):  # fmt: skip
+            with self.assertRaises(UsageError):
+                output(*arguments)
+
+    @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
+    def test_with_the_real_program(self) -> None:
+        shape = ["--layers=2", "--width=72", "--heads=6", "--ff=128", "--seq=16", "--vocab=100"]
+        found = json.loads(output("--bin", str(BIN), "--model", "gpt", "--mesh", "4", "--batch", "2", "--json", "--", *shape))
+        meshes = {tuple(each["mesh"].values()): each for each in found["meshes"]}
+        self.assertEqual(set(meshes), {(4, z, 1, 1) for z in range(4)} | {(2, z, p, t) for z in range(4) for p, t in ((1, 2), (2, 1))}
+                         | {(1, 0, 2, 2)})  # 4 stages of 2 blocks, and 4 parts of 6 heads, there are none
+        self.assertEqual(found["fastest"]["zero"], 0)
+        flags = ["--model=gpt", "--device=cuda", "--data=synthetic", *shape, "--batch=2", "--ranks=4", "--pp=2", "--zero=3"]
+        told = json.loads(run_ranks(1, *flags, "--grad-accum=2", "--describe").stdout)
+        self.assertAlmostEqual(meshes[(2, 3, 2, 1)]["memory_gb"], 1e-9 * sum(told["memory"].values()))
+        self.assertEqual(meshes[(2, 3, 2, 1)]["passes"], 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
