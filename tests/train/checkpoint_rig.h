@@ -1,0 +1,143 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/text/tokens.h"
+#include "models/gpt/gpt.h"
+#include "runtime/core/error.h"
+#include "runtime/train/checkpoint/checkpoint.h"
+#include "runtime/train/checkpoint/checkpoint_writer.h"
+#include "tests/train/model_around.h"
+#include "tests/train/rig.h"
+
+namespace ddptrain::tests {
+
+namespace fs = std::filesystem;
+
+inline constexpr std::int64_t kSequence = 8;
+
+inline const TokenDataset& data() {
+  static const TokenDataset tokens(load_tokens("synthetic:1000:16", {}), kSequence);
+  return tokens;
+}
+
+inline std::unique_ptr<Model> tiny_gpt(Device& device, std::int64_t batch, std::int64_t feed_forward) {
+  GptOptions options;
+  options.shape = {1, 8, 2, feed_forward, kSequence, 16};
+  options.max_batch = batch;
+  options.dropout = 0.2f;
+  return make_gpt(device, options, make_resident(data(), device));
+}
+
+/// A GPT with a buffer of which each rank has its own: the samples it has seen, which change the gradient.
+class Counting final : public ModelAround {
+ public:
+  using ModelAround::ModelAround;
+
+  std::vector<BufferSpec> buffers() const override { return {{"seen", {3}, DType::f32, 0.5f}}; }
+  void bind(const ModelTensors& tensors) override {
+    ModelAround::bind(tensors);
+    seen_ = tensors.buffers.at(0);
+  }
+  void begin(const MicroBatch& batch) override {
+    MicroBatch raised = batch;
+    if (batch.training) seen_.as<float>()[1] += static_cast<float>(batch.slice.count * (1 + test_world().rank()));
+    raised.gradient_scale *= 1.0f + 0.01f * seen_.as<float>()[1];
+    ModelAround::begin(raised);
+  }
+  Tensor seen() const { return seen_; }
+
+ private:
+  Tensor seen_;
+};
+
+/// A replica on each rank of `world`, which may be a part of the job.
+struct Replica {
+  const World& world;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Communicator> communicator;
+  Counting* model = nullptr;
+  std::unique_ptr<Trainer> trainer;
+
+  Replica(const World& world, TrainerOptions options, std::int64_t feed_forward = 9) : world(world) {
+    device = make_cpu_device({});
+    communicator = make_communicator(world, *device, {});
+    options.batch = 12 / world.size() / options.grad_accum;
+    auto counting = std::make_unique<Counting>(tiny_gpt(*device, options.batch, feed_forward));
+    model = counting.get();
+    trainer = std::make_unique<Trainer>(options, std::move(counting), data(), world, *device, *communicator);
+  }
+
+  std::map<std::string, std::vector<char>> arrays() const {
+    std::map<std::string, std::vector<char>> copy;
+    for (const StateArray& array : trainer->state().arrays()) {
+      for (const StateArray::Piece& piece : array.pieces) {
+        std::vector<char>& bytes = copy[array.name];
+        bytes.resize(piece.values.bytes());
+        device->copy_to_host(bytes.data(), piece.values.data, bytes.size());
+      }
+    }
+    return copy;
+  }
+
+  void resume(const Checkpoint& checkpoint) {
+    restore_arrays(checkpoint, trainer->state(), world, *device);
+    trainer->restored(restored_sums(checkpoint.manifest.progress, world.rank(), world.size()));
+  }
+};
+
+inline TrainerOptions options_with(OptimizerKind kind, Zero zero, std::int64_t grad_accum = 1) {
+  TrainerOptions options;
+  options.grad_accum = grad_accum;
+  options.bucket_bytes = 1000;
+  options.last_bucket_bytes = 500;
+  options.optimizer.kind = kind;
+  options.zero = zero;
+  return options;
+}
+
+/// A folder of this test that all ranks know; empty at first, and gone at last.
+struct TestFolder : fs::path {
+  explicit TestFolder(const std::string& name)
+      : fs::path(test_world().all_gather(testing::TempDir() + fmt::format("ckpt_{}_{}", name, getpid())).front()) {
+    if (test_world().rank() == 0) fs::create_directories(*this);
+    test_world().barrier();
+  }
+  ~TestFolder() {
+    test_world().barrier();
+    if (test_world().rank() == 0) fs::remove_all(*this);
+  }
+};
+
+inline RunIdentity identity(const World& world) {
+  RunIdentity run;
+  run.model = "gpt";
+  run.world_size = world.size();
+  run.batch = run.samples_per_step = 1;
+  run.flags = {{"--lr", "0.1"}};
+  return run;
+}
+
+inline WrittenCheckpoint write(Replica& run, const fs::path& folder, std::int64_t step, std::int64_t keep = 10) {
+  CheckpointOptions options;
+  options.folder = folder.string();
+  options.keep = keep;
+  CheckpointWriter writer(options, identity(run.world), *run.trainer, run.world, *run.device);
+  const auto failed = writer.start({step, {}, {}, {}});
+  return failed ? *failed : writer.wait().value();
+}
+
+inline std::vector<std::int64_t> steps_in(const fs::path& folder) {
+  std::vector<std::int64_t> steps;
+  for (const auto& [step, path] : checkpoints_in(folder)) steps.push_back(step);
+  return steps;
+}
+
+}  // namespace ddptrain::tests
