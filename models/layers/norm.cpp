@@ -35,9 +35,9 @@ void Norm::fit(const BatchShape& shape) {
 
 Tensor Norm::own(const Tensor& activation) const {
   if (group_ == nullptr || !activation) return activation;
-  const std::int64_t first = group_->world().rank() * own_.rows() * width_;
-  char* const data = activation.as<char>() + static_cast<std::size_t>(first) * size_of(activation.dtype);
-  return {data, activation.dtype, {own_.batch, own_.sequence, width_}};
+  Tensor own = group_->own(activation);
+  own.shape = {own_.batch, own_.sequence, width_};
+  return own;
 }
 
 Dropout Norm::of_own(Dropout dropout) const {

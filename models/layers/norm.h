@@ -35,8 +35,8 @@ class Norm {
   /// over the ranks in this rank's part.
   void forward(const Tensor& residual, const Tensor& branch, const Dropout& dropout);
   /// dinput = dresidual (where it has data) + the gradient through the norm; all as output. dinput_sums: see NormOps;
-  /// without data where ranks divide rows. These ranks first add their doutput to each other, beside `first`, and
-  /// gather dinput in the end, beside `second`; without them neither is called.
+  /// without data where ranks divide rows. These ranks first add their doutput to each other, while
+  /// `first` runs, and gather dinput in the end, while `second` runs. Other ranks call neither.
   using Work = std::function<void()>;
   void backward(const Tensor& doutput, const Tensor& dresidual, const Tensor& dinput, const Tensor& dinput_sums,
                 bool accumulate, const Work& first = {}, const Work& second = {});

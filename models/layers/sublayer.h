@@ -57,7 +57,7 @@ class Sublayer {
   void backward_data(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate);
   /// The rest, from what backward_data() has left in g; reports all parameters.
   void backward_weights(const SublayerGradients& g, bool accumulate, const Model::Ready& ready);
-  /// Both. The weights' gradients run beside what ranks that split the layer exchange.
+  /// Both. The weights' gradients overlap with the exchanges of ranks that split the layer.
   void backward(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate, const Model::Ready& ready);
   /// The gradient of the bias of `out`, which the norm behind the sublayer gives; without data where this sublayer
   /// gives it, which is so with dropout and where ranks split it.

@@ -1,5 +1,7 @@
 #include "runtime/comm/tensor_group.h"
 
+#include <optional>
+
 #include "runtime/core/clocked.h"
 
 namespace ddptrain {
@@ -18,15 +20,17 @@ Communicator::Ticket TensorGroup::start(const Collective& collective, Stream str
 
 void TensorGroup::run(const std::vector<Collective>& collectives, const std::function<void()>& work) {
   device_.in_communication_stream([&](Stream stream) {
+    std::optional<Span> span(std::in_place, device_.timeline(), work ? Lane::communication : Lane::compute, stream,
+                             "exchange of split layers");
+    std::optional<Clocked> clocked(std::in_place, seconds_waited_);
     Communicator::Ticket last = 0;
-    {
-      const Lane lane = work ? Lane::communication : Lane::compute;
-      const Span span(device_.timeline(), lane, stream, "exchange of split layers");
-      const Clocked clocked(seconds_waited_);
-      for (const Collective& collective : collectives) last = start(collective, stream);
+    for (const Collective& collective : collectives) last = start(collective, stream);
+    if (work) {
+      span.reset();
+      clocked.reset();
+      work();
+      clocked.emplace(seconds_waited_);
     }
-    if (work) work();
-    const Clocked clocked(seconds_waited_);
     communicator_.wait(last);
   });
 }

@@ -22,6 +22,8 @@ class TensorGroup {
   const World& world() const { return world_; }
   bool is_first() const { return world_.rank() == 0; }
   bool capturable() const { return communicator_.capturable(); }
+  /// This rank's part of as many equal ones as there are ranks, without their shape.
+  Tensor own(const Tensor& values) const { return own_part(communicator_, values); }
 
   struct Collective {
     enum class Kind : std::uint8_t { sum, sum_part, gather } kind;
@@ -32,12 +34,13 @@ class TensorGroup {
   /// to = the sum over the ranks of this rank's part of `from`, which is as many equal parts as there are ranks. In
   /// place, the other parts are left in an unspecified state.
   static Collective sum_part(const Tensor& from, const Tensor& to) { return {Collective::Kind::sum_part, from, to}; }
-  Collective sum_part(const Tensor& values) const { return sum_part(values, own_part(communicator_, values)); }
+  Collective sum_part(const Tensor& values) const { return sum_part(values, own(values)); }
   /// to = the `from` of all ranks, in their order.
   static Collective gather(const Tensor& from, const Tensor& to) { return {Collective::Kind::gather, from, to}; }
-  Collective gather(const Tensor& values) const { return gather(own_part(communicator_, values), values); }
+  Collective gather(const Tensor& values) const { return gather(own(values), values); }
 
-  /// One after the other. What `work` queues on the compute stream runs beside them and does not use their tensors.
+  /// One after the other. What `work` queues on the compute stream runs at the same time and does not use their
+  /// tensors.
   void run(const std::vector<Collective>& collectives, const std::function<void()>& work = {});
   double seconds_waited() const { return seconds_waited_; }  ///< Of the host, in all.
 
