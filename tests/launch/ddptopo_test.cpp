@@ -67,7 +67,7 @@ TEST(Ddptopo, ParsesALog) {
   const std::string path = temporary("log.json");
   const Outcome outcome = ddptopo("--parse " + log_file("a100_2x2_trees.log") + " --json " + path);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_TRUE(outcome.says("0 (1, 2 - 3)")) << outcome.output;
+  EXPECT_TRUE(outcome.says("0 -> 1, 2; 2 -> 3")) << outcome.output;
   const json all = json::parse(content(path));
   EXPECT_TRUE(all.at("hosts").empty());
   EXPECT_EQ(all.at("nccl").at("ranks"), 4);
@@ -77,7 +77,7 @@ TEST(Ddptopo, ParsesALogFromAPipe) {
   const std::string log = log_file("a100_2x2_trees.log");
   const Outcome outcome = run_command(fmt::format("cat {} | timeout 600 {} --parse /dev/stdin", log, DDPTOPO_PROGRAM));
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_TRUE(outcome.says("0 (1, 2 - 3)")) << outcome.output;
+  EXPECT_TRUE(outcome.says("0 -> 1, 2; 2 -> 3")) << outcome.output;
 }
 
 TEST(Ddptopo, AFullDiskIsAnError) {
