@@ -234,9 +234,10 @@ TrainingStart::TrainingStart(Job& job, const RankDevice& rank, const std::string
   require_memory(world, rank.kind, rank.gpus.ranks_per_gpu, options, job.workload());
   const std::string precision = rank.device->options().fp8 ? "fp8" : std::string(name_of(rank.device->precision()));
   identity = identity_of(job.command_line, world, data, precision);
-  world.agree([&] {
-    if (resumed) check_resumable(*resumed, identity, job.command_line);
-  });
+  if (!resumed) return;
+  world.agree([&] { check_resumable(*resumed, identity, job.command_line); });
+  const RunIdentity& saved = resumed->manifest.run;
+  identity.other_tensor = saved.other_tensor || saved.tensor != identity.tensor;
 }
 
 /// Files that are asked for, on rank 0.
@@ -449,6 +450,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
     if (world.rank() == 0) {
       RunInfo info = run_info(job, rank, trainer, run);
       info.peak = peak;
+      info.other_tensor = start.identity.other_tensor;
       info.topology = topology.get();
       report.emplace(std::move(info), ReportFiles{outputs.metrics.get(), outputs.tensorboard.get()}, &job.progress);
       report->start();

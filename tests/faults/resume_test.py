@@ -167,10 +167,19 @@ class ResumeTest(JobTest):
         text = self.run_job(2, *saving, "--resume", "auto", "--lr", "0.5", "--allow-change")
         self.assertIn("--lr 0.5 (checkpoint: 0.001)", text)
         text = self.run_job(2, *saving, "--resume", "auto", "--bucket-mb", "1", "--log-every", "50")
-        self.assertRegex(text, r"(?m)that change the speed: --bucket-mb 1 \(checkpoint: 25\)$")
+        self.assertRegex(text, r"(?m)that change the speed or the rounding: --bucket-mb 1 \(checkpoint: 25\)$")
         longer = self.resumed_result(2, *saving, "--resume", "auto", "--epochs", 4)
         shutil.rmtree(self.folder / "c")
         self.assertEqual(self.result(2, *QUICK, "--epochs", 4), longer)
+
+    def test_the_hash_of_a_run_whose_layers_were_split_otherwise_says_so(self) -> None:
+        saving = [*GPT, "--data", "synthetic:20000:64", "--schedule", "constant", "--virtual-ranks", 2, "--checkpoint", "c",
+                  "--resume", "auto"]  # fmt: skip
+        notes = []
+        for ranks, flags in ((2, ["--tp", 2, "--steps", 4]), (2, ["--steps", 8]), (1, [])):  # the last one: 12 steps
+            text = self.run_job(ranks, *saving, *flags)
+            notes.append(re.search(r"(?m)^Hash +\w{32} +(.*)$", text)[1])
+        self.assertEqual(notes, ["the same on every mesh with --tp 2: --virtual-ranks", *["depends on when --tp changed"] * 2])
 
     def test_a_changed_manifest_is_refused_and_shown_safely(self) -> None:
         self.run_job(2, *QUICK, "--checkpoint", "c", "--checkpoint-every", 50, "--keep", 10)

@@ -18,7 +18,7 @@ LINES = {
     ("runtime/comm", CPP): 2600,
     ("runtime/topology", CPP): 1400,
     ("runtime/diagnostics", CPP): 1400,
-    ("runtime/train", CPP): 8400,
+    ("runtime/train", CPP): 8500,
     ("models", CPP): 5300,
     ("data", CPP): 2100,
     ("launch", CPP): 4200,

@@ -232,6 +232,13 @@ TEST(Summary, VirtualRanksSayWhatTheHashMeans) {
   info.description.virtual_ranks = 4;
   EXPECT_EQ(line_of("Hash", info, measured_on_cpus()),
             fmt::format("Hash     {}      the same on 1 rank and on 4: --virtual-ranks", kHash));
+  info.description.tensor = 2;
+  EXPECT_EQ(line_of("Hash", info, measured_on_cpus()),
+            fmt::format("Hash     {}      the same on every mesh with --tp 2: --virtual-ranks", kHash));
+  info.description.tensor = 1;
+  info.other_tensor = true;
+  EXPECT_EQ(line_of("Hash", info, measured_on_cpus()),
+            fmt::format("Hash     {}      depends on when --tp changed", kHash));
 }
 
 TEST(Summary, WhatWasNotMeasuredHasNoLine) {

@@ -170,7 +170,9 @@ void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const
   }
   if (!changes.empty()) spdlog::info("{}", text);
   const auto of_speed = changed_flags(saved, command_line, Effect::speed);
-  if (!of_speed.empty()) spdlog::info("--resume {}: flags that change the speed: {}", path, fmt::join(of_speed, "; "));
+  if (!of_speed.empty()) {
+    spdlog::info("--resume {}: flags that change the speed or the rounding: {}", path, fmt::join(of_speed, "; "));
+  }
 }
 
 }  // namespace ddptrain

@@ -31,8 +31,9 @@ struct RunInfo {
   std::string topology;  ///< See topology_label().
   int nodes = 1;
   int local_world_size = 1;
-  int shared_gpus = 0;  ///< GPUs of the job if ranks share them; 0: each rank has its own device.
-  int zero = 0;         ///< Stage of ZeRO.
+  int shared_gpus = 0;        ///< GPUs of the job if ranks share them; 0: each rank has its own device.
+  int zero = 0;               ///< Stage of ZeRO.
+  bool other_tensor = false;  ///< The run was resumed, and earlier steps had another number of ranks that split layers.
   GradientPath gradient_path;
   std::map<std::string, std::int64_t> shape;  ///< Sizes of the model, such as its layers and width.
   std::int64_t epochs = 0;

@@ -174,6 +174,15 @@ std::string nccl_line(const RunInfo& info, const std::optional<NcclUsage>& nccl)
   return line("NCCL", fmt::format("{}", fmt::join(used, ", ")), "gradients: " + described(info.gradient_path));
 }
 
+/// Which runs end with this hash.
+std::string hash_note(const RunInfo& info) {
+  const Description& run = info.description;
+  if (info.other_tensor) return "depends on when --tp changed";
+  if (run.virtual_ranks == 0) return "the same command gives the same hash";
+  if (run.tensor > 1) return fmt::format("the same on every mesh with --tp {}: --virtual-ranks", run.tensor);
+  return fmt::format("the same on 1 rank and on {}: --virtual-ranks", run.virtual_ranks);
+}
+
 }  // namespace
 
 double flops_per_device(const RunInfo& info, double samples_per_second) {
@@ -182,14 +191,10 @@ double flops_per_device(const RunInfo& info, double samples_per_second) {
 }
 
 std::string summary_text(const RunInfo& info, const RunResult& result) {
-  const std::int64_t ranks = info.description.virtual_ranks;
-  const std::string same = ranks == 0 || info.description.tensor > 1
-                               ? "the same command gives the same hash"
-                               : fmt::format("the same on 1 rank and on {}: --virtual-ranks", ranks);
   return result_line(info, result) + speed_line(info, result) + lines_of_ranks(info, result) +
          pipeline_line(info.description, result.waits_for_stages) +
          tensor_line(info.description, result.in_split_layers) + memory_line(result.gpus) +
-         nccl_line(info, result.nccl) + line("Hash", result.parameter_hash, same);
+         nccl_line(info, result.nccl) + line("Hash", result.parameter_hash, hash_note(info));
 }
 
 }  // namespace ddptrain
