@@ -187,10 +187,23 @@ class ResumeTest(JobTest):
         for old, new in (('"step": 100', '"step": 50'), ('"mlp"', '"\\u001b[2J"'), ('_rank": 8', '_rank": 0')):
             self.assertEqual(text.count(old), 1)
             (self.folder / "c" / "step-000000000100" / "manifest.json").write_text(text.replace(old, new))
-            inspected = self.run_job(1, "--inspect", "c/step-000000000100")
-            self.assertIn("NOT USABLE: c/step-000000000100/manifest.json: damaged", inspected)
-            self.assertNotIn("\x1b", inspected)
+            for path, told in (("c/step-000000000100", "1 of 1 checkpoint"), ("c", "1 of 3 checkpoints")):
+                inspected = self.run_job(1, "--inspect", path, code=1)
+                self.assertIn("NOT USABLE: c/step-000000000100/manifest.json: damaged", inspected)
+                self.assertIn(f"ddptrain: --inspect {path}: {told} cannot be used", inspected)
+                self.assertNotIn("\x1b", inspected)
             self.run_job(2, *QUICK, "--resume", "c/step-000000000100", code=2)
+
+    def test_an_inspected_checkpoint_tells_its_mesh(self) -> None:
+        saving = [*GPT, "--data", "synthetic:20000:64", "--layers", 2, "--steps", 3, "--checkpoint", "c"]
+        self.run_job(8, *saving, "--pp", 2, "--tp", 2, "--zero", 1, "--virtual-ranks", 4)
+        text = self.run_job(1, "--inspect", "c")
+        self.assertRegex(text, r"(?m)^  Ranks +8, 2 stages x 2 replicas x 2 parts, --zero 1, --virtual-ranks 4$")
+        self.assertRegex(text, r"(?m)^  Samples +32 per step: batch 8, 1 micro-step$")
+        (self.folder / "c" / "step-000000000005").mkdir()  # as a run leaves it that was killed
+        self.assertIn("NOT USABLE", self.run_job(1, "--inspect", "c"))
+        shutil.rmtree(self.folder / "c" / "step-000000000003")
+        self.assertIn("1 of 1 checkpoint cannot be used", self.run_job(1, "--inspect", "c", code=1))
 
     def test_a_folder_has_one_run_at_a_time(self) -> None:
         first = self.job(2, *ENDLESS, "--checkpoint", "c", "--checkpoint-every", 20)
