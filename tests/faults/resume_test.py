@@ -147,6 +147,8 @@ class ResumeTest(JobTest):
             (2, [*CNN, "--batch", "8", "--resume", "c"], ["model mlp"]),
             (1, [*QUICK, "--resume", "c"], ["--batch 8 --grad-accum 2 keeps the samples per step"]),
             (3, [*QUICK, "--resume", "c"], ["3 ranks cannot share 16 samples"]),
+            (2, [*QUICK, "--resume", "c", "--virtual-ranks", "4"],
+             ["its step is 2 ranks x", "this run's is 4 virtual ranks x --batch 8 x --grad-accum 1 = 32 samples"]),
             (2, [*QUICK, "--resume", "c", "--data", "synthetic:608"], ["data"]),
             (2, [*QUICK, "--resume", "c", "--steps", "100"], ["has 111 steps behind it"]),
             (2, [*QUICK, "--resume", "c", "--optimizer", "sgd"], ["--optimizer"]),
