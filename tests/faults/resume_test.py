@@ -207,6 +207,10 @@ class ResumeTest(JobTest):
         shutil.rmtree(self.folder / "c" / "step-000000000003")
         self.assertIn("1 of 1 checkpoint cannot be used", self.run_job(1, "--inspect", "c", code=1))
 
+    def test_short_waits_for_checkpoints_are_no_warning(self) -> None:
+        text = self.run_job(2, *QUICK, "--checkpoint", "c", "--checkpoint-every", 1)
+        self.assertNotRegex(text, r"waited 0\.0\d s")
+
     def test_a_folder_has_one_run_at_a_time(self) -> None:
         first = self.job(2, *ENDLESS, "--checkpoint", "c", "--checkpoint-every", 20)
         first.wait_until(lambda: self.steps("c") != [])

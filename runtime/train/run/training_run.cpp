@@ -30,6 +30,7 @@ namespace ddptrain {
 namespace {
 
 constexpr std::uint32_t kTracedSteps = 3;
+constexpr double kLongWait = 0.1;  // seconds for which training may wait for the checkpoint before without a word
 
 using Clock = std::chrono::steady_clock;
 
@@ -356,14 +357,14 @@ class TrainingRun {
   void write_checkpoint() {
     const Watch::Phase phase(device_.watch(), "checkpoint");
     CheckpointWriter& writer = *hooks_.checkpoints;
-    const Clock::time_point start = Clock::now();
     device_.synchronize();
     guard_.check_finite();
     if (writer.busy()) {
+      const Clock::time_point start = Clock::now();
       note(writer.wait());
-      if (report_ != nullptr) {
+      if (const double waited = seconds_since(start); report_ != nullptr && waited >= kLongWait) {
         spdlog::warn("Training waited {:.2f} s for the checkpoint before: they are due faster than they are written",
-                     seconds_since(start));
+                     waited);
       }
     }
     checkpoint_asked_ = false;
