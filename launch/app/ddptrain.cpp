@@ -410,6 +410,14 @@ void log_training(const Job& job, const RunIdentity& identity, const Trainer& tr
   if (job.world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
 }
 
+/// Error if --on-checkpoint-error continue has left nothing of what was trained.
+void require_a_checkpoint(const RunResult& result) {
+  if (!result.checkpoints || result.checkpoints->written > 0 || result.checkpoints->failed == 0) return;
+  throw Error(fmt::format("no checkpoint was written, so what was trained is lost; the last of {} that failed: {}",
+                          result.checkpoints->failed, result.checkpoints->error),
+              true);
+}
+
 void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator& communicator, const Outputs& outputs,
            TunedCache* tuned) {
   const World& world = job.world;
@@ -459,6 +467,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
     RunResult result = run_training(trainer, world, device, communicator, run, report ? &*report : nullptr, hooks);
     if (uses_nccl(job, rank) && job.early.nccl_log) result.nccl = usage_of(job.early.nccl_log->log());
     if (report) report->summary(result);
+    if (!workload.saves()) require_a_checkpoint(result);
     spdlog::debug("summary written");
   });
 }

@@ -377,6 +377,7 @@ class TrainingRun {
   void note(const std::optional<WrittenCheckpoint>& checkpoint) {
     if (!checkpoint) return;
     CheckpointTotals& totals = *result_.checkpoints;
+    totals.error = checkpoint->error;
     totals.bytes = checkpoint->bytes;
     totals.pause_seconds = std::max(totals.pause_seconds, checkpoint->pause_seconds);
     totals.pause_seconds_total += checkpoint->pause_seconds;
@@ -392,7 +393,8 @@ class TrainingRun {
     if (hooks_.checkpoints->options().stop_on_error) {
       throw Error(message + "; --on-checkpoint-error continue trains on without it", true);
     }
-    if (world_.rank() == 0) spdlog::error("{}; training goes on", message);
+    if (world_.rank() != 0) return;
+    spdlog::error("{}; {}", message, checkpoint->step == steps_ ? "the run ends without it" : "training goes on");
   }
 
   [[noreturn]] void end_run() {
