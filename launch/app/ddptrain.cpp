@@ -336,8 +336,9 @@ std::future<std::string> find_topology(const World& world, const std::string& pc
 }
 
 /// With what would make a fair comparison where an NCCL_* variable decided.
-GradientPath gradient_path_of(const Trainer& trainer) {
+GradientPath gradient_path_of(const Trainer& trainer, const MeshShape& mesh) {
   GradientPath path = trainer.gradient_path();
+  if (path.name == "none" && mesh.replicas == 1 && mesh.ranks() > 1) path.reason = "one replica";
   if (path.name == "plain" && path.reason.find("NCCL_") != std::string::npos) {
     path.reason += "; --symmetric off without it makes a fair comparison";
   }
@@ -370,7 +371,7 @@ RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer,
   info.local_world_size = job.world.local_size();
   info.shared_gpus = rank.gpus.shared;
   info.zero = static_cast<int>(trainer.arena().zero());
-  info.gradient_path = gradient_path_of(trainer);
+  info.gradient_path = gradient_path_of(trainer, job.mesh.shape());
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
   info.shape = job.workload().sizes();
@@ -407,7 +408,7 @@ void log_training(const Job& job, const RunIdentity& identity, const Trainer& tr
   spdlog::info("{} parameters in {}, {} samples per step, learning rate {:.3g}",
                trainer.model().parameters_of_all_stages(), counted(buckets, "bucket"), identity.samples_per_step,
                scaled_learning_rate(job.options(), job.mesh.shape().replicas));
-  if (job.world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
+  if (job.world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer, job.mesh.shape())));
 }
 
 /// Error if --on-checkpoint-error continue has left nothing of what was trained.
