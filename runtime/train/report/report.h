@@ -52,8 +52,9 @@ struct RunResult {
   /// Share of the time of steps for which ranks have waited for other stages of a pipeline, their mean; empty on GPUs,
   /// where the host does not wait.
   std::optional<double> waits_for_stages;
-  std::optional<double> in_split_layers;  ///< The same of sums and gathers over the ranks that split layers.
-  std::uint64_t nonfinite_steps = 0;      ///< Left out, because a loss or a gradient was NaN or infinite.
+  std::optional<double> in_split_layers;     ///< The same of sums and gathers over the ranks that split layers.
+  std::optional<double> waits_for_replicas;  ///< The same of waits for gradients and weights of other replicas.
+  std::uint64_t nonfinite_steps = 0;         ///< Left out, because a loss or a gradient was NaN or infinite.
   std::string parameter_hash;
   std::optional<Calibration> calibration;
   std::optional<NcclUsage> nccl;

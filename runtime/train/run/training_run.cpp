@@ -239,6 +239,7 @@ class TrainingRun {
     if (hooks_.sensors != nullptr) hooks_.sensors->take();  // of what was before this window
     const Clock::time_point start = Clock::now();
     const ReplicaSeconds before = trainer_.seconds_in_replica();
+    const double waited_before = trainer_.seconds_waited();
     agreeing_seconds_ = 0.0;
     run();
     device_.synchronize();
@@ -252,6 +253,7 @@ class TrainingRun {
     // A stage that is through with a step waits here for the one that ends it.
     if (waited.stages > 0.0 && device_.kind() == DeviceKind::cpu) waited.stages += agreeing_seconds_ + seconds - mine;
     in_replica_ += waited;
+    for_replicas_ += trainer_.seconds_waited() - waited_before;
     noted_seconds_ += seconds;
   }
 
@@ -283,6 +285,7 @@ class TrainingRun {
     result_.rate = meter_.rate();
     result_.waits_for_stages = share_of(in_replica_.stages);
     result_.in_split_layers = share_of(in_replica_.layers);
+    result_.waits_for_replicas = share_of(for_replicas_);
     result_.gpus = gather_sensors(world_, sensors_);
     result_.clocks = gather_clocks(world_, clocks_);
   }
@@ -427,8 +430,10 @@ class TrainingRun {
   std::size_t logged_windows_ = 0;
   double seconds_waited_ = 0.0;
   double agreeing_seconds_ = 0.0;  ///< Of this rank, in the window: until all ranks have agreed on what comes next.
-  ReplicaSeconds in_replica_;      ///< Of this rank, in windows behind the first one, which take
-  double noted_seconds_ = 0.0;     ///< so long.
+  // Of this rank, in windows behind the first one.
+  ReplicaSeconds in_replica_;
+  double for_replicas_ = 0.0;   ///< Waiting for gradients and weights.
+  double noted_seconds_ = 0.0;  ///< Of these windows.
   std::optional<RunningLoss> running_loss_;
   const std::vector<Periodic> periodic_ = {{options_.verify_every, [this] { guard_.check_replicas(step_); }},
                                            {options_.samples.every, [this] { write_sample(); }},
